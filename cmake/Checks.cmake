@@ -1,0 +1,39 @@
+# The tests that are not C++: rules of the house, Rust, Python, style.
+function(tandem_check name label timeout)
+  add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout}
+    ENVIRONMENT "PYTHONPATH=${CMAKE_SOURCE_DIR};PYTHONDONTWRITEBYTECODE=1;TANDEM_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};CARGO_TARGET_DIR=${TANDEM_HOME}/cargo-target")
+endfunction()
+
+if(NOT TANDEM_SANITIZE)
+  tandem_check(rules.includes rules 60 python3 scripts/check_includes.py)
+  tandem_check(rules.includes_self_test rules 60 python3 tests/scripts/check_includes_test.py)
+endif()
+
+set(crate ${CMAKE_SOURCE_DIR}/engine/text/rust)
+if(TANDEM_CARGO AND TANDEM_TORCH AND EXISTS ${crate}/Cargo.toml)
+  tandem_check(rust.text rust 1200
+    ${TANDEM_CARGO} test --release --locked --manifest-path ${crate}/Cargo.toml)
+endif()
+
+if(TANDEM_TORCH AND TANDEM_SERVER)
+  file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/tests
+    ${CMAKE_SOURCE_DIR}/tests/*_test.py ${CMAKE_SOURCE_DIR}/tests/test_*.py)
+  list(FILTER files EXCLUDE REGEX "^scripts/")
+  if(files AND EXISTS ${TANDEM_SITE_PACKAGES}/pytest)
+    foreach(file IN LISTS files)
+      string(REGEX REPLACE "\\.py$" "" name ${file})
+      string(REPLACE "/" "." name ${name})
+      tandem_check(python.${name} python 900
+        ${TANDEM_PYTHON} -m pytest -q -p no:cacheprovider tests/${file})
+    endforeach()
+  elseif(files)
+    message(STATUS "No pytest: Python tests are left out (scripts/setup --full installs it)")
+  endif()
+endif()
+
+if(TANDEM_STYLE_TESTS)
+  tandem_check(style.clang_format style 120 scripts/format --check)
+  tandem_check(style.clang_tidy style 2400 scripts/tidy ${CMAKE_BINARY_DIR})
+  set_tests_properties(style.clang_tidy PROPERTIES RUN_SERIAL ON)
+endif()

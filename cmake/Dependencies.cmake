@@ -1,0 +1,20 @@
+# Debian's packages and the Rust library.
+find_package(absl REQUIRED CONFIG)
+add_library(tandem_absl INTERFACE)
+target_link_libraries(tandem_absl INTERFACE absl::status absl::statusor absl::strings absl::str_format
+  absl::span absl::flat_hash_map absl::flat_hash_set absl::inlined_vector absl::cleanup)
+
+if(TANDEM_TORCH OR TANDEM_SERVER)
+  find_package(Protobuf REQUIRED)
+endif()
+if(TANDEM_SERVER)
+  find_package(PkgConfig REQUIRED)
+  find_package(gRPC REQUIRED CONFIG)
+  find_package(spdlog REQUIRED CONFIG)
+  find_package(prometheus-cpp REQUIRED CONFIG)
+  pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)
+endif()
+if(TANDEM_BUILD_TESTS)
+  find_package(GTest REQUIRED CONFIG)
+  tandem_pch(tandem_pch_test pch_test.h GTest::gmock GTest::gtest)
+endif()

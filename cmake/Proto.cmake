@@ -1,0 +1,41 @@
+# tandem_proto_library(NAME [GRPC] PROTOS ... [DEPS ...]): generated code in tandem_NAME. Imports and C++ includes are relative to proto/:
+# #include "tandem/v1/generation.pb.h".
+function(tandem_proto_library name)
+  cmake_parse_arguments(PROTO "GRPC" "" "PROTOS;DEPS" ${ARGN})
+  if(NOT PROTO_PROTOS)
+    add_library(tandem_${name} INTERFACE)
+    target_link_libraries(tandem_${name} INTERFACE ${PROTO_DEPS})
+    add_library(tandem::${name} ALIAS tandem_${name})
+    return()
+  endif()
+  set(root ${CMAKE_SOURCE_DIR}/proto)
+  set(out ${CMAKE_BINARY_DIR}/proto)
+  file(MAKE_DIRECTORY ${out})
+  set(plugin)
+  if(PROTO_GRPC)
+    set(plugin --plugin=protoc-gen-grpc=$<TARGET_FILE:gRPC::grpc_cpp_plugin> --grpc_out=${out})
+  endif()
+  set(sources)
+  foreach(proto IN LISTS PROTO_PROTOS)
+    file(RELATIVE_PATH path ${root} ${proto})
+    string(REGEX REPLACE "\\.proto$" "" stem ${path})
+    set(outputs ${out}/${stem}.pb.cc ${out}/${stem}.pb.h)
+    if(PROTO_GRPC)
+      list(APPEND outputs ${out}/${stem}.grpc.pb.cc ${out}/${stem}.grpc.pb.h)
+    endif()
+    add_custom_command(
+      OUTPUT ${outputs}
+      COMMAND protobuf::protoc -I ${root} --cpp_out=${out} ${plugin} ${path}
+      DEPENDS ${PROTO_PROTOS} protobuf::protoc
+      COMMENT "Generating ${path}"
+      VERBATIM)
+    list(APPEND sources ${outputs})
+  endforeach()
+  add_library(tandem_${name} STATIC ${sources})
+  target_include_directories(tandem_${name} SYSTEM PUBLIC ${out})
+  target_link_libraries(tandem_${name} PUBLIC protobuf::libprotobuf ${PROTO_DEPS})
+  if(PROTO_GRPC)
+    target_link_libraries(tandem_${name} PUBLIC gRPC::grpc++)
+  endif()
+  add_library(tandem::${name} ALIAS tandem_${name})
+endfunction()

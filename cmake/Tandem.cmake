@@ -1,0 +1,92 @@
+# The two helpers that build files of this repository consist of.
+
+# tandem_pch(TARGET HEADER [LIBRARY ...]): an object library that owns a precompiled header for others to reuse.
+function(tandem_pch name header)
+  add_library(${name} OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cpp)
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARGN})
+  target_precompile_headers(${name} PRIVATE ${CMAKE_SOURCE_DIR}/cmake/${header})
+endfunction()
+
+# tandem_own(TARGET): what all code of ours has in common.
+function(tandem_own target)
+  target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${target} PRIVATE tandem_warnings)
+endfunction()
+
+# tandem_room(NAME [RECURSE] [EXCLUDE REGEX] [PCH TARGET] [SOURCES ...] [DEPS ...]): the static library tandem_NAME (alias tandem::NAME) of
+# the *.cpp in this folder, without its subfolders unless RECURSE; only headers make an INTERFACE library.
+function(tandem_room name)
+  cmake_parse_arguments(ROOM "RECURSE" "EXCLUDE;PCH" "SOURCES;DEPS" ${ARGN})
+  if(ROOM_RECURSE)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  else()
+    file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  endif()
+  if(ROOM_EXCLUDE)
+    list(FILTER sources EXCLUDE REGEX ${ROOM_EXCLUDE})
+  endif()
+  list(APPEND sources ${ROOM_SOURCES})
+  if(sources)
+    add_library(tandem_${name} STATIC ${sources})
+    tandem_own(tandem_${name})
+    target_link_libraries(tandem_${name} PUBLIC ${ROOM_DEPS})
+    tandem_define_version(${sources})
+    if(NOT ROOM_PCH)
+      set(ROOM_PCH tandem_pch)
+    endif()
+    if(TARGET ${ROOM_PCH})
+      target_precompile_headers(tandem_${name} REUSE_FROM ${ROOM_PCH})
+    endif()
+  else()
+    add_library(tandem_${name} INTERFACE)
+    target_include_directories(tandem_${name} INTERFACE ${CMAKE_SOURCE_DIR})
+    target_link_libraries(tandem_${name} INTERFACE ${ROOM_DEPS})
+  endif()
+  add_library(tandem::${name} ALIAS tandem_${name})
+endfunction()
+
+# tandem_program(NAME MAIN [DEPS ...]): an executable of one file.
+function(tandem_program name main)
+  cmake_parse_arguments(PROGRAM "" "" "DEPS" ${ARGN})
+  if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${main})
+    return()
+  endif()
+  add_executable(${name} ${main})
+  tandem_own(${name})
+  tandem_define_version(${CMAKE_CURRENT_SOURCE_DIR}/${main})
+  target_link_libraries(${name} PRIVATE ${PROGRAM_DEPS})
+  target_precompile_headers(${name} REUSE_FROM tandem_pch)
+endfunction()
+
+# tandem_tests(NAME FOLDER [TIMEOUT SECONDS] [LABELS ...] [DEPS ...]): one executable test_NAME of the *.cpp below tests/FOLDER (tests in
+# *_test.cpp, helpers beside them), each test case registered in ctest under NAME. Nothing if there is no *_test.cpp.
+function(tandem_tests name folder)
+  cmake_parse_arguments(TESTS "" "TIMEOUT" "LABELS;DEPS" ${ARGN})
+  file(GLOB_RECURSE cases CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*_test.cpp)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*.cpp)
+  if(NOT cases)
+    return()
+  endif()
+  if(NOT TESTS_TIMEOUT)
+    set(TESTS_TIMEOUT 120)
+  endif()
+  set(prefix ${name})
+  if(TANDEM_SANITIZE)
+    list(APPEND sources ${CMAKE_SOURCE_DIR}/cmake/sanitizer_options.cpp)
+    string(REGEX REPLACE "^(.).*" "\\1san" sanitizer ${TANDEM_SANITIZE})
+    set(prefix ${sanitizer}.${name})
+    list(APPEND TESTS_LABELS ${sanitizer})
+  endif()
+  add_executable(test_${name} ${sources})
+  tandem_own(test_${name})
+  target_link_libraries(test_${name} PRIVATE ${TESTS_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
+  target_compile_definitions(test_${name} PRIVATE TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+    TANDEM_BINARY_DIR="${CMAKE_BINARY_DIR}" TANDEM_PYTHON="${TANDEM_PYTHON}")
+  target_precompile_headers(test_${name} REUSE_FROM tandem_pch_test)
+  gtest_discover_tests(test_${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
+    TEST_PREFIX ${prefix}. WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
+    PROPERTIES TIMEOUT ${TESTS_TIMEOUT} LABELS "cpp;${name};${TESTS_LABELS}")
+endfunction()
+
+tandem_pch(tandem_pch pch.h)

@@ -1,0 +1,1 @@
+// Carries a precompiled header that other targets reuse.

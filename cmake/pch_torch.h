@@ -1,0 +1,15 @@
+// Precompiled for the LibTorch backend: operator by operator, never <torch/torch.h> (26 s and 1 GB
+// for each file).
+#pragma once
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+
+#include "cmake/pch.h"
