@@ -1,0 +1,77 @@
+// What a deployment says, after validation: plain structs, no protobuf.
+//
+// The textproto schema is proto/tandem/config/v1; engine/host/config.h turns one into the other.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tandem {
+
+enum class DType { kAuto, kFloat32, kBFloat16, kFloat64 };  // arithmetic of the linear layers
+
+enum class DeviceKind { kCpu, kCuda };
+
+// One device, written "cpu:0" or "cuda:1". CPU devices are virtual: each has its own lane, threads
+// and weight copies, so that every multi-device path runs on a machine without a GPU.
+struct DeviceConfig {
+  DeviceKind kind = DeviceKind::kCpu;
+  int index = 0;
+  int threads = 0;           // CPU only: threads of its kernels; 0: hardware threads / CPU devices
+  int64_t memory_bytes = 0;  // budget for all KV pools of the device; 0: chosen from what is free
+
+  std::string name() const {
+    return (kind == DeviceKind::kCpu ? "cpu:" : "cuda:") + std::to_string(index);
+  }
+  friend bool operator==(const DeviceConfig&, const DeviceConfig&) = default;
+};
+
+// A model made of arithmetic instead of weights (engine/backend/fake), for tests and load tests.
+struct FakeModelConfig {
+  int vocab_size = 257;  // byte tokenizer: 256 bytes and end of text
+  int layers = 4;
+  int max_positions = 4096;
+  double pass_seconds = 0;  // time that one batch takes, plus
+  double row_seconds = 0;   // time per row of it
+  uint64_t seed = 1;
+};
+
+struct ModelConfig {
+  std::string name;
+  std::string path;  // Hugging Face directory; empty for a fake model
+  std::optional<FakeModelConfig> fake;
+  std::string device = "cpu:0";
+  DType dtype = DType::kAuto;  // kAuto: fp32 on CPU, the file's own on CUDA
+  int page_rows = 16;          // rows per KV page
+  int64_t kv_pages = 0;        // 0: from the device's budget
+};
+
+// What clients name in `model`: one or more models in roles.
+struct DeploymentConfig {
+  std::string name;
+  std::string large;  // model names; `large` is always there
+  std::string small;  // empty: none
+};
+
+struct LimitsConfig {
+  int max_running = 256;                 // requests that may hold pages at once
+  int max_waiting = 1024;                // requests queued before admission
+  int64_t max_waiting_tokens = 1 << 20;  // prompt tokens queued before admission
+  int step_rows = 512;                   // rows in one batch, prefill chunks included
+  int prefill_chunk_rows = 256;          // rows of one sequence's prefill in one batch
+  int max_new_tokens = 0;                // cap per request; 0: the model's context
+  int default_max_new_tokens = 256;      // when the request names none
+  double queue_seconds = 60;             // longest wait before RESOURCE_EXHAUSTED
+};
+
+struct EngineConfig {
+  std::vector<DeviceConfig> devices;
+  std::vector<ModelConfig> models;
+  std::vector<DeploymentConfig> deployments;
+  LimitsConfig limits;
+  int text_threads = 1;  // tokenizing and detokenizing
+};
+
+}  // namespace tandem

@@ -1,0 +1,14 @@
+// A value as error messages and logs show it.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace tandem {
+
+// In double quotes, with control characters and ill-formed UTF-8 escaped, and cut after `max` bytes.
+std::string quote_value(absl::string_view value, size_t max = 200);
+
+}  // namespace tandem

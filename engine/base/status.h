@@ -1,0 +1,45 @@
+// Status helpers. (Debian's abseil has its own string_view: absl functions take absl::string_view,
+// to which std::string converts and std::string_view does not.)
+//
+//  Errors are absl::Status; a message names the field or file, its value and the
+// allowed range, so that the reader knows what to change.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem {
+
+// "field: value; allowed: range". `value` is anything absl::StrCat takes.
+template <class Value>
+absl::Status out_of_range(absl::string_view field, const Value& value, absl::string_view allowed) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, "; allowed: ", allowed));
+}
+
+// The same status with `context` put before its message: "context: message".
+inline absl::Status annotate(const absl::Status& status, absl::string_view context) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(context, ": ", status.message()));
+}
+
+}  // namespace tandem
+
+#define TANDEM_CONCAT_INNER_(a, b) a##b
+#define TANDEM_CONCAT_(a, b) TANDEM_CONCAT_INNER_(a, b)
+
+#define TANDEM_RETURN_IF_ERROR(expr)                                  \
+  do {                                                                \
+    if (absl::Status status_ = (expr); !status_.ok()) return status_; \
+  } while (false)
+
+#define TANDEM_ASSIGN_OR_RETURN(lhs, expr) \
+  TANDEM_ASSIGN_OR_RETURN_IMPL_(TANDEM_CONCAT_(status_or_, __LINE__), lhs, expr)
+#define TANDEM_ASSIGN_OR_RETURN_IMPL_(tmp, lhs, expr) \
+  auto tmp = (expr);                                  \
+  if (!tmp.ok()) return tmp.status();                 \
+  lhs = std::move(*tmp)
