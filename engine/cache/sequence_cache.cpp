@@ -1,0 +1,242 @@
+#include "engine/cache/sequence_cache.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+
+namespace tandem {
+namespace {
+
+bool is_chain(std::span<const Row> parent) {
+  for (size_t i = 0; i < parent.size(); ++i) {
+    if (parent[i] != static_cast<Row>(i) - 1) return false;
+  }
+  return true;
+}
+
+// Rows up to and with the first one that has not exactly one child.
+size_t unbranched_prefix(std::span<const Row> parent) {
+  std::vector<int> children(parent.size() + 1, 0);  // [0]: of the past
+  for (const Row p : parent) ++children[static_cast<size_t>(p + 1)];
+  size_t n = 0;
+  while (n < parent.size() && parent[n] == static_cast<Row>(n) - 1 && children[n] == 1) ++n;
+  return n;
+}
+
+}  // namespace
+
+int SequenceCache::rows(int to) const {
+  if (to >= pools_->layers) return full_;
+  int n = full_;
+  for (const int done : frontier_) {
+    if (done < to) break;
+    ++n;
+  }
+  return n;
+}
+
+std::vector<int> SequenceCache::frontier_from(int to) const {
+  const auto begin = frontier_.begin() + (rows(to) - full_);
+  return {begin, frontier_.end()};
+}
+
+PageNeed SequenceCache::need(int total, int to) const {
+  PageNeed n;
+  const int pages = page_count(total);
+  n.kv = std::max(0, pages - static_cast<int>(pages_.size()));
+  // Pages that this cache is going to write and does not own alone are copied first.
+  for (int p = rows() / pools_->page_rows; p < std::min<int>(pages, pages_.size()); ++p) {
+    if (is_shared(static_cast<size_t>(p))) ++n.kv;
+  }
+  if (to < pools_->layers) {
+    for (int p = rows(to) / pools_->page_rows; p < pages; ++p) {
+      const auto i = static_cast<size_t>(p);
+      if (i >= frontier_pages_.size() || !frontier_pages_[i].valid()) ++n.frontier;
+    }
+  }
+  return n;
+}
+
+void SequenceCache::reserve(int total, int to) {
+  const int pages = page_count(total);
+  for (int p = rows() / pools_->page_rows; p < std::min<int>(pages, pages_.size()); ++p) {
+    const auto i = static_cast<size_t>(p);
+    if (!is_shared(i)) continue;
+    const PageId copy = pools_->kv.take();
+    const int held = rows() - p * pools_->page_rows;
+    if (held > 0) emit(Store::kKv, *pools_, pages_[i], 0, copy, 0, held, pools_->layers);
+    release(Store::kKv, pages_[i]);
+    pages_[i] = copy;
+  }
+  while (static_cast<int>(pages_.size()) < pages) pages_.push_back(pools_->kv.take());
+  if (to < pools_->layers) {
+    if (static_cast<int>(frontier_pages_.size()) < pages) {
+      frontier_pages_.resize(static_cast<size_t>(pages));
+    }
+    for (int p = rows(to) / pools_->page_rows; p < pages; ++p) {
+      PageId& page = frontier_pages_[static_cast<size_t>(p)];
+      if (!page.valid()) page = pools_->frontier.take();
+    }
+  }
+}
+
+void SequenceCache::append(int to, const Tree& tree) {
+  TANDEM_CHECK(tree_parent_.empty());
+  const int past = rows(to);
+  const int n = rows() + static_cast<int>(tree.size());
+  TANDEM_CHECK(n <= reserved_rows());
+  for (int p = rows() / pools_->page_rows; p < page_count(n); ++p) {
+    const auto i = static_cast<size_t>(p);
+    TANDEM_CHECK(!is_shared(i));
+    TANDEM_CHECK(to >= pools_->layers ||
+                 (i < frontier_pages_.size() && frontier_pages_[i].valid()));
+  }
+  tree_begin_ = rows();
+  if (to >= pools_->layers) {
+    full_ = n;
+    frontier_.clear();  // its pages stay until the pass has read them: release_unused()
+  } else {
+    frontier_.resize(static_cast<size_t>(past - full_));
+    frontier_.resize(static_cast<size_t>(n - full_), to);
+  }
+  if (!is_chain(tree.parent)) tree_parent_ = tree.parent;
+}
+
+void SequenceCache::keep(std::span<const Row> path) {
+  tree_parent_.clear();
+  for (size_t i = 0; i < path.size(); ++i) {
+    TANDEM_CHECK(path[i] >= static_cast<Row>(i) && tree_begin_ + path[i] < rows());
+    TANDEM_CHECK(i == 0 || path[i] > path[i - 1]);
+    move_row(tree_begin_ + path[i], tree_begin_ + static_cast<int>(i));
+  }
+  truncate(tree_begin_ + static_cast<int>(path.size()));
+}
+
+void SequenceCache::settle() {
+  if (tree_parent_.empty()) return;
+  const auto stay = static_cast<int>(unbranched_prefix(tree_parent_));
+  tree_parent_.clear();
+  truncate(tree_begin_ + stay);
+}
+
+void SequenceCache::truncate(int at_most) {
+  settle();
+  if (at_most >= rows()) return;
+  if (at_most <= full_) {
+    full_ = std::max(0, at_most);
+    frontier_.clear();
+  } else {
+    frontier_.resize(static_cast<size_t>(at_most - full_));
+  }
+}
+
+void SequenceCache::release_unused() {
+  if (tree_parent_.empty()) shrink_pages();
+}
+
+void SequenceCache::shrink_pages() {
+  const auto pages = static_cast<size_t>(page_count(rows()));
+  while (pages_.size() > pages) {
+    release(Store::kKv, pages_.back());
+    pages_.pop_back();
+  }
+  shrink_frontier();
+}
+
+void SequenceCache::shrink_frontier() {
+  const auto pages = static_cast<size_t>(page_count(rows()));
+  for (size_t p = 0; p < frontier_pages_.size(); ++p) {
+    const bool holds =
+        p<pages&& static_cast<int>(p + 1) * pools_->page_rows> full_ && !frontier_.empty();
+    if (!holds && frontier_pages_[p].valid()) {
+      release(Store::kFrontier, frontier_pages_[p]);
+      frontier_pages_[p] = PageId();
+    }
+  }
+  if (frontier_pages_.size() > pages) frontier_pages_.resize(pages);
+}
+
+void SequenceCache::clear() {
+  tree_parent_.clear();
+  full_ = 0;
+  frontier_.clear();
+  shrink_pages();
+}
+
+void SequenceCache::fork_from(SequenceCache& other) {
+  TANDEM_CHECK(rows() == 0 && pools_ == other.pools_);
+  other.settle();
+  full_ = other.full_;  // frontier rows are not shared: they are cheap to make again
+  const auto pages = static_cast<size_t>(page_count(full_));
+  pages_.assign(other.pages_.begin(), other.pages_.begin() + static_cast<ptrdiff_t>(pages));
+  for (const PageId page : pages_) pools_->kv.share(page);
+}
+
+void SequenceCache::copy_from(const SequenceCache& other, int begin, int end) {
+  TANDEM_CHECK(rows() == begin && end <= other.rows() && end <= reserved_rows());
+  TANDEM_CHECK(pools_->page_rows == other.pools_->page_rows);
+  const int page_rows = pools_->page_rows;
+  for (int row = begin; row < end;) {
+    const int slot = row % page_rows;
+    const int n = std::min(end - row, page_rows - slot);
+    const auto page = static_cast<size_t>(row / page_rows);
+    TANDEM_CHECK(!is_shared(page));
+    const int layers = std::min(pools_->layers, other.pools_->layers);
+    emit(Store::kKv, *other.pools_, other.pages_[page], slot, pages_[page], slot, n, layers);
+    for (int r = row; r < row + n; ++r) {
+      const bool other_full = r < other.full_;
+      const int done =
+          other_full ? other.pools_->layers : other.frontier_[static_cast<size_t>(r - other.full_)];
+      if (done >= pools_->layers) {
+        TANDEM_CHECK(frontier_.empty());
+        ++full_;
+        continue;
+      }
+      // A row that goes on from here brings its hidden state along.
+      TANDEM_CHECK(!other_full && page < other.frontier_pages_.size() &&
+                   page < frontier_pages_.size() && frontier_pages_[page].valid());
+      TANDEM_CHECK(frontier_.empty() || done <= frontier_.back());
+      frontier_.push_back(done);
+      emit(Store::kFrontier, *other.pools_, other.frontier_pages_[page], r % page_rows,
+           frontier_pages_[page], r % page_rows, 1, 0);
+    }
+    row += n;
+  }
+}
+
+void SequenceCache::release(Store store, PageId page) {
+  PagePool& pool = store == Store::kKv ? pools_->kv : pools_->frontier;
+  if (!pool.give_back(page)) return;
+  Move freed;
+  freed.kind = Move::kFree;
+  freed.store = store;
+  freed.from = {pools_->model, page, 0};
+  pools_->moves->push_back(freed);
+}
+
+void SequenceCache::move_row(int from, int to) {
+  if (from == to) return;
+  const int page_rows = pools_->page_rows;
+  const auto from_page = static_cast<size_t>(from / page_rows);
+  const auto to_page = static_cast<size_t>(to / page_rows);
+  emit(Store::kKv, *pools_, pages_[from_page], from % page_rows, pages_[to_page], to % page_rows, 1,
+       pools_->layers);
+  if (from < full_) return;
+  TANDEM_CHECK(to >= full_);
+  frontier_[static_cast<size_t>(to - full_)] = frontier_[static_cast<size_t>(from - full_)];
+  emit(Store::kFrontier, *pools_, frontier_pages_[from_page], from % page_rows,
+       frontier_pages_[to_page], to % page_rows, 1, 0);
+}
+
+void SequenceCache::emit(Store store, const ModelPools& source, PageId from, int from_slot,
+                         PageId to, int to_slot, int rows, int layers) {
+  Move move;
+  move.store = store;
+  move.from = {source.model, from, from_slot};
+  move.to = {pools_->model, to, to_slot};
+  move.rows = rows;
+  move.layers = layers;
+  pools_->moves->push_back(move);
+}
+
+}  // namespace tandem

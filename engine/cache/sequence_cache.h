@@ -1,0 +1,118 @@
+// A sequence's cache: rows x layers, with a row count for each cut between layers.
+//
+// Rows 0 .. n-1 lie one after the other in pages. Every row has done some number of layers; that
+// number never rises with the row, so rows that stopped early (the frontier) are the last ones, and
+// their hidden states lie in frontier pages until a pass continues them. This class keeps the books
+// and says which bytes must move; the moves go to a log that the device's next batch carries, so
+// they happen in the order in which they were asked for.
+//
+// The books run ahead of the bytes: a submitted pass counts at once. keep, truncate, clear and
+// release_unused want every pass on this cache to be done.
+//
+// Not thread-safe: on the loop only.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/base/ids.h"
+#include "engine/cache/page_pool.h"
+#include "engine/pass/backend.h"
+#include "engine/pass/pass.h"
+
+namespace tandem {
+
+// The pools of one model on one device. `moves` is the device's log, shared by its models.
+struct ModelPools {
+  ModelPools(ModelId id, const ModelShape& shape, const PoolSize& size, std::vector<Move>* log)
+      : model(id),
+        layers(shape.layers),
+        page_rows(size.page_rows),
+        kv(size.pages),
+        frontier(size.frontier_pages),
+        moves(log) {}
+
+  ModelId model;
+  int layers;
+  int page_rows;
+  PagePool kv;
+  PagePool frontier;
+  std::vector<Move>* moves;
+};
+
+// Pages that a reservation takes from a model's pools.
+struct PageNeed {
+  int64_t kv = 0;
+  int64_t frontier = 0;
+};
+
+class SequenceCache {
+ public:
+  SequenceCache(CacheId id, ModelPools* pools) : id_(id), pools_(pools) {}
+  ~SequenceCache() { clear(); }
+  SequenceCache(const SequenceCache&) = delete;
+  SequenceCache& operator=(const SequenceCache&) = delete;
+
+  CacheId id() const { return id_; }
+  ModelId model() const { return pools_->model; }
+  ModelPools* pools() const { return pools_; }
+
+  int rows() const { return full_ + static_cast<int>(frontier_.size()); }
+  int rows(int to) const;  // rows that have done layers [0, to)
+  // Layers done by the rows from rows(to) on: what Work::frontier wants.
+  std::vector<int> frontier_from(int to) const;
+
+  // Room for `total` rows, the frontier included when passes stop at `to` < layers. need() tells
+  // what it would take, reserve() takes it. REQUIRES for reserve: the pools have it.
+  PageNeed need(int total, int to) const;
+  void reserve(int total, int to);
+  // Room until release_unused() or clear(): keep and truncate drop rows, not pages.
+  int reserved_rows() const { return static_cast<int>(pages_.size()) * pools_->page_rows; }
+
+  // Books a pass to `to` that adds `tree`: its rows are there from here on. REQUIRES: reserved, and
+  // not forked since (a page that two caches own is not written).
+  void append(int to, const Tree& tree);
+  // Settles the last appended tree: of its rows those in `path` (ascending) stay and move together;
+  // the others go. REQUIRES: path starts with the tree's rows up to its first branch or is a
+  // prefix.
+  void keep(std::span<const Row> path);
+  // What happens to a tree that nobody settles: the rows up to and with the first branch stay.
+  void settle();
+  void truncate(int at_most);
+  void clear();  // gives all pages back
+  // Gives back pages behind the last row, and frontier pages whose rows went on. A tree that nobody
+  // settled keeps its pages. REQUIRES: no pass on this cache is under way.
+  void release_unused();
+
+  // Takes over another cache's rows without copying: pages are shared until one side writes.
+  // REQUIRES: empty, same pools, other is settled.
+  void fork_from(SequenceCache& other);
+  // Copies rows [begin, end) with their layers [0, layers of both) from a cache of another device
+  // or model range. REQUIRES: settled, room reserved, rows() == begin, equal page sizes.
+  void copy_from(const SequenceCache& other, int begin, int end);
+
+  std::span<const PageId> pages() const { return pages_; }
+  std::span<const PageId> frontier_pages() const { return frontier_pages_; }
+
+ private:
+  int page_count(int rows) const { return (rows + pools_->page_rows - 1) / pools_->page_rows; }
+  bool is_shared(size_t page) const { return pools_->kv.owners(pages_[page]) > 1; }
+  void shrink_pages();
+  void shrink_frontier();
+  void release(Store store, PageId page);
+  void move_row(int from, int to);
+  void emit(Store store, const ModelPools& source, PageId from, int from_slot, PageId to,
+            int to_slot, int rows, int layers);
+
+  const CacheId id_;
+  ModelPools* const pools_;
+  int full_ = 0;               // rows that have done all layers
+  std::vector<int> frontier_;  // layers done by each row after them
+  std::vector<PageId> pages_;
+  std::vector<PageId> frontier_pages_;  // by row / page_rows, invalid where none is needed
+  // The last appended pass while it is an unsettled tree.
+  int tree_begin_ = 0;
+  std::vector<Row> tree_parent_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,145 @@
+// What a device runs: batches of lowered passes, and the moves that go before them.
+//
+// The scheduler keeps the books (which page holds which row) and lowers each pass to a Work, in
+// which everything is physical. A backend owns the bytes: weights, KV pages, frontier rows, kept
+// values.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/base/clock.h"
+#include "engine/base/ids.h"
+#include "engine/pass/pass.h"
+
+namespace tandem {
+
+// What the scheduler and the methods must know of a loaded model.
+struct ModelShape {
+  std::string name;
+  std::string architecture;
+  std::string dtype;
+  int vocab_size = 0;  // ids that may be fed and drawn: [0, vocab_size)
+  int layers = 0;      // of this model's cache
+  int hidden_size = 0;
+  int max_positions = 0;  // rows a sequence may have
+  int window = 0;         // sliding window in rows, the row itself included; 0: none
+  int64_t parameters = 0;
+  int64_t weight_bytes = 0;
+  int64_t page_bytes = 0;  // one KV page, all layers
+  int64_t frontier_page_bytes = 0;
+};
+
+// Sizes of a model's pools, in pages of `page_rows` rows.
+struct PoolSize {
+  int page_rows = 16;
+  int64_t pages = 0;           // KV: a page holds its rows for all layers
+  int64_t frontier_pages = 0;  // hidden states of rows between two layers
+};
+
+enum class Store : uint8_t { kKv, kFrontier };
+
+// Bytes that change place before the batch's forward, one after the other in the given order.
+struct Move {
+  enum Kind : uint8_t {
+    kCopy,  // `rows` consecutive slots, layers [0, layers) where store is kKv
+    kFree,  // page from.page has no owner any more; nothing to do but for backends that check
+  };
+  struct Place {
+    ModelId model;  // may be another device's for `from`
+    PageId page;
+    int slot = 0;
+  };
+  Kind kind = kCopy;
+  Store store = Store::kKv;
+  Place from, to;
+  int rows = 1;  // from.slot + rows and to.slot + rows stay within their pages
+  int layers = 0;
+};
+
+// A pass, or a chunk of the chain prefix of one, made physical. Let n = past + frontier.size() be
+// the rows that the cache holds before. Cache row r lies in slot r % page_rows of page
+// pages[r / page_rows]; added row i becomes cache row n + i for the time of this pass.
+//
+// Rows run, in this order ("run rows"): the frontier rows past .. n-1, then the added rows
+// first .. first + count - 1. Run row j has done layers [0, from(j)) already, and runs [from(j),
+// to).
+struct Work {
+  const Pass* pass = nullptr;
+  TicketId ticket = 0;  // names this pass's picks and kept distributions
+  ModelId model;
+  CacheId cache;              // whose pages these are
+  int to = 0;                 // layers to run: [.., to)
+  int first = 0;              // first added row of this chunk
+  int count = 0;              // added rows in this chunk
+  int past = 0;               // cache rows [0, past) have all `to` layers and are not run
+  std::vector<int> frontier;  // layers done by cache rows past .. n-1: not increasing, each < to
+  std::vector<PageId> pages;  // page table for rows [0, n + count)
+  std::vector<PageId> frontier_pages;  // by r / page_rows; invalid where no frontier row lies
+  // With `to` < the model's layers, added and frontier rows stay behind as frontier rows at `to`:
+  // store their hidden states in frontier_pages. False: nobody will continue them.
+  bool save_frontier = false;
+  CacheId memory;  // cross-attention
+  std::vector<PageId> memory_pages;
+  int memory_rows = 0;
+  bool last = true;  // the chunk that ends the pass
+
+  // Outputs that this chunk owes, in the order of Pass::read and its rows: which read, which of its
+  // rows, and the run row it is. `against` and `keep` reads are never split over chunks.
+  struct Output {
+    int read = 0;
+    int index = 0;    // into Read::rows
+    int run_row = 0;  // into the run rows above
+    int out = 0;      // into the whole pass's Readout::row
+  };
+  std::vector<Output> outputs;
+
+  int frontier_rows() const { return static_cast<int>(frontier.size()); }
+  int rows_before() const { return past + frontier_rows(); }
+  int run_rows() const { return frontier_rows() + count; }
+};
+
+struct Batch {
+  std::vector<Move> moves;
+  std::vector<Work> works;       // of one model; empty for moves alone
+  std::vector<TicketId> forget;  // picks and kept distributions that nobody can name any more
+
+  int run_rows() const {
+    int n = 0;
+    for (const Work& w : works) n += w.run_rows();
+    return n;
+  }
+};
+
+// What one Work answers: Readout::row has one entry per Work::outputs, in that order.
+struct WorkResult {
+  absl::Status status;  // of this work alone: NaN rows, a bad reference
+  Readout readout;
+};
+
+struct BatchResult {
+  // UNAVAILABLE: the device is lost. RESOURCE_EXHAUSTED: the moves are made and no work has run; it
+  // is tried again in smaller batches. Anything else: the batch's works have failed.
+  absl::Status status;
+  std::vector<WorkResult> works;
+  Duration busy{};  // time the device spent on the batch
+};
+
+// One device. launch() is called from one thread at a time; batches run in launch order, and `done`
+// is called exactly once per batch, in that order, from any thread and possibly before launch()
+// returns. The batch stays alive and unchanged until then.
+class Backend {
+ public:
+  using Done = std::function<void(BatchResult)>;
+
+  virtual ~Backend() = default;  // after the last batch is done
+  virtual const ModelShape& shape(ModelId model) const = 0;
+  virtual const PoolSize& pool(ModelId model) const = 0;
+  virtual void launch(const Batch& batch, Done done) = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,181 @@
+// The contract between methods, scheduler and backends: a pass.
+//
+// A pass says "bring layers [0, to) of this cache to n rows and tell me these things about those
+// rows". Prefill, decode, verification of a draft, verification of a token tree, early heads,
+// continuation of rows that stopped at an earlier layer, and refilling after an eviction are all
+// this one thing.
+//
+// Rows. The rows that a pass adds are numbered 0, 1, ... in the order of `Tree::in`. Negative
+// numbers are rows that are in the cache already: -1 is its last row, -2 the one before. A pass
+// runs its added rows, and those rows of the cache that have not come to layer `to` yet (the
+// frontier).
+//
+// Visibility and position both follow from the parents: a row sees the cache's past (cut by the
+// model's window), its ancestors among the added rows and itself; its position is that of its
+// parent plus one.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "engine/base/ids.h"
+
+namespace tandem {
+
+using TicketId = uint64_t;  // a submitted pass; unique within the engine, 0: none
+
+// A value that a pass left on the device and that a later pass reads there.
+struct ValueRef {
+  TicketId ticket = 0;
+  int out = 0;          // kChosen: index into Readout::row
+  CacheId cache;        // kEmbed: a frontier row of this cache ...
+  Row row = 0;          // ... by its number in that cache, from 0
+  bool replace = true;  // kEmbed: instead of the token's embedding, or added to it
+};
+
+inline constexpr int kDrawn = -1;  // In::id of kChosen: the drawn token rather than a ranked one
+
+// One input row.
+struct In {
+  enum Kind : uint8_t {
+    kToken,   // id: token
+    kChosen,  // id: kDrawn, or rank in the `top` of output ref.out of pass ref.ticket, unread
+    kMask,    // id: number i of the adapter's mask embedding m_i, from 0
+    kEmbed,   // id: token (used when ref.replace is false); ref: row that goes through the adapter
+  };
+  Kind kind = kToken;
+  int32_t id = 0;
+  ValueRef ref;
+};
+
+inline In token_in(Token t) { return {In::kToken, t, {}}; }
+
+struct Tree {
+  std::vector<In> in;
+  std::vector<Row> parent;  // parent[i] < i; -1: the cache's last row
+
+  size_t size() const { return in.size(); }
+  // Adds a row under `parent_row` and returns its number.
+  Row add(In row, Row parent_row) {
+    in.push_back(row);
+    parent.push_back(parent_row);
+    return static_cast<Row>(in.size()) - 1;
+  }
+  // Adds a row under the last one.
+  Row chain(In row) { return add(row, static_cast<Row>(in.size()) - 1); }
+};
+
+inline constexpr int kTop = -1;  // Read::at: the last layer that the pass runs
+
+// Logits processors as data, applied where the logits lie; order and meaning as in Transformers
+// (engine/sampling is the reference). temperature 0: greedy, and the rest does nothing.
+struct Warp {
+  float temperature = 0;
+  int top_k = 0;      // 0: off
+  float top_p = 1;    // 1: off
+  float min_p = 0;    // 0: off
+  uint64_t seed = 0;  // with `choice`, the position and a purpose the key of every draw
+  uint32_t choice = 0;
+
+  bool greedy() const { return temperature <= 0; }
+  friend bool operator==(const Warp&, const Warp&) = default;
+};
+
+// The distributions that a chain of drafts was drawn from, kept on the device by earlier passes.
+// Draft i's is output i of pass `ticket`; or, where each draft was a pass of its own and `more`
+// names the second and later ones, output 0 of the i-th of {ticket, more...}.
+struct DistRef {
+  TicketId ticket = 0;
+  std::vector<TicketId> more;
+  bool valid() const { return ticket != 0; }
+};
+
+// Instead of a ticket in DistRef: the drafts were certain (an n-gram's), q is one-hot.
+inline constexpr TicketId kOneHot = std::numeric_limits<TicketId>::max();
+
+// What is wanted of which rows.
+struct Read {
+  std::vector<Row> rows;  // see "Rows" above; every row must run in this pass
+  int at = kTop;          // layers whose output feeds the head: [0, at)
+  HeadId head = kOwnHead;
+  Warp warp;
+  int top = 0;               // this many best tokens, best first
+  bool draw = false;         // a token: argmax when greedy, else drawn from the warped distribution
+  bool max_prob = false;     // confidence: largest probability of the unwarped softmax
+  bool logprob = false;      // of the drawn token, and of `top`, under the warped distribution
+  bool keep = false;         // the warped distribution stays on the device, see DistRef
+  std::vector<Token> score;  // negative log-likelihood of score[i] at rows[i], unwarped softmax
+  // rows is then a chain of n + 1 rows whose last n inputs were drafted from the n distributions
+  // `against`: accept them in order, and draw at the first rejection from the residual, or after
+  // the last one from that row's own distribution (METHODS section 1).
+  DistRef against;
+  int round_start = 0;  // of `keep` and `against` reads: position at which the method's round
+                        // began, part of the key of draft, acceptance and residual draws
+};
+
+// The last `n` rows that a pass with `added` rows runs, oldest first.
+inline std::vector<Row> last_rows(size_t n, size_t added) {
+  std::vector<Row> rows(n);
+  for (size_t i = 0; i < n; ++i) rows[i] = static_cast<Row>(added) - static_cast<Row>(n - i);
+  return rows;
+}
+
+// Layers [0, to) of a cache.
+struct Stage {
+  CacheId cache;
+  int to = 0;
+};
+
+enum class See : uint8_t {
+  kCausal,
+  kAll,  // an encoder: every row of the pass sees every other; never split
+};
+
+struct Pass {
+  Stage stage;
+  Tree add;
+  See see = See::kCausal;
+  CacheId memory;     // cross-attention; invalid: none
+  AdapterId adapter;  // invalid: none
+  std::vector<Read> read;
+  bool share = false;  // later passes may name this one's picks (kChosen)
+
+  Pass& reading(Read r) {
+    read.push_back(std::move(r));
+    return *this;
+  }
+};
+
+struct Ranked {
+  Token token = -1;
+  float logprob = 0;
+};
+
+inline constexpr float kUnset = std::numeric_limits<float>::quiet_NaN();
+
+// About one row of one read. Fields that were not asked for are unset.
+struct Out {
+  Token token = -1;             // Read::draw (or `against`)
+  Token argmax = -1;            // always there
+  float max_prob = kUnset;      // Read::max_prob
+  float nll = kUnset;           // Read::score
+  float logprob = kUnset;       // Read::logprob: of `token`
+  std::span<const Ranked> top;  // into Readout::ranked
+};
+
+// Answers in the order of Pass::read and of each read's rows.
+struct Readout {
+  std::vector<Out> row;
+  int accepted = 0;            // Read::against: drafts accepted
+  std::vector<Ranked> ranked;  // storage of Out::top
+
+  Readout() = default;
+  Readout(Readout&&) = default;
+  Readout& operator=(Readout&&) = default;
+  Readout(const Readout&) = delete;  // `top` points into this object's heap storage
+  Readout& operator=(const Readout&) = delete;
+};
+
+}  // namespace tandem

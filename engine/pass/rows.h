@@ -1,0 +1,32 @@
+// What every backend derives from a Work: tokens, positions, visibility.
+#pragma once
+
+#include <vector>
+
+#include "engine/pass/backend.h"
+
+namespace tandem {
+
+// Parent of run row j as a run row, or -1 when its parent is cache row past - 1 (or none, past =
+// 0).
+inline int parent_run_row(const Work& w, int j) {
+  const int f = w.frontier_rows();
+  if (j < f) return j - 1;
+  const int i = w.first + (j - f);  // added row of the pass
+  const Row p = w.pass->add.parent[static_cast<size_t>(i)];
+  // A chunk's earlier added rows have become past or frontier rows of the cache, chain-wise.
+  if (p < 0 || p < w.first) return f - 1;
+  return f + (p - w.first);
+}
+
+// Positions of the run rows. [run_rows]
+inline std::vector<int> run_positions(const Work& w) {
+  std::vector<int> position(static_cast<size_t>(w.run_rows()));
+  for (int j = 0; j < w.run_rows(); ++j) {
+    const int p = parent_run_row(w, j);
+    position[static_cast<size_t>(j)] = p < 0 ? w.past : position[static_cast<size_t>(p)] + 1;
+  }
+  return position;
+}
+
+}  // namespace tandem
