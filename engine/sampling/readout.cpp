@@ -1,0 +1,185 @@
+#include "engine/sampling/readout.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/status.h"
+#include "engine/sampling/accept.h"
+#include "engine/sampling/random.h"
+
+namespace tandem {
+
+using sampling::Purpose;
+
+namespace {
+
+bool wants_warped(const Read& read, bool rejected) {
+  const bool draws = read.against.valid() ? !rejected : read.draw;
+  return draws || read.keep || (read.logprob && read.top > 0);
+}
+
+double uniform_of(const Read& read, Purpose purpose, int position) {
+  return sampling::uniform(read.warp.seed, read.warp.choice, purpose, position, read.round_start);
+}
+
+}  // namespace
+
+void RowReader::begin(const Work& work) {
+  work_ = &work;
+  rejected_ = false;
+  readout_ = Readout();
+  readout_.row.reserve(work.outputs.size());
+  top_end_.clear();
+  size_t ranked = 0;
+  for (const Work::Output& o : work.outputs) {
+    ranked += static_cast<size_t>(work.pass->read[static_cast<size_t>(o.read)].top);
+  }
+  readout_.ranked.reserve(ranked);
+}
+
+absl::Status RowReader::fail(const Work::Output& output, int position,
+                             absl::string_view what) const {
+  return absl::InternalError(absl::StrCat("pass ", work_->ticket, ", read ", output.read, ", row ",
+                                          output.index, " (position ", position, "): ", what));
+}
+
+absl::Status RowReader::read(const Work::Output& output, std::span<float> logits, int position,
+                             Token next_input) {
+  const Read& read = work_->pass->read[static_cast<size_t>(output.read)];
+  const Warp& warp = read.warp;
+  sampling::apply_processors(warp, logits);
+  const sampling::Scan scan = sampling::scan(logits);
+  if (!scan.valid) {
+    return fail(output, position, "NaN or +Inf among the logits, or nothing but -Inf");
+  }
+  Out& out = readout_.row.emplace_back();
+  out.argmax = scan.argmax;
+
+  const bool greedy = warp.greedy();
+  double log_sum = 0;  // of exp(logit - max), unwarped
+  if (read.max_prob || !read.score.empty() || (greedy && read.logprob)) {
+    log_sum = sampling::log_normalizer(logits, scan.max);
+  }
+  if (read.max_prob) out.max_prob = static_cast<float>(std::exp(-log_sum));
+  if (!read.score.empty()) {
+    const auto row = static_cast<size_t>(output.index);
+    const Token scored = row < read.score.size() ? read.score[row] : -1;
+    if (scored < 0 || static_cast<size_t>(scored) >= logits.size()) {
+      return fail(output, position,
+                  absl::StrCat("score of token ", scored, "; vocabulary ", logits.size()));
+    }
+    const double above = double{scan.max} - logits[static_cast<size_t>(scored)];
+    out.nll = static_cast<float>(log_sum + above);
+  }
+
+  if (!greedy && wants_warped(read, rejected_)) {
+    warped_ = sampling::warp(warp, logits, scan, scratch_);
+  }
+  const auto logprob = [&](Token t) {
+    const float logit = logits[static_cast<size_t>(t)];
+    return greedy ? static_cast<float>(double{logit} - scan.max - log_sum)
+                  : warped_.logprob(t, logit);
+  };
+
+  if (read.top > 0) {
+    sampling::top_n(logits, read.top, scratch_, best_);
+    for (const Token t : best_) {
+      readout_.ranked.push_back({t, read.logprob ? logprob(t) : kUnset});
+    }
+  }
+  top_end_.push_back(readout_.ranked.size());
+
+  if (read.keep) {
+    Distribution probs(logits.size());
+    if (greedy) {
+      probs[static_cast<size_t>(scan.argmax)] = 1;
+    } else {
+      sampling::normalize(scratch_.weight, warped_.total, probs);
+    }
+    store_->put_dist(work_->ticket, output.out, std::move(probs));
+  }
+
+  if (read.against.valid()) {
+    TANDEM_RETURN_IF_ERROR(verify(read, output, position, next_input, out));
+  } else if (read.draw) {
+    const Purpose purpose = read.keep ? Purpose::kDraft : Purpose::kToken;
+    out.token = greedy ? scan.argmax
+                       : sampling::draw(scratch_.weight, uniform_of(read, purpose, position),
+                                        warped_.total);
+  }
+  if (read.logprob && out.token >= 0) out.logprob = logprob(out.token);
+  return absl::OkStatus();
+}
+
+absl::Status RowReader::verify(const Read& read, const Work::Output& output, int position,
+                               Token drafted, Out& out) {
+  if (rejected_) return absl::OkStatus();  // behind a rejection: token stays -1
+  const bool greedy = read.warp.greedy();
+  const bool bonus = static_cast<size_t>(output.index) + 1 == read.rows.size();
+  if (bonus) {
+    out.token = greedy ? out.argmax
+                       : sampling::draw(scratch_.weight,
+                                        uniform_of(read, Purpose::kToken, position), warped_.total);
+    return absl::OkStatus();
+  }
+  if (drafted < 0) return fail(output, position, "no draft after this row to accept or reject");
+
+  sampling::Verdict verdict;
+  if (greedy) {
+    verdict = sampling::judge_greedy(out.argmax, drafted);
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(const auto q, draft_dist(read.against, output.index));
+    sampling::normalize(scratch_.weight, warped_.total, scratch_.weight);
+    verdict = sampling::judge(scratch_.weight,
+                              {q ? std::span<const float>(*q) : std::span<const float>()}, drafted,
+                              uniform_of(read, Purpose::kAccept, position),
+                              uniform_of(read, Purpose::kResidual, position));
+  }
+  out.token = verdict.token;
+  rejected_ = !verdict.accepted;
+  readout_.accepted += verdict.accepted ? 1 : 0;
+  return absl::OkStatus();
+}
+
+// Null for a one-hot draft.
+absl::StatusOr<std::shared_ptr<const Distribution>> RowReader::draft_dist(const DistRef& ref,
+                                                                          int i) const {
+  TicketId ticket = ref.ticket;
+  int out = i;
+  if (!ref.more.empty()) {
+    if (static_cast<size_t>(i) > ref.more.size()) {
+      return absl::InternalError(
+          absl::StrCat("pass ", work_->ticket, " names no distribution for ", "its draft ", i));
+    }
+    if (i > 0) ticket = ref.more[static_cast<size_t>(i - 1)];
+    out = 0;
+  }
+  if (ticket == kOneHot) return std::shared_ptr<const Distribution>();
+  return store_->dist(ticket, out);
+}
+
+Readout RowReader::take() {
+  const std::span<const Ranked> ranked(readout_.ranked);
+  size_t begin = 0;
+  for (size_t i = 0; i < readout_.row.size(); ++i) {
+    readout_.row[i].top = ranked.subspan(begin, top_end_[i] - begin);
+    begin = top_end_[i];
+  }
+  if (work_->pass->share) {
+    std::vector<Picks> picks;
+    picks.reserve(readout_.row.size());
+    for (size_t i = 0; i < readout_.row.size(); ++i) {
+      const Out& out = readout_.row[i];
+      Picks& p = picks.emplace_back();
+      p.out = work_->outputs[i].out;
+      p.token = out.token;
+      for (const Ranked& r : out.top) p.ranked.push_back(r.token);
+    }
+    store_->put_picks(work_->ticket, std::move(picks));
+  }
+  work_ = nullptr;
+  return std::exchange(readout_, Readout());
+}
+
+}  // namespace tandem

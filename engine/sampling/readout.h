@@ -1,0 +1,81 @@
+// From logits to answers: what Pass::read asks of each row, on the CPU. Other devices answer alike.
+//
+//   RowReader reader(&store);              // one per lane thread: its scratch is reused
+//   reader.begin(work);
+//   for (const Work::Output& o : work.outputs)
+//     TANDEM_RETURN_IF_ERROR(reader.read(o, logits of o.run_row at o's read's layer and head,
+//                                        position of o.run_row, token fed after it in the chain));
+//   result.readout = reader.take();
+//
+// Definitions. "Unwarped" are the logits after apply_processors() and before temperature and
+// truncation (METHODS 2.5). Argmax ties go to the lowest id. Greedy (temperature 0) logprobs are
+// the log-softmax of the unwarped logits; a greedy kept distribution is one-hot on the argmax.
+//
+// Which uniform number a token is drawn with (random.h), always at the position of the row whose
+// logits are drawn from:
+//   draw           kToken     AR, BiTA, PPD: the same token wherever and whenever it is drawn
+//   draw + keep    kDraft     a draft; keyed by the round as well
+//   against        kAccept for the test, kResidual after a rejection; keyed by the round as well.
+//                  After full acceptance the bonus is a kToken draw: AR's own token there. Nothing
+//                  else of the request has used that number (drafts take kDraft), so it is
+//                  independent of the drafts before it and the joint distribution is the target's.
+//
+// Threading: one thread at a time; the ValueStore is shared.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/pass/backend.h"
+#include "engine/pass/pass.h"
+#include "engine/sampling/value_store.h"
+#include "engine/sampling/warp.h"
+
+namespace tandem {
+
+class RowReader {
+ public:
+  // `store` may be null where no pass shares, keeps or verifies; it outlives the reader.
+  explicit RowReader(ValueStore* store) : store_(store) {}
+
+  // Starts a work, dropping what is left of one that failed. `work` and its pass stay alive and
+  // unchanged until take().
+  void begin(const Work& work);
+
+  // Answers the next of work.outputs; REQUIRES: called once for each, in order.
+  // logits: [vocab] fp32 of the output's row, layer and head; overwritten.
+  // position: of that row (run_positions()).
+  // next_input: the token fed in the next row of an `against` chain, that is the draft that this
+  // row's logits judge; -1 for the chain's last row and for all other reads.
+  // Errors, after which the work has no readout: INTERNAL for NaN or +Inf among the logits or
+  // nothing but -Inf, naming the row; INTERNAL for a kept distribution that is not in the store.
+  absl::Status read(const Work::Output& output, std::span<float> logits, int position,
+                    Token next_input = -1);
+
+  // One Out for each of work.outputs. Puts the picks of a sharing pass into the store.
+  Readout take();
+
+ private:
+  absl::Status verify(const Read& read, const Work::Output& output, int position, Token drafted,
+                      Out& out);
+  absl::StatusOr<std::shared_ptr<const Distribution>> draft_dist(const DistRef& ref, int i) const;
+  absl::Status fail(const Work::Output& output, int position, absl::string_view what) const;
+
+  ValueStore* store_;
+  const Work* work_ = nullptr;
+  Readout readout_;
+  std::vector<size_t> top_end_;  // by output: past its last in readout_.ranked; see take()
+  bool rejected_ = false;        // the `against` chain has ended
+
+  // Of the row in hand.
+  sampling::Warped warped_;
+  sampling::Scratch scratch_;
+  std::vector<Token> best_;
+};
+
+}  // namespace tandem

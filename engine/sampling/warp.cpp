@@ -1,0 +1,270 @@
+#include "engine/sampling/warp.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+
+#include "engine/sampling/lanes.h"
+
+namespace tandem::sampling {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr size_t kSmallBlock = 32;  // floats; see gather_best()
+
+// The order of tokens, everywhere: by logit, ties by lower id.
+bool best_first(const Scratch::Candidate& a, const Scratch::Candidate& b) {
+  return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
+// Puts into scratch.candidate every token that can be among the n largest logits, ties included;
+// weights are not set. The n-th largest of the blocks' maxima is a bound from below on the n-th
+// largest logit, and few tokens lie above it.
+void gather_best(std::span<const float> logits, size_t n, Scratch& scratch) {
+  const size_t size = logits.size();
+  std::vector<float>& block_max = scratch.block_max;
+  block_max.resize((size + kSmallBlock - 1) / kSmallBlock);
+  for (size_t b = 0; b < block_max.size(); ++b) {
+    const size_t begin = b * kSmallBlock;
+    float best[kLanes];
+    std::fill(best, best + kLanes, -kInfinity);
+    if (begin + kSmallBlock <= size) {
+      for (size_t i = 0; i < kSmallBlock; i += kLanes) {
+        for (size_t j = 0; j < kLanes; ++j) {
+          const float x = logits[begin + i + j];
+          best[j] = x > best[j] ? x : best[j];
+        }
+      }
+    } else {
+      for (size_t i = begin; i < size; ++i) best[0] = std::max(best[0], logits[i]);
+    }
+    for (size_t width = kLanes / 2; width > 0; width /= 2) {
+      for (size_t j = 0; j < width; ++j) {
+        best[j] = best[j + width] > best[j] ? best[j + width] : best[j];
+      }
+    }
+    block_max[b] = best[0];
+  }
+
+  float bound = -kInfinity;
+  if (n <= block_max.size()) {
+    scratch.sorted = block_max;
+    const auto nth = scratch.sorted.begin() + static_cast<std::ptrdiff_t>(n - 1);
+    std::nth_element(scratch.sorted.begin(), nth, scratch.sorted.end(), std::greater<>());
+    bound = *nth;
+  }
+  scratch.candidate.clear();
+  for (size_t b = 0; b < block_max.size(); ++b) {
+    if (block_max[b] < bound) continue;
+    const size_t end = std::min((b + 1) * kSmallBlock, size);
+    for (size_t i = b * kSmallBlock; i < end; ++i) {
+      if (logits[i] >= bound) scratch.candidate.push_back({logits[i], static_cast<Token>(i), 0});
+    }
+  }
+}
+
+// The k-th largest logit, for 1 <= k <= vocab.
+float kth_largest(std::span<const float> logits, size_t k, Scratch& scratch) {
+  gather_best(logits, k, scratch);
+  const auto nth = scratch.candidate.begin() + static_cast<std::ptrdiff_t>(k - 1);
+  std::nth_element(scratch.candidate.begin(), nth, scratch.candidate.end(), best_first);
+  return nth->logit;
+}
+
+// The last token that top_p keeps: the last one, best first, before which the weights sum to less
+// than p * total.
+Scratch::Candidate nucleus_end(std::span<const float> logits, double p, double total,
+                               Scratch& scratch) {
+  // Tokens of weight (1 - p) * total / vocab and less are cut, whatever else there is: together
+  // they do not weigh more than (1 - p) * total. (A little slack for the rounding of this bound.)
+  const auto bound =
+      static_cast<float>((1 - p) * total / static_cast<double>(logits.size()) * (1 - 1e-6));
+  std::vector<Scratch::Candidate>& c = scratch.candidate;
+  c.clear();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const float w = scratch.weight[i];
+    if (w >= bound && w > 0) c.push_back({logits[i], static_cast<Token>(i), w});
+  }
+  const double target = p * total;
+  double before = 0;  // weight of what lies before c[begin] in the order
+  auto begin = c.begin();
+  auto end = c.end();
+  while (end - begin > 1) {
+    const auto middle = begin + (end - begin) / 2;
+    std::nth_element(begin, middle, end, best_first);
+    double left = before;
+    for (auto i = begin; i < middle; ++i) left += i->weight;
+    if (left < target) {
+      before = left;
+      begin = middle;
+    } else {
+      end = middle;
+    }
+  }
+  return *begin;
+}
+
+}  // namespace
+
+void apply_processors(const Warp&, std::span<float>) {}
+
+Scan scan(std::span<const float> logits) {
+  const size_t size = logits.size();
+  Scan result;
+  float best = -kInfinity;
+  size_t best_block = 0;
+  uint32_t wrong = 0;
+  for (size_t begin = 0; begin < size; begin += kBlock) {
+    const size_t end = std::min(begin + kBlock, size);
+    float lane[kLanes];
+    uint32_t bad[kLanes] = {};
+    std::fill(lane, lane + kLanes, -kInfinity);
+    size_t i = begin;
+    for (; i + kLanes <= end; i += kLanes) {
+      for (size_t j = 0; j < kLanes; ++j) {
+        const float x = logits[i + j];
+        lane[j] = x > lane[j] ? x : lane[j];
+        bad[j] |= x < kInfinity ? 0u : 1u;  // NaN too
+      }
+    }
+    for (; i < end; ++i) {
+      const float x = logits[i];
+      lane[0] = x > lane[0] ? x : lane[0];
+      bad[0] |= x < kInfinity ? 0u : 1u;
+    }
+    float block_best = -kInfinity;
+    for (size_t j = 0; j < kLanes; ++j) {
+      block_best = std::max(block_best, lane[j]);
+      wrong |= bad[j];
+    }
+    if (block_best > best) {
+      best = block_best;
+      best_block = begin;
+    }
+  }
+  result.max = best;
+  result.valid = wrong == 0 && best > -kInfinity;
+  if (!result.valid) return result;
+  const auto at =
+      std::find(logits.begin() + static_cast<std::ptrdiff_t>(best_block), logits.end(), best);
+  result.argmax = static_cast<Token>(at - logits.begin());
+  return result;
+}
+
+float Warped::logprob(Token id, float logit) const {
+  if (!survives(id, logit)) return -kInfinity;
+  return static_cast<float>(static_cast<double>(logit - max) * inverse_temperature -
+                            std::log(total));
+}
+
+Warped warp(const Warp& warp, std::span<const float> logits, const Scan& scan, Scratch& scratch) {
+  const size_t size = logits.size();
+  scratch.weight.resize(size);
+  float* weight = scratch.weight.data();
+
+  Warped result;
+  result.max = scan.max;
+  // The floor keeps 0 * inverse at 0 for temperatures whose inverse would overflow.
+  result.inverse_temperature = 1.0f / std::max(warp.temperature, 1e-30f);
+
+  if (warp.top_k > 0 && static_cast<size_t>(warp.top_k) < size) {
+    // On the logits themselves: dividing them by a temperature could only make ties of neighbours.
+    result.cut = kth_largest(logits, static_cast<size_t>(warp.top_k), scratch);
+  }
+
+  const float max = result.max;
+  const float inverse = result.inverse_temperature;
+  const float top_k_cut = result.cut;
+  result.total = row_sum(size, [=](size_t i) {
+    const float w = exp_nonpositive((logits[i] - max) * inverse);
+    return weight[i] = logits[i] >= top_k_cut ? w : 0.0f;
+  });
+
+  if (warp.top_p < 1) {
+    const Scratch::Candidate last = nucleus_end(logits, warp.top_p, result.total, scratch);
+    result.cut = last.logit;
+    result.cut_id = last.id;
+  }
+  if (warp.min_p > 0) {
+    const double cut = max + std::max(warp.temperature, 1e-30f) * std::log(double{warp.min_p});
+    if (cut > result.cut) {
+      result.cut = static_cast<float>(cut);
+      if (result.cut < cut) result.cut = std::nextafter(result.cut, kInfinity);
+      result.cut_id = Warped::kAllOfTie;
+    }
+  }
+  if (result.cut > top_k_cut || result.cut_id != Warped::kAllOfTie) {
+    const float cut = result.cut;
+    const Token cut_id = result.cut_id;
+    result.total = row_sum(size, [=](size_t i) {
+      const bool tie = (logits[i] == cut) & (static_cast<Token>(i) <= cut_id);
+      return weight[i] = ((logits[i] > cut) | tie) ? weight[i] : 0.0f;
+    });
+  }
+  return result;
+}
+
+void warp_to_probs(const Warp& warp, std::span<const float> logits, std::span<float> probs,
+                   Scratch& scratch) {
+  const Scan row = scan(logits);
+  if (warp.greedy()) {
+    std::fill(probs.begin(), probs.end(), 0.0f);
+    probs[static_cast<size_t>(row.argmax)] = 1;
+    return;
+  }
+  const Warped warped = sampling::warp(warp, logits, row, scratch);
+  normalize(scratch.weight, warped.total, probs);
+}
+
+void normalize(std::span<const float> weights, double total, std::span<float> probs) {
+  const auto scale = static_cast<float>(1 / total);
+  for (size_t i = 0; i < weights.size(); ++i) probs[i] = weights[i] * scale;
+}
+
+double log_normalizer(std::span<const float> logits, float max) {
+  return std::log(
+      row_sum(logits.size(), [=](size_t i) { return exp_nonpositive(logits[i] - max); }));
+}
+
+void top_n(std::span<const float> logits, int n, Scratch& scratch, std::vector<Token>& out) {
+  const size_t count = std::min(static_cast<size_t>(std::max(n, 0)), logits.size());
+  out.clear();
+  if (count == 0) return;
+  gather_best(logits, count, scratch);
+  std::vector<Scratch::Candidate>& c = scratch.candidate;
+  std::partial_sort(c.begin(), c.begin() + static_cast<std::ptrdiff_t>(count), c.end(), best_first);
+  for (size_t i = 0; i < count; ++i) out.push_back(c[i].id);
+}
+
+double sum(std::span<const float> weights) {
+  return row_sum(weights.size(), [=](size_t i) { return weights[i]; });
+}
+
+Token draw(std::span<const float> weights, double u, double total) {
+  const double target = u * total;
+  double before = 0;
+  for (size_t begin = 0; begin < weights.size(); begin += kBlock) {
+    const size_t end = std::min(begin + kBlock, weights.size());
+    const double block = block_sum(begin, end, [=](size_t i) { return weights[i]; });
+    if (before + block > target) {
+      double up_to = before;
+      Token last = -1;
+      for (size_t i = begin; i < end; ++i) {
+        if (weights[i] <= 0) continue;
+        last = static_cast<Token>(i);
+        up_to += weights[i];
+        if (up_to > target) return last;
+      }
+      if (last >= 0) return last;  // the block's sum was rounded up beyond its running sum
+    }
+    before += block;
+  }
+  // u * total was rounded up to the total.
+  for (size_t i = weights.size(); i-- > 0;) {
+    if (weights[i] > 0) return static_cast<Token>(i);
+  }
+  return -1;
+}
+
+}  // namespace tandem::sampling

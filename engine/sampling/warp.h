@@ -1,0 +1,92 @@
+// From logits to the distribution that is drawn from.
+//
+// The warpers are those of Transformers (generation/logits_process.py), in its order: temperature,
+// top_k, top_p, min_p. All of them cut below a threshold in one fixed order of the tokens, so what
+// survives is described by two numbers (Warped::cut, Warped::cut_id) whatever the vocabulary.
+//
+// Pure functions on spans; a Scratch keeps its memory between calls and belongs to one thread.
+#pragma once
+
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "engine/base/ids.h"
+#include "engine/pass/pass.h"
+
+namespace tandem::sampling {
+
+// Logits processors that come before everything that is read of a row: penalties, bias, bans.
+// There are none yet; this is their place. logits: [vocab], changed in place.
+void apply_processors(const Warp& warp, std::span<float> logits);
+
+// One look at a row.
+struct Scan {
+  float max = 0;
+  Token argmax = -1;   // lowest id of the maximum
+  bool valid = false;  // no NaN, no +Inf, and not all -Inf; else the rest means nothing
+};
+Scan scan(std::span<const float> logits);
+
+// Working memory of these functions.
+struct Scratch {
+  struct Candidate {
+    float logit;
+    Token id;
+    float weight;
+  };
+  std::vector<float> weight;  // [vocab]: what warp() leaves
+  std::vector<Candidate> candidate;
+  std::vector<float> block_max, sorted;
+};
+
+// The outcome of the warpers. A token survives if its logit is above `cut`, or equal to it and its
+// id at most `cut_id`.
+struct Warped {
+  float max = 0;  // largest logit
+  float inverse_temperature = 1;
+  float cut = -std::numeric_limits<float>::infinity();
+  Token cut_id = kAllOfTie;
+  double total = 0;  // sum of exp((logit - max) / temperature) over the survivors
+
+  static constexpr Token kAllOfTie = std::numeric_limits<Token>::max();
+
+  bool survives(Token id, float logit) const {
+    return logit > cut || (logit == cut && id <= cut_id);
+  }
+  // log-probability; -Inf where cut.
+  float logprob(Token id, float logit) const;
+};
+
+// Warps the row and leaves exp((logit - max) / temperature) of the survivors, 0 elsewhere, in
+// scratch.weight. REQUIRES: warp is not greedy, params.h accepts it, and scan(logits) is valid.
+//   temperature  divides
+//   top_k        keeps every token that is not below the k-th largest logit, so more in a tie
+//   top_p        keeps the most probable tokens as long as those before them sum to less than p:
+//                the one that crosses p is in, and so is always one. Of a tie at the end the lowest
+//                ids stay (Transformers keeps as many, but leaves open which)
+//   min_p        keeps tokens with at least min_p times the largest probability
+Warped warp(const Warp& warp, std::span<const float> logits, const Scan& scan, Scratch& scratch);
+
+// The same as probabilities. probs: [vocab], may be `logits` itself. Greedy: one-hot on the argmax.
+void warp_to_probs(const Warp& warp, std::span<const float> logits, std::span<float> probs,
+                   Scratch& scratch);
+
+// probs[i] = weights[i] / total. probs may be `weights` itself.
+void normalize(std::span<const float> weights, double total, std::span<float> probs);
+
+// log of the sum of exp(logit - max) over the row: log_softmax(x)[i] = x[i] - max - this.
+double log_normalizer(std::span<const float> logits, float max);
+
+// The n best by logit, ties by lower id. `out` is replaced; shorter if the vocabulary is.
+void top_n(std::span<const float> logits, int n, Scratch& scratch, std::vector<Token>& out);
+
+// Draws from weights >= 0 that need not sum to 1: the first token, in ascending order of ids, up to
+// which the weights sum to more than u times the total. u: in [0, 1). A token of weight 0 is never
+// drawn. -1 if all are 0. total: sum(weights).
+Token draw(std::span<const float> weights, double u, double total);
+
+// Sum of a row in a fixed order.
+double sum(std::span<const float> weights);
+
+}  // namespace tandem::sampling

@@ -1,0 +1,470 @@
+#include "engine/sampling/readout.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/sampling/random.h"
+#include "tests/engine/sampling/brute_force.h"
+#include "tests/engine/sampling/statistics.h"
+
+namespace tandem {
+namespace {
+
+using sampling::Purpose;
+using sampling::uniform;
+using testing::best_tokens;
+using testing::softmax;
+using testing::warped_probs;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// A work over all outputs of a pass: the rows of every read in turn.
+Work work_of(const Pass& pass, TicketId ticket) {
+  Work work;
+  work.pass = &pass;
+  work.ticket = ticket;
+  int out = 0;
+  for (size_t r = 0; r < pass.read.size(); ++r) {
+    for (size_t i = 0; i < pass.read[r].rows.size(); ++i) {
+      work.outputs.push_back({static_cast<int>(r), static_cast<int>(i), out, out});
+      ++out;
+    }
+  }
+  return work;
+}
+
+Read read_of(size_t rows) {
+  Read read;
+  for (size_t i = 0; i < rows; ++i) read.rows.push_back(static_cast<Row>(i));
+  return read;
+}
+
+std::vector<float> random_logits(size_t vocab, std::mt19937& rng) {
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> row(vocab);
+  for (float& x : row) x = normal(rng);
+  return row;
+}
+
+Warp random_warp(std::mt19937& rng) {
+  Warp w;
+  w.temperature = std::vector<float>{0, 0.5f, 1, 1.7f}[rng() % 4];
+  w.top_k = std::vector<int>{0, 0, 1, 4, 30}[rng() % 5];
+  w.top_p = std::vector<float>{1, 1, 0.6f, 0.93f}[rng() % 4];
+  w.min_p = std::vector<float>{0, 0, 0.03f, 0.4f}[rng() % 4];
+  w.seed = rng();
+  w.choice = rng() % 3;
+  return w;
+}
+
+// The token that inverse CDF gives, or -1 where u is too near to a step to tell.
+Token expected_draw(const std::vector<double>& p, double u) {
+  double up_to = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    up_to += p[i];
+    if (std::abs(up_to - u) < 1e-5 && p[i] > 0) return -1;
+    if (up_to > u) return static_cast<Token>(i);
+  }
+  return -1;
+}
+
+TEST(RowReader, EveryFieldEqualsBruteForce) {
+  std::mt19937 rng(1);
+  ValueStore store;
+  RowReader reader(&store);
+  int draws = 0;
+  for (TicketId ticket = 1; ticket <= 600; ++ticket) {
+    const size_t vocab = 2 + rng() % 300;
+    Pass pass;
+    pass.share = rng() % 2 == 0;
+    for (size_t r = 0; r < 1 + rng() % 3; ++r) {
+      Read read = read_of(1 + rng() % 4);
+      read.warp = random_warp(rng);
+      read.top = static_cast<int>(std::vector<size_t>{0, 1, 3, 10, 400}[rng() % 5]);
+      read.draw = rng() % 2 == 0;
+      read.max_prob = rng() % 2 == 0;
+      read.logprob = rng() % 2 == 0;
+      read.keep = rng() % 3 == 0;
+      read.round_start = static_cast<int>(rng() % 10);
+      if (rng() % 2 == 0) {
+        for (size_t i = 0; i < read.rows.size(); ++i) {
+          read.score.push_back(static_cast<Token>(rng() % vocab));
+        }
+      }
+      pass.reading(read);
+    }
+    const Work work = work_of(pass, ticket);
+    std::vector<std::vector<float>> logits;
+    reader.begin(work);
+    for (size_t i = 0; i < work.outputs.size(); ++i) {
+      logits.push_back(random_logits(vocab, rng));
+      std::vector<float> row = logits.back();
+      ASSERT_TRUE(reader.read(work.outputs[i], row, static_cast<int>(i) + 40).ok());
+    }
+    const Readout readout = reader.take();
+    ASSERT_EQ(readout.row.size(), work.outputs.size());
+    EXPECT_EQ(readout.accepted, 0);
+
+    for (size_t i = 0; i < work.outputs.size(); ++i) {
+      const Read& read = pass.read[static_cast<size_t>(work.outputs[i].read)];
+      const Out& out = readout.row[i];
+      const std::vector<float>& x = logits[i];
+      const std::vector<double> plain = softmax({x.begin(), x.end()});
+      const std::vector<double> warped = warped_probs(read.warp, x);
+      const std::vector<double>& for_logprob = read.warp.greedy() ? plain : warped;
+      const auto near = [](double a, double b) {
+        return a == b || std::abs(a - b) < 2e-5 * (1 + std::abs(b));
+      };
+      const std::vector<Token> best = best_tokens(x, 400);
+      EXPECT_EQ(out.argmax, best[0]);
+      if (read.max_prob) {
+        EXPECT_NEAR(out.max_prob, plain[static_cast<size_t>(best[0])], 1e-5);
+      } else {
+        EXPECT_TRUE(std::isnan(out.max_prob));
+      }
+      if (read.score.empty()) {
+        EXPECT_TRUE(std::isnan(out.nll));
+      } else {
+        const auto index = static_cast<size_t>(work.outputs[i].index);
+        EXPECT_TRUE(near(out.nll, -std::log(plain[static_cast<size_t>(read.score[index])])));
+      }
+      ASSERT_EQ(out.top.size(), std::min(vocab, static_cast<size_t>(read.top)));
+      for (size_t j = 0; j < out.top.size(); ++j) {
+        EXPECT_EQ(out.top[j].token, best[j]);
+        if (read.logprob) {
+          const double p = for_logprob[static_cast<size_t>(best[j])];
+          EXPECT_TRUE(near(out.top[j].logprob, std::log(p))) << out.top[j].logprob << " " << p;
+        } else {
+          EXPECT_TRUE(std::isnan(out.top[j].logprob));
+        }
+      }
+      if (!read.draw) {
+        EXPECT_EQ(out.token, -1);
+      } else if (read.warp.greedy()) {
+        EXPECT_EQ(out.token, out.argmax);
+      } else {
+        const double u =
+            uniform(read.warp.seed, read.warp.choice, read.keep ? Purpose::kDraft : Purpose::kToken,
+                    static_cast<int>(i) + 40, read.round_start);
+        const Token expected = expected_draw(warped, u);
+        if (expected >= 0) {
+          EXPECT_EQ(out.token, expected);
+          ++draws;
+        }
+      }
+      if (read.draw && read.logprob) {
+        EXPECT_TRUE(near(out.logprob, std::log(for_logprob[static_cast<size_t>(out.token)])));
+      } else {
+        EXPECT_TRUE(std::isnan(out.logprob));
+      }
+      ASSERT_EQ(store.dist(ticket, static_cast<int>(i)).ok(), read.keep);
+      if (read.keep) {
+        const auto dist = store.dist(ticket, static_cast<int>(i)).value();
+        for (size_t t = 0; t < vocab; ++t) EXPECT_NEAR((*dist)[t], warped[t], 1e-5);
+      }
+      ValueRef ref;
+      ref.ticket = ticket;
+      ref.out = static_cast<int>(i);
+      EXPECT_EQ(store.pick(ref, kDrawn).ok(), pass.share && read.draw);
+      if (pass.share && read.draw) EXPECT_EQ(store.pick(ref, kDrawn).value(), out.token);
+      for (size_t j = 0; pass.share && j < out.top.size(); ++j) {
+        EXPECT_EQ(store.pick(ref, static_cast<int>(j)).value(), best[j]);
+      }
+    }
+    store.forget(ticket);
+  }
+  EXPECT_EQ(store.size(), 0u);
+  EXPECT_GT(draws, 200);
+}
+
+TEST(RowReader, ReadsMaySplitOverChunks) {
+  std::mt19937 rng(2);
+  ValueStore store;
+  RowReader reader(&store);
+  Pass pass;
+  pass.share = true;
+  Read drawn = read_of(4);
+  drawn.draw = true;
+  drawn.top = 2;
+  pass.reading(drawn).reading(drawn);
+  const Work whole = work_of(pass, 9);
+  Work first = whole;
+  Work second = whole;  // interleaved: rows 0, 1 of both reads, then 2, 3
+  first.outputs = {whole.outputs[0], whole.outputs[1], whole.outputs[4], whole.outputs[5]};
+  second.outputs = {whole.outputs[2], whole.outputs[3], whole.outputs[6], whole.outputs[7]};
+  std::vector<Token> tokens(8);
+  for (const Work* work : {&first, &second}) {
+    reader.begin(*work);
+    for (const Work::Output& o : work->outputs) {
+      std::vector<float> row = random_logits(50, rng);
+      ASSERT_TRUE(reader.read(o, row, o.index).ok());
+    }
+    const Readout readout = reader.take();
+    ASSERT_EQ(readout.row.size(), 4u);
+    for (size_t i = 0; i < 4; ++i) {
+      tokens[static_cast<size_t>(work->outputs[i].out)] = readout.row[i].token;
+      EXPECT_EQ(readout.row[i].top[0].token, readout.row[i].token);
+    }
+  }
+  for (int out = 0; out < 8; ++out) {
+    ValueRef ref;
+    ref.ticket = 9;
+    ref.out = out;
+    EXPECT_EQ(store.pick(ref, kDrawn).value(), tokens[static_cast<size_t>(out)]);
+  }
+}
+
+TEST(RowReader, ATokenDependsOnItsPositionOnly) {
+  std::mt19937 rng(4);
+  const std::vector<float> logits = random_logits(200, rng);
+  RowReader reader(nullptr);
+  std::vector<Token> tokens;
+  for (const int round_start : {0, 3, 9}) {
+    Pass pass;
+    Read read = read_of(static_cast<size_t>(1 + round_start));  // another place in another pass
+    read.warp.temperature = 2;
+    read.warp.seed = 77;
+    read.draw = true;
+    read.round_start = round_start;
+    pass.reading(read);
+    const Work work = work_of(pass, 1);
+    reader.begin(work);
+    for (const Work::Output& o : work.outputs) {
+      std::vector<float> row = logits;
+      ASSERT_TRUE(reader.read(o, row, 100 + o.index - round_start).ok());
+    }
+    tokens.push_back(reader.take().row.back().token);
+  }
+  EXPECT_EQ(tokens[0], tokens[1]);
+  EXPECT_EQ(tokens[0], tokens[2]);
+}
+
+TEST(RowReader, BadRowsFailTheirWorkAndNameTheRow) {
+  RowReader reader(nullptr);
+  Pass pass;
+  Read read = read_of(3);
+  read.draw = true;
+  pass.reading(read);
+  const Work work = work_of(pass, 12);
+  for (const float bad : {kInf, std::numeric_limits<float>::quiet_NaN()}) {
+    reader.begin(work);
+    std::vector<float> row = {1, 2, 3};
+    ASSERT_TRUE(reader.read(work.outputs[0], row, 5).ok());
+    row = {1, bad, 3};
+    const absl::Status status = reader.read(work.outputs[1], row, 6);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(status.message(),
+              "pass 12, read 0, row 1 (position 6): NaN or +Inf among the logits, or nothing but "
+              "-Inf");
+  }
+  reader.begin(work);
+  std::vector<float> row = {-kInf, -kInf};
+  EXPECT_EQ(reader.read(work.outputs[0], row, 5).code(), absl::StatusCode::kInternal);
+
+  reader.begin(work);  // and the next work is not touched by it
+  for (const Work::Output& o : work.outputs) {
+    row = {-kInf, 4, -kInf};
+    ASSERT_TRUE(reader.read(o, row, o.index).ok());
+  }
+  const Readout readout = reader.take();
+  ASSERT_EQ(readout.row.size(), 3u);
+  EXPECT_EQ(readout.row[2].token, 1);
+}
+
+// -- chains of drafts --
+
+constexpr size_t kVocab = 4;
+
+// Logits by the last two tokens.
+std::vector<float> table_row(uint32_t model, Token before, Token last) {
+  std::mt19937 rng(model * 1000 + static_cast<uint32_t>(before + 1) * 50 +
+                   static_cast<uint32_t>(last + 1));
+  std::normal_distribution<float> normal(0, 1.2f);
+  std::vector<float> row(kVocab);
+  for (float& x : row) x = normal(rng);
+  return row;
+}
+
+struct Model {
+  explicit Model(uint32_t number) {
+    for (Token a = -1; a < static_cast<Token>(kVocab); ++a) {
+      for (Token b = -1; b < static_cast<Token>(kVocab); ++b)
+        rows.push_back(table_row(number, a, b));
+    }
+  }
+  const std::vector<float>& operator()(const std::vector<Token>& seq) const {
+    const Token last = seq.empty() ? -1 : seq.back();
+    const Token before = seq.size() < 2 ? -1 : seq[seq.size() - 2];
+    return rows[static_cast<size_t>(before + 1) * (kVocab + 1) + static_cast<size_t>(last + 1)];
+  }
+  std::vector<std::vector<float>> rows;
+};
+
+// One round as the speculative method makes it: gamma draft passes that keep, one that verifies.
+class Speculation {
+ public:
+  Speculation(const Model& target, const Model& draft, Warp warp)
+      : target_(target), draft_(draft), warp_(warp), reader_(&store_) {}
+
+  void round(std::vector<Token>& seq, size_t gamma, bool one_hot = false) {
+    const int start = static_cast<int>(seq.size());
+    std::vector<Token> y = seq;
+    DistRef against;
+    std::vector<TicketId> tickets;
+    for (size_t i = 0; i < gamma; ++i) {
+      Pass pass;
+      Read read = read_of(1);
+      read.warp = warp_;
+      read.draw = true;
+      read.keep = !one_hot;
+      read.round_start = start;
+      pass.reading(read);
+      const Work work = work_of(pass, next_++);
+      tickets.push_back(work.ticket);
+      reader_.begin(work);
+      std::vector<float> row = draft_(y);
+      EXPECT_TRUE(reader_.read(work.outputs[0], row, static_cast<int>(y.size())).ok());
+      Readout readout = reader_.take();
+      y.push_back(one_hot ? readout.row[0].argmax : readout.row[0].token);
+    }
+    against.ticket = one_hot ? kOneHot : tickets[0];
+    if (!one_hot) against.more.assign(tickets.begin() + 1, tickets.end());
+
+    Pass pass;
+    Read read = read_of(gamma + 1);
+    read.warp = warp_;
+    read.against = against;
+    read.logprob = true;
+    read.round_start = start;
+    pass.reading(read);
+    const Work work = work_of(pass, next_++);
+    reader_.begin(work);
+    std::vector<Token> prefix = seq;
+    for (size_t i = 0; i <= gamma; ++i) {
+      const Token drafted = i < gamma ? y[seq.size() + i] : -1;
+      std::vector<float> row = target_(prefix);
+      EXPECT_TRUE(reader_.read(work.outputs[i], row, start + static_cast<int>(i), drafted).ok());
+      prefix.push_back(drafted);
+    }
+    last_ = reader_.take();
+    const auto accepted = static_cast<size_t>(last_.accepted);
+    for (size_t i = 0; i <= accepted; ++i) {
+      if (i < accepted) EXPECT_EQ(last_.row[i].token, y[seq.size()]);
+      EXPECT_FALSE(std::isnan(last_.row[i].logprob));
+      seq.push_back(last_.row[i].token);
+    }
+    for (size_t i = accepted + 1; i <= gamma; ++i) EXPECT_EQ(last_.row[i].token, -1);
+    store_.forget(tickets);
+  }
+
+  const Readout& last() const { return last_; }
+  size_t stored() const { return store_.size(); }
+
+ private:
+  const Model& target_;
+  const Model& draft_;
+  Warp warp_;
+  ValueStore store_;
+  RowReader reader_;
+  TicketId next_ = 1;
+  Readout last_;
+};
+
+TEST(RowReader, ChainsFollowTheWarpedTarget) {
+  const Model target(1);
+  const Model draft(2);
+  Warp warp;
+  warp.temperature = 0.8f;
+  warp.top_p = 0.95f;
+  std::vector<double> joint;
+  const auto n = static_cast<Token>(kVocab);
+  for (Token a = 0; a < n; ++a) {
+    for (Token b = 0; b < n; ++b) {
+      for (Token c = 0; c < n; ++c) {
+        joint.push_back(warped_probs(warp, target({}))[static_cast<size_t>(a)] *
+                        warped_probs(warp, target({a}))[static_cast<size_t>(b)] *
+                        warped_probs(warp, target({a, b}))[static_cast<size_t>(c)]);
+      }
+    }
+  }
+  for (const bool one_hot : {false, true}) {
+    std::vector<int64_t> counts(joint.size());
+    for (uint64_t seed = 0; seed < 100000; ++seed) {
+      warp.seed = seed;
+      Speculation s(target, draft, warp);
+      std::vector<Token> seq;
+      while (seq.size() < 3) s.round(seq, 2, one_hot);
+      ++counts[static_cast<size_t>((seq[0] * n + seq[1]) * n + seq[2])];
+    }
+    EXPECT_GT(testing::chi_square_p(counts, joint), 1e-4) << one_hot;
+  }
+}
+
+TEST(RowReader, GreedyChainsAreTheTargetsOwnTokens) {
+  for (uint32_t model = 1; model < 60; ++model) {
+    const Model target(model);
+    const Model draft(model % 3 == 0 ? model : model + 100);
+    Speculation s(target, draft, Warp());
+    std::vector<Token> seq;
+    std::vector<Token> expected;
+    while (seq.size() < 12) {
+      s.round(seq, 3);
+      if (model % 3 == 0) EXPECT_EQ(s.last().accepted, 3);
+    }
+    while (expected.size() < seq.size()) expected.push_back(best_tokens(target(expected), 1)[0]);
+    EXPECT_EQ(seq, expected);
+    EXPECT_EQ(s.stored(), 0u);
+  }
+}
+
+// A draft equal to the target is accepted whole, and the bonus is AR's token there.
+TEST(RowReader, TheBonusIsTheTokenThatArDraws) {
+  const Model model(5);
+  Warp warp;
+  warp.temperature = 1;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    warp.seed = seed;
+    Speculation s(model, model, warp);
+    std::vector<Token> seq;
+    s.round(seq, 3);
+    ASSERT_EQ(s.last().accepted, 3);
+    const std::vector<Token> prefix(seq.begin(), seq.begin() + 3);
+    const Token ar =
+        expected_draw(warped_probs(warp, model(prefix)), uniform(seed, 0, Purpose::kToken, 3));
+    if (ar >= 0) EXPECT_EQ(seq[3], ar);
+  }
+}
+
+TEST(RowReader, AChainNeedsItsDraftsAndTheirDistributions) {
+  ValueStore store;
+  RowReader reader(&store);
+  Pass pass;
+  Read read = read_of(3);
+  read.warp.temperature = 1;
+  read.against.ticket = 5;
+  pass.reading(read);
+  const Work work = work_of(pass, 6);
+  std::vector<float> row = {1, 2};
+  reader.begin(work);
+  EXPECT_EQ(reader.read(work.outputs[0], row, 0, -1).code(), absl::StatusCode::kInternal);
+  reader.begin(work);
+  EXPECT_EQ(reader.read(work.outputs[0], row, 0, 1).message(),
+            "pass 5 kept no distribution of its output 0");
+  // Both drafts of one pass: its outputs in order.
+  store.put_dist(5, 0, {0, 1});
+  store.put_dist(5, 1, {0, 1});
+  reader.begin(work);
+  EXPECT_TRUE(reader.read(work.outputs[0], row, 0, 1).ok());
+  EXPECT_TRUE(reader.read(work.outputs[1], row, 1, 1).ok());
+  EXPECT_TRUE(reader.read(work.outputs[2], row, 2, -1).ok());
+  const Readout readout = reader.take();
+  EXPECT_EQ(readout.row.size(), 3u);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,256 @@
+#include "engine/sampling/warp.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "engine/sampling/random.h"
+#include "tests/engine/sampling/brute_force.h"
+#include "tests/engine/sampling/statistics.h"
+
+namespace tandem::sampling {
+namespace {
+
+using testing::best_tokens;
+using testing::warped_probs;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<float> normal_row(size_t vocab, double scale, std::mt19937& rng) {
+  std::normal_distribution<double> normal(0, scale);
+  std::vector<float> row(vocab);
+  for (float& x : row) x = static_cast<float>(normal(rng));
+  return row;
+}
+
+std::vector<float> probs_of(const Warp& warp, const std::vector<float>& logits) {
+  Scratch scratch;
+  std::vector<float> probs(logits.size());
+  warp_to_probs(warp, logits, probs, scratch);
+  return probs;
+}
+
+Warp warp_of(float temperature, int top_k = 0, float top_p = 1, float min_p = 0) {
+  Warp w;
+  w.temperature = temperature;
+  w.top_k = top_k;
+  w.top_p = top_p;
+  w.min_p = min_p;
+  return w;
+}
+
+// make_goldens.py: each warper and their combinations, in Transformers itself.
+TEST(Warp, EqualsTransformers) {
+  std::ifstream file(TANDEM_SOURCE_DIR "/tests/engine/sampling/warp_golden.txt");
+  ASSERT_TRUE(file.is_open());
+  const auto number = [](std::istream& in) {  // streams do not read "-inf"
+    std::string word;
+    in >> word;
+    return std::strtod(word.c_str(), nullptr);
+  };
+  std::vector<float> logits;
+  int cases = 0;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream in(line);
+    std::string kind;
+    in >> kind;
+    if (kind == "row") {
+      size_t vocab = 0;
+      in >> vocab;
+      logits.resize(vocab);
+      for (float& x : logits) x = static_cast<float>(number(in));
+      continue;
+    }
+    const double temperature = number(in);
+    const double top_k = number(in);
+    const double top_p = number(in);
+    const double min_p = number(in);
+    size_t survivors = 0;
+    in >> survivors;
+    std::vector<double> expected(logits.size(), 0.0);
+    std::vector<bool> survives(logits.size(), false);
+    for (size_t i = 0; i < survivors; ++i) {
+      size_t id = 0;
+      char colon = 0;
+      in >> id >> colon;
+      expected[id] = number(in);
+      survives[id] = true;
+    }
+    ASSERT_TRUE(in) << line;
+
+    const Warp w = warp_of(static_cast<float>(temperature), static_cast<int>(top_k),
+                           static_cast<float>(top_p), static_cast<float>(min_p));
+    Scratch scratch;
+    const Warped warped = warp(w, logits, scan(logits), scratch);
+    const std::vector<float> probs = probs_of(w, logits);
+    for (size_t i = 0; i < logits.size(); ++i) {
+      ASSERT_NEAR(probs[i], expected[i], 1e-5) << line << "\n token " << i;
+      const float logprob = warped.logprob(static_cast<Token>(i), logits[i]);
+      ASSERT_EQ(std::isinf(logprob), !survives[i]) << line << "\n token " << i;
+      if (expected[i] > 1e-30) {
+        ASSERT_NEAR(logprob, std::log(expected[i]), 1e-5 * (1 + std::abs(logprob)));
+      }
+    }
+    ++cases;
+  }
+  EXPECT_GT(cases, 1000);
+}
+
+TEST(Warp, EqualsBruteForceOnLargeRows) {
+  std::mt19937 rng(3);
+  for (const size_t vocab : {100u, 1023u, 1024u, 1025u, 5000u, 40000u}) {
+    for (const double scale : {0.5, 4.0}) {
+      const std::vector<float> logits = normal_row(vocab, scale, rng);
+      for (const Warp& w : {warp_of(1), warp_of(0.6f, 40), warp_of(1, 0, 0.9f),
+                            warp_of(1.4f, 0, 1, 0.02f), warp_of(0.9f, 300, 0.8f, 0.01f)}) {
+        const std::vector<double> expected = warped_probs(w, logits);
+        const std::vector<float> probs = probs_of(w, logits);
+        for (size_t i = 0; i < vocab; ++i) {
+          ASSERT_NEAR(probs[i], expected[i], 1e-6 + 1e-5 * expected[i]) << vocab << " " << i;
+          ASSERT_EQ(probs[i] > 0, expected[i] > 0) << vocab << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Warp, TiesAndExtremes) {
+  const std::vector<float> even = {1, 1, 1, 1};
+  EXPECT_EQ(probs_of(warp_of(1, 2), even), (std::vector<float>{.25, .25, .25, .25}));
+  EXPECT_EQ(probs_of(warp_of(1, 0, 0.5f), even), (std::vector<float>{.5, .5, 0, 0}));
+  EXPECT_EQ(probs_of(warp_of(1, 0, 1e-30f), even), (std::vector<float>{1, 0, 0, 0}));
+  EXPECT_EQ(probs_of(warp_of(1, 0, 1, 1), even), (std::vector<float>{.25, .25, .25, .25}));
+  EXPECT_EQ(probs_of(warp_of(0), even), (std::vector<float>{1, 0, 0, 0}));
+  // The smallest temperatures are argmax in the limit, not NaN.
+  EXPECT_EQ(probs_of(warp_of(1e-44f), {1, 3, 3, 2}), (std::vector<float>{0, .5, .5, 0}));
+  EXPECT_EQ(probs_of(warp_of(1), {3e38f, -3e38f, -kInf}), (std::vector<float>{1, 0, 0}));
+  EXPECT_EQ(probs_of(warp_of(1, 1000), {0, 0}), (std::vector<float>{.5, .5}));
+}
+
+TEST(Scan, FindsTheFirstMaximum) {
+  std::mt19937 rng(5);
+  for (const size_t vocab : {1u, 2u, 15u, 16u, 17u, 1024u, 1030u, 4096u, 5001u}) {
+    for (int i = 0; i < 50; ++i) {
+      std::vector<float> row(vocab);
+      for (float& x : row) x = static_cast<float>(static_cast<int>(rng() % 64) - 32);  // many ties
+      const Scan s = scan(row);
+      ASSERT_TRUE(s.valid);
+      ASSERT_EQ(s.argmax, std::max_element(row.begin(), row.end()) - row.begin());
+      ASSERT_EQ(s.max, row[static_cast<size_t>(s.argmax)]);
+    }
+  }
+  EXPECT_EQ(scan(std::vector<float>{-0.0f, 0.0f}).argmax, 0);
+}
+
+TEST(Scan, RefusesWhatIsNoDistribution) {
+  for (const size_t vocab : {1u, 7u, 40u, 1024u, 3000u}) {
+    for (const float bad : {kNan, -kNan, kInf}) {
+      for (const size_t at : {size_t{0}, vocab / 2, vocab - 1}) {
+        std::vector<float> row(vocab, 1.0f);
+        row[at] = bad;
+        EXPECT_FALSE(scan(row).valid) << vocab << " " << bad << " " << at;
+      }
+    }
+    std::vector<float> row(vocab, -kInf);
+    EXPECT_FALSE(scan(row).valid);
+    row[vocab - 1] = -1e30f;
+    EXPECT_TRUE(scan(row).valid);
+    EXPECT_EQ(scan(row).argmax, static_cast<Token>(vocab) - 1);
+  }
+  EXPECT_FALSE(scan({}).valid);
+}
+
+TEST(TopN, EqualsAStableSort) {
+  std::mt19937 rng(7);
+  Scratch scratch;
+  std::vector<Token> best;
+  for (const size_t vocab : {1u, 5u, 31u, 32u, 33u, 500u, 4096u}) {
+    for (const int n : {0, 1, 2, 5, 16, 100, 5000}) {
+      std::vector<float> row = normal_row(vocab, 2, rng);
+      top_n(row, n, scratch, best);
+      ASSERT_EQ(best, best_tokens(row, n));
+      for (float& x : row) x = std::round(x);  // ties
+      top_n(row, n, scratch, best);
+      ASSERT_EQ(best, best_tokens(row, n)) << vocab << " " << n;
+    }
+  }
+  const std::vector<float> banned = {-kInf, 1, -kInf, 2};
+  top_n(banned, 3, scratch, best);
+  EXPECT_EQ(best, (std::vector<Token>{3, 1, 0}));
+}
+
+TEST(LogNormalizer, EqualsLogSoftmax) {
+  std::mt19937 rng(9);
+  for (const size_t vocab : {1u, 3u, 1000u, 20000u}) {
+    for (const double scale : {0.1, 3.0, 50.0}) {
+      const std::vector<float> row = normal_row(vocab, scale, rng);
+      const float max = *std::max_element(row.begin(), row.end());
+      double total = 0;
+      for (const float x : row) total += std::exp(double{x} - max);
+      EXPECT_NEAR(log_normalizer(row, max), std::log(total), 1e-6);
+    }
+  }
+}
+
+TEST(Draw, IsTheInverseOfTheCumulativeSum) {
+  const std::vector<float> weights = {0, 1, 0, 2, 1, 0};
+  EXPECT_EQ(sum(weights), 4);
+  EXPECT_EQ(draw(weights, 0, 4), 1);
+  EXPECT_EQ(draw(weights, 0.2499, 4), 1);
+  EXPECT_EQ(draw(weights, 0.25, 4), 3);
+  EXPECT_EQ(draw(weights, 0.7499, 4), 3);
+  EXPECT_EQ(draw(weights, 0.75, 4), 4);
+  EXPECT_EQ(draw(weights, 1 - 0x1p-53, 4), 4);
+  EXPECT_EQ(draw(weights, 0.5, 100), 4);  // a total that is too large never draws a zero
+  EXPECT_EQ(draw(std::vector<float>(3), 0.5, 0), -1);
+
+  std::mt19937 rng(11);
+  std::vector<float> large = normal_row(5000, 1, rng);
+  for (float& x : large) x = x < 1 ? 0 : x;
+  const double total = sum(large);
+  for (int i = 0; i < 1000; ++i) {
+    const double u = uniform(1, 0, Purpose::kToken, i);
+    double up_to = 0;
+    Token expected = 0;
+    for (; expected < 5000; ++expected) {
+      up_to += large[static_cast<size_t>(expected)];
+      if (up_to > u * total) break;
+    }
+    ASSERT_EQ(draw(large, u, total), expected);
+  }
+}
+
+// Draws against the enumerated distribution (METHODS F.7).
+TEST(Draw, FollowsTheWarpedDistribution) {
+  std::mt19937 rng(13);
+  for (int round = 0; round < 6; ++round) {
+    const std::vector<float> logits = normal_row(16, 1.5, rng);
+    const Warp w = std::vector<Warp>{warp_of(1),
+                                     warp_of(0.7f, 5),
+                                     warp_of(1, 0, 0.8f),
+                                     warp_of(1.5f, 0, 1, 0.1f),
+                                     warp_of(2, 10, 0.9f, 0.05f),
+                                     warp_of(0.3f)}[static_cast<size_t>(round)];
+    Scratch scratch;
+    const Warped warped = warp(w, logits, scan(logits), scratch);
+    std::vector<int64_t> counts(16);
+    for (int i = 0; i < 200000; ++i) {
+      const double u = uniform(static_cast<uint64_t>(round), 0, Purpose::kToken, i);
+      ++counts[static_cast<size_t>(draw(scratch.weight, u, warped.total))];
+    }
+    EXPECT_GT(testing::chi_square_p(counts, warped_probs(w, logits)), 1e-4) << round;
+    // The test can tell: another temperature is refused.
+    EXPECT_LT(testing::chi_square_p(counts, warped_probs(warp_of(0.5f), logits)), 1e-6) << round;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::sampling
