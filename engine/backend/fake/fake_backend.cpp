@@ -1,0 +1,238 @@
+#include "engine/backend/fake/fake_backend.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <limits>
+#include <memory>
+
+#include "engine/base/check.h"
+#include "engine/pass/rows.h"
+
+namespace tandem {
+namespace {
+
+// The memory does not hold what the batch says it holds: a bug in the books.
+[[noreturn]] void broken(const Work& work, int row, const char* what) {
+  std::fprintf(stderr,
+               "fake device: %s: model %d, cache %d, cache row %d, pass to layer %d (past %d, "
+               "frontier %d, added %d..%d)\n",
+               what, work.model.value, work.cache.value, row, work.to, work.past,
+               work.frontier_rows(), work.first, work.first + work.count);
+  std::abort();
+}
+
+}  // namespace
+
+void FakeMemory::move(const Move& m) {
+  Model& source = model(m.from.model);
+  const auto from = m.from.page.index() * static_cast<size_t>(source.pool.page_rows);
+  if (m.kind == Move::kFree) {
+    for (int i = 0; i < source.pool.page_rows; ++i) {
+      const size_t slot = from + static_cast<size_t>(i);
+      if (m.store == Store::kKv) {
+        source.kv[slot] = {};
+      } else {
+        source.frontier[slot] = {};
+      }
+    }
+    return;
+  }
+  Model& target = model(m.to.model);
+  TANDEM_CHECK(m.from.slot + m.rows <= source.pool.page_rows);
+  TANDEM_CHECK(m.to.slot + m.rows <= target.pool.page_rows);
+  const auto to = m.to.page.index() * static_cast<size_t>(target.pool.page_rows);
+  for (int i = 0; i < m.rows; ++i) {
+    const size_t a = from + static_cast<size_t>(m.from.slot + i);
+    const size_t b = to + static_cast<size_t>(m.to.slot + i);
+    if (m.store == Store::kKv) {
+      TANDEM_CHECK(source.kv[a].input != 0);
+      target.kv[b] = source.kv[a];
+      target.kv[b].layers = std::min(target.kv[b].layers, m.layers);
+    } else {
+      TANDEM_CHECK(source.frontier[a].chain != 0);
+      target.frontier[b] = source.frontier[a];
+    }
+  }
+}
+
+FakeBackend::FakeBackend(FakeMemory* memory, ValueStore* values, const Clock* clock, Timer* timer)
+    : memory_(memory), values_(values), clock_(clock), timer_(timer), reader_(values) {}
+
+FakeBackend::~FakeBackend() = default;
+
+void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModelConfig& config,
+                            const PoolSize& pool, int window) {
+  FakeMemory::Model m;
+  m.shape.name = name;
+  m.shape.architecture = "fake";
+  m.shape.dtype = "none";
+  m.shape.vocab_size = config.vocab_size;
+  m.shape.layers = config.layers;
+  m.shape.hidden_size = 1;
+  m.shape.max_positions = config.max_positions;
+  m.shape.window = window;
+  m.shape.page_bytes = static_cast<int64_t>(sizeof(FakeMemory::Slot)) * pool.page_rows;
+  m.shape.frontier_page_bytes =
+      static_cast<int64_t>(sizeof(FakeMemory::HiddenRow)) * pool.page_rows;
+  m.pool = pool;
+  m.config = config;
+  m.kv.resize(static_cast<size_t>(pool.pages * pool.page_rows));
+  m.frontier.resize(static_cast<size_t>(pool.frontier_pages * pool.page_rows));
+  memory_->add(id, std::move(m));
+}
+
+const ModelShape& FakeBackend::shape(ModelId model) const { return memory_->model(model).shape; }
+const PoolSize& FakeBackend::pool(ModelId model) const { return memory_->model(model).pool; }
+
+void FakeBackend::launch(const Batch& batch, Done done) {
+  Fault fault;
+  if (faults_) fault = faults_(batch);
+  auto result = std::make_shared<BatchResult>();
+  values_->forget(batch.forget);
+  for (const Move& m : batch.moves) memory_->move(m);
+  Duration busy = fault.delay;
+  result->status = fault.status;
+  if (result->status.ok() && !batch.works.empty()) {
+    std::vector<char> nan(batch.works.size(), 0);
+    for (const int w : fault.nan_works) nan[static_cast<size_t>(w)] = 1;
+    for (size_t w = 0; w < batch.works.size(); ++w) {
+      result->works.push_back(run(batch.works[w], nan[w] != 0));
+    }
+    const FakeModelConfig& config = memory_->model(batch.works.front().model).config;
+    busy += Duration(
+        static_cast<int64_t>(1e9 * (config.pass_seconds + config.row_seconds * batch.run_rows())));
+  }
+  result->busy = busy;
+  timer_->at(clock_->now() + busy, [result, done = std::move(done)] { done(std::move(*result)); });
+}
+
+WorkResult FakeBackend::run(const Work& work, bool nan) {
+  FakeMemory::Model& model = memory_->model(work.model);
+  const auto page_rows = static_cast<size_t>(model.pool.page_rows);
+  const int window = model.shape.window;
+  const Pass& pass = *work.pass;
+  WorkResult result;
+  const auto kv = [&](int row) -> FakeMemory::Slot& {
+    const auto r = static_cast<size_t>(row);
+    return model.kv[work.pages[r / page_rows].index() * page_rows + r % page_rows];
+  };
+  const auto hidden = [&](int row) -> FakeMemory::HiddenRow& {
+    const auto r = static_cast<size_t>(row);
+    if (r / page_rows >= work.frontier_pages.size() ||
+        !work.frontier_pages[r / page_rows].valid()) {
+      broken(work, row, "no frontier page");
+    }
+    return model.frontier[work.frontier_pages[r / page_rows].index() * page_rows + r % page_rows];
+  };
+
+  // The past, as attention would read it: terms[p] is what a row that sees position p gets of it.
+  std::vector<uint64_t> terms(static_cast<size_t>(work.past));
+  uint64_t chain = 0;
+  for (int row = 0; row < work.past; ++row) {
+    const FakeMemory::Slot& slot = kv(row);
+    if (slot.input == 0) broken(work, row, "a past row was never written, or is freed");
+    if (slot.position != row) broken(work, row, "a past row has another position");
+    if (slot.layers < work.to) broken(work, row, "a past row has not done all layers");
+    chain = fake::mix(chain, slot.input);
+    if (slot.chain != chain) broken(work, row, "a past row belongs to another sequence");
+    terms[static_cast<size_t>(row)] = fake::seen(slot.input, row);
+  }
+
+  uint64_t memory_sum = 0;
+  for (int row = 0; row < work.memory_rows; ++row) {
+    const auto r = static_cast<size_t>(row);
+    const FakeMemory::Slot& slot =
+        model.kv[work.memory_pages[r / page_rows].index() * page_rows + r % page_rows];
+    if (slot.input == 0) broken(work, row, "a memory row was never written, or is freed");
+    memory_sum += fake::mix(3, fake::seen(slot.input, row));
+  }
+
+  const int n = work.run_rows();
+  const std::vector<int> position = run_positions(work);
+  std::vector<uint64_t> input(static_cast<size_t>(n)), chains(static_cast<size_t>(n));
+  for (int j = 0; j < n; ++j) {
+    const auto k = static_cast<size_t>(j);
+    const int row = work.past + j;  // its slot; run rows lie one after the other
+    const int parent = parent_run_row(work, j);
+    const uint64_t before = parent < 0 ? chain : chains[static_cast<size_t>(parent)];
+    FakeMemory::Slot& slot = kv(row);
+    if (j < work.frontier_rows()) {
+      const int from = work.frontier[k];
+      if (slot.input == 0) broken(work, row, "a frontier row was never written, or is freed");
+      if (slot.layers != from) broken(work, row, "a frontier row has done other layers");
+      input[k] = slot.input;
+      chains[k] = fake::mix(before, slot.input);
+      if (slot.chain != chains[k]) broken(work, row, "a frontier row of another sequence");
+      const FakeMemory::HiddenRow& h = hidden(row);
+      if (h.chain != slot.chain || h.layers != from) broken(work, row, "a stale frontier row");
+      slot.layers = work.to;
+    } else {
+      const In& in = pass.add.in[static_cast<size_t>(work.first + j - work.frontier_rows())];
+      Token token = in.id;
+      if (in.kind == In::kChosen) {
+        const absl::StatusOr<Token> picked = values_->pick(in.ref, in.id);
+        if (!picked.ok()) {
+          result.status = picked.status();
+          return result;
+        }
+        token = *picked;
+      } else if (in.kind == In::kEmbed) {
+        result.status = absl::UnimplementedError("fake device: embedded rows need an adapter");
+        return result;
+      }
+      if (in.kind != In::kMask && (token < 0 || token >= model.shape.vocab_size)) {
+        broken(work, row, "a token outside the vocabulary");
+      }
+      input[k] =
+          in.kind == In::kMask ? fake::mask_input(pass.adapter, in.id) : fake::token_input(token);
+      chains[k] = fake::mix(before, input[k]);
+      slot = {input[k], position[k], work.to, chains[k]};
+    }
+    if (work.save_frontier) hidden(row) = {chains[k], work.to};
+  }
+
+  reader_.begin(work);
+  std::vector<float> logits(static_cast<size_t>(model.shape.vocab_size));
+  for (const Work::Output& output : work.outputs) {
+    const Read& read = pass.read[static_cast<size_t>(output.read)];
+    const int at = read.at == kTop ? work.to : read.at;
+    const auto run = static_cast<size_t>(output.run_row);
+    if (output.run_row < 0 || output.run_row >= n) broken(work, output.run_row, "not a run row");
+    if (output.run_row < work.frontier_rows() && at < work.frontier[run]) {
+      broken(work, output.run_row, "read below the layers that the row runs");
+    }
+    if (at <= 0 || at > work.to) broken(work, output.run_row, "read above the pass");
+    const int first_seen = window > 0 ? std::max(0, position[run] - window + 1) : 0;
+    uint64_t sum = memory_sum;
+    if (pass.see == See::kAll) {
+      for (int j = 0; j < n; ++j) {
+        sum += fake::seen(input[static_cast<size_t>(j)], position[static_cast<size_t>(j)]);
+      }
+    } else {
+      for (int j = output.run_row; j >= 0; j = parent_run_row(work, j)) {
+        const auto k = static_cast<size_t>(j);
+        if (position[k] >= first_seen) sum += fake::seen(input[k], position[k]);
+      }
+      for (int p = first_seen; p < work.past; ++p) sum += terms[static_cast<size_t>(p)];
+    }
+    fake::logits(model.config, sum, at, logits);
+    if (nan) logits[0] = std::numeric_limits<float>::quiet_NaN();
+    // A drafted chain: the token fed after this row.
+    Token next = -1;
+    if (read.against.valid() && output.index + 1 < static_cast<int>(read.rows.size())) {
+      const In& in =
+          pass.add.in[static_cast<size_t>(read.rows[static_cast<size_t>(output.index) + 1])];
+      next = in.id;
+      if (in.kind == In::kChosen) {
+        const absl::StatusOr<Token> picked = values_->pick(in.ref, in.id);
+        next = picked.ok() ? *picked : -1;
+      }
+    }
+    result.status = reader_.read(output, logits, position[run], next);
+    if (!result.status.ok()) return result;
+  }
+  result.readout = reader_.take();
+  return result;
+}
+
+}  // namespace tandem

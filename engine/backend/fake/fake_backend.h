@@ -1,0 +1,89 @@
+// A device that checks the memory it reads, and computes nothing else.
+//
+// Every physical slot remembers what was written to it: which input at which position, the chain of
+// inputs before it, and how many layers it has done. A pass walks its page table as attention
+// would; an unwritten or freed slot, one that belongs to another sequence's text, one that has not
+// done enough layers, a stale frontier row, or a wrong position stops the process with a message.
+// What the rows then see decides the answer (model.h).
+//
+// Bytes change at launch, which is stream order for one batch after the other; the answer comes by
+// the timer after `pass_seconds + rows * row_seconds`. Threading as Backend says.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "engine/backend/fake/model.h"
+#include "engine/backend/fake/timer.h"
+#include "engine/pass/backend.h"
+#include "engine/sampling/readout.h"
+#include "engine/sampling/value_store.h"
+
+namespace tandem {
+
+// What goes wrong with a batch, for tests.
+struct Fault {
+  absl::Status status;         // of the whole batch; with an error nothing runs but moves
+  std::vector<int> nan_works;  // works whose logits are NaN
+  Duration delay{};            // on top of the time it takes
+};
+
+// All models of a process by id, for moves between devices; shared by its fake devices.
+class FakeMemory;
+
+class FakeBackend final : public Backend {
+ public:
+  FakeBackend(FakeMemory* memory, ValueStore* values, const Clock* clock, Timer* timer);
+  ~FakeBackend() override;
+
+  void add_model(ModelId id, const std::string& name, const FakeModelConfig& config,
+                 const PoolSize& pool, int window = 0);
+  // Asked before each batch.
+  void set_faults(std::function<Fault(const Batch&)> faults) { faults_ = std::move(faults); }
+
+  const ModelShape& shape(ModelId model) const override;
+  const PoolSize& pool(ModelId model) const override;
+  void launch(const Batch& batch, Done done) override;
+
+ private:
+  WorkResult run(const Work& work, bool nan);
+
+  FakeMemory* const memory_;
+  ValueStore* const values_;
+  const Clock* const clock_;
+  Timer* const timer_;
+  RowReader reader_;
+  std::function<Fault(const Batch&)> faults_;
+};
+
+class FakeMemory {
+ public:
+  struct Slot {
+    uint64_t input = 0;  // 0: nothing written, or freed
+    int position = 0;
+    int layers = 0;
+    uint64_t chain = 0;  // hash of this input and all before it
+  };
+  struct HiddenRow {
+    uint64_t chain = 0;  // 0: nothing
+    int layers = 0;
+  };
+  struct Model {
+    ModelShape shape;
+    PoolSize pool;
+    FakeModelConfig config;
+    std::vector<Slot> kv;             // [pages * page_rows]
+    std::vector<HiddenRow> frontier;  // [frontier pages * page_rows]
+  };
+
+  Model& model(ModelId id) { return models_.at(id); }
+  const Model& model(ModelId id) const { return models_.at(id); }
+  void add(ModelId id, Model model) { models_.emplace(id, std::move(model)); }
+  void move(const Move& m);
+
+ private:
+  std::map<ModelId, Model> models_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,68 @@
+#include "engine/backend/fake/model.h"
+
+#include <algorithm>
+
+namespace tandem::fake {
+namespace {
+
+constexpr int kFirstPrintable = 32;
+constexpr int kEndPrintable = 127;
+
+// SplitMix64's finalizer.
+uint64_t scramble(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+uint64_t mix(uint64_t a, uint64_t b) { return scramble(scramble(a) ^ b); }
+
+uint64_t seen(uint64_t input, int position) { return mix(input, static_cast<uint64_t>(position)); }
+
+uint64_t token_input(Token token) { return mix(1, static_cast<uint64_t>(token)); }
+
+uint64_t mask_input(AdapterId adapter, int mask) {
+  return mix(mix(2, adapter.index()), static_cast<uint64_t>(mask));
+}
+
+void logits(const FakeModelConfig& model, uint64_t sum, int layers, std::span<float> out) {
+  const uint64_t h = mix(mix(sum, model.seed), static_cast<uint64_t>(layers));
+  for (size_t v = 0; v < out.size(); ++v) {
+    // Uniform in [0, 8), so that some tokens stand out and confidence varies.
+    out[v] = static_cast<float>(scramble(h ^ (v * 0xd6e8feb86659fd93ULL)) >> 40) * 0x1p-21F;
+  }
+  if (out.size() < 257) return;
+  // A byte vocabulary: mostly readable text, now and then the end.
+  for (size_t v = 0; v < out.size(); ++v) {
+    const bool readable = v >= kFirstPrintable && v < kEndPrintable;
+    if (!readable && v != 256) out[v] -= 16;
+  }
+}
+
+std::vector<float> logits_after(const FakeModelConfig& model, std::span<const Token> tokens,
+                                int layers, int window) {
+  const int n = static_cast<int>(tokens.size());
+  const int first = window > 0 ? std::max(0, n - window) : 0;
+  uint64_t sum = 0;
+  for (int i = first; i < n; ++i) sum += seen(token_input(tokens[static_cast<size_t>(i)]), i);
+  std::vector<float> out(static_cast<size_t>(model.vocab_size));
+  logits(model, sum, layers, out);
+  return out;
+}
+
+std::vector<Token> greedy(const FakeModelConfig& model, std::vector<Token> prompt, int n,
+                          int window) {
+  std::vector<Token> out;
+  for (int i = 0; i < n; ++i) {
+    const std::vector<float> l = logits_after(model, prompt, model.layers, window);
+    const auto best = std::max_element(l.begin(), l.end()) - l.begin();
+    out.push_back(static_cast<Token>(best));
+    prompt.push_back(out.back());
+  }
+  return out;
+}
+
+}  // namespace tandem::fake

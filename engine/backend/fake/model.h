@@ -1,0 +1,35 @@
+// A model in closed form: what the fake backend answers, and what tests expect of it.
+//
+// The answer for a row is a hash of the (input, position) pairs that it sees and of the number of
+// layers it has gone through. So a wrong token, position, mask, window, slot or layer count changes
+// the answer, and tests know every answer without running anything.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/base/config.h"
+#include "engine/base/ids.h"
+
+namespace tandem::fake {
+
+uint64_t mix(uint64_t a, uint64_t b);  // a good 64-bit hash of the pair
+
+// What one visible row adds to the answers of those that see it; sums commute.
+uint64_t seen(uint64_t input, int position);
+// Identity of inputs: tokens, and an adapter's masks.
+uint64_t token_input(Token token);
+uint64_t mask_input(AdapterId adapter, int mask);
+
+// logits: [vocab] fp32 out. `sum`: of seen() over the visible rows; `layers`: done by the row.
+void logits(const FakeModelConfig& model, uint64_t sum, int layers, std::span<float> logits);
+
+// The same for the last row of a plain sequence: what AR reads after `tokens`. window 0: none.
+std::vector<float> logits_after(const FakeModelConfig& model, std::span<const Token> tokens,
+                                int layers, int window = 0);
+// Greedy continuation of `prompt` by `n` tokens.
+std::vector<Token> greedy(const FakeModelConfig& model, std::vector<Token> prompt, int n,
+                          int window = 0);
+
+}  // namespace tandem::fake

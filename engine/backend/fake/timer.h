@@ -1,0 +1,53 @@
+// When a fake device is done: on a thread in real time, or whenever the test says.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "engine/base/clock.h"
+
+namespace tandem {
+
+class Timer {
+ public:
+  virtual ~Timer() = default;
+  // Calls `f` at `when` or soon after; calls for one moment happen in the order they came in.
+  virtual void at(TimePoint when, std::function<void()> f) = 0;
+};
+
+// Calls on a thread of its own. What is left when it is destroyed is called at once, in order.
+class ThreadTimer final : public Timer {
+ public:
+  ThreadTimer();
+  ~ThreadTimer() override;
+  void at(TimePoint when, std::function<void()> f) override;
+
+ private:
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::multimap<TimePoint, std::function<void()>> due_;  // guarded by mutex_
+  bool stop_ = false;                                    // guarded by mutex_
+  std::thread thread_;
+};
+
+// Calls when the test moves the clock there. Not thread-safe.
+class VirtualTimer final : public Timer {
+ public:
+  explicit VirtualTimer(VirtualClock* clock) : clock_(clock) {}
+  void at(TimePoint when, std::function<void()> f) override { due_.emplace(when, std::move(f)); }
+
+  TimePoint next() const { return due_.empty() ? kNever : due_.begin()->first; }
+  // Moves the clock to the next call and makes it. False: there is none.
+  bool fire_next();
+
+ private:
+  VirtualClock* const clock_;
+  std::multimap<TimePoint, std::function<void()>> due_;
+};
+
+}  // namespace tandem

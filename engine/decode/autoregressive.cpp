@@ -1,0 +1,17 @@
+#include "engine/decode/autoregressive.h"
+
+namespace tandem {
+
+Task<void> autoregressive(Gen g) {
+  const Stage L = g.stage(Role::kLarge);
+  for (;;) {
+    co_await g.round({{L, g.missing(L)}});
+    Pass p = g.catch_up(L);  // the prompt, one token, or what an eviction lost
+    p.reading(g.draw(last_rows(1, p.add.size())));
+    Readout r = co_await g.submit(std::move(p));
+    std::vector<Emitted> next{g.emitted(r.row[0])};
+    if (g.emit(std::move(next))) co_return;
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,163 @@
+// What a decoding method sees: Gen, a value handle on one sequence.
+//
+// A method is a coroutine that reads like its paper. It owns no tensors and no KV memory: it
+// reserves (round), submits passes, awaits their readouts, and emits final tokens. Awaits never
+// return an error: when a request fails, is cancelled or runs out of time, its frame is destroyed
+// where it is.
+//
+//   Task<void> autoregressive(Gen g) {
+//     const Stage L = g.stage(Role::kLarge);
+//     for (;;) {
+//       co_await g.round({{L, g.missing(L)}});
+//       Pass p = g.catch_up(L);
+//       p.reading(g.draw(last_rows(1, p.add.size())));
+//       Readout r = co_await g.submit(std::move(p));
+//       if (g.emit({g.emitted(r.row[0])})) co_return;
+//     }
+//   }
+//
+// Loop thread only.
+#pragma once
+
+#include <coroutine>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "engine/async/task.h"
+#include "engine/base/ids.h"
+#include "engine/base/outcome.h"
+#include "engine/pass/pass.h"
+
+namespace tandem {
+
+enum class Role : uint8_t { kLarge, kSmall, kEncoder, kWorker };
+
+// A final token on its way out.
+struct Emitted {
+  Token token = -1;
+  Provenance provenance;
+  float logprob = kUnset;
+  std::vector<Ranked> top;
+};
+
+// Room for `rows` rows beyond those that have come to stage.to.
+struct Need {
+  Stage stage;
+  int rows = 0;
+};
+
+// A submitted pass. Owned by the Ticket and by the scheduler while it is under way.
+struct Flight {
+  virtual ~Flight() = default;
+  TicketId id = 0;
+  bool done = false;
+  Readout readout;
+  std::coroutine_handle<> waiter;
+};
+
+// co_await gives the Readout, once.
+class Ticket {
+ public:
+  explicit Ticket(std::shared_ptr<Flight> flight) : flight_(std::move(flight)) {}
+
+  TicketId id() const { return flight_->id; }
+  // For inputs of later passes; the pass must have been submitted with Pass::share.
+  In chosen(int out, int rank = kDrawn) const {
+    In in;
+    in.kind = In::kChosen;
+    in.id = rank;
+    in.ref.ticket = id();
+    in.ref.out = out;
+    return in;
+  }
+  DistRef distributions() const {
+    DistRef kept;
+    kept.ticket = id();
+    return kept;
+  }
+
+  bool await_ready() const { return flight_->done; }
+  void await_suspend(std::coroutine_handle<> h) { flight_->waiter = h; }
+  Readout await_resume() { return std::move(flight_->readout); }
+
+ private:
+  std::shared_ptr<Flight> flight_;
+};
+
+// What the scheduler does for a method. One per sequence.
+class Sequence {
+ public:
+  virtual ~Sequence() = default;
+  virtual const std::vector<Token>& tokens() const = 0;
+  virtual Stage stage(Role role, int i) const = 0;
+  virtual int rows(Stage stage) const = 0;
+  virtual const Warp& warp() const = 0;
+  virtual int top_logprobs() const = 0;
+  virtual bool wants_logprobs() const = 0;
+  // True: granted at once. False: `waiter` goes on when it is.
+  virtual bool reserve(std::vector<Need> needs, std::coroutine_handle<> waiter) = 0;
+  virtual std::shared_ptr<Flight> submit(Pass pass) = 0;
+  virtual void keep(CacheId cache, std::span<const Row> path) = 0;
+  virtual void truncate(CacheId cache, int at_most) = 0;
+  virtual CacheId fork(CacheId cache) = 0;
+  virtual void copy(CacheId from, int begin, int end, CacheId to) = 0;
+  virtual bool ends(std::span<const Token> tentative) const = 0;
+  virtual bool emit(std::vector<Emitted> tokens) = 0;
+};
+
+class Gen {
+ public:
+  explicit Gen(Sequence* sequence) : s_(sequence) {}
+
+  // Prompt and emitted tokens. The reference is good until the next emit().
+  const std::vector<Token>& seq() const { return s_->tokens(); }
+  Stage stage(Role role, int i = 0) const { return s_->stage(role, i); }
+  // Rows of seq() that have not come to stage.to.
+  int missing(Stage stage) const { return static_cast<int>(s_->tokens().size()) - s_->rows(stage); }
+
+  // co_await: reserves pages for all needs, all or none. The only place where a request waits for
+  // memory or is evicted; so no value read from a device is kept over it, and caches may be shorter
+  // (even empty) after it: catch_up() adds whatever is missing.
+  auto round(std::vector<Need> needs) {
+    struct Awaiter {
+      Sequence* s;
+      std::vector<Need> needs;
+      bool await_ready() const { return false; }
+      bool await_suspend(std::coroutine_handle<> h) { return !s->reserve(std::move(needs), h); }
+      void await_resume() const {}
+    };
+    return Awaiter{s_, std::move(needs)};
+  }
+
+  // A pass that adds what stage.cache lacks of seq() and `tentative`, as a chain.
+  Pass catch_up(Stage stage, std::span<const Token> tentative = {}) const;
+  // Reads a token for each of `rows` under the request's own processors, with the log-probabilities
+  // that the request asked for.
+  Read draw(std::vector<Row> rows) const;
+  // The token of `out`, with what the request wants to know about it.
+  Emitted emitted(const Out& out, Provenance provenance = {}) const;
+
+  // Several passes may be under way; those on one cache run in order.
+  Ticket submit(Pass pass) { return Ticket(s_->submit(std::move(pass))); }
+
+  // Of the rows of the last pass on `cache`, those in `path` stay. Unasked, a chain stays whole and
+  // a tree only up to its first branch. REQUIRES, as for truncate, fork and copy: no pass on the
+  // cache is under way.
+  void keep(CacheId cache, std::span<const Row> path) { s_->keep(cache, path); }
+  void truncate(CacheId cache, int at_most) { s_->truncate(cache, at_most); }
+  CacheId fork(CacheId cache) { return s_->fork(cache); }
+  // Rows [begin, end) with their frontier, between caches of different devices or layer ranges.
+  void copy(CacheId from, int begin, int end, CacheId to) { s_->copy(from, begin, end, to); }
+
+  // Would emitting `tentative` end the request?
+  bool ends(std::span<const Token> tentative) const { return s_->ends(tentative); }
+  // Final tokens; cut where autoregressive decoding would stop. True: the request has ended.
+  bool emit(std::vector<Emitted> tokens) { return s_->emit(std::move(tokens)); }
+
+ private:
+  Sequence* s_;
+};
+
+}  // namespace tandem

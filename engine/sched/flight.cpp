@@ -1,0 +1,133 @@
+#include "engine/sched/flight.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+
+namespace tandem {
+namespace {
+
+// The longest prefix of added rows that can run before the rest: a chain, of which the rest sees
+// only the last row as its past, and whose rows no undivided read wants.
+int splittable_rows(const Pass& pass) {
+  if (pass.see == See::kAll) return 0;
+  const auto& parent = pass.add.parent;
+  const int n = static_cast<int>(parent.size());
+  // min_parent[i]: smallest parent among rows i .. n-1.
+  std::vector<Row> min_parent(static_cast<size_t>(n) + 1, n);
+  for (int i = n - 1; i >= 0; --i) {
+    const auto k = static_cast<size_t>(i);
+    min_parent[k] = std::min(min_parent[k + 1], parent[k]);
+  }
+  int limit = n - 1;
+  for (const Read& read : pass.read) {
+    if (!read.keep && !read.against.valid()) continue;
+    for (const Row row : read.rows) limit = std::min(limit, std::max(row, 0));
+  }
+  int best = 0;
+  for (int i = 1; i <= limit; ++i) {
+    if (parent[static_cast<size_t>(i) - 1] != i - 2) break;
+    if (min_parent[static_cast<size_t>(i)] >= i - 1) best = i;
+  }
+  return best;
+}
+
+}  // namespace
+
+void prepare(PassFlight& flight) {
+  const Pass& pass = flight.pass;
+  flight.base = flight.cache->rows();
+  flight.past = flight.cache->rows(pass.stage.to);
+  flight.frontier = flight.cache->frontier_from(pass.stage.to);
+  flight.splittable = splittable_rows(pass);
+  for (const In& in : pass.add.in) {
+    if (in.kind == In::kChosen) flight.awaits.push_back(in.ref.ticket);
+  }
+  flight.leaves_values = pass.share;
+  for (const Read& read : pass.read) {
+    flight.leaves_values |= read.keep;
+    flight.outputs += static_cast<int>(read.rows.size());
+    if (read.against.valid() && read.against.ticket != kOneHot) {
+      flight.awaits.push_back(read.against.ticket);
+      flight.awaits.insert(flight.awaits.end(), read.against.more.begin(), read.against.more.end());
+    }
+    for (const Row row : read.rows) {
+      TANDEM_CHECK(row < flight.rows() && row >= -static_cast<Row>(flight.frontier.size()));
+    }
+  }
+}
+
+Work lower(const PassFlight& flight, int count) {
+  Work work;
+  const Pass& pass = flight.pass;
+  const bool first_chunk = !flight.begun;
+  work.pass = &pass;
+  work.ticket = flight.id;
+  work.model = flight.cache->model();
+  work.cache = flight.cache->id();
+  work.to = pass.stage.to;
+  work.first = flight.started;
+  work.count = count;
+  work.past = first_chunk ? flight.past : flight.base + flight.started;
+  if (first_chunk) work.frontier = flight.frontier;
+  const int page_rows = flight.cache->pools()->page_rows;
+  const auto pages = static_cast<size_t>((work.rows_before() + count + page_rows - 1) / page_rows);
+  const auto table = flight.cache->pages().first(pages);
+  work.pages.assign(table.begin(), table.end());
+  work.save_frontier = work.to < flight.cache->pools()->layers;
+  if (work.save_frontier || !work.frontier.empty()) {
+    const auto frontier = flight.cache->frontier_pages();
+    work.frontier_pages.assign(frontier.begin(), frontier.begin() + static_cast<ptrdiff_t>(std::min(
+                                                                        pages, frontier.size())));
+  }
+  if (flight.memory) {
+    work.memory = flight.memory->id();
+    work.memory_pages.assign(flight.memory->pages().begin(), flight.memory->pages().end());
+    work.memory_rows = flight.memory->rows();
+  }
+  work.last = work.first + count == flight.rows();
+  int out = 0;
+  for (size_t r = 0; r < pass.read.size(); ++r) {
+    const auto& rows = pass.read[r].rows;
+    for (size_t i = 0; i < rows.size(); ++i, ++out) {
+      const Row row = rows[i];
+      const bool here = row < 0 ? first_chunk : row >= work.first && row < work.first + count;
+      if (!here) continue;
+      Work::Output output;
+      output.read = static_cast<int>(r);
+      output.index = static_cast<int>(i);
+      output.run_row = work.frontier_rows() + (row < 0 ? row : row - work.first);
+      output.out = out;
+      work.outputs.push_back(output);
+    }
+  }
+  return work;
+}
+
+void absorb(PassFlight& flight, const Work& work, Readout chunk) {
+  TANDEM_CHECK(chunk.row.size() == work.outputs.size());
+  if (work.last && !work.outputs.empty() &&
+      static_cast<int>(work.outputs.size()) == flight.outputs) {
+    flight.readout = std::move(chunk);  // the usual case: one chunk has all answers
+    return;
+  }
+  Readout& whole = flight.readout;
+  whole.row.resize(static_cast<size_t>(flight.outputs));
+  flight.top_range.resize(static_cast<size_t>(flight.outputs));
+  for (size_t i = 0; i < chunk.row.size(); ++i) {
+    const auto out = static_cast<size_t>(work.outputs[i].out);
+    whole.row[out] = chunk.row[i];
+    flight.top_range[out] = {static_cast<int>(whole.ranked.size()),
+                             static_cast<int>(chunk.row[i].top.size())};
+    whole.ranked.insert(whole.ranked.end(), chunk.row[i].top.begin(), chunk.row[i].top.end());
+  }
+  whole.accepted += chunk.accepted;
+  if (!work.last) return;
+  for (size_t out = 0; out < whole.row.size(); ++out) {
+    const auto [begin, n] = flight.top_range[out];
+    whole.row[out].top = std::span<const Ranked>(whole.ranked)
+                             .subspan(static_cast<size_t>(begin), static_cast<size_t>(n));
+  }
+}
+
+}  // namespace tandem

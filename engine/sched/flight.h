@@ -1,0 +1,55 @@
+// A submitted pass on its way through a lane, and its lowering to Works.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/async/gate.h"
+#include "engine/cache/sequence_cache.h"
+#include "engine/decode/gen.h"
+#include "engine/pass/backend.h"
+
+namespace tandem {
+
+class SequenceRun;
+
+// The books as they were when the pass was submitted; its cache has counted it since.
+struct PassFlight final : Flight {
+  SequenceRun* sequence = nullptr;
+  Pass pass;
+  SequenceCache* cache = nullptr;
+  SequenceCache* memory = nullptr;
+  DeviceId device;
+  uint64_t order = 0;  // of the sequence: smaller is older
+  int priority = 0;
+
+  int base = 0;                  // cache rows before the pass
+  int past = 0;                  // of these, rows that have come to stage.to
+  std::vector<int> frontier;     // layers done by rows past .. base-1
+  int splittable = 0;            // leading added rows that may run in a chunk of their own
+  int outputs = 0;               // of the whole pass
+  std::vector<TicketId> awaits;  // passes whose values this one reads
+  bool leaves_values = false;    // later passes may name its picks or distributions
+
+  int started = 0;                             // added rows in chunks that were launched
+  int finished = 0;                            // added rows in chunks that are done
+  bool begun = false;                          // a chunk was launched
+  bool under_way = false;                      // a chunk is with the device
+  Gate::Pass gate;                             // held while under_way
+  std::vector<std::pair<int, int>> top_range;  // by output, into readout.ranked, until it is final
+
+  int rows() const { return static_cast<int>(pass.add.size()); }
+  int fixed_rows() const { return begun ? 0 : static_cast<int>(frontier.size()); }
+};
+
+// Fills what follows from pass and books: base, past, frontier, splittable, outputs, awaits.
+// REQUIRES: `flight` has its pass and cache; the cache does not count the pass yet.
+void prepare(PassFlight& flight);
+
+// Added rows [flight.started, + count) as a Work.
+Work lower(const PassFlight& flight, int count);
+
+// Takes the answers of a chunk into flight.readout; the last chunk makes it final.
+void absorb(PassFlight& flight, const Work& work, Readout chunk);
+
+}  // namespace tandem

@@ -1,0 +1,106 @@
+#include "engine/sched/lane.h"
+
+#include <algorithm>
+#include <set>
+
+#include "engine/base/check.h"
+#include "engine/sched/sequence_run.h"
+
+namespace tandem {
+
+std::vector<std::shared_ptr<PassFlight>> Lane::remove(const SequenceRun* sequence) {
+  std::vector<std::shared_ptr<PassFlight>> removed;
+  std::erase_if(pending_, [&](const std::shared_ptr<PassFlight>& f) {
+    if (f->sequence != sequence || f->under_way) return false;
+    removed.push_back(f);
+    return true;
+  });
+  return removed;
+}
+
+const Batch* Lane::next(const Available& available, TimePoint now) {
+  TANDEM_CHECK(idle());
+  std::vector<Candidate> candidates;
+  std::set<const SequenceCache*> seen;  // passes on one cache run one after the other, in order
+  for (size_t i = 0; i < pending_.size(); ++i) {
+    const PassFlight& f = *pending_[i];
+    const bool memory_ready = !f.memory || !seen.contains(f.memory);
+    if (!seen.insert(f.cache).second || !memory_ready) continue;
+    if (!std::all_of(f.awaits.begin(), f.awaits.end(), available)) continue;
+    Candidate c;
+    c.index = static_cast<int>(i);
+    c.model = f.cache->model();
+    c.fixed_rows = f.fixed_rows();
+    c.rows = f.rows() - f.started;
+    c.splittable = std::max(0, f.splittable - f.started);
+    c.priority = f.priority;
+    c.order = f.order;
+    candidates.push_back(c);
+  }
+  const std::vector<Picked> picked = pick_batch(candidates, last_model_, limits_);
+  if (picked.empty()) return nullptr;
+
+  running_ = std::make_unique<Running>();
+  running_->launched = now;
+  Batch& batch = running_->batch;
+  for (const Move& move : moves_) {
+    if (move.kind != Move::kFree || log_frees_) batch.moves.push_back(move);
+  }
+  moves_.clear();
+  batch.forget.swap(forget_);
+  for (const Picked& p : picked) {
+    const std::shared_ptr<PassFlight>& f = pending_[static_cast<size_t>(p.index)];
+    batch.works.push_back(lower(*f, p.count));
+    f->started += p.count;
+    f->begun = true;
+    f->under_way = true;
+    f->gate = f->sequence->gate.enter();
+    running_->flights.push_back(f);
+  }
+  last_model_ = batch.works.front().model;
+  std::erase_if(pending_, [](const auto& f) { return f->under_way; });
+  return &batch;
+}
+
+std::unique_ptr<Lane::Running> Lane::finish() {
+  std::unique_ptr<Running> done = std::move(running_);
+  // In reverse, so that the oldest comes to stand first again.
+  for (size_t i = done->flights.size(); i-- > 0;) {
+    const std::shared_ptr<PassFlight>& f = done->flights[i];
+    f->under_way = false;
+    f->gate.leave();
+    f->finished += done->batch.works[i].count;
+    if (!done->batch.works[i].last && !f->sequence->gate.closed()) pending_.push_front(f);
+  }
+  recover();
+  return done;
+}
+
+void Lane::recover() {
+  if (++went_well_ < kRecovery) return;
+  went_well_ = 0;
+  limits_.step_rows = std::min(limits_.step_rows * 2, full_limits_.step_rows);
+  limits_.chunk_rows = std::min(limits_.chunk_rows * 2, full_limits_.chunk_rows);
+  limits_.works = std::min(limits_.works * 2, full_limits_.works);
+}
+
+bool Lane::retry_smaller() {
+  const int rows = running_->batch.run_rows();
+  if (running_->flights.size() <= 1 && limits_.chunk_rows <= 1) return false;
+  limits_.step_rows = std::max(1, std::min(limits_.step_rows, rows) / 2);
+  limits_.chunk_rows = std::min(limits_.chunk_rows, limits_.step_rows);
+  limits_.works = std::max<int>(1, static_cast<int>(running_->flights.size()) / 2);
+  went_well_ = 0;
+  const std::unique_ptr<Running> failed = std::move(running_);
+  for (size_t i = failed->flights.size(); i-- > 0;) {
+    const std::shared_ptr<PassFlight>& f = failed->flights[i];
+    f->under_way = false;
+    f->gate.leave();
+    f->started -= failed->batch.works[i].count;
+    f->begun = f->started > 0;
+    if (!f->sequence->gate.closed()) pending_.push_front(f);
+  }
+  return true;
+}
+
+}  // namespace tandem

@@ -1,0 +1,77 @@
+// A device's lane: the passes that wait for it, the moves that go before them, and the batches it
+// works on. Lanes cycle independently of each other; there is no global step.
+//
+// Loop thread only. Completions come to the loop's inbox from the backend's thread.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/pass/backend.h"
+#include "engine/sched/batcher.h"
+#include "engine/sched/flight.h"
+
+namespace tandem {
+
+class Lane {
+ public:
+  // A batch with the device. `batch` stays where it is until the backend is done with it.
+  struct Running {
+    Batch batch;
+    std::vector<std::shared_ptr<PassFlight>> flights;  // by work
+    TimePoint launched{};
+  };
+  // Is the value of pass `ticket` there?
+  using Available = std::function<bool(TicketId ticket)>;
+
+  Lane(DeviceId device, Backend* backend, const BatchLimits& limits, bool log_frees)
+      : device_(device),
+        backend_(backend),
+        full_limits_(limits),
+        limits_(limits),
+        log_frees_(log_frees) {}
+
+  DeviceId device() const { return device_; }
+  Backend* backend() const { return backend_; }
+  std::vector<Move>* moves() { return &moves_; }
+
+  void enqueue(std::shared_ptr<PassFlight> flight) { pending_.push_back(std::move(flight)); }
+  // Takes out the passes of a sequence that no device works on yet.
+  std::vector<std::shared_ptr<PassFlight>> remove(const SequenceRun* sequence);
+  // Values of this pass are not wanted any more.
+  void forget(TicketId ticket) { forget_.push_back(ticket); }
+
+  bool idle() const { return running_ == nullptr; }
+  bool has_pending() const { return !pending_.empty(); }
+  size_t pending() const { return pending_.size(); }
+
+  // The next batch, taken from what is pending; null when nothing can run. REQUIRES: idle().
+  const Batch* next(const Available& available, TimePoint now);
+  const Running& running() const { return *running_; }
+  // The batch is done: hands it over; passes with rows left are pending again.
+  std::unique_ptr<Running> finish();
+
+  // The device had no memory for the batch: its passes are pending again and batches get smaller,
+  // until kRecovery of them went well. False, and nothing happens: the batch cannot get smaller.
+  bool retry_smaller();
+
+ private:
+  static constexpr int kRecovery = 32;
+  void recover();
+
+  const DeviceId device_;
+  Backend* const backend_;
+  const BatchLimits full_limits_;
+  BatchLimits limits_;  // at present
+  int went_well_ = 0;   // batches since limits_ changed
+  const bool log_frees_;
+  std::deque<std::shared_ptr<PassFlight>> pending_;
+  std::vector<Move> moves_;
+  std::vector<TicketId> forget_;
+  std::unique_ptr<Running> running_;
+  ModelId last_model_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,150 @@
+// The loop: one thread that owns every sequence, cache and coroutine.
+//
+// Each step takes what came in (requests, stops, finished batches), grants pages, resumes every
+// ready coroutine to its next await, so that the set of pending passes is exact, and gives each
+// idle lane its next batch. Nothing else touches coroutines or books; backends only see batches.
+//
+// submit, stop, stop_all, quit and the counts are thread-safe. step() and run() belong to the loop
+// thread; the simulator calls step() itself on a virtual clock.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "engine/async/ready_queue.h"
+#include "engine/base/clock.h"
+#include "engine/base/config.h"
+#include "engine/sched/lane.h"
+#include "engine/sched/metrics.h"
+#include "engine/sched/sequence_run.h"
+#include "engine/sched/spec.h"
+#include "engine/sched/waiting.h"
+
+namespace tandem {
+
+// A model that sequences may name in their roles.
+struct LoopModel {
+  ModelId id;
+  DeviceId device;
+  ModelSeries* series = nullptr;  // may be null
+};
+
+struct LoopOptions {
+  LimitsConfig limits;
+  std::optional<uint64_t> shuffle;  // resume ready coroutines in a seeded order
+  bool log_frees = false;           // batches carry kFree moves, for backends that check them
+};
+
+class Loop final : private RunHost {
+ public:
+  // devices[i] is DeviceId(i); models by ModelId. `metrics` and the backends outlive the loop.
+  Loop(LoopOptions options, const Clock* clock, std::vector<Backend*> devices,
+       const std::vector<LoopModel>& models, Metrics* metrics);
+  ~Loop() override;  // REQUIRES: no batch is with a device
+
+  void submit(SequenceSpec spec);
+  // Ends a request where it is: with a status, or when that is OK as kCancelled with what is final
+  // by then. Unknown ids are ignored.
+  void stop(RequestId id, absl::Status status);
+  void stop_all(absl::Status status);
+
+  // Does what can be done now. False: nothing could.
+  bool step();
+  // When time alone makes something happen; kNever: nothing is timed.
+  TimePoint next_timer() const;
+  void run();   // steps until quit(), sleeping between
+  void quit();  // run() returns at its next step
+
+  int64_t live() const { return live_.load(); }  // submitted and not gone, with all their pages
+  bool device_busy() const;
+  const ModelPools& model_pools(ModelId id) const { return *models_[id.index()].pools; }
+
+ private:
+  struct Stop {
+    RequestId id;  // 0: all
+    absl::Status status;
+  };
+  struct BatchDone {
+    DeviceId device;
+    BatchResult result;
+  };
+  using Message = std::variant<std::unique_ptr<SequenceSpec>, Stop, BatchDone>;
+  struct Model {
+    std::unique_ptr<ModelPools> pools;
+    DeviceId device;
+    ModelSeries* series;
+  };
+
+  // RunHost:
+  TimePoint now() const override { return clock_->now(); }
+  ModelPools* pools(ModelId model) override { return models_[model.index()].pools.get(); }
+  DeviceId device_of(ModelId model) const override { return models_[model.index()].device; }
+  CacheId new_cache_id() override { return CacheId(next_cache_++); }
+  TicketId new_ticket_id() override { return next_ticket_++; }
+  bool ask_pages(SequenceRun* run) override;
+  void enqueue(std::shared_ptr<PassFlight> flight) override;
+
+  void post(Message message);
+  bool take_inbox();
+  void on_submit(std::unique_ptr<SequenceSpec> spec);
+  void on_stop(const Stop& stop);
+  void on_batch_done(BatchDone done);
+  void finish_flight(PassFlight& flight);
+  bool available(TicketId ticket) const;
+  void forget_values(SequenceRun* run);
+  TimePoint queue_end(const SequenceRun& run) const;
+  void drop_timer(TimePoint when, RequestId id);
+  bool fire_timers();
+  bool admit();
+  static bool before(const SequenceRun* a, const SequenceRun* b);
+  bool fits_now(const SequenceRun& run);
+  absl::Status can_ever_fit(const SequenceSpec& spec) const;
+  bool grant_pages();
+  bool evict_for(const SequenceRun& head);
+  bool may_come_free(const SequenceRun& run) const;
+  bool resume_ready();
+  bool launch();
+  void end(SequenceRun* run, absl::Status status);
+  bool reap();
+  void refuse(const SequenceSpec& spec, const absl::Status& status, RejectReason reason);
+  void after_resume(SequenceRun* run);
+  void update_gauges();
+
+  const LoopOptions options_;
+  const Clock* const clock_;
+  Metrics* const metrics_;
+  std::vector<Lane> lanes_;    // by device
+  std::vector<Model> models_;  // by model
+  ReadyQueue ready_;
+  WaitingRoom waiting_;
+  std::unordered_map<RequestId, std::unique_ptr<SequenceRun>> runs_;
+  std::vector<SequenceRun*> paused_;  // wait for pages; oldest first within a priority
+  std::vector<SequenceRun*> ending_;  // ended, while a device still works on a pass of theirs
+  struct Value {
+    DeviceId device;
+    bool done;
+  };
+  std::unordered_map<TicketId, Value> values_;  // passes whose values stay on a device
+  std::multiset<std::pair<TimePoint, RequestId>> timers_;
+  int running_ = 0;
+  uint64_t next_order_ = 0;
+  int64_t next_cache_ = 0;
+  TicketId next_ticket_ = 1;
+  std::atomic<int64_t> live_{0};
+
+  std::mutex inbox_mutex_;  // guards the three below
+  std::condition_variable inbox_filled_;
+  std::vector<Message> inbox_;
+  bool quit_ = false;
+};
+
+}  // namespace tandem

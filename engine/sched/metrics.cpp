@@ -1,0 +1,34 @@
+#include "engine/sched/metrics.h"
+
+namespace tandem {
+
+const std::vector<double> kFirstTokenBuckets = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,
+                                                .75,  1,    2.5, 5,   7.5, 10,  20,  40, 80};
+const std::vector<double> kInterTokenBuckets = {.0005, .001, .002, .004, .006, .008, .01,
+                                                .015,  .02,  .025, .05,  .075, .1,   .15,
+                                                .2,    .3,   .4,   .5,   .75,  1,    2.5};
+const std::vector<double> kRequestBuckets = {.05, .1, .3, .5, .8, 1,  1.5, 2,   2.5, 5,
+                                             10,  15, 20, 30, 40, 50, 60,  120, 240, 480};
+const std::vector<double> kRowsBuckets = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
+const std::vector<double> kTokensPerPassBuckets = {.25, .5, .75, 1, 1.25, 1.5, 1.75, 2,
+                                                   2.5, 3,  3.5, 4, 5,    6,   8};
+
+const char* reject_reason_name(RejectReason r) {
+  switch (r) {
+    case RejectReason::kQueueFull:
+      return "queue_full";
+    case RejectReason::kQueueTokens:
+      return "queue_tokens";
+    case RejectReason::kQueueTime:
+      return "queue_time";
+    case RejectReason::kTooLarge:
+      return "too_large";
+    case RejectReason::kInvalid:
+      return "invalid";
+    case RejectReason::kDraining:
+      return "draining";
+  }
+  return "?";
+}
+
+}  // namespace tandem

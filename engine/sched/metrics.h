@@ -1,0 +1,72 @@
+// Everything the loop counts, as cells that a scraper may read at any time (base/stats.h).
+//
+// The set of series is fixed when the engine starts, so the hot path never looks up a label: a
+// request holds a pointer to its Series.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "engine/base/outcome.h"
+#include "engine/base/stats.h"
+
+namespace tandem {
+
+// Bucket bounds in seconds, CONVENTIONS: decoding at speed lives under 10 ms.
+extern const std::vector<double> kFirstTokenBuckets;
+extern const std::vector<double> kInterTokenBuckets;
+extern const std::vector<double> kRequestBuckets;
+extern const std::vector<double> kRowsBuckets;
+extern const std::vector<double> kTokensPerPassBuckets;
+
+inline constexpr int kStatusCodes = 17;  // gRPC's
+
+// One per (deployment, method).
+struct Series {
+  std::string model;   // deployment name
+  std::string method;  // "autoregressive", ...
+  Gauge requests_running;
+  Counter prompt_tokens;
+  Counter generated_tokens;
+  std::array<Counter, kFinishReasons> finished;  // by FinishReason
+  std::array<Counter, kStatusCodes> failed;      // by status code
+  Histogram time_to_first_token{kFirstTokenBuckets};
+  Histogram inter_token_latency{kInterTokenBuckets};
+  Histogram queue_time{kRequestBuckets};
+  Histogram prefill_time{kRequestBuckets};
+  Histogram decode_time{kRequestBuckets};
+  Histogram e2e_latency{kRequestBuckets};
+  Histogram tokens_per_pass{kTokensPerPassBuckets};
+};
+
+// One per loaded model.
+struct ModelSeries {
+  std::string model;  // model name
+  std::string device;
+  Counter passes;
+  Counter batches;
+  Histogram batch_rows{kRowsBuckets};
+  Gauge kv_pages_total;
+  Gauge kv_pages_used;
+  Gauge weight_bytes;
+  Gauge kv_bytes;
+};
+
+enum class RejectReason { kQueueFull, kQueueTokens, kQueueTime, kTooLarge, kInvalid, kDraining };
+inline constexpr int kRejectReasons = 6;
+const char* reject_reason_name(RejectReason r);  // "queue_full", ...
+
+struct Metrics {
+  std::deque<Series> series;       // fixed after start
+  std::deque<ModelSeries> models;  // fixed after start
+  Gauge requests_waiting;
+  std::array<Counter, kRejectReasons> rejected;
+  Counter preemptions;
+  Counter prefix_cache_queries;  // in tokens
+  Counter prefix_cache_hits;
+  Counter device_copy_bytes;
+};
+
+}  // namespace tandem

@@ -1,0 +1,295 @@
+#include "engine/sched/sequence_run.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+
+namespace tandem {
+namespace {
+
+bool contains(const std::vector<Token>& tokens, Token t) {
+  return std::find(tokens.begin(), tokens.end(), t) != tokens.end();
+}
+
+}  // namespace
+
+SequenceRun::SequenceRun(SequenceSpec spec, uint64_t order, RunHost* host)
+    : spec_(std::move(spec)), order_(order), host_(host), tokens_(spec_.prompt) {}
+
+SequenceRun::~SequenceRun() {
+  drop_frame();
+  release();
+}
+
+std::coroutine_handle<> SequenceRun::start() {
+  for (const RoleModel& role : spec_.roles) {
+    ModelPools* pools = host_->pools(role.model);
+    CacheId id;
+    for (const auto& [held_id, held] : caches_) {
+      if (held->pools() == pools) id = held_id;  // early exit: two roles, one cache
+    }
+    if (!id.valid()) {
+      id = host_->new_cache_id();
+      caches_.emplace(id, std::make_unique<SequenceCache>(id, pools));
+    }
+    stages_.emplace_back(role.role, Stage{id, role.to > 0 ? role.to : pools->layers});
+  }
+  task_ = spec_.method(Gen(this));
+  return task_.handle();
+}
+
+void SequenceRun::release() {
+  TANDEM_CHECK(gate.empty());
+  caches_.clear();
+}
+
+PageNeed SequenceRun::need_of(const Want& want) {
+  PageNeed need = want.cache->need(want.total, want.cache->pools()->layers);
+  if (want.frontier_total > 0) {
+    need.frontier = want.cache->need(want.frontier_total, want.frontier_to).frontier;
+  }
+  return need;
+}
+
+bool SequenceRun::can_grant(std::vector<const ModelPools*>* lacking) const {
+  bool enough = true;
+  for (size_t i = 0; i < wants_.size(); ++i) {
+    // Needs of one pool add up: a sequence may have several caches in it.
+    const ModelPools* pools = wants_[i].cache->pools();
+    PageNeed sum;
+    bool counted = false;
+    for (size_t j = 0; j < wants_.size(); ++j) {
+      if (wants_[j].cache->pools() != pools) continue;
+      counted |= j < i;
+      const PageNeed need = need_of(wants_[j]);
+      sum.kv += need.kv;
+      sum.frontier += need.frontier;
+    }
+    if (counted || (sum.kv <= pools->kv.free() && sum.frontier <= pools->frontier.free())) continue;
+    enough = false;
+    if (!lacking) break;
+    lacking->push_back(pools);
+  }
+  return enough;
+}
+
+void SequenceRun::grant() {
+  for (const Want& w : wants_) {
+    w.cache->reserve(w.total, w.cache->pools()->layers);
+    if (w.frontier_total > 0) w.cache->reserve(w.frontier_total, w.frontier_to);
+  }
+  wants_.clear();
+}
+
+bool SequenceRun::holds_pages_of(std::span<const ModelPools* const> pools) const {
+  return std::any_of(caches_.begin(), caches_.end(), [&](const auto& c) {
+    return !c.second->pages().empty() &&
+           std::find(pools.begin(), pools.end(), c.second->pools()) != pools.end();
+  });
+}
+
+bool SequenceRun::shares_pools_with(const SequenceRun& other) const {
+  return std::any_of(spec_.roles.begin(), spec_.roles.end(), [&](const RoleModel& a) {
+    return std::any_of(other.spec_.roles.begin(), other.spec_.roles.end(),
+                       [&](const RoleModel& b) { return a.model == b.model; });
+  });
+}
+
+void SequenceRun::evict() {
+  TANDEM_CHECK(flights == 0);
+  for (auto& [id, held] : caches_) held->clear();
+  ++stats_.preemptions;
+}
+
+void SequenceRun::account_chunk(const PassFlight& flight, int batch_rows, Duration busy,
+                                bool last) {
+  // By layers too: with early exit, small and large share a cache.
+  const Stage large_stage = stage(Role::kLarge, 0);
+  const bool large = flight.cache->model() == cache(large_stage.cache)->model() &&
+                     flight.pass.stage.to == large_stage.to;
+  if (last) ++(large ? stats_.large_passes : stats_.small_passes);
+  (large ? stats_.large_seconds : stats_.small_seconds) += seconds(busy);
+  batch_rows_sum_ += batch_rows;
+  ++chunks_;
+}
+
+void SequenceRun::flight_done(const PassFlight& flight) {
+  --flights;
+  --busy_[flight.pass.stage.cache];
+  if (flight.memory) --busy_[flight.pass.memory];
+}
+
+std::vector<TicketId> SequenceRun::take_shared() {
+  std::vector<TicketId> tickets;
+  for (const auto& flight : shared_) tickets.push_back(flight->id);
+  shared_.clear();
+  return tickets;
+}
+
+SequenceEnd SequenceRun::make_end(absl::Status status) const {
+  SequenceEnd end;
+  end.status = std::move(status);
+  end.reason = reason_;
+  end.stop_index = stop_index_;
+  end.prompt_tokens = static_cast<int64_t>(spec_.prompt.size());
+  end.completion_tokens = emitted_;
+  end.stats = stats_;
+  if (chunks_ > 0) end.stats.mean_batch_rows = batch_rows_sum_ / static_cast<double>(chunks_);
+  const TimePoint now = host_->now();
+  const bool admitted = state != kWaiting;
+  end.stats.queue_seconds = seconds((admitted ? admitted_at : now) - spec_.submitted);
+  if (admitted) {
+    const bool first = first_token_at != kNever;
+    end.stats.prefill_seconds = seconds((first ? first_token_at : now) - admitted_at);
+    if (first) end.stats.decode_seconds = seconds(now - first_token_at);
+  }
+  return end;
+}
+
+Stage SequenceRun::stage(Role role, int i) const {
+  for (const auto& [r, stage] : stages_) {
+    if (r == role && i-- == 0) return stage;
+  }
+  TANDEM_CHECK(!"the method asked for a role that its deployment does not have");
+  return {};
+}
+
+int SequenceRun::rows(Stage stage) const { return cache(stage.cache)->rows(stage.to); }
+
+bool SequenceRun::reserve(std::vector<Need> needs, std::coroutine_handle<> waiter) {
+  wants_.clear();
+  for (const Need& need : needs) {
+    SequenceCache* c = cache(need.stage.cache);
+    if (busy_[need.stage.cache] == 0) c->settle();
+    const int layers = c->pools()->layers;
+    auto want = std::find_if(wants_.begin(), wants_.end(), [c](const Want& w) {
+      return w.cache == c;  // early exit: two stages of one cache
+    });
+    if (want == wants_.end()) want = wants_.insert(want, {c, 0, layers, 0});
+    const int total = c->rows(need.stage.to) + need.rows;
+    want->total = std::max(want->total, total);
+    if (need.stage.to >= layers) continue;
+    want->frontier_to = std::min(want->frontier_to, need.stage.to);
+    want->frontier_total = std::max(want->frontier_total, total);
+  }
+  for (const auto& [id, held] : caches_) {  // what the last round did not use
+    if (busy_[id] == 0) held->release_unused();
+  }
+  waiter_ = waiter;
+  if (!host_->ask_pages(this)) return false;
+  waiter_ = nullptr;
+  return true;
+}
+
+std::shared_ptr<Flight> SequenceRun::submit(Pass pass) {
+  SequenceCache* c = cache(pass.stage.cache);
+  int& busy = busy_[pass.stage.cache];
+  if (busy == 0) c->settle();
+  auto flight = std::make_shared<PassFlight>();
+  flight->id = host_->new_ticket_id();
+  flight->sequence = this;
+  flight->pass = std::move(pass);
+  flight->cache = c;
+  if (flight->pass.memory.valid()) {
+    flight->memory = cache(flight->pass.memory);
+    ++busy_[flight->pass.memory];
+  }
+  flight->device = host_->device_of(c->model());
+  flight->order = order_;
+  flight->priority = spec_.priority;
+  prepare(*flight);
+  for (const TicketId ticket : flight->awaits) {  // else it would wait for ever
+    TANDEM_CHECK(std::any_of(shared_.begin(), shared_.end(),
+                             [ticket](const auto& f) { return f->id == ticket; }));
+  }
+  c->append(flight->pass.stage.to, flight->pass.add);
+  ++busy;
+  ++flights;
+  if (flight->leaves_values) shared_.push_back(flight);
+  host_->enqueue(flight);
+  return flight;
+}
+
+void SequenceRun::keep(CacheId id, std::span<const Row> path) { idle_cache(id)->keep(path); }
+void SequenceRun::truncate(CacheId id, int at_most) { idle_cache(id)->truncate(at_most); }
+
+CacheId SequenceRun::fork(CacheId id) {
+  SequenceCache* from = idle_cache(id);
+  const CacheId copy = host_->new_cache_id();
+  auto forked = std::make_unique<SequenceCache>(copy, from->pools());
+  forked->fork_from(*from);
+  caches_.emplace(copy, std::move(forked));
+  return copy;
+}
+
+void SequenceRun::copy(CacheId from, int begin, int end, CacheId to) {
+  SequenceCache* source = idle_cache(from);
+  source->settle();
+  idle_cache(to)->copy_from(*source, begin, end);
+}
+
+bool SequenceRun::is_end(Token token) const {
+  return contains(spec_.stops.eos, token) || contains(spec_.stops.stop_tokens, token);
+}
+
+bool SequenceRun::ends(std::span<const Token> tentative) const {
+  if (emitted_ + static_cast<int64_t>(tentative.size()) >= spec_.stops.max_new_tokens) return true;
+  if (std::any_of(tentative.begin(), tentative.end(), [this](Token t) { return is_end(t); })) {
+    return true;
+  }
+  return spec_.stops.text && spec_.stops.text->would_stop(tentative);
+}
+
+bool SequenceRun::emit(std::vector<Emitted> tokens) {
+  TANDEM_CHECK(!ended_);
+  size_t taken = 0;
+  for (const Emitted& e : tokens) {
+    if (is_end(e.token)) {
+      end_with(contains(spec_.stops.eos, e.token) ? FinishReason::kEos : FinishReason::kStopToken);
+      break;
+    }
+    tokens_.push_back(e.token);
+    ++taken;
+    ++emitted_;
+    if (spec_.stops.text) {
+      stop_index_ = spec_.stops.text->push(e.token);
+      if (stop_index_ >= 0) {
+        end_with(FinishReason::kStopSequence);
+        break;
+      }
+    }
+    if (emitted_ >= spec_.stops.max_new_tokens) {
+      end_with(FinishReason::kMaxTokens);
+      break;
+    }
+  }
+  tokens.resize(taken);
+  if (taken > 0) {
+    const TimePoint now = host_->now();
+    Series* series = spec_.series;
+    if (first_token_at == kNever) {
+      first_token_at = now;
+      if (series) series->time_to_first_token.observe(seconds(now - spec_.submitted));
+    } else if (series) {
+      series->inter_token_latency.observe(seconds(now - last_token_at));
+    }
+    last_token_at = now;
+    if (series) series->generated_tokens.add(static_cast<int64_t>(taken));
+    spec_.listener->on_tokens(std::move(tokens));
+  }
+  return ended_;
+}
+
+SequenceCache* SequenceRun::cache(CacheId id) const {
+  const auto it = caches_.find(id);
+  TANDEM_CHECK(it != caches_.end());
+  return it->second.get();
+}
+
+SequenceCache* SequenceRun::idle_cache(CacheId id) const {
+  const auto it = busy_.find(id);
+  TANDEM_CHECK(it == busy_.end() || it->second == 0);
+  return cache(id);
+}
+
+}  // namespace tandem

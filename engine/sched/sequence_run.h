@@ -1,0 +1,135 @@
+// One admitted request on the loop: its tokens, caches, coroutine and accounts.
+//
+// Implements what a method sees (decode/gen.h). What needs the rest of the loop goes through
+// RunHost. Loop thread only.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/async/gate.h"
+#include "engine/cache/sequence_cache.h"
+#include "engine/decode/gen.h"
+#include "engine/sched/flight.h"
+#include "engine/sched/spec.h"
+
+namespace tandem {
+
+class SequenceRun;
+
+// What a sequence asks of the loop.
+class RunHost {
+ public:
+  virtual ~RunHost() = default;
+  virtual TimePoint now() const = 0;
+  virtual ModelPools* pools(ModelId model) = 0;
+  virtual DeviceId device_of(ModelId model) const = 0;
+  virtual CacheId new_cache_id() = 0;
+  virtual TicketId new_ticket_id() = 0;
+  // True: the run's wanted() pages were granted at once.
+  virtual bool ask_pages(SequenceRun* run) = 0;
+  virtual void enqueue(std::shared_ptr<PassFlight> flight) = 0;
+};
+
+class SequenceRun final : public Sequence {
+ public:
+  enum State { kWaiting, kRunning, kPaused, kEnding };
+
+  SequenceRun(SequenceSpec spec, uint64_t order, RunHost* host);
+  ~SequenceRun() override;
+
+  const SequenceSpec& spec() const { return spec_; }
+  uint64_t order() const { return order_; }  // smaller: older
+  RequestId id() const { return spec_.id; }
+
+  // Life. start() makes caches and coroutine; the caller makes it ready. drop_frame() destroys the
+  // coroutine; release() gives all pages back. REQUIRES for release: no pass is with a device.
+  std::coroutine_handle<> start();
+  bool method_done() const { return task_.valid() && task_.done(); }
+  void drop_frame() { task_.reset(); }
+  void release();
+
+  // Reservations. The rows wanted are totals, so they stay right when an eviction empties a cache.
+  // `lacking`: gets the pools that are short.
+  bool can_grant(std::vector<const ModelPools*>* lacking = nullptr) const;
+  void grant();
+  std::coroutine_handle<> take_waiter() { return std::exchange(waiter_, nullptr); }
+  bool holds_pages_of(std::span<const ModelPools* const> pools) const;
+  bool shares_pools_with(const SequenceRun& other) const;
+  void evict();  // caches become empty; the method fills them again
+
+  // Results of passes.
+  void account_chunk(const PassFlight& flight, int batch_rows, Duration busy, bool last);
+  // Passes whose values stay on a device: nobody may name them from here on.
+  std::vector<TicketId> take_shared();
+  SequenceEnd make_end(absl::Status status) const;
+  bool ended() const { return ended_; }
+  void end_with(FinishReason reason) {
+    ended_ = true;
+    reason_ = reason;
+  }
+
+  // Sequence:
+  const std::vector<Token>& tokens() const override { return tokens_; }
+  Stage stage(Role role, int i) const override;
+  int rows(Stage stage) const override;
+  const Warp& warp() const override { return spec_.warp; }
+  int top_logprobs() const override { return spec_.top_logprobs; }
+  bool wants_logprobs() const override { return spec_.logprobs; }
+  bool reserve(std::vector<Need> needs, std::coroutine_handle<> waiter) override;
+  std::shared_ptr<Flight> submit(Pass pass) override;
+  void keep(CacheId cache, std::span<const Row> path) override;
+  void truncate(CacheId cache, int at_most) override;
+  CacheId fork(CacheId cache) override;
+  void copy(CacheId from, int begin, int end, CacheId to) override;
+  bool ends(std::span<const Token> tentative) const override;
+  bool emit(std::vector<Emitted> tokens) override;
+
+  State state = kWaiting;
+  Gate gate;        // passes that a device works on
+  int flights = 0;  // passes submitted and not done
+  void flight_done(const PassFlight& flight);
+
+  TimePoint admitted_at{};
+  TimePoint first_token_at = kNever;
+  TimePoint last_token_at{};
+
+ private:
+  // What a round wants of one cache: `total` rows, and room for hidden states of the rows from
+  // rows(frontier_to) to frontier_total.
+  struct Want {
+    SequenceCache* cache;
+    int total;
+    int frontier_to;
+    int frontier_total;  // 0: none
+  };
+  static PageNeed need_of(const Want& want);
+  SequenceCache* cache(CacheId id) const;
+  SequenceCache* idle_cache(CacheId id) const;
+  bool is_end(Token token) const;
+
+  SequenceSpec spec_;
+  const uint64_t order_;
+  RunHost* const host_;
+  std::vector<Token> tokens_;
+  std::map<CacheId, std::unique_ptr<SequenceCache>> caches_;
+  std::map<CacheId, int> busy_;  // passes under way by cache
+  std::vector<std::pair<Role, Stage>> stages_;
+  Task<void> task_;
+  std::vector<Want> wants_;
+  std::coroutine_handle<> waiter_;
+
+  bool ended_ = false;
+  FinishReason reason_ = FinishReason::kMaxTokens;
+  int stop_index_ = -1;
+  int64_t emitted_ = 0;
+  MethodStats stats_;
+  double batch_rows_sum_ = 0;
+  int64_t chunks_ = 0;
+  std::vector<std::shared_ptr<PassFlight>> shared_;
+};
+
+}  // namespace tandem

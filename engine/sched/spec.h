@@ -1,0 +1,83 @@
+// What the loop must know of a request: everything text-level is resolved already.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/async/task.h"
+#include "engine/base/clock.h"
+#include "engine/base/ids.h"
+#include "engine/base/outcome.h"
+#include "engine/decode/gen.h"
+#include "engine/pass/pass.h"
+#include "engine/sched/metrics.h"
+
+namespace tandem {
+
+// Stop strings are matched on text; the loop only asks. One per sequence.
+class TextStops {
+ public:
+  virtual ~TextStops() = default;
+  // Index of the stop string that `token` completes, or -1.
+  virtual int push(Token token) = 0;
+  // Would pushing `tokens` complete one?
+  virtual bool would_stop(std::span<const Token> tokens) const = 0;
+};
+
+struct StopRules {
+  std::vector<Token> eos;           // end the request and are not part of the output
+  std::vector<Token> stop_tokens;   // likewise
+  int max_new_tokens = 0;           // >= 1 for methods that emit
+  std::unique_ptr<TextStops> text;  // may be null
+};
+
+struct SequenceEnd {
+  absl::Status status;  // not ok: the rest means nothing but `stats`
+  FinishReason reason = FinishReason::kMaxTokens;
+  int stop_index = -1;  // into the stop strings, for kStopSequence
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  MethodStats stats;
+};
+
+// Hears about one sequence, on the loop thread; must not block. on_end is the last call.
+class SequenceListener {
+ public:
+  virtual ~SequenceListener() = default;
+  virtual void on_admitted() = 0;
+  virtual void on_tokens(std::vector<Emitted> tokens) = 0;
+  virtual void on_end(const SequenceEnd& end) = 0;
+};
+
+// A model in a role of this sequence: gets a cache of its own unless it shares one.
+struct RoleModel {
+  Role role = Role::kLarge;
+  ModelId model;
+  int to = 0;  // layers; 0: all
+};
+
+struct SequenceSpec {
+  RequestId id = 0;
+  std::vector<Token> prompt;  // at least one
+  // Makes the method's coroutine. Not itself a coroutine; parameters are bound by value.
+  std::function<Task<void>(Gen)> method;
+  std::vector<RoleModel> roles;
+  Warp warp;
+  StopRules stops;
+  int top_logprobs = 0;
+  bool logprobs = false;
+  int priority = 0;  // larger first
+  std::string client;
+  TimePoint submitted{};          // when the client's request came in
+  TimePoint deadline = kNever;    // DEADLINE_EXCEEDED
+  TimePoint time_limit = kNever;  // TIME_LIMIT, with what is final by then
+  Series* series = nullptr;       // may be null
+  std::shared_ptr<SequenceListener> listener;
+};
+
+}  // namespace tandem
