@@ -1,0 +1,332 @@
+//! Python's methods and Jinja2's filters and tests, where minijinja has none or differs.
+
+use minijinja::value::{from_args, Kwargs, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, State};
+
+use crate::python;
+
+pub fn install(env: &mut Environment<'static>) {
+    minijinja_contrib::add_to_environment(env);
+    env.set_unknown_method_callback(call_method);
+    env.add_filter("tojson", python::tojson);
+    env.add_filter("string", |value: &Value| python::to_str(value));
+    env.add_filter("trim", |value: &Value, chars: Option<String>| -> Result<String, Error> {
+        Ok(strip(&python::to_str(value)?, chars.as_deref(), true, true).to_string())
+    });
+    env.add_filter("join", join);
+    env.add_filter("int", |value: &Value, default: Option<i64>| -> Value {
+        match value.as_str() {
+            Some(text) => match strip(text, None, true, true).parse::<i64>() {
+                Ok(number) => Value::from(number),
+                Err(_) => match strip(text, None, true, true).parse::<f64>() {
+                    Ok(number) if number.is_finite() => Value::from(number as i64),
+                    _ => Value::from(default.unwrap_or(0)),
+                },
+            },
+            None if value.kind() == ValueKind::Bool => Value::from(value.is_true() as i64),
+            None if value.is_integer() => value.clone(),
+            None => match f64::try_from(value.clone()) {
+                Ok(number) if number.is_finite() => Value::from(number as i64),
+                _ => Value::from(default.unwrap_or(0)),
+            },
+        }
+    });
+    // In Python strings and mappings have a length and can be indexed and iterated over.
+    env.add_test("sequence", |value: &Value| {
+        matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Iterable | ValueKind::Map)
+    });
+    env.add_test("iterable", |value: &Value| {
+        matches!(
+            value.kind(),
+            ValueKind::String
+                | ValueKind::Seq
+                | ValueKind::Iterable
+                | ValueKind::Map
+                | ValueKind::Undefined
+        )
+    });
+    env.add_test("number", |value: &Value| {
+        matches!(value.kind(), ValueKind::Number | ValueKind::Bool)
+    });
+}
+
+fn join(
+    value: &Value,
+    joiner: Option<String>,
+    attribute: Option<Value>,
+    kwargs: Kwargs,
+) -> Result<String, Error> {
+    let joiner = match joiner {
+        Some(joiner) => joiner,
+        None => kwargs.get::<Option<String>>("d")?.unwrap_or_default(),
+    };
+    let attribute = match attribute {
+        Some(attribute) => Some(attribute),
+        None => kwargs.get::<Option<Value>>("attribute")?,
+    };
+    kwargs.assert_all_used()?;
+    let mut out = String::new();
+    if value.is_undefined() {
+        return Ok(out);
+    }
+    for (i, item) in value.try_iter()?.enumerate() {
+        if i > 0 {
+            out.push_str(&joiner);
+        }
+        let item = match &attribute {
+            Some(name) => item.get_item(name)?,
+            None => item,
+        };
+        out.push_str(&python::to_str(&item)?);
+    }
+    Ok(out)
+}
+
+fn call_method(state: &State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let own = match value.kind() {
+        ValueKind::String => string_method(value.as_str().unwrap_or_default(), method, args)?,
+        ValueKind::Seq | ValueKind::Iterable => seq_method(value, method, args)?,
+        ValueKind::Map if method == "copy" => {
+            let () = from_args(args)?;
+            Some(value.clone())
+        }
+        _ => None,
+    };
+    match own {
+        Some(result) => Ok(result),
+        None => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
+    }
+}
+
+fn seq_method(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    Ok(Some(match method {
+        "copy" => {
+            let () = from_args(args)?;
+            value.clone()
+        }
+        "index" => {
+            let (what,): (&Value,) = from_args(args)?;
+            match value.try_iter()?.position(|item| item == *what) {
+                Some(i) => Value::from(i),
+                None => return Err(failed(format!("{what} is not in list"))),
+            }
+        }
+        _ => return Ok(None),
+    }))
+}
+
+fn failed(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
+}
+
+fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
+}
+
+/// Python's strip, lstrip and rstrip.
+fn strip<'a>(text: &'a str, chars: Option<&str>, left: bool, right: bool) -> &'a str {
+    let cut = |c: char| match chars {
+        Some(chars) => chars.contains(c),
+        None => is_space(c),
+    };
+    let text = if left { text.trim_start_matches(cut) } else { text };
+    if right {
+        text.trim_end_matches(cut)
+    } else {
+        text
+    }
+}
+
+/// Index in characters of byte offset `at`, -1 for none.
+fn char_index(text: &str, at: Option<usize>) -> i64 {
+    at.map_or(-1, |at| text[..at].chars().count() as i64)
+}
+
+fn string_method(s: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    Ok(Some(match method {
+        "strip" | "lstrip" | "rstrip" => {
+            let (chars,): (Option<&str>,) = from_args(args)?;
+            Value::from(strip(s, chars, method != "rstrip", method != "lstrip"))
+        }
+        "split" | "rsplit" => {
+            let (sep, max, kwargs): (Option<String>, Option<i64>, Kwargs) = from_args(args)?;
+            let sep = match sep {
+                Some(sep) => Some(sep),
+                None => kwargs.get::<Option<String>>("sep")?,
+            };
+            let max = match max {
+                Some(max) => max,
+                None => kwargs.get::<Option<i64>>("maxsplit")?.unwrap_or(-1),
+            };
+            kwargs.assert_all_used()?;
+            if sep.as_deref() == Some("") {
+                return Err(failed("empty separator"));
+            }
+            let max = usize::try_from(max).unwrap_or(usize::MAX - 1);
+            let parts = if method == "split" {
+                split(s, sep.as_deref(), max)
+            } else {
+                rsplit(s, sep.as_deref(), max)
+            };
+            Value::from(parts.into_iter().map(Value::from).collect::<Vec<_>>())
+        }
+        "splitlines" => {
+            let (keep, kwargs): (Option<bool>, Kwargs) = from_args(args)?;
+            let keep = match keep {
+                Some(keep) => keep,
+                None => kwargs.get::<Option<bool>>("keepends")?.unwrap_or(false),
+            };
+            kwargs.assert_all_used()?;
+            Value::from(split_lines(s, keep).into_iter().map(Value::from).collect::<Vec<_>>())
+        }
+        "partition" | "rpartition" => {
+            let (sep,): (&str,) = from_args(args)?;
+            let found = if method == "partition" { s.find(sep) } else { s.rfind(sep) };
+            let parts = match (found, method) {
+                (Some(at), _) => [&s[..at], sep, &s[at + sep.len()..]],
+                (None, "partition") => [s, "", ""],
+                (None, _) => ["", "", s],
+            };
+            Value::from(parts.map(Value::from).to_vec())
+        }
+        "removeprefix" => {
+            let (prefix,): (&str,) = from_args(args)?;
+            Value::from(s.strip_prefix(prefix).unwrap_or(s))
+        }
+        "removesuffix" => {
+            let (suffix,): (&str,) = from_args(args)?;
+            Value::from(s.strip_suffix(suffix).unwrap_or(s))
+        }
+        "find" | "index" | "rfind" | "rindex" => {
+            let (what,): (&str,) = from_args(args)?;
+            let at = if method.starts_with('r') { s.rfind(what) } else { s.find(what) };
+            if at.is_none() && method.ends_with("index") {
+                return Err(failed("substring not found"));
+            }
+            Value::from(char_index(s, at))
+        }
+        "count" => {
+            let (what,): (&str,) = from_args(args)?;
+            Value::from(if what.is_empty() { s.chars().count() + 1 } else { s.matches(what).count() })
+        }
+        "isspace" => {
+            let () = from_args(args)?;
+            Value::from(!s.is_empty() && s.chars().all(is_space))
+        }
+        "isdigit" | "isnumeric" | "isdecimal" => {
+            let () = from_args(args)?;
+            Value::from(!s.is_empty() && s.chars().all(char::is_numeric))
+        }
+        "isalpha" => {
+            let () = from_args(args)?;
+            Value::from(!s.is_empty() && s.chars().all(char::is_alphabetic))
+        }
+        "isalnum" => {
+            let () = from_args(args)?;
+            Value::from(!s.is_empty() && s.chars().all(char::is_alphanumeric))
+        }
+        "islower" => {
+            let () = from_args(args)?;
+            Value::from(s.chars().any(char::is_lowercase) && !s.chars().any(char::is_uppercase))
+        }
+        "isupper" => {
+            let () = from_args(args)?;
+            Value::from(s.chars().any(char::is_uppercase) && !s.chars().any(char::is_lowercase))
+        }
+        "title" => {
+            let () = from_args(args)?;
+            let mut inside = false;
+            let mut out = String::with_capacity(s.len());
+            for c in s.chars() {
+                if inside {
+                    out.extend(c.to_lowercase());
+                } else {
+                    out.extend(c.to_uppercase());
+                }
+                inside = c.is_alphabetic();
+            }
+            Value::from(out)
+        }
+        "zfill" => {
+            let (width,): (usize,) = from_args(args)?;
+            let missing = width.min(1 << 20).saturating_sub(s.chars().count());
+            let digits = s.strip_prefix(['+', '-']).unwrap_or(s);
+            let sign = &s[..s.len() - digits.len()];
+            Value::from(format!("{sign}{}{digits}", "0".repeat(missing)))
+        }
+        "ljust" | "rjust" => {
+            let (width, fill): (usize, Option<&str>) = from_args(args)?;
+            let missing = width.min(1 << 20).saturating_sub(s.chars().count());
+            let pad = fill.unwrap_or(" ").repeat(missing);
+            Value::from(if method == "ljust" { format!("{s}{pad}") } else { format!("{pad}{s}") })
+        }
+        _ => return Ok(None),
+    }))
+}
+
+fn split<'a>(s: &'a str, sep: Option<&str>, max: usize) -> Vec<&'a str> {
+    let Some(sep) = sep else {
+        let mut parts = Vec::new();
+        let mut rest = s.trim_start_matches(is_space);
+        while !rest.is_empty() {
+            if parts.len() == max {
+                parts.push(rest);
+                break;
+            }
+            let end = rest.find(is_space).unwrap_or(rest.len());
+            parts.push(&rest[..end]);
+            rest = rest[end..].trim_start_matches(is_space);
+        }
+        return parts;
+    };
+    s.splitn(max.saturating_add(1), sep).collect()
+}
+
+fn rsplit<'a>(s: &'a str, sep: Option<&str>, max: usize) -> Vec<&'a str> {
+    let mut parts: Vec<&str> = match sep {
+        Some(sep) => s.rsplitn(max.saturating_add(1), sep).collect(),
+        None => {
+            let mut parts = Vec::new();
+            let mut rest = s.trim_end_matches(is_space);
+            while !rest.is_empty() {
+                if parts.len() == max {
+                    parts.push(rest);
+                    break;
+                }
+                let begin = rest
+                    .char_indices()
+                    .rev()
+                    .find(|(_, c)| is_space(*c))
+                    .map_or(0, |(at, c)| at + c.len_utf8());
+                parts.push(&rest[begin..]);
+                rest = rest[..begin].trim_end_matches(is_space);
+            }
+            parts
+        }
+    };
+    parts.reverse();
+    parts
+}
+
+fn split_lines(s: &str, keep: bool) -> Vec<&str> {
+    let mut lines = Vec::new();
+    let mut begin = 0;
+    let mut chars = s.char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
+        let ends = matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}');
+        if !ends {
+            continue;
+        }
+        let mut next = at + c.len_utf8();
+        if c == '\r' && chars.peek().is_some_and(|(_, c)| *c == '\n') {
+            chars.next();
+            next += 1;
+        }
+        lines.push(if keep { &s[begin..next] } else { &s[begin..at] });
+        begin = next;
+    }
+    if begin < s.len() {
+        lines.push(&s[begin..]);
+    }
+    lines
+}

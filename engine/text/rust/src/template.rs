@@ -1,0 +1,397 @@
+//! Chat templates as Transformers' `apply_chat_template` renders them. See `engine/text/chat_template.h`.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use minijinja::{Environment, ErrorKind, Value};
+use serde_json::{Map, Value as Json};
+
+use crate::bounded::{self, Failure};
+use crate::error::{Error, Result};
+use crate::methods;
+use crate::model_files::{read_optional, ModelFiles};
+use crate::python;
+
+const MAX_SOURCE_BYTES: usize = 8 << 20;
+/// Memory of a render beyond its input and output.
+const BASE_MEMORY_BYTES: usize = 64 << 20;
+/// After so many renders that ran out of memory a template is not tried again (see bounded.rs).
+const MAX_STUCK: u32 = 3;
+
+/// Arguments of `apply_chat_template` that are not variables of the template.
+const RESERVED: [&str; 15] = [
+    "messages",
+    "conversation",
+    "tools",
+    "add_generation_prompt",
+    "chat_template",
+    "continue_final_message",
+    "sanitize_control_tokens",
+    "tokenize",
+    "padding",
+    "truncation",
+    "max_length",
+    "return_tensors",
+    "return_dict",
+    "tokenizer_kwargs",
+    "return_assistant_tokens_mask",
+];
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub fuel: u64,
+    pub max_output_bytes: usize,
+}
+
+/// Formats the current time; None where that is not possible.
+pub type Strftime = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+pub struct Template {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    env: Environment<'static>,
+    /// Name ("default", "tool_use", ...) and the file it comes from.
+    templates: Vec<(String, PathBuf)>,
+    /// bos_token, eos_token, ...
+    special_tokens: Vec<(String, String)>,
+    limits: Limits,
+    stuck: AtomicU32,
+}
+
+impl Template {
+    /// The template of a model; None where it has none.
+    pub fn load(directory: &Path, limits: Limits, strftime: Strftime) -> Result<Option<Self>> {
+        let files = ModelFiles::read(directory)?;
+        let sources = read_sources(directory, &files)?;
+        if sources.is_empty() {
+            return Ok(None);
+        }
+        let mut env = environment(limits.fuel, strftime);
+        let mut templates = Vec::new();
+        for (name, source, path) in sources {
+            if source.len() > MAX_SOURCE_BYTES {
+                return Err(Error::invalid(format!(
+                    "chat template {}: has {} bytes, allowed are {MAX_SOURCE_BYTES}",
+                    path.display(),
+                    source.len()
+                )));
+            }
+            env.add_template_owned(name.clone(), plain_generation_tags(&source))
+                .map_err(|error| describe(&path, &error))?;
+            templates.push((name, path));
+        }
+        let special_tokens =
+            files.named.into_iter().map(|(name, token)| (name, token.content)).collect();
+        Ok(Some(Template {
+            shared: Arc::new(Shared {
+                env,
+                templates,
+                special_tokens,
+                limits,
+                stuck: AtomicU32::new(0),
+            }),
+        }))
+    }
+
+    pub fn render(
+        &self,
+        messages: &str,
+        tools: &str,
+        extra: &str,
+        add_generation_prompt: bool,
+    ) -> Result<String> {
+        let input = messages.len() + tools.len() + extra.len();
+        let messages = parse_messages(messages)?;
+        let tools_value = parse_tools(tools)?;
+        let extra_value = parse_extra(extra)?;
+        let (name, path) = self.select(!tools_value.is_null())?;
+        if self.shared.stuck.load(Ordering::Relaxed) >= MAX_STUCK {
+            return Err(refuse(path, "used too much memory several times and is switched off"));
+        }
+
+        let mut context = Map::new();
+        for (name, token) in &self.shared.special_tokens {
+            context.insert(name.clone(), Json::from(token.as_str()));
+        }
+        context.insert("documents".into(), Json::Null);
+        context.extend(extra_value);
+        context.insert("messages".into(), messages);
+        context.insert("tools".into(), tools_value);
+        context.insert("add_generation_prompt".into(), Json::Bool(add_generation_prompt));
+
+        let memory = BASE_MEMORY_BYTES
+            .saturating_add(self.shared.limits.max_output_bytes.saturating_mul(4))
+            .saturating_add(input.saturating_mul(64));
+        let shared = self.shared.clone();
+        let template = name.to_string();
+        let outcome = bounded::run(memory, move || {
+            let mut out = Limited { bytes: Vec::new(), limit: shared.limits.max_output_bytes };
+            let context = Value::from_serialize(&context);
+            shared
+                .env
+                .get_template(&template)
+                .and_then(|template| template.render_captured_to(context, &mut out).map(|_| ()))
+                .map(|()| out.bytes)
+        });
+        match outcome {
+            Ok(Ok(bytes)) => String::from_utf8(bytes)
+                .map_err(|_| Error::internal(format!("{}: output is not UTF-8", path.display()))),
+            Ok(Err(error)) => Err(self.render_error(path, &error)),
+            Err(Failure::Memory) => {
+                self.shared.stuck.fetch_add(1, Ordering::Relaxed);
+                Err(refuse(path, &format!("uses more than {} MiB of memory", memory >> 20)))
+            }
+            Err(Failure::Panic(message)) => {
+                Err(Error::internal(format!("chat template {}: {message}", path.display())))
+            }
+            Err(Failure::Thread(message)) => Err(Error::internal(format!(
+                "chat template {}: cannot start a thread: {message}",
+                path.display()
+            ))),
+        }
+    }
+
+    /// The template that Transformers would choose.
+    fn select(&self, with_tools: bool) -> Result<(&str, &Path)> {
+        let find = |name: &str| self.shared.templates.iter().find(|(other, _)| other == name);
+        let found = with_tools.then(|| find("tool_use")).flatten().or_else(|| find("default"));
+        match found {
+            Some((name, path)) => Ok((name, path)),
+            None => {
+                let names: Vec<&str> =
+                    self.shared.templates.iter().map(|(name, _)| name.as_str()).collect();
+                Err(Error::invalid(format!(
+                    "the model has several chat templates ({}), none of them named default",
+                    names.join(", ")
+                )))
+            }
+        }
+    }
+
+    fn render_error(&self, path: &Path, error: &minijinja::Error) -> Error {
+        let limits = &self.shared.limits;
+        match error.kind() {
+            ErrorKind::OutOfFuel => {
+                refuse(path, &format!("runs for more than {} instructions", limits.fuel))
+            }
+            ErrorKind::WriteFailure => {
+                refuse(path, &format!("writes more than {} bytes", limits.max_output_bytes))
+            }
+            _ => describe(path, error),
+        }
+    }
+}
+
+fn refuse(path: &Path, what: &str) -> Error {
+    Error::invalid(format!("chat template {}: {what}", path.display()))
+}
+
+fn describe(path: &Path, error: &minijinja::Error) -> Error {
+    let line = error.line().map_or(String::new(), |line| format!(":{line}"));
+    let mut message = format!("chat template {}{line}: {}", path.display(), error.kind());
+    if let Some(detail) = error.detail() {
+        message += ": ";
+        message += detail;
+    }
+    Error::invalid(message)
+}
+
+/// Collects what a template writes, up to a limit.
+struct Limited {
+    bytes: Vec<u8>,
+    limit: usize,
+}
+
+impl io::Write for Limited {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.limit - self.bytes.len() {
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, "output limit"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn environment(fuel: u64, strftime: Strftime) -> Environment<'static> {
+    let mut env = Environment::new();
+    env.set_trim_blocks(true);
+    env.set_lstrip_blocks(true);
+    env.set_fuel(Some(fuel));
+    env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    env.set_formatter(|out, _, value| {
+        let written = match value.as_str() {
+            Some(text) => out.write_str(text),
+            None => out.write_str(&python::to_str(value)?),
+        };
+        written.map_err(minijinja::Error::from)
+    });
+    methods::install(&mut env);
+    env.add_function("raise_exception", |message: &Value| -> std::result::Result<Value, _> {
+        Err(minijinja::Error::new(ErrorKind::InvalidOperation, python::to_str(message)?))
+    });
+    env.add_function("strftime_now", move |format: &str| {
+        strftime(format).ok_or_else(|| {
+            minijinja::Error::new(ErrorKind::InvalidOperation, "strftime_now: the format does not work")
+        })
+    });
+    env
+}
+
+/// Name, source and file of each template, as Transformers finds them.
+fn read_sources(directory: &Path, files: &ModelFiles) -> Result<Vec<(String, String, PathBuf)>> {
+    let mut paths = vec![("default".to_string(), directory.join("chat_template.jinja"))];
+    if let Ok(entries) = fs::read_dir(directory.join("additional_chat_templates")) {
+        let mut more: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        more.sort();
+        for path in more {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if let Some(name) = name.strip_suffix(".jinja") {
+                paths.push((name.to_string(), path));
+            }
+        }
+    }
+    let mut sources = Vec::new();
+    for (name, path) in paths {
+        let Some(bytes) = read_optional(&path)? else { continue };
+        let source = String::from_utf8(bytes).map_err(|error| {
+            let at = error.utf8_error().valid_up_to();
+            Error::invalid(format!("chat template {}: not UTF-8 at byte {at}", path.display()))
+        })?;
+        // Python reads text files with universal newlines.
+        sources.push((name, source.replace("\r\n", "\n").replace('\r', "\n"), path));
+    }
+    if !sources.is_empty() {
+        return Ok(sources);
+    }
+
+    let path = &files.config_path;
+    let bad = |what: &str| Error::invalid(format!("{}: chat_template{what}", path.display()));
+    match files.config.get("chat_template") {
+        None | Some(Json::Null) => {}
+        Some(Json::String(source)) => sources.push(("default".into(), source.clone(), path.clone())),
+        Some(Json::Object(named)) => {
+            for (name, source) in named {
+                let source =
+                    source.as_str().ok_or_else(|| bad(&format!(".{name} must be a string")))?;
+                sources.push((name.clone(), source.to_string(), path.clone()));
+            }
+        }
+        Some(Json::Array(list)) => {
+            for (i, entry) in list.iter().enumerate() {
+                let text = |field: &str| {
+                    entry
+                        .get(field)
+                        .and_then(Json::as_str)
+                        .map(str::to_string)
+                        .ok_or_else(|| bad(&format!("[{i}].{field} must be a string")))
+                };
+                sources.push((text("name")?, text("template")?, path.clone()));
+            }
+        }
+        Some(_) => return Err(bad(" must be a string, or a list of objects with name and template")),
+    }
+    Ok(sources)
+}
+
+/// Replaces Transformers' `{% generation %}` blocks, which mark a span and print what is in them, by
+/// `{% with %}` blocks, which do the latter.
+pub fn plain_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(begin) = rest.find("{%") {
+        let inside = &rest[begin + 2..];
+        let Some(length) = inside.find("%}") else { break };
+        let body = &inside[..length];
+        let left = if body.starts_with(['-', '+']) { &body[..1] } else { "" };
+        let tail = &body[left.len()..];
+        let right = if tail.ends_with(['-', '+']) { &tail[tail.len() - 1..] } else { "" };
+        let tag = tail[..tail.len() - right.len()].trim();
+        out.push_str(&rest[..begin]);
+        match tag {
+            "generation" => out.push_str(&format!("{{%{left} with {right}%}}")),
+            "endgeneration" => out.push_str(&format!("{{%{left} endwith {right}%}}")),
+            _ => {
+                // Not the end of the tag: a string in it may hold "%}" or "{%".
+                out.push_str("{%");
+                rest = inside;
+                continue;
+            }
+        }
+        rest = &inside[length + 2..];
+    }
+    out.push_str(rest);
+    out
+}
+
+fn parse(argument: &str, text: &str) -> Result<Json> {
+    serde_json::from_str(text).map_err(|error| Error::invalid(format!("{argument}: {error}")))
+}
+
+/// The conversation as templates see it: no null fields, reasoning under all of its names.
+fn parse_messages(text: &str) -> Result<Json> {
+    let Json::Array(messages) = parse("messages", text)? else {
+        return Err(Error::invalid("messages: must be an array of objects"));
+    };
+    if messages.is_empty() {
+        return Err(Error::invalid("messages: must hold at least one message"));
+    }
+    let mut out = Vec::with_capacity(messages.len());
+    for (i, message) in messages.into_iter().enumerate() {
+        let Json::Object(fields) = message else {
+            return Err(Error::invalid(format!("messages[{i}]: must be an object")));
+        };
+        let mut fields: Map<String, Json> =
+            fields.into_iter().filter(|(_, value)| !value.is_null()).collect();
+        let reasoning = REASONING.iter().find_map(|name| fields.get(*name).cloned());
+        if let Some(reasoning) = reasoning {
+            let mut ordered = Map::new();
+            ordered.insert("thinking".into(), reasoning.clone());
+            ordered.extend(fields);
+            ordered.insert("reasoning_content".into(), reasoning);
+            fields = ordered;
+        }
+        out.push(Json::Object(fields));
+    }
+    Ok(Json::Array(out))
+}
+
+fn parse_tools(text: &str) -> Result<Json> {
+    if text.trim().is_empty() {
+        return Ok(Json::Null);
+    }
+    let tools = parse("tools", text)?;
+    match &tools {
+        Json::Null => {}
+        Json::Array(list) => {
+            if let Some(i) = list.iter().position(|tool| !tool.is_object()) {
+                return Err(Error::invalid(format!("tools[{i}]: must be an object")));
+            }
+        }
+        _ => return Err(Error::invalid("tools: must be an array of objects")),
+    }
+    Ok(tools)
+}
+
+fn parse_extra(text: &str) -> Result<Map<String, Json>> {
+    if text.trim().is_empty() {
+        return Ok(Map::new());
+    }
+    match parse("template arguments", text)? {
+        Json::Null => Ok(Map::new()),
+        Json::Object(extra) => match extra.keys().find(|key| RESERVED.contains(&key.as_str())) {
+            Some(key) => Err(Error::invalid(format!("template arguments: {key:?} cannot be given"))),
+            None => Ok(extra),
+        },
+        _ => Err(Error::invalid("template arguments: must be an object")),
+    }
+}

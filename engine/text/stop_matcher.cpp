@@ -1,0 +1,109 @@
+#include "engine/text/stop_matcher.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace tandem {
+
+StopMatcher::StopMatcher(std::vector<std::string> stops, bool include_stop)
+    : include_stop_(include_stop) {
+  build(stops);
+}
+
+// Sorted, the stops that share a prefix are neighbours, so a trie is built level by level: each node
+// owns a range of stops, and its children are the subranges with the same next byte. Breadth first, so
+// that a node's fail target (which is shallower) is finished before it.
+void StopMatcher::build(const std::vector<std::string>& stops) {
+  std::vector<uint32_t> order(stops.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::erase_if(order, [&](uint32_t i) { return stops[i].empty(); });
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    return stops[a] != stops[b] ? stops[a] < stops[b] : a < b;
+  });
+
+  struct Range {
+    uint32_t begin, end;  // of `order`
+  };
+  nodes_.emplace_back();
+  std::vector<Range> ranges = {{0, static_cast<uint32_t>(order.size())}};
+  for (uint32_t n = 0; n < nodes_.size(); ++n) {
+    const uint32_t depth = nodes_[n].depth;
+    auto [i, end] = ranges[n];
+    if (n > 0) {
+      Node& node = nodes_[n];
+      if (stops[order[i]].size() == depth) {
+        node.stop = order[i];
+        node.stop_length = depth;
+      } else {
+        node.stop = nodes_[node.fail].stop;
+        node.stop_length = nodes_[node.fail].stop_length;
+      }
+    }
+    while (i < end && stops[order[i]].size() == depth) ++i;  // they end here
+    nodes_[n].first_edge = static_cast<uint32_t>(edges_.size());
+    while (i < end) {
+      const uint8_t byte = static_cast<uint8_t>(stops[order[i]][depth]);
+      const uint32_t begin = i;
+      while (i < end && static_cast<uint8_t>(stops[order[i]][depth]) == byte) ++i;
+      const uint32_t id = static_cast<uint32_t>(nodes_.size());
+      Node child_node;
+      child_node.depth = depth + 1;
+      child_node.fail = n == 0 ? 0 : step(nodes_[n].fail, byte);
+      edges_.push_back({byte, id});
+      nodes_.push_back(child_node);
+      ranges.push_back({begin, i});
+      ++nodes_[n].edge_count;
+      if (n == 0) root_children_[byte] = id;
+    }
+  }
+}
+
+uint32_t StopMatcher::child(uint32_t node, uint8_t byte) const {
+  if (node == 0) return root_children_[byte];
+  const Node& n = nodes_[node];
+  const auto begin = edges_.begin() + n.first_edge;
+  const auto end = begin + n.edge_count;
+  const auto found = std::lower_bound(begin, end, byte,
+                                      [](const Edge& edge, uint8_t b) { return edge.byte < b; });
+  return found != end && found->byte == byte ? found->node : 0;
+}
+
+uint32_t StopMatcher::step(uint32_t node, uint8_t byte) const {
+  for (;;) {
+    const uint32_t next = child(node, byte);
+    if (next != 0 || node == 0) return next;
+    node = nodes_[node].fail;
+  }
+}
+
+std::optional<size_t> StopMatcher::push(std::string_view text, std::string& releasable) {
+  if (matched_.has_value()) return matched_;
+  if (nodes_.size() == 1) {  // nothing to look for
+    releasable.append(text);
+    return std::nullopt;
+  }
+  for (size_t i = 0; i < text.size(); ++i) {
+    state_ = step(state_, static_cast<uint8_t>(text[i]));
+    const Node& node = nodes_[state_];
+    if (node.stop == kNone) continue;
+    matched_ = node.stop;
+    held_.append(text.substr(0, i + 1));
+    if (!include_stop_) held_.resize(held_.size() - node.stop_length);
+    releasable.append(held_);
+    held_.clear();
+    return matched_;
+  }
+  held_.append(text);
+  const size_t released = held_.size() - nodes_[state_].depth;
+  releasable.append(held_, 0, released);
+  held_.erase(0, released);
+  return std::nullopt;
+}
+
+void StopMatcher::finish(std::string& releasable) {
+  releasable.append(held_);
+  held_.clear();
+  state_ = 0;
+}
+
+}  // namespace tandem

@@ -1,0 +1,82 @@
+// Access to tests/engine/text/data, which make_goldens.py writes, and temporary model directories.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/text/tokenizer.h"
+
+namespace tandem::test {
+
+inline std::string data_path(const std::string& name) {
+  return std::string(TANDEM_SOURCE_DIR) + "/tests/engine/text/data/" + name;
+}
+
+inline nlohmann::json read_json(const std::string& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file.good()) << path;
+  return nlohmann::json::parse(file);
+}
+
+inline const std::vector<std::string>& tokenizer_names() {
+  static const auto* const kNames = new std::vector<std::string>{"gpt2",   "gpt2_prefix", "llama3",
+                                                                 "llama2", "bert",        "t5"};
+  return *kNames;
+}
+
+// A tokenizer of data/tokenizers, loaded once.
+inline std::shared_ptr<const Tokenizer> golden_tokenizer(const std::string& name) {
+  static auto* const loaded = new std::map<std::string, std::shared_ptr<const Tokenizer>>();
+  auto& entry = (*loaded)[name];
+  if (entry == nullptr) {
+    auto tokenizer = Tokenizer::load(data_path("tokenizers/" + name));
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    entry = *tokenizer;
+  }
+  return entry;
+}
+
+// A directory that is removed with the object.
+class TemporaryModel {
+ public:
+  TemporaryModel() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "tandem_text_XXXXXX").string();
+    EXPECT_NE(mkdtemp(pattern.data()), nullptr);
+    path_ = pattern;
+  }
+  ~TemporaryModel() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryModel(const TemporaryModel&) = delete;
+  TemporaryModel& operator=(const TemporaryModel&) = delete;
+
+  TemporaryModel& write(const std::string& name, std::string_view text) {
+    std::filesystem::create_directories((std::filesystem::path(path_) / name).parent_path());
+    std::ofstream(path_ + "/" + name, std::ios::binary) << text;
+    return *this;
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+inline std::string read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file.good()) << path;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace tandem::test
