@@ -1,0 +1,54 @@
+// A deployment that is up: its models, text side and defaults, as requests are resolved against it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/base/config.h"
+#include "engine/host/request.h"
+#include "engine/pass/backend.h"
+#include "engine/sched/metrics.h"
+#include "engine/text/chat_template.h"
+#include "engine/text/tokenizer.h"
+
+namespace tandem {
+
+// A loaded model, with what its directory says about text and generation.
+struct LoadedModel {
+  ModelId id;
+  DeviceId device;
+  ModelConfig config;
+  ModelShape shape;
+  PoolSize pool;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::shared_ptr<const ChatTemplate> chat;
+  Warp defaults;  // generation_config.json
+  std::optional<int64_t> default_max_new_tokens;
+  std::vector<Token> eos;
+};
+
+struct Deployment {
+  std::string name;
+  const LoadedModel* large = nullptr;
+  const LoadedModel* small = nullptr;  // may be null
+  std::vector<MethodInfo> methods;     // offered, the default first
+  std::map<Method, Series*> series;
+  int64_t context_length = 0;  // rows a sequence may have: model, and KV memory
+  int64_t max_new_tokens = 0;
+  int64_t default_max_new_tokens = 0;
+
+  const MethodInfo* offers(Method m) const;
+  std::string offered() const;  // "autoregressive, bild"
+  DeploymentInfo info() const;
+};
+
+// Every deployment of the configuration. INVALID_ARGUMENT when two models of one deployment do not
+// fit together (different vocabularies). `metrics` gets the deployments' series.
+absl::StatusOr<std::vector<Deployment>> make_deployments(
+    const EngineConfig& config, const std::map<std::string, LoadedModel>& models, Metrics* metrics);
+
+}  // namespace tandem

@@ -1,0 +1,69 @@
+// The engine: models on devices behind one scheduler. This is all that a server needs to know.
+//
+// submit() never blocks: the prompt is rendered and tokenized on a text thread, the request is
+// validated there, admitted or refused by the loop, and every outcome reaches the sink. All
+// methods are thread-safe.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/base/config.h"
+#include "engine/base/ids.h"
+#include "engine/host/request.h"
+#include "engine/sched/metrics.h"
+
+namespace tandem {
+
+class Engine {
+ public:
+  // Loads every model (a progress line each through `progress`) and runs a warm-up pass of each.
+  // Errors name the model and the file or field.
+  static absl::StatusOr<std::unique_ptr<Engine>> create(
+      EngineConfig config, std::function<void(absl::string_view)> progress = {});
+  ~Engine();  // as shutdown(now)
+
+  // The returned id names the request in cancel(). Outcomes, refusals included, reach `sink`, which
+  // is kept until its last call.
+  RequestId submit(GenerateRequest request, std::shared_ptr<Sink> sink);
+
+  // Ends the request with CANCELLED at its next step, in whatever state it is. Unknown or ended
+  // ids are ignored.
+  void cancel(RequestId id);
+
+  // Log-probabilities of given tokens. `done` is called once, on an engine thread.
+  RequestId score(ScoreRequest request, std::function<void(absl::StatusOr<ScoreResult>)> done);
+
+  // Text only; run on the calling thread. NOT_FOUND for an unknown model.
+  absl::StatusOr<std::vector<Token>> tokenize(absl::string_view model, const Prompt& prompt,
+                                              bool add_special_tokens) const;
+  absl::StatusOr<std::string> detokenize(absl::string_view model, absl::Span<const int64_t> ids,
+                                         bool skip_special_tokens) const;
+  std::string token_text(absl::string_view model, Token id) const;
+
+  std::vector<DeploymentInfo> deployments() const;
+  absl::StatusOr<DeploymentInfo> deployment(absl::string_view name) const;
+
+  // From here on new requests get UNAVAILABLE; running ones go on.
+  void start_drain();
+  // Requests accepted and not yet ended.
+  int64_t live_requests() const;
+  // Ends what still runs at `deadline` with UNAVAILABLE, and returns when nothing runs.
+  void shutdown(TimePoint deadline);
+
+  // Fed by the loop; read by the metrics endpoint at any time.
+  const Metrics& metrics() const;
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,221 @@
+#include "engine/host/models.h"
+
+#include <algorithm>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/backend/fake/fake_backend.h"
+#include "engine/backend/fake/timer.h"
+#include "engine/base/status.h"
+#include "engine/host/config.h"
+#ifdef TANDEM_WITH_TORCH
+#include "engine/backend/torch/device.h"
+#include "engine/backend/torch/weights/generation_config.h"
+#include "engine/backend/torch/weights/hf_config.h"
+#endif
+
+namespace tandem {
+namespace {
+
+// Frontier pages a model gets for each of its KV pages: rows seldom stop between two layers.
+constexpr int64_t kKvPagesPerFrontierPage = 8;
+
+PoolSize pool_size(int page_rows, int64_t pages) {
+  PoolSize size;
+  size.page_rows = page_rows;
+  size.pages = pages;
+  size.frontier_pages = std::max<int64_t>(4, pages / kKvPagesPerFrontierPage);
+  return size;
+}
+
+class LoadedDevices final : public Devices {
+ public:
+  LoadedDevices(const Clock* clock) : clock_(clock) {}
+
+  absl::Status load(const EngineConfig& config,
+                    const std::function<void(absl::string_view)>& progress);
+
+  std::vector<Backend*> backends() const override {
+    std::vector<Backend*> all;
+    for (const auto& b : backends_) all.push_back(b.get());
+    return all;
+  }
+  const std::map<std::string, LoadedModel>& models() const override { return models_; }
+
+ private:
+  absl::Status load_fakes(const EngineConfig& config, const DeviceConfig& device,
+                          const std::vector<LoadedModel*>& models,
+                          const std::function<void(absl::string_view)>& progress);
+#ifdef TANDEM_WITH_TORCH
+  absl::Status load_real(const EngineConfig& config, const DeviceConfig& device,
+                         const std::vector<LoadedModel*>& models,
+                         const std::function<void(absl::string_view)>& progress);
+  std::shared_ptr<TorchShared> torch_ = std::make_shared<TorchShared>();
+#endif
+
+  const Clock* const clock_;
+  ValueStore fake_values_;
+  FakeMemory fake_memory_;
+  std::vector<std::unique_ptr<Backend>> backends_;
+  std::unique_ptr<ThreadTimer> fake_timer_;  // destroyed first: it calls what is due
+  std::map<std::string, LoadedModel> models_;
+};
+
+absl::Status LoadedDevices::load(const EngineConfig& config,
+                                 const std::function<void(absl::string_view)>& progress) {
+  int64_t next = 0;
+  for (const ModelConfig& m : config.models) {
+    LoadedModel& loaded = models_[m.name];
+    loaded.id = ModelId(next++);
+    loaded.config = m;
+  }
+  for (size_t d = 0; d < config.devices.size(); ++d) {
+    const DeviceConfig& device = config.devices[d];
+    std::vector<LoadedModel*> here;
+    for (const ModelConfig& m : config.models) {  // in the order of their ids
+      if (m.device != device.name()) continue;
+      here.push_back(&models_.at(m.name));
+      here.back()->device = DeviceId(static_cast<int64_t>(d));
+    }
+    const auto fakes = std::count_if(
+        here.begin(), here.end(), [](const LoadedModel* m) { return m->config.fake.has_value(); });
+    if (fakes > 0 && static_cast<size_t>(fakes) < here.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "device ", device.name(), ": has models with weights and fake ones; allowed: one kind"));
+    }
+    if (fakes > 0) {
+      TANDEM_RETURN_IF_ERROR(load_fakes(config, device, here, progress));
+      continue;
+    }
+#ifdef TANDEM_WITH_TORCH
+    TANDEM_RETURN_IF_ERROR(load_real(config, device, here, progress));
+#else
+    return absl::FailedPreconditionError(absl::StrCat(
+        "device ", device.name(), ": this build has no LibTorch; allowed: fake models"));
+#endif
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoadedDevices::load_fakes(const EngineConfig& config, const DeviceConfig& device,
+                                       const std::vector<LoadedModel*>& models,
+                                       const std::function<void(absl::string_view)>& progress) {
+  if (!fake_timer_) fake_timer_ = std::make_unique<ThreadTimer>();
+  auto backend =
+      std::make_unique<FakeBackend>(&fake_memory_, &fake_values_, clock_, fake_timer_.get());
+  for (LoadedModel* m : models) {
+    const FakeModelConfig& fake = *m->config.fake;
+    int64_t pages = m->config.kv_pages;
+    if (pages == 0) {
+      const int64_t per_sequence = fake.max_positions / m->config.page_rows + 1;
+      pages = std::min<int64_t>(per_sequence * config.limits.max_running, int64_t{1} << 18);
+    }
+    backend->add_model(m->id, m->config.name, fake, pool_size(m->config.page_rows, pages));
+    m->shape = backend->shape(m->id);
+    m->pool = backend->pool(m->id);
+    m->tokenizer = Tokenizer::bytes();
+    if (fake.vocab_size > 256) m->eos = {256};
+    if (progress) {
+      progress(absl::StrCat(m->config.name, ": fake model on ", device.name(), ", ",
+                            fake.vocab_size, " tokens, ", pages, " pages"));
+    }
+  }
+  backends_.push_back(std::move(backend));
+  return absl::OkStatus();
+}
+
+#ifdef TANDEM_WITH_TORCH
+absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceConfig& device,
+                                      const std::vector<LoadedModel*>& models,
+                                      const std::function<void(absl::string_view)>& progress) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TorchDevice> backend,
+                          TorchDevice::create(device, torch_));
+  std::vector<PoolRequest> requests;
+  for (LoadedModel* m : models) {
+    const std::string& path = m->config.path;
+    // The small files first: what is wrong in them is said before gigabytes are read.
+    TANDEM_ASSIGN_OR_RETURN(m->tokenizer, Tokenizer::load(path));
+    TANDEM_ASSIGN_OR_RETURN(m->chat, ChatTemplate::load(path));
+    TANDEM_ASSIGN_OR_RETURN(const GenerationDefaults defaults, load_generation_config(path));
+    TANDEM_ASSIGN_OR_RETURN(const HfConfig hf, load_hf_config(path));
+    m->defaults.temperature = defaults.temperature;
+    m->defaults.top_k = defaults.top_k;
+    m->defaults.top_p = defaults.top_p;
+    m->defaults.min_p = defaults.min_p;
+    m->default_max_new_tokens = defaults.max_new_tokens;
+    m->eos = defaults.eos_token_ids.empty() ? hf.eos_token_ids : defaults.eos_token_ids;
+    for (const std::string& note : defaults.not_applied) {
+      if (progress)
+        progress(
+            absl::StrCat(m->config.name, ": generation_config.json: ", note, " is not applied"));
+    }
+    TANDEM_RETURN_IF_ERROR(backend->load(m->id, m->config, progress));
+    const ModelShape& shape = backend->shape(m->id);
+    requests.push_back({m->config.name,
+                        shape.page_bytes + shape.frontier_page_bytes / kKvPagesPerFrontierPage,
+                        m->config.page_rows, shape.max_positions, m->config.kv_pages});
+  }
+  // Half of what is free: the rest is for buffers, and for what else runs on the machine.
+  const int64_t budget = device.memory_bytes > 0 ? device.memory_bytes : backend->free_bytes() / 2;
+  absl::StatusOr<std::vector<int64_t>> pages =
+      divide_pages(requests, budget, config.limits.max_running);
+  if (!pages.ok()) return annotate(pages.status(), absl::StrCat("device ", device.name()));
+  for (size_t i = 0; i < models.size(); ++i) {
+    LoadedModel* m = models[i];
+    m->pool = pool_size(m->config.page_rows, (*pages)[i]);
+    const absl::Status allocated = backend->allocate_pools(m->id, m->pool);
+    if (!allocated.ok()) return annotate(allocated, absl::StrCat("model ", m->config.name));
+    m->shape = backend->shape(m->id);
+  }
+  backends_.push_back(std::move(backend));
+  return absl::OkStatus();
+}
+#endif
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Devices>> Devices::load(
+    const EngineConfig& config, const Clock* clock,
+    const std::function<void(absl::string_view)>& progress) {
+  auto devices = std::make_unique<LoadedDevices>(clock);
+  TANDEM_RETURN_IF_ERROR(devices->load(config, progress));
+  return absl::StatusOr<std::unique_ptr<Devices>>(std::move(devices));
+}
+
+absl::StatusOr<std::vector<int64_t>> divide_pages(const std::vector<PoolRequest>& models,
+                                                  int64_t budget_bytes, int max_running) {
+  // Pages that the deployment names come first; the others share what is left, row for row.
+  int64_t left = budget_bytes;
+  double bytes_per_row = 0;
+  for (const PoolRequest& m : models) {
+    if (m.wanted_pages > 0) {
+      left -= m.wanted_pages * m.page_bytes;
+    } else {
+      bytes_per_row += static_cast<double>(m.page_bytes) / m.page_rows;
+    }
+  }
+  std::vector<int64_t> pages;
+  for (const PoolRequest& m : models) {
+    if (m.wanted_pages > 0) {
+      pages.push_back(m.wanted_pages);
+      continue;
+    }
+    const int64_t sequence = (m.max_positions + m.page_rows - 1) / m.page_rows;
+    const auto rows =
+        static_cast<int64_t>(static_cast<double>(std::max<int64_t>(0, left)) / bytes_per_row);
+    pages.push_back(std::min(rows / m.page_rows, sequence * max_running));
+  }
+  for (size_t i = 0; i < models.size(); ++i) {
+    if (left < 0 || pages[i] < 1) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("memory_bytes: ", budget_bytes, "; model ", models[i].name, " needs ",
+                       models[i].page_bytes, " bytes for a page of ", models[i].page_rows,
+                       " rows; allowed: room for at least one page of each model"));
+    }
+  }
+  return pages;
+}
+
+}  // namespace tandem

@@ -1,0 +1,48 @@
+// Devices and the models on them: from configuration to backends that the loop can drive.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/base/config.h"
+#include "engine/host/deployment.h"
+#include "engine/pass/backend.h"
+#include "engine/sampling/value_store.h"
+
+namespace tandem {
+
+// Owns every backend and what they share.
+class Devices {
+ public:
+  // Loads all models of `config`; says so through `progress`, a line each. Errors name the model
+  // and the file or field.
+  static absl::StatusOr<std::unique_ptr<Devices>> load(
+      const EngineConfig& config, const Clock* clock,
+      const std::function<void(absl::string_view)>& progress);
+  virtual ~Devices() = default;
+
+  virtual std::vector<Backend*> backends() const = 0;  // by DeviceId
+  virtual const std::map<std::string, LoadedModel>& models()
+      const = 0;  // by name; ids dense from 0
+};
+
+// Pages for the models of one device from its budget: each gets the same number of rows, at most
+// what `max_running` sequences of its longest context need.
+// RESOURCE_EXHAUSTED when the budget has no room for a page of each.
+struct PoolRequest {
+  std::string name;
+  int64_t page_bytes = 0;
+  int page_rows = 16;
+  int max_positions = 0;
+  int64_t wanted_pages = 0;  // 0: from the budget
+};
+absl::StatusOr<std::vector<int64_t>> divide_pages(const std::vector<PoolRequest>& models,
+                                                  int64_t budget_bytes, int max_running);
+
+}  // namespace tandem

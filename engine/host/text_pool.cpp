@@ -1,0 +1,71 @@
+#include "engine/host/text_pool.h"
+
+#include <utility>
+
+namespace tandem {
+
+TextPool::TextPool(int threads) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+}
+
+TextPool::~TextPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  filled_.notify_all();
+  for (std::thread& t : threads_) t.join();
+}
+
+void TextPool::post(std::function<void()> job) {
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  filled_.notify_one();
+}
+
+void TextPool::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    filled_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
+    if (jobs_.empty()) return;
+    {
+      const std::function<void()> job = std::move(jobs_.front());
+      jobs_.pop_front();
+      lock.unlock();
+      job();
+    }
+    lock.lock();
+  }
+}
+
+void Strand::post(std::function<void()> job) {
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+    if (scheduled_) return;
+    scheduled_ = true;
+  }
+  pool_->post([self = shared_from_this()] { self->drain(); });
+}
+
+void Strand::drain() {
+  std::vector<std::function<void()>> jobs;
+  {
+    const std::lock_guard lock(mutex_);
+    jobs.swap(jobs_);
+  }
+  for (const auto& job : jobs) job();
+  {
+    const std::lock_guard lock(mutex_);
+    if (jobs_.empty()) {
+      scheduled_ = false;
+      return;
+    }
+  }
+  // Behind the others' jobs, so that one busy request does not hold a thread.
+  pool_->post([self = shared_from_this()] { self->drain(); });
+}
+
+}  // namespace tandem

@@ -1,0 +1,49 @@
+// Threads for work on text, so that neither RPC threads nor the loop ever tokenize.
+//
+// A Strand runs its jobs one at a time and in order, on whichever thread is free: that is how one
+// request's events stay in order.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace tandem {
+
+// Thread-safe. What is queued when it is destroyed is still run.
+class TextPool {
+ public:
+  explicit TextPool(int threads);
+  ~TextPool();
+  void post(std::function<void()> job);
+
+ private:
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable filled_;
+  std::deque<std::function<void()>> jobs_;  // guarded by mutex_
+  bool stop_ = false;                       // guarded by mutex_
+  std::vector<std::thread> threads_;
+};
+
+// Thread-safe. A strand that still has jobs keeps itself alive.
+class Strand : public std::enable_shared_from_this<Strand> {
+ public:
+  explicit Strand(TextPool* pool) : pool_(pool) {}
+  void post(std::function<void()> job);
+
+ private:
+  void drain();
+
+  TextPool* const pool_;
+  std::mutex mutex_;
+  std::vector<std::function<void()>> jobs_;  // guarded by mutex_
+  bool scheduled_ = false;                   // guarded by mutex_
+};
+
+}  // namespace tandem
