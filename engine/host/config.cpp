@@ -1,0 +1,328 @@
+#include "engine/host/config.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/base/quote.h"
+#include "engine/base/status.h"
+
+namespace tandem {
+namespace {
+
+namespace pb = tandem::config::v1;
+
+constexpr char kNameRule[] = "1 to 64 of letters, digits and . _ - /";
+constexpr char kDeviceRule[] = "\"cpu:N\" or \"cuda:N\" with N in [0, 255]";
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+
+bool valid_name(absl::string_view name) {
+  return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+           absl::StrContains("._-/", absl::string_view(&c, 1));
+  });
+}
+
+bool is_directory(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
+
+// Checks and copies fields of one message, whose path in the file is `prefix`.
+class Fields {
+ public:
+  Fields(const ConfigFile& file, std::string prefix) : file_(file), prefix_(std::move(prefix)) {}
+
+  absl::Status error(absl::string_view field, absl::string_view value,
+                     absl::string_view allowed) const {
+    return file_.error(absl::StrCat(prefix_, field), value, allowed);
+  }
+
+  template <class From, class To>
+  absl::Status number(absl::string_view field, bool set, From value, From min, From max,
+                      To* to) const {
+    if (!set) return absl::OkStatus();
+    if (!(value >= min && value <= max)) {  // written so that NaN fails too
+      return error(field, absl::StrCat(value), absl::StrCat("[", min, ", ", max, "]"));
+    }
+    *to = static_cast<To>(value);
+    return absl::OkStatus();
+  }
+
+  absl::Status new_name(const std::string& name, std::set<std::string>* taken) const {
+    if (!valid_name(name)) return error("name", quote_value(name), kNameRule);
+    if (!taken->insert(name).second) {
+      return error("name", quote_value(name), "a name that is not taken already");
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const ConfigFile& file_;
+  std::string prefix_;
+};
+
+// Fields::number for an `optional` field, named once.
+#define TANDEM_NUMBER(fields, message, field, min, max, to) \
+  TANDEM_RETURN_IF_ERROR(                                   \
+      (fields).number(#field, (message).has_##field(), (message).field(), min, max, to))
+
+absl::StatusOr<DeviceConfig> device_from(const ConfigFile& file, int index) {
+  const pb::Device& in = file.proto().devices(index);
+  const Fields fields(file, absl::StrCat("devices[", index, "]."));
+  auto device = parse_device(in.name());
+  if (!device.ok()) return fields.error("name", quote_value(in.name()), kDeviceRule);
+  if (in.has_threads() && in.threads() != 0 && device->kind != DeviceKind::kCpu) {
+    return fields.error("threads", absl::StrCat(in.threads()), "unset on a CUDA device");
+  }
+  TANDEM_NUMBER(fields, in, threads, 0, 1024, &device->threads);
+  TANDEM_NUMBER(fields, in, memory_bytes, int64_t{0}, kMaxInt64, &device->memory_bytes);
+  return *device;
+}
+
+absl::StatusOr<FakeModelConfig> fake_from(const pb::Fake& in, const Fields& fields) {
+  FakeModelConfig out;
+  const auto number = [&](absl::string_view name, bool set, auto value, auto min, auto max,
+                          auto* to) {
+    return fields.number(absl::StrCat("fake.", name), set, value, min, max, to);
+  };
+  TANDEM_RETURN_IF_ERROR(
+      number("vocab_size", in.has_vocab_size(), in.vocab_size(), 257, 1 << 20, &out.vocab_size));
+  TANDEM_RETURN_IF_ERROR(number("layers", in.has_layers(), in.layers(), 1, 1024, &out.layers));
+  TANDEM_RETURN_IF_ERROR(number("max_positions", in.has_max_positions(), in.max_positions(), 16,
+                                1 << 24, &out.max_positions));
+  TANDEM_RETURN_IF_ERROR(number("pass_seconds", in.has_pass_seconds(), in.pass_seconds(), 0.0, 60.0,
+                                &out.pass_seconds));
+  TANDEM_RETURN_IF_ERROR(
+      number("row_seconds", in.has_row_seconds(), in.row_seconds(), 0.0, 60.0, &out.row_seconds));
+  if (in.has_seed()) out.seed = in.seed();
+  return out;
+}
+
+DType dtype_from(pb::Model::DType dtype) {
+  switch (dtype) {
+    case pb::Model::FP32:
+      return DType::kFloat32;
+    case pb::Model::BF16:
+      return DType::kBFloat16;
+    case pb::Model::FP64:
+      return DType::kFloat64;
+    default:
+      return DType::kAuto;
+  }
+}
+
+absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
+                                       std::set<std::string>* names) {
+  const pb::Model& in = file.proto().models(index);
+  const Fields fields(file, absl::StrCat("models[", index, "]."));
+  ModelConfig out;
+  TANDEM_RETURN_IF_ERROR(fields.new_name(in.name(), names));
+  out.name = in.name();
+  if (in.has_fake()) {
+    TANDEM_ASSIGN_OR_RETURN(out.fake, fake_from(in.fake(), fields));
+  } else if (in.path().empty()) {
+    return fields.error("path", quote_value(""), "a Hugging Face directory (or `fake {}`)");
+  } else {
+    out.path = file.resolve(in.path());
+    if (!is_directory(out.path)) {
+      return fields.error("path", quote_value(out.path), "a directory that exists");
+    }
+  }
+  if (in.has_device()) {
+    auto device = parse_device(in.device());
+    if (!device.ok()) return fields.error("device", quote_value(in.device()), kDeviceRule);
+    out.device = device->name();
+  }
+  out.dtype = dtype_from(in.dtype());
+  TANDEM_NUMBER(fields, in, page_rows, 1, 1024, &out.page_rows);
+  TANDEM_NUMBER(fields, in, kv_pages, int64_t{0}, kMaxInt32, &out.kv_pages);
+  return out;
+}
+
+absl::Status limits_from(const ConfigFile& file, LimitsConfig* out) {
+  const pb::Limits& in = file.proto().limits();
+  const Fields fields(file, "limits.");
+  TANDEM_NUMBER(fields, in, max_running, 1, 65536, &out->max_running);
+  TANDEM_NUMBER(fields, in, max_waiting, 0, 1 << 20, &out->max_waiting);
+  TANDEM_NUMBER(fields, in, max_waiting_tokens, int64_t{1}, kMaxInt32, &out->max_waiting_tokens);
+  TANDEM_NUMBER(fields, in, step_rows, 1, 65536, &out->step_rows);
+  TANDEM_NUMBER(fields, in, prefill_chunk_rows, 1, 65536, &out->prefill_chunk_rows);
+  TANDEM_NUMBER(fields, in, max_new_tokens, 0, 1 << 24, &out->max_new_tokens);
+  TANDEM_NUMBER(fields, in, default_max_new_tokens, 1, 1 << 24, &out->default_max_new_tokens);
+  TANDEM_NUMBER(fields, in, queue_seconds, 1e-3, 86400.0, &out->queue_seconds);
+  return absl::OkStatus();
+}
+
+std::string names_of(const std::vector<ModelConfig>& models) {
+  return absl::StrJoin(models, ", ", [](std::string* out, const ModelConfig& m) {
+    absl::StrAppend(out, quote_value(m.name));
+  });
+}
+
+std::string names_of(const std::vector<DeviceConfig>& devices) {
+  return absl::StrJoin(devices, ", ", [](std::string* out, const DeviceConfig& d) {
+    absl::StrAppend(out, quote_value(d.name()));
+  });
+}
+
+absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int index,
+                                                 const std::vector<ModelConfig>& models,
+                                                 std::set<std::string>* names) {
+  const pb::Deployment& in = file.proto().deployments(index);
+  const Fields fields(file, absl::StrCat("deployments[", index, "]."));
+  TANDEM_RETURN_IF_ERROR(fields.new_name(in.name(), names));
+  const auto known = [&](const std::string& name) {
+    return std::any_of(models.begin(), models.end(),
+                       [&](const ModelConfig& m) { return m.name == name; });
+  };
+  if (!known(in.large())) return fields.error("large", quote_value(in.large()), names_of(models));
+  if (!in.small().empty() && !known(in.small())) {
+    return fields.error("small", quote_value(in.small()), names_of(models));
+  }
+  return DeploymentConfig{in.name(), in.large(), in.small()};
+}
+
+// Devices that models name and the configuration does not list.
+void add_missing_devices(EngineConfig* config) {
+  for (const ModelConfig& model : config->models) {
+    const auto device = parse_device(model.device);
+    if (std::none_of(config->devices.begin(), config->devices.end(),
+                     [&](const DeviceConfig& d) { return d.name() == device->name(); })) {
+      config->devices.push_back(*device);
+    }
+  }
+}
+
+void add_default_deployments(EngineConfig* config) {
+  for (const ModelConfig& model : config->models) {
+    config->deployments.push_back({model.name, model.name, ""});
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceConfig> parse_device(absl::string_view name) {
+  DeviceConfig device;
+  absl::string_view index = name;
+  if (absl::StartsWith(name, "cpu:")) {
+    index.remove_prefix(4);
+  } else if (absl::StartsWith(name, "cuda:")) {
+    device.kind = DeviceKind::kCuda;
+    index.remove_prefix(5);
+  } else {
+    return absl::InvalidArgumentError(kDeviceRule);
+  }
+  const bool digits = !index.empty() && index.size() <= 3 &&
+                      std::all_of(index.begin(), index.end(),
+                                  [](unsigned char c) { return absl::ascii_isdigit(c); });
+  if (!digits || !absl::SimpleAtoi(index, &device.index) || device.index > 255) {
+    return absl::InvalidArgumentError(kDeviceRule);
+  }
+  return device;
+}
+
+absl::StatusOr<DType> parse_dtype(absl::string_view name) {
+  if (name == "auto") return DType::kAuto;
+  if (name == "fp32") return DType::kFloat32;
+  if (name == "bf16") return DType::kBFloat16;
+  if (name == "fp64") return DType::kFloat64;
+  return absl::InvalidArgumentError("auto, fp32, bf16, fp64");
+}
+
+absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file) {
+  const pb::Config& in = file.proto();
+  EngineConfig out;
+
+  std::set<std::string> device_names;
+  for (int i = 0; i < in.devices_size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(DeviceConfig device, device_from(file, i));
+    if (!device_names.insert(device.name()).second) {
+      return file.error(absl::StrCat("devices[", i, "].name"), quote_value(device.name()),
+                        "a device that is not listed already");
+    }
+    out.devices.push_back(device);
+  }
+
+  if (in.models().empty()) return file.error("models", "none", "at least one");
+  std::set<std::string> model_names;
+  for (int i = 0; i < in.models_size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(ModelConfig model, model_from(file, i, &model_names));
+    if (!in.devices().empty() && device_names.count(model.device) == 0) {
+      return file.error(absl::StrCat("models[", i, "].device"), quote_value(model.device),
+                        names_of(out.devices));
+    }
+    out.models.push_back(std::move(model));
+  }
+  if (in.devices().empty()) add_missing_devices(&out);
+
+  std::set<std::string> deployment_names;
+  for (int i = 0; i < in.deployments_size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(DeploymentConfig deployment,
+                            deployment_from(file, i, out.models, &deployment_names));
+    out.deployments.push_back(std::move(deployment));
+  }
+  if (in.deployments().empty()) add_default_deployments(&out);
+
+  TANDEM_RETURN_IF_ERROR(limits_from(file, &out.limits));
+  TANDEM_NUMBER(Fields(file, ""), in, text_threads, 1, 64, &out.text_threads);
+  return out;
+}
+
+absl::StatusOr<EngineConfig> parse_deployment(absl::string_view text, absl::string_view file_name) {
+  TANDEM_ASSIGN_OR_RETURN(const ConfigFile file, ConfigFile::parse(text, file_name));
+  return engine_config(file);
+}
+
+absl::StatusOr<EngineConfig> load_deployment(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const ConfigFile file, ConfigFile::load(path));
+  return engine_config(file);
+}
+
+absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
+  EngineConfig out;
+  if (flags.models.empty()) return out_of_range("--model", "none", "at least one NAME=DIRECTORY");
+  const auto device = parse_device(flags.device);
+  if (!device.ok()) return out_of_range("--device", quote_value(flags.device), kDeviceRule);
+  const auto dtype = parse_dtype(flags.dtype);
+  if (!dtype.ok())
+    return out_of_range("--dtype", quote_value(flags.dtype), dtype.status().message());
+
+  std::set<std::string> names;
+  for (const std::string& flag : flags.models) {
+    const size_t equals = flag.find('=');
+    if (equals == std::string::npos)
+      return out_of_range("--model", quote_value(flag), "NAME=DIRECTORY");
+    ModelConfig model;
+    model.name = flag.substr(0, equals);
+    model.path = flag.substr(equals + 1);
+    model.device = device->name();
+    model.dtype = *dtype;
+    if (!valid_name(model.name)) {
+      return out_of_range("--model name", quote_value(model.name), kNameRule);
+    }
+    if (!names.insert(model.name).second) {
+      return out_of_range("--model name", quote_value(model.name),
+                          "a name that is not taken already");
+    }
+    if (!is_directory(model.path)) {
+      return out_of_range(absl::StrCat("--model ", model.name), quote_value(model.path),
+                          "a directory that exists");
+    }
+    out.models.push_back(std::move(model));
+  }
+  add_missing_devices(&out);
+  add_default_deployments(&out);
+  return out;
+}
+
+}  // namespace tandem

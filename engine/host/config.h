@@ -1,0 +1,37 @@
+// From a deployment file (proto/tandem/config/v1) or from `--model NAME=DIRECTORY` flags to the
+// engine's configuration. Validated whole: what comes out names only models and devices that are in
+// it, directories that exist and numbers within their ranges. What is inside a model's directory is
+// the loader's business.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/base/config.h"
+#include "engine/host/config_file.h"
+
+namespace tandem {
+
+absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file);
+
+// ConfigFile::parse or ::load, then engine_config.
+absl::StatusOr<EngineConfig> parse_deployment(absl::string_view text, absl::string_view file_name);
+absl::StatusOr<EngineConfig> load_deployment(const std::string& path);
+
+// What `tandem-server` takes instead of a file.
+struct ModelFlags {
+  std::vector<std::string> models;  // "NAME=DIRECTORY"
+  std::string device = "cpu:0";
+  std::string dtype = "auto";
+};
+absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags);
+
+// "cpu:0", "cuda:1". The error names what is allowed, not the field.
+absl::StatusOr<DeviceConfig> parse_device(absl::string_view name);
+// "auto", "fp32", "bf16", "fp64".
+absl::StatusOr<DType> parse_dtype(absl::string_view name);
+
+}  // namespace tandem

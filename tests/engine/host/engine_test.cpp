@@ -1,0 +1,296 @@
+#include "engine/host/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <future>
+
+#include "tests/engine/host/kit.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::make_engine;
+using testing::Recorder;
+using testing::request_for;
+using testing::run;
+
+std::vector<Token> bytes(const std::string& text) {
+  std::vector<Token> ids;
+  for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  return ids;
+}
+
+std::string text_of(const std::vector<Token>& ids) {
+  std::string text;
+  for (const Token t : ids) {
+    if (t < 256) text += static_cast<char>(t);
+  }
+  return text;
+}
+
+TEST(Engine, StreamsTheModelsOwnGreedyText) {
+  const auto engine = make_engine();
+  const auto sink = run(*engine, request_for(std::string("def main(")));
+  ASSERT_TRUE(sink->wait().ok()) << sink->wait();
+  const auto expected = fake::greedy(testing::fake_model(), bytes("def main("), 24);
+  EXPECT_EQ(sink->ids(), expected);
+  EXPECT_EQ(sink->text(), text_of(expected));
+  EXPECT_EQ(sink->start().prompt_tokens, 9);
+  EXPECT_EQ(sink->start().method, Method::kAutoregressive);
+  EXPECT_EQ(sink->start().contract, Contract::kExact);
+  EXPECT_EQ(sink->end().reason, FinishReason::kMaxTokens);
+  EXPECT_EQ(sink->end().usage.completion_tokens, 24);
+  EXPECT_EQ(sink->end().stats.large_passes, 24);
+}
+
+TEST(Engine, SixteenAtOnceAreEachAsAlone) {
+  const auto engine = make_engine();
+  std::vector<std::shared_ptr<Recorder>> sinks;
+  for (int i = 0; i < 16; ++i) {
+    sinks.push_back(std::make_shared<Recorder>());
+    GenerateRequest request = request_for(std::string("prompt ") + std::to_string(i), 64);
+    if (i % 2 == 1) {
+      request.sampling.temperature = 0.9;
+      request.sampling.seed = i;
+    }
+    engine->submit(std::move(request), sinks.back());
+  }
+  for (const auto& sink : sinks) ASSERT_TRUE(sink->wait().ok());
+  for (int i = 0; i < 16; ++i) {
+    GenerateRequest request = request_for(std::string("prompt ") + std::to_string(i), 64);
+    if (i % 2 == 1) {
+      request.sampling.temperature = 0.9;
+      request.sampling.seed = i;
+    }
+    EXPECT_EQ(run(*engine, std::move(request))->ids(), sinks[static_cast<size_t>(i)]->ids()) << i;
+  }
+}
+
+TEST(Engine, UnsetSeedIsDrawnAndGivesTheSameTokensAgain) {
+  const auto engine = make_engine();
+  GenerateRequest request = request_for(std::string("x"));
+  request.sampling.temperature = 1.5;
+  const auto first = run(*engine, request);
+  request.sampling.seed = first->end().seed;
+  EXPECT_EQ(run(*engine, request)->ids(), first->ids());
+  request.sampling.seed = first->end().seed + 1;
+  EXPECT_NE(run(*engine, request)->ids(), first->ids());
+}
+
+TEST(Engine, StopStringsCutTextAcrossTokenBorders) {
+  const auto engine = make_engine();
+  const auto whole = run(*engine, request_for(std::string("stop"), 40));
+  const std::string stop = whole->text().substr(10, 3);  // three tokens of one byte
+  const size_t at = whole->text().find(stop);
+  for (const bool include : {false, true}) {
+    GenerateRequest request = request_for(std::string("stop"), 40);
+    request.stopping.stop_sequences = {"never there", stop};
+    request.stopping.include_stop_sequence = include;
+    const auto cut = run(*engine, request);
+    EXPECT_EQ(cut->end().reason, FinishReason::kStopSequence);
+    EXPECT_EQ(cut->end().stop_sequence, stop);
+    EXPECT_EQ(cut->text(), whole->text().substr(0, include ? at + 3 : at));
+    EXPECT_EQ(cut->ids().size(), at + 3);
+    EXPECT_EQ(cut->end().stats.large_passes, static_cast<int64_t>(at) + 3);
+  }
+}
+
+TEST(Engine, StopTokenEndsWithoutBeingPartOfTheOutput) {
+  const auto engine = make_engine();
+  const auto whole = run(*engine, request_for(std::string("stop"), 40));
+  const Token stop = whole->ids()[7];
+  GenerateRequest request = request_for(std::string("stop"), 40);
+  request.stopping.stop_token_ids = {stop};
+  const auto cut = run(*engine, request);
+  EXPECT_EQ(cut->end().reason, FinishReason::kStopToken);
+  std::vector<Token> expected = whole->ids();
+  expected.erase(std::find(expected.begin(), expected.end(), stop), expected.end());
+  EXPECT_EQ(cut->ids(), expected);
+}
+
+TEST(Engine, LogprobsAreTheModelsOwn) {
+  const auto engine = make_engine();
+  GenerateRequest request = request_for(std::string("ab"), 1);
+  request.top_logprobs = 3;
+  const auto sink = run(*engine, request);
+  const std::vector<float> logits =
+      fake::logits_after(testing::fake_model(), bytes("ab"), testing::fake_model().layers);
+  double sum = 0;
+  for (const float l : logits) sum += std::exp(static_cast<double>(l));
+  ASSERT_EQ(sink->tokens().size(), 1U);
+  const TokenInfo& token = sink->tokens()[0];
+  const double expected = logits[static_cast<size_t>(token.id)] - std::log(sum);
+  ASSERT_TRUE(token.logprob.has_value());
+  EXPECT_NEAR(*token.logprob, expected, 1e-4);
+  ASSERT_EQ(token.top.size(), 3U);
+  EXPECT_EQ(token.top[0].first, token.id);
+  EXPECT_GE(token.top[0].second, token.top[1].second);
+}
+
+TEST(Engine, ScoreIsTheLogOfTheModelsProbabilities) {
+  const auto engine = make_engine();
+  ScoreRequest request;
+  request.model = "pair";
+  request.prompt = std::string("ab");
+  request.continuation = std::string("cd");
+  request.score_prompt = true;
+  std::promise<absl::StatusOr<ScoreResult>> promise;
+  engine->score(request, [&](auto result) { promise.set_value(std::move(result)); });
+  const absl::StatusOr<ScoreResult> result = promise.get_future().get();
+  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_EQ(result->prompt.size(), 2U);
+  ASSERT_EQ(result->continuation.size(), 2U);
+  EXPECT_FALSE(result->prompt[0].logprob.has_value());
+  double total = 0;
+  for (const size_t i : {2U, 3U}) {
+    const std::string seen = std::string("abcd").substr(0, i);
+    const auto logits =
+        fake::logits_after(testing::fake_model(), bytes(seen), testing::fake_model().layers);
+    double sum = 0;
+    for (const float l : logits) sum += std::exp(static_cast<double>(l));
+    const double expected = logits[static_cast<size_t>("abcd"[i])] - std::log(sum);
+    EXPECT_NEAR(*result->continuation[i - 2].logprob, expected, 1e-4);
+    total += expected;
+  }
+  EXPECT_NEAR(result->total_logprob, total, 1e-3);
+}
+
+TEST(Engine, CancelEndsARequestWhereverItIs) {
+  EngineConfig config = testing::fake_engine_config();
+  config.models[0].fake->pass_seconds = 0.001;  // so that it does not end by itself first
+  const auto engine = make_engine(config);
+  const auto early = std::make_shared<Recorder>();
+  engine->cancel(engine->submit(request_for(std::string("early"), 400), early));
+  const auto late = std::make_shared<Recorder>();
+  const RequestId id = engine->submit(request_for(std::string("late"), 400), late);
+  late->wait_for_tokens(3);
+  engine->cancel(id);
+  EXPECT_EQ(early->wait().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(late->wait().code(), absl::StatusCode::kCancelled);
+  engine->cancel(id);      // again, and
+  engine->cancel(999999);  // unknown: nothing happens
+  const auto expected = fake::greedy(testing::fake_model(), bytes("late"), 400);
+  const std::vector<Token> got = late->ids();
+  EXPECT_TRUE(std::equal(got.begin(), got.end(), expected.begin()));
+}
+
+TEST(Engine, DrainRefusesNewAndFinishesRunning) {
+  EngineConfig config = testing::fake_engine_config();
+  config.models[0].fake->pass_seconds = 0.001;
+  const auto engine = make_engine(config);
+  const auto running = std::make_shared<Recorder>();
+  engine->submit(request_for(std::string("running"), 50), running);
+  running->wait_for_tokens(1);
+  engine->start_drain();
+  const auto refused = run(*engine, request_for(std::string("late")));
+  EXPECT_EQ(refused->wait().code(), absl::StatusCode::kUnavailable);
+  engine->shutdown(kNever);
+  EXPECT_EQ(engine->live_requests(), 0);
+  EXPECT_TRUE(running->wait().ok());
+  EXPECT_EQ(running->ids().size(), 50U);
+}
+
+TEST(Engine, ShutdownAtOnceEndsWhatRunsWithUnavailable) {
+  EngineConfig config = testing::fake_engine_config();
+  config.models[0].fake->pass_seconds = 0.001;
+  const auto engine = make_engine(config);
+  const auto running = std::make_shared<Recorder>();
+  engine->submit(request_for(std::string("running"), 500), running);
+  running->wait_for_tokens(1);
+  engine->shutdown(TimePoint{});
+  EXPECT_EQ(running->wait().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(Engine, TextCallsNameWhatIsWrong) {
+  const auto engine = make_engine();
+  EXPECT_EQ(*engine->tokenize("pair", std::string("hé"), true), bytes("hé"));
+  const std::vector<int64_t> ids{104, 105};
+  EXPECT_EQ(*engine->detokenize("pair", ids, true), "hi");
+  const std::vector<int64_t> bad{104, 257};
+  EXPECT_THAT(engine->detokenize("pair", bad, true).status().message(),
+              HasSubstr("token_ids[1]: 257; allowed: 0 to 256"));
+  EXPECT_EQ(engine->tokenize("nobody", std::string("x"), true).status().code(),
+            absl::StatusCode::kNotFound);
+  const auto info = engine->deployment("pair");
+  ASSERT_TRUE(info.ok());
+  EXPECT_EQ(info->context_length, 512);
+  EXPECT_EQ(info->models.size(), 2U);
+}
+
+struct Refusal {
+  const char* name;
+  std::function<void(GenerateRequest&)> change;
+  absl::StatusCode code;
+  const char* message;
+};
+
+TEST(Engine, RefusesNamingFieldValueAndRange) {
+  const auto engine = make_engine();
+  const Refusal table[] = {
+      {"model", [](auto& r) { r.model = "nobody"; }, absl::StatusCode::kNotFound,
+       "model: \"nobody\"; known: \"pair\""},
+      {"empty text", [](auto& r) { r.prompt = std::string(); }, absl::StatusCode::kInvalidArgument,
+       "prompt: empty"},
+      {"no tokens", [](auto& r) { r.prompt = std::vector<Token>{}; },
+       absl::StatusCode::kInvalidArgument, "prompt: empty"},
+      {"token id = vocabulary size", [](auto& r) { r.prompt = std::vector<Token>{1, 257}; },
+       absl::StatusCode::kInvalidArgument, "token_ids[1]: 257; allowed: 0 to 256"},
+      {"negative token id", [](auto& r) { r.prompt = std::vector<Token>{-1}; },
+       absl::StatusCode::kInvalidArgument, "token_ids[0]: -1; allowed: 0 to 256"},
+      {"too long", [](auto& r) { r.prompt = std::string(512, 'x'); },
+       absl::StatusCode::kInvalidArgument, "prompt: 512 tokens; allowed: at most 511"},
+      {"too long together", [](auto& r) { r.prompt = std::string(500, 'x'); },
+       absl::StatusCode::kInvalidArgument, "max_new_tokens: 24; allowed: at most 12"},
+      {"max_new_tokens", [](auto& r) { r.stopping.max_new_tokens = 0; },
+       absl::StatusCode::kInvalidArgument, "max_new_tokens: 0; allowed: 1 to 511"},
+      {"NaN", [](auto& r) { r.sampling.temperature = std::nan(""); },
+       absl::StatusCode::kInvalidArgument, "temperature: nan"},
+      {"top_p", [](auto& r) { r.sampling.top_p = 2; }, absl::StatusCode::kInvalidArgument,
+       "top_p: 2"},
+      {"stop id", [](auto& r) { r.stopping.stop_token_ids = {int64_t{1} << 40}; },
+       absl::StatusCode::kInvalidArgument, "stop_token_ids: 1099511627776; allowed: 0 to 256"},
+      {"logprobs", [](auto& r) { r.top_logprobs = 21; }, absl::StatusCode::kInvalidArgument,
+       "top_logprobs: 21; allowed: 0 to 20"},
+      {"truncate", [](auto& r) { r.truncate_prompt_tokens = 0; },
+       absl::StatusCode::kInvalidArgument, "truncate_prompt_tokens: 0"},
+      {"method", [](auto& r) { r.method = Method::kBild; }, absl::StatusCode::kFailedPrecondition,
+       "method: bild; offered by model \"pair\": autoregressive"},
+      {"chat", [](auto& r) { r.prompt = ChatPrompt{R"([{"role":"user","content":"x"}])", "", ""}; },
+       absl::StatusCode::kFailedPrecondition, "has no chat template"},
+  };
+  for (const Refusal& refusal : table) {
+    SCOPED_TRACE(refusal.name);
+    GenerateRequest request = request_for(std::string("fine"));
+    refusal.change(request);
+    const auto sink = run(*engine, request);
+    EXPECT_EQ(sink->wait().code(), refusal.code) << sink->wait();
+    EXPECT_THAT(sink->wait().message(), HasSubstr(refusal.message));
+    EXPECT_TRUE(sink->ids().empty());
+  }
+  EXPECT_TRUE(run(*engine, request_for(std::string("fine")))->wait().ok());  // and serves on
+}
+
+TEST(Engine, TruncateKeepsTheEndOfThePrompt) {
+  const auto engine = make_engine();
+  GenerateRequest request = request_for(std::string("0123456789"));
+  request.truncate_prompt_tokens = 4;
+  const auto sink = run(*engine, request);
+  EXPECT_EQ(sink->start().prompt_tokens, 4);
+  EXPECT_EQ(sink->ids(), fake::greedy(testing::fake_model(), bytes("6789"), 24));
+}
+
+TEST(Engine, RefusesToStartWithAPairThatSharesNoVocabulary) {
+  EngineConfig config = testing::fake_engine_config();
+  config.models[1].fake->vocab_size = 200;
+  const auto engine = Engine::create(config);
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(engine.status().message(), HasSubstr("different vocabulary sizes (200, 257)"));
+}
+
+}  // namespace
+}  // namespace tandem
