@@ -20,6 +20,9 @@
 //                  else of the request has used that number (drafts take kDraft), so it is
 //                  independent of the drafts before it and the joint distribution is the target's.
 //
+// A pass has at most one `against` read (Readout::accepted is one number), all its rows in one
+// work.
+//
 // Threading: one thread at a time; the ValueStore is shared.
 #pragma once
 

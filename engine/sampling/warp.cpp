@@ -11,6 +11,8 @@ namespace tandem::sampling {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+// Below it the inverse overflows, and 0 * inverse would be NaN.
+constexpr float kLeastTemperature = 1e-30f;
 constexpr size_t kSmallBlock = 32;  // floats; see gather_best()
 
 // The order of tokens, everywhere: by logit, ties by lower id.
@@ -73,21 +75,47 @@ float kth_largest(std::span<const float> logits, size_t k, Scratch& scratch) {
 }
 
 // The last token that top_p keeps: the last one, best first, before which the weights sum to less
-// than p * total.
-Scratch::Candidate nucleus_end(std::span<const float> logits, double p, double total,
-                               Scratch& scratch) {
-  // Tokens of weight (1 - p) * total / vocab and less are cut, whatever else there is: together
-  // they do not weigh more than (1 - p) * total. (A little slack for the rounding of this bound.)
-  const auto bound =
-      static_cast<float>((1 - p) * total / static_cast<double>(logits.size()) * (1 - 1e-6));
+// than p * total. Looks among the logits from `cut` on.
+Scratch::Candidate nucleus_end(const Warp& warp, std::span<const float> logits, float max,
+                               float cut, double total, Scratch& scratch) {
+  const double p = warp.top_p;
+  const double target = p * total;
+  const float* weight = scratch.weight.data();
+  const size_t size = logits.size();
+
+  // It lies in [low, high), and `before` is the weight from `high` on. Tokens of weight
+  // (1 - p) * total / vocab and less are cut, whatever else there is: together they do not weigh
+  // more than (1 - p) * total. (With some slack for the rounding of this bound.)
+  const double bound = std::log((1 - p) * total / static_cast<double>(size)) - 1e-3;
+  const double reach = bound * std::max(warp.temperature, kLeastTemperature);
+  constexpr float kLowest = std::numeric_limits<float>::lowest();
+  float low = static_cast<float>(std::max<double>(kLowest, max + reach - 1e-6 * std::abs(max)));
+  low = std::max(cut, low);
+  float high = kInfinity;
+  double before = 0;
+
+  // Halving the interval takes a fast look at every token, selecting a slow one at those inside.
+  const int halvings = warp.top_k > 0 || size < 1024 ? 0 : size < 16384 ? 4 : 8;
+  for (int i = 0; i < halvings; ++i) {
+    const float middle = low + (std::min(high, max) - low) / 2;
+    const double above = row_sum(size, [=](size_t j) {
+      const float w = weight[j];  // loaded in any case, or the loop is no vector code
+      return logits[j] >= middle ? w : 0.0f;
+    });
+    if (above >= target) {
+      low = middle;
+    } else {
+      high = middle;
+      before = above;
+    }
+  }
   std::vector<Scratch::Candidate>& c = scratch.candidate;
   c.clear();
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const float w = scratch.weight[i];
-    if (w >= bound && w > 0) c.push_back({logits[i], static_cast<Token>(i), w});
+  for (size_t i = 0; i < size; ++i) {
+    if (logits[i] >= low && logits[i] < high) {
+      c.push_back({logits[i], static_cast<Token>(i), weight[i]});
+    }
   }
-  const double target = p * total;
-  double before = 0;  // weight of what lies before c[begin] in the order
   auto begin = c.begin();
   auto end = c.end();
   while (end - begin > 1) {
@@ -165,8 +193,7 @@ Warped warp(const Warp& warp, std::span<const float> logits, const Scan& scan, S
 
   Warped result;
   result.max = scan.max;
-  // The floor keeps 0 * inverse at 0 for temperatures whose inverse would overflow.
-  result.inverse_temperature = 1.0f / std::max(warp.temperature, 1e-30f);
+  result.inverse_temperature = 1.0f / std::max(warp.temperature, kLeastTemperature);
 
   if (warp.top_k > 0 && static_cast<size_t>(warp.top_k) < size) {
     // On the logits themselves: dividing them by a temperature could only make ties of neighbours.
@@ -182,12 +209,14 @@ Warped warp(const Warp& warp, std::span<const float> logits, const Scan& scan, S
   });
 
   if (warp.top_p < 1) {
-    const Scratch::Candidate last = nucleus_end(logits, warp.top_p, result.total, scratch);
+    const Scratch::Candidate last =
+        nucleus_end(warp, logits, max, result.cut, result.total, scratch);
     result.cut = last.logit;
     result.cut_id = last.id;
   }
   if (warp.min_p > 0) {
-    const double cut = max + std::max(warp.temperature, 1e-30f) * std::log(double{warp.min_p});
+    const double cut =
+        max + std::max(warp.temperature, kLeastTemperature) * std::log(double{warp.min_p});
     if (cut > result.cut) {
       result.cut = static_cast<float>(cut);
       if (result.cut < cut) result.cut = std::nextafter(result.cut, kInfinity);
@@ -199,7 +228,8 @@ Warped warp(const Warp& warp, std::span<const float> logits, const Scan& scan, S
     const Token cut_id = result.cut_id;
     result.total = row_sum(size, [=](size_t i) {
       const bool tie = (logits[i] == cut) & (static_cast<Token>(i) <= cut_id);
-      return weight[i] = ((logits[i] > cut) | tie) ? weight[i] : 0.0f;
+      const float w = weight[i];
+      return weight[i] = ((logits[i] > cut) | tie) ? w : 0.0f;
     });
   }
   return result;

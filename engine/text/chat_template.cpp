@@ -1,7 +1,6 @@
 #include "engine/text/chat_template.h"
 
 #include <array>
-#include <cstring>
 #include <ctime>
 #include <utility>
 
@@ -17,8 +16,8 @@ using text_internal::take_string;
 
 namespace {
 
-// Python's datetime.now().strftime(format): the C library's, but that microseconds are known and the
-// time zone is not.
+// Python's datetime.now().strftime(format): the C library's, but that microseconds are known and
+// the time zone is not.
 std::string python_strftime(std::string_view format, absl::Time now, absl::TimeZone zone) {
   std::string c_format;
   for (size_t i = 0; i < format.size(); ++i) {
@@ -48,7 +47,7 @@ size_t strftime_now(void* context, const char* format, size_t format_size, char*
   const absl::TimeZone zone = options.time_zone ? options.time_zone() : absl::LocalTimeZone();
   const std::string text = python_strftime(std::string_view(format, format_size), now, zone);
   if (text.size() > capacity) return 0;
-  std::memcpy(out, text.data(), text.size());
+  text.copy(out, text.size());
   return text.size();
 }
 

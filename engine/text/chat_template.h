@@ -1,9 +1,10 @@
 // ChatTemplate: turns a conversation into the prompt text a model was trained on.
 //
-// The template is the model's own Jinja program, rendered as Transformers' apply_chat_template renders
-// it (trim_blocks, lstrip_blocks, loop controls, `{% generation %}`, raise_exception, strftime_now, JSON
-// without HTML escapes, Python's methods and its way to print values). A template is a program from
-// somewhere else: instructions, output, recursion and memory are bounded.
+// The template is the model's own Jinja program, rendered as Transformers' apply_chat_template
+// renders it (trim_blocks, lstrip_blocks, loop controls, `{% generation %}`, raise_exception,
+// strftime_now, JSON without HTML escapes, Python's methods and its way to print values). A
+// template is a program from somewhere else: instructions, output, recursion and memory are
+// bounded.
 //
 // Threading: immutable after load(); render() may be called from any thread at once.
 #pragma once
@@ -32,11 +33,11 @@ struct ChatTemplateOptions {
 
 class ChatTemplate {
  public:
-  // Reads the template of `directory`: chat_template.jinja and additional_chat_templates/*.jinja, else
-  // `chat_template` of tokenizer_config.json (one, or a list of named ones), and the names of special
-  // tokens that templates see (bos_token, eos_token, ...). A directory without a template loads well:
-  // present() is false and render() refuses. Errors: INVALID_ARGUMENT naming the file (not JSON, not
-  // UTF-8, not a template, larger than 8 MiB).
+  // Reads the template of `directory`: chat_template.jinja and additional_chat_templates/*.jinja,
+  // else `chat_template` of tokenizer_config.json (one, or a list of named ones), and the names of
+  // special tokens that templates see (bos_token, eos_token, ...). A directory without a template
+  // loads well: present() is false and render() refuses. Errors: INVALID_ARGUMENT naming the file
+  // (not JSON, not UTF-8, not a template, larger than 8 MiB).
   static absl::StatusOr<std::shared_ptr<const ChatTemplate>> load(const std::string& directory,
                                                                   ChatTemplateOptions options = {});
 
@@ -44,13 +45,15 @@ class ChatTemplate {
 
   // Text of a conversation.
   //   messages_json    array of objects: [{"role": "user", "content": "..."}, ...]; not empty
-  //   tools_json       array of JSON schemas, or empty / "null" for none; with tools the template named
+  //   tools_json       array of JSON schemas, or empty / "null" for none; with tools the template
+  //   named
   //                    "tool_use" is taken where there is one
-  //   extra_args_json  object of further variables for the template, or empty; they override special
+  //   extra_args_json  object of further variables for the template, or empty; they override
+  //   special
   //                    tokens, not `messages`, `tools` or `add_generation_prompt`
-  // Errors: FAILED_PRECONDITION "model has no chat template"; INVALID_ARGUMENT for bad JSON (naming the
-  // argument) and for what the template refuses or fails at (naming the template's file and line);
-  // RESOURCE_EXHAUSTED never: a template over its limits is INVALID_ARGUMENT too.
+  // Errors: FAILED_PRECONDITION "model has no chat template"; INVALID_ARGUMENT for bad JSON (naming
+  // the argument) and for what the template refuses or fails at (naming the template's file and
+  // line); RESOURCE_EXHAUSTED never: a template over its limits is INVALID_ARGUMENT too.
   absl::StatusOr<std::string> render(std::string_view messages_json, std::string_view tools_json,
                                      std::string_view extra_args_json,
                                      bool add_generation_prompt) const;

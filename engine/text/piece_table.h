@@ -4,7 +4,8 @@
 // depend on its neighbours, so that decoding one more token is one table look-up:
 //   kBytes   byte-level vocabularies (GPT-2, Llama 3, Qwen): a token is a run of bytes, the text is
 //            their concatenation read as UTF-8.
-//   kPieces  SentencePiece-like, WordPiece and undecoded vocabularies: a token is a string, different
+//   kPieces  SentencePiece-like, WordPiece and undecoded vocabularies: a token is a string,
+//   different
 //            where it is the first of a text ("▁the" -> "the" / " the"); tokens like <0x0A> are
 //            single bytes where the decoder has byte fallback.
 // Anything else is kOpaque and is decoded by the library over a short window.
@@ -42,7 +43,8 @@ class PieceTable {
     return static_cast<size_t>(token) < flags_.size() ? flags_[static_cast<size_t>(token)] : 0;
   }
 
-  // REQUIRES: 0 <= token < size(). Bytes that the token adds to a text, after others and as the first.
+  // REQUIRES: 0 <= token < size(). Bytes that the token adds to a text, after others and as the
+  // first.
   std::string_view text(Token token) const { return slice(text_, text_end_, token); }
   std::string_view first_text(Token token) const {
     return first_end_.empty() ? text(token) : slice(first_, first_end_, token);
@@ -55,7 +57,8 @@ class PieceTable {
  private:
   friend class Tokenizer;
 
-  static std::string_view slice(const std::string& blob, const std::vector<uint32_t>& end, Token t) {
+  static std::string_view slice(const std::string& blob, const std::vector<uint32_t>& end,
+                                Token t) {
     const size_t i = static_cast<size_t>(t);
     const uint32_t begin = i == 0 ? 0 : end[i - 1];
     return std::string_view(blob).substr(begin, end[i] - begin);

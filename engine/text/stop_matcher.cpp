@@ -5,14 +5,14 @@
 
 namespace tandem {
 
-StopMatcher::StopMatcher(std::vector<std::string> stops, bool include_stop)
+StopMatcher::StopMatcher(const std::vector<std::string>& stops, bool include_stop)
     : include_stop_(include_stop) {
   build(stops);
 }
 
-// Sorted, the stops that share a prefix are neighbours, so a trie is built level by level: each node
-// owns a range of stops, and its children are the subranges with the same next byte. Breadth first, so
-// that a node's fail target (which is shallower) is finished before it.
+// Sorted, the stops that share a prefix are neighbours, so a trie is built level by level: each
+// node owns a range of stops, and its children are the subranges with the same next byte. Breadth
+// first, so that a node's fail target (which is shallower) is finished before it.
 void StopMatcher::build(const std::vector<std::string>& stops) {
   std::vector<uint32_t> order(stops.size());
   std::iota(order.begin(), order.end(), 0u);
@@ -63,8 +63,8 @@ uint32_t StopMatcher::child(uint32_t node, uint8_t byte) const {
   const Node& n = nodes_[node];
   const auto begin = edges_.begin() + n.first_edge;
   const auto end = begin + n.edge_count;
-  const auto found = std::lower_bound(begin, end, byte,
-                                      [](const Edge& edge, uint8_t b) { return edge.byte < b; });
+  const auto found =
+      std::lower_bound(begin, end, byte, [](const Edge& edge, uint8_t b) { return edge.byte < b; });
   return found != end && found->byte == byte ? found->node : 0;
 }
 

@@ -1,13 +1,15 @@
 // StreamDecoder: text of a growing token sequence, one token at a time.
 //
-// The pieces handed out, one after another, are decode(context + tokens) without decode(context), and
-// each is valid UTF-8: a character whose bytes have not all arrived is held back. A token costs the
-// size of its own text, whatever came before.
+// The pieces handed out, one after another, are decode(context + tokens) without decode(context),
+// and each is valid UTF-8: a character whose bytes have not all arrived is held back. A token costs
+// the size of its own text, whatever came before.
 //   * Byte-level vocabularies: at most three bytes are held.
-//   * Byte fallback: a run of byte tokens is text only if all of it is valid UTF-8 (else each byte is
+//   * Byte fallback: a run of byte tokens is text only if all of it is valid UTF-8 (else each byte
+//   is
 //     U+FFFD), so a run is held until a token that is no byte ends it or it can no longer be valid.
 //   * WordPiece, Metaspace and vocabularies without a decoder: nothing is held.
-//   * Other decoders: the library decodes a window of a few tokens; exact where a token's text depends
+//   * Other decoders: the library decodes a window of a few tokens; exact where a token's text
+//   depends
 //     on its predecessor only.
 // Exception: `clean_up_tokenization_spaces` (which Transformers applies to the finished text of
 // vocabularies that are not BPE) is not applied: it would rewrite text that was already sent.
@@ -29,17 +31,18 @@ namespace tandem {
 
 class StreamDecoder {
  public:
-  // `context` is the end of the prompt (a few tokens are enough, empty is allowed): it decides whether
-  // a leading space is kept, and a character begun there is finished by the first tokens pushed.
+  // `context` is the end of the prompt (a few tokens are enough, empty is allowed): it decides
+  // whether a leading space is kept, and a character begun there is finished by the first tokens
+  // pushed.
   StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens,
                 absl::Span<const Token> context = {});
 
-  // Appends to `out` the text that `token` completes; may be nothing. A token outside the vocabulary
-  // adds nothing, like a hole in it.
+  // Appends to `out` the text that `token` completes; may be nothing. A token outside the
+  // vocabulary adds nothing, like a hole in it.
   void push(Token token, std::string& out);
 
-  // Appends what is held, as decode() gives it: U+FFFD for a character that never became whole. Call
-  // once, at the end.
+  // Appends what is held, as decode() gives it: U+FFFD for a character that never became whole.
+  // Call once, at the end.
   void finish(std::string& out);
 
  private:

@@ -40,8 +40,8 @@ std::string utf8_of(uint32_t code_point) {
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& directory) {
   std::shared_ptr<Tokenizer> tokenizer(new Tokenizer());
   TandemBytes error{};
-  const TandemCode code = tandem_tokenizer_load(directory.data(), directory.size(),
-                                                &tokenizer->handle_, &error);
+  const TandemCode code =
+      tandem_tokenizer_load(directory.data(), directory.size(), &tokenizer->handle_, &error);
   if (code != TANDEM_OK) {
     absl::Status status = take_status(code, error);
     if (!absl::IsInternal(status)) return status;
@@ -51,8 +51,8 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::stri
   }
   const absl::Status status = tokenizer->describe();
   if (!status.ok()) {
-    return absl::Status(status.code(), absl::StrCat(directory, "/tokenizer.json: ",
-                                                    status.message()));
+    return absl::Status(status.code(),
+                        absl::StrCat(directory, "/tokenizer.json: ", status.message()));
   }
   return tokenizer;
 }
@@ -68,8 +68,8 @@ std::shared_ptr<const Tokenizer> Tokenizer::bytes() {
 absl::Status Tokenizer::describe() {
   const size_t vocab_size = tandem_tokenizer_vocab_size(handle_);
   if (vocab_size == 0 || vocab_size > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(absl::StrCat("vocabulary size ", vocab_size, ", allowed 1 to ",
-                                                   std::numeric_limits<int32_t>::max()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "vocabulary size ", vocab_size, ", allowed 1 to ", std::numeric_limits<int32_t>::max()));
   }
   vocab_size_ = static_cast<int>(vocab_size);
 
@@ -124,9 +124,8 @@ absl::StatusOr<std::string> Tokenizer::decode(absl::Span<const Token> ids,
   }
   TandemBytes text{};
   TandemBytes error{};
-  const TandemCode code =
-      tandem_tokenizer_decode(handle_, unsigned_ids.data(), unsigned_ids.size(),
-                              skip_special_tokens ? 1 : 0, &text, &error);
+  const TandemCode code = tandem_tokenizer_decode(handle_, unsigned_ids.data(), unsigned_ids.size(),
+                                                  skip_special_tokens ? 1 : 0, &text, &error);
   if (code != TANDEM_OK) return take_status(code, error);
   return take_string(text);
 }

@@ -1,8 +1,8 @@
 // Tokenizer: text to vocabulary ids and back, for one `tokenizer.json`.
 //
-// The work is done by the `tokenizers` library behind the C ABI of engine/text/rust; this class adds
-// what Transformers adds around it (tokens of tokenizer_config.json, clean-up of spaces) and turns
-// everything that can go wrong into a Status. For incremental decoding see stream_decoder.h.
+// The work is done by the `tokenizers` library behind the C ABI of engine/text/rust; this class
+// adds what Transformers adds around it (tokens of tokenizer_config.json, clean-up of spaces) and
+// turns everything that can go wrong into a Status. For incremental decoding see stream_decoder.h.
 //
 // Threading: immutable after load(); every method may be called from any thread at once.
 #pragma once
@@ -25,7 +25,8 @@ namespace tandem {
 
 // What to do with text that spells a special token, such as "</s>" typed by a user.
 enum class SpecialText {
-  kAsConfigured,  // the model's `split_special_tokens`; without it, as kParse (Transformers' default)
+  kAsConfigured,  // the model's `split_special_tokens`; without it, as kParse (Transformers'
+                  // default)
   kParse,         // it becomes the special token
   kPlain,         // it is ordinary text; non-special added tokens are still recognised
 };
@@ -33,17 +34,17 @@ enum class SpecialText {
 class Tokenizer {
  public:
   // Reads `directory`/tokenizer.json and, where they exist, tokenizer_config.json,
-  // special_tokens_map.json and added_tokens.json as Transformers reads them. Truncation and padding
-  // stored in tokenizer.json are ignored, as Transformers ignores them when nothing asks for them.
-  // Errors: NOT_FOUND (no tokenizer.json), INVALID_ARGUMENT (a file that cannot be understood); the
-  // message names the file.
+  // special_tokens_map.json and added_tokens.json as Transformers reads them. Truncation and
+  // padding stored in tokenizer.json are ignored, as Transformers ignores them when nothing asks
+  // for them. Errors: NOT_FOUND (no tokenizer.json), INVALID_ARGUMENT (a file that cannot be
+  // understood); the message names the file.
   static absl::StatusOr<std::shared_ptr<const Tokenizer>> load(const std::string& directory);
 
   // Bytes as tokens 0 to 255 and "<|endoftext|>" as 256, for models that have no directory.
   static std::shared_ptr<const Tokenizer> bytes();
 
-  // Ids of `text`. With `add_special_tokens` the post-processor adds what the model expects around a
-  // text (for example a begin-of-text token). Errors: INVALID_ARGUMENT with the byte offset where
+  // Ids of `text`. With `add_special_tokens` the post-processor adds what the model expects around
+  // a text (for example a begin-of-text token). Errors: INVALID_ARGUMENT with the byte offset where
   // `text` is not UTF-8; INTERNAL where the library fails.
   absl::StatusOr<std::vector<Token>> encode(
       std::string_view text, bool add_special_tokens,

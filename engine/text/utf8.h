@@ -41,8 +41,8 @@ class Utf8Assembler {
 
   char held_[4] = {};  // bytes of the character in progress
   uint8_t size_ = 0;
-  uint8_t needed_ = 0;                     // bytes still missing
-  uint8_t low_ = 0x80, high_ = 0xBF;       // range of the next one
+  uint8_t needed_ = 0;                // bytes still missing
+  uint8_t low_ = 0x80, high_ = 0xBF;  // range of the next one
 };
 
 }  // namespace tandem

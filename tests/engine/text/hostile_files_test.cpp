@@ -25,9 +25,7 @@ json small_file() {
           {"model", {{"type", "WordLevel"}, {"vocab", {{"a", 0}, {"b", 1}}}, {"unk_token", "a"}}}};
 }
 
-TEST(HostileFiles, TheSmallFileItselfIsFine) {
-  EXPECT_TRUE(load_status(small_file().dump()).ok());
-}
+TEST(HostileFiles, TheSmallFileItselfIsFine) { EXPECT_TRUE(load_status(small_file().dump()).ok()); }
 
 TEST(HostileFiles, MissingFile) {
   test::TemporaryModel model;
@@ -109,7 +107,7 @@ class HostileTexts : public ::testing::TestWithParam<std::string> {};
 TEST_P(HostileTexts, LongRunsInSensibleTime) {
   const auto tokenizer = test::golden_tokenizer(GetParam());
   const std::string texts[] = {
-      std::string(1'000'000, 'a'), std::string(50'000, '_'), std::string(1'000'000, ' '),
+      std::string(1'000'000, 'a'), std::string(50'000, '_'),   std::string(1'000'000, ' '),
       std::string(200'000, '\n'),  std::string(100'000, '\0'), std::string(100'000, '7'),
   };
   for (const std::string& text : texts) {

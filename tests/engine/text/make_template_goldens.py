@@ -240,32 +240,98 @@ TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 MODELS = {  # folder -> (tokenizer_config.json, other files)
     "chatml": ({"chat_template": CHATML, "eos_token": "<|im_end|>"}, {}),
     "llama2": (TOKENS | {"chat_template": LLAMA2}, {}),
-    "llama3": ({"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}, {"chat_template.jinja": LLAMA3}),
-    "mistral": (TOKENS | {"chat_template": [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": MISTRAL}]}, {}),
+    "llama3": (
+        {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"},
+        {"chat_template.jinja": LLAMA3},
+    ),
+    "mistral": (
+        TOKENS
+        | {
+            "chat_template": [
+                {"name": "default", "template": CHATML},
+                {"name": "tool_use", "template": MISTRAL},
+            ]
+        },
+        {},
+    ),
     "mistral_single": (
-        {"chat_template": "never used", "added_tokens_decoder": {}} | TOKENS | {"bos_token": {"__type": "AddedToken", "content": "<s>", "lstrip": False, "rstrip": False, "normalized": False, "single_word": False, "special": True}},
+        {"chat_template": "never used", "added_tokens_decoder": {}}
+        | TOKENS
+        | {
+            "bos_token": {
+                "__type": "AddedToken",
+                "content": "<s>",
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "single_word": False,
+                "special": True,
+            }
+        },
         {"chat_template.jinja": MISTRAL.replace("\n", "\r\n")},
     ),
-    "zephyr": ({"chat_template": ZEPHYR}, {"special_tokens_map.json": json.dumps({"eos_token": {"content": "</s>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}})}),
+    "zephyr": (
+        {"chat_template": ZEPHYR},
+        {
+            "special_tokens_map.json": json.dumps(
+                {
+                    "eos_token": {
+                        "content": "</s>",
+                        "lstrip": False,
+                        "normalized": False,
+                        "rstrip": False,
+                        "single_word": False,
+                    }
+                }
+            )
+        },
+    ),
     "gemma": ({"bos_token": "<bos>"}, {"chat_template.jinja": GEMMA}),
-    "reasoning": ({}, {"chat_template.jinja": REASONING, "additional_chat_templates/tool_use.jinja": "tools: {{ tools | map(attribute='function') | map(attribute='name') | join(', ') }}\n" + REASONING}),
+    "reasoning": (
+        {},
+        {
+            "chat_template.jinja": REASONING,
+            "additional_chat_templates/tool_use.jinja": "tools: {{ tools | map(attribute='function') | map(attribute='name') | join(', ') }}\n"
+            + REASONING,
+        },
+    ),
 }
 
 WEATHER = {
     "type": "function",
     "function": {
         "name": "get_weather",
-        "description": "The weather's \"state\" <now> & here — für 東京",
+        "description": 'The weather\'s "state" <now> & here — für 東京',
         "parameters": {
             "type": "object",
-            "properties": {"city": {"type": "string", "enum": ["Zürich", "Paris"]}, "days": {"type": "integer", "default": 1.0}, "items": {"type": "array", "items": {"type": "number"}}},
+            "properties": {
+                "city": {"type": "string", "enum": ["Zürich", "Paris"]},
+                "days": {"type": "integer", "default": 1.0},
+                "items": {"type": "array", "items": {"type": "number"}},
+            },
             "required": ["city"],
         },
         "return": {"type": "number"},
     },
 }
-CLOCK = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
-CALL = {"id": "abcdef123", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Zürich", "days": 2, "exact": None, "flags": [True, False], "x": 1e-7}}}
+CLOCK = {
+    "type": "function",
+    "function": {"name": "now", "parameters": {"type": "object", "properties": {}}},
+}
+CALL = {
+    "id": "abcdef123",
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "arguments": {
+            "city": "Zürich",
+            "days": 2,
+            "exact": None,
+            "flags": [True, False],
+            "x": 1e-7,
+        },
+    },
+}
 
 
 def user(text: object) -> dict:
@@ -285,16 +351,60 @@ CONVERSATIONS = [  # messages, tools, extra arguments
     ([user("Hello"), assistant("Hi there!"), user("How are you?")], None, {}),
     ([system("You are kind."), user("Hello"), assistant("Hi"), user("Bye")], None, {}),
     ([system("  spaces \n"), user("\n\ttabs and\nlines \n")], None, {}),
-    ([user("Ünïcödé 漢字 😀 \u200d \u00a0"), assistant("<|im_end|></s>[/INST] & <b>'\"\\"), user("{{ 7*7 }}{% raw %}")], None, {}),
+    (
+        [
+            user("Ünïcödé 漢字 😀 \u200d \u00a0"),
+            assistant("<|im_end|></s>[/INST] & <b>'\"\\"),
+            user("{{ 7*7 }}{% raw %}"),
+        ],
+        None,
+        {},
+    ),
     ([user("a"), user("b")], None, {}),
     ([user("")], None, {}),
     ([assistant("I begin")], None, {}),
     ([user("What's the weather?")], [WEATHER], {}),
-    ([user("What's the weather?"), {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "abcdef123", "content": "18.5"}, assistant("18.5 degrees"), user("Thanks")], [WEATHER, CLOCK], {}),
-    ([system("Use tools"), user("x"), {"role": "assistant", "tool_calls": [CALL, CALL]}, {"role": "tool", "tool_call_id": "abcdef123", "content": {"content": [1, 2.5, None, True, "it's"]}}], [CLOCK], {"date_string": "1 Jan 2000"}),
+    (
+        [
+            user("What's the weather?"),
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "abcdef123", "content": "18.5"},
+            assistant("18.5 degrees"),
+            user("Thanks"),
+        ],
+        [WEATHER, CLOCK],
+        {},
+    ),
+    (
+        [
+            system("Use tools"),
+            user("x"),
+            {"role": "assistant", "tool_calls": [CALL, CALL]},
+            {
+                "role": "tool",
+                "tool_call_id": "abcdef123",
+                "content": {"content": [1, 2.5, None, True, "it's"]},
+            },
+        ],
+        [CLOCK],
+        {"date_string": "1 Jan 2000"},
+    ),
     ([user([{"type": "text", "text": " look "}, {"type": "image"}]), assistant("a cat")], None, {}),
-    ([user("Think"), {"role": "assistant", "content": "42", "reasoning": "6*7\n"}, user("More"), {"role": "assistant", "content": "<think>\nhm\n</think>\n\nyes", "thinking": None}], None, {}),
-    ([user("q"), {"role": "assistant", "reasoning_content": "why", "content": "because"}], [], {"enable_thinking": False, "bos_token": "<other>"}),
+    (
+        [
+            user("Think"),
+            {"role": "assistant", "content": "42", "reasoning": "6*7\n"},
+            user("More"),
+            {"role": "assistant", "content": "<think>\nhm\n</think>\n\nyes", "thinking": None},
+        ],
+        None,
+        {},
+    ),
+    (
+        [user("q"), {"role": "assistant", "reasoning_content": "why", "content": "because"}],
+        [],
+        {"enable_thinking": False, "bos_token": "<other>"},
+    ),
     ([{"role": "weird", "content": "?"}, user("ok")], None, {}),
     ([user("x" * 300), assistant("line\n" * 20), user("last")], None, {"enable_thinking": True}),
 ]
@@ -366,9 +476,18 @@ def save(folder: Path, config: dict, files: dict) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-def rendered(tok: PreTrainedTokenizerFast, messages: list, tools: list | None, extra: dict, prompt: bool, **kwargs) -> str | None:
+def rendered(
+    tok: PreTrainedTokenizerFast,
+    messages: list,
+    tools: list | None,
+    extra: dict,
+    prompt: bool,
+    **kwargs,
+) -> str | None:
     try:
-        return tok.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=prompt, **extra, **kwargs)
+        return tok.apply_chat_template(
+            messages, tools=tools, tokenize=False, add_generation_prompt=prompt, **extra, **kwargs
+        )
     except Exception as error:  # what a template refuses is compared too
         print(f"  refused: {type(error).__name__}: {str(error)[:100]}")
         return None
@@ -379,14 +498,30 @@ def template_goldens(folder: Path) -> None:
     for name, (config, files) in MODELS.items():
         tok = save(folder / name, config, files)
         for i, (messages, tools, extra) in enumerate(CONVERSATIONS):
-            given = extra | ({} if "date_string" in extra or name != "llama3" else {"date_string": "26 Jul 2024"})
+            given = extra | (
+                {} if "date_string" in extra or name != "llama3" else {"date_string": "26 Jul 2024"}
+            )
             for prompt in (False, True):
                 text = rendered(tok, messages, tools, given, prompt)
-                cases.append({"model": name, "conversation": i, "extra": given, "prompt": prompt, "text": text})
+                cases.append(
+                    {
+                        "model": name,
+                        "conversation": i,
+                        "extra": given,
+                        "prompt": prompt,
+                        "text": text,
+                    }
+                )
     plain = save(folder / "plain", TOKENS, {})
-    expressions = [{"template": e, "text": rendered(plain, MESSAGES, None, VARIABLES, False, chat_template=e)} for e in EXPRESSIONS]
+    expressions = [
+        {"template": e, "text": rendered(plain, MESSAGES, None, VARIABLES, False, chat_template=e)}
+        for e in EXPRESSIONS
+    ]
     goldens = {
         "conversations": [{"messages": m, "tools": t} for m, t, _ in CONVERSATIONS],
-        "cases": cases, "variables": VARIABLES, "messages": MESSAGES, "expressions": expressions,
+        "cases": cases,
+        "variables": VARIABLES,
+        "messages": MESSAGES,
+        "expressions": expressions,
     }
     (folder / "goldens.json").write_text(json.dumps(goldens) + "\n")

@@ -70,9 +70,9 @@ TEST(StopMatcher, HoldsExactlyWhatMayBecomeAStop) {
 }
 
 TEST(StopMatcher, EarliestEndThenLongest) {
-  EXPECT_EQ(run({"abcd", "bc"}, false, {"xabcd"}), (Result{"xa", 1}));   // ends first
-  EXPECT_EQ(run({"cd", "abcd"}, false, {"xabcd"}), (Result{"x", 1}));    // longest at one end
-  EXPECT_EQ(run({"q", "ab", "ab"}, false, {"xab"}), (Result{"x", 1}));   // first of equal ones
+  EXPECT_EQ(run({"abcd", "bc"}, false, {"xabcd"}), (Result{"xa", 1}));  // ends first
+  EXPECT_EQ(run({"cd", "abcd"}, false, {"xabcd"}), (Result{"x", 1}));   // longest at one end
+  EXPECT_EQ(run({"q", "ab", "ab"}, false, {"xab"}), (Result{"x", 1}));  // first of equal ones
   EXPECT_EQ(run({"aab", "ab"}, true, {"aaab"}), (Result{"aaab", 0}));
 }
 
@@ -142,7 +142,8 @@ TEST(StopMatcher, ManyLongStops) {
 }
 
 TEST(StopMatcher, DeepFailureChains) {
-  // Every prefix of a^n fails to the next shorter: the case where a careless automaton is quadratic.
+  // Every prefix of a^n fails to the next shorter: the case where a careless automaton is
+  // quadratic.
   std::vector<std::string> stops;
   for (int n = 1; n <= 300; ++n) stops.push_back(std::string(static_cast<size_t>(n), 'a') + "b");
   StopMatcher matcher(stops, false);

@@ -178,7 +178,8 @@ TEST(StreamDecoder, ACharacterBegunInThePromptIsFinished) {
     const auto tokenizer = test::golden_tokenizer(name);
     const Ids ids = *tokenizer->encode("x🫠y", false);
     size_t cut = 0;  // behind the first token of the character
-    while (!tokenizer->decode(absl::MakeConstSpan(ids).first(cut), true)->ends_with("\uFFFD")) ++cut;
+    while (!tokenizer->decode(absl::MakeConstSpan(ids).first(cut), true)->ends_with("\uFFFD"))
+      ++cut;
     const Ids context(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(cut));
     const Ids rest(ids.begin() + static_cast<ptrdiff_t>(cut), ids.end());
     EXPECT_EQ(stream(tokenizer, rest, true, context), "🫠y") << name;
@@ -211,12 +212,13 @@ TEST(StreamDecoder, OtherDecoders) {
   }
 }
 
-// Not an assertion on time (machines differ) but on growth: a long stream costs as much per token as a
-// short one. Prints what it measures.
+// Not an assertion on time (machines differ) but on growth: a long stream costs as much per token
+// as a short one. Prints what it measures.
 TEST(StreamDecoder, CostIsLinear) {
   for (const std::string& name : test::tokenizer_names()) {
     const auto tokenizer = test::golden_tokenizer(name);
-    const Ids ids = *tokenizer->encode("def f(x):\n    return x + 1  # über 漢字 and so on, well\n", false);
+    const Ids ids =
+        *tokenizer->encode("def f(x):\n    return x + 1  # über 漢字 and so on, well\n", false);
     const auto nanoseconds = [&](int repeats) {
       double best = 1e18;
       for (int attempt = 0; attempt < 3; ++attempt) {

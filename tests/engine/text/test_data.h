@@ -28,8 +28,8 @@ inline nlohmann::json read_json(const std::string& path) {
 }
 
 inline const std::vector<std::string>& tokenizer_names() {
-  static const auto* const kNames = new std::vector<std::string>{"gpt2",   "gpt2_prefix", "llama3",
-                                                                 "llama2", "bert",        "t5"};
+  static const auto* const kNames =
+      new std::vector<std::string>{"gpt2", "gpt2_prefix", "llama3", "llama2", "bert", "t5"};
   return *kNames;
 }
 

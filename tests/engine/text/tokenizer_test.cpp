@@ -113,14 +113,15 @@ TEST_P(TokenizerGoldens, RefusesIdsOutsideTheVocabulary) {
 
 TEST_P(TokenizerGoldens, RefusesInvalidUtf8) {
   const std::pair<std::string, int> cases[] = {
-      {"\xff", 0},           {"ab\x80", 2},           {"\xc3", 0},        {"x\xe4\xbd", 1},
-      {"\xed\xa0\x80", 0},   {"\xed\xb0\x80ok", 0},   {"\xc0\x80", 0},    {"\xf4\x90\x80\x80", 0},
+      {"\xff", 0},          {"ab\x80", 2},         {"\xc3", 0},     {"x\xe4\xbd", 1},
+      {"\xed\xa0\x80", 0},  {"\xed\xb0\x80ok", 0}, {"\xc0\x80", 0}, {"\xf4\x90\x80\x80", 0},
       {"é\xf0\x9f\x98", 2}, {"日\xe0\x80\xaf", 3}, {"\xfe\xff", 0},
   };
   for (const auto& [text, offset] : cases) {
     const auto ids = tokenizer_->encode(text, true);
     ASSERT_TRUE(absl::IsInvalidArgument(ids.status())) << offset;
-    EXPECT_THAT(ids.status().message(), HasSubstr("invalid UTF-8 at byte " + std::to_string(offset)));
+    EXPECT_THAT(ids.status().message(),
+                HasSubstr("invalid UTF-8 at byte " + std::to_string(offset)));
   }
 }
 
@@ -131,9 +132,9 @@ TEST_P(TokenizerGoldens, ManyThreadsAgree) {
     threads.emplace_back([this, t, &wrong] {
       for (size_t i = t; i < texts_.size(); i += 3) {
         const auto ids = tokenizer_->encode(texts_[i], true);
-        const bool same = ids.ok() && *ids == all_ids(i) &&
-                          *tokenizer_->decode(*ids, true) ==
-                              text_or(goldens_["texts"][i][2][1], texts_[i]);
+        const bool same =
+            ids.ok() && *ids == all_ids(i) &&
+            *tokenizer_->decode(*ids, true) == text_or(goldens_["texts"][i][2][1], texts_[i]);
         wrong[t] += same ? 0 : 1;
       }
     });
@@ -175,14 +176,17 @@ TEST(TokenizerLoad, IgnoresTruncationAndPadding) {
   json file = test::read_json(test::data_path("tokenizers/gpt2/tokenizer.json"));
   file["truncation"] = {
       {"direction", "Right"}, {"max_length", 3}, {"strategy", "LongestFirst"}, {"stride", 0}};
-  file["padding"] = {{"strategy", {{"Fixed", 50}}}, {"direction", "Right"}, {"pad_id", 0},
-                     {"pad_type_id", 0}, {"pad_token", "x"}, {"pad_to_multiple_of", nullptr}};
+  file["padding"] = {{"strategy", {{"Fixed", 50}}},
+                     {"direction", "Right"},
+                     {"pad_id", 0},
+                     {"pad_type_id", 0},
+                     {"pad_token", "x"},
+                     {"pad_to_multiple_of", nullptr}};
   model.write("tokenizer.json", file.dump());
   const auto tokenizer = Tokenizer::load(model.path());
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   const std::string text = "one two three four five six seven";
-  EXPECT_EQ(*(*tokenizer)->encode(text, true),
-            *test::golden_tokenizer("gpt2")->encode(text, true));
+  EXPECT_EQ(*(*tokenizer)->encode(text, true), *test::golden_tokenizer("gpt2")->encode(text, true));
 }
 
 }  // namespace

@@ -20,9 +20,9 @@ TEST(Utf8, PrefixStopsAtTheFirstBadByte) {
   EXPECT_EQ(valid_utf8_prefix("aé漢😀"), 10u);
   EXPECT_EQ(valid_utf8_prefix("a\xffz"), 1u);
   EXPECT_EQ(valid_utf8_prefix("é\xc3"), 2u);
-  EXPECT_EQ(valid_utf8_prefix("\xed\x9f\xbf\xed\xa0\x80"), 3u);  // U+D7FF, then a surrogate
+  EXPECT_EQ(valid_utf8_prefix("\xed\x9f\xbf\xed\xa0\x80"), 3u);          // U+D7FF, then a surrogate
   EXPECT_EQ(valid_utf8_prefix("\xf4\x8f\xbf\xbf\xf4\x90\x80\x80"), 4u);  // U+10FFFF, then above
-  EXPECT_EQ(valid_utf8_prefix("\xe0\x9f\xbf"), 0u);  // longer than needed
+  EXPECT_EQ(valid_utf8_prefix("\xe0\x9f\xbf"), 0u);                      // longer than needed
   EXPECT_EQ(valid_utf8_prefix(std::string("\0x", 2)), 2u);
 }
 

@@ -161,8 +161,8 @@ pub fn catch<T>(job: impl FnOnce() -> T) -> Result<T, String> {
             .map(|text| text.to_string())
             .or_else(|| payload.downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "unknown panic".to_string());
-        // A panic's payload may panic again when dropped; it is small, so let it be.
-        std::mem::forget(payload);
+        // A payload may panic again when it is dropped.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
         message
     })
 }

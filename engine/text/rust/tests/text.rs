@@ -1,0 +1,115 @@
+//! What the C++ tests cannot reach: limits of memory, panics, and helpers of the templates.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tandem_text::bounded::{catch, run, Failure};
+use tandem_text::error::Code;
+use tandem_text::template::{plain_generation_tags, Limits, Template};
+use tandem_text::tokenizer::{SpecialText, Tokenizer};
+
+/// A directory of this test process, removed with the value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str, files: &[(&str, &str)]) -> Self {
+        let path = std::env::temp_dir().join(format!("tandem_text_{}_{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        for (file, text) in files {
+            fs::write(path.join(file), text).unwrap();
+        }
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn template(name: &str, source: &str, fuel: u64) -> Template {
+    let folder = Folder::new(name, &[("chat_template.jinja", source)]);
+    let limits = Limits { fuel, max_output_bytes: 1000 };
+    Template::load(&folder.0, limits, Arc::new(|format: &str| Some(format!("<{format}>"))))
+        .unwrap()
+        .unwrap()
+}
+
+#[test]
+fn bounded_jobs_return_their_value() {
+    assert_eq!(run(1 << 20, || vec![1u8; 1000].len()), Ok(1000));
+}
+
+#[test]
+fn bounded_memory_counts_what_is_held_at_a_time() {
+    let churn = || (0..1000).map(|i| vec![i as u8; 500_000].len()).sum::<usize>();
+    assert_eq!(run(1 << 20, churn), Ok(500_000_000));
+    let hoard = || (0..1000).map(|i| vec![i as u8; 500_000]).collect::<Vec<_>>().len();
+    assert_eq!(run(1 << 20, hoard), Err(Failure::Memory));
+    // This thread has no limit, before or after.
+    assert_eq!(vec![1u8; 10 << 20].len(), 10 << 20);
+}
+
+#[test]
+fn panics_become_messages() {
+    assert_eq!(catch(|| -> i32 { panic!("number {}", 7) }), Err("number 7".to_string()));
+    assert_eq!(run(1 << 20, || -> i32 { panic!("static") }), Err(Failure::Panic("static".into())));
+    assert_eq!(catch(|| 5), Ok(5));
+}
+
+#[test]
+fn generation_tags_are_replaced() {
+    for (source, expected) in [
+        ("{% generation %}x{% endgeneration %}", "{% with %}x{% endwith %}"),
+        ("{%- generation -%}x{%-endgeneration+%}", "{%- with -%}x{%- endwith +%}"),
+        ("{% if generation %}{{ '{% generation' }}", "{% if generation %}{{ '{% generation' }}"),
+        ("{{ '{%' }}{% generation %}", "{{ '{%' }}{% with %}"),
+        ("no tags", "no tags"),
+    ] {
+        assert_eq!(plain_generation_tags(source), expected);
+    }
+}
+
+#[test]
+fn generation_blocks_print_their_content() {
+    let source = "{% for m in messages %}{%- generation -%} {{ m.content }} {%- endgeneration -%}!{% endfor %}";
+    let text = template("generation", source, 1000).render(r#"[{"content": "a"}]"#, "", "", false);
+    assert_eq!(text.unwrap(), "a!");
+}
+
+#[test]
+fn clock_and_variables_reach_the_template() {
+    let t = template("clock", "{{ strftime_now('%Y') }} {{ x }} {{ bos_token }}", 1000);
+    assert_eq!(t.render(r#"[{}]"#, "", r#"{"x": "é"}"#, false).unwrap(), "<%Y> é ");
+}
+
+#[test]
+fn fuel_and_output_are_limited() {
+    let loop_ = "{% for i in range(100) %}{{ i }}{% endfor %}";
+    assert!(template("enough", loop_, 10_000).render("[{}]", "", "", false).is_ok());
+    let error = template("starved", loop_, 100).render("[{}]", "", "", false).unwrap_err();
+    assert_eq!(error.code, Code::InvalidArgument);
+    assert!(error.message.contains("more than 100 instructions"), "{error}");
+    let error = template("long", "{{ 'x' * 1001 }}", 100).render("[{}]", "", "", false).unwrap_err();
+    assert!(error.message.contains("more than 1000 bytes"), "{error}");
+}
+
+#[test]
+fn tokenizer_adds_what_the_configuration_names() {
+    let file = r#"{"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "?": 2}, "unk_token": "?"}}"#;
+    let config = r#"{"eos_token": "<end>", "added_tokens_decoder":
+        {"4": {"content": "<tool>", "special": false, "normalized": false}}}"#;
+    let folder =
+        Folder::new("config", &[("tokenizer.json", file), ("tokenizer_config.json", config)]);
+    let tokenizer = Tokenizer::load(&folder.0).unwrap();
+    // The added token comes first, so it takes the next free id, as in Transformers.
+    assert_eq!(tokenizer.token_id("<tool>"), Some(3));
+    assert_eq!(tokenizer.token_id("<end>"), Some(4));
+    assert_eq!(tokenizer.encode("a<end>b", false, SpecialText::Parse).unwrap(), [0, 4, 1]);
+    assert_eq!(tokenizer.decode(&[0, 3, 4, 1], true).unwrap(), "a <tool> b");
+    assert_eq!(tokenizer.decode(&[4], true).unwrap(), "");
+    assert_eq!(tokenizer.vocab_size(), 5);
+}
