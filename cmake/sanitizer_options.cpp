@@ -3,6 +3,7 @@ extern "C" {
 const char* __asan_default_options();
 const char* __ubsan_default_options();
 const char* __tsan_default_options();
+const char* __tsan_default_suppressions();
 
 const char* __asan_default_options() {
   return "detect_stack_use_after_return=1:strict_string_checks=1:check_initialization_order=1:"
@@ -15,4 +16,6 @@ const char* __tsan_default_options() {
   return "halt_on_error=1:second_deadlock_stack=1:"
          "external_symbolizer_path=/usr/lib/llvm-19/bin/llvm-symbolizer";
 }
+// Rust's code is not instrumented: TSan sees what it does through malloc and memcmp, not its locks.
+const char* __tsan_default_suppressions() { return "race:/rustc/\n"; }
 }

@@ -11,7 +11,8 @@
 namespace tandem {
 
 void Flags::add(std::string name, std::string value_name, std::string help, Setter set) {
-  flags_.push_back({std::move(name), std::move(value_name), std::move(help), false, std::move(set)});
+  flags_.push_back(
+      {std::move(name), std::move(value_name), std::move(help), false, std::move(set)});
 }
 
 void Flags::add_switch(std::string name, std::string help, std::function<void(bool)> set) {

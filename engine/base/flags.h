@@ -1,8 +1,8 @@
-// Command line flags: "--name VALUE" or "--name=VALUE", switches ("--name", "--name=false"), and the
-// help text made from the same table.
+// Command line flags: "--name VALUE" or "--name=VALUE", switches ("--name", "--name=false"), and
+// the help text made from the same table.
 //
-// A flag may appear several times; its setter sees every value. Errors are INVALID_ARGUMENT and name
-// the flag, the value and what is allowed.
+// A flag may appear several times; its setter sees every value. Errors are INVALID_ARGUMENT and
+// name the flag, the value and what is allowed.
 #pragma once
 
 #include <functional>

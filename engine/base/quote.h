@@ -8,7 +8,8 @@
 
 namespace tandem {
 
-// In double quotes, with control characters and ill-formed UTF-8 escaped, and cut after `max` bytes.
+// In double quotes, with control characters and ill-formed UTF-8 escaped, and cut after `max`
+// bytes.
 std::string quote_value(absl::string_view value, size_t max = 200);
 
 }  // namespace tandem

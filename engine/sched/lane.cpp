@@ -18,10 +18,26 @@ std::vector<std::shared_ptr<PassFlight>> Lane::remove(const SequenceRun* sequenc
   return removed;
 }
 
-const Batch* Lane::next(const Available& available, TimePoint now) {
-  TANDEM_CHECK(idle());
+void Lane::wait_for(Lane& other) {
+  if (other.made_ == other.log_end()) return;
+  fences_.push_back({log_end(), &other, other.log_end()});
+  other.wanted_ = other.log_end();
+}
+
+void Lane::take_moves(size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const Move& move = moves_[i];
+    if (move.kind != Move::kFree || log_frees_) running_->batch.moves.push_back(move);
+  }
+  moves_.erase(moves_.begin(), moves_.begin() + static_cast<ptrdiff_t>(n));
+  flushed_ += n;
+  running_->moves_end = flushed_;
+}
+
+// Passes on one cache run one after the other, in order.
+std::vector<Candidate> Lane::runnable(const Available& available) const {
   std::vector<Candidate> candidates;
-  std::set<const SequenceCache*> seen;  // passes on one cache run one after the other, in order
+  std::set<const SequenceCache*> seen;
   for (size_t i = 0; i < pending_.size(); ++i) {
     const PassFlight& f = *pending_[i];
     const bool memory_ready = !f.memory || !seen.contains(f.memory);
@@ -37,16 +53,27 @@ const Batch* Lane::next(const Available& available, TimePoint now) {
     c.order = f.order;
     candidates.push_back(c);
   }
-  const std::vector<Picked> picked = pick_batch(candidates, last_model_, limits_);
-  if (picked.empty()) return nullptr;
+  return candidates;
+}
+
+const Batch* Lane::next(const Available& available, TimePoint now) {
+  TANDEM_CHECK(idle());
+  while (!fences_.empty() && fences_.front().other->made_ >= fences_.front().until) {
+    fences_.pop_front();
+  }
+  std::vector<Picked> picked;
+  size_t moves = moves_.size();
+  if (fences_.empty()) {
+    picked = pick_batch(runnable(available), last_model_, limits_);
+  } else {
+    moves = fences_.front().at - flushed_;
+  }
+  if (picked.empty() && (wanted_ <= flushed_ || moves == 0)) return nullptr;
 
   running_ = std::make_unique<Running>();
   running_->launched = now;
   Batch& batch = running_->batch;
-  for (const Move& move : moves_) {
-    if (move.kind != Move::kFree || log_frees_) batch.moves.push_back(move);
-  }
-  moves_.clear();
+  take_moves(moves);
   batch.forget.swap(forget_);
   for (const Picked& p : picked) {
     const std::shared_ptr<PassFlight>& f = pending_[static_cast<size_t>(p.index)];
@@ -57,13 +84,14 @@ const Batch* Lane::next(const Available& available, TimePoint now) {
     f->gate = f->sequence->gate.enter();
     running_->flights.push_back(f);
   }
-  last_model_ = batch.works.front().model;
+  if (!batch.works.empty()) last_model_ = batch.works.front().model;
   std::erase_if(pending_, [](const auto& f) { return f->under_way; });
   return &batch;
 }
 
 std::unique_ptr<Lane::Running> Lane::finish() {
   std::unique_ptr<Running> done = std::move(running_);
+  made_ = done->moves_end;
   // In reverse, so that the oldest comes to stand first again.
   for (size_t i = done->flights.size(); i-- > 0;) {
     const std::shared_ptr<PassFlight>& f = done->flights[i];
@@ -86,12 +114,14 @@ void Lane::recover() {
 
 bool Lane::retry_smaller() {
   const int rows = running_->batch.run_rows();
-  if (running_->flights.size() <= 1 && limits_.chunk_rows <= 1) return false;
+  if (running_->flights.empty()) return false;
+  if (running_->flights.size() == 1 && limits_.chunk_rows <= 1) return false;
   limits_.step_rows = std::max(1, std::min(limits_.step_rows, rows) / 2);
   limits_.chunk_rows = std::min(limits_.chunk_rows, limits_.step_rows);
   limits_.works = std::max<int>(1, static_cast<int>(running_->flights.size()) / 2);
   went_well_ = 0;
   const std::unique_ptr<Running> failed = std::move(running_);
+  made_ = failed->moves_end;
   for (size_t i = failed->flights.size(); i-- > 0;) {
     const std::shared_ptr<PassFlight>& f = failed->flights[i];
     f->under_way = false;

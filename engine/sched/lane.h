@@ -22,6 +22,7 @@ class Lane {
     Batch batch;
     std::vector<std::shared_ptr<PassFlight>> flights;  // by work
     TimePoint launched{};
+    uint64_t moves_end = 0;  // of the log: the batch carries the moves before
   };
   // Is the value of pass `ticket` there?
   using Available = std::function<bool(TicketId ticket)>;
@@ -43,8 +44,12 @@ class Lane {
   // Values of this pass are not wanted any more.
   void forget(TicketId ticket) { forget_.push_back(ticket); }
 
+  // Copies between devices: what this lane does from here on, passes too, waits until `other` has
+  // made the moves that its log holds now.
+  void wait_for(Lane& other);
+
   bool idle() const { return running_ == nullptr; }
-  bool has_pending() const { return !pending_.empty(); }
+  bool has_work() const { return !pending_.empty() || wanted_ > flushed_; }
   size_t pending() const { return pending_.size(); }
 
   // The next batch, taken from what is pending; null when nothing can run. REQUIRES: idle().
@@ -59,6 +64,14 @@ class Lane {
 
  private:
   static constexpr int kRecovery = 32;
+  struct Fence {
+    uint64_t at;  // of this lane's log
+    Lane* other;
+    uint64_t until;  // of the other's log
+  };
+  uint64_t log_end() const { return flushed_ + moves_.size(); }
+  void take_moves(size_t n);
+  std::vector<Candidate> runnable(const Available& available) const;
   void recover();
 
   const DeviceId device_;
@@ -68,7 +81,11 @@ class Lane {
   int went_well_ = 0;   // batches since limits_ changed
   const bool log_frees_;
   std::deque<std::shared_ptr<PassFlight>> pending_;
-  std::vector<Move> moves_;
+  std::vector<Move> moves_;  // the log, from number flushed_ on
+  std::deque<Fence> fences_;
+  uint64_t flushed_ = 0;  // moves that went with batches
+  uint64_t made_ = 0;     // of these, in batches that are done
+  uint64_t wanted_ = 0;   // another lane waits until so many are made
   std::vector<TicketId> forget_;
   std::unique_ptr<Running> running_;
   ModelId last_model_;

@@ -35,7 +35,6 @@ Loop::~Loop() {
 }
 
 // --- From other threads
-// ---------------------------------------------------------------------------
 
 void Loop::submit(SequenceSpec spec) {
   live_.fetch_add(1);
@@ -45,24 +44,20 @@ void Loop::submit(SequenceSpec spec) {
 void Loop::stop(RequestId id, absl::Status status) { post(Stop{id, std::move(status)}); }
 void Loop::stop_all(absl::Status status) { post(Stop{0, std::move(status)}); }
 
+// Notified under the lock: what is posted may be the last thing that keeps the loop alive.
 void Loop::post(Message message) {
-  {
-    const std::lock_guard lock(inbox_mutex_);
-    inbox_.push_back(std::move(message));
-  }
+  const std::lock_guard lock(inbox_mutex_);
+  inbox_.push_back(std::move(message));
   inbox_filled_.notify_one();
 }
 
 void Loop::quit() {
-  {
-    const std::lock_guard lock(inbox_mutex_);
-    quit_ = true;
-  }
+  const std::lock_guard lock(inbox_mutex_);
+  quit_ = true;
   inbox_filled_.notify_one();
 }
 
 // --- Steps
-// ----------------------------------------------------------------------------------------
 
 void Loop::run() {
   for (;;) {
@@ -180,7 +175,6 @@ bool Loop::fire_timers() {
 TimePoint Loop::next_timer() const { return timers_.empty() ? kNever : timers_.begin()->first; }
 
 // --- Admission and pages
-// --------------------------------------------------------------------------
 
 absl::Status Loop::can_ever_fit(const SequenceSpec& spec) const {
   const auto rows = static_cast<int64_t>(spec.prompt.size()) + spec.stops.max_new_tokens;
@@ -311,7 +305,6 @@ bool Loop::may_come_free(const SequenceRun& run) const {
 }
 
 // --- Coroutines and batches
-// -----------------------------------------------------------------------
 
 bool Loop::resume_ready() {
   bool any = false;
@@ -333,6 +326,11 @@ void Loop::enqueue(std::shared_ptr<PassFlight> flight) {
   lane.enqueue(std::move(flight));
 }
 
+void Loop::order_moves(ModelId first, ModelId then) {
+  const DeviceId a = device_of(first), b = device_of(then);
+  if (a != b) lanes_[b.index()].wait_for(lanes_[a.index()]);
+}
+
 bool Loop::available(TicketId ticket) const {
   const auto it = values_.find(ticket);
   return it != values_.end() && it->second.done;
@@ -341,17 +339,18 @@ bool Loop::available(TicketId ticket) const {
 bool Loop::launch() {
   bool any = false;
   for (Lane& lane : lanes_) {
-    if (!lane.idle() || !lane.has_pending()) continue;
+    if (!lane.idle() || !lane.has_work()) continue;
     const Batch* batch = lane.next([this](TicketId ticket) { return available(ticket); }, now());
     if (!batch) continue;
     for (const auto& flight : lane.running().flights) {
       if (flight->leaves_values) values_[flight->id] = {lane.device(), false};
     }
-    const Model& model = models_[batch->works.front().model.index()];
-    if (model.series) {
-      model.series->batches.add();
-      model.series->passes.add(static_cast<int64_t>(batch->works.size()));
-      model.series->batch_rows.observe(batch->run_rows());
+    ModelSeries* series = nullptr;  // none for a batch of moves alone
+    if (!batch->works.empty()) series = models_[batch->works.front().model.index()].series;
+    if (series) {
+      series->batches.add();
+      series->passes.add(static_cast<int64_t>(batch->works.size()));
+      series->batch_rows.observe(batch->run_rows());
     }
     any = true;
     const DeviceId device = lane.device();
@@ -404,7 +403,6 @@ void Loop::forget_values(SequenceRun* run) {
 }
 
 // --- Ends
-// -----------------------------------------------------------------------------------------
 
 void Loop::end(SequenceRun* run, absl::Status status) {
   if (run->state == SequenceRun::kEnding) return;

@@ -92,6 +92,7 @@ class Loop final : private RunHost {
   TicketId new_ticket_id() override { return next_ticket_++; }
   bool ask_pages(SequenceRun* run) override;
   void enqueue(std::shared_ptr<PassFlight> flight) override;
+  void order_moves(ModelId first, ModelId then) override;
 
   void post(Message message);
   bool take_inbox();

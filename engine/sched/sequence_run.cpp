@@ -224,8 +224,11 @@ CacheId SequenceRun::fork(CacheId id) {
 
 void SequenceRun::copy(CacheId from, int begin, int end, CacheId to) {
   SequenceCache* source = idle_cache(from);
+  SequenceCache* target = idle_cache(to);
   source->settle();
-  idle_cache(to)->copy_from(*source, begin, end);
+  host_->order_moves(source->model(), target->model());
+  target->copy_from(*source, begin, end);
+  host_->order_moves(target->model(), source->model());
 }
 
 bool SequenceRun::is_end(Token token) const {

@@ -32,6 +32,9 @@ class RunHost {
   // True: the run's wanted() pages were granted at once.
   virtual bool ask_pages(SequenceRun* run) = 0;
   virtual void enqueue(std::shared_ptr<PassFlight> flight) = 0;
+  // The device of `then` makes no moves and runs no passes from here on until the device of `first`
+  // has made the moves that were asked of it so far.
+  virtual void order_moves(ModelId first, ModelId then) = 0;
 };
 
 class SequenceRun final : public Sequence {

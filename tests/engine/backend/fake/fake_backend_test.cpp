@@ -1,0 +1,225 @@
+// The fake device answers in closed form, and finds whatever is wrong with the memory that it
+// reads.
+#include "engine/backend/fake/fake_backend.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tandem {
+namespace {
+
+constexpr int kLayers = 4;
+constexpr int kPageRows = 4;
+
+class FakeBackendTest : public testing::Test {
+ protected:
+  FakeBackendTest() {
+    config_.vocab_size = 30;
+    config_.layers = kLayers;
+    config_.pass_seconds = 0.5;
+    config_.row_seconds = 0.25;
+    backend_.add_model(ModelId(0), "fake", config_, {kPageRows, 8, 8});
+  }
+
+  static Pass pass(const std::vector<Token>& tokens, int to = kLayers) {
+    Pass p;
+    p.stage = {CacheId(0), to};
+    for (const Token t : tokens) p.add.chain(token_in(t));
+    if (!tokens.empty()) p.reading({.rows = {static_cast<Row>(tokens.size()) - 1}, .draw = true});
+    return p;
+  }
+  // All of `p` behind `past` rows, in pages 0, 1, ...
+  static Work work(const Pass& p, int past, std::vector<int> frontier = {}) {
+    Work w;
+    w.pass = &p;
+    w.ticket = 1;
+    w.model = ModelId(0);
+    w.cache = CacheId(0);
+    w.to = p.stage.to;
+    w.count = static_cast<int>(p.add.size());
+    w.past = past;
+    w.frontier = std::move(frontier);
+    const int pages = (past + w.run_rows() + kPageRows - 1) / kPageRows;
+    for (int i = 0; i < pages; ++i) w.pages.emplace_back(i), w.frontier_pages.emplace_back(i);
+    w.save_frontier = w.to < kLayers;
+    for (size_t i = 0; i < p.read.size(); ++i) {
+      w.outputs.push_back(
+          {static_cast<int>(i), 0, w.frontier_rows() + p.read[i].rows[0], static_cast<int>(i)});
+    }
+    return w;
+  }
+  BatchResult run(Work w, std::vector<Move> moves = {}) {
+    Batch b;
+    b.works.push_back(std::move(w));
+    b.moves = std::move(moves);
+    BatchResult result;
+    backend_.launch(b, [&](BatchResult r) { result = std::move(r); });
+    timer_.fire_next();
+    return result;
+  }
+  Token expected(const std::vector<Token>& tokens, int layers = kLayers) const {
+    const auto l = fake::logits_after(config_, tokens, layers);
+    return static_cast<Token>(std::max_element(l.begin(), l.end()) - l.begin());
+  }
+  static Token token(const BatchResult& r) { return r.works.at(0).readout.row.at(0).token; }
+  static Move freed(Store store, int page) {
+    Move m;
+    m.kind = Move::kFree;
+    m.store = store;
+    m.from = {ModelId(0), PageId(page), 0};
+    return m;
+  }
+
+  FakeModelConfig config_;
+  VirtualClock clock_;
+  VirtualTimer timer_{&clock_};
+  ValueStore values_;
+  FakeMemory memory_;
+  FakeBackend backend_{&memory_, &values_, &clock_, &timer_};
+};
+
+TEST_F(FakeBackendTest, AnswersInClosedForm) {
+  const Pass a = pass({1, 2, 3, 4, 5}), b = pass({6});
+  EXPECT_EQ(token(run(work(a, 0))), expected({1, 2, 3, 4, 5}));
+  EXPECT_EQ(token(run(work(b, 5))), expected({1, 2, 3, 4, 5, 6}));
+}
+
+TEST_F(FakeBackendTest, TakesItsTime) {
+  const Pass a = pass({1, 2, 3});
+  const BatchResult r = run(work(a, 0));
+  EXPECT_DOUBLE_EQ(seconds(r.busy), 0.5 + 3 * 0.25);
+  EXPECT_EQ(clock_.now(), TimePoint(r.busy));
+}
+
+TEST_F(FakeBackendTest, EarlierLayersAnswerDifferently) {
+  const Pass low = pass({1, 2, 3}, 2);
+  EXPECT_EQ(token(run(work(low, 0))), expected({1, 2, 3}, 2));
+  Pass up = pass({});
+  up.reading({.rows = {-1}, .draw = true});
+  EXPECT_EQ(token(run(work(up, 0, {2, 2, 2}))), expected({1, 2, 3}));
+  Pass early = pass({4});
+  early.reading({.rows = {0}, .at = 1, .draw = true});
+  const BatchResult r = run(work(early, 3));
+  EXPECT_EQ(r.works[0].readout.row[1].token, expected({1, 2, 3, 4}, 1));
+}
+
+TEST_F(FakeBackendTest, CopiesCarryRows) {
+  const Pass a = pass({1, 2, 3, 4}), b = pass({5});
+  run(work(a, 0));
+  Move m;
+  m.from = {ModelId(0), PageId(0), 0};
+  m.to = {ModelId(0), PageId(6), 0};
+  m.rows = 4;
+  m.layers = kLayers;
+  Work w = work(b, 4);
+  w.pages = {PageId(6), PageId(7)};
+  EXPECT_EQ(token(run(std::move(w), {m})), expected({1, 2, 3, 4, 5}));
+}
+
+TEST_F(FakeBackendTest, NothingIsWrittenWhereABatchFails) {
+  const Pass a = pass({1, 2});
+  backend_.set_faults([](const Batch&) { return Fault{absl::InternalError("no"), {}, {}}; });
+  EXPECT_FALSE(run(work(a, 0)).status.ok());
+  EXPECT_EQ(memory_.model(ModelId(0)).kv[0].input, 0U);
+}
+
+TEST_F(FakeBackendTest, NanWorksFailAlone) {
+  const Pass a = pass({1, 2}), b = pass({3});
+  Batch batch;
+  batch.works = {work(a, 0), work(b, 0)};
+  batch.works[1].pages = {PageId(5)};
+  backend_.set_faults([](const Batch&) { return Fault{{}, {0}, {}}; });
+  BatchResult result;
+  backend_.launch(batch, [&](BatchResult r) { result = std::move(r); });
+  EXPECT_TRUE(result.works.empty()) << "not before its time";
+  timer_.fire_next();
+  EXPECT_FALSE(result.works[0].status.ok());
+  EXPECT_TRUE(result.works[1].status.ok());
+}
+
+TEST_F(FakeBackendTest, PassesReadUnreadPicks) {
+  Pass a = pass({1, 2});
+  a.share = true;
+  a.read[0].top = 3;
+  const Readout r = std::move(run(work(a, 0)).works[0].readout);
+  Pass b;
+  b.stage = {CacheId(0), kLayers};
+  In in;
+  in.kind = In::kChosen;
+  in.id = 2;
+  in.ref.ticket = 1;
+  b.add.chain(in);
+  b.reading({.rows = {0}, .draw = true});
+  EXPECT_EQ(token(run(work(b, 2))), expected({1, 2, r.row[0].top[2].token}));
+  in.ref.ticket = 9;
+  b.add.in[0] = in;
+  EXPECT_FALSE(run(work(b, 2)).works[0].status.ok());
+}
+
+// --- Broken memory
+
+class FakeBackendDeathTest : public FakeBackendTest {
+ protected:
+  FakeBackendDeathTest() {
+    run(work(five_, 0));
+    run(work(low_, 0, {}), {freed(Store::kKv, 0), freed(Store::kKv, 1)});
+    run(work(five_, 0));  // pages 0, 1: five rows; frontier page 0: of other rows
+  }
+  const Pass five_ = pass({1, 2, 3, 4, 5});
+  const Pass low_ = pass({9, 8}, 2);
+  const Pass next_ = pass({6});
+  const Pass pass_nothing_ = pass({});
+};
+
+TEST_F(FakeBackendDeathTest, FindsWhatTheBooksGetWrong) {
+  EXPECT_EQ(token(run(work(next_, 5))), expected({1, 2, 3, 4, 5, 6})) << "all is well";
+  EXPECT_DEATH(run(work(next_, 7)), "never written");
+  EXPECT_DEATH(run(work(next_, 5), {freed(Store::kKv, 0)}), "never written, or is freed");
+  EXPECT_DEATH(run(work(pass_nothing_, 0, std::vector<int>(5, 2))), "has done other layers");
+  {
+    Work w = work(next_, 5);
+    std::swap(w.pages[0], w.pages[1]);
+    EXPECT_DEATH(run(w), "another position");
+  }
+  {
+    const Pass other = pass({7, 7, 7, 7});
+    Work foreign = work(other, 0);
+    foreign.pages = {PageId(3)};
+    run(foreign);
+    Work w = work(next_, 5);
+    w.pages[0] = PageId(3);
+    EXPECT_DEATH(run(w), "belongs to another sequence");
+  }
+  {
+    const Pass low = pass({1, 2}, 2);
+    Work w = work(low, 0);
+    w.pages = {PageId(4)};
+    w.frontier_pages = {PageId(4)};
+    run(w);
+    Work up = work(next_, 2);
+    up.pages = {PageId(4)};
+    EXPECT_DEATH(run(up), "not done all layers");
+    Work stale = work(pass_nothing_, 0, {2, 2});
+    stale.pages = {PageId(4)};
+    stale.frontier_pages = {PageId(0)};
+    EXPECT_DEATH(run(stale), "stale frontier row");
+    stale.frontier_pages = {PageId()};
+    EXPECT_DEATH(run(stale), "no frontier page");
+    stale.frontier_pages = {PageId(4)};
+    stale.frontier = {3, 3};
+    EXPECT_DEATH(run(stale), "done other layers");
+  }
+  Pass outside = pass({30});
+  EXPECT_DEATH(run(work(outside, 5)), "outside the vocabulary");
+  Pass above = pass({6}, 2);
+  above.read[0].at = 3;
+  EXPECT_DEATH(run(work(above, 0)), "above the pass");
+  Move m;
+  m.from = {ModelId(0), PageId(6), 0};
+  m.to = {ModelId(0), PageId(7), 0};
+  EXPECT_DEATH(run(work(next_, 5), {m}), "broken invariant") << "a move of what is not there";
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,51 @@
+#include "engine/backend/fake/model.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace tandem::fake {
+namespace {
+
+FakeModelConfig config() {
+  FakeModelConfig c;
+  c.vocab_size = 50;
+  return c;
+}
+
+TEST(FakeModel, EverythingSeenMatters) {
+  const auto base = logits_after(config(), std::vector<Token>{1, 2, 3}, 4);
+  EXPECT_EQ(base, logits_after(config(), std::vector<Token>{1, 2, 3}, 4));
+  EXPECT_NE(base, logits_after(config(), std::vector<Token>{1, 2, 4}, 4));
+  EXPECT_NE(base, logits_after(config(), std::vector<Token>{2, 1, 3}, 4)) << "order";
+  EXPECT_NE(base, logits_after(config(), std::vector<Token>{1, 2, 3}, 3)) << "layers";
+  EXPECT_NE(base, logits_after(config(), std::vector<Token>{1, 2, 3}, 4, 2)) << "window";
+  FakeModelConfig other = config();
+  other.seed = 2;
+  EXPECT_NE(base, logits_after(other, std::vector<Token>{1, 2, 3}, 4));
+}
+
+TEST(FakeModel, MasksAreNoTokens) {
+  std::set<uint64_t> inputs;
+  for (int i = 0; i < 100; ++i) {
+    inputs.insert(token_input(i));
+    for (int a = 0; a < 3; ++a) inputs.insert(mask_input(AdapterId(a), i));
+  }
+  EXPECT_EQ(inputs.size(), 400U);
+}
+
+TEST(FakeModel, AByteVocabularyWritesReadableText) {
+  FakeModelConfig bytes;
+  for (const Token t : greedy(bytes, {72, 105}, 200)) {
+    EXPECT_TRUE((t >= 32 && t < 127) || t == 256) << t;
+  }
+}
+
+TEST(FakeModel, GreedyFeedsItself) {
+  const auto six = greedy(config(), {1, 2}, 6);
+  auto longer = std::vector<Token>{1, 2, six[0], six[1]};
+  EXPECT_EQ(greedy(config(), longer, 4), std::vector<Token>(six.begin() + 2, six.end()));
+}
+
+}  // namespace
+}  // namespace tandem::fake

@@ -1,0 +1,251 @@
+// From a pass to works and back: chunks, frontiers, trees, and answers that do not show the cut.
+#include "engine/sched/flight.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <random>
+
+#include "engine/backend/fake/model.h"
+#include "engine/pass/rows.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kLayers = 4;
+
+struct Bench {
+  static ModelShape shape() {
+    ModelShape s;
+    s.layers = kLayers;
+    return s;
+  }
+  std::vector<Move> log;
+  ModelPools pools{ModelId(0), shape(), {4, 64, 64}, &log};
+  SequenceCache cache{CacheId(0), &pools};
+  std::deque<PassFlight> flights;
+
+  // Submits as SequenceRun does.
+  PassFlight& fly(Pass pass) {
+    PassFlight& f = flights.emplace_back();
+    f.id = 7;
+    f.pass = std::move(pass);
+    f.cache = &cache;
+    cache.reserve(cache.rows() + f.rows(), f.pass.stage.to);
+    prepare(f);
+    cache.append(f.pass.stage.to, f.pass.add);
+    return f;
+  }
+};
+
+Pass chain(int n, int to = kLayers) {
+  Pass p;
+  p.stage = {CacheId(0), to};
+  for (int i = 0; i < n; ++i) p.add.chain(token_in(i));
+  return p;
+}
+
+Read reading(std::vector<Row> rows) {
+  Read r;
+  r.rows = std::move(rows);
+  return r;
+}
+
+TEST(Flight, AChainSplitsAnywhereBeforeItsLastRow) {
+  EXPECT_EQ(Bench().fly(chain(6)).splittable, 5);
+  EXPECT_EQ(Bench().fly(chain(1)).splittable, 0);
+  EXPECT_EQ(Bench().fly(chain(0)).splittable, 0);
+  Pass p = chain(6);
+  p.reading(reading({0, 3, 5}));
+  EXPECT_EQ(Bench().fly(std::move(p)).splittable, 5);
+}
+
+TEST(Flight, AnEncoderDoesNotSplit) {
+  Pass p = chain(6);
+  p.see = See::kAll;
+  EXPECT_EQ(Bench().fly(std::move(p)).splittable, 0);
+}
+
+TEST(Flight, ReadsThatBelongTogetherAreNotCut) {
+  Pass kept = chain(8);
+  kept.reading(reading({5, 6, 7}));
+  kept.read[0].keep = true;
+  EXPECT_EQ(Bench().fly(std::move(kept)).splittable, 5);
+  Pass judged = chain(8);
+  judged.reading(reading({4, 5, 6, 7}));
+  judged.read[0].against.ticket = kOneHot;
+  EXPECT_EQ(Bench().fly(std::move(judged)).splittable, 4);
+}
+
+TEST(Flight, ATreeSplitsBehindItsTrunk) {
+  Pass p = chain(5);  // a prompt whose last row is the root
+  const Row a = p.add.add(token_in(9), 4), b = p.add.add(token_in(8), 4);
+  p.add.add(token_in(7), a);
+  In mask;
+  mask.kind = In::kMask;
+  p.add.add(mask, b);
+  EXPECT_EQ(Bench().fly(std::move(p)).splittable, 5);
+
+  Pass roots = chain(1);  // two rows on the past
+  roots.add.add(token_in(1), -1);
+  EXPECT_EQ(Bench().fly(std::move(roots)).splittable, 0);
+}
+
+TEST(Flight, AFrontierRunsWithTheFirstChunk) {
+  Bench bench;
+  bench.fly(chain(5, 2));
+  Pass p = chain(6);
+  p.reading(reading({-5, -1, 0, 5}));
+  PassFlight& f = bench.fly(std::move(p));
+  EXPECT_EQ(f.base, 5);
+  EXPECT_EQ(f.past, 0);
+  EXPECT_EQ(f.frontier, (std::vector<int>(5, 2)));
+  EXPECT_EQ(f.outputs, 4);
+  EXPECT_EQ(f.fixed_rows(), 5);
+
+  const Work first = lower(f, 2);
+  EXPECT_EQ(first.past, 0);
+  EXPECT_EQ(first.run_rows(), 7);
+  EXPECT_FALSE(first.last);
+  EXPECT_FALSE(first.save_frontier);
+  EXPECT_EQ(first.pages.size(), 2U);
+  EXPECT_EQ(first.frontier_pages.size(), 2U);
+  ASSERT_EQ(first.outputs.size(), 3U);
+  EXPECT_EQ(first.outputs[0].run_row, 0);
+  EXPECT_EQ(first.outputs[1].run_row, 4);
+  EXPECT_EQ(first.outputs[2].run_row, 5);
+  EXPECT_EQ(run_positions(first), (std::vector<int>{0, 1, 2, 3, 4, 5, 6}));
+
+  f.begun = true;
+  f.started = 2;
+  EXPECT_EQ(f.fixed_rows(), 0);
+  const Work second = lower(f, 4);
+  EXPECT_EQ(second.past, 7);
+  EXPECT_TRUE(second.frontier.empty());
+  EXPECT_TRUE(second.last);
+  ASSERT_EQ(second.outputs.size(), 1U);
+  EXPECT_EQ(second.outputs[0].out, 3);
+  EXPECT_EQ(second.outputs[0].run_row, 3);
+  EXPECT_EQ(run_positions(second), (std::vector<int>{7, 8, 9, 10}));
+}
+
+TEST(Flight, PositionsFollowTheTree) {
+  Bench bench;
+  bench.fly(chain(3));
+  Pass p = chain(2);
+  const Row a = p.add.add(token_in(9), 1);
+  p.add.add(token_in(8), 1);
+  p.add.add(token_in(7), a);
+  PassFlight& f = bench.fly(std::move(p));
+  EXPECT_EQ(run_positions(lower(f, 5)), (std::vector<int>{3, 4, 5, 5, 6}));
+  f.begun = true;
+  f.started = 2;
+  const Work rest = lower(f, 3);
+  EXPECT_EQ(run_positions(rest), (std::vector<int>{5, 5, 6}));
+  EXPECT_EQ(parent_run_row(rest, 0), -1);
+  EXPECT_EQ(parent_run_row(rest, 1), -1);
+  EXPECT_EQ(parent_run_row(rest, 2), 0);
+}
+
+TEST(Flight, PassesThatStopEarlySaveTheirRows) {
+  Bench bench;
+  PassFlight& f = bench.fly(chain(6, 2));
+  const Work w = lower(f, 6);
+  EXPECT_TRUE(w.save_frontier);
+  EXPECT_EQ(w.to, 2);
+  EXPECT_EQ(w.frontier_pages.size(), 2U);
+}
+
+TEST(Flight, WhatItAwaitsAndLeaves) {
+  Pass p = chain(1);
+  In in;
+  in.kind = In::kChosen;
+  in.ref.ticket = 3;
+  p.add.chain(in);
+  p.reading(reading({0, 1}));
+  p.read[0].against.ticket = 5;
+  p.read[0].against.more = {6};
+  Bench bench;
+  const PassFlight& f = bench.fly(std::move(p));
+  EXPECT_EQ(f.awaits, (std::vector<TicketId>{3, 5, 6}));
+  EXPECT_FALSE(f.leaves_values);
+  Pass shared = chain(1);
+  shared.share = true;
+  EXPECT_TRUE(bench.fly(std::move(shared)).leaves_values);
+  Pass kept = chain(1);
+  kept.reading(reading({0}));
+  kept.read[0].keep = true;
+  EXPECT_TRUE(bench.fly(std::move(kept)).leaves_values);
+}
+
+// The device's answer to output `out`: made from its number alone.
+Readout answer(const Work& w) {
+  Readout r;
+  std::vector<size_t> begin;
+  for (const Work::Output& o : w.outputs) {
+    Out out;
+    out.token = 100 + o.out;
+    r.row.push_back(out);
+    begin.push_back(r.ranked.size());
+    for (int k = 0; k < o.out % 3; ++k) r.ranked.push_back({o.out * 10 + k, 0.5F});
+  }
+  r.accepted = static_cast<int>(r.row.size());
+  begin.push_back(r.ranked.size());
+  for (size_t i = 0; i < r.row.size(); ++i) {
+    r.row[i].top = std::span<const Ranked>(r.ranked).subspan(begin[i], begin[i + 1] - begin[i]);
+  }
+  return r;
+}
+
+TEST(Flight, AnswersDoNotShowTheCut) {
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
+    std::mt19937_64 rng(seed);
+    Bench bench;
+    const int frontier = static_cast<int>(rng() % 4), n = 1 + static_cast<int>(rng() % 12);
+    if (frontier > 0) bench.fly(chain(frontier, 1));
+    Pass p = chain(n);
+    int outputs = 0;
+    for (size_t i = 0, reads = rng() % 4; i < reads; ++i) {
+      std::vector<Row> rows;
+      for (Row row = -frontier; row < n; ++row) {
+        if (rng() % 3 == 0) rows.push_back(row);
+      }
+      outputs += static_cast<int>(rows.size());
+      p.reading(reading(rows));
+    }
+    PassFlight& f = bench.fly(std::move(p));
+    while (f.finished < n) {
+      const int left = f.splittable - f.started;
+      const int count = left > 0 && rng() % 3 ? 1 + static_cast<int>(rng() % left) : n - f.started;
+      const Work w = lower(f, count);
+      f.started += count;
+      f.begun = true;
+      f.finished += count;
+      absorb(f, w, answer(w));
+    }
+    ASSERT_EQ(f.readout.row.size(), static_cast<size_t>(outputs));
+    ASSERT_EQ(f.readout.accepted, outputs);
+    for (int out = 0; out < outputs; ++out) {
+      const Out& o = f.readout.row[static_cast<size_t>(out)];
+      ASSERT_EQ(o.token, 100 + out);
+      ASSERT_EQ(o.top.size(), static_cast<size_t>(out % 3));
+      for (int k = 0; k < out % 3; ++k) {
+        ASSERT_EQ(o.top[static_cast<size_t>(k)].token, out * 10 + k);
+      }
+    }
+  }
+}
+
+TEST(FlightDeathTest, ReadsOfRowsThatDoNotRun) {
+  Bench bench;
+  bench.fly(chain(3));
+  Pass past = chain(1);
+  past.reading(reading({-1}));  // has done all layers
+  EXPECT_DEATH(bench.fly(std::move(past)), "broken invariant");
+  Pass beyond = chain(1);
+  beyond.reading(reading({1}));
+  EXPECT_DEATH(bench.fly(std::move(beyond)), "broken invariant");
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,42 @@
+// Autoregressive decoding without caches, batches or engine: the reference for all that equals it.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/backend/fake/model.h"
+#include "engine/sampling/random.h"
+#include "engine/sampling/warp.h"
+
+namespace tandem::reference {
+
+// The token that follows `tokens`.
+inline Token next_token(const FakeModelConfig& model, const std::vector<Token>& tokens,
+                        const Warp& warp) {
+  const std::vector<float> logits = fake::logits_after(model, tokens, model.layers);
+  if (warp.greedy()) {
+    return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  }
+  sampling::Scratch scratch;
+  std::vector<float> p(logits.size());
+  sampling::warp_to_probs(warp, logits, p, scratch);
+  const int position = static_cast<int>(tokens.size()) - 1;
+  const double u = sampling::uniform(warp.seed, warp.choice, sampling::Purpose::kToken, position);
+  return sampling::draw(p, u, sampling::sum(p));
+}
+
+// Ends before a token of `eos` and after max_new_tokens.
+inline std::vector<Token> autoregressive(const FakeModelConfig& model, std::vector<Token> tokens,
+                                         const Warp& warp, const std::vector<Token>& eos,
+                                         int max_new_tokens) {
+  std::vector<Token> out;
+  while (static_cast<int>(out.size()) < max_new_tokens) {
+    const Token t = next_token(model, tokens, warp);
+    if (std::find(eos.begin(), eos.end(), t) != eos.end()) break;
+    tokens.push_back(t);
+    out.push_back(t);
+  }
+  return out;
+}
+
+}  // namespace tandem::reference

@@ -1,0 +1,59 @@
+// Many seeds of the simulation. TANDEM_SEED=n replays one, TANDEM_SEEDS=n runs so many.
+#include "tests/simulation/simulation.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+#if defined(__has_feature)
+#define TANDEM_SANITIZED __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#endif
+
+namespace tandem::simulation {
+namespace {
+
+#if TANDEM_SANITIZED
+constexpr uint64_t kSeeds = 300;  // an order of magnitude slower
+#else
+constexpr uint64_t kSeeds = 3000;
+#endif
+
+uint64_t from_environment(const char* name, uint64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value ? std::strtoull(value, nullptr, 10) : otherwise;
+}
+
+TEST(Simulation, InvariantsHold) {
+  const bool one = std::getenv("TANDEM_SEED") != nullptr;
+  const uint64_t first = from_environment("TANDEM_SEED", 0);
+  const uint64_t seeds = one ? 1 : from_environment("TANDEM_SEEDS", kSeeds);
+  const auto start = std::chrono::steady_clock::now();
+  Coverage sum;
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    const Report report = simulate(seed);
+    for (const std::string& what : report.broken) ADD_FAILURE() << what;
+    if (HasFailure()) return;
+    sum += report.coverage;
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  std::printf("%s; %.0f seeds/s\n", sum.to_string().c_str(),
+              static_cast<double>(seeds) / took.count());
+  if (seeds < 200) return;
+  EXPECT_GT(sum.answered, sum.requests / 3);
+  for (const int64_t n : {sum.cut, sum.cancelled, sum.deadlines, sum.device_failures, sum.refused,
+                          sum.preemptions, sum.out_of_memory}) {
+    EXPECT_GT(n, static_cast<int64_t>(seeds / 10));
+  }
+}
+
+TEST(Simulation, ASeedIsReplayedExactly) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    EXPECT_EQ(simulate(seed).trace, simulate(seed).trace) << seed;
+  }
+  EXPECT_NE(simulate(1).trace, simulate(2).trace);
+}
+
+}  // namespace
+}  // namespace tandem::simulation
