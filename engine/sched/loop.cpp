@@ -192,11 +192,7 @@ absl::Status Loop::can_ever_fit(const SequenceSpec& spec) const {
 
 bool Loop::fits_now(const SequenceRun& run) {
   if (running_ == 0) return true;
-  if (running_ >= options_.limits.max_running) return false;
-  if (std::any_of(paused_.begin(), paused_.end(),
-                  [&](const SequenceRun* p) { return p->shares_pools_with(run); })) {
-    return false;
-  }
+  if (running_ >= options_.limits.max_running || page_queue_.holds_up(run)) return false;
   return std::all_of(run.spec().roles.begin(), run.spec().roles.end(), [&](const RoleModel& role) {
     const ModelPools& pools = *models_[role.model.index()].pools;
     const auto rows = static_cast<int64_t>(run.spec().prompt.size()) + 1;
@@ -227,81 +223,25 @@ bool Loop::admit() {
   return any;
 }
 
-bool Loop::before(const SequenceRun* a, const SequenceRun* b) {
-  const int pa = a->spec().priority, pb = b->spec().priority;
-  return pa != pb ? pa > pb : a->order() < b->order();
-}
-
 bool Loop::ask_pages(SequenceRun* run) {
   if (run->flights == 0) forget_values(run);  // else passes under way may still read them
-  const auto earlier = [run](const SequenceRun* p) {
-    return before(p, run) && p->shares_pools_with(*run);
-  };
-  if (std::none_of(paused_.begin(), paused_.end(), earlier) && run->can_grant()) {
-    run->grant();
-    return true;
-  }
-  run->state = SequenceRun::kPaused;
-  paused_.insert(std::upper_bound(paused_.begin(), paused_.end(), run, &Loop::before), run);
-  return false;
+  return page_queue_.ask(run);
 }
 
-// In order, and without overtaking among requests that want pages of one pool, so that the first
-// one always comes to its pages: whoever holds them either ends or comes to a round of its own,
-// where it can be evicted.
 bool Loop::grant_pages() {
-  bool any = false;
-  std::vector<SequenceRun*> blocked;
-  for (size_t i = 0; i < paused_.size();) {
-    SequenceRun* run = paused_[i];
-    const bool behind = std::any_of(blocked.begin(), blocked.end(), [run](const SequenceRun* b) {
-      return b->shares_pools_with(*run);
-    });
-    if (!behind) {
-      while (!run->can_grant() && evict_for(*run)) any = true;
-      if (run->can_grant()) {
-        paused_.erase(paused_.begin() + static_cast<ptrdiff_t>(i));
-        run->grant();
-        run->state = SequenceRun::kRunning;
-        ready_.push(run->take_waiter(), run->id());
-        any = true;
-        continue;
-      }
-      if (!may_come_free(*run)) {
-        end(run, absl::ResourceExhaustedError(
-                     "the request needs more KV memory than its model has (kv_pages)"));
-        any = true;
-        continue;
-      }
-    }
-    blocked.push_back(run);
-    ++i;
+  const PageQueue::Served served = page_queue_.serve(
+      [this](const SequenceRun& run, const std::vector<const ModelPools*>& pools) {
+        return std::any_of(runs_.begin(), runs_.end(), [&](const auto& entry) {
+          return entry.second.get() != &run && entry.second->holds_pages_of(pools);
+        });
+      });
+  metrics_->preemptions.add(served.evicted);
+  for (SequenceRun* run : served.granted) ready_.push(run->take_waiter(), run->id());
+  for (SequenceRun* run : served.hopeless) {
+    end(run, absl::ResourceExhaustedError(
+                 "the request needs more KV memory than its model has (kv_pages)"));
   }
-  return any;
-}
-
-// Takes the pages of the last one behind `head` that has any of what `head` lacks.
-bool Loop::evict_for(const SequenceRun& head) {
-  std::vector<const ModelPools*> lacking;
-  head.can_grant(&lacking);
-  for (size_t i = paused_.size(); i-- > 0 && paused_[i] != &head;) {
-    SequenceRun* victim = paused_[i];
-    if (victim->flights > 0 || !victim->holds_pages_of(lacking)) continue;
-    victim->evict();
-    metrics_->preemptions.add();
-    return true;
-  }
-  return false;
-}
-
-// Does anybody else hold pages of what `run` lacks, or a pass of its own hold it up?
-bool Loop::may_come_free(const SequenceRun& run) const {
-  if (run.flights > 0) return true;
-  std::vector<const ModelPools*> lacking;
-  run.can_grant(&lacking);
-  return std::any_of(runs_.begin(), runs_.end(), [&](const auto& entry) {
-    return entry.second.get() != &run && entry.second->holds_pages_of(lacking);
-  });
+  return !served.granted.empty() || !served.hopeless.empty() || served.evicted > 0;
 }
 
 // --- Coroutines and batches
@@ -410,7 +350,7 @@ void Loop::end(SequenceRun* run, absl::Status status) {
   const bool admitted = run->state != SequenceRun::kWaiting;
   if (admitted) {
     --running_;
-    std::erase(paused_, run);
+    page_queue_.erase(run);
   } else {
     waiting_.erase(run);
   }

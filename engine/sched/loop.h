@@ -25,6 +25,7 @@
 #include "engine/base/config.h"
 #include "engine/sched/lane.h"
 #include "engine/sched/metrics.h"
+#include "engine/sched/page_queue.h"
 #include "engine/sched/sequence_run.h"
 #include "engine/sched/spec.h"
 #include "engine/sched/waiting.h"
@@ -106,12 +107,9 @@ class Loop final : private RunHost {
   void drop_timer(TimePoint when, RequestId id);
   bool fire_timers();
   bool admit();
-  static bool before(const SequenceRun* a, const SequenceRun* b);
   bool fits_now(const SequenceRun& run);
   absl::Status can_ever_fit(const SequenceSpec& spec) const;
   bool grant_pages();
-  bool evict_for(const SequenceRun& head);
-  bool may_come_free(const SequenceRun& run) const;
   bool resume_ready();
   bool launch();
   void end(SequenceRun* run, absl::Status status);
@@ -128,7 +126,7 @@ class Loop final : private RunHost {
   ReadyQueue ready_;
   WaitingRoom waiting_;
   std::unordered_map<RequestId, std::unique_ptr<SequenceRun>> runs_;
-  std::vector<SequenceRun*> paused_;  // wait for pages; oldest first within a priority
+  PageQueue page_queue_;
   std::vector<SequenceRun*> ending_;  // ended, while a device still works on a pass of theirs
   struct Value {
     DeviceId device;

@@ -47,6 +47,11 @@ class SequenceRun final : public Sequence {
   const SequenceSpec& spec() const { return spec_; }
   uint64_t order() const { return order_; }  // smaller: older
   RequestId id() const { return spec_.id; }
+  // The order in which requests are served: by priority, then by age.
+  static bool earlier(const SequenceRun* a, const SequenceRun* b) {
+    const int pa = a->spec_.priority, pb = b->spec_.priority;
+    return pa != pb ? pa > pb : a->order_ < b->order_;
+  }
 
   // Life. start() makes caches and coroutine; the caller makes it ready. drop_frame() destroys the
   // coroutine; release() gives all pages back. REQUIRES for release: no pass is with a device.

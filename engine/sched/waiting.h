@@ -28,14 +28,8 @@ class WaitingRoom {
   int64_t tokens() const { return tokens_; }
 
  private:
-  struct Earlier {
-    bool operator()(const SequenceRun* a, const SequenceRun* b) const {
-      const int pa = a->spec().priority, pb = b->spec().priority;
-      return pa != pb ? pa > pb : a->order() < b->order();
-    }
-  };
   const LimitsConfig limits_;
-  std::set<SequenceRun*, Earlier> order_;
+  std::set<SequenceRun*, decltype(&SequenceRun::earlier)> order_{&SequenceRun::earlier};
   int64_t tokens_ = 0;
 };
 

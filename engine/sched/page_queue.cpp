@@ -1,0 +1,69 @@
+#include "engine/sched/page_queue.h"
+
+#include <algorithm>
+
+namespace tandem {
+
+bool PageQueue::ask(SequenceRun* run) {
+  const auto earlier = [run](const SequenceRun* w) {
+    return SequenceRun::earlier(w, run) && w->shares_pools_with(*run);
+  };
+  if (std::none_of(waiting_.begin(), waiting_.end(), earlier) && run->can_grant()) {
+    run->grant();
+    return true;
+  }
+  run->state = SequenceRun::kPaused;
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), run, &SequenceRun::earlier),
+                  run);
+  return false;
+}
+
+bool PageQueue::holds_up(const SequenceRun& run) const {
+  return std::any_of(waiting_.begin(), waiting_.end(),
+                     [&](const SequenceRun* w) { return w->shares_pools_with(run); });
+}
+
+PageQueue::Served PageQueue::serve(const OthersHold& others_hold) {
+  Served served;
+  std::vector<SequenceRun*> blocked;
+  for (size_t i = 0; i < waiting_.size();) {
+    SequenceRun* run = waiting_[i];
+    const bool behind = std::any_of(blocked.begin(), blocked.end(), [run](const SequenceRun* b) {
+      return b->shares_pools_with(*run);
+    });
+    if (!behind) {
+      while (!run->can_grant() && evict_for(*run)) ++served.evicted;
+      std::vector<const ModelPools*> lacking;
+      if (run->can_grant(&lacking)) {
+        waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
+        run->grant();
+        run->state = SequenceRun::kRunning;
+        served.granted.push_back(run);
+        continue;
+      }
+      if (run->flights == 0 && !others_hold(*run, lacking)) {
+        served.hopeless.push_back(run);
+        ++i;
+        continue;  // it ends, so it blocks nobody
+      }
+    }
+    blocked.push_back(run);
+    ++i;
+  }
+  return served;
+}
+
+// Takes the pages of the last one behind `head` that has any of what `head` lacks.
+bool PageQueue::evict_for(const SequenceRun& head) {
+  std::vector<const ModelPools*> lacking;
+  head.can_grant(&lacking);
+  for (size_t i = waiting_.size(); i-- > 0 && waiting_[i] != &head;) {
+    SequenceRun* victim = waiting_[i];
+    if (victim->flights > 0 || !victim->holds_pages_of(lacking)) continue;
+    victim->evict();
+    return true;
+  }
+  return false;
+}
+
+}  // namespace tandem

@@ -1,0 +1,42 @@
+// Who gets pages, and who gives them back for it.
+//
+// Sequences that a round finds without enough pages wait here, by priority and age. They are served
+// in that order and without overtaking among those that want pages of one pool; the first one takes
+// pages from the last one that waits and holds what it lacks. So the first one always comes to its
+// pages: whoever else holds them either ends, or comes to a round of its own and waits here too.
+// Loop thread only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "engine/sched/sequence_run.h"
+
+namespace tandem {
+
+class PageQueue {
+ public:
+  // True: granted at once. False: `run` is paused and waits.
+  bool ask(SequenceRun* run);
+  void erase(SequenceRun* run) { std::erase(waiting_, run); }
+  // Does anybody wait for pages of a pool that `run` uses?
+  bool holds_up(const SequenceRun& run) const;
+
+  struct Served {
+    std::vector<SequenceRun*> granted;   // running again, to be resumed
+    std::vector<SequenceRun*> hopeless;  // want more than will ever be free; still waiting
+    int64_t evicted = 0;
+  };
+  // `others_hold(run, pools)`: does any other sequence hold pages of these pools?
+  using OthersHold =
+      std::function<bool(const SequenceRun& run, const std::vector<const ModelPools*>& pools)>;
+  Served serve(const OthersHold& others_hold);
+
+ private:
+  bool evict_for(const SequenceRun& head);
+
+  std::vector<SequenceRun*> waiting_;
+};
+
+}  // namespace tandem
