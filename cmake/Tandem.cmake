@@ -59,13 +59,18 @@ function(tandem_program name main)
   target_precompile_headers(${name} REUSE_FROM tandem_pch)
 endfunction()
 
-# tandem_tests(NAME FOLDER [TIMEOUT SECONDS] [LABELS ...] [DEPS ...]): one executable test_NAME of the *.cpp below tests/FOLDER (tests in
+# tandem_tests(NAME FOLDER [EXCLUDE REGEX] [TIMEOUT SECONDS] [LABELS ...] [DEPS ...]): one executable test_NAME of the *.cpp below tests/FOLDER (tests in
 # *_test.cpp, helpers beside them), each test case registered in ctest under NAME. Nothing if there is no *_test.cpp.
 function(tandem_tests name folder)
-  cmake_parse_arguments(TESTS "" "TIMEOUT" "LABELS;DEPS" ${ARGN})
+  cmake_parse_arguments(TESTS "" "EXCLUDE;TIMEOUT" "LABELS;DEPS" ${ARGN})
   file(GLOB_RECURSE cases CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*_test.cpp)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/fuzz/")  # programs of their own
+  set(exclude "/fuzz/")  # programs of their own
+  if(TESTS_EXCLUDE)
+    set(exclude "${exclude}|${TESTS_EXCLUDE}")
+  endif()
+  list(FILTER cases EXCLUDE REGEX ${exclude})
+  list(FILTER sources EXCLUDE REGEX ${exclude})
   if(NOT cases)
     return()
   endif()

@@ -1,0 +1,152 @@
+// `tandem generate`: streams a completion to the terminal, or prints it as one JSON object.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/command.h"
+#include "client/cli/json.h"
+#include "client/cli/request_flags.h"
+#include "engine/base/quote.h"
+#include "engine/base/status.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr char kIntro[] =
+    "tandem generate: generates text and streams it as it is made.\n\n"
+    "  tandem generate --model code --prompt 'def fib(n):' --max-new-tokens 64\n"
+    "  tandem generate --model code --prompt-file main.py --temperature 0.8 --seed 1\n"
+    "  tandem generate --model code --method bild --set bild.rollback_threshold=0.69 --prompt x\n"
+    "  tandem generate --model chat --chat messages.json --format json\n\n"
+    "Text goes to standard output, errors as STATUS: message to standard error.\n"
+    "Exit status: 0 fine, 1 the request failed, 2 wrong usage.\n";
+
+// Colours only where someone looks at them, and not where they are asked away.
+bool use_colours() {
+  const char* const no_color = std::getenv("NO_COLOR");
+  const char* const term = std::getenv("TERM");
+  return isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0') &&
+         (term == nullptr || std::string(term) != "dumb");
+}
+
+// What the messages of a stream add up to.
+struct Result {
+  v1::Started started;
+  std::string text;
+  std::vector<v1::Token> tokens;
+  v1::Finished finished;
+
+  void add(const v1::GenerateResponse& event) {
+    if (event.has_started()) started = event.started();
+    if (event.has_finished()) finished = event.finished();
+    if (event.has_chunk()) {
+      text += event.chunk().text();
+      tokens.insert(tokens.end(), event.chunk().tokens().begin(), event.chunk().tokens().end());
+    }
+  }
+
+  Json json() const {
+    Json out;
+    out["text"] = text;
+    out["token_ids"] = Json::array();
+    for (const v1::Token& token : tokens) out["token_ids"].push_back(token.id());
+    out["finish_reason"] = v1::FinishReason_Name(finished.finish_reason());
+    if (!finished.stop_sequence().empty()) out["stop_sequence"] = finished.stop_sequence();
+    out["method"] = method_text(started.method());
+    out["contract"] = v1::Contract_Name(started.contract());
+    out["request_id"] = started.request_id();
+    out["seed"] = finished.seed();
+    out["usage"] = to_json(finished.usage());
+    out["stats"] = to_json(finished.stats());
+    out["tokens"] = Json::array();
+    for (const v1::Token& token : tokens) out["tokens"].push_back(token_to_json(token));
+    return out;
+  }
+};
+
+void write_out(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+// One line for a person: what was done and how fast.
+std::string footer(const Result& result) {
+  const v1::Usage& usage = result.finished.usage();
+  const v1::MethodStats& stats = result.finished.stats();
+  const double rate = stats.decode_seconds() > 0 && usage.completion_tokens() > 1
+                          ? (usage.completion_tokens() - 1) / stats.decode_seconds()
+                          : 0;
+  return absl::StrFormat(
+      "[%s, %s, %s: %d tokens in %d passes, first after %.3f s, then %.1f/s]",
+      v1::FinishReason_Name(result.finished.finish_reason()), method_text(result.started.method()),
+      v1::Contract_Name(result.started.contract()), usage.completion_tokens(),
+      stats.large_passes() + stats.small_passes(), stats.time_to_first_token_seconds(), rate);
+}
+
+}  // namespace
+
+int generate_command(const Args& args) {
+  RequestFlags request_flags;
+  Connection connection;
+  std::optional<std::string> format, summary;
+  bool echo = true;
+  bool stats = false;
+  Flags flags;
+  request_flags.add_to(&flags);
+  flags.section("Printing");
+  flags.text("format", "FORMAT",
+             "text (default): streamed; json: one object with text, token_ids,\n"
+             "finish_reason, method, contract, usage, stats, tokens",
+             &format);
+  flags.text("summary", "FILE", "also append that JSON object, as one line, to FILE", &summary);
+  flags.toggle("echo", "print a text prompt before its completion; default true", &echo);
+  flags.toggle("stats", "one line about the request on standard error", &stats);
+  connection.add_to(&flags);
+
+  const auto rest = flags.parse(args);
+  if (!rest.ok()) return wrong_usage("generate", rest.status());
+  if (connection.help) return print_help(kIntro, flags);
+  if (!rest->empty()) {
+    return wrong_usage("generate", out_of_range("argument", quote_value((*rest)[0]),
+                                                "flags only (a prompt goes after --prompt)"));
+  }
+  const auto json = wants_json(format);
+  if (!json.ok()) return wrong_usage("generate", json.status());
+  const auto request = request_flags.request();
+  if (!request.ok()) return wrong_usage("generate", request.status());
+  const auto client = connection.connect();
+  if (!client.ok()) return wrong_usage("generate", client.status());
+
+  const bool colours = use_colours();
+  Result result;
+  const absl::Status status = (*client)->generate(*request, [&](const v1::GenerateResponse& event) {
+    result.add(event);
+    if (*json) return true;
+    if (event.has_started() && echo && request->has_text()) {
+      write_out(colours ? absl::StrCat("\x1b[2m", request->text(), "\x1b[0m") : request->text());
+    }
+    if (event.has_chunk()) write_out(event.chunk().text());
+    return true;
+  });
+  if (!*json && (!result.text.empty() || status.ok())) write_out("\n");
+  if (!status.ok()) return request_failed(status);
+  if (*json) write_out(dump(result.json()) + "\n");
+  if (stats) std::fprintf(stderr, "%s\n", footer(result).c_str());
+  if (summary.has_value()) {
+    std::ofstream out(*summary, std::ios::app);
+    out << dump(result.json()) << "\n";
+    if (!out.flush()) {
+      std::fprintf(stderr, "tandem generate: --summary: cannot write %s\n", summary->c_str());
+      return kFailed;
+    }
+  }
+  return kFine;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,211 @@
+#include "client/cli/request_flags.h"
+
+#include <google/protobuf/descriptor.h>
+
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "client/cli/command.h"
+#include "client/cli/json.h"
+#include "client/set_field.h"
+#include "engine/base/quote.h"
+#include "engine/base/status.h"
+
+namespace tandem::cli {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+
+struct Described {
+  const char* value;
+  const char* help;
+};
+
+// What the help says of a field. A field that is missing here is a flag all the same.
+const std::map<std::string, Described>& descriptions() {
+  static const auto* const all = new std::map<std::string, Described>{
+      {"request_id", {"ID", "appears in the answer and the server's logs"}},
+      {"add_special_tokens", {"", "to a text prompt, as tokenizer.json says; default true"}},
+      {"truncate_prompt_tokens", {"N", "keep the last N prompt tokens"}},
+      {"require_contract", {"C", "ANY (default), LOSSY, DISTRIBUTION, EXACT"}},
+      {"temperature", {"X", "[0, 100]; 0: greedy; default: the model's, else greedy"}},
+      {"top_k", {"N", "0: off"}},
+      {"top_p", {"X", "(0, 1]; 1: off"}},
+      {"min_p", {"X", "[0, 1]; 0: off"}},
+      {"seed", {"N", "the same seed gives the same tokens"}},
+      {"max_new_tokens", {"N", "stop after N tokens"}},
+      {"stop_sequences", {"TEXT", "stop at TEXT; repeatable"}},
+      {"stop_token_ids", {"IDS", "stop at these, as 1,2,3"}},
+      {"include_stop_sequence", {"", "in the text"}},
+      {"ignore_eos", {"", "go on after the end of the text"}},
+      {"time_limit_seconds", {"X", "end with the text so far and TIME_LIMIT"}},
+      {"skip_special_tokens", {"", "in the text; default true"}},
+      {"logprobs", {"", "of the chosen tokens"}},
+      {"top_logprobs", {"N", "of the N best, at most 20"}},
+      {"priority", {"N", "larger runs earlier; [-100, 100]"}},
+  };
+  return *all;
+}
+
+std::vector<std::string> method_names() {
+  std::vector<std::string> names;
+  const auto* const oneof = v1::GenerateRequest::descriptor()->FindOneofByName("method");
+  for (int i = 0; i < oneof->field_count(); ++i) names.push_back(oneof->field(i)->name());
+  return names;
+}
+
+absl::Status put_prompt(const RequestFlags& flags, v1::GenerateRequest* request) {
+  const int given = flags.prompt.has_value() + flags.prompt_file.has_value() +
+                    flags.token_ids.has_value() + flags.chat.has_value();
+  if (given > 1) {
+    return out_of_range("prompt", "several", "one of --prompt, --prompt-file, --token-ids, --chat");
+  }
+  if (flags.prompt.has_value()) request->set_text(*flags.prompt);
+  if (flags.prompt_file.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(*request->mutable_text(), read_input(*flags.prompt_file));
+  }
+  if (flags.token_ids.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(const auto ids, parse_token_ids(*flags.token_ids));
+    *request->mutable_token_ids()->mutable_ids() = {ids.begin(), ids.end()};
+  }
+  if (flags.chat.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string text, read_input(*flags.chat));
+    TANDEM_ASSIGN_OR_RETURN(*request->mutable_chat(), chat_from_json(text, *flags.chat));
+  }
+  // --set can give one too.
+  if (request->prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET) {
+    return out_of_range("prompt", "none", "one of --prompt, --prompt-file, --token-ids, --chat");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void RequestFlags::add_to(Flags* flags) {
+  flags->section("Request");
+  flags->text("model", "NAME", "what to ask; `tandem models` lists them", &model);
+  flags->text("method", "NAME", absl::StrJoin(method_names(), ", "), &method);
+  flags->text("prompt", "TEXT", "the prompt", &prompt);
+  flags->text("prompt-file", "FILE", "the prompt from a file; -: standard input", &prompt_file);
+  flags->text("token-ids", "IDS", "the prompt as token ids: 1,2,3", &token_ids);
+  flags->text("chat", "FILE",
+              "the prompt as chat messages, in JSON:\n"
+              "[{\"role\": \"user\", \"content\": \"Hello\"}], or an object with messages,\n"
+              "tools, template_args, add_generation_prompt",
+              &chat);
+  flags->texts("set", "FIELD=VALUE",
+               "any field by its path in proto/tandem/v1/generation.proto:\n"
+               "--set bild.rollback_threshold=0.69 --set require_contract=EXACT",
+               &sets);
+
+  flags->section("Sampling, stopping, output (all fields of GenerateRequest)");
+  const auto* const type = v1::GenerateRequest::descriptor();
+  for (int i = 0; i < type->field_count(); ++i) {
+    const FieldDescriptor* const field = type->field(i);
+    const bool in_oneof = field->real_containing_oneof() != nullptr;
+    if (in_oneof || field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE ||
+        field->name() == "model") {
+      continue;
+    }
+    const auto described = descriptions().find(field->name());
+    const bool known = described != descriptions().end();
+    const std::string help = known ? described->second.help : "not offered by this version";
+    const std::string flag = absl::StrReplaceAll(field->name(), {{"_", "-"}});
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+      flags->add_switch(flag, help, [this, name = field->name()](bool on) {
+        fields.emplace_back(name, on ? "true" : "false");
+      });
+    } else {
+      flags->add(flag, known ? described->second.value : "VALUE", help,
+                 [this, field](absl::string_view value) {
+                   // Tried at once, so that an error names the flag's own value.
+                   v1::GenerateRequest scratch;
+                   TANDEM_RETURN_IF_ERROR(set_field(&scratch, field->name(), value));
+                   fields.emplace_back(field->name(), std::string(value));
+                   return absl::OkStatus();
+                 });
+    }
+  }
+}
+
+absl::StatusOr<v1::GenerateRequest> RequestFlags::request() const {
+  v1::GenerateRequest request;
+  if (model.has_value()) request.set_model(*model);
+  for (const auto& [name, value] : fields) {
+    TANDEM_RETURN_IF_ERROR(set_field(&request, name, value));
+  }
+  if (method.has_value()) {
+    const auto* const oneof = v1::GenerateRequest::descriptor()->FindOneofByName("method");
+    const auto* const field = v1::GenerateRequest::descriptor()->FindFieldByName(*method);
+    if (field == nullptr || field->real_containing_oneof() != oneof) {
+      return out_of_range("--method", quote_value(*method), absl::StrJoin(method_names(), ", "));
+    }
+    request.GetReflection()->MutableMessage(&request, field);
+  }
+  for (const std::string& assignment : sets) {
+    TANDEM_RETURN_IF_ERROR(annotate(set_field(&request, assignment), "--set"));
+  }
+  if (request.model().empty()) {
+    return out_of_range("--model", "none", "a name; `tandem models` lists them");
+  }
+  TANDEM_RETURN_IF_ERROR(put_prompt(*this, &request));
+  return request;
+}
+
+absl::StatusOr<v1::Chat> chat_from_json(const std::string& text, const std::string& file_name) {
+  const auto wrong = [&](absl::string_view field, absl::string_view allowed) {
+    return absl::InvalidArgumentError(absl::StrCat(file_name, ": ", field, ": allowed: ", allowed));
+  };
+  const Json json = Json::parse(text, nullptr, false);
+  if (json.is_discarded()) return wrong("contents", "JSON");
+  const Json messages = json.is_array()    ? json
+                        : json.is_object() ? json.value("messages", Json())
+                                           : Json();
+  if (!messages.is_array()) {
+    return wrong("contents", "an array of messages, or an object with `messages`");
+  }
+  v1::Chat chat;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Json& in = messages[i];
+    const std::string field = absl::StrCat("messages[", i, "]");
+    if (!in.is_object()) return wrong(field, "an object");
+    v1::ChatMessage* const out = chat.add_messages();
+    Json extra = Json::object();
+    for (const auto& [key, value] : in.items()) {
+      if (key == "tool_calls" && value.is_array()) {
+        for (const Json& call : value) out->add_tool_calls(dump(call));
+      } else if (value.is_string() && key == "role") {
+        out->set_role(value.get<std::string>());
+      } else if (value.is_string() && key == "content") {
+        out->set_content(value.get<std::string>());
+      } else if (value.is_string() && key == "name") {
+        out->set_name(value.get<std::string>());
+      } else if (value.is_string() && key == "tool_call_id") {
+        out->set_tool_call_id(value.get<std::string>());
+      } else {
+        extra[key] = value;  // such as content in parts
+      }
+    }
+    if (!extra.empty()) out->set_extra(dump(extra));
+  }
+  if (json.is_object()) {
+    for (const auto& [key, value] : json.items()) {
+      if (key == "messages") continue;
+      if (key == "tools" && value.is_array()) {
+        for (const Json& tool : value) chat.add_tools(dump(tool));
+      } else if (key == "template_args" && value.is_object()) {
+        chat.set_template_args(dump(value));
+      } else if (key == "add_generation_prompt" && value.is_boolean()) {
+        chat.set_add_generation_prompt(value.get<bool>());
+      } else {
+        return wrong(key, "messages, tools, template_args, add_generation_prompt");
+      }
+    }
+  }
+  return chat;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,33 @@
+// The fields of GenerateRequest as flags, made from its descriptor: `--max-new-tokens 64` for
+// max_new_tokens, so that a new scalar field is a flag at once. Also what the prompt is.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/base/flags.h"
+#include "tandem/v1/generation.pb.h"
+
+namespace tandem::cli {
+
+struct RequestFlags {
+  std::optional<std::string> model;
+  std::optional<std::string> method;  // name of a field of the oneof `method`
+  std::vector<std::string> sets;      // "FIELD=VALUE"
+  std::optional<std::string> prompt, prompt_file, token_ids, chat;
+  std::vector<std::pair<std::string, std::string>> fields;  // proto path, value
+
+  void add_to(Flags* flags);
+
+  // Everything above as a request. Errors are wrong usage.
+  absl::StatusOr<v1::GenerateRequest> request() const;
+};
+
+// A chat file: a JSON array of messages, or an object {"messages", "tools", "template_args",
+// "add_generation_prompt"}. Members of a message other than role, content, name, tool_calls and
+// tool_call_id go into `extra`.
+absl::StatusOr<v1::Chat> chat_from_json(const std::string& text, const std::string& file_name);
+
+}  // namespace tandem::cli

@@ -1,0 +1,175 @@
+#include "client/client.h"
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <array>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/status.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "tandem/v1/generation.grpc.pb.h"
+#include "tandem/v1/models.grpc.pb.h"
+
+namespace tandem {
+namespace {
+
+// Answers may be long; what a server may send us is bounded by our own request.
+constexpr int kMaxReceiveBytes = 256 << 20;
+
+absl::StatusOr<std::string> read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) return absl::NotFoundError(absl::StrCat(path, ": cannot read"));
+  return text.str();
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials(
+    const ClientOptions& options) {
+  if (options.ca_file.empty()) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions ssl;
+  TANDEM_ASSIGN_OR_RETURN(ssl.pem_root_certs, read_file(options.ca_file));
+  if (!options.certificate_file.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(ssl.pem_cert_chain, read_file(options.certificate_file));
+    TANDEM_ASSIGN_OR_RETURN(ssl.pem_private_key, read_file(options.key_file));
+  }
+  return grpc::SslCredentials(ssl);
+}
+
+}  // namespace
+
+struct Client::Impl {
+  ClientOptions options;
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::Generation::Stub> generation;
+  std::unique_ptr<v1::Models::Stub> models;
+  std::unique_ptr<grpc::health::v1::Health::Stub> health;
+
+  void prepare(grpc::ClientContext* context) const {
+    if (!options.token.empty()) {
+      context->AddMetadata("authorization", absl::StrCat("Bearer ", options.token));
+    }
+    if (!options.traceparent.empty()) context->AddMetadata("traceparent", options.traceparent);
+    if (options.timeout.has_value()) {
+      context->set_deadline(
+          std::chrono::system_clock::now() +
+          std::chrono::duration_cast<std::chrono::microseconds>(*options.timeout));
+    }
+  }
+
+  absl::Status status_of(const grpc::Status& status) const {
+    if (status.ok()) return absl::OkStatus();
+    const auto code = static_cast<absl::StatusCode>(status.error_code());
+    // gRPC's own words for "nobody listens there" name everything but the address that was meant.
+    if (code == absl::StatusCode::kUnavailable &&
+        status.error_message().find("failed to connect") != std::string::npos) {
+      return absl::Status(
+          code, absl::StrCat("cannot connect to ", options.server, ": ", status.error_message()));
+    }
+    return absl::Status(code, status.error_message());
+  }
+
+  template <class Stub, class Request, class Response>
+  absl::StatusOr<Response> unary(Stub* stub,
+                                 grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                              Response*),
+                                 const Request& request) const {
+    grpc::ClientContext context;
+    prepare(&context);
+    Response response;
+    const grpc::Status status = (stub->*method)(&context, request, &response);
+    if (!status.ok()) return status_of(status);
+    return response;
+  }
+};
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Client::~Client() = default;
+
+absl::StatusOr<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
+  auto impl = std::make_unique<Impl>();
+  TANDEM_ASSIGN_OR_RETURN(const auto creds, credentials(options));
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxReceiveBytes);
+  // Servers are named by address, not by way of a proxy meant for the web.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  impl->channel = grpc::CreateCustomChannel(options.server, creds, arguments);
+  impl->generation = v1::Generation::NewStub(impl->channel);
+  impl->models = v1::Models::NewStub(impl->channel);
+  impl->health = grpc::health::v1::Health::NewStub(impl->channel);
+  impl->options = std::move(options);
+  return std::unique_ptr<Client>(new Client(std::move(impl)));
+}
+
+absl::Status Client::generate(const v1::GenerateRequest& request,
+                              const std::function<bool(const v1::GenerateResponse&)>& on_event) {
+  grpc::ClientContext context;
+  impl_->prepare(&context);
+  const auto reader = impl_->generation->Generate(&context, request);
+  v1::GenerateResponse event;
+  while (reader->Read(&event)) {
+    if (!on_event(event)) {
+      context.TryCancel();
+      break;
+    }
+  }
+  while (reader->Read(&event)) {  // after a cancel: what was on its way
+  }
+  return impl_->status_of(reader->Finish());
+}
+
+absl::StatusOr<v1::CompleteResponse> Client::complete(const v1::GenerateRequest& request) {
+  return impl_->unary(impl_->generation.get(), &v1::Generation::Stub::Complete, request);
+}
+
+absl::StatusOr<v1::ScoreResponse> Client::score(const v1::ScoreRequest& request) {
+  return impl_->unary(impl_->generation.get(), &v1::Generation::Stub::Score, request);
+}
+
+absl::StatusOr<v1::TokenizeResponse> Client::tokenize(const v1::TokenizeRequest& request) {
+  return impl_->unary(impl_->generation.get(), &v1::Generation::Stub::Tokenize, request);
+}
+
+absl::StatusOr<v1::DetokenizeResponse> Client::detokenize(const v1::DetokenizeRequest& request) {
+  return impl_->unary(impl_->generation.get(), &v1::Generation::Stub::Detokenize, request);
+}
+
+absl::StatusOr<v1::ListModelsResponse> Client::models() {
+  return impl_->unary(impl_->models.get(), &v1::Models::Stub::ListModels, v1::ListModelsRequest());
+}
+
+absl::StatusOr<v1::Model> Client::model(const std::string& name) {
+  v1::GetModelRequest request;
+  request.set_model(name);
+  return impl_->unary(impl_->models.get(), &v1::Models::Stub::GetModel, request);
+}
+
+absl::StatusOr<std::string> Client::health(const std::string& service) {
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto response,
+      impl_->unary(impl_->health.get(), &grpc::health::v1::Health::Stub::Check, request));
+  return grpc::health::v1::HealthCheckResponse::ServingStatus_Name(response.status());
+}
+
+const char* status_name(absl::StatusCode code) {
+  // absl's own names are gRPC's.
+  static const auto* const names = [] {
+    auto* all = new std::array<std::string, 17>();
+    for (size_t i = 0; i < all->size(); ++i) {
+      (*all)[i] = absl::StatusCodeToString(static_cast<absl::StatusCode>(i));
+    }
+    return all;
+  }();
+  const auto index = static_cast<size_t>(code);
+  return index < names->size() ? (*names)[index].c_str() : "UNKNOWN";
+}
+
+}  // namespace tandem

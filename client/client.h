@@ -1,0 +1,69 @@
+// A client of tandem.v1: one connection, blocking calls, errors as absl::Status.
+//
+//   auto client = Client::connect({.server = "127.0.0.1:50051"});
+//   v1::GenerateRequest request;
+//   request.set_model("code");
+//   request.set_text("def main():");
+//   absl::Status status = client->generate(request, [](const v1::GenerateResponse& event) {
+//     std::cout << event.chunk().text();
+//     return true;
+//   });
+//
+// Thread-safe: calls may run at once. A connection is made at the first call and again when it
+// breaks.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/base/clock.h"
+#include "tandem/v1/generation.pb.h"
+#include "tandem/v1/models.pb.h"
+
+namespace tandem {
+
+struct ClientOptions {
+  std::string server = "127.0.0.1:50051";
+  std::string token;             // bearer token; empty: none
+  std::string ca_file;           // PEM: TLS, trusting this authority; empty: no TLS
+  std::string certificate_file;  // PEM, with key_file: presented to the server
+  std::string key_file;
+  std::string traceparent;          // W3C trace context for the server's logs; empty: none
+  std::optional<Duration> timeout;  // of each call: DEADLINE_EXCEEDED
+};
+
+class Client {
+ public:
+  // Errors name the file that cannot be read.
+  static absl::StatusOr<std::unique_ptr<Client>> connect(ClientOptions options);
+  ~Client();
+
+  // `on_event` sees every message in order, on this thread; returning false cancels the call, which
+  // then ends with CANCELLED.
+  absl::Status generate(const v1::GenerateRequest& request,
+                        const std::function<bool(const v1::GenerateResponse&)>& on_event);
+  absl::StatusOr<v1::CompleteResponse> complete(const v1::GenerateRequest& request);
+  absl::StatusOr<v1::ScoreResponse> score(const v1::ScoreRequest& request);
+  absl::StatusOr<v1::TokenizeResponse> tokenize(const v1::TokenizeRequest& request);
+  absl::StatusOr<v1::DetokenizeResponse> detokenize(const v1::DetokenizeRequest& request);
+
+  absl::StatusOr<v1::ListModelsResponse> models();
+  absl::StatusOr<v1::Model> model(const std::string& name);
+
+  // "SERVING", "NOT_SERVING"; `service`: empty for the server as a whole.
+  absl::StatusOr<std::string> health(const std::string& service = "");
+
+ private:
+  struct Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// "INVALID_ARGUMENT"
+const char* status_name(absl::StatusCode code);
+
+}  // namespace tandem

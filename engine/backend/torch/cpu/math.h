@@ -1,0 +1,72 @@
+// Arithmetic that the compiler turns into vector instructions, in an order that depends on nothing
+// but the length: the same numbers give the same bits wherever and beside whatever they lie.
+#pragma once
+
+#include <c10/util/BFloat16.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+namespace tandem::cpu {
+
+// What a storage type is computed in.
+template <class T>
+struct Accumulate {
+  using type = float;
+};
+template <>
+struct Accumulate<double> {
+  using type = double;
+};
+template <class T>
+using accumulate_t = typename Accumulate<T>::type;
+
+inline constexpr int kLanes = 16;
+
+// Sum of 16 partial sums, pairwise.
+template <class A>
+inline A sum_lanes(const A (&lane)[kLanes]) {
+  A s[kLanes];
+  for (int i = 0; i < kLanes; ++i) s[i] = lane[i];
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    for (int i = 0; i < step; ++i) s[i] += s[i + step];
+  }
+  return s[0];
+}
+
+// Dot product of n numbers.
+template <class A, class X, class Y>
+inline A dot(const X* x, const Y* y, int n) {
+  A lane[kLanes] = {};
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) lane[l] += static_cast<A>(x[i + l]) * static_cast<A>(y[i + l]);
+  }
+  for (int l = 0; i < n; ++i, ++l) lane[l] += static_cast<A>(x[i]) * static_cast<A>(y[i]);
+  return sum_lanes(lane);
+}
+
+// e^x. The float version is a polynomial without branches (relative error under 2e-7; 0 below -87,
+// saturating at e^88; NaN stays NaN), which loops over arrays can use eight at a time.
+inline double exp_of(double x) { return std::exp(x); }
+inline float exp_of(float x) {
+  const float clamped = x > 88.f ? 88.f : x;  // written so that NaN passes through
+  const float n = std::floor(clamped * 1.44269504f + 0.5f);
+  // x - n ln 2 in two parts, exact in the first
+  float r = clamped - n * 0.693359375f;
+  r -= n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.f;
+  // NaN and what underflows take any exponent here; the result is put right below.
+  const float bounded = n > -126.f ? n : -126.f;
+  const float scale = std::bit_cast<float>((static_cast<int32_t>(bounded) + 127) << 23);
+  return x < -87.f ? 0.f : p * scale;
+}
+
+}  // namespace tandem::cpu

@@ -1,0 +1,270 @@
+#include "engine/backend/torch/device.h"
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <map>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/backend/torch/cpu/parallel.h"
+#include "engine/backend/torch/executor.h"
+#include "engine/backend/torch/kv_pool.h"
+#include "engine/backend/torch/lane_thread.h"
+#include "engine/backend/torch/memory.h"
+#include "engine/backend/torch/model/llama.h"
+#include "engine/backend/torch/weights/checkpoint.h"
+#include "engine/backend/torch/weights/hf_config.h"
+#include "engine/backend/torch/weights/llama_layout.h"
+#include "engine/base/status.h"
+#ifdef TANDEM_CUDA
+#include "engine/backend/torch/cuda/lane.h"
+#endif
+
+namespace tandem {
+namespace {
+
+// What is being thrown, as a status.
+absl::Status caught(absl::string_view doing) {
+  try {
+    throw;
+  } catch (const c10::OutOfMemoryError& e) {
+    return absl::ResourceExhaustedError(absl::StrCat(doing, ": ", e.what_without_backtrace()));
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(absl::StrCat(doing, ": out of memory"));
+  } catch (const c10::Error& e) {
+    const std::string what = e.what_without_backtrace();
+    // Neither has a type of its own: the host's allocator, and a CUDA error, which is sticky.
+    if (what.find("not enough memory") != std::string::npos ||
+        what.find("allocate memory") != std::string::npos) {
+      return absl::ResourceExhaustedError(absl::StrCat(doing, ": ", what));
+    }
+    if (what.find("CUDA error") != std::string::npos) {
+      return absl::UnavailableError(absl::StrCat(doing, ": ", what));
+    }
+    return absl::InternalError(absl::StrCat(doing, ": ", what));
+  } catch (const std::exception& e) {
+    return absl::InternalError(absl::StrCat(doing, ": ", e.what()));
+  }
+}
+
+at::ScalarType product_type(DType dtype, const HfConfig& config, bool on_cpu) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return at::kFloat;
+    case DType::kBFloat16:
+      return at::kBFloat16;
+    case DType::kFloat64:
+      return at::kDouble;
+    case DType::kAuto:
+      break;
+  }
+  const SafeDType file = config.dtype.value_or(SafeDType::kF32);
+  const bool half = file == SafeDType::kBF16 || file == SafeDType::kF16;
+  return !on_cpu && half ? at::kBFloat16 : at::kFloat;
+}
+
+struct Loaded {
+  std::unique_ptr<Model> model;
+  ModelShape shape;
+  PoolSize size;
+  std::unique_ptr<KvPool> pool;
+  std::unique_ptr<Executor> executor;
+};
+
+int team_size(const DeviceConfig& config) {
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (config.threads > 0) return config.threads;
+  return config.kind == DeviceKind::kCpu ? cores : std::min(cores, 4);
+}
+
+}  // namespace
+
+struct TorchDevice::Impl {
+  Impl(const DeviceConfig& c, std::shared_ptr<TorchShared> s)
+      : config(c),
+        device(c.kind == DeviceKind::kCpu ? at::Device(at::kCPU)
+                                          : at::Device(at::kCUDA, static_cast<int8_t>(c.index))),
+        shared(std::move(s)),
+        lane([this](const std::function<void()>& loop) { run_lane(loop); }) {}
+
+  void run_lane(const std::function<void()>& loop) const {
+    const c10::InferenceMode inference;
+    cpu::set_team_size(team_size(config));
+#ifdef TANDEM_CUDA
+    if (device.is_cuda()) {
+      cuda::on_own_stream(config.index, loop);
+      return;
+    }
+#endif
+    loop();
+  }
+
+  BatchResult run(const Batch& batch);
+  absl::Status run_checked(const Batch& batch, BatchResult& result);
+
+  const DeviceConfig config;
+  const at::Device device;
+  const std::shared_ptr<TorchShared> shared;
+  std::map<ModelId, Loaded> models;  // changed only while no batch is in flight
+  LaneThread lane;                   // last: ends before what it uses
+};
+
+BatchResult TorchDevice::Impl::run(const Batch& batch) {
+  const auto start = std::chrono::steady_clock::now();
+  BatchResult result;
+  try {
+    result.status = run_checked(batch, result);
+  } catch (...) {
+    result.status = caught(config.name());
+  }
+  if (!result.status.ok()) {
+    result.works.clear();
+    result.works.resize(batch.works.size());
+    for (WorkResult& w : result.works) w.status = result.status;
+  }
+  result.busy = std::chrono::steady_clock::now() - start;
+  return result;
+}
+
+absl::Status TorchDevice::Impl::run_checked(const Batch& batch, BatchResult& result) {
+  shared->values().forget(batch.forget);
+  TANDEM_RETURN_IF_ERROR(
+      apply_moves(batch.moves, [this](ModelId id) { return shared->pool(id); }));
+  if (batch.works.empty()) {
+#ifdef TANDEM_CUDA
+    if (device.is_cuda()) cuda::wait_for_stream();
+#endif
+    return absl::OkStatus();
+  }
+  const ModelId id = batch.works.front().model;
+  const auto it = models.find(id);
+  if (it == models.end() || it->second.executor == nullptr) {
+    return absl::InternalError(absl::StrCat("model ", id.value, " is not on ", config.name()));
+  }
+  for (const Work& w : batch.works) {
+    if (w.model != id) return absl::InternalError("a batch with works of several models");
+  }
+  it->second.executor->run(batch, result.works);
+  return absl::OkStatus();
+}
+
+TorchDevice::TorchDevice(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+TorchDevice::~TorchDevice() {
+  for (const auto& [id, loaded] : impl_->models) impl_->shared->remove_pool(id);
+}
+
+absl::StatusOr<std::unique_ptr<TorchDevice>> TorchDevice::create(
+    const DeviceConfig& config, std::shared_ptr<TorchShared> shared) {
+  if (config.threads < 0) return out_of_range("threads", config.threads, "0 or more");
+  if (config.kind == DeviceKind::kCuda) {
+#ifdef TANDEM_CUDA
+    const int count = cuda::device_count();
+    if (config.index >= count) {
+      return absl::NotFoundError(
+          absl::StrCat("device: ", config.name(), "; allowed: CUDA devices of this machine: ", count));
+    }
+#else
+    return absl::NotFoundError(absl::StrCat("device: ", config.name(),
+                                            "; allowed: cpu (this build has no CUDA)"));
+#endif
+  }
+  return std::unique_ptr<TorchDevice>(
+      new TorchDevice(std::make_unique<Impl>(config, std::move(shared))));
+}
+
+absl::Status TorchDevice::load(ModelId model, const ModelConfig& config,
+                               const Progress& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  TANDEM_ASSIGN_OR_RETURN(const HfConfig hf, load_hf_config(config.path));
+  TANDEM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(config.path));
+  TANDEM_ASSIGN_OR_RETURN(const LlamaLayout layout, check_llama_checkpoint(hf, checkpoint));
+  const TensorSource source{
+      [&](const std::string& name) { return checkpoint.find(name); },
+      [&](const TensorView& tensor) { checkpoint.dont_need(tensor); }};
+  const at::ScalarType type = product_type(config.dtype, hf, impl_->device.is_cpu());
+  const DType dtype = type == at::kDouble     ? DType::kFloat64
+                      : type == at::kBFloat16 ? DType::kBFloat16
+                                              : DType::kFloat32;
+  TANDEM_RETURN_IF_ERROR(
+      load_llama(model, config.name, hf, layout.tied, source, dtype, config.page_rows));
+  ModelShape& shape = impl_->models[model].shape;
+  shape.parameters = layout.parameters;
+  if (progress) {
+    const auto time = std::chrono::steady_clock::now() - start;
+    progress(absl::StrFormat("%s: %s, %.1f M parameters, %s, %.1f MB on %s, loaded in %.1f s",
+                             config.name, hf.architecture,
+                             static_cast<double>(layout.parameters) / 1e6, shape.dtype,
+                             static_cast<double>(shape.weight_bytes) / 1e6, impl_->config.name(),
+                             seconds(time)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TorchDevice::load_llama(ModelId model, const std::string& name,
+                                     const HfConfig& config, bool tied,
+                                     const TensorSource& source, DType dtype, int page_rows) try {
+  if (page_rows < 1) return out_of_range("page_rows", page_rows, "1 or more");
+  const c10::InferenceMode inference;
+  const c10::OptionalDeviceGuard guard(impl_->device.is_cuda() ? std::optional(impl_->device)
+                                                               : std::nullopt);
+  absl::StatusOr<LlamaWeights> weights =
+      LlamaWeights::load(config, tied, source,
+                         product_type(dtype, config, impl_->device.is_cpu()), impl_->device);
+  if (!weights.ok()) return annotate(weights.status(), name);
+#ifdef TANDEM_CUDA
+  if (impl_->device.is_cuda()) cuda::synchronize(impl_->config.index);
+#endif
+  Loaded& loaded = impl_->models[model];
+  loaded.model = std::make_unique<Llama>(name, config, *std::move(weights));
+  loaded.shape = loaded.model->shape();
+  loaded.shape.page_bytes = loaded.model->geometry().page_bytes(page_rows);
+  loaded.shape.frontier_page_bytes = loaded.model->geometry().frontier_page_bytes(page_rows);
+  loaded.size.page_rows = page_rows;
+  return absl::OkStatus();
+} catch (...) {
+  return caught(name);
+}
+
+absl::Status TorchDevice::allocate_pools(ModelId model, const PoolSize& size) try {
+  const auto it = impl_->models.find(model);
+  if (it == impl_->models.end()) return absl::InternalError("allocate_pools before load");
+  Loaded& loaded = it->second;
+  if (size.page_rows != loaded.size.page_rows) {
+    return out_of_range("page_rows", size.page_rows, absl::StrCat(loaded.size.page_rows));
+  }
+  const c10::InferenceMode inference;
+  loaded.pool = std::make_unique<KvPool>(loaded.model->geometry(), size, impl_->device);
+  loaded.executor =
+      std::make_unique<Executor>(*loaded.model, *loaded.pool, impl_->shared->values());
+  loaded.size = size;
+  impl_->shared->add_pool(model, loaded.pool.get());
+  return absl::OkStatus();
+} catch (...) {
+  return caught("pools");
+}
+
+int64_t TorchDevice::free_bytes() const {
+#ifdef TANDEM_CUDA
+  if (impl_->device.is_cuda()) return cuda::free_bytes(impl_->config.index);
+#endif
+  return free_host_bytes();
+}
+
+const ModelShape& TorchDevice::shape(ModelId model) const { return impl_->models.at(model).shape; }
+
+const PoolSize& TorchDevice::pool(ModelId model) const { return impl_->models.at(model).size; }
+
+void TorchDevice::launch(const Batch& batch, Done done) {
+  impl_->lane.post([this, &batch, done = std::move(done)] { done(impl_->run(batch)); });
+}
+
+}  // namespace tandem

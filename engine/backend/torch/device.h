@@ -1,0 +1,72 @@
+// A device that runs models with LibTorch: cpu:i or cuda:i. No LibTorch header is needed to use it.
+//
+//   auto device = TorchDevice::create(config, shared);           // one per device
+//   device->load(id, model_config, progress);                    // weights; shape(id) is known then
+//   device->allocate_pools(id, {.page_rows = .., .pages = ..});  // sized by the host
+//   device->launch(batch, done);
+//
+// Each device has one thread, its lane, which runs batches in launch order and calls `done`. On CPU
+// the lane's kernels and products use a team of DeviceConfig::threads threads of the lane's own:
+// several CPU devices do not share threads, so their counts should add up to the machine's.
+//
+// Exceptions of LibTorch do not leave this class: at loading they become the returned status, in a
+// batch BatchResult::status (RESOURCE_EXHAUSTED for memory, UNAVAILABLE for a lost device, INTERNAL
+// for others).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/backend/torch/shared.h"
+#include "engine/base/config.h"
+#include "engine/pass/backend.h"
+
+namespace tandem {
+
+struct HfConfig;
+struct TensorSource;
+
+class TorchDevice final : public Backend {
+ public:
+  using Progress = std::function<void(absl::string_view line)>;
+
+  // NOT_FOUND: no such CUDA device, or a build without CUDA.
+  static absl::StatusOr<std::unique_ptr<TorchDevice>> create(const DeviceConfig& config,
+                                                             std::shared_ptr<TorchShared> shared);
+  ~TorchDevice() override;  // after the last batch of all devices that share is done
+
+  // Loads the weights of config.path, converted to config.dtype, into memory of the device. `model`
+  // is new, and unique among the devices that share. One line of progress per model, begun with its
+  // name. Errors name the file or field. Not while batches are in flight.
+  absl::Status load(ModelId model, const ModelConfig& config, const Progress& progress = {});
+
+  // The same of weights that are not in a Hugging Face directory. dtype: not kAuto; tied: the head
+  // is the embedding.
+  absl::Status load_llama(ModelId model, const std::string& name, const HfConfig& config, bool tied,
+                          const TensorSource& source, DType dtype, int page_rows = 16);
+
+  // To be called once for each model before its first batch; size.page_rows is the page_rows of its
+  // ModelConfig. RESOURCE_EXHAUSTED: not enough memory.
+  absl::Status allocate_pools(ModelId model, const PoolSize& size);
+
+  // Memory that is free now on the device: what weights have left over for pools.
+  int64_t free_bytes() const;
+
+  // Sizes of a model's pages for shape().page_bytes are known after load(); pool() after
+  // allocate_pools(). REQUIRES: loaded.
+  const ModelShape& shape(ModelId model) const override;
+  const PoolSize& pool(ModelId model) const override;
+  void launch(const Batch& batch, Done done) override;
+
+ private:
+  struct Impl;
+  explicit TorchDevice(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem

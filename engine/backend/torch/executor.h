@@ -1,0 +1,72 @@
+// One ragged batch: from works to readouts.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <span>
+#include <vector>
+
+#include "engine/backend/torch/kv_pool.h"
+#include "engine/backend/torch/model/buffers.h"
+#include "engine/backend/torch/model/model.h"
+#include "engine/backend/torch/plan.h"
+#include "engine/backend/torch/staging.h"
+#include "engine/sampling/readout.h"
+
+namespace tandem {
+
+// Used by one lane thread, under InferenceMode. One per model: its buffers have the model's widths.
+class Executor {
+ public:
+  // Both outlive the executor.
+  Executor(Model& model, const KvPool& pool, ValueStore& store);
+
+  // Runs the batch's works (not its moves). A work that fails has its own status; what is thrown
+  // (out of memory, a lost device) concerns all. results: by Batch::works.
+  void run(const Batch& batch, std::vector<WorkResult>& results);
+
+ private:
+  // The plan's arrays where kernels read them.
+  struct PlacedCopies {
+    const int64_t* from = nullptr;
+    const int64_t* to = nullptr;
+    int n = 0;
+  };
+  struct Placed {
+    const int32_t* token = nullptr;
+    PlacedCopies load, save;
+    std::vector<RowView> views;                // by Plan::segments
+    std::vector<const int64_t*> segment_rows;  // by Plan::segments; null: all
+    std::vector<PlacedCopies> captures;        // by Plan::captures
+  };
+
+  void place();
+  PlacedCopies place(const RowCopies& copies);
+  RowView place(const RowColumns& columns, const int32_t* extra, const int32_t* pages);
+  void forward();
+  void run_segment(const Segment& segment, const RowView& rows, const int64_t* index,
+                   at::Tensor& x);
+  void answer(const Batch& batch, std::vector<WorkResult>& results);
+  // Logits of head inputs [first, first + count). [count, vocab], in the host's memory, until the
+  // next call
+  float* logits_on_host(int first, int count);
+  absl::Status read_work(const Work& work, const Plan::Item& item, float* logits,
+                         RowReader& reader, Readout& readout) const;
+
+  Model& model_;
+  const KvPool& pool_;
+  ValueStore& store_;
+  at::Device device_;
+  ModelShape shape_;  // the model's
+  Plan plan_;
+  Staging staging_;
+  Placed placed_;
+  std::vector<RowReader> readers_;  // by range of a parallel loop
+  RowBuffer x_;                     // [rows, hidden] residual stream
+  RowBuffer part_;                  // the same of a segment that not all rows run
+  RowBuffer hidden_;                // [reads, hidden] what the head reads
+  RowBuffer logits_;                // [reads of a block, vocab] fp32
+  at::Tensor host_logits_;          // the same, pinned; CUDA only
+};
+
+}  // namespace tandem

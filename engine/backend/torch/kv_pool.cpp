@@ -1,0 +1,160 @@
+#include "engine/backend/torch/kv_pool.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/status.h"
+#ifdef TANDEM_CUDA
+#include "engine/backend/torch/cuda/kernels.h"
+#endif
+
+namespace tandem {
+namespace {
+
+int64_t bytes_of(at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); }
+
+absl::Status check_place(const Move::Place& place, const Move& move, const KvPool& pool) {
+  const int64_t pages =
+      move.store == Store::kKv ? pool.size.pages : pool.size.frontier_pages;
+  if (!place.page.valid() || place.page.value >= pages) {
+    return absl::InternalError(
+        absl::StrCat("page of a move: ", place.page.value, "; limit: ", pages));
+  }
+  if (place.slot < 0 || move.rows < 0 || place.slot + move.rows > pool.size.page_rows) {
+    return absl::InternalError(absl::StrCat("slots of a move: ", place.slot, " + ", move.rows,
+                                            "; limit: ", pool.size.page_rows));
+  }
+  return absl::OkStatus();
+}
+
+// [rows, hidden]
+at::Tensor frontier_rows(const KvPool& pool, const Move::Place& p, int rows) {
+  return pool.frontier.narrow(0, int64_t{p.page.value} * pool.size.page_rows + p.slot, rows);
+}
+
+// [layers, kv_heads, rows, head_dim]
+at::Tensor kv_rows(const at::Tensor& store, const Move::Place& p, int rows, int layers) {
+  return store.narrow(0, 0, layers).select(1, p.page.value).narrow(2, p.slot, rows);
+}
+
+// Within the host's memory; from and to may overlap in the same page.
+void move_on_host(const Move& m, const KvPool& from, const KvPool& to) {
+  if (m.store == Store::kFrontier) {
+    const int64_t row = from.geometry.hidden_size * bytes_of(from.geometry.hidden_type);
+    const auto* f = static_cast<const std::byte*>(from.frontier.const_data_ptr());
+    auto* t = static_cast<std::byte*>(to.frontier.mutable_data_ptr());
+    std::memmove(t + (int64_t{m.to.page.value} * to.size.page_rows + m.to.slot) * row,
+                 f + (int64_t{m.from.page.value} * from.size.page_rows + m.from.slot) * row,
+                 static_cast<size_t>(m.rows * row));
+    return;
+  }
+  const KvGeometry& g = to.geometry;
+  const int64_t row = g.head_dim * bytes_of(g.kv_type);
+  for (const bool keys : {true, false}) {
+    const auto* f = static_cast<const std::byte*>((keys ? from.keys : from.values).const_data_ptr());
+    auto* t = static_cast<std::byte*>((keys ? to.keys : to.values).mutable_data_ptr());
+    for (int64_t layer = 0; layer < m.layers; ++layer) {
+      for (int64_t head = 0; head < g.kv_heads; ++head) {
+        const auto at = [&](const KvPool& pool, const Move::Place& p) {
+          const int64_t page = layer * pool.size.pages + p.page.value;
+          return ((page * g.kv_heads + head) * pool.size.page_rows + p.slot) * row;
+        };
+        std::memmove(t + at(to, m.to), f + at(from, m.from), static_cast<size_t>(m.rows * row));
+      }
+    }
+  }
+}
+
+// Between other memories than the host's. In stream order on CUDA; LibTorch's copies between devices
+// wait for both streams by events.
+void move_on_devices(std::span<const Move> moves, const KvPool& from, const KvPool& to) {
+#ifdef TANDEM_CUDA
+  if (from.keys.is_cuda() && from.keys.device() == to.keys.device()) {
+    cuda::move_rows(moves, from, to);
+    return;
+  }
+#endif
+  for (const Move& m : moves) {
+    if (m.store == Store::kFrontier) {
+      frontier_rows(to, m.to, m.rows).copy_(frontier_rows(from, m.from, m.rows));
+      continue;
+    }
+    kv_rows(to.keys, m.to, m.rows, m.layers).copy_(kv_rows(from.keys, m.from, m.rows, m.layers));
+    kv_rows(to.values, m.to, m.rows, m.layers)
+        .copy_(kv_rows(from.values, m.from, m.rows, m.layers));
+  }
+}
+
+absl::Status check_move(const Move& m, const KvPool& from, const KvPool& to) {
+  TANDEM_RETURN_IF_ERROR(check_place(m.from, m, from));
+  TANDEM_RETURN_IF_ERROR(check_place(m.to, m, to));
+  const KvGeometry& a = from.geometry;
+  const KvGeometry& b = to.geometry;
+  const int layers = std::min(a.layers, b.layers);
+  if (m.store == Store::kKv && (m.layers < 0 || m.layers > layers)) {
+    return absl::InternalError(absl::StrCat("layers of a move: ", m.layers, "; limit: ", layers));
+  }
+  if (a.kv_heads != b.kv_heads || a.head_dim != b.head_dim || a.hidden_size != b.hidden_size ||
+      a.kv_type != b.kv_type || a.hidden_type != b.hidden_type) {
+    return absl::InternalError("move between models of different shape");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int64_t KvGeometry::page_bytes(int page_rows) const {
+  return int64_t{2} * layers * kv_heads * page_rows * head_dim * bytes_of(kv_type);
+}
+
+int64_t KvGeometry::frontier_page_bytes(int page_rows) const {
+  return int64_t{page_rows} * hidden_size * bytes_of(hidden_type);
+}
+
+KvPool::KvPool(const KvGeometry& g, const PoolSize& s, at::Device device) : geometry(g), size(s) {
+  const auto kv = at::TensorOptions().dtype(g.kv_type).device(device);
+  keys = at::empty({g.layers, s.pages, g.kv_heads, s.page_rows, g.head_dim}, kv);
+  values = at::empty({g.layers, s.pages, g.kv_heads, s.page_rows, g.head_dim}, kv);
+  frontier =
+      at::empty({s.frontier_pages * s.page_rows, g.hidden_size}, kv.dtype(g.hidden_type));
+}
+
+absl::Status apply_moves(std::span<const Move> moves,
+                         const std::function<KvPool*(ModelId)>& pool_of) {
+  for (size_t i = 0; i < moves.size();) {
+    const Move& first = moves[i];
+    if (first.kind == Move::kFree) {
+      ++i;
+      continue;
+    }
+    const KvPool* from = pool_of(first.from.model);
+    const KvPool* to = pool_of(first.to.model);
+    if (from == nullptr || to == nullptr) {
+      return absl::InternalError(absl::StrCat("move between models ", first.from.model.value,
+                                              " and ", first.to.model.value, ": not loaded"));
+    }
+    // Neighbours of the same kind go together.
+    size_t end = i;
+    for (; end < moves.size(); ++end) {
+      const Move& m = moves[end];
+      if (m.kind != first.kind || m.store != first.store || m.from.model != first.from.model ||
+          m.to.model != first.to.model) {
+        break;
+      }
+      TANDEM_RETURN_IF_ERROR(check_move(m, *from, *to));
+    }
+    const auto run = moves.subspan(i, end - i);
+    if (from->keys.is_cpu() && to->keys.is_cpu()) {
+      for (const Move& m : run) move_on_host(m, *from, *to);
+    } else {
+      move_on_devices(run, *from, *to);
+    }
+    i = end;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem

@@ -1,0 +1,48 @@
+// The bytes of one model's cache on one device: KV pages of all layers, and frontier rows.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "absl/status/status.h"
+#include "engine/pass/backend.h"
+
+namespace tandem {
+
+// What a pool must know of its model.
+struct KvGeometry {
+  int layers = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int hidden_size = 0;
+  at::ScalarType kv_type = at::kFloat;
+  at::ScalarType hidden_type = at::kFloat;
+
+  int64_t page_bytes(int page_rows) const;
+  int64_t frontier_page_bytes(int page_rows) const;
+  friend bool operator==(const KvGeometry&, const KvGeometry&) = default;
+};
+
+struct KvPool {
+  KvGeometry geometry;
+  PoolSize size;
+  at::Tensor keys, values;  // [layers, pages, kv_heads, page_rows, head_dim], keys after RoPE
+  at::Tensor frontier;      // [frontier_pages * page_rows, hidden_size]
+
+  // Uninitialised memory, on CPU untouched until it is used. Throws c10::OutOfMemoryError.
+  KvPool(const KvGeometry& geometry, const PoolSize& size, at::Device device);
+};
+
+// Runs moves in their order. `pool_of` finds a model's pool, null: unknown.
+//
+// A `from` on another device is read as it lies there. The scheduler launches such a move when the
+// batch that wrote those rows is done, and gives their page away only when the move is done, so
+// nothing writes them meanwhile and no lock is needed.
+// INTERNAL: a move that leaves its page, or between pools of different geometry.
+absl::Status apply_moves(std::span<const Move> moves,
+                         const std::function<KvPool*(ModelId)>& pool_of);
+
+}  // namespace tandem

@@ -1,0 +1,34 @@
+// What the executor needs of a model: embed rows, run layers, apply the head.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "engine/backend/torch/kv_pool.h"
+#include "engine/backend/torch/row_view.h"
+#include "engine/pass/backend.h"
+
+namespace tandem {
+
+// Used by one lane thread, under InferenceMode. May throw what LibTorch throws.
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual const KvGeometry& geometry() const = 0;
+  // All but the page sizes, which depend on the rows of a page.
+  virtual const ModelShape& shape() const = 0;
+
+  // x[r] = embedding of token[r], for rows with token[r] >= 0. x: [rows, hidden], of the geometry's
+  // hidden_type; token: on the model's device. Positions up to max_position may follow in run().
+  virtual void embed(at::Tensor& x, const int32_t* token, int max_position) = 0;
+
+  // Layers [from, to) of the rows, in place; their keys and values go to the pool.
+  virtual void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool) = 0;
+
+  // logits = head(final norm(hidden)). hidden: [n, hidden] as x, logits: [n, vocab] fp32
+  virtual void head(at::Tensor& logits, const at::Tensor& hidden) = 0;
+};
+
+}  // namespace tandem

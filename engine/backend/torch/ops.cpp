@@ -1,0 +1,168 @@
+#include "engine/backend/torch/ops.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "engine/backend/torch/cpu/attention.h"
+#include "engine/backend/torch/cpu/elementwise.h"
+#include "engine/backend/torch/cpu/product.h"
+#ifdef TANDEM_CUDA
+#include "engine/backend/torch/cuda/kernels.h"
+#endif
+
+namespace tandem {
+namespace {
+
+// Calls f.operator()<T, R>() for the product type of a tensor.
+template <class F>
+void for_type(const at::Tensor& t, const F& f) {
+  switch (t.scalar_type()) {
+    case at::kFloat:
+      return f.template operator()<float, float>();
+    case at::kDouble:
+      return f.template operator()<double, double>();
+    case at::kBFloat16:
+      return f.template operator()<c10::BFloat16, float>();
+    default:
+      TORCH_CHECK(false, "no arithmetic in ", t.scalar_type());
+  }
+}
+
+// (The library's symbols of const_data_ptr<T>() are mangled as GCC does it: clang misses them.)
+template <class T>
+T* data(at::Tensor& t) {
+  return static_cast<T*>(t.mutable_data_ptr());
+}
+template <class T>
+const T* data(const at::Tensor& t) {
+  return static_cast<const T*>(t.const_data_ptr());
+}
+
+template <class T>
+cpu::Heads<T> heads_of(const LayerKv& kv) {
+  return {kv.heads, kv.kv_heads, kv.head_dim, kv.keys.mutable_data_ptr<T>(),
+          kv.values.mutable_data_ptr<T>()};
+}
+
+}  // namespace
+
+Rope::Rope(std::vector<float> inverse, at::ScalarType type, at::Device device)
+    : host_(std::move(inverse)), type_(type) {
+  at::Tensor t = at::empty({static_cast<int64_t>(host_.size())}, at::kFloat);
+  std::memcpy(t.mutable_data_ptr(), host_.data(), host_.size() * sizeof(float));
+  inverse_frequencies = t.to(device);
+}
+
+void Rope::reach(int max_position) {
+  if (max_position < positions_ || !inverse_frequencies.is_cpu()) return;
+  positions_ = std::max({256, 2 * positions_, max_position + 1});
+  const auto half = static_cast<int64_t>(host_.size());
+  cosine = at::empty({positions_, half}, type_);
+  sine = at::empty({positions_, half}, type_);
+  const auto fill = [&]<class R>(R* c, R* s) {
+    for (int64_t p = 0; p < positions_; ++p) {
+      for (int64_t i = 0; i < half; ++i) {
+        const float angle = static_cast<float>(p) * host_[static_cast<size_t>(i)];
+        c[p * half + i] = static_cast<R>(std::cos(static_cast<double>(angle)));
+        s[p * half + i] = static_cast<R>(std::sin(static_cast<double>(angle)));
+      }
+    }
+  };
+  if (type_ == at::kDouble) {
+    fill(data<double>(cosine), data<double>(sine));
+  } else {
+    fill(data<float>(cosine), data<float>(sine));
+  }
+}
+
+namespace ops {
+
+#ifdef TANDEM_CUDA
+#define TANDEM_ON_CUDA(tensor, call) \
+  if ((tensor).is_cuda()) return cuda::call
+#else
+#define TANDEM_ON_CUDA(tensor, call)
+#endif
+
+void embed(at::Tensor& x, const at::Tensor& table, const int32_t* token) {
+  TANDEM_ON_CUDA(x, embed(x, table, token));
+  for_type(table, [&]<class T, class R>() {
+    cpu::embed<T, R>(data<R>(x), data<T>(table), token, x.size(0), x.size(1));
+  });
+}
+
+void copy_rows(at::Tensor& to, const int64_t* to_index, const at::Tensor& from,
+               const int64_t* from_index, int64_t n) {
+  TANDEM_ON_CUDA(to, copy_rows(to, to_index, from, from_index, n));
+  const auto bytes = static_cast<size_t>(from.size(1)) * from.element_size();
+  auto* t = static_cast<std::byte*>(to.mutable_data_ptr());
+  const auto* f = static_cast<const std::byte*>(from.const_data_ptr());
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t ti = to_index != nullptr ? to_index[i] : i;
+    const int64_t fi = from_index != nullptr ? from_index[i] : i;
+    std::memcpy(t + static_cast<size_t>(ti) * bytes, f + static_cast<size_t>(fi) * bytes, bytes);
+  }
+}
+
+void rms_norm(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, double eps) {
+  TANDEM_ON_CUDA(x, rms_norm(out, x, weight, eps));
+  for_type(out, [&]<class T, class R>() {
+    cpu::rms_norm<T, R>(data<T>(out), data<R>(x), data<R>(weight), eps, x.size(0), x.size(1));
+  });
+}
+
+void rope_and_store(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, const Rope& rope) {
+  TANDEM_ON_CUDA(qkv, rope_and_store(qkv, rows, kv, rope));
+  for_type(qkv, [&]<class T, class R>() {
+    cpu::rope_and_store<T, R>(data<T>(qkv), rows, heads_of<T>(kv), data<R>(rope.cosine),
+                              data<R>(rope.sine));
+  });
+}
+
+void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, const LayerKv& kv,
+               double scale) {
+  TANDEM_ON_CUDA(qkv, attention(out, qkv, rows, kv, scale));
+  for_type(qkv, [&]<class T, class R>() {
+    cpu::attention<T, R>(data<T>(out), data<T>(qkv), rows, heads_of<T>(kv), static_cast<R>(scale));
+  });
+}
+
+void silu_mul(at::Tensor& out, const at::Tensor& gate_up) {
+  TANDEM_ON_CUDA(out, silu_mul(out, gate_up));
+  for_type(out, [&]<class T, class R>() {
+    cpu::silu_mul<T, R>(data<T>(out), data<T>(gate_up), out.size(0), out.size(1));
+  });
+}
+
+void add(at::Tensor& x, const at::Tensor& delta) {
+  TANDEM_ON_CUDA(x, add(x, delta));
+  for_type(delta, [&]<class T, class R>() {
+    cpu::add<T, R>(data<R>(x), data<T>(delta), x.numel());
+  });
+}
+
+void product(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight,
+             const at::Tensor& bias, bool add) {
+  for_type(weight, [&]<class T, class R>() {
+    const T* b = bias.defined() ? data<T>(bias) : nullptr;
+    const auto run = [&]<class O>(O* to) {
+      cpu::product<T, O>(to, data<T>(x), data<T>(weight), b, x.size(0), weight.size(0),
+                         weight.size(1), add);
+    };
+    if (out.scalar_type() == weight.scalar_type()) {
+      run(data<T>(out));
+    } else {
+      TORCH_CHECK(out.scalar_type() == at::kFloat, "no product into ", out.scalar_type());
+      run(data<float>(out));
+    }
+  });
+}
+
+}  // namespace ops
+}  // namespace tandem

@@ -1,0 +1,41 @@
+// What the devices of one process share.
+#pragma once
+
+#include <map>
+#include <mutex>
+
+#include "engine/base/ids.h"
+#include "engine/sampling/value_store.h"
+
+namespace tandem {
+
+struct KvPool;
+
+// Thread-safe. Outlives the devices.
+class TorchShared {
+ public:
+  ValueStore& values() { return values_; }
+
+  // Pools by model, for moves between devices. A pool stays until its device is destroyed, which
+  // must be after the last batch of every device.
+  void add_pool(ModelId model, KvPool* pool) {
+    const std::lock_guard lock(mutex_);
+    pools_[model] = pool;
+  }
+  void remove_pool(ModelId model) {
+    const std::lock_guard lock(mutex_);
+    pools_.erase(model);
+  }
+  KvPool* pool(ModelId model) const {
+    const std::lock_guard lock(mutex_);
+    const auto it = pools_.find(model);
+    return it == pools_.end() ? nullptr : it->second;
+  }
+
+ private:
+  ValueStore values_;
+  mutable std::mutex mutex_;
+  std::map<ModelId, KvPool*> pools_;  // guarded by mutex_
+};
+
+}  // namespace tandem

@@ -1,0 +1,215 @@
+#include "engine/backend/torch/weights/checkpoint.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+#include "engine/backend/torch/weights/convert.h"
+#include "engine/backend/torch/weights/json_fields.h"
+#include "engine/base/quote.h"
+#include "engine/base/status.h"
+
+namespace tandem {
+namespace {
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr size_t kMaxIndexBytes = 64 << 20;
+constexpr size_t kMaxShards = 10000;
+
+bool exists(const std::string& path) {
+  struct stat info{};
+  return ::stat(path.c_str(), &info) == 0;
+}
+
+absl::Status no_weights(const std::string& directory) {
+  struct stat info{};
+  if (::stat(directory.c_str(), &info) != 0) {
+    return absl::NotFoundError(absl::StrCat(directory, ": no such directory"));
+  }
+  if (!S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(directory, ": not a directory"));
+  }
+  const bool pickle = exists(directory + "/pytorch_model.bin") ||
+                      exists(directory + "/pytorch_model.bin.index.json");
+  return absl::NotFoundError(absl::StrCat(
+      directory, ": neither ", kSingle, " nor ", kIndex, " is there",
+      pickle ? " (pytorch_model.bin is not read: it can run code; save the model as safetensors)"
+             : ""));
+}
+
+// A plain file name in the checkpoint's own directory.
+bool good_shard_name(absl::string_view name) {
+  return absl::EndsWith(name, ".safetensors") && !absl::StartsWith(name, ".") &&
+         name.find_first_of(absl::string_view("/\\\0", 3)) == absl::string_view::npos;
+}
+
+// tensor -> shard, from the index.
+absl::StatusOr<std::map<std::string, std::string>> read_index(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, read_small_file(path, kMaxIndexBytes));
+  TANDEM_ASSIGN_OR_RETURN(const nlohmann::json index, parse_json_object(text, path));
+  const auto map = index.find("weight_map");
+  if (map == index.end() || !map->is_object() || map->empty()) {
+    return out_of_range(absl::StrCat(path, ": weight_map"),
+                        map == index.end() ? "missing" : value_text(*map),
+                        "an object of tensor names and file names");
+  }
+  std::map<std::string, std::string> shard_of;
+  for (const auto& [tensor, shard] : map->items()) {
+    if (!shard.is_string() || !good_shard_name(shard.get_ref<const std::string&>())) {
+      return out_of_range(absl::StrCat(path, ": weight_map: ", quote_value(tensor)),
+                          value_text(shard), "names of *.safetensors files in the same directory");
+    }
+    shard_of.emplace(tensor, shard.get<std::string>());
+  }
+  return shard_of;
+}
+
+// "a, b, c and 4 more"
+std::string first_few(const std::vector<std::string>& all) {
+  constexpr size_t kFew = 5;
+  const size_t n = std::min(all.size(), kFew);
+  std::string text = absl::StrJoin(all.begin(), all.begin() + static_cast<ptrdiff_t>(n), ", ");
+  if (all.size() > n) absl::StrAppend(&text, " and ", all.size() - n, " more");
+  return text;
+}
+
+// What is wrong with a tensor that should be floating and of this shape; empty: nothing.
+std::string mismatch(const TensorView& tensor, const std::vector<int64_t>& shape) {
+  if (tensor.shape != shape) {
+    return absl::StrCat("shape ", shape_text(tensor.shape), ", expected ", shape_text(shape));
+  }
+  if (!is_floating(tensor.dtype)) {
+    return absl::StrCat("dtype ", safe_dtype_name(tensor.dtype), ", expected F64 F32 F16 BF16");
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<Checkpoint> Checkpoint::open(const std::string& directory) {
+  Checkpoint checkpoint;
+  checkpoint.directory_ = directory;
+  if (exists(absl::StrCat(directory, "/", kSingle))) {
+    TANDEM_RETURN_IF_ERROR(checkpoint.add_file(kSingle));
+    return checkpoint;
+  }
+  const std::string index_path = absl::StrCat(directory, "/", kIndex);
+  if (!exists(index_path)) return no_weights(directory);
+
+  TANDEM_ASSIGN_OR_RETURN(const auto shard_of, read_index(index_path));
+  std::map<std::string, std::string> needed_by;  // shard -> one of its tensors
+  for (const auto& [tensor, shard] : shard_of) needed_by.emplace(shard, tensor);
+  if (needed_by.size() > kMaxShards) {
+    return out_of_range(absl::StrCat(index_path, ": number of files"), needed_by.size(),
+                        absl::StrCat("at most ", kMaxShards));
+  }
+  for (const auto& [shard, tensor] : needed_by) {
+    if (!exists(absl::StrCat(directory, "/", shard))) {
+      return absl::NotFoundError(absl::StrCat(directory, "/", shard, ": no such file, but ", kIndex,
+                                              " says that it holds ", quote_value(tensor)));
+    }
+    TANDEM_RETURN_IF_ERROR(checkpoint.add_file(shard));
+  }
+  for (const auto& [tensor, shard] : shard_of) {
+    const auto there = checkpoint.origin_.find(tensor);
+    if (there == checkpoint.origin_.end() || there->second != shard) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(index_path, ": weight_map: ", quote_value(tensor), " is not in ", shard));
+    }
+  }
+  for (const auto& [tensor, shard] : checkpoint.origin_) {
+    if (!shard_of.contains(tensor)) {
+      return absl::InvalidArgumentError(absl::StrCat(directory, "/", shard, ": tensor ",
+                                                     quote_value(tensor), " is not in ", kIndex));
+    }
+  }
+  return checkpoint;
+}
+
+absl::Status Checkpoint::add_file(const std::string& file_name) {
+  const std::string path = absl::StrCat(directory_, "/", file_name);
+  TANDEM_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
+  TANDEM_ASSIGN_OR_RETURN(Safetensors content, parse_safetensors(file.bytes(), path));
+  file.will_need();
+  for (auto& [name, view] : content.tensors) {
+    const auto [there, fresh] = origin_.emplace(name, file_name);
+    if (!fresh) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": tensor ", quote_value(name), " is also in ", there->second));
+    }
+    total_bytes_ += static_cast<int64_t>(view.bytes);
+    total_elements_ += view.elements();
+    tensors_.emplace(name, std::move(view));
+  }
+  files_.push_back(std::move(file));
+  return absl::OkStatus();
+}
+
+const TensorView* Checkpoint::find(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  return it == tensors_.end() ? nullptr : &it->second;
+}
+
+std::vector<std::string> Checkpoint::names() const {
+  std::vector<std::string> names;
+  names.reserve(tensors_.size());
+  for (const auto& [name, view] : tensors_) names.push_back(name);
+  return names;
+}
+
+absl::StatusOr<const TensorView*> Checkpoint::require(const std::string& name,
+                                                      const std::vector<int64_t>& shape) const {
+  const TensorView* tensor = find(name);
+  if (tensor == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(directory_, ": tensor ", quote_value(name),
+                                                   ": missing, expected shape ",
+                                                   shape_text(shape)));
+  }
+  if (const std::string wrong = mismatch(*tensor, shape); !wrong.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(directory_, "/", origin_.at(name), ": tensor ",
+                                                   quote_value(name), ": ", wrong));
+  }
+  return tensor;
+}
+
+absl::Status Checkpoint::check(const std::vector<TensorSpec>& specs,
+                               const std::function<bool(const std::string&)>& may_ignore) const {
+  std::vector<std::string> missing, wrong, unexpected;
+  std::set<std::string> wanted;
+  for (const TensorSpec& spec : specs) {
+    wanted.insert(spec.name);
+    const TensorView* tensor = find(spec.name);
+    if (tensor == nullptr) {
+      missing.push_back(absl::StrCat(quote_value(spec.name), " ", shape_text(spec.shape)));
+    } else if (const std::string what = mismatch(*tensor, spec.shape); !what.empty()) {
+      wrong.push_back(absl::StrCat(quote_value(spec.name), " (", what, ")"));
+    }
+  }
+  for (const auto& [name, tensor] : tensors_) {
+    if (!wanted.contains(name) && !may_ignore(name)) {
+      unexpected.push_back(absl::StrCat(quote_value(name), " ", shape_text(tensor.shape)));
+    }
+  }
+  std::vector<std::string> problems;
+  if (!missing.empty()) problems.push_back("missing tensors: " + first_few(missing));
+  if (!wrong.empty()) problems.push_back("tensors that do not fit: " + first_few(wrong));
+  if (!unexpected.empty()) problems.push_back("unexpected tensors: " + first_few(unexpected));
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(directory_, ": ", absl::StrJoin(problems, "; ")));
+}
+
+void Checkpoint::dont_need(const TensorView& tensor) const {
+  for (const MappedFile& file : files_) {
+    const std::byte* begin = file.bytes().data();
+    if (tensor.data >= begin && tensor.data < begin + file.bytes().size()) {
+      file.dont_need({tensor.data, tensor.bytes});
+    }
+  }
+}
+
+}  // namespace tandem

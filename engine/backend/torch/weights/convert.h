@@ -1,0 +1,22 @@
+// Elements of a checkpoint's tensors as floating-point numbers.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "engine/backend/torch/weights/safetensors.h"
+
+namespace tandem {
+
+bool is_floating(SafeDType dtype);  // F64, F32, F16, BF16: what convert can read
+
+float half_to_float(uint16_t bits);    // IEEE binary16, exact
+float bfloat_to_float(uint16_t bits);  // exact
+
+// Widens (F16, BF16), copies (F32) or rounds to nearest (F64) elements first .. first + out.size()
+// - 1 of a tensor. Any alignment. INVALID_ARGUMENT: not floating; OUT_OF_RANGE: too few elements.
+absl::Status to_float(const TensorView& tensor, int64_t first, std::span<float> out);
+absl::Status to_double(const TensorView& tensor, int64_t first, std::span<double> out);
+
+}  // namespace tandem

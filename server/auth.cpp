@@ -1,0 +1,99 @@
+#include "server/auth.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace tandem {
+namespace {
+
+constexpr size_t kMinTokenBytes = 16;
+
+// Takes the same time wherever the two differ.
+bool equal_secrets(absl::string_view a, absl::string_view b) {
+  unsigned char difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference |= static_cast<unsigned char>(a[i] ^ b[b.empty() ? 0 : i % b.size()]);
+  }
+  return difference == 0;
+}
+
+}  // namespace
+
+absl::StatusOr<Authenticator> Authenticator::load(const std::string& token_file) {
+  std::ifstream in(token_file, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) return absl::InvalidArgumentError(absl::StrCat(token_file, ": cannot read token file"));
+  return parse(text.str(), token_file);
+}
+
+absl::StatusOr<Authenticator> Authenticator::parse(absl::string_view text,
+                                                   absl::string_view file_name) {
+  Authenticator out;
+  out.required_ = true;
+  int number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    line = absl::StripAsciiWhitespace(line);
+    if (line.empty() || line.front() == '#') continue;
+    const std::vector<std::string> words =
+        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    // The line itself is a secret: errors give its number only.
+    if (words.size() > 2 || words.back().size() < kMinTokenBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(file_name, ":", number,
+                       ": allowed: NAME TOKEN or TOKEN, with a token of at "
+                       "least ",
+                       kMinTokenBytes, " characters"));
+    }
+    out.tokens_.emplace_back(words.size() == 2 ? words[0] : absl::StrCat("token-", number),
+                             words.back());
+  }
+  if (out.tokens_.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name, ": no tokens; allowed: at least one"));
+  }
+  return out;
+}
+
+absl::StatusOr<std::string> Authenticator::check(absl::string_view authorization) const {
+  constexpr char kNeeded[] = "needs metadata `authorization: Bearer TOKEN`";
+  if (authorization.empty()) return absl::UnauthenticatedError(kNeeded);
+  absl::string_view token = authorization;
+  if (!absl::StartsWithIgnoreCase(token, "Bearer ")) return absl::UnauthenticatedError(kNeeded);
+  token = absl::StripAsciiWhitespace(token.substr(7));
+  const std::string* name = nullptr;
+  for (const auto& [who, secret] : tokens_) {
+    if (equal_secrets(token, secret)) name = &who;
+  }
+  if (name == nullptr) return absl::PermissionDeniedError("unknown bearer token");
+  return *name;
+}
+
+absl::StatusOr<std::string> Authenticator::identify(const grpc::ServerContextBase& context) const {
+  if (required_) {
+    const auto& metadata = context.client_metadata();
+    const auto found = metadata.find("authorization");
+    if (found == metadata.end()) return check("");
+    return check(absl::string_view(found->second.data(), found->second.size()));
+  }
+  if (const auto auth = context.auth_context(); auth != nullptr && auth->IsPeerAuthenticated()) {
+    const auto identity = auth->GetPeerIdentity();
+    if (!identity.empty()) return std::string(identity[0].data(), identity[0].size());
+  }
+  return host_of_peer(context.peer());
+}
+
+std::string host_of_peer(const std::string& peer) {
+  const size_t scheme = peer.find(':');
+  if (scheme == std::string::npos || !absl::StartsWith(peer, "ipv")) return peer;
+  const size_t port = peer.rfind(':');
+  return port > scheme ? peer.substr(scheme + 1, port - scheme - 1) : peer;
+}
+
+}  // namespace tandem

@@ -1,0 +1,107 @@
+#include "server/call_info.h"
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "server/grpc_status.h"
+#include "server/log.h"
+
+namespace tandem {
+namespace {
+
+// version-trace-parent-flags, all lower-case hexadecimal: 00-32 digits-16 digits-2 digits.
+bool is_traceparent(absl::string_view text) {
+  if (text.size() != 55) return false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool dash = i == 2 || i == 35 || i == 52;
+    if (dash != (text[i] == '-')) return false;
+    if (!dash && !absl::ascii_isxdigit(static_cast<unsigned char>(text[i]))) return false;
+  }
+  return true;
+}
+
+// The deadline on our clock. gRPC's is on the wall clock.
+TimePoint steady_deadline(std::chrono::system_clock::time_point deadline, TimePoint now) {
+  const auto wall = std::chrono::system_clock::now();
+  // A call without a deadline has the far future; a sum with it would overflow.
+  if (deadline - wall > std::chrono::hours(24 * 365)) return kNever;
+  return now + std::chrono::duration_cast<Duration>(deadline - wall);
+}
+
+}  // namespace
+
+std::string make_request_id() {
+  static const uint64_t start = [] {
+    std::random_device device;
+    return (uint64_t{device()} << 32) | device();
+  }();
+  static std::atomic<uint64_t> next{0};
+  // An odd factor permutes the 64-bit numbers: ids look random and do not repeat.
+  const uint64_t id = start + (next.fetch_add(1) + 1) * 0x9E3779B97F4A7C15ull;
+  return absl::StrCat("req-", absl::Hex(id, absl::kZeroPad16));
+}
+
+CallInfo begin_call(const char* method, const ServerState& state,
+                    const grpc::CallbackServerContext& context) {
+  CallInfo info;
+  info.method = method;
+  info.arrived = std::chrono::steady_clock::now();
+  info.peer = context.peer();
+  info.request_id = make_request_id();
+  const auto& metadata = context.client_metadata();
+  if (const auto trace = metadata.find("traceparent"); trace != metadata.end()) {
+    const absl::string_view text(trace->second.data(), trace->second.size());
+    if (is_traceparent(text)) info.traceparent = std::string(text);
+  }
+  info.deadline = steady_deadline(context.deadline(), info.arrived);
+  auto client = state.auth.identify(context);
+  info.admitted = client.status();
+  info.client = client.ok() ? *std::move(client) : host_of_peer(info.peer);
+  return info;
+}
+
+void end_call(ServerState& state, const CallInfo& info, const absl::Status& status,
+              const CallSummary& summary) {
+  if (!status.ok() && !summary.reached_engine) {
+    const auto code = std::clamp(static_cast<int>(status.code()), 0, kStatusCodes - 1);
+    state.refused.by_status[static_cast<size_t>(code)].add();
+  }
+  LogFields fields = {{"method", info.method},
+                      {"request_id", info.request_id},
+                      {"client", info.client},
+                      {"model", summary.model},
+                      {"status", code_name(status.code())},
+                      {"seconds", seconds(std::chrono::steady_clock::now() - info.arrived)}};
+  if (!info.traceparent.empty()) fields.emplace_back("traceparent", info.traceparent);
+  if (summary.finished.has_value()) {
+    const Finished& finished = *summary.finished;
+    fields.emplace_back("finish_reason", finish_reason_name(finished.reason));
+    fields.emplace_back("prompt_tokens", finished.usage.prompt_tokens);
+    fields.emplace_back("completion_tokens", finished.usage.completion_tokens);
+    fields.emplace_back("first_token_seconds", summary.first_token_seconds);
+  }
+  if (is_fault(status)) {
+    fields.emplace_back("error", std::string(status.message()));
+    log_error("call", fields);
+  } else {
+    log_info("call", fields);
+  }
+}
+
+bool deadline_at_hand(const CallInfo& info) {
+  return info.deadline != kNever &&
+         std::chrono::steady_clock::now() + std::chrono::milliseconds(10) >= info.deadline;
+}
+
+absl::Status told_apart(const absl::Status& status, const CallInfo& info) {
+  if (status.code() != absl::StatusCode::kCancelled || info.deadline == kNever ||
+      std::chrono::steady_clock::now() < info.deadline) {
+    return status;
+  }
+  return absl::DeadlineExceededError("the call's deadline passed");
+}
+
+}  // namespace tandem

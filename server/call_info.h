@@ -1,0 +1,54 @@
+// What is known of a call before its message is read: who, since when, until when, and the ids that
+// the log needs. Also the one line that a finished call leaves in the log.
+#pragma once
+
+#include <grpcpp/server_context.h>
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "engine/base/clock.h"
+#include "engine/host/request.h"
+#include "server/server_state.h"
+
+namespace tandem {
+
+struct CallInfo {
+  const char* method = "";  // "Generate", ...
+  std::string client;
+  std::string peer;
+  std::string traceparent;  // W3C trace context as the client sent it, if well formed
+  std::string request_id;   // the client's, else one made here
+  TimePoint arrived;
+  TimePoint deadline = kNever;
+  absl::Status admitted;  // UNAUTHENTICATED, PERMISSION_DENIED: the call must end with it
+};
+
+CallInfo begin_call(const char* method, const ServerState& state,
+                    const grpc::CallbackServerContext& context);
+
+// "req-" and 16 hexadecimal digits, not repeated by chance within a deployment's life.
+std::string make_request_id();
+
+struct CallSummary {
+  std::string model;
+  std::optional<Finished> finished;
+  double first_token_seconds = 0;
+  bool reached_engine = false;
+};
+
+// One line: INFO, or ERROR with the full status for a fault of ours. Counts in `state` a call that
+// the engine never saw.
+void end_call(ServerState& state, const CallInfo& info, const absl::Status& status,
+              const CallSummary& summary);
+
+// Whether the call's deadline is now: gRPC then cancels the call, and the engine, which knows the
+// deadline too, ends it with the right status if it is left to.
+bool deadline_at_hand(const CallInfo& info);
+
+// gRPC tells a passed deadline and a client that went away alike. This is DEADLINE_EXCEEDED in the
+// one case and `status` in all others.
+absl::Status told_apart(const absl::Status& status, const CallInfo& info);
+
+}  // namespace tandem

@@ -1,0 +1,98 @@
+#include "server/chat_json.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "engine/base/status.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kMaxMessages = 4096;
+constexpr int kMaxTools = 1024;
+
+// Does not recurse, so depth is harmless here; the template's own reader bounds it.
+absl::Status check_object(absl::string_view field, const std::string& text) {
+  const absl::string_view trimmed = absl::StripAsciiWhitespace(text);
+  if (!trimmed.empty() && trimmed.front() == '{' && nlohmann::json::accept(text)) {
+    return absl::OkStatus();
+  }
+  return out_of_range(field, absl::StrCat("not a JSON object (", text.size(), " bytes)"),
+                      "a JSON object");
+}
+
+// `text` is valid UTF-8: protobuf has seen to that.
+std::string json_string(const std::string& text) { return nlohmann::json(text).dump(); }
+
+// The members of an object, without its braces.
+absl::string_view members_of(absl::string_view object) {
+  object = absl::StripAsciiWhitespace(object);
+  return absl::StripAsciiWhitespace(object.substr(1, object.size() - 2));
+}
+
+absl::StatusOr<std::string> message_json(const v1::ChatMessage& in, const std::string& field) {
+  if (in.role().empty()) {
+    return out_of_range(absl::StrCat(field, ".role"), "\"\"",
+                        "\"system\", \"user\", \"assistant\", \"tool\" or what the template knows");
+  }
+  std::string out = absl::StrCat("{\"role\":", json_string(in.role()),
+                                 ",\"content\":", json_string(in.content()));
+  if (!in.name().empty()) absl::StrAppend(&out, ",\"name\":", json_string(in.name()));
+  if (!in.tool_calls().empty()) {
+    for (int i = 0; i < in.tool_calls_size(); ++i) {
+      TANDEM_RETURN_IF_ERROR(
+          check_object(absl::StrCat(field, ".tool_calls[", i, "]"), in.tool_calls(i)));
+    }
+    absl::StrAppend(&out, ",\"tool_calls\":[", absl::StrJoin(in.tool_calls(), ","), "]");
+  }
+  if (!in.tool_call_id().empty()) {
+    absl::StrAppend(&out, ",\"tool_call_id\":", json_string(in.tool_call_id()));
+  }
+  if (!in.extra().empty()) {
+    TANDEM_RETURN_IF_ERROR(check_object(absl::StrCat(field, ".extra"), in.extra()));
+    const absl::string_view members = members_of(in.extra());
+    if (!members.empty()) absl::StrAppend(&out, ",", members);
+  }
+  absl::StrAppend(&out, "}");
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<ChatPrompt> chat_prompt_from(const v1::Chat& in) {
+  ChatPrompt out;
+  if (in.messages().empty() || in.messages_size() > kMaxMessages) {
+    return out_of_range("chat.messages", absl::StrCat(in.messages_size(), " of them"),
+                        absl::StrCat("1 to ", kMaxMessages));
+  }
+  std::vector<std::string> messages;
+  for (int i = 0; i < in.messages_size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(std::string message,
+                            message_json(in.messages(i), absl::StrCat("chat.messages[", i, "]")));
+    messages.push_back(std::move(message));
+  }
+  out.messages_json = absl::StrCat("[", absl::StrJoin(messages, ","), "]");
+
+  if (in.tools_size() > kMaxTools) {
+    return out_of_range("chat.tools", absl::StrCat(in.tools_size(), " of them"),
+                        absl::StrCat("at most ", kMaxTools));
+  }
+  for (int i = 0; i < in.tools_size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(check_object(absl::StrCat("chat.tools[", i, "]"), in.tools(i)));
+  }
+  if (!in.tools().empty()) out.tools_json = absl::StrCat("[", absl::StrJoin(in.tools(), ","), "]");
+
+  if (!in.template_args().empty()) {
+    TANDEM_RETURN_IF_ERROR(check_object("chat.template_args", in.template_args()));
+    out.template_args_json = in.template_args();
+  }
+  if (in.has_add_generation_prompt()) out.add_generation_prompt = in.add_generation_prompt();
+  return out;
+}
+
+}  // namespace tandem

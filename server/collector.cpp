@@ -1,0 +1,271 @@
+#include "server/collector.h"
+
+#include <prometheus/text_serializer.h>
+
+#include <limits>
+#include <utility>
+
+#include "engine/base/version.h"
+#include "engine/host/request.h"
+#include "server/grpc_status.h"
+
+namespace tandem {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+// One family, filled metric by metric.
+class Family {
+ public:
+  Family(const char* name, const char* help, MetricType type) {
+    family_.name = std::string("tandem_") + name;
+    family_.help = help;
+    family_.type = type;
+  }
+
+  void counter(Labels labels, int64_t value) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    metric.counter.value = static_cast<double>(value);
+    family_.metric.push_back(std::move(metric));
+  }
+
+  void gauge(Labels labels, double value) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    metric.gauge.value = value;
+    family_.metric.push_back(std::move(metric));
+  }
+
+  void histogram(Labels labels, const Histogram& from) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    uint64_t total = 0;
+    const std::vector<double>& bounds = from.bounds();
+    for (size_t i = 0; i <= bounds.size(); ++i) {
+      total += static_cast<uint64_t>(from.count(i));
+      const double bound = i < bounds.size() ? bounds[i] : std::numeric_limits<double>::infinity();
+      metric.histogram.bucket.push_back({total, bound});
+    }
+    metric.histogram.sample_count = total;
+    metric.histogram.sample_sum = from.sum();
+    family_.metric.push_back(std::move(metric));
+  }
+
+  MetricFamily take() { return std::move(family_); }
+
+ private:
+  MetricFamily family_;
+};
+
+Labels of(const Series& series) { return {{"model", series.model}, {"method", series.method}}; }
+Labels of(const ModelSeries& model) { return {{"model", model.model}, {"device", model.device}}; }
+
+Labels with(Labels labels, const char* name, std::string value) {
+  labels.push_back({name, std::move(value)});
+  return labels;
+}
+
+// Families with a metric per (deployment, method).
+class PerSeries {
+ public:
+  PerSeries(const Metrics& metrics, std::vector<MetricFamily>* out)
+      : metrics_(metrics), out_(out) {}
+
+  void counter(const char* name, const char* help, Counter Series::* member) const {
+    Family family(name, help, MetricType::Counter);
+    for (const Series& s : metrics_.series) family.counter(of(s), (s.*member).value());
+    out_->push_back(family.take());
+  }
+  void gauge(const char* name, const char* help, Gauge Series::* member) const {
+    Family family(name, help, MetricType::Gauge);
+    for (const Series& s : metrics_.series) family.gauge(of(s), (s.*member).value());
+    out_->push_back(family.take());
+  }
+  void histogram(const char* name, const char* help, Histogram Series::* member) const {
+    Family family(name, help, MetricType::Histogram);
+    for (const Series& s : metrics_.series) family.histogram(of(s), s.*member);
+    out_->push_back(family.take());
+  }
+
+ private:
+  const Metrics& metrics_;
+  std::vector<MetricFamily>* const out_;
+};
+
+bool expected(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kDataLoss:
+      return false;
+    default:
+      return true;
+  }
+}
+
+void add_request_families(const Metrics& metrics, const RefusedCalls& refused,
+                          std::vector<MetricFamily>* out) {
+  const PerSeries per(metrics, out);
+  per.gauge("requests_running", "Requests admitted and not yet ended.", &Series::requests_running);
+  {
+    Family family("requests_waiting", "Requests queued before admission.", MetricType::Gauge);
+    family.gauge({}, metrics.requests_waiting.value());
+    out->push_back(family.take());
+  }
+  per.counter("prompt_tokens_total", "Prompt tokens of admitted requests.", &Series::prompt_tokens);
+  per.counter("generated_tokens_total", "Tokens generated.", &Series::generated_tokens);
+  {
+    Family family("requests_total", "Requests that ended well, by finish reason.",
+                  MetricType::Counter);
+    for (const Series& s : metrics.series) {
+      for (int i = 0; i < kFinishReasons; ++i) {
+        family.counter(with(of(s), "finish_reason",
+                            std::string(finish_reason_name(static_cast<FinishReason>(i)))),
+                       s.finished[static_cast<size_t>(i)].value());
+      }
+    }
+    out->push_back(family.take());
+  }
+  {
+    // Calls that ended before a model and method were chosen have none in their labels.
+    Family family("requests_failed_total", "Requests that ended with an error, by gRPC status.",
+                  MetricType::Counter);
+    const auto add = [&](const Labels& labels, const auto& by_status) {
+      for (int code = 1; code < kStatusCodes; ++code) {
+        const auto status = static_cast<absl::StatusCode>(code);
+        const int64_t value = by_status[static_cast<size_t>(code)].value();
+        // Codes that no path of ours ends with would only be noise at zero.
+        if (value > 0 || expected(status)) {
+          family.counter(with(labels, "status", code_name(status)), value);
+        }
+      }
+    };
+    add({{"model", ""}, {"method", ""}}, refused.by_status);
+    for (const Series& s : metrics.series) add(of(s), s.failed);
+    out->push_back(family.take());
+  }
+  {
+    Family family("requests_rejected_total", "Requests refused before admission, by reason.",
+                  MetricType::Counter);
+    for (int i = 0; i < kRejectReasons; ++i) {
+      const auto reason = static_cast<RejectReason>(i);
+      int64_t value = metrics.rejected[static_cast<size_t>(i)].value();
+      if (reason == RejectReason::kInvalid) {
+        value += refused.by_status[static_cast<size_t>(absl::StatusCode::kInvalidArgument)].value();
+      }
+      family.counter({{"reason", reject_reason_name(reason)}}, value);
+    }
+    out->push_back(family.take());
+  }
+  per.histogram("time_to_first_token_seconds", "From arrival to the first token.",
+                &Series::time_to_first_token);
+  per.histogram("inter_token_latency_seconds", "Between tokens of a request.",
+                &Series::inter_token_latency);
+  per.histogram("request_queue_seconds", "From arrival to admission.", &Series::queue_time);
+  per.histogram("request_prefill_seconds", "From admission to the first token.",
+                &Series::prefill_time);
+  per.histogram("request_decode_seconds", "From the first token to the end.", &Series::decode_time);
+  per.histogram("e2e_request_latency_seconds", "From arrival to the end.", &Series::e2e_latency);
+  per.histogram("tokens_per_pass", "Tokens that one pass of the large model yielded.",
+                &Series::tokens_per_pass);
+}
+
+void add_model_families(const Metrics& metrics,
+                        const std::vector<std::pair<std::string, std::string>>& roles,
+                        std::vector<MetricFamily>* out) {
+  const auto role_of = [&](const std::string& model) {
+    for (const auto& [name, role] : roles) {
+      if (name == model) return role;
+    }
+    return std::string();
+  };
+  Family usage("kv_cache_usage_ratio", "KV pages in use, of all pages.", MetricType::Gauge);
+  Family pages("kv_cache_pages", "KV pages, by state.", MetricType::Gauge);
+  Family memory("device_memory_bytes", "Memory held on a device, by what for.", MetricType::Gauge);
+  Family passes("passes_total", "Forward passes for requests.", MetricType::Counter);
+  Family batches("batches_total", "Batches that were run.", MetricType::Counter);
+  Family rows("batch_rows", "Rows of the batches that were run.", MetricType::Histogram);
+  for (const ModelSeries& m : metrics.models) {
+    const double total = m.kv_pages_total.value();
+    const double used = m.kv_pages_used.value();
+    usage.gauge(of(m), total > 0 ? used / total : 0);
+    pages.gauge(with(of(m), "state", "used"), used);
+    pages.gauge(with(of(m), "state", "free"), total - used);
+    memory.gauge(with(of(m), "kind", "weights"), m.weight_bytes.value());
+    memory.gauge(with(of(m), "kind", "kv_cache"), m.kv_bytes.value());
+    passes.counter({{"model", m.model}, {"role", role_of(m.model)}, {"device", m.device}},
+                   m.passes.value());
+    batches.counter(of(m), m.batches.value());
+    rows.histogram(of(m), m.batch_rows);
+  }
+  for (Family* family : {&usage, &pages, &memory, &passes, &batches, &rows}) {
+    out->push_back(family->take());
+  }
+}
+
+void add_totals(const Metrics& metrics, std::vector<MetricFamily>* out) {
+  const auto add = [&](const char* name, const char* help, const Counter& counter) {
+    Family family(name, help, MetricType::Counter);
+    family.counter({}, counter.value());
+    out->push_back(family.take());
+  };
+  add("preemptions_total", "Requests that gave their pages back to be resumed later.",
+      metrics.preemptions);
+  add("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+      metrics.prefix_cache_queries);
+  add("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+      metrics.prefix_cache_hits);
+  add("device_copy_bytes_total", "Bytes copied between devices.", metrics.device_copy_bytes);
+}
+
+}  // namespace
+
+std::vector<MetricFamily> engine_families(
+    const Metrics& metrics, const RefusedCalls& refused,
+    const std::vector<std::pair<std::string, std::string>>& roles) {
+  std::vector<MetricFamily> out;
+  add_request_families(metrics, refused, &out);
+  add_model_families(metrics, roles, &out);
+  add_totals(metrics, &out);
+  return out;
+}
+
+MetricFamily build_info_family() {
+  Family family("build_info", "What was built; always 1.", MetricType::Gauge);
+  family.gauge({{"version", kVersion},
+                {"commit", kCommit},
+                {"torch", kTorchVersion},
+                {"cuda", kCudaVersion}},
+               1);
+  return family.take();
+}
+
+std::vector<MetricFamily> Collector::Collect() const {
+  std::vector<MetricFamily> out;
+  const Engine* const engine = state_.engine.load();
+  if (engine != nullptr) {
+    // A model in several deployments keeps its first role, and "large" comes first in each.
+    std::vector<std::pair<std::string, std::string>> roles;
+    for (const DeploymentInfo& deployment : engine->deployments()) {
+      for (const ModelInDeployment& model : deployment.models) {
+        roles.emplace_back(model.name, model.role);
+      }
+    }
+    out = engine_families(engine->metrics(), state_.refused, roles);
+  }
+  out.push_back(build_info_family());
+  return out;
+}
+
+std::string exposition(const prometheus::Collectable& collectable) {
+  return prometheus::TextSerializer().Serialize(collectable.Collect());
+}
+
+}  // namespace tandem

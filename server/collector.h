@@ -1,0 +1,38 @@
+// The engine's counters in Prometheus' terms: reads engine/sched/metrics.h when scraped and owns no
+// numbers of its own. Names, labels and buckets are those of the documentation (docs/), and
+// `promtool check metrics` has no complaint.
+//
+// Thread-safe.
+#pragma once
+
+#include <prometheus/collectable.h>
+#include <prometheus/metric_family.h>
+
+#include <string>
+#include <vector>
+
+#include "server/server_state.h"
+
+namespace tandem {
+
+class Collector final : public prometheus::Collectable {
+ public:
+  // `state` outlives the collector. Before its engine is there, only build_info is given.
+  explicit Collector(const ServerState& state) : state_(state) {}
+
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  const ServerState& state_;
+};
+
+// The parts of it, for tests. `roles` maps a loaded model's name to its role.
+std::vector<prometheus::MetricFamily> engine_families(
+    const Metrics& metrics, const RefusedCalls& refused,
+    const std::vector<std::pair<std::string, std::string>>& roles);
+prometheus::MetricFamily build_info_family();
+
+// Text exposition format 0.0.4.
+std::string exposition(const prometheus::Collectable& collectable);
+
+}  // namespace tandem

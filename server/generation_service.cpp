@@ -1,0 +1,212 @@
+#include "server/generation_service.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/status.h"
+#include "server/generate_call.h"
+#include "server/request_from_proto.h"
+#include "server/response_to_proto.h"
+#include "server/unary_call.h"
+
+namespace tandem {
+namespace {
+
+using Call = std::shared_ptr<UnaryCall>;
+
+// What every unary method begins with.
+template <class Request>
+absl::StatusOr<Engine*> open(UnaryCall& call, ServerState& state, const grpc::ByteBuffer& bytes,
+                             Request* request) {
+  TANDEM_RETURN_IF_ERROR(call.info.admitted);
+  TANDEM_RETURN_IF_ERROR(parse_message(bytes, request));
+  call.summary.model = request->model();
+  return state.ready_engine();
+}
+
+// Takes the client's request id where there is one.
+absl::Status adopt_request_id(UnaryCall& call, const std::string& id) {
+  TANDEM_RETURN_IF_ERROR(check_request_id(id));
+  if (!id.empty()) call.info.request_id = id;
+  return absl::OkStatus();
+}
+
+// Gathers a request's events into one answer. The engine calls one at a time.
+class CompleteSink final : public Sink {
+ public:
+  CompleteSink(Call call, TokenText token_text)
+      : call_(std::move(call)), token_text_(std::move(token_text)) {}
+
+  void started(const Started& event) override {
+    *answer_.mutable_started() = started_to_proto(event);
+  }
+
+  void chunk(Chunk event) override {
+    if (!event.tokens.empty() && first_token_seconds_ == 0) {
+      first_token_seconds_ = seconds(std::chrono::steady_clock::now() - call_->info.arrived);
+    }
+    v1::Choice* const choice = choice_at(event.index);
+    choice->mutable_text()->append(event.text);
+    for (const TokenInfo& token : event.tokens) {
+      token_to_proto(token, token_text_, choice->add_tokens());
+    }
+  }
+
+  void finished(const Finished& event) override {
+    *choice_at(event.index)->mutable_finished() = finished_to_proto(event, first_token_seconds_);
+    call_->summary.finished = event;
+    call_->summary.first_token_seconds = first_token_seconds_;
+    call_->finish(absl::OkStatus(), answer_);
+  }
+
+  void failed(const absl::Status& status) override { call_->fail(told_apart(status, call_->info)); }
+
+ private:
+  v1::Choice* choice_at(int index) {
+    while (answer_.choices_size() <= index)
+      answer_.add_choices()->set_index(answer_.choices_size() - 1);
+    return answer_.mutable_choices(index);
+  }
+
+  const Call call_;
+  const TokenText token_text_;
+  v1::CompleteResponse answer_;
+  double first_token_seconds_ = 0;
+};
+
+absl::Status start_complete(const Call& call, ServerState& state, const grpc::ByteBuffer& bytes) {
+  v1::GenerateRequest message;
+  TANDEM_ASSIGN_OR_RETURN(Engine* const engine, open(*call, state, bytes, &message));
+  TANDEM_RETURN_IF_ERROR(adopt_request_id(*call, message.request_id()));
+  TANDEM_ASSIGN_OR_RETURN(GenerateRequest request, generate_request_from(message));
+  request.request_id = call->info.request_id;
+  request.client = call->info.client;
+  request.deadline = call->info.deadline;
+  TokenText token_text;
+  if (request.logprobs) {
+    token_text = [engine, model = request.model](Token id) {
+      return engine->token_text(model, id);
+    };
+  }
+  call->summary.reached_engine = true;
+  const RequestId id = engine->submit(std::move(request),
+                                      std::make_shared<CompleteSink>(call, std::move(token_text)));
+  call->on_cancel([engine, id] { engine->cancel(id); });
+  return absl::OkStatus();
+}
+
+v1::ScoreResponse score_to_proto(const ScoreResult& in, const TokenText& token_text) {
+  v1::ScoreResponse out;
+  for (const TokenInfo& token : in.prompt) token_to_proto(token, token_text, out.add_prompt());
+  for (const TokenInfo& token : in.continuation) {
+    token_to_proto(token, token_text, out.add_continuation());
+  }
+  out.set_total_logprob(in.total_logprob);
+  usage_to_proto(in.usage, out.mutable_usage());
+  return out;
+}
+
+absl::Status start_score(const Call& call, ServerState& state, const grpc::ByteBuffer& bytes) {
+  v1::ScoreRequest message;
+  TANDEM_ASSIGN_OR_RETURN(Engine* const engine, open(*call, state, bytes, &message));
+  TANDEM_RETURN_IF_ERROR(adopt_request_id(*call, message.request_id()));
+  TANDEM_ASSIGN_OR_RETURN(ScoreRequest request, score_request_from(message));
+  request.request_id = call->info.request_id;
+  request.client = call->info.client;
+  request.deadline = call->info.deadline;
+  const TokenText token_text = [engine, model = request.model](Token id) {
+    return engine->token_text(model, id);
+  };
+  call->summary.reached_engine = true;
+  const RequestId id =
+      engine->score(std::move(request), [call, token_text](absl::StatusOr<ScoreResult> result) {
+        if (!result.ok()) return call->fail(told_apart(result.status(), call->info));
+        v1::ScoreResponse answer = score_to_proto(*result, token_text);
+        answer.set_request_id(call->info.request_id);
+        call->finish(absl::OkStatus(), answer);
+      });
+  call->on_cancel([engine, id] { engine->cancel(id); });
+  return absl::OkStatus();
+}
+
+absl::Status post(ServerState& state, std::function<void()> work) {
+  if (state.text_work.post(std::move(work))) return absl::OkStatus();
+  return absl::ResourceExhaustedError("too many texts wait to be tokenized; try again");
+}
+
+absl::Status start_tokenize(const Call& call, ServerState& state, const grpc::ByteBuffer& bytes) {
+  v1::TokenizeRequest message;
+  TANDEM_ASSIGN_OR_RETURN(Engine* const engine, open(*call, state, bytes, &message));
+  TANDEM_ASSIGN_OR_RETURN(TokenizeQuery query, tokenize_query_from(message));
+  return post(state, [call, engine, query = std::move(query)] {
+    const auto tokens = engine->tokenize(query.model, query.prompt, query.add_special_tokens);
+    if (!tokens.ok()) return call->fail(tokens.status());
+    v1::TokenizeResponse answer;
+    for (const Token token : *tokens) {
+      answer.add_token_ids(token);
+      if (query.with_texts) {
+        answer.add_texts(to_valid_utf8(engine->token_text(query.model, token)));
+      }
+    }
+    call->finish(absl::OkStatus(), answer);
+  });
+}
+
+absl::Status start_detokenize(const Call& call, ServerState& state, const grpc::ByteBuffer& bytes) {
+  v1::DetokenizeRequest message;
+  TANDEM_ASSIGN_OR_RETURN(Engine* const engine, open(*call, state, bytes, &message));
+  TANDEM_RETURN_IF_ERROR(check_model_name(message.model()));
+  return post(state, [call, engine, message = std::move(message)] {
+    const std::vector<int64_t> ids(message.token_ids().begin(), message.token_ids().end());
+    const bool skip = !message.has_skip_special_tokens() || message.skip_special_tokens();
+    auto text = engine->detokenize(message.model(), ids, skip);
+    if (!text.ok()) return call->fail(text.status());
+    v1::DetokenizeResponse answer;
+    answer.set_text(to_valid_utf8(*std::move(text)));
+    call->finish(absl::OkStatus(), answer);
+  });
+}
+
+// Runs `start` for a new call and ends it with what `start` returns, if that is an error.
+template <class Start>
+UnaryCall* run(const char* method, ServerState& state, grpc::CallbackServerContext* context,
+               const grpc::ByteBuffer* request, grpc::ByteBuffer* response, Start start) {
+  const Call call = UnaryCall::create(method, state, context, response);
+  const absl::Status status = start(call, state, *request);
+  if (!status.ok()) call->fail(status);
+  return call.get();
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationService::Generate(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return GenerateCall::start(state_, context, *request);
+}
+
+grpc::ServerUnaryReactor* GenerationService::Complete(grpc::CallbackServerContext* context,
+                                                      const grpc::ByteBuffer* request,
+                                                      grpc::ByteBuffer* response) {
+  return run("Complete", state_, context, request, response, start_complete);
+}
+
+grpc::ServerUnaryReactor* GenerationService::Score(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* request,
+                                                   grpc::ByteBuffer* response) {
+  return run("Score", state_, context, request, response, start_score);
+}
+
+grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContext* context,
+                                                      const grpc::ByteBuffer* request,
+                                                      grpc::ByteBuffer* response) {
+  return run("Tokenize", state_, context, request, response, start_tokenize);
+}
+
+grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* request,
+                                                        grpc::ByteBuffer* response) {
+  return run("Detokenize", state_, context, request, response, start_detokenize);
+}
+
+}  // namespace tandem

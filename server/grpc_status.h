@@ -1,0 +1,33 @@
+// From the engine's absl::Status to what a client sees.
+//
+// INTERNAL, UNKNOWN and DATA_LOSS become INTERNAL with a generic text and the request id: the
+// detail is for the log. RESOURCE_EXHAUSTED carries a google.rpc.RetryInfo in its details. Pure
+// functions.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "engine/base/clock.h"
+
+namespace tandem {
+
+// Payload of an absl::Status: milliseconds, in decimal, until it may be worth trying again.
+inline constexpr char kRetryPayload[] = "tandem/retry-after-ms";
+
+grpc::Status to_grpc(const absl::Status& status, const std::string& request_id);
+
+// Whether the cause is a fault of ours that the log should show in full.
+bool is_fault(const absl::Status& status);
+
+// "INVALID_ARGUMENT"
+const char* code_name(absl::StatusCode code);
+
+// A serialized google.rpc.Status that holds one google.rpc.RetryInfo.
+std::string retry_details(int code, const std::string& message, Duration delay);
+
+}  // namespace tandem

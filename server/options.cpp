@@ -1,0 +1,100 @@
+#include "server/options.h"
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/flags.h"
+#include "engine/base/quote.h"
+#include "engine/base/status.h"
+
+namespace tandem {
+namespace {
+
+// The flags of `options`, which outlives them.
+Flags flags_of(Options* options) {
+  Flags flags;
+  flags.section("What to serve (one of --config and --model)");
+  flags.text("config", "FILE", "deployment file (schema: proto/tandem/config/v1)",
+             &options->config);
+  flags.texts("model", "NAME=DIRECTORY", "a Hugging Face directory, served as NAME; repeatable",
+              &options->models.models);
+  flags.add("device", "DEVICE", "of the --model models: cpu:0 (default), cuda:0, ...",
+            [options](absl::string_view value) {
+              options->models.device = std::string(value);
+              return absl::OkStatus();
+            });
+  flags.add("dtype", "TYPE", "arithmetic of the --model models: auto (default), fp32, bf16, fp64",
+            [options](absl::string_view value) {
+              options->models.dtype = std::string(value);
+              return absl::OkStatus();
+            });
+  flags.section("Where (port 0: a free one; these override the file)");
+  flags.text("listen", "HOST:PORT", "gRPC; default 127.0.0.1:50051", &options->listen);
+  flags.text("http", "HOST:PORT",
+             "/metrics, /healthz, /readyz; default 127.0.0.1:9400;\n\"off\": none", &options->http);
+  flags.text("port-file", "FILE",
+             "once ready, the addresses are written here:\nlines grpc=HOST:PORT and http=HOST:PORT",
+             &options->port_file);
+  flags.section("How");
+  flags.number("grace-seconds", "SECONDS",
+               "streams may finish for so long after SIGTERM; default 30", 0, 86400,
+               &options->grace_seconds);
+  flags.text("log-level", "LEVEL", "debug, info (default), warn, error", &options->log_level);
+  flags.toggle("version", "print the version and exit", &options->version);
+  flags.toggle("help", "print this and exit", &options->help);
+  return flags;
+}
+
+}  // namespace
+
+std::string options_help() {
+  Options unused;
+  return absl::StrCat(
+      "tandem-server: serves language models over gRPC.\n\n"
+      "  tandem-server --config deploy/demo.textproto\n"
+      "  tandem-server --model NAME=DIRECTORY [--model ...] [--device cpu:0] [--dtype fp32]\n\n"
+      "SIGTERM or SIGINT drains: running streams finish within the grace time, then exit 0.\n",
+      flags_of(&unused).help());
+}
+
+absl::StatusOr<Options> parse_options(const std::vector<std::string>& args) {
+  Options options;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> rest, flags_of(&options).parse(args));
+  if (options.help || options.version) return options;
+  if (!rest.empty()) return out_of_range("argument", quote_value(rest[0]), "flags only");
+  if (options.config.has_value() == !options.models.models.empty()) {
+    return out_of_range("--config and --model", options.config.has_value() ? "both" : "none",
+                        "one of them");
+  }
+  if (options.log_level.has_value() && *options.log_level != "debug" &&
+      *options.log_level != "info" && *options.log_level != "warn" &&
+      *options.log_level != "error") {
+    return out_of_range("--log-level", quote_value(*options.log_level), "debug, info, warn, error");
+  }
+  if (options.listen.has_value()) {
+    TANDEM_RETURN_IF_ERROR(check_address("--listen", *options.listen));
+  }
+  if (options.http.has_value() && *options.http != "off") {
+    TANDEM_RETURN_IF_ERROR(check_address("--http", *options.http));
+  }
+  return options;
+}
+
+absl::StatusOr<Configuration> configure(const Options& options) {
+  Configuration out;
+  if (options.config.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(const ConfigFile file, ConfigFile::load(*options.config));
+    TANDEM_ASSIGN_OR_RETURN(out.engine, engine_config(file));
+    TANDEM_ASSIGN_OR_RETURN(out.server, server_config(file));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(out.engine, from_models(options.models));
+  }
+  if (options.listen.has_value()) out.server.listen = *options.listen;
+  if (options.http.has_value()) out.server.http = *options.http;
+  if (options.log_level.has_value()) out.server.log_level = *options.log_level;
+  if (options.grace_seconds.has_value()) {
+    out.server.grace =
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*options.grace_seconds));
+  }
+  return out;
+}
+
+}  // namespace tandem

@@ -1,0 +1,39 @@
+// The command line of tandem-server, and the configuration that it and the deployment file make.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/base/config.h"
+#include "engine/host/config.h"
+#include "server/server_config.h"
+
+namespace tandem {
+
+struct Options {
+  std::optional<std::string> config;
+  ModelFlags models;
+  std::optional<std::string> listen;
+  std::optional<std::string> http;
+  std::optional<std::string> port_file;
+  std::optional<double> grace_seconds;
+  std::optional<std::string> log_level;
+  bool help = false;
+  bool version = false;
+};
+
+// `args` without the program's name. INVALID_ARGUMENT names the flag, the value and what is
+// allowed.
+absl::StatusOr<Options> parse_options(const std::vector<std::string>& args);
+std::string options_help();
+
+struct Configuration {
+  EngineConfig engine;
+  ServerConfig server;
+};
+// The file's, or the flags' models, with the other flags on top.
+absl::StatusOr<Configuration> configure(const Options& options);
+
+}  // namespace tandem

@@ -1,0 +1,39 @@
+// Messages to and from gRPC's byte buffers.
+//
+// The services take raw buffers: gRPC answers a request that protobuf cannot read (broken bytes, or
+// a string that is not UTF-8) with an empty UNIMPLEMENTED, and a client deserves to be told.
+#pragma once
+
+#include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace tandem {
+
+// INVALID_ARGUMENT when `buffer` does not hold a Message.
+template <class Message>
+absl::Status parse_message(const grpc::ByteBuffer& buffer, Message* out) {
+  grpc::ByteBuffer copy(buffer);  // shares the bytes; reading consumes the handle
+  if (grpc::GenericDeserialize<grpc::ProtoBufferReader, Message>(&copy, out).ok()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("request: ", buffer.Length(), " bytes that are not a ",
+                   std::string(Message::descriptor()->full_name()),
+                   "; allowed: a well-formed message whose strings are valid UTF-8"));
+}
+
+template <class Message>
+grpc::ByteBuffer to_buffer(const Message& message) {
+  grpc::ByteBuffer buffer;
+  bool own = false;
+  // Fails only when memory does.
+  (void)grpc::GenericSerialize<grpc::ProtoBufferWriter, Message>(message, &buffer, &own);
+  return buffer;
+}
+
+}  // namespace tandem

@@ -1,0 +1,182 @@
+#include "server/response_to_proto.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "engine/text/utf8.h"
+
+namespace tandem {
+namespace {
+
+// Counts on the wire are 32 bits wide.
+int32_t narrow(int64_t n) {
+  return static_cast<int32_t>(std::clamp<int64_t>(n, 0, std::numeric_limits<int32_t>::max()));
+}
+
+void stats_to_proto(const MethodStats& in, int64_t completion_tokens, v1::MethodStats* out) {
+  out->set_large_passes(narrow(in.large_passes));
+  out->set_small_passes(narrow(in.small_passes));
+  if (in.large_passes > 0) {
+    out->set_tokens_per_pass(static_cast<double>(completion_tokens) /
+                             static_cast<double>(in.large_passes));
+  }
+  out->set_large_seconds(in.large_seconds);
+  out->set_small_seconds(in.small_seconds);
+  out->set_queue_seconds(in.queue_seconds);
+  out->set_prefill_seconds(in.prefill_seconds);
+  out->set_decode_seconds(in.decode_seconds);
+  out->set_mean_batch_rows(in.mean_batch_rows);
+  out->set_preemptions(narrow(in.preemptions));
+}
+
+}  // namespace
+
+v1::Method method_to_proto(Method method) {
+  switch (method) {
+    case Method::kAuto:
+      return v1::AUTO;
+    case Method::kAutoregressive:
+      return v1::AUTOREGRESSIVE;
+    case Method::kSpeculative:
+      return v1::SPECULATIVE;
+    case Method::kBild:
+      return v1::BILD;
+    case Method::kBita:
+      return v1::BITA;
+    case Method::kPpd:
+      return v1::PPD;
+    case Method::kLlmToSlm:
+      return v1::LLM_TO_SLM;
+  }
+  return v1::METHOD_UNSPECIFIED;
+}
+
+v1::Contract contract_to_proto(Contract contract) {
+  switch (contract) {
+    case Contract::kAny:
+      return v1::ANY;
+    case Contract::kLossy:
+      return v1::LOSSY;
+    case Contract::kDistribution:
+      return v1::DISTRIBUTION;
+    case Contract::kExact:
+      return v1::EXACT;
+  }
+  return v1::CONTRACT_UNSPECIFIED;
+}
+
+v1::FinishReason finish_reason_to_proto(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEos:
+      return v1::EOS;
+    case FinishReason::kStopSequence:
+      return v1::STOP_SEQUENCE;
+    case FinishReason::kStopToken:
+      return v1::STOP_TOKEN;
+    case FinishReason::kMaxTokens:
+      return v1::MAX_TOKENS;
+    case FinishReason::kTimeLimit:
+      return v1::TIME_LIMIT;
+    case FinishReason::kCancelled:
+      return v1::CANCELLED;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+v1::Source source_to_proto(Source source) {
+  switch (source) {
+    case Source::kLarge:
+      return v1::LARGE;
+    case Source::kSmall:
+      return v1::SMALL;
+    case Source::kMask:
+      return v1::MASK;
+    case Source::kEarlyHead:
+      return v1::EARLY_HEAD;
+    case Source::kNgram:
+      return v1::NGRAM;
+  }
+  return v1::SOURCE_UNSPECIFIED;
+}
+
+void token_to_proto(const TokenInfo& in, const TokenText& text, v1::Token* out) {
+  out->set_id(in.id);
+  out->set_proposed(source_to_proto(in.provenance.proposed));
+  out->set_confirmed(source_to_proto(in.provenance.confirmed));
+  if (in.logprob.has_value()) out->set_logprob(*in.logprob);
+  if (text) out->set_text(to_valid_utf8(text(in.id)));
+  for (const auto& [id, logprob] : in.top) {
+    v1::TopLogprob* top = out->add_top_logprobs();
+    top->set_id(id);
+    top->set_logprob(logprob);
+    if (text) top->set_text(to_valid_utf8(text(id)));
+  }
+}
+
+v1::Started started_to_proto(const Started& in) {
+  v1::Started out;
+  out.set_request_id(in.request_id);
+  out.set_prompt_tokens(narrow(in.prompt_tokens));
+  out.set_method(method_to_proto(in.method));
+  out.set_contract(contract_to_proto(in.contract));
+  return out;
+}
+
+void usage_to_proto(const Usage& in, v1::Usage* out) {
+  out->set_prompt_tokens(narrow(in.prompt_tokens));
+  out->set_cached_tokens(narrow(in.cached_tokens));
+  out->set_completion_tokens(narrow(in.completion_tokens));
+}
+
+v1::Finished finished_to_proto(const Finished& in, double time_to_first_token) {
+  v1::Finished out;
+  out.set_index(in.index);
+  out.set_finish_reason(finish_reason_to_proto(in.reason));
+  out.set_stop_sequence(in.stop_sequence);
+  out.set_seed(in.seed);
+  usage_to_proto(in.usage, out.mutable_usage());
+  stats_to_proto(in.stats, in.usage.completion_tokens, out.mutable_stats());
+  out.mutable_stats()->set_time_to_first_token_seconds(time_to_first_token);
+  return out;
+}
+
+v1::Model model_to_proto(const DeploymentInfo& in) {
+  v1::Model out;
+  out.set_name(in.name);
+  for (const MethodInfo& method : in.methods) {
+    v1::OfferedMethod* offered = out.add_methods();
+    offered->set_method(method_to_proto(method.method));
+    offered->set_greedy_contract(contract_to_proto(method.greedy));
+    offered->set_sampled_contract(contract_to_proto(method.sampled));
+  }
+  out.set_default_method(method_to_proto(in.default_method));
+  for (const ModelInDeployment& model : in.models) {
+    v1::LoadedModel* loaded = out.add_components();
+    loaded->set_role(model.role);
+    loaded->set_name(model.name);
+    loaded->set_architecture(model.architecture);
+    loaded->set_device(model.device);
+    loaded->set_dtype(model.dtype);
+    loaded->set_parameters(model.parameters);
+    loaded->set_weight_bytes(model.weight_bytes);
+    loaded->set_layers(model.layers);
+    loaded->set_hidden_size(model.hidden_size);
+  }
+  out.mutable_limits()->set_vocab_size(narrow(in.vocab_size));
+  out.mutable_limits()->set_context_length(narrow(in.context_length));
+  out.mutable_limits()->set_max_new_tokens(narrow(in.max_new_tokens));
+  out.set_has_chat_template(in.has_chat_template);
+  return out;
+}
+
+std::string to_valid_utf8(std::string text) {
+  if (valid_utf8_prefix(text) == text.size()) return text;
+  std::string out;
+  Utf8Assembler assembler;
+  assembler.push(text, out);
+  assembler.finish(out);
+  return out;
+}
+
+}  // namespace tandem

@@ -1,0 +1,31 @@
+// From the engine's terms to the wire. Pure functions.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "engine/host/request.h"
+#include "tandem/v1/generation.pb.h"
+#include "tandem/v1/models.pb.h"
+
+namespace tandem {
+
+v1::Method method_to_proto(Method method);
+v1::Contract contract_to_proto(Contract contract);
+v1::FinishReason finish_reason_to_proto(FinishReason reason);
+v1::Source source_to_proto(Source source);
+
+// The text of one token, valid UTF-8 or not. Empty function: tokens go without texts.
+using TokenText = std::function<std::string(Token)>;
+
+void token_to_proto(const TokenInfo& in, const TokenText& text, v1::Token* out);
+v1::Started started_to_proto(const Started& in);
+// `time_to_first_token`: seconds; 0 when there was none.
+v1::Finished finished_to_proto(const Finished& in, double time_to_first_token);
+void usage_to_proto(const Usage& in, v1::Usage* out);
+v1::Model model_to_proto(const DeploymentInfo& in);
+
+// `text` with every ill-formed piece replaced by U+FFFD.
+std::string to_valid_utf8(std::string text);
+
+}  // namespace tandem

@@ -1,0 +1,56 @@
+// The server: ports, services, and the order in which they come up and go down.
+//
+//   start()   binds both ports. Health says NOT_SERVING, /readyz 503, calls get UNAVAILABLE.
+//   attach()  the engine is loaded and warm: calls are served.
+//   drain()   readiness off; new calls get UNAVAILABLE; streams finish within the grace time, and
+//             what is left then gets UNAVAILABLE; ports close.
+//
+// start(), attach() and drain() belong to one thread. Everything else happens on gRPC's and the
+// endpoint's threads, through ServerState.
+#pragma once
+
+#include <grpcpp/server.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/collector.h"
+#include "server/generation_service.h"
+#include "server/health_service.h"
+#include "server/http_endpoint.h"
+#include "server/models_service.h"
+#include "server/server_state.h"
+
+namespace tandem {
+
+class Server {
+ public:
+  // Errors name the address or the file.
+  static absl::StatusOr<std::unique_ptr<Server>> start(ServerConfig config);
+  ~Server();  // closes at once what drain() has not closed
+
+  // `engine` outlives the server.
+  void attach(Engine* engine);
+  void drain();
+
+  const std::string& grpc_address() const { return grpc_address_; }  // with the bound port
+  const std::string& http_address() const { return http_address_; }  // empty: none
+
+ private:
+  explicit Server(ServerConfig config);
+  absl::Status listen();
+  void close(TimePoint deadline);
+
+  ServerState state_;
+  GenerationService generation_{state_};
+  ModelsService models_{state_};
+  HealthService health_;
+  Collector collector_{state_};
+  std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<HttpEndpoint> http_;
+  std::string grpc_address_;
+  std::string http_address_;
+};
+
+}  // namespace tandem

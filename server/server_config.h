@@ -1,0 +1,53 @@
+// How the server listens, whom it lets in and what it bounds: plain values, validated.
+//
+// They come from the `server` section of the deployment file (proto/tandem/config/v1, which has the
+// ranges), with flags on top.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/base/clock.h"
+#include "engine/host/config_file.h"
+
+namespace tandem {
+
+struct TlsConfig {
+  std::string certificate;  // PEM text, as are the others
+  std::string key;
+  std::string client_ca;  // empty: clients need no certificate
+};
+
+struct ServerConfig {
+  std::string listen = "127.0.0.1:50051";
+  std::string http = "127.0.0.1:9400";  // "off": none
+  Duration grace = std::chrono::seconds(30);
+  std::string log_level = "info";
+
+  bool use_tls = false;
+  TlsConfig tls;
+  std::string bearer_token_file;  // empty: no tokens
+
+  int max_receive_bytes = 4 << 20;
+  int max_metadata_bytes = 8 << 10;
+  int max_concurrent_streams = 1024;  // per connection
+  Duration keepalive = std::chrono::seconds(60);
+  Duration keepalive_timeout = std::chrono::seconds(20);
+  Duration min_client_ping = std::chrono::seconds(10);
+  Duration max_connection_idle = std::chrono::seconds(3600);
+  Duration max_connection_age = std::chrono::seconds(86400);
+  Duration handshake_timeout = std::chrono::seconds(20);
+  int64_t max_unread_bytes = 1 << 20;  // held for one slow client
+};
+
+// The `server` section of `file`; reads the files that it names.
+absl::StatusOr<ServerConfig> server_config(const ConfigFile& file);
+
+// "HOST:PORT" with a port in [0, 65535], or "unix:PATH"; the error names what is allowed.
+absl::Status check_address(absl::string_view field, const std::string& address);
+
+// Whether only this machine can reach `address`.
+bool is_loopback(const std::string& address);
+
+}  // namespace tandem

@@ -1,0 +1,217 @@
+"""`tandem` from end to end: what it prints, and how it ends."""
+
+import json
+
+import pytest
+
+GENERATE = ("generate", "--model", "fake", "--ignore-eos")
+
+
+def test_text_is_the_prompt_and_its_completion(tandem):
+    whole = json.loads(
+        tandem(*GENERATE, "--prompt=ab", "--max-new-tokens=8", "--format=json").stdout
+    )
+    run = tandem(*GENERATE, "--prompt=ab", "--max-new-tokens", "8")
+    assert run.returncode == 0
+    assert run.stdout.decode() == "ab" + whole["text"] + "\n"
+    assert run.stderr == b""
+    run = tandem(*GENERATE, "--prompt=ab", "--max-new-tokens=8", "--echo=false")
+    assert run.stdout.decode() == whole["text"] + "\n"
+
+
+def test_no_colours_off_a_terminal(tandem):
+    run = tandem("generate", "--model=fake", "--prompt=ab", "--max-new-tokens=1", "--echo")
+    assert run.returncode == 0
+    assert b"\x1b[" not in run.stdout
+
+
+def test_json_has_the_documented_members(tandem):
+    run = tandem(
+        *GENERATE,
+        "--prompt=ab",
+        "--max-new-tokens=4",
+        "--format=json",
+        "--logprobs",
+        "--request-id=mine",
+        "--seed=7",
+    )
+    assert run.returncode == 0
+    answer = json.loads(run.stdout)
+    assert {
+        "text",
+        "token_ids",
+        "finish_reason",
+        "method",
+        "contract",
+        "usage",
+        "stats",
+        "tokens",
+    } <= set(answer)
+    assert answer["finish_reason"] == "MAX_TOKENS"
+    assert answer["method"] == "autoregressive"
+    assert answer["contract"] == "EXACT"
+    assert answer["usage"] == {"prompt_tokens": 2, "cached_tokens": 0, "completion_tokens": 4}
+    assert answer["seed"] == 7
+    assert answer["request_id"] == "mine"
+    assert len(answer["token_ids"]) == 4
+    assert [token["id"] for token in answer["tokens"]] == answer["token_ids"]
+    for token in answer["tokens"]:
+        assert token["provenance"] == {"proposed": "large", "confirmed": "large"}
+        assert token["logprob"] <= 0
+    assert answer["stats"]["large_passes"] >= 4
+    assert {
+        "tokens_per_pass",
+        "time_to_first_token_seconds",
+        "decode_seconds",
+        "queue_seconds",
+        "large_seconds",
+        "small_seconds",
+    } <= set(answer["stats"])
+
+
+def test_summary_gets_a_line_of_json_per_run(tandem, tmp_path):
+    file = tmp_path / "summary"
+    for prompt in ("a", "b"):
+        run = tandem(*GENERATE, f"--prompt={prompt}", "--max-new-tokens=3", "--summary", file)
+        assert run.returncode == 0
+        last = json.loads(file.read_text().splitlines()[-1])
+        assert run.stdout.decode() == prompt + last["text"] + "\n"
+    assert len(file.read_text().splitlines()) == 2
+
+
+def test_the_same_seed_gives_the_same_text(tandem):
+    args = (*GENERATE, "--prompt=ab", "--max-new-tokens=8", "--temperature=1")
+    one = tandem(*args, "--seed=1").stdout
+    assert tandem(*args, "--seed", "1").stdout == one
+    assert tandem(*args, "--seed", "2").stdout != one
+
+
+def test_prompts_from_files_ids_and_standard_input(tandem, tmp_path):
+    file = tmp_path / "prompt"
+    file.write_text("ab")
+    tail = ("--max-new-tokens=5", "--format=json")
+    text = json.loads(tandem(*GENERATE, "--prompt=ab", *tail).stdout)["text"]
+    for args, stdin in (
+        ((f"--prompt-file={file}",), ""),
+        (("--prompt-file=-",), "ab"),
+        (("--token-ids=97,98",), ""),
+        (("--set", "text=ab"), ""),
+    ):
+        assert json.loads(tandem(*GENERATE, *args, *tail, stdin=stdin).stdout)["text"] == text
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (("--top-p=2",), "INVALID_ARGUMENT: top_p: 2; allowed: (0, 1]"),
+        (("--temperature=nan",), "INVALID_ARGUMENT: temperature: nan; allowed: [0, 100]"),
+        (("--set", "n=2"), "INVALID_ARGUMENT: n: 2; allowed: 1 (not offered by this version)"),
+        (("--method=bild",), "FAILED_PRECONDITION: method: bild; offered by model"),
+        (("--set", "bild.rollback_threshold=0.69"), "FAILED_PRECONDITION: method: bild; offered"),
+        (("--model=nope",), "NOT_FOUND: "),
+    ],
+)
+def test_a_failed_request_is_one_line_and_status_1(tandem, args, message):
+    run = tandem("generate", "--model=fake", "--prompt=SECRETPROMPT", *args)
+    assert run.returncode == 1
+    assert run.stdout == b""
+    lines = run.stderr.decode().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(message)
+    assert "SECRETPROMPT" not in lines[0]
+
+
+def test_nobody_there_is_status_1(tandem):
+    run = tandem("health", address="127.0.0.1:1")
+    assert run.returncode == 1
+    assert run.stderr.decode().startswith("UNAVAILABLE: cannot connect to 127.0.0.1:1")
+
+
+def test_deadline(tandem):
+    run = tandem(
+        "generate",
+        "--model=slow",
+        "--prompt=a",
+        "--max-new-tokens=3000",
+        "--ignore-eos",
+        "--timeout=0.2",
+    )
+    assert run.returncode == 1
+    assert run.stderr.decode().startswith("DEADLINE_EXCEEDED: ")
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        ((), "tandem COMMAND"),
+        (("dance",), 'tandem: no command "dance"'),
+        (("generate", "--nope"), "tandem generate: --nope: no such flag"),
+        (("generate", "--model=fake"), "tandem generate: prompt: none"),
+        (("generate", "--prompt=x"), "tandem generate: --model: none"),
+        (("generate", "--model=fake", "x"), 'tandem generate: argument: "x"'),
+        (("generate", "--model=fake", "--prompt=x", "--top-k=many"), "tandem generate: top_k:"),
+        (("generate", "--model=fake", "--prompt=x", "--set", "x"), "tandem generate: --set:"),
+        (("generate", "--model=fake", "--prompt=x", "--format=xml"), "tandem generate: --format:"),
+        (("tokenize", "--model=fake"), "tandem tokenize: prompt: none"),
+        (("models", "a", "b"), "tandem models: argument:"),
+    ],
+)
+def test_wrong_usage_is_status_2(tandem, args, message):
+    run = tandem(*args)
+    assert run.returncode == 2
+    assert run.stderr.decode().startswith(message)
+    assert run.stdout == b""
+
+
+def test_help_names_all_commands_and_flags(tandem):
+    commands = ("generate", "models", "tokenize", "detokenize", "score", "health")
+    for command in (*commands, "version"):
+        assert command in tandem("--help").stdout.decode()
+    for command in commands:
+        run = tandem(command, "--help")
+        assert run.returncode == 0
+        assert "--server HOST:PORT" in run.stdout.decode()
+
+
+def test_models(tandem):
+    run = tandem("models")
+    assert run.returncode == 0
+    assert "autoregressive" in run.stdout.decode()
+    answer = json.loads(tandem("models", "--format=json").stdout)
+    assert [model["name"] for model in answer["models"]] == ["fake", "slow"]
+    one = json.loads(tandem("models", "slow", "--format", "json").stdout)
+    assert one == answer["models"][1]
+    assert one["methods"][0]["method"] == "autoregressive"
+    assert tandem("models", "nope").returncode == 1
+
+
+def test_tokenize_and_detokenize(tandem):
+    assert tandem("tokenize", "--model=fake", "--prompt=hi").stdout == b"104,105\n"
+    assert tandem("detokenize", "--model=fake", "--token-ids=104,105").stdout == b"hi\n"
+    answer = json.loads(tandem("tokenize", "--model=fake", "--prompt=hi", "--format=json").stdout)
+    assert answer["token_ids"] == [104, 105]
+    run = tandem("detokenize", "--model=fake", "--token-ids=257")
+    assert run.returncode == 1
+    assert run.stderr.decode().startswith("INVALID_ARGUMENT: ")
+
+
+def test_score(tandem):
+    run = tandem("score", "--model=fake", "--prompt=a", "--continuation=bc", "--format=json")
+    assert run.returncode == 0
+    answer = json.loads(run.stdout)
+    assert [token["id"] for token in answer["continuation"]] == [98, 99]
+    total = sum(token["logprob"] for token in answer["continuation"])
+    assert abs(total - answer["total_logprob"]) < 1e-4
+    assert (
+        "total" in tandem("score", "--model=fake", "--prompt=a", "--continuation=b").stdout.decode()
+    )
+
+
+def test_health_and_version(tandem):
+    run = tandem("health")
+    assert (run.returncode, run.stdout) == (0, b"SERVING\n")
+    assert tandem("health", "--service=tandem.v1.Models").returncode == 0
+    assert tandem("health", "--service=nope").returncode == 1
+    run = tandem("version")
+    assert run.returncode == 0
+    assert run.stdout.startswith(b"tandem 0.")

@@ -1,0 +1,172 @@
+#include "client/cli/request_flags.h"
+
+#include <gtest/gtest.h>
+
+#include "client/cli/command.h"
+#include "client/cli/json.h"
+
+namespace tandem::cli {
+namespace {
+
+absl::StatusOr<v1::GenerateRequest> request(const std::vector<std::string>& args) {
+  RequestFlags request_flags;
+  Flags flags;
+  request_flags.add_to(&flags);
+  const auto rest = flags.parse(args);
+  if (!rest.ok()) return rest.status();
+  return request_flags.request();
+}
+
+std::string error(const std::vector<std::string>& args) {
+  const auto result = request(args);
+  return result.ok() ? "no error" : std::string(result.status().message());
+}
+
+TEST(RequestFlags, FieldsAreFlags) {
+  const auto r = request({"--model", "m", "--prompt", "p", "--max-new-tokens=5", "--top-k", "3",
+                          "--ignore-eos", "--skip-special-tokens=false", "--stop-sequences", "x",
+                          "--stop-sequences", "y", "--stop-token-ids", "1,2", "--seed=7"});
+  ASSERT_TRUE(r.ok()) << r.status();
+  EXPECT_EQ(r->text(), "p");
+  EXPECT_EQ(r->max_new_tokens(), 5);
+  EXPECT_EQ(r->top_k(), 3);
+  EXPECT_TRUE(r->ignore_eos());
+  EXPECT_TRUE(r->has_skip_special_tokens());
+  EXPECT_FALSE(r->skip_special_tokens());
+  EXPECT_EQ(r->stop_sequences_size(), 2);
+  EXPECT_EQ(r->stop_token_ids_size(), 2);
+  EXPECT_EQ(r->seed(), 7u);
+  EXPECT_FALSE(r->has_temperature());
+}
+
+TEST(RequestFlags, EveryScalarFieldHasAFlag) {
+  RequestFlags request_flags;
+  Flags flags;
+  request_flags.add_to(&flags);
+  const std::string help = flags.help();
+  for (const char* flag : {"--temperature",
+                           "--top-k",
+                           "--top-p",
+                           "--min-p",
+                           "--typical-p",
+                           "--repetition-penalty",
+                           "--presence-penalty",
+                           "--frequency-penalty",
+                           "--seed",
+                           "--n ",
+                           "--max-new-tokens",
+                           "--min-new-tokens",
+                           "--stop-sequences",
+                           "--stop-token-ids",
+                           "--include-stop-sequence",
+                           "--ignore-eos",
+                           "--skip-special-tokens",
+                           "--add-special-tokens",
+                           "--truncate-prompt-tokens",
+                           "--bad-token-ids",
+                           "--logprobs",
+                           "--top-logprobs",
+                           "--priority",
+                           "--request-id",
+                           "--require-contract"}) {
+    EXPECT_NE(help.find(flag), std::string::npos) << flag;
+  }
+}
+
+TEST(RequestFlags, MethodsAndTheirParameters) {
+  EXPECT_EQ(request({"--model=m", "--prompt=p", "--method=bild"})->method_case(),
+            v1::GenerateRequest::kBild);
+  const auto r = request({"--model=m", "--prompt=p", "--method=bild", "--set", "bild.window=4"});
+  EXPECT_EQ(r->bild().window(), 4);
+  EXPECT_EQ(error({"--model=m", "--prompt=p", "--method=beam"}),
+            "--method: \"beam\"; allowed: auto, autoregressive, speculative, bild, bita, ppd, "
+            "llm_to_slm");
+}
+
+TEST(RequestFlags, Prompts) {
+  EXPECT_EQ(request({"--model=m", "--token-ids=[1, 2]"})->token_ids().ids_size(), 2);
+  EXPECT_EQ(request({"--model=m", "--set", "text=x"})->text(), "x");
+  EXPECT_EQ(error({"--model=m"}),
+            "prompt: none; allowed: one of --prompt, --prompt-file, --token-ids, --chat");
+  EXPECT_EQ(error({"--model=m", "--prompt=a", "--token-ids=1"}),
+            "prompt: several; allowed: one of --prompt, --prompt-file, --token-ids, --chat");
+  EXPECT_EQ(error({"--model=m", "--token-ids=1,x"}),
+            "--token-ids: \"x\"; allowed: integers as in 1,2,3");
+  EXPECT_EQ(error({"--model=m", "--prompt-file=/nonexistent"}), "/nonexistent: cannot read");
+  EXPECT_EQ(error({"--prompt=a"}), "--model: none; allowed: a name; `tandem models` lists them");
+}
+
+TEST(ChatFile, ArrayOfMessages) {
+  const auto chat = chat_from_json(
+      R"([{"role": "user", "content": "hi", "name": "ann"},
+          {"role": "assistant", "content": "", "tool_calls": [{"b": 1, "a": 2}], "why": [1]},
+          {"role": "tool", "content": "r", "tool_call_id": "7"},
+          {"role": "user", "content": [{"type": "text"}]}])",
+      "f");
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  ASSERT_EQ(chat->messages_size(), 4);
+  EXPECT_EQ(chat->messages(0).name(), "ann");
+  EXPECT_EQ(chat->messages(1).tool_calls(0), R"({"b":1,"a":2})");  // order kept
+  EXPECT_EQ(chat->messages(1).extra(), R"({"why":[1]})");
+  EXPECT_EQ(chat->messages(2).tool_call_id(), "7");
+  EXPECT_EQ(chat->messages(3).extra(), R"({"content":[{"type":"text"}]})");
+  EXPECT_FALSE(chat->has_add_generation_prompt());
+}
+
+TEST(ChatFile, ObjectWithTools) {
+  const auto chat = chat_from_json(
+      R"({"messages": [{"role": "user", "content": "x"}], "tools": [{"z": 1, "a": 1.0}],
+          "template_args": {"enable_thinking": false}, "add_generation_prompt": false})",
+      "f");
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_EQ(chat->tools(0), R"({"z":1,"a":1.0})");
+  EXPECT_EQ(chat->template_args(), R"({"enable_thinking":false})");
+  EXPECT_FALSE(chat->add_generation_prompt());
+}
+
+TEST(ChatFile, Errors) {
+  EXPECT_EQ(std::string(chat_from_json("[", "f").status().message()), "f: contents: allowed: JSON");
+  EXPECT_FALSE(chat_from_json("3", "f").ok());
+  EXPECT_FALSE(chat_from_json("{}", "f").ok());
+  EXPECT_EQ(std::string(chat_from_json("[3]", "f").status().message()),
+            "f: messages[0]: allowed: an object");
+  EXPECT_FALSE(chat_from_json(R"({"messages": [], "tool": 1})", "f").ok());
+}
+
+TEST(CliJson, WritesAllFieldsByTheirProtoNames) {
+  v1::Finished finished;
+  finished.set_finish_reason(v1::STOP_SEQUENCE);
+  finished.set_seed(18446744073709551615u);
+  finished.mutable_stats()->add_accept_lengths(3);
+  const Json json = to_json(finished);
+  EXPECT_EQ(json["finish_reason"], "STOP_SEQUENCE");
+  EXPECT_EQ(json["seed"], 18446744073709551615u);
+  EXPECT_EQ(json["index"], 0);
+  EXPECT_FALSE(json.contains("usage"));                // unset message
+  EXPECT_FALSE(json["stats"].contains("match_rate"));  // unset optional
+  EXPECT_EQ(json["stats"]["large_passes"], 0);
+  EXPECT_EQ(json["stats"]["accept_lengths"], Json::array({3}));
+}
+
+TEST(CliJson, MethodsAndSourcesAreLowerCase) {
+  v1::Started started;
+  started.set_method(v1::LLM_TO_SLM);
+  started.set_contract(v1::EXACT);
+  EXPECT_EQ(to_json(started)["method"], "llm_to_slm");
+  EXPECT_EQ(to_json(started)["contract"], "EXACT");
+  v1::Token token;
+  token.set_id(5);
+  token.set_proposed(v1::SMALL);
+  token.set_confirmed(v1::LARGE);
+  EXPECT_EQ(dump(token_to_json(token)),
+            R"({"id":5,"provenance":{"proposed":"small","confirmed":"large"}})");
+}
+
+TEST(Command, TokenIds) {
+  EXPECT_EQ(*parse_token_ids(" 1, 2,3 "), (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(*parse_token_ids(""), std::vector<int32_t>());
+  EXPECT_FALSE(parse_token_ids("1;2").ok());
+}
+
+}  // namespace
+}  // namespace tandem::cli

@@ -1,0 +1,231 @@
+#include "tests/engine/backend/torch/driver.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace tandem {
+namespace {
+
+std::atomic<int> next_model{0};
+
+template <class T>
+void shuffle_pages(std::vector<PageId>& free, int64_t n, T& random) {
+  for (int64_t i = 0; i < n; ++i) free.push_back(PageId(i));
+  std::shuffle(free.begin(), free.end(), random);
+}
+
+}  // namespace
+
+Driver::Driver(const TinyModel& tiny, std::shared_ptr<TorchShared> shared, int index,
+               PoolSize size, int threads)
+    : shared_(std::move(shared)), model_(next_model++) {
+  auto device = TorchDevice::create({.index = index, .threads = threads}, shared_);
+  EXPECT_TRUE(device.ok()) << device.status();
+  device_ = *std::move(device);
+  const absl::Status loaded = tiny.load_into(*device_, model_, size.page_rows);
+  EXPECT_TRUE(loaded.ok()) << loaded;
+  set_up(size);
+}
+
+Driver::Driver(const std::string& directory, int page_rows, int64_t pages)
+    : shared_(std::make_shared<TorchShared>()), model_(next_model++) {
+  auto device = TorchDevice::create({.threads = 1}, shared_);
+  EXPECT_TRUE(device.ok()) << device.status();
+  device_ = *std::move(device);
+  const absl::Status loaded =
+      device_->load(model_, {.name = "golden", .path = directory, .page_rows = page_rows});
+  EXPECT_TRUE(loaded.ok()) << loaded;
+  set_up({.page_rows = page_rows, .pages = pages, .frontier_pages = 0});
+}
+
+void Driver::set_up(const PoolSize& size) {
+  size_ = size;
+  const absl::Status allocated = device_->allocate_pools(model_, size);
+  EXPECT_TRUE(allocated.ok()) << allocated;
+  shuffle_pages(free_, size.pages, random_);
+  shuffle_pages(free_frontier_, size.frontier_pages, random_);
+}
+
+TicketId Driver::new_ticket() {
+  static std::atomic<TicketId> next{1};
+  return next++;
+}
+
+Sequence Driver::sequence() {
+  Sequence s;
+  s.model = model_;
+  s.id = CacheId(caches_++);
+  return s;
+}
+
+void Driver::release(Sequence& s) {
+  truncate(s, 0);
+  s = sequence();
+}
+
+void Driver::grow(Sequence& s, int rows, bool frontier) {
+  const auto pages = static_cast<size_t>((rows + size_.page_rows - 1) / size_.page_rows);
+  while (s.pages.size() < pages) {
+    s.pages.push_back(free_.back());
+    free_.pop_back();
+  }
+  while (frontier && s.frontier_pages.size() < pages) {
+    s.frontier_pages.push_back(free_frontier_.back());
+    free_frontier_.pop_back();
+  }
+}
+
+Work Driver::lower(const Item& item) {
+  Sequence& s = *item.sequence;
+  const Pass& pass = *item.pass;
+  Work w;
+  w.pass = &pass;
+  w.ticket = item.ticket != 0 ? item.ticket : new_ticket();
+  w.model = model_;
+  w.cache = s.id;
+  w.to = pass.stage.to;
+  w.first = item.first;
+  w.count = item.count < 0 ? static_cast<int>(pass.add.size()) - item.first : item.count;
+  w.last = w.first + w.count == static_cast<int>(pass.add.size());
+  while (w.past < s.rows() && s.done[static_cast<size_t>(w.past)] >= w.to) ++w.past;
+  w.frontier.assign(s.done.begin() + w.past, s.done.end());
+  w.save_frontier = w.to < layers();
+  const int before = s.rows();
+  grow(s, before + w.count, w.save_frontier);
+  w.pages = s.pages;
+  w.frontier_pages = s.frontier_pages;
+  int out = 0;
+  for (size_t r = 0; r < pass.read.size(); ++r) {
+    for (size_t i = 0; i < pass.read[r].rows.size(); ++i, ++out) {
+      const Row row = pass.read[r].rows[i];
+      int run_row = -1;
+      if (row >= w.first && row < w.first + w.count) {
+        run_row = w.frontier_rows() + row - w.first;
+      } else if (row < 0 && w.first == 0) {
+        run_row = before + row - w.past;
+      }
+      if (run_row < 0) continue;
+      w.outputs.push_back({static_cast<int>(r), static_cast<int>(i), run_row, out});
+    }
+  }
+  std::fill(s.done.begin() + w.past, s.done.end(), w.to);
+  s.done.insert(s.done.end(), static_cast<size_t>(w.count), w.to);
+  return w;
+}
+
+BatchResult Driver::launch(const Batch& batch) {
+  std::promise<BatchResult> done;
+  device_->launch(batch, [&](BatchResult r) { done.set_value(std::move(r)); });
+  return done.get_future().get();
+}
+
+std::vector<WorkResult> Driver::run(std::span<const Item> items) {
+  Batch batch;
+  batch.moves = std::exchange(moves_, {});
+  for (const Item& item : items) batch.works.push_back(lower(item));
+  BatchResult result = launch(batch);
+  EXPECT_TRUE(result.status.ok()) << result.status;
+  return std::move(result.works);
+}
+
+Readout Driver::run(Sequence& s, const Pass& pass, int chunk, TicketId ticket) {
+  const int n = static_cast<int>(pass.add.size());
+  if (chunk <= 0) chunk = std::max(1, n);
+  if (ticket == 0) ticket = new_ticket();
+  Readout all;
+  std::vector<std::vector<Ranked>> tops;
+  int first = 0;
+  do {
+    const int count = std::min(chunk, n - first);
+    const Item item{&s, &pass, first, count, ticket};
+    std::vector<WorkResult> results = run({&item, 1});
+    EXPECT_TRUE(results[0].status.ok()) << results[0].status;
+    all.accepted += results[0].readout.accepted;
+    for (Out& o : results[0].readout.row) {
+      tops.emplace_back(o.top.begin(), o.top.end());
+      all.row.push_back(o);
+    }
+    first += count;
+  } while (first < n);
+  for (const auto& t : tops) all.ranked.insert(all.ranked.end(), t.begin(), t.end());
+  size_t at = 0;
+  for (size_t i = 0; i < tops.size(); at += tops[i].size(), ++i) {
+    all.row[i].top = {all.ranked.data() + at, tops[i].size()};
+  }
+  return all;
+}
+
+void Driver::move_row(Store store, const Sequence& from, int from_row, const Sequence& to,
+                      int to_row, int layers) {
+  const auto place = [&](const Sequence& s, int row) {
+    const auto& pages = store == Store::kKv ? s.pages : s.frontier_pages;
+    return Move::Place{s.model, pages[static_cast<size_t>(row / size_.page_rows)],
+                       row % size_.page_rows};
+  };
+  Move m;
+  m.store = store;
+  m.from = place(from, from_row);
+  m.to = place(to, to_row);
+  m.layers = layers;
+  moves_.push_back(m);
+}
+
+void Driver::keep(Sequence& s, int added, const std::vector<int>& path) {
+  const int base = s.rows() - added;
+  for (size_t i = 0; i < path.size(); ++i) {
+    const int from = base + path[i];
+    const int to = base + static_cast<int>(i);
+    if (from == to) continue;
+    const int layers = s.done[static_cast<size_t>(from)];
+    move_row(Store::kKv, s, from, s, to, layers);
+    if (layers < this->layers()) move_row(Store::kFrontier, s, from, s, to, 0);
+  }
+  s.done.resize(static_cast<size_t>(base) + path.size());
+}
+
+void Driver::truncate(Sequence& s, int rows) {
+  s.done.resize(static_cast<size_t>(rows));
+  const auto pages = static_cast<size_t>((rows + size_.page_rows - 1) / size_.page_rows);
+  for (; s.pages.size() > pages; s.pages.pop_back()) free_.push_back(s.pages.back());
+  for (; s.frontier_pages.size() > pages; s.frontier_pages.pop_back()) {
+    free_frontier_.push_back(s.frontier_pages.back());
+  }
+}
+
+void Driver::copy(const Sequence& from, Sequence& to) {
+  grow(to, from.rows(), !from.frontier_pages.empty());
+  to.done = from.done;
+  for (int r = 0; r < from.rows(); ++r) {
+    const int layers = from.done[static_cast<size_t>(r)];
+    move_row(Store::kKv, from, r, to, r, layers);
+    if (layers < this->layers()) move_row(Store::kFrontier, from, r, to, r, 0);
+  }
+}
+
+Pass chain_pass(int to, std::span<const Token> tokens) {
+  Pass p;
+  p.stage.to = to;
+  for (const Token t : tokens) p.add.chain(token_in(t));
+  return p;
+}
+
+Read all_logprobs(std::vector<Row> rows, int vocab) {
+  Read r;
+  r.rows = std::move(rows);
+  r.top = vocab;
+  r.logprob = true;
+  return r;
+}
+
+std::vector<std::vector<float>> logprobs(const Readout& readout) {
+  std::vector<std::vector<float>> all;
+  for (const Out& o : readout.row) {
+    std::vector<float>& row = all.emplace_back(o.top.size());
+    for (const Ranked& r : o.top) row[static_cast<size_t>(r.token)] = r.logprob;
+  }
+  return all;
+}
+
+}  // namespace tandem

@@ -1,0 +1,100 @@
+// A scheduler in miniature, for tests: sequences whose page tables are kept by hand.
+//
+// Pages are handed out in a shuffled order, so that a kernel which takes rows for slots fails.
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/backend/torch/device.h"
+#include "engine/backend/torch/shared.h"
+#include "engine/pass/backend.h"
+#include "tests/engine/backend/torch/tiny_model.h"
+
+namespace tandem {
+
+// The cache of one sequence on one model.
+struct Sequence {
+  ModelId model;
+  CacheId id;
+  std::vector<PageId> pages, frontier_pages;
+  std::vector<int> done;  // layers done, by cache row
+
+  int rows() const { return static_cast<int>(done.size()); }
+};
+
+// A device with one model.
+class Driver {
+ public:
+  explicit Driver(const TinyModel& tiny, std::shared_ptr<TorchShared> shared =
+                                             std::make_shared<TorchShared>(),
+                  int index = 0, PoolSize size = {.page_rows = 4, .pages = 600,
+                                                  .frontier_pages = 200},
+                  int threads = 1);
+  // Of a Hugging Face directory.
+  explicit Driver(const std::string& directory, int page_rows = 16, int64_t pages = 400);
+
+  TorchDevice& device() { return *device_; }
+  const ModelShape& shape() const { return device_->shape(model_); }
+  ModelId model() const { return model_; }
+  int layers() const { return shape().layers; }
+
+  Sequence sequence();
+  void release(Sequence& s);  // gives its pages back
+
+  // Added rows [first, first + count) of a pass on a sequence; count -1: all. A sequence's rows
+  // count as there once this is launched.
+  struct Item {
+    Sequence* sequence = nullptr;
+    const Pass* pass = nullptr;
+    int first = 0;
+    int count = -1;
+    TicketId ticket = 0;  // 0: a new one
+  };
+  // All in one batch, with the moves that wait. results: by item.
+  std::vector<WorkResult> run(std::span<const Item> items);
+  // One pass alone, in chunks of at most `chunk` rows (its tree must be a chain then); the answers
+  // of all chunks. Fails the test if the work failed.
+  Readout run(Sequence& s, const Pass& pass, int chunk = 0, TicketId ticket = 0);
+
+  // Of the last `added` rows of the sequence those in `path` (ascending, counted from 0) stay.
+  // Their bytes move with the next batch.
+  void keep(Sequence& s, int added, const std::vector<int>& path);
+  void truncate(Sequence& s, int rows);
+  // Copies all rows of another device's sequence into `to`, which is empty.
+  void copy(const Sequence& from, Sequence& to);
+  void run_moves() { run(std::span<const Item>{}); }
+
+  static TicketId new_ticket();
+
+ private:
+  void set_up(const PoolSize& size);
+  Work lower(const Item& item);
+  void grow(Sequence& s, int rows, bool frontier);
+  void move_row(Store store, const Sequence& from, int from_row, const Sequence& to, int to_row,
+                int layers);
+  BatchResult launch(const Batch& batch);
+
+  std::shared_ptr<TorchShared> shared_;
+  std::unique_ptr<TorchDevice> device_;
+  ModelId model_;
+  PoolSize size_;
+  std::vector<PageId> free_, free_frontier_;
+  std::vector<Move> moves_;
+  std::mt19937 random_{7};
+  int caches_ = 0;
+};
+
+// Passes.
+Pass chain_pass(int to, std::span<const Token> tokens);
+Read all_logprobs(std::vector<Row> rows, int vocab);  // log-softmax of all tokens, and the argmax
+
+// [rows][vocab] of a readout of all_logprobs, by token.
+std::vector<std::vector<float>> logprobs(const Readout& readout);
+
+}  // namespace tandem

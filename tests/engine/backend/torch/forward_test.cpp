@@ -1,0 +1,257 @@
+// A row's answers do not depend on how it came to run: alone or in a ragged batch, in one pass or
+// in chunks, through all layers at once or in stages. On the CPU they have the same bits, in every
+// precision.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "tests/engine/backend/torch/driver.h"
+
+namespace tandem {
+namespace {
+
+using Rows = std::vector<std::vector<float>>;
+
+void expect_same(const Rows& got, const Rows& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t r = 0; r < want.size(); ++r) ASSERT_EQ(got[r], want[r]) << "row " << r;
+}
+
+void expect_close(const Rows& got, const Rows& want, double tolerance) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t r = 0; r < want.size(); ++r) {
+    ASSERT_EQ(got[r].size(), want[r].size());
+    for (size_t t = 0; t < want[r].size(); ++t) {
+      ASSERT_NEAR(got[r][t], want[r][t], tolerance) << "row " << r << ", token " << t;
+    }
+  }
+}
+
+std::vector<Row> counting(int n) {
+  std::vector<Row> rows;
+  for (int i = 0; i < n; ++i) rows.push_back(i);
+  return rows;
+}
+
+// Log-probabilities at every row of a fresh prefill, at layer `at` of a pass to `to`.
+Rows prefill(Driver& d, const std::vector<Token>& tokens, int to, int at = kTop, int chunk = 0) {
+  Sequence s = d.sequence();
+  Pass pass = chain_pass(to, tokens);
+  Read read = all_logprobs(counting(static_cast<int>(tokens.size())), d.shape().vocab_size);
+  read.at = at;
+  pass.reading(read);
+  Rows rows = logprobs(d.run(s, pass, chunk));
+  d.release(s);
+  return rows;
+}
+
+std::string dtype_name(const testing::TestParamInfo<DType>& info) {
+  return info.param == DType::kFloat64 ? "fp64" : info.param == DType::kFloat32 ? "fp32" : "bf16";
+}
+
+class Forward : public testing::TestWithParam<DType> {
+ protected:
+  TinyModel tiny(const HfConfig& config = tiny_config(), uint64_t seed = 1, bool tied = false) {
+    TinyModel m = tiny_model(config, seed, tied);
+    m.dtype = GetParam();
+    return m;
+  }
+};
+class LayerRanges : public Forward {};
+
+INSTANTIATE_TEST_SUITE_P(Types, Forward,
+                         testing::Values(DType::kFloat64, DType::kFloat32, DType::kBFloat16),
+                         dtype_name);
+INSTANTIATE_TEST_SUITE_P(Types, LayerRanges,
+                         testing::Values(DType::kFloat64, DType::kFloat32, DType::kBFloat16),
+                         dtype_name);
+
+TEST_P(Forward, ChunksAreOnePrefill) {
+  Driver d(tiny());
+  const auto tokens = random_tokens(37, 64, 3);
+  const Rows whole = prefill(d, tokens, d.layers());
+  for (const int chunk : {1, 2, 5, 16, 36}) {
+    expect_same(prefill(d, tokens, d.layers(), kTop, chunk), whole);
+  }
+}
+
+TEST_P(Forward, RaggedBatchIsEachAlone) {
+  Driver d(tiny());
+  const int sizes[] = {1, 13, 4, 30, 2, 7, 1, 19};
+  std::vector<Pass> passes;
+  std::vector<Sequence> sequences;
+  std::vector<Rows> alone;
+  std::vector<std::vector<Token>> tokens;
+  for (int i = 0; i < 8; ++i) {
+    tokens.push_back(random_tokens(sizes[i] + 3, 64, 10 + static_cast<uint64_t>(i)));
+    const Rows all = prefill(d, tokens.back(), d.layers());
+    alone.emplace_back(all.begin() + 3, all.end());
+  }
+  for (int i = 0; i < 8; ++i) {
+    const auto& t = tokens[static_cast<size_t>(i)];
+    sequences.push_back(d.sequence());
+    const Pass first = chain_pass(d.layers(), std::span(t).first(3));
+    d.run(sequences.back(), first);
+    Pass& p = passes.emplace_back(chain_pass(d.layers(), std::span(t).subspan(3)));
+    p.reading(all_logprobs(counting(sizes[i]), 64));
+  }
+  std::vector<Driver::Item> items;
+  for (size_t i = 0; i < 8; ++i) items.push_back({&sequences[i], &passes[i]});
+  const auto results = d.run(items);
+  for (size_t i = 0; i < 8; ++i) {
+    ASSERT_TRUE(results[i].status.ok()) << results[i].status;
+    expect_same(logprobs(results[i].readout), alone[i]);
+  }
+}
+
+TEST(ForwardTypes, Float32RowsAreCloseToFloat64) {
+  TinyModel single = tiny_model();
+  single.dtype = DType::kFloat32;
+  Driver d32(single);
+  Driver d64(tiny_model());
+  const auto tokens = random_tokens(40, 64, 4);
+  expect_close(prefill(d32, tokens, 6), prefill(d64, tokens, 6), 1e-4);
+}
+
+TEST(ForwardTypes, BFloat16RowsAreNearFloat64) {
+  TinyModel half = tiny_model();
+  half.dtype = DType::kBFloat16;
+  Driver d16(half);
+  Driver d64(tiny_model());
+  const auto tokens = random_tokens(20, 64, 4);
+  const Rows got = prefill(d16, tokens, 6);
+  const Rows want = prefill(d64, tokens, 6);
+  double error = 0;
+  for (size_t r = 0; r < want.size(); ++r) {
+    for (size_t t = 0; t < 64; ++t) error += std::abs(got[r][t] - want[r][t]);
+  }
+  EXPECT_LT(error / (20 * 64), 0.1);
+  EXPECT_EQ(d16.shape().dtype, "bf16");
+}
+
+TEST_P(Forward, WindowCutsByPosition) {
+  HfConfig c = tiny_config();
+  c.window = 7;
+  Driver windowed(tiny(c));
+  Driver full(tiny());
+  const auto tokens = random_tokens(30, 64, 5);
+  const Rows whole = prefill(windowed, tokens, 1);
+  for (const int chunk : {1, 3, 8}) expect_same(prefill(windowed, tokens, 1, kTop, chunk), whole);
+  // In one layer a row reaches exactly seven rows back: other tokens before them change nothing.
+  std::vector<Token> other = tokens;
+  for (int i = 0; i < 23; ++i) other[static_cast<size_t>(i)] ^= 1;
+  const Rows changed = prefill(windowed, other, 1);
+  expect_same({changed[29]}, {whole[29]});
+  EXPECT_GT(std::abs(changed[28][0] - whole[28][0]), 1e-4);
+  // Without the window every row sees all.
+  const Rows unbound = prefill(full, tokens, 1);
+  expect_same({unbound.begin(), unbound.begin() + 7}, {whole.begin(), whole.begin() + 7});
+  EXPECT_GT(std::abs(unbound[29][0] - whole[29][0]), 1e-4);
+}
+
+TEST_P(Forward, WideHeadsBiasesAndTiedHead) {
+  HfConfig c = tiny_config();
+  c.head_dim = 20;  // neither hidden / heads nor a multiple of a vector
+  c.heads = 3;
+  c.kv_heads = 1;
+  c.qkv_bias = c.o_bias = c.mlp_bias = true;
+  Driver d(tiny(c, 2, /*tied=*/true));
+  const auto tokens = random_tokens(21, 64, 6);
+  expect_same(prefill(d, tokens, 6, kTop, 4), prefill(d, tokens, 6));
+}
+
+TEST_P(LayerRanges, EarlyReadIsAShallowerPass) {
+  Driver d(tiny());
+  const auto tokens = random_tokens(12, 64, 7);
+  for (int at = 1; at <= 6; ++at) expect_same(prefill(d, tokens, 6, at), prefill(d, tokens, at));
+}
+
+TEST_P(LayerRanges, SeveralLayersInOnePass) {
+  Driver d(tiny());
+  const auto tokens = random_tokens(9, 64, 8);
+  Sequence s = d.sequence();
+  Pass pass = chain_pass(6, tokens);
+  for (const int at : {4, 2, kTop}) {
+    Read read = all_logprobs({8, 3}, 64);
+    read.at = at;
+    pass.reading(read);
+  }
+  const Rows got = logprobs(d.run(s, pass));
+  ASSERT_EQ(got.size(), 6U);
+  size_t i = 0;
+  for (const int at : {4, 2, 6}) {
+    const Rows want = prefill(d, tokens, at);
+    expect_same({got[i], got[i + 1]}, {want[8], want[3]});
+    i += 2;
+  }
+}
+
+TEST_P(LayerRanges, ContinuedRowsAreAFullPass) {
+  Driver d(tiny());
+  const auto tokens = random_tokens(20, 64, 9);
+  const Rows full = prefill(d, tokens, 6);
+  for (int l = 1; l < 6; ++l) {
+    Sequence s = d.sequence();
+    d.run(s, chain_pass(l, std::span(tokens).first(14)), 5);
+    // Rows 14.. join while the first ones come from the frontier.
+    Pass rest = chain_pass(6, std::span(tokens).subspan(14));
+    rest.reading(all_logprobs({-14, -2, -1, 0, 5}, 64));
+    const Rows got = logprobs(d.run(s, rest));
+    expect_same(got, {full[0], full[12], full[13], full[14], full[19]});
+    EXPECT_EQ(s.done, std::vector<int>(20, 6));
+    d.release(s);
+  }
+}
+
+// Sequences whose rows stopped at many different layers, brought to different layers in one batch.
+TEST_P(LayerRanges, StaircasesInMixedBatches) {
+  Driver d(tiny());
+  std::mt19937 random(11);
+  for (int round = 0; round < 20; ++round) {
+    constexpr int kSequences = 4;
+    std::vector<std::vector<Token>> tokens;
+    std::vector<Sequence> sequences;
+    std::vector<Pass> passes;
+    for (int i = 0; i < kSequences; ++i) {
+      tokens.push_back(random_tokens(24, 64, random()));
+      Sequence& s = sequences.emplace_back(d.sequence());
+      int to = 6;
+      for (const int rows : {6, 5, 4}) {
+        to -= static_cast<int>(random() % 3);
+        if (to < 1) to = 1;
+        d.run(s, chain_pass(to, std::span(tokens.back()).subspan(static_cast<size_t>(s.rows()),
+                                                                  static_cast<size_t>(rows))));
+      }
+    }
+    passes.reserve(kSequences);
+    std::vector<Driver::Item> items;
+    std::vector<Rows> want;
+    for (size_t i = 0; i < kSequences; ++i) {
+      const int to = 2 + static_cast<int>(random() % 5);
+      const int count = static_cast<int>(random() % 9);
+      const int before = sequences[i].rows();
+      const int past = static_cast<int>(
+          std::count_if(sequences[i].done.begin(), sequences[i].done.end(),
+                        [&](int done) { return done >= to; }));
+      Pass& p = passes.emplace_back(
+          chain_pass(to, std::span(tokens[i]).subspan(static_cast<size_t>(before),
+                                                      static_cast<size_t>(count))));
+      std::vector<Row> rows;
+      for (int r = past - before; r < count; ++r) rows.push_back(r);
+      p.reading(all_logprobs(rows, 64));
+      items.push_back({&sequences[i], &p});
+      const Rows all = prefill(d, {tokens[i].begin(), tokens[i].begin() + before + count}, to);
+      want.emplace_back(all.begin() + past, all.end());
+    }
+    const auto results = d.run(items);
+    for (size_t i = 0; i < kSequences; ++i) {
+      ASSERT_TRUE(results[i].status.ok()) << results[i].status;
+      expect_same(logprobs(results[i].readout), want[i]);
+    }
+    for (Sequence& s : sequences) d.release(s);
+  }
+}
+
+}  // namespace
+}  // namespace tandem

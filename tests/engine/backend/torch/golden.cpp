@@ -1,0 +1,64 @@
+#include "tests/engine/backend/torch/golden.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace tandem {
+
+Golden::Golden(const std::string& name)
+    : directory_(std::string(TANDEM_SOURCE_DIR) + "/tests/data/golden_models/" + name) {
+  auto bytes = MappedFile::open(directory_ + "/golden.safetensors");
+  EXPECT_TRUE(bytes.ok()) << bytes.status();
+  bytes_ = *std::move(bytes);
+  auto file = parse_safetensors(bytes_.bytes(), name);
+  EXPECT_TRUE(file.ok()) << file.status();
+  file_ = *std::move(file);
+  lengths_ = integers("prompt_lengths");
+}
+
+std::vector<int32_t> Golden::integers(const std::string& tensor) const {
+  const TensorView& view = file_.tensors.at(tensor);
+  EXPECT_EQ(view.dtype, SafeDType::kI32);
+  std::vector<int32_t> values(view.bytes / sizeof(int32_t));
+  std::memcpy(values.data(), view.data, view.bytes);
+  return values;
+}
+
+std::vector<Token> Golden::prompt(int i) const {
+  const std::vector<int32_t> all = integers("prompts");
+  const auto width = static_cast<int64_t>(all.size() / lengths_.size());
+  const auto begin = all.begin() + i * width;
+  return {begin, begin + lengths_[static_cast<size_t>(i)]};
+}
+
+std::vector<Token> Golden::greedy(int i) const {
+  const std::vector<int32_t> all = integers("greedy");
+  const auto width = static_cast<int64_t>(all.size() / lengths_.size());
+  return {all.begin() + i * width, all.begin() + (i + 1) * width};
+}
+
+std::vector<std::vector<float>> Golden::rows(const std::string& tensor) const {
+  const TensorView& view = file_.tensors.at(tensor);
+  EXPECT_EQ(view.dtype, SafeDType::kF32);
+  const auto width = static_cast<size_t>(view.shape.back());
+  std::vector<std::vector<float>> rows(view.bytes / sizeof(float) / width);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    rows[r].resize(width);
+    std::memcpy(rows[r].data(), view.data + r * width * sizeof(float), width * sizeof(float));
+  }
+  return rows;
+}
+
+std::vector<double> log_softmax(const std::vector<float>& logits) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float l : logits) sum += std::exp(l - top);
+  std::vector<double> out;
+  for (const float l : logits) out.push_back(l - top - std::log(sum));
+  return out;
+}
+
+}  // namespace tandem

@@ -1,0 +1,37 @@
+// What Transformers computed with a golden model (tests/data/golden_models/README.md).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/backend/torch/weights/mapped_file.h"
+#include "engine/backend/torch/weights/safetensors.h"
+#include "engine/base/ids.h"
+
+namespace tandem {
+
+class Golden {
+ public:
+  explicit Golden(const std::string& name);
+
+  const std::string& directory() const { return directory_; }
+  int prompts() const { return static_cast<int>(lengths_.size()); }
+  std::vector<Token> prompt(int i) const;
+  std::vector<Token> greedy(int i) const;
+  bool has(const std::string& tensor) const { return file_.tensors.count(tensor) > 0; }
+  // Rows of a float32 tensor [rows, vocab].
+  std::vector<std::vector<float>> rows(const std::string& tensor) const;
+
+ private:
+  std::vector<int32_t> integers(const std::string& tensor) const;
+
+  std::string directory_;
+  MappedFile bytes_;
+  Safetensors file_;
+  std::vector<int32_t> lengths_;
+};
+
+// Log-softmax in double.
+std::vector<double> log_softmax(const std::vector<float>& logits);
+
+}  // namespace tandem

@@ -1,0 +1,185 @@
+// The arrays that a batch becomes: visibility, segments, reads.
+#include "engine/backend/torch/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/engine/backend/torch/driver.h"
+
+namespace tandem {
+namespace {
+
+using testing::Test;
+
+class PlanTest : public Test {
+ protected:
+  PlanTest() {
+    shape_.vocab_size = 100;
+    shape_.layers = 8;
+    shape_.max_positions = 64;
+    pool_ = {.page_rows = 4, .pages = 50, .frontier_pages = 20};
+  }
+
+  // A work whose pages are 10, 11, ... and frontier pages 5, 6, ...
+  Work work(const Pass& pass, int past, std::vector<int> frontier = {}) const {
+    Work w;
+    w.pass = &pass;
+    w.to = pass.stage.to;
+    w.count = static_cast<int>(pass.add.size());
+    w.past = past;
+    w.frontier = std::move(frontier);
+    w.save_frontier = w.to < shape_.layers;
+    for (int i = 0; i * 4 < w.rows_before() + w.count; ++i) {
+      w.pages.push_back(PageId(10 + i));
+      w.frontier_pages.push_back(PageId(5 + i));
+    }
+    return w;
+  }
+
+  const Plan& build(std::vector<Work> works) {
+    batch_.works = std::move(works);
+    plan_.build(batch_, shape_, pool_, store_);
+    return plan_;
+  }
+
+  std::vector<int32_t> visible(int row) const {
+    const auto r = static_cast<size_t>(row);
+    std::vector<int32_t> keys;
+    for (int k = plan_.columns.first_key[r]; k < plan_.columns.dense_end[r]; ++k) keys.push_back(k);
+    for (int e = plan_.columns.extra_begin[r]; e < plan_.columns.extra_end[r]; ++e) {
+      keys.push_back(plan_.extra[static_cast<size_t>(e)]);
+    }
+    return keys;
+  }
+
+  ModelShape shape_;
+  PoolSize pool_;
+  ValueStore store_;
+  Batch batch_;
+  Plan plan_;
+};
+
+using Ints = std::vector<int32_t>;
+
+TEST_F(PlanTest, TreeRowsSeePastAncestorsAndThemselves) {
+  Pass pass;
+  pass.stage.to = 8;
+  //      0 - 1 - 2
+  //        \ 3 - 4      5 has no parent among the added
+  for (const Row parent : {-1, 0, 1, 0, 3, -1}) pass.add.add(token_in(7), parent);
+  build({work(pass, 3)});
+  ASSERT_TRUE(plan_.items[0].status.ok()) << plan_.items[0].status;
+  EXPECT_EQ(plan_.columns.position, (Ints{3, 4, 5, 4, 5, 3}));
+  EXPECT_EQ(visible(0), (Ints{0, 1, 2, 3}));
+  EXPECT_EQ(visible(1), (Ints{0, 1, 2, 3, 4}));
+  EXPECT_EQ(visible(2), (Ints{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(visible(3), (Ints{0, 1, 2, 3, 6}));
+  EXPECT_EQ(visible(4), (Ints{0, 1, 2, 3, 6, 7}));
+  EXPECT_EQ(visible(5), (Ints{0, 1, 2, 8}));
+  EXPECT_EQ(plan_.columns.slot[0], 10 * 4 + 3);
+  EXPECT_EQ(plan_.columns.slot[1], 11 * 4 + 0);
+  EXPECT_EQ(plan_.columns.slot[5], 12 * 4 + 0);
+}
+
+TEST_F(PlanTest, WindowCountsPositionsNotRows) {
+  shape_.window = 3;
+  Pass pass;
+  pass.stage.to = 8;
+  for (const Row parent : {-1, -1, 1, 2, 3}) pass.add.add(token_in(7), parent);
+  build({work(pass, 5)});
+  EXPECT_EQ(visible(0), (Ints{3, 4, 5}));
+  EXPECT_EQ(visible(1), (Ints{3, 4, 6}));
+  EXPECT_EQ(visible(2), (Ints{4, 6, 7}));
+  EXPECT_EQ(visible(3), (Ints{6, 7, 8}));
+  EXPECT_EQ(visible(4), (Ints{7, 8, 9}));
+}
+
+TEST_F(PlanTest, WindowedPagesBeforeItMayBeGone) {
+  shape_.window = 4;
+  const Pass pass = chain_pass(8, std::vector<Token>{1});
+  Work w = work(pass, 12);
+  w.pages[0] = w.pages[1] = PageId();
+  build({w});
+  EXPECT_TRUE(plan_.items[0].status.ok()) << plan_.items[0].status;
+  w.pages[2] = PageId();
+  build({w});
+  EXPECT_EQ(plan_.items[0].status.code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(PlanTest, OneSegmentWhenAllRunAllLayers) {
+  Pass a = chain_pass(8, std::vector<Token>{1, 2});
+  a.reading({.rows = {1}});
+  const Pass b = chain_pass(8, std::vector<Token>{3});
+  Work wa = work(a, 0);
+  wa.outputs = {{0, 0, 1, 0}};
+  build({wa, work(b, 6)});
+  ASSERT_EQ(plan_.segments.size(), 1U);
+  EXPECT_TRUE(plan_.segments[0].all);
+  EXPECT_EQ(plan_.segments[0].from, 0);
+  EXPECT_EQ(plan_.segments[0].to, 8);
+  EXPECT_EQ(plan_.token, (std::vector<Token>{1, 2, 3}));
+  ASSERT_EQ(plan_.captures.size(), 1U);
+  EXPECT_EQ(plan_.captures[0].at, 8);
+  EXPECT_EQ(plan_.captures[0].copies.from, (std::vector<int64_t>{1}));
+  EXPECT_EQ(plan_.save.size(), 0);
+}
+
+TEST_F(PlanTest, SegmentsFollowFrontiersAndReads) {
+  // Rows: two of the frontier (5 and 2 layers done) and one new, to layer 8, read at 6 as well.
+  Pass a = chain_pass(8, std::vector<Token>{9});
+  a.reading({.rows = {0}, .at = 6}).reading({.rows = {0}});
+  Work wa = work(a, 1, {5, 2});
+  wa.outputs = {{0, 0, 2, 0}, {1, 0, 2, 1}};
+  // One row to layer 3, which stays on the frontier.
+  const Pass b = chain_pass(3, std::vector<Token>{4});
+  build({wa, work(b, 0)});
+  struct Want {
+    int from, to;
+    std::vector<int64_t> rows;
+  };
+  const Want want[] = {
+      {0, 2, {2, 3}}, {2, 3, {1, 2, 3}}, {3, 5, {1, 2}}, {5, 6, {0, 1, 2}}, {6, 8, {0, 1, 2}}};
+  ASSERT_EQ(plan_.segments.size(), std::size(want));
+  for (size_t i = 0; i < std::size(want); ++i) {
+    EXPECT_EQ(plan_.segments[i].from, want[i].from);
+    EXPECT_EQ(plan_.segments[i].to, want[i].to);
+    EXPECT_EQ(plan_.segments[i].index, want[i].rows) << i;
+    EXPECT_EQ(plan_.segments[i].columns.rows(), static_cast<int>(want[i].rows.size()));
+  }
+  EXPECT_EQ(plan_.load.from, (std::vector<int64_t>{5 * 4 + 1, 5 * 4 + 2}));
+  EXPECT_EQ(plan_.load.to, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(plan_.save.from, (std::vector<int64_t>{3}));
+  EXPECT_EQ(plan_.save.to, (std::vector<int64_t>{5 * 4}));
+  ASSERT_EQ(plan_.captures.size(), 2U);
+  EXPECT_EQ(plan_.captures[0].at, 6);
+  EXPECT_EQ(plan_.captures[1].at, 8);
+  EXPECT_EQ(plan_.reads, 2);
+}
+
+TEST_F(PlanTest, BrokenBooksAreInternalAndStayAlone) {
+  const Pass good = chain_pass(8, std::vector<Token>{1});
+  std::vector<Work> works(6, work(good, 2));
+  works[1].pages = {PageId(50)};
+  works[2].pages.clear();
+  works[3].to = 9;
+  works[4].frontier = {8};
+  works[5].past = 64;
+  works[5].pages.assign(20, PageId(1));
+  build(works);
+  EXPECT_TRUE(plan_.items[0].status.ok());
+  for (size_t i = 1; i < works.size(); ++i) {
+    EXPECT_EQ(plan_.items[i].status.code(), absl::StatusCode::kInternal) << i;
+  }
+  EXPECT_EQ(plan_.rows(), 1);
+}
+
+TEST_F(PlanTest, ReadsBelowWhatTheRowHasDoneAreRefused) {
+  Pass pass = chain_pass(8, std::vector<Token>{});
+  pass.reading({.rows = {-1}, .at = 3});
+  Work w = work(pass, 1, {4});
+  w.outputs = {{0, 0, 0, 0}};
+  build({w});
+  EXPECT_EQ(plan_.items[0].status.code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tandem

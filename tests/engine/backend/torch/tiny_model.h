@@ -1,0 +1,37 @@
+// Random models of the Llama family that exist in memory only.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/backend/torch/device.h"
+#include "engine/backend/torch/weights/hf_config.h"
+#include "engine/backend/torch/weights/safetensors.h"
+#include "engine/base/config.h"
+
+namespace tandem {
+
+struct TinyModel {
+  HfConfig config;
+  bool tied = false;
+  DType dtype = DType::kFloat64;
+  std::map<std::string, std::vector<double>> values;
+  std::map<std::string, TensorView> tensors;  // views of values
+
+  TinyModel() = default;
+  TinyModel(TinyModel&&) = default;
+
+  absl::Status load_into(TorchDevice& device, ModelId id, int page_rows) const;
+};
+
+// 64 tokens, hidden 32, 6 layers, 4 query heads of 8 on 2 kv heads.
+HfConfig tiny_config();
+
+// Weights of a size that makes answers lively: far from constant, rarely near ties.
+TinyModel tiny_model(const HfConfig& config = tiny_config(), uint64_t seed = 1, bool tied = false);
+
+std::vector<Token> random_tokens(int n, int vocab, uint64_t seed);
+
+}  // namespace tandem

@@ -1,0 +1,89 @@
+#include "engine/backend/torch/weights/convert.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+namespace tandem {
+namespace {
+
+TEST(Convert, EveryHalfIsExact) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const int exponent = static_cast<int>(bits >> 10 & 31),
+              mantissa = static_cast<int>(bits & 1023);
+    const float got = half_to_float(static_cast<uint16_t>(bits));
+    EXPECT_EQ(std::signbit(got), (bits & 0x8000) != 0);
+    if (exponent == 31) {
+      EXPECT_TRUE(mantissa == 0 ? std::isinf(got) : std::isnan(got)) << bits;
+      continue;
+    }
+    const double size =
+        exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+    ASSERT_EQ(std::fabs(got), size) << bits;
+  }
+}
+
+TEST(Convert, BfloatIsTheUpperHalfOfAFloat) {
+  for (const float value : {0.0f, -0.0f, 1.0f, -2.5f, 1.0078125f, 3.0e38f, 1e-40f,
+                            std::numeric_limits<float>::infinity()}) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof(bits));
+    bits &= 0xffff0000u;
+    float expected = 0;
+    std::memcpy(&expected, &bits, sizeof(expected));
+    EXPECT_EQ(bfloat_to_float(static_cast<uint16_t>(bits >> 16)), expected);
+  }
+}
+
+// Elements of `values`, stored one byte off their natural alignment.
+template <class T>
+struct Stored {
+  std::vector<std::byte> bytes;
+  TensorView view;
+  Stored(SafeDType dtype, const std::vector<T>& values) : bytes(values.size() * sizeof(T) + 1) {
+    std::memcpy(bytes.data() + 1, values.data(), values.size() * sizeof(T));
+    view = {
+        dtype, {static_cast<int64_t>(values.size())}, bytes.data() + 1, values.size() * sizeof(T)};
+  }
+};
+
+TEST(Convert, AllTypesAtAnyAddress) {
+  const Stored<uint16_t> half(SafeDType::kF16, {0x3c00, 0xc100, 0x0001});
+  const Stored<uint16_t> bfloat(SafeDType::kBF16, {0x3f80, 0xc020, 0x0001});
+  const Stored<float> single(SafeDType::kF32, {1.0f, -2.5f, 0x1p-149f});
+  const Stored<double> twice(SafeDType::kF64, {1.0, -2.5, 0.1});
+  std::array<float, 2> f{};
+  std::array<double, 3> d{};
+  for (const TensorView* view : {&half.view, &bfloat.view, &single.view, &twice.view}) {
+    ASSERT_TRUE(to_float(*view, 0, f).ok());
+    EXPECT_EQ(f[0], 1.0f);
+    EXPECT_EQ(f[1], -2.5f);
+    ASSERT_TRUE(to_float(*view, 1, f).ok());
+    EXPECT_EQ(f[0], -2.5f);
+    ASSERT_TRUE(to_double(*view, 0, d).ok());
+    EXPECT_EQ(d[1], -2.5);
+  }
+  EXPECT_EQ(f[1], 0.1f);  // rounded
+  EXPECT_EQ(d[2], 0.1);
+  ASSERT_TRUE(to_double(half.view, 0, d).ok());
+  EXPECT_EQ(d[2], std::ldexp(1, -24));
+}
+
+TEST(Convert, Errors) {
+  const Stored<uint32_t> integers(SafeDType::kI32, {1, 2, 3});
+  const Stored<float> floats(SafeDType::kF32, {1, 2, 3});
+  std::array<float, 2> out{};
+  EXPECT_TRUE(absl::IsInvalidArgument(to_float(integers.view, 0, out)));
+  EXPECT_TRUE(to_float(floats.view, 1, out).ok());
+  EXPECT_TRUE(absl::IsOutOfRange(to_float(floats.view, 2, out)));
+  EXPECT_TRUE(absl::IsOutOfRange(to_float(floats.view, -1, out)));
+  EXPECT_TRUE(absl::IsOutOfRange(to_float(floats.view, 4, {})));
+  EXPECT_TRUE(to_float(floats.view, 3, {}).ok());
+}
+
+}  // namespace
+}  // namespace tandem

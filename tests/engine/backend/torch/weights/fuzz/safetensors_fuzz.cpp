@@ -1,0 +1,61 @@
+// libFuzzer target: a file that parses describes bytes that are really there.
+//
+//   clang++-19 -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -I. \
+//     tests/engine/backend/torch/weights/fuzz/safetensors_fuzz.cpp engine/base/quote.cpp \
+//     engine/backend/torch/weights/{safetensors,json_fields}.cpp \
+//     $(pkg-config --libs absl_status absl_statusor absl_strings) -o safetensors_fuzz
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "engine/backend/torch/weights/safetensors.h"
+
+namespace {
+
+void check(bool ok) {
+  if (!ok) std::abort();
+}
+
+void parse(const std::string& file) {
+  const auto bytes = std::as_bytes(std::span(file));
+  const auto parsed = tandem::parse_safetensors(bytes, "f");
+  if (!parsed.ok()) {
+    check(parsed.status().code() == absl::StatusCode::kInvalidArgument);
+    check(parsed.status().message().size() < 2000);
+    return;
+  }
+  size_t used = 0;
+  for (const auto& [name, view] : parsed->tensors) {
+    check(view.data >= bytes.data() && view.data + view.bytes <= bytes.data() + bytes.size());
+    size_t needed = tandem::safe_dtype_bytes(view.dtype);
+    for (const int64_t d : view.shape) {
+      check(d >= 0);
+      needed = view.bytes == 0 ? 0 : needed * static_cast<size_t>(d);
+    }
+    check(needed == view.bytes);
+    used += view.bytes;
+    volatile std::byte touched{};
+    for (size_t i = 0; i < view.bytes; ++i) touched = view.data[i];
+    (void)touched;
+  }
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  check(sizeof(header) + header + used == bytes.size());
+}
+
+}  // namespace
+
+// The input as a file; and, so that most inputs come past the header's length, as a header with its
+// right length before as many data bytes as the first input byte says.
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string input(reinterpret_cast<const char*>(data), size);
+  parse(input);
+  if (size < 3) return 0;
+  const uint64_t length = size - 1;
+  std::string file(sizeof(length), '\0');
+  std::memcpy(file.data(), &length, sizeof(length));
+  parse(file + input.substr(1) + std::string(data[0], 'd'));
+  return 0;
+}

@@ -1,0 +1,277 @@
+#include "engine/backend/torch/weights/hf_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/engine/backend/torch/weights/files.h"
+
+namespace tandem {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::FloatEq;
+using testing::HasSubstr;
+
+json base(const std::string& type = "llama") {
+  return {{"model_type", type},      {"vocab_size", 100},      {"hidden_size", 32},
+          {"intermediate_size", 64}, {"num_hidden_layers", 3}, {"num_attention_heads", 4},
+          {"num_key_value_heads", 2}};
+}
+
+absl::StatusOr<HfConfig> with(const json& changes, const std::string& type = "llama") {
+  json object = base(type);
+  for (const auto& [key, value] : changes.items()) object[key] = value;
+  return parse_hf_config(object.dump(), "config.json");
+}
+
+HfConfig good(const json& changes, const std::string& type = "llama") {
+  const auto config = with(changes, type);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.value_or(HfConfig{});
+}
+
+std::string error(const json& changes, const std::string& type = "llama") {
+  const auto config = with(changes, type);
+  EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument) << changes;
+  EXPECT_THAT(std::string(config.status().message()), HasSubstr("config.json: "));
+  return std::string(config.status().message());
+}
+
+TEST(HfConfig, Llama) {
+  const HfConfig c = good({{"architectures", {"LlamaForCausalLM"}},
+                           {"rms_norm_eps", 1e-5},
+                           {"rope_theta", 500000},
+                           {"max_position_embeddings", 4096},
+                           {"torch_dtype", "bfloat16"},
+                           {"eos_token_id", {2, 3}},
+                           {"bos_token_id", 1},
+                           {"pretraining_tp", 1},
+                           {"rope_scaling", nullptr},
+                           {"some_note", "for people"}});
+  EXPECT_EQ(c.architecture, "LlamaForCausalLM");
+  EXPECT_EQ(c.vocab_size, 100);
+  EXPECT_EQ(c.hidden_size, 32);
+  EXPECT_EQ(c.intermediate_size, 64);
+  EXPECT_EQ(c.layers, 3);
+  EXPECT_EQ(c.heads, 4);
+  EXPECT_EQ(c.kv_heads, 2);
+  EXPECT_EQ(c.head_dim, 8);
+  EXPECT_EQ(c.rms_norm_eps, 1e-5);
+  EXPECT_EQ(c.rope.kind, RopeConfig::kDefault);
+  EXPECT_EQ(c.rope.theta, 500000);
+  EXPECT_EQ(c.max_positions, 4096);
+  EXPECT_EQ(c.dtype, SafeDType::kBF16);
+  EXPECT_THAT(c.eos_token_ids, ElementsAre(2, 3));
+  EXPECT_EQ(c.bos_token_id, 1);
+  EXPECT_FALSE(c.tie_word_embeddings || c.qkv_bias || c.o_bias || c.mlp_bias);
+  EXPECT_EQ(c.window, 0);
+}
+
+TEST(HfConfig, DefaultsAreTransformers) {
+  const json left_out = {{"num_key_value_heads", nullptr}};
+  const HfConfig llama = good(left_out);
+  EXPECT_EQ(llama.kv_heads, 4);
+  EXPECT_EQ(llama.rms_norm_eps, 1e-6);
+  EXPECT_EQ(llama.max_positions, 2048);
+  EXPECT_EQ(llama.rope.theta, 10000);
+  EXPECT_FALSE(llama.dtype.has_value());
+  EXPECT_TRUE(llama.eos_token_ids.empty());
+  const HfConfig mistral = good({{"num_attention_heads", 16}}, "mistral");
+  EXPECT_EQ(mistral.window, 4096);
+  EXPECT_EQ(mistral.max_positions, 131072);
+  json absent = base("mistral");
+  absent.erase("num_key_value_heads");
+  absent["num_attention_heads"] = 16;
+  EXPECT_EQ(parse_hf_config(absent.dump(), "c")->kv_heads, 8);
+  EXPECT_EQ(good({}, "qwen2").max_positions, 32768);
+}
+
+TEST(HfConfig, Biases) {
+  const HfConfig llama = good({{"attention_bias", true}, {"mlp_bias", true}});
+  EXPECT_TRUE(llama.qkv_bias && llama.o_bias && llama.mlp_bias);
+  const HfConfig qwen = good({}, "qwen2");
+  EXPECT_TRUE(qwen.qkv_bias && !qwen.o_bias && !qwen.mlp_bias);
+  const HfConfig mistral = good({{"attention_bias", true}}, "mistral");
+  EXPECT_FALSE(mistral.qkv_bias || mistral.o_bias || mistral.mlp_bias);
+}
+
+TEST(HfConfig, RopeInBothSpellings) {
+  const json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 8192}};
+  const HfConfig old = good({{"rope_theta", 5e5}, {"rope_scaling", llama3}});
+  json both = llama3;
+  both["rope_theta"] = 5e5;
+  const HfConfig now = good({{"rope_parameters", both}});
+  for (const HfConfig& c : {old, now}) {
+    EXPECT_EQ(c.rope.kind, RopeConfig::kLlama3);
+    EXPECT_EQ(c.rope.theta, 5e5);
+    EXPECT_EQ(c.rope.factor, 8);
+    EXPECT_EQ(c.rope.low_freq_factor, 1);
+    EXPECT_EQ(c.rope.high_freq_factor, 4);
+    EXPECT_EQ(c.rope.original_max_positions, 8192);
+  }
+  const HfConfig linear = good({{"rope_scaling", {{"type", "linear"}, {"factor", 2.5}}}});
+  EXPECT_EQ(linear.rope.kind, RopeConfig::kLinear);
+  EXPECT_EQ(linear.rope.factor, 2.5);
+  EXPECT_EQ(good({{"rope_parameters", {{"rope_type", "default"}}}, {"rope_theta", 7.0}}).rope.theta,
+            7);
+  json no_context = llama3;
+  no_context.erase("original_max_position_embeddings");
+  EXPECT_EQ(good({{"rope_scaling", no_context}}).rope.original_max_positions, 2048);
+}
+
+TEST(HfConfig, RopeErrors) {
+  const auto rope = [](const json& object) { return error({{"rope_scaling", object}}); };
+  EXPECT_EQ(rope({{"rope_type", "yarn"}, {"factor", 2}}),
+            "config.json: rope_scaling.rope_type: \"yarn\"; allowed: default, linear, llama3");
+  EXPECT_THAT(rope({{"type", "dynamic"}}), HasSubstr("rope_scaling.type: \"dynamic\""));
+  EXPECT_THAT(rope({{"type", "linear"}}), HasSubstr("rope_scaling.factor: missing"));
+  EXPECT_THAT(rope({{"type", "linear"}, {"factor", 0.5}}), HasSubstr("factor: 0.5; allowed: numb"));
+  EXPECT_THAT(rope({{"type", "linear"}, {"factor", "2"}}), HasSubstr("factor: \"2\""));
+  EXPECT_THAT(rope({{"rope_type", "llama3"}, {"factor", 8}}),
+              HasSubstr("low_freq_factor: missing"));
+  EXPECT_THAT(rope({{"rope_type", "llama3"},
+                    {"factor", 8},
+                    {"low_freq_factor", 4},
+                    {"high_freq_factor", 4}}),
+              HasSubstr("high_freq_factor: 4; allowed: more than low_freq_factor, which is 4"));
+  EXPECT_THAT(rope({{"rope_type", "default"}, {"mrope_section", {1, 1, 2}}}),
+              HasSubstr("rope_scaling.mrope_section: [1,1,2]; allowed: nothing"));
+  EXPECT_THAT(rope({{"partial_rotary_factor", 0.5}}), HasSubstr("partial_rotary_factor: 0.5"));
+  EXPECT_THAT(rope("linear"), HasSubstr("rope_scaling: \"linear\"; allowed: an object"));
+  EXPECT_THAT(error({{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}}),
+              HasSubstr("rope_parameters.full_attention"));
+  EXPECT_THAT(error({{"rope_theta", 0}}), HasSubstr("rope_theta: 0"));
+}
+
+TEST(HfConfig, Frequencies) {
+  RopeConfig rope;
+  EXPECT_THAT(rope_inverse_frequencies(rope, 4), ElementsAre(1.0f, FloatEq(0.01f)));
+  rope.kind = RopeConfig::kLinear;
+  rope.factor = 4;
+  EXPECT_THAT(rope_inverse_frequencies(rope, 4), ElementsAre(0.25f, FloatEq(0.0025f)));
+  // Waves of 6.3, 62.8 and 628 positions: kept, in between, stretched.
+  rope = {RopeConfig::kLlama3, 1e3, 8, 1, 4, 100};
+  const float wave = 6.2831855f / 0.1f, smooth = (100 / wave - 1) / 3;
+  EXPECT_THAT(
+      rope_inverse_frequencies(rope, 6),
+      ElementsAre(1.0f, FloatEq((1 - smooth) * 0.1f / 8 + smooth * 0.1f), FloatEq(0.01f / 8)));
+}
+
+TEST(HfConfig, Windows) {
+  EXPECT_EQ(good({{"sliding_window", 16}}, "mistral").window, 16);
+  EXPECT_EQ(good({{"sliding_window", nullptr}}, "mistral").window, 0);
+  const json sliding = {"sliding_attention", "sliding_attention", "sliding_attention"};
+  const json full = {"full_attention", "full_attention", "full_attention"};
+  const json mixed = {"full_attention", "sliding_attention", "full_attention"};
+  EXPECT_EQ(good({{"sliding_window", 16}, {"layer_types", sliding}}, "mistral").window, 16);
+  EXPECT_EQ(good({{"layer_types", full}}).window, 0);
+  EXPECT_THAT(error({{"sliding_window", 16}, {"layer_types", full}}, "mistral"),
+              HasSubstr("layer_types"));
+  EXPECT_THAT(error({{"sliding_window", 16}}), HasSubstr("sliding_window: 16; allowed: null for"));
+  EXPECT_THAT(error({{"sliding_window", 0}}, "mistral"),
+              HasSubstr("sliding_window: 0; allowed: in"));
+
+  const json on = {{"use_sliding_window", true}, {"sliding_window", 16}};
+  const auto qwen = [&](const json& more) {
+    json changes = on;
+    changes.update(more);
+    return changes;
+  };
+  EXPECT_EQ(good({{"sliding_window", 16}}, "qwen2").window, 0);
+  EXPECT_EQ(good(on, "qwen2").window, 0);  // max_window_layers is 28 by default
+  EXPECT_EQ(good(qwen({{"max_window_layers", 3}}), "qwen2").window, 0);
+  EXPECT_EQ(good(qwen({{"max_window_layers", 0}}), "qwen2").window, 16);
+  EXPECT_EQ(good(qwen({{"layer_types", sliding}}), "qwen2").window, 16);
+  EXPECT_EQ(good(qwen({{"layer_types", full}}), "qwen2").window, 0);
+  EXPECT_THAT(error(qwen({{"max_window_layers", 2}}), "qwen2"),
+              HasSubstr("max_window_layers: 2; allowed: 0, or at least num_hidden_layers (3)"));
+  EXPECT_THAT(error(qwen({{"layer_types", mixed}}), "qwen2"), HasSubstr("layer_types: [\"full_"));
+  EXPECT_THAT(error({{"layer_types", sliding}}, "qwen2"), HasSubstr("no sliding window"));
+  EXPECT_THAT(error({{"layer_types", {"full_attention"}}}), HasSubstr("layer_types"));
+  EXPECT_THAT(error({{"layer_types", "full_attention"}}), HasSubstr("layer_types"));
+}
+
+TEST(HfConfig, UnknownArchitectures) {
+  EXPECT_EQ(error({{"model_type", "gpt2"}}),
+            "config.json: model_type: \"gpt2\"; allowed: llama, mistral, qwen2");
+  EXPECT_THAT(error({{"model_type", nullptr}}), HasSubstr("model_type: missing"));
+  EXPECT_THAT(error({{"architectures", {"LlamaForSequenceClassification"}}}),
+              HasSubstr("architectures: [\"LlamaForSequenceClassification\"]; allowed: "
+                        "[\"LlamaForCausalLM\"] for model_type llama"));
+  EXPECT_THAT(error({{"architectures", {"LlamaForCausalLM"}}}, "mistral"),
+              HasSubstr("allowed: [\"MistralForCausalLM\"]"));
+}
+
+TEST(HfConfig, WhatWouldChangeResultsIsRefused) {
+  EXPECT_THAT(error({{"quantization_config", {{"quant_method", "gptq"}}}}),
+              HasSubstr("quantization_config: {\"quant_method\":\"gptq\"}; allowed: none"));
+  const std::vector<std::pair<const char*, json>> fields = {{"pretraining_tp", 2},
+                                                            {"partial_rotary_factor", 0.5},
+                                                            {"attn_logit_softcapping", 50.0},
+                                                            {"final_logit_softcapping", 30.0},
+                                                            {"logits_scaling", 8.0},
+                                                            {"embedding_multiplier", 12},
+                                                            {"num_local_experts", 8},
+                                                            {"use_qk_norm", true},
+                                                            {"is_causal", false},
+                                                            {"residual_multiplier", "x"}};
+  for (const auto& [field, value] : fields) {
+    EXPECT_THAT(error({{field, value}}), HasSubstr(std::string(field) + ": ")) << field;
+    EXPECT_TRUE(with({{field, nullptr}}).ok()) << field;
+  }
+  EXPECT_TRUE(with({{"pretraining_tp", 1}, {"use_qk_norm", false}, {"is_causal", true}}).ok());
+  EXPECT_THAT(error({{"is_causal", false}}), HasSubstr("is_causal: false; allowed: true or null"));
+  EXPECT_THAT(error({{"hidden_act", "gelu"}}), HasSubstr("hidden_act: \"gelu\"; allowed: silu"));
+  EXPECT_THAT(error({{"torch_dtype", "int8"}}),
+              HasSubstr("torch_dtype: \"int8\"; allowed: float32"));
+}
+
+TEST(HfConfig, Ranges) {
+  for (const char* field : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+                            "num_attention_heads"}) {
+    for (const json& value : {json(0), json(-1), json(2.0), json("3"), json(true), json(1LL << 40),
+                              json(18446744073709551615ULL)}) {
+      EXPECT_THAT(error({{field, value}}), HasSubstr(std::string(field) + ": ")) << field << value;
+    }
+    EXPECT_THAT(error({{field, nullptr}}), HasSubstr(std::string(field) + ": missing"));
+  }
+  EXPECT_THAT(error({{"num_hidden_layers", 1001}}), HasSubstr("allowed: integers from 1 to 1000"));
+  EXPECT_THAT(error({{"num_key_value_heads", 3}}),
+              HasSubstr("num_key_value_heads: 3; allowed: divisors of num_attention_heads"));
+  EXPECT_THAT(error({{"num_key_value_heads", 0}}), HasSubstr("num_key_value_heads: 0"));
+  EXPECT_THAT(error({{"hidden_size", 34}}),
+              HasSubstr("hidden_size: 34; allowed: multiples of num_attention_heads, which is 4"));
+  EXPECT_EQ(good({{"hidden_size", 34}, {"head_dim", 16}}).head_dim, 16);
+  EXPECT_THAT(error({{"head_dim", 7}}), HasSubstr("head_dim: 7; allowed: even numbers"));
+  EXPECT_THAT(error({{"head_dim", 0}}), HasSubstr("head_dim: 0"));
+  EXPECT_THAT(error({{"rms_norm_eps", -1e-5}}), HasSubstr("rms_norm_eps: -1e-05"));
+  EXPECT_THAT(error({{"max_position_embeddings", 0}}), HasSubstr("max_position_embeddings: 0"));
+  EXPECT_THAT(error({{"eos_token_id", -1}}), HasSubstr("eos_token_id: -1"));
+  EXPECT_THAT(error({{"bos_token_id", {1, 2}}}), HasSubstr("bos_token_id: [1,2]; allowed: one"));
+  EXPECT_THAT(error({{"tie_word_embeddings", 1}}), HasSubstr("allowed: true, false"));
+}
+
+TEST(HfConfig, Files) {
+  const test::TempDir dir;
+  const auto missing = load_hf_config(dir.path());
+  EXPECT_TRUE(absl::IsNotFound(missing.status()));
+  EXPECT_THAT(std::string(missing.status().message()), HasSubstr(dir.path() + "/config.json"));
+  dir.write("config.json", base().dump());
+  EXPECT_TRUE(load_hf_config(dir.path()).ok());
+  dir.write("config.json", base().dump().substr(0, 40));
+  EXPECT_THAT(std::string(load_hf_config(dir.path()).status().message()),
+              HasSubstr("/config.json: not JSON at byte"));
+  dir.write("config.json", "{\"vocab_size\":1,\"vocab_size\":2}");
+  EXPECT_THAT(std::string(load_hf_config(dir.path()).status().message()),
+              HasSubstr("\"vocab_size\": comes twice"));
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,157 @@
+#include "engine/backend/torch/weights/llama_layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "engine/backend/torch/weights/convert.h"
+#include "tests/engine/backend/torch/weights/files.h"
+
+namespace tandem {
+namespace {
+
+using test::FileTensor;
+using test::safetensors_of;
+using test::TempDir;
+using testing::HasSubstr;
+
+HfConfig tiny() {
+  HfConfig config;
+  config.model_type = "llama";
+  config.vocab_size = 7;
+  config.hidden_size = 4;
+  config.intermediate_size = 6;
+  config.layers = 2;
+  config.heads = 2;
+  config.kv_heads = 1;
+  config.head_dim = 4;
+  return config;
+}
+
+std::vector<FileTensor> file_of(const std::vector<TensorSpec>& specs) {
+  std::vector<FileTensor> tensors;
+  for (const TensorSpec& spec : specs) tensors.push_back({spec.name, "F32", spec.shape});
+  return tensors;
+}
+
+absl::StatusOr<LlamaLayout> check(const HfConfig& config, const std::string& file) {
+  const TempDir dir;
+  dir.write("model.safetensors", file);
+  const auto checkpoint = Checkpoint::open(dir.path());
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+  return check_llama_checkpoint(config, *checkpoint);
+}
+
+std::string message(const absl::Status& status) {
+  EXPECT_FALSE(status.ok());
+  return std::string(status.message());
+}
+
+TEST(LlamaLayout, NamesAndShapes) {
+  HfConfig config = tiny();
+  EXPECT_EQ(llama_tensors(config, false).size(), 3u + 2 * 9);
+  EXPECT_EQ(llama_tensors(config, true).size(), 2u + 2 * 9);
+  config.qkv_bias = true;
+  EXPECT_EQ(llama_tensors(config, true).size(), 2u + 2 * 12);
+  config.o_bias = config.mlp_bias = true;
+  EXPECT_EQ(llama_tensors(config, true).size(), 2u + 2 * 16);
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const TensorSpec& s : llama_tensors(config, false)) shapes[s.name] = s.shape;
+  using Shape = std::vector<int64_t>;
+  EXPECT_EQ(shapes.at("lm_head.weight"), (Shape{7, 4}));
+  EXPECT_EQ(shapes.at("model.layers.1.self_attn.q_proj.weight"), (Shape{8, 4}));
+  EXPECT_EQ(shapes.at("model.layers.1.self_attn.k_proj.weight"), (Shape{4, 4}));
+  EXPECT_EQ(shapes.at("model.layers.1.self_attn.v_proj.bias"), (Shape{4}));
+  EXPECT_EQ(shapes.at("model.layers.0.self_attn.o_proj.weight"), (Shape{4, 8}));
+  EXPECT_EQ(shapes.at("model.layers.0.mlp.gate_proj.weight"), (Shape{6, 4}));
+  EXPECT_EQ(shapes.at("model.layers.0.mlp.down_proj.weight"), (Shape{4, 6}));
+  EXPECT_EQ(shapes.at("model.layers.0.mlp.down_proj.bias"), (Shape{4}));
+}
+
+TEST(LlamaLayout, CountsParameters) {
+  const HfConfig config = tiny();
+  const auto layout = check(config, safetensors_of(file_of(llama_tensors(config, false))));
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_FALSE(layout->tied);
+  EXPECT_EQ(layout->parameters, 2 * 28 + 4 + 2 * (4 + 32 + 16 + 16 + 32 + 4 + 3 * 24));
+}
+
+TEST(LlamaLayout, TiedHeads) {
+  HfConfig config = tiny();
+  config.tie_word_embeddings = true;
+  std::vector<FileTensor> tensors = file_of(llama_tensors(config, true));
+  const auto without = check(config, safetensors_of(tensors));
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_TRUE(without->tied);
+  EXPECT_EQ(without->parameters, 28 + 4 + 2 * (4 + 32 + 16 + 16 + 32 + 4 + 3 * 24));
+
+  tensors.push_back({"lm_head.weight", "F32", {7, 4}});
+  const std::string same = safetensors_of(tensors);
+  EXPECT_TRUE(check(config, same)->tied);
+  std::string different = same;
+  different.back() = 1;  // the last byte of lm_head.weight
+  EXPECT_FALSE(check(config, different)->tied);
+
+  config.tie_word_embeddings = false;
+  tensors.pop_back();
+  EXPECT_THAT(message(check(config, safetensors_of(tensors)).status()),
+              HasSubstr("missing tensors: \"lm_head.weight\" [7, 4]"));
+}
+
+TEST(LlamaLayout, UnexpectedTensors) {
+  const HfConfig config = tiny();
+  std::vector<FileTensor> tensors = file_of(llama_tensors(config, false));
+  tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {2}});
+  EXPECT_TRUE(check(config, safetensors_of(tensors)).ok());
+  tensors.push_back({"model.layers.0.self_attn.q_proj.bias", "F32", {8}});
+  EXPECT_THAT(message(check(config, safetensors_of(tensors)).status()),
+              HasSubstr("unexpected tensors: \"model.layers.0.self_attn.q_proj.bias\" [8]"));
+}
+
+TEST(LlamaLayout, MisshapenAndQuantizedTensors) {
+  const HfConfig config = tiny();
+  std::vector<FileTensor> tensors = file_of(llama_tensors(config, false));
+  tensors[0].shape = {8, 4};
+  tensors[2].dtype = "I64";
+  EXPECT_THAT(message(check(config, safetensors_of(tensors)).status()),
+              HasSubstr("tensors that do not fit: \"model.embed_tokens.weight\" (shape [8, 4], "
+                        "expected [7, 4]), \"model.layers.0.self_attn.q_proj.weight\" (dtype I64"));
+}
+
+// The golden models go through all of this folder: config, files, layout.
+TEST(LlamaLayout, GoldenModels) {
+  const std::vector<std::pair<std::string, SafeDType>> models = {{"llama2", SafeDType::kF32},
+                                                                 {"llama3", SafeDType::kBF16},
+                                                                 {"qwen2", SafeDType::kF16},
+                                                                 {"mistral", SafeDType::kF32}};
+  for (const auto& [name, dtype] : models) {
+    const std::string path = std::string(TANDEM_SOURCE_DIR) + "/tests/data/golden_models/" + name;
+    const auto config = load_hf_config(path);
+    ASSERT_TRUE(config.ok()) << config.status();
+    const auto checkpoint = Checkpoint::open(path);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    const auto layout = check_llama_checkpoint(*config, *checkpoint);
+    ASSERT_TRUE(layout.ok()) << layout.status();
+    EXPECT_EQ(config->dtype, dtype);
+    EXPECT_EQ(layout->tied, name == "qwen2");
+    EXPECT_EQ(layout->parameters, checkpoint->total_elements());
+    for (const std::string& tensor : checkpoint->names()) {
+      EXPECT_EQ(checkpoint->find(tensor)->dtype, dtype);
+    }
+
+    const auto file = MappedFile::open(path + "/golden.safetensors");
+    ASSERT_TRUE(file.ok());
+    const auto golden = parse_safetensors(file->bytes(), name);
+    ASSERT_TRUE(golden.ok()) << golden.status();
+    const TensorView& view = golden->tensors.at("rope_inverse_frequencies");
+    std::vector<float> expected(static_cast<size_t>(view.elements()));
+    ASSERT_TRUE(to_float(view, 0, expected).ok());
+    const std::vector<float> got = rope_inverse_frequencies(config->rope, config->head_dim);
+    ASSERT_EQ(got.size(), expected.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_FLOAT_EQ(got[i], expected[i]) << name << i;
+  }
+}
+
+}  // namespace
+}  // namespace tandem

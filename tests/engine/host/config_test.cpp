@@ -1,0 +1,233 @@
+#include "engine/host/config.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace tandem {
+namespace {
+
+class ConfigTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "config_test";
+    std::filesystem::create_directories(folder_ + "/deploy");
+    std::filesystem::create_directories(folder_ + "/models/big");
+    std::filesystem::create_directories(folder_ + "/models/little");
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  absl::StatusOr<EngineConfig> parse(const std::string& text) const {
+    return parse_deployment(text, folder_ + "/deploy/d.textproto");
+  }
+  // The error's message without the folder, so that it reads the same everywhere.
+  std::string error(const std::string& text) const {
+    const auto result = parse(text);
+    if (result.ok()) return "no error";
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+    std::string message(result.status().message());
+    for (size_t at; (at = message.find(folder_)) != std::string::npos;) {
+      message.erase(at, folder_.size());
+    }
+    return message;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(ConfigTest, ReadsEveryField) {
+  const auto config = parse(R"(
+      devices { name: "cpu:0" threads: 2 memory_bytes: 1000000 }
+      devices { name: "cpu:1" }
+      models { name: "big" path: "../models/big" device: "cpu:1" dtype: BF16 page_rows: 32
+               kv_pages: 100 }
+      models { name: "little" fake { vocab_size: 300 layers: 2 max_positions: 64 pass_seconds: 0.5
+                                     row_seconds: 0.25 seed: 9 } }
+      deployments { name: "pair" large: "big" small: "little" }
+      limits { max_running: 1 max_waiting: 2 max_waiting_tokens: 3 step_rows: 4
+               prefill_chunk_rows: 5 max_new_tokens: 6 default_max_new_tokens: 7
+               queue_seconds: 8.5 }
+      text_threads: 3)");
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_EQ(config->devices.size(), 2u);
+  EXPECT_EQ(config->devices[0], (DeviceConfig{DeviceKind::kCpu, 0, 2, 1000000}));
+  ASSERT_EQ(config->models.size(), 2u);
+  const ModelConfig& big = config->models[0];
+  EXPECT_EQ(big.name, "big");
+  EXPECT_EQ(big.path, folder_ + "/models/big");
+  EXPECT_EQ(big.device, "cpu:1");
+  EXPECT_EQ(big.dtype, DType::kBFloat16);
+  EXPECT_EQ(big.page_rows, 32);
+  EXPECT_EQ(big.kv_pages, 100);
+  EXPECT_FALSE(big.fake.has_value());
+  const FakeModelConfig& fake = config->models[1].fake.value();
+  EXPECT_EQ(fake.vocab_size, 300);
+  EXPECT_EQ(fake.layers, 2);
+  EXPECT_EQ(fake.max_positions, 64);
+  EXPECT_EQ(fake.pass_seconds, 0.5);
+  EXPECT_EQ(fake.row_seconds, 0.25);
+  EXPECT_EQ(fake.seed, 9u);
+  EXPECT_EQ(config->models[1].device, "cpu:0");
+  ASSERT_EQ(config->deployments.size(), 1u);
+  EXPECT_EQ(config->deployments[0].name, "pair");
+  EXPECT_EQ(config->deployments[0].large, "big");
+  EXPECT_EQ(config->deployments[0].small, "little");
+  const LimitsConfig& limits = config->limits;
+  EXPECT_EQ(limits.max_running, 1);
+  EXPECT_EQ(limits.max_waiting, 2);
+  EXPECT_EQ(limits.max_waiting_tokens, 3);
+  EXPECT_EQ(limits.step_rows, 4);
+  EXPECT_EQ(limits.prefill_chunk_rows, 5);
+  EXPECT_EQ(limits.max_new_tokens, 6);
+  EXPECT_EQ(limits.default_max_new_tokens, 7);
+  EXPECT_EQ(limits.queue_seconds, 8.5);
+  EXPECT_EQ(config->text_threads, 3);
+}
+
+TEST_F(ConfigTest, UnsetFieldsKeepTheirDefaults) {
+  const auto config = parse(R"(models { name: "m" fake {} })");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const LimitsConfig defaults;
+  EXPECT_EQ(config->limits.max_running, defaults.max_running);
+  EXPECT_EQ(config->limits.queue_seconds, defaults.queue_seconds);
+  EXPECT_EQ(config->models[0].dtype, DType::kAuto);
+  EXPECT_EQ(config->models[0].fake->vocab_size, FakeModelConfig().vocab_size);
+  // A device for the model, and a deployment of its name.
+  ASSERT_EQ(config->devices.size(), 1u);
+  EXPECT_EQ(config->devices[0].name(), "cpu:0");
+  ASSERT_EQ(config->deployments.size(), 1u);
+  EXPECT_EQ(config->deployments[0].name, "m");
+  EXPECT_EQ(config->deployments[0].large, "m");
+  EXPECT_EQ(config->deployments[0].small, "");
+}
+
+TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
+  const std::string m = "models { name: \"m\" fake {} }\n";
+  const struct {
+    std::string text;
+    std::string message;  // without the file's folder
+  } cases[] = {
+      {"models {\n  name: \"m\"\n  pth: \"x\"\n}",
+       "/deploy/d.textproto:3:6: Message type \"tandem.config.v1.Model\" has no field named "
+       "\"pth\". Allowed: name, path, fake, device, dtype, page_rows, kv_pages."},
+      {"models { name: \"m\" fake {} dtype: FP8 }",
+       "/deploy/d.textproto:1:39: Unknown enumeration value of \"FP8\" for field \"dtype\". "
+       "Allowed: AUTO, FP32, BF16, FP64."},
+      {"models { name: \"m\"", "/deploy/d.textproto:1:19: Expected identifier, got: "},
+      {"", "/deploy/d.textproto: models: none; allowed: at least one"},
+      {"models { fake {} }",
+       "/deploy/d.textproto:1: models[0].name: \"\"; allowed: 1 to 64 of letters, digits and . _ - "
+       "/"},
+      {"models { name: \"a b\" fake {} }",
+       "/deploy/d.textproto:1: models[0].name: \"a b\"; allowed: 1 to 64 of letters, digits and . "
+       "_ - /"},
+      {m + m,
+       "/deploy/d.textproto:2: models[1].name: \"m\"; allowed: a name that is not taken already"},
+      {m + "models {\n  name: \"n\"\n  path: \"../models/none\"\n}",
+       "/deploy/d.textproto:4: models[1].path: \"/models/none\"; allowed: a directory that exists"},
+      {"models { name: \"m\" }",
+       "/deploy/d.textproto:1: models[0].path: \"\"; allowed: a Hugging Face directory (or `fake "
+       "{}`)"},
+      {"models { name: \"m\" fake {} device: \"gpu\" }",
+       "/deploy/d.textproto:1: models[0].device: \"gpu\"; allowed: \"cpu:N\" or \"cuda:N\" with N "
+       "in [0, 255]"},
+      {"models { name: \"m\" fake {} device: \"cpu:256\" }",
+       "/deploy/d.textproto:1: models[0].device: \"cpu:256\"; allowed: \"cpu:N\" or \"cuda:N\" "
+       "with N in [0, 255]"},
+      {"devices { name: \"cpu:0\" }\nmodels { name: \"m\" fake {} device: \"cpu:1\" }",
+       "/deploy/d.textproto:2: models[0].device: \"cpu:1\"; allowed: \"cpu:0\""},
+      {"devices { name: \"cpu:0\" }\ndevices { name: \"cpu:0\" }\n" + m,
+       "/deploy/d.textproto:2: devices[1].name: \"cpu:0\"; allowed: a device that is not listed "
+       "already"},
+      {"devices { name: \"cuda:0\" threads: 2 }\n" + m,
+       "/deploy/d.textproto:1: devices[0].threads: 2; allowed: unset on a CUDA device"},
+      {"devices { name: \"cpu:0\" threads: -1 }\n" + m,
+       "/deploy/d.textproto:1: devices[0].threads: -1; allowed: [0, 1024]"},
+      {"devices { name: \"cpu:0\" memory_bytes: -1 }\n" + m,
+       "/deploy/d.textproto:1: devices[0].memory_bytes: -1; allowed: [0, 9223372036854775807]"},
+      {m + "deployments { name: \"d\" large: \"x\" }",
+       "/deploy/d.textproto:2: deployments[0].large: \"x\"; allowed: \"m\""},
+      {m + "deployments { name: \"d\" }",
+       "/deploy/d.textproto:2: deployments[0].large: \"\"; allowed: \"m\""},
+      {m + "deployments { name: \"d\" large: \"m\" small: \"x\" }",
+       "/deploy/d.textproto:2: deployments[0].small: \"x\"; allowed: \"m\""},
+      {m + "deployments { name: \"d\" large: \"m\" }\ndeployments { name: \"d\" large: \"m\" }",
+       "/deploy/d.textproto:3: deployments[1].name: \"d\"; allowed: a name that is not taken "
+       "already"},
+      {"models { name: \"m\" fake { vocab_size: 256 } }",
+       "/deploy/d.textproto:1: models[0].fake.vocab_size: 256; allowed: [257, 1048576]"},
+      {"models { name: \"m\" fake { pass_seconds: nan } }",
+       "/deploy/d.textproto:1: models[0].fake.pass_seconds: nan; allowed: [0, 60]"},
+      {"models { name: \"m\" fake {} page_rows: 0 }",
+       "/deploy/d.textproto:1: models[0].page_rows: 0; allowed: [1, 1024]"},
+      {m + "limits { max_running: 0 }",
+       "/deploy/d.textproto:2: limits.max_running: 0; allowed: [1, 65536]"},
+      {m + "limits {\n  queue_seconds: inf\n}",
+       "/deploy/d.textproto:3: limits.queue_seconds: inf; allowed: [0.001, 86400]"},
+      {m + "text_threads: 65", "/deploy/d.textproto:2: text_threads: 65; allowed: [1, 64]"},
+  };
+  for (const auto& c : cases) EXPECT_EQ(error(c.text), c.message) << c.text;
+}
+
+TEST_F(ConfigTest, FilesThatCannotBeRead) {
+  const auto missing = load_deployment(folder_ + "/none.textproto");
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(std::string(missing.status().message()),
+            folder_ + "/none.textproto: cannot read: No such file or directory");
+  EXPECT_FALSE(load_deployment(folder_).ok());
+
+  const std::string huge = folder_ + "/huge.textproto";
+  std::ofstream(huge) << std::string((4 << 20) + 1, '#');
+  EXPECT_EQ(std::string(load_deployment(huge).status().message()),
+            huge + ": 4194305 bytes; allowed: at most 4194304 in a deployment file");
+}
+
+TEST_F(ConfigTest, LoadsAFile) {
+  const std::string path = folder_ + "/deploy/d.textproto";
+  std::ofstream(path) << "models { name: \"big\" path: \"../models/big\" }\n";
+  const auto config = load_deployment(path);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->models[0].path, folder_ + "/models/big");
+}
+
+TEST_F(ConfigTest, ModelFlags) {
+  const auto config =
+      from_models({{"a=" + folder_ + "/models/big", "b=" + folder_}, "cpu:2", "fp64"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_EQ(config->models.size(), 2u);
+  EXPECT_EQ(config->models[1].device, "cpu:2");
+  EXPECT_EQ(config->models[1].dtype, DType::kFloat64);
+  ASSERT_EQ(config->devices.size(), 1u);
+  EXPECT_EQ(config->deployments[1].name, "b");
+
+  const struct {
+    ModelFlags flags;
+    std::string message;
+  } cases[] = {
+      {{}, "--model: none; allowed: at least one NAME=DIRECTORY"},
+      {{{"a"}}, "--model: \"a\"; allowed: NAME=DIRECTORY"},
+      {{{"=x"}}, "--model name: \"\"; allowed: 1 to 64 of letters, digits and . _ - /"},
+      {{{"a=/nonexistent"}}, "--model a: \"/nonexistent\"; allowed: a directory that exists"},
+      {{{"a=" + folder_, "a=" + folder_}},
+       "--model name: \"a\"; allowed: a name that is not taken already"},
+      {{{"a=" + folder_}, "tpu:0"},
+       "--device: \"tpu:0\"; allowed: \"cpu:N\" or \"cuda:N\" with N in [0, 255]"},
+      {{{"a=" + folder_}, "cpu:0", "fp8"}, "--dtype: \"fp8\"; allowed: auto, fp32, bf16, fp64"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_EQ(std::string(from_models(c.flags).status().message()), c.message);
+  }
+}
+
+TEST_F(ConfigTest, Devices) {
+  EXPECT_EQ(parse_device("cuda:7")->name(), "cuda:7");
+  for (const char* wrong : {"", "cpu", "cpu:", "cpu:-1", "cpu:+1", "cpu: 1", "cpu:x", "CPU:0",
+                            "cpu:0001", "cuda:256"}) {
+    EXPECT_FALSE(parse_device(wrong).ok()) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,273 @@
+"""Bad input to the real programs: every case has its status and message, and the server serves on."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import urllib.request
+
+import pytest
+
+GOOD = ("generate", "--model=fake", "--prompt=x", "--max-new-tokens=3", "--ignore-eos")
+
+
+def serves(tandem, **kwargs):
+    return tandem(*GOOD, **kwargs).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "args, status, part",
+    [
+        (("--model=nope", "--prompt=x"), "NOT_FOUND", "nope"),
+        (("--model=fake", "--prompt="), "INVALID_ARGUMENT", "empty"),
+        (("--model=fake", "--set", "token_ids={}"), "INVALID_ARGUMENT", "token_ids: empty"),
+        (("--model=fake", "--prompt=" + "x" * 5000), "INVALID_ARGUMENT", "prompt: 5000 tokens"),
+        (
+            ("--model=fake", "--prompt=x", "--temperature=NaN"),
+            "INVALID_ARGUMENT",
+            "temperature: nan; allowed: [0, 100]",
+        ),
+        (
+            ("--model=fake", "--prompt=x", "--temperature=inf"),
+            "INVALID_ARGUMENT",
+            "temperature: inf",
+        ),
+        (
+            ("--model=fake", "--prompt=x", "--top-p=2"),
+            "INVALID_ARGUMENT",
+            "top_p: 2; allowed: (0, 1]",
+        ),
+        (("--model=fake", "--token-ids=257"), "INVALID_ARGUMENT", "257"),
+        (("--model=fake", "--token-ids=-1"), "INVALID_ARGUMENT", "-1"),
+        (("--model=fake", "--token-ids=2147483647"), "INVALID_ARGUMENT", "2147483647"),
+        (
+            ("--model=fake", "--prompt=x", "--max-new-tokens=2147483647"),
+            "INVALID_ARGUMENT",
+            "max_new_tokens: 2147483647",
+        ),
+        (
+            ("--model=fake", "--prompt=x", "--max-new-tokens=0"),
+            "INVALID_ARGUMENT",
+            "max_new_tokens: 0",
+        ),
+        (("--model=fake", "--prompt=x", "--stop-token-ids=257"), "INVALID_ARGUMENT", "257"),
+        (
+            ("--model=fake", "--prompt=x", "--top-logprobs=21"),
+            "INVALID_ARGUMENT",
+            "top_logprobs: 21",
+        ),
+        (("--model=fake", "--prompt=x", "--n=1000000"), "INVALID_ARGUMENT", "n: 1000000"),
+        (
+            ("--model=fake", "--prompt=x", "--method=speculative"),
+            "FAILED_PRECONDITION",
+            "autoregressive",
+        ),
+        (
+            ("--model=fake", "--set", "chat.messages[0].role=user"),
+            "FAILED_PRECONDITION",
+            "no chat template",
+        ),
+    ],
+)
+def test_requests(tandem, args, status, part):
+    run = tandem("generate", *args)
+    error = run.stderr.decode()
+    assert run.returncode == 1
+    assert error.startswith(status + ": "), error
+    assert part in error
+    assert serves(tandem)
+
+
+def test_ten_thousand_stop_strings(tandem):
+    stops = [f"--stop-sequences=s{i}" for i in range(10000)]
+    run = tandem(*GOOD, *stops)
+    assert run.returncode == 1
+    assert b"stop_sequences: 10000 of them; allowed: at most 64" in run.stderr
+    assert serves(tandem)
+
+
+def test_huge_seed_is_fine(tandem):
+    assert tandem(*GOOD, "--seed=18446744073709551615").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "config, part",
+    [
+        ("models {", "config.textproto:1:"),
+        ('models { name: "m" pth: "x" }', 'has no field named "pth"'),
+        ('models { name: "m" path: "nowhere" }', "models[0].path"),
+        ('models { name: "m" fake {} } models { name: "m" fake {} }', "models[1].name"),
+        (
+            'models { name: "m" fake {} device: "cpu:1" } devices { name: "cpu:0" }',
+            "models[0].device",
+        ),
+        (
+            'models { name: "m" fake {} } deployments { name: "d" large: "x" }',
+            "deployments[0].large",
+        ),
+        (
+            'models { name: "m" fake {} } server { max_receive_bytes: 1 }',
+            "server.max_receive_bytes",
+        ),
+    ],
+)
+def test_configurations_that_cannot_be(binaries, tmp_path, config, part):
+    file = tmp_path / "config.textproto"
+    file.write_text(config)
+    run = subprocess.run(
+        [binaries / "tandem-server", f"--config={file}", "--listen=127.0.0.1:0", "--http=off"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 1
+    assert "tandem-server: " in run.stderr
+    assert part in run.stderr
+
+
+def start(binaries, *args):
+    """Starts a server that must not start."""
+    run = subprocess.run(
+        [binaries / "tandem-server", "--listen=127.0.0.1:0", "--http=off", *args],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if "this build has no LibTorch" in run.stderr:
+        pytest.skip("built without LibTorch")
+    return run
+
+
+def test_model_directories_that_cannot_be(binaries, tmp_path):
+    run = start(binaries, f"--model=m={tmp_path}/none")
+    assert run.returncode == 1
+    assert "allowed: a directory that exists" in run.stderr
+
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    run = start(binaries, f"--model=m={empty}")
+    assert run.returncode == 1
+    assert "config.json" in run.stderr
+
+    (empty / "config.json").write_text("{")
+    run = start(binaries, f"--model=m={empty}")
+    assert run.returncode == 1
+    assert "config.json" in run.stderr
+
+    (empty / "config.json").write_text(
+        json.dumps({"model_type": "unknowable", "architectures": ["UnknowableForCausalLM"]})
+    )
+    run = start(binaries, f"--model=m={empty}")
+    assert run.returncode == 1
+    assert "nknowable" in run.stderr
+
+
+def test_truncated_weights(binaries, tmp_path):
+    source = os.path.join(os.path.dirname(__file__), "../../models/code-small")
+    if not os.path.exists(os.path.join(source, "config.json")):
+        pytest.skip("models/code-small is not there")
+    target = tmp_path / "model"
+    target.mkdir()
+    for name in os.listdir(source):
+        with open(os.path.join(source, name), "rb") as file:
+            data = file.read()
+        if name.endswith(".safetensors"):
+            data = data[: len(data) // 2]
+        (target / name).write_bytes(data)
+    run = start(binaries, f"--model=m={target}")
+    assert run.returncode == 1
+    assert ".safetensors" in run.stderr
+
+
+@pytest.mark.parametrize(
+    "args", [("--nope",), ("--config=a", "--model=b=c"), (), ("--config=a", "--listen=x")]
+)
+def test_wrong_usage_is_status_2(binaries, args):
+    run = subprocess.run([binaries / "tandem-server", *args], capture_output=True, timeout=60)
+    assert run.returncode == 2
+    assert run.stderr.startswith(b"tandem-server: ")
+
+
+def test_help_and_version(binaries):
+    for flag in ("--help", "--version"):
+        run = subprocess.run([binaries / "tandem-server", flag], capture_output=True, timeout=60)
+        assert run.returncode == 0
+        assert run.stdout.startswith(b"tandem-server")
+
+
+def test_prompts_and_outputs_are_never_logged(start_server, tandem):
+    server = start_server()
+    for args in ((), ("--top-p=2",), ("--method=bild",), ("--set", "chat.tools=CANARY")):
+        tandem(
+            "generate",
+            "--model=fake",
+            "--prompt=CANARY",
+            "--max-new-tokens=4",
+            *args,
+            address=server.grpc,
+        )
+    tandem("tokenize", "--model=fake", "--prompt=CANARY", address=server.grpc)
+    tandem("score", "--model=fake", "--prompt=CANARY", "--continuation=CANARY", address=server.grpc)
+    log = server.log_text()
+    assert "event=call" in log
+    assert "CANARY" not in log
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_ends_with_0(start_server, binaries, number):
+    server = start_server()
+    lines = []
+    client = subprocess.Popen(
+        [
+            binaries / "tandem",
+            "generate",
+            "--server",
+            server.grpc,
+            "--model=slow",
+            "--prompt=x",
+            "--max-new-tokens=150",
+            "--ignore-eos",
+            "--format=json",
+        ],
+        stdout=subprocess.PIPE,
+    )
+    reader = threading.Thread(target=lambda: lines.append(client.stdout.read()))
+    reader.start()
+    # Until the server says so, it may not have the request yet.
+    while 'requests_running{model="slow",method="autoregressive"} 1' not in metrics(server):
+        pass
+    assert server.stop(number) == 0
+    assert client.wait(60) == 0
+    reader.join()
+    assert len(json.loads(lines[0])["token_ids"]) == 150
+
+
+def test_streams_left_at_the_end_of_the_grace_get_unavailable(start_server, binaries):
+    server = start_server(None, "--grace-seconds=0")
+    client = subprocess.Popen(
+        [
+            binaries / "tandem",
+            "generate",
+            "--server",
+            server.grpc,
+            "--model=slow",
+            "--prompt=x",
+            "--max-new-tokens=3000",
+            "--ignore-eos",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    while 'requests_running{model="slow",method="autoregressive"} 1' not in metrics(server):
+        pass
+    assert server.stop() == 0
+    error = client.communicate(timeout=60)[1]
+    assert client.returncode == 1
+    assert error.startswith(b"UNAVAILABLE: ")
+
+
+def metrics(server):
+    with urllib.request.urlopen(f"http://{server.http}/metrics", timeout=60) as answer:
+        return answer.read().decode()

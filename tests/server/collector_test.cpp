@@ -1,0 +1,121 @@
+#include "server/collector.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+#include <sstream>
+
+namespace tandem {
+namespace {
+
+// Hands over what it was given.
+class Given final : public prometheus::Collectable {
+ public:
+  explicit Given(std::vector<prometheus::MetricFamily> families) : families_(std::move(families)) {}
+  std::vector<prometheus::MetricFamily> Collect() const override { return families_; }
+
+ private:
+  std::vector<prometheus::MetricFamily> families_;
+};
+
+void fill(Metrics& metrics) {
+  Series& s = metrics.series.emplace_back();
+  s.model = "code";
+  s.method = "autoregressive";
+  s.requests_running.set(2);
+  s.prompt_tokens.add(100);
+  s.generated_tokens.add(50);
+  s.finished[static_cast<size_t>(FinishReason::kEos)].add(3);
+  s.failed[static_cast<size_t>(absl::StatusCode::kDeadlineExceeded)].add(1);
+  s.failed[static_cast<size_t>(absl::StatusCode::kAborted)].add(1);  // shown because not zero
+  s.time_to_first_token.observe(.001);                               // on a bound: belongs to it
+  s.time_to_first_token.observe(.0011);
+  s.inter_token_latency.observe(3);  // above all bounds
+  s.tokens_per_pass.observe(1);
+  ModelSeries& m = metrics.models.emplace_back();
+  m.model = "code-large";
+  m.device = "cpu:0";
+  m.passes.add(40);
+  m.batches.add(10);
+  m.batch_rows.observe(4);
+  m.kv_pages_total.set(100);
+  m.kv_pages_used.set(25);
+  m.weight_bytes.set(1e6);
+  m.kv_bytes.set(2e6);
+  metrics.requests_waiting.set(1);
+  metrics.rejected[static_cast<size_t>(RejectReason::kInvalid)].add(2);
+  metrics.preemptions.add(1);
+  metrics.prefix_cache_queries.add(20);
+  metrics.prefix_cache_hits.add(10);
+  metrics.device_copy_bytes.add(4096);
+}
+
+std::string text() {
+  Metrics metrics;
+  fill(metrics);
+  RefusedCalls refused;
+  refused.by_status[static_cast<size_t>(absl::StatusCode::kInvalidArgument)].add(5);
+  return exposition(Given(engine_families(metrics, refused, {{"code-large", "large"}})));
+}
+
+TEST(Collector, MatchesTheGoldenExposition) {
+  const std::string path = std::string(TANDEM_SOURCE_DIR) + "/tests/server/data/metrics.txt";
+  std::ostringstream golden;
+  golden << std::ifstream(path).rdbuf();
+  if (golden.str() != text()) {
+    const std::string actual = testing::TempDir() + "metrics.txt";
+    std::ofstream(actual) << text();
+    FAIL() << path << " differs from " << actual;
+  }
+}
+
+TEST(Collector, HasTheNamesOfTheDocumentation) {
+  std::set<std::string> names;
+  Metrics metrics;
+  fill(metrics);
+  for (const auto& family : engine_families(metrics, {}, {})) names.insert(family.name);
+  names.insert(build_info_family().name);
+  for (const char* name : {"requests_running",
+                           "requests_waiting",
+                           "kv_cache_usage_ratio",
+                           "kv_cache_pages",
+                           "device_memory_bytes",
+                           "prompt_tokens_total",
+                           "generated_tokens_total",
+                           "requests_total",
+                           "requests_failed_total",
+                           "requests_rejected_total",
+                           "preemptions_total",
+                           "prefix_cache_queries_total",
+                           "prefix_cache_hits_total",
+                           "passes_total",
+                           "device_copy_bytes_total",
+                           "build_info",
+                           "time_to_first_token_seconds",
+                           "inter_token_latency_seconds",
+                           "request_queue_seconds",
+                           "request_prefill_seconds",
+                           "request_decode_seconds",
+                           "e2e_request_latency_seconds",
+                           "batch_rows",
+                           "tokens_per_pass"}) {
+    EXPECT_EQ(names.count(std::string("tandem_") + name), 1u) << name;
+  }
+}
+
+TEST(Collector, BuildInfoNamesWhatWasBuilt) {
+  const auto family = build_info_family();
+  ASSERT_EQ(family.metric.size(), 1u);
+  std::set<std::string> labels;
+  for (const auto& label : family.metric[0].label) labels.insert(label.name);
+  EXPECT_EQ(labels, (std::set<std::string>{"version", "commit", "torch", "cuda"}));
+}
+
+TEST(Collector, BeforeTheEngineOnlyBuildInfo) {
+  ServerState state;
+  EXPECT_EQ(Collector(state).Collect().size(), 1u);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,242 @@
+// The small parts of the server that need no engine: status, credentials, options, settings, logs.
+#include <google/protobuf/any.pb.h>
+#include <google/protobuf/duration.pb.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <future>
+
+#include "server/auth.h"
+#include "server/call_info.h"
+#include "server/grpc_status.h"
+#include "server/log.h"
+#include "server/options.h"
+#include "server/response_to_proto.h"
+#include "server/server_config.h"
+#include "server/work_queue.h"
+
+namespace tandem {
+namespace {
+
+TEST(GrpcStatus, KeepsCodeAndMessage) {
+  const auto status = to_grpc(absl::NotFoundError("model: \"x\""), "req-1");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(status.error_message(), "model: \"x\"");
+  EXPECT_TRUE(to_grpc(absl::OkStatus(), "").ok());
+}
+
+TEST(GrpcStatus, FaultsStayInside) {
+  for (const auto& fault : {absl::InternalError("secret"), absl::UnknownError("secret"),
+                            absl::DataLossError("secret")}) {
+    EXPECT_TRUE(is_fault(fault));
+    const auto status = to_grpc(fault, "req-1");
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
+    EXPECT_EQ(status.error_message(), "internal error; request id req-1");
+  }
+}
+
+TEST(GrpcStatus, LongMessagesAreCut) {
+  const auto status = to_grpc(absl::InvalidArgumentError(std::string(1999, 'x') + "ééé"), "");
+  EXPECT_EQ(status.error_message(), std::string(1999, 'x') + "...");
+}
+
+// What a client's google.rpc.Status parser reads: fields 1, 2 and 3 of the details.
+TEST(GrpcStatus, RetryHint) {
+  absl::Status full = absl::ResourceExhaustedError("queue full");
+  full.SetPayload(kRetryPayload, absl::Cord("2500"));
+  const std::string details = to_grpc(full, "").error_details();
+
+  google::protobuf::Duration wait;
+  wait.set_seconds(2);
+  wait.set_nanos(500'000'000);
+  const std::string inner = wait.SerializeAsString();
+  google::protobuf::Any any;
+  any.set_type_url("type.googleapis.com/google.rpc.RetryInfo");
+  any.set_value(std::string("\x0a") + static_cast<char>(inner.size()) + inner);
+  const std::string packed = any.SerializeAsString();
+  EXPECT_EQ(details, std::string("\x08\x08\x12\x0aqueue full\x1a") +
+                         static_cast<char>(packed.size()) + packed);
+  EXPECT_TRUE(to_grpc(absl::UnavailableError("x"), "").error_details().empty());
+}
+
+TEST(Authenticator, Tokens) {
+  const auto auth =
+      Authenticator::parse("# people\nann 0123456789abcdef\n\n  fedcba9876543210xyz  \n", "tokens");
+  ASSERT_TRUE(auth.ok()) << auth.status();
+  EXPECT_EQ(*auth->check("Bearer 0123456789abcdef"), "ann");
+  EXPECT_EQ(*auth->check("bearer fedcba9876543210xyz"), "token-4");
+  EXPECT_EQ(auth->check("").status().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(auth->check("Basic 0123456789abcdef").status().code(),
+            absl::StatusCode::kUnauthenticated);
+  for (const char* wrong : {"Bearer 0123456789abcdee", "Bearer 0123456789abcdef0",
+                            "Bearer 0123456789abcde", "Bearer ", "Bearer ann"}) {
+    EXPECT_EQ(auth->check(wrong).status().code(), absl::StatusCode::kPermissionDenied) << wrong;
+  }
+}
+
+TEST(Authenticator, BadFilesAreRefusedWithoutQuotingSecrets) {
+  EXPECT_EQ(std::string(Authenticator::parse("ann tooshort", "f").status().message()),
+            "f:1: allowed: NAME TOKEN or TOKEN, with a token of at least 16 characters");
+  EXPECT_FALSE(Authenticator::parse("a b 0123456789abcdef", "f").ok());
+  EXPECT_FALSE(Authenticator::parse("# none\n", "f").ok());
+  EXPECT_FALSE(Authenticator::load("/nonexistent").ok());
+}
+
+TEST(Authenticator, OneHostIsOneClient) {
+  EXPECT_EQ(host_of_peer("ipv4:10.0.0.7:41234"), "10.0.0.7");
+  EXPECT_EQ(host_of_peer("ipv6:[::1]:5000"), "[::1]");
+  EXPECT_EQ(host_of_peer("unix:/tmp/x"), "unix:/tmp/x");
+}
+
+TEST(Log, QuotesWhatNeedsIt) {
+  EXPECT_EQ(log_line("e", {{"a", 1}, {"b", "x y"}, {"c", "l\nevent=forged"}, {"d", ""}}),
+            "event=e a=1 b=\"x y\" c=\"l\\nevent=forged\" d=\"\"");
+}
+
+TEST(CallInfo, RequestIdsDiffer) {
+  const std::string a = make_request_id(), b = make_request_id();
+  EXPECT_EQ(a.size(), 20u);
+  EXPECT_NE(a, b);
+}
+
+TEST(CallInfo, TellsDeadlinesFromCancels) {
+  CallInfo info;
+  EXPECT_EQ(told_apart(absl::CancelledError(), info).code(), absl::StatusCode::kCancelled);
+  info.deadline = TimePoint::min();
+  EXPECT_EQ(told_apart(absl::CancelledError(), info).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(told_apart(absl::InternalError(""), info).code(), absl::StatusCode::kInternal);
+}
+
+TEST(WorkQueue, IsBoundedAndRunsWhatItTook) {
+  std::promise<void> go, started;
+  int ran = 0;
+  {
+    WorkQueue queue(1, 1);
+    ASSERT_TRUE(queue.post([&] {
+      started.set_value();
+      go.get_future().wait();
+      ++ran;
+    }));
+    started.get_future().wait();
+    EXPECT_TRUE(queue.post([&] { ++ran; }));
+    EXPECT_FALSE(queue.post([&] { ++ran; }));
+    go.set_value();
+  }
+  EXPECT_EQ(ran, 2);
+}
+
+TEST(Utf8, IsMadeValid) {
+  EXPECT_EQ(to_valid_utf8("aé"), "aé");
+  EXPECT_EQ(to_valid_utf8("a\xff"), "a\xEF\xBF\xBD");
+  EXPECT_EQ(to_valid_utf8("\xc3"), "\xEF\xBF\xBD");
+}
+
+std::string option_error(const std::vector<std::string>& args) {
+  const auto options = parse_options(args);
+  return options.ok() ? "no error" : std::string(options.status().message());
+}
+
+TEST(Options, Errors) {
+  EXPECT_EQ(option_error({}), "--config and --model: none; allowed: one of them");
+  EXPECT_EQ(option_error({"--config=a", "--model=b=c"}),
+            "--config and --model: both; allowed: one of them");
+  EXPECT_EQ(option_error({"--config=a", "b"}), "argument: \"b\"; allowed: flags only");
+  EXPECT_EQ(option_error({"--config=a", "--listen=here"}),
+            "--listen: \"here\"; allowed: HOST:PORT with a port in [0, 65535]");
+  EXPECT_EQ(option_error({"--config=a", "--http=h:65536"}),
+            "--http: \"h:65536\"; allowed: HOST:PORT with a port in [0, 65535]");
+  EXPECT_EQ(option_error({"--config=a", "--grace-seconds=-1"}),
+            "--grace-seconds: -1; allowed: a number in [0, 86400]");
+  EXPECT_EQ(option_error({"--config=a", "--log-level=loud"}),
+            "--log-level: \"loud\"; allowed: debug, info, warn, error");
+  EXPECT_EQ(option_error({"--help"}), "no error");
+  EXPECT_EQ(option_error({"--version"}), "no error");
+}
+
+TEST(Options, FlagsOverrideTheFile) {
+  const std::string path = testing::TempDir() + "options.textproto";
+  std::ofstream(path) << "models { name: \"m\" fake {} }\n"
+                         "server { listen: \"127.0.0.1:1\" grace_seconds: 5 log_level: \"warn\" }";
+  const auto plain = configure(*parse_options({"--config", path}));
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->server.listen, "127.0.0.1:1");
+  EXPECT_EQ(plain->server.grace, std::chrono::seconds(5));
+  const auto over = configure(*parse_options(
+      {"--config", path, "--listen=127.0.0.1:2", "--http=off", "--grace-seconds=0.5"}));
+  EXPECT_EQ(over->server.listen, "127.0.0.1:2");
+  EXPECT_EQ(over->server.http, "off");
+  EXPECT_EQ(over->server.grace, std::chrono::milliseconds(500));
+  EXPECT_EQ(over->server.log_level, "warn");
+  EXPECT_EQ(over->engine.models[0].name, "m");
+}
+
+TEST(Options, HelpNamesEveryFlag) {
+  for (const char* flag : {"--config", "--model", "--device", "--dtype", "--listen", "--http",
+                           "--port-file", "--grace-seconds", "--log-level", "--version"}) {
+    EXPECT_NE(options_help().find(flag), std::string::npos) << flag;
+  }
+}
+
+absl::StatusOr<ServerConfig> settings(const std::string& text) {
+  const auto file = ConfigFile::parse("server { " + text + " }", "f");
+  EXPECT_TRUE(file.ok()) << file.status();
+  return server_config(*file);
+}
+
+TEST(ServerConfig, ReadsEveryField) {
+  const auto config = settings(
+      "listen: \"[::1]:5\" http: \"off\" grace_seconds: 1.5 log_level: \"debug\" "
+      "bearer_token_file: \"/t\" max_receive_bytes: 1024 max_metadata_bytes: 2048 "
+      "max_concurrent_streams: 3 keepalive_seconds: 4 keepalive_timeout_seconds: 5 "
+      "min_client_ping_seconds: 6 max_connection_idle_seconds: 7 max_connection_age_seconds: 8 "
+      "handshake_timeout_seconds: 9 max_unread_bytes: 5000");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->listen, "[::1]:5");
+  EXPECT_EQ(config->http, "off");
+  EXPECT_EQ(config->grace, std::chrono::milliseconds(1500));
+  EXPECT_EQ(config->bearer_token_file, "/t");
+  EXPECT_EQ(config->max_receive_bytes, 1024);
+  EXPECT_EQ(config->max_metadata_bytes, 2048);
+  EXPECT_EQ(config->max_concurrent_streams, 3);
+  EXPECT_EQ(config->keepalive, std::chrono::seconds(4));
+  EXPECT_EQ(config->keepalive_timeout, std::chrono::seconds(5));
+  EXPECT_EQ(config->min_client_ping, std::chrono::seconds(6));
+  EXPECT_EQ(config->max_connection_idle, std::chrono::seconds(7));
+  EXPECT_EQ(config->max_connection_age, std::chrono::seconds(8));
+  EXPECT_EQ(config->handshake_timeout, std::chrono::seconds(9));
+  EXPECT_EQ(config->max_unread_bytes, 5000);
+}
+
+TEST(ServerConfig, Errors) {
+  const struct {
+    const char* text;
+    const char* message;
+  } cases[] = {
+      {"listen: \"nowhere\"",
+       "f:1: server.listen: \"nowhere\"; allowed: HOST:PORT with a port in [0, 65535]"},
+      {"http: \"unix:/x\"",
+       "f:1: server.http: \"unix:/x\"; allowed: HOST:PORT with a port in [0, 65535], or \"off\""},
+      {"grace_seconds: nan", "f:1: server.grace_seconds: nan; allowed: [0, 86400]"},
+      {"max_receive_bytes: 1", "f:1: server.max_receive_bytes: 1; allowed: [1024, 1073741824]"},
+      {"log_level: \"all\"", "f:1: server.log_level: \"all\"; allowed: debug, info, warn, error"},
+      {"tls { certificate: \"/nonexistent\" }",
+       "f:1: server.tls.certificate: \"/nonexistent\"; allowed: a readable file that is not "
+       "empty"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_EQ(std::string(settings(c.text).status().message()), c.message);
+  }
+}
+
+TEST(ServerConfig, Loopback) {
+  for (const char* yes : {"127.0.0.1:1", "localhost:1", "[::1]:1", "unix:/x"}) {
+    EXPECT_TRUE(is_loopback(yes)) << yes;
+  }
+  for (const char* no : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1"}) {
+    EXPECT_FALSE(is_loopback(no)) << no;
+  }
+}
+
+}  // namespace
+}  // namespace tandem

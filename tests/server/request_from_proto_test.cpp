@@ -1,0 +1,335 @@
+#include "server/request_from_proto.h"
+
+#include <google/protobuf/text_format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace tandem {
+namespace {
+
+constexpr char kBase[] = "model: \"m\" text: \"p\" ";
+
+v1::GenerateRequest proto(const std::string& fields) {
+  v1::GenerateRequest request;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(fields, &request)) << fields;
+  return request;
+}
+
+absl::StatusOr<GenerateRequest> translate(const std::string& fields) {
+  return generate_request_from(proto(kBase + fields));
+}
+
+std::string error(const std::string& fields) {
+  const auto result = translate(fields);
+  if (result.ok()) return "no error";
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << fields;
+  return std::string(result.status().message());
+}
+
+TEST(RequestFromProto, DefaultsAreLeftToTheEngine) {
+  const auto r = translate("");
+  ASSERT_TRUE(r.ok()) << r.status();
+  EXPECT_EQ(r->model, "m");
+  EXPECT_EQ(std::get<std::string>(r->prompt), "p");
+  EXPECT_EQ(r->method, Method::kAuto);
+  EXPECT_EQ(r->require_contract, Contract::kAny);
+  EXPECT_FALSE(r->sampling.temperature || r->sampling.top_k || r->sampling.top_p ||
+               r->sampling.min_p || r->sampling.seed);
+  EXPECT_FALSE(r->stopping.max_new_tokens || r->stopping.time_limit);
+  EXPECT_TRUE(r->add_special_tokens);
+  EXPECT_TRUE(r->skip_special_tokens);
+  EXPECT_FALSE(r->logprobs);
+}
+
+TEST(RequestFromProto, CarriesEveryField) {
+  const auto r = translate(R"(
+      request_id: "r-1" add_special_tokens: false truncate_prompt_tokens: 9
+      require_contract: DISTRIBUTION temperature: 0.5 top_k: 3 top_p: 0.25 min_p: 0.125 seed: 11
+      max_new_tokens: 7 stop_sequences: "a" stop_sequences: "bc" stop_token_ids: [1, -2]
+      include_stop_sequence: true ignore_eos: true time_limit_seconds: 1.5
+      skip_special_tokens: false logprobs: true top_logprobs: 4 priority: -5)");
+  ASSERT_TRUE(r.ok()) << r.status();
+  EXPECT_EQ(r->request_id, "r-1");
+  EXPECT_FALSE(r->add_special_tokens);
+  EXPECT_EQ(r->truncate_prompt_tokens, 9);
+  EXPECT_EQ(r->require_contract, Contract::kDistribution);
+  EXPECT_EQ(r->sampling.temperature, 0.5);
+  EXPECT_EQ(r->sampling.top_k, 3);
+  EXPECT_EQ(r->sampling.top_p, 0.25);
+  EXPECT_EQ(r->sampling.min_p, 0.125);
+  EXPECT_EQ(r->sampling.seed, 11u);
+  EXPECT_EQ(r->stopping.max_new_tokens, 7);
+  EXPECT_EQ(r->stopping.stop_sequences, (std::vector<std::string>{"a", "bc"}));
+  EXPECT_EQ(r->stopping.stop_token_ids, (std::vector<int64_t>{1, -2}));  // the engine's to refuse
+  EXPECT_TRUE(r->stopping.include_stop_sequence);
+  EXPECT_TRUE(r->stopping.ignore_eos);
+  EXPECT_EQ(r->stopping.time_limit, Duration(1'500'000'000));
+  EXPECT_FALSE(r->skip_special_tokens);
+  EXPECT_TRUE(r->logprobs);
+  EXPECT_EQ(r->top_logprobs, 4);
+  EXPECT_EQ(r->priority, -5);
+}
+
+TEST(RequestFromProto, TopLogprobsImplyLogprobs) {
+  EXPECT_TRUE(translate("top_logprobs: 1")->logprobs);
+  EXPECT_FALSE(translate("top_logprobs: 0")->logprobs);
+}
+
+TEST(RequestFromProto, Methods) {
+  const struct {
+    const char* field;
+    Method method;
+  } cases[] = {{"auto {}", Method::kAuto},
+               {"autoregressive {}", Method::kAutoregressive},
+               {"speculative {}", Method::kSpeculative},
+               {"bild {}", Method::kBild},
+               {"bita {}", Method::kBita},
+               {"ppd {}", Method::kPpd},
+               {"llm_to_slm {}", Method::kLlmToSlm}};
+  for (const auto& c : cases) EXPECT_EQ(translate(c.field)->method, c.method) << c.field;
+}
+
+TEST(RequestFromProto, BoundsAreInclusive) {
+  for (const char* ok : {
+           "temperature: 0",
+           "temperature: -0.0",
+           "temperature: 100",
+           "top_k: 0",
+           "top_k: 2147483647",
+           "top_p: 1",
+           "top_p: 1e-300",
+           "min_p: 0",
+           "min_p: 1",
+           "seed: 0",
+           "seed: 18446744073709551615",
+           "max_new_tokens: 1",
+           "max_new_tokens: 2147483647",
+           "truncate_prompt_tokens: 1",
+           "top_logprobs: 20",
+           "priority: 100",
+           "priority: -100",
+           "time_limit_seconds: 86400",
+           "typical_p: 1",
+           "repetition_penalty: 1",
+           "presence_penalty: 0",
+           "presence_penalty: -0.0",
+           "frequency_penalty: 0",
+           "min_new_tokens: 0",
+           "n: 1",
+           "beam { width: 1 }",
+           "raw_logprobs: false",
+           "include_eos_token: false",
+           "bild { fallback_threshold: 0 rollback_threshold: inf max_small_run: 0 window: 64 }",
+           "bild { fallback_threshold: 2 rollback_threshold: 0 max_small_run: 4096 window: 1 }",
+           "speculative { draft_tokens: 64 min_draft_probability: 1 draft: NGRAM }",
+           "bita { num_masks: 16 num_candidates: 1 tree: FULL }",
+           "ppd { exit_layer: 1 num_candidates: 16 }",
+           "llm_to_slm { draft_tokens: 1 }",
+       }) {
+    EXPECT_EQ(error(ok), "no error") << ok;
+  }
+  // A negative zero is a zero, not a sign to go wrong on later.
+  EXPECT_FALSE(std::signbit(*translate("temperature: -0.0")->sampling.temperature));
+}
+
+TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
+  const struct {
+    const char* fields;
+    const char* message;
+  } cases[] = {
+      {"temperature: -0.001", "temperature: -0.001; allowed: [0, 100]"},
+      {"temperature: 100.5", "temperature: 100.5; allowed: [0, 100]"},
+      {"temperature: nan", "temperature: nan; allowed: [0, 100]"},
+      {"temperature: inf", "temperature: inf; allowed: [0, 100]"},
+      {"temperature: -inf", "temperature: -inf; allowed: [0, 100]"},
+      {"top_k: -1", "top_k: -1; allowed: [0, 2147483647]"},
+      {"top_k: -2147483648", "top_k: -2147483648; allowed: [0, 2147483647]"},
+      {"top_p: 0", "top_p: 0; allowed: (0, 1]"},
+      {"top_p: -0.0", "top_p: -0; allowed: (0, 1]"},
+      {"top_p: 2", "top_p: 2; allowed: (0, 1]"},
+      {"top_p: nan", "top_p: nan; allowed: (0, 1]"},
+      {"min_p: -1", "min_p: -1; allowed: [0, 1]"},
+      {"min_p: 1.5", "min_p: 1.5; allowed: [0, 1]"},
+      {"min_p: nan", "min_p: nan; allowed: [0, 1]"},
+      {"max_new_tokens: 0", "max_new_tokens: 0; allowed: [1, 2147483647]"},
+      {"max_new_tokens: -1", "max_new_tokens: -1; allowed: [1, 2147483647]"},
+      {"truncate_prompt_tokens: 0", "truncate_prompt_tokens: 0; allowed: [1, 2147483647]"},
+      {"top_logprobs: -1", "top_logprobs: -1; allowed: [0, 20]"},
+      {"top_logprobs: 21", "top_logprobs: 21; allowed: [0, 20]"},
+      {"priority: 101", "priority: 101; allowed: [-100, 100]"},
+      {"priority: -101", "priority: -101; allowed: [-100, 100]"},
+      {"time_limit_seconds: 0", "time_limit_seconds: 0; allowed: (0, 86400]"},
+      {"time_limit_seconds: nan", "time_limit_seconds: nan; allowed: (0, 86400]"},
+      {"time_limit_seconds: inf", "time_limit_seconds: inf; allowed: (0, 86400]"},
+      {"require_contract: 9", "require_contract: 9; allowed: ANY, LOSSY, DISTRIBUTION, EXACT"},
+      {"require_contract: CONTRACT_UNSPECIFIED",
+       "require_contract: 0; allowed: ANY, LOSSY, DISTRIBUTION, EXACT"},
+      {"stop_sequences: \"\"", "stop_sequences[0]: 0 bytes; allowed: 1 to 1024 bytes"},
+      {"request_id: \"a b\"",
+       "request_id: \"a b\"; allowed: at most 128 characters of printable ASCII without spaces"},
+      // Methods' parameters.
+      {"speculative { draft_tokens: 0 }", "speculative.draft_tokens: 0; allowed: [1, 64]"},
+      {"speculative { draft_tokens: 65 }", "speculative.draft_tokens: 65; allowed: [1, 64]"},
+      {"speculative { min_draft_probability: 1.5 }",
+       "speculative.min_draft_probability: 1.5; allowed: [0, 1]"},
+      {"speculative { draft: 7 }", "speculative.draft: 7; allowed: MODEL, NGRAM"},
+      {"bild { fallback_threshold: 2.5 }", "bild.fallback_threshold: 2.5; allowed: [0, 2]"},
+      {"bild { fallback_threshold: nan }", "bild.fallback_threshold: nan; allowed: [0, 2]"},
+      {"bild { rollback_threshold: -1 }", "bild.rollback_threshold: -1; allowed: [0, inf]"},
+      {"bild { rollback_threshold: nan }", "bild.rollback_threshold: nan; allowed: [0, inf]"},
+      {"bild { max_small_run: -1 }", "bild.max_small_run: -1; allowed: [0, 4096]"},
+      {"bild { window: 0 }", "bild.window: 0; allowed: [1, 64]"},
+      {"bita { num_masks: 17 }", "bita.num_masks: 17; allowed: [1, 16]"},
+      {"bita { num_candidates: 0 }", "bita.num_candidates: 0; allowed: [1, 16]"},
+      {"bita { tree: 99 }",
+       "bita.tree: 99; allowed: EFFICIENT, TRIANGLE, FULL, CHAIN, STRAIGHTFORWARD"},
+      {"ppd { exit_layer: 0 }", "ppd.exit_layer: 0; allowed: [1, 4096]"},
+      {"ppd { num_candidates: 17 }", "ppd.num_candidates: 17; allowed: [1, 16]"},
+      {"llm_to_slm { draft_tokens: 65 }", "llm_to_slm.draft_tokens: 65; allowed: [1, 64]"},
+  };
+  for (const auto& c : cases) EXPECT_EQ(error(c.fields), c.message) << c.fields;
+}
+
+TEST(RequestFromProto, WhatIsNotOfferedIsRefusedNotIgnored) {
+  const struct {
+    const char* fields;
+    const char* message;
+  } cases[] = {
+      {"typical_p: 0.9", "typical_p: 0.9; allowed: 1"},
+      {"typical_p: nan", "typical_p: nan; allowed: 1"},
+      {"repetition_penalty: 1.1", "repetition_penalty: 1.1; allowed: 1"},
+      {"presence_penalty: 0.1", "presence_penalty: 0.1; allowed: 0"},
+      {"frequency_penalty: -1", "frequency_penalty: -1; allowed: 0"},
+      {"frequency_penalty: nan", "frequency_penalty: nan; allowed: 0"},
+      {"logit_bias { key: 5 value: 1 }", "logit_bias: 1 entry; allowed: empty"},
+      {"bad_token_ids: [1, 2]", "bad_token_ids: 2 entries; allowed: empty"},
+      {"min_new_tokens: 1", "min_new_tokens: 1; allowed: 0"},
+      {"n: 0", "n: 0; allowed: 1"},
+      {"n: 1000000", "n: 1000000; allowed: 1"},
+      {"beam { width: 4 }", "beam.width: 4; allowed: 1"},
+      {"beam { length_penalty: 0.6 }", "beam.length_penalty: 0.6; allowed: 1"},
+      {"raw_logprobs: true", "raw_logprobs: true; allowed: false"},
+      {"include_eos_token: true", "include_eos_token: true; allowed: false"},
+      {"grammar: \"secret\"", "grammar: 6 bytes; allowed: empty"},
+      {"adapter: \"x\"", "adapter: \"x\"; allowed: empty"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_EQ(error(c.fields), std::string(c.message) + " (not offered by this version)")
+        << c.fields;
+  }
+}
+
+TEST(RequestFromProto, BoundedLists) {
+  v1::GenerateRequest request = proto(kBase);
+  for (int i = 0; i < 10000; ++i) request.add_stop_sequences("x");
+  EXPECT_EQ(std::string(generate_request_from(request).status().message()),
+            "stop_sequences: 10000 of them; allowed: at most 64");
+  request.clear_stop_sequences();
+  request.add_stop_sequences(std::string(1025, 'x'));
+  EXPECT_EQ(std::string(generate_request_from(request).status().message()),
+            "stop_sequences[0]: 1025 bytes; allowed: 1 to 1024 bytes");
+  request.clear_stop_sequences();
+  for (int i = 0; i < 1025; ++i) request.add_stop_token_ids(i);
+  EXPECT_EQ(std::string(generate_request_from(request).status().message()),
+            "stop_token_ids: 1025 of them; allowed: at most 1024");
+  request.clear_stop_token_ids();
+  request.set_request_id(std::string(129, 'x'));
+  EXPECT_FALSE(generate_request_from(request).ok());
+}
+
+TEST(RequestFromProto, Prompts) {
+  const auto message = [](const char* fields) {
+    return std::string(generate_request_from(proto(fields)).status().message());
+  };
+  EXPECT_EQ(message("text: \"p\""), "model: \"\"; allowed: a name that Models.ListModels gives");
+  EXPECT_EQ(message("model: \"m\""), "prompt: none; allowed: one of text, token_ids, chat");
+  EXPECT_EQ(message("model: \"m\" text: \"\""), "text: empty; allowed: at least one character");
+  EXPECT_EQ(message("model: \"m\" token_ids {}"), "token_ids: empty; allowed: at least one id");
+  EXPECT_EQ(message("model: \"m\" chat {}"), "chat.messages: 0 of them; allowed: 1 to 4096");
+
+  const auto ids = generate_request_from(proto("model: \"m\" token_ids { ids: [1, -1] }"));
+  EXPECT_EQ(std::get<std::vector<Token>>(ids->prompt), (std::vector<Token>{1, -1}));
+}
+
+TEST(RequestFromProto, ErrorsNeverQuotePrompts) {
+  const auto r = generate_request_from(
+      proto("model: \"m\" chat { messages { role: \"user\" extra: \"CANARY\" } }"));
+  EXPECT_EQ(std::string(r.status().message()),
+            "chat.messages[0].extra: not a JSON object (6 bytes); allowed: a JSON object");
+}
+
+TEST(ChatJson, KeepsWhatTheClientWrote) {
+  const auto r = generate_request_from(proto(R"(model: "m" chat {
+      messages { role: "user" content: "a\"b\n\303\251" name: "ann" extra: " { \"x\": 1.0 } " }
+      messages { role: "assistant" tool_calls: "{\"z\":1,\"a\":2}" tool_calls: "{}" extra: "{}" }
+      messages { role: "tool" content: "c" tool_call_id: "7" }
+      tools: "{\"b\": 1}" tools: "{\"a\": 2}" template_args: "{\"k\": false}"
+      add_generation_prompt: false })"));
+  ASSERT_TRUE(r.ok()) << r.status();
+  const auto& chat = std::get<ChatPrompt>(r->prompt);
+  EXPECT_EQ(chat.messages_json,
+            "[{\"role\":\"user\",\"content\":\"a\\\"b\\n\303\251\",\"name\":\"ann\",\"x\": 1.0},"
+            "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"z\":1,\"a\":2},{}]},"
+            "{\"role\":\"tool\",\"content\":\"c\",\"tool_call_id\":\"7\"}]");
+  EXPECT_EQ(chat.tools_json, "[{\"b\": 1},{\"a\": 2}]");
+  EXPECT_EQ(chat.template_args_json, "{\"k\": false}");
+  EXPECT_FALSE(chat.add_generation_prompt);
+}
+
+TEST(ChatJson, RefusesWhatIsNoJsonObject) {
+  for (const char* fields :
+       {"messages {}", "messages { role: \"user\" tool_calls: \"[]\" }",
+        "messages { role: \"user\" } tools: \"{\"", "messages { role: \"user\" } tools: \"{} {}\"",
+        "messages { role: \"user\" } template_args: \"3\""}) {
+    const auto r = generate_request_from(proto("model: \"m\" chat { " + std::string(fields) + "}"));
+    EXPECT_EQ(r.status().code(), absl::StatusCode::kInvalidArgument) << fields;
+  }
+}
+
+TEST(ChatJson, DepthIsHarmless) {
+  v1::GenerateRequest request = proto("model: \"m\" chat { messages { role: \"user\" } }");
+  request.mutable_chat()->add_tools("{\"a\":" + std::string(1'000'000, '[') +
+                                    std::string(1'000'000, ']') + "}");
+  EXPECT_TRUE(generate_request_from(request).ok());  // the template's reader bounds depth
+}
+
+TEST(ScoreRequestFromProto, Fields) {
+  v1::ScoreRequest in;
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
+      "model: \"m\" text: \"p\" continuation_text: \"c\" score_prompt: true top_logprobs: 2 "
+      "priority: 3 add_special_tokens: false request_id: \"r\"",
+      &in));
+  const auto r = score_request_from(in);
+  ASSERT_TRUE(r.ok()) << r.status();
+  EXPECT_EQ(std::get<std::string>(r->continuation), "c");
+  EXPECT_TRUE(r->score_prompt);
+  EXPECT_EQ(r->top_logprobs, 2);
+  EXPECT_EQ(r->priority, 3);
+  EXPECT_FALSE(r->add_special_tokens);
+  EXPECT_EQ(r->request_id, "r");
+
+  in.set_score_prompt(false);
+  in.clear_continuation();
+  EXPECT_EQ(std::string(score_request_from(in).status().message()),
+            "continuation: empty; allowed: continuation_text or continuation_token_ids, unless "
+            "score_prompt");
+  in.set_score_prompt(true);
+  EXPECT_TRUE(score_request_from(in).ok());
+  in.set_top_logprobs(21);
+  EXPECT_FALSE(score_request_from(in).ok());
+}
+
+TEST(TokenizeQueryFromProto, Fields) {
+  v1::TokenizeRequest in;
+  EXPECT_FALSE(tokenize_query_from(in).ok());
+  in.set_model("m");
+  EXPECT_FALSE(tokenize_query_from(in).ok());
+  in.set_text("");
+  EXPECT_TRUE(tokenize_query_from(in).ok());
+  EXPECT_TRUE(tokenize_query_from(in)->add_special_tokens);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,542 @@
+// The server as clients see it: gRPC on loopback, the real engine, fake models.
+#include "server/server.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <thread>
+
+#include "engine/text/utf8.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "tandem/v1/generation.grpc.pb.h"
+#include "tests/server/server_harness.h"
+
+namespace tandem {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Server, StreamsStartedThenChunksThenFinished) {
+  Harness h;
+  v1::GenerateRequest request = ask("fake", "hello", 40);
+  request.set_request_id("mine");
+  const Stream s = stream(*h.client, request);
+  ASSERT_TRUE(s.status.ok()) << s.status;
+  ASSERT_GE(s.events.size(), 3u);
+  EXPECT_TRUE(s.events.front().has_started());
+  EXPECT_TRUE(s.events.back().has_finished());
+  for (size_t i = 1; i + 1 < s.events.size(); ++i) {
+    EXPECT_TRUE(s.events[i].has_chunk());
+    const std::string& text = s.events[i].chunk().text();
+    EXPECT_EQ(valid_utf8_prefix(text), text.size());
+  }
+  EXPECT_EQ(s.started.request_id(), "mine");
+  EXPECT_EQ(s.started.prompt_tokens(), 5);
+  EXPECT_EQ(s.started.method(), v1::AUTOREGRESSIVE);
+  EXPECT_EQ(s.started.contract(), v1::EXACT);
+  EXPECT_EQ(s.ids.size(), 40u);
+  EXPECT_EQ(s.finished.finish_reason(), v1::MAX_TOKENS);
+  EXPECT_EQ(s.finished.usage().prompt_tokens(), 5);
+  EXPECT_EQ(s.finished.usage().completion_tokens(), 40);
+  EXPECT_GT(s.finished.stats().large_passes(), 0);
+  EXPECT_GT(s.finished.stats().time_to_first_token_seconds(), 0);
+}
+
+TEST(Server, StreamsEqualCompletions) {
+  Harness h;
+  for (int seed = 0; seed < 8; ++seed) {
+    v1::GenerateRequest request = ask("fake", "prompt " + std::to_string(seed), 30);
+    request.set_temperature(seed % 2);
+    request.set_seed(static_cast<uint64_t>(seed));
+    const Stream s = stream(*h.client, request);
+    const auto whole = h.client->complete(request);
+    ASSERT_TRUE(s.status.ok() && whole.ok()) << s.status << whole.status();
+    ASSERT_EQ(whole->choices_size(), 1);
+    const v1::Choice& choice = whole->choices(0);
+    EXPECT_EQ(choice.text(), s.text);
+    std::vector<int> ids;
+    for (const v1::Token& token : choice.tokens()) ids.push_back(token.id());
+    EXPECT_EQ(ids, s.ids);
+    EXPECT_EQ(choice.finished().finish_reason(), s.finished.finish_reason());
+    EXPECT_EQ(choice.finished().seed(), static_cast<uint64_t>(seed));
+    EXPECT_EQ(whole->started().method(), s.started.method());
+  }
+}
+
+TEST(Server, ConcurrentStreamsAreEachAsAlone) {
+  Harness h;
+  constexpr int kStreams = 16;
+  std::vector<Stream> alone(kStreams), together(kStreams);
+  const auto request = [](int i) { return ask("fake", "stream " + std::to_string(i), 60); };
+  for (int i = 0; i < kStreams; ++i) alone[i] = stream(*h.client, request(i));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kStreams; ++i) {
+    threads.emplace_back([&, i] { together[i] = stream(*h.client, request(i)); });
+  }
+  for (auto& thread : threads) thread.join();
+  for (int i = 0; i < kStreams; ++i) {
+    EXPECT_TRUE(together[i].status.ok()) << together[i].status;
+    EXPECT_EQ(together[i].ids, alone[i].ids);
+    EXPECT_EQ(together[i].text, alone[i].text);
+  }
+}
+
+TEST(Server, CancelFreesTheRequest) {
+  Harness h;
+  const absl::Status status = h.client->generate(
+      ask("slow", "x", 3000), [](const v1::GenerateResponse& event) { return !event.has_chunk(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(eventually([&] { return h.engine->live_requests() == 0; }));
+  EXPECT_TRUE(stream(*h.client, ask("slow", "x", 2)).status.ok());
+}
+
+TEST(Server, CancelledCompleteFreesTheRequest) {
+  Harness h;
+  const auto client = h.connect({.timeout = std::chrono::milliseconds(100)});
+  EXPECT_EQ(client->complete(ask("slow", "x", 3000)).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(eventually([&] { return h.engine->live_requests() == 0; }));
+}
+
+TEST(Server, DeadlineEndsTheStream) {
+  Harness h;
+  const auto client = h.connect({.timeout = std::chrono::milliseconds(100)});
+  const Stream s = stream(*client, ask("slow", "x", 3000));
+  EXPECT_EQ(s.status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_LT(s.ids.size(), 3000u);
+  EXPECT_TRUE(eventually([&] { return h.engine->live_requests() == 0; }));
+}
+
+TEST(Server, TimeLimitIsNoError) {
+  Harness h;
+  v1::GenerateRequest request = ask("slow", "x", 3000);
+  request.set_time_limit_seconds(0.1);
+  const Stream s = stream(*h.client, request);
+  ASSERT_TRUE(s.status.ok()) << s.status;
+  EXPECT_EQ(s.finished.finish_reason(), v1::TIME_LIMIT);
+  EXPECT_LT(s.ids.size(), 3000u);
+}
+
+TEST(Server, StopSequences) {
+  Harness h;
+  const Stream all = stream(*h.client, ask("fake", "stop here", 60));
+  ASSERT_TRUE(all.status.ok()) << all.status;
+  v1::GenerateRequest request = ask("fake", "stop here", 60);
+  // A single byte of ASCII somewhere in the text; the fake's text is arbitrary bytes.
+  const auto found = std::find_if(all.text.begin() + 5, all.text.end(),
+                                  [](char c) { return c >= ' ' && c < 127; });
+  ASSERT_NE(found, all.text.end());
+  const std::string stop(1, *found);
+  request.add_stop_sequences(stop);
+  const Stream cut = stream(*h.client, request);
+  EXPECT_EQ(cut.finished.finish_reason(), v1::STOP_SEQUENCE);
+  EXPECT_EQ(cut.finished.stop_sequence(), stop);
+  EXPECT_EQ(cut.text, all.text.substr(0, all.text.find(stop)));
+  request.set_include_stop_sequence(true);
+  EXPECT_EQ(stream(*h.client, request).text, cut.text + stop);
+}
+
+TEST(Server, LogprobsAgreeWithScore) {
+  Harness h;
+  v1::GenerateRequest request = ask("fake", "score me", 12);
+  request.set_temperature(1);
+  request.set_top_logprobs(3);
+  const auto whole = h.client->complete(request);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  v1::ScoreRequest score;
+  score.set_model("fake");
+  score.set_text("score me");
+  double total = 0;
+  for (const v1::Token& token : whole->choices(0).tokens()) {
+    score.mutable_continuation_token_ids()->add_ids(token.id());
+    ASSERT_TRUE(token.has_logprob());
+    EXPECT_TRUE(token.has_text());
+    EXPECT_EQ(token.top_logprobs_size(), 3);
+    total += token.logprob();
+  }
+  score.set_top_logprobs(2);
+  const auto scored = h.client->score(score);
+  ASSERT_TRUE(scored.ok()) << scored.status();
+  ASSERT_EQ(scored->continuation_size(), 12);
+  EXPECT_NEAR(scored->total_logprob(), total, 1e-3);
+  for (int i = 0; i < 12; ++i) {
+    EXPECT_NEAR(scored->continuation(i).logprob(), whole->choices(0).tokens(i).logprob(), 1e-4);
+    EXPECT_EQ(scored->continuation(i).top_logprobs_size(), 2);
+  }
+  EXPECT_EQ(scored->prompt_size(), 0);
+  score.set_score_prompt(true);
+  const auto with_prompt = h.client->score(score);
+  ASSERT_TRUE(with_prompt.ok()) << with_prompt.status();
+  ASSERT_EQ(with_prompt->prompt_size(), 8);
+  EXPECT_FALSE(with_prompt->prompt(0).has_logprob());
+  EXPECT_TRUE(with_prompt->prompt(1).has_logprob());
+}
+
+TEST(Server, TokenizeAndDetokenize) {
+  Harness h;
+  v1::TokenizeRequest request;
+  request.set_model("fake");
+  request.set_text("hé");
+  request.set_with_texts(true);
+  const auto tokens = h.client->tokenize(request);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_THAT(tokens->token_ids(), testing::ElementsAre('h', 0xC3, 0xA9));
+  EXPECT_EQ(tokens->texts_size(), 3);
+  v1::DetokenizeRequest back;
+  back.set_model("fake");
+  *back.mutable_token_ids() = tokens->token_ids();
+  EXPECT_EQ(h.client->detokenize(back)->text(), "hé");
+  back.add_token_ids(257);
+  EXPECT_EQ(h.client->detokenize(back).status().code(), absl::StatusCode::kInvalidArgument);
+  back.set_model("none");
+  EXPECT_EQ(h.client->detokenize(back).status().code(), absl::StatusCode::kNotFound);
+  request.mutable_chat()->add_messages()->set_role("user");
+  EXPECT_EQ(h.client->tokenize(request).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(Server, Models) {
+  Harness h;
+  const auto models = h.client->models();
+  ASSERT_TRUE(models.ok()) << models.status();
+  ASSERT_EQ(models->models_size(), 2);
+  EXPECT_FALSE(models->server_version().empty());
+  const v1::Model& slow = models->models(1);
+  EXPECT_EQ(slow.name(), "slow");
+  ASSERT_EQ(slow.components_size(), 2);
+  EXPECT_EQ(slow.components(0).role(), "large");
+  EXPECT_EQ(slow.components(1).role(), "small");
+  EXPECT_EQ(slow.components(1).name(), "fake");
+  EXPECT_EQ(slow.methods(0).method(), v1::AUTOREGRESSIVE);
+  EXPECT_EQ(slow.limits().vocab_size(), 257);
+  EXPECT_EQ(h.client->model("slow")->SerializeAsString(), slow.SerializeAsString());
+  EXPECT_EQ(h.client->model("none").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(h.client->model("").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Server, UnknownModel) {
+  Harness h;
+  const Stream s = stream(*h.client, ask("nope", "x", 5));
+  EXPECT_EQ(s.status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(s.status.message()), HasSubstr("nope"));
+  EXPECT_EQ(h.client->complete(ask("nope", "x", 5)).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(Server, MethodsThatAreNotOfferedSayWhatIs) {
+  Harness h;
+  const auto* const oneof = v1::GenerateRequest::descriptor()->FindOneofByName("method");
+  for (int i = 0; i < oneof->field_count(); ++i) {
+    v1::GenerateRequest request = ask("fake", "x", 5);
+    request.GetReflection()->MutableMessage(&request, oneof->field(i));
+    const Stream s = stream(*h.client, request);
+    const std::string& name = oneof->field(i)->name();
+    if (name == "auto" || name == "autoregressive") {
+      EXPECT_TRUE(s.status.ok()) << s.status;
+      continue;
+    }
+    EXPECT_EQ(s.status.code(), absl::StatusCode::kFailedPrecondition) << name;
+    EXPECT_THAT(std::string(s.status.message()), HasSubstr(name));
+    EXPECT_THAT(std::string(s.status.message()), HasSubstr("autoregressive"));
+  }
+}
+
+TEST(Server, BadRequestsAreRefusedAndServingGoesOn) {
+  Harness h;
+  const auto refused = [&](const std::function<void(v1::GenerateRequest*)>& change,
+                           const std::string& part) {
+    v1::GenerateRequest request = ask("fake", "x", 5);
+    change(&request);
+    for (const absl::Status& status :
+         {stream(*h.client, request).status, h.client->complete(request).status()}) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+    }
+  };
+  refused([](auto* r) { r->set_temperature(std::nan("")); }, "temperature: nan");
+  refused([](auto* r) { r->set_top_p(2); }, "top_p: 2; allowed: (0, 1]");
+  refused([](auto* r) { r->set_text(""); }, "text: empty");
+  refused([](auto* r) { r->clear_text(); }, "prompt: none");
+  refused([](auto* r) { r->mutable_token_ids()->add_ids(257); }, "257");
+  refused([](auto* r) { r->mutable_token_ids()->add_ids(-1); }, "-1");
+  refused([](auto* r) { r->add_stop_token_ids(257); }, "257");
+  refused([](auto* r) { r->set_max_new_tokens(16385); }, "max_new_tokens: 16385");
+  refused([](auto* r) { r->set_text(std::string(20000, 'x')); }, "prompt: 20000 tokens");
+  refused([](auto* r) { r->set_n(1000000); }, "n: 1000000");
+  EXPECT_TRUE(stream(*h.client, ask("fake", "x", 5)).status.ok());
+}
+
+// Sends bytes as they are.
+grpc::Status send_raw(const std::string& address, const std::string& method,
+                      const std::string& bytes) {
+  grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  const grpc::Slice slice(bytes);
+  grpc::ByteBuffer request(&slice, 1), response;
+  grpc::ClientContext context;
+  std::promise<grpc::Status> done;
+  stub.UnaryCall(&context, method, {}, &request, &response,
+                 [&](grpc::Status status) { done.set_value(std::move(status)); });
+  return done.get_future().get();
+}
+
+TEST(Server, BrokenMessagesAreNamedAsSuch) {
+  Harness h;
+  const std::string model =
+      "\x0a\x04"
+      "fake";                                   // 1: "fake"
+  const std::string text = "\x1a\x02\xff\xfe";  // 3: two bytes that are not UTF-8
+  for (const char* method : {"Generate", "Complete", "Score", "Tokenize", "Detokenize"}) {
+    const std::string path = std::string("/tandem.v1.Generation/") + method;
+    const auto status = send_raw(h.server->grpc_address(), path, "\xff\xff\xff");
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
+    EXPECT_THAT(status.error_message(), HasSubstr("request: 3 bytes that are not a tandem.v1."));
+  }
+  EXPECT_EQ(send_raw(h.server->grpc_address(), "/tandem.v1.Generation/Complete", model + text)
+                .error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(send_raw(h.server->grpc_address(), "/tandem.v1.Generation/Nothing", "").error_code(),
+            grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_TRUE(stream(*h.client, ask("fake", "x", 5)).status.ok());
+}
+
+TEST(Server, OversizeMessagesAreRefusedAndServingGoesOn) {
+  Harness h("max_receive_bytes: 65536");
+  EXPECT_EQ(stream(*h.client, ask("fake", std::string(70000, 'x'), 5)).status.code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(stream(*h.client, ask("fake", "x", 5)).status.ok());
+}
+
+TEST(Server, OversizeMetadataIsRefusedAndServingGoesOn) {
+  Harness h;
+  const auto stub = v1::Generation::NewStub(
+      grpc::CreateChannel(h.server->grpc_address(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.AddMetadata("junk", std::string(1 << 20, 'x'));
+  v1::CompleteResponse response;
+  const grpc::Status status = stub->Complete(&context, ask("fake", "x", 5), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  EXPECT_TRUE(stream(*h.client, ask("fake", "x", 5)).status.ok());
+}
+
+TEST(Server, AFullQueueSaysWhenToTryAgain) {
+  Harness h("", true, "limits { max_running: 1 max_waiting: 1 }");
+  std::promise<void> running;
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] {
+    bool told = false;
+    (void)h.client->generate(ask("slow", "x", 3000), [&](const v1::GenerateResponse& event) {
+      if (!told && event.has_chunk()) running.set_value();
+      told = told || event.has_chunk();
+      return true;
+    });
+  });
+  running.get_future().wait();
+  threads.emplace_back([&] { (void)h.client->complete(ask("slow", "x", 3000)); });
+  EXPECT_TRUE(eventually([&] { return h.engine->live_requests() == 2; }));
+  EXPECT_TRUE(eventually([&] { return h.engine->metrics().requests_waiting.value() == 1; }));
+
+  const auto stub = v1::Generation::NewStub(
+      grpc::CreateChannel(h.server->grpc_address(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  v1::CompleteResponse response;
+  const grpc::Status status = stub->Complete(&context, ask("slow", "x", 5), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  EXPECT_THAT(status.error_details(), HasSubstr("type.googleapis.com/google.rpc.RetryInfo"));
+  h.engine->shutdown(std::chrono::steady_clock::now());
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(Server, ASlowReaderCostsOnlyItself) {
+  Harness h("max_unread_bytes: 65536");
+  // No look-ahead and no bandwidth probing: the window stays at 64 KiB.
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65536);
+  const auto channel = grpc::CreateCustomChannel(h.server->grpc_address(),
+                                                 grpc::InsecureChannelCredentials(), arguments);
+  const auto stub = v1::Generation::NewStub(channel);
+  v1::GenerateRequest request = ask("fake", "x", 12000);
+  request.set_top_logprobs(20);
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, request);
+  v1::GenerateResponse event;
+  ASSERT_TRUE(reader->Read(&event));
+  // Not reading on: the engine is told to stop, and what it has made does not grow further.
+  EXPECT_TRUE(eventually([&] { return h.engine->live_requests() == 0; }));
+  int tokens = 0;
+  while (reader->Read(&event)) tokens += event.chunk().tokens_size();
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  EXPECT_THAT(status.error_message(), HasSubstr("reads too slowly"));
+  EXPECT_FALSE(status.error_details().empty());
+  EXPECT_LT(tokens, 12000);
+  EXPECT_TRUE(stream(*h.client, ask("fake", "x", 5)).status.ok());
+}
+
+TEST(Server, BearerTokens) {
+  const std::string file = ::testing::TempDir() + "server_test_tokens";
+  std::ofstream(file) << "ann 0123456789abcdef\n";
+  Harness h("bearer_token_file: \"" + file + "\"");
+  EXPECT_EQ(stream(*h.client, ask("fake", "x", 5)).status.code(),
+            absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(h.client->models().status().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(h.connect({.token = "0123456789abcdeX"})->complete(ask("fake", "x", 5)).status().code(),
+            absl::StatusCode::kPermissionDenied);
+  const auto ann = h.connect({.token = "0123456789abcdef"});
+  EXPECT_TRUE(stream(*ann, ask("fake", "x", 5)).status.ok());
+  EXPECT_EQ(*h.client->health(), "SERVING");  // needs none
+}
+
+TEST(Server, HealthPerService) {
+  Harness h;
+  for (const char* service : {"", "tandem.v1.Generation", "tandem.v1.Models"}) {
+    EXPECT_EQ(h.client->health(service).value(), "SERVING") << service;
+  }
+  EXPECT_EQ(h.client->health("nope").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(Server, NotReadyBeforeTheModelsAre) {
+  Harness h("", /*attach=*/false);
+  httplib::Client http("http://" + h.server->http_address());
+  EXPECT_EQ(h.client->health().value(), "NOT_SERVING");
+  EXPECT_EQ(h.client->complete(ask("fake", "x", 5)).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(h.client->models().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(http.Get("/readyz")->status, 503);
+  EXPECT_EQ(http.Get("/healthz")->status, 200);
+  h.server->attach(h.engine.get());
+  EXPECT_EQ(h.client->health().value(), "SERVING");
+  EXPECT_EQ(http.Get("/readyz")->status, 200);
+  EXPECT_TRUE(h.client->complete(ask("fake", "x", 5)).ok());
+}
+
+TEST(Server, MetricsCountWhatHappened) {
+  Harness h;
+  ASSERT_TRUE(stream(*h.client, ask("fake", "abc", 7)).status.ok());
+  v1::GenerateRequest bad = ask("fake", "abc", 7);
+  bad.set_top_p(2);
+  EXPECT_FALSE(stream(*h.client, bad).status.ok());
+  httplib::Client http("http://" + h.server->http_address());
+  const auto has = [&](const std::string& line) {
+    const auto answer = http.Get("/metrics");
+    return answer && answer->body.find("\n" + line + "\n") != std::string::npos;
+  };
+  const std::string labels = "{model=\"fake\",method=\"autoregressive\"";
+  EXPECT_TRUE(eventually(
+      [&] { return has("tandem_requests_total" + labels + ",finish_reason=\"MAX_TOKENS\"} 1"); }));
+  EXPECT_TRUE(has("tandem_prompt_tokens_total" + labels + "} 3"));
+  EXPECT_TRUE(has("tandem_generated_tokens_total" + labels + "} 7"));
+  EXPECT_TRUE(has("tandem_requests_running" + labels + "} 0"));
+  EXPECT_TRUE(has("tandem_time_to_first_token_seconds_count" + labels + "} 1"));
+  EXPECT_TRUE(has("tandem_requests_rejected_total{reason=\"invalid\"} 1"));
+  EXPECT_TRUE(
+      has("tandem_requests_failed_total{model=\"\",method=\"\",status=\"INVALID_ARGUMENT\"} 1"));
+}
+
+// A Watch stream on a thread of its own, and the states that it reported.
+class Watch {
+ public:
+  explicit Watch(const std::string& address)
+      : stub_(grpc::health::v1::Health::NewStub(
+            grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {
+    thread_ = std::thread([this] {
+      const auto reader = stub_->Watch(&context_, {});
+      grpc::health::v1::HealthCheckResponse response;
+      while (reader->Read(&response)) {
+        std::lock_guard lock(mutex_);
+        states_.push_back(response.status());
+      }
+      status_ = reader->Finish();
+    });
+  }
+  std::vector<int> states() {
+    std::lock_guard lock(mutex_);
+    return states_;
+  }
+  grpc::Status end() {
+    thread_.join();
+    return status_;
+  }
+
+ private:
+  std::unique_ptr<grpc::health::v1::Health::Stub> stub_;
+  grpc::ClientContext context_;
+  std::thread thread_;
+  std::mutex mutex_;
+  std::vector<int> states_;
+  grpc::Status status_;
+};
+
+TEST(Server, DrainFinishesStreamsAndRefusesNewOnes) {
+  using grpc::health::v1::HealthCheckResponse;
+  Harness h("grace_seconds: 60");
+  httplib::Client http("http://" + h.server->http_address());
+  Watch watch(h.server->grpc_address());
+  EXPECT_TRUE(eventually([&] { return watch.states().size() == 1; }));
+
+  std::promise<void> running;
+  Stream s;
+  std::thread client([&] {
+    bool told = false;
+    s.status = h.client->generate(ask("slow", "drain", 200), [&](const v1::GenerateResponse& e) {
+      s.add(e);
+      if (!told && e.has_chunk()) running.set_value();
+      told = told || e.has_chunk();
+      return true;
+    });
+  });
+  running.get_future().wait();
+  std::thread drain([&] { h.server->drain(); });
+  EXPECT_TRUE(eventually([&] { return watch.states().size() == 2; }));
+  EXPECT_EQ(http.Get("/readyz")->status, 503);
+  const auto refused = h.client->complete(ask("fake", "x", 5));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnavailable) << refused.status();
+  client.join();
+  drain.join();
+  EXPECT_TRUE(s.status.ok()) << s.status;
+  EXPECT_EQ(s.ids.size(), 200u);
+  EXPECT_EQ(s.ids, stream(*Harness().client, ask("slow", "drain", 200)).ids);
+  EXPECT_EQ(watch.end().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(watch.states(),
+            (std::vector<int>{HealthCheckResponse::SERVING, HealthCheckResponse::NOT_SERVING}));
+}
+
+TEST(Server, StreamsStillOpenAtTheEndOfTheGraceGetUnavailable) {
+  Harness h("grace_seconds: 0");
+  std::promise<void> running;
+  absl::Status status;
+  std::thread client([&] {
+    bool told = false;
+    status = h.client->generate(ask("slow", "x", 3000), [&](const v1::GenerateResponse& e) {
+      if (!told && e.has_chunk()) running.set_value();
+      told = told || e.has_chunk();
+      return true;
+    });
+  });
+  running.get_future().wait();
+  h.server->drain();
+  client.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+}
+
+TEST(Server, ATakenPortIsAnError) {
+  Harness h;
+  ServerConfig config;
+  config.listen = h.server->grpc_address();
+  config.http = "off";
+  const auto second = Server::start(config);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(config.listen));
+  config.listen = "127.0.0.1:0";
+  config.http = h.server->http_address();
+  EXPECT_EQ(Server::start(config).status().code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,98 @@
+"""TLS, client certificates and bearer tokens, with certificates made on the spot."""
+
+import subprocess
+from textwrap import dedent
+
+import pytest
+
+MODELS = 'models { name: "fake" fake {} }\n'
+TOKEN = "0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def certificates(tool, tmp_path_factory):
+    """An authority, a server's certificate for 127.0.0.1 and a client's for `ann`."""
+    openssl = tool("openssl")
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def run(*args):
+        subprocess.run([openssl, *args], cwd=folder, check=True, capture_output=True, timeout=60)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    run(
+        "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca"
+    )
+    for name in ("server", "ann"):
+        (folder / "ext").write_text("subjectAltName=IP:127.0.0.1\n" if name == "server" else "")
+        run("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        run(
+            "x509",
+            "-req",
+            "-in",
+            f"{name}.csr",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-days",
+            "2",
+            "-out",
+            f"{name}.pem",
+            "-extfile",
+            "ext",
+        )
+    return folder
+
+
+GENERATE = ("generate", "--model=fake", "--prompt=x", "--max-new-tokens=2", "--ignore-eos")
+
+
+def test_tls_with_tokens(start_server, tandem, certificates, tmp_path):
+    (tmp_path / "tokens").write_text(f"# who may\nann {TOKEN}\n")
+    server = start_server(
+        MODELS
+        + dedent(f"""
+        server {{
+          tls {{ certificate: "{certificates}/server.pem" key: "{certificates}/server.key" }}
+          bearer_token_file: "{tmp_path}/tokens"
+        }}""")
+    )
+    ca = f"--ca={certificates}/ca.pem"
+    plain = tandem("health", address=server.grpc)
+    assert plain.returncode == 1
+    assert plain.stderr.startswith(b"UNAVAILABLE: ")
+    assert tandem("health", ca, address=server.grpc).stdout == b"SERVING\n"
+
+    without = tandem(*GENERATE, ca, address=server.grpc)
+    assert without.stderr.startswith(b"UNAUTHENTICATED: ")
+    wrong = tandem(*GENERATE, ca, address=server.grpc, env={"TANDEM_TOKEN": "x" * 16})
+    assert wrong.stderr.startswith(b"PERMISSION_DENIED: ")
+    right = tandem(*GENERATE, ca, address=server.grpc, env={"TANDEM_TOKEN": TOKEN})
+    assert right.returncode == 0
+    log = server.log_text()
+    assert "client=ann" in log
+    assert TOKEN not in log
+    assert "x" * 16 not in log
+
+
+def test_client_certificates(start_server, tandem, certificates):
+    server = start_server(
+        MODELS
+        + dedent(f"""
+        server {{
+          tls {{
+            certificate: "{certificates}/server.pem"
+            key: "{certificates}/server.key"
+            client_ca: "{certificates}/ca.pem"
+          }}
+        }}""")
+    )
+    ca = f"--ca={certificates}/ca.pem"
+    without = tandem(*GENERATE, ca, address=server.grpc)
+    assert without.returncode == 1
+    assert without.stderr.startswith(b"UNAVAILABLE: ")
+    ann = (f"--cert={certificates}/ann.pem", f"--key={certificates}/ann.key")
+    right = tandem(*GENERATE, ca, *ann, address=server.grpc)
+    assert right.returncode == 0, right.stderr
+    assert "client=ann" in server.log_text()

@@ -1,0 +1,126 @@
+"""Other people's tools against a running server: grpcurl and promtool."""
+
+import json
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+METHODS = {
+    "tandem.v1.Generation.Generate": {"model": "fake", "text": "hi", "max_new_tokens": 4},
+    "tandem.v1.Generation.Complete": {
+        "model": "fake",
+        "token_ids": {"ids": [1, 2]},
+        "max_new_tokens": 4,
+        "autoregressive": {},
+        "require_contract": "EXACT",
+        "seed": "18446744073709551615",
+    },
+    "tandem.v1.Generation.Score": {"model": "fake", "text": "a", "continuation_text": "b"},
+    "tandem.v1.Generation.Tokenize": {"model": "fake", "text": "hi"},
+    "tandem.v1.Generation.Detokenize": {"model": "fake", "token_ids": [104, 105]},
+    "tandem.v1.Models.ListModels": {},
+    "tandem.v1.Models.GetModel": {"model": "fake"},
+    "grpc.health.v1.Health.Check": {"service": "tandem.v1.Generation"},
+}
+
+
+@pytest.fixture
+def grpcurl(server, tool):
+    program = tool("grpcurl")
+
+    def run(*args, data=None, check=True):
+        flags = ["-plaintext", "-max-time", "60"]
+        if data is not None:
+            flags += ["-d", json.dumps(data)]
+        done = subprocess.run(
+            [program, *flags, server.grpc, *args], capture_output=True, text=True, timeout=120
+        )
+        if check:
+            assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+def test_lists_all_services_and_methods(grpcurl):
+    services = grpcurl("list").stdout.split()
+    assert {"tandem.v1.Generation", "tandem.v1.Models", "grpc.health.v1.Health"} <= set(services)
+    listed = {
+        method
+        for service in ("tandem.v1.Generation", "tandem.v1.Models", "grpc.health.v1.Health")
+        for method in grpcurl("list", service).stdout.split()
+    }
+    assert listed == set(METHODS) | {"grpc.health.v1.Health.Watch"}
+
+
+def test_describes_everything(grpcurl):
+    for service in ("tandem.v1.Generation", "tandem.v1.Models", "grpc.health.v1.Health"):
+        assert "is a service" in grpcurl("describe", service).stdout
+    described = grpcurl("describe", "tandem.v1.GenerateRequest").stdout
+    for word in ("oneof method", "bild", "rollback_threshold", "optional double temperature"):
+        assert word in described or word == "rollback_threshold"
+    assert "rollback_threshold" in grpcurl("describe", "tandem.v1.Bild").stdout
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_calls_every_method(grpcurl, method):
+    service, name = method.rsplit(".", 1)
+    answer = grpcurl(f"{service}/{name}", data=METHODS[method]).stdout
+    assert answer.strip()
+    if name == "Generate":
+        assert '"started"' in answer
+        assert '"finished"' in answer
+    if name == "Complete":
+        assert json.loads(answer)["choices"][0]["finished"]["seed"] == "18446744073709551615"
+    if name == "Detokenize":
+        assert json.loads(answer) == {"text": "hi"}
+    if name == "Check":
+        assert json.loads(answer) == {"status": "SERVING"}
+
+
+def test_errors_have_their_status(grpcurl):
+    done = grpcurl(
+        "tandem.v1.Generation/Complete", data={"model": "nope", "text": "x"}, check=False
+    )
+    assert "Code: NotFound" in done.stderr
+    done = grpcurl(
+        "tandem.v1.Generation/Complete", data={"model": "fake", "text": "x", "ppd": {}}, check=False
+    )
+    assert "Code: FailedPrecondition" in done.stderr
+    assert "autoregressive" in done.stderr
+
+
+def metrics(server):
+    with urllib.request.urlopen(f"http://{server.http}/metrics", timeout=60) as answer:
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        return answer.read()
+
+
+def test_promtool_accepts_the_metrics(server, grpcurl, tool):
+    grpcurl("tandem.v1.Generation/Complete", data=METHODS["tandem.v1.Generation.Complete"])
+    done = subprocess.run(
+        [tool("promtool"), "check", "metrics"],
+        input=metrics(server),
+        capture_output=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_promtool_accepts_the_golden_metrics(tool):
+    golden = Path(__file__).parent / "data" / "metrics.txt"
+    done = subprocess.run(
+        [tool("promtool"), "check", "metrics"],
+        input=golden.read_bytes(),
+        capture_output=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_healthz_and_readyz(server):
+    for path in ("healthz", "readyz"):
+        with urllib.request.urlopen(f"http://{server.http}/{path}", timeout=60) as answer:
+            assert answer.status == 200

@@ -1,0 +1,79 @@
+"""models/: what is shipped loads, is small enough for the repository, and writes Python."""
+
+import ast
+import json
+
+import pytest
+import torch
+from conftest import ROOT
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tuning.shapes import SHAPES, llama, multiplications_per_token
+
+MODELS = ROOT / "models"
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return {
+        role: AutoModelForCausalLM.from_pretrained(MODELS / f"code-{role}").eval()
+        for role in SHAPES
+    }
+
+
+def test_weights_are_small_enough_for_the_repository():
+    weights = list(MODELS.rglob("*.safetensors"))
+    assert len(weights) == 2
+    assert sum(file.stat().st_size for file in weights) < 64e6
+
+
+def test_both_have_the_same_tokenizer():
+    contents = {(MODELS / f"code-{role}" / "tokenizer.json").read_bytes() for role in SHAPES}
+    assert len(contents) == 1
+
+
+@pytest.mark.parametrize("role", SHAPES)
+def test_configuration_is_the_shape(role, pair):
+    config = pair[role].config
+    expected = llama(**SHAPES[role], vocabulary=4096).to_dict()
+    differing = {
+        name
+        for name, value in expected.items()
+        if config.to_dict().get(name) != value
+        and name not in ("architectures", "dtype", "transformers_version", "_name_or_path")
+    }
+    assert not differing
+    assert pair[role].dtype == torch.bfloat16
+    tokenizer = AutoTokenizer.from_pretrained(MODELS / f"code-{role}")
+    assert len(tokenizer) == config.vocab_size == 4096
+    assert tokenizer("x").input_ids[0] == config.bos_token_id == 0
+    generation = json.loads((MODELS / f"code-{role}" / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == tokenizer.eos_token_id == 0
+
+
+def test_a_small_pass_costs_at_most_a_sixth(pair):
+    cost = {
+        role: multiplications_per_token(model.config, context=256) for role, model in pair.items()
+    }
+    assert 6 * cost["small"] <= cost["large"]
+
+
+def test_the_large_one_writes_indented_python(pair):
+    tokenizer = AutoTokenizer.from_pretrained(MODELS / "code-large")
+    model = pair["large"].float()
+    prompt = "def read_lines(path):\n"
+    ids = tokenizer(prompt, return_tensors="pt").input_ids
+    written = model.generate(ids, max_new_tokens=96, do_sample=False)[0]
+    text = tokenizer.decode(written, skip_special_tokens=True)
+    assert text.startswith(prompt + "    ")
+    # The last line may be cut short; some beginning of what is before it must be valid Python.
+    lines = text.split("\n")[:-1]
+    assert any(parses("\n".join(lines[:count])) for count in range(4, len(lines) + 1)), text
+
+
+def parses(source):
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return False
+    return True

@@ -1,0 +1,142 @@
+"""Autoregressive tokens per second beside Transformers: one machine, one run, the same weights.
+
+    scripts/bench_ar [--write]
+
+For each model and number of streams, our server (over gRPC, each prompt a stream of its own) and
+Transformers (`generate` on all prompts as one batch) take turns, several times. A figure is new
+tokens divided by the time from the call to the last token, prompt included; medians are compared,
+and of Transformers' variants the fastest counts. Both compute in float32 on all cores, greedily, a
+fixed number of tokens. Every turn has new prompts, equally long, so that Transformers pads nothing.
+"""
+
+import argparse
+import contextlib
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+import transformers
+
+from tuning.benchmark import machine, report
+from tuning.benchmark.models import ROOT, directories, prompts
+from tuning.benchmark.peer import VARIANTS, Peer
+
+PAUSE = 0.5  # seconds between turns: OpenMP's threads go on spinning for a while after work
+
+
+def match(ours: list[list[int]], theirs: list[list[int]]) -> tuple[int, int]:
+    """Equal tokens up to each stream's first difference, and all tokens."""
+    same = 0
+    for a, b in zip(ours, theirs, strict=True):
+        pairs = zip(a, b, strict=True)
+        same += next((i for i, (x, y) in enumerate(pairs) if x != y), len(b))
+    return same, sum(len(b) for b in theirs)
+
+
+def measure(client, peer: Peer, model: str, streams: int, source, args) -> report.Case:
+    """One row of the table. `client` may be None: then only Transformers runs."""
+    case = report.Case(model, streams)
+    short = [next(source) for _ in range(streams)]
+    if client:
+        client.generate(model, short, 8)
+    for variant in VARIANTS:
+        peer.generate(short, 8, variant)
+    contenders = [*VARIANTS, *([client] if client else [])]
+    total = streams * args.new_tokens
+    for turn in range(args.repeats):
+        batch = [next(source) for _ in range(streams)]
+        ours = theirs = None
+        first = turn % len(contenders)
+        for one in contenders[first:] + contenders[:first]:  # everybody goes first once
+            time.sleep(PAUSE)
+            if one is client:
+                ours, seconds = client.generate(model, batch, args.new_tokens)
+                case.ours.append(total / seconds)
+            else:
+                theirs, seconds = peer.generate(batch, args.new_tokens, one)
+                case.theirs.setdefault(str(one), []).append(total / seconds)
+        if ours:
+            same, all_tokens = match(ours, theirs)
+            case.same_tokens += same
+            case.all_tokens += all_tokens
+    if streams > 1:
+        best = next(v for v in VARIANTS if str(v) == case.best())
+        start = time.perf_counter()
+        for prompt in batch:
+            peer.generate([prompt], args.new_tokens, best)
+        case.sequential = total / (time.perf_counter() - start)
+    figure = f"ours {statistics.median(case.ours):.1f}, " if case.ours else ""
+    best = statistics.median(case.theirs[case.best()])
+    print(f"{model}, {streams} streams: {figure}Transformers {best:.1f} tokens/s", file=sys.stderr)
+    return case
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=["code-large", "llama-110m"])
+    parser.add_argument("--streams", nargs="+", type=int, default=[1, 8])
+    parser.add_argument("--prompt-tokens", type=int, default=64)
+    parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=machine.cores(), help="of Transformers")
+    parser.add_argument("--server", type=Path, default=ROOT / "build/release/bin/tandem-server")
+    parser.add_argument("--peer-only", action="store_true", help="without a server")
+    parser.add_argument("--write", action="store_true", help="into docs/benchmarks/ar.md")
+    parser.add_argument("--check", action="store_true", help="fail if any of ours is slower")
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None) -> int:
+    args = parse(arguments)
+    torch.set_num_threads(args.threads)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    folders = directories(args.models)
+    busy = machine.load()
+    if busy > 0.1:
+        # Transformers suffers far more from that than we do: its threads wait for each other.
+        print(f"{busy:.0%} of the machine is busy with something else", file=sys.stderr)
+        if args.write:
+            print("so this run would not be worth writing down", file=sys.stderr)
+            return 2
+    conditions = report.Conditions(
+        command="scripts/bench_ar " + " ".join(arguments or sys.argv[1:]),
+        commit=machine.commit(ROOT),
+        processor=f"{machine.processor()} ({machine.instructions()})",
+        cores=machine.cores(),
+        threads=args.threads,
+        bandwidth=machine.bandwidth(),
+        busy=[busy],
+        versions=f"transformers {transformers.__version__}, torch {torch.__version__}",
+        prompt_tokens=args.prompt_tokens,
+        new_tokens=args.new_tokens,
+        repeats=args.repeats,
+    )
+    source = prompts(args.prompt_tokens)
+    cases = []
+    with contextlib.ExitStack() as stack:
+        client = None
+        if not args.peer_only:
+            from tuning.benchmark import serving
+
+            client = stack.enter_context(serving.server(args.server, folders))
+        for model, folder in folders.items():
+            peer = Peer(folder)
+            for streams in args.streams:
+                cases.append(measure(client, peer, model, streams, source, args))
+        time.sleep(PAUSE)
+        conditions.busy.append(machine.load())  # with the server still there
+    text = report.markdown(conditions, cases)
+    print(text)
+    if args.write:
+        path = ROOT / "docs" / "benchmarks" / "ar.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    slower = [c for c in cases if c.ours and c.ratio() < 1]
+    return 1 if args.check and slower else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

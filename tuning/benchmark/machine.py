@@ -1,0 +1,63 @@
+"""The machine that a benchmark ran on, and what else it was doing."""
+
+import os
+import platform
+import subprocess
+import time
+from pathlib import Path
+
+import torch
+
+
+def processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def instructions() -> str:
+    """The widest of the vector instruction sets that matter here."""
+    flags = Path("/proc/cpuinfo").read_text().split("flags", 1)[-1].split("\n", 1)[0].split()
+    names = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "AVX-512 BF16", "amx_tile": "AMX"}
+    return ", ".join(name for flag, name in names.items() if flag in flags)
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def load() -> float:
+    """Share of all processor time that was used in the last second, by anybody."""
+
+    def read():
+        fields = [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+        return sum(fields), fields[3] + fields[4]
+
+    total, idle = read()
+    time.sleep(1)
+    total_now, idle_now = read()
+    return 1 - (idle_now - idle) / max(1, total_now - total)
+
+
+def bandwidth() -> float:
+    """Bytes per second of reading memory with all of torch's threads."""
+    values = torch.ones(128 << 20, dtype=torch.float32)
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        values.sum()
+        best = min(best, time.perf_counter() - start)
+    return values.numel() * values.element_size() / best
+
+
+def commit(root: Path) -> str:
+    """The commit that is checked out, with a note if files differ from it."""
+    git = ["git", "-C", str(root)]
+    try:
+        name = subprocess.check_output([*git, "rev-parse", "--short=12", "HEAD"], text=True).strip()
+        changed = subprocess.check_output([*git, "status", "--porcelain", "-uno"], text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return name + (" with changes" if changed.strip() else "")

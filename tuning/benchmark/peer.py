@@ -1,0 +1,49 @@
+"""Transformers, driven as its own documentation says to make it fast on a CPU."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to run generate; the benchmark takes the fastest for each case."""
+
+    attention: str
+    cache: str
+
+    def __str__(self):
+        return f"{self.attention}, {self.cache} cache"
+
+
+VARIANTS = [Variant("sdpa", "dynamic"), Variant("eager", "dynamic"), Variant("sdpa", "static")]
+
+
+class Peer:
+    def __init__(self, folder: Path):
+        load = AutoModelForCausalLM.from_pretrained
+        self.model = load(folder, dtype=torch.float32, attn_implementation="sdpa").eval()
+
+    @torch.inference_mode()
+    def generate(self, prompts: list[list[int]], new_tokens: int, variant: Variant):
+        """Tokens of each prompt (all equally long: nothing is padded), and seconds taken."""
+        self.model.set_attn_implementation(variant.attention)
+        config = GenerationConfig(
+            do_sample=False,
+            max_new_tokens=new_tokens,
+            eos_token_id=None,  # so no time goes into looking for the end
+            pad_token_id=0,
+            cache_implementation=None if variant.cache == "dynamic" else variant.cache,
+        )
+        self.model.generation_config = config
+        ids = torch.tensor(prompts)
+        mask = torch.ones_like(ids)
+        start = time.perf_counter()
+        out = self.model.generate(ids, attention_mask=mask, generation_config=config)
+        seconds = time.perf_counter() - start
+        tokens = out[:, ids.shape[1] :]
+        assert tokens.shape == (len(prompts), new_tokens)
+        return tokens.tolist(), seconds

@@ -1,0 +1,66 @@
+"""How long to train, and the learning rate on the way.
+
+Warm up, stay constant, then fall to zero ("warmup, stable, decay"). The constant part knows nothing
+of the end, so a training can be continued with a larger budget, or be told to end soon: the fall
+begins when the budget's last fifth does and then takes whatever is left, all of it.
+"""
+
+from dataclasses import asdict, dataclass
+
+DECAY_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much to train over all resumed runs together: `minutes` of training, or `steps`."""
+
+    minutes: float | None = None
+    steps: int | None = None
+
+    def __post_init__(self):
+        if (self.minutes is None) == (self.steps is None):
+            raise ValueError("a budget is either minutes or steps")
+
+    def progress(self, step: int, seconds: float) -> float:
+        """The share of the budget that is used up after `step` steps in `seconds`."""
+        if self.steps is not None:
+            return step / self.steps
+        return seconds / (60 * self.minutes)
+
+
+@dataclass
+class TrainingState:
+    """What a checkpoint keeps beside weights and optimizer states."""
+
+    step: int = 0
+    seconds: float = 0.0  # spent in training steps, over all runs
+    tokens: int = 0
+    decay_start: float | None = None  # in the budget's own unit: seconds, or steps
+
+    def state_dict(self) -> dict:
+        return asdict(self)
+
+    def load_state_dict(self, values: dict) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)
+
+
+def rate_factor(budget: Budget, state: TrainingState, warmup_steps: int) -> float:
+    """What the peak learning rates are multiplied with for the step after `state`; 0 is the end.
+
+    Keeps `state.decay_start`.
+    """
+    if budget.steps is not None:
+        now, end = float(state.step), float(budget.steps)
+    else:
+        now, end = state.seconds, 60 * budget.minutes
+    if now >= end:
+        return 0.0
+    if now < (1 - DECAY_SHARE) * end:
+        state.decay_start = None  # also when a finished training goes on with a larger budget
+    elif state.decay_start is None:
+        state.decay_start = now
+    warmup = min(1.0, (state.step + 1) / warmup_steps)
+    if state.decay_start is None:
+        return warmup
+    return warmup * (end - now) / (end - state.decay_start)
