@@ -136,8 +136,7 @@ BatchResult TorchDevice::Impl::run(const Batch& batch) {
 
 absl::Status TorchDevice::Impl::run_checked(const Batch& batch, BatchResult& result) {
   shared->values().forget(batch.forget);
-  TANDEM_RETURN_IF_ERROR(
-      apply_moves(batch.moves, [this](ModelId id) { return shared->pool(id); }));
+  TANDEM_RETURN_IF_ERROR(apply_moves(batch.moves, [this](ModelId id) { return shared->pool(id); }));
   if (batch.works.empty()) {
 #ifdef TANDEM_CUDA
     if (device.is_cuda()) cuda::wait_for_stream();
@@ -169,27 +168,25 @@ absl::StatusOr<std::unique_ptr<TorchDevice>> TorchDevice::create(
 #ifdef TANDEM_CUDA
     const int count = cuda::device_count();
     if (config.index >= count) {
-      return absl::NotFoundError(
-          absl::StrCat("device: ", config.name(), "; allowed: CUDA devices of this machine: ", count));
+      return absl::NotFoundError(absl::StrCat("device: ", config.name(),
+                                              "; allowed: CUDA devices of this machine: ", count));
     }
 #else
-    return absl::NotFoundError(absl::StrCat("device: ", config.name(),
-                                            "; allowed: cpu (this build has no CUDA)"));
+    return absl::NotFoundError(
+        absl::StrCat("device: ", config.name(), "; allowed: cpu (this build has no CUDA)"));
 #endif
   }
   return std::unique_ptr<TorchDevice>(
       new TorchDevice(std::make_unique<Impl>(config, std::move(shared))));
 }
 
-absl::Status TorchDevice::load(ModelId model, const ModelConfig& config,
-                               const Progress& progress) {
+absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
   TANDEM_ASSIGN_OR_RETURN(const HfConfig hf, load_hf_config(config.path));
   TANDEM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(config.path));
   TANDEM_ASSIGN_OR_RETURN(const LlamaLayout layout, check_llama_checkpoint(hf, checkpoint));
-  const TensorSource source{
-      [&](const std::string& name) { return checkpoint.find(name); },
-      [&](const TensorView& tensor) { checkpoint.dont_need(tensor); }};
+  const TensorSource source{[&](const std::string& name) { return checkpoint.find(name); },
+                            [&](const TensorView& tensor) { checkpoint.dont_need(tensor); }};
   const at::ScalarType type = product_type(config.dtype, hf, impl_->device.is_cpu());
   const DType dtype = type == at::kDouble     ? DType::kFloat64
                       : type == at::kBFloat16 ? DType::kBFloat16
@@ -200,25 +197,23 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config,
   shape.parameters = layout.parameters;
   if (progress) {
     const auto time = std::chrono::steady_clock::now() - start;
-    progress(absl::StrFormat("%s: %s, %.1f M parameters, %s, %.1f MB on %s, loaded in %.1f s",
-                             config.name, hf.architecture,
-                             static_cast<double>(layout.parameters) / 1e6, shape.dtype,
-                             static_cast<double>(shape.weight_bytes) / 1e6, impl_->config.name(),
-                             seconds(time)));
+    progress(absl::StrFormat(
+        "%s: %s, %.1f M parameters, %s, %.1f MB on %s, loaded in %.1f s", config.name,
+        hf.architecture, static_cast<double>(layout.parameters) / 1e6, shape.dtype,
+        static_cast<double>(shape.weight_bytes) / 1e6, impl_->config.name(), seconds(time)));
   }
   return absl::OkStatus();
 }
 
-absl::Status TorchDevice::load_llama(ModelId model, const std::string& name,
-                                     const HfConfig& config, bool tied,
-                                     const TensorSource& source, DType dtype, int page_rows) try {
+absl::Status TorchDevice::load_llama(ModelId model, const std::string& name, const HfConfig& config,
+                                     bool tied, const TensorSource& source, DType dtype,
+                                     int page_rows) try {
   if (page_rows < 1) return out_of_range("page_rows", page_rows, "1 or more");
   const c10::InferenceMode inference;
   const c10::OptionalDeviceGuard guard(impl_->device.is_cuda() ? std::optional(impl_->device)
                                                                : std::nullopt);
-  absl::StatusOr<LlamaWeights> weights =
-      LlamaWeights::load(config, tied, source,
-                         product_type(dtype, config, impl_->device.is_cpu()), impl_->device);
+  absl::StatusOr<LlamaWeights> weights = LlamaWeights::load(
+      config, tied, source, product_type(dtype, config, impl_->device.is_cpu()), impl_->device);
   if (!weights.ok()) return annotate(weights.status(), name);
 #ifdef TANDEM_CUDA
   if (impl_->device.is_cuda()) cuda::synchronize(impl_->config.index);

@@ -1,8 +1,8 @@
 // A device that runs models with LibTorch: cpu:i or cuda:i. No LibTorch header is needed to use it.
 //
-//   auto device = TorchDevice::create(config, shared);           // one per device
-//   device->load(id, model_config, progress);                    // weights; shape(id) is known then
-//   device->allocate_pools(id, {.page_rows = .., .pages = ..});  // sized by the host
+//   auto device = TorchDevice::create(config, shared);  // one per device
+//   device->load(id, model_config, progress);           // weights: from here on shape(id)
+//   device->allocate_pools(id, size);                   // as many pages as the host decides
 //   device->launch(batch, done);
 //
 // Each device has one thread, its lane, which runs batches in launch order and calls `done`. On CPU

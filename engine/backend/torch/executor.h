@@ -50,8 +50,8 @@ class Executor {
   // Logits of head inputs [first, first + count). [count, vocab], in the host's memory, until the
   // next call
   float* logits_on_host(int first, int count);
-  absl::Status read_work(const Work& work, const Plan::Item& item, float* logits,
-                         RowReader& reader, Readout& readout) const;
+  absl::Status read_work(const Work& work, const Plan::Item& item, float* logits, RowReader& reader,
+                         Readout& readout) const;
 
   Model& model_;
   const KvPool& pool_;

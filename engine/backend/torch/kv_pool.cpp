@@ -17,8 +17,7 @@ namespace {
 int64_t bytes_of(at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); }
 
 absl::Status check_place(const Move::Place& place, const Move& move, const KvPool& pool) {
-  const int64_t pages =
-      move.store == Store::kKv ? pool.size.pages : pool.size.frontier_pages;
+  const int64_t pages = move.store == Store::kKv ? pool.size.pages : pool.size.frontier_pages;
   if (!place.page.valid() || place.page.value >= pages) {
     return absl::InternalError(
         absl::StrCat("page of a move: ", place.page.value, "; limit: ", pages));
@@ -54,7 +53,8 @@ void move_on_host(const Move& m, const KvPool& from, const KvPool& to) {
   const KvGeometry& g = to.geometry;
   const int64_t row = g.head_dim * bytes_of(g.kv_type);
   for (const bool keys : {true, false}) {
-    const auto* f = static_cast<const std::byte*>((keys ? from.keys : from.values).const_data_ptr());
+    const auto* f =
+        static_cast<const std::byte*>((keys ? from.keys : from.values).const_data_ptr());
     auto* t = static_cast<std::byte*>((keys ? to.keys : to.values).mutable_data_ptr());
     for (int64_t layer = 0; layer < m.layers; ++layer) {
       for (int64_t head = 0; head < g.kv_heads; ++head) {
@@ -68,8 +68,8 @@ void move_on_host(const Move& m, const KvPool& from, const KvPool& to) {
   }
 }
 
-// Between other memories than the host's. In stream order on CUDA; LibTorch's copies between devices
-// wait for both streams by events.
+// Between other memories than the host's. In stream order on CUDA; LibTorch's copies between
+// devices wait for both streams by events.
 void move_on_devices(std::span<const Move> moves, const KvPool& from, const KvPool& to) {
 #ifdef TANDEM_CUDA
   if (from.keys.is_cuda() && from.keys.device() == to.keys.device()) {
@@ -118,8 +118,7 @@ KvPool::KvPool(const KvGeometry& g, const PoolSize& s, at::Device device) : geom
   const auto kv = at::TensorOptions().dtype(g.kv_type).device(device);
   keys = at::empty({g.layers, s.pages, g.kv_heads, s.page_rows, g.head_dim}, kv);
   values = at::empty({g.layers, s.pages, g.kv_heads, s.page_rows, g.head_dim}, kv);
-  frontier =
-      at::empty({s.frontier_pages * s.page_rows, g.hidden_size}, kv.dtype(g.hidden_type));
+  frontier = at::empty({s.frontier_pages * s.page_rows, g.hidden_size}, kv.dtype(g.hidden_type));
 }
 
 absl::Status apply_moves(std::span<const Move> moves,

@@ -140,15 +140,8 @@ void silu_mul(at::Tensor& out, const at::Tensor& gate_up) {
   });
 }
 
-void add(at::Tensor& x, const at::Tensor& delta) {
-  TANDEM_ON_CUDA(x, add(x, delta));
-  for_type(delta, [&]<class T, class R>() {
-    cpu::add<T, R>(data<R>(x), data<T>(delta), x.numel());
-  });
-}
-
-void product(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight,
-             const at::Tensor& bias, bool add) {
+void product(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+             bool add) {
   for_type(weight, [&]<class T, class R>() {
     const T* b = bias.defined() ? data<T>(bias) : nullptr;
     const auto run = [&]<class O>(O* to) {

@@ -113,9 +113,8 @@ absl::Status Plan::check(const Work& work, const ModelShape& shape, const PoolSi
       return absl::InvalidArgumentError(
           absl::StrCat("head: ", read.head.value, "; allowed: the model's own"));
     }
-    const int done = o.run_row < work.frontier_rows()
-                         ? work.frontier[static_cast<size_t>(o.run_row)]
-                         : 0;
+    const int done =
+        o.run_row < work.frontier_rows() ? work.frontier[static_cast<size_t>(o.run_row)] : 0;
     if (read.at != kTop && (read.at < done || read.at > work.to)) {
       return out_of_range("read layer", read.at, absl::StrCat(done, " to ", work.to));
     }

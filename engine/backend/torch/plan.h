@@ -56,16 +56,16 @@ class Plan {
     int first_row = 0;   // batch row of run row 0
     int first_read = 0;  // head input of Work::outputs[0]
   };
-  std::vector<Item> items;       // by Batch::works
-  std::vector<Token> token;      // [rows]; -1 for frontier rows
-  RowColumns columns;            // [rows]
-  std::vector<int32_t> extra;    // cache rows
-  std::vector<int32_t> pages;    // all page tables
+  std::vector<Item> items;        // by Batch::works
+  std::vector<Token> token;       // [rows]; -1 for frontier rows
+  RowColumns columns;             // [rows]
+  std::vector<int32_t> extra;     // cache rows
+  std::vector<int32_t> pages;     // all page tables
   RowCopies load;                 // frontier slot (page * page_rows + slot in it) to batch row
   RowCopies save;                 // batch row to frontier slot
   std::vector<Segment> segments;  // ascending; every row in those of the layers that it runs
   std::vector<Capture> captures;  // ascending, one per `at`
-  int reads = 0;                 // head inputs
+  int reads = 0;                  // head inputs
 
   int rows() const { return static_cast<int>(token.size()); }
   size_t array_bytes() const;  // of all arrays that kernels read, at least
@@ -81,8 +81,8 @@ class Plan {
 
   std::vector<int32_t> from_, to_;  // [rows] layers that the row runs
   std::vector<int32_t> borders_;
-  std::vector<Token> chosen_;       // scratch: tokens of one work's added rows
-  std::vector<int> position_;       // scratch: positions of one work's run rows
+  std::vector<Token> chosen_;               // scratch: tokens of one work's added rows
+  std::vector<int> position_;               // scratch: positions of one work's run rows
   std::vector<std::vector<int32_t>> path_;  // scratch: by run row, its extra rows before the window
 };
 

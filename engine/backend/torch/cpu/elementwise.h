@@ -1,5 +1,5 @@
 // What happens to a row between the products, on the CPU: embedding, norm, rotary embedding and
-// store into the cache, SwiGLU, residual. Plain loops that the compiler vectorizes.
+// store into the cache, SwiGLU. Plain loops that the compiler vectorizes.
 //
 // T: type of products' inputs and outputs, of weights and of the cache (float, double, bf16).
 // R: type of the residual stream and of arithmetic (float, or double for double).
@@ -103,14 +103,6 @@ void silu_mul(T* out, const T* gate_up, int64_t rows, int64_t width) {
         to[i] = static_cast<T>(g / (R{1} + exp_of(-g)) * static_cast<R>(up[i]));
       }
     }
-  });
-}
-
-// x += delta, n numbers
-template <class T, class R>
-void add(R* x, const T* delta, int64_t n) {
-  parallel_for(n, 16384, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) x[i] += static_cast<R>(delta[i]);
   });
 }
 

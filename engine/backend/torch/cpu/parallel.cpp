@@ -16,8 +16,8 @@ constexpr int kSpins = 1000;
 // The helpers of one thread.
 //
 // A job is open while its thread works on it. A helper that joins counts itself in before it looks
-// whether the job is open; the owner closes the job before it looks whether anyone is in. One of the
-// two sees the other (all of it sequentially consistent), so a job ends with nobody inside, and
+// whether the job is open; the owner closes the job before it looks whether anyone is in. One of
+// the two sees the other (all of it sequentially consistent), so a job ends with nobody inside, and
 // helpers that come late leave without touching it.
 class Team {
  public:

@@ -10,7 +10,8 @@
 #include "engine/backend/torch/cpu/math.h"
 #include "engine/backend/torch/cpu/parallel.h"
 
-// Vectors are passed between inlined functions only, so it does not matter how they would be passed.
+// Vectors are passed between inlined functions only, so it does not matter how they would be
+// passed.
 #pragma clang diagnostic ignored "-Wpsabi"
 
 // Into functions compiled for several processors.
@@ -153,8 +154,7 @@ TANDEM_INLINE void tiles(const Task<A, W, O>& t, int64_t r, int64_t n, int count
 // All rows of a chunk with the same weight rows, at most kMost of them at a time. The weights stay
 // in L1 for all of them.
 template <int kMost, int N, class A, class W, class O>
-TANDEM_INLINE void strip(const Task<A, W, O>& t, int64_t begin, int64_t end, int64_t n,
-                         int count) {
+TANDEM_INLINE void strip(const Task<A, W, O>& t, int64_t begin, int64_t end, int64_t n, int count) {
   int64_t r = begin;
   for (; r + kMost <= end; r += kMost) tiles<kMost, N>(t, r, n, count);
   if constexpr (kMost > 1) {

@@ -16,9 +16,8 @@ constexpr int kMaxHeadDim = 256;
 constexpr int kPerLane = kMaxHeadDim / kWarp;  // dimensions of a head per lane: lane, lane + 32, ..
 
 template <class T, class A>
-__global__ void attention_kernel(T* out, const T* qkv, RowView rows, const T* keys,
-                                 const T* values, int heads, int kv_heads, int head_dim,
-                                 A scale) {
+__global__ void attention_kernel(T* out, const T* qkv, RowView rows, const T* keys, const T* values,
+                                 int heads, int kv_heads, int head_dim, A scale) {
   __shared__ A tops[kWarps];
   __shared__ A totals[kWarps];
   __shared__ A sums[kWarps][kMaxHeadDim];

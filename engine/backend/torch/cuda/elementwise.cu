@@ -46,7 +46,8 @@ __global__ void rms_norm_kernel(T* out, const R* x, const R* weight, R eps, int6
   }
 }
 
-// A block per row. Threads take pairs (i, i + head_dim / 2) of the query and key heads, then values.
+// A block per row. Threads take pairs (i, i + head_dim / 2) of the query and key heads, then
+// values.
 template <class T, class R>
 __global__ void rope_and_store_kernel(T* qkv, RowView rows, T* keys, T* values,
                                       const float* inverse_frequencies, int heads, int kv_heads,
@@ -67,9 +68,8 @@ __global__ void rope_and_store_kernel(T* qkv, RowView rows, T* keys, T* values,
     const R a = static_cast<R>(from[i]);
     const R b = static_cast<R>(from[i + half]);
     const int kv_head = head - heads;
-    T* to = kv_head < 0
-                ? row + head * head_dim
-                : keys + ((page * kv_heads + kv_head) * rows.page_rows + slot) * head_dim;
+    T* to = kv_head < 0 ? row + head * head_dim
+                        : keys + ((page * kv_heads + kv_head) * rows.page_rows + slot) * head_dim;
     to[i] = static_cast<T>(a * c - b * s);
     to[i + half] = static_cast<T>(b * c + a * s);
   }
@@ -87,14 +87,6 @@ __global__ void silu_mul_kernel(T* out, const T* gate_up, int64_t n, int64_t wid
     const T* row = gate_up + i / width * 2 * width;
     const R g = static_cast<R>(row[i % width]);
     out[i] = static_cast<T>(g / (R(1) + exp(-g)) * static_cast<R>(row[width + i % width]));
-  }
-}
-
-template <class T, class R>
-__global__ void add_kernel(R* x, const T* delta, int64_t n) {
-  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < n;
-       i += int64_t{gridDim.x} * kThreads) {
-    x[i] += static_cast<R>(delta[i]);
   }
 }
 
@@ -147,16 +139,6 @@ void silu_mul(at::Tensor& out, const at::Tensor& gate_up) {
     using R = typename Residual<T>::type;
     silu_mul_kernel<T, R><<<blocks_for(out.numel(), kThreads), kThreads, 0, stream()>>>(
         data<T>(out), data<T>(gate_up), out.numel(), out.size(1));
-  });
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-}
-
-void add(at::Tensor& x, const at::Tensor& delta) {
-  for_type(delta, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using R = typename Residual<T>::type;
-    add_kernel<T, R><<<blocks_for(x.numel(), kThreads), kThreads, 0, stream()>>>(
-        data<R>(x), data<T>(delta), x.numel());
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }

@@ -24,7 +24,6 @@ void rope_and_store(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, con
 void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, const LayerKv& kv,
                double scale);
 void silu_mul(at::Tensor& out, const at::Tensor& gate_up);
-void add(at::Tensor& x, const at::Tensor& delta);
 
 // Copies between two pools of one device (or within one), in order; all of the same store.
 void move_rows(std::span<const Move> moves, const KvPool& from, const KvPool& to);

@@ -52,7 +52,8 @@ __global__ void move_kernel(Store<Word> from, Store<Word> to, int kv_heads, int 
 void move_rows(std::span<const Move> moves, const KvPool& from, const KvPool& to) {
   const bool kv = moves.front().store == tandem::Store::kKv;
   const auto bytes = static_cast<int64_t>(moves.size() * sizeof(RowMove));
-  // Pinned memory of the caching allocator is not used again before the copy on this stream is done.
+  // Pinned memory of the caching allocator is not used again before the copy on this stream is
+  // done.
   at::Tensor host = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
   auto* list = static_cast<RowMove*>(host.mutable_data_ptr());
   for (size_t i = 0; i < moves.size(); ++i) {

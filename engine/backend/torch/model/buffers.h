@@ -25,6 +25,7 @@ class RowBuffer {
   // The first `rows` rows; contents are undefined after more rows than ever before.
   at::Tensor& rows(int64_t rows) {
     if (rows != view_rows_) {
+      view_rows_ = -1;  // in case memory runs out below
       if (!all_.defined() || all_.size(0) < rows) {
         view_ = all_ = at::Tensor();  // give back first
         all_ = at::empty({row_bucket(rows), width_}, options_);

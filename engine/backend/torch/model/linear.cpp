@@ -27,7 +27,7 @@ void Linear::add_to(at::Tensor& residual, const at::Tensor& x, at::Tensor& scrat
     return;
   }
   into(scratch, x);
-  ops::add(residual, scratch);
+  residual.add_(scratch);
 }
 
 }  // namespace tandem

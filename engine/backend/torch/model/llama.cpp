@@ -43,8 +43,7 @@ struct Loader {
       bias_shapes.push_back({outs[i]});
     }
     Linear l;
-    TANDEM_ASSIGN_OR_RETURN(l.weight,
-                            load_stacked(source, weights, weight_shapes, type, device));
+    TANDEM_ASSIGN_OR_RETURN(l.weight, load_stacked(source, weights, weight_shapes, type, device));
     if (bias) {
       TANDEM_ASSIGN_OR_RETURN(l.bias, load_stacked(source, biases, bias_shapes, type, device));
     }
@@ -76,16 +75,16 @@ absl::StatusOr<LlamaWeights> LlamaWeights::load(const HfConfig& c, bool tied,
   const int64_t q = int64_t{c.heads} * c.head_dim;
   const int64_t kv = int64_t{c.kv_heads} * c.head_dim;
   LlamaWeights w;
-  TANDEM_ASSIGN_OR_RETURN(w.embedding,
-                          load_stacked(source, {"model.embed_tokens.weight"},
-                                       {{c.vocab_size, hidden}}, product_type, device));
+  TANDEM_ASSIGN_OR_RETURN(
+      w.embedding, load_stacked(source, {"model.embed_tokens.weight"}, {{c.vocab_size, hidden}},
+                                product_type, device));
   for (int i = 0; i < c.layers; ++i) {
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
     const std::string attention = prefix + "self_attn.";
     const std::string mlp = prefix + "mlp.";
     Layer& l = w.layers.emplace_back();
-    TANDEM_ASSIGN_OR_RETURN(
-        l.attention_norm, loader.vector(prefix + "input_layernorm.weight", hidden, norm_type));
+    TANDEM_ASSIGN_OR_RETURN(l.attention_norm,
+                            loader.vector(prefix + "input_layernorm.weight", hidden, norm_type));
     TANDEM_ASSIGN_OR_RETURN(l.qkv, loader.linear(attention, {"q_proj", "k_proj", "v_proj"},
                                                  {q, kv, kv}, hidden, c.qkv_bias));
     TANDEM_ASSIGN_OR_RETURN(l.o, loader.linear(attention, {"o_proj"}, {hidden}, q, c.o_bias));
@@ -175,9 +174,8 @@ void Llama::head(at::Tensor& logits, const at::Tensor& hidden) {
   const int64_t n = hidden.size(0);
   at::Tensor& normed = head_in_.rows(n);
   ops::rms_norm(normed, hidden, weights_.final_norm, config_.rms_norm_eps);
-  at::Tensor* scratch = logits.scalar_type() == normed.scalar_type() || normed.is_cpu()
-                            ? nullptr
-                            : &logits_.rows(n);
+  at::Tensor* scratch =
+      logits.scalar_type() == normed.scalar_type() || normed.is_cpu() ? nullptr : &logits_.rows(n);
   weights_.head.into(logits, normed, scratch);
 }
 

@@ -16,7 +16,7 @@ struct Case {
   int cache_rows = 40;
   std::vector<int32_t> position, table, first_key, dense_end, extra_begin, extra_end, extra, pages;
   std::vector<int64_t> slot;
-  std::vector<double> qkv;  // [rows, (heads + 2 kv_heads) * head_dim]
+  std::vector<double> qkv;   // [rows, (heads + 2 kv_heads) * head_dim]
   std::vector<double> k, v;  // [cache_rows, kv_heads, head_dim]
 
   Case(int h, int kvh, int d, int pr, uint64_t seed)
@@ -62,7 +62,8 @@ struct Case {
   std::vector<int> visible(size_t r) const {
     std::vector<int> keys;
     for (int c = first_key[r]; c < dense_end[r]; ++c) keys.push_back(c);
-    for (int e = extra_begin[r]; e < extra_end[r]; ++e) keys.push_back(extra[static_cast<size_t>(e)]);
+    for (int e = extra_begin[r]; e < extra_end[r]; ++e)
+      keys.push_back(extra[static_cast<size_t>(e)]);
     return keys;
   }
 };

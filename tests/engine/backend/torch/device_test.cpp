@@ -83,8 +83,8 @@ TEST(TorchDevice, AgainstAcceptsWhatTheTargetWouldSay) {
       Pass p = chain_pass(6, drafts);
       p.reading(all_logprobs({0, 1, 2, 3, 4}, 64));
       for (const Out& o : d.run(plain, p).row) argmax.push_back(o.argmax);
-      while (agree < 4 && argmax[static_cast<size_t>(agree)] ==
-                              drafts[static_cast<size_t>(agree) + 1]) {
+      while (agree < 4 &&
+             argmax[static_cast<size_t>(agree)] == drafts[static_cast<size_t>(agree) + 1]) {
         ++agree;
       }
     }
@@ -135,12 +135,15 @@ TEST(TorchDevice, FaultsStayWithTheirWork) {
     items.push_back({&sequences[i], passes[i]});
   }
   const auto results = d.run(items);
-  const absl::StatusCode codes[] = {
-      absl::StatusCode::kInternal,        absl::StatusCode::kOk,
-      absl::StatusCode::kInvalidArgument, absl::StatusCode::kInvalidArgument,
-      absl::StatusCode::kOk,              absl::StatusCode::kInternal,
-      absl::StatusCode::kInvalidArgument, absl::StatusCode::kInvalidArgument,
-      absl::StatusCode::kOk};
+  const absl::StatusCode codes[] = {absl::StatusCode::kInternal,
+                                    absl::StatusCode::kOk,
+                                    absl::StatusCode::kInvalidArgument,
+                                    absl::StatusCode::kInvalidArgument,
+                                    absl::StatusCode::kOk,
+                                    absl::StatusCode::kInternal,
+                                    absl::StatusCode::kInvalidArgument,
+                                    absl::StatusCode::kInvalidArgument,
+                                    absl::StatusCode::kOk};
   for (size_t i = 0; i < std::size(passes); ++i) {
     EXPECT_EQ(results[i].status.code(), codes[i]) << i << ": " << results[i].status;
     if (codes[i] == absl::StatusCode::kOk) EXPECT_EQ(logprobs(results[i].readout), want);

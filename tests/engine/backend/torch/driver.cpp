@@ -18,8 +18,8 @@ void shuffle_pages(std::vector<PageId>& free, int64_t n, T& random) {
 
 }  // namespace
 
-Driver::Driver(const TinyModel& tiny, std::shared_ptr<TorchShared> shared, int index,
-               PoolSize size, int threads)
+Driver::Driver(const TinyModel& tiny, std::shared_ptr<TorchShared> shared, int index, PoolSize size,
+               int threads)
     : shared_(std::move(shared)), model_(next_model++) {
   auto device = TorchDevice::create({.index = index, .threads = threads}, shared_);
   EXPECT_TRUE(device.ok()) << device.status();

@@ -31,10 +31,10 @@ struct Sequence {
 // A device with one model.
 class Driver {
  public:
-  explicit Driver(const TinyModel& tiny, std::shared_ptr<TorchShared> shared =
-                                             std::make_shared<TorchShared>(),
-                  int index = 0, PoolSize size = {.page_rows = 4, .pages = 600,
-                                                  .frontier_pages = 200},
+  explicit Driver(const TinyModel& tiny,
+                  std::shared_ptr<TorchShared> shared = std::make_shared<TorchShared>(),
+                  int index = 0,
+                  PoolSize size = {.page_rows = 4, .pages = 600, .frontier_pages = 200},
                   int threads = 1);
   // Of a Hugging Face directory.
   explicit Driver(const std::string& directory, int page_rows = 16, int64_t pages = 400);

@@ -220,8 +220,9 @@ TEST_P(LayerRanges, StaircasesInMixedBatches) {
       for (const int rows : {6, 5, 4}) {
         to -= static_cast<int>(random() % 3);
         if (to < 1) to = 1;
-        d.run(s, chain_pass(to, std::span(tokens.back()).subspan(static_cast<size_t>(s.rows()),
-                                                                  static_cast<size_t>(rows))));
+        d.run(s, chain_pass(
+                     to, std::span(tokens.back())
+                             .subspan(static_cast<size_t>(s.rows()), static_cast<size_t>(rows))));
       }
     }
     passes.reserve(kSequences);
@@ -231,12 +232,12 @@ TEST_P(LayerRanges, StaircasesInMixedBatches) {
       const int to = 2 + static_cast<int>(random() % 5);
       const int count = static_cast<int>(random() % 9);
       const int before = sequences[i].rows();
-      const int past = static_cast<int>(
-          std::count_if(sequences[i].done.begin(), sequences[i].done.end(),
-                        [&](int done) { return done >= to; }));
-      Pass& p = passes.emplace_back(
-          chain_pass(to, std::span(tokens[i]).subspan(static_cast<size_t>(before),
-                                                      static_cast<size_t>(count))));
+      const int past =
+          static_cast<int>(std::count_if(sequences[i].done.begin(), sequences[i].done.end(),
+                                         [&](int done) { return done >= to; }));
+      Pass& p = passes.emplace_back(chain_pass(
+          to,
+          std::span(tokens[i]).subspan(static_cast<size_t>(before), static_cast<size_t>(count))));
       std::vector<Row> rows;
       for (int r = past - before; r < count; ++r) rows.push_back(r);
       p.reading(all_logprobs(rows, 64));

@@ -27,7 +27,6 @@ void expect_close(const std::vector<float>& got, const std::vector<float>& golde
   }
 }
 
-
 class LlamaOracle : public testing::TestWithParam<std::string> {};
 
 TEST_P(LlamaOracle, LogitsOfPromptsInOneAndInSeveralChunks) {

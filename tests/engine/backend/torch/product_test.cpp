@@ -32,8 +32,8 @@ void expect_definition(double tolerance) {
         const auto x = random_numbers<T>(rows * in, 3);
         for (const bool add : {false, true}) {
           std::vector<O> out(static_cast<size_t>(rows * outs), O(1.5f));
-          cpu::product<T, O>(out.data(), x.data(), weight.data(), add ? nullptr : bias.data(),
-                             rows, outs, in, add);
+          cpu::product<T, O>(out.data(), x.data(), weight.data(), add ? nullptr : bias.data(), rows,
+                             outs, in, add);
           for (int64_t r = 0; r < rows; ++r) {
             for (int64_t n = 0; n < outs; ++n) {
               double want = add ? 1.5 : static_cast<double>(bias[static_cast<size_t>(n)]);

@@ -42,8 +42,7 @@ TinyModel tiny_model(const HfConfig& config, uint64_t seed, bool tied) {
     for (const int64_t d : spec.shape) n *= d;
     const bool norm = spec.name.ends_with("norm.weight");
     const bool embedding = spec.name.find("embed_tokens") != std::string::npos;
-    const double scale =
-        embedding ? 1.0 : 1.2 / std::sqrt(static_cast<double>(spec.shape.back()));
+    const double scale = embedding ? 1.0 : 1.2 / std::sqrt(static_cast<double>(spec.shape.back()));
     std::vector<double>& v = m.values[spec.name];
     for (int64_t i = 0; i < n; ++i) {
       v.push_back(norm ? 1 + 0.2 * normal(random) : scale * normal(random));

@@ -25,8 +25,8 @@ TreeCase random_tree(int n, int to, int vocab, std::mt19937& random) {
   std::vector<Row> rows;
   for (int i = 0; i < n; ++i) {
     // Often the row before: branches that are chains.
-    const Row parent = random() % 3 == 0 ? static_cast<Row>(random() % static_cast<uint32_t>(i + 1)) - 1
-                                         : i - 1;
+    const Row parent =
+        random() % 3 == 0 ? static_cast<Row>(random() % static_cast<uint32_t>(i + 1)) - 1 : i - 1;
     t.pass.add.add(token_in(t.tokens[static_cast<size_t>(i)]), parent);
     rows.push_back(i);
   }
@@ -77,7 +77,8 @@ TEST_P(Tree, PathsAreChainsAndStayAfterCompaction) {
       expect_row(got[static_cast<size_t>(row)], last_row(d, chain, 6));
     }
     // Keep one path, then go on: as if only its tokens had ever been fed.
-    const std::vector<int> kept = path_to(t.pass, static_cast<int>(random() % static_cast<uint32_t>(n)));
+    const std::vector<int> kept =
+        path_to(t.pass, static_cast<int>(random() % static_cast<uint32_t>(n)));
     for (const int r : kept) text.push_back(t.tokens[static_cast<size_t>(r)]);
     d.keep(s, n, kept);
     const auto more = random_tokens(3, 64, random());
@@ -90,7 +91,8 @@ TEST_P(Tree, PathsAreChainsAndStayAfterCompaction) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Windows, Tree, testing::Combine(testing::Values(0, 5, 16),
+INSTANTIATE_TEST_SUITE_P(Windows, Tree,
+                         testing::Combine(testing::Values(0, 5, 16),
                                           testing::Values(DType::kFloat64, DType::kFloat32)));
 
 // An early-layer tree whose kept path is continued to the top, beside a chain in the same batch.
