@@ -161,7 +161,7 @@ absl::StatusOr<std::string> Client::health(const std::string& service) {
 
 const char* status_name(absl::StatusCode code) {
   // absl's own names are gRPC's.
-  static const auto* const names = [] {
+  static const auto* const kNames = [] {
     auto* all = new std::array<std::string, 17>();
     for (size_t i = 0; i < all->size(); ++i) {
       (*all)[i] = absl::StatusCodeToString(static_cast<absl::StatusCode>(i));
@@ -169,7 +169,7 @@ const char* status_name(absl::StatusCode code) {
     return all;
   }();
   const auto index = static_cast<size_t>(code);
-  return index < names->size() ? (*names)[index].c_str() : "UNKNOWN";
+  return index < kNames->size() ? (*kNames)[index].c_str() : "UNKNOWN";
 }
 
 }  // namespace tandem

@@ -85,7 +85,9 @@ def check_file(path, text):
         quote, header = match.groups()
         where = f"{path}:{text.count(chr(10), 0, match.start(2)) + 1}"
         if header == "torch/torch.h":
-            found.append(f"{where}: <torch/torch.h> takes 26 s and 1 GB: include operator by operator")
+            found.append(
+                f"{where}: <torch/torch.h> takes 26 s and 1 GB: include operator by operator"
+            )
         target = room_of(header)
         if target is not None:
             if target not in allowed:

@@ -34,13 +34,13 @@ TimePoint steady_deadline(std::chrono::system_clock::time_point deadline, TimePo
 }  // namespace
 
 std::string make_request_id() {
-  static const uint64_t start = [] {
+  static const uint64_t kStart = [] {
     std::random_device device;
     return (uint64_t{device()} << 32) | device();
   }();
   static std::atomic<uint64_t> next{0};
   // An odd factor permutes the 64-bit numbers: ids look random and do not repeat.
-  const uint64_t id = start + (next.fetch_add(1) + 1) * 0x9E3779B97F4A7C15ull;
+  const uint64_t id = kStart + (next.fetch_add(1) + 1) * 0x9E3779B97F4A7C15ull;
   return absl::StrCat("req-", absl::Hex(id, absl::kZeroPad16));
 }
 

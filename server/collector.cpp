@@ -200,8 +200,7 @@ void add_model_families(const Metrics& metrics,
     pages.gauge(with(of(m), "state", "free"), total - used);
     memory.gauge(with(of(m), "kind", "weights"), m.weight_bytes.value());
     memory.gauge(with(of(m), "kind", "kv_cache"), m.kv_bytes.value());
-    passes.counter({{"model", m.model}, {"role", role_of(m.model)}, {"device", m.device}},
-                   m.passes.value());
+    passes.counter({{"model", m.model}, {"role", role_of(m.model)}}, m.passes.value());
     batches.counter(of(m), m.batches.value());
     rows.histogram(of(m), m.batch_rows);
   }

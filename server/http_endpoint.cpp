@@ -20,7 +20,7 @@ constexpr size_t kMaxBody = 4 << 10;  // of a request; none of ours has one
 HttpEndpoint::HttpEndpoint() : server_(std::make_unique<httplib::Server>()) {}
 
 absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::start(const std::string& address,
-                                                                  Handlers handlers) {
+                                                                  const Handlers& handlers) {
   std::unique_ptr<HttpEndpoint> endpoint(new HttpEndpoint());
   httplib::Server& server = *endpoint->server_;
   server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
@@ -66,14 +66,17 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::start(const std::str
         absl::StrCat("http: cannot listen on ", address, "; is the port taken?"));
   }
   endpoint->address_ = absl::StrCat(host, ":", port);
-  endpoint->thread_ = std::thread([&server] { server.listen_after_bind(); });
+  endpoint->thread_ = std::thread([&server, &ended = endpoint->ended_] {
+    server.listen_after_bind();
+    ended.store(true);
+  });
   return endpoint;
 }
 
 HttpEndpoint::~HttpEndpoint() {
   if (!thread_.joinable()) return;
   // stop() does nothing before the thread has begun to listen.
-  while (!server_->is_running()) std::this_thread::yield();
+  while (!server_->is_running() && !ended_.load()) std::this_thread::yield();
   server_->stop();
   thread_.join();
 }

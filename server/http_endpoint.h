@@ -5,6 +5,7 @@
 // belong to one thread; handlers run on the pool.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -27,7 +28,7 @@ class HttpEndpoint {
 
   // Binds `address` ("HOST:PORT", port 0: a free one) and serves at once.
   static absl::StatusOr<std::unique_ptr<HttpEndpoint>> start(const std::string& address,
-                                                             Handlers handlers);
+                                                             const Handlers& handlers);
   ~HttpEndpoint();  // stops
 
   const std::string& address() const { return address_; }  // with the port that was bound
@@ -37,6 +38,7 @@ class HttpEndpoint {
 
   std::unique_ptr<httplib::Server> server_;
   std::string address_;
+  std::atomic<bool> ended_{false};  // the thread has stopped listening, whyever
   std::thread thread_;
 };
 

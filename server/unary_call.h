@@ -54,7 +54,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
       if (finished_) return;
       finished_ = true;
       stop_ = nullptr;
-      if (status.ok()) *response_ = std::move(bytes);
+      if (status.ok()) response_->Swap(&bytes);
     }
     end_call(state_, info, status, summary);
     Finish(to_grpc(status, info.request_id));

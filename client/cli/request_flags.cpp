@@ -26,7 +26,7 @@ struct Described {
 
 // What the help says of a field. A field that is missing here is a flag all the same.
 const std::map<std::string, Described>& descriptions() {
-  static const auto* const all = new std::map<std::string, Described>{
+  static const auto* const kAll = new std::map<std::string, Described>{
       {"request_id", {"ID", "appears in the answer and the server's logs"}},
       {"add_special_tokens", {"", "to a text prompt, as tokenizer.json says; default true"}},
       {"truncate_prompt_tokens", {"N", "keep the last N prompt tokens"}},
@@ -47,7 +47,7 @@ const std::map<std::string, Described>& descriptions() {
       {"top_logprobs", {"N", "of the N best, at most 20"}},
       {"priority", {"N", "larger runs earlier; [-100, 100]"}},
   };
-  return *all;
+  return *kAll;
 }
 
 std::vector<std::string> method_names() {

@@ -30,6 +30,15 @@ PoolSize pool_size(int page_rows, int64_t pages) {
   return size;
 }
 
+// Threads of a CPU device whose configuration names none: CPU devices have teams of their own,
+// which together should not be more than the machine has.
+[[maybe_unused]] int share_of_threads(const EngineConfig& config) {
+  const auto cpus = std::count_if(config.devices.begin(), config.devices.end(),
+                                  [](const DeviceConfig& d) { return d.kind == DeviceKind::kCpu; });
+  return std::max(1,
+                  static_cast<int>(std::thread::hardware_concurrency()) / static_cast<int>(cpus));
+}
+
 class LoadedDevices final : public Devices {
  public:
   LoadedDevices(const Clock* clock) : clock_(clock) {}
@@ -90,7 +99,10 @@ absl::Status LoadedDevices::load(const EngineConfig& config,
       continue;
     }
 #ifdef TANDEM_WITH_TORCH
-    TANDEM_RETURN_IF_ERROR(load_real(config, device, here, progress));
+    DeviceConfig sized = device;
+    if (sized.kind == DeviceKind::kCpu && sized.threads == 0)
+      sized.threads = share_of_threads(config);
+    TANDEM_RETURN_IF_ERROR(load_real(config, sized, here, progress));
 #else
     return absl::FailedPreconditionError(absl::StrCat(
         "device ", device.name(), ": this build has no LibTorch; allowed: fake models"));

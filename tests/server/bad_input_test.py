@@ -1,14 +1,15 @@
 """Bad input to the real programs: every case has its status and message, and the server serves on."""
 
 import json
-import os
 import signal
 import subprocess
 import threading
 import urllib.request
+from pathlib import Path
 
 import pytest
 
+SMALL = Path(__file__).resolve().parents[2] / "models/code-small"
 GOOD = ("generate", "--model=fake", "--prompt=x", "--max-new-tokens=3", "--ignore-eos")
 
 
@@ -139,45 +140,53 @@ def start(binaries, *args):
     return run
 
 
-def test_model_directories_that_cannot_be(binaries, tmp_path):
+def test_a_model_directory_that_does_not_exist(binaries, tmp_path):
     run = start(binaries, f"--model=m={tmp_path}/none")
     assert run.returncode == 1
     assert "allowed: a directory that exists" in run.stderr
 
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    run = start(binaries, f"--model=m={empty}")
-    assert run.returncode == 1
-    assert "config.json" in run.stderr
 
-    (empty / "config.json").write_text("{")
-    run = start(binaries, f"--model=m={empty}")
-    assert run.returncode == 1
-    assert "config.json" in run.stderr
-
-    (empty / "config.json").write_text(
-        json.dumps({"model_type": "unknowable", "architectures": ["UnknowableForCausalLM"]})
-    )
-    run = start(binaries, f"--model=m={empty}")
-    assert run.returncode == 1
-    assert "nknowable" in run.stderr
+def halve(data):
+    return data[: len(data) // 2]
 
 
-def test_truncated_weights(binaries, tmp_path):
-    source = os.path.join(os.path.dirname(__file__), "../../models/code-small")
-    if not os.path.exists(os.path.join(source, "config.json")):
-        pytest.skip("models/code-small is not there")
-    target = tmp_path / "model"
-    target.mkdir()
-    for name in os.listdir(source):
-        with open(os.path.join(source, name), "rb") as file:
-            data = file.read()
-        if name.endswith(".safetensors"):
-            data = data[: len(data) // 2]
-        (target / name).write_bytes(data)
-    run = start(binaries, f"--model=m={target}")
+def other_architecture(data):
+    config = json.loads(data)
+    config["model_type"] = "unknowable"
+    config["architectures"] = ["UnknowableForCausalLM"]
+    return json.dumps(config).encode()
+
+
+@pytest.mark.parametrize(
+    "suffix, change, part",
+    [
+        ("config.json", lambda data: b"{", "config.json"),
+        ("config.json", None, "config.json"),
+        ("config.json", other_architecture, "nknowable"),
+        (".safetensors", halve, ".safetensors"),
+        (".safetensors", None, ".safetensors"),
+        ("tokenizer.json", lambda data: b"{", "tokenizer.json"),
+        ("tokenizer.json", None, "tokenizer.json"),
+    ],
+)
+def test_model_directories_that_cannot_be(binaries, tmp_path, suffix, change, part):
+    """A good directory with one file changed, or missing."""
+    if not SMALL.exists():
+        pytest.skip(f"{SMALL} is not there")
+    for file in SMALL.iterdir():
+        data = file.read_bytes()
+        if file.name.endswith(suffix) and file.name not in (
+            "generation_config.json",
+            "tokenizer_config.json",
+        ):
+            if change is None:
+                continue
+            data = change(data)
+        (tmp_path / file.name).write_bytes(data)
+    run = start(binaries, f"--model=m={tmp_path}")
     assert run.returncode == 1
-    assert ".safetensors" in run.stderr
+    assert run.stderr.count("tandem-server: ") == 1
+    assert part in run.stderr
 
 
 @pytest.mark.parametrize(
@@ -213,6 +222,20 @@ def test_prompts_and_outputs_are_never_logged(start_server, tandem):
     assert "event=call" in log
     assert "CANARY" not in log
     assert server.stop() == 0
+
+
+def test_the_trace_context_reaches_the_log(server, tandem):
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    assert tandem(*GOOD, f"--traceparent={trace}", "--request-id=traced").returncode == 0
+    assert tandem(*GOOD, "--traceparent=forged", "--request-id=untraced").returncode == 0
+    lines = {
+        word: line
+        for line in server.log_text().splitlines()
+        for word in line.split()
+        if word.startswith("request_id=")
+    }
+    assert f"traceparent={trace}" in lines["request_id=traced"]
+    assert "traceparent" not in lines["request_id=untraced"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
