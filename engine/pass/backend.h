@@ -83,7 +83,8 @@ struct Work {
   // With `to` < the model's layers, added and frontier rows stay behind as frontier rows at `to`:
   // store their hidden states in frontier_pages. False: nobody will continue them.
   bool save_frontier = false;
-  CacheId memory;  // cross-attention
+  CacheId memory;        // cross-attention; invalid: none
+  ModelId memory_model;  // in whose pool the pages of `memory` lie
   std::vector<PageId> memory_pages;
   int memory_rows = 0;
   bool last = true;  // the chunk that ends the pass

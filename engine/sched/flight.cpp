@@ -82,6 +82,7 @@ Work lower(const PassFlight& flight, int count) {
   }
   if (flight.memory) {
     work.memory = flight.memory->id();
+    work.memory_model = flight.memory->model();
     work.memory_pages.assign(flight.memory->pages().begin(), flight.memory->pages().end());
     work.memory_rows = flight.memory->rows();
   }

@@ -140,9 +140,11 @@ WorkResult FakeBackend::run(const Work& work, bool nan) {
 
   uint64_t memory_sum = 0;
   for (int row = 0; row < work.memory_rows; ++row) {
+    const FakeMemory::Model& encoder = memory_->model(work.memory_model);
+    const auto rows = static_cast<size_t>(encoder.pool.page_rows);
     const auto r = static_cast<size_t>(row);
     const FakeMemory::Slot& slot =
-        model.kv[work.memory_pages[r / page_rows].index() * page_rows + r % page_rows];
+        encoder.kv[work.memory_pages[r / rows].index() * rows + r % rows];
     if (slot.input == 0) broken(work, row, "a memory row was never written, or is freed");
     memory_sum += fake::mix(3, fake::seen(slot.input, row));
   }

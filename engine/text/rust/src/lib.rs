@@ -5,6 +5,8 @@
 //! `bounded` (memory limits), and `ffi` is the border to C, the only file with raw pointers.
 
 pub mod bounded;
+pub mod byte_alphabet;
+mod byte_alphabet;
 pub mod error;
 pub mod ffi;
 pub mod methods;

@@ -3,6 +3,7 @@
 
 use tokenizers::{Decoder, DecoderWrapper};
 
+use crate::byte_alphabet::byte_alphabet;
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
 
@@ -198,19 +199,4 @@ fn byte_level(token: &str, alphabet: &[Option<u8>]) -> Vec<u8> {
         .map(|c| alphabet.get(c as usize).copied().flatten())
         .collect::<Option<Vec<u8>>>()
         .unwrap_or_else(|| token.as_bytes().to_vec())
-}
-
-/// GPT-2's alphabet: printable Latin-1 stands for itself, the other 68 bytes for U+0100 and up.
-pub fn byte_alphabet() -> Vec<Option<u8>> {
-    let mut alphabet = vec![None; 0x144];
-    let mut next = 0x100;
-    for byte in 0..=255u8 {
-        if matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF) {
-            alphabet[byte as usize] = Some(byte);
-        } else {
-            alphabet[next] = Some(byte);
-            next += 1;
-        }
-    }
-    alphabet
 }

@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 
 use tokenizers::{AddedToken, Decoder, ModelWrapper};
 
+use crate::byte_alphabet::byte_alphabet;
 use crate::error::{Error, Result};
 use crate::model_files::{read_optional, ModelFiles};
-use crate::pieces::byte_alphabet;
 
 /// What to do with text that spells a special token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
