@@ -41,7 +41,7 @@ PoolSize pool_size(int page_rows, int64_t pages) {
 
 class LoadedDevices final : public Devices {
  public:
-  LoadedDevices(const Clock* clock) : clock_(clock) {}
+  explicit LoadedDevices(const Clock* clock) : clock_(clock) {}
 
   absl::Status load(const EngineConfig& config,
                     const std::function<void(absl::string_view)>& progress);

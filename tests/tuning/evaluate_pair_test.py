@@ -2,7 +2,7 @@
 
 import pytest
 
-from tuning.evaluate_pair import compare
+from tuning.evaluate_pair import compare, milliseconds_per_pass
 from tuning.heldout import HeldOut, bits_per_byte
 from tuning.shapes import llama, new_model
 
@@ -25,3 +25,7 @@ def test_different_models_agree_less(model, tokenizer, texts):
     result = compare(model(1), model(2), HeldOut(tokenizer, texts[:1], length=64))
     assert 0 <= result["agreement"] < 1
     assert 0 < result["acceptance"] < 1
+
+
+def test_a_pass_takes_time(model):
+    assert milliseconds_per_pass(model(1), rows=4, context=8, passes=3) > 0

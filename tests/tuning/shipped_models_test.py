@@ -61,11 +61,11 @@ def test_a_small_pass_costs_at_most_a_sixth(pair):
 def test_the_large_one_writes_indented_python(pair):
     tokenizer = AutoTokenizer.from_pretrained(MODELS / "code-large")
     model = pair["large"].float()
-    prompt = "def read_lines(path):\n"
+    prompt = "class Stack:\n    def __init__(self):\n"
     ids = tokenizer(prompt, return_tensors="pt").input_ids
-    written = model.generate(ids, max_new_tokens=96, do_sample=False)[0]
+    written = model.generate(ids, max_new_tokens=64, do_sample=False)[0]
     text = tokenizer.decode(written, skip_special_tokens=True)
-    assert text.startswith(prompt + "    ")
+    assert text.startswith(prompt + "        ")
     # The last line may be cut short; some beginning of what is before it must be valid Python.
     lines = text.split("\n")[:-1]
     assert any(parses("\n".join(lines[:count])) for count in range(4, len(lines) + 1)), text

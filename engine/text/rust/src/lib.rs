@@ -6,7 +6,6 @@
 
 pub mod bounded;
 pub mod byte_alphabet;
-mod byte_alphabet;
 pub mod error;
 pub mod ffi;
 pub mod methods;
