@@ -15,6 +15,7 @@
 #include "server/response_to_proto.h"
 #include "server/server_config.h"
 #include "server/work_queue.h"
+#include "tests/temp_dir.h"
 
 namespace tandem {
 namespace {
@@ -155,9 +156,11 @@ TEST(Options, Errors) {
 }
 
 TEST(Options, FlagsOverrideTheFile) {
-  const std::string path = testing::TempDir() + "options.textproto";
-  std::ofstream(path) << "models { name: \"m\" fake {} }\n"
-                         "server { listen: \"127.0.0.1:1\" grace_seconds: 5 log_level: \"warn\" }";
+  const test::TempDir dir;
+  const std::string path =
+      dir.write("options.textproto",
+                "models { name: \"m\" fake {} }\n"
+                "server { listen: \"127.0.0.1:1\" grace_seconds: 5 log_level: \"warn\" }");
   const auto plain = configure(*parse_options({"--config", path}));
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_EQ(plain->server.listen, "127.0.0.1:1");

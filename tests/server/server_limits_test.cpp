@@ -12,6 +12,7 @@
 
 #include "tandem/v1/generation.grpc.pb.h"
 #include "tests/server/server_harness.h"
+#include "tests/temp_dir.h"
 
 namespace tandem {
 namespace {
@@ -126,8 +127,8 @@ TEST(ServerLimits, ASlowReaderCostsOnlyItself) {
 }
 
 TEST(ServerLimits, BearerTokens) {
-  const std::string file = ::testing::TempDir() + "server_test_tokens";
-  std::ofstream(file) << "ann 0123456789abcdef\n";
+  const test::TempDir dir;
+  const std::string file = dir.write("tokens", "ann 0123456789abcdef\n");
   Harness h("bearer_token_file: \"" + file + "\"");
   EXPECT_EQ(stream(*h.client, ask("fake", "x", 5)).status.code(),
             absl::StatusCode::kUnauthenticated);

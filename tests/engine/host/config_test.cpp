@@ -6,18 +6,18 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/temp_dir.h"
+
 namespace tandem {
 namespace {
 
 class ConfigTest : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = testing::TempDir() + "config_test";
     std::filesystem::create_directories(folder_ + "/deploy");
     std::filesystem::create_directories(folder_ + "/models/big");
     std::filesystem::create_directories(folder_ + "/models/little");
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   absl::StatusOr<EngineConfig> parse(const std::string& text) const {
     return parse_deployment(text, folder_ + "/deploy/d.textproto");
@@ -34,7 +34,8 @@ class ConfigTest : public testing::Test {
     return message;
   }
 
-  std::string folder_;
+  const test::TempDir dir_;
+  const std::string folder_ = dir_.path();
 };
 
 TEST_F(ConfigTest, ReadsEveryField) {

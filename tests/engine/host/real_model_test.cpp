@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/engine/host/kit.h"
+#include "tests/temp_dir.h"
 
 namespace tandem {
 namespace {
@@ -27,26 +28,20 @@ class RealModel : public ::testing::TestWithParam<DType> {
   void SetUp() override {
     namespace fs = std::filesystem;
     const fs::path data = fs::path(TANDEM_SOURCE_DIR) / "tests";
-    directory_ = fs::temp_directory_path() / ("tandem_real_model_" + std::to_string(getpid()));
-    fs::remove_all(directory_);
-    fs::copy(data / "data/golden_models/llama3", directory_);
-    fs::copy(data / "engine/text/data/tokenizers/llama2/tokenizer.json", directory_);
+    fs::copy(data / "data/golden_models/llama3", directory_.path());
+    fs::copy(data / "engine/text/data/tokenizers/llama2/tokenizer.json", directory_.path());
     EngineConfig config;
     config.devices.push_back({});
     config.devices[0].threads = 1;
     config.devices[0].memory_bytes = 64 << 20;
     ModelConfig model;
     model.name = "tiny";
-    model.path = directory_;
+    model.path = directory_.path();
     model.dtype = GetParam();
     config.models.push_back(model);
     config.deployments.push_back({"tiny", "tiny", ""});
     engine_ = make_engine(config);
     ASSERT_NE(engine_, nullptr);
-  }
-  void TearDown() override {
-    engine_.reset();
-    std::filesystem::remove_all(directory_);
   }
 
   GenerateRequest request(int i) const {
@@ -65,7 +60,7 @@ class RealModel : public ::testing::TestWithParam<DType> {
 
   double pages_used() const { return engine_->metrics().models[0].kv_pages_used.value(); }
 
-  std::filesystem::path directory_;
+  const test::TempDir directory_;
   std::unique_ptr<Engine> engine_;
 };
 

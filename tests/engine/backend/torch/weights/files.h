@@ -10,29 +10,9 @@
 #include <vector>
 
 #include "engine/backend/torch/weights/safetensors.h"
+#include "tests/temp_dir.h"  // IWYU pragma: export
 
 namespace tandem::test {
-
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "tandem-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  ~TempDir() { std::filesystem::remove_all(path_); }
-
-  const std::string& path() const { return path_; }
-  std::string write(const std::string& name, const std::string& content) const {
-    const std::string path = path_ + "/" + name;
-    std::ofstream(path, std::ios::binary) << content;
-    return path;
-  }
-
- private:
-  std::string path_;
-};
 
 inline std::string little_endian(uint64_t value) {
   std::string bytes(sizeof(value), '\0');
