@@ -1,7 +1,9 @@
 // How tokens came to be and how requests end.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace tandem {
 
@@ -37,6 +39,26 @@ struct MethodStats {
   double large_seconds = 0;    // time its passes spent in batches of the large model
   double small_seconds = 0;
   int64_t preemptions = 0;
+  int64_t cached_tokens = 0;  // of the prompt: rows taken from the prefix cache
+
+  // Speculative sampling, and all that verifies drafts: [i]: verifications that kept i of them.
+  std::vector<int64_t> accept_lengths;
+  int64_t draft_tokens = 0;  // proposed
+  // BiLD (METHODS section 2).
+  int64_t fallbacks = 0;           // small dropped its proposal
+  int64_t forced_calls = 0;        // a small run reached max_small_run
+  int64_t rollbacks = 0;           // large replaced a small token
+  int64_t rolled_back_tokens = 0;  // small tokens dropped with it, the replaced one included
+  int64_t small_tokens = 0;        // final tokens that small proposed
+  int64_t large_tokens = 0;        // final tokens that are large's own
+
+  // Counts a verification that kept `accepted` of `drafted` tokens.
+  void count_verification(int64_t drafted, int64_t accepted) {
+    draft_tokens += drafted;
+    const auto i = static_cast<size_t>(accepted);
+    if (accept_lengths.size() <= i) accept_lengths.resize(i + 1);
+    ++accept_lengths[i];
+  }
 };
 
 }  // namespace tandem

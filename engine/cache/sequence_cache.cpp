@@ -92,6 +92,10 @@ void SequenceCache::append(int to, const Tree& tree) {
                  (i < frontier_pages_.size() && frontier_pages_[i].valid()));
   }
   tree_begin_ = rows();
+  for (const In& in : tree.in) {
+    if (in.kind == In::kChosen) chosen_.emplace_back(static_cast<int>(fed_.size()), in);
+    fed_.push_back(in.kind == In::kChosen ? -1 : in.kind == In::kMask ? -2 : in.id);
+  }
   if (to >= pools_->layers) {
     full_ = n;
     frontier_.clear();  // its pages stay until the pass has read them: release_unused()
@@ -104,10 +108,22 @@ void SequenceCache::append(int to, const Tree& tree) {
 
 void SequenceCache::keep(std::span<const Row> path) {
   tree_parent_.clear();
+  std::vector<std::pair<int, In>> chosen;  // of the rows that stay, where they go
+  for (auto& [row, in] : chosen_) {
+    if (row < tree_begin_) {
+      chosen.emplace_back(row, in);
+      continue;
+    }
+    const auto at = std::lower_bound(path.begin(), path.end(), row - tree_begin_);
+    if (at == path.end() || *at != row - tree_begin_) continue;
+    chosen.emplace_back(tree_begin_ + static_cast<int>(at - path.begin()), in);
+  }
+  chosen_ = std::move(chosen);
   for (size_t i = 0; i < path.size(); ++i) {
     TANDEM_CHECK(path[i] >= static_cast<Row>(i) && tree_begin_ + path[i] < rows());
     TANDEM_CHECK(i == 0 || path[i] > path[i - 1]);
     move_row(tree_begin_ + path[i], tree_begin_ + static_cast<int>(i));
+    fed_[static_cast<size_t>(tree_begin_) + i] = fed_[static_cast<size_t>(tree_begin_ + path[i])];
   }
   truncate(tree_begin_ + static_cast<int>(path.size()));
 }
@@ -128,6 +144,22 @@ void SequenceCache::truncate(int at_most) {
   } else {
     frontier_.resize(static_cast<size_t>(at_most - full_));
   }
+  cut_inputs(rows());
+}
+
+void SequenceCache::know(std::span<const Token> tokens) {
+  size_t known = 0;
+  for (; known < chosen_.size(); ++known) {
+    const auto row = static_cast<size_t>(chosen_[known].first);
+    if (row >= tokens.size()) break;
+    fed_[row] = tokens[row];
+  }
+  chosen_.erase(chosen_.begin(), chosen_.begin() + static_cast<ptrdiff_t>(known));
+}
+
+void SequenceCache::cut_inputs(int rows) {
+  fed_.resize(static_cast<size_t>(rows));
+  while (!chosen_.empty() && chosen_.back().first >= rows) chosen_.pop_back();
 }
 
 void SequenceCache::release_unused() {
@@ -160,6 +192,7 @@ void SequenceCache::clear() {
   tree_parent_.clear();
   full_ = 0;
   frontier_.clear();
+  cut_inputs(0);
   shrink_pages();
 }
 
@@ -167,6 +200,9 @@ void SequenceCache::fork_from(SequenceCache& other) {
   TANDEM_CHECK(rows() == 0 && pools_ == other.pools_);
   other.settle();
   full_ = other.full_;  // frontier rows are not shared: they are cheap to make again
+  fed_ = other.fed_;
+  chosen_ = other.chosen_;
+  cut_inputs(full_);
   const auto pages = static_cast<size_t>(page_count(full_));
   pages_.assign(other.pages_.begin(), other.pages_.begin() + static_cast<ptrdiff_t>(pages));
   for (const PageId page : pages_) pools_->kv.share(page);
@@ -201,6 +237,10 @@ void SequenceCache::copy_from(const SequenceCache& other, int begin, int end) {
            frontier_pages_[page], r % page_rows, 1, 0);
     }
     row += n;
+  }
+  for (int row = begin; row < end; ++row) fed_.push_back(other.fed_[static_cast<size_t>(row)]);
+  for (const auto& [row, in] : other.chosen_) {
+    if (row >= begin && row < end) chosen_.emplace_back(row, in);
   }
 }
 

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/base/ids.h"
@@ -91,6 +92,12 @@ class SequenceCache {
   // or model range. REQUIRES: settled, room reserved, rows() == begin, equal page sizes.
   void copy_from(const SequenceCache& other, int begin, int end);
 
+  // What each row was fed. -1: a kChosen input, see chosen(); -2: no token (a mask).
+  std::span<const Token> fed() const { return fed_; }
+  // The rows whose token the host does not know, ascending, with what was fed instead.
+  std::span<const std::pair<int, In>> chosen() const { return chosen_; }
+  // The sequence's tokens are known up to here, so what was chosen on a device is known as well.
+  void know(std::span<const Token> tokens);
   std::span<const PageId> pages() const { return pages_; }
   std::span<const PageId> frontier_pages() const { return frontier_pages_; }
 
@@ -101,6 +108,7 @@ class SequenceCache {
   void shrink_frontier();
   void release(Store store, PageId page);
   void move_row(int from, int to);
+  void cut_inputs(int rows);
   void emit(Store store, const ModelPools& source, PageId from, int from_slot, PageId to,
             int to_slot, int rows, int layers);
 
@@ -108,6 +116,8 @@ class SequenceCache {
   ModelPools* const pools_;
   int full_ = 0;               // rows that have done all layers
   std::vector<int> frontier_;  // layers done by each row after them
+  std::vector<Token> fed_;     // by row
+  std::vector<std::pair<int, In>> chosen_;
   std::vector<PageId> pages_;
   std::vector<PageId> frontier_pages_;  // by row / page_rows, invalid where none is needed
   // The last appended pass while it is an unsettled tree.

@@ -19,6 +19,7 @@ Read Gen::draw(std::vector<Row> rows) const {
   read.warp = s_->warp();
   read.draw = true;
   read.logprob = s_->wants_logprobs();
+  read.raw_logprob = s_->raw_logprobs();
   read.top = s_->top_logprobs();
   return read;
 }

@@ -96,12 +96,15 @@ class Sequence {
   virtual const Warp& warp() const = 0;
   virtual int top_logprobs() const = 0;
   virtual bool wants_logprobs() const = 0;
+  virtual bool raw_logprobs() const = 0;
+  virtual MethodStats& stats() = 0;
   // True: granted at once. False: `waiter` goes on when it is.
   virtual bool reserve(std::vector<Need> needs, std::coroutine_handle<> waiter) = 0;
   virtual std::shared_ptr<Flight> submit(Pass pass) = 0;
   virtual void keep(CacheId cache, std::span<const Row> path) = 0;
   virtual void truncate(CacheId cache, int at_most) = 0;
   virtual CacheId fork(CacheId cache) = 0;
+  virtual void drop(CacheId cache) = 0;
   virtual void copy(CacheId from, int begin, int end, CacheId to) = 0;
   virtual bool ends(std::span<const Token> tentative) const = 0;
   virtual bool emit(std::vector<Emitted> tokens) = 0;
@@ -114,6 +117,8 @@ class Gen {
   // Prompt and emitted tokens. The reference is good until the next emit().
   const std::vector<Token>& seq() const { return s_->tokens(); }
   Stage stage(Role role, int i = 0) const { return s_->stage(role, i); }
+  const Warp& warp() const { return s_->warp(); }
+  MethodStats& stats() { return s_->stats(); }  // what only the method can count
   // Rows of seq() that have not come to stage.to.
   int missing(Stage stage) const { return static_cast<int>(s_->tokens().size()) - s_->rows(stage); }
 
@@ -148,6 +153,8 @@ class Gen {
   void keep(CacheId cache, std::span<const Row> path) { s_->keep(cache, path); }
   void truncate(CacheId cache, int at_most) { s_->truncate(cache, at_most); }
   CacheId fork(CacheId cache) { return s_->fork(cache); }
+  // Ends a forked cache; its id means nothing from here on.
+  void drop(CacheId cache) { s_->drop(cache); }
   // Rows [begin, end) with their frontier, between caches of different devices or layer ranges.
   void copy(CacheId from, int begin, int end, CacheId to) { s_->copy(from, begin, end, to); }
 

@@ -39,16 +39,44 @@ struct SamplingFields {
   std::optional<int64_t> top_k;
   std::optional<double> top_p;
   std::optional<double> min_p;
-  std::optional<uint64_t> seed;  // unset: drawn by the engine and reported
+  std::optional<double> typical_p;
+  std::optional<double> repetition_penalty;
+  std::optional<double> presence_penalty;
+  std::optional<double> frequency_penalty;
+  std::vector<std::pair<int64_t, double>> logit_bias;  // token, what is added
+  std::vector<int64_t> bad_token_ids;                  // never drawn
+  std::optional<uint64_t> seed;                        // unset: drawn by the engine and reported
 };
 
 struct StoppingFields {
   std::optional<int64_t> max_new_tokens;
+  std::optional<int64_t> min_new_tokens;
   std::vector<std::string> stop_sequences;
   std::vector<int64_t> stop_token_ids;  // as the client sent them; checked against the vocabulary
   bool include_stop_sequence = false;
   bool ignore_eos = false;
   std::optional<Duration> time_limit;  // partial text and TIME_LIMIT, not an error
+};
+
+// Parameters of methods; unset: the deployment's default.
+struct SpeculativeFields {
+  enum class Draft { kModel, kNgram };
+  std::optional<Draft> draft;
+  std::optional<int64_t> draft_tokens;
+  std::optional<bool> adaptive;
+  std::optional<double> min_draft_probability;
+};
+struct BildFields {
+  std::optional<double> fallback_threshold;
+  std::optional<double> rollback_threshold;
+  std::optional<int64_t> max_small_run;
+  std::optional<bool> verify_eos;
+  std::optional<bool> early_exit;
+  std::optional<int64_t> window;
+};
+struct BeamFields {
+  std::optional<int64_t> width;
+  std::optional<double> length_penalty;
 };
 
 struct GenerateRequest {
@@ -61,9 +89,15 @@ struct GenerateRequest {
   std::optional<int64_t> truncate_prompt_tokens;  // keep the last n prompt tokens
   Method method = Method::kAuto;
   Contract require_contract = Contract::kAny;
+  SpeculativeFields speculative;  // of interest where `method` is this one
+  BildFields bild;
   SamplingFields sampling;
+  BeamFields beam;
+  int64_t n = 1;  // choices
   StoppingFields stopping;
-  bool logprobs = false;  // of chosen tokens
+  bool include_eos_token = false;  // among the tokens
+  bool raw_logprobs = false;       // before processors
+  bool logprobs = false;           // of chosen tokens
   int64_t top_logprobs = 0;
   int priority = 0;  // larger runs earlier
   TimePoint deadline = kNever;

@@ -9,6 +9,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -88,6 +89,12 @@ struct Work {
   std::vector<PageId> memory_pages;
   int memory_rows = 0;
   bool last = true;  // the chunk that ends the pass
+
+  // What rows [0, n) of the cache were fed, where a read's processors count tokens
+  // (Processors::counts_tokens()); else empty. -1: a kChosen input, to be found by its row in
+  // `history_chosen` (ascending); -2: no token (a mask).
+  std::vector<Token> history;
+  std::vector<std::pair<int, In>> history_chosen;
 
   // Outputs that this chunk owes, in the order of Pass::read and its rows: which read, which of its
   // rows, and the run row it is. `against` and `keep` reads are never split over chunks.

@@ -17,7 +17,9 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/base/ids.h"
@@ -69,13 +71,37 @@ struct Tree {
 
 inline constexpr int kTop = -1;  // Read::at: the last layer that the pass runs
 
-// Logits processors as data, applied where the logits lie; order and meaning as in Transformers
-// (engine/sampling is the reference). temperature 0: greedy, and the rest does nothing.
+// Logits processors as data, applied where the logits lie, before anything is read of a row:
+// argmax, confidence, likelihoods and draws all see them. Order and meaning as in Transformers
+// (engine/sampling is the reference). They belong to a request and never change.
+struct Processors {
+  // Divides the positive and multiplies the negative logits of tokens that occur in the prompt or
+  // after it. (0, inf); 1: off.
+  float repetition_penalty = 1;
+  float presence_penalty = 0;   // taken off the logits of tokens that occur after the prompt
+  float frequency_penalty = 0;  // likewise, as often as they occur there
+  std::vector<std::pair<Token, float>> bias;  // added; ascending ids; -Inf: the token is banned
+  // `ends` are banned until so many new tokens are there.
+  int min_new_tokens = 0;
+  std::vector<Token> ends;
+  int prompt_tokens = 0;  // rows [0, prompt_tokens) are the prompt
+
+  // Do they count what was fed before a row? Then Work::history says.
+  bool counts_tokens() const {
+    return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
+  }
+  friend bool operator==(const Processors&, const Processors&) = default;
+};
+
+// What happens to the logits of a row. Temperature and what follows it are the warpers: they shape
+// draws, and do nothing when temperature is 0: greedy.
 struct Warp {
   float temperature = 0;
-  int top_k = 0;      // 0: off
-  float top_p = 1;    // 1: off
-  float min_p = 0;    // 0: off
+  int top_k = 0;                                 // 0: off
+  float top_p = 1;                               // 1: off
+  float min_p = 0;                               // 0: off
+  float typical_p = 1;                           // 1: off
+  std::shared_ptr<const Processors> processors;  // null: none
   uint64_t seed = 0;  // with `choice`, the position and a purpose the key of every draw
   uint32_t choice = 0;
 
@@ -105,6 +131,7 @@ struct Read {
   bool draw = false;         // a token: argmax when greedy, else drawn from the warped distribution
   bool max_prob = false;     // confidence: largest probability of the unwarped softmax
   bool logprob = false;      // of the drawn token, and of `top`, under the warped distribution
+  bool raw_logprob = false;  // ... or instead under the model's own softmax, before processors
   bool keep = false;         // the warped distribution stays on the device, see DistRef
   std::vector<Token> score;  // negative log-likelihood of score[i] at rows[i], unwarped softmax
   // rows is then a chain of n + 1 rows whose last n inputs were drafted from the n distributions

@@ -87,6 +87,16 @@ Work lower(const PassFlight& flight, int count) {
     work.memory_rows = flight.memory->rows();
   }
   work.last = work.first + count == flight.rows();
+  if (std::any_of(pass.read.begin(), pass.read.end(), [](const Read& r) {
+        return r.warp.processors && r.warp.processors->counts_tokens();
+      })) {
+    const int n = work.rows_before();
+    const auto fed = flight.cache->fed().first(static_cast<size_t>(n));
+    work.history.assign(fed.begin(), fed.end());
+    for (const auto& [row, in] : flight.cache->chosen()) {
+      if (row < n) work.history_chosen.emplace_back(row, in);
+    }
+  }
   int out = 0;
   for (size_t r = 0; r < pass.read.size(); ++r) {
     const auto& rows = pass.read[r].rows;

@@ -173,7 +173,9 @@ bool SequenceRun::reserve(std::vector<Need> needs, std::coroutine_handle<> waite
     want->frontier_total = std::max(want->frontier_total, total);
   }
   for (const auto& [id, held] : caches_) {  // what the last round did not use
-    if (busy_[id] == 0) held->release_unused();
+    if (busy_[id] > 0) continue;
+    held->release_unused();
+    held->know(tokens_);
   }
   waiter_ = waiter;
   if (!host_->ask_pages(this)) return false;
@@ -220,6 +222,14 @@ CacheId SequenceRun::fork(CacheId id) {
   forked->fork_from(*from);
   caches_.emplace(copy, std::move(forked));
   return copy;
+}
+
+void SequenceRun::drop(CacheId id) {
+  TANDEM_CHECK(std::none_of(stages_.begin(), stages_.end(),
+                            [id](const auto& s) { return s.second.cache == id; }));
+  idle_cache(id)->clear();
+  caches_.erase(id);
+  busy_.erase(id);
 }
 
 void SequenceRun::copy(CacheId from, int begin, int end, CacheId to) {

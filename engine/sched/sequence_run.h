@@ -87,11 +87,14 @@ class SequenceRun final : public Sequence {
   const Warp& warp() const override { return spec_.warp; }
   int top_logprobs() const override { return spec_.top_logprobs; }
   bool wants_logprobs() const override { return spec_.logprobs; }
+  bool raw_logprobs() const override { return spec_.raw_logprobs; }
+  MethodStats& stats() override { return stats_; }
   bool reserve(std::vector<Need> needs, std::coroutine_handle<> waiter) override;
   std::shared_ptr<Flight> submit(Pass pass) override;
   void keep(CacheId cache, std::span<const Row> path) override;
   void truncate(CacheId cache, int at_most) override;
   CacheId fork(CacheId cache) override;
+  void drop(CacheId cache) override;
   void copy(CacheId from, int begin, int end, CacheId to) override;
   bool ends(std::span<const Token> tentative) const override;
   bool emit(std::vector<Emitted> tokens) override;

@@ -71,7 +71,8 @@ struct SequenceSpec {
   StopRules stops;
   int top_logprobs = 0;
   bool logprobs = false;
-  int priority = 0;  // larger first
+  bool raw_logprobs = false;  // before processors
+  int priority = 0;           // larger first
   std::string client;
   TimePoint submitted{};          // when the client's request came in
   TimePoint deadline = kNever;    // DEADLINE_EXCEEDED
