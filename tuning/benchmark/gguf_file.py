@@ -63,7 +63,9 @@ def write(source: Path, target: Path, kind: str) -> None:
     for i in range(c.num_hidden_layers):
         layer, block = f"model.layers.{i}.", f"blk.{i}."
         out.add_tensor(block + "attn_norm.weight", weights[layer + "input_layernorm.weight"])
-        out.add_tensor(block + "ffn_norm.weight", weights[layer + "post_attention_layernorm.weight"])
+        out.add_tensor(
+            block + "ffn_norm.weight", weights[layer + "post_attention_layernorm.weight"]
+        )
         attention, mlp = layer + "self_attn.", layer + "mlp."
         matrix(block + "attn_q.weight", interleaved(weights[attention + "q_proj.weight"], heads))
         matrix(block + "attn_k.weight", interleaved(weights[attention + "k_proj.weight"], kv_heads))
