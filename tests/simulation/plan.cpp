@@ -1,29 +1,78 @@
 #include "tests/simulation/plan.h"
 
+#include <algorithm>
+#include <limits>
+
 namespace tandem::simulation {
 namespace {
 
 constexpr int kVocab = 12;  // small, so that guesses come true now and then
 constexpr int kMaxPrompt = 20;
 constexpr int kMaxNew = 12;
-// The most rows that one sequence may need at once: a tree of 2 depths, 2 ranks and all its masks.
+// The most rows that one sequence may need at once: beside its own those of a tree of 2 depths, 2
+// ranks and all its masks, or of a run of drafts.
 constexpr int kMaxRows = kMaxPrompt + kMaxNew + 4 + 2 * 5;
+constexpr int kMaxBeams = 3;
+constexpr int kMaxChoices = 3;
 constexpr int kFaultMicros = 20'000;
+
+// Prompts begin alike, so that one can use another's rows.
+std::vector<Token> make_prompt(Random& r, int longest) {
+  std::vector<Token> prompt(static_cast<size_t>(r.between(1, longest)));
+  const int family = r.below(3);
+  const bool kin = r.one_in(2);
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    prompt[i] = kin ? static_cast<Token>((i * 5 + static_cast<size_t>(family)) % kVocab)
+                    : r.below(kVocab);
+  }
+  if (kin) prompt.back() = r.below(kVocab);
+  return prompt;
+}
+
+std::shared_ptr<const Processors> make_processors(Random& r, const Request& q) {
+  auto p = std::make_shared<Processors>();
+  if (r.one_in(2)) p->repetition_penalty = r.uniform(0.8F, 2);
+  if (r.one_in(2)) p->presence_penalty = r.uniform(-1, 1);
+  if (r.one_in(2)) p->frequency_penalty = r.uniform(-1, 1);
+  if (r.one_in(2)) p->bias = {{r.below(kVocab), r.uniform(-3, 3)}};
+  if (r.one_in(3)) p->bias = {{r.below(kVocab), -std::numeric_limits<float>::infinity()}};
+  if (r.one_in(2)) p->min_new_tokens = r.between(1, q.max_new_tokens);
+  p->ends = q.eos;
+  p->prompt_tokens = static_cast<int>(q.prompt.size());
+  return p;
+}
+
+void choose_parameters(Random& r, Request& q) {
+  q.speculative.draft = q.kind == Kind::kNgram ? SpeculativeParams::Draft::kNgram
+                                               : SpeculativeParams::Draft::kModel;
+  q.speculative.draft_tokens = r.between(1, 4);
+  q.speculative.adaptive = r.one_in(2);
+  if (r.one_in(2)) q.speculative.min_draft_probability = r.uniform(0, 0.6F);
+  q.bild.fallback_threshold = r.uniform(0, 1.1F);
+  q.bild.rollback_threshold = 0.69F;  // EXACT when greedy, so the answer is autoregressive decoding's
+  q.bild.max_small_run = r.between(1, 4);
+  if (r.one_in(3)) q.bild.window = r.between(1, 4);
+  q.beam.width = r.between(2, kMaxBeams);
+  q.beam.length_penalty = r.uniform(0, 2);
+}
 
 Request make_request(Random& r, bool quiet) {
   Request q;
-  q.kind = static_cast<Kind>(r.below(5));
-  q.prompt.resize(static_cast<size_t>(r.between(1, kMaxPrompt)));
-  for (Token& t : q.prompt) t = r.below(kVocab);
+  q.kind = static_cast<Kind>(r.below(kKinds));
+  q.prompt = make_prompt(r, kMaxPrompt);
   q.max_new_tokens = r.between(1, kMaxNew);
   if (r.one_in(2)) q.eos = {r.below(kVocab)};
+  choose_parameters(r, q);
   // Only these two give autoregressive decoding's own tokens when sampled.
   if ((q.kind == Kind::kAr || q.kind == Kind::kTree) && r.one_in(2)) {
-    q.warp.temperature = 0.5F + static_cast<float>(r.below(100)) / 100;
+    q.warp.temperature = r.uniform(0.5F, 1.5F);
     if (r.one_in(2)) q.warp.top_p = 0.9F;
     q.warp.seed = r.next();
+    if (q.kind == Kind::kAr && r.one_in(3)) q.choices = r.between(2, kMaxChoices);
   }
+  if (r.one_in(3)) q.warp.processors = make_processors(r, q);
   q.priority = r.below(3);
+  q.client = std::string(1, static_cast<char>('a' + r.below(3)));
   q.arrival = TimePoint(r.micros(kFaultMicros));
   if (quiet) return q;
   const auto later = [&] { return q.arrival + r.micros(kFaultMicros); };
@@ -31,7 +80,29 @@ Request make_request(Random& r, bool quiet) {
   if (r.one_in(6)) q.time_limit = later();
   if (r.one_in(5)) q.cancel = later();
   q.cancel_ok = r.one_in(2);
+  if (r.one_in(5)) {
+    q.stall = later();
+    if (!r.one_in(5)) q.resume = q.stall + r.micros(kFaultMicros);
+  }
   return q;
+}
+
+// A flood of one client's requests and a few of another's, on a device for few at a time.
+void make_crowd(Random& r, Plan& p) {
+  p.crowd = true;
+  p.fault_every = 0;
+  p.limits.max_running = r.between(1, 3);
+  p.limits.max_waiting = 100;
+  p.limits.queue_seconds = 60;
+  for (int i = 0, n = r.between(20, 30); i < n; ++i) {
+    Request q;
+    q.prompt = make_prompt(r, 8);
+    q.max_new_tokens = r.between(1, 6);
+    q.client = i < n - 4 ? "flood" : "few";
+    q.arrival = TimePoint(r.micros(i < n - 4 ? 10 : 3000));
+    p.requests.push_back(std::move(q));
+  }
+  p.requests.front().cancel = p.requests.front().arrival + r.micros(200);  // a fault it must have
 }
 
 }  // namespace
@@ -40,14 +111,15 @@ Plan make_plan(uint64_t seed) {
   Random r(seed);
   Plan p;
   const int page_rows = r.between(1, 5);
-  const int alone = (kMaxRows + page_rows - 1) / page_rows;
+  // A beam search forks: each beam may have pages of its own.
+  const int alone = kMaxBeams * 2 * ((kMaxRows + page_rows - 1) / page_rows + 1);
   for (int m = 0; m < 2; ++m) {
     p.model[m].vocab_size = kVocab;
     p.model[m].layers = m == 0 ? 3 : 2;
     p.model[m].seed = static_cast<uint64_t>(r.between(1, 3));  // at times the small one is as large
     p.model[m].pass_seconds = 1e-6 * r.between(20, 400);
     p.model[m].row_seconds = 1e-6 * r.between(0, 20);
-    const int pages = alone * (r.one_in(4) ? 4 : 1) + r.below(alone);
+    const int pages = alone / 2 * (r.one_in(4) ? 4 : 1) + r.below(alone);
     p.pool[m] = {page_rows, pages, pages};
   }
   p.small_device = r.below(2);
@@ -55,14 +127,29 @@ Plan make_plan(uint64_t seed) {
   p.limits.prefill_chunk_rows = r.between(1, 20);
   p.limits.max_running = r.between(1, 10);
   p.limits.max_waiting = r.one_in(4) ? 3 : 100;
+  if (r.one_in(6)) p.limits.max_waiting_tokens = r.between(10, 60);
   if (r.one_in(8)) p.limits.queue_seconds = 0.003;
+  p.limits.slow_reader_hold_seconds = 1e-6 * r.between(0, 5000);
+  p.limits.stalled_stream_seconds = 0.03;
   p.shuffle = r.next();
   p.quiet = TimePoint(std::chrono::microseconds(kFaultMicros));
   p.fault_every = r.one_in(4) ? 0 : r.between(5, 60);
+  if (r.one_in(8)) {
+    make_crowd(r, p);
+    return p;
+  }
+  if (r.one_in(16)) p.shutdown = TimePoint(r.micros(kFaultMicros));
   for (int i = 0, n = r.between(8, 12); i < n; ++i) p.requests.push_back(make_request(r, false));
   for (int i = 0; i < 2; ++i) {
     p.requests.push_back(make_request(r, true));
     p.requests.back().arrival = p.quiet;
+  }
+  const auto faulty = [](const Request& q) {
+    return q.deadline != kNever || q.time_limit != kNever || q.cancel != kNever ||
+           q.stall != kNever;
+  };
+  if (std::none_of(p.requests.begin(), p.requests.end(), faulty)) {
+    p.requests.front().cancel = p.requests.front().arrival + r.micros(2000);
   }
   return p;
 }

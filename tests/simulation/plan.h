@@ -1,11 +1,16 @@
-// What one seed stands for: models, limits, requests, and how often what goes wrong.
+// What one seed stands for: models, limits, requests, and what goes wrong when.
 #pragma once
 
 #include <cstdint>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "engine/decode/beam.h"
+#include "engine/decode/bild.h"
+#include "engine/decode/speculative.h"
 #include "engine/sched/loop.h"
+#include "tests/simulation/coverage.h"
 
 namespace tandem::simulation {
 
@@ -16,26 +21,32 @@ class Random {
   int below(int n) { return static_cast<int>(rng_() % static_cast<uint64_t>(n)); }
   int between(int a, int b) { return a + below(b - a + 1); }
   bool one_in(int n) { return below(n) == 0; }
+  float uniform(float a, float b) { return a + (b - a) * static_cast<float>(below(1000)) / 1000; }
   Duration micros(int most) { return std::chrono::microseconds(below(most + 1)); }
 
  private:
   std::mt19937_64 rng_;
 };
 
-enum class Kind { kAr, kBild, kEarlyExit, kSpeculative, kTree };  // methods
-
 struct Request {
   Kind kind = Kind::kAr;
+  SpeculativeParams speculative;
+  BildParams bild;
+  BeamParams beam;
   std::vector<Token> prompt;
   int max_new_tokens = 1;
   std::vector<Token> eos;
   Warp warp;
+  int choices = 1;
   int priority = 0;
+  std::string client;
   TimePoint arrival{};
   TimePoint deadline = kNever;
   TimePoint time_limit = kNever;
   TimePoint cancel = kNever;
   bool cancel_ok = false;  // ends it with kCancelled instead of a status
+  TimePoint stall = kNever;  // its reader stops reading ...
+  TimePoint resume = kNever;  // ... and goes on; kNever: never
 };
 
 struct Plan {
@@ -47,6 +58,9 @@ struct Plan {
   std::vector<Request> requests;
   TimePoint quiet{};    // from here on nothing goes wrong, and the last requests come
   int fault_every = 0;  // one batch in so many; 0: none
+  TimePoint shutdown = kNever;
+  // Many requests of few clients, all alike and nothing going wrong: who is served when?
+  bool crowd = false;
 };
 
 Plan make_plan(uint64_t seed);

@@ -1,0 +1,58 @@
+// What a client hears of one choice of its request, and whether it may hear that.
+//
+// Invariants 3 (every request ends exactly once), 4 (tokens are a prefix of the known answer, and
+// all of it when OK), 5 (nothing after the end or a cancel), 8 and 13 (whatever happens to itself
+// or others, the answer is the same), 12 (a stalled reader is not written to without end).
+#pragma once
+
+#include <vector>
+
+#include "engine/sched/spec.h"
+#include "tests/simulation/world.h"
+
+namespace tandem::simulation {
+
+class Heard final : public SequenceListener {
+ public:
+  // `answer`: of the reference.
+  Heard(World* world, size_t request, int choice, std::vector<Token> answer);
+
+  void on_admitted() override;
+  void on_tokens(std::vector<Emitted> more) override;
+  void on_end(const SequenceEnd& end) override;
+
+  const Request& request() const { return world_->plan.requests[request_]; }
+  const std::vector<Token>& tokens() const { return tokens_; }
+  const SequenceEnd& end() const { return end_; }
+  bool admitted() const { return admitted_; }
+  bool ended() const { return ends_ > 0; }
+  bool active() const { return submitted && !ended(); }
+  Phase phase() const;  // REQUIRES: active
+
+  // Is the end explained by what happened? Counts it.
+  void check_end();
+
+  // What happened to it.
+  bool submitted = false;
+  bool cancelled = false;
+  bool struck = false;     // a device failed one of its passes
+  bool no_memory = false;  // a device had no memory for one of its passes
+  bool shut_down = false;
+  bool stalled = false;  // its reader does not read at present
+  int after_stall = 0;   // deliveries since the loop has known of that
+  bool loop_knows_stall = false;
+
+ private:
+  void unexplained();
+
+  World* const world_;
+  const size_t request_;
+  const int choice_;
+  const std::vector<Token> answer_;
+  std::vector<Token> tokens_;
+  bool admitted_ = false;
+  int ends_ = 0;
+  SequenceEnd end_;
+};
+
+}  // namespace tandem::simulation

@@ -1,0 +1,190 @@
+#include "tests/simulation/watch.h"
+
+#include <algorithm>
+
+namespace tandem::simulation {
+namespace {
+
+// Batches of any device that may go by while a sequence that could run does not.
+constexpr int64_t kPatience = 120;
+
+}  // namespace
+
+void Watch::on_batch(int device, const Batch& batch) {
+  const Plan& plan = world_->plan;
+  ++world_->report.coverage.batches;
+  passes_ += static_cast<int64_t>(batch.works.size());
+  if (batch.works.size() > 1 && batch.run_rows() > plan.limits.step_rows) {
+    world_->broken(absl::StrCat("a batch of ", batch.run_rows(), " rows; allowed: ",
+                                plan.limits.step_rows));
+  }
+  std::set<std::pair<ModelId, PageId>> written;
+  for (const Work& w : batch.works) {
+    const int page_rows = plan.pool[w.model.index()].page_rows;
+    in_batch_[device].insert(w.request);
+    last_active_[w.request] = batches_done_;
+    for (const PageId page : w.pages) read_[device].emplace_back(w.model, page);
+    for (int p = w.past / page_rows; p * page_rows < w.past + w.run_rows(); ++p) {
+      const PageId page = w.pages[static_cast<size_t>(p)];
+      if (!written.emplace(w.model, page).second) {
+        world_->broken("a page that two passes of a batch write");
+      }
+      if (world_->loop->model_pools(w.model).kv.owners(page) > 1) {
+        world_->broken("a page with two owners is written");
+      }
+    }
+    // Penalties count what is final, and nothing else that the host knows.
+    const auto it = heard_->find(w.request);
+    if (it == heard_->end()) continue;
+    const Heard& client = *it->second;
+    if (it->second->request().kind == Kind::kBeam) continue;  // hypotheses are not final
+    const std::vector<Token>& prompt = client.request().prompt;
+    const size_t final_rows = prompt.size() + client.tokens().size();
+    for (size_t i = 0; i < std::min(final_rows, w.history.size()); ++i) {
+      const Token want = i < prompt.size() ? prompt[i] : client.tokens()[i - prompt.size()];
+      if (w.history[i] != want && w.history[i] != -1) {
+        world_->broken(absl::StrCat("a pass counts ", w.history[i], " as token ", i));
+      }
+    }
+  }
+}
+
+void Watch::on_batch_done(int device) {
+  in_batch_[device].clear();
+  read_[device].clear();
+  ++batches_done_;
+}
+
+void Watch::after_step() {
+  check_pages();
+  check_gone();
+  check_order();
+  const LimitsConfig& limits = world_->plan.limits;
+  int waiting = 0, tokens = 0, running = 0;
+  world_->loop->visit([&](const SequenceRun& run) {
+    if (run.state == SequenceRun::kWaiting) {
+      ++waiting;
+      tokens += static_cast<int>(run.spec().prompt.size());
+    }
+    if (run.state == SequenceRun::kRunning || run.state == SequenceRun::kPaused) ++running;
+    check_progress(run);
+  });
+  (void)tokens;
+  if (waiting > limits.max_waiting + 3) world_->broken(absl::StrCat(waiting, " requests wait"));
+  (void)running;
+}
+
+void Watch::check_pages() {
+  for (int m = 0; m < 2; ++m) {
+    const absl::Status counted = world_->loop->check_pages(ModelId(m));
+    if (!counted.ok()) world_->broken(counted.ToString());
+  }
+  for (const auto& [device, pages] : read_) {
+    for (const auto& [model, page] : pages) {
+      if (world_->loop->model_pools(model).kv.owners(page) == 0) {
+        world_->broken("a page went back while a pass reads it");
+        return;
+      }
+    }
+  }
+}
+
+// An ended request is gone but for passes that a device still works on.
+void Watch::check_gone() {
+  int64_t may_live = 0;
+  for (const auto& [id, client] : *heard_) {
+    if (!client->submitted) continue;
+    const bool in_batch = std::any_of(in_batch_.begin(), in_batch_.end(),
+                                      [id = id](const auto& b) { return b.second.contains(id); });
+    if (!client->ended() || in_batch) ++may_live;
+  }
+  if (world_->loop->live() > may_live) {
+    world_->broken(absl::StrCat(world_->loop->live(), " sequences live; ", may_live, " may"));
+  }
+}
+
+// Nobody gets pages past somebody who comes first and wants pages of the same pool.
+void Watch::check_order() {
+  std::map<RequestId, SequenceRun::State> now;
+  std::vector<const SequenceRun*> still, granted;
+  world_->loop->visit([&](const SequenceRun& run) {
+    now[run.id()] = run.state;
+    const auto before = states_.find(run.id());
+    if (before == states_.end() || before->second != SequenceRun::kPaused) return;
+    if (run.state == SequenceRun::kPaused) still.push_back(&run);
+    if (run.state == SequenceRun::kRunning) granted.push_back(&run);
+  });
+  for (const SequenceRun* late : granted) {
+    for (const SequenceRun* early : still) {
+      if (SequenceRun::earlier(early, late) && early->shares_pools_with(*late)) {
+        world_->broken(absl::StrCat("sequence ", late->id(), " overtakes ", early->id(),
+                                    " in the queue for pages"));
+      }
+    }
+  }
+  states_ = std::move(now);
+}
+
+void Watch::check_progress(const SequenceRun& run) {
+  int64_t& last = last_active_.try_emplace(run.id(), batches_done_).first->second;
+  if (run.state != SequenceRun::kRunning) {
+    last = batches_done_;
+  } else if (batches_done_ - last > kPatience) {
+    world_->broken(absl::StrCat("sequence ", run.id(), " could go on and has not for ",
+                                batches_done_ - last, " batches"));
+    last = batches_done_;
+  }
+}
+
+void Watch::at_end() {
+  if (world_->loop->live() != 0) {
+    world_->broken(absl::StrCat(world_->loop->live(), " sequences never go away"));
+  }
+  for (int m = 0; m < 2; ++m) {
+    const ModelPools& pools = world_->loop->model_pools(ModelId(m));
+    if (pools.kv.used() + pools.frontier.used() > 0) {
+      world_->broken(absl::StrCat("idle, and ", pools.kv.used(), " pages are used"));
+    }
+  }
+  check_metrics();
+}
+
+// The metrics are the event log, summed up.
+void Watch::check_metrics() {
+  const Metrics& m = world_->metrics;
+  int64_t tokens = 0, finished = 0, failed = 0, preemptions = 0, rejected = 0;
+  std::map<RequestId, const Heard*> firsts;
+  for (const auto& [id, client] : *heard_) {
+    if (!client->submitted) continue;
+    tokens += static_cast<int64_t>(client->tokens().size());
+    preemptions += client->end().stats.preemptions;
+    if (choice_of(id) != 0) continue;
+    (client->end().status.ok() ? finished : failed) += 1;
+    if (!client->admitted() && absl::IsResourceExhausted(client->end().status)) ++rejected;
+  }
+  int64_t counted_tokens = 0, counted_finished = 0, counted_failed = 0, counted_rejected = 0;
+  double running = 0;
+  for (const Series& s : m.series) {
+    counted_tokens += s.generated_tokens.value();
+    for (const Counter& c : s.finished) counted_finished += c.value();
+    for (const Counter& c : s.failed) counted_failed += c.value();
+    running += s.requests_running.value();
+  }
+  for (const Counter& c : m.rejected) counted_rejected += c.value();
+  int64_t counted_passes = 0;
+  for (const ModelSeries& s : m.models) counted_passes += s.passes.value();
+  const auto equal = [this](const char* what, int64_t counted, int64_t heard) {
+    if (counted == heard) return;
+    world_->broken(absl::StrCat("metrics count ", counted, " ", what, "; there were ", heard));
+  };
+  equal("generated tokens", counted_tokens, tokens);
+  equal("finished requests", counted_finished, finished);
+  equal("failed requests", counted_failed, failed);
+  equal("rejected requests", counted_rejected, rejected);
+  equal("preemptions", m.preemptions.value(), preemptions);
+  equal("passes", counted_passes, passes_);
+  equal("running requests", static_cast<int64_t>(running), 0);
+  equal("waiting requests", static_cast<int64_t>(m.requests_waiting.value()), 0);
+}
+
+}  // namespace tandem::simulation

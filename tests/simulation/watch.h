@@ -1,0 +1,51 @@
+// What must hold between steps, whatever the clients hear.
+//
+// Invariants 1 and 6 (pages: free + used + cached = total, owners as counted, none written by two
+// or taken back under a pass), 2 (idle: nothing used, no coroutine), 5 (ended requests' pages are
+// free within a step), 7 (what a pass counts and reads is committed), 9 (budgets), 10 (who can go
+// on does, and nobody overtakes), 11 (fair shares, first in first out), 12 (bounded queues), 14
+// (metrics equal what was heard).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/pass/backend.h"
+#include "tests/simulation/heard.h"
+#include "tests/simulation/world.h"
+
+namespace tandem::simulation {
+
+class Watch {
+ public:
+  Watch(World* world, const std::map<RequestId, std::shared_ptr<Heard>>* heard)
+      : world_(world), heard_(heard) {}
+
+  // When a batch is given to a device, and when the device is done.
+  void on_batch(int device, const Batch& batch);
+  void on_batch_done(int device);
+  void after_step();
+  void at_end();
+
+ private:
+  void check_pages();
+  void check_gone();
+  void check_order();
+  void check_progress(const SequenceRun& run);
+  void check_metrics();
+
+  World* const world_;
+  const std::map<RequestId, std::shared_ptr<Heard>>* const heard_;
+  std::map<int, std::set<RequestId>> in_batch_;                      // by device
+  std::map<int, std::vector<std::pair<ModelId, PageId>>> read_;      // by device: of its batch
+  int64_t batches_done_ = 0;
+  std::map<RequestId, int64_t> last_active_;  // batches_done_ when it last ran, or could not
+  std::map<RequestId, SequenceRun::State> states_;  // after the last step
+  std::map<std::string, int64_t> served_;           // rows and tokens by client, in a crowd
+  int64_t passes_ = 0;
+};
+
+}  // namespace tandem::simulation

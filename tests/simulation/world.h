@@ -1,0 +1,47 @@
+// What the parts of a simulation share: the plan, virtual time, the loop, and what has happened.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "engine/backend/fake/model.h"
+#include "engine/base/clock.h"
+#include "engine/sched/loop.h"
+#include "tests/simulation/plan.h"
+#include "tests/simulation/simulation.h"
+
+namespace tandem::simulation {
+
+struct World {
+  explicit World(uint64_t s) : seed(s), plan(make_plan(s)) {}
+
+  void broken(const std::string& what) {
+    if (report.broken.size() < 10) {
+      report.broken.push_back(absl::StrCat("seed ", seed, ": ", what));
+    }
+  }
+  // Everything that can be heard from outside, with its time: the same seed must give the same.
+  void note(uint64_t what) {
+    const auto at = static_cast<uint64_t>(clock.now().time_since_epoch().count());
+    report.trace = fake::mix(fake::mix(report.trace, at), what);
+  }
+
+  const uint64_t seed;
+  const Plan plan;
+  VirtualClock clock;
+  Metrics metrics;
+  std::unique_ptr<Loop> loop;
+  Report report;
+};
+
+// A request with n choices is n sequences; ids of the first are kStride apart.
+inline constexpr RequestId kStride = 16;
+inline RequestId id_of(size_t request, int choice = 0) {
+  return kStride * (request + 1) + static_cast<RequestId>(choice);
+}
+inline size_t request_of(RequestId id) { return id / kStride - 1; }
+inline int choice_of(RequestId id) { return static_cast<int>(id % kStride); }
+
+}  // namespace tandem::simulation
