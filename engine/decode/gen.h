@@ -33,6 +33,8 @@
 namespace tandem {
 
 enum class Role : uint8_t { kLarge, kSmall, kEncoder, kWorker };
+inline constexpr size_t kRoles = 4;
+const char* role_name(Role r);  // "large", "small", "encoder", "worker"
 
 // A final token on its way out.
 struct Emitted {
