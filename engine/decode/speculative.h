@@ -15,8 +15,13 @@ struct SpeculativeParams {
     kNgram,  // prompt lookup (ngram.h): no second model
   };
   Draft draft = Draft::kModel;
-  int draft_tokens = 4;   // gamma, the papers' K: drafts in a round, at most. [1, ..)
-  bool adaptive = false;  // gamma follows the accept lengths, between 1 and draft_tokens
+  int draft_tokens = 4;  // gamma, the papers' K: drafts in a round. [1, ..)
+  // gamma follows the accept lengths: 1 + their moving average, between 1 and draft_tokens, where
+  // it begins. An accept length enters with kPaceWeight, unless the run was cut short (by
+  // min_draft_probability, max_new_tokens, a stop, an n-gram that is not there) and wholly
+  // accepted.
+  bool adaptive = false;
+  static constexpr double kPaceWeight = 0.25;
   // kModel: a run ends before the first token whose row of q (before temperature) nowhere exceeds
   // this. 0: off; then drafts are chained on the device. [0, 1]
   float min_draft_probability = 0;

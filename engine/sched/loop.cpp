@@ -181,10 +181,14 @@ absl::Status Loop::can_ever_fit(const SequenceSpec& spec) const {
   for (const RoleModel& role : spec.roles) {
     const ModelPools& pools = *models_[role.model.index()].pools;
     const int64_t room = pools.kv.total() * pools.page_rows;
-    if (rows > room) {
+    // Evicted caches are filled again one by one, without the pages that forks shared.
+    const int64_t pages = (rows + pools.page_rows - 1) / pools.page_rows;
+    if (rows > room || pages * spec.width > pools.kv.total()) {
+      const std::string times =
+          spec.width > 1 ? absl::StrCat(" in each of ", spec.width, " beams") : "";
       return absl::InvalidArgumentError(absl::StrCat(
           "prompt tokens + max_new_tokens: ", spec.prompt.size(), " + ", spec.stops.max_new_tokens,
-          "; allowed: at most ", room, " together, the KV memory of the model"));
+          times, "; allowed: at most ", room, " together, the KV memory of the model"));
     }
   }
   return absl::OkStatus();
