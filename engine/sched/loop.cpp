@@ -265,12 +265,17 @@ absl::Status Loop::can_ever_fit(const SequenceSpec& spec, int choices) const {
     return absl::InvalidArgumentError(absl::StrCat(
         "prompt tokens + max_new_tokens: ", spec.prompt.size(), " + ", spec.stops.max_new_tokens,
         spec.extra_rows > 0 ? absl::StrCat(" (and ", spec.extra_rows, " rows for guesses)") : "",
+        spec.width > 1 ? absl::StrCat(" in each of ", spec.width, " beams") : "",
         "; allowed: at most ", room, " together, ", of));
   };
   for (const RoleModel& role : spec.roles) {
     const ModelPools& pools = *models_[role.model.index()].pools;
     const int64_t room = pools.kv.total() * pools.page_rows;
-    if (rows > room) return too_large(room, "the KV memory of the model");
+    // Evicted caches are filled again one by one, without the pages that forks shared.
+    const int64_t pages = (rows + pools.page_rows - 1) / pools.page_rows;
+    if (pages * spec.width > pools.kv.total()) {
+      return too_large(room / spec.width, "the KV memory of the model");
+    }
     // Until the rest of the layers takes them over, all rows may lie between two layers: at first,
     // and when the sequence resumes after it lost its pages.
     const int64_t frontier_room = pools.frontier.total() * pools.page_rows;

@@ -250,6 +250,14 @@ bool SequenceRun::is_end(Token token) const {
   return contains(spec_.stops.eos, token) || contains(spec_.stops.stop_tokens, token);
 }
 
+int SequenceRun::end_tokens() const {
+  return static_cast<int>(spec_.stops.eos.size() + spec_.stops.stop_tokens.size());
+}
+
+int SequenceRun::remaining() const {
+  return spec_.stops.max_new_tokens - static_cast<int>(emitted_);
+}
+
 bool SequenceRun::ends(std::span<const Token> tentative) const {
   if (emitted_ + static_cast<int64_t>(tentative.size()) >= spec_.stops.max_new_tokens) return true;
   if (std::any_of(tentative.begin(), tentative.end(), [this](Token t) { return is_end(t); })) {

@@ -107,6 +107,9 @@ class SequenceRun final : public Sequence {
   void drop(CacheId cache) override;
   void copy(CacheId from, int begin, int end, CacheId to) override;
   bool ends(std::span<const Token> tentative) const override;
+  bool is_end(Token token) const override;
+  int end_tokens() const override;
+  int remaining() const override;
   bool emit(std::vector<Emitted> tokens) override;
 
   State state = kWaiting;
@@ -138,7 +141,6 @@ class SequenceRun final : public Sequence {
   static PageNeed need_of(const Want& want);
   SequenceCache* cache(CacheId id) const;
   SequenceCache* idle_cache(CacheId id) const;
-  bool is_end(Token token) const;
 
   SequenceSpec spec_;
   const uint64_t order_;

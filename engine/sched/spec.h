@@ -84,6 +84,7 @@ struct SequenceSpec {
   // Makes the method's coroutine. Not itself a coroutine; parameters are bound by value.
   std::function<Task<void>(Gen)> method;
   std::vector<RoleModel> roles;
+  int width = 1;  // caches of the same length that the method may hold in each role (beam search)
   Warp warp;
   StopRules stops;
   int top_logprobs = 0;
