@@ -2,306 +2,283 @@
 
 #include <map>
 #include <memory>
-#include <set>
 
-#include "absl/strings/str_cat.h"
 #include "engine/backend/fake/fake_backend.h"
 #include "engine/decode/autoregressive.h"
 #include "tests/engine/decode/sketches.h"
 #include "tests/reference/autoregressive.h"
-#include "tests/simulation/plan.h"
+#include "tests/reference/beam.h"
+#include "tests/simulation/heard.h"
+#include "tests/simulation/watch.h"
+#include "tests/simulation/world.h"
 
 namespace tandem::simulation {
 namespace {
 
 constexpr int kMostTicks = 200'000;
 
+bool has_small_model(Kind kind) { return kind == Kind::kSpeculative || kind == Kind::kBild; }
+
 class Simulation {
  public:
-  explicit Simulation(uint64_t seed) : plan_(make_plan(seed)), seed_(seed), faults_(~seed) {}
+  explicit Simulation(uint64_t seed) : world_(seed), faults_(~seed) {}
   Report run();
 
  private:
-  // What one request heard, and whether it may have.
-  struct Client final : SequenceListener {
-    Client(Simulation* sim, size_t index) : sim(sim), index(index) {}
-    void on_admitted() override;
-    void on_tokens(std::vector<Emitted> more) override;
-    void on_end(const SequenceEnd& end) override;
-
-    Simulation* const sim;
-    const size_t index;
-    std::vector<Token> tokens;
-    bool admitted = false;
-    int ends = 0;
-    bool cancelled = false;
-    bool struck = false;  // a device failed one of its passes
-    bool no_memory = false;
-    SequenceEnd end;
-  };
-
-  void broken(const std::string& what) {
-    if (report_.broken.size() < 10) {
-      report_.broken.push_back(absl::StrCat("seed ", seed_, ": ", what));
-    }
-  }
-  void note(uint64_t what) {
-    const auto at = static_cast<uint64_t>(clock_.now().time_since_epoch().count());
-    report_.trace = fake::mix(fake::mix(report_.trace, at), what);
-  }
-
   void build();
-  void submit(size_t index);
-  std::function<Task<void>(Gen)> method(Kind kind);
   void arrivals();
+  void submit(size_t index);
+  void script(size_t index);
+  void strike(size_t index, Event event);  // counts it, in whatever state the request is
+  std::function<Task<void>(Gen)> method(const Request& q);
+  std::vector<Token> answer(const Request& q, int choice) const;
+  Fault judge_batch(int device, const Batch& batch);
+  void count_fault(const Batch& batch, Event event);
+  void see_states();
   bool tick();
-  Fault judge_batch(const Batch& batch);
-  void check_batch(const Batch& batch);
-  void check_pools();
-  void check_end(const Client& c);
 
-  const Plan plan_;
-  const uint64_t seed_;
+  World world_;
   Random faults_;
-  VirtualClock clock_;
-  VirtualTimer timer_{&clock_};
+  VirtualTimer timer_{&world_.clock};
   ValueStore values_;
   FakeMemory memory_;
-  Metrics metrics_;
-  FakeBackend devices_[2] = {{&memory_, &values_, &clock_, &timer_},
-                             {&memory_, &values_, &clock_, &timer_}};
-  std::unique_ptr<Loop> loop_;
-  std::vector<std::shared_ptr<Client>> clients_;
-  std::vector<std::vector<Token>> answers_;
+  FakeBackend devices_[2] = {{&memory_, &values_, &world_.clock, &timer_},
+                             {&memory_, &values_, &world_.clock, &timer_}};
+  std::map<RequestId, std::shared_ptr<Heard>> heard_;  // by sequence
+  Watch watch_{&world_, &heard_};
   std::multimap<TimePoint, std::function<void()>> script_;
-  std::vector<size_t> owner_;  // request of each cache, by id
+  std::map<RequestId, int64_t> evictions_;
   test::SketchStats sketch_;
-  Report report_;
 };
-
-// --- What clients hear
-
-void Simulation::Client::on_admitted() {
-  if (admitted || ends) sim->broken(absl::StrCat("request ", index, " admitted twice, or late"));
-  admitted = true;
-  // Its caches are made now: one for each model.
-  const Kind kind = sim->plan_.requests[index].kind;
-  const bool two = kind == Kind::kBild || kind == Kind::kSpeculative;
-  for (int i = 0; i < (two ? 2 : 1); ++i) sim->owner_.push_back(index);
-  sim->note(1000 + index);
-}
-
-void Simulation::Client::on_tokens(std::vector<Emitted> more) {
-  const std::vector<Token>& answer = sim->answers_[index];
-  if (ends) sim->broken(absl::StrCat("request ", index, " hears tokens after its end"));
-  for (const Emitted& e : more) {
-    if (tokens.size() >= answer.size() || answer[tokens.size()] != e.token) {
-      sim->broken(absl::StrCat("request ", index, " hears ", e.token, " as token ", tokens.size()));
-    }
-    tokens.push_back(e.token);
-    sim->note(2000 + static_cast<uint64_t>(e.token));
-  }
-}
-
-void Simulation::Client::on_end(const SequenceEnd& e) {
-  if (++ends > 1) sim->broken(absl::StrCat("request ", index, " ends twice"));
-  end = e;
-  sim->note(3000 + static_cast<uint64_t>(e.status.code()));
-}
-
-// Is the end explained by what happened?
-void Simulation::check_end(const Client& c) {
-  const Request& q = plan_.requests[c.index];
-  const auto unexplained = [&] {
-    broken(absl::StrCat("request ", c.index, " has no reason to end with ", c.end.status.ToString(),
-                        " ", finish_reason_name(c.end.reason)));
-  };
-  Coverage& sum = report_.coverage;
-  ++sum.requests;
-  if (c.ends != 1) return broken(absl::StrCat("request ", c.index, " ended ", c.ends, " times"));
-  if (c.end.completion_tokens != static_cast<int64_t>(c.tokens.size())) unexplained();
-  switch (c.end.status.code()) {
-    case absl::StatusCode::kOk:
-      if (c.end.reason == FinishReason::kTimeLimit) {
-        if (q.time_limit == kNever) unexplained();
-        ++sum.cut;
-      } else if (c.end.reason == FinishReason::kCancelled) {
-        if (!c.cancelled) unexplained();
-        ++sum.cut;
-      } else {
-        if (c.tokens != answers_[c.index]) {
-          broken(absl::StrCat("request ", c.index, " ends OK after ", c.tokens.size(), " of ",
-                              answers_[c.index].size(), " tokens"));
-        }
-        ++sum.answered;
-      }
-      break;
-    case absl::StatusCode::kCancelled:
-      if (!c.cancelled) unexplained();
-      ++sum.cancelled;
-      break;
-    case absl::StatusCode::kDeadlineExceeded:
-      if (q.deadline == kNever) unexplained();
-      ++sum.deadlines;
-      break;
-    case absl::StatusCode::kInternal:
-      if (!c.struck) unexplained();
-      ++sum.device_failures;
-      break;
-    case absl::StatusCode::kResourceExhausted:
-      if (!c.no_memory && c.admitted) unexplained();
-      c.admitted ? ++sum.device_failures : ++sum.refused;
-      break;
-    default:
-      unexplained();
-  }
-}
 
 // --- What devices do
 
-Fault Simulation::judge_batch(const Batch& batch) {
-  check_batch(batch);
-  ++report_.coverage.batches;
+void Simulation::count_fault(const Batch& batch, Event event) {
+  for (const Work& w : batch.works) strike(request_of(w.request), event);
+}
+
+Fault Simulation::judge_batch(int device, const Batch& batch) {
+  watch_.on_batch(device, batch);
+  const Plan& plan = world_.plan;
   Fault fault;
-  if (plan_.fault_every == 0 || clock_.now() >= plan_.quiet || batch.works.empty()) return fault;
-  if (!faults_.one_in(plan_.fault_every)) return fault;
-  const auto client = [&](const Work& w) -> Client& { return *clients_[owner_[w.cache.index()]]; };
+  if (plan.fault_every == 0 || world_.clock.now() >= plan.quiet || batch.works.empty()) {
+    return fault;
+  }
+  if (!faults_.one_in(plan.fault_every)) return fault;
+  const auto client = [&](const Work& w) -> Heard* {
+    const auto it = heard_.find(w.request);
+    return it == heard_.end() ? nullptr : it->second.get();
+  };
   switch (faults_.below(4)) {
     case 0:
       fault.status = absl::InternalError("device error");
-      for (const Work& w : batch.works) client(w).struck = true;
+      count_fault(batch, Event::kDeviceError);
+      for (const Work& w : batch.works) {
+        if (Heard* c = client(w)) c->struck = true;
+      }
       break;
     case 1: {
       const auto n = static_cast<size_t>(faults_.below(static_cast<int>(batch.works.size())));
       fault.nan_works = {static_cast<int>(n)};
-      client(batch.works[n]).struck = true;
+      const Work& w = batch.works[n];
+      strike(request_of(w.request), Event::kNan);
+      if (Heard* c = client(w)) c->struck = true;
       break;
     }
     case 2:
       fault.status = absl::ResourceExhaustedError("out of memory");
-      for (const Work& w : batch.works) client(w).no_memory = true;
-      ++report_.coverage.out_of_memory;
+      count_fault(batch, Event::kNoMemory);
+      for (const Work& w : batch.works) {
+        if (Heard* c = client(w)) c->no_memory = true;
+      }
       break;
     default:
       fault.delay = faults_.micros(5000);
+      count_fault(batch, Event::kSlowPass);
   }
   return fault;
-}
-
-// Rows are within the budget, and no page is written by two.
-void Simulation::check_batch(const Batch& batch) {
-  if (batch.works.size() > 1 && batch.run_rows() > plan_.limits.step_rows) {
-    broken(absl::StrCat("a batch of ", batch.run_rows(), " rows"));
-  }
-  std::set<PageId> written;
-  for (const Work& w : batch.works) {
-    const int page_rows = plan_.pool[w.model.index()].page_rows;
-    for (int p = w.past / page_rows; p * page_rows < w.past + w.run_rows(); ++p) {
-      if (!written.insert(w.pages[static_cast<size_t>(p)]).second) {
-        broken("a page that two passes of a batch write");
-      }
-    }
-  }
-}
-
-void Simulation::check_pools() {
-  int64_t used = 0;
-  for (int m = 0; m < 2; ++m) {
-    const ModelPools& p = loop_->model_pools(ModelId(m));
-    used += p.kv.used() + p.frontier.used();
-  }
-  if (loop_->live() == 0 && used > 0) broken(absl::StrCat("idle, and ", used, " pages are used"));
 }
 
 // --- The course of events
 
 void Simulation::build() {
+  const Plan& plan = world_.plan;
   for (int m = 0; m < 2; ++m) {
-    devices_[m == 0 ? 0 : plan_.small_device].add_model(ModelId(m), "fake", plan_.model[m],
-                                                        plan_.pool[m]);
+    devices_[m == 0 ? 0 : plan.small_device].add_model(ModelId(m), "fake", plan.model[m],
+                                                       plan.pool[m]);
   }
-  for (FakeBackend& d : devices_) {
-    d.set_faults([this](const Batch& b) { return judge_batch(b); });
+  for (int d = 0; d < 2; ++d) {
+    devices_[d].set_faults([this, d](const Batch& b) { return judge_batch(d, b); });
+    devices_[d].set_on_done([this, d] { watch_.on_batch_done(d); });
   }
   LoopOptions options;
-  options.limits = plan_.limits;
-  options.shuffle = plan_.shuffle;
+  options.limits = plan.limits;
+  options.shuffle = plan.shuffle;
   options.log_frees = true;
-  const std::vector<LoopModel> models = {{ModelId(0), DeviceId(0)},
-                                         {ModelId(1), DeviceId(plan_.small_device)}};
-  loop_ = std::make_unique<Loop>(
-      options, &clock_, std::vector<Backend*>{&devices_[0], &devices_[1]}, models, &metrics_);
+  world_.metrics.series.emplace_back();
+  std::vector<LoopModel> models;
+  for (int m = 0; m < 2; ++m) {
+    models.push_back({ModelId(m), DeviceId(m == 0 ? 0 : plan.small_device),
+                      &world_.metrics.models.emplace_back()});
+  }
+  world_.loop = std::make_unique<Loop>(options, &world_.clock,
+                                       std::vector<Backend*>{&devices_[0], &devices_[1]}, models,
+                                       &world_.metrics);
 }
 
-std::function<Task<void>(Gen)> Simulation::method(Kind kind) {
-  switch (kind) {
+std::function<Task<void>(Gen)> Simulation::method(const Request& q) {
+  switch (q.kind) {
     case Kind::kAr:
       return autoregressive;
+    case Kind::kSpeculative:
+    case Kind::kNgram:
+      return [a = q.speculative](Gen g) { return speculative(g, a); };
     case Kind::kBild:
     case Kind::kEarlyExit:
-      return [this](Gen g) { return test::bild(g, {4, 0.4F, 0.69F}, &sketch_); };
-    case Kind::kSpeculative:
-      return [this](Gen g) { return test::speculative(g, 3, &sketch_); };
+      return [a = q.bild](Gen g) { return bild(g, a); };
     case Kind::kTree:
       return [this](Gen g) { return test::tree_walk(g, 2, 2, &sketch_); };
+    case Kind::kBeam:
+      return [a = q.beam](Gen g) { return beam(g, a); };
   }
   return nullptr;
 }
 
-void Simulation::submit(size_t index) {
-  const Request& q = plan_.requests[index];
-  SequenceSpec s;
-  s.id = index + 1;
-  s.prompt = q.prompt;
-  s.method = method(q.kind);
-  s.roles = {{Role::kLarge, ModelId(0), 0}};
-  if (q.kind == Kind::kBild || q.kind == Kind::kSpeculative) {
-    s.roles.push_back({Role::kSmall, ModelId(1), 0});
-  } else if (q.kind == Kind::kEarlyExit) {
-    s.roles.push_back({Role::kSmall, ModelId(0), 1});
+std::vector<Token> Simulation::answer(const Request& q, int choice) const {
+  const FakeModelConfig& large = world_.plan.model[0];
+  Warp warp = q.warp;
+  warp.choice = static_cast<uint32_t>(choice);
+  if (q.kind == Kind::kBeam) {
+    return reference::beam(large, q.prompt, warp, q.eos, q.max_new_tokens, q.beam).tokens;
   }
-  s.warp = q.warp;
-  s.stops.eos = q.eos;
-  s.stops.max_new_tokens = q.max_new_tokens;
-  s.priority = q.priority;
-  s.submitted = clock_.now();
-  s.deadline = q.deadline;
-  s.time_limit = q.time_limit;
-  s.listener = clients_[index];
-  loop_->submit(std::move(s));
+  return reference::autoregressive(large, q.prompt, warp, q.eos, q.max_new_tokens);
+}
+
+void Simulation::submit(size_t index) {
+  const Request& q = world_.plan.requests[index];
+  std::vector<SequenceSpec> choices;
+  for (int choice = 0; choice < q.choices; ++choice) {
+    SequenceSpec s;
+    s.id = id_of(index, choice);
+    s.prompt = q.prompt;
+    s.method = method(q);
+    s.roles = {{Role::kLarge, ModelId(0), 0}};
+    if (has_small_model(q.kind)) {
+      s.roles.push_back({Role::kSmall, ModelId(1), 0});
+    } else if (q.kind == Kind::kEarlyExit) {
+      s.roles.push_back({Role::kSmall, ModelId(0), 1});
+    }
+    s.warp = q.warp;
+    s.warp.choice = static_cast<uint32_t>(choice);
+    s.stops.eos = q.eos;
+    s.stops.max_new_tokens = q.max_new_tokens;
+    if (q.kind == Kind::kBeam) s.width = q.beam.width;
+    s.priority = q.priority;
+    s.client = q.client;
+    s.series = &world_.metrics.series.front();
+    s.submitted = world_.clock.now();
+    s.deadline = q.deadline;
+    s.time_limit = q.time_limit;
+    const std::shared_ptr<Heard>& client = heard_.at(s.id);
+    client->submitted = true;
+    s.listener = client;
+    choices.push_back(std::move(s));
+  }
+  world_.loop->submit(std::move(choices));
+}
+
+void Simulation::strike(size_t index, Event event) {
+  const auto it = heard_.find(id_of(index));
+  if (it == heard_.end() || !it->second->active()) return;
+  world_.report.coverage.count(it->second->request().kind, it->second->phase(), event);
+}
+
+void Simulation::script(size_t index) {
+  const Request& q = world_.plan.requests[index];
+  const auto every_choice = [this, index](const std::function<void(Heard&)>& f) {
+    for (int c = 0; c < world_.plan.requests[index].choices; ++c) f(*heard_.at(id_of(index, c)));
+  };
+  script_.emplace(q.arrival, [this, index] { submit(index); });
+  // What the loop does by itself at these times, it does after what is scripted for them.
+  if (q.deadline != kNever) {
+    script_.emplace(q.deadline, [this, index] { strike(index, Event::kDeadline); });
+  }
+  if (q.time_limit != kNever) {
+    script_.emplace(q.time_limit, [this, index] { strike(index, Event::kTimeLimit); });
+  }
+  if (q.cancel != kNever) {
+    script_.emplace(q.cancel, [this, index, every_choice, ok = q.cancel_ok] {
+      strike(index, Event::kCancel);
+      every_choice([](Heard& c) { c.cancelled = true; });
+      world_.loop->stop(id_of(index),
+                        ok ? absl::OkStatus() : absl::CancelledError("by the client"));
+    });
+  }
+  if (q.stall != kNever) {
+    script_.emplace(q.stall, [this, index, every_choice] {
+      strike(index, Event::kStall);
+      every_choice([](Heard& c) { c.stalled = c.active(); });
+      world_.loop->pause(id_of(index));
+    });
+  }
+  if (q.resume != kNever) {
+    script_.emplace(q.resume, [this, index, every_choice] {
+      every_choice([](Heard& c) { c.stalled = c.loop_knows_stall = false, c.after_stall = 0; });
+      world_.loop->resume(id_of(index));
+    });
+  }
 }
 
 void Simulation::arrivals() {
-  for (size_t i = 0; i < plan_.requests.size(); ++i) {
-    const Request& q = plan_.requests[i];
-    clients_.push_back(std::make_shared<Client>(this, i));
-    answers_.push_back(
-        reference::autoregressive(plan_.model[0], q.prompt, q.warp, q.eos, q.max_new_tokens));
-    script_.emplace(q.arrival, [this, i] { submit(i); });
-    if (q.cancel == kNever) continue;
-    script_.emplace(q.cancel, [this, i, ok = q.cancel_ok] {
-      clients_[i]->cancelled = true;
-      loop_->stop(i + 1, ok ? absl::OkStatus() : absl::CancelledError("by the client"));
-    });
+  const Plan& plan = world_.plan;
+  for (size_t i = 0; i < plan.requests.size(); ++i) {
+    for (int c = 0; c < plan.requests[i].choices; ++c) {
+      heard_[id_of(i, c)] =
+          std::make_shared<Heard>(&world_, i, c, answer(plan.requests[i], c));
+    }
+    script(i);
+  }
+  if (plan.shutdown == kNever) return;
+  script_.emplace(plan.shutdown, [this] {
+    for (const auto& [id, client] : heard_) {
+      if (!client->active()) continue;
+      if (choice_of(id) == 0) strike(request_of(id), Event::kShutdown);
+      client->shut_down = true;
+    }
+    world_.loop->stop_all(absl::UnavailableError("the server is shutting down"));
+  });
+}
+
+// Evictions, which only the loop knows of, and which readers it knows to stand still.
+void Simulation::see_states() {
+  world_.loop->visit([this](const SequenceRun& run) {
+    int64_t& seen = evictions_[run.id()];
+    if (run.preemptions() > seen) strike(request_of(run.id()), Event::kEviction);
+    seen = run.preemptions();
+  });
+  for (const auto& [id, client] : heard_) {
+    if (client->stalled && client->active()) client->loop_knows_stall = true;
   }
 }
 
 // A step of the loop, or the next thing in time. False: nothing is left to happen.
 bool Simulation::tick() {
-  if (loop_->step()) return true;
-  const TimePoint device = timer_.next(), due = loop_->next_timer();
+  const bool stepped = world_.loop->step();
+  see_states();
+  if (stepped) return true;
+  const TimePoint device = timer_.next(), due = world_.loop->next_timer();
   const TimePoint scripted = script_.empty() ? kNever : script_.begin()->first;
   const TimePoint next = std::min({device, due, scripted});
   if (next == kNever) return false;
   if (next == scripted) {
-    clock_.advance_to(next);
+    world_.clock.advance_to(next);
     const auto act = std::move(script_.begin()->second);
     script_.erase(script_.begin());
     act();
   } else if (next == device) {
     timer_.fire_next();
   } else {
-    clock_.advance_to(next);
+    world_.clock.advance_to(next);
   }
   return true;
 }
@@ -310,42 +287,29 @@ Report Simulation::run() {
   build();
   arrivals();
   int ticks = 0;
-  while (tick() && report_.broken.empty()) {
-    check_pools();
-    if (++ticks > kMostTicks) broken("no end in sight");
+  Report& report = world_.report;
+  while (tick() && report.broken.empty()) {
+    watch_.after_step();
+    if (++ticks > kMostTicks) world_.broken("no end in sight");
   }
-  if (report_.broken.empty()) {
-    for (const auto& c : clients_) check_end(*c);
-    if (loop_->live() != 0) broken(absl::StrCat(loop_->live(), " requests never go away"));
+  if (report.broken.empty()) {
+    for (const auto& [id, client] : heard_) {
+      if (client->submitted) client->check_end();
+    }
+    watch_.at_end();
+    if (values_.size() > 0) {
+      world_.broken(absl::StrCat("idle, and a device keeps values of ", values_.size(), " passes"));
+    }
   }
-  report_.coverage.preemptions = metrics_.preemptions.value();
-  while (timer_.fire_next()) loop_->step();  // where it broke, devices may still be busy
-  loop_->step();
-  return std::move(report_);
+  report.coverage.preemptions = world_.metrics.preemptions.value();
+  // Where it broke, devices may still be busy and coroutines alive.
+  world_.loop->stop_all(absl::CancelledError("the simulation is over"));
+  while (world_.loop->step() || timer_.fire_next()) {
+  }
+  return std::move(report);
 }
 
 }  // namespace
-
-Coverage& Coverage::operator+=(const Coverage& o) {
-  requests += o.requests;
-  answered += o.answered;
-  cut += o.cut;
-  cancelled += o.cancelled;
-  deadlines += o.deadlines;
-  device_failures += o.device_failures;
-  refused += o.refused;
-  preemptions += o.preemptions;
-  batches += o.batches;
-  out_of_memory += o.out_of_memory;
-  return *this;
-}
-
-std::string Coverage::to_string() const {
-  return absl::StrCat(requests, " requests: ", answered, " answered, ", cut, " cut, ", cancelled,
-                      " cancelled, ", deadlines, " past their deadline, ", device_failures,
-                      " failed by a device, ", refused, " refused; ", preemptions, " preemptions, ",
-                      batches, " batches, ", out_of_memory, " without memory");
-}
 
 Report simulate(uint64_t seed) { return Simulation(seed).run(); }
 
