@@ -72,6 +72,7 @@ struct Move {
 struct Work {
   const Pass* pass = nullptr;
   TicketId ticket = 0;  // names this pass's picks and kept distributions
+  RequestId request = 0;  // the sequence that it is for
   ModelId model;
   CacheId cache;              // whose pages these are
   int to = 0;                 // layers to run: [.., to)

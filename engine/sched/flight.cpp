@@ -63,6 +63,7 @@ Work lower(const PassFlight& flight, int count) {
   const bool first_chunk = !flight.begun;
   work.pass = &pass;
   work.ticket = flight.id;
+  work.request = flight.request;
   work.model = flight.cache->model();
   work.cache = flight.cache->id();
   work.to = pass.stage.to;

@@ -19,6 +19,7 @@ struct PassFlight final : Flight {
   Pass pass;
   SequenceCache* cache = nullptr;
   SequenceCache* memory = nullptr;
+  RequestId request = 0;  // of the sequence
   DeviceId device;
   uint64_t order = 0;  // smaller: submitted earlier
   int priority = 0;

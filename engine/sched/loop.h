@@ -78,6 +78,10 @@ class Loop final : private RunHost {
   Duration retry_hint() const { return Duration(retry_hint_.load()); }
   bool device_busy() const;
   const ModelPools& model_pools(ModelId id) const { return *models_[id.index()].pools; }
+  // For checks: every sequence that is not gone.
+  void visit(const std::function<void(const SequenceRun&)>& f) const {
+    for (const auto& [id, run] : runs_) f(*run);
+  }
 
  private:
   struct Stop {

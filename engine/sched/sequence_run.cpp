@@ -195,6 +195,7 @@ std::shared_ptr<Flight> SequenceRun::submit(Pass pass) {
   auto flight = std::make_shared<PassFlight>();
   flight->id = host_->new_ticket_id();
   flight->sequence = this;
+  flight->request = id();
   flight->pass = std::move(pass);
   flight->cache = c;
   if (flight->pass.memory.valid()) {

@@ -85,6 +85,8 @@ class SequenceRun final : public Sequence {
   std::vector<TicketId> take_shared();
   SequenceEnd make_end(absl::Status status) const;
   bool ended() const { return ended_; }
+  int64_t preemptions() const { return stats_.preemptions; }
+  const std::map<CacheId, std::unique_ptr<SequenceCache>>& caches() const { return caches_; }
   void end_with(FinishReason reason) {
     ended_ = true;
     reason_ = reason;

@@ -66,6 +66,7 @@ void Heard::check_end() {
   }
   if (end_.completion_tokens != static_cast<int64_t>(tokens_.size())) unexplained();
   sum.reused_tokens += end_.stats.cached_tokens;
+  if (q.giant && admitted_) unexplained();
   switch (end_.status.code()) {
     case absl::StatusCode::kOk:
       if (end_.reason == FinishReason::kTimeLimit) {
@@ -82,12 +83,16 @@ void Heard::check_end() {
         ++sum.answered;
       }
       break;
+    case absl::StatusCode::kInvalidArgument:
+      if (!q.giant || admitted_) unexplained();
+      ++sum.refused;
+      break;
     case absl::StatusCode::kCancelled:
       if (!cancelled) unexplained();
       ++sum.cancelled;
       break;
     case absl::StatusCode::kDeadlineExceeded:
-      if (q.deadline == kNever && q.stall == kNever) unexplained();
+      if (q.deadline == kNever) unexplained();
       ++sum.deadlines;
       break;
     case absl::StatusCode::kInternal:
@@ -100,12 +105,12 @@ void Heard::check_end() {
       break;
     case absl::StatusCode::kResourceExhausted:
       if (admitted_) {
-        if (!no_memory) unexplained();
+        if (!no_memory && q.stall == kNever) unexplained();
         ++sum.device_failures;
       } else {
         ++sum.refused;
         // Overload says when to come back.
-        if (!retry_after(end_.status)) {
+        if (!end_.status.GetPayload(kRetryPayload)) {
           world_->broken(absl::StrCat("request ", request_, " is refused without a retry hint"));
         }
       }

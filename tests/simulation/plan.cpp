@@ -70,7 +70,7 @@ Request make_request(Random& r, bool quiet) {
     q.warp.seed = r.next();
     if (q.kind == Kind::kAr && r.one_in(3)) q.choices = r.between(2, kMaxChoices);
   }
-  if (r.one_in(3)) q.warp.processors = make_processors(r, q);
+  if (r.one_in(3) && q.kind != Kind::kBeam) q.warp.processors = make_processors(r, q);
   q.priority = r.below(3);
   q.client = std::string(1, static_cast<char>('a' + r.below(3)));
   q.arrival = TimePoint(r.micros(kFaultMicros));
@@ -139,10 +139,19 @@ Plan make_plan(uint64_t seed) {
     return p;
   }
   if (r.one_in(16)) p.shutdown = TimePoint(r.micros(kFaultMicros));
-  for (int i = 0, n = r.between(8, 12); i < n; ++i) p.requests.push_back(make_request(r, false));
+  for (int i = 0, n = r.between(8, 12); i < n; ++i) {
+    Request q = make_request(r, false);
+    q.choices = std::min(q.choices, p.limits.max_running);
+    if (r.one_in(40)) {
+      q.giant = true;
+      q.prompt.resize(static_cast<size_t>(p.pool[0].page_rows * p.pool[0].pages) + 1);
+    }
+    p.requests.push_back(std::move(q));
+  }
   for (int i = 0; i < 2; ++i) {
     p.requests.push_back(make_request(r, true));
     p.requests.back().arrival = p.quiet;
+    p.requests.back().choices = 1;
   }
   const auto faulty = [](const Request& q) {
     return q.deadline != kNever || q.time_limit != kNever || q.cancel != kNever ||

@@ -38,6 +38,7 @@ struct Request {
   std::vector<Token> eos;
   Warp warp;
   int choices = 1;
+  bool giant = false;  // can never fit
   int priority = 0;
   std::string client;
   TimePoint arrival{};

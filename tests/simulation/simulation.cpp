@@ -19,6 +19,15 @@ constexpr int kMostTicks = 200'000;
 
 bool has_small_model(Kind kind) { return kind == Kind::kSpeculative || kind == Kind::kBild; }
 
+struct Probe final : SequenceListener {
+  void on_admitted() override {}
+  void on_tokens(std::vector<Emitted> more) override {
+    for (const Emitted& e : more) tokens.push_back(e.token);
+  }
+  void on_end(const SequenceEnd&) override {}
+  std::vector<Token> tokens;
+};
+
 class Simulation {
  public:
   explicit Simulation(uint64_t seed) : world_(seed), faults_(~seed) {}
@@ -36,6 +45,7 @@ class Simulation {
   void count_fault(const Batch& batch, Event event);
   void see_states();
   bool tick();
+  void probe();
 
   World world_;
   Random faults_;
@@ -149,7 +159,7 @@ std::vector<Token> Simulation::answer(const Request& q, int choice) const {
   Warp warp = q.warp;
   warp.choice = static_cast<uint32_t>(choice);
   if (q.kind == Kind::kBeam) {
-    return reference::beam(large, q.prompt, warp, q.eos, q.max_new_tokens, q.beam).tokens;
+    return reference::beam(reference::Model(large), q.prompt, q.beam, q.eos, q.max_new_tokens);
   }
   return reference::autoregressive(large, q.prompt, warp, q.eos, q.max_new_tokens);
 }
@@ -265,6 +275,7 @@ void Simulation::see_states() {
 bool Simulation::tick() {
   const bool stepped = world_.loop->step();
   see_states();
+  watch_.after_step();
   if (stepped) return true;
   const TimePoint device = timer_.next(), due = world_.loop->next_timer();
   const TimePoint scripted = script_.empty() ? kNever : script_.begin()->first;
@@ -283,13 +294,34 @@ bool Simulation::tick() {
   return true;
 }
 
+// The engine still serves on both models; and what devices are to forget goes with these batches.
+void Simulation::probe() {
+  for (int m = 0; m < 2; ++m) {
+    const size_t index = world_.plan.requests.size() + static_cast<size_t>(m);
+    SequenceSpec s;
+    s.id = id_of(index);
+    s.prompt = {1, 2, 3};
+    s.method = autoregressive;
+    s.roles = {{Role::kLarge, ModelId(m), 0}};
+    s.stops.max_new_tokens = 2;
+    s.submitted = world_.clock.now();
+    const std::vector<Token> answer =
+        reference::autoregressive(world_.plan.model[m], s.prompt, s.warp, {}, 2);
+    const auto listener = std::make_shared<Probe>();
+    s.listener = listener;
+    world_.loop->submit(std::move(s));
+    while (world_.loop->step() || timer_.fire_next()) {
+    }
+    if (listener->tokens != answer) world_.broken("the engine no longer serves a plain request");
+  }
+}
+
 Report Simulation::run() {
   build();
   arrivals();
   int ticks = 0;
   Report& report = world_.report;
   while (tick() && report.broken.empty()) {
-    watch_.after_step();
     if (++ticks > kMostTicks) world_.broken("no end in sight");
   }
   if (report.broken.empty()) {
@@ -297,6 +329,7 @@ Report Simulation::run() {
       if (client->submitted) client->check_end();
     }
     watch_.at_end();
+    probe();
     if (values_.size() > 0) {
       world_.broken(absl::StrCat("idle, and a device keeps values of ", values_.size(), " passes"));
     }

@@ -103,7 +103,10 @@ void FakeBackend::launch(const Batch& batch, Done done) {
         static_cast<int64_t>(1e9 * (config.pass_seconds + config.row_seconds * batch.run_rows())));
   }
   result->busy = busy;
-  timer_->at(clock_->now() + busy, [result, done = std::move(done)] { done(std::move(*result)); });
+  timer_->at(clock_->now() + busy, [this, result, done = std::move(done)] {
+    if (on_done_) on_done_();
+    done(std::move(*result));
+  });
 }
 
 WorkResult FakeBackend::run(const Work& work, bool nan) {

@@ -41,6 +41,8 @@ class FakeBackend final : public Backend {
                  const PoolSize& pool, int window = 0);
   // Asked before each batch.
   void set_faults(std::function<Fault(const Batch&)> faults) { faults_ = std::move(faults); }
+  // Called when a batch is done, before its `done`.
+  void set_on_done(std::function<void()> on_done) { on_done_ = std::move(on_done); }
 
   const ModelShape& shape(ModelId model) const override;
   const PoolSize& pool(ModelId model) const override;
@@ -55,6 +57,7 @@ class FakeBackend final : public Backend {
   Timer* const timer_;
   RowReader reader_;
   std::function<Fault(const Batch&)> faults_;
+  std::function<void()> on_done_;
 };
 
 class FakeMemory {
