@@ -75,32 +75,32 @@ Fault Simulation::judge_batch(int device, const Batch& batch) {
     return fault;
   }
   if (!faults_.one_in(plan.fault_every)) return fault;
-  const auto client = [&](const Work& w) -> Heard* {
-    const auto it = heard_.find(w.request);
-    return it == heard_.end() ? nullptr : it->second.get();
+  // What befalls one choice of a request ends the others, too.
+  const auto mark = [&](const Work& w, bool Heard::*what) {
+    const size_t index = request_of(w.request);
+    for (int c = 0; c < kStride; ++c) {
+      const auto it = heard_.find(id_of(index, c));
+      if (it != heard_.end()) (*it->second).*what = true;
+    }
   };
   switch (faults_.below(4)) {
     case 0:
       fault.status = absl::InternalError("device error");
       count_fault(batch, Event::kDeviceError);
-      for (const Work& w : batch.works) {
-        if (Heard* c = client(w)) c->struck = true;
-      }
+      for (const Work& w : batch.works) mark(w, &Heard::struck);
       break;
     case 1: {
       const auto n = static_cast<size_t>(faults_.below(static_cast<int>(batch.works.size())));
       fault.nan_works = {static_cast<int>(n)};
       const Work& w = batch.works[n];
       strike(request_of(w.request), Event::kNan);
-      if (Heard* c = client(w)) c->struck = true;
+      mark(w, &Heard::struck);
       break;
     }
     case 2:
       fault.status = absl::ResourceExhaustedError("out of memory");
       count_fault(batch, Event::kNoMemory);
-      for (const Work& w : batch.works) {
-        if (Heard* c = client(w)) c->no_memory = true;
-      }
+      for (const Work& w : batch.works) mark(w, &Heard::no_memory);
       break;
     default:
       fault.delay = faults_.micros(5000);

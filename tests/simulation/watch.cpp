@@ -186,7 +186,11 @@ void Watch::check_metrics() {
     tokens += static_cast<int64_t>(client->tokens().size());
     preemptions += client->end().stats.preemptions;
     if (choice_of(id) != 0) continue;
-    (client->end().status.ok() ? finished : failed) += 1;
+    bool ok = true;
+    for (int c = 0; c < client->request().choices; ++c) {
+      ok &= heard_->at(id_of(request_of(id), c))->end().status.ok();
+    }
+    (ok ? finished : failed) += 1;
     const absl::Status& status = client->end().status;
     const bool refused = absl::IsResourceExhausted(status) || absl::IsInvalidArgument(status);
     if (!client->admitted() && refused) ++rejected;

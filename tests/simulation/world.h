@@ -37,9 +37,9 @@ struct World {
 };
 
 // A request with n choices is n sequences; ids of the first are kStride apart.
-inline constexpr RequestId kStride = 16;
+inline constexpr int kStride = 16;
 inline RequestId id_of(size_t request, int choice = 0) {
-  return kStride * (request + 1) + static_cast<RequestId>(choice);
+  return static_cast<RequestId>(kStride) * (request + 1) + static_cast<RequestId>(choice);
 }
 inline size_t request_of(RequestId id) { return id / kStride - 1; }
 inline int choice_of(RequestId id) { return static_cast<int>(id % kStride); }
