@@ -119,6 +119,12 @@ void add_request_families(const Metrics& metrics, const RefusedCalls& refused,
     family.gauge({}, metrics.requests_waiting.value());
     out->push_back(family.take());
   }
+  {
+    Family family("requests_paused", "Requests that stand still until their clients read.",
+                  MetricType::Gauge);
+    family.gauge({}, metrics.requests_paused.value());
+    out->push_back(family.take());
+  }
   per.counter("prompt_tokens_total", "Prompt tokens of admitted requests.", &Series::prompt_tokens);
   per.counter("generated_tokens_total", "Tokens generated.", &Series::generated_tokens);
   {

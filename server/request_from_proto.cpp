@@ -23,6 +23,7 @@ constexpr size_t kMaxStopBytes = 1024;
 constexpr int kMaxStopTokens = 1024;
 constexpr int kMaxTopLogprobs = 20;
 constexpr int kMaxPriority = 100;
+constexpr int kMaxChoices = 16;
 constexpr double kMaxTimeLimit = 86400;
 constexpr double kMaxTemperature = 100;
 
@@ -147,7 +148,6 @@ absl::Status check_offered(const v1::GenerateRequest& in) {
   TANDEM_NEUTRAL(presence_penalty, 0.0);
   TANDEM_NEUTRAL(frequency_penalty, 0.0);
   TANDEM_NEUTRAL(min_new_tokens, 0);
-  TANDEM_NEUTRAL(n, 1);
 #undef TANDEM_NEUTRAL
   const auto entries = [](int n) { return absl::StrCat(n, n == 1 ? " entry" : " entries"); };
   if (!in.logit_bias().empty()) {
@@ -253,6 +253,8 @@ absl::StatusOr<GenerateRequest> generate_request_from(const v1::GenerateRequest&
   TANDEM_CHECK_SET(in, "", top_logprobs, 0, kMaxTopLogprobs);
   out.top_logprobs = in.top_logprobs();
   out.logprobs = in.logprobs() || in.top_logprobs() > 0;
+  TANDEM_CHECK_SET(in, "", n, 1, kMaxChoices);
+  if (in.has_n()) out.n = in.n();
   TANDEM_CHECK_SET(in, "", priority, -kMaxPriority, kMaxPriority);
   out.priority = in.priority();
   if (in.has_add_special_tokens()) out.add_special_tokens = in.add_special_tokens();

@@ -36,6 +36,7 @@ const std::map<std::string, Described>& descriptions() {
       {"top_p", {"X", "(0, 1]; 1: off"}},
       {"min_p", {"X", "[0, 1]; 0: off"}},
       {"seed", {"N", "the same seed gives the same tokens"}},
+      {"n", {"N", "as many choices, [1, 16]; printed one after the other at the end"}},
       {"max_new_tokens", {"N", "stop after N tokens"}},
       {"stop_sequences", {"TEXT", "stop at TEXT; repeatable"}},
       {"stop_token_ids", {"IDS", "stop at these, as 1,2,3"}},

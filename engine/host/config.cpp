@@ -160,6 +160,18 @@ absl::Status limits_from(const ConfigFile& file, LimitsConfig* out) {
   TANDEM_NUMBER(fields, in, max_new_tokens, 0, 1 << 24, &out->max_new_tokens);
   TANDEM_NUMBER(fields, in, default_max_new_tokens, 1, 1 << 24, &out->default_max_new_tokens);
   TANDEM_NUMBER(fields, in, queue_seconds, 1e-3, 86400.0, &out->queue_seconds);
+  TANDEM_NUMBER(fields, in, max_choices, 1, 16, &out->max_choices);
+  TANDEM_NUMBER(fields, in, fair_prompt_weight, 0.0, 1e6, &out->fair_prompt_weight);
+  TANDEM_NUMBER(fields, in, fair_token_weight, 1e-6, 1e6, &out->fair_token_weight);
+  for (const auto& [client, weight] : in.client_weights()) {
+    if (!(weight >= 1e-3 && weight <= 1e3)) {  // NaN too
+      return fields.error(absl::StrCat("client_weights[", quote_value(client), "]"),
+                          absl::StrCat(weight), "[0.001, 1000]");
+    }
+    out->client_weights[client] = weight;
+  }
+  TANDEM_NUMBER(fields, in, slow_reader_hold_seconds, 0.0, 86400.0, &out->slow_reader_hold_seconds);
+  TANDEM_NUMBER(fields, in, stalled_stream_seconds, 1e-3, 86400.0, &out->stalled_stream_seconds);
   return absl::OkStatus();
 }
 

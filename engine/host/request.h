@@ -138,9 +138,9 @@ struct Finished {
   MethodStats stats;
 };
 
-// Receives one request's events: started once, chunks, then exactly one of finished or failed.
-// A request that is refused gets `failed` only. Calls come from an engine thread, one at a time per
-// request, and must not block.
+// Receives one request's events: started once, chunks, and for each choice one `finished` after its
+// last chunk. Or, instead of what is left of all that, `failed`: a request that is refused gets
+// nothing else. Calls come from an engine thread, one at a time per request, and must not block.
 class Sink {
  public:
   virtual ~Sink() = default;
