@@ -43,7 +43,7 @@ struct RequestStream::Delivery {
     Chunk chunk;
     for (const Emitted& e : tokens) {
       std::string text;
-      decoder.push(e.token, text);
+      if (!e.end) decoder.push(e.token, text);
       stops.push(text, chunk.text);
       chunk.tokens.push_back(token_info(e, plan.logprobs));
     }

@@ -30,8 +30,9 @@ class TextStops {
 };
 
 struct StopRules {
-  std::vector<Token> eos;           // end the request and are not part of the output
+  std::vector<Token> eos;           // end the request and are not part of the text
   std::vector<Token> stop_tokens;   // likewise
+  bool include_end = false;         // the one that ended it is emitted, as the last token
   int max_new_tokens = 0;           // >= 1 for methods that emit
   std::unique_ptr<TextStops> text;  // may be null
 };
