@@ -20,7 +20,7 @@ constexpr int kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr int kMaxStopSequences = 64;
 constexpr size_t kMaxStopBytes = 1024;
-constexpr int kMaxStopTokens = 1024;
+constexpr int kMaxTokenList = 1024;
 constexpr int kMaxTopLogprobs = 20;
 constexpr int kMaxPriority = 100;
 constexpr int kMaxChoices = 16;
@@ -141,34 +141,24 @@ absl::StatusOr<Prompt> prompt_from(const In& in) {
 }
 
 absl::Status check_offered(const v1::GenerateRequest& in) {
-#define TANDEM_NEUTRAL(field, neutral) \
-  if (in.has_##field() && in.field() != (neutral)) return not_offered(#field, in.field(), neutral)
-  TANDEM_NEUTRAL(typical_p, 1.0);
-  TANDEM_NEUTRAL(repetition_penalty, 1.0);
-  TANDEM_NEUTRAL(presence_penalty, 0.0);
-  TANDEM_NEUTRAL(frequency_penalty, 0.0);
-  TANDEM_NEUTRAL(min_new_tokens, 0);
-#undef TANDEM_NEUTRAL
-  const auto entries = [](int n) { return absl::StrCat(n, n == 1 ? " entry" : " entries"); };
-  if (!in.logit_bias().empty()) {
-    return not_offered("logit_bias", entries(static_cast<int>(in.logit_bias().size())), "empty");
-  }
-  if (!in.bad_token_ids().empty()) {
-    return not_offered("bad_token_ids", entries(in.bad_token_ids_size()), "empty");
-  }
   if (in.beam().has_width() && in.beam().width() != 1) {
     return not_offered("beam.width", in.beam().width(), 1);
   }
   if (in.beam().has_length_penalty() && in.beam().length_penalty() != 1.0) {
     return not_offered("beam.length_penalty", in.beam().length_penalty(), 1);
   }
-  if (in.raw_logprobs()) return not_offered("raw_logprobs", "true", "false");
-  if (in.include_eos_token()) return not_offered("include_eos_token", "true", "false");
   // Sizes, not contents: a grammar may hold what a prompt holds.
   const auto bytes = [](const std::string& s) { return absl::StrCat(s.size(), " bytes"); };
   if (!in.grammar().empty()) return not_offered("grammar", bytes(in.grammar()), "empty");
   if (!in.adapter().empty()) return not_offered("adapter", quote_value(in.adapter()), "empty");
   return absl::OkStatus();
+}
+
+// Of lists of tokens.
+absl::Status check_length(absl::string_view field, int entries) {
+  if (entries <= kMaxTokenList) return absl::OkStatus();
+  return out_of_range(field, absl::StrCat(entries, " of them"),
+                      absl::StrCat("at most ", kMaxTokenList));
 }
 
 absl::StatusOr<SamplingFields> sampling_from(const v1::GenerateRequest& in) {
@@ -177,11 +167,28 @@ absl::StatusOr<SamplingFields> sampling_from(const v1::GenerateRequest& in) {
   TANDEM_CHECK_SET(in, "", top_k, 0, kMaxInt32);
   if (in.has_top_p()) TANDEM_RETURN_IF_ERROR(in_range("top_p", in.top_p(), 0.0, 1.0, true));
   TANDEM_CHECK_SET(in, "", min_p, 0.0, 1.0);
+  if (in.has_typical_p()) {
+    TANDEM_RETURN_IF_ERROR(in_range("typical_p", in.typical_p(), 0.0, 1.0, true));
+  }
+  TANDEM_CHECK_SET(in, "", repetition_penalty, 0.01, 100.0);
+  TANDEM_CHECK_SET(in, "", presence_penalty, -2.0, 2.0);
+  TANDEM_CHECK_SET(in, "", frequency_penalty, -2.0, 2.0);
+  TANDEM_RETURN_IF_ERROR(check_length("logit_bias", static_cast<int>(in.logit_bias().size())));
+  TANDEM_RETURN_IF_ERROR(check_length("bad_token_ids", in.bad_token_ids_size()));
   // `+ 0.0` makes -0 a plain zero.
   if (in.has_temperature()) out.temperature = in.temperature() + 0.0;
   if (in.has_top_k()) out.top_k = in.top_k();
   if (in.has_top_p()) out.top_p = in.top_p();
   if (in.has_min_p()) out.min_p = in.min_p() + 0.0;
+  if (in.has_typical_p()) out.typical_p = in.typical_p();
+  if (in.has_repetition_penalty()) out.repetition_penalty = in.repetition_penalty();
+  if (in.has_presence_penalty()) out.presence_penalty = in.presence_penalty();
+  if (in.has_frequency_penalty()) out.frequency_penalty = in.frequency_penalty();
+  // Entries are checked where the vocabulary is known. A map has no order of its own; errors do.
+  out.logit_bias.assign(in.logit_bias().begin(), in.logit_bias().end());
+  std::sort(out.logit_bias.begin(), out.logit_bias.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  out.bad_token_ids.assign(in.bad_token_ids().begin(), in.bad_token_ids().end());
   if (in.has_seed()) out.seed = in.seed();
   return out;
 }
@@ -190,6 +197,8 @@ absl::StatusOr<StoppingFields> stopping_from(const v1::GenerateRequest& in) {
   StoppingFields out;
   TANDEM_CHECK_SET(in, "", max_new_tokens, 1, kMaxInt32);
   if (in.has_max_new_tokens()) out.max_new_tokens = in.max_new_tokens();
+  TANDEM_CHECK_SET(in, "", min_new_tokens, 0, kMaxInt32);
+  if (in.has_min_new_tokens()) out.min_new_tokens = in.min_new_tokens();
 
   if (in.stop_sequences_size() > kMaxStopSequences) {
     return out_of_range("stop_sequences", absl::StrCat(in.stop_sequences_size(), " of them"),
@@ -204,10 +213,7 @@ absl::StatusOr<StoppingFields> stopping_from(const v1::GenerateRequest& in) {
     }
     out.stop_sequences.push_back(text);
   }
-  if (in.stop_token_ids_size() > kMaxStopTokens) {
-    return out_of_range("stop_token_ids", absl::StrCat(in.stop_token_ids_size(), " of them"),
-                        absl::StrCat("at most ", kMaxStopTokens));
-  }
+  TANDEM_RETURN_IF_ERROR(check_length("stop_token_ids", in.stop_token_ids_size()));
   out.stop_token_ids.assign(in.stop_token_ids().begin(), in.stop_token_ids().end());
   out.include_stop_sequence = in.include_stop_sequence();
   out.ignore_eos = in.ignore_eos();
@@ -255,6 +261,8 @@ absl::StatusOr<GenerateRequest> generate_request_from(const v1::GenerateRequest&
   out.logprobs = in.logprobs() || in.top_logprobs() > 0;
   TANDEM_CHECK_SET(in, "", n, 1, kMaxChoices);
   if (in.has_n()) out.n = in.n();
+  out.raw_logprobs = in.raw_logprobs();
+  out.include_eos_token = in.include_eos_token();
   TANDEM_CHECK_SET(in, "", priority, -kMaxPriority, kMaxPriority);
   out.priority = in.priority();
   if (in.has_add_special_tokens()) out.add_special_tokens = in.add_special_tokens();

@@ -42,6 +42,7 @@ struct Emitted {
   Provenance provenance;
   float logprob = kUnset;
   std::vector<Ranked> top;
+  bool end = false;  // the loop's: ends the request, and is not part of its text
 };
 
 // Room for `rows` rows beyond those that have come to stage.to.

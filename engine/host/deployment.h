@@ -11,6 +11,7 @@
 #include "engine/base/config.h"
 #include "engine/host/request.h"
 #include "engine/pass/backend.h"
+#include "engine/sampling/params.h"
 #include "engine/sched/metrics.h"
 #include "engine/text/chat_template.h"
 #include "engine/text/tokenizer.h"
@@ -26,7 +27,8 @@ struct LoadedModel {
   PoolSize pool;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat;
-  Warp defaults;  // generation_config.json
+  sampling::Params defaults;  // generation_config.json
+  int64_t default_min_new_tokens = 0;
   std::optional<int64_t> default_max_new_tokens;
   std::vector<Token> eos;
 };

@@ -50,7 +50,7 @@ struct SamplingFields {
 
 struct StoppingFields {
   std::optional<int64_t> max_new_tokens;
-  std::optional<int64_t> min_new_tokens;
+  std::optional<int64_t> min_new_tokens;  // neither eos nor a stop token before
   std::vector<std::string> stop_sequences;
   std::vector<int64_t> stop_token_ids;  // as the client sent them; checked against the vocabulary
   bool include_stop_sequence = false;
@@ -95,7 +95,7 @@ struct GenerateRequest {
   BeamFields beam;
   int64_t n = 1;  // choices
   StoppingFields stopping;
-  bool include_eos_token = false;  // among the tokens
+  bool include_eos_token = false;  // what ended the text, or a stop token, is among the tokens
   bool raw_logprobs = false;       // before processors
   bool logprobs = false;           // of chosen tokens
   int64_t top_logprobs = 0;
@@ -106,7 +106,7 @@ struct GenerateRequest {
 struct TokenInfo {
   Token id = -1;
   Provenance provenance;
-  std::optional<float> logprob;              // natural log, after processors
+  std::optional<float> logprob;              // natural log, after processors unless raw_logprobs
   std::vector<std::pair<Token, float>> top;  // best first
 };
 

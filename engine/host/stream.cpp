@@ -80,7 +80,7 @@ class ChoiceStream final : public SequenceListener {
       chunk.index = index;
       for (const Emitted& e : tokens) {
         std::string text;
-        decoder.push(e.token, text);
+        if (!e.end) decoder.push(e.token, text);
         stops.push(text, chunk.text);
         chunk.tokens.push_back(token_info(e, output->plan.logprobs));
       }

@@ -269,9 +269,14 @@ bool SequenceRun::ends(std::span<const Token> tentative) const {
 bool SequenceRun::emit(std::vector<Emitted> tokens) {
   TANDEM_CHECK(!ended_);
   size_t taken = 0;
-  for (const Emitted& e : tokens) {
+  for (Emitted& e : tokens) {
     if (is_end(e.token)) {
       end_with(contains(spec_.stops.eos, e.token) ? FinishReason::kEos : FinishReason::kStopToken);
+      if (spec_.stops.include_end) {
+        e.end = true;
+        ++taken;
+        ++emitted_;
+      }
       break;
     }
     tokens_.push_back(e.token);

@@ -45,8 +45,9 @@ class Cloned : public std::unique_ptr<T> {
 };
 
 struct StopRules {
-  std::vector<Token> eos;          // end the request and are not part of the output
+  std::vector<Token> eos;          // end the request and are not part of the text
   std::vector<Token> stop_tokens;  // likewise
+  bool include_end = false;        // the one that ended it is emitted, as the last token
   int max_new_tokens = 0;          // >= 1 for methods that emit
   Cloned<TextStops> text;          // may be null
 };
