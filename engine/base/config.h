@@ -47,6 +47,7 @@ struct ModelConfig {
   DType dtype = DType::kAuto;  // kAuto: fp32 on CPU, the file's own on CUDA
   int page_rows = 16;          // rows per KV page
   int64_t kv_pages = 0;        // 0: from the device's budget
+  bool prefix_cache = true;    // requests with the same beginning share its KV pages
 };
 
 // What clients name in `model`: one or more models in roles.
@@ -54,6 +55,13 @@ struct DeploymentConfig {
   std::string name;
   std::string large;  // model names; `large` is always there
   std::string small;  // empty: none
+  bool prefix_cache_per_client = false;  // clients share prefixes with nobody but themselves
+};
+
+// Who gives up its KV pages when one that goes before it lacks some.
+enum class Preemption {
+  kLowestPriority,  // and of these the youngest
+  kYoungest,
 };
 
 struct LimitsConfig {
@@ -65,6 +73,7 @@ struct LimitsConfig {
   int max_new_tokens = 0;                // cap per request; 0: the model's context
   int default_max_new_tokens = 256;      // when the request names none
   double queue_seconds = 60;             // longest wait before RESOURCE_EXHAUSTED
+  Preemption preemption = Preemption::kLowestPriority;
   int max_choices = 16;                  // choices of one request
   // Fair shares between clients (engine/sched/fairness.h).
   double fair_prompt_weight = 1;                 // service that a prompt token counts as

@@ -19,7 +19,8 @@ Loop::Loop(LoopOptions options, const Clock* clock, std::vector<Backend*> device
       metrics_(metrics),
       ledger_({options_.limits.fair_prompt_weight, options_.limits.fair_token_weight,
                options_.limits.client_weights}),
-      waiting_(options_.limits) {
+      waiting_(options_.limits),
+      page_queue_(options_.limits.preemption) {
   if (options_.shuffle) ready_.shuffle(*options_.shuffle);
   BatchLimits limits;
   limits.step_rows = options_.limits.step_rows;
@@ -34,7 +35,7 @@ Loop::Loop(LoopOptions options, const Clock* clock, std::vector<Backend*> device
     Lane& lane = lanes_[m.device.index()];
     Backend* backend = lane.backend();
     models_.push_back({std::make_unique<ModelPools>(m.id, backend->shape(m.id), backend->pool(m.id),
-                                                    lane.moves()),
+                                                    lane.moves(), m.prefix_cache),
                        m.device, m.series});
   }
   update_gauges();
@@ -341,9 +342,11 @@ bool Loop::has_room(const SequenceRun& run, int choices) {
       const Model& model = models_[role.model.index()];
       const int page_rows = model.pools->page_rows;
       const auto rows = static_cast<int64_t>(run.spec().prompt.size()) + 1;
-      const int64_t pages = (rows + page_rows - 1) / page_rows + choices - 1;
+      int64_t pages = (rows + page_rows - 1) / page_rows + choices - 1;
+      const int64_t available = model.pools->kv.available();
+      if (pages > available) pages = run.first_pages(*model.pools) + choices - 1;
       used |= model.running > 0;
-      if (pages > model.pools->kv.free()) lacking.push_back(model.pools.get());
+      if (pages > available) lacking.push_back(model.pools.get());
     }
     if (lacking.empty()) return true;
     if (!page_queue_.evict_held(lacking)) return !used;  // if nobody is there, all comes back
@@ -382,8 +385,14 @@ void Loop::start_followers(SequenceRun* leader) {
   for (SequenceRun* run : std::exchange(requests_.at(leader->request).following, {})) {
     run->state = SequenceRun::kRunning;
     const std::coroutine_handle<> begin = run->start();
+    run->take_over(*leader);
     ready_.push(begin, run->id());
   }
+}
+
+void Loop::prefix_looked_up(int64_t rows, int64_t found) {
+  metrics_->prefix_cache_queries.add(rows);
+  metrics_->prefix_cache_hits.add(found);
 }
 
 void Loop::tokens_emitted(SequenceRun* run, int64_t count) {
@@ -641,6 +650,16 @@ bool Loop::device_busy() const {
   return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& l) { return !l.idle(); });
 }
 
+std::string Loop::check_pages() const {
+  for (const Model& m : models_) {
+    std::vector<const SequenceCache*> caches;
+    for (const auto& [id, run] : runs_) run->add_caches_of(*m.pools, &caches);
+    std::string wrong = m.pools->check(caches);
+    if (!wrong.empty()) return absl::StrCat("model ", m.pools->model.value, ": ", wrong);
+  }
+  return "";
+}
+
 void Loop::update_gauges() {
   metrics_->requests_waiting.set(static_cast<double>(waiting_.size()));
   retry_hint_.store(hint_.estimate(waiting_.size(), now()).count());
@@ -648,6 +667,7 @@ void Loop::update_gauges() {
     if (!m.series) continue;
     m.series->kv_pages_total.set(static_cast<double>(m.pools->kv.total()));
     m.series->kv_pages_used.set(static_cast<double>(m.pools->kv.used()));
+    m.series->kv_pages_cached.set(static_cast<double>(m.pools->kv.cached()));
   }
 }
 

@@ -50,6 +50,7 @@ struct ModelSeries {
   Histogram batch_rows{kRowsBuckets};
   Gauge kv_pages_total;
   Gauge kv_pages_used;
+  Gauge kv_pages_cached;  // of nobody but the prefix cache
   Gauge weight_bytes;
   Gauge kv_bytes;
 };

@@ -95,6 +95,10 @@ struct SequenceSpec {
   int extra_rows = 0;
   int priority = 0;  // larger first
   std::string client;
+  // Rows that other sequences have run may be taken over, and others may take this one's, if their
+  // `salt` is the same.
+  bool prefix_cache = true;
+  std::string salt;
   TimePoint submitted{};          // when the client's request came in
   TimePoint deadline = kNever;    // DEADLINE_EXCEEDED
   TimePoint time_limit = kNever;  // TIME_LIMIT, with what is final by then

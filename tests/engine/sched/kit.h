@@ -118,6 +118,20 @@ class Box {
     return recorder;
   }
 
+  // The same with `n` choices; warp.choice tells them apart.
+  std::vector<std::shared_ptr<Recorder>> submit(const SequenceSpec& s, int n) {
+    std::vector<SequenceSpec> choices(static_cast<size_t>(n), s);
+    std::vector<std::shared_ptr<Recorder>> recorders;
+    for (int i = 0; i < n; ++i) {
+      SequenceSpec& choice = choices[static_cast<size_t>(i)];
+      if (i > 0) choice.id = ++last_id;
+      choice.warp.choice = static_cast<uint32_t>(i);
+      choice.listener = recorders.emplace_back(std::make_shared<Recorder>());
+    }
+    loop->submit(std::move(choices));
+    return recorders;
+  }
+
   // Does one thing: a step of the loop, or when that has nothing to do, what comes next in time.
   // False: nothing will ever happen.
   bool tick() {
