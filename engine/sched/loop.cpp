@@ -293,7 +293,6 @@ bool Loop::launch() {
     if (!batch->works.empty()) series = models_[batch->works.front().model.index()].series;
     if (series) {
       series->batches.add();
-      series->passes.add(static_cast<int64_t>(batch->works.size()));
       series->batch_rows.observe(batch->run_rows());
     }
     any = true;
@@ -323,6 +322,9 @@ void Loop::on_batch_done(BatchDone done) {
       continue;
     }
     run->account_chunk(flight, rows, result.busy, work.last);
+    if (ModelSeries* series = models_[work.model.index()].series; series && work.last) {
+      series->passes[static_cast<size_t>(run->role_of(flight))].add();
+    }
     absorb(flight, work, std::move(result.works[i].readout));
     if (work.last) finish_flight(flight);
   }
@@ -374,6 +376,7 @@ void Loop::end(SequenceRun* run, absl::Status status) {
     } else {
       s->failed[static_cast<size_t>(end.status.code())].add();
     }
+    s->add_method_stats(end.stats);
     s->e2e_latency.observe(seconds(now() - run->spec().submitted));
     if (admitted) {
       s->prefill_time.observe(end.stats.prefill_seconds);

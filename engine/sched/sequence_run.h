@@ -70,6 +70,7 @@ class SequenceRun final : public Sequence {
   void evict();  // caches become empty; the method fills them again
 
   // Results of passes.
+  Role role_of(const PassFlight& flight) const;
   void account_chunk(const PassFlight& flight, int batch_rows, Duration busy, bool last);
   // Passes whose values stay on a device: nobody may name them from here on.
   std::vector<TicketId> take_shared();
