@@ -63,7 +63,7 @@ absl::Status GenerateCall::submit(const grpc::ByteBuffer& bytes) {
   TANDEM_ASSIGN_OR_RETURN(Engine* const engine, state_.ready_engine());
   engine_ = engine;
   summary_.reached_engine = true;
-  if (request.logprobs) {
+  if (request.logprobs || message.token_texts()) {
     token_text_ = [engine, model = request.model](Token id) {
       return engine->token_text(model, id);
     };

@@ -45,6 +45,7 @@ const std::map<std::string, Described>& descriptions() {
       {"skip_special_tokens", {"", "in the text; default true"}},
       {"logprobs", {"", "of the chosen tokens"}},
       {"top_logprobs", {"N", "of the N best, at most 20"}},
+      {"token_texts", {"", "each token's own text, without logprobs"}},
       {"priority", {"N", "larger runs earlier; [-100, 100]"}},
   };
   return *kAll;

@@ -48,11 +48,32 @@ struct ModelConfig {
   int64_t kv_pages = 0;        // 0: from the device's budget
 };
 
+enum class MethodChoice { kAutoregressive, kSpeculative, kBild };  // what `auto` may mean
+enum class DraftSource { kModel, kNgram };
+
+// Parameters of methods where the request names none. METHODS sections 1 and 2 say what they do.
+struct SpeculativeDefaults {
+  std::optional<DraftSource> draft;  // unset: the small model where there is one, else n-grams
+  int draft_tokens = 4;              // per round, [1, 64]
+  bool adaptive = false;
+  double min_draft_probability = 0;  // [0, 1]
+};
+struct BildDefaults {
+  double fallback_threshold = 0.6;  // [0, 2]
+  double rollback_threshold = 5;    // [0, +inf], nats
+  int max_small_run = 10;           // [0, 4096]; 0: unlimited
+  bool verify_eos = true;
+  int early_exit_layer = 0;  // layers of the large model that may serve as the small one; 0: none
+};
+
 // What clients name in `model`: one or more models in roles.
 struct DeploymentConfig {
   std::string name;
   std::string large;  // model names; `large` is always there
   std::string small;  // empty: none
+  MethodChoice default_method = MethodChoice::kAutoregressive;
+  SpeculativeDefaults speculative;
+  BildDefaults bild;
 };
 
 struct LimitsConfig {

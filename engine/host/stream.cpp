@@ -69,6 +69,7 @@ struct RequestStream::Delivery {
     stops.finish(last.text);
     if (!last.tokens.empty() || !last.text.empty()) sink->chunk(std::move(last));
     Finished finished;
+    finished.method = plan.started.method;
     finished.reason = e.reason;
     if (e.stop_index >= 0) {
       finished.stop_sequence = plan.stop_sequences[static_cast<size_t>(e.stop_index)];
