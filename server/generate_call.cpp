@@ -65,7 +65,7 @@ absl::Status GenerateCall::submit(const grpc::ByteBuffer& bytes) {
   engine_ = engine;
   choices_ = request.n;
   summary_.reached_engine = true;
-  if (request.logprobs) {
+  if (request.logprobs || message.token_texts()) {
     token_text_ = [engine, model = request.model](Token id) {
       return engine->token_text(model, id);
     };

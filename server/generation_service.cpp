@@ -85,7 +85,7 @@ absl::Status start_complete(const Call& call, ServerState& state, const grpc::By
   request.client = call->info.client;
   request.deadline = call->info.deadline;
   TokenText token_text;
-  if (request.logprobs) {
+  if (request.logprobs || message.token_texts()) {
     token_text = [engine, model = request.model](Token id) {
       return engine->token_text(model, id);
     };

@@ -11,13 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
+#include "engine/host/methods.h"
 #include "server/chat_json.h"
 
 namespace tandem {
 namespace {
 
 constexpr int kMaxInt32 = std::numeric_limits<int32_t>::max();
-constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr int kMaxStopSequences = 64;
 constexpr size_t kMaxStopBytes = 1024;
 constexpr int kMaxTokenList = 1024;
@@ -44,21 +44,40 @@ absl::Status not_offered(absl::string_view field, const Value& value, const Allo
 #define TANDEM_CHECK_SET(in, prefix, field, min, max) \
   if ((in).has_##field()) TANDEM_RETURN_IF_ERROR(in_range(prefix #field, (in).field(), min, max))
 
-absl::Status check_speculative(const v1::Speculative& in) {
+// Ranges of what the engine has, it checks itself (engine/host/methods.h); here, so that a bad
+// field is refused before anything is tokenized.
+absl::StatusOr<SpeculativeFields> speculative_from(const v1::Speculative& in) {
+  SpeculativeFields out;
   if (in.has_draft() && !v1::Speculative::Draft_IsValid(in.draft())) {
     return out_of_range("speculative.draft", static_cast<int>(in.draft()), "MODEL, NGRAM");
   }
-  TANDEM_CHECK_SET(in, "speculative.", draft_tokens, 1, 64);
-  TANDEM_CHECK_SET(in, "speculative.", min_draft_probability, 0.0, 1.0);
-  return absl::OkStatus();
+  if (in.draft() == v1::Speculative::MODEL) out.draft = SpeculativeFields::Draft::kModel;
+  if (in.draft() == v1::Speculative::NGRAM) out.draft = SpeculativeFields::Draft::kNgram;
+  if (in.has_draft_tokens()) out.draft_tokens = in.draft_tokens();
+  if (in.has_adaptive()) out.adaptive = in.adaptive();
+  if (in.has_min_draft_probability()) out.min_draft_probability = in.min_draft_probability();
+  TANDEM_RETURN_IF_ERROR(check_fields(out));
+  return out;
 }
 
-absl::Status check_bild(const v1::Bild& in) {
-  TANDEM_CHECK_SET(in, "bild.", fallback_threshold, 0.0, 2.0);
-  TANDEM_CHECK_SET(in, "bild.", rollback_threshold, 0.0, kInf);
-  TANDEM_CHECK_SET(in, "bild.", max_small_run, 0, 4096);
-  TANDEM_CHECK_SET(in, "bild.", window, 1, 64);
-  return absl::OkStatus();
+absl::StatusOr<BildFields> bild_from(const v1::Bild& in) {
+  BildFields out;
+  if (in.has_fallback_threshold()) out.fallback_threshold = in.fallback_threshold();
+  if (in.has_rollback_threshold()) out.rollback_threshold = in.rollback_threshold();
+  if (in.has_max_small_run()) out.max_small_run = in.max_small_run();
+  if (in.has_verify_eos()) out.verify_eos = in.verify_eos();
+  if (in.has_early_exit()) out.early_exit = in.early_exit();
+  if (in.has_window()) out.window = in.window();
+  TANDEM_RETURN_IF_ERROR(check_fields(out));
+  return out;
+}
+
+absl::StatusOr<BeamFields> beam_from(const v1::Beam& in) {
+  BeamFields out;
+  if (in.has_width()) out.width = in.width();
+  if (in.has_length_penalty()) out.length_penalty = in.length_penalty();
+  TANDEM_RETURN_IF_ERROR(check_fields(out));
+  return out;
 }
 
 absl::Status check_bita(const v1::Bita& in) {
@@ -71,19 +90,22 @@ absl::Status check_bita(const v1::Bita& in) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Method> method_from(const v1::GenerateRequest& in) {
+// The method, and its parameters into `out`.
+absl::StatusOr<Method> method_from(const v1::GenerateRequest& in, GenerateRequest* out) {
   switch (in.method_case()) {
     case v1::GenerateRequest::METHOD_NOT_SET:
     case v1::GenerateRequest::kAuto:
       return Method::kAuto;
     case v1::GenerateRequest::kAutoregressive:
       return Method::kAutoregressive;
-    case v1::GenerateRequest::kSpeculative:
-      TANDEM_RETURN_IF_ERROR(check_speculative(in.speculative()));
+    case v1::GenerateRequest::kSpeculative: {
+      TANDEM_ASSIGN_OR_RETURN(out->speculative, speculative_from(in.speculative()));
       return Method::kSpeculative;
-    case v1::GenerateRequest::kBild:
-      TANDEM_RETURN_IF_ERROR(check_bild(in.bild()));
+    }
+    case v1::GenerateRequest::kBild: {
+      TANDEM_ASSIGN_OR_RETURN(out->bild, bild_from(in.bild()));
       return Method::kBild;
+    }
     case v1::GenerateRequest::kBita:
       TANDEM_RETURN_IF_ERROR(check_bita(in.bita()));
       return Method::kBita;
@@ -141,12 +163,6 @@ absl::StatusOr<Prompt> prompt_from(const In& in) {
 }
 
 absl::Status check_offered(const v1::GenerateRequest& in) {
-  if (in.beam().has_width() && in.beam().width() != 1) {
-    return not_offered("beam.width", in.beam().width(), 1);
-  }
-  if (in.beam().has_length_penalty() && in.beam().length_penalty() != 1.0) {
-    return not_offered("beam.length_penalty", in.beam().length_penalty(), 1);
-  }
   // Sizes, not contents: a grammar may hold what a prompt holds.
   const auto bytes = [](const std::string& s) { return absl::StrCat(s.size(), " bytes"); };
   if (!in.grammar().empty()) return not_offered("grammar", bytes(in.grammar()), "empty");
@@ -250,7 +266,8 @@ absl::StatusOr<GenerateRequest> generate_request_from(const v1::GenerateRequest&
   TANDEM_RETURN_IF_ERROR(check_request_id(in.request_id()));
   out.request_id = in.request_id();
   TANDEM_RETURN_IF_ERROR(check_offered(in));
-  TANDEM_ASSIGN_OR_RETURN(out.method, method_from(in));
+  TANDEM_ASSIGN_OR_RETURN(out.method, method_from(in, &out));
+  TANDEM_ASSIGN_OR_RETURN(out.beam, beam_from(in.beam()));
   TANDEM_ASSIGN_OR_RETURN(out.require_contract, contract_from(in));
   TANDEM_ASSIGN_OR_RETURN(out.sampling, sampling_from(in));
   TANDEM_ASSIGN_OR_RETURN(out.stopping, stopping_from(in));

@@ -55,6 +55,7 @@ const std::map<std::string, Described>& descriptions() {
       {"top_logprobs", {"N", "of the N best, at most 20"}},
       {"raw_logprobs", {"", "as the model gives them, before sampling parameters"}},
       {"include_eos_token", {"", "among the tokens"}},
+      {"token_texts", {"", "each token's own text, without logprobs"}},
       {"priority", {"N", "larger runs earlier; [-100, 100]"}},
   };
   return *kAll;

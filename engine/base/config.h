@@ -50,12 +50,33 @@ struct ModelConfig {
   bool prefix_cache = true;    // requests with the same beginning share its KV pages
 };
 
+enum class MethodChoice { kAutoregressive, kSpeculative, kBild };  // what `auto` may mean
+enum class DraftSource { kModel, kNgram };
+
+// Parameters of methods where the request names none. METHODS sections 1 and 2 say what they do.
+struct SpeculativeDefaults {
+  std::optional<DraftSource> draft;  // unset: the small model where there is one, else n-grams
+  int draft_tokens = 4;              // per round, [1, 64]
+  bool adaptive = false;
+  double min_draft_probability = 0;  // [0, 1]
+};
+struct BildDefaults {
+  double fallback_threshold = 0.6;  // [0, 2]
+  double rollback_threshold = 5;    // [0, +inf], nats
+  int max_small_run = 10;           // [0, 4096]; 0: unlimited
+  bool verify_eos = true;
+  int early_exit_layer = 0;  // layers of the large model that may serve as the small one; 0: none
+};
+
 // What clients name in `model`: one or more models in roles.
 struct DeploymentConfig {
   std::string name;
   std::string large;  // model names; `large` is always there
   std::string small;  // empty: none
   bool prefix_cache_per_client = false;  // clients share prefixes with nobody but themselves
+  MethodChoice default_method = MethodChoice::kAutoregressive;
+  SpeculativeDefaults speculative;
+  BildDefaults bild;
 };
 
 // Who gives up its KV pages when one that goes before it lacks some.

@@ -131,6 +131,7 @@ struct Usage {
 
 struct Finished {
   int index = 0;
+  Method method = Method::kAutoregressive;  // whose `stats` these are
   FinishReason reason = FinishReason::kMaxTokens;
   std::string stop_sequence;  // which, for kStopSequence
   uint64_t seed = 0;
@@ -173,6 +174,8 @@ struct MethodInfo {
   Method method;
   Contract greedy;  // contract when temperature is 0
   Contract sampled;
+  SpeculativeFields speculative;  // the deployment's defaults: all set where `method` is this one
+  BildFields bild;                // but `window`, which has none
 };
 struct ModelInDeployment {
   std::string role;  // "large", "small"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
-#include "engine/decode/autoregressive.h"
+#include "engine/host/methods.h"
 #include "engine/sampling/params.h"
 #include "engine/text/stop_matcher.h"
 #include "engine/text/stream_decoder.h"
@@ -89,14 +89,14 @@ absl::StatusOr<std::shared_ptr<const Processors>> resolve_processors(
   return std::make_shared<const Processors>(std::move(p));
 }
 
-absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, int64_t prompt,
-                                           const std::optional<int64_t>& wanted) {
-  const int64_t room = deployment.context_length - prompt;
+// `context`: rows that the method's caches may have.
+absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, int64_t context,
+                                           int64_t prompt, const std::optional<int64_t>& wanted) {
+  const int64_t room = context - prompt;
   if (room < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("prompt: ", prompt, " tokens; allowed: at most ",
-                     deployment.context_length - 1, " (context of ", deployment.context_length,
-                     " less one new token); truncate_prompt_tokens ", "keeps its end"));
+        absl::StrCat("prompt: ", prompt, " tokens; allowed: at most ", context - 1, " (context of ",
+                     context, " less one new token); truncate_prompt_tokens ", "keeps its end"));
   }
   if (!wanted) return static_cast<int>(std::min(room, deployment.default_max_new_tokens));
   if (*wanted < 1 || *wanted > deployment.max_new_tokens) {
@@ -104,9 +104,9 @@ absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, int64_t
                         absl::StrCat("1 to ", deployment.max_new_tokens));
   }
   if (*wanted > room) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_new_tokens: ", *wanted, "; allowed: at most ", room, " after ", prompt,
-                     " prompt tokens (context of ", deployment.context_length, ")"));
+    return absl::InvalidArgumentError(absl::StrCat("max_new_tokens: ", *wanted,
+                                                   "; allowed: at most ", room, " after ", prompt,
+                                                   " prompt tokens (context of ", context, ")"));
   }
   return static_cast<int>(*wanted);
 }
@@ -157,24 +157,11 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   SequenceSpec& spec = resolved.spec;
   const LoadedModel& model = *deployment.large;
 
-  resolved.method =
-      request.method == Method::kAuto ? deployment.methods.front().method : request.method;
-  const MethodInfo* offer = deployment.offers(resolved.method);
-  if (!offer) {
-    return absl::FailedPreconditionError(absl::StrCat("method: ", method_name(request.method),
-                                                      "; offered by model \"", deployment.name,
-                                                      "\": ", deployment.offered()));
-  }
   TANDEM_ASSIGN_OR_RETURN(const sampling::Params params, resolve_params(model, request.sampling));
   spec.warp = sampling::warp_of(params);
   spec.warp.seed = request.sampling.seed.value_or(fresh_seed);
-  resolved.contract = spec.warp.greedy() ? offer->greedy : offer->sampled;
-  if (resolved.contract < request.require_contract) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("require_contract: ", contract_name(request.require_contract), "; ",
-                     method_name(resolved.method), " with these parameters offers ",
-                     contract_name(resolved.contract)));
-  }
+  // A search draws nothing, whatever the model's generation_config.json likes.
+  if (searches_beams(request) && !request.sampling.temperature) spec.warp.temperature = 0;
 
   TANDEM_ASSIGN_OR_RETURN(spec.prompt,
                           tokenize(deployment, request.prompt, request.add_special_tokens));
@@ -186,9 +173,15 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
     }
   }
   const auto prompt_tokens = static_cast<int64_t>(spec.prompt.size());
-  TANDEM_ASSIGN_OR_RETURN(
-      spec.stops.max_new_tokens,
-      resolve_max_new_tokens(deployment, prompt_tokens, request.stopping.max_new_tokens));
+  TANDEM_ASSIGN_OR_RETURN(MethodPlan plan,
+                          plan_method(deployment, request, spec.warp.greedy(), prompt_tokens));
+  resolved.method = plan.method;
+  resolved.contract = plan.contract;
+  spec.method = std::move(plan.start);
+  spec.roles = std::move(plan.roles);
+  TANDEM_ASSIGN_OR_RETURN(spec.stops.max_new_tokens,
+                          resolve_max_new_tokens(deployment, plan.context_length, prompt_tokens,
+                                                 request.stopping.max_new_tokens));
   if (!request.stopping.ignore_eos) spec.stops.eos = model.eos;
   for (const int64_t id : request.stopping.stop_token_ids) {
     if (id < 0 || id >= model.shape.vocab_size) {
@@ -213,8 +206,6 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
       static_cast<int>(std::min<int64_t>(request.top_logprobs, model.shape.vocab_size));
   spec.logprobs = request.logprobs || request.top_logprobs > 0;
   spec.raw_logprobs = request.raw_logprobs;
-  spec.method = [](Gen g) { return autoregressive(g); };
-  spec.roles = {{Role::kLarge, model.id, 0}};
   spec.priority = request.priority;
   spec.client = request.client;
   spec.deadline = request.deadline;

@@ -116,6 +116,7 @@ class ChoiceStream final : public SequenceListener {
       send(std::move(last));
       Finished finished;
       finished.index = index;
+      finished.method = output->plan.started.method;
       finished.reason = e.reason;
       if (e.stop_index >= 0) {
         finished.stop_sequence = output->plan.stop_sequences[static_cast<size_t>(e.stop_index)];

@@ -271,12 +271,9 @@ absl::Status Loop::can_ever_fit(const SequenceSpec& spec, int choices) const {
   };
   for (const RoleModel& role : spec.roles) {
     const ModelPools& pools = *models_[role.model.index()].pools;
-    const int64_t room = pools.kv.total() * pools.page_rows;
     // Evicted caches are filled again one by one, without the pages that forks shared.
-    const int64_t pages = (rows + pools.page_rows - 1) / pools.page_rows;
-    if (pages * spec.width > pools.kv.total()) {
-      return too_large(room / spec.width, "the KV memory of the model");
-    }
+    const int64_t room = pools.kv.total() / spec.width * pools.page_rows;
+    if (rows > room) return too_large(room, "the KV memory of the model");
     // Until the rest of the layers takes them over, all rows may lie between two layers: at first,
     // and when the sequence resumes after it lost its pages.
     const int64_t frontier_room = pools.frontier.total() * pools.page_rows;
@@ -491,7 +488,6 @@ bool Loop::launch() {
     if (!batch->works.empty()) series = models_[batch->works.front().model.index()].series;
     if (series) {
       series->batches.add();
-      series->passes.add(static_cast<int64_t>(batch->works.size()));
       series->batch_rows.observe(batch->run_rows());
     }
     any = true;
@@ -521,6 +517,9 @@ void Loop::on_batch_done(BatchDone done) {
       continue;
     }
     run->account_chunk(flight, rows, result.busy, work.last);
+    if (ModelSeries* series = models_[work.model.index()].series; series && work.last) {
+      series->passes[static_cast<size_t>(run->role_of(flight))].add();
+    }
     absorb(flight, work, std::move(result.works[i].readout));
     if (work.last) finish_flight(flight);
   }
@@ -586,6 +585,7 @@ void Loop::end(SequenceRun* run, absl::Status status) {
   std::erase(request.choices, run);
   std::erase(request.following, run);
   if (run->id() == run->request || !status.ok()) request.end = end;
+  if (run->spec().series) run->spec().series->add_method_stats(end.stats);
   if (request.choices.empty()) end_request(found->first, request, run->spec());
   run->spec().listener->on_end(end);
   // One that fails takes the others with it.

@@ -206,12 +206,20 @@ void SequenceRun::add_caches_of(const ModelPools& pools,
   }
 }
 
+Role SequenceRun::role_of(const PassFlight& flight) const {
+  for (const auto& [role, stage] : stages_) {
+    // By layers too: with early exit, small and large share a cache. By model, not by cache: a
+    // forked one plays the same part.
+    if (flight.cache->model() == cache(stage.cache)->model() && flight.pass.stage.to == stage.to) {
+      return role;
+    }
+  }
+  return Role::kSmall;
+}
+
 void SequenceRun::account_chunk(const PassFlight& flight, int batch_rows, Duration busy,
                                 bool last) {
-  // By layers too: with early exit, small and large share a cache.
-  const Stage large_stage = stage(Role::kLarge, 0);
-  const bool large = flight.cache->model() == cache(large_stage.cache)->model() &&
-                     flight.pass.stage.to == large_stage.to;
+  const bool large = role_of(flight) == Role::kLarge;
   if (last) ++(large ? stats_.large_passes : stats_.small_passes);
   (large ? stats_.large_seconds : stats_.small_seconds) += seconds(busy);
   batch_rows_sum_ += batch_rows;
@@ -393,6 +401,7 @@ bool SequenceRun::emit(std::vector<Emitted> tokens) {
     tokens_.push_back(e.token);
     ++taken;
     ++emitted_;
+    ++(e.provenance.proposed == Source::kLarge ? stats_.large_tokens : stats_.small_tokens);
     if (spec_.stops.text) {
       stop_index_ = spec_.stops.text->push(e.token);
       if (stop_index_ >= 0) {

@@ -101,6 +101,7 @@ class SequenceRun final : public Sequence {
   void add_caches_of(const ModelPools& pools, std::vector<const SequenceCache*>* caches) const;
 
   // Results of passes.
+  Role role_of(const PassFlight& flight) const;
   void account_chunk(const PassFlight& flight, int batch_rows, Duration busy, bool last);
   // Passes whose values stay on a device: nobody may name them from here on.
   std::vector<TicketId> take_shared();

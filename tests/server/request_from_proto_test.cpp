@@ -91,6 +91,41 @@ TEST(RequestFromProto, Methods) {
   for (const auto& c : cases) EXPECT_EQ(translate(c.field)->method, c.method) << c.field;
 }
 
+TEST(RequestFromProto, MethodsParametersAreWhatWasSetAndNothingElse) {
+  const auto bild = translate(R"(bild { fallback_threshold: 0 rollback_threshold: inf
+      max_small_run: 0 verify_eos: false early_exit: true window: 3 })");
+  ASSERT_TRUE(bild.ok()) << bild.status();
+  EXPECT_EQ(bild->bild.fallback_threshold, 0);
+  EXPECT_EQ(bild->bild.rollback_threshold, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(bild->bild.max_small_run, 0);
+  EXPECT_EQ(bild->bild.verify_eos, false);
+  EXPECT_EQ(bild->bild.early_exit, true);
+  EXPECT_EQ(bild->bild.window, 3);
+  const BildFields unset = translate("bild {}")->bild;
+  EXPECT_FALSE(unset.fallback_threshold || unset.rollback_threshold || unset.max_small_run ||
+               unset.verify_eos || unset.early_exit || unset.window);
+
+  const auto speculative = translate(R"(speculative { draft: NGRAM draft_tokens: 7 adaptive: false
+      min_draft_probability: 0 })");
+  ASSERT_TRUE(speculative.ok()) << speculative.status();
+  EXPECT_EQ(speculative->speculative.draft, SpeculativeFields::Draft::kNgram);
+  EXPECT_EQ(speculative->speculative.draft_tokens, 7);
+  EXPECT_EQ(speculative->speculative.adaptive, false);
+  EXPECT_EQ(speculative->speculative.min_draft_probability, 0);
+  EXPECT_EQ(translate("speculative { draft: MODEL }")->speculative.draft,
+            SpeculativeFields::Draft::kModel);
+  for (const char* fields : {"speculative {}", "speculative { draft: DRAFT_UNSPECIFIED }"}) {
+    const SpeculativeFields none = translate(fields)->speculative;
+    EXPECT_FALSE(none.draft || none.draft_tokens || none.adaptive || none.min_draft_probability);
+  }
+
+  const auto beam = translate("beam { width: 4 length_penalty: 0.6 }");
+  ASSERT_TRUE(beam.ok()) << beam.status();
+  EXPECT_EQ(beam->beam.width, 4);
+  EXPECT_EQ(beam->beam.length_penalty, 0.6);
+  EXPECT_FALSE(translate("")->beam.width || translate("")->beam.length_penalty);
+}
+
 TEST(RequestFromProto, BoundsAreInclusive) {
   for (const char* ok : {
            "temperature: 0",
@@ -118,7 +153,8 @@ TEST(RequestFromProto, BoundsAreInclusive) {
            "frequency_penalty: 0",
            "min_new_tokens: 0",
            "n: 1",
-           "beam { width: 1 }",
+           "beam { width: 1 length_penalty: -10 }",
+           "beam { width: 16 length_penalty: 10 }",
            "raw_logprobs: false",
            "include_eos_token: false",
            "bild { fallback_threshold: 0 rollback_threshold: inf max_small_run: 0 window: 64 }",
@@ -172,6 +208,10 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
       // Methods' parameters.
       {"speculative { draft_tokens: 0 }", "speculative.draft_tokens: 0; allowed: [1, 64]"},
       {"speculative { draft_tokens: 65 }", "speculative.draft_tokens: 65; allowed: [1, 64]"},
+      {"speculative { draft_tokens: 1000000 }",
+       "speculative.draft_tokens: 1000000; allowed: [1, 64]"},
+      {"speculative { min_draft_probability: nan }",
+       "speculative.min_draft_probability: nan; allowed: [0, 1]"},
       {"speculative { min_draft_probability: 1.5 }",
        "speculative.min_draft_probability: 1.5; allowed: [0, 1]"},
       {"speculative { draft: 7 }", "speculative.draft: 7; allowed: MODEL, NGRAM"},
@@ -180,7 +220,14 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
       {"bild { rollback_threshold: -1 }", "bild.rollback_threshold: -1; allowed: [0, inf]"},
       {"bild { rollback_threshold: nan }", "bild.rollback_threshold: nan; allowed: [0, inf]"},
       {"bild { max_small_run: -1 }", "bild.max_small_run: -1; allowed: [0, 4096]"},
+      {"bild { rollback_threshold: -inf }", "bild.rollback_threshold: -inf; allowed: [0, inf]"},
+      {"bild { max_small_run: 4097 }", "bild.max_small_run: 4097; allowed: [0, 4096]"},
       {"bild { window: 0 }", "bild.window: 0; allowed: [1, 64]"},
+      {"bild { window: 65 }", "bild.window: 65; allowed: [1, 64]"},
+      {"beam { width: 0 }", "beam.width: 0; allowed: [1, 16]"},
+      {"beam { width: 17 }", "beam.width: 17; allowed: [1, 16]"},
+      {"beam { length_penalty: nan }", "beam.length_penalty: nan; allowed: [-10, 10]"},
+      {"beam { length_penalty: inf }", "beam.length_penalty: inf; allowed: [-10, 10]"},
       {"bita { num_masks: 17 }", "bita.num_masks: 17; allowed: [1, 16]"},
       {"bita { num_candidates: 0 }", "bita.num_candidates: 0; allowed: [1, 16]"},
       {"bita { tree: 99 }",
@@ -208,8 +255,6 @@ TEST(RequestFromProto, WhatIsNotOfferedIsRefusedNotIgnored) {
       {"min_new_tokens: 1", "min_new_tokens: 1; allowed: 0"},
       {"n: 0", "n: 0; allowed: 1"},
       {"n: 1000000", "n: 1000000; allowed: 1"},
-      {"beam { width: 4 }", "beam.width: 4; allowed: 1"},
-      {"beam { length_penalty: 0.6 }", "beam.length_penalty: 0.6; allowed: 1"},
       {"raw_logprobs: true", "raw_logprobs: true; allowed: false"},
       {"include_eos_token: true", "include_eos_token: true; allowed: false"},
       {"grammar: \"secret\"", "grammar: 6 bytes; allowed: empty"},

@@ -258,8 +258,8 @@ TEST(Engine, RefusesNamingFieldValueAndRange) {
        "top_logprobs: 21; allowed: 0 to 20"},
       {"truncate", [](auto& r) { r.truncate_prompt_tokens = 0; },
        absl::StatusCode::kInvalidArgument, "truncate_prompt_tokens: 0"},
-      {"method", [](auto& r) { r.method = Method::kBild; }, absl::StatusCode::kFailedPrecondition,
-       "method: bild; offered by model \"pair\": autoregressive"},
+      {"method", [](auto& r) { r.method = Method::kBita; }, absl::StatusCode::kFailedPrecondition,
+       "method: bita; offered by model \"pair\": autoregressive, speculative, bild"},
       {"chat", [](auto& r) { r.prompt = ChatPrompt{R"([{"role":"user","content":"x"}])", "", ""}; },
        absl::StatusCode::kFailedPrecondition, "has no chat template"},
   };
