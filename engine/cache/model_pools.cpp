@@ -40,6 +40,12 @@ void ModelPools::release(Store store, PageId page) {
   if ((store == Store::kKv ? kv : frontier).give_back(page)) log_freed(store, page);
 }
 
+void ModelPools::forget_prefix(PageId page) {
+  std::vector<PageId> freed;
+  prefixes.forget(page, &freed);
+  for (const PageId p : freed) log_freed(Store::kKv, p);
+}
+
 void ModelPools::drop_prefixes() {
   std::vector<PageId> freed;
   prefixes.clear(&freed);

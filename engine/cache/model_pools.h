@@ -33,6 +33,7 @@ struct ModelPools {
   PageId take_kv();
   // One owner less. A page that comes free says so in the log.
   void release(Store store, PageId page);
+  void forget_prefix(PageId page);  // and those behind it
   // Gives up all cached pages, and forgets those that are used.
   void drop_prefixes();
 

@@ -32,6 +32,7 @@ class PagePool {
   PageId oldest() const { return cached_.front(); }
 
   int owners(PageId page) const { return owners_[page.index()]; }  // the index counts as one
+  int users(PageId page) const { return owners(page) - kept_[page.index()]; }
   int64_t total() const { return static_cast<int64_t>(owners_.size()); }
   int64_t free() const { return static_cast<int64_t>(free_.size()); }
   int64_t cached() const { return static_cast<int64_t>(cached_.size()); }

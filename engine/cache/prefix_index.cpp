@@ -121,9 +121,7 @@ void PrefixIndex::forget(Node* node, std::vector<PageId>* freed) {
   if (!before->page.valid() && !before->first) roots_.erase(roots_.find(*before->root));
 }
 
-void PrefixIndex::give_up(std::vector<PageId>* freed) {
-  forget(nodes_.at(pool_->oldest()).get(), freed);
-}
+void PrefixIndex::give_up(std::vector<PageId>* freed) { forget(pool_->oldest(), freed); }
 
 void PrefixIndex::clear(std::vector<PageId>* freed) {
   while (!roots_.empty()) forget(roots_.begin()->second.first, freed);

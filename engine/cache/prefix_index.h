@@ -61,6 +61,8 @@ class PrefixIndex {
   // Forgets the page that has been cached for longest, and those behind it. The ones that are free
   // now are added to `freed`: at least that page. REQUIRES: pool.cached() > 0.
   void give_up(std::vector<PageId>* freed);
+  // Forgets a page and those behind it. REQUIRES: knows(page).
+  void forget(PageId page, std::vector<PageId>* freed) { forget(nodes_.at(page).get(), freed); }
   void clear(std::vector<PageId>* freed);  // forgets all
 
   size_t size() const { return nodes_.size(); }  // pages known

@@ -68,7 +68,10 @@ void SequenceCache::reserve(int total, int to) {
   const int pages = page_count(total);
   for (int p = rows() / pools_->page_rows; p < std::min<int>(pages, pages_.size()); ++p) {
     const auto i = static_cast<size_t>(p);
-    if (!is_shared(i)) continue;
+    if (!is_shared(i)) {
+      if (pools_->kv.kept(pages_[i])) pools_->forget_prefix(pages_[i]);
+      continue;
+    }
     const PageId copy = pools_->take_kv();
     const int held = rows() - p * pools_->page_rows;
     if (held > 0) emit(Store::kKv, *pools_, pages_[i], 0, copy, 0, held, pools_->layers);
@@ -94,7 +97,7 @@ void SequenceCache::append(int to, const Tree& tree) {
   TANDEM_CHECK(n <= reserved_rows());
   for (int p = rows() / pools_->page_rows; p < page_count(n); ++p) {
     const auto i = static_cast<size_t>(p);
-    TANDEM_CHECK(!is_shared(i));
+    TANDEM_CHECK(pools_->kv.owners(pages_[i]) == 1);
     TANDEM_CHECK(to >= pools_->layers ||
                  (i < frontier_pages_.size() && frontier_pages_[i].valid()));
   }
@@ -275,7 +278,7 @@ void SequenceCache::copy_from(const SequenceCache& other, int begin, int end) {
     const int slot = row % page_rows;
     const int n = std::min(end - row, page_rows - slot);
     const auto page = static_cast<size_t>(row / page_rows);
-    TANDEM_CHECK(!is_shared(page));
+    TANDEM_CHECK(pools_->kv.owners(pages_[page]) == 1);
     const int layers = std::min(pools_->layers, other.pools_->layers);
     emit(Store::kKv, *other.pools_, other.pages_[page], slot, pages_[page], slot, n, layers);
     for (int r = row; r < row + n; ++r) {

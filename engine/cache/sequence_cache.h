@@ -10,7 +10,8 @@
 // release_unused want every pass on this cache to be done.
 //
 // Full pages can be published: the pools' prefix index then owns them too, and caches with the same
-// beginning adopt them. A page that anyone else owns is never written: reserve() copies it first.
+// beginning adopt them. A page that anyone else owns is never written: reserve() copies it first,
+// or takes it back from the index where that is the only other owner.
 //
 // Not thread-safe: on the loop only.
 #pragma once
@@ -102,14 +103,14 @@ class SequenceCache {
   std::span<const std::pair<int, In>> chosen() const { return chosen_; }
   // The sequence's tokens are known up to here, so what was chosen on a device is known as well.
   void know(std::span<const Token> tokens);
-  // Those of the pages that others own as well and that reserve(total, ..) copies.
+  // Those of the pages that other caches own as well and that reserve(total, ..) copies.
   std::vector<PageId> shared_pages(int total) const;
   std::span<const PageId> pages() const { return pages_; }
   std::span<const PageId> frontier_pages() const { return frontier_pages_; }
 
  private:
   int page_count(int rows) const { return (rows + pools_->page_rows - 1) / pools_->page_rows; }
-  bool is_shared(size_t page) const { return pools_->kv.owners(pages_[page]) > 1; }
+  bool is_shared(size_t page) const { return pools_->kv.users(pages_[page]) > 1; }
   void shrink_pages();
   void shrink_frontier();
   void release(Store store, PageId page) { pools_->release(store, page); }

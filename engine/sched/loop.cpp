@@ -379,10 +379,11 @@ void Loop::let_in(SequenceRun* first) {
 // The other choices begin with the rows of the prompt that the first one has, if it has them.
 void Loop::start_followers(SequenceRun* leader) {
   leader->leads = false;
+  const bool prompt_is_there = leader->first_token_at != kNever && leader->flights == 0;
   for (SequenceRun* run : std::exchange(requests_.at(leader->request).following, {})) {
     run->state = SequenceRun::kRunning;
     const std::coroutine_handle<> begin = run->start();
-    run->take_over(*leader);
+    if (prompt_is_there) run->take_over(*leader);
     ready_.push(begin, run->id());
   }
 }

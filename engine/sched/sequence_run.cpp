@@ -96,7 +96,7 @@ bool SequenceRun::can_grant(std::vector<const ModelPools*>* lacking) const {
   bool enough = true;
   for (auto& [pools, sum] : sums) {
     // Where all owners of a page copy it, the last one finds itself alone and needs no copy.
-    for (const auto& [page, n] : sum.copies) sum.need.kv -= n == pools->kv.owners(page) ? 1 : 0;
+    for (const auto& [page, n] : sum.copies) sum.need.kv -= n == pools->kv.users(page) ? 1 : 0;
     if (fits(sum.need, *pools)) continue;
     enough = false;
     if (!lacking) break;
@@ -146,7 +146,7 @@ int64_t SequenceRun::first_pages(const ModelPools& pools) const {
   if (!pools.prefix_cache || !spec_.prefix_cache) return pages;
   for (const PageId page :
        pools.prefixes.find(prefix_root_, tokens_, (tokens_.size() - 1) / page_rows)) {
-    if (pools.kv.owners(page) > 1) --pages;
+    if (pools.kv.users(page) > 0) --pages;
   }
   return pages;
 }
@@ -187,7 +187,7 @@ bool SequenceRun::frees_pages_of(std::span<const ModelPools* const> pools) const
   }
   return std::any_of(own.begin(), own.end(), [](const auto& entry) {
     const auto& [p, page] = entry.first;
-    return p->kv.owners(page) - (p->kv.kept(page) ? 1 : 0) == entry.second;
+    return p->kv.users(page) == entry.second;
   });
 }
 

@@ -55,6 +55,18 @@ TEST(LoopChoices, OfOneTokenEach) {
   box.expect_idle();
 }
 
+TEST(LoopChoices, TheOthersBeginWithTheRowsOfThePrompt) {
+  Box box{BoxOptions()};
+  int64_t rows = 0;
+  box.backends[0].set_faults([&](const Batch& b) {
+    rows += b.run_rows();
+    return Fault();
+  });
+  box.submit(sampled(box, kPrompt, 1), 4);
+  box.pump();
+  EXPECT_EQ(rows, static_cast<int64_t>(kPrompt.size()) + 3) << "the last row again for each";
+}
+
 TEST(LoopChoices, CountAsOneRequest) {
   BoxOptions o;
   o.limits.max_waiting = 2;

@@ -58,8 +58,8 @@ TEST(LoopFairness, OneRequestBesideABacklogOf64WaitsAtMostTwiceAsLong) {
     const char* name;
     BoxOptions options;
   } devices[] = {{"16 slots", flat_device(16, 512)},
-                 {"64 rows in a step", flat_device(256, 64)},
-                 {"16 slots, 64 rows in a step", flat_device(16, 64)}};
+                 {"64 rows in a batch", flat_device(256, 64)},
+                 {"16 slots, 64 rows in a batch", flat_device(16, 64)}};
   double worst_unfair = 0;
   for (const auto& [name, options] : devices) {
     const Times alone = one_request(options, -1, "one");
