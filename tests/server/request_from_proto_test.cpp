@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
 namespace tandem {
 namespace {
@@ -36,8 +38,12 @@ TEST(RequestFromProto, DefaultsAreLeftToTheEngine) {
   EXPECT_EQ(r->method, Method::kAuto);
   EXPECT_EQ(r->require_contract, Contract::kAny);
   EXPECT_FALSE(r->sampling.temperature || r->sampling.top_k || r->sampling.top_p ||
-               r->sampling.min_p || r->sampling.seed);
-  EXPECT_FALSE(r->stopping.max_new_tokens || r->stopping.time_limit);
+               r->sampling.min_p || r->sampling.typical_p || r->sampling.seed);
+  EXPECT_FALSE(r->sampling.repetition_penalty || r->sampling.presence_penalty ||
+               r->sampling.frequency_penalty);
+  EXPECT_TRUE(r->sampling.logit_bias.empty() && r->sampling.bad_token_ids.empty());
+  EXPECT_FALSE(r->stopping.max_new_tokens || r->stopping.min_new_tokens || r->stopping.time_limit);
+  EXPECT_FALSE(r->raw_logprobs || r->include_eos_token);
   EXPECT_TRUE(r->add_special_tokens);
   EXPECT_TRUE(r->skip_special_tokens);
   EXPECT_FALSE(r->logprobs);
@@ -47,6 +53,9 @@ TEST(RequestFromProto, CarriesEveryField) {
   const auto r = translate(R"(
       request_id: "r-1" add_special_tokens: false truncate_prompt_tokens: 9
       require_contract: DISTRIBUTION temperature: 0.5 top_k: 3 top_p: 0.25 min_p: 0.125 seed: 11
+      typical_p: 0.75 repetition_penalty: 1.25 presence_penalty: -1.5 frequency_penalty: 0.5
+      logit_bias { key: 9 value: -2.5 } logit_bias { key: -4 value: 1000 } bad_token_ids: [8, -3]
+      min_new_tokens: 2 raw_logprobs: true include_eos_token: true
       max_new_tokens: 7 stop_sequences: "a" stop_sequences: "bc" stop_token_ids: [1, -2]
       include_stop_sequence: true ignore_eos: true time_limit_seconds: 1.5
       skip_special_tokens: false logprobs: true top_logprobs: 4 priority: -5)");
@@ -59,6 +68,17 @@ TEST(RequestFromProto, CarriesEveryField) {
   EXPECT_EQ(r->sampling.top_k, 3);
   EXPECT_EQ(r->sampling.top_p, 0.25);
   EXPECT_EQ(r->sampling.min_p, 0.125);
+  EXPECT_EQ(r->sampling.typical_p, 0.75);
+  EXPECT_EQ(r->sampling.repetition_penalty, 1.25);
+  EXPECT_EQ(r->sampling.presence_penalty, -1.5);
+  EXPECT_EQ(r->sampling.frequency_penalty, 0.5);
+  // Tokens, and what is added to them, are the engine's to refuse; in order of ids.
+  const std::vector<std::pair<int64_t, double>> bias = {{-4, 1000}, {9, -2.5}};
+  EXPECT_EQ(r->sampling.logit_bias, bias);
+  EXPECT_EQ(r->sampling.bad_token_ids, (std::vector<int64_t>{8, -3}));
+  EXPECT_EQ(r->stopping.min_new_tokens, 2);
+  EXPECT_TRUE(r->raw_logprobs);
+  EXPECT_TRUE(r->include_eos_token);
   EXPECT_EQ(r->sampling.seed, 11u);
   EXPECT_EQ(r->stopping.max_new_tokens, 7);
   EXPECT_EQ(r->stopping.stop_sequences, (std::vector<std::string>{"a", "bc"}));
@@ -147,11 +167,14 @@ TEST(RequestFromProto, BoundsAreInclusive) {
            "priority: -100",
            "time_limit_seconds: 86400",
            "typical_p: 1",
-           "repetition_penalty: 1",
-           "presence_penalty: 0",
+           "typical_p: 1e-300",
+           "repetition_penalty: 0.01",
+           "repetition_penalty: 100",
+           "presence_penalty: 2",
            "presence_penalty: -0.0",
-           "frequency_penalty: 0",
+           "frequency_penalty: -2",
            "min_new_tokens: 0",
+           "min_new_tokens: 2147483647",
            "n: 1",
            "beam { width: 1 length_penalty: -10 }",
            "beam { width: 16 length_penalty: 10 }",
@@ -189,6 +212,17 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
       {"min_p: -1", "min_p: -1; allowed: [0, 1]"},
       {"min_p: 1.5", "min_p: 1.5; allowed: [0, 1]"},
       {"min_p: nan", "min_p: nan; allowed: [0, 1]"},
+      {"typical_p: 0", "typical_p: 0; allowed: (0, 1]"},
+      {"typical_p: 1.1", "typical_p: 1.1; allowed: (0, 1]"},
+      {"typical_p: nan", "typical_p: nan; allowed: (0, 1]"},
+      {"repetition_penalty: 0", "repetition_penalty: 0; allowed: [0.01, 100]"},
+      {"repetition_penalty: 101", "repetition_penalty: 101; allowed: [0.01, 100]"},
+      {"repetition_penalty: nan", "repetition_penalty: nan; allowed: [0.01, 100]"},
+      {"presence_penalty: 2.5", "presence_penalty: 2.5; allowed: [-2, 2]"},
+      {"presence_penalty: nan", "presence_penalty: nan; allowed: [-2, 2]"},
+      {"frequency_penalty: -3", "frequency_penalty: -3; allowed: [-2, 2]"},
+      {"frequency_penalty: inf", "frequency_penalty: inf; allowed: [-2, 2]"},
+      {"min_new_tokens: -1", "min_new_tokens: -1; allowed: [0, 2147483647]"},
       {"max_new_tokens: 0", "max_new_tokens: 0; allowed: [1, 2147483647]"},
       {"max_new_tokens: -1", "max_new_tokens: -1; allowed: [1, 2147483647]"},
       {"truncate_prompt_tokens: 0", "truncate_prompt_tokens: 0; allowed: [1, 2147483647]"},
@@ -244,19 +278,6 @@ TEST(RequestFromProto, WhatIsNotOfferedIsRefusedNotIgnored) {
     const char* fields;
     const char* message;
   } cases[] = {
-      {"typical_p: 0.9", "typical_p: 0.9; allowed: 1"},
-      {"typical_p: nan", "typical_p: nan; allowed: 1"},
-      {"repetition_penalty: 1.1", "repetition_penalty: 1.1; allowed: 1"},
-      {"presence_penalty: 0.1", "presence_penalty: 0.1; allowed: 0"},
-      {"frequency_penalty: -1", "frequency_penalty: -1; allowed: 0"},
-      {"frequency_penalty: nan", "frequency_penalty: nan; allowed: 0"},
-      {"logit_bias { key: 5 value: 1 }", "logit_bias: 1 entry; allowed: empty"},
-      {"bad_token_ids: [1, 2]", "bad_token_ids: 2 entries; allowed: empty"},
-      {"min_new_tokens: 1", "min_new_tokens: 1; allowed: 0"},
-      {"n: 0", "n: 0; allowed: 1"},
-      {"n: 1000000", "n: 1000000; allowed: 1"},
-      {"raw_logprobs: true", "raw_logprobs: true; allowed: false"},
-      {"include_eos_token: true", "include_eos_token: true; allowed: false"},
       {"grammar: \"secret\"", "grammar: 6 bytes; allowed: empty"},
       {"adapter: \"x\"", "adapter: \"x\"; allowed: empty"},
   };
@@ -280,6 +301,16 @@ TEST(RequestFromProto, BoundedLists) {
   EXPECT_EQ(std::string(generate_request_from(request).status().message()),
             "stop_token_ids: 1025 of them; allowed: at most 1024");
   request.clear_stop_token_ids();
+  for (int i = 0; i < 1025; ++i) request.add_bad_token_ids(i);
+  EXPECT_EQ(std::string(generate_request_from(request).status().message()),
+            "bad_token_ids: 1025 of them; allowed: at most 1024");
+  request.mutable_bad_token_ids()->Truncate(1024);
+  EXPECT_TRUE(generate_request_from(request).ok());
+  for (int i = 0; i < 1025; ++i) (*request.mutable_logit_bias())[i] = 1;
+  EXPECT_EQ(std::string(generate_request_from(request).status().message()),
+            "logit_bias: 1025 of them; allowed: at most 1024");
+  request.mutable_logit_bias()->erase(0);
+  EXPECT_TRUE(generate_request_from(request).ok());
   request.set_request_id(std::string(129, 'x'));
   EXPECT_FALSE(generate_request_from(request).ok());
 }
