@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/command.h"
 #include "client/cli/json.h"
+#include "client/cli/provenance.h"
 #include "client/cli/request_flags.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
@@ -27,8 +28,13 @@ constexpr char kIntro[] =
     "Text goes to standard output, errors as STATUS: message to standard error.\n"
     "Exit status: 0 fine, 1 the request failed, 2 wrong usage.\n";
 
-// Colours only where someone looks at them, and not where they are asked away.
-bool use_colours() {
+// By themselves, colours come only where someone looks at them and not where they are asked away.
+absl::StatusOr<bool> wants_colours(const std::optional<std::string>& when) {
+  if (when == "always") return true;
+  if (when == "never") return false;
+  if (when.has_value() && when != "auto") {
+    return out_of_range("--color", quote_value(*when), "auto, always, never");
+  }
   const char* const no_color = std::getenv("NO_COLOR");
   const char* const term = std::getenv("TERM");
   return isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0') &&
@@ -77,16 +83,24 @@ void write_out(const std::string& text) {
 
 // One line for a person: what was done and how fast.
 std::string footer(const Result& result) {
-  const v1::Usage& usage = result.finished.usage();
   const v1::MethodStats& stats = result.finished.stats();
-  const double rate = stats.decode_seconds() > 0 && usage.completion_tokens() > 1
-                          ? (usage.completion_tokens() - 1) / stats.decode_seconds()
-                          : 0;
-  return absl::StrFormat(
-      "[%s, %s, %s: %d tokens in %d passes, first after %.3f s, then %.1f/s]",
-      v1::FinishReason_Name(result.finished.finish_reason()), method_text(result.started.method()),
-      v1::Contract_Name(result.started.contract()), usage.completion_tokens(),
-      stats.large_passes() + stats.small_passes(), stats.time_to_first_token_seconds(), rate);
+  const int tokens = result.finished.usage().completion_tokens();
+  std::string out = absl::StrFormat(
+      "[%s, %s, %s: %d tokens in ", v1::FinishReason_Name(result.finished.finish_reason()),
+      method_text(result.started.method()), v1::Contract_Name(result.started.contract()), tokens);
+  if (const std::string figures = method_figures(stats); figures.empty()) {
+    absl::StrAppendFormat(&out, "%d passes", stats.large_passes());
+  } else {
+    absl::StrAppendFormat(&out, "%d large and %d small passes, %.2f a large pass; %s",
+                          stats.large_passes(), stats.small_passes(), stats.tokens_per_pass(),
+                          figures);
+  }
+  absl::StrAppendFormat(&out, "; first after %.3f s", stats.time_to_first_token_seconds());
+  // No rate for what came in one piece.
+  if (tokens > 1 && stats.decode_seconds() > 1e-3) {
+    absl::StrAppendFormat(&out, ", then %.1f/s", (tokens - 1) / stats.decode_seconds());
+  }
+  return out + "]";
 }
 
 }  // namespace
@@ -94,7 +108,7 @@ std::string footer(const Result& result) {
 int generate_command(const Args& args) {
   RequestFlags request_flags;
   Connection connection;
-  std::optional<std::string> format, summary;
+  std::optional<std::string> format, summary, color;
   bool echo = true;
   bool stats = false;
   Flags flags;
@@ -107,6 +121,10 @@ int generate_command(const Args& args) {
   flags.text("summary", "FILE", "also append that JSON object, as one line, to FILE", &summary);
   flags.toggle("echo", "print a text prompt before its completion; default true", &echo);
   flags.toggle("stats", "one line about the request on standard error", &stats);
+  flags.text("color", "WHEN",
+             "tokens in colours by what proposed them, a legend and --stats when several\n"
+             "models did: always, never, auto (default: on a terminal, without NO_COLOR)",
+             &color);
   connection.add_to(&flags);
 
   const auto rest = flags.parse(args);
@@ -118,26 +136,34 @@ int generate_command(const Args& args) {
   }
   const auto json = wants_json(format);
   if (!json.ok()) return wrong_usage("generate", json.status());
-  const auto request = request_flags.request();
+  const auto colours = wants_colours(color);
+  if (!colours.ok()) return wrong_usage("generate", colours.status());
+  auto request = request_flags.request();
   if (!request.ok()) return wrong_usage("generate", request.status());
   const auto client = connection.connect();
   if (!client.ok()) return wrong_usage("generate", client.status());
 
-  const bool colours = use_colours();
+  const bool paints = *colours && !*json;
+  if (paints && !request->has_token_texts()) request->set_token_texts(true);
   Result result;
+  Painter painter;
   const absl::Status status = (*client)->generate(*request, [&](const v1::GenerateResponse& event) {
     result.add(event);
     if (*json) return true;
     if (event.has_started() && echo && request->has_text()) {
-      write_out(colours ? absl::StrCat("\x1b[2m", request->text(), "\x1b[0m") : request->text());
+      write_out(paints ? absl::StrCat("\x1b[2m", request->text(), "\x1b[0m") : request->text());
     }
-    if (event.has_chunk()) write_out(event.chunk().text());
+    if (event.has_chunk()) {
+      write_out(paints ? painter.paint(event.chunk()) : event.chunk().text());
+    }
     return true;
   });
   if (!*json && (!result.text.empty() || status.ok())) write_out("\n");
   if (!status.ok()) return request_failed(status);
   if (*json) write_out(dump(result.json()) + "\n");
-  if (stats) std::fprintf(stderr, "%s\n", footer(result).c_str());
+  const bool tandem = !method_figures(result.finished.stats()).empty();
+  if (paints && tandem) std::fprintf(stderr, "%s\n", legend(result.tokens, true).c_str());
+  if (stats || (paints && tandem)) std::fprintf(stderr, "%s\n", footer(result).c_str());
   if (summary.has_value()) {
     std::ofstream out(*summary, std::ios::app);
     out << dump(result.json()) << "\n";
