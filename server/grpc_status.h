@@ -13,11 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/clock.h"
+#include "engine/base/status.h"
 
 namespace tandem {
-
-// Payload of an absl::Status: milliseconds, in decimal, until it may be worth trying again.
-inline constexpr char kRetryPayload[] = "tandem/retry-after-ms";
 
 grpc::Status to_grpc(const absl::Status& status, const std::string& request_id);
 

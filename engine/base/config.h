@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -64,6 +65,14 @@ struct LimitsConfig {
   int max_new_tokens = 0;                // cap per request; 0: the model's context
   int default_max_new_tokens = 256;      // when the request names none
   double queue_seconds = 60;             // longest wait before RESOURCE_EXHAUSTED
+  int max_choices = 16;                  // choices of one request
+  // Fair shares between clients (engine/sched/fairness.h).
+  double fair_prompt_weight = 1;                 // service that a prompt token counts as
+  double fair_token_weight = 2;                  // and a generated one
+  std::map<std::string, double> client_weights;  // share by client; 1 where there is none
+  // A request whose client reads too slowly keeps its pages so long, and ends after so long.
+  double slow_reader_hold_seconds = 2;
+  double stalled_stream_seconds = 600;
 };
 
 struct EngineConfig {

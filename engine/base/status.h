@@ -15,6 +15,10 @@
 
 namespace tandem {
 
+// Payload of a RESOURCE_EXHAUSTED status: milliseconds, in decimal, until it may be worth trying
+// again.
+inline constexpr char kRetryPayload[] = "tandem/retry-after-ms";
+
 // "field: value; allowed: range". `value` is anything absl::StrCat takes.
 template <class Value>
 absl::Status out_of_range(absl::string_view field, const Value& value, absl::string_view allowed) {

@@ -2,6 +2,20 @@
 
 namespace tandem {
 
+const char* role_name(Role r) {
+  switch (r) {
+    case Role::kLarge:
+      return "large";
+    case Role::kSmall:
+      return "small";
+    case Role::kEncoder:
+      return "encoder";
+    case Role::kWorker:
+      return "worker";
+  }
+  return "?";
+}
+
 Pass Gen::catch_up(Stage stage, std::span<const Token> tentative) const {
   Pass pass;
   pass.stage = stage;

@@ -33,6 +33,8 @@
 namespace tandem {
 
 enum class Role : uint8_t { kLarge, kSmall, kEncoder, kWorker };
+inline constexpr size_t kRoles = 4;
+const char* role_name(Role r);  // "large", "small", "encoder", "worker"
 
 // A final token on its way out.
 struct Emitted {
@@ -107,6 +109,9 @@ class Sequence {
   virtual void drop(CacheId cache) = 0;
   virtual void copy(CacheId from, int begin, int end, CacheId to) = 0;
   virtual bool ends(std::span<const Token> tentative) const = 0;
+  virtual bool is_end(Token token) const = 0;
+  virtual int end_tokens() const = 0;
+  virtual int remaining() const = 0;
   virtual bool emit(std::vector<Emitted> tokens) = 0;
 };
 
@@ -160,6 +165,11 @@ class Gen {
 
   // Would emitting `tentative` end the request?
   bool ends(std::span<const Token> tentative) const { return s_->ends(tentative); }
+  // Is `token` one that ends a request wherever it comes? How many such tokens are there?
+  bool is_end(Token token) const { return s_->is_end(token); }
+  int end_tokens() const { return s_->end_tokens(); }
+  // Tokens until max_new_tokens is reached; 1 or more until emit() has said true.
+  int remaining() const { return s_->remaining(); }
   // Final tokens; cut where autoregressive decoding would stop. True: the request has ended.
   bool emit(std::vector<Emitted> tokens) { return s_->emit(std::move(tokens)); }
 

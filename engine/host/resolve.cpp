@@ -22,6 +22,10 @@ class MatchingStops final : public TextStops {
                 absl::Span<const Token> context, const std::vector<std::string>& stops)
       : decoder_(std::move(tokenizer), skip_special_tokens, context), matcher_(stops, false) {}
 
+  std::unique_ptr<TextStops> clone() const override {
+    return std::make_unique<MatchingStops>(*this);
+  }
+
   int push(Token token) override { return push(decoder_, matcher_, token); }
 
   bool would_stop(std::span<const Token> tokens) const override {

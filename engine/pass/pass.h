@@ -129,17 +129,22 @@ struct Read {
   Warp warp;
   int top = 0;               // this many best tokens, best first
   bool draw = false;         // a token: argmax when greedy, else drawn from the warped distribution
+  bool tentative = false;    // of `draw`: the position may be drawn again by another row, and that
+                             // draw must not depend on this one; keyed like a draft
   bool max_prob = false;     // confidence: largest probability of the unwarped softmax
-  bool logprob = false;      // of the drawn token, and of `top`, under the warped distribution
+  bool logprob = false;      // of the drawn token (where none is, of score[i]), and of `top`, under
+                             // the warped distribution
   bool raw_logprob = false;  // ... or instead under the model's own softmax, before processors
   bool keep = false;         // the warped distribution stays on the device, see DistRef
-  std::vector<Token> score;  // negative log-likelihood of score[i] at rows[i], unwarped softmax
+  std::vector<Token> score;  // negative log-likelihood of score[i] at rows[i], unwarped softmax;
+                             // may be shorter than rows
   // rows is then a chain of n + 1 rows whose last n inputs were drafted from the n distributions
   // `against`: accept them in order, and draw at the first rejection from the residual, or after
   // the last one from that row's own distribution (METHODS section 1).
   DistRef against;
-  int round_start = 0;  // of `keep` and `against` reads: position at which the method's round
-                        // began, part of the key of draft, acceptance and residual draws
+  int round_start =
+      0;  // of `keep`, `tentative` and `against` reads: position at which the method's
+          // round began, part of the key of draft, acceptance and residual draws
 };
 
 // The last `n` rows that a pass with `added` rows runs, oldest first.
@@ -188,7 +193,7 @@ struct Out {
   Token argmax = -1;            // always there
   float max_prob = kUnset;      // Read::max_prob
   float nll = kUnset;           // Read::score
-  float logprob = kUnset;       // Read::logprob: of `token`
+  float logprob = kUnset;       // Read::logprob
   std::span<const Ranked> top;  // into Readout::ranked
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 bool wants_warped(const Read& read, bool rejected) {
   const bool draws = read.against.valid() ? !rejected : read.draw;
-  return draws || read.keep || (read.logprob && read.top > 0);
+  return draws || read.keep || (read.logprob && (read.top > 0 || !read.score.empty()));
 }
 
 double uniform_of(const Read& read, Purpose purpose, int position) {
@@ -62,9 +62,9 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
     log_sum = sampling::log_normalizer(logits, scan.max);
   }
   if (read.max_prob) out.max_prob = static_cast<float>(std::exp(-log_sum));
-  if (!read.score.empty()) {
-    const auto row = static_cast<size_t>(output.index);
-    const Token scored = row < read.score.size() ? read.score[row] : -1;
+  Token scored = -1;
+  if (static_cast<size_t>(output.index) < read.score.size()) {
+    scored = read.score[static_cast<size_t>(output.index)];
     if (scored < 0 || static_cast<size_t>(scored) >= logits.size()) {
       return fail(output, position,
                   absl::StrCat("score of token ", scored, "; vocabulary ", logits.size()));
@@ -103,12 +103,13 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
   if (read.against.valid()) {
     TANDEM_RETURN_IF_ERROR(verify(read, output, position, next_input, out));
   } else if (read.draw) {
-    const Purpose purpose = read.keep ? Purpose::kDraft : Purpose::kToken;
+    const Purpose purpose = read.keep || read.tentative ? Purpose::kDraft : Purpose::kToken;
     out.token = greedy ? scan.argmax
                        : sampling::draw(scratch_.weight, uniform_of(read, purpose, position),
                                         warped_.total);
   }
-  if (read.logprob && out.token >= 0) out.logprob = logprob(out.token);
+  const Token shown = out.token >= 0 || read.against.valid() ? out.token : scored;
+  if (read.logprob && shown >= 0) out.logprob = logprob(shown);
   return absl::OkStatus();
 }
 

@@ -15,6 +15,7 @@
 // logits are drawn from:
 //   draw           kToken     AR, BiTA, PPD: the same token wherever and whenever it is drawn
 //   draw + keep    kDraft     a draft; keyed by the round as well
+//   draw + tentative  kDraft  likewise: what may be put in its place takes the kToken number
 //   against        kAccept for the test, kResidual after a rejection; keyed by the round as well.
 //                  After full acceptance the bonus is a kToken draw: AR's own token there. Nothing
 //                  else of the request has used that number (drafts take kDraft), so it is

@@ -1,6 +1,7 @@
 #include "engine/sched/batcher.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace tandem {
 namespace {
@@ -14,6 +15,35 @@ ModelId model_in_turn(std::span<const Candidate> candidates, ModelId last) {
   return next.valid() ? next : first;
 }
 
+struct InLine {
+  const Candidate* candidate;
+  double served;  // as it will be when those of the same client before it have run
+
+  auto key() const { return std::tuple(-candidate->priority, served, candidate->order); }
+  friend bool operator<(const InLine& a, const InLine& b) { return a.key() < b.key(); }
+};
+
+std::vector<InLine> in_line(std::span<const Candidate> candidates, ModelId model) {
+  std::vector<InLine> line;
+  for (const Candidate& c : candidates) {
+    if (c.model == model) line.push_back({&c, c.served});
+  }
+  const auto same = [](const Candidate& a, const Candidate& b) {
+    return a.priority == b.priority && a.client == b.client;
+  };
+  std::sort(line.begin(), line.end(), [](const InLine& a, const InLine& b) {
+    return std::tuple(a.candidate->priority, a.candidate->client, a.candidate->order) <
+           std::tuple(b.candidate->priority, b.candidate->client, b.candidate->order);
+  });
+  for (size_t i = 1; i < line.size(); ++i) {
+    const InLine& before = line[i - 1];
+    if (!same(*before.candidate, *line[i].candidate)) continue;
+    line[i].served = before.served + before.candidate->cost;
+  }
+  std::sort(line.begin(), line.end());
+  return line;
+}
+
 }  // namespace
 
 std::vector<Picked> pick_batch(std::span<const Candidate> candidates, ModelId last,
@@ -21,34 +51,31 @@ std::vector<Picked> pick_batch(std::span<const Candidate> candidates, ModelId la
   std::vector<Picked> picked;
   if (candidates.empty()) return picked;
   const ModelId model = model_in_turn(candidates, last);
-  std::vector<const Candidate*> decodes, prefills;
-  for (const Candidate& c : candidates) {
-    if (c.model != model) continue;
-    const bool long_chain = c.splittable > 0 && c.total() > limits.chunk_rows / 4;
-    (long_chain ? prefills : decodes).push_back(&c);
+  std::vector<InLine> decodes, prefills;
+  for (const InLine& c : in_line(candidates, model)) {
+    const bool long_chain =
+        c.candidate->splittable > 0 && c.candidate->total() > limits.chunk_rows / 4;
+    (long_chain ? prefills : decodes).push_back(c);
   }
-  const auto older = [](const Candidate* a, const Candidate* b) {
-    return a->priority != b->priority ? a->priority > b->priority : a->order < b->order;
-  };
-  std::sort(decodes.begin(), decodes.end(), older);
-  std::sort(prefills.begin(), prefills.end(), older);
 
   int left = limits.step_rows;
   int works = limits.works;
   int for_prefill = 0;
   if (!prefills.empty()) {
-    for_prefill = std::max(limits.step_rows / 4, prefills.front()->fixed_rows + 1);
+    for_prefill = std::max(limits.step_rows / 4, prefills.front().candidate->fixed_rows + 1);
     --works;
   }
-  for (const Candidate* c : decodes) {
+  for (const InLine& next : decodes) {
+    const Candidate* const c = next.candidate;
     // The first of all goes in whatever its size, so that it always goes on.
-    const bool first = picked.empty() && (prefills.empty() || older(c, prefills.front()));
+    const bool first = picked.empty() && (prefills.empty() || next < prefills.front());
     const bool room = c->total() <= left - for_prefill && static_cast<int>(picked.size()) < works;
     if (!first && !room) continue;
     picked.push_back({c->index, c->rows});
     left -= c->total();
   }
-  for (const Candidate* c : prefills) {
+  for (const InLine& next : prefills) {
+    const Candidate* const c = next.candidate;
     if (static_cast<int>(picked.size()) >= limits.works) break;
     int count = std::min({c->rows, limits.chunk_rows, left - c->fixed_rows});
     if (c->rows > count) count = std::min(count, c->splittable);

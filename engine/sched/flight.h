@@ -20,7 +20,7 @@ struct PassFlight final : Flight {
   SequenceCache* cache = nullptr;
   SequenceCache* memory = nullptr;
   DeviceId device;
-  uint64_t order = 0;  // of the sequence: smaller is older
+  uint64_t order = 0;  // smaller: submitted earlier
   int priority = 0;
 
   int base = 0;                  // cache rows before the pass

@@ -51,6 +51,11 @@ std::vector<Candidate> Lane::runnable(const Available& available) const {
     c.splittable = std::max(0, f.splittable - f.started);
     c.priority = f.priority;
     c.order = f.order;
+    if (const Account* account = f.sequence ? f.sequence->account : nullptr) {
+      c.client = account->number();
+      c.served = account->served();
+      c.cost = account->token_cost();
+    }
     candidates.push_back(c);
   }
   return candidates;
@@ -58,7 +63,8 @@ std::vector<Candidate> Lane::runnable(const Available& available) const {
 
 const Batch* Lane::next(const Available& available, TimePoint now) {
   TANDEM_CHECK(idle());
-  while (!fences_.empty() && fences_.front().other->made_ >= fences_.front().until) {
+  const auto passed = [](const Fence& f) { return f.other->lost_ || f.other->made_ >= f.until; };
+  while (!fences_.empty() && passed(fences_.front())) {
     fences_.pop_front();
   }
   std::vector<Picked> picked;

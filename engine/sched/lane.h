@@ -58,6 +58,10 @@ class Lane {
   // The batch is done: hands it over; passes with rows left are pending again.
   std::unique_ptr<Running> finish();
 
+  // The device is gone: nothing is launched any more, and no lane waits for its moves.
+  void lose() { lost_ = true; }
+  bool lost() const { return lost_; }
+
   // The device had no memory for the batch: its passes are pending again and batches get smaller,
   // until kRecovery of them went well. False, and nothing happens: the batch cannot get smaller.
   bool retry_smaller();
@@ -88,6 +92,7 @@ class Lane {
   uint64_t wanted_ = 0;   // another lane waits until so many are made
   std::vector<TicketId> forget_;
   std::unique_ptr<Running> running_;
+  bool lost_ = false;
   ModelId last_model_;
 };
 

@@ -6,10 +6,20 @@
 #include "engine/base/check.h"
 
 namespace tandem {
+namespace {
+
+Duration duration(double seconds) { return Duration(static_cast<int64_t>(seconds * 1e9)); }
+
+}  // namespace
 
 Loop::Loop(LoopOptions options, const Clock* clock, std::vector<Backend*> devices,
            const std::vector<LoopModel>& models, Metrics* metrics)
-    : options_(std::move(options)), clock_(clock), metrics_(metrics), waiting_(options_.limits) {
+    : options_(std::move(options)),
+      clock_(clock),
+      metrics_(metrics),
+      ledger_({options_.limits.fair_prompt_weight, options_.limits.fair_token_weight,
+               options_.limits.client_weights}),
+      waiting_(options_.limits) {
   if (options_.shuffle) ready_.shuffle(*options_.shuffle);
   BatchLimits limits;
   limits.step_rows = options_.limits.step_rows;
@@ -36,13 +46,21 @@ Loop::~Loop() {
 
 // --- From other threads
 
+void Loop::submit(std::vector<SequenceSpec> choices) {
+  live_.fetch_add(static_cast<int64_t>(choices.size()));
+  post(std::move(choices));
+}
+
 void Loop::submit(SequenceSpec spec) {
-  live_.fetch_add(1);
-  post(std::make_unique<SequenceSpec>(std::move(spec)));
+  std::vector<SequenceSpec> choices;
+  choices.push_back(std::move(spec));
+  submit(std::move(choices));
 }
 
 void Loop::stop(RequestId id, absl::Status status) { post(Stop{id, std::move(status)}); }
 void Loop::stop_all(absl::Status status) { post(Stop{0, std::move(status)}); }
+void Loop::pause(RequestId id) { post(Pause{id, true}); }
+void Loop::resume(RequestId id) { post(Pause{id, false}); }
 
 // Notified under the lock: what is posted may be the last thing that keeps the loop alive.
 void Loop::post(Message message) {
@@ -96,10 +114,12 @@ bool Loop::take_inbox() {
     messages.swap(inbox_);
   }
   for (Message& m : messages) {
-    if (auto* spec = std::get_if<std::unique_ptr<SequenceSpec>>(&m)) {
-      on_submit(std::move(*spec));
+    if (auto* choices = std::get_if<std::vector<SequenceSpec>>(&m)) {
+      on_submit(std::move(*choices));
     } else if (auto* stop = std::get_if<Stop>(&m)) {
       on_stop(*stop);
+    } else if (auto* pause = std::get_if<Pause>(&m)) {
+      on_pause(*pause);
     } else {
       on_batch_done(std::move(std::get<BatchDone>(m)));
     }
@@ -107,42 +127,85 @@ bool Loop::take_inbox() {
   return !messages.empty();
 }
 
-void Loop::on_submit(std::unique_ptr<SequenceSpec> spec) {
+void Loop::on_submit(std::vector<SequenceSpec> choices) {
+  const SequenceSpec& first = choices.front();
+  const auto n = static_cast<int>(choices.size());
   RejectReason reason = RejectReason::kTooLarge;
-  absl::Status status = can_ever_fit(*spec);
-  if (status.ok()) status = waiting_.check(static_cast<int64_t>(spec->prompt.size()), &reason);
+  absl::Status status = can_ever_fit(first, n);
+  if (status.ok()) {
+    reason = RejectReason::kDeviceLost;
+    status = can_be_served(first);
+  }
+  if (status.ok()) {
+    status = waiting_.check(static_cast<int64_t>(first.prompt.size()), &reason);
+    if (!status.ok()) status = with_retry_hint(status, hint_.estimate(waiting_.size(), now()));
+  }
   if (!status.ok()) {
-    refuse(*spec, status, reason);
-    live_.fetch_sub(1);
+    refuse(choices, status, reason);
+    live_.fetch_sub(n);
     return;
   }
-  const RequestId id = spec->id;
-  RunHost* host = this;
-  auto run = std::make_unique<SequenceRun>(std::move(*spec), next_order_++, host);
-  for (const TimePoint t : {queue_end(*run), run->spec().deadline, run->spec().time_limit}) {
-    if (t != kNever) timers_.emplace(t, id);
-  }
-  waiting_.push(run.get());
-  const bool fresh = runs_.emplace(id, std::move(run)).second;
+  const RequestId id = first.id;
+  const auto [entry, fresh] = requests_.try_emplace(id);
   TANDEM_CHECK(fresh);
+  Request& request = entry->second;
+  request.account = ledger_.open(first.client);
+  RunHost* host = this;
+  for (SequenceSpec& spec : choices) {
+    auto run = std::make_unique<SequenceRun>(std::move(spec), next_order_++, host);
+    run->request = id;
+    run->account = request.account;
+    request.choices.push_back(run.get());
+    for (const TimePoint t : {queue_end(*run), run->spec().deadline, run->spec().time_limit}) {
+      set_timer(t, run->id());
+    }
+    const bool new_id = runs_.emplace(run->id(), std::move(run)).second;
+    TANDEM_CHECK(new_id);
+  }
+  waiting_.push(request.choices.front());
 }
 
 void Loop::on_stop(const Stop& stop) {
+  std::vector<SequenceRun*> all;
   if (stop.id != 0) {
-    const auto it = runs_.find(stop.id);
-    if (it == runs_.end()) return;
-    it->second->end_with(FinishReason::kCancelled);
-    end(it->second.get(), stop.status);
-    return;
+    const auto request = requests_.find(stop.id);
+    if (request != requests_.end()) all = request->second.choices;
+  } else {
+    for (const auto& [id, run] : runs_) all.push_back(run.get());
   }
-  for (const auto& [id, run] : runs_) {
+  for (SequenceRun* run : all) {
     run->end_with(FinishReason::kCancelled);
-    end(run.get(), stop.status);
+    end(run, stop.status);
+  }
+}
+
+void Loop::on_pause(const Pause& pause) {
+  const auto found = requests_.find(pause.id);
+  if (found == requests_.end() || found->second.paused == pause.on) return;
+  Request& request = found->second;
+  request.paused = pause.on;
+  metrics_->requests_paused.add(pause.on ? 1 : -1);
+  for (SequenceRun* run : request.choices) {
+    run->reader_waits = pause.on;
+    if (pause.on) {
+      run->stalled_at = now() + duration(options_.limits.stalled_stream_seconds);
+      set_timer(run->stalled_at, run->id());
+      if (run->state != SequenceRun::kPaused) continue;  // its next round notices
+      page_queue_.erase(run);
+      hold(run);
+    } else {
+      drop_timer(std::exchange(run->stalled_at, kNever), run->id());
+      if (run->state == SequenceRun::kHeld) let_go_on(run);
+    }
   }
 }
 
 TimePoint Loop::queue_end(const SequenceRun& run) const {
-  return run.spec().submitted + Duration(static_cast<int64_t>(options_.limits.queue_seconds * 1e9));
+  return run.spec().submitted + duration(options_.limits.queue_seconds);
+}
+
+void Loop::set_timer(TimePoint when, RequestId id) {
+  if (when != kNever) timers_.emplace(when, id);
 }
 
 void Loop::drop_timer(TimePoint when, RequestId id) {
@@ -164,9 +227,21 @@ bool Loop::fire_timers() {
       end(run, absl::OkStatus());
     } else if (run->state == SequenceRun::kWaiting && queue_end(*run) <= now()) {
       metrics_->rejected[static_cast<size_t>(RejectReason::kQueueTime)].add();
+      end(run, with_retry_hint(absl::ResourceExhaustedError(absl::StrCat(
+                                   "waited ", seconds(now() - run->spec().submitted),
+                                   " s in the queue; ", "allowed: ", options_.limits.queue_seconds,
+                                   " s (limits.queue_seconds); try again later")),
+                               hint_.estimate(waiting_.size(), now())));
+    } else if (run->stalled_at <= now()) {
       end(run, absl::ResourceExhaustedError(absl::StrCat(
-                   "waited ", seconds(now() - run->spec().submitted), " s in the queue; allowed: ",
-                   options_.limits.queue_seconds, " s (limits.queue_seconds); try again later")));
+                   "the client reads too slowly: what it was sent lies unread for ",
+                   options_.limits.stalled_stream_seconds, " s (limits.stalled_stream_seconds)")));
+    } else if (run->held_until <= now()) {
+      run->held_until = kNever;
+      if (run->flights == 0 && run->holds_pages()) {
+        run->evict();
+        metrics_->preemptions.add();
+      }
     }
   }
   return fired;
@@ -174,57 +249,175 @@ bool Loop::fire_timers() {
 
 TimePoint Loop::next_timer() const { return timers_.empty() ? kNever : timers_.begin()->first; }
 
-// --- Admission and pages
+// --- Admission
 
-absl::Status Loop::can_ever_fit(const SequenceSpec& spec) const {
-  const auto rows = static_cast<int64_t>(spec.prompt.size()) + spec.stops.max_new_tokens;
+// Any sequence comes to its pages when it is the first that waits for them and nobody else needs
+// its own: so what must fit is one choice alone, at its longest.
+absl::Status Loop::can_ever_fit(const SequenceSpec& spec, int choices) const {
+  if (choices > options_.limits.max_running) {
+    return absl::InvalidArgumentError(absl::StrCat("n: ", choices, "; allowed: at most ",
+                                                   options_.limits.max_running,
+                                                   " (limits.max_running)"));
+  }
+  const int64_t rows =
+      static_cast<int64_t>(spec.prompt.size()) + spec.stops.max_new_tokens + spec.extra_rows;
+  const auto too_large = [&](int64_t room, absl::string_view of) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prompt tokens + max_new_tokens: ", spec.prompt.size(), " + ", spec.stops.max_new_tokens,
+        spec.extra_rows > 0 ? absl::StrCat(" (and ", spec.extra_rows, " rows for guesses)") : "",
+        spec.width > 1 ? absl::StrCat(" in each of ", spec.width, " beams") : "",
+        "; allowed: at most ", room, " together, ", of));
+  };
   for (const RoleModel& role : spec.roles) {
     const ModelPools& pools = *models_[role.model.index()].pools;
     const int64_t room = pools.kv.total() * pools.page_rows;
-    if (rows > room) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "prompt tokens + max_new_tokens: ", spec.prompt.size(), " + ", spec.stops.max_new_tokens,
-          "; allowed: at most ", room, " together, the KV memory of the model"));
+    // Evicted caches are filled again one by one, without the pages that forks shared.
+    const int64_t pages = (rows + pools.page_rows - 1) / pools.page_rows;
+    if (pages * spec.width > pools.kv.total()) {
+      return too_large(room / spec.width, "the KV memory of the model");
+    }
+    // Until the rest of the layers takes them over, all rows may lie between two layers: at first,
+    // and when the sequence resumes after it lost its pages.
+    const int64_t frontier_room = pools.frontier.total() * pools.page_rows;
+    if (role.to > 0 && role.to < pools.layers && rows > frontier_room) {
+      return too_large(frontier_room, "the model's memory for rows between two layers");
     }
   }
   return absl::OkStatus();
 }
 
-bool Loop::fits_now(const SequenceRun& run) {
-  if (running_ == 0) return true;
-  if (running_ >= options_.limits.max_running || page_queue_.holds_up(run)) return false;
-  return std::all_of(run.spec().roles.begin(), run.spec().roles.end(), [&](const RoleModel& role) {
-    const ModelPools& pools = *models_[role.model.index()].pools;
-    const auto rows = static_cast<int64_t>(run.spec().prompt.size()) + 1;
-    return (rows + pools.page_rows - 1) / pools.page_rows <= pools.kv.free();
-  });
+absl::Status Loop::can_be_served(const SequenceSpec& spec) const {
+  for (const RoleModel& role : spec.roles) {
+    if (lanes_[models_[role.model.index()].device.index()].lost()) {
+      return absl::UnavailableError("the model's device is lost; try another server");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Who stands still for its reader needs no slot; but so many that they would be a queue do.
+int Loop::slots_used() const { return running_ + std::max(0, held_ - options_.limits.max_waiting); }
+
+void Loop::count_running(const SequenceRun& run, int by) {
+  running_ += by;
+  const auto& roles = run.spec().roles;
+  for (size_t i = 0; i < roles.size(); ++i) {
+    const auto same = [&](const RoleModel& r) { return r.model == roles[i].model; };
+    if (std::any_of(roles.begin(), roles.begin() + static_cast<ptrdiff_t>(i), same)) continue;
+    models_[roles[i].model.index()].running += by;
+  }
 }
 
 bool Loop::admit() {
   bool any = false;
-  while (!waiting_.empty() && fits_now(*waiting_.front())) {
-    SequenceRun* run = waiting_.front();
-    waiting_.erase(run);
-    run->state = SequenceRun::kRunning;
+  for (bool again = !waiting_.empty(); again;) {
+    again = false;
+    std::vector<const SequenceRun*> blocked;
+    for (SequenceRun* run : waiting_.heads()) {
+      const auto n = static_cast<int>(requests_.at(run->request).choices.size());
+      if (slots_used() + n > options_.limits.max_running) break;  // for all lines: no overtaking
+      const bool behind = std::any_of(blocked.begin(), blocked.end(), [run](const SequenceRun* b) {
+        return b->shares_pools_with(*run);
+      });
+      if (behind || !has_room(*run, n)) {
+        blocked.push_back(run);
+        continue;
+      }
+      let_in(run);
+      any = again = true;  // and whose turn it is has changed
+      break;
+    }
+  }
+  if (waiting_.empty()) hint_.idle();
+  return any;
+}
+
+bool Loop::has_room(const SequenceRun& run, int choices) {
+  if (page_queue_.holds_up(run)) return false;
+  for (;;) {
+    std::vector<const ModelPools*> lacking;
+    bool used = false;
+    for (const RoleModel& role : run.spec().roles) {
+      const Model& model = models_[role.model.index()];
+      const int page_rows = model.pools->page_rows;
+      const auto rows = static_cast<int64_t>(run.spec().prompt.size()) + 1;
+      const int64_t pages = (rows + page_rows - 1) / page_rows + choices - 1;
+      used |= model.running > 0;
+      if (pages > model.pools->kv.free()) lacking.push_back(model.pools.get());
+    }
+    if (lacking.empty()) return true;
+    if (!page_queue_.evict_held(lacking)) return !used;  // if nobody is there, all comes back
+    metrics_->preemptions.add();
+  }
+}
+
+void Loop::let_in(SequenceRun* first) {
+  Request& request = requests_.at(first->request);
+  waiting_.erase(first);
+  request.admitted = true;
+  ledger_.admit(request.account);
+  ledger_.charge_prompt(request.account, static_cast<int64_t>(first->spec().prompt.size()));
+  for (SequenceRun* run : request.choices) {
+    run->state = run == first ? SequenceRun::kRunning : SequenceRun::kFollowing;
     run->admitted_at = now();
     drop_timer(queue_end(*run), run->id());
-    ++running_;
-    if (Series* s = run->spec().series) {
-      s->requests_running.add(1);
-      s->prompt_tokens.add(static_cast<int64_t>(run->spec().prompt.size()));
-      s->queue_time.observe(seconds(now() - run->spec().submitted));
-    }
+    count_running(*run, 1);
     run->spec().listener->on_admitted();
-    // The first await is its first round, so it takes its pages before the next one is looked at.
-    run->start().resume();
-    after_resume(run);
-    any = true;
   }
-  return any;
+  request.following.assign(request.choices.begin() + 1, request.choices.end());
+  first->leads = !request.following.empty();
+  if (Series* s = first->spec().series) {
+    s->requests_running.add(1);
+    s->prompt_tokens.add(static_cast<int64_t>(first->spec().prompt.size()));
+    s->queue_time.observe(seconds(now() - first->spec().submitted));
+  }
+  // The first await is its first round, so it takes its pages before the next one is looked at.
+  first->start().resume();
+  after_resume(first);
+}
+
+// The other choices begin with the rows of the prompt that the first one has, if it has them.
+void Loop::start_followers(SequenceRun* leader) {
+  leader->leads = false;
+  for (SequenceRun* run : std::exchange(requests_.at(leader->request).following, {})) {
+    run->state = SequenceRun::kRunning;
+    const std::coroutine_handle<> begin = run->start();
+    ready_.push(begin, run->id());
+  }
+}
+
+void Loop::tokens_emitted(SequenceRun* run, int64_t count) {
+  ledger_.charge_tokens(run->account, count);
+}
+
+// --- Pages
+
+// It has no slot from here on, and what others need of its pages goes to them.
+void Loop::hold(SequenceRun* run) {
+  page_queue_.hold(run);
+  count_running(*run, -1);
+  ++held_;
+  run->held_until = now() + duration(options_.limits.slow_reader_hold_seconds);
+  set_timer(run->held_until, run->id());
+}
+
+void Loop::let_go_on(SequenceRun* run) {
+  page_queue_.erase(run);
+  count_running(*run, 1);
+  --held_;
+  drop_timer(std::exchange(run->held_until, kNever), run->id());
+  if (!page_queue_.ask(run)) return;
+  run->state = SequenceRun::kRunning;
+  ready_.push(run->take_waiter(), run->id());
 }
 
 bool Loop::ask_pages(SequenceRun* run) {
   if (run->flights == 0) forget_values(run);  // else passes under way may still read them
+  if (run->leads && run->flights == 0 && run->first_token_at != kNever) start_followers(run);
+  if (run->reader_waits) {
+    hold(run);
+    return false;
+  }
   return page_queue_.ask(run);
 }
 
@@ -279,7 +472,7 @@ bool Loop::available(TicketId ticket) const {
 bool Loop::launch() {
   bool any = false;
   for (Lane& lane : lanes_) {
-    if (!lane.idle() || !lane.has_work()) continue;
+    if (lane.lost() || !lane.idle() || !lane.has_work()) continue;
     const Batch* batch = lane.next([this](TicketId ticket) { return available(ticket); }, now());
     if (!batch) continue;
     for (const auto& flight : lane.running().flights) {
@@ -323,6 +516,20 @@ void Loop::on_batch_done(BatchDone done) {
     if (work.last) finish_flight(flight);
   }
   for (const auto& [run, status] : failed) end(run, status);
+  if (absl::IsUnavailable(result.status)) lose_device(done.device, result.status);
+}
+
+void Loop::lose_device(DeviceId device, const absl::Status& status) {
+  lanes_[device.index()].lose();
+  std::vector<SequenceRun*> hit;
+  for (const auto& [id, run] : runs_) {
+    const auto& roles = run->spec().roles;
+    if (std::any_of(roles.begin(), roles.end(),
+                    [&](const RoleModel& r) { return device_of(r.model) == device; })) {
+      hit.push_back(run.get());
+    }
+  }
+  for (SequenceRun* run : hit) end(run, status);
 }
 
 void Loop::finish_flight(PassFlight& flight) {
@@ -346,16 +553,20 @@ void Loop::forget_values(SequenceRun* run) {
 
 void Loop::end(SequenceRun* run, absl::Status status) {
   if (run->state == SequenceRun::kEnding) return;
-  const SequenceEnd end = run->make_end(std::move(status));
-  const bool admitted = run->state != SequenceRun::kWaiting;
-  if (admitted) {
-    --running_;
-    page_queue_.erase(run);
-  } else {
-    waiting_.erase(run);
+  const SequenceEnd end = run->make_end(status);
+  if (run->leads && status.ok()) start_followers(run);
+  const auto found = requests_.find(run->request);
+  Request& request = found->second;
+  if (run->state == SequenceRun::kHeld) {
+    --held_;
+  } else if (request.admitted) {
+    count_running(*run, -1);
   }
+  page_queue_.erase(run);
+  waiting_.erase(run);
   run->state = SequenceRun::kEnding;
-  for (const TimePoint t : {queue_end(*run), run->spec().deadline, run->spec().time_limit}) {
+  for (const TimePoint t : {queue_end(*run), run->spec().deadline, run->spec().time_limit,
+                            run->held_until, run->stalled_at}) {
     drop_timer(t, run->id());
   }
   run->gate.close();
@@ -363,15 +574,33 @@ void Loop::end(SequenceRun* run, absl::Status status) {
   ready_.purge(run->id());
   run->drop_frame();
   ending_.push_back(run);
-  if (Series* s = run->spec().series) {
-    if (admitted) s->requests_running.add(-1);
+  std::erase(request.choices, run);
+  std::erase(request.following, run);
+  if (run->id() == run->request || !status.ok()) request.end = end;
+  if (request.choices.empty()) end_request(found->first, request, run->spec());
+  run->spec().listener->on_end(end);
+  // One that fails takes the others with it.
+  const auto others = requests_.find(run->request);
+  if (!status.ok() && others != requests_.end()) {
+    this->end(others->second.choices.front(), std::move(status));
+  }
+}
+
+// Counts a request, whatever the number of its choices, and forgets it.
+void Loop::end_request(RequestId id, const Request& request, const SequenceSpec& spec) {
+  ledger_.close(request.account, !request.admitted);
+  if (request.paused) metrics_->requests_paused.add(-1);
+  if (request.admitted && !waiting_.empty()) hint_.served(now());
+  if (Series* s = spec.series) {
+    const SequenceEnd& end = request.end;
+    if (request.admitted) s->requests_running.add(-1);
     if (end.status.ok()) {
       s->finished[static_cast<size_t>(end.reason)].add();
     } else {
       s->failed[static_cast<size_t>(end.status.code())].add();
     }
-    s->e2e_latency.observe(seconds(now() - run->spec().submitted));
-    if (admitted) {
+    s->e2e_latency.observe(seconds(now() - spec.submitted));
+    if (request.admitted) {
       s->prefill_time.observe(end.stats.prefill_seconds);
       s->decode_time.observe(end.stats.decode_seconds);
     }
@@ -380,7 +609,7 @@ void Loop::end(SequenceRun* run, absl::Status status) {
                                  static_cast<double>(end.stats.large_passes));
     }
   }
-  run->spec().listener->on_end(end);
+  requests_.erase(id);
 }
 
 bool Loop::reap() {
@@ -397,13 +626,15 @@ bool Loop::reap() {
   return any;
 }
 
-void Loop::refuse(const SequenceSpec& spec, const absl::Status& status, RejectReason reason) {
+void Loop::refuse(const std::vector<SequenceSpec>& choices, const absl::Status& status,
+                  RejectReason reason) {
   metrics_->rejected[static_cast<size_t>(reason)].add();
-  if (spec.series) spec.series->failed[static_cast<size_t>(status.code())].add();
+  const SequenceSpec& first = choices.front();
+  if (first.series) first.series->failed[static_cast<size_t>(status.code())].add();
   SequenceEnd end;
   end.status = status;
-  end.prompt_tokens = static_cast<int64_t>(spec.prompt.size());
-  spec.listener->on_end(end);
+  end.prompt_tokens = static_cast<int64_t>(first.prompt.size());
+  for (const SequenceSpec& spec : choices) spec.listener->on_end(end);
 }
 
 bool Loop::device_busy() const {
@@ -412,6 +643,7 @@ bool Loop::device_busy() const {
 
 void Loop::update_gauges() {
   metrics_->requests_waiting.set(static_cast<double>(waiting_.size()));
+  retry_hint_.store(hint_.estimate(waiting_.size(), now()).count());
   for (const Model& m : models_) {
     if (!m.series) continue;
     m.series->kv_pages_total.set(static_cast<double>(m.pools->kv.total()));

@@ -27,6 +27,8 @@ const char* reject_reason_name(RejectReason r) {
       return "invalid";
     case RejectReason::kDraining:
       return "draining";
+    case RejectReason::kDeviceLost:
+      return "device_lost";
   }
   return "?";
 }

@@ -54,14 +54,23 @@ struct ModelSeries {
   Gauge kv_bytes;
 };
 
-enum class RejectReason { kQueueFull, kQueueTokens, kQueueTime, kTooLarge, kInvalid, kDraining };
-inline constexpr int kRejectReasons = 6;
+enum class RejectReason {
+  kQueueFull,
+  kQueueTokens,
+  kQueueTime,
+  kTooLarge,
+  kInvalid,
+  kDraining,
+  kDeviceLost,
+};
+inline constexpr int kRejectReasons = 7;
 const char* reject_reason_name(RejectReason r);  // "queue_full", ...
 
 struct Metrics {
   std::deque<Series> series;       // fixed after start
   std::deque<ModelSeries> models;  // fixed after start
   Gauge requests_waiting;
+  Gauge requests_paused;  // by their readers
   std::array<Counter, kRejectReasons> rejected;
   Counter preemptions;
   Counter prefix_cache_queries;  // in tokens

@@ -53,10 +53,27 @@ PageQueue::Served PageQueue::serve(const OthersHold& others_hold) {
   return served;
 }
 
-// Takes the pages of the last one behind `head` that has any of what `head` lacks.
+void PageQueue::hold(SequenceRun* run) {
+  run->state = SequenceRun::kHeld;
+  held_.insert(std::upper_bound(held_.begin(), held_.end(), run, &SequenceRun::earlier), run);
+}
+
+bool PageQueue::evict_held(const std::vector<const ModelPools*>& pools) {
+  for (size_t i = held_.size(); i-- > 0;) {
+    SequenceRun* victim = held_[i];
+    if (victim->flights > 0 || !victim->holds_pages_of(pools)) continue;
+    victim->evict();
+    return true;
+  }
+  return false;
+}
+
+// Takes the pages of one that stands still, else of the last one behind `head`, that has any of
+// what `head` lacks.
 bool PageQueue::evict_for(const SequenceRun& head) {
   std::vector<const ModelPools*> lacking;
   head.can_grant(&lacking);
+  if (evict_held(lacking)) return true;
   for (size_t i = waiting_.size(); i-- > 0 && waiting_[i] != &head;) {
     SequenceRun* victim = waiting_[i];
     if (victim->flights > 0 || !victim->holds_pages_of(lacking)) continue;

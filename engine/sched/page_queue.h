@@ -19,7 +19,14 @@ class PageQueue {
  public:
   // True: granted at once. False: `run` is paused and waits.
   bool ask(SequenceRun* run);
-  void erase(SequenceRun* run) { std::erase(waiting_, run); }
+  void erase(SequenceRun* run) {
+    std::erase(waiting_, run);
+    std::erase(held_, run);
+  }
+  // `run` stands still, and for others gives up its pages before anyone who waits does.
+  void hold(SequenceRun* run);
+  // Takes the pages of the last one that stands still and has any of `pools`. False: there is none.
+  bool evict_held(const std::vector<const ModelPools*>& pools);
   // Does anybody wait for pages of a pool that `run` uses?
   bool holds_up(const SequenceRun& run) const;
 
@@ -37,6 +44,7 @@ class PageQueue {
   bool evict_for(const SequenceRun& head);
 
   std::vector<SequenceRun*> waiting_;
+  std::vector<SequenceRun*> held_;
 };
 
 }  // namespace tandem

@@ -81,6 +81,11 @@ void SequenceRun::grant() {
   wants_.clear();
 }
 
+bool SequenceRun::holds_pages() const {
+  return std::any_of(caches_.begin(), caches_.end(),
+                     [](const auto& c) { return !c.second->pages().empty(); });
+}
+
 bool SequenceRun::holds_pages_of(std::span<const ModelPools* const> pools) const {
   return std::any_of(caches_.begin(), caches_.end(), [&](const auto& c) {
     return !c.second->pages().empty() &&
@@ -197,7 +202,7 @@ std::shared_ptr<Flight> SequenceRun::submit(Pass pass) {
     ++busy_[flight->pass.memory];
   }
   flight->device = host_->device_of(c->model());
-  flight->order = order_;
+  flight->order = flight->id;
   flight->priority = spec_.priority;
   prepare(*flight);
   for (const TicketId ticket : flight->awaits) {  // else it would wait for ever
@@ -245,6 +250,14 @@ bool SequenceRun::is_end(Token token) const {
   return contains(spec_.stops.eos, token) || contains(spec_.stops.stop_tokens, token);
 }
 
+int SequenceRun::end_tokens() const {
+  return static_cast<int>(spec_.stops.eos.size() + spec_.stops.stop_tokens.size());
+}
+
+int SequenceRun::remaining() const {
+  return spec_.stops.max_new_tokens - static_cast<int>(emitted_);
+}
+
 bool SequenceRun::ends(std::span<const Token> tentative) const {
   if (emitted_ + static_cast<int64_t>(tentative.size()) >= spec_.stops.max_new_tokens) return true;
   if (std::any_of(tentative.begin(), tentative.end(), [this](Token t) { return is_end(t); })) {
@@ -282,12 +295,15 @@ bool SequenceRun::emit(std::vector<Emitted> tokens) {
     Series* series = spec_.series;
     if (first_token_at == kNever) {
       first_token_at = now;
-      if (series) series->time_to_first_token.observe(seconds(now - spec_.submitted));
+      if (series && request == id()) {  // once a request
+        series->time_to_first_token.observe(seconds(now - spec_.submitted));
+      }
     } else if (series) {
       series->inter_token_latency.observe(seconds(now - last_token_at));
     }
     last_token_at = now;
     if (series) series->generated_tokens.add(static_cast<int64_t>(taken));
+    host_->tokens_emitted(this, static_cast<int64_t>(taken));
     spec_.listener->on_tokens(std::move(tokens));
   }
   return ended_;

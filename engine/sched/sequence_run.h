@@ -13,6 +13,7 @@
 #include "engine/async/gate.h"
 #include "engine/cache/sequence_cache.h"
 #include "engine/decode/gen.h"
+#include "engine/sched/fairness.h"
 #include "engine/sched/flight.h"
 #include "engine/sched/spec.h"
 
@@ -32,6 +33,7 @@ class RunHost {
   // True: the run's wanted() pages were granted at once.
   virtual bool ask_pages(SequenceRun* run) = 0;
   virtual void enqueue(std::shared_ptr<PassFlight> flight) = 0;
+  virtual void tokens_emitted(SequenceRun* run, int64_t count) = 0;
   // The device of `then` makes no moves and runs no passes from here on until the device of `first`
   // has made the moves that were asked of it so far.
   virtual void order_moves(ModelId first, ModelId then) = 0;
@@ -39,7 +41,14 @@ class RunHost {
 
 class SequenceRun final : public Sequence {
  public:
-  enum State { kWaiting, kRunning, kPaused, kEnding };
+  enum State {
+    kWaiting,    // for admission
+    kFollowing,  // admitted; for the prompt rows of its request's first choice
+    kRunning,
+    kPaused,  // for pages
+    kHeld,    // for its reader
+    kEnding,
+  };
 
   SequenceRun(SequenceSpec spec, uint64_t order, RunHost* host);
   ~SequenceRun() override;
@@ -65,6 +74,7 @@ class SequenceRun final : public Sequence {
   bool can_grant(std::vector<const ModelPools*>* lacking = nullptr) const;
   void grant();
   std::coroutine_handle<> take_waiter() { return std::exchange(waiter_, nullptr); }
+  bool holds_pages() const;
   bool holds_pages_of(std::span<const ModelPools* const> pools) const;
   bool shares_pools_with(const SequenceRun& other) const;
   void evict();  // caches become empty; the method fills them again
@@ -97,12 +107,23 @@ class SequenceRun final : public Sequence {
   void drop(CacheId cache) override;
   void copy(CacheId from, int begin, int end, CacheId to) override;
   bool ends(std::span<const Token> tentative) const override;
+  bool is_end(Token token) const override;
+  int end_tokens() const override;
+  int remaining() const override;
   bool emit(std::vector<Emitted> tokens) override;
 
   State state = kWaiting;
   Gate gate;        // passes that a device works on
   int flights = 0;  // passes submitted and not done
   void flight_done(const PassFlight& flight);
+
+  // The loop's books.
+  RequestId request = 0;       // the id of its first choice
+  Account* account = nullptr;  // its client's
+  bool leads = false;          // other choices wait for its prompt rows
+  bool reader_waits = false;   // stops at its next round
+  TimePoint held_until = kNever;
+  TimePoint stalled_at = kNever;  // its reader's patience ends
 
   TimePoint admitted_at{};
   TimePoint first_token_at = kNever;
@@ -120,7 +141,6 @@ class SequenceRun final : public Sequence {
   static PageNeed need_of(const Want& want);
   SequenceCache* cache(CacheId id) const;
   SequenceCache* idle_cache(CacheId id) const;
-  bool is_end(Token token) const;
 
   SequenceSpec spec_;
   const uint64_t order_;

@@ -23,17 +23,32 @@ namespace tandem {
 class TextStops {
  public:
   virtual ~TextStops() = default;
+  virtual std::unique_ptr<TextStops> clone() const = 0;  // as it is now
   // Index of the stop string that `token` completes, or -1.
   virtual int push(Token token) = 0;
   // Would pushing `tokens` complete one?
   virtual bool would_stop(std::span<const Token> tokens) const = 0;
 };
 
+// Owns a T that is copied with it.
+template <class T>
+class Cloned : public std::unique_ptr<T> {
+ public:
+  using std::unique_ptr<T>::unique_ptr;
+  using std::unique_ptr<T>::operator=;
+  Cloned() = default;
+  Cloned(const Cloned& o) : std::unique_ptr<T>(o ? o->clone() : nullptr) {}
+  Cloned(Cloned&&) noexcept = default;
+  Cloned& operator=(const Cloned& o) { return *this = Cloned(o); }
+  Cloned& operator=(Cloned&&) noexcept = default;
+  ~Cloned() = default;
+};
+
 struct StopRules {
-  std::vector<Token> eos;           // end the request and are not part of the output
-  std::vector<Token> stop_tokens;   // likewise
-  int max_new_tokens = 0;           // >= 1 for methods that emit
-  std::unique_ptr<TextStops> text;  // may be null
+  std::vector<Token> eos;          // end the request and are not part of the output
+  std::vector<Token> stop_tokens;  // likewise
+  int max_new_tokens = 0;          // >= 1 for methods that emit
+  Cloned<TextStops> text;          // may be null
 };
 
 struct SequenceEnd {
@@ -61,18 +76,23 @@ struct RoleModel {
   int to = 0;  // layers; 0: all
 };
 
+// One choice of a request. It can be copied for further choices; then id, warp.choice and listener
+// are to be set anew.
 struct SequenceSpec {
   RequestId id = 0;
   std::vector<Token> prompt;  // at least one
   // Makes the method's coroutine. Not itself a coroutine; parameters are bound by value.
   std::function<Task<void>(Gen)> method;
   std::vector<RoleModel> roles;
+  int width = 1;  // caches of the same length that the method may hold in each role (beam search)
   Warp warp;
   StopRules stops;
   int top_logprobs = 0;
   bool logprobs = false;
   bool raw_logprobs = false;  // before processors
-  int priority = 0;           // larger first
+  // Rows that a round of the method may want beyond prompt and max_new_tokens: its longest guess.
+  int extra_rows = 0;
+  int priority = 0;  // larger first
   std::string client;
   TimePoint submitted{};          // when the client's request came in
   TimePoint deadline = kNever;    // DEADLINE_EXCEEDED

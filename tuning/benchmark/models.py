@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,23 +15,42 @@ HOME = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem"))
 VOCABULARY = 16384
 
 
-def random_llama() -> Path:
-    """A Hugging Face directory with a random Llama of 110 million parameters in float32.
+@dataclass(frozen=True)
+class Shape:
+    """A Llama with random weights. The name says how many parameters, about."""
 
-    768 wide, 12 layers, 12 heads, head matrix of its own. Its tokenizer is that of code-large, whose
-    vocabulary is filled up with tokens that no text contains. Made once, and kept in TANDEM_HOME.
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    tied: bool = False
+
+
+RANDOM = {
+    "llama-25m": Shape(hidden=384, intermediate=1024, layers=7, heads=6),
+    "llama-110m": Shape(hidden=768, intermediate=2048, layers=12, heads=12),
+    "llama-350m": Shape(hidden=1024, intermediate=2816, layers=24, heads=16),
+}
+
+
+def random_llama(name: str = "llama-110m") -> Path:
+    """A Hugging Face directory with a Llama of random weights in float32.
+
+    Its tokenizer is that of code-large, whose vocabulary is filled up with tokens that no text
+    contains. Made once, and kept in TANDEM_HOME.
     """
-    folder = HOME / "benchmark" / "llama-110m"
+    folder = HOME / "benchmark" / name
     if (folder / "tokenizer.json").exists():
         return folder
+    shape = RANDOM[name]
     config = LlamaConfig(
         vocab_size=VOCABULARY,
-        hidden_size=768,
-        intermediate_size=2048,
-        num_hidden_layers=12,
-        num_attention_heads=12,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
         max_position_embeddings=1024,
-        tie_word_embeddings=False,
+        tie_word_embeddings=shape.tied,
         bos_token_id=0,
         eos_token_id=0,
     )
@@ -52,8 +72,8 @@ def random_llama() -> Path:
 
 
 def directories(names: list[str]) -> dict[str, Path]:
-    """The directories of these models: "llama-110m", or a folder in models/."""
-    return {n: random_llama() if n == "llama-110m" else ROOT / "models" / n for n in names}
+    """The directories of these models: one of RANDOM, or a folder in models/."""
+    return {n: random_llama(n) if n in RANDOM else ROOT / "models" / n for n in names}
 
 
 def prompts(tokens: int):

@@ -112,6 +112,7 @@ TEST(Loop, EndsWhereTheRulesSay) {
 class StopAfter final : public TextStops {
  public:
   explicit StopAfter(int n) : left_(n) {}
+  std::unique_ptr<TextStops> clone() const override { return std::make_unique<StopAfter>(*this); }
   int push(Token) override { return --left_ == 0 ? 7 : -1; }
   bool would_stop(std::span<const Token> t) const override {
     return static_cast<int>(t.size()) >= left_;

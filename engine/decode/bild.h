@@ -1,0 +1,41 @@
+// BiLD, the big-little decoder: METHODS section 2 (Kim et al. 2023, "Speculative Decoding with Big
+// Little Decoder"). A small model runs on its own; it falls back to the large one where it is not
+// sure (equation 2), and the large one rolls it back where it strays (equation 3).
+//
+// Early exit (section 4.4): the roles kSmall and kLarge are stages of one cache. Then verification
+// continues small's rows from their hidden states and runs the upper layers only.
+#pragma once
+
+#include <limits>
+#include <optional>
+
+#include "engine/async/task.h"
+#include "engine/decode/gen.h"
+
+namespace tandem {
+
+struct BildParams {
+  // alpha_FB: small's proposal is dropped where its largest probability is below. [0, 2]; 0: never,
+  // above 1: always.
+  float fallback_threshold = 0.6F;
+  // alpha_RB: a small token goes where its cross-entropy under large is above (nats). [0, +inf];
+  // +inf: never.
+  float rollback_threshold = 5;
+  int max_small_run = 10;     // small tokens between two large passes; 0: no limit
+  bool verify_eos = true;     // off: an end token of small's ends the request unchecked
+  std::optional<int> window;  // ablation: runs of just so many tokens, instead of fallback. [1, ..)
+};
+
+// Is the output large's own? METHODS section 2, "Contract". Else it is LOSSY.
+//
+// Greedy with verify_eos and alpha_RB < ln 2: a token that is not large's argmax has at most half
+// of the probability, p(token) <= p(argmax) and both <= 1 together, so its cross-entropy is at
+// least ln 2 > alpha_RB, and it is rolled back. What stays, and what large puts in its place, is
+// large's argmax.
+// alpha_FB > 1 without a window: no probability reaches it, every token is drawn by large as AR
+// draws it. Sampled too.
+bool bild_is_exact(const BildParams& a, bool greedy);
+
+Task<void> bild(Gen g, BildParams a);
+
+}  // namespace tandem
