@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from tuning.serving import Client, at_once
+from tuning.benchmark.serving import Client, at_once
 from tuning.windows import TokenStream
 
 IGNORED = -100  # a label that no loss counts
@@ -36,17 +36,17 @@ def cut_prompts(
     if not 1 <= shortest <= longest:
         raise ValueError(f"prompts of {shortest} to {longest} tokens: 1 <= shortest <= longest")
     random = np.random.default_rng(seed)
-    prompts: list[list[int]] = []
+    prompts: dict[tuple[int, ...], None] = {}  # in the order of their drawing
     for start in random.permutation(stream.starts):
         if len(prompts) == count:
-            return prompts
+            break
         length = int(random.integers(shortest, longest + 1))
         piece = stream.ids[start : start + length].tolist()
         if len(piece) == length and stream.end_of_text not in piece:
-            prompts.append([stream.end_of_text, *piece])
+            prompts[(stream.end_of_text, *piece)] = None
     if len(prompts) < count:
         raise ValueError(f"only {len(prompts)} prompts in {len(stream)} tokens, wanted {count}")
-    return prompts
+    return [list(prompt) for prompt in prompts]
 
 
 def write_outputs(
@@ -126,7 +126,9 @@ class Batches:
 
     def __init__(self, samples: list[Sample], samples_per_batch: int, seed: int):
         if len(samples) < samples_per_batch:
-            raise ValueError(f"{len(samples)} samples are fewer than a batch of {samples_per_batch}")
+            raise ValueError(
+                f"{len(samples)} samples are fewer than a batch of {samples_per_batch}"
+            )
         self.samples = samples
         self.size = samples_per_batch
         self.seed = seed

@@ -55,7 +55,7 @@ def test_prompts_are_long_enough_and_differ():
 
 
 def test_stubs_speak_the_protocol(tmp_path):
-    from tuning import serving
+    from tuning.benchmark import serving
 
     messages, services = serving.stubs(str(tmp_path))
     request = messages.GenerateRequest(model="m", token_ids=messages.TokenIds(ids=[1, 2]))

@@ -119,7 +119,7 @@ def main(arguments=None) -> int:
     with contextlib.ExitStack() as stack:
         client = None
         if not args.peer_only:
-            from tuning import serving
+            from tuning.benchmark import serving
 
             client = stack.enter_context(serving.server(args.server, folders))
         for model, folder in folders.items():

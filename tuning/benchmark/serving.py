@@ -14,7 +14,8 @@ from pathlib import Path
 import grpc
 from grpc_tools import protoc
 
-ROOT = Path(__file__).resolve().parents[1]
+from tuning.benchmark.models import ROOT
+
 BINARY = ROOT / "build/release/bin/tandem-server"
 
 
