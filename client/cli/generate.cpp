@@ -1,11 +1,13 @@
 // `tandem generate`: streams a completion to the terminal, or prints it as one JSON object.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -36,37 +38,63 @@ bool use_colours() {
 }
 
 // What the messages of a stream add up to.
-struct Result {
-  v1::Started started;
+struct Choice {
   std::string text;
   std::vector<v1::Token> tokens;
   v1::Finished finished;
 
+  void put_in(Json* out) const {
+    (*out)["text"] = text;
+    (*out)["token_ids"] = Json::array();
+    for (const v1::Token& token : tokens) (*out)["token_ids"].push_back(token.id());
+    (*out)["finish_reason"] = v1::FinishReason_Name(finished.finish_reason());
+    if (!finished.stop_sequence().empty()) (*out)["stop_sequence"] = finished.stop_sequence();
+    (*out)["usage"] = to_json(finished.usage());
+    (*out)["stats"] = to_json(finished.stats());
+    (*out)["tokens"] = Json::array();
+    for (const v1::Token& token : tokens) (*out)["tokens"].push_back(token_to_json(token));
+  }
+};
+
+struct Result {
+  explicit Result(int n) : choices(static_cast<size_t>(n)) {}
+
+  v1::Started started;
+  std::vector<Choice> choices;
+
   void add(const v1::GenerateResponse& event) {
     if (event.has_started()) started = event.started();
-    if (event.has_finished()) finished = event.finished();
+    if (event.has_finished()) at(event.finished().index()).finished = event.finished();
     if (event.has_chunk()) {
-      text += event.chunk().text();
-      tokens.insert(tokens.end(), event.chunk().tokens().begin(), event.chunk().tokens().end());
+      Choice& choice = at(event.chunk().index());
+      choice.text += event.chunk().text();
+      choice.tokens.insert(choice.tokens.end(), event.chunk().tokens().begin(),
+                           event.chunk().tokens().end());
     }
   }
 
+  // One choice: one flat object. Several: what they share, and `choices`.
   Json json() const {
     Json out;
-    out["text"] = text;
-    out["token_ids"] = Json::array();
-    for (const v1::Token& token : tokens) out["token_ids"].push_back(token.id());
-    out["finish_reason"] = v1::FinishReason_Name(finished.finish_reason());
-    if (!finished.stop_sequence().empty()) out["stop_sequence"] = finished.stop_sequence();
+    if (choices.size() == 1) choices[0].put_in(&out);
     out["method"] = method_text(started.method());
     out["contract"] = v1::Contract_Name(started.contract());
     out["request_id"] = started.request_id();
-    out["seed"] = finished.seed();
-    out["usage"] = to_json(finished.usage());
-    out["stats"] = to_json(finished.stats());
-    out["tokens"] = Json::array();
-    for (const v1::Token& token : tokens) out["tokens"].push_back(token_to_json(token));
+    out["seed"] = choices[0].finished.seed();
+    for (size_t i = 0; choices.size() > 1 && i < choices.size(); ++i) {
+      Json choice;
+      choice["index"] = i;
+      choices[i].put_in(&choice);
+      out["choices"].push_back(std::move(choice));
+    }
     return out;
+  }
+
+ private:
+  Choice& at(int index) {
+    const auto i = static_cast<size_t>(index);
+    if (i >= choices.size()) choices.resize(i + 1);
+    return choices[i];
   }
 };
 
@@ -77,16 +105,33 @@ void write_out(const std::string& text) {
 
 // One line for a person: what was done and how fast.
 std::string footer(const Result& result) {
-  const v1::Usage& usage = result.finished.usage();
-  const v1::MethodStats& stats = result.finished.stats();
-  const double rate = stats.decode_seconds() > 0 && usage.completion_tokens() > 1
-                          ? (usage.completion_tokens() - 1) / stats.decode_seconds()
-                          : 0;
-  return absl::StrFormat(
-      "[%s, %s, %s: %d tokens in %d passes, first after %.3f s, then %.1f/s]",
-      v1::FinishReason_Name(result.finished.finish_reason()), method_text(result.started.method()),
-      v1::Contract_Name(result.started.contract()), usage.completion_tokens(),
-      stats.large_passes() + stats.small_passes(), stats.time_to_first_token_seconds(), rate);
+  const v1::Finished& first = result.choices[0].finished;
+  const v1::MethodStats& stats = first.stats();
+  int tokens = 0, passes = 0;
+  double rate = 0;
+  for (const Choice& choice : result.choices) {
+    const int n = choice.finished.usage().completion_tokens();
+    tokens += n;
+    passes += choice.finished.stats().large_passes() + choice.finished.stats().small_passes();
+    const double seconds = choice.finished.stats().decode_seconds();
+    if (seconds > 0 && n > 1) rate += (n - 1) / seconds;
+  }
+  return absl::StrFormat("[%s, %s, %s: %d tokens in %d passes, first after %.3f s, then %.1f/s]",
+                         v1::FinishReason_Name(first.finish_reason()),
+                         method_text(result.started.method()),
+                         v1::Contract_Name(result.started.contract()), tokens, passes,
+                         stats.time_to_first_token_seconds(), rate);
+}
+
+// Several choices, one after the other.
+std::string apart(const Result& result, bool colours) {
+  std::string out = "\n";
+  for (size_t i = 0; i < result.choices.size(); ++i) {
+    const std::string title = absl::StrCat("[choice ", i, "]");
+    absl::StrAppend(&out, colours ? absl::StrCat("\x1b[1m", title, "\x1b[0m") : title, "\n",
+                    result.choices[i].text, "\n");
+  }
+  return out;
 }
 
 }  // namespace
@@ -102,7 +147,7 @@ int generate_command(const Args& args) {
   flags.section("Printing");
   flags.text("format", "FORMAT",
              "text (default): streamed; json: one object with text, token_ids,\n"
-             "finish_reason, method, contract, usage, stats, tokens",
+             "finish_reason, method, contract, usage, stats, tokens; with --n, choices",
              &format);
   flags.text("summary", "FILE", "also append that JSON object, as one line, to FILE", &summary);
   flags.toggle("echo", "print a text prompt before its completion; default true", &echo);
@@ -124,17 +169,19 @@ int generate_command(const Args& args) {
   if (!client.ok()) return wrong_usage("generate", client.status());
 
   const bool colours = use_colours();
-  Result result;
+  Result result(std::max(1, request->n()));
+  const bool several = result.choices.size() > 1;
   const absl::Status status = (*client)->generate(*request, [&](const v1::GenerateResponse& event) {
     result.add(event);
     if (*json) return true;
     if (event.has_started() && echo && request->has_text()) {
       write_out(colours ? absl::StrCat("\x1b[2m", request->text(), "\x1b[0m") : request->text());
     }
-    if (event.has_chunk()) write_out(event.chunk().text());
+    if (event.has_chunk() && !several) write_out(event.chunk().text());
     return true;
   });
-  if (!*json && (!result.text.empty() || status.ok())) write_out("\n");
+  if (!*json && several) write_out(apart(result, colours));
+  if (!*json && !several && (!result.choices[0].text.empty() || status.ok())) write_out("\n");
   if (!status.ok()) return request_failed(status);
   if (*json) write_out(dump(result.json()) + "\n");
   if (stats) std::fprintf(stderr, "%s\n", footer(result).c_str());

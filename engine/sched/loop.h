@@ -37,6 +37,7 @@ struct LoopModel {
   ModelId id;
   DeviceId device;
   ModelSeries* series = nullptr;  // may be null
+  bool prefix_cache = true;
 };
 
 struct LoopOptions {
@@ -78,6 +79,8 @@ class Loop final : private RunHost {
   Duration retry_hint() const { return Duration(retry_hint_.load()); }
   bool device_busy() const;
   const ModelPools& model_pools(ModelId id) const { return *models_[id.index()].pools; }
+  // Recounts every page. Returns what is wrong; empty: nothing.
+  std::string check_pages() const;
 
  private:
   struct Stop {
@@ -118,6 +121,7 @@ class Loop final : private RunHost {
   bool ask_pages(SequenceRun* run) override;
   void enqueue(std::shared_ptr<PassFlight> flight) override;
   void order_moves(ModelId first, ModelId then) override;
+  void prefix_looked_up(int64_t rows, int64_t found) override;
   void tokens_emitted(SequenceRun* run, int64_t count) override;
 
   void post(Message message);

@@ -39,6 +39,46 @@ def serves(tandem, **kwargs):
             "INVALID_ARGUMENT",
             "top_p: 2; allowed: (0, 1]",
         ),
+        (
+            ("--model=fake", "--prompt=x", "--repetition-penalty=0"),
+            "INVALID_ARGUMENT",
+            "repetition_penalty: 0; allowed: [0.01, 100]",
+        ),
+        (
+            ("--model=fake", "--prompt=x", "--typical-p=NaN"),
+            "INVALID_ARGUMENT",
+            "typical_p: nan; allowed: (0, 1]",
+        ),
+        (
+            ("--model=fake", "--prompt=x", "--logit-bias=257=1"),
+            "INVALID_ARGUMENT",
+            "logit_bias: 257; allowed: 0 to 256",
+        ),
+        (
+            ("--model=fake", "--prompt=x", "--logit-bias=3=NaN"),
+            "INVALID_ARGUMENT",
+            "logit_bias[3]: nan; allowed: [-100, 100]",
+        ),
+        (
+            ("--model=fake", "--prompt=x", "--logit-bias=3=-inf"),
+            "INVALID_ARGUMENT",
+            "logit_bias[3]: -inf; allowed: [-100, 100]",
+        ),
+        (
+            ("--model=fake", "--prompt=x", "--bad-token-ids=-1"),
+            "INVALID_ARGUMENT",
+            "bad_token_ids: -1; allowed: 0 to 256",
+        ),
+        (
+            ("--model=fake", "--prompt=x", f"--bad-token-ids={','.join(map(str, range(257)))}"),
+            "INVALID_ARGUMENT",
+            "bad_token_ids: all 257 tokens of the vocabulary; allowed: at least one token is left",
+        ),
+        (
+            ("--model=fake", "--prompt=x", "--max-new-tokens=4", "--min-new-tokens=5"),
+            "INVALID_ARGUMENT",
+            "min_new_tokens: 5; allowed: 0 to 4 (max_new_tokens)",
+        ),
         (("--model=fake", "--token-ids=257"), "INVALID_ARGUMENT", "257"),
         (("--model=fake", "--token-ids=-1"), "INVALID_ARGUMENT", "-1"),
         (("--model=fake", "--token-ids=2147483647"), "INVALID_ARGUMENT", "2147483647"),

@@ -1,0 +1,102 @@
+// What the references of all methods share: a row of a model, a draw from it, an output that stops.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "engine/backend/fake/model.h"
+#include "engine/sampling/random.h"
+#include "engine/sampling/warp.h"
+
+namespace tandem::reference {
+
+using Tokens = std::vector<Token>;
+
+// The first `layers` layers of a model.
+struct Model {
+  FakeModelConfig config;
+  int layers = 0;
+
+  explicit Model(const FakeModelConfig& c, int to = 0) : config(c), layers(to ? to : c.layers) {}
+};
+
+// What the model says after `tokens`.
+struct Row {
+  std::vector<float> logits;
+  int position = 0;  // of the row
+  Token argmax = -1;
+
+  Row(const Model& m, const Tokens& tokens)
+      : logits(fake::logits_after(m.config, tokens, m.layers)),
+        position(static_cast<int>(tokens.size()) - 1),
+        argmax(
+            static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin())) {}
+
+  double log_softmax(Token t) const {
+    double total = 0;
+    for (const float x : logits) total += std::exp(double{x} - logits[index(argmax)]);
+    return double{logits[index(t)]} - logits[index(argmax)] - std::log(total);
+  }
+  double confidence() const { return std::exp(log_softmax(argmax)); }
+
+  // The distribution that is drawn from; greedy: all on the argmax.
+  std::vector<float> warped(const Warp& warp) const {
+    std::vector<float> p(logits.size());
+    sampling::Scratch scratch;
+    sampling::warp_to_probs(warp, logits, p, scratch);
+    return p;
+  }
+  double uniform(const Warp& w, sampling::Purpose purpose, int round_start) const {
+    return sampling::uniform(w.seed, w.choice, purpose, position, round_start);
+  }
+  Token draw(const Warp& w, sampling::Purpose purpose = sampling::Purpose::kToken,
+             int round_start = 0) const {
+    return choose(warped(w), uniform(w, purpose, round_start));
+  }
+
+  // Inverse CDF over ascending ids, of weights that need not sum to 1.
+  static Token choose(const std::vector<float>& weights, double u) {
+    double total = 0, below = 0;
+    for (const float w : weights) total += w;
+    for (size_t t = 0; t < weights.size(); ++t) {
+      below += weights[t];
+      if (below > u * total) return static_cast<Token>(t);
+    }
+    return -1;
+  }
+  static size_t index(Token t) { return static_cast<size_t>(t); }
+};
+
+// Final tokens, cut where autoregressive decoding stops.
+struct Output {
+  Tokens seq;  // prompt and tokens
+  Tokens eos;
+  int wanted = 0;  // max_new_tokens
+  Tokens tokens;
+  bool ended = false;
+
+  int remaining() const { return wanted - static_cast<int>(tokens.size()); }
+  bool is_eos(Token t) const { return std::find(eos.begin(), eos.end(), t) != eos.end(); }
+  // False: it does not count any more.
+  bool push(Token t) {
+    if (ended) return false;
+    ended = is_eos(t);
+    if (ended) return false;
+    seq.push_back(t);
+    tokens.push_back(t);
+    ended = remaining() == 0;
+    return true;
+  }
+  bool would_end(const Tokens& more) const {
+    return static_cast<int>(more.size()) >= remaining() ||
+           std::any_of(more.begin(), more.end(), [this](Token t) { return is_eos(t); });
+  }
+};
+
+inline Tokens joined(Tokens a, const Tokens& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+}  // namespace tandem::reference

@@ -1,0 +1,95 @@
+// Speculative sampling without caches (METHODS section 1).
+#pragma once
+
+#include "engine/base/outcome.h"
+#include "engine/decode/speculative.h"
+#include "tests/reference/rows.h"
+
+namespace tandem::reference {
+
+struct Speculated {
+  Tokens tokens;
+  MethodStats stats;
+};
+
+// What followed the most recent earlier occurrence of the longest suffix, of at most `longest`
+// tokens; a copy that comes to the end goes on with itself.
+inline Tokens prompt_lookup(const Tokens& text, int longest, int n) {
+  const int size = static_cast<int>(text.size());
+  for (int k = std::min(longest, size - 1); k >= 1; --k) {
+    for (int at = size - k - 1; at >= 0; --at) {
+      if (!std::equal(text.end() - k, text.end(), text.begin() + at)) continue;
+      Tokens copy = text;
+      for (int i = 0; i < n; ++i) copy.push_back(copy[Row::index(at + k + i)]);
+      return {copy.begin() + size, copy.end()};
+    }
+  }
+  return {};
+}
+
+// `broken`: the rejected are drawn again from p instead of the residual. A test must notice.
+inline Speculated speculative(const Model& target, const Model& draft, const Tokens& prompt,
+                              const Warp& w, const SpeculativeParams& a, const Tokens& eos,
+                              int max_new_tokens, bool broken = false) {
+  using sampling::Purpose;
+  const bool lookup = a.draft == SpeculativeParams::Draft::kNgram;
+  Speculated result;
+  Output out{prompt, eos, max_new_tokens, {}, false};
+  double average = a.draft_tokens - 1;
+  out.push(Row(target, out.seq).draw(w));  // the first token is the target's own
+  while (!out.ended) {
+    const int start = static_cast<int>(out.seq.size());
+    const int pace =
+        a.adaptive ? std::clamp(static_cast<int>(std::floor(average + 1.5)), 1, a.draft_tokens)
+                   : a.draft_tokens;
+    const int gamma = std::min(pace, out.remaining() - 1);
+    Tokens x = lookup ? prompt_lookup(out.seq, a.max_ngram, gamma) : Tokens();
+    std::vector<std::vector<float>> q(x.size());
+    for (size_t i = 0; i < x.size(); ++i) {  // certain
+      q[i].resize(static_cast<size_t>(target.config.vocab_size));
+      q[i][Row::index(x[i])] = 1;
+    }
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (out.is_eos(x[i])) x.resize(i + 1);
+    }
+    while (!lookup && static_cast<int>(x.size()) < gamma) {
+      const Row row(draft, joined(out.seq, x));
+      if (a.min_draft_probability > 0) {
+        if (out.would_end(x) || row.confidence() < a.min_draft_probability) break;
+      }
+      q.push_back(row.warped(w));
+      x.push_back(Row::choose(q.back(), row.uniform(w, Purpose::kDraft, start)));
+    }
+    const Tokens text = out.seq;
+    int accepted = 0;
+    for (size_t i = 0; i <= x.size(); ++i) {
+      const Tokens before(x.begin(), x.begin() + static_cast<int>(i));
+      const Row row(target, joined(text, before));
+      std::vector<float> p = row.warped(w);
+      if (i == x.size()) {  // bonus
+        out.push(row.draw(w));
+        break;
+      }
+      const Token d = x[i];
+      if (row.uniform(w, Purpose::kAccept, start) * q[i][Row::index(d)] < p[Row::index(d)]) {
+        out.push(d);
+        ++accepted;
+        continue;
+      }
+      std::vector<float> residual(p.size());
+      double total = 0;
+      for (size_t t = 0; t < p.size(); ++t) total += residual[t] = std::max(0.0F, p[t] - q[i][t]);
+      if (total > 0 && !broken) p = residual;
+      out.push(Row::choose(p, row.uniform(w, Purpose::kResidual, start)));
+      break;
+    }
+    const int drafted = static_cast<int>(x.size());
+    result.stats.count_verification(drafted, accepted);
+    const bool says_nothing = accepted == drafted && drafted < pace;
+    if (!says_nothing) average += 0.25 * (accepted - average);
+  }
+  result.tokens = out.tokens;
+  return result;
+}
+
+}  // namespace tandem::reference
