@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "engine/backend/torch/cpu/attention.h"
@@ -28,7 +29,7 @@ void for_type(const at::Tensor& t, const F& f) {
     case at::kDouble:
       return f.template operator()<double, double>();
     case at::kBFloat16:
-      return f.template operator()<c10::BFloat16, float>();
+      return f.template operator()<cpu::BFloat16, float>();
     default:
       TORCH_CHECK(false, "no arithmetic in ", t.scalar_type());
   }
@@ -44,10 +45,26 @@ const T* data(const at::Tensor& t) {
   return static_cast<const T*>(t.const_data_ptr());
 }
 
-template <class T>
-cpu::Heads<T> heads_of(const LayerKv& kv) {
-  return {kv.heads, kv.kv_heads, kv.head_dim, kv.keys.mutable_data_ptr<T>(),
-          kv.values.mutable_data_ptr<T>()};
+template <class K>
+cpu::PagedKv<K> paged(const LayerKv& kv, const RowView& rows) {
+  return {kv.kv_heads, kv.head_dim, rows.page_rows, static_cast<K*>(kv.keys.mutable_data_ptr()),
+          static_cast<K*>(kv.values.mutable_data_ptr())};
+}
+
+// Calls f.operator()<T, K, R>() for the types of activations and of a cache.
+template <class F>
+void for_types(const at::Tensor& t, const at::Tensor& kv, const F& f) {
+  for_type(t, [&]<class T, class R>() {
+    if constexpr (std::is_same_v<R, double>) {
+      TORCH_CHECK(kv.scalar_type() == at::kDouble, "no attention to ", kv.scalar_type());
+      f.template operator()<double, double, double>();
+    } else if (kv.scalar_type() == at::kBFloat16) {
+      f.template operator()<T, cpu::BFloat16, R>();
+    } else {
+      TORCH_CHECK(kv.scalar_type() == at::kFloat, "no attention to ", kv.scalar_type());
+      f.template operator()<T, float, R>();
+    }
+  });
 }
 
 }  // namespace
@@ -119,17 +136,18 @@ void rms_norm(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, do
 
 void rope_and_store(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, const Rope& rope) {
   TANDEM_ON_CUDA(qkv, rope_and_store(qkv, rows, kv, rope));
-  for_type(qkv, [&]<class T, class R>() {
-    cpu::rope_and_store<T, R>(data<T>(qkv), rows, heads_of<T>(kv), data<R>(rope.cosine),
-                              data<R>(rope.sine));
+  for_types(qkv, kv.keys, [&]<class T, class K, class R>() {
+    cpu::rope_and_store<T, K, R>(data<T>(qkv), kv.heads, rows, paged<K>(kv, rows),
+                                 data<R>(rope.cosine), data<R>(rope.sine));
   });
 }
 
 void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, const LayerKv& kv,
                double scale) {
   TANDEM_ON_CUDA(qkv, attention(out, qkv, rows, kv, scale));
-  for_type(qkv, [&]<class T, class R>() {
-    cpu::attention<T, R>(data<T>(out), data<T>(qkv), rows, heads_of<T>(kv), static_cast<R>(scale));
+  for_types(qkv, kv.keys, [&]<class T, class K, class R>() {
+    cpu::attention<T, K, R>({data<T>(qkv), qkv.size(1), data<T>(out), kv.heads}, rows,
+                            paged<const K>(kv, rows), scale);
   });
 }
 
@@ -142,7 +160,8 @@ void silu_mul(at::Tensor& out, const at::Tensor& gate_up) {
 
 void product(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
              bool add) {
-  for_type(weight, [&]<class T, class R>() {
+  for_type(weight, [&]<class Own, class R>() {
+    using T = std::conditional_t<std::is_same_v<Own, cpu::BFloat16>, c10::BFloat16, Own>;
     const T* b = bias.defined() ? data<T>(bias) : nullptr;
     const auto run = [&]<class O>(O* to) {
       cpu::product<T, O>(to, data<T>(x), data<T>(weight), b, x.size(0), weight.size(0),
