@@ -13,6 +13,7 @@
 #include "engine/backend/torch/cpu/attention.h"
 #include "engine/backend/torch/cpu/elementwise.h"
 #include "engine/backend/torch/cpu/product.h"
+#include "engine/backend/torch/profile.h"
 #ifdef TANDEM_CUDA
 #include "engine/backend/torch/cuda/kernels.h"
 #endif
@@ -108,6 +109,7 @@ namespace ops {
 #endif
 
 void embed(at::Tensor& x, const at::Tensor& table, const int32_t* token) {
+  const StepProfile::Section section(StepProfile::kEmbed);
   TANDEM_ON_CUDA(x, embed(x, table, token));
   for_type(table, [&]<class T, class R>() {
     cpu::embed<T, R>(data<R>(x), data<T>(table), token, x.size(0), x.size(1));
@@ -116,6 +118,7 @@ void embed(at::Tensor& x, const at::Tensor& table, const int32_t* token) {
 
 void copy_rows(at::Tensor& to, const int64_t* to_index, const at::Tensor& from,
                const int64_t* from_index, int64_t n) {
+  const StepProfile::Section section(StepProfile::kEmbed);
   TANDEM_ON_CUDA(to, copy_rows(to, to_index, from, from_index, n));
   const auto bytes = static_cast<size_t>(from.size(1)) * from.element_size();
   auto* t = static_cast<std::byte*>(to.mutable_data_ptr());
@@ -128,6 +131,7 @@ void copy_rows(at::Tensor& to, const int64_t* to_index, const at::Tensor& from,
 }
 
 void rms_norm(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, double eps) {
+  const StepProfile::Section section(StepProfile::kNorm);
   TANDEM_ON_CUDA(x, rms_norm(out, x, weight, eps));
   for_type(out, [&]<class T, class R>() {
     cpu::rms_norm<T, R>(data<T>(out), data<R>(x), data<R>(weight), eps, x.size(0), x.size(1));
@@ -135,6 +139,7 @@ void rms_norm(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, do
 }
 
 void rope_and_store(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, const Rope& rope) {
+  const StepProfile::Section section(StepProfile::kRope);
   TANDEM_ON_CUDA(qkv, rope_and_store(qkv, rows, kv, rope));
   for_types(qkv, kv.keys, [&]<class T, class K, class R>() {
     cpu::rope_and_store<T, K, R>(data<T>(qkv), kv.heads, rows, paged<K>(kv, rows),
@@ -144,6 +149,7 @@ void rope_and_store(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, con
 
 void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, const LayerKv& kv,
                double scale) {
+  const StepProfile::Section section(StepProfile::kAttention);
   TANDEM_ON_CUDA(qkv, attention(out, qkv, rows, kv, scale));
   for_types(qkv, kv.keys, [&]<class T, class K, class R>() {
     cpu::attention<T, K, R>({data<T>(qkv), qkv.size(1), data<T>(out), kv.heads}, rows,
@@ -152,6 +158,7 @@ void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, cons
 }
 
 void silu_mul(at::Tensor& out, const at::Tensor& gate_up) {
+  const StepProfile::Section section(StepProfile::kActivation);
   TANDEM_ON_CUDA(out, silu_mul(out, gate_up));
   for_type(out, [&]<class T, class R>() {
     cpu::silu_mul<T, R>(data<T>(out), data<T>(gate_up), out.size(0), out.size(1));
@@ -160,6 +167,7 @@ void silu_mul(at::Tensor& out, const at::Tensor& gate_up) {
 
 void product(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
              bool add) {
+  const StepProfile::Section section(StepProfile::kProduct);
   for_type(weight, [&]<class Own, class R>() {
     using T = std::conditional_t<std::is_same_v<Own, cpu::BFloat16>, c10::BFloat16, Own>;
     const T* b = bias.defined() ? data<T>(bias) : nullptr;

@@ -65,12 +65,22 @@ HWY_INLINE void for_queries(int n, const F& f) {
   }
 }
 
+// Reads of a page come in runs that are too short for a processor to guess what is next.
+inline constexpr int kRowsAhead = 16;  // of values
+template <int kVectors, class A, class K>
+HWY_INLINE void fetch_ahead(const K* p) {
+  constexpr int kLine = 64;
+  for (int byte = 0; byte < kVectors * kVector<A> * static_cast<int>(sizeof(K)); byte += kLine) {
+    __builtin_prefetch(reinterpret_cast<const char*>(p) + byte);
+  }
+}
+
 // Scores of kQueries queries with the keys of kVectors vectors. key[v]: dimension 0 of that
 // vector's keys; the next dimension is `stride` away. Each score is one sum in the order of
-// dimensions.
-template <int kVectors, int kQueries, class A, class K>
-HWY_INLINE void score_vectors(const K* const* key, int64_t stride, const A* q, int head_dim,
-                              A* score) {
+// dimensions. next[v]: what will be read next, or the same again.
+template <int kVectors, int kQueries, bool kAhead, class A, class K>
+HWY_INLINE void score_vectors(const K* const* key, const K* const* next, int64_t stride, const A* q,
+                              int head_dim, A* score) {
   const hn::ScalableTag<A> d;
   hn::Vec<decltype(d)> sum[kQueries][kVectors];
   for (int j = 0; j < kQueries; ++j) {
@@ -78,7 +88,10 @@ HWY_INLINE void score_vectors(const K* const* key, int64_t stride, const A* q, i
   }
   for (int i = 0; i < head_dim; ++i) {
     hn::Vec<decltype(d)> k[kVectors];
-    for (int v = 0; v < kVectors; ++v) k[v] = load(d, key[v] + i * stride);
+    for (int v = 0; v < kVectors; ++v) {
+      k[v] = load(d, key[v] + i * stride);
+      if (kAhead) fetch_ahead<1, A>(next[v] + i * stride);
+    }
     for (int j = 0; j < kQueries; ++j) {
       const auto x = hn::Set(d, q[j * head_dim + i]);
       for (int v = 0; v < kVectors; ++v) sum[j][v] = hn::MulAdd(x, k[v], sum[j][v]);
@@ -92,24 +105,27 @@ HWY_INLINE void score_vectors(const K* const* key, int64_t stride, const A* q, i
 }
 
 // The same for `vectors` vectors, whose scores go side by side.
-template <class A, class K>
+template <bool kAhead, class A, class K>
 void score(const K* const* key, int vectors, int64_t stride, const A* q, int queries, int head_dim,
            A* score) {
   for_queries(queries, [&]<int kQueries>() {
     constexpr int kWide = kQueries <= 2 ? 4 : 2;
     int v = 0;
     for (; v + kWide <= vectors; v += kWide) {
-      score_vectors<kWide, kQueries>(key + v, stride, q, head_dim, score + v * kVector<A>);
+      const K* const* next = key + (v + 2 * kWide <= vectors ? v + kWide : v);
+      score_vectors<kWide, kQueries, kAhead>(key + v, next, stride, q, head_dim,
+                                             score + v * kVector<A>);
     }
     for (; v < vectors; ++v) {
-      score_vectors<1, kQueries>(key + v, stride, q, head_dim, score + v * kVector<A>);
+      score_vectors<1, kQueries, false>(key + v, key + v, stride, q, head_dim,
+                                        score + v * kVector<A>);
     }
   });
 }
 
 // sum[j] += weight[j][k] * value[k], for k in [from, to) one after the other, for kVectors vectors
 // of dimensions, or for the first `part` dimensions of one vector.
-template <int kVectors, int kQueries, bool kPart, class A, class K>
+template <int kVectors, int kQueries, bool kPart, bool kAhead, class A, class K>
 HWY_INLINE void weigh_vectors(const K* const* value, int from, int to, const A* weight, A* sum,
                               int64_t sum_stride, int dimension, int part) {
   const hn::ScalableTag<A> d;
@@ -121,6 +137,7 @@ HWY_INLINE void weigh_vectors(const K* const* value, int from, int to, const A* 
   }
   for (int k = from; k < to; ++k) {
     const K* row = value[k] + dimension;
+    if (kAhead) fetch_ahead<kVectors, A>(value[std::min(k + kRowsAhead, to - 1)] + dimension);
     hn::Vec<decltype(d)> x[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       x[v] = kPart ? load_part(d, row, part) : load(d, row + v * kVector<A>);
@@ -137,7 +154,7 @@ HWY_INLINE void weigh_vectors(const K* const* value, int from, int to, const A* 
   }
 }
 
-template <class A, class K>
+template <bool kAhead, class A, class K>
 void weigh(const K* const* value, int from, int to, const A* weight, int queries, A* sum,
            int64_t sum_stride, int head_dim) {
   if (from >= to) return;
@@ -146,18 +163,24 @@ void weigh(const K* const* value, int from, int to, const A* weight, int queries
     constexpr int n = kVector<A>;
     int i = 0;
     for (; i + kWide * n <= head_dim; i += kWide * n) {
-      weigh_vectors<kWide, kQueries, false>(value, from, to, weight, sum, sum_stride, i, 0);
+      weigh_vectors<kWide, kQueries, false, kAhead>(value, from, to, weight, sum, sum_stride, i, 0);
+    }
+    if constexpr (kWide > 4) {
+      for (; i + 4 * n <= head_dim; i += 4 * n) {
+        weigh_vectors<4, kQueries, false, kAhead>(value, from, to, weight, sum, sum_stride, i, 0);
+      }
     }
     if constexpr (kWide > 2) {
       for (; i + 2 * n <= head_dim; i += 2 * n) {
-        weigh_vectors<2, kQueries, false>(value, from, to, weight, sum, sum_stride, i, 0);
+        weigh_vectors<2, kQueries, false, kAhead>(value, from, to, weight, sum, sum_stride, i, 0);
       }
     }
     for (; i + n <= head_dim; i += n) {
-      weigh_vectors<1, kQueries, false>(value, from, to, weight, sum, sum_stride, i, 0);
+      weigh_vectors<1, kQueries, false, false>(value, from, to, weight, sum, sum_stride, i, 0);
     }
     if (i < head_dim) {
-      weigh_vectors<1, kQueries, true>(value, from, to, weight, sum, sum_stride, i, head_dim - i);
+      weigh_vectors<1, kQueries, true, false>(value, from, to, weight, sum, sum_stride, i,
+                                              head_dim - i);
     }
   });
 }
@@ -307,9 +330,13 @@ class Tile {
     state_ = task.state + query * width_;
   }
 
-  void attend(const Window<A, K>& dense, Window<A, K>& branch) {
+  // first: nobody has read the split's keys and values just now.
+  void attend(const Window<A, K>& dense, Window<A, K>& branch, bool first) {
     look();
-    score_dense(dense);
+    first ? score_dense<true>(dense) : score_dense<false>(dense);
+    for (int k = from_; first && k < std::min(to_, from_ + kRowsAhead); ++k) {
+      for (int i = 0; i < head_dim_; i += kVector<A>) fetch_ahead<1, A>(dense.values()[k] + i);
+    }
     for (int r = first_; r < end_; ++r) {
       clear(r);
       const Visible& v = seen(r);
@@ -323,8 +350,9 @@ class Tile {
       weigh_row(dense, r, seen(r).begin, shared ? shared_from_ : seen(r).middle);
     }
     if (shared) {
-      weigh(dense.values(), shared_from_, shared_to_, score_, (end_ - first_) * heads_, state_,
-            width_, head_dim_);
+      const int queries = (end_ - first_) * heads_;
+      const auto f = first ? weigh<true, A, K> : weigh<false, A, K>;
+      f(dense.values(), shared_from_, shared_to_, score_, queries, state_, width_, head_dim_);
     }
     for (int r = first_; r < end_; ++r) {
       const Visible& v = seen(r);
@@ -353,20 +381,22 @@ class Tile {
     }
   }
 
+  template <bool kAhead>
   void score_dense(const Window<A, K>& dense) {
     if (from_ >= to_) return;
     constexpr int n = kVector<A>;
     const int v = from_ / n;
-    score(dense.keys() + v, (to_ + n - 1) / n - v, dense.stride(), q_, (end_ - first_) * heads_,
-          head_dim_, score_ + v * n);
+    score<kAhead>(dense.keys() + v, (to_ + n - 1) / n - v, dense.stride(), q_,
+                  (end_ - first_) * heads_, head_dim_, score_ + v * n);
   }
 
   void score_extra(Window<A, K>& branch, int r) {
     const Visible& v = seen(r);
     const int n = v.end - v.middle;
     branch.set_extra_keys(t_.rows->extra + v.extra, n);
-    score(branch.keys(), (n + kVector<A> - 1) / kVector<A>, branch.stride(),
-          q_ + int64_t{query(r)} * head_dim_, heads_, head_dim_, score_of(query(r)) + v.middle);
+    score<false>(branch.keys(), (n + kVector<A> - 1) / kVector<A>, branch.stride(),
+                 q_ + int64_t{query(r)} * head_dim_, heads_, head_dim_,
+                 score_of(query(r)) + v.middle);
   }
 
   void clear(int r) {
@@ -397,8 +427,8 @@ class Tile {
   }
 
   void weigh_row(const Window<A, K>& window, int r, int from, int to) {
-    weigh(window.values(), from, to, score_of(query(r)), heads_, state_of(query(r)), width_,
-          head_dim_);
+    weigh<false>(window.values(), from, to, score_of(query(r)), heads_, state_of(query(r)), width_,
+                 head_dim_);
   }
 
   const SplitTask<A, K>& t_;
@@ -431,7 +461,7 @@ void attend(const SplitTask<A, K>& t) {
   for (int r = t.first_row; r < t.end_row; r += rows) {
     for (int h = 0; h < t.group; h += heads) {
       Tile<A, K>(t, r, std::min(r + rows, t.end_row), h, std::min(heads, t.group - h))
-          .attend(dense, branch);
+          .attend(dense, branch, r == t.first_row && h == 0);
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/backend/torch/profile.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -172,6 +173,7 @@ void Llama::run(int from, int to, at::Tensor& x, const RowView& rows, const KvPo
 }
 
 void Llama::head(at::Tensor& logits, const at::Tensor& hidden) {
+  const StepProfile::Section section(StepProfile::kHead);
   const int64_t n = hidden.size(0);
   at::Tensor& normed = head_in_.rows(n);
   ops::rms_norm(normed, hidden, weights_.final_norm, config_.rms_norm_eps);
