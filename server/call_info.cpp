@@ -63,6 +63,12 @@ CallInfo begin_call(const char* method, const ServerState& state,
   return info;
 }
 
+void CallSummary::add(const Finished& choice) {
+  const int64_t before = finished.has_value() ? finished->usage.completion_tokens : 0;
+  if (!finished.has_value() || choice.index == 0) finished = choice;
+  finished->usage.completion_tokens = before + choice.usage.completion_tokens;
+}
+
 void end_call(ServerState& state, const CallInfo& info, const absl::Status& status,
               const CallSummary& summary) {
   if (!status.ok() && !summary.reached_engine) {

@@ -33,9 +33,11 @@ std::string make_request_id();
 
 struct CallSummary {
   std::string model;
-  std::optional<Finished> finished;
+  std::optional<Finished> finished;  // see add()
   double first_token_seconds = 0;
   bool reached_engine = false;
+
+  void add(const Finished& choice);  // of the first: reason; of all: tokens
 };
 
 // One line: INFO, or ERROR with the full status for a fault of ours. Counts in `state` a call that

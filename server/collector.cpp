@@ -2,6 +2,7 @@
 
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -69,31 +70,47 @@ Labels with(Labels labels, const char* name, std::string value) {
   return labels;
 }
 
-// Families with a metric per (deployment, method).
+// Families with a metric per (deployment, method), of all methods or of those that `has` names.
 class PerSeries {
  public:
-  PerSeries(const Metrics& metrics, std::vector<MetricFamily>* out)
-      : metrics_(metrics), out_(out) {}
+  using Has = bool (*)(const Series&);
+  PerSeries(
+      const Metrics& metrics, std::vector<MetricFamily>* out,
+      Has has = [](const Series&) { return true; })
+      : metrics_(metrics), out_(out), has_(has) {}
 
+  bool has(const Series& s) const { return has_(s); }
   void counter(const char* name, const char* help, Counter Series::* member) const {
     Family family(name, help, MetricType::Counter);
-    for (const Series& s : metrics_.series) family.counter(of(s), (s.*member).value());
-    out_->push_back(family.take());
+    for (const Series& s : metrics_.series) {
+      if (has_(s)) family.counter(of(s), (s.*member).value());
+    }
+    add(&family);
   }
   void gauge(const char* name, const char* help, Gauge Series::* member) const {
     Family family(name, help, MetricType::Gauge);
-    for (const Series& s : metrics_.series) family.gauge(of(s), (s.*member).value());
-    out_->push_back(family.take());
+    for (const Series& s : metrics_.series) {
+      if (has_(s)) family.gauge(of(s), (s.*member).value());
+    }
+    add(&family);
   }
   void histogram(const char* name, const char* help, Histogram Series::* member) const {
     Family family(name, help, MetricType::Histogram);
-    for (const Series& s : metrics_.series) family.histogram(of(s), s.*member);
-    out_->push_back(family.take());
+    for (const Series& s : metrics_.series) {
+      if (has_(s)) family.histogram(of(s), s.*member);
+    }
+    add(&family);
+  }
+  // Nothing is said of a family that no series has.
+  void add(Family* family) const {
+    MetricFamily made = family->take();
+    if (!made.metric.empty()) out_->push_back(std::move(made));
   }
 
  private:
   const Metrics& metrics_;
   std::vector<MetricFamily>* const out_;
+  const Has has_;
 };
 
 bool expected(absl::StatusCode code) {
@@ -117,6 +134,12 @@ void add_request_families(const Metrics& metrics, const RefusedCalls& refused,
   {
     Family family("requests_waiting", "Requests queued before admission.", MetricType::Gauge);
     family.gauge({}, metrics.requests_waiting.value());
+    out->push_back(family.take());
+  }
+  {
+    Family family("requests_paused", "Requests that stand still until their clients read.",
+                  MetricType::Gauge);
+    family.gauge({}, metrics.requests_paused.value());
     out->push_back(family.take());
   }
   per.counter("prompt_tokens_total", "Prompt tokens of admitted requests.", &Series::prompt_tokens);
@@ -177,19 +200,53 @@ void add_request_families(const Metrics& metrics, const RefusedCalls& refused,
                 &Series::tokens_per_pass);
 }
 
+// Of methods that verify drafts: speculative sampling and BiLD.
+void add_draft_families(const Metrics& metrics, std::vector<MetricFamily>* out) {
+  const PerSeries per(metrics, out, [](const Series& s) {
+    return s.method == method_name(Method::kSpeculative) || s.method == method_name(Method::kBild);
+  });
+  per.counter("spec_decode_num_drafts_total", "Drafts that the large model looked at.",
+              &Series::drafts);
+  per.counter("spec_decode_num_draft_tokens_total", "Tokens of these drafts.",
+              &Series::draft_tokens);
+  per.counter("spec_decode_num_accepted_tokens_total", "Draft tokens that were kept.",
+              &Series::accepted_tokens);
+  {
+    Family family("spec_decode_num_accepted_tokens_per_pos_total",
+                  "Drafts whose token at this position was kept.", MetricType::Counter);
+    for (const Series& s : metrics.series) {
+      if (!per.has(s)) continue;
+      for (size_t i = 0; i < kDraftPositions; ++i) {
+        const int64_t value = s.accepted_at[i].value();
+        if (i > 0 && value == 0) break;  // nor was any token behind it
+        family.counter(with(of(s), "position", std::to_string(i)), value);
+      }
+    }
+    per.add(&family);
+  }
+  per.histogram("accept_length", "Tokens of a draft that were kept.", &Series::accept_length);
+
+  const PerSeries bild(metrics, out,
+                       [](const Series& s) { return s.method == method_name(Method::kBild); });
+  bild.counter("bild_fallbacks_total", "Times the small model was too unsure of its token.",
+               &Series::fallbacks);
+  bild.counter("bild_rollbacks_total", "Times the large model replaced a token of the small one.",
+               &Series::rollbacks);
+  bild.counter("bild_rolled_back_tokens_total", "Tokens of the small model dropped with these.",
+               &Series::rolled_back_tokens);
+}
+
 void add_model_families(const Metrics& metrics,
                         const std::vector<std::pair<std::string, std::string>>& roles,
                         std::vector<MetricFamily>* out) {
-  const auto role_of = [&](const std::string& model) {
-    for (const auto& [name, role] : roles) {
-      if (name == model) return role;
-    }
-    return std::string();
+  const auto serves_as = [&](const std::string& model, const std::string& role) {
+    return std::find(roles.begin(), roles.end(), std::pair(model, role)) != roles.end();
   };
   Family usage("kv_cache_usage_ratio", "KV pages in use, of all pages.", MetricType::Gauge);
   Family pages("kv_cache_pages", "KV pages, by state.", MetricType::Gauge);
   Family memory("device_memory_bytes", "Memory held on a device, by what for.", MetricType::Gauge);
-  Family passes("passes_total", "Forward passes for requests.", MetricType::Counter);
+  Family passes("passes_total", "Forward passes done, by the part that the model played.",
+                MetricType::Counter);
   Family batches("batches_total", "Batches that were run.", MetricType::Counter);
   Family rows("batch_rows", "Rows of the batches that were run.", MetricType::Histogram);
   for (const ModelSeries& m : metrics.models) {
@@ -200,7 +257,13 @@ void add_model_families(const Metrics& metrics,
     pages.gauge(with(of(m), "state", "free"), total - used);
     memory.gauge(with(of(m), "kind", "weights"), m.weight_bytes.value());
     memory.gauge(with(of(m), "kind", "kv_cache"), m.kv_bytes.value());
-    passes.counter({{"model", m.model}, {"role", role_of(m.model)}}, m.passes.value());
+    for (size_t r = 0; r < kRoles; ++r) {
+      const std::string role = role_name(static_cast<Role>(r));
+      const int64_t value = m.passes[r].value();
+      if (value > 0 || serves_as(m.model, role)) {
+        passes.counter({{"model", m.model}, {"role", role}}, value);
+      }
+    }
     batches.counter(of(m), m.batches.value());
     rows.histogram(of(m), m.batch_rows);
   }
@@ -231,6 +294,7 @@ std::vector<MetricFamily> engine_families(
     const std::vector<std::pair<std::string, std::string>>& roles) {
   std::vector<MetricFamily> out;
   add_request_families(metrics, refused, &out);
+  add_draft_families(metrics, &out);
   add_model_families(metrics, roles, &out);
   add_totals(metrics, &out);
   return out;
@@ -250,7 +314,6 @@ std::vector<MetricFamily> Collector::Collect() const {
   std::vector<MetricFamily> out;
   const Engine* const engine = state_.engine.load();
   if (engine != nullptr) {
-    // A model in several deployments keeps its first role, and "large" comes first in each.
     std::vector<std::pair<std::string, std::string>> roles;
     for (const DeploymentInfo& deployment : engine->deployments()) {
       for (const ModelInDeployment& model : deployment.models) {

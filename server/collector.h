@@ -26,7 +26,7 @@ class Collector final : public prometheus::Collectable {
   const ServerState& state_;
 };
 
-// The parts of it, for tests. `roles` maps a loaded model's name to its role.
+// The parts of it, for tests. `roles`: (loaded model, role) of every deployment.
 std::vector<prometheus::MetricFamily> engine_families(
     const Metrics& metrics, const RefusedCalls& refused,
     const std::vector<std::pair<std::string, std::string>>& roles);

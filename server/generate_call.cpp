@@ -1,5 +1,6 @@
 #include "server/generate_call.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -62,8 +63,9 @@ absl::Status GenerateCall::submit(const grpc::ByteBuffer& bytes) {
 
   TANDEM_ASSIGN_OR_RETURN(Engine* const engine, state_.ready_engine());
   engine_ = engine;
+  choices_ = request.n;
   summary_.reached_engine = true;
-  if (request.logprobs) {
+  if (request.logprobs || message.token_texts()) {
     token_text_ = [engine, model = request.model](Token id) {
       return engine->token_text(model, id);
     };
@@ -75,6 +77,7 @@ absl::Status GenerateCall::submit(const grpc::ByteBuffer& bytes) {
     std::lock_guard lock(mutex_);
     id_ = id;
     cancel = cancel_wanted_;
+    steer_locked();
   }
   if (cancel) engine->cancel(id);
   return absl::OkStatus();
@@ -84,7 +87,7 @@ void GenerateCall::on_started(const Started& event) {
   v1::GenerateResponse message;
   *message.mutable_started() = started_to_proto(event);
   std::lock_guard lock(mutex_);
-  push_locked(std::move(message), 64 + event.request_id.size());
+  push_locked({std::move(message), -1, 64 + event.request_id.size()});
   pump_locked();
 }
 
@@ -98,36 +101,22 @@ void GenerateCall::on_chunk(Chunk event) {
     token_to_proto(token, token_text_, made->add_tokens());
   }
 
-  bool too_slow = false;
-  {
-    std::lock_guard lock(mutex_);
-    if (end_.has_value()) return;
-    if (!event.tokens.empty() && !first_token_seconds_.has_value()) {
-      first_token_seconds_ = seconds(std::chrono::steady_clock::now() - info_.arrived);
-    }
-    const bool join = !queue_.empty() && queue_.back().message.has_chunk() &&
-                      queue_.back().message.chunk().index() == event.index &&
-                      queue_.back().bytes + bytes <= kMaxJoinedBytes;
-    if (join) {
-      v1::Chunk* const last = queue_.back().message.mutable_chunk();
-      last->mutable_text()->append(made->text());
-      for (v1::Token& token : *made->mutable_tokens()) last->add_tokens()->Swap(&token);
-      queue_.back().bytes += bytes;
-      queued_bytes_ += bytes;
-    } else {
-      push_locked(std::move(message), bytes);
-    }
-    if (static_cast<int64_t>(queued_bytes_) > state_.config.max_unread_bytes) {
-      too_slow = true;
-      end_locked(absl::ResourceExhaustedError(
-          absl::StrCat("the client reads too slowly: ", queued_bytes_,
-                       " bytes unread; allowed: ", state_.config.max_unread_bytes)));
-      queue_.clear();
-      queued_bytes_ = 0;
-    }
-    pump_locked();
+  std::lock_guard lock(mutex_);
+  if (end_.has_value()) return;
+  if (!event.tokens.empty() && !first_token_seconds_.has_value()) {
+    first_token_seconds_ = seconds(std::chrono::steady_clock::now() - info_.arrived);
   }
-  if (too_slow) cancel_engine();
+  if (Waiting* const waiting = joinable_locked(event.index, bytes)) {
+    v1::Chunk* const last = waiting->message.mutable_chunk();
+    last->mutable_text()->append(made->text());
+    for (v1::Token& token : *made->mutable_tokens()) last->add_tokens()->Swap(&token);
+    waiting->bytes += bytes;
+    queued_bytes_ += bytes;
+    queued_tokens_ += event.tokens.size();
+  } else {
+    push_locked({std::move(message), event.index, bytes});
+  }
+  pump_locked();
 }
 
 void GenerateCall::on_finished(const Finished& event) {
@@ -135,10 +124,10 @@ void GenerateCall::on_finished(const Finished& event) {
   if (end_.has_value()) return;
   v1::GenerateResponse message;
   *message.mutable_finished() = finished_to_proto(event, first_token_seconds_.value_or(0));
-  push_locked(std::move(message), 0);
-  summary_.finished = event;
+  push_locked({std::move(message), event.index, 0});
+  summary_.add(event);
   summary_.first_token_seconds = first_token_seconds_.value_or(0);
-  end_locked(absl::OkStatus());
+  if (--choices_ == 0) end_locked(absl::OkStatus());
   pump_locked();
 }
 
@@ -155,7 +144,7 @@ void GenerateCall::OnWriteDone(bool ok) {
   in_flight_.Clear();
   if (!ok) {  // the client is gone; OnCancel follows, and the engine's last event ends the call
     queue_.clear();
-    queued_bytes_ = 0;
+    queued_bytes_ = queued_tokens_ = 0;
   }
   pump_locked();
 }
@@ -178,10 +167,35 @@ void GenerateCall::cancel_engine() {
   if (id.has_value()) engine_->cancel(*id);
 }
 
-void GenerateCall::push_locked(v1::GenerateResponse message, size_t bytes) {
+void GenerateCall::push_locked(Waiting waiting) {
   if (end_.has_value()) return;
-  queue_.push_back({std::move(message), bytes});
-  queued_bytes_ += bytes;
+  queued_bytes_ += waiting.bytes;
+  queued_tokens_ += static_cast<size_t>(waiting.message.chunk().tokens_size());
+  queue_.push_back(std::move(waiting));
+}
+
+// The last message of the choice, if it takes `bytes` more. Choices may overtake each other.
+GenerateCall::Waiting* GenerateCall::joinable_locked(int choice, size_t bytes) {
+  const auto last = std::find_if(queue_.rbegin(), queue_.rend(),
+                                 [choice](const Waiting& w) { return w.choice == choice; });
+  if (last == queue_.rend() || last->bytes + bytes > kMaxJoinedBytes) return nullptr;
+  return &*last;
+}
+
+// Tells the engine to wait for the reader, or to go on.
+void GenerateCall::steer_locked() {
+  if (!id_.has_value() || end_.has_value()) return;
+  const auto over = [&](int64_t part) {
+    return static_cast<int64_t>(queued_bytes_) > state_.config.max_unread_bytes / part ||
+           static_cast<int64_t>(queued_tokens_) > state_.config.max_unread_tokens / part;
+  };
+  if (!paused_ && over(1)) {
+    paused_ = true;
+    engine_->pause(*id_);
+  } else if (paused_ && !over(2)) {
+    paused_ = false;
+    engine_->resume(*id_);
+  }
 }
 
 void GenerateCall::end_locked(absl::Status status) {
@@ -191,7 +205,7 @@ void GenerateCall::end_locked(absl::Status status) {
 
 // Starts the next operation if none is in flight: a write, or the end.
 void GenerateCall::pump_locked() {
-  if (writing_ || finish_sent_) return;
+  if (writing_ || finish_sent_) return steer_locked();
   if (queue_.empty()) {
     if (!end_.has_value()) return;
     finish_sent_ = true;
@@ -200,6 +214,7 @@ void GenerateCall::pump_locked() {
   }
   in_flight_ = to_buffer(queue_.front().message);
   queued_bytes_ -= queue_.front().bytes;
+  queued_tokens_ -= static_cast<size_t>(queue_.front().message.chunk().tokens_size());
   queue_.pop_front();
   if (queue_.empty() && end_.has_value() && end_->ok()) {
     finish_sent_ = true;
@@ -208,6 +223,7 @@ void GenerateCall::pump_locked() {
   }
   writing_ = true;
   StartWrite(&in_flight_);
+  steer_locked();
 }
 
 }  // namespace tandem

@@ -2,12 +2,13 @@
 //
 // The engine produces events through a Sink, gRPC takes one message at a time. In between lies a
 // queue: while a write is in flight, further chunks are joined into one message, so a slow reader
-// costs messages, not memory. What may lie there is bounded (ServerConfig::max_unread_bytes); past
-// that the request ends with RESOURCE_EXHAUSTED.
+// costs messages, not memory. When more lies there than ServerConfig::max_unread_bytes or
+// max_unread_tokens, the request is paused, and goes on when less than half does.
 //
 // Owned by shared_ptr: by gRPC through `self_` until OnDone, and by the sink until its last event.
 // All state is guarded by mutex_; gRPC never runs a reaction inside a call that we make, so
-// starting a write under the lock is safe. The engine is never called under it.
+// starting a write under the lock is safe. Of the engine, only pause() and resume() are called
+// under it, so that they come to it in order.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -51,23 +52,29 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() override;
 
   // REQUIRES: mutex_ is held, for what ends in _locked.
-  void push_locked(v1::GenerateResponse message, size_t bytes);
+  struct Waiting {
+    v1::GenerateResponse message;
+    int choice = -1;
+    size_t bytes = 0;
+  };
+  void push_locked(Waiting waiting);
+  Waiting* joinable_locked(int choice, size_t bytes);
   void end_locked(absl::Status status);
   void pump_locked();
+  void steer_locked();
   void cancel_engine();
 
   ServerState& state_;
   CallInfo info_;
   std::shared_ptr<GenerateCall> self_;
   TokenText token_text_;  // set before the sink starts
+  int64_t choices_ = 1;   // likewise; then counts those that have not ended
 
   std::mutex mutex_;
-  struct Waiting {
-    v1::GenerateResponse message;
-    size_t bytes = 0;
-  };
   std::deque<Waiting> queue_;
   size_t queued_bytes_ = 0;
+  size_t queued_tokens_ = 0;
+  bool paused_ = false;
   grpc::ByteBuffer in_flight_;
   bool writing_ = false;
   std::optional<absl::Status> end_;  // no events are taken once set

@@ -35,8 +35,8 @@ absl::Status adopt_request_id(UnaryCall& call, const std::string& id) {
 // Gathers a request's events into one answer. The engine calls one at a time.
 class CompleteSink final : public Sink {
  public:
-  CompleteSink(Call call, TokenText token_text)
-      : call_(std::move(call)), token_text_(std::move(token_text)) {}
+  CompleteSink(Call call, TokenText token_text, int64_t choices)
+      : call_(std::move(call)), token_text_(std::move(token_text)), choices_(choices) {}
 
   void started(const Started& event) override {
     *answer_.mutable_started() = started_to_proto(event);
@@ -55,9 +55,9 @@ class CompleteSink final : public Sink {
 
   void finished(const Finished& event) override {
     *choice_at(event.index)->mutable_finished() = finished_to_proto(event, first_token_seconds_);
-    call_->summary.finished = event;
+    call_->summary.add(event);
     call_->summary.first_token_seconds = first_token_seconds_;
-    call_->finish(absl::OkStatus(), answer_);
+    if (--choices_ == 0) call_->finish(absl::OkStatus(), answer_);
   }
 
   void failed(const absl::Status& status) override { call_->fail(told_apart(status, call_->info)); }
@@ -71,6 +71,7 @@ class CompleteSink final : public Sink {
 
   const Call call_;
   const TokenText token_text_;
+  int64_t choices_;  // that have not ended
   v1::CompleteResponse answer_;
   double first_token_seconds_ = 0;
 };
@@ -84,14 +85,14 @@ absl::Status start_complete(const Call& call, ServerState& state, const grpc::By
   request.client = call->info.client;
   request.deadline = call->info.deadline;
   TokenText token_text;
-  if (request.logprobs) {
+  if (request.logprobs || message.token_texts()) {
     token_text = [engine, model = request.model](Token id) {
       return engine->token_text(model, id);
     };
   }
   call->summary.reached_engine = true;
-  const RequestId id = engine->submit(std::move(request),
-                                      std::make_shared<CompleteSink>(call, std::move(token_text)));
+  const auto sink = std::make_shared<CompleteSink>(call, std::move(token_text), request.n);
+  const RequestId id = engine->submit(std::move(request), sink);
   call->on_cancel([engine, id] { engine->cancel(id); });
   return absl::OkStatus();
 }

@@ -11,18 +11,19 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
+#include "engine/host/methods.h"
 #include "server/chat_json.h"
 
 namespace tandem {
 namespace {
 
 constexpr int kMaxInt32 = std::numeric_limits<int32_t>::max();
-constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr int kMaxStopSequences = 64;
 constexpr size_t kMaxStopBytes = 1024;
-constexpr int kMaxStopTokens = 1024;
+constexpr int kMaxTokenList = 1024;
 constexpr int kMaxTopLogprobs = 20;
 constexpr int kMaxPriority = 100;
+constexpr int kMaxChoices = 16;
 constexpr double kMaxTimeLimit = 86400;
 constexpr double kMaxTemperature = 100;
 
@@ -43,21 +44,40 @@ absl::Status not_offered(absl::string_view field, const Value& value, const Allo
 #define TANDEM_CHECK_SET(in, prefix, field, min, max) \
   if ((in).has_##field()) TANDEM_RETURN_IF_ERROR(in_range(prefix #field, (in).field(), min, max))
 
-absl::Status check_speculative(const v1::Speculative& in) {
+// Ranges of what the engine has, it checks itself (engine/host/methods.h); here, so that a bad
+// field is refused before anything is tokenized.
+absl::StatusOr<SpeculativeFields> speculative_from(const v1::Speculative& in) {
+  SpeculativeFields out;
   if (in.has_draft() && !v1::Speculative::Draft_IsValid(in.draft())) {
     return out_of_range("speculative.draft", static_cast<int>(in.draft()), "MODEL, NGRAM");
   }
-  TANDEM_CHECK_SET(in, "speculative.", draft_tokens, 1, 64);
-  TANDEM_CHECK_SET(in, "speculative.", min_draft_probability, 0.0, 1.0);
-  return absl::OkStatus();
+  if (in.draft() == v1::Speculative::MODEL) out.draft = SpeculativeFields::Draft::kModel;
+  if (in.draft() == v1::Speculative::NGRAM) out.draft = SpeculativeFields::Draft::kNgram;
+  if (in.has_draft_tokens()) out.draft_tokens = in.draft_tokens();
+  if (in.has_adaptive()) out.adaptive = in.adaptive();
+  if (in.has_min_draft_probability()) out.min_draft_probability = in.min_draft_probability();
+  TANDEM_RETURN_IF_ERROR(check_fields(out));
+  return out;
 }
 
-absl::Status check_bild(const v1::Bild& in) {
-  TANDEM_CHECK_SET(in, "bild.", fallback_threshold, 0.0, 2.0);
-  TANDEM_CHECK_SET(in, "bild.", rollback_threshold, 0.0, kInf);
-  TANDEM_CHECK_SET(in, "bild.", max_small_run, 0, 4096);
-  TANDEM_CHECK_SET(in, "bild.", window, 1, 64);
-  return absl::OkStatus();
+absl::StatusOr<BildFields> bild_from(const v1::Bild& in) {
+  BildFields out;
+  if (in.has_fallback_threshold()) out.fallback_threshold = in.fallback_threshold();
+  if (in.has_rollback_threshold()) out.rollback_threshold = in.rollback_threshold();
+  if (in.has_max_small_run()) out.max_small_run = in.max_small_run();
+  if (in.has_verify_eos()) out.verify_eos = in.verify_eos();
+  if (in.has_early_exit()) out.early_exit = in.early_exit();
+  if (in.has_window()) out.window = in.window();
+  TANDEM_RETURN_IF_ERROR(check_fields(out));
+  return out;
+}
+
+absl::StatusOr<BeamFields> beam_from(const v1::Beam& in) {
+  BeamFields out;
+  if (in.has_width()) out.width = in.width();
+  if (in.has_length_penalty()) out.length_penalty = in.length_penalty();
+  TANDEM_RETURN_IF_ERROR(check_fields(out));
+  return out;
 }
 
 absl::Status check_bita(const v1::Bita& in) {
@@ -70,19 +90,22 @@ absl::Status check_bita(const v1::Bita& in) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Method> method_from(const v1::GenerateRequest& in) {
+// The method, and its parameters into `out`.
+absl::StatusOr<Method> method_from(const v1::GenerateRequest& in, GenerateRequest* out) {
   switch (in.method_case()) {
     case v1::GenerateRequest::METHOD_NOT_SET:
     case v1::GenerateRequest::kAuto:
       return Method::kAuto;
     case v1::GenerateRequest::kAutoregressive:
       return Method::kAutoregressive;
-    case v1::GenerateRequest::kSpeculative:
-      TANDEM_RETURN_IF_ERROR(check_speculative(in.speculative()));
+    case v1::GenerateRequest::kSpeculative: {
+      TANDEM_ASSIGN_OR_RETURN(out->speculative, speculative_from(in.speculative()));
       return Method::kSpeculative;
-    case v1::GenerateRequest::kBild:
-      TANDEM_RETURN_IF_ERROR(check_bild(in.bild()));
+    }
+    case v1::GenerateRequest::kBild: {
+      TANDEM_ASSIGN_OR_RETURN(out->bild, bild_from(in.bild()));
       return Method::kBild;
+    }
     case v1::GenerateRequest::kBita:
       TANDEM_RETURN_IF_ERROR(check_bita(in.bita()));
       return Method::kBita;
@@ -140,35 +163,18 @@ absl::StatusOr<Prompt> prompt_from(const In& in) {
 }
 
 absl::Status check_offered(const v1::GenerateRequest& in) {
-#define TANDEM_NEUTRAL(field, neutral) \
-  if (in.has_##field() && in.field() != (neutral)) return not_offered(#field, in.field(), neutral)
-  TANDEM_NEUTRAL(typical_p, 1.0);
-  TANDEM_NEUTRAL(repetition_penalty, 1.0);
-  TANDEM_NEUTRAL(presence_penalty, 0.0);
-  TANDEM_NEUTRAL(frequency_penalty, 0.0);
-  TANDEM_NEUTRAL(min_new_tokens, 0);
-  TANDEM_NEUTRAL(n, 1);
-#undef TANDEM_NEUTRAL
-  const auto entries = [](int n) { return absl::StrCat(n, n == 1 ? " entry" : " entries"); };
-  if (!in.logit_bias().empty()) {
-    return not_offered("logit_bias", entries(static_cast<int>(in.logit_bias().size())), "empty");
-  }
-  if (!in.bad_token_ids().empty()) {
-    return not_offered("bad_token_ids", entries(in.bad_token_ids_size()), "empty");
-  }
-  if (in.beam().has_width() && in.beam().width() != 1) {
-    return not_offered("beam.width", in.beam().width(), 1);
-  }
-  if (in.beam().has_length_penalty() && in.beam().length_penalty() != 1.0) {
-    return not_offered("beam.length_penalty", in.beam().length_penalty(), 1);
-  }
-  if (in.raw_logprobs()) return not_offered("raw_logprobs", "true", "false");
-  if (in.include_eos_token()) return not_offered("include_eos_token", "true", "false");
   // Sizes, not contents: a grammar may hold what a prompt holds.
   const auto bytes = [](const std::string& s) { return absl::StrCat(s.size(), " bytes"); };
   if (!in.grammar().empty()) return not_offered("grammar", bytes(in.grammar()), "empty");
   if (!in.adapter().empty()) return not_offered("adapter", quote_value(in.adapter()), "empty");
   return absl::OkStatus();
+}
+
+// Of lists of tokens.
+absl::Status check_length(absl::string_view field, int entries) {
+  if (entries <= kMaxTokenList) return absl::OkStatus();
+  return out_of_range(field, absl::StrCat(entries, " of them"),
+                      absl::StrCat("at most ", kMaxTokenList));
 }
 
 absl::StatusOr<SamplingFields> sampling_from(const v1::GenerateRequest& in) {
@@ -177,11 +183,28 @@ absl::StatusOr<SamplingFields> sampling_from(const v1::GenerateRequest& in) {
   TANDEM_CHECK_SET(in, "", top_k, 0, kMaxInt32);
   if (in.has_top_p()) TANDEM_RETURN_IF_ERROR(in_range("top_p", in.top_p(), 0.0, 1.0, true));
   TANDEM_CHECK_SET(in, "", min_p, 0.0, 1.0);
+  if (in.has_typical_p()) {
+    TANDEM_RETURN_IF_ERROR(in_range("typical_p", in.typical_p(), 0.0, 1.0, true));
+  }
+  TANDEM_CHECK_SET(in, "", repetition_penalty, 0.01, 100.0);
+  TANDEM_CHECK_SET(in, "", presence_penalty, -2.0, 2.0);
+  TANDEM_CHECK_SET(in, "", frequency_penalty, -2.0, 2.0);
+  TANDEM_RETURN_IF_ERROR(check_length("logit_bias", static_cast<int>(in.logit_bias().size())));
+  TANDEM_RETURN_IF_ERROR(check_length("bad_token_ids", in.bad_token_ids_size()));
   // `+ 0.0` makes -0 a plain zero.
   if (in.has_temperature()) out.temperature = in.temperature() + 0.0;
   if (in.has_top_k()) out.top_k = in.top_k();
   if (in.has_top_p()) out.top_p = in.top_p();
   if (in.has_min_p()) out.min_p = in.min_p() + 0.0;
+  if (in.has_typical_p()) out.typical_p = in.typical_p();
+  if (in.has_repetition_penalty()) out.repetition_penalty = in.repetition_penalty();
+  if (in.has_presence_penalty()) out.presence_penalty = in.presence_penalty();
+  if (in.has_frequency_penalty()) out.frequency_penalty = in.frequency_penalty();
+  // Entries are checked where the vocabulary is known. A map has no order of its own; errors do.
+  out.logit_bias.assign(in.logit_bias().begin(), in.logit_bias().end());
+  std::sort(out.logit_bias.begin(), out.logit_bias.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  out.bad_token_ids.assign(in.bad_token_ids().begin(), in.bad_token_ids().end());
   if (in.has_seed()) out.seed = in.seed();
   return out;
 }
@@ -190,6 +213,8 @@ absl::StatusOr<StoppingFields> stopping_from(const v1::GenerateRequest& in) {
   StoppingFields out;
   TANDEM_CHECK_SET(in, "", max_new_tokens, 1, kMaxInt32);
   if (in.has_max_new_tokens()) out.max_new_tokens = in.max_new_tokens();
+  TANDEM_CHECK_SET(in, "", min_new_tokens, 0, kMaxInt32);
+  if (in.has_min_new_tokens()) out.min_new_tokens = in.min_new_tokens();
 
   if (in.stop_sequences_size() > kMaxStopSequences) {
     return out_of_range("stop_sequences", absl::StrCat(in.stop_sequences_size(), " of them"),
@@ -204,10 +229,7 @@ absl::StatusOr<StoppingFields> stopping_from(const v1::GenerateRequest& in) {
     }
     out.stop_sequences.push_back(text);
   }
-  if (in.stop_token_ids_size() > kMaxStopTokens) {
-    return out_of_range("stop_token_ids", absl::StrCat(in.stop_token_ids_size(), " of them"),
-                        absl::StrCat("at most ", kMaxStopTokens));
-  }
+  TANDEM_RETURN_IF_ERROR(check_length("stop_token_ids", in.stop_token_ids_size()));
   out.stop_token_ids.assign(in.stop_token_ids().begin(), in.stop_token_ids().end());
   out.include_stop_sequence = in.include_stop_sequence();
   out.ignore_eos = in.ignore_eos();
@@ -244,7 +266,8 @@ absl::StatusOr<GenerateRequest> generate_request_from(const v1::GenerateRequest&
   TANDEM_RETURN_IF_ERROR(check_request_id(in.request_id()));
   out.request_id = in.request_id();
   TANDEM_RETURN_IF_ERROR(check_offered(in));
-  TANDEM_ASSIGN_OR_RETURN(out.method, method_from(in));
+  TANDEM_ASSIGN_OR_RETURN(out.method, method_from(in, &out));
+  TANDEM_ASSIGN_OR_RETURN(out.beam, beam_from(in.beam()));
   TANDEM_ASSIGN_OR_RETURN(out.require_contract, contract_from(in));
   TANDEM_ASSIGN_OR_RETURN(out.sampling, sampling_from(in));
   TANDEM_ASSIGN_OR_RETURN(out.stopping, stopping_from(in));
@@ -253,6 +276,10 @@ absl::StatusOr<GenerateRequest> generate_request_from(const v1::GenerateRequest&
   TANDEM_CHECK_SET(in, "", top_logprobs, 0, kMaxTopLogprobs);
   out.top_logprobs = in.top_logprobs();
   out.logprobs = in.logprobs() || in.top_logprobs() > 0;
+  TANDEM_CHECK_SET(in, "", n, 1, kMaxChoices);
+  if (in.has_n()) out.n = in.n();
+  out.raw_logprobs = in.raw_logprobs();
+  out.include_eos_token = in.include_eos_token();
   TANDEM_CHECK_SET(in, "", priority, -kMaxPriority, kMaxPriority);
   out.priority = in.priority();
   if (in.has_add_special_tokens()) out.add_special_tokens = in.add_special_tokens();

@@ -14,12 +14,25 @@ int32_t narrow(int64_t n) {
   return static_cast<int32_t>(std::clamp<int64_t>(n, 0, std::numeric_limits<int32_t>::max()));
 }
 
-void stats_to_proto(const MethodStats& in, int64_t completion_tokens, v1::MethodStats* out) {
+void stats_to_proto(Method method, const MethodStats& in, int64_t completion_tokens,
+                    v1::MethodStats* out) {
   out->set_large_passes(narrow(in.large_passes));
   out->set_small_passes(narrow(in.small_passes));
   if (in.large_passes > 0) {
     out->set_tokens_per_pass(static_cast<double>(completion_tokens) /
                              static_cast<double>(in.large_passes));
+  }
+  if (method == Method::kSpeculative || method == Method::kBild) {
+    for (const int64_t n : in.accept_lengths) out->add_accept_lengths(narrow(n));
+    out->set_draft_tokens(narrow(in.draft_tokens));
+    out->set_small_tokens(narrow(in.small_tokens));
+    out->set_large_tokens(narrow(in.large_tokens));
+  }
+  if (method == Method::kBild) {
+    out->set_fallbacks(narrow(in.fallbacks));
+    out->set_forced_calls(narrow(in.forced_calls));
+    out->set_rollbacks(narrow(in.rollbacks));
+    out->set_rolled_back_tokens(narrow(in.rolled_back_tokens));
   }
   out->set_large_seconds(in.large_seconds);
   out->set_small_seconds(in.small_seconds);
@@ -28,6 +41,22 @@ void stats_to_proto(const MethodStats& in, int64_t completion_tokens, v1::Method
   out->set_decode_seconds(in.decode_seconds);
   out->set_mean_batch_rows(in.mean_batch_rows);
   out->set_preemptions(narrow(in.preemptions));
+}
+
+void defaults_to_proto(const SpeculativeFields& in, v1::Speculative* out) {
+  const bool model = in.draft == SpeculativeFields::Draft::kModel;
+  out->set_draft(model ? v1::Speculative::MODEL : v1::Speculative::NGRAM);
+  out->set_draft_tokens(narrow(in.draft_tokens.value_or(0)));
+  out->set_adaptive(in.adaptive.value_or(false));
+  out->set_min_draft_probability(in.min_draft_probability.value_or(0));
+}
+
+void defaults_to_proto(const BildFields& in, v1::Bild* out) {
+  out->set_fallback_threshold(in.fallback_threshold.value_or(0));
+  out->set_rollback_threshold(in.rollback_threshold.value_or(0));
+  out->set_max_small_run(narrow(in.max_small_run.value_or(0)));
+  out->set_verify_eos(in.verify_eos.value_or(true));
+  out->set_early_exit(in.early_exit.value_or(false));
 }
 
 }  // namespace
@@ -104,6 +133,7 @@ void token_to_proto(const TokenInfo& in, const TokenText& text, v1::Token* out) 
   out->set_id(in.id);
   out->set_proposed(source_to_proto(in.provenance.proposed));
   out->set_confirmed(source_to_proto(in.provenance.confirmed));
+  out->set_corrected(in.provenance.corrected);
   if (in.logprob.has_value()) out->set_logprob(*in.logprob);
   if (text) out->set_text(to_valid_utf8(text(in.id)));
   for (const auto& [id, logprob] : in.top) {
@@ -136,7 +166,7 @@ v1::Finished finished_to_proto(const Finished& in, double time_to_first_token) {
   out.set_stop_sequence(in.stop_sequence);
   out.set_seed(in.seed);
   usage_to_proto(in.usage, out.mutable_usage());
-  stats_to_proto(in.stats, in.usage.completion_tokens, out.mutable_stats());
+  stats_to_proto(in.method, in.stats, in.usage.completion_tokens, out.mutable_stats());
   out.mutable_stats()->set_time_to_first_token_seconds(time_to_first_token);
   return out;
 }
@@ -149,6 +179,10 @@ v1::Model model_to_proto(const DeploymentInfo& in) {
     offered->set_method(method_to_proto(method.method));
     offered->set_greedy_contract(contract_to_proto(method.greedy));
     offered->set_sampled_contract(contract_to_proto(method.sampled));
+    if (method.method == Method::kSpeculative) {
+      defaults_to_proto(method.speculative, offered->mutable_speculative());
+    }
+    if (method.method == Method::kBild) defaults_to_proto(method.bild, offered->mutable_bild());
   }
   out.set_default_method(method_to_proto(in.default_method));
   for (const ModelInDeployment& model : in.models) {

@@ -113,6 +113,7 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
   TANDEM_SECONDS(max_connection_age_seconds, 1.0, 2147483.0, out.max_connection_age);
   TANDEM_SECONDS(handshake_timeout_seconds, 1.0, 600.0, out.handshake_timeout);
   TANDEM_COUNT(max_unread_bytes, 4 << 10, 1 << 30, out.max_unread_bytes);
+  TANDEM_COUNT(max_unread_tokens, 2, 1 << 20, out.max_unread_tokens);
 #undef TANDEM_COUNT
 #undef TANDEM_SECONDS
   return out;

@@ -38,7 +38,9 @@ struct ServerConfig {
   Duration max_connection_idle = std::chrono::seconds(3600);
   Duration max_connection_age = std::chrono::seconds(86400);
   Duration handshake_timeout = std::chrono::seconds(20);
-  int64_t max_unread_bytes = 1 << 20;  // held for one slow client
+  // A stream of which more lies unread is paused.
+  int64_t max_unread_bytes = 64 << 10;
+  int64_t max_unread_tokens = 256;
 };
 
 // The `server` section of `file`; reads the files that it names.

@@ -13,12 +13,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 HOME = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem"))
 
-# `fake` answers at once; `slow` takes 5 ms a token.
+# `fake` answers at once; `slow` takes 5 ms a token; `pair` has a small model that seldom agrees, and
+# may leave the large one early.
 FAKE_CONFIG = """
 models { name: "fake" fake {} }
 models { name: "slow" fake { pass_seconds: 0.005 } }
+models { name: "little" fake { seed: 2 } }
 deployments { name: "fake" large: "fake" }
 deployments { name: "slow" large: "slow" small: "fake" }
+deployments { name: "pair" large: "fake" small: "little" bild { early_exit_layer: 2 } }
 """
 
 

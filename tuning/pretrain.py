@@ -132,7 +132,10 @@ class Trainer:
 
 def fast_at_bfloat16() -> bool:
     """Whether this machine multiplies bfloat16 matrices in hardware."""
-    return torch.cuda.is_available() or torch.cpu.get_capabilities().get("amx_bf16", False)
+    processor = torch.cpu.get_capabilities()
+    return torch.cuda.is_available() or any(
+        processor.get(name, False) for name in ("amx_bf16", "avx512_bf16")
+    )
 
 
 def load_or_train_tokenizer(file: Path, texts: list[str]) -> Tokenizer:

@@ -85,6 +85,7 @@ Json token_to_json(const v1::Token& token) {
   if (token.has_text()) out["text"] = token.text();
   out["provenance"] = {{"proposed", source(token.proposed())},
                        {"confirmed", source(token.confirmed())}};
+  if (token.corrected()) out["provenance"]["corrected"] = true;
   if (token.has_logprob()) out["logprob"] = token.logprob();
   if (!token.top_logprobs().empty()) {
     out["top_logprobs"] = Json::array();

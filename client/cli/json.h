@@ -17,8 +17,8 @@ using Json = nlohmann::ordered_json;
 // All fields, also those at zero; unset `optional` fields and unset messages are left out.
 Json to_json(const google::protobuf::Message& message);
 
-// {"id", "provenance": {"proposed", "confirmed"}, and with logprobs "text", "logprob",
-// "top_logprobs"}
+// {"id", "provenance": {"proposed", "confirmed", and where it is so "corrected": true}, and with
+// logprobs "text", "logprob", "top_logprobs"}
 Json token_to_json(const v1::Token& token);
 
 // The name of an enum value, as above.

@@ -35,8 +35,16 @@ const std::map<std::string, Described>& descriptions() {
       {"top_k", {"N", "0: off"}},
       {"top_p", {"X", "(0, 1]; 1: off"}},
       {"min_p", {"X", "[0, 1]; 0: off"}},
+      {"typical_p", {"X", "(0, 1]; 1: off"}},
+      {"repetition_penalty", {"X", "of tokens that occurred; [0.01, 100]; 1: off"}},
+      {"presence_penalty", {"X", "of output tokens, once; [-2, 2]; 0: off"}},
+      {"frequency_penalty", {"X", "of output tokens, each time; [-2, 2]; 0: off"}},
+      {"logit_bias", {"ID=X", "add X in [-100, 100] to this token's logit; repeatable"}},
+      {"bad_token_ids", {"IDS", "never draw these, as 1,2,3"}},
       {"seed", {"N", "the same seed gives the same tokens"}},
+      {"n", {"N", "as many choices, [1, 16]; printed one after the other at the end"}},
       {"max_new_tokens", {"N", "stop after N tokens"}},
+      {"min_new_tokens", {"N", "do not end the text before N tokens"}},
       {"stop_sequences", {"TEXT", "stop at TEXT; repeatable"}},
       {"stop_token_ids", {"IDS", "stop at these, as 1,2,3"}},
       {"include_stop_sequence", {"", "in the text"}},
@@ -45,6 +53,9 @@ const std::map<std::string, Described>& descriptions() {
       {"skip_special_tokens", {"", "in the text; default true"}},
       {"logprobs", {"", "of the chosen tokens"}},
       {"top_logprobs", {"N", "of the N best, at most 20"}},
+      {"raw_logprobs", {"", "as the model gives them, before sampling parameters"}},
+      {"include_eos_token", {"", "among the tokens"}},
+      {"token_texts", {"", "each token's own text, without logprobs"}},
       {"priority", {"N", "larger runs earlier; [-100, 100]"}},
   };
   return *kAll;
@@ -106,15 +117,27 @@ void RequestFlags::add_to(Flags* flags) {
   for (int i = 0; i < type->field_count(); ++i) {
     const FieldDescriptor* const field = type->field(i);
     const bool in_oneof = field->real_containing_oneof() != nullptr;
-    if (in_oneof || field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE ||
-        field->name() == "model") {
-      continue;
-    }
+    const bool is_message = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+    if (in_oneof || (is_message && !field->is_map()) || field->name() == "model") continue;
     const auto described = descriptions().find(field->name());
     const bool known = described != descriptions().end();
     const std::string help = known ? described->second.help : "not offered by this version";
     const std::string flag = absl::StrReplaceAll(field->name(), {{"_", "-"}});
-    if (field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+    if (field->is_map()) {
+      flags->add(flag, known ? described->second.value : "KEY=VALUE", help,
+                 [this, flag, name = field->name()](absl::string_view entry) {
+                   const size_t equals = entry.find('=');
+                   if (equals == absl::string_view::npos) {
+                     return out_of_range(absl::StrCat("--", flag), quote_value(entry), "KEY=VALUE");
+                   }
+                   const std::string path = absl::StrCat(name, ".", entry.substr(0, equals));
+                   const std::string value(entry.substr(equals + 1));
+                   v1::GenerateRequest scratch;
+                   TANDEM_RETURN_IF_ERROR(set_field(&scratch, path, value));
+                   fields.emplace_back(path, value);
+                   return absl::OkStatus();
+                 });
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
       flags->add_switch(flag, help, [this, name = field->name()](bool on) {
         fields.emplace_back(name, on ? "true" : "false");
       });

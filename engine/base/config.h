@@ -47,6 +47,25 @@ struct ModelConfig {
   DType dtype = DType::kAuto;  // kAuto: fp32 on CPU, the file's own on CUDA
   int page_rows = 16;          // rows per KV page
   int64_t kv_pages = 0;        // 0: from the device's budget
+  bool prefix_cache = true;    // requests with the same beginning share its KV pages
+};
+
+enum class MethodChoice { kAutoregressive, kSpeculative, kBild };  // what `auto` may mean
+enum class DraftSource { kModel, kNgram };
+
+// Parameters of methods where the request names none. METHODS sections 1 and 2 say what they do.
+struct SpeculativeDefaults {
+  std::optional<DraftSource> draft;  // unset: the small model where there is one, else n-grams
+  int draft_tokens = 4;              // per round, [1, 64]
+  bool adaptive = false;
+  double min_draft_probability = 0;  // [0, 1]
+};
+struct BildDefaults {
+  double fallback_threshold = 0.6;  // [0, 2]
+  double rollback_threshold = 5;    // [0, +inf], nats
+  int max_small_run = 10;           // [0, 4096]; 0: unlimited
+  bool verify_eos = true;
+  int early_exit_layer = 0;  // layers of the large model that may serve as the small one; 0: none
 };
 
 // What clients name in `model`: one or more models in roles.
@@ -54,6 +73,16 @@ struct DeploymentConfig {
   std::string name;
   std::string large;  // model names; `large` is always there
   std::string small;  // empty: none
+  bool prefix_cache_per_client = false;  // clients share prefixes with nobody but themselves
+  MethodChoice default_method = MethodChoice::kAutoregressive;
+  SpeculativeDefaults speculative;
+  BildDefaults bild;
+};
+
+// Who gives up its KV pages when one that goes before it lacks some.
+enum class Preemption {
+  kLowestPriority,  // and of these the youngest
+  kYoungest,
 };
 
 struct LimitsConfig {
@@ -65,6 +94,7 @@ struct LimitsConfig {
   int max_new_tokens = 0;                // cap per request; 0: the model's context
   int default_max_new_tokens = 256;      // when the request names none
   double queue_seconds = 60;             // longest wait before RESOURCE_EXHAUSTED
+  Preemption preemption = Preemption::kLowestPriority;
   int max_choices = 16;                  // choices of one request
   // Fair shares between clients (engine/sched/fairness.h).
   double fair_prompt_weight = 1;                 // service that a prompt token counts as

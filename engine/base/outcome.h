@@ -14,6 +14,7 @@ const char* source_name(Source s);  // "large", "small", "mask", "early_head", "
 struct Provenance {
   Source proposed = Source::kLarge;
   Source confirmed = Source::kLarge;
+  bool corrected = false;  // stands where the confirming model dropped a proposal
   friend bool operator==(const Provenance&, const Provenance&) = default;
 };
 
@@ -41,6 +42,9 @@ struct MethodStats {
   int64_t preemptions = 0;
   int64_t cached_tokens = 0;  // of the prompt: rows taken from the prefix cache
 
+  // Final tokens, by Provenance::proposed: the large model's own, and all others.
+  int64_t large_tokens = 0;
+  int64_t small_tokens = 0;
   // Speculative sampling, and all that verifies drafts: [i]: verifications that kept i of them.
   std::vector<int64_t> accept_lengths;
   int64_t draft_tokens = 0;  // proposed
@@ -49,11 +53,10 @@ struct MethodStats {
   int64_t forced_calls = 0;        // a small run reached max_small_run
   int64_t rollbacks = 0;           // large replaced a small token
   int64_t rolled_back_tokens = 0;  // small tokens dropped with it, the replaced one included
-  int64_t small_tokens = 0;        // final tokens that small proposed
-  int64_t large_tokens = 0;        // final tokens that are large's own
 
-  // Counts a verification that kept `accepted` of `drafted` tokens.
+  // Counts a verification that kept `accepted` of `drafted` tokens. A pass with no draft is none.
   void count_verification(int64_t drafted, int64_t accepted) {
+    if (drafted == 0) return;
     draft_tokens += drafted;
     const auto i = static_cast<size_t>(accepted);
     if (accept_lengths.size() <= i) accept_lengths.resize(i + 1);

@@ -37,10 +37,10 @@ class Histogram {
   explicit Histogram(std::span<const double> bounds)
       : bounds_(bounds.begin(), bounds.end()), counts_(bounds.size() + 1) {}
 
-  void observe(double v) {
+  void observe(double v, int64_t times = 1) {
     const auto i = std::lower_bound(bounds_.begin(), bounds_.end(), v) - bounds_.begin();
-    counts_[static_cast<size_t>(i)].fetch_add(1, std::memory_order_relaxed);
-    sum_.fetch_add(v, std::memory_order_relaxed);
+    counts_[static_cast<size_t>(i)].fetch_add(times, std::memory_order_relaxed);
+    sum_.fetch_add(v * static_cast<double>(times), std::memory_order_relaxed);
   }
 
   const std::vector<double>& bounds() const { return bounds_; }

@@ -4,7 +4,8 @@
 
 namespace tandem {
 
-PagePool::PagePool(int64_t pages) : owners_(static_cast<size_t>(pages), 0) {
+PagePool::PagePool(int64_t pages)
+    : owners_(static_cast<size_t>(pages), 0), kept_(owners_.size(), 0), place_(owners_.size()) {
   free_.reserve(owners_.size());
   for (int64_t p = pages - 1; p >= 0; --p) free_.emplace_back(p);
 }
@@ -19,15 +20,36 @@ PageId PagePool::take() {
 }
 
 void PagePool::share(PageId page) {
-  TANDEM_CHECK(owners_[page.index()] > 0);
+  TANDEM_CHECK(owners(page) > 0);
+  if (is_cached(page)) cached_.erase(place_[page.index()]);
   ++owners_[page.index()];
 }
 
 bool PagePool::give_back(PageId page) {
-  TANDEM_CHECK(owners_[page.index()] > 0);
-  if (--owners_[page.index()] > 0) return false;
-  free_.push_back(page);
-  return true;
+  TANDEM_CHECK(owners(page) > (kept(page) ? 1 : 0));
+  return drop_owner(page);
+}
+
+void PagePool::keep(PageId page) {
+  TANDEM_CHECK(owners(page) > 0 && !kept(page));
+  ++owners_[page.index()];
+  kept_[page.index()] = 1;
+}
+
+bool PagePool::let_go(PageId page) {
+  TANDEM_CHECK(kept(page));
+  if (is_cached(page)) cached_.erase(place_[page.index()]);
+  kept_[page.index()] = 0;
+  return drop_owner(page);
+}
+
+bool PagePool::drop_owner(PageId page) {
+  if (--owners_[page.index()] == 0) {
+    free_.push_back(page);
+    return true;
+  }
+  if (is_cached(page)) place_[page.index()] = cached_.insert(cached_.end(), page);
+  return false;
 }
 
 }  // namespace tandem

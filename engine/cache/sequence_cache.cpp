@@ -40,14 +40,21 @@ std::vector<int> SequenceCache::frontier_from(int to) const {
   return {begin, frontier_.end()};
 }
 
+// Pages that this cache is going to write and does not own alone.
+std::vector<PageId> SequenceCache::shared_pages(int total) const {
+  std::vector<PageId> shared;
+  const int end = std::min<int>(page_count(total), static_cast<int>(pages_.size()));
+  for (int p = rows() / pools_->page_rows; p < end; ++p) {
+    if (is_shared(static_cast<size_t>(p))) shared.push_back(pages_[static_cast<size_t>(p)]);
+  }
+  return shared;
+}
+
 PageNeed SequenceCache::need(int total, int to) const {
   PageNeed n;
   const int pages = page_count(total);
-  n.kv = std::max(0, pages - static_cast<int>(pages_.size()));
-  // Pages that this cache is going to write and does not own alone are copied first.
-  for (int p = rows() / pools_->page_rows; p < std::min<int>(pages, pages_.size()); ++p) {
-    if (is_shared(static_cast<size_t>(p))) ++n.kv;
-  }
+  n.kv = std::max(0, pages - static_cast<int>(pages_.size())) +
+         static_cast<int64_t>(shared_pages(total).size());
   if (to < pools_->layers) {
     for (int p = rows(to) / pools_->page_rows; p < pages; ++p) {
       const auto i = static_cast<size_t>(p);
@@ -61,14 +68,17 @@ void SequenceCache::reserve(int total, int to) {
   const int pages = page_count(total);
   for (int p = rows() / pools_->page_rows; p < std::min<int>(pages, pages_.size()); ++p) {
     const auto i = static_cast<size_t>(p);
-    if (!is_shared(i)) continue;
-    const PageId copy = pools_->kv.take();
+    if (!is_shared(i)) {
+      if (pools_->kv.kept(pages_[i])) pools_->forget_prefix(pages_[i]);
+      continue;
+    }
+    const PageId copy = pools_->take_kv();
     const int held = rows() - p * pools_->page_rows;
     if (held > 0) emit(Store::kKv, *pools_, pages_[i], 0, copy, 0, held, pools_->layers);
     release(Store::kKv, pages_[i]);
     pages_[i] = copy;
   }
-  while (static_cast<int>(pages_.size()) < pages) pages_.push_back(pools_->kv.take());
+  while (static_cast<int>(pages_.size()) < pages) pages_.push_back(pools_->take_kv());
   if (to < pools_->layers) {
     if (static_cast<int>(frontier_pages_.size()) < pages) {
       frontier_pages_.resize(static_cast<size_t>(pages));
@@ -87,12 +97,13 @@ void SequenceCache::append(int to, const Tree& tree) {
   TANDEM_CHECK(n <= reserved_rows());
   for (int p = rows() / pools_->page_rows; p < page_count(n); ++p) {
     const auto i = static_cast<size_t>(p);
-    TANDEM_CHECK(!is_shared(i));
+    TANDEM_CHECK(pools_->kv.owners(pages_[i]) == 1);
     TANDEM_CHECK(to >= pools_->layers ||
                  (i < frontier_pages_.size() && frontier_pages_[i].valid()));
   }
   tree_begin_ = rows();
   for (const In& in : tree.in) {
+    if (in.kind == In::kEmbed) private_ = std::min(private_, static_cast<int>(fed_.size()));
     if (in.kind == In::kChosen) chosen_.emplace_back(static_cast<int>(fed_.size()), in);
     fed_.push_back(in.kind == In::kChosen ? -1 : in.kind == In::kMask ? -2 : in.id);
   }
@@ -106,8 +117,17 @@ void SequenceCache::append(int to, const Tree& tree) {
   if (!is_chain(tree.parent)) tree_parent_ = tree.parent;
 }
 
+void SequenceCache::append_private(int to, const Tree& tree) {
+  private_ = std::min(private_, rows(to));  // rows that go on from there see it too
+  append(to, tree);
+}
+
 void SequenceCache::keep(std::span<const Row> path) {
   tree_parent_.clear();
+  if (private_ != kNone && private_ > tree_begin_) {
+    const auto at = std::lower_bound(path.begin(), path.end(), private_ - tree_begin_);
+    private_ = tree_begin_ + static_cast<int>(at - path.begin());
+  }
   std::vector<std::pair<int, In>> chosen;  // of the rows that stay, where they go
   for (auto& [row, in] : chosen_) {
     if (row < tree_begin_) {
@@ -159,6 +179,9 @@ void SequenceCache::know(std::span<const Token> tokens) {
 
 void SequenceCache::cut_inputs(int rows) {
   fed_.resize(static_cast<size_t>(rows));
+  done_ = std::min(done_, full_);
+  published_ = std::min(published_, full_ / pools_->page_rows);
+  if (private_ >= rows) private_ = kNone;
   while (!chosen_.empty() && chosen_.back().first >= rows) chosen_.pop_back();
 }
 
@@ -196,16 +219,55 @@ void SequenceCache::clear() {
   shrink_pages();
 }
 
-void SequenceCache::fork_from(SequenceCache& other) {
-  TANDEM_CHECK(rows() == 0 && pools_ == other.pools_);
-  other.settle();
-  full_ = other.full_;  // frontier rows are not shared: they are cheap to make again
+void SequenceCache::fork_from(SequenceCache& other, int at_most) {
+  TANDEM_CHECK(rows() == 0 && pages_.empty() && pools_ == other.pools_);
+  if (at_most > other.done_) other.settle();
+  // Frontier rows are not shared: they are cheap to make again.
+  full_ = std::min(other.full_, at_most);
+  done_ = std::min(other.done_, full_);
+  private_ = other.private_;
+  published_ = other.published_;
   fed_ = other.fed_;
   chosen_ = other.chosen_;
   cut_inputs(full_);
   const auto pages = static_cast<size_t>(page_count(full_));
   pages_.assign(other.pages_.begin(), other.pages_.begin() + static_cast<ptrdiff_t>(pages));
   for (const PageId page : pages_) pools_->kv.share(page);
+}
+
+void SequenceCache::publish(const PrefixRoot& root, std::span<const Token> tokens) {
+  if (!pools_->prefix_cache) return;
+  settle();
+  const auto page_rows = static_cast<size_t>(pools_->page_rows);
+  const auto pages =
+      static_cast<int>(std::min(static_cast<size_t>(reusable()), tokens.size()) / page_rows);
+  const auto page = [this](int i) -> PageId& { return pages_[static_cast<size_t>(i)]; };
+  if (published_ > 0 && !pools_->prefixes.knows(page(published_ - 1))) published_ = 0;
+  for (; published_ < pages; ++published_) {
+    const auto begin = static_cast<size_t>(published_) * page_rows;
+    const auto rows = tokens.subspan(begin, page_rows);
+    if (!std::ranges::equal(rows, fed().subspan(begin, page_rows))) return;
+    PageId& mine = page(published_);
+    if (pools_->prefixes.knows(mine)) continue;  // shared with a fork that published it
+    const PageId before = published_ > 0 ? page(published_ - 1) : PageId();
+    const PageId known = pools_->prefixes.insert(root, before, rows, mine);
+    TANDEM_CHECK(known.valid());
+    if (known == mine) continue;
+    pools_->kv.share(known);
+    release(Store::kKv, mine);
+    mine = known;
+  }
+}
+
+int SequenceCache::adopt(const PrefixRoot& root, std::span<const Token> tokens, int at_most) {
+  TANDEM_CHECK(rows() == 0 && pages_.empty());
+  if (!pools_->prefix_cache || at_most < pools_->page_rows) return 0;
+  pages_ = pools_->prefixes.find(root, tokens, static_cast<size_t>(at_most / pools_->page_rows));
+  for (const PageId page : pages_) pools_->kv.share(page);
+  full_ = done_ = static_cast<int>(pages_.size()) * pools_->page_rows;
+  published_ = static_cast<int>(pages_.size());
+  fed_.assign(tokens.begin(), tokens.begin() + full_);
+  return full_;
 }
 
 void SequenceCache::copy_from(const SequenceCache& other, int begin, int end) {
@@ -216,7 +278,7 @@ void SequenceCache::copy_from(const SequenceCache& other, int begin, int end) {
     const int slot = row % page_rows;
     const int n = std::min(end - row, page_rows - slot);
     const auto page = static_cast<size_t>(row / page_rows);
-    TANDEM_CHECK(!is_shared(page));
+    TANDEM_CHECK(pools_->kv.owners(pages_[page]) == 1);
     const int layers = std::min(pools_->layers, other.pools_->layers);
     emit(Store::kKv, *other.pools_, other.pages_[page], slot, pages_[page], slot, n, layers);
     for (int r = row; r < row + n; ++r) {
@@ -242,16 +304,8 @@ void SequenceCache::copy_from(const SequenceCache& other, int begin, int end) {
   for (const auto& [row, in] : other.chosen_) {
     if (row >= begin && row < end) chosen_.emplace_back(row, in);
   }
-}
-
-void SequenceCache::release(Store store, PageId page) {
-  PagePool& pool = store == Store::kKv ? pools_->kv : pools_->frontier;
-  if (!pool.give_back(page)) return;
-  Move freed;
-  freed.kind = Move::kFree;
-  freed.store = store;
-  freed.from = {pools_->model, page, 0};
-  pools_->moves->push_back(freed);
+  if (other.private_ < end) private_ = std::min(private_, std::max(begin, other.private_));
+  done_ = full_;
 }
 
 void SequenceCache::move_row(int from, int to) {

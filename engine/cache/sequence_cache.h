@@ -9,37 +9,25 @@
 // The books run ahead of the bytes: a submitted pass counts at once. keep, truncate, clear and
 // release_unused want every pass on this cache to be done.
 //
+// Full pages can be published: the pools' prefix index then owns them too, and caches with the same
+// beginning adopt them. A page that anyone else owns is never written: reserve() copies it first,
+// or takes it back from the index where that is the only other owner.
+//
 // Not thread-safe: on the loop only.
 #pragma once
 
+#include <algorithm>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "engine/base/ids.h"
-#include "engine/cache/page_pool.h"
+#include "engine/cache/model_pools.h"
 #include "engine/pass/backend.h"
 #include "engine/pass/pass.h"
 
 namespace tandem {
-
-// The pools of one model on one device. `moves` is the device's log, shared by its models.
-struct ModelPools {
-  ModelPools(ModelId id, const ModelShape& shape, const PoolSize& size, std::vector<Move>* log)
-      : model(id),
-        layers(shape.layers),
-        page_rows(size.page_rows),
-        kv(size.pages),
-        frontier(size.frontier_pages),
-        moves(log) {}
-
-  ModelId model;
-  int layers;
-  int page_rows;
-  PagePool kv;
-  PagePool frontier;
-  std::vector<Move>* moves;
-};
 
 // Pages that a reservation takes from a model's pools.
 struct PageNeed {
@@ -73,6 +61,11 @@ class SequenceCache {
   // Books a pass to `to` that adds `tree`: its rows are there from here on. REQUIRES: reserved, and
   // not forked since (a page that two caches own is not written).
   void append(int to, const Tree& tree);
+  // The same for a pass whose rows depend on more than their tokens (all rows see each other, or a
+  // memory): neither they nor rows behind them are published.
+  void append_private(int to, const Tree& tree);
+  // All that was appended is in memory now.
+  void passes_done() { done_ = full_; }
   // Settles the last appended tree: of its rows those in `path` (ascending) stay and move together;
   // the others go. REQUIRES: path starts with the tree's rows up to its first branch or is a
   // prefix.
@@ -85,12 +78,24 @@ class SequenceCache {
   // settled keeps its pages. REQUIRES: no pass on this cache is under way.
   void release_unused();
 
-  // Takes over another cache's rows without copying: pages are shared until one side writes.
-  // REQUIRES: empty, same pools, other is settled.
-  void fork_from(SequenceCache& other);
+  // Takes over another cache's rows that have done all layers, `at_most` of them, without copying:
+  // pages are shared until one side writes. REQUIRES: empty, same pools; other is settled, or only
+  // rows of passes that are done are taken.
+  void fork_from(SequenceCache& other, int at_most = std::numeric_limits<int>::max());
   // Copies rows [begin, end) with their layers [0, layers of both) from a cache of another device
   // or model range. REQUIRES: settled, room reserved, rows() == begin, equal page sizes.
   void copy_from(const SequenceCache& other, int begin, int end);
+
+  // Makes known to others the full pages whose rows were fed `tokens` (the sequence's final ones,
+  // from the first), have done all layers and are in memory. Where another page with the same rows
+  // is known, this cache goes over to it. REQUIRES: no pass on this cache is under way, or the
+  // cache will not be used any more.
+  void publish(const PrefixRoot& root, std::span<const Token> tokens);
+  // Takes over the longest known beginning of `tokens`, whole pages of `at_most` rows. Returns its
+  // rows. REQUIRES: empty, and nothing reserved.
+  int adopt(const PrefixRoot& root, std::span<const Token> tokens, int at_most);
+  // Rows in memory with all layers, which follow from the tokens that were fed.
+  int reusable() const { return std::min(done_, private_); }
 
   // What each row was fed. -1: a kChosen input, see chosen(); -2: no token (a mask).
   std::span<const Token> fed() const { return fed_; }
@@ -98,23 +103,30 @@ class SequenceCache {
   std::span<const std::pair<int, In>> chosen() const { return chosen_; }
   // The sequence's tokens are known up to here, so what was chosen on a device is known as well.
   void know(std::span<const Token> tokens);
+  // Those of the pages that other caches own as well and that reserve(total, ..) copies.
+  std::vector<PageId> shared_pages(int total) const;
   std::span<const PageId> pages() const { return pages_; }
   std::span<const PageId> frontier_pages() const { return frontier_pages_; }
 
  private:
   int page_count(int rows) const { return (rows + pools_->page_rows - 1) / pools_->page_rows; }
-  bool is_shared(size_t page) const { return pools_->kv.owners(pages_[page]) > 1; }
+  bool is_shared(size_t page) const { return pools_->kv.users(pages_[page]) > 1; }
   void shrink_pages();
   void shrink_frontier();
-  void release(Store store, PageId page);
+  void release(Store store, PageId page) { pools_->release(store, page); }
   void move_row(int from, int to);
   void cut_inputs(int rows);
   void emit(Store store, const ModelPools& source, PageId from, int from_slot, PageId to,
             int to_slot, int rows, int layers);
 
+  static constexpr int kNone = std::numeric_limits<int>::max();
+
   const CacheId id_;
   ModelPools* const pools_;
   int full_ = 0;               // rows that have done all layers
+  int done_ = 0;               // of these, those in memory for certain
+  int private_ = kNone;        // the first row that does not follow from tokens alone
+  int published_ = 0;          // leading pages that the index knows, unless it gave them up
   std::vector<int> frontier_;  // layers done by each row after them
   std::vector<Token> fed_;     // by row
   std::vector<std::pair<int, In>> chosen_;

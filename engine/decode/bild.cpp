@@ -34,7 +34,6 @@ struct Bild {
                 : a.max_small_run > 0 ? a.max_small_run
                                       : std::numeric_limits<int>::max()) {}
 
-  bool emit(std::vector<Emitted> out, size_t small);
   bool falls_back(float max_prob) const { return !a.window && max_prob < a.fallback_threshold; }
   // Equation 3, METHODS 2.5: greedy, large's own choice is exempt.
   bool rolls_back(const Out& large, Token y) const {
@@ -48,17 +47,6 @@ struct Bild {
   const bool unchecked;  // nothing is rolled back nor verified: small's tokens are final at once
   const int longest;     // run
 };
-
-// Emits `small` tokens of small's and then large's, and counts those that are final.
-bool Bild::emit(std::vector<Emitted> out, size_t small) {
-  const size_t before = g.seq().size();
-  const bool ended = g.emit(std::move(out));
-  const auto final = static_cast<int64_t>(g.seq().size() - before);
-  const int64_t of_small = std::min(final, static_cast<int64_t>(small));
-  g.stats().small_tokens += of_small;
-  g.stats().large_tokens += final - of_small;
-  return ended;
-}
 
 // Small runs on its own until it is not sure (equation 2), the run is long enough, or its last
 // token would end the request.
@@ -88,7 +76,7 @@ Task<Run> small_run(Bild b) {
       ++length;
       if (b.unchecked) {
         std::vector<Emitted> out{g.emitted(s.row[0], {Source::kSmall, Source::kSmall})};
-        run.over = b.emit(std::move(out), 1);
+        run.over = g.emit(std::move(out));
         if (run.over) co_return run;
       } else {
         y.push_back(s.row[0].token);
@@ -155,8 +143,10 @@ Task<bool> verify(Bild b, Run run) {
     if (shown) e.logprob = v.row[rows + i].logprob;
     e.top.assign(v.row[i].top.begin(), v.row[i].top.end());
   }
-  if (kept < rows) out.push_back(g.emitted(v.row[kept]));  // y_m replaced, or the next token
-  co_return b.emit(std::move(out), kept);
+  if (kept < rows) {  // y_m replaced, or the next token
+    out.push_back(g.emitted(v.row[kept], {Source::kLarge, Source::kLarge, rolled_back}));
+  }
+  co_return g.emit(std::move(out));
 }
 
 }  // namespace
@@ -170,10 +160,8 @@ bool bild_is_exact(const BildParams& a, bool greedy) {
 // Algorithm 1.
 Task<void> bild(Gen g, BildParams a) {
   Bild b(g, a);
-  const size_t prompt = g.seq().size();
   std::vector<Stage> beside{b.S};
   bool ended = co_await first_token(g, std::move(beside));
-  g.stats().large_tokens += static_cast<int64_t>(g.seq().size() - prompt);
   while (!ended) {
     Run run = co_await small_run(b);
     if (run.over) co_return;

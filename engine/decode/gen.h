@@ -20,6 +20,7 @@
 #pragma once
 
 #include <coroutine>
+#include <limits>
 #include <memory>
 #include <span>
 #include <utility>
@@ -42,12 +43,18 @@ struct Emitted {
   Provenance provenance;
   float logprob = kUnset;
   std::vector<Ranked> top;
+  bool end = false;  // the loop's: ends the request, and is not part of its text
 };
 
 // Room for `rows` rows beyond those that have come to stage.to.
 struct Need {
   Stage stage;
   int rows = 0;
+  // Rows of an empty cache may be there after the round without a pass of this sequence: another
+  // one has had the same tokens (the prefix cache), or another choice of the request has run the
+  // prompt. Rows from here on are left to this sequence, because it reads them or feeds them
+  // something else than seq(). The row of seq()'s last token always is.
+  int reads_from = std::numeric_limits<int>::max();
 };
 
 // A submitted pass. Owned by the Ticket and by the scheduler while it is under way.
@@ -129,7 +136,9 @@ class Gen {
 
   // co_await: reserves pages for all needs, all or none. The only place where a request waits for
   // memory or is evicted; so no value read from a device is kept over it, and caches may be shorter
-  // (even empty) after it: catch_up() adds whatever is missing.
+  // (even empty) after it, or an empty one longer (Need::reads_from): catch_up() adds whatever is
+  // missing. Rows of seq() that are in a cache now are final: until the next round nothing truncates
+  // them but the row of its last token.
   auto round(std::vector<Need> needs) {
     struct Awaiter {
       Sequence* s;

@@ -152,7 +152,9 @@ Task<void> speculative(Gen g, SpeculativeParams a) {
     for (int i = 0; i < r.accepted; ++i) {
       out.push_back(g.emitted(r.row[static_cast<size_t>(i)], {drafter, Source::kLarge}));
     }
-    out.push_back(g.emitted(r.row[static_cast<size_t>(r.accepted)]));
+    const bool rejected = r.accepted < drafts.size();
+    out.push_back(g.emitted(r.row[static_cast<size_t>(r.accepted)],
+                            {Source::kLarge, Source::kLarge, rejected}));
     g.stats().count_verification(drafts.size(), r.accepted);
     pace.saw(drafts.size(), r.accepted);
     if (g.emit(std::move(out))) co_return;

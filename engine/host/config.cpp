@@ -14,6 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
+#include "engine/host/config_fields.h"
+#include "engine/host/config_methods.h"
 
 namespace tandem {
 namespace {
@@ -37,48 +39,18 @@ bool is_directory(const std::string& path) {
   return std::filesystem::is_directory(path, error);
 }
 
-// Checks and copies fields of one message, whose path in the file is `prefix`.
-class Fields {
- public:
-  Fields(const ConfigFile& file, std::string prefix) : file_(file), prefix_(std::move(prefix)) {}
-
-  absl::Status error(absl::string_view field, absl::string_view value,
-                     absl::string_view allowed) const {
-    return file_.error(absl::StrCat(prefix_, field), value, allowed);
+absl::Status check_new_name(const ConfigFields& fields, const std::string& name,
+                            std::set<std::string>* taken) {
+  if (!valid_name(name)) return fields.error("name", quote_value(name), kNameRule);
+  if (!taken->insert(name).second) {
+    return fields.error("name", quote_value(name), "a name that is not taken already");
   }
-
-  template <class From, class To>
-  absl::Status number(absl::string_view field, bool set, From value, From min, From max,
-                      To* to) const {
-    if (!set) return absl::OkStatus();
-    if (!(value >= min && value <= max)) {  // written so that NaN fails too
-      return error(field, absl::StrCat(value), absl::StrCat("[", min, ", ", max, "]"));
-    }
-    *to = static_cast<To>(value);
-    return absl::OkStatus();
-  }
-
-  absl::Status new_name(const std::string& name, std::set<std::string>* taken) const {
-    if (!valid_name(name)) return error("name", quote_value(name), kNameRule);
-    if (!taken->insert(name).second) {
-      return error("name", quote_value(name), "a name that is not taken already");
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  const ConfigFile& file_;
-  std::string prefix_;
-};
-
-// Fields::number for an `optional` field, named once.
-#define TANDEM_NUMBER(fields, message, field, min, max, to) \
-  TANDEM_RETURN_IF_ERROR(                                   \
-      (fields).number(#field, (message).has_##field(), (message).field(), min, max, to))
+  return absl::OkStatus();
+}
 
 absl::StatusOr<DeviceConfig> device_from(const ConfigFile& file, int index) {
   const pb::Device& in = file.proto().devices(index);
-  const Fields fields(file, absl::StrCat("devices[", index, "]."));
+  const ConfigFields fields(file, absl::StrCat("devices[", index, "]."));
   auto device = parse_device(in.name());
   if (!device.ok()) return fields.error("name", quote_value(in.name()), kDeviceRule);
   if (in.has_threads() && in.threads() != 0 && device->kind != DeviceKind::kCpu) {
@@ -89,7 +61,7 @@ absl::StatusOr<DeviceConfig> device_from(const ConfigFile& file, int index) {
   return *device;
 }
 
-absl::StatusOr<FakeModelConfig> fake_from(const pb::Fake& in, const Fields& fields) {
+absl::StatusOr<FakeModelConfig> fake_from(const pb::Fake& in, const ConfigFields& fields) {
   FakeModelConfig out;
   const auto number = [&](absl::string_view name, bool set, auto value, auto min, auto max,
                           auto* to) {
@@ -124,9 +96,9 @@ DType dtype_from(pb::Model::DType dtype) {
 absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
                                        std::set<std::string>* names) {
   const pb::Model& in = file.proto().models(index);
-  const Fields fields(file, absl::StrCat("models[", index, "]."));
+  const ConfigFields fields(file, absl::StrCat("models[", index, "]."));
   ModelConfig out;
-  TANDEM_RETURN_IF_ERROR(fields.new_name(in.name(), names));
+  TANDEM_RETURN_IF_ERROR(check_new_name(fields, in.name(), names));
   out.name = in.name();
   if (in.has_fake()) {
     TANDEM_ASSIGN_OR_RETURN(out.fake, fake_from(in.fake(), fields));
@@ -151,7 +123,7 @@ absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
 
 absl::Status limits_from(const ConfigFile& file, LimitsConfig* out) {
   const pb::Limits& in = file.proto().limits();
-  const Fields fields(file, "limits.");
+  const ConfigFields fields(file, "limits.");
   TANDEM_NUMBER(fields, in, max_running, 1, 65536, &out->max_running);
   TANDEM_NUMBER(fields, in, max_waiting, 0, 1 << 20, &out->max_waiting);
   TANDEM_NUMBER(fields, in, max_waiting_tokens, int64_t{1}, kMaxInt32, &out->max_waiting_tokens);
@@ -160,6 +132,18 @@ absl::Status limits_from(const ConfigFile& file, LimitsConfig* out) {
   TANDEM_NUMBER(fields, in, max_new_tokens, 0, 1 << 24, &out->max_new_tokens);
   TANDEM_NUMBER(fields, in, default_max_new_tokens, 1, 1 << 24, &out->default_max_new_tokens);
   TANDEM_NUMBER(fields, in, queue_seconds, 1e-3, 86400.0, &out->queue_seconds);
+  TANDEM_NUMBER(fields, in, max_choices, 1, 16, &out->max_choices);
+  TANDEM_NUMBER(fields, in, fair_prompt_weight, 0.0, 1e6, &out->fair_prompt_weight);
+  TANDEM_NUMBER(fields, in, fair_token_weight, 1e-6, 1e6, &out->fair_token_weight);
+  for (const auto& [client, weight] : in.client_weights()) {
+    if (!(weight >= 1e-3 && weight <= 1e3)) {  // NaN too
+      return fields.error(absl::StrCat("client_weights[", quote_value(client), "]"),
+                          absl::StrCat(weight), "[0.001, 1000]");
+    }
+    out->client_weights[client] = weight;
+  }
+  TANDEM_NUMBER(fields, in, slow_reader_hold_seconds, 0.0, 86400.0, &out->slow_reader_hold_seconds);
+  TANDEM_NUMBER(fields, in, stalled_stream_seconds, 1e-3, 86400.0, &out->stalled_stream_seconds);
   return absl::OkStatus();
 }
 
@@ -179,8 +163,8 @@ absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int ind
                                                  const std::vector<ModelConfig>& models,
                                                  std::set<std::string>* names) {
   const pb::Deployment& in = file.proto().deployments(index);
-  const Fields fields(file, absl::StrCat("deployments[", index, "]."));
-  TANDEM_RETURN_IF_ERROR(fields.new_name(in.name(), names));
+  const ConfigFields fields(file, absl::StrCat("deployments[", index, "]."));
+  TANDEM_RETURN_IF_ERROR(check_new_name(fields, in.name(), names));
   const auto known = [&](const std::string& name) {
     return std::any_of(models.begin(), models.end(),
                        [&](const ModelConfig& m) { return m.name == name; });
@@ -189,7 +173,15 @@ absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int ind
   if (!in.small().empty() && !known(in.small())) {
     return fields.error("small", quote_value(in.small()), names_of(models));
   }
-  return DeploymentConfig{in.name(), in.large(), in.small()};
+  if (in.small() == in.large()) {
+    return fields.error("small", quote_value(in.small()), "a model other than `large`, or none");
+  }
+  DeploymentConfig out;
+  out.name = in.name();
+  out.large = in.large();
+  out.small = in.small();
+  TANDEM_RETURN_IF_ERROR(method_defaults_from(in, fields, &out));
+  return out;
 }
 
 // Devices that models name and the configuration does not list.
@@ -205,7 +197,9 @@ void add_missing_devices(EngineConfig* config) {
 
 void add_default_deployments(EngineConfig* config) {
   for (const ModelConfig& model : config->models) {
-    config->deployments.push_back({model.name, model.name, ""});
+    DeploymentConfig deployment;
+    deployment.name = deployment.large = model.name;
+    config->deployments.push_back(std::move(deployment));
   }
 }
 
@@ -274,7 +268,7 @@ absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file) {
   if (in.deployments().empty()) add_default_deployments(&out);
 
   TANDEM_RETURN_IF_ERROR(limits_from(file, &out.limits));
-  TANDEM_NUMBER(Fields(file, ""), in, text_threads, 1, 64, &out.text_threads);
+  TANDEM_NUMBER(ConfigFields(file, ""), in, text_threads, 1, 64, &out.text_threads);
   return out;
 }
 

@@ -4,7 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/base/quote.h"
 #include "engine/base/status.h"
+#include "engine/host/methods.h"
 
 namespace tandem {
 namespace {
@@ -21,12 +23,24 @@ absl::Status same_vocabulary(const std::string& deployment, const LoadedModel& l
     return differ(absl::StrCat("vocabulary sizes (", small.shape.vocab_size, ", ",
                                large.shape.vocab_size, ")"));
   }
-  for (Token t = 0; t < large.tokenizer->vocab_size(); ++t) {
-    if (large.tokenizer->token_text(t) != small.tokenizer->token_text(t)) {
-      return differ(absl::StrCat("tokens for id ", t));
+  const Token tokens = std::max(large.tokenizer->vocab_size(), small.tokenizer->vocab_size());
+  for (Token t = 0; t < tokens; ++t) {
+    const std::string in_large = large.tokenizer->token_text(t);
+    const std::string in_small = small.tokenizer->token_text(t);
+    if (in_large != in_small) {
+      return differ(absl::StrCat("tokens for id ", t, " (", quote_value(in_small), ", ",
+                                 quote_value(in_large), ")"));
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status check_early_exit(const DeploymentConfig& config, const LoadedModel& large) {
+  const int layer = config.bild.early_exit_layer;
+  if (layer < large.shape.layers) return absl::OkStatus();
+  return out_of_range(absl::StrCat("deployments[", config.name, "].bild.early_exit_layer"), layer,
+                      absl::StrCat("[1, ", large.shape.layers - 1, "], below the layers of \"",
+                                   large.config.name, "\""));
 }
 
 }  // namespace
@@ -76,13 +90,14 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
   for (const DeploymentConfig& c : config.deployments) {
     Deployment d;
     d.name = c.name;
+    d.config = c;
     d.large = &models.at(c.large);
     if (!c.small.empty()) {
       d.small = &models.at(c.small);
       TANDEM_RETURN_IF_ERROR(same_vocabulary(c.name, *d.large, *d.small));
     }
-    // Sampled autoregressive decoding is exact in that a seed decides the tokens (METHODS).
-    d.methods.push_back({Method::kAutoregressive, Contract::kExact, Contract::kExact});
+    TANDEM_RETURN_IF_ERROR(check_early_exit(c, *d.large));
+    d.methods = offered_methods(c);
     for (const MethodInfo& m : d.methods) {
       Series& series = metrics->series.emplace_back();
       series.model = c.name;

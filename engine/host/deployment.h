@@ -11,6 +11,7 @@
 #include "engine/base/config.h"
 #include "engine/host/request.h"
 #include "engine/pass/backend.h"
+#include "engine/sampling/params.h"
 #include "engine/sched/metrics.h"
 #include "engine/text/chat_template.h"
 #include "engine/text/tokenizer.h"
@@ -26,18 +27,22 @@ struct LoadedModel {
   PoolSize pool;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat;
-  Warp defaults;  // generation_config.json
+  sampling::Params defaults;  // generation_config.json
+  int64_t default_min_new_tokens = 0;
   std::optional<int64_t> default_max_new_tokens;
   std::vector<Token> eos;
 };
 
 struct Deployment {
   std::string name;
+  DeploymentConfig config;  // with what requests leave unset
   const LoadedModel* large = nullptr;
   const LoadedModel* small = nullptr;  // may be null
   std::vector<MethodInfo> methods;     // offered, the default first
   std::map<Method, Series*> series;
-  int64_t context_length = 0;  // rows a sequence may have: model, and KV memory
+  // Rows a sequence may have: the large model, and its KV memory. A small one may have fewer
+  // (MethodPlan::context_length).
+  int64_t context_length = 0;
   int64_t max_new_tokens = 0;
   int64_t default_max_new_tokens = 0;
 
@@ -47,7 +52,9 @@ struct Deployment {
 };
 
 // Every deployment of the configuration. INVALID_ARGUMENT when two models of one deployment do not
-// fit together (different vocabularies). `metrics` gets the deployments' series.
+// fit together: both must have as many token ids, padding included, since drafts are judged row by
+// row of logits, and the same token behind each. The error names the first that differs. Also when
+// an early exit layer is none of the large model's. `metrics` gets the deployments' series.
 absl::StatusOr<std::vector<Deployment>> make_deployments(
     const EngineConfig& config, const std::map<std::string, LoadedModel>& models, Metrics* metrics);
 

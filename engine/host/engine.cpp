@@ -42,7 +42,7 @@ struct Engine::Impl {
   // The request's way from submit() to the loop. enter() refuses when there is no room or none is
   // wanted any more; pass() when the request was cancelled on the way, or the engine is stopping.
   absl::Status enter(RequestId id);
-  absl::Status pass(RequestId id, SequenceSpec spec);
+  absl::Status pass(RequestId id, std::vector<SequenceSpec> choices);
   void leave(RequestId id);
   void stop_running();
   void one_gone();
@@ -156,16 +156,18 @@ absl::Status Engine::Impl::enter(RequestId id) {
   const std::lock_guard lock(mutex);
   if (static_cast<int>(on_way.size()) >= config.limits.max_waiting) {
     refuse(RejectReason::kQueueFull);
-    return absl::ResourceExhaustedError(
-        absl::StrCat("queue is full: ", on_way.size(), " requests are being tokenized; allowed: ",
-                     config.limits.max_waiting, " (limits.max_waiting); try again later"));
+    return with_retry_hint(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "queue is full: ", on_way.size(), " requests are being tokenized; allowed: ",
+            config.limits.max_waiting, " (limits.max_waiting); try again later")),
+        loop->retry_hint());
   }
   on_way.emplace(id, false);
   ++live;
   return absl::OkStatus();
 }
 
-absl::Status Engine::Impl::pass(RequestId id, SequenceSpec spec) {
+absl::Status Engine::Impl::pass(RequestId id, std::vector<SequenceSpec> choices) {
   // Under the lock: a cancel that does not find the id here finds it with the loop.
   const std::lock_guard lock(mutex);
   const auto it = on_way.find(id);
@@ -173,7 +175,7 @@ absl::Status Engine::Impl::pass(RequestId id, SequenceSpec spec) {
   on_way.erase(it);
   if (cancelled) return absl::CancelledError("cancelled by the client");
   if (stopping) return shutting_down();
-  loop->submit(std::move(spec));
+  loop->submit(std::move(choices));
   return absl::OkStatus();
 }
 
@@ -209,6 +211,9 @@ void Engine::Impl::prepare(RequestId id, const GenerateRequest& request, std::sh
   };
   const Deployment* deployment = find(request.model);
   if (!deployment) return reject(unknown(request.model));
+  if (request.n < 1 || request.n > config.limits.max_choices) {
+    return reject(out_of_range("n", request.n, absl::StrCat("1 to ", config.limits.max_choices)));
+  }
   absl::StatusOr<Resolved> resolved = resolve(*deployment, request, fresh_seed());
   if (!resolved.ok()) return reject(resolved.status());
 
@@ -227,12 +232,17 @@ void Engine::Impl::prepare(RequestId id, const GenerateRequest& request, std::sh
   plan.stop_sequences = request.stopping.stop_sequences;
   plan.include_stop_sequence = request.stopping.include_stop_sequence;
 
-  spec.id = id;
   spec.submitted = submitted;
   if (request.stopping.time_limit) spec.time_limit = submitted + *request.stopping.time_limit;
-  spec.listener =
-      std::make_shared<RequestStream>(&text, std::move(plan), sink, [this] { one_gone(); });
-  const absl::Status passed = pass(id, std::move(spec));
+  const auto n = static_cast<int>(request.n);
+  auto streams = request_streams(&text, std::move(plan), n, sink, [this] { one_gone(); });
+  std::vector<SequenceSpec> choices(static_cast<size_t>(n), spec);
+  for (size_t i = 0; i < choices.size(); ++i) {
+    choices[i].id = i == 0 ? id : next_id.fetch_add(1);
+    choices[i].warp.choice = static_cast<uint32_t>(i);
+    choices[i].listener = std::move(streams[i]);
+  }
+  const absl::Status passed = pass(id, std::move(choices));
   if (!passed.ok()) fail(passed);
 }
 
@@ -265,7 +275,7 @@ void Engine::Impl::prepare(RequestId id, const ScoreRequest& request,
   spec.method = [begin = listener->begin(), top, out = listener->scored()](Gen g) {
     return tandem::score(g, begin, top, out);
   };
-  const absl::Status passed = pass(id, std::move(spec));
+  const absl::Status passed = pass(id, {std::move(spec)});
   if (!passed.ok()) {
     done(passed);
     one_gone();
@@ -324,6 +334,9 @@ void Engine::cancel(RequestId id) {
   }
   impl_->loop->stop(id, absl::CancelledError("cancelled by the client"));
 }
+
+void Engine::pause(RequestId id) { impl_->loop->pause(id); }
+void Engine::resume(RequestId id) { impl_->loop->resume(id); }
 
 absl::StatusOr<std::vector<Token>> Engine::tokenize(absl::string_view model, const Prompt& prompt,
                                                     bool add_special_tokens) const {

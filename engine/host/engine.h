@@ -29,13 +29,19 @@ class Engine {
       EngineConfig config, std::function<void(absl::string_view)> progress = {});
   ~Engine();  // as shutdown(now)
 
-  // The returned id names the request in cancel(). Outcomes, refusals included, reach `sink`, which
-  // is kept until its last call.
+  // The returned id names the request, with all its choices, in cancel() and pause(). Outcomes,
+  // refusals included, reach `sink`, which is kept until its last call.
   RequestId submit(GenerateRequest request, std::shared_ptr<Sink> sink);
 
   // Ends the request with CANCELLED at its next step, in whatever state it is. Unknown or ended
   // ids are ignored.
   void cancel(RequestId id);
+
+  // The request's reader is behind: it makes no further tokens, beyond those under way, until
+  // resume(). Meanwhile it may lose its pages to others, and in the end its patience
+  // (LimitsConfig). These two only leave a message for the loop, so a sink may call them.
+  void pause(RequestId id);
+  void resume(RequestId id);
 
   // Log-probabilities of given tokens. `done` is called once, on an engine thread.
   RequestId score(ScoreRequest request, std::function<void(absl::StatusOr<ScoreResult>)> done);

@@ -39,6 +39,23 @@ PoolSize pool_size(int page_rows, int64_t pages) {
                   static_cast<int>(std::thread::hardware_concurrency()) / static_cast<int>(cpus));
 }
 
+#ifdef TANDEM_WITH_TORCH
+// Transformers does not ban what ends a text, whatever the file says.
+sampling::Params params_of(const GenerationDefaults& defaults, const std::vector<Token>& eos) {
+  sampling::Params params;
+  params.temperature = defaults.temperature;
+  params.top_k = defaults.top_k;
+  params.top_p = defaults.top_p;
+  params.min_p = defaults.min_p;
+  params.typical_p = defaults.typical_p;
+  params.repetition_penalty = defaults.repetition_penalty;
+  for (const Token id : defaults.bad_token_ids) {
+    if (std::find(eos.begin(), eos.end(), id) == eos.end()) params.bad_token_ids.push_back(id);
+  }
+  return params;
+}
+#endif
+
 class LoadedDevices final : public Devices {
  public:
   explicit LoadedDevices(const Clock* clock) : clock_(clock) {}
@@ -152,12 +169,10 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
     TANDEM_ASSIGN_OR_RETURN(m->chat, ChatTemplate::load(path));
     TANDEM_ASSIGN_OR_RETURN(const GenerationDefaults defaults, load_generation_config(path));
     TANDEM_ASSIGN_OR_RETURN(const HfConfig hf, load_hf_config(path));
-    m->defaults.temperature = defaults.temperature;
-    m->defaults.top_k = defaults.top_k;
-    m->defaults.top_p = defaults.top_p;
-    m->defaults.min_p = defaults.min_p;
     m->default_max_new_tokens = defaults.max_new_tokens;
+    m->default_min_new_tokens = defaults.min_new_tokens;
     m->eos = defaults.eos_token_ids.empty() ? hf.eos_token_ids : defaults.eos_token_ids;
+    m->defaults = params_of(defaults, m->eos);
     for (const std::string& note : defaults.not_applied) {
       if (progress)
         progress(
@@ -165,6 +180,11 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
     }
     TANDEM_RETURN_IF_ERROR(backend->load(m->id, m->config, progress));
     const ModelShape& shape = backend->shape(m->id);
+    for (const int64_t id : m->defaults.bad_token_ids) {
+      if (id < shape.vocab_size) continue;
+      return out_of_range(absl::StrCat(path, "/generation_config.json: bad_words_ids"), id,
+                          absl::StrCat("0 to ", shape.vocab_size - 1));
+    }
     requests.push_back({m->config.name,
                         shape.page_bytes + shape.frontier_page_bytes / kKvPagesPerFrontierPage,
                         m->config.page_rows, shape.max_positions, m->config.kv_pages});

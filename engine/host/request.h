@@ -50,7 +50,7 @@ struct SamplingFields {
 
 struct StoppingFields {
   std::optional<int64_t> max_new_tokens;
-  std::optional<int64_t> min_new_tokens;
+  std::optional<int64_t> min_new_tokens;  // neither eos nor a stop token before
   std::vector<std::string> stop_sequences;
   std::vector<int64_t> stop_token_ids;  // as the client sent them; checked against the vocabulary
   bool include_stop_sequence = false;
@@ -95,7 +95,7 @@ struct GenerateRequest {
   BeamFields beam;
   int64_t n = 1;  // choices
   StoppingFields stopping;
-  bool include_eos_token = false;  // among the tokens
+  bool include_eos_token = false;  // what ended the text, or a stop token, is among the tokens
   bool raw_logprobs = false;       // before processors
   bool logprobs = false;           // of chosen tokens
   int64_t top_logprobs = 0;
@@ -106,7 +106,7 @@ struct GenerateRequest {
 struct TokenInfo {
   Token id = -1;
   Provenance provenance;
-  std::optional<float> logprob;              // natural log, after processors
+  std::optional<float> logprob;              // natural log, after processors unless raw_logprobs
   std::vector<std::pair<Token, float>> top;  // best first
 };
 
@@ -131,6 +131,7 @@ struct Usage {
 
 struct Finished {
   int index = 0;
+  Method method = Method::kAutoregressive;  // whose `stats` these are
   FinishReason reason = FinishReason::kMaxTokens;
   std::string stop_sequence;  // which, for kStopSequence
   uint64_t seed = 0;
@@ -138,9 +139,9 @@ struct Finished {
   MethodStats stats;
 };
 
-// Receives one request's events: started once, chunks, then exactly one of finished or failed.
-// A request that is refused gets `failed` only. Calls come from an engine thread, one at a time per
-// request, and must not block.
+// Receives one request's events: started once, chunks, and for each choice one `finished` after its
+// last chunk. Or, instead of what is left of all that, `failed`: a request that is refused gets
+// nothing else. Calls come from an engine thread, one at a time per request, and must not block.
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -173,6 +174,8 @@ struct MethodInfo {
   Method method;
   Contract greedy;  // contract when temperature is 0
   Contract sampled;
+  SpeculativeFields speculative;  // the deployment's defaults: all set where `method` is this one
+  BildFields bild;                // but `window`, which has none
 };
 struct ModelInDeployment {
   std::string role;  // "large", "small"

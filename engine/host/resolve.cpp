@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
-#include "engine/decode/autoregressive.h"
+#include "engine/host/methods.h"
 #include "engine/sampling/params.h"
 #include "engine/text/stop_matcher.h"
 #include "engine/text/stream_decoder.h"
@@ -47,30 +47,56 @@ class MatchingStops final : public TextStops {
   StopMatcher matcher_;
 };
 
-absl::StatusOr<Warp> resolve_warp(const Deployment& deployment, const SamplingFields& fields,
-                                  uint64_t fresh_seed) {
-  Warp warp = deployment.large->defaults;
-  const double temperature = fields.temperature.value_or(warp.temperature);
-  const int64_t top_k = fields.top_k.value_or(warp.top_k);
-  const double top_p = fields.top_p.value_or(warp.top_p);
-  const double min_p = fields.min_p.value_or(warp.min_p);
-  TANDEM_RETURN_IF_ERROR(sampling::validate(temperature, top_k, top_p, min_p));
-  warp.temperature = static_cast<float>(temperature);
-  warp.top_k = static_cast<int>(top_k);
-  warp.top_p = static_cast<float>(top_p);
-  warp.min_p = static_cast<float>(min_p);
-  warp.seed = fields.seed.value_or(fresh_seed);
-  return warp;
+// What the request says, and where it is silent the model.
+absl::StatusOr<sampling::Params> resolve_params(const LoadedModel& model,
+                                                const SamplingFields& fields) {
+  sampling::Params p = model.defaults;
+  p.temperature = fields.temperature.value_or(p.temperature);
+  p.top_k = fields.top_k.value_or(p.top_k);
+  p.top_p = fields.top_p.value_or(p.top_p);
+  p.min_p = fields.min_p.value_or(p.min_p);
+  p.typical_p = fields.typical_p.value_or(p.typical_p);
+  p.repetition_penalty = fields.repetition_penalty.value_or(p.repetition_penalty);
+  p.presence_penalty = fields.presence_penalty.value_or(p.presence_penalty);
+  p.frequency_penalty = fields.frequency_penalty.value_or(p.frequency_penalty);
+  if (!fields.logit_bias.empty()) p.logit_bias = fields.logit_bias;
+  if (!fields.bad_token_ids.empty()) p.bad_token_ids = fields.bad_token_ids;
+  TANDEM_RETURN_IF_ERROR(sampling::validate(p, model.shape.vocab_size));
+  return p;
 }
 
-absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, int64_t prompt,
-                                           const std::optional<int64_t>& wanted) {
-  const int64_t room = deployment.context_length - prompt;
+// Null where they change nothing.
+absl::StatusOr<std::shared_ptr<const Processors>> resolve_processors(
+    const LoadedModel& model, const sampling::Params& params, const StopRules& stops,
+    int64_t prompt_tokens, const std::optional<int64_t>& min_new_tokens) {
+  Processors p = sampling::processors_of(params);
+  const int64_t max = stops.max_new_tokens;
+  if (min_new_tokens && (*min_new_tokens < 0 || *min_new_tokens > max)) {
+    return out_of_range("min_new_tokens", *min_new_tokens,
+                        absl::StrCat("0 to ", max, " (max_new_tokens)"));
+  }
+  const int64_t least = min_new_tokens.value_or(std::min(model.default_min_new_tokens, max));
+  p.ends = stops.eos;
+  p.ends.insert(p.ends.end(), stops.stop_tokens.begin(), stops.stop_tokens.end());
+  if (least > 0 && !p.ends.empty()) {
+    p.min_new_tokens = static_cast<int>(least);
+  } else {
+    p.ends.clear();
+  }
+  TANDEM_RETURN_IF_ERROR(sampling::check_bans(p, model.shape.vocab_size));
+  if (p == Processors()) return std::shared_ptr<const Processors>();
+  p.prompt_tokens = static_cast<int>(prompt_tokens);
+  return std::make_shared<const Processors>(std::move(p));
+}
+
+// `context`: rows that the method's caches may have.
+absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, int64_t context,
+                                           int64_t prompt, const std::optional<int64_t>& wanted) {
+  const int64_t room = context - prompt;
   if (room < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("prompt: ", prompt, " tokens; allowed: at most ",
-                     deployment.context_length - 1, " (context of ", deployment.context_length,
-                     " less one new token); truncate_prompt_tokens ", "keeps its end"));
+        absl::StrCat("prompt: ", prompt, " tokens; allowed: at most ", context - 1, " (context of ",
+                     context, " less one new token); truncate_prompt_tokens ", "keeps its end"));
   }
   if (!wanted) return static_cast<int>(std::min(room, deployment.default_max_new_tokens));
   if (*wanted < 1 || *wanted > deployment.max_new_tokens) {
@@ -78,9 +104,9 @@ absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, int64_t
                         absl::StrCat("1 to ", deployment.max_new_tokens));
   }
   if (*wanted > room) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_new_tokens: ", *wanted, "; allowed: at most ", room, " after ", prompt,
-                     " prompt tokens (context of ", deployment.context_length, ")"));
+    return absl::InvalidArgumentError(absl::StrCat("max_new_tokens: ", *wanted,
+                                                   "; allowed: at most ", room, " after ", prompt,
+                                                   " prompt tokens (context of ", context, ")"));
   }
   return static_cast<int>(*wanted);
 }
@@ -131,22 +157,11 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   SequenceSpec& spec = resolved.spec;
   const LoadedModel& model = *deployment.large;
 
-  resolved.method =
-      request.method == Method::kAuto ? deployment.methods.front().method : request.method;
-  const MethodInfo* offer = deployment.offers(resolved.method);
-  if (!offer) {
-    return absl::FailedPreconditionError(absl::StrCat("method: ", method_name(request.method),
-                                                      "; offered by model \"", deployment.name,
-                                                      "\": ", deployment.offered()));
-  }
-  TANDEM_ASSIGN_OR_RETURN(spec.warp, resolve_warp(deployment, request.sampling, fresh_seed));
-  resolved.contract = spec.warp.greedy() ? offer->greedy : offer->sampled;
-  if (resolved.contract < request.require_contract) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("require_contract: ", contract_name(request.require_contract), "; ",
-                     method_name(resolved.method), " with these parameters offers ",
-                     contract_name(resolved.contract)));
-  }
+  TANDEM_ASSIGN_OR_RETURN(const sampling::Params params, resolve_params(model, request.sampling));
+  spec.warp = sampling::warp_of(params);
+  spec.warp.seed = request.sampling.seed.value_or(fresh_seed);
+  // A search draws nothing, whatever the model's generation_config.json likes.
+  if (searches_beams(request) && !request.sampling.temperature) spec.warp.temperature = 0;
 
   TANDEM_ASSIGN_OR_RETURN(spec.prompt,
                           tokenize(deployment, request.prompt, request.add_special_tokens));
@@ -158,9 +173,16 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
     }
   }
   const auto prompt_tokens = static_cast<int64_t>(spec.prompt.size());
-  TANDEM_ASSIGN_OR_RETURN(
-      spec.stops.max_new_tokens,
-      resolve_max_new_tokens(deployment, prompt_tokens, request.stopping.max_new_tokens));
+  TANDEM_ASSIGN_OR_RETURN(MethodPlan plan,
+                          plan_method(deployment, request, spec.warp.greedy(), prompt_tokens));
+  resolved.method = plan.method;
+  resolved.contract = plan.contract;
+  spec.method = std::move(plan.start);
+  spec.roles = std::move(plan.roles);
+  spec.width = plan.width;
+  TANDEM_ASSIGN_OR_RETURN(spec.stops.max_new_tokens,
+                          resolve_max_new_tokens(deployment, plan.context_length, prompt_tokens,
+                                                 request.stopping.max_new_tokens));
   if (!request.stopping.ignore_eos) spec.stops.eos = model.eos;
   for (const int64_t id : request.stopping.stop_token_ids) {
     if (id < 0 || id >= model.shape.vocab_size) {
@@ -168,6 +190,10 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
     }
     spec.stops.stop_tokens.push_back(static_cast<Token>(id));
   }
+  spec.stops.include_end = request.include_eos_token;
+  TANDEM_ASSIGN_OR_RETURN(spec.warp.processors,
+                          resolve_processors(model, params, spec.stops, prompt_tokens,
+                                             request.stopping.min_new_tokens));
   if (!request.stopping.stop_sequences.empty()) {
     const size_t context = std::min(spec.prompt.size(), kDecodeContext);
     spec.stops.text = std::make_unique<MatchingStops>(
@@ -180,8 +206,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   spec.top_logprobs =
       static_cast<int>(std::min<int64_t>(request.top_logprobs, model.shape.vocab_size));
   spec.logprobs = request.logprobs || request.top_logprobs > 0;
-  spec.method = [](Gen g) { return autoregressive(g); };
-  spec.roles = {{Role::kLarge, model.id, 0}};
+  spec.raw_logprobs = request.raw_logprobs;
   spec.priority = request.priority;
   spec.client = request.client;
   spec.deadline = request.deadline;

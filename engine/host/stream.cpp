@@ -2,7 +2,11 @@
 
 #include <cmath>
 #include <iterator>
+#include <mutex>
 #include <utility>
+
+#include "engine/text/stop_matcher.h"
+#include "engine/text/stream_decoder.h"
 
 namespace tandem {
 
@@ -16,96 +20,138 @@ TokenInfo token_info(const Emitted& token, bool logprobs) {
   return info;
 }
 
-// Strand only, but for `arrived`, which the loop fills.
-struct RequestStream::Delivery {
-  Delivery(StreamPlan p, std::shared_ptr<Sink> s, std::function<void()> g)
-      : plan(std::move(p)),
-        sink(std::move(s)),
-        gone(std::move(g)),
-        decoder(plan.tokenizer, plan.skip_special_tokens, plan.context),
-        stops(plan.stop_sequences, plan.include_stop_sequence) {}
+namespace {
 
-  // True: a job that will take it is on its way already.
-  bool add(std::vector<Emitted> tokens) {
-    const std::lock_guard lock(mutex);
-    const bool waiting = !arrived.empty();
-    arrived.insert(arrived.end(), std::make_move_iterator(tokens.begin()),
-                   std::make_move_iterator(tokens.end()));
-    return waiting;
-  }
-
-  Chunk take() {
-    std::vector<Emitted> tokens;
-    {
-      const std::lock_guard lock(mutex);
-      tokens.swap(arrived);
-    }
-    Chunk chunk;
-    for (const Emitted& e : tokens) {
-      std::string text;
-      decoder.push(e.token, text);
-      stops.push(text, chunk.text);
-      chunk.tokens.push_back(token_info(e, plan.logprobs));
-    }
-    return chunk;
-  }
-
-  void deliver() {
-    Chunk chunk = take();
-    if (!chunk.tokens.empty() || !chunk.text.empty()) sink->chunk(std::move(chunk));
-  }
-
-  void end(const SequenceEnd& e) {
-    if (!e.status.ok()) {
-      deliver();
-      sink->failed(e.status);
-      gone();
-      return;
-    }
-    Chunk last = take();
-    std::string text;
-    decoder.finish(text);
-    stops.push(text, last.text);
-    stops.finish(last.text);
-    if (!last.tokens.empty() || !last.text.empty()) sink->chunk(std::move(last));
-    Finished finished;
-    finished.reason = e.reason;
-    if (e.stop_index >= 0) {
-      finished.stop_sequence = plan.stop_sequences[static_cast<size_t>(e.stop_index)];
-    }
-    finished.seed = plan.seed;
-    finished.usage.prompt_tokens = e.prompt_tokens;
-    finished.usage.completion_tokens = e.completion_tokens;
-    finished.stats = e.stats;
-    sink->finished(finished);
-    gone();
-  }
-
+// What the choices of a request have in common. Strand only, once they are there.
+struct Output {
   const StreamPlan plan;
+  const std::shared_ptr<Strand> strand;
   const std::shared_ptr<Sink> sink;
   const std::function<void()> gone;
-  StreamDecoder decoder;
-  StopMatcher stops;
-  std::mutex mutex;
-  std::vector<Emitted> arrived;  // guarded by mutex
+  int choices;  // that have not ended
+  bool started = false;
+  bool failed = false;  // the sink hears no more
 };
 
-RequestStream::RequestStream(TextPool* pool, StreamPlan plan, std::shared_ptr<Sink> sink,
-                             std::function<void()> gone)
-    : strand_(std::make_shared<Strand>(pool)),
-      delivery_(std::make_shared<Delivery>(std::move(plan), std::move(sink), std::move(gone))) {}
+class ChoiceStream final : public SequenceListener {
+ public:
+  ChoiceStream(const std::shared_ptr<Output>& output, int index)
+      : output_(output), delivery_(std::make_shared<Delivery>(output, index)) {}
 
-void RequestStream::on_admitted() {
-  strand_->post([d = delivery_] { d->sink->started(d->plan.started); });
-}
+  void on_admitted() override {
+    output_->strand->post([o = output_] {
+      if (std::exchange(o->started, true) || o->failed) return;
+      o->sink->started(o->plan.started);
+    });
+  }
+  void on_tokens(std::vector<Emitted> tokens) override {
+    if (delivery_->add(std::move(tokens))) return;
+    output_->strand->post([d = delivery_] { d->deliver(); });
+  }
+  void on_end(const SequenceEnd& end) override {
+    output_->strand->post([d = delivery_, end] { d->end(end); });
+  }
 
-void RequestStream::on_tokens(std::vector<Emitted> tokens) {
-  if (delivery_->add(std::move(tokens))) return;
-  strand_->post([d = delivery_] { d->deliver(); });
-}
+ private:
+  // Strand only, but for `arrived`, which the loop fills.
+  struct Delivery {
+    Delivery(std::shared_ptr<Output> o, int i)
+        : output(std::move(o)),
+          index(i),
+          decoder(output->plan.tokenizer, output->plan.skip_special_tokens, output->plan.context),
+          stops(output->plan.stop_sequences, output->plan.include_stop_sequence) {}
 
-void RequestStream::on_end(const SequenceEnd& end) {
-  strand_->post([d = delivery_, end] { d->end(end); });
+    // True: a job that will take it is on its way already.
+    bool add(std::vector<Emitted> tokens) {
+      const std::lock_guard lock(mutex);
+      const bool waiting = !arrived.empty();
+      arrived.insert(arrived.end(), std::make_move_iterator(tokens.begin()),
+                     std::make_move_iterator(tokens.end()));
+      return waiting;
+    }
+
+    Chunk take() {
+      std::vector<Emitted> tokens;
+      {
+        const std::lock_guard lock(mutex);
+        tokens.swap(arrived);
+      }
+      Chunk chunk;
+      chunk.index = index;
+      for (const Emitted& e : tokens) {
+        std::string text;
+        if (!e.end) decoder.push(e.token, text);
+        stops.push(text, chunk.text);
+        chunk.tokens.push_back(token_info(e, output->plan.logprobs));
+      }
+      return chunk;
+    }
+
+    void send(Chunk chunk) const {
+      if (chunk.tokens.empty() && chunk.text.empty()) return;
+      output->sink->chunk(std::move(chunk));
+    }
+
+    void deliver() {
+      if (!output->failed) send(take());
+    }
+
+    void end(const SequenceEnd& e) {
+      if (!output->failed) e.status.ok() ? finish(e) : fail(e.status);
+      if (--output->choices == 0) output->gone();
+    }
+
+    void fail(const absl::Status& status) {
+      send(take());
+      output->failed = true;
+      output->sink->failed(status);
+    }
+
+    void finish(const SequenceEnd& e) {
+      Chunk last = take();
+      std::string text;
+      decoder.finish(text);
+      stops.push(text, last.text);
+      stops.finish(last.text);
+      send(std::move(last));
+      Finished finished;
+      finished.index = index;
+      finished.method = output->plan.started.method;
+      finished.reason = e.reason;
+      if (e.stop_index >= 0) {
+        finished.stop_sequence = output->plan.stop_sequences[static_cast<size_t>(e.stop_index)];
+      }
+      finished.seed = output->plan.seed;
+      finished.usage.prompt_tokens = e.prompt_tokens;
+      finished.usage.cached_tokens = e.stats.cached_tokens;
+      finished.usage.completion_tokens = e.completion_tokens;
+      finished.stats = e.stats;
+      output->sink->finished(finished);
+    }
+
+    const std::shared_ptr<Output> output;
+    const int index;
+    StreamDecoder decoder;
+    StopMatcher stops;
+    std::mutex mutex;
+    std::vector<Emitted> arrived;  // guarded by mutex
+  };
+
+  const std::shared_ptr<Output> output_;
+  const std::shared_ptr<Delivery> delivery_;
+};
+
+}  // namespace
+
+std::vector<std::shared_ptr<SequenceListener>> request_streams(TextPool* pool, StreamPlan plan,
+                                                               int choices,
+                                                               std::shared_ptr<Sink> sink,
+                                                               std::function<void()> gone) {
+  const auto output = std::make_shared<Output>(Output{
+      std::move(plan), std::make_shared<Strand>(pool), std::move(sink), std::move(gone), choices});
+  std::vector<std::shared_ptr<SequenceListener>> streams;
+  for (int i = 0; i < choices; ++i) streams.push_back(std::make_shared<ChoiceStream>(output, i));
+  return streams;
 }
 
 }  // namespace tandem

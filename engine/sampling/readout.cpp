@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
+#include "engine/pass/rows.h"
 #include "engine/sampling/accept.h"
 #include "engine/sampling/random.h"
 
@@ -16,7 +17,8 @@ namespace {
 
 bool wants_warped(const Read& read, bool rejected) {
   const bool draws = read.against.valid() ? !rejected : read.draw;
-  return draws || read.keep || (read.logprob && (read.top > 0 || !read.score.empty()));
+  return draws || read.keep ||
+         (read.logprob && !read.raw_logprob && (read.top > 0 || !read.score.empty()));
 }
 
 double uniform_of(const Read& read, Purpose purpose, int position) {
@@ -28,6 +30,7 @@ double uniform_of(const Read& read, Purpose purpose, int position) {
 void RowReader::begin(const Work& work) {
   work_ = &work;
   rejected_ = false;
+  counting_ = false;
   readout_ = Readout();
   readout_.row.reserve(work.outputs.size());
   top_end_.clear();
@@ -48,7 +51,18 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
                              Token next_input) {
   const Read& read = work_->pass->read[static_cast<size_t>(output.read)];
   const Warp& warp = read.warp;
-  sampling::apply_processors(warp, logits);
+  const bool wants_raw = read.logprob && read.raw_logprob;
+  std::span<const float> raw = logits;
+  if (const Processors* processors = warp.processors.get()) {
+    if (wants_raw) {
+      raw_.assign(logits.begin(), logits.end());
+      raw = raw_;
+    }
+    if (processors->counts_tokens()) {
+      TANDEM_RETURN_IF_ERROR(count(*processors, output, position));
+    }
+    sampling::apply_processors(*processors, seen_, position, logits);
+  }
   const sampling::Scan scan = sampling::scan(logits);
   if (!scan.valid) {
     return fail(output, position, "NaN or +Inf among the logits, or nothing but -Inf");
@@ -58,7 +72,7 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
 
   const bool greedy = warp.greedy();
   double log_sum = 0;  // of exp(logit - max), unwarped
-  if (read.max_prob || !read.score.empty() || (greedy && read.logprob)) {
+  if (read.max_prob || !read.score.empty() || (greedy && read.logprob && !wants_raw)) {
     log_sum = sampling::log_normalizer(logits, scan.max);
   }
   if (read.max_prob) out.max_prob = static_cast<float>(std::exp(-log_sum));
@@ -76,8 +90,17 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
   if (!greedy && wants_warped(read, rejected_)) {
     warped_ = sampling::warp(warp, logits, scan, scratch_);
   }
+  float raw_max = 0;
+  double raw_log_sum = 0;
+  if (wants_raw) {
+    // A NaN here would have been one in `logits` too: processors keep them.
+    raw_max = warp.processors ? sampling::scan(raw).max : scan.max;
+    raw_log_sum = sampling::log_normalizer(raw, raw_max);
+  }
   const auto logprob = [&](Token t) {
-    const float logit = logits[static_cast<size_t>(t)];
+    const auto i = static_cast<size_t>(t);
+    if (wants_raw) return static_cast<float>(double{raw[i]} - raw_max - raw_log_sum);
+    const float logit = logits[i];
     return greedy ? static_cast<float>(double{logit} - scan.max - log_sum)
                   : warped_.logprob(t, logit);
   };
@@ -110,6 +133,57 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
   }
   const Token shown = out.token >= 0 || read.against.valid() ? out.token : scored;
   if (read.logprob && shown >= 0) out.logprob = logprob(shown);
+  return absl::OkStatus();
+}
+
+// Makes seen_ that of the output's row: the cache's past, its ancestors among the run rows, itself.
+absl::Status RowReader::count(const Processors& processors, const Work::Output& output,
+                              int position) {
+  if (!counting_ || seen_.prompt_tokens() != processors.prompt_tokens) {
+    TANDEM_RETURN_IF_ERROR(begin_counts(processors.prompt_tokens));
+  }
+  // Parents come before their children. So on the way up, what is left of the last path and lies
+  // behind the row in hand is on another branch.
+  climbed_.clear();
+  for (int j = output.run_row;; j = parent_run_row(*work_, j)) {
+    for (; !path_.empty() && path_.back() > j; path_.pop_back()) seen_.pop();
+    if (j < 0 || (!path_.empty() && path_.back() == j)) break;
+    climbed_.push_back(j);
+  }
+  for (size_t i = climbed_.size(); i-- > 0;) {
+    path_.push_back(climbed_[i]);
+    seen_.push(fed_[static_cast<size_t>(work_->past + climbed_[i])]);
+  }
+  if (seen_.rows() != position + 1) {
+    return fail(output, position, absl::StrCat("it sees ", seen_.rows(), " rows"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RowReader::begin_counts(int prompt_tokens) {
+  counting_ = false;
+  const Work& work = *work_;
+  if (static_cast<int>(work.history.size()) != work.rows_before()) {
+    return absl::InternalError(absl::StrCat("pass ", work.ticket, ": the history has ",
+                                            work.history.size(), " rows, the cache ",
+                                            work.rows_before()));
+  }
+  fed_.assign(work.history.begin(), work.history.end());
+  for (const auto& [row, in] : work.history_chosen) {
+    TANDEM_ASSIGN_OR_RETURN(fed_[static_cast<size_t>(row)], store_->pick(in.ref, in.id));
+  }
+  for (int i = work.first; i < work.first + work.count; ++i) {
+    const In& in = work.pass->add.in[static_cast<size_t>(i)];
+    Token token = in.kind == In::kMask ? -1 : in.id;
+    if (in.kind == In::kChosen) {
+      TANDEM_ASSIGN_OR_RETURN(token, store_->pick(in.ref, in.id));
+    }
+    fed_.push_back(token);
+  }
+  seen_.clear(prompt_tokens);
+  path_.clear();
+  for (int row = 0; row < work.past; ++row) seen_.push(fed_[static_cast<size_t>(row)]);
+  counting_ = true;
   return absl::OkStatus();
 }
 

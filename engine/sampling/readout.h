@@ -7,9 +7,12 @@
 //                                        position of o.run_row, token fed after it in the chain));
 //   result.readout = reader.take();
 //
-// Definitions. "Unwarped" are the logits after apply_processors() and before temperature and
-// truncation (METHODS 2.5). Argmax ties go to the lowest id. Greedy (temperature 0) logprobs are
-// the log-softmax of the unwarped logits; a greedy kept distribution is one-hot on the argmax.
+// Definitions. "Unwarped" are the logits after the processors (processors.h) and before temperature
+// and truncation (METHODS 2.5); "raw" are the model's own. Argmax ties go to the lowest id. Greedy
+// (temperature 0) logprobs are the log-softmax of the unwarped logits; a greedy kept distribution
+// is one-hot on the argmax. Raw logprobs are the log-softmax of the raw logits, of the same tokens:
+// `top` stays in the order of the unwarped ones, which is the order in which tokens would be
+// chosen.
 //
 // Which uniform number a token is drawn with (random.h), always at the position of the row whose
 // logits are drawn from:
@@ -37,6 +40,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/pass/backend.h"
 #include "engine/pass/pass.h"
+#include "engine/sampling/processors.h"
 #include "engine/sampling/value_store.h"
 #include "engine/sampling/warp.h"
 
@@ -44,7 +48,8 @@ namespace tandem {
 
 class RowReader {
  public:
-  // `store` may be null where no pass shares, keeps or verifies; it outlives the reader.
+  // `store` may be null where no pass shares, keeps, verifies or is fed what another one chose; it
+  // outlives the reader.
   explicit RowReader(ValueStore* store) : store_(store) {}
 
   // Starts a work, dropping what is left of one that failed. `work` and its pass stay alive and
@@ -57,7 +62,8 @@ class RowReader {
   // next_input: the token fed in the next row of an `against` chain, that is the draft that this
   // row's logits judge; -1 for the chain's last row and for all other reads.
   // Errors, after which the work has no readout: INTERNAL for NaN or +Inf among the logits or
-  // nothing but -Inf, naming the row; INTERNAL for a kept distribution that is not in the store.
+  // nothing but -Inf, naming the row; INTERNAL for a kept distribution or a chosen token that is
+  // not in the store, and for a history (Work::history) that lacks rows.
   absl::Status read(const Work::Output& output, std::span<float> logits, int position,
                     Token next_input = -1);
 
@@ -65,6 +71,8 @@ class RowReader {
   Readout take();
 
  private:
+  absl::Status count(const Processors& processors, const Work::Output& output, int position);
+  absl::Status begin_counts(int prompt_tokens);
   absl::Status verify(const Read& read, const Work::Output& output, int position, Token drafted,
                       Out& out);
   absl::StatusOr<std::shared_ptr<const Distribution>> draft_dist(const DistRef& ref, int i) const;
@@ -76,7 +84,15 @@ class RowReader {
   std::vector<size_t> top_end_;  // by output: past its last in readout_.ranked; see take()
   bool rejected_ = false;        // the `against` chain has ended
 
+  // What rows were fed, as far as processors count it.
+  bool counting_ = false;       // the rest is of this work
+  std::vector<Token> fed_;      // by row of the cache, the added ones behind; < 0: no token
+  sampling::TokenCounts seen_;  // of the past and the rows of path_
+  std::vector<int> path_;       // run rows, each an ancestor of the next
+  std::vector<int> climbed_;    // scratch
+
   // Of the row in hand.
+  std::vector<float> raw_;  // the logits before processors, where both are asked for
   sampling::Warped warped_;
   sampling::Scratch scratch_;
   std::vector<Token> best_;

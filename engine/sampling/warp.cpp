@@ -74,6 +74,32 @@ float kth_largest(std::span<const float> logits, size_t k, Scratch& scratch) {
   return nth->logit;
 }
 
+// The first candidate, in `order`, up to which the weights sum to `target` or more, `before` being
+// the weight of what comes before all candidates; the last one if none is. REQUIRES: there is one.
+template <class Order>
+Scratch::Candidate crossing(std::vector<Scratch::Candidate>& c, double before, double target,
+                            Order order) {
+  auto begin = c.begin();
+  auto end = c.end();
+  while (end - begin > 1) {
+    const auto middle = begin + (end - begin) / 2;
+    std::nth_element(begin, middle, end, order);
+    double left = before;
+    for (auto i = begin; i < middle; ++i) left += i->weight;
+    if (left < target) {
+      before = left;
+      begin = middle;
+    } else {
+      end = middle;
+    }
+  }
+  return *begin;
+}
+
+// How often an interval is halved by a fast look at every token before what lies inside is sorted
+// by slow ones.
+int halvings(size_t vocab) { return vocab < 1024 ? 0 : vocab < 16384 ? 4 : 8; }
+
 // The last token that top_p keeps: the last one, best first, before which the weights sum to less
 // than p * total. Looks among the logits from `cut` on.
 Scratch::Candidate nucleus_end(const Warp& warp, std::span<const float> logits, float max,
@@ -94,9 +120,7 @@ Scratch::Candidate nucleus_end(const Warp& warp, std::span<const float> logits, 
   float high = kInfinity;
   double before = 0;
 
-  // Halving the interval takes a fast look at every token, selecting a slow one at those inside.
-  const int halvings = warp.top_k > 0 || size < 1024 ? 0 : size < 16384 ? 4 : 8;
-  for (int i = 0; i < halvings; ++i) {
+  for (int i = warp.top_k > 0 ? 0 : halvings(size); i > 0; --i) {
     const float middle = low + (std::min(high, max) - low) / 2;
     const double above = row_sum(size, [=](size_t j) {
       const float w = weight[j];  // loaded in any case, or the loop is no vector code
@@ -116,26 +140,87 @@ Scratch::Candidate nucleus_end(const Warp& warp, std::span<const float> logits, 
       c.push_back({logits[i], static_cast<Token>(i), weight[i]});
     }
   }
-  auto begin = c.begin();
-  auto end = c.end();
-  while (end - begin > 1) {
-    const auto middle = begin + (end - begin) / 2;
-    std::nth_element(begin, middle, end, best_first);
-    double left = before;
-    for (auto i = begin; i < middle; ++i) left += i->weight;
-    if (left < target) {
-      before = left;
-      begin = middle;
+  return crossing(c, before, target, best_first);
+}
+
+// Leaves the weights of survivors only. Returns their sum.
+double cut_weights(std::span<const float> logits, const Warped& kept, float* weight) {
+  const float cut = kept.cut;
+  const Token cut_id = kept.cut_id;
+  const float ceiling = kept.ceiling;
+  return row_sum(logits.size(), [=](size_t i) {
+    const int tie = (logits[i] == cut) & (static_cast<Token>(i) <= cut_id);
+    const int survives = ((logits[i] > cut) | tie) & (logits[i] <= ceiling);
+    const float w = weight[i];
+    return weight[i] = survives != 0 ? w : 0.0f;
+  });
+}
+
+// Narrows the range of survivors to those that typical_p keeps. With s = (logit - max) /
+// temperature, a token's log-probability is s - log(total), whose mean is that of s less the same:
+// so it is the distance of s from its mean that counts.
+void keep_typical(const Warp& warp, std::span<const float> logits, Warped& kept, Scratch& scratch) {
+  const size_t size = logits.size();
+  const float* weight = scratch.weight.data();
+  const float max = kept.max;
+  const double inverse = kept.inverse_temperature;
+  // Below -87 a weight is 0, and 0 * -Inf would be NaN.
+  const double mean = row_sum(size,
+                              [=](size_t i) {
+                                const double s = static_cast<double>(logits[i] - max) * inverse;
+                                return weight[i] * (s < -100 ? -100 : s);
+                              }) /
+                      kept.total;
+  const auto distance = [=](float logit) {
+    return std::abs(static_cast<double>(logit - max) * inverse - mean);
+  };
+
+  // The distance up to which tokens stay lies in (low, high]; `before` is the weight up to low.
+  const double target = double{warp.typical_p} * kept.total;
+  double low = -1;
+  double high = 100;
+  double before = 0;
+  for (int i = halvings(size); i > 0; --i) {
+    const double middle = (std::max(low, 0.0) + high) / 2;
+    const double up_to = row_sum(size, [=](size_t j) {
+      const float w = weight[j];
+      return distance(logits[j]) <= middle ? w : 0.0f;
+    });
+    if (up_to >= target) {
+      high = middle;
     } else {
-      end = middle;
+      low = middle;
+      before = up_to;
     }
   }
-  return *begin;
+  std::vector<Scratch::Candidate>& c = scratch.candidate;
+  c.clear();
+  for (size_t i = 0; i < size; ++i) {
+    if (weight[i] <= 0) continue;
+    const double d = distance(logits[i]);
+    if (d > low && d <= high) c.push_back({logits[i], static_cast<Token>(i), weight[i]});
+  }
+  const auto nearest = [&](const Scratch::Candidate& a, const Scratch::Candidate& b) {
+    return distance(a.logit) < distance(b.logit);
+  };
+  const double reach = distance(crossing(c, before, target, nearest).logit);
+
+  float least = kInfinity;
+  float most = -kInfinity;
+  for (size_t i = 0; i < size; ++i) {
+    if (weight[i] <= 0 || distance(logits[i]) > reach) continue;
+    least = std::min(least, logits[i]);
+    most = std::max(most, logits[i]);
+  }
+  if (least > kept.cut) {
+    kept.cut = least;
+    kept.cut_id = Warped::kAllOfTie;
+  }
+  kept.ceiling = most;
+  kept.total = cut_weights(logits, kept, scratch.weight.data());
 }
 
 }  // namespace
-
-void apply_processors(const Warp&, std::span<float>) {}
 
 Scan scan(std::span<const float> logits) {
   const size_t size = logits.size();
@@ -224,14 +309,9 @@ Warped warp(const Warp& warp, std::span<const float> logits, const Scan& scan, S
     }
   }
   if (result.cut > top_k_cut || result.cut_id != Warped::kAllOfTie) {
-    const float cut = result.cut;
-    const Token cut_id = result.cut_id;
-    result.total = row_sum(size, [=](size_t i) {
-      const bool tie = (logits[i] == cut) & (static_cast<Token>(i) <= cut_id);
-      const float w = weight[i];
-      return weight[i] = ((logits[i] > cut) | tie) ? w : 0.0f;
-    });
+    result.total = cut_weights(logits, result, weight);
   }
+  if (warp.typical_p < 1) keep_typical(warp, logits, result, scratch);
   return result;
 }
 

@@ -1,8 +1,10 @@
 // From logits to the distribution that is drawn from.
 //
 // The warpers are those of Transformers (generation/logits_process.py), in its order: temperature,
-// top_k, top_p, min_p. All of them cut below a threshold in one fixed order of the tokens, so what
-// survives is described by two numbers (Warped::cut, Warped::cut_id) whatever the vocabulary.
+// top_k, top_p, min_p, typical_p. What survives them is a range in one fixed order of the tokens
+// (by logit, ties by id), so a few numbers describe it whatever the vocabulary (Warped): all but
+// typical_p cut below a threshold, and typical_p keeps those nearest to some log-probability, which
+// may cut above one as well. Logits processors come before all this (processors.h).
 //
 // Pure functions on spans; a Scratch keeps its memory between calls and belongs to one thread.
 #pragma once
@@ -15,10 +17,6 @@
 #include "engine/pass/pass.h"
 
 namespace tandem::sampling {
-
-// Logits processors that come before everything that is read of a row: penalties, bias, bans.
-// There are none yet; this is their place. logits: [vocab], changed in place.
-void apply_processors(const Warp& warp, std::span<float> logits);
 
 // One look at a row.
 struct Scan {
@@ -40,19 +38,20 @@ struct Scratch {
   std::vector<float> block_max, sorted;
 };
 
-// The outcome of the warpers. A token survives if its logit is above `cut`, or equal to it and its
-// id at most `cut_id`.
+// The outcome of the warpers. A token survives if its logit is at most `ceiling`, and above `cut`
+// or equal to it with an id of at most `cut_id`.
 struct Warped {
   float max = 0;  // largest logit
   float inverse_temperature = 1;
   float cut = -std::numeric_limits<float>::infinity();
   Token cut_id = kAllOfTie;
+  float ceiling = std::numeric_limits<float>::infinity();
   double total = 0;  // sum of exp((logit - max) / temperature) over the survivors
 
   static constexpr Token kAllOfTie = std::numeric_limits<Token>::max();
 
   bool survives(Token id, float logit) const {
-    return logit > cut || (logit == cut && id <= cut_id);
+    return logit <= ceiling && (logit > cut || (logit == cut && id <= cut_id));
   }
   // log-probability; -Inf where cut.
   float logprob(Token id, float logit) const;
@@ -66,6 +65,10 @@ struct Warped {
 //                the one that crosses p is in, and so is always one. Of a tie at the end the lowest
 //                ids stay (Transformers keeps as many, but leaves open which)
 //   min_p        keeps tokens with at least min_p times the largest probability
+//   typical_p    keeps the tokens whose log-probability is nearest to its mean, the negative
+//   entropy
+//                of what the others left, until they sum to p or more; all of a tie in distance
+//                (Meister et al. 2022, "Locally typical sampling"). The best token may go
 Warped warp(const Warp& warp, std::span<const float> logits, const Scan& scan, Scratch& scratch);
 
 // The same as probabilities. probs: [vocab], may be `logits` itself. Greedy: one-hot on the argmax.

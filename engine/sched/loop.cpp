@@ -19,7 +19,8 @@ Loop::Loop(LoopOptions options, const Clock* clock, std::vector<Backend*> device
       metrics_(metrics),
       ledger_({options_.limits.fair_prompt_weight, options_.limits.fair_token_weight,
                options_.limits.client_weights}),
-      waiting_(options_.limits) {
+      waiting_(options_.limits),
+      page_queue_(options_.limits.preemption) {
   if (options_.shuffle) ready_.shuffle(*options_.shuffle);
   BatchLimits limits;
   limits.step_rows = options_.limits.step_rows;
@@ -34,7 +35,7 @@ Loop::Loop(LoopOptions options, const Clock* clock, std::vector<Backend*> device
     Lane& lane = lanes_[m.device.index()];
     Backend* backend = lane.backend();
     models_.push_back({std::make_unique<ModelPools>(m.id, backend->shape(m.id), backend->pool(m.id),
-                                                    lane.moves()),
+                                                    lane.moves(), m.prefix_cache),
                        m.device, m.series});
   }
   update_gauges();
@@ -270,12 +271,9 @@ absl::Status Loop::can_ever_fit(const SequenceSpec& spec, int choices) const {
   };
   for (const RoleModel& role : spec.roles) {
     const ModelPools& pools = *models_[role.model.index()].pools;
-    const int64_t room = pools.kv.total() * pools.page_rows;
     // Evicted caches are filled again one by one, without the pages that forks shared.
-    const int64_t pages = (rows + pools.page_rows - 1) / pools.page_rows;
-    if (pages * spec.width > pools.kv.total()) {
-      return too_large(room / spec.width, "the KV memory of the model");
-    }
+    const int64_t room = pools.kv.total() / spec.width * pools.page_rows;
+    if (rows > room) return too_large(room, "the KV memory of the model");
     // Until the rest of the layers takes them over, all rows may lie between two layers: at first,
     // and when the sequence resumes after it lost its pages.
     const int64_t frontier_room = pools.frontier.total() * pools.page_rows;
@@ -341,9 +339,11 @@ bool Loop::has_room(const SequenceRun& run, int choices) {
       const Model& model = models_[role.model.index()];
       const int page_rows = model.pools->page_rows;
       const auto rows = static_cast<int64_t>(run.spec().prompt.size()) + 1;
-      const int64_t pages = (rows + page_rows - 1) / page_rows + choices - 1;
+      int64_t pages = (rows + page_rows - 1) / page_rows + choices - 1;
+      const int64_t available = model.pools->kv.available();
+      if (pages > available) pages = run.first_pages(*model.pools) + choices - 1;
       used |= model.running > 0;
-      if (pages > model.pools->kv.free()) lacking.push_back(model.pools.get());
+      if (pages > available) lacking.push_back(model.pools.get());
     }
     if (lacking.empty()) return true;
     if (!page_queue_.evict_held(lacking)) return !used;  // if nobody is there, all comes back
@@ -379,11 +379,18 @@ void Loop::let_in(SequenceRun* first) {
 // The other choices begin with the rows of the prompt that the first one has, if it has them.
 void Loop::start_followers(SequenceRun* leader) {
   leader->leads = false;
+  const bool prompt_is_there = leader->first_token_at != kNever && leader->flights == 0;
   for (SequenceRun* run : std::exchange(requests_.at(leader->request).following, {})) {
     run->state = SequenceRun::kRunning;
     const std::coroutine_handle<> begin = run->start();
+    if (prompt_is_there) run->take_over(*leader);
     ready_.push(begin, run->id());
   }
+}
+
+void Loop::prefix_looked_up(int64_t rows, int64_t found) {
+  metrics_->prefix_cache_queries.add(rows);
+  metrics_->prefix_cache_hits.add(found);
 }
 
 void Loop::tokens_emitted(SequenceRun* run, int64_t count) {
@@ -482,7 +489,6 @@ bool Loop::launch() {
     if (!batch->works.empty()) series = models_[batch->works.front().model.index()].series;
     if (series) {
       series->batches.add();
-      series->passes.add(static_cast<int64_t>(batch->works.size()));
       series->batch_rows.observe(batch->run_rows());
     }
     any = true;
@@ -512,6 +518,9 @@ void Loop::on_batch_done(BatchDone done) {
       continue;
     }
     run->account_chunk(flight, rows, result.busy, work.last);
+    if (ModelSeries* series = models_[work.model.index()].series; series && work.last) {
+      series->passes[static_cast<size_t>(run->role_of(flight))].add();
+    }
     absorb(flight, work, std::move(result.works[i].readout));
     if (work.last) finish_flight(flight);
   }
@@ -577,6 +586,7 @@ void Loop::end(SequenceRun* run, absl::Status status) {
   std::erase(request.choices, run);
   std::erase(request.following, run);
   if (run->id() == run->request || !status.ok()) request.end = end;
+  if (run->spec().series) run->spec().series->add_method_stats(end.stats);
   if (request.choices.empty()) end_request(found->first, request, run->spec());
   run->spec().listener->on_end(end);
   // One that fails takes the others with it.
@@ -641,6 +651,16 @@ bool Loop::device_busy() const {
   return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& l) { return !l.idle(); });
 }
 
+std::string Loop::check_pages() const {
+  for (const Model& m : models_) {
+    std::vector<const SequenceCache*> caches;
+    for (const auto& [id, run] : runs_) run->add_caches_of(*m.pools, &caches);
+    std::string wrong = m.pools->check(caches);
+    if (!wrong.empty()) return absl::StrCat("model ", m.pools->model.value, ": ", wrong);
+  }
+  return "";
+}
+
 void Loop::update_gauges() {
   metrics_->requests_waiting.set(static_cast<double>(waiting_.size()));
   retry_hint_.store(hint_.estimate(waiting_.size(), now()).count());
@@ -648,6 +668,7 @@ void Loop::update_gauges() {
     if (!m.series) continue;
     m.series->kv_pages_total.set(static_cast<double>(m.pools->kv.total()));
     m.series->kv_pages_used.set(static_cast<double>(m.pools->kv.used()));
+    m.series->kv_pages_cached.set(static_cast<double>(m.pools->kv.cached()));
   }
 }
 

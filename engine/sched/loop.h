@@ -37,6 +37,7 @@ struct LoopModel {
   ModelId id;
   DeviceId device;
   ModelSeries* series = nullptr;  // may be null
+  bool prefix_cache = true;
 };
 
 struct LoopOptions {
@@ -82,6 +83,8 @@ class Loop final : private RunHost {
   void visit(const std::function<void(const SequenceRun&)>& f) const {
     for (const auto& [id, run] : runs_) f(*run);
   }
+  // Recounts every page. Returns what is wrong; empty: nothing.
+  std::string check_pages() const;
 
  private:
   struct Stop {
@@ -122,6 +125,7 @@ class Loop final : private RunHost {
   bool ask_pages(SequenceRun* run) override;
   void enqueue(std::shared_ptr<PassFlight> flight) override;
   void order_moves(ModelId first, ModelId then) override;
+  void prefix_looked_up(int64_t rows, int64_t found) override;
   void tokens_emitted(SequenceRun* run, int64_t count) override;
 
   void post(Message message);

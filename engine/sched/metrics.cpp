@@ -1,5 +1,7 @@
 #include "engine/sched/metrics.h"
 
+#include <algorithm>
+
 namespace tandem {
 
 const std::vector<double> kFirstTokenBuckets = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,
@@ -12,6 +14,22 @@ const std::vector<double> kRequestBuckets = {.05, .1, .3, .5, .8, 1,  1.5, 2,   
 const std::vector<double> kRowsBuckets = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 const std::vector<double> kTokensPerPassBuckets = {.25, .5, .75, 1, 1.25, 1.5, 1.75, 2,
                                                    2.5, 3,  3.5, 4, 5,    6,   8};
+const std::vector<double> kAcceptLengthBuckets = {0, 1, 2, 3, 4, 5, 6, 8, 10, 16, 32, 64};
+
+void Series::add_method_stats(const MethodStats& stats) {
+  draft_tokens.add(stats.draft_tokens);
+  for (size_t kept = 0; kept < stats.accept_lengths.size(); ++kept) {
+    const int64_t times = stats.accept_lengths[kept];
+    if (times == 0) continue;
+    drafts.add(times);
+    accepted_tokens.add(static_cast<int64_t>(kept) * times);
+    for (size_t i = 0; i < std::min(kept, kDraftPositions); ++i) accepted_at[i].add(times);
+    accept_length.observe(static_cast<double>(kept), times);
+  }
+  fallbacks.add(stats.fallbacks);
+  rollbacks.add(stats.rollbacks);
+  rolled_back_tokens.add(stats.rolled_back_tokens);
+}
 
 const char* reject_reason_name(RejectReason r) {
   switch (r) {

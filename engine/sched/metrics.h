@@ -11,6 +11,7 @@
 
 #include "engine/base/outcome.h"
 #include "engine/base/stats.h"
+#include "engine/decode/gen.h"
 
 namespace tandem {
 
@@ -20,8 +21,12 @@ extern const std::vector<double> kInterTokenBuckets;
 extern const std::vector<double> kRequestBuckets;
 extern const std::vector<double> kRowsBuckets;
 extern const std::vector<double> kTokensPerPassBuckets;
+extern const std::vector<double> kAcceptLengthBuckets;
 
 inline constexpr int kStatusCodes = 17;  // gRPC's
+
+// Draft positions that are counted one by one: as many as a draft may have (SpeculativeFields).
+inline constexpr size_t kDraftPositions = 64;
 
 // One per (deployment, method).
 struct Series {
@@ -39,17 +44,31 @@ struct Series {
   Histogram decode_time{kRequestBuckets};
   Histogram e2e_latency{kRequestBuckets};
   Histogram tokens_per_pass{kTokensPerPassBuckets};
+
+  // Of methods that verify drafts, and of BiLD. A draft is what one verification looks at.
+  Counter drafts;
+  Counter draft_tokens;
+  Counter accepted_tokens;
+  std::array<Counter, kDraftPositions> accepted_at;  // [i]: drafts whose token i was kept
+  Histogram accept_length{kAcceptLengthBuckets};
+  Counter fallbacks;
+  Counter rollbacks;
+  Counter rolled_back_tokens;
+
+  // Adds what a request's method did. Once per request, when it has ended.
+  void add_method_stats(const MethodStats& stats);
 };
 
 // One per loaded model.
 struct ModelSeries {
   std::string model;  // model name
   std::string device;
-  Counter passes;
+  std::array<Counter, kRoles> passes;  // done, by Role
   Counter batches;
   Histogram batch_rows{kRowsBuckets};
   Gauge kv_pages_total;
   Gauge kv_pages_used;
+  Gauge kv_pages_cached;  // of nobody but the prefix cache
   Gauge weight_bytes;
   Gauge kv_bytes;
 };

@@ -1,9 +1,14 @@
 // Who gets pages, and who gives them back for it.
 //
 // Sequences that a round finds without enough pages wait here, by priority and age. They are served
-// in that order and without overtaking among those that want pages of one pool; the first one takes
-// pages from the last one that waits and holds what it lacks. So the first one always comes to its
-// pages: whoever else holds them either ends, or comes to a round of its own and waits here too.
+// in that order and without overtaking among those that want pages of one pool: all pages of a
+// round, in all its caches, or none. The first one takes what it lacks from those that wait behind
+// it, whoever of them the policy names, one after the other. So the first one always comes to its
+// pages: whoever else holds them either ends, or comes to a round of its own and waits here too,
+// and behind the first one; two that each hold what the other wants never wait for each other.
+//
+// What a victim held of full pages stays in the prefix caches (cache/prefix_index.h) until it is
+// needed, so that its resumption costs little where memory allows.
 // Loop thread only.
 #pragma once
 
@@ -11,12 +16,15 @@
 #include <functional>
 #include <vector>
 
+#include "engine/base/config.h"
 #include "engine/sched/sequence_run.h"
 
 namespace tandem {
 
 class PageQueue {
  public:
+  explicit PageQueue(Preemption policy = Preemption::kLowestPriority) : policy_(policy) {}
+
   // True: granted at once. False: `run` is paused and waits.
   bool ask(SequenceRun* run);
   void erase(SequenceRun* run) {
@@ -42,7 +50,10 @@ class PageQueue {
 
  private:
   bool evict_for(const SequenceRun& head);
+  SequenceRun* victim_behind(const SequenceRun& head,
+                             const std::vector<const ModelPools*>& pools) const;
 
+  const Preemption policy_;
   std::vector<SequenceRun*> waiting_;
   std::vector<SequenceRun*> held_;
 };

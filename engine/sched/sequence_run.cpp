@@ -14,7 +14,11 @@ bool contains(const std::vector<Token>& tokens, Token t) {
 }  // namespace
 
 SequenceRun::SequenceRun(SequenceSpec spec, uint64_t order, RunHost* host)
-    : spec_(std::move(spec)), order_(order), host_(host), tokens_(spec_.prompt) {}
+    : spec_(std::move(spec)),
+      order_(order),
+      host_(host),
+      prefix_root_{spec_.salt, AdapterId(), ""},
+      tokens_(spec_.prompt) {}
 
 SequenceRun::~SequenceRun() {
   drop_frame();
@@ -40,7 +44,27 @@ std::coroutine_handle<> SequenceRun::start() {
 
 void SequenceRun::release() {
   TANDEM_CHECK(gate.empty());
+  publish(tokens_.size());
   caches_.clear();
+}
+
+void SequenceRun::take_over(SequenceRun& leader) {
+  TANDEM_CHECK(spec_.prompt == leader.spec_.prompt && spec_.salt == leader.spec_.salt);
+  TANDEM_CHECK(stages_.size() == leader.stages_.size());
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    const CacheId id = stages_[i].second.cache;
+    SequenceCache* mine = cache(id);
+    SequenceCache* theirs = leader.cache(leader.stages_[i].second.cache);
+    TANDEM_CHECK(stages_[i].first == leader.stages_[i].first && mine->pools() == theirs->pools());
+    if (mine->rows() > 0 || !has_plain_role(id)) continue;
+    const auto fed = theirs->fed();
+    const auto [end, _] = std::ranges::mismatch(fed, spec_.prompt);
+    const auto rows = std::min({static_cast<int>(end - fed.begin()), theirs->reusable(),
+                                static_cast<int>(spec_.prompt.size()) - 1});
+    if (rows <= 0) continue;
+    mine->fork_from(*theirs, rows);
+    taken_over_.push_back(id);
+  }
 }
 
 PageNeed SequenceRun::need_of(const Want& want) {
@@ -52,20 +76,28 @@ PageNeed SequenceRun::need_of(const Want& want) {
 }
 
 bool SequenceRun::can_grant(std::vector<const ModelPools*>* lacking) const {
+  const auto fits = [](const PageNeed& need, const ModelPools& pools) {
+    return need.kv <= pools.kv.available() && need.frontier <= pools.frontier.available();
+  };
+  if (wants_.size() == 1 && fits(need_of(wants_[0]), *wants_[0].cache->pools())) return true;
+  struct Sum {
+    PageNeed need;
+    std::map<PageId, int> copies;  // of a shared page: by how many caches
+  };
+  // Needs of one pool add up: a sequence may have several caches in it.
+  std::map<const ModelPools*, Sum> sums;
+  for (const Want& want : wants_) {
+    Sum& sum = sums[want.cache->pools()];
+    const PageNeed need = need_of(want);
+    sum.need.kv += need.kv;
+    sum.need.frontier += need.frontier;
+    for (const PageId page : want.cache->shared_pages(want.total)) ++sum.copies[page];
+  }
   bool enough = true;
-  for (size_t i = 0; i < wants_.size(); ++i) {
-    // Needs of one pool add up: a sequence may have several caches in it.
-    const ModelPools* pools = wants_[i].cache->pools();
-    PageNeed sum;
-    bool counted = false;
-    for (size_t j = 0; j < wants_.size(); ++j) {
-      if (wants_[j].cache->pools() != pools) continue;
-      counted |= j < i;
-      const PageNeed need = need_of(wants_[j]);
-      sum.kv += need.kv;
-      sum.frontier += need.frontier;
-    }
-    if (counted || (sum.kv <= pools->kv.free() && sum.frontier <= pools->frontier.free())) continue;
+  for (auto& [pools, sum] : sums) {
+    // Where all owners of a page copy it, the last one finds itself alone and needs no copy.
+    for (const auto& [page, n] : sum.copies) sum.need.kv -= n == pools->kv.users(page) ? 1 : 0;
+    if (fits(sum.need, *pools)) continue;
     enough = false;
     if (!lacking) break;
     lacking->push_back(pools);
@@ -74,11 +106,58 @@ bool SequenceRun::can_grant(std::vector<const ModelPools*>* lacking) const {
 }
 
 void SequenceRun::grant() {
+  if (!std::exchange(granted_, true)) {
+    const int rows = cache(stage(Role::kLarge, 0).cache)->rows();
+    stats_.cached_tokens = std::min<int64_t>(rows, static_cast<int64_t>(spec_.prompt.size()));
+  }
   for (const Want& w : wants_) {
+    if (w.looked_up) host_->prefix_looked_up(w.adoptable, w.adopted);
     w.cache->reserve(w.total, w.cache->pools()->layers);
     if (w.frontier_total > 0) w.cache->reserve(w.frontier_total, w.frontier_to);
   }
   wants_.clear();
+}
+
+// Rows of workers and encoders come in other ways than by running the sequence's tokens.
+bool SequenceRun::has_plain_role(CacheId id) const {
+  return std::any_of(stages_.begin(), stages_.end(), [id](const auto& s) {
+    return s.second.cache == id && (s.first == Role::kLarge || s.first == Role::kSmall);
+  });
+}
+
+void SequenceRun::adopt() {
+  if (!spec_.prefix_cache) return;
+  for (Want& want : wants_) {
+    SequenceCache* c = want.cache;
+    if (!c->pools()->prefix_cache || c->rows() > 0 || want.adoptable < c->pools()->page_rows ||
+        !has_plain_role(c->id()) || !is_idle(c->id())) {
+      continue;
+    }
+    const uint64_t version = c->pools()->prefixes.version();
+    if (want.looked_up == version) continue;
+    want.looked_up = version;
+    want.adopted = c->adopt(prefix_root_, tokens_, want.adoptable);
+  }
+}
+
+int64_t SequenceRun::first_pages(const ModelPools& pools) const {
+  const auto page_rows = static_cast<size_t>(pools.page_rows);
+  int64_t pages = static_cast<int64_t>(tokens_.size() / page_rows) + 1;
+  if (!pools.prefix_cache || !spec_.prefix_cache) return pages;
+  for (const PageId page :
+       pools.prefixes.find(prefix_root_, tokens_, (tokens_.size() - 1) / page_rows)) {
+    if (pools.kv.users(page) > 0) --pages;
+  }
+  return pages;
+}
+
+// Makes known what the caches hold of the first `tokens` final tokens.
+void SequenceRun::publish(size_t tokens) {
+  if (!spec_.prefix_cache) return;
+  for (const auto& [id, held] : caches_) {
+    if (!has_plain_role(id) || (!is_idle(id) && state != kEnding)) continue;
+    held->publish(prefix_root_, std::span<const Token>(tokens_).first(tokens));
+  }
 }
 
 bool SequenceRun::holds_pages() const {
@@ -100,18 +179,47 @@ bool SequenceRun::shares_pools_with(const SequenceRun& other) const {
   });
 }
 
+bool SequenceRun::frees_pages_of(std::span<const ModelPools* const> pools) const {
+  std::map<std::pair<const ModelPools*, PageId>, int> own;
+  for (const auto& [id, held] : caches_) {
+    if (std::find(pools.begin(), pools.end(), held->pools()) == pools.end()) continue;
+    for (const PageId page : held->pages()) ++own[{held->pools(), page}];
+  }
+  return std::any_of(own.begin(), own.end(), [](const auto& entry) {
+    const auto& [p, page] = entry.first;
+    return p->kv.users(page) == entry.second;
+  });
+}
+
 void SequenceRun::evict() {
   TANDEM_CHECK(flights == 0);
+  publish(tokens_.size());
   for (auto& [id, held] : caches_) held->clear();
+  for (Want& want : wants_) want.looked_up.reset();
   ++stats_.preemptions;
+}
+
+void SequenceRun::add_caches_of(const ModelPools& pools,
+                                std::vector<const SequenceCache*>* caches) const {
+  for (const auto& [id, held] : caches_) {
+    if (held->pools() == &pools) caches->push_back(held.get());
+  }
+}
+
+Role SequenceRun::role_of(const PassFlight& flight) const {
+  for (const auto& [role, stage] : stages_) {
+    // By layers too: with early exit, small and large share a cache. By model, not by cache: a
+    // forked one plays the same part.
+    if (flight.cache->model() == cache(stage.cache)->model() && flight.pass.stage.to == stage.to) {
+      return role;
+    }
+  }
+  return Role::kSmall;
 }
 
 void SequenceRun::account_chunk(const PassFlight& flight, int batch_rows, Duration busy,
                                 bool last) {
-  // By layers too: with early exit, small and large share a cache.
-  const Stage large_stage = stage(Role::kLarge, 0);
-  const bool large = flight.cache->model() == cache(large_stage.cache)->model() &&
-                     flight.pass.stage.to == large_stage.to;
+  const bool large = role_of(flight) == Role::kLarge;
   if (last) ++(large ? stats_.large_passes : stats_.small_passes);
   (large ? stats_.large_seconds : stats_.small_seconds) += seconds(busy);
   batch_rows_sum_ += batch_rows;
@@ -120,8 +228,8 @@ void SequenceRun::account_chunk(const PassFlight& flight, int batch_rows, Durati
 
 void SequenceRun::flight_done(const PassFlight& flight) {
   --flights;
-  --busy_[flight.pass.stage.cache];
-  if (flight.memory) --busy_[flight.pass.memory];
+  if (--busy_[flight.pass.stage.cache] == 0) flight.cache->passes_done();
+  if (flight.memory && --busy_[flight.pass.memory] == 0) flight.memory->passes_done();
 }
 
 std::vector<TicketId> SequenceRun::take_shared() {
@@ -166,13 +274,15 @@ bool SequenceRun::reserve(std::vector<Need> needs, std::coroutine_handle<> waite
   for (const Need& need : needs) {
     SequenceCache* c = cache(need.stage.cache);
     if (busy_[need.stage.cache] == 0) c->settle();
+    if (std::erase(taken_over_, c->id()) > 0) c->truncate(need.reads_from);
     const int layers = c->pools()->layers;
     auto want = std::find_if(wants_.begin(), wants_.end(), [c](const Want& w) {
       return w.cache == c;  // early exit: two stages of one cache
     });
-    if (want == wants_.end()) want = wants_.insert(want, {c, 0, layers, 0});
+    if (want == wants_.end()) want = wants_.insert(want, {c, 0, layers, 0, INT_MAX});
     const int total = c->rows(need.stage.to) + need.rows;
     want->total = std::max(want->total, total);
+    want->adoptable = std::min(want->adoptable, need.reads_from);
     if (need.stage.to >= layers) continue;
     want->frontier_to = std::min(want->frontier_to, need.stage.to);
     want->frontier_total = std::max(want->frontier_total, total);
@@ -181,6 +291,11 @@ bool SequenceRun::reserve(std::vector<Need> needs, std::coroutine_handle<> waite
     if (busy_[id] > 0) continue;
     held->release_unused();
     held->know(tokens_);
+  }
+  publish(tokens_.size() - 1);  // the last token's row may still be dropped
+  for (Want& want : wants_) {
+    const int known = static_cast<int>(tokens_.size()) - 1;
+    want.adoptable = std::min({want.adoptable, want.total, known});
   }
   waiter_ = waiter;
   if (!host_->ask_pages(this)) return false;
@@ -210,7 +325,11 @@ std::shared_ptr<Flight> SequenceRun::submit(Pass pass) {
     TANDEM_CHECK(std::any_of(shared_.begin(), shared_.end(),
                              [ticket](const auto& f) { return f->id == ticket; }));
   }
-  c->append(flight->pass.stage.to, flight->pass.add);
+  if (flight->pass.see == See::kAll || flight->memory) {
+    c->append_private(flight->pass.stage.to, flight->pass.add);
+  } else {
+    c->append(flight->pass.stage.to, flight->pass.add);
+  }
   ++busy;
   ++flights;
   if (flight->leaves_values) shared_.push_back(flight);
@@ -270,14 +389,20 @@ bool SequenceRun::ends(std::span<const Token> tentative) const {
 bool SequenceRun::emit(std::vector<Emitted> tokens) {
   TANDEM_CHECK(!ended_);
   size_t taken = 0;
-  for (const Emitted& e : tokens) {
+  for (Emitted& e : tokens) {
     if (is_end(e.token)) {
       end_with(contains(spec_.stops.eos, e.token) ? FinishReason::kEos : FinishReason::kStopToken);
+      if (spec_.stops.include_end) {
+        e.end = true;
+        ++taken;
+        ++emitted_;
+      }
       break;
     }
     tokens_.push_back(e.token);
     ++taken;
     ++emitted_;
+    ++(e.provenance.proposed == Source::kLarge ? stats_.large_tokens : stats_.small_tokens);
     if (spec_.stops.text) {
       stop_index_ = spec_.stops.text->push(e.token);
       if (stop_index_ >= 0) {
@@ -316,9 +441,13 @@ SequenceCache* SequenceRun::cache(CacheId id) const {
   return it->second.get();
 }
 
-SequenceCache* SequenceRun::idle_cache(CacheId id) const {
+bool SequenceRun::is_idle(CacheId id) const {
   const auto it = busy_.find(id);
-  TANDEM_CHECK(it == busy_.end() || it->second == 0);
+  return it == busy_.end() || it->second == 0;
+}
+
+SequenceCache* SequenceRun::idle_cache(CacheId id) const {
+  TANDEM_CHECK(is_idle(id));
   return cache(id);
 }
 

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,6 +34,8 @@ class RunHost {
   // True: the run's wanted() pages were granted at once.
   virtual bool ask_pages(SequenceRun* run) = 0;
   virtual void enqueue(std::shared_ptr<PassFlight> flight) = 0;
+  // A cache of `rows` rows to be was looked up in its prefix index, and `found` of them were there.
+  virtual void prefix_looked_up(int64_t rows, int64_t found) = 0;
   virtual void tokens_emitted(SequenceRun* run, int64_t count) = 0;
   // The device of `then` makes no moves and runs no passes from here on until the device of `first`
   // has made the moves that were asked of it so far.
@@ -69,6 +72,19 @@ class SequenceRun final : public Sequence {
   void drop_frame() { task_.reset(); }
   void release();
 
+  // A follower, another choice of the leader's request, begins with the rows of the prompt that the
+  // leader's caches have, all but the last, shared and not copied: it runs the prompt's last row
+  // itself, and all of what the leader lacks. REQUIRES: started, and has not been resumed yet; the
+  // same prompt, roles and salt; the leader is at a round without passes under way and has not been
+  // granted its pages, or it submits nothing any more.
+  void take_over(SequenceRun& leader);
+
+  // Takes over what the prefix caches know of what is wanted, into empty caches.
+  void adopt();
+  // KV pages of `pools` that the prompt and one more row need, less those that adopt() would find
+  // in use by others.
+  int64_t first_pages(const ModelPools& pools) const;
+
   // Reservations. The rows wanted are totals, so they stay right when an eviction empties a cache.
   // `lacking`: gets the pools that are short.
   bool can_grant(std::vector<const ModelPools*>* lacking = nullptr) const;
@@ -77,9 +93,15 @@ class SequenceRun final : public Sequence {
   bool holds_pages() const;
   bool holds_pages_of(std::span<const ModelPools* const> pools) const;
   bool shares_pools_with(const SequenceRun& other) const;
-  void evict();  // caches become empty; the method fills them again
+  // Would evict() make pages of these pools available? Not if others share all of them.
+  bool frees_pages_of(std::span<const ModelPools* const> pools) const;
+  // Caches become empty; the method fills them again. Full pages stay in the prefix caches until
+  // someone needs them.
+  void evict();
+  void add_caches_of(const ModelPools& pools, std::vector<const SequenceCache*>* caches) const;
 
   // Results of passes.
+  Role role_of(const PassFlight& flight) const;
   void account_chunk(const PassFlight& flight, int batch_rows, Duration busy, bool last);
   // Passes whose values stay on a device: nobody may name them from here on.
   std::vector<TicketId> take_shared();
@@ -139,21 +161,30 @@ class SequenceRun final : public Sequence {
     int total;
     int frontier_to;
     int frontier_total;  // 0: none
+    int adoptable;       // rows that may come from the prefix cache, where the cache is empty
+    int adopted = 0;
+    std::optional<uint64_t> looked_up;  // what version of the index
   };
   static PageNeed need_of(const Want& want);
   SequenceCache* cache(CacheId id) const;
   SequenceCache* idle_cache(CacheId id) const;
+  bool is_idle(CacheId id) const;
+  bool has_plain_role(CacheId id) const;
+  void publish(size_t tokens);
 
   SequenceSpec spec_;
   const uint64_t order_;
   RunHost* const host_;
+  const PrefixRoot prefix_root_;
   std::vector<Token> tokens_;
   std::map<CacheId, std::unique_ptr<SequenceCache>> caches_;
   std::map<CacheId, int> busy_;  // passes under way by cache
   std::vector<std::pair<Role, Stage>> stages_;
+  std::vector<CacheId> taken_over_;  // caches with a leader's rows, before their first round
   Task<void> task_;
   std::vector<Want> wants_;
   std::coroutine_handle<> waiter_;
+  bool granted_ = false;  // its first round
 
   bool ended_ = false;
   FinishReason reason_ = FinishReason::kMaxTokens;

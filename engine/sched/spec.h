@@ -45,8 +45,9 @@ class Cloned : public std::unique_ptr<T> {
 };
 
 struct StopRules {
-  std::vector<Token> eos;          // end the request and are not part of the output
+  std::vector<Token> eos;          // end the request and are not part of the text
   std::vector<Token> stop_tokens;  // likewise
+  bool include_end = false;        // the one that ended it is emitted, as the last token
   int max_new_tokens = 0;          // >= 1 for methods that emit
   Cloned<TextStops> text;          // may be null
 };
@@ -94,6 +95,10 @@ struct SequenceSpec {
   int extra_rows = 0;
   int priority = 0;  // larger first
   std::string client;
+  // Rows that other sequences have run may be taken over, and others may take this one's, if their
+  // `salt` is the same.
+  bool prefix_cache = true;
+  std::string salt;
   TimePoint submitted{};          // when the client's request came in
   TimePoint deadline = kNever;    // DEADLINE_EXCEEDED
   TimePoint time_limit = kNever;  // TIME_LIMIT, with what is final by then

@@ -39,6 +39,31 @@ TEST(RequestFlags, FieldsAreFlags) {
   EXPECT_FALSE(r->has_temperature());
 }
 
+TEST(RequestFlags, ProcessorsAreFlags) {
+  const auto r = request({"--model=m", "--prompt=p", "--typical-p=0.5", "--repetition-penalty=1.25",
+                          "--presence-penalty=-1", "--frequency-penalty", "0.5", "--logit-bias",
+                          "5=1.5", "--logit-bias=7=-100", "--bad-token-ids=1,2",
+                          "--min-new-tokens=3", "--raw-logprobs", "--include-eos-token"});
+  ASSERT_TRUE(r.ok()) << r.status();
+  EXPECT_EQ(r->typical_p(), 0.5);
+  EXPECT_EQ(r->repetition_penalty(), 1.25);
+  EXPECT_EQ(r->presence_penalty(), -1);
+  EXPECT_EQ(r->frequency_penalty(), 0.5);
+  EXPECT_EQ(r->logit_bias().size(), 2u);
+  EXPECT_EQ(r->logit_bias().at(5), 1.5);
+  EXPECT_EQ(r->logit_bias().at(7), -100);
+  EXPECT_EQ(r->bad_token_ids_size(), 2);
+  EXPECT_EQ(r->min_new_tokens(), 3);
+  EXPECT_TRUE(r->raw_logprobs());
+  EXPECT_TRUE(r->include_eos_token());
+  EXPECT_EQ(error({"--model=m", "--prompt=p", "--logit-bias=5"}),
+            "--logit-bias: \"5\"; allowed: KEY=VALUE");
+  EXPECT_EQ(error({"--model=m", "--prompt=p", "--logit-bias=5=much"}),
+            "logit_bias.5: \"much\"; allowed: a number");
+  EXPECT_EQ(error({"--model=m", "--prompt=p", "--logit-bias=x=1"}),
+            "logit_bias.x: \"x\"; allowed: a 32-bit integer");
+}
+
 TEST(RequestFlags, EveryScalarFieldHasAFlag) {
   RequestFlags request_flags;
   Flags flags;
@@ -64,6 +89,9 @@ TEST(RequestFlags, EveryScalarFieldHasAFlag) {
                            "--add-special-tokens",
                            "--truncate-prompt-tokens",
                            "--bad-token-ids",
+                           "--logit-bias ID=X",
+                           "--raw-logprobs",
+                           "--include-eos-token",
                            "--logprobs",
                            "--top-logprobs",
                            "--priority",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "engine/backend/fake/model.h"
@@ -10,10 +11,32 @@
 
 namespace tandem::reference {
 
+// What a request's processors make of the logits after `tokens`, said as plainly as it can be.
+inline void process(const Processors& p, const std::vector<Token>& tokens,
+                    std::vector<float>& logits) {
+  for (const auto& [token, bias] : p.bias) logits[static_cast<size_t>(token)] += bias;
+  std::vector<int> all(logits.size()), output(logits.size());
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    ++all[static_cast<size_t>(tokens[i])];
+    if (static_cast<int>(i) >= p.prompt_tokens) ++output[static_cast<size_t>(tokens[i])];
+  }
+  for (size_t v = 0; v < logits.size(); ++v) {
+    float& x = logits[v];
+    if (all[v] > 0) x = x < 0 ? x * p.repetition_penalty : x / p.repetition_penalty;
+    if (output[v] > 0) {
+      x -= p.frequency_penalty * static_cast<float>(output[v]) + p.presence_penalty;
+    }
+  }
+  if (static_cast<int>(tokens.size()) - p.prompt_tokens < p.min_new_tokens) {
+    for (const Token t : p.ends) logits[static_cast<size_t>(t)] = -INFINITY;
+  }
+}
+
 // The token that follows `tokens`.
 inline Token next_token(const FakeModelConfig& model, const std::vector<Token>& tokens,
                         const Warp& warp) {
-  const std::vector<float> logits = fake::logits_after(model, tokens, model.layers);
+  std::vector<float> logits = fake::logits_after(model, tokens, model.layers);
+  if (warp.processors) process(*warp.processors, tokens, logits);
   if (warp.greedy()) {
     return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }

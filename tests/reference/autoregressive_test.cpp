@@ -16,7 +16,9 @@ TEST(Reference, AutoregressiveEqualsTheEngine) {
     if (rng() % 2) s.warp.top_p = 0.5F + static_cast<float>(rng() % 50) / 100;
     s.warp.seed = rng();
     s.warp.choice = static_cast<uint32_t>(rng() % 3);
+    if (rng() % 3 == 0) s.warp.typical_p = 0.3F + static_cast<float>(rng() % 70) / 100;
     s.stops.eos = {static_cast<Token>(rng() % 40)};
+    if (rng() % 2) s.warp.processors = random_processors(rng, s);
     const auto expected = reference::autoregressive(box.config(), s.prompt, s.warp, s.stops.eos,
                                                     s.stops.max_new_tokens);
     const auto r = box.submit(std::move(s));

@@ -15,9 +15,11 @@ struct Bilded {
   int64_t rows_verified = 0;
 };
 
+// `tentative`: what small's draws take their numbers from. Any but kDraft is broken: a correction
+// would depend on what it replaces.
 inline Bilded bild(const Model& large, const Model& small, const Tokens& prompt, const Warp& w,
-                   const BildParams& a, const Tokens& eos, int max_new_tokens) {
-  using sampling::Purpose;
+                   const BildParams& a, const Tokens& eos, int max_new_tokens,
+                   sampling::Purpose tentative = sampling::Purpose::kDraft) {
   Bilded result;
   MethodStats& stats = result.stats;
   const bool final_at_once = std::isinf(a.rollback_threshold) && !a.verify_eos;
@@ -40,7 +42,7 @@ inline Bilded bild(const Model& large, const Model& small, const Tokens& prompt,
       if (final_at_once) {
         stats.small_tokens += out.push(row.draw(w));
       } else {
-        y.push_back(row.draw(w, Purpose::kDraft, start));
+        y.push_back(row.draw(w, tentative, start));
       }
     }
     const bool ends = out.would_end(y);

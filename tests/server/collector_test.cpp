@@ -36,7 +36,8 @@ void fill(Metrics& metrics) {
   ModelSeries& m = metrics.models.emplace_back();
   m.model = "code-large";
   m.device = "cpu:0";
-  m.passes.add(40);
+  m.passes[static_cast<size_t>(Role::kLarge)].add(40);
+  m.passes[static_cast<size_t>(Role::kSmall)].add(7);  // early exit
   m.batches.add(10);
   m.batch_rows.observe(4);
   m.kv_pages_total.set(100);
@@ -49,6 +50,21 @@ void fill(Metrics& metrics) {
   metrics.prefix_cache_queries.add(20);
   metrics.prefix_cache_hits.add(10);
   metrics.device_copy_bytes.add(4096);
+}
+
+// A request of a method that verifies drafts.
+void add_drafts(Metrics& metrics) {
+  Series& bild = metrics.series.emplace_back();
+  bild.model = "code";
+  bild.method = "bild";
+  MethodStats stats;
+  stats.count_verification(4, 3);
+  stats.count_verification(3, 3);
+  stats.count_verification(2, 0);
+  stats.fallbacks = 5;
+  stats.rollbacks = 2;
+  stats.rolled_back_tokens = 3;
+  bild.add_method_stats(stats);
 }
 
 std::string text() {
@@ -74,6 +90,7 @@ TEST(Collector, HasTheNamesOfTheDocumentation) {
   std::set<std::string> names;
   Metrics metrics;
   fill(metrics);
+  add_drafts(metrics);
   for (const auto& family : engine_families(metrics, {}, {})) names.insert(family.name);
   names.insert(build_info_family().name);
   for (const char* name : {"requests_running",
@@ -99,9 +116,46 @@ TEST(Collector, HasTheNamesOfTheDocumentation) {
                            "request_decode_seconds",
                            "e2e_request_latency_seconds",
                            "batch_rows",
-                           "tokens_per_pass"}) {
+                           "tokens_per_pass",
+                           "spec_decode_num_drafts_total",
+                           "spec_decode_num_draft_tokens_total",
+                           "spec_decode_num_accepted_tokens_total",
+                           "spec_decode_num_accepted_tokens_per_pos_total",
+                           "accept_length",
+                           "bild_fallbacks_total",
+                           "bild_rollbacks_total",
+                           "bild_rolled_back_tokens_total"}) {
     EXPECT_EQ(names.count(std::string("tandem_") + name), 1u) << name;
   }
+}
+
+TEST(Collector, DraftsAreCountedAsTheirStatisticsSay) {
+  Metrics metrics;
+  fill(metrics);
+  add_drafts(metrics);
+  std::string of_drafts;  // what the main golden has not
+  std::istringstream all(exposition(Given(engine_families(metrics, {}, {}))));
+  for (std::string line; std::getline(all, line);) {
+    for (const char* name : {"tandem_spec_decode", "tandem_accept_length", "tandem_bild"}) {
+      if (line.rfind(name, 0) == 0) of_drafts += line + "\n";
+    }
+  }
+  const std::string s = "{model=\"code\",method=\"bild\"";
+  std::string expected = "tandem_spec_decode_num_drafts_total" + s + "} 3\n" +
+                         "tandem_spec_decode_num_draft_tokens_total" + s + "} 9\n" +
+                         "tandem_spec_decode_num_accepted_tokens_total" + s + "} 6\n";
+  for (const char* position : {"0", "1", "2"}) {
+    expected += "tandem_spec_decode_num_accepted_tokens_per_pos_total" + s + ",position=\"" +
+                position + "\"} 2\n";
+  }
+  expected += "tandem_accept_length_count" + s + "} 3\ntandem_accept_length_sum" + s + "} 6\n";
+  for (const char* le : {"0", "1", "2", "3", "4", "5", "6", "8", "10", "16", "32", "64", "+Inf"}) {
+    expected += "tandem_accept_length_bucket" + s + ",le=\"" + le + "\"} " +
+                (*le == '0' || (*le == '1' && le[1] == 0) || *le == '2' ? "1" : "3") + "\n";
+  }
+  expected += "tandem_bild_fallbacks_total" + s + "} 5\n" + "tandem_bild_rollbacks_total" + s +
+              "} 2\n" + "tandem_bild_rolled_back_tokens_total" + s + "} 3\n";
+  EXPECT_EQ(of_drafts, expected);
 }
 
 TEST(Collector, BuildInfoNamesWhatWasBuilt) {

@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
 namespace tandem {
 namespace {
@@ -36,8 +38,12 @@ TEST(RequestFromProto, DefaultsAreLeftToTheEngine) {
   EXPECT_EQ(r->method, Method::kAuto);
   EXPECT_EQ(r->require_contract, Contract::kAny);
   EXPECT_FALSE(r->sampling.temperature || r->sampling.top_k || r->sampling.top_p ||
-               r->sampling.min_p || r->sampling.seed);
-  EXPECT_FALSE(r->stopping.max_new_tokens || r->stopping.time_limit);
+               r->sampling.min_p || r->sampling.typical_p || r->sampling.seed);
+  EXPECT_FALSE(r->sampling.repetition_penalty || r->sampling.presence_penalty ||
+               r->sampling.frequency_penalty);
+  EXPECT_TRUE(r->sampling.logit_bias.empty() && r->sampling.bad_token_ids.empty());
+  EXPECT_FALSE(r->stopping.max_new_tokens || r->stopping.min_new_tokens || r->stopping.time_limit);
+  EXPECT_FALSE(r->raw_logprobs || r->include_eos_token);
   EXPECT_TRUE(r->add_special_tokens);
   EXPECT_TRUE(r->skip_special_tokens);
   EXPECT_FALSE(r->logprobs);
@@ -47,6 +53,9 @@ TEST(RequestFromProto, CarriesEveryField) {
   const auto r = translate(R"(
       request_id: "r-1" add_special_tokens: false truncate_prompt_tokens: 9
       require_contract: DISTRIBUTION temperature: 0.5 top_k: 3 top_p: 0.25 min_p: 0.125 seed: 11
+      typical_p: 0.75 repetition_penalty: 1.25 presence_penalty: -1.5 frequency_penalty: 0.5
+      logit_bias { key: 9 value: -2.5 } logit_bias { key: -4 value: 1000 } bad_token_ids: [8, -3]
+      min_new_tokens: 2 raw_logprobs: true include_eos_token: true
       max_new_tokens: 7 stop_sequences: "a" stop_sequences: "bc" stop_token_ids: [1, -2]
       include_stop_sequence: true ignore_eos: true time_limit_seconds: 1.5
       skip_special_tokens: false logprobs: true top_logprobs: 4 priority: -5)");
@@ -59,6 +68,17 @@ TEST(RequestFromProto, CarriesEveryField) {
   EXPECT_EQ(r->sampling.top_k, 3);
   EXPECT_EQ(r->sampling.top_p, 0.25);
   EXPECT_EQ(r->sampling.min_p, 0.125);
+  EXPECT_EQ(r->sampling.typical_p, 0.75);
+  EXPECT_EQ(r->sampling.repetition_penalty, 1.25);
+  EXPECT_EQ(r->sampling.presence_penalty, -1.5);
+  EXPECT_EQ(r->sampling.frequency_penalty, 0.5);
+  // Tokens, and what is added to them, are the engine's to refuse; in order of ids.
+  const std::vector<std::pair<int64_t, double>> bias = {{-4, 1000}, {9, -2.5}};
+  EXPECT_EQ(r->sampling.logit_bias, bias);
+  EXPECT_EQ(r->sampling.bad_token_ids, (std::vector<int64_t>{8, -3}));
+  EXPECT_EQ(r->stopping.min_new_tokens, 2);
+  EXPECT_TRUE(r->raw_logprobs);
+  EXPECT_TRUE(r->include_eos_token);
   EXPECT_EQ(r->sampling.seed, 11u);
   EXPECT_EQ(r->stopping.max_new_tokens, 7);
   EXPECT_EQ(r->stopping.stop_sequences, (std::vector<std::string>{"a", "bc"}));
@@ -91,6 +111,41 @@ TEST(RequestFromProto, Methods) {
   for (const auto& c : cases) EXPECT_EQ(translate(c.field)->method, c.method) << c.field;
 }
 
+TEST(RequestFromProto, MethodsParametersAreWhatWasSetAndNothingElse) {
+  const auto bild = translate(R"(bild { fallback_threshold: 0 rollback_threshold: inf
+      max_small_run: 0 verify_eos: false early_exit: true window: 3 })");
+  ASSERT_TRUE(bild.ok()) << bild.status();
+  EXPECT_EQ(bild->bild.fallback_threshold, 0);
+  EXPECT_EQ(bild->bild.rollback_threshold, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(bild->bild.max_small_run, 0);
+  EXPECT_EQ(bild->bild.verify_eos, false);
+  EXPECT_EQ(bild->bild.early_exit, true);
+  EXPECT_EQ(bild->bild.window, 3);
+  const BildFields unset = translate("bild {}")->bild;
+  EXPECT_FALSE(unset.fallback_threshold || unset.rollback_threshold || unset.max_small_run ||
+               unset.verify_eos || unset.early_exit || unset.window);
+
+  const auto speculative = translate(R"(speculative { draft: NGRAM draft_tokens: 7 adaptive: false
+      min_draft_probability: 0 })");
+  ASSERT_TRUE(speculative.ok()) << speculative.status();
+  EXPECT_EQ(speculative->speculative.draft, SpeculativeFields::Draft::kNgram);
+  EXPECT_EQ(speculative->speculative.draft_tokens, 7);
+  EXPECT_EQ(speculative->speculative.adaptive, false);
+  EXPECT_EQ(speculative->speculative.min_draft_probability, 0);
+  EXPECT_EQ(translate("speculative { draft: MODEL }")->speculative.draft,
+            SpeculativeFields::Draft::kModel);
+  for (const char* fields : {"speculative {}", "speculative { draft: DRAFT_UNSPECIFIED }"}) {
+    const SpeculativeFields none = translate(fields)->speculative;
+    EXPECT_FALSE(none.draft || none.draft_tokens || none.adaptive || none.min_draft_probability);
+  }
+
+  const auto beam = translate("beam { width: 4 length_penalty: 0.6 }");
+  ASSERT_TRUE(beam.ok()) << beam.status();
+  EXPECT_EQ(beam->beam.width, 4);
+  EXPECT_EQ(beam->beam.length_penalty, 0.6);
+  EXPECT_FALSE(translate("")->beam.width || translate("")->beam.length_penalty);
+}
+
 TEST(RequestFromProto, BoundsAreInclusive) {
   for (const char* ok : {
            "temperature: 0",
@@ -112,13 +167,17 @@ TEST(RequestFromProto, BoundsAreInclusive) {
            "priority: -100",
            "time_limit_seconds: 86400",
            "typical_p: 1",
-           "repetition_penalty: 1",
-           "presence_penalty: 0",
+           "typical_p: 1e-300",
+           "repetition_penalty: 0.01",
+           "repetition_penalty: 100",
+           "presence_penalty: 2",
            "presence_penalty: -0.0",
-           "frequency_penalty: 0",
+           "frequency_penalty: -2",
            "min_new_tokens: 0",
+           "min_new_tokens: 2147483647",
            "n: 1",
-           "beam { width: 1 }",
+           "beam { width: 1 length_penalty: -10 }",
+           "beam { width: 16 length_penalty: 10 }",
            "raw_logprobs: false",
            "include_eos_token: false",
            "bild { fallback_threshold: 0 rollback_threshold: inf max_small_run: 0 window: 64 }",
@@ -153,6 +212,17 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
       {"min_p: -1", "min_p: -1; allowed: [0, 1]"},
       {"min_p: 1.5", "min_p: 1.5; allowed: [0, 1]"},
       {"min_p: nan", "min_p: nan; allowed: [0, 1]"},
+      {"typical_p: 0", "typical_p: 0; allowed: (0, 1]"},
+      {"typical_p: 1.1", "typical_p: 1.1; allowed: (0, 1]"},
+      {"typical_p: nan", "typical_p: nan; allowed: (0, 1]"},
+      {"repetition_penalty: 0", "repetition_penalty: 0; allowed: [0.01, 100]"},
+      {"repetition_penalty: 101", "repetition_penalty: 101; allowed: [0.01, 100]"},
+      {"repetition_penalty: nan", "repetition_penalty: nan; allowed: [0.01, 100]"},
+      {"presence_penalty: 2.5", "presence_penalty: 2.5; allowed: [-2, 2]"},
+      {"presence_penalty: nan", "presence_penalty: nan; allowed: [-2, 2]"},
+      {"frequency_penalty: -3", "frequency_penalty: -3; allowed: [-2, 2]"},
+      {"frequency_penalty: inf", "frequency_penalty: inf; allowed: [-2, 2]"},
+      {"min_new_tokens: -1", "min_new_tokens: -1; allowed: [0, 2147483647]"},
       {"max_new_tokens: 0", "max_new_tokens: 0; allowed: [1, 2147483647]"},
       {"max_new_tokens: -1", "max_new_tokens: -1; allowed: [1, 2147483647]"},
       {"truncate_prompt_tokens: 0", "truncate_prompt_tokens: 0; allowed: [1, 2147483647]"},
@@ -172,6 +242,10 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
       // Methods' parameters.
       {"speculative { draft_tokens: 0 }", "speculative.draft_tokens: 0; allowed: [1, 64]"},
       {"speculative { draft_tokens: 65 }", "speculative.draft_tokens: 65; allowed: [1, 64]"},
+      {"speculative { draft_tokens: 1000000 }",
+       "speculative.draft_tokens: 1000000; allowed: [1, 64]"},
+      {"speculative { min_draft_probability: nan }",
+       "speculative.min_draft_probability: nan; allowed: [0, 1]"},
       {"speculative { min_draft_probability: 1.5 }",
        "speculative.min_draft_probability: 1.5; allowed: [0, 1]"},
       {"speculative { draft: 7 }", "speculative.draft: 7; allowed: MODEL, NGRAM"},
@@ -180,7 +254,14 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
       {"bild { rollback_threshold: -1 }", "bild.rollback_threshold: -1; allowed: [0, inf]"},
       {"bild { rollback_threshold: nan }", "bild.rollback_threshold: nan; allowed: [0, inf]"},
       {"bild { max_small_run: -1 }", "bild.max_small_run: -1; allowed: [0, 4096]"},
+      {"bild { rollback_threshold: -inf }", "bild.rollback_threshold: -inf; allowed: [0, inf]"},
+      {"bild { max_small_run: 4097 }", "bild.max_small_run: 4097; allowed: [0, 4096]"},
       {"bild { window: 0 }", "bild.window: 0; allowed: [1, 64]"},
+      {"bild { window: 65 }", "bild.window: 65; allowed: [1, 64]"},
+      {"beam { width: 0 }", "beam.width: 0; allowed: [1, 16]"},
+      {"beam { width: 17 }", "beam.width: 17; allowed: [1, 16]"},
+      {"beam { length_penalty: nan }", "beam.length_penalty: nan; allowed: [-10, 10]"},
+      {"beam { length_penalty: inf }", "beam.length_penalty: inf; allowed: [-10, 10]"},
       {"bita { num_masks: 17 }", "bita.num_masks: 17; allowed: [1, 16]"},
       {"bita { num_candidates: 0 }", "bita.num_candidates: 0; allowed: [1, 16]"},
       {"bita { tree: 99 }",
@@ -197,21 +278,6 @@ TEST(RequestFromProto, WhatIsNotOfferedIsRefusedNotIgnored) {
     const char* fields;
     const char* message;
   } cases[] = {
-      {"typical_p: 0.9", "typical_p: 0.9; allowed: 1"},
-      {"typical_p: nan", "typical_p: nan; allowed: 1"},
-      {"repetition_penalty: 1.1", "repetition_penalty: 1.1; allowed: 1"},
-      {"presence_penalty: 0.1", "presence_penalty: 0.1; allowed: 0"},
-      {"frequency_penalty: -1", "frequency_penalty: -1; allowed: 0"},
-      {"frequency_penalty: nan", "frequency_penalty: nan; allowed: 0"},
-      {"logit_bias { key: 5 value: 1 }", "logit_bias: 1 entry; allowed: empty"},
-      {"bad_token_ids: [1, 2]", "bad_token_ids: 2 entries; allowed: empty"},
-      {"min_new_tokens: 1", "min_new_tokens: 1; allowed: 0"},
-      {"n: 0", "n: 0; allowed: 1"},
-      {"n: 1000000", "n: 1000000; allowed: 1"},
-      {"beam { width: 4 }", "beam.width: 4; allowed: 1"},
-      {"beam { length_penalty: 0.6 }", "beam.length_penalty: 0.6; allowed: 1"},
-      {"raw_logprobs: true", "raw_logprobs: true; allowed: false"},
-      {"include_eos_token: true", "include_eos_token: true; allowed: false"},
       {"grammar: \"secret\"", "grammar: 6 bytes; allowed: empty"},
       {"adapter: \"x\"", "adapter: \"x\"; allowed: empty"},
   };
@@ -235,6 +301,16 @@ TEST(RequestFromProto, BoundedLists) {
   EXPECT_EQ(std::string(generate_request_from(request).status().message()),
             "stop_token_ids: 1025 of them; allowed: at most 1024");
   request.clear_stop_token_ids();
+  for (int i = 0; i < 1025; ++i) request.add_bad_token_ids(i);
+  EXPECT_EQ(std::string(generate_request_from(request).status().message()),
+            "bad_token_ids: 1025 of them; allowed: at most 1024");
+  request.mutable_bad_token_ids()->Truncate(1024);
+  EXPECT_TRUE(generate_request_from(request).ok());
+  for (int i = 0; i < 1025; ++i) (*request.mutable_logit_bias())[i] = 1;
+  EXPECT_EQ(std::string(generate_request_from(request).status().message()),
+            "logit_bias: 1025 of them; allowed: at most 1024");
+  request.mutable_logit_bias()->erase(0);
+  EXPECT_TRUE(generate_request_from(request).ok());
   request.set_request_id(std::string(129, 'x'));
   EXPECT_FALSE(generate_request_from(request).ok());
 }

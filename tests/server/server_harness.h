@@ -15,12 +15,14 @@
 
 namespace tandem {
 
-// `fake` answers at once; `slow` takes 5 ms a token.
+// `fake` answers at once; `slow` takes 5 ms a token; `pair` has a small model that seldom agrees.
 inline constexpr char kModels[] = R"(
     models { name: "fake" fake { max_positions: 16384 } }
     models { name: "slow" fake { pass_seconds: 0.005 } }
+    models { name: "little" fake { max_positions: 16384 seed: 2 } }
     deployments { name: "fake" large: "fake" }
     deployments { name: "slow" large: "slow" small: "fake" }
+    deployments { name: "pair" large: "fake" small: "little" }
 )";
 
 // Waits for what another thread is about to make true.

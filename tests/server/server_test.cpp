@@ -195,7 +195,7 @@ TEST(Server, Models) {
   Harness h;
   const auto models = h.client->models();
   ASSERT_TRUE(models.ok()) << models.status();
-  ASSERT_EQ(models->models_size(), 2);
+  ASSERT_EQ(models->models_size(), 3);
   EXPECT_FALSE(models->server_version().empty());
   const v1::Model& slow = models->models(1);
   EXPECT_EQ(slow.name(), "slow");
@@ -226,7 +226,7 @@ TEST(Server, MethodsThatAreNotOfferedSayWhatIs) {
     request.GetReflection()->MutableMessage(&request, oneof->field(i));
     const Stream s = stream(*h.client, request);
     const std::string& name = oneof->field(i)->name();
-    if (name == "auto" || name == "autoregressive") {
+    if (name == "auto" || name == "autoregressive" || name == "speculative") {
       EXPECT_TRUE(s.status.ok()) << s.status;
       continue;
     }
@@ -234,6 +234,78 @@ TEST(Server, MethodsThatAreNotOfferedSayWhatIs) {
     EXPECT_THAT(std::string(s.status.message()), HasSubstr(name));
     EXPECT_THAT(std::string(s.status.message()), HasSubstr("autoregressive"));
   }
+}
+
+TEST(Server, EveryMethodOfAPairAnswersAndSaysWhatItDid) {
+  Harness h;
+  const Stream plain = stream(*h.client, ask("pair", "x", 24));
+  ASSERT_TRUE(plain.status.ok()) << plain.status;
+  EXPECT_TRUE(plain.finished.stats().accept_lengths().empty());
+  EXPECT_FALSE(plain.finished.stats().has_fallbacks());
+  EXPECT_FALSE(plain.finished.stats().has_small_tokens());
+
+  v1::GenerateRequest request = ask("pair", "x", 24);
+  request.mutable_bild()->set_rollback_threshold(0.69);
+  request.mutable_bild()->set_fallback_threshold(0);
+  const Stream bild = stream(*h.client, request);
+  ASSERT_TRUE(bild.status.ok()) << bild.status;
+  EXPECT_EQ(bild.started.method(), v1::BILD);
+  EXPECT_EQ(bild.started.contract(), v1::EXACT);
+  EXPECT_EQ(bild.ids, plain.ids);
+  const v1::MethodStats& stats = bild.finished.stats();
+  EXPECT_EQ(stats.small_tokens() + stats.large_tokens(), 24);
+  EXPECT_GT(stats.rollbacks(), 0);
+  EXPECT_GE(stats.rolled_back_tokens(), stats.rollbacks());
+  EXPECT_TRUE(stats.has_fallbacks());
+  EXPECT_EQ(stats.fallbacks(), 0);
+  EXPECT_TRUE(stats.has_forced_calls());
+  EXPECT_FALSE(stats.has_match_rate());
+  int corrected = 0, kept = 0, verified = 0;
+  for (const auto& event : bild.events) {
+    for (const v1::Token& token : event.chunk().tokens()) {
+      corrected += token.corrected() ? 1 : 0;
+      kept += token.proposed() == v1::SMALL ? 1 : 0;
+      EXPECT_EQ(token.confirmed(), v1::LARGE);
+      EXPECT_FALSE(token.has_text());
+    }
+  }
+  EXPECT_EQ(corrected, stats.rollbacks());
+  EXPECT_EQ(kept, stats.small_tokens());
+  for (const int n : stats.accept_lengths()) verified += n;
+  EXPECT_GT(verified, 0);
+
+  request = ask("pair", "x", 24);
+  request.mutable_speculative()->set_draft_tokens(3);
+  request.set_token_texts(true);
+  const Stream speculative = stream(*h.client, request);
+  ASSERT_TRUE(speculative.status.ok()) << speculative.status;
+  EXPECT_EQ(speculative.started.method(), v1::SPECULATIVE);
+  EXPECT_EQ(speculative.ids, plain.ids);
+  EXPECT_LE(speculative.finished.stats().accept_lengths_size(), 4);
+  EXPECT_GT(speculative.finished.stats().draft_tokens(), 0);
+  EXPECT_FALSE(speculative.finished.stats().has_rollbacks());
+  for (const auto& event : speculative.events) {
+    for (const v1::Token& token : event.chunk().tokens()) {
+      EXPECT_TRUE(token.has_text());
+      EXPECT_FALSE(token.has_logprob());
+    }
+  }
+}
+
+TEST(Server, ModelsSayWhatTheirMethodsDefaultTo) {
+  Harness h;
+  const auto pair = h.client->model("pair");
+  ASSERT_TRUE(pair.ok()) << pair.status();
+  ASSERT_EQ(pair->methods_size(), 3);
+  EXPECT_EQ(pair->default_method(), v1::AUTOREGRESSIVE);
+  EXPECT_EQ(pair->methods(0).defaults_case(), v1::OfferedMethod::DEFAULTS_NOT_SET);
+  EXPECT_EQ(pair->methods(1).speculative().draft(), v1::Speculative::MODEL);
+  EXPECT_EQ(pair->methods(1).speculative().draft_tokens(), 4);
+  EXPECT_EQ(pair->methods(2).method(), v1::BILD);
+  EXPECT_EQ(pair->methods(2).greedy_contract(), v1::LOSSY);
+  EXPECT_EQ(pair->methods(2).bild().rollback_threshold(), 5);
+  EXPECT_TRUE(pair->methods(2).bild().verify_eos());
+  EXPECT_FALSE(pair->methods(2).bild().has_window());
 }
 
 TEST(Server, BadRequestsAreRefusedAndServingGoesOn) {

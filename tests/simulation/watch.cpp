@@ -74,38 +74,9 @@ void Watch::after_step() {
   (void)running;
 }
 
-// Every page's owners are the caches that hold it, so free + used = total and nothing leaks.
-void Watch::count_owners(ModelId model) {
-  const ModelPools& pools = world_->loop->model_pools(model);
-  for (const Store store : {Store::kKv, Store::kFrontier}) {
-    const PagePool& pool = store == Store::kKv ? pools.kv : pools.frontier;
-    std::vector<int> owners(static_cast<size_t>(pool.total()), 0);
-    world_->loop->visit([&](const SequenceRun& run) {
-      for (const auto& [id, cache] : run.caches()) {
-        if (cache->model() != model) continue;
-        for (const PageId p : store == Store::kKv ? cache->pages() : cache->frontier_pages()) {
-          if (p.valid()) ++owners[p.index()];
-        }
-      }
-    });
-    int64_t free = 0;
-    for (size_t p = 0; p < owners.size(); ++p) {
-      const int booked = pool.owners(PageId(static_cast<int64_t>(p)));
-      free += booked == 0;
-      if (booked == owners[p]) continue;
-      world_->broken(absl::StrCat("page ", p, " of model ", model.value, " has ", owners[p],
-                                  " owners; the pool counts ", booked));
-      return;
-    }
-    if (pool.free() != free) {
-      world_->broken(absl::StrCat("the pool of model ", model.value, " offers ", pool.free(),
-                                  " pages; ", free, " have no owner"));
-    }
-  }
-}
-
 void Watch::check_pages() {
-  for (int m = 0; m < 2; ++m) count_owners(ModelId(m));
+  const std::string wrong = world_->loop->check_pages();
+  if (!wrong.empty()) world_->broken(wrong);
   for (const auto& [device, pages] : read_) {
     for (const auto& [model, page] : pages) {
       if (world_->loop->model_pools(model).kv.owners(page) == 0) {

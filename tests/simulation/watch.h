@@ -32,7 +32,6 @@ class Watch {
 
  private:
   void check_pages();
-  void count_owners(ModelId model);
   void check_gone();
   void check_order();
   void check_progress(const SequenceRun& run);

@@ -7,12 +7,16 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 from grpc_tools import protoc
 
 from tuning.benchmark.models import ROOT
+
+BINARY = ROOT / "build/release/bin/tandem-server"
 
 
 def stubs(folder: str):
@@ -27,12 +31,23 @@ def stubs(folder: str):
 
 
 @contextlib.contextmanager
-def server(binary: Path, models: dict[str, Path]):
-    """Starts a server of these models in float32 on a free port; yields a Client."""
+def server(
+    binary: Path = BINARY, models: dict[str, Path] | None = None, config: Path | None = None
+) -> Iterator["Client"]:
+    """Starts a server on a free port and yields a Client of it.
+
+    It serves either these models, each under its name and in float32, or what the deployment file
+    `config` says.
+    """
+    if (models is None) == (config is None):
+        raise ValueError("a server has either models or a config")
     with tempfile.TemporaryDirectory(prefix="tandem-benchmark-") as folder:
         ports, log = Path(folder) / "ports", Path(folder) / "log"
-        flags = [f"--model={name}={path}" for name, path in models.items()]
-        flags += ["--dtype=fp32", "--listen=127.0.0.1:0", "--http=off", f"--port-file={ports}"]
+        if config:
+            flags = [f"--config={config}"]
+        else:
+            flags = [f"--model={name}={path}" for name, path in models.items()] + ["--dtype=fp32"]
+        flags += ["--listen=127.0.0.1:0", "--http=off", f"--port-file={ports}"]
         with log.open("w") as out:
             process = subprocess.Popen([binary, *flags], stderr=out)
         try:
@@ -58,16 +73,40 @@ class Client:
     def close(self):
         self.channel.close()
 
-    def stream(self, model: str, prompt: list[int], new_tokens: int) -> list[int]:
-        """One stream's tokens, greedy, going on after an end of text."""
-        request = self.messages.GenerateRequest(
+    def request(self, model: str, prompt: list[int], new_tokens: int, method=None, **fields):
+        """A greedy GenerateRequest; `method` is a message of the oneof, autoregressive by default."""
+        m = self.messages
+        method = method if method is not None else m.Autoregressive()
+        names = {
+            field.message_type.name: field.name
+            for field in m.GenerateRequest.DESCRIPTOR.oneofs_by_name["method"].fields
+        }
+        return m.GenerateRequest(
             model=model,
-            token_ids=self.messages.TokenIds(ids=prompt),
-            autoregressive=self.messages.Autoregressive(),
+            token_ids=m.TokenIds(ids=prompt),
             temperature=0,
             max_new_tokens=new_tokens,
-            ignore_eos=True,
+            **{names[method.DESCRIPTOR.name]: method},
+            **fields,
         )
+
+    def complete(self, request):
+        """The only choice of a request that is answered whole."""
+        return self.stub.Complete(request).choices[0]
+
+    def negative_log_likelihood(self, model: str, prompt: list[int], tokens: list[int]) -> float:
+        """Nats of `tokens` behind `prompt` under the large model of `model`, all together."""
+        m = self.messages
+        request = m.ScoreRequest(
+            model=model,
+            token_ids=m.TokenIds(ids=prompt),
+            continuation_token_ids=m.TokenIds(ids=tokens),
+        )
+        return -self.stub.Score(request).total_logprob
+
+    def stream(self, model: str, prompt: list[int], new_tokens: int) -> list[int]:
+        """One stream's tokens, greedy, going on after an end of text."""
+        request = self.request(model, prompt, new_tokens, ignore_eos=True)
         tokens = []
         for event in self.stub.Generate(request):
             if event.HasField("chunk"):
@@ -101,3 +140,23 @@ class Client:
         if errors:
             raise errors[0]
         return results, seconds
+
+
+def at_once(function: Callable, items: Sequence, streams: int) -> Iterator:
+    """`function` of every item in order, `streams` calls at a time; raises what a call raises."""
+    with ThreadPoolExecutor(streams) as pool:
+        yield from pool.map(function, items)
+
+
+@contextlib.contextmanager
+def lazily(binary: Path, models: dict[str, Path]) -> Iterator[Callable[[], Client]]:
+    """Yields a function that gives a Client, and starts the server when it is first called."""
+    with contextlib.ExitStack() as stack:
+        clients: list[Client] = []
+
+        def client() -> Client:
+            if not clients:
+                clients.append(stack.enter_context(server(binary, models)))
+            return clients[0]
+
+        yield client

@@ -18,7 +18,8 @@ struct LayerKv {
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  at::Tensor keys, values;  // [pages, kv_heads, page_rows, head_dim]
+  const at::Tensor& keys;    // as KvPool::layer_keys
+  const at::Tensor& values;  // as KvPool::layer_values
 };
 
 // Angles of the rotary embedding: position * inverse_frequency[i] in float32, as Transformers has

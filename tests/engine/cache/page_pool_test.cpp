@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <vector>
 
 namespace tandem {
 namespace {
@@ -30,13 +31,59 @@ TEST(PagePool, APageIsFreeWhenItsLastOwnerGoes) {
   EXPECT_EQ(pool.free(), 2);
 }
 
+TEST(PagePool, APageThatOnlyTheIndexKeepsIsCached) {
+  PagePool pool(3);
+  const PageId page = pool.take();
+  pool.keep(page);
+  EXPECT_EQ(pool.owners(page), 2);
+  EXPECT_EQ(pool.used(), 1);
+  EXPECT_EQ(pool.cached(), 0);
+  EXPECT_FALSE(pool.give_back(page));
+  EXPECT_EQ(pool.used(), 0);
+  EXPECT_EQ(pool.cached(), 1);
+  EXPECT_EQ(pool.free(), 2);
+  EXPECT_EQ(pool.available(), 3);
+  pool.share(page);  // somebody uses it again
+  EXPECT_EQ(pool.used(), 1);
+  EXPECT_EQ(pool.cached(), 0);
+  EXPECT_FALSE(pool.let_go(page));
+  EXPECT_EQ(pool.owners(page), 1);
+  EXPECT_TRUE(pool.give_back(page));
+  EXPECT_EQ(pool.free(), 3);
+}
+
+TEST(PagePool, TheOldestIsTheOneCachedForLongest) {
+  PagePool pool(4);
+  std::vector<PageId> pages;
+  for (int i = 0; i < 4; ++i) {
+    pages.push_back(pool.take());
+    pool.keep(pages.back());
+  }
+  for (const int i : {2, 0, 3}) pool.give_back(pages[static_cast<size_t>(i)]);
+  EXPECT_EQ(pool.oldest(), pages[2]);
+  pool.share(pages[2]);
+  EXPECT_EQ(pool.oldest(), pages[0]);
+  pool.give_back(pages[2]);  // cached again, and the youngest now
+  EXPECT_TRUE(pool.let_go(pages[0]));
+  EXPECT_EQ(pool.oldest(), pages[3]);
+  EXPECT_TRUE(pool.let_go(pages[3]));
+  EXPECT_EQ(pool.oldest(), pages[2]);
+  EXPECT_EQ(pool.free() + pool.cached() + pool.used(), pool.total());
+}
+
 TEST(PagePoolDeathTest, BooksThatDoNotAddUp) {
   PagePool pool(1);
   EXPECT_DEATH(pool.give_back(PageId(0)), "broken invariant");
   EXPECT_DEATH(pool.share(PageId(0)), "broken invariant");
   const PageId page = pool.take();
   EXPECT_DEATH(pool.take(), "broken invariant");
+  pool.keep(page);
+  EXPECT_DEATH(pool.keep(page), "broken invariant");
   pool.give_back(page);
+  EXPECT_DEATH(pool.give_back(page), "broken invariant")
+      << "what the index owns is not ours to give";
+  pool.let_go(page);
+  EXPECT_DEATH(pool.let_go(page), "broken invariant");
   EXPECT_DEATH(pool.give_back(page), "broken invariant");
 }
 

@@ -1,9 +1,15 @@
 // Sequence caches against a model that keeps every row's content in a list: whatever is done to the
-// books, executing the emitted moves on a memory leaves each row's content in its slot.
+// books, executing the emitted moves on a memory leaves each row's content in its slot. A row's
+// content follows from its tokens and all before, as keys and values do, so a page that comes from
+// the prefix index has to hold what the model says. What the index knows is modelled by a map from
+// tokens to pages.
 #include "engine/cache/sequence_cache.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
@@ -13,13 +19,19 @@ namespace {
 
 constexpr int kLayers = 5;
 constexpr int kPageRows = 4;
-constexpr int kPages = 40;
+constexpr int kPages = 18;
+using Tokens = std::vector<Token>;
 
 // What a row holds: an identity, and the layers that it has done.
 struct Content {
   uint64_t id = 0;
   int layers = 0;
+  Token token = 0;
 };
+
+uint64_t id_of(uint64_t parent, Token token) {
+  return PrefixIndex::hash(parent, std::span<const Token>(&token, 1)) | 1;
+}
 
 struct World {
   static ModelShape shape() {
@@ -53,12 +65,13 @@ struct World {
   ModelPools pools;
   std::vector<uint64_t> kv = std::vector<uint64_t>(kPages * kPageRows);
   std::vector<uint64_t> hidden = std::vector<uint64_t>(kPages * kPageRows);
-  uint64_t next_id = 1;
+  std::map<Tokens, PageId> published;
 };
 
 // A cache, and what it must hold.
 struct Model {
   std::unique_ptr<SequenceCache> cache;
+  Tokens text;  // what its sequence comes to
   std::vector<Content> rows;
   std::vector<Row> tree;  // parents of an unsettled tree, at the end of rows
 
@@ -106,25 +119,49 @@ void check(World& w, const std::vector<Model>& all) {
       owners +=
           static_cast<int>(std::count(m.cache->pages().begin(), m.cache->pages().end(), page));
     }
-    ASSERT_EQ(w.pools.kv.owners(page), owners);
+    ASSERT_EQ(w.pools.kv.owners(page), owners + (w.pools.prefixes.knows(page) ? 1 : 0));
+  }
+  for (const PageId page : w.pools.prefixes.pages()) {
+    EXPECT_EQ(w.pools.kv.kept(page), true);
   }
   ASSERT_EQ(w.pools.kv.used(), static_cast<int64_t>(kv.size()));
   ASSERT_EQ(w.pools.frontier.used(), frontier_pages);
+  std::vector<const SequenceCache*> caches;
+  for (const Model& m : all) {
+    caches.push_back(m.cache.get());
+    for (size_t r = 0; r < m.rows.size(); ++r) ASSERT_EQ(m.cache->fed()[r], m.rows[r].token);
+  }
+  ASSERT_EQ(w.pools.check(caches), "");
+  std::erase_if(w.published, [&](const auto& p) { return !w.pools.prefixes.knows(p.second); });
+  ASSERT_EQ(w.published.size(), w.pools.prefixes.size());
 }
 
 class Walk {
  public:
   explicit Walk(uint64_t seed) : rng_(seed), all_(3) {
-    for (Model& m : all_) m.cache = fresh();
+    // Texts that have more or less in common.
+    Tokens text(48);
+    for (const size_t same : {0, 13, 25}) {
+      for (size_t i = same; i < text.size(); ++i) text[i] = static_cast<Token>(below(3));
+      texts_.push_back(text);
+    }
+    for (Model& m : all_) m = fresh(below(texts_.size()));
   }
   ~Walk() {
     all_.clear();
     EXPECT_EQ(w_.pools.kv.used() + w_.pools.frontier.used(), 0);
+    w_.pools.drop_prefixes();
+    EXPECT_EQ(w_.pools.kv.free(), kPages);
+    w_.flush();
+    for (const uint64_t slot : w_.kv) EXPECT_EQ(slot, 0U) << "a free page that was not said to be";
   }
+  int64_t adopted() const { return adopted_; }
+  int64_t given_up() const { return given_up_; }
 
   void step() {
     Model& m = all_[below(all_.size())];
-    switch (below(8)) {
+    const size_t known = w_.pools.prefixes.size();
+    switch (below(11)) {
       case 0:
       case 1:
       case 2:
@@ -142,6 +179,13 @@ class Walk {
       case 6:
         copy(m);
         break;
+      case 7:
+      case 8:
+        publish(m);
+        break;
+      case 9:
+        adopt(m);
+        break;
       default:
         settle(m);
         if (below(6) == 0) {
@@ -152,13 +196,19 @@ class Walk {
           EXPECT_LE(m.cache->reserved_rows(), m.cache->rows() + kPageRows - 1);
         }
     }
+    if (w_.pools.prefixes.size() < known) {
+      given_up_ += static_cast<int64_t>(known - w_.pools.prefixes.size());
+    }
     check(w_, all_);
   }
 
  private:
   size_t below(size_t n) { return rng_() % n; }
-  std::unique_ptr<SequenceCache> fresh() {
-    return std::make_unique<SequenceCache>(CacheId(next_cache_++), &w_.pools);
+  Model fresh(size_t text) {
+    Model m;
+    m.cache = std::make_unique<SequenceCache>(CacheId(next_cache_++), &w_.pools);
+    m.text = texts_[text];
+    return m;
   }
 
   void settle(Model& m) {
@@ -174,19 +224,26 @@ class Walk {
   // reserve() takes exactly what need() told.
   bool reserve(Model& m, int total, int to) {
     const PageNeed need = m.cache->need(total, to);
-    const int64_t kv = w_.pools.kv.free(), frontier = w_.pools.frontier.free();
+    const int64_t kv = w_.pools.kv.available(), frontier = w_.pools.frontier.available();
     if (need.kv > kv || need.frontier > frontier) return false;
-    std::vector<PageId> before(m.cache->pages().begin(), m.cache->pages().end());
+    const auto cut = static_cast<size_t>(m.cache->rows() / kPageRows);
+    const auto pages = m.cache->pages();
+    const bool takes_back =
+        cut < pages.size() && std::any_of(
+                                  pages.begin() + static_cast<ptrdiff_t>(cut), pages.end(),
+                                  [&](PageId page) { return w_.pools.kv.kept(page); });
+    const bool needs_cached = need.kv > w_.pools.kv.free();
+    const size_t known = w_.pools.prefixes.size();
     m.cache->reserve(total, to);
-    EXPECT_EQ(kv - w_.pools.kv.free(), need.kv - released_shared(before, m));
+    if (!takes_back && !needs_cached) {
+      EXPECT_EQ(w_.pools.prefixes.size(), known) << "given up without need";
+    }
+    EXPECT_EQ(kv - w_.pools.kv.available(), need.kv);
     EXPECT_EQ(frontier - w_.pools.frontier.free(), need.frontier);
     EXPECT_EQ(m.cache->need(total, to).kv, 0);
     EXPECT_EQ(m.cache->need(total, to).frontier, 0);
     return true;
   }
-  // Shared pages are copied, and stay used by the others: none of them comes free.
-  static int64_t released_shared(const std::vector<PageId>&, const Model&) { return 0; }
-
   void append(Model& m) {
     settle(m);
     const int to = below(2) ? kLayers : 1 + static_cast<int>(below(kLayers));
@@ -197,13 +254,20 @@ class Walk {
     w_.flush();
     Tree tree;
     const bool chain = below(2) == 0;
+    std::vector<Content> added;
     for (int i = 0; i < n; ++i) {
-      tree.add({}, chain ? i - 1 : static_cast<Row>(below(static_cast<size_t>(i) + 1)) - 1);
+      const Row parent = chain ? i - 1 : static_cast<Row>(below(static_cast<size_t>(i) + 1)) - 1;
+      const size_t row = m.rows.size() + static_cast<size_t>(i);
+      const Token token = below(8) > 0 ? m.text[row] : static_cast<Token>(below(3));
+      const uint64_t past = m.rows.empty() ? 0 : m.rows.back().id;
+      added.push_back(
+          {id_of(parent < 0 ? past : added[static_cast<size_t>(parent)].id, token), to, token});
+      tree.add(token_in(token), parent);
     }
     m.cache->append(to, tree);
     // The device: rows that were behind come to `to`, and new ones are there.
     for (Content& c : m.rows) c.layers = std::max(c.layers, to);
-    for (int i = 0; i < n; ++i) m.rows.push_back({w_.next_id++, to});
+    m.rows.insert(m.rows.end(), added.begin(), added.end());
     for (size_t r = 0; r < m.rows.size(); ++r) {
       const Content& c = m.rows[r];
       w_.kv[slot(m.cache->pages(), static_cast<int>(r))] = c.id;
@@ -211,6 +275,7 @@ class Walk {
         w_.hidden[slot(m.cache->frontier_pages(), static_cast<int>(r))] = c.id;
       }
     }
+    m.cache->passes_done();
     bool is_chain = true;
     for (int i = 0; i < n; ++i) is_chain &= tree.parent[static_cast<size_t>(i)] == i - 1;
     if (is_chain) return;
@@ -220,9 +285,10 @@ class Walk {
 
   void keep(Model& m) {
     if (m.tree.empty()) return;
-    std::vector<Row> path;
-    for (Row r = 0; r < static_cast<Row>(m.tree.size()); ++r) {
-      if (below(2)) path.push_back(r);
+    std::vector<Row> path;  // any row with all above it
+    for (Row r = static_cast<Row>(below(m.tree.size() + 1)) - 1; r >= 0;
+         r = m.tree[static_cast<size_t>(r)]) {
+      path.insert(path.begin(), r);
     }
     m.cache->keep(path);
     const size_t begin = m.rows.size() - m.tree.size();
@@ -247,8 +313,11 @@ class Walk {
     Model& other = all_[below(all_.size())];
     if (&other == &m) return;
     const int64_t used = w_.pools.kv.used();
-    other = {fresh(), {m.rows.begin(), m.rows.begin() + m.rows_at(kLayers)}, {}};
-    other.cache->fork_from(*m.cache);
+    other = fresh(0);
+    other.text = m.text;
+    const auto rows = below(3) ? m.rows_at(kLayers) : static_cast<int>(below(45));
+    other.rows.assign(m.rows.begin(), m.rows.begin() + std::min(rows, m.rows_at(kLayers)));
+    other.cache->fork_from(*m.cache, rows);
     EXPECT_LE(w_.pools.kv.used(), used) << "a fork takes no pages";
   }
 
@@ -260,6 +329,8 @@ class Walk {
     settle(other);
     const int begin = static_cast<int>(m.rows.size()), end = static_cast<int>(other.rows.size());
     if (begin >= end) return;
+    const auto last = static_cast<size_t>(begin) - 1;
+    if (begin > 0 && m.rows[last].id != other.rows[last].id) return;  // another past
     if (m.rows_at(kLayers) < begin &&
         other.rows[static_cast<size_t>(begin)].layers > m.rows.back().layers) {
       return;
@@ -269,19 +340,64 @@ class Walk {
     m.rows.insert(m.rows.end(), other.rows.begin() + begin, other.rows.end());
   }
 
+  // Its rows become known as far as they are its text's and have done all layers.
+  void publish(Model& m) {
+    settle(m);
+    const size_t final_tokens = below(4) ? m.text.size() : below(m.text.size());
+    m.cache->publish({}, std::span<const Token>(m.text).first(final_tokens));
+    for (size_t n = kPageRows; n <= std::min(final_tokens, m.rows.size()); n += kPageRows) {
+      for (size_t r = n - kPageRows; r < n; ++r) {
+        if (m.rows[r].token != m.text[r] || m.rows[r].layers < kLayers) return;
+      }
+      const PageId page = m.cache->pages()[n / kPageRows - 1];
+      const auto [known, fresh] = w_.published.try_emplace(
+          Tokens(m.text.begin(), m.text.begin() + static_cast<ptrdiff_t>(n)), page);
+      EXPECT_EQ(known->second, page) << "two pages with the same rows";
+    }
+  }
+
+  // A sequence ends. Another one's cache takes over the longest known beginning of its text.
+  void adopt(Model& m) {
+    if (below(4)) publish(m);
+    m.cache->clear();
+    m.tree.clear();
+    m.rows.clear();
+    m.text = texts_[below(texts_.size())];
+    check(w_, all_);
+    const auto at_most = static_cast<int>(below(m.text.size()));
+    int expected = 0;
+    while (expected + kPageRows <= at_most &&
+           w_.published.contains(Tokens(m.text.begin(), m.text.begin() + expected + kPageRows))) {
+      expected += kPageRows;
+    }
+    ASSERT_EQ(m.cache->adopt({}, m.text, at_most), expected);
+    for (int r = 0; r < expected; ++r) {
+      const Token token = m.text[static_cast<size_t>(r)];
+      m.rows.push_back({id_of(m.rows.empty() ? 0 : m.rows.back().id, token), kLayers, token});
+    }
+    adopted_ += expected;
+  }
+
   std::mt19937_64 rng_;
   World w_;
+  std::vector<Tokens> texts_;
   std::vector<Model> all_;
+  int64_t adopted_ = 0, given_up_ = 0;
   int next_cache_ = 0;
 };
 
 TEST(SequenceCache, EqualsTheModelUnderRandomOperations) {
-  for (uint64_t seed = 0; seed < 400; ++seed) {
+  int64_t adopted = 0, given_up = 0;
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
     SCOPED_TRACE(seed);
     Walk walk(seed);
-    for (int i = 0; i < 60 && !testing::Test::HasFailure(); ++i) walk.step();
+    for (int i = 0; i < 120 && !testing::Test::HasFailure(); ++i) walk.step();
     if (testing::Test::HasFailure()) return;
+    adopted += walk.adopted();
+    given_up += walk.given_up();
   }
+  EXPECT_GT(adopted, 3000) << "rows; the seeds prove nothing about the index";
+  EXPECT_GT(given_up, 200) << "pages; the seeds prove nothing about giving up";
 }
 
 struct One {
@@ -317,6 +433,336 @@ TEST(SequenceCache, FrontierPagesGoWhenTheirRowsHaveGoneOn) {
   one.cache.release_unused();
   EXPECT_EQ(one.w.pools.frontier.used(), 0);
   EXPECT_EQ(one.cache.rows(kLayers), 6);
+}
+
+In chosen_in(TicketId ticket) {
+  In in;
+  in.kind = In::kChosen;
+  in.ref.ticket = ticket;
+  return in;
+}
+
+In mask_in() {
+  In in;
+  in.kind = In::kMask;
+  return in;
+}
+
+std::vector<std::pair<int, TicketId>> chosen_rows(const SequenceCache& cache) {
+  std::vector<std::pair<int, TicketId>> rows;
+  for (const auto& [row, in] : cache.chosen()) rows.emplace_back(row, in.ref.ticket);
+  return rows;
+}
+
+Tokens fed(const SequenceCache& cache) { return {cache.fed().begin(), cache.fed().end()}; }
+
+using Chosen = std::vector<std::pair<int, TicketId>>;
+
+TEST(SequenceCache, TellsWhatItsRowsWereFed) {
+  One one;
+  one.cache.reserve(20, kLayers);
+  Tree first;
+  for (const In& in : {token_in(5), chosen_in(70), token_in(6), chosen_in(71)}) first.chain(in);
+  one.cache.append(kLayers, first);
+  EXPECT_EQ(fed(one.cache), (Tokens{5, -1, 6, -1}));
+  EXPECT_EQ(chosen_rows(one.cache), (Chosen{{1, 70}, {3, 71}}));
+  one.cache.know(Tokens{5, 8, 6});
+  EXPECT_EQ(fed(one.cache), (Tokens{5, 8, 6, -1})) << "row 3 is not final yet";
+  EXPECT_EQ(chosen_rows(one.cache), (Chosen{{3, 71}}));
+  one.cache.truncate(3);
+  EXPECT_EQ(fed(one.cache), (Tokens{5, 8, 6}));
+  EXPECT_EQ(chosen_rows(one.cache), Chosen());
+
+  // A tree, of which the path 0, 2, 5 stays; its rows bring along what they were fed.
+  Tree tree;
+  tree.add(token_in(1), -1);
+  tree.add(token_in(2), 0);
+  tree.add(chosen_in(72), 0);
+  tree.add(mask_in(), 0);
+  tree.add(chosen_in(73), 1);
+  tree.add(chosen_in(74), 2);
+  one.cache.append(kLayers, tree);
+  EXPECT_EQ(fed(one.cache), (Tokens{5, 8, 6, 1, 2, -1, -2, -1, -1}));
+  one.cache.keep(std::vector<Row>{0, 2, 5});
+  EXPECT_EQ(fed(one.cache), (Tokens{5, 8, 6, 1, -1, -1}));
+  EXPECT_EQ(chosen_rows(one.cache), (Chosen{{4, 72}, {5, 74}}));
+
+  SequenceCache fork(CacheId(1), &one.w.pools), copy(CacheId(2), &one.w.pools);
+  fork.fork_from(one.cache, 5);
+  EXPECT_EQ(fed(fork), (Tokens{5, 8, 6, 1, -1}));
+  EXPECT_EQ(chosen_rows(fork), (Chosen{{4, 72}}));
+  copy.reserve(6, kLayers);
+  copy.copy_from(one.cache, 0, 6);
+  EXPECT_EQ(fed(copy), fed(one.cache));
+  EXPECT_EQ(chosen_rows(copy), chosen_rows(one.cache));
+  one.cache.know(Tokens{5, 8, 6, 1, 9, 3, 4});
+  EXPECT_EQ(fed(one.cache), (Tokens{5, 8, 6, 1, 9, 3}));
+  EXPECT_EQ(chosen_rows(fork), (Chosen{{4, 72}})) << "the others learn it at rounds of their own";
+  one.cache.clear();
+  EXPECT_EQ(fed(one.cache), Tokens());
+}
+
+// --- The prefix index
+
+// A cache of which `tokens` were fed, in one pass that is done.
+void feed(SequenceCache& cache, const Tokens& tokens, int to = kLayers) {
+  Tree tree;
+  for (const Token t : tokens) tree.chain(token_in(t));
+  cache.reserve(cache.rows() + static_cast<int>(tokens.size()), to);
+  cache.append(to, tree);
+  cache.passes_done();
+}
+
+const Tokens kText = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+
+struct Two {
+  World w;
+  SequenceCache a{CacheId(0), &w.pools}, b{CacheId(1), &w.pools};
+};
+
+TEST(SequenceCache, AdoptsTheFullPagesOfAnother) {
+  Two two;
+  feed(two.a, kText);
+  two.a.publish({}, kText);
+  EXPECT_EQ(two.b.adopt({}, kText, 9), 8);
+  EXPECT_EQ(two.b.rows(kLayers), 8);
+  EXPECT_EQ(fed(two.b), (Tokens{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(two.w.pools.kv.used(), 3) << "two of them by both";
+  two.a.clear();
+  EXPECT_EQ(two.w.pools.kv.used(), 2);
+  two.b.clear();
+  EXPECT_EQ(two.w.pools.kv.used(), 0);
+  EXPECT_EQ(two.w.pools.kv.cached(), 2);
+  EXPECT_EQ(two.b.adopt({}, kText, 7), 4) << "no more than is wanted";
+}
+
+TEST(SequenceCache, WhatIsSharedIsCopiedBeforeItIsWritten) {
+  Two two;
+  feed(two.a, kText);
+  two.a.publish({}, kText);
+  two.b.adopt({}, kText, 8);
+  two.b.truncate(6);
+  EXPECT_EQ(two.b.need(8, kLayers).kv, 1);
+  const PageId shared = two.b.pages()[1];
+  feed(two.b, {0, 0});
+  EXPECT_NE(two.b.pages()[1], shared);
+  EXPECT_EQ(two.a.pages()[1], shared);
+  two.b.publish({}, Tokens{1, 2, 3, 4, 5, 6, 0, 0});
+  EXPECT_EQ(two.w.pools.prefixes.size(), 3U);
+}
+
+// The last user of a published page that it has cut needs no copy, and so no page, to go on.
+TEST(SequenceCache, ACutPageThatNobodyElseUsesIsTakenBack) {
+  Two two;
+  feed(two.a, kText);
+  two.a.publish({}, kText);
+  two.a.truncate(2);
+  two.a.release_unused();
+  EXPECT_EQ(two.w.pools.kv.cached(), 1);
+  EXPECT_EQ(two.a.need(4, kLayers).kv, 0);
+  feed(two.a, {0});
+  EXPECT_EQ(two.w.pools.prefixes.size(), 0U) << "nor is what lay behind it of use";
+  EXPECT_EQ(two.w.pools.kv.used(), 1);
+}
+
+TEST(SequenceCache, TwoThatRanTheSameRowsComeToShareThem) {
+  Two two;
+  feed(two.a, kText);
+  feed(two.b, kText);
+  EXPECT_EQ(two.w.pools.kv.used(), 6);
+  two.a.publish({}, kText);
+  two.b.publish({}, kText);
+  EXPECT_EQ(two.w.pools.kv.used(), 4);
+  EXPECT_EQ(two.a.pages()[1], two.b.pages()[1]);
+  EXPECT_NE(two.a.pages()[2], two.b.pages()[2]) << "not full";
+  const std::vector<const SequenceCache*> caches = {&two.a, &two.b};
+  EXPECT_EQ(two.w.pools.check(caches), "");
+}
+
+TEST(SequenceCache, PublishesWhatIsFinalAndInMemory) {
+  struct Case {
+    const char* what;
+    std::function<void(SequenceCache&)> act;
+    size_t pages;
+  };
+  const Case cases[] = {
+      {"two full pages", [](SequenceCache& c) { feed(c, kText); }, 2},
+      {"another token than the final one",
+       [](SequenceCache& c) { feed(c, {1, 2, 3, 4, 5, 6, 0, 8}); }, 1},
+      {"layers not done",
+       [](SequenceCache& c) {
+         feed(c, {1, 2, 3, 4, 5});
+         feed(c, {6, 7, 8}, 2);
+       },
+       1},
+      {"a pass under way",
+       [](SequenceCache& c) {
+         feed(c, {1, 2, 3, 4, 5});
+         Tree more;
+         for (const Token t : {6, 7, 8}) more.chain(token_in(t));
+         c.reserve(8, kLayers);
+         c.append(kLayers, more);
+       },
+       1},
+      {"a continuation under way",
+       [](SequenceCache& c) {
+         feed(c, {1, 2, 3, 4, 5, 6, 7, 8}, 2);
+         c.append(kLayers, Tree());
+       },
+       0},
+      {"siblings that look like a text",
+       [](SequenceCache& c) {
+         feed(c, {1, 2, 3});
+         Tree tree;
+         tree.add(token_in(4), -1);
+         tree.add(token_in(5), -1);
+         c.reserve(5, kLayers);
+         c.append(kLayers, tree);
+         c.passes_done();
+       },
+       0},
+      {"masks",
+       [](SequenceCache& c) {
+         Tree tree;
+         for (const Token t : {1, 2, 3}) tree.chain(token_in(t));
+         tree.chain(mask_in());
+         c.reserve(4, kLayers);
+         c.append(kLayers, tree);
+         c.passes_done();
+       },
+       0},
+      {"an embedding",
+       [](SequenceCache& c) {
+         In in = token_in(5);
+         in.kind = In::kEmbed;
+         feed(c, {1, 2, 3, 4});
+         Tree tree;
+         tree.chain(in);
+         c.reserve(5, kLayers);
+         c.append(kLayers, tree);
+         feed(c, {6, 7, 8});
+       },
+       1},
+      {"rows that saw a memory",
+       [](SequenceCache& c) {
+         feed(c, {1, 2, 3, 4});
+         Tree tree;
+         for (const Token t : {5, 6}) tree.chain(token_in(t));
+         c.reserve(6, kLayers);
+         c.append_private(kLayers, tree);
+         feed(c, {7, 8});
+       },
+       1},
+      {"rows behind dropped private ones",
+       [](SequenceCache& c) {
+         feed(c, {1, 2, 3, 4, 5});
+         Tree tree;
+         tree.chain(token_in(6));
+         c.reserve(6, kLayers);
+         c.append_private(kLayers, tree);
+         c.truncate(5);
+         feed(c, {6, 7, 8});
+       },
+       2},
+      {"chosen rows nobody knows",
+       [](SequenceCache& c) {
+         Tree tree;
+         for (const Token t : {1, 2, 3}) tree.chain(token_in(t));
+         tree.chain(chosen_in(7));
+         c.reserve(4, kLayers);
+         c.append(kLayers, tree);
+         c.passes_done();
+       },
+       0},
+      {"chosen rows that are known",
+       [](SequenceCache& c) {
+         Tree tree;
+         for (const Token t : {1, 2, 3}) tree.chain(token_in(t));
+         tree.chain(chosen_in(7));
+         c.reserve(4, kLayers);
+         c.append(kLayers, tree);
+         c.passes_done();
+         c.know(kText);
+       },
+       1},
+  };
+  for (const Case& c : cases) {
+    Two two;
+    c.act(two.a);
+    two.a.publish({}, kText);
+    EXPECT_EQ(two.w.pools.prefixes.size(), c.pages) << c.what;
+  }
+}
+
+TEST(SequenceCache, AnEmbeddingStaysPrivateWhereItMoves) {
+  Two two;
+  In in = token_in(1);
+  in.kind = In::kEmbed;
+  Tree tree;
+  for (const Token t : {0, 1, 2, 3}) tree.add(token_in(t), -1);
+  tree.add(in, -1);
+  two.a.reserve(5, kLayers);
+  two.a.append(kLayers, tree);
+  two.a.passes_done();
+  two.a.keep(std::vector<Row>{4});
+  feed(two.a, {2, 3, 4});
+  EXPECT_EQ(fed(two.a), (Tokens{1, 2, 3, 4}));
+  two.a.publish({}, kText);
+  EXPECT_EQ(two.w.pools.prefixes.size(), 0U);
+}
+
+TEST(SequenceCache, GoesOnPublishingWhereTheIndexForgot) {
+  Two two;
+  feed(two.a, {1, 2, 3, 4});
+  two.a.publish({}, kText);
+  two.w.pools.drop_prefixes();
+  feed(two.a, {5, 6, 7, 8});
+  two.a.publish({}, kText);
+  EXPECT_EQ(two.w.pools.prefixes.size(), 2U);
+  EXPECT_EQ(two.b.adopt({}, kText, 10), 8);
+}
+
+TEST(SequenceCache, ACachedPageIsGivenUpForANewOne) {
+  Two two;
+  feed(two.a, kText);
+  two.a.publish({}, kText);
+  two.a.clear();
+  EXPECT_EQ(two.w.pools.kv.cached(), 2);
+  two.w.flush();
+  two.b.reserve((kPages - 1) * kPageRows, kLayers);
+  EXPECT_EQ(two.w.pools.kv.cached(), 1);
+  ASSERT_EQ(two.w.log.size(), 1U);
+  EXPECT_EQ(two.w.log[0].kind, Move::kFree) << "what it held is nobody's any more";
+  two.b.reserve(kPages * kPageRows, kLayers);
+  EXPECT_EQ(two.w.pools.prefixes.size(), 0U);
+  EXPECT_EQ(two.w.pools.kv.available(), 0);
+}
+
+TEST(SequenceCache, SwitchedOffNothingIsKnown) {
+  std::vector<Move> log;
+  ModelPools pools(ModelId(0), World::shape(), {kPageRows, kPages, kPages}, &log, false);
+  SequenceCache a(CacheId(0), &pools), b(CacheId(1), &pools);
+  feed(a, kText);
+  a.publish({}, kText);
+  EXPECT_EQ(b.adopt({}, kText, 10), 0);
+  a.clear();
+  EXPECT_EQ(pools.kv.free(), kPages);
+}
+
+TEST(ModelPools, ARecountFindsWhatIsWrong) {
+  Two two;
+  feed(two.a, kText);
+  two.a.publish({}, kText);
+  std::vector<const SequenceCache*> caches = {&two.a, &two.b};
+  EXPECT_EQ(two.w.pools.check(caches), "");
+  EXPECT_NE(two.w.pools.check({}), "") << "pages that no cache owns";
+  two.w.pools.kv.share(two.a.pages()[0]);
+  EXPECT_NE(two.w.pools.check(caches), "") << "an owner too many";
+  two.w.pools.kv.give_back(two.a.pages()[0]);
+  two.w.pools.kv.give_back(two.a.pages()[2]);
+  EXPECT_NE(two.w.pools.check(caches), "") << "a used page among the free ones";
+  EXPECT_EQ(two.w.pools.kv.take(), two.a.pages()[2]);
+  EXPECT_EQ(two.w.pools.check(caches), "");
 }
 
 TEST(SequenceCacheDeathTest, BooksThatDoNotAddUp) {

@@ -52,6 +52,7 @@ inline Task<void> bild(Gen g, BildArgs a, SketchStats* stats) {
     p.reading(g.draw(rows));
     rows.pop_back();
     Read scored;
+    scored.warp = g.warp();  // the likelihoods that large's own choice goes by
     scored.rows = rows;
     scored.score = y;
     if (!y.empty()) p.reading(std::move(scored));

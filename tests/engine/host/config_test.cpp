@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "tests/temp_dir.h"
 
@@ -87,6 +88,44 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(config->text_threads, 3);
 }
 
+TEST_F(ConfigTest, DefaultsOfMethods) {
+  const auto config = parse(R"(
+      models { name: "l" fake {} } models { name: "s" fake {} }
+      deployments {
+        name: "pair" large: "l" small: "s" default_method: BILD
+        speculative { draft: NGRAM draft_tokens: 9 adaptive: true min_draft_probability: 0.25 }
+        bild { fallback_threshold: 0 rollback_threshold: inf max_small_run: 0 verify_eos: false
+               early_exit_layer: 2 }
+      }
+      deployments { name: "plain" large: "l" default_method: SPECULATIVE }
+      deployments { name: "exits" large: "l" default_method: BILD bild { early_exit_layer: 1 } })");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const DeploymentConfig& pair = config->deployments[0];
+  EXPECT_EQ(pair.default_method, MethodChoice::kBild);
+  EXPECT_EQ(pair.speculative.draft, DraftSource::kNgram);
+  EXPECT_EQ(pair.speculative.draft_tokens, 9);
+  EXPECT_TRUE(pair.speculative.adaptive);
+  EXPECT_EQ(pair.speculative.min_draft_probability, 0.25);
+  EXPECT_EQ(pair.bild.fallback_threshold, 0);
+  EXPECT_EQ(pair.bild.rollback_threshold, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(pair.bild.max_small_run, 0);
+  EXPECT_FALSE(pair.bild.verify_eos);
+  EXPECT_EQ(pair.bild.early_exit_layer, 2);
+  const DeploymentConfig& plain = config->deployments[1];
+  EXPECT_EQ(plain.default_method, MethodChoice::kSpeculative);
+  EXPECT_FALSE(plain.speculative.draft.has_value());
+  // What the schema says of its defaults.
+  EXPECT_EQ(plain.speculative.draft_tokens, 4);
+  EXPECT_FALSE(plain.speculative.adaptive);
+  EXPECT_EQ(plain.speculative.min_draft_probability, 0);
+  EXPECT_EQ(plain.bild.fallback_threshold, 0.6);
+  EXPECT_EQ(plain.bild.rollback_threshold, 5);
+  EXPECT_EQ(plain.bild.max_small_run, 10);
+  EXPECT_TRUE(plain.bild.verify_eos);
+  EXPECT_EQ(plain.bild.early_exit_layer, 0);
+  EXPECT_EQ(config->deployments[2].default_method, MethodChoice::kBild);
+}
+
 TEST_F(ConfigTest, UnsetFieldsKeepTheirDefaults) {
   const auto config = parse(R"(models { name: "m" fake {} })");
   ASSERT_TRUE(config.ok()) << config.status();
@@ -154,6 +193,31 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "/deploy/d.textproto:2: deployments[0].large: \"\"; allowed: \"m\""},
       {m + "deployments { name: \"d\" large: \"m\" small: \"x\" }",
        "/deploy/d.textproto:2: deployments[0].small: \"x\"; allowed: \"m\""},
+      {m + "deployments { name: \"d\" large: \"m\" small: \"m\" }",
+       "/deploy/d.textproto:2: deployments[0].small: \"m\"; allowed: a model other than `large`, "
+       "or none"},
+      {m + "deployments { name: \"d\" large: \"m\" default_method: BILD }",
+       "/deploy/d.textproto:2: deployments[0].default_method: BILD; allowed: AUTOREGRESSIVE, "
+       "SPECULATIVE (the deployment has neither `small` nor `bild.early_exit_layer`)"},
+      {m + "deployments { name: \"d\" large: \"m\" default_method: BITA }",
+       "/deploy/d.textproto:2:57: Unknown enumeration value of \"BITA\" for field "
+       "\"default_method\". Allowed: METHOD_UNSPECIFIED, AUTOREGRESSIVE, SPECULATIVE, BILD."},
+      {m + "deployments { name: \"d\" large: \"m\" speculative { draft: MODEL } }",
+       "/deploy/d.textproto:2: deployments[0].speculative.draft: MODEL; allowed: NGRAM (the "
+       "deployment has no `small`)"},
+      {m + "deployments { name: \"d\" large: \"m\" speculative { draft_tokens: 65 } }",
+       "/deploy/d.textproto:2: deployments[0].speculative.draft_tokens: 65; allowed: [1, 64]"},
+      {m + "deployments { name: \"d\" large: \"m\" speculative { min_draft_probability: nan } }",
+       "/deploy/d.textproto:2: deployments[0].speculative.min_draft_probability: nan; allowed: "
+       "[0, 1]"},
+      {m + "deployments { name: \"d\" large: \"m\" bild { fallback_threshold: 2.5 } }",
+       "/deploy/d.textproto:2: deployments[0].bild.fallback_threshold: 2.5; allowed: [0, 2]"},
+      {m + "deployments { name: \"d\" large: \"m\" bild { rollback_threshold: -1 } }",
+       "/deploy/d.textproto:2: deployments[0].bild.rollback_threshold: -1; allowed: [0, inf]"},
+      {m + "deployments { name: \"d\" large: \"m\" bild { max_small_run: 4097 } }",
+       "/deploy/d.textproto:2: deployments[0].bild.max_small_run: 4097; allowed: [0, 4096]"},
+      {m + "deployments { name: \"d\" large: \"m\" bild { early_exit_layer: 0 } }",
+       "/deploy/d.textproto:2: deployments[0].bild.early_exit_layer: 0; allowed: [1, 1023]"},
       {m + "deployments { name: \"d\" large: \"m\" }\ndeployments { name: \"d\" large: \"m\" }",
        "/deploy/d.textproto:3: deployments[1].name: \"d\"; allowed: a name that is not taken "
        "already"},

@@ -132,6 +132,111 @@ TEST(Engine, LogprobsAreTheModelsOwn) {
   EXPECT_GE(token.top[0].second, token.top[1].second);
 }
 
+TEST(Engine, RawLogprobsAreWithoutProcessorsAndWarpers) {
+  const auto engine = make_engine();
+  GenerateRequest request = request_for(std::string("ab"), 6);
+  request.logprobs = true;
+  const auto plain = run(*engine, request);
+  // Sampled, and nothing but one token that is not the best is left.
+  const auto banned = static_cast<int64_t>(plain->ids()[0]);
+  request.sampling.temperature = 0.7;
+  request.sampling.top_k = 1;
+  request.sampling.bad_token_ids = {banned};
+  request.stopping.max_new_tokens = 1;
+  const auto warped = run(*engine, request);
+  EXPECT_EQ(warped->tokens()[0].logprob, 0.0F);
+  request.raw_logprobs = true;
+  request.top_logprobs = 2;
+  const auto raw = run(*engine, request);
+  EXPECT_EQ(raw->ids(), warped->ids());
+  EXPECT_NE(raw->ids()[0], banned);
+  const std::vector<float> logits =
+      fake::logits_after(testing::fake_model(), bytes("ab"), testing::fake_model().layers);
+  double sum = 0;
+  for (const float l : logits) sum += std::exp(static_cast<double>(l));
+  const TokenInfo& token = raw->tokens()[0];
+  for (const auto& [id, logprob] : token.top) {
+    EXPECT_NEAR(logprob, logits[static_cast<size_t>(id)] - std::log(sum), 1e-4);
+  }
+  EXPECT_EQ(token.top[0].first, token.id);
+  EXPECT_EQ(token.top[0].second, *token.logprob);
+}
+
+TEST(Engine, ProcessorsChangeWhatIsChosen) {
+  const auto engine = make_engine();
+  const std::vector<Token> plain = run(*engine, request_for(std::string("loop"), 40))->ids();
+  GenerateRequest request = request_for(std::string("loop"), 40);
+  request.sampling.bad_token_ids.assign(plain.begin(), plain.end());
+  for (const Token t : run(*engine, request)->ids()) {
+    EXPECT_EQ(std::count(plain.begin(), plain.end(), t), 0);
+  }
+  // A large presence penalty: nothing comes twice as long as there is something else.
+  request = request_for(std::string("loop"), 40);
+  request.sampling.presence_penalty = 2;
+  request.sampling.frequency_penalty = 2;
+  request.sampling.logit_bias = {{65, 100}};
+  const auto biased = run(*engine, request);
+  EXPECT_EQ(biased->ids()[0], 65);
+  EXPECT_EQ(biased->ids()[1], 65);  // 100 is more than 2 + 2
+  request.sampling.logit_bias = {};
+  request.sampling.repetition_penalty = 100;
+  std::vector<Token> ids = run(*engine, request)->ids();
+  std::sort(ids.begin(), ids.end());
+  EXPECT_EQ(std::unique(ids.begin(), ids.end()), ids.end());
+}
+
+TEST(Engine, MinNewTokensHoldsBackWhatEndsAText) {
+  const auto engine = make_engine();
+  const auto whole = run(*engine, request_for(std::string("stop"), 40));
+  const Token stop = whole->ids()[3];
+  GenerateRequest request = request_for(std::string("stop"), 40);
+  request.stopping.stop_token_ids = {stop};
+  const auto early = run(*engine, request);
+  const size_t length = early->ids().size();
+  ASSERT_LE(length, 3U);
+  for (const int64_t least :
+       {static_cast<int64_t>(length), static_cast<int64_t>(length) + 1, int64_t{40}}) {
+    request.stopping.min_new_tokens = least;
+    const auto sink = run(*engine, request);
+    ASSERT_TRUE(sink->wait().ok()) << sink->wait();
+    const std::vector<Token> ids = sink->ids();
+    EXPECT_GE(static_cast<int64_t>(ids.size()), least);
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), stop), 0);
+    if (least == static_cast<int64_t>(length)) EXPECT_EQ(ids, early->ids());
+  }
+}
+
+TEST(Engine, TheTokenThatEndsATextIsGivenOnRequest) {
+  const auto engine = make_engine();
+  const auto whole = run(*engine, request_for(std::string("stop"), 40));
+  const Token stop = whole->ids()[7];
+  GenerateRequest request = request_for(std::string("stop"), 40);
+  request.stopping.stop_token_ids = {stop};
+  const auto without = run(*engine, request);
+  request.include_eos_token = true;
+  request.logprobs = true;
+  const auto with = run(*engine, request);
+  std::vector<Token> expected = without->ids();
+  expected.push_back(stop);
+  EXPECT_EQ(with->ids(), expected);
+  EXPECT_EQ(with->text(), without->text());
+  EXPECT_EQ(with->end().reason, FinishReason::kStopToken);
+  EXPECT_EQ(with->end().usage.completion_tokens, static_cast<int64_t>(expected.size()));
+  EXPECT_TRUE(with->tokens().back().logprob.has_value());
+  // The same for the model's own end; nothing is added where something else ended the text.
+  request = request_for(std::string("stop"), 3);
+  request.include_eos_token = true;
+  request.stopping.ignore_eos = false;
+  request.sampling.logit_bias = {{256, 100}};
+  const auto eos = run(*engine, request);
+  EXPECT_EQ(eos->ids(), (std::vector<Token>{256}));
+  EXPECT_EQ(eos->text(), "");
+  EXPECT_EQ(eos->end().reason, FinishReason::kEos);
+  request.stopping.min_new_tokens = 3;
+  EXPECT_EQ(run(*engine, request)->end().reason, FinishReason::kMaxTokens);
+  EXPECT_EQ(run(*engine, request)->ids().size(), 3U);
+}
+
 TEST(Engine, ScoreIsTheLogOfTheModelsProbabilities) {
   const auto engine = make_engine();
   ScoreRequest request;
@@ -252,14 +357,28 @@ TEST(Engine, RefusesNamingFieldValueAndRange) {
        absl::StatusCode::kInvalidArgument, "temperature: nan"},
       {"top_p", [](auto& r) { r.sampling.top_p = 2; }, absl::StatusCode::kInvalidArgument,
        "top_p: 2"},
+      {"typical_p", [](auto& r) { r.sampling.typical_p = 0; }, absl::StatusCode::kInvalidArgument,
+       "typical_p: 0; allowed: (0, 1]"},
+      {"repetition", [](auto& r) { r.sampling.repetition_penalty = std::nan(""); },
+       absl::StatusCode::kInvalidArgument, "repetition_penalty: nan; allowed: [0.01, 100]"},
+      {"bias", [](auto& r) { r.sampling.logit_bias = {{257, 1}}; },
+       absl::StatusCode::kInvalidArgument, "logit_bias: 257; allowed: 0 to 256"},
+      {"bias twice", [](auto& r) { r.sampling.logit_bias = {{7, 1}, {7, 2}}; },
+       absl::StatusCode::kInvalidArgument, "logit_bias: token 7 twice"},
+      {"ban", [](auto& r) { r.sampling.bad_token_ids = {int64_t{1} << 33}; },
+       absl::StatusCode::kInvalidArgument, "bad_token_ids: 8589934592; allowed: 0 to 256"},
+      {"min_new_tokens", [](auto& r) { r.stopping.min_new_tokens = 25; },
+       absl::StatusCode::kInvalidArgument, "min_new_tokens: 25; allowed: 0 to 24"},
+      {"min_new_tokens < 0", [](auto& r) { r.stopping.min_new_tokens = -1; },
+       absl::StatusCode::kInvalidArgument, "min_new_tokens: -1; allowed: 0 to 24"},
       {"stop id", [](auto& r) { r.stopping.stop_token_ids = {int64_t{1} << 40}; },
        absl::StatusCode::kInvalidArgument, "stop_token_ids: 1099511627776; allowed: 0 to 256"},
       {"logprobs", [](auto& r) { r.top_logprobs = 21; }, absl::StatusCode::kInvalidArgument,
        "top_logprobs: 21; allowed: 0 to 20"},
       {"truncate", [](auto& r) { r.truncate_prompt_tokens = 0; },
        absl::StatusCode::kInvalidArgument, "truncate_prompt_tokens: 0"},
-      {"method", [](auto& r) { r.method = Method::kBild; }, absl::StatusCode::kFailedPrecondition,
-       "method: bild; offered by model \"pair\": autoregressive"},
+      {"method", [](auto& r) { r.method = Method::kBita; }, absl::StatusCode::kFailedPrecondition,
+       "method: bita; offered by model \"pair\": autoregressive, speculative, bild"},
       {"chat", [](auto& r) { r.prompt = ChatPrompt{R"([{"role":"user","content":"x"}])", "", ""}; },
        absl::StatusCode::kFailedPrecondition, "has no chat template"},
   };

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <random>
 #include <thread>
@@ -30,7 +31,7 @@ class RealModel : public ::testing::TestWithParam<DType> {
     const fs::path data = fs::path(TANDEM_SOURCE_DIR) / "tests";
     fs::copy(data / "data/golden_models/llama3", directory_.path());
     fs::copy(data / "engine/text/data/tokenizers/llama2/tokenizer.json", directory_.path());
-    EngineConfig config;
+    EngineConfig& config = config_;
     config.devices.push_back({});
     config.devices[0].threads = 1;
     config.devices[0].memory_bytes = 64 << 20;
@@ -61,6 +62,7 @@ class RealModel : public ::testing::TestWithParam<DType> {
   double pages_used() const { return engine_->metrics().models[0].kv_pages_used.value(); }
 
   const test::TempDir directory_;
+  EngineConfig config_;
   std::unique_ptr<Engine> engine_;
 };
 
@@ -135,6 +137,39 @@ TEST_P(RealModel, ScoreEqualsTheLogprobsOfGeneration) {
   for (size_t i = 0; i < sink->tokens().size(); ++i) {
     EXPECT_NEAR(*result->continuation[i].logprob, *sink->tokens()[i].logprob, 1e-5);
   }
+}
+
+// generation_config.json's processors are what a request gets that leaves them out.
+TEST_P(RealModel, DefaultsOfTheModelAreProcessorsToo) {
+  GenerateRequest plain = request(0);
+  const auto before = run(*engine_, plain);
+  const Token usual = before->ids().front();
+  GenerateRequest asked = plain;
+  asked.sampling.repetition_penalty = 1.5;
+  asked.sampling.bad_token_ids = {usual};
+  const auto expected = run(*engine_, asked);
+  ASSERT_NE(expected->ids(), before->ids());
+
+  // The end of the text, 2, is not banned whatever the file says.
+  const auto restart = [&](const std::string& bans) {
+    std::ofstream(directory_.path() + "/generation_config.json", std::ios::trunc)
+        << R"({"eos_token_id": 2, "repetition_penalty": 1.5, "bad_words_ids": )" << bans << "}";
+    return Engine::create(config_);
+  };
+  const auto words = "[[" + std::to_string(usual) + "], [2]]";
+  auto engine = restart(words);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ(run(**engine, plain)->ids(), expected->ids());
+  asked = plain;
+  asked.sampling.repetition_penalty = 1;
+  asked.sampling.bad_token_ids = {199};
+  const auto overruled = run(**engine, asked);
+  EXPECT_EQ(overruled->ids().front(), usual);
+  engine = restart("[[200]]");
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(engine.status().message().find("bad_words_ids: 200; allowed: 0 to 199"),
+            absl::string_view::npos)
+      << engine.status();
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, RealModel,

@@ -3,11 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <limits>
+#include <map>
+#include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/pass/rows.h"
 #include "engine/sampling/random.h"
 #include "tests/engine/sampling/brute_force.h"
 #include "tests/engine/sampling/statistics.h"
@@ -18,6 +23,7 @@ namespace {
 using sampling::Purpose;
 using sampling::uniform;
 using testing::best_tokens;
+using testing::processed;
 using testing::softmax;
 using testing::warped_probs;
 
@@ -57,10 +63,90 @@ Warp random_warp(std::mt19937& rng) {
   w.top_k = std::vector<int>{0, 0, 1, 4, 30}[rng() % 5];
   w.top_p = std::vector<float>{1, 1, 0.6f, 0.93f}[rng() % 4];
   w.min_p = std::vector<float>{0, 0, 0.03f, 0.4f}[rng() % 4];
+  w.typical_p = std::vector<float>{1, 1, 0.5f, 0.9f}[rng() % 4];
   w.seed = rng();
   w.choice = rng() % 3;
   return w;
 }
+
+// Of a request with few tokens more than it bans.
+std::shared_ptr<const Processors> random_processors(size_t vocab, std::mt19937& rng) {
+  const auto token = [&] { return static_cast<Token>(rng() % vocab); };
+  Processors p;
+  p.prompt_tokens = static_cast<int>(rng() % 8);
+  if (rng() % 2) p.repetition_penalty = 0.5f + static_cast<float>(rng() % 100) / 50;
+  if (rng() % 2) p.presence_penalty = static_cast<float>(rng() % 100) / 25 - 2;
+  if (rng() % 2) p.frequency_penalty = static_cast<float>(rng() % 100) / 25 - 2;
+  std::map<Token, float> bias;
+  for (size_t n = rng() % 4; n > 0; --n) bias[token()] = static_cast<float>(rng() % 100) / 25 - 2;
+  if (vocab > 8 && rng() % 2) bias[token()] = -kInf;
+  p.bias.assign(bias.begin(), bias.end());
+  if (vocab > 8) p.ends = {token(), token()};
+  p.min_new_tokens = static_cast<int>(rng() % 8);
+  return std::make_shared<const Processors>(std::move(p));
+}
+
+// Rows for a work to run: a past, a frontier and a tree, of which some tokens are known to the
+// store alone and some rows have none. The answers' processors see them.
+struct Rows {
+  Rows(Pass& pass, size_t vocab, ValueStore& store, std::mt19937& rng) {
+    const int before = static_cast<int>(rng() % 12);
+    frontier = std::min(before, static_cast<int>(rng() % 3));
+    std::vector<Picks> picks;
+    const auto random_input = [&](int row) {
+      In in = token_in(static_cast<Token>(rng() % vocab));
+      token.push_back(in.id);
+      if (rng() % 6 == 0) {
+        in.kind = In::kMask;
+        in.id = static_cast<int32_t>(rng() % 3);
+        token.back() = -1;
+      } else if (rng() % 4 == 0) {
+        in.kind = In::kChosen;
+        in.id = rng() % 2 ? 1 : kDrawn;
+        in.ref.ticket = kTicket;
+        in.ref.out = row;
+        picks.push_back({row, in.id == kDrawn ? token.back() : -1, {0, token.back()}});
+      }
+      return in;
+    };
+    for (int row = 0; row < before; ++row) {
+      const In in = random_input(row);
+      history.push_back(in.kind == In::kToken ? in.id : in.kind == In::kMask ? -2 : -1);
+      if (in.kind == In::kChosen) chosen.emplace_back(row, in);
+    }
+    for (int i = 0; i < 7; ++i) {
+      pass.add.add(random_input(before + i),
+                   static_cast<Row>(rng() % static_cast<size_t>(i + 1)) - 1);
+    }
+    store.put_picks(kTicket, std::move(picks));
+  }
+  void lower(Work& work) const {
+    work.past = static_cast<int>(history.size()) - frontier;
+    work.frontier.assign(static_cast<size_t>(frontier), 1);
+    work.count = static_cast<int>(work.pass->add.size());
+    work.history = history;
+    work.history_chosen = chosen;
+    for (Work::Output& o : work.outputs) {
+      const Read& read = work.pass->read[static_cast<size_t>(o.read)];
+      o.run_row = frontier + read.rows[static_cast<size_t>(o.index)];
+    }
+  }
+  // Tokens up to run row j, which sees itself.
+  std::vector<Token> path(const Work& work, int j) const {
+    std::vector<Token> up;
+    for (; j >= 0; j = parent_run_row(work, j))
+      up.push_back(token[static_cast<size_t>(work.past + j)]);
+    std::vector<Token> all(token.begin(), token.begin() + work.past);
+    all.insert(all.end(), up.rbegin(), up.rend());
+    return all;
+  }
+
+  static constexpr TicketId kTicket = 1'000'000;
+  int frontier = 0;
+  std::vector<Token> token;  // by row of the cache, then of the tree; -1: none
+  std::vector<Token> history;
+  std::vector<std::pair<int, In>> chosen;
+};
 
 // The token that inverse CDF gives, or -1 where u is too near to a step to tell.
 Token expected_draw(const std::vector<double>& p, double u) {
@@ -82,13 +168,20 @@ TEST(RowReader, EveryFieldEqualsBruteForce) {
     const size_t vocab = 2 + rng() % 300;
     Pass pass;
     pass.share = rng() % 2 == 0;
+    const Rows rows(pass, vocab, store, rng);
     for (size_t r = 0; r < 1 + rng() % 3; ++r) {
-      Read read = read_of(1 + rng() % 4);
+      Read read;
+      for (size_t n = 1 + rng() % 4; n > 0; --n) {  // in any order, more than once
+        read.rows.push_back(static_cast<Row>(rng() % static_cast<size_t>(7 + rows.frontier)) -
+                            rows.frontier);
+      }
       read.warp = random_warp(rng);
+      if (rng() % 3 > 0) read.warp.processors = random_processors(vocab, rng);
       read.top = static_cast<int>(std::vector<size_t>{0, 1, 3, 10, 400}[rng() % 5]);
       read.draw = rng() % 2 == 0;
       read.max_prob = rng() % 2 == 0;
       read.logprob = rng() % 2 == 0;
+      read.raw_logprob = rng() % 3 == 0;
       read.keep = rng() % 3 == 0;
       read.round_start = static_cast<int>(rng() % 10);
       if (rng() % 2 == 0) {
@@ -98,13 +191,16 @@ TEST(RowReader, EveryFieldEqualsBruteForce) {
       }
       pass.reading(read);
     }
-    const Work work = work_of(pass, ticket);
+    Work work = work_of(pass, ticket);
+    rows.lower(work);
+    const std::vector<int> position = run_positions(work);
     std::vector<std::vector<float>> logits;
     reader.begin(work);
-    for (size_t i = 0; i < work.outputs.size(); ++i) {
+    for (const Work::Output& o : work.outputs) {
       logits.push_back(random_logits(vocab, rng));
       std::vector<float> row = logits.back();
-      ASSERT_TRUE(reader.read(work.outputs[i], row, static_cast<int>(i) + 40).ok());
+      const absl::Status status = reader.read(o, row, position[static_cast<size_t>(o.run_row)]);
+      ASSERT_TRUE(status.ok()) << status;
     }
     const Readout readout = reader.take();
     ASSERT_EQ(readout.row.size(), work.outputs.size());
@@ -113,10 +209,18 @@ TEST(RowReader, EveryFieldEqualsBruteForce) {
     for (size_t i = 0; i < work.outputs.size(); ++i) {
       const Read& read = pass.read[static_cast<size_t>(work.outputs[i].read)];
       const Out& out = readout.row[i];
-      const std::vector<float>& x = logits[i];
-      const std::vector<double> plain = softmax({x.begin(), x.end()});
-      const std::vector<double> warped = warped_probs(read.warp, x);
-      const std::vector<double>& for_logprob = read.warp.greedy() ? plain : warped;
+      const int run_row = work.outputs[i].run_row;
+      const std::vector<double> raw = softmax({logits[i].begin(), logits[i].end()});
+      std::vector<double> exact(logits[i].begin(), logits[i].end());
+      if (read.warp.processors) {
+        exact = processed(*read.warp.processors, rows.path(work, run_row), logits[i]);
+      }
+      const std::vector<float> x(exact.begin(), exact.end());
+      const std::vector<double> plain = softmax(exact);
+      const std::vector<double> warped = warped_probs(read.warp, exact);
+      const std::vector<double>& for_logprob = read.raw_logprob     ? raw
+                                               : read.warp.greedy() ? plain
+                                                                    : warped;
       const auto near = [](double a, double b) {
         return a == b || std::abs(a - b) < 2e-5 * (1 + std::abs(b));
       };
@@ -150,7 +254,7 @@ TEST(RowReader, EveryFieldEqualsBruteForce) {
       } else {
         const double u =
             uniform(read.warp.seed, read.warp.choice, read.keep ? Purpose::kDraft : Purpose::kToken,
-                    static_cast<int>(i) + 40, read.round_start);
+                    position[static_cast<size_t>(run_row)], read.round_start);
         const Token expected = expected_draw(warped, u);
         if (expected >= 0) {
           EXPECT_EQ(out.token, expected);
@@ -177,9 +281,47 @@ TEST(RowReader, EveryFieldEqualsBruteForce) {
       }
     }
     store.forget(ticket);
+    store.forget(Rows::kTicket);
   }
   EXPECT_EQ(store.size(), 0u);
   EXPECT_GT(draws, 200);
+}
+
+TEST(RowReader, AHistoryThatLacksRowsIsNotGuessed) {
+  ValueStore store;
+  RowReader reader(&store);
+  Pass pass;
+  Read read = read_of(1);
+  read.draw = true;
+  Processors penalty;
+  penalty.presence_penalty = 1;
+  read.warp.processors = std::make_shared<const Processors>(penalty);
+  pass.reading(read);
+  pass.add.chain(token_in(1));
+  Work work = work_of(pass, 3);
+  work.past = 2;
+  work.count = 1;
+  std::vector<float> row = {1, 2};
+  work.history = {1};
+  reader.begin(work);
+  EXPECT_EQ(reader.read(work.outputs[0], row, 2).message(),
+            "pass 3: the history has 1 rows, the cache 2");
+  work.history = {-2, -1};
+  In chosen;
+  chosen.kind = In::kChosen;
+  chosen.id = kDrawn;
+  chosen.ref.ticket = 2;
+  work.history_chosen = {{1, chosen}};
+  reader.begin(work);
+  EXPECT_EQ(reader.read(work.outputs[0], row, 2).code(), absl::StatusCode::kInternal);
+  store.put_picks(2, {{0, 1, {}}});
+  reader.begin(work);
+  EXPECT_TRUE(reader.read(work.outputs[0], row, 2).ok());
+  EXPECT_EQ(row, (std::vector<float>{1, 1}));
+  // A row that is not where it says cannot count what is before it.
+  reader.begin(work);
+  EXPECT_EQ(reader.read(work.outputs[0], row, 5).message(),
+            "pass 3, read 0, row 0 (position 5): it sees 3 rows");
 }
 
 TEST(RowReader, ReadsMaySplitOverChunks) {
@@ -305,6 +447,22 @@ struct Model {
   std::vector<std::vector<float>> rows;
 };
 
+// The rows of a sequence: one without a token, then its tokens', so that the logits after n tokens
+// are those of row n. The last `added` of them are what a pass adds.
+void feed(const std::vector<Token>& tokens, size_t added, Pass& pass, Work& work) {
+  std::vector<Token> rows = {-2};
+  rows.insert(rows.end(), tokens.begin(), tokens.end());
+  const auto past = static_cast<std::ptrdiff_t>(rows.size() - added);
+  work.history.assign(rows.begin(), rows.begin() + past);
+  work.past = static_cast<int>(past);
+  work.count = static_cast<int>(added);
+  for (auto t = rows.begin() + past; t != rows.end(); ++t) {
+    In in = token_in(*t);
+    if (*t < 0) in.kind = In::kMask;
+    pass.add.chain(in);
+  }
+}
+
 // One round as the speculative method makes it: gamma draft passes that keep, one that verifies.
 class Speculation {
  public:
@@ -324,7 +482,8 @@ class Speculation {
       read.keep = !one_hot;
       read.round_start = start;
       pass.reading(read);
-      const Work work = work_of(pass, next_++);
+      Work work = work_of(pass, next_++);
+      feed(y, 1, pass, work);
       tickets.push_back(work.ticket);
       reader_.begin(work);
       std::vector<float> row = draft_(y);
@@ -342,7 +501,8 @@ class Speculation {
     read.logprob = true;
     read.round_start = start;
     pass.reading(read);
-    const Work work = work_of(pass, next_++);
+    Work work = work_of(pass, next_++);
+    feed(y, gamma + 1, pass, work);
     reader_.begin(work);
     std::vector<Token> prefix = seq;
     for (size_t i = 0; i <= gamma; ++i) {
@@ -402,6 +562,60 @@ TEST(RowReader, ChainsFollowTheWarpedTarget) {
       ++counts[static_cast<size_t>((seq[0] * n + seq[1]) * n + seq[2])];
     }
     EXPECT_GT(testing::chi_square_p(counts, joint), 1e-4) << one_hot;
+  }
+}
+
+// p and q go through the same processors, and each draft counts the drafts before it.
+TEST(RowReader, ChainsFollowTheProcessedTarget) {
+  const Model target(1);
+  const Model draft(2);
+  Warp warp;
+  warp.temperature = 0.9f;
+  warp.typical_p = 0.97f;
+  Processors p;
+  p.prompt_tokens = 1;
+  p.repetition_penalty = 1.6f;
+  p.presence_penalty = 0.4f;
+  p.frequency_penalty = 0.7f;
+  p.bias = {{0, 0.5f}, {2, -kInf}};
+  p.ends = {3};
+  p.min_new_tokens = 1;
+  const auto n = static_cast<Token>(kVocab);
+  // Probabilities of all texts of 3 tokens, with what has been counted of the tokens before.
+  const auto joint_of = [&](const auto& counted) {
+    std::vector<double> joint;
+    const auto next = [&](const std::vector<Token>& seq, Token t) {
+      std::vector<Token> path = {-1};
+      for (const Token token : counted(seq)) path.push_back(token);
+      return warped_probs(warp, processed(p, path, target(seq)))[static_cast<size_t>(t)];
+    };
+    for (Token a = 0; a < n; ++a) {
+      for (Token b = 0; b < n; ++b) {
+        for (Token c = 0; c < n; ++c) {
+          const double of_a = next({}, a);
+          const double of_b = of_a > 0 ? next({a}, b) : 0;
+          joint.push_back(of_a * of_b * (of_b > 0 ? next({a, b}, c) : 0));
+        }
+      }
+    }
+    return joint;
+  };
+  const auto joint = joint_of([](std::vector<Token> seq) { return seq; });
+  // What it would be if the first two tokens' own drafts were never counted.
+  const auto forgetful =
+      joint_of([](const std::vector<Token>& seq) { return std::vector<Token>(seq.size(), -1); });
+  warp.processors = std::make_shared<const Processors>(p);
+  for (const bool one_hot : {false, true}) {
+    std::vector<int64_t> counts(joint.size());
+    for (uint64_t seed = 0; seed < 100000; ++seed) {
+      warp.seed = seed;
+      Speculation s(target, draft, warp);
+      std::vector<Token> seq;
+      while (seq.size() < 3) s.round(seq, 2, one_hot);
+      ++counts[static_cast<size_t>((seq[0] * n + seq[1]) * n + seq[2])];
+    }
+    EXPECT_GT(testing::chi_square_p(counts, joint), 1e-4) << one_hot;
+    EXPECT_LT(testing::chi_square_p(counts, forgetful), 1e-6) << one_hot;
   }
 }
 

@@ -122,6 +122,60 @@ TEST(Warp, EqualsBruteForceOnLargeRows) {
   }
 }
 
+Warp typical(float temperature, float typical_p, int top_k = 0, float top_p = 1, float min_p = 0) {
+  Warp w = warp_of(temperature, top_k, top_p, min_p);
+  w.typical_p = typical_p;
+  return w;
+}
+
+TEST(Warp, TypicalEqualsBruteForce) {
+  std::mt19937 rng(4);
+  int without_the_best = 0;
+  for (const size_t vocab : {2u, 3u, 10u, 100u, 1023u, 1024u, 5000u, 20000u}) {
+    for (int i = 0; i < (vocab < 1000 ? 100 : 10); ++i) {
+      const double scale = std::vector<double>{0.3, 1, 3, 8}[rng() % 4];
+      const std::vector<float> logits = normal_row(vocab, scale, rng);
+      const float mass = 0.05f + 0.9f * static_cast<float>(rng() % 1000) / 1000;
+      for (const Warp& w : {typical(1, mass), typical(0.6f, mass, 40), typical(1, mass, 0, 0.9f),
+                            typical(1.4f, mass, 0, 1, 0.02f), typical(2, mass, 30, 0.8f, 0.01f)}) {
+        const std::vector<double> expected = warped_probs(w, logits);
+        const std::vector<float> probs = probs_of(w, logits);
+        for (size_t t = 0; t < vocab; ++t) {
+          ASSERT_NEAR(probs[t], expected[t], 1e-6 + 1e-5 * expected[t])
+              << vocab << " " << i << " " << t << " typical_p " << mass;
+          ASSERT_EQ(probs[t] > 0, expected[t] > 0) << vocab << " " << i << " " << t;
+        }
+        Scratch scratch;
+        const Scan s = scan(logits);
+        const Warped warped = warp(w, logits, s, scratch);
+        for (size_t t = 0; t < vocab; ++t) {
+          const float logprob = warped.logprob(static_cast<Token>(t), logits[t]);
+          ASSERT_EQ(std::isinf(logprob), probs[t] == 0);
+          if (probs[t] > 0) ASSERT_NEAR(std::exp(logprob), probs[t], 1e-5);
+        }
+        without_the_best += probs[static_cast<size_t>(s.argmax)] == 0 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(without_the_best, 50);  // what no threshold from below describes
+}
+
+TEST(Warp, TypicalTiesAndExtremes) {
+  EXPECT_EQ(probs_of(typical(1, 0.1f), {1, 1, 1, 1}), (std::vector<float>{.25, .25, .25, .25}));
+  // top_p cuts through a tie; typical_p adds nothing back.
+  EXPECT_EQ(probs_of(typical(1, 0.9f, 0, 0.5f), {1, 1, 1, 1}), (std::vector<float>{.5, .5, 0, 0}));
+  EXPECT_EQ(probs_of(typical(1, 1e-9f), {3, -kInf}), (std::vector<float>{1, 0}));
+  EXPECT_EQ(probs_of(typical(1e-44f, 0.5f), {1, 3, 2}), (std::vector<float>{0, 1, 0}));
+  EXPECT_EQ(probs_of(typical(1, 0.5f), {3e38f, -3e38f, -kInf}), (std::vector<float>{1, 0, 0}));
+  // One token of 0.4 and 99 that share the rest: these are nearer to the entropy.
+  std::vector<float> row(100, 0.0f);
+  row[0] = std::log(0.4f / 0.6f * 99);
+  const std::vector<float> probs = probs_of(typical(1, 0.3f), row);
+  EXPECT_EQ(probs[0], 0);
+  EXPECT_NEAR(probs[1], 1.0 / 99, 1e-6);
+  EXPECT_EQ(probs_of(typical(0, 0.3f), row)[0], 1);  // greedy ignores it
+}
+
 TEST(Warp, TiesAndExtremes) {
   const std::vector<float> even = {1, 1, 1, 1};
   EXPECT_EQ(probs_of(warp_of(1, 2), even), (std::vector<float>{.25, .25, .25, .25}));
@@ -231,14 +285,18 @@ TEST(Draw, IsTheInverseOfTheCumulativeSum) {
 // Draws against the enumerated distribution (METHODS F.7).
 TEST(Draw, FollowsTheWarpedDistribution) {
   std::mt19937 rng(13);
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round < 9; ++round) {
     const std::vector<float> logits = normal_row(16, 1.5, rng);
-    const Warp w = std::vector<Warp>{warp_of(1),
-                                     warp_of(0.7f, 5),
-                                     warp_of(1, 0, 0.8f),
-                                     warp_of(1.5f, 0, 1, 0.1f),
-                                     warp_of(2, 10, 0.9f, 0.05f),
-                                     warp_of(0.3f)}[static_cast<size_t>(round)];
+    const Warp w =
+        std::vector<Warp>{warp_of(1),
+                          warp_of(0.7f, 5),
+                          warp_of(1, 0, 0.8f),
+                          warp_of(1.5f, 0, 1, 0.1f),
+                          warp_of(2, 10, 0.9f, 0.05f),
+                          warp_of(0.3f),
+                          typical(1, 0.6f),
+                          typical(1.3f, 0.8f, 12),
+                          typical(0.9f, 0.9f, 14, 0.95f, 0.01f)}[static_cast<size_t>(round)];
     Scratch scratch;
     const Warped warped = warp(w, logits, scan(logits), scratch);
     std::vector<int64_t> counts(16);
@@ -250,6 +308,25 @@ TEST(Draw, FollowsTheWarpedDistribution) {
     // The test can tell: another temperature is refused.
     EXPECT_LT(testing::chi_square_p(counts, warped_probs(warp_of(0.5f), logits)), 1e-6) << round;
   }
+}
+
+// And tells the right order of warpers from a wrong one: top_p cuts what temperature left.
+TEST(Draw, TellsTheOrderOfWarpers) {
+  const std::vector<float> logits = {3, 2.2f, 1.5f, 1, 0.4f, 0, -0.5f, -1, -1.2f, -2};
+  const Warp right = warp_of(1.8f, 0, 0.85f);
+  Scratch scratch;
+  const Warped warped = warp(right, logits, scan(logits), scratch);
+  std::vector<int64_t> counts(logits.size());
+  for (int i = 0; i < 200000; ++i) {
+    const double u = uniform(5, 0, Purpose::kToken, i);
+    ++counts[static_cast<size_t>(draw(scratch.weight, u, warped.total))];
+  }
+  EXPECT_GT(testing::chi_square_p(counts, warped_probs(right, logits)), 1e-4);
+
+  std::vector<double> wrong(logits.begin(), logits.end());
+  const std::vector<double> nucleus = warped_probs(warp_of(1, 0, 0.85f), logits);
+  for (size_t i = 0; i < wrong.size(); ++i) wrong[i] = nucleus[i] > 0 ? wrong[i] : -INFINITY;
+  EXPECT_LT(testing::chi_square_p(counts, warped_probs(warp_of(1.8f), wrong)), 1e-6);
 }
 
 }  // namespace

@@ -11,7 +11,15 @@ namespace {
 
 Candidate candidate(int index, int rows, int splittable, uint64_t order, int model = 0,
                     int priority = 0, int fixed = 0) {
-  return {index, ModelId(model), fixed, rows, splittable, priority, order};
+  Candidate c;
+  c.index = index;
+  c.model = ModelId(model);
+  c.fixed_rows = fixed;
+  c.rows = rows;
+  c.splittable = splittable;
+  c.priority = priority;
+  c.order = order;
+  return c;
 }
 
 TEST(Batcher, NothingFromNothing) { EXPECT_TRUE(pick_batch({}, ModelId(), {}).empty()); }
@@ -24,6 +32,36 @@ TEST(Batcher, PriorityThenAge) {
   EXPECT_EQ(picked[0].index, 2);
   EXPECT_EQ(picked[1].index, 3);
   EXPECT_EQ(picked[2].index, 1);
+}
+
+TEST(Batcher, TheClientThatWasServedLeastGoesFirst) {
+  std::vector<Candidate> all = {candidate(0, 1, 0, 1), candidate(1, 1, 0, 2),
+                                candidate(2, 1, 0, 3, 0, 1)};
+  all[0].client = 1, all[0].served = 10;
+  all[1].client = 2, all[1].served = 9;
+  all[2].client = 1, all[2].served = 10;  // but of a higher priority
+  const auto picked = pick_batch(all, ModelId(), {2, 8, 8});
+  ASSERT_EQ(picked.size(), 2U);
+  EXPECT_EQ(picked[0].index, 2);
+  EXPECT_EQ(picked[1].index, 1);
+}
+
+// Ten passes of one client, older, and two of another.
+TEST(Batcher, AStepIsDividedBetweenClients) {
+  std::vector<Candidate> all;
+  for (int i = 0; i < 12; ++i) {
+    all.push_back(candidate(i, 1, 0, static_cast<uint64_t>(i)));
+    all.back().client = i < 10 ? 1 : 2;
+    all.back().served = 100;
+    all.back().cost = 2;
+  }
+  std::vector<int> order;
+  for (const Picked& p : pick_batch(all, ModelId(), {6, 8, 8})) order.push_back(p.index);
+  EXPECT_EQ(order, (std::vector<int>{0, 10, 1, 11, 2, 3}));
+  all[10].served = all[11].served = 103;  // it had more already
+  order.clear();
+  for (const Picked& p : pick_batch(all, ModelId(), {6, 8, 8})) order.push_back(p.index);
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 10, 2, 11, 3}));
 }
 
 TEST(Batcher, ModelsTakeTurns) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <limits>
+#include <map>
 #include <memory>
 #include <random>
 #include <utility>
@@ -116,6 +118,20 @@ class Box {
     return recorder;
   }
 
+  // The same with `n` choices; warp.choice tells them apart.
+  std::vector<std::shared_ptr<Recorder>> submit(const SequenceSpec& s, int n) {
+    std::vector<SequenceSpec> choices(static_cast<size_t>(n), s);
+    std::vector<std::shared_ptr<Recorder>> recorders;
+    for (int i = 0; i < n; ++i) {
+      SequenceSpec& choice = choices[static_cast<size_t>(i)];
+      if (i > 0) choice.id = ++last_id;
+      choice.warp.choice = static_cast<uint32_t>(i);
+      choice.listener = recorders.emplace_back(std::make_shared<Recorder>());
+    }
+    loop->submit(std::move(choices));
+    return recorders;
+  }
+
   // Does one thing: a step of the loop, or when that has nothing to do, what comes next in time.
   // False: nothing will ever happen.
   bool tick() {
@@ -174,6 +190,26 @@ class Box {
  private:
   const BoxOptions options_;
 };
+
+// Processors that change much of what the fake model says, as a request with `spec`'s prompt and
+// ends has them.
+inline std::shared_ptr<const Processors> random_processors(std::mt19937_64& rng,
+                                                           const SequenceSpec& spec,
+                                                           int vocab = 40) {
+  const auto token = [&] { return static_cast<Token>(rng() % static_cast<uint64_t>(vocab)); };
+  Processors p;
+  p.prompt_tokens = static_cast<int>(spec.prompt.size());
+  if (rng() % 2) p.repetition_penalty = 0.7F + static_cast<float>(rng() % 200) / 100;
+  if (rng() % 2) p.presence_penalty = static_cast<float>(rng() % 400) / 100 - 2;
+  if (rng() % 2) p.frequency_penalty = static_cast<float>(rng() % 400) / 100 - 2;
+  std::map<Token, float> bias;
+  for (uint64_t n = rng() % 4; n > 0; --n) bias[token()] = static_cast<float>(rng() % 9) - 4;
+  if (rng() % 2) bias[token()] = -std::numeric_limits<float>::infinity();
+  p.bias.assign(bias.begin(), bias.end());
+  p.ends = spec.stops.eos;
+  p.min_new_tokens = static_cast<int>(rng() % 6);
+  return std::make_shared<const Processors>(std::move(p));
+}
 
 inline std::vector<Token> random_prompt(std::mt19937_64& rng, int min, int max, int vocab = 40) {
   std::vector<Token> p(static_cast<size_t>(min) + rng() % static_cast<uint64_t>(max - min + 1));

@@ -1,4 +1,5 @@
 // Who is let in, in which order, and who is refused.
+#include "engine/base/status.h"
 #include "tests/engine/sched/kit.h"
 
 namespace tandem::test {
@@ -62,6 +63,120 @@ TEST(LoopAdmission, ByPriorityThenInOrder) {
     return order.size() == all.size();
   });
   EXPECT_EQ(order, (std::vector<size_t>{2, 4, 3, 0, 1, 5}));
+}
+
+// The first that waits for pages of one model holds up nobody who wants none of them; but nobody
+// who wants some overtakes it.
+TEST(LoopAdmission, WhoWaitsForPagesHoldsUpOnlyItsOwnPool) {
+  BoxOptions o;
+  o.models.resize(2);
+  o.models[0].pool.pages = 8;  // of 4 rows
+  Box box{o};
+  const auto big = box.submit(box.spec(std::vector<Token>(24, 1), 4));
+  ASSERT_TRUE(box.pump_until([&] { return !big->tokens.empty(); }));
+  const auto head = box.submit(box.spec(std::vector<Token>(12, 2), 4));
+  const auto behind = box.submit(box.spec({3}, 4));  // there would be room for it
+  SequenceSpec elsewhere = box.spec({4}, 4);
+  elsewhere.roles = {{Role::kLarge, ModelId(1), 0}};
+  const auto other = box.submit(std::move(elsewhere));
+  SequenceSpec in_both = box.spec({5}, 4);
+  in_both.roles.push_back({Role::kSmall, ModelId(1), 0});
+  const auto both = box.submit(std::move(in_both));
+  box.loop->step();
+  EXPECT_EQ(head->admitted, 0);
+  EXPECT_EQ(behind->admitted, 0);
+  EXPECT_EQ(both->admitted, 0);
+  EXPECT_EQ(other->admitted, 1);
+  box.pump();
+  for (const auto& r : {big, head, behind, other, both}) EXPECT_TRUE(r->ok());
+  box.expect_idle();
+}
+
+// Slots belong to all models together: who needs several is not overtaken for ever.
+TEST(LoopAdmission, SlotsAreNotTakenFromWhoWaitsForSeveral) {
+  BoxOptions o;
+  o.models.resize(2);
+  o.limits.max_running = 4;
+  Box box{o};
+  std::vector<std::shared_ptr<Recorder>> first;
+  for (int i = 0; i < 4; ++i) first.push_back(box.submit(box.spec({1}, 3 + 4 * i)));
+  box.loop->step();
+  const auto group = box.submit(box.spec({2}, 4), 4);
+  SequenceSpec single = box.spec({3}, 4);
+  single.roles = {{Role::kLarge, ModelId(1), 0}};
+  const auto late = box.submit(std::move(single));
+  ASSERT_TRUE(box.pump_until([&] { return late->admitted == 1; }));
+  EXPECT_EQ(group[0]->admitted, 1);
+  box.pump();
+}
+
+// What is accepted comes to its end; what could not is refused, and blocks nobody.
+TEST(LoopAdmission, WhatCanNeverFitIsRefused) {
+  BoxOptions o;
+  o.models.resize(2);
+  o.models[0].pool = {4, 10, 5};  // 40 rows, 20 between layers
+  o.models[1].pool = {4, 5, 5};   // 20 rows
+  Box box{o};
+  const auto with = [&](int prompt, int tokens, std::vector<RoleModel> more, int extra) {
+    SequenceSpec s = box.spec(std::vector<Token>(static_cast<size_t>(prompt), 1), tokens);
+    s.roles.insert(s.roles.end(), more.begin(), more.end());
+    s.extra_rows = extra;
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    return r->end.status;
+  };
+  EXPECT_TRUE(with(30, 10, {}, 0).ok());
+  EXPECT_TRUE(with(30, 6, {}, 4).ok());
+  EXPECT_TRUE(with(10, 10, {{Role::kSmall, ModelId(1), 0}}, 0).ok());
+  EXPECT_TRUE(with(10, 10, {{Role::kSmall, ModelId(0), 1}}, 0).ok());
+  EXPECT_EQ(with(30, 11, {}, 0).message(),
+            "prompt tokens + max_new_tokens: 30 + 11; allowed: at most 40 together, the KV memory "
+            "of the model");
+  EXPECT_EQ(with(30, 10, {}, 1).message(),
+            "prompt tokens + max_new_tokens: 30 + 10 (and 1 rows for guesses); allowed: at most 40 "
+            "together, the KV memory of the model");
+  EXPECT_EQ(with(10, 11, {{Role::kSmall, ModelId(1), 0}}, 0).message(),
+            "prompt tokens + max_new_tokens: 10 + 11; allowed: at most 20 together, the KV memory "
+            "of the model");
+  EXPECT_EQ(with(10, 11, {{Role::kSmall, ModelId(0), 1}}, 0).message(),
+            "prompt tokens + max_new_tokens: 10 + 11; allowed: at most 20 together, the model's "
+            "memory for rows between two layers");
+  box.expect_idle();
+}
+
+TEST(LoopAdmission, ADeadlineEndsTheWaitAtItsVeryMoment) {
+  BoxOptions o;
+  o.limits.max_running = 1;
+  o.models[0].config.pass_seconds = 7;
+  Box box{o};
+  const auto running = box.submit(box.spec({1}, 10));
+  SequenceSpec s = box.spec({2}, 10);
+  s.deadline = box.clock.now() + std::chrono::milliseconds(12345);
+  const auto r = box.submit(std::move(s));
+  ASSERT_TRUE(box.pump_until([&] { return r->ends == 1; }));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(r->end.status));
+  EXPECT_EQ(seconds(box.clock.now() - TimePoint{}), 12.345);
+  EXPECT_EQ(r->end.stats.queue_seconds, 12.345);
+}
+
+// The hint is the queue's length over the rate at which it went lately.
+TEST(LoopAdmission, ARefusalSaysWhenToTryAgain) {
+  BoxOptions o;
+  o.limits.max_running = 1;
+  o.limits.max_waiting = 20;
+  o.models[0].config.pass_seconds = 0.25;
+  o.models[0].config.row_seconds = 0;
+  Box box{o};
+  std::vector<std::shared_ptr<Recorder>> all;
+  for (int i = 0; i < 21; ++i) all.push_back(box.submit(box.spec({1}, 2)));  // half a second each
+  ASSERT_TRUE(box.pump_until([&] { return all[10]->ends == 1; }));
+  for (int i = 0; i < 13; ++i) all.push_back(box.submit(box.spec({1}, 2)));
+  box.loop->step();
+  const absl::Status refused = all.back()->end.status;
+  ASSERT_TRUE(absl::IsResourceExhausted(refused));
+  EXPECT_EQ(refused.GetPayload(kRetryPayload), absl::Cord("10500"));  // 20 wait
+  EXPECT_EQ(box.loop->retry_hint(), std::chrono::milliseconds(10500));
+  box.pump();
 }
 
 }  // namespace

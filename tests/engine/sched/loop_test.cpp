@@ -100,7 +100,17 @@ TEST(Loop, EndsWhereTheRulesSay) {
   stop.stops.stop_tokens = {known[4]};
   const auto a = box.submit(std::move(eos)), b = box.submit(std::move(stop));
   const auto c = box.submit(box.spec(prompt, 1));
+  SequenceSpec included = box.spec(prompt, 10);
+  included.stops.eos = {known[4]};
+  included.stops.include_end = true;
+  const auto d = box.submit(std::move(included));
   box.pump();
+  std::vector<Token> with = before;
+  with.push_back(known[4]);
+  EXPECT_EQ(d->tokens, with);
+  EXPECT_EQ(d->end.reason, FinishReason::kEos);
+  EXPECT_TRUE(d->emitted.back().end);
+  EXPECT_EQ(std::count_if(d->emitted.begin(), d->emitted.end(), [](auto& e) { return e.end; }), 1);
   EXPECT_EQ(a->tokens, before);
   EXPECT_EQ(a->end.reason, FinishReason::kEos);
   EXPECT_EQ(b->tokens, before);
@@ -272,7 +282,7 @@ TEST(Loop, MetricsEqualTheEvents) {
   EXPECT_EQ(m.e2e_latency.total(), 40 - failed);
   EXPECT_EQ(box.metrics.requests_waiting.value(), 0);
   EXPECT_EQ(box.metrics.models[0].batches.value(), batches);
-  EXPECT_EQ(box.metrics.models[0].passes.value(), works);
+  EXPECT_EQ(box.metrics.models[0].passes[0].value(), passes);
   EXPECT_EQ(box.metrics.models[0].kv_pages_used.value(), 0);
   EXPECT_GE(works, passes);
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/backend/torch/profile.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -154,9 +155,10 @@ void Llama::run(int from, int to, at::Tensor& x, const RowView& rows, const KvPo
   at::Tensor& gated = gated_.rows(n);
   at::Tensor& projected = projected_.rows(n);
   for (int i = from; i < to; ++i) {
-    const LlamaWeights::Layer& l = weights_.layers[static_cast<size_t>(i)];
-    const LayerKv kv{config_.heads, config_.kv_heads, config_.head_dim, pool.keys.select(0, i),
-                     pool.values.select(0, i)};
+    const auto layer = static_cast<size_t>(i);
+    const LlamaWeights::Layer& l = weights_.layers[layer];
+    const LayerKv kv{config_.heads, config_.kv_heads, config_.head_dim, pool.layer_keys[layer],
+                     pool.layer_values[layer]};
     ops::rms_norm(normed, x, l.attention_norm, config_.rms_norm_eps);
     l.qkv.into(qkv, normed);
     ops::rope_and_store(qkv, rows, kv, rope_);
@@ -171,6 +173,7 @@ void Llama::run(int from, int to, at::Tensor& x, const RowView& rows, const KvPo
 }
 
 void Llama::head(at::Tensor& logits, const at::Tensor& hidden) {
+  const StepProfile::Section section(StepProfile::kHead);
   const int64_t n = hidden.size(0);
   at::Tensor& normed = head_in_.rows(n);
   ops::rms_norm(normed, hidden, weights_.final_norm, config_.rms_norm_eps);

@@ -14,11 +14,16 @@ namespace tandem {
 
 struct GenerationDefaults {
   // As the fields of Warp (engine/pass/pass.h): temperature 0 is greedy, and without do_sample it
-  // is 0. With do_sample, fields that are left out have Transformers' values (1, 50, 1, 0).
+  // is 0. With do_sample, fields that are left out have Transformers' values (1, 50, 1, 0, 1).
   float temperature = 0;
   int top_k = 0;
   float top_p = 1;
   float min_p = 0;
+  float typical_p = 1;
+  // Processors, sampling or not.
+  float repetition_penalty = 1;
+  int64_t min_new_tokens = 0;
+  std::vector<Token> bad_token_ids;  // bad_words_ids of one token; longer ones are not applied
   std::optional<int64_t> max_new_tokens;
   std::vector<Token> eos_token_ids;  // empty: the file names none; config.json's count then
   // "field: value" for what the file sets away from Transformers' default and this engine does not

@@ -32,7 +32,26 @@ TEST(GenerationConfig, GreedyUnlessTold) {
     EXPECT_EQ(d.top_k, 0);
     EXPECT_EQ(d.top_p, 1);
     EXPECT_EQ(d.min_p, 0);
+    EXPECT_EQ(d.typical_p, 1);
   }
+}
+
+TEST(GenerationConfig, ProcessorsSamplingOrNot) {
+  for (const char* sample : {"true", "false"}) {
+    const GenerationDefaults d = good(std::string(R"({"do_sample": )") + sample +
+                                      R"(, "repetition_penalty": 1.25, "min_new_tokens": 3,
+                                          "bad_words_ids": [[7], [5, 6], [9]]})");
+    EXPECT_EQ(d.repetition_penalty, 1.25f);
+    EXPECT_EQ(d.min_new_tokens, 3);
+    EXPECT_THAT(d.bad_token_ids, ElementsAre(7, 9));
+    EXPECT_THAT(d.not_applied, ElementsAre("bad_words_ids of several tokens: [[5,6]]"));
+  }
+  const GenerationDefaults none = good(R"({"repetition_penalty": null, "bad_words_ids": null})");
+  EXPECT_EQ(none.repetition_penalty, 1);
+  EXPECT_EQ(none.min_new_tokens, 0);
+  EXPECT_THAT(none.bad_token_ids, IsEmpty());
+  EXPECT_EQ(good(R"({"do_sample": true, "typical_p": 0.5})").typical_p, 0.5f);
+  EXPECT_EQ(good(R"({"typical_p": 0.5})").typical_p, 1);
 }
 
 TEST(GenerationConfig, Sampling) {
@@ -60,13 +79,13 @@ TEST(GenerationConfig, TokensAndLengths) {
 }
 
 TEST(GenerationConfig, SaysWhatIsNotApplied) {
-  EXPECT_THAT(good(R"({"repetition_penalty": 1.05, "num_beams": 1, "typical_p": 1.0,
+  EXPECT_THAT(good(R"({"length_penalty": 1.05, "num_beams": 1, "typical_p": 1.0,
                        "no_repeat_ngram_size": 0, "max_length": 20, "bad_words_ids": null,
                        "early_stopping": false, "use_cache": true, "suppress_tokens": [],
                        "transformers_version": "5.0", "_from_model_config": true,
                        "pad_token_id": 0})")
                   .not_applied,
-              ElementsAre("repetition_penalty: 1.05"));
+              ElementsAre("length_penalty: 1.05"));
   EXPECT_THAT(good(R"({"max_length": 4096, "num_beams": 4, "suppress_tokens": [1]})").not_applied,
               ElementsAre("max_length: 4096", "num_beams: 4", "suppress_tokens: [1]"));
 }
@@ -78,6 +97,15 @@ TEST(GenerationConfig, Errors) {
   EXPECT_THAT(error(R"({"top_k": -1})"), HasSubstr("top_k: -1"));
   EXPECT_THAT(error(R"({"top_k": 1.5})"), HasSubstr("top_k: 1.5; allowed: integers"));
   EXPECT_THAT(error(R"({"min_p": 1.5})"), HasSubstr("min_p: 1.5"));
+  EXPECT_THAT(error(R"({"typical_p": -1})"), HasSubstr("typical_p: -1"));
+  EXPECT_EQ(error(R"({"repetition_penalty": 0})"),
+            "g.json: repetition_penalty: 0; allowed: numbers from 0.01 to 100");
+  EXPECT_THAT(error(R"({"min_new_tokens": -1})"), HasSubstr("min_new_tokens: -1"));
+  for (const char* words : {"3", "[3]", "[[]]", R"([["a"]])", "[[-1]]", "[[1.5]]", "{}"}) {
+    EXPECT_EQ(
+        error(std::string(R"({"bad_words_ids": )") + words + "}"),
+        std::string("g.json: bad_words_ids: ") + words + "; allowed: a list of lists of token ids");
+  }
   EXPECT_THAT(error(R"({"do_sample": "yes"})"), HasSubstr("do_sample: \"yes\""));
   EXPECT_THAT(error(R"({"max_new_tokens": 0})"), HasSubstr("max_new_tokens: 0"));
   EXPECT_THAT(error(R"({"eos_token_id": ["2"]})"), HasSubstr("eos_token_id: [\"2\"]"));

@@ -1,0 +1,165 @@
+#include "engine/cache/prefix_index.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+
+namespace tandem {
+namespace {
+
+// The finalizer of splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
+uint64_t mixed(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+uint64_t PrefixIndex::hash(uint64_t before, std::span<const Token> tokens) {
+  uint64_t h = mixed(before);
+  for (const Token t : tokens) h = mixed(h ^ static_cast<uint32_t>(t));
+  return h;
+}
+
+PrefixIndex::PrefixIndex(PagePool* pool, int page_rows, Hash hash)
+    : pool_(pool), page_rows_(static_cast<size_t>(page_rows)), hash_(hash) {}
+
+const PrefixIndex::Node* PrefixIndex::root_of(const PrefixRoot& root) const {
+  const auto it = roots_.find(root);
+  return it == roots_.end() ? nullptr : &it->second;
+}
+
+PrefixIndex::Node* PrefixIndex::child(const Node* before, uint64_t hash,
+                                      std::span<const Token> tokens) const {
+  const auto [begin, end] = by_hash_.equal_range(hash);
+  for (auto it = begin; it != end; ++it) {
+    Node* node = it->second;
+    if (node->before == before && std::ranges::equal(node->tokens, tokens)) return node;
+  }
+  return nullptr;
+}
+
+std::vector<PageId> PrefixIndex::find(const PrefixRoot& root, std::span<const Token> tokens,
+                                      size_t most) const {
+  std::vector<PageId> pages;
+  const Node* node = root_of(root);
+  most = std::min(most, tokens.size() / page_rows_);
+  while (node && pages.size() < most) {
+    const auto rows = tokens.subspan(pages.size() * page_rows_, page_rows_);
+    node = child(node, hash_(node->hash, rows), rows);
+    if (node) pages.push_back(node->page);
+  }
+  return pages;
+}
+
+PageId PrefixIndex::insert(const PrefixRoot& root, PageId before, std::span<const Token> tokens,
+                           PageId page) {
+  TANDEM_CHECK(tokens.size() == page_rows_ && !knows(page));
+  Node* parent = nullptr;
+  if (before.valid()) {
+    const auto it = nodes_.find(before);
+    if (it == nodes_.end()) return {};
+    parent = it->second.get();
+    TANDEM_CHECK(*parent->root == root);
+  } else {
+    const auto [it, fresh] = roots_.try_emplace(root);
+    parent = &it->second;
+    if (fresh) {
+      parent->root = &it->first;
+      parent->hash = mixed(std::hash<std::string>()(root.salt)) ^
+                     std::hash<std::string>()(root.source) ^
+                     mixed(static_cast<uint32_t>(root.adapter.value));
+    }
+  }
+  const uint64_t hash = hash_(parent->hash, tokens);
+  if (const Node* known = child(parent, hash, tokens)) return known->page;
+  auto node = std::make_unique<Node>();
+  node->page = page;
+  node->hash = hash;
+  node->tokens.assign(tokens.begin(), tokens.end());
+  node->root = parent->root;
+  node->before = parent;
+  node->right = parent->first;
+  if (parent->first) parent->first->left = node.get();
+  parent->first = node.get();
+  by_hash_.emplace(hash, node.get());
+  nodes_.emplace(page, std::move(node));
+  pool_->keep(page);
+  ++version_;
+  return page;
+}
+
+void PrefixIndex::unlink(Node* node) {
+  if (node->left) {
+    node->left->right = node->right;
+  } else {
+    node->before->first = node->right;
+  }
+  if (node->right) node->right->left = node->left;
+  const auto [begin, end] = by_hash_.equal_range(node->hash);
+  by_hash_.erase(std::find_if(begin, end, [node](const auto& e) { return e.second == node; }));
+}
+
+void PrefixIndex::forget(Node* node, std::vector<PageId>* freed) {
+  Node* const before = node->before;
+  // From the ends on, without recursion: chains are as long as contexts.
+  for (Node* at = node; at != before;) {
+    if (at->first) {
+      at = at->first;
+      continue;
+    }
+    Node* const up = at->before;
+    const PageId page = at->page;
+    unlink(at);
+    nodes_.erase(page);
+    if (pool_->let_go(page)) freed->push_back(page);
+    ++version_;
+    at = up;
+  }
+  if (!before->page.valid() && !before->first) roots_.erase(roots_.find(*before->root));
+}
+
+void PrefixIndex::give_up(std::vector<PageId>* freed) { forget(pool_->oldest(), freed); }
+
+void PrefixIndex::clear(std::vector<PageId>* freed) {
+  while (!roots_.empty()) forget(roots_.begin()->second.first, freed);
+}
+
+std::vector<PageId> PrefixIndex::pages() const {
+  std::vector<PageId> pages;
+  for (const auto& [page, node] : nodes_) pages.push_back(page);
+  std::sort(pages.begin(), pages.end());
+  return pages;
+}
+
+std::string PrefixIndex::check() const {
+  size_t reached = 0;
+  std::vector<const Node*> open;
+  for (const auto& [root, node] : roots_) {
+    if (!node.first) return "a root without pages";
+    if (node.root != &root) return "a root of another name";
+    open.push_back(&node);
+  }
+  while (!open.empty()) {
+    const Node* at = open.back();
+    open.pop_back();
+    const Node* left = nullptr;
+    for (const Node* n = at->first; n; left = n, n = n->right) {
+      const std::string page = "page " + std::to_string(n->page.value);
+      if (n->left != left || n->before != at || n->root != at->root) return page + ": a bad link";
+      if (!pool_->kept(n->page)) return page + ": known, but the pool does not say so";
+      if (child(at, hash_(at->hash, n->tokens), n->tokens) != n) return page + ": is not found";
+      const auto it = nodes_.find(n->page);
+      if (it == nodes_.end() || it->second.get() != n) return page + ": not among the pages";
+      ++reached;
+      open.push_back(n);
+    }
+  }
+  if (reached != nodes_.size()) return "pages that hang on no root";
+  if (by_hash_.size() != nodes_.size()) return "more hashes than pages";
+  return "";
+}
+
+}  // namespace tandem

@@ -1,0 +1,16 @@
+// The part of a deployment file that says how its requests are decoded when they do not.
+#pragma once
+
+#include "absl/status/status.h"
+#include "engine/base/config.h"
+#include "engine/host/config_fields.h"
+#include "tandem/config/v1/deployment.pb.h"
+
+namespace tandem {
+
+// Fills default_method, speculative and bild of `out`. Refuses also what the deployment cannot
+// have, since it would fail every request. `fields` are those of `in`.
+absl::Status method_defaults_from(const config::v1::Deployment& in, const ConfigFields& fields,
+                                  DeploymentConfig* out);
+
+}  // namespace tandem

@@ -1,0 +1,55 @@
+// Which method a request gets, and with what: from the request's fields and its deployment's
+// defaults to a coroutine, the models that it runs on and what it promises of its output.
+//
+// Pure functions. Errors are INVALID_ARGUMENT for a value out of its range, and FAILED_PRECONDITION
+// for what this deployment does not offer or a contract that these parameters do not give.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/async/task.h"
+#include "engine/decode/gen.h"
+#include "engine/host/deployment.h"
+#include "engine/host/request.h"
+#include "engine/sched/spec.h"
+
+namespace tandem {
+
+// Ranges alone: "bild.fallback_threshold: 2.5; allowed: [0, 2]".
+absl::Status check_fields(const SpeculativeFields& fields);
+absl::Status check_fields(const BildFields& fields);
+absl::Status check_fields(const BeamFields& fields);
+
+// What a deployment of these models offers, its default first: contracts and parameters are those
+// of a request that sets nothing. Autoregressive decoding and speculative sampling always; BiLD
+// where `small` is there or the defaults name an early exit layer.
+// REQUIRES: config's defaults are within their ranges.
+std::vector<MethodInfo> offered_methods(const DeploymentConfig& config);
+
+struct MethodPlan {
+  Method method = Method::kAutoregressive;  // never kAuto
+  Contract contract = Contract::kExact;
+  std::function<Task<void>(Gen)> start;
+  std::vector<RoleModel> roles;  // large first
+  int width = 1;                 // SequenceSpec::width
+  int64_t context_length = 0;    // rows that every cache of it may have
+};
+
+// Beam search (width above 1) is autoregressive decoding's. It draws nothing, so it wants a single
+// choice and no temperature; LOSSY, because it is not the large model's greedy output and EXACT
+// means just that.
+bool searches_beams(const GenerateRequest& request);
+
+// `greedy`: of the warp that the request resolves to. `prompt_tokens`: `auto` passes over methods
+// that have not the room for them and the answer; else the caller checks against context_length.
+//
+// `auto` is the deployment's default where that gives the required contract, else the next offered
+// method that does. Autoregressive decoding always does.
+absl::StatusOr<MethodPlan> plan_method(const Deployment& deployment, const GenerateRequest& request,
+                                       bool greedy, int64_t prompt_tokens);
+
+}  // namespace tandem

@@ -1,0 +1,210 @@
+#include "engine/backend/scripted/scripted_backend.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/backend/fake/fake_backend.h"
+#include "engine/decode/autoregressive.h"
+#include "engine/decode/bild.h"
+#include "engine/decode/speculative.h"
+#include "engine/sched/loop.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kVocab = 60;
+constexpr uint64_t kSeed = 11;  // of the requests
+
+class Heard final : public SequenceListener {
+ public:
+  void on_admitted() override {}
+  void on_tokens(std::vector<Emitted> more) override {
+    for (const Emitted& e : more) tokens.push_back(e.token);
+  }
+  void on_end(const SequenceEnd& e) override { end = e; }
+
+  std::vector<Token> tokens;
+  SequenceEnd end;
+};
+
+// The loop over a scripted device around a fake one, which checks that caches are read as written.
+class ScriptedBackendTest : public testing::Test {
+ protected:
+  ScriptedBackendTest()
+      : fake_(&memory_, &values_, &clock_, &timer_),
+        scripted_(&fake_, &values_),
+        loop_({.log_frees = true}, &clock_, {&scripted_}, add_models(), &metrics_) {}
+
+  std::vector<LoopModel> add_models() {
+    for (const int64_t m : {0, 1}) {
+      FakeModelConfig config;
+      config.vocab_size = kVocab;
+      config.seed = static_cast<uint64_t>(m) + 1;
+      config.pass_seconds = 0.001;
+      fake_.add_model(ModelId(m), "fake", config, {4, 256, 256});
+    }
+    scripted_.add_large(ModelId(0));
+    return {{ModelId(0), DeviceId(0)}, {ModelId(1), DeviceId(0)}};
+  }
+
+  // early_exit: small is the lower half of large.
+  std::shared_ptr<Heard> run(std::function<Task<void>(Gen)> method, int tokens = 200,
+                             bool early_exit = false, float temperature = 0) {
+    auto heard = std::make_shared<Heard>();
+    SequenceSpec spec;
+    spec.id = ++last_;
+    spec.prompt = {5, 4, 3, 2, 1};
+    spec.method = std::move(method);
+    spec.roles = {{Role::kLarge, ModelId(0), 0},
+                  {Role::kSmall, ModelId(early_exit ? 0 : 1), early_exit ? 2 : 0}};
+    spec.stops.max_new_tokens = tokens;
+    spec.warp.seed = kSeed;
+    spec.warp.temperature = temperature;
+    spec.listener = heard;
+    loop_.submit(std::move(spec));
+    while (loop_.step() || timer_.fire_next()) {
+    }
+    return heard;
+  }
+  void script(double agreement, double foresight = 0) {
+    script_ = {.seed = 2, .vocab_size = kVocab, .agreement = agreement, .foresight = foresight};
+    scripted_.set_script(script_);
+  }
+  // The token of the answer at `i`; the prompt has five.
+  Token large(int i) const { return ScriptedText(script_, kSeed, 0).large(5 + i); }
+  std::vector<Token> larges(int n) const {
+    std::vector<Token> tokens;
+    for (int i = 0; i < n; ++i) tokens.push_back(large(i));
+    return tokens;
+  }
+
+  // Speculative decoding on paper: accept lengths, [i]: verifications that kept i drafts.
+  std::vector<int64_t> accept_lengths(int tokens, int gamma) const {
+    const ScriptedText text(script_, kSeed, 0);
+    std::vector<int64_t> lengths;
+    for (int have = 1; have < tokens;) {
+      const int drafts = std::min(gamma, tokens - have - 1);
+      int kept = 0;
+      while (kept < drafts && text.agree(5 + have + kept)) ++kept;
+      lengths.resize(std::max(lengths.size(), static_cast<size_t>(kept) + 1));
+      ++lengths[static_cast<size_t>(kept)];
+      have += kept + 1;
+    }
+    return lengths;
+  }
+
+  static auto speculative_of(SpeculativeParams a) {
+    return [a](Gen g) { return speculative(g, a); };
+  }
+  static auto bild_of(BildParams a) {
+    return [a](Gen g) { return bild(g, a); };
+  }
+
+  FakeMemory memory_;
+  ValueStore values_;
+  VirtualClock clock_;
+  VirtualTimer timer_{&clock_};
+  FakeBackend fake_;
+  ScriptedBackend scripted_;
+  Metrics metrics_;
+  Loop loop_;
+  Script script_;
+  RequestId last_ = 0;
+};
+
+TEST_F(ScriptedBackendTest, AutoregressiveTextIsTheScripts) {
+  script(0.5);
+  const auto heard = run(autoregressive);
+  ASSERT_TRUE(heard->end.status.ok()) << heard->end.status;
+  EXPECT_EQ(heard->tokens, larges(200));
+  EXPECT_EQ(heard->end.stats.large_passes, 200);
+}
+
+TEST_F(ScriptedBackendTest, SpeculativeTextIsTheSameAndDraftsAreKeptAsTheScriptSays) {
+  for (const double agreement : {0.0, 0.5, 0.9, 1.0}) {
+    script(agreement);
+    for (const int gamma : {1, 4, 9}) {
+      const auto heard = run(speculative_of({.draft_tokens = gamma}));
+      ASSERT_TRUE(heard->end.status.ok()) << heard->end.status;
+      EXPECT_EQ(heard->tokens, larges(200));
+      EXPECT_EQ(heard->end.stats.accept_lengths, accept_lengths(200, gamma))
+          << agreement << ", " << gamma;
+    }
+  }
+}
+
+TEST_F(ScriptedBackendTest, DraftsThatTheHostSeesAreTheSame) {
+  script(0.8);
+  // Not chained on the device: every draft is awaited.
+  const auto heard = run(speculative_of({.draft_tokens = 4, .min_draft_probability = 0.01F}));
+  EXPECT_EQ(heard->tokens, larges(200));
+  EXPECT_EQ(heard->end.stats.accept_lengths, accept_lengths(200, 4));
+}
+
+TEST_F(ScriptedBackendTest, UnsureDraftsAreNotMade) {
+  script(0.7, 1);
+  const auto heard = run(speculative_of({.draft_tokens = 4, .min_draft_probability = 0.5F}));
+  EXPECT_EQ(heard->tokens, larges(200));
+  int64_t kept = 0;
+  const std::vector<int64_t>& lengths = heard->end.stats.accept_lengths;
+  for (size_t i = 0; i < lengths.size(); ++i) kept += static_cast<int64_t>(i) * lengths[i];
+  EXPECT_EQ(kept, heard->end.stats.draft_tokens);
+}
+
+TEST_F(ScriptedBackendTest, BildRollsBackWhatItDoesNotForesee) {
+  const auto exact = bild_of({.fallback_threshold = 0.6F, .rollback_threshold = 0.69F});
+  script(0.8, 0);
+  const auto blind = run(exact);
+  EXPECT_EQ(blind->tokens, larges(200));
+  EXPECT_EQ(blind->end.stats.fallbacks, 0);
+  EXPECT_GT(blind->end.stats.rollbacks, 20);
+  script(0.8, 1);
+  const auto foreseeing = run(exact);
+  EXPECT_EQ(foreseeing->tokens, larges(200));
+  EXPECT_GT(foreseeing->end.stats.fallbacks, 20);
+  EXPECT_EQ(foreseeing->end.stats.rollbacks, 0);
+}
+
+TEST_F(ScriptedBackendTest, WithoutRollbackTheTextIsSmalls) {
+  script(0.5);
+  const auto heard = run(bild_of({.fallback_threshold = 0,
+                                  .rollback_threshold = std::numeric_limits<float>::infinity(),
+                                  .max_small_run = 0,
+                                  .verify_eos = false}));
+  const ScriptedText text(script_, kSeed, 0);
+  ASSERT_EQ(heard->tokens.size(), 200U);
+  EXPECT_EQ(heard->tokens[0], large(0));
+  for (int i = 1; i < 200; ++i) EXPECT_EQ(heard->tokens[static_cast<size_t>(i)], text.small(5 + i));
+}
+
+TEST_F(ScriptedBackendTest, LowerLayersAnswerAsSmall) {
+  script(0.6);
+  const auto heard =
+      run(bild_of({.fallback_threshold = 0, .rollback_threshold = 0.69F}), 200, true);
+  ASSERT_TRUE(heard->end.status.ok()) << heard->end.status;
+  EXPECT_EQ(heard->tokens, larges(200));
+  EXPECT_GT(heard->end.stats.rollbacks, 20);
+  EXPECT_GT(heard->end.stats.small_passes, 200);
+}
+
+TEST_F(ScriptedBackendTest, PassesCostWhatTheyCost) {
+  script(1);
+  const TimePoint start = clock_.now();
+  run(autoregressive, 50);
+  EXPECT_EQ(clock_.now() - start, 50 * std::chrono::milliseconds(1));
+}
+
+TEST_F(ScriptedBackendTest, WhatItCannotAnswerIsRefused) {
+  script(0.5);
+  const auto heard = run(autoregressive, 20, false, 1.0F);
+  EXPECT_EQ(heard->end.status.code(), absl::StatusCode::kUnimplemented) << heard->end.status;
+  EXPECT_TRUE(heard->tokens.empty());
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,215 @@
+#include "engine/cache/prefix_index.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <utility>
+
+namespace tandem {
+namespace {
+
+constexpr int kPageRows = 2;
+using Tokens = std::vector<Token>;
+
+uint64_t always_the_same(uint64_t, std::span<const Token>) { return 7; }
+
+struct Fixture {
+  explicit Fixture(int64_t pages = 16, PrefixIndex::Hash hash = &PrefixIndex::hash)
+      : pool(pages), index(&pool, kPageRows, hash) {}
+
+  // A sequence runs `tokens`, publishes its full pages, and ends. Returns the pages.
+  std::vector<PageId> leave(const Tokens& tokens, const PrefixRoot& root = {}) {
+    std::vector<PageId> pages = run(tokens, root);
+    give_back(pages);
+    return pages;
+  }
+  // Likewise, and goes on.
+  std::vector<PageId> run(const Tokens& tokens, const PrefixRoot& root = {}) {
+    std::vector<PageId> pages = index.find(root, tokens, 100);
+    for (const PageId page : pages) pool.share(page);
+    while ((pages.size() + 1) * kPageRows <= tokens.size()) {
+      const PageId page = pool.take();
+      const auto rows = std::span<const Token>(tokens).subspan(pages.size() * kPageRows, kPageRows);
+      const PageId before = pages.empty() ? PageId() : pages.back();
+      EXPECT_EQ(index.insert(root, before, rows, page), page);
+      pages.push_back(page);
+    }
+    return pages;
+  }
+  // From the end on, as sequences do.
+  void give_back(const std::vector<PageId>& pages) {
+    for (size_t i = pages.size(); i-- > 0;) pool.give_back(pages[i]);
+  }
+  std::vector<PageId> give_up() {
+    std::vector<PageId> freed;
+    index.give_up(&freed);
+    return freed;
+  }
+  size_t known(const Tokens& tokens, const PrefixRoot& root = {}) const {
+    return index.find(root, tokens, 100).size();
+  }
+  ~Fixture() { EXPECT_EQ(index.check(), ""); }
+
+  PagePool pool;
+  PrefixIndex index;
+};
+
+TEST(PrefixIndex, FindsTheLongestKnownBeginning) {
+  Fixture f;
+  const auto pages = f.leave({1, 2, 3, 4, 5, 6, 7});  // the last row fills no page
+  EXPECT_EQ(f.index.size(), 3U);
+  EXPECT_EQ(f.index.find({}, Tokens{1, 2, 3, 4, 5, 6, 7, 8}, 100), pages);
+  EXPECT_EQ(f.known({1, 2, 3, 4, 9, 9}), 2U);
+  EXPECT_EQ(f.known({1, 2, 3}), 1U);
+  EXPECT_EQ(f.known({1}), 0U);
+  EXPECT_EQ(f.known({3, 4}), 0U) << "a page means nothing without those before";
+  EXPECT_EQ(f.known({1, 9, 3, 4}), 0U);
+  EXPECT_EQ(f.index.find({}, Tokens{1, 2, 3, 4, 5, 6}, 2).size(), 2U) << "no more than wanted";
+  EXPECT_EQ(f.index.find({}, Tokens{1, 2, 3, 4, 5, 6}, 0).size(), 0U);
+  EXPECT_EQ(f.pool.cached(), 3);
+}
+
+TEST(PrefixIndex, ChainsPartWhereTheirTokensDo) {
+  Fixture f;
+  const auto a = f.leave({1, 2, 3, 4, 5, 6}), b = f.leave({1, 2, 7, 8, 5, 6});
+  EXPECT_EQ(a[0], b[0]);
+  EXPECT_NE(a[2], b[2]) << "the same tokens behind others";
+  EXPECT_EQ(f.index.size(), 5U);
+  EXPECT_EQ(f.known({1, 2, 7, 8, 5, 6}), 3U);
+  EXPECT_EQ(f.known({1, 2, 7, 8, 3, 4}), 2U);
+}
+
+TEST(PrefixIndex, RowsThatAreKnownKeepTheirPage) {
+  Fixture f;
+  const auto first = f.leave({1, 2});
+  const PageId second = f.pool.take();
+  EXPECT_EQ(f.index.insert({}, PageId(), Tokens{1, 2}, second), first[0]);
+  EXPECT_FALSE(f.pool.kept(second));
+  f.pool.give_back(second);
+  EXPECT_EQ(f.index.size(), 1U);
+}
+
+TEST(PrefixIndex, RootsDoNotMeet) {
+  Fixture f;
+  const PrefixRoot a{"client a", AdapterId(), ""}, b{"client b", AdapterId(), ""};
+  const PrefixRoot adapted{"client a", AdapterId(0), ""}, embedded{"client a", AdapterId(), "x"};
+  f.leave({1, 2, 3, 4}, a);
+  EXPECT_EQ(f.known({1, 2, 3, 4}, a), 2U);
+  for (const PrefixRoot& other : {b, adapted, embedded, PrefixRoot()}) {
+    EXPECT_EQ(f.known({1, 2, 3, 4}, other), 0U);
+  }
+  f.leave({1, 2}, b);
+  EXPECT_EQ(f.index.size(), 3U);
+}
+
+TEST(PrefixIndex, ACollisionIsNotAHit) {
+  Fixture f(64, &always_the_same);
+  std::mt19937_64 rng(1);
+  std::set<std::vector<Token>> prefixes;
+  for (int i = 0; i < 8; ++i) {
+    Tokens tokens;
+    for (int t = 0; t < 6; ++t) tokens.push_back(static_cast<Token>(rng() % 2));
+    f.leave(tokens);
+    for (size_t n = kPageRows; n <= tokens.size(); n += kPageRows) {
+      prefixes.insert({tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(n)});
+    }
+  }
+  for (int code = 0; code < 64; ++code) {
+    Tokens tokens;
+    for (int t = 0; t < 6; ++t) tokens.push_back(code >> t & 1);
+    size_t expected = 0;
+    while (prefixes.contains(
+        {tokens.begin(),
+         tokens.begin() + static_cast<ptrdiff_t>(std::min<size_t>(6, (expected + 1) * 2))})) {
+      if (++expected == 3) break;
+    }
+    EXPECT_EQ(f.known(tokens), expected);
+  }
+  // Different roots collide as well, as all pages have one hash.
+  EXPECT_EQ(f.known({0, 0}, {"salt", AdapterId(), ""}), 0U);
+  while (f.pool.cached() > 0) f.give_up();
+  EXPECT_EQ(f.index.size(), 0U);
+}
+
+TEST(PrefixIndex, GivesUpTheLongestUnusedFromTheEndOfItsChain) {
+  Fixture f;
+  const auto a = f.leave({1, 1, 2, 2, 3, 3}), b = f.leave({4, 4, 5, 5});
+  EXPECT_EQ(f.give_up(), std::vector<PageId>{a[2]});
+  EXPECT_EQ(f.known({1, 1, 2, 2, 3, 3}), 2U) << "a part of the chain stays of use";
+  f.leave({1, 1, 2, 2});  // used again
+  EXPECT_EQ(f.give_up(), std::vector<PageId>{b[1]});
+  EXPECT_EQ(f.give_up(), std::vector<PageId>{b[0]});
+  EXPECT_EQ(f.give_up(), std::vector<PageId>{a[1]});
+  EXPECT_EQ(f.give_up(), std::vector<PageId>{a[0]});
+  EXPECT_EQ(f.pool.free(), f.pool.total());
+}
+
+TEST(PrefixIndex, WhatIsUsedIsNotGivenUp) {
+  Fixture f;
+  const auto kept = f.run({1, 1, 2, 2});
+  const auto gone = f.leave({1, 1, 2, 2, 3, 3});
+  EXPECT_EQ(f.pool.cached(), 1);
+  EXPECT_EQ(f.give_up(), std::vector<PageId>{gone[2]});
+  EXPECT_EQ(f.pool.cached(), 0);
+  EXPECT_EQ(f.known({1, 1, 2, 2}), 2U);
+  f.give_back(kept);
+  EXPECT_EQ(f.pool.cached(), 2);
+}
+
+// A fork may hold the end of a chain whose beginning it has pages of its own for.
+TEST(PrefixIndex, APageTakesThoseBehindItAlong) {
+  Fixture f;
+  const auto chain = f.run({1, 1, 2, 2, 3, 3});
+  f.pool.give_back(chain[0]);
+  f.pool.give_back(chain[2]);
+  EXPECT_EQ(f.pool.cached(), 2);
+  EXPECT_EQ(f.give_up(), (std::vector<PageId>{chain[2], chain[0]}));
+  EXPECT_EQ(f.index.size(), 0U);
+  EXPECT_EQ(f.pool.owners(chain[1]), 1) << "its user's alone now";
+  EXPECT_EQ(f.index.insert({}, chain[0], Tokens{2, 2}, chain[1]), PageId()) << "behind the unknown";
+  f.pool.give_back(chain[1]);
+  EXPECT_EQ(f.pool.free(), f.pool.total());
+}
+
+TEST(PrefixIndex, ForgetsAll) {
+  Fixture f;
+  f.leave({1, 1, 2, 2});
+  const auto used = f.run({1, 1, 3, 3}, {"salt", AdapterId(), ""});
+  std::vector<PageId> freed;
+  f.index.clear(&freed);
+  EXPECT_EQ(freed.size(), 2U);
+  EXPECT_EQ(f.index.size(), 0U);
+  EXPECT_EQ(f.pool.used(), 2);
+  f.give_back(used);
+  EXPECT_EQ(f.pool.free(), f.pool.total());
+}
+
+TEST(PrefixIndex, ItsVersionTellsOfEveryChange) {
+  Fixture f;
+  const uint64_t empty = f.index.version();
+  f.leave({1, 1});
+  const uint64_t one = f.index.version();
+  EXPECT_NE(one, empty);
+  f.leave({1, 1});
+  EXPECT_EQ(f.index.version(), one) << "nothing new";
+  f.give_up();
+  EXPECT_NE(f.index.version(), one);
+}
+
+TEST(PrefixIndexDeathTest, BooksThatDoNotAddUp) {
+  Fixture f;
+  const auto pages = f.run({1, 1});
+  EXPECT_DEATH(f.index.insert({}, pages[0], Tokens{2, 2}, pages[0]), "broken invariant");
+  const PageId page = f.pool.take();
+  EXPECT_DEATH(f.index.insert({}, pages[0], Tokens{2}, page), "broken invariant") << "not full";
+  EXPECT_DEATH(f.index.insert({"salt", AdapterId(), ""}, pages[0], Tokens{2, 2}, page),
+               "broken invariant")
+      << "across roots";
+  f.pool.give_back(page);
+  f.give_back(pages);
+}
+
+}  // namespace
+}  // namespace tandem

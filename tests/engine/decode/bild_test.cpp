@@ -1,0 +1,533 @@
+#include "tests/reference/bild.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tests/engine/decode/methods_kit.h"
+#include "tests/reference/autoregressive.h"
+
+namespace tandem::test {
+namespace {
+
+using reference::Tokens;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+BildParams random_params(Rng& rng) {
+  BildParams a;
+  a.fallback_threshold = chance(rng, 20) ? 0 : fraction(rng);
+  a.rollback_threshold = chance(rng, 20) ? kInf : 5 * fraction(rng);
+  a.max_small_run = chance(rng, 30) ? 0 : between(rng, 1, 10);
+  a.verify_eos = chance(rng, 60);
+  if (chance(rng, 20)) a.window = between(rng, 1, 6);
+  return a;
+}
+
+void use(SequenceSpec& s, const BildParams& a, std::vector<RoleModel> roles) {
+  s.roles = std::move(roles);
+  s.method = [a](Gen g) { return bild(g, a); };
+}
+
+// `prefills`: small passes that BiLD's listing does not count.
+void expect_stats(const MethodStats& got, const MethodStats& expected, int64_t prefills) {
+  EXPECT_EQ(got.large_passes, expected.large_passes);
+  if (expected.small_passes > 0) EXPECT_EQ(got.small_passes, expected.small_passes + prefills);
+  EXPECT_EQ(got.fallbacks, expected.fallbacks);
+  EXPECT_EQ(got.forced_calls, expected.forced_calls);
+  EXPECT_EQ(got.rollbacks, expected.rollbacks);
+  EXPECT_EQ(got.rolled_back_tokens, expected.rolled_back_tokens);
+  EXPECT_EQ(got.small_tokens, expected.small_tokens);
+  EXPECT_EQ(got.large_tokens, expected.large_tokens);
+  EXPECT_EQ(got.accept_lengths, expected.accept_lengths);
+  EXPECT_EQ(got.draft_tokens, expected.draft_tokens);
+}
+
+// Random requests, some at once, against the reference: tokens and statistics (METHODS F.8, F.9);
+// where bild_is_exact() says so, against autoregressive decoding as well.
+struct Seen {
+  MethodStats sum;
+  int64_t exact = 0, lossy = 0;
+};
+Seen expect_equals_reference(uint64_t first_seed, int boxes, bool tight, bool exit_early) {
+  Seen seen;
+  for (uint64_t seed = first_seed; seed < first_seed + static_cast<uint64_t>(boxes); ++seed) {
+    Rng rng(seed);
+    Box box{random_pair(rng, tight)};
+    const int exit = between(rng, 1, box.config().layers - 1);
+    const reference::Model large(box.config(0));
+    const reference::Model small =
+        exit_early ? reference::Model(box.config(0), exit) : reference::Model(box.config(1));
+    struct Sent {
+      std::shared_ptr<Recorder> recorder;
+      reference::Bilded expected;
+    };
+    std::vector<Sent> all;
+    for (int i = 0; i < 8; ++i) {
+      SequenceSpec s = random_spec(box, rng, chance(rng, 50));
+      const BildParams a = random_params(rng);
+      use(s, a, exit_early ? early_exit(exit) : two_models());
+      Sent& sent = all.emplace_back();
+      sent.expected =
+          reference::bild(large, small, s.prompt, s.warp, a, s.stops.eos, s.stops.max_new_tokens);
+      const Tokens ar = reference::autoregressive(box.config(), s.prompt, s.warp, s.stops.eos,
+                                                  s.stops.max_new_tokens);
+      if (bild_is_exact(a, s.warp.greedy())) {
+        ++seen.exact;
+        EXPECT_EQ(sent.expected.tokens, ar) << seed;
+      } else {
+        seen.lossy += sent.expected.tokens != ar;
+      }
+      sent.recorder = box.submit(std::move(s));
+    }
+    box.pump();
+    for (const Sent& sent : all) {
+      EXPECT_TRUE(sent.recorder->ok()) << seed << ": " << sent.recorder->end.status;
+      EXPECT_EQ(sent.recorder->tokens, sent.expected.tokens) << seed;
+      const MethodStats& got = sent.recorder->end.stats;
+      expect_stats(got, sent.expected.stats, exit_early ? 0 : 1);
+      seen.sum.fallbacks += got.fallbacks;
+      seen.sum.forced_calls += got.forced_calls;
+      seen.sum.rollbacks += got.rollbacks;
+      seen.sum.small_tokens += got.small_tokens;
+      seen.sum.preemptions += got.preemptions;
+      if (testing::Test::HasFailure()) return seen;
+    }
+    box.expect_idle();
+  }
+  return seen;
+}
+
+TEST(Bild, EqualsTheReference) {
+  const Seen seen = expect_equals_reference(0, 500, /*tight=*/false, /*exit_early=*/false);
+  EXPECT_GT(seen.sum.fallbacks, 1000);
+  EXPECT_GT(seen.sum.forced_calls, 1000);
+  EXPECT_GT(seen.sum.rollbacks, 1000);
+  EXPECT_GT(seen.sum.small_tokens, 5000);
+  EXPECT_GT(seen.exact, 50);
+  EXPECT_GT(seen.lossy, 500);
+}
+
+TEST(Bild, EarlyExitEqualsTheReference) {
+  const Seen seen = expect_equals_reference(5000, 500, /*tight=*/false, /*exit_early=*/true);
+  EXPECT_GT(seen.sum.fallbacks, 1000);
+  EXPECT_GT(seen.sum.rollbacks, 1000);
+  EXPECT_GT(seen.exact, 50);
+}
+
+TEST(Bild, EvictionsChangeNothing) {
+  EXPECT_GT(expect_equals_reference(10000, 200, /*tight=*/true, false).sum.preemptions, 200);
+  EXPECT_GT(expect_equals_reference(20000, 200, /*tight=*/true, true).sum.preemptions, 200);
+}
+
+// --- METHODS F.2 to F.4, against autoregressive decoding itself
+
+// `n` prompts by BiLD and by autoregressive decoding of model `ar_model`: how many differ?
+int differences(uint64_t seed, const BildParams& a, float temperature, int n, bool same = false,
+                int ar_model = 0) {
+  Rng rng(seed);
+  BoxOptions o = random_pair(rng);
+  if (same) o.models[1].config = o.models[0].config;
+  Box box{o};
+  std::vector<std::pair<std::shared_ptr<Recorder>, std::shared_ptr<Recorder>>> all;
+  for (int i = 0; i < n; ++i) {
+    SequenceSpec s = random_spec(box, rng, true);
+    s.warp.temperature = temperature;
+    SequenceSpec ar = box.spec(s.prompt, s.stops.max_new_tokens);
+    ar.warp = s.warp;
+    ar.stops.eos = s.stops.eos;
+    ar.roles = {{Role::kLarge, ModelId(ar_model), 0}};
+    use(s, a, two_models());
+    auto first = box.submit(std::move(s));
+    all.emplace_back(std::move(first), box.submit(std::move(ar)));
+  }
+  box.pump();
+  int different = 0;
+  for (const auto& [x, y] : all) {
+    EXPECT_TRUE(x->ok() && y->ok()) << seed;
+    different += x->tokens != y->tokens || x->end.reason != y->end.reason;
+    if (same) EXPECT_EQ(x->end.stats.rollbacks, 0);
+  }
+  return different;
+}
+
+TEST(Bild, ExactWithARollbackThresholdUnderLn2) {
+  int lossy = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    BildParams a;
+    a.fallback_threshold = static_cast<float>(seed % 101) / 100;
+    a.rollback_threshold = 0.69F;
+    a.max_small_run = static_cast<int>(seed % 12);
+    ASSERT_TRUE(bild_is_exact(a, /*greedy=*/true));
+    ASSERT_EQ(differences(seed, a, 0, 10), 0) << seed;
+    a.rollback_threshold = 5;
+    lossy += differences(seed, a, 0, 10);
+  }
+  EXPECT_GT(lossy, 500) << "or the test above would say nothing";
+}
+
+TEST(Bild, AFallbackThresholdAbove1IsLargeAlone) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    BildParams a;
+    a.fallback_threshold = 1.01F;
+    a.rollback_threshold = kInf;
+    a.verify_eos = seed % 2 == 0;
+    ASSERT_TRUE(bild_is_exact(a, seed % 3 == 0));
+    ASSERT_EQ(differences(seed, a, seed % 3 == 0 ? 0 : 1.2F, 8), 0) << seed;
+  }
+}
+
+TEST(Bild, NeverRollsBackWhereSmallIsLarge) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    BildParams a;
+    a.fallback_threshold = static_cast<float>(seed % 60) / 60;
+    a.rollback_threshold = 0;
+    ASSERT_EQ(differences(seed, a, 0, 8, /*same=*/true), 0) << seed;
+  }
+}
+
+// After large's first token all is small's: greedy, and sampled with the same seed.
+TEST(Bild, WithoutRollbackAndVerificationIsSmallAlone) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    Rng rng(seed);
+    Box box{random_pair(rng, /*tight=*/seed % 2 == 0)};
+    BildParams a;
+    a.fallback_threshold = 0;
+    a.rollback_threshold = kInf;
+    a.max_small_run = 0;
+    a.verify_eos = false;
+    SequenceSpec s = random_spec(box, rng, chance(rng, 50));
+    s.stops.max_new_tokens = between(rng, 2, 20);
+    Tokens expected = reference::autoregressive(box.config(0), s.prompt, s.warp, s.stops.eos, 1);
+    const bool more = !expected.empty();
+    if (more) {
+      const Tokens rest =
+          reference::autoregressive(box.config(1), reference::joined(s.prompt, expected), s.warp,
+                                    s.stops.eos, s.stops.max_new_tokens - 1);
+      expected = reference::joined(expected, rest);
+    }
+    use(s, a, two_models());
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    ASSERT_TRUE(r->ok());
+    ASSERT_EQ(r->tokens, expected) << seed;
+    EXPECT_EQ(r->end.stats.large_passes, 1);
+    for (size_t i = 1; i < r->emitted.size(); ++i) {
+      EXPECT_EQ(r->emitted[i].provenance.proposed, Source::kSmall);
+      EXPECT_EQ(r->emitted[i].provenance.confirmed, Source::kSmall);
+    }
+  }
+}
+
+TEST(Bild, SaysWhenItIsExact) {
+  BildParams a;  // the papers' defaults
+  EXPECT_FALSE(bild_is_exact(a, true));
+  a.rollback_threshold = 0.69F;
+  EXPECT_TRUE(bild_is_exact(a, true));
+  EXPECT_FALSE(bild_is_exact(a, false)) << "a sample is not its distribution's argmax";
+  a.rollback_threshold = 0.6932F;
+  EXPECT_FALSE(bild_is_exact(a, true)) << "above ln 2";
+  a.rollback_threshold = 0;
+  EXPECT_TRUE(bild_is_exact(a, true));
+  a.verify_eos = false;
+  EXPECT_FALSE(bild_is_exact(a, true)) << "an end of small's stands";
+  a.fallback_threshold = 1;
+  EXPECT_FALSE(bild_is_exact(a, true)) << "a saturated softmax is 1";
+  a.fallback_threshold = 1.5F;
+  EXPECT_TRUE(bild_is_exact(a, true));
+  EXPECT_TRUE(bild_is_exact(a, false));
+  a.window = 3;
+  EXPECT_FALSE(bild_is_exact(a, true)) << "a window asks no threshold";
+}
+
+// With a single token every probability is 1 and every cross-entropy 0.
+TEST(Bild, ThresholdsAreStrict) {
+  for (const float temperature : {0.0F, 1.0F}) {
+    BoxOptions o;
+    o.models.resize(2);
+    for (BoxModel& m : o.models) m.config = tiny_model(1, 2, 1);
+    Box box{o};
+    BildParams a;
+    a.fallback_threshold = 1;
+    a.rollback_threshold = 0;
+    SequenceSpec s = box.spec({0}, 9);
+    s.warp.temperature = temperature;
+    use(s, a, two_models());
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    ASSERT_TRUE(r->ok());
+    EXPECT_EQ(r->end.stats.fallbacks, 0) << "1 is not below 1";
+    EXPECT_EQ(r->end.stats.rollbacks, 0) << "0 is not above 0";
+    EXPECT_EQ(r->end.stats.small_tokens, 8);
+  }
+}
+
+// --- Sampling
+
+// With fallback off, token 2 is small's x if its cross-entropy under large is low enough, else a
+// draw from large that does not depend on x: P(x) = q(x) [d(x) <= alpha] + P_q(d > alpha) p(x).
+std::map<Tokens, double> first_two(const reference::Model& large, const reference::Model& small,
+                                   const Tokens& prompt, const Warp& w, double alpha) {
+  std::map<Tokens, double> joint;
+  const auto first = reference::Row(large, prompt).warped(w);
+  for (Token a = 0; a < large.config.vocab_size; ++a) {
+    const Tokens before = reference::joined(prompt, {a});
+    const reference::Row row(large, before);
+    const auto p = row.warped(w), q = reference::Row(small, before).warped(w);
+    double replaced = 0;
+    for (Token x = 0; x < large.config.vocab_size; ++x) {
+      if (-row.log_softmax(x) > alpha) replaced += double{q[static_cast<size_t>(x)]};
+    }
+    for (Token x = 0; x < large.config.vocab_size; ++x) {
+      const auto i = static_cast<size_t>(x);
+      double p_x = replaced * double{p[i]};
+      if (-row.log_softmax(x) <= alpha) p_x += double{q[i]};
+      p_x *= double{first[static_cast<size_t>(a)]};
+      if (p_x > 0) joint[{a, x}] = p_x;
+    }
+  }
+  return joint;
+}
+
+TEST(Bild, CorrectionsAreIndependentOfWhatTheyReplace) {
+  BoxOptions o;
+  o.models.resize(2);
+  o.models[0].config = tiny_model(5, 2, 8);
+  o.models[1].config = tiny_model(6, 1, 8);
+  for (BoxModel& m : o.models) m.pool.pages = 2000;
+  Box box{o};
+  const reference::Model large(box.config(0)), small(box.config(1));
+  const Tokens prompt = {1, 2};
+  Warp w;
+  w.temperature = 2;
+  BildParams a;
+  a.fallback_threshold = 0;
+  a.rollback_threshold = 2.5F;
+  const auto expected = first_two(large, small, prompt, w, double{a.rollback_threshold});
+  std::map<Tokens, int> count, broken;
+  int64_t rollbacks = 0;
+  for (uint64_t begin = 0; begin < 100000; begin += 200) {
+    std::vector<std::shared_ptr<Recorder>> all;
+    for (w.seed = begin; w.seed < begin + 200; ++w.seed) {
+      SequenceSpec s = box.spec(prompt, 3);
+      s.warp = w;
+      use(s, a, two_models());
+      all.push_back(box.submit(std::move(s)));
+      const Tokens same_number =
+          reference::bild(large, small, prompt, w, a, {}, 3, sampling::Purpose::kToken).tokens;
+      ++broken[Tokens(same_number.begin(), same_number.begin() + 2)];
+    }
+    box.pump();
+    for (const auto& r : all) {
+      ASSERT_TRUE(r->ok());
+      ++count[Tokens(r->tokens.begin(), r->tokens.begin() + 2)];
+      rollbacks += r->end.stats.rollbacks;
+    }
+  }
+  EXPECT_GT(rollbacks, 20000);
+  double z = 0;
+  EXPECT_TRUE(chi_square_fits(expected, count, &z)) << z;
+  EXPECT_FALSE(chi_square_fits(expected, broken)) << "one number for both draws";
+}
+
+// --- Early exit
+
+// Small's rows are never run again: l * (rows fed) + (d - l) * (rows verified) layers in all; and
+// the output is that of BiLD with the first l layers as a model of their own.
+TEST(Bild, EarlyExitRunsEachLayerOfARowOnce) {
+  int64_t rows = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Rng rng(seed);
+    BoxOptions o = random_pair(rng);
+    const int d = o.models[0].config.layers, l = between(rng, 1, d - 1);
+    o.models[1].config = o.models[0].config;
+    o.models[1].config.layers = l;  // the fake's answers after l layers
+    Box box{o};
+    CacheWatch watch(&box);
+    for (int i = 0; i < 3; ++i) {
+      SequenceSpec s = random_spec(box, rng, chance(rng, 50));
+      BildParams a = random_params(rng);
+      if (!a.verify_eos && a.rollback_threshold == kInf) a.verify_eos = true;  // see below
+      const auto expected =
+          reference::bild(reference::Model(box.config(0)), reference::Model(box.config(0), l),
+                          s.prompt, s.warp, a, s.stops.eos, s.stops.max_new_tokens);
+      SequenceSpec apart = box.spec(s.prompt, s.stops.max_new_tokens);
+      apart.warp = s.warp;
+      apart.stops.eos = s.stops.eos;
+      use(apart, a, two_models());
+      use(s, a, early_exit(l));
+      const Tokens prompt = s.prompt;
+      const auto r = box.submit(std::move(s));
+      watch.follow(prompt, r);
+      box.pump();
+      ASSERT_TRUE(r->ok());
+      EXPECT_EQ(watch.layer_rows, l * expected.rows_fed + (d - l) * expected.rows_verified);
+      const auto other = box.submit(std::move(apart));
+      watch.follow(prompt, other);
+      box.pump();
+      EXPECT_EQ(r->tokens, other->tokens);
+      rows += expected.rows_verified;
+      if (HasFailure()) FAIL() << "seed " << seed;
+    }
+  }
+  EXPECT_GT(rows, 8000);
+}
+
+// --- Rounds
+
+// METHODS F.5: whatever is rolled back leaves no row behind.
+TEST(Bild, CachesHoldFinalTokensOnly) {
+  int64_t rows = 0;
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    Rng rng(seed);
+    Box box{random_pair(rng)};
+    CacheWatch watch(&box);
+    for (int i = 0; i < 4; ++i) {
+      SequenceSpec s = random_spec(box, rng, chance(rng, 50));
+      const BildParams a = random_params(rng);
+      use(s, a, chance(rng, 50) ? two_models() : early_exit(1));
+      const Tokens prompt = s.prompt;
+      const auto r = box.submit(std::move(s));
+      watch.follow(prompt, r);
+      box.pump();
+      ASSERT_TRUE(r->ok());
+    }
+    rows += watch.looked_at;
+    if (HasFailure()) FAIL() << "seed " << seed;
+  }
+  EXPECT_GT(rows, 10000);
+}
+
+// A run without a limit goes through many rounds, and loses its caches between them.
+TEST(Bild, UnlimitedRunsGoThroughEvictions) {
+  int64_t preemptions = 0;
+  for (const bool exit_early : {false, true}) {
+    for (const bool unchecked : {false, true}) {
+      BoxOptions o;
+      o.models.resize(2);
+      o.models[0].config = tiny_model(1, 4, 6);
+      o.models[1].config = tiny_model(2, 2, 6);
+      for (BoxModel& m : o.models) m.pool = {4, 40, 40};
+      Box box{o};
+      BildParams a;
+      a.fallback_threshold = 0;
+      a.max_small_run = 0;
+      a.rollback_threshold = unchecked ? kInf : 4;
+      a.verify_eos = !unchecked;
+      std::vector<std::pair<std::shared_ptr<Recorder>, reference::Bilded>> all;
+      for (Token i = 0; i < 4; ++i) {
+        SequenceSpec s = box.spec({i, 1, 2}, 150);
+        s.warp.temperature = i % 2 ? 1 : 0;
+        auto expected = reference::bild(
+            reference::Model(box.config(0)),
+            exit_early ? reference::Model(box.config(0), 2) : reference::Model(box.config(1)),
+            s.prompt, s.warp, a, {}, 150);
+        use(s, a, exit_early ? early_exit(2) : two_models());
+        all.emplace_back(box.submit(std::move(s)), std::move(expected));
+      }
+      box.pump();
+      for (const auto& [r, expected] : all) {
+        ASSERT_TRUE(r->ok()) << r->end.status;
+        EXPECT_EQ(r->tokens, expected.tokens);
+        expect_stats(r->end.stats, expected.stats, exit_early ? 0 : 1);
+        preemptions += r->end.stats.preemptions;
+        EXPECT_EQ(r->end.stats.forced_calls, 0);
+      }
+    }
+  }
+  EXPECT_GT(preemptions, 4);
+}
+
+// Every way to end, at every place: an exact BiLD is cut exactly where AR is cut.
+TEST(Bild, StopsWhereAutoregressiveDecodingStops) {
+  for (const bool exit_early : {false, true}) {
+    BoxOptions o;
+    o.models.resize(2);
+    o.models[0].config = tiny_model(1, 4, 12);
+    o.models[1].config = o.models[0].config;  // all of a run is kept
+    Box box{o};
+    const Tokens prompt = {3, 1, 2};
+    const Tokens text = box.greedy(prompt, 16);
+    for (size_t place = 0; place < text.size(); ++place) {
+      for (int kind = 0; kind < 4; ++kind) {
+        std::shared_ptr<Recorder> r[2];
+        for (const bool by_ar : {false, true}) {
+          SequenceSpec s = box.spec(prompt, kind == 0 ? static_cast<int>(place) + 1 : 16);
+          if (kind == 1) s.stops.eos = {text[place]};
+          if (kind == 2) s.stops.stop_tokens = {text[place]};
+          if (kind == 3) {
+            Tokens stop = {text[place]};
+            if (place > 0) stop.insert(stop.begin(), text[place - 1]);
+            s.stops.text = std::make_unique<TokenStop>(stop);
+          }
+          BildParams a;
+          a.fallback_threshold = 0.2F;
+          a.rollback_threshold = 0.69F;
+          a.max_small_run = 6;
+          if (!by_ar) use(s, a, exit_early ? early_exit(2) : two_models());
+          r[by_ar] = box.submit(std::move(s));
+        }
+        box.pump();
+        ASSERT_TRUE(r[0]->ok() && r[1]->ok());
+        EXPECT_EQ(r[0]->tokens, r[1]->tokens) << "place " << place << ", kind " << kind;
+        EXPECT_EQ(r[0]->end.reason, r[1]->end.reason);
+        EXPECT_EQ(r[0]->end.stop_index, r[1]->end.stop_index);
+      }
+    }
+  }
+}
+
+// Exactly the rows that prompt and output need.
+TEST(Bild, NeedsNoMoreRowsThanAutoregressiveDecoding) {
+  for (const bool exit_early : {false, true}) {
+    BoxOptions o;
+    o.models.resize(2);
+    o.models[1].config = o.models[0].config;
+    for (BoxModel& m : o.models) m.pool = {4, 4, 4};
+    Box box{o};
+    BildParams a;
+    a.fallback_threshold = 0;
+    a.max_small_run = 0;
+    SequenceSpec s = box.spec({1, 2, 3, 4}, 12);
+    use(s, a, exit_early ? early_exit(2) : two_models());
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    ASSERT_TRUE(r->ok()) << r->end.status;
+    EXPECT_EQ(r->tokens.size(), 12U);
+  }
+}
+
+// --- What is told of tokens
+
+TEST(Bild, LogProbabilitiesAreLarges) {
+  int64_t of_small = 0;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    Rng rng(seed);
+    Box box{random_pair(rng)};
+    SequenceSpec s = random_spec(box, rng, chance(rng, 50));
+    s.logprobs = true;
+    s.top_logprobs = 2;
+    const Warp warp = s.warp;
+    Tokens seq = s.prompt;
+    BildParams a = random_params(rng);
+    a.verify_eos = true;
+    use(s, a, two_models());
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    ASSERT_TRUE(r->ok());
+    for (const Emitted& e : r->emitted) {
+      const reference::Row row(reference::Model(box.config()), seq);
+      const double p = warp.greedy() ? std::exp(row.log_softmax(e.token))
+                                     : double{row.warped(warp)[static_cast<size_t>(e.token)]};
+      EXPECT_NEAR(std::exp(e.logprob), p, 1e-5);
+      ASSERT_EQ(e.top.size(), 2U);
+      EXPECT_EQ(e.top[0].token, row.argmax);
+      EXPECT_EQ(e.provenance.confirmed, Source::kLarge);
+      of_small += e.provenance.proposed == Source::kSmall;
+      seq.push_back(e.token);
+    }
+  }
+  EXPECT_GT(of_small, 200);
+}
+
+}  // namespace
+}  // namespace tandem::test

@@ -1,0 +1,62 @@
+#include "engine/decode/ngram.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/reference/speculative.h"
+
+namespace tandem {
+namespace {
+
+using Tokens = std::vector<Token>;
+
+Tokens propose(const Tokens& text, int n, int longest = 3) {
+  return NgramIndex(longest).propose(text, n);
+}
+
+TEST(Ngram, CopiesWhatFollowedTheLongestSuffix) {
+  //            0  1  2  3  4  5  6  7  8  9
+  const Tokens text = {1, 2, 3, 4, 9, 2, 3, 5, 2, 3};
+  EXPECT_EQ(propose(text, 2), (Tokens{5, 2})) << "the most recent (2, 3)";
+  EXPECT_EQ(propose(text, 2, 1), (Tokens{5, 2}));
+  EXPECT_EQ(propose({1, 2, 3, 7, 8, 2, 3, 9, 1, 2, 3}, 2), (Tokens{7, 8}))
+      << "(1, 2, 3) is older than (2, 3), and longer";
+}
+
+TEST(Ngram, NothingBefore) {
+  EXPECT_TRUE(propose({}, 3).empty());
+  EXPECT_TRUE(propose({1}, 3).empty());
+  EXPECT_TRUE(propose({1, 2, 3}, 3).empty());
+  EXPECT_TRUE(propose({1, 1}, 0).empty());
+}
+
+TEST(Ngram, FollowsALoop) {
+  EXPECT_EQ(propose({7, 7}, 4), (Tokens{7, 7, 7, 7}));
+  EXPECT_EQ(propose({5, 1, 2, 3, 1, 2}, 7), (Tokens{3, 1, 2, 3, 1, 2, 3}));
+}
+
+TEST(Ngram, EqualsASearchAsTheTextGrows) {
+  std::mt19937_64 rng(1);
+  for (int i = 0; i < 3000; ++i) {
+    const int longest = 1 + static_cast<int>(rng() % kMaxNgram);
+    const uint64_t vocab = 1 + rng() % 6;
+    NgramIndex index(longest);
+    Tokens text;
+    while (text.size() < 40) {
+      for (uint64_t n = rng() % 4; n > 0; --n) text.push_back(static_cast<Token>(rng() % vocab));
+      const int n = static_cast<int>(rng() % 7);
+      ASSERT_EQ(index.propose(text, n), reference::prompt_lookup(text, longest, n));
+    }
+  }
+}
+
+// 0 or more repeats of the same: a lookup never takes longer than what is new of the text.
+TEST(Ngram, SameTextSameAnswer) {
+  NgramIndex index(3);
+  const Tokens text = {1, 2, 1};
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(index.propose(text, 3), (Tokens{2, 1, 2}));
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,380 @@
+#include "tests/reference/speculative.h"
+
+#include <cmath>
+
+#include "engine/decode/ngram.h"
+#include "tests/engine/decode/methods_kit.h"
+#include "tests/reference/autoregressive.h"
+
+namespace tandem::test {
+namespace {
+
+using reference::Tokens;
+using Draft = SpeculativeParams::Draft;
+
+SpeculativeParams random_params(Rng& rng) {
+  SpeculativeParams a;
+  a.draft = chance(rng, 25) ? Draft::kNgram : Draft::kModel;
+  a.draft_tokens = between(rng, 1, 7);
+  a.adaptive = chance(rng, 40);
+  if (chance(rng, 40)) a.min_draft_probability = fraction(rng);
+  a.max_ngram = between(rng, 1, kMaxNgram);
+  return a;
+}
+
+std::vector<RoleModel> roles_of(const SpeculativeParams& a) {
+  auto roles = two_models();
+  if (a.draft == Draft::kNgram) roles.pop_back();
+  return roles;
+}
+
+void use(SequenceSpec& s, SpeculativeParams a) {
+  s.roles = roles_of(a);
+  s.method = [a](Gen g) { return speculative(g, a); };
+}
+
+// Random requests, some at once, against the reference: tokens and statistics (METHODS F.8, F.9).
+// Greedy, also against autoregressive decoding (F.1).
+int64_t expect_equals_reference(uint64_t first_seed, int boxes, bool tight) {
+  int64_t accepted = 0, preempted = 0;
+  for (uint64_t seed = first_seed; seed < first_seed + static_cast<uint64_t>(boxes); ++seed) {
+    Rng rng(seed);
+    Box box{random_pair(rng, tight)};
+    const reference::Model target(box.config(0)), draft(box.config(1));
+    struct Sent {
+      std::shared_ptr<Recorder> recorder;
+      reference::Speculated expected;
+    };
+    std::vector<Sent> all;
+    for (int i = 0; i < 8; ++i) {
+      SequenceSpec s = random_spec(box, rng, chance(rng, 50));
+      const SpeculativeParams a = random_params(rng);
+      use(s, a);
+      Sent& sent = all.emplace_back();
+      sent.expected = reference::speculative(target, draft, s.prompt, s.warp, a, s.stops.eos,
+                                             s.stops.max_new_tokens);
+      if (s.warp.greedy()) {
+        EXPECT_EQ(sent.expected.tokens,
+                  reference::autoregressive(box.config(), s.prompt, s.warp, s.stops.eos,
+                                            s.stops.max_new_tokens));
+      }
+      sent.recorder = box.submit(std::move(s));
+    }
+    box.pump();
+    for (const Sent& sent : all) {
+      EXPECT_TRUE(sent.recorder->ok()) << seed << ": " << sent.recorder->end.status;
+      EXPECT_EQ(sent.recorder->tokens, sent.expected.tokens) << seed;
+      const MethodStats& got = sent.recorder->end.stats;
+      EXPECT_EQ(got.accept_lengths, sent.expected.stats.accept_lengths) << seed;
+      EXPECT_EQ(got.draft_tokens, sent.expected.stats.draft_tokens) << seed;
+      for (size_t n = 1; n < got.accept_lengths.size(); ++n) {
+        accepted += static_cast<int64_t>(n) * got.accept_lengths[n];
+      }
+      preempted += got.preemptions;
+      if (testing::Test::HasFailure()) return 0;
+    }
+    box.expect_idle();
+  }
+  if (tight) EXPECT_GT(preempted, boxes);
+  return accepted;
+}
+
+TEST(Speculative, EqualsTheReference) {
+  EXPECT_GT(expect_equals_reference(0, 400, /*tight=*/false), 2000);
+}
+
+TEST(Speculative, EvictionsChangeNothing) {
+  EXPECT_GT(expect_equals_reference(10000, 200, /*tight=*/true), 1000);
+}
+
+// METHODS F.4, and the papers' own sanity check: p == q accepts whatever is drawn.
+TEST(Speculative, AModelAcceptsAllOfItsOwnDrafts) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    Rng rng(seed);
+    BoxOptions o = random_pair(rng);
+    o.models[1].config = o.models[0].config;
+    Box box{o};
+    SequenceSpec s = box.spec({1, 2, 0}, 13);
+    s.warp = random_warp(rng, chance(rng, 30));
+    SpeculativeParams a;
+    a.draft_tokens = 3;
+    use(s, a);
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    ASSERT_TRUE(r->ok());
+    EXPECT_EQ(r->end.stats.accept_lengths, (std::vector<int64_t>{0, 0, 0, 3}));
+    EXPECT_EQ(r->end.stats.large_passes, 4) << "the first token, and 3 times 3 drafts + 1";
+    EXPECT_EQ(r->end.stats.small_passes, 1 + 9);
+    for (size_t i = 0; i < r->emitted.size(); ++i) {
+      const bool of_target = i % 4 == 0;
+      EXPECT_EQ(r->emitted[i].provenance.proposed, of_target ? Source::kLarge : Source::kSmall);
+      EXPECT_EQ(r->emitted[i].provenance.confirmed, Source::kLarge);
+    }
+  }
+}
+
+// Every way to end, at every place: cut exactly where autoregressive decoding is cut.
+TEST(Speculative, StopsWhereAutoregressiveDecodingStops) {
+  for (const bool same : {true, false}) {
+    for (const Draft draft : {Draft::kModel, Draft::kNgram}) {
+      for (const float least : {0.0F, 0.2F}) {
+        BoxOptions o;
+        o.models.resize(2);
+        o.models[0].config = tiny_model(1, 4, 12);
+        o.models[1].config = same ? o.models[0].config : tiny_model(2, 2, 12);
+        Box box{o};
+        const Tokens prompt = {3, 1, 2};
+        const Tokens text = box.greedy(prompt, 16);
+        for (size_t place = 0; place < text.size(); ++place) {
+          for (int kind = 0; kind < 4; ++kind) {
+            std::shared_ptr<Recorder> r[2];
+            for (const bool by_ar : {false, true}) {
+              SequenceSpec s = box.spec(prompt, kind == 0 ? static_cast<int>(place) + 1 : 16);
+              if (kind == 1) s.stops.eos = {text[place]};
+              if (kind == 2) s.stops.stop_tokens = {text[place]};
+              if (kind == 3) {
+                Tokens stop = {text[place]};
+                if (place > 0) stop.insert(stop.begin(), text[place - 1]);
+                s.stops.text = std::make_unique<TokenStop>(stop);
+              }
+              SpeculativeParams a;
+              a.draft = draft;
+              a.draft_tokens = 5;
+              a.min_draft_probability = least;
+              if (!by_ar) use(s, a);
+              r[by_ar] = box.submit(std::move(s));
+            }
+            box.pump();
+            ASSERT_TRUE(r[0]->ok() && r[1]->ok());
+            EXPECT_EQ(r[0]->tokens, r[1]->tokens) << "place " << place << ", kind " << kind;
+            EXPECT_EQ(r[0]->end.reason, r[1]->end.reason);
+            EXPECT_EQ(r[0]->end.stop_index, r[1]->end.stop_index);
+          }
+        }
+      }
+    }
+  }
+}
+
+// METHODS F.5. Rejections, full acceptances and rounds without drafts leave caches alike.
+TEST(Speculative, CachesHoldFinalTokensOnly) {
+  int64_t rows = 0;
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    Rng rng(seed);
+    Box box{random_pair(rng)};
+    CacheWatch watch(&box);
+    for (int i = 0; i < 4; ++i) {
+      SequenceSpec s = random_spec(box, rng, chance(rng, 50));
+      use(s, random_params(rng));
+      const Tokens prompt = s.prompt;
+      auto r = box.submit(std::move(s));
+      watch.follow(prompt, r);
+      box.pump();
+      ASSERT_TRUE(r->ok());
+    }
+    rows += watch.looked_at;
+    if (HasFailure()) FAIL() << "seed " << seed;
+  }
+  EXPECT_GT(rows, 10000);
+}
+
+TEST(Speculative, NeverDraftsBeyondTheLastToken) {
+  BoxOptions o;
+  o.models.resize(2);
+  o.models[1].config = o.models[0].config;
+  // Exactly what prompt and output need: one row more and the request would have no pages.
+  for (BoxModel& m : o.models) m.pool = {4, 4, 4};
+  Box box{o};
+  SpeculativeParams a;
+  a.draft_tokens = 100;
+  SequenceSpec s = box.spec({1, 2, 3, 4}, 12);
+  use(s, a);
+  const auto r = box.submit(std::move(s));
+  box.pump();
+  ASSERT_TRUE(r->ok()) << r->end.status;
+  EXPECT_EQ(r->tokens.size(), 12U);
+  EXPECT_EQ(r->end.stats.draft_tokens, 10);
+  EXPECT_EQ(r->end.stats.large_passes, 2);
+
+  SequenceSpec one = box.spec({1, 2, 3, 4}, 1);
+  use(one, a);
+  const auto first = box.submit(std::move(one));
+  box.pump();
+  EXPECT_EQ(first->end.stats.small_passes, 0) << "one token needs no draft model";
+}
+
+// gamma follows what is accepted, up and down.
+TEST(Speculative, AdaptsToTheAcceptLength) {
+  for (const bool same : {true, false}) {
+    BoxOptions o;
+    o.models.resize(2);
+    o.models[0].config = tiny_model(1, 4, 200);
+    o.models[1].config = same ? o.models[0].config : tiny_model(2, 2, 200);
+    Box box{o};
+    SpeculativeParams a;
+    a.draft_tokens = 8;
+    a.adaptive = true;
+    SequenceSpec s = box.spec({1, 2, 3}, 100);
+    use(s, a);
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    ASSERT_TRUE(r->ok());
+    const MethodStats& stats = r->end.stats;
+    if (same) {
+      EXPECT_EQ(stats.large_passes, 1 + 11) << "nine tokens each";
+    } else {
+      // Next to nothing is accepted: 8 drafts at first, soon 1 each.
+      EXPECT_GT(stats.accept_lengths[0], 90);
+      EXPECT_LT(stats.draft_tokens, stats.large_passes + 30);
+    }
+  }
+}
+
+// Log-probabilities are the target's, whoever proposed.
+TEST(Speculative, LogProbabilitiesAreTheTargets) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    Rng rng(seed);
+    Box box{random_pair(rng)};
+    SequenceSpec s = random_spec(box, rng, chance(rng, 50));
+    s.logprobs = true;
+    s.top_logprobs = 2;
+    const Warp warp = s.warp;
+    Tokens seq = s.prompt;
+    use(s, random_params(rng));
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    ASSERT_TRUE(r->ok());
+    for (const Emitted& e : r->emitted) {
+      const reference::Row row(reference::Model(box.config()), seq);
+      const double p = warp.greedy() ? std::exp(row.log_softmax(e.token))
+                                     : double{row.warped(warp)[static_cast<size_t>(e.token)]};
+      EXPECT_NEAR(std::exp(e.logprob), p, 1e-5);
+      ASSERT_EQ(e.top.size(), 2U);
+      EXPECT_EQ(e.top[0].token, row.argmax);
+      seq.push_back(e.token);
+    }
+  }
+}
+
+// --- METHODS F.7: the joint distribution of the first three tokens.
+
+struct Setting {
+  const char* name;
+  SpeculativeParams params;
+  Warp warp;
+};
+
+std::vector<Setting> settings() {
+  std::vector<Setting> all(4);
+  all[0].name = "chained drafts";
+  all[0].params.draft_tokens = 3;
+  all[0].warp.temperature = 1.3F;
+  all[1].name = "confident drafts, adaptive, nucleus";
+  all[1].params.min_draft_probability = 0.55F;
+  all[1].params.adaptive = true;
+  all[1].warp.temperature = 2;
+  all[1].warp.top_p = 0.85F;
+  all[2].name = "n-gram drafts";
+  all[2].params.draft = Draft::kNgram;
+  all[2].warp.temperature = 2.5F;
+  all[3].name = "top_k, min_p";
+  all[3].params.draft_tokens = 2;
+  all[3].warp.temperature = 3;
+  all[3].warp.top_k = 3;
+  all[3].warp.min_p = 0.05F;
+  return all;
+}
+
+constexpr int kTokens = 3;
+const Tokens kPrompt = {4, 0, 1, 2, 0, 1, 3, 0, 1};
+
+std::map<Tokens, double> enumerate(const reference::Model& model, const Warp& warp) {
+  std::map<Tokens, double> joint = {{{}, 1.0}};
+  for (int i = 0; i < kTokens; ++i) {
+    std::map<Tokens, double> longer;
+    for (const auto& [tokens, p] : joint) {
+      const auto row = reference::Row(model, reference::joined(kPrompt, tokens)).warped(warp);
+      for (size_t t = 0; t < row.size(); ++t) {
+        if (row[t] == 0) continue;
+        longer[reference::joined(tokens, {static_cast<Token>(t)})] = p * double{row[t]};
+      }
+    }
+    joint = std::move(longer);
+  }
+  return joint;
+}
+
+BoxOptions for_sampling() {
+  BoxOptions o;
+  o.models.resize(2);
+  o.models[0].config = tiny_model(5, 2, 5);
+  o.models[1].config = tiny_model(6, 1, 5);
+  for (BoxModel& m : o.models) m.pool.pages = 2000;
+  return o;
+}
+
+void expect_the_targets_distribution(const Setting& setting) {
+  Box box{for_sampling()};
+  std::map<Tokens, int> count;
+  int64_t accepted = 0, rejected = 0;
+  for (uint64_t begin = 0; begin < 100000; begin += 200) {
+    std::vector<std::shared_ptr<Recorder>> all;
+    for (uint64_t seed = begin; seed < begin + 200; ++seed) {
+      SequenceSpec s = box.spec(kPrompt, kTokens + 1);
+      s.warp = setting.warp;
+      s.warp.seed = seed;
+      use(s, setting.params);
+      all.push_back(box.submit(std::move(s)));
+    }
+    box.pump();
+    for (const auto& r : all) {
+      ASSERT_TRUE(r->ok());
+      ++count[Tokens(r->tokens.begin(), r->tokens.begin() + kTokens)];
+      for (size_t i = 1; i < r->emitted.size(); ++i) {
+        ++(r->emitted[i].provenance.proposed == Source::kLarge ? rejected : accepted);
+      }
+    }
+  }
+  double z = 0;
+  EXPECT_TRUE(chi_square_fits(enumerate(reference::Model(box.config()), setting.warp), count, &z))
+      << setting.name << ": z = " << z;
+  EXPECT_GT(accepted, 10000) << setting.name;
+  EXPECT_GT(rejected, 10000) << setting.name;
+}
+
+TEST(Speculative, ChainedDraftsSampleTheTargetsDistribution) {
+  expect_the_targets_distribution(settings()[0]);
+}
+TEST(Speculative, ConfidentDraftsSampleTheTargetsDistribution) {
+  expect_the_targets_distribution(settings()[1]);
+}
+TEST(Speculative, NgramDraftsSampleTheTargetsDistribution) {
+  expect_the_targets_distribution(settings()[2]);
+}
+TEST(Speculative, TruncatedDraftsSampleTheTargetsDistribution) {
+  expect_the_targets_distribution(settings()[3]);
+}
+
+// The tests above can fail: a well-known mistake, on the reference that the engine equals.
+TEST(Speculative, ResamplingFromPOnRejectionIsNoticed) {
+  const reference::Model target(for_sampling().models[0].config);
+  const reference::Model draft(for_sampling().models[1].config);
+  for (const size_t i : {0, 2}) {
+    const Setting setting = settings()[i];
+    const auto expected = enumerate(target, setting.warp);
+    for (const bool broken : {false, true}) {
+      std::map<Tokens, int> count;
+      for (uint64_t seed = 0; seed < 100000; ++seed) {
+        Warp w = setting.warp;
+        w.seed = seed;
+        const auto r = reference::speculative(target, draft, kPrompt, w, setting.params, {},
+                                              kTokens + 1, broken);
+        ++count[Tokens(r.tokens.begin(), r.tokens.begin() + kTokens)];
+      }
+      EXPECT_EQ(chi_square_fits(expected, count), !broken) << setting.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::test

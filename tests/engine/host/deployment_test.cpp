@@ -1,0 +1,108 @@
+// Models that are put together in a deployment must fit together.
+#include "engine/host/deployment.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "tests/temp_dir.h"
+
+namespace tandem {
+namespace {
+
+// The demo's tokenizer with every `from` replaced by `to`.
+std::shared_ptr<const Tokenizer> demo_tokenizer(const std::string& from = "",
+                                                const std::string& to = "") {
+  std::ostringstream text;
+  text << std::ifstream(std::string(TANDEM_SOURCE_DIR) + "/models/code-small/tokenizer.json")
+              .rdbuf();
+  std::string json = text.str();
+  size_t replaced = 0;
+  for (size_t at = 0; !from.empty() && (at = json.find(from, at)) != std::string::npos;
+       at += to.size()) {
+    json.replace(at, from.size(), to);
+    ++replaced;
+  }
+  EXPECT_EQ(replaced > 0, !from.empty()) << from;
+  const test::TempDir folder;
+  std::ofstream(folder.path() + "/tokenizer.json") << json;
+  auto tokenizer = Tokenizer::load(folder.path());
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return tokenizer.ok() ? *tokenizer : nullptr;
+}
+
+class Deployments : public ::testing::Test {
+ protected:
+  Deployments() {
+    for (const char* name : {"big", "little"}) {
+      LoadedModel& m = models_[name];
+      m.config.name = name;
+      m.shape.vocab_size = 4096;
+      m.shape.layers = 4;
+      m.shape.max_positions = 128;
+      m.pool.pages = 100;
+      m.tokenizer = demo_tokenizer();
+    }
+    DeploymentConfig& pair = config_.deployments.emplace_back();
+    pair.name = "pair";
+    pair.large = "big";
+    pair.small = "little";
+  }
+
+  std::string error() {
+    const auto made = make_deployments(config_, models_, &metrics_);
+    if (made.ok()) return "no error";
+    EXPECT_EQ(made.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(made.status().message());
+  }
+
+  EngineConfig config_;
+  std::map<std::string, LoadedModel> models_;
+  Metrics metrics_;
+};
+
+constexpr char kPair[] = "deployments[pair].small: \"little\" and large \"big\" have different ";
+constexpr char kRule[] = "; allowed: one shared vocabulary";
+
+TEST_F(Deployments, APairWithOneVocabularyHasASeriesForEachMethod) {
+  const auto made = make_deployments(config_, models_, &metrics_);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(metrics_.series.size(), 3U);
+  for (const MethodInfo& m : made->front().methods) {
+    EXPECT_EQ(made->front().series.at(m.method)->method, method_name(m.method));
+  }
+}
+
+TEST_F(Deployments, NamesTheFirstTokenThatDiffersAndBothItsTexts) {
+  models_["little"].tokenizer = demo_tokenizer("<|endoftext|>", "<|eof|>");
+  EXPECT_EQ(error(),
+            std::string(kPair) + "tokens for id 0 (\"<|eof|>\", \"<|endoftext|>\")" + kRule);
+}
+
+TEST_F(Deployments, ATokenThatOnlyOneOfThemHasDiffers) {
+  const std::string extra =
+      "\"added_tokens\": [{\"id\": 4096, \"content\": \"<|more|>\", \"single_word\": false, "
+      "\"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}, ";
+  models_["little"].tokenizer = demo_tokenizer("\"added_tokens\": [", extra);
+  EXPECT_EQ(error(), std::string(kPair) + "tokens for id 4096 (\"<|more|>\", \"\")" + kRule);
+  std::swap(models_["little"].tokenizer, models_["big"].tokenizer);
+  EXPECT_EQ(error(), std::string(kPair) + "tokens for id 4096 (\"\", \"<|more|>\")" + kRule);
+}
+
+TEST_F(Deployments, RowsOfLogitsAreOfOneWidth) {
+  models_["little"].shape.vocab_size = 4160;  // padding
+  EXPECT_EQ(error(), std::string(kPair) + "vocabulary sizes (4160, 4096)" + kRule);
+}
+
+TEST_F(Deployments, EarlyExitIsBelowTheTop) {
+  config_.deployments[0].bild.early_exit_layer = 3;
+  EXPECT_EQ(error(), "no error");
+  config_.deployments[0].bild.early_exit_layer = 4;
+  EXPECT_EQ(error(),
+            "deployments[pair].bild.early_exit_layer: 4; allowed: [1, 3], below the layers of "
+            "\"big\"");
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,257 @@
+"""How fast pairs decode when their models agree as often as asked, beside what their passes allow.
+
+    scripts/bench_pair [--write] [--check]
+
+bench_pair (bench/pair_bench.cpp) runs real models through the real scheduler and replaces what they
+answer by a script, so that the small one agrees with the large one at a given share of positions.
+Autoregressive decoding and the methods take turns on the same texts. Beside the measured speed-up
+stands the ideal one: the same passes at the mean cost that the device spent on a pass of that size
+in this run, and not a microsecond between them.
+"""
+
+import argparse
+import datetime
+import json
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuning.benchmark import machine
+from tuning.benchmark.models import ROOT, directories
+from tuning.benchmark.report import table
+
+PAIRS = {
+    "code-large + code-small": ("code-large", "code-small"),
+    "llama-350m + llama-25m": ("llama-350m", "llama-25m"),
+}
+PAGE = ROOT / "docs" / "benchmarks" / "tandem_decoding.md"
+AUTOREGRESSIVE = "autoregressive"
+# What --check wants of every method, and of the best one at the highest agreement.
+SHARE_OF_IDEAL, SPEEDUP = 0.85, 2.0
+
+
+@dataclass
+class Line:
+    """One method at one agreement."""
+
+    agreement: float
+    method: str
+    speedups: list[float]  # over autoregressive decoding, by turn
+    ideal: float
+    tokens_per_second: float
+    kept: float  # draft tokens of a verification that stay, mean
+    drafted: float  # draft tokens of a verification, mean
+
+    @property
+    def speedup(self) -> float:
+        return statistics.median(self.speedups)
+
+    @property
+    def share(self) -> float:
+        """Of the ideal speed-up."""
+        return self.speedup / self.ideal
+
+
+@dataclass
+class Result:
+    """A pair's lines, and the mean milliseconds of a pass by its model and rows."""
+
+    name: str
+    parameters: tuple[int, int]
+    lines: list[Line]
+    milliseconds: dict[tuple[str, int], float]
+    tokens_per_second: float  # autoregressive
+
+
+def ideal_seconds(passes: list, cost: dict[tuple[str, int], float]) -> float:
+    """passes: [model, rows, how many]; cost: mean seconds of such a pass."""
+    return sum(cost[model, rows] * count for model, rows, count in passes)
+
+
+def draft_lengths(turn: dict) -> tuple[int, int, int]:
+    """(verifications, draft tokens kept, rows that the large model ran after the prompt)."""
+    lengths = turn["accept_lengths"]
+    rows = sum(rows * count for model, rows, count in turn["passes"] if model == "large")
+    return sum(lengths), sum(kept * count for kept, count in enumerate(lengths)), rows
+
+
+def evaluate(name: str, measured: dict) -> Result:
+    """Speed-ups and their ideals, of what bench_pair printed."""
+    cost = {(p["model"], p["rows"]): p["mean_seconds"] for p in measured["passes"]}
+    decoded = measured["new_tokens"] - 1  # behind the first one
+    cases = {(case["agreement"], case["method"]): case["turns"] for case in measured["cases"]}
+    lines, rates = [], []
+    for (agreement, method), turns in cases.items():
+        own = cases[agreement, AUTOREGRESSIVE]
+        if method == AUTOREGRESSIVE:
+            rates += [decoded / turn["decode_seconds"] for turn in turns]
+            continue
+        ideals = [
+            ideal_seconds(a["passes"], cost) / ideal_seconds(b["passes"], cost)
+            for a, b in zip(own, turns, strict=True)
+        ]
+        counts = [draft_lengths(turn) for turn in turns]
+        verifications = sum(count for count, _, _ in counts)
+        lines.append(
+            Line(
+                agreement,
+                method,
+                [
+                    a["decode_seconds"] / b["decode_seconds"]
+                    for a, b in zip(own, turns, strict=True)
+                ],
+                statistics.median(ideals),
+                statistics.median(decoded / turn["decode_seconds"] for turn in turns),
+                sum(kept for _, kept, _ in counts) / verifications,
+                sum(rows for _, _, rows in counts) / verifications - 1,
+            )
+        )
+    return Result(
+        name,
+        (measured["large_parameters"], measured["small_parameters"]),
+        lines,
+        {size: 1000 * seconds for size, seconds in cost.items()},
+        statistics.median(rates),
+    )
+
+
+def shortfalls(result: Result) -> list[str]:
+    """What --check holds against a result; empty: nothing."""
+    found = [
+        f"{result.name}, {line.method} at {line.agreement}: {line.share:.0%} of the ideal"
+        for line in result.lines
+        if line.share < SHARE_OF_IDEAL
+    ]
+    highest = max(line.agreement for line in result.lines)
+    best = max(line.speedup for line in result.lines if line.agreement == highest)
+    if highest >= 0.9 and best < SPEEDUP:
+        found.append(f"{result.name}: {best:.2f} times as fast at {highest}")
+    return found
+
+
+def section(result: Result) -> str:
+    large, small = result.parameters
+    rows = [
+        [
+            f"{line.agreement:g}",
+            line.method,
+            f"{line.speedup:.2f} ({min(line.speedups):.2f}-{max(line.speedups):.2f})",
+            f"{line.ideal:.2f}",
+            f"{line.share:.0%}",
+            f"{line.tokens_per_second:.1f}",
+            f"{line.drafted:.2f}",
+            f"{line.kept:.2f}",
+        ]
+        for line in result.lines
+    ]
+    sizes = sorted({rows for model, rows in result.milliseconds if rows <= 17})
+    costs = [
+        [
+            model,
+            *(
+                f"{result.milliseconds[model, n]:.2f}" if (model, n) in result.milliseconds else "-"
+                for n in sizes
+            ),
+        ]
+        for model in ("large", "small")
+    ]
+    return f"""## {result.name}
+
+{large / 1e6:.1f} and {small / 1e6:.1f} million parameters. Autoregressive: {result.tokens_per_second:.1f} tokens/s.
+
+{table(["agreement", "method", "speed-up", "ideal", "of the ideal", "tokens/s", "drafted", "kept"], rows)}
+
+Milliseconds that the device spent on a pass, mean, by its rows:
+
+{table(["", *map(str, sizes)], costs)}
+"""
+
+
+def markdown(results: list[Result], conditions: list[tuple[str, str]], foresight: float) -> str:
+    return f"""# Decoding in tandem at a given agreement
+
+How fast a pair decodes depends on how often its models agree, and models of random weights never do. Here real models run
+through the real scheduler on one CPU device, and a device in between replaces what they answer: at each position the small
+model's token is the large one's with the probability in the first column. All that is computed, copied and scheduled is as
+ever, and every answer was compared: all methods gave autoregressive decoding's tokens.
+
+- speed-up: seconds from the first token to the last, autoregressive over the method's, both measured in turns on the same
+  texts. Median of the turns, least and greatest.
+- ideal: what the speed-up would be if nothing but passes took time: the passes of both, each at the mean cost of its size in
+  this run (below), summed.
+- drafted, kept: tokens of a verification, mean. BiLD's small model is sure of itself at all positions where it agrees, and at
+  {1 - foresight:.0%} of the others; elsewhere it falls back.
+
+{chr(10).join(section(result) for result in results)}
+{table(["condition", ""], [list(pair) for pair in conditions])}
+"""
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", nargs="+", choices=list(PAIRS), default=list(PAIRS))
+    parser.add_argument("--agreement", default="0.7,0.8,0.9")
+    parser.add_argument("--drafts", default="3,5,8", help="draft tokens of a round")
+    parser.add_argument("--foresight", type=float, default=0.5)
+    parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--prompt-tokens", type=int, default=64)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=machine.cores())
+    parser.add_argument("--binary", type=Path, default=ROOT / "build/release/bin/bench_pair")
+    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--check", action="store_true", help="fail where the goals are missed")
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None) -> int:
+    args = parse(arguments)
+    busy = [machine.load()]
+    if busy[0] > 0.1:
+        print(f"{busy[0]:.0%} of the machine is busy with something else", file=sys.stderr)
+        if args.write:
+            print("so this run would not be worth writing down", file=sys.stderr)
+            return 2
+    bandwidth = machine.bandwidth()
+    results = []
+    for name in args.pairs:
+        large, small = directories(list(PAIRS[name])).values()
+        command = [args.binary, "--large", large, "--small", small]
+        for option in ("agreement", "drafts", "foresight", "threads", "turns"):
+            command += [f"--{option}", str(getattr(args, option))]
+        command += [
+            "--new-tokens",
+            str(args.new_tokens),
+            "--prompt-tokens",
+            str(args.prompt_tokens),
+        ]
+        measured = json.loads(subprocess.check_output(command, text=True))
+        results.append(evaluate(name, measured))
+    busy.append(machine.load())
+    conditions = [
+        ("command", f"`{' '.join(['scripts/bench_pair', *(arguments or sys.argv[1:])])}`"),
+        ("commit", machine.commit(ROOT)),
+        ("date", datetime.date.today().isoformat()),
+        (
+            "processor",
+            f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores, "
+            f"{args.threads} threads, float32",
+        ),
+        ("reading memory", f"{bandwidth / 1e9:.1f} GB/s"),
+        ("machine busy before and after", ", ".join(f"{b:.0%}" for b in busy)),
+        ("prompt, new tokens, turns", f"{args.prompt_tokens}, {args.new_tokens}, {args.turns}"),
+    ]
+    page = markdown(results, conditions, args.foresight)
+    print(page)
+    if args.write:
+        PAGE.parent.mkdir(parents=True, exist_ok=True)
+        PAGE.write_text(page)
+    missed = [line for result in results for line in shortfalls(result)]
+    for line in missed:
+        print(f"below the goal: {line}", file=sys.stderr)
+    return 1 if args.check and missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

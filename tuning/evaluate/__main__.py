@@ -1,0 +1,124 @@
+"""Measures the decoding methods on the demo pair, and writes docs/fidelity.md.
+
+    scripts/evaluate [--quick] [--write]
+
+Answers to held-out completion tasks go through our own server: first those that must be the large
+model's own, token for token; then every method over a grid of its parameters, for speed and
+quality. Ends with status 1 if an answer that must be equal is not.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from tqdm import tqdm
+
+from tuning import corpus
+from tuning.benchmark import machine
+from tuning.benchmark.models import ROOT
+from tuning.benchmark.serving import BINARY, server
+from tuning.evaluate import page
+from tuning.evaluate.grid import configurations, exact_ones
+from tuning.evaluate.measure import count_equal, cut_tasks, rate, take_turns
+from tuning.evaluate.plot import draw
+from tuning.windows import TokenStream
+
+PAIRS_FILE = Path(__file__).with_name("pairs.textproto")
+PAGE = ROOT / "docs" / "fidelity.md"
+FIGURE = PAGE.with_name("fidelity.svg")
+STREAMS = 8
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a coarse grid, few prompts")
+    parser.add_argument("--exactness", action="store_true", help="only what must be equal")
+    parser.add_argument("--prompts", type=int, help="per turn (default: 20, quick: 4)")
+    parser.add_argument("--turns", type=int, help="sets of prompts (default: 3, quick: 2)")
+    parser.add_argument("--exact-prompts", type=int, help="default: 200, quick: 24")
+    parser.add_argument("--prompt-tokens", type=int, default=64)
+    parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--seed", type=int, default=2)
+    parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
+    parser.add_argument("--config", type=Path, default=PAIRS_FILE)
+    parser.add_argument("--server", type=Path, default=BINARY)
+    parser.add_argument("--write", action="store_true", help="into docs/fidelity.md")
+    parser.add_argument("--figure", type=Path, help="also writes the curve here, as SVG")
+    args = parser.parse_args(arguments)
+    usual = (4, 2, 24) if args.quick else (20, 3, 200)
+    for name, value in zip(("prompts", "turns", "exact_prompts"), usual, strict=True):
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    return args
+
+
+def bar(total: int, what: str):
+    return tqdm(total=total, desc=what, unit="answer", mininterval=5)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    args = parse(arguments)
+    started = time.monotonic()
+    busy = [machine.load()]
+    if busy[0] > 0.1:
+        print(f"{busy[0]:.0%} of the machine is busy with something else", file=sys.stderr)
+        if args.write:
+            print("so this run would not be worth writing down", file=sys.stderr)
+            return 2
+    tokenizer = Tokenizer.from_file(str(ROOT / "models/code-large/tokenizer.json"))
+    _, held_out = corpus.split(corpus.read_documents(args.stdlib))
+    stream = TokenStream(tokenizer, [document.text for document in held_out])
+    timed = args.turns * args.prompts
+    tasks = cut_tasks(
+        stream, timed + args.exact_prompts, args.prompt_tokens, args.new_tokens, args.seed
+    )
+    turns = [tasks[i * args.prompts : (i + 1) * args.prompts] for i in range(args.turns)]
+    grid, exact = configurations(args.quick), exact_ones(args.quick)
+
+    with server(args.server, config=args.config) as client:
+        with bar((len(exact) + 1) * args.exact_prompts, "equal to AR") as shown:
+            counts = count_equal(
+                client, exact, tasks[timed:], args.new_tokens, STREAMS, shown.update
+            )
+        print(page.exactness(counts, args.exact_prompts))
+        unequal = [c for c, equal in counts.items() if equal < args.exact_prompts]
+        if not args.exactness:
+            runs = len(grid) + max(1, len(grid) // 10)
+            with bar(timed * runs, "speed and quality") as shown:
+                ar, rows = take_turns(client, grid, turns, args.new_tokens, args.seed, shown.update)
+            rate(client, ar, rows, turns)
+            unequal += [
+                r.configuration for r in rows if r.configuration.promises_exact and r.equal < 1
+            ]
+    busy.append(machine.load())
+
+    if not args.exactness:
+        conditions = page.Conditions(
+            command="scripts/evaluate " + " ".join(arguments if arguments else sys.argv[1:]),
+            commit=machine.commit(ROOT),
+            processor=f"{machine.processor()} ({machine.instructions()})",
+            cores=machine.cores(),
+            busy=busy,
+            prompts=timed,
+            prompt_tokens=args.prompt_tokens,
+            new_tokens=args.new_tokens,
+            turns=args.turns,
+            minutes=(time.monotonic() - started) / 60,
+        )
+        measured = page.markdown(conditions, ar, rows, counts, args.exact_prompts, FIGURE.name)
+        print(measured)
+        figure = draw(page.panels(ar, rows), "speed-up over AR", "likeness to AR's text, %")
+        if args.figure:
+            args.figure.write_text(figure)
+        if args.write:
+            PAGE.write_text(page.put(PAGE.read_text(), measured))
+            FIGURE.write_text(figure)
+    for configuration in unequal:
+        print(f"not equal to AR, and must be: {configuration}", file=sys.stderr)
+    return 1 if unequal else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""Runs configurations on tasks through a server, and says what came out of each."""
+
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tuning.benchmark.serving import Client, at_once
+from tuning.calibration import cut_prompts
+from tuning.evaluate.grid import AR, Configuration
+from tuning.evaluate.quality import edit_similarity, rouge_l
+from tuning.windows import TokenStream
+
+LARGE = "code"  # a deployment of the large model, which scores
+
+
+@dataclass(frozen=True)
+class Task:
+    """A completion: `reference` is how the held-out file itself goes on behind `prompt`."""
+
+    prompt: tuple[int, ...]
+    reference: tuple[int, ...]
+
+
+def cut_tasks(
+    stream: TokenStream, count: int, prompt_tokens: int, new_tokens: int, seed: int
+) -> list[Task]:
+    """`count` tasks out of the stream, with prompts of `prompt_tokens` ids."""
+    length = prompt_tokens - 1 + new_tokens
+    return [
+        Task(tuple(ids[:prompt_tokens]), tuple(ids[prompt_tokens:]))
+        for ids in cut_prompts(stream, count, length, length, seed)
+    ]
+
+
+@dataclass
+class Answer:
+    """What came back for one task."""
+
+    tokens: list[int]
+    seconds: float  # from the call to the whole answer
+    corrected: int  # tokens in place of a proposal that was not kept
+    large_passes: int
+    small_passes: int
+
+    @classmethod
+    def of(cls, choice, seconds: float) -> "Answer":
+        stats = choice.finished.stats
+        return cls(
+            [token.id for token in choice.tokens],
+            seconds,
+            sum(token.corrected for token in choice.tokens),
+            stats.large_passes,
+            stats.small_passes,
+        )
+
+
+@dataclass
+class Row:
+    """A configuration's answers, a list for each turn, and what they are worth."""
+
+    configuration: Configuration
+    turns: list[list[Answer]] = field(default_factory=list)
+    speedups: list[float] = field(default_factory=list)  # over AR, by turn
+    equal: float = 0.0  # share of the answers that are AR's
+    similarity: float = 0.0  # mean edit similarity with AR's answers
+    rouge: float = 0.0  # mean ROUGE-L against the held-out files
+    nll: float = 0.0  # nats per token under the large model
+
+    def answers(self) -> list[Answer]:
+        return [answer for turn in self.turns for answer in turn]
+
+    def tokens(self) -> int:
+        return sum(len(answer.tokens) for answer in self.answers())
+
+    @property
+    def speedup(self) -> float:
+        return statistics.median(self.speedups)
+
+    @property
+    def fallbacks(self) -> float:
+        """Calls of the large model, but for the first token's, per token of the answers."""
+        return sum(answer.large_passes - 1 for answer in self.answers()) / self.tokens()
+
+    @property
+    def rollbacks(self) -> float:
+        """Times that the large model replaced a proposal, per token of the answers."""
+        return sum(answer.corrected for answer in self.answers()) / self.tokens()
+
+
+def decode(client: Client, configuration: Configuration, task: Task, new_tokens: int) -> Answer:
+    request = client.request(
+        configuration.deployment,
+        list(task.prompt),
+        new_tokens,
+        configuration.message(client.messages),
+    )
+    if configuration.promises_exact:  # the server must agree, or it refuses
+        request.require_contract = client.messages.EXACT
+    start = time.perf_counter()
+    choice = client.complete(request)
+    return Answer.of(choice, time.perf_counter() - start)
+
+
+def take_turns(
+    client: Client,
+    configurations: Sequence[Configuration],
+    turns: Sequence[Sequence[Task]],
+    new_tokens: int,
+    seed: int,
+    progress=lambda: None,
+) -> tuple[Row, list[Row]]:
+    """AR's row and the configurations', each on the tasks of every turn, one request at a time.
+
+    Task by task all configurations are run, in a new order each time, with AR among them once for
+    every ten: what else the machine does hits all alike.
+    """
+    order = random.Random(seed)
+    references = max(1, len(configurations) // 10)
+    rows = {configuration: Row(configuration) for configuration in configurations}
+    ar = Row(AR)
+    for tasks in turns:
+        for row in [ar, *rows.values()]:
+            row.turns.append([])
+        for task in tasks:
+            runs = [*configurations, *[AR] * references]
+            order.shuffle(runs)
+            mine = []
+            for configuration in runs:
+                answer = decode(client, configuration, task, new_tokens)
+                if configuration is AR:
+                    mine.append(answer)
+                else:
+                    rows[configuration].turns[-1].append(answer)
+                progress()
+            if any(answer.tokens != mine[0].tokens for answer in mine):
+                raise RuntimeError("autoregressive decoding gave one prompt two answers")
+            mine[0].seconds = statistics.mean(answer.seconds for answer in mine)
+            ar.turns[-1].append(mine[0])
+    return ar, list(rows.values())
+
+
+def seconds_per_token(answers: list[Answer]) -> float:
+    return sum(a.seconds for a in answers) / sum(len(a.tokens) for a in answers)
+
+
+def rate(client: Client, ar: Row, rows: Sequence[Row], turns: Sequence[Sequence[Task]]) -> None:
+    """Fills in what the rows' answers are worth, AR's own row included."""
+    tasks = [task for turn in turns for task in turn]
+    for row in [ar, *rows]:
+        row.speedups = [
+            seconds_per_token(theirs) / seconds_per_token(ours)
+            for theirs, ours in zip(ar.turns, row.turns, strict=True)
+        ]
+        answers = row.answers()
+        pairs = list(zip(ar.answers(), answers, strict=True))
+        row.equal = statistics.mean(a.tokens == b.tokens for a, b in pairs)
+        row.similarity = statistics.mean(edit_similarity(a.tokens, b.tokens) for a, b in pairs)
+        row.rouge = statistics.mean(
+            rouge_l(answer.tokens, list(task.reference))
+            for answer, task in zip(answers, tasks, strict=True)
+        )
+    # Many answers are the same: each is scored once.
+    asked = {
+        (task.prompt, tuple(answer.tokens)): 0.0
+        for row in [ar, *rows]
+        for answer, task in zip(row.answers(), tasks, strict=True)
+    }
+
+    def score(text: tuple) -> float:
+        prompt, tokens = text
+        if not tokens:
+            return 0.0
+        return client.negative_log_likelihood(LARGE, list(prompt), list(tokens))
+
+    asked.update(zip(asked, at_once(score, list(asked), streams=8), strict=True))
+    for row in [ar, *rows]:
+        nats = sum(
+            asked[task.prompt, tuple(answer.tokens)]
+            for answer, task in zip(row.answers(), tasks, strict=True)
+        )
+        row.nll = nats / row.tokens()
+
+
+def count_equal(
+    client: Client,
+    configurations: Sequence[Configuration],
+    tasks: Sequence[Task],
+    new_tokens: int,
+    streams: int,
+    progress=lambda: None,
+) -> dict[Configuration, int]:
+    """For each configuration, how many tasks' tokens are AR's own, all of them."""
+
+    def run(configuration: Configuration) -> list[list[int]]:
+        def one(task: Task) -> list[int]:
+            tokens = decode(client, configuration, task, new_tokens).tokens
+            progress()
+            return tokens
+
+        return list(at_once(one, tasks, streams))
+
+    wanted = run(AR)
+    return {
+        configuration: sum(a == b for a, b in zip(run(configuration), wanted, strict=True))
+        for configuration in configurations
+    }

@@ -1,0 +1,239 @@
+"""The measured part of docs/fidelity.md."""
+
+import datetime
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuning.benchmark.report import table
+from tuning.evaluate.grid import PAIRS, Configuration
+from tuning.evaluate.measure import Row
+from tuning.evaluate.plot import COLOURS, Panel, Series
+
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+# METHODS section H, of the papers 2302.07863 (BiLD, tables 1, 3 and 4): on a T4, one request at a time.
+PAPER = [
+    ["IWSLT", "1.43", "1.62", "1.78", "1.28", "21.1 / 1.6", "23.2 / 9.8"],
+    ["WMT", "1.34", "1.47", "1.70", "-", "-", "-"],
+    ["XSUM", "1.48", "1.50", "1.80", "1.25", "32.3 / 6.4", "36.8 / 24.2"],
+    ["CNN-DM", "1.71", "1.85", "2.12", "-", "-", "-"],
+]
+PAPER_HEAD = [
+    "",
+    "BiLD, no loss",
+    "aligned, no loss",
+    "aligned, within 1 point",
+    "speculative sampling",
+    "BiLD: fallback / rollback %",
+    "speculative: the same",
+]
+
+
+@dataclass
+class Conditions:
+    command: str
+    commit: str
+    processor: str
+    cores: int
+    busy: list[float]  # share of the machine in use before and after
+    prompts: int
+    prompt_tokens: int
+    new_tokens: int
+    turns: int
+    minutes: float
+
+
+def percent(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f}"
+
+
+def spread(row: Row) -> str:
+    return f"{row.speedup:.2f} ({min(row.speedups):.2f}-{max(row.speedups):.2f})"
+
+
+def line(row: Row) -> list[str]:
+    return [
+        row.configuration.series,
+        row.configuration.small,
+        row.configuration.settings,
+        spread(row),
+        percent(row.equal, 0),
+        percent(row.similarity),
+        percent(row.rouge),
+        f"{row.nll:.3f}",
+        percent(row.fallbacks),
+        percent(row.rollbacks),
+    ]
+
+
+HEAD = [
+    "method",
+    "drafts by",
+    "parameters",
+    "speed-up",
+    "equal, %",
+    "similar, %",
+    "ROUGE-L",
+    "nats/token",
+    "fallback, %",
+    "rollback, %",
+]
+
+
+def measurements(ar: Row, rows: Sequence[Row]) -> str:
+    own = ["autoregressive", "-", "-", "1", "100", "100.0"]
+    own += [percent(ar.rouge), f"{ar.nll:.3f}", "-", "-"]
+    return table(HEAD, [own, *(line(row) for row in rows)])
+
+
+def fastest(rows: Sequence[Row], allowed) -> Row | None:
+    return max((row for row in rows if allowed(row)), key=lambda row: row.speedup, default=None)
+
+
+def summary(ar: Row, rows: Sequence[Row]) -> str:
+    """The table that stands beside the papers' own: the fastest setting at each demand."""
+    demands = {
+        "equal to AR's text": lambda row: row.equal == 1,
+        "ROUGE-L at least AR's": lambda row: row.rouge >= ar.rouge,
+        "ROUGE-L within 1 point": lambda row: 100 * row.rouge >= 100 * ar.rouge - 1,
+    }
+    groups = {
+        "BiLD, normal small model": ("BiLD", "code"),
+        "BiLD, aligned small model": ("BiLD", "code-aligned"),
+        "speculative, normal": ("speculative", "code"),
+        "speculative, aligned": ("speculative", "code-aligned"),
+    }
+    lines = []
+    for name, (series, deployment) in groups.items():
+        cells = [name]
+        for allowed in demands.values():
+            mine = [
+                row
+                for row in rows
+                if row.configuration.series == series
+                and row.configuration.deployment == deployment
+                and (not row.configuration.promises_exact or row.equal == 1)
+            ]
+            best = fastest(mine, allowed)
+            cells.append(
+                f"**{best.speedup:.2f}** ({best.configuration.settings}; fallback / rollback "
+                f"{percent(best.fallbacks)} / {percent(best.rollbacks)} %)"
+                if best
+                else "none"
+            )
+        lines.append(cells)
+    return table(["fastest with", *demands], lines)
+
+
+def exactness(counts: dict[Configuration, int], prompts: int) -> str:
+    return table(
+        ["method", "drafts by", "parameters", "answers equal to AR's"],
+        [[c.series, c.small, c.settings, f"**{equal}/{prompts}**"] for c, equal in counts.items()],
+    )
+
+
+def panels(ar: Row, rows: Sequence[Row]) -> list[Panel]:
+    """Speed-up and likeness to AR's text, a panel for each pair (the paper's figures 4, 5 and 9)."""
+
+    def points(mine):
+        return [
+            (row.speedup, 100 * row.similarity, f"{row.configuration.settings}: {spread(row)}")
+            for row in mine
+        ]
+
+    made = []
+    for deployment, small in PAIRS.items():
+        panel = Panel(f"{small} small model")
+        here = [row for row in rows if row.configuration.deployment == deployment]
+        thresholds = sorted(
+            {
+                row.configuration.parameters["rollback_threshold"]
+                for row in here
+                if row.configuration.series == "BiLD"
+            }
+        )
+        for colour, threshold in zip(COLOURS, thresholds, strict=False):
+            mine = [
+                row
+                for row in here
+                if row.configuration.series == "BiLD"
+                and row.configuration.parameters["rollback_threshold"] == threshold
+            ]
+            panel.series.append(Series(f"BiLD, α_RB {threshold}", points(mine), colour))
+        others = {
+            "speculative": ("diamond", COLOURS[5], False),
+            "no rollback": ("square", COLOURS[4], True),
+            "no fallback": ("square", "#b03060", True),
+        }
+        for series, (shape, colour, joined) in others.items():
+            mine = [row for row in here if row.configuration.series == series]
+            if mine:
+                panel.series.append(
+                    Series(series, points(mine), colour, joined, dashed=True, marker=shape)
+                )
+        panel.series.append(
+            Series("autoregressive", [(1.0, 100.0, "1")], "#000000", line=False, marker="square")
+        )
+        made.append(panel)
+    return made
+
+
+def markdown(
+    conditions: Conditions,
+    ar: Row,
+    rows: Sequence[Row],
+    counts: dict[Configuration, int],
+    exact_prompts: int,
+    figure: str,
+) -> str:
+    c = conditions
+    length = statistics.mean(len(answer.tokens) for answer in ar.answers())
+    return f"""## Greedy decoding that must not change the text
+
+Tokens of whole answers, {c.new_tokens} new ones at most, behind {exact_prompts} held-out prompts of {c.prompt_tokens}
+tokens; an answer counts when all its tokens are those of autoregressive decoding.
+
+{exactness(counts, exact_prompts)}
+
+## Speed beside quality
+
+Completions of {c.prompts} held-out prompts of {c.prompt_tokens} tokens by up to {c.new_tokens} new ones (autoregressive: {length:.0f} in
+the mean), one request at a time, through the server.
+
+- speed-up: time per token of autoregressive decoding in the same run, divided by the method's; prompt included. All
+  methods are run on a prompt one after the other in random order. Median of {c.turns} sets of prompts, least and greatest.
+- equal: answers that are the autoregressive ones. similar: 1 - edit distance / length to them, in tokens.
+- ROUGE-L: of tokens, against how the held-out file goes on.
+- nats/token: negative log-likelihood of the answers under the large model.
+- fallback: calls of the large model (after the first) per token of the answers. rollback: proposals that it replaced, per
+  token of the answers. For speculative sampling, its calls and its rejections.
+
+{summary(ar, rows)}
+
+The papers' own, on other tasks and a GPU (BiLD tables 1, 3 and 4):
+
+{table(PAPER_HEAD, PAPER)}
+
+![Speed-up and likeness to the large model's text]({figure})
+
+All that was measured:
+
+{measurements(ar, rows)}
+
+| condition | |
+|---|---|
+| command | `{c.command.strip()}` |
+| commit | {c.commit} |
+| date | {datetime.date.today().isoformat()}, {c.minutes:.0f} minutes |
+| processor | {c.processor}, {c.cores} cores |
+| machine busy before and after | {", ".join(f"{b:.0%}" for b in c.busy)} |
+"""
+
+
+def put(page: str, measured: str) -> str:
+    """`page` with what lies between its markers replaced; ValueError where it has none."""
+    if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
+        raise ValueError(f"the page must have one {BEGIN} and, behind it, one {END}")
+    before, after = page.split(BEGIN)[0], page.split(END)[1]
+    return f"{before}{BEGIN}\n\n{measured.strip()}\n\n{END}{after}"

@@ -1,0 +1,31 @@
+"""How near one text is to another, both lists of token ids."""
+
+import numpy as np
+
+
+def edit_similarity(a: list[int], b: list[int]) -> float:
+    """1 less the Levenshtein distance per token of the longer one; two empty texts are equal."""
+    if a == b:
+        return 1.0
+    other, steps = np.array(b), np.arange(len(b) + 1)
+    row = steps.copy()  # distances of the part of `a` so far to every beginning of `b`
+    for i, token in enumerate(a, start=1):
+        best = np.empty_like(row)
+        best[0] = i
+        best[1:] = np.minimum(row[1:] + 1, row[:-1] + (other != token))
+        # An insertion of b[j] costs one more than what is left of it.
+        row = np.minimum.accumulate(best - steps) + steps
+    return 1 - int(row[-1]) / max(len(a), len(b))
+
+
+def rouge_l(a: list[int], b: list[int]) -> float:
+    """ROUGE-L of tokens: harmonic mean of the longest common subsequence's shares of `a` and `b`."""
+    if not a or not b:
+        return float(a == b)
+    other = np.array(b)
+    row = np.zeros(len(b) + 1, dtype=np.int64)
+    for token in a:
+        best = row.copy()
+        best[1:] = np.maximum(row[1:], row[:-1] + (other == token))
+        row = np.maximum.accumulate(best)
+    return 2 * int(row[-1]) / (len(a) + len(b))
