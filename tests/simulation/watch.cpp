@@ -1,6 +1,7 @@
 #include "tests/simulation/watch.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace tandem::simulation {
 namespace {
@@ -13,7 +14,6 @@ constexpr int64_t kPatience = 120;
 void Watch::on_batch(int device, const Batch& batch) {
   const Plan& plan = world_->plan;
   ++world_->report.coverage.batches;
-  passes_ += static_cast<int64_t>(batch.works.size());
   if (batch.works.size() > 1 && batch.run_rows() > plan.limits.step_rows) {
     world_->broken(absl::StrCat("a batch of ", batch.run_rows(), " rows; allowed: ",
                                 plan.limits.step_rows));
@@ -60,18 +60,35 @@ void Watch::after_step() {
   check_gone();
   check_order();
   const LimitsConfig& limits = world_->plan.limits;
-  int waiting = 0, tokens = 0, running = 0;
+  std::set<RequestId> waiting;
+  int64_t tokens = 0, longest = 0;
+  int running = 0, first = std::numeric_limits<int>::min();
   world_->loop->visit([&](const SequenceRun& run) {
-    if (run.state == SequenceRun::kWaiting) {
-      ++waiting;
-      tokens += static_cast<int>(run.spec().prompt.size());
+    if (run.state == SequenceRun::kWaiting && waiting.insert(run.request).second) {
+      const auto prompt = static_cast<int64_t>(run.spec().prompt.size());
+      tokens += prompt;
+      longest = std::max(longest, prompt);
     }
-    if (run.state == SequenceRun::kRunning || run.state == SequenceRun::kPaused) ++running;
-    check_progress(run);
+    if (run.state == SequenceRun::kRunning) first = std::max(first, run.spec().priority);
+    running += run.state == SequenceRun::kRunning || run.state == SequenceRun::kPaused;
   });
-  (void)tokens;
-  if (waiting > limits.max_waiting + 3) world_->broken(absl::StrCat(waiting, " requests wait"));
-  (void)running;
+  world_->loop->visit([&](const SequenceRun& run) { check_progress(run, first); });
+  if (static_cast<int>(waiting.size()) > limits.max_waiting) {
+    world_->broken(absl::StrCat(waiting.size(), " requests wait; allowed: ", limits.max_waiting));
+  }
+  // A prompt of any length may wait alone.
+  if (tokens > std::max<int64_t>(limits.max_waiting_tokens, longest)) {
+    world_->broken(absl::StrCat(tokens, " prompt tokens wait; allowed: ",
+                                limits.max_waiting_tokens));
+  }
+  // One that stood still for its reader does not queue again.
+  int back = 0;
+  for (const Request& q : world_->plan.requests) {
+    back += q.resume <= world_->clock.now() ? q.choices : 0;
+  }
+  if (running > limits.max_running + back) {
+    world_->broken(absl::StrCat(running, " sequences run; allowed: ", limits.max_running));
+  }
 }
 
 void Watch::check_pages() {
@@ -123,9 +140,10 @@ void Watch::check_order() {
   states_ = std::move(now);
 }
 
-void Watch::check_progress(const SequenceRun& run) {
+// Of those that could run, the ones that go before all others must.
+void Watch::check_progress(const SequenceRun& run, int first_priority) {
   int64_t& last = last_active_.try_emplace(run.id(), batches_done_).first->second;
-  if (run.state != SequenceRun::kRunning) {
+  if (run.state != SequenceRun::kRunning || run.spec().priority < first_priority) {
     last = batches_done_;
   } else if (batches_done_ - last > kPatience) {
     world_->broken(absl::StrCat("sequence ", run.id(), " could go on and has not for ",
@@ -151,11 +169,12 @@ void Watch::at_end() {
 void Watch::check_metrics() {
   const Metrics& m = world_->metrics;
   int64_t tokens = 0, finished = 0, failed = 0, preemptions = 0, rejected = 0;
-  std::map<RequestId, const Heard*> firsts;
+  int64_t passes = 0;
   for (const auto& [id, client] : *heard_) {
     if (!client->submitted) continue;
     tokens += static_cast<int64_t>(client->tokens().size());
     preemptions += client->end().stats.preemptions;
+    passes += client->end().stats.large_passes + client->end().stats.small_passes;
     if (choice_of(id) != 0) continue;
     bool ok = true;
     for (int c = 0; c < client->request().choices; ++c) {
@@ -176,7 +195,9 @@ void Watch::check_metrics() {
   }
   for (const Counter& c : m.rejected) counted_rejected += c.value();
   int64_t counted_passes = 0;
-  for (const ModelSeries& s : m.models) counted_passes += s.passes.value();
+  for (const ModelSeries& s : m.models) {
+    for (const Counter& c : s.passes) counted_passes += c.value();
+  }
   const auto equal = [this](const char* what, int64_t counted, int64_t heard) {
     if (counted == heard) return;
     world_->broken(absl::StrCat("metrics count ", counted, " ", what, "; there were ", heard));
@@ -186,7 +207,7 @@ void Watch::check_metrics() {
   equal("failed requests", counted_failed, failed);
   equal("rejected requests", counted_rejected, rejected);
   equal("preemptions", m.preemptions.value(), preemptions);
-  equal("passes", counted_passes, passes_);
+  equal("passes", counted_passes, passes);
   equal("running requests", static_cast<int64_t>(running), 0);
   equal("waiting requests", static_cast<int64_t>(m.requests_waiting.value()), 0);
 }

@@ -34,7 +34,7 @@ class Watch {
   void check_pages();
   void check_gone();
   void check_order();
-  void check_progress(const SequenceRun& run);
+  void check_progress(const SequenceRun& run, int first_priority);
   void check_metrics();
 
   World* const world_;
@@ -45,7 +45,6 @@ class Watch {
   std::map<RequestId, int64_t> last_active_;  // batches_done_ when it last ran, or could not
   std::map<RequestId, SequenceRun::State> states_;  // after the last step
   std::map<std::string, int64_t> served_;           // rows and tokens by client, in a crowd
-  int64_t passes_ = 0;
 };
 
 }  // namespace tandem::simulation
