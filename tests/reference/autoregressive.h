@@ -40,12 +40,12 @@ inline Token next_token(const FakeModelConfig& model, const std::vector<Token>& 
   if (warp.greedy()) {
     return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
+  // The weights as they come, not as probabilities: a draw next to a step must fall to the same side.
   sampling::Scratch scratch;
-  std::vector<float> p(logits.size());
-  sampling::warp_to_probs(warp, logits, p, scratch);
+  const sampling::Warped warped = sampling::warp(warp, logits, sampling::scan(logits), scratch);
   const int position = static_cast<int>(tokens.size()) - 1;
   const double u = sampling::uniform(warp.seed, warp.choice, sampling::Purpose::kToken, position);
-  return sampling::draw(p, u, sampling::sum(p));
+  return sampling::draw(scratch.weight, u, warped.total);
 }
 
 // Ends before a token of `eos` and after max_new_tokens.

@@ -104,14 +104,15 @@ void Heard::check_end() {
       ++sum.shut_down;
       break;
     case absl::StatusCode::kResourceExhausted:
-      if (admitted_) {
-        if (!no_memory && q.stall == kNever) unexplained();
+      if (admitted_ || stalled) {
+        if (!no_memory && !stalled) unexplained();
         ++sum.device_failures;
       } else {
         ++sum.refused;
         // Overload says when to come back.
         if (!end_.status.GetPayload(kRetryPayload)) {
-          world_->broken(absl::StrCat("request ", request_, " is refused without a retry hint"));
+          world_->broken(absl::StrCat("request ", request_, " is refused without a retry hint: ",
+                                      end_.status.ToString()));
         }
       }
       break;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kVocab = 12;  // small, so that guesses come true now and then
 constexpr int kMaxPrompt = 20;
-constexpr int kMaxNew = 12;
+constexpr int kMaxNew = 16;
 // The most rows that one sequence may need at once: beside its own those of a tree of 2 depths, 2
 // ranks and all its masks, or of a run of drafts.
 constexpr int kMaxRows = kMaxPrompt + kMaxNew + 4 + 2 * 5;
@@ -56,9 +56,12 @@ void choose_parameters(Random& r, Request& q) {
   q.beam.length_penalty = r.uniform(0, 2);
 }
 
-Request make_request(Random& r, bool quiet) {
+Request make_request(Random& r, bool beams, bool quiet) {
   Request q;
-  q.kind = static_cast<Kind>(r.below(kKinds));
+  do {
+    q.kind = static_cast<Kind>(r.below(kKinds));
+  } while (q.kind == Kind::kBeam && !beams);
+  if (beams && r.one_in(2)) q.kind = Kind::kBeam;
   q.prompt = make_prompt(r, kMaxPrompt);
   q.max_new_tokens = r.between(1, kMaxNew);
   if (r.one_in(2)) q.eos = {r.below(kVocab)};
@@ -112,20 +115,22 @@ Plan make_plan(uint64_t seed) {
   Plan p;
   const int page_rows = r.between(1, 5);
   // A beam search forks: each beam may have pages of its own.
-  const int alone = kMaxBeams * 2 * ((kMaxRows + page_rows - 1) / page_rows + 1);
+  const bool beams = r.one_in(3);
+  const int alone = (kMaxRows + page_rows - 1) / page_rows;
   for (int m = 0; m < 2; ++m) {
     p.model[m].vocab_size = kVocab;
     p.model[m].layers = m == 0 ? 3 : 2;
     p.model[m].seed = static_cast<uint64_t>(r.between(1, 3));  // at times the small one is as large
     p.model[m].pass_seconds = 1e-6 * r.between(20, 400);
     p.model[m].row_seconds = 1e-6 * r.between(0, 20);
-    const int pages = alone / 2 * (r.one_in(4) ? 4 : 1) + r.below(alone);
+    const int pages = beams ? kMaxBeams * (alone + 1) + r.below(alone)
+                            : alone + r.below(r.one_in(4) ? 4 * alone : alone / 2 + 1);
     p.pool[m] = {page_rows, pages, pages};
   }
   p.small_device = r.below(2);
   p.limits.step_rows = r.between(1, 40);
   p.limits.prefill_chunk_rows = r.between(1, 20);
-  p.limits.max_running = r.between(1, 10);
+  p.limits.max_running = r.one_in(3) ? r.between(1, 3) : r.between(4, 16);
   p.limits.max_waiting = r.one_in(4) ? 3 : 100;
   if (r.one_in(6)) p.limits.max_waiting_tokens = r.between(10, 60);
   if (r.one_in(8)) p.limits.queue_seconds = 0.003;
@@ -140,7 +145,7 @@ Plan make_plan(uint64_t seed) {
   }
   if (r.one_in(16)) p.shutdown = TimePoint(r.micros(kFaultMicros));
   for (int i = 0, n = r.between(8, 12); i < n; ++i) {
-    Request q = make_request(r, false);
+    Request q = make_request(r, beams, false);
     q.choices = std::min(q.choices, p.limits.max_running);
     if (r.one_in(40)) {
       q.giant = true;
@@ -149,7 +154,7 @@ Plan make_plan(uint64_t seed) {
     p.requests.push_back(std::move(q));
   }
   for (int i = 0; i < 2; ++i) {
-    p.requests.push_back(make_request(r, true));
+    p.requests.push_back(make_request(r, beams, true));
     p.requests.back().arrival = p.quiet;
     p.requests.back().choices = 1;
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/base/status.h"
+
 namespace tandem::simulation {
 namespace {
 
@@ -182,8 +184,7 @@ void Watch::check_metrics() {
     }
     (ok ? finished : failed) += 1;
     const absl::Status& status = client->end().status;
-    const bool refused = absl::IsResourceExhausted(status) || absl::IsInvalidArgument(status);
-    if (!client->admitted() && refused) ++rejected;
+    rejected += absl::IsInvalidArgument(status) || status.GetPayload(kRetryPayload).has_value();
   }
   int64_t counted_tokens = 0, counted_finished = 0, counted_failed = 0, counted_rejected = 0;
   double running = 0;
