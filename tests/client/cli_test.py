@@ -69,6 +69,24 @@ def test_json_has_the_documented_members(tandem):
     } <= set(answer["stats"])
 
 
+def test_several_choices_are_printed_apart(tandem):
+    flags = (*GENERATE, "--prompt=ab", "--max-new-tokens=8", "--temperature=1.3", "--seed=2")
+    one = json.loads(tandem(*flags, "--format=json").stdout)
+    answer = json.loads(tandem(*flags, "--n=3", "--format=json").stdout)
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    texts = [choice["text"] for choice in answer["choices"]]
+    assert texts[0] == one["text"]
+    assert len(set(texts)) == 3
+    assert {choice["finish_reason"] for choice in answer["choices"]} == {"MAX_TOKENS"}
+    assert "text" not in answer
+    assert answer["seed"] == 2
+    run = tandem(*flags, "--n=3", "--stats")
+    assert run.returncode == 0
+    parts = "".join(f"[choice {i}]\n{text}\n" for i, text in enumerate(texts))
+    assert run.stdout.decode() == "ab\n" + parts
+    assert b"24 tokens" in run.stderr
+
+
 def test_summary_gets_a_line_of_json_per_run(tandem, tmp_path):
     file = tmp_path / "summary"
     for prompt in ("a", "b"):
