@@ -169,7 +169,7 @@ int generate_command(const Args& args) {
   if (!client.ok()) return wrong_usage("generate", client.status());
 
   const bool colours = use_colours();
-  Result result(std::max(1, request->n()));
+  Result result(std::clamp(request->n(), 1, 16));
   const bool several = result.choices.size() > 1;
   const absl::Status status = (*client)->generate(*request, [&](const v1::GenerateResponse& event) {
     result.add(event);
@@ -180,8 +180,9 @@ int generate_command(const Args& args) {
     if (event.has_chunk() && !several) write_out(event.chunk().text());
     return true;
   });
-  if (!*json && several) write_out(apart(result, colours));
-  if (!*json && !several && (!result.choices[0].text.empty() || status.ok())) write_out("\n");
+  const bool any = std::any_of(result.choices.begin(), result.choices.end(),
+                               [](const Choice& c) { return !c.text.empty(); });
+  if (!*json && (any || status.ok())) write_out(several ? apart(result, colours) : "\n");
   if (!status.ok()) return request_failed(status);
   if (*json) write_out(dump(result.json()) + "\n");
   if (stats) std::fprintf(stderr, "%s\n", footer(result).c_str());

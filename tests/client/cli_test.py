@@ -123,7 +123,8 @@ def test_prompts_from_files_ids_and_standard_input(tandem, tmp_path):
     [
         (("--top-p=2",), "INVALID_ARGUMENT: top_p: 2; allowed: (0, 1]"),
         (("--temperature=nan",), "INVALID_ARGUMENT: temperature: nan; allowed: [0, 100]"),
-        (("--set", "n=2"), "INVALID_ARGUMENT: n: 2; allowed: 1 (not offered by this version)"),
+        (("--set", "n=17"), "INVALID_ARGUMENT: n: 17; allowed: [1, 16]"),
+        (("--n=3", "--top-p=2"), "INVALID_ARGUMENT: top_p: 2; allowed: (0, 1]"),
         (("--method=bild",), "FAILED_PRECONDITION: method: bild; offered by model"),
         (("--set", "bild.rollback_threshold=0.69"), "FAILED_PRECONDITION: method: bild; offered"),
         (("--model=nope",), "NOT_FOUND: "),
