@@ -49,7 +49,9 @@ TEST_F(ConfigTest, ReadsEveryField) {
       deployments { name: "pair" large: "big" small: "little" }
       limits { max_running: 1 max_waiting: 2 max_waiting_tokens: 3 step_rows: 4
                prefill_chunk_rows: 5 max_new_tokens: 6 default_max_new_tokens: 7
-               queue_seconds: 8.5 }
+               queue_seconds: 8.5 max_choices: 9 fair_prompt_weight: 0.5 fair_token_weight: 4
+               client_weights { key: "ann" value: 2.5 } slow_reader_hold_seconds: 0
+               stalled_stream_seconds: 11 }
       text_threads: 3)");
   ASSERT_TRUE(config.ok()) << config.status();
   ASSERT_EQ(config->devices.size(), 2u);
@@ -84,6 +86,12 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(limits.max_new_tokens, 6);
   EXPECT_EQ(limits.default_max_new_tokens, 7);
   EXPECT_EQ(limits.queue_seconds, 8.5);
+  EXPECT_EQ(limits.max_choices, 9);
+  EXPECT_EQ(limits.fair_prompt_weight, 0.5);
+  EXPECT_EQ(limits.fair_token_weight, 4);
+  EXPECT_EQ(limits.client_weights, (std::map<std::string, double>{{"ann", 2.5}}));
+  EXPECT_EQ(limits.slow_reader_hold_seconds, 0);
+  EXPECT_EQ(limits.stalled_stream_seconds, 11);
   EXPECT_EQ(config->text_threads, 3);
 }
 
@@ -165,6 +173,10 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "/deploy/d.textproto:1: models[0].page_rows: 0; allowed: [1, 1024]"},
       {m + "limits { max_running: 0 }",
        "/deploy/d.textproto:2: limits.max_running: 0; allowed: [1, 65536]"},
+      {m + "limits { max_choices: 17 }",
+       "/deploy/d.textproto:2: limits.max_choices: 17; allowed: [1, 16]"},
+      {m + "limits { client_weights { key: \"ann\" value: 0 } }",
+       "/deploy/d.textproto:2: limits.client_weights[\"ann\"]: 0; allowed: [0.001, 1000]"},
       {m + "limits {\n  queue_seconds: inf\n}",
        "/deploy/d.textproto:3: limits.queue_seconds: inf; allowed: [0.001, 86400]"},
       {m + "text_threads: 65", "/deploy/d.textproto:2: text_threads: 65; allowed: [1, 64]"},
