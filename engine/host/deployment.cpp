@@ -76,6 +76,7 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
   for (const DeploymentConfig& c : config.deployments) {
     Deployment d;
     d.name = c.name;
+    d.prefix_cache_per_client = c.prefix_cache_per_client;
     d.large = &models.at(c.large);
     if (!c.small.empty()) {
       d.small = &models.at(c.small);

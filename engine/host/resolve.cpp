@@ -184,6 +184,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   spec.roles = {{Role::kLarge, model.id, 0}};
   spec.priority = request.priority;
   spec.client = request.client;
+  spec.salt = deployment.prefix_salt(request.client);
   spec.deadline = request.deadline;
   spec.series = deployment.series.at(resolved.method);
   return resolved;

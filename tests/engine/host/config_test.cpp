@@ -43,11 +43,11 @@ TEST_F(ConfigTest, ReadsEveryField) {
       devices { name: "cpu:0" threads: 2 memory_bytes: 1000000 }
       devices { name: "cpu:1" }
       models { name: "big" path: "../models/big" device: "cpu:1" dtype: BF16 page_rows: 32
-               kv_pages: 100 }
+               kv_pages: 100 prefix_cache: false }
       models { name: "little" fake { vocab_size: 300 layers: 2 max_positions: 64 pass_seconds: 0.5
                                      row_seconds: 0.25 seed: 9 } }
-      deployments { name: "pair" large: "big" small: "little" }
-      limits { max_running: 1 max_waiting: 2 max_waiting_tokens: 3 step_rows: 4
+      deployments { name: "pair" large: "big" small: "little" prefix_cache_per_client: true }
+      limits { preemption: YOUNGEST max_running: 1 max_waiting: 2 max_waiting_tokens: 3 step_rows: 4
                prefill_chunk_rows: 5 max_new_tokens: 6 default_max_new_tokens: 7
                queue_seconds: 8.5 max_choices: 9 fair_prompt_weight: 0.5 fair_token_weight: 4
                client_weights { key: "ann" value: 2.5 } slow_reader_hold_seconds: 0
@@ -64,6 +64,8 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(big.dtype, DType::kBFloat16);
   EXPECT_EQ(big.page_rows, 32);
   EXPECT_EQ(big.kv_pages, 100);
+  EXPECT_FALSE(big.prefix_cache);
+  EXPECT_TRUE(config->models[1].prefix_cache);
   EXPECT_FALSE(big.fake.has_value());
   const FakeModelConfig& fake = config->models[1].fake.value();
   EXPECT_EQ(fake.vocab_size, 300);
@@ -77,7 +79,9 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(config->deployments[0].name, "pair");
   EXPECT_EQ(config->deployments[0].large, "big");
   EXPECT_EQ(config->deployments[0].small, "little");
+  EXPECT_TRUE(config->deployments[0].prefix_cache_per_client);
   const LimitsConfig& limits = config->limits;
+  EXPECT_EQ(limits.preemption, Preemption::kYoungest);
   EXPECT_EQ(limits.max_running, 1);
   EXPECT_EQ(limits.max_waiting, 2);
   EXPECT_EQ(limits.max_waiting_tokens, 3);
@@ -110,6 +114,9 @@ TEST_F(ConfigTest, UnsetFieldsKeepTheirDefaults) {
   EXPECT_EQ(config->deployments[0].name, "m");
   EXPECT_EQ(config->deployments[0].large, "m");
   EXPECT_EQ(config->deployments[0].small, "");
+  EXPECT_FALSE(config->deployments[0].prefix_cache_per_client);
+  EXPECT_TRUE(config->models[0].prefix_cache);
+  EXPECT_EQ(config->limits.preemption, Preemption::kLowestPriority);
 }
 
 TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
@@ -120,7 +127,8 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
   } cases[] = {
       {"models {\n  name: \"m\"\n  pth: \"x\"\n}",
        "/deploy/d.textproto:3:6: Message type \"tandem.config.v1.Model\" has no field named "
-       "\"pth\". Allowed: name, path, fake, device, dtype, page_rows, kv_pages."},
+       "\"pth\". Allowed: name, path, fake, device, dtype, page_rows, kv_pages, "
+       "prefix_cache."},
       {"models { name: \"m\" fake {} dtype: FP8 }",
        "/deploy/d.textproto:1:39: Unknown enumeration value of \"FP8\" for field \"dtype\". "
        "Allowed: AUTO, FP32, BF16, FP64."},
