@@ -79,10 +79,10 @@ struct DeploymentConfig {
   BildDefaults bild;
 };
 
-// Who gives up its KV pages when one that goes before it lacks some.
+// Who gives up its KV pages first when there are not enough, and comes to them last.
 enum class Preemption {
   kLowestPriority,  // and of these the youngest
-  kYoungest,
+  kYoungest,        // whatever its priority
 };
 
 struct LimitsConfig {
