@@ -116,6 +116,11 @@ absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
     out.device = device->name();
   }
   out.dtype = dtype_from(in.dtype());
+  out.kv_dtype = dtype_from(in.kv_dtype());
+  if (out.kv_dtype != DType::kAuto && out.kv_dtype != DType::kFloat32 &&
+      out.kv_dtype != DType::kBFloat16) {
+    return fields.error("kv_dtype", pb::Model::DType_Name(in.kv_dtype()), "AUTO, FP32, BF16");
+  }
   TANDEM_NUMBER(fields, in, page_rows, 1, 1024, &out.page_rows);
   TANDEM_NUMBER(fields, in, kv_pages, int64_t{0}, kMaxInt32, &out.kv_pages);
   if (in.has_prefix_cache()) out.prefix_cache = in.prefix_cache();

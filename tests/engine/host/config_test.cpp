@@ -44,7 +44,7 @@ TEST_F(ConfigTest, ReadsEveryField) {
       devices { name: "cpu:0" threads: 2 memory_bytes: 1000000 }
       devices { name: "cpu:1" }
       models { name: "big" path: "../models/big" device: "cpu:1" dtype: BF16 page_rows: 32
-               kv_pages: 100 prefix_cache: false }
+               kv_pages: 100 kv_dtype: BF16 prefix_cache: false }
       models { name: "little" fake { vocab_size: 300 layers: 2 max_positions: 64 pass_seconds: 0.5
                                      row_seconds: 0.25 seed: 9 } }
       deployments { name: "pair" large: "big" small: "little" prefix_cache_per_client: true }
@@ -67,6 +67,7 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(big.kv_pages, 100);
   EXPECT_FALSE(big.prefix_cache);
   EXPECT_TRUE(config->models[1].prefix_cache);
+  EXPECT_EQ(big.kv_dtype, DType::kBFloat16);
   EXPECT_FALSE(big.fake.has_value());
   const FakeModelConfig& fake = config->models[1].fake.value();
   EXPECT_EQ(fake.vocab_size, 300);
@@ -166,11 +167,13 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
   } cases[] = {
       {"models {\n  name: \"m\"\n  pth: \"x\"\n}",
        "/deploy/d.textproto:3:6: Message type \"tandem.config.v1.Model\" has no field named "
-       "\"pth\". Allowed: name, path, fake, device, dtype, page_rows, kv_pages, "
+       "\"pth\". Allowed: name, path, fake, device, dtype, page_rows, kv_pages, kv_dtype, "
        "prefix_cache."},
       {"models { name: \"m\" fake {} dtype: FP8 }",
        "/deploy/d.textproto:1:39: Unknown enumeration value of \"FP8\" for field \"dtype\". "
        "Allowed: AUTO, FP32, BF16, FP64."},
+      {"models { name: \"m\" fake {} kv_dtype: FP64 }",
+       "/deploy/d.textproto:1:39: models[0].kv_dtype: FP64; allowed: AUTO, FP32, BF16"},
       {"models { name: \"m\"", "/deploy/d.textproto:1:19: Expected identifier, got: "},
       {"", "/deploy/d.textproto: models: none; allowed: at least one"},
       {"models { fake {} }",
