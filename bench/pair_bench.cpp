@@ -232,6 +232,7 @@ class Pair {
     spec.roles = {{Role::kLarge, kLarge, 0}, {Role::kSmall, kSmall, 0}};
     spec.stops.max_new_tokens = new_tokens;
     spec.warp.seed = seed;
+    spec.prefix_cache = false;  // or the first of a turn would pay for the others' prompt
     spec.submitted = clock_.now();
     spec.listener = answer;
     counter_->take_counts();

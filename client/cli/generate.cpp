@@ -195,7 +195,7 @@ int generate_command(const Args& args) {
 
   const bool paints = *colours && !*json;
   if (paints && !request->has_token_texts()) request->set_token_texts(true);
-  const auto choices = static_cast<size_t>(std::max(1, request->n()));
+  const auto choices = static_cast<size_t>(std::clamp(request->n(), 1, 16));
   Result result(static_cast<int>(choices));
   const bool several = choices > 1;
   std::vector<Painter> painters(choices);
@@ -214,8 +214,9 @@ int generate_command(const Args& args) {
     }
     return true;
   });
-  if (!*json && several) write_out(apart(shown, paints));
-  if (!*json && !several && (!result.choices[0].text.empty() || status.ok())) write_out("\n");
+  const bool any = std::any_of(result.choices.begin(), result.choices.end(),
+                               [](const Choice& c) { return !c.text.empty(); });
+  if (!*json && (any || status.ok())) write_out(several ? apart(shown, paints) : "\n");
   if (!status.ok()) return request_failed(status);
   if (*json) write_out(dump(result.json()) + "\n");
   const bool tandem = !method_figures(result.choices[0].finished.stats()).empty();

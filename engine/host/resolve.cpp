@@ -209,6 +209,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   spec.raw_logprobs = request.raw_logprobs;
   spec.priority = request.priority;
   spec.client = request.client;
+  spec.salt = deployment.prefix_salt(request.client);
   spec.deadline = request.deadline;
   spec.series = deployment.series.at(resolved.method);
   return resolved;

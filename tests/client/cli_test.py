@@ -168,6 +168,24 @@ def test_json_has_the_documented_members(tandem):
     } <= set(answer["stats"])
 
 
+def test_several_choices_are_printed_apart(tandem):
+    flags = (*GENERATE, "--prompt=ab", "--max-new-tokens=8", "--temperature=1.3", "--seed=2")
+    one = json.loads(tandem(*flags, "--format=json").stdout)
+    answer = json.loads(tandem(*flags, "--n=3", "--format=json").stdout)
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    texts = [choice["text"] for choice in answer["choices"]]
+    assert texts[0] == one["text"]
+    assert len(set(texts)) == 3
+    assert {choice["finish_reason"] for choice in answer["choices"]} == {"MAX_TOKENS"}
+    assert "text" not in answer
+    assert answer["seed"] == 2
+    run = tandem(*flags, "--n=3", "--stats")
+    assert run.returncode == 0
+    parts = "".join(f"[choice {i}]\n{text}\n" for i, text in enumerate(texts))
+    assert run.stdout.decode() == "ab\n" + parts
+    assert b"24 tokens" in run.stderr
+
+
 def test_summary_gets_a_line_of_json_per_run(tandem, tmp_path):
     file = tmp_path / "summary"
     for prompt in ("a", "b"):
@@ -204,8 +222,9 @@ def test_prompts_from_files_ids_and_standard_input(tandem, tmp_path):
     [
         (("--top-p=2",), "INVALID_ARGUMENT: top_p: 2; allowed: (0, 1]"),
         (("--temperature=nan",), "INVALID_ARGUMENT: temperature: nan; allowed: [0, 100]"),
-        (("--set", "n=2"), "INVALID_ARGUMENT: n: 2; allowed: 1 (not offered by this version)"),
         (("--set", "bild.window=0"), "INVALID_ARGUMENT: bild.window: 0; allowed: [1, 64]"),
+        (("--set", "n=17"), "INVALID_ARGUMENT: n: 17; allowed: [1, 16]"),
+        (("--n=3", "--top-p=2"), "INVALID_ARGUMENT: top_p: 2; allowed: (0, 1]"),
         (("--method=bild",), "FAILED_PRECONDITION: method: bild; offered by model"),
         (("--set", "bild.rollback_threshold=0.69"), "FAILED_PRECONDITION: method: bild; offered"),
         (("--model=nope",), "NOT_FOUND: "),

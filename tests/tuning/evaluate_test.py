@@ -127,10 +127,12 @@ def measured(messages):
 
 def test_all_are_asked_the_same_in_no_fixed_order(measured):
     server, _, _ = measured
-    assert len(server.asked) == 6 * 4
+    assert len(server.asked) == 6 * 5
     orders = set()
-    for first in range(0, 24, 4):
-        of_task = server.asked[first : first + 4]
+    for first in range(0, 30, 5):
+        warming, *of_task = server.asked[first : first + 5]
+        assert warming.max_new_tokens == measure.UNMEASURED
+        assert all(request.max_new_tokens == 8 for request in of_task)
         assert len({tuple(request.token_ids.ids) for request in of_task}) == 1
         orders.add(tuple((r.WhichOneof("method"), r.bild.rollback_threshold) for r in of_task))
         for request in of_task:

@@ -6,11 +6,17 @@ import json
 import pytest
 import torch
 from conftest import ROOT
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tuning import corpus
+from tuning.align import agreement
+from tuning.calibration import Sample, cut_prompts
 from tuning.shapes import SHAPES, llama, multiplications_per_token
+from tuning.windows import TokenStream
 
 MODELS = ROOT / "models"
+ALIGNED = "code-small-aligned"  # tuning/align.py
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +29,13 @@ def pair():
 
 def test_weights_are_small_enough_for_the_repository():
     weights = list(MODELS.rglob("*.safetensors"))
-    assert len(weights) == 2
+    assert {file.parent.name for file in weights} == {*(f"code-{role}" for role in SHAPES), ALIGNED}
     assert sum(file.stat().st_size for file in weights) < 64e6
 
 
-def test_both_have_the_same_tokenizer():
-    contents = {(MODELS / f"code-{role}" / "tokenizer.json").read_bytes() for role in SHAPES}
-    assert len(contents) == 1
+def test_all_have_the_same_tokenizer():
+    folders = [*(f"code-{role}" for role in SHAPES), ALIGNED]
+    assert len({(MODELS / folder / "tokenizer.json").read_bytes() for folder in folders}) == 1
 
 
 @pytest.mark.parametrize("role", SHAPES)
@@ -69,6 +75,29 @@ def test_the_large_one_writes_indented_python(pair):
     # The last line may be cut short; some beginning of what is before it must be valid Python.
     lines = text.split("\n")[:-1]
     assert any(parses("\n".join(lines[:count])) for count in range(4, len(lines) + 1)), text
+
+
+def test_the_aligned_one_foresees_what_the_large_one_writes(pair):
+    """Behind held-out prompts, better than the small model that it was made of."""
+    _, held_out = corpus.split(corpus.read_documents(corpus.standard_library()))
+    tokenizer = Tokenizer.from_file(str(MODELS / "code-large" / "tokenizer.json"))
+    stream = TokenStream(tokenizer, [document.text for document in held_out])
+    prompts = cut_prompts(stream, 24, 32, 32, seed=5)
+    ids = (
+        pair["large"]
+        .float()
+        .generate(torch.tensor(prompts), max_new_tokens=48, do_sample=False, eos_token_id=None)
+    )
+    written = [Sample(row[:33], row[33:]) for row in ids.tolist()]
+    aligned = AutoModelForCausalLM.from_pretrained(MODELS / ALIGNED).eval()
+    assert aligned.config.to_dict() | {"_name_or_path": ""} == pair["small"].config.to_dict() | {
+        "_name_or_path": ""
+    }
+    shares = {
+        name: agreement(model.float(), written)["agreement"]
+        for name, model in (("small", pair["small"]), ("aligned", aligned))
+    }
+    assert shares["aligned"] > shares["small"] + 0.02, shares
 
 
 def parses(source):

@@ -13,6 +13,7 @@ from tuning.evaluate.quality import edit_similarity, rouge_l
 from tuning.windows import TokenStream
 
 LARGE = "code"  # a deployment of the large model, which scores
+UNMEASURED = 4  # tokens of an answer that nobody looks at
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ def take_turns(
     """AR's row and the configurations', each on the tasks of every turn, one request at a time.
 
     Task by task all configurations are run, in a new order each time, with AR among them once for
-    every ten: what else the machine does hits all alike.
+    every ten: what else the machine does hits all alike. Before that, each deployment answers once
+    unmeasured, so that all find the prompt in the server's prefix cache, or none does.
     """
     order = random.Random(seed)
     references = max(1, len(configurations) // 10)
@@ -124,6 +126,8 @@ def take_turns(
         for row in [ar, *rows.values()]:
             row.turns.append([])
         for task in tasks:
+            for first in {c.deployment: c for c in [AR, *configurations]}.values():
+                decode(client, first, task, UNMEASURED)
             runs = [*configurations, *[AR] * references]
             order.shuffle(runs)
             mine = []

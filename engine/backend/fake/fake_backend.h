@@ -44,6 +44,8 @@ class FakeBackend final : public Backend {
   // Called when a batch is done, before its `done`.
   void set_on_done(std::function<void()> on_done) { on_done_ = std::move(on_done); }
 
+  static int64_t page_bytes(int page_rows);
+
   const ModelShape& shape(ModelId model) const override;
   const PoolSize& pool(ModelId model) const override;
   void launch(const Batch& batch, Done done) override;

@@ -10,9 +10,10 @@
 #include <type_traits>
 #include <utility>
 
+#include "engine/backend/torch/aten_ops.h"
 #include "engine/backend/torch/cpu/attention.h"
 #include "engine/backend/torch/cpu/elementwise.h"
-#include "engine/backend/torch/cpu/product.h"
+#include "engine/backend/torch/cpu/options.h"
 #include "engine/backend/torch/profile.h"
 #ifdef TANDEM_CUDA
 #include "engine/backend/torch/cuda/kernels.h"
@@ -107,10 +108,17 @@ namespace ops {
 #else
 #define TANDEM_ON_CUDA(tensor, call)
 #endif
+// The reference instead, where the lane is told so.
+#define TANDEM_OR_ATEN(call) \
+  if (cpu::options().kernels == CpuKernels::kAten) return aten::call
 
 void embed(at::Tensor& x, const at::Tensor& table, const int32_t* token) {
   const StepProfile::Section section(StepProfile::kEmbed);
   TANDEM_ON_CUDA(x, embed(x, table, token));
+  if (table.scalar_type() == at::kHalf) {
+    return cpu::embed<_Float16, float>(data<float>(x), data<_Float16>(table), token, x.size(0),
+                                       x.size(1));
+  }
   for_type(table, [&]<class T, class R>() {
     cpu::embed<T, R>(data<R>(x), data<T>(table), token, x.size(0), x.size(1));
   });
@@ -133,6 +141,7 @@ void copy_rows(at::Tensor& to, const int64_t* to_index, const at::Tensor& from,
 void rms_norm(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, double eps) {
   const StepProfile::Section section(StepProfile::kNorm);
   TANDEM_ON_CUDA(x, rms_norm(out, x, weight, eps));
+  TANDEM_OR_ATEN(rms_norm(out, x, weight, eps));
   for_type(out, [&]<class T, class R>() {
     cpu::rms_norm<T, R>(data<T>(out), data<R>(x), data<R>(weight), eps, x.size(0), x.size(1));
   });
@@ -141,6 +150,7 @@ void rms_norm(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, do
 void rope_and_store(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, const Rope& rope) {
   const StepProfile::Section section(StepProfile::kRope);
   TANDEM_ON_CUDA(qkv, rope_and_store(qkv, rows, kv, rope));
+  TANDEM_OR_ATEN(rope_and_store(qkv, rows, kv, rope));
   for_types(qkv, kv.keys, [&]<class T, class K, class R>() {
     cpu::rope_and_store<T, K, R>(data<T>(qkv), kv.heads, rows, paged<K>(kv, rows),
                                  data<R>(rope.cosine), data<R>(rope.sine));
@@ -151,6 +161,7 @@ void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, cons
                double scale) {
   const StepProfile::Section section(StepProfile::kAttention);
   TANDEM_ON_CUDA(qkv, attention(out, qkv, rows, kv, scale));
+  TANDEM_OR_ATEN(attention(out, qkv, rows, kv, scale));
   for_types(qkv, kv.keys, [&]<class T, class K, class R>() {
     cpu::attention<T, K, R>({data<T>(qkv), qkv.size(1), data<T>(out), kv.heads}, rows,
                             paged<const K>(kv, rows), scale);
@@ -160,27 +171,9 @@ void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, cons
 void silu_mul(at::Tensor& out, const at::Tensor& gate_up) {
   const StepProfile::Section section(StepProfile::kActivation);
   TANDEM_ON_CUDA(out, silu_mul(out, gate_up));
+  TANDEM_OR_ATEN(silu_mul(out, gate_up));
   for_type(out, [&]<class T, class R>() {
     cpu::silu_mul<T, R>(data<T>(out), data<T>(gate_up), out.size(0), out.size(1));
-  });
-}
-
-void product(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-             bool add) {
-  const StepProfile::Section section(StepProfile::kProduct);
-  for_type(weight, [&]<class Own, class R>() {
-    using T = std::conditional_t<std::is_same_v<Own, cpu::BFloat16>, c10::BFloat16, Own>;
-    const T* b = bias.defined() ? data<T>(bias) : nullptr;
-    const auto run = [&]<class O>(O* to) {
-      cpu::product<T, O>(to, data<T>(x), data<T>(weight), b, x.size(0), weight.size(0),
-                         weight.size(1), add);
-    };
-    if (out.scalar_type() == weight.scalar_type()) {
-      run(data<T>(out));
-    } else {
-      TORCH_CHECK(out.scalar_type() == at::kFloat, "no product into ", out.scalar_type());
-      run(data<float>(out));
-    }
   });
 }
 

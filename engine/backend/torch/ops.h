@@ -65,10 +65,5 @@ void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, cons
 // gate_up: [rows, 2 * width]; out: [rows, width]
 void silu_mul(at::Tensor& out, const at::Tensor& gate_up);
 
-// out = x W + bias, or out += that. weight: [out, in]; bias: [out] or undefined; x of the weight's
-// type T, out of T or R or fp32. CPU only: on CUDA the products are LibTorch's.
-void product(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-             bool add);
-
 }  // namespace ops
 }  // namespace tandem

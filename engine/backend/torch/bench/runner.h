@@ -22,6 +22,7 @@ using Seconds = std::chrono::duration<double>;
 struct Options {
   int threads = 2;
   DType dtype = DType::kFloat32;
+  DType kv_dtype = DType::kAuto;
   int page_rows = 16;
 };
 
@@ -37,7 +38,7 @@ class Runner {
     device_ = *std::move(device);
     TANDEM_CHECK(device_
                      ->load_llama(kModel, "random", config, config.tie_word_embeddings,
-                                  weights.source(), options.dtype, page_rows_)
+                                  weights.source(), options.dtype, page_rows_, options.kv_dtype)
                      .ok());
     pages_ = kv_rows / page_rows_ + 128;
     if (pages_ % kPageStep == 0) ++pages_;  // then steps visit all pages

@@ -3,7 +3,7 @@
 //
 //   build/release/bin/bench_step --csv growth.csv
 //
-// Every number is a median of wall times, from launch() until the answer is there.
+// Times are wall times, from launch() until the answer is there; medians.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -23,6 +23,7 @@ namespace {
 struct Settings {
   Options options;
   double seconds = 1.5;  // for one number
+  bool least = false;
   std::vector<std::string> only;
   std::FILE* csv = nullptr;
 
@@ -40,11 +41,13 @@ struct Model {
 };
 
 double milliseconds(Seconds s) { return s.count() * 1e3; }
+double microseconds(Seconds s) { return s.count() * 1e6; }
 
-Seconds median(std::vector<Seconds> times) {
-  std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 2),
-                   times.end());
-  return times[times.size() / 2];
+// Of wall times, or of a part's: the median, or where others use the machine too the least.
+Seconds typical(std::vector<Seconds> times, bool least) {
+  const size_t at = least ? 0 : times.size() / 2;
+  std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(at), times.end());
+  return times[at];
 }
 
 // Repeats f for so long, at least five times.
@@ -58,46 +61,45 @@ std::vector<Seconds> repeat(double seconds, const std::function<Seconds()>& f) {
   return times;
 }
 
-Seconds step_time(Runner& runner, double seconds) {
-  return median(repeat(seconds, [&] { return runner.run().wall; }));
+Seconds step_time(const Settings& s, Runner& runner) {
+  return typical(repeat(s.seconds, [&] { return runner.run().wall; }), s.least);
 }
 
 // One sequence, one row: shares of the parts.
 void step_table(const Settings& s, const Model& m, Runner& runner) {
   runner.shape(1, 256, 1);
-  repeat(s.seconds / 4, [&] { return runner.run().wall; });
-  StepProfile::start();
-  Seconds busy{};
-  const std::vector<Seconds> times = repeat(s.seconds, [&] {
+  std::vector<Seconds> parts[StepProfile::kParts], rest, wake;
+  const std::vector<Seconds> walls = repeat(s.seconds, [&] {
+    StepProfile::start();
     const Runner::Time t = runner.run();
-    busy += t.busy;
+    const StepProfile::Times times = StepProfile::stop();
+    Seconds inside{};
+    for (size_t i = 0; i < times.size(); ++i) {
+      parts[i].push_back(times[i]);
+      inside += times[i];
+    }
+    rest.push_back(t.busy - inside);
+    wake.push_back(t.wall - t.busy);
     return t.wall;
   });
-  const StepProfile::Times parts = StepProfile::stop();
-  const double steps = static_cast<double>(times.size()) + 1;
-  Seconds all{};
-  for (const Seconds t : times) all += t;
-  const double mean = milliseconds(all) / static_cast<double>(times.size());
+  const double wall = microseconds(typical(walls, s.least));
   std::printf(
       "\n### %s: one step at batch 1, context 256\n\n| part | µs | share |\n|---|---:|---:|\n",
       m.name.c_str());
-  double inside = 0;
   double kernels = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const double ms = milliseconds(parts[i]) / steps;
-    inside += ms;
-    if (i != StepProfile::kPlan) kernels += ms;
-    std::printf("| %s | %.1f | %.1f %% |\n", std::string(StepProfile::kNames[i]).c_str(), ms * 1e3,
-                100 * ms / mean);
-    s.put("step", m.name + ":" + std::string(StepProfile::kNames[i]), 1, ms);
+  const auto line = [&](const std::string& name, const std::vector<Seconds>& times) {
+    const double us = microseconds(typical(times, s.least));
+    std::printf("| %s | %.1f | %.1f %% |\n", name.c_str(), us, 100 * us / wall);
+    s.put("step", m.name + ":" + name, 1, us / 1e3);
+    return us;
+  };
+  for (size_t i = 0; i < StepProfile::kParts; ++i) {
+    const double us = line(std::string(StepProfile::kNames[i]), parts[i]);
+    if (i != StepProfile::kPlan) kernels += us;
   }
-  const double lane = milliseconds(busy) / steps - inside;
-  const double wake = mean - milliseconds(busy) / steps;
-  std::printf("| the rest of the lane | %.1f | %.1f %% |\n", lane * 1e3, 100 * lane / mean);
-  std::printf("| to the lane's thread and back | %.1f | %.1f %% |\n", wake * 1e3,
-              100 * wake / mean);
-  std::printf("| **step** (mean; median %.1f) | %.1f | kernels %.1f %% |\n",
-              milliseconds(median(times)) * 1e3, mean * 1e3, 100 * kernels / mean);
+  line("the rest of the lane", rest);
+  line("to the lane's thread and back", wake);
+  std::printf("| **step** | %.1f | kernels %.1f %% |\n", wall, 100 * kernels / wall);
 }
 
 void context_table(const Settings& s, const Model& m, Runner& runner) {
@@ -108,7 +110,7 @@ void context_table(const Settings& s, const Model& m, Runner& runner) {
   double first = 0;
   for (int context = 64; context <= 8192; context *= 2) {
     runner.shape(1, context - 1, 1);
-    const double ms = milliseconds(step_time(runner, s.seconds));
+    const double ms = milliseconds(step_time(s, runner));
     if (first == 0) first = ms;
     std::printf("| %d | %.3f | %.3f |\n", context, ms, ms - first);
     s.put("context", m.name, context, ms);
@@ -122,7 +124,7 @@ void sequences_table(const Settings& s, const Model& m, Runner& runner) {
       m.name.c_str());
   for (int n = 1; n <= 64; n *= 2) {
     runner.shape(n, 255, 1);
-    const double ms = milliseconds(step_time(runner, s.seconds));
+    const double ms = milliseconds(step_time(s, runner));
     std::printf("| %d | %.3f | %.0f |\n", n, ms, 1e3 * n / ms);
     s.put("sequences", m.name, n, ms);
   }
@@ -136,7 +138,7 @@ void rows_table(const Settings& s, const Model& m, Runner& runner) {
   double one = 0;
   for (const int rows : {1, 2, 4, 5, 8, 16, 64, 256}) {
     runner.shape(1, 255, rows);
-    const double ms = milliseconds(step_time(runner, s.seconds));
+    const double ms = milliseconds(step_time(s, runner));
     if (one == 0) one = ms;
     std::printf("| %d | %.3f | %.2f |\n", rows, ms, ms / one);
     s.put("rows", m.name, rows, ms);
@@ -231,7 +233,7 @@ void measure(const Settings& s, const Model& m) {
 int run(const std::vector<std::string>& args) {
   Settings s;
   std::vector<std::string> models;
-  std::optional<std::string> csv, dtype;
+  std::optional<std::string> csv, dtype, kv_dtype;
   std::optional<double> threads, seconds, page_rows;
   bool help = false;
   Flags flags;
@@ -239,9 +241,11 @@ int run(const std::vector<std::string>& args) {
   flags.texts("table", "NAME", "step, rows, context, sequences, devices (all)", &s.only);
   flags.text("csv", "FILE", "all numbers: table,model,x,milliseconds", &csv);
   flags.text("dtype", "TYPE", "fp32 or bf16 (fp32)", &dtype);
+  flags.text("kv-dtype", "TYPE", "of keys and values: fp32 or bf16 (fp32)", &kv_dtype);
   flags.number("threads", "N", "of the device, where there is one (2)", 1, 1024, &threads);
   flags.number("page-rows", "N", "rows of a KV page (16)", 1, 1024, &page_rows);
   flags.number("seconds", "S", "time spent on each number (1.5)", 0.01, 600, &seconds);
+  flags.toggle("least", "least times instead of medians: for a machine that others use", &s.least);
   flags.toggle("help", "this text", &help);
   const auto rest = flags.parse(args);
   if (!rest.ok() || !rest->empty() || help) {
@@ -253,6 +257,7 @@ int run(const std::vector<std::string>& args) {
   s.options.threads = static_cast<int>(threads.value_or(s.options.threads));
   s.options.page_rows = static_cast<int>(page_rows.value_or(s.options.page_rows));
   if (dtype.value_or("fp32") == "bf16") s.options.dtype = DType::kBFloat16;
+  if (kv_dtype.value_or("fp32") == "bf16") s.options.kv_dtype = DType::kBFloat16;
   if (csv) {
     s.csv = std::fopen(csv->c_str(), "w");
     if (s.csv == nullptr) {

@@ -23,14 +23,16 @@ constexpr int64_t kLeastWork = 65536;
 struct Block {
   int first_row = 0;
   int end_row = 0;
-  int first_split = 0;
-  int splits = 0;
+  int first_split = std::numeric_limits<int>::max();
+  int end_split = 0;
   int64_t keys = 0;  // seen by all rows together
+
+  int splits() const { return end_split - first_split; }
 };
 
 // Grown, never shrunk. One per thread that starts batches.
 template <class A>
-struct Plan {
+struct Workspace {
   std::vector<Block> blocks;
   std::vector<int> first_part;  // by block: its first among all parts, see below
   std::vector<int64_t> first_state;
@@ -46,27 +48,24 @@ struct Scratch {
   std::vector<K> packed;
 };
 
-std::vector<Block>& find_blocks(const RowView& rows, int block_rows, std::vector<Block>& blocks) {
+void find_blocks(const RowView& rows, int block_rows, std::vector<Block>& blocks) {
   blocks.clear();
   for (int r = 0; r < rows.rows; ++r) {
     if (blocks.empty() || rows.table[r] != rows.table[blocks.back().first_row] ||
         r - blocks.back().first_row == block_rows) {
-      blocks.push_back({r, r, std::numeric_limits<int>::max(), 0, 0});
+      blocks.emplace_back().first_row = r;
     }
-    Block& b = blocks.back();
-    b.end_row = r + 1;
     const int extras = rows.extra_end[r] - rows.extra_begin[r];
     const int dense = rows.dense_end[r] - rows.first_key[r];
+    // Numbers of the first and the last key that the row sees.
     const int first = dense > 0 ? rows.first_key[r] : rows.position[r] + 1 - extras;
     const int last = extras > 0 ? rows.position[r] : rows.dense_end[r] - 1;
-    const int end_split =
-        std::max(b.first_split == std::numeric_limits<int>::max() ? 0 : b.first_split + b.splits,
-                 last / kSplitKeys + 1);
+    Block& b = blocks.back();
+    b.end_row = r + 1;
     b.first_split = std::min(b.first_split, first / kSplitKeys);
-    b.splits = end_split - b.first_split;
+    b.end_split = std::max(b.end_split, last / kSplitKeys + 1);
     b.keys += dense + extras;
   }
-  return blocks;
 }
 
 // into = the softmax over both sets of keys.
@@ -101,20 +100,24 @@ class Attention {
         width_(SplitState::width(kv.head_dim)) {}
 
   void run() {
-    thread_local Plan<A> plan;
-    plan_ = &plan;
-    const std::vector<Block>& blocks =
-        find_blocks(rows_, std::max(1, kBlockQueries / group_), plan.blocks);
+    thread_local Workspace<A> space;
+    space_ = &space;
+    const std::vector<Block>& blocks = space.blocks;
+    find_blocks(rows_, std::max(1, kBlockQueries / group_), space.blocks);
     const auto whole = static_cast<int64_t>(blocks.size()) * kv_.kv_heads;
     int64_t work = 0;
+    int64_t most = 0;  // of one block with one kv head
     int splits = 0;
     for (const Block& b : blocks) {
-      work += b.keys * 2 * group_ * kv_.head_dim * kv_.kv_heads;
-      splits += b.splits;
+      const int64_t one = b.keys * 2 * group_ * kv_.head_dim;
+      work += one * kv_.kv_heads;
+      most = std::max(most, one);
+      splits += b.splits();
     }
+    // Whole blocks where they can be shared out evenly.
     const int team = team_size();
-    if (team > 1 && whole < 4 * team && splits > static_cast<int>(blocks.size()) &&
-        work > 2 * kLeastWork) {
+    const bool even = 2 * team * most <= work;
+    if (team > 1 && !even && splits > static_cast<int>(blocks.size()) && work > 2 * kLeastWork) {
       return run_splits(splits, work);
     }
     parallel_for(whole, grain(work, whole), [&](int64_t begin, int64_t end) {
@@ -168,7 +171,7 @@ class Attention {
     std::vector<A>& state = scratch().state;
     const int64_t n = queries(b) * width_;
     state.resize(static_cast<size_t>(2 * n));
-    for (int i = 0; i < b.splits; ++i) {
+    for (int i = 0; i < b.splits(); ++i) {
       t.split = b.first_split + i;
       t.state = state.data() + (i == 0 ? 0 : n);
       attend_split(t);
@@ -180,7 +183,7 @@ class Attention {
 
   // A task for each split; who ends a block's last one merges them all, in their order.
   void run_splits(int splits, int64_t work) const {
-    Plan<A>& p = *plan_;
+    Workspace<A>& p = *space_;
     p.first_part.clear();
     p.first_state.clear();
     int parts = 0;
@@ -188,8 +191,8 @@ class Attention {
     for (const Block& b : p.blocks) {
       p.first_part.push_back(parts);
       p.first_state.push_back(states);
-      parts += b.splits * kv_.kv_heads;
-      states += b.splits * kv_.kv_heads * queries(b) * width_;
+      parts += b.splits() * kv_.kv_heads;
+      states += b.splits() * kv_.kv_heads * queries(b) * width_;
     }
     if (static_cast<int64_t>(p.states.size()) < states)
       p.states.resize(static_cast<size_t>(states));
@@ -199,7 +202,7 @@ class Attention {
       p.opens = opens;
     }
     for (size_t i = 0; i < opens; ++i) {
-      p.open[i].store(p.blocks[i / static_cast<size_t>(kv_.kv_heads)].splits,
+      p.open[i].store(p.blocks[i / static_cast<size_t>(kv_.kv_heads)].splits(),
                       std::memory_order_relaxed);
     }
     const int64_t tasks = int64_t{splits} * kv_.kv_heads;
@@ -213,17 +216,17 @@ class Attention {
   }
 
   void attend_part(size_t block, int part) const {
-    const Block& b = plan_->blocks[block];
-    const int kv_head = part / b.splits;
+    const Block& b = space_->blocks[block];
+    const int kv_head = part / b.splits();
     const int64_t n = queries(b) * width_;
-    A* head_states = plan_->states.data() + plan_->first_state[block] + kv_head * b.splits * n;
+    A* head_states = space_->states.data() + space_->first_state[block] + kv_head * b.splits() * n;
     SplitTask<A, K> t = prepare(b, kv_head);
-    t.split = b.first_split + part % b.splits;
-    t.state = head_states + part % b.splits * n;
+    t.split = b.first_split + part % b.splits();
+    t.state = head_states + part % b.splits() * n;
     attend_split(t);
     const size_t head = block * static_cast<size_t>(kv_.kv_heads) + static_cast<size_t>(kv_head);
-    if (plan_->open[head].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
-    for (int i = 1; i < b.splits; ++i) {
+    if (space_->open[head].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    for (int i = 1; i < b.splits(); ++i) {
       for (int64_t j = 0; j < n; j += width_) {
         merge(head_states + j, head_states + i * n + j, kv_.head_dim);
       }
@@ -249,7 +252,7 @@ class Attention {
   DistanceBias<A> bias_;
   int group_;
   int64_t width_;
-  Plan<A>* plan_ = nullptr;
+  Workspace<A>* space_ = nullptr;
 };
 
 }  // namespace

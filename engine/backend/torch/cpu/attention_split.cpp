@@ -1,7 +1,3 @@
-// The oldest processor has AVX2 (and may lack AES, which Highway would ask of it).
-#ifndef HWY_DISABLE_PCLMUL_AES
-#define HWY_DISABLE_PCLMUL_AES
-#endif
 #include "engine/backend/torch/cpu/attention_split.h"
 
 #include <algorithm>

@@ -36,9 +36,9 @@ class Heard final : public SequenceListener {
 class ScriptedBackendTest : public testing::Test {
  protected:
   ScriptedBackendTest()
-      : fake_(&memory_, &values_, &clock_, &timer_),
-        scripted_(&fake_, &values_),
-        loop_({.log_frees = true}, &clock_, {&scripted_}, add_models(), &metrics_) {}
+      : fake(&memory, &values, &clock, &timer),
+        scripted(&fake, &values),
+        loop({.log_frees = true}, &clock, {&scripted}, add_models(), &metrics) {}
 
   std::vector<LoopModel> add_models() {
     for (const int64_t m : {0, 1}) {
@@ -46,9 +46,9 @@ class ScriptedBackendTest : public testing::Test {
       config.vocab_size = kVocab;
       config.seed = static_cast<uint64_t>(m) + 1;
       config.pass_seconds = 0.001;
-      fake_.add_model(ModelId(m), "fake", config, {4, 256, 256});
+      fake.add_model(ModelId(m), "fake", config, {4, 256, 256});
     }
-    scripted_.add_large(ModelId(0));
+    scripted.add_large(ModelId(0));
     return {{ModelId(0), DeviceId(0)}, {ModelId(1), DeviceId(0)}};
   }
 
@@ -57,7 +57,7 @@ class ScriptedBackendTest : public testing::Test {
                              bool early_exit = false, float temperature = 0) {
     auto heard = std::make_shared<Heard>();
     SequenceSpec spec;
-    spec.id = ++last_;
+    spec.id = ++last;
     spec.prompt = {5, 4, 3, 2, 1};
     spec.method = std::move(method);
     spec.roles = {{Role::kLarge, ModelId(0), 0},
@@ -66,17 +66,17 @@ class ScriptedBackendTest : public testing::Test {
     spec.warp.seed = kSeed;
     spec.warp.temperature = temperature;
     spec.listener = heard;
-    loop_.submit(std::move(spec));
-    while (loop_.step() || timer_.fire_next()) {
+    loop.submit(std::move(spec));
+    while (loop.step() || timer.fire_next()) {
     }
     return heard;
   }
-  void script(double agreement, double foresight = 0) {
-    script_ = {.seed = 2, .vocab_size = kVocab, .agreement = agreement, .foresight = foresight};
-    scripted_.set_script(script_);
+  void set_script(double agreement, double foresight = 0) {
+    script = {.seed = 2, .vocab_size = kVocab, .agreement = agreement, .foresight = foresight};
+    scripted.set_script(script);
   }
   // The token of the answer at `i`; the prompt has five.
-  Token large(int i) const { return ScriptedText(script_, kSeed, 0).large(5 + i); }
+  Token large(int i) const { return ScriptedText(script, kSeed, 0).large(5 + i); }
   std::vector<Token> larges(int n) const {
     std::vector<Token> tokens;
     for (int i = 0; i < n; ++i) tokens.push_back(large(i));
@@ -85,7 +85,7 @@ class ScriptedBackendTest : public testing::Test {
 
   // Speculative decoding on paper: accept lengths, [i]: verifications that kept i drafts.
   std::vector<int64_t> accept_lengths(int tokens, int gamma) const {
-    const ScriptedText text(script_, kSeed, 0);
+    const ScriptedText text(script, kSeed, 0);
     std::vector<int64_t> lengths;
     for (int have = 1; have < tokens;) {
       const int drafts = std::min(gamma, tokens - have - 1);
@@ -105,20 +105,20 @@ class ScriptedBackendTest : public testing::Test {
     return [a](Gen g) { return bild(g, a); };
   }
 
-  FakeMemory memory_;
-  ValueStore values_;
-  VirtualClock clock_;
-  VirtualTimer timer_{&clock_};
-  FakeBackend fake_;
-  ScriptedBackend scripted_;
-  Metrics metrics_;
-  Loop loop_;
-  Script script_;
-  RequestId last_ = 0;
+  FakeMemory memory;
+  ValueStore values;
+  VirtualClock clock;
+  VirtualTimer timer{&clock};
+  FakeBackend fake;
+  ScriptedBackend scripted;
+  Metrics metrics;
+  Loop loop;
+  Script script;
+  RequestId last = 0;
 };
 
 TEST_F(ScriptedBackendTest, AutoregressiveTextIsTheScripts) {
-  script(0.5);
+  set_script(0.5);
   const auto heard = run(autoregressive);
   ASSERT_TRUE(heard->end.status.ok()) << heard->end.status;
   EXPECT_EQ(heard->tokens, larges(200));
@@ -127,7 +127,7 @@ TEST_F(ScriptedBackendTest, AutoregressiveTextIsTheScripts) {
 
 TEST_F(ScriptedBackendTest, SpeculativeTextIsTheSameAndDraftsAreKeptAsTheScriptSays) {
   for (const double agreement : {0.0, 0.5, 0.9, 1.0}) {
-    script(agreement);
+    set_script(agreement);
     for (const int gamma : {1, 4, 9}) {
       const auto heard = run(speculative_of({.draft_tokens = gamma}));
       ASSERT_TRUE(heard->end.status.ok()) << heard->end.status;
@@ -139,7 +139,7 @@ TEST_F(ScriptedBackendTest, SpeculativeTextIsTheSameAndDraftsAreKeptAsTheScriptS
 }
 
 TEST_F(ScriptedBackendTest, DraftsThatTheHostSeesAreTheSame) {
-  script(0.8);
+  set_script(0.8);
   // Not chained on the device: every draft is awaited.
   const auto heard = run(speculative_of({.draft_tokens = 4, .min_draft_probability = 0.01F}));
   EXPECT_EQ(heard->tokens, larges(200));
@@ -147,7 +147,7 @@ TEST_F(ScriptedBackendTest, DraftsThatTheHostSeesAreTheSame) {
 }
 
 TEST_F(ScriptedBackendTest, UnsureDraftsAreNotMade) {
-  script(0.7, 1);
+  set_script(0.7, 1);
   const auto heard = run(speculative_of({.draft_tokens = 4, .min_draft_probability = 0.5F}));
   EXPECT_EQ(heard->tokens, larges(200));
   int64_t kept = 0;
@@ -158,12 +158,12 @@ TEST_F(ScriptedBackendTest, UnsureDraftsAreNotMade) {
 
 TEST_F(ScriptedBackendTest, BildRollsBackWhatItDoesNotForesee) {
   const auto exact = bild_of({.fallback_threshold = 0.6F, .rollback_threshold = 0.69F});
-  script(0.8, 0);
+  set_script(0.8, 0);
   const auto blind = run(exact);
   EXPECT_EQ(blind->tokens, larges(200));
   EXPECT_EQ(blind->end.stats.fallbacks, 0);
   EXPECT_GT(blind->end.stats.rollbacks, 20);
-  script(0.8, 1);
+  set_script(0.8, 1);
   const auto foreseeing = run(exact);
   EXPECT_EQ(foreseeing->tokens, larges(200));
   EXPECT_GT(foreseeing->end.stats.fallbacks, 20);
@@ -171,19 +171,19 @@ TEST_F(ScriptedBackendTest, BildRollsBackWhatItDoesNotForesee) {
 }
 
 TEST_F(ScriptedBackendTest, WithoutRollbackTheTextIsSmalls) {
-  script(0.5);
+  set_script(0.5);
   const auto heard = run(bild_of({.fallback_threshold = 0,
                                   .rollback_threshold = std::numeric_limits<float>::infinity(),
                                   .max_small_run = 0,
                                   .verify_eos = false}));
-  const ScriptedText text(script_, kSeed, 0);
+  const ScriptedText text(script, kSeed, 0);
   ASSERT_EQ(heard->tokens.size(), 200U);
   EXPECT_EQ(heard->tokens[0], large(0));
   for (int i = 1; i < 200; ++i) EXPECT_EQ(heard->tokens[static_cast<size_t>(i)], text.small(5 + i));
 }
 
 TEST_F(ScriptedBackendTest, LowerLayersAnswerAsSmall) {
-  script(0.6);
+  set_script(0.6);
   const auto heard =
       run(bild_of({.fallback_threshold = 0, .rollback_threshold = 0.69F}), 200, true);
   ASSERT_TRUE(heard->end.status.ok()) << heard->end.status;
@@ -193,14 +193,14 @@ TEST_F(ScriptedBackendTest, LowerLayersAnswerAsSmall) {
 }
 
 TEST_F(ScriptedBackendTest, PassesCostWhatTheyCost) {
-  script(1);
-  const TimePoint start = clock_.now();
+  set_script(1);
+  const TimePoint start = clock.now();
   run(autoregressive, 50);
-  EXPECT_EQ(clock_.now() - start, 50 * std::chrono::milliseconds(1));
+  EXPECT_EQ(clock.now() - start, 50 * std::chrono::milliseconds(1));
 }
 
 TEST_F(ScriptedBackendTest, WhatItCannotAnswerIsRefused) {
-  script(0.5);
+  set_script(0.5);
   const auto heard = run(autoregressive, 20, false, 1.0F);
   EXPECT_EQ(heard->end.status.code(), absl::StatusCode::kUnimplemented) << heard->end.status;
   EXPECT_TRUE(heard->tokens.empty());

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "engine/backend/torch/cpu/parallel.h"
-#include "hwy/targets.h"
+#include "engine/backend/torch/cpu/targets.h"
 #include "tests/engine/backend/torch/cpu/attention_case.h"
 
 namespace tandem {
@@ -86,11 +86,15 @@ std::vector<AttentionShape> shapes() {
 }
 
 TEST(CpuAttention, IsTheDefinition) {
-  uint64_t seed = 0;
-  for (const AttentionShape& s : shapes()) {
-    SCOPED_TRACE(name(s));
-    expect_definition(AttentionCase(s, {{7, 1}, {0, 9}, {40, 5}, {19, 1}}, ++seed));
+  for (const std::string& target : cpu::targets()) {
+    ASSERT_TRUE(cpu::force_target(target).ok());
+    uint64_t seed = 0;
+    for (const AttentionShape& s : shapes()) {
+      SCOPED_TRACE(target + ", " + name(s));
+      expect_definition(AttentionCase(s, {{7, 1}, {0, 9}, {40, 5}, {19, 1}}, ++seed));
+    }
   }
+  ASSERT_TRUE(cpu::force_target("").ok());
 }
 
 TEST(CpuAttention, IsTheDefinitionOverSeveralSplits) {
@@ -187,20 +191,18 @@ TEST(CpuAttention, BitsDoNotDependOnNeighboursThreadsOrPages) {
   expect_same_bits<double, double>();
 }
 
+// Those with fused multiply-add, that is all but EMU128, which only tests use.
 TEST(CpuAttention, BitsDoNotDependOnTheProcessor) {
-  const int64_t best = hwy::SupportedTargets();
   for (const AttentionCase& c : bit_cases()) {
     const auto single = c.run<float, float>();
     const auto half = c.run<float, BFloat16>();
-    for (int64_t rest = best; rest != 0; rest &= rest - 1) {
-      hwy::SetSupportedTargetsForTest(rest & -rest);
-      hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-      expect_bits<float, float>(c, single, hwy::TargetName(rest & -rest));
-      expect_bits<float, BFloat16>(c, half, hwy::TargetName(rest & -rest));
-      if ((rest & -rest) == HWY_AVX2) break;  // nothing is compiled for less
+    for (const std::string& target : cpu::targets()) {
+      if (target == "EMU128") continue;  // multiplies and adds in two steps
+      ASSERT_TRUE(cpu::force_target(target).ok());
+      expect_bits<float, float>(c, single, target);
+      expect_bits<float, BFloat16>(c, half, target);
     }
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    ASSERT_TRUE(cpu::force_target("").ok());
   }
 }
 
@@ -276,20 +278,6 @@ TEST(CpuMath, BFloat16RoundsToTheNearest) {
   EXPECT_EQ(static_cast<float>(BFloat16(1.0040f)), 1.0078125f);
   EXPECT_EQ(static_cast<float>(BFloat16(-3.4e38f)), -INFINITY);
   EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(NAN))));
-}
-
-TEST(CpuParallel, CoversEveryIndexOnce) {
-  cpu::set_team_size(2);
-  for (const int64_t n : {0, 1, 5, 64, 1000}) {
-    for (const int64_t grain : {1, 7, 2000}) {
-      std::vector<std::atomic<int>> seen(static_cast<size_t>(n));
-      cpu::parallel_for(n, grain, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) seen[static_cast<size_t>(i)]++;
-      });
-      for (const auto& s : seen) ASSERT_EQ(s, 1);
-    }
-  }
-  cpu::set_team_size(1);
 }
 
 }  // namespace
