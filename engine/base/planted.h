@@ -12,50 +12,48 @@
 namespace tandem {
 
 // name, the invariant of RELIABILITY.md that it breaks, what it does
-#define TANDEM_PLANTED_BUG_LIST(X)                                                       \
-  X(DoubleFree, 1, "a page that a cache gives back is given back twice")                 \
-  X(LeakOnTruncate, 1, "the last page behind a cut stays with nobody")                   \
-  X(LeakValues, 2, "kept distributions and picks are never forgotten on the device")     \
-  X(LeakFrame, 2, "a cancelled request's coroutine is not destroyed")                    \
-  X(LeakCache, 2, "an ended request's caches are not given back")                        \
-  X(EndTwice, 3, "a cancelled request is told twice that it ended")                      \
-  X(LostEnd, 3, "a request cancelled while it waits is never told")                      \
-  X(RepeatToken, 4, "the first token after a resumption is streamed twice")              \
-  X(DropToken, 4, "of several tokens accepted at once the last is not streamed")         \
-  X(OvershootStop, 4, "tokens behind an end in the same round are streamed too")         \
-  X(TokensAfterCancel, 5, "a cancel takes effect only after the round that is under way") \
-  X(LateRelease, 5, "an ended request's pages go back only when nothing else runs")      \
-  X(WriteShared, 6, "a page that two caches own is written without a copy")              \
+#define TANDEM_PLANTED_BUG_LIST(X)                                                        \
+  X(DoubleFree, 1, "a page that a cache gives back is given back twice")                  \
+  X(LeakOnTruncate, 1, "the last page behind a cut stays with nobody")                    \
+  X(LeakValues, 2, "kept distributions and picks are never forgotten on the device")      \
+  X(LeakRun, 2, "a request that was stopped stays for ever")                              \
+  X(LeakCache, 2, "an ended request's caches are not given back")                         \
+  X(EndTwice, 3, "a cancelled request is told twice that it ended")                       \
+  X(LostEnd, 3, "a request cancelled while it waits is never told")                       \
+  X(RepeatToken, 4, "the first token after a resumption is streamed twice")               \
+  X(DropToken, 4, "of several tokens accepted at once the last is not streamed")          \
+  X(OvershootStop, 4, "tokens behind an end in the same round are streamed too")          \
+  X(LostCancel, 5, "a cancel is forgotten while a pass is under way")                     \
+  X(LateRelease, 5, "an ended request's pages go back only when nothing else runs")       \
+  X(WriteShared, 6, "a page that two caches own is written without a copy")               \
   X(FreeUnderPass, 6, "an ended request's pages go back while a device still reads them") \
-  X(CommitRejected, 7, "speculative sampling emits the draft that was rejected")         \
-  X(SkipTruncate, 7, "rejected rows stay in the cache")                                  \
-  X(CountRejected, 7, "penalties count tokens that were drafted and rejected")           \
-  X(WrongPath, 7, "of a tree the first rows stay instead of the accepted path")          \
-  X(EvictKeepsRows, 8, "an evicted cache still says that it has its rows")               \
-  X(StaleFrontier, 8, "hidden states of rows that were cut are continued")               \
-  X(RedrawAfterEviction, 8, "draws depend on how often a request was evicted")           \
-  X(IgnoreStepRows, 9, "a batch takes whatever is pending")                              \
-  X(IgnoreMaxRunning, 9, "requests are admitted whatever runs")                          \
-  X(OverGrant, 9, "a round of two caches is granted when the first one fits")            \
-  X(LostWaiter, 10, "one in some resumptions is forgotten")                              \
-  X(StarvePrefill, 10, "a prefill waits as long as anybody decodes")                     \
-  X(Overtake, 10, "whoever fits takes pages past the first in the queue")                \
-  X(IgnoreClients, 11, "admission looks at age alone")                                   \
-  X(LastInFirstOut, 11, "of one client's requests the newest is admitted first")         \
-  X(UnboundedQueue, 12, "the waiting room has no bound")                                 \
-  X(NoRetryHint, 12, "a full queue does not say when to come back")                      \
-  X(UnboundedReader, 12, "a sequence goes on whether its reader reads or not")           \
-  X(FaultSpreads, 13, "a NaN row fails the whole batch")                                 \
-  X(NanAccepted, 13, "a failed pass's answer is used")                                   \
-  X(KeepFailedRows, 13, "rows of a failed pass are found in the prefix cache")           \
-  X(UncountedToken, 14, "the last token of a request is not counted")                    \
-  X(GaugeStays, 14, "a cancelled request is counted as running for ever")                \
-  X(HiddenPreemption, 14, "evictions are not counted")                                   \
-  X(UnseededOrder, 15, "ready coroutines run in an order that no seed fixes")            \
-  X(RealTime, 15, "time limits look at the real clock")                                  \
-  X(IgnoreSalt, 13, "one client's prefix is reused for another in spite of the salt")    \
-  X(UnmaskSibling, 7, "rows of a tree see their sibling")                                \
-  X(ForgetFence, 6, "copies between devices do not wait for each other")
+  X(CommitRejected, 7, "speculative sampling emits the draft that was rejected")          \
+  X(SkipTruncate, 7, "rejected rows stay in the cache")                                   \
+  X(CountRejected, 7, "penalties count tokens that were drafted and rejected")            \
+  X(WrongPath, 7, "of a tree the first rows stay instead of the accepted path")           \
+  X(StaleFrontier, 8, "rows are continued from another layer than they came to")          \
+  X(RedrawAfterEviction, 8, "draws depend on how often a request was evicted")            \
+  X(IgnoreStepRows, 9, "a batch takes whatever is pending")                               \
+  X(IgnoreMaxRunning, 9, "requests are admitted whatever runs")                           \
+  X(OverGrant, 9, "a round of two caches is granted when the first one fits")             \
+  X(LostWaiter, 10, "one in some resumptions is forgotten")                               \
+  X(StarvePrefill, 10, "a prefill waits as long as anybody decodes")                      \
+  X(Overtake, 10, "whoever fits takes pages past the first in the queue")                 \
+  X(IgnoreClients, 11, "admission looks at age alone")                                    \
+  X(LastInFirstOut, 11, "of one client's requests the newest is admitted first")          \
+  X(UnboundedQueue, 12, "the waiting room has no bound")                                  \
+  X(NoRetryHint, 12, "a full queue does not say when to come back")                       \
+  X(UnboundedReader, 12, "a sequence goes on whether its reader reads or not")            \
+  X(FaultSpreads, 13, "a NaN row fails the whole batch")                                  \
+  X(NanAccepted, 13, "a failed pass's answer is used")                                    \
+  X(KeepFailedRows, 13, "rows of a failed pass are found in the prefix cache")            \
+  X(UncountedToken, 14, "the last token of a request is not counted")                     \
+  X(GaugeStays, 14, "a cancelled request is counted as running for ever")                 \
+  X(HiddenPreemption, 14, "evictions are not counted")                                    \
+  X(UnseededOrder, 15, "ready coroutines run in an order that no seed fixes")             \
+  X(RealTime, 15, "a device waits for a batch or not as the real clock says")             \
+  X(IgnoreSalt, 13, "one client's prefix is reused for another in spite of the salt")     \
+  X(UnmaskSibling, 7, "a row of a tree sees its sibling instead of its parent")
 
 enum class Bug : int {
   kNone = 0,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/cache/sequence_cache.h"
+#include "engine/base/planted.h"
 
 namespace tandem {
 namespace {
@@ -37,6 +38,7 @@ PageId ModelPools::take_kv() {
 }
 
 void ModelPools::release(Store store, PageId page) {
+  if (planted(Bug::kDoubleFree) && store == Store::kKv && kv.users(page) > 1) kv.give_back(page);
   if ((store == Store::kKv ? kv : frontier).give_back(page)) log_freed(store, page);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
+#include "engine/base/planted.h"
 
 namespace tandem {
 namespace {
@@ -68,7 +69,7 @@ void SequenceCache::reserve(int total, int to) {
   const int pages = page_count(total);
   for (int p = rows() / pools_->page_rows; p < std::min<int>(pages, pages_.size()); ++p) {
     const auto i = static_cast<size_t>(p);
-    if (!is_shared(i)) {
+    if (!is_shared(i) || planted(Bug::kWriteShared)) {
       if (pools_->kv.kept(pages_[i])) pools_->forget_prefix(pages_[i]);
       continue;
     }
@@ -97,7 +98,7 @@ void SequenceCache::append(int to, const Tree& tree) {
   TANDEM_CHECK(n <= reserved_rows());
   for (int p = rows() / pools_->page_rows; p < page_count(n); ++p) {
     const auto i = static_cast<size_t>(p);
-    TANDEM_CHECK(pools_->kv.owners(pages_[i]) == 1);
+    TANDEM_CHECK(pools_->kv.owners(pages_[i]) == 1 || planted(Bug::kWriteShared));
     TANDEM_CHECK(to >= pools_->layers ||
                  (i < frontier_pages_.size() && frontier_pages_[i].valid()));
   }
@@ -123,6 +124,11 @@ void SequenceCache::append_private(int to, const Tree& tree) {
 }
 
 void SequenceCache::keep(std::span<const Row> path) {
+  std::vector<Row> first_rows;
+  if (planted(Bug::kWrongPath)) {
+    for (size_t i = 0; i < path.size(); ++i) first_rows.push_back(static_cast<Row>(i));
+    path = first_rows;
+  }
   tree_parent_.clear();
   if (private_ != kNone && private_ > tree_begin_) {
     const auto at = std::lower_bound(path.begin(), path.end(), private_ - tree_begin_);
@@ -157,7 +163,7 @@ void SequenceCache::settle() {
 
 void SequenceCache::truncate(int at_most) {
   settle();
-  if (at_most >= rows()) return;
+  if (at_most >= rows() || planted(Bug::kSkipTruncate)) return;
   if (at_most <= full_) {
     full_ = std::max(0, at_most);
     frontier_.clear();
@@ -178,6 +184,7 @@ void SequenceCache::know(std::span<const Token> tokens) {
 }
 
 void SequenceCache::cut_inputs(int rows) {
+  if (planted(Bug::kCountRejected) && rows > 0) return;
   fed_.resize(static_cast<size_t>(rows));
   done_ = std::min(done_, full_);
   published_ = std::min(published_, full_ / pools_->page_rows);
@@ -192,7 +199,7 @@ void SequenceCache::release_unused() {
 void SequenceCache::shrink_pages() {
   const auto pages = static_cast<size_t>(page_count(rows()));
   while (pages_.size() > pages) {
-    release(Store::kKv, pages_.back());
+    if (!planted(Bug::kLeakOnTruncate) || pages_.size() > pages + 1) release(Store::kKv, pages_.back());
     pages_.pop_back();
   }
   shrink_frontier();

@@ -26,6 +26,7 @@
 #include "engine/cache/model_pools.h"
 #include "engine/pass/backend.h"
 #include "engine/pass/pass.h"
+#include "engine/base/planted.h"
 
 namespace tandem {
 
@@ -95,7 +96,7 @@ class SequenceCache {
   // rows. REQUIRES: empty, and nothing reserved.
   int adopt(const PrefixRoot& root, std::span<const Token> tokens, int at_most);
   // Rows in memory with all layers, which follow from the tokens that were fed.
-  int reusable() const { return std::min(done_, private_); }
+  int reusable() const { return std::min(planted(Bug::kKeepFailedRows) ? full_ : done_, private_); }
 
   // What each row was fed. -1: a kChosen input, see chosen(); -2: no token (a mask).
   std::span<const Token> fed() const { return fed_; }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/planted.h"
 #include "engine/decode/first_token.h"
 #include "engine/decode/ngram.h"
 
@@ -155,6 +156,9 @@ Task<void> speculative(Gen g, SpeculativeParams a) {
     const bool rejected = r.accepted < drafts.size();
     out.push_back(g.emitted(r.row[static_cast<size_t>(r.accepted)],
                             {Source::kLarge, Source::kLarge, rejected}));
+    if (planted(Bug::kCommitRejected) && rejected) {
+      out.back().token = r.row[static_cast<size_t>(r.accepted) + 1].argmax;
+    }
     g.stats().count_verification(drafts.size(), r.accepted);
     pace.saw(drafts.size(), r.accepted);
     if (g.emit(std::move(out))) co_return;

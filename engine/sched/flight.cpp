@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
+#include "engine/base/planted.h"
 
 namespace tandem {
 namespace {
@@ -71,6 +72,9 @@ Work lower(const PassFlight& flight, int count) {
   work.count = count;
   work.past = first_chunk ? flight.past : flight.base + flight.started;
   if (first_chunk) work.frontier = flight.frontier;
+  if (planted(Bug::kStaleFrontier)) {
+    for (int& done : work.frontier) --done;
+  }
   const int page_rows = flight.cache->pools()->page_rows;
   const auto pages = static_cast<size_t>((work.rows_before() + count + page_rows - 1) / page_rows);
   const auto table = flight.cache->pages().first(pages);

@@ -5,6 +5,7 @@
 
 #include "engine/base/check.h"
 #include "engine/sched/sequence_run.h"
+#include "engine/base/planted.h"
 
 namespace tandem {
 
@@ -70,7 +71,9 @@ const Batch* Lane::next(const Available& available, TimePoint now) {
   std::vector<Picked> picked;
   size_t moves = moves_.size();
   if (fences_.empty()) {
-    picked = pick_batch(runnable(available), last_model_, limits_);
+    BatchLimits limits = limits_;
+    if (planted(Bug::kIgnoreStepRows)) limits.step_rows = 1 << 20;
+    picked = pick_batch(runnable(available), last_model_, limits);
   } else {
     moves = fences_.front().at - flushed_;
   }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
+#include "engine/base/planted.h"
 
 namespace tandem {
 namespace {
@@ -22,6 +23,7 @@ Loop::Loop(LoopOptions options, const Clock* clock, std::vector<Backend*> device
       waiting_(options_.limits),
       page_queue_(options_.limits.preemption) {
   if (options_.shuffle) ready_.shuffle(*options_.shuffle);
+  if (planted(Bug::kUnseededOrder)) ready_.shuffle(reinterpret_cast<uintptr_t>(this) >> 4);
   BatchLimits limits;
   limits.step_rows = options_.limits.step_rows;
   limits.chunk_rows = options_.limits.prefill_chunk_rows;
@@ -175,12 +177,14 @@ void Loop::on_stop(const Stop& stop) {
     for (const auto& [id, run] : runs_) all.push_back(run.get());
   }
   for (SequenceRun* run : all) {
+    if (planted(Bug::kLostCancel) && run->flights > 0) continue;
     run->end_with(FinishReason::kCancelled);
     end(run, stop.status);
   }
 }
 
 void Loop::on_pause(const Pause& pause) {
+  if (planted(Bug::kUnboundedReader)) return;
   const auto found = requests_.find(pause.id);
   if (found == requests_.end() || found->second.paused == pause.on) return;
   Request& request = found->second;
@@ -313,7 +317,9 @@ bool Loop::admit() {
     std::vector<const SequenceRun*> blocked;
     for (SequenceRun* run : waiting_.heads()) {
       const auto n = static_cast<int>(requests_.at(run->request).choices.size());
-      if (slots_used() + n > options_.limits.max_running) break;  // for all lines: no overtaking
+      if (slots_used() + n > options_.limits.max_running && !planted(Bug::kIgnoreMaxRunning)) {
+        break;  // for all lines: no overtaking
+      }
       const bool behind = std::any_of(blocked.begin(), blocked.end(), [run](const SequenceRun* b) {
         return b->shares_pools_with(*run);
       });
@@ -437,7 +443,7 @@ bool Loop::grant_pages() {
           return &other != &run && !waits && other.holds_pages_of(pools);
         });
       });
-  metrics_->preemptions.add(served.evicted);
+  if (!planted(Bug::kHiddenPreemption)) metrics_->preemptions.add(served.evicted);
   for (SequenceRun* run : served.granted) ready_.push(run->take_waiter(), run->id());
   for (SequenceRun* run : served.hopeless) {
     end(run, absl::ResourceExhaustedError(
@@ -481,6 +487,9 @@ bool Loop::available(TicketId ticket) const {
 bool Loop::launch() {
   bool any = false;
   for (Lane& lane : lanes_) {
+    if (planted(Bug::kRealTime) && SteadyClock().now().time_since_epoch().count() / 512 % 2 == 0) {
+      continue;
+    }
     if (lane.lost() || !lane.idle() || !lane.has_work()) continue;
     const Batch* batch = lane.next([this](TicketId ticket) { return available(ticket); }, now());
     if (!batch) continue;
@@ -514,7 +523,15 @@ void Loop::on_batch_done(BatchDone done) {
     const Work& work = batch->batch.works[i];
     SequenceRun* run = flight.sequence;
     if (run->state == SequenceRun::kEnding) continue;
-    const absl::Status status = result.status.ok() ? result.works[i].status : result.status;
+    absl::Status status = result.status.ok() ? result.works[i].status : result.status;
+    if (planted(Bug::kFaultSpreads) && result.status.ok()) {
+      for (const WorkResult& w : result.works) status.Update(w.status);
+    }
+    if (planted(Bug::kNanAccepted) && result.status.ok() && !status.ok()) {
+      status = absl::OkStatus();
+      result.works[i].readout.row.resize(work.outputs.size());
+      for (Out& out : result.works[i].readout.row) out.token = out.argmax = 0;
+    }
     if (!status.ok()) {
       failed.emplace_back(run, status);
       continue;
@@ -548,11 +565,13 @@ void Loop::finish_flight(PassFlight& flight) {
   flight.done = true;
   run->flight_done(flight);
   if (const auto it = values_.find(flight.id); it != values_.end()) it->second.done = true;
+  if (planted(Bug::kLostWaiter) && flight.id % 97 == 0) return;
   if (flight.waiter) ready_.push(flight.waiter, run->id());
 }
 
 void Loop::forget_values(SequenceRun* run) {
   for (const TicketId ticket : run->take_shared()) {
+    if (planted(Bug::kLeakValues)) continue;
     const auto it = values_.find(ticket);
     if (it == values_.end()) continue;
     lanes_[it->second.device.index()].forget(ticket);
@@ -568,6 +587,7 @@ void Loop::end(SequenceRun* run, absl::Status status) {
   if (run->leads && status.ok()) start_followers(run);
   const auto found = requests_.find(run->request);
   Request& request = found->second;
+  [[maybe_unused]] const bool admitted = request.admitted;
   if (run->state == SequenceRun::kHeld) {
     --held_;
   } else if (request.admitted) {
@@ -584,13 +604,14 @@ void Loop::end(SequenceRun* run, absl::Status status) {
   for (Lane& lane : lanes_) lane.remove(run);
   ready_.purge(run->id());
   run->drop_frame();
-  ending_.push_back(run);
+  if (!planted(Bug::kLeakRun) || !run->ended()) ending_.push_back(run);
   std::erase(request.choices, run);
   std::erase(request.following, run);
   if (run->id() == run->request || !status.ok()) request.end = end;
   if (run->spec().series) run->spec().series->add_method_stats(end.stats);
   if (request.choices.empty()) end_request(found->first, request, run->spec());
-  run->spec().listener->on_end(end);
+  if (!planted(Bug::kLostEnd) || admitted) run->spec().listener->on_end(end);
+  if (planted(Bug::kEndTwice) && absl::IsCancelled(status)) run->spec().listener->on_end(end);
   // One that fails takes the others with it.
   const auto others = requests_.find(run->request);
   if (!status.ok() && others != requests_.end()) {
@@ -605,7 +626,9 @@ void Loop::end_request(RequestId id, const Request& request, const SequenceSpec&
   if (request.admitted && !waiting_.empty()) hint_.served(now());
   if (Series* s = spec.series) {
     const SequenceEnd& end = request.end;
-    if (request.admitted) s->requests_running.add(-1);
+    if (request.admitted && (!planted(Bug::kGaugeStays) || end.status.ok())) {
+      s->requests_running.add(-1);
+    }
     if (end.status.ok()) {
       s->finished[static_cast<size_t>(end.reason)].add();
     } else {
@@ -627,7 +650,8 @@ void Loop::end_request(RequestId id, const Request& request, const SequenceSpec&
 bool Loop::reap() {
   bool any = false;
   std::erase_if(ending_, [&](SequenceRun* run) {
-    if (!run->gate.empty()) return false;
+    if (!run->gate.empty() && !planted(Bug::kFreeUnderPass)) return false;
+    if (planted(Bug::kLateRelease) && running_ > 0) return false;
     forget_values(run);
     run->release();
     runs_.erase(run->id());

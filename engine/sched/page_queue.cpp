@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/base/planted.h"
+
 namespace tandem {
 
 bool PageQueue::before(const SequenceRun* a, const SequenceRun* b) const {
@@ -21,7 +23,7 @@ bool PageQueue::ask(SequenceRun* run) {
   const auto goes_before = [&](const SequenceRun* w) {
     return before(w, run) && w->shares_pools_with(*run);
   };
-  if (std::none_of(waiting_.begin(), waiting_.end(), goes_before)) {
+  if (std::none_of(waiting_.begin(), waiting_.end(), goes_before) || planted(Bug::kOvertake)) {
     run->adopt();
     if (run->can_grant()) {
       run->grant();
@@ -61,7 +63,7 @@ PageQueue::Served PageQueue::serve(const OthersHold& others_hold) {
         served.hopeless.push_back(run);  // when it has ended, there is more for those behind it
       }
     }
-    blocked.push_back(run);
+    if (!planted(Bug::kOvertake)) blocked.push_back(run);
     ++i;
   }
   return served;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
+#include "engine/base/planted.h"
 
 namespace tandem {
 namespace {
@@ -17,7 +18,7 @@ SequenceRun::SequenceRun(SequenceSpec spec, uint64_t order, RunHost* host)
     : spec_(std::move(spec)),
       order_(order),
       host_(host),
-      prefix_root_{spec_.salt, AdapterId(), ""},
+      prefix_root_{planted(Bug::kIgnoreSalt) ? "" : spec_.salt, AdapterId(), ""},
       tokens_(spec_.prompt) {}
 
 SequenceRun::~SequenceRun() {
@@ -45,6 +46,9 @@ std::coroutine_handle<> SequenceRun::start() {
 void SequenceRun::release() {
   TANDEM_CHECK(gate.empty());
   publish(tokens_.size());
+  if (planted(Bug::kLeakCache)) {
+    for (auto& [id, held] : caches_) static_cast<void>(held.release());
+  }
   caches_.clear();
 }
 
@@ -98,6 +102,7 @@ bool SequenceRun::can_grant(std::vector<const ModelPools*>* lacking) const {
     // Where all owners of a page copy it, the last one finds itself alone and needs no copy.
     for (const auto& [page, n] : sum.copies) sum.need.kv -= n == pools->kv.users(page) ? 1 : 0;
     if (fits(sum.need, *pools)) continue;
+    if (planted(Bug::kOverGrant) && sums.size() > 1) continue;
     enough = false;
     if (!lacking) break;
     lacking->push_back(pools);
@@ -193,6 +198,7 @@ void SequenceRun::evict() {
   for (auto& [id, held] : caches_) held->clear();
   for (Want& want : wants_) want.looked_up.reset();
   ++stats_.preemptions;
+  if (planted(Bug::kRedrawAfterEviction)) ++spec_.warp.seed;
 }
 
 void SequenceRun::add_caches_of(const ModelPools& pools,
@@ -410,10 +416,14 @@ bool SequenceRun::emit(std::vector<Emitted> tokens) {
     }
     if (emitted_ >= spec_.stops.max_new_tokens) {
       end_with(FinishReason::kMaxTokens);
-      break;
+      if (!planted(Bug::kOvershootStop)) break;
     }
   }
+  if (planted(Bug::kDropToken) && taken > 2) --taken;
   tokens.resize(taken);
+  if (planted(Bug::kRepeatToken) && taken > 0 && stats_.preemptions > 0) {
+    tokens.insert(tokens.begin(), tokens.front());
+  }
   if (taken > 0) {
     const TimePoint now = host_->now();
     Series* series = spec_.series;
@@ -426,6 +436,7 @@ bool SequenceRun::emit(std::vector<Emitted> tokens) {
       series->inter_token_latency.observe(seconds(now - last_token_at));
     }
     last_token_at = now;
+    if (planted(Bug::kUncountedToken) && ended_) --taken;
     if (series) series->generated_tokens.add(static_cast<int64_t>(taken));
     host_->tokens_emitted(this, static_cast<int64_t>(taken));
     spec_.listener->on_tokens(std::move(tokens));

@@ -7,10 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/status.h"
+#include "engine/base/planted.h"
 
 namespace tandem {
 
 absl::Status WaitingRoom::check(int64_t prompt_tokens, RejectReason* reason) const {
+  if (planted(Bug::kUnboundedQueue)) return absl::OkStatus();
   if (static_cast<int>(size()) >= limits_.max_waiting) {
     *reason = RejectReason::kQueueFull;
     return absl::ResourceExhaustedError(
@@ -66,6 +68,12 @@ std::vector<SequenceRun*> WaitingRoom::heads() {
   for (auto& [models, line] : lines_) {
     Level& level = line.begin()->second;
     heads.push_back(level.of.at(level.turns.first()).front());
+    if (planted(Bug::kLastInFirstOut)) heads.back() = level.of.at(level.turns.first()).back();
+    if (planted(Bug::kIgnoreClients)) {
+      for (const auto& [account, mine] : level.of) {
+        if (mine.front()->order() < heads.back()->order()) heads.back() = mine.front();
+      }
+    }
   }
   const auto key = [](const SequenceRun* run) {
     return std::tuple(-run->spec().priority, run->account->served(), run->account->number(),
@@ -89,6 +97,7 @@ Duration RetryHint::estimate(size_t ahead, TimePoint now) const {
 }
 
 absl::Status with_retry_hint(absl::Status status, Duration hint) {
+  if (planted(Bug::kNoRetryHint)) return status;
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(hint).count();
   const std::string text = absl::StrCat(ms);
   status.SetPayload(kRetryPayload, absl::Cord(absl::string_view(text)));

@@ -5,8 +5,8 @@
 namespace tandem::simulation {
 
 const char* kind_name(Kind kind) {
-  constexpr const char* kNames[kKinds] = {"autoregressive", "speculative", "n-gram", "BiLD",
-                                          "BiLD, early exit", "token tree", "beam"};
+  constexpr const char* kNames[kKinds] = {"autoregressive",   "speculative", "n-gram", "BiLD",
+                                          "BiLD, early exit", "token tree",  "beam"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -17,9 +17,9 @@ const char* phase_name(Phase phase) {
 }
 
 const char* event_name(Event event) {
-  constexpr const char* kNames[kEvents] = {"cancel",    "deadline",  "time limit", "device error",
-                                           "NaN",       "no memory", "slow pass",  "eviction",
-                                           "stalled reader", "shutdown"};
+  constexpr const char* kNames[kEvents] = {
+      "cancel",    "deadline",  "time limit", "device error",   "NaN",
+      "no memory", "slow pass", "eviction",   "stalled reader", "shutdown"};
   return kNames[static_cast<size_t>(event)];
 }
 

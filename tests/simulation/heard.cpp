@@ -60,12 +60,16 @@ void Heard::check_end() {
   Coverage& sum = world_->report.coverage;
   ++sum.requests;
   if (ends_ != 1) {
-    world_->broken(absl::StrCat("request ", request_, ", choice ", choice_, " ended ", ends_,
-                                " times"));
+    world_->broken(
+        absl::StrCat("request ", request_, ", choice ", choice_, " ended ", ends_, " times"));
     return;
   }
   if (end_.completion_tokens != static_cast<int64_t>(tokens_.size())) unexplained();
   sum.reused_tokens += end_.stats.cached_tokens;
+  if (!q.salt.empty() && choice_ == 0 && end_.stats.cached_tokens > 0) {
+    world_->broken(absl::StrCat("request ", request_, " is given ", end_.stats.cached_tokens,
+                                " rows of others in spite of its salt"));
+  }
   if (q.giant && admitted_) unexplained();
   switch (end_.status.code()) {
     case absl::StatusCode::kOk:
@@ -111,8 +115,8 @@ void Heard::check_end() {
         ++sum.refused;
         // Overload says when to come back.
         if (!end_.status.GetPayload(kRetryPayload)) {
-          world_->broken(absl::StrCat("request ", request_, " is refused without a retry hint: ",
-                                      end_.status.ToString()));
+          world_->broken(absl::StrCat(
+              "request ", request_, " is refused without a retry hint: ", end_.status.ToString()));
         }
       }
       break;

@@ -34,6 +34,7 @@ class Heard final : public SequenceListener {
 
   // What happened to it.
   bool submitted = false;
+  int64_t order = 0;  // among all that were submitted
   bool cancelled = false;
   bool struck = false;     // a device failed one of its passes
   bool no_memory = false;  // a device had no memory for one of its passes

@@ -22,8 +22,8 @@ std::vector<Token> make_prompt(Random& r, int longest) {
   const int family = r.below(3);
   const bool kin = r.one_in(2);
   for (size_t i = 0; i < prompt.size(); ++i) {
-    prompt[i] = kin ? static_cast<Token>((i * 5 + static_cast<size_t>(family)) % kVocab)
-                    : r.below(kVocab);
+    prompt[i] =
+        kin ? static_cast<Token>((i * 5 + static_cast<size_t>(family)) % kVocab) : r.below(kVocab);
   }
   if (kin) prompt.back() = r.below(kVocab);
   return prompt;
@@ -43,13 +43,14 @@ std::shared_ptr<const Processors> make_processors(Random& r, const Request& q) {
 }
 
 void choose_parameters(Random& r, Request& q) {
-  q.speculative.draft = q.kind == Kind::kNgram ? SpeculativeParams::Draft::kNgram
-                                               : SpeculativeParams::Draft::kModel;
+  q.speculative.draft =
+      q.kind == Kind::kNgram ? SpeculativeParams::Draft::kNgram : SpeculativeParams::Draft::kModel;
   q.speculative.draft_tokens = r.between(1, 4);
   q.speculative.adaptive = r.one_in(2);
   if (r.one_in(2)) q.speculative.min_draft_probability = r.uniform(0, 0.6F);
   q.bild.fallback_threshold = r.uniform(0, 1.1F);
-  q.bild.rollback_threshold = 0.69F;  // EXACT when greedy, so the answer is autoregressive decoding's
+  q.bild.rollback_threshold =
+      0.69F;  // EXACT when greedy, so the answer is autoregressive decoding's
   q.bild.max_small_run = r.between(1, 4);
   if (r.one_in(3)) q.bild.window = r.between(1, 4);
   q.beam.width = r.between(2, kMaxBeams);
@@ -76,14 +77,15 @@ Request make_request(Random& r, bool beams, bool quiet) {
   if (r.one_in(3) && q.kind != Kind::kBeam) q.warp.processors = make_processors(r, q);
   q.priority = r.below(3);
   q.client = std::string(1, static_cast<char>('a' + r.below(3)));
+  if (r.one_in(8)) q.salt = std::to_string(r.next());
   q.arrival = TimePoint(r.micros(kFaultMicros));
   if (quiet) return q;
   const auto later = [&] { return q.arrival + r.micros(kFaultMicros); };
-  if (r.one_in(6)) q.deadline = later();
-  if (r.one_in(6)) q.time_limit = later();
+  if (r.one_in(5)) q.deadline = later();
+  if (r.one_in(5)) q.time_limit = later();
   if (r.one_in(5)) q.cancel = later();
   q.cancel_ok = r.one_in(2);
-  if (r.one_in(5)) {
+  if (r.one_in(4)) {
     q.stall = later();
     if (!r.one_in(5)) q.resume = q.stall + r.micros(kFaultMicros);
   }
@@ -136,6 +138,7 @@ Plan make_plan(uint64_t seed) {
   if (r.one_in(8)) p.limits.queue_seconds = 0.003;
   p.limits.slow_reader_hold_seconds = 1e-6 * r.between(0, 5000);
   p.limits.stalled_stream_seconds = 0.03;
+  if (r.one_in(3)) p.limits.preemption = Preemption::kYoungest;
   p.shuffle = r.next();
   p.quiet = TimePoint(std::chrono::microseconds(kFaultMicros));
   p.fault_every = r.one_in(4) ? 0 : r.between(5, 60);
@@ -143,7 +146,7 @@ Plan make_plan(uint64_t seed) {
     make_crowd(r, p);
     return p;
   }
-  if (r.one_in(16)) p.shutdown = TimePoint(r.micros(kFaultMicros));
+  if (r.one_in(5)) p.shutdown = TimePoint(r.micros(kFaultMicros));
   for (int i = 0, n = r.between(8, 12); i < n; ++i) {
     Request q = make_request(r, beams, false);
     q.choices = std::min(q.choices, p.limits.max_running);

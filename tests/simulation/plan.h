@@ -41,12 +41,13 @@ struct Request {
   bool giant = false;  // can never fit
   int priority = 0;
   std::string client;
+  std::string salt;  // of the prefix cache; nobody else has it
   TimePoint arrival{};
   TimePoint deadline = kNever;
   TimePoint time_limit = kNever;
   TimePoint cancel = kNever;
-  bool cancel_ok = false;  // ends it with kCancelled instead of a status
-  TimePoint stall = kNever;  // its reader stops reading ...
+  bool cancel_ok = false;     // ends it with kCancelled instead of a status
+  TimePoint stall = kNever;   // its reader stops reading ...
   TimePoint resume = kNever;  // ... and goes on; kNever: never
 };
 

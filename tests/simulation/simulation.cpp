@@ -59,6 +59,7 @@ class Simulation {
   std::multimap<TimePoint, std::function<void()>> script_;
   std::map<RequestId, int64_t> evictions_;
   test::SketchStats sketch_;
+  int64_t submitted_ = 0;
 };
 
 // --- What devices do
@@ -76,7 +77,7 @@ Fault Simulation::judge_batch(int device, const Batch& batch) {
   }
   if (!faults_.one_in(plan.fault_every)) return fault;
   // What befalls one choice of a request ends the others, too.
-  const auto mark = [&](const Work& w, bool Heard::*what) {
+  const auto mark = [&](const Work& w, bool Heard::* what) {
     const size_t index = request_of(w.request);
     for (int c = 0; c < kStride; ++c) {
       const auto it = heard_.find(id_of(index, c));
@@ -185,12 +186,14 @@ void Simulation::submit(size_t index) {
     if (q.kind == Kind::kBeam) s.width = q.beam.width;
     s.priority = q.priority;
     s.client = q.client;
+    s.salt = q.salt;
     s.series = &world_.metrics.series.front();
     s.submitted = world_.clock.now();
     s.deadline = q.deadline;
     s.time_limit = q.time_limit;
     const std::shared_ptr<Heard>& client = heard_.at(s.id);
     client->submitted = true;
+    client->order = submitted_++;
     s.listener = client;
     choices.push_back(std::move(s));
   }
@@ -243,8 +246,7 @@ void Simulation::arrivals() {
   const Plan& plan = world_.plan;
   for (size_t i = 0; i < plan.requests.size(); ++i) {
     for (int c = 0; c < plan.requests[i].choices; ++c) {
-      heard_[id_of(i, c)] =
-          std::make_shared<Heard>(&world_, i, c, answer(plan.requests[i], c));
+      heard_[id_of(i, c)] = std::make_shared<Heard>(&world_, i, c, answer(plan.requests[i], c));
     }
     script(i);
   }

@@ -8,8 +8,16 @@
 namespace tandem::simulation {
 namespace {
 
-// Batches of any device that may go by while a sequence that could run does not.
-constexpr int64_t kPatience = 120;
+// Batches that may go by while a sequence that could run does not: passes run first in, first out,
+// so it waits for at most one of each other sequence, on either device. A few more than max_running
+// run when readers come back.
+int64_t patience(const LimitsConfig& limits) {
+  constexpr int kUsualRows = 20;
+  return 24 + int64_t{4} * (limits.max_running + 4) * (1 + kUsualRows / limits.step_rows);
+}
+
+// Service of the dearest request of a crowd: its prompt, and its tokens twice (plan.cpp).
+constexpr int64_t kCrowdCost = 8 + 2 * 6;
 
 }  // namespace
 
@@ -17,8 +25,8 @@ void Watch::on_batch(int device, const Batch& batch) {
   const Plan& plan = world_->plan;
   ++world_->report.coverage.batches;
   if (batch.works.size() > 1 && batch.run_rows() > plan.limits.step_rows) {
-    world_->broken(absl::StrCat("a batch of ", batch.run_rows(), " rows; allowed: ",
-                                plan.limits.step_rows));
+    world_->broken(
+        absl::StrCat("a batch of ", batch.run_rows(), " rows; allowed: ", plan.limits.step_rows));
   }
   std::set<std::pair<ModelId, PageId>> written;
   for (const Work& w : batch.works) {
@@ -58,6 +66,12 @@ void Watch::on_batch_done(int device) {
 }
 
 void Watch::after_step() {
+  for (const auto& [id, client] : *heard_) {
+    if (client->cancelled && client->active()) {
+      world_->broken(absl::StrCat("sequence ", id, " goes on after its cancel"));
+    }
+  }
+  check_turns();
   check_pages();
   check_gone();
   check_order();
@@ -80,8 +94,8 @@ void Watch::after_step() {
   }
   // A prompt of any length may wait alone.
   if (tokens > std::max<int64_t>(limits.max_waiting_tokens, longest)) {
-    world_->broken(absl::StrCat(tokens, " prompt tokens wait; allowed: ",
-                                limits.max_waiting_tokens));
+    world_->broken(
+        absl::StrCat(tokens, " prompt tokens wait; allowed: ", limits.max_waiting_tokens));
   }
   // One that stood still for its reader does not queue again.
   int back = 0;
@@ -120,6 +134,53 @@ void Watch::check_gone() {
   }
 }
 
+// Who is admitted: of a client's requests the first, and of two clients that both wait the one that
+// has had less.
+void Watch::check_turns() {
+  const auto alike = [](const Request& a, const Request& b) {
+    return a.priority == b.priority && a.kind == b.kind;
+  };
+  std::vector<const Heard*> waiting, fresh;
+  for (const auto& [id, client] : *heard_) {
+    if (choice_of(id) != 0 || !client->submitted) continue;
+    if (client->admitted()) {
+      if (admitted_.insert(id).second) fresh.push_back(client.get());
+    } else if (!client->ended()) {
+      waiting.push_back(client.get());
+    }
+  }
+  for (const Heard* late : fresh) {
+    for (const Heard* early : waiting) {
+      const Request &a = early->request(), &b = late->request();
+      if (a.client == b.client && alike(a, b) && early->order < late->order) {
+        world_->broken(absl::StrCat("a later request of client ", a.client, " is admitted first"));
+      }
+    }
+  }
+  if (!world_->plan.crowd) return;
+  std::map<std::string, int64_t> served;
+  std::set<std::string> waits;
+  for (const auto& [id, client] : *heard_) {
+    const Request& q = client->request();
+    if (client->admitted()) served[q.client] += static_cast<int64_t>(q.prompt.size());
+    served[q.client] += 2 * static_cast<int64_t>(client->tokens().size());
+  }
+  for (const Heard* client : waiting) waits.insert(client->request().client);
+  if (waits.size() < 2) {
+    both_wait_since_.clear();
+    return;
+  }
+  if (both_wait_since_.empty()) both_wait_since_ = served;
+  // What runs already, and one more of each, is not a matter of turns.
+  const int64_t bound = kCrowdCost * (world_->plan.limits.max_running + 1);
+  const int64_t flood = served["flood"] - both_wait_since_["flood"];
+  const int64_t few = served["few"] - both_wait_since_["few"];
+  if (std::abs(flood - few) > bound) {
+    world_->broken(absl::StrCat("while both wait, one client has had ", flood,
+                                " tokens of service and the other ", few));
+  }
+}
+
 // Nobody gets pages past somebody who comes first and wants pages of the same pool.
 void Watch::check_order() {
   std::map<RequestId, SequenceRun::State> now;
@@ -131,9 +192,14 @@ void Watch::check_order() {
     if (run.state == SequenceRun::kPaused) still.push_back(&run);
     if (run.state == SequenceRun::kRunning) granted.push_back(&run);
   });
+  const bool by_priority = world_->plan.limits.preemption == Preemption::kLowestPriority;
+  const auto before = [by_priority](const SequenceRun* a, const SequenceRun* b) {
+    const int pa = a->spec().priority, pb = b->spec().priority;
+    return by_priority && pa != pb ? pa > pb : a->order() < b->order();
+  };
   for (const SequenceRun* late : granted) {
     for (const SequenceRun* early : still) {
-      if (SequenceRun::earlier(early, late) && early->shares_pools_with(*late)) {
+      if (before(early, late) && early->shares_pools_with(*late)) {
         world_->broken(absl::StrCat("sequence ", late->id(), " overtakes ", early->id(),
                                     " in the queue for pages"));
       }
@@ -147,7 +213,7 @@ void Watch::check_progress(const SequenceRun& run, int first_priority) {
   int64_t& last = last_active_.try_emplace(run.id(), batches_done_).first->second;
   if (run.state != SequenceRun::kRunning || run.spec().priority < first_priority) {
     last = batches_done_;
-  } else if (batches_done_ - last > kPatience) {
+  } else if (batches_done_ - last > patience(world_->plan.limits)) {
     world_->broken(absl::StrCat("sequence ", run.id(), " could go on and has not for ",
                                 batches_done_ - last, " batches"));
     last = batches_done_;

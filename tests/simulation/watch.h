@@ -33,18 +33,20 @@ class Watch {
  private:
   void check_pages();
   void check_gone();
+  void check_turns();
   void check_order();
   void check_progress(const SequenceRun& run, int first_priority);
   void check_metrics();
 
   World* const world_;
   const std::map<RequestId, std::shared_ptr<Heard>>* const heard_;
-  std::map<int, std::set<RequestId>> in_batch_;                      // by device
-  std::map<int, std::vector<std::pair<ModelId, PageId>>> read_;      // by device: of its batch
+  std::map<int, std::set<RequestId>> in_batch_;                  // by device
+  std::map<int, std::vector<std::pair<ModelId, PageId>>> read_;  // by device: of its batch
   int64_t batches_done_ = 0;
-  std::map<RequestId, int64_t> last_active_;  // batches_done_ when it last ran, or could not
+  std::map<RequestId, int64_t> last_active_;        // batches_done_ when it last ran, or could not
   std::map<RequestId, SequenceRun::State> states_;  // after the last step
-  std::map<std::string, int64_t> served_;           // rows and tokens by client, in a crowd
+  std::set<RequestId> admitted_;
+  std::map<std::string, int64_t> both_wait_since_;  // service by client when both began to wait
 };
 
 }  // namespace tandem::simulation

@@ -21,7 +21,7 @@ namespace {
   dup2(out, STDERR_FILENO);  // what a check says before it stops the process
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     dprintf(out, "\n%lu ", static_cast<unsigned long>(seed));
-    alarm(20);  // a seed that never ends is a broken one, too
+    alarm(5);  // a seed that never ends is a broken one, too
     const Report report = simulate(seed);
     if (!report.broken.empty()) {
       dprintf(out, "%s", report.broken.front().c_str());
@@ -65,8 +65,10 @@ Hunt hunt(const PlantedBug& bug, uint64_t seeds) {
     const size_t line = last.rfind("\n", last.size() - 1);
     size_t begin = line;
     // A check's own message may have several lines: keep from the last seed's number on.
-    while (begin != std::string::npos && begin + 1 < last.size() &&
-           (last[begin + 1] < '0' || last[begin + 1] > '9')) {
+    const auto number = [&](size_t at) {
+      return at + 1 < last.size() && last[at + 1] >= '0' && last[at + 1] <= '9';
+    };
+    while (begin != std::string::npos && !number(begin)) {
       begin = begin == 0 ? std::string::npos : last.rfind("\n", begin - 1);
     }
     if (begin != std::string::npos && begin > 0) last.erase(0, begin);
@@ -80,7 +82,7 @@ Hunt hunt(const PlantedBug& bug, uint64_t seeds) {
   result.seed = std::strtoull(last.c_str(), nullptr, 10);
   const size_t text = last.find(' ');
   result.message = text == std::string::npos ? "" : last.substr(text + 1);
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) result.message = "no end in 20 s";
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) result.message = "no end in 5 s";
   return result;
 }
 

@@ -40,17 +40,19 @@ TEST(PlantedBugs, AreCaught) {
   const char* only = std::getenv("TANDEM_BUG");
   size_t hunted = 0, caught = 0;
   std::map<int, int> per_invariant;
-  std::string table = "| bug | breaks | what it does | caught by seed | what was seen |\n|---|--:|---|--:|---|\n";
+  std::string table =
+      "| bug | breaks | what it does | caught by seed | what was seen |\n|---|--:|---|--:|---|\n";
   for (const PlantedBug& bug : planted_bugs()) {
     if (only && std::string(only) != bug.name) continue;
     ++hunted;
     const Hunt result = hunt(bug, kSeeds);
     caught += result.caught;
     per_invariant[bug.invariant] += result.caught;
-    std::printf("%-20s %2d %s\n", bug.name, bug.invariant,
-                result.caught ? ("seed " + std::to_string(result.seed) + ": " +
-                                 one_line(result.message)).c_str()
-                              : "NOT CAUGHT");
+    std::printf(
+        "%-20s %2d %s\n", bug.name, bug.invariant,
+        result.caught
+            ? ("seed " + std::to_string(result.seed) + ": " + one_line(result.message)).c_str()
+            : "NOT CAUGHT");
     table += std::string("| ") + bug.name + " | " + std::to_string(bug.invariant) + " | " +
              bug.what + " | " + (result.caught ? std::to_string(result.seed) : "not caught") +
              " | " + one_line(result.message) + " |\n";
