@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <exception>
 
 #include "absl/strings/str_cat.h"
 #include "tests/simulation/simulation.h"
@@ -22,7 +23,13 @@ namespace {
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     dprintf(out, "\n%lu ", static_cast<unsigned long>(seed));
     alarm(5);  // a seed that never ends is a broken one, too
-    const Report report = simulate(seed);
+    Report report;
+    try {
+      report = simulate(seed);
+    } catch (const std::exception& e) {
+      dprintf(out, "%s", e.what());
+      _exit(1);
+    }
     if (!report.broken.empty()) {
       dprintf(out, "%s", report.broken.front().c_str());
       _exit(1);
