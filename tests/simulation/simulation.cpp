@@ -211,6 +211,8 @@ void Simulation::check_pools() {
     used += p.kv.used() + p.frontier.used();
   }
   if (loop_->live() == 0 && used > 0) broken(absl::StrCat("idle, and ", used, " pages are used"));
+  const std::string wrong = loop_->check_pages();
+  if (!wrong.empty()) broken(wrong);
 }
 
 // --- The course of events
