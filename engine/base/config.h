@@ -99,8 +99,8 @@ struct BildDefaults {
 // What clients name in `model`: one or more models in roles.
 struct DeploymentConfig {
   std::string name;
-  std::string large;  // model names; `large` is always there
-  std::string small;  // empty: none
+  std::string large;                     // model names; `large` is always there
+  std::string small;                     // empty: none
   bool prefix_cache_per_client = false;  // clients share prefixes with nobody but themselves
   MethodChoice default_method = MethodChoice::kAutoregressive;
   SpeculativeDefaults speculative;
@@ -123,7 +123,7 @@ struct LimitsConfig {
   int default_max_new_tokens = 256;      // when the request names none
   double queue_seconds = 60;             // longest wait before RESOURCE_EXHAUSTED
   Preemption preemption = Preemption::kLowestPriority;
-  int max_choices = 16;                  // choices of one request
+  int max_choices = 16;  // choices of one request
   // Fair shares between clients (engine/sched/fairness.h).
   double fair_prompt_weight = 1;                 // service that a prompt token counts as
   double fair_token_weight = 2;                  // and a generated one

@@ -40,7 +40,7 @@ struct MethodStats {
   double large_seconds = 0;    // time its passes spent in batches of the large model
   double small_seconds = 0;
   int64_t preemptions = 0;
-  int64_t cached_tokens = 0;  // of the prompt: rows taken from the prefix cache
+  int64_t cached_tokens = 0;  // of the prompt: rows that the prefix cache or another choice had
 
   // Final tokens, by Provenance::proposed: the large model's own, and all others.
   int64_t large_tokens = 0;

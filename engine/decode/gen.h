@@ -137,8 +137,8 @@ class Gen {
   // co_await: reserves pages for all needs, all or none. The only place where a request waits for
   // memory or is evicted; so no value read from a device is kept over it, and caches may be shorter
   // (even empty) after it, or an empty one longer (Need::reads_from): catch_up() adds whatever is
-  // missing. Rows of seq() that are in a cache now are final: until the next round nothing truncates
-  // them but the row of its last token.
+  // missing. Rows of seq() that are in a cache now are final: until the next round nothing
+  // truncates them but the row of its last token.
   auto round(std::vector<Need> needs) {
     struct Awaiter {
       Sequence* s;

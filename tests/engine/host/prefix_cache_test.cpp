@@ -74,5 +74,42 @@ TEST(PrefixCache, ADevicesBudgetIsDividedBetweenItsModels) {
   EXPECT_GT(bytes, (1 << 16) * 0.9);
 }
 
+#ifdef TANDEM_WITH_TORCH
+// With weights: what was found is, bit for bit, what running it gives.
+TEST(PrefixCache, FoundRowsAreWhatRunningThemGives) {
+  std::vector<Token> prompt;
+  for (int i = 0; i < 100; ++i) prompt.push_back((i * 37 + 11) % 4096);
+  const auto engine_of = [](DType dtype, bool prefix_cache) {
+    EngineConfig config;
+    config.devices.push_back({});
+    config.devices[0].threads = 1;
+    ModelConfig model;
+    model.name = "model";
+    model.path = std::string(TANDEM_SOURCE_DIR) + "/models/code-small";
+    model.dtype = dtype;
+    model.prefix_cache = prefix_cache;
+    config.models.push_back(model);
+    config.deployments.push_back({"model", "model", ""});
+    return make_engine(config);
+  };
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const auto with = engine_of(dtype, true), without = engine_of(dtype, false);
+    GenerateRequest r = request_for(prompt, 20);
+    r.model = "model";
+    r.top_logprobs = 3;
+    const auto expected = run(*without, r);
+    for (const int64_t cached : {0, 96}) {
+      const auto got = run(*with, r);
+      EXPECT_EQ(got->end().usage.cached_tokens, cached);
+      ASSERT_EQ(got->ids(), expected->ids());
+      for (size_t t = 0; t < got->tokens().size(); ++t) {
+        EXPECT_EQ(got->tokens()[t].logprob, expected->tokens()[t].logprob);
+        EXPECT_EQ(got->tokens()[t].top, expected->tokens()[t].top);
+      }
+    }
+  }
+}
+#endif
+
 }  // namespace
 }  // namespace tandem::testing

@@ -84,8 +84,8 @@ class Box {
       const ModelId id(static_cast<int64_t>(m));
       backends[static_cast<size_t>(model.device)].add_model(id, "fake", model.config, model.pool,
                                                             model.window);
-      models.push_back({id, DeviceId(model.device), &metrics.models.emplace_back(),
-                        model.prefix_cache});
+      models.push_back(
+          {id, DeviceId(model.device), &metrics.models.emplace_back(), model.prefix_cache});
     }
     std::vector<Backend*> devs;
     for (FakeBackend& b : backends) devs.push_back(&b);
