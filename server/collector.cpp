@@ -251,10 +251,11 @@ void add_model_families(const Metrics& metrics,
   Family rows("batch_rows", "Rows of the batches that were run.", MetricType::Histogram);
   for (const ModelSeries& m : metrics.models) {
     const double total = m.kv_pages_total.value();
-    const double used = m.kv_pages_used.value();
+    const double used = m.kv_pages_used.value(), cached = m.kv_pages_cached.value();
     usage.gauge(of(m), total > 0 ? used / total : 0);
     pages.gauge(with(of(m), "state", "used"), used);
-    pages.gauge(with(of(m), "state", "free"), total - used);
+    pages.gauge(with(of(m), "state", "cached"), cached);
+    pages.gauge(with(of(m), "state", "free"), total - used - cached);
     memory.gauge(with(of(m), "kind", "weights"), m.weight_bytes.value());
     memory.gauge(with(of(m), "kind", "kv_cache"), m.kv_bytes.value());
     for (size_t r = 0; r < kRoles; ++r) {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/command.h"
 #include "client/cli/json.h"
+#include "client/cli/provenance.h"
 #include "client/cli/request_flags.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
@@ -29,8 +30,13 @@ constexpr char kIntro[] =
     "Text goes to standard output, errors as STATUS: message to standard error.\n"
     "Exit status: 0 fine, 1 the request failed, 2 wrong usage.\n";
 
-// Colours only where someone looks at them, and not where they are asked away.
-bool use_colours() {
+// By themselves, colours come only where someone looks at them and not where they are asked away.
+absl::StatusOr<bool> wants_colours(const std::optional<std::string>& when) {
+  if (when == "always") return true;
+  if (when == "never") return false;
+  if (when.has_value() && when != "auto") {
+    return out_of_range("--color", quote_value(*when), "auto, always, never");
+  }
   const char* const no_color = std::getenv("NO_COLOR");
   const char* const term = std::getenv("TERM");
   return isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0') &&
@@ -107,29 +113,42 @@ void write_out(const std::string& text) {
 std::string footer(const Result& result) {
   const v1::Finished& first = result.choices[0].finished;
   const v1::MethodStats& stats = first.stats();
-  int tokens = 0, passes = 0;
+  int tokens = 0;
   double rate = 0;
   for (const Choice& choice : result.choices) {
     const int n = choice.finished.usage().completion_tokens();
     tokens += n;
-    passes += choice.finished.stats().large_passes() + choice.finished.stats().small_passes();
+    // No rate for what came in one piece.
     const double seconds = choice.finished.stats().decode_seconds();
-    if (seconds > 0 && n > 1) rate += (n - 1) / seconds;
+    if (n > 1 && seconds > 1e-3) rate += (n - 1) / seconds;
   }
-  return absl::StrFormat("[%s, %s, %s: %d tokens in %d passes, first after %.3f s, then %.1f/s]",
-                         v1::FinishReason_Name(first.finish_reason()),
-                         method_text(result.started.method()),
-                         v1::Contract_Name(result.started.contract()), tokens, passes,
-                         stats.time_to_first_token_seconds(), rate);
+  std::string out = absl::StrFormat(
+      "[%s, %s, %s: %d tokens in ", v1::FinishReason_Name(first.finish_reason()),
+      method_text(result.started.method()), v1::Contract_Name(result.started.contract()), tokens);
+  if (const std::string figures = method_figures(stats);
+      figures.empty() || result.choices.size() > 1) {
+    int passes = 0;
+    for (const Choice& choice : result.choices) {
+      passes += choice.finished.stats().large_passes() + choice.finished.stats().small_passes();
+    }
+    absl::StrAppendFormat(&out, "%d passes", passes);
+  } else {
+    absl::StrAppendFormat(&out, "%d large and %d small passes, %.2f a large pass; %s",
+                          stats.large_passes(), stats.small_passes(), stats.tokens_per_pass(),
+                          figures);
+  }
+  absl::StrAppendFormat(&out, "; first after %.3f s", stats.time_to_first_token_seconds());
+  if (rate > 0) absl::StrAppendFormat(&out, ", then %.1f/s", rate);
+  return out + "]";
 }
 
-// Several choices, one after the other.
-std::string apart(const Result& result, bool colours) {
+// Several choices, one after the other; `shown`: their texts.
+std::string apart(const std::vector<std::string>& shown, bool colours) {
   std::string out = "\n";
-  for (size_t i = 0; i < result.choices.size(); ++i) {
+  for (size_t i = 0; i < shown.size(); ++i) {
     const std::string title = absl::StrCat("[choice ", i, "]");
     absl::StrAppend(&out, colours ? absl::StrCat("\x1b[1m", title, "\x1b[0m") : title, "\n",
-                    result.choices[i].text, "\n");
+                    shown[i], "\n");
   }
   return out;
 }
@@ -139,7 +158,7 @@ std::string apart(const Result& result, bool colours) {
 int generate_command(const Args& args) {
   RequestFlags request_flags;
   Connection connection;
-  std::optional<std::string> format, summary;
+  std::optional<std::string> format, summary, color;
   bool echo = true;
   bool stats = false;
   Flags flags;
@@ -152,6 +171,10 @@ int generate_command(const Args& args) {
   flags.text("summary", "FILE", "also append that JSON object, as one line, to FILE", &summary);
   flags.toggle("echo", "print a text prompt before its completion; default true", &echo);
   flags.toggle("stats", "one line about the request on standard error", &stats);
+  flags.text("color", "WHEN",
+             "tokens in colours by what proposed them, a legend and --stats when several\n"
+             "models did: always, never, auto (default: on a terminal, without NO_COLOR)",
+             &color);
   connection.add_to(&flags);
 
   const auto rest = flags.parse(args);
@@ -163,28 +186,44 @@ int generate_command(const Args& args) {
   }
   const auto json = wants_json(format);
   if (!json.ok()) return wrong_usage("generate", json.status());
-  const auto request = request_flags.request();
+  const auto colours = wants_colours(color);
+  if (!colours.ok()) return wrong_usage("generate", colours.status());
+  auto request = request_flags.request();
   if (!request.ok()) return wrong_usage("generate", request.status());
   const auto client = connection.connect();
   if (!client.ok()) return wrong_usage("generate", client.status());
 
-  const bool colours = use_colours();
-  Result result(std::max(1, request->n()));
-  const bool several = result.choices.size() > 1;
+  const bool paints = *colours && !*json;
+  if (paints && !request->has_token_texts()) request->set_token_texts(true);
+  const auto choices = static_cast<size_t>(std::clamp(request->n(), 1, 16));
+  Result result(static_cast<int>(choices));
+  const bool several = choices > 1;
+  std::vector<Painter> painters(choices);
+  std::vector<std::string> shown(choices);  // where there are several
   const absl::Status status = (*client)->generate(*request, [&](const v1::GenerateResponse& event) {
     result.add(event);
     if (*json) return true;
     if (event.has_started() && echo && request->has_text()) {
-      write_out(colours ? absl::StrCat("\x1b[2m", request->text(), "\x1b[0m") : request->text());
+      write_out(paints ? absl::StrCat("\x1b[2m", request->text(), "\x1b[0m") : request->text());
     }
-    if (event.has_chunk() && !several) write_out(event.chunk().text());
+    if (event.has_chunk()) {
+      const auto i = static_cast<size_t>(event.chunk().index());
+      if (i >= choices) return true;
+      const std::string text = paints ? painters[i].paint(event.chunk()) : event.chunk().text();
+      several ? void(shown[i] += text) : write_out(text);
+    }
     return true;
   });
-  if (!*json && several) write_out(apart(result, colours));
-  if (!*json && !several && (!result.choices[0].text.empty() || status.ok())) write_out("\n");
+  const bool any = std::any_of(result.choices.begin(), result.choices.end(),
+                               [](const Choice& c) { return !c.text.empty(); });
+  if (!*json && (any || status.ok())) write_out(several ? apart(shown, paints) : "\n");
   if (!status.ok()) return request_failed(status);
   if (*json) write_out(dump(result.json()) + "\n");
-  if (stats) std::fprintf(stderr, "%s\n", footer(result).c_str());
+  const bool tandem = !method_figures(result.choices[0].finished.stats()).empty();
+  if (paints && tandem) {
+    std::fprintf(stderr, "%s\n", legend(result.choices[0].tokens, true).c_str());
+  }
+  if (stats || (paints && tandem)) std::fprintf(stderr, "%s\n", footer(result).c_str());
   if (summary.has_value()) {
     std::ofstream out(*summary, std::ios::app);
     out << dump(result.json()) << "\n";

@@ -11,7 +11,29 @@
 
 namespace tandem {
 
-enum class DType { kAuto, kFloat32, kBFloat16, kFloat64 };  // arithmetic of the linear layers
+// Numbers of the linear layers' weights. kFloat16 and kInt8 are for CPU devices only, as is the
+// fp64 that oracles need.
+enum class DType { kAuto, kFloat32, kBFloat16, kFloat16, kFloat64, kInt8 };
+
+inline const char* dtype_name(DType dtype) {
+  switch (dtype) {
+    case DType::kAuto:
+      return "auto";
+    case DType::kFloat32:
+      return "fp32";
+    case DType::kBFloat16:
+      return "bf16";
+    case DType::kFloat16:
+      return "fp16";
+    case DType::kFloat64:
+      return "fp64";
+    case DType::kInt8:
+      return "int8";
+  }
+  return "";
+}
+
+enum class CpuKernels { kOwn, kAten };  // kAten: LibTorch's operators, a reference for tests
 
 enum class DeviceKind { kCpu, kCuda };
 
@@ -22,6 +44,9 @@ struct DeviceConfig {
   int index = 0;
   int threads = 0;           // CPU only: threads of its kernels; 0: hardware threads / CPU devices
   int64_t memory_bytes = 0;  // budget for all KV pools of the device; 0: chosen from what is free
+  bool pin_threads = false;  // CPU only: each thread stays on a processor of its own,
+  int first_cpu = 0;         // the first on this one of those that the process may use
+  CpuKernels cpu_kernels = CpuKernels::kOwn;
 
   std::string name() const {
     return (kind == DeviceKind::kCpu ? "cpu:" : "cuda:") + std::to_string(index);
@@ -48,6 +73,9 @@ struct ModelConfig {
   int page_rows = 16;          // rows per KV page
   int64_t kv_pages = 0;        // 0: from the device's budget
   bool prefix_cache = true;    // requests with the same beginning share its KV pages
+  // Of keys and values: kFloat32, kBFloat16 or kAuto, which on CPU is fp32 (fp64 with fp64) and on
+  // CUDA the dtype.
+  DType kv_dtype = DType::kAuto;
 };
 
 enum class MethodChoice { kAutoregressive, kSpeculative, kBild };  // what `auto` may mean
@@ -79,10 +107,10 @@ struct DeploymentConfig {
   BildDefaults bild;
 };
 
-// Who gives up its KV pages when one that goes before it lacks some.
+// Who gives up its KV pages first when there are not enough, and comes to them last.
 enum class Preemption {
   kLowestPriority,  // and of these the youngest
-  kYoungest,
+  kYoungest,        // whatever its priority
 };
 
 struct LimitsConfig {

@@ -54,8 +54,9 @@ struct MethodStats {
   int64_t rollbacks = 0;           // large replaced a small token
   int64_t rolled_back_tokens = 0;  // small tokens dropped with it, the replaced one included
 
-  // Counts a verification that kept `accepted` of `drafted` tokens.
+  // Counts a verification that kept `accepted` of `drafted` tokens. A pass with no draft is none.
   void count_verification(int64_t drafted, int64_t accepted) {
+    if (drafted == 0) return;
     draft_tokens += drafted;
     const auto i = static_cast<size_t>(accepted);
     if (accept_lengths.size() <= i) accept_lengths.resize(i + 1);

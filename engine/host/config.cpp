@@ -116,8 +116,14 @@ absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
     out.device = device->name();
   }
   out.dtype = dtype_from(in.dtype());
+  out.kv_dtype = dtype_from(in.kv_dtype());
+  if (out.kv_dtype != DType::kAuto && out.kv_dtype != DType::kFloat32 &&
+      out.kv_dtype != DType::kBFloat16) {
+    return fields.error("kv_dtype", pb::Model::DType_Name(in.kv_dtype()), "AUTO, FP32, BF16");
+  }
   TANDEM_NUMBER(fields, in, page_rows, 1, 1024, &out.page_rows);
   TANDEM_NUMBER(fields, in, kv_pages, int64_t{0}, kMaxInt32, &out.kv_pages);
+  if (in.has_prefix_cache()) out.prefix_cache = in.prefix_cache();
   return out;
 }
 
@@ -132,6 +138,7 @@ absl::Status limits_from(const ConfigFile& file, LimitsConfig* out) {
   TANDEM_NUMBER(fields, in, max_new_tokens, 0, 1 << 24, &out->max_new_tokens);
   TANDEM_NUMBER(fields, in, default_max_new_tokens, 1, 1 << 24, &out->default_max_new_tokens);
   TANDEM_NUMBER(fields, in, queue_seconds, 1e-3, 86400.0, &out->queue_seconds);
+  if (in.preemption() == pb::Limits::YOUNGEST) out->preemption = Preemption::kYoungest;
   TANDEM_NUMBER(fields, in, max_choices, 1, 16, &out->max_choices);
   TANDEM_NUMBER(fields, in, fair_prompt_weight, 0.0, 1e6, &out->fair_prompt_weight);
   TANDEM_NUMBER(fields, in, fair_token_weight, 1e-6, 1e6, &out->fair_token_weight);
@@ -180,6 +187,7 @@ absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int ind
   out.name = in.name();
   out.large = in.large();
   out.small = in.small();
+  out.prefix_cache_per_client = in.prefix_cache_per_client();
   TANDEM_RETURN_IF_ERROR(method_defaults_from(in, fields, &out));
   return out;
 }

@@ -91,6 +91,7 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
     Deployment d;
     d.name = c.name;
     d.config = c;
+    d.prefix_cache_per_client = c.prefix_cache_per_client;
     d.large = &models.at(c.large);
     if (!c.small.empty()) {
       d.small = &models.at(c.small);

@@ -45,7 +45,11 @@ struct Deployment {
   int64_t context_length = 0;
   int64_t max_new_tokens = 0;
   int64_t default_max_new_tokens = 0;
+  bool prefix_cache_per_client = false;
 
+  std::string prefix_salt(const std::string& client) const {
+    return prefix_cache_per_client ? "client " + client : "";
+  }
   const MethodInfo* offers(Method m) const;
   std::string offered() const;  // "autoregressive, bild"
   DeploymentInfo info() const;

@@ -84,7 +84,7 @@ absl::Status Engine::Impl::start(const Progress& progress) {
     series.device = m->config.device;
     series.weight_bytes.set(static_cast<double>(m->shape.weight_bytes));
     series.kv_bytes.set(static_cast<double>(m->shape.page_bytes * m->pool.pages));
-    loop_models[m->id.index()] = {m->id, m->device, &series};
+    loop_models[m->id.index()] = {m->id, m->device, &series, m->config.prefix_cache};
   }
   TANDEM_ASSIGN_OR_RETURN(deployments, make_deployments(config, devices->models(), &metrics));
   LoopOptions options;
@@ -107,6 +107,7 @@ absl::Status Engine::Impl::warm_up(const LoadedModel& model) {
   spec.prompt.assign(std::max<size_t>(1, rows), 0);
   spec.method = [](Gen g) { return autoregressive(g); };
   spec.roles = {{Role::kLarge, model.id, 0}};
+  spec.prefix_cache = false;
   spec.stops.max_new_tokens = static_cast<int>(std::min<int64_t>(2, room - 1));
   spec.submitted = clock.now();
   spec.listener = listener;
@@ -266,6 +267,7 @@ void Engine::Impl::prepare(RequestId id, const ScoreRequest& request,
   spec.roles = {{Role::kLarge, deployment->large->id, 0}};
   spec.priority = request.priority;
   spec.client = request.client;
+  spec.salt = deployment->prefix_salt(request.client);
   spec.submitted = submitted;
   spec.deadline = request.deadline;
   const auto listener =

@@ -83,12 +83,13 @@ Contract contract_of(const BildParams& params, bool greedy) {
   return bild_is_exact(params, greedy) ? Contract::kExact : Contract::kLossy;
 }
 
-int64_t room_of(const LoadedModel& model) {
-  return std::min<int64_t>(model.shape.max_positions, model.pool.pages * model.pool.page_rows);
+int64_t room_of(const LoadedModel& model, int width) {
+  return std::min<int64_t>(model.shape.max_positions,
+                           model.pool.pages / width * model.pool.page_rows);
 }
 
 void add_role(Role role, const LoadedModel& model, int to, MethodPlan* plan) {
-  const int64_t room = room_of(model);
+  const int64_t room = room_of(model, plan->width);
   plan->context_length = plan->roles.empty() ? room : std::min(plan->context_length, room);
   plan->roles.push_back({role, model.id, to});
 }
@@ -101,15 +102,16 @@ absl::Status lacks(const Deployment& deployment, absl::string_view field, absl::
 
 MethodPlan plan_autoregressive(const Deployment& deployment, const BeamFields& beams) {
   MethodPlan plan;
+  plan.width = static_cast<int>(beams.width.value_or(1));
   add_role(Role::kLarge, *deployment.large, 0, &plan);
-  if (beams.width.value_or(1) == 1) {
+  if (plan.width == 1) {
     // Sampled it is exact too, in that a seed decides the tokens (METHODS, contracts).
     plan.start = [](Gen g) { return autoregressive(g); };
     return plan;
   }
   plan.contract = Contract::kLossy;
   BeamParams params;
-  params.width = static_cast<int>(*beams.width);
+  params.width = plan.width;
   if (beams.length_penalty) params.length_penalty = static_cast<float>(*beams.length_penalty);
   plan.start = [params](Gen g) { return beam(g, params); };
   return plan;
@@ -279,7 +281,8 @@ absl::StatusOr<MethodPlan> plan_method(const Deployment& deployment, const Gener
       if (searches_beams(request) && offer.method != Method::kAutoregressive) continue;
       TANDEM_ASSIGN_OR_RETURN(MethodPlan plan,
                               plan_of(deployment, offer.method, {{}, {}, request.beam}, greedy));
-      if (plan.contract >= request.require_contract && plan.context_length >= rows) return plan;
+      const bool fits = plan.context_length >= rows || plan.method == Method::kAutoregressive;
+      if (plan.contract >= request.require_contract && fits) return plan;
     }
     return unsatisfied(deployment, request, plan_autoregressive(deployment, request.beam), greedy);
   }

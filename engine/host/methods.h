@@ -35,6 +35,7 @@ struct MethodPlan {
   Contract contract = Contract::kExact;
   std::function<Task<void>(Gen)> start;
   std::vector<RoleModel> roles;  // large first
+  int width = 1;                 // SequenceSpec::width
   int64_t context_length = 0;    // rows that every cache of it may have
 };
 

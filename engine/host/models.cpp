@@ -1,6 +1,7 @@
 #include "engine/host/models.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <thread>
 #include <utility>
@@ -18,6 +19,9 @@
 
 namespace tandem {
 namespace {
+
+// For the slots of a device's fake models where nobody says how much.
+constexpr int64_t kFakeBudget = int64_t{256} << 20;
 
 // Frontier pages a model gets for each of its KV pages: rows seldom stop between two layers.
 constexpr int64_t kKvPagesPerFrontierPage = 8;
@@ -134,21 +138,26 @@ absl::Status LoadedDevices::load_fakes(const EngineConfig& config, const DeviceC
   if (!fake_timer_) fake_timer_ = std::make_unique<ThreadTimer>();
   auto backend =
       std::make_unique<FakeBackend>(&fake_memory_, &fake_values_, clock_, fake_timer_.get());
-  for (LoadedModel* m : models) {
+  std::vector<PoolRequest> requests;
+  for (const LoadedModel* m : models) {
+    requests.push_back({m->config.name, FakeBackend::page_bytes(m->config.page_rows),
+                        m->config.page_rows, m->config.fake->max_positions, m->config.kv_pages});
+  }
+  const int64_t budget = device.memory_bytes > 0 ? device.memory_bytes : kFakeBudget;
+  absl::StatusOr<std::vector<int64_t>> pages =
+      divide_pages(requests, budget, config.limits.max_running);
+  if (!pages.ok()) return annotate(pages.status(), absl::StrCat("device ", device.name()));
+  for (size_t i = 0; i < models.size(); ++i) {
+    LoadedModel* m = models[i];
     const FakeModelConfig& fake = *m->config.fake;
-    int64_t pages = m->config.kv_pages;
-    if (pages == 0) {
-      const int64_t per_sequence = fake.max_positions / m->config.page_rows + 1;
-      pages = std::min<int64_t>(per_sequence * config.limits.max_running, int64_t{1} << 18);
-    }
-    backend->add_model(m->id, m->config.name, fake, pool_size(m->config.page_rows, pages));
+    backend->add_model(m->id, m->config.name, fake, pool_size(m->config.page_rows, (*pages)[i]));
     m->shape = backend->shape(m->id);
     m->pool = backend->pool(m->id);
     m->tokenizer = Tokenizer::bytes();
     if (fake.vocab_size > 256) m->eos = {256};
     if (progress) {
       progress(absl::StrCat(m->config.name, ": fake model on ", device.name(), ", ",
-                            fake.vocab_size, " tokens, ", pages, " pages"));
+                            fake.vocab_size, " tokens, ", (*pages)[i], " pages"));
     }
   }
   backends_.push_back(std::move(backend));
@@ -200,6 +209,11 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
     const absl::Status allocated = backend->allocate_pools(m->id, m->pool);
     if (!allocated.ok()) return annotate(allocated, absl::StrCat("model ", m->config.name));
     m->shape = backend->shape(m->id);
+    const int64_t rows = m->pool.pages * m->pool.page_rows;
+    if (progress && rows < m->shape.max_positions) {
+      progress(absl::StrCat(m->config.name, ": its KV pages hold ", rows, " rows, of a context of ",
+                            m->shape.max_positions, " (memory_bytes of ", device.name(), ")"));
+    }
   }
   backends_.push_back(std::move(backend));
   return absl::OkStatus();
@@ -218,36 +232,60 @@ absl::StatusOr<std::unique_ptr<Devices>> Devices::load(
 
 absl::StatusOr<std::vector<int64_t>> divide_pages(const std::vector<PoolRequest>& models,
                                                   int64_t budget_bytes, int max_running) {
-  // Pages that the deployment names come first; the others share what is left, row for row.
+  std::vector<int64_t> pages(models.size(), 0);
+  std::vector<size_t> sharing;  // models that have no pages yet
   int64_t left = budget_bytes;
-  double bytes_per_row = 0;
-  for (const PoolRequest& m : models) {
-    if (m.wanted_pages > 0) {
-      left -= m.wanted_pages * m.page_bytes;
-    } else {
-      bytes_per_row += static_cast<double>(m.page_bytes) / m.page_rows;
-    }
-  }
-  std::vector<int64_t> pages;
-  for (const PoolRequest& m : models) {
-    if (m.wanted_pages > 0) {
-      pages.push_back(m.wanted_pages);
-      continue;
-    }
-    const int64_t sequence = (m.max_positions + m.page_rows - 1) / m.page_rows;
-    const auto rows =
-        static_cast<int64_t>(static_cast<double>(std::max<int64_t>(0, left)) / bytes_per_row);
-    pages.push_back(std::min(rows / m.page_rows, sequence * max_running));
-  }
   for (size_t i = 0; i < models.size(); ++i) {
-    if (left < 0 || pages[i] < 1) {
+    const PoolRequest& m = models[i];
+    pages[i] = m.wanted_pages;
+    if (m.wanted_pages == 0) sharing.push_back(i);
+    if (m.wanted_pages * m.page_bytes > left) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("memory_bytes: ", budget_bytes, "; model ", models[i].name, " needs ",
-                       models[i].page_bytes, " bytes for a page of ", models[i].page_rows,
-                       " rows; allowed: room for at least one page of each model"));
+          absl::StrCat("kv_pages of model ", m.name, ": ", m.wanted_pages, " of ", m.page_bytes,
+                       " bytes; allowed: at most ", std::max<int64_t>(0, left / m.page_bytes),
+                       " with memory_bytes: ", budget_bytes));
     }
+    left -= m.wanted_pages * m.page_bytes;
   }
-  return pages;
+  const auto bytes_per_row = [&] {
+    double sum = 0;
+    for (const size_t i : sharing) {
+      sum += static_cast<double>(models[i].page_bytes) / models[i].page_rows;
+    }
+    return sum;
+  };
+  const auto context_pages = [](const PoolRequest& m) {
+    return (int64_t{m.max_positions} + m.page_rows - 1) / m.page_rows;
+  };
+  const double all_bytes_per_row = bytes_per_row();
+  int64_t rows = 0;
+  for (bool again = true; again && !sharing.empty();) {
+    rows = static_cast<int64_t>(static_cast<double>(left) / bytes_per_row());
+    again = std::erase_if(sharing, [&](size_t i) {
+              const int64_t most = context_pages(models[i]) * max_running;
+              if (rows / models[i].page_rows < most) return false;
+              pages[i] = most;
+              left -= most * models[i].page_bytes;
+              return true;
+            }) > 0;
+  }
+  for (const size_t i : sharing) pages[i] = rows / models[i].page_rows;
+  const auto short_of = std::find(pages.begin(), pages.end(), 0);
+  if (short_of == pages.end()) return pages;
+  const PoolRequest& m = models[static_cast<size_t>(short_of - pages.begin())];
+  int64_t named = 0, contexts = 0;
+  int page_rows = 0;
+  for (const PoolRequest& r : models) {
+    named += r.wanted_pages * r.page_bytes;
+    if (r.wanted_pages > 0) continue;
+    page_rows = std::max(page_rows, r.page_rows);
+    contexts += context_pages(r) * r.page_bytes;
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "memory_bytes: ", budget_bytes, "; model ", m.name, " needs ", m.page_bytes,
+      " bytes for a page of ", m.page_rows, " rows; allowed: at least ",
+      named + static_cast<int64_t>(std::ceil(all_bytes_per_row * page_rows)),
+      " for a page of each model of the device, ", named + contexts, " for a whole context"));
 }
 
 }  // namespace tandem

@@ -32,9 +32,11 @@ class Devices {
       const = 0;  // by name; ids dense from 0
 };
 
-// Pages for the models of one device from its budget: each gets the same number of rows, at most
-// what `max_running` sequences of its longest context need.
-// RESOURCE_EXHAUSTED when the budget has no room for a page of each.
+// Pages for the models of one device from its budget. Those that the deployment names come first;
+// the other models share what is left row for row, whatever a row of each costs, so that a large
+// model and its small one hold the same sequences. None gets more than `max_running` sequences of
+// its longest context need; the rest is the others'.
+// RESOURCE_EXHAUSTED, naming field, value and what would do, when there is no page for one of them.
 struct PoolRequest {
   std::string name;
   int64_t page_bytes = 0;

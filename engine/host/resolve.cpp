@@ -179,6 +179,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   resolved.contract = plan.contract;
   spec.method = std::move(plan.start);
   spec.roles = std::move(plan.roles);
+  spec.width = plan.width;
   TANDEM_ASSIGN_OR_RETURN(spec.stops.max_new_tokens,
                           resolve_max_new_tokens(deployment, plan.context_length, prompt_tokens,
                                                  request.stopping.max_new_tokens));
@@ -208,6 +209,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   spec.raw_logprobs = request.raw_logprobs;
   spec.priority = request.priority;
   spec.client = request.client;
+  spec.salt = deployment.prefix_salt(request.client);
   spec.deadline = request.deadline;
   spec.series = deployment.series.at(resolved.method);
   return resolved;

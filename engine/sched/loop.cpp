@@ -376,14 +376,14 @@ void Loop::let_in(SequenceRun* first) {
   after_resume(first);
 }
 
-// The other choices begin with the rows of the prompt that the first one has, if it has them.
+// The other choices begin with the rows of the prompt that the first one has in memory: all, unless
+// it ends before its time.
 void Loop::start_followers(SequenceRun* leader) {
   leader->leads = false;
-  const bool prompt_is_there = leader->first_token_at != kNever && leader->flights == 0;
   for (SequenceRun* run : std::exchange(requests_.at(leader->request).following, {})) {
     run->state = SequenceRun::kRunning;
     const std::coroutine_handle<> begin = run->start();
-    if (prompt_is_there) run->take_over(*leader);
+    run->take_over(*leader);
     ready_.push(begin, run->id());
   }
 }
@@ -432,7 +432,9 @@ bool Loop::grant_pages() {
   const PageQueue::Served served = page_queue_.serve(
       [this](const SequenceRun& run, const std::vector<const ModelPools*>& pools) {
         return std::any_of(runs_.begin(), runs_.end(), [&](const auto& entry) {
-          return entry.second.get() != &run && entry.second->holds_pages_of(pools);
+          const SequenceRun& other = *entry.second;
+          const bool waits = other.state == SequenceRun::kPaused && other.flights == 0;
+          return &other != &run && !waits && other.holds_pages_of(pools);
         });
       });
   metrics_->preemptions.add(served.evicted);

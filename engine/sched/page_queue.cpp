@@ -4,11 +4,24 @@
 
 namespace tandem {
 
+bool PageQueue::before(const SequenceRun* a, const SequenceRun* b) const {
+  const int pa = a->spec().priority, pb = b->spec().priority;
+  if (policy_ == Preemption::kLowestPriority && pa != pb) return pa > pb;
+  return a->order() < b->order();
+}
+
+void PageQueue::insert(std::vector<SequenceRun*>* line, SequenceRun* run) const {
+  const auto place =
+      std::upper_bound(line->begin(), line->end(), run,
+                       [this](const auto* a, const auto* b) { return before(a, b); });
+  line->insert(place, run);
+}
+
 bool PageQueue::ask(SequenceRun* run) {
-  const auto earlier = [run](const SequenceRun* w) {
-    return SequenceRun::earlier(w, run) && w->shares_pools_with(*run);
+  const auto goes_before = [&](const SequenceRun* w) {
+    return before(w, run) && w->shares_pools_with(*run);
   };
-  if (std::none_of(waiting_.begin(), waiting_.end(), earlier)) {
+  if (std::none_of(waiting_.begin(), waiting_.end(), goes_before)) {
     run->adopt();
     if (run->can_grant()) {
       run->grant();
@@ -16,8 +29,7 @@ bool PageQueue::ask(SequenceRun* run) {
     }
   }
   run->state = SequenceRun::kPaused;
-  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), run, &SequenceRun::earlier),
-                  run);
+  insert(&waiting_, run);
   return false;
 }
 
@@ -46,9 +58,7 @@ PageQueue::Served PageQueue::serve(const OthersHold& others_hold) {
         continue;
       }
       if (run->flights == 0 && !others_hold(*run, lacking)) {
-        served.hopeless.push_back(run);
-        ++i;
-        continue;  // it ends, so it blocks nobody
+        served.hopeless.push_back(run);  // when it has ended, there is more for those behind it
       }
     }
     blocked.push_back(run);
@@ -59,7 +69,7 @@ PageQueue::Served PageQueue::serve(const OthersHold& others_hold) {
 
 void PageQueue::hold(SequenceRun* run) {
   run->state = SequenceRun::kHeld;
-  held_.insert(std::upper_bound(held_.begin(), held_.end(), run, &SequenceRun::earlier), run);
+  insert(&held_, run);
 }
 
 bool PageQueue::evict_held(const std::vector<const ModelPools*>& pools) {
@@ -72,7 +82,7 @@ bool PageQueue::evict_held(const std::vector<const ModelPools*>& pools) {
   return false;
 }
 
-// Who gives its pages for `head`, if anyone: first those whose pages nobody else holds as well.
+// Who gives its pages for `head`, if that makes room.
 SequenceRun* PageQueue::victim_behind(const SequenceRun& head,
                                       const std::vector<const ModelPools*>& pools) const {
   std::vector<SequenceRun*> behind;
@@ -84,10 +94,17 @@ SequenceRun* PageQueue::victim_behind(const SequenceRun& head,
     std::sort(behind.begin(), behind.end(),
               [](const SequenceRun* a, const SequenceRun* b) { return a->order() > b->order(); });
   }
-  const auto frees = std::find_if(behind.begin(), behind.end(),
-                                  [&](const SequenceRun* v) { return v->frees_pages_of(pools); });
-  if (frees != behind.end()) return *frees;
-  return behind.empty() ? nullptr : behind.front();
+  const auto makes_room = [&](std::span<SequenceRun* const> victims) {
+    SequenceRun::PageCounts counts;
+    for (const SequenceRun* v : victims) v->count_pages_of(pools, &counts);
+    return std::any_of(counts.begin(), counts.end(), [](const auto& entry) {
+      return entry.first.first->kv.users(entry.first.second) == entry.second;
+    });
+  };
+  for (SequenceRun* const& run : behind) {
+    if (makes_room({&run, 1})) return run;
+  }
+  return makes_room(behind) ? behind.front() : nullptr;
 }
 
 // Takes the pages of one that stands still, else of one that waits behind `head`.

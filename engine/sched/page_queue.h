@@ -1,11 +1,15 @@
 // Who gets pages, and who gives them back for it.
 //
-// Sequences that a round finds without enough pages wait here, by priority and age. They are served
-// in that order and without overtaking among those that want pages of one pool: all pages of a
-// round, in all its caches, or none. The first one takes what it lacks from those that wait behind
-// it, whoever of them the policy names, one after the other. So the first one always comes to its
-// pages: whoever else holds them either ends, or comes to a round of its own and waits here too,
-// and behind the first one; two that each hold what the other wants never wait for each other.
+// Sequences that a round finds without enough pages wait here, in one order for all: by priority
+// and age, or by age alone, as the policy says. They are served in that order and without
+// overtaking among those that want pages of one pool: all pages of a round, in all its caches, or
+// none. The first one takes what it lacks from those behind it, the last first. So it always comes
+// to its pages: whoever else holds them either ends, or comes to a round of its own and waits here
+// too, behind the first one; two that each hold what the other wants never wait for each other.
+//
+// Pages that victims share come free when the last of them goes: one whose going makes no room
+// stays as long as another's does. If nobody's does, not even everybody's, and no one but those who
+// wait holds pages, then what the first one lacks is nowhere, and it is hopeless.
 //
 // What a victim held of full pages stays in the prefix caches (cache/prefix_index.h) until it is
 // needed, so that its resumption costs little where memory allows.
@@ -43,12 +47,15 @@ class PageQueue {
     std::vector<SequenceRun*> hopeless;  // want more than will ever be free; still waiting
     int64_t evicted = 0;
   };
-  // `others_hold(run, pools)`: does any other sequence hold pages of these pools?
+  // `others_hold(run, pools)`: does any other sequence hold pages of these pools, but for those
+  // that wait here without passes under way?
   using OthersHold =
       std::function<bool(const SequenceRun& run, const std::vector<const ModelPools*>& pools)>;
   Served serve(const OthersHold& others_hold);
 
  private:
+  bool before(const SequenceRun* a, const SequenceRun* b) const;
+  void insert(std::vector<SequenceRun*>* line, SequenceRun* run) const;
   bool evict_for(const SequenceRun& head);
   SequenceRun* victim_behind(const SequenceRun& head,
                              const std::vector<const ModelPools*>& pools) const;

@@ -179,16 +179,12 @@ bool SequenceRun::shares_pools_with(const SequenceRun& other) const {
   });
 }
 
-bool SequenceRun::frees_pages_of(std::span<const ModelPools* const> pools) const {
-  std::map<std::pair<const ModelPools*, PageId>, int> own;
+void SequenceRun::count_pages_of(std::span<const ModelPools* const> pools,
+                                 PageCounts* counts) const {
   for (const auto& [id, held] : caches_) {
     if (std::find(pools.begin(), pools.end(), held->pools()) == pools.end()) continue;
-    for (const PageId page : held->pages()) ++own[{held->pools(), page}];
+    for (const PageId page : held->pages()) ++(*counts)[{held->pools(), page}];
   }
-  return std::any_of(own.begin(), own.end(), [](const auto& entry) {
-    const auto& [p, page] = entry.first;
-    return p->kv.users(page) == entry.second;
-  });
 }
 
 void SequenceRun::evict() {
@@ -274,7 +270,6 @@ bool SequenceRun::reserve(std::vector<Need> needs, std::coroutine_handle<> waite
   for (const Need& need : needs) {
     SequenceCache* c = cache(need.stage.cache);
     if (busy_[need.stage.cache] == 0) c->settle();
-    if (std::erase(taken_over_, c->id()) > 0) c->truncate(need.reads_from);
     const int layers = c->pools()->layers;
     auto want = std::find_if(wants_.begin(), wants_.end(), [c](const Want& w) {
       return w.cache == c;  // early exit: two stages of one cache
@@ -286,6 +281,9 @@ bool SequenceRun::reserve(std::vector<Need> needs, std::coroutine_handle<> waite
     if (need.stage.to >= layers) continue;
     want->frontier_to = std::min(want->frontier_to, need.stage.to);
     want->frontier_total = std::max(want->frontier_total, total);
+  }
+  for (const Want& want : wants_) {
+    if (std::erase(taken_over_, want.cache->id()) > 0) want.cache->truncate(want.adoptable);
   }
   for (const auto& [id, held] : caches_) {  // what the last round did not use
     if (busy_[id] > 0) continue;

@@ -59,11 +59,6 @@ class SequenceRun final : public Sequence {
   const SequenceSpec& spec() const { return spec_; }
   uint64_t order() const { return order_; }  // smaller: older
   RequestId id() const { return spec_.id; }
-  // The order in which requests are served: by priority, then by age.
-  static bool earlier(const SequenceRun* a, const SequenceRun* b) {
-    const int pa = a->spec_.priority, pb = b->spec_.priority;
-    return pa != pb ? pa > pb : a->order_ < b->order_;
-  }
 
   // Life. start() makes caches and coroutine; the caller makes it ready. drop_frame() destroys the
   // coroutine; release() gives all pages back. REQUIRES for release: no pass is with a device.
@@ -93,8 +88,9 @@ class SequenceRun final : public Sequence {
   bool holds_pages() const;
   bool holds_pages_of(std::span<const ModelPools* const> pools) const;
   bool shares_pools_with(const SequenceRun& other) const;
-  // Would evict() make pages of these pools available? Not if others share all of them.
-  bool frees_pages_of(std::span<const ModelPools* const> pools) const;
+  // Adds the pages of these pools that the caches hold, with how often.
+  using PageCounts = std::map<std::pair<const ModelPools*, PageId>, int>;
+  void count_pages_of(std::span<const ModelPools* const> pools, PageCounts* counts) const;
   // Caches become empty; the method fills them again. Full pages stay in the prefix caches until
   // someone needs them.
   void evict();

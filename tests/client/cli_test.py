@@ -1,6 +1,10 @@
 """`tandem` from end to end: what it prints, and how it ends."""
 
 import json
+import os
+import pty
+import re
+import subprocess
 
 import pytest
 
@@ -23,6 +27,101 @@ def test_no_colours_off_a_terminal(tandem):
     run = tandem("generate", "--model=fake", "--prompt=ab", "--max-new-tokens=1", "--echo")
     assert run.returncode == 0
     assert b"\x1b[" not in run.stdout
+
+
+PAIR = ("generate", "--model=pair", "--ignore-eos", "--prompt=ab", "--max-new-tokens=24")
+
+
+def without_colours(text):
+    return re.sub("\x1b\\[[0-9]*m", "", text)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        ("--method=speculative",),
+        ("--set", "speculative.draft=NGRAM"),
+        ("--method=bild", "--set", "bild.rollback_threshold=0.69"),
+        ("--set", "bild={fallback_threshold: 0 rollback_threshold: 3}"),
+        ("--set", "bild.early_exit=true"),
+    ],
+)
+def test_colours_show_who_wrote_what_and_change_no_text(tandem, way):
+    plain = tandem(*PAIR, *way)
+    assert plain.returncode == 0
+    assert plain.stderr == b""
+    painted = tandem(*PAIR, *way, "--color=always")
+    assert painted.returncode == 0
+    assert without_colours(painted.stdout.decode()) == plain.stdout.decode()
+    legend, figures = painted.stderr.decode().splitlines()
+    answer = json.loads(tandem(*PAIR, *way, "--format=json", "--color=always").stdout)
+    assert answer["text"] == without_colours(painted.stdout.decode())[2:-1]
+    small = sum(token["provenance"]["proposed"] != "large" for token in answer["tokens"])
+    corrected = sum("corrected" in token["provenance"] for token in answer["tokens"])
+    stats = answer["stats"]
+    assert stats["small_tokens"] == small
+    assert stats["large_tokens"] == 24 - small
+    assert sum(i * n for i, n in enumerate(stats["accept_lengths"])) == small
+    assert ("corrected" in legend) == (corrected > 0)
+    assert ("kept" in legend) == (small > 0)
+    assert (
+        f"24 tokens in {stats['large_passes']} large and {stats['small_passes']} small" in figures
+    )
+    if answer["method"] == "bild":
+        assert corrected == stats["rollbacks"]
+        assert {"fallbacks", "forced_calls", "rolled_back_tokens"} <= set(stats)
+        assert f"{stats['fallbacks']} fallback" in figures
+    else:
+        assert "fallbacks" not in stats
+
+
+def test_every_token_of_small_is_coloured(tandem):
+    way = ("--set", "bild={fallback_threshold: 0 rollback_threshold: inf}")
+    run = tandem(*PAIR, *way, "--color=always")
+    answer = json.loads(tandem(*PAIR, *way, "--format=json").stdout)
+    green = "".join(re.findall("\x1b\\[32m([^\x1b]*)", run.stdout.decode()))
+    texts = [chr(token["id"]) for token in answer["tokens"]]  # bytes are tokens here
+    sources = [token["provenance"]["proposed"] for token in answer["tokens"]]
+    assert green == "".join(t for t, s in zip(texts, sources, strict=True) if s == "small")
+    assert green
+
+
+def test_a_plain_answer_has_no_legend(tandem):
+    run = tandem(*PAIR, "--method=autoregressive", "--color=always")
+    assert run.stderr == b""
+    assert without_colours(run.stdout.decode()) == tandem(*PAIR).stdout.decode()
+
+
+@pytest.mark.parametrize(
+    "env, args, coloured",
+    [
+        ({"TERM": "xterm", "NO_COLOR": ""}, (), True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, (), False),
+        ({"TERM": "dumb", "NO_COLOR": ""}, (), False),
+        ({"TERM": "xterm", "NO_COLOR": ""}, ("--color=never",), False),
+        ({"TERM": "dumb", "NO_COLOR": "1"}, ("--color=always",), True),
+    ],
+)
+def test_colours_on_a_terminal(binaries, server, env, args, coloured):
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [binaries / "tandem", *PAIR, "--method=bild", "--set", "bild.fallback_threshold=0", *args],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TANDEM_SERVER": server.grpc, **env},
+    ) as run:
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(ours, 4096):
+                shown += part
+        except OSError:  # the other side is closed
+            pass
+        stderr = run.stderr.read()
+        assert run.wait(60) == 0
+    os.close(ours)
+    assert (b"\x1b[" in shown) == coloured
+    assert (stderr != b"") == coloured
 
 
 def test_json_has_the_documented_members(tandem):
@@ -69,6 +168,24 @@ def test_json_has_the_documented_members(tandem):
     } <= set(answer["stats"])
 
 
+def test_several_choices_are_printed_apart(tandem):
+    flags = (*GENERATE, "--prompt=ab", "--max-new-tokens=8", "--temperature=1.3", "--seed=2")
+    one = json.loads(tandem(*flags, "--format=json").stdout)
+    answer = json.loads(tandem(*flags, "--n=3", "--format=json").stdout)
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    texts = [choice["text"] for choice in answer["choices"]]
+    assert texts[0] == one["text"]
+    assert len(set(texts)) == 3
+    assert {choice["finish_reason"] for choice in answer["choices"]} == {"MAX_TOKENS"}
+    assert "text" not in answer
+    assert answer["seed"] == 2
+    run = tandem(*flags, "--n=3", "--stats")
+    assert run.returncode == 0
+    parts = "".join(f"[choice {i}]\n{text}\n" for i, text in enumerate(texts))
+    assert run.stdout.decode() == "ab\n" + parts
+    assert b"24 tokens" in run.stderr
+
+
 def test_summary_gets_a_line_of_json_per_run(tandem, tmp_path):
     file = tmp_path / "summary"
     for prompt in ("a", "b"):
@@ -105,7 +222,9 @@ def test_prompts_from_files_ids_and_standard_input(tandem, tmp_path):
     [
         (("--top-p=2",), "INVALID_ARGUMENT: top_p: 2; allowed: (0, 1]"),
         (("--temperature=nan",), "INVALID_ARGUMENT: temperature: nan; allowed: [0, 100]"),
-        (("--set", "n=2"), "INVALID_ARGUMENT: n: 2; allowed: 1 (not offered by this version)"),
+        (("--set", "bild.window=0"), "INVALID_ARGUMENT: bild.window: 0; allowed: [1, 64]"),
+        (("--set", "n=17"), "INVALID_ARGUMENT: n: 17; allowed: [1, 16]"),
+        (("--n=3", "--top-p=2"), "INVALID_ARGUMENT: top_p: 2; allowed: (0, 1]"),
         (("--method=bild",), "FAILED_PRECONDITION: method: bild; offered by model"),
         (("--set", "bild.rollback_threshold=0.69"), "FAILED_PRECONDITION: method: bild; offered"),
         (("--model=nope",), "NOT_FOUND: "),
@@ -152,6 +271,7 @@ def test_deadline(tandem):
         (("generate", "--model=fake", "--prompt=x", "--top-k=many"), "tandem generate: top_k:"),
         (("generate", "--model=fake", "--prompt=x", "--set", "x"), "tandem generate: --set:"),
         (("generate", "--model=fake", "--prompt=x", "--format=xml"), "tandem generate: --format:"),
+        (("generate", "--model=fake", "--prompt=x", "--color=red"), "tandem generate: --color:"),
         (("tokenize", "--model=fake"), "tandem tokenize: prompt: none"),
         (("models", "a", "b"), "tandem models: argument:"),
     ],
@@ -176,9 +296,16 @@ def test_help_names_all_commands_and_flags(tandem):
 def test_models(tandem):
     run = tandem("models")
     assert run.returncode == 0
-    assert "autoregressive" in run.stdout.decode()
+    text = run.stdout.decode()
+    assert "autoregressive" in text
+    assert "method   bild            greedy LOSSY, sampled LOSSY\n" in text
+    assert "draft MODEL, draft_tokens 4, adaptive false, min_draft_probability 0.0\n" in text
+    assert (
+        "fallback_threshold 0.6, rollback_threshold 5.0, max_small_run 10, verify_eos true, "
+        "early_exit false\n" in text
+    )
     answer = json.loads(tandem("models", "--format=json").stdout)
-    assert [model["name"] for model in answer["models"]] == ["fake", "slow"]
+    assert [model["name"] for model in answer["models"]] == ["fake", "slow", "pair"]
     one = json.loads(tandem("models", "slow", "--format", "json").stdout)
     assert one == answer["models"][1]
     assert one["methods"][0]["method"] == "autoregressive"

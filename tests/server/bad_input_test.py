@@ -100,9 +100,40 @@ def serves(tandem, **kwargs):
         ),
         (("--model=fake", "--prompt=x", "--n=1000000"), "INVALID_ARGUMENT", "n: 1000000"),
         (
-            ("--model=fake", "--prompt=x", "--method=speculative"),
+            ("--model=fake", "--prompt=x", "--method=bita"),
             "FAILED_PRECONDITION",
-            "autoregressive",
+            'method: bita; offered by model "fake": autoregressive, speculative',
+        ),
+        (
+            ("--model=fake", "--prompt=x", "--method=bild"),
+            "FAILED_PRECONDITION",
+            'method: bild; offered by model "fake": autoregressive, speculative',
+        ),
+        (
+            ("--model=fake", "--prompt=x", "--set", "speculative.draft=MODEL"),
+            "FAILED_PRECONDITION",
+            'speculative.draft: MODEL; offered by model "fake": NGRAM',
+        ),
+        (
+            ("--model=slow", "--prompt=x", "--set", "bild.early_exit=true"),
+            "FAILED_PRECONDITION",
+            'bild.early_exit: true; offered by model "slow": false',
+        ),
+        (
+            ("--model=pair", "--prompt=x", "--method=bild", "--require-contract=EXACT"),
+            "FAILED_PRECONDITION",
+            "require_contract: EXACT; bild.rollback_threshold: 5; needed: at most 0.69 (< ln 2) "
+            "with verify_eos",
+        ),
+        (
+            ("--model=pair", "--prompt=x", "--set", "beam.width=4", "--temperature=1"),
+            "INVALID_ARGUMENT",
+            "temperature: 1; allowed: 0 with beam.width 4",
+        ),
+        (
+            ("--model=pair", "--prompt=x", "--set", "beam.width=4", "--method=bild"),
+            "INVALID_ARGUMENT",
+            "beam.width: 4; allowed: 1 with method bild",
         ),
         (
             ("--model=fake", "--set", "chat.messages[0].role=user"),
@@ -117,6 +148,95 @@ def test_requests(tandem, args, status, part):
     assert run.returncode == 1
     assert error.startswith(status + ": "), error
     assert part in error
+    assert serves(tandem)
+
+
+@pytest.mark.parametrize(
+    "field, allowed, values",
+    [
+        ("speculative.draft_tokens", "[1, 64]", (-(2**31), -1, 0, 65, 10**6, 2**31 - 1)),
+        ("speculative.min_draft_probability", "[0, 1]", (-1e-9, 1.01, "nan", "inf", "-inf")),
+        ("bild.fallback_threshold", "[0, 2]", (-1e-9, 2.5, "nan", "inf", "-inf")),
+        ("bild.rollback_threshold", "[0, inf]", (-1, -1e-9, "nan", "-inf")),
+        ("bild.max_small_run", "[0, 4096]", (-(2**31), -1, 4097, 2**31 - 1)),
+        ("bild.window", "[1, 64]", (-1, 0, 65, 2**31 - 1)),
+        ("beam.width", "[1, 16]", (-1, 0, 17, 10**6)),
+        ("beam.length_penalty", "[-10, 10]", (-10.1, 10.1, "nan", "inf", "-inf")),
+    ],
+)
+def test_parameters_of_methods(tandem, field, allowed, values):
+    for value in values:
+        run = tandem("generate", "--model=pair", "--prompt=x", "--set", f"{field}={value}")
+        error = run.stderr.decode()
+        assert run.returncode == 1, error
+        assert error.startswith(f"INVALID_ARGUMENT: {field}: "), error
+        assert f"; allowed: {allowed}" in error
+    assert serves(tandem)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        ("--method=auto",),
+        ("--method=autoregressive",),
+        ("--method=autoregressive", "--set", "beam.width=3"),
+        ("--method=speculative",),
+        ("--set", "speculative={adaptive: true min_draft_probability: 0.1}"),
+        ("--set", "speculative.draft=NGRAM"),
+        ("--method=bild",),
+        ("--set", "bild={fallback_threshold: 0 rollback_threshold: inf verify_eos: false}"),
+        ("--set", "bild={early_exit: true window: 3}"),
+        ("--method=bita",),
+        ("--method=ppd",),
+        ("--method=llm_to_slm",),
+    ],
+)
+def test_every_method_with_every_option(tandem, method):
+    """Each is served, or refused in words that name the option or the method; never ignored."""
+    options = [
+        ("temperature", "0"),
+        ("temperature", "0.7"),
+        ("temperature", "100"),
+        ("top_k", "1"),
+        ("top_k", "2147483647"),
+        ("top_p", "0.5"),
+        ("min_p", "1"),
+        ("typical_p", "0.9"),
+        ("repetition_penalty", "1.3"),
+        ("presence_penalty", "0.5"),
+        ("frequency_penalty", "-0.5"),
+        ("logit_bias.65", "5"),
+        ("bad_token_ids", "66,67"),
+        ("seed", "18446744073709551615"),
+        ("n", "2"),
+        ("min_new_tokens", "3"),
+        ("stop_sequences", "a"),
+        ("stop_token_ids", "97,98"),
+        ("include_stop_sequence", "true"),
+        ("ignore_eos", "false"),
+        ("time_limit_seconds", "30"),
+        ("logprobs", "true"),
+        ("top_logprobs", "20"),
+        ("raw_logprobs", "true"),
+        ("include_eos_token", "true"),
+        ("token_texts", "true"),
+        ("require_contract", "EXACT"),
+        ("max_new_tokens", "1"),
+        ("truncate_prompt_tokens", "1"),
+        ("beam.width", "2"),
+    ]
+    for field, value in options:
+        args = ("--model=pair", "--prompt=xyz", "--ignore-eos", "--seed=1", "--max-new-tokens=6")
+        run = tandem("generate", *args, *method, "--set", f"{field}={value}", "--format=json")
+        error = run.stderr.decode()
+        if run.returncode == 0:
+            assert len(json.loads(run.stdout)["token_ids"]) <= 6
+            continue
+        code = error.split(": ")[0]
+        assert run.returncode == 1, error
+        assert code in ("INVALID_ARGUMENT", "FAILED_PRECONDITION"), error
+        name = field.split(".")[0]
+        assert name in error or "method: " in error or "beam.width" in error, (field, error)
     assert serves(tandem)
 
 
@@ -146,6 +266,24 @@ def test_huge_seed_is_fine(tandem):
         (
             'models { name: "m" fake {} } deployments { name: "d" large: "x" }',
             "deployments[0].large",
+        ),
+        (
+            'models { name: "m" fake {} } deployments { name: "d" large: "m" default_method: BILD }',
+            "deployments[0].default_method",
+        ),
+        (
+            'models { name: "m" fake {} } deployments { name: "d" large: "m" small: "m" }',
+            "deployments[0].small",
+        ),
+        (
+            'models { name: "m" fake {} } '
+            'deployments { name: "d" large: "m" bild { early_exit_layer: 4 } }',
+            'bild.early_exit_layer: 4; allowed: [1, 3], below the layers of "m"',
+        ),
+        (
+            'models { name: "m" fake {} } models { name: "s" fake { vocab_size: 300 } } '
+            'deployments { name: "d" large: "m" small: "s" }',
+            "different vocabulary sizes (300, 257)",
         ),
         (
             'models { name: "m" fake {} } server { max_receive_bytes: 1 }',

@@ -42,9 +42,11 @@ void fill(Metrics& metrics) {
   m.batch_rows.observe(4);
   m.kv_pages_total.set(100);
   m.kv_pages_used.set(25);
+  m.kv_pages_cached.set(30);
   m.weight_bytes.set(1e6);
   m.kv_bytes.set(2e6);
   metrics.requests_waiting.set(1);
+  metrics.requests_paused.set(3);
   metrics.rejected[static_cast<size_t>(RejectReason::kInvalid)].add(2);
   metrics.preemptions.add(1);
   metrics.prefix_cache_queries.add(20);

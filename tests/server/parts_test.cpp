@@ -193,7 +193,7 @@ TEST(ServerConfig, ReadsEveryField) {
       "bearer_token_file: \"/t\" max_receive_bytes: 1024 max_metadata_bytes: 2048 "
       "max_concurrent_streams: 3 keepalive_seconds: 4 keepalive_timeout_seconds: 5 "
       "min_client_ping_seconds: 6 max_connection_idle_seconds: 7 max_connection_age_seconds: 8 "
-      "handshake_timeout_seconds: 9 max_unread_bytes: 5000");
+      "handshake_timeout_seconds: 9 max_unread_bytes: 5000 max_unread_tokens: 10");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->listen, "[::1]:5");
   EXPECT_EQ(config->http, "off");
@@ -209,6 +209,7 @@ TEST(ServerConfig, ReadsEveryField) {
   EXPECT_EQ(config->max_connection_age, std::chrono::seconds(8));
   EXPECT_EQ(config->handshake_timeout, std::chrono::seconds(9));
   EXPECT_EQ(config->max_unread_bytes, 5000);
+  EXPECT_EQ(config->max_unread_tokens, 10);
 }
 
 TEST(ServerConfig, Errors) {

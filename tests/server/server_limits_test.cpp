@@ -99,31 +99,98 @@ TEST(ServerLimits, AFullQueueSaysWhenToTryAgain) {
   for (auto& thread : threads) thread.join();
 }
 
-TEST(ServerLimits, ASlowReaderCostsOnlyItself) {
-  Harness h("max_unread_bytes: 65536");
-  // No look-ahead and no bandwidth probing: the window stays at 64 KiB.
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65536);
-  const auto channel = grpc::CreateCustomChannel(h.server->grpc_address(),
-                                                 grpc::InsecureChannelCredentials(), arguments);
-  const auto stub = v1::Generation::NewStub(channel);
-  v1::GenerateRequest request = ask("fake", "x", 12000);
+// A client that reads only when it is told to, through a window of 64 KiB.
+class SlowReader {
+ public:
+  SlowReader(const Harness& h, const v1::GenerateRequest& request) {
+    grpc::ChannelArguments arguments;  // no look-ahead and no bandwidth probing
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65536);
+    stub_ = v1::Generation::NewStub(grpc::CreateCustomChannel(
+        h.server->grpc_address(), grpc::InsecureChannelCredentials(), arguments));
+    reader_ = stub_->Generate(&context_, request);
+  }
+  bool read() {
+    v1::GenerateResponse event;
+    if (!reader_->Read(&event)) return false;
+    got.add(event);
+    return true;
+  }
+  grpc::Status read_all() {
+    while (read()) {
+    }
+    return reader_->Finish();
+  }
+
+  Stream got;
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<v1::Generation::Stub> stub_;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader_;
+};
+
+// 0.3 ms a token.
+constexpr char kBrisk[] = R"(
+    models { name: "brisk" fake { max_positions: 16384 pass_seconds: 0.0003 } }
+    deployments { name: "brisk" large: "brisk" }
+)";
+
+v1::GenerateRequest wordy(int tokens) {  // about 300 bytes a token
+  v1::GenerateRequest request = ask("brisk", "x", tokens);
   request.set_top_logprobs(20);
-  grpc::ClientContext context;
-  const auto reader = stub->Generate(&context, request);
-  v1::GenerateResponse event;
-  ASSERT_TRUE(reader->Read(&event));
-  // Not reading on: the engine is told to stop, and what it has made does not grow further.
+  return request;
+}
+
+TEST(ServerLimits, ASlowReaderIsWaitedForAndCostsOnlyItself) {
+  constexpr int kTokens = 5000;
+  Harness h("", true, kBrisk);
+  const Stream expected = stream(*h.client, wordy(kTokens));
+  ASSERT_TRUE(expected.status.ok()) << expected.status;
+  const auto generated = [&] {
+    int64_t sum = 0;
+    for (const Series& s : h.engine->metrics().series) sum += s.generated_tokens.value();
+    return sum - kTokens;
+  };
+  SlowReader slow(h, wordy(kTokens));
+  ASSERT_TRUE(slow.read());
+  // What lies on the way is full, then the server's queue, and then the request stands still.
+  ASSERT_TRUE(eventually([&] { return h.engine->metrics().requests_paused.value() == 1; }));
+  EXPECT_TRUE(stream(*h.client, ask("brisk", "others go on", 200)).status.ok());
+  EXPECT_LT(generated() - 200, kTokens / 2);
+  EXPECT_EQ(h.engine->metrics().requests_paused.value(), 1);
+  const grpc::Status status = slow.read_all();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(slow.got.ids, expected.ids);
+  EXPECT_EQ(slow.got.text, expected.text);
+  EXPECT_EQ(slow.got.finished.usage().completion_tokens(), kTokens);
+  EXPECT_EQ(h.engine->metrics().requests_paused.value(), 0);
+}
+
+TEST(ServerLimits, AReaderThatNeverReadsEndsInTheEnd) {
+  Harness h("max_unread_tokens: 64", true,
+            std::string(kBrisk) + "limits { stalled_stream_seconds: 0.2 }");
+  SlowReader slow(h, wordy(5000));
+  ASSERT_TRUE(slow.read());
+  ASSERT_TRUE(eventually([&] { return h.engine->metrics().requests_paused.value() == 1; }));
   EXPECT_TRUE(eventually([&] { return h.engine->live_requests() == 0; }));
-  int tokens = 0;
-  while (reader->Read(&event)) tokens += event.chunk().tokens_size();
-  const grpc::Status status = reader->Finish();
+  const grpc::Status status = slow.read_all();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
   EXPECT_THAT(status.error_message(), HasSubstr("reads too slowly"));
   EXPECT_FALSE(status.error_details().empty());
-  EXPECT_LT(tokens, 12000);
+  EXPECT_LT(slow.got.ids.size(), 5000U);
   EXPECT_TRUE(stream(*h.client, ask("fake", "x", 5)).status.ok());
+}
+
+TEST(ServerLimits, AClientThatGoesAwayWhileItIsWaitedForFreesItsRequest) {
+  Harness h("", true, kBrisk);
+  {
+    SlowReader slow(h, wordy(5000));
+    ASSERT_TRUE(slow.read());
+    ASSERT_TRUE(eventually([&] { return h.engine->metrics().requests_paused.value() == 1; }));
+  }
+  EXPECT_TRUE(eventually([&] { return h.engine->live_requests() == 0; }));
+  EXPECT_EQ(h.engine->metrics().requests_paused.value(), 0);
 }
 
 TEST(ServerLimits, BearerTokens) {

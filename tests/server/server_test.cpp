@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <httplib.h>
 
+#include <map>
+#include <set>
 #include <thread>
 
 #include "engine/text/utf8.h"
@@ -58,6 +60,47 @@ TEST(Server, StreamsEqualCompletions) {
     EXPECT_EQ(choice.finished().seed(), static_cast<uint64_t>(seed));
     EXPECT_EQ(whole->started().method(), s.started.method());
   }
+}
+
+TEST(Server, SeveralChoices) {
+  Harness h;
+  v1::GenerateRequest request = ask("fake", "several", 30);
+  request.set_temperature(1.2);
+  request.set_seed(3);
+  const Stream one = stream(*h.client, request);
+  request.set_n(4);
+  std::map<int, Stream> choices;
+  int started = 0;
+  const absl::Status status = h.client->generate(request, [&](const v1::GenerateResponse& event) {
+    started += event.has_started();
+    const int index = event.has_finished() ? event.finished().index() : event.chunk().index();
+    EXPECT_FALSE(choices[index].finished.has_usage()) << "after its end";
+    choices[index].add(event);
+    return true;
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(started, 1);
+  ASSERT_EQ(choices.size(), 4u);
+  EXPECT_EQ(choices[0].ids, one.ids);
+  const auto whole = h.client->complete(request);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  ASSERT_EQ(whole->choices_size(), 4);
+  std::set<std::string> texts;
+  for (int i = 0; i < 4; ++i) {
+    const v1::Choice& choice = whole->choices(i);
+    EXPECT_EQ(choice.index(), i);
+    EXPECT_EQ(choice.text(), choices[i].text);
+    EXPECT_EQ(choice.finished().index(), i);
+    EXPECT_EQ(choice.finished().seed(), 3u);
+    EXPECT_EQ(choice.finished().usage().completion_tokens(), 30);
+    EXPECT_EQ(choices[i].finished.usage().completion_tokens(), 30);
+    texts.insert(choice.text());
+  }
+  EXPECT_EQ(texts.size(), 4u);
+  request.set_temperature(0);
+  const auto greedy = h.client->complete(request);
+  ASSERT_TRUE(greedy.ok()) << greedy.status();
+  for (int i = 1; i < 4; ++i) EXPECT_EQ(greedy->choices(i).text(), greedy->choices(0).text());
 }
 
 TEST(Server, ConcurrentStreamsAreEachAsAlone) {

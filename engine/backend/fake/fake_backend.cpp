@@ -71,7 +71,7 @@ void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModel
   m.shape.hidden_size = 1;
   m.shape.max_positions = config.max_positions;
   m.shape.window = window;
-  m.shape.page_bytes = static_cast<int64_t>(sizeof(FakeMemory::Slot)) * pool.page_rows;
+  m.shape.page_bytes = page_bytes(pool.page_rows);
   m.shape.frontier_page_bytes =
       static_cast<int64_t>(sizeof(FakeMemory::HiddenRow)) * pool.page_rows;
   m.pool = pool;
@@ -79,6 +79,10 @@ void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModel
   m.kv.resize(static_cast<size_t>(pool.pages * pool.page_rows));
   m.frontier.resize(static_cast<size_t>(pool.frontier_pages * pool.page_rows));
   memory_->add(id, std::move(m));
+}
+
+int64_t FakeBackend::page_bytes(int page_rows) {
+  return static_cast<int64_t>(sizeof(FakeMemory::Slot)) * page_rows;
 }
 
 const ModelShape& FakeBackend::shape(ModelId model) const { return memory_->model(model).shape; }

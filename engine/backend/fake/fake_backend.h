@@ -42,6 +42,8 @@ class FakeBackend final : public Backend {
   // Asked before each batch.
   void set_faults(std::function<Fault(const Batch&)> faults) { faults_ = std::move(faults); }
 
+  static int64_t page_bytes(int page_rows);
+
   const ModelShape& shape(ModelId model) const override;
   const PoolSize& pool(ModelId model) const override;
   void launch(const Batch& batch, Done done) override;

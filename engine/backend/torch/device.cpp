@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/backend/torch/cpu/options.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/executor.h"
 #include "engine/backend/torch/kv_pool.h"
@@ -55,20 +56,29 @@ absl::Status caught(absl::string_view doing) {
   }
 }
 
-at::ScalarType product_type(DType dtype, const HfConfig& config, bool on_cpu) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return at::kFloat;
-    case DType::kBFloat16:
-      return at::kBFloat16;
-    case DType::kFloat64:
-      return at::kDouble;
-    case DType::kAuto:
-      break;
+absl::StatusOr<DType> weight_dtype(DType dtype, const HfConfig& config, bool on_cpu) {
+  if (dtype == DType::kAuto) {
+    const SafeDType file = config.dtype.value_or(SafeDType::kF32);
+    const bool half = file == SafeDType::kBF16 || file == SafeDType::kF16;
+    return !on_cpu && half ? DType::kBFloat16 : DType::kFloat32;
   }
-  const SafeDType file = config.dtype.value_or(SafeDType::kF32);
-  const bool half = file == SafeDType::kBF16 || file == SafeDType::kF16;
-  return !on_cpu && half ? at::kBFloat16 : at::kFloat;
+  if (!on_cpu && (dtype == DType::kFloat16 || dtype == DType::kInt8)) {
+    return out_of_range("dtype", dtype_name(dtype), "auto, fp32, bf16, fp64 on CUDA");
+  }
+  return dtype;
+}
+
+absl::StatusOr<at::ScalarType> kv_type(DType kv, at::ScalarType product, bool on_cpu) {
+  const bool exact = product == at::kDouble;
+  const at::ScalarType own = !on_cpu || exact ? product : at::kFloat;
+  const at::ScalarType type = kv == DType::kFloat32    ? at::kFloat
+                              : kv == DType::kBFloat16 ? at::kBFloat16
+                                                       : own;
+  if (type != own && (!on_cpu || exact)) {
+    return out_of_range("kv_dtype", type == at::kFloat ? "FP32" : "BF16",
+                        on_cpu ? "AUTO with FP64" : "AUTO or the dtype on CUDA");
+  }
+  return type;
 }
 
 struct Loaded {
@@ -97,7 +107,8 @@ struct TorchDevice::Impl {
 
   void run_lane(const std::function<void()>& loop) const {
     const c10::InferenceMode inference;
-    cpu::set_team_size(team_size(config));
+    cpu::options().kernels = config.cpu_kernels;
+    cpu::set_team_size(team_size(config), config.pin_threads ? config.first_cpu : -1);
 #ifdef TANDEM_CUDA
     if (device.is_cuda()) {
       cuda::on_own_stream(config.index, loop);
@@ -187,12 +198,8 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
   TANDEM_ASSIGN_OR_RETURN(const LlamaLayout layout, check_llama_checkpoint(hf, checkpoint));
   const TensorSource source{[&](const std::string& name) { return checkpoint.find(name); },
                             [&](const TensorView& tensor) { checkpoint.dont_need(tensor); }};
-  const at::ScalarType type = product_type(config.dtype, hf, impl_->device.is_cpu());
-  const DType dtype = type == at::kDouble     ? DType::kFloat64
-                      : type == at::kBFloat16 ? DType::kBFloat16
-                                              : DType::kFloat32;
-  TANDEM_RETURN_IF_ERROR(
-      load_llama(model, config.name, hf, layout.tied, source, dtype, config.page_rows));
+  TANDEM_RETURN_IF_ERROR(load_llama(model, config.name, hf, layout.tied, source, config.dtype,
+                                    config.page_rows, config.kv_dtype));
   ModelShape& shape = impl_->models[model].shape;
   shape.parameters = layout.parameters;
   if (progress) {
@@ -207,19 +214,22 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
 
 absl::Status TorchDevice::load_llama(ModelId model, const std::string& name, const HfConfig& config,
                                      bool tied, const TensorSource& source, DType dtype,
-                                     int page_rows) try {
+                                     int page_rows, DType kv_dtype) try {
   if (page_rows < 1) return out_of_range("page_rows", page_rows, "1 or more");
   const c10::InferenceMode inference;
+  const bool on_cpu = impl_->device.is_cpu();
+  WeightStore store{.device = impl_->device, .kernels = impl_->config.cpu_kernels};
+  TANDEM_ASSIGN_OR_RETURN(store.dtype, weight_dtype(dtype, config, on_cpu));
+  TANDEM_ASSIGN_OR_RETURN(const at::ScalarType kv, kv_type(kv_dtype, store.rows(), on_cpu));
   const c10::OptionalDeviceGuard guard(impl_->device.is_cuda() ? std::optional(impl_->device)
                                                                : std::nullopt);
-  absl::StatusOr<LlamaWeights> weights = LlamaWeights::load(
-      config, tied, source, product_type(dtype, config, impl_->device.is_cpu()), impl_->device);
+  absl::StatusOr<LlamaWeights> weights = LlamaWeights::load(config, tied, source, store);
   if (!weights.ok()) return annotate(weights.status(), name);
 #ifdef TANDEM_CUDA
   if (impl_->device.is_cuda()) cuda::synchronize(impl_->config.index);
 #endif
   Loaded& loaded = impl_->models[model];
-  loaded.model = std::make_unique<Llama>(name, config, *std::move(weights));
+  loaded.model = std::make_unique<Llama>(name, config, *std::move(weights), kv);
   loaded.shape = loaded.model->shape();
   loaded.shape.page_bytes = loaded.model->geometry().page_bytes(page_rows);
   loaded.shape.frontier_page_bytes = loaded.model->geometry().frontier_page_bytes(page_rows);

@@ -45,10 +45,11 @@ class TorchDevice final : public Backend {
   // name. Errors name the file or field. Not while batches are in flight.
   absl::Status load(ModelId model, const ModelConfig& config, const Progress& progress = {});
 
-  // The same of weights that are not in a Hugging Face directory. dtype: not kAuto; tied: the head
-  // is the embedding.
+  // The same of weights that are not in a Hugging Face directory. tied: the head is the
+  // embedding. kv_dtype: as ModelConfig::kv_dtype.
   absl::Status load_llama(ModelId model, const std::string& name, const HfConfig& config, bool tied,
-                          const TensorSource& source, DType dtype, int page_rows = 16);
+                          const TensorSource& source, DType dtype, int page_rows = 16,
+                          DType kv_dtype = DType::kAuto);
 
   // To be called once for each model before its first batch; size.page_rows is the page_rows of its
   // ModelConfig. RESOURCE_EXHAUSTED: not enough memory.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/ops.h"
+#include "engine/backend/torch/profile.h"
 #include "engine/base/status.h"
 #ifdef TANDEM_CUDA
 #include "engine/backend/torch/cuda/lane.h"
@@ -39,7 +40,10 @@ Executor::Executor(Model& model, const KvPool& pool, ValueStore& store)
 void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
   results.clear();
   results.resize(batch.works.size());
-  plan_.build(batch, shape_, pool_.size, store_);
+  {
+    const StepProfile::Section section(StepProfile::kPlan);
+    plan_.build(batch, shape_, pool_.size, store_);
+  }
   for (size_t i = 0; i < results.size(); ++i) results[i].status = plan_.items[i].status;
   if (plan_.rows() > 0) forward();
   answer(batch, results);
@@ -143,6 +147,7 @@ void Executor::answer(const Batch& batch, std::vector<WorkResult>& results) {
     }
     const int first = plan_.items[begin].first_read;
     float* logits = reads > 0 ? logits_on_host(first, reads) : nullptr;
+    const StepProfile::Section section(StepProfile::kReadout);
     const auto count = static_cast<int64_t>(end - begin);
     const int team = cpu::team_size();
     const bool many = reads * int64_t{shape_.vocab_size} > 65536;

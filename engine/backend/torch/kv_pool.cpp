@@ -1,6 +1,7 @@
 #include "engine/backend/torch/kv_pool.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <cstring>
@@ -35,8 +36,10 @@ at::Tensor frontier_rows(const KvPool& pool, const Move::Place& p, int rows) {
 }
 
 // [layers, kv_heads, rows, head_dim]
-at::Tensor kv_rows(const at::Tensor& store, const Move::Place& p, int rows, int layers) {
-  return store.narrow(0, 0, layers).select(1, p.page.value).narrow(2, p.slot, rows);
+at::Tensor kv_rows(const KvPool& pool, bool keys, const Move::Place& p, int rows, int layers) {
+  at::Tensor pages = (keys ? pool.keys : pool.values).narrow(0, 0, layers).select(1, p.page.value);
+  if (keys && pages.is_cpu()) pages = pages.transpose(2, 3);
+  return pages.narrow(2, p.slot, rows);
 }
 
 // Within the host's memory; from and to may overlap in the same page.
@@ -51,18 +54,26 @@ void move_on_host(const Move& m, const KvPool& from, const KvPool& to) {
     return;
   }
   const KvGeometry& g = to.geometry;
-  const int64_t row = g.head_dim * bytes_of(g.kv_type);
-  for (const bool keys : {true, false}) {
-    const auto* f =
-        static_cast<const std::byte*>((keys ? from.keys : from.values).const_data_ptr());
-    auto* t = static_cast<std::byte*>((keys ? to.keys : to.values).mutable_data_ptr());
-    for (int64_t layer = 0; layer < m.layers; ++layer) {
-      for (int64_t head = 0; head < g.kv_heads; ++head) {
-        const auto at = [&](const KvPool& pool, const Move::Place& p) {
-          const int64_t page = layer * pool.size.pages + p.page.value;
-          return ((page * g.kv_heads + head) * pool.size.page_rows + p.slot) * row;
-        };
-        std::memmove(t + at(to, m.to), f + at(from, m.from), static_cast<size_t>(m.rows * row));
+  const int64_t element = bytes_of(g.kv_type);
+  const auto block = [&](const KvPool& pool, bool keys, const Move::Place& p, int64_t layer,
+                         int64_t head) {
+    const int64_t page = layer * pool.size.pages + p.page.value;
+    return static_cast<std::byte*>((keys ? pool.keys : pool.values).mutable_data_ptr()) +
+           (page * g.kv_heads + head) * pool.size.page_rows * g.head_dim * element;
+  };
+  for (int64_t layer = 0; layer < m.layers; ++layer) {
+    for (int64_t head = 0; head < g.kv_heads; ++head) {
+      const int64_t row = g.head_dim * element;
+      std::memmove(block(to, false, m.to, layer, head) + m.to.slot * row,
+                   block(from, false, m.from, layer, head) + m.from.slot * row,
+                   static_cast<size_t>(m.rows * row));
+      // Keys lie by dimension.
+      const int64_t from_row = from.size.page_rows * element;
+      const int64_t to_row = to.size.page_rows * element;
+      const std::byte* f = block(from, true, m.from, layer, head) + m.from.slot * element;
+      std::byte* t = block(to, true, m.to, layer, head) + m.to.slot * element;
+      for (int i = 0; i < g.head_dim; ++i, f += from_row, t += to_row) {
+        std::memmove(t, f, static_cast<size_t>(m.rows * element));
       }
     }
   }
@@ -82,9 +93,10 @@ void move_on_devices(std::span<const Move> moves, const KvPool& from, const KvPo
       frontier_rows(to, m.to, m.rows).copy_(frontier_rows(from, m.from, m.rows));
       continue;
     }
-    kv_rows(to.keys, m.to, m.rows, m.layers).copy_(kv_rows(from.keys, m.from, m.rows, m.layers));
-    kv_rows(to.values, m.to, m.rows, m.layers)
-        .copy_(kv_rows(from.values, m.from, m.rows, m.layers));
+    for (const bool keys : {true, false}) {
+      kv_rows(to, keys, m.to, m.rows, m.layers)
+          .copy_(kv_rows(from, keys, m.from, m.rows, m.layers));
+    }
   }
 }
 
@@ -116,8 +128,13 @@ int64_t KvGeometry::frontier_page_bytes(int page_rows) const {
 
 KvPool::KvPool(const KvGeometry& g, const PoolSize& s, at::Device device) : geometry(g), size(s) {
   const auto kv = at::TensorOptions().dtype(g.kv_type).device(device);
-  keys = at::empty({g.layers, s.pages, g.kv_heads, s.page_rows, g.head_dim}, kv);
   values = at::empty({g.layers, s.pages, g.kv_heads, s.page_rows, g.head_dim}, kv);
+  keys = device.is_cpu() ? at::empty({g.layers, s.pages, g.kv_heads, g.head_dim, s.page_rows}, kv)
+                         : at::empty_like(values);
+  for (int i = 0; i < g.layers; ++i) {
+    layer_keys.push_back(keys.select(0, i));
+    layer_values.push_back(values.select(0, i));
+  }
   frontier = at::empty({s.frontier_pages * s.page_rows, g.hidden_size}, kv.dtype(g.hidden_type));
 }
 

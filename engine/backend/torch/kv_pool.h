@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "engine/pass/backend.h"
@@ -29,8 +30,11 @@ struct KvGeometry {
 struct KvPool {
   KvGeometry geometry;
   PoolSize size;
-  at::Tensor keys, values;  // [layers, pages, kv_heads, page_rows, head_dim], keys after RoPE
-  at::Tensor frontier;      // [frontier_pages * page_rows, hidden_size]
+  // [layers, pages, kv_heads, page_rows, head_dim], keys after RoPE; on CPU the last two dimensions
+  // of keys are the other way round (cpu/kv.h).
+  at::Tensor keys, values;
+  std::vector<at::Tensor> layer_keys, layer_values;  // the same by layer
+  at::Tensor frontier;                               // [frontier_pages * page_rows, hidden_size]
 
   // Uninitialised memory, on CPU untouched until it is used. Throws c10::OutOfMemoryError.
   KvPool(const KvGeometry& geometry, const PoolSize& size, at::Device device);

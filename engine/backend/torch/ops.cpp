@@ -7,11 +7,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
+#include "engine/backend/torch/aten_ops.h"
 #include "engine/backend/torch/cpu/attention.h"
 #include "engine/backend/torch/cpu/elementwise.h"
-#include "engine/backend/torch/cpu/product.h"
+#include "engine/backend/torch/cpu/options.h"
+#include "engine/backend/torch/profile.h"
 #ifdef TANDEM_CUDA
 #include "engine/backend/torch/cuda/kernels.h"
 #endif
@@ -28,7 +31,7 @@ void for_type(const at::Tensor& t, const F& f) {
     case at::kDouble:
       return f.template operator()<double, double>();
     case at::kBFloat16:
-      return f.template operator()<c10::BFloat16, float>();
+      return f.template operator()<cpu::BFloat16, float>();
     default:
       TORCH_CHECK(false, "no arithmetic in ", t.scalar_type());
   }
@@ -44,10 +47,26 @@ const T* data(const at::Tensor& t) {
   return static_cast<const T*>(t.const_data_ptr());
 }
 
-template <class T>
-cpu::Heads<T> heads_of(const LayerKv& kv) {
-  return {kv.heads, kv.kv_heads, kv.head_dim, kv.keys.mutable_data_ptr<T>(),
-          kv.values.mutable_data_ptr<T>()};
+template <class K>
+cpu::PagedKv<K> paged(const LayerKv& kv, const RowView& rows) {
+  return {kv.kv_heads, kv.head_dim, rows.page_rows, static_cast<K*>(kv.keys.mutable_data_ptr()),
+          static_cast<K*>(kv.values.mutable_data_ptr())};
+}
+
+// Calls f.operator()<T, K, R>() for the types of activations and of a cache.
+template <class F>
+void for_types(const at::Tensor& t, const at::Tensor& kv, const F& f) {
+  for_type(t, [&]<class T, class R>() {
+    if constexpr (std::is_same_v<R, double>) {
+      TORCH_CHECK(kv.scalar_type() == at::kDouble, "no attention to ", kv.scalar_type());
+      f.template operator()<double, double, double>();
+    } else if (kv.scalar_type() == at::kBFloat16) {
+      f.template operator()<T, cpu::BFloat16, R>();
+    } else {
+      TORCH_CHECK(kv.scalar_type() == at::kFloat, "no attention to ", kv.scalar_type());
+      f.template operator()<T, float, R>();
+    }
+  });
 }
 
 }  // namespace
@@ -89,9 +108,17 @@ namespace ops {
 #else
 #define TANDEM_ON_CUDA(tensor, call)
 #endif
+// The reference instead, where the lane is told so.
+#define TANDEM_OR_ATEN(call) \
+  if (cpu::options().kernels == CpuKernels::kAten) return aten::call
 
 void embed(at::Tensor& x, const at::Tensor& table, const int32_t* token) {
+  const StepProfile::Section section(StepProfile::kEmbed);
   TANDEM_ON_CUDA(x, embed(x, table, token));
+  if (table.scalar_type() == at::kHalf) {
+    return cpu::embed<_Float16, float>(data<float>(x), data<_Float16>(table), token, x.size(0),
+                                       x.size(1));
+  }
   for_type(table, [&]<class T, class R>() {
     cpu::embed<T, R>(data<R>(x), data<T>(table), token, x.size(0), x.size(1));
   });
@@ -99,6 +126,7 @@ void embed(at::Tensor& x, const at::Tensor& table, const int32_t* token) {
 
 void copy_rows(at::Tensor& to, const int64_t* to_index, const at::Tensor& from,
                const int64_t* from_index, int64_t n) {
+  const StepProfile::Section section(StepProfile::kEmbed);
   TANDEM_ON_CUDA(to, copy_rows(to, to_index, from, from_index, n));
   const auto bytes = static_cast<size_t>(from.size(1)) * from.element_size();
   auto* t = static_cast<std::byte*>(to.mutable_data_ptr());
@@ -111,49 +139,41 @@ void copy_rows(at::Tensor& to, const int64_t* to_index, const at::Tensor& from,
 }
 
 void rms_norm(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, double eps) {
+  const StepProfile::Section section(StepProfile::kNorm);
   TANDEM_ON_CUDA(x, rms_norm(out, x, weight, eps));
+  TANDEM_OR_ATEN(rms_norm(out, x, weight, eps));
   for_type(out, [&]<class T, class R>() {
     cpu::rms_norm<T, R>(data<T>(out), data<R>(x), data<R>(weight), eps, x.size(0), x.size(1));
   });
 }
 
 void rope_and_store(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, const Rope& rope) {
+  const StepProfile::Section section(StepProfile::kRope);
   TANDEM_ON_CUDA(qkv, rope_and_store(qkv, rows, kv, rope));
-  for_type(qkv, [&]<class T, class R>() {
-    cpu::rope_and_store<T, R>(data<T>(qkv), rows, heads_of<T>(kv), data<R>(rope.cosine),
-                              data<R>(rope.sine));
+  TANDEM_OR_ATEN(rope_and_store(qkv, rows, kv, rope));
+  for_types(qkv, kv.keys, [&]<class T, class K, class R>() {
+    cpu::rope_and_store<T, K, R>(data<T>(qkv), kv.heads, rows, paged<K>(kv, rows),
+                                 data<R>(rope.cosine), data<R>(rope.sine));
   });
 }
 
 void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, const LayerKv& kv,
                double scale) {
+  const StepProfile::Section section(StepProfile::kAttention);
   TANDEM_ON_CUDA(qkv, attention(out, qkv, rows, kv, scale));
-  for_type(qkv, [&]<class T, class R>() {
-    cpu::attention<T, R>(data<T>(out), data<T>(qkv), rows, heads_of<T>(kv), static_cast<R>(scale));
+  TANDEM_OR_ATEN(attention(out, qkv, rows, kv, scale));
+  for_types(qkv, kv.keys, [&]<class T, class K, class R>() {
+    cpu::attention<T, K, R>({data<T>(qkv), qkv.size(1), data<T>(out), kv.heads}, rows,
+                            paged<const K>(kv, rows), scale);
   });
 }
 
 void silu_mul(at::Tensor& out, const at::Tensor& gate_up) {
+  const StepProfile::Section section(StepProfile::kActivation);
   TANDEM_ON_CUDA(out, silu_mul(out, gate_up));
+  TANDEM_OR_ATEN(silu_mul(out, gate_up));
   for_type(out, [&]<class T, class R>() {
     cpu::silu_mul<T, R>(data<T>(out), data<T>(gate_up), out.size(0), out.size(1));
-  });
-}
-
-void product(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-             bool add) {
-  for_type(weight, [&]<class T, class R>() {
-    const T* b = bias.defined() ? data<T>(bias) : nullptr;
-    const auto run = [&]<class O>(O* to) {
-      cpu::product<T, O>(to, data<T>(x), data<T>(weight), b, x.size(0), weight.size(0),
-                         weight.size(1), add);
-    };
-    if (out.scalar_type() == weight.scalar_type()) {
-      run(data<T>(out));
-    } else {
-      TORCH_CHECK(out.scalar_type() == at::kFloat, "no product into ", out.scalar_type());
-      run(data<float>(out));
-    }
   });
 }
 

@@ -18,7 +18,8 @@ struct LayerKv {
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  at::Tensor keys, values;  // [pages, kv_heads, page_rows, head_dim]
+  const at::Tensor& keys;    // as KvPool::layer_keys
+  const at::Tensor& values;  // as KvPool::layer_values
 };
 
 // Angles of the rotary embedding: position * inverse_frequency[i] in float32, as Transformers has
@@ -63,11 +64,6 @@ void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, cons
 
 // gate_up: [rows, 2 * width]; out: [rows, width]
 void silu_mul(at::Tensor& out, const at::Tensor& gate_up);
-
-// out = x W + bias, or out += that. weight: [out, in]; bias: [out] or undefined; x of the weight's
-// type T, out of T or R or fp32. CPU only: on CUDA the products are LibTorch's.
-void product(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-             bool add);
 
 }  // namespace ops
 }  // namespace tandem

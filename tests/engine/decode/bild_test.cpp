@@ -239,6 +239,28 @@ TEST(Bild, SaysWhenItIsExact) {
   EXPECT_FALSE(bild_is_exact(a, true)) << "a window asks no threshold";
 }
 
+// With a single token every probability is 1 and every cross-entropy 0.
+TEST(Bild, ThresholdsAreStrict) {
+  for (const float temperature : {0.0F, 1.0F}) {
+    BoxOptions o;
+    o.models.resize(2);
+    for (BoxModel& m : o.models) m.config = tiny_model(1, 2, 1);
+    Box box{o};
+    BildParams a;
+    a.fallback_threshold = 1;
+    a.rollback_threshold = 0;
+    SequenceSpec s = box.spec({0}, 9);
+    s.warp.temperature = temperature;
+    use(s, a, two_models());
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    ASSERT_TRUE(r->ok());
+    EXPECT_EQ(r->end.stats.fallbacks, 0) << "1 is not below 1";
+    EXPECT_EQ(r->end.stats.rollbacks, 0) << "0 is not above 0";
+    EXPECT_EQ(r->end.stats.small_tokens, 8);
+  }
+}
+
 // --- Sampling
 
 // With fallback off, token 2 is small's x if its cross-entropy under large is low enough, else a

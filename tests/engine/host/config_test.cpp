@@ -44,13 +44,15 @@ TEST_F(ConfigTest, ReadsEveryField) {
       devices { name: "cpu:0" threads: 2 memory_bytes: 1000000 }
       devices { name: "cpu:1" }
       models { name: "big" path: "../models/big" device: "cpu:1" dtype: BF16 page_rows: 32
-               kv_pages: 100 }
+               kv_pages: 100 kv_dtype: BF16 prefix_cache: false }
       models { name: "little" fake { vocab_size: 300 layers: 2 max_positions: 64 pass_seconds: 0.5
                                      row_seconds: 0.25 seed: 9 } }
-      deployments { name: "pair" large: "big" small: "little" }
-      limits { max_running: 1 max_waiting: 2 max_waiting_tokens: 3 step_rows: 4
+      deployments { name: "pair" large: "big" small: "little" prefix_cache_per_client: true }
+      limits { preemption: YOUNGEST max_running: 1 max_waiting: 2 max_waiting_tokens: 3 step_rows: 4
                prefill_chunk_rows: 5 max_new_tokens: 6 default_max_new_tokens: 7
-               queue_seconds: 8.5 }
+               queue_seconds: 8.5 max_choices: 9 fair_prompt_weight: 0.5 fair_token_weight: 4
+               client_weights { key: "ann" value: 2.5 } slow_reader_hold_seconds: 0
+               stalled_stream_seconds: 11 }
       text_threads: 3)");
   ASSERT_TRUE(config.ok()) << config.status();
   ASSERT_EQ(config->devices.size(), 2u);
@@ -63,6 +65,9 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(big.dtype, DType::kBFloat16);
   EXPECT_EQ(big.page_rows, 32);
   EXPECT_EQ(big.kv_pages, 100);
+  EXPECT_FALSE(big.prefix_cache);
+  EXPECT_TRUE(config->models[1].prefix_cache);
+  EXPECT_EQ(big.kv_dtype, DType::kBFloat16);
   EXPECT_FALSE(big.fake.has_value());
   const FakeModelConfig& fake = config->models[1].fake.value();
   EXPECT_EQ(fake.vocab_size, 300);
@@ -76,7 +81,9 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(config->deployments[0].name, "pair");
   EXPECT_EQ(config->deployments[0].large, "big");
   EXPECT_EQ(config->deployments[0].small, "little");
+  EXPECT_TRUE(config->deployments[0].prefix_cache_per_client);
   const LimitsConfig& limits = config->limits;
+  EXPECT_EQ(limits.preemption, Preemption::kYoungest);
   EXPECT_EQ(limits.max_running, 1);
   EXPECT_EQ(limits.max_waiting, 2);
   EXPECT_EQ(limits.max_waiting_tokens, 3);
@@ -85,6 +92,12 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(limits.max_new_tokens, 6);
   EXPECT_EQ(limits.default_max_new_tokens, 7);
   EXPECT_EQ(limits.queue_seconds, 8.5);
+  EXPECT_EQ(limits.max_choices, 9);
+  EXPECT_EQ(limits.fair_prompt_weight, 0.5);
+  EXPECT_EQ(limits.fair_token_weight, 4);
+  EXPECT_EQ(limits.client_weights, (std::map<std::string, double>{{"ann", 2.5}}));
+  EXPECT_EQ(limits.slow_reader_hold_seconds, 0);
+  EXPECT_EQ(limits.stalled_stream_seconds, 11);
   EXPECT_EQ(config->text_threads, 3);
 }
 
@@ -141,6 +154,9 @@ TEST_F(ConfigTest, UnsetFieldsKeepTheirDefaults) {
   EXPECT_EQ(config->deployments[0].name, "m");
   EXPECT_EQ(config->deployments[0].large, "m");
   EXPECT_EQ(config->deployments[0].small, "");
+  EXPECT_FALSE(config->deployments[0].prefix_cache_per_client);
+  EXPECT_TRUE(config->models[0].prefix_cache);
+  EXPECT_EQ(config->limits.preemption, Preemption::kLowestPriority);
 }
 
 TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
@@ -151,10 +167,13 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
   } cases[] = {
       {"models {\n  name: \"m\"\n  pth: \"x\"\n}",
        "/deploy/d.textproto:3:6: Message type \"tandem.config.v1.Model\" has no field named "
-       "\"pth\". Allowed: name, path, fake, device, dtype, page_rows, kv_pages."},
+       "\"pth\". Allowed: name, path, fake, device, dtype, page_rows, kv_pages, kv_dtype, "
+       "prefix_cache."},
       {"models { name: \"m\" fake {} dtype: FP8 }",
        "/deploy/d.textproto:1:39: Unknown enumeration value of \"FP8\" for field \"dtype\". "
        "Allowed: AUTO, FP32, BF16, FP64."},
+      {"models { name: \"m\" fake {} kv_dtype: FP64 }",
+       "/deploy/d.textproto:1:39: models[0].kv_dtype: FP64; allowed: AUTO, FP32, BF16"},
       {"models { name: \"m\"", "/deploy/d.textproto:1:19: Expected identifier, got: "},
       {"", "/deploy/d.textproto: models: none; allowed: at least one"},
       {"models { fake {} }",
@@ -229,6 +248,10 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "/deploy/d.textproto:1: models[0].page_rows: 0; allowed: [1, 1024]"},
       {m + "limits { max_running: 0 }",
        "/deploy/d.textproto:2: limits.max_running: 0; allowed: [1, 65536]"},
+      {m + "limits { max_choices: 17 }",
+       "/deploy/d.textproto:2: limits.max_choices: 17; allowed: [1, 16]"},
+      {m + "limits { client_weights { key: \"ann\" value: 0 } }",
+       "/deploy/d.textproto:2: limits.client_weights[\"ann\"]: 0; allowed: [0.001, 1000]"},
       {m + "limits {\n  queue_seconds: inf\n}",
        "/deploy/d.textproto:3: limits.queue_seconds: inf; allowed: [0.001, 86400]"},
       {m + "text_threads: 65", "/deploy/d.textproto:2: text_threads: 65; allowed: [1, 64]"},

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <future>
+#include <set>
 
 #include "tests/engine/host/kit.h"
 
@@ -284,6 +285,85 @@ TEST(Engine, CancelEndsARequestWhereverItIs) {
   EXPECT_TRUE(std::equal(got.begin(), got.end(), expected.begin()));
 }
 
+TEST(Engine, ChoicesAreEachAsAloneAndEndOnce) {
+  const auto engine = make_engine();
+  GenerateRequest request = request_for(std::string("several"), 30);
+  request.sampling.temperature = 1.1;
+  request.sampling.seed = 5;
+  const auto one = run(*engine, request);
+  request.n = 4;
+  const auto all = run(*engine, request);
+  ASSERT_TRUE(all->wait().ok()) << all->wait();
+  EXPECT_EQ(all->ids(0), one->ids()) << "the first is what a request without n gets";
+  std::set<std::vector<Token>> different;
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(all->ids(i).size(), 30U);
+    EXPECT_EQ(all->text(i), text_of(all->ids(i)));
+    EXPECT_EQ(all->end(i).index, static_cast<int>(i));
+    EXPECT_EQ(all->end(i).seed, 5U);
+    EXPECT_EQ(all->end(i).usage.completion_tokens, 30);
+    EXPECT_EQ(all->end(i).usage.prompt_tokens, 7);
+    different.insert(all->ids(i));
+  }
+  EXPECT_EQ(different.size(), 4U);
+  request.n = 2;  // fewer of them: the same ones
+  const auto two = run(*engine, request);
+  EXPECT_EQ(two->ids(1), all->ids(1));
+  EXPECT_EQ(engine->live_requests(), 0);
+}
+
+TEST(Engine, ChoicesEndWithTheirOwnReasonAndStop) {
+  const auto engine = make_engine();
+  GenerateRequest request = request_for(std::string("several"), 60);
+  request.sampling.temperature = 1.1;
+  request.sampling.seed = 6;
+  request.n = 3;
+  const auto whole = run(*engine, request);
+  // A string that only one of them writes.
+  const std::string stop = whole->text(1).substr(5, 3);
+  ASSERT_EQ(whole->text(0).find(stop), std::string::npos);
+  request.stopping.stop_sequences = {stop};
+  const auto cut = run(*engine, request);
+  EXPECT_EQ(cut->end(0).reason, FinishReason::kMaxTokens);
+  EXPECT_EQ(cut->ids(0), whole->ids(0));
+  EXPECT_EQ(cut->end(1).reason, FinishReason::kStopSequence);
+  EXPECT_EQ(cut->text(1), whole->text(1).substr(0, 5));
+}
+
+TEST(Engine, CancelEndsAllChoicesWithOneStatus) {
+  EngineConfig config = testing::fake_engine_config();
+  config.models[0].fake->pass_seconds = 0.001;
+  const auto engine = make_engine(config);
+  GenerateRequest request = request_for(std::string("several"), 400);
+  request.n = 3;
+  const auto sink = std::make_shared<Recorder>(3);
+  const RequestId id = engine->submit(request, sink);
+  sink->wait_for_tokens(10);
+  engine->cancel(id);
+  EXPECT_EQ(sink->wait().code(), absl::StatusCode::kCancelled);
+  engine->shutdown(kNever);
+  EXPECT_EQ(engine->live_requests(), 0);
+}
+
+TEST(Engine, APausedRequestStandsStillAndOthersGoOn) {
+  EngineConfig config = testing::fake_engine_config();
+  config.models[0].fake->pass_seconds = 0.0005;
+  const auto engine = make_engine(config);
+  const auto slow = std::make_shared<Recorder>();
+  const RequestId id = engine->submit(request_for(std::string("slow"), 300), slow);
+  slow->wait_for_tokens(5);
+  engine->pause(id);
+  const size_t before = slow->count();
+  EXPECT_TRUE(run(*engine, request_for(std::string("other"), 100))->wait().ok());
+  // What was under way when the message came, and not the hundred rounds of the other.
+  EXPECT_LE(slow->count(), before + 60);
+  EXPECT_FALSE(slow->ended());
+  EXPECT_EQ(engine->metrics().requests_paused.value(), 1);
+  engine->resume(id);
+  EXPECT_TRUE(slow->wait().ok());
+  EXPECT_EQ(slow->ids(), fake::greedy(testing::fake_model(), bytes("slow"), 300));
+}
+
 TEST(Engine, DrainRefusesNewAndFinishesRunning) {
   EngineConfig config = testing::fake_engine_config();
   config.models[0].fake->pass_seconds = 0.001;
@@ -375,6 +455,9 @@ TEST(Engine, RefusesNamingFieldValueAndRange) {
        absl::StatusCode::kInvalidArgument, "stop_token_ids: 1099511627776; allowed: 0 to 256"},
       {"logprobs", [](auto& r) { r.top_logprobs = 21; }, absl::StatusCode::kInvalidArgument,
        "top_logprobs: 21; allowed: 0 to 20"},
+      {"n", [](auto& r) { r.n = 0; }, absl::StatusCode::kInvalidArgument, "n: 0; allowed: 1 to 16"},
+      {"too many", [](auto& r) { r.n = 17; }, absl::StatusCode::kInvalidArgument,
+       "n: 17; allowed: 1 to 16"},
       {"truncate", [](auto& r) { r.truncate_prompt_tokens = 0; },
        absl::StatusCode::kInvalidArgument, "truncate_prompt_tokens: 0"},
       {"method", [](auto& r) { r.method = Method::kBita; }, absl::StatusCode::kFailedPrecondition,

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -40,67 +41,92 @@ inline std::unique_ptr<Engine> make_engine(EngineConfig config = fake_engine_con
   return engine.ok() ? *std::move(engine) : nullptr;
 }
 
+// Remembers what it hears of a request, choice by choice, and that it may hear it.
 class Recorder final : public Sink {
  public:
+  explicit Recorder(int64_t choices = 1)
+      : choices_(static_cast<size_t>(std::clamp<int64_t>(choices, 1, 16))) {}
+
   void started(const Started& event) override {
     const std::lock_guard lock(mutex_);
-    EXPECT_FALSE(ended_);
-    EXPECT_TRUE(tokens_.empty());
+    EXPECT_FALSE(over());
+    EXPECT_EQ(count_, 0U);
     started_.push_back(event);
   }
   void chunk(Chunk event) override {
     const std::lock_guard lock(mutex_);
-    EXPECT_FALSE(ended_);
+    Choice& choice = choices_.at(static_cast<size_t>(event.index));
+    EXPECT_FALSE(failed_ || choice.ended);
     EXPECT_EQ(started_.size(), 1U);
-    text_ += event.text;
-    for (TokenInfo& t : event.tokens) tokens_.push_back(std::move(t));
+    choice.text += event.text;
+    count_ += event.tokens.size();
+    for (TokenInfo& t : event.tokens) choice.tokens.push_back(std::move(t));
     changed_.notify_all();
   }
   void finished(const Finished& event) override {
     const std::lock_guard lock(mutex_);
-    EXPECT_FALSE(ended_);
-    finished_ = event;
-    ended_ = true;
+    Choice& choice = choices_.at(static_cast<size_t>(event.index));
+    EXPECT_FALSE(failed_ || choice.ended);
+    choice.finished = event;
+    choice.ended = true;
     changed_.notify_all();
   }
   void failed(const absl::Status& status) override {
     const std::lock_guard lock(mutex_);
-    EXPECT_FALSE(ended_);
+    EXPECT_FALSE(over());
     EXPECT_FALSE(status.ok());
     status_ = status;
-    ended_ = true;
+    failed_ = true;
     changed_.notify_all();
   }
 
   // What follows may be read after wait().
   absl::Status wait() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return ended_; });
+    changed_.wait(lock, [this] { return over(); });
     return status_;
   }
   void wait_for_tokens(size_t n) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return ended_ || tokens_.size() >= n; });
+    changed_.wait(lock, [&] { return over() || count_ >= n; });
   }
-  std::vector<Token> ids() const {
+  bool ended() {
+    const std::lock_guard lock(mutex_);
+    return over();
+  }
+  size_t count() {  // of tokens so far
+    const std::lock_guard lock(mutex_);
+    return count_;
+  }
+  std::vector<Token> ids(size_t choice = 0) const {
     std::vector<Token> ids;
-    for (const TokenInfo& t : tokens_) ids.push_back(t.id);
+    for (const TokenInfo& t : choices_[choice].tokens) ids.push_back(t.id);
     return ids;
   }
-  const std::vector<TokenInfo>& tokens() const { return tokens_; }
-  const std::string& text() const { return text_; }
+  const std::vector<TokenInfo>& tokens(size_t choice = 0) const { return choices_[choice].tokens; }
+  const std::string& text(size_t choice = 0) const { return choices_[choice].text; }
   const Started& start() const { return started_.at(0); }
-  const Finished& end() const { return finished_; }
+  const Finished& end(size_t choice = 0) const { return choices_[choice].finished; }
 
  private:
+  struct Choice {
+    std::vector<TokenInfo> tokens;
+    std::string text;
+    Finished finished;
+    bool ended = false;
+  };
+  bool over() const {
+    return failed_ ||
+           std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.ended; });
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Started> started_;
-  std::vector<TokenInfo> tokens_;
-  std::string text_;
-  Finished finished_;
+  std::vector<Choice> choices_;
+  size_t count_ = 0;
   absl::Status status_;
-  bool ended_ = false;
+  bool failed_ = false;
 };
 
 inline GenerateRequest request_for(Prompt prompt, int64_t max_new_tokens = 24) {
@@ -113,7 +139,7 @@ inline GenerateRequest request_for(Prompt prompt, int64_t max_new_tokens = 24) {
 }
 
 inline std::shared_ptr<Recorder> run(Engine& engine, GenerateRequest request) {
-  auto sink = std::make_shared<Recorder>();
+  auto sink = std::make_shared<Recorder>(request.n);
   engine.submit(std::move(request), sink);
   (void)sink->wait();
   return sink;

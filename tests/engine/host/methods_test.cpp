@@ -361,5 +361,14 @@ TEST_F(Methods, BeamsWantOneChoiceAndNoTemperature) {
   EXPECT_TRUE(plan_method(d, greedy, true, 1).ok());
 }
 
+TEST_F(Methods, EachBeamNeedsRoomForTheWholeText) {
+  large_.pool.pages = 22;  // 5 for each of 4 beams
+  const auto plan = plan_method(deployment(true), beams(4), true, 1);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->width, 4);
+  EXPECT_EQ(plan->context_length, 80);
+  EXPECT_EQ(plan_method(deployment(true), beams(1), true, 1)->context_length, 352);
+}
+
 }  // namespace
 }  // namespace tandem

@@ -178,6 +178,53 @@ TEST(Flight, WhatItAwaitsAndLeaves) {
   EXPECT_TRUE(bench.fly(std::move(kept)).leaves_values);
 }
 
+Pass counting(Pass p) {
+  Processors processors;
+  processors.repetition_penalty = 2;
+  Read r = reading({static_cast<Row>(p.add.size()) - 1});
+  r.warp.processors = std::make_shared<Processors>(processors);
+  return std::move(p.reading(std::move(r)));
+}
+
+TEST(Flight, BringsWhatTheRowsBeforeWereFed) {
+  Bench bench;
+  Pass past = chain(3);
+  In in;
+  in.kind = In::kChosen;
+  in.ref.ticket = 3;
+  past.add.chain(in);
+  in.kind = In::kMask;
+  past.add.chain(in);
+  bench.fly(std::move(past));
+
+  PassFlight& f = bench.fly(counting(chain(4)));
+  const Work first = lower(f, 2);
+  EXPECT_EQ(first.history, (std::vector<Token>{0, 1, 2, -1, -2}));
+  ASSERT_EQ(first.history_chosen.size(), 1U);
+  EXPECT_EQ(first.history_chosen[0].first, 3);
+  EXPECT_EQ(first.history_chosen[0].second.ref.ticket, 3U);
+  f.begun = true;
+  f.started = 2;
+  EXPECT_EQ(lower(f, 2).history, (std::vector<Token>{0, 1, 2, -1, -2, 0, 1}))
+      << "the first chunk is history to the second";
+
+  // A pass behind it, submitted before either has run.
+  EXPECT_EQ(lower(bench.fly(counting(chain(1))), 1).history,
+            (std::vector<Token>{0, 1, 2, -1, -2, 0, 1, 2, 3}));
+  EXPECT_EQ(lower(f, 2).history.size(), 7U) << "what comes later is not";
+}
+
+TEST(Flight, BringsNoHistoryWhereNothingCountsIt) {
+  Bench bench;
+  bench.fly(chain(3));
+  Pass p = chain(1);
+  p.reading(reading({0}));
+  Processors bias;
+  bias.bias = {{1, 2.0F}};
+  p.read[0].warp.processors = std::make_shared<Processors>(bias);
+  EXPECT_TRUE(lower(bench.fly(std::move(p)), 1).history.empty());
+}
+
 // The device's answer to output `out`: made from its number alone.
 Readout answer(const Work& w) {
   Readout r;

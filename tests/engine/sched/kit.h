@@ -62,6 +62,7 @@ struct BoxModel {
   PoolSize pool = {4, 256, 256};
   int device = 0;
   int window = 0;
+  bool prefix_cache = true;
 };
 
 struct BoxOptions {
@@ -83,7 +84,8 @@ class Box {
       const ModelId id(static_cast<int64_t>(m));
       backends[static_cast<size_t>(model.device)].add_model(id, "fake", model.config, model.pool,
                                                             model.window);
-      models.push_back({id, DeviceId(model.device), &metrics.models.emplace_back()});
+      models.push_back({id, DeviceId(model.device), &metrics.models.emplace_back(),
+                        model.prefix_cache});
     }
     std::vector<Backend*> devs;
     for (FakeBackend& b : backends) devs.push_back(&b);
@@ -175,6 +177,7 @@ class Box {
     EXPECT_EQ(loop->live(), 0);
     EXPECT_FALSE(loop->device_busy());
     EXPECT_EQ(used_pages(), 0);
+    EXPECT_EQ(loop->check_pages(), "");
     EXPECT_EQ(loop->next_timer(), kNever);
   }
 

@@ -220,7 +220,7 @@ TEST(Loop, PoolsCycleIndependently) {
   o.models[1].device = 1;
   Box box{o};
   std::vector<std::shared_ptr<Recorder>> contended;
-  for (int i = 0; i < 3; ++i) contended.push_back(box.submit(box.spec({1, 2, 3}, 28)));
+  for (const Token t : {1, 2, 3}) contended.push_back(box.submit(box.spec({t, 2, 3}, 28)));
   ASSERT_TRUE(box.pump_until([&] { return box.metrics.preemptions.value() > 0; }));
   SequenceSpec other = box.spec({1, 2}, 20);
   other.roles = {{Role::kLarge, ModelId(1), 0}};
@@ -229,7 +229,9 @@ TEST(Loop, PoolsCycleIndependently) {
   ASSERT_TRUE(box.pump_until([&] { return fast->ends == 1; }));
   EXPECT_LT(seconds(box.clock.now() - start), 2.0);
   box.pump();
-  for (const auto& r : contended) EXPECT_EQ(r->tokens, box.greedy({1, 2, 3}, 28));
+  for (Token t = 1; const auto& r : contended) {
+    EXPECT_EQ(r->tokens, box.greedy({t++, 2, 3}, 28));
+  }
 }
 
 TEST(Loop, MetricsEqualTheEvents) {

@@ -1,5 +1,5 @@
 // The same loop on real threads, for TSan: one runs it, one is the devices' timer, several submit
-// and cancel.
+// pause and cancel.
 #include <chrono>
 #include <future>
 #include <thread>
@@ -57,12 +57,17 @@ TEST(LoopThreads, ManyClientsOneLoop) {
           s.roles = {{Role::kLarge, ModelId(static_cast<int64_t>(rng() % 2)), 0}};
           s.stops.max_new_tokens = 8;
           s.submitted = clock.now();
+          s.client = std::to_string(c);
           const std::vector<Token> known = fake::greedy(config, s.prompt, 8);
           const auto latch = std::make_shared<Latch>();
           s.listener = latch;
           const RequestId id = s.id;
           const bool cancel = rng() % 3 == 0;
           loop.submit(std::move(s));
+          if (rng() % 3 == 0) {
+            loop.pause(id);
+            loop.resume(id);
+          }
           if (cancel) loop.stop(id, absl::CancelledError("changed my mind"));
           const Latch::Result result = latch->result().get();
           if (result.first.ok()) {

@@ -1,15 +1,16 @@
 // What happens to a row between the products, on the CPU: embedding, norm, rotary embedding and
 // store into the cache, SwiGLU. Plain loops that the compiler vectorizes.
 //
-// T: type of products' inputs and outputs, of weights and of the cache (float, double, bf16).
+// T: type of products' inputs and outputs, and of embeddings (float, double, BFloat16).
+// K: type of the cache (the same).
 // R: type of the residual stream and of arithmetic (float, or double for double).
 // A row's results depend on that row alone: fixed order of summation, whatever the batch.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 
+#include "engine/backend/torch/cpu/kv.h"
 #include "engine/backend/torch/cpu/math.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/row_view.h"
@@ -43,48 +44,40 @@ void rms_norm(T* out, const R* x, const R* weight, double eps, int64_t rows, int
   });
 }
 
-// Heads of the attention, and where one layer's keys and values lie.
-template <class T>
-struct Heads {
-  int heads = 0;
-  int kv_heads = 0;
-  int head_dim = 0;
-  T* keys = nullptr;    // [pages, kv_heads, page_rows, head_dim]
-  T* values = nullptr;  // the same
-};
-
 // Rotates dimensions i and i + head_dim / 2 of one head (the layout of Hugging Face checkpoints).
-template <class T, class R>
-void rotate(T* to, const T* from, const R* cosine, const R* sine, int head_dim) {
+// to: dimensions are `stride` apart
+template <class To, class T, class R>
+void rotate(To* to, int64_t stride, const T* from, const R* cosine, const R* sine, int head_dim) {
   const int half = head_dim / 2;
   for (int i = 0; i < half; ++i) {
     const R a = static_cast<R>(from[i]);
     const R b = static_cast<R>(from[i + half]);
-    to[i] = static_cast<T>(a * cosine[i] - b * sine[i]);
-    to[i + half] = static_cast<T>(b * cosine[i] + a * sine[i]);
+    to[i * stride] = static_cast<To>(a * cosine[i] - b * sine[i]);
+    to[(i + half) * stride] = static_cast<To>(b * cosine[i] + a * sine[i]);
   }
 }
 
 // qkv: [rows, (heads + 2 kv_heads) * head_dim]. Rotates queries in place, and keys into the cache;
 // copies values there. cosine, sine: [positions, head_dim / 2]
-template <class T, class R>
-void rope_and_store(T* qkv, const RowView& rows, const Heads<T>& h, const R* cosine,
+template <class T, class K, class R>
+void rope_and_store(T* qkv, int heads, const RowView& rows, const PagedKv<K>& kv, const R* cosine,
                     const R* sine) {
-  const int64_t width = int64_t{h.heads + 2 * h.kv_heads} * h.head_dim;
+  const int d = kv.head_dim;
+  const int64_t width = int64_t{heads + 2 * kv.kv_heads} * d;
   parallel_for(rows.rows, rows_per_range(width), [=, &rows](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const R* c = cosine + int64_t{rows.position[r]} * (h.head_dim / 2);
-      const R* s = sine + int64_t{rows.position[r]} * (h.head_dim / 2);
+      const R* c = cosine + int64_t{rows.position[r]} * (d / 2);
+      const R* s = sine + int64_t{rows.position[r]} * (d / 2);
       T* q = qkv + r * width;
-      for (int i = 0; i < h.heads; ++i, q += h.head_dim) rotate(q, q, c, s, h.head_dim);
+      for (int i = 0; i < heads; ++i, q += d) rotate(q, 1, q, c, s, d);
       const T* k = q;
-      const T* v = k + int64_t{h.kv_heads} * h.head_dim;
-      const int64_t page = rows.slot[r] / rows.page_rows;
-      const int64_t slot = rows.slot[r] % rows.page_rows;
-      for (int i = 0; i < h.kv_heads; ++i) {
-        const int64_t at = ((page * h.kv_heads + i) * rows.page_rows + slot) * h.head_dim;
-        rotate(h.keys + at, k + i * h.head_dim, c, s, h.head_dim);
-        std::memcpy(h.values + at, v + i * h.head_dim, sizeof(T) * static_cast<size_t>(h.head_dim));
+      const T* v = k + int64_t{kv.kv_heads} * d;
+      const int64_t page = rows.slot[r] / kv.page_rows;
+      const int64_t slot = rows.slot[r] % kv.page_rows;
+      for (int i = 0; i < kv.kv_heads; ++i, k += d, v += d) {
+        rotate(kv.key(page, i, slot), kv.page_rows, k, c, s, d);
+        K* value = kv.value(page, i, slot);
+        for (int j = 0; j < d; ++j) value[j] = static_cast<K>(static_cast<R>(v[j]));
       }
     }
   });

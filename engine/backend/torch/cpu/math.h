@@ -2,13 +2,29 @@
 // but the length: the same numbers give the same bits wherever and beside whatever they lie.
 #pragma once
 
-#include <c10/util/BFloat16.h>
-
 #include <bit>
 #include <cmath>
 #include <cstdint>
 
 namespace tandem::cpu {
+
+// The upper half of a float. Stands for c10::BFloat16 where LibTorch is not known.
+struct BFloat16 {
+  uint16_t bits = 0;
+
+  BFloat16() = default;
+  // Nearest, ties to even; NaN stays NaN.
+  explicit BFloat16(float x) {
+    const auto u = std::bit_cast<uint32_t>(x);
+    bits = x != x ? uint16_t{0x7fc0} : static_cast<uint16_t>((u + 0x7fff + (u >> 16 & 1)) >> 16);
+  }
+  explicit BFloat16(double x) : BFloat16(static_cast<float>(x)) {}
+  explicit operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
+  explicit operator double() const { return static_cast<float>(*this); }
+  friend bool operator==(BFloat16 a, BFloat16 b) {
+    return static_cast<float>(a) == static_cast<float>(b);
+  }
+};
 
 // What a storage type is computed in.
 template <class T>

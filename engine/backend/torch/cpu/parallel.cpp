@@ -1,7 +1,11 @@
 #include "engine/backend/torch/cpu/parallel.h"
 
 #include <immintrin.h>
+#include <pthread.h>
+#include <sched.h>
 
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -9,9 +13,54 @@
 namespace tandem::cpu {
 namespace {
 
-// Between the loops of one batch lie microseconds: waiting threads look for about 50 of them before
-// they sleep.
-constexpr int kSpins = 1000;
+// Between the loops of one batch lie microseconds.
+constexpr auto kSpinTime = std::chrono::microseconds(30);
+
+// Threads in all teams of the process.
+std::atomic<int> team_threads{0};
+
+int processors() {
+  static const int n = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return n;
+}
+
+// Looks for some microseconds whether `done`. To spin on a processor that others need would cost
+// them, and us, a time slice.
+template <class F>
+bool spin_until(const F& done) {
+  if (done()) return true;
+  if (team_threads.load(std::memory_order_relaxed) > processors()) return false;
+  const auto end = std::chrono::steady_clock::now() + kSpinTime;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (done()) return true;
+      _mm_pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return done();
+}
+
+cpu_set_t affinity() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  pthread_getaffinity_np(pthread_self(), sizeof set, &set);
+  return set;
+}
+
+// To the n-th processor of a set, counted around. Only a wish.
+void pin(pthread_t thread, const cpu_set_t& allowed, int n) {
+  const int count = CPU_COUNT(&allowed);
+  if (count == 0) return;
+  n %= count;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed) || n-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    pthread_setaffinity_np(thread, sizeof one, &one);
+    return;
+  }
+}
 
 // The helpers of one thread.
 //
@@ -21,8 +70,13 @@ constexpr int kSpins = 1000;
 // helpers that come late leave without touching it.
 class Team {
  public:
-  explicit Team(int helpers) {
-    for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { help(); });
+  Team(int size, int first_cpu) : first_cpu_(first_cpu), before_(affinity()) {
+    team_threads += size;
+    for (int i = 1; i < size; ++i) {
+      threads_.emplace_back([this] { help(); });
+      if (first_cpu >= 0) pin(threads_.back().native_handle(), before_, first_cpu + i);
+    }
+    if (first_cpu >= 0) pin(pthread_self(), before_, first_cpu);
   }
 
   ~Team() {
@@ -30,6 +84,8 @@ class Team {
     bell_.fetch_add(1);
     bell_.notify_all();
     for (std::thread& t : threads_) t.join();
+    team_threads -= size();
+    if (first_cpu_ >= 0) pthread_setaffinity_np(pthread_self(), sizeof before_, &before_);
   }
 
   int size() const { return static_cast<int>(threads_.size()) + 1; }
@@ -42,21 +98,14 @@ class Team {
     bell_.notify_all();  // no system call where nobody sleeps
     body(context);
     open_.store(false);
-    for (int i = 0; inside_.load() != 0; ++i) {
-      if (i < kSpins) {
-        _mm_pause();
-      } else {
-        std::this_thread::yield();
-      }
-    }
+    while (!spin_until([this] { return inside_.load() == 0; })) std::this_thread::yield();
   }
 
  private:
   void help() {
     uint32_t heard = 0;
     for (;;) {
-      for (int i = 0; i < kSpins && bell_.load() == heard; ++i) _mm_pause();
-      bell_.wait(heard);
+      if (!spin_until([&] { return bell_.load() != heard; })) bell_.wait(heard);
       heard = bell_.load();
       if (ending_.load()) return;
       inside_.fetch_add(1);
@@ -65,6 +114,8 @@ class Team {
     }
   }
 
+  const int first_cpu_;
+  const cpu_set_t before_;  // what the owner might use
   // Written by the owner while the job is closed and nobody is inside.
   void (*body_)(void*) = nullptr;
   void* context_ = nullptr;
@@ -79,9 +130,9 @@ thread_local std::unique_ptr<Team> team;
 
 }  // namespace
 
-void set_team_size(int n) {
+void set_team_size(int n, int first_cpu) {
   team.reset();
-  if (n > 1) team = std::make_unique<Team>(n - 1);
+  if (n > 1 || first_cpu >= 0) team = std::make_unique<Team>(n, first_cpu);
 }
 
 int team_size() { return team != nullptr ? team->size() : 1; }

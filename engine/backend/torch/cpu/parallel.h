@@ -1,9 +1,12 @@
 // Parallel loops on a team of threads that belongs to the calling thread.
 //
 // Each CPU device's lane has a team of its own, so devices do not share threads and their sizes add
-// up to what the host planned. (OpenMP's teams would do on a quiet machine. On a busy one its
-// barrier waits for threads that have not even started on the loop and spins meanwhile; here
-// whoever comes first does the work, and only a thread in the middle of a range is waited for.)
+// up to what the host planned. Between loops a thread looks for the next one for some microseconds
+// and then sleeps; it sleeps at once where the process has more such threads than processors.
+//
+// (OpenMP's teams would do on a quiet machine. On a busy one its barrier waits for threads that
+// have not even started on the loop and spins meanwhile; here whoever comes first does the work,
+// and only a thread in the middle of a range is waited for.)
 #pragma once
 
 #include <atomic>
@@ -12,7 +15,9 @@
 namespace tandem::cpu {
 
 // Sets the size of the calling thread's team, the thread itself included. n >= 1; at first 1.
-void set_team_size(int n);
+// first_cpu >= 0: each thread stays on a processor of its own, this one on the first_cpu-th of
+// those that it may use, the others on the next ones (from the start again after the last).
+void set_team_size(int n, int first_cpu = -1);
 int team_size();
 
 namespace internal {

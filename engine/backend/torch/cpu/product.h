@@ -1,24 +1,32 @@
 // Rows times a weight matrix on the CPU: the heart of decoding, where few rows meet many weights.
 //
-// Each number of the result is one dot product, summed in an order that depends on its length
-// alone: 16 partial sums (8 in double), then pairwise. So a row has the same bits alone or among
-// others, at any place, for any number of threads and on any processor. LibTorch's product takes
-// another kernel for another number of rows, costs 2 to 4 rows' time for 4 rows, and gives none
-// of this.
+// Memory sets the speed here, so all rows of a batch meet a weight while it is in registers: six
+// rows cost about what one costs. LibTorch's product (MKL) takes two to four times as long.
 //
-// Weights are read once for up to 64 rows. Memory sets the speed for few rows, arithmetic for many.
+// Each number of the result is summed over the inputs in an order that depends on the number of
+// inputs and the type of weights alone: one after the other, in stretches of fixed length whose
+// sums are added in turn. How many rows and columns a tile has changes nothing in that. So a row
+// has the same bits alone or among others, at any place and for any number of threads. (Processors
+// that differ in fused multiply-add or in the rounding of nothing else agree too, but nothing
+// builds on that.)
 #pragma once
 
 #include <cstdint>
 
+#include "engine/backend/torch/cpu/packed_matrix.h"
+#include "engine/backend/torch/cpu/prepared_rows.h"
+
 namespace tandem::cpu {
 
 // out[r, n] = x[r] . weight[n] + bias[n], or that is added to out[r, n] if `add`.
-// x: [rows, in], weight: [outs, in], bias: [outs] or null, out: [rows, outs].
-// T: float, double or c10::BFloat16; O: T, or T's type of arithmetic (float for bf16), or float.
-// Runs on the calling thread's team (parallel.h).
-template <class T, class O>
-void product(O* out, const T* x, const T* weight, const T* bias, int64_t rows, int64_t outs,
-             int64_t in, bool add);
+// x: prepared as row_type(weights.type()), of weights.in() numbers; bias: [outs] or null; out:
+// [rows, outs]. Runs on the calling thread's team (parallel.h).
+void product(float* out, const PreparedRows& x, const PackedMatrix& weights, const float* bias,
+             bool add);
+// For weights of type kDouble.
+void product(float* out, const PreparedRows& x, const PackedMatrix& weights, const double* bias,
+             bool add);
+void product(double* out, const PreparedRows& x, const PackedMatrix& weights, const double* bias,
+             bool add);
 
 }  // namespace tandem::cpu

@@ -1,22 +1,88 @@
 // A linear layer, or several with one input side by side.
 //
-// On CPU the products are our own (cpu/product.h), on CUDA LibTorch's.
+// On CPU the products are our own (cpu/product.h), of weights packed at load; rows between the
+// layers are fp32 (fp64 for fp64 weights) whatever the weights are. On CUDA the products are
+// LibTorch's and rows are of the weights' type.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/backend/torch/cpu/packed_matrix.h"
+#include "engine/backend/torch/cpu/prepared_rows.h"
+#include "engine/backend/torch/model/tensor_source.h"
+#include "engine/base/config.h"
+
 namespace tandem {
 
-struct Linear {
-  at::Tensor weight;  // [out, in], contiguous
-  at::Tensor bias;    // [out] or undefined
+// As what weights are kept, and where.
+struct WeightStore {
+  DType dtype = DType::kFloat32;  // not kAuto; on CUDA kFloat32, kBFloat16 or kFloat64
+  at::Device device = at::kCPU;
+  CpuKernels kernels = CpuKernels::kOwn;
+
+  at::ScalarType rows() const;      // type of rows between linear layers, and of biases
+  at::ScalarType residual() const;  // type of the residual stream and of norms
+  bool packed() const { return device.is_cpu() && kernels == CpuKernels::kOwn; }
+};
+
+// Rows that go into one or more linear layers. What the kernels make of them is made once.
+class LinearInput {
+ public:
+  LinearInput() = default;
+  explicit LinearInput(const at::Tensor& x) { set(x); }
+
+  // x: [rows, in], of WeightStore::rows(); is kept and must not change while in use.
+  void set(const at::Tensor& x) {
+    x_ = x;
+    prepared_ = false;
+  }
+  const at::Tensor& x() const { return x_; }
+  const cpu::PreparedRows& as(cpu::RowType type);
+
+ private:
+  at::Tensor x_;
+  bool prepared_ = false;
+  cpu::PreparedRows rows_;
+};
+
+class Linear {
+ public:
+  Linear() = default;
+
+  // The layers `names` of one input size stacked along their outputs: prefix + name + ".weight"
+  // and, if asked for, + ".bias". outs: of each. Errors as load_stacked().
+  static absl::StatusOr<Linear> load(const TensorSource& source, const WeightStore& store,
+                                     const std::string& prefix,
+                                     const std::vector<std::string>& names,
+                                     const std::vector<int64_t>& outs, int64_t in, bool bias);
 
   // out = x W^T + bias. x: [rows, in], out: [rows, out], of x's type or fp32
   // scratch: [rows, out] of x's type, used on CUDA where out has another; else may be undefined.
   void into(at::Tensor& out, const at::Tensor& x, at::Tensor* scratch = nullptr) const;
+  void into(at::Tensor& out, LinearInput& x, at::Tensor* scratch = nullptr) const;
 
   // residual += x W^T + bias. residual: [rows, out]; scratch as above.
   void add_to(at::Tensor& residual, const at::Tensor& x, at::Tensor& scratch) const;
+  void add_to(at::Tensor& residual, LinearInput& x, at::Tensor& scratch) const;
+
+  // to[r] = W[row[r]] where row[r] >= 0: the embedding that is tied to a packed head.
+  // to: [rows, in] of WeightStore::residual()
+  void look_up(at::Tensor& to, const int32_t* row) const;
+
+  const at::Tensor& weight() const { return weight_; }  // undefined where it is packed
+  int64_t parameters() const;
+  int64_t bytes() const;
+
+ private:
+  void product(at::Tensor& out, LinearInput& x, bool add) const;
+
+  cpu::PackedMatrix packed_;
+  at::Tensor weight_;  // [out, in], where it is not packed
+  at::Tensor bias_;    // [out] or undefined
 };
 
 }  // namespace tandem

@@ -24,8 +24,7 @@
 
 namespace tandem {
 
-// Matrices are of type T (products), vectors of norms of type R (residual stream): fp32/fp32,
-// bf16/fp32 or fp64/fp64.
+// Norms and the residual stream are fp32, with fp64 matrices fp64.
 struct LlamaWeights {
   struct Layer {
     at::Tensor attention_norm;  // [hidden]
@@ -35,23 +34,25 @@ struct LlamaWeights {
     Linear gate_up;             // hidden -> 2 * intermediate
     Linear down;                // intermediate -> hidden
   };
-  at::Tensor embedding;  // [vocab, hidden]
+  WeightStore store;
+  bool tied = false;     // the head is the embedding
+  at::Tensor embedding;  // [vocab, hidden]; undefined where it is the rows of a packed head
   std::vector<Layer> layers;
   at::Tensor final_norm;  // [hidden]
-  Linear head;            // hidden -> vocab; shares the embedding's memory where tied
+  Linear head;            // hidden -> vocab
 
   int64_t bytes() const;
+  int64_t parameters() const;
 
   // `progress` is told the layers done after each. Errors as load_stacked().
   static absl::StatusOr<LlamaWeights> load(const HfConfig& config, bool tied,
-                                           const TensorSource& source, at::ScalarType product_type,
-                                           at::Device device,
+                                           const TensorSource& source, const WeightStore& store,
                                            const std::function<void(int layers)>& progress = {});
 };
 
 class Llama final : public Model {
  public:
-  Llama(std::string name, const HfConfig& config, LlamaWeights weights);
+  Llama(std::string name, const HfConfig& config, LlamaWeights weights, at::ScalarType kv_type);
 
   const KvGeometry& geometry() const override { return geometry_; }
   const ModelShape& shape() const override { return shape_; }

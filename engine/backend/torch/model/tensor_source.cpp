@@ -1,11 +1,10 @@
 #include "engine/backend/torch/model/tensor_source.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/util/BFloat16.h>
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstring>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/weights/convert.h"
@@ -23,27 +22,49 @@ void prefer_huge_pages(std::byte* data, size_t bytes) {
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
-// Elements of `view` as `type`, from out[0] on.
-absl::Status convert(const TensorView& view, at::ScalarType type, std::byte* out) {
-  const int64_t n = view.elements();
-  if (type == at::kFloat) {
-    return to_float(view, 0, {reinterpret_cast<float*>(out), static_cast<size_t>(n)});
+template <class T>
+std::span<T> elements(std::byte* out, int64_t n) {
+  return {reinterpret_cast<T*>(out), static_cast<size_t>(n)};
+}
+
+// n elements of `view` as `type`, from the first-th on.
+absl::Status convert(const TensorView& view, int64_t first, int64_t n, at::ScalarType type,
+                     std::byte* out) {
+  switch (type) {
+    case at::kDouble:
+      return to_double(view, first, elements<double>(out, n));
+    case at::kBFloat16:
+      return to_bfloat(view, first, elements<uint16_t>(out, n));
+    case at::kHalf:
+      return to_half(view, first, elements<uint16_t>(out, n));
+    default:
+      return to_float(view, first, elements<float>(out, n));
   }
-  if (type == at::kDouble) {
-    return to_double(view, 0, {reinterpret_cast<double*>(out), static_cast<size_t>(n)});
+}
+
+// Type of the numbers that PackedMatrix::pack takes.
+at::ScalarType source_type(cpu::WeightType type) {
+  switch (type) {
+    case cpu::WeightType::kDouble:
+      return at::kDouble;
+    case cpu::WeightType::kBFloat16:
+      return at::kBFloat16;
+    case cpu::WeightType::kHalf:
+      return at::kHalf;
+    default:
+      return at::kFloat;
   }
-  if (view.dtype == SafeDType::kBF16) {
-    std::memcpy(out, view.data, view.bytes);
-    return absl::OkStatus();
+}
+
+absl::StatusOr<const TensorView*> find(const TensorSource& source, const std::string& name,
+                                       const std::vector<int64_t>& shape) {
+  const TensorView* view = source.find(name);
+  if (view == nullptr) return absl::NotFoundError(absl::StrCat("tensor ", name, ": missing"));
+  if (view->shape != shape) {
+    return out_of_range(absl::StrCat("shape of ", name), shape_text(view->shape),
+                        shape_text(shape));
   }
-  auto* to = reinterpret_cast<c10::BFloat16*>(out);
-  std::vector<float> part(1 << 14);
-  for (int64_t i = 0; i < n; i += static_cast<int64_t>(part.size())) {
-    const auto m = static_cast<size_t>(std::min(n - i, static_cast<int64_t>(part.size())));
-    TANDEM_RETURN_IF_ERROR(to_float(view, i, {part.data(), m}));
-    for (size_t k = 0; k < m; ++k) to[i + static_cast<int64_t>(k)] = c10::BFloat16(part[k]);
-  }
-  return absl::OkStatus();
+  return view;
 }
 
 }  // namespace
@@ -59,17 +80,41 @@ absl::StatusOr<at::Tensor> load_stacked(const TensorSource& source,
   auto* out = static_cast<std::byte*>(host.mutable_data_ptr());
   if (device.is_cpu()) prefer_huge_pages(out, host.nbytes());
   for (size_t i = 0; i < names.size(); ++i) {
-    const TensorView* view = source.find(names[i]);
-    if (view == nullptr) return absl::NotFoundError(absl::StrCat("tensor ", names[i], ": missing"));
-    if (view->shape != shapes[i]) {
-      return out_of_range(absl::StrCat("shape of ", names[i]), shape_text(view->shape),
-                          shape_text(shapes[i]));
+    TANDEM_ASSIGN_OR_RETURN(const TensorView* view, find(source, names[i], shapes[i]));
+    if (absl::Status s = convert(*view, 0, view->elements(), type, out); !s.ok()) {
+      return annotate(s, names[i]);
     }
-    if (absl::Status s = convert(*view, type, out); !s.ok()) return annotate(s, names[i]);
     out += view->elements() * static_cast<int64_t>(c10::elementSize(type));
     if (source.done) source.done(*view);
   }
   return host.to(device);
+}
+
+absl::StatusOr<cpu::PackedMatrix> load_packed(const TensorSource& source,
+                                              const std::vector<std::string>& names,
+                                              const std::vector<std::vector<int64_t>>& shapes,
+                                              cpu::WeightType type) {
+  int64_t outs = 0;
+  for (const auto& s : shapes) outs += s[0];
+  const int64_t in = shapes.front()[1];
+  cpu::PackedMatrix packed(type, outs, in);
+  const at::ScalarType from = source_type(type);
+  constexpr int64_t kRows = 128;
+  std::vector<std::byte> part(static_cast<size_t>(kRows * in) * c10::elementSize(from));
+  int64_t row = 0;
+  for (size_t i = 0; i < names.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(const TensorView* view, find(source, names[i], shapes[i]));
+    for (int64_t r = 0; r < shapes[i][0]; r += kRows) {
+      const int64_t n = std::min(kRows, shapes[i][0] - r);
+      if (absl::Status s = convert(*view, r * in, n * in, from, part.data()); !s.ok()) {
+        return annotate(s, names[i]);
+      }
+      packed.pack(row + r, n, part.data());
+    }
+    row += shapes[i][0];
+    if (source.done) source.done(*view);
+  }
+  return packed;
 }
 
 }  // namespace tandem

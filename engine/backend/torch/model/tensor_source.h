@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/backend/torch/cpu/packed_matrix.h"
 #include "engine/backend/torch/weights/safetensors.h"
 
 namespace tandem {
@@ -23,5 +24,12 @@ absl::StatusOr<at::Tensor> load_stacked(const TensorSource& source,
                                         const std::vector<std::string>& names,
                                         const std::vector<std::vector<int64_t>>& shapes,
                                         at::ScalarType type, at::Device device);
+
+// The same of matrices, packed for the CPU's products. INVALID_ARGUMENT too: a number that fp16
+// cannot hold.
+absl::StatusOr<cpu::PackedMatrix> load_packed(const TensorSource& source,
+                                              const std::vector<std::string>& names,
+                                              const std::vector<std::vector<int64_t>>& shapes,
+                                              cpu::WeightType type);
 
 }  // namespace tandem

@@ -19,4 +19,9 @@ float bfloat_to_float(uint16_t bits);  // exact
 absl::Status to_float(const TensorView& tensor, int64_t first, std::span<float> out);
 absl::Status to_double(const TensorView& tensor, int64_t first, std::span<double> out);
 
+// The same as bits of bf16 and fp16, rounded to nearest, ties to even. INVALID_ARGUMENT too: a
+// finite number that fp16 cannot hold.
+absl::Status to_bfloat(const TensorView& tensor, int64_t first, std::span<uint16_t> out);
+absl::Status to_half(const TensorView& tensor, int64_t first, std::span<uint16_t> out);
+
 }  // namespace tandem

@@ -130,6 +130,36 @@ TEST(ForwardTypes, BFloat16RowsAreNearFloat64) {
   EXPECT_EQ(d16.shape().dtype, "bf16");
 }
 
+// Keys and values at half the size: near, and with the same promises.
+TEST(ForwardKv, BFloat16KeysAndValues) {
+  TinyModel tiny = tiny_model();
+  tiny.dtype = DType::kFloat32;
+  Driver single(tiny);
+  tiny.kv_dtype = DType::kBFloat16;
+  Driver half(tiny);
+  EXPECT_EQ(half.shape().page_bytes * 2, single.shape().page_bytes);
+  const auto tokens = random_tokens(37, 64, 3);
+  const Rows want = prefill(single, tokens, 6);
+  const Rows got = prefill(half, tokens, 6);
+  double error = 0;
+  for (size_t r = 0; r < want.size(); ++r) {
+    for (size_t t = 0; t < 64; ++t) error += std::abs(got[r][t] - want[r][t]);
+  }
+  EXPECT_LT(error / (37 * 64), 0.05);
+  EXPECT_GT(error, 0);
+  for (const int chunk : {1, 5, 36}) expect_same(prefill(half, tokens, 6, kTop, chunk), got);
+}
+
+TEST(ForwardKv, Float64KeepsItsKeysAndValues) {
+  auto device = TorchDevice::create({.threads = 1}, std::make_shared<TorchShared>());
+  ASSERT_TRUE(device.ok()) << device.status();
+  TinyModel tiny = tiny_model();
+  tiny.kv_dtype = DType::kBFloat16;
+  const absl::Status status = tiny.load_into(**device, ModelId(0), 4);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "kv_dtype: BF16; allowed: AUTO with FP64");
+}
+
 TEST_P(Forward, WindowCutsByPosition) {
   HfConfig c = tiny_config();
   c.window = 7;

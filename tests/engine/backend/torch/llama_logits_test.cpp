@@ -31,9 +31,9 @@ TEST_P(LlamaLogits, OfAllPositionsEqualTransformers) {
   TensorSource source;
   source.find = [&](const std::string& name) { return checkpoint->find(name); };
   absl::StatusOr<LlamaWeights> weights =
-      LlamaWeights::load(*config, layout->tied, source, at::kFloat, at::kCPU);
+      LlamaWeights::load(*config, layout->tied, source, WeightStore{});
   ASSERT_TRUE(weights.ok()) << weights.status();
-  Llama model(GetParam(), *config, *std::move(weights));
+  Llama model(GetParam(), *config, *std::move(weights), at::kFloat);
   PoolSize size;
   size.page_rows = 16;
   size.pages = 8;

@@ -13,7 +13,7 @@ absl::Status TinyModel::load_into(TorchDevice& device, ModelId id, int page_rows
                               return it == tensors.end() ? nullptr : &it->second;
                             },
                             {}};
-  return device.load_llama(id, "tiny", config, tied, source, dtype, page_rows);
+  return device.load_llama(id, "tiny", config, tied, source, dtype, page_rows, kv_dtype);
 }
 
 HfConfig tiny_config() {

@@ -17,6 +17,7 @@ struct TinyModel {
   HfConfig config;
   bool tied = false;
   DType dtype = DType::kFloat64;
+  DType kv_dtype = DType::kAuto;
   std::map<std::string, std::vector<double>> values;
   std::map<std::string, TensorView> tensors;  // views of values
 

@@ -1,0 +1,132 @@
+#include "client/cli/provenance.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr size_t kLook = 16;  // tokens in line that may be next
+constexpr size_t kGap = 8;    // bytes that may come before a token: a space, parts of a character
+constexpr char kPlain[] = "\x1b[0m";
+
+struct Look {
+  Origin origin;
+  const char* name;
+  const char* colour;  // empty: none
+};
+constexpr std::array<Look, 6> kLooks = {{
+    {Origin::kSmall, "small, kept", "\x1b[32m"},
+    {Origin::kUnchecked, "small, unchecked", "\x1b[33m"},
+    {Origin::kNgram, "n-gram, kept", "\x1b[36m"},
+    {Origin::kOther, "draft, kept", "\x1b[34m"},
+    {Origin::kCorrected, "corrected", "\x1b[35m"},
+    {Origin::kLarge, "large", ""},
+}};
+
+const char* colour_of(Origin origin) {
+  return std::find_if(kLooks.begin(), kLooks.end(),
+                      [origin](const Look& l) { return l.origin == origin; })
+      ->colour;
+}
+
+std::string painted(absl::string_view text, const char* colour) {
+  return text.empty() || *colour == '\0' ? std::string(text) : absl::StrCat(colour, text, kPlain);
+}
+
+std::string count(int64_t n, const char* one) {
+  return absl::StrCat(n, " ", one, n == 1 ? "" : "s");
+}
+
+}  // namespace
+
+Origin origin_of(const v1::Token& token) {
+  if (token.corrected()) return Origin::kCorrected;
+  switch (token.proposed()) {
+    case v1::SMALL:
+      return token.confirmed() == v1::SMALL ? Origin::kUnchecked : Origin::kSmall;
+    case v1::NGRAM:
+      return Origin::kNgram;
+    case v1::MASK:
+    case v1::EARLY_HEAD:
+      return Origin::kOther;
+    default:
+      return Origin::kLarge;
+  }
+}
+
+std::string Painter::paint(const v1::Chunk& chunk) {
+  for (const v1::Token& token : chunk.tokens()) {
+    if (!token.text().empty()) waiting_.push_back({token.text(), origin_of(token)});
+  }
+  std::string out, run;  // `run`: in the colour of last_
+  const auto add = [&](std::string_view text, Origin origin) {
+    if (origin != last_) {
+      out += painted(run, colour_of(last_));
+      run.clear();
+      last_ = origin;
+    }
+    run += text;
+  };
+  std::string_view rest = chunk.text();
+  while (!rest.empty()) {
+    size_t end = rest.size(), used = 0;
+    Origin origin = waiting_.empty() ? last_ : waiting_.front().origin;
+    for (size_t i = 0; i < std::min(waiting_.size(), kLook) && used == 0; ++i) {
+      const Piece& piece = waiting_[i];
+      const size_t at = rest.substr(0, piece.text.size() + kGap).find(piece.text);
+      if (at == std::string_view::npos) continue;
+      end = at + piece.text.size();
+      used = i + 1;
+      origin = piece.origin;
+    }
+    add(rest.substr(0, end), origin);
+    rest.remove_prefix(end);
+    waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(used));
+  }
+  // Texts that will never be found do not pile up.
+  if (waiting_.size() > kLook) waiting_.erase(waiting_.begin(), waiting_.end() - kLook);
+  return out + painted(run, colour_of(last_));
+}
+
+std::string legend(const std::vector<v1::Token>& tokens, bool colours) {
+  std::string out;
+  for (const Look& look : kLooks) {
+    const auto n = std::count_if(tokens.begin(), tokens.end(),
+                                 [&](const v1::Token& t) { return origin_of(t) == look.origin; });
+    if (n == 0) continue;
+    const double share = 100.0 * static_cast<double>(n) / static_cast<double>(tokens.size());
+    const std::string text = absl::StrFormat("%s %.0f %%", look.name, share);
+    absl::StrAppend(&out, out.empty() ? "" : "  ", painted(text, colours ? look.colour : ""));
+  }
+  return out;
+}
+
+std::string method_figures(const v1::MethodStats& stats) {
+  std::string out;
+  const auto add = [&](const std::string& text) {
+    absl::StrAppend(&out, out.empty() ? "" : ", ", text);
+  };
+  if (stats.has_fallbacks()) add(count(stats.fallbacks(), "fallback"));
+  if (stats.has_rollbacks()) {
+    add(absl::StrCat(count(stats.rollbacks(), "rollback"), " of ",
+                     count(stats.rolled_back_tokens(), "token")));
+  }
+  int64_t drafts = 0, kept = 0;
+  for (int i = 0; i < stats.accept_lengths_size(); ++i) {
+    drafts += stats.accept_lengths(i);
+    kept += int64_t{i} * stats.accept_lengths(i);
+  }
+  if (drafts > 0) {
+    const auto each = static_cast<double>(drafts);
+    add(absl::StrFormat("%.2f of %.2f draft tokens kept", static_cast<double>(kept) / each,
+                        stats.draft_tokens() / each));
+  }
+  return out;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,93 @@
+#include "engine/backend/torch/aten_ops.h"
+
+#include <ATen/TensorIndexing.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/silu.h>
+
+#include <vector>
+
+namespace tandem::aten {
+namespace {
+
+at::ScalarType arithmetic(const at::Tensor& t) {
+  return t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// The key or value of a cache row, all kv heads: [kv_heads, head_dim], a view.
+at::Tensor key_of(const LayerKv& kv, int64_t page, int64_t slot) {
+  return kv.keys.select(0, page).select(2, slot);
+}
+at::Tensor value_of(const LayerKv& kv, int64_t page, int64_t slot) {
+  return kv.values.select(0, page).select(1, slot);
+}
+
+// Keys or values of the cache rows that row r sees: [heads, rows, head_dim] in fp32 or fp64.
+at::Tensor seen(const LayerKv& kv, bool keys, const RowView& rows, int r) {
+  std::vector<int64_t> page, slot;
+  const auto add = [&](int c) {
+    page.push_back(rows.pages[rows.table[r] + c / rows.page_rows]);
+    slot.push_back(c % rows.page_rows);
+  };
+  for (int c = rows.first_key[r]; c < rows.dense_end[r]; ++c) add(c);
+  for (int e = rows.extra_begin[r]; e < rows.extra_end[r]; ++e) add(rows.extra[e]);
+  const auto index = [](std::vector<int64_t>& v) {
+    return at::from_blob(v.data(), {static_cast<int64_t>(v.size())}, at::kLong);
+  };
+  // [pages, page_rows, kv_heads, head_dim]
+  const at::Tensor by_row = keys ? kv.keys.permute({0, 3, 1, 2}) : kv.values.permute({0, 2, 1, 3});
+  return by_row.index({index(page), index(slot)})
+      .to(arithmetic(kv.keys))
+      .transpose(0, 1)
+      .repeat_interleave(kv.heads / kv.kv_heads, 0);
+}
+
+}  // namespace
+
+void rms_norm(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, double eps) {
+  out.copy_(weight * (x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps)));
+}
+
+void rope_and_store(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, const Rope& rope) {
+  const int half = kv.head_dim / 2;
+  for (int r = 0; r < rows.rows; ++r) {
+    at::Tensor heads = qkv.select(0, r).view({-1, kv.head_dim});
+    at::Tensor rotated = heads.narrow(0, 0, kv.heads + kv.kv_heads);
+    const at::Tensor a = rotated.narrow(1, 0, half).to(arithmetic(qkv));
+    const at::Tensor b = rotated.narrow(1, half, half).to(arithmetic(qkv));
+    const at::Tensor c = rope.cosine.select(0, rows.position[r]);
+    const at::Tensor s = rope.sine.select(0, rows.position[r]);
+    const at::Tensor turned = at::cat({a * c - b * s, b * c + a * s}, 1);
+    heads.narrow(0, 0, kv.heads).copy_(turned.narrow(0, 0, kv.heads));
+    const int64_t page = rows.slot[r] / rows.page_rows;
+    const int64_t slot = rows.slot[r] % rows.page_rows;
+    key_of(kv, page, slot).copy_(turned.narrow(0, kv.heads, kv.kv_heads));
+    value_of(kv, page, slot).copy_(heads.narrow(0, kv.heads + kv.kv_heads, kv.kv_heads));
+  }
+}
+
+void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, const LayerKv& kv,
+               double scale) {
+  for (int r = 0; r < rows.rows; ++r) {
+    const at::Tensor q = qkv.select(0, r)
+                             .narrow(0, 0, int64_t{kv.heads} * kv.head_dim)
+                             .to(arithmetic(qkv))
+                             .view({1, kv.heads, 1, kv.head_dim});
+    out.select(0, r).copy_(at::scaled_dot_product_attention(q, seen(kv, true, rows, r).unsqueeze(0),
+                                                            seen(kv, false, rows, r).unsqueeze(0),
+                                                            /*attn_mask=*/{}, /*dropout_p=*/0,
+                                                            /*is_causal=*/false, scale)
+                               .view(-1));
+  }
+}
+
+void silu_mul(at::Tensor& out, const at::Tensor& gate_up) {
+  const int64_t width = out.size(1);
+  const at::Tensor both = gate_up.to(arithmetic(gate_up));
+  out.copy_(at::silu(both.narrow(1, 0, width)) * both.narrow(1, width, width));
+}
+
+}  // namespace tandem::aten

@@ -1,0 +1,130 @@
+// A device with one random model and batches of one shape, run over and over.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/backend/torch/bench/random_model.h"
+#include "engine/backend/torch/device.h"
+#include "engine/backend/torch/shared.h"
+#include "engine/base/check.h"
+#include "engine/base/config.h"
+#include "engine/pass/backend.h"
+
+namespace tandem::bench {
+
+using Seconds = std::chrono::duration<double>;
+
+struct Options {
+  int threads = 2;
+  DType dtype = DType::kFloat32;
+  DType kv_dtype = DType::kAuto;
+  int page_rows = 16;
+};
+
+class Runner {
+ public:
+  // kv_rows: rows that all sequences of a batch may have together.
+  Runner(const HfConfig& config, const RandomWeights& weights, const Options& options,
+         int64_t kv_rows, int index = 0)
+      : layers_(config.layers), vocab_(config.vocab_size), page_rows_(options.page_rows) {
+    auto device = TorchDevice::create({.index = index, .threads = options.threads},
+                                      std::make_shared<TorchShared>());
+    TANDEM_CHECK(device.ok());
+    device_ = *std::move(device);
+    TANDEM_CHECK(device_
+                     ->load_llama(kModel, "random", config, config.tie_word_embeddings,
+                                  weights.source(), options.dtype, page_rows_, options.kv_dtype)
+                     .ok());
+    pages_ = kv_rows / page_rows_ + 128;
+    if (pages_ % kPageStep == 0) ++pages_;  // then steps visit all pages
+    TANDEM_CHECK(device_
+                     ->allocate_pools(
+                         kModel, {.page_rows = page_rows_, .pages = pages_, .frontier_pages = 1})
+                     .ok());
+    fill_pages();
+  }
+
+  // Every sequence has `past` rows and gets `rows` more, which are all read greedily.
+  void shape(int sequences, int past, int rows) {
+    pass_ = Pass();
+    pass_.stage.to = layers_;
+    Read read;
+    read.draw = true;
+    for (int i = 0; i < rows; ++i) {
+      pass_.add.chain(token_in((i * 37 + 11) % vocab_));
+      read.rows.push_back(i);
+    }
+    pass_.reading(read);
+    batch_ = Batch();
+    int64_t next = 0;
+    for (int s = 0; s < sequences; ++s) {
+      Work& w = batch_.works.emplace_back();
+      w.pass = &pass_;
+      w.ticket = static_cast<TicketId>(s + 1);
+      w.model = kModel;
+      w.cache = CacheId(s);
+      w.to = layers_;
+      w.count = rows;
+      w.past = past;
+      // Pages of neighbours in the table are not neighbours in memory, as in a server.
+      const int64_t count = (past + rows + page_rows_ - 1) / page_rows_;
+      for (int64_t i = 0; i < count; ++i) w.pages.push_back(PageId((next++ * kPageStep) % pages_));
+      for (int i = 0; i < rows; ++i) w.outputs.push_back({0, i, i, i});
+    }
+    TANDEM_CHECK(next <= pages_);
+  }
+
+  struct Time {
+    Seconds wall{};  // from launch() until the answer is here
+    Seconds busy{};  // of the lane
+  };
+  Time run() {
+    std::promise<BatchResult> done;
+    std::future<BatchResult> answer = done.get_future();
+    const auto start = std::chrono::steady_clock::now();
+    device_->launch(batch_, [&](BatchResult r) { done.set_value(std::move(r)); });
+    const BatchResult result = answer.get();
+    Time time{std::chrono::steady_clock::now() - start, result.busy};
+    TANDEM_CHECK(result.status.ok());
+    for (const WorkResult& w : result.works) TANDEM_CHECK(w.status.ok());
+    return time;
+  }
+
+  int64_t weight_bytes() const { return device_->shape(kModel).weight_bytes; }
+
+ private:
+  static constexpr ModelId kModel = ModelId(0);
+  static constexpr int64_t kPageStep = 61;
+
+  // Real keys and values in all pages: one prompt's, copied.
+  void fill_pages() {
+    shape(1, 0, 16 * page_rows_);
+    pages_of_prompt_ = batch_.works[0].pages;
+    run();
+    Batch copies;
+    for (int64_t p = 0; p < pages_; ++p) {
+      Move m;
+      m.from = {kModel, pages_of_prompt_[static_cast<size_t>(p) % pages_of_prompt_.size()], 0};
+      m.to = {kModel, PageId(p), 0};
+      m.rows = page_rows_;
+      m.layers = layers_;
+      if (m.from.page != m.to.page) copies.moves.push_back(m);
+    }
+    batch_ = std::move(copies);
+    run();
+  }
+
+  std::unique_ptr<TorchDevice> device_;
+  int layers_, vocab_, page_rows_;
+  int64_t pages_ = 0;
+  std::vector<PageId> pages_of_prompt_;
+  Pass pass_;
+  Batch batch_;
+};
+
+}  // namespace tandem::bench

@@ -1,0 +1,281 @@
+// Where the time of a step goes, and how it grows: with the context, with sequences, with rows, and
+// with devices. Random weights; tables in Markdown on stdout, all numbers in a CSV file.
+//
+//   build/release/bin/bench_step --csv growth.csv
+//
+// Times are wall times, from launch() until the answer is there; medians.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/backend/torch/bench/runner.h"
+#include "engine/backend/torch/profile.h"
+#include "engine/base/flags.h"
+
+namespace tandem::bench {
+namespace {
+
+struct Settings {
+  Options options;
+  double seconds = 1.5;  // for one number
+  bool least = false;
+  std::vector<std::string> only;
+  std::FILE* csv = nullptr;
+
+  bool wants(const char* table) const {
+    return only.empty() || std::find(only.begin(), only.end(), table) != only.end();
+  }
+  void put(const char* table, const std::string& model, double x, double milliseconds) const {
+    if (csv != nullptr) std::fprintf(csv, "%s,%s,%g,%.6f\n", table, model.c_str(), x, milliseconds);
+  }
+};
+
+struct Model {
+  std::string name;
+  HfConfig config;
+};
+
+double milliseconds(Seconds s) { return s.count() * 1e3; }
+double microseconds(Seconds s) { return s.count() * 1e6; }
+
+// Of wall times, or of a part's: the median, or where others use the machine too the least.
+Seconds typical(std::vector<Seconds> times, bool least) {
+  const size_t at = least ? 0 : times.size() / 2;
+  std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(at), times.end());
+  return times[at];
+}
+
+// Repeats f for so long, at least five times.
+std::vector<Seconds> repeat(double seconds, const std::function<Seconds()>& f) {
+  f();
+  std::vector<Seconds> times;
+  const auto start = std::chrono::steady_clock::now();
+  while (times.size() < 5 || Seconds(std::chrono::steady_clock::now() - start).count() < seconds) {
+    times.push_back(f());
+  }
+  return times;
+}
+
+Seconds step_time(const Settings& s, Runner& runner) {
+  return typical(repeat(s.seconds, [&] { return runner.run().wall; }), s.least);
+}
+
+// One sequence, one row: shares of the parts.
+void step_table(const Settings& s, const Model& m, Runner& runner) {
+  runner.shape(1, 256, 1);
+  std::vector<Seconds> parts[StepProfile::kParts], rest, wake;
+  const std::vector<Seconds> walls = repeat(s.seconds, [&] {
+    StepProfile::start();
+    const Runner::Time t = runner.run();
+    const StepProfile::Times times = StepProfile::stop();
+    Seconds inside{};
+    for (size_t i = 0; i < times.size(); ++i) {
+      parts[i].push_back(times[i]);
+      inside += times[i];
+    }
+    rest.push_back(t.busy - inside);
+    wake.push_back(t.wall - t.busy);
+    return t.wall;
+  });
+  const double wall = microseconds(typical(walls, s.least));
+  std::printf(
+      "\n### %s: one step at batch 1, context 256\n\n| part | µs | share |\n|---|---:|---:|\n",
+      m.name.c_str());
+  double kernels = 0;
+  const auto line = [&](const std::string& name, const std::vector<Seconds>& times) {
+    const double us = microseconds(typical(times, s.least));
+    std::printf("| %s | %.1f | %.1f %% |\n", name.c_str(), us, 100 * us / wall);
+    s.put("step", m.name + ":" + name, 1, us / 1e3);
+    return us;
+  };
+  for (size_t i = 0; i < StepProfile::kParts; ++i) {
+    const double us = line(std::string(StepProfile::kNames[i]), parts[i]);
+    if (i != StepProfile::kPlan) kernels += us;
+  }
+  line("the rest of the lane", rest);
+  line("to the lane's thread and back", wake);
+  std::printf("| **step** | %.1f | kernels %.1f %% |\n", wall, 100 * kernels / wall);
+}
+
+void context_table(const Settings& s, const Model& m, Runner& runner) {
+  std::printf(
+      "\n### %s: time of a token by context\n\n| context | ms | above context 64 |\n"
+      "|---:|---:|---:|\n",
+      m.name.c_str());
+  double first = 0;
+  for (int context = 64; context <= 8192; context *= 2) {
+    runner.shape(1, context - 1, 1);
+    const double ms = milliseconds(step_time(s, runner));
+    if (first == 0) first = ms;
+    std::printf("| %d | %.3f | %.3f |\n", context, ms, ms - first);
+    s.put("context", m.name, context, ms);
+  }
+}
+
+void sequences_table(const Settings& s, const Model& m, Runner& runner) {
+  std::printf(
+      "\n### %s: a step of many sequences, context 256\n\n"
+      "| sequences | ms | tokens/s |\n|---:|---:|---:|\n",
+      m.name.c_str());
+  for (int n = 1; n <= 64; n *= 2) {
+    runner.shape(n, 255, 1);
+    const double ms = milliseconds(step_time(s, runner));
+    std::printf("| %d | %.3f | %.0f |\n", n, ms, 1e3 * n / ms);
+    s.put("sequences", m.name, n, ms);
+  }
+}
+
+void rows_table(const Settings& s, const Model& m, Runner& runner) {
+  std::printf(
+      "\n### %s: a pass of several rows of one sequence, all read, context 256\n\n"
+      "| rows | ms | to one row |\n|---:|---:|---:|\n",
+      m.name.c_str());
+  double one = 0;
+  for (const int rows : {1, 2, 4, 5, 8, 16, 64, 256}) {
+    runner.shape(1, 255, rows);
+    const double ms = milliseconds(step_time(s, runner));
+    if (one == 0) one = ms;
+    std::printf("| %d | %.3f | %.2f |\n", rows, ms, ms / one);
+    s.put("rows", m.name, rows, ms);
+  }
+}
+
+// Calls f(i) over and over in n threads at once; how often per second together.
+double rate(int n, double seconds, const std::function<void(int)>& f) {
+  std::vector<std::thread> threads;
+  std::vector<int64_t> calls(static_cast<size_t>(n));
+  std::atomic<int> ready{0};
+  std::atomic<bool> go{false}, stop{false};
+  for (int i = 0; i < n; ++i) {
+    threads.emplace_back([&, i] {
+      f(i);
+      ++ready;
+      while (!go) std::this_thread::yield();
+      int64_t count = 0;
+      for (; !stop; ++count) f(i);
+      calls[static_cast<size_t>(i)] = count;
+    });
+  }
+  while (ready < n) std::this_thread::yield();
+  const auto start = std::chrono::steady_clock::now();
+  go = true;
+  std::this_thread::sleep_for(Seconds(seconds));
+  stop = true;
+  for (std::thread& t : threads) t.join();
+  const double took = Seconds(std::chrono::steady_clock::now() - start).count();
+  int64_t all = 0;
+  for (const int64_t c : calls) all += c;
+  return static_cast<double>(all) / took;
+}
+
+// Two devices of one thread each against what two threads are worth on this machine, measured with
+// a loop that reads as many bytes as the model's weights.
+void devices_table(const Settings& s, const Model& m, const RandomWeights& weights) {
+  Options one = s.options;
+  one.threads = 1;
+  std::vector<std::unique_ptr<Runner>> runners;
+  for (int i = 0; i < 2; ++i) {
+    runners.push_back(std::make_unique<Runner>(m.config, weights, one, 1024, i));
+    runners.back()->shape(1, 256, 1);
+  }
+  const auto floats = static_cast<size_t>(runners[0]->weight_bytes()) / sizeof(float);
+  std::vector<std::vector<float>> memory(2, std::vector<float>(floats, 1.f));
+  std::vector<float> sums(64);
+  const auto probe = [&](int i) {
+    float lane[16] = {};
+    const std::vector<float>& x = memory[static_cast<size_t>(i)];
+    for (size_t k = 0; k + 16 <= x.size(); k += 16) {
+      for (size_t l = 0; l < 16; ++l) lane[l] += x[k + l];
+    }
+    for (const float l : lane) sums[static_cast<size_t>(i) * 32] += l;
+  };
+  const auto step = [&](int i) { runners[static_cast<size_t>(i)]->run(); };
+  // In turns, so that whatever else the machine does meets all of them.
+  std::vector<double> device_scale, probe_scale;
+  double device_one = 0;
+  for (int i = 0; i < 5; ++i) {
+    device_one = rate(1, s.seconds / 2, step);
+    device_scale.push_back(rate(2, s.seconds / 2, step) / device_one);
+    const double probe_one = rate(1, s.seconds / 2, probe);
+    probe_scale.push_back(rate(2, s.seconds / 2, probe) / probe_one);
+  }
+  std::sort(device_scale.begin(), device_scale.end());
+  std::sort(probe_scale.begin(), probe_scale.end());
+  std::printf(
+      "\n### %s: two virtual devices of one thread each, batch 1, context 256\n\n"
+      "| | one | two at once | scaling |\n|---|---:|---:|---:|\n"
+      "| steps/s | %.1f | %.1f | %.2f |\n| a loop that reads as many bytes | | | %.2f |\n"
+      "| devices / loop | | | %.0f %% |\n",
+      m.name.c_str(), device_one, device_one * device_scale[2], device_scale[2], probe_scale[2],
+      100 * device_scale[2] / probe_scale[2]);
+  s.put("devices", m.name, 2, device_scale[2]);
+  s.put("devices:probe", m.name, 2, probe_scale[2]);
+}
+
+void measure(const Settings& s, const Model& m) {
+  const RandomWeights weights(m.config);
+  if (s.wants("step") || s.wants("context") || s.wants("sequences") || s.wants("rows")) {
+    Runner runner(m.config, weights, s.options, 64 * 272);
+    if (s.wants("step")) step_table(s, m, runner);
+    if (s.wants("rows")) rows_table(s, m, runner);
+    if (s.wants("context")) context_table(s, m, runner);
+    if (s.wants("sequences")) sequences_table(s, m, runner);
+  }
+  if (s.wants("devices")) devices_table(s, m, weights);
+  std::fflush(stdout);
+}
+
+int run(const std::vector<std::string>& args) {
+  Settings s;
+  std::vector<std::string> models;
+  std::optional<std::string> csv, dtype, kv_dtype;
+  std::optional<double> threads, seconds, page_rows;
+  bool help = false;
+  Flags flags;
+  flags.texts("model", "NAME", "code-large, llama-110m; several times for several (both)", &models);
+  flags.texts("table", "NAME", "step, rows, context, sequences, devices (all)", &s.only);
+  flags.text("csv", "FILE", "all numbers: table,model,x,milliseconds", &csv);
+  flags.text("dtype", "TYPE", "fp32 or bf16 (fp32)", &dtype);
+  flags.text("kv-dtype", "TYPE", "of keys and values: fp32 or bf16 (fp32)", &kv_dtype);
+  flags.number("threads", "N", "of the device, where there is one (2)", 1, 1024, &threads);
+  flags.number("page-rows", "N", "rows of a KV page (16)", 1, 1024, &page_rows);
+  flags.number("seconds", "S", "time spent on each number (1.5)", 0.01, 600, &seconds);
+  flags.toggle("least", "least times instead of medians: for a machine that others use", &s.least);
+  flags.toggle("help", "this text", &help);
+  const auto rest = flags.parse(args);
+  if (!rest.ok() || !rest->empty() || help) {
+    const std::string error = rest.ok() ? "" : std::string(rest.status().message()) + "\n";
+    std::fprintf(stderr, "%s%s", error.c_str(), flags.help().c_str());
+    return help ? 0 : 2;
+  }
+  s.seconds = seconds.value_or(s.seconds);
+  s.options.threads = static_cast<int>(threads.value_or(s.options.threads));
+  s.options.page_rows = static_cast<int>(page_rows.value_or(s.options.page_rows));
+  if (dtype.value_or("fp32") == "bf16") s.options.dtype = DType::kBFloat16;
+  if (kv_dtype.value_or("fp32") == "bf16") s.options.kv_dtype = DType::kBFloat16;
+  if (csv) {
+    s.csv = std::fopen(csv->c_str(), "w");
+    if (s.csv == nullptr) {
+      std::perror(csv->c_str());
+      return 1;
+    }
+    std::fputs("table,model,x,milliseconds\n", s.csv);
+  }
+  for (const Model& m : {Model{"code-large", code_large()}, Model{"llama-110m", llama_110m()}}) {
+    if (models.empty() || std::find(models.begin(), models.end(), m.name) != models.end()) {
+      measure(s, m);
+    }
+  }
+  if (s.csv != nullptr) std::fclose(s.csv);
+  return 0;
+}
+
+}  // namespace
+}  // namespace tandem::bench
+
+int main(int argc, char** argv) { return tandem::bench::run({argv + 1, argv + argc}); }

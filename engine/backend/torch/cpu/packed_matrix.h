@@ -1,0 +1,64 @@
+// A weight matrix as the kernels of product.h read it.
+//
+// Columns of the product (rows of the weight) stand in panels of two vectors. A panel holds all of
+// its columns for the first input, then for the second, and so on: [panel][in][columns]. So a pass
+// over a panel is one stream, an input of a row meets two vectors at a time, and sums of several
+// rows stay in registers. The last panel is filled up with zeros.
+//
+//   fp32, fp16, fp64   [panel][in][columns]
+//   bf16               [panel][in][columns / 2][2]: columns i and i + columns / 2 share 32 bits
+//   int8               [panel][in / 2][columns][2]: two inputs of a column share 16 bits
+//
+// Vectors are as wide as the processor has them, so packed weights are never written to a file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace tandem::cpu {
+
+enum class WeightType : uint8_t { kFloat, kBFloat16, kHalf, kInt8, kDouble };
+
+class PackedMatrix {
+ public:
+  PackedMatrix() = default;  // empty
+  // [outs, in], to be filled by pack(). Memory is touched by who fills it.
+  PackedMatrix(WeightType type, int64_t outs, int64_t in);
+
+  // Sets rows first .. first + n - 1 of the matrix. from: [n, in] of the element type (bits of
+  // bf16 and fp16 as uint16_t); of kInt8: float, rounded to the nearest of 255 steps between
+  // -max and max of each row's magnitude.
+  void pack(int64_t first, int64_t n, const void* from);
+  // One row as numbers: what the product computes with. to: [in]
+  void unpack(int64_t row, float* to) const;
+  void unpack(int64_t row, double* to) const;
+
+  bool empty() const { return outs_ == 0; }
+  WeightType type() const { return type_; }
+  int64_t outs() const { return outs_; }
+  int64_t in() const { return in_; }
+  int64_t panels() const { return columns_ == 0 ? 0 : (outs_ + columns_ - 1) / columns_; }
+  int columns() const { return columns_; }  // of a panel, on the processor it was made on
+  int64_t panel_bytes() const { return panel_bytes_; }
+  const std::byte* panel(int64_t i) const { return data_.get() + i * panel_bytes_; }
+  const float* scales() const { return scales_.data(); }  // kInt8: [panels * columns]
+  int64_t bytes() const;                                  // of memory
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const;
+  };
+  int64_t offset(int64_t row, int64_t k) const;  // of an element, in elements
+
+  WeightType type_ = WeightType::kFloat;
+  int64_t outs_ = 0;
+  int64_t in_ = 0;
+  int columns_ = 0;
+  int64_t panel_bytes_ = 0;
+  std::unique_ptr<std::byte, Free> data_;
+  std::vector<float> scales_;
+};
+
+}  // namespace tandem::cpu

@@ -1,0 +1,59 @@
+// Activations as the kernels of product.h read them: made once, used by every product that has the
+// same input.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/backend/torch/cpu/packed_matrix.h"
+
+namespace tandem::cpu {
+
+// What meets weights of a type: kInt8 weights meet int16 (of 14 bits, with a scale per row), fp64
+// meets fp64, all others fp32.
+enum class RowType : uint8_t { kFloat, kInt16, kDouble };
+RowType row_type(WeightType weight);
+
+// Rows stand in groups of as many as a kernel takes at once, split evenly. A group holds all its
+// rows' first inputs, then the second ones: [group][in][rows of it]. A row's int16 numbers depend
+// on that row alone: in steps of its greatest magnitude / 8191, to the nearest. A row with a number
+// that is not finite has the scale NaN.
+//
+// Grows with use and keeps its memory. Not thread-safe; other threads may read it.
+class PreparedRows {
+ public:
+  // x: [rows, in]; for a single row of fp32 or fp64 kept instead of copied, so it must stay.
+  // Runs on the calling thread's team (parallel.h).
+  void prepare(RowType type, const float* x, int64_t rows, int64_t in);
+  void prepare(const double* x, int64_t rows, int64_t in);
+
+  RowType type() const { return type_; }
+  int64_t rows() const { return rows_; }
+  int64_t in() const { return in_; }
+
+  int64_t groups() const { return groups_; }
+  int64_t first_row(int64_t group) const {
+    const int64_t extra = rows_ % groups_;
+    return rows_ / groups_ * group + (group < extra ? group : extra);
+  }
+  // Numbers of a group; of kInt16 pairs of them, [group][in / 2][rows of it][2].
+  const std::byte* group(int64_t i) const;
+  const float* scales() const { return scales_.data(); }  // kInt16: [rows]
+
+ private:
+  template <class T>
+  void set(RowType type, const T* x, int64_t rows, int64_t in, int64_t units);
+
+  RowType type_ = RowType::kFloat;
+  int64_t rows_ = 0;
+  int64_t in_ = 0;
+  int64_t groups_ = 1;
+  int64_t row_bytes_ = 0;
+  const std::byte* data_ = nullptr;
+  std::vector<double> packed_;  // doubles, for their alignment
+  std::vector<int16_t> narrow_;
+  std::vector<float> scales_;
+};
+
+}  // namespace tandem::cpu

@@ -1,0 +1,472 @@
+#include "engine/backend/torch/cpu/product_tiles.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/backend/torch/cpu/product_tiles.cpp"
+#include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tandem::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Rows of a tile have two sums each in registers, beside two of weights and one of a row's number.
+#if HWY_TARGET <= HWY_AVX3  // 32 registers
+constexpr int kMostRows = 14;
+constexpr int panels_at_once(int rows) { return rows == 1 ? 4 : rows <= 4 ? 2 : 1; }
+#elif HWY_TARGET == HWY_AVX2  // 16
+constexpr int kMostRows = 6;
+constexpr int panels_at_once(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+#else
+constexpr int kMostRows = 3;
+constexpr int panels_at_once(int rows) { return rows == 1 ? 2 : 1; }
+#endif
+
+// How far ahead of its reading weights are fetched, in bytes of all panels: memory's latency times
+// its bandwidth, and then some.
+constexpr size_t kAhead = 8192;
+
+// Inputs whose products are summed in one stretch. A panel's weights of a stretch stay in a cache
+// while all rows pass over them, and sums of short stretches lose less to rounding.
+constexpr int64_t kStretch = 512;
+
+// The kinds of weights. A unit is what is read of a panel at once: its two vectors for one input,
+// or for two inputs of int8.
+struct Floats {
+  using Lane = hn::ScalableTag<float>;
+  using Number = float;
+  static constexpr size_t kUnitBytes = 2 * hn::MaxLanes(Lane()) * sizeof(float);
+  static constexpr int64_t kUnits = kStretch;
+  HWY_INLINE static void load(const uint8_t* from, hn::Vec<Lane>& a, hn::Vec<Lane>& b) {
+    const Lane d;
+    const auto* at = reinterpret_cast<const float*>(from);
+    a = hn::Load(d, at);
+    b = hn::Load(d, at + hn::Lanes(d));
+  }
+};
+struct Doubles {
+  using Lane = hn::ScalableTag<double>;
+  using Number = double;
+  static constexpr size_t kUnitBytes = 2 * hn::MaxLanes(Lane()) * sizeof(double);
+  static constexpr int64_t kUnits = std::numeric_limits<int64_t>::max() / 2;
+  HWY_INLINE static void load(const uint8_t* from, hn::Vec<Lane>& a, hn::Vec<Lane>& b) {
+    const Lane d;
+    const auto* at = reinterpret_cast<const double*>(from);
+    a = hn::Load(d, at);
+    b = hn::Load(d, at + hn::Lanes(d));
+  }
+};
+struct BFloats {
+  using Lane = hn::ScalableTag<float>;
+  using Number = float;
+  static constexpr size_t kUnitBytes = Floats::kUnitBytes / 2;
+  static constexpr int64_t kUnits = kStretch;
+  HWY_INLINE static void load(const uint8_t* from, hn::Vec<Lane>& a, hn::Vec<Lane>& b) {
+    const hn::RebindToUnsigned<Lane> d;
+    const auto both = hn::Load(d, reinterpret_cast<const uint32_t*>(from));
+    a = hn::BitCast(Lane(), hn::ShiftLeft<16>(both));
+    b = hn::BitCast(Lane(), hn::And(both, hn::Set(d, 0xffff0000u)));
+  }
+};
+struct Halves {
+  using Lane = hn::ScalableTag<float>;
+  using Number = float;
+  static constexpr size_t kUnitBytes = Floats::kUnitBytes / 2;
+  static constexpr int64_t kUnits = kStretch;
+  HWY_INLINE static void load(const uint8_t* from, hn::Vec<Lane>& a, hn::Vec<Lane>& b) {
+    const hn::Rebind<hwy::float16_t, Lane> d;
+    const auto* at = reinterpret_cast<const hwy::float16_t*>(from);
+    a = hn::PromoteTo(Lane(), hn::Load(d, at));
+    b = hn::PromoteTo(Lane(), hn::Load(d, at + hn::Lanes(d)));
+  }
+};
+struct Bytes {
+  using Number = int32_t;  // two of int16
+  static constexpr size_t kUnitBytes = Floats::kUnitBytes / 2;
+  // 127 * 8191 * 1024 < 2^31: sums are exact.
+  static constexpr int64_t kUnits = 512;
+};
+
+// Rows x columns of one stretch.
+struct Tile {
+  const uint8_t* weights;  // of the first panel
+  size_t panel_bytes;
+  const void* x;  // [units][rows]
+  size_t units;
+  // What to fetch meanwhile: so many bytes further with each unit.
+  const uint8_t* ahead;
+  size_t ahead_step;
+  size_t first_row;
+  size_t first_column;
+  bool first_stretch;
+};
+
+HWY_INLINE void fetch(const uint8_t* at) { hwy::Prefetch(at); }
+
+template <class V>
+HWY_INLINE V load_out(hn::ScalableTag<float> d, const float* from) {
+  return hn::LoadU(d, from);
+}
+template <class V>
+HWY_INLINE V load_out(hn::ScalableTag<double> d, const double* from) {
+  return hn::LoadU(d, from);
+}
+template <class V>
+HWY_INLINE V load_out(hn::ScalableTag<double> d, const float* from) {
+  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, hn::ScalableTag<double>>(), from));
+}
+HWY_INLINE void store_out(hn::Vec<hn::ScalableTag<float>> v, hn::ScalableTag<float> d, float* to) {
+  hn::StoreU(v, d, to);
+}
+HWY_INLINE void store_out(hn::Vec<hn::ScalableTag<double>> v, hn::ScalableTag<double> d,
+                          double* to) {
+  hn::StoreU(v, d, to);
+}
+HWY_INLINE void store_out(hn::Vec<hn::ScalableTag<double>> v, hn::ScalableTag<double> d,
+                          float* to) {
+  HWY_ALIGN double wide[hn::MaxLanes(hn::ScalableTag<double>())];
+  hn::Store(v, d, wide);
+  std::copy_n(wide, hn::Lanes(d), to);  // (DemoteTo saturates on some processors)
+}
+
+// Adds a stretch's sums of one row and one panel to what `out` has of the stretches before.
+template <class D, class V, class O, class A>
+HWY_INLINE void finish(D d, const TileTask<O, A>& t, const Tile& tile, size_t row, size_t column,
+                       V a, V b) {
+  const size_t lanes = hn::Lanes(d);
+  const auto outs = static_cast<size_t>(t.weights->outs());
+  O* out = t.out + row * outs + column;
+  const A* bias = tile.first_stretch && t.bias != nullptr ? t.bias + column : nullptr;
+  const bool add = !tile.first_stretch || t.add;
+  if (column + 2 * lanes <= outs) {
+    if (bias != nullptr) {
+      a = hn::Add(a, hn::LoadU(d, bias));
+      b = hn::Add(b, hn::LoadU(d, bias + lanes));
+    }
+    if (add) {
+      a = hn::Add(a, load_out<V>(d, out));
+      b = hn::Add(b, load_out<V>(d, out + lanes));
+    }
+    store_out(a, d, out);
+    store_out(b, d, out + lanes);
+    return;
+  }
+  HWY_ALIGN A sums[2 * hn::MaxLanes(D())];
+  hn::Store(a, d, sums);
+  hn::Store(b, d, sums + lanes);
+  for (size_t i = 0; column + i < outs; ++i) {
+    A sum = sums[i];
+    if (bias != nullptr) sum += bias[i];
+    if (add) sum += static_cast<A>(out[i]);
+    out[i] = static_cast<O>(sum);
+  }
+}
+
+template <class Kind, int kRows, int kPanels, class O, class A>
+HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
+  using D = typename Kind::Lane;
+  using V = hn::Vec<D>;
+  const D d;
+  V sum[kPanels][2][kRows];
+  HWY_UNROLL(kPanels)
+  for (int p = 0; p < kPanels; ++p) {
+    HWY_UNROLL(kRows)
+    for (int r = 0; r < kRows; ++r) sum[p][0][r] = sum[p][1][r] = hn::Zero(d);
+  }
+  const auto* x = static_cast<const typename Kind::Number*>(tile.x);
+  const uint8_t* weights = tile.weights;
+  const uint8_t* ahead = tile.ahead;
+  for (size_t k = 0; k < tile.units; ++k) {
+    V w[kPanels][2];
+    HWY_UNROLL(kPanels)
+    for (int p = 0; p < kPanels; ++p) {
+      const auto panel = static_cast<size_t>(p) * tile.panel_bytes;
+      Kind::load(weights + panel, w[p][0], w[p][1]);
+      fetch(ahead + panel);
+      if (Kind::kUnitBytes > 64) fetch(ahead + panel + 64);
+    }
+    HWY_UNROLL(kRows)
+    for (int r = 0; r < kRows; ++r) {
+      const V number = hn::Set(d, x[r]);
+      HWY_UNROLL(kPanels)
+      for (int p = 0; p < kPanels; ++p) {
+        sum[p][0][r] = hn::MulAdd(w[p][0], number, sum[p][0][r]);
+        sum[p][1][r] = hn::MulAdd(w[p][1], number, sum[p][1][r]);
+      }
+    }
+    weights += Kind::kUnitBytes;
+    ahead += tile.ahead_step;
+    x += kRows;
+  }
+  HWY_UNROLL(kPanels)
+  for (int p = 0; p < kPanels; ++p) {
+    HWY_UNROLL(kRows)
+    for (int r = 0; r < kRows; ++r) {
+      finish(d, t, tile, tile.first_row + static_cast<size_t>(r),
+             tile.first_column + static_cast<size_t>(p) * 2 * hn::Lanes(d), sum[p][0][r],
+             sum[p][1][r]);
+    }
+  }
+}
+
+template <class Kind, int kRows, int kPanels, class O, class A>
+  requires std::is_same_v<Kind, Bytes>
+HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
+  const hn::ScalableTag<int32_t> d;
+  const hn::ScalableTag<float> df;
+  const hn::Repartition<int16_t, decltype(d)> d16;
+  const hn::Rebind<int8_t, decltype(d16)> d8;
+  using V = hn::Vec<decltype(d)>;
+  // Where the processor adds the products of two neighbours at once, the second ones stay zero.
+  V sum[kPanels][2][kRows], sum1[kPanels][2][kRows];
+  HWY_UNROLL(kPanels)
+  for (int p = 0; p < kPanels; ++p) {
+    HWY_UNROLL(kRows)
+    for (int r = 0; r < kRows; ++r) {
+      sum[p][0][r] = sum[p][1][r] = sum1[p][0][r] = sum1[p][1][r] = hn::Zero(d);
+    }
+  }
+  const auto* x = static_cast<const int32_t*>(tile.x);
+  const uint8_t* weights = tile.weights;
+  const uint8_t* ahead = tile.ahead;
+  for (size_t k = 0; k < tile.units; ++k) {
+    hn::Vec<decltype(d16)> w[kPanels][2];
+    HWY_UNROLL(kPanels)
+    for (int p = 0; p < kPanels; ++p) {
+      const auto panel = static_cast<size_t>(p) * tile.panel_bytes;
+      const auto* at = reinterpret_cast<const int8_t*>(weights + panel);
+      w[p][0] = hn::PromoteTo(d16, hn::Load(d8, at));
+      w[p][1] = hn::PromoteTo(d16, hn::Load(d8, at + hn::Lanes(d8)));
+      fetch(ahead + panel);
+    }
+    HWY_UNROLL(kRows)
+    for (int r = 0; r < kRows; ++r) {
+      const auto pair = hn::BitCast(d16, hn::Set(d, x[r]));
+      HWY_UNROLL(kPanels)
+      for (int p = 0; p < kPanels; ++p) {
+        sum[p][0][r] = hn::ReorderWidenMulAccumulate(d, w[p][0], pair, sum[p][0][r], sum1[p][0][r]);
+        sum[p][1][r] = hn::ReorderWidenMulAccumulate(d, w[p][1], pair, sum[p][1][r], sum1[p][1][r]);
+      }
+    }
+    weights += Bytes::kUnitBytes;
+    ahead += tile.ahead_step;
+    x += kRows;
+  }
+  HWY_UNROLL(kPanels)
+  for (int p = 0; p < kPanels; ++p) {
+    const size_t column = tile.first_column + static_cast<size_t>(p) * 2 * hn::Lanes(d);
+    const float* scales = t.weights->scales() + column;
+    const auto scale_a = hn::LoadU(df, scales);
+    const auto scale_b = hn::LoadU(df, scales + hn::Lanes(df));
+    HWY_UNROLL(kRows)
+    for (int r = 0; r < kRows; ++r) {
+      const size_t row = tile.first_row + static_cast<size_t>(r);
+      const auto scale = hn::Set(df, t.x->scales()[row]);
+      const V a = hn::RearrangeToOddPlusEven(sum[p][0][r], sum1[p][0][r]);
+      const V b = hn::RearrangeToOddPlusEven(sum[p][1][r], sum1[p][1][r]);
+      finish(df, t, tile, row, column, hn::Mul(hn::ConvertTo(df, a), hn::Mul(scale, scale_a)),
+             hn::Mul(hn::ConvertTo(df, b), hn::Mul(scale, scale_b)));
+    }
+  }
+}
+
+template <class O, class A>
+using Multiply = void (*)(const TileTask<O, A>&, const Tile&);
+
+// By number of rows.
+template <class Kind, class O, class A>
+struct Tiles {
+  template <int... kRows>
+  static Multiply<O, A> pick(int rows, bool single, std::integer_sequence<int, kRows...>) {
+    static constexpr Multiply<O, A> several[] = {
+        &multiply<Kind, kRows + 1, panels_at_once(kRows + 1), O, A>...};
+    static constexpr Multiply<O, A> one[] = {&multiply<Kind, kRows + 1, 1, O, A>...};
+    return single ? one[rows - 1] : several[rows - 1];
+  }
+  static Multiply<O, A> get(int rows, bool single) {
+    return pick(rows, single, std::make_integer_sequence<int, kMostRows>());
+  }
+};
+
+template <class Kind, class O, class A>
+void run(const TileTask<O, A>& t, int64_t first_panel, int64_t end_panel, int64_t first_group,
+         int64_t end_group) {
+  const PackedMatrix& w = *t.weights;
+  const PreparedRows& x = *t.x;
+  const int64_t units = w.panel_bytes() / static_cast<int64_t>(Kind::kUnitBytes);
+  const int64_t groups = end_group - first_group;
+  const int few = static_cast<int>(x.first_row(first_group + 1) - x.first_row(first_group));
+  const int64_t most_panels = groups == 1 ? panels_at_once(few) : 1;
+  for (int64_t panel = first_panel; panel < end_panel;) {
+    const bool single = end_panel - panel < most_panels || most_panels == 1;
+    for (int64_t k = 0; k < units; k += Kind::kUnits) {
+      const int64_t n = std::min(Kind::kUnits, units - k);
+      Tile tile;
+      tile.panel_bytes = static_cast<size_t>(w.panel_bytes());
+      tile.weights = reinterpret_cast<const uint8_t*>(w.panel(panel)) +
+                     static_cast<size_t>(k) * Kind::kUnitBytes;
+      tile.units = static_cast<size_t>(n);
+      tile.first_column = static_cast<size_t>(panel * w.columns());
+      tile.first_stretch = k == 0;
+      const size_t bytes = tile.units * Kind::kUnitBytes;
+      for (int64_t g = first_group; g < end_group; ++g) {
+        const int64_t row = x.first_row(g);
+        const auto rows = static_cast<int>(x.first_row(g + 1) - row);
+        tile.first_row = static_cast<size_t>(row);
+        tile.x = reinterpret_cast<const typename Kind::Number*>(x.group(g)) + k * rows;
+        // With one group the stream goes on. With several, each fetches its part of what follows.
+        tile.ahead_step = Kind::kUnitBytes / static_cast<size_t>(groups);
+        tile.ahead =
+            groups == 1
+                ? tile.weights + kAhead / static_cast<size_t>(single ? 1 : most_panels)
+                : tile.weights + bytes +
+                      bytes / static_cast<size_t>(groups) * static_cast<size_t>(g - first_group);
+        Tiles<Kind, O, A>::get(rows, single)(t, tile);
+      }
+    }
+    panel += single ? 1 : most_panels;
+  }
+}
+
+template <class O>
+void run_doubles(const TileTask<O, double>& t, int64_t first_panel, int64_t end_panel,
+                 int64_t first_group, int64_t end_group) {
+  run<Doubles>(t, first_panel, end_panel, first_group, end_group);
+}
+
+}  // namespace
+
+void TilesOfFloats(const TileTask<float, float>& t, int64_t first_panel, int64_t end_panel,
+                   int64_t first_group, int64_t end_group) {
+  switch (t.weights->type()) {
+    case WeightType::kFloat:
+      return run<Floats>(t, first_panel, end_panel, first_group, end_group);
+    case WeightType::kBFloat16:
+      return run<BFloats>(t, first_panel, end_panel, first_group, end_group);
+    case WeightType::kHalf:
+      return run<Halves>(t, first_panel, end_panel, first_group, end_group);
+    case WeightType::kInt8:
+      return run<Bytes>(t, first_panel, end_panel, first_group, end_group);
+    case WeightType::kDouble:
+      break;
+  }
+}
+void TilesOfDoubles(const TileTask<double, double>& t, int64_t first_panel, int64_t end_panel,
+                    int64_t first_group, int64_t end_group) {
+  run_doubles(t, first_panel, end_panel, first_group, end_group);
+}
+void TilesOfDoublesToFloat(const TileTask<float, double>& t, int64_t first_panel, int64_t end_panel,
+                           int64_t first_group, int64_t end_group) {
+  run_doubles(t, first_panel, end_panel, first_group, end_group);
+}
+
+TileShape ShapeOfTiles(WeightType type) {
+  const auto lanes = static_cast<int>(type == WeightType::kDouble ? hn::MaxLanes(Doubles::Lane())
+                                                                  : hn::MaxLanes(Floats::Lane()));
+  return {2 * lanes, kMostRows, panels_at_once(1)};
+}
+
+float Quantize(int16_t* to, const float* from, int64_t count) {
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<int16_t, decltype(d)> d16;
+  const size_t lanes = hn::Lanes(d);
+  const auto n = static_cast<size_t>(count);
+  const size_t whole = n / lanes * lanes;
+  auto most = hn::Zero(d);
+  auto nothing = hn::Zero(d);  // NaN after a number that is not finite
+  for (size_t i = 0; i < whole; i += lanes) {
+    const auto v = hn::Abs(hn::LoadU(d, from + i));
+    nothing = hn::MulAdd(v, hn::Zero(d), nothing);
+    most = hn::Max(most, v);
+  }
+  float max = hn::GetLane(hn::MaxOfLanes(d, most));
+  bool finite = hn::GetLane(hn::SumOfLanes(d, nothing)) == 0;
+  for (size_t i = whole; i < n; ++i) {
+    finite = finite && std::isfinite(from[i]);
+    max = std::max(max, std::abs(from[i]));
+  }
+  if (n % 2 != 0) to[n] = 0;
+  if (!finite || max == 0) {
+    std::fill_n(to, n, int16_t{0});
+    return finite ? 1.f : std::numeric_limits<float>::quiet_NaN();
+  }
+  const float scale = max / 8191;
+  const auto divisor = hn::Set(d, scale);
+  for (size_t i = 0; i < whole; i += lanes) {
+    const auto v = hn::NearestInt(hn::Div(hn::LoadU(d, from + i), divisor));
+    hn::StoreU(hn::DemoteTo(d16, v), d16, to + i);
+  }
+  for (size_t i = whole; i < n; ++i) to[i] = static_cast<int16_t>(std::lrint(from[i] / scale));
+  return scale;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tandem::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tandem::cpu {
+
+HWY_EXPORT(TilesOfFloats);
+HWY_EXPORT(TilesOfDoubles);
+HWY_EXPORT(TilesOfDoublesToFloat);
+HWY_EXPORT(ShapeOfTiles);
+HWY_EXPORT(Quantize);
+
+void product_tiles(const TileTask<float, float>& task, int64_t first_panel, int64_t end_panel,
+                   int64_t first_group, int64_t end_group) {
+  HWY_DYNAMIC_DISPATCH(TilesOfFloats)(task, first_panel, end_panel, first_group, end_group);
+}
+void product_tiles(const TileTask<float, double>& task, int64_t first_panel, int64_t end_panel,
+                   int64_t first_group, int64_t end_group) {
+  HWY_DYNAMIC_DISPATCH(TilesOfDoublesToFloat)
+  (task, first_panel, end_panel, first_group, end_group);
+}
+void product_tiles(const TileTask<double, double>& task, int64_t first_panel, int64_t end_panel,
+                   int64_t first_group, int64_t end_group) {
+  HWY_DYNAMIC_DISPATCH(TilesOfDoubles)(task, first_panel, end_panel, first_group, end_group);
+}
+
+TileShape tile_shape(WeightType type) { return HWY_DYNAMIC_DISPATCH(ShapeOfTiles)(type); }
+
+float quantize_row(int16_t* to, const float* from, int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(Quantize)(to, from, n);
+}
+
+namespace {
+
+// Some inputs of every row at a time, so that what is written lies together.
+template <class T>
+void interleave(T* to, const T* from, int64_t rows, int64_t n) {
+  constexpr int64_t kInputs = 16;
+  for (int64_t i = 0; i < n; i += kInputs) {
+    const int64_t end = std::min(n, i + kInputs);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t j = i; j < end; ++j) to[j * rows + r] = from[r * n + j];
+    }
+  }
+}
+
+}  // namespace
+
+void interleave_rows(float* to, const float* from, int64_t rows, int64_t n) {
+  interleave(to, from, rows, n);
+}
+void interleave_rows(int32_t* to, const int32_t* from, int64_t rows, int64_t n) {
+  interleave(to, from, rows, n);
+}
+void interleave_rows(double* to, const double* from, int64_t rows, int64_t n) {
+  interleave(to, from, rows, n);
+}
+
+}  // namespace tandem::cpu
+#endif

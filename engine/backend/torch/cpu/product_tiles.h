@@ -1,0 +1,46 @@
+// What of product.h is compiled once per processor: tiles of rows times panels of columns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/backend/torch/cpu/packed_matrix.h"
+#include "engine/backend/torch/cpu/prepared_rows.h"
+
+namespace tandem::cpu {
+
+// What one tile keeps in registers on this processor.
+struct TileShape {
+  int columns;         // of a panel: two vectors
+  int rows;            // at most
+  int panels_for_one;  // panels that a single row takes at once
+};
+TileShape tile_shape(WeightType type);
+
+// One product, as far as tiles must know it. A: float, or double for kDouble. O: float or double.
+template <class O, class A>
+struct TileTask {
+  const PackedMatrix* weights;
+  const PreparedRows* x;
+  const A* bias;  // [outs] or null
+  O* out;         // [rows, outs]
+  bool add;
+};
+
+// Panels [first_panel, end_panel) of groups [first_group, end_group) of rows.
+void product_tiles(const TileTask<float, float>& task, int64_t first_panel, int64_t end_panel,
+                   int64_t first_group, int64_t end_group);
+void product_tiles(const TileTask<float, double>& task, int64_t first_panel, int64_t end_panel,
+                   int64_t first_group, int64_t end_group);
+void product_tiles(const TileTask<double, double>& task, int64_t first_panel, int64_t end_panel,
+                   int64_t first_group, int64_t end_group);
+
+// to[i * rows + r] = from[r * n + i]. Rows are few.
+void interleave_rows(float* to, const float* from, int64_t rows, int64_t n);
+void interleave_rows(int32_t* to, const int32_t* from, int64_t rows, int64_t n);
+void interleave_rows(double* to, const double* from, int64_t rows, int64_t n);
+
+// to = from / scale, rounded; returns the scale. to: n numbers, and a zero if n is odd.
+float quantize_row(int16_t* to, const float* from, int64_t n);
+
+}  // namespace tandem::cpu

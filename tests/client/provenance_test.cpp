@@ -1,0 +1,126 @@
+#include "client/cli/provenance.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace tandem::cli {
+namespace {
+
+constexpr char kGreen[] = "\x1b[32m", kMagenta[] = "\x1b[35m", kCyan[] = "\x1b[36m",
+               kPlain[] = "\x1b[0m";
+
+v1::Token token(const std::string& text, v1::Source proposed, v1::Source confirmed = v1::LARGE,
+                bool corrected = false) {
+  v1::Token t;
+  t.set_text(text);
+  t.set_proposed(proposed);
+  t.set_confirmed(confirmed);
+  t.set_corrected(corrected);
+  return t;
+}
+
+v1::Chunk chunk(const std::string& text, const std::vector<v1::Token>& tokens) {
+  v1::Chunk c;
+  c.set_text(text);
+  for (const v1::Token& t : tokens) *c.add_tokens() = t;
+  return c;
+}
+
+std::string without_colours(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\x1b') {
+      i = text.find('m', i);
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+TEST(Provenance, OriginsOfTokens) {
+  EXPECT_EQ(origin_of(token("", v1::LARGE)), Origin::kLarge);
+  EXPECT_EQ(origin_of(token("", v1::SMALL)), Origin::kSmall);
+  EXPECT_EQ(origin_of(token("", v1::SMALL, v1::SMALL)), Origin::kUnchecked);
+  EXPECT_EQ(origin_of(token("", v1::NGRAM)), Origin::kNgram);
+  EXPECT_EQ(origin_of(token("", v1::MASK)), Origin::kOther);
+  EXPECT_EQ(origin_of(token("", v1::LARGE, v1::LARGE, true)), Origin::kCorrected);
+}
+
+TEST(Provenance, NeighboursOfOneOriginShareTheirColour) {
+  Painter painter;
+  EXPECT_EQ(
+      painter.paint(chunk("def f(x):",
+                          {token("def", v1::SMALL), token(" f", v1::SMALL), token("(", v1::LARGE),
+                           token("x", v1::LARGE, v1::LARGE, true), token("):", v1::NGRAM)})),
+      std::string(kGreen) + "def f" + kPlain + "(" + kMagenta + "x" + kPlain + kCyan +
+          "):" + kPlain);
+  EXPECT_EQ(painter.paint(chunk("\n", {token("\n", v1::LARGE)})), "\n");
+}
+
+TEST(Provenance, ACharacterOfSeveralTokensTakesTheColourOfOneOfThem) {
+  Painter painter;
+  EXPECT_EQ(painter.paint(chunk("", {token("\uFFFD", v1::SMALL)})), "");
+  EXPECT_EQ(painter.paint(chunk("é!", {token("\uFFFD", v1::SMALL), token("!", v1::LARGE)})), "é!");
+}
+
+TEST(Provenance, TextThatWasHeldBackGetsItsTokensColour) {
+  Painter painter;
+  EXPECT_EQ(painter.paint(chunk("a", {token("a", v1::LARGE), token(" b", v1::SMALL)})), "a");
+  EXPECT_EQ(painter.paint(chunk(" bc", {token("c", v1::LARGE)})),
+            std::string(kGreen) + " b" + kPlain + "c");
+}
+
+TEST(Provenance, WithoutTextsNothingIsColoured) {
+  Painter painter;
+  EXPECT_EQ(painter.paint(chunk("ab", {token("", v1::SMALL), token("", v1::LARGE)})), "ab");
+}
+
+TEST(Provenance, TheTextIsNeverChanged) {
+  std::mt19937 random(1);
+  const std::vector<std::string> words = {"a", " b", "\n", "é", "\uFFFD", "def", "  ", "aa"};
+  for (int round = 0; round < 200; ++round) {
+    Painter painter;
+    std::string text, shown;
+    for (int i = 0; i < 20; ++i) {
+      std::string part;
+      std::vector<v1::Token> tokens;
+      for (size_t n = random() % 4; n > 0; --n) {
+        const std::string& word = words[random() % words.size()];
+        // Now and then the text says something else than the tokens.
+        part += random() % 5 == 0 ? words[random() % words.size()] : word;
+        tokens.push_back(token(word, random() % 2 == 0 ? v1::SMALL : v1::LARGE));
+      }
+      text += part;
+      shown += painter.paint(chunk(part, tokens));
+    }
+    EXPECT_EQ(without_colours(shown), text);
+  }
+}
+
+TEST(Provenance, LegendGivesShares) {
+  const std::vector<v1::Token> tokens = {token("", v1::SMALL), token("", v1::SMALL),
+                                         token("", v1::LARGE),
+                                         token("", v1::LARGE, v1::LARGE, true)};
+  EXPECT_EQ(legend(tokens, false), "small, kept 50 %  corrected 25 %  large 25 %");
+  EXPECT_EQ(legend(tokens, true), std::string(kGreen) + "small, kept 50 %" + kPlain + "  " +
+                                      kMagenta + "corrected 25 %" + kPlain + "  large 25 %");
+  EXPECT_EQ(legend({}, true), "");
+}
+
+TEST(Provenance, FiguresOfMethods) {
+  v1::MethodStats stats;
+  EXPECT_EQ(method_figures(stats), "");
+  for (const int n : {1, 0, 3}) stats.add_accept_lengths(n);  // 4 drafts, 6 tokens kept
+  stats.set_draft_tokens(10);
+  EXPECT_EQ(method_figures(stats), "1.50 of 2.50 draft tokens kept");
+  stats.set_fallbacks(0);
+  stats.set_rollbacks(1);
+  stats.set_rolled_back_tokens(2);
+  EXPECT_EQ(method_figures(stats),
+            "0 fallbacks, 1 rollback of 2 tokens, 1.50 of 2.50 draft tokens kept");
+}
+
+}  // namespace
+}  // namespace tandem::cli

@@ -1,0 +1,91 @@
+#include "engine/backend/torch/cpu/parallel.h"
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+namespace tandem {
+namespace {
+
+cpu_set_t affinity() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  pthread_getaffinity_np(pthread_self(), sizeof set, &set);
+  return set;
+}
+
+TEST(CpuTeam, HasTheSizeThatWasAskedFor) {
+  EXPECT_EQ(cpu::team_size(), 1);
+  cpu::set_team_size(3);
+  EXPECT_EQ(cpu::team_size(), 3);
+  std::thread([] { EXPECT_EQ(cpu::team_size(), 1); }).join();  // a team is a thread's own
+  cpu::set_team_size(1);
+  EXPECT_EQ(cpu::team_size(), 1);
+}
+
+TEST(CpuTeam, CoversEveryIndexOnce) {
+  cpu::set_team_size(2);
+  for (const int64_t n : {0, 1, 5, 64, 1000}) {
+    for (const int64_t grain : {1, 7, 2000}) {
+      std::vector<std::atomic<int>> seen(static_cast<size_t>(n));
+      cpu::parallel_for(n, grain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) seen[static_cast<size_t>(i)]++;
+      });
+      for (const auto& s : seen) ASSERT_EQ(s, 1);
+    }
+  }
+  cpu::set_team_size(1);
+}
+
+// Many more threads than processors, from several owners at once.
+TEST(CpuTeam, SurvivesCrowds) {
+  std::vector<std::thread> owners;
+  for (int o = 0; o < 4; ++o) {
+    owners.emplace_back([] {
+      cpu::set_team_size(6);
+      for (int i = 0; i < 200; ++i) {
+        std::atomic<int64_t> sum{0};
+        cpu::parallel_for(100, 3, [&](int64_t begin, int64_t end) {
+          for (int64_t j = begin; j < end; ++j) sum += j;
+        });
+        ASSERT_EQ(sum, 4950);
+      }
+    });
+  }
+  for (std::thread& t : owners) t.join();
+}
+
+TEST(CpuTeam, PinnedThreadsHaveAProcessorEachAndGiveItBack) {
+  const cpu_set_t before = affinity();
+  const int processors = CPU_COUNT(&before);
+  cpu::set_team_size(2, 1);
+  std::mutex mutex;
+  std::set<std::thread::id> threads;
+  std::set<int> used;
+  // Until both have taken part: a helper may come late.
+  for (int i = 0; i < 100000 && threads.size() < 2; ++i) {
+    cpu::parallel_for(8, 1, [&](int64_t, int64_t) {
+      const cpu_set_t mine = affinity();
+      EXPECT_EQ(CPU_COUNT(&mine), 1);
+      const std::lock_guard lock(mutex);
+      threads.insert(std::this_thread::get_id());
+      for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+        if (CPU_ISSET(cpu, &mine)) used.insert(cpu);
+      }
+      std::this_thread::yield();
+    });
+  }
+  EXPECT_EQ(threads.size(), 2);
+  EXPECT_EQ(used.size(), static_cast<size_t>(std::min(2, processors)));
+  cpu::set_team_size(1);
+  const cpu_set_t after = affinity();
+  EXPECT_TRUE(CPU_EQUAL(&after, &before));
+}
+
+}  // namespace
+}  // namespace tandem

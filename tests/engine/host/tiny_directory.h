@@ -1,0 +1,14 @@
+// A tiny random model (tests/engine/backend/torch/tiny_model.h) as a Hugging Face directory, so
+// that the whole engine can load it.
+#pragma once
+
+#ifdef TANDEM_WITH_TORCH
+#include <string>
+
+namespace tandem::test {
+
+// 64 tokens, a context of 1024. Its tokenizer has one token for each of 64 printable characters.
+void write_tiny_model(const std::string& directory, uint64_t seed);
+
+}  // namespace tandem::test
+#endif

@@ -1,0 +1,297 @@
+// Who gets pages, who gives them back for it, and that all come to theirs.
+#include "engine/sched/page_queue.h"
+
+#include "tests/engine/decode/sketches.h"
+#include "tests/engine/sched/kit.h"
+
+namespace tandem::test {
+namespace {
+
+// --- Needs of several caches
+
+// Two forks of a cache whose last page is half full, which each go on: one of them copies the page,
+// and the other, alone with it then, goes on in place.
+Task<void> forks(Gen g, int* granted) {
+  const Stage a = g.stage(Role::kLarge);
+  co_await g.round({{a, g.missing(a)}});
+  Readout r = co_await g.submit(g.catch_up(a));
+  const Stage b{g.fork(a.cache), a.to};
+  co_await g.round({{a, 1}, {b, 1}});
+  ++*granted;
+  for (const Stage s : {a, b}) {
+    Pass p;
+    p.stage = s;
+    p.add.chain(token_in(1));
+    Readout x = co_await g.submit(std::move(p));
+  }
+  const Stage c{g.fork(b.cache), b.to};
+  co_await g.round({{b, 1}, {c, 1}});
+  ++*granted;
+}
+
+TEST(PageQueue, ForksThatShareAPageNeedOneCopyLess) {
+  for (const int64_t pages : {2, 3, 4}) {
+    BoxOptions o;
+    o.models[0].pool.pages = pages;
+    o.models[0].prefix_cache = false;
+    Box box{o};
+    int granted = 0;
+    SequenceSpec s = box.spec({1, 2, 3, 4, 5, 6}, 1);  // a page, and half of one
+    s.method = [&granted](Gen g) { return forks(g, &granted); };
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    EXPECT_EQ(granted, std::max<int64_t>(0, pages - 2)) << pages;
+    EXPECT_EQ(r->ok(), pages == 4) << r->end.status;
+    box.expect_idle();
+  }
+}
+
+// --- Several caches of a request
+
+TEST(PageQueue, ARoundGetsAllItsPagesOrNone) {
+  BoxOptions o;
+  o.models.resize(2);
+  o.models[1].config = tiny_model(2);
+  o.models[1].pool.pages = 5;
+  Box box{o};
+  SequenceSpec large = box.spec({1, 2, 3, 4}, 30), pair = box.spec({5, 6, 7, 8}, 8);
+  large.roles = {{Role::kLarge, ModelId(1), 0}};
+  large.stops.max_new_tokens = 12;
+  pair.roles.push_back({Role::kSmall, ModelId(1), 0});
+  SketchStats stats;
+  pair.method = [&stats](Gen g) { return bild(g, {3, 0.1F, 0.69F}, &stats); };
+  const auto a = box.submit(std::move(large));
+  ASSERT_TRUE(box.pump_until([&] { return a->tokens.size() == 9; }));  // four pages of five
+  const auto b = box.submit(std::move(pair));
+  box.loop->step();
+  EXPECT_EQ(b->admitted, 0) << "its small cache has no room";
+  EXPECT_EQ(box.pools(0).kv.used(), 0) << "so its large one takes none";
+  box.pump();
+  EXPECT_EQ(a->tokens, box.greedy({1, 2, 3, 4}, 12, 1));
+  EXPECT_EQ(b->tokens, box.greedy({5, 6, 7, 8}, 8));
+  box.expect_idle();
+}
+
+// Each of two requests could hold the pool that the other one lacks, for ever.
+TEST(PageQueue, RequestsWithTwoCachesDoNotBlockEachOther) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    std::mt19937_64 rng(seed);
+    BoxOptions o;
+    o.shuffle = seed;
+    o.limits.preemption = seed % 2 ? Preemption::kYoungest : Preemption::kLowestPriority;
+    o.models.resize(2);
+    o.models[1].config = tiny_model(2);
+    o.models[1].device = static_cast<int>(seed / 2 % 2);
+    for (BoxModel& m : o.models) {
+      m.pool.pages = 8 + static_cast<int64_t>(rng() % 3);  // one needs 8: 8 + 20 tokens, 3 drafts
+      m.prefix_cache = seed % 3 > 0;
+    }
+    Box box{o};
+    SketchStats stats;
+    std::vector<std::pair<std::vector<Token>, std::shared_ptr<Recorder>>> all;
+    for (int i = 0; i < 6; ++i) {
+      const auto prompt = random_prompt(rng, 1, 8);
+      SequenceSpec s = box.spec(prompt, 20);
+      s.priority = static_cast<int>(rng() % 3);
+      const bool swapped = i % 2 > 0;  // its large model is the other one's small one
+      s.roles = {{Role::kLarge, ModelId(swapped ? 1 : 0), 0},
+                 {Role::kSmall, ModelId(swapped ? 0 : 1), 0}};
+      if (rng() % 2) {
+        s.method = [&stats](Gen g) { return bild(g, {3, 0.1F, 0.69F}, &stats); };
+      } else {
+        s.method = [&stats](Gen g) { return speculative(g, 3, &stats); };
+      }
+      all.emplace_back(prompt, box.submit(std::move(s)));
+    }
+    int ticks = 0;
+    while (box.tick() && ++ticks < 100'000) {
+    }
+    EXPECT_LT(ticks, 100'000);
+    for (size_t i = 0; i < all.size(); ++i) {
+      EXPECT_TRUE(all[i].second->ok()) << seed << ": " << all[i].second->end.status;
+      EXPECT_EQ(all[i].second->tokens, box.greedy(all[i].first, 20, i % 2 ? 1 : 0));
+    }
+    EXPECT_GT(box.metrics.preemptions.value(), 0);
+    box.expect_idle();
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+// --- Victims
+
+// Three requests fill the pool with equally many rows and want another page at the same time.
+// Which of them were evicted?
+std::vector<bool> victims(Preemption policy, const std::vector<int>& priorities) {
+  BoxOptions o;
+  o.limits.preemption = policy;
+  o.models[0].pool.pages = 9;
+  Box box{o};
+  std::vector<std::shared_ptr<Recorder>> all;
+  for (const int priority : priorities) {
+    const auto i = static_cast<Token>(all.size());
+    SequenceSpec s = box.spec({i, 1, 2, 3, 4, 5, 6}, 9);  // 2 pages at first, 4 in the end
+    s.priority = priority;
+    all.push_back(box.submit(std::move(s)));
+  }
+  box.pump();
+  std::vector<bool> evicted;
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(all[i]->tokens, box.greedy({static_cast<Token>(i), 1, 2, 3, 4, 5, 6}, 9));
+    EXPECT_LE(all[i]->end.stats.preemptions, 1);
+    evicted.push_back(all[i]->end.stats.preemptions > 0);
+  }
+  box.expect_idle();
+  return evicted;
+}
+
+TEST(PageQueue, TheVictimIsWhomThePolicyNames) {
+  using Evicted = std::vector<bool>;
+  const auto lowest = Preemption::kLowestPriority, youngest = Preemption::kYoungest;
+  EXPECT_EQ(victims(lowest, {2, 0, 1}), (Evicted{false, true, false}));
+  EXPECT_EQ(victims(lowest, {0, 1, 2}), (Evicted{true, false, false}));
+  EXPECT_EQ(victims(lowest, {1, 1, 1}), (Evicted{false, false, true}));
+  for (const auto& priorities : {std::vector{2, 0, 1}, {0, 1, 2}, {1, 1, 1}}) {
+    EXPECT_EQ(victims(youngest, priorities), (Evicted{false, false, true}));
+  }
+}
+
+// --- Shared pages
+
+// Runs as the loop would, but for the devices: passes are done at once, and nobody is resumed.
+class Desk final : public RunHost {
+ public:
+  explicit Desk(int64_t pages) : pools_(ModelId(0), shape(), {4, pages, pages}, &log_) {}
+  ~Desk() override {
+    runs.clear();
+    EXPECT_EQ(pools_.kv.used(), 0);
+  }
+
+  TimePoint now() const override { return {}; }
+  ModelPools* pools(ModelId) override { return &pools_; }
+  DeviceId device_of(ModelId) const override { return DeviceId(0); }
+  CacheId new_cache_id() override { return CacheId(next_++); }
+  TicketId new_ticket_id() override { return static_cast<TicketId>(++next_); }
+  bool ask_pages(SequenceRun* run) override { return queue.ask(run); }
+  void enqueue(std::shared_ptr<PassFlight> flight) override {
+    flight->done = true;
+    flight->sequence->flight_done(*flight);
+  }
+  void prefix_looked_up(int64_t, int64_t) override {}
+  void tokens_emitted(SequenceRun*, int64_t) override {}
+  void order_moves(ModelId, ModelId) override {}
+
+  // A sequence that runs its prompt and then wants `more` rows.
+  SequenceRun* add(int priority, std::vector<Token> prompt, int more) {
+    SequenceSpec s;
+    s.id = runs.size() + 1;
+    s.prompt = std::move(prompt);
+    s.roles = {{Role::kLarge, ModelId(0), 0}};
+    s.priority = priority;
+    s.method = [more](Gen g) { return runs_and_wants(g, more); };
+    RunHost* const host = this;
+    runs.push_back(std::make_unique<SequenceRun>(std::move(s), runs.size(), host));
+    runs.back()->state = SequenceRun::kRunning;
+    begin_.push_back(runs.back()->start());
+    return runs.back().get();
+  }
+  // True: it has got what it wants.
+  bool go(SequenceRun* run) {
+    begin_[run->id() - 1].resume();
+    return run->state == SequenceRun::kRunning;
+  }
+  static void end(SequenceRun* run) {
+    run->state = SequenceRun::kEnding;
+    run->drop_frame();
+    run->release();
+  }
+  PageQueue::Served serve() {
+    return queue.serve([this](const SequenceRun& run, const std::vector<const ModelPools*>& p) {
+      return std::any_of(runs.begin(), runs.end(), [&](const auto& r) {
+        return r.get() != &run && r->state != SequenceRun::kPaused && r->holds_pages_of(p);
+      });
+    });
+  }
+  const PagePool& kv() const { return pools_.kv; }
+
+  PageQueue queue;
+  std::vector<std::unique_ptr<SequenceRun>> runs;
+
+ private:
+  static ModelShape shape() {
+    ModelShape s;
+    s.layers = 4;
+    return s;
+  }
+  static Task<void> runs_and_wants(Gen g, int more) {
+    const Stage L = g.stage(Role::kLarge);
+    co_await g.round({{L, g.missing(L)}});
+    Readout r = co_await g.submit(g.catch_up(L));
+    co_await g.round({{L, more}});
+    co_await std::suspend_always();
+  }
+
+  std::vector<Move> log_;
+  ModelPools pools_;
+  int64_t next_ = 0;
+  std::vector<std::coroutine_handle<>> begin_;
+};
+
+const std::vector<Token> kEight = {1, 2, 3, 4, 5, 6, 7, 8}, kNine = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+
+TEST(PageQueue, WhoseGoingMakesNoRoomStays) {
+  Desk desk(6);
+  SequenceRun* leader = desk.add(0, kNine, 0);
+  SequenceRun* passing = desk.add(9, {1}, 0);
+  SequenceRun* own = desk.add(1, {9, 8, 7, 6, 5, 4}, 4);
+  SequenceRun* first = desk.add(2, {4, 3, 2, 1}, 1);
+  SequenceRun* follower = desk.add(-1, kNine, 0);
+  EXPECT_TRUE(desk.go(leader));   // has three pages, of which two will be its follower's too
+  EXPECT_TRUE(desk.go(passing));  // has one
+  EXPECT_FALSE(desk.go(own));     // has two, and wants another
+  desk.end(passing);
+  EXPECT_FALSE(desk.go(first));  // has one, and wants another
+  follower->take_over(*leader);
+  EXPECT_FALSE(desk.go(follower));  // wants one for its last row
+  ASSERT_EQ(desk.kv().available(), 0);
+  const PageQueue::Served served = desk.serve();
+  EXPECT_EQ(served.granted, std::vector<SequenceRun*>{first});
+  EXPECT_EQ(served.evicted, 1);
+  EXPECT_EQ(own->stats().preemptions, 1);
+  EXPECT_EQ(follower->stats().preemptions, 0) << "the leader would keep its pages";
+  EXPECT_TRUE(served.hopeless.empty());
+}
+
+TEST(PageQueue, ThoseWhoShareGoTogether) {
+  Desk desk(3);
+  SequenceRun* passing = desk.add(9, {1}, 0);
+  SequenceRun* leader = desk.add(0, kEight, 1);
+  SequenceRun* follower = desk.add(-1, kEight, 0);
+  SequenceRun* first = desk.add(1, {9, 8, 7, 6}, 1);
+  EXPECT_TRUE(desk.go(passing));
+  EXPECT_FALSE(desk.go(leader));
+  follower->take_over(*leader);
+  EXPECT_FALSE(desk.go(follower));  // both pages are the leader's as well
+  desk.end(passing);
+  EXPECT_FALSE(desk.go(first));
+  ASSERT_EQ(desk.kv().available(), 0);
+  const PageQueue::Served served = desk.serve();
+  EXPECT_EQ(served.granted, std::vector<SequenceRun*>{first});
+  EXPECT_EQ(served.evicted, 2);
+  EXPECT_EQ(leader->stats().preemptions + follower->stats().preemptions, 2);
+}
+
+// All that the first one lacks is its own already: that others share it changes nothing.
+TEST(PageQueue, NobodyIsEvictedForTheHopeless) {
+  Desk desk(3);
+  SequenceRun* leader = desk.add(1, kNine, 4 * 4);
+  SequenceRun* follower = desk.add(0, kNine, 0);
+  EXPECT_FALSE(desk.go(leader));
+  follower->take_over(*leader);
+  EXPECT_FALSE(desk.go(follower));
+  const PageQueue::Served served = desk.serve();
+  EXPECT_EQ(served.hopeless, std::vector<SequenceRun*>{leader});
+  EXPECT_EQ(served.evicted, 0);
+}
+
+}  // namespace
+}  // namespace tandem::test
