@@ -142,6 +142,10 @@ absl::Status LoadedDevices::load_fakes(const EngineConfig& config, const DeviceC
       pages = std::min<int64_t>(per_sequence * config.limits.max_running, int64_t{1} << 18);
     }
     backend->add_model(m->id, m->config.name, fake, pool_size(m->config.page_rows, pages));
+    if (!fake.trace_file.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(auto trace, BatchTrace::open(fake.trace_file));
+      backend->set_trace(m->id, std::move(trace));
+    }
     m->shape = backend->shape(m->id);
     m->pool = backend->pool(m->id);
     m->tokenizer = Tokenizer::bytes();

@@ -1,5 +1,6 @@
 #include "engine/backend/fake/fake_backend.h"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <limits>
@@ -85,28 +86,39 @@ const ModelShape& FakeBackend::shape(ModelId model) const { return memory_->mode
 const PoolSize& FakeBackend::pool(ModelId model) const { return memory_->model(model).pool; }
 
 void FakeBackend::launch(const Batch& batch, Done done) {
+  const TimePoint begin = clock_->now();
   Fault fault;
   if (faults_) fault = faults_(batch);
   auto result = std::make_shared<BatchResult>();
   values_->forget(batch.forget);
   for (const Move& m : batch.moves) memory_->move(m);
   Duration busy = fault.delay;
+  BatchTrace* trace = nullptr;
+  int64_t number = -1;
   result->status = fault.status;
   if (result->status.ok() && !batch.works.empty()) {
     std::vector<char> nan(batch.works.size(), 0);
     for (const int w : fault.nan_works) nan[static_cast<size_t>(w)] = 1;
-    for (size_t w = 0; w < batch.works.size(); ++w) {
-      result->works.push_back(run(batch.works[w], nan[w] != 0));
+    const ModelId model = batch.works.front().model;
+    if (const auto it = traces_.find(model); it != traces_.end()) {
+      trace = it->second.get();
+      number = trace->begin();
     }
-    const FakeModelConfig& config = memory_->model(batch.works.front().model).config;
+    for (size_t w = 0; w < batch.works.size(); ++w) {
+      result->works.push_back(run(batch.works[w], nan[w] != 0, number));
+    }
+    const FakeModelConfig& config = memory_->model(model).config;
     busy += Duration(
         static_cast<int64_t>(1e9 * (config.pass_seconds + config.row_seconds * batch.run_rows())));
   }
   result->busy = busy;
-  timer_->at(clock_->now() + busy, [result, done = std::move(done)] { done(std::move(*result)); });
+  timer_->at(begin + busy, [this, result, trace, number, done = std::move(done)] {
+    if (trace) trace->done(number, clock_->now());
+    done(std::move(*result));
+  });
 }
 
-WorkResult FakeBackend::run(const Work& work, bool nan) {
+WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
   FakeMemory::Model& model = memory_->model(work.model);
   const auto page_rows = static_cast<size_t>(model.pool.page_rows);
   const int window = model.shape.window;
@@ -217,7 +229,12 @@ WorkResult FakeBackend::run(const Work& work, bool nan) {
       }
       for (int p = first_seen; p < work.past; ++p) sum += terms[static_cast<size_t>(p)];
     }
-    fake::logits(model.config, sum, at, logits);
+    if (traced < 0) {
+      fake::logits(model.config, sum, at, logits);
+    } else {
+      std::fill(logits.begin(), logits.end(), 0.0F);
+      logits[static_cast<size_t>(BatchTrace::token(traced))] = 100;
+    }
     if (nan) logits[0] = std::numeric_limits<float>::quiet_NaN();
     // A drafted chain: the token fed after this row.
     Token next = -1;

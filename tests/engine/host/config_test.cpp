@@ -46,7 +46,7 @@ TEST_F(ConfigTest, ReadsEveryField) {
       models { name: "big" path: "../models/big" device: "cpu:1" dtype: BF16 page_rows: 32
                kv_pages: 100 }
       models { name: "little" fake { vocab_size: 300 layers: 2 max_positions: 64 pass_seconds: 0.5
-                                     row_seconds: 0.25 seed: 9 } }
+                                     row_seconds: 0.25 seed: 9 trace_file: "/t" } }
       deployments { name: "pair" large: "big" small: "little" }
       limits { max_running: 1 max_waiting: 2 max_waiting_tokens: 3 step_rows: 4
                prefill_chunk_rows: 5 max_new_tokens: 6 default_max_new_tokens: 7
@@ -71,6 +71,7 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(fake.pass_seconds, 0.5);
   EXPECT_EQ(fake.row_seconds, 0.25);
   EXPECT_EQ(fake.seed, 9u);
+  EXPECT_EQ(fake.trace_file, "/t");
   EXPECT_EQ(config->models[1].device, "cpu:0");
   ASSERT_EQ(config->deployments.size(), 1u);
   EXPECT_EQ(config->deployments[0].name, "pair");
