@@ -7,7 +7,7 @@ import pytest
 from tuning.benchmark import models, report
 
 
-def conditions():
+def conditions(**fields):
     return report.Conditions(
         command="scripts/bench_ar ",
         commit="abc",
@@ -17,9 +17,10 @@ def conditions():
         bandwidth=12.34e9,
         busy=[0.01, 0.024],
         versions="transformers 1, torch 2",
-        prompt_tokens=64,
-        new_tokens=128,
+        prompt_tokens="64",
+        new_tokens="128",
         repeats=3,
+        **fields,
     )
 
 
@@ -40,6 +41,45 @@ def test_page():
     assert "| machine busy before and after | 1%, 2% |" in page
     assert "| reading memory | 12.3 GB/s |" in page
     assert "`scripts/bench_ar`" in page
+
+
+def test_page_of_mixed_lengths():
+    page = report.markdown(conditions(mixed=True), [report.Case("m", 4, [2], {"a": [1]}, all_tokens=1)])
+    assert page.startswith("# Throughput with requests of many lengths")
+    assert "Prompts have 64 tokens and answers 128" in page
+
+
+def test_mixed_work_has_many_lengths_and_is_the_same_in_every_run():
+    from tuning.benchmark import ar
+
+    args = ar.parse(["--mixed"])
+    first, second = itertools.islice(ar.works(40, args), 2)
+    lengths = [len(p) for p in first.prompts]
+    assert min(lengths) >= 16 and max(lengths) <= 256 and len(set(lengths)) > 10
+    assert min(first.new_tokens) >= 32 and max(first.new_tokens) <= 128
+    assert len(set(first.new_tokens)) > 10
+    assert first.total() == sum(first.new_tokens)
+    assert [len(p) for p in second.prompts] != lengths
+    assert next(ar.works(40, args)) == first
+
+
+def test_transformers_pads_and_cuts(tmp_path):
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from tuning.benchmark.peer import VARIANTS, Peer
+
+    torch.manual_seed(1)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    config = LlamaConfig(vocab_size=64, num_attention_heads=2, initializer_range=0.5, **shape)
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    peer = Peer(tmp_path)
+    prompts, wanted = [[1, 2, 3, 4, 5, 6, 7], [8, 9], [10, 11, 12, 13]], [3, 9, 6]
+    for variant in VARIANTS:
+        together, _ = peer.generate(prompts, wanted, variant)
+        alone = [peer.generate([p], n, variant)[0][0] for p, n in zip(prompts, wanted, strict=True)]
+        assert together == alone
+        assert [len(tokens) for tokens in together] == wanted
 
 
 def test_match_counts_until_the_first_difference():
