@@ -138,7 +138,8 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
   };
 
   // The past, as attention would read it: terms[p] is what a row that sees position p gets of it.
-  std::vector<uint64_t> terms(static_cast<size_t>(work.past));
+  // Not wanted where the answer is the batch's number.
+  std::vector<uint64_t> terms(traced < 0 ? static_cast<size_t>(work.past) : 0);
   uint64_t chain = 0;
   for (int row = 0; row < work.past; ++row) {
     const FakeMemory::Slot& slot = kv(row);
@@ -147,7 +148,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
     if (slot.layers < work.to) broken(work, row, "a past row has not done all layers");
     chain = fake::mix(chain, slot.input);
     if (slot.chain != chain) broken(work, row, "a past row belongs to another sequence");
-    terms[static_cast<size_t>(row)] = fake::seen(slot.input, row);
+    if (traced < 0) terms[static_cast<size_t>(row)] = fake::seen(slot.input, row);
   }
 
   uint64_t memory_sum = 0;
@@ -216,20 +217,20 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
       broken(work, output.run_row, "read below the layers that the row runs");
     }
     if (at <= 0 || at > work.to) broken(work, output.run_row, "read above the pass");
-    const int first_seen = window > 0 ? std::max(0, position[run] - window + 1) : 0;
-    uint64_t sum = memory_sum;
-    if (pass.see == See::kAll) {
-      for (int j = 0; j < n; ++j) {
-        sum += fake::seen(input[static_cast<size_t>(j)], position[static_cast<size_t>(j)]);
-      }
-    } else {
-      for (int j = output.run_row; j >= 0; j = parent_run_row(work, j)) {
-        const auto k = static_cast<size_t>(j);
-        if (position[k] >= first_seen) sum += fake::seen(input[k], position[k]);
-      }
-      for (int p = first_seen; p < work.past; ++p) sum += terms[static_cast<size_t>(p)];
-    }
     if (traced < 0) {
+      const int first_seen = window > 0 ? std::max(0, position[run] - window + 1) : 0;
+      uint64_t sum = memory_sum;
+      if (pass.see == See::kAll) {
+        for (int j = 0; j < n; ++j) {
+          sum += fake::seen(input[static_cast<size_t>(j)], position[static_cast<size_t>(j)]);
+        }
+      } else {
+        for (int j = output.run_row; j >= 0; j = parent_run_row(work, j)) {
+          const auto k = static_cast<size_t>(j);
+          if (position[k] >= first_seen) sum += fake::seen(input[k], position[k]);
+        }
+        for (int p = first_seen; p < work.past; ++p) sum += terms[static_cast<size_t>(p)];
+      }
       fake::logits(model.config, sum, at, logits);
     } else {
       std::fill(logits.begin(), logits.end(), 0.0F);
