@@ -62,6 +62,7 @@ struct FakeModelConfig {
   double pass_seconds = 0;  // time that one batch takes, plus
   double row_seconds = 0;   // time per row of it
   uint64_t seed = 1;
+  std::string trace_file;  // engine/backend/fake/trace.h; empty: none
 };
 
 struct ModelConfig {

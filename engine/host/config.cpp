@@ -77,6 +77,7 @@ absl::StatusOr<FakeModelConfig> fake_from(const pb::Fake& in, const ConfigFields
   TANDEM_RETURN_IF_ERROR(
       number("row_seconds", in.has_row_seconds(), in.row_seconds(), 0.0, 60.0, &out.row_seconds));
   if (in.has_seed()) out.seed = in.seed();
+  out.trace_file = in.trace_file();
   return out;
 }
 

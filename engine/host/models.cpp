@@ -151,6 +151,10 @@ absl::Status LoadedDevices::load_fakes(const EngineConfig& config, const DeviceC
     LoadedModel* m = models[i];
     const FakeModelConfig& fake = *m->config.fake;
     backend->add_model(m->id, m->config.name, fake, pool_size(m->config.page_rows, (*pages)[i]));
+    if (!fake.trace_file.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(auto trace, BatchTrace::open(fake.trace_file));
+      backend->set_trace(m->id, std::move(trace));
+    }
     m->shape = backend->shape(m->id);
     m->pool = backend->pool(m->id);
     m->tokenizer = Tokenizer::bytes();

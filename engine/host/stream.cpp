@@ -64,10 +64,13 @@ class ChoiceStream final : public SequenceListener {
     // True: a job that will take it is on its way already.
     bool add(std::vector<Emitted> tokens) {
       const std::lock_guard lock(mutex);
-      const bool waiting = !arrived.empty();
+      if (arrived.empty()) {
+        arrived = std::move(tokens);
+        return false;
+      }
       arrived.insert(arrived.end(), std::make_move_iterator(tokens.begin()),
                      std::make_move_iterator(tokens.end()));
-      return waiting;
+      return true;
     }
 
     Chunk take() {

@@ -4,7 +4,7 @@
 
 namespace tandem {
 
-TextPool::TextPool(int threads) {
+TextPool::TextPool(int threads) : alone_(threads == 1) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
 }
 
@@ -17,7 +17,7 @@ TextPool::~TextPool() {
   for (std::thread& t : threads_) t.join();
 }
 
-void TextPool::post(std::function<void()> job) {
+void TextPool::post(Job job) {
   {
     const std::lock_guard lock(mutex_);
     jobs_.push_back(std::move(job));
@@ -26,21 +26,24 @@ void TextPool::post(std::function<void()> job) {
 }
 
 void TextPool::run() {
+  std::deque<Job> taken;
   std::unique_lock lock(mutex_);
   for (;;) {
     filled_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
     if (jobs_.empty()) return;
-    {
-      const std::function<void()> job = std::move(jobs_.front());
+    if (alone_) {
+      taken.swap(jobs_);  // nobody else would begin them sooner
+    } else {
+      taken.push_back(std::move(jobs_.front()));
       jobs_.pop_front();
-      lock.unlock();
-      job();
     }
+    lock.unlock();
+    for (; !taken.empty(); taken.pop_front()) taken.front()();
     lock.lock();
   }
 }
 
-void Strand::post(std::function<void()> job) {
+void Strand::post(Job job) {
   {
     const std::lock_guard lock(mutex_);
     jobs_.push_back(std::move(job));
@@ -51,16 +54,18 @@ void Strand::post(std::function<void()> job) {
 }
 
 void Strand::drain() {
-  std::vector<std::function<void()>> jobs;
+  std::vector<Job> jobs;
   {
     const std::lock_guard lock(mutex_);
     jobs.swap(jobs_);
   }
-  for (const auto& job : jobs) job();
+  for (Job& job : jobs) job();
+  jobs.clear();
   {
     const std::lock_guard lock(mutex_);
     if (jobs_.empty()) {
       scheduled_ = false;
+      jobs_.swap(jobs);  // the next job needs no memory then
       return;
     }
   }

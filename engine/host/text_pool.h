@@ -6,28 +6,32 @@
 
 #include <condition_variable>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
+
 namespace tandem {
+
+using Job = absl::AnyInvocable<void()>;
 
 // Thread-safe. What is queued when it is destroyed is still run.
 class TextPool {
  public:
   explicit TextPool(int threads);
   ~TextPool();
-  void post(std::function<void()> job);
+  void post(Job job);
 
  private:
   void run();
 
+  const bool alone_;  // there is one thread
   std::mutex mutex_;
   std::condition_variable filled_;
-  std::deque<std::function<void()>> jobs_;  // guarded by mutex_
-  bool stop_ = false;                       // guarded by mutex_
+  std::deque<Job> jobs_;  // guarded by mutex_
+  bool stop_ = false;     // guarded by mutex_
   std::vector<std::thread> threads_;
 };
 
@@ -35,15 +39,15 @@ class TextPool {
 class Strand : public std::enable_shared_from_this<Strand> {
  public:
   explicit Strand(TextPool* pool) : pool_(pool) {}
-  void post(std::function<void()> job);
+  void post(Job job);
 
  private:
   void drain();
 
   TextPool* const pool_;
   std::mutex mutex_;
-  std::vector<std::function<void()>> jobs_;  // guarded by mutex_
-  bool scheduled_ = false;                   // guarded by mutex_
+  std::vector<Job> jobs_;   // guarded by mutex_
+  bool scheduled_ = false;  // guarded by mutex_
 };
 
 }  // namespace tandem

@@ -27,6 +27,7 @@ struct InLine {
 
 std::vector<InLine> in_line(std::span<const Candidate> candidates, ModelId model) {
   std::vector<InLine> line;
+  line.reserve(candidates.size());
   for (const Candidate& c : candidates) {
     if (c.model == model) line.push_back({&c, c.served});
   }
@@ -53,12 +54,14 @@ std::vector<Picked> pick_batch(std::span<const Candidate> candidates, ModelId la
   std::vector<Picked> picked;
   if (candidates.empty()) return picked;
   const ModelId model = model_in_turn(candidates, last);
-  std::vector<InLine> decodes, prefills;
-  for (const InLine& c : in_line(candidates, model)) {
+  std::vector<InLine> decodes = in_line(candidates, model), prefills;
+  std::erase_if(decodes, [&](const InLine& c) {
     const bool long_chain =
         c.candidate->splittable > 0 && c.candidate->total() > limits.chunk_rows / 4;
-    (long_chain ? prefills : decodes).push_back(c);
-  }
+    if (long_chain) prefills.push_back(c);
+    return long_chain;
+  });
+  picked.reserve(decodes.size() + prefills.size());
 
   int left = limits.step_rows;
   int works = limits.works;

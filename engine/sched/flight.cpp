@@ -14,6 +14,7 @@ int splittable_rows(const Pass& pass) {
   if (pass.see == See::kAll) return 0;
   const auto& parent = pass.add.parent;
   const int n = static_cast<int>(parent.size());
+  if (n <= 1) return 0;
   // min_parent[i]: smallest parent among rows i .. n-1.
   std::vector<Row> min_parent(static_cast<size_t>(n) + 1, n);
   for (int i = n - 1; i >= 0; --i) {
@@ -31,6 +32,17 @@ int splittable_rows(const Pass& pass) {
     if (min_parent[static_cast<size_t>(i)] >= i - 1) best = i;
   }
   return best;
+}
+
+// As new, but for the memory of the vectors that every work needs.
+void clear(Work& work) {
+  std::vector<PageId> pages = std::move(work.pages);
+  std::vector<Work::Output> outputs = std::move(work.outputs);
+  work = Work();
+  pages.clear();
+  outputs.clear();
+  work.pages = std::move(pages);
+  work.outputs = std::move(outputs);
 }
 
 }  // namespace
@@ -58,8 +70,9 @@ void prepare(PassFlight& flight) {
   }
 }
 
-Work lower(const PassFlight& flight, int count) {
-  Work work;
+void lower(const PassFlight& flight, int count, Work* to) {
+  Work& work = *to;
+  clear(work);
   const Pass& pass = flight.pass;
   const bool first_chunk = !flight.begun;
   work.pass = &pass;
@@ -102,6 +115,7 @@ Work lower(const PassFlight& flight, int count) {
       if (row < n) work.history_chosen.emplace_back(row, in);
     }
   }
+  work.outputs.reserve(static_cast<size_t>(flight.outputs));
   int out = 0;
   for (size_t r = 0; r < pass.read.size(); ++r) {
     const auto& rows = pass.read[r].rows;
@@ -117,7 +131,6 @@ Work lower(const PassFlight& flight, int count) {
       work.outputs.push_back(output);
     }
   }
-  return work;
 }
 
 void absorb(PassFlight& flight, const Work& work, Readout chunk) {

@@ -47,8 +47,14 @@ struct PassFlight final : Flight {
 // REQUIRES: `flight` has its pass and cache; the cache does not count the pass yet.
 void prepare(PassFlight& flight);
 
-// Added rows [flight.started, + count) as a Work.
-Work lower(const PassFlight& flight, int count);
+// Added rows [flight.started, + count) as a Work: into one that may have been another before, whose
+// memory is used again.
+void lower(const PassFlight& flight, int count, Work* work);
+inline Work lower(const PassFlight& flight, int count) {
+  Work work;
+  lower(flight, count, &work);
+  return work;
+}
 
 // Takes the answers of a chunk into flight.readout; the last chunk makes it final.
 void absorb(PassFlight& flight, const Work& work, Readout chunk);

@@ -1,8 +1,8 @@
 #include "engine/sched/lane.h"
 
 #include <algorithm>
-#include <set>
 
+#include "absl/container/flat_hash_set.h"
 #include "engine/base/check.h"
 #include "engine/sched/sequence_run.h"
 #include "engine/base/planted.h"
@@ -36,14 +36,15 @@ void Lane::take_moves(size_t n) {
 }
 
 // Passes on one cache run one after the other, in order.
-std::vector<Candidate> Lane::runnable(const Available& available) const {
-  std::vector<Candidate> candidates;
-  std::set<const SequenceCache*> seen;
+std::span<const Candidate> Lane::runnable(const Available& available) {
+  candidates_.clear();
+  absl::flat_hash_set<const SequenceCache*> seen;
+  seen.reserve(pending_.size());
   for (size_t i = 0; i < pending_.size(); ++i) {
     const PassFlight& f = *pending_[i];
     const bool memory_ready = !f.memory || !seen.contains(f.memory);
     if (!seen.insert(f.cache).second || !memory_ready) continue;
-    if (!std::all_of(f.awaits.begin(), f.awaits.end(), available)) continue;
+    if (!std::all_of(f.awaits.begin(), f.awaits.end(), std::cref(available))) continue;
     Candidate c;
     c.index = static_cast<int>(i);
     c.model = f.cache->model();
@@ -57,9 +58,9 @@ std::vector<Candidate> Lane::runnable(const Available& available) const {
       c.served = account->served();
       c.cost = account->token_cost();
     }
-    candidates.push_back(c);
+    candidates_.push_back(c);
   }
-  return candidates;
+  return candidates_;
 }
 
 const Batch* Lane::next(const Available& available, TimePoint now) {
@@ -79,14 +80,17 @@ const Batch* Lane::next(const Available& available, TimePoint now) {
   }
   if (picked.empty() && (wanted_ <= flushed_ || moves == 0)) return nullptr;
 
-  running_ = std::make_unique<Running>();
+  running_ = spare_ ? std::move(spare_) : std::make_unique<Running>();
   running_->launched = now;
   Batch& batch = running_->batch;
   take_moves(moves);
   batch.forget.swap(forget_);
-  for (const Picked& p : picked) {
+  batch.works.resize(picked.size());
+  running_->flights.reserve(picked.size());
+  for (size_t i = 0; i < picked.size(); ++i) {
+    const Picked& p = picked[i];
     const std::shared_ptr<PassFlight>& f = pending_[static_cast<size_t>(p.index)];
-    batch.works.push_back(lower(*f, p.count));
+    lower(*f, p.count, &batch.works[i]);
     f->started += p.count;
     f->begun = true;
     f->under_way = true;
@@ -111,6 +115,14 @@ std::unique_ptr<Lane::Running> Lane::finish() {
   }
   recover();
   return done;
+}
+
+// The works stay as they are: next() writes over them.
+void Lane::recycle(std::unique_ptr<Running> done) {
+  done->batch.moves.clear();
+  done->batch.forget.clear();
+  done->flights.clear();
+  spare_ = std::move(done);
 }
 
 void Lane::recover() {

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/pass/backend.h"
@@ -57,6 +58,8 @@ class Lane {
   const Running& running() const { return *running_; }
   // The batch is done: hands it over; passes with rows left are pending again.
   std::unique_ptr<Running> finish();
+  // Takes it back, so that the next batch can use its memory.
+  void recycle(std::unique_ptr<Running> done);
 
   // The device is gone: nothing is launched any more, and no lane waits for its moves.
   void lose() { lost_ = true; }
@@ -75,7 +78,8 @@ class Lane {
   };
   uint64_t log_end() const { return flushed_ + moves_.size(); }
   void take_moves(size_t n);
-  std::vector<Candidate> runnable(const Available& available) const;
+  // Until the next call.
+  std::span<const Candidate> runnable(const Available& available);
   void recover();
 
   const DeviceId device_;
@@ -92,6 +96,8 @@ class Lane {
   uint64_t wanted_ = 0;   // another lane waits until so many are made
   std::vector<TicketId> forget_;
   std::unique_ptr<Running> running_;
+  std::vector<Candidate> candidates_;  // of the last runnable()
+  std::unique_ptr<Running> spare_;     // its contents are over; its memory is not
   bool lost_ = false;
   ModelId last_model_;
 };

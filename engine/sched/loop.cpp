@@ -91,7 +91,7 @@ void Loop::run() {
     if (timer == kNever) {
       inbox_filled_.wait(lock, filled);
     } else {
-      inbox_filled_.wait_for(lock, timer - now(), filled);
+      inbox_filled_.wait_for(lock, timer - clock_->now(), filled);
     }
   }
 }
@@ -116,6 +116,7 @@ bool Loop::take_inbox() {
     const std::lock_guard lock(inbox_mutex_);
     messages.swap(inbox_);
   }
+  now_ = clock_->now();  // not before anything that came in
   for (Message& m : messages) {
     if (auto* choices = std::get_if<std::vector<SequenceSpec>>(&m)) {
       on_submit(std::move(*choices));
@@ -514,7 +515,7 @@ void Loop::on_batch_done(BatchDone done) {
   Lane& lane = lanes_[done.device.index()];
   BatchResult& result = done.result;
   if (absl::IsResourceExhausted(result.status) && lane.retry_smaller()) return;
-  const std::unique_ptr<Lane::Running> batch = lane.finish();
+  std::unique_ptr<Lane::Running> batch = lane.finish();
   const int rows = batch->batch.run_rows();
   TANDEM_CHECK(!result.status.ok() || result.works.size() == batch->flights.size());
   std::vector<std::pair<SequenceRun*, absl::Status>> failed;
@@ -536,14 +537,15 @@ void Loop::on_batch_done(BatchDone done) {
       failed.emplace_back(run, status);
       continue;
     }
-    run->account_chunk(flight, rows, result.busy, work.last);
+    const Role role = run->account_chunk(flight, rows, result.busy, work.last);
     if (ModelSeries* series = models_[work.model.index()].series; series && work.last) {
-      series->passes[static_cast<size_t>(run->role_of(flight))].add();
+      series->passes[static_cast<size_t>(role)].add();
     }
     absorb(flight, work, std::move(result.works[i].readout));
     if (work.last) finish_flight(flight);
   }
   for (const auto& [run, status] : failed) end(run, status);
+  lane.recycle(std::move(batch));
   if (absl::IsUnavailable(result.status)) lose_device(done.device, result.status);
 }
 

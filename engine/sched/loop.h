@@ -117,7 +117,7 @@ class Loop final : private RunHost {
   };
 
   // RunHost:
-  TimePoint now() const override { return clock_->now(); }
+  TimePoint now() const override { return now_; }
   ModelPools* pools(ModelId model) override { return models_[model.index()].pools.get(); }
   DeviceId device_of(ModelId model) const override { return models_[model.index()].device; }
   CacheId new_cache_id() override { return CacheId(next_cache_++); }
@@ -165,6 +165,7 @@ class Loop final : private RunHost {
 
   const LoopOptions options_;
   const Clock* const clock_;
+  TimePoint now_ = clock_->now();  // when the present step began
   Metrics* const metrics_;
   std::vector<Lane> lanes_;    // by device
   std::vector<Model> models_;  // by model

@@ -219,13 +219,15 @@ Role SequenceRun::role_of(const PassFlight& flight) const {
   return Role::kSmall;
 }
 
-void SequenceRun::account_chunk(const PassFlight& flight, int batch_rows, Duration busy,
+Role SequenceRun::account_chunk(const PassFlight& flight, int batch_rows, Duration busy,
                                 bool last) {
-  const bool large = role_of(flight) == Role::kLarge;
+  const Role role = role_of(flight);
+  const bool large = role == Role::kLarge;
   if (last) ++(large ? stats_.large_passes : stats_.small_passes);
   (large ? stats_.large_seconds : stats_.small_seconds) += seconds(busy);
   batch_rows_sum_ += batch_rows;
   ++chunks_;
+  return role;
 }
 
 void SequenceRun::flight_done(const PassFlight& flight) {

@@ -26,7 +26,7 @@ class SequenceRun;
 class RunHost {
  public:
   virtual ~RunHost() = default;
-  virtual TimePoint now() const = 0;
+  virtual TimePoint now() const = 0;  // one moment for all that happens in a step
   virtual ModelPools* pools(ModelId model) = 0;
   virtual DeviceId device_of(ModelId model) const = 0;
   virtual CacheId new_cache_id() = 0;
@@ -98,7 +98,8 @@ class SequenceRun final : public Sequence {
 
   // Results of passes.
   Role role_of(const PassFlight& flight) const;
-  void account_chunk(const PassFlight& flight, int batch_rows, Duration busy, bool last);
+  // Returns role_of(flight).
+  Role account_chunk(const PassFlight& flight, int batch_rows, Duration busy, bool last);
   // Passes whose values stay on a device: nobody may name them from here on.
   std::vector<TicketId> take_shared();
   SequenceEnd make_end(absl::Status status) const;

@@ -7,7 +7,7 @@ import pytest
 from tuning.benchmark import models, report
 
 
-def conditions():
+def conditions(**fields):
     return report.Conditions(
         command="scripts/bench_ar ",
         commit="abc",
@@ -17,9 +17,10 @@ def conditions():
         bandwidth=12.34e9,
         busy=[0.01, 0.024],
         versions="transformers 1, torch 2",
-        prompt_tokens=64,
-        new_tokens=128,
+        prompt_tokens="64",
+        new_tokens="128",
         repeats=3,
+        **fields,
     )
 
 
@@ -42,6 +43,45 @@ def test_page():
     assert "`scripts/bench_ar`" in page
 
 
+def test_page_of_mixed_lengths():
+    page = report.markdown(conditions(mixed=True), [report.Case("m", 4, [2], {"a": [1]}, all_tokens=1)])
+    assert page.startswith("# Throughput with requests of many lengths")
+    assert "Prompts have 64 tokens and answers 128" in page
+
+
+def test_mixed_work_has_many_lengths_and_is_the_same_in_every_run():
+    from tuning.benchmark import ar
+
+    args = ar.parse(["--mixed"])
+    first, second = itertools.islice(ar.works(40, args), 2)
+    lengths = [len(p) for p in first.prompts]
+    assert min(lengths) >= 16 and max(lengths) <= 256 and len(set(lengths)) > 10
+    assert min(first.new_tokens) >= 32 and max(first.new_tokens) <= 128
+    assert len(set(first.new_tokens)) > 10
+    assert first.total() == sum(first.new_tokens)
+    assert [len(p) for p in second.prompts] != lengths
+    assert next(ar.works(40, args)) == first
+
+
+def test_transformers_pads_and_cuts(tmp_path):
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from tuning.benchmark.peer import VARIANTS, Peer
+
+    torch.manual_seed(1)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    config = LlamaConfig(vocab_size=64, num_attention_heads=2, initializer_range=0.5, **shape)
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    peer = Peer(tmp_path)
+    prompts, wanted = [[1, 2, 3, 4, 5, 6, 7], [8, 9], [10, 11, 12, 13]], [3, 9, 6]
+    for variant in VARIANTS:
+        together, _ = peer.generate(prompts, wanted, variant)
+        alone = [peer.generate([p], n, variant)[0][0] for p, n in zip(prompts, wanted, strict=True)]
+        assert together == alone
+        assert [len(tokens) for tokens in together] == wanted
+
+
 def test_match_counts_until_the_first_difference():
     from tuning.benchmark.ar import match
 
@@ -61,3 +101,54 @@ def test_stubs_speak_the_protocol(tmp_path):
     request = messages.GenerateRequest(model="m", token_ids=messages.TokenIds(ids=[1, 2]))
     assert request.WhichOneof("prompt") == "token_ids"
     assert hasattr(services, "GenerationStub")
+
+
+def test_a_token_is_counted_from_the_step_that_it_names():
+    import numpy as np
+
+    from tuning.benchmark import streams
+
+    steps = np.arange(200, dtype=np.int64) * 10 + 5
+    records = np.zeros(4, dtype=streams.RECORD)
+    # From step 150 at once; from 149 when 150 was there; from 56, when 150 has its name plus one
+    # step less than a whole round; from the first.
+    records["arrival"] = [1506, 1506, 1506, 7]
+    records["token"] = [32 + step % 95 for step in (150, 149, 56, 0)]
+    assert streams.delays(steps, records).tolist() == [1, 11, 941, 2]
+    records["token"][3] = 33
+    with pytest.raises(ValueError, match="before the step"):
+        streams.delays(steps, records)
+
+
+def streams_of(cpu, p99, open_bytes):
+    from tuning.benchmark import streams
+
+    turns = [
+        streams.Turn(49.5, 1.25, p99 * f, 30, cpu * f, 9, 32 << 20, 40960) for f in (0.5, 1, 2)
+    ]
+    return streams.Server("s", turns, open_bytes)
+
+
+def test_page_of_many_streams():
+    from tuning.benchmark import streams
+
+    args = streams.parse([])
+    servers = [streams_of(12, 8, 20480), streams_of(10, 4, 16384)]
+    page = streams.markdown({"command": "`x`"}, servers, args)
+    assert "Server CPU per token is **1.20** times the bare streamer's." in page
+    assert "takes 4.0 KiB above a bare one" in " ".join(page.split())
+    assert "| delay of a token, 99 %, ms | 8.00 (4.00-16.00) | 4.00 (2.00-8.00) |" in page
+    assert "| memory per stream of 10,000, KiB | 20.0 | 16.0 |" in page
+    assert "| command | `x` |" in page
+    assert streams.failures(servers) == []
+
+
+def test_missed_goals_of_many_streams_are_said():
+    from tuning.benchmark import streams
+
+    servers = [streams_of(13, 21, 20481), streams_of(10, 4, 16384)]
+    said = streams.failures(servers)
+    assert len(said) == 3
+    assert said[0] == "p99 of the delay: 21.0 ms; allowed: 20.0 ms"
+    assert said[1] == "CPU per token over the bare streamer's: 1.30; allowed: 1.25"
+    assert said[2] == "bytes of a stream above a bare one: 4097; allowed: 4096"

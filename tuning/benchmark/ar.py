@@ -1,19 +1,26 @@
 """Autoregressive tokens per second beside Transformers: one machine, one run, the same weights.
 
-    scripts/bench_ar [--write]
+    scripts/bench_ar [--write] [--mixed]
 
 For each model and number of streams, our server (over gRPC, each prompt a stream of its own) and
 Transformers (`generate` on all prompts as one batch) take turns, several times. A figure is new
 tokens divided by the time from the call to the last token, prompt included; medians are compared,
 and of Transformers' variants the fastest counts. Both compute in float32 on all cores, greedily, a
 fixed number of tokens. Every turn has new prompts, equally long, so that Transformers pads nothing.
+
+With --mixed, prompts and answers are of different lengths, as they come in service: then Transformers
+pads its batch on the left and masks, and the batch takes as long as its longest answer. What counts is
+tokens that were asked for.
 """
 
 import argparse
 import contextlib
+import random
 import statistics
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,6 +33,35 @@ from tuning.benchmark.peer import VARIANTS, Peer
 PAUSE = 0.5  # seconds between turns: OpenMP's threads go on spinning for a while after work
 
 
+# With --mixed: tokens of a prompt and of an answer, drawn evenly from these ranges.
+MIXED_PROMPT, MIXED_NEW = (16, 256), (32, 128)
+
+
+@dataclass
+class Work:
+    """What one turn asks for: prompts, and new tokens of each."""
+
+    prompts: list[list[int]]
+    new_tokens: list[int]
+
+    def total(self) -> int:
+        return sum(self.new_tokens)
+
+
+def works(streams: int, args) -> Iterator[Work]:
+    """Endless work for turns of so many streams; no two prompts are the same."""
+    if not args.mixed:
+        source = prompts(args.prompt_tokens)
+        while True:
+            batch = [next(source) for _ in range(streams)]
+            yield Work(batch, [args.new_tokens] * streams)
+    source = prompts(MIXED_PROMPT[1])
+    lengths = random.Random(streams)
+    while True:
+        batch = [next(source)[: lengths.randint(*MIXED_PROMPT)] for _ in range(streams)]
+        yield Work(batch, [lengths.randint(*MIXED_NEW) for _ in range(streams)])
+
+
 def match(ours: list[list[int]], theirs: list[list[int]]) -> tuple[int, int]:
     """Equal tokens up to each stream's first difference, and all tokens."""
     same = 0
@@ -35,28 +71,28 @@ def match(ours: list[list[int]], theirs: list[list[int]]) -> tuple[int, int]:
     return same, sum(len(b) for b in theirs)
 
 
-def measure(client, peer: Peer, model: str, streams: int, source, args) -> report.Case:
+def measure(client, peer: Peer, model: str, streams: int, args) -> report.Case:
     """One row of the table. `client` may be None: then only Transformers runs."""
     case = report.Case(model, streams)
-    short = [next(source) for _ in range(streams)]
+    source = works(streams, args)
+    short = next(source).prompts
     if client:
         client.generate(model, short, 8)
     for variant in VARIANTS:
         peer.generate(short, 8, variant)
     contenders = [*VARIANTS, *([client] if client else [])]
-    total = streams * args.new_tokens
     for turn in range(args.repeats):
-        batch = [next(source) for _ in range(streams)]
+        work = next(source)
         ours = theirs = None
         first = turn % len(contenders)
         for one in contenders[first:] + contenders[:first]:  # everybody goes first once
             time.sleep(PAUSE)
             if one is client:
-                ours, seconds = client.generate(model, batch, args.new_tokens)
-                case.ours.append(total / seconds)
+                ours, seconds = client.generate(model, work.prompts, work.new_tokens)
+                case.ours.append(work.total() / seconds)
             else:
-                theirs, seconds = peer.generate(batch, args.new_tokens, one)
-                case.theirs.setdefault(str(one), []).append(total / seconds)
+                theirs, seconds = peer.generate(work.prompts, work.new_tokens, one)
+                case.theirs.setdefault(str(one), []).append(work.total() / seconds)
         if ours:
             same, all_tokens = match(ours, theirs)
             case.same_tokens += same
@@ -64,9 +100,9 @@ def measure(client, peer: Peer, model: str, streams: int, source, args) -> repor
     if streams > 1:
         best = next(v for v in VARIANTS if str(v) == case.best())
         start = time.perf_counter()
-        for prompt in batch:
-            peer.generate([prompt], args.new_tokens, best)
-        case.sequential = total / (time.perf_counter() - start)
+        for prompt, wanted in zip(work.prompts, work.new_tokens, strict=True):
+            peer.generate([prompt], wanted, best)
+        case.sequential = work.total() / (time.perf_counter() - start)
     figure = f"ours {statistics.median(case.ours):.1f}, " if case.ours else ""
     best = statistics.median(case.theirs[case.best()])
     print(f"{model}, {streams} streams: {figure}Transformers {best:.1f} tokens/s", file=sys.stderr)
@@ -77,13 +113,14 @@ def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=["code-large", "llama-110m"])
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 8])
+    parser.add_argument("--mixed", action="store_true", help="prompts and answers of many lengths")
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=machine.cores(), help="of Transformers")
     parser.add_argument("--server", type=Path, default=ROOT / "build/release/bin/tandem-server")
     parser.add_argument("--peer-only", action="store_true", help="without a server")
-    parser.add_argument("--write", action="store_true", help="into docs/benchmarks/ar.md")
+    parser.add_argument("--write", action="store_true", help="into docs/benchmarks")
     parser.add_argument("--check", action="store_true", help="fail if any of ours is slower")
     return parser.parse_args(arguments)
 
@@ -110,11 +147,11 @@ def main(arguments=None) -> int:
         bandwidth=machine.bandwidth(),
         busy=[busy],
         versions=f"transformers {transformers.__version__}, torch {torch.__version__}",
-        prompt_tokens=args.prompt_tokens,
-        new_tokens=args.new_tokens,
+        prompt_tokens="{} to {}".format(*MIXED_PROMPT) if args.mixed else str(args.prompt_tokens),
+        new_tokens="{} to {}".format(*MIXED_NEW) if args.mixed else str(args.new_tokens),
+        mixed=args.mixed,
         repeats=args.repeats,
     )
-    source = prompts(args.prompt_tokens)
     cases = []
     with contextlib.ExitStack() as stack:
         client = None
@@ -125,13 +162,13 @@ def main(arguments=None) -> int:
         for model, folder in folders.items():
             peer = Peer(folder)
             for streams in args.streams:
-                cases.append(measure(client, peer, model, streams, source, args))
+                cases.append(measure(client, peer, model, streams, args))
         time.sleep(PAUSE)
         conditions.busy.append(machine.load())  # with the server still there
     text = report.markdown(conditions, cases)
     print(text)
     if args.write:
-        path = ROOT / "docs" / "benchmarks" / "ar.md"
+        path = ROOT / "docs" / "benchmarks" / ("throughput.md" if args.mixed else "ar.md")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     slower = [c for c in cases if c.ours and c.ratio() < 1]

@@ -28,22 +28,28 @@ class Peer:
         self.model = load(folder, dtype=torch.float32, attn_implementation="sdpa").eval()
 
     @torch.inference_mode()
-    def generate(self, prompts: list[list[int]], new_tokens: int, variant: Variant):
-        """Tokens of each prompt (all equally long: nothing is padded), and seconds taken."""
+    def generate(self, prompts: list[list[int]], new_tokens: int | list[int], variant: Variant):
+        """New tokens of each prompt, so many or so many each, and seconds taken for all.
+
+        As one batch: shorter prompts are padded on the left and masked, and all go on until the
+        longest is done; what goes beyond the number asked for is cut off.
+        """
+        wanted = [new_tokens] * len(prompts) if isinstance(new_tokens, int) else new_tokens
         self.model.set_attn_implementation(variant.attention)
         config = GenerationConfig(
             do_sample=False,
-            max_new_tokens=new_tokens,
+            max_new_tokens=max(wanted),
             eos_token_id=None,  # so no time goes into looking for the end
             pad_token_id=0,
             cache_implementation=None if variant.cache == "dynamic" else variant.cache,
         )
         self.model.generation_config = config
-        ids = torch.tensor(prompts)
-        mask = torch.ones_like(ids)
+        width = max(map(len, prompts))
+        ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
+        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
         start = time.perf_counter()
         out = self.model.generate(ids, attention_mask=mask, generation_config=config)
         seconds = time.perf_counter() - start
         tokens = out[:, ids.shape[1] :]
-        assert tokens.shape == (len(prompts), new_tokens)
-        return tokens.tolist(), seconds
+        assert tokens.shape == (len(prompts), max(wanted))
+        return [row[:n] for row, n in zip(tokens.tolist(), wanted, strict=True)], seconds

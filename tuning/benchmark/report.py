@@ -1,4 +1,4 @@
-"""The page that docs/benchmarks/ar.md shows."""
+"""The pages docs/benchmarks/ar.md and throughput.md."""
 
 import datetime
 import statistics
@@ -34,9 +34,10 @@ class Conditions:
     bandwidth: float  # bytes per second
     busy: list[float]  # share of the machine in use just before and just after
     versions: str
-    prompt_tokens: int
-    new_tokens: int
+    prompt_tokens: str
+    new_tokens: str
     repeats: int
+    mixed: bool = False  # prompts and answers of different lengths
 
 
 def spread(figures: list[float]) -> str:
@@ -84,14 +85,23 @@ def markdown(conditions: Conditions, cases: list[Case]) -> str:
             for case in cases
         ],
     )
-    return f"""# Autoregressive decoding beside Transformers
+    title = "Autoregressive decoding beside Transformers"
+    lengths = ""
+    if c.mixed:
+        title = "Throughput with requests of many lengths, beside Transformers"
+        lengths = f"""
+Prompts have {c.prompt_tokens} tokens and answers {c.new_tokens}, drawn evenly and anew for each turn, the same for both.
+Only tokens that were asked for count. Transformers pads the prompts of its batch on the left and
+masks the padding, and the batch ends with its longest answer; Tandem's streams end one by one.
+"""
+    return f"""# {title}
 
 Tokens per second of all streams together: new tokens divided by the time from the call to the last
 token, prompt included. Median of {c.repeats} turns, smallest and largest in parentheses. Tandem is asked over
 gRPC by a Python client on the same machine, each prompt a stream of its own; Transformers runs
 `generate` on all prompts as one batch, in the variant that was fastest for the row. The two take
 turns in one run, on the same float32 weights.
-
+{lengths}
 {main}
 
 "one prompt after the other" is Transformers without batching, for information. "same tokens" are

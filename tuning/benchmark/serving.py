@@ -117,15 +117,19 @@ class Client:
                 assert usage.cached_tokens == 0, usage
         return tokens
 
-    def generate(self, model: str, prompts: list[list[int]], new_tokens: int):
-        """Tokens of all prompts, each a stream of its own, and seconds from first call to last end."""
+    def generate(self, model: str, prompts: list[list[int]], new_tokens: int | list[int]):
+        """Tokens of all prompts, so many or so many each, and seconds from first call to last end.
+
+        Each prompt is a stream of its own.
+        """
+        wanted = [new_tokens] * len(prompts) if isinstance(new_tokens, int) else new_tokens
         results, errors = [None] * len(prompts), []
         ready = threading.Barrier(len(prompts) + 1)
 
         def run(i):
             ready.wait()
             try:
-                results[i] = self.stream(model, prompts[i], new_tokens)
+                results[i] = self.stream(model, prompts[i], wanted[i])
             except Exception as error:
                 errors.append(error)
 

@@ -1,5 +1,6 @@
 #include "engine/backend/fake/fake_backend.h"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <limits>
@@ -89,31 +90,40 @@ const ModelShape& FakeBackend::shape(ModelId model) const { return memory_->mode
 const PoolSize& FakeBackend::pool(ModelId model) const { return memory_->model(model).pool; }
 
 void FakeBackend::launch(const Batch& batch, Done done) {
+  const TimePoint begin = clock_->now();
   Fault fault;
   if (faults_) fault = faults_(batch);
   auto result = std::make_shared<BatchResult>();
   values_->forget(batch.forget);
   for (const Move& m : batch.moves) memory_->move(m);
   Duration busy = fault.delay;
+  BatchTrace* trace = nullptr;
+  int64_t number = -1;
   result->status = fault.status;
   if (result->status.ok() && !batch.works.empty()) {
     std::vector<char> nan(batch.works.size(), 0);
     for (const int w : fault.nan_works) nan[static_cast<size_t>(w)] = 1;
-    for (size_t w = 0; w < batch.works.size(); ++w) {
-      result->works.push_back(run(batch.works[w], nan[w] != 0));
+    const ModelId model = batch.works.front().model;
+    if (const auto it = traces_.find(model); it != traces_.end()) {
+      trace = it->second.get();
+      number = trace->begin();
     }
-    const FakeModelConfig& config = memory_->model(batch.works.front().model).config;
+    for (size_t w = 0; w < batch.works.size(); ++w) {
+      result->works.push_back(run(batch.works[w], nan[w] != 0, number));
+    }
+    const FakeModelConfig& config = memory_->model(model).config;
     busy += Duration(
         static_cast<int64_t>(1e9 * (config.pass_seconds + config.row_seconds * batch.run_rows())));
   }
   result->busy = busy;
-  timer_->at(clock_->now() + busy, [this, result, done = std::move(done)] {
+  timer_->at(begin + busy, [this, result, trace, number, done = std::move(done)] {
+    if (trace) trace->done(number, clock_->now());
     if (on_done_) on_done_();
     done(std::move(*result));
   });
 }
 
-WorkResult FakeBackend::run(const Work& work, bool nan) {
+WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
   FakeMemory::Model& model = memory_->model(work.model);
   const auto page_rows = static_cast<size_t>(model.pool.page_rows);
   const int window = model.shape.window;
@@ -133,7 +143,8 @@ WorkResult FakeBackend::run(const Work& work, bool nan) {
   };
 
   // The past, as attention would read it: terms[p] is what a row that sees position p gets of it.
-  std::vector<uint64_t> terms(static_cast<size_t>(work.past));
+  // Not wanted where the answer is the batch's number.
+  std::vector<uint64_t> terms(traced < 0 ? static_cast<size_t>(work.past) : 0);
   uint64_t chain = 0;
   for (int row = 0; row < work.past; ++row) {
     const FakeMemory::Slot& slot = kv(row);
@@ -142,7 +153,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan) {
     if (slot.layers < work.to) broken(work, row, "a past row has not done all layers");
     chain = fake::mix(chain, slot.input);
     if (slot.chain != chain) broken(work, row, "a past row belongs to another sequence");
-    terms[static_cast<size_t>(row)] = fake::seen(slot.input, row);
+    if (traced < 0) terms[static_cast<size_t>(row)] = fake::seen(slot.input, row);
   }
 
   uint64_t memory_sum = 0;
@@ -211,20 +222,25 @@ WorkResult FakeBackend::run(const Work& work, bool nan) {
       broken(work, output.run_row, "read below the layers that the row runs");
     }
     if (at <= 0 || at > work.to) broken(work, output.run_row, "read above the pass");
-    const int first_seen = window > 0 ? std::max(0, position[run] - window + 1) : 0;
-    uint64_t sum = memory_sum;
-    if (pass.see == See::kAll) {
-      for (int j = 0; j < n; ++j) {
-        sum += fake::seen(input[static_cast<size_t>(j)], position[static_cast<size_t>(j)]);
+    if (traced < 0) {
+      const int first_seen = window > 0 ? std::max(0, position[run] - window + 1) : 0;
+      uint64_t sum = memory_sum;
+      if (pass.see == See::kAll) {
+        for (int j = 0; j < n; ++j) {
+          sum += fake::seen(input[static_cast<size_t>(j)], position[static_cast<size_t>(j)]);
+        }
+      } else {
+        for (int j = output.run_row; j >= 0; j = parent_run_row(work, j)) {
+          const auto k = static_cast<size_t>(j);
+          if (position[k] >= first_seen) sum += fake::seen(input[k], position[k]);
+        }
+        for (int p = first_seen; p < work.past; ++p) sum += terms[static_cast<size_t>(p)];
       }
+      fake::logits(model.config, sum, at, logits);
     } else {
-      for (int j = output.run_row; j >= 0; j = parent_run_row(work, j)) {
-        const auto k = static_cast<size_t>(j);
-        if (position[k] >= first_seen) sum += fake::seen(input[k], position[k]);
-      }
-      for (int p = first_seen; p < work.past; ++p) sum += terms[static_cast<size_t>(p)];
+      std::fill(logits.begin(), logits.end(), 0.0F);
+      logits[static_cast<size_t>(BatchTrace::token(traced))] = 100;
     }
-    fake::logits(model.config, sum, at, logits);
     if (nan) logits[0] = std::numeric_limits<float>::quiet_NaN();
     // A drafted chain: the token fed after this row.
     Token next = -1;

@@ -12,10 +12,12 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "engine/backend/fake/model.h"
 #include "engine/backend/fake/timer.h"
+#include "engine/backend/fake/trace.h"
 #include "engine/pass/backend.h"
 #include "engine/sampling/readout.h"
 #include "engine/sampling/value_store.h"
@@ -39,6 +41,8 @@ class FakeBackend final : public Backend {
 
   void add_model(ModelId id, const std::string& name, const FakeModelConfig& config,
                  const PoolSize& pool, int window = 0);
+  // The model's answers are the numbers of its batches from here on (trace.h).
+  void set_trace(ModelId id, std::unique_ptr<BatchTrace> trace) { traces_[id] = std::move(trace); }
   // Asked before each batch.
   void set_faults(std::function<Fault(const Batch&)> faults) { faults_ = std::move(faults); }
   // Called when a batch is done, before its `done`.
@@ -51,7 +55,8 @@ class FakeBackend final : public Backend {
   void launch(const Batch& batch, Done done) override;
 
  private:
-  WorkResult run(const Work& work, bool nan);
+  // `traced`: the number of the batch where that is the answer, or -1.
+  WorkResult run(const Work& work, bool nan, int64_t traced);
 
   FakeMemory* const memory_;
   ValueStore* const values_;
@@ -60,6 +65,7 @@ class FakeBackend final : public Backend {
   RowReader reader_;
   std::function<Fault(const Batch&)> faults_;
   std::function<void()> on_done_;
+  std::map<ModelId, std::unique_ptr<BatchTrace>> traces_;
 };
 
 class FakeMemory {

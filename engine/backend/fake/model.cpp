@@ -8,19 +8,7 @@ namespace {
 constexpr int kFirstPrintable = 32;
 constexpr int kEndPrintable = 127;
 
-// SplitMix64's finalizer.
-uint64_t scramble(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ULL;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
-
 }  // namespace
-
-uint64_t mix(uint64_t a, uint64_t b) { return scramble(scramble(a) ^ b); }
-
-uint64_t seen(uint64_t input, int position) { return mix(input, static_cast<uint64_t>(position)); }
 
 uint64_t token_input(Token token) { return mix(1, static_cast<uint64_t>(token)); }
 

@@ -14,10 +14,20 @@
 
 namespace tandem::fake {
 
-uint64_t mix(uint64_t a, uint64_t b);  // a good 64-bit hash of the pair
+// SplitMix64's finalizer.
+inline uint64_t scramble(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+// A good 64-bit hash of the pair.
+inline uint64_t mix(uint64_t a, uint64_t b) { return scramble(scramble(a) ^ b); }
 
 // What one visible row adds to the answers of those that see it; sums commute.
-uint64_t seen(uint64_t input, int position);
+inline uint64_t seen(uint64_t input, int position) {
+  return mix(input, static_cast<uint64_t>(position));
+}
 // Identity of inputs: tokens, and an adapter's masks.
 uint64_t token_input(Token token);
 uint64_t mask_input(AdapterId adapter, int mask);

@@ -76,6 +76,7 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(fake.pass_seconds, 0.5);
   EXPECT_EQ(fake.row_seconds, 0.25);
   EXPECT_EQ(fake.seed, 9u);
+  EXPECT_EQ(fake.trace_file, "/t");
   EXPECT_EQ(config->models[1].device, "cpu:0");
   ASSERT_EQ(config->deployments.size(), 1u);
   EXPECT_EQ(config->deployments[0].name, "pair");

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
+
+#include "tests/temp_dir.h"
 
 namespace tandem {
 namespace {
@@ -90,6 +93,40 @@ TEST_F(FakeBackendTest, TakesItsTime) {
   const BatchResult r = run(work(a, 0));
   EXPECT_DOUBLE_EQ(seconds(r.busy), 0.5 + 3 * 0.25);
   EXPECT_EQ(clock_.now(), TimePoint(r.busy));
+}
+
+// What measures delivery relies on: answers name their batch, and the file says when that was done.
+TEST_F(FakeBackendTest, TracedAnswersAreTheNumbersOfBatches) {
+  const test::TempDir folder;
+  const std::string path = folder.path() + "/trace";
+  FakeModelConfig config = config_;
+  config.vocab_size = 257;
+  config.row_seconds = 0;
+  const std::vector<Token> tokens = {1, 2};
+  const Pass a = pass(tokens), b = pass({3});
+  {
+    FakeMemory memory;
+    FakeBackend backend(&memory, &values_, &clock_, &timer_);
+    backend.add_model(ModelId(0), "fake", config, {kPageRows, 8, 8});
+    auto trace = BatchTrace::open(path);
+    ASSERT_TRUE(trace.ok()) << trace.status();
+    backend.set_trace(ModelId(0), *std::move(trace));
+    for (int i = 0; i < 100; ++i) {
+      Batch batch;
+      batch.works.push_back(i == 0 ? work(a, 0) : work(b, 2));
+      BatchResult result;
+      backend.launch(batch, [&](BatchResult r) { result = std::move(r); });
+      timer_.fire_next();
+      EXPECT_EQ(token(result), 32 + i % 95);
+    }
+  }
+  std::ifstream in(path);
+  for (int64_t i = 0, batch = -1, time = -1; i < 100; ++i) {
+    ASSERT_TRUE(in >> batch >> time);
+    EXPECT_EQ(batch, i);
+    EXPECT_EQ(time, (i + 1) * 500'000'000);
+  }
+  EXPECT_FALSE(BatchTrace::open(folder.path() + "/none/trace").ok());
 }
 
 TEST_F(FakeBackendTest, EarlierLayersAnswerDifferently) {

@@ -1,0 +1,126 @@
+// What a token costs on its way from the loop to a sink: handed over, decoded, delivered.
+//
+//   scripts/build release bench_stream && build/release/bin/bench_stream
+//
+// One iteration is one step of the loop: every stream gets one token, and all are delivered before
+// the next step. `loop_side` is what on_tokens() costs the loop for each token, `text_side` what
+// the text threads spend on it; both are processor time, so waiting for each other is not in them.
+#include <benchmark/benchmark.h>
+#include <time.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/base/check.h"
+#include "engine/host/stream.h"
+#include "engine/text/tokenizer.h"
+
+namespace tandem {
+namespace {
+
+constexpr char kModel[] = TANDEM_SOURCE_DIR "/models/code-small";
+constexpr char kText[] =
+    "def area(width, height):\n    \"\"\"Return the area of a rectangle, or raise "
+    "ValueError.\"\"\"\n"
+    "    if width < 0 or height < 0:\n        raise ValueError('negative: %r' % (width,))\n"
+    "    return width * height  # naïve, but right — for once\n";
+
+double cpu_seconds(clockid_t clock) {
+  timespec time{};
+  TANDEM_CHECK(clock_gettime(clock, &time) == 0);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// Counts what comes, and can wait for it.
+class Count {
+ public:
+  void add(int64_t n) {
+    if (count_.fetch_add(n) + n != wanted_.load()) return;
+    const std::lock_guard lock(mutex_);
+    reached_.notify_one();
+  }
+  void expect(int64_t more) { wanted_.fetch_add(more); }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    reached_.wait(lock, [this] { return count_.load() >= wanted_.load(); });
+  }
+
+ private:
+  std::atomic<int64_t> count_{0}, wanted_{0};
+  std::mutex mutex_;
+  std::condition_variable reached_;
+};
+
+class CountingSink final : public Sink {
+ public:
+  explicit CountingSink(Count* count) : count_(count) {}
+  void started(const Started&) override {}
+  void chunk(Chunk event) override {
+    benchmark::DoNotOptimize(event.text.data());
+    count_->add(static_cast<int64_t>(event.tokens.size()));
+  }
+  void finished(const Finished&) override {}
+  void failed(const absl::Status& status) override { TANDEM_CHECK(absl::IsCancelled(status)); }
+
+ private:
+  Count* const count_;
+};
+
+void token_to_sink(benchmark::State& state) {
+  const auto streams = static_cast<size_t>(state.range(0));
+  const auto tokenizer = Tokenizer::load(kModel);
+  TANDEM_CHECK(tokenizer.ok());
+  const auto tokens = (*tokenizer)->encode(kText, false);
+  TANDEM_CHECK(tokens.ok());
+  Count count;
+  double loop_side = 0, text_side = 0;
+  int64_t n = 0;
+  {
+    TextPool pool(1);
+    std::vector<std::shared_ptr<SequenceListener>> listeners;
+    for (size_t i = 0; i < streams; ++i) {
+      StreamPlan plan;
+      plan.tokenizer = *tokenizer;
+      auto made =
+          request_streams(&pool, std::move(plan), 1, std::make_shared<CountingSink>(&count), [] {});
+      made.front()->on_admitted();
+      listeners.push_back(std::move(made.front()));
+    }
+    const double all_before = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    const double own_before = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+    size_t at = 0;
+    for (auto _ : state) {
+      count.expect(static_cast<int64_t>(streams));
+      const double before = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+      for (size_t i = 0; i < streams; ++i) {
+        Emitted token;
+        token.token = (*tokens)[(at + i) % tokens->size()];
+        std::vector<Emitted> one;
+        one.push_back(std::move(token));
+        listeners[i]->on_tokens(std::move(one));
+      }
+      loop_side += cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - before;
+      count.wait();
+      ++at;
+      n += static_cast<int64_t>(streams);
+    }
+    text_side = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - all_before -
+                (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - own_before);
+    SequenceEnd end;
+    end.status = absl::CancelledError("the benchmark is over");
+    for (const auto& listener : listeners) listener->on_end(end);
+  }
+  const auto tokens_made = static_cast<double>(n);
+  state.counters["loop_side"] = loop_side / tokens_made;
+  state.counters["text_side"] = text_side / tokens_made;
+}
+BENCHMARK(token_to_sink)->ArgName("streams")->Arg(1)->Arg(64)->Arg(256)->Arg(1000);
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,54 @@
+// When each batch of a fake model was done, for measuring how long tokens take to their reader.
+//
+// A batch has a number, from 0 on; its answers are all the token 32 + number % 95, so that whoever
+// reads a token can tell its batch, and a file has a line "NUMBER NANOSECONDS" (CLOCK_MONOTONIC,
+// which all processes of a machine share) for each. That is unambiguous as long as no token takes
+// longer than 95 batches.
+//
+// begin() and done() may be called on different threads, each on one.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/base/clock.h"
+#include "engine/base/ids.h"
+#include "engine/base/quote.h"
+#include "engine/base/status.h"
+
+namespace tandem {
+
+class BatchTrace {
+ public:
+  static constexpr Token kFirst = 32;  // printable, so that text has a character for each token
+  static constexpr Token kTokens = 95;
+
+  // A new file; INVALID_ARGUMENT when it cannot be written.
+  static absl::StatusOr<std::unique_ptr<BatchTrace>> open(const std::string& path) {
+    std::FILE* const file = std::fopen(path.c_str(), "w");
+    if (!file) return out_of_range("trace_file", quote_value(path), "a file that can be written");
+    return std::unique_ptr<BatchTrace>(new BatchTrace(file));
+  }
+  static Token token(int64_t number) { return kFirst + static_cast<Token>(number % kTokens); }
+
+  ~BatchTrace() { std::fclose(file_); }
+  BatchTrace(const BatchTrace&) = delete;
+  BatchTrace& operator=(const BatchTrace&) = delete;
+
+  int64_t begin() { return next_++; }  // the next batch's number
+  void done(int64_t number, TimePoint when) {
+    std::fprintf(file_, "%lld %lld\n", static_cast<long long>(number),
+                 static_cast<long long>(when.time_since_epoch().count()));
+  }
+
+ private:
+  explicit BatchTrace(std::FILE* file) : file_(file) {}
+
+  std::FILE* const file_;
+  int64_t next_ = 0;
+};
+
+}  // namespace tandem

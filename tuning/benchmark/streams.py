@@ -1,0 +1,332 @@
+"""Many streams at once: what our server costs beside the least that such a server can do.
+
+    scripts/bench_streams [--write] [--check]
+
+tandem-server with a fake device (which makes a token for every stream at a fixed pace) and
+bench/bare_streamer.cpp take turns, each a process of its own, with bench/stream_load.cpp as all of
+their readers. Both write down when each step's tokens were there, on the clock that all processes
+share, and every token names its step; so a token's delay is known at its reader without any message
+that others would not send.
+"""
+
+import argparse
+import contextlib
+import datetime
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tuning.benchmark import machine
+from tuning.benchmark.models import ROOT
+from tuning.benchmark.report import table
+
+PAGE = ROOT / "docs" / "benchmarks" / "streams.md"
+FIRST, NAMES = 32, 95  # engine/backend/fake/trace.h
+RECORD = np.dtype([("arrival", "<i8"), ("token", "<i4"), ("stream", "<i4")])
+# What --check wants.
+P99_MILLISECONDS, CPU_RATIO, STREAM_BYTES = 20.0, 1.25, 4096
+
+CONFIG = """\
+models {{
+  name: "fake"
+  kv_pages: {pages}
+  fake {{ pass_seconds: {tick} trace_file: "{trace}" }}
+}}
+limits {{ max_running: {streams} max_waiting: {streams} step_rows: {rows} }}
+server {{ max_concurrent_streams: {streams} }}
+"""
+
+
+@dataclass
+class Turn:
+    """What one server did in one turn."""
+
+    rate: float  # tokens per second and stream
+    p50: float  # delay, milliseconds
+    p99: float
+    worst: float
+    cpu: float  # of the server, microseconds per token
+    reader_cpu: float  # of the load generator, likewise
+    idle_bytes: int  # resident memory before there was a stream
+    stream_bytes: float  # by how much it had grown at the end, per stream
+
+
+@dataclass
+class Server:
+    name: str
+    turns: list[Turn] = field(default_factory=list)
+    open_bytes: float | None = None  # per stream, with many open
+
+    def median(self, figure: str) -> float:
+        return statistics.median(getattr(turn, figure) for turn in self.turns)
+
+
+def delays(steps: np.ndarray, records: np.ndarray) -> np.ndarray:
+    """Nanoseconds from each token's step to its arrival.
+
+    steps: when each step's tokens were there, in order. A token names its step modulo NAMES: it is
+    the last such step before the token came.
+    """
+    last = np.searchsorted(steps, records["arrival"], side="right") - 1
+    step = last - (last - (records["token"] - FIRST)) % NAMES
+    if (step < 0).any():
+        raise ValueError("a token came before the step that it names")
+    return records["arrival"] - steps[step]
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far, all of its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextlib.contextmanager
+def running(command: list[str], folder: Path):
+    """The process of a server and its address; it ends by SIGTERM, when its trace is whole."""
+    ports, log = folder / "ports", folder / "log"
+    with log.open("w") as out:
+        process = subprocess.Popen([*command, f"--port-file={ports}"], stderr=out)
+    try:
+        while not ports.exists() or not ports.read_text().endswith("\n"):
+            if process.poll() is not None:
+                raise RuntimeError(f"{command[0]} ended:\n{log.read_text()}")
+            time.sleep(0.05)
+        yield process, ports.read_text().split("grpc=", 1)[1].split()[0]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def command(name: str, args, streams: int, tick: float, folder: Path) -> list[str]:
+    trace = folder / "trace"
+    if name == "bare streamer":
+        flags = [f"--trace-file={trace}", f"--tick-seconds={tick}", f"--max-streams={streams}"]
+        return [str(args.binaries / "bare_streamer"), *flags]
+    config = folder / "config.textproto"
+    pages = streams * ((args.new_tokens + 16) // 16 + 2)
+    config.write_text(
+        CONFIG.format(pages=pages, tick=tick, trace=trace, streams=streams, rows=2 * streams)
+    )
+    flags = [f"--config={config}", "--listen=127.0.0.1:0", "--http=off", "--grace-seconds=1"]
+    return [str(args.binaries / "tandem-server"), *flags]
+
+
+def load(args, address: str, streams: int, channels: int, warm_up: float, seconds: float, output):
+    """Starts the readers."""
+    flags = [f"--server={address}", f"--output={output}", f"--streams={streams}"]
+    flags += [f"--channels={channels}", f"--new-tokens={args.new_tokens}"]
+    flags += [f"--warm-up={warm_up}", f"--seconds={seconds}"]
+    return subprocess.Popen(
+        [str(args.binaries / "stream_load"), *flags], stdout=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(process, line: str) -> str:
+    """The next line that the readers print; it begins with `line`."""
+    said = process.stdout.readline().strip()
+    if not said.startswith(line):
+        process.wait(60)
+        raise RuntimeError(f"stream_load said {said!r} and ended with {process.returncode}")
+    return said
+
+
+def turn(name: str, args) -> Turn:
+    """One turn of one server."""
+    with tempfile.TemporaryDirectory(prefix="tandem-streams-") as temporary:
+        folder = Path(temporary)
+        output = folder / "records"
+        with running(command(name, args, args.streams, args.tick, folder), folder) as (
+            own,
+            address,
+        ):
+            idle = resident_bytes(own.pid)
+            readers = load(
+                args, address, args.streams, args.channels, args.warm_up, args.seconds, output
+            )
+            wait_for(readers, "begin")
+            begin = cpu_seconds(own.pid), cpu_seconds(readers.pid), time.perf_counter()
+            wait_for(readers, "end")
+            end = cpu_seconds(own.pid), cpu_seconds(readers.pid), time.perf_counter()
+            grown = resident_bytes(own.pid) - idle
+            wait_for(readers, "tokens")
+            if readers.wait(60) != 0:
+                raise RuntimeError("streams failed")
+        steps = np.loadtxt(folder / "trace", dtype=np.int64, ndmin=2)[:, 1]
+        records = np.fromfile(output, dtype=RECORD)
+    cpu, reader_cpu, seconds = (b - a for a, b in zip(begin, end, strict=True))
+    delay = delays(steps, records) / 1e6
+    tokens = len(records)
+    return Turn(
+        rate=tokens / seconds / args.streams,
+        p50=float(np.percentile(delay, 50)),
+        p99=float(np.percentile(delay, 99)),
+        worst=float(delay.max()),
+        cpu=cpu / tokens * 1e6,
+        reader_cpu=reader_cpu / tokens * 1e6,
+        idle_bytes=idle,
+        stream_bytes=grown / args.streams,
+    )
+
+
+def open_bytes(name: str, args) -> float:
+    """Resident bytes that each of args.open streams adds, at a token every other second."""
+    with tempfile.TemporaryDirectory(prefix="tandem-streams-") as temporary:
+        folder = Path(temporary)
+        with running(command(name, args, args.open, 2.0, folder), folder) as (own, address):
+            idle = resident_bytes(own.pid)
+            channels = max(1, args.open // 1000)
+            readers = load(args, address, args.open, channels, 10, 10, folder / "records")
+            wait_for(readers, "begin")
+            wait_for(readers, "end")
+            grown = resident_bytes(own.pid) - idle
+            wait_for(readers, "tokens")
+            if readers.wait(60) != 0:
+                raise RuntimeError("streams failed")
+    return grown / args.open
+
+
+def markdown(conditions: dict[str, str], servers: list[Server], args) -> str:
+    ours, bare = servers
+
+    def row(title: str, figure: str, digits: int = 1, scale: float = 1.0) -> list[str]:
+        cells = []
+        for server in servers:
+            values = [getattr(t, figure) * scale for t in server.turns]
+            middle, low, high = statistics.median(values), min(values), max(values)
+            cells.append(f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})")
+        return [title, *cells]
+
+    rows = [
+        row("tokens per second and stream", "rate"),
+        row("delay of a token, median, ms", "p50", 2),
+        row("delay of a token, 99 %, ms", "p99", 2),
+        row("longest delay, ms", "worst", 2),
+        row("server CPU per token, µs", "cpu", 2),
+        row("readers' CPU per token, µs", "reader_cpu", 2),
+        row("memory without streams, MiB", "idle_bytes", 1, 2**-20),
+        row("memory per stream, KiB", "stream_bytes", 1, 2**-10),
+    ]
+    if ours.open_bytes is not None and bare.open_bytes is not None:
+        cells = [f"{s.open_bytes / 1024:.1f}" for s in servers]
+        rows.append([f"memory per stream of {args.open:,}, KiB", *cells])
+    above = (
+        ""
+        if ours.open_bytes is None
+        else f" Each of {args.open:,} open streams takes {(ours.open_bytes - bare.open_bytes) / 1024:.1f} KiB "
+        "above a bare one."
+    )
+    ratio = ours.median("cpu") / bare.median("cpu")
+    main = table(["", *(server.name for server in servers)], rows)
+    facts = "\n".join(f"| {name} | {value} |" for name, value in conditions.items())
+    return f"""# {args.streams:,} streams at once beside a bare streamer
+
+{args.streams:,} streams over {args.channels} connections, each to get a token every {args.tick * 1000:.0f} ms, on a machine that also
+runs all of their readers. Server CPU per token is **{ratio:.2f}** times the bare streamer's.{above}
+
+{main}
+
+Medians of {len(ours.turns)} turns of {args.seconds:.0f} s after {args.warm_up:.0f} s of warm-up, smallest and largest in
+parentheses; the two take turns. A stream is a request of {args.new_tokens} tokens behind a prompt of 16, and begins
+again when it has ended.
+
+- **Tandem** is `tandem-server` with a fake device, all else as in production: admission, scheduler, KV
+  books, detokenizing, stop conditions, provenance, metrics, flow control. The fake device checks the
+  memory of every row that a pass reads; that work is in the server's CPU too.
+- **The bare streamer** (`bench/bare_streamer.cpp`) fills one message per token and writes it with gRPC's
+  callback API, from one thread, with nothing else to do.
+- **Delay** is the time from the end of a device's pass (for the bare streamer: from its tick) to the
+  moment when the reader has the parsed message. The server writes down the former on the machine's
+  monotonic clock, and the token itself names its pass (`engine/backend/fake/trace.h`).
+- **CPU** is user and system time of the server's process; **memory** its resident set, above what it was
+  before the first stream.
+
+| condition | |
+|---|---|
+{facts}
+"""
+
+
+def failures(servers: list[Server]) -> list[str]:
+    """What --check finds wrong."""
+    ours, bare = servers
+    found = []
+    if (p99 := ours.median("p99")) > P99_MILLISECONDS:
+        found.append(f"p99 of the delay: {p99:.1f} ms; allowed: {P99_MILLISECONDS} ms")
+    if (ratio := ours.median("cpu") / bare.median("cpu")) > CPU_RATIO:
+        found.append(f"CPU per token over the bare streamer's: {ratio:.2f}; allowed: {CPU_RATIO}")
+    if ours.open_bytes is not None and bare.open_bytes is not None:
+        above = ours.open_bytes - bare.open_bytes
+        if above > STREAM_BYTES:
+            found.append(
+                f"bytes of a stream above a bare one: {above:.0f}; allowed: {STREAM_BYTES}"
+            )
+    return found
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--streams", type=int, default=1000)
+    parser.add_argument("--channels", type=int, default=4, help="connections")
+    parser.add_argument("--tick", type=float, default=0.02, help="seconds between tokens")
+    parser.add_argument("--new-tokens", type=int, default=256, help="of a request")
+    parser.add_argument("--warm-up", type=float, default=6, help="seconds")
+    parser.add_argument("--seconds", type=float, default=20, help="that are measured")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--open", type=int, default=10000, help="streams for memory; 0: none")
+    parser.add_argument("--binaries", type=Path, default=ROOT / "build/release/bin")
+    parser.add_argument("--write", action="store_true", help="into docs/benchmarks/streams.md")
+    parser.add_argument("--check", action="store_true", help="fail where a goal is missed")
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None) -> int:
+    args = parse(arguments)
+    busy = machine.load()
+    if busy > 0.1:
+        print(f"{busy:.0%} of the machine is busy with something else", file=sys.stderr)
+        if args.write:
+            print("so this run would not be worth writing down", file=sys.stderr)
+            return 2
+    servers = [Server("Tandem"), Server("bare streamer")]
+    for i in range(args.repeats):
+        for server in servers if i % 2 == 0 else reversed(servers):
+            server.turns.append(turn(server.name, args))
+            print(server.name, server.turns[-1], file=sys.stderr)
+    if args.open > 0:
+        for server in servers:
+            server.open_bytes = open_bytes(server.name, args)
+    after = machine.load()
+    conditions = {
+        "command": f"`scripts/bench_streams {' '.join(arguments or sys.argv[1:])}`".replace(
+            " `", "`"
+        ),
+        "commit": machine.commit(ROOT),
+        "date": datetime.date.today().isoformat(),
+        "processor": f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores",
+        "machine busy before and after": f"{busy:.0%}, {after:.0%}",
+    }
+    text = markdown(conditions, servers, args)
+    print(text)
+    if args.write:
+        PAGE.parent.mkdir(parents=True, exist_ok=True)
+        PAGE.write_text(text)
+    wrong = failures(servers) if args.check else []
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
