@@ -118,7 +118,7 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "/deploy/d.textproto:1:39: Unknown enumeration value of \"FP8\" for field \"dtype\". "
        "Allowed: AUTO, FP32, BF16, FP64."},
       {"models { name: \"m\" fake {} kv_dtype: FP64 }",
-       "/deploy/d.textproto:1:39: models[0].kv_dtype: FP64; allowed: AUTO, FP32, BF16"},
+       "/deploy/d.textproto:1: models[0].kv_dtype: FP64; allowed: AUTO, FP32, BF16"},
       {"models { name: \"m\"", "/deploy/d.textproto:1:19: Expected identifier, got: "},
       {"", "/deploy/d.textproto: models: none; allowed: at least one"},
       {"models { fake {} }",
