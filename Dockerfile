@@ -21,7 +21,7 @@ RUN scripts/setup --cuda && scripts/build cuda tandem-server tandem
 FROM debian:12-slim AS runtime
 RUN apt-get update -q \
  && apt-get install -yq --no-install-recommends ca-certificates libgrpc++1.51 libprotobuf32 \
-      libspdlog1.10 libfmt9 libprometheus-cpp-core1.0 libcpp-httplib0.11 libabsl20220623 \
+      libspdlog1.10 libfmt9 libprometheus-cpp-core1.0 libcpp-httplib0.11 libabsl20220623 libhwy1 \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --system --uid 10001 --home-dir /srv/tandem --create-home tandem
 COPY deploy/ /srv/tandem/deploy/

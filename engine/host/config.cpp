@@ -58,6 +58,15 @@ absl::StatusOr<DeviceConfig> device_from(const ConfigFile& file, int index) {
   }
   TANDEM_NUMBER(fields, in, threads, 0, 1024, &device->threads);
   TANDEM_NUMBER(fields, in, memory_bytes, int64_t{0}, kMaxInt64, &device->memory_bytes);
+  if (device->kind != DeviceKind::kCpu) {
+    if (in.pin_threads()) return fields.error("pin_threads", "true", "unset on a CUDA device");
+    if (in.cpu_kernels() != pb::Device::OWN) {
+      return fields.error("cpu_kernels", pb::Device::Kernels_Name(in.cpu_kernels()),
+                          "unset on a CUDA device");
+    }
+  }
+  device->pin_threads = in.pin_threads();
+  if (in.cpu_kernels() == pb::Device::ATEN) device->cpu_kernels = CpuKernels::kAten;
   return *device;
 }
 
@@ -89,6 +98,10 @@ DType dtype_from(pb::Model::DType dtype) {
       return DType::kBFloat16;
     case pb::Model::FP64:
       return DType::kFloat64;
+    case pb::Model::FP16:
+      return DType::kFloat16;
+    case pb::Model::INT8:
+      return DType::kInt8;
     default:
       return DType::kAuto;
   }
@@ -236,10 +249,19 @@ absl::StatusOr<DeviceConfig> parse_device(absl::string_view name) {
 
 absl::StatusOr<DType> parse_dtype(absl::string_view name) {
   if (name == "auto") return DType::kAuto;
-  if (name == "fp32") return DType::kFloat32;
-  if (name == "bf16") return DType::kBFloat16;
-  if (name == "fp64") return DType::kFloat64;
-  return absl::InvalidArgumentError("auto, fp32, bf16, fp64");
+  if (name == "fp32" || name == "float32") return DType::kFloat32;
+  if (name == "bf16" || name == "bfloat16") return DType::kBFloat16;
+  if (name == "fp16" || name == "float16") return DType::kFloat16;
+  if (name == "fp64" || name == "float64") return DType::kFloat64;
+  if (name == "int8") return DType::kInt8;
+  return absl::InvalidArgumentError(
+      "auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, fp64 or float64, int8");
+}
+
+absl::StatusOr<CpuKernels> parse_cpu_kernels(absl::string_view name) {
+  if (name == "own") return CpuKernels::kOwn;
+  if (name == "aten") return CpuKernels::kAten;
+  return absl::InvalidArgumentError("own, aten");
 }
 
 absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file) {
@@ -299,6 +321,11 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
   const auto dtype = parse_dtype(flags.dtype);
   if (!dtype.ok())
     return out_of_range("--dtype", quote_value(flags.dtype), dtype.status().message());
+  const auto kernels = parse_cpu_kernels(flags.cpu_kernels);
+  if (!kernels.ok()) {
+    return out_of_range("--cpu-kernels", quote_value(flags.cpu_kernels),
+                        kernels.status().message());
+  }
 
   std::set<std::string> names;
   for (const std::string& flag : flags.models) {
@@ -324,6 +351,7 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
     out.models.push_back(std::move(model));
   }
   add_missing_devices(&out);
+  for (DeviceConfig& d : out.devices) d.cpu_kernels = *kernels;
   add_default_deployments(&out);
   return out;
 }

@@ -26,12 +26,15 @@ struct ModelFlags {
   std::vector<std::string> models;  // "NAME=DIRECTORY"
   std::string device = "cpu:0";
   std::string dtype = "auto";
+  std::string cpu_kernels = "own";
 };
 absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags);
 
 // "cpu:0", "cuda:1". The error names what is allowed, not the field.
 absl::StatusOr<DeviceConfig> parse_device(absl::string_view name);
-// "auto", "fp32", "bf16", "fp64".
+// "auto", "fp32", "bf16", "fp16", "fp64", "int8", or "float32" and so on.
 absl::StatusOr<DType> parse_dtype(absl::string_view name);
+// "own", "aten".
+absl::StatusOr<CpuKernels> parse_cpu_kernels(absl::string_view name);
 
 }  // namespace tandem

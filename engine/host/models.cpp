@@ -101,6 +101,7 @@ absl::Status LoadedDevices::load(const EngineConfig& config,
     loaded.id = ModelId(next++);
     loaded.config = m;
   }
+  [[maybe_unused]] int cpus_taken = 0;
   for (size_t d = 0; d < config.devices.size(); ++d) {
     const DeviceConfig& device = config.devices[d];
     std::vector<LoadedModel*> here;
@@ -123,6 +124,10 @@ absl::Status LoadedDevices::load(const EngineConfig& config,
     DeviceConfig sized = device;
     if (sized.kind == DeviceKind::kCpu && sized.threads == 0)
       sized.threads = share_of_threads(config);
+    if (sized.kind == DeviceKind::kCpu) {
+      sized.first_cpu = cpus_taken;
+      cpus_taken += sized.threads;
+    }
     TANDEM_RETURN_IF_ERROR(load_real(config, sized, here, progress));
 #else
     return absl::FailedPreconditionError(absl::StrCat(

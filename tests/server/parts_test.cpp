@@ -175,8 +175,9 @@ TEST(Options, FlagsOverrideTheFile) {
 }
 
 TEST(Options, HelpNamesEveryFlag) {
-  for (const char* flag : {"--config", "--model", "--device", "--dtype", "--listen", "--http",
-                           "--port-file", "--grace-seconds", "--log-level", "--version"}) {
+  for (const char* flag :
+       {"--config", "--model", "--device", "--dtype", "--cpu-kernels", "--listen", "--http",
+        "--port-file", "--grace-seconds", "--log-level", "--version"}) {
     EXPECT_NE(options_help().find(flag), std::string::npos) << flag;
   }
 }

@@ -41,7 +41,7 @@ class ConfigTest : public testing::Test {
 
 TEST_F(ConfigTest, ReadsEveryField) {
   const auto config = parse(R"(
-      devices { name: "cpu:0" threads: 2 memory_bytes: 1000000 }
+      devices { name: "cpu:0" threads: 2 memory_bytes: 1000000 pin_threads: true cpu_kernels: ATEN }
       devices { name: "cpu:1" }
       models { name: "big" path: "../models/big" device: "cpu:1" dtype: BF16 page_rows: 32
                kv_pages: 100 kv_dtype: BF16 prefix_cache: false }
@@ -56,7 +56,11 @@ TEST_F(ConfigTest, ReadsEveryField) {
       text_threads: 3)");
   ASSERT_TRUE(config.ok()) << config.status();
   ASSERT_EQ(config->devices.size(), 2u);
-  EXPECT_EQ(config->devices[0], (DeviceConfig{DeviceKind::kCpu, 0, 2, 1000000}));
+  EXPECT_EQ(config->devices[0], (DeviceConfig{.threads = 2,
+                                              .memory_bytes = 1000000,
+                                              .pin_threads = true,
+                                              .cpu_kernels = CpuKernels::kAten}));
+  EXPECT_EQ(config->devices[1], DeviceConfig{.index = 1});
   ASSERT_EQ(config->models.size(), 2u);
   const ModelConfig& big = config->models[0];
   EXPECT_EQ(big.name, "big");
@@ -172,9 +176,13 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "prefix_cache."},
       {"models { name: \"m\" fake {} dtype: FP8 }",
        "/deploy/d.textproto:1:39: Unknown enumeration value of \"FP8\" for field \"dtype\". "
-       "Allowed: AUTO, FP32, BF16, FP64."},
+       "Allowed: AUTO, FP32, BF16, FP64, FP16, INT8."},
+      {"devices { name: \"cuda:0\" pin_threads: true }",
+       "/deploy/d.textproto:1: devices[0].pin_threads: true; allowed: unset on a CUDA device"},
+      {"devices { name: \"cuda:0\" cpu_kernels: ATEN }",
+       "/deploy/d.textproto:1: devices[0].cpu_kernels: ATEN; allowed: unset on a CUDA device"},
       {"models { name: \"m\" fake {} kv_dtype: FP64 }",
-       "/deploy/d.textproto:1:39: models[0].kv_dtype: FP64; allowed: AUTO, FP32, BF16"},
+       "/deploy/d.textproto:1: models[0].kv_dtype: FP64; allowed: AUTO, FP32, BF16"},
       {"models { name: \"m\"", "/deploy/d.textproto:1:19: Expected identifier, got: "},
       {"", "/deploy/d.textproto: models: none; allowed: at least one"},
       {"models { fake {} }",
@@ -290,6 +298,13 @@ TEST_F(ConfigTest, ModelFlags) {
   EXPECT_EQ(config->models[1].dtype, DType::kFloat64);
   ASSERT_EQ(config->devices.size(), 1u);
   EXPECT_EQ(config->deployments[1].name, "b");
+  EXPECT_EQ(config->devices[0].cpu_kernels, CpuKernels::kOwn);
+  const auto int8 = from_models({{"a=" + folder_}, "cpu:0", "int8", "aten"});
+  ASSERT_TRUE(int8.ok()) << int8.status();
+  EXPECT_EQ(int8->models[0].dtype, DType::kInt8);
+  EXPECT_EQ(int8->devices[0].cpu_kernels, CpuKernels::kAten);
+  EXPECT_EQ(parse_dtype("bfloat16").value(), DType::kBFloat16);
+  EXPECT_EQ(parse_dtype("fp16").value(), DType::kFloat16);
 
   const struct {
     ModelFlags flags;
@@ -303,7 +318,11 @@ TEST_F(ConfigTest, ModelFlags) {
        "--model name: \"a\"; allowed: a name that is not taken already"},
       {{{"a=" + folder_}, "tpu:0"},
        "--device: \"tpu:0\"; allowed: \"cpu:N\" or \"cuda:N\" with N in [0, 255]"},
-      {{{"a=" + folder_}, "cpu:0", "fp8"}, "--dtype: \"fp8\"; allowed: auto, fp32, bf16, fp64"},
+      {{{"a=" + folder_}, "cpu:0", "fp8"},
+       "--dtype: \"fp8\"; allowed: auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, fp64 "
+       "or "
+       "float64, int8"},
+      {{{"a=" + folder_}, "cpu:0", "int8", "mkl"}, "--cpu-kernels: \"mkl\"; allowed: own, aten"},
   };
   for (const auto& c : cases) {
     EXPECT_EQ(std::string(from_models(c.flags).status().message()), c.message);

@@ -236,7 +236,7 @@ inline Visible visible(const RowView& rows, int r, int base) {
   return v;
 }
 
-// Where the keys and values of one sequence lie, by their number in the split.
+// Where keys and values of one sequence lie: those of kSplitKeys cache rows, counted from `base`.
 template <class A, class K>
 class Window {
  public:
@@ -245,17 +245,17 @@ class Window {
       : kv_(task.kv),
         head_(task.kv_head),
         table_(task.rows->pages + task.rows->table[task.first_row]),
-        base_(task.split * kSplitKeys),
         packed_(packed) {}
 
-  // Dense keys [from, to). Vectors of keys begin at multiples of their size.
-  void set_dense(int from, int to) {
+  // Rows base + [from, to). base: a multiple of kLanes. Vectors of keys begin at multiples of their
+  // size.
+  void set(int base, int from, int to) {
     constexpr int n = kVector<A>;
     const bool in_place = kv_.page_rows % n == 0;
     stride_ = in_place ? kv_.page_rows : kSplitKeys;
     for (int k = from; k < to;) {
-      const int64_t page = table_[(base_ + k) / kv_.page_rows];
-      const int slot = (base_ + k) % kv_.page_rows;
+      const int64_t page = table_[(base + k) / kv_.page_rows];
+      const int slot = (base + k) % kv_.page_rows;
       const int end = std::min(to, k + kv_.page_rows - slot);
       const K* value = kv_.value(page, head_, slot);
       const K* key = kv_.key(page, head_, slot);
@@ -268,21 +268,6 @@ class Window {
     }
     if (!in_place) {
       for (int v = from / n; v * n < to; ++v) key_[v] = packed_ + v * n;
-    }
-  }
-
-  // Cache rows extra[0 .. n): their keys fill the first vectors,
-  void set_extra_keys(const int32_t* extra, int n) {
-    stride_ = kSplitKeys;
-    for (int i = 0; i < n; ++i) {
-      pack(kv_.key(table_[extra[i] / kv_.page_rows], head_, extra[i] % kv_.page_rows), i);
-    }
-    for (int v = 0; v * kVector<A> < n; ++v) key_[v] = packed_ + v * kVector<A>;
-  }
-  // and their values go by the numbers `at` and on.
-  void set_extra_values(const int32_t* extra, int at, int n) {
-    for (int i = 0; i < n; ++i) {
-      value_[at + i] = kv_.value(table_[extra[i] / kv_.page_rows], head_, extra[i] % kv_.page_rows);
     }
   }
 
@@ -300,7 +285,6 @@ class Window {
   const PagedKv<const K>& kv_;
   int head_;
   const int32_t* table_;
-  int base_;
   K* packed_;
   int64_t stride_ = 0;
   const K* key_[kSplitKeys / kVector<A>];
@@ -326,19 +310,17 @@ class Tile {
     state_ = task.state + query * width_;
   }
 
-  // first: nobody has read the split's keys and values just now.
+  // dense: the split's rows; branch: scratch; first: nobody has read the split just now.
   void attend(const Window<A, K>& dense, Window<A, K>& branch, bool first) {
     look();
     first ? score_dense<true>(dense) : score_dense<false>(dense);
     for (int k = from_; first && k < std::min(to_, from_ + kRowsAhead); ++k) {
       for (int i = 0; i < head_dim_; i += kVector<A>) fetch_ahead<1, A>(dense.values()[k] + i);
     }
+    score_extras(branch);
     for (int r = first_; r < end_; ++r) {
       clear(r);
-      const Visible& v = seen(r);
-      if (v.begin == v.end) continue;
-      if (v.middle < v.end) score_extra(branch, r);
-      soften(r);
+      if (seen(r).begin < seen(r).end) soften(r);
     }
     // Each row takes its keys in ascending order; the run that all rows see is read once.
     const bool shared = shared_from_ < shared_to_;
@@ -353,15 +335,15 @@ class Tile {
     for (int r = first_; r < end_; ++r) {
       const Visible& v = seen(r);
       if (shared) weigh_row(dense, r, shared_to_, v.middle);
-      if (v.middle == v.end) continue;
-      branch.set_extra_values(t_.rows->extra + v.extra, v.middle, v.end - v.middle);
-      weigh_row(branch, r, v.middle, v.end);
+      if (v.middle < v.end) weigh_extras(r);
     }
   }
 
  private:
   const Visible& seen(int r) const { return seen_[r - first_]; }
   int query(int r) const { return (r - first_) * heads_; }
+  // Cache row of key k of the split, where that is one of row r's extra keys.
+  int extra(int r, int k) const { return t_.rows->extra[seen(r).extra + k - seen(r).middle]; }
   A* score_of(int query) { return score_ + query * kScoreStride; }
   A* state_of(int query) { return state_ + query * width_; }
 
@@ -374,6 +356,10 @@ class Tile {
       }
       shared_from_ = std::max(shared_from_, v.begin);
       shared_to_ = std::min(shared_to_, v.middle);
+      if (v.middle < v.end) {  // extra rows ascend
+        from_extra_ = std::min(from_extra_, extra(r, v.middle));
+        to_extra_ = std::max(to_extra_, extra(r, v.end - 1) + 1);
+      }
     }
   }
 
@@ -386,13 +372,40 @@ class Tile {
                   (end_ - first_) * heads_, head_dim_, score_ + v * n);
   }
 
-  void score_extra(Window<A, K>& branch, int r) {
+  // Rows of a tree lie side by side, and most are seen by some row of the tile: all queries meet
+  // all of them, and each row picks the scores of its own.
+  void score_extras(Window<A, K>& branch) {
+    constexpr int n = kVector<A>;
+    for (int first = from_extra_ / kLanes * kLanes; first < to_extra_; first += kSplitKeys) {
+      const int from = std::max(0, from_extra_ - first);
+      const int to = std::min(kSplitKeys, to_extra_ - first);
+      branch.set(first, from, to);
+      const int v = from / n;
+      score<false>(branch.keys() + v, (to + n - 1) / n - v, branch.stride(), q_,
+                   (end_ - first_) * heads_, head_dim_, extra_score_ + v * n);
+      for (int r = first_; r < end_; ++r) {
+        for (int k = seen(r).middle; k < seen(r).end; ++k) {
+          const int at = extra(r, k) - first;
+          if (at < 0 || at >= kSplitKeys) continue;
+          for (int j = query(r); j < query(r) + heads_; ++j) {
+            score_of(j)[k] = extra_score_[j * kScoreStride + at];
+          }
+        }
+      }
+    }
+  }
+
+  void weigh_extras(int r) {
+    const PagedKv<const K>& kv = t_.kv;
+    const int32_t* table = t_.rows->pages + t_.rows->table[r];
+    const K* value[kSplitKeys];
     const Visible& v = seen(r);
-    const int n = v.end - v.middle;
-    branch.set_extra_keys(t_.rows->extra + v.extra, n);
-    score<false>(branch.keys(), (n + kVector<A> - 1) / kVector<A>, branch.stride(),
-                 q_ + int64_t{query(r)} * head_dim_, heads_, head_dim_,
-                 score_of(query(r)) + v.middle);
+    for (int k = v.middle; k < v.end; ++k) {
+      const int row = extra(r, k);
+      value[k] = kv.value(table[row / kv.page_rows], t_.kv_head, row % kv.page_rows);
+    }
+    weigh<false>(value, v.middle, v.end, score_of(query(r)), heads_, state_of(query(r)), width_,
+                 head_dim_);
   }
 
   void clear(int r) {
@@ -432,11 +445,14 @@ class Tile {
   int64_t width_;
   const A* q_;
   A* state_;
-  Visible seen_[kMostQueries];      // by row
-  int from_ = kSplitKeys, to_ = 0;  // dense keys that some row sees,
-  int shared_from_ = 0;             // and those
-  int shared_to_ = kSplitKeys;      // that all rows see
+  Visible seen_[kMostQueries];                        // by row
+  int from_ = kSplitKeys, to_ = 0;                    // dense keys that some row sees,
+  int shared_from_ = 0;                               // and those
+  int shared_to_ = kSplitKeys;                        // that all rows see
+  int from_extra_ = std::numeric_limits<int>::max();  // cache rows of extra keys that some row sees
+  int to_extra_ = 0;
   alignas(64) A score_[kMostQueries * kScoreStride];
+  alignas(64) A extra_score_[kMostQueries * kScoreStride];  // by cache row
 };
 
 template <class A, class K>
@@ -450,7 +466,7 @@ void attend(const SplitTask<A, K>& t) {
   }
   Window<A, K> dense(t, t.packed);
   Window<A, K> branch(t, t.packed + int64_t{t.kv.head_dim} * kSplitKeys);
-  dense.set_dense(from, to);
+  dense.set(t.split * kSplitKeys, from, to);
   const int parts = (t.group + kMostQueries - 1) / kMostQueries;
   const int heads = (t.group + parts - 1) / parts;
   const int rows = parts > 1 ? 1 : kMostQueries / t.group;

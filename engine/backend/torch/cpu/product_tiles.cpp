@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "engine/backend/torch/cpu/targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/backend/torch/cpu/product_tiles.cpp"
 #include "hwy/cache_control.h"
@@ -31,9 +33,13 @@ constexpr int kMostRows = 3;
 constexpr int panels_at_once(int rows) { return rows == 1 ? 2 : 1; }
 #endif
 
-// How far ahead of its reading weights are fetched, in bytes of all panels: memory's latency times
-// its bandwidth, and then some.
+// How far ahead of its reading a stream of weights is fetched, in bytes: memory's latency times its
+// bandwidth, and then some.
 constexpr size_t kAhead = 8192;
+
+// Weights that may still lie in a cache close by from the time before. Then a few rows do not wait
+// for memory but for their own sums, and take several panels at once; else one stream is best.
+constexpr int64_t kNear = 1 << 20;
 
 // Inputs whose products are summed in one stretch. A panel's weights of a stretch stay in a cache
 // while all rows pass over them, and sums of short stretches lose less to rounding.
@@ -218,9 +224,9 @@ HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
   }
 }
 
-template <class Kind, int kRows, int kPanels, class O, class A>
-  requires std::is_same_v<Kind, Bytes>
-HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
+// (Not a function of its own: it becomes part of those below, with their instructions.)
+template <int kRows, int kPanels, class O, class A>
+HWY_INLINE void multiply_bytes(const TileTask<O, A>& t, const Tile& tile) {
   const hn::ScalableTag<int32_t> d;
   const hn::ScalableTag<float> df;
   const hn::Repartition<int16_t, decltype(d)> d16;
@@ -279,6 +285,24 @@ HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
   }
 }
 
+template <class Kind, int kRows, int kPanels, class O, class A>
+  requires std::is_same_v<Kind, Bytes>
+HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
+  multiply_bytes<kRows, kPanels>(t, tile);
+}
+
+#if HWY_TARGET == HWY_AVX3
+// Here the compiler makes one instruction of multiplying and adding. Highway has no such target.
+struct VnniBytes : Bytes {};
+
+template <class Kind, int kRows, int kPanels, class O, class A>
+  requires std::is_same_v<Kind, VnniBytes>
+__attribute__((target(HWY_TARGET_STR ",avx512vnni"))) HWY_NOINLINE void multiply(
+    const TileTask<O, A>& t, const Tile& tile) {
+  multiply_bytes<kRows, kPanels>(t, tile);
+}
+#endif
+
 template <class O, class A>
 using Multiply = void (*)(const TileTask<O, A>&, const Tile&);
 
@@ -305,7 +329,8 @@ void run(const TileTask<O, A>& t, int64_t first_panel, int64_t end_panel, int64_
   const int64_t units = w.panel_bytes() / static_cast<int64_t>(Kind::kUnitBytes);
   const int64_t groups = end_group - first_group;
   const int few = static_cast<int>(x.first_row(first_group + 1) - x.first_row(first_group));
-  const int64_t most_panels = groups == 1 ? panels_at_once(few) : 1;
+  const bool near = w.panels() * w.panel_bytes() <= kNear;
+  const int64_t most_panels = groups == 1 && near ? panels_at_once(few) : 1;
   for (int64_t panel = first_panel; panel < end_panel;) {
     const bool single = end_panel - panel < most_panels || most_panels == 1;
     for (int64_t k = 0; k < units; k += Kind::kUnits) {
@@ -325,11 +350,10 @@ void run(const TileTask<O, A>& t, int64_t first_panel, int64_t end_panel, int64_
         tile.x = reinterpret_cast<const typename Kind::Number*>(x.group(g)) + k * rows;
         // With one group the stream goes on. With several, each fetches its part of what follows.
         tile.ahead_step = Kind::kUnitBytes / static_cast<size_t>(groups);
-        tile.ahead =
-            groups == 1
-                ? tile.weights + kAhead / static_cast<size_t>(single ? 1 : most_panels)
-                : tile.weights + bytes +
-                      bytes / static_cast<size_t>(groups) * static_cast<size_t>(g - first_group);
+        tile.ahead = groups == 1 ? tile.weights + kAhead
+                                 : tile.weights + bytes +
+                                       bytes / static_cast<size_t>(groups) *
+                                           static_cast<size_t>(g - first_group);
         Tiles<Kind, O, A>::get(rows, single)(t, tile);
       }
     }
@@ -355,6 +379,9 @@ void TilesOfFloats(const TileTask<float, float>& t, int64_t first_panel, int64_t
     case WeightType::kHalf:
       return run<Halves>(t, first_panel, end_panel, first_group, end_group);
     case WeightType::kInt8:
+#if HWY_TARGET == HWY_AVX3
+      if (use_vnni()) return run<VnniBytes>(t, first_panel, end_panel, first_group, end_group);
+#endif
       return run<Bytes>(t, first_panel, end_panel, first_group, end_group);
     case WeightType::kDouble:
       break;

@@ -13,7 +13,7 @@ namespace tandem::cpu {
 struct TileShape {
   int columns;         // of a panel: two vectors
   int rows;            // at most
-  int panels_for_one;  // panels that a single row takes at once
+  int panels_for_one;  // panels that a single row takes at once, at most
 };
 TileShape tile_shape(WeightType type);
 

@@ -1,5 +1,6 @@
 // The vector instruction sets that the kernels of this folder are compiled for, by Highway's names:
-// AVX3 (AVX-512), AVX2 and EMU128 (plain C++). The best that the machine has is used.
+// AVX3 (AVX-512), AVX2 and EMU128 (plain C++); AVX3_VNNI is AVX3 with instructions for int8
+// products. The best that the machine has is used.
 #pragma once
 
 #include <string>
@@ -16,5 +17,8 @@ std::string target();                // the one in use
 // For tests and measurements: from here on that one, or the best again if the name is empty.
 // Matrices packed before are of no use after. INVALID_ARGUMENT: not one of targets().
 absl::Status force_target(absl::string_view name);
+
+// Whether AVX3 is AVX3_VNNI.
+bool use_vnni();
 
 }  // namespace tandem::cpu

@@ -19,9 +19,10 @@ void shuffle_pages(std::vector<PageId>& free, int64_t n, T& random) {
 }  // namespace
 
 Driver::Driver(const TinyModel& tiny, std::shared_ptr<TorchShared> shared, int index, PoolSize size,
-               int threads)
+               int threads, CpuKernels kernels)
     : shared_(std::move(shared)), model_(next_model++) {
-  auto device = TorchDevice::create({.index = index, .threads = threads}, shared_);
+  auto device =
+      TorchDevice::create({.index = index, .threads = threads, .cpu_kernels = kernels}, shared_);
   EXPECT_TRUE(device.ok()) << device.status();
   device_ = *std::move(device);
   const absl::Status loaded = tiny.load_into(*device_, model_, size.page_rows);

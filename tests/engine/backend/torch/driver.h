@@ -35,7 +35,7 @@ class Driver {
                   std::shared_ptr<TorchShared> shared = std::make_shared<TorchShared>(),
                   int index = 0,
                   PoolSize size = {.page_rows = 4, .pages = 600, .frontier_pages = 200},
-                  int threads = 1);
+                  int threads = 1, CpuKernels kernels = CpuKernels::kOwn);
   // Of a Hugging Face directory.
   explicit Driver(const std::string& directory, int page_rows = 16, int64_t pages = 400);
 

@@ -76,6 +76,38 @@ TEST_P(Forward, ChunksAreOnePrefill) {
   }
 }
 
+// Attention to several splits of the context, by one thread or shared out.
+TEST_P(Forward, LongContextsToo) {
+  HfConfig c = tiny_config();
+  c.layers = 2;
+  c.max_positions = 1024;
+  Driver one(tiny(c));
+  Driver three(tiny(c), std::make_shared<TorchShared>(), 0,
+               {.page_rows = 16, .pages = 100, .frontier_pages = 1}, /*threads=*/3);
+  const auto tokens = random_tokens(600, 64, 3);
+  const Rows whole = prefill(one, tokens, 2);
+  expect_same(prefill(three, tokens, 2), whole);
+  for (const int chunk : {37, 256}) expect_same(prefill(three, tokens, 2, kTop, chunk), whole);
+  // Row by row across the end of a split.
+  Sequence s = three.sequence();
+  const Pass past = chain_pass(2, std::span(tokens).first(505));
+  three.run(s, past);
+  for (size_t i = 505; i < 520; ++i) {
+    Pass next = chain_pass(2, std::span(tokens).subspan(i, 1));
+    next.reading(all_logprobs({0}, 64));
+    expect_same(logprobs(three.run(s, next)), {whole[i]});
+  }
+}
+
+TEST_P(Forward, OwnKernelsAreCloseToLibTorchs) {
+  Driver own(tiny());
+  Driver reference(tiny(), std::make_shared<TorchShared>(), 0,
+                   {.page_rows = 4, .pages = 60, .frontier_pages = 1}, 1, CpuKernels::kAten);
+  const auto tokens = random_tokens(40, 64, 4);
+  const double tolerance = GetParam() == DType::kFloat64 ? 1e-5 : 1e-3;  // of fp32 readouts
+  expect_close(prefill(own, tokens, 6), prefill(reference, tokens, 6), tolerance);
+}
+
 TEST_P(Forward, RaggedBatchIsEachAlone) {
   Driver d(tiny());
   const int sizes[] = {1, 13, 4, 30, 2, 7, 1, 19};

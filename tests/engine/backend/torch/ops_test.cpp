@@ -1,6 +1,7 @@
 // Our kernels against LibTorch's operators, in every type.
 #include "engine/backend/torch/ops.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -26,7 +27,10 @@ class Ops : public testing::TestWithParam<std::tuple<at::ScalarType, at::ScalarT
   at::ScalarType kv_type() const { return std::get<1>(GetParam()); }
   at::ScalarType residual() const { return type() == at::kDouble ? at::kDouble : at::kFloat; }
 
-  void SetUp() override { at::manual_seed(3); }
+  void SetUp() override {
+    at::manual_seed(3);
+    at::set_num_threads(1);  // its teams are slow to gather on a busy machine
+  }
 
   at::Tensor random(at::IntArrayRef shape, at::ScalarType t) {
     return at::randn(shape, at::kDouble).to(t);

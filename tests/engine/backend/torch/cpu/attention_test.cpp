@@ -108,6 +108,8 @@ TEST(CpuAttention, IsTheDefinitionOverSeveralSplits) {
       expect_definition(
           AttentionCase(s, {{split - 3, 9}, {split, 4}, {2 * split + 1, 12}}, ++seed));
       expect_definition(AttentionCase(s, {{3 * split - 1, 1}}, ++seed));
+      // A tree whose rows lie further apart than a split is long.
+      expect_definition(AttentionCase(s, {{10, split + 70}}, ++seed));
       AttentionShape chain = s;
       chain.tree = false;
       expect_definition(AttentionCase(chain, {{split - 20, 70}}, ++seed));
