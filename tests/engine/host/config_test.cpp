@@ -46,7 +46,7 @@ TEST_F(ConfigTest, ReadsEveryField) {
       models { name: "big" path: "../models/big" device: "cpu:1" dtype: BF16 page_rows: 32
                kv_pages: 100 kv_dtype: BF16 prefix_cache: false }
       models { name: "little" fake { vocab_size: 300 layers: 2 max_positions: 64 pass_seconds: 0.5
-                                     row_seconds: 0.25 seed: 9 } }
+                                     row_seconds: 0.25 seed: 9 trace_file: "/t" } }
       deployments { name: "pair" large: "big" small: "little" prefix_cache_per_client: true }
       limits { preemption: YOUNGEST max_running: 1 max_waiting: 2 max_waiting_tokens: 3 step_rows: 4
                prefill_chunk_rows: 5 max_new_tokens: 6 default_max_new_tokens: 7
