@@ -32,11 +32,14 @@ def stubs(folder: str):
 
 @contextlib.contextmanager
 def server(
-    binary: Path = BINARY, models: dict[str, Path] | None = None, config: Path | None = None
+    binary: Path = BINARY,
+    models: dict[str, Path] | None = None,
+    config: Path | None = None,
+    dtype: str = "fp32",
 ) -> Iterator["Client"]:
     """Starts a server on a free port and yields a Client of it.
 
-    It serves either these models, each under its name and in float32, or what the deployment file
+    It serves either these models, each under its name and in `dtype`, or what the deployment file
     `config` says.
     """
     if (models is None) == (config is None):
@@ -46,7 +49,7 @@ def server(
         if config:
             flags = [f"--config={config}"]
         else:
-            flags = [f"--model={name}={path}" for name, path in models.items()] + ["--dtype=fp32"]
+            flags = [f"--model={name}={path}" for name, path in models.items()] + [f"--dtype={dtype}"]
         flags += ["--listen=127.0.0.1:0", "--http=off", f"--port-file={ports}"]
         with log.open("w") as out:
             process = subprocess.Popen([binary, *flags], stderr=out)
