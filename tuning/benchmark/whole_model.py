@@ -135,7 +135,7 @@ def measure(client, model: str, folder: Path, width: str, source, args):
 
 def pass_table(passes: dict) -> str:
     lines = []
-    for (model, width), by_engine in passes.items():
+    for (model, _), by_engine in passes.items():
         for name, times in by_engine.items():
             cells = [f"{times[r] / times[1]:.2f}" if r in times else "-" for r in ROWS[1:]]
             lines.append([model, name, f"{times[1] * 1e3:.2f}", *cells])
