@@ -7,8 +7,8 @@
 #include "engine/decode/autoregressive.h"
 #include "tests/engine/decode/sketches.h"
 #include "tests/reference/autoregressive.h"
-#include "tests/reference/beam.h"
 #include "tests/simulation/heard.h"
+#include "tests/simulation/requests.h"
 #include "tests/simulation/watch.h"
 #include "tests/simulation/world.h"
 
@@ -16,8 +16,6 @@ namespace tandem::simulation {
 namespace {
 
 constexpr int kMostTicks = 200'000;
-
-bool has_small_model(Kind kind) { return kind == Kind::kSpeculative || kind == Kind::kBild; }
 
 struct Probe final : SequenceListener {
   void on_admitted() override {}
@@ -39,8 +37,6 @@ class Simulation {
   void submit(size_t index);
   void script(size_t index);
   void strike(size_t index, Event event);  // counts it, in whatever state the request is
-  std::function<Task<void>(Gen)> method(const Request& q);
-  std::vector<Token> answer(const Request& q, int choice) const;
   Fault judge_batch(int device, const Batch& batch);
   void count_fault(const Batch& batch, Event event);
   void see_states();
@@ -137,65 +133,15 @@ void Simulation::build() {
                                        &world_.metrics);
 }
 
-std::function<Task<void>(Gen)> Simulation::method(const Request& q) {
-  switch (q.kind) {
-    case Kind::kAr:
-      return autoregressive;
-    case Kind::kSpeculative:
-    case Kind::kNgram:
-      return [a = q.speculative](Gen g) { return speculative(g, a); };
-    case Kind::kBild:
-    case Kind::kEarlyExit:
-      return [a = q.bild](Gen g) { return bild(g, a); };
-    case Kind::kTree:
-      return [this](Gen g) { return test::tree_walk(g, 2, 2, &sketch_); };
-    case Kind::kBeam:
-      return [a = q.beam](Gen g) { return beam(g, a); };
-  }
-  return nullptr;
-}
-
-std::vector<Token> Simulation::answer(const Request& q, int choice) const {
-  const FakeModelConfig& large = world_.plan.model[0];
-  Warp warp = q.warp;
-  warp.choice = static_cast<uint32_t>(choice);
-  if (q.kind == Kind::kBeam) {
-    return reference::beam(reference::Model(large), q.prompt, q.beam, q.eos, q.max_new_tokens);
-  }
-  return reference::autoregressive(large, q.prompt, warp, q.eos, q.max_new_tokens);
-}
-
 void Simulation::submit(size_t index) {
-  const Request& q = world_.plan.requests[index];
-  std::vector<SequenceSpec> choices;
-  for (int choice = 0; choice < q.choices; ++choice) {
-    SequenceSpec s;
-    s.id = id_of(index, choice);
-    s.prompt = q.prompt;
-    s.method = method(q);
-    s.roles = {{Role::kLarge, ModelId(0), 0}};
-    if (has_small_model(q.kind)) {
-      s.roles.push_back({Role::kSmall, ModelId(1), 0});
-    } else if (q.kind == Kind::kEarlyExit) {
-      s.roles.push_back({Role::kSmall, ModelId(0), 1});
-    }
-    s.warp = q.warp;
-    s.warp.choice = static_cast<uint32_t>(choice);
-    s.stops.eos = q.eos;
-    s.stops.max_new_tokens = q.max_new_tokens;
-    if (q.kind == Kind::kBeam) s.width = q.beam.width;
-    s.priority = q.priority;
-    s.client = q.client;
-    s.salt = q.salt;
-    s.series = &world_.metrics.series.front();
-    s.submitted = world_.clock.now();
-    s.deadline = q.deadline;
-    s.time_limit = q.time_limit;
+  std::vector<SequenceSpec> choices = specs_of(world_.plan, index, &sketch_);
+  for (SequenceSpec& s : choices) {
     const std::shared_ptr<Heard>& client = heard_.at(s.id);
     client->submitted = true;
     client->order = submitted_++;
     s.listener = client;
-    choices.push_back(std::move(s));
+    s.series = &world_.metrics.series.front();
+    s.submitted = world_.clock.now();
   }
   world_.loop->submit(std::move(choices));
 }
@@ -246,7 +192,7 @@ void Simulation::arrivals() {
   const Plan& plan = world_.plan;
   for (size_t i = 0; i < plan.requests.size(); ++i) {
     for (int c = 0; c < plan.requests[i].choices; ++c) {
-      heard_[id_of(i, c)] = std::make_shared<Heard>(&world_, i, c, answer(plan.requests[i], c));
+      heard_[id_of(i, c)] = std::make_shared<Heard>(&world_, i, c, answer_to(plan, i, c));
     }
     script(i);
   }

@@ -10,6 +10,7 @@
 #include "engine/base/clock.h"
 #include "engine/sched/loop.h"
 #include "tests/simulation/plan.h"
+#include "tests/simulation/requests.h"
 #include "tests/simulation/simulation.h"
 
 namespace tandem::simulation {
@@ -35,13 +36,5 @@ struct World {
   std::unique_ptr<Loop> loop;
   Report report;
 };
-
-// A request with n choices is n sequences; ids of the first are kStride apart.
-inline constexpr int kStride = 16;
-inline RequestId id_of(size_t request, int choice = 0) {
-  return static_cast<RequestId>(kStride) * (request + 1) + static_cast<RequestId>(choice);
-}
-inline size_t request_of(RequestId id) { return id / kStride - 1; }
-inline int choice_of(RequestId id) { return static_cast<int>(id % kStride); }
 
 }  // namespace tandem::simulation

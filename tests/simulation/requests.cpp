@@ -1,0 +1,71 @@
+#include "tests/simulation/requests.h"
+
+#include "engine/decode/autoregressive.h"
+#include "tests/reference/autoregressive.h"
+#include "tests/reference/beam.h"
+
+namespace tandem::simulation {
+namespace {
+
+bool has_small_model(Kind kind) { return kind == Kind::kSpeculative || kind == Kind::kBild; }
+
+std::function<Task<void>(Gen)> method_of(const Request& q, test::SketchStats* sketch) {
+  switch (q.kind) {
+    case Kind::kAr:
+      return autoregressive;
+    case Kind::kSpeculative:
+    case Kind::kNgram:
+      return [a = q.speculative](Gen g) { return speculative(g, a); };
+    case Kind::kBild:
+    case Kind::kEarlyExit:
+      return [a = q.bild](Gen g) { return bild(g, a); };
+    case Kind::kTree:
+      return [sketch](Gen g) { return test::tree_walk(g, 2, 2, sketch); };
+    case Kind::kBeam:
+      return [a = q.beam](Gen g) { return beam(g, a); };
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index, test::SketchStats* sketch) {
+  const Request& q = plan.requests[index];
+  std::vector<SequenceSpec> choices;
+  for (int choice = 0; choice < q.choices; ++choice) {
+    SequenceSpec& s = choices.emplace_back();
+    s.id = id_of(index, choice);
+    s.prompt = q.prompt;
+    s.method = method_of(q, sketch);
+    s.roles = {{Role::kLarge, ModelId(0), 0}};
+    if (has_small_model(q.kind)) {
+      s.roles.push_back({Role::kSmall, ModelId(1), 0});
+    } else if (q.kind == Kind::kEarlyExit) {
+      s.roles.push_back({Role::kSmall, ModelId(0), 1});
+    }
+    s.warp = q.warp;
+    s.warp.choice = static_cast<uint32_t>(choice);
+    s.stops.eos = q.eos;
+    s.stops.max_new_tokens = q.max_new_tokens;
+    if (q.kind == Kind::kBeam) s.width = q.beam.width;
+    s.priority = q.priority;
+    s.client = q.client;
+    s.salt = q.salt;
+    s.deadline = q.deadline;
+    s.time_limit = q.time_limit;
+  }
+  return choices;
+}
+
+std::vector<Token> answer_to(const Plan& plan, size_t index, int choice) {
+  const FakeModelConfig& large = plan.model[0];
+  const Request& q = plan.requests[index];
+  Warp warp = q.warp;
+  warp.choice = static_cast<uint32_t>(choice);
+  if (q.kind == Kind::kBeam) {
+    return reference::beam(reference::Model(large), q.prompt, q.beam, q.eos, q.max_new_tokens);
+  }
+  return reference::autoregressive(large, q.prompt, warp, q.eos, q.max_new_tokens);
+}
+
+}  // namespace tandem::simulation

@@ -1,0 +1,27 @@
+// A plan's requests as the loop takes them, and what they must be answered.
+#pragma once
+
+#include <vector>
+
+#include "engine/sched/spec.h"
+#include "tests/engine/decode/sketches.h"
+#include "tests/simulation/plan.h"
+
+namespace tandem::simulation {
+
+// A request with n choices is n sequences; ids of the first are kStride apart.
+inline constexpr int kStride = 16;
+inline RequestId id_of(size_t request, int choice = 0) {
+  return static_cast<RequestId>(kStride) * (request + 1) + static_cast<RequestId>(choice);
+}
+inline size_t request_of(RequestId id) { return id / kStride - 1; }
+inline int choice_of(RequestId id) { return static_cast<int>(id % kStride); }
+
+// All choices of a request, without listeners, series and the time of submission. `sketch` counts
+// for methods that are sketches, and outlives them.
+std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index, test::SketchStats* sketch);
+
+// By the references, which know neither caches nor batches.
+std::vector<Token> answer_to(const Plan& plan, size_t index, int choice);
+
+}  // namespace tandem::simulation

@@ -1,0 +1,134 @@
+// The simulation's requests on real threads, for TSan: one thread runs the loop, one is the
+// devices' timer, others submit, cancel, pause and resume. When what happens is not fixed here;
+// what is heard is, all the same.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "engine/backend/fake/fake_backend.h"
+#include "tests/simulation/requests.h"
+
+#if defined(__has_feature)
+#define TANDEM_SANITIZED __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#endif
+
+namespace tandem::simulation {
+namespace {
+
+#if TANDEM_SANITIZED
+constexpr uint64_t kSeeds = 40;
+#else
+constexpr uint64_t kSeeds = 200;
+#endif
+
+// Filled on the loop's thread, read when the loop is gone.
+class Client final : public SequenceListener {
+ public:
+  void on_admitted() override {}
+  void on_tokens(std::vector<Emitted> more) override {
+    late |= ends > 0;
+    for (const Emitted& e : more) tokens.push_back(e.token);
+  }
+  void on_end(const SequenceEnd& e) override {
+    ++ends;
+    end = e;
+  }
+
+  std::vector<Token> tokens;
+  bool late = false;
+  int ends = 0;
+  SequenceEnd end;
+};
+
+void run(uint64_t seed) {
+  SCOPED_TRACE(seed);
+  Plan plan = make_plan(seed);
+  SteadyClock clock;
+  ValueStore values;
+  FakeMemory memory;
+  Metrics metrics;
+  test::SketchStats sketch;
+  std::map<RequestId, std::shared_ptr<Client>> clients;
+  std::vector<std::vector<SequenceSpec>> requests;
+  const TimePoint start = clock.now();
+  for (size_t i = 0; i < plan.requests.size(); ++i) {
+    std::vector<SequenceSpec> choices = specs_of(plan, i, &sketch);
+    for (SequenceSpec& s : choices) {
+      s.listener = clients[s.id] = std::make_shared<Client>();
+      // Relative to a start long ago they would all be over.
+      if (s.deadline != kNever) s.deadline = start + s.deadline.time_since_epoch();
+      if (s.time_limit != kNever) s.time_limit = start + s.time_limit.time_since_epoch();
+      s.submitted = start;
+    }
+    requests.push_back(std::move(choices));
+  }
+  {
+    ThreadTimer timer;
+    FakeBackend devices[2] = {{&memory, &values, &clock, &timer},
+                              {&memory, &values, &clock, &timer}};
+    std::atomic<int> batches{0};
+    for (FakeBackend& d : devices) {
+      d.set_faults([&](const Batch& batch) {
+        Fault fault;
+        const int n = ++batches;
+        if (plan.fault_every == 0 || batch.works.empty() || n % plan.fault_every != 0) return fault;
+        if (n % 2 == 0) fault.status = absl::ResourceExhaustedError("out of memory");
+        if (n % 2 != 0) fault.nan_works = {0};
+        return fault;
+      });
+    }
+    for (int m = 0; m < 2; ++m) {
+      plan.model[m].pass_seconds = 1e-5;
+      plan.model[m].row_seconds = 0;
+      devices[m == 0 ? 0 : plan.small_device].add_model(ModelId(m), "fake", plan.model[m],
+                                                        plan.pool[m]);
+    }
+    LoopOptions options;
+    options.limits = plan.limits;
+    options.log_frees = true;
+    const std::vector<LoopModel> models = {{ModelId(0), DeviceId(0)},
+                                           {ModelId(1), DeviceId(plan.small_device)}};
+    Loop loop(options, &clock, {&devices[0], &devices[1]}, models, &metrics);
+    std::thread runner([&] { loop.run(); });
+    std::thread submitter([&] {
+      for (auto& choices : requests) loop.submit(std::move(choices));
+    });
+    std::thread meddler([&] {
+      for (size_t i = 0; i < plan.requests.size(); ++i) {
+        const Request& q = plan.requests[i];
+        if (q.stall != kNever) loop.pause(id_of(i));
+        if (q.cancel != kNever) loop.stop(id_of(i), absl::CancelledError("by the client"));
+      }
+      for (size_t i = 0; i < plan.requests.size(); ++i) loop.resume(id_of(i));
+      if (plan.shutdown != kNever) loop.stop_all(absl::UnavailableError("shutting down"));
+    });
+    submitter.join();
+    meddler.join();
+    // A pause that came after its request's resume would hold it for ever.
+    for (size_t i = 0; i < plan.requests.size(); ++i) loop.resume(id_of(i));
+    while (loop.live() > 0) std::this_thread::yield();
+    loop.quit();
+    runner.join();
+    EXPECT_EQ(loop.check_pages(), "");
+    EXPECT_EQ(loop.model_pools(ModelId(0)).kv.used(), 0);
+    EXPECT_EQ(loop.model_pools(ModelId(1)).kv.used(), 0);
+  }
+  for (const auto& [id, client] : clients) {
+    SCOPED_TRACE(id);
+    EXPECT_EQ(client->ends, 1);
+    EXPECT_FALSE(client->late);
+    const std::vector<Token> answer = answer_to(plan, request_of(id), choice_of(id));
+    ASSERT_LE(client->tokens.size(), answer.size());
+    EXPECT_TRUE(std::equal(client->tokens.begin(), client->tokens.end(), answer.begin()));
+    const bool whole = client->end.status.ok() && client->end.reason != FinishReason::kTimeLimit;
+    if (whole) EXPECT_EQ(client->tokens, answer);
+  }
+}
+
+TEST(SimulationThreads, WhatIsHeardIsTheSame) {
+  for (uint64_t seed = 0; seed < kSeeds && !HasFailure(); ++seed) run(seed);
+}
+
+}  // namespace
+}  // namespace tandem::simulation
