@@ -14,6 +14,8 @@ namespace {
 
 // A joined message stays far below the 4 MiB that clients accept by default.
 constexpr size_t kMaxJoinedBytes = 256 << 10;
+// A message with more tokens than this is not kept to be used again.
+constexpr int kMaxSpareTokens = 4;
 
 // About what a chunk costs on the wire and in the queue.
 size_t weight(const Chunk& chunk) {
@@ -94,7 +96,12 @@ void GenerateCall::on_started(const Started& event) {
 void GenerateCall::on_chunk(Chunk event) {
   const size_t bytes = weight(event);
   v1::GenerateResponse message;
+  {
+    std::lock_guard lock(mutex_);
+    message.Swap(&spare_);
+  }
   v1::Chunk* const made = message.mutable_chunk();
+  made->Clear();
   made->set_index(event.index);
   made->set_text(std::move(event.text));
   for (const TokenInfo& token : event.tokens) {
@@ -215,6 +222,9 @@ void GenerateCall::pump_locked() {
   in_flight_ = to_buffer(queue_.front().message);
   queued_bytes_ -= queue_.front().bytes;
   queued_tokens_ -= static_cast<size_t>(queue_.front().message.chunk().tokens_size());
+  if (queue_.front().message.chunk().tokens_size() <= kMaxSpareTokens) {
+    spare_.Swap(&queue_.front().message);
+  }
   queue_.pop_front();
   if (queue_.empty() && end_.has_value() && end_->ok()) {
     finish_sent_ = true;

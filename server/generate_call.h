@@ -72,6 +72,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   std::mutex mutex_;
   std::deque<Waiting> queue_;
+  v1::GenerateResponse spare_;  // a sent chunk: its memory serves the next one
   size_t queued_bytes_ = 0;
   size_t queued_tokens_ = 0;
   bool paused_ = false;
