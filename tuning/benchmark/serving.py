@@ -27,12 +27,12 @@ def stubs(folder: str):
 
 
 @contextlib.contextmanager
-def server(binary: Path, models: dict[str, Path]):
-    """Starts a server of these models in float32 on a free port; yields a Client."""
+def server(binary: Path, models: dict[str, Path], dtype: str = "fp32"):
+    """Starts a server of these models with weights of `dtype` on a free port; yields a Client."""
     with tempfile.TemporaryDirectory(prefix="tandem-benchmark-") as folder:
         ports, log = Path(folder) / "ports", Path(folder) / "log"
         flags = [f"--model={name}={path}" for name, path in models.items()]
-        flags += ["--dtype=fp32", "--listen=127.0.0.1:0", "--http=off", f"--port-file={ports}"]
+        flags += [f"--dtype={dtype}", "--listen=127.0.0.1:0", "--http=off", f"--port-file={ports}"]
         with log.open("w") as out:
             process = subprocess.Popen([binary, *flags], stderr=out)
         try:
@@ -57,6 +57,13 @@ class Client:
 
     def close(self):
         self.channel.close()
+
+    def score(self, model: str, tokens: list[int]) -> list[float]:
+        """Natural logarithms of the probabilities of all tokens but the first."""
+        request = self.messages.ScoreRequest(
+            model=model, token_ids=self.messages.TokenIds(ids=tokens), score_prompt=True
+        )
+        return [token.logprob for token in self.stub.Score(request).prompt[1:]]
 
     def stream(self, model: str, prompt: list[int], new_tokens: int) -> list[int]:
         """One stream's tokens, greedy, going on after an end of text."""
