@@ -44,7 +44,9 @@ def test_page():
 
 
 def test_page_of_mixed_lengths():
-    page = report.markdown(conditions(mixed=True), [report.Case("m", 4, [2], {"a": [1]}, all_tokens=1)])
+    page = report.markdown(
+        conditions(mixed=True), [report.Case("m", 4, [2], {"a": [1]}, all_tokens=1)]
+    )
     assert page.startswith("# Throughput with requests of many lengths")
     assert "Prompts have 64 tokens and answers 128" in page
 

@@ -49,7 +49,9 @@ def server(
         if config:
             flags = [f"--config={config}"]
         else:
-            flags = [f"--model={name}={path}" for name, path in models.items()] + [f"--dtype={dtype}"]
+            flags = [f"--model={name}={path}" for name, path in models.items()] + [
+                f"--dtype={dtype}"
+            ]
         flags += ["--listen=127.0.0.1:0", "--http=off", f"--port-file={ports}"]
         with log.open("w") as out:
             process = subprocess.Popen([binary, *flags], stderr=out)
@@ -75,6 +77,13 @@ class Client:
 
     def close(self):
         self.channel.close()
+
+    def score(self, model: str, tokens: list[int]) -> list[float]:
+        """Natural logarithms of the probabilities of all tokens but the first."""
+        request = self.messages.ScoreRequest(
+            model=model, token_ids=self.messages.TokenIds(ids=tokens), score_prompt=True
+        )
+        return [token.logprob for token in self.stub.Score(request).prompt[1:]]
 
     def request(self, model: str, prompt: list[int], new_tokens: int, method=None, **fields):
         """A greedy GenerateRequest; `method` is a message of the oneof, autoregressive by default."""

@@ -9,8 +9,15 @@
 namespace tandem::cpu {
 namespace {
 
-// Multiplications that make a range worth handing to another thread.
-constexpr int64_t kShare = 1 << 17;
+// Nanoseconds of work that make a range worth handing to another thread.
+constexpr double kShare = 4000;
+
+// What one panel takes for so many rows, roughly: weights at 25 bytes, products at 100 a
+// nanosecond.
+double panel_time(const PackedMatrix& w, int64_t rows) {
+  const auto products = static_cast<double>(w.in() * w.columns() * rows);
+  return std::max(static_cast<double>(w.panel_bytes()) / 25, products / 100);
+}
 
 template <class O, class A>
 void run(O* out, const PreparedRows& x, const PackedMatrix& w, const A* bias, bool add) {
@@ -22,15 +29,17 @@ void run(O* out, const PreparedRows& x, const PackedMatrix& w, const A* bias, bo
 
   const int64_t threads = team_size();
   const int64_t panels = w.panels();
-  const int64_t cost = w.in() * w.columns() * ((x.rows() + x.groups() - 1) / x.groups());
   // Rows are split among threads only where columns do not suffice: each part reads all weights.
   int64_t parts = 1;
   while (parts < x.groups() && panels * parts < 4 * threads) ++parts;
   const int64_t part = (x.groups() + parts - 1) / parts;
   parts = (x.groups() + part - 1) / part;
-  int64_t grain = std::max<int64_t>(kShare / (cost * part), 1);
-  const int64_t least = x.rows() == 1 ? shape.panels_for_one : 1;
-  grain = std::max(grain, std::min(least, panels / threads));
+  const auto worth = static_cast<int64_t>(kShare / panel_time(w, x.rows() / parts)) + 1;
+  // Long ranges where there is enough to share out: what is fetched ahead at the end of one is of
+  // use to whoever goes on there.
+  const int64_t at_once = x.rows() == 1 ? shape.panels_for_one : 1;
+  int64_t grain = std::max({worth, panels / (16 * threads), std::min(at_once, panels / threads)});
+  grain = panels / std::max<int64_t>(1, panels / std::min(grain, panels));  // of about one size
   const int64_t ranges = (panels + grain - 1) / grain;
   parallel_for(parts * ranges, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
