@@ -345,6 +345,7 @@ TEST(Bild, EarlyExitRunsEachLayerOfARowOnce) {
     CacheWatch watch(&box);
     for (int i = 0; i < 3; ++i) {
       SequenceSpec s = random_spec(box, rng, chance(rng, 50));
+      s.prefix_cache = false;  // every row of the prompt is to be counted
       BildParams a = random_params(rng);
       if (!a.verify_eos && a.rollback_threshold == kInf) a.verify_eos = true;  // see below
       const auto expected =

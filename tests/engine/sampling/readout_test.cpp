@@ -263,6 +263,9 @@ TEST(RowReader, EveryFieldEqualsBruteForce) {
       }
       if (read.draw && read.logprob) {
         EXPECT_TRUE(near(out.logprob, std::log(for_logprob[static_cast<size_t>(out.token)])));
+      } else if (read.logprob && !read.score.empty()) {
+        const Token scored = read.score[static_cast<size_t>(work.outputs[i].index)];
+        EXPECT_TRUE(near(out.logprob, std::log(for_logprob[static_cast<size_t>(scored)])));
       } else {
         EXPECT_TRUE(std::isnan(out.logprob));
       }
