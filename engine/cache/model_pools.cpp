@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "engine/cache/sequence_cache.h"
 #include "engine/base/planted.h"
+#include "engine/cache/sequence_cache.h"
 
 namespace tandem {
 namespace {

@@ -199,7 +199,8 @@ void SequenceCache::release_unused() {
 void SequenceCache::shrink_pages() {
   const auto pages = static_cast<size_t>(page_count(rows()));
   while (pages_.size() > pages) {
-    if (!planted(Bug::kLeakOnTruncate) || pages_.size() > pages + 1) release(Store::kKv, pages_.back());
+    if (!planted(Bug::kLeakOnTruncate) || pages_.size() > pages + 1)
+      release(Store::kKv, pages_.back());
     pages_.pop_back();
   }
   shrink_frontier();

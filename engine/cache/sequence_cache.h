@@ -23,10 +23,10 @@
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/base/planted.h"
 #include "engine/cache/model_pools.h"
 #include "engine/pass/backend.h"
 #include "engine/pass/pass.h"
-#include "engine/base/planted.h"
 
 namespace tandem {
 

@@ -71,7 +71,7 @@ struct Move {
 // to).
 struct Work {
   const Pass* pass = nullptr;
-  TicketId ticket = 0;  // names this pass's picks and kept distributions
+  TicketId ticket = 0;    // names this pass's picks and kept distributions
   RequestId request = 0;  // the sequence that it is for
   ModelId model;
   CacheId cache;              // whose pages these are

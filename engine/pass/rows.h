@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "engine/pass/backend.h"
 #include "engine/base/planted.h"
+#include "engine/pass/backend.h"
 
 namespace tandem {
 

@@ -4,8 +4,8 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "engine/base/check.h"
-#include "engine/sched/sequence_run.h"
 #include "engine/base/planted.h"
+#include "engine/sched/sequence_run.h"
 
 namespace tandem {
 

@@ -6,8 +6,8 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
-#include "engine/base/status.h"
 #include "engine/base/planted.h"
+#include "engine/base/status.h"
 
 namespace tandem {
 

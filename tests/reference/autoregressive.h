@@ -40,7 +40,8 @@ inline Token next_token(const FakeModelConfig& model, const std::vector<Token>& 
   if (warp.greedy()) {
     return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
-  // The weights as they come, not as probabilities: a draw next to a step must fall to the same side.
+  // The weights as they come, not as probabilities: a draw next to a step must fall to the same
+  // side.
   sampling::Scratch scratch;
   const sampling::Warped warped = sampling::warp(warp, logits, sampling::scan(logits), scratch);
   const int position = static_cast<int>(tokens.size()) - 1;
