@@ -35,6 +35,38 @@ const std::function<void(GenerateRequest& r)> kOptions[] = {
     [](GenerateRequest& r) { r.stopping.stop_token_ids = {3, 17, 40}; },
     [](GenerateRequest& r) { r.stopping.stop_sequences = {"a", "e0", "7"}; },
     [](GenerateRequest& r) { r.truncate_prompt_tokens = 20; },
+    [](GenerateRequest& r) { r.sampling.temperature = 1, r.sampling.typical_p = 0.8; },
+    [](GenerateRequest& r) { r.sampling.repetition_penalty = 1.4; },
+    [](GenerateRequest& r) {
+      r.sampling.temperature = 0.9;
+      r.sampling.presence_penalty = 0.5, r.sampling.frequency_penalty = -0.25;
+    },
+    [](GenerateRequest& r) { r.sampling.logit_bias = {{5, 4.0}, {9, -100.0}}; },
+    [](GenerateRequest& r) { r.sampling.bad_token_ids = {2, 3, 5, 7, 11, 13}; },
+    [](GenerateRequest& r) {
+      r.stopping.stop_token_ids = {3, 17, 40};
+      r.stopping.min_new_tokens = 1;
+      r.include_eos_token = true;
+    },
+    [](GenerateRequest& r) {
+      r.sampling.temperature = 0.7, r.sampling.repetition_penalty = 1.2;
+      r.top_logprobs = 2, r.raw_logprobs = true;
+    },
+    [](GenerateRequest& r) {
+      r.method = Method::kSpeculative;
+      r.speculative.draft = SpeculativeFields::Draft::kNgram;
+    },
+    [](GenerateRequest& r) {
+      r.method = Method::kSpeculative;
+      r.speculative.draft = SpeculativeFields::Draft::kNgram;
+      r.sampling.temperature = 0.6, r.sampling.frequency_penalty = 0.3;
+    },
+    [](GenerateRequest& r) {
+      r.method = Method::kBild;
+      r.bild.early_exit = true, r.bild.rollback_threshold = 2;
+      r.truncate_prompt_tokens = 20;  // small's rows lie between two layers, where room is scarce
+    },
+    [](GenerateRequest& r) { r.beam.width = 3, r.truncate_prompt_tokens = 50; },
 };
 
 // What happens to a request on its way.
@@ -78,6 +110,7 @@ std::unique_ptr<Engine> engine_of(const std::string& path, DType dtype, int64_t 
   model.kv_pages = pages;
   config.models.push_back(model);
   config.deployments.push_back({"model", "model", ""});
+  config.deployments[0].bild.early_exit_layer = 1;
   config.limits.max_running = 64;
   config.limits.step_rows = 128;
   config.limits.prefill_chunk_rows = 64;

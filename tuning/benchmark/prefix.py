@@ -1,0 +1,107 @@
+"""What the prefix cache is worth: time to first token of two requests that begin alike.
+
+    python -m tuning.benchmark.prefix [--write]
+
+Pairs of prompts of 400 common tokens and 16 of their own, each pair another text, one after the other
+on a server of code-large; a pair with nothing in common stands beside it. The server's own figures:
+time_to_first_token_seconds and cached_tokens of the second request, over the first's.
+"""
+
+import argparse
+import datetime
+import statistics
+import sys
+
+from tuning.benchmark import machine, serving
+from tuning.benchmark.models import ROOT, directories, prompts
+from tuning.benchmark.report import spread, table
+
+COMMON, OWN, NEW = 400, 16, 32
+
+
+def ask(client, model: str, prompt: list[int]):
+    answer = client.complete(client.request(model, prompt, NEW, ignore_eos=True))
+    stats, usage = answer.finished.stats, answer.finished.usage
+    tokens = [t.id for t in answer.tokens]
+    return stats.time_to_first_token_seconds, usage.cached_tokens, tokens
+
+
+def main(arguments=None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="code-large")
+    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--write", action="store_true", help="into docs/benchmarks/prefix.md")
+    args = parser.parse_args(arguments)
+    busy = machine.load()
+    if busy > 0.1 and args.write:
+        print(f"{busy:.0%} of the machine is busy: not worth writing down", file=sys.stderr)
+        return 2
+    folders = directories([args.model])
+    texts = prompts(COMMON + OWN)
+    first, second, strangers, hits, equal = [], [], [], [], 0
+    with serving.server(models=folders) as client:
+        ask(client, args.model, next(texts))
+        for _ in range(args.pairs):
+            a, b, stranger = next(texts), next(texts), next(texts)
+            alone, cached, _ = ask(client, args.model, a)
+            assert cached == 0, cached
+            # Again without the beginning of `a` in common: what `second` would be without the cache.
+            other, cached, _ = ask(client, args.model, stranger)
+            assert cached < COMMON // 2, cached
+            prompt = a[:COMMON] + b[-OWN:]
+            found, cached, tokens = ask(client, args.model, prompt)
+            first.append(alone * 1e3)
+            strangers.append(other * 1e3)
+            second.append(found * 1e3)
+            hits.append(cached)
+            with_cache = tokens
+            without = fresh(folders, args.model, prompt) if len(hits) <= 3 else None
+            equal += without is None or without == with_cache
+    ratio = statistics.median(s / f for s, f in zip(second, first, strict=True))
+    text = f"""# The prefix cache
+
+Time to first token, milliseconds, of `{args.model}` for prompts of {
+        COMMON + OWN
+    } tokens: median of {args.pairs},
+smallest and largest in parentheses.
+
+{
+        table(
+            ["request", "time to first token, ms", "cached tokens"],
+            [
+                ["the first of a pair", spread(first), "0"],
+                ["a stranger of the same length", spread(strangers), "0"],
+                [
+                    f"the second, {COMMON} tokens in common",
+                    spread(second),
+                    f"{min(hits)} to {max(hits)}",
+                ],
+            ],
+        )
+    }
+
+The second one's is **{
+        ratio:.2f}** of the first's (goal: at most 0.35). Its tokens were compared with those of a server that had
+seen nothing before, for three pairs: {"equal" if equal == args.pairs else "different"}.
+
+| condition | |
+|---|---|
+| command | `python -m tuning.benchmark.prefix --write` |
+| commit | {machine.commit(ROOT)} |
+| date | {datetime.date.today().isoformat()} |
+| processor | {machine.processor()} ({machine.instructions()}), {machine.cores()} cores |
+| machine busy before | {busy:.0%} |
+"""
+    print(text)
+    if args.write:
+        (ROOT / "docs" / "benchmarks" / "prefix.md").write_text(text)
+    return 0 if ratio <= 0.35 and equal == args.pairs else 1
+
+
+def fresh(folders, model: str, prompt: list[int]) -> list[int]:
+    with serving.server(models=folders) as client:
+        return ask(client, model, prompt)[2]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
