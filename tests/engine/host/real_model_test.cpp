@@ -173,12 +173,9 @@ TEST_P(RealModel, DefaultsOfTheModelAreProcessorsToo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, RealModel,
-                         ::testing::Values(DType::kFloat64, DType::kFloat32, DType::kBFloat16),
-                         [](const auto& type) {
-                           return type.param == DType::kFloat64   ? "fp64"
-                                  : type.param == DType::kFloat32 ? "fp32"
-                                                                  : "bf16";
-                         });
+                         ::testing::Values(DType::kFloat64, DType::kFloat32, DType::kBFloat16,
+                                           DType::kFloat16, DType::kInt8),
+                         [](const auto& type) { return dtype_name(type.param); });
 
 }  // namespace
 }  // namespace tandem

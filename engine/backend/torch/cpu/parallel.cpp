@@ -24,12 +24,14 @@ int processors() {
   return n;
 }
 
+bool crowded() { return team_threads.load(std::memory_order_relaxed) > processors(); }
+
 // Looks for some microseconds whether `done`. To spin on a processor that others need would cost
 // them, and us, a time slice.
 template <class F>
 bool spin_until(const F& done) {
   if (done()) return true;
-  if (team_threads.load(std::memory_order_relaxed) > processors()) return false;
+  if (crowded()) return false;
   const auto end = std::chrono::steady_clock::now() + kSpinTime;
   do {
     for (int i = 0; i < 32; ++i) {
@@ -60,6 +62,15 @@ void pin(pthread_t thread, const cpu_set_t& allowed, int n) {
     pthread_setaffinity_np(thread, sizeof one, &one);
     return;
   }
+}
+
+// Puts the calling thread elsewhere if it is on this processor; it may come back.
+void leave(int cpu, const cpu_set_t& allowed) {
+  if (cpu < 0 || sched_getcpu() != cpu || CPU_COUNT(&allowed) < 2) return;
+  cpu_set_t others = allowed;
+  CPU_CLR(cpu, &others);
+  pthread_setaffinity_np(pthread_self(), sizeof others, &others);
+  pthread_setaffinity_np(pthread_self(), sizeof allowed, &allowed);
 }
 
 // The helpers of one thread.
@@ -93,6 +104,7 @@ class Team {
   void run(void (*body)(void*), void* context) {
     body_ = body;
     context_ = context;
+    owner_cpu_.store(sched_getcpu(), std::memory_order_relaxed);
     open_.store(true);
     bell_.fetch_add(1);
     bell_.notify_all();  // no system call where nobody sleeps
@@ -105,7 +117,12 @@ class Team {
   void help() {
     uint32_t heard = 0;
     for (;;) {
-      if (!spin_until([&] { return bell_.load() != heard; })) bell_.wait(heard);
+      if (!spin_until([&] { return bell_.load() != heard; })) {
+        bell_.wait(heard);
+        // A busy machine wakes a thread on the processor of who wakes it. There it waits until its
+        // owner has done the work alone, and again the next time.
+        if (first_cpu_ < 0 && !crowded()) leave(owner_cpu_.load(), before_);
+      }
       heard = bell_.load();
       if (ending_.load()) return;
       inside_.fetch_add(1);
@@ -119,6 +136,7 @@ class Team {
   // Written by the owner while the job is closed and nobody is inside.
   void (*body_)(void*) = nullptr;
   void* context_ = nullptr;
+  std::atomic<int> owner_cpu_{-1};
   alignas(64) std::atomic<uint32_t> bell_{0};  // jobs so far
   alignas(64) std::atomic<bool> open_{false};
   alignas(64) std::atomic<int> inside_{0};

@@ -29,27 +29,28 @@ void run(O* out, const PreparedRows& x, const PackedMatrix& w, const A* bias, bo
 
   const int64_t threads = team_size();
   const int64_t panels = w.panels();
+  if (threads == 1) return product_tiles(task, 0, panels, 0, x.groups());
   // Rows are split among threads only where columns do not suffice: each part reads all weights.
   int64_t parts = 1;
   while (parts < x.groups() && panels * parts < 4 * threads) ++parts;
   const int64_t part = (x.groups() + parts - 1) / parts;
   parts = (x.groups() + part - 1) / part;
   const auto worth = static_cast<int64_t>(kShare / panel_time(w, x.rows() / parts)) + 1;
-  // Long ranges where there is enough to share out: what is fetched ahead at the end of one is of
-  // use to whoever goes on there.
   const int64_t at_once = x.rows() == 1 ? shape.panels_for_one : 1;
   int64_t grain = std::max({worth, panels / (16 * threads), std::min(at_once, panels / threads)});
   grain = panels / std::max<int64_t>(1, panels / std::min(grain, panels));  // of about one size
-  const int64_t ranges = (panels + grain - 1) / grain;
-  parallel_for(parts * ranges, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
+  // Where there is enough, first a long range for each thread: at the end of a range, what was
+  // fetched ahead is of no use to its thread. Short ones then even out who came late.
+  const int64_t first = panels >= 8 * threads * grain ? panels / (2 * threads) : 0;
+  const int64_t firsts = first > 0 ? threads : 0;
+  const int64_t ranges = firsts + (panels - firsts * first + grain - 1) / grain;
+  parallel_for(parts * ranges, 1, [&](int64_t i, int64_t end) {
+    for (; i < end; ++i) {
+      const int64_t r = i % ranges;
+      const int64_t begin = r < firsts ? r * first : firsts * first + (r - firsts) * grain;
       const int64_t p = i / ranges;
-      const int64_t panel = i % ranges * grain;
-      // A thread alone gets all in one call: take as many ranges at once as there are.
-      const int64_t last = std::min(end, (p + 1) * ranges) - p * ranges;
-      product_tiles(task, panel, std::min(panels, last * grain), p * part,
-                    std::min(x.groups(), (p + 1) * part));
-      i = p * ranges + last - 1;
+      product_tiles(task, begin, r < firsts ? begin + first : std::min(panels, begin + grain),
+                    p * part, std::min(x.groups(), (p + 1) * part));
     }
   });
 }

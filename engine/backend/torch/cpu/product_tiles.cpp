@@ -469,31 +469,5 @@ float quantize_row(int16_t* to, const float* from, int64_t n) {
   return HWY_DYNAMIC_DISPATCH(Quantize)(to, from, n);
 }
 
-namespace {
-
-// Some inputs of every row at a time, so that what is written lies together.
-template <class T>
-void interleave(T* to, const T* from, int64_t rows, int64_t n) {
-  constexpr int64_t kInputs = 16;
-  for (int64_t i = 0; i < n; i += kInputs) {
-    const int64_t end = std::min(n, i + kInputs);
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t j = i; j < end; ++j) to[j * rows + r] = from[r * n + j];
-    }
-  }
-}
-
-}  // namespace
-
-void interleave_rows(float* to, const float* from, int64_t rows, int64_t n) {
-  interleave(to, from, rows, n);
-}
-void interleave_rows(int32_t* to, const int32_t* from, int64_t rows, int64_t n) {
-  interleave(to, from, rows, n);
-}
-void interleave_rows(double* to, const double* from, int64_t rows, int64_t n) {
-  interleave(to, from, rows, n);
-}
-
 }  // namespace tandem::cpu
 #endif

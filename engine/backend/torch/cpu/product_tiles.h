@@ -35,11 +35,6 @@ void product_tiles(const TileTask<float, double>& task, int64_t first_panel, int
 void product_tiles(const TileTask<double, double>& task, int64_t first_panel, int64_t end_panel,
                    int64_t first_group, int64_t end_group);
 
-// to[i * rows + r] = from[r * n + i]. Rows are few.
-void interleave_rows(float* to, const float* from, int64_t rows, int64_t n);
-void interleave_rows(int32_t* to, const int32_t* from, int64_t rows, int64_t n);
-void interleave_rows(double* to, const double* from, int64_t rows, int64_t n);
-
 // to = from / scale, rounded; returns the scale. to: n numbers, and a zero if n is odd.
 float quantize_row(int16_t* to, const float* from, int64_t n);
 

@@ -1,5 +1,6 @@
 #include "engine/backend/torch/weights/convert.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -50,6 +51,49 @@ struct Stored {
         dtype, {static_cast<int64_t>(values.size())}, bytes.data() + 1, values.size() * sizeof(T)};
   }
 };
+
+TEST(Convert, NarrowTypesAreCopiedOrRoundedToNearestEven) {
+  const Stored<uint16_t> half(SafeDType::kF16, {0x3c00, 0xc100, 0x7e01});
+  const Stored<uint16_t> bfloat(SafeDType::kBF16, {0x3f80, 0xc020, 0x7fc1});
+  std::array<uint16_t, 2> two{};
+  ASSERT_TRUE(to_half(half.view, 1, two).ok());
+  EXPECT_THAT(two, testing::ElementsAre(0xc100, 0x7e01));  // as they are, NaN too
+  ASSERT_TRUE(to_bfloat(bfloat.view, 1, two).ok());
+  EXPECT_THAT(two, testing::ElementsAre(0xc020, 0x7fc1));
+  ASSERT_TRUE(to_bfloat(half.view, 0, two).ok());
+  EXPECT_THAT(two, testing::ElementsAre(0x3f80, 0xc020));
+  ASSERT_TRUE(to_half(bfloat.view, 0, two).ok());
+  EXPECT_THAT(two, testing::ElementsAre(0x3c00, 0xc100));
+
+  // Half way between neighbours, a little more, and what is not a number.
+  const Stored<float> single(SafeDType::kF32,
+                             {0x1.01p0f, 0x1.03p0f, 0x1.010002p0f, -INFINITY, NAN});
+  std::array<uint16_t, 5> five{};
+  ASSERT_TRUE(to_bfloat(single.view, 0, five).ok());
+  EXPECT_THAT(five, testing::ElementsAre(0x3f80, 0x3f82, 0x3f81, 0xff80, 0x7fc0));
+  const Stored<double> twice(SafeDType::kF64, {0x1.002p0, 0x1.006p0, 0x1p-25, 65504, -INFINITY});
+  ASSERT_TRUE(to_half(twice.view, 0, five).ok());
+  EXPECT_THAT(five, testing::ElementsAre(0x3c00, 0x3c02, 0, 0x7bff, 0xfc00));
+
+  // More than are converted at a time.
+  std::vector<float> many(3000);
+  for (size_t i = 0; i < many.size(); ++i) many[i] = static_cast<float>(i % 200);
+  const Stored<float> long_one(SafeDType::kF32, many);
+  std::vector<uint16_t> bits(many.size());
+  ASSERT_TRUE(to_bfloat(long_one.view, 0, bits).ok());
+  for (size_t i = 0; i < many.size(); ++i) ASSERT_EQ(bfloat_to_float(bits[i]), many[i]);
+}
+
+TEST(Convert, HalfRefusesWhatItCannotHold) {
+  const Stored<float> single(SafeDType::kF32, {1.0f, 70000.0f});
+  std::array<uint16_t, 2> two{};
+  const absl::Status status = to_half(single.view, 0, two);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "weight: 70000; allowed: -65504 to 65504 in fp16");
+  EXPECT_EQ(to_bfloat(single.view, 1, two).code(), absl::StatusCode::kOutOfRange);
+  const Stored<uint16_t> half(SafeDType::kF16, {0x3c00});
+  EXPECT_EQ(to_half(half.view, 0, two).code(), absl::StatusCode::kOutOfRange);
+}
 
 TEST(Convert, AllTypesAtAnyAddress) {
   const Stored<uint16_t> half(SafeDType::kF16, {0x3c00, 0xc100, 0x0001});
