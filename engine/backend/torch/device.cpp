@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <map>
 #include <new>
@@ -16,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/backend/torch/cpu/options.h"
 #include "engine/backend/torch/cpu/parallel.h"
+#include "engine/backend/torch/cpu/targets.h"
 #include "engine/backend/torch/executor.h"
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/lane_thread.h"
@@ -175,6 +177,10 @@ TorchDevice::~TorchDevice() {
 absl::StatusOr<std::unique_ptr<TorchDevice>> TorchDevice::create(
     const DeviceConfig& config, std::shared_ptr<TorchShared> shared) {
   if (config.threads < 0) return out_of_range("threads", config.threads, "0 or more");
+  if (const char* target = std::getenv("TANDEM_CPU_TARGET"); target != nullptr) {
+    if (absl::Status s = cpu::force_target(target); !s.ok())
+      return annotate(s, "TANDEM_CPU_TARGET");
+  }
   if (config.kind == DeviceKind::kCuda) {
 #ifdef TANDEM_CUDA
     const int count = cuda::device_count();

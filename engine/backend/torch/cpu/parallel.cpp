@@ -20,8 +20,8 @@ constexpr auto kSpinTime = std::chrono::microseconds(30);
 std::atomic<int> team_threads{0};
 
 int processors() {
-  static const int n = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return n;
+  static const int kCount = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return kCount;
 }
 
 bool crowded() { return team_threads.load(std::memory_order_relaxed) > processors(); }

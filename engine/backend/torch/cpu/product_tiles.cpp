@@ -177,46 +177,46 @@ HWY_INLINE void finish(D d, const TileTask<O, A>& t, const Tile& tile, size_t ro
   }
 }
 
-template <class Kind, int kRows, int kPanels, class O, class A>
+template <class Kind, int Rows, int Panels, class O, class A>
 HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
   using D = typename Kind::Lane;
   using V = hn::Vec<D>;
   const D d;
-  V sum[kPanels][2][kRows];
-  HWY_UNROLL(kPanels)
-  for (int p = 0; p < kPanels; ++p) {
-    HWY_UNROLL(kRows)
-    for (int r = 0; r < kRows; ++r) sum[p][0][r] = sum[p][1][r] = hn::Zero(d);
+  V sum[Panels][2][Rows];
+  HWY_UNROLL(Panels)
+  for (int p = 0; p < Panels; ++p) {
+    HWY_UNROLL(Rows)
+    for (int r = 0; r < Rows; ++r) sum[p][0][r] = sum[p][1][r] = hn::Zero(d);
   }
   const auto* x = static_cast<const typename Kind::Number*>(tile.x);
   const uint8_t* weights = tile.weights;
   const uint8_t* ahead = tile.ahead;
   for (size_t k = 0; k < tile.units; ++k) {
-    V w[kPanels][2];
-    HWY_UNROLL(kPanels)
-    for (int p = 0; p < kPanels; ++p) {
+    V w[Panels][2];
+    HWY_UNROLL(Panels)
+    for (int p = 0; p < Panels; ++p) {
       const auto panel = static_cast<size_t>(p) * tile.panel_bytes;
       Kind::load(weights + panel, w[p][0], w[p][1]);
       fetch(ahead + panel);
       if (Kind::kUnitBytes > 64) fetch(ahead + panel + 64);
     }
-    HWY_UNROLL(kRows)
-    for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(Rows)
+    for (int r = 0; r < Rows; ++r) {
       const V number = hn::Set(d, x[r]);
-      HWY_UNROLL(kPanels)
-      for (int p = 0; p < kPanels; ++p) {
+      HWY_UNROLL(Panels)
+      for (int p = 0; p < Panels; ++p) {
         sum[p][0][r] = hn::MulAdd(w[p][0], number, sum[p][0][r]);
         sum[p][1][r] = hn::MulAdd(w[p][1], number, sum[p][1][r]);
       }
     }
     weights += Kind::kUnitBytes;
     ahead += tile.ahead_step;
-    x += kRows;
+    x += Rows;
   }
-  HWY_UNROLL(kPanels)
-  for (int p = 0; p < kPanels; ++p) {
-    HWY_UNROLL(kRows)
-    for (int r = 0; r < kRows; ++r) {
+  HWY_UNROLL(Panels)
+  for (int p = 0; p < Panels; ++p) {
+    HWY_UNROLL(Rows)
+    for (int r = 0; r < Rows; ++r) {
       finish(d, t, tile, tile.first_row + static_cast<size_t>(r),
              tile.first_column + static_cast<size_t>(p) * 2 * hn::Lanes(d), sum[p][0][r],
              sum[p][1][r]);
@@ -225,7 +225,7 @@ HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
 }
 
 // (Not a function of its own: it becomes part of those below, with their instructions.)
-template <int kRows, int kPanels, class O, class A>
+template <int Rows, int Panels, class O, class A>
 HWY_INLINE void multiply_bytes(const TileTask<O, A>& t, const Tile& tile) {
   const hn::ScalableTag<int32_t> d;
   const hn::ScalableTag<float> df;
@@ -233,11 +233,11 @@ HWY_INLINE void multiply_bytes(const TileTask<O, A>& t, const Tile& tile) {
   const hn::Rebind<int8_t, decltype(d16)> d8;
   using V = hn::Vec<decltype(d)>;
   // Where the processor adds the products of two neighbours at once, the second ones stay zero.
-  V sum[kPanels][2][kRows], sum1[kPanels][2][kRows];
-  HWY_UNROLL(kPanels)
-  for (int p = 0; p < kPanels; ++p) {
-    HWY_UNROLL(kRows)
-    for (int r = 0; r < kRows; ++r) {
+  V sum[Panels][2][Rows], sum1[Panels][2][Rows];
+  HWY_UNROLL(Panels)
+  for (int p = 0; p < Panels; ++p) {
+    HWY_UNROLL(Rows)
+    for (int r = 0; r < Rows; ++r) {
       sum[p][0][r] = sum[p][1][r] = sum1[p][0][r] = sum1[p][1][r] = hn::Zero(d);
     }
   }
@@ -245,36 +245,36 @@ HWY_INLINE void multiply_bytes(const TileTask<O, A>& t, const Tile& tile) {
   const uint8_t* weights = tile.weights;
   const uint8_t* ahead = tile.ahead;
   for (size_t k = 0; k < tile.units; ++k) {
-    hn::Vec<decltype(d16)> w[kPanels][2];
-    HWY_UNROLL(kPanels)
-    for (int p = 0; p < kPanels; ++p) {
+    hn::Vec<decltype(d16)> w[Panels][2];
+    HWY_UNROLL(Panels)
+    for (int p = 0; p < Panels; ++p) {
       const auto panel = static_cast<size_t>(p) * tile.panel_bytes;
       const auto* at = reinterpret_cast<const int8_t*>(weights + panel);
       w[p][0] = hn::PromoteTo(d16, hn::Load(d8, at));
       w[p][1] = hn::PromoteTo(d16, hn::Load(d8, at + hn::Lanes(d8)));
       fetch(ahead + panel);
     }
-    HWY_UNROLL(kRows)
-    for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(Rows)
+    for (int r = 0; r < Rows; ++r) {
       const auto pair = hn::BitCast(d16, hn::Set(d, x[r]));
-      HWY_UNROLL(kPanels)
-      for (int p = 0; p < kPanels; ++p) {
+      HWY_UNROLL(Panels)
+      for (int p = 0; p < Panels; ++p) {
         sum[p][0][r] = hn::ReorderWidenMulAccumulate(d, w[p][0], pair, sum[p][0][r], sum1[p][0][r]);
         sum[p][1][r] = hn::ReorderWidenMulAccumulate(d, w[p][1], pair, sum[p][1][r], sum1[p][1][r]);
       }
     }
     weights += Bytes::kUnitBytes;
     ahead += tile.ahead_step;
-    x += kRows;
+    x += Rows;
   }
-  HWY_UNROLL(kPanels)
-  for (int p = 0; p < kPanels; ++p) {
+  HWY_UNROLL(Panels)
+  for (int p = 0; p < Panels; ++p) {
     const size_t column = tile.first_column + static_cast<size_t>(p) * 2 * hn::Lanes(d);
     const float* scales = t.weights->scales() + column;
     const auto scale_a = hn::LoadU(df, scales);
     const auto scale_b = hn::LoadU(df, scales + hn::Lanes(df));
-    HWY_UNROLL(kRows)
-    for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(Rows)
+    for (int r = 0; r < Rows; ++r) {
       const size_t row = tile.first_row + static_cast<size_t>(r);
       const auto scale = hn::Set(df, t.x->scales()[row]);
       const V a = hn::RearrangeToOddPlusEven(sum[p][0][r], sum1[p][0][r]);
@@ -285,21 +285,21 @@ HWY_INLINE void multiply_bytes(const TileTask<O, A>& t, const Tile& tile) {
   }
 }
 
-template <class Kind, int kRows, int kPanels, class O, class A>
+template <class Kind, int Rows, int Panels, class O, class A>
   requires std::is_same_v<Kind, Bytes>
 HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
-  multiply_bytes<kRows, kPanels>(t, tile);
+  multiply_bytes<Rows, Panels>(t, tile);
 }
 
 #if HWY_TARGET == HWY_AVX3
 // Here the compiler makes one instruction of multiplying and adding. Highway has no such target.
 struct VnniBytes : Bytes {};
 
-template <class Kind, int kRows, int kPanels, class O, class A>
+template <class Kind, int Rows, int Panels, class O, class A>
   requires std::is_same_v<Kind, VnniBytes>
 __attribute__((target(HWY_TARGET_STR ",avx512vnni"))) HWY_NOINLINE void multiply(
     const TileTask<O, A>& t, const Tile& tile) {
-  multiply_bytes<kRows, kPanels>(t, tile);
+  multiply_bytes<Rows, Panels>(t, tile);
 }
 #endif
 
@@ -309,11 +309,11 @@ using Multiply = void (*)(const TileTask<O, A>&, const Tile&);
 // By number of rows.
 template <class Kind, class O, class A>
 struct Tiles {
-  template <int... kRows>
-  static Multiply<O, A> pick(int rows, bool single, std::integer_sequence<int, kRows...>) {
+  template <int... Rows>
+  static Multiply<O, A> pick(int rows, bool single, std::integer_sequence<int, Rows...>) {
     static constexpr Multiply<O, A> several[] = {
-        &multiply<Kind, kRows + 1, panels_at_once(kRows + 1), O, A>...};
-    static constexpr Multiply<O, A> one[] = {&multiply<Kind, kRows + 1, 1, O, A>...};
+        &multiply<Kind, Rows + 1, panels_at_once(Rows + 1), O, A>...};
+    static constexpr Multiply<O, A> one[] = {&multiply<Kind, Rows + 1, 1, O, A>...};
     return single ? one[rows - 1] : several[rows - 1];
   }
   static Multiply<O, A> get(int rows, bool single) {
@@ -369,8 +369,8 @@ void run_doubles(const TileTask<O, double>& t, int64_t first_panel, int64_t end_
 
 }  // namespace
 
-void TilesOfFloats(const TileTask<float, float>& t, int64_t first_panel, int64_t end_panel,
-                   int64_t first_group, int64_t end_group) {
+void tiles_of_floats(const TileTask<float, float>& t, int64_t first_panel, int64_t end_panel,
+                     int64_t first_group, int64_t end_group) {
   switch (t.weights->type()) {
     case WeightType::kFloat:
       return run<Floats>(t, first_panel, end_panel, first_group, end_group);
@@ -387,22 +387,22 @@ void TilesOfFloats(const TileTask<float, float>& t, int64_t first_panel, int64_t
       break;
   }
 }
-void TilesOfDoubles(const TileTask<double, double>& t, int64_t first_panel, int64_t end_panel,
-                    int64_t first_group, int64_t end_group) {
+void tiles_of_doubles(const TileTask<double, double>& t, int64_t first_panel, int64_t end_panel,
+                      int64_t first_group, int64_t end_group) {
   run_doubles(t, first_panel, end_panel, first_group, end_group);
 }
-void TilesOfDoublesToFloat(const TileTask<float, double>& t, int64_t first_panel, int64_t end_panel,
-                           int64_t first_group, int64_t end_group) {
+void tiles_of_doubles_to_float(const TileTask<float, double>& t, int64_t first_panel,
+                               int64_t end_panel, int64_t first_group, int64_t end_group) {
   run_doubles(t, first_panel, end_panel, first_group, end_group);
 }
 
-TileShape ShapeOfTiles(WeightType type) {
+TileShape shape_of_tiles(WeightType type) {
   const auto lanes = static_cast<int>(type == WeightType::kDouble ? hn::MaxLanes(Doubles::Lane())
                                                                   : hn::MaxLanes(Floats::Lane()));
   return {2 * lanes, kMostRows, panels_at_once(1)};
 }
 
-float Quantize(int16_t* to, const float* from, int64_t count) {
+float quantize(int16_t* to, const float* from, int64_t count) {
   const hn::ScalableTag<float> d;
   const hn::Rebind<int16_t, decltype(d)> d16;
   const size_t lanes = hn::Lanes(d);
@@ -443,30 +443,30 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tandem::cpu {
 
-HWY_EXPORT(TilesOfFloats);
-HWY_EXPORT(TilesOfDoubles);
-HWY_EXPORT(TilesOfDoublesToFloat);
-HWY_EXPORT(ShapeOfTiles);
-HWY_EXPORT(Quantize);
+HWY_EXPORT(tiles_of_floats);
+HWY_EXPORT(tiles_of_doubles);
+HWY_EXPORT(tiles_of_doubles_to_float);
+HWY_EXPORT(shape_of_tiles);
+HWY_EXPORT(quantize);
 
 void product_tiles(const TileTask<float, float>& task, int64_t first_panel, int64_t end_panel,
                    int64_t first_group, int64_t end_group) {
-  HWY_DYNAMIC_DISPATCH(TilesOfFloats)(task, first_panel, end_panel, first_group, end_group);
+  HWY_DYNAMIC_DISPATCH(tiles_of_floats)(task, first_panel, end_panel, first_group, end_group);
 }
 void product_tiles(const TileTask<float, double>& task, int64_t first_panel, int64_t end_panel,
                    int64_t first_group, int64_t end_group) {
-  HWY_DYNAMIC_DISPATCH(TilesOfDoublesToFloat)
+  HWY_DYNAMIC_DISPATCH(tiles_of_doubles_to_float)
   (task, first_panel, end_panel, first_group, end_group);
 }
 void product_tiles(const TileTask<double, double>& task, int64_t first_panel, int64_t end_panel,
                    int64_t first_group, int64_t end_group) {
-  HWY_DYNAMIC_DISPATCH(TilesOfDoubles)(task, first_panel, end_panel, first_group, end_group);
+  HWY_DYNAMIC_DISPATCH(tiles_of_doubles)(task, first_panel, end_panel, first_group, end_group);
 }
 
-TileShape tile_shape(WeightType type) { return HWY_DYNAMIC_DISPATCH(ShapeOfTiles)(type); }
+TileShape tile_shape(WeightType type) { return HWY_DYNAMIC_DISPATCH(shape_of_tiles)(type); }
 
 float quantize_row(int16_t* to, const float* from, int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(Quantize)(to, from, n);
+  return HWY_DYNAMIC_DISPATCH(quantize)(to, from, n);
 }
 
 }  // namespace tandem::cpu

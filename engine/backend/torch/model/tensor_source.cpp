@@ -17,9 +17,10 @@ namespace {
 // look-ups. Only a wish, and before the pages are touched.
 void prefer_huge_pages(std::byte* data, size_t bytes) {
   constexpr uintptr_t kHuge = uintptr_t{2} << 20;
-  const auto begin = (reinterpret_cast<uintptr_t>(data) + kHuge - 1) / kHuge * kHuge;
-  const auto end = (reinterpret_cast<uintptr_t>(data) + bytes) / kHuge * kHuge;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  const auto at = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t begin = (at + kHuge - 1) / kHuge * kHuge;
+  const uintptr_t end = (at + bytes) / kHuge * kHuge;
+  if (begin < end) madvise(data + (begin - at), end - begin, MADV_HUGEPAGE);
 }
 
 template <class T>
