@@ -7,8 +7,8 @@
 //
 // Each device has one thread, its lane, which runs batches in launch order and calls `done`. On CPU
 // the lane's kernels and products use a team of DeviceConfig::threads threads of the lane's own:
-// several CPU devices do not share threads, so their counts should add up to the machine's. For tests,
-// the variable TANDEM_CPU_TARGET in the environment forces one of cpu/targets.h.
+// several CPU devices do not share threads, so their counts should add up to the machine's. For
+// tests, the variable TANDEM_CPU_TARGET in the environment forces one of cpu/targets.h.
 //
 // Exceptions of LibTorch do not leave this class: at loading they become the returned status, in a
 // batch BatchResult::status (RESOURCE_EXHAUSTED for memory, UNAVAILABLE for a lost device, INTERNAL
