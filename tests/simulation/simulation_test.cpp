@@ -69,7 +69,7 @@ TEST(Simulation, InvariantsHold) {
                           sum.preemptions, sum.reused_tokens}) {
     EXPECT_GT(n, static_cast<int64_t>(seeds / 10));
   }
-  if (seeds < kSeeds) return;
+  if (seeds < 8000) return;  // enough to meet them all
   // Every method was hit by every event in every state in which it can be.
   for (int k = 0; k < kKinds; ++k) {
     for (int p = 0; p < kPhases; ++p) {
