@@ -29,6 +29,8 @@ def read(path: Path) -> dict[str, dict[str, list[tuple[float, float]]]]:
     tables = defaultdict(lambda: defaultdict(list))
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
+            if row["table"] not in {panel[0] for panel in PANELS}:
+                continue
             point = (float(row["x"]), float(row["milliseconds"]))
             tables[row["table"]][row["model"]].append(point)
     return tables
