@@ -23,7 +23,9 @@ Loop::Loop(LoopOptions options, const Clock* clock, std::vector<Backend*> device
       waiting_(options_.limits),
       page_queue_(options_.limits.preemption) {
   if (options_.shuffle) ready_.shuffle(*options_.shuffle);
-  if (planted(Bug::kUnseededOrder)) ready_.shuffle(reinterpret_cast<uintptr_t>(this) >> 4);
+  if (planted(Bug::kUnseededOrder)) {
+    ready_.shuffle(static_cast<uint64_t>(SteadyClock().now().time_since_epoch().count()));
+  }
   BatchLimits limits;
   limits.step_rows = options_.limits.step_rows;
   limits.chunk_rows = options_.limits.prefill_chunk_rows;
