@@ -51,11 +51,11 @@ class Work:
 def works(streams: int, args) -> Iterator[Work]:
     """Endless work for turns of so many streams; no two prompts are the same."""
     if not args.mixed:
-        source = prompts(args.prompt_tokens)
+        source = prompts(args.prompt_tokens, streams)
         while True:
             batch = [next(source) for _ in range(streams)]
             yield Work(batch, [args.new_tokens] * streams)
-    source = prompts(MIXED_PROMPT[1])
+    source = prompts(MIXED_PROMPT[1], streams)
     lengths = random.Random(streams)
     while True:
         batch = [next(source)[: lengths.randint(*MIXED_PROMPT)] for _ in range(streams)]

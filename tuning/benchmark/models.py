@@ -76,12 +76,15 @@ def directories(names: list[str]) -> dict[str, Path]:
     return {n: random_llama(n) if n in RANDOM else ROOT / "models" / n for n in names}
 
 
-def prompts(tokens: int):
-    """Endless prompts of so many token ids: pieces of the standard library, no two the same."""
+def prompts(tokens: int, start: int = 0):
+    """Endless prompts of so many token ids: pieces of the standard library, no two the same.
+
+    Nor do they begin alike, so that a prefix cache finds nothing; neither with another `start` that
+    differs by anything but a multiple of 37.
+    """
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "models" / "code-large")
     text = Path(argparse.__file__).read_text()
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    start = 0
     while True:
         piece = [ids[(start + i) % len(ids)] for i in range(tokens - 1)]
         yield [tokenizer.bos_token_id] + piece
