@@ -7,45 +7,55 @@
 
 #include <algorithm>
 #include <coroutine>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <random>
+#include <utility>
+#include <vector>
 
 namespace tandem {
 
+template <class Owner>
 class ReadyQueue {
  public:
   struct Entry {
     std::coroutine_handle<> waiter;
-    uint64_t owner;  // whose frame it is, for purge()
+    Owner owner;  // whose frame it is
   };
 
   // With a seed, pop() takes a random entry: an order that a test can replay.
   void shuffle(uint64_t seed) { order_.emplace(seed); }
 
-  void push(std::coroutine_handle<> waiter, uint64_t owner) { entries_.push_back({waiter, owner}); }
+  void push(std::coroutine_handle<> waiter, Owner owner) { entries_.push_back({waiter, owner}); }
 
   std::optional<Entry> pop() {
-    if (entries_.empty()) return std::nullopt;
-    if (order_ && entries_.size() > 1) {
-      std::swap(entries_.front(), entries_[(*order_)() % entries_.size()]);
+    if (empty()) return std::nullopt;
+    if (order_ && size() > 1) {
+      std::swap(entries_[next_], entries_[next_ + (*order_)() % size()]);
     }
-    Entry e = entries_.front();
-    entries_.pop_front();
+    const Entry e = entries_[next_++];
+    if (empty()) {
+      entries_.clear();
+      next_ = 0;
+    }
     return e;
   }
 
   // Forgets what belongs to frames that are about to be destroyed.
-  void purge(uint64_t owner) {
-    std::erase_if(entries_, [owner](const Entry& e) { return e.owner == owner; });
+  void purge(Owner owner) {
+    const auto gone =
+        std::remove_if(entries_.begin() + static_cast<ptrdiff_t>(next_), entries_.end(),
+                       [&](const Entry& e) { return e.owner == owner; });
+    entries_.erase(gone, entries_.end());
   }
 
-  bool empty() const { return entries_.empty(); }
-  size_t size() const { return entries_.size(); }
+  bool empty() const { return next_ == entries_.size(); }
+  size_t size() const { return entries_.size() - next_; }
 
  private:
-  std::deque<Entry> entries_;
+  std::vector<Entry> entries_;  // those before next_ are gone
+  size_t next_ = 0;
   std::optional<std::mt19937_64> order_;
 };
 

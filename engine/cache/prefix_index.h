@@ -56,7 +56,7 @@ class PrefixIndex {
   // page under which these rows are known from here on: `page`, or one that was known before it.
   // Invalid: `before` itself is not known. REQUIRES: `page` has an owner and is not known.
   PageId insert(const PrefixRoot& root, PageId before, std::span<const Token> tokens, PageId page);
-  bool knows(PageId page) const { return nodes_.contains(page); }
+  bool knows(PageId page) const { return pool_->kept(page); }
 
   // Forgets the page that has been cached for longest, and those behind it. The ones that are free
   // now are added to `freed`: at least that page. REQUIRES: pool.cached() > 0.

@@ -44,18 +44,15 @@ std::vector<int> SequenceCache::frontier_from(int to) const {
 // Pages that this cache is going to write and does not own alone.
 std::vector<PageId> SequenceCache::shared_pages(int total) const {
   std::vector<PageId> shared;
-  const int end = std::min<int>(page_count(total), static_cast<int>(pages_.size()));
-  for (int p = rows() / pools_->page_rows; p < end; ++p) {
-    if (is_shared(static_cast<size_t>(p))) shared.push_back(pages_[static_cast<size_t>(p)]);
-  }
+  for_shared(total, [&](size_t page) { shared.push_back(pages_[page]); });
   return shared;
 }
 
 PageNeed SequenceCache::need(int total, int to) const {
   PageNeed n;
   const int pages = page_count(total);
-  n.kv = std::max(0, pages - static_cast<int>(pages_.size())) +
-         static_cast<int64_t>(shared_pages(total).size());
+  n.kv = std::max(0, pages - static_cast<int>(pages_.size()));
+  for_shared(total, [&](size_t) { ++n.kv; });
   if (to < pools_->layers) {
     for (int p = rows(to) / pools_->page_rows; p < pages; ++p) {
       const auto i = static_cast<size_t>(p);
@@ -73,13 +70,14 @@ void SequenceCache::reserve(int total, int to) {
       if (pools_->kv.kept(pages_[i])) pools_->forget_prefix(pages_[i]);
       continue;
     }
+    TANDEM_CHECK(idle());  // else a device may look at this entry
     const PageId copy = pools_->take_kv();
     const int held = rows() - p * pools_->page_rows;
     if (held > 0) emit(Store::kKv, *pools_, pages_[i], 0, copy, 0, held, pools_->layers);
     release(Store::kKv, pages_[i]);
     pages_[i] = copy;
   }
-  while (static_cast<int>(pages_.size()) < pages) pages_.push_back(pools_->take_kv());
+  while (static_cast<int>(pages_.size()) < pages) add_page(pools_->take_kv());
   if (to < pools_->layers) {
     if (static_cast<int>(frontier_pages_.size()) < pages) {
       frontier_pages_.resize(static_cast<size_t>(pages));
@@ -89,6 +87,23 @@ void SequenceCache::reserve(int total, int to) {
       if (!page.valid()) page = pools_->frontier.take();
     }
   }
+}
+
+// Grows by moving to other memory, but not from under passes that read it.
+void SequenceCache::add_page(PageId page) {
+  if (pages_.size() == pages_.capacity() && !idle()) {
+    std::vector<PageId> larger;
+    larger.reserve(2 * pages_.size() + 1);
+    larger.assign(pages_.begin(), pages_.end());
+    outgrown_.push_back(std::exchange(pages_, std::move(larger)));
+  }
+  pages_.push_back(page);
+}
+
+void SequenceCache::passes_done() {
+  if (!idle()) return;
+  done_ = full_;
+  if (!outgrown_.empty()) outgrown_.clear();
 }
 
 void SequenceCache::append(int to, const Tree& tree) {

@@ -7,7 +7,8 @@
 // they happen in the order in which they were asked for.
 //
 // The books run ahead of the bytes: a submitted pass counts at once. keep, truncate, clear and
-// release_unused want every pass on this cache to be done.
+// release_unused want every pass on this cache to be done (idle()). Devices read the page table
+// where it lies: while passes are under way it only grows, and what they may look at does not move.
 //
 // Full pages can be published: the pools' prefix index then owns them too, and caches with the same
 // beginning adopt them. A page that anyone else owns is never written: reserve() copies it first,
@@ -65,8 +66,16 @@ class SequenceCache {
   // The same for a pass whose rows depend on more than their tokens (all rows see each other, or a
   // memory): neither they nor rows behind them are published.
   void append_private(int to, const Tree& tree);
-  // All that was appended is in memory now.
-  void passes_done() { done_ = full_; }
+  // Passes on a cache run one after the other. Each has a number, and its turn comes when those
+  // before it are done; one that reads these rows as its memory waits for them likewise.
+  int begin_pass() { return begun_++; }
+  int begin_reader() { return ++readers_, begun_; }
+  bool has_turn(int pass) const { return ended_ >= pass; }
+  void end_pass() { ++ended_, passes_done(); }
+  void end_reader() { --readers_, passes_done(); }
+  bool idle() const { return ended_ == begun_ && readers_ == 0; }
+  // If no pass is under way, all that was appended is in memory.
+  void passes_done();
   // Settles the last appended tree: of its rows those in `path` (ascending) stay and move together;
   // the others go. REQUIRES: path starts with the tree's rows up to its first branch or is a
   // prefix.
@@ -106,12 +115,22 @@ class SequenceCache {
   void know(std::span<const Token> tokens);
   // Those of the pages that other caches own as well and that reserve(total, ..) copies.
   std::vector<PageId> shared_pages(int total) const;
+  // Good until the cache is idle and changes.
   std::span<const PageId> pages() const { return pages_; }
   std::span<const PageId> frontier_pages() const { return frontier_pages_; }
 
  private:
   int page_count(int rows) const { return (rows + pools_->page_rows - 1) / pools_->page_rows; }
   bool is_shared(size_t page) const { return pools_->kv.users(pages_[page]) > 1; }
+  // Calls f with the index of each page that rows up to `total` write and others own as well.
+  template <class F>
+  void for_shared(int total, F f) const {
+    const int end = std::min(page_count(total), static_cast<int>(pages_.size()));
+    for (int p = rows() / pools_->page_rows; p < end; ++p) {
+      if (is_shared(static_cast<size_t>(p))) f(static_cast<size_t>(p));
+    }
+  }
+  void add_page(PageId page);
   void shrink_pages();
   void shrink_frontier();
   void release(Store store, PageId page) { pools_->release(store, page); }
@@ -132,7 +151,11 @@ class SequenceCache {
   std::vector<Token> fed_;     // by row
   std::vector<std::pair<int, In>> chosen_;
   std::vector<PageId> pages_;
-  std::vector<PageId> frontier_pages_;  // by row / page_rows, invalid where none is needed
+  std::vector<std::vector<PageId>> outgrown_;  // what pages_ was, while passes may read it there
+  std::vector<PageId> frontier_pages_;         // by row / page_rows, invalid where none is needed
+  int begun_ = 0;                              // passes
+  int ended_ = 0;                              // of these
+  int readers_ = 0;  // passes under way that have these rows as their memory
   // The last appended pass while it is an unsettled tree.
   int tree_begin_ = 0;
   std::vector<Row> tree_parent_;

@@ -9,8 +9,7 @@ Task<void> autoregressive(Gen g) {
     Pass p = g.catch_up(L);  // the prompt, one token, or what an eviction lost
     p.reading(g.draw(last_rows(1, p.add.size())));
     Readout r = co_await g.submit(std::move(p));
-    std::vector<Emitted> next{g.emitted(r.row[0])};
-    if (g.emit(std::move(next))) co_return;
+    if (g.emit(g.emitted(r.row[0]))) co_return;
   }
 }
 

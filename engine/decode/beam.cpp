@@ -102,7 +102,7 @@ Task<void> beam(Gen g, BeamParams a) {
   beams[0].stage = g.stage(Role::kLarge);
   std::vector<Finished> finished;  // at most `width`, best first
   for (double length = 1; !beams.empty(); ++length) {
-    std::vector<Need> needs;
+    Needs needs;
     for (const Beam& b : beams) {
       needs.push_back({b.stage, g.missing(b.stage) + static_cast<int>(b.tokens.size())});
     }

@@ -6,7 +6,7 @@ Task<bool> first_token(Gen g, std::vector<Stage> beside) {
   const Stage L = g.stage(Role::kLarge);
   std::erase_if(beside, [&](Stage s) { return s.cache == L.cache; });  // early exit
   if (g.remaining() == 1) beside.clear();
-  std::vector<Need> needs{{L, g.missing(L)}};
+  Needs needs{{L, g.missing(L)}};
   for (const Stage s : beside) needs.push_back({s, g.missing(s)});
   co_await g.round(std::move(needs));
   Pass prompt = g.catch_up(L);
@@ -14,8 +14,7 @@ Task<bool> first_token(Gen g, std::vector<Stage> beside) {
   Ticket prefill = g.submit(std::move(prompt));
   for (const Stage s : beside) g.submit(g.catch_up(s));  // nobody waits for it
   Readout r = co_await prefill;
-  std::vector<Emitted> first{g.emitted(r.row[0])};
-  co_return g.emit(std::move(first));
+  co_return g.emit(g.emitted(r.row[0]));
 }
 
 }  // namespace tandem

@@ -17,7 +17,7 @@ const char* role_name(Role r) {
 }
 
 Pass Gen::catch_up(Stage stage, std::span<const Token> tentative) const {
-  Pass pass;
+  Pass pass = s_->blank_pass();
   pass.stage = stage;
   const auto& seq = s_->tokens();
   const auto have = static_cast<size_t>(s_->rows({stage.cache, 0}));
@@ -27,7 +27,7 @@ Pass Gen::catch_up(Stage stage, std::span<const Token> tentative) const {
   return pass;
 }
 
-Read Gen::draw(std::vector<Row> rows) const {
+Read Gen::draw(RowList rows) const {
   Read read;
   read.rows = std::move(rows);
   read.warp = s_->warp();

@@ -12,7 +12,7 @@
 //       Pass p = g.catch_up(L);
 //       p.reading(g.draw(last_rows(1, p.add.size())));
 //       Readout r = co_await g.submit(std::move(p));
-//       if (g.emit({g.emitted(r.row[0])})) co_return;
+//       if (g.emit(g.emitted(r.row[0]))) co_return;
 //     }
 //   }
 //
@@ -21,11 +21,11 @@
 
 #include <coroutine>
 #include <limits>
-#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "engine/async/task.h"
 #include "engine/base/ids.h"
 #include "engine/base/outcome.h"
@@ -57,19 +57,35 @@ struct Need {
   int reads_from = std::numeric_limits<int>::max();
 };
 
-// A submitted pass. Owned by the Ticket and by the scheduler while it is under way.
+using Needs = absl::InlinedVector<Need, 2>;
+
+// A submitted pass. The sequence's, which uses its memory again when the pass is done and no Ticket
+// names it any more.
 struct Flight {
-  virtual ~Flight() = default;
   TicketId id = 0;
   bool done = false;
+  bool held = true;  // by its Ticket
   Readout readout;
   std::coroutine_handle<> waiter;
+
+  virtual void let_go() = 0;  // by its Ticket
+
+ protected:
+  ~Flight() = default;
 };
 
 // co_await gives the Readout, once.
 class Ticket {
  public:
-  explicit Ticket(std::shared_ptr<Flight> flight) : flight_(std::move(flight)) {}
+  explicit Ticket(Flight* flight) : flight_(flight) {}
+  Ticket(Ticket&& o) noexcept : flight_(std::exchange(o.flight_, nullptr)) {}
+  Ticket& operator=(Ticket&& o) noexcept {
+    std::swap(flight_, o.flight_);
+    return *this;
+  }
+  ~Ticket() {
+    if (flight_) flight_->let_go();
+  }
 
   TicketId id() const { return flight_->id; }
   // For inputs of later passes; the pass must have been submitted with Pass::share.
@@ -92,7 +108,7 @@ class Ticket {
   Readout await_resume() { return std::move(flight_->readout); }
 
  private:
-  std::shared_ptr<Flight> flight_;
+  Flight* flight_;
 };
 
 // What the scheduler does for a method. One per sequence.
@@ -108,8 +124,10 @@ class Sequence {
   virtual bool raw_logprobs() const = 0;
   virtual MethodStats& stats() = 0;
   // True: granted at once. False: `waiter` goes on when it is.
-  virtual bool reserve(std::vector<Need> needs, std::coroutine_handle<> waiter) = 0;
-  virtual std::shared_ptr<Flight> submit(Pass pass) = 0;
+  virtual bool reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) = 0;
+  // An empty pass, with the memory of one that is over.
+  virtual Pass blank_pass() = 0;
+  virtual Flight* submit(Pass&& pass) = 0;
   virtual void keep(CacheId cache, std::span<const Row> path) = 0;
   virtual void truncate(CacheId cache, int at_most) = 0;
   virtual CacheId fork(CacheId cache) = 0;
@@ -139,12 +157,12 @@ class Gen {
   // (even empty) after it, or an empty one longer (Need::reads_from): catch_up() adds whatever is
   // missing. Rows of seq() that are in a cache now are final: until the next round nothing
   // truncates them but the row of its last token.
-  auto round(std::vector<Need> needs) {
+  auto round(Needs needs) {
     struct Awaiter {
       Sequence* s;
-      std::vector<Need> needs;
+      Needs needs;
       bool await_ready() const { return false; }
-      bool await_suspend(std::coroutine_handle<> h) { return !s->reserve(std::move(needs), h); }
+      bool await_suspend(std::coroutine_handle<> h) { return !s->reserve(needs, h); }
       void await_resume() const {}
     };
     return Awaiter{s_, std::move(needs)};
@@ -154,12 +172,12 @@ class Gen {
   Pass catch_up(Stage stage, std::span<const Token> tentative = {}) const;
   // Reads a token for each of `rows` under the request's own processors, with the log-probabilities
   // that the request asked for.
-  Read draw(std::vector<Row> rows) const;
+  Read draw(RowList rows) const;
   // The token of `out`, with what the request wants to know about it.
   Emitted emitted(const Out& out, Provenance provenance = {}) const;
 
   // Several passes may be under way; those on one cache run in order.
-  Ticket submit(Pass pass) { return Ticket(s_->submit(std::move(pass))); }
+  Ticket submit(Pass&& pass) { return Ticket(s_->submit(std::move(pass))); }
 
   // Of the rows of the last pass on `cache`, those in `path` stay. Unasked, a chain stays whole and
   // a tree only up to its first branch. REQUIRES, as for truncate, fork and copy: no pass on the
@@ -181,6 +199,11 @@ class Gen {
   int remaining() const { return s_->remaining(); }
   // Final tokens; cut where autoregressive decoding would stop. True: the request has ended.
   bool emit(std::vector<Emitted> tokens) { return s_->emit(std::move(tokens)); }
+  bool emit(Emitted token) {
+    std::vector<Emitted> one;
+    one.push_back(std::move(token));
+    return s_->emit(std::move(one));
+  }
 
  private:
   Sequence* s_;

@@ -124,7 +124,7 @@ Task<void> speculative(Gen g, SpeculativeParams a) {
   for (;;) {
     // The target adds a token of its own, so the last one that is wanted needs no draft.
     const int gamma = std::min(pace.gamma(), g.remaining() - 1);
-    std::vector<Need> needs{{T, g.missing(T) + gamma}};
+    Needs needs{{T, g.missing(T) + gamma}};
     if (by_model && gamma > 0) needs.push_back({D, g.missing(D) + gamma - 1});
     co_await g.round(std::move(needs));
 

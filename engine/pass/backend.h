@@ -80,7 +80,9 @@ struct Work {
   int count = 0;              // added rows in this chunk
   int past = 0;               // cache rows [0, past) have all `to` layers and are not run
   std::vector<int> frontier;  // layers done by cache rows past .. n-1: not increasing, each < to
-  std::vector<PageId> pages;  // page table for rows [0, n + count)
+  // Page table for rows [0, n + count): the cache's own, which stays as it is until the batch is
+  // done, while pages for later rows may come behind it.
+  std::span<const PageId> pages;
   std::vector<PageId> frontier_pages;  // by r / page_rows; invalid where no frontier row lies
   // With `to` < the model's layers, added and frontier rows stay behind as frontier rows at `to`:
   // store their hidden states in frontier_pages. False: nobody will continue them.

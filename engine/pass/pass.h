@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "engine/base/ids.h"
 
 namespace tandem {
@@ -121,10 +122,12 @@ struct DistRef {
 // Instead of a ticket in DistRef: the drafts were certain (an n-gram's), q is one-hot.
 inline constexpr TicketId kOneHot = std::numeric_limits<TicketId>::max();
 
+using RowList = absl::InlinedVector<Row, 4>;  // a decode reads one row, a verification a few
+
 // What is wanted of which rows.
 struct Read {
-  std::vector<Row> rows;  // see "Rows" above; every row must run in this pass
-  int at = kTop;          // layers whose output feeds the head: [0, at)
+  RowList rows;   // see "Rows" above; every row must run in this pass
+  int at = kTop;  // layers whose output feeds the head: [0, at)
   HeadId head = kOwnHead;
   Warp warp;
   int top = 0;               // this many best tokens, best first
@@ -148,8 +151,8 @@ struct Read {
 };
 
 // The last `n` rows that a pass with `added` rows runs, oldest first.
-inline std::vector<Row> last_rows(size_t n, size_t added) {
-  std::vector<Row> rows(n);
+inline RowList last_rows(size_t n, size_t added) {
+  RowList rows(n);
   for (size_t i = 0; i < n; ++i) rows[i] = static_cast<Row>(added) - static_cast<Row>(n - i);
   return rows;
 }
@@ -174,6 +177,17 @@ struct Pass {
   std::vector<Read> read;
   bool share = false;  // later passes may name this one's picks (kChosen)
 
+  // As new, but for the memory of its rows and reads, which it keeps to be filled again.
+  void clear() {
+    add.in.clear();
+    add.parent.clear();
+    read.clear();
+    stage = {};
+    see = See::kCausal;
+    memory = {};
+    adapter = {};
+    share = false;
+  }
   Pass& reading(Read r) {
     read.push_back(std::move(r));
     return *this;
@@ -199,7 +213,7 @@ struct Out {
 
 // Answers in the order of Pass::read and of each read's rows.
 struct Readout {
-  std::vector<Out> row;
+  absl::InlinedVector<Out, 1> row;
   int accepted = 0;            // Read::against: drafts accepted
   std::vector<Ranked> ranked;  // storage of Out::top
 

@@ -25,6 +25,22 @@ struct InLine {
   friend bool operator<(const InLine& a, const InLine& b) { return a.key() < b.key(); }
 };
 
+bool is_prefill(const Candidate& c, const BatchLimits& limits) {
+  return c.splittable > 0 && c.total() > limits.chunk_rows / 4;
+}
+
+// The usual case: decodes of one model, and room for all of them, so that nobody has to stand in
+// line.
+bool all_fit(std::span<const Candidate> candidates, ModelId model, const BatchLimits& limits) {
+  int left = limits.step_rows;
+  if (static_cast<int>(candidates.size()) > limits.works) return false;
+  for (const Candidate& c : candidates) {
+    left -= c.total();
+    if (left < 0 || c.model != model || is_prefill(c, limits)) return false;
+  }
+  return true;
+}
+
 std::vector<InLine> in_line(std::span<const Candidate> candidates, ModelId model) {
   std::vector<InLine> line;
   line.reserve(candidates.size());
@@ -54,12 +70,16 @@ std::vector<Picked> pick_batch(std::span<const Candidate> candidates, ModelId la
   std::vector<Picked> picked;
   if (candidates.empty()) return picked;
   const ModelId model = model_in_turn(candidates, last);
+  if (all_fit(candidates, model, limits)) {
+    picked.reserve(candidates.size());
+    for (const Candidate& c : candidates) picked.push_back({c.index, c.rows});
+    return picked;
+  }
   std::vector<InLine> decodes = in_line(candidates, model), prefills;
   std::erase_if(decodes, [&](const InLine& c) {
-    const bool long_chain =
-        c.candidate->splittable > 0 && c.candidate->total() > limits.chunk_rows / 4;
-    if (long_chain) prefills.push_back(c);
-    return long_chain;
+    const bool prefill = is_prefill(*c.candidate, limits);
+    if (prefill) prefills.push_back(c);
+    return prefill;
   });
   picked.reserve(decodes.size() + prefills.size());
 

@@ -34,15 +34,10 @@ int splittable_rows(const Pass& pass) {
   return best;
 }
 
-// As new, but for the memory of the vectors that every work needs.
-void clear(Work& work) {
-  std::vector<PageId> pages = std::move(work.pages);
-  std::vector<Work::Output> outputs = std::move(work.outputs);
-  work = Work();
-  pages.clear();
-  outputs.clear();
-  work.pages = std::move(pages);
-  work.outputs = std::move(outputs);
+bool counts_tokens(const Pass& pass) {
+  return std::any_of(pass.read.begin(), pass.read.end(), [](const Read& r) {
+    return r.warp.processors && r.warp.processors->counts_tokens();
+  });
 }
 
 }  // namespace
@@ -51,8 +46,12 @@ void prepare(PassFlight& flight) {
   const Pass& pass = flight.pass;
   flight.base = flight.cache->rows();
   flight.past = flight.cache->rows(pass.stage.to);
-  flight.frontier = flight.cache->frontier_from(pass.stage.to);
+  flight.frontier.clear();
+  if (flight.past < flight.base) flight.frontier = flight.cache->frontier_from(pass.stage.to);
   flight.splittable = splittable_rows(pass);
+  flight.outputs = flight.started = 0;
+  flight.begun = flight.under_way = false;
+  flight.awaits.clear();
   for (const In& in : pass.add.in) {
     if (in.kind == In::kChosen) flight.awaits.push_back(in.ref.ticket);
   }
@@ -70,55 +69,57 @@ void prepare(PassFlight& flight) {
   }
 }
 
+// Sets every field: `to` has been another work.
 void lower(const PassFlight& flight, int count, Work* to) {
   Work& work = *to;
-  clear(work);
   const Pass& pass = flight.pass;
+  const SequenceCache& cache = *flight.cache;
   const bool first_chunk = !flight.begun;
   work.pass = &pass;
   work.ticket = flight.id;
   work.request = flight.request;
-  work.model = flight.cache->model();
-  work.cache = flight.cache->id();
+  work.model = cache.model();
+  work.cache = cache.id();
   work.to = pass.stage.to;
   work.first = flight.started;
   work.count = count;
+  work.last = work.first + count == flight.rows();
   work.past = first_chunk ? flight.past : flight.base + flight.started;
-  if (first_chunk) work.frontier = flight.frontier;
+  work.frontier.clear();
+  if (first_chunk) work.frontier.assign(flight.frontier.begin(), flight.frontier.end());
   if (planted(Bug::kStaleFrontier)) {
     for (int& done : work.frontier) --done;
   }
-  const int page_rows = flight.cache->pools()->page_rows;
+  const int page_rows = cache.pools()->page_rows;
   const auto pages = static_cast<size_t>((work.rows_before() + count + page_rows - 1) / page_rows);
-  const auto table = flight.cache->pages().first(pages);
-  work.pages.assign(table.begin(), table.end());
-  work.save_frontier = work.to < flight.cache->pools()->layers;
+  work.pages = cache.pages().first(pages);
+  work.save_frontier = work.to < cache.pools()->layers;
+  work.frontier_pages.clear();
   if (work.save_frontier || !work.frontier.empty()) {
-    const auto frontier = flight.cache->frontier_pages();
+    const auto frontier = cache.frontier_pages();
     work.frontier_pages.assign(frontier.begin(), frontier.begin() + static_cast<ptrdiff_t>(std::min(
                                                                         pages, frontier.size())));
   }
-  if (flight.memory) {
-    work.memory = flight.memory->id();
-    work.memory_model = flight.memory->model();
-    work.memory_pages.assign(flight.memory->pages().begin(), flight.memory->pages().end());
-    work.memory_rows = flight.memory->rows();
-  }
-  work.last = work.first + count == flight.rows();
-  if (std::any_of(pass.read.begin(), pass.read.end(), [](const Read& r) {
-        return r.warp.processors && r.warp.processors->counts_tokens();
-      })) {
+  const SequenceCache* const memory = flight.memory;
+  work.memory = memory ? memory->id() : CacheId();
+  work.memory_model = memory ? memory->model() : ModelId();
+  work.memory_rows = memory ? memory->rows() : 0;
+  work.memory_pages.clear();
+  if (memory) work.memory_pages.assign(memory->pages().begin(), memory->pages().end());
+  work.history.clear();
+  work.history_chosen.clear();
+  if (counts_tokens(pass)) {
     const int n = work.rows_before();
-    const auto fed = flight.cache->fed().first(static_cast<size_t>(n));
+    const auto fed = cache.fed().first(static_cast<size_t>(n));
     work.history.assign(fed.begin(), fed.end());
-    for (const auto& [row, in] : flight.cache->chosen()) {
+    for (const auto& [row, in] : cache.chosen()) {
       if (row < n) work.history_chosen.emplace_back(row, in);
     }
   }
-  work.outputs.reserve(static_cast<size_t>(flight.outputs));
+  work.outputs.clear();
   int out = 0;
   for (size_t r = 0; r < pass.read.size(); ++r) {
-    const auto& rows = pass.read[r].rows;
+    const RowList& rows = pass.read[r].rows;
     for (size_t i = 0; i < rows.size(); ++i, ++out) {
       const Row row = rows[i];
       const bool here = row < 0 ? first_chunk : row >= work.first && row < work.first + count;

@@ -1,7 +1,8 @@
 // A submitted pass on its way through a lane, and its lowering to Works.
 #pragma once
 
-#include <memory>
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "engine/async/gate.h"
@@ -13,27 +14,32 @@ namespace tandem {
 
 class SequenceRun;
 
-// The books as they were when the pass was submitted; its cache has counted it since.
+// The books as they were when the pass was submitted; its cache has counted it since. A sequence
+// owns its flights, and lanes point to them.
 struct PassFlight final : Flight {
   SequenceRun* sequence = nullptr;
   Pass pass;
   SequenceCache* cache = nullptr;
   SequenceCache* memory = nullptr;
+  int turn = 0;           // on the cache, see SequenceCache::begin_pass()
+  int memory_turn = 0;    // on the memory
   RequestId request = 0;  // of the sequence
+  Role role = Role::kLarge;
   DeviceId device;
   uint64_t order = 0;  // smaller: submitted earlier
   int priority = 0;
 
-  int base = 0;                  // cache rows before the pass
-  int past = 0;                  // of these, rows that have come to stage.to
-  std::vector<int> frontier;     // layers done by rows past .. base-1
-  int splittable = 0;            // leading added rows that may run in a chunk of their own
-  int outputs = 0;               // of the whole pass
-  std::vector<TicketId> awaits;  // passes whose values this one reads
-  bool leaves_values = false;    // later passes may name its picks or distributions
+  int base = 0;                           // cache rows before the pass
+  int past = 0;                           // of these, rows that have come to stage.to
+  std::vector<int> frontier;              // layers done by rows past .. base-1
+  int splittable = 0;                     // leading added rows that may run in a chunk of their own
+  int outputs = 0;                        // of the whole pass
+  std::vector<TicketId> awaits;           // passes whose values this one reads
+  std::vector<const PassFlight*> before;  // these passes
+  bool leaves_values = false;             // later passes may name its picks or distributions
+  bool shared = false;                    // so its sequence keeps it
 
   int started = 0;                             // added rows in chunks that were launched
-  int finished = 0;                            // added rows in chunks that are done
   bool begun = false;                          // a chunk was launched
   bool under_way = false;                      // a chunk is with the device
   Gate::Pass gate;                             // held while under_way
@@ -41,10 +47,17 @@ struct PassFlight final : Flight {
 
   int rows() const { return static_cast<int>(pass.add.size()); }
   int fixed_rows() const { return begun ? 0 : static_cast<int>(frontier.size()); }
+  // Are all passes done that have to be done before it?
+  bool may_run() const {
+    return cache->has_turn(turn) && (!memory || memory->has_turn(memory_turn)) &&
+           std::all_of(before.begin(), before.end(), [](const PassFlight* f) { return f->done; });
+  }
+  void let_go() override;  // sequence_run.cpp
 };
 
-// Fills what follows from pass and books: base, past, frontier, splittable, outputs, awaits.
-// REQUIRES: `flight` has its pass and cache; the cache does not count the pass yet.
+// Fills what follows from pass and books: base, past, frontier, splittable, outputs, awaits; the
+// rest of its progress as of a new one. REQUIRES: `flight` has its pass and cache; the cache does
+// not count the pass yet.
 void prepare(PassFlight& flight);
 
 // Added rows [flight.started, + count) as a Work: into one that may have been another before, whose

@@ -2,21 +2,14 @@
 
 #include <algorithm>
 
-#include "absl/container/flat_hash_set.h"
 #include "engine/base/check.h"
 #include "engine/base/planted.h"
 #include "engine/sched/sequence_run.h"
 
 namespace tandem {
 
-std::vector<std::shared_ptr<PassFlight>> Lane::remove(const SequenceRun* sequence) {
-  std::vector<std::shared_ptr<PassFlight>> removed;
-  std::erase_if(pending_, [&](const std::shared_ptr<PassFlight>& f) {
-    if (f->sequence != sequence || f->under_way) return false;
-    removed.push_back(f);
-    return true;
-  });
-  return removed;
+void Lane::remove(const SequenceRun* sequence) {
+  std::erase_if(pending_, [sequence](const PassFlight* f) { return f->sequence == sequence; });
 }
 
 void Lane::wait_for(Lane& other) {
@@ -35,17 +28,12 @@ void Lane::take_moves(size_t n) {
   running_->moves_end = flushed_;
 }
 
-// Passes on one cache run one after the other, in order.
-std::span<const Candidate> Lane::runnable(const Available& available) {
+std::span<const Candidate> Lane::runnable() {
   candidates_.clear();
-  absl::flat_hash_set<const SequenceCache*> seen;
-  seen.reserve(pending_.size());
   for (size_t i = 0; i < pending_.size(); ++i) {
     const PassFlight& f = *pending_[i];
-    const bool memory_ready = !f.memory || !seen.contains(f.memory);
-    if (!seen.insert(f.cache).second || !memory_ready) continue;
-    if (!std::all_of(f.awaits.begin(), f.awaits.end(), std::cref(available))) continue;
-    Candidate c;
+    if (!f.may_run()) continue;
+    Candidate& c = candidates_.emplace_back();
     c.index = static_cast<int>(i);
     c.model = f.cache->model();
     c.fixed_rows = f.fixed_rows();
@@ -53,17 +41,15 @@ std::span<const Candidate> Lane::runnable(const Available& available) {
     c.splittable = std::max(0, f.splittable - f.started);
     c.priority = f.priority;
     c.order = f.order;
-    if (const Account* account = f.sequence ? f.sequence->account : nullptr) {
-      c.client = account->number();
-      c.served = account->served();
-      c.cost = account->token_cost();
-    }
-    candidates_.push_back(c);
+    const Account& account = *f.sequence->account;
+    c.client = account.number();
+    c.served = account.served();
+    c.cost = account.token_cost();
   }
   return candidates_;
 }
 
-const Batch* Lane::next(const Available& available, TimePoint now) {
+const Batch* Lane::next(TimePoint now) {
   TANDEM_CHECK(idle());
   const auto passed = [](const Fence& f) { return f.other->lost() || f.other->made_ >= f.until; };
   while (!fences_.empty() && passed(fences_.front())) {
@@ -74,7 +60,7 @@ const Batch* Lane::next(const Available& available, TimePoint now) {
   if (fences_.empty()) {
     BatchLimits limits = limits_;
     if (planted(Bug::kIgnoreStepRows)) limits.step_rows = 1 << 20;
-    picked = pick_batch(runnable(available), last_model_, limits);
+    picked = pick_batch(runnable(), last_model_, limits);
   } else {
     moves = fences_.front().at - flushed_;
   }
@@ -89,7 +75,7 @@ const Batch* Lane::next(const Available& available, TimePoint now) {
   running_->flights.reserve(picked.size());
   for (size_t i = 0; i < picked.size(); ++i) {
     const Picked& p = picked[i];
-    const std::shared_ptr<PassFlight>& f = pending_[static_cast<size_t>(p.index)];
+    PassFlight* const f = pending_[static_cast<size_t>(p.index)];
     lower(*f, p.count, &batch.works[i]);
     f->started += p.count;
     f->begun = true;
@@ -98,21 +84,27 @@ const Batch* Lane::next(const Available& available, TimePoint now) {
     running_->flights.push_back(f);
   }
   if (!batch.works.empty()) last_model_ = batch.works.front().model;
-  std::erase_if(pending_, [](const auto& f) { return f->under_way; });
+  std::erase_if(pending_, [](const PassFlight* f) { return f->under_way; });
   return &batch;
+}
+
+// The batch is over. Flights whose works are `left` stand first again, in the old order.
+template <class Left>
+void Lane::put_back(const Running& batch, Left left) {
+  std::vector<PassFlight*> again;
+  for (size_t i = 0; i < batch.flights.size(); ++i) {
+    PassFlight* const f = batch.flights[i];
+    f->under_way = false;
+    f->gate.leave();
+    if (left(batch.batch.works[i]) && !f->sequence->gate.closed()) again.push_back(f);
+  }
+  if (!again.empty()) pending_.insert(pending_.begin(), again.begin(), again.end());
 }
 
 std::unique_ptr<Lane::Running> Lane::finish() {
   std::unique_ptr<Running> done = std::move(running_);
   made_ = done->moves_end;
-  // In reverse, so that the oldest comes to stand first again.
-  for (size_t i = done->flights.size(); i-- > 0;) {
-    const std::shared_ptr<PassFlight>& f = done->flights[i];
-    f->under_way = false;
-    f->gate.leave();
-    f->finished += done->batch.works[i].count;
-    if (!done->batch.works[i].last && !f->sequence->gate.closed()) pending_.push_front(f);
-  }
+  put_back(*done, [](const Work& w) { return !w.last; });
   recover();
   return done;
 }
@@ -143,14 +135,12 @@ bool Lane::retry_smaller() {
   went_well_ = 0;
   const std::unique_ptr<Running> failed = std::move(running_);
   made_ = failed->moves_end;
-  for (size_t i = failed->flights.size(); i-- > 0;) {
-    const std::shared_ptr<PassFlight>& f = failed->flights[i];
-    f->under_way = false;
-    f->gate.leave();
-    f->started -= failed->batch.works[i].count;
-    f->begun = f->started > 0;
-    if (!f->sequence->gate.closed()) pending_.push_front(f);
+  for (size_t i = 0; i < failed->flights.size(); ++i) {
+    PassFlight& f = *failed->flights[i];
+    f.started -= failed->batch.works[i].count;
+    f.begun = f.started > 0;
   }
+  put_back(*failed, [](const Work&) { return true; });
   return true;
 }
 

@@ -4,9 +4,7 @@
 // Loop thread only. Completions come to the loop's inbox from the backend's thread.
 #pragma once
 
-#include <atomic>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -22,13 +20,10 @@ class Lane {
   // A batch with the device. `batch` stays where it is until the backend is done with it.
   struct Running {
     Batch batch;
-    std::vector<std::shared_ptr<PassFlight>> flights;  // by work
+    std::vector<PassFlight*> flights;  // by work
     TimePoint launched{};
     uint64_t moves_end = 0;  // of the log: the batch carries the moves before
   };
-  // Is the value of pass `ticket` there?
-  using Available = std::function<bool(TicketId ticket)>;
-
   Lane(DeviceId device, Backend* backend, const BatchLimits& limits, bool log_frees)
       : device_(device),
         backend_(backend),
@@ -40,9 +35,10 @@ class Lane {
   Backend* backend() const { return backend_; }
   std::vector<Move>* moves() { return &moves_; }
 
-  void enqueue(std::shared_ptr<PassFlight> flight) { pending_.push_back(std::move(flight)); }
+  // The flight stays where it is until it is done or removed.
+  void enqueue(PassFlight* flight) { pending_.push_back(flight); }
   // Takes out the passes of a sequence that no device works on yet.
-  std::vector<std::shared_ptr<PassFlight>> remove(const SequenceRun* sequence);
+  void remove(const SequenceRun* sequence);
   // Values of this pass are not wanted any more.
   void forget(TicketId ticket) { forget_.push_back(ticket); }
 
@@ -55,7 +51,7 @@ class Lane {
   size_t pending() const { return pending_.size(); }
 
   // The next batch, taken from what is pending; null when nothing can run. REQUIRES: idle().
-  const Batch* next(const Available& available, TimePoint now);
+  const Batch* next(TimePoint now);
   const Running& running() const { return *running_; }
   // The batch is done: hands it over; passes with rows left are pending again.
   std::unique_ptr<Running> finish();
@@ -79,8 +75,10 @@ class Lane {
   };
   uint64_t log_end() const { return flushed_ + moves_.size(); }
   void take_moves(size_t n);
+  template <class Left>
+  void put_back(const Running& batch, Left left);
   // Until the next call.
-  std::span<const Candidate> runnable(const Available& available);
+  std::span<const Candidate> runnable();
   void recover();
 
   const DeviceId device_;
@@ -89,8 +87,8 @@ class Lane {
   BatchLimits limits_;  // at present
   int went_well_ = 0;   // batches since limits_ changed
   const bool log_frees_;
-  std::deque<std::shared_ptr<PassFlight>> pending_;
-  std::vector<Move> moves_;  // the log, from number flushed_ on
+  std::vector<PassFlight*> pending_;  // oldest first
+  std::vector<Move> moves_;           // the log, from number flushed_ on
   std::deque<Fence> fences_;
   uint64_t flushed_ = 0;  // moves that went with batches
   uint64_t made_ = 0;     // of these, in batches that are done

@@ -8,6 +8,9 @@
 namespace tandem {
 namespace {
 
+// A pass of more rows, a prompt's, gives its memory back when it is over.
+constexpr size_t kKeptRows = 64;
+
 bool contains(const std::vector<Token>& tokens, Token t) {
   return std::find(tokens.begin(), tokens.end(), t) != tokens.end();
 }
@@ -30,12 +33,12 @@ std::coroutine_handle<> SequenceRun::start() {
   for (const RoleModel& role : spec_.roles) {
     ModelPools* pools = host_->pools(role.model);
     CacheId id;
-    for (const auto& [held_id, held] : caches_) {
-      if (held->pools() == pools) id = held_id;  // early exit: two roles, one cache
+    for (const auto& held : caches_) {
+      if (held->pools() == pools) id = held->id();  // early exit: two roles, one cache
     }
     if (!id.valid()) {
       id = host_->new_cache_id();
-      caches_.emplace(id, std::make_unique<SequenceCache>(id, pools));
+      caches_.push_back(std::make_unique<SequenceCache>(id, pools));
     }
     stages_.emplace_back(role.role, Stage{id, role.to > 0 ? role.to : pools->layers});
   }
@@ -47,7 +50,7 @@ void SequenceRun::release() {
   TANDEM_CHECK(gate.empty());
   publish(tokens_.size());
   if (planted(Bug::kLeakCache)) {
-    for (auto& [id, held] : caches_) static_cast<void>(held.release());
+    for (auto& held : caches_) static_cast<void>(held.release());
   }
   caches_.clear();
 }
@@ -135,7 +138,7 @@ void SequenceRun::adopt() {
   for (Want& want : wants_) {
     SequenceCache* c = want.cache;
     if (!c->pools()->prefix_cache || c->rows() > 0 || want.adoptable < c->pools()->page_rows ||
-        !has_plain_role(c->id()) || !is_idle(c->id())) {
+        !has_plain_role(c->id()) || !c->idle()) {
       continue;
     }
     const uint64_t version = c->pools()->prefixes.version();
@@ -159,21 +162,20 @@ int64_t SequenceRun::first_pages(const ModelPools& pools) const {
 // Makes known what the caches hold of the first `tokens` final tokens.
 void SequenceRun::publish(size_t tokens) {
   if (!spec_.prefix_cache) return;
-  for (const auto& [id, held] : caches_) {
-    if (!has_plain_role(id) || (!is_idle(id) && state != kEnding)) continue;
+  for (const auto& held : caches_) {
+    if (!has_plain_role(held->id()) || (!held->idle() && state != kEnding)) continue;
     held->publish(prefix_root_, std::span<const Token>(tokens_).first(tokens));
   }
 }
 
 bool SequenceRun::holds_pages() const {
   return std::any_of(caches_.begin(), caches_.end(),
-                     [](const auto& c) { return !c.second->pages().empty(); });
+                     [](const auto& c) { return !c->pages().empty(); });
 }
 
 bool SequenceRun::holds_pages_of(std::span<const ModelPools* const> pools) const {
   return std::any_of(caches_.begin(), caches_.end(), [&](const auto& c) {
-    return !c.second->pages().empty() &&
-           std::find(pools.begin(), pools.end(), c.second->pools()) != pools.end();
+    return !c->pages().empty() && std::find(pools.begin(), pools.end(), c->pools()) != pools.end();
   });
 }
 
@@ -186,7 +188,7 @@ bool SequenceRun::shares_pools_with(const SequenceRun& other) const {
 
 void SequenceRun::count_pages_of(std::span<const ModelPools* const> pools,
                                  PageCounts* counts) const {
-  for (const auto& [id, held] : caches_) {
+  for (const auto& held : caches_) {
     if (std::find(pools.begin(), pools.end(), held->pools()) == pools.end()) continue;
     for (const PageId page : held->pages()) ++(*counts)[{held->pools(), page}];
   }
@@ -195,7 +197,7 @@ void SequenceRun::count_pages_of(std::span<const ModelPools* const> pools,
 void SequenceRun::evict() {
   TANDEM_CHECK(flights == 0);
   publish(tokens_.size());
-  for (auto& [id, held] : caches_) held->clear();
+  for (auto& held : caches_) held->clear();
   for (Want& want : wants_) want.looked_up.reset();
   ++stats_.preemptions;
   if (planted(Bug::kRedrawAfterEviction)) ++spec_.warp.seed;
@@ -203,44 +205,48 @@ void SequenceRun::evict() {
 
 void SequenceRun::add_caches_of(const ModelPools& pools,
                                 std::vector<const SequenceCache*>* caches) const {
-  for (const auto& [id, held] : caches_) {
+  for (const auto& held : caches_) {
     if (held->pools() == &pools) caches->push_back(held.get());
   }
 }
 
-Role SequenceRun::role_of(const PassFlight& flight) const {
+// By layers too: with early exit, small and large share a cache. By model, not by cache: a forked
+// one plays the same part.
+Role SequenceRun::role_of(const SequenceCache& of, int to) const {
   for (const auto& [role, stage] : stages_) {
-    // By layers too: with early exit, small and large share a cache. By model, not by cache: a
-    // forked one plays the same part.
-    if (flight.cache->model() == cache(stage.cache)->model() && flight.pass.stage.to == stage.to) {
-      return role;
-    }
+    if (of.model() == cache(stage.cache)->model() && to == stage.to) return role;
   }
   return Role::kSmall;
 }
 
-Role SequenceRun::account_chunk(const PassFlight& flight, int batch_rows, Duration busy,
+void SequenceRun::account_chunk(const PassFlight& flight, int batch_rows, Duration busy,
                                 bool last) {
-  const Role role = role_of(flight);
-  const bool large = role == Role::kLarge;
+  const bool large = flight.role == Role::kLarge;
   if (last) ++(large ? stats_.large_passes : stats_.small_passes);
   (large ? stats_.large_seconds : stats_.small_seconds) += seconds(busy);
   batch_rows_sum_ += batch_rows;
   ++chunks_;
-  return role;
 }
 
-void SequenceRun::flight_done(const PassFlight& flight) {
+void SequenceRun::flight_done(PassFlight& flight) {
   --flights;
-  if (--busy_[flight.pass.stage.cache] == 0) flight.cache->passes_done();
-  if (flight.memory && --busy_[flight.pass.memory] == 0) flight.memory->passes_done();
+  flight.cache->end_pass();
+  if (flight.memory) flight.memory->end_reader();
+  flight.done = true;
+  reuse(&flight);
 }
 
-std::vector<TicketId> SequenceRun::take_shared() {
-  std::vector<TicketId> tickets;
-  for (const auto& flight : shared_) tickets.push_back(flight->id);
-  shared_.clear();
-  return tickets;
+void PassFlight::let_go() {
+  held = false;
+  sequence->reuse(this);
+}
+
+void SequenceRun::reuse(PassFlight* flight) {
+  if (!flight->done || flight->held || flight->shared) return;
+  if (flight->pass.add.size() > kKeptRows) flight->pass = Pass();
+  flight->pass.clear();
+  flight->readout = Readout();
+  spare_.push_back(flight);
 }
 
 SequenceEnd SequenceRun::make_end(absl::Status status) const {
@@ -273,11 +279,11 @@ Stage SequenceRun::stage(Role role, int i) const {
 
 int SequenceRun::rows(Stage stage) const { return cache(stage.cache)->rows(stage.to); }
 
-bool SequenceRun::reserve(std::vector<Need> needs, std::coroutine_handle<> waiter) {
+bool SequenceRun::reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) {
   wants_.clear();
   for (const Need& need : needs) {
     SequenceCache* c = cache(need.stage.cache);
-    if (busy_[need.stage.cache] == 0) c->settle();
+    if (c->idle()) c->settle();
     const int layers = c->pools()->layers;
     auto want = std::find_if(wants_.begin(), wants_.end(), [c](const Want& w) {
       return w.cache == c;  // early exit: two stages of one cache
@@ -293,8 +299,8 @@ bool SequenceRun::reserve(std::vector<Need> needs, std::coroutine_handle<> waite
   for (const Want& want : wants_) {
     if (std::erase(taken_over_, want.cache->id()) > 0) want.cache->truncate(want.adoptable);
   }
-  for (const auto& [id, held] : caches_) {  // what the last round did not use
-    if (busy_[id] > 0) continue;
+  for (const auto& held : caches_) {  // what the last round did not use
+    if (!held->idle()) continue;
     held->release_unused();
     held->know(tokens_);
   }
@@ -309,36 +315,49 @@ bool SequenceRun::reserve(std::vector<Need> needs, std::coroutine_handle<> waite
   return true;
 }
 
-std::shared_ptr<Flight> SequenceRun::submit(Pass pass) {
-  SequenceCache* c = cache(pass.stage.cache);
-  int& busy = busy_[pass.stage.cache];
-  if (busy == 0) c->settle();
-  auto flight = std::make_shared<PassFlight>();
-  flight->id = host_->new_ticket_id();
-  flight->sequence = this;
-  flight->request = id();
+Pass SequenceRun::blank_pass() {
+  if (spare_.empty()) return {};
+  return std::move(spare_.back()->pass);
+}
+
+Flight* SequenceRun::submit(Pass&& pass) {
+  if (spare_.empty()) {
+    spare_.push_back(passes_.emplace_back(std::make_unique<PassFlight>()).get());
+    spare_.back()->sequence = this;
+    spare_.back()->request = id();
+    spare_.back()->priority = spec_.priority;
+  }
+  PassFlight* const flight = spare_.back();
+  spare_.pop_back();
+  SequenceCache* const c = cache(pass.stage.cache);
+  if (c->idle()) c->settle();
+  flight->id = flight->order = host_->new_ticket_id();
   flight->pass = std::move(pass);
+  flight->done = false;
+  flight->held = true;
+  flight->waiter = nullptr;
   flight->cache = c;
-  if (flight->pass.memory.valid()) {
-    flight->memory = cache(flight->pass.memory);
-    ++busy_[flight->pass.memory];
-  }
+  flight->role = role_of(*c, flight->pass.stage.to);
   flight->device = host_->device_of(c->model());
-  flight->order = flight->id;
-  flight->priority = spec_.priority;
   prepare(*flight);
-  for (const TicketId ticket : flight->awaits) {  // else it would wait for ever
-    TANDEM_CHECK(std::any_of(shared_.begin(), shared_.end(),
-                             [ticket](const auto& f) { return f->id == ticket; }));
+  flight->before.clear();
+  for (const TicketId ticket : flight->awaits) {
+    const auto before = std::find_if(shared_.begin(), shared_.end(),
+                                     [ticket](const PassFlight* f) { return f->id == ticket; });
+    TANDEM_CHECK(before != shared_.end());  // else it would wait for ever
+    flight->before.push_back(*before);
   }
+  flight->memory = flight->pass.memory.valid() ? cache(flight->pass.memory) : nullptr;
+  if (flight->memory) flight->memory_turn = flight->memory->begin_reader();
+  flight->turn = c->begin_pass();
   if (flight->pass.see == See::kAll || flight->memory) {
     c->append_private(flight->pass.stage.to, flight->pass.add);
   } else {
     c->append(flight->pass.stage.to, flight->pass.add);
   }
-  ++busy;
   ++flights;
-  if (flight->leaves_values) shared_.push_back(flight);
+  flight->shared = flight->leaves_values;
+  if (flight->shared) shared_.push_back(flight);
   host_->enqueue(flight);
   return flight;
 }
@@ -351,16 +370,15 @@ CacheId SequenceRun::fork(CacheId id) {
   const CacheId copy = host_->new_cache_id();
   auto forked = std::make_unique<SequenceCache>(copy, from->pools());
   forked->fork_from(*from);
-  caches_.emplace(copy, std::move(forked));
+  caches_.push_back(std::move(forked));
   return copy;
 }
 
 void SequenceRun::drop(CacheId id) {
   TANDEM_CHECK(std::none_of(stages_.begin(), stages_.end(),
                             [id](const auto& s) { return s.second.cache == id; }));
-  idle_cache(id)->clear();
-  caches_.erase(id);
-  busy_.erase(id);
+  const SequenceCache* const dropped = idle_cache(id);
+  std::erase_if(caches_, [dropped](const auto& held) { return held.get() == dropped; });
 }
 
 void SequenceRun::copy(CacheId from, int begin, int end, CacheId to) {
@@ -447,19 +465,16 @@ bool SequenceRun::emit(std::vector<Emitted> tokens) {
 }
 
 SequenceCache* SequenceRun::cache(CacheId id) const {
-  const auto it = caches_.find(id);
+  const auto it = std::find_if(caches_.begin(), caches_.end(),
+                               [id](const auto& held) { return held->id() == id; });
   TANDEM_CHECK(it != caches_.end());
-  return it->second.get();
-}
-
-bool SequenceRun::is_idle(CacheId id) const {
-  const auto it = busy_.find(id);
-  return it == busy_.end() || it->second == 0;
+  return it->get();
 }
 
 SequenceCache* SequenceRun::idle_cache(CacheId id) const {
-  TANDEM_CHECK(is_idle(id));
-  return cache(id);
+  SequenceCache* const found = cache(id);
+  TANDEM_CHECK(found->idle());
+  return found;
 }
 
 }  // namespace tandem

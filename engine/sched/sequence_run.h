@@ -33,7 +33,7 @@ class RunHost {
   virtual TicketId new_ticket_id() = 0;
   // True: the run's wanted() pages were granted at once.
   virtual bool ask_pages(SequenceRun* run) = 0;
-  virtual void enqueue(std::shared_ptr<PassFlight> flight) = 0;
+  virtual void enqueue(PassFlight* flight) = 0;
   // A cache of `rows` rows to be was looked up in its prefix index, and `found` of them were there.
   virtual void prefix_looked_up(int64_t rows, int64_t found) = 0;
   virtual void tokens_emitted(SequenceRun* run, int64_t count) = 0;
@@ -97,15 +97,23 @@ class SequenceRun final : public Sequence {
   void add_caches_of(const ModelPools& pools, std::vector<const SequenceCache*>* caches) const;
 
   // Results of passes.
-  Role role_of(const PassFlight& flight) const;
-  // Returns role_of(flight).
-  Role account_chunk(const PassFlight& flight, int batch_rows, Duration busy, bool last);
-  // Passes whose values stay on a device: nobody may name them from here on.
-  std::vector<TicketId> take_shared();
+  void account_chunk(const PassFlight& flight, int batch_rows, Duration busy, bool last);
+  void flight_done(PassFlight& flight);
+  // Calls f with each pass whose values stay on a device: nobody may name them from here on.
+  template <class F>
+  void forget_shared(F f) {
+    for (PassFlight* const flight : shared_) {
+      f(*flight);
+      flight->shared = false;
+      reuse(flight);
+    }
+    shared_.clear();
+  }
   SequenceEnd make_end(absl::Status status) const;
   bool ended() const { return ended_; }
   int64_t preemptions() const { return stats_.preemptions; }
-  const std::map<CacheId, std::unique_ptr<SequenceCache>>& caches() const { return caches_; }
+  // In the order in which they were made.
+  const std::vector<std::unique_ptr<SequenceCache>>& caches() const { return caches_; }
   void end_with(FinishReason reason) {
     ended_ = true;
     reason_ = reason;
@@ -120,8 +128,9 @@ class SequenceRun final : public Sequence {
   bool wants_logprobs() const override { return spec_.logprobs; }
   bool raw_logprobs() const override { return spec_.raw_logprobs; }
   MethodStats& stats() override { return stats_; }
-  bool reserve(std::vector<Need> needs, std::coroutine_handle<> waiter) override;
-  std::shared_ptr<Flight> submit(Pass pass) override;
+  bool reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) override;
+  Pass blank_pass() override;
+  Flight* submit(Pass&& pass) override;
   void keep(CacheId cache, std::span<const Row> path) override;
   void truncate(CacheId cache, int at_most) override;
   CacheId fork(CacheId cache) override;
@@ -136,7 +145,6 @@ class SequenceRun final : public Sequence {
   State state = kWaiting;
   Gate gate;        // passes that a device works on
   int flights = 0;  // passes submitted and not done
-  void flight_done(const PassFlight& flight);
 
   // The loop's books.
   RequestId request = 0;       // the id of its first choice
@@ -163,9 +171,12 @@ class SequenceRun final : public Sequence {
     std::optional<uint64_t> looked_up;  // what version of the index
   };
   static PageNeed need_of(const Want& want);
+  friend struct PassFlight;
+  // Takes the memory of a flight that is over for the next one.
+  void reuse(PassFlight* flight);
+  Role role_of(const SequenceCache& cache, int to) const;
   SequenceCache* cache(CacheId id) const;
   SequenceCache* idle_cache(CacheId id) const;
-  bool is_idle(CacheId id) const;
   bool has_plain_role(CacheId id) const;
   void publish(size_t tokens);
 
@@ -174,8 +185,7 @@ class SequenceRun final : public Sequence {
   RunHost* const host_;
   const PrefixRoot prefix_root_;
   std::vector<Token> tokens_;
-  std::map<CacheId, std::unique_ptr<SequenceCache>> caches_;
-  std::map<CacheId, int> busy_;  // passes under way by cache
+  std::vector<std::unique_ptr<SequenceCache>> caches_;  // few, and ascending by id
   std::vector<std::pair<Role, Stage>> stages_;
   std::vector<CacheId> taken_over_;  // caches with a leader's rows, before their first round
   Task<void> task_;
@@ -190,7 +200,9 @@ class SequenceRun final : public Sequence {
   MethodStats stats_;
   double batch_rows_sum_ = 0;
   int64_t chunks_ = 0;
-  std::vector<std::shared_ptr<PassFlight>> shared_;
+  std::vector<std::unique_ptr<PassFlight>> passes_;  // as many as there were at the same time
+  std::vector<PassFlight*> spare_;                   // of these, those that are over
+  std::vector<PassFlight*> shared_;                  // and those whose values stay on a device
 };
 
 }  // namespace tandem

@@ -6,6 +6,8 @@
 // done enough layers, a stale frontier row, or a wrong position stops the process with a message.
 // What the rows then see decides the answer (model.h).
 //
+// A batch that changes while the device has it stops the process too.
+//
 // Bytes change at launch, which is stream order for one batch after the other; the answer comes by
 // the timer after `pass_seconds + rows * row_seconds`. Threading as Backend says.
 #pragma once

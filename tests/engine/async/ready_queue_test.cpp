@@ -7,21 +7,23 @@
 namespace tandem {
 namespace {
 
-std::vector<uint64_t> drain(ReadyQueue& q) {
+using Queue = ReadyQueue<uint64_t>;
+
+std::vector<uint64_t> drain(Queue& q) {
   std::vector<uint64_t> order;
   while (const auto e = q.pop()) order.push_back(e->owner);
   return order;
 }
 
-ReadyQueue filled(std::optional<uint64_t> seed) {
-  ReadyQueue q;
+Queue filled(std::optional<uint64_t> seed) {
+  Queue q;
   if (seed) q.shuffle(*seed);
   for (uint64_t i = 0; i < 8; ++i) q.push({}, i);
   return q;
 }
 
 TEST(ReadyQueue, FirstInFirstOut) {
-  ReadyQueue q = filled(std::nullopt);
+  Queue q = filled(std::nullopt);
   EXPECT_EQ(q.size(), 8U);
   EXPECT_EQ(drain(q), (std::vector<uint64_t>{0, 1, 2, 3, 4, 5, 6, 7}));
   EXPECT_TRUE(q.empty());
@@ -30,7 +32,7 @@ TEST(ReadyQueue, FirstInFirstOut) {
 TEST(ReadyQueue, ASeedGivesAnOrderThatCanBeReplayed) {
   std::vector<std::vector<uint64_t>> orders;
   for (uint64_t seed = 0; seed < 4; ++seed) {
-    ReadyQueue a = filled(seed), b = filled(seed);
+    Queue a = filled(seed), b = filled(seed);
     orders.push_back(drain(a));
     EXPECT_EQ(orders.back(), drain(b));
     auto sorted = orders.back();
@@ -41,10 +43,23 @@ TEST(ReadyQueue, ASeedGivesAnOrderThatCanBeReplayed) {
 }
 
 TEST(ReadyQueue, PurgeForgetsAnOwner) {
-  ReadyQueue q;
+  Queue q;
   for (const uint64_t owner : {1, 2, 1, 3, 1}) q.push({}, owner);
   q.purge(1);
   EXPECT_EQ(drain(q), (std::vector<uint64_t>{2, 3}));
+}
+
+TEST(ReadyQueue, PurgeBetweenPops) {
+  Queue q = filled(std::nullopt);
+  EXPECT_EQ(q.pop()->owner, 0U);
+  EXPECT_EQ(q.pop()->owner, 1U);
+  q.purge(1);  // gone already
+  q.purge(5);
+  q.push({}, 9);
+  EXPECT_EQ(q.size(), 6U);
+  EXPECT_EQ(drain(q), (std::vector<uint64_t>{2, 3, 4, 6, 7, 9}));
+  q.push({}, 3);
+  EXPECT_EQ(drain(q), (std::vector<uint64_t>{3}));
 }
 
 }  // namespace

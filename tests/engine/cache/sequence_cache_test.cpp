@@ -435,6 +435,39 @@ TEST(SequenceCache, FrontierPagesGoWhenTheirRowsHaveGoneOn) {
   EXPECT_EQ(one.cache.rows(kLayers), 6);
 }
 
+TEST(SequenceCache, PassesHaveTheirTurns) {
+  One one;
+  const int first = one.cache.begin_pass(), reader = one.cache.begin_reader();
+  const int second = one.cache.begin_pass();
+  EXPECT_TRUE(one.cache.has_turn(first));
+  EXPECT_FALSE(one.cache.has_turn(reader)) << "what it reads is not there yet";
+  EXPECT_FALSE(one.cache.has_turn(second));
+  one.cache.end_pass();
+  EXPECT_TRUE(one.cache.has_turn(reader));
+  EXPECT_TRUE(one.cache.has_turn(second));
+  one.cache.end_pass();
+  EXPECT_FALSE(one.cache.idle());
+  one.cache.end_reader();
+  EXPECT_TRUE(one.cache.idle());
+}
+
+// A device reads the page table where it lies.
+TEST(SequenceCache, ATableUnderAPassStaysWhereItIs) {
+  One one;
+  one.cache.reserve(3, kLayers);
+  const int pass = one.cache.begin_pass();
+  one.append(kLayers, {-1, 0, 1});
+  const std::span<const PageId> read = one.cache.pages();
+  const std::vector<PageId> known(read.begin(), read.end());
+  for (int rows = 4; rows < 16 * kPageRows; ++rows) one.cache.reserve(rows, kLayers);
+  EXPECT_TRUE(std::ranges::equal(read, known));
+  EXPECT_TRUE(std::ranges::equal(one.cache.pages().first(known.size()), known));
+  EXPECT_EQ(one.cache.pages().size(), 16U);
+  EXPECT_TRUE(one.cache.has_turn(pass));
+  one.cache.end_pass();
+  EXPECT_EQ(one.cache.reusable(), 3) << "in memory";
+}
+
 In chosen_in(TicketId ticket) {
   In in;
   in.kind = In::kChosen;

@@ -48,7 +48,7 @@ inline Task<void> bild(Gen g, BildArgs a, SketchStats* stats) {
       y.push_back(s.row[0].token);
     }
     Pass p = g.catch_up(L, y);
-    std::vector<Row> rows = last_rows(y.size() + 1, p.add.size());
+    RowList rows = last_rows(y.size() + 1, p.add.size());
     p.reading(g.draw(rows));
     rows.pop_back();
     Read scored;
@@ -125,7 +125,7 @@ inline Task<void> tree_walk(Gen g, int M, int k, SketchStats* stats) {
     co_await g.round({{C, g.missing(C) + nodes + (1 + nodes) * M}});
     Pass p = g.catch_up(C);
     const Row root = static_cast<Row>(p.add.size()) - 1;
-    std::vector<Row> plain = {root}, masks;
+    RowList plain = {root}, masks;
     std::vector<std::pair<Row, Token>> node = {{-1, -1}};  // by index into plain: parent and token
     Row spine = root;
     for (const auto& ranks : c) {

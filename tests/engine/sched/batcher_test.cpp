@@ -103,6 +103,24 @@ TEST(Batcher, AChunkIsNoLongerThanItsLimit) {
   EXPECT_EQ(picked[1].count, 256);
 }
 
+// Nobody stands in line where there is room for all: they go as they came.
+TEST(Batcher, AllThatFitGo) {
+  std::vector<Candidate> all;
+  for (int i = 0; i < 8; ++i)
+    all.push_back(candidate(i, 1 + i % 2, 0, static_cast<uint64_t>(9 - i)));
+  all[3].priority = 1;
+  std::vector<int> order;
+  for (const Picked& p : pick_batch(all, ModelId(), {12, 8, 8})) {
+    EXPECT_EQ(p.count, 1 + p.index % 2);
+    order.push_back(p.index);
+  }
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(pick_batch(all, ModelId(), {11, 8, 8})[0].index, 3) << "one row too few";
+  EXPECT_EQ(pick_batch(all, ModelId(), {12, 8, 7})[0].index, 3) << "one work too few";
+  all[0].model = ModelId(1);
+  EXPECT_EQ(pick_batch(all, ModelId(), {12, 8, 8}).size(), 7U);
+}
+
 struct Random {
   explicit Random(uint64_t seed) : rng(seed) {}
   int below(int n) { return static_cast<int>(rng() % static_cast<uint64_t>(n)); }

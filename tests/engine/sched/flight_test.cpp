@@ -45,7 +45,7 @@ Pass chain(int n, int to = kLayers) {
   return p;
 }
 
-Read reading(std::vector<Row> rows) {
+Read reading(RowList rows) {
   Read r;
   r.rows = std::move(rows);
   return r;
@@ -253,7 +253,7 @@ TEST(Flight, AnswersDoNotShowTheCut) {
     Pass p = chain(n);
     int outputs = 0;
     for (size_t i = 0, reads = rng() % 4; i < reads; ++i) {
-      std::vector<Row> rows;
+      RowList rows;
       for (Row row = -frontier; row < n; ++row) {
         if (rng() % 3 == 0) rows.push_back(row);
       }
@@ -261,13 +261,12 @@ TEST(Flight, AnswersDoNotShowTheCut) {
       p.reading(reading(rows));
     }
     PassFlight& f = bench.fly(std::move(p));
-    while (f.finished < n) {
+    while (f.started < n) {
       const int left = f.splittable - f.started;
       const int count = left > 0 && rng() % 3 ? 1 + static_cast<int>(rng() % left) : n - f.started;
       const Work w = lower(f, count);
       f.started += count;
       f.begun = true;
-      f.finished += count;
       absorb(f, w, answer(w));
     }
     ASSERT_EQ(f.readout.row.size(), static_cast<size_t>(outputs));

@@ -172,10 +172,7 @@ class Desk final : public RunHost {
   CacheId new_cache_id() override { return CacheId(next_++); }
   TicketId new_ticket_id() override { return static_cast<TicketId>(++next_); }
   bool ask_pages(SequenceRun* run) override { return queue.ask(run); }
-  void enqueue(std::shared_ptr<PassFlight> flight) override {
-    flight->done = true;
-    flight->sequence->flight_done(*flight);
-  }
+  void enqueue(PassFlight* flight) override { flight->sequence->flight_done(*flight); }
   void prefix_looked_up(int64_t, int64_t) override {}
   void tokens_emitted(SequenceRun*, int64_t) override {}
   void order_moves(ModelId, ModelId) override {}

@@ -61,6 +61,7 @@ class Runner {
     }
     pass_.reading(read);
     batch_ = Batch();
+    tables_.assign(static_cast<size_t>(sequences), {});
     int64_t next = 0;
     for (int s = 0; s < sequences; ++s) {
       Work& w = batch_.works.emplace_back();
@@ -73,7 +74,9 @@ class Runner {
       w.past = past;
       // Pages of neighbours in the table are not neighbours in memory, as in a server.
       const int64_t count = (past + rows + page_rows_ - 1) / page_rows_;
-      for (int64_t i = 0; i < count; ++i) w.pages.push_back(PageId((next++ * kPageStep) % pages_));
+      std::vector<PageId>& table = tables_[static_cast<size_t>(s)];
+      for (int64_t i = 0; i < count; ++i) table.push_back(PageId((next++ * kPageStep) % pages_));
+      w.pages = table;
       for (int i = 0; i < rows; ++i) w.outputs.push_back({0, i, i, i});
     }
     TANDEM_CHECK(next <= pages_);
@@ -104,7 +107,7 @@ class Runner {
   // Real keys and values in all pages: one prompt's, copied.
   void fill_pages() {
     shape(1, 0, 16 * page_rows_);
-    pages_of_prompt_ = batch_.works[0].pages;
+    pages_of_prompt_ = tables_[0];
     run();
     Batch copies;
     for (int64_t p = 0; p < pages_; ++p) {
@@ -122,6 +125,7 @@ class Runner {
   std::unique_ptr<TorchDevice> device_;
   int layers_, vocab_, page_rows_;
   int64_t pages_ = 0;
+  std::vector<std::vector<PageId>> tables_;  // of the batch, by sequence
   std::vector<PageId> pages_of_prompt_;
   Pass pass_;
   Batch batch_;

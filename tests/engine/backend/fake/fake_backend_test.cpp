@@ -7,6 +7,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "tests/engine/pass/page_table.h"
 #include "tests/temp_dir.h"
 
 namespace tandem {
@@ -44,7 +45,8 @@ class FakeBackendTest : public testing::Test {
     w.past = past;
     w.frontier = std::move(frontier);
     const int pages = (past + w.run_rows() + kPageRows - 1) / kPageRows;
-    for (int i = 0; i < pages; ++i) w.pages.emplace_back(i), w.frontier_pages.emplace_back(i);
+    w.pages = test::page_table(0, pages);
+    w.frontier_pages.assign(w.pages.begin(), w.pages.end());
     w.save_frontier = w.to < kLayers;
     for (size_t i = 0; i < p.read.size(); ++i) {
       w.outputs.push_back(
@@ -150,7 +152,7 @@ TEST_F(FakeBackendTest, CopiesCarryRows) {
   m.rows = 4;
   m.layers = kLayers;
   Work w = work(b, 4);
-  w.pages = {PageId(6), PageId(7)};
+  w.pages = test::page_table(6, 2);
   EXPECT_EQ(token(run(std::move(w), {m})), expected({1, 2, 3, 4, 5}));
 }
 
@@ -161,11 +163,24 @@ TEST_F(FakeBackendTest, NothingIsWrittenWhereABatchFails) {
   EXPECT_EQ(memory_.model(ModelId(0)).kv[0].input, 0U);
 }
 
+TEST_F(FakeBackendTest, ABatchStaysAsItIs) {
+  const Pass a = pass({1, 2});
+  std::vector<PageId> pages = {PageId(0)};
+  Batch batch;
+  batch.works = {work(a, 0)};
+  batch.works[0].pages = pages;
+  backend_.launch(batch, [](BatchResult) {});
+  pages[0] = PageId(1);
+  EXPECT_DEATH(timer_.fire_next(), "broken invariant");
+  pages[0] = PageId(0);
+  timer_.fire_next();
+}
+
 TEST_F(FakeBackendTest, NanWorksFailAlone) {
   const Pass a = pass({1, 2}), b = pass({3});
   Batch batch;
   batch.works = {work(a, 0), work(b, 0)};
-  batch.works[1].pages = {PageId(5)};
+  batch.works[1].pages = test::page_table(5, 1);
   backend_.set_faults([](const Batch&) { return Fault{{}, {0}, {}}; });
   BatchResult result;
   backend_.launch(batch, [&](BatchResult r) { result = std::move(r); });
@@ -216,29 +231,29 @@ TEST_F(FakeBackendDeathTest, FindsWhatTheBooksGetWrong) {
   EXPECT_DEATH(run(work(pass_nothing_, 0, std::vector<int>(5, 2))), "has done other layers");
   {
     Work w = work(next_, 5);
-    std::swap(w.pages[0], w.pages[1]);
+    w.pages = test::page_table({PageId(1), PageId(0)});
     EXPECT_DEATH(run(w), "another position");
   }
   {
     const Pass other = pass({7, 7, 7, 7});
     Work foreign = work(other, 0);
-    foreign.pages = {PageId(3)};
+    foreign.pages = test::page_table(3, 1);
     run(foreign);
     Work w = work(next_, 5);
-    w.pages[0] = PageId(3);
+    w.pages = test::page_table({PageId(3), PageId(1)});
     EXPECT_DEATH(run(w), "belongs to another sequence");
   }
   {
     const Pass low = pass({1, 2}, 2);
     Work w = work(low, 0);
-    w.pages = {PageId(4)};
+    w.pages = test::page_table(4, 1);
     w.frontier_pages = {PageId(4)};
     run(w);
     Work up = work(next_, 2);
-    up.pages = {PageId(4)};
+    up.pages = test::page_table(4, 1);
     EXPECT_DEATH(run(up), "not done all layers");
     Work stale = work(pass_nothing_, 0, {2, 2});
-    stale.pages = {PageId(4)};
+    stale.pages = test::page_table(4, 1);
     stale.frontier_pages = {PageId(0)};
     EXPECT_DEATH(run(stale), "stale frontier row");
     stale.frontier_pages = {PageId()};

@@ -242,7 +242,8 @@ TEST(TorchDevice, UnknownDevicesAndModelsAreStatuses) {
   w.pass = &pass;
   w.model = ModelId(77);
   w.to = w.count = 1;
-  w.pages = {PageId(0)};
+  const PageId page(0);
+  w.pages = {&page, 1};
   batch.works.push_back(w);
   std::promise<BatchResult> done;
   device->launch(batch, [&](BatchResult r) { done.set_value(std::move(r)); });

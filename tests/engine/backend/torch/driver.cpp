@@ -212,7 +212,7 @@ Pass chain_pass(int to, std::span<const Token> tokens) {
   return p;
 }
 
-Read all_logprobs(std::vector<Row> rows, int vocab) {
+Read all_logprobs(RowList rows, int vocab) {
   Read r;
   r.rows = std::move(rows);
   r.top = vocab;

@@ -92,7 +92,7 @@ class Driver {
 
 // Passes.
 Pass chain_pass(int to, std::span<const Token> tokens);
-Read all_logprobs(std::vector<Row> rows, int vocab);  // log-softmax of all tokens, and the argmax
+Read all_logprobs(RowList rows, int vocab);  // log-softmax of all tokens, and the argmax
 
 // [rows][vocab] of a readout of all_logprobs, by token.
 std::vector<std::vector<float>> logprobs(const Readout& readout);

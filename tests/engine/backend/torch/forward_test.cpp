@@ -28,8 +28,8 @@ void expect_close(const Rows& got, const Rows& want, double tolerance) {
   }
 }
 
-std::vector<Row> counting(int n) {
-  std::vector<Row> rows;
+RowList counting(int n) {
+  RowList rows;
   for (int i = 0; i < n; ++i) rows.push_back(i);
   return rows;
 }
@@ -298,7 +298,7 @@ TEST_P(LayerRanges, StaircasesInMixedBatches) {
       Pass& p = passes.emplace_back(chain_pass(
           to,
           std::span(tokens[i]).subspan(static_cast<size_t>(before), static_cast<size_t>(count))));
-      std::vector<Row> rows;
+      RowList rows;
       for (int r = past - before; r < count; ++r) rows.push_back(r);
       p.reading(all_logprobs(rows, 64));
       items.push_back({&sequences[i], &p});

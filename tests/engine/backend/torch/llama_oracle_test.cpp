@@ -12,8 +12,8 @@
 namespace tandem {
 namespace {
 
-std::vector<Row> rows_up_to(int n) {
-  std::vector<Row> rows;
+RowList rows_up_to(int n) {
+  RowList rows;
   for (int i = 0; i < n; ++i) rows.push_back(i);
   return rows;
 }

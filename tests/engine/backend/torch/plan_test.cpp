@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/engine/backend/torch/driver.h"
+#include "tests/engine/pass/page_table.h"
 
 namespace tandem {
 namespace {
@@ -28,10 +29,9 @@ class PlanTest : public Test {
     w.past = past;
     w.frontier = std::move(frontier);
     w.save_frontier = w.to < shape_.layers;
-    for (int i = 0; i * 4 < w.rows_before() + w.count; ++i) {
-      w.pages.push_back(PageId(10 + i));
-      w.frontier_pages.push_back(PageId(5 + i));
-    }
+    const int pages = (w.rows_before() + w.count + 3) / 4;
+    w.pages = test::page_table(10, pages);
+    for (int i = 0; i < pages; ++i) w.frontier_pages.push_back(PageId(5 + i));
     return w;
   }
 
@@ -97,10 +97,12 @@ TEST_F(PlanTest, WindowedPagesBeforeItMayBeGone) {
   shape_.window = 4;
   const Pass pass = chain_pass(8, std::vector<Token>{1});
   Work w = work(pass, 12);
-  w.pages[0] = w.pages[1] = PageId();
+  std::vector<PageId> pages(w.pages.begin(), w.pages.end());
+  pages[0] = pages[1] = PageId();
+  w.pages = pages;
   build({w});
   EXPECT_TRUE(plan_.items[0].status.ok()) << plan_.items[0].status;
-  w.pages[2] = PageId();
+  pages[2] = PageId();
   build({w});
   EXPECT_EQ(plan_.items[0].status.code(), absl::StatusCode::kInternal);
 }
@@ -158,12 +160,12 @@ TEST_F(PlanTest, SegmentsFollowFrontiersAndReads) {
 TEST_F(PlanTest, BrokenBooksAreInternalAndStayAlone) {
   const Pass good = chain_pass(8, std::vector<Token>{1});
   std::vector<Work> works(6, work(good, 2));
-  works[1].pages = {PageId(50)};
-  works[2].pages.clear();
+  works[1].pages = test::page_table(50, 1);
+  works[2].pages = {};
   works[3].to = 9;
   works[4].frontier = {8};
   works[5].past = 64;
-  works[5].pages.assign(20, PageId(1));
+  works[5].pages = test::page_table(std::vector<PageId>(20, PageId(1)));
   build(works);
   EXPECT_TRUE(plan_.items[0].status.ok());
   for (size_t i = 1; i < works.size(); ++i) {

@@ -22,7 +22,7 @@ TreeCase random_tree(int n, int to, int vocab, std::mt19937& random) {
   TreeCase t;
   t.pass.stage.to = to;
   t.tokens = random_tokens(n, vocab, random());
-  std::vector<Row> rows;
+  RowList rows;
   for (int i = 0; i < n; ++i) {
     // Often the row before: branches that are chains.
     const Row parent =
