@@ -1,0 +1,133 @@
+#include "engine/sched/admission.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/planted.h"
+#include "engine/sched/timers.h"
+
+namespace tandem {
+
+Admission::Admission(const LimitsConfig& limits, const Lanes* lanes, const RequestBook* requests,
+                     PageQueue* page_queue, Metrics* metrics)
+    : limits_(limits),
+      lanes_(lanes),
+      requests_(requests),
+      page_queue_(page_queue),
+      metrics_(metrics),
+      waiting_(limits),
+      users_(lanes->models(), 0) {}
+
+absl::Status Admission::check(const SequenceSpec& first, int choices, TimePoint now,
+                              RejectReason* reason) const {
+  *reason = RejectReason::kTooLarge;
+  absl::Status status = can_ever_fit(first, choices);
+  if (!status.ok()) return status;
+  *reason = RejectReason::kDeviceLost;
+  status = lanes_->can_serve(first);
+  if (!status.ok()) return status;
+  status = waiting_.check(static_cast<int64_t>(first.prompt.size()), reason);
+  return status.ok() ? status : with_retry_hint(status, retry_hint(now));
+}
+
+// Any sequence comes to its pages when it is the first that waits for them and nobody else needs
+// its own: so what must fit is one choice alone, at its longest.
+absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) const {
+  if (choices > limits_.max_running) {
+    return absl::InvalidArgumentError(absl::StrCat("n: ", choices, "; allowed: at most ",
+                                                   limits_.max_running, " (limits.max_running)"));
+  }
+  const int64_t rows =
+      static_cast<int64_t>(spec.prompt.size()) + spec.stops.max_new_tokens + spec.extra_rows;
+  const auto too_large = [&](int64_t room, absl::string_view of) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prompt tokens + max_new_tokens: ", spec.prompt.size(), " + ", spec.stops.max_new_tokens,
+        spec.extra_rows > 0 ? absl::StrCat(" (and ", spec.extra_rows, " rows for guesses)") : "",
+        spec.width > 1 ? absl::StrCat(" in each of ", spec.width, " beams") : "",
+        "; allowed: at most ", room, " together, ", of));
+  };
+  for (const RoleModel& role : spec.roles) {
+    const ModelPools& pools = lanes_->pools(role.model);
+    // Evicted caches are filled again one by one, without the pages that forks shared.
+    const int64_t room = pools.kv.total() / spec.width * pools.page_rows;
+    if (rows > room) return too_large(room, "the KV memory of the model");
+    // Until the rest of the layers takes them over, all rows may lie between two layers: at first,
+    // and when the sequence resumes after it lost its pages.
+    const int64_t frontier_room = pools.frontier.total() * pools.page_rows;
+    if (role.to > 0 && role.to < pools.layers && rows > frontier_room) {
+      return too_large(frontier_room, "the model's memory for rows between two layers");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Who stands still for its reader needs no slot; but so many that they would be a queue do.
+int Admission::slots_used() const { return running_ + std::max(0, held_ - limits_.max_waiting); }
+
+void Admission::count(const SequenceRun& run, int by) {
+  running_ += by;
+  const auto& roles = run.spec().roles;
+  for (size_t i = 0; i < roles.size(); ++i) {
+    const auto same = [&](const RoleModel& r) { return r.model == roles[i].model; };
+    if (std::any_of(roles.begin(), roles.begin() + static_cast<ptrdiff_t>(i), same)) continue;
+    users_[roles[i].model.index()] += by;
+  }
+}
+
+SequenceRun* Admission::next() {
+  if (waiting_.empty()) {
+    hint_.idle();
+    return nullptr;
+  }
+  std::vector<const SequenceRun*> blocked;
+  for (SequenceRun* run : waiting_.heads()) {
+    const auto n = static_cast<int>(requests_->at(run->request).choices.size());
+    if (slots_used() + n > limits_.max_running && !planted(Bug::kIgnoreMaxRunning)) {
+      break;  // for all lines: no overtaking
+    }
+    const bool behind = std::any_of(blocked.begin(), blocked.end(), [run](const SequenceRun* b) {
+      return b->shares_pools_with(*run);
+    });
+    if (!behind && has_room(*run, n)) return run;
+    blocked.push_back(run);
+  }
+  return nullptr;
+}
+
+bool Admission::has_room(const SequenceRun& run, int choices) {
+  if (page_queue_->holds_up(run)) return false;
+  for (;;) {
+    std::vector<const ModelPools*> lacking;
+    bool used = false;
+    for (const RoleModel& role : run.spec().roles) {
+      const ModelPools& pools = lanes_->pools(role.model);
+      const auto rows = static_cast<int64_t>(run.spec().prompt.size()) + 1;
+      int64_t pages = (rows + pools.page_rows - 1) / pools.page_rows + choices - 1;
+      const int64_t available = pools.kv.available();
+      if (pages > available) pages = run.first_pages(pools) + choices - 1;
+      used |= users_[role.model.index()] > 0;
+      if (pages > available) lacking.push_back(&pools);
+    }
+    if (lacking.empty()) return true;
+    if (!page_queue_->evict_held(lacking)) return !used;  // if nobody is there, all comes back
+    metrics_->preemptions.add();
+  }
+}
+
+void Admission::served(TimePoint now) {
+  if (!waiting_.empty()) hint_.served(now);
+}
+
+TimePoint Admission::queue_end(const SequenceSpec& spec) const {
+  return spec.submitted + duration(limits_.queue_seconds);
+}
+
+absl::Status Admission::waited_too_long(const SequenceSpec& spec, TimePoint now) const {
+  return with_retry_hint(
+      absl::ResourceExhaustedError(absl::StrCat("waited ", seconds(now - spec.submitted),
+                                                " s in the queue; allowed: ", limits_.queue_seconds,
+                                                " s (limits.queue_seconds); try again later")),
+      retry_hint(now));
+}
+
+}  // namespace tandem

@@ -1,0 +1,74 @@
+// Who may come in, and when: what can never be served is refused, the rest waits (waiting.h) until
+// there is a slot for each of its choices and room for its prompt.
+//
+// A sequence has a slot (limits.max_running) from its admission to its end, but not while it stands
+// still for its reader: then its pages go to whoever needs them.
+//
+// Loop thread only.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/base/clock.h"
+#include "engine/base/config.h"
+#include "engine/sched/lanes.h"
+#include "engine/sched/metrics.h"
+#include "engine/sched/page_queue.h"
+#include "engine/sched/request_book.h"
+#include "engine/sched/sequence_run.h"
+#include "engine/sched/waiting.h"
+
+namespace tandem {
+
+class Admission {
+ public:
+  // All outlive it.
+  Admission(const LimitsConfig& limits, const Lanes* lanes, const RequestBook* requests,
+            PageQueue* page_queue, Metrics* metrics);
+
+  // Why a request of so many choices, the first one `first`, cannot even wait:
+  // INVALID_ARGUMENT, UNAVAILABLE (a lost device), or RESOURCE_EXHAUSTED with a retry hint.
+  absl::Status check(const SequenceSpec& first, int choices, TimePoint now,
+                     RejectReason* reason) const;
+  void wait(SequenceRun* first) { waiting_.push(first); }
+  void leave(SequenceRun* first) { waiting_.erase(first); }  // nothing, if it does not wait
+  // The next one that may come in now; null: none. It waits on until it leaves.
+  SequenceRun* next();
+  size_t waiting() const { return waiting_.size(); }
+
+  // Slots.
+  void take_slot(const SequenceRun& run) { count(run, 1); }
+  void give_slot(const SequenceRun& run) { count(run, -1); }
+  void stand_still(const SequenceRun& run) { give_slot(run), ++held_; }
+  void go_on(const SequenceRun& run) { take_slot(run), --held_; }
+  void end_held() { --held_; }
+  int running() const { return running_; }  // sequences with a slot
+
+  // A request that was admitted has ended.
+  void served(TimePoint now);
+  // When to try again after RESOURCE_EXHAUSTED, as things stand.
+  Duration retry_hint(TimePoint now) const { return hint_.estimate(waiting_.size(), now); }
+  // Until when a request may wait, and how it is refused after that.
+  TimePoint queue_end(const SequenceSpec& spec) const;
+  absl::Status waited_too_long(const SequenceSpec& spec, TimePoint now) const;
+
+ private:
+  absl::Status can_ever_fit(const SequenceSpec& spec, int choices) const;
+  int slots_used() const;
+  void count(const SequenceRun& run, int by);
+  bool has_room(const SequenceRun& run, int choices);
+
+  const LimitsConfig limits_;
+  const Lanes* const lanes_;
+  const RequestBook* const requests_;
+  PageQueue* const page_queue_;
+  Metrics* const metrics_;
+  WaitingRoom waiting_;
+  RetryHint hint_;
+  std::vector<int> users_;  // by model: sequences with a slot that may take its pages
+  int running_ = 0;
+  int held_ = 0;  // sequences that stand still for their readers
+};
+
+}  // namespace tandem

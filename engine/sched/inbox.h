@@ -1,0 +1,73 @@
+// What reaches the loop from other threads: requests, stops, readers, finished batches.
+//
+// post() and quit() are thread-safe, take() and wait() belong to the loop thread.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/base/clock.h"
+#include "engine/base/ids.h"
+#include "engine/pass/backend.h"
+#include "engine/sched/spec.h"
+
+namespace tandem {
+
+class Inbox {
+ public:
+  using Submit = std::vector<SequenceSpec>;  // a request's choices
+  struct Stop {
+    RequestId id;  // 0: all
+    absl::Status status;
+  };
+  struct Pause {
+    RequestId id;
+    bool on;
+  };
+  struct BatchDone {
+    DeviceId device;
+    BatchResult result;
+  };
+  using Message = std::variant<Submit, Stop, Pause, BatchDone>;
+
+  // Notified under the lock: what is posted may be the last thing that keeps the loop alive.
+  void post(Message message) {
+    const std::lock_guard lock(mutex_);
+    messages_.push_back(std::move(message));
+    filled_.notify_one();
+  }
+  void quit() {
+    const std::lock_guard lock(mutex_);
+    quit_ = true;
+    filled_.notify_one();
+  }
+
+  // All that came in, in its order.
+  std::vector<Message> take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(messages_, {});
+  }
+  // Sleeps until something comes in or `clock` comes to `until`. False: quit() was called.
+  bool wait(TimePoint until, const Clock& clock) {
+    std::unique_lock lock(mutex_);
+    const auto filled = [this] { return quit_ || !messages_.empty(); };
+    if (until == kNever) {
+      filled_.wait(lock, filled);
+    } else if (const TimePoint now = clock.now(); now < until) {
+      filled_.wait_for(lock, until - now, filled);
+    }
+    return !quit_;
+  }
+
+ private:
+  std::mutex mutex_;  // guards the rest
+  std::condition_variable filled_;
+  std::vector<Message> messages_;
+  bool quit_ = false;
+};
+
+}  // namespace tandem

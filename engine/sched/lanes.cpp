@@ -1,0 +1,136 @@
+#include "engine/sched/lanes.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/check.h"
+#include "engine/base/planted.h"
+
+namespace tandem {
+
+Lanes::Lanes(const std::vector<Backend*>& devices, const std::vector<LoopModel>& models,
+             const BatchLimits& limits, bool log_frees, Done done)
+    : done_(std::move(done)) {
+  for (size_t d = 0; d < devices.size(); ++d) {
+    lanes_.emplace_back(DeviceId(static_cast<int64_t>(d)), devices[d], limits, log_frees);
+  }
+  for (const LoopModel& m : models) {
+    TANDEM_CHECK(m.id.index() == models_.size());
+    Lane& lane = lanes_[m.device.index()];
+    Backend* const backend = lane.backend();
+    models_.push_back({std::make_unique<ModelPools>(m.id, backend->shape(m.id), backend->pool(m.id),
+                                                    lane.moves(), m.prefix_cache),
+                       m.device, m.series});
+  }
+}
+
+bool Lanes::busy() const {
+  return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& l) { return !l.idle(); });
+}
+
+absl::Status Lanes::can_serve(const SequenceSpec& spec) const {
+  for (const RoleModel& role : spec.roles) {
+    if (lost(device_of(role.model))) {
+      return absl::UnavailableError("the model's device is lost; try another server");
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Lanes::remove(const SequenceRun* run) {
+  for (Lane& lane : lanes_) lane.remove(run);
+}
+
+void Lanes::forget(const PassFlight& flight) {
+  if (planted(Bug::kLeakValues)) return;
+  if (flight.begun) lanes_[flight.device.index()].forget(flight.id);
+}
+
+void Lanes::order_moves(ModelId first, ModelId then) {
+  const DeviceId a = device_of(first), b = device_of(then);
+  if (a != b) lanes_[b.index()].wait_for(lanes_[a.index()]);
+}
+
+bool Lanes::launch(TimePoint now) {
+  bool any = false;
+  for (Lane& lane : lanes_) {
+    if (planted(Bug::kRealTime) && SteadyClock().now().time_since_epoch().count() / 512 % 2 == 0) {
+      continue;
+    }
+    if (lane.lost() || !lane.idle() || !lane.has_work()) continue;
+    const Batch* const batch = lane.next(now);
+    if (!batch) continue;
+    any = true;
+    ModelSeries* series = nullptr;  // none for a batch of moves alone
+    if (!batch->works.empty()) series = models_[batch->works.front().model.index()].series;
+    if (series) {
+      series->batches.add();
+      series->batch_rows.observe(batch->run_rows());
+    }
+    const DeviceId device = lane.device();
+    lane.backend()->launch(
+        *batch, [this, device](BatchResult result) { done_(device, std::move(result)); });
+  }
+  return any;
+}
+
+Lanes::Finished Lanes::finish(DeviceId device, BatchResult result) {
+  Finished finished;
+  Lane& lane = lanes_[device.index()];
+  if (absl::IsResourceExhausted(result.status) && lane.retry_smaller()) return finished;
+  finished.lost = absl::IsUnavailable(result.status);
+  if (finished.lost) lane.lose();
+  std::unique_ptr<Lane::Running> batch = lane.finish();
+  const int rows = batch->batch.run_rows();
+  TANDEM_CHECK(!result.status.ok() || result.works.size() == batch->flights.size());
+  finished.done.reserve(batch->flights.size());
+  for (size_t i = 0; i < batch->flights.size(); ++i) {
+    PassFlight& flight = *batch->flights[i];
+    const Work& work = batch->batch.works[i];
+    SequenceRun* const run = flight.sequence;
+    if (run->state == SequenceRun::kEnding) continue;
+    absl::Status status = result.status.ok() ? result.works[i].status : result.status;
+    if (planted(Bug::kFaultSpreads) && result.status.ok()) {
+      for (const WorkResult& w : result.works) status.Update(w.status);
+    }
+    if (planted(Bug::kNanAccepted) && result.status.ok() && !status.ok()) {
+      status = absl::OkStatus();
+      result.works[i].readout.row.resize(work.outputs.size());
+      for (Out& out : result.works[i].readout.row) out.token = out.argmax = 0;
+    }
+    if (!status.ok()) {
+      finished.failed.emplace_back(run, status);
+      continue;
+    }
+    run->account_chunk(flight, rows, result.busy, work.last);
+    absorb(flight, work, std::move(result.works[i].readout));
+    if (!work.last) continue;
+    if (ModelSeries* series = models_[work.model.index()].series) {
+      series->passes[static_cast<size_t>(flight.role)].add();
+    }
+    finished.done.push_back(&flight);
+  }
+  lane.recycle(std::move(batch));
+  return finished;
+}
+
+void Lanes::update_gauges() {
+  for (const Model& m : models_) {
+    if (!m.series) continue;
+    m.series->kv_pages_total.set(static_cast<double>(m.pools->kv.total()));
+    m.series->kv_pages_used.set(static_cast<double>(m.pools->kv.used()));
+    m.series->kv_pages_cached.set(static_cast<double>(m.pools->kv.cached()));
+  }
+}
+
+std::string Lanes::check_pages(const std::vector<const SequenceRun*>& runs) const {
+  for (const Model& m : models_) {
+    std::vector<const SequenceCache*> caches;
+    for (const SequenceRun* run : runs) run->add_caches_of(*m.pools, &caches);
+    const std::string wrong = m.pools->check(caches);
+    if (!wrong.empty()) return absl::StrCat("model ", m.pools->model.value, ": ", wrong);
+  }
+  return "";
+}
+
+}  // namespace tandem

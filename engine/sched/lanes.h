@@ -1,0 +1,83 @@
+// The devices' lanes, and the models that lie on the devices: which pass goes where, and what comes
+// of it.
+//
+// lost() is thread-safe; the rest is the loop thread's.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/sched/lane.h"
+#include "engine/sched/metrics.h"
+#include "engine/sched/sequence_run.h"
+
+namespace tandem {
+
+// A model that sequences may name in their roles.
+struct LoopModel {
+  ModelId id;
+  DeviceId device;
+  ModelSeries* series = nullptr;  // may be null
+  bool prefix_cache = true;
+};
+
+class Lanes {
+ public:
+  using Done = std::function<void(DeviceId device, BatchResult result)>;
+
+  // devices[i] is DeviceId(i); models by ModelId. `done` hears of finished batches, from any
+  // thread.
+  Lanes(const std::vector<Backend*>& devices, const std::vector<LoopModel>& models,
+        const BatchLimits& limits, bool log_frees, Done done);
+
+  ModelPools& pools(ModelId model) { return *models_[model.index()].pools; }
+  const ModelPools& pools(ModelId model) const { return *models_[model.index()].pools; }
+  DeviceId device_of(ModelId model) const { return models_[model.index()].device; }
+  size_t models() const { return models_.size(); }
+  bool busy() const;
+  bool lost(DeviceId device) const { return lanes_[device.index()].lost(); }
+  // UNAVAILABLE when a device of one of its models is lost.
+  absl::Status can_serve(const SequenceSpec& spec) const;
+
+  // A pass goes to the lane of its device.
+  void enqueue(PassFlight* flight) { lanes_[flight->device.index()].enqueue(flight); }
+  // Takes back the passes of a sequence that no device works on yet.
+  void remove(const SequenceRun* run);
+  // The sequence will not name the values of this pass any more.
+  void forget(const PassFlight& flight);
+  void order_moves(ModelId first, ModelId then);  // see RunHost
+
+  // Gives idle devices their next batches. False: nobody has anything to do.
+  bool launch(TimePoint now);
+
+  struct Finished {
+    std::vector<PassFlight*> done;  // readouts are there
+    std::vector<std::pair<SequenceRun*, absl::Status>> failed;
+    bool lost = false;  // the device, with this batch
+  };
+  // What was said to `done`. Passes with rows left are pending again, and so are all when the
+  // batch was too large for the device's memory.
+  Finished finish(DeviceId device, BatchResult result);
+
+  void update_gauges();
+  // Recounts every page. Returns what is wrong; empty: nothing. `runs`: all that hold any.
+  std::string check_pages(const std::vector<const SequenceRun*>& runs) const;
+
+ private:
+  struct Model {
+    std::unique_ptr<ModelPools> pools;
+    DeviceId device;
+    ModelSeries* series;
+  };
+
+  const Done done_;
+  std::deque<Lane> lanes_;     // by device; they do not move, because pools hold their move logs
+  std::vector<Model> models_;  // by model
+};
+
+}  // namespace tandem
