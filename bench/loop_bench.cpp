@@ -4,16 +4,34 @@
 //
 // One iteration is one round: every sequence draws a token, emits it, reserves, submits its next
 // pass, and all passes are batched, lowered and launched. The device answers at once with a
-// constant, so all that is measured is the scheduler's own work on its one thread.
+// constant, so all that is measured is the scheduler's own work on its one thread. Sequences have
+// prompts of their own, so that none shares pages with another, and start over when they have grown
+// from 7/8 to 9/8 of `context` rows; their prefills are not counted.
+//
+// per_token: time. allocations: calls of operator new for each token.
 #include <benchmark/benchmark.h>
 
+#include <cstdlib>
 #include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
 #include "engine/base/check.h"
 #include "engine/decode/autoregressive.h"
 #include "engine/sched/loop.h"
+
+namespace {
+int64_t allocations = 0;  // on the one thread that there is
+}
+
+void* operator new(size_t size) {
+  ++allocations;
+  if (void* const memory = std::malloc(size)) return memory;
+  std::abort();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace tandem {
 namespace {
@@ -55,10 +73,14 @@ class IdleBackend final : public Backend {
   Done done_;
 };
 
-class NoListener final : public SequenceListener {
+class CountingListener final : public SequenceListener {
  public:
+  int64_t tokens = 0;
+
   void on_admitted() override {}
-  void on_tokens(std::vector<Emitted>) override {}
+  void on_tokens(std::vector<Emitted> more) override {
+    tokens += static_cast<int64_t>(more.size());
+  }
   void on_end(const SequenceEnd& end) override {
     TANDEM_CHECK(end.status.ok() || absl::IsCancelled(end.status));
   }
@@ -66,60 +88,78 @@ class NoListener final : public SequenceListener {
 
 void round_of_sequences(benchmark::State& state) {
   const auto sequences = static_cast<int>(state.range(0));
-  // Long enough never to end: rounds are made as long as the benchmark wants them.
-  constexpr int kTokens = 1 << 20;
-  constexpr int kPages = 1 << 16;
+  const auto context = static_cast<int>(state.range(1));
+  const int prompt = context - context / 8, rounds_each = context / 4;
   SteadyClock clock;
   Metrics metrics;
-  IdleBackend backend(kPages);
+  // Room for all at their longest, and as much again for the prefix cache.
+  IdleBackend backend(int64_t{2} * sequences * (context + context / 4) / kPageRows);
   LoopOptions options;
   options.limits.max_running = sequences;
-  options.limits.step_rows = 4 * sequences;
+  options.limits.max_waiting = sequences;
+  options.limits.max_waiting_tokens = int64_t{1} << 40;
+  options.limits.step_rows = sequences * context;  // all prefills at once: then all go in step
+  options.limits.prefill_chunk_rows = context;
   metrics.series.emplace_back();
   Loop loop(options, &clock, {&backend}, {{ModelId(0), DeviceId(0)}}, &metrics);
-  const auto listener = std::make_shared<NoListener>();
-  // Sequences start over when they have come to this length, so pages suffice for ever.
-  const int length = std::min<int>(kTokens, kPages / sequences * kPageRows - 2 * kPageRows);
+  const auto listener = std::make_shared<CountingListener>();
   RequestId id = 0;
-  const auto submit = [&] {
-    SequenceSpec spec;
-    spec.id = ++id;
-    spec.prompt = {1, 2, 3, 4};
-    spec.method = autoregressive;
-    spec.roles = {{Role::kLarge, ModelId(0), 0}};
-    spec.stops.max_new_tokens = length;
-    spec.series = &metrics.series.front();
-    spec.submitted = clock.now();
-    spec.listener = listener;
-    loop.submit(std::move(spec));
+  // All of them, up to their first tokens.
+  const auto start = [&] {
+    while (loop.live() > 0) {
+      if (!loop.step()) backend.finish();
+    }
+    for (int i = 0; i < sequences; ++i) {
+      SequenceSpec spec;
+      spec.id = ++id;
+      for (int k = 0; k < prompt; ++k) {  // the id in base 16, over and over
+        spec.prompt.push_back(static_cast<Token>(id >> (4 * (k % 8)) & 15));
+      }
+      spec.method = autoregressive;
+      spec.roles = {{Role::kLarge, ModelId(0), 0}};
+      spec.stops.max_new_tokens = rounds_each + 2;
+      spec.series = &metrics.series.front();
+      spec.submitted = clock.now();
+      spec.listener = listener;
+      loop.submit(std::move(spec));
+    }
+    listener->tokens = 0;
+    loop.step();
+    while (listener->tokens < sequences) {
+      backend.finish();
+      loop.step();
+    }
   };
-  for (int i = 0; i < sequences; ++i) submit();
-  loop.step();
-  TANDEM_CHECK(loop.live() == sequences && loop.device_busy());
-  int64_t rounds = 0;
+  start();
+  int64_t rounds = 0, allocated = 0;
   for (auto _ : state) {
+    const int64_t before = allocations;
     backend.finish();
     loop.step();
-    if (++rounds % (length - 1) == 0) {
+    allocated += allocations - before;
+    if (++rounds % rounds_each == 0) {
       state.PauseTiming();
-      while (loop.live() > 0) {
-        backend.finish();
-        loop.step();
-      }
-      for (int i = 0; i < sequences; ++i) submit();
-      loop.step();
+      start();
       state.ResumeTiming();
     }
   }
+  const double tokens = static_cast<double>(rounds) * sequences;
   state.counters["per_token"] =
-      benchmark::Counter(static_cast<double>(rounds) * sequences,
-                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+      benchmark::Counter(tokens, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  state.counters["allocations"] = static_cast<double>(allocated) / tokens;
   loop.stop_all(absl::CancelledError("the benchmark is over"));
   while (loop.live() > 0) {
     if (!loop.step()) backend.finish();
   }
 }
-BENCHMARK(round_of_sequences)->Arg(1)->Arg(16)->Arg(64)->Arg(256)->Unit(benchmark::kMicrosecond);
+BENCHMARK(round_of_sequences)
+    ->ArgNames({"sequences", "context"})
+    ->Args({1, 512})
+    ->Args({16, 512})
+    ->Args({64, 512})
+    ->Args({256, 512})
+    ->Args({256, 4000})
+    ->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace tandem
