@@ -65,7 +65,7 @@ std::span<const Candidate> Lane::runnable(const Available& available) {
 
 const Batch* Lane::next(const Available& available, TimePoint now) {
   TANDEM_CHECK(idle());
-  const auto passed = [](const Fence& f) { return f.other->lost_ || f.other->made_ >= f.until; };
+  const auto passed = [](const Fence& f) { return f.other->lost() || f.other->made_ >= f.until; };
   while (!fences_.empty() && passed(fences_.front())) {
     fences_.pop_front();
   }

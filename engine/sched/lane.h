@@ -4,6 +4,7 @@
 // Loop thread only. Completions come to the loop's inbox from the backend's thread.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -62,8 +63,8 @@ class Lane {
   void recycle(std::unique_ptr<Running> done);
 
   // The device is gone: nothing is launched any more, and no lane waits for its moves.
-  void lose() { lost_ = true; }
-  bool lost() const { return lost_; }
+  void lose() { lost_.store(true, std::memory_order_relaxed); }
+  bool lost() const { return lost_.load(std::memory_order_relaxed); }  // from any thread
 
   // The device had no memory for the batch: its passes are pending again and batches get smaller,
   // until kRecovery of them went well. False, and nothing happens: the batch cannot get smaller.
@@ -98,7 +99,7 @@ class Lane {
   std::unique_ptr<Running> running_;
   std::vector<Candidate> candidates_;  // of the last runnable()
   std::unique_ptr<Running> spare_;     // its contents are over; its memory is not
-  bool lost_ = false;
+  std::atomic<bool> lost_{false};
   ModelId last_model_;
 };
 

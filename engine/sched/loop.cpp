@@ -30,7 +30,6 @@ Loop::Loop(LoopOptions options, const Clock* clock, std::vector<Backend*> device
   limits.step_rows = options_.limits.step_rows;
   limits.chunk_rows = options_.limits.prefill_chunk_rows;
   limits.works = options_.limits.max_running;
-  lanes_.reserve(devices.size());  // lanes do not move: pools hold their move logs
   for (size_t d = 0; d < devices.size(); ++d) {
     lanes_.emplace_back(DeviceId(static_cast<int64_t>(d)), devices[d], limits, options_.log_frees);
   }
@@ -517,6 +516,8 @@ void Loop::on_batch_done(BatchDone done) {
   Lane& lane = lanes_[done.device.index()];
   BatchResult& result = done.result;
   if (absl::IsResourceExhausted(result.status) && lane.retry_smaller()) return;
+  const bool lost = absl::IsUnavailable(result.status);
+  if (lost) lane.lose();
   std::unique_ptr<Lane::Running> batch = lane.finish();
   const int rows = batch->batch.run_rows();
   TANDEM_CHECK(!result.status.ok() || result.works.size() == batch->flights.size());
@@ -548,11 +549,10 @@ void Loop::on_batch_done(BatchDone done) {
   }
   for (const auto& [run, status] : failed) end(run, status);
   lane.recycle(std::move(batch));
-  if (absl::IsUnavailable(result.status)) lose_device(done.device, result.status);
+  if (lost) end_all_on(done.device, result.status);
 }
 
-void Loop::lose_device(DeviceId device, const absl::Status& status) {
-  lanes_[device.index()].lose();
+void Loop::end_all_on(DeviceId device, const absl::Status& status) {
   std::vector<SequenceRun*> hit;
   for (const auto& [id, run] : runs_) {
     const auto& roles = run->spec().roles;

@@ -4,12 +4,13 @@
 // ready coroutine to its next await, so that the set of pending passes is exact, and gives each
 // idle lane its next batch. Nothing else touches coroutines or books; backends only see batches.
 //
-// submit, stop, pause, resume, stop_all, quit and the counts are thread-safe. step() and run()
-// belong to the loop thread; the simulator calls step() itself on a virtual clock.
+// submit, stop, pause, resume, stop_all, quit, the counts and device_lost are thread-safe. step()
+// and run() belong to the loop thread; the simulator calls step() itself on a virtual clock.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -78,6 +79,10 @@ class Loop final : private RunHost {
   // When to try again after RESOURCE_EXHAUSTED, as things stand.
   Duration retry_hint() const { return Duration(retry_hint_.load()); }
   bool device_busy() const;
+  // The device failed for good (a batch ended with UNAVAILABLE): its requests end with that, and
+  // new ones for its models are refused. Thread-safe, stays true, and is so before any of them
+  // hears.
+  bool device_lost(DeviceId device) const { return lanes_[device.index()].lost(); }
   const ModelPools& model_pools(ModelId id) const { return *models_[id.index()].pools; }
   // For checks: every sequence that is not gone.
   void visit(const std::function<void(const SequenceRun&)>& f) const {
@@ -156,7 +161,7 @@ class Loop final : private RunHost {
   bool launch();
   void end(SequenceRun* run, absl::Status status);
   void end_request(RequestId id, const Request& request, const SequenceSpec& spec);
-  void lose_device(DeviceId device, const absl::Status& status);
+  void end_all_on(DeviceId device, const absl::Status& status);
   bool reap();
   void refuse(const std::vector<SequenceSpec>& choices, const absl::Status& status,
               RejectReason reason);
@@ -167,7 +172,7 @@ class Loop final : private RunHost {
   const Clock* const clock_;
   TimePoint now_ = clock_->now();  // when the present step began
   Metrics* const metrics_;
-  std::vector<Lane> lanes_;    // by device
+  std::deque<Lane> lanes_;     // by device
   std::vector<Model> models_;  // by model
   ReadyQueue ready_;
   Ledger ledger_;

@@ -91,5 +91,52 @@ TEST(LoopThreads, ManyClientsOneLoop) {
   EXPECT_GT(answered, 0);
 }
 
+// Health is asked from other threads: at any time, and by whoever has heard of the loss.
+TEST(LoopThreads, ALostDeviceIsKnownOutside) {
+  SteadyClock clock;
+  ValueStore values;
+  FakeMemory memory;
+  Metrics metrics;
+  FakeModelConfig config = tiny_model();
+  config.pass_seconds = config.row_seconds = 0;
+  ThreadTimer timer;
+  FakeBackend a(&memory, &values, &clock, &timer), b(&memory, &values, &clock, &timer);
+  a.add_model(ModelId(0), "a", config, {4, 40, 40});
+  b.add_model(ModelId(1), "b", config, {4, 40, 40});
+  b.set_faults([](const Batch&) {
+    Fault f;
+    f.status = absl::UnavailableError("fell off the bus");
+    return f;
+  });
+  const std::vector<LoopModel> models = {{ModelId(0), DeviceId(0)}, {ModelId(1), DeviceId(1)}};
+  Loop loop(LoopOptions(), &clock, {&a, &b}, models, &metrics);
+  EXPECT_FALSE(loop.device_lost(DeviceId(0)));
+  EXPECT_FALSE(loop.device_lost(DeviceId(1)));
+  std::thread runner([&] { loop.run(); });
+  std::thread health([&] {
+    while (!loop.device_lost(DeviceId(1))) std::this_thread::yield();
+  });
+  for (const int model : {0, 1}) {
+    SequenceSpec s;
+    s.id = static_cast<RequestId>(model) + 1;
+    s.prompt = {1, 2};
+    s.method = autoregressive;
+    s.roles = {{Role::kLarge, ModelId(model), 0}};
+    s.stops.max_new_tokens = 8;
+    s.submitted = clock.now();
+    const auto latch = std::make_shared<Latch>();
+    s.listener = latch;
+    loop.submit(std::move(s));
+    const absl::Status status = latch->result().get().first;
+    EXPECT_EQ(status.code(), model == 0 ? absl::StatusCode::kOk : absl::StatusCode::kUnavailable);
+    EXPECT_EQ(loop.device_lost(DeviceId(1)), model == 1);
+  }
+  health.join();
+  EXPECT_FALSE(loop.device_lost(DeviceId(0)));
+  while (loop.live() > 0) std::this_thread::yield();
+  loop.quit();
+  runner.join();
+}
+
 }  // namespace
 }  // namespace tandem::test
