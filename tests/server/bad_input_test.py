@@ -378,29 +378,34 @@ def test_the_trace_context_reaches_the_log(server, tandem):
     assert "traceparent" not in lines["request_id=untraced"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_and_ends_with_0(start_server, binaries, number):
-    server = start_server()
-    lines = []
+def start_stream(binaries, server, tokens, *args, **pipes):
+    """A client of the slow model, whose request runs."""
     client = subprocess.Popen(
         [
             binaries / "tandem",
             "generate",
-            "--server",
-            server.grpc,
+            f"--server={server.grpc}",
             "--model=slow",
             "--prompt=x",
-            "--max-new-tokens=150",
+            f"--max-new-tokens={tokens}",
             "--ignore-eos",
-            "--format=json",
+            *args,
         ],
-        stdout=subprocess.PIPE,
+        **pipes,
     )
-    reader = threading.Thread(target=lambda: lines.append(client.stdout.read()))
-    reader.start()
     # Until the server says so, it may not have the request yet.
     while 'requests_running{model="slow",method="autoregressive"} 1' not in metrics(server):
         pass
+    return client
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_ends_with_0(start_server, binaries, number):
+    server = start_server()
+    lines = []
+    client = start_stream(binaries, server, 150, "--format=json", stdout=subprocess.PIPE)
+    reader = threading.Thread(target=lambda: lines.append(client.stdout.read()))
+    reader.start()
     assert server.stop(number) == 0
     assert client.wait(60) == 0
     reader.join()
@@ -409,22 +414,7 @@ def test_a_signal_drains_and_ends_with_0(start_server, binaries, number):
 
 def test_streams_left_at_the_end_of_the_grace_get_unavailable(start_server, binaries):
     server = start_server(None, "--grace-seconds=0")
-    client = subprocess.Popen(
-        [
-            binaries / "tandem",
-            "generate",
-            "--server",
-            server.grpc,
-            "--model=slow",
-            "--prompt=x",
-            "--max-new-tokens=3000",
-            "--ignore-eos",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    while 'requests_running{model="slow",method="autoregressive"} 1' not in metrics(server):
-        pass
+    client = start_stream(binaries, server, 3000, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert server.stop() == 0
     error = client.communicate(timeout=60)[1]
     assert client.returncode == 1
