@@ -17,19 +17,13 @@
 #include <utility>
 #include <vector>
 
+#include "bench/sample_text.h"
 #include "engine/base/check.h"
 #include "engine/host/stream.h"
 #include "engine/text/tokenizer.h"
 
 namespace tandem {
 namespace {
-
-constexpr char kModel[] = TANDEM_SOURCE_DIR "/models/code-small";
-constexpr char kText[] =
-    "def area(width, height):\n    \"\"\"Return the area of a rectangle, or raise "
-    "ValueError.\"\"\"\n"
-    "    if width < 0 or height < 0:\n        raise ValueError('negative: %r' % (width,))\n"
-    "    return width * height  # naïve, but right — for once\n";
 
 double cpu_seconds(clockid_t clock) {
   timespec time{};
@@ -74,9 +68,9 @@ class CountingSink final : public Sink {
 
 void token_to_sink(benchmark::State& state) {
   const auto streams = static_cast<size_t>(state.range(0));
-  const auto tokenizer = Tokenizer::load(kModel);
+  const auto tokenizer = Tokenizer::load(bench::kModel);
   TANDEM_CHECK(tokenizer.ok());
-  const auto tokens = (*tokenizer)->encode(kText, false);
+  const auto tokens = (*tokenizer)->encode(bench::kText, false);
   TANDEM_CHECK(tokens.ok());
   Count count;
   double loop_side = 0, text_side = 0;

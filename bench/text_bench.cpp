@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "bench/sample_text.h"
 #include "engine/base/check.h"
 #include "engine/text/stop_matcher.h"
 #include "engine/text/stream_decoder.h"
@@ -10,17 +11,10 @@
 namespace tandem {
 namespace {
 
-constexpr char kModel[] = TANDEM_SOURCE_DIR "/models/code-small";
-constexpr char kText[] =
-    "def area(width, height):\n    \"\"\"Return the area of a rectangle, or raise "
-    "ValueError.\"\"\"\n"
-    "    if width < 0 or height < 0:\n        raise ValueError('negative: %r' % (width,))\n"
-    "    return width * height  # naïve, but right — for once\n";
-
 void token_to_text(benchmark::State& state) {
-  const auto tokenizer = Tokenizer::load(kModel);
+  const auto tokenizer = Tokenizer::load(bench::kModel);
   TANDEM_CHECK(tokenizer.ok());
-  const auto tokens = (*tokenizer)->encode(kText, false);
+  const auto tokens = (*tokenizer)->encode(bench::kText, false);
   TANDEM_CHECK(tokens.ok());
   const auto stops = static_cast<size_t>(state.range(0));
   std::vector<std::string> strings;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
 
 namespace tandem::test {
 
@@ -19,9 +20,10 @@ class TempDir {
   ~TempDir() { std::filesystem::remove_all(path_); }
 
   const std::string& path() const { return path_; }
-  // The path of the new file.
-  std::string write(const std::string& name, const std::string& content) const {
+  // The path of the new file; `name` may have folders in it.
+  std::string write(const std::string& name, std::string_view content) const {
     const std::string path = path_ + "/" + name;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
     std::ofstream(path, std::ios::binary) << content;
     return path;
   }

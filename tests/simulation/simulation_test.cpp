@@ -8,18 +8,12 @@
 #include <cstdlib>
 #include <fstream>
 
-#if defined(__has_feature)
-#define TANDEM_SANITIZED __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#endif
+#include "tests/sanitized.h"
 
 namespace tandem::simulation {
 namespace {
 
-#if TANDEM_SANITIZED
-constexpr uint64_t kSeeds = 300;  // an order of magnitude slower
-#else
-constexpr uint64_t kSeeds = 10'000;
-#endif
+constexpr uint64_t kSeeds = test::kSanitized ? 300 : 10'000;
 
 // Devices only know of requests that run; those that wait for pages or readers have no pass there.
 bool possible(Kind kind, Phase phase, Event event) {

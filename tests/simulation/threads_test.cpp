@@ -7,20 +7,13 @@
 #include <thread>
 
 #include "engine/backend/fake/fake_backend.h"
+#include "tests/sanitized.h"
 #include "tests/simulation/requests.h"
-
-#if defined(__has_feature)
-#define TANDEM_SANITIZED __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#endif
 
 namespace tandem::simulation {
 namespace {
 
-#if TANDEM_SANITIZED
-constexpr uint64_t kSeeds = 40;
-#else
-constexpr uint64_t kSeeds = 200;
-#endif
+constexpr uint64_t kSeeds = test::kSanitized ? 40 : 200;
 
 // Filled on the loop's thread, read when the loop is gone.
 class Client final : public SequenceListener {

@@ -131,13 +131,7 @@ def main(arguments=None) -> int:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     folders = directories(args.models)
-    busy = machine.load()
-    if busy > 0.1:
-        # Transformers suffers far more from that than we do: its threads wait for each other.
-        print(f"{busy:.0%} of the machine is busy with something else", file=sys.stderr)
-        if args.write:
-            print("so this run would not be worth writing down", file=sys.stderr)
-            return 2
+    busy = machine.load_before(args.write)
     conditions = report.Conditions(
         command="scripts/bench_ar " + " ".join(arguments or sys.argv[1:]),
         commit=machine.commit(ROOT),

@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -39,6 +40,18 @@ def load() -> float:
     time.sleep(1)
     total_now, idle_now = read()
     return 1 - (idle_now - idle) / max(1, total_now - total)
+
+
+def load_before(write: bool) -> float:
+    """load(), as a run begins. A busy machine is told of, and ends a run that would be written down:
+    other engines suffer far more from it than ours, as their threads wait for each other."""
+    busy = load()
+    if busy > 0.1:
+        print(f"{busy:.0%} of the machine is busy with something else", file=sys.stderr)
+        if write:
+            print("so this run would not be worth writing down", file=sys.stderr)
+            raise SystemExit(2)
+    return busy
 
 
 def bandwidth() -> float:

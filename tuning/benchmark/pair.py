@@ -208,12 +208,7 @@ def parse(arguments):
 
 def main(arguments=None) -> int:
     args = parse(arguments)
-    busy = [machine.load()]
-    if busy[0] > 0.1:
-        print(f"{busy[0]:.0%} of the machine is busy with something else", file=sys.stderr)
-        if args.write:
-            print("so this run would not be worth writing down", file=sys.stderr)
-            return 2
+    busy = [machine.load_before(args.write)]
     bandwidth = machine.bandwidth()
     results = []
     for name in args.pairs:

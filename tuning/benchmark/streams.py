@@ -293,12 +293,7 @@ def parse(arguments):
 
 def main(arguments=None) -> int:
     args = parse(arguments)
-    busy = machine.load()
-    if busy > 0.1:
-        print(f"{busy:.0%} of the machine is busy with something else", file=sys.stderr)
-        if args.write:
-            print("so this run would not be worth writing down", file=sys.stderr)
-            return 2
+    busy = machine.load_before(args.write)
     servers = [Server("Tandem"), Server("bare streamer")]
     for i in range(args.repeats):
         for server in servers if i % 2 == 0 else reversed(servers):

@@ -61,12 +61,7 @@ def bar(total: int, what: str):
 def main(arguments: list[str] | None = None) -> int:
     args = parse(arguments)
     started = time.monotonic()
-    busy = [machine.load()]
-    if busy[0] > 0.1:
-        print(f"{busy[0]:.0%} of the machine is busy with something else", file=sys.stderr)
-        if args.write:
-            print("so this run would not be worth writing down", file=sys.stderr)
-            return 2
+    busy = [machine.load_before(args.write)]
     tokenizer = Tokenizer.from_file(str(ROOT / "models/code-large/tokenizer.json"))
     _, held_out = corpus.split(corpus.read_documents(args.stdlib))
     stream = TokenStream(tokenizer, [document.text for document in held_out])

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/engine/decode/methods_kit.h"
+#include "tests/engine/decode/method_checks.h"
 #include "tests/reference/autoregressive.h"
 
 namespace tandem::test {
@@ -305,24 +305,21 @@ TEST(Bild, CorrectionsAreIndependentOfWhatTheyReplace) {
   const auto expected = first_two(large, small, prompt, w, double{a.rollback_threshold});
   std::map<Tokens, int> count, broken;
   int64_t rollbacks = 0;
-  for (uint64_t begin = 0; begin < 100000; begin += 200) {
-    std::vector<std::shared_ptr<Recorder>> all;
-    for (w.seed = begin; w.seed < begin + 200; ++w.seed) {
-      SequenceSpec s = box.spec(prompt, 3);
-      s.warp = w;
-      use(s, a, two_models());
-      all.push_back(box.submit(std::move(s)));
-      const Tokens same_number =
-          reference::bild(large, small, prompt, w, a, {}, 3, sampling::Purpose::kToken).tokens;
-      ++broken[Tokens(same_number.begin(), same_number.begin() + 2)];
-    }
-    box.pump();
-    for (const auto& r : all) {
-      ASSERT_TRUE(r->ok());
-      ++count[Tokens(r->tokens.begin(), r->tokens.begin() + 2)];
-      rollbacks += r->end.stats.rollbacks;
-    }
-  }
+  const auto make = [&](uint64_t seed) {
+    w.seed = seed;
+    const Tokens same_number =
+        reference::bild(large, small, prompt, w, a, {}, 3, sampling::Purpose::kToken).tokens;
+    ++broken[Tokens(same_number.begin(), same_number.begin() + 2)];
+    SequenceSpec s = box.spec(prompt, 3);
+    s.warp = w;
+    use(s, a, two_models());
+    return s;
+  };
+  sample(box, 100000, make, [&](const Recorder& r) {
+    ++count[Tokens(r.tokens.begin(), r.tokens.begin() + 2)];
+    rollbacks += r.end.stats.rollbacks;
+  });
+  ASSERT_FALSE(HasFatalFailure());
   EXPECT_GT(rollbacks, 20000);
   double z = 0;
   EXPECT_TRUE(chi_square_fits(expected, count, &z)) << z;
@@ -375,27 +372,12 @@ TEST(Bild, EarlyExitRunsEachLayerOfARowOnce) {
 
 // --- Rounds
 
-// METHODS F.5: whatever is rolled back leaves no row behind.
 TEST(Bild, CachesHoldFinalTokensOnly) {
-  int64_t rows = 0;
-  for (uint64_t seed = 0; seed < 150; ++seed) {
-    Rng rng(seed);
-    Box box{random_pair(rng)};
-    CacheWatch watch(&box);
-    for (int i = 0; i < 4; ++i) {
-      SequenceSpec s = random_spec(box, rng, chance(rng, 50));
-      const BildParams a = random_params(rng);
-      use(s, a, chance(rng, 50) ? two_models() : early_exit(1));
-      const Tokens prompt = s.prompt;
-      const auto r = box.submit(std::move(s));
-      watch.follow(prompt, r);
-      box.pump();
-      ASSERT_TRUE(r->ok());
-    }
-    rows += watch.looked_at;
-    if (HasFailure()) FAIL() << "seed " << seed;
-  }
-  EXPECT_GT(rows, 10000);
+  const auto use_bild = [](SequenceSpec& s, Rng& rng) {
+    const BildParams a = random_params(rng);
+    use(s, a, chance(rng, 50) ? two_models() : early_exit(1));
+  };
+  EXPECT_GT(expect_final_rows_only(150, use_bild), 10000);
 }
 
 // A run without a limit goes through many rounds, and loses its caches between them.
@@ -438,42 +420,18 @@ TEST(Bild, UnlimitedRunsGoThroughEvictions) {
   EXPECT_GT(preemptions, 4);
 }
 
-// Every way to end, at every place: an exact BiLD is cut exactly where AR is cut.
+// An exact BiLD ends as autoregressive decoding does.
 TEST(Bild, StopsWhereAutoregressiveDecodingStops) {
-  for (const bool exit_early : {false, true}) {
-    BoxOptions o;
-    o.models.resize(2);
-    o.models[0].config = tiny_model(1, 4, 12);
-    o.models[1].config = o.models[0].config;  // all of a run is kept
-    Box box{o};
-    const Tokens prompt = {3, 1, 2};
-    const Tokens text = box.greedy(prompt, 16);
-    for (size_t place = 0; place < text.size(); ++place) {
-      for (int kind = 0; kind < 4; ++kind) {
-        std::shared_ptr<Recorder> r[2];
-        for (const bool by_ar : {false, true}) {
-          SequenceSpec s = box.spec(prompt, kind == 0 ? static_cast<int>(place) + 1 : 16);
-          if (kind == 1) s.stops.eos = {text[place]};
-          if (kind == 2) s.stops.stop_tokens = {text[place]};
-          if (kind == 3) {
-            Tokens stop = {text[place]};
-            if (place > 0) stop.insert(stop.begin(), text[place - 1]);
-            s.stops.text = std::make_unique<TokenStop>(stop);
-          }
-          BildParams a;
-          a.fallback_threshold = 0.2F;
-          a.rollback_threshold = 0.69F;
-          a.max_small_run = 6;
-          if (!by_ar) use(s, a, exit_early ? early_exit(2) : two_models());
-          r[by_ar] = box.submit(std::move(s));
-        }
-        box.pump();
-        ASSERT_TRUE(r[0]->ok() && r[1]->ok());
-        EXPECT_EQ(r[0]->tokens, r[1]->tokens) << "place " << place << ", kind " << kind;
-        EXPECT_EQ(r[0]->end.reason, r[1]->end.reason);
-        EXPECT_EQ(r[0]->end.stop_index, r[1]->end.stop_index);
-      }
-    }
+  BoxOptions o;
+  o.models.resize(2);
+  o.models[0].config = tiny_model(1, 4, 12);
+  o.models[1].config = o.models[0].config;  // all of a run is kept
+  BildParams a;
+  a.fallback_threshold = 0.2F;
+  a.rollback_threshold = 0.69F;
+  a.max_small_run = 6;
+  for (const auto& roles : {two_models(), early_exit(2)}) {
+    expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use(s, a, roles); });
   }
 }
 
@@ -505,27 +463,11 @@ TEST(Bild, LogProbabilitiesAreLarges) {
     Rng rng(seed);
     Box box{random_pair(rng)};
     SequenceSpec s = random_spec(box, rng, chance(rng, 50));
-    s.logprobs = true;
-    s.top_logprobs = 2;
-    const Warp warp = s.warp;
-    Tokens seq = s.prompt;
     BildParams a = random_params(rng);
     a.verify_eos = true;
     use(s, a, two_models());
-    const auto r = box.submit(std::move(s));
-    box.pump();
-    ASSERT_TRUE(r->ok());
-    for (const Emitted& e : r->emitted) {
-      const reference::Row row(reference::Model(box.config()), seq);
-      const double p = warp.greedy() ? std::exp(row.log_softmax(e.token))
-                                     : double{row.warped(warp)[static_cast<size_t>(e.token)]};
-      EXPECT_NEAR(std::exp(e.logprob), p, 1e-5);
-      ASSERT_EQ(e.top.size(), 2U);
-      EXPECT_EQ(e.top[0].token, row.argmax);
-      EXPECT_EQ(e.provenance.confirmed, Source::kLarge);
-      of_small += e.provenance.proposed == Source::kSmall;
-      seq.push_back(e.token);
-    }
+    const auto r = expect_logprobs_of_large(box, std::move(s));
+    for (const Emitted& e : r->emitted) of_small += e.provenance.proposed == Source::kSmall;
   }
   EXPECT_GT(of_small, 200);
 }

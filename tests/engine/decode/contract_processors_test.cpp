@@ -1,8 +1,8 @@
 // Processors under methods that draft: what a request's penalties count is what was emitted,
 // however many wrong tokens were fed and dropped on the way. So every method that is EXACT stays
 // so, token for token, with any processors; the reference counts the plain sequence.
+#include "tests/engine/decode/pairs.h"
 #include "tests/engine/decode/sketches.h"
-#include "tests/engine/sched/kit.h"
 #include "tests/reference/autoregressive.h"
 
 namespace tandem::test {
@@ -12,20 +12,7 @@ using Method = std::function<Task<void>(Gen)>;
 
 constexpr int kLength = 14;
 
-BoxOptions pair_of(uint64_t seed) {
-  BoxOptions o;
-  o.models.resize(2);
-  o.models[1].config = tiny_model(2, 2);
-  o.models[1].device = static_cast<int>(seed % 2);
-  o.shuffle = seed;
-  o.limits.prefill_chunk_rows = 1 + static_cast<int>(seed % 7);
-  o.limits.step_rows = 4 + static_cast<int>(seed % 23);
-  return o;
-}
-
-std::vector<RoleModel> two_roles() {
-  return {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(1), 0}};
-}
+BoxOptions pair_of(uint64_t seed) { return test::pair_of(seed, static_cast<int>(seed % 2)); }
 
 // Runs `n` random prompts under random processors at once.
 void expect_reference(const BoxOptions& options, const std::vector<RoleModel>& roles, uint64_t seed,
@@ -68,14 +55,11 @@ TEST(ContractProcessors, GreedyBild) {
   SketchStats stats;
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const BildArgs args = {1 + static_cast<int>(seed % 6), static_cast<float>(seed % 4) / 8, 0.69F};
-    const bool early_exit = seed % 3 == 0;
-    const std::vector<RoleModel> one = {{Role::kLarge, ModelId(0), 0},
-                                        {Role::kSmall, ModelId(0), 2}};
     BoxOptions o = pair_of(seed);
     if (seed % 2) {  // so that both models are sure of the same token now and then
       for (BoxModel& m : o.models) m.config.vocab_size = 6;
     }
-    expect_reference(o, early_exit ? one : two_roles(), seed, 0,
+    expect_reference(o, seed % 3 == 0 ? early_exit(2) : two_models(), seed, 0,
                      [&stats, args](Gen g) { return bild(g, args, &stats); });
     if (HasFatalFailure()) return;
   }
@@ -88,7 +72,7 @@ TEST(ContractProcessors, GreedySpeculative) {
     BoxOptions o = pair_of(seed);
     if (seed % 3 == 0) o.models[1].config = o.models[0].config;  // all drafts are good
     const int gamma = 1 + static_cast<int>(seed % 5);
-    expect_reference(o, two_roles(), seed, 0,
+    expect_reference(o, two_models(), seed, 0,
                      [&stats, gamma](Gen g) { return speculative(g, gamma, &stats); });
     if (HasFatalFailure()) return;
   }
@@ -116,7 +100,7 @@ TEST(ContractProcessors, EvictedRowsCountOnce) {
     for (BoxModel& m : o.models) m.pool = {4, 9, 9};
     const auto spec = [&stats](Gen g) { return speculative(g, 4, &stats); };
     const auto big = [&stats](Gen g) { return bild(g, {4, 0.1F, 0.69F}, &stats); };
-    expect_reference(o, two_roles(), seed, 0, seed % 2 ? Method(big) : Method(spec), &preemptions);
+    expect_reference(o, two_models(), seed, 0, seed % 2 ? Method(big) : Method(spec), &preemptions);
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(preemptions, 100);
@@ -136,7 +120,7 @@ TEST(ContractProcessors, SampledDraftsOfTheSameModelAreAllAccepted) {
     s.warp.typical_p = 0.9F;
     s.warp.seed = seed;
     s.warp.processors = random_processors(rng, s);
-    s.roles = two_roles();
+    s.roles = two_models();
     s.method = [&stats](Gen g) { return speculative(g, 3, &stats); };
     const auto r = box.submit(std::move(s));
     box.pump();

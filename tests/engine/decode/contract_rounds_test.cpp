@@ -1,7 +1,7 @@
 // What methods may rely on about rounds: reservations, tickets that nobody awaits, and values that
 // stay on devices.
+#include "tests/engine/decode/pairs.h"
 #include "tests/engine/decode/sketches.h"
-#include "tests/engine/sched/kit.h"
 
 namespace tandem::test {
 namespace {
@@ -42,7 +42,7 @@ TEST(ContractRounds, EarlyExitNeedsItsPagesOnce) {
   Box box{o};
   SketchStats stats;
   SequenceSpec s = box.spec({1, 2, 3, 4}, 12);  // 4 + 12 + a run of 4
-  s.roles = {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(0), 2}};
+  s.roles = early_exit(2);
   s.method = [&stats](Gen g) { return bild(g, {4, 0, 0.69F}, &stats); };
   const auto r = box.submit(std::move(s));
   box.pump();
@@ -138,7 +138,7 @@ TEST(ContractRounds, TicketsThatNobodyAwaitsLeaveNothing) {
     std::vector<std::shared_ptr<Recorder>> all;
     const auto submit = [&](int i, int n) {
       SequenceSpec s = box.spec({i, 2, 3, 4, 5, 6, 7, 8}, n);
-      s.roles = {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(1), 0}};
+      s.roles = two_models();
       s.method = careless;
       all.push_back(box.submit(std::move(s)));
     };

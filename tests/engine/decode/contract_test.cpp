@@ -1,32 +1,13 @@
 // The contract carries whole methods: BiLD, early exit, speculative sampling and BiTA's trees, run
 // concurrently, on small pools, in any order, equal autoregressive decoding where the papers say so
 // (METHODS F).
+#include "tests/engine/decode/pairs.h"
 #include "tests/engine/decode/sketches.h"
-#include "tests/engine/sched/kit.h"
 
 namespace tandem::test {
 namespace {
 
 constexpr int kLength = 14;
-
-// Model 0: large, on device 0; model 1: small, on device `small_device`.
-BoxOptions pair_of(uint64_t seed, int small_device) {
-  BoxOptions o;
-  o.models.resize(2);
-  o.models[1].config = tiny_model(2, 2);
-  o.models[1].device = small_device;
-  o.shuffle = seed;
-  o.limits.prefill_chunk_rows = 1 + static_cast<int>(seed % 7);
-  o.limits.step_rows = 4 + static_cast<int>(seed % 23);
-  return o;
-}
-
-std::vector<RoleModel> two_roles() {
-  return {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(1), 0}};
-}
-std::vector<RoleModel> early_exit() {
-  return {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(0), 2}};
-}
 
 using Method = std::function<Task<void>(Gen)>;
 
@@ -73,7 +54,7 @@ TEST(Contract, GreedyBildWithRollbackUnderLn2IsAr) {
   SketchStats stats;
   for (uint64_t seed = 0; seed < 150; ++seed) {
     const BildArgs args = random_bild(seed);
-    expect_equals_ar(pair_of(seed, static_cast<int>(seed % 2)), two_roles(), seed, 0,
+    expect_equals_ar(pair_of(seed, static_cast<int>(seed % 2)), two_models(), seed, 0,
                      [&stats, args](Gen g) { return bild(g, args, &stats); });
     if (HasFatalFailure()) return;
   }
@@ -85,7 +66,7 @@ TEST(Contract, EarlyExitBildIsAr) {
   SketchStats stats;
   for (uint64_t seed = 0; seed < 150; ++seed) {
     const BildArgs args = random_bild(seed);
-    expect_equals_ar(pair_of(seed, 0), early_exit(), seed, 0,
+    expect_equals_ar(pair_of(seed, 0), early_exit(2), seed, 0,
                      [&stats, args](Gen g) { return bild(g, args, &stats); });
     if (HasFatalFailure()) return;
   }
@@ -95,7 +76,7 @@ TEST(Contract, EarlyExitBildIsAr) {
 TEST(Contract, BildThatAlwaysFallsBackIsArSampledToo) {
   SketchStats stats;
   for (uint64_t seed = 0; seed < 30; ++seed) {
-    expect_equals_ar(pair_of(seed, 1), two_roles(), seed, 0.8F,
+    expect_equals_ar(pair_of(seed, 1), two_models(), seed, 0.8F,
                      [&stats](Gen g) { return bild(g, {4, 1.1F, kInf}, &stats); });
     if (HasFatalFailure()) return;
   }
@@ -106,7 +87,7 @@ TEST(Contract, AModelNeverRollsItselfBack) {
   SketchStats stats;
   BoxOptions o = pair_of(1, 1);
   o.models[1].config = o.models[0].config;
-  expect_equals_ar(o, two_roles(), 1, 0, [&stats](Gen g) { return bild(g, {5, 0, 0}, &stats); });
+  expect_equals_ar(o, two_models(), 1, 0, [&stats](Gen g) { return bild(g, {5, 0, 0}, &stats); });
   EXPECT_EQ(stats.rollbacks, 0);
 }
 
@@ -116,7 +97,7 @@ TEST(Contract, GreedySpeculativeIsAr) {
     BoxOptions o = pair_of(seed, static_cast<int>(seed % 2));
     if (seed % 3 == 0) o.models[1].config = o.models[0].config;  // all drafts are good
     const int gamma = 1 + static_cast<int>(seed % 5);
-    expect_equals_ar(o, two_roles(), seed, 0,
+    expect_equals_ar(o, two_models(), seed, 0,
                      [&stats, gamma](Gen g) { return speculative(g, gamma, &stats); });
     if (HasFatalFailure()) return;
   }
@@ -133,7 +114,7 @@ TEST(Contract, SampledDraftsOfTheSameModelAreAllAccepted) {
     SequenceSpec s = box.spec({1, 2, 3}, 12);
     s.warp.temperature = 1;
     s.warp.seed = seed;
-    s.roles = two_roles();
+    s.roles = two_models();
     s.method = [&stats](Gen g) { return speculative(g, 3, &stats); };
     const auto r = box.submit(std::move(s));
     box.pump();
@@ -154,7 +135,7 @@ TEST(Contract, SampledSpeculativeDependsOnTheSeedAlone) {
       SequenceSpec s = box.spec({static_cast<Token>(i), 2, 3}, 16);
       s.warp.temperature = 1.5F;
       s.warp.seed = i;
-      s.roles = two_roles();
+      s.roles = two_models();
       s.method = [&stats](Gen g) { return speculative(g, 3, &stats); };
       all.push_back(box.submit(std::move(s)));
     }
@@ -193,8 +174,8 @@ TEST(Contract, SmallPoolsPreemptMethodsAndChangeNothing) {
     const BildArgs args = {4, 0.3F, 0.69F};
     const auto spec = [&stats](Gen g) { return speculative(g, 4, &stats); };
     const auto big = [&stats, args](Gen g) { return bild(g, args, &stats); };
-    expect_equals_ar(o, two_roles(), seed, 0, seed % 2 ? Method(big) : Method(spec));
-    expect_equals_ar(o, early_exit(), seed, 0, big);
+    expect_equals_ar(o, two_models(), seed, 0, seed % 2 ? Method(big) : Method(spec));
+    expect_equals_ar(o, early_exit(2), seed, 0, big);
     if (HasFatalFailure()) return;
   }
 }

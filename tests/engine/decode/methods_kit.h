@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/engine/sched/kit.h"
+#include "tests/engine/decode/pairs.h"
 #include "tests/reference/rows.h"
 
 namespace tandem::test {
@@ -36,13 +36,6 @@ inline BoxOptions random_pair(Rng& rng, bool tight = false) {
   o.limits.prefill_chunk_rows = between(rng, 1, 8);
   o.limits.step_rows = between(rng, 4, 30);
   return o;
-}
-
-inline std::vector<RoleModel> two_models() {
-  return {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(1), 0}};
-}
-inline std::vector<RoleModel> early_exit(int layers) {
-  return {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(0), layers}};
 }
 
 inline Warp random_warp(Rng& rng, bool greedy) {

@@ -1,9 +1,7 @@
 #include "tests/reference/speculative.h"
 
-#include <cmath>
-
 #include "engine/decode/ngram.h"
-#include "tests/engine/decode/methods_kit.h"
+#include "tests/engine/decode/method_checks.h"
 #include "tests/reference/autoregressive.h"
 
 namespace tandem::test {
@@ -113,7 +111,6 @@ TEST(Speculative, AModelAcceptsAllOfItsOwnDrafts) {
   }
 }
 
-// Every way to end, at every place: cut exactly where autoregressive decoding is cut.
 TEST(Speculative, StopsWhereAutoregressiveDecodingStops) {
   for (const bool same : {true, false}) {
     for (const Draft draft : {Draft::kModel, Draft::kNgram}) {
@@ -122,60 +119,21 @@ TEST(Speculative, StopsWhereAutoregressiveDecodingStops) {
         o.models.resize(2);
         o.models[0].config = tiny_model(1, 4, 12);
         o.models[1].config = same ? o.models[0].config : tiny_model(2, 2, 12);
-        Box box{o};
-        const Tokens prompt = {3, 1, 2};
-        const Tokens text = box.greedy(prompt, 16);
-        for (size_t place = 0; place < text.size(); ++place) {
-          for (int kind = 0; kind < 4; ++kind) {
-            std::shared_ptr<Recorder> r[2];
-            for (const bool by_ar : {false, true}) {
-              SequenceSpec s = box.spec(prompt, kind == 0 ? static_cast<int>(place) + 1 : 16);
-              if (kind == 1) s.stops.eos = {text[place]};
-              if (kind == 2) s.stops.stop_tokens = {text[place]};
-              if (kind == 3) {
-                Tokens stop = {text[place]};
-                if (place > 0) stop.insert(stop.begin(), text[place - 1]);
-                s.stops.text = std::make_unique<TokenStop>(stop);
-              }
-              SpeculativeParams a;
-              a.draft = draft;
-              a.draft_tokens = 5;
-              a.min_draft_probability = least;
-              if (!by_ar) use(s, a);
-              r[by_ar] = box.submit(std::move(s));
-            }
-            box.pump();
-            ASSERT_TRUE(r[0]->ok() && r[1]->ok());
-            EXPECT_EQ(r[0]->tokens, r[1]->tokens) << "place " << place << ", kind " << kind;
-            EXPECT_EQ(r[0]->end.reason, r[1]->end.reason);
-            EXPECT_EQ(r[0]->end.stop_index, r[1]->end.stop_index);
-          }
-        }
+        SpeculativeParams a;
+        a.draft = draft;
+        a.draft_tokens = 5;
+        a.min_draft_probability = least;
+        expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use(s, a); });
       }
     }
   }
 }
 
-// METHODS F.5. Rejections, full acceptances and rounds without drafts leave caches alike.
+// Rejections, full acceptances and rounds without drafts leave caches alike.
 TEST(Speculative, CachesHoldFinalTokensOnly) {
-  int64_t rows = 0;
-  for (uint64_t seed = 0; seed < 150; ++seed) {
-    Rng rng(seed);
-    Box box{random_pair(rng)};
-    CacheWatch watch(&box);
-    for (int i = 0; i < 4; ++i) {
-      SequenceSpec s = random_spec(box, rng, chance(rng, 50));
-      use(s, random_params(rng));
-      const Tokens prompt = s.prompt;
-      auto r = box.submit(std::move(s));
-      watch.follow(prompt, r);
-      box.pump();
-      ASSERT_TRUE(r->ok());
-    }
-    rows += watch.looked_at;
-    if (HasFailure()) FAIL() << "seed " << seed;
-  }
-  EXPECT_GT(rows, 10000);
+  EXPECT_GT(
+      expect_final_rows_only(150, [](SequenceSpec& s, Rng& rng) { use(s, random_params(rng)); }),
+      10000);
 }
 
 TEST(Speculative, NeverDraftsBeyondTheLastToken) {
@@ -230,29 +188,13 @@ TEST(Speculative, AdaptsToTheAcceptLength) {
   }
 }
 
-// Log-probabilities are the target's, whoever proposed.
 TEST(Speculative, LogProbabilitiesAreTheTargets) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     Rng rng(seed);
     Box box{random_pair(rng)};
     SequenceSpec s = random_spec(box, rng, chance(rng, 50));
-    s.logprobs = true;
-    s.top_logprobs = 2;
-    const Warp warp = s.warp;
-    Tokens seq = s.prompt;
     use(s, random_params(rng));
-    const auto r = box.submit(std::move(s));
-    box.pump();
-    ASSERT_TRUE(r->ok());
-    for (const Emitted& e : r->emitted) {
-      const reference::Row row(reference::Model(box.config()), seq);
-      const double p = warp.greedy() ? std::exp(row.log_softmax(e.token))
-                                     : double{row.warped(warp)[static_cast<size_t>(e.token)]};
-      EXPECT_NEAR(std::exp(e.logprob), p, 1e-5);
-      ASSERT_EQ(e.top.size(), 2U);
-      EXPECT_EQ(e.top[0].token, row.argmax);
-      seq.push_back(e.token);
-    }
+    expect_logprobs_of_large(box, std::move(s));
   }
 }
 
@@ -317,24 +259,20 @@ void expect_the_targets_distribution(const Setting& setting) {
   Box box{for_sampling()};
   std::map<Tokens, int> count;
   int64_t accepted = 0, rejected = 0;
-  for (uint64_t begin = 0; begin < 100000; begin += 200) {
-    std::vector<std::shared_ptr<Recorder>> all;
-    for (uint64_t seed = begin; seed < begin + 200; ++seed) {
-      SequenceSpec s = box.spec(kPrompt, kTokens + 1);
-      s.warp = setting.warp;
-      s.warp.seed = seed;
-      use(s, setting.params);
-      all.push_back(box.submit(std::move(s)));
+  const auto make = [&](uint64_t seed) {
+    SequenceSpec s = box.spec(kPrompt, kTokens + 1);
+    s.warp = setting.warp;
+    s.warp.seed = seed;
+    use(s, setting.params);
+    return s;
+  };
+  sample(box, 100000, make, [&](const Recorder& r) {
+    ++count[Tokens(r.tokens.begin(), r.tokens.begin() + kTokens)];
+    for (size_t i = 1; i < r.emitted.size(); ++i) {
+      ++(r.emitted[i].provenance.proposed == Source::kLarge ? rejected : accepted);
     }
-    box.pump();
-    for (const auto& r : all) {
-      ASSERT_TRUE(r->ok());
-      ++count[Tokens(r->tokens.begin(), r->tokens.begin() + kTokens)];
-      for (size_t i = 1; i < r->emitted.size(); ++i) {
-        ++(r->emitted[i].provenance.proposed == Source::kLarge ? rejected : accepted);
-      }
-    }
-  }
+  });
+  if (testing::Test::HasFatalFailure()) return;
   double z = 0;
   EXPECT_TRUE(chi_square_fits(enumerate(reference::Model(box.config()), setting.warp), count, &z))
       << setting.name << ": z = " << z;

@@ -35,6 +35,21 @@ inline EngineConfig fake_engine_config() {
   return config;
 }
 
+// A model with weights, alone on one thread of a device, served under its own name.
+inline EngineConfig real_engine_config(const std::string& name, const std::string& path,
+                                       DType dtype) {
+  EngineConfig config;
+  config.devices.push_back({});
+  config.devices[0].threads = 1;
+  ModelConfig model;
+  model.name = name;
+  model.path = path;
+  model.dtype = dtype;
+  config.models.push_back(model);
+  config.deployments.push_back({name, name, ""});
+  return config;
+}
+
 inline std::unique_ptr<Engine> make_engine(EngineConfig config = fake_engine_config()) {
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::create(std::move(config));
   EXPECT_TRUE(engine.ok()) << engine.status();

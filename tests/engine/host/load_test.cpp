@@ -100,16 +100,8 @@ std::vector<Job> make_jobs(int vocab) {
 }
 
 std::unique_ptr<Engine> engine_of(const std::string& path, DType dtype, int64_t pages) {
-  EngineConfig config;
-  config.devices.push_back({});
-  config.devices[0].threads = 1;
-  ModelConfig model;
-  model.name = "model";
-  model.path = path;
-  model.dtype = dtype;
-  model.kv_pages = pages;
-  config.models.push_back(model);
-  config.deployments.push_back({"model", "model", ""});
+  EngineConfig config = testing::real_engine_config("model", path, dtype);
+  config.models[0].kv_pages = pages;
   config.deployments[0].bild.early_exit_layer = 1;
   config.limits.max_running = 64;
   config.limits.step_rows = 128;

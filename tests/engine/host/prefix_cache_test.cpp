@@ -80,16 +80,9 @@ TEST(PrefixCache, FoundRowsAreWhatRunningThemGives) {
   std::vector<Token> prompt;
   for (int i = 0; i < 100; ++i) prompt.push_back((i * 37 + 11) % 4096);
   const auto engine_of = [](DType dtype, bool prefix_cache) {
-    EngineConfig config;
-    config.devices.push_back({});
-    config.devices[0].threads = 1;
-    ModelConfig model;
-    model.name = "model";
-    model.path = std::string(TANDEM_SOURCE_DIR) + "/models/code-small";
-    model.dtype = dtype;
-    model.prefix_cache = prefix_cache;
-    config.models.push_back(model);
-    config.deployments.push_back({"model", "model", ""});
+    EngineConfig config = testing::real_engine_config(
+        "model", std::string(TANDEM_SOURCE_DIR) + "/models/code-small", dtype);
+    config.models[0].prefix_cache = prefix_cache;
     return make_engine(config);
   };
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {

@@ -31,17 +31,9 @@ class RealModel : public ::testing::TestWithParam<DType> {
     const fs::path data = fs::path(TANDEM_SOURCE_DIR) / "tests";
     fs::copy(data / "data/golden_models/llama3", directory_.path());
     fs::copy(data / "engine/text/data/tokenizers/llama2/tokenizer.json", directory_.path());
-    EngineConfig& config = config_;
-    config.devices.push_back({});
-    config.devices[0].threads = 1;
-    config.devices[0].memory_bytes = 64 << 20;
-    ModelConfig model;
-    model.name = "tiny";
-    model.path = directory_.path();
-    model.dtype = GetParam();
-    config.models.push_back(model);
-    config.deployments.push_back({"tiny", "tiny", ""});
-    engine_ = make_engine(config);
+    config_ = testing::real_engine_config("tiny", directory_.path(), GetParam());
+    config_.devices[0].memory_bytes = 64 << 20;
+    engine_ = make_engine(config_);
     ASSERT_NE(engine_, nullptr);
   }
 

@@ -538,6 +538,21 @@ class Speculation {
   Readout last_;
 };
 
+// How often speculation yields each text of 3 tokens, numbered in order, of 100,000 seeds.
+std::vector<int64_t> count_texts(const Model& target, const Model& draft, Warp warp, bool one_hot) {
+  const size_t n = kVocab;
+  std::vector<int64_t> counts(n * n * n);
+  for (warp.seed = 0; warp.seed < 100000; ++warp.seed) {
+    Speculation s(target, draft, warp);
+    std::vector<Token> seq;
+    while (seq.size() < 3) s.round(seq, 2, one_hot);
+    size_t text = 0;
+    for (size_t i = 0; i < 3; ++i) text = text * n + static_cast<size_t>(seq[i]);
+    ++counts[text];
+  }
+  return counts;
+}
+
 TEST(RowReader, ChainsFollowTheWarpedTarget) {
   const Model target(1);
   const Model draft(2);
@@ -556,14 +571,7 @@ TEST(RowReader, ChainsFollowTheWarpedTarget) {
     }
   }
   for (const bool one_hot : {false, true}) {
-    std::vector<int64_t> counts(joint.size());
-    for (uint64_t seed = 0; seed < 100000; ++seed) {
-      warp.seed = seed;
-      Speculation s(target, draft, warp);
-      std::vector<Token> seq;
-      while (seq.size() < 3) s.round(seq, 2, one_hot);
-      ++counts[static_cast<size_t>((seq[0] * n + seq[1]) * n + seq[2])];
-    }
+    const auto counts = count_texts(target, draft, warp, one_hot);
     EXPECT_GT(testing::chi_square_p(counts, joint), 1e-4) << one_hot;
   }
 }
@@ -609,14 +617,7 @@ TEST(RowReader, ChainsFollowTheProcessedTarget) {
       joint_of([](const std::vector<Token>& seq) { return std::vector<Token>(seq.size(), -1); });
   warp.processors = std::make_shared<const Processors>(p);
   for (const bool one_hot : {false, true}) {
-    std::vector<int64_t> counts(joint.size());
-    for (uint64_t seed = 0; seed < 100000; ++seed) {
-      warp.seed = seed;
-      Speculation s(target, draft, warp);
-      std::vector<Token> seq;
-      while (seq.size() < 3) s.round(seq, 2, one_hot);
-      ++counts[static_cast<size_t>((seq[0] * n + seq[1]) * n + seq[2])];
-    }
+    const auto counts = count_texts(target, draft, warp, one_hot);
     EXPECT_GT(testing::chi_square_p(counts, joint), 1e-4) << one_hot;
     EXPECT_LT(testing::chi_square_p(counts, forgetful), 1e-6) << one_hot;
   }

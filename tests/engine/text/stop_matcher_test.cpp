@@ -6,34 +6,13 @@
 #include <random>
 
 #include "engine/text/utf8.h"
+#include "tests/engine/text/stop_reference.h"
 
 namespace tandem {
 namespace {
 
-struct Result {
-  std::string text;
-  std::optional<size_t> stop;
-  bool operator==(const Result&) const = default;
-};
-
-std::ostream& operator<<(std::ostream& out, const Result& result) {
-  return out << "'" << result.text << "' stop "
-             << (result.stop.has_value() ? static_cast<int>(*result.stop) : -1);
-}
-
-// By definition: the first end, then the longest, then the first in the list.
-Result expected(const std::vector<std::string>& stops, bool include, const std::string& text) {
-  for (size_t end = 0; end <= text.size(); ++end) {
-    std::optional<size_t> best;
-    for (size_t i = 0; i < stops.size(); ++i) {
-      const bool here = !stops[i].empty() && stops[i].size() <= end &&
-                        text.compare(end - stops[i].size(), stops[i].size(), stops[i]) == 0;
-      if (here && (!best.has_value() || stops[i].size() > stops[*best].size())) best = i;
-    }
-    if (best.has_value()) return {text.substr(0, include ? end : end - stops[*best].size()), best};
-  }
-  return {text, std::nullopt};
-}
+using test::find_stop;
+using Result = test::StopResult;
 
 Result run(const std::vector<std::string>& stops, bool include,
            const std::vector<std::string>& pieces) {
@@ -102,7 +81,7 @@ TEST(StopMatcher, RandomTextsAndCuts) {
     for (std::string& piece : pieces) text += piece = word(4);
     const bool include = random() % 2 == 0;
     const Result result = run(stops, include, pieces);
-    ASSERT_EQ(result, expected(stops, include, text)) << text;
+    ASSERT_EQ(result, find_stop(stops, include, text)) << text;
     ASSERT_EQ(valid_utf8_prefix(result.text), result.text.size());
     matches += result.stop.has_value() ? 1 : 0;
   }

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "engine/text/tokenizer.h"
+#include "tests/temp_dir.h"
 
 namespace tandem::test {
 
@@ -45,30 +45,17 @@ inline std::shared_ptr<const Tokenizer> golden_tokenizer(const std::string& name
   return entry;
 }
 
-// A directory that is removed with the object.
+// A model's directory that is removed with the object.
 class TemporaryModel {
  public:
-  TemporaryModel() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tandem_text_XXXXXX").string();
-    EXPECT_NE(mkdtemp(pattern.data()), nullptr);
-    path_ = pattern;
-  }
-  ~TemporaryModel() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryModel(const TemporaryModel&) = delete;
-  TemporaryModel& operator=(const TemporaryModel&) = delete;
-
   TemporaryModel& write(const std::string& name, std::string_view text) {
-    std::filesystem::create_directories((std::filesystem::path(path_) / name).parent_path());
-    std::ofstream(path_ + "/" + name, std::ios::binary) << text;
+    folder_.write(name, text);
     return *this;
   }
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return folder_.path(); }
 
  private:
-  std::string path_;
+  const TempDir folder_;
 };
 
 inline std::string read_text(const std::string& path) {
