@@ -45,7 +45,7 @@ std::string make_request_id() {
 }
 
 CallInfo begin_call(const char* method, const ServerState& state,
-                    const grpc::CallbackServerContext& context) {
+                    const grpc::ServerContextBase& context) {
   CallInfo info;
   info.method = method;
   info.arrived = std::chrono::steady_clock::now();
@@ -64,9 +64,9 @@ CallInfo begin_call(const char* method, const ServerState& state,
 }
 
 void CallSummary::add(const Finished& choice) {
-  const int64_t before = finished.has_value() ? finished->usage.completion_tokens : 0;
-  if (!finished.has_value() || choice.index == 0) finished = choice;
-  finished->usage.completion_tokens = before + choice.usage.completion_tokens;
+  if (!reason.has_value() || choice.index == 0) reason = choice.reason;
+  prompt_tokens = choice.usage.prompt_tokens;
+  completion_tokens += choice.usage.completion_tokens;
 }
 
 void end_call(ServerState& state, const CallInfo& info, const absl::Status& status,
@@ -82,11 +82,10 @@ void end_call(ServerState& state, const CallInfo& info, const absl::Status& stat
                       {"status", code_name(status.code())},
                       {"seconds", seconds(std::chrono::steady_clock::now() - info.arrived)}};
   if (!info.traceparent.empty()) fields.emplace_back("traceparent", info.traceparent);
-  if (summary.finished.has_value()) {
-    const Finished& finished = *summary.finished;
-    fields.emplace_back("finish_reason", finish_reason_name(finished.reason));
-    fields.emplace_back("prompt_tokens", finished.usage.prompt_tokens);
-    fields.emplace_back("completion_tokens", finished.usage.completion_tokens);
+  if (summary.reason.has_value()) {
+    fields.emplace_back("finish_reason", finish_reason_name(*summary.reason));
+    fields.emplace_back("prompt_tokens", summary.prompt_tokens);
+    fields.emplace_back("completion_tokens", summary.completion_tokens);
     fields.emplace_back("first_token_seconds", summary.first_token_seconds);
   }
   if (is_fault(status)) {

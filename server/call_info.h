@@ -26,18 +26,20 @@ struct CallInfo {
 };
 
 CallInfo begin_call(const char* method, const ServerState& state,
-                    const grpc::CallbackServerContext& context);
+                    const grpc::ServerContextBase& context);
 
 // "req-" and 16 hexadecimal digits, not repeated by chance within a deployment's life.
 std::string make_request_id();
 
 struct CallSummary {
   std::string model;
-  std::optional<Finished> finished;  // see add()
+  std::optional<FinishReason> reason;  // of the first choice; here and below, see add()
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;  // of all choices
   double first_token_seconds = 0;
   bool reached_engine = false;
 
-  void add(const Finished& choice);  // of the first: reason; of all: tokens
+  void add(const Finished& choice);
 };
 
 // One line: INFO, or ERROR with the full status for a fault of ours. Counts in `state` a call that

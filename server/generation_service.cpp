@@ -15,6 +15,9 @@ namespace {
 
 using Call = std::shared_ptr<UnaryCall>;
 
+// Clients that may come at once without one waiting for another to be looked at.
+constexpr int kCallsAwaited = 16;
+
 // What every unary method begins with.
 template <class Request>
 absl::StatusOr<Engine*> open(UnaryCall& call, ServerState& state, const grpc::ByteBuffer& bytes,
@@ -181,9 +184,8 @@ UnaryCall* run(const char* method, ServerState& state, grpc::CallbackServerConte
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationService::Generate(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return GenerateCall::start(state_, context, *request);
+void GenerationService::serve_streams(CallThread& arrivals, CallThread& streams) {
+  for (int i = 0; i < kCallsAwaited; ++i) GenerateCall::accept(state_, *this, arrivals, streams);
 }
 
 grpc::ServerUnaryReactor* GenerationService::Complete(grpc::CallbackServerContext* context,

@@ -103,12 +103,17 @@ absl::Status Server::listen() {
   builder.RegisterService(&generation_);
   builder.RegisterService(&models_);
   builder.RegisterService(&health_);
+  arrivals_ = std::make_unique<CallThread>(builder.AddCompletionQueue());
+  streams_ = std::make_unique<CallThread>(builder.AddCompletionQueue());
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr || port == 0) {
     return absl::UnavailableError(absl::StrCat(
         "listen: cannot listen on ", config.listen,
         config.use_tls ? "; is the port taken, or a TLS file wrong?" : "; is the port taken?"));
   }
+  arrivals_->start();
+  streams_->start();
+  generation_.serve_streams(*arrivals_, *streams_);
   grpc_address_ = absl::StartsWith(config.listen, "unix:")
                       ? config.listen
                       : absl::StrCat(config.listen.substr(0, config.listen.rfind(':')), ":", port);
@@ -140,6 +145,8 @@ void Server::close(TimePoint deadline) {
     const auto left = deadline - std::chrono::steady_clock::now();
     grpc_->Shutdown(std::chrono::system_clock::now() +
                     std::chrono::duration_cast<std::chrono::microseconds>(left));
+    arrivals_->stop();
+    streams_->stop();
     grpc_.reset();
   }
   http_.reset();

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "server/call_thread.h"
 #include "server/collector.h"
 #include "server/generation_service.h"
 #include "server/health_service.h"
@@ -47,6 +48,8 @@ class Server {
   ModelsService models_{state_};
   HealthService health_;
   Collector collector_{state_};
+  std::unique_ptr<CallThread> arrivals_;  // of streaming calls
+  std::unique_ptr<CallThread> streams_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<HttpEndpoint> http_;
   std::string grpc_address_;

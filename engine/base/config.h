@@ -62,7 +62,8 @@ struct FakeModelConfig {
   double pass_seconds = 0;  // time that one batch takes, plus
   double row_seconds = 0;   // time per row of it
   uint64_t seed = 1;
-  std::string trace_file;  // engine/backend/fake/trace.h; empty: none
+  std::string trace_file;    // engine/backend/fake/trace.h; empty: none
+  bool check_memory = true;  // false: what a pass reads is believed to be there; wants trace_file
 };
 
 struct ModelConfig {

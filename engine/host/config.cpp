@@ -87,6 +87,10 @@ absl::StatusOr<FakeModelConfig> fake_from(const pb::Fake& in, const ConfigFields
       number("row_seconds", in.has_row_seconds(), in.row_seconds(), 0.0, 60.0, &out.row_seconds));
   if (in.has_seed()) out.seed = in.seed();
   out.trace_file = in.trace_file();
+  if (in.has_check_memory()) out.check_memory = in.check_memory();
+  if (!out.check_memory && out.trace_file.empty()) {
+    return fields.error("fake.check_memory", "false", "true where there is no trace_file");
+  }
   return out;
 }
 

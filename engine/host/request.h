@@ -145,6 +145,9 @@ struct Finished {
 class Sink {
  public:
   virtual ~Sink() = default;
+  // `tokens` more are final and will come as chunks when there is text of them. Called beside the
+  // others, and before the chunk; whoever bounds what lies unread counts from here on.
+  virtual void made(int64_t tokens) { static_cast<void>(tokens); }
   virtual void started(const Started& event) = 0;
   virtual void chunk(Chunk event) = 0;
   virtual void finished(const Finished& event) = 0;

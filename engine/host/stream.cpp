@@ -1,5 +1,6 @@
 #include "engine/host/stream.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <mutex>
@@ -22,127 +23,186 @@ TokenInfo token_info(const Emitted& token, bool logprobs) {
 
 namespace {
 
-// What the choices of a request have in common. Strand only, once they are there.
-struct Output {
-  const StreamPlan plan;
-  const std::shared_ptr<Strand> strand;
-  const std::shared_ptr<Sink> sink;
-  const std::function<void()> gone;
-  int choices;  // that have not ended
-  bool started = false;
-  bool failed = false;  // the sink hears no more
-};
-
-class ChoiceStream final : public SequenceListener {
+// All choices of a request on their way out. The loop leaves what has happened with its choice; a
+// job on a text thread, one at a time for a request, takes it from there.
+class RequestStream : public std::enable_shared_from_this<RequestStream> {
  public:
-  ChoiceStream(const std::shared_ptr<Output>& output, int index)
-      : output_(output), delivery_(std::make_shared<Delivery>(output, index)) {}
+  RequestStream(TextPool* pool, StreamPlan plan, int choices, std::shared_ptr<Sink> sink,
+                std::function<void()> gone);
 
-  void on_admitted() override {
-    output_->strand->post([o = output_] {
-      if (std::exchange(o->started, true) || o->failed) return;
-      o->sink->started(o->plan.started);
-    });
-  }
-  void on_tokens(std::vector<Emitted> tokens) override {
-    if (delivery_->add(std::move(tokens))) return;
-    output_->strand->post([d = delivery_] { d->deliver(); });
-  }
-  void on_end(const SequenceEnd& end) override {
-    output_->strand->post([d = delivery_, end] { d->end(end); });
-  }
+  // The listener of one choice. Lives as long as the stream.
+  SequenceListener* choice(int index) { return choices_[static_cast<size_t>(index)].get(); }
 
  private:
-  // Strand only, but for `arrived`, which the loop fills.
-  struct Delivery {
-    Delivery(std::shared_ptr<Output> o, int i)
-        : output(std::move(o)),
-          index(i),
-          decoder(output->plan.tokenizer, output->plan.skip_special_tokens, output->plan.context),
-          stops(output->plan.stop_sequences, output->plan.include_stop_sequence) {}
+  struct Choice final : public SequenceListener {
+    Choice(RequestStream* of, int number);
+    void on_admitted() override;
+    void on_tokens(std::vector<Emitted> tokens) override;
+    void on_end(const SequenceEnd& how) override;
 
-    // True: a job that will take it is on its way already.
-    bool add(std::vector<Emitted> tokens) {
-      const std::lock_guard lock(mutex);
-      if (arrived.empty()) {
-        arrived = std::move(tokens);
-        return false;
-      }
-      arrived.insert(arrived.end(), std::make_move_iterator(tokens.begin()),
-                     std::make_move_iterator(tokens.end()));
-      return true;
-    }
+    // Text thread.
+    Chunk text_of(const std::vector<Emitted>& tokens);
+    Finished finish(const SequenceEnd& how, Chunk* last);
 
-    Chunk take() {
-      std::vector<Emitted> tokens;
-      {
-        const std::lock_guard lock(mutex);
-        tokens.swap(arrived);
-      }
-      Chunk chunk;
-      chunk.index = index;
-      for (const Emitted& e : tokens) {
-        std::string text;
-        if (!e.end) decoder.push(e.token, text);
-        stops.push(text, chunk.text);
-        chunk.tokens.push_back(token_info(e, output->plan.logprobs));
-      }
-      return chunk;
-    }
-
-    void send(Chunk chunk) const {
-      if (chunk.tokens.empty() && chunk.text.empty()) return;
-      output->sink->chunk(std::move(chunk));
-    }
-
-    void deliver() {
-      if (!output->failed) send(take());
-    }
-
-    void end(const SequenceEnd& e) {
-      if (!output->failed) e.status.ok() ? finish(e) : fail(e.status);
-      if (--output->choices == 0) output->gone();
-    }
-
-    void fail(const absl::Status& status) {
-      send(take());
-      output->failed = true;
-      output->sink->failed(status);
-    }
-
-    void finish(const SequenceEnd& e) {
-      Chunk last = take();
-      std::string text;
-      decoder.finish(text);
-      stops.push(text, last.text);
-      stops.finish(last.text);
-      send(std::move(last));
-      Finished finished;
-      finished.index = index;
-      finished.method = output->plan.started.method;
-      finished.reason = e.reason;
-      if (e.stop_index >= 0) {
-        finished.stop_sequence = output->plan.stop_sequences[static_cast<size_t>(e.stop_index)];
-      }
-      finished.seed = output->plan.seed;
-      finished.usage.prompt_tokens = e.prompt_tokens;
-      finished.usage.cached_tokens = e.stats.cached_tokens;
-      finished.usage.completion_tokens = e.completion_tokens;
-      finished.stats = e.stats;
-      output->sink->finished(finished);
-    }
-
-    const std::shared_ptr<Output> output;
+    RequestStream* const stream;
     const int index;
     StreamDecoder decoder;
     StopMatcher stops;
-    std::mutex mutex;
-    std::vector<Emitted> arrived;  // guarded by mutex
+    std::vector<Emitted> arrived;      // guarded by mutex_
+    std::unique_ptr<SequenceEnd> end;  // guarded by mutex_
   };
 
-  const std::shared_ptr<Output> output_;
-  const std::shared_ptr<Delivery> delivery_;
+  // What has happened is complete: under the lock, makes sure that a job comes for it.
+  void schedule_locked();
+  void run();
+  void deliver(Choice& choice, const std::vector<Emitted>& tokens,
+               std::unique_ptr<SequenceEnd> end);
+  void send(Chunk chunk) const;
+
+  TextPool* const pool_;
+  const StreamPlan plan_;
+  const std::shared_ptr<Sink> sink_;
+  const std::function<void()> gone_;
+  std::vector<std::unique_ptr<Choice>> choices_;
+  size_t left_;          // choices that have not ended; text thread
+  bool failed_ = false;  // the sink hears no more; text thread
+
+  std::mutex mutex_;
+  bool scheduled_ = false;  // guarded by mutex_
+  bool admitted_ = false;   // guarded by mutex_
+  bool started_ = false;    // text thread
 };
+
+RequestStream::Choice::Choice(RequestStream* of, int number)
+    : stream(of),
+      index(number),
+      decoder(of->plan_.tokenizer, of->plan_.skip_special_tokens, of->plan_.context),
+      stops(of->plan_.stop_sequences, of->plan_.include_stop_sequence) {}
+
+RequestStream::RequestStream(TextPool* pool, StreamPlan plan, int choices,
+                             std::shared_ptr<Sink> sink, std::function<void()> gone)
+    : pool_(pool),
+      plan_(std::move(plan)),
+      sink_(std::move(sink)),
+      gone_(std::move(gone)),
+      left_(static_cast<size_t>(choices)) {
+  for (int i = 0; i < choices; ++i) choices_.push_back(std::make_unique<Choice>(this, i));
+}
+
+// --- Loop thread
+
+void RequestStream::Choice::on_admitted() {
+  const std::lock_guard lock(stream->mutex_);
+  if (std::exchange(stream->admitted_, true)) return;  // with another choice
+  stream->schedule_locked();
+}
+
+void RequestStream::Choice::on_tokens(std::vector<Emitted> tokens) {
+  stream->sink_->made(static_cast<int64_t>(tokens.size()));
+  const std::lock_guard lock(stream->mutex_);
+  if (arrived.empty()) {
+    arrived = std::move(tokens);
+  } else {
+    arrived.insert(arrived.end(), std::make_move_iterator(tokens.begin()),
+                   std::make_move_iterator(tokens.end()));
+  }
+  stream->schedule_locked();
+}
+
+void RequestStream::Choice::on_end(const SequenceEnd& how) {
+  const std::lock_guard lock(stream->mutex_);
+  end = std::make_unique<SequenceEnd>(how);
+  stream->schedule_locked();
+}
+
+void RequestStream::schedule_locked() {
+  if (std::exchange(scheduled_, true)) return;
+  pool_->post([self = shared_from_this()] { self->run(); });
+}
+
+// --- Text thread
+
+void RequestStream::run() {
+  for (const std::unique_ptr<Choice>& choice : choices_) {
+    std::vector<Emitted> tokens;
+    std::unique_ptr<SequenceEnd> end;
+    bool start = false;
+    {
+      const std::lock_guard lock(mutex_);
+      start = admitted_ && !started_;
+      tokens.swap(choice->arrived);
+      end = std::move(choice->end);
+    }
+    if (start) {
+      started_ = true;
+      if (!failed_) sink_->started(plan_.started);
+    }
+    deliver(*choice, tokens, std::move(end));
+  }
+  const std::lock_guard lock(mutex_);
+  scheduled_ = false;
+  // Behind the others' jobs, so that one busy request does not hold a thread.
+  const bool more = std::any_of(choices_.begin(), choices_.end(), [](const auto& choice) {
+    return !choice->arrived.empty() || choice->end != nullptr;
+  });
+  if (more) schedule_locked();
+}
+
+void RequestStream::deliver(Choice& choice, const std::vector<Emitted>& tokens,
+                            std::unique_ptr<SequenceEnd> end) {
+  if (!failed_) {
+    Chunk chunk = choice.text_of(tokens);
+    if (end == nullptr || !end->status.ok()) {
+      send(std::move(chunk));
+      failed_ = end != nullptr;
+      if (failed_) sink_->failed(end->status);
+    } else {
+      const Finished finished = choice.finish(*end, &chunk);
+      send(std::move(chunk));
+      sink_->finished(finished);
+    }
+  }
+  if (end != nullptr && --left_ == 0) gone_();
+}
+
+void RequestStream::send(Chunk chunk) const {
+  if (chunk.tokens.empty() && chunk.text.empty()) return;
+  sink_->chunk(std::move(chunk));
+}
+
+Chunk RequestStream::Choice::text_of(const std::vector<Emitted>& tokens) {
+  Chunk chunk;
+  chunk.index = index;
+  chunk.tokens.reserve(tokens.size());
+  for (const Emitted& e : tokens) {
+    std::string text;
+    if (!e.end) decoder.push(e.token, text);
+    stops.push(text, chunk.text);
+    chunk.tokens.push_back(token_info(e, stream->plan_.logprobs));
+  }
+  return chunk;
+}
+
+// Adds to `last` what was held back.
+Finished RequestStream::Choice::finish(const SequenceEnd& how, Chunk* last) {
+  std::string text;
+  decoder.finish(text);
+  stops.push(text, last->text);
+  stops.finish(last->text);
+  Finished finished;
+  finished.index = index;
+  finished.method = stream->plan_.started.method;
+  finished.reason = how.reason;
+  if (how.stop_index >= 0) {
+    finished.stop_sequence = stream->plan_.stop_sequences[static_cast<size_t>(how.stop_index)];
+  }
+  finished.seed = stream->plan_.seed;
+  finished.usage.prompt_tokens = how.prompt_tokens;
+  finished.usage.cached_tokens = how.stats.cached_tokens;
+  finished.usage.completion_tokens = how.completion_tokens;
+  finished.stats = how.stats;
+  return finished;
+}
 
 }  // namespace
 
@@ -150,11 +210,11 @@ std::vector<std::shared_ptr<SequenceListener>> request_streams(TextPool* pool, S
                                                                int choices,
                                                                std::shared_ptr<Sink> sink,
                                                                std::function<void()> gone) {
-  const auto output = std::make_shared<Output>(Output{
-      std::move(plan), std::make_shared<Strand>(pool), std::move(sink), std::move(gone), choices});
-  std::vector<std::shared_ptr<SequenceListener>> streams;
-  for (int i = 0; i < choices; ++i) streams.push_back(std::make_shared<ChoiceStream>(output, i));
-  return streams;
+  const auto stream = std::make_shared<RequestStream>(pool, std::move(plan), choices,
+                                                      std::move(sink), std::move(gone));
+  std::vector<std::shared_ptr<SequenceListener>> listeners;
+  for (int i = 0; i < choices; ++i) listeners.emplace_back(stream, stream->choice(i));
+  return listeners;
 }
 
 }  // namespace tandem

@@ -43,34 +43,4 @@ void TextPool::run() {
   }
 }
 
-void Strand::post(Job job) {
-  {
-    const std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(job));
-    if (scheduled_) return;
-    scheduled_ = true;
-  }
-  pool_->post([self = shared_from_this()] { self->drain(); });
-}
-
-void Strand::drain() {
-  std::vector<Job> jobs;
-  {
-    const std::lock_guard lock(mutex_);
-    jobs.swap(jobs_);
-  }
-  for (Job& job : jobs) job();
-  jobs.clear();
-  {
-    const std::lock_guard lock(mutex_);
-    if (jobs_.empty()) {
-      scheduled_ = false;
-      jobs_.swap(jobs);  // the next job needs no memory then
-      return;
-    }
-  }
-  // Behind the others' jobs, so that one busy request does not hold a thread.
-  pool_->post([self = shared_from_this()] { self->drain(); });
-}
-
 }  // namespace tandem

@@ -1,7 +1,4 @@
 // Threads for work on text, so that neither RPC threads nor the loop ever tokenize.
-//
-// A Strand runs its jobs one at a time and in order, on whichever thread is free: that is how one
-// request's events stay in order.
 #pragma once
 
 #include <condition_variable>
@@ -33,21 +30,6 @@ class TextPool {
   std::deque<Job> jobs_;  // guarded by mutex_
   bool stop_ = false;     // guarded by mutex_
   std::vector<std::thread> threads_;
-};
-
-// Thread-safe. A strand that still has jobs keeps itself alive.
-class Strand : public std::enable_shared_from_this<Strand> {
- public:
-  explicit Strand(TextPool* pool) : pool_(pool) {}
-  void post(Job job);
-
- private:
-  void drain();
-
-  TextPool* const pool_;
-  std::mutex mutex_;
-  std::vector<Job> jobs_;   // guarded by mutex_
-  bool scheduled_ = false;  // guarded by mutex_
 };
 
 }  // namespace tandem

@@ -1,19 +1,44 @@
 #include "engine/text/stop_matcher.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 namespace tandem {
 
-StopMatcher::StopMatcher(const std::vector<std::string>& stops, bool include_stop)
-    : include_stop_(include_stop) {
-  build(stops);
-}
+class StopMatcher::Automaton {
+ public:
+  static constexpr uint32_t kNone = 0xFFFFFFFF;
+  struct Node {
+    uint32_t fail = 0;         // node of the longest proper suffix that is a prefix of some stop
+    uint32_t first_edge = 0;   // children: edges_[first_edge, first_edge + edge_count)
+    uint32_t depth = 0;        // bytes from the root
+    uint32_t stop = kNone;     // longest stop that ends here, own or through fail
+    uint32_t stop_length = 0;  // its bytes
+    uint16_t edge_count = 0;
+  };
+
+  explicit Automaton(const std::vector<std::string>& stops);
+
+  const Node& node(uint32_t number) const { return nodes_[number]; }
+  uint32_t step(uint32_t node, uint8_t byte) const;
+
+ private:
+  struct Edge {
+    uint8_t byte;
+    uint32_t node;
+  };
+  uint32_t child(uint32_t node, uint8_t byte) const;
+
+  std::vector<Node> nodes_;                    // [0] is the root
+  std::vector<Edge> edges_;                    // sorted by byte within a node
+  std::array<uint32_t, 256> root_children_{};  // 0: none
+};
 
 // Sorted, the stops that share a prefix are neighbours, so a trie is built level by level: each
 // node owns a range of stops, and its children are the subranges with the same next byte. Breadth
 // first, so that a node's fail target (which is shallower) is finished before it.
-void StopMatcher::build(const std::vector<std::string>& stops) {
+StopMatcher::Automaton::Automaton(const std::vector<std::string>& stops) {
   std::vector<uint32_t> order(stops.size());
   std::iota(order.begin(), order.end(), 0u);
   std::erase_if(order, [&](uint32_t i) { return stops[i].empty(); });
@@ -58,7 +83,7 @@ void StopMatcher::build(const std::vector<std::string>& stops) {
   }
 }
 
-uint32_t StopMatcher::child(uint32_t node, uint8_t byte) const {
+uint32_t StopMatcher::Automaton::child(uint32_t node, uint8_t byte) const {
   if (node == 0) return root_children_[byte];
   const Node& n = nodes_[node];
   const auto begin = edges_.begin() + n.first_edge;
@@ -68,7 +93,7 @@ uint32_t StopMatcher::child(uint32_t node, uint8_t byte) const {
   return found != end && found->byte == byte ? found->node : 0;
 }
 
-uint32_t StopMatcher::step(uint32_t node, uint8_t byte) const {
+uint32_t StopMatcher::Automaton::step(uint32_t node, uint8_t byte) const {
   for (;;) {
     const uint32_t next = child(node, byte);
     if (next != 0 || node == 0) return next;
@@ -76,16 +101,23 @@ uint32_t StopMatcher::step(uint32_t node, uint8_t byte) const {
   }
 }
 
+StopMatcher::StopMatcher(const std::vector<std::string>& stops, bool include_stop)
+    : include_stop_(include_stop) {
+  const bool any =
+      std::any_of(stops.begin(), stops.end(), [](const auto& s) { return !s.empty(); });
+  if (any) automaton_ = std::make_shared<const Automaton>(stops);
+}
+
 std::optional<size_t> StopMatcher::push(std::string_view text, std::string& releasable) {
   if (matched_.has_value()) return matched_;
-  if (nodes_.size() == 1) {  // nothing to look for
+  if (automaton_ == nullptr) {
     releasable.append(text);
     return std::nullopt;
   }
   for (size_t i = 0; i < text.size(); ++i) {
-    state_ = step(state_, static_cast<uint8_t>(text[i]));
-    const Node& node = nodes_[state_];
-    if (node.stop == kNone) continue;
+    state_ = automaton_->step(state_, static_cast<uint8_t>(text[i]));
+    const Automaton::Node& node = automaton_->node(state_);
+    if (node.stop == Automaton::kNone) continue;
     matched_ = node.stop;
     held_.append(text.substr(0, i + 1));
     if (!include_stop_) held_.resize(held_.size() - node.stop_length);
@@ -94,7 +126,7 @@ std::optional<size_t> StopMatcher::push(std::string_view text, std::string& rele
     return matched_;
   }
   held_.append(text);
-  const size_t released = held_.size() - nodes_[state_].depth;
+  const size_t released = held_.size() - automaton_->node(state_).depth;
   releasable.append(held_, 0, released);
   held_.erase(0, released);
   return std::nullopt;

@@ -7,12 +7,14 @@
 // Which match wins: the one that ends first in the text, and of several that end at the same byte
 // the longest (its text is the one that must not be shown).
 //
+// A matcher's copies share the automaton, which never changes; without stop strings there is none.
+//
 // Threading: one thread at a time.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,32 +39,12 @@ class StopMatcher {
   std::optional<size_t> matched() const { return matched_; }
 
  private:
-  static constexpr uint32_t kNone = 0xFFFFFFFF;
+  class Automaton;
 
-  struct Node {
-    uint32_t fail = 0;         // node of the longest proper suffix that is a prefix of some stop
-    uint32_t first_edge = 0;   // children: edges_[first_edge, first_edge + edge_count)
-    uint32_t depth = 0;        // bytes from the root
-    uint32_t stop = kNone;     // longest stop that ends here, own or through fail
-    uint32_t stop_length = 0;  // its bytes
-    uint16_t edge_count = 0;
-  };
-  struct Edge {
-    uint8_t byte;
-    uint32_t node;
-  };
-
-  void build(const std::vector<std::string>& stops);
-  uint32_t child(uint32_t node, uint8_t byte) const;
-  uint32_t step(uint32_t node, uint8_t byte) const;
-
-  const bool include_stop_;
-  std::vector<Node> nodes_;                    // [0] is the root
-  std::vector<Edge> edges_;                    // sorted by byte within a node
-  std::array<uint32_t, 256> root_children_{};  // 0: none
-
+  std::shared_ptr<const Automaton> automaton_;  // null: nothing to look for
+  bool include_stop_;
   uint32_t state_ = 0;
-  std::string held_;  // nodes_[state_].depth bytes
+  std::string held_;  // as long as the state is deep
   std::optional<size_t> matched_;
 };
 

@@ -167,6 +167,69 @@ TEST(ServerLimits, ASlowReaderIsWaitedForAndCostsOnlyItself) {
   EXPECT_EQ(h.engine->metrics().requests_paused.value(), 0);
 }
 
+// A request that keeps the engine's only text thread until it is told otherwise.
+class TextHolder final : public Sink {
+ public:
+  void started(const Started&) override {
+    held_.set_value();
+    released_.get_future().wait();
+  }
+  void chunk(Chunk) override {}
+  void finished(const Finished&) override {}
+  void failed(const absl::Status&) override {}
+  void wait() { held_.get_future().wait(); }
+  void release() { released_.set_value(); }
+
+ private:
+  std::promise<void> held_, released_;
+};
+
+TEST(ServerLimits, TokensThatAreNotTextYetCountAsUnread) {
+  constexpr int kTokens = 3000, kUnread = 64;
+  Harness h("max_unread_tokens: 64", true, kBrisk);
+  const Stream expected = stream(*h.client, ask("brisk", "x", kTokens));
+  ASSERT_TRUE(expected.status.ok()) << expected.status;
+  const auto generated = [&] {
+    int64_t sum = 0;
+    for (const Series& s : h.engine->metrics().series) {
+      if (s.model == "brisk") sum += s.generated_tokens.value();
+    }
+    return sum - kTokens;
+  };
+  std::atomic<int64_t> received{0};
+  std::promise<void> running;
+  Stream got;
+  std::thread reader([&, told = false]() mutable {
+    got.status = h.client->generate(ask("brisk", "x", kTokens), [&](const auto& event) {
+      got.add(event);
+      received.fetch_add(event.chunk().tokens_size());
+      if (!told && event.has_chunk()) running.set_value();
+      told = told || event.has_chunk();
+      return true;
+    });
+  });
+  running.get_future().wait();
+  const auto holder = std::make_shared<TextHolder>();
+  GenerateRequest request;
+  request.model = "fake";
+  request.prompt = std::string("y");
+  request.stopping.max_new_tokens = 1;
+  h.engine->submit(std::move(request), holder);
+  holder->wait();
+  // The reader takes what is sent, but nothing more becomes text: the request stands still.
+  EXPECT_TRUE(eventually([&] { return h.engine->metrics().requests_paused.value() == 1; }));
+  // Beyond the bound: the round that was under way, and one that began before the loop was told.
+  EXPECT_TRUE(eventually([&] { return generated() - received.load() <= kUnread + 2; }));
+  EXPECT_LT(generated(), kTokens);
+  EXPECT_EQ(h.engine->metrics().requests_paused.value(), 1);
+  holder->release();
+  reader.join();
+  EXPECT_TRUE(got.status.ok()) << got.status;
+  EXPECT_EQ(got.ids, expected.ids);
+  EXPECT_EQ(got.text, expected.text);
+  EXPECT_EQ(h.engine->metrics().requests_paused.value(), 0);
+}
+
 TEST(ServerLimits, AReaderThatNeverReadsEndsInTheEnd) {
   Harness h("max_unread_tokens: 64", true,
             std::string(kBrisk) + "limits { stalled_stream_seconds: 0.2 }");

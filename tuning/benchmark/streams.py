@@ -30,6 +30,8 @@ from tuning.benchmark.report import table
 
 PAGE = ROOT / "docs" / "benchmarks" / "streams.md"
 FIRST, NAMES = 32, 95  # engine/backend/fake/trace.h
+PROMPT = 16  # tokens (bench/stream_load.cpp)
+OPEN_TICK, OPEN_WARM_UP, OPEN_SECONDS = 1.0, 12, 4  # where many open streams are weighed
 RECORD = np.dtype([("arrival", "<i8"), ("token", "<i4"), ("stream", "<i4")])
 # What --check wants.
 P99_MILLISECONDS, CPU_RATIO, STREAM_BYTES = 20.0, 1.25, 4096
@@ -38,7 +40,7 @@ CONFIG = """\
 models {{
   name: "fake"
   kv_pages: {pages}
-  fake {{ pass_seconds: {tick} trace_file: "{trace}" }}
+  fake {{ pass_seconds: {tick} trace_file: "{trace}" check_memory: {check} }}
 }}
 limits {{ max_running: {streams} max_waiting: {streams} step_rows: {rows} }}
 server {{ max_concurrent_streams: {streams} }}
@@ -115,10 +117,16 @@ def command(name: str, args, streams: int, tick: float, folder: Path) -> list[st
         flags = [f"--trace-file={trace}", f"--tick-seconds={tick}", f"--max-streams={streams}"]
         return [str(args.binaries / "bare_streamer"), *flags]
     config = folder / "config.textproto"
-    pages = streams * ((args.new_tokens + 16) // 16 + 2)
-    config.write_text(
-        CONFIG.format(pages=pages, tick=tick, trace=trace, streams=streams, rows=2 * streams)
-    )
+    fields = {
+        "pages": streams * ((args.new_tokens + PROMPT) // 16 + 2),
+        "tick": tick,
+        "trace": trace,
+        "check": "true" if args.check_memory else "false",
+        "streams": streams,
+        # All prompts in a few steps, and a token for everyone in one.
+        "rows": min(65536, (PROMPT + 1) * streams),
+    }
+    config.write_text(CONFIG.format(**fields))
     flags = [f"--config={config}", "--listen=127.0.0.1:0", "--http=off", "--grace-seconds=1"]
     return [str(args.binaries / "tandem-server"), *flags]
 
@@ -181,19 +189,22 @@ def turn(name: str, args) -> Turn:
 
 
 def open_bytes(name: str, args) -> float:
-    """Resident bytes that each of args.open streams adds, at a token every other second."""
+    """Resident bytes that each of args.open streams adds, all of them at a token a second."""
     with tempfile.TemporaryDirectory(prefix="tandem-streams-") as temporary:
         folder = Path(temporary)
-        with running(command(name, args, args.open, 2.0, folder), folder) as (own, address):
+        with running(command(name, args, args.open, OPEN_TICK, folder), folder) as (own, address):
             idle = resident_bytes(own.pid)
             channels = max(1, args.open // 1000)
-            readers = load(args, address, args.open, channels, 10, 10, folder / "records")
+            output = folder / "records"
+            readers = load(args, address, args.open, channels, OPEN_WARM_UP, OPEN_SECONDS, output)
             wait_for(readers, "begin")
             wait_for(readers, "end")
             grown = resident_bytes(own.pid) - idle
-            wait_for(readers, "tokens")
+            tokens = int(wait_for(readers, "tokens").split()[1])
             if readers.wait(60) != 0:
                 raise RuntimeError("streams failed")
+    if tokens < args.open * (OPEN_SECONDS / OPEN_TICK - 2):
+        raise RuntimeError(f"{tokens} tokens in {OPEN_SECONDS} s: not all streams were running")
     return grown / args.open
 
 
@@ -285,6 +296,9 @@ def parse(arguments):
     parser.add_argument("--seconds", type=float, default=20, help="that are measured")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--open", type=int, default=10000, help="streams for memory; 0: none")
+    parser.add_argument(
+        "--check-memory", action="store_true", help="the fake device checks what passes read"
+    )
     parser.add_argument("--binaries", type=Path, default=ROOT / "build/release/bin")
     parser.add_argument("--write", action="store_true", help="into docs/benchmarks/streams.md")
     parser.add_argument("--check", action="store_true", help="fail where a goal is missed")

@@ -46,7 +46,8 @@ TEST_F(ConfigTest, ReadsEveryField) {
       models { name: "big" path: "../models/big" device: "cpu:1" dtype: BF16 page_rows: 32
                kv_pages: 100 kv_dtype: BF16 prefix_cache: false }
       models { name: "little" fake { vocab_size: 300 layers: 2 max_positions: 64 pass_seconds: 0.5
-                                     row_seconds: 0.25 seed: 9 trace_file: "/t" } }
+                                     row_seconds: 0.25 seed: 9 trace_file: "/t"
+                                     check_memory: false } }
       deployments { name: "pair" large: "big" small: "little" prefix_cache_per_client: true }
       limits { preemption: YOUNGEST max_running: 1 max_waiting: 2 max_waiting_tokens: 3 step_rows: 4
                prefill_chunk_rows: 5 max_new_tokens: 6 default_max_new_tokens: 7
@@ -81,6 +82,7 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(fake.row_seconds, 0.25);
   EXPECT_EQ(fake.seed, 9u);
   EXPECT_EQ(fake.trace_file, "/t");
+  EXPECT_FALSE(fake.check_memory);
   EXPECT_EQ(config->models[1].device, "cpu:0");
   ASSERT_EQ(config->deployments.size(), 1u);
   EXPECT_EQ(config->deployments[0].name, "pair");
@@ -183,6 +185,9 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "/deploy/d.textproto:1: devices[0].cpu_kernels: ATEN; allowed: unset on a CUDA device"},
       {"models { name: \"m\" fake {} kv_dtype: FP64 }",
        "/deploy/d.textproto:1: models[0].kv_dtype: FP64; allowed: AUTO, FP32, BF16"},
+      {"models { name: \"m\" fake { check_memory: false } }",
+       "/deploy/d.textproto:1: models[0].fake.check_memory: false; allowed: true where there is no "
+       "trace_file"},
       {"models { name: \"m\"", "/deploy/d.textproto:1:19: Expected identifier, got: "},
       {"", "/deploy/d.textproto: models: none; allowed: at least one"},
       {"models { fake {} }",

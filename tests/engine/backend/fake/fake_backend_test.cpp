@@ -131,6 +131,31 @@ TEST_F(FakeBackendTest, TracedAnswersAreTheNumbersOfBatches) {
   EXPECT_FALSE(BatchTrace::open(folder.path() + "/none/trace").ok());
 }
 
+// Benchmarks leave the checks out, with answers that depend on no memory.
+TEST_F(FakeBackendTest, LooksAtThePastUnlessItIsTold) {
+  const test::TempDir folder;
+  FakeModelConfig config = config_;
+  config.vocab_size = 257;
+  const Pass a = pass({1, 2});
+  const auto answer = [&](bool check_memory) {
+    config.check_memory = check_memory;
+    FakeMemory memory;
+    FakeBackend backend(&memory, &values_, &clock_, &timer_);
+    backend.add_model(ModelId(0), "fake", config, {kPageRows, 8, 8});
+    auto trace = BatchTrace::open(folder.path() + "/trace");
+    EXPECT_TRUE(trace.ok()) << trace.status();
+    backend.set_trace(ModelId(0), *std::move(trace));
+    Batch batch;
+    batch.works.push_back(work(a, 5));  // behind rows that nobody has written
+    BatchResult result;
+    backend.launch(batch, [&](BatchResult r) { result = std::move(r); });
+    timer_.fire_next();
+    return token(result);
+  };
+  EXPECT_EQ(answer(false), 32);
+  EXPECT_DEATH(answer(true), "never written");
+}
+
 TEST_F(FakeBackendTest, EarlierLayersAnswerDifferently) {
   const Pass low = pass({1, 2, 3}, 2);
   EXPECT_EQ(token(run(work(low, 0))), expected({1, 2, 3}, 2));
