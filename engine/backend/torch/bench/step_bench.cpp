@@ -12,8 +12,11 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_split.h"
 #include "engine/backend/torch/bench/runner.h"
 #include "engine/backend/torch/profile.h"
 #include "engine/base/flags.h"
@@ -283,17 +286,37 @@ void measure(const Settings& s, const Model& m) {
   std::fflush(stdout);
 }
 
+// Those of the built-in ones that are named, or all; or the shapes of folders, as NAME=FOLDER.
+absl::StatusOr<std::vector<Model>> choose_models(const std::vector<std::string>& names,
+                                                 const std::vector<std::string>& folders) {
+  std::vector<Model> models;
+  for (const std::string& text : folders) {
+    const std::pair<std::string, std::string> shape = absl::StrSplit(text, absl::MaxSplits('=', 1));
+    absl::StatusOr<HfConfig> config = load_hf_config(shape.second);
+    if (!config.ok()) return config.status();
+    config->max_positions = code_large().max_positions;  // for all tables
+    models.push_back({shape.first, *std::move(config)});
+  }
+  const std::vector<Model> known = {{"code-large", code_large()}, {"llama-110m", llama_110m()}};
+  for (const Model& m : known) {
+    const bool named = std::find(names.begin(), names.end(), m.name) != names.end();
+    if (named || (names.empty() && folders.empty())) models.push_back(m);
+  }
+  return models;
+}
+
 int run(const std::vector<std::string>& args) {
   Settings s;
-  std::vector<std::string> models;
+  std::vector<std::string> names, folders;
   std::optional<std::string> csv, dtype, kv_dtype;
   std::optional<double> threads, seconds, page_rows;
   bool help = false;
   Flags flags;
-  flags.texts("model", "NAME", "code-large, llama-110m; several times for several (both)", &models);
+  flags.texts("model", "NAME", "code-large, llama-110m; several times for several (both)", &names);
+  flags.texts("shape", "NAME=FOLDER", "instead: that of FOLDER/config.json; repeatable", &folders);
   flags.texts("table", "NAME", "step, parts, rows, context, sequences, devices (all)", &s.only);
   flags.text("csv", "FILE", "all numbers: table,model,x,milliseconds", &csv);
-  flags.text("dtype", "TYPE", "fp32 or bf16 (fp32)", &dtype);
+  flags.text("dtype", "TYPE", "fp32, bf16, fp16 or int8 (fp32)", &dtype);
   flags.text("kv-dtype", "TYPE", "of keys and values: fp32 or bf16 (fp32)", &kv_dtype);
   flags.number("threads", "N", "of the device, where there is one (2)", 1, 1024, &threads);
   flags.number("page-rows", "N", "rows of a KV page (16)", 1, 1024, &page_rows);
@@ -301,7 +324,12 @@ int run(const std::vector<std::string>& args) {
   flags.toggle("least", "least times instead of medians: for a machine that others use", &s.least);
   flags.toggle("help", "this text", &help);
   const auto rest = flags.parse(args);
-  if (!rest.ok() || !rest->empty() || help) {
+  bool good = rest.ok() && rest->empty();
+  for (const DType type : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8}) {
+    if (dtype.value_or("fp32") == dtype_name(type)) s.options.dtype = type;
+  }
+  good = good && dtype.value_or("fp32") == dtype_name(s.options.dtype);
+  if (!good || help) {
     const std::string error = rest.ok() ? "" : std::string(rest.status().message()) + "\n";
     std::fprintf(stderr, "%s%s", error.c_str(), flags.help().c_str());
     return help ? 0 : 2;
@@ -309,7 +337,6 @@ int run(const std::vector<std::string>& args) {
   s.seconds = seconds.value_or(s.seconds);
   s.options.threads = static_cast<int>(threads.value_or(s.options.threads));
   s.options.page_rows = static_cast<int>(page_rows.value_or(s.options.page_rows));
-  if (dtype.value_or("fp32") == "bf16") s.options.dtype = DType::kBFloat16;
   if (kv_dtype.value_or("fp32") == "bf16") s.options.kv_dtype = DType::kBFloat16;
   if (csv) {
     s.csv = std::fopen(csv->c_str(), "w");
@@ -319,11 +346,12 @@ int run(const std::vector<std::string>& args) {
     }
     std::fputs("table,model,x,milliseconds\n", s.csv);
   }
-  for (const Model& m : {Model{"code-large", code_large()}, Model{"llama-110m", llama_110m()}}) {
-    if (models.empty() || std::find(models.begin(), models.end(), m.name) != models.end()) {
-      measure(s, m);
-    }
+  const absl::StatusOr<std::vector<Model>> models = choose_models(names, folders);
+  if (!models.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(models.status().message()).c_str());
+    return 2;
   }
+  for (const Model& m : *models) measure(s, m);
   if (s.csv != nullptr) std::fclose(s.csv);
   return 0;
 }
