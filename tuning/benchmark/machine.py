@@ -1,12 +1,14 @@
 """The machine that a benchmark ran on, and what else it was doing."""
 
+import ctypes
 import os
 import platform
+import signal
 import subprocess
 import time
 from pathlib import Path
 
-import torch
+LIBC = ctypes.CDLL(None)
 
 
 def processor() -> str:
@@ -41,8 +43,39 @@ def load() -> float:
     return 1 - (idle_now - idle) / max(1, total_now - total)
 
 
+def busy_seconds() -> float:
+    """Processor time that anybody used since the machine started, this one's hosts included."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, interrupts, soft, stolen = (int(x) for x in fields[:8])
+    return (user + nice + system + interrupts + soft + stolen) / os.sysconf("SC_CLK_TCK")
+
+
+def group_seconds(group: int) -> float:
+    """Processor time that the live processes of a process group have used."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile
+        if int(fields[2]) == group:
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def end_with_parent() -> None:
+    """For subprocess.Popen's preexec_fn: the child is killed when the thread that made it ends.
+
+    However it ends; so make it in the main thread.
+    """
+    pr_set_pdeathsig = 1
+    LIBC.prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
 def bandwidth() -> float:
     """Bytes per second of reading memory with all of torch's threads."""
+    import torch
+
     values = torch.ones(128 << 20, dtype=torch.float32)
     best = float("inf")
     for _ in range(5):

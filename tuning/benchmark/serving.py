@@ -14,6 +14,7 @@ from pathlib import Path
 import grpc
 from grpc_tools import protoc
 
+from tuning.benchmark import machine
 from tuning.benchmark.models import ROOT
 
 BINARY = ROOT / "build/release/bin/tandem-server"
@@ -36,11 +37,12 @@ def server(
     models: dict[str, Path] | None = None,
     config: Path | None = None,
     dtype: str = "fp32",
+    end_with_parent: bool = False,
 ) -> Iterator["Client"]:
     """Starts a server on a free port and yields a Client of it.
 
     It serves either these models, each under its name and in `dtype`, or what the deployment file
-    `config` says.
+    `config` says. With end_with_parent it is killed when the thread that called this ends.
     """
     if (models is None) == (config is None):
         raise ValueError("a server has either models or a config")
@@ -54,7 +56,11 @@ def server(
             ]
         flags += ["--listen=127.0.0.1:0", "--http=off", f"--port-file={ports}"]
         with log.open("w") as out:
-            process = subprocess.Popen([binary, *flags], stderr=out)
+            process = subprocess.Popen(
+                [binary, *flags],
+                stderr=out,
+                preexec_fn=machine.end_with_parent if end_with_parent else None,
+            )
         try:
             while not ports.exists():
                 if process.poll() is not None:
@@ -116,23 +122,27 @@ class Client:
         )
         return -self.stub.Score(request).total_logprob
 
-    def stream(self, model: str, prompt: list[int], new_tokens: int) -> list[int]:
-        """One stream's tokens, greedy, going on after an end of text."""
+    def stream(self, model: str, prompt: list[int], new_tokens: int):
+        """One stream, greedy, going on after an end of text: (when, tokens) of its messages.
+
+        When: as time.perf_counter() says.
+        """
         request = self.request(model, prompt, new_tokens, ignore_eos=True)
-        tokens = []
+        arrivals = []
         for event in self.stub.Generate(request):
             if event.HasField("chunk"):
-                tokens.extend(token.id for token in event.chunk.tokens)
+                arrivals.append((time.perf_counter(), [t.id for t in event.chunk.tokens]))
             elif event.HasField("finished"):
                 usage = event.finished.usage
                 assert usage.completion_tokens == new_tokens, usage
                 assert usage.cached_tokens == 0, usage
-        return tokens
+        return arrivals
 
-    def generate(self, model: str, prompts: list[list[int]], new_tokens: int | list[int]):
-        """Tokens of all prompts, so many or so many each, and seconds from first call to last end.
+    def arrivals(self, model: str, prompts: list[list[int]], new_tokens: int | list[int]):
+        """All prompts at once, each a stream of its own, so many new tokens or so many each.
 
-        Each prompt is a stream of its own.
+        For each prompt (seconds since the first call, tokens) of its messages; and the seconds until
+        the last stream's end.
         """
         wanted = [new_tokens] * len(prompts) if isinstance(new_tokens, int) else new_tokens
         results, errors = [None] * len(prompts), []
@@ -155,7 +165,12 @@ class Client:
         seconds = time.perf_counter() - start
         if errors:
             raise errors[0]
-        return results, seconds
+        return [[(at - start, tokens) for at, tokens in stream] for stream in results], seconds
+
+    def generate(self, model: str, prompts: list[list[int]], new_tokens: int | list[int]):
+        """Tokens of all prompts, and seconds from first call to last end; as arrivals()."""
+        arrivals, seconds = self.arrivals(model, prompts, new_tokens)
+        return [[t for _, tokens in stream for t in tokens] for stream in arrivals], seconds
 
 
 def at_once(function: Callable, items: Sequence, streams: int) -> Iterator:
