@@ -18,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -27,19 +27,6 @@ from tuning.benchmark.models import HOME
 
 PEERS = HOME / "peers"  # scripts/setup --peers
 CONVERTED = HOME / "benchmark" / "converted"
-
-
-@dataclass
-class Generated:
-    """What one call gave. Seconds count from the call."""
-
-    tokens: list[list[int]]  # new ones, of each prompt
-    seconds: float  # until the last token
-    first: float  # until every prompt had its first new token
-    after: int  # tokens, of all prompts, that came later than that
-
-    def json(self):
-        return asdict(self)
 
 
 @dataclass
@@ -55,7 +42,8 @@ class Engine:
     def configure(self, **settings):
         """Makes the next calls run with these settings; any that is not given is as it was."""
 
-    def generate(self, prompts: list[list[int]], new_tokens: int) -> Generated:
+    def generate(self, prompts: list[list[int]], new_tokens: int):
+        """New tokens of each prompt; and seconds from the call to the last of all."""
         raise NotImplementedError
 
     def pass_seconds(self, context: int, rows: int, repeats: int) -> float | None:
@@ -109,14 +97,7 @@ class Tandem(Engine):
         self.client = self.stack.enter_context(running)
 
     def generate(self, prompts, new_tokens):
-        arrivals, seconds = self.client.arrivals(self.model, prompts, new_tokens)
-        first = max(stream[0][0] for stream in arrivals)
-        return Generated(
-            [[token for _, tokens in stream for token in tokens] for stream in arrivals],
-            seconds,
-            first,
-            sum(len(tokens) for stream in arrivals for at, tokens in stream if at > first),
-        )
+        return self.client.generate(self.model, prompts, new_tokens)
 
     def close(self):
         self.stack.close()
@@ -169,24 +150,12 @@ class Transformers(Engine):
         )
         self.model.generation_config = config
         ids = self.torch.tensor(prompts)
-        logits_at = []
-
-        def note(_, logits):
-            if not logits_at:
-                logits_at.append(time.perf_counter())
-            return logits
-
         start = time.perf_counter()
         with self.torch.inference_mode():
             out = self.model.generate(
-                ids,
-                attention_mask=self.torch.ones_like(ids),
-                generation_config=config,
-                logits_processor=self.transformers.LogitsProcessorList([note]),
+                ids, attention_mask=self.torch.ones_like(ids), generation_config=config
             )
-        seconds = time.perf_counter() - start
-        tokens = out[:, ids.shape[1] :].tolist()
-        return Generated(tokens, seconds, logits_at[0] - start, len(prompts) * (new_tokens - 1))
+        return out[:, ids.shape[1] :].tolist(), time.perf_counter() - start
 
     def pass_seconds(self, context, rows, repeats):
         zeros = self.torch.zeros
@@ -260,8 +229,10 @@ class CTranslate2(Engine):
             if found:
                 self.details[key] = found[-1].strip()
 
-    def call(self, words, new_tokens):
-        return self.generator.generate_batch(
+    def generate(self, prompts, new_tokens):
+        words = [[self.words[token] for token in prompt] for prompt in prompts]
+        start = time.perf_counter()
+        results = self.generator.generate_batch(
             words,
             max_length=new_tokens,
             min_length=new_tokens,  # so that an end of text does not end it
@@ -270,18 +241,8 @@ class CTranslate2(Engine):
             include_prompt_in_result=False,
             max_batch_size=0,
         )
-
-    def generate(self, prompts, new_tokens):
-        words = [[self.words[token] for token in prompt] for prompt in prompts]
-        # It tells no times of its own: the first token's is a call's that asks for no more.
-        start = time.perf_counter()
-        self.call(words, 1)
-        first = time.perf_counter() - start
-        start = time.perf_counter()
-        results = self.call(words, new_tokens)
         seconds = time.perf_counter() - start
-        tokens = [r.sequences_ids[0] for r in results]
-        return Generated(tokens, seconds, first, len(prompts) * (new_tokens - 1))
+        return [r.sequences_ids[0] for r in results], seconds
 
 
 class LlamaCpp(Engine):
@@ -321,8 +282,13 @@ class LlamaCpp(Engine):
             self.batch.n_seq_id[i] = 1
         self.details = {
             "version": f"llama-cpp-python {llama_cpp.__version__}",
-            "instructions": llama_cpp.llama_print_system_info().decode().strip(" |\n"),
+            "instructions": self.instructions(),
         }
+
+    def instructions(self) -> str:
+        """What it was compiled for and finds here, of "CPU : SSE3 = 1 | AVX = 0 | ..."."""
+        parts = self.api.llama_print_system_info().decode().replace("CPU :", "").split("|")
+        return ", ".join(p.split("=")[0].strip() for p in parts if p.strip().endswith("= 1"))
 
     def load(self, repack: bool):
         self.repack = repack
@@ -417,14 +383,12 @@ class LlamaCpp(Engine):
         streams, n = len(prompts), len(prompts[0])
         start = time.perf_counter()
         steps = [self.read(prompts)]
-        first = time.perf_counter() - start
         sequences, wanted = list(range(streams)), [True] * streams
         for step in range(new_tokens - 1):
             logits = self.decode(steps[-1], [n + step] * streams, sequences, wanted)
             steps.append(logits.argmax(axis=1).tolist())
         seconds = time.perf_counter() - start
-        tokens = [list(stream) for stream in zip(*steps, strict=True)]
-        return Generated(tokens, seconds, first, streams * (new_tokens - 1))
+        return [list(stream) for stream in zip(*steps, strict=True)], seconds
 
     def pass_seconds(self, context, rows, repeats):
         self.clear()

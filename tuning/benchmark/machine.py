@@ -1,5 +1,6 @@
 """The machine that a benchmark ran on, and what else it was doing."""
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -50,16 +51,25 @@ def busy_seconds() -> float:
     return (user + nice + system + interrupts + soft + stolen) / os.sysconf("SC_CLK_TCK")
 
 
+def group_and_ticks(process: Path) -> tuple[int, int]:
+    """Of a folder in /proc: the process group, and processor time in the system's ticks."""
+    fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[2]), int(fields[11]) + int(fields[12])
+
+
+def process_seconds(process: int) -> float:
+    """Processor time that a process has used."""
+    return group_and_ticks(Path(f"/proc/{process}"))[1] / os.sysconf("SC_CLK_TCK")
+
+
 def group_seconds(group: int) -> float:
     """Processor time that the live processes of a process group have used."""
     ticks = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rsplit(")", 1)[1].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
-        if int(fields[2]) == group:
-            ticks += int(fields[11]) + int(fields[12])
+    for process in Path("/proc").glob("[0-9]*"):
+        # Others may end meanwhile.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            of, used = group_and_ticks(process)
+            ticks += used if of == group else 0
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

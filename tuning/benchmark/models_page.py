@@ -38,12 +38,14 @@ def kind_and_precision(name: str) -> tuple[str, str]:
 def rates(case: dict, name: str, whole: bool = False) -> list[float]:
     """Tokens per second of each turn, all streams together.
 
-    Decoding: what came after every stream had its first token. Whole: all, from the call on.
+    Decoding: all but the first tokens, in the time of the call less that of a call for the first
+    ones alone. Whole: all, in the time of the call.
     """
+    streams, new = case["streams"], case["new_tokens"]
+    runs = case["runs"][name]
     if whole:
-        total = case["streams"] * case["new_tokens"]
-        return [total / run["seconds"] for run in case["runs"][name]]
-    return [run["after"] / (run["seconds"] - run["first"]) for run in case["runs"][name]]
+        return [streams * new / run["seconds"] for run in runs]
+    return [streams * (new - 1) / (run["seconds"] - run["first"]) for run in runs]
 
 
 def rate(case: dict, name: str, whole: bool = False) -> float:
@@ -254,6 +256,19 @@ def step_fact(part: Part, case: dict, totals: dict[str, float]) -> str:
     )
 
 
+def client_text(parts: list[Part]) -> str:
+    shares = [
+        (statistics.median(run["client"] for run in case["runs"][part.ours]), part.model, case)
+        for part in parts
+        for case in part.cases()
+    ]
+    share, model, case = max(shares, key=lambda found: found[0])
+    return (
+        f"Tandem's client took {min(shares, key=lambda f: f[0])[0]:.1%} to {share:.1%} of the "
+        f"machine, most with {case['streams']} streams of {model}."
+    )
+
+
 def conditions_table(parts: list[Part]) -> str:
     lines = []
     for part in parts:
@@ -269,6 +284,7 @@ def conditions_table(parts: list[Part]) -> str:
                 f"{c['others']:.1%} ({c['others_most']:.1%})",
                 f"{c['idle']:.2f}",
                 f"{c['prompt_tokens']}, {part.cases()[0]['new_tokens']}",
+                str(c["repeats"]),
                 f"{c['seconds']:.0f}",
             ]
         )
@@ -282,6 +298,7 @@ def conditions_table(parts: list[Part]) -> str:
             "others during turns (most)",
             "idle engines, s",
             "prompt, new tokens",
+            "turns",
             "seconds",
         ],
         lines,
@@ -339,10 +356,11 @@ others stand still (SIGSTOP) while one is measured. They take turns on the same 
 prompt a stream of its own, by a client in Python on the same machine, whose work is in our figures; the others are called in
 their own process: Transformers' `generate` on all prompts as one batch, CTranslate2's `generate_batch`, llama.cpp's C
 interface with one `llama_decode` over all sequences a step. Each peer runs with the settings that a trial found fastest for
-the case (below). Medians of {c["repeats"]} turns, smallest and largest in parentheses.
+the case (below). Medians of all turns, smallest and largest in parentheses.
 
-**Decoding** counts what comes after every stream has its first token, all streams together; this is the figure that the
-goals are about. **With prompts** counts all new tokens from the call on. The ratio is to the fastest peer of equal width.
+**Decoding** counts all new tokens but each stream's first, in the time of the call less that of a call for the first tokens
+alone (as many other prompts, as long): the figure that the goals are about. **With prompts** counts all new tokens in the time
+of the call. The ratio is to the fastest peer of equal width.
 
 ## Against the goals
 
@@ -373,7 +391,7 @@ Parts of our step from `bench_step` (context 256), for what misses its goal.
 
 ## All engines
 
-"first tokens": milliseconds from the call until every stream had its first token. "same tokens": those before a stream's
+"first tokens": milliseconds of a call for one new token of each stream. "same tokens": those before a stream's
 first difference from Tandem's greedy text. At 32 bit that is a check that all run the same model (sums in another order
 turn near ties, after which texts go their own ways); narrower weights are rounded by each in its own way.
 
@@ -392,7 +410,7 @@ runs on any x86-64-v3 and chooses its kernels at start. The commands, after `scr
 {conditions_table(parts)}
 
 "others during turns": the share of the machine that neither the engine nor its client used meanwhile, median and largest.
-"idle engines": processor time that all engines together used while it was not their turn.
+"idle engines": processor time that all engines together used while it was not their turn. {client_text(parts)}
 
 {versions_table(parts)}
 

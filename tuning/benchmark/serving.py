@@ -122,27 +122,23 @@ class Client:
         )
         return -self.stub.Score(request).total_logprob
 
-    def stream(self, model: str, prompt: list[int], new_tokens: int):
-        """One stream, greedy, going on after an end of text: (when, tokens) of its messages.
-
-        When: as time.perf_counter() says.
-        """
+    def stream(self, model: str, prompt: list[int], new_tokens: int) -> list[int]:
+        """One stream's tokens, greedy, going on after an end of text."""
         request = self.request(model, prompt, new_tokens, ignore_eos=True)
-        arrivals = []
+        tokens = []
         for event in self.stub.Generate(request):
             if event.HasField("chunk"):
-                arrivals.append((time.perf_counter(), [t.id for t in event.chunk.tokens]))
+                tokens.extend(token.id for token in event.chunk.tokens)
             elif event.HasField("finished"):
                 usage = event.finished.usage
                 assert usage.completion_tokens == new_tokens, usage
                 assert usage.cached_tokens == 0, usage
-        return arrivals
+        return tokens
 
-    def arrivals(self, model: str, prompts: list[list[int]], new_tokens: int | list[int]):
-        """All prompts at once, each a stream of its own, so many new tokens or so many each.
+    def generate(self, model: str, prompts: list[list[int]], new_tokens: int | list[int]):
+        """Tokens of all prompts, so many or so many each, and seconds from first call to last end.
 
-        For each prompt (seconds since the first call, tokens) of its messages; and the seconds until
-        the last stream's end.
+        Each prompt is a stream of its own.
         """
         wanted = [new_tokens] * len(prompts) if isinstance(new_tokens, int) else new_tokens
         results, errors = [None] * len(prompts), []
@@ -165,12 +161,7 @@ class Client:
         seconds = time.perf_counter() - start
         if errors:
             raise errors[0]
-        return [[(at - start, tokens) for at, tokens in stream] for stream in results], seconds
-
-    def generate(self, model: str, prompts: list[list[int]], new_tokens: int | list[int]):
-        """Tokens of all prompts, and seconds from first call to last end; as arrivals()."""
-        arrivals, seconds = self.arrivals(model, prompts, new_tokens)
-        return [[t for _, tokens in stream for t in tokens] for stream in arrivals], seconds
+        return results, seconds
 
 
 def at_once(function: Callable, items: Sequence, streams: int) -> Iterator:

@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuning.benchmark import machine, models_page
@@ -54,9 +55,24 @@ WIDTHS = {
 STREAMS = [1, 8]
 ROWS = [1, 2, 4, 5, 8, 16]
 PASS_CONTEXT, PASS_REPEATS = 256, 9
-# New tokens of a stream: fewer of a large model, so that a part takes less than 150 s.
-NEW_TOKENS = {"code-large": 128, "llama-110m": 64, "llama-350m": 32}
-TRIAL_PROMPT, TRIAL_BATCHES = 32, 3
+
+
+@dataclass(frozen=True)
+class Length:
+    """Of a part's measurements: a part takes less than 150 s, its trial too."""
+
+    prompt: int = 64  # tokens of each stream
+    new: int = 64
+    turns: int = 5
+    trial_new: int = 24
+
+
+LENGTHS = {
+    "code-large": Length(new=256, trial_new=64),
+    "llama-350m": Length(prompt=32, new=32, turns=3, trial_new=12),
+}
+TRIAL_PROMPT, TRIAL_BATCHES = 32, 2
+HOPELESS = 1.3  # a setting that took so much longer at first is not tried again
 BETTER = 0.98  # a setting that is not the default must take less than so much of its time
 STEPS = ["prepare", "trial", "measure", "profile", "report"]
 
@@ -100,8 +116,18 @@ class Contender:
             self.worker = Worker(self.kind, self.folder, self.precision, environment)
         self.worker.ask("configure", **options)
 
-    def generate(self, batch, new_tokens: int) -> dict:
+    def generate(self, batch, new_tokens: int):
         return self.worker.ask("generate", prompts=batch, new_tokens=new_tokens)
+
+    def run(self, batch, others, new_tokens: int):
+        """Tokens of `batch`, and the seconds: of all, and of the first ones alone.
+
+        The latter are those of a call for one token of each of `others`, which are as many and as
+        long: so it is for every engine, whatever it can tell itself, and finds nothing in a cache.
+        """
+        _, first = self.generate(others, 1)
+        tokens, seconds = self.generate(batch, new_tokens)
+        return tokens, {"first": first, "seconds": seconds}
 
     def warm(self, batch) -> None:
         self.generate([prompt[:8] for prompt in batch], 3)
@@ -126,27 +152,33 @@ def prepare(model: str, width: str, folder: Path) -> None:
                 say(f"{model}, {one.name}: {error}")
 
 
-def decode_seconds(one: Contender, settings: dict, batches, new_tokens: int) -> float:
-    """Least time of a step after the first one, of the batches."""
+def two_batches(source, streams: int):
+    return [[next(source) for _ in range(streams)] for _ in range(2)]
+
+
+def decode_seconds(one: Contender, settings: dict, batches, new_tokens: int, limit: float) -> float:
+    """Least time of a step after the first one, of the batches; no more of those above the limit."""
     one.set(settings)
-    one.warm(batches[0])
+    one.warm(batches[0][0])
     times = []
-    for batch in batches:
-        made = one.generate(batch, new_tokens)
-        times.append((made["seconds"] - made["first"]) / (new_tokens - 1))
+    for batch, others in batches:
+        _, run = one.run(batch, others, new_tokens)
+        times.append((run["seconds"] - run["first"]) / (new_tokens - 1))
+        if min(times) > limit:
+            break
     return min(times)
 
 
 def choose(one, batches, new_tokens: int):
     """The fastest settings, one option after the other; and all that was tried, seconds a step."""
     best = one.defaults()
-    least = decode_seconds(one, best, batches, new_tokens)
+    least = decode_seconds(one, best, batches, new_tokens, float("inf"))
     tried = [{"settings": best, "seconds": least}]
     for name, values in one.kind.OPTIONS.items():
         for value in values[1:]:
             candidate = {**best, name: value}
             try:
-                seconds = decode_seconds(one, candidate, batches, new_tokens)
+                seconds = decode_seconds(one, candidate, batches, new_tokens, HOPELESS * least)
             except Failed as error:
                 say(f"{one.name} with {name} = {value}: {error}")
                 continue
@@ -157,14 +189,14 @@ def choose(one, batches, new_tokens: int):
 
 
 def trial(model: str, width: str, folder: Path, args) -> None:
-    chosen, new_tokens = {}, NEW_TOKENS.get(model, 64) // 2
+    chosen = {}
     source = prompts(TRIAL_PROMPT, start=1)
     for one in peers(width, folder):
         with contextlib.closing(one):
             for streams in args.streams:
-                batches = [[next(source) for _ in range(streams)] for _ in range(TRIAL_BATCHES)]
+                batches = [two_batches(source, streams) for _ in range(TRIAL_BATCHES)]
                 try:
-                    best, tried = choose(one, batches, new_tokens)
+                    best, tried = choose(one, batches, length(model, args).trial_new)
                 except Refused:
                     break
                 chosen.setdefault(one.name, {})[str(streams)] = {"settings": best, "tried": tried}
@@ -207,18 +239,22 @@ class Turns:
         self.others: list[float] = []  # share of the machine that nobody of ours used
         self.idle = 0.0  # seconds of processor time of engines whose turn it was not
 
-    def turn(self, one: Contender, batch, new_tokens: int) -> dict:
+    def turn(self, one: Contender, batch, others, new_tokens: int):
         one.warm(batch)
         waiting = [c.worker for c in self.contenders if c is not one]
-        before = sum(w.processor_seconds() for w in waiting), one.worker.processor_seconds()
-        busy, start = machine.busy_seconds(), time.perf_counter()
-        made = one.generate(batch, new_tokens)
-        wall = time.perf_counter() - start
-        busy = machine.busy_seconds() - busy
-        own = one.worker.processor_seconds() - before[1]
-        self.idle += sum(w.processor_seconds() for w in waiting) - before[0]
+
+        def clocks():
+            idle = sum(w.processor_seconds() for w in waiting)
+            own, client = one.worker.processor_seconds(), one.worker.own_seconds()
+            return [idle, own, client, machine.busy_seconds(), time.perf_counter()]
+
+        before = clocks()
+        tokens, run = one.run(batch, others, new_tokens)
+        pairs = zip(clocks(), before, strict=True)
+        idle, own, client, busy, wall = (after - began for after, began in pairs)
+        self.idle += idle
         self.others.append(max(0.0, busy - own) / (wall * machine.cores()))
-        return made
+        return tokens, {**run, "client": client / (wall * machine.cores())}
 
 
 def equal_start(ours: list[list[int]], theirs: list[list[int]]) -> tuple[int, int]:
@@ -230,26 +266,26 @@ def equal_start(ours: list[list[int]], theirs: list[list[int]]) -> tuple[int, in
     return same, sum(len(b) for b in theirs)
 
 
-def one_case(turns: Turns, settings, streams: int, args, new_tokens: int, source) -> dict:
+def one_case(turns: Turns, settings, streams: int, length: Length, source) -> dict:
     contenders = turns.contenders
     for one in contenders:
         one.set(settings[one.name][str(streams)])
     runs = {one.name: [] for one in contenders}
     equal = {one.name: [0, 0] for one in contenders[1:]}
     probes = [read_probe()]
-    for repeat in range(args.repeats):
-        batch = [next(source) for _ in range(streams)]
+    for repeat in range(length.turns):
+        batch, others = two_batches(source, streams)
         first = repeat % len(contenders)
         tokens = {}
         for one in contenders[first:] + contenders[:first]:  # everybody goes first once
-            made = turns.turn(one, batch, new_tokens)
-            tokens[one.name] = made.pop("tokens")
-            runs[one.name].append(made)
+            tokens[one.name], run = turns.turn(one, batch, others, length.new)
+            runs[one.name].append(run)
         for name, count in equal.items():
             same, total = equal_start(tokens[contenders[0].name], tokens[name])
             equal[name] = [count[0] + same, count[1] + total]
-        probes.append(read_probe())
-    case = {"streams": streams, "new_tokens": new_tokens, "runs": runs, "equal": equal}
+        if repeat in (length.turns // 2, length.turns - 1):
+            probes.append(read_probe())
+    case = {"streams": streams, "new_tokens": length.new, "runs": runs, "equal": equal}
     case["probes"] = probes
     rates = {name: models_page.rate(case, name) for name in runs}
     say("  " + ", ".join(f"{name} {rate:.1f}" for name, rate in rates.items()))
@@ -260,7 +296,7 @@ def measure(model: str, width: str, folder: Path, args) -> None:
     began = time.monotonic()
     ours = WIDTHS[width][0]
     chosen = json.loads(path_of(model, width, "-trial").read_text())
-    refused, new_tokens = {}, args.new_tokens or NEW_TOKENS.get(model, 64)
+    refused, lengths = {}, length(model, args)
     settings = {
         name: {streams: found["settings"] for streams, found in by_streams.items()}
         for name, by_streams in chosen.items()
@@ -278,9 +314,9 @@ def measure(model: str, width: str, folder: Path, args) -> None:
                 continue
             contenders.append(one)
         turns = Turns(contenders)
-        source = prompts(args.prompt_tokens)
+        source = prompts(lengths.prompt)
         say(f"{model}, {width} bits; decoding, tokens/s:")
-        cases = [one_case(turns, settings, n, args, new_tokens, source) for n in args.streams]
+        cases = [one_case(turns, settings, n, lengths, source) for n in args.streams]
         passes = {}
         for one in contenders[1:]:
             one.set(settings[one.name][str(args.streams[0])])
@@ -313,8 +349,8 @@ def measure(model: str, width: str, folder: Path, args) -> None:
                 "others": statistics.median(turns.others),
                 "others_most": max(turns.others),
                 "idle": turns.idle,
-                "prompt_tokens": args.prompt_tokens,
-                "repeats": args.repeats,
+                "prompt_tokens": lengths.prompt,
+                "repeats": lengths.turns,
                 "seconds": time.monotonic() - began,
             },
         },
@@ -330,8 +366,17 @@ def profile(model: str, width: str, folder: Path) -> None:
     write(path_of(model, width, "-profile"), {"lines": lines, "probe": probe})
 
 
+def length(model: str, args) -> Length:
+    given = {"prompt": args.prompt_tokens, "new": args.new_tokens, "turns": args.repeats}
+    default = LENGTHS.get(model, Length())
+    return replace(default, **{name: value for name, value in given.items() if value})
+
+
 def command_line(model: str, width: str, args) -> str:
-    return f"scripts/bench_models --models {model} --widths {width} --repeats {args.repeats}"
+    names = {"prompt_tokens", "new_tokens", "repeats"}
+    given = {n: v for n, v in vars(args).items() if n in names and v}
+    flags = "".join(f" --{name.replace('_', '-')} {value}" for name, value in given.items())
+    return f"scripts/bench_models --models {model} --widths {width}{flags}"
 
 
 def parse(arguments):
@@ -340,9 +385,9 @@ def parse(arguments):
     parser.add_argument("--widths", nargs="+", default=list(WIDTHS), choices=list(WIDTHS))
     parser.add_argument("--steps", nargs="+", default=STEPS, choices=STEPS)
     parser.add_argument("--streams", nargs="+", type=int, default=STREAMS)
-    parser.add_argument("--prompt-tokens", type=int, default=64)
-    parser.add_argument("--new-tokens", type=int, help="by default fewer for larger models")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--prompt-tokens", type=int, help="LENGTHS in this file has the defaults")
+    parser.add_argument("--new-tokens", type=int)
+    parser.add_argument("--repeats", type=int, help="turns of each engine")
     parser.add_argument("--write", action="store_true", help="into docs/benchmarks/models.md")
     return parser.parse_args(arguments)
 

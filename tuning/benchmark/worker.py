@@ -81,25 +81,37 @@ class Worker:
         return _Running(self)
 
     def stop(self):
-        os.killpg(self.process.pid, signal.SIGSTOP)
+        """Returns when it stands still."""
+        self.signal(signal.SIGSTOP)
+        with contextlib.suppress(ChildProcessError):  # it has ended, as the next call will say
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self.stopped = True
 
     def go(self):
-        os.killpg(self.process.pid, signal.SIGCONT)
+        self.signal(signal.SIGCONT)
         self.stopped = False
 
+    def signal(self, number):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
     def processor_seconds(self) -> float:
+        """Of the engine, with its children."""
         return machine.group_seconds(self.process.pid)
+
+    def own_seconds(self) -> float:
+        """Of the process that is asked, without its children."""
+        return machine.process_seconds(self.process.pid)
 
     def close(self):
         """Ends the engine's processes; the engine is asked to first."""
-        with contextlib.suppress(ProcessLookupError):
-            self.go()
-        self.process.stdin.close()
+        self.go()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         try:
             self.process.wait(30)
         except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            self.signal(signal.SIGKILL)
             self.process.wait()
         self.process.stdout.close()
         self.log.close()
@@ -117,10 +129,6 @@ class _Running:
     def __exit__(self, *_):
         if self.outermost:
             self.worker.stop()
-
-
-def plain(value):
-    return value.json() if hasattr(value, "json") else value
 
 
 def serve(make, lines, out) -> None:
@@ -145,7 +153,7 @@ def serve(make, lines, out) -> None:
 
         def call(name=asked["call"], arguments=asked["with"]):
             member = getattr(engine, name)
-            return plain(member(**arguments) if callable(member) else member)
+            return member(**arguments) if callable(member) else member
 
         value, error = tried(call)
         if not error:
