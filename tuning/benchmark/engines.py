@@ -1,27 +1,64 @@
-"""Other engines that run the same weights on the same cores, each as fast as it goes by its own means.
+"""Engines that run the same weights on the same cores, each as fast as it goes by its own means.
 
-Every runner decodes greedily a fixed number of tokens for each of several equally long prompts,
-and says how long that took, prompts included. `pass_seconds` is one pass over several new rows
-behind a context, as a verification makes it; None where the engine offers no such thing.
+An engine is made from a Hugging Face directory and a precision, then set up by `configure`, with
+settings out of its OPTIONS, and then asked for a fixed number of tokens, greedily, for each of
+several equally long prompts. Each runs in a process of its own (worker.py): in one process their
+pools of threads spin against each other.
+
+Settings in capitals are variables of the environment, and need a new process. The first value of an
+option is the engine's own default, or what its documentation recommends.
 """
 
+import contextlib
 import ctypes
+import json
 import os
 import shutil
 import statistics
 import sys
+import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
-import transformers
 
 from tuning.benchmark.models import HOME
-from tuning.benchmark.peer import VARIANTS, Variant
 
 PEERS = HOME / "peers"  # scripts/setup --peers
 CONVERTED = HOME / "benchmark" / "converted"
+
+
+@dataclass
+class Engine:
+    """Base of all: what a worker calls."""
+
+    OPTIONS = {}  # name: values to try, the default first
+    PRECISIONS = ()
+
+    precision: str
+    details: dict[str, str] = field(default_factory=dict)  # its version and what it computes with
+
+    def configure(self, **settings):
+        """Makes the next calls run with these settings; any that is not given is as it was."""
+
+    def generate(self, prompts: list[list[int]], new_tokens: int):
+        """New tokens of each prompt; and seconds from the call to the last of all."""
+        raise NotImplementedError
+
+    def pass_seconds(self, context: int, rows: int, repeats: int) -> float | None:
+        """One pass of several new rows behind a context, all read; None where there is no such."""
+        return None
+
+    def close(self):
+        pass
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+THREADS = sorted({cores(), (cores() + 1) // 2}, reverse=True)
 
 
 def import_peers() -> None:
@@ -45,77 +82,155 @@ def converted(source: Path, name: str, make) -> Path:
     return path
 
 
-class Transformers:
-    """In PyTorch, in the fastest of the variants that its documentation names."""
+class Tandem(Engine):
+    """Our server in a process of its own, asked over gRPC: each prompt a stream of its own."""
 
-    def __init__(self, source: Path, precision: str, threads: int):
-        torch.set_num_threads(threads)
-        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    PRECISIONS = ("fp32", "bf16", "fp16", "int8")
+
+    def __init__(self, source: Path, precision: str):
+        super().__init__(precision)
+        from tuning.benchmark import serving
+
+        self.model = source.name
+        self.stack = contextlib.ExitStack()
+        running = serving.server(models={self.model: source}, dtype=precision, end_with_parent=True)
+        self.client = self.stack.enter_context(running)
+
+    def generate(self, prompts, new_tokens):
+        return self.client.generate(self.model, prompts, new_tokens)
+
+    def close(self):
+        self.stack.close()
+
+
+class Transformers(Engine):
+    """In PyTorch. int8: its dynamically quantized linear layers (FBGEMM or oneDNN)."""
+
+    OPTIONS = {
+        "threads": THREADS,
+        "attention": ["sdpa", "eager"],
+        "cache": ["dynamic", "static"],
+    }
+    PRECISIONS = ("fp32", "bf16", "int8")
+
+    def __init__(self, source: Path, precision: str):
+        super().__init__(precision)
+        import torch
+        import transformers
+
+        self.torch, self.transformers = torch, transformers
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         load = transformers.AutoModelForCausalLM.from_pretrained
         self.model = load(source, dtype=dtype, attn_implementation="sdpa").eval()
-        self.name, self.precision = "Transformers", precision
-        self.variant: Variant | None = None
+        if precision == "int8":
+            each_row = {torch.nn.Linear: torch.ao.quantization.per_channel_dynamic_qconfig}
+            self.model = torch.ao.quantization.quantize_dynamic(self.model, each_row)
+        self.details = {
+            "version": f"transformers {transformers.__version__}, torch {torch.__version__}",
+            "instructions": torch.backends.cpu.get_cpu_capability(),
+        }
 
-    def run(self, prompts, new_tokens: int, variant: Variant):
-        self.model.set_attn_implementation(variant.attention)
-        config = transformers.GenerationConfig(
+    def configure(self, threads=None, attention=None, cache=None):
+        if threads:
+            self.torch.set_num_threads(threads)
+        if attention:
+            self.model.set_attn_implementation(attention)
+        if cache:
+            self.cache = None if cache == "dynamic" else cache
+
+    def generate(self, prompts, new_tokens):
+        config = self.transformers.GenerationConfig(
             do_sample=False,
             max_new_tokens=new_tokens,
-            eos_token_id=None,
+            eos_token_id=None,  # so no time goes into looking for the end
             pad_token_id=0,
-            cache_implementation=None if variant.cache == "dynamic" else variant.cache,
+            cache_implementation=self.cache,
         )
         self.model.generation_config = config
-        ids = torch.tensor(prompts)
+        ids = self.torch.tensor(prompts)
         start = time.perf_counter()
-        with torch.inference_mode():
+        with self.torch.inference_mode():
             out = self.model.generate(
-                ids, attention_mask=torch.ones_like(ids), generation_config=config
+                ids, attention_mask=self.torch.ones_like(ids), generation_config=config
             )
         return out[:, ids.shape[1] :].tolist(), time.perf_counter() - start
 
-    def generate(self, prompts, new_tokens: int):
-        if self.variant is None:
-            times = {v: self.run(prompts, max(8, new_tokens // 4), v)[1] for v in VARIANTS}
-            self.variant = min(times, key=times.get)
-        return self.run(prompts, new_tokens, self.variant)
-
-    @torch.inference_mode()
-    def pass_seconds(self, context: int, rows: int, repeats: int) -> float:
-        self.model.set_attn_implementation("sdpa")
+    def pass_seconds(self, context, rows, repeats):
+        zeros = self.torch.zeros
+        long = self.torch.long
         times = []
-        cache = self.model(torch.zeros(1, context, dtype=torch.long)).past_key_values
-        for _ in range(repeats):
-            start = time.perf_counter()
-            self.model(torch.zeros(1, rows, dtype=torch.long), past_key_values=cache)
-            times.append(time.perf_counter() - start)
-            cache.crop(-rows)
+        with self.torch.inference_mode():
+            cache = self.model(zeros(1, context, dtype=long)).past_key_values
+            for _ in range(repeats):
+                start = time.perf_counter()
+                self.model(zeros(1, rows, dtype=long), past_key_values=cache)
+                times.append(time.perf_counter() - start)
+                cache.crop(-rows)
         return statistics.median(times)
 
 
-class CTranslate2:
-    def __init__(self, source: Path, precision: str, threads: int):
+class CTranslate2(Engine):
+    OPTIONS = {
+        "threads": THREADS,
+        "CT2_USE_MKL": ["", "1", "0"],  # its default depends on the maker of the processor
+        "CT2_FORCE_CPU_ISA": ["", "AVX512", "AVX2"],
+        "CT2_USE_EXPERIMENTAL_PACKED_GEMM": ["", "1"],
+    }
+    PRECISIONS = ("fp32", "bf16", "fp16", "int8")
+    TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
+
+    def __init__(self, source: Path, precision: str):
+        super().__init__(precision)
         import_peers()
+        os.environ["CT2_VERBOSE"] = "1"
+        for name in [n for n in os.environ if n.startswith("CT2_") and not os.environ[n]]:
+            del os.environ[name]
         import ctranslate2
-        from ctranslate2.converters import TransformersConverter
 
-        kind = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}[precision]
-        self.version = ctranslate2.__version__
-        # bfloat16 weights are not always computed with as such; what is really used is shown.
-        folder = converted(
-            source,
-            f"ct2-{kind}",
-            lambda s, t: TransformersConverter(str(s)).convert(str(t), quantization=kind),
-        )
-        self.generator = ctranslate2.Generator(
-            str(folder), device="cpu", compute_type=kind, inter_threads=1, intra_threads=threads
-        )
-        self.name, self.precision = "CTranslate2", precision
-        self.compute_type = self.generator.compute_type
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+        self.api = ctranslate2
+        kind = self.TYPES[precision]
+        offered = ctranslate2.get_supported_compute_types("cpu")
+        if kind not in offered:
+            raise ValueError(f"{kind}: computes here with {', '.join(sorted(offered))} only")
 
-    def generate(self, prompts, new_tokens: int):
-        words = [self.tokenizer.convert_ids_to_tokens(p) for p in prompts]
+        def convert(model, to):
+            from ctranslate2.converters import TransformersConverter
+
+            TransformersConverter(str(model)).convert(str(to), quantization=kind)
+
+        self.folder = converted(source, f"ct2-{kind}", convert)
+        tokenizer = json.loads((source / "tokenizer.json").read_text())
+        self.words = {i: word for word, i in tokenizer["model"]["vocab"].items()}
+        self.words.update({t["id"]: t["content"] for t in tokenizer["added_tokens"]})
+        self.threads, self.generator = None, None
+
+    def configure(self, threads=None, **environment):
+        if threads in (None, self.threads):
+            return
+        self.threads, self.generator = threads, None
+        with Captured() as log:
+            self.generator = self.api.Generator(
+                str(self.folder),
+                device="cpu",
+                compute_type=self.TYPES[self.precision],
+                inter_threads=1,
+                intra_threads=threads,
+            )
+        self.details = {"version": f"ctranslate2 {self.api.__version__}"}
+        for name, key in [
+            ("Selected ISA", "instructions"),
+            ("SGEMM backend", "fp32 products"),
+            ("GEMM_S8 backend", "int8 products"),
+            ("Selected compute type", "compute type"),
+        ]:
+            found = [line.split(name + ": ")[1] for line in log.lines if name + ": " in line]
+            if found:
+                self.details[key] = found[-1].strip()
+
+    def generate(self, prompts, new_tokens):
+        words = [[self.words[token] for token in prompt] for prompt in prompts]
         start = time.perf_counter()
         results = self.generator.generate_batch(
             words,
@@ -129,99 +244,205 @@ class CTranslate2:
         seconds = time.perf_counter() - start
         return [r.sequences_ids[0] for r in results], seconds
 
-    def pass_seconds(self, context: int, rows: int, repeats: int):
-        return None  # a forward pass over given tokens cannot go on from a cache
 
+class LlamaCpp(Engine):
+    """llama.cpp through its C interface, with a pool of threads that stays, as its own programs do."""
 
-class LlamaCpp:
-    def __init__(self, source: Path, precision: str, threads: int):
+    OPTIONS = {
+        "threads": THREADS,
+        "flash_attention": [True, False],
+        "kv": ["f16", "f32"],
+        "one_kv_buffer": [False, True],  # for all sequences
+        "poll": [50, 100, 0],  # how eagerly its threads wait, per cent
+        "repack": [True, False],  # of weights, at load
+    }
+    PRECISIONS = ("fp32", "bf16", "fp16", "int8")
+    TYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16", "int8": "Q8_0"}
+    SEQUENCES, ROWS_EACH, BATCH = 8, 1024, 512
+
+    def __init__(self, source: Path, precision: str):
+        super().__init__(precision)
         import_peers()
         import llama_cpp
 
-        from tuning.benchmark import gguf_file
+        self.api = llama_cpp
 
-        self.api, self.version = llama_cpp, llama_cpp.__version__
-        kind = {"fp32": "F32", "bf16": "BF16", "fp16": "F16", "int8": "Q8_0"}[precision]
-        path = converted(source, f"{kind}.gguf", lambda s, t: gguf_file.write(s, t, kind))
-        with quiet():
+        def write(model, to):
+            from tuning.benchmark import gguf_file
+
+            gguf_file.write(model, to, self.TYPES[precision])
+
+        self.path = converted(source, f"{self.TYPES[precision]}.gguf", write)
+        with Captured():
             llama_cpp.llama_backend_init()
-            params = llama_cpp.llama_model_default_params()
-            self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
-            assert self.model, path
-            options = llama_cpp.llama_context_default_params()
-            options.n_ctx = 8 * 1024
-            options.n_batch = options.n_ubatch = 512
-            options.n_seq_max = 8
-            options.n_threads = options.n_threads_batch = threads
-            options.kv_unified = True
-            self.context = llama_cpp.llama_init_from_model(self.model, options)
-        assert self.context
-        self.vocabulary = llama_cpp.llama_vocab_n_tokens(
-            llama_cpp.llama_model_get_vocab(self.model)
-        )
-        self.batch = llama_cpp.llama_batch_init(512, 0, 1)
-        self.name, self.precision = "llama.cpp", precision
+        self.model = self.context = self.pool = self.repack = None
+        self.settings = {}
+        self.batch = llama_cpp.llama_batch_init(self.BATCH, 0, 1)
+        for i in range(self.BATCH):
+            self.batch.n_seq_id[i] = 1
+        self.details = {
+            "version": f"llama-cpp-python {llama_cpp.__version__}",
+            "instructions": self.instructions(),
+        }
 
-    def decode(self, rows) -> np.ndarray:
-        """rows: (token, position, sequence, wanted); logits [wanted, vocabulary]."""
-        b = self.batch
-        b.n_tokens = len(rows)
-        wanted = []
-        for i, (token, position, sequence, want) in enumerate(rows):
-            b.token[i], b.pos[i], b.logits[i] = token, position, want
-            b.n_seq_id[i], b.seq_id[i][0] = 1, sequence
-            if want:
-                wanted.append(i)
-        assert self.api.llama_decode(self.context, b) == 0
-        get = self.api.llama_get_logits_ith
-        return [
-            np.ctypeslib.as_array(
-                ctypes.cast(get(self.context, i), ctypes.POINTER(ctypes.c_float)),
-                shape=(self.vocabulary,),
-            )
-            for i in wanted
-        ]
+    def instructions(self) -> str:
+        """What it was compiled for and finds here, of "CPU : SSE3 = 1 | AVX = 0 | ..."."""
+        parts = self.api.llama_print_system_info().decode().replace("CPU :", "").split("|")
+        return ", ".join(p.split("=")[0].strip() for p in parts if p.strip().endswith("= 1"))
+
+    def load(self, repack: bool):
+        self.repack = repack
+        if self.context:
+            self.api.llama_free(self.context)
+        if self.model:
+            self.api.llama_model_free(self.model)
+        params = self.api.llama_model_default_params()
+        params.use_extra_bufts = repack
+        self.model = self.api.llama_model_load_from_file(str(self.path).encode(), params)
+        if not self.model:
+            raise RuntimeError(f"llama.cpp does not load {self.path}")
+        vocabulary = self.api.llama_model_get_vocab(self.model)
+        self.vocabulary = self.api.llama_vocab_n_tokens(vocabulary)
+        self.context = None
+
+    def configure(self, **settings):
+        self.settings = {**{k: v[0] for k, v in self.OPTIONS.items()}, **self.settings, **settings}
+        s, api = self.settings, self.api
+        with Captured():
+            if self.repack != s["repack"]:
+                self.load(s["repack"])
+            if self.context:
+                api.llama_free(self.context)
+            options = api.llama_context_default_params()
+            options.n_ctx = self.SEQUENCES * self.ROWS_EACH
+            options.n_batch = options.n_ubatch = self.BATCH
+            options.n_seq_max = self.SEQUENCES
+            options.n_threads = options.n_threads_batch = s["threads"]
+            options.flash_attn_type = int(s["flash_attention"])
+            options.type_k = options.type_v = {"f32": 0, "f16": 1}[s["kv"]]
+            options.kv_unified = s["one_kv_buffer"]
+            self.context = api.llama_init_from_model(self.model, options)
+        if not self.context:
+            raise RuntimeError(f"llama.cpp refuses {s}")
+        self.attach(s["threads"], s["poll"])
+
+    def attach(self, threads: int, poll: int):
+        """Without a pool of its own a context starts and joins threads for every call."""
+        llama = ctypes.CDLL(str(next(self.libraries("libllama.so"))))
+        ggml = ctypes.CDLL(str(next(self.libraries("libggml-base.so"))))
+        cpu = ctypes.CDLL(str(next(self.libraries("libggml-cpu.so"))))
+        ggml.ggml_threadpool_params_default.restype = PoolParams
+        params = ggml.ggml_threadpool_params_default(ctypes.c_int(threads))
+        assert params.n_threads == threads, "another layout of ggml_threadpool_params"
+        params.poll = poll
+        cpu.ggml_threadpool_new.restype = ctypes.c_void_p
+        cpu.ggml_threadpool_free.argtypes = [ctypes.c_void_p]
+        old, self.pool = self.pool, cpu.ggml_threadpool_new(ctypes.byref(params))
+        llama.llama_attach_threadpool.argtypes = [ctypes.c_void_p] * 3
+        llama.llama_attach_threadpool(self.context, self.pool, self.pool)
+        if old:
+            cpu.ggml_threadpool_free(old)
+
+    def libraries(self, name: str):
+        return (Path(self.api.__file__).parent / "lib").glob(name)
+
+    def decode(self, tokens, positions, sequences, wanted) -> np.ndarray:
+        """One llama_decode; logits of the rows that are wanted. [rows, vocabulary]"""
+        n, b = len(tokens), self.batch
+        b.n_tokens = n
+        for i in range(n):
+            b.token[i], b.pos[i] = tokens[i], positions[i]
+            b.seq_id[i][0], b.logits[i] = sequences[i], wanted[i]
+        if self.api.llama_decode(self.context, b) != 0:
+            raise RuntimeError("llama_decode failed")
+        logits = ctypes.cast(
+            self.api.llama_get_logits(self.context), ctypes.POINTER(ctypes.c_float)
+        )
+        return np.ctypeslib.as_array(logits, shape=(sum(wanted), self.vocabulary))
 
     def clear(self):
         self.api.llama_memory_clear(self.api.llama_get_memory(self.context), True)
 
-    def generate(self, prompts, new_tokens: int):
-        self.clear()
-        tokens = [[] for _ in prompts]
-        start = time.perf_counter()
-        n = len(prompts[0])
-        for s, prompt in enumerate(prompts):
-            rows = [(t, i, s, i == n - 1) for i, t in enumerate(prompt)]
-            tokens[s].append(int(self.decode(rows)[0].argmax()))
-        for step in range(new_tokens - 1):
-            rows = [(tokens[s][-1], n + step, s, True) for s in range(len(prompts))]
-            for s, logits in enumerate(self.decode(rows)):
-                tokens[s].append(int(logits.argmax()))
-        return tokens, time.perf_counter() - start
+    def read(self, prompts) -> list[int]:
+        """Prompts into the caches, as many whole ones a call as fit; the first new tokens."""
+        n, first = len(prompts[0]), []
+        each = max(1, self.BATCH // n)
+        for start in range(0, len(prompts), each):
+            some = range(start, min(start + each, len(prompts)))
+            logits = self.decode(
+                [t for s in some for t in prompts[s]],
+                [i for _ in some for i in range(n)],
+                [s for s in some for _ in range(n)],
+                [i == n - 1 for _ in some for i in range(n)],
+            )
+            first.extend(logits.argmax(axis=1).tolist())
+        return first
 
-    def pass_seconds(self, context: int, rows: int, repeats: int) -> float:
+    def generate(self, prompts, new_tokens):
         self.clear()
-        self.decode([(0, i, 0, i == context - 1) for i in range(context)])
-        times = []
+        streams, n = len(prompts), len(prompts[0])
+        start = time.perf_counter()
+        steps = [self.read(prompts)]
+        sequences, wanted = list(range(streams)), [True] * streams
+        for step in range(new_tokens - 1):
+            logits = self.decode(steps[-1], [n + step] * streams, sequences, wanted)
+            steps.append(logits.argmax(axis=1).tolist())
+        seconds = time.perf_counter() - start
+        return [list(stream) for stream in zip(*steps, strict=True)], seconds
+
+    def pass_seconds(self, context, rows, repeats):
+        self.clear()
+        self.read([[0] * context])
         memory = self.api.llama_get_memory(self.context)
+        times = []
+        places = [context + i for i in range(rows)]
         for _ in range(repeats):
             start = time.perf_counter()
-            for logits in self.decode([(0, context + i, 0, True) for i in range(rows)]):
-                logits.argmax()
+            self.decode([0] * rows, places, [0] * rows, [True] * rows).argmax(axis=1)
             times.append(time.perf_counter() - start)
             self.api.llama_memory_seq_rm(memory, 0, context, -1)
         return statistics.median(times)
 
 
-class quiet:
-    """llama.cpp writes hundreds of lines to the standard error's file descriptor while it loads."""
+class PoolParams(ctypes.Structure):
+    """ggml_threadpool_params of ggml.h."""
+
+    _fields_ = [
+        ("cpumask", ctypes.c_bool * 512),
+        ("n_threads", ctypes.c_int),
+        ("prio", ctypes.c_int),
+        ("poll", ctypes.c_uint32),
+        ("strict_cpu", ctypes.c_bool),
+        ("paused", ctypes.c_bool),
+    ]
+
+
+class Captured:
+    """What libraries write to the standard error's file descriptor meanwhile, as `lines`."""
 
     def __enter__(self):
+        sys.stderr.flush()
+        self.lines: list[str] = []
         self.kept = os.dup(2)
-        self.null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(self.null, 2)
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115 (closed in __exit__)
+        os.dup2(self.file.fileno(), 2)
+        return self
 
     def __exit__(self, *_):
         os.dup2(self.kept, 2)
         os.close(self.kept)
-        os.close(self.null)
+        self.file.seek(0)
+        self.lines = self.file.read().decode("utf-8", "replace").splitlines()
+        self.file.close()
+
+
+ENGINES = {kind.__name__: kind for kind in (Tandem, Transformers, CTranslate2, LlamaCpp)}
+SHOWN = {"LlamaCpp": "llama.cpp"}
+Q8_0 = 34 / 32  # bytes of a weight: blocks of 32 with a scale in 16 bits
+
+
+def bytes_per_weight(engine: str, precision: str) -> float:
+    """Of matrices. Scales of whole rows are left out."""
+    if engine == "LlamaCpp" and precision == "int8":
+        return Q8_0
+    return {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}[precision]

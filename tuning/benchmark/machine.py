@@ -1,13 +1,16 @@
 """The machine that a benchmark ran on, and what else it was doing."""
 
+import contextlib
+import ctypes
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import torch
+LIBC = ctypes.CDLL(None)
 
 
 def processor() -> str:
@@ -54,8 +57,48 @@ def load_before(write: bool) -> float:
     return busy
 
 
+def busy_seconds() -> float:
+    """Processor time that anybody used since the machine started, this one's hosts included."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, interrupts, soft, stolen = (int(x) for x in fields[:8])
+    return (user + nice + system + interrupts + soft + stolen) / os.sysconf("SC_CLK_TCK")
+
+
+def group_and_ticks(process: Path) -> tuple[int, int]:
+    """Of a folder in /proc: the process group, and processor time in the system's ticks."""
+    fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[2]), int(fields[11]) + int(fields[12])
+
+
+def process_seconds(process: int) -> float:
+    """Processor time that a process has used."""
+    return group_and_ticks(Path(f"/proc/{process}"))[1] / os.sysconf("SC_CLK_TCK")
+
+
+def group_seconds(group: int) -> float:
+    """Processor time that the live processes of a process group have used."""
+    ticks = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        # Others may end meanwhile.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            of, used = group_and_ticks(process)
+            ticks += used if of == group else 0
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def end_with_parent() -> None:
+    """For subprocess.Popen's preexec_fn: the child is killed when the thread that made it ends.
+
+    However it ends; so make it in the main thread.
+    """
+    pr_set_pdeathsig = 1
+    LIBC.prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
 def bandwidth() -> float:
     """Bytes per second of reading memory with all of torch's threads."""
+    import torch
+
     values = torch.ones(128 << 20, dtype=torch.float32)
     best = float("inf")
     for _ in range(5):

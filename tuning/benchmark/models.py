@@ -7,9 +7,6 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
-
 ROOT = Path(__file__).resolve().parents[2]
 HOME = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem"))
 VOCABULARY = 16384
@@ -42,6 +39,9 @@ def random_llama(name: str = "llama-110m") -> Path:
     folder = HOME / "benchmark" / name
     if (folder / "tokenizer.json").exists():
         return folder
+    import torch
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
     shape = RANDOM[name]
     config = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -71,6 +71,16 @@ def random_llama(name: str = "llama-110m") -> Path:
     return folder
 
 
+def multiplied_weights(folder: Path) -> int:
+    """Weights that one token of a Llama is multiplied with: all matrices but the embedding."""
+    c = json.loads((folder / "config.json").read_text())
+    hidden, head = c["hidden_size"], c["hidden_size"] // c["num_attention_heads"]
+    head = c.get("head_dim") or head
+    attention = 2 * (c["num_attention_heads"] + c["num_key_value_heads"]) * head * hidden
+    layer = attention + 3 * hidden * c["intermediate_size"]
+    return c["num_hidden_layers"] * layer + c["vocab_size"] * hidden
+
+
 def directories(names: list[str]) -> dict[str, Path]:
     """The directories of these models: one of RANDOM, or a folder in models/."""
     return {n: random_llama(n) if n in RANDOM else ROOT / "models" / n for n in names}
@@ -82,6 +92,8 @@ def prompts(tokens: int, start: int = 0):
     Nor do they begin alike, so that a prefix cache finds nothing; neither with another `start` that
     differs by anything but a multiple of 37.
     """
+    from transformers import AutoTokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "models" / "code-large")
     text = Path(argparse.__file__).read_text()
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]

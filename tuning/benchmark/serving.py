@@ -14,6 +14,7 @@ from pathlib import Path
 import grpc
 from grpc_tools import protoc
 
+from tuning.benchmark import machine
 from tuning.benchmark.models import ROOT
 
 BINARY = ROOT / "build/release/bin/tandem-server"
@@ -36,11 +37,12 @@ def server(
     models: dict[str, Path] | None = None,
     config: Path | None = None,
     dtype: str = "fp32",
+    end_with_parent: bool = False,
 ) -> Iterator["Client"]:
     """Starts a server on a free port and yields a Client of it.
 
     It serves either these models, each under its name and in `dtype`, or what the deployment file
-    `config` says.
+    `config` says. With end_with_parent it is killed when the thread that called this ends.
     """
     if (models is None) == (config is None):
         raise ValueError("a server has either models or a config")
@@ -54,7 +56,11 @@ def server(
             ]
         flags += ["--listen=127.0.0.1:0", "--http=off", f"--port-file={ports}"]
         with log.open("w") as out:
-            process = subprocess.Popen([binary, *flags], stderr=out)
+            process = subprocess.Popen(
+                [binary, *flags],
+                stderr=out,
+                preexec_fn=machine.end_with_parent if end_with_parent else None,
+            )
         try:
             while not ports.exists():
                 if process.poll() is not None:

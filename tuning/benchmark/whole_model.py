@@ -1,249 +1,420 @@
-"""Whole models beside other engines, at equal widths of the weights: one machine, one run.
+"""Whole models beside other engines, at equal widths of the weights: one machine, one run per part.
 
-    scripts/bench_models [--write] [--check]
+    scripts/bench_models [--models M ...] [--widths W ...] [--steps S ...] [--write]
 
-For each model and width (32, 16 and 8 bits) our server, Transformers, CTranslate2 and llama.cpp run
-the same weights, where they offer the width, on all cores. They take turns: one stream, then eight.
-A figure is new tokens divided by the time from the call to the last token, prompts included; medians
-of the turns. Ours goes over gRPC, the others are called in this process. After that each engine that
-can makes passes of several rows behind one context, as a verification does; ours by bench_step.
+A part is a model at a width of its weights (32, 16 or 8 bits): our server, Transformers, CTranslate2
+and llama.cpp with the same weights, where they offer the width. Each engine is a process of its own,
+which stands still while another is measured. The steps, by default all:
+
+    prepare  converts the weights for the engines that want them in files of their own
+    trial    chooses each peer's settings: those with which it decodes fastest
+    measure  all engines of a part in turns: one stream, then eight; then passes of several rows
+    profile  where the time of our steps goes, by bench_step on the same shape
+    report   prints the page made of all parts that were measured; with --write into docs/benchmarks
+
+Results of a part lie in TANDEM_HOME/benchmark/results, so parts may be measured one by one.
 """
 
 import argparse
 import contextlib
-import csv
 import datetime
+import itertools
+import json
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-import transformers
+from tuning.benchmark import machine, models_page
+from tuning.benchmark.engines import CTranslate2, LlamaCpp, Tandem, Transformers
+from tuning.benchmark.models import HOME, ROOT, directories, multiplied_weights, prompts
+from tuning.benchmark.worker import Failed, Refused, Worker
 
-from tuning.benchmark import engines, machine, serving
-from tuning.benchmark.models import ROOT, directories, prompts
-from tuning.benchmark.report import spread, table
-
+RESULTS = HOME / "benchmark" / "results"
+BINARIES = ROOT / "build/release/bin"
+MODELS = ["code-large", "llama-110m", "llama-350m"]
+# The width's name, our precision, the peers'.
 WIDTHS = {
-    "32 bit": {
-        "ours": "fp32",
-        "peers": [("Transformers", "fp32"), ("CTranslate2", "fp32"), ("LlamaCpp", "fp32")],
-    },
-    "16 bit": {
-        "ours": "bf16",
-        "peers": [("Transformers", "bf16"), ("LlamaCpp", "bf16"), ("LlamaCpp", "fp16")],
-    },
-    "8 bit": {"ours": "int8", "peers": [("CTranslate2", "int8"), ("LlamaCpp", "int8")]},
+    "32": ("fp32", [(Transformers, "fp32"), (CTranslate2, "fp32"), (LlamaCpp, "fp32")]),
+    "16": (
+        "bf16",
+        [
+            (Transformers, "bf16"),
+            (CTranslate2, "bf16"),
+            (CTranslate2, "fp16"),
+            (LlamaCpp, "bf16"),
+            (LlamaCpp, "fp16"),
+        ],
+    ),
+    "8": ("int8", [(Transformers, "int8"), (CTranslate2, "int8"), (LlamaCpp, "int8")]),
 }
-# What ours is to be, over the best peer of equal width.
-GOALS = {
-    ("32 bit", 1): 1.15,
-    ("16 bit", 1): 1.6,
-    ("8 bit", 1): 1.6,
-    ("32 bit", 8): 1.5,
-    ("16 bit", 8): 1.5,
-    ("8 bit", 8): 1.5,
-}
+STREAMS = [1, 8]
 ROWS = [1, 2, 4, 5, 8, 16]
-PASS_CONTEXT = 256
-PAUSE = 0.3  # seconds between turns: OpenMP's threads go on spinning for a while after work
+PASS_CONTEXT, PASS_REPEATS = 256, 9
 
 
-class Ours:
-    """Our server, asked over gRPC."""
+@dataclass(frozen=True)
+class Length:
+    """Of a part's measurements: a part takes less than 150 s, its trial too."""
 
-    def __init__(self, client, model: str, precision: str):
-        self.client, self.model = client, model
-        self.name, self.precision = "Tandem", precision
+    prompt: int = 64  # tokens of each stream
+    new: int = 64
+    turns: int = 5
+    trial_new: int = 24
+
+
+LENGTHS = {
+    "code-large": Length(new=256, trial_new=64),
+    "llama-350m": Length(prompt=32, new=32, turns=3, trial_new=12),
+}
+TRIAL_PROMPT, TRIAL_BATCHES = 32, 2
+HOPELESS = 1.3  # a setting that took so much longer at first is not tried again
+BETTER = 0.98  # a setting that is not the default must take less than so much of its time
+STEPS = ["prepare", "trial", "measure", "profile", "report"]
+
+
+def path_of(model: str, width: str, what: str = "") -> Path:
+    return RESULTS / f"{model}-{width}{what}.json"
+
+
+def write(path: Path, value) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".new")
+    beside.write_text(json.dumps(value, indent=1))
+    beside.rename(path)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def split(settings: dict):
+    """Settings for a new process's environment, and for configure()."""
+    environment = {k: v for k, v in settings.items() if k.isupper()}
+    return environment, {k: v for k, v in settings.items() if k not in environment}
+
+
+class Contender:
+    """An engine at a precision, with a process for each environment that its settings want."""
+
+    def __init__(self, kind, precision: str, folder: Path):
+        self.kind, self.precision, self.folder = kind, precision, folder
+        self.name = models_page.engine_name(kind.__name__, precision)
+        self.worker: Worker | None = None
+
+    def defaults(self) -> dict:
+        return {name: values[0] for name, values in self.kind.OPTIONS.items()}
+
+    def set(self, settings: dict) -> None:
+        environment, options = split(settings)
+        if self.worker is None or self.worker.environment != environment:
+            self.close()
+            self.worker = Worker(self.kind, self.folder, self.precision, environment)
+        self.worker.ask("configure", **options)
 
     def generate(self, batch, new_tokens: int):
-        return self.client.generate(self.model, batch, new_tokens)
+        return self.worker.ask("generate", prompts=batch, new_tokens=new_tokens)
+
+    def run(self, batch, others, new_tokens: int):
+        """Tokens of `batch`, and the seconds: of all, and of the first ones alone.
+
+        The latter are those of a call for one token of each of `others`, which are as many and as
+        long: so it is for every engine, whatever it can tell itself, and finds nothing in a cache.
+        """
+        _, first = self.generate(others, 1)
+        tokens, seconds = self.generate(batch, new_tokens)
+        return tokens, {"first": first, "seconds": seconds}
+
+    def warm(self, batch) -> None:
+        self.generate([prompt[:8] for prompt in batch], 3)
+
+    def close(self) -> None:
+        if self.worker:
+            self.worker.close()
+        self.worker = None
 
 
-@dataclass
-class Case:
-    model: str
-    width: str
-    streams: int
-    rates: dict[str, list[float]] = field(default_factory=dict)  # tokens per second, by engine
-
-    def add(self, engine, tokens: int, seconds: float):
-        self.rates.setdefault(f"{engine.name} {engine.precision}", []).append(tokens / seconds)
-
-    def ours(self) -> str:
-        return next(name for name in self.rates if name.startswith("Tandem"))
-
-    def best(self) -> str:
-        return max(
-            (name for name in self.rates if not name.startswith("Tandem")),
-            key=lambda name: statistics.median(self.rates[name]),
-        )
-
-    def ratio(self) -> float:
-        return statistics.median(self.rates[self.ours()]) / statistics.median(
-            self.rates[self.best()]
-        )
+def peers(width: str, folder: Path):
+    return [Contender(kind, precision, folder) for kind, precision in WIDTHS[width][1]]
 
 
-def own_passes(model: str, precision: str) -> dict[int, float]:
-    """Seconds of a pass by its rows, measured by bench_step on the same shape."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rows.csv"
-        binary = ROOT / "build/release/bin/bench_step"
-        command = [binary, "--csv", path, "--model", model, "--table", "rows", "--dtype", precision]
+def prepare(model: str, width: str, folder: Path) -> None:
+    for one in peers(width, folder):
+        with contextlib.closing(one):
+            try:
+                one.set(one.defaults())
+                say(f"{model}, {one.name}: there")
+            except Refused as error:
+                say(f"{model}, {one.name}: {error}")
+
+
+def two_batches(source, streams: int):
+    return [[next(source) for _ in range(streams)] for _ in range(2)]
+
+
+def decode_seconds(one: Contender, settings: dict, batches, new_tokens: int, limit: float) -> float:
+    """Least time of a step after the first one, of the batches; no more of those above the limit."""
+    one.set(settings)
+    one.warm(batches[0][0])
+    times = []
+    for batch, others in batches:
+        _, run = one.run(batch, others, new_tokens)
+        times.append((run["seconds"] - run["first"]) / (new_tokens - 1))
+        if min(times) > limit:
+            break
+    return min(times)
+
+
+def choose(one, batches, new_tokens: int):
+    """The fastest settings, one option after the other; and all that was tried, seconds a step."""
+    best = one.defaults()
+    least = decode_seconds(one, best, batches, new_tokens, float("inf"))
+    tried = [{"settings": best, "seconds": least}]
+    for name, values in one.kind.OPTIONS.items():
+        for value in values[1:]:
+            candidate = {**best, name: value}
+            try:
+                seconds = decode_seconds(one, candidate, batches, new_tokens, HOPELESS * least)
+            except Failed as error:
+                say(f"{one.name} with {name} = {value}: {error}")
+                continue
+            tried.append({"settings": candidate, "seconds": seconds})
+            if seconds < BETTER * least:
+                best, least = candidate, seconds
+    return best, tried
+
+
+def trial(model: str, width: str, folder: Path, args) -> None:
+    chosen = {}
+    source = prompts(TRIAL_PROMPT, start=1)
+    for one in peers(width, folder):
+        with contextlib.closing(one):
+            for streams in args.streams:
+                batches = [two_batches(source, streams) for _ in range(TRIAL_BATCHES)]
+                try:
+                    best, tried = choose(one, batches, length(model, args).trial_new)
+                except Refused:
+                    break
+                chosen.setdefault(one.name, {})[str(streams)] = {"settings": best, "tried": tried}
+                step = min(t["seconds"] for t in tried)
+                say(f"{model}, {one.name}, streams {streams}: {best}, {step * 1e3:.2f} ms a step")
+    write(path_of(model, width, "-trial"), chosen)
+
+
+def read_probe() -> float:
+    """Bytes per second that reading memory gives now: bench_products' probe."""
+    command = [BINARIES / "bench_products", "--shape", "4096x1024", "--rows", "1", "--only", "int8"]
+    threads = ["--threads", str(machine.cores()), "--seconds", "0.01"]
+    text = subprocess.run([*command, *threads], check=True, capture_output=True, text=True).stdout
+    line = next(line for line in reversed(text.splitlines()) if line.startswith("| int8 |"))
+    return float(line.split("|")[3]) * 1e9
+
+
+def bench_step(model: str, folder: Path, precision: str, tables: list[str], seconds: float):
+    """Milliseconds by (table, name, x)."""
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "step.csv"
+        command = [BINARIES / "bench_step", "--csv", path, "--shape", f"{model}={folder}"]
+        command += ["--dtype", precision, "--threads", str(machine.cores())]
+        command += ["--seconds", str(seconds), *(f"--table={table}" for table in tables)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        with path.open() as lines:
-            rows = [line for line in csv.reader(lines) if line and line[0] == "rows"]
-    return {int(float(line[2])): float(line[3]) / 1e3 for line in rows}
+        lines = path.read_text().splitlines()[1:]
+    found = {}
+    for line in lines:  # names may have commas in them
+        table, rest = line.split(",", 1)
+        name, x, milliseconds = rest.rsplit(",", 2)
+        found[table, name, int(float(x))] = float(milliseconds)
+    return found
 
 
-def measure(client, model: str, folder: Path, width: str, source, args):
-    precision = WIDTHS[width]["ours"]
-    contenders = [Ours(client, model, precision)]
-    for name, peer_precision in WIDTHS[width]["peers"]:
-        try:
-            contenders.append(getattr(engines, name)(folder, peer_precision, machine.cores()))
-        except (ValueError, RuntimeError) as error:
-            print(f"{name} {peer_precision}: not offered here: {error}", file=sys.stderr)
-    cases = []
-    for streams in args.streams:
-        case = Case(model, width, streams)
-        short = [next(source) for _ in range(streams)]
-        for one in contenders:
-            one.generate(short, 8)
-        for turn in range(args.repeats):
-            batch = [next(source) for _ in range(streams)]
-            first = turn % len(contenders)
-            for one in contenders[first:] + contenders[:first]:  # everybody goes first once
-                time.sleep(PAUSE)
-                tokens, seconds = one.generate(batch, args.new_tokens)
-                case.add(one, sum(len(t) for t in tokens), seconds)
-        figures = ", ".join(f"{n} {statistics.median(r):.1f}" for n, r in case.rates.items())
-        print(f"{model}, {width}, {streams} streams: {figures}", file=sys.stderr)
-        cases.append(case)
-    passes = {f"Tandem {precision}": own_passes(model, precision)}
-    for one in contenders[1:]:
-        times = {rows: one.pass_seconds(PASS_CONTEXT, rows, 15) for rows in ROWS}
-        if times[1] is not None:
-            passes[f"{one.name} {one.precision}"] = times
-    return cases, passes
+class Turns:
+    """Times one engine while the others stand still, and watches what else the machine does."""
+
+    def __init__(self, contenders):
+        self.contenders = contenders
+        self.others: list[float] = []  # share of the machine that nobody of ours used
+        self.idle = 0.0  # seconds of processor time of engines whose turn it was not
+
+    def turn(self, one: Contender, batch, others, new_tokens: int):
+        one.warm(batch)
+        waiting = [c.worker for c in self.contenders if c is not one]
+
+        def clocks():
+            idle = sum(w.processor_seconds() for w in waiting)
+            own, client = one.worker.processor_seconds(), one.worker.own_seconds()
+            return [idle, own, client, machine.busy_seconds(), time.perf_counter()]
+
+        before = clocks()
+        tokens, run = one.run(batch, others, new_tokens)
+        pairs = zip(clocks(), before, strict=True)
+        idle, own, client, busy, wall = (after - began for after, began in pairs)
+        self.idle += idle
+        self.others.append(max(0.0, busy - own) / (wall * machine.cores()))
+        return tokens, {**run, "client": client / (wall * machine.cores())}
 
 
-def pass_table(passes: dict) -> str:
-    lines = []
-    for (model, _), by_engine in passes.items():
-        for name, times in by_engine.items():
-            cells = [f"{times[r] / times[1]:.2f}" if r in times else "-" for r in ROWS[1:]]
-            lines.append([model, name, f"{times[1] * 1e3:.2f}", *cells])
-    return table(["model", "engine", "1 row, ms", *(f"{r} rows" for r in ROWS[1:])], lines)
+def equal_start(ours: list[list[int]], theirs: list[list[int]]) -> tuple[int, int]:
+    """Equal tokens up to each stream's first difference, and all tokens."""
+    same = 0
+    for a, b in zip(ours, theirs, strict=True):
+        pairs = zip(a, b, strict=True)
+        same += next((i for i, (x, y) in enumerate(pairs) if x != y), len(b))
+    return same, sum(len(b) for b in theirs)
 
 
-def page(args, cases, passes, busy, command) -> str:
-    lines = []
-    for case in cases:
-        goal = GOALS[case.width, case.streams]
-        others = ", ".join(
-            f"{name} {spread(rates)}" for name, rates in case.rates.items() if name != case.ours()
-        )
-        met = "" if case.ratio() >= goal else " (missed)"
-        lines.append(
-            [
-                case.model,
-                case.width,
-                str(case.streams),
-                spread(case.rates[case.ours()]),
-                f"**{case.ratio():.2f}**",
-                f"{goal:.2f}{met}",
-                case.best(),
-                others,
-            ]
-        )
-    head = ["model", "weights", "streams", "Tandem, tokens/s", "ratio", "goal", "best peer"]
-    versions = subprocess.run(
-        [sys.executable, "-m", "pip", "list", "--path", str(engines.PEERS), "--format", "freeze"],
-        capture_output=True,
-        text=True,
-    ).stdout.split()
-    return f"""# Whole models beside other engines
+def one_case(turns: Turns, settings, streams: int, length: Length, source) -> dict:
+    contenders = turns.contenders
+    for one in contenders:
+        one.set(settings[one.name][str(streams)])
+    runs = {one.name: [] for one in contenders}
+    equal = {one.name: [0, 0] for one in contenders[1:]}
+    probes = [read_probe()]
+    for repeat in range(length.turns):
+        batch, others = two_batches(source, streams)
+        first = repeat % len(contenders)
+        tokens = {}
+        for one in contenders[first:] + contenders[:first]:  # everybody goes first once
+            tokens[one.name], run = turns.turn(one, batch, others, length.new)
+            runs[one.name].append(run)
+        for name, count in equal.items():
+            same, total = equal_start(tokens[contenders[0].name], tokens[name])
+            equal[name] = [count[0] + same, count[1] + total]
+        if repeat in (length.turns // 2, length.turns - 1):
+            probes.append(read_probe())
+    case = {"streams": streams, "new_tokens": length.new, "runs": runs, "equal": equal}
+    case["probes"] = probes
+    rates = {name: models_page.rate(case, name) for name in runs}
+    say("  " + ", ".join(f"{name} {rate:.1f}" for name, rate in rates.items()))
+    return case
 
-Tokens per second of all streams together, prompts included: median of {args.repeats} turns, smallest and
-largest in parentheses. Every engine runs the same weights, rounded to the same width, on all cores
-and greedily; they take turns in one run. Tandem is asked over gRPC, each prompt a stream of its own;
-the others are called in process, Transformers with all prompts as one batch in the fastest of its
-variants, CTranslate2 with `generate_batch`, llama.cpp with one `llama_decode` over all sequences a
-step. "goal" is what we set out for. llama.cpp is compiled for this very processor; Tandem's binary
-runs on any x86-64-v3 and chooses its kernels at start.
 
-{table([*head, "all peers, tokens/s"], lines)}
+def measure(model: str, width: str, folder: Path, args) -> None:
+    began = time.monotonic()
+    ours = WIDTHS[width][0]
+    chosen = json.loads(path_of(model, width, "-trial").read_text())
+    refused, lengths = {}, length(model, args)
+    settings = {
+        name: {streams: found["settings"] for streams, found in by_streams.items()}
+        for name, by_streams in chosen.items()
+    }
+    busy = machine.load()
+    with contextlib.ExitStack() as stack:
+        contenders = []
+        for one in [Contender(Tandem, ours, folder), *peers(width, folder)]:
+            stack.enter_context(contextlib.closing(one))
+            settings.setdefault(one.name, {str(n): {} for n in args.streams})
+            try:
+                one.set(settings[one.name][str(args.streams[0])])
+            except Refused as error:
+                refused[one.name] = str(error)
+                continue
+            contenders.append(one)
+        turns = Turns(contenders)
+        source = prompts(lengths.prompt)
+        say(f"{model}, {width} bits; decoding, tokens/s:")
+        cases = [one_case(turns, settings, n, lengths, source) for n in args.streams]
+        passes = {}
+        for one in contenders[1:]:
+            one.set(settings[one.name][str(args.streams[0])])
+            ask = {"context": PASS_CONTEXT, "repeats": PASS_REPEATS}
+            times = {rows: one.worker.ask("pass_seconds", rows=rows, **ask) for rows in ROWS}
+            if times[1] is not None:
+                passes[one.name] = times
+        details = {one.name: one.worker.ask("details") for one in contenders}
+    rows = bench_step(model, folder, ours, ["rows"], 0.4)
+    passes[contenders[0].name] = {n: rows["rows", model, n] / 1e3 for n in ROWS}
+    write(
+        path_of(model, width),
+        {
+            "model": model,
+            "width": width,
+            "ours": contenders[0].name,
+            "weights": multiplied_weights(folder),
+            "cases": cases,
+            "passes": passes,
+            "settings": {c.name: settings[c.name] for c in contenders},
+            "details": details,
+            "refused": refused,
+            "conditions": {
+                "command": command_line(model, width, args),
+                "commit": machine.commit(ROOT),
+                "date": datetime.date.today().isoformat(),
+                "processor": f"{machine.processor()} ({machine.instructions()})",
+                "cores": machine.cores(),
+                "busy": busy,
+                "others": statistics.median(turns.others),
+                "others_most": max(turns.others),
+                "idle": turns.idle,
+                "prompt_tokens": lengths.prompt,
+                "repeats": lengths.turns,
+                "seconds": time.monotonic() - began,
+            },
+        },
+    )
+    say(f"{model}, {width} bits: {time.monotonic() - began:.0f} s")
 
-A pass of several new rows behind {PASS_CONTEXT} others, relative to one row, as a verification makes
-it (medians of 15; ours from `bench_step`, which goes through the backend but not through the
-scheduler; CTranslate2 cannot go on from a cache):
 
-{pass_table(passes)}
+def profile(model: str, width: str, folder: Path) -> None:
+    ours = WIDTHS[width][0]
+    found = bench_step(model, folder, ours, ["parts"], 0.5)
+    lines = [[*key, milliseconds] for key, milliseconds in found.items()]
+    probe = read_probe()
+    write(path_of(model, width, "-profile"), {"lines": lines, "probe": probe})
 
-| condition | |
-|---|---|
-| command | `{command}` |
-| commit | {machine.commit(ROOT)} |
-| date | {datetime.date.today().isoformat()} |
-| processor | {machine.processor()} ({machine.instructions()}), {machine.cores()} cores |
-| reading memory | {machine.bandwidth() / 1e9:.1f} GB/s (torch.sum) |
-| machine busy before and after | {", ".join(f"{b:.0%}" for b in busy)} |
-| versions | transformers {transformers.__version__}, torch {torch.__version__}, {", ".join(versions)} |
-| prompt, new tokens | {args.prompt_tokens}, {args.new_tokens} (greedy, end of text ignored) |
 
-Widths: `fp32`, `bf16` and `fp16` are weights as such. `int8` is ours per output channel with
-activations rounded per row, CTranslate2's per output channel, and llama.cpp's Q8_0 in blocks of 32.
-The random shapes are {", ".join(f"`{m}`" for m in args.models if m.startswith("llama"))} of tuning/benchmark/models.py.
-"""
+def length(model: str, args) -> Length:
+    given = {"prompt": args.prompt_tokens, "new": args.new_tokens, "turns": args.repeats}
+    default = LENGTHS.get(model, Length())
+    return replace(default, **{name: value for name, value in given.items() if value})
+
+
+def command_line(model: str, width: str, args) -> str:
+    names = {"prompt_tokens", "new_tokens", "repeats"}
+    given = {n: v for n, v in vars(args).items() if n in names and v}
+    flags = "".join(f" --{name.replace('_', '-')} {value}" for name, value in given.items())
+    return f"scripts/bench_models --models {model} --widths {width}{flags}"
 
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", default=["code-large", "llama-110m", "llama-350m"])
-    parser.add_argument("--widths", nargs="+", default=list(WIDTHS))
-    parser.add_argument("--streams", nargs="+", type=int, default=[1, 8])
-    parser.add_argument("--prompt-tokens", type=int, default=64)
-    parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--widths", nargs="+", default=list(WIDTHS), choices=list(WIDTHS))
+    parser.add_argument("--steps", nargs="+", default=STEPS, choices=STEPS)
+    parser.add_argument("--streams", nargs="+", type=int, default=STREAMS)
+    parser.add_argument("--prompt-tokens", type=int, help="LENGTHS in this file has the defaults")
+    parser.add_argument("--new-tokens", type=int)
+    parser.add_argument("--repeats", type=int, help="turns of each engine")
     parser.add_argument("--write", action="store_true", help="into docs/benchmarks/models.md")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None) -> int:
     args = parse(arguments)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers are ended
     folders = directories(args.models)
-    busy = [machine.load()]
-    if busy[0] > 0.1:
-        print(f"{busy[0]:.0%} of the machine is busy with something else", file=sys.stderr)
+    for (model, folder), width in itertools.product(folders.items(), args.widths):
+        if "prepare" in args.steps:
+            prepare(model, width, folder)
+        if "trial" in args.steps:
+            trial(model, width, folder, args)
+        if "measure" in args.steps:
+            measure(model, width, folder, args)
+        if "profile" in args.steps:
+            profile(model, width, folder)
+    if "report" in args.steps:
+        parts = [
+            models_page.Part.read(path_of(model, width), path_of(model, width, "-profile"))
+            for model, width in itertools.product(MODELS, WIDTHS)
+            if path_of(model, width).exists()
+        ]
+        text = models_page.page(parts)
+        print(text)
         if args.write:
-            print("so this run would not be worth writing down", file=sys.stderr)
-            return 2
-    source = prompts(args.prompt_tokens)
-    cases, passes = [], {}
-    for model, folder in folders.items():
-        for width in args.widths:
-            precision = WIDTHS[width]["ours"]
-            with contextlib.ExitStack() as stack:
-                client = stack.enter_context(
-                    serving.server(models={model: folder}, dtype=precision)
-                )
-                some, passes[model, width] = measure(client, model, folder, width, source, args)
-                cases.extend(some)
-    time.sleep(PAUSE)
-    busy.append(machine.load())
-    command = "scripts/bench_models " + " ".join(arguments or sys.argv[1:])
-    text = page(args, cases, passes, busy, command.strip())
-    print(text)
-    if args.write:
-        (ROOT / "docs" / "benchmarks" / "models.md").write_text(text)
+            (ROOT / "docs" / "benchmarks" / "models.md").write_text(text)
     return 0
 
 

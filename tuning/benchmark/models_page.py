@@ -1,0 +1,423 @@
+"""docs/benchmarks/models.md: what whole_model.py measured, part by part, against the goals."""
+
+import json
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tuning.benchmark.engines import SHOWN, bytes_per_weight
+from tuning.benchmark.report import table
+
+WIDTH_NAMES = {"32": "32 bit", "16": "16 bit", "8": "8 bit"}
+# Decoding, ours over the best peer of equal width, by (width, streams).
+GOALS = {
+    ("32", 1): 1.15,
+    ("16", 1): 1.6,
+    ("8", 1): 1.6,
+    ("32", 8): 1.5,
+    ("16", 8): 1.5,
+    ("8", 8): 1.5,
+}
+PASS_ROWS, PASS_GOAL = 8, 1.35  # fp32: a pass of so many rows, in times of one row
+TYPES = {"LlamaCpp": {"fp32": "F32", "bf16": "BF16", "fp16": "F16", "int8": "Q8_0"}}
+
+
+def engine_name(kind: str, precision: str) -> str:
+    """As the page calls it: "llama.cpp Q8_0"."""
+    return f"{SHOWN.get(kind, kind)} {TYPES.get(kind, {}).get(precision, precision)}"
+
+
+def kind_and_precision(name: str) -> tuple[str, str]:
+    """The inverse of engine_name."""
+    shown, precision = name.rsplit(" ", 1)
+    kind = next((k for k, v in SHOWN.items() if v == shown), shown)
+    types = {v: k for k, v in TYPES.get(kind, {}).items()}
+    return kind, types.get(precision, precision)
+
+
+def rates(case: dict, name: str, whole: bool = False) -> list[float]:
+    """Tokens per second of each turn, all streams together.
+
+    Decoding: all but the first tokens, in the time of the call less that of a call for the first
+    ones alone. Whole: all, in the time of the call.
+    """
+    streams, new = case["streams"], case["new_tokens"]
+    runs = case["runs"][name]
+    if whole:
+        return [streams * new / run["seconds"] for run in runs]
+    return [streams * (new - 1) / (run["seconds"] - run["first"]) for run in runs]
+
+
+def rate(case: dict, name: str, whole: bool = False) -> float:
+    return statistics.median(rates(case, name, whole))
+
+
+@dataclass
+class Part:
+    """A model at a width: the JSON that whole_model.measure() wrote, and its profile's lines."""
+
+    result: dict
+    profile: dict = field(default_factory=dict)
+
+    @staticmethod
+    def read(result: Path, profile: Path) -> "Part":
+        lines = json.loads(profile.read_text()) if profile.exists() else {}
+        return Part(json.loads(result.read_text()), lines)
+
+    @property
+    def model(self) -> str:
+        return self.result["model"]
+
+    @property
+    def width(self) -> str:
+        return self.result["width"]
+
+    @property
+    def ours(self) -> str:
+        return self.result["ours"]
+
+    def cases(self) -> list[dict]:
+        return self.result["cases"]
+
+    def best(self, case: dict, whole: bool = False) -> str:
+        peers = [name for name in case["runs"] if name != self.ours]
+        return max(peers, key=lambda name: rate(case, name, whole))
+
+    def ratio(self, case: dict, whole: bool = False) -> float:
+        return rate(case, self.ours, whole) / rate(case, self.best(case, whole), whole)
+
+    def goal(self, case: dict) -> float | None:
+        return GOALS.get((self.width, case["streams"]))
+
+    def met(self, case: dict) -> bool:
+        goal = self.goal(case)
+        return goal is None or self.ratio(case) >= goal
+
+    def probe(self, case: dict) -> float:
+        return statistics.median(case["probes"])
+
+    def bandwidth(self, case: dict, name: str) -> float:
+        """Bytes of weights per second that one stream's decoding reads."""
+        return (
+            self.result["weights"] * bytes_per_weight(*kind_and_precision(name)) * rate(case, name)
+        )
+
+    def pass_ratio(self, name: str, rows: int) -> float:
+        times = self.result["passes"][name]
+        return times[str(rows)] / times["1"]
+
+
+def spread(figures: list[float]) -> str:
+    """Median, smallest and largest; whole numbers where those say enough."""
+    middle = statistics.median(figures)
+    digits = 0 if middle >= 100 else 1
+    return f"{middle:,.{digits}f} ({min(figures):,.{digits}f}-{max(figures):,.{digits}f})"
+
+
+def verdict(value: str, met: bool) -> str:
+    return f"**{value}**" if met else f"**{value}** (missed)"
+
+
+def goals_table(parts: list[Part]) -> str:
+    lines = []
+    for part in parts:
+        for case in part.cases():
+            goal = part.goal(case)
+            lines.append(
+                [
+                    part.model,
+                    part.ours.split()[-1],
+                    str(case["streams"]),
+                    spread(rates(case, part.ours)),
+                    spread(rates(case, part.best(case))),
+                    part.best(case),
+                    verdict(f"{part.ratio(case):.2f}", part.met(case)),
+                    f"{goal:.2f}" if goal else "-",
+                    f"{part.ratio(case, whole=True):.2f}",
+                ]
+            )
+    head = ["model", "weights", "streams", "Tandem, tokens/s", "best peer, tokens/s", "which"]
+    return table([*head, "ratio", "goal", "ratio with prompts"], lines)
+
+
+def engines_table(parts: list[Part]) -> str:
+    lines = []
+    for part in parts:
+        for case in part.cases():
+            for name in case["runs"]:
+                same = "-"
+                if name in case["equal"]:
+                    equal, total = case["equal"][name]
+                    same = f"{equal / total:.0%}"
+                first = statistics.median(run["first"] for run in case["runs"][name])
+                lines.append(
+                    [
+                        part.model,
+                        str(case["streams"]),
+                        name,
+                        spread(rates(case, name)),
+                        spread(rates(case, name, whole=True)),
+                        f"{first * 1e3:.1f}",
+                        same,
+                    ]
+                )
+    head = ["model", "streams", "engine", "decoding, tokens/s", "with prompts, tokens/s"]
+    return table([*head, "first tokens, ms", "same tokens"], lines)
+
+
+def bandwidth_table(parts: list[Part]) -> str:
+    lines = []
+    for part in parts:
+        for case in part.cases():
+            if case["streams"] != 1:
+                continue
+            probe = part.probe(case)
+            for name in case["runs"]:
+                bandwidth = part.bandwidth(case, name)
+                read = bandwidth / rate(case, name)
+                lines.append(
+                    [
+                        part.model,
+                        name,
+                        f"{read / 1e6:,.0f}",
+                        f"{1e3 / rate(case, name):.2f}",
+                        f"{bandwidth / 1e9:.1f}",
+                        f"{probe / 1e9:.1f}",
+                        f"{bandwidth / probe:.0%}",
+                    ]
+                )
+    head = ["model", "engine", "weights, MB", "token, ms", "GB/s", "probe, GB/s", "share"]
+    return table(head, lines)
+
+
+def pass_table(parts: list[Part]) -> str:
+    rows = sorted({int(r) for p in parts for times in p.result["passes"].values() for r in times})
+    lines = []
+    for part in parts:
+        passes = part.result["passes"]
+        for name in [part.ours, *(n for n in passes if n != part.ours)]:
+            if name not in passes:
+                continue
+            cells = [f"{part.pass_ratio(name, r):.2f}" for r in rows[1:]]
+            if part.width == "32" and name == part.ours and PASS_ROWS in rows:
+                met = part.pass_ratio(name, PASS_ROWS) <= PASS_GOAL
+                at = rows[1:].index(PASS_ROWS)
+                cells[at] = verdict(cells[at], met)
+            lines.append([part.model, name, f"{passes[name]['1'] * 1e3:.2f}", *cells])
+    return table(["model", "engine", "1 row, ms", *(f"{r} rows" for r in rows[1:])], lines)
+
+
+def profile_text(parts: list[Part]) -> str:
+    """Parts of our own step, for each part that missed a goal."""
+    sections = []
+    for part in parts:
+        missed = [c["streams"] for c in part.cases() if not part.met(c)]
+        if not missed or not part.profile:
+            continue
+        cases = {"1": "1 row", "8": "8 sequences"}
+        columns = [cases[str(n)] for n in missed if str(n) in cases]
+        times: dict[str, dict[str, float]] = {}
+        for kind, name, _, milliseconds in part.profile["lines"]:
+            if kind == "parts":
+                _, what, case = name.split(":")
+                times.setdefault(what, {})[case] = milliseconds
+        lines = []
+        totals = {c: sum(by[c] for by in times.values()) for c in columns}
+        for what, by in times.items():
+            cells = [f"{by[c]:.3f} ({by[c] / totals[c]:.0%})" for c in columns]
+            lines.append([what, *cells])
+        lines.append(["all", *(f"{totals[c]:.3f}" for c in columns)])
+        facts = [step_fact(part, case, totals) for case in part.cases() if not part.met(case)]
+        sections.append(
+            f"### {part.model}, {part.ours.split()[-1]}\n\n"
+            + table(["part, ms", *columns], lines)
+            + "\n\n"
+            + "\n".join(fact for fact in facts if fact)
+        )
+    return "\n\n".join(sections) if sections else "No goal is missed."
+
+
+def step_fact(part: Part, case: dict, totals: dict[str, float]) -> str:
+    """What one step takes in the server, in bench_step, and at the speed of memory."""
+    streams = case["streams"]
+    column = {1: "1 row", 8: "8 sequences"}.get(streams)
+    if column not in totals:
+        return ""
+    ours = 1e3 * streams / rate(case, part.ours)
+    peer = 1e3 * streams / rate(case, part.best(case))
+    kind, precision = kind_and_precision(part.ours)
+    memory = 1e3 * part.result["weights"] * bytes_per_weight(kind, precision) / part.probe(case)
+    stream = "stream" if streams == 1 else "streams"
+    return (
+        f"- {streams} {stream}: a step takes {ours:.2f} ms in the server as a client sees it, "
+        f"{totals[column]:.2f} ms in `bench_step`; reading the weights at the probe's speed "
+        f"{memory:.2f} ms; the best peer's step {peer:.2f} ms. To meet the goal ours would have to "
+        f"take {peer / part.goal(case):.2f} ms."
+    )
+
+
+def client_text(parts: list[Part]) -> str:
+    shares = [
+        (statistics.median(run["client"] for run in case["runs"][part.ours]), part.model, case)
+        for part in parts
+        for case in part.cases()
+    ]
+    share, model, case = max(shares, key=lambda found: found[0])
+    return (
+        f"Tandem's client took {min(shares, key=lambda f: f[0])[0]:.1%} to {share:.1%} of the "
+        f"machine, most with {case['streams']} streams of {model}."
+    )
+
+
+def conditions_table(parts: list[Part]) -> str:
+    lines = []
+    for part in parts:
+        c = part.result["conditions"]
+        probes = [p / 1e9 for case in part.cases() for p in case["probes"]]
+        lines.append(
+            [
+                f"`{c['command']}`",
+                c["commit"],
+                c["date"],
+                f"{min(probes):.0f}-{max(probes):.0f}",
+                f"{c['busy']:.0%}",
+                f"{c['others']:.1%} ({c['others_most']:.1%})",
+                f"{c['idle']:.2f}",
+                f"{c['prompt_tokens']}, {part.cases()[0]['new_tokens']}",
+                str(c["repeats"]),
+                f"{c['seconds']:.0f}",
+            ]
+        )
+    return table(
+        [
+            "part",
+            "commit",
+            "date",
+            "probe, GB/s",
+            "busy before",
+            "others during turns (most)",
+            "idle engines, s",
+            "prompt, new tokens",
+            "turns",
+            "seconds",
+        ],
+        lines,
+    )
+
+
+def versions_table(parts: list[Part]) -> str:
+    """A line for each engine; what differs between precisions is joined."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for part in parts:
+        for name, details in part.result["details"].items():
+            kind = name.rsplit(" ", 1)[0]
+            for key, value in details.items():
+                values = found.setdefault(kind, {}).setdefault(key, [])
+                if value not in values:
+                    values.append(value)
+    lines = []
+    for kind, by_key in found.items():
+        version = ", ".join(by_key.get("version", ["-"]))
+        rest = "; ".join(f"{k}: {', '.join(v)}" for k, v in by_key.items() if k != "version")
+        lines.append([kind, version, rest or "-"])
+    return table(["engine", "version", "what it says it computes with"], lines)
+
+
+def settings_table(parts: list[Part]) -> str:
+    lines = []
+    for part in parts:
+        for name, by_streams in part.result["settings"].items():
+            for streams, settings in by_streams.items():
+                if settings:
+                    values = ", ".join(
+                        f"{k.replace('_', ' ') if not k.isupper() else k} {v}".replace(
+                            "True", "on"
+                        ).replace("False", "off")
+                        for k, v in settings.items()
+                        if v != ""
+                    )
+                    lines.append([part.model, name, streams, values])
+    return table(["model", "engine", "streams", "settings"], lines)
+
+
+def refused_text(parts: list[Part]) -> str:
+    refused = {name: why for part in parts for name, why in part.result["refused"].items()}
+    return "".join(f"- {name} is not offered: {why}.\n" for name, why in refused.items())
+
+
+def page(parts: list[Part]) -> str:
+    if not parts:
+        return "Nothing was measured yet.\n"
+    c = parts[0].result["conditions"]
+    return f"""# Whole models beside other engines
+
+Every engine runs the same weights, rounded to the same width, on all cores and greedily, in a process of its own; the
+others stand still (SIGSTOP) while one is measured. They take turns on the same prompts. Tandem is asked over gRPC, each
+prompt a stream of its own, by a client in Python on the same machine, whose work is in our figures; the others are called in
+their own process: Transformers' `generate` on all prompts as one batch, CTranslate2's `generate_batch`, llama.cpp's C
+interface with one `llama_decode` over all sequences a step. Each peer runs with the settings that a trial found fastest for
+the case (below). Medians of all turns, smallest and largest in parentheses.
+
+**Decoding** counts all new tokens but each stream's first, in the time of the call less that of a call for the first tokens
+alone (as many other prompts, as long): the figure that the goals are about. **With prompts** counts all new tokens in the time
+of the call. The ratio is to the fastest peer of equal width.
+
+## Against the goals
+
+{goals_table(parts)}
+
+## A pass of several rows
+
+Of one sequence behind 256 rows, all read, as a verification makes it; time relative to one row (medians). Ours by
+`bench_step`, which goes through the backend but not through scheduler and server, with random weights of the same shape.
+CTranslate2 cannot go on from a cache. Goal: {PASS_ROWS} rows of fp32 at most {PASS_GOAL}.
+
+{pass_table(parts)}
+
+## What memory gives
+
+With one stream every weight is read once for a token, and no engine is faster than the memory. "probe" is what plain reading
+gave between the turns of the same part (`bench_products`' probe, median); "share" is an engine's reading of its weights beside
+it, other things left out. The goal of 1.6 is out of reach of anybody where the best peer already reads at more than 62 % of it.
+Weights that fit into the last-level cache can be read faster than that.
+
+{bandwidth_table(parts)}
+
+## Where the time goes
+
+Parts of our step from `bench_step` (context 256), for what misses its goal.
+
+{profile_text(parts)}
+
+## All engines
+
+"first tokens": milliseconds of a call for one new token of each stream. "same tokens": those before a stream's
+first difference from Tandem's greedy text. At 32 bit that is a check that all run the same model (sums in another order
+turn near ties, after which texts go their own ways); narrower weights are rounded by each in its own way.
+
+{engines_table(parts)}
+
+{refused_text(parts)}
+Widths: `fp32`, `bf16` and `fp16` are weights as such; int8 is per output channel with activations rounded per row in Tandem,
+CTranslate2 and Transformers (`torch.ao.quantization.quantize_dynamic`), Q8_0 is blocks of 32. Keys and values are fp32 with
+our fp32 weights and bf16 otherwise; llama.cpp's are as its settings say. `torch.compile` was not used.
+
+## Conditions
+
+Processor: {c["processor"]}, {c["cores"]} cores. llama.cpp is compiled for this very processor (`scripts/setup --peers`); Tandem's binary
+runs on any x86-64-v3 and chooses its kernels at start. The commands, after `scripts/bench_models --steps prepare trial`:
+
+{conditions_table(parts)}
+
+"others during turns": the share of the machine that neither the engine nor its client used meanwhile, median and largest.
+"idle engines": processor time that all engines together used while it was not their turn. {client_text(parts)}
+
+{versions_table(parts)}
+
+Settings, each of them the best of one option after the other (a setting that is not an engine's default had to be
+2 % faster):
+
+{settings_table(parts)}
+
+The random shapes are `llama-110m` and `llama-350m` of tuning/benchmark/models.py.
+"""

@@ -1,0 +1,174 @@
+"""An engine in a process of its own, asked over pipes, and standing still while others are measured.
+
+    python -m tuning.benchmark.worker tuning.benchmark.engines:LlamaCpp bf16 models/code-large
+
+The child answers a JSON object on each line of its input, {"call": method, "with": {arguments}}, by
+one on its output: {"result": ...}, or {"error": ..., "kind": ...}. Its first line says that the
+engine is made. What libraries write to the standard output goes to the standard error.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tuning.benchmark import machine
+from tuning.benchmark.models import ROOT
+
+
+class Failed(RuntimeError):
+    """The engine raised; or its process ended, then with the end of what it wrote."""
+
+
+class Refused(Failed):
+    """The engine raised ValueError: it does not offer this precision here."""
+
+
+class Worker:
+    """The parent's end. Between calls the processes of the engine are stopped (SIGSTOP)."""
+
+    def __init__(self, kind: type, folder: Path, precision: str, environment=None):
+        self.name = f"{kind.__name__} {precision}"
+        self.kind, self.folder, self.precision = kind, folder, precision
+        self.environment = environment or {}
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close())
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tuning.benchmark.worker"),
+                *(f"{kind.__module__}:{kind.__qualname__}", precision, str(folder)),
+            ],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            env={**os.environ, **self.environment},
+            start_new_session=True,  # so a group of its own, with its children
+            preexec_fn=machine.end_with_parent,
+        )
+        try:
+            self.answer()
+            self.stop()
+        except BaseException:
+            self.close()
+            raise
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            self.log.seek(0)
+            end = self.log.read().decode("utf-8", "replace")[-2000:]
+            raise Failed(f"{self.name} ended with {self.process.wait()}:\n{end}")
+        answer = json.loads(line)
+        if "error" in answer:
+            kind = Refused if answer["kind"] == "ValueError" else Failed
+            raise kind(answer["error"])
+        return answer["result"]
+
+    def ask(self, method: str, **arguments):
+        with self.running():
+            print(json.dumps({"call": method, "with": arguments}), file=self.process.stdin)
+            self.process.stdin.flush()
+            return self.answer()
+
+    def running(self):
+        """A context in which it does not stand still, for several calls."""
+        return _Running(self)
+
+    def stop(self):
+        """Returns when it stands still."""
+        self.signal(signal.SIGSTOP)
+        with contextlib.suppress(ChildProcessError):  # it has ended, as the next call will say
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        self.stopped = True
+
+    def go(self):
+        self.signal(signal.SIGCONT)
+        self.stopped = False
+
+    def signal(self, number):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def processor_seconds(self) -> float:
+        """Of the engine, with its children."""
+        return machine.group_seconds(self.process.pid)
+
+    def own_seconds(self) -> float:
+        """Of the process that is asked, without its children."""
+        return machine.process_seconds(self.process.pid)
+
+    def close(self):
+        """Ends the engine's processes; the engine is asked to first."""
+        self.go()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGKILL)
+            self.process.wait()
+        self.process.stdout.close()
+        self.log.close()
+
+
+class _Running:
+    def __init__(self, worker: Worker):
+        self.worker = worker
+
+    def __enter__(self):
+        self.outermost = self.worker.stopped
+        if self.outermost:
+            self.worker.go()
+
+    def __exit__(self, *_):
+        if self.outermost:
+            self.worker.stop()
+
+
+def serve(make, lines, out) -> None:
+    """The child's end: makes the engine and answers the calls in `lines` until there are no more."""
+
+    def say(**answer):
+        print(json.dumps(answer), file=out, flush=True)
+
+    def tried(function):
+        try:
+            return function(), None
+        except Exception as error:
+            say(error=str(error), kind=type(error).__name__)
+            return None, error
+
+    engine, error = tried(make)
+    if error:
+        return
+    say(result="made")
+    for line in lines:
+        asked = json.loads(line)
+
+        def call(name=asked["call"], arguments=asked["with"]):
+            member = getattr(engine, name)
+            return member(**arguments) if callable(member) else member
+
+        value, error = tried(call)
+        if not error:
+            say(result=value)
+    engine.close()
+
+
+def main(arguments=None) -> None:
+    kind, precision, folder = arguments or sys.argv[1:]
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    module, name = kind.split(":")
+    make = getattr(importlib.import_module(module), name)
+    serve(lambda: make(Path(folder), precision), sys.stdin, out)
+
+
+if __name__ == "__main__":
+    main()
