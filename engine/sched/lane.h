@@ -4,6 +4,7 @@
 // Loop thread only. Completions come to the loop's inbox from the backend's thread.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <span>

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "engine/base/clock.h"
 #include "engine/base/ids.h"
 #include "engine/sched/fairness.h"

@@ -1,6 +1,7 @@
 #include "engine/backend/torch/plan.h"
 
 #include <algorithm>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
@@ -13,7 +14,7 @@ absl::Status bad_books(absl::string_view what, int64_t value, int64_t limit) {
   return absl::InternalError(absl::StrCat(what, ": ", value, "; limit: ", limit));
 }
 
-absl::Status check_pages(const std::vector<PageId>& pages, int first, int rows, int page_rows,
+absl::Status check_pages(std::span<const PageId> pages, int first, int rows, int page_rows,
                          int64_t count, absl::string_view what) {
   if (rows <= first) return absl::OkStatus();
   const int last = (rows - 1) / page_rows;
@@ -28,7 +29,7 @@ absl::Status check_pages(const std::vector<PageId>& pages, int first, int rows, 
   return absl::OkStatus();
 }
 
-int64_t slot_of(const std::vector<PageId>& pages, int row, int page_rows) {
+int64_t slot_of(std::span<const PageId> pages, int row, int page_rows) {
   return static_cast<int64_t>(pages[static_cast<size_t>(row / page_rows)].value) * page_rows +
          row % page_rows;
 }
