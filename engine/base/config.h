@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -63,6 +64,8 @@ struct FakeModelConfig {
   double row_seconds = 0;   // time per row of it
   uint64_t seed = 1;
   std::string trace_file;  // engine/backend/fake/trace.h; empty: none
+  // For tests, asked before each batch: is the device lost from here on?
+  std::function<bool()> lost;
 };
 
 struct ModelConfig {
