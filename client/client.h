@@ -54,7 +54,8 @@ class Client {
   absl::StatusOr<v1::ListModelsResponse> models();
   absl::StatusOr<v1::Model> model(const std::string& name);
 
-  // "SERVING", "NOT_SERVING"; `service`: empty for the server as a whole.
+  // "SERVING", "NOT_SERVING"; `service`: empty for the server as a whole,
+  // "tandem.v1.Generation/NAME" for a model.
   absl::StatusOr<std::string> health(const std::string& service = "");
 
  private:

@@ -131,17 +131,14 @@ void add_request_families(const Metrics& metrics, const RefusedCalls& refused,
                           std::vector<MetricFamily>* out) {
   const PerSeries per(metrics, out);
   per.gauge("requests_running", "Requests admitted and not yet ended.", &Series::requests_running);
-  {
-    Family family("requests_waiting", "Requests queued before admission.", MetricType::Gauge);
-    family.gauge({}, metrics.requests_waiting.value());
+  const auto of_all = [out](const char* name, const char* help, const Gauge& gauge) {
+    Family family(name, help, MetricType::Gauge);
+    family.gauge({}, gauge.value());
     out->push_back(family.take());
-  }
-  {
-    Family family("requests_paused", "Requests that stand still until their clients read.",
-                  MetricType::Gauge);
-    family.gauge({}, metrics.requests_paused.value());
-    out->push_back(family.take());
-  }
+  };
+  of_all("requests_waiting", "Requests queued before admission.", metrics.requests_waiting);
+  of_all("requests_paused", "Requests that stand still until their clients read.",
+         metrics.requests_paused);
   per.counter("prompt_tokens_total", "Prompt tokens of admitted requests.", &Series::prompt_tokens);
   per.counter("generated_tokens_total", "Tokens generated.", &Series::generated_tokens);
   {
@@ -301,6 +298,12 @@ std::vector<MetricFamily> engine_families(
   return out;
 }
 
+MetricFamily device_family(const std::vector<DeviceInfo>& devices) {
+  Family family("device_lost", "Whether the device failed for good.", MetricType::Gauge);
+  for (const DeviceInfo& device : devices) family.gauge({{"device", device.name}}, device.lost);
+  return family.take();
+}
+
 MetricFamily build_info_family() {
   Family family("build_info", "What was built; always 1.", MetricType::Gauge);
   family.gauge({{"version", kVersion},
@@ -322,6 +325,7 @@ std::vector<MetricFamily> Collector::Collect() const {
       }
     }
     out = engine_families(engine->metrics(), state_.refused, roles);
+    out.push_back(device_family(engine->devices()));
   }
   out.push_back(build_info_family());
   return out;

@@ -30,6 +30,7 @@ class Collector final : public prometheus::Collectable {
 std::vector<prometheus::MetricFamily> engine_families(
     const Metrics& metrics, const RefusedCalls& refused,
     const std::vector<std::pair<std::string, std::string>>& roles);
+prometheus::MetricFamily device_family(const std::vector<DeviceInfo>& devices);
 prometheus::MetricFamily build_info_family();
 
 // Text exposition format 0.0.4.

@@ -11,8 +11,11 @@ using Serving = HealthCheckResponse::ServingStatus;
 
 namespace {
 
-bool is_known(const std::string& service) {
-  return service.empty() || service == "tandem.v1.Generation" || service == "tandem.v1.Models";
+// SERVICE_UNKNOWN: there is no such service (now).
+Serving status_of(const std::map<std::string, bool>& services, const std::string& name) {
+  const auto it = services.find(name);
+  if (it == services.end()) return HealthCheckResponse::SERVICE_UNKNOWN;
+  return it->second ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
 }
 
 }  // namespace
@@ -22,11 +25,11 @@ bool is_known(const std::string& service) {
 class HealthService::WatchCall final : public grpc::ServerWriteReactor<HealthCheckResponse>,
                                        public std::enable_shared_from_this<WatchCall> {
  public:
-  WatchCall(HealthService* service, bool known) : service_(service), known_(known) {}
+  WatchCall(HealthService* service, std::string name) : service_(service), name_(std::move(name)) {}
 
-  void update(Serving status) {
+  void update(const std::map<std::string, bool>& services) {
     std::lock_guard lock(mutex_);
-    wanted_ = known_ ? status : HealthCheckResponse::SERVICE_UNKNOWN;
+    wanted_ = status_of(services, name_);
     pump_locked();
   }
 
@@ -67,7 +70,7 @@ class HealthService::WatchCall final : public grpc::ServerWriteReactor<HealthChe
   }
 
   HealthService* const service_;
-  const bool known_;
+  const std::string name_;  // of what is watched
   std::mutex mutex_;
   std::optional<Serving> wanted_;
   std::optional<Serving> written_;
@@ -77,17 +80,14 @@ class HealthService::WatchCall final : public grpc::ServerWriteReactor<HealthChe
   bool finished_ = false;
 };
 
-HealthService::HealthService() = default;
+HealthService::HealthService(std::function<std::map<std::string, bool>()> services)
+    : services_(std::move(services)) {}
 HealthService::~HealthService() = default;
 
-Serving HealthService::status_locked() const {
-  return serving_ ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
-}
-
-void HealthService::set_serving(bool serving) {
+void HealthService::changed() {
   std::lock_guard lock(mutex_);
-  serving_ = serving;
-  for (const auto& watch : watches_) watch->update(status_locked());
+  const auto services = services_();  // under the lock: the last one to ask is the last to tell
+  for (const auto& watch : watches_) watch->update(services);
 }
 
 void HealthService::end_watches() {
@@ -102,29 +102,29 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
                                                const HealthCheckRequest* request,
                                                HealthCheckResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  if (!is_known(request->service())) {
+  const Serving status = status_of(services_(), request->service());
+  if (status == HealthCheckResponse::SERVICE_UNKNOWN) {
+    // Names of models are not for everybody.
     reactor->Finish(grpc::Status(
         grpc::StatusCode::NOT_FOUND,
-        "service: unknown; allowed: \"\", \"tandem.v1.Generation\", \"tandem.v1.Models\""));
+        "service: unknown; allowed: \"\", \"tandem.v1.Generation\", \"tandem.v1.Models\", "
+        "\"tandem.v1.Generation/\" and the name of a model"));
     return reactor;
   }
-  {
-    std::lock_guard lock(mutex_);
-    response->set_status(status_locked());
-  }
+  response->set_status(status);
   reactor->Finish(grpc::Status::OK);
   return reactor;
 }
 
 grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
     grpc::CallbackServerContext* /*context*/, const HealthCheckRequest* request) {
-  const auto call = std::make_shared<WatchCall>(this, is_known(request->service()));
+  const auto call = std::make_shared<WatchCall>(this, request->service());
   std::lock_guard lock(mutex_);
   watches_.insert(call);
   if (ended_) {
     call->end(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down"));
   } else {
-    call->update(status_locked());
+    call->update(services_());
   }
   return call.get();
 }

@@ -1,10 +1,12 @@
 // grpc.health.v1.Health, per service. (gRPC's built-in one has no descriptor, so that reflection
 // lists it and clients cannot call it.)
 //
-// One state for all services of this server: SERVING between the end of the warm-up and the start
-// of the drain. Needs no credentials. Thread-safe.
+// Which services there are, and which are served, is asked anew for every check; watches hear of it
+// when changed() says so. Needs no credentials. Thread-safe.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -16,10 +18,12 @@ namespace tandem {
 
 class HealthService final : public grpc::health::v1::Health::CallbackService {
  public:
+  // `services`: whether it is served, by name. Thread-safe, and outlives this.
+  explicit HealthService(std::function<std::map<std::string, bool>()> services);
   ~HealthService() override;
-  HealthService();
 
-  void set_serving(bool serving);
+  // Lets watches know what `services` says now.
+  void changed();
 
   // Ends all watches, and those to come, with UNAVAILABLE, so that they do not hold up a shutdown.
   void end_watches();
@@ -34,10 +38,8 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
  private:
   class WatchCall;
 
-  grpc::health::v1::HealthCheckResponse::ServingStatus status_locked() const;
-
+  const std::function<std::map<std::string, bool>()> services_;
   std::mutex mutex_;  // taken before a WatchCall's own
-  bool serving_ = false;
   bool ended_ = false;
   std::set<std::shared_ptr<WatchCall>> watches_;
 };

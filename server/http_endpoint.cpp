@@ -38,8 +38,10 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::start(const std::str
   server.Get("/metrics", [metrics = handlers.metrics](const auto&, httplib::Response& response) {
     response.set_content(metrics(), "text/plain; version=0.0.4; charset=utf-8");
   });
-  server.Get("/healthz", [](const auto&, httplib::Response& response) {
-    response.set_content("ok\n", "text/plain");
+  server.Get("/healthz", [alive = handlers.alive](const auto&, httplib::Response& response) {
+    const bool yes = alive();
+    response.status = yes ? 200 : 503;
+    response.set_content(yes ? "ok\n" : "every model's device is lost\n", "text/plain");
   });
   server.Get("/readyz", [ready = handlers.ready](const auto&, httplib::Response& response) {
     const bool yes = ready();

@@ -1,8 +1,9 @@
 // GET /metrics, /healthz and /readyz for scrapers and orchestrators.
 //
-// /healthz: 200 while the process lives. /readyz: 200 between the end of the warm-up and the start
-// of a drain, else 503. Small pool of threads, one request per connection. start() and stop()
-// belong to one thread; handlers run on the pool.
+// /healthz: 200 while the process lives, 503 when only a new start would help it. /readyz: 200
+// between the end of the warm-up and the start of a drain while there is a model to serve, else
+// 503. Small pool of threads, one request per connection. start() and stop() belong to one thread;
+// handlers run on the pool.
 #pragma once
 
 #include <atomic>
@@ -24,6 +25,7 @@ class HttpEndpoint {
   struct Handlers {
     std::function<std::string()> metrics;  // text exposition format
     std::function<bool()> ready;
+    std::function<bool()> alive;
   };
 
   // Binds `address` ("HOST:PORT", port 0: a free one) and serves at once.

@@ -191,6 +191,7 @@ v1::Model model_to_proto(const DeploymentInfo& in) {
     loaded->set_name(model.name);
     loaded->set_architecture(model.architecture);
     loaded->set_device(model.device);
+    loaded->set_device_lost(model.device_lost);
     loaded->set_dtype(model.dtype);
     loaded->set_parameters(model.parameters);
     loaded->set_weight_bytes(model.weight_bytes);

@@ -90,7 +90,8 @@ absl::Status Server::listen() {
   if (config.http != "off") {
     TANDEM_ASSIGN_OR_RETURN(
         http_, HttpEndpoint::start(config.http, {[this] { return exposition(collector_); },
-                                                 [this] { return state_.ready(); }}));
+                                                 [this] { return state_.ready(); },
+                                                 [this] { return !state_.past_help(); }}));
     http_address_ = http_->address();
   }
 
@@ -121,13 +122,17 @@ absl::Status Server::listen() {
 }
 
 void Server::attach(Engine* engine) {
+  engine->on_device_lost([this](const std::string& device) {
+    log_error("device_lost", {{"device", device}, {"ready", state_.ready() ? "yes" : "no"}});
+    health_.changed();
+  });
   state_.engine.store(engine);
-  health_.set_serving(true);
+  health_.changed();
 }
 
 void Server::drain() {
   state_.draining.store(true);
-  health_.set_serving(false);
+  health_.changed();
   const TimePoint end = std::chrono::steady_clock::now() + state_.config.grace;
   if (Engine* const engine = state_.engine.load(); engine != nullptr) {
     engine->start_drain();
@@ -140,6 +145,7 @@ void Server::drain() {
 
 void Server::close(TimePoint deadline) {
   state_.draining.store(true);
+  if (Engine* const engine = state_.engine.load(); engine != nullptr) engine->on_device_lost({});
   health_.end_watches();
   if (grpc_ != nullptr) {
     const auto left = deadline - std::chrono::steady_clock::now();

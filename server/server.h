@@ -2,6 +2,8 @@
 //
 //   start()   binds both ports. Health says NOT_SERVING, /readyz 503, calls get UNAVAILABLE.
 //   attach()  the engine is loaded and warm: calls are served.
+//   A device that is lost takes its models with it: their health says NOT_SERVING, and when none is
+//             left, so does the server's, and /readyz and /healthz say 503.
 //   drain()   readiness off; new calls get UNAVAILABLE; streams finish within the grace time, and
 //             what is left then gets UNAVAILABLE; ports close.
 //
@@ -46,7 +48,7 @@ class Server {
   ServerState state_;
   GenerationService generation_{state_};
   ModelsService models_{state_};
-  HealthService health_;
+  HealthService health_{[this] { return state_.services(); }};
   Collector collector_{state_};
   std::unique_ptr<CallThread> arrivals_;  // of streaming calls
   std::unique_ptr<CallThread> streams_;

@@ -24,7 +24,8 @@ constexpr char kHealthIntro[] =
     "tandem health: prints SERVING and ends with 0, or what else the server says and ends with "
     "1.\n\n"
     "  tandem health\n"
-    "  tandem health --service tandem.v1.Generation\n";
+    "  tandem health --service tandem.v1.Generation\n"
+    "  tandem health --service tandem.v1.Generation/code     the model \"code\"\n";
 
 std::string count(double n) {
   if (n >= 1e9) return absl::StrFormat("%.1fG", n / 1e9);
@@ -58,11 +59,11 @@ void print_model(const v1::Model& model) {
     if (!defaults.empty()) std::printf("           %s\n", defaults.c_str());
   }
   for (const v1::LoadedModel& part : model.components()) {
-    std::printf("  %-8s %-15s %s, %s, %d layers, %s parameters, %s on %s\n", part.role().c_str(),
+    std::printf("  %-8s %-15s %s, %s, %d layers, %s parameters, %s on %s%s\n", part.role().c_str(),
                 part.name().c_str(), part.architecture().c_str(), part.dtype().c_str(),
                 part.layers(), count(static_cast<double>(part.parameters())).c_str(),
                 (count(static_cast<double>(part.weight_bytes())) + "B").c_str(),
-                part.device().c_str());
+                part.device().c_str(), part.device_lost() ? " (lost)" : "");
   }
   std::printf("  limits   vocabulary %d, context %d, new tokens %d%s\n",
               model.limits().vocab_size(), model.limits().context_length(),

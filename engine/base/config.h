@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -64,6 +65,8 @@ struct FakeModelConfig {
   uint64_t seed = 1;
   std::string trace_file;    // engine/backend/fake/trace.h; empty: none
   bool check_memory = true;  // false: what a pass reads is believed to be there; wants trace_file
+  // For tests, asked before each batch: is the device lost from here on?
+  std::function<bool()> lost;
 };
 
 struct ModelConfig {

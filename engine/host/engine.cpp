@@ -52,6 +52,10 @@ struct Engine::Impl {
   void prepare(RequestId id, const ScoreRequest& request,
                const std::function<void(absl::StatusOr<ScoreResult>)>& done, TimePoint submitted);
   uint64_t fresh_seed();
+  bool lost(DeviceId device) const { return loop->device_lost(device); }
+  bool lost(size_t device) const { return lost(DeviceId(static_cast<int64_t>(device))); }
+  void tell_of_lost_devices();
+  DeploymentInfo describe(const Deployment& deployment) const;
 
   const EngineConfig config;
   SteadyClock clock;
@@ -69,6 +73,10 @@ struct Engine::Impl {
   int64_t live = 0;                            // accepted, and the sink's last call to come
   std::condition_variable fewer;
   std::mt19937_64 seeds{std::random_device{}()};
+
+  std::mutex loss_mutex;  // guards what follows; held while it is called
+  std::function<void(const std::string&)> on_loss;
+  std::vector<bool> told = std::vector<bool>(config.devices.size());  // by device
 
   TextPool text;  // last: its threads use the rest
 };
@@ -194,9 +202,28 @@ void Engine::Impl::leave(RequestId id) {
 }
 
 void Engine::Impl::one_gone() {
+  tell_of_lost_devices();
   const std::lock_guard lock(mutex);
   --live;
   fewer.notify_all();
+}
+
+// The loop says that a device is lost before any request on it ends, so none is missed.
+void Engine::Impl::tell_of_lost_devices() {
+  for (size_t d = 0; d < told.size(); ++d) {
+    if (!lost(d)) continue;
+    const std::lock_guard lock(loss_mutex);
+    if (told[d] || !on_loss) continue;
+    told[d] = true;
+    on_loss(config.devices[d].name());
+  }
+}
+
+DeploymentInfo Engine::Impl::describe(const Deployment& deployment) const {
+  DeploymentInfo info = deployment.info();
+  info.models[0].device_lost = lost(deployment.large->device);
+  if (deployment.small) info.models[1].device_lost = lost(deployment.small->device);
+  return info;
 }
 
 void Engine::Impl::prepare(RequestId id, const GenerateRequest& request, std::shared_ptr<Sink> sink,
@@ -374,14 +401,27 @@ std::string Engine::token_text(absl::string_view model, Token id) const {
 
 std::vector<DeploymentInfo> Engine::deployments() const {
   std::vector<DeploymentInfo> infos;
-  for (const Deployment& d : impl_->deployments) infos.push_back(d.info());
+  for (const Deployment& d : impl_->deployments) infos.push_back(impl_->describe(d));
   return infos;
 }
 
 absl::StatusOr<DeploymentInfo> Engine::deployment(absl::string_view name) const {
   const Deployment* deployment = impl_->find(name);
   if (!deployment) return impl_->unknown(name);
-  return deployment->info();
+  return impl_->describe(*deployment);
+}
+
+std::vector<DeviceInfo> Engine::devices() const {
+  std::vector<DeviceInfo> infos;
+  for (size_t d = 0; d < impl_->config.devices.size(); ++d) {
+    infos.push_back({impl_->config.devices[d].name(), impl_->lost(d)});
+  }
+  return infos;
+}
+
+void Engine::on_device_lost(std::function<void(const std::string& device)> lost) {
+  const std::lock_guard lock(impl_->loss_mutex);
+  impl_->on_loss = std::move(lost);
 }
 
 void Engine::start_drain() { impl_->draining.store(true); }

@@ -55,6 +55,12 @@ class Engine {
 
   std::vector<DeploymentInfo> deployments() const;
   absl::StatusOr<DeploymentInfo> deployment(absl::string_view name) const;
+  std::vector<DeviceInfo> devices() const;
+
+  // `lost` is called once for each device that fails for good, with its name, on an engine thread:
+  // when the first request that it took along has ended. It must not call this. An empty one: none
+  // is called any more, and none is under way when this returns.
+  void on_device_lost(std::function<void(const std::string& device)> lost);
 
   // From here on new requests get UNAVAILABLE; running ones go on.
   void start_drain();

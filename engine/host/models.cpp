@@ -152,6 +152,7 @@ absl::Status LoadedDevices::load_fakes(const EngineConfig& config, const DeviceC
   absl::StatusOr<std::vector<int64_t>> pages =
       divide_pages(requests, budget, config.limits.max_running);
   if (!pages.ok()) return annotate(pages.status(), absl::StrCat("device ", device.name()));
+  std::vector<std::function<bool()>> lost;
   for (size_t i = 0; i < models.size(); ++i) {
     LoadedModel* m = models[i];
     const FakeModelConfig& fake = *m->config.fake;
@@ -160,6 +161,7 @@ absl::Status LoadedDevices::load_fakes(const EngineConfig& config, const DeviceC
       TANDEM_ASSIGN_OR_RETURN(auto trace, BatchTrace::open(fake.trace_file));
       backend->set_trace(m->id, std::move(trace));
     }
+    if (fake.lost) lost.push_back(fake.lost);
     m->shape = backend->shape(m->id);
     m->pool = backend->pool(m->id);
     m->tokenizer = Tokenizer::bytes();
@@ -168,6 +170,15 @@ absl::Status LoadedDevices::load_fakes(const EngineConfig& config, const DeviceC
       progress(absl::StrCat(m->config.name, ": fake model on ", device.name(), ", ",
                             fake.vocab_size, " tokens, ", (*pages)[i], " pages"));
     }
+  }
+  if (!lost.empty()) {
+    backend->set_faults([lost](const Batch&) {
+      Fault fault;
+      for (const auto& is_lost : lost) {
+        if (is_lost()) fault.status = absl::UnavailableError("the device is lost");
+      }
+      return fault;
+    });
   }
   backends_.push_back(std::move(backend));
   return absl::OkStatus();

@@ -185,6 +185,7 @@ struct ModelInDeployment {
   std::string name;
   std::string architecture;  // "llama", "fake"
   std::string device;
+  bool device_lost = false;  // it failed for good: what needs this model gets UNAVAILABLE
   std::string dtype;
   int64_t parameters = 0;
   int64_t weight_bytes = 0;
@@ -195,11 +196,18 @@ struct DeploymentInfo {
   std::string name;
   std::vector<MethodInfo> methods;
   Method default_method = Method::kAutoregressive;
-  std::vector<ModelInDeployment> models;
+  std::vector<ModelInDeployment> models;  // the large one first
   int64_t vocab_size = 0;
   int64_t context_length = 0;
   int64_t max_new_tokens = 0;
   bool has_chat_template = false;
+
+  // Whether anything of it can be served: methods that need no other model than the large one.
+  bool available() const { return !models.front().device_lost; }
+};
+struct DeviceInfo {
+  std::string name;  // "cpu:0"
+  bool lost = false;
 };
 
 }  // namespace tandem

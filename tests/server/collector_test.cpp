@@ -160,6 +160,12 @@ TEST(Collector, DraftsAreCountedAsTheirStatisticsSay) {
   EXPECT_EQ(of_drafts, expected);
 }
 
+TEST(Collector, LostDevices) {
+  const std::string all = exposition(Given({device_family({{"cpu:0", false}, {"cuda:1", true}})}));
+  EXPECT_THAT(all, testing::HasSubstr("tandem_device_lost{device=\"cpu:0\"} 0\n"
+                                      "tandem_device_lost{device=\"cuda:1\"} 1\n"));
+}
+
 TEST(Collector, BuildInfoNamesWhatWasBuilt) {
   const auto family = build_info_family();
   ASSERT_EQ(family.metric.size(), 1u);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -42,8 +43,10 @@ struct Harness {
   std::unique_ptr<Client> client;
 
   // `settings`: fields of the configuration's `server`; `more`: further text of the configuration.
+  // `change`: what no file can say.
   explicit Harness(const std::string& settings = "", bool attach = true,
-                   const std::string& more = "") {
+                   const std::string& more = "",
+                   const std::function<void(EngineConfig*)>& change = {}) {
     static const bool quiet = (set_up_log("error"), true);
     (void)quiet;
     const auto file = ConfigFile::parse(
@@ -56,7 +59,9 @@ struct Harness {
     auto started = Server::start(*std::move(config));
     EXPECT_TRUE(started.ok()) << started.status();
     server = *std::move(started);
-    auto created = Engine::create(engine_config(*file).value());
+    EngineConfig of_engine = engine_config(*file).value();
+    if (change) change(&of_engine);
+    auto created = Engine::create(std::move(of_engine));
     EXPECT_TRUE(created.ok()) << created.status();
     engine = *std::move(created);
     if (attach) server->attach(engine.get());

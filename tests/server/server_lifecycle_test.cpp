@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <httplib.h>
 
+#include <atomic>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -23,7 +24,12 @@ TEST(ServerLifecycle, HealthPerService) {
   for (const char* service : {"", "tandem.v1.Generation", "tandem.v1.Models"}) {
     EXPECT_EQ(h.client->health(service).value(), "SERVING") << service;
   }
-  EXPECT_EQ(h.client->health("nope").status().code(), absl::StatusCode::kNotFound);
+  for (const char* model : {"fake", "slow", "pair"}) {
+    EXPECT_EQ(h.client->health(std::string("tandem.v1.Generation/") + model).value(), "SERVING");
+  }
+  const absl::Status unknown = h.client->health("nope").status();
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(unknown.message()), testing::Not(HasSubstr("pair")));
 }
 
 TEST(ServerLifecycle, NotReadyBeforeTheModelsAre) {
@@ -44,11 +50,13 @@ TEST(ServerLifecycle, NotReadyBeforeTheModelsAre) {
 // A Watch stream on a thread of its own, and the states that it reported.
 class Watch {
  public:
-  explicit Watch(const std::string& address)
+  explicit Watch(const std::string& address, const std::string& service = "")
       : stub_(grpc::health::v1::Health::NewStub(
             grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {
-    thread_ = std::thread([this] {
-      const auto reader = stub_->Watch(&context_, {});
+    grpc::health::v1::HealthCheckRequest request;
+    request.set_service(service);
+    thread_ = std::thread([this, request] {
+      const auto reader = stub_->Watch(&context_, request);
       grpc::health::v1::HealthCheckResponse response;
       while (reader->Read(&response)) {
         std::lock_guard lock(mutex_);
@@ -74,6 +82,66 @@ class Watch {
   std::vector<int> states_;
   grpc::Status status_;
 };
+
+// Models on two devices, which are lost one after the other.
+TEST(ServerLifecycle, ALostDeviceTakesItsModelsOutOfService) {
+  using grpc::health::v1::HealthCheckResponse;
+  std::atomic<bool> lost[2] = {false, false};
+  Harness h("", true, R"(devices { name: "cpu:0" } devices { name: "cpu:1" }
+                   models { name: "other" fake {} device: "cpu:1" }
+                   deployments { name: "other" large: "other" }
+                   deployments { name: "across" large: "fake" small: "other" })",
+            [&](EngineConfig* config) {
+              for (ModelConfig& m : config->models) {
+                m.fake->lost = [&flag = lost[m.device == "cpu:1"]] { return flag.load(); };
+              }
+            });
+  const auto health = [&](const std::string& model) {
+    return h.client->health(model.empty() ? "" : "tandem.v1.Generation/" + model).value();
+  };
+  const auto get = [&](const std::string& path) {
+    return httplib::Client("http://" + h.server->http_address()).Get(path);
+  };
+  Watch all(h.server->grpc_address()),
+      of_other(h.server->grpc_address(), "tandem.v1.Generation/other");
+  EXPECT_TRUE(eventually([&] { return all.states().size() + of_other.states().size() == 2; }));
+  for (const char* model : {"", "fake", "other", "across"}) EXPECT_EQ(health(model), "SERVING");
+  EXPECT_THAT(get("/metrics")->body, HasSubstr("tandem_device_lost{device=\"cpu:1\"} 0\n"));
+
+  lost[1] = true;
+  EXPECT_EQ(h.client->complete(ask("other", "x", 5)).status().code(),
+            absl::StatusCode::kUnavailable);
+  // Whoever has heard of the loss finds it in health.
+  EXPECT_EQ(health("other"), "NOT_SERVING");
+  for (const char* model : {"", "fake", "across"}) EXPECT_EQ(health(model), "SERVING") << model;
+  EXPECT_TRUE(eventually([&] { return of_other.states().size() == 2; }));
+  EXPECT_EQ(get("/readyz")->status, 200);
+  EXPECT_THAT(get("/metrics")->body, HasSubstr("tandem_device_lost{device=\"cpu:1\"} 1\n"));
+  EXPECT_TRUE(h.client->complete(ask("across", "x", 5)).ok()) << "its large model is still there";
+  v1::GenerateRequest with_small = ask("across", "x", 5);
+  with_small.mutable_speculative()->set_draft(v1::Speculative::MODEL);
+  EXPECT_EQ(h.client->complete(with_small).status().code(), absl::StatusCode::kUnavailable);
+  const auto across = h.client->model("across");
+  ASSERT_TRUE(across.ok()) << across.status();
+  EXPECT_FALSE(across->components(0).device_lost());
+  EXPECT_TRUE(across->components(1).device_lost());
+
+  lost[0] = true;
+  EXPECT_EQ(h.client->complete(ask("fake", "x", 5)).status().code(),
+            absl::StatusCode::kUnavailable);
+  for (const char* model : {"", "fake", "other", "across"}) EXPECT_EQ(health(model), "NOT_SERVING");
+  EXPECT_EQ(h.client->health("tandem.v1.Models").value(), "SERVING");
+  EXPECT_EQ(get("/readyz")->status, 503);
+  EXPECT_EQ(get("/healthz")->status, 503);
+  EXPECT_TRUE(eventually([&] { return all.states().size() == 2; }));
+  h.server->drain();
+  EXPECT_EQ(all.end().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(of_other.end().error_code(), grpc::StatusCode::UNAVAILABLE);
+  const std::vector<int> served_and_not = {HealthCheckResponse::SERVING,
+                                           HealthCheckResponse::NOT_SERVING};
+  EXPECT_EQ(all.states(), served_and_not);
+  EXPECT_EQ(of_other.states(), served_and_not);
+}
 
 TEST(ServerLifecycle, DrainFinishesStreamsAndRefusesNewOnes) {
   using grpc::health::v1::HealthCheckResponse;
