@@ -24,14 +24,42 @@ def test_the_fastest_settings_are_chosen(fake):
     best, tried = whole_model.choose(fake, batches, 5)
     assert best == {"step": 1, "FAKE_FACTOR": ""}
     # The default first; then each other value with the best of the options before; what fails is
-    # left out.
+    # left out. What seems better is held against the best so far once more.
     assert [t["settings"] for t in tried] == [
         {"step": 2, "FAKE_FACTOR": ""},
         {"step": 1, "FAKE_FACTOR": ""},
+        {"step": 2, "FAKE_FACTOR": ""},
         {"step": 1, "FAKE_FACTOR": "10"},
     ]
     # Without the first token's share: the prompt's time does not count.
-    assert [t["seconds"] for t in tried] == [2, 1, 10]
+    assert [t["seconds"] for t in tried] == [2, 1, 2, 10]
+
+
+class Noisy:
+    """Its default was slow once, when the machine was; the other value never is faster."""
+
+    class kind:  # noqa: N801
+        OPTIONS = {"option": ["default", "other"]}
+
+    def __init__(self):
+        self.seconds = iter([9.0, 5.0, 4.9])
+
+    def defaults(self):
+        return {"option": "default"}
+
+    def set(self, settings):
+        self.settings = settings
+
+    def warm(self, batch):
+        pass
+
+    def run(self, batch, others, new_tokens):
+        return [], {"first": 1.0, "seconds": 1 + (new_tokens - 1) * next(self.seconds)}
+
+
+def test_a_slow_moment_does_not_choose_settings():
+    best, tried = whole_model.choose(Noisy(), [([[1]], [[2]])], 3)
+    assert best == {"option": "default"} and [t["seconds"] for t in tried] == [9, 5, 4.9]
 
 
 def test_settings_in_capitals_are_of_the_environment():
@@ -71,7 +99,7 @@ def runs(*pairs, client=0.0):
 
 @pytest.fixture
 def result():
-    """A part of 11 new tokens, in which decoding takes 1 s in the medians, or 2, or 1.25."""
+    """A part of 11 new tokens: in the medians decoding takes 1 s with ours, or 2, or 1.25."""
     case = {
         "streams": 1,
         "new_tokens": 11,
@@ -130,7 +158,8 @@ def profile():
 
 def test_rates_with_and_without_prompts(result):
     case = result["cases"][0]
-    assert models_page.rates(case, "Tandem int8") == pytest.approx([10, 8, 10 / 0.75])
+    # The first tokens' time is the median of all turns: one slow call of them counts in none.
+    assert models_page.rates(case, "Tandem int8") == pytest.approx([10, 10, 10 / 0.75])
     assert models_page.rate(case, "Tandem int8") == pytest.approx(10)
     assert models_page.rate(case, "Tandem int8", whole=True) == pytest.approx(11 / 1.5)
     assert models_page.rate(result["cases"][1], "llama.cpp Q8_0") == pytest.approx(64)

@@ -38,14 +38,15 @@ def kind_and_precision(name: str) -> tuple[str, str]:
 def rates(case: dict, name: str, whole: bool = False) -> list[float]:
     """Tokens per second of each turn, all streams together.
 
-    Decoding: all but the first tokens, in the time of the call less that of a call for the first
-    ones alone. Whole: all, in the time of the call.
+    Decoding: all but the first tokens, in the time of the call less the median time of a call for
+    the first ones alone. Whole: all, in the time of the call.
     """
     streams, new = case["streams"], case["new_tokens"]
     runs = case["runs"][name]
     if whole:
         return [streams * new / run["seconds"] for run in runs]
-    return [streams * (new - 1) / (run["seconds"] - run["first"]) for run in runs]
+    first = statistics.median(run["first"] for run in runs)
+    return [streams * (new - 1) / (run["seconds"] - first) for run in runs]
 
 
 def rate(case: dict, name: str, whole: bool = False) -> float:
@@ -359,7 +360,7 @@ interface with one `llama_decode` over all sequences a step. Each peer runs with
 the case (below). Medians of all turns, smallest and largest in parentheses.
 
 **Decoding** counts all new tokens but each stream's first, in the time of the call less that of a call for the first tokens
-alone (as many other prompts, as long): the figure that the goals are about. **With prompts** counts all new tokens in the time
+alone (the median one; as many other prompts, as long): the figure that the goals are about. **With prompts** counts all new tokens in the time
 of the call. The ratio is to the fastest peer of equal width.
 
 ## Against the goals
@@ -404,8 +405,9 @@ our fp32 weights and bf16 otherwise; llama.cpp's are as its settings say. `torch
 
 ## Conditions
 
-Processor: {c["processor"]}, {c["cores"]} cores. llama.cpp is compiled for this very processor (`scripts/setup --peers`); Tandem's binary
-runs on any x86-64-v3 and chooses its kernels at start. The commands, after `scripts/bench_models --steps prepare trial`:
+Processor: {c["processor"]}, {c["cores"]} cores. llama.cpp is compiled for this very processor, by clang and with ggml's own
+threads, which stay between calls (`scripts/setup --peers`; compiled by GCC with OpenMP it was slower with `code-large` and at 8
+streams, and equal otherwise). Tandem's binary runs on any x86-64-v3 and chooses its kernels at start. A line for each part:
 
 {conditions_table(parts)}
 

@@ -157,32 +157,46 @@ def two_batches(source, streams: int):
 
 
 def decode_seconds(one: Contender, settings: dict, batches, new_tokens: int, limit: float) -> float:
-    """Least time of a step after the first one, of the batches; no more of those above the limit."""
+    """Seconds of a step after the first one, by the least times of the batches.
+
+    Above the limit no more batches are tried.
+    """
     one.set(settings)
     one.warm(batches[0][0])
-    times = []
+    runs = []
     for batch, others in batches:
-        _, run = one.run(batch, others, new_tokens)
-        times.append((run["seconds"] - run["first"]) / (new_tokens - 1))
-        if min(times) > limit:
+        runs.append(one.run(batch, others, new_tokens)[1])
+        least = {name: min(run[name] for run in runs) for name in ("seconds", "first")}
+        step = (least["seconds"] - least["first"]) / (new_tokens - 1)
+        if step > limit:
             break
-    return min(times)
+    return step
 
 
 def choose(one, batches, new_tokens: int):
-    """The fastest settings, one option after the other; and all that was tried, seconds a step."""
-    best = one.defaults()
-    least = decode_seconds(one, best, batches, new_tokens, float("inf"))
-    tried = [{"settings": best, "seconds": least}]
+    """The fastest settings, one option after the other; and all that was tried, seconds a step.
+
+    What seems faster than the best so far has to be so beside a second measurement of that one too:
+    it may have met a slow moment of the machine.
+    """
+
+    def measure(settings, limit=float("inf")):
+        seconds = decode_seconds(one, settings, batches, new_tokens, limit)
+        tried.append({"settings": settings, "seconds": seconds})
+        return seconds
+
+    best, tried = one.defaults(), []
+    least = measure(best)
     for name, values in one.kind.OPTIONS.items():
         for value in values[1:]:
             candidate = {**best, name: value}
             try:
-                seconds = decode_seconds(one, candidate, batches, new_tokens, HOPELESS * least)
+                seconds = measure(candidate, HOPELESS * least)
+                if seconds < BETTER * least:
+                    least = min(least, measure(best))
             except Failed as error:
                 say(f"{one.name} with {name} = {value}: {error}")
                 continue
-            tried.append({"settings": candidate, "seconds": seconds})
             if seconds < BETTER * least:
                 best, least = candidate, seconds
     return best, tried
