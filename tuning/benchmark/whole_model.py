@@ -297,8 +297,7 @@ def one_case(turns: Turns, settings, streams: int, length: Length, source) -> di
         for name, count in equal.items():
             same, total = equal_start(tokens[contenders[0].name], tokens[name])
             equal[name] = [count[0] + same, count[1] + total]
-        if repeat in (length.turns // 2, length.turns - 1):
-            probes.append(read_probe())
+        probes.append(read_probe())
     case = {"streams": streams, "new_tokens": length.new, "runs": runs, "equal": equal}
     case["probes"] = probes
     rates = {name: models_page.rate(case, name) for name in runs}
