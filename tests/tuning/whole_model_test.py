@@ -153,7 +153,7 @@ def profile():
         ["parts", "m:product:8 sequences", 1, 90.0],
         ["parts", "m:attention:8 sequences", 1, 60.0],
     ]
-    return {"lines": lines, "probe": 50e9}
+    return {"lines": lines, "probe": 25e9, "kept_bytes": 10**6}
 
 
 def test_rates_with_and_without_prompts(result):
@@ -206,6 +206,9 @@ def test_the_profile_of_what_missed_its_goal(result, profile):
     part = models_page.Part(result, profile)
     text = models_page.profile_text([part])
     assert "| product | 80.000 (80%) |" in text and "8 sequences" not in text
+    # 1 GB of weights, and 256 tokens of 1 MB each.
+    assert "1,000 MB of weights; keys and values 256 MB (1 row)" in " ".join(text.split())
+    assert "25.0 GB/s" in text
     assert (
         "a step takes 100.00 ms in the server as a client sees it, 100.00 ms in `bench_step`; "
         "reading the weights at the probe's speed 20.00 ms; the best peer's step 125.00 ms. To "
@@ -242,6 +245,11 @@ def test_weights_of_a_token(tmp_path):
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     layer = 8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 8 * 12
+    assert models.multiplied_weights(tmp_path) == 3 * layer + 80
+    assert models.kept_numbers(tmp_path) == 3 * (4 + 4)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "head_dim": 5}))
+    assert models.kept_numbers(tmp_path) == 3 * (10 + 10)
+    layer = 20 * 8 + 2 * 10 * 8 + 8 * 20 + 3 * 8 * 12
     assert models.multiplied_weights(tmp_path) == 3 * layer + 80
 
 

@@ -232,10 +232,23 @@ def profile_text(parts: list[Part]) -> str:
         sections.append(
             f"### {part.model}, {part.ours.split()[-1]}\n\n"
             + table(["part, ms", *columns], lines)
-            + "\n\n"
+            + f"\n\n{read_by_step(part, columns)}\n\n"
             + "\n".join(fact for fact in facts if fact)
         )
     return "\n\n".join(sections) if sections else "No goal is missed."
+
+
+def read_by_step(part: Part, columns: list[str]) -> str:
+    """What bench_step's steps read at least."""
+    kind, precision = kind_and_precision(part.ours)
+    weights = part.result["weights"] * bytes_per_weight(kind, precision)
+    kept = part.profile["kept_bytes"] * 256
+    sequences = {"1 row": 1, "8 sequences": 8}
+    others = ", ".join(f"{kept * sequences[c] / 1e6:,.0f} MB ({c})" for c in columns)
+    return (
+        f"Such a step reads {weights / 1e6:,.0f} MB of weights; keys and values {others}. The read "
+        f"probe gave {part.profile['probe'] / 1e9:.1f} GB/s at that time."
+    )
 
 
 def step_fact(part: Part, case: dict, totals: dict[str, float]) -> str:

@@ -31,7 +31,14 @@ from pathlib import Path
 
 from tuning.benchmark import machine, models_page
 from tuning.benchmark.engines import CTranslate2, LlamaCpp, Tandem, Transformers
-from tuning.benchmark.models import HOME, ROOT, directories, multiplied_weights, prompts
+from tuning.benchmark.models import (
+    HOME,
+    ROOT,
+    directories,
+    kept_numbers,
+    multiplied_weights,
+    prompts,
+)
 from tuning.benchmark.worker import Failed, Refused, Worker
 
 RESULTS = HOME / "benchmark" / "results"
@@ -376,7 +383,9 @@ def profile(model: str, width: str, folder: Path) -> None:
     found = bench_step(model, folder, ours, ["parts"], 0.5)
     lines = [[*key, milliseconds] for key, milliseconds in found.items()]
     probe = read_probe()
-    write(path_of(model, width, "-profile"), {"lines": lines, "probe": probe})
+    kept = kept_numbers(folder) * (4 if ours == "fp32" else 2)
+    found = {"lines": lines, "probe": probe, "kept_bytes": kept}
+    write(path_of(model, width, "-profile"), found)
 
 
 def length(model: str, args) -> Length:
