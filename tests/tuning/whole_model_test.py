@@ -20,7 +20,7 @@ def fake(monkeypatch):
 
 
 def test_the_fastest_settings_are_chosen(fake):
-    batches = [([[1, 2]], [[3, 4]])]
+    batches = [[[1, 2]], [[3, 4]], [[5, 6]]]
     best, tried = whole_model.choose(fake, batches, 5)
     assert best == {"step": 1, "FAKE_FACTOR": ""}
     # The default first; then each other value with the best of the options before; what fails is
@@ -53,12 +53,12 @@ class Noisy:
     def warm(self, batch):
         pass
 
-    def run(self, batch, others, new_tokens):
-        return [], {"first": 1.0, "seconds": 1 + (new_tokens - 1) * next(self.seconds)}
+    def generate(self, batch, new_tokens):
+        return [], 1 + (next(self.seconds) * (new_tokens - 1) if new_tokens > 1 else 0)
 
 
 def test_a_slow_moment_does_not_choose_settings():
-    best, tried = whole_model.choose(Noisy(), [([[1]], [[2]])], 3)
+    best, tried = whole_model.choose(Noisy(), [[[1]], [[2]]], 3)
     assert best == {"option": "default"} and [t["seconds"] for t in tried] == [9, 5, 4.9]
 
 

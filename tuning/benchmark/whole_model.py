@@ -159,22 +159,19 @@ def prepare(model: str, width: str, folder: Path) -> None:
                 say(f"{model}, {one.name}: {error}")
 
 
-def two_batches(source, streams: int):
-    return [[next(source) for _ in range(streams)] for _ in range(2)]
-
-
 def decode_seconds(one: Contender, settings: dict, batches, new_tokens: int, limit: float) -> float:
-    """Seconds of a step after the first one, by the least times of the batches.
+    """Seconds of a step after the first one, by the least time of the batches.
 
     Above the limit no more batches are tried.
     """
     one.set(settings)
-    one.warm(batches[0][0])
-    runs = []
-    for batch, others in batches:
-        runs.append(one.run(batch, others, new_tokens)[1])
-        least = {name: min(run[name] for run in runs) for name in ("seconds", "first")}
-        step = (least["seconds"] - least["first"]) / (new_tokens - 1)
+    others = batches[0]
+    one.warm(others)
+    _, first = one.generate(others, 1)
+    step = float("inf")
+    for batch in batches[1:]:
+        _, seconds = one.generate(batch, new_tokens)
+        step = min(step, (seconds - first) / (new_tokens - 1))
         if step > limit:
             break
     return step
@@ -215,7 +212,7 @@ def trial(model: str, width: str, folder: Path, args) -> None:
     for one in peers(width, folder):
         with contextlib.closing(one):
             for streams in args.streams:
-                batches = [two_batches(source, streams) for _ in range(TRIAL_BATCHES)]
+                batches = [[next(source) for _ in range(streams)] for _ in range(1 + TRIAL_BATCHES)]
                 try:
                     best, tried = choose(one, batches, length(model, args).trial_new)
                 except Refused:
@@ -295,7 +292,7 @@ def one_case(turns: Turns, settings, streams: int, length: Length, source) -> di
     equal = {one.name: [0, 0] for one in contenders[1:]}
     probes = [read_probe()]
     for repeat in range(length.turns):
-        batch, others = two_batches(source, streams)
+        batch, others = ([next(source) for _ in range(streams)] for _ in range(2))
         first = repeat % len(contenders)
         tokens = {}
         for one in contenders[first:] + contenders[:first]:  # everybody goes first once
