@@ -412,9 +412,10 @@ turn near ties, after which texts go their own ways); narrower weights are round
 {engines_table(parts)}
 
 {refused_text(parts)}
-Widths: `fp32`, `bf16` and `fp16` are weights as such; int8 is per output channel with activations rounded per row in Tandem,
-CTranslate2 and Transformers (`torch.ao.quantization.quantize_dynamic`), Q8_0 is blocks of 32. Keys and values are fp32 with
-our fp32 weights and bf16 otherwise; llama.cpp's are as its settings say. `torch.compile` was not used.
+Widths: `fp32`, `bf16` and `fp16` are weights as such. int8 has a scale for each output channel in Tandem, CTranslate2 and
+Transformers (`torch.ao.quantization.quantize_dynamic`), Q8_0 one for each block of 32; activations are rounded by each engine in
+its own way. Keys and values are fp32 with our fp32 weights and bf16 otherwise; llama.cpp's are as its settings say.
+`torch.compile` was not used.
 
 ## Conditions
 
