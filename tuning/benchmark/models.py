@@ -74,11 +74,20 @@ def random_llama(name: str = "llama-110m") -> Path:
 def multiplied_weights(folder: Path) -> int:
     """Weights that one token of a Llama is multiplied with: all matrices but the embedding."""
     c = json.loads((folder / "config.json").read_text())
-    hidden, head = c["hidden_size"], c["hidden_size"] // c["num_attention_heads"]
-    head = c.get("head_dim") or head
-    attention = 2 * (c["num_attention_heads"] + c["num_key_value_heads"]) * head * hidden
-    layer = attention + 3 * hidden * c["intermediate_size"]
-    return c["num_hidden_layers"] * layer + c["vocab_size"] * hidden
+    hidden, layers = c["hidden_size"], c["num_hidden_layers"]
+    queries = c["num_attention_heads"] * head_size(c) * hidden
+    attention = 2 * queries + hidden * kept_numbers(folder) // layers
+    return layers * (attention + 3 * hidden * c["intermediate_size"]) + c["vocab_size"] * hidden
+
+
+def kept_numbers(folder: Path) -> int:
+    """Numbers that a Llama keeps of each token: keys and values of all layers."""
+    c = json.loads((folder / "config.json").read_text())
+    return c["num_hidden_layers"] * 2 * c["num_key_value_heads"] * head_size(c)
+
+
+def head_size(config: dict) -> int:
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
 
 def directories(names: list[str]) -> dict[str, Path]:

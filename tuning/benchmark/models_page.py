@@ -38,14 +38,15 @@ def kind_and_precision(name: str) -> tuple[str, str]:
 def rates(case: dict, name: str, whole: bool = False) -> list[float]:
     """Tokens per second of each turn, all streams together.
 
-    Decoding: all but the first tokens, in the time of the call less that of a call for the first
-    ones alone. Whole: all, in the time of the call.
+    Decoding: all but the first tokens, in the time of the call less the median time of a call for
+    the first ones alone. Whole: all, in the time of the call.
     """
     streams, new = case["streams"], case["new_tokens"]
     runs = case["runs"][name]
     if whole:
         return [streams * new / run["seconds"] for run in runs]
-    return [streams * (new - 1) / (run["seconds"] - run["first"]) for run in runs]
+    first = statistics.median(run["first"] for run in runs)
+    return [streams * (new - 1) / (run["seconds"] - first) for run in runs]
 
 
 def rate(case: dict, name: str, whole: bool = False) -> float:
@@ -231,10 +232,23 @@ def profile_text(parts: list[Part]) -> str:
         sections.append(
             f"### {part.model}, {part.ours.split()[-1]}\n\n"
             + table(["part, ms", *columns], lines)
-            + "\n\n"
+            + f"\n\n{read_by_step(part, columns)}\n\n"
             + "\n".join(fact for fact in facts if fact)
         )
     return "\n\n".join(sections) if sections else "No goal is missed."
+
+
+def read_by_step(part: Part, columns: list[str]) -> str:
+    """What bench_step's steps read at least."""
+    kind, precision = kind_and_precision(part.ours)
+    weights = part.result["weights"] * bytes_per_weight(kind, precision)
+    kept = part.profile["kept_bytes"] * 256
+    sequences = {"1 row": 1, "8 sequences": 8}
+    others = ", ".join(f"{kept * sequences[c] / 1e6:,.0f} MB ({c})" for c in columns)
+    return (
+        f"Such a step reads {weights / 1e6:,.0f} MB of weights; keys and values {others}. The read "
+        f"probe gave {part.profile['probe'] / 1e9:.1f} GB/s at that time."
+    )
 
 
 def step_fact(part: Part, case: dict, totals: dict[str, float]) -> str:
@@ -359,7 +373,7 @@ interface with one `llama_decode` over all sequences a step. Each peer runs with
 the case (below). Medians of all turns, smallest and largest in parentheses.
 
 **Decoding** counts all new tokens but each stream's first, in the time of the call less that of a call for the first tokens
-alone (as many other prompts, as long): the figure that the goals are about. **With prompts** counts all new tokens in the time
+alone (the median one; as many other prompts, as long): the figure that the goals are about. **With prompts** counts all new tokens in the time
 of the call. The ratio is to the fastest peer of equal width.
 
 ## Against the goals
@@ -398,14 +412,16 @@ turn near ties, after which texts go their own ways); narrower weights are round
 {engines_table(parts)}
 
 {refused_text(parts)}
-Widths: `fp32`, `bf16` and `fp16` are weights as such; int8 is per output channel with activations rounded per row in Tandem,
-CTranslate2 and Transformers (`torch.ao.quantization.quantize_dynamic`), Q8_0 is blocks of 32. Keys and values are fp32 with
-our fp32 weights and bf16 otherwise; llama.cpp's are as its settings say. `torch.compile` was not used.
+Widths: `fp32`, `bf16` and `fp16` are weights as such. int8 has a scale for each output channel in Tandem, CTranslate2 and
+Transformers (`torch.ao.quantization.quantize_dynamic`), Q8_0 one for each block of 32; activations are rounded by each engine in
+its own way. Keys and values are fp32 with our fp32 weights and bf16 otherwise; llama.cpp's are as its settings say.
+`torch.compile` was not used.
 
 ## Conditions
 
-Processor: {c["processor"]}, {c["cores"]} cores. llama.cpp is compiled for this very processor (`scripts/setup --peers`); Tandem's binary
-runs on any x86-64-v3 and chooses its kernels at start. The commands, after `scripts/bench_models --steps prepare trial`:
+Processor: {c["processor"]}, {c["cores"]} cores. llama.cpp is compiled for this very processor, by clang and with ggml's own
+threads, which stay between calls (`scripts/setup --peers`; compiled by GCC with OpenMP it was slower with `code-large` and at 8
+streams, and equal otherwise). Tandem's binary runs on any x86-64-v3 and chooses its kernels at start. A line for each part:
 
 {conditions_table(parts)}
 
