@@ -6,7 +6,9 @@
 // rows stay in registers. The last panel is filled up with zeros.
 //
 //   fp32, fp16, fp64   [panel][in][columns]
-//   bf16               [panel][in][columns / 2][2]: columns i and i + columns / 2 share 32 bits
+//   bf16               [panel][in / 2][columns][2]: two inputs of a column share 32 bits, on
+//                      processors that multiply and add such pairs; on others
+//                      [panel][in][columns / 2][2]: columns i and i + columns / 2 share them
 //   int8               [panel][in / 2][columns][2]: two inputs of a column share 16 bits
 //
 // Vectors are as wide as the processor has them, so packed weights are never written to a file.
@@ -41,6 +43,7 @@ class PackedMatrix {
   int64_t in() const { return in_; }
   int64_t panels() const { return columns_ == 0 ? 0 : (outs_ + columns_ - 1) / columns_; }
   int columns() const { return columns_; }  // of a panel, on the processor it was made on
+  int inputs() const { return inputs_; }    // that stand together
   int64_t panel_bytes() const { return panel_bytes_; }
   const std::byte* panel(int64_t i) const { return data_.get() + i * panel_bytes_; }
   const float* scales() const { return scales_.data(); }  // kInt8: [panels * columns]
@@ -56,6 +59,7 @@ class PackedMatrix {
   int64_t outs_ = 0;
   int64_t in_ = 0;
   int columns_ = 0;
+  int inputs_ = 1;
   int64_t panel_bytes_ = 0;
   std::unique_ptr<std::byte, Free> data_;
   std::vector<float> scales_;

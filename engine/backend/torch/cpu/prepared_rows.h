@@ -11,8 +11,8 @@
 namespace tandem::cpu {
 
 // What meets weights of a type: kInt8 weights meet int16 (of 14 bits, with a scale per row), fp64
-// meets fp64, all others fp32.
-enum class RowType : uint8_t { kFloat, kInt16, kDouble };
+// meets fp64, bf16 meets bf16 on processors that multiply them (target AVX3_BF16), all others fp32.
+enum class RowType : uint8_t { kFloat, kInt16, kDouble, kBFloat16 };
 RowType row_type(WeightType weight);
 
 // Rows stand in groups of as many as a kernel takes at once, split evenly. A group holds all its
@@ -37,7 +37,7 @@ class PreparedRows {
     const int64_t extra = rows_ % groups_;
     return rows_ / groups_ * group + (group < extra ? group : extra);
   }
-  // Numbers of a group; of kInt16 pairs of them, [group][in / 2][rows of it][2].
+  // Numbers of a group; of kInt16 and kBFloat16 pairs of them, [group][in / 2][rows of it][2].
   const std::byte* group(int64_t i) const;
   const float* scales() const { return scales_.data(); }  // kInt16: [rows]
 
@@ -52,7 +52,7 @@ class PreparedRows {
   int64_t row_bytes_ = 0;
   const std::byte* data_ = nullptr;
   std::vector<double> packed_;  // doubles, for their alignment
-  std::vector<int16_t> narrow_;
+  std::vector<uint16_t> narrow_;
   std::vector<float> scales_;
 };
 

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "engine/backend/torch/cpu/math.h"
 #include "engine/backend/torch/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -46,10 +47,16 @@ constexpr int64_t kNear = 1 << 20;
 constexpr int64_t kStretch = 512;
 
 // The kinds of weights. A unit is what is read of a panel at once: its two vectors for one input,
-// or for two inputs of int8.
-struct Floats {
-  using Lane = hn::ScalableTag<float>;
-  using Number = float;
+// or for those that stand together.
+template <class Lane_, class Number_>
+struct Numbers {
+  using Lane = Lane_;
+  using Number = Number_;
+  using V = hn::Vec<Lane>;
+  HWY_INLINE static V broadcast(const Number* x) { return hn::Set(Lane(), *x); }
+  HWY_INLINE static V multiply_add(V w, V number, V sum) { return hn::MulAdd(w, number, sum); }
+};
+struct Floats : Numbers<hn::ScalableTag<float>, float> {
   static constexpr size_t kUnitBytes = 2 * hn::MaxLanes(Lane()) * sizeof(float);
   static constexpr int64_t kUnits = kStretch;
   HWY_INLINE static void load(const uint8_t* from, hn::Vec<Lane>& a, hn::Vec<Lane>& b) {
@@ -59,9 +66,7 @@ struct Floats {
     b = hn::Load(d, at + hn::Lanes(d));
   }
 };
-struct Doubles {
-  using Lane = hn::ScalableTag<double>;
-  using Number = double;
+struct Doubles : Numbers<hn::ScalableTag<double>, double> {
   static constexpr size_t kUnitBytes = 2 * hn::MaxLanes(Lane()) * sizeof(double);
   static constexpr int64_t kUnits = std::numeric_limits<int64_t>::max() / 2;
   HWY_INLINE static void load(const uint8_t* from, hn::Vec<Lane>& a, hn::Vec<Lane>& b) {
@@ -71,9 +76,7 @@ struct Doubles {
     b = hn::Load(d, at + hn::Lanes(d));
   }
 };
-struct BFloats {
-  using Lane = hn::ScalableTag<float>;
-  using Number = float;
+struct BFloats : Numbers<hn::ScalableTag<float>, float> {
   static constexpr size_t kUnitBytes = Floats::kUnitBytes / 2;
   static constexpr int64_t kUnits = kStretch;
   HWY_INLINE static void load(const uint8_t* from, hn::Vec<Lane>& a, hn::Vec<Lane>& b) {
@@ -83,9 +86,7 @@ struct BFloats {
     b = hn::BitCast(Lane(), hn::And(both, hn::Set(d, 0xffff0000u)));
   }
 };
-struct Halves {
-  using Lane = hn::ScalableTag<float>;
-  using Number = float;
+struct Halves : Numbers<hn::ScalableTag<float>, float> {
   static constexpr size_t kUnitBytes = Floats::kUnitBytes / 2;
   static constexpr int64_t kUnits = kStretch;
   HWY_INLINE static void load(const uint8_t* from, hn::Vec<Lane>& a, hn::Vec<Lane>& b) {
@@ -177,8 +178,9 @@ HWY_INLINE void finish(D d, const TileTask<O, A>& t, const Tile& tile, size_t ro
   }
 }
 
+// (Not a function of its own: it becomes part of those below, with their instructions.)
 template <class Kind, int Rows, int Panels, class O, class A>
-HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
+HWY_INLINE void multiply_numbers(const TileTask<O, A>& t, const Tile& tile) {
   using D = typename Kind::Lane;
   using V = hn::Vec<D>;
   const D d;
@@ -202,11 +204,11 @@ HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
     }
     HWY_UNROLL(Rows)
     for (int r = 0; r < Rows; ++r) {
-      const V number = hn::Set(d, x[r]);
+      const V number = Kind::broadcast(x + r);
       HWY_UNROLL(Panels)
       for (int p = 0; p < Panels; ++p) {
-        sum[p][0][r] = hn::MulAdd(w[p][0], number, sum[p][0][r]);
-        sum[p][1][r] = hn::MulAdd(w[p][1], number, sum[p][1][r]);
+        sum[p][0][r] = Kind::multiply_add(w[p][0], number, sum[p][0][r]);
+        sum[p][1][r] = Kind::multiply_add(w[p][1], number, sum[p][1][r]);
       }
     }
     weights += Kind::kUnitBytes;
@@ -224,7 +226,6 @@ HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
   }
 }
 
-// (Not a function of its own: it becomes part of those below, with their instructions.)
 template <int Rows, int Panels, class O, class A>
 HWY_INLINE void multiply_bytes(const TileTask<O, A>& t, const Tile& tile) {
   const hn::ScalableTag<int32_t> d;
@@ -286,6 +287,11 @@ HWY_INLINE void multiply_bytes(const TileTask<O, A>& t, const Tile& tile) {
 }
 
 template <class Kind, int Rows, int Panels, class O, class A>
+HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
+  multiply_numbers<Kind, Rows, Panels>(t, tile);
+}
+
+template <class Kind, int Rows, int Panels, class O, class A>
   requires std::is_same_v<Kind, Bytes>
 HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
   multiply_bytes<Rows, Panels>(t, tile);
@@ -300,6 +306,28 @@ template <class Kind, int Rows, int Panels, class O, class A>
 __attribute__((target(HWY_TARGET_STR ",avx512vnni"))) HWY_NOINLINE void multiply(
     const TileTask<O, A>& t, const Tile& tile) {
   multiply_bytes<Rows, Panels>(t, tile);
+}
+
+// Nor a target that multiplies bf16 and adds pairs of products to fp32.
+#define TANDEM_BF16 __attribute__((target(HWY_TARGET_STR ",avx512bf16")))
+
+struct BFloatPairs : Floats {
+  using Number = int32_t;                      // two of bf16
+  static constexpr int64_t kUnits = kStretch;  // 1024 inputs: as many bytes as of fp32
+  HWY_INLINE static V broadcast(const Number* x) {
+    return hn::BitCast(Lane(), hn::Set(hn::RebindToSigned<Lane>(), *x));
+  }
+  // (Always inlining it would have to come after what calls it has been inlined.)
+  TANDEM_BF16 static inline V multiply_add(V w, V number, V sum) {
+    return V{_mm512_dpbf16_ps(sum.raw, reinterpret_cast<__m512bh>(w.raw),
+                              reinterpret_cast<__m512bh>(number.raw))};
+  }
+};
+
+template <class Kind, int Rows, int Panels, class O, class A>
+  requires std::is_same_v<Kind, BFloatPairs>
+TANDEM_BF16 HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
+  multiply_numbers<BFloatPairs, Rows, Panels>(t, tile);
 }
 #endif
 
@@ -375,6 +403,9 @@ void tiles_of_floats(const TileTask<float, float>& t, int64_t first_panel, int64
     case WeightType::kFloat:
       return run<Floats>(t, first_panel, end_panel, first_group, end_group);
     case WeightType::kBFloat16:
+#if HWY_TARGET == HWY_AVX3
+      if (use_bf16()) return run<BFloatPairs>(t, first_panel, end_panel, first_group, end_group);
+#endif
       return run<BFloats>(t, first_panel, end_panel, first_group, end_group);
     case WeightType::kHalf:
       return run<Halves>(t, first_panel, end_panel, first_group, end_group);
@@ -399,7 +430,16 @@ void tiles_of_doubles_to_float(const TileTask<float, double>& t, int64_t first_p
 TileShape shape_of_tiles(WeightType type) {
   const auto lanes = static_cast<int>(type == WeightType::kDouble ? hn::MaxLanes(Doubles::Lane())
                                                                   : hn::MaxLanes(Floats::Lane()));
-  return {2 * lanes, kMostRows, panels_at_once(1)};
+  int inputs = type == WeightType::kInt8 ? 2 : 1;
+#if HWY_TARGET == HWY_AVX3
+  if (type == WeightType::kBFloat16 && use_bf16()) inputs = 2;
+#endif
+  return {2 * lanes, inputs, kMostRows, panels_at_once(1)};
+}
+
+void round_to_bfloat(uint16_t* to, const float* from, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = BFloat16(from[i]).bits;
+  if (n % 2 != 0) to[n] = 0;
 }
 
 float quantize(int16_t* to, const float* from, int64_t count) {
@@ -448,6 +488,7 @@ HWY_EXPORT(tiles_of_doubles);
 HWY_EXPORT(tiles_of_doubles_to_float);
 HWY_EXPORT(shape_of_tiles);
 HWY_EXPORT(quantize);
+HWY_EXPORT(round_to_bfloat);
 
 void product_tiles(const TileTask<float, float>& task, int64_t first_panel, int64_t end_panel,
                    int64_t first_group, int64_t end_group) {
@@ -467,6 +508,10 @@ TileShape tile_shape(WeightType type) { return HWY_DYNAMIC_DISPATCH(shape_of_til
 
 float quantize_row(int16_t* to, const float* from, int64_t n) {
   return HWY_DYNAMIC_DISPATCH(quantize)(to, from, n);
+}
+
+void round_row(uint16_t* to, const float* from, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(round_to_bfloat)(to, from, n);
 }
 
 }  // namespace tandem::cpu

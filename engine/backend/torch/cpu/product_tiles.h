@@ -11,7 +11,8 @@ namespace tandem::cpu {
 
 // What one tile keeps in registers on this processor.
 struct TileShape {
-  int columns;         // of a panel: two vectors
+  int columns;         // of a panel: two vectors of sums
+  int inputs;          // of a column that stand together
   int rows;            // at most
   int panels_for_one;  // panels that a single row takes at once, at most
 };
@@ -37,5 +38,7 @@ void product_tiles(const TileTask<double, double>& task, int64_t first_panel, in
 
 // to = from / scale, rounded; returns the scale. to: n numbers, and a zero if n is odd.
 float quantize_row(int16_t* to, const float* from, int64_t n);
+// to = from as bf16, to the nearest. to: n numbers, and a zero if n is odd.
+void round_row(uint16_t* to, const float* from, int64_t n);
 
 }  // namespace tandem::cpu
