@@ -103,6 +103,7 @@ void PackedMatrix::pack(int64_t first, int64_t n, const void* from) {
   if (type_ == WeightType::kFloat) return copy(reinterpret_cast<float*>(data_.get()));
   if (type_ != WeightType::kInt8) return copy(reinterpret_cast<uint16_t*>(data_.get()));
   auto* to = reinterpret_cast<int8_t*>(data_.get());
+  const int shift = int8_shift();
   for (int64_t r = first; r < first + n; ++r) {
     const float* at = static_cast<const float*>(from) + (r - first) * in_;
     float most = 0;
@@ -110,7 +111,7 @@ void PackedMatrix::pack(int64_t first, int64_t n, const void* from) {
     const float scale = most > 0 ? most / 127 : 1.f;
     scales_[static_cast<size_t>(r)] = scale;
     for (int64_t k = 0; k < in_; ++k) {
-      to[offset(r, k)] = static_cast<int8_t>(std::lrint(at[k] / scale));
+      to[offset(r, k)] = static_cast<int8_t>(std::lrint(at[k] / scale) + shift);
     }
   }
 }
@@ -148,8 +149,10 @@ void PackedMatrix::unpack(int64_t row, float* to) const {
                   [](uint16_t v) { return static_cast<float>(std::bit_cast<_Float16>(v)); });
     case WeightType::kInt8: {
       const float scale = scales_[static_cast<size_t>(row)];
-      return each(reinterpret_cast<const int8_t*>(data_.get()),
-                  [=](int8_t v) { return scale * static_cast<float>(v); });
+      const int shift = int8_shift();
+      return each(reinterpret_cast<const int8_t*>(data_.get()), [=](int8_t v) {
+        return scale * static_cast<float>(static_cast<int8_t>(v - shift));
+      });
     }
   }
 }

@@ -9,7 +9,8 @@
 //   bf16               [panel][in / 2][columns][2]: two inputs of a column share 32 bits, on
 //                      processors that multiply and add such pairs; on others
 //                      [panel][in][columns / 2][2]: columns i and i + columns / 2 share them
-//   int8               [panel][in / 2][columns][2]: two inputs of a column share 16 bits
+//   int8               [panel][in / 4][columns][4] of weight + 128, on processors that multiply
+//                      and add such fours; on others [panel][in / 2][columns][2]
 //
 // Vectors are as wide as the processor has them, so packed weights are never written to a file.
 #pragma once
@@ -54,6 +55,7 @@ class PackedMatrix {
     void operator()(std::byte* data) const;
   };
   int64_t offset(int64_t row, int64_t k) const;  // of an element, in elements
+  int int8_shift() const { return inputs_ == 4 ? 128 : 0; }
 
   WeightType type_ = WeightType::kFloat;
   int64_t outs_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/backend/torch/cpu/narrow_row.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/cpu/product_tiles.h"
 #include "engine/base/check.h"
@@ -62,7 +63,7 @@ void interleave(T* to, const T* from, int64_t rows, int64_t n) {
 RowType row_type(WeightType weight) {
   switch (weight) {
     case WeightType::kInt8:
-      return RowType::kInt16;
+      return tile_shape(weight).inputs == 4 ? RowType::kInt8 : RowType::kInt16;
     case WeightType::kDouble:
       return RowType::kDouble;
     case WeightType::kBFloat16:
@@ -79,11 +80,8 @@ void PreparedRows::set(RowType type, const T* x, int64_t rows, int64_t in, int64
   type_ = type;
   rows_ = rows;
   in_ = in;
-  const int64_t most = tile_shape(type == RowType::kInt16      ? WeightType::kInt8
-                                  : type == RowType::kDouble   ? WeightType::kDouble
-                                  : type == RowType::kBFloat16 ? WeightType::kBFloat16
-                                                               : WeightType::kFloat)
-                           .rows;
+  const int64_t most =
+      tile_shape(type == RowType::kDouble ? WeightType::kDouble : WeightType::kFloat).rows;
   groups_ = (rows + most - 1) / most;
   row_bytes_ = units * static_cast<int64_t>(sizeof(T));
   if (rows == 1) {
@@ -103,28 +101,37 @@ void PreparedRows::set(RowType type, const T* x, int64_t rows, int64_t in, int64
   });
 }
 
+// row(to, r): makes row r, of so many words of 32 bits.
+template <class Row>
+void PreparedRows::narrow(RowType type, int64_t rows, int64_t in, int64_t words, const Row& row) {
+  if (const auto n = static_cast<size_t>(rows * words); narrow_.size() < n) narrow_.resize(n);
+  parallel_for(rows, std::max<int64_t>(1, kShare / in), [&](int64_t r, int64_t end) {
+    for (; r < end; ++r) row(narrow_.data() + r * words, r);
+  });
+  set(type, narrow_.data(), rows, in, words);
+}
+
 void PreparedRows::prepare(RowType type, const float* x, int64_t rows, int64_t in) {
-  if (type == RowType::kFloat) return set(type, x, rows, in, in);
-  TANDEM_CHECK(type == RowType::kInt16 || type == RowType::kBFloat16);
-  const bool scaled = type == RowType::kInt16;
-  const int64_t units = (in + 1) / 2;
-  const auto count = static_cast<size_t>(rows * units * 2);
-  if (narrow_.size() < count) narrow_.resize(count);
-  if (scaled && scales_.size() < static_cast<size_t>(rows)) {
-    scales_.resize(static_cast<size_t>(rows));
-  }
-  parallel_for(rows, std::max<int64_t>(1, kShare / in), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      uint16_t* to = narrow_.data() + r * units * 2;
-      if (scaled) {
+  switch (type) {
+    case RowType::kFloat:
+      return set(type, x, rows, in, in);
+    case RowType::kBFloat16:
+      return narrow(type, rows, in, (in + 1) / 2, [&](int32_t* to, int64_t r) {
+        round_row(reinterpret_cast<uint16_t*>(to), x + r * in, in);
+      });
+    case RowType::kInt8:
+      return narrow(type, rows, in, quantized_row_size(in),
+                    [&](int32_t* to, int64_t r) { quantize_row(to, x + r * in, in); });
+    case RowType::kInt16:
+      scales_.resize(std::max(scales_.size(), static_cast<size_t>(rows)));
+      return narrow(type, rows, in, (in + 1) / 2, [&](int32_t* to, int64_t r) {
         scales_[static_cast<size_t>(r)] =
             quantize_row(reinterpret_cast<int16_t*>(to), x + r * in, in);
-      } else {
-        round_row(to, x + r * in, in);
-      }
-    }
-  });
-  set(type, reinterpret_cast<const int32_t*>(narrow_.data()), rows, in, units);
+      });
+    case RowType::kDouble:
+      break;
+  }
+  TANDEM_CHECK(type != RowType::kDouble);
 }
 
 void PreparedRows::prepare(const double* x, int64_t rows, int64_t in) {

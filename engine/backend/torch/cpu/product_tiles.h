@@ -36,9 +36,4 @@ void product_tiles(const TileTask<float, double>& task, int64_t first_panel, int
 void product_tiles(const TileTask<double, double>& task, int64_t first_panel, int64_t end_panel,
                    int64_t first_group, int64_t end_group);
 
-// to = from / scale, rounded; returns the scale. to: n numbers, and a zero if n is odd.
-float quantize_row(int16_t* to, const float* from, int64_t n);
-// to = from as bf16, to the nearest. to: n numbers, and a zero if n is odd.
-void round_row(uint16_t* to, const float* from, int64_t n);
-
 }  // namespace tandem::cpu
