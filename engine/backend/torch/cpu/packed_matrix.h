@@ -6,8 +6,11 @@
 // rows stay in registers. The last panel is filled up with zeros.
 //
 //   fp32, fp16, fp64   [panel][in][columns]
-//   bf16               [panel][in][columns / 2][2]: columns i and i + columns / 2 share 32 bits
-//   int8               [panel][in / 2][columns][2]: two inputs of a column share 16 bits
+//   bf16               [panel][in / 2][columns][2]: two inputs of a column share 32 bits, on
+//                      processors that multiply and add such pairs; on others
+//                      [panel][in][columns / 2][2]: columns i and i + columns / 2 share them
+//   int8               [panel][in / 4][columns][4] of weight + 128, on processors that multiply
+//                      and add such fours; on others [panel][in / 2][columns][2]
 //
 // Vectors are as wide as the processor has them, so packed weights are never written to a file.
 #pragma once
@@ -41,6 +44,7 @@ class PackedMatrix {
   int64_t in() const { return in_; }
   int64_t panels() const { return columns_ == 0 ? 0 : (outs_ + columns_ - 1) / columns_; }
   int columns() const { return columns_; }  // of a panel, on the processor it was made on
+  int inputs() const { return inputs_; }    // that stand together
   int64_t panel_bytes() const { return panel_bytes_; }
   const std::byte* panel(int64_t i) const { return data_.get() + i * panel_bytes_; }
   const float* scales() const { return scales_.data(); }  // kInt8: [panels * columns]
@@ -51,11 +55,13 @@ class PackedMatrix {
     void operator()(std::byte* data) const;
   };
   int64_t offset(int64_t row, int64_t k) const;  // of an element, in elements
+  int int8_shift() const { return inputs_ == 4 ? 128 : 0; }
 
   WeightType type_ = WeightType::kFloat;
   int64_t outs_ = 0;
   int64_t in_ = 0;
   int columns_ = 0;
+  int inputs_ = 1;
   int64_t panel_bytes_ = 0;
   std::unique_ptr<std::byte, Free> data_;
   std::vector<float> scales_;

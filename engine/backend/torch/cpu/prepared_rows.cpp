@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/backend/torch/cpu/narrow_row.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/cpu/product_tiles.h"
 #include "engine/base/check.h"
@@ -13,30 +14,32 @@ namespace {
 // Numbers that make a range worth handing to another thread.
 constexpr int64_t kShare = 1 << 15;
 
-// to[i * rows + r] = from[r * n + i], for rows [first, rows) and some inputs of all of them at a
-// time, so that what is written lies together.
+// to[i * rows + r] = from[r * n + i], for some inputs of all rows at a time, so that what is
+// written lies together.
 template <class T>
-void interleave_one_by_one(T* to, const T* from, int64_t first, int64_t rows, int64_t n) {
+void interleave_one_by_one(T* to, const T* from, int64_t rows, int64_t n) {
   constexpr int64_t kInputs = 16;
   for (int64_t i = 0; i < n; i += kInputs) {
     const int64_t end = std::min(n, i + kInputs);
-    for (int64_t r = first; r < rows; ++r) {
+    for (int64_t r = 0; r < rows; ++r) {
       for (int64_t j = i; j < end; ++j) to[j * rows + r] = from[r * n + j];
     }
   }
 }
 
 void interleave(double* to, const double* from, int64_t rows, int64_t n) {
-  interleave_one_by_one(to, from, 0, rows, n);
+  interleave_one_by_one(to, from, rows, n);
 }
 
-// T: of 32 bits. Four rows by four inputs at a time, and the rest.
+// T: of 32 bits. Four rows by four inputs at a time; the last four rows may be some for the second
+// time.
 template <class T>
 void interleave(T* to, const T* from, int64_t rows, int64_t n) {
   using Four = uint32_t __attribute__((ext_vector_type(4)));
+  if (rows < 4) return interleave_one_by_one(to, from, rows, n);
   const int64_t whole = n / 4 * 4;
-  int64_t r = 0;
-  for (; r + 4 <= rows; r += 4) {
+  for (int64_t done = 0; done < rows; done += 4) {
+    const int64_t r = std::min(done, rows - 4);
     for (int64_t i = 0; i < whole; i += 4) {
       Four v[4];
       for (int64_t j = 0; j < 4; ++j) std::memcpy(&v[j], from + (r + j) * n + i, sizeof v[j]);
@@ -53,15 +56,21 @@ void interleave(T* to, const T* from, int64_t rows, int64_t n) {
       for (int64_t j = r; j < r + 4; ++j) to[i * rows + j] = from[j * n + i];
     }
   }
-  interleave_one_by_one(to, from, r, rows, n);
 }
 
 }  // namespace
 
 RowType row_type(WeightType weight) {
-  return weight == WeightType::kInt8     ? RowType::kInt16
-         : weight == WeightType::kDouble ? RowType::kDouble
-                                         : RowType::kFloat;
+  switch (weight) {
+    case WeightType::kInt8:
+      return tile_shape(weight).inputs == 4 ? RowType::kInt8 : RowType::kInt16;
+    case WeightType::kDouble:
+      return RowType::kDouble;
+    case WeightType::kBFloat16:
+      return tile_shape(weight).inputs == 2 ? RowType::kBFloat16 : RowType::kFloat;
+    default:
+      return RowType::kFloat;
+  }
 }
 
 // x: [rows, units]
@@ -71,10 +80,8 @@ void PreparedRows::set(RowType type, const T* x, int64_t rows, int64_t in, int64
   type_ = type;
   rows_ = rows;
   in_ = in;
-  const int64_t most = tile_shape(type == RowType::kInt16    ? WeightType::kInt8
-                                  : type == RowType::kDouble ? WeightType::kDouble
-                                                             : WeightType::kFloat)
-                           .rows;
+  const int64_t most =
+      tile_shape(type == RowType::kDouble ? WeightType::kDouble : WeightType::kFloat).rows;
   groups_ = (rows + most - 1) / most;
   row_bytes_ = units * static_cast<int64_t>(sizeof(T));
   if (rows == 1) {
@@ -94,20 +101,37 @@ void PreparedRows::set(RowType type, const T* x, int64_t rows, int64_t in, int64
   });
 }
 
-void PreparedRows::prepare(RowType type, const float* x, int64_t rows, int64_t in) {
-  if (type == RowType::kFloat) return set(type, x, rows, in, in);
-  TANDEM_CHECK(type == RowType::kInt16);
-  const int64_t units = (in + 1) / 2;
-  const auto count = static_cast<size_t>(rows * units * 2);
-  if (narrow_.size() < count) narrow_.resize(count);
-  if (scales_.size() < static_cast<size_t>(rows)) scales_.resize(static_cast<size_t>(rows));
-  parallel_for(rows, std::max<int64_t>(1, kShare / in), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      scales_[static_cast<size_t>(r)] =
-          quantize_row(narrow_.data() + r * units * 2, x + r * in, in);
-    }
+// row(to, r): makes row r, of so many words of 32 bits.
+template <class Row>
+void PreparedRows::narrow(RowType type, int64_t rows, int64_t in, int64_t words, const Row& row) {
+  if (const auto n = static_cast<size_t>(rows * words); narrow_.size() < n) narrow_.resize(n);
+  parallel_for(rows, std::max<int64_t>(1, kShare / in), [&](int64_t r, int64_t end) {
+    for (; r < end; ++r) row(narrow_.data() + r * words, r);
   });
-  set(type, reinterpret_cast<const int32_t*>(narrow_.data()), rows, in, units);
+  set(type, narrow_.data(), rows, in, words);
+}
+
+void PreparedRows::prepare(RowType type, const float* x, int64_t rows, int64_t in) {
+  switch (type) {
+    case RowType::kFloat:
+      return set(type, x, rows, in, in);
+    case RowType::kBFloat16:
+      return narrow(type, rows, in, (in + 1) / 2, [&](int32_t* to, int64_t r) {
+        round_row(reinterpret_cast<uint16_t*>(to), x + r * in, in);
+      });
+    case RowType::kInt8:
+      return narrow(type, rows, in, quantized_row_size(in),
+                    [&](int32_t* to, int64_t r) { quantize_row(to, x + r * in, in); });
+    case RowType::kInt16:
+      scales_.resize(std::max(scales_.size(), static_cast<size_t>(rows)));
+      return narrow(type, rows, in, (in + 1) / 2, [&](int32_t* to, int64_t r) {
+        scales_[static_cast<size_t>(r)] =
+            quantize_row(reinterpret_cast<int16_t*>(to), x + r * in, in);
+      });
+    case RowType::kDouble:
+      break;
+  }
+  TANDEM_CHECK(type != RowType::kDouble);
 }
 
 void PreparedRows::prepare(const double* x, int64_t rows, int64_t in) {

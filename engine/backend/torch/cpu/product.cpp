@@ -24,7 +24,7 @@ void run(O* out, const PreparedRows& x, const PackedMatrix& w, const A* bias, bo
   TANDEM_CHECK(x.in() == w.in());
   TANDEM_CHECK(x.type() == row_type(w.type()));
   const TileShape shape = tile_shape(w.type());
-  TANDEM_CHECK(shape.columns == w.columns());
+  TANDEM_CHECK(shape.columns == w.columns() && shape.inputs == w.inputs());
   const TileTask<O, A> task{&w, &x, bias, out, add};
 
   const int64_t threads = team_size();
