@@ -49,15 +49,17 @@ class Runner {
     fill_pages();
   }
 
-  // Every sequence has `past` rows and gets `rows` more, which are all read greedily.
-  void shape(int sequences, int past, int rows) {
+  // Every sequence has `past` rows and gets `rows` more, of which the last `reads` are read
+  // greedily; all of them by default.
+  void shape(int sequences, int past, int rows, int reads = -1) {
+    const int first_read = reads < 0 ? 0 : rows - reads;
     pass_ = Pass();
     pass_.stage.to = layers_;
     Read read;
     read.draw = true;
     for (int i = 0; i < rows; ++i) {
       pass_.add.chain(token_in((i * 37 + 11) % vocab_));
-      read.rows.push_back(i);
+      if (i >= first_read) read.rows.push_back(i);
     }
     pass_.reading(read);
     batch_ = Batch();
@@ -74,7 +76,7 @@ class Runner {
       // Pages of neighbours in the table are not neighbours in memory, as in a server.
       const int64_t count = (past + rows + page_rows_ - 1) / page_rows_;
       for (int64_t i = 0; i < count; ++i) w.pages.push_back(PageId((next++ * kPageStep) % pages_));
-      for (int i = 0; i < rows; ++i) w.outputs.push_back({0, i, i, i});
+      for (int i = first_read; i < rows; ++i) w.outputs.push_back({0, i - first_read, i, i});
     }
     TANDEM_CHECK(next <= pages_);
   }

@@ -5,6 +5,7 @@
 //
 // Times are wall times, from launch() until the answer is there; medians.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -65,10 +66,21 @@ Seconds step_time(const Settings& s, Runner& runner) {
   return typical(repeat(s.seconds, [&] { return runner.run().wall; }), s.least);
 }
 
-// One sequence, one row: shares of the parts.
-void step_table(const Settings& s, const Model& m, Runner& runner) {
-  runner.shape(1, 256, 1);
-  std::vector<Seconds> parts[StepProfile::kParts], rest, wake;
+// A step's parts: those of the profile, then the rest of the lane, then the way to it and back.
+struct Parts {
+  static constexpr size_t kCount = StepProfile::kParts + 2;
+  static std::string name(size_t i) {
+    if (i < StepProfile::kParts) return std::string(StepProfile::kNames[i]);
+    return i == StepProfile::kParts ? "the rest of the lane" : "to the lane's thread and back";
+  }
+  static bool kernel(size_t i) { return i < StepProfile::kParts && i != StepProfile::kPlan; }
+
+  std::array<double, kCount> us{};
+  double wall = 0;
+};
+
+Parts profile(const Settings& s, Runner& runner) {
+  std::array<std::vector<Seconds>, Parts::kCount> parts;
   const std::vector<Seconds> walls = repeat(s.seconds, [&] {
     StepProfile::start();
     const Runner::Time t = runner.run();
@@ -78,28 +90,67 @@ void step_table(const Settings& s, const Model& m, Runner& runner) {
       parts[i].push_back(times[i]);
       inside += times[i];
     }
-    rest.push_back(t.busy - inside);
-    wake.push_back(t.wall - t.busy);
+    parts[times.size()].push_back(t.busy - inside);
+    parts[times.size() + 1].push_back(t.wall - t.busy);
     return t.wall;
   });
-  const double wall = microseconds(typical(walls, s.least));
+  Parts p;
+  for (size_t i = 0; i < Parts::kCount; ++i) p.us[i] = microseconds(typical(parts[i], s.least));
+  p.wall = microseconds(typical(walls, s.least));
+  return p;
+}
+
+// One sequence, one row: shares of the parts.
+void step_table(const Settings& s, const Model& m, Runner& runner) {
+  runner.shape(1, 256, 1);
+  const Parts p = profile(s, runner);
   std::printf(
       "\n### %s: one step at batch 1, context 256\n\n| part | µs | share |\n|---|---:|---:|\n",
       m.name.c_str());
   double kernels = 0;
-  const auto line = [&](const std::string& name, const std::vector<Seconds>& times) {
-    const double us = microseconds(typical(times, s.least));
-    std::printf("| %s | %.1f | %.1f %% |\n", name.c_str(), us, 100 * us / wall);
-    s.put("step", m.name + ":" + name, 1, us / 1e3);
-    return us;
-  };
-  for (size_t i = 0; i < StepProfile::kParts; ++i) {
-    const double us = line(std::string(StepProfile::kNames[i]), parts[i]);
-    if (i != StepProfile::kPlan) kernels += us;
+  for (size_t i = 0; i < Parts::kCount; ++i) {
+    std::printf("| %s | %.1f | %.1f %% |\n", Parts::name(i).c_str(), p.us[i],
+                100 * p.us[i] / p.wall);
+    s.put("step", m.name + ":" + Parts::name(i), 1, p.us[i] / 1e3);
+    if (Parts::kernel(i)) kernels += p.us[i];
   }
-  line("the rest of the lane", rest);
-  line("to the lane's thread and back", wake);
-  std::printf("| **step** | %.1f | kernels %.1f %% |\n", wall, 100 * kernels / wall);
+  std::printf("| **step** | %.1f | kernels %.1f %% |\n", p.wall, 100 * kernels / p.wall);
+}
+
+// The parts of steps of several rows beside those of one row.
+void parts_table(const Settings& s, const Model& m, Runner& runner) {
+  struct Case {
+    const char* name;
+    int sequences, rows, reads;
+  };
+  constexpr Case kCases[] = {{"1 row", 1, 1, 1},       {"2 rows", 1, 2, 2},
+                             {"4 rows", 1, 4, 4},      {"8 rows", 1, 8, 8},
+                             {"8 sequences", 8, 1, 1}, {"64 rows, 1 read", 1, 64, 1}};
+  std::vector<Parts> parts;
+  for (const Case& c : kCases) {
+    runner.shape(c.sequences, 256 - c.rows, c.rows, c.reads);
+    parts.push_back(profile(s, runner));
+  }
+  std::printf("\n### %s: parts in µs of passes that end at context 256\n\n| part |",
+              m.name.c_str());
+  for (const Case& c : kCases) std::printf(" %s |", c.name);
+  std::printf("\n|---|");
+  for (size_t i = 0; i < parts.size(); ++i) std::printf("---:|");
+  std::printf("\n");
+  for (size_t i = 0; i < Parts::kCount; ++i) {
+    std::printf("| %s |", Parts::name(i).c_str());
+    for (size_t c = 0; c < parts.size(); ++c) {
+      std::printf(" %.1f |", parts[c].us[i]);
+      s.put("parts", m.name + ":" + Parts::name(i) + ":" + kCases[c].name, kCases[c].rows,
+            parts[c].us[i] / 1e3);
+    }
+    std::printf("\n");
+  }
+  std::printf("| **step** |");
+  for (const Parts& p : parts) std::printf(" %.1f |", p.wall);
+  std::printf("\n| to one row |");
+  for (const Parts& p : parts) std::printf(" %.2f |", p.wall / parts[0].wall);
+  std::printf("\n");
 }
 
 void context_table(const Settings& s, const Model& m, Runner& runner) {
@@ -219,9 +270,11 @@ void devices_table(const Settings& s, const Model& m, const RandomWeights& weigh
 
 void measure(const Settings& s, const Model& m) {
   const RandomWeights weights(m.config);
-  if (s.wants("step") || s.wants("context") || s.wants("sequences") || s.wants("rows")) {
+  if (s.wants("step") || s.wants("parts") || s.wants("context") || s.wants("sequences") ||
+      s.wants("rows")) {
     Runner runner(m.config, weights, s.options, 64 * 272);
     if (s.wants("step")) step_table(s, m, runner);
+    if (s.wants("parts")) parts_table(s, m, runner);
     if (s.wants("rows")) rows_table(s, m, runner);
     if (s.wants("context")) context_table(s, m, runner);
     if (s.wants("sequences")) sequences_table(s, m, runner);
@@ -238,7 +291,7 @@ int run(const std::vector<std::string>& args) {
   bool help = false;
   Flags flags;
   flags.texts("model", "NAME", "code-large, llama-110m; several times for several (both)", &models);
-  flags.texts("table", "NAME", "step, rows, context, sequences, devices (all)", &s.only);
+  flags.texts("table", "NAME", "step, parts, rows, context, sequences, devices (all)", &s.only);
   flags.text("csv", "FILE", "all numbers: table,model,x,milliseconds", &csv);
   flags.text("dtype", "TYPE", "fp32 or bf16 (fp32)", &dtype);
   flags.text("kv-dtype", "TYPE", "of keys and values: fp32 or bf16 (fp32)", &kv_dtype);
