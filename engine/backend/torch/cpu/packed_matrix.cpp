@@ -45,10 +45,13 @@ std::byte* allocate(size_t bytes) {
 
 void PackedMatrix::Free::operator()(std::byte* data) const { std::free(data); }
 
-PackedMatrix::PackedMatrix(WeightType type, int64_t outs, int64_t in)
-    : type_(type), outs_(outs), in_(in) {
-  TANDEM_CHECK(outs > 0 && in > 0);
+PackedMatrix::PackedMatrix(WeightType type, int64_t outs, int64_t in, Layout layout)
+    : type_(type), outs_(outs), in_(in), layout_(layout) {
+  const int64_t sides = layout == Layout::kPairs ? 2 : 1;
+  TANDEM_CHECK(outs > 0 && in > 0 && outs % sides == 0);
   columns_ = tile_shape(type).columns;
+  side_ = outs / sides;
+  run_ = columns_ / sides;
   const int64_t padded_in = type == WeightType::kInt8 ? (in + 1) / 2 * 2 : in;
   panel_bytes_ = padded_in * columns_ * element_bytes(type);
   const auto bytes = static_cast<size_t>(panels() * panel_bytes_);
@@ -67,8 +70,9 @@ int64_t PackedMatrix::bytes() const {
 }
 
 int64_t PackedMatrix::offset(int64_t row, int64_t k) const {
-  const int64_t column = row % columns_;
-  const int64_t panel = row / columns_ * (panel_bytes_ / element_bytes(type_));
+  const int64_t all = this->column(row);
+  const int64_t column = all % columns_;
+  const int64_t panel = all / columns_ * (panel_bytes_ / element_bytes(type_));
   switch (type_) {
     case WeightType::kBFloat16: {
       const int64_t half = columns_ / 2;
@@ -88,7 +92,8 @@ void PackedMatrix::pack(int64_t first, int64_t n, const void* from) {
   const auto copy = [&]<class T>(T* to) {
     const T* source = static_cast<const T*>(from);
     for (int64_t row = first; row < first + n;) {
-      const int64_t end = std::min(first + n, (row / columns_ + 1) * columns_);
+      const int64_t in_panel = std::min(run_ - row % side_ % run_, side_ - row % side_);
+      const int64_t end = std::min(first + n, row + in_panel);
       for (int64_t k0 = 0; k0 < in_; k0 += kInputs) {
         const int64_t k1 = std::min(in_, k0 + kInputs);
         for (int64_t r = row; r < end; ++r) {
@@ -109,7 +114,7 @@ void PackedMatrix::pack(int64_t first, int64_t n, const void* from) {
     float most = 0;
     for (int64_t k = 0; k < in_; ++k) most = std::max(most, std::abs(at[k]));
     const float scale = most > 0 ? most / 127 : 1.f;
-    scales_[static_cast<size_t>(r)] = scale;
+    scales_[static_cast<size_t>(column(r))] = scale;
     for (int64_t k = 0; k < in_; ++k) {
       to[offset(r, k)] = static_cast<int8_t>(std::lrint(at[k] / scale));
     }
@@ -147,7 +152,7 @@ void PackedMatrix::unpack(int64_t row, float* to) const {
                   [](uint16_t v) { return static_cast<float>(std::bit_cast<_Float16>(v)); });
     case WeightType::kInt8: {
       const auto* data = reinterpret_cast<const int8_t*>(data_.get());
-      const float scale = scales_[static_cast<size_t>(row)];
+      const float scale = scales_[static_cast<size_t>(column(row))];
       for (int64_t k = 0; k < in_; ++k) to[k] = scale * static_cast<float>(data[offset(row, k)]);
       return;
     }
