@@ -1,6 +1,7 @@
 #include "engine/backend/torch/cpu/product.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/cpu/product_tiles.h"
@@ -72,6 +73,7 @@ struct Call {
 template <class O, class A>
 void run(O* out, const Rows<A>& x, const PackedMatrix& w, const A* bias, Then then) {
   TANDEM_CHECK(x.in == w.in());
+  TANDEM_CHECK((w.type() == WeightType::kDouble) == (std::is_same_v<A, double>));
   TANDEM_CHECK(then != Then::kGate || w.layout() == Layout::kPairs);
   const TileShape shape = tile_shape(w.type());
   TANDEM_CHECK(shape.columns == w.columns());

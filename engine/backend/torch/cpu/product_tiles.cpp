@@ -38,7 +38,7 @@ constexpr int panels_at_once(int rows) { return rows == 1 ? 2 : 1; }
 
 // How far ahead of its reading a stream of weights is fetched, in bytes: memory's latency times its
 // bandwidth, and then some.
-constexpr size_t kAhead = 8192;
+constexpr size_t kAhead = 16384;
 
 // Weights that may still lie in a cache close by from the time before. Then a few rows do not wait
 // for memory but for their own sums, and take several panels at once; else one stream is best.
