@@ -117,7 +117,7 @@ struct Tile {
   size_t first_row;
   size_t first_column;
   bool first_stretch;
-  void* sums;  // [rows, Panels * columns] of a product that goes on; null: they go to its output
+  void* sums;  // [rows, sums_stride] where the product is gated; null: sums go to its output
   size_t sums_stride;
 };
 
