@@ -57,7 +57,7 @@ def main() -> int:
     perplexities: dict[str, float] = {}
     failed = False
     for dtype in ["fp32", *(d for d in arguments.dtype or BOUNDS if d != "fp32")]:
-        with serving.server(arguments.server, {"model": arguments.model}, dtype) as client:
+        with serving.server(arguments.server, {"model": arguments.model}, dtype=dtype) as client:
             nats = nats_per_token(client, held_out)
         perplexities[dtype] = math.exp(nats)
         change = perplexities[dtype] / perplexities["fp32"] - 1

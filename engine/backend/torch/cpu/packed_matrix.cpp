@@ -49,10 +49,12 @@ PackedMatrix::PackedMatrix(WeightType type, int64_t outs, int64_t in, Layout lay
     : type_(type), outs_(outs), in_(in), layout_(layout) {
   const int64_t sides = layout == Layout::kPairs ? 2 : 1;
   TANDEM_CHECK(outs > 0 && in > 0 && outs % sides == 0);
-  columns_ = tile_shape(type).columns;
+  const TileShape shape = tile_shape(type);
+  columns_ = shape.columns;
+  inputs_ = shape.inputs;
   side_ = outs / sides;
   run_ = columns_ / sides;
-  const int64_t padded_in = type == WeightType::kInt8 ? (in + 1) / 2 * 2 : in;
+  const int64_t padded_in = (in + inputs_ - 1) / inputs_ * inputs_;
   panel_bytes_ = padded_in * columns_ * element_bytes(type);
   const auto bytes = static_cast<size_t>(panels() * panel_bytes_);
   data_.reset(allocate(bytes));
@@ -73,22 +75,17 @@ int64_t PackedMatrix::offset(int64_t row, int64_t k) const {
   const int64_t all = this->column(row);
   const int64_t column = all % columns_;
   const int64_t panel = all / columns_ * (panel_bytes_ / element_bytes(type_));
-  switch (type_) {
-    case WeightType::kBFloat16: {
-      const int64_t half = columns_ / 2;
-      return panel + k * columns_ + 2 * (column % half) + column / half;
-    }
-    case WeightType::kInt8:
-      return panel + k / 2 * (2 * columns_) + 2 * column + k % 2;
-    default:
-      return panel + k * columns_ + column;
+  if (type_ == WeightType::kBFloat16 && inputs_ == 1) {
+    const int64_t half = columns_ / 2;
+    return panel + k * columns_ + 2 * (column % half) + column / half;
   }
+  return panel + k / inputs_ * (inputs_ * columns_) + inputs_ * column + k % inputs_;
 }
 
 void PackedMatrix::pack(int64_t first, int64_t n, const void* from) {
   TANDEM_CHECK(first >= 0 && n >= 0 && first + n <= outs_);
   // Some inputs of all rows of a panel at a time: what is written lies together.
-  constexpr int64_t kInputs = 64;
+  constexpr int64_t kInputs = 64;  // a multiple of inputs_
   const auto copy = [&]<class T>(T* to) {
     const T* source = static_cast<const T*>(from);
     for (int64_t row = first; row < first + n;) {
@@ -99,7 +96,9 @@ void PackedMatrix::pack(int64_t first, int64_t n, const void* from) {
         for (int64_t r = row; r < end; ++r) {
           const T* at = source + (r - first) * in_;
           T* out = to + offset(r, k0);
-          for (int64_t k = k0; k < k1; ++k, out += columns_) *out = at[k];
+          for (int64_t k = k0; k < k1; k += inputs_, out += inputs_ * columns_) {
+            for (int64_t j = 0; j < inputs_ && k + j < k1; ++j) out[j] = at[k + j];
+          }
         }
       }
       row = end;
@@ -109,6 +108,7 @@ void PackedMatrix::pack(int64_t first, int64_t n, const void* from) {
   if (type_ == WeightType::kFloat) return copy(reinterpret_cast<float*>(data_.get()));
   if (type_ != WeightType::kInt8) return copy(reinterpret_cast<uint16_t*>(data_.get()));
   auto* to = reinterpret_cast<int8_t*>(data_.get());
+  const int shift = int8_shift();
   for (int64_t r = first; r < first + n; ++r) {
     const float* at = static_cast<const float*>(from) + (r - first) * in_;
     float most = 0;
@@ -116,7 +116,7 @@ void PackedMatrix::pack(int64_t first, int64_t n, const void* from) {
     const float scale = most > 0 ? most / 127 : 1.f;
     scales_[static_cast<size_t>(column(r))] = scale;
     for (int64_t k = 0; k < in_; ++k) {
-      to[offset(r, k)] = static_cast<int8_t>(std::lrint(at[k] / scale));
+      to[offset(r, k)] = static_cast<int8_t>(std::lrint(at[k] / scale) + shift);
     }
   }
 }
@@ -136,7 +136,9 @@ void PackedMatrix::unpack(int64_t row, float* to) const {
   TANDEM_CHECK(row >= 0 && row < outs_);
   const auto each = [&]<class T>(const T* data, const auto& widen) {
     const T* from = data + offset(row, 0);
-    for (int64_t k = 0; k < in_; ++k) to[k] = widen(from[k * columns_]);
+    for (int64_t k = 0; k < in_; k += inputs_, from += inputs_ * columns_) {
+      for (int64_t j = 0; j < inputs_ && k + j < in_; ++j) to[k + j] = widen(from[j]);
+    }
   };
   switch (type_) {
     case WeightType::kFloat:
@@ -151,10 +153,11 @@ void PackedMatrix::unpack(int64_t row, float* to) const {
       return each(reinterpret_cast<const uint16_t*>(data_.get()),
                   [](uint16_t v) { return static_cast<float>(std::bit_cast<_Float16>(v)); });
     case WeightType::kInt8: {
-      const auto* data = reinterpret_cast<const int8_t*>(data_.get());
       const float scale = scales_[static_cast<size_t>(column(row))];
-      for (int64_t k = 0; k < in_; ++k) to[k] = scale * static_cast<float>(data[offset(row, k)]);
-      return;
+      const int shift = int8_shift();
+      return each(reinterpret_cast<const int8_t*>(data_.get()), [=](int8_t v) {
+        return scale * static_cast<float>(static_cast<int8_t>(v - shift));
+      });
     }
   }
 }

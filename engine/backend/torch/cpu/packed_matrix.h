@@ -6,8 +6,11 @@
 // rows stay in registers. The last panel is filled up with zeros.
 //
 //   fp32, fp16, fp64   [panel][in][columns]
-//   bf16               [panel][in][columns / 2][2]: columns i and i + columns / 2 share 32 bits
-//   int8               [panel][in / 2][columns][2]: two inputs of a column share 16 bits
+//   bf16               [panel][in / 2][columns][2]: two inputs of a column share 32 bits, on
+//                      processors that multiply and add such pairs; on others
+//                      [panel][in][columns / 2][2]: columns i and i + columns / 2 share them
+//   int8               [panel][in / 4][columns][4] of weight + 128, on processors that multiply
+//                      and add such fours; on others [panel][in / 2][columns][2]
 //
 // Vectors are as wide as the processor has them, so packed weights are never written to a file.
 #pragma once
@@ -50,6 +53,7 @@ class PackedMatrix {
   Layout layout() const { return layout_; }
   int64_t panels() const { return run_ == 0 ? 0 : (side_ + run_ - 1) / run_; }
   int columns() const { return columns_; }  // of a panel, on the processor it was made on
+  int inputs() const { return inputs_; }    // that stand together
   int64_t panel_bytes() const { return panel_bytes_; }
   const std::byte* panel(int64_t i) const { return data_.get() + i * panel_bytes_; }
   const float* scales() const { return scales_.data(); }  // kInt8: [panels * columns]
@@ -66,12 +70,14 @@ class PackedMatrix {
     return i / run_ * columns_ + side * run_ + i % run_;
   }
   int64_t offset(int64_t row, int64_t k) const;  // of an element, in elements
+  int int8_shift() const { return inputs_ == 4 ? 128 : 0; }
 
   WeightType type_ = WeightType::kFloat;
   int64_t outs_ = 0;
   int64_t in_ = 0;
   Layout layout_ = Layout::kInOrder;
   int columns_ = 0;
+  int inputs_ = 1;
   int64_t side_ = 0;  // rows that stand in order: all, or half of them
   int64_t run_ = 0;   // of them in a panel
   int64_t panel_bytes_ = 0;

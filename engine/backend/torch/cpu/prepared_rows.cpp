@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "engine/backend/torch/cpu/math.h"
+#include "engine/backend/torch/cpu/narrow_row.h"
 #include "engine/backend/torch/cpu/product_tiles.h"
 #include "engine/base/check.h"
 
@@ -76,12 +77,32 @@ const T* normed_rows(const Rows<T>& from, int64_t first, int64_t n, std::vector<
   return scratch.data();
 }
 
+// Of 32 bits in a row.
+int64_t words(RowType type, int64_t in) {
+  switch (type) {
+    case RowType::kInt8:
+      return quantized_row_size(in);
+    case RowType::kInt16:
+    case RowType::kBFloat16:
+      return (in + 1) / 2;
+    default:
+      return in;
+  }
+}
+
 }  // namespace
 
 RowType row_type(WeightType weight) {
-  return weight == WeightType::kInt8     ? RowType::kInt16
-         : weight == WeightType::kDouble ? RowType::kDouble
-                                         : RowType::kFloat;
+  switch (weight) {
+    case WeightType::kInt8:
+      return tile_shape(weight).inputs == 4 ? RowType::kInt8 : RowType::kInt16;
+    case WeightType::kDouble:
+      return RowType::kDouble;
+    case WeightType::kBFloat16:
+      return tile_shape(weight).inputs == 2 ? RowType::kBFloat16 : RowType::kFloat;
+    default:
+      return RowType::kFloat;
+  }
 }
 
 void PreparedRows::shape(RowType type, int64_t rows, int64_t in) {
@@ -89,14 +110,10 @@ void PreparedRows::shape(RowType type, int64_t rows, int64_t in) {
   type_ = type;
   rows_ = rows;
   in_ = in;
-  const int64_t most = tile_shape(type == RowType::kInt16    ? WeightType::kInt8
-                                  : type == RowType::kDouble ? WeightType::kDouble
-                                                             : WeightType::kFloat)
-                           .rows;
+  const int64_t most =
+      tile_shape(type == RowType::kDouble ? WeightType::kDouble : WeightType::kFloat).rows;
   groups_ = (rows + most - 1) / most;
-  row_bytes_ = type == RowType::kInt16    ? (in + 1) / 2 * 4
-               : type == RowType::kDouble ? in * 8
-                                          : in * 4;
+  row_bytes_ = type == RowType::kDouble ? in * 8 : words(type, in) * 4;
   const auto doubles = static_cast<size_t>((rows * row_bytes_ + 7) / 8);
   if (packed_.size() < doubles) packed_.resize(doubles);
   data_ = reinterpret_cast<const std::byte*>(packed_.data());
@@ -124,7 +141,8 @@ void PreparedRows::fill(const Rows<double>& from, int64_t begin, int64_t end) {
 void PreparedRows::fill(const Rows<float>& from, int64_t begin, int64_t end) {
   TANDEM_CHECK(type_ != RowType::kDouble);
   thread_local std::vector<float> normed;
-  thread_local std::vector<int16_t> narrow;
+  thread_local std::vector<int32_t> narrow;
+  const int64_t width = words(type_, in_);
   for (int64_t g = begin; g < end; ++g) {
     const int64_t r = first_row(g);
     const int64_t n = first_row(g + 1) - r;
@@ -133,20 +151,26 @@ void PreparedRows::fill(const Rows<float>& from, int64_t begin, int64_t end) {
       interleave(packed<float>(r), x, n, in_);
       continue;
     }
-    const int64_t units = (in_ + 1) / 2;
-    narrow.resize(static_cast<size_t>(n * units * 2));
-    for (int64_t i = 0; i < n; ++i) {
-      scales_[static_cast<size_t>(r + i)] =
-          quantize_row(narrow.data() + i * units * 2, x + i * in_, in_);
+    narrow.resize(static_cast<size_t>(n * width));
+    for (int64_t i = 0; i < n; ++i, x += in_) {
+      int32_t* to = narrow.data() + i * width;
+      if (type_ == RowType::kInt8) {
+        quantize_row(to, x, in_);
+      } else if (type_ == RowType::kInt16) {
+        scales_[static_cast<size_t>(r + i)] = quantize_row(reinterpret_cast<int16_t*>(to), x, in_);
+      } else {
+        round_row(reinterpret_cast<uint16_t*>(to), x, in_);
+      }
     }
-    interleave(packed<int32_t>(r), reinterpret_cast<const int32_t*>(narrow.data()), n, units);
+    interleave(packed<int32_t>(r), narrow.data(), n, width);
   }
 }
 
 template <class T>
 void PreparedRows::prepare_all(RowType type, const Rows<T>& from) {
   shape(type, from.rows, from.in);
-  if (from.rows == 1 && from.norm == nullptr && type != RowType::kInt16) {
+  const bool as_it_is = type == RowType::kFloat || type == RowType::kDouble;
+  if (from.rows == 1 && from.norm == nullptr && as_it_is) {
     data_ = reinterpret_cast<const std::byte*>(from.x);
   } else {
     fill(from, 0, groups_);

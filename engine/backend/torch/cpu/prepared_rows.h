@@ -9,9 +9,11 @@
 
 namespace tandem::cpu {
 
-// What meets weights of a type: kInt8 weights meet int16 (of 14 bits, with a scale per row), fp64
-// meets fp64, all others fp32.
-enum class RowType : uint8_t { kFloat, kInt16, kDouble };
+// What meets weights of a type. kDouble: fp64 weights; kBFloat16: those of bf16 on processors that
+// multiply them (target AVX3_BF16); kInt8: those of int8 on processors that multiply them
+// (AVX3_VNNI), with a scale for every kRowBlock numbers; kInt16: those of int8 on others, of 14
+// bits, with a scale per row; kFloat: all others.
+enum class RowType : uint8_t { kFloat, kInt8, kInt16, kDouble, kBFloat16 };
 RowType row_type(WeightType weight);
 
 // Rows as they come: x, or its RMS norm x / sqrt(mean(x^2) + eps) * norm where `norm` is given.
@@ -25,9 +27,8 @@ struct Rows {
 };
 
 // Rows stand in groups of as many as a kernel takes at once, split evenly. A group holds all its
-// rows' first inputs, then the second ones: [group][in][rows of it]. A row's int16 numbers depend
-// on that row alone: in steps of its greatest magnitude / 8191, to the nearest. A row with a number
-// that is not finite has the scale NaN.
+// rows' first inputs, then the second ones: [group][in][rows of it]. Rounding (narrow_row.h) of a
+// row depends on that row alone. What is not finite becomes a scale that is NaN.
 //
 // Grows with use and keeps its memory. Not thread-safe; other threads may read it, and fill other
 // groups.
@@ -52,7 +53,8 @@ class PreparedRows {
     const int64_t extra = rows_ % groups_;
     return rows_ / groups_ * group + (group < extra ? group : extra);
   }
-  // Numbers of a group; of kInt16 pairs of them, [group][in / 2][rows of it][2].
+  // Numbers of a group; of kInt16 and kBFloat16 pairs of them, [group][in / 2][rows of it][2]. Of
+  // kInt8 [group][quantized_row_size()][rows of it] of 32 bits.
   const std::byte* group(int64_t i) const;
   const float* scales() const { return scales_.data(); }  // kInt16: [rows]
 

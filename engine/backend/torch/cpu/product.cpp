@@ -76,7 +76,7 @@ void run(O* out, const Rows<A>& x, const PackedMatrix& w, const A* bias, Then th
   TANDEM_CHECK((w.type() == WeightType::kDouble) == (std::is_same_v<A, double>));
   TANDEM_CHECK(then != Then::kGate || w.layout() == Layout::kPairs);
   const TileShape shape = tile_shape(w.type());
-  TANDEM_CHECK(shape.columns == w.columns());
+  TANDEM_CHECK(shape.columns == w.columns() && shape.inputs == w.inputs());
   thread_local uint64_t calls = 0;
   ++calls;
   const int64_t threads = team_size();

@@ -9,9 +9,11 @@
 // Each number of the result is summed over the inputs in an order that depends on the number of
 // inputs and the type of weights alone: one after the other, in stretches of fixed length whose
 // sums are added in turn. How many rows and columns a tile has changes nothing in that. So a row
-// has the same bits alone or among others, at any place and for any number of threads. (Processors
-// that differ in fused multiply-add or in the rounding of nothing else agree too, but nothing
-// builds on that.)
+// has the same bits alone or among others, at any place and for any number of threads.
+//
+// Between processors bits may differ. Weights of bf16 meet activations rounded to bf16 where the
+// processor multiplies and adds such pairs (target AVX3_BF16: twice the products per second, and
+// numbers below 2^-126 count as zero there), and fp32 ones elsewhere.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,12 @@
 #include "engine/backend/torch/cpu/product_tiles.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "engine/backend/torch/cpu/narrow_row.h"
 #include "engine/backend/torch/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -49,10 +49,17 @@ constexpr int64_t kNear = 1 << 20;
 constexpr int64_t kStretch = 512;
 
 // The kinds of weights. A unit is what is read of a panel at once: its two vectors for one input,
-// or for two inputs of int8.
-struct Floats {
-  using Lane = hn::ScalableTag<float>;
-  using Number = float;
+// or for those that stand together.
+template <class Lane_, class Number_>
+struct Numbers {
+  using Lane = Lane_;
+  using Number = Number_;
+  using V = hn::Vec<Lane>;
+  static int64_t numbers_before(int64_t unit) { return unit; }  // in a row
+  HWY_INLINE static V broadcast(const Number* x) { return hn::Set(Lane(), *x); }
+  HWY_INLINE static V multiply_add(V w, V number, V sum) { return hn::MulAdd(w, number, sum); }
+};
+struct Floats : Numbers<hn::ScalableTag<float>, float> {
   static constexpr size_t kUnitBytes = 2 * hn::MaxLanes(Lane()) * sizeof(float);
   static constexpr int64_t kUnits = kStretch;
   HWY_INLINE static void load(const uint8_t* from, hn::Vec<Lane>& a, hn::Vec<Lane>& b) {
@@ -62,9 +69,7 @@ struct Floats {
     b = hn::Load(d, at + hn::Lanes(d));
   }
 };
-struct Doubles {
-  using Lane = hn::ScalableTag<double>;
-  using Number = double;
+struct Doubles : Numbers<hn::ScalableTag<double>, double> {
   static constexpr size_t kUnitBytes = 2 * hn::MaxLanes(Lane()) * sizeof(double);
   static constexpr int64_t kUnits = std::numeric_limits<int64_t>::max() / 2;
   HWY_INLINE static void load(const uint8_t* from, hn::Vec<Lane>& a, hn::Vec<Lane>& b) {
@@ -74,9 +79,7 @@ struct Doubles {
     b = hn::Load(d, at + hn::Lanes(d));
   }
 };
-struct BFloats {
-  using Lane = hn::ScalableTag<float>;
-  using Number = float;
+struct BFloats : Numbers<hn::ScalableTag<float>, float> {
   static constexpr size_t kUnitBytes = Floats::kUnitBytes / 2;
   static constexpr int64_t kUnits = kStretch;
   HWY_INLINE static void load(const uint8_t* from, hn::Vec<Lane>& a, hn::Vec<Lane>& b) {
@@ -86,9 +89,7 @@ struct BFloats {
     b = hn::BitCast(Lane(), hn::And(both, hn::Set(d, 0xffff0000u)));
   }
 };
-struct Halves {
-  using Lane = hn::ScalableTag<float>;
-  using Number = float;
+struct Halves : Numbers<hn::ScalableTag<float>, float> {
   static constexpr size_t kUnitBytes = Floats::kUnitBytes / 2;
   static constexpr int64_t kUnits = kStretch;
   HWY_INLINE static void load(const uint8_t* from, hn::Vec<Lane>& a, hn::Vec<Lane>& b) {
@@ -103,6 +104,7 @@ struct Bytes {
   static constexpr size_t kUnitBytes = Floats::kUnitBytes / 2;
   // 127 * 8191 * 1024 < 2^31: sums are exact.
   static constexpr int64_t kUnits = 512;
+  static int64_t numbers_before(int64_t unit) { return unit; }
 };
 
 // Rows x columns of one stretch.
@@ -192,8 +194,9 @@ HWY_INLINE void finish(D d, const TileTask<O, A>& t, const Tile& tile, size_t ro
   }
 }
 
+// (Not a function of its own: it becomes part of those below, with their instructions.)
 template <class Kind, int Rows, int Panels, class O, class A>
-HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
+HWY_INLINE void multiply_numbers(const TileTask<O, A>& t, const Tile& tile) {
   using D = typename Kind::Lane;
   using V = hn::Vec<D>;
   const D d;
@@ -217,11 +220,11 @@ HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
     }
     HWY_UNROLL(Rows)
     for (int r = 0; r < Rows; ++r) {
-      const V number = hn::Set(d, x[r]);
+      const V number = Kind::broadcast(x + r);
       HWY_UNROLL(Panels)
       for (int p = 0; p < Panels; ++p) {
-        sum[p][0][r] = hn::MulAdd(w[p][0], number, sum[p][0][r]);
-        sum[p][1][r] = hn::MulAdd(w[p][1], number, sum[p][1][r]);
+        sum[p][0][r] = Kind::multiply_add(w[p][0], number, sum[p][0][r]);
+        sum[p][1][r] = Kind::multiply_add(w[p][1], number, sum[p][1][r]);
       }
     }
     weights += Kind::kUnitBytes;
@@ -239,9 +242,9 @@ HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
   }
 }
 
-// (Not a function of its own: it becomes part of those below, with their instructions.)
-template <int Rows, int Panels, class O, class A>
-HWY_INLINE void multiply_bytes(const TileTask<O, A>& t, const Tile& tile) {
+template <class Kind, int Rows, int Panels, class O, class A>
+  requires std::is_same_v<Kind, Bytes>
+HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
   const hn::ScalableTag<int32_t> d;
   const hn::ScalableTag<float> df;
   const hn::Repartition<int16_t, decltype(d)> d16;
@@ -301,20 +304,125 @@ HWY_INLINE void multiply_bytes(const TileTask<O, A>& t, const Tile& tile) {
 }
 
 template <class Kind, int Rows, int Panels, class O, class A>
-  requires std::is_same_v<Kind, Bytes>
 HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
-  multiply_bytes<Rows, Panels>(t, tile);
+  multiply_numbers<Kind, Rows, Panels>(t, tile);
 }
 
 #if HWY_TARGET == HWY_AVX3
-// Here the compiler makes one instruction of multiplying and adding. Highway has no such target.
-struct VnniBytes : Bytes {};
+// Highway has no target whose processors multiply four bytes of one vector, without sign, by those
+// of another and add the products to 32 bits,
+#define TANDEM_VNNI __attribute__((target(HWY_TARGET_STR ",avx512vnni")))
+
+struct ByteQuads {
+  using Number = int32_t;  // four of int8
+  static constexpr size_t kUnitBytes = Floats::kUnitBytes;
+  static constexpr int64_t kUnits = kStretch;
+  static constexpr int64_t kBlockUnits = kRowBlock / 4;
+  static_assert(kUnits % kBlockUnits == 0);
+  static int64_t numbers_before(int64_t unit) { return unit + 2 * (unit / kBlockUnits); }
+  // (Always inlining it would have to come after what calls it has been inlined.)
+  TANDEM_VNNI static inline hn::Vec512<int32_t> multiply_add(hn::Vec512<int32_t> w,
+                                                             hn::Vec512<int32_t> numbers,
+                                                             hn::Vec512<int32_t> sum) {
+    return hn::Vec512<int32_t>{_mm512_dpbusd_epi32(sum.raw, w.raw, numbers.raw)};
+  }
+};
+
+// A block's products are summed exactly, the blocks' sums as fp32. Weights stand there + 128, so
+// sums start from what that makes too much.
+template <class Kind, int Rows, int Panels, class O, class A>
+  requires std::is_same_v<Kind, ByteQuads>
+TANDEM_VNNI HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
+  const hn::ScalableTag<int32_t> d;
+  const hn::ScalableTag<float> df;
+  constexpr auto kBlock = static_cast<size_t>(ByteQuads::kBlockUnits);
+  hn::Vec<decltype(df)> total[Panels][2][Rows];
+  HWY_UNROLL(Panels)
+  for (int p = 0; p < Panels; ++p) {
+    HWY_UNROLL(Rows)
+    for (int r = 0; r < Rows; ++r) total[p][0][r] = total[p][1][r] = hn::Zero(df);
+  }
+  const auto* x = static_cast<const int32_t*>(tile.x);
+  const uint8_t* weights = tile.weights;
+  const uint8_t* ahead = tile.ahead;
+  for (size_t k = 0; k < tile.units; k += kBlock) {
+    hn::Vec<decltype(d)> sum[Panels][2][Rows];
+    HWY_UNROLL(Rows)
+    for (int r = 0; r < Rows; ++r) {
+      const auto start = hn::Set(d, x[r]);
+      HWY_UNROLL(Panels)
+      for (int p = 0; p < Panels; ++p) sum[p][0][r] = sum[p][1][r] = start;
+    }
+    x += Rows;
+    const size_t end = std::min(tile.units, k + kBlock);
+    for (size_t i = k; i < end; ++i) {
+      hn::Vec<decltype(d)> w[Panels][2];
+      HWY_UNROLL(Panels)
+      for (int p = 0; p < Panels; ++p) {
+        const auto panel = static_cast<size_t>(p) * tile.panel_bytes;
+        const auto* from = reinterpret_cast<const int32_t*>(weights + panel);
+        w[p][0] = hn::Load(d, from);
+        w[p][1] = hn::Load(d, from + hn::Lanes(d));
+        fetch(ahead + panel);
+        fetch(ahead + panel + 64);
+      }
+      HWY_UNROLL(Rows)
+      for (int r = 0; r < Rows; ++r) {
+        const auto numbers = hn::Set(d, x[r]);
+        HWY_UNROLL(Panels)
+        for (int p = 0; p < Panels; ++p) {
+          sum[p][0][r] = ByteQuads::multiply_add(w[p][0], numbers, sum[p][0][r]);
+          sum[p][1][r] = ByteQuads::multiply_add(w[p][1], numbers, sum[p][1][r]);
+        }
+      }
+      weights += ByteQuads::kUnitBytes;
+      ahead += tile.ahead_step;
+      x += Rows;
+    }
+    HWY_UNROLL(Rows)
+    for (int r = 0; r < Rows; ++r) {
+      const auto scale = hn::BitCast(df, hn::Set(d, x[r]));
+      HWY_UNROLL(Panels)
+      for (int p = 0; p < Panels; ++p) {
+        total[p][0][r] = hn::MulAdd(hn::ConvertTo(df, sum[p][0][r]), scale, total[p][0][r]);
+        total[p][1][r] = hn::MulAdd(hn::ConvertTo(df, sum[p][1][r]), scale, total[p][1][r]);
+      }
+    }
+    x += Rows;
+  }
+  HWY_UNROLL(Panels)
+  for (int p = 0; p < Panels; ++p) {
+    const size_t column = tile.first_column + static_cast<size_t>(p) * 2 * hn::Lanes(df);
+    const auto scale_a = hn::LoadU(df, t.weights->scales() + column);
+    const auto scale_b = hn::LoadU(df, t.weights->scales() + column + hn::Lanes(df));
+    HWY_UNROLL(Rows)
+    for (int r = 0; r < Rows; ++r) {
+      finish(df, t, tile, tile.first_row + static_cast<size_t>(r), column,
+             hn::Mul(total[p][0][r], scale_a), hn::Mul(total[p][1][r], scale_b));
+    }
+  }
+}
+
+// nor one whose processors multiply two of bf16 and add the products to fp32.
+#define TANDEM_BF16 __attribute__((target(HWY_TARGET_STR ",avx512bf16")))
+
+struct BFloatPairs : Floats {
+  using Number = int32_t;                      // two of bf16
+  static constexpr int64_t kUnits = kStretch;  // 1024 inputs: as many bytes as of fp32
+  HWY_INLINE static V broadcast(const Number* x) {
+    return hn::BitCast(Lane(), hn::Set(hn::RebindToSigned<Lane>(), *x));
+  }
+  // (Always inlining it would have to come after what calls it has been inlined.)
+  TANDEM_BF16 static inline V multiply_add(V w, V number, V sum) {
+    return V{_mm512_dpbf16_ps(sum.raw, reinterpret_cast<__m512bh>(w.raw),
+                              reinterpret_cast<__m512bh>(number.raw))};
+  }
+};
 
 template <class Kind, int Rows, int Panels, class O, class A>
-  requires std::is_same_v<Kind, VnniBytes>
-__attribute__((target(HWY_TARGET_STR ",avx512vnni"))) HWY_NOINLINE void multiply(
-    const TileTask<O, A>& t, const Tile& tile) {
-  multiply_bytes<Rows, Panels>(t, tile);
+  requires std::is_same_v<Kind, BFloatPairs>
+TANDEM_BF16 HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
+  multiply_numbers<BFloatPairs, Rows, Panels>(t, tile);
 }
 #endif
 
@@ -392,7 +500,8 @@ void run(const TileTask<O, A>& t, int64_t first_panel, int64_t end_panel, int64_
         const int64_t row = x.first_row(g);
         const auto rows = static_cast<int>(x.first_row(g + 1) - row);
         tile.first_row = static_cast<size_t>(row);
-        tile.x = reinterpret_cast<const typename Kind::Number*>(x.group(g)) + k * rows;
+        tile.x = reinterpret_cast<const typename Kind::Number*>(x.group(g)) +
+                 Kind::numbers_before(k) * rows;
         // With one group the stream goes on. With several, each fetches its part of what follows.
         tile.ahead_step = Kind::kUnitBytes / static_cast<size_t>(groups);
         tile.ahead = groups == 1 ? tile.weights + kAhead
@@ -426,12 +535,15 @@ void tiles_of_floats(const TileTask<float, float>& t, int64_t first_panel, int64
     case WeightType::kFloat:
       return run<Floats>(t, first_panel, end_panel, first_group, end_group);
     case WeightType::kBFloat16:
+#if HWY_TARGET == HWY_AVX3
+      if (use_bf16()) return run<BFloatPairs>(t, first_panel, end_panel, first_group, end_group);
+#endif
       return run<BFloats>(t, first_panel, end_panel, first_group, end_group);
     case WeightType::kHalf:
       return run<Halves>(t, first_panel, end_panel, first_group, end_group);
     case WeightType::kInt8:
 #if HWY_TARGET == HWY_AVX3
-      if (use_vnni()) return run<VnniBytes>(t, first_panel, end_panel, first_group, end_group);
+      if (use_vnni()) return run<ByteQuads>(t, first_panel, end_panel, first_group, end_group);
 #endif
       return run<Bytes>(t, first_panel, end_panel, first_group, end_group);
     case WeightType::kDouble:
@@ -450,41 +562,12 @@ void tiles_of_doubles_to_float(const TileTask<float, double>& t, int64_t first_p
 TileShape shape_of_tiles(WeightType type) {
   const auto lanes = static_cast<int>(type == WeightType::kDouble ? hn::MaxLanes(Doubles::Lane())
                                                                   : hn::MaxLanes(Floats::Lane()));
-  return {2 * lanes, kMostRows, panels_at_once(1)};
-}
-
-float quantize(int16_t* to, const float* from, int64_t count) {
-  const hn::ScalableTag<float> d;
-  const hn::Rebind<int16_t, decltype(d)> d16;
-  const size_t lanes = hn::Lanes(d);
-  const auto n = static_cast<size_t>(count);
-  const size_t whole = n / lanes * lanes;
-  auto most = hn::Zero(d);
-  auto nothing = hn::Zero(d);  // NaN after a number that is not finite
-  for (size_t i = 0; i < whole; i += lanes) {
-    const auto v = hn::Abs(hn::LoadU(d, from + i));
-    nothing = hn::MulAdd(v, hn::Zero(d), nothing);
-    most = hn::Max(most, v);
-  }
-  float max = hn::GetLane(hn::MaxOfLanes(d, most));
-  bool finite = hn::GetLane(hn::SumOfLanes(d, nothing)) == 0;
-  for (size_t i = whole; i < n; ++i) {
-    finite = finite && std::isfinite(from[i]);
-    max = std::max(max, std::abs(from[i]));
-  }
-  if (n % 2 != 0) to[n] = 0;
-  if (!finite || max == 0) {
-    std::fill_n(to, n, int16_t{0});
-    return finite ? 1.f : std::numeric_limits<float>::quiet_NaN();
-  }
-  const float scale = max / 8191;
-  const auto divisor = hn::Set(d, scale);
-  for (size_t i = 0; i < whole; i += lanes) {
-    const auto v = hn::NearestInt(hn::Div(hn::LoadU(d, from + i), divisor));
-    hn::StoreU(hn::DemoteTo(d16, v), d16, to + i);
-  }
-  for (size_t i = whole; i < n; ++i) to[i] = static_cast<int16_t>(std::lrint(from[i] / scale));
-  return scale;
+  int inputs = type == WeightType::kInt8 ? 2 : 1;
+#if HWY_TARGET == HWY_AVX3
+  if (type == WeightType::kInt8 && use_vnni()) inputs = 4;
+  if (type == WeightType::kBFloat16 && use_bf16()) inputs = 2;
+#endif
+  return {2 * lanes, inputs, kMostRows, panels_at_once(1)};
 }
 
 }  // namespace HWY_NAMESPACE
@@ -498,7 +581,6 @@ HWY_EXPORT(tiles_of_floats);
 HWY_EXPORT(tiles_of_doubles);
 HWY_EXPORT(tiles_of_doubles_to_float);
 HWY_EXPORT(shape_of_tiles);
-HWY_EXPORT(quantize);
 
 void product_tiles(const TileTask<float, float>& task, int64_t first_panel, int64_t end_panel,
                    int64_t first_group, int64_t end_group) {
@@ -515,10 +597,6 @@ void product_tiles(const TileTask<double, double>& task, int64_t first_panel, in
 }
 
 TileShape tile_shape(WeightType type) { return HWY_DYNAMIC_DISPATCH(shape_of_tiles)(type); }
-
-float quantize_row(int16_t* to, const float* from, int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(quantize)(to, from, n);
-}
 
 }  // namespace tandem::cpu
 #endif

@@ -11,7 +11,8 @@ namespace tandem::cpu {
 
 // What one tile keeps in registers on this processor.
 struct TileShape {
-  int columns;         // of a panel: two vectors
+  int columns;         // of a panel: two vectors of sums
+  int inputs;          // of a column that stand together
   int rows;            // at most
   int panels_for_one;  // panels that a single row takes at once, at most
 };
@@ -41,8 +42,5 @@ void product_tiles(const TileTask<float, double>& task, int64_t first_panel, int
                    int64_t first_group, int64_t end_group);
 void product_tiles(const TileTask<double, double>& task, int64_t first_panel, int64_t end_panel,
                    int64_t first_group, int64_t end_group);
-
-// to = from / scale, rounded; returns the scale. to: n numbers, and a zero if n is odd.
-float quantize_row(int16_t* to, const float* from, int64_t n);
 
 }  // namespace tandem::cpu

@@ -10,19 +10,22 @@
 namespace tandem::cpu {
 namespace {
 
-constexpr char kVnni[] = "AVX3_VNNI";
+// What AVX3 can be had with. Each has what those before it have.
+enum Extension { kNone, kVnni, kBf16 };
+constexpr const char* kAvx3[] = {"AVX3", "AVX3_VNNI", "AVX3_BF16"};
 
-bool has_vnni() {
+Extension best_extension() {
 #if HWY_ARCH_X86
-  return __builtin_cpu_supports("avx512vnni");
+  if (!__builtin_cpu_supports("avx512vnni")) return kNone;
+  return __builtin_cpu_supports("avx512bf16") ? kBf16 : kVnni;
 #else
-  return false;
+  return kNone;
 #endif
 }
 
-std::atomic<bool>& vnni() {
-  static std::atomic<bool> on{has_vnni()};
-  return on;
+std::atomic<Extension>& extension() {
+  static std::atomic<Extension> used{best_extension()};
+  return used;
 }
 
 int64_t& forced() {
@@ -30,11 +33,26 @@ int64_t& forced() {
   return target;
 }
 
-// All that were compiled and that the machine can run. (SupportedTargets() alone knows processors,
-// not what was compiled.)
-std::vector<int64_t> all_targets() {
+struct Target {
+  int64_t bit;  // Highway's
+  Extension extension;
+  std::string name;
+};
+
+// All that were compiled and that the machine can run, best first. (SupportedTargets() alone knows
+// processors, not what was compiled.)
+std::vector<Target> all_targets() {
   hwy::SetSupportedTargetsForTest(0);
-  std::vector<int64_t> all = hwy::SupportedAndGeneratedTargets();
+  std::vector<Target> all;
+  for (const int64_t bit : hwy::SupportedAndGeneratedTargets()) {
+    if (bit != HWY_AVX3) {
+      all.push_back({bit, kNone, hwy::TargetName(bit)});
+      continue;
+    }
+    for (int e = best_extension(); e >= kNone; --e) {
+      all.push_back({bit, static_cast<Extension>(e), kAvx3[e]});
+    }
+  }
   hwy::SetSupportedTargetsForTest(forced());
   return all;
 }
@@ -43,32 +61,30 @@ std::vector<int64_t> all_targets() {
 
 std::vector<std::string> targets() {
   std::vector<std::string> names;
-  for (const int64_t t : all_targets()) {
-    if (t == HWY_AVX3 && has_vnni()) names.emplace_back(kVnni);
-    names.emplace_back(hwy::TargetName(t));
-  }
+  for (const Target& t : all_targets()) names.push_back(t.name);
   return names;
 }
 
 std::string target() {
-  const int64_t t = hwy::SupportedAndGeneratedTargets().front();
-  return t == HWY_AVX3 && use_vnni() ? kVnni : hwy::TargetName(t);
+  const int64_t bit = hwy::SupportedAndGeneratedTargets().front();
+  return bit == HWY_AVX3 ? kAvx3[extension().load()] : hwy::TargetName(bit);
 }
 
 absl::Status force_target(absl::string_view name) {
   forced() = 0;
+  extension() = best_extension();
   bool known = name.empty();
-  for (const int64_t t : all_targets()) {
-    const bool with_vnni = t == HWY_AVX3 && has_vnni() && name == kVnni;
-    if (name != hwy::TargetName(t) && !with_vnni) continue;
-    forced() = t;
+  for (const Target& t : all_targets()) {
+    if (t.name != name) continue;
+    forced() = t.bit;
+    extension() = t.extension;
     known = true;
   }
-  vnni() = has_vnni() && (forced() == 0 || name == kVnni);
   hwy::SetSupportedTargetsForTest(forced());
   return known ? absl::OkStatus() : out_of_range("target", name, absl::StrJoin(targets(), " "));
 }
 
-bool use_vnni() { return vnni().load(std::memory_order_relaxed); }
+bool use_vnni() { return extension().load(std::memory_order_relaxed) >= kVnni; }
+bool use_bf16() { return extension().load(std::memory_order_relaxed) >= kBf16; }
 
 }  // namespace tandem::cpu

@@ -39,6 +39,8 @@ inline uint16_t bfloat_bits(double x) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+inline double bfloat(double x) { return std::bit_cast<float>(uint32_t{bfloat_bits(x)} << 16); }
+
 // A matrix, and the numbers that a product with it is to be computed from.
 struct TestMatrix {
   cpu::PackedMatrix packed;
@@ -59,7 +61,7 @@ struct TestMatrix {
         std::vector<uint16_t> bits;
         for (double& v : values) {
           bits.push_back(bfloat_bits(v));
-          v = std::bit_cast<float>(uint32_t{bits.back()} << 16);
+          v = bfloat(v);
         }
         packed.pack(0, outs, bits.data());
         break;

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 
+#include "engine/backend/torch/cpu/narrow_row.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/cpu/targets.h"
 #include "tests/engine/backend/torch/cpu/numbers.h"
@@ -93,25 +94,37 @@ void ProductOn::expect_definition() {
     const auto bias = as<double>(as<float>(random_numbers(s.outs, ++seed)));
     auto x = random_numbers(kMostRows * s.in, ++seed);
     if (type() != WeightType::kDouble) x = as<double>(as<float>(x));
+    const cpu::RowType meets = cpu::row_type(type());
+    const bool rounded = meets == cpu::RowType::kBFloat16;
+    // Inputs of a row that share a scale, and how many steps the greatest of them has.
+    const int64_t block = meets == cpu::RowType::kInt8 ? cpu::kRowBlock : s.in;
+    const int most_steps = meets == cpu::RowType::kInt8 ? 127 : 8191;
     // The definition, and what rounding may make of it.
     std::vector<double> want(static_cast<size_t>(kMostRows * s.outs)), slack(want.size());
     for (int64_t r = 0; r < kMostRows; ++r) {
       const double* row = x.data() + r * s.in;
-      double most = 0;
-      for (int64_t k = 0; k < s.in; ++k) most = std::fmax(most, std::abs(row[k]));
+      std::vector<double> half_step(static_cast<size_t>(s.in));  // of each input
+      for (int64_t k = 0; k < s.in; ++k) {
+        double most = 0;
+        const int64_t first = k / block * block;
+        for (int64_t j = first; j < std::min(s.in, first + block); ++j) {
+          most = std::fmax(most, std::abs(row[j]));
+        }
+        half_step[static_cast<size_t>(k)] = most / most_steps * 0.501;
+      }
       for (int64_t n = 0; n < s.outs; ++n) {
         const auto i = static_cast<size_t>(r * s.outs + n);
         double magnitude = 2;
-        double steps = 0;
+        double lost = 0;
         for (int64_t k = 0; k < s.in; ++k) {
           const double weight = w.values[static_cast<size_t>(n * s.in + k)];
-          want[i] += row[k] * weight;
-          magnitude += std::abs(row[k] * weight);
-          steps += std::abs(weight);
+          const double number = rounded ? bfloat(row[k]) : row[k];
+          want[i] += number * weight;
+          magnitude += std::abs(number * weight);
+          lost += half_step[static_cast<size_t>(k)] * std::abs(weight);
         }
         slack[i] = magnitude * (exact ? 1e-14 : 2e-6);
-        // Half a step of the row's int16 with every weight.
-        if (type() == WeightType::kInt8) slack[i] += steps * most / 8191 * 0.501;
+        if (type() == WeightType::kInt8) slack[i] += lost;
       }
     }
     for (int64_t rows = 1; rows <= kMostRows; rows = rows == 17 ? kMostRows : rows + 1) {
@@ -294,16 +307,20 @@ TEST(Product, Int8SumsDoNotOverflow) {
 TEST(Product, RowsArePreparedInPieces) {
   const auto x = as<float>(random_numbers(40 * 51, 11));
   const Rows<float> rows{x.data(), 40, 51};
-  for (const cpu::RowType type : {cpu::RowType::kFloat, cpu::RowType::kInt16}) {
+  using cpu::RowType;
+  for (const RowType type :
+       {RowType::kFloat, RowType::kBFloat16, RowType::kInt16, RowType::kInt8}) {
     PreparedRows whole, pieces;
     whole.prepare(type, rows);
     pieces.shape(type, 40, 51);
     ASSERT_GT(pieces.groups(), 2);
     pieces.fill(rows, 1, pieces.groups());
     pieces.fill(rows, 0, 1);
-    const int64_t bytes = type == cpu::RowType::kFloat ? 40 * 51 * 4 : 40 * 52 * 2;
-    EXPECT_EQ(std::memcmp(whole.group(0), pieces.group(0), static_cast<size_t>(bytes)), 0);
-    for (int r = 0; type == cpu::RowType::kInt16 && r < 40; ++r) {
+    const int64_t words = type == RowType::kFloat  ? 51
+                          : type == RowType::kInt8 ? cpu::quantized_row_size(51)
+                                                   : 26;
+    EXPECT_EQ(std::memcmp(whole.group(0), pieces.group(0), static_cast<size_t>(40 * words * 4)), 0);
+    for (int r = 0; type == RowType::kInt16 && r < 40; ++r) {
       EXPECT_EQ(whole.scales()[r], pieces.scales()[r]);
     }
   }

@@ -1,0 +1,113 @@
+#include "engine/backend/torch/cpu/narrow_row.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "engine/backend/torch/cpu/math.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/backend/torch/cpu/narrow_row.cpp"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tandem::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+struct Quantized {
+  float scale;
+  int32_t sum;  // of the numbers
+};
+
+// to = from in steps of the greatest magnitude / kMost.
+template <int kMost, class T>
+HWY_INLINE Quantized quantize(T* to, const float* from, size_t n) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const hn::Rebind<T, decltype(d)> narrow;
+  const size_t lanes = hn::Lanes(d);
+  const size_t whole = n / lanes * lanes;
+  // Magnitudes are ordered as their bits are; those of what is not finite are the greatest.
+  auto most = hn::Zero(di);
+  for (size_t i = 0; i < whole; i += lanes) {
+    most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::LoadU(d, from + i))));
+  }
+  int32_t bits = hn::GetLane(hn::MaxOfLanes(di, most));
+  for (size_t i = whole; i < n; ++i)
+    bits = std::max(bits, std::bit_cast<int32_t>(std::abs(from[i])));
+  const float max = std::bit_cast<float>(bits);
+  const bool finite = std::isfinite(max);
+  if (!finite || max < 0x1p-100f) {  // whose steps would have no inverse
+    std::fill_n(to, n, T{0});
+    return {finite ? 1.f : std::numeric_limits<float>::quiet_NaN(), 0};
+  }
+  const float inverse = kMost / max;
+  auto sums = hn::Zero(di);
+  for (size_t i = 0; i < whole; i += lanes) {
+    const auto v = hn::NearestInt(hn::Mul(hn::LoadU(d, from + i), hn::Set(d, inverse)));
+    sums = hn::Add(sums, v);
+    hn::StoreU(hn::DemoteTo(narrow, v), narrow, to + i);
+  }
+  int32_t sum = hn::GetLane(hn::SumOfLanes(di, sums));
+  for (size_t i = whole; i < n; ++i) {
+    to[i] = static_cast<T>(std::lrint(from[i] * inverse));
+    sum += to[i];
+  }
+  return {max / kMost, sum};
+}
+
+}  // namespace
+
+float quantize_to_int16(int16_t* to, const float* from, int64_t n) {
+  if (n % 2 != 0) to[n] = 0;
+  return quantize<8191>(to, from, static_cast<size_t>(n)).scale;
+}
+
+void quantize_to_int8(int32_t* to, const float* from, int64_t n) {
+  for (int64_t i = 0; i < n; i += kRowBlock) {
+    const int64_t size = std::min(kRowBlock, n - i);
+    const int64_t words = (size + 3) / 4;
+    to[words] = 0;
+    const Quantized q =
+        quantize<127>(reinterpret_cast<int8_t*>(to + 1), from + i, static_cast<size_t>(size));
+    to[0] = -128 * q.sum;
+    to[words + 1] = std::bit_cast<int32_t>(q.scale);
+    to += words + 2;
+  }
+}
+
+void round_to_bfloat(uint16_t* to, const float* from, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = BFloat16(from[i]).bits;
+  if (n % 2 != 0) to[n] = 0;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tandem::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tandem::cpu {
+
+HWY_EXPORT(quantize_to_int16);
+HWY_EXPORT(quantize_to_int8);
+HWY_EXPORT(round_to_bfloat);
+
+float quantize_row(int16_t* to, const float* from, int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(quantize_to_int16)(to, from, n);
+}
+
+void quantize_row(int32_t* to, const float* from, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(quantize_to_int8)(to, from, n);
+}
+
+void round_row(uint16_t* to, const float* from, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(round_to_bfloat)(to, from, n);
+}
+
+}  // namespace tandem::cpu
+#endif
