@@ -100,11 +100,9 @@ Contender own(const char* name, cpu::WeightType type, double bytes,
             for (size_t i = 0; i < copies; ++i) {
               matrices->emplace_back(type, s.outs, s.in).pack(0, s.outs, weight.const_data_ptr());
             }
-            auto prepared = std::make_shared<cpu::PreparedRows>();
             return [=](size_t copy, int64_t rows) {
-              prepared->prepare(cpu::row_type(type), operands->rows(), rows, s.in);
-              cpu::product(operands->to(), *prepared, (*matrices)[copy],
-                           static_cast<const float*>(nullptr), false);
+              cpu::product(operands->to(), {operands->rows(), rows, s.in}, (*matrices)[copy],
+                           static_cast<const float*>(nullptr));
             };
           }};
 }

@@ -103,24 +103,24 @@ class Attention {
     thread_local Workspace<A> space;
     space_ = &space;
     const std::vector<Block>& blocks = space.blocks;
-    find_blocks(rows_, std::max(1, kBlockQueries / group_), space.blocks);
-    const auto whole = static_cast<int64_t>(blocks.size()) * kv_.kv_heads;
-    int64_t work = 0;
-    int64_t most = 0;  // of one block with one kv head
-    int splits = 0;
-    for (const Block& b : blocks) {
-      const int64_t one = b.keys * 2 * group_ * kv_.head_dim;
-      work += one * kv_.kv_heads;
-      most = std::max(most, one);
-      splits += b.splits();
-    }
-    // Whole blocks where they can be shared out evenly.
+    const int block_rows = std::max(1, kBlockQueries / group_);
+    Work work = find_work(block_rows, space.blocks);
     const int team = team_size();
-    const bool even = 2 * team * most <= work;
-    if (team > 1 && !even && splits > static_cast<int>(blocks.size()) && work > 2 * kLeastWork) {
-      return run_splits(splits, work);
+    // Fewer rows at once, where there would not be tasks for all threads.
+    if (team > 1 && work.all > 2 * kLeastWork && team * work.most_of_task > work.all) {
+      const int64_t rows = work.all / team * work.most_rows / work.most_of_task;
+      if (rows < work.most_rows) {
+        work = find_work(static_cast<int>(std::max<int64_t>(1, rows)), space.blocks);
+      }
     }
-    parallel_for(whole, grain(work, whole), [&](int64_t begin, int64_t end) {
+    const auto whole = static_cast<int64_t>(blocks.size()) * kv_.kv_heads;
+    // Whole blocks where they can be shared out evenly.
+    const bool even = 2 * team * work.most_of_block <= work.all;
+    if (team > 1 && !even && work.splits > static_cast<int>(blocks.size()) &&
+        work.all > 2 * kLeastWork) {
+      return run_splits(work);
+    }
+    parallel_for(whole, grain(work.all, whole), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         attend_whole(blocks[static_cast<size_t>(i / kv_.kv_heads)],
                      static_cast<int>(i % kv_.kv_heads));
@@ -129,6 +129,30 @@ class Attention {
   }
 
  private:
+  // Blocks of so many rows, and what they are.
+  struct Work {
+    int splits = 0;             // of all blocks
+    int most_rows = 0;          // of a block
+    int64_t all = 0;            // multiplications
+    int64_t most_of_block = 0;  // with one kv head
+    int64_t most_of_task = 0;   // a split of a block with one kv head, at most
+  };
+  Work find_work(int block_rows, std::vector<Block>& blocks) const {
+    find_blocks(rows_, block_rows, blocks);
+    const int64_t per_key = int64_t{2} * group_ * kv_.head_dim;
+    Work w;
+    for (const Block& b : blocks) {
+      const int rows = b.end_row - b.first_row;
+      w.splits += b.splits();
+      w.most_rows = std::max(w.most_rows, rows);
+      w.all += b.keys * per_key * kv_.kv_heads;
+      w.most_of_block = std::max(w.most_of_block, b.keys * per_key);
+      w.most_of_task =
+          std::max(w.most_of_task, std::min(b.keys, int64_t{rows} * kSplitKeys) * per_key);
+    }
+    return w;
+  }
+
   static int64_t grain(int64_t work, int64_t tasks) {
     return std::max<int64_t>(1, kLeastWork * tasks / std::max<int64_t>(1, work));
   }
@@ -182,7 +206,7 @@ class Attention {
   }
 
   // A task for each split; who ends a block's last one merges them all, in their order.
-  void run_splits(int splits, int64_t work) const {
+  void run_splits(const Work& work) const {
     Workspace<A>& p = *space_;
     p.first_part.clear();
     p.first_state.clear();
@@ -205,8 +229,8 @@ class Attention {
       p.open[i].store(p.blocks[i / static_cast<size_t>(kv_.kv_heads)].splits(),
                       std::memory_order_relaxed);
     }
-    const int64_t tasks = int64_t{splits} * kv_.kv_heads;
-    parallel_for(tasks, grain(work, tasks), [&](int64_t begin, int64_t end) {
+    const int64_t tasks = int64_t{work.splits} * kv_.kv_heads;
+    parallel_for(tasks, grain(work.all, tasks), [&](int64_t begin, int64_t end) {
       size_t block = 0;
       for (int64_t i = begin; i < end; ++i) {
         while (block + 1 < p.blocks.size() && p.first_part[block + 1] <= i) ++block;

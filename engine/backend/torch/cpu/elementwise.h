@@ -35,11 +35,7 @@ template <class T, class R>
 void rms_norm(T* out, const R* x, const R* weight, double eps, int64_t rows, int64_t width) {
   parallel_for(rows, rows_per_range(width), [=](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const R* from = x + r * width;
-      T* to = out + r * width;
-      const R mean = dot<R>(from, from, static_cast<int>(width)) / static_cast<R>(width);
-      const R scale = R{1} / std::sqrt(mean + static_cast<R>(eps));
-      for (int64_t i = 0; i < width; ++i) to[i] = static_cast<T>(weight[i] * (from[i] * scale));
+      rms_norm_row(out + r * width, x + r * width, weight, eps, width);
     }
   });
 }

@@ -63,6 +63,14 @@ inline A dot(const X* x, const Y* y, int n) {
   return sum_lanes(lane);
 }
 
+// out = x / sqrt(mean(x^2) + eps) * weight, of n numbers.
+template <class T, class R>
+inline void rms_norm_row(T* out, const R* x, const R* weight, double eps, int64_t n) {
+  const R mean = dot<R>(x, x, static_cast<int>(n)) / static_cast<R>(n);
+  const R scale = R{1} / std::sqrt(mean + static_cast<R>(eps));
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(weight[i] * (x[i] * scale));
+}
+
 // e^x. The float version is a polynomial without branches (relative error under 2e-7; 0 below -87,
 // saturating at e^88; NaN stays NaN), which loops over arrays can use eight at a time.
 inline double exp_of(double x) { return std::exp(x); }

@@ -45,12 +45,15 @@ std::byte* allocate(size_t bytes) {
 
 void PackedMatrix::Free::operator()(std::byte* data) const { std::free(data); }
 
-PackedMatrix::PackedMatrix(WeightType type, int64_t outs, int64_t in)
-    : type_(type), outs_(outs), in_(in) {
-  TANDEM_CHECK(outs > 0 && in > 0);
+PackedMatrix::PackedMatrix(WeightType type, int64_t outs, int64_t in, Layout layout)
+    : type_(type), outs_(outs), in_(in), layout_(layout) {
+  const int64_t sides = layout == Layout::kPairs ? 2 : 1;
+  TANDEM_CHECK(outs > 0 && in > 0 && outs % sides == 0);
   const TileShape shape = tile_shape(type);
   columns_ = shape.columns;
   inputs_ = shape.inputs;
+  side_ = outs / sides;
+  run_ = columns_ / sides;
   const int64_t padded_in = (in + inputs_ - 1) / inputs_ * inputs_;
   panel_bytes_ = padded_in * columns_ * element_bytes(type);
   const auto bytes = static_cast<size_t>(panels() * panel_bytes_);
@@ -69,8 +72,9 @@ int64_t PackedMatrix::bytes() const {
 }
 
 int64_t PackedMatrix::offset(int64_t row, int64_t k) const {
-  const int64_t column = row % columns_;
-  const int64_t panel = row / columns_ * (panel_bytes_ / element_bytes(type_));
+  const int64_t all = this->column(row);
+  const int64_t column = all % columns_;
+  const int64_t panel = all / columns_ * (panel_bytes_ / element_bytes(type_));
   if (type_ == WeightType::kBFloat16 && inputs_ == 1) {
     const int64_t half = columns_ / 2;
     return panel + k * columns_ + 2 * (column % half) + column / half;
@@ -85,7 +89,8 @@ void PackedMatrix::pack(int64_t first, int64_t n, const void* from) {
   const auto copy = [&]<class T>(T* to) {
     const T* source = static_cast<const T*>(from);
     for (int64_t row = first; row < first + n;) {
-      const int64_t end = std::min(first + n, (row / columns_ + 1) * columns_);
+      const int64_t in_panel = std::min(run_ - row % side_ % run_, side_ - row % side_);
+      const int64_t end = std::min(first + n, row + in_panel);
       for (int64_t k0 = 0; k0 < in_; k0 += kInputs) {
         const int64_t k1 = std::min(in_, k0 + kInputs);
         for (int64_t r = row; r < end; ++r) {
@@ -109,7 +114,7 @@ void PackedMatrix::pack(int64_t first, int64_t n, const void* from) {
     float most = 0;
     for (int64_t k = 0; k < in_; ++k) most = std::max(most, std::abs(at[k]));
     const float scale = most > 0 ? most / 127 : 1.f;
-    scales_[static_cast<size_t>(r)] = scale;
+    scales_[static_cast<size_t>(column(r))] = scale;
     for (int64_t k = 0; k < in_; ++k) {
       to[offset(r, k)] = static_cast<int8_t>(std::lrint(at[k] / scale) + shift);
     }
@@ -148,7 +153,7 @@ void PackedMatrix::unpack(int64_t row, float* to) const {
       return each(reinterpret_cast<const uint16_t*>(data_.get()),
                   [](uint16_t v) { return static_cast<float>(std::bit_cast<_Float16>(v)); });
     case WeightType::kInt8: {
-      const float scale = scales_[static_cast<size_t>(row)];
+      const float scale = scales_[static_cast<size_t>(column(row))];
       const int shift = int8_shift();
       return each(reinterpret_cast<const int8_t*>(data_.get()), [=](int8_t v) {
         return scale * static_cast<float>(static_cast<int8_t>(v - shift));

@@ -24,11 +24,19 @@ namespace tandem::cpu {
 
 enum class WeightType : uint8_t { kFloat, kBFloat16, kHalf, kInt8, kDouble };
 
+// Which columns of the product share a panel.
+enum class Layout : uint8_t {
+  kInOrder,
+  kPairs,  // those of the matrix's first half in a panel's first vector, and in its second vector
+           // their counterparts of the second half: a gate and what it gates
+};
+
 class PackedMatrix {
  public:
   PackedMatrix() = default;  // empty
   // [outs, in], to be filled by pack(). Memory is touched by who fills it.
-  PackedMatrix(WeightType type, int64_t outs, int64_t in);
+  // Of Layout::kPairs outs must be even.
+  PackedMatrix(WeightType type, int64_t outs, int64_t in, Layout layout = Layout::kInOrder);
 
   // Sets rows first .. first + n - 1 of the matrix. from: [n, in] of the element type (bits of
   // bf16 and fp16 as uint16_t); of kInt8: float, rounded to the nearest of 255 steps between
@@ -42,7 +50,8 @@ class PackedMatrix {
   WeightType type() const { return type_; }
   int64_t outs() const { return outs_; }
   int64_t in() const { return in_; }
-  int64_t panels() const { return columns_ == 0 ? 0 : (outs_ + columns_ - 1) / columns_; }
+  Layout layout() const { return layout_; }
+  int64_t panels() const { return run_ == 0 ? 0 : (side_ + run_ - 1) / run_; }
   int columns() const { return columns_; }  // of a panel, on the processor it was made on
   int inputs() const { return inputs_; }    // that stand together
   int64_t panel_bytes() const { return panel_bytes_; }
@@ -54,14 +63,23 @@ class PackedMatrix {
   struct Free {
     void operator()(std::byte* data) const;
   };
+  // Number of a row's column in all panels.
+  int64_t column(int64_t row) const {
+    const int64_t side = row / side_;
+    const int64_t i = row - side * side_;
+    return i / run_ * columns_ + side * run_ + i % run_;
+  }
   int64_t offset(int64_t row, int64_t k) const;  // of an element, in elements
   int int8_shift() const { return inputs_ == 4 ? 128 : 0; }
 
   WeightType type_ = WeightType::kFloat;
   int64_t outs_ = 0;
   int64_t in_ = 0;
+  Layout layout_ = Layout::kInOrder;
   int columns_ = 0;
   int inputs_ = 1;
+  int64_t side_ = 0;  // rows that stand in order: all, or half of them
+  int64_t run_ = 0;   // of them in a panel
   int64_t panel_bytes_ = 0;
   std::unique_ptr<std::byte, Free> data_;
   std::vector<float> scales_;

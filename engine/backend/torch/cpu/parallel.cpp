@@ -5,7 +5,9 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -73,18 +75,77 @@ void leave(int cpu, const cpu_set_t& allowed) {
   pthread_setaffinity_np(pthread_self(), sizeof allowed, &allowed);
 }
 
+// What helpers must know of a job: lines that they look at anyway. Job numbers are odd; an even
+// number after one says that it is closed.
+struct alignas(64) Order {
+  std::atomic<uint32_t> number{0};
+  // Written by the owner while no helper is inside or may come in.
+  internal::Invoke invoke = nullptr;
+  const void* closure = nullptr;
+  int64_t first = 0;  // [first, end) in ranges of `grain`
+  int64_t end = 0;
+  int64_t grain = 1;
+
+  // The first range of a member's share. Of the remainder the first members have more: the owner
+  // begins before the others know.
+  int64_t share(int member, int size) const {
+    const int64_t ranges = (end - first + grain - 1) / grain;
+    return (ranges * member + size - 1) / size;
+  }
+  void run(int64_t range) const {
+    const int64_t begin = first + range * grain;
+    invoke(closure, begin, std::min(end, begin + grain));
+  }
+  alignas(16) std::byte copy[internal::kClosureBytes];
+};
+static_assert(sizeof(Order) == 192);
+
+// A member's share of a job.
+struct alignas(64) Share {
+  // Ranges taken: job << 32 | from the front << 16 | from the back. None, if of an earlier job.
+  std::atomic<uint64_t> taken{0};
+  // A helper's: the job that it is inside of, or one more than the job that it has left.
+  std::atomic<uint32_t> at{0};
+};
+constexpr int64_t kMostRanges = 0xffff;  // of all shares together
+
+// Of a share of so many ranges the next one, or -1. The owner of the share takes from its front.
+// Others take from its back, and leave the last range to an owner that has begun.
+int64_t take(Share& share, uint32_t job, int64_t ranges, bool own) {
+  uint64_t taken = share.taken.load(std::memory_order_relaxed);
+  for (;;) {
+    const bool fresh = taken >> 32 != job;
+    const auto front = fresh ? 0 : static_cast<int64_t>(taken >> 16 & 0xffff);
+    const auto back = fresh ? 0 : static_cast<int64_t>(taken & 0xffff);
+    const int64_t left = ranges - front - back;
+    if (left <= 0 || (!own && front > 0 && left == 1)) return -1;
+    const uint64_t next = uint64_t{job} << 32 | static_cast<uint64_t>(front + (own ? 1 : 0)) << 16 |
+                          static_cast<uint64_t>(back + (own ? 0 : 1));
+    if (share.taken.compare_exchange_weak(taken, next, std::memory_order_relaxed)) {
+      return own ? front : ranges - 1 - back;
+    }
+  }
+}
+
 // The helpers of one thread.
 //
-// A job is open while its thread works on it. A helper that joins counts itself in before it looks
-// whether the job is open; the owner closes the job before it looks whether anyone is in. One of
-// the two sees the other (all of it sequentially consistent), so a job ends with nobody inside, and
+// A helper that comes says so before it looks whether the job is still open; where the owner misses
+// one at the end, it closes the job before it looks whether that one has come after all. One of the
+// two sees the other (all of it sequentially consistent), so a job ends with nobody inside, and
 // helpers that come late leave without touching it.
+//
+// A line that another processor has written takes long to come, longer than the rest of a short
+// loop: so a helper needs the order's, and its share, which its owner looks at once, at the
+// end.
 class Team {
  public:
-  Team(int size, int first_cpu) : first_cpu_(first_cpu), before_(affinity()) {
+  Team(int size, int first_cpu)
+      : first_cpu_(first_cpu),
+        before_(affinity()),
+        shares_(std::make_unique<Share[]>(static_cast<size_t>(size))) {
     team_threads += size;
     for (int i = 1; i < size; ++i) {
-      threads_.emplace_back([this] { help(); });
+      threads_.emplace_back([this, i, size] { help(i, size); });
       if (first_cpu >= 0) pin(threads_.back().native_handle(), before_, first_cpu + i);
     }
     if (first_cpu >= 0) pin(pthread_self(), before_, first_cpu);
@@ -92,8 +153,8 @@ class Team {
 
   ~Team() {
     ending_.store(true);
-    bell_.fetch_add(1);
-    bell_.notify_all();
+    order_.number.fetch_add(2);
+    order_.number.notify_all();
     for (std::thread& t : threads_) t.join();
     team_threads -= size();
     if (first_cpu_ >= 0) pthread_setaffinity_np(pthread_self(), sizeof before_, &before_);
@@ -101,45 +162,90 @@ class Team {
 
   int size() const { return static_cast<int>(threads_.size()) + 1; }
 
-  void run(void (*body)(void*), void* context) {
-    body_ = body;
-    context_ = context;
-    owner_cpu_.store(sched_getcpu(), std::memory_order_relaxed);
-    open_.store(true);
-    bell_.fetch_add(1);
-    bell_.notify_all();  // no system call where nobody sleeps
-    body(context);
-    open_.store(false);
-    while (!spin_until([this] { return inside_.load() == 0; })) std::this_thread::yield();
+  void run(int64_t n, int64_t grain, internal::Invoke invoke, const void* closure, size_t bytes) {
+    order_.invoke = invoke;
+    order_.closure = bytes > 0 ? order_.copy : closure;
+    order_.grain = grain;
+    if (bytes > 0) std::memcpy(order_.copy, closure, bytes);
+    for (int64_t first = 0; first < n; first += kMostRanges * grain) {
+      order_.first = first;
+      order_.end = std::min(n, first + kMostRanges * grain);
+      run_order();
+    }
   }
 
  private:
-  void help() {
+  void run_order() {
+    const uint32_t job = (order_.number.load(std::memory_order_relaxed) + 1) | 1;
+    order_.number.store(job, std::memory_order_release);
+    // To wait here until that has got around would take as long as a short range. Who falls asleep
+    // at this moment is called after the first one.
+    if (asleep_.load(std::memory_order_relaxed) > 0) call();
+    const int64_t range = take(shares_[0], job, order_.share(1, size()), /*own=*/true);
+    if (range >= 0) order_.run(range);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (asleep_.load() > 0) call();
+    work(0, size(), job);
+    bool closed = false;
+    for (int i = 1; i < size(); ++i) {
+      const std::atomic<uint32_t>& at = shares_[static_cast<size_t>(i)].at;
+      const auto out = [&] { return at.load() != job; };
+      if (at.load() == job + 1) continue;
+      if (out() && !closed) {
+        order_.number.store(job + 1);
+        closed = true;
+      }
+      while (!spin_until(out)) std::this_thread::yield();
+    }
+  }
+
+  void call() {
+    owner_cpu_.store(sched_getcpu(), std::memory_order_relaxed);
+    order_.number.notify_all();
+  }
+
+  // Takes from one's own share, then from the others'.
+  void work(int member, int size, uint32_t job) {
+    for (int i = 0; i < size; ++i) {
+      const int of = (member + i) % size;
+      Share& share = shares_[static_cast<size_t>(of)];
+      const int64_t first = order_.share(of, size);
+      const int64_t ranges = order_.share(of + 1, size) - first;
+      for (int64_t r = 0; (r = take(share, job, ranges, i == 0)) >= 0;) order_.run(first + r);
+    }
+  }
+
+  void help(int member, int size) {
+    std::atomic<uint32_t>& at = shares_[static_cast<size_t>(member)].at;
+    uint32_t now = 0;
     uint32_t heard = 0;
+    const auto called = [&] {
+      now = order_.number.load();
+      return (now % 2 != 0 && now != heard) || ending_.load(std::memory_order_relaxed);
+    };
     for (;;) {
-      if (!spin_until([&] { return bell_.load() != heard; })) {
-        bell_.wait(heard);
+      while (!spin_until(called)) {
+        asleep_.fetch_add(1);
+        if (!called()) order_.number.wait(now);
+        asleep_.fetch_sub(1);
         // A busy machine wakes a thread on the processor of who wakes it. There it waits until its
         // owner has done the work alone, and again the next time.
         if (first_cpu_ < 0 && !crowded()) leave(owner_cpu_.load(), before_);
       }
-      heard = bell_.load();
       if (ending_.load()) return;
-      inside_.fetch_add(1);
-      if (open_.load()) body_(context_);
-      inside_.fetch_sub(1);
+      heard = now;
+      at.store(heard);
+      if (order_.number.load() == heard) work(member, size, heard);
+      at.store(heard + 1, std::memory_order_release);
     }
   }
 
   const int first_cpu_;
   const cpu_set_t before_;  // what the owner might use
-  // Written by the owner while the job is closed and nobody is inside.
-  void (*body_)(void*) = nullptr;
-  void* context_ = nullptr;
+  Order order_;
+  const std::unique_ptr<Share[]> shares_;  // by member; 0: the owner
+  alignas(64) std::atomic<int> asleep_{0};
   std::atomic<int> owner_cpu_{-1};
-  alignas(64) std::atomic<uint32_t> bell_{0};  // jobs so far
-  alignas(64) std::atomic<bool> open_{false};
-  alignas(64) std::atomic<int> inside_{0};
   std::atomic<bool> ending_{false};
   std::vector<std::thread> threads_;
 };
@@ -155,6 +261,9 @@ void set_team_size(int n, int first_cpu) {
 
 int team_size() { return team != nullptr ? team->size() : 1; }
 
-void internal::run_team(void (*body)(void*), void* context) { team->run(body, context); }
+void internal::run_team(int64_t n, int64_t grain, Invoke invoke, const void* closure,
+                        size_t bytes) {
+  team->run(n, grain, invoke, closure, bytes);
+}
 
 }  // namespace tandem::cpu

@@ -4,13 +4,19 @@
 // up to what the host planned. Between loops a thread looks for the next one for some microseconds
 // and then sleeps; it sleeps at once where the process has more such threads than processors.
 //
+// A loop is dealt out in equal shares, the same share to the same thread whenever the same loop
+// comes again: weights stay in the caches of the processor that reads them, which may be far from
+// the others'. Who is done takes from the end of others' shares, and from all of a share whose
+// thread has not come.
+//
 // (OpenMP's teams would do on a quiet machine. On a busy one its barrier waits for threads that
 // have not even started on the loop and spins meanwhile; here whoever comes first does the work,
 // and only a thread in the middle of a range is waited for.)
 #pragma once
 
-#include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace tandem::cpu {
 
@@ -21,15 +27,20 @@ void set_team_size(int n, int first_cpu = -1);
 int team_size();
 
 namespace internal {
-// Calls body(context) on this thread, and on those of its team that are free before this one is
-// back from it. Returns when all calls have returned.
-void run_team(void (*body)(void*), void* context);
+// Of closures, as far as they are copied to where helpers look for them: what they refer to instead
+// costs each helper a line of another processor.
+inline constexpr size_t kClosureBytes = 144;
+using Invoke = void (*)(const void* closure, int64_t begin, int64_t end);
+
+// Returns when all calls have returned. bytes: of the closure, to be copied; 0: it stays where it
+// is.
+void run_team(int64_t n, int64_t grain, Invoke invoke, const void* closure, size_t bytes);
 }  // namespace internal
 
 // Calls f(begin, end) for ranges of at most `grain` indices that cover [0, n), begin a multiple of
 // grain, on the calling thread's team; f(0, n) at once where the team is this thread or one range
-// covers all. Ranges are handed out as threads come free, so f must not depend on who runs what. f
-// must not throw, nor start another parallel loop.
+// covers all. Which thread takes a range differs from time to time, so results must not depend on
+// it. f must not throw, nor start another parallel loop.
 template <class F>
 void parallel_for(int64_t n, int64_t grain, const F& f) {
   if (n <= 0) return;
@@ -38,21 +49,13 @@ void parallel_for(int64_t n, int64_t grain, const F& f) {
     f(int64_t{0}, n);
     return;
   }
-  struct Loop {
-    const F* f;
-    int64_t n, grain;
-    std::atomic<int64_t> next{0};
-  } loop{&f, n, grain};
+  constexpr bool kCopied = std::is_trivially_copyable_v<F> && sizeof(F) <= internal::kClosureBytes;
   internal::run_team(
-      [](void* p) {
-        auto* l = static_cast<Loop*>(p);
-        for (;;) {
-          const int64_t begin = l->next.fetch_add(l->grain, std::memory_order_relaxed);
-          if (begin >= l->n) return;
-          (*l->f)(begin, begin + l->grain < l->n ? begin + l->grain : l->n);
-        }
+      n, grain,
+      [](const void* closure, int64_t begin, int64_t end) {
+        (*static_cast<const F*>(closure))(begin, end);
       },
-      &loop);
+      &f, kCopied ? sizeof(F) : 0);
 }
 
 }  // namespace tandem::cpu

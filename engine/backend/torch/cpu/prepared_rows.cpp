@@ -2,59 +2,91 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
+#include "engine/backend/torch/cpu/math.h"
 #include "engine/backend/torch/cpu/narrow_row.h"
-#include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/cpu/product_tiles.h"
 #include "engine/base/check.h"
 
 namespace tandem::cpu {
 namespace {
 
-// Numbers that make a range worth handing to another thread.
-constexpr int64_t kShare = 1 << 15;
-
-// to[i * rows + r] = from[r * n + i], for some inputs of all rows at a time, so that what is
-// written lies together.
-template <class T>
-void interleave_one_by_one(T* to, const T* from, int64_t rows, int64_t n) {
-  constexpr int64_t kInputs = 16;
-  for (int64_t i = 0; i < n; i += kInputs) {
-    const int64_t end = std::min(n, i + kInputs);
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t j = i; j < end; ++j) to[j * rows + r] = from[r * n + j];
-    }
+// to[i * rows + r] = from[r * n + i]: rows become columns.
+void interleave(double* to, const double* from, int64_t rows, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t r = 0; r < rows; ++r) to[i * rows + r] = from[r * n + i];
   }
 }
 
-void interleave(double* to, const double* from, int64_t rows, int64_t n) {
-  interleave_one_by_one(to, from, rows, n);
+// Of kRows rows, four inputs at a time, and the rest. T: of 32 bits
+template <int kRows, class T>
+void interleave_some(T* to, const T* from, int64_t rows, int64_t n) {
+  using Four = uint32_t __attribute__((ext_vector_type(4)));
+  const int64_t whole = n / 4 * 4;
+  for (int64_t i = 0; i < whole; i += 4) {
+    Four v[4] = {};
+    for (int64_t j = 0; j < kRows; ++j) std::memcpy(&v[j], from + j * n + i, sizeof v[j]);
+    const Four a = __builtin_shufflevector(v[0], v[1], 0, 4, 1, 5);
+    const Four b = __builtin_shufflevector(v[2], v[3], 0, 4, 1, 5);
+    const Four c = __builtin_shufflevector(v[0], v[1], 2, 6, 3, 7);
+    const Four d = __builtin_shufflevector(v[2], v[3], 2, 6, 3, 7);
+    const Four turned[4] = {
+        __builtin_shufflevector(a, b, 0, 1, 4, 5), __builtin_shufflevector(a, b, 2, 3, 6, 7),
+        __builtin_shufflevector(c, d, 0, 1, 4, 5), __builtin_shufflevector(c, d, 2, 3, 6, 7)};
+    for (int64_t j = 0; j < 4; ++j) {
+      std::memcpy(to + (i + j) * rows, &turned[j], kRows * sizeof(T));
+    }
+  }
+  for (int64_t i = whole; i < n; ++i) {
+    for (int64_t j = 0; j < kRows; ++j) to[i * rows + j] = from[j * n + i];
+  }
 }
 
-// T: of 32 bits. Four rows by four inputs at a time; the last four rows may be some for the second
-// time.
 template <class T>
 void interleave(T* to, const T* from, int64_t rows, int64_t n) {
-  using Four = uint32_t __attribute__((ext_vector_type(4)));
-  if (rows < 4) return interleave_one_by_one(to, from, rows, n);
-  const int64_t whole = n / 4 * 4;
-  for (int64_t done = 0; done < rows; done += 4) {
-    const int64_t r = std::min(done, rows - 4);
-    for (int64_t i = 0; i < whole; i += 4) {
-      Four v[4];
-      for (int64_t j = 0; j < 4; ++j) std::memcpy(&v[j], from + (r + j) * n + i, sizeof v[j]);
-      const Four a = __builtin_shufflevector(v[0], v[1], 0, 4, 1, 5);
-      const Four b = __builtin_shufflevector(v[2], v[3], 0, 4, 1, 5);
-      const Four c = __builtin_shufflevector(v[0], v[1], 2, 6, 3, 7);
-      const Four d = __builtin_shufflevector(v[2], v[3], 2, 6, 3, 7);
-      const Four turned[4] = {
-          __builtin_shufflevector(a, b, 0, 1, 4, 5), __builtin_shufflevector(a, b, 2, 3, 6, 7),
-          __builtin_shufflevector(c, d, 0, 1, 4, 5), __builtin_shufflevector(c, d, 2, 3, 6, 7)};
-      for (int64_t j = 0; j < 4; ++j) std::memcpy(to + (i + j) * rows + r, &turned[j], sizeof a);
-    }
-    for (int64_t i = whole; i < n; ++i) {
-      for (int64_t j = r; j < r + 4; ++j) to[i * rows + j] = from[j * n + i];
-    }
+  if (rows == 1) {
+    std::copy_n(from, n, to);
+    return;
+  }
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) interleave_some<4>(to + r, from + r * n, rows, n);
+  to += r;
+  from += r * n;
+  switch (rows - r) {
+    case 1:
+      return interleave_some<1>(to, from, rows, n);
+    case 2:
+      return interleave_some<2>(to, from, rows, n);
+    case 3:
+      return interleave_some<3>(to, from, rows, n);
+    default:
+      return;
+  }
+}
+
+// `n` rows from the first-th on, as they are meant.
+template <class T>
+const T* normed_rows(const Rows<T>& from, int64_t first, int64_t n, std::vector<T>& scratch) {
+  const T* x = from.x + first * from.in;
+  if (from.norm == nullptr) return x;
+  scratch.resize(static_cast<size_t>(n * from.in));
+  for (int64_t i = 0; i < n; ++i) {
+    rms_norm_row(scratch.data() + i * from.in, x + i * from.in, from.norm, from.eps, from.in);
+  }
+  return scratch.data();
+}
+
+// Of 32 bits in a row.
+int64_t words(RowType type, int64_t in) {
+  switch (type) {
+    case RowType::kInt8:
+      return quantized_row_size(in);
+    case RowType::kInt16:
+    case RowType::kBFloat16:
+      return (in + 1) / 2;
+    default:
+      return in;
   }
 }
 
@@ -73,9 +105,7 @@ RowType row_type(WeightType weight) {
   }
 }
 
-// x: [rows, units]
-template <class T>
-void PreparedRows::set(RowType type, const T* x, int64_t rows, int64_t in, int64_t units) {
+void PreparedRows::shape(RowType type, int64_t rows, int64_t in) {
   TANDEM_CHECK(rows > 0 && in > 0);
   type_ = type;
   rows_ = rows;
@@ -83,60 +113,73 @@ void PreparedRows::set(RowType type, const T* x, int64_t rows, int64_t in, int64
   const int64_t most =
       tile_shape(type == RowType::kDouble ? WeightType::kDouble : WeightType::kFloat).rows;
   groups_ = (rows + most - 1) / most;
-  row_bytes_ = units * static_cast<int64_t>(sizeof(T));
-  if (rows == 1) {
-    data_ = reinterpret_cast<const std::byte*>(x);
-    return;
-  }
+  row_bytes_ = type == RowType::kDouble ? in * 8 : words(type, in) * 4;
   const auto doubles = static_cast<size_t>((rows * row_bytes_ + 7) / 8);
   if (packed_.size() < doubles) packed_.resize(doubles);
   data_ = reinterpret_cast<const std::byte*>(packed_.data());
-  T* packed = reinterpret_cast<T*>(packed_.data());
-  const int64_t grain = std::max<int64_t>(1, kShare * groups_ / (rows * units));
-  parallel_for(groups_, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t g = begin; g < end; ++g) {
-      const int64_t r = first_row(g);
-      interleave(packed + r * units, x + r * units, first_row(g + 1) - r, units);
-    }
-  });
-}
-
-// row(to, r): makes row r, of so many words of 32 bits.
-template <class Row>
-void PreparedRows::narrow(RowType type, int64_t rows, int64_t in, int64_t words, const Row& row) {
-  if (const auto n = static_cast<size_t>(rows * words); narrow_.size() < n) narrow_.resize(n);
-  parallel_for(rows, std::max<int64_t>(1, kShare / in), [&](int64_t r, int64_t end) {
-    for (; r < end; ++r) row(narrow_.data() + r * words, r);
-  });
-  set(type, narrow_.data(), rows, in, words);
-}
-
-void PreparedRows::prepare(RowType type, const float* x, int64_t rows, int64_t in) {
-  switch (type) {
-    case RowType::kFloat:
-      return set(type, x, rows, in, in);
-    case RowType::kBFloat16:
-      return narrow(type, rows, in, (in + 1) / 2, [&](int32_t* to, int64_t r) {
-        round_row(reinterpret_cast<uint16_t*>(to), x + r * in, in);
-      });
-    case RowType::kInt8:
-      return narrow(type, rows, in, quantized_row_size(in),
-                    [&](int32_t* to, int64_t r) { quantize_row(to, x + r * in, in); });
-    case RowType::kInt16:
-      scales_.resize(std::max(scales_.size(), static_cast<size_t>(rows)));
-      return narrow(type, rows, in, (in + 1) / 2, [&](int32_t* to, int64_t r) {
-        scales_[static_cast<size_t>(r)] =
-            quantize_row(reinterpret_cast<int16_t*>(to), x + r * in, in);
-      });
-    case RowType::kDouble:
-      break;
+  if (type == RowType::kInt16 && scales_.size() < static_cast<size_t>(rows)) {
+    scales_.resize(static_cast<size_t>(rows));
   }
-  TANDEM_CHECK(type != RowType::kDouble);
 }
 
-void PreparedRows::prepare(const double* x, int64_t rows, int64_t in) {
-  set(RowType::kDouble, x, rows, in, in);
+template <class T>
+T* PreparedRows::packed(int64_t first_row) {
+  return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(packed_.data()) +
+                              first_row * row_bytes_);
 }
+
+void PreparedRows::fill(const Rows<double>& from, int64_t begin, int64_t end) {
+  TANDEM_CHECK(type_ == RowType::kDouble);
+  thread_local std::vector<double> normed;
+  for (int64_t g = begin; g < end; ++g) {
+    const int64_t r = first_row(g);
+    const int64_t n = first_row(g + 1) - r;
+    interleave(packed<double>(r), normed_rows(from, r, n, normed), n, in_);
+  }
+}
+
+void PreparedRows::fill(const Rows<float>& from, int64_t begin, int64_t end) {
+  TANDEM_CHECK(type_ != RowType::kDouble);
+  thread_local std::vector<float> normed;
+  thread_local std::vector<int32_t> narrow;
+  const int64_t width = words(type_, in_);
+  for (int64_t g = begin; g < end; ++g) {
+    const int64_t r = first_row(g);
+    const int64_t n = first_row(g + 1) - r;
+    const float* x = normed_rows(from, r, n, normed);
+    if (type_ == RowType::kFloat) {
+      interleave(packed<float>(r), x, n, in_);
+      continue;
+    }
+    narrow.resize(static_cast<size_t>(n * width));
+    for (int64_t i = 0; i < n; ++i, x += in_) {
+      int32_t* to = narrow.data() + i * width;
+      if (type_ == RowType::kInt8) {
+        quantize_row(to, x, in_);
+      } else if (type_ == RowType::kInt16) {
+        scales_[static_cast<size_t>(r + i)] = quantize_row(reinterpret_cast<int16_t*>(to), x, in_);
+      } else {
+        round_row(reinterpret_cast<uint16_t*>(to), x, in_);
+      }
+    }
+    interleave(packed<int32_t>(r), narrow.data(), n, width);
+  }
+}
+
+template <class T>
+void PreparedRows::prepare_all(RowType type, const Rows<T>& from) {
+  shape(type, from.rows, from.in);
+  const bool as_it_is = type == RowType::kFloat || type == RowType::kDouble;
+  if (from.rows == 1 && from.norm == nullptr && as_it_is) {
+    data_ = reinterpret_cast<const std::byte*>(from.x);
+  } else {
+    fill(from, 0, groups_);
+  }
+}
+
+void PreparedRows::prepare(RowType type, const Rows<float>& from) { prepare_all(type, from); }
+
+void PreparedRows::prepare(RowType type, const Rows<double>& from) { prepare_all(type, from); }
 
 const std::byte* PreparedRows::group(int64_t i) const { return data_ + first_row(i) * row_bytes_; }
 

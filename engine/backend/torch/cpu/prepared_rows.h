@@ -1,5 +1,4 @@
-// Activations as the kernels of product.h read them: made once, used by every product that has the
-// same input.
+// Activations as the kernels of product.h read them.
 #pragma once
 
 #include <cstddef>
@@ -17,17 +16,33 @@ namespace tandem::cpu {
 enum class RowType : uint8_t { kFloat, kInt8, kInt16, kDouble, kBFloat16 };
 RowType row_type(WeightType weight);
 
+// Rows as they come: x, or its RMS norm x / sqrt(mean(x^2) + eps) * norm where `norm` is given.
+template <class T>
+struct Rows {
+  const T* x = nullptr;  // [rows, in]
+  int64_t rows = 0;
+  int64_t in = 0;
+  const T* norm = nullptr;  // [in]
+  double eps = 0;
+};
+
 // Rows stand in groups of as many as a kernel takes at once, split evenly. A group holds all its
 // rows' first inputs, then the second ones: [group][in][rows of it]. Rounding (narrow_row.h) of a
 // row depends on that row alone. What is not finite becomes a scale that is NaN.
 //
-// Grows with use and keeps its memory. Not thread-safe; other threads may read it.
+// Grows with use and keeps its memory. Not thread-safe; other threads may read it, and fill other
+// groups.
 class PreparedRows {
  public:
-  // x: [rows, in]; for a single row of fp32 or fp64 kept instead of copied, so it must stay.
-  // Runs on the calling thread's team (parallel.h).
-  void prepare(RowType type, const float* x, int64_t rows, int64_t in);
-  void prepare(const double* x, int64_t rows, int64_t in);
+  // All of it. A single row of fp32 or fp64 without a norm is kept instead of copied, so it must
+  // stay.
+  void prepare(RowType type, const Rows<float>& from);
+  void prepare(RowType type, const Rows<double>& from);  // kDouble
+
+  // Or piece by piece: memory first, then groups [begin, end), each once.
+  void shape(RowType type, int64_t rows, int64_t in);
+  void fill(const Rows<float>& from, int64_t begin, int64_t end);
+  void fill(const Rows<double>& from, int64_t begin, int64_t end);
 
   RowType type() const { return type_; }
   int64_t rows() const { return rows_; }
@@ -44,10 +59,10 @@ class PreparedRows {
   const float* scales() const { return scales_.data(); }  // kInt16: [rows]
 
  private:
-  template <class Row>
-  void narrow(RowType type, int64_t rows, int64_t in, int64_t words, const Row& row);
   template <class T>
-  void set(RowType type, const T* x, int64_t rows, int64_t in, int64_t units);
+  void prepare_all(RowType type, const Rows<T>& from);
+  template <class T>
+  T* packed(int64_t first_row);
 
   RowType type_ = RowType::kFloat;
   int64_t rows_ = 0;
@@ -56,7 +71,6 @@ class PreparedRows {
   int64_t row_bytes_ = 0;
   const std::byte* data_ = nullptr;
   std::vector<double> packed_;  // doubles, for their alignment
-  std::vector<int32_t> narrow_;
   std::vector<float> scales_;
 };
 

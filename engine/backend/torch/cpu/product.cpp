@@ -1,6 +1,7 @@
 #include "engine/backend/torch/cpu/product.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/cpu/product_tiles.h"
@@ -9,8 +10,11 @@
 namespace tandem::cpu {
 namespace {
 
-// Nanoseconds of work that make a range worth handing to another thread.
-constexpr double kShare = 4000;
+// Nanoseconds of work that are worth calling another thread.
+constexpr double kWorth = 2000;
+
+// Rows that all threads may prepare for themselves, times the other threads. More are shared out.
+constexpr int64_t kOwnRows = 64;
 
 // What one panel takes for so many rows, roughly: weights at 25 bytes, products at 100 a
 // nanosecond.
@@ -19,57 +23,102 @@ double panel_time(const PackedMatrix& w, int64_t rows) {
   return std::max(static_cast<double>(w.panel_bytes()) / 25, products / 100);
 }
 
+// What each thread keeps.
+struct Prepared {
+  PreparedRows rows;
+  uint64_t call = 0;  // that the rows were prepared in
+};
+Prepared& prepared() {
+  thread_local Prepared mine;
+  return mine;
+}
+
 template <class O, class A>
-void run(O* out, const PreparedRows& x, const PackedMatrix& w, const A* bias, bool add) {
-  TANDEM_CHECK(x.in() == w.in());
-  TANDEM_CHECK(x.type() == row_type(w.type()));
+struct Call {
+  O* out;
+  const A* bias;
+  const PackedMatrix* weights;
+  Rows<A> x;
+  const PreparedRows* shared;  // null: each thread has its own
+  uint64_t number;             // of the owner's calls
+  int64_t part;                // groups of rows that are done at once
+  Then then;
+
+  const PreparedRows& rows() const {
+    if (shared != nullptr) return *shared;
+    Prepared& mine = prepared();
+    if (mine.call != number) {
+      mine.rows.prepare(row_type(weights->type()), x);
+      mine.call = number;
+    }
+    return mine.rows;
+  }
+
+  // Columns [begin, end) of a list of all panels with the first part of the rows, then with the
+  // second part and so on.
+  void operator()(int64_t begin, int64_t end) const {
+    const PreparedRows& prepared = rows();
+    const TileTask<O, A> task{weights, &prepared, bias, out, then};
+    const int64_t panels = weights->panels();
+    while (begin < end) {
+      const int64_t p = begin / panels;
+      const int64_t to = std::min(end, (p + 1) * panels);
+      product_tiles(task, begin - p * panels, to - p * panels, p * part,
+                    std::min(prepared.groups(), (p + 1) * part));
+      begin = to;
+    }
+  }
+};
+
+template <class O, class A>
+void run(O* out, const Rows<A>& x, const PackedMatrix& w, const A* bias, Then then) {
+  TANDEM_CHECK(x.in == w.in());
+  TANDEM_CHECK((w.type() == WeightType::kDouble) == (std::is_same_v<A, double>));
+  TANDEM_CHECK(then != Then::kGate || w.layout() == Layout::kPairs);
   const TileShape shape = tile_shape(w.type());
   TANDEM_CHECK(shape.columns == w.columns() && shape.inputs == w.inputs());
-  const TileTask<O, A> task{&w, &x, bias, out, add};
-
+  thread_local uint64_t calls = 0;
+  ++calls;
   const int64_t threads = team_size();
   const int64_t panels = w.panels();
-  if (threads == 1) return product_tiles(task, 0, panels, 0, x.groups());
+  const int64_t groups = (x.rows + shape.rows - 1) / shape.rows;
   // Rows are split among threads only where columns do not suffice: each part reads all weights.
   int64_t parts = 1;
-  while (parts < x.groups() && panels * parts < 4 * threads) ++parts;
-  const int64_t part = (x.groups() + parts - 1) / parts;
-  parts = (x.groups() + part - 1) / part;
-  const auto worth = static_cast<int64_t>(kShare / panel_time(w, x.rows() / parts)) + 1;
-  const int64_t at_once = x.rows() == 1 ? shape.panels_for_one : 1;
-  int64_t grain = std::max({worth, panels / (16 * threads), std::min(at_once, panels / threads)});
-  grain = panels / std::max<int64_t>(1, panels / std::min(grain, panels));  // of about one size
-  // Where there is enough, first a long range for each thread: at the end of a range, what was
-  // fetched ahead is of no use to its thread. Short ones then even out who came late.
-  const int64_t first = panels >= 8 * threads * grain ? panels / (2 * threads) : 0;
-  const int64_t firsts = first > 0 ? threads : 0;
-  const int64_t ranges = firsts + (panels - firsts * first + grain - 1) / grain;
-  parallel_for(parts * ranges, 1, [&](int64_t i, int64_t end) {
-    for (; i < end; ++i) {
-      const int64_t r = i % ranges;
-      const int64_t begin = r < firsts ? r * first : firsts * first + (r - firsts) * grain;
-      const int64_t p = i / ranges;
-      product_tiles(task, begin, r < firsts ? begin + first : std::min(panels, begin + grain),
-                    p * part, std::min(x.groups(), (p + 1) * part));
-    }
-  });
+  while (parts < groups && panels * parts < 4 * threads) ++parts;
+  const int64_t part = (groups + parts - 1) / parts;
+  parts = (groups + part - 1) / part;
+  Call<O, A> call{out, bias, &w, x, nullptr, calls, part, then};
+  const int64_t tasks = parts * panels;
+  if (threads == 1 || panel_time(w, x.rows) * static_cast<double>(panels) < kWorth) {
+    return call(0, tasks);
+  }
+  if (x.rows * (threads - 1) > kOwnRows) {
+    PreparedRows& all = prepared().rows;
+    prepared().call = 0;
+    all.shape(row_type(w.type()), x.rows, x.in);
+    parallel_for(groups, 1, [&](int64_t begin, int64_t end) { all.fill(x, begin, end); });
+    call.shared = &all;
+  }
+  // A single row takes several panels at once.
+  const int64_t at_once = x.rows == 1 ? shape.panels_for_one : 1;
+  parallel_for(tasks, std::max<int64_t>(1, std::min(at_once, tasks / (4 * threads))), call);
 }
 
 }  // namespace
 
-void product(float* out, const PreparedRows& x, const PackedMatrix& weights, const float* bias,
-             bool add) {
-  run(out, x, weights, bias, add);
+void product(float* out, const Rows<float>& x, const PackedMatrix& weights, const float* bias,
+             Then then) {
+  run(out, x, weights, bias, then);
 }
 
-void product(float* out, const PreparedRows& x, const PackedMatrix& weights, const double* bias,
-             bool add) {
-  run(out, x, weights, bias, add);
+void product(float* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
+             Then then) {
+  run(out, x, weights, bias, then);
 }
 
-void product(double* out, const PreparedRows& x, const PackedMatrix& weights, const double* bias,
-             bool add) {
-  run(out, x, weights, bias, add);
+void product(double* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
+             Then then) {
+  run(out, x, weights, bias, then);
 }
 
 }  // namespace tandem::cpu

@@ -1,5 +1,8 @@
 // Rows times a weight matrix on the CPU: the heart of decoding, where few rows meet many weights.
 //
+// Rows go in as they are, or as their RMS norms: each thread prepares them for itself, which costs
+// less than to get them from another processor's cache.
+//
 // Memory sets the speed here, so all rows of a batch meet a weight while it is in registers: six
 // rows cost about what one costs. LibTorch's product (MKL) takes two to four times as long.
 //
@@ -17,18 +20,20 @@
 
 #include "engine/backend/torch/cpu/packed_matrix.h"
 #include "engine/backend/torch/cpu/prepared_rows.h"
+#include "engine/backend/torch/cpu/product_tiles.h"
 
 namespace tandem::cpu {
 
-// out[r, n] = x[r] . weight[n] + bias[n], or that is added to out[r, n] if `add`.
-// x: prepared as row_type(weights.type()), of weights.in() numbers; bias: [outs] or null; out:
-// [rows, outs]. Runs on the calling thread's team (parallel.h).
-void product(float* out, const PreparedRows& x, const PackedMatrix& weights, const float* bias,
-             bool add);
+// y = x W^T + bias, stored in `out`, added to it or gated.
+//
+// x: what the weights' row_type() is made of, of weights.in() numbers; bias: [outs] or null; out:
+// [rows, outs], or [rows, outs / 2] if gated. Runs on the calling thread's team (parallel.h).
+void product(float* out, const Rows<float>& x, const PackedMatrix& weights, const float* bias,
+             Then then = Then::kStore);
 // For weights of type kDouble.
-void product(float* out, const PreparedRows& x, const PackedMatrix& weights, const double* bias,
-             bool add);
-void product(double* out, const PreparedRows& x, const PackedMatrix& weights, const double* bias,
-             bool add);
+void product(float* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
+             Then then = Then::kStore);
+void product(double* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
+             Then then = Then::kStore);
 
 }  // namespace tandem::cpu

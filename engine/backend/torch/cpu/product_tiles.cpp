@@ -4,14 +4,17 @@
 #include <limits>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "engine/backend/torch/cpu/narrow_row.h"
 #include "engine/backend/torch/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/backend/torch/cpu/product_tiles.cpp"
+#include "hwy/foreach_target.h"  // compiles this file once per processor
+// after it:
+#include "engine/backend/torch/cpu/exp-inl.h"
 #include "hwy/cache_control.h"
-#include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -35,7 +38,7 @@ constexpr int panels_at_once(int rows) { return rows == 1 ? 2 : 1; }
 
 // How far ahead of its reading a stream of weights is fetched, in bytes: memory's latency times its
 // bandwidth, and then some.
-constexpr size_t kAhead = 8192;
+constexpr size_t kAhead = 16384;
 
 // Weights that may still lie in a cache close by from the time before. Then a few rows do not wait
 // for memory but for their own sums, and take several panels at once; else one stream is best.
@@ -116,6 +119,8 @@ struct Tile {
   size_t first_row;
   size_t first_column;
   bool first_stretch;
+  void* sums;  // [rows, sums_stride] where the product is gated; null: sums go to its output
+  size_t sums_stride;
 };
 
 HWY_INLINE void fetch(const uint8_t* at) { hwy::Prefetch(at); }
@@ -151,10 +156,20 @@ template <class D, class V, class O, class A>
 HWY_INLINE void finish(D d, const TileTask<O, A>& t, const Tile& tile, size_t row, size_t column,
                        V a, V b) {
   const size_t lanes = hn::Lanes(d);
+  if (tile.sums != nullptr) {
+    A* to = static_cast<A*>(tile.sums) + row * tile.sums_stride + (column - tile.first_column);
+    if (!tile.first_stretch) {
+      a = hn::Add(a, hn::LoadU(d, to));
+      b = hn::Add(b, hn::LoadU(d, to + lanes));
+    }
+    hn::StoreU(a, d, to);
+    hn::StoreU(b, d, to + lanes);
+    return;
+  }
   const auto outs = static_cast<size_t>(t.weights->outs());
   O* out = t.out + row * outs + column;
   const A* bias = tile.first_stretch && t.bias != nullptr ? t.bias + column : nullptr;
-  const bool add = !tile.first_stretch || t.add;
+  const bool add = !tile.first_stretch || t.then == Then::kAdd;
   if (column + 2 * lanes <= outs) {
     if (bias != nullptr) {
       a = hn::Add(a, hn::LoadU(d, bias));
@@ -429,6 +444,30 @@ struct Tiles {
   }
 };
 
+// out = silu(a) * b for one row's sums a and b of one panel, biases added.
+template <class D, class O, class A>
+HWY_INLINE void gate(D d, const TileTask<O, A>& t, const A* sums, int64_t row, int64_t panel) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t width = t.weights->outs() / 2;
+  const int64_t first = panel * lanes;
+  const int64_t n = std::min(lanes, width - first);
+  const auto biases = [&](int64_t from) {
+    if (t.bias == nullptr) return hn::Zero(d);
+    HWY_ALIGN A some[hn::MaxLanes(D())] = {};
+    std::copy_n(t.bias + from, n, some);
+    return hn::Load(d, some);
+  };
+  const auto a = hn::Add(hn::LoadU(d, sums), biases(first));
+  const auto b = hn::Add(hn::LoadU(d, sums + lanes), biases(width + first));
+  const auto one = hn::Set(d, A{1});
+  const auto gated = hn::Mul(hn::Div(a, hn::Add(one, exp_of(d, hn::Neg(a)))), b);
+  O* out = t.out + row * width + first;
+  if (n == lanes) return store_out(gated, d, out);
+  HWY_ALIGN O some[hn::MaxLanes(D())];
+  store_out(gated, d, some);
+  std::copy_n(some, n, out);
+}
+
 template <class Kind, class O, class A>
 void run(const TileTask<O, A>& t, int64_t first_panel, int64_t end_panel, int64_t first_group,
          int64_t end_group) {
@@ -439,6 +478,10 @@ void run(const TileTask<O, A>& t, int64_t first_panel, int64_t end_panel, int64_
   const int few = static_cast<int>(x.first_row(first_group + 1) - x.first_row(first_group));
   const bool near = w.panels() * w.panel_bytes() <= kNear;
   const int64_t most_panels = groups == 1 && near ? panels_at_once(few) : 1;
+  const hn::ScalableTag<A> d;
+  thread_local std::vector<A> sums;
+  const int64_t sums_stride = most_panels * w.columns();
+  if (t.then == Then::kGate) sums.resize(static_cast<size_t>(x.rows() * sums_stride));
   for (int64_t panel = first_panel; panel < end_panel;) {
     const bool single = end_panel - panel < most_panels || most_panels == 1;
     for (int64_t k = 0; k < units; k += Kind::kUnits) {
@@ -450,6 +493,8 @@ void run(const TileTask<O, A>& t, int64_t first_panel, int64_t end_panel, int64_
       tile.units = static_cast<size_t>(n);
       tile.first_column = static_cast<size_t>(panel * w.columns());
       tile.first_stretch = k == 0;
+      tile.sums = t.then == Then::kGate ? sums.data() : nullptr;
+      tile.sums_stride = static_cast<size_t>(sums_stride);
       const size_t bytes = tile.units * Kind::kUnitBytes;
       for (int64_t g = first_group; g < end_group; ++g) {
         const int64_t row = x.first_row(g);
@@ -464,6 +509,12 @@ void run(const TileTask<O, A>& t, int64_t first_panel, int64_t end_panel, int64_
                                        bytes / static_cast<size_t>(groups) *
                                            static_cast<size_t>(g - first_group);
         Tiles<Kind, O, A>::get(rows, single)(t, tile);
+        if (tile.sums == nullptr || k + n < units) continue;
+        for (int64_t r = row; r < row + rows; ++r) {
+          for (int64_t p = 0; p < (single ? 1 : most_panels); ++p) {
+            gate(d, t, sums.data() + r * sums_stride + p * w.columns(), r, panel + p);
+          }
+        }
       }
     }
     panel += single ? 1 : most_panels;

@@ -18,14 +18,21 @@ struct TileShape {
 };
 TileShape tile_shape(WeightType type);
 
+// What becomes of a product y = x W^T + bias.
+enum class Then : uint8_t {
+  kStore,  // out = y
+  kAdd,    // out += y
+  kGate,   // out = silu(first half of y) * second half of y, for weights of Layout::kPairs
+};
+
 // One product, as far as tiles must know it. A: float, or double for kDouble. O: float or double.
 template <class O, class A>
 struct TileTask {
   const PackedMatrix* weights;
   const PreparedRows* x;
   const A* bias;  // [outs] or null
-  O* out;         // [rows, outs]
-  bool add;
+  O* out;         // [rows, outs], or half of that if gated
+  Then then;
 };
 
 // Panels [first_panel, end_panel) of groups [first_group, end_group) of rows.

@@ -4,13 +4,14 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "engine/backend/torch/cpu/parallel.h"
-#include "engine/backend/torch/cpu/product.h"
+#include "engine/backend/torch/ops.h"
 #include "engine/backend/torch/profile.h"
 #include "engine/base/status.h"
 
@@ -46,20 +47,6 @@ at::Tensor unpacked(const cpu::PackedMatrix& m) {
   return all;
 }
 
-// For the length of a call: memory of prepared rows that all layers of a lane share.
-class SharedInput {
- public:
-  explicit SharedInput(const at::Tensor& x) { input().set(x); }
-  ~SharedInput() { input().set({}); }
-  LinearInput& operator*() const { return input(); }
-
- private:
-  static LinearInput& input() {
-    thread_local LinearInput mine;
-    return mine;
-  }
-};
-
 }  // namespace
 
 at::ScalarType WeightStore::rows() const {
@@ -71,23 +58,17 @@ at::ScalarType WeightStore::residual() const {
   return dtype == DType::kFloat64 ? at::kDouble : at::kFloat;
 }
 
-const cpu::PreparedRows& LinearInput::as(cpu::RowType type) {
-  if (prepared_ && rows_.type() == type) return rows_;
-  if (type == cpu::RowType::kDouble) {
-    TORCH_CHECK(x_.scalar_type() == at::kDouble, "fp64 weights with rows of ", x_.scalar_type());
-    rows_.prepare(static_cast<const double*>(x_.const_data_ptr()), x_.size(0), x_.size(1));
-  } else {
-    TORCH_CHECK(x_.scalar_type() == at::kFloat, "fp32 products with rows of ", x_.scalar_type());
-    rows_.prepare(type, static_cast<const float*>(x_.const_data_ptr()), x_.size(0), x_.size(1));
-  }
-  prepared_ = true;
-  return rows_;
+const at::Tensor& LinearInput::rows() const {
+  if (norm == nullptr) return x;
+  ops::rms_norm(*normed, x, *norm, eps);
+  return *normed;
 }
 
 absl::StatusOr<Linear> Linear::load(const TensorSource& source, const WeightStore& store,
                                     const std::string& prefix,
                                     const std::vector<std::string>& names,
-                                    const std::vector<int64_t>& outs, int64_t in, bool bias) {
+                                    const std::vector<int64_t>& outs, int64_t in, bool bias,
+                                    cpu::Layout layout) {
   std::vector<std::string> weights, biases;
   std::vector<std::vector<int64_t>> weight_shapes, bias_shapes;
   for (size_t i = 0; i < names.size(); ++i) {
@@ -99,7 +80,8 @@ absl::StatusOr<Linear> Linear::load(const TensorSource& source, const WeightStor
   Linear l;
   if (store.device.is_cpu()) {
     TANDEM_ASSIGN_OR_RETURN(l.packed_,
-                            load_packed(source, weights, weight_shapes, weight_type(store.dtype)));
+                            load_packed(source, weights, weight_shapes, weight_type(store.dtype),
+                                        store.packed() ? layout : cpu::Layout::kInOrder));
     if (!store.packed()) {
       l.weight_ = unpacked(l.packed_);
       l.packed_ = {};
@@ -115,38 +97,42 @@ absl::StatusOr<Linear> Linear::load(const TensorSource& source, const WeightStor
   return l;
 }
 
-void Linear::product(at::Tensor& out, LinearInput& x, bool add) const {
+void Linear::product(at::Tensor& out, const LinearInput& input, cpu::Then then) const {
+  const at::Tensor& x = input.x;
+  const int64_t width = then == cpu::Then::kGate ? packed_.outs() / 2 : packed_.outs();
+  TORCH_CHECK(out.is_contiguous() && out.size(0) == x.size(0) && out.size(1) == width,
+              "product of ", x.size(0), " x ", width, " into ", out.sizes());
+  const auto run = [&]<class O, class A>() {
+    const auto expect = c10::CppTypeToScalarType<A>::value;
+    TORCH_CHECK(x.scalar_type() == expect, expect, " products with rows of ", x.scalar_type());
+    const auto data = [](const at::Tensor& t) {
+      return t.defined() ? static_cast<const A*>(t.const_data_ptr()) : nullptr;
+    };
+    cpu::product(static_cast<O*>(out.mutable_data_ptr()),
+                 cpu::Rows<A>{.x = data(x),
+                              .rows = x.size(0),
+                              .in = x.size(1),
+                              .norm = input.norm != nullptr ? data(*input.norm) : nullptr,
+                              .eps = input.eps},
+                 packed_, data(bias_), then);
+  };
+  const bool exact = packed_.type() == cpu::WeightType::kDouble;
+  if (exact && out.scalar_type() == at::kDouble) return run.operator()<double, double>();
+  TORCH_CHECK(out.scalar_type() == at::kFloat, "product into ", out.scalar_type());
+  exact ? run.operator()<float, double>() : run.operator()<float, float>();
+}
+
+void Linear::into(at::Tensor& out, const LinearInput& input, at::Tensor* scratch) const {
+  if (!packed_.empty()) {
+    const StepProfile::Section section(StepProfile::kProduct);
+    return product(out, input, cpu::Then::kStore);
+  }
+  const at::Tensor& x = input.rows();
   const StepProfile::Section section(StepProfile::kProduct);
-  if (packed_.empty()) {
-    const at::Tensor y = at::linear(x.x(), weight_, bias_);
-    add ? (void)out.add_(y) : (void)out.copy_(y);
-    return;
-  }
-  const cpu::PreparedRows& rows = x.as(cpu::row_type(packed_.type()));
-  const void* bias = bias_.defined() ? bias_.const_data_ptr() : nullptr;
-  void* to = out.mutable_data_ptr();
-  TORCH_CHECK(out.is_contiguous() && out.size(0) == rows.rows() && out.size(1) == packed_.outs(),
-              "product of ", rows.rows(), " x ", packed_.outs(), " into ", out.sizes());
-  if (packed_.type() != cpu::WeightType::kDouble) {
-    TORCH_CHECK(out.scalar_type() == at::kFloat, "fp32 product into ", out.scalar_type());
-    cpu::product(static_cast<float*>(to), rows, packed_, static_cast<const float*>(bias), add);
-  } else if (out.scalar_type() == at::kDouble) {
-    cpu::product(static_cast<double*>(to), rows, packed_, static_cast<const double*>(bias), add);
-  } else {
-    TORCH_CHECK(out.scalar_type() == at::kFloat, "fp64 product into ", out.scalar_type());
-    cpu::product(static_cast<float*>(to), rows, packed_, static_cast<const double*>(bias), add);
-  }
-}
-
-void Linear::into(at::Tensor& out, const at::Tensor& x, at::Tensor* scratch) const {
-  into(out, *SharedInput(x), scratch);
-}
-
-void Linear::into(at::Tensor& out, LinearInput& input, at::Tensor* scratch) const {
-  const at::Tensor& x = input.x();
-  if (x.is_cpu()) return product(out, input, /*add=*/false);
-  if (out.scalar_type() != x.scalar_type()) {
-    into(*scratch, input);
+  if (x.is_cpu()) {
+    out.copy_(at::linear(x, weight_, bias_));
+  } else if (out.scalar_type() != x.scalar_type()) {
+    into(*scratch, x);
     out.copy_(*scratch);
   } else if (bias_.defined()) {
     at::addmm_out(out, bias_, x, weight_.t());
@@ -155,23 +141,36 @@ void Linear::into(at::Tensor& out, LinearInput& input, at::Tensor* scratch) cons
   }
 }
 
-void Linear::add_to(at::Tensor& residual, const at::Tensor& x, at::Tensor& scratch) const {
-  add_to(residual, *SharedInput(x), scratch);
-}
-
-void Linear::add_to(at::Tensor& residual, LinearInput& input, at::Tensor& scratch) const {
-  const at::Tensor& x = input.x();
-  if (x.is_cpu()) return product(residual, input, /*add=*/true);
-  if (residual.scalar_type() == x.scalar_type()) {
+void Linear::add_to(at::Tensor& residual, const LinearInput& input, at::Tensor& scratch) const {
+  if (!packed_.empty()) {
+    const StepProfile::Section section(StepProfile::kProduct);
+    return product(residual, input, cpu::Then::kAdd);
+  }
+  const at::Tensor& x = input.rows();
+  const StepProfile::Section section(StepProfile::kProduct);
+  if (x.is_cpu()) {
+    residual.add_(at::linear(x, weight_, bias_));
+  } else if (residual.scalar_type() == x.scalar_type()) {
     residual.addmm_(x, weight_.t());
     if (bias_.defined()) residual.add_(bias_);
-    return;
+  } else {
+    into(scratch, x);
+    residual.add_(scratch);
   }
-  into(scratch, input);
-  residual.add_(scratch);
+}
+
+void Linear::gate_into(at::Tensor& out, const LinearInput& input, RowBuffer& scratch) const {
+  if (!packed_.empty()) {
+    const StepProfile::Section section(StepProfile::kProduct);
+    return product(out, input, cpu::Then::kGate);
+  }
+  at::Tensor& both = scratch.rows(out.size(0));
+  into(both, input);
+  ops::silu_mul(out, both);
 }
 
 void Linear::look_up(at::Tensor& to, const int32_t* row) const {
+  const StepProfile::Section section(StepProfile::kEmbed);
   const int64_t in = packed_.in();
   const auto each = [&]<class R>(R* out) {
     cpu::parallel_for(to.size(0), std::max<int64_t>(1, 4096 / in),

@@ -12,7 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "engine/backend/torch/cpu/packed_matrix.h"
-#include "engine/backend/torch/cpu/prepared_rows.h"
+#include "engine/backend/torch/cpu/product.h"
+#include "engine/backend/torch/model/buffers.h"
 #include "engine/backend/torch/model/tensor_source.h"
 #include "engine/base/config.h"
 
@@ -29,24 +30,21 @@ struct WeightStore {
   bool packed() const { return device.is_cpu() && kernels == CpuKernels::kOwn; }
 };
 
-// Rows that go into one or more linear layers. What the kernels make of them is made once.
-class LinearInput {
- public:
-  LinearInput() = default;
-  explicit LinearInput(const at::Tensor& x) { set(x); }
+// Rows that go into a linear layer: x, or its RMS norm. The CPU's own products norm rows on the
+// way.
+struct LinearInput {
+  const at::Tensor& x;               // [rows, in], of WeightStore::rows(); residual() if normed
+  const at::Tensor* norm = nullptr;  // [in], of residual()
+  double eps = 0;
+  at::Tensor* normed = nullptr;  // scratch with a norm: [rows, in], of rows()
 
-  // x: [rows, in], of WeightStore::rows(); is kept and must not change while in use.
-  void set(const at::Tensor& x) {
-    x_ = x;
-    prepared_ = false;
-  }
-  const at::Tensor& x() const { return x_; }
-  const cpu::PreparedRows& as(cpu::RowType type);
+  LinearInput(const at::Tensor& rows) : x(rows) {}  // NOLINT(google-explicit-constructor)
+  LinearInput(const at::Tensor& residual, const at::Tensor& weight, double epsilon,
+              at::Tensor& scratch)
+      : x(residual), norm(&weight), eps(epsilon), normed(&scratch) {}
 
- private:
-  at::Tensor x_;
-  bool prepared_ = false;
-  cpu::PreparedRows rows_;
+  // The rows, for products that know of no norms.
+  const at::Tensor& rows() const;
 };
 
 class Linear {
@@ -54,20 +52,24 @@ class Linear {
   Linear() = default;
 
   // The layers `names` of one input size stacked along their outputs: prefix + name + ".weight"
-  // and, if asked for, + ".bias". outs: of each. Errors as load_stacked().
+  // and, if asked for, + ".bias". outs: of each. layout: kPairs for gate_into(). Errors as
+  // load_stacked().
   static absl::StatusOr<Linear> load(const TensorSource& source, const WeightStore& store,
                                      const std::string& prefix,
                                      const std::vector<std::string>& names,
-                                     const std::vector<int64_t>& outs, int64_t in, bool bias);
+                                     const std::vector<int64_t>& outs, int64_t in, bool bias,
+                                     cpu::Layout layout = cpu::Layout::kInOrder);
 
   // out = x W^T + bias. x: [rows, in], out: [rows, out], of x's type or fp32
   // scratch: [rows, out] of x's type, used on CUDA where out has another; else may be undefined.
-  void into(at::Tensor& out, const at::Tensor& x, at::Tensor* scratch = nullptr) const;
-  void into(at::Tensor& out, LinearInput& x, at::Tensor* scratch = nullptr) const;
+  void into(at::Tensor& out, const LinearInput& x, at::Tensor* scratch = nullptr) const;
 
   // residual += x W^T + bias. residual: [rows, out]; scratch as above.
-  void add_to(at::Tensor& residual, const at::Tensor& x, at::Tensor& scratch) const;
-  void add_to(at::Tensor& residual, LinearInput& x, at::Tensor& scratch) const;
+  void add_to(at::Tensor& residual, const LinearInput& x, at::Tensor& scratch) const;
+
+  // out = silu(first half of y) * second half of y = x W^T + bias. out: [rows, out / 2]
+  // scratch: [rows, out], used but by the CPU's own products.
+  void gate_into(at::Tensor& out, const LinearInput& x, RowBuffer& scratch) const;
 
   // to[r] = W[row[r]] where row[r] >= 0: the embedding that is tied to a packed head.
   // to: [rows, in] of WeightStore::residual()
@@ -78,7 +80,7 @@ class Linear {
   int64_t bytes() const;
 
  private:
-  void product(at::Tensor& out, LinearInput& x, bool add) const;
+  void product(at::Tensor& out, const LinearInput& x, cpu::Then then) const;
 
   cpu::PackedMatrix packed_;
   at::Tensor weight_;  // [out, in], where it is not packed

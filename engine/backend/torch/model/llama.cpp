@@ -65,8 +65,9 @@ absl::StatusOr<LlamaWeights> LlamaWeights::load(const HfConfig& c, bool tied,
   };
   // The layers of these names side by side: one product instead of several.
   const auto linear = [&](const std::string& prefix, const std::vector<std::string>& names,
-                          const std::vector<int64_t>& outs, int64_t in, bool bias) {
-    return Linear::load(source, store, prefix, names, outs, in, bias);
+                          const std::vector<int64_t>& outs, int64_t in, bool bias,
+                          cpu::Layout layout = cpu::Layout::kInOrder) {
+    return Linear::load(source, store, prefix, names, outs, in, bias, layout);
   };
   LlamaWeights w;
   w.store = store;
@@ -81,8 +82,8 @@ absl::StatusOr<LlamaWeights> LlamaWeights::load(const HfConfig& c, bool tied,
         l.qkv, linear(attention, {"q_proj", "k_proj", "v_proj"}, {q, kv, kv}, hidden, c.qkv_bias));
     TANDEM_ASSIGN_OR_RETURN(l.o, linear(attention, {"o_proj"}, {hidden}, q, c.o_bias));
     TANDEM_ASSIGN_OR_RETURN(l.mlp_norm, norm(prefix + "post_attention_layernorm"));
-    TANDEM_ASSIGN_OR_RETURN(
-        l.gate_up, linear(mlp, {"gate_proj", "up_proj"}, {inner, inner}, hidden, c.mlp_bias));
+    TANDEM_ASSIGN_OR_RETURN(l.gate_up, linear(mlp, {"gate_proj", "up_proj"}, {inner, inner}, hidden,
+                                              c.mlp_bias, cpu::Layout::kPairs));
     TANDEM_ASSIGN_OR_RETURN(l.down, linear(mlp, {"down_proj"}, {hidden}, inner, c.mlp_bias));
     if (progress) progress(i + 1);
   }
@@ -145,7 +146,6 @@ void Llama::run(int from, int to, at::Tensor& x, const RowView& rows, const KvPo
   at::Tensor& normed = normed_.rows(n);
   at::Tensor& qkv = qkv_.rows(n);
   at::Tensor& attended = attended_.rows(n);
-  at::Tensor& gate_up = gate_up_.rows(n);
   at::Tensor& gated = gated_.rows(n);
   at::Tensor& projected = projected_.rows(n);
   for (int i = from; i < to; ++i) {
@@ -153,15 +153,12 @@ void Llama::run(int from, int to, at::Tensor& x, const RowView& rows, const KvPo
     const LlamaWeights::Layer& l = weights_.layers[layer];
     const LayerKv kv{config_.heads, config_.kv_heads, config_.head_dim, pool.layer_keys[layer],
                      pool.layer_values[layer]};
-    ops::rms_norm(normed, x, l.attention_norm, config_.rms_norm_eps);
-    l.qkv.into(qkv, normed);
+    l.qkv.into(qkv, {x, l.attention_norm, config_.rms_norm_eps, normed});
     ops::rope_and_store(qkv, rows, kv, rope_);
     ops::attention(attended, qkv, rows, kv, scale);
     l.o.add_to(x, attended, projected);
 
-    ops::rms_norm(normed, x, l.mlp_norm, config_.rms_norm_eps);
-    l.gate_up.into(gate_up, normed);
-    ops::silu_mul(gated, gate_up);
+    l.gate_up.gate_into(gated, {x, l.mlp_norm, config_.rms_norm_eps, normed}, gate_up_);
     l.down.add_to(x, gated, projected);
   }
 }
@@ -170,10 +167,9 @@ void Llama::head(at::Tensor& logits, const at::Tensor& hidden) {
   const StepProfile::Section section(StepProfile::kHead);
   const int64_t n = hidden.size(0);
   at::Tensor& normed = head_in_.rows(n);
-  ops::rms_norm(normed, hidden, weights_.final_norm, config_.rms_norm_eps);
   at::Tensor* scratch =
       logits.scalar_type() == normed.scalar_type() || normed.is_cpu() ? nullptr : &logits_.rows(n);
-  weights_.head.into(logits, normed, scratch);
+  weights_.head.into(logits, {hidden, weights_.final_norm, config_.rms_norm_eps, normed}, scratch);
 }
 
 }  // namespace tandem

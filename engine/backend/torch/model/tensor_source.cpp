@@ -94,11 +94,11 @@ absl::StatusOr<at::Tensor> load_stacked(const TensorSource& source,
 absl::StatusOr<cpu::PackedMatrix> load_packed(const TensorSource& source,
                                               const std::vector<std::string>& names,
                                               const std::vector<std::vector<int64_t>>& shapes,
-                                              cpu::WeightType type) {
+                                              cpu::WeightType type, cpu::Layout layout) {
   int64_t outs = 0;
   for (const auto& s : shapes) outs += s[0];
   const int64_t in = shapes.front()[1];
-  cpu::PackedMatrix packed(type, outs, in);
+  cpu::PackedMatrix packed(type, outs, in, layout);
   const at::ScalarType from = source_type(type);
   constexpr int64_t kRows = 128;
   std::vector<std::byte> part(static_cast<size_t>(kRows * in) * c10::elementSize(from));

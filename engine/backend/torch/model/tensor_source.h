@@ -30,6 +30,7 @@ absl::StatusOr<at::Tensor> load_stacked(const TensorSource& source,
 absl::StatusOr<cpu::PackedMatrix> load_packed(const TensorSource& source,
                                               const std::vector<std::string>& names,
                                               const std::vector<std::vector<int64_t>>& shapes,
-                                              cpu::WeightType type);
+                                              cpu::WeightType type,
+                                              cpu::Layout layout = cpu::Layout::kInOrder);
 
 }  // namespace tandem

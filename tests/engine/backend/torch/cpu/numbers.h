@@ -46,8 +46,9 @@ struct TestMatrix {
   cpu::PackedMatrix packed;
   std::vector<double> values;  // [outs, in]
 
-  TestMatrix(cpu::WeightType type, int64_t outs, int64_t in, const std::vector<double>& from)
-      : packed(type, outs, in), values(from) {
+  TestMatrix(cpu::WeightType type, int64_t outs, int64_t in, const std::vector<double>& from,
+             cpu::Layout layout = cpu::Layout::kInOrder)
+      : packed(type, outs, in, layout), values(from) {
     switch (type) {
       case cpu::WeightType::kDouble:
         packed.pack(0, outs, from.data());

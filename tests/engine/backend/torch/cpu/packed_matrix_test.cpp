@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "engine/backend/torch/cpu/targets.h"
@@ -10,6 +11,7 @@
 namespace tandem {
 namespace {
 
+using cpu::Layout;
 using cpu::PackedMatrix;
 using cpu::WeightType;
 
@@ -19,28 +21,49 @@ class PackedMatrixOn : public testing::TestWithParam<std::string> {
   void TearDown() override { ASSERT_TRUE(cpu::force_target("").ok()); }
 };
 
+void expect_back(WeightType type, int64_t outs, int64_t in, Layout layout) {
+  SCOPED_TRACE(testing::Message() << type_name(type) << " " << outs << " x " << in
+                                  << (layout == Layout::kPairs ? " in pairs" : ""));
+  const TestMatrix m(type, outs, in, random_numbers(outs * in, 1), layout);
+  EXPECT_EQ(m.packed.outs(), outs);
+  EXPECT_EQ(m.packed.in(), in);
+  EXPECT_GE(m.packed.bytes(), outs * in);
+  std::vector<double> row(static_cast<size_t>(in));
+  std::vector<float> narrow(row.size());
+  for (int64_t r = 0; r < outs; ++r) {
+    m.packed.unpack(r, row.data());
+    m.packed.unpack(r, narrow.data());
+    for (size_t k = 0; k < row.size(); ++k) {
+      const double want = m.values[static_cast<size_t>(r) * row.size() + k];
+      ASSERT_NEAR(row[k], want, type == WeightType::kInt8 ? 1e-6 : 0);
+      ASSERT_EQ(narrow[k], static_cast<float>(row[k]));
+    }
+  }
+}
+
 TEST_P(PackedMatrixOn, GivesBackWhatWasPacked) {
   for (const WeightType type : kWeightTypes) {
-    for (const int64_t outs : {1, 5, 16, 33, 70}) {
+    for (const int64_t outs : {1, 5, 16, 33, 70, -2, -34, -70}) {
       for (const int64_t in : {1, 2, 15, 130}) {
-        SCOPED_TRACE(testing::Message() << type_name(type) << " " << outs << " x " << in);
-        const TestMatrix m(type, outs, in, random_numbers(outs * in, 1));
-        EXPECT_EQ(m.packed.outs(), outs);
-        EXPECT_EQ(m.packed.in(), in);
-        EXPECT_GE(m.packed.bytes(), outs * in);
-        std::vector<double> row(static_cast<size_t>(in));
-        std::vector<float> narrow(row.size());
-        for (int64_t r = 0; r < outs; ++r) {
-          m.packed.unpack(r, row.data());
-          m.packed.unpack(r, narrow.data());
-          for (size_t k = 0; k < row.size(); ++k) {
-            const double want = m.values[static_cast<size_t>(r) * row.size() + k];
-            ASSERT_NEAR(row[k], want, type == WeightType::kInt8 ? 1e-6 : 0);
-            ASSERT_EQ(narrow[k], static_cast<float>(row[k]));
-          }
-        }
+        expect_back(type, std::abs(outs), in, outs < 0 ? Layout::kPairs : Layout::kInOrder);
       }
     }
+  }
+}
+
+// A gate and what it gates are counterparts in the two vectors of a panel.
+TEST_P(PackedMatrixOn, PairsShareAPanel) {
+  const int64_t half = 40;
+  const int64_t in = 3;
+  std::vector<double> numbers(static_cast<size_t>(2 * half * in));
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<double>(i) / in;
+  const TestMatrix m(WeightType::kFloat, 2 * half, in, numbers, Layout::kPairs);
+  const int64_t lanes = m.packed.columns() / 2;
+  ASSERT_EQ(m.packed.panels(), (half + lanes - 1) / lanes);
+  for (int64_t i = 0; i < half; ++i) {
+    const auto* panel = reinterpret_cast<const float*>(m.packed.panel(i / lanes));
+    EXPECT_EQ(panel[i % lanes], static_cast<float>(i));
+    EXPECT_EQ(panel[lanes + i % lanes], static_cast<float>(half + i));
   }
 }
 

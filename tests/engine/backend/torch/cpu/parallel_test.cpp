@@ -4,7 +4,10 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <array>
+#include <atomic>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <thread>
 #include <vector>
@@ -30,7 +33,7 @@ TEST(CpuTeam, HasTheSizeThatWasAskedFor) {
 
 TEST(CpuTeam, CoversEveryIndexOnce) {
   cpu::set_team_size(2);
-  for (const int64_t n : {0, 1, 5, 64, 1000}) {
+  for (const int64_t n : {0, 1, 5, 64, 1000, 200000}) {
     for (const int64_t grain : {1, 7, 2000}) {
       std::vector<std::atomic<int>> seen(static_cast<size_t>(n));
       cpu::parallel_for(n, grain, [&](int64_t begin, int64_t end) {
@@ -39,6 +42,44 @@ TEST(CpuTeam, CoversEveryIndexOnce) {
       for (const auto& s : seen) ASSERT_EQ(s, 1);
     }
   }
+  cpu::set_team_size(1);
+}
+
+// A thread begins with the same part of a loop each time: what it read then is in its cache.
+TEST(CpuTeam, SharesStayWithTheirThreads) {
+  constexpr int kTeam = 3;
+  cpu::set_team_size(kTeam);
+  std::thread::id first[kTeam];
+  for (int i = 0; i < 50; ++i) {
+    std::thread::id ran[kTeam];
+    std::atomic<int> begun{0};
+    cpu::parallel_for(kTeam, 1, [&](int64_t begin, int64_t) {
+      ran[begin] = std::this_thread::get_id();
+      for (++begun; begun < kTeam;) std::this_thread::yield();  // all have come
+    });
+    EXPECT_EQ(ran[0], std::this_thread::get_id());
+    for (int m = 0; m < kTeam; ++m) {
+      if (i == 0) first[m] = ran[m];
+      EXPECT_EQ(ran[m], first[m]) << m;
+    }
+  }
+  cpu::set_team_size(1);
+}
+
+// Closures of any size, and such as own something.
+TEST(CpuTeam, RunsAnyClosure) {
+  cpu::set_team_size(2);
+  std::array<int, 100> large;
+  std::iota(large.begin(), large.end(), 0);
+  const std::vector<int> owned(large.begin(), large.end());
+  std::atomic<int> sum{0};
+  auto* to = &sum;
+  cpu::parallel_for(100, 1,
+                    [large, to](int64_t i, int64_t) { *to += large[static_cast<size_t>(i)]; });
+  cpu::parallel_for(100, 1,
+                    [owned, to](int64_t i, int64_t) { *to += owned[static_cast<size_t>(i)]; });
+  cpu::parallel_for(100, 1, [to](int64_t i, int64_t) { *to += static_cast<int>(i); });
+  EXPECT_EQ(sum, 3 * 4950);
   cpu::set_team_size(1);
 }
 

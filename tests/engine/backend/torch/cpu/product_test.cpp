@@ -17,27 +17,41 @@
 namespace tandem {
 namespace {
 
+using cpu::Layout;
 using cpu::PackedMatrix;
 using cpu::PreparedRows;
+using cpu::Rows;
+using cpu::Then;
 using cpu::WeightType;
 
-// rows x outs numbers, computed in O of rows x in.
+// What is done beside the product itself; none of it at first.
+struct More {
+  const std::vector<double>* bias = nullptr;
+  double eps = 0;
+  const std::vector<double>* norm = nullptr;
+  Then then = Then::kStore;
+  double before = -1;  // what the output holds
+};
+
+// Of rows x in numbers, computed in O.
 template <class O>
 std::vector<O> product(const PackedMatrix& w, const std::vector<double>& x, int64_t rows,
-                       const std::vector<double>* bias = nullptr, const O* added_to = nullptr) {
-  const auto outs = static_cast<size_t>(w.outs());
-  std::vector<O> out(static_cast<size_t>(rows) * outs, added_to != nullptr ? *added_to : O{-1});
-  const bool add = added_to != nullptr;
-  PreparedRows prepared;
+                       const More& more = {}) {
+  const int64_t outs = more.then == Then::kGate ? w.outs() / 2 : w.outs();
+  std::vector<O> out(static_cast<size_t>(rows * outs), static_cast<O>(more.before));
+  const auto run = [&]<class A>(A) {
+    const auto numbers = [](const std::vector<double>* v) {
+      return v != nullptr ? as<A>(*v) : std::vector<A>();
+    };
+    const auto bias = numbers(more.bias), norm = numbers(more.norm), from = numbers(&x);
+    const auto data = [](const std::vector<A>& v) { return v.empty() ? nullptr : v.data(); };
+    cpu::product(out.data(), Rows<A>{from.data(), rows, w.in(), data(norm), more.eps}, w,
+                 data(bias), more.then);
+  };
   if (w.type() == WeightType::kDouble) {
-    prepared.prepare(x.data(), rows, w.in());
-    cpu::product(out.data(), prepared, w, bias != nullptr ? bias->data() : nullptr, add);
+    run(double{});
   } else if constexpr (std::is_same_v<O, float>) {
-    const std::vector<float> narrow = as<float>(x);
-    std::vector<float> narrow_bias;
-    if (bias != nullptr) narrow_bias = as<float>(*bias);
-    prepared.prepare(cpu::row_type(w.type()), narrow.data(), rows, w.in());
-    cpu::product(out.data(), prepared, w, bias != nullptr ? narrow_bias.data() : nullptr, add);
+    run(float{});
   }
   return out;
 }
@@ -58,7 +72,7 @@ class ProductOn : public testing::TestWithParam<std::tuple<std::string, WeightTy
   template <class O>
   void expect_definition();
   template <class O>
-  void expect_same_bits();
+  void expect_same_bits(Then then);
 };
 
 template <class O>
@@ -116,9 +130,10 @@ void ProductOn::expect_definition() {
     for (int64_t rows = 1; rows <= kMostRows; rows = rows == 17 ? kMostRows : rows + 1) {
       const bool add = rows % 2 == 0;
       const bool biased = rows % 3 != 0;
-      const O before{1.5};
-      const auto got =
-          product<O>(w.packed, x, rows, biased ? &bias : nullptr, add ? &before : nullptr);
+      const auto got = product<O>(w.packed, x, rows,
+                                  {.bias = biased ? &bias : nullptr,
+                                   .then = add ? Then::kAdd : Then::kStore,
+                                   .before = 1.5});
       for (int64_t i = 0; i < rows * s.outs; ++i) {
         const auto at = static_cast<size_t>(i);
         const double more = (biased ? bias[static_cast<size_t>(i % s.outs)] : 0) + (add ? 1.5 : 0);
@@ -135,17 +150,21 @@ TEST_P(ProductOn, IsTheDefinition) {
 }
 
 template <class O>
-void ProductOn::expect_same_bits() {
+void ProductOn::expect_same_bits(Then then) {
   constexpr int64_t kRows = 40;
   uint64_t seed = 100;
-  for (const Shape s : {Shape{301, 205}, {5, 700}, {64, 1031}}) {
-    const TestMatrix w(type(), s.outs, s.in, random_numbers(s.outs * s.in, ++seed));
+  for (const Shape s : {Shape{302, 205}, {6, 700}, {64, 1031}}) {
+    const TestMatrix w(type(), s.outs, s.in, random_numbers(s.outs * s.in, ++seed),
+                       then == Then::kGate ? Layout::kPairs : Layout::kInOrder);
     const auto bias = random_numbers(s.outs, ++seed);
+    const auto norm = random_numbers(s.in, ++seed);
+    const More more{.bias = &bias, .eps = 1e-5, .norm = s.outs > 6 ? &norm : nullptr, .then = then};
+    const int64_t outs = then == Then::kGate ? s.outs / 2 : s.outs;
     const auto x = random_numbers(kRows * s.in, ++seed);
     std::vector<O> alone;
     for (int64_t r = 0; r < kRows; ++r) {
       const std::vector<double> row(x.begin() + r * s.in, x.begin() + (r + 1) * s.in);
-      const auto one = product<O>(w.packed, row, 1, &bias);
+      const auto one = product<O>(w.packed, row, 1, more);
       alone.insert(alone.end(), one.begin(), one.end());
     }
     for (const int threads : {1, 2, 3, 5}) {
@@ -158,11 +177,11 @@ void ProductOn::expect_same_bits() {
           const auto at = x.begin() + (first + r) % kRows * s.in;
           batch.insert(batch.end(), at, at + s.in);
         }
-        const auto together = product<O>(w.packed, batch, rows, &bias);
+        const auto together = product<O>(w.packed, batch, rows, more);
         for (int64_t r = 0; r < rows; ++r) {
           ASSERT_EQ(
-              std::memcmp(together.data() + r * s.outs, alone.data() + (first + r) % kRows * s.outs,
-                          static_cast<size_t>(s.outs) * sizeof(O)),
+              std::memcmp(together.data() + r * outs, alone.data() + (first + r) % kRows * outs,
+                          static_cast<size_t>(outs) * sizeof(O)),
               0)
               << "row " << r << " of " << rows << ", " << threads << " threads";
         }
@@ -173,8 +192,62 @@ void ProductOn::expect_same_bits() {
 }
 
 TEST_P(ProductOn, ARowHasTheSameBitsInAnyCompany) {
-  expect_same_bits<float>();
-  if (type() == WeightType::kDouble) expect_same_bits<double>();
+  for (const Then then : {Then::kStore, Then::kAdd, Then::kGate}) {
+    expect_same_bits<float>(then);
+    if (type() == WeightType::kDouble) expect_same_bits<double>(then);
+  }
+}
+
+// What a product does on the way is what it would have been given, or what would be made of it.
+TEST_P(ProductOn, NormsItsRows) {
+  const int64_t rows = 9;
+  for (const Shape s : {Shape{50, 33}, {10, 600}}) {
+    const TestMatrix w(type(), s.outs, s.in, random_numbers(s.outs * s.in, 21));
+    const auto x = as<double>(as<float>(random_numbers(rows * s.in, 22)));
+    const auto norm = as<double>(as<float>(random_numbers(s.in, 23)));
+    const double eps = 0.5;
+    auto normed = x;
+    for (int64_t r = 0; r < rows; ++r) {
+      double* row = normed.data() + r * s.in;
+      double squares = 0;
+      for (int64_t k = 0; k < s.in; ++k) squares += row[k] * row[k];
+      const double scale = 1 / std::sqrt(squares / static_cast<double>(s.in) + eps);
+      for (int64_t k = 0; k < s.in; ++k) row[k] *= scale * norm[static_cast<size_t>(k)];
+    }
+    // (Rounding to int16 may fall to the other side.)
+    const double slack = type() == WeightType::kInt8 ? 0.05 : 1e-3;
+    for (const int64_t n : {int64_t{1}, rows}) {
+      const auto got = product<float>(w.packed, x, n, {.eps = eps, .norm = &norm});
+      const auto want = product<float>(w.packed, normed, n);
+      for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], slack) << i;
+    }
+  }
+}
+
+TEST_P(ProductOn, GatesTheSecondHalfByTheFirst) {
+  for (const Shape s : {Shape{2, 3}, {32, 16}, {70, 513}, {130, 1200}}) {
+    const auto numbers = random_numbers(s.outs * s.in, 31);
+    const TestMatrix pairs(type(), s.outs, s.in, numbers, Layout::kPairs);
+    const TestMatrix plain(type(), s.outs, s.in, numbers);
+    const auto bias = as<double>(as<float>(random_numbers(s.outs, 32)));
+    const int64_t half = s.outs / 2;
+    for (const int64_t rows : {1, 2, 5, 14, 31}) {
+      const auto x = as<double>(as<float>(random_numbers(rows * s.in, 33)));
+      for (const auto* b : {&bias, static_cast<const std::vector<double>*>(nullptr)}) {
+        const auto both = product<float>(plain.packed, x, rows, {.bias = b});
+        const auto got = product<float>(pairs.packed, x, rows, {.bias = b, .then = Then::kGate});
+        ASSERT_EQ(got.size(), static_cast<size_t>(rows * half));
+        for (int64_t i = 0; i < rows * half; ++i) {
+          const double gate = both[static_cast<size_t>(i / half * s.outs + i % half)];
+          const double up = both[static_cast<size_t>(i / half * s.outs + half + i % half)];
+          const double want = gate / (1 + std::exp(-gate)) * up;
+          // (The bias may come before or after the other sums, which are of some tens.)
+          const double slack = 1e-5 * (1 + std::abs(gate) + std::abs(up));
+          ASSERT_NEAR(got[static_cast<size_t>(i)], want, slack) << i;
+        }
+      }
+    }
+  }
 }
 
 // What is not a number stays in its row.
@@ -204,7 +277,7 @@ TEST_P(ProductOn, NotANumberStaysInItsRow) {
 TEST_P(ProductOn, RowsOfZerosGiveTheBias) {
   const TestMatrix w(type(), 20, 30, random_numbers(600, 9));
   const auto bias = as<double>(as<float>(random_numbers(20, 10)));
-  const auto got = product<float>(w.packed, std::vector<double>(90, 0.0), 3, &bias);
+  const auto got = product<float>(w.packed, std::vector<double>(90, 0.0), 3, {.bias = &bias});
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], static_cast<float>(bias[i % 20]));
 }
 
@@ -230,34 +303,43 @@ TEST(Product, Int8SumsDoNotOverflow) {
   }
 }
 
-// One preparation serves several products.
-TEST(Product, PreparedRowsAreShared) {
-  const auto x = as<float>(random_numbers(6 * 50, 11));
-  PreparedRows prepared;
-  prepared.prepare(cpu::RowType::kFloat, x.data(), 6, 50);
-  for (const WeightType type : {WeightType::kFloat, WeightType::kHalf}) {
-    ASSERT_EQ(cpu::row_type(type), cpu::RowType::kFloat);
-    const TestMatrix w(type, 30, 50, random_numbers(1500, 12));
-    std::vector<float> out(180);
-    cpu::product(out.data(), prepared, w.packed, static_cast<const float*>(nullptr), false);
-    EXPECT_EQ(out, product<float>(w.packed, as<double>(x), 6)) << type_name(type);
+// Rows that threads share, in groups that they have filled apart.
+TEST(Product, RowsArePreparedInPieces) {
+  const auto x = as<float>(random_numbers(40 * 51, 11));
+  const Rows<float> rows{x.data(), 40, 51};
+  using cpu::RowType;
+  for (const RowType type :
+       {RowType::kFloat, RowType::kBFloat16, RowType::kInt16, RowType::kInt8}) {
+    PreparedRows whole, pieces;
+    whole.prepare(type, rows);
+    pieces.shape(type, 40, 51);
+    ASSERT_GT(pieces.groups(), 2);
+    pieces.fill(rows, 1, pieces.groups());
+    pieces.fill(rows, 0, 1);
+    const int64_t words = type == RowType::kFloat  ? 51
+                          : type == RowType::kInt8 ? cpu::quantized_row_size(51)
+                                                   : 26;
+    EXPECT_EQ(std::memcmp(whole.group(0), pieces.group(0), static_cast<size_t>(40 * words * 4)), 0);
+    for (int r = 0; type == RowType::kInt16 && r < 40; ++r) {
+      EXPECT_EQ(whole.scales()[r], pieces.scales()[r]);
+    }
   }
 }
 
 TEST(ProductDeathTest, RefusesOperandsThatDoNotBelongTogether) {
   const auto x = as<float>(random_numbers(6 * 50, 11));
   std::vector<float> out(1000);
-  PreparedRows prepared;
-  prepared.prepare(cpu::RowType::kFloat, x.data(), 6, 50);
+  const Rows<float> rows{x.data(), 6, 50};
   const float* no_bias = nullptr;
   const TestMatrix other_in(WeightType::kFloat, 30, 49, random_numbers(30 * 49, 12));
-  EXPECT_DEATH(cpu::product(out.data(), prepared, other_in.packed, no_bias, false), "in\\(\\)");
-  const TestMatrix bytes(WeightType::kInt8, 30, 50, random_numbers(1500, 12));
-  EXPECT_DEATH(cpu::product(out.data(), prepared, bytes.packed, no_bias, false), "row_type");
-  if (cpu::targets().size() < 2) return;
+  EXPECT_DEATH(cpu::product(out.data(), rows, other_in.packed, no_bias), "in\\(\\)");
+  const TestMatrix doubles(WeightType::kDouble, 30, 50, random_numbers(1500, 12));
+  EXPECT_DEATH(cpu::product(out.data(), rows, doubles.packed, no_bias), "kDouble");
   const TestMatrix wide(WeightType::kFloat, 30, 50, random_numbers(1500, 12));
+  EXPECT_DEATH(cpu::product(out.data(), rows, wide.packed, no_bias, Then::kGate), "kPairs");
+  if (cpu::targets().size() < 2) return;
   ASSERT_TRUE(cpu::force_target("EMU128").ok());
-  EXPECT_DEATH(cpu::product(out.data(), prepared, wide.packed, no_bias, false), "columns");
+  EXPECT_DEATH(cpu::product(out.data(), rows, wide.packed, no_bias), "columns");
   ASSERT_TRUE(cpu::force_target("").ok());
 }
 
