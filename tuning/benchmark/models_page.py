@@ -373,8 +373,8 @@ interface with one `llama_decode` over all sequences a step. Each peer runs with
 the case (below). Medians of all turns, smallest and largest in parentheses.
 
 **Decoding** counts all new tokens but each stream's first, in the time of the call less that of a call for the first tokens
-alone (the median one; as many other prompts, as long): the figure that the goals are about. **With prompts** counts all new tokens in the time
-of the call. The ratio is to the fastest peer of equal width.
+alone (the median one; as many other prompts, as long): the figure that the goals are about. **With prompts** counts all new
+tokens in the time of the call. The ratio is to the fastest peer of equal width.
 
 ## Against the goals
 
@@ -426,7 +426,8 @@ streams, and equal otherwise). Tandem's binary runs on any x86-64-v3 and chooses
 {conditions_table(parts)}
 
 "others during turns": the share of the machine that neither the engine nor its client used meanwhile, median and largest.
-"idle engines": processor time that all engines together used while it was not their turn. {client_text(parts)}
+"idle engines": processor time that all engines together used while it was not their turn.
+{client_text(parts)}
 
 {versions_table(parts)}
 

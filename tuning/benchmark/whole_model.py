@@ -284,25 +284,25 @@ def equal_start(ours: list[list[int]], theirs: list[list[int]]) -> tuple[int, in
     return same, sum(len(b) for b in theirs)
 
 
-def one_case(turns: Turns, settings, streams: int, length: Length, source) -> dict:
+def one_case(turns: Turns, settings, streams: int, lengths: Length, source) -> dict:
     contenders = turns.contenders
     for one in contenders:
         one.set(settings[one.name][str(streams)])
     runs = {one.name: [] for one in contenders}
     equal = {one.name: [0, 0] for one in contenders[1:]}
     probes = [read_probe()]
-    for repeat in range(length.turns):
+    for repeat in range(lengths.turns):
         batch, others = ([next(source) for _ in range(streams)] for _ in range(2))
         first = repeat % len(contenders)
         tokens = {}
-        for one in contenders[first:] + contenders[:first]:  # everybody goes first once
-            tokens[one.name], run = turns.turn(one, batch, others, length.new)
+        for one in contenders[first:] + contenders[:first]:  # nobody always goes first
+            tokens[one.name], run = turns.turn(one, batch, others, lengths.new)
             runs[one.name].append(run)
         for name, count in equal.items():
             same, total = equal_start(tokens[contenders[0].name], tokens[name])
             equal[name] = [count[0] + same, count[1] + total]
         probes.append(read_probe())
-    case = {"streams": streams, "new_tokens": length.new, "runs": runs, "equal": equal}
+    case = {"streams": streams, "new_tokens": lengths.new, "runs": runs, "equal": equal}
     case["probes"] = probes
     rates = {name: models_page.rate(case, name) for name in runs}
     say("  " + ", ".join(f"{name} {rate:.1f}" for name, rate in rates.items()))
