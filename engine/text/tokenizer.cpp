@@ -73,6 +73,16 @@ absl::Status Tokenizer::describe() {
   }
   vocab_size_ = static_cast<int>(vocab_size);
 
+  // The post-processor has ids of its own in the file, and adds the same ones to every text.
+  if (const auto added = encode("", true); added.ok()) {
+    for (const Token id : *added) {
+      if (id >= 0 && id < vocab_size_) continue;
+      return absl::InvalidArgumentError(absl::StrCat("post_processor: adds token ",
+                                                     static_cast<uint32_t>(id), ", allowed 0 to ",
+                                                     vocab_size_ - 1));
+    }
+  }
+
   TandemPieces pieces{};
   TandemBytes error{};
   const TandemCode code = tandem_tokenizer_pieces(handle_, &pieces, &error);

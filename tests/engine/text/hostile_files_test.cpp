@@ -80,6 +80,28 @@ TEST(HostileFiles, BrokenTokenizers) {
   }
 }
 
+// Its ids stand in the file a second time, and need not be the vocabulary's.
+TEST(HostileFiles, APostProcessorThatAddsTokensOfItsOwn) {
+  json file = small_file();
+  const auto status_with = [&](int id) {
+    file["post_processor"] = {
+        {"type", "TemplateProcessing"},
+        {"single",
+         {{{"SpecialToken", {{"id", "b"}, {"type_id", 0}}}},
+          {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+        {"pair", json::array()},
+        {"special_tokens", {{"b", {{"id", "b"}, {"ids", {id}}, {"tokens", {"b"}}}}}}};
+    return load_status(file.dump());
+  };
+  EXPECT_TRUE(status_with(1).ok()) << status_with(1);
+  for (const int id : {2, 2147483647}) {
+    const absl::Status status = status_with(id);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr("tokenizer.json"));
+    EXPECT_THAT(status.message(), HasSubstr("post_processor: adds token " + std::to_string(id)));
+  }
+}
+
 TEST(HostileFiles, BrokenConfigurations) {
   const std::string cases[] = {
       "",
