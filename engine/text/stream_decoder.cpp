@@ -110,13 +110,25 @@ std::string StreamDecoder::decode_window(size_t begin, size_t end) const {
   return text.ok() ? *std::move(text) : std::string();
 }
 
+namespace {
+
+// Appends what stands behind `before`, the text of fewer tokens. That need not be how `after`
+// begins; half a character is never sent.
+void append_behind(const std::string& before, const std::string& after, std::string& out) {
+  size_t at = before.size();
+  while (at < after.size() && (static_cast<uint8_t>(after[at]) & 0xC0) == 0x80) ++at;
+  if (at < after.size()) out.append(after, at, std::string::npos);
+}
+
+}  // namespace
+
 void StreamDecoder::push_opaque(Token token, std::string& out) {
   window_.push_back(token);
   const std::string before = decode_window(0, read_);
   const std::string after = decode_window(0, window_.size());
   const bool whole = !ends_with_replacement(after);
   if (after.size() <= before.size() || (!whole && window_.size() < kMaxWindow)) return;
-  out.append(after, before.size(), std::string::npos);
+  append_behind(before, after, out);
   // What was read so far is no longer needed; the tokens just read are the next context.
   window_.erase(window_.begin(), window_.begin() + static_cast<ptrdiff_t>(read_));
   read_ = window_.size();
@@ -134,7 +146,7 @@ void StreamDecoder::finish(std::string& out) {
     case PieceKind::kOpaque: {
       const std::string before = decode_window(0, read_);
       const std::string after = decode_window(0, window_.size());
-      if (after.size() > before.size()) out.append(after, before.size(), std::string::npos);
+      append_behind(before, after, out);
       window_.clear();
       read_ = 0;
       return;

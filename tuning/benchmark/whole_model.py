@@ -76,7 +76,7 @@ class Length:
 
 LENGTHS = {
     "code-large": Length(new=256, turns=5, trial_new=64),
-    "llama-350m": Length(prompt=32, new=32, trial_new=8),
+    "llama-350m": Length(prompt=32, new=24, trial_new=8),
 }
 TRIAL_PROMPT, TRIAL_BATCHES = 32, 2
 HOPELESS = 1.3  # a setting that took so much longer at first is not tried again

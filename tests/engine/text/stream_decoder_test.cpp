@@ -125,6 +125,36 @@ TEST_P(StreamGoldens, TokensOutsideTheVocabularyAddNothing) {
 INSTANTIATE_TEST_SUITE_P(All, StreamGoldens, ::testing::ValuesIn(test::tokenizer_names()),
                          [](const auto& name) { return name.param; });
 
+// The library decodes windows of such a vocabulary, and what a window says may change behind it.
+TEST(StreamDecoder, PiecesOfOtherDecodersAreUtf8Too) {
+  json vocab;
+  for (const char* token : {"<0xE6>", "<0x97>", "<0xA5>", "<0xC3>", "<0xA9>", "a", " "}) {
+    vocab[token] = vocab.size();
+  }
+  const json file = {{"version", "1.0"},
+                     {"added_tokens", json::array()},
+                     {"decoder",
+                      {{"type", "Sequence"},
+                       {"decoders",
+                        {{{"type", "ByteFallback"}},
+                         {{"type", "Fuse"}},
+                         {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 5}}}}}},
+                     {"model", {{"type", "WordLevel"}, {"vocab", vocab}, {"unk_token", "a"}}}};
+  test::TemporaryModel model;
+  model.write("tokenizer.json", file.dump());
+  const auto tokenizer = Tokenizer::load(model.path());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  ASSERT_EQ((*tokenizer)->pieces().kind(), PieceKind::kOpaque);
+  std::mt19937 random(3);
+  for (int n = 0; n < 2000; ++n) {
+    Ids ids(1 + random() % 40);
+    for (Token& id : ids) id = static_cast<Token>(random() % vocab.size());
+    SCOPED_TRACE(json(ids).dump());
+    stream(*tokenizer, ids, false);
+    if (HasFailure()) return;
+  }
+}
+
 TEST(StreamDecoder, HoldsAnUnfinishedCharacter) {
   const auto tokenizer = test::golden_tokenizer("gpt2");
   // U+1FAE0, which no training text holds: one token for each of its four bytes.

@@ -1,0 +1,42 @@
+# Fuzz targets (libFuzzer), in builds with ASan.
+#
+# tandem_fuzz(NAME MAIN [SOURCES ...] [SEEDS GLOB ...] [DICT FILE] [MAX_BYTES N] [RUNS N] [DEPS ...]): the program fuzz_NAME of MAIN, below tests/,
+# and of the sources that it fuzzes, compiled once more with the fuzzer's instrumentation. In ctest it is fuzz.NAME: the seeds, and
+# RUNS inputs (2000) made from them, always the same ones. To look for more:
+#
+#   build/asan/bin/fuzz_NAME -dict=tests/fuzz/json.dict FOUND_FOLDER SEED_FOLDER ...
+function(tandem_fuzz name main)
+  cmake_parse_arguments(FUZZ "" "DICT;MAX_BYTES;RUNS" "SOURCES;SEEDS;DEPS" ${ARGN})
+  if(NOT TANDEM_SANITIZE MATCHES "address")
+    return()
+  endif()
+  list(TRANSFORM FUZZ_SOURCES PREPEND ${CMAKE_SOURCE_DIR}/)
+  add_executable(fuzz_${name} ${CMAKE_SOURCE_DIR}/tests/${main} ${FUZZ_SOURCES}
+    ${CMAKE_SOURCE_DIR}/cmake/sanitizer_options.cpp)
+  tandem_own(fuzz_${name})
+  target_link_libraries(fuzz_${name} PRIVATE ${FUZZ_DEPS})
+  target_compile_options(fuzz_${name} PRIVATE -fsanitize=fuzzer-no-link)
+  target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+
+  if(NOT FUZZ_MAX_BYTES)
+    set(FUZZ_MAX_BYTES 4096)
+  endif()
+  if(NOT FUZZ_RUNS)
+    set(FUZZ_RUNS 2000)
+  endif()
+  set(flags -runs=${FUZZ_RUNS} -seed=1 -max_len=${FUZZ_MAX_BYTES} -timeout=20 -rss_limit_mb=2048
+    -artifact_prefix=${CMAKE_BINARY_DIR}/fuzz/${name}- -verbosity=0)
+  if(FUZZ_SEEDS)
+    # As a list, not as a folder: libFuzzer would write what it finds there.
+    list(TRANSFORM FUZZ_SEEDS PREPEND ${CMAKE_SOURCE_DIR}/tests/)
+    file(GLOB seeds CONFIGURE_DEPENDS ${FUZZ_SEEDS})
+    string(REPLACE ";" "," seeds "${seeds}")
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/fuzz/${name}.seeds CONTENT "${seeds}" @ONLY)
+    list(APPEND flags -seed_inputs=@${CMAKE_BINARY_DIR}/fuzz/${name}.seeds)
+  endif()
+  if(FUZZ_DICT)
+    list(APPEND flags -dict=${CMAKE_SOURCE_DIR}/tests/${FUZZ_DICT})
+  endif()
+  add_test(NAME fuzz.${name} COMMAND fuzz_${name} ${flags} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(fuzz.${name} PROPERTIES TIMEOUT 120 LABELS "fuzz;asan")
+endfunction()

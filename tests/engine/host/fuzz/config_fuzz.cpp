@@ -1,0 +1,58 @@
+// Deployment files: what is taken is whole (every name in it names something) and within its
+// ranges; what is refused says where.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "engine/host/config.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace tandem {
+namespace {
+
+using fuzz::check;
+
+void check_config(const EngineConfig& c) {
+  const auto is_model = [&](const std::string& name) {
+    return std::count_if(c.models.begin(), c.models.end(),
+                         [&](const ModelConfig& m) { return m.name == name; }) == 1;
+  };
+  check(!c.models.empty() && !c.deployments.empty(), "nothing to serve");
+  for (const ModelConfig& m : c.models) {
+    check(is_model(m.name), "two models of a name", m.name);
+    check(std::count_if(c.devices.begin(), c.devices.end(),
+                        [&](const DeviceConfig& d) { return d.name() == m.device; }) == 1,
+          "a device that is not there", m.device);
+    check(m.fake.has_value() != !m.path.empty(), "neither a path nor a fake");
+    check(m.page_rows >= 1 && m.page_rows <= 1024 && m.kv_pages >= 0, "pages");
+    if (m.fake) check(m.fake->vocab_size >= 257 && m.fake->layers >= 1, "fake");
+  }
+  for (const DeploymentConfig& d : c.deployments) {
+    check(is_model(d.large) && (d.small.empty() || is_model(d.small)), "no such model", d.name);
+    check(d.speculative.draft_tokens >= 1 && d.speculative.draft_tokens <= 64, "draft_tokens");
+    check(d.bild.rollback_threshold >= 0, "rollback_threshold");
+  }
+  const LimitsConfig& l = c.limits;
+  check(l.max_running >= 1 && l.max_waiting >= 0 && l.step_rows >= 1, "limits");
+  check(l.queue_seconds > 0 && l.stalled_stream_seconds > 0, "limits");
+  for (const auto& [client, weight] : l.client_weights) check(weight >= 1e-3 && weight <= 1e3);
+  check(c.text_threads >= 1 && c.text_threads <= 64, "text_threads");
+}
+
+}  // namespace
+}  // namespace tandem
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace tandem;
+  const auto config = parse_deployment(fuzz::text_of(data, size), "f.textproto");
+  if (config.ok()) {
+    check_config(*config);
+  } else {
+    fuzz::check_refusal(config.status());
+    check(absl::StartsWith(config.status().message(), "f.textproto"), "no place",
+          config.status().ToString());
+  }
+  return 0;
+}
