@@ -18,7 +18,7 @@ set(text engine/text)
 tandem_fuzz(tokenizer ${text}/fuzz/tokenizer_fuzz.cpp
   SOURCES ${text}/tokenizer.cpp ${text}/stream_decoder.cpp ${text}/utf8.cpp
   SEEDS ${text}/fuzz/seeds/tokenizer/* ${text}/data/chat/chatml/tokenizer.json
-  DICT fuzz/json.dict MAX_BYTES 8192 DEPS tandem::base tandem::text_rust)
+  DICT fuzz/json.dict MAX_BYTES 8192 RUNS 500 DEPS tandem::base tandem::text_rust)
 tandem_fuzz(chat_template ${text}/fuzz/chat_template_fuzz.cpp
   SOURCES ${text}/chat_template.cpp ${text}/utf8.cpp
   SEEDS ${text}/fuzz/seeds/chat_template/* ${text}/data/chat/*/chat_template.jinja
