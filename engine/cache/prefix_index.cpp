@@ -1,6 +1,8 @@
 #include "engine/cache/prefix_index.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 #include "engine/base/check.h"
 
@@ -24,7 +26,11 @@ uint64_t PrefixIndex::hash(uint64_t before, std::span<const Token> tokens) {
 }
 
 PrefixIndex::PrefixIndex(PagePool* pool, int page_rows, Hash hash)
-    : pool_(pool), page_rows_(static_cast<size_t>(page_rows)), hash_(hash) {}
+    : pool_(pool),
+      page_rows_(static_cast<size_t>(page_rows)),
+      hash_(hash),
+      nodes_(static_cast<size_t>(pool->total())),
+      buckets_(std::bit_ceil(nodes_.size() + 1)) {}
 
 const PrefixIndex::Node* PrefixIndex::root_of(const PrefixRoot& root) const {
   const auto it = roots_.find(root);
@@ -33,12 +39,12 @@ const PrefixIndex::Node* PrefixIndex::root_of(const PrefixRoot& root) const {
 
 PrefixIndex::Node* PrefixIndex::child(const Node* before, uint64_t hash,
                                       std::span<const Token> tokens) const {
-  const auto [begin, end] = by_hash_.equal_range(hash);
-  for (auto it = begin; it != end; ++it) {
-    Node* node = it->second;
-    if (node->before == before && std::ranges::equal(node->tokens, tokens)) return node;
+  Node* node = bucket(hash);
+  while (node && !(node->hash == hash && node->before == before &&
+                   std::ranges::equal(node->tokens, tokens))) {
+    node = node->next;
   }
-  return nullptr;
+  return node;
 }
 
 std::vector<PageId> PrefixIndex::find(const PrefixRoot& root, std::span<const Token> tokens,
@@ -59,9 +65,8 @@ PageId PrefixIndex::insert(const PrefixRoot& root, PageId before, std::span<cons
   TANDEM_CHECK(tokens.size() == page_rows_ && !knows(page));
   Node* parent = nullptr;
   if (before.valid()) {
-    const auto it = nodes_.find(before);
-    if (it == nodes_.end()) return {};
-    parent = it->second.get();
+    parent = nodes_[before.index()].get();
+    if (!parent) return {};
     TANDEM_CHECK(*parent->root == root);
   } else {
     const auto [it, fresh] = roots_.try_emplace(root);
@@ -84,8 +89,9 @@ PageId PrefixIndex::insert(const PrefixRoot& root, PageId before, std::span<cons
   node->right = parent->first;
   if (parent->first) parent->first->left = node.get();
   parent->first = node.get();
-  by_hash_.emplace(hash, node.get());
-  nodes_.emplace(page, std::move(node));
+  node->next = std::exchange(bucket(hash), node.get());
+  nodes_[page.index()] = std::move(node);
+  ++known_;
   pool_->keep(page);
   ++version_;
   return page;
@@ -98,8 +104,9 @@ void PrefixIndex::unlink(Node* node) {
     node->before->first = node->right;
   }
   if (node->right) node->right->left = node->left;
-  const auto [begin, end] = by_hash_.equal_range(node->hash);
-  by_hash_.erase(std::find_if(begin, end, [node](const auto& e) { return e.second == node; }));
+  Node** at = &bucket(node->hash);
+  while (*at != node) at = &(*at)->next;
+  *at = node->next;
 }
 
 void PrefixIndex::forget(Node* node, std::vector<PageId>* freed) {
@@ -113,7 +120,8 @@ void PrefixIndex::forget(Node* node, std::vector<PageId>* freed) {
     Node* const up = at->before;
     const PageId page = at->page;
     unlink(at);
-    nodes_.erase(page);
+    nodes_[page.index()].reset();
+    --known_;
     if (pool_->let_go(page)) freed->push_back(page);
     ++version_;
     at = up;
@@ -121,7 +129,16 @@ void PrefixIndex::forget(Node* node, std::vector<PageId>* freed) {
   if (!before->page.valid() && !before->first) roots_.erase(roots_.find(*before->root));
 }
 
-void PrefixIndex::give_up(std::vector<PageId>* freed) { forget(pool_->oldest(), freed); }
+void PrefixIndex::forget(PageId page, std::vector<PageId>* freed) {
+  Node* const node = nodes_[page.index()].get();
+  TANDEM_CHECK(node);
+  forget(node, freed);
+}
+
+void PrefixIndex::give_up(std::vector<PageId>* freed) {
+  TANDEM_CHECK(pool_->cached() > 0);
+  forget(pool_->oldest(), freed);
+}
 
 void PrefixIndex::clear(std::vector<PageId>* freed) {
   while (!roots_.empty()) forget(roots_.begin()->second.first, freed);
@@ -129,8 +146,9 @@ void PrefixIndex::clear(std::vector<PageId>* freed) {
 
 std::vector<PageId> PrefixIndex::pages() const {
   std::vector<PageId> pages;
-  for (const auto& [page, node] : nodes_) pages.push_back(page);
-  std::sort(pages.begin(), pages.end());
+  for (const auto& node : nodes_) {
+    if (node) pages.push_back(node->page);
+  }
   return pages;
 }
 
@@ -151,14 +169,17 @@ std::string PrefixIndex::check() const {
       if (n->left != left || n->before != at || n->root != at->root) return page + ": a bad link";
       if (!pool_->kept(n->page)) return page + ": known, but the pool does not say so";
       if (child(at, hash_(at->hash, n->tokens), n->tokens) != n) return page + ": is not found";
-      const auto it = nodes_.find(n->page);
-      if (it == nodes_.end() || it->second.get() != n) return page + ": not among the pages";
+      if (nodes_[n->page.index()].get() != n) return page + ": not among the pages";
       ++reached;
       open.push_back(n);
     }
   }
-  if (reached != nodes_.size()) return "pages that hang on no root";
-  if (by_hash_.size() != nodes_.size()) return "more hashes than pages";
+  if (reached != known_ || pages().size() != known_) return "pages that hang on no root";
+  size_t hashed = 0;
+  for (const Node* n : buckets_) {
+    for (; n; n = n->next) ++hashed;
+  }
+  if (hashed != known_) return "more hashes than pages";
   return "";
 }
 

@@ -21,7 +21,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/base/ids.h"
@@ -62,10 +61,10 @@ class PrefixIndex {
   // now are added to `freed`: at least that page. REQUIRES: pool.cached() > 0.
   void give_up(std::vector<PageId>* freed);
   // Forgets a page and those behind it. REQUIRES: knows(page).
-  void forget(PageId page, std::vector<PageId>* freed) { forget(nodes_.at(page).get(), freed); }
+  void forget(PageId page, std::vector<PageId>* freed);
   void clear(std::vector<PageId>* freed);  // forgets all
 
-  size_t size() const { return nodes_.size(); }  // pages known
+  size_t size() const { return known_; }  // pages
   // Changes with every page that becomes known or is forgotten.
   uint64_t version() const { return version_; }
   std::vector<PageId> pages() const;
@@ -81,7 +80,10 @@ class PrefixIndex {
     Node* before = nullptr;                  // a root has none
     Node* first = nullptr;                   // of those behind it
     Node *left = nullptr, *right = nullptr;  // siblings
+    Node* next = nullptr;                    // in its bucket
   };
+  Node*& bucket(uint64_t hash) { return buckets_[hash & (buckets_.size() - 1)]; }
+  Node* bucket(uint64_t hash) const { return buckets_[hash & (buckets_.size() - 1)]; }
   const Node* root_of(const PrefixRoot& root) const;
   Node* child(const Node* before, uint64_t hash, std::span<const Token> tokens) const;
   void unlink(Node* node);
@@ -90,9 +92,10 @@ class PrefixIndex {
   PagePool* const pool_;
   const size_t page_rows_;
   const Hash hash_;
-  std::map<PrefixRoot, Node> roots_;  // those with pages
-  std::unordered_map<PageId, std::unique_ptr<Node>> nodes_;
-  std::unordered_multimap<uint64_t, Node*> by_hash_;
+  std::map<PrefixRoot, Node> roots_;          // those with pages
+  std::vector<std::unique_ptr<Node>> nodes_;  // by page; null: not known
+  std::vector<Node*> buckets_;                // by hash: a power of two, at least one for each page
+  size_t known_ = 0;
   uint64_t version_ = 0;
 };
 

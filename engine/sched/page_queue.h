@@ -11,8 +11,8 @@
 // stays as long as another's does. If nobody's does, not even everybody's, and no one but those who
 // wait holds pages, then what the first one lacks is nowhere, and it is hopeless.
 //
-// Clients' shares (fairness.h) have no say here. They decide who is admitted and who goes first in a
-// batch; but the first one comes to its pages only because the order stays what it is while it
+// Clients' shares (fairness.h) have no say here. They decide who is admitted and who goes first in
+// a batch; but the first one comes to its pages only because the order stays what it is while it
 // waits. Service changes with every token, so by shares two sequences could take each other's pages
 // in turn, and neither would get on. Priority and age are fixed when a request comes in. What a
 // client holds is bounded by what was admitted of it, which its shares did decide.
