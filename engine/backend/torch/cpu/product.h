@@ -11,9 +11,10 @@
 // sums are added in turn. How many rows and columns a tile has changes nothing in that. So a row
 // has the same bits alone or among others, at any place and for any number of threads.
 //
-// Between processors bits may differ. Weights of bf16 meet activations rounded to bf16 where the
-// processor multiplies and adds such pairs (target AVX3_BF16: twice the products per second, and
-// numbers below 2^-126 count as zero there), and fp32 ones elsewhere.
+// Between processors bits may differ, for narrow weights mostly. Weights of bf16 meet activations
+// rounded to bf16 where the processor multiplies and adds pairs of them (target AVX3_BF16; numbers
+// below 2^-126 count as zero there), and fp32 ones elsewhere. Weights of int8 meet activations of 8
+// bits where it does so with fours of bytes (AVX3_VNNI), and of 14 elsewhere. See RowType.
 #pragma once
 
 #include <cstdint>

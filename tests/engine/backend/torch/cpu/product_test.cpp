@@ -289,7 +289,23 @@ INSTANTIATE_TEST_SUITE_P(Targets, ProductOn,
                                   type_name(std::get<1>(info.param));
                          });
 
-// The greatest sums that int8 times int16 can have.
+// What a processor multiplies, its products use.
+TEST(Product, RowsAreOfTheTypeThatTheTargetMultiplies) {
+  for (const std::string& target : cpu::targets()) {
+    ASSERT_TRUE(cpu::force_target(target).ok());
+    const bool bf16 = target == "AVX3_BF16";
+    const bool vnni = bf16 || target == "AVX3_VNNI";
+    using cpu::RowType;
+    EXPECT_EQ(cpu::row_type(WeightType::kBFloat16), bf16 ? RowType::kBFloat16 : RowType::kFloat);
+    EXPECT_EQ(cpu::row_type(WeightType::kInt8), vnni ? RowType::kInt8 : RowType::kInt16);
+    EXPECT_EQ(cpu::row_type(WeightType::kFloat), RowType::kFloat);
+    EXPECT_EQ(cpu::row_type(WeightType::kHalf), RowType::kFloat);
+    EXPECT_EQ(cpu::row_type(WeightType::kDouble), RowType::kDouble);
+  }
+  ASSERT_TRUE(cpu::force_target("").ok());
+}
+
+// The greatest sums that int8 times int8 or int16 can have.
 TEST(Product, Int8SumsDoNotOverflow) {
   for (const std::string& target : cpu::targets()) {
     ASSERT_TRUE(cpu::force_target(target).ok());
