@@ -367,7 +367,7 @@ def page(parts: list[Part]) -> str:
 
 Every engine runs the same weights, rounded to the same width, on all cores and greedily, in a process of its own; the
 others stand still (SIGSTOP) while one is measured. They take turns on the same prompts. Tandem is asked over gRPC, each
-prompt a stream of its own, by a client in Python on the same machine, whose work is in our figures; the others are called in
+prompt a stream of its own, by a client on the same machine, whose work is in our figures; the others are called in
 their own process: Transformers' `generate` on all prompts as one batch, CTranslate2's `generate_batch`, llama.cpp's C
 interface with one `llama_decode` over all sequences a step. Each peer runs with the settings that a trial found fastest for
 the case (below). Medians of all turns, smallest and largest in parentheses.

@@ -77,7 +77,7 @@ def server(
 
 class Client:
     def __init__(self, address: str, messages, services):
-        self.messages = messages
+        self.address, self.messages = address, messages
         self.channel = grpc.insecure_channel(address)
         self.stub = services.GenerationStub(self.channel)
 

@@ -259,11 +259,13 @@ class Turns:
 
     def turn(self, one: Contender, batch, others, new_tokens: int):
         one.warm(batch)
+        asking = one.worker.ask("client")
         waiting = [c.worker for c in self.contenders if c is not one]
 
         def clocks():
             idle = sum(w.processor_seconds() for w in waiting)
-            own, client = one.worker.processor_seconds(), one.worker.own_seconds()
+            own = one.worker.processor_seconds()
+            client = machine.process_seconds(asking) if asking else 0
             return [idle, own, client, machine.busy_seconds(), time.perf_counter()]
 
         before = clocks()

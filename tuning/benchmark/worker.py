@@ -99,10 +99,6 @@ class Worker:
         """Of the engine, with its children."""
         return machine.group_seconds(self.process.pid)
 
-    def own_seconds(self) -> float:
-        """Of the process that is asked, without its children."""
-        return machine.process_seconds(self.process.pid)
-
     def close(self):
         """Ends the engine's processes; the engine is asked to first."""
         self.go()
