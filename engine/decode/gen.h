@@ -74,7 +74,7 @@ struct Flight {
   ~Flight() = default;
 };
 
-// co_await gives the Readout, once.
+// co_await gives the Readout, once. Moves, and is not copied.
 class Ticket {
  public:
   explicit Ticket(Flight* flight) : flight_(flight) {}

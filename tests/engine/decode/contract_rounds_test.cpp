@@ -108,7 +108,7 @@ Task<void> careless(Gen g) {
       next.reading(g.draw({0}));
       next.share = true;
       Ticket more = g.submit(std::move(next));
-      draft = more;
+      draft = std::move(more);
     }
     co_await g.round({{L, g.missing(L)}});  // the drafts are still under way
     Pass check = g.catch_up(L);
