@@ -226,6 +226,9 @@ def test_page(result, profile):
     page = models_page.page([models_page.Part(result, profile)])
     assert page.startswith("# Whole models beside other engines")
     assert "| `c` | abc | 2026-01-02 | 40-80 | 1% | 0.2% (5.0%) | 0.00 | 64, 11 | 3 | 12 |" in page
+    assert "Not measured" not in page
+    some = models_page.page([models_page.Part(result, profile)], ["a at 8 bits", "b at 8 bits"])
+    assert "\nNot measured: a at 8 bits, b at 8 bits.\n" in some
     assert "CTranslate2 bf16 is not offered: computes here with int8 only." in page
     assert "| llama.cpp | v 1 | instructions: X |" in page
     assert "| m | llama.cpp Q8_0 | 1 | threads 2, flash attention on |" in page

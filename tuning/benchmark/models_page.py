@@ -359,7 +359,8 @@ def refused_text(parts: list[Part]) -> str:
     return "".join(f"- {name} is not offered: {why}.\n" for name, why in refused.items())
 
 
-def page(parts: list[Part]) -> str:
+def page(parts: list[Part], missing: list[str] = ()) -> str:
+    """The page; `missing` names what was not measured."""
     if not parts:
         return "Nothing was measured yet.\n"
     c = parts[0].result["conditions"]
@@ -379,7 +380,7 @@ tokens in the time of the call. The ratio is to the fastest peer of equal width.
 ## Against the goals
 
 {goals_table(parts)}
-
+{"" if not missing else chr(10) + "Not measured: " + ", ".join(missing) + "." + chr(10)}
 ## A pass of several rows
 
 Of one sequence behind 256 rows, all read, as a verification makes it; time relative to one row (medians). Ours by

@@ -427,12 +427,14 @@ def main(arguments=None) -> int:
         if "profile" in args.steps:
             profile(model, width, folder)
     if "report" in args.steps:
-        parts = [
-            models_page.Part.read(path_of(model, width), path_of(model, width, "-profile"))
-            for model, width in itertools.product(MODELS, WIDTHS)
-            if path_of(model, width).exists()
-        ]
-        text = models_page.page(parts)
+        there, missing = [], []
+        for model, width in itertools.product(MODELS, WIDTHS):
+            if path_of(model, width).exists():
+                paths = path_of(model, width), path_of(model, width, "-profile")
+                there.append(models_page.Part.read(*paths))
+            else:
+                missing.append(f"{model} at {width} bits")
+        text = models_page.page(there, missing)
         print(text)
         if args.write:
             (ROOT / "docs" / "benchmarks" / "models.md").write_text(text)
