@@ -218,8 +218,8 @@ struct Readout {
   std::vector<Ranked> ranked;  // storage of Out::top
 
   Readout() = default;
-  Readout(Readout&&) = default;
-  Readout& operator=(Readout&&) = default;
+  Readout(Readout&&) noexcept = default;
+  Readout& operator=(Readout&&) noexcept = default;
   Readout(const Readout&) = delete;  // `top` points into this object's heap storage
   Readout& operator=(const Readout&) = delete;
 };

@@ -18,7 +18,7 @@ BatchLimits full_batches(const LimitsConfig& limits) {
 
 }  // namespace
 
-Loop::Loop(LoopOptions options, const Clock* clock, std::vector<Backend*> devices,
+Loop::Loop(LoopOptions options, const Clock* clock, const std::vector<Backend*>& devices,
            const std::vector<LoopModel>& models, Metrics* metrics)
     : limits_(options.limits),
       clock_(clock),

@@ -41,7 +41,7 @@ struct LoopOptions {
 class Loop final : private RunHost {
  public:
   // devices[i] is DeviceId(i); models by ModelId. `metrics` and the backends outlive the loop.
-  Loop(LoopOptions options, const Clock* clock, std::vector<Backend*> devices,
+  Loop(LoopOptions options, const Clock* clock, const std::vector<Backend*>& devices,
        const std::vector<LoopModel>& models, Metrics* metrics);
   ~Loop() override;  // REQUIRES: no batch is with a device
 
