@@ -269,6 +269,7 @@ void GenerateCall::written(bool ok) {
       steer_locked();
     }
     if (posted_ || (queue_.empty() && !end_.has_value())) return;
+    posted_ = true;  // as work() comes now: posted besides, it might come once the call is over
   }
   work();
 }
