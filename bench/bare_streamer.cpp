@@ -73,8 +73,8 @@ class Stream final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
     v1::Started* const started = message_.mutable_started();
     started->set_request_id("r");
     started->set_prompt_tokens(request.token_ids().ids_size());
-    started->set_method(v1::AUTOREGRESSIVE);
-    started->set_contract(v1::EXACT);
+    started->set_method(v1::METHOD_AUTOREGRESSIVE);
+    started->set_contract(v1::CONTRACT_EXACT);
   }
   void start(std::shared_ptr<Stream> self) {
     self_ = std::move(self);
@@ -90,7 +90,7 @@ class Stream final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
     }
     if (busy_.exchange(true, std::memory_order_acquire)) return kMissed;
     if (left_ == 0) {
-      message_.mutable_finished()->set_finish_reason(v1::MAX_TOKENS);
+      message_.mutable_finished()->set_finish_reason(v1::FINISH_REASON_MAX_TOKENS);
       StartWriteAndFinish(&message_, grpc::WriteOptions(), grpc::Status::OK);
       return kOver;
     }
@@ -99,8 +99,8 @@ class Stream final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
     v1::Chunk* const chunk = message_.mutable_chunk();
     if (chunk->tokens_size() == 0) {
       v1::Token* const made = chunk->add_tokens();
-      made->set_proposed(v1::LARGE);
-      made->set_confirmed(v1::LARGE);
+      made->set_proposed(v1::SOURCE_LARGE);
+      made->set_confirmed(v1::SOURCE_LARGE);
     }
     chunk->mutable_tokens(0)->set_id(token);
     chunk->mutable_text()->assign(1, static_cast<char>(token));

@@ -65,6 +65,7 @@ absl::StatusOr<std::vector<Stream>> read(const std::string& model, const std::st
     r.mutable_autoregressive();
     r.set_temperature(0);
     r.set_ignore_eos(true);
+    r.set_return_tokens(true);
     r.set_max_new_tokens(new_tokens);
     for (const auto& text : absl::StrSplit(parts[i + 1], ',')) {
       int32_t id = 0;

@@ -62,6 +62,7 @@ class Reader final : public grpc::ClientReadReactor<v1::GenerateResponse> {
     request_.set_model("fake");
     request_.set_temperature(0);
     request_.set_ignore_eos(true);
+    request_.set_return_tokens(true);
     request_.mutable_autoregressive();
     // Prompts of their own, so that nobody shares pages.
     for (int i = 0; i < 16; ++i)

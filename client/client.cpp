@@ -141,7 +141,17 @@ absl::StatusOr<v1::DetokenizeResponse> Client::detokenize(const v1::DetokenizeRe
 }
 
 absl::StatusOr<v1::ListModelsResponse> Client::models() {
-  return impl_->unary(impl_->models.get(), &v1::Models::Stub::ListModels, v1::ListModelsRequest());
+  v1::ListModelsResponse all;
+  v1::ListModelsRequest request;
+  do {
+    TANDEM_ASSIGN_OR_RETURN(
+        const v1::ListModelsResponse page,
+        impl_->unary(impl_->models.get(), &v1::Models::Stub::ListModels, request));
+    all.MergeFrom(page);
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  all.clear_next_page_token();
+  return all;
 }
 
 absl::StatusOr<v1::Model> Client::model(const std::string& name) {

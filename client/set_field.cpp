@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/enum_names.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 
@@ -34,7 +35,7 @@ std::string values_of(const FieldDescriptor* field) {
   std::vector<std::string> names;
   for (int i = 0; i < field->enum_type()->value_count(); ++i) {
     if (field->enum_type()->value(i)->number() != 0) {
-      names.push_back(field->enum_type()->value(i)->name());
+      names.push_back(short_name(field->enum_type()->value(i)));
     }
   }
   return absl::StrJoin(names, ", ");
@@ -92,7 +93,7 @@ absl::Status put_scalar(Message* message, const FieldDescriptor* field, absl::st
       return absl::OkStatus();
     }
     case FieldDescriptor::CPPTYPE_ENUM: {
-      const EnumValueDescriptor* const v = field->enum_type()->FindValueByName(std::string(text));
+      const EnumValueDescriptor* const v = find_value(field->enum_type(), std::string(text));
       if (v == nullptr) return wrong(values_of(field));
       add ? reflection->AddEnum(message, field, v) : reflection->SetEnum(message, field, v);
       return absl::OkStatus();

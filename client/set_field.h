@@ -2,7 +2,8 @@
 // "require_contract=EXACT", "chat.messages[0].role=user", "logit_bias.5=1.5".
 //
 // A repeated number takes "1,2,3" and appends; a repeated string appends one. A message takes
-// protobuf text format: "bild={rollback_threshold: 0.69}". Errors are INVALID_ARGUMENT and name the
+// protobuf text format: "bild={rollback_threshold: 0.69}". Enum values go with or without their
+// prefix: CONTRACT_EXACT, EXACT. Errors are INVALID_ARGUMENT and name the
 // path, the value and what is allowed. Pure functions.
 #pragma once
 

@@ -101,9 +101,10 @@ absl::Status GenerateCall::submit() {
   engine_ = engine;
   choices_ = request.n;
   summary_.reached_engine = true;
-  if (request.logprobs || message.token_texts()) {
-    token_text_ = [engine, model = request.model](Token id) {
-      return engine->token_text(model, id);
+  with_tokens_ = wants_tokens(message);
+  if (wants_token_texts(message)) {
+    token_bytes_ = [engine, model = request.model](Token id) {
+      return engine->token_bytes(model, id);
     };
   }
   const RequestId id =
@@ -136,12 +137,17 @@ void GenerateCall::on_started(const Started& event) {
 }
 
 void GenerateCall::on_chunk(Chunk event) {
-  PendingChunk chunk(std::move(event), token_text_);
+  PendingChunk chunk(std::move(event), with_tokens_, token_bytes_);
   const size_t bytes = weight(chunk);
   const std::lock_guard lock(mutex_);
   if (end_.has_value()) return;
   if (chunk.tokens() > 0 && !first_token_seconds_.has_value()) {
     first_token_seconds_ = seconds(std::chrono::steady_clock::now() - info_.arrived);
+  }
+  if (chunk.empty()) {  // as part of a character, where only text is wanted
+    unread_tokens_.fetch_sub(static_cast<int64_t>(chunk.tokens()));
+    steer_locked();
+    return;
   }
   // Joins the last one of its choice; choices may overtake each other.
   const auto last = std::find_if(queue_.rbegin(), queue_.rend(), [&](const Waiting& w) {

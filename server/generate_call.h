@@ -91,7 +91,8 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall>,
   bool is_over_ = false;      // thread for streams
 
   CallInfo info_;
-  TokenText token_text_;                   // set before the sink starts
+  TokenBytes token_bytes_;                 // set before the sink starts
+  bool with_tokens_ = false;               // likewise
   int64_t choices_ = 1;                    // likewise; then counts those that have not ended
   std::atomic<int64_t> unread_tokens_{0};  // made by the engine, and not handed to gRPC
 

@@ -38,8 +38,11 @@ absl::Status adopt_request_id(UnaryCall& call, const std::string& id) {
 // Gathers a request's events into one answer. The engine calls one at a time.
 class CompleteSink final : public Sink {
  public:
-  CompleteSink(Call call, TokenText token_text, int64_t choices)
-      : call_(std::move(call)), token_text_(std::move(token_text)), choices_(choices) {}
+  CompleteSink(Call call, bool with_tokens, TokenBytes token_bytes, int64_t choices)
+      : call_(std::move(call)),
+        with_tokens_(with_tokens),
+        token_bytes_(std::move(token_bytes)),
+        choices_(choices) {}
 
   void started(const Started& event) override {
     *answer_.mutable_started() = started_to_proto(event);
@@ -51,8 +54,9 @@ class CompleteSink final : public Sink {
     }
     v1::Choice* const choice = choice_at(event.index);
     choice->mutable_text()->append(event.text);
+    if (!with_tokens_) return;
     for (const TokenInfo& token : event.tokens) {
-      token_to_proto(token, token_text_, choice->add_tokens());
+      token_to_proto(token, token_bytes_, choice->add_tokens());
     }
   }
 
@@ -73,7 +77,8 @@ class CompleteSink final : public Sink {
   }
 
   const Call call_;
-  const TokenText token_text_;
+  const bool with_tokens_;
+  const TokenBytes token_bytes_;
   int64_t choices_;  // that have not ended
   v1::CompleteResponse answer_;
   double first_token_seconds_ = 0;
@@ -87,24 +92,26 @@ absl::Status start_complete(const Call& call, ServerState& state, const grpc::By
   request.request_id = call->info.request_id;
   request.client = call->info.client;
   request.deadline = call->info.deadline;
-  TokenText token_text;
-  if (request.logprobs || message.token_texts()) {
-    token_text = [engine, model = request.model](Token id) {
-      return engine->token_text(model, id);
+  TokenBytes token_bytes;
+  if (wants_token_texts(message)) {
+    token_bytes = [engine, model = request.model](Token id) {
+      return engine->token_bytes(model, id);
     };
   }
   call->summary.reached_engine = true;
-  const auto sink = std::make_shared<CompleteSink>(call, std::move(token_text), request.n);
+  const auto sink = std::make_shared<CompleteSink>(call, wants_tokens(message),
+                                                   std::move(token_bytes), request.n);
   const RequestId id = engine->submit(std::move(request), sink);
   call->on_cancel([engine, id] { engine->cancel(id); });
   return absl::OkStatus();
 }
 
-v1::ScoreResponse score_to_proto(const ScoreResult& in, const TokenText& token_text) {
+v1::ScoreResponse score_to_proto(const ScoreResult& in, const TokenBytes& token_bytes) {
   v1::ScoreResponse out;
-  for (const TokenInfo& token : in.prompt) token_to_proto(token, token_text, out.add_prompt());
+  for (const TokenInfo& token : in.prompt)
+    token_to_proto(token, token_bytes, out.add_prompt_tokens());
   for (const TokenInfo& token : in.continuation) {
-    token_to_proto(token, token_text, out.add_continuation());
+    token_to_proto(token, token_bytes, out.add_continuation_tokens());
   }
   out.set_total_logprob(in.total_logprob);
   usage_to_proto(in.usage, out.mutable_usage());
@@ -119,14 +126,14 @@ absl::Status start_score(const Call& call, ServerState& state, const grpc::ByteB
   request.request_id = call->info.request_id;
   request.client = call->info.client;
   request.deadline = call->info.deadline;
-  const TokenText token_text = [engine, model = request.model](Token id) {
-    return engine->token_text(model, id);
+  const TokenBytes token_bytes = [engine, model = request.model](Token id) {
+    return engine->token_bytes(model, id);
   };
   call->summary.reached_engine = true;
   const RequestId id =
-      engine->score(std::move(request), [call, token_text](absl::StatusOr<ScoreResult> result) {
+      engine->score(std::move(request), [call, token_bytes](absl::StatusOr<ScoreResult> result) {
         if (!result.ok()) return call->fail(told_apart(result.status(), call->info));
-        v1::ScoreResponse answer = score_to_proto(*result, token_text);
+        v1::ScoreResponse answer = score_to_proto(*result, token_bytes);
         answer.set_request_id(call->info.request_id);
         call->finish(absl::OkStatus(), answer);
       });
@@ -149,9 +156,10 @@ absl::Status start_tokenize(const Call& call, ServerState& state, const grpc::By
     v1::TokenizeResponse answer;
     for (const Token token : *tokens) {
       answer.add_token_ids(token);
-      if (query.with_texts) {
-        answer.add_texts(to_valid_utf8(engine->token_text(query.model, token)));
-      }
+      if (!query.return_token_texts) continue;
+      const std::string& bytes = *answer.add_token_bytes() =
+          engine->token_bytes(query.model, token);
+      answer.add_token_texts(to_valid_utf8(bytes));
     }
     call->finish(absl::OkStatus(), answer);
   });

@@ -1,5 +1,10 @@
 #include "server/models_service.h"
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/base/version.h"
 #include "server/request_from_proto.h"
@@ -9,11 +14,37 @@
 namespace tandem {
 namespace {
 
+constexpr int kMaxPage = 1000;
+
 // Descriptions stay readable while the server drains: clients still hold streams to explain.
 absl::StatusOr<const Engine*> loaded_engine(const ServerState& state) {
   const Engine* const engine = state.engine.load();
   if (engine == nullptr) return absl::UnavailableError("not ready: models are loading");
   return engine;
+}
+
+// A page token is the name of the first model of the next page: it holds whatever the pages' sizes.
+absl::StatusOr<v1::ListModelsResponse> page_of(const std::vector<DeploymentInfo>& all,
+                                               const v1::ListModelsRequest& request) {
+  if (request.page_size() < 0) return out_of_range("page_size", request.page_size(), "at least 0");
+  const int size = request.page_size() == 0 ? kMaxPage : std::min(request.page_size(), kMaxPage);
+  auto next = all.begin();
+  if (!request.page_token().empty()) {
+    next = std::find_if(all.begin(), all.end(), [&](const DeploymentInfo& deployment) {
+      return deployment.name == request.page_token();
+    });
+    if (next == all.end()) {
+      return out_of_range("page_token", quote_value(request.page_token()),
+                          "the last answer's next_page_token");
+    }
+  }
+  v1::ListModelsResponse answer;
+  answer.set_server_version(kVersion);
+  for (; next != all.end() && answer.models_size() < size; ++next) {
+    *answer.add_models() = model_to_proto(*next);
+  }
+  if (next != all.end()) answer.set_next_page_token(next->name);
+  return answer;
 }
 
 absl::StatusOr<v1::ListModelsResponse> list_models(UnaryCall& call, const ServerState& state,
@@ -22,12 +53,7 @@ absl::StatusOr<v1::ListModelsResponse> list_models(UnaryCall& call, const Server
   v1::ListModelsRequest request;
   TANDEM_RETURN_IF_ERROR(parse_message(bytes, &request));
   TANDEM_ASSIGN_OR_RETURN(const Engine* const engine, loaded_engine(state));
-  v1::ListModelsResponse answer;
-  answer.set_server_version(kVersion);
-  for (const DeploymentInfo& deployment : engine->deployments()) {
-    *answer.add_models() = model_to_proto(deployment);
-  }
-  return answer;
+  return page_of(engine->deployments(), request);
 }
 
 absl::StatusOr<v1::Model> get_model(UnaryCall& call, const ServerState& state,

@@ -28,12 +28,13 @@ uint8_t* write_head(int field, size_t length, uint8_t* out) {
 
 }  // namespace
 
-PendingChunk::PendingChunk(Chunk chunk, const TokenText& token_text)
+PendingChunk::PendingChunk(Chunk chunk, bool with_tokens, const TokenBytes& token_bytes)
     : index_(chunk.index), count_(chunk.tokens.size()), text_(std::move(chunk.text)) {
+  if (!with_tokens) return;
   thread_local v1::Token token;  // its memory serves them all
   for (const TokenInfo& info : chunk.tokens) {
     token.Clear();
-    token_to_proto(info, token_text, &token);
+    token_to_proto(info, token_bytes, &token);
     const size_t length = token.ByteSizeLong();
     const size_t before = tokens_.size();
     tokens_.resize(before + field_size(v1::Chunk::kTokensFieldNumber, length));

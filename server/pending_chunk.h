@@ -15,14 +15,17 @@ namespace tandem {
 class PendingChunk {
  public:
   PendingChunk() = default;
-  // `token_text` as for token_to_proto.
-  PendingChunk(Chunk chunk, const TokenText& token_text);
+  // Without `with_tokens` they are only counted. `token_bytes` as for token_to_proto.
+  PendingChunk(Chunk chunk, bool with_tokens, const TokenBytes& token_bytes);
 
   // REQUIRES: of the same choice.
   void append(const PendingChunk& later);
 
   int index() const { return index_; }
   size_t tokens() const { return count_; }
+  bool empty() const {
+    return text_.empty() && tokens_.empty();
+  }  // nothing that anybody would read
   size_t bytes() const { return text_.size() + tokens_.size(); }  // about, on the wire
 
   // A v1::GenerateResponse with a v1::Chunk.

@@ -49,10 +49,11 @@ absl::Status not_offered(absl::string_view field, const Value& value, const Allo
 absl::StatusOr<SpeculativeFields> speculative_from(const v1::Speculative& in) {
   SpeculativeFields out;
   if (in.has_draft() && !v1::Speculative::Draft_IsValid(in.draft())) {
-    return out_of_range("speculative.draft", static_cast<int>(in.draft()), "MODEL, NGRAM");
+    return out_of_range("speculative.draft", static_cast<int>(in.draft()),
+                        "DRAFT_MODEL, DRAFT_NGRAM");
   }
-  if (in.draft() == v1::Speculative::MODEL) out.draft = SpeculativeFields::Draft::kModel;
-  if (in.draft() == v1::Speculative::NGRAM) out.draft = SpeculativeFields::Draft::kNgram;
+  if (in.draft() == v1::Speculative::DRAFT_MODEL) out.draft = SpeculativeFields::Draft::kModel;
+  if (in.draft() == v1::Speculative::DRAFT_NGRAM) out.draft = SpeculativeFields::Draft::kNgram;
   if (in.has_draft_tokens()) out.draft_tokens = in.draft_tokens();
   if (in.has_adaptive()) out.adaptive = in.adaptive();
   if (in.has_min_draft_probability()) out.min_draft_probability = in.min_draft_probability();
@@ -85,7 +86,8 @@ absl::Status check_bita(const v1::Bita& in) {
   TANDEM_CHECK_SET(in, "bita.", num_candidates, 1, 16);
   if (in.has_tree() && !v1::Bita::Tree_IsValid(in.tree())) {
     return out_of_range("bita.tree", static_cast<int>(in.tree()),
-                        "EFFICIENT, TRIANGLE, FULL, CHAIN, STRAIGHTFORWARD");
+                        "TREE_EFFICIENT, TREE_TRIANGLE, TREE_FULL, TREE_CHAIN, "
+                        "TREE_STRAIGHTFORWARD");
   }
   return absl::OkStatus();
 }
@@ -123,17 +125,17 @@ absl::StatusOr<Method> method_from(const v1::GenerateRequest& in, GenerateReques
 absl::StatusOr<Contract> contract_from(const v1::GenerateRequest& in) {
   if (!in.has_require_contract()) return Contract::kAny;
   switch (in.require_contract()) {
-    case v1::ANY:
+    case v1::CONTRACT_ANY:
       return Contract::kAny;
-    case v1::LOSSY:
+    case v1::CONTRACT_LOSSY:
       return Contract::kLossy;
-    case v1::DISTRIBUTION:
+    case v1::CONTRACT_DISTRIBUTION:
       return Contract::kDistribution;
-    case v1::EXACT:
+    case v1::CONTRACT_EXACT:
       return Contract::kExact;
     default:
       return out_of_range("require_contract", static_cast<int>(in.require_contract()),
-                          "ANY, LOSSY, DISTRIBUTION, EXACT");
+                          "CONTRACT_ANY, CONTRACT_LOSSY, CONTRACT_DISTRIBUTION, CONTRACT_EXACT");
   }
 }
 
@@ -165,8 +167,19 @@ absl::StatusOr<Prompt> prompt_from(const In& in) {
 absl::Status check_offered(const v1::GenerateRequest& in) {
   // Sizes, not contents: a grammar may hold what a prompt holds.
   const auto bytes = [](const std::string& s) { return absl::StrCat(s.size(), " bytes"); };
-  if (!in.grammar().empty()) return not_offered("grammar", bytes(in.grammar()), "empty");
   if (!in.adapter().empty()) return not_offered("adapter", quote_value(in.adapter()), "empty");
+  switch (in.constraint_case()) {
+    case v1::GenerateRequest::CONSTRAINT_NOT_SET:
+      return absl::OkStatus();
+    case v1::GenerateRequest::kJsonSchema:
+      return not_offered("json_schema", bytes(in.json_schema()), "unset");
+    case v1::GenerateRequest::kRegex:
+      return not_offered("regex", bytes(in.regex()), "unset");
+    case v1::GenerateRequest::kGrammar:
+      return not_offered("grammar", bytes(in.grammar()), "unset");
+    case v1::GenerateRequest::kChoice:
+      return not_offered("choice", absl::StrCat(in.choice().texts_size(), " texts"), "unset");
+  }
   return absl::OkStatus();
 }
 
@@ -288,6 +301,14 @@ absl::StatusOr<GenerateRequest> generate_request_from(const v1::GenerateRequest&
   return out;
 }
 
+bool wants_token_texts(const v1::GenerateRequest& in) {
+  return in.return_token_texts() || in.logprobs() || in.top_logprobs() > 0;
+}
+
+bool wants_tokens(const v1::GenerateRequest& in) {
+  return in.return_tokens() || wants_token_texts(in);
+}
+
 absl::StatusOr<ScoreRequest> score_request_from(const v1::ScoreRequest& in) {
   ScoreRequest out;
   TANDEM_RETURN_IF_ERROR(check_model_name(in.model()));
@@ -319,7 +340,7 @@ absl::StatusOr<TokenizeQuery> tokenize_query_from(const v1::TokenizeRequest& in)
   TANDEM_RETURN_IF_ERROR(check_model_name(in.model()));
   out.model = in.model();
   if (in.has_add_special_tokens()) out.add_special_tokens = in.add_special_tokens();
-  out.with_texts = in.with_texts();
+  out.return_token_texts = in.return_token_texts();
   switch (in.prompt_case()) {
     case v1::TokenizeRequest::kText:  // an empty text has no tokens, or only special ones
       out.prompt = in.text();

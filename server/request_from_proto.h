@@ -19,11 +19,15 @@ namespace tandem {
 absl::StatusOr<GenerateRequest> generate_request_from(const v1::GenerateRequest& in);
 absl::StatusOr<ScoreRequest> score_request_from(const v1::ScoreRequest& in);
 
+// What of the tokens goes back: their list at all, and with it their texts and bytes.
+bool wants_tokens(const v1::GenerateRequest& in);
+bool wants_token_texts(const v1::GenerateRequest& in);
+
 struct TokenizeQuery {
   std::string model;
   Prompt prompt;
   bool add_special_tokens = true;
-  bool with_texts = false;
+  bool return_token_texts = false;
 };
 absl::StatusOr<TokenizeQuery> tokenize_query_from(const v1::TokenizeRequest& in);
 

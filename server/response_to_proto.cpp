@@ -45,7 +45,7 @@ void stats_to_proto(Method method, const MethodStats& in, int64_t completion_tok
 
 void defaults_to_proto(const SpeculativeFields& in, v1::Speculative* out) {
   const bool model = in.draft == SpeculativeFields::Draft::kModel;
-  out->set_draft(model ? v1::Speculative::MODEL : v1::Speculative::NGRAM);
+  out->set_draft(model ? v1::Speculative::DRAFT_MODEL : v1::Speculative::DRAFT_NGRAM);
   out->set_draft_tokens(narrow(in.draft_tokens.value_or(0)));
   out->set_adaptive(in.adaptive.value_or(false));
   out->set_min_draft_probability(in.min_draft_probability.value_or(0));
@@ -64,19 +64,19 @@ void defaults_to_proto(const BildFields& in, v1::Bild* out) {
 v1::Method method_to_proto(Method method) {
   switch (method) {
     case Method::kAuto:
-      return v1::AUTO;
+      return v1::METHOD_AUTO;
     case Method::kAutoregressive:
-      return v1::AUTOREGRESSIVE;
+      return v1::METHOD_AUTOREGRESSIVE;
     case Method::kSpeculative:
-      return v1::SPECULATIVE;
+      return v1::METHOD_SPECULATIVE;
     case Method::kBild:
-      return v1::BILD;
+      return v1::METHOD_BILD;
     case Method::kBita:
-      return v1::BITA;
+      return v1::METHOD_BITA;
     case Method::kPpd:
-      return v1::PPD;
+      return v1::METHOD_PPD;
     case Method::kLlmToSlm:
-      return v1::LLM_TO_SLM;
+      return v1::METHOD_LLM_TO_SLM;
   }
   return v1::METHOD_UNSPECIFIED;
 }
@@ -84,13 +84,13 @@ v1::Method method_to_proto(Method method) {
 v1::Contract contract_to_proto(Contract contract) {
   switch (contract) {
     case Contract::kAny:
-      return v1::ANY;
+      return v1::CONTRACT_ANY;
     case Contract::kLossy:
-      return v1::LOSSY;
+      return v1::CONTRACT_LOSSY;
     case Contract::kDistribution:
-      return v1::DISTRIBUTION;
+      return v1::CONTRACT_DISTRIBUTION;
     case Contract::kExact:
-      return v1::EXACT;
+      return v1::CONTRACT_EXACT;
   }
   return v1::CONTRACT_UNSPECIFIED;
 }
@@ -98,17 +98,17 @@ v1::Contract contract_to_proto(Contract contract) {
 v1::FinishReason finish_reason_to_proto(FinishReason reason) {
   switch (reason) {
     case FinishReason::kEos:
-      return v1::EOS;
+      return v1::FINISH_REASON_EOS;
     case FinishReason::kStopSequence:
-      return v1::STOP_SEQUENCE;
+      return v1::FINISH_REASON_STOP_SEQUENCE;
     case FinishReason::kStopToken:
-      return v1::STOP_TOKEN;
+      return v1::FINISH_REASON_STOP_TOKEN;
     case FinishReason::kMaxTokens:
-      return v1::MAX_TOKENS;
+      return v1::FINISH_REASON_MAX_TOKENS;
     case FinishReason::kTimeLimit:
-      return v1::TIME_LIMIT;
+      return v1::FINISH_REASON_TIME_LIMIT;
     case FinishReason::kCancelled:
-      return v1::CANCELLED;
+      return v1::FINISH_REASON_CANCELLED;
   }
   return v1::FINISH_REASON_UNSPECIFIED;
 }
@@ -116,31 +116,37 @@ v1::FinishReason finish_reason_to_proto(FinishReason reason) {
 v1::Source source_to_proto(Source source) {
   switch (source) {
     case Source::kLarge:
-      return v1::LARGE;
+      return v1::SOURCE_LARGE;
     case Source::kSmall:
-      return v1::SMALL;
+      return v1::SOURCE_SMALL;
     case Source::kMask:
-      return v1::MASK;
+      return v1::SOURCE_MASK;
     case Source::kEarlyHead:
-      return v1::EARLY_HEAD;
+      return v1::SOURCE_EARLY_HEAD;
     case Source::kNgram:
-      return v1::NGRAM;
+      return v1::SOURCE_NGRAM;
   }
   return v1::SOURCE_UNSPECIFIED;
 }
 
-void token_to_proto(const TokenInfo& in, const TokenText& text, v1::Token* out) {
+void token_to_proto(const TokenInfo& in, const TokenBytes& bytes_of, v1::Token* out) {
   out->set_id(in.id);
   out->set_proposed(source_to_proto(in.provenance.proposed));
   out->set_confirmed(source_to_proto(in.provenance.confirmed));
   out->set_corrected(in.provenance.corrected);
   if (in.logprob.has_value()) out->set_logprob(*in.logprob);
-  if (text) out->set_text(to_valid_utf8(text(in.id)));
+  if (bytes_of) {
+    out->set_bytes(bytes_of(in.id));
+    out->set_text(to_valid_utf8(out->bytes()));
+  }
   for (const auto& [id, logprob] : in.top) {
     v1::TopLogprob* top = out->add_top_logprobs();
     top->set_id(id);
     top->set_logprob(logprob);
-    if (text) top->set_text(to_valid_utf8(text(id)));
+    if (bytes_of) {
+      top->set_bytes(bytes_of(id));
+      top->set_text(to_valid_utf8(top->bytes()));
+    }
   }
 }
 
@@ -193,9 +199,9 @@ v1::Model model_to_proto(const DeploymentInfo& in) {
     loaded->set_device(model.device);
     loaded->set_device_lost(model.device_lost);
     loaded->set_dtype(model.dtype);
-    loaded->set_parameters(model.parameters);
+    loaded->set_parameter_count(model.parameters);
     loaded->set_weight_bytes(model.weight_bytes);
-    loaded->set_layers(model.layers);
+    loaded->set_layer_count(model.layers);
     loaded->set_hidden_size(model.hidden_size);
   }
   out.mutable_limits()->set_vocab_size(narrow(in.vocab_size));

@@ -15,10 +15,10 @@ v1::Contract contract_to_proto(Contract contract);
 v1::FinishReason finish_reason_to_proto(FinishReason reason);
 v1::Source source_to_proto(Source source);
 
-// The text of one token, valid UTF-8 or not. Empty function: tokens go without texts.
-using TokenText = std::function<std::string(Token)>;
+// The bytes of one token, valid UTF-8 or not. Empty function: tokens go without texts and bytes.
+using TokenBytes = std::function<std::string(Token)>;
 
-void token_to_proto(const TokenInfo& in, const TokenText& text, v1::Token* out);
+void token_to_proto(const TokenInfo& in, const TokenBytes& bytes_of, v1::Token* out);
 v1::Started started_to_proto(const Started& in);
 // `time_to_first_token`: seconds; 0 when there was none.
 v1::Finished finished_to_proto(const Finished& in, double time_to_first_token);

@@ -58,9 +58,9 @@ def write_outputs(
         choice = client.complete(client.request(model, prompt, new_tokens))
         tokens = [token.id for token in choice.tokens]
         reason = client.messages.FinishReason.Name(choice.finished.finish_reason)
-        if reason == "EOS":
+        if reason == "FINISH_REASON_EOS":
             tokens.append(end)
-        elif reason != "MAX_TOKENS":
+        elif reason != "FINISH_REASON_MAX_TOKENS":
             raise RuntimeError(f"a calibration output ended with {reason}")
         return Sample(prompt, tokens)
 

@@ -53,7 +53,7 @@ struct Choice {
     (*out)["text"] = text;
     (*out)["token_ids"] = Json::array();
     for (const v1::Token& token : tokens) (*out)["token_ids"].push_back(token.id());
-    (*out)["finish_reason"] = v1::FinishReason_Name(finished.finish_reason());
+    (*out)["finish_reason"] = finish_reason_text(finished.finish_reason());
     if (!finished.stop_sequence().empty()) (*out)["stop_sequence"] = finished.stop_sequence();
     (*out)["usage"] = to_json(finished.usage());
     (*out)["stats"] = to_json(finished.stats());
@@ -84,7 +84,7 @@ struct Result {
     Json out;
     if (choices.size() == 1) choices[0].put_in(&out);
     out["method"] = method_text(started.method());
-    out["contract"] = v1::Contract_Name(started.contract());
+    out["contract"] = contract_text(started.contract());
     out["request_id"] = started.request_id();
     out["seed"] = choices[0].finished.seed();
     for (size_t i = 0; choices.size() > 1 && i < choices.size(); ++i) {
@@ -123,8 +123,8 @@ std::string footer(const Result& result) {
     if (n > 1 && seconds > 1e-3) rate += (n - 1) / seconds;
   }
   std::string out = absl::StrFormat(
-      "[%s, %s, %s: %d tokens in ", v1::FinishReason_Name(first.finish_reason()),
-      method_text(result.started.method()), v1::Contract_Name(result.started.contract()), tokens);
+      "[%s, %s, %s: %d tokens in ", finish_reason_text(first.finish_reason()),
+      method_text(result.started.method()), contract_text(result.started.contract()), tokens);
   if (const std::string figures = method_figures(stats);
       figures.empty() || result.choices.size() > 1) {
     int passes = 0;
@@ -194,7 +194,11 @@ int generate_command(const Args& args) {
   if (!client.ok()) return wrong_usage("generate", client.status());
 
   const bool paints = *colours && !*json;
-  if (paints && !request->has_token_texts()) request->set_token_texts(true);
+  if (paints && !request->has_return_token_texts()) request->set_return_token_texts(true);
+  // The JSON object tells of every token.
+  if ((*json || summary.has_value()) && !request->has_return_tokens()) {
+    request->set_return_tokens(true);
+  }
   const auto choices = static_cast<size_t>(std::clamp(request->n(), 1, 16));
   Result result(static_cast<int>(choices));
   const bool several = choices > 1;

@@ -6,12 +6,19 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "client/enum_names.h"
 
 namespace tandem::cli {
 namespace {
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
+
+Json bytes_to_json(const std::string& bytes) {
+  Json out = Json::array();
+  for (const char c : bytes) out.push_back(static_cast<unsigned char>(c));
+  return out;
+}
 
 Json value_to_json(const Message& message, const FieldDescriptor* field, int index) {
   const auto* const r = message.GetReflection();
@@ -34,8 +41,12 @@ Json value_to_json(const Message& message, const FieldDescriptor* field, int ind
     case FieldDescriptor::CPPTYPE_ENUM:
       return enum_name(repeated ? r->GetRepeatedEnum(message, field, index)
                                 : r->GetEnum(message, field));
-    case FieldDescriptor::CPPTYPE_STRING:
-      return repeated ? r->GetRepeatedString(message, field, index) : r->GetString(message, field);
+    case FieldDescriptor::CPPTYPE_STRING: {
+      std::string text =
+          repeated ? r->GetRepeatedString(message, field, index) : r->GetString(message, field);
+      if (field->type() == FieldDescriptor::TYPE_BYTES) return bytes_to_json(text);
+      return text;
+    }
     case FieldDescriptor::CPPTYPE_MESSAGE:
       return to_json(repeated ? r->GetRepeatedMessage(message, field, index)
                               : r->GetMessage(message, field));
@@ -48,11 +59,12 @@ Json value_to_json(const Message& message, const FieldDescriptor* field, int ind
 std::string enum_name(const google::protobuf::EnumValueDescriptor* value) {
   const std::string& type = value->type()->full_name();
   const bool lower = type == "tandem.v1.Method" || type == "tandem.v1.Source";
-  return lower ? absl::AsciiStrToLower(value->name()) : value->name();
+  const std::string name = short_name(value);
+  return lower ? absl::AsciiStrToLower(name) : name;
 }
 
-std::string method_text(v1::Method method) {
-  const auto* const value = v1::Method_descriptor()->FindValueByNumber(method);
+std::string enum_name(const google::protobuf::EnumDescriptor* type, int number) {
+  const auto* const value = type->FindValueByNumber(number);
   return value == nullptr ? "unknown" : enum_name(value);
 }
 
@@ -76,16 +88,15 @@ Json to_json(const Message& message) {
 }
 
 Json token_to_json(const v1::Token& token) {
-  const auto source = [](v1::Source s) {
-    const auto* const value = v1::Source_descriptor()->FindValueByNumber(s);
-    return value == nullptr ? std::string("unknown") : enum_name(value);
-  };
+  const auto source = [](v1::Source s) { return enum_name(v1::Source_descriptor(), s); };
   Json out;
   out["id"] = token.id();
   if (token.has_text()) out["text"] = token.text();
+  if (token.has_bytes()) out["bytes"] = bytes_to_json(token.bytes());
   out["provenance"] = {{"proposed", source(token.proposed())},
                        {"confirmed", source(token.confirmed())}};
   if (token.corrected()) out["provenance"]["corrected"] = true;
+  if (token.has_proposed_index()) out["provenance"]["index"] = token.proposed_index();
   if (token.has_logprob()) out["logprob"] = token.logprob();
   if (!token.top_logprobs().empty()) {
     out["top_logprobs"] = Json::array();

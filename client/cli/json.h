@@ -1,7 +1,8 @@
 // Answers as JSON: every field by its proto name, numbers as numbers.
 //
-// Methods and sources are written as they are asked for ("bild", "large"); contracts, finish
-// reasons and the rest as the proto spells them. Pure functions.
+// Enum values are written without their prefix; methods and sources as they are asked for ("bild",
+// "large"), contracts, finish reasons and the rest in capitals ("EXACT", "EOS"). Bytes are arrays
+// of numbers. Pure functions.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -17,13 +18,22 @@ using Json = nlohmann::ordered_json;
 // All fields, also those at zero; unset `optional` fields and unset messages are left out.
 Json to_json(const google::protobuf::Message& message);
 
-// {"id", "provenance": {"proposed", "confirmed", and where it is so "corrected": true}, and with
-// logprobs "text", "logprob", "top_logprobs"}
+// {"id", "provenance": {"proposed", "confirmed", and where it is so "corrected": true, "index"},
+// and with token texts or logprobs "text", "bytes", "logprob", "top_logprobs"}
 Json token_to_json(const v1::Token& token);
 
 // The name of an enum value, as above.
 std::string enum_name(const google::protobuf::EnumValueDescriptor* value);
-std::string method_text(v1::Method method);
+std::string enum_name(const google::protobuf::EnumDescriptor* type, int number);
+inline std::string method_text(v1::Method method) {
+  return enum_name(v1::Method_descriptor(), method);
+}
+inline std::string contract_text(v1::Contract contract) {
+  return enum_name(v1::Contract_descriptor(), contract);
+}
+inline std::string finish_reason_text(v1::FinishReason reason) {
+  return enum_name(v1::FinishReason_descriptor(), reason);
+}
 
 // On one line, or indented. Ill-formed UTF-8 becomes U+FFFD.
 std::string dump(const Json& json, bool indent = false);

@@ -47,12 +47,12 @@ std::string count(int64_t n, const char* one) {
 Origin origin_of(const v1::Token& token) {
   if (token.corrected()) return Origin::kCorrected;
   switch (token.proposed()) {
-    case v1::SMALL:
-      return token.confirmed() == v1::SMALL ? Origin::kUnchecked : Origin::kSmall;
-    case v1::NGRAM:
+    case v1::SOURCE_SMALL:
+      return token.confirmed() == v1::SOURCE_SMALL ? Origin::kUnchecked : Origin::kSmall;
+    case v1::SOURCE_NGRAM:
       return Origin::kNgram;
-    case v1::MASK:
-    case v1::EARLY_HEAD:
+    case v1::SOURCE_MASK:
+    case v1::SOURCE_EARLY_HEAD:
       return Origin::kOther;
     default:
       return Origin::kLarge;

@@ -21,9 +21,9 @@ enum class Origin : uint8_t {
 };
 Origin origin_of(const v1::Token& token);
 
-// Colours a stream's text. Tokens need their own texts (GenerateRequest.token_texts) and are found
-// by them; where that is not possible (a character of several tokens, text that was held back) a
-// neighbour's colour is taken. The text itself is never changed.
+// Colours a stream's text. Tokens need their own texts (GenerateRequest.return_token_texts) and are
+// found by them; where that is not possible (a character of several tokens, text that was held
+// back) a neighbour's colour is taken. The text itself is never changed.
 class Painter {
  public:
   // The chunk's text with escape sequences; the last one always takes the colour off.

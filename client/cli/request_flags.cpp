@@ -55,7 +55,8 @@ const std::map<std::string, Described>& descriptions() {
       {"top_logprobs", {"N", "of the N best, at most 20"}},
       {"raw_logprobs", {"", "as the model gives them, before sampling parameters"}},
       {"include_eos_token", {"", "among the tokens"}},
-      {"token_texts", {"", "each token's own text, without logprobs"}},
+      {"return_tokens", {"", "ids and provenance; always with --format json"}},
+      {"return_token_texts", {"", "each token's own text and bytes"}},
       {"priority", {"N", "larger runs earlier; [-100, 100]"}},
   };
   return *kAll;

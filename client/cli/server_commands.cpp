@@ -52,8 +52,8 @@ void print_model(const v1::Model& model) {
   std::printf("%s\n", model.name().c_str());
   for (const v1::OfferedMethod& method : model.methods()) {
     std::printf("  method   %-15s greedy %s, sampled %s%s\n", method_text(method.method()).c_str(),
-                v1::Contract_Name(method.greedy_contract()).c_str(),
-                v1::Contract_Name(method.sampled_contract()).c_str(),
+                contract_text(method.greedy_contract()).c_str(),
+                contract_text(method.sampled_contract()).c_str(),
                 method.method() == model.default_method() ? " (default)" : "");
     const std::string defaults = defaults_text(method);
     if (!defaults.empty()) std::printf("           %s\n", defaults.c_str());
@@ -61,7 +61,7 @@ void print_model(const v1::Model& model) {
   for (const v1::LoadedModel& part : model.components()) {
     std::printf("  %-8s %-15s %s, %s, %d layers, %s parameters, %s on %s%s\n", part.role().c_str(),
                 part.name().c_str(), part.architecture().c_str(), part.dtype().c_str(),
-                part.layers(), count(static_cast<double>(part.parameters())).c_str(),
+                part.layer_count(), count(static_cast<double>(part.parameter_count())).c_str(),
                 (count(static_cast<double>(part.weight_bytes())) + "B").c_str(),
                 part.device().c_str(), part.device_lost() ? " (lost)" : "");
   }

@@ -89,7 +89,7 @@ int tokenize_command(const Args& args) {
   v1::TokenizeRequest request;
   request.set_model(*f.model);
   request.set_add_special_tokens(special);
-  request.set_with_texts(true);
+  request.set_return_token_texts(true);
   if (const auto status = f.put_prompt(&request); !status.ok()) {
     return wrong_usage("tokenize", status);
   }
@@ -164,11 +164,12 @@ int score_command(const Args& args) {
   if (*json) {
     Json out;
     out["request_id"] = answer->request_id();
-    out["prompt"] = Json::array();
-    for (const auto& token : answer->prompt()) out["prompt"].push_back(token_to_json(token));
-    out["continuation"] = Json::array();
-    for (const auto& token : answer->continuation()) {
-      out["continuation"].push_back(token_to_json(token));
+    out["prompt_tokens"] = Json::array();
+    for (const auto& token : answer->prompt_tokens())
+      out["prompt_tokens"].push_back(token_to_json(token));
+    out["continuation_tokens"] = Json::array();
+    for (const auto& token : answer->continuation_tokens()) {
+      out["continuation_tokens"].push_back(token_to_json(token));
     }
     out["total_logprob"] = answer->total_logprob();
     out["usage"] = to_json(answer->usage());
@@ -180,8 +181,8 @@ int score_command(const Args& args) {
                 token.has_logprob() ? absl::StrFormat("%.4f", token.logprob()).c_str() : "-",
                 quote_value(token.text()).c_str());
   };
-  for (const auto& token : answer->prompt()) print(token);
-  for (const auto& token : answer->continuation()) print(token);
+  for (const auto& token : answer->prompt_tokens()) print(token);
+  for (const auto& token : answer->continuation_tokens()) print(token);
   std::printf("   total  %10.4f\n", answer->total_logprob());
   return kFine;
 }

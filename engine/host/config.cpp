@@ -60,13 +60,13 @@ absl::StatusOr<DeviceConfig> device_from(const ConfigFile& file, int index) {
   TANDEM_NUMBER(fields, in, memory_bytes, int64_t{0}, kMaxInt64, &device->memory_bytes);
   if (device->kind != DeviceKind::kCpu) {
     if (in.pin_threads()) return fields.error("pin_threads", "true", "unset on a CUDA device");
-    if (in.cpu_kernels() != pb::Device::OWN) {
-      return fields.error("cpu_kernels", pb::Device::Kernels_Name(in.cpu_kernels()),
+    if (in.cpu_kernels() != pb::Device::CPU_KERNELS_UNSPECIFIED) {
+      return fields.error("cpu_kernels", pb::Device::CpuKernels_Name(in.cpu_kernels()),
                           "unset on a CUDA device");
     }
   }
   device->pin_threads = in.pin_threads();
-  if (in.cpu_kernels() == pb::Device::ATEN) device->cpu_kernels = CpuKernels::kAten;
+  if (in.cpu_kernels() == pb::Device::CPU_KERNELS_ATEN) device->cpu_kernels = CpuKernels::kAten;
   return *device;
 }
 
@@ -94,17 +94,17 @@ absl::StatusOr<FakeModelConfig> fake_from(const pb::Fake& in, const ConfigFields
   return out;
 }
 
-DType dtype_from(pb::Model::DType dtype) {
+DType dtype_from(pb::Model::Dtype dtype) {
   switch (dtype) {
-    case pb::Model::FP32:
+    case pb::Model::DTYPE_FP32:
       return DType::kFloat32;
-    case pb::Model::BF16:
+    case pb::Model::DTYPE_BF16:
       return DType::kBFloat16;
-    case pb::Model::FP64:
+    case pb::Model::DTYPE_FP64:
       return DType::kFloat64;
-    case pb::Model::FP16:
+    case pb::Model::DTYPE_FP16:
       return DType::kFloat16;
-    case pb::Model::INT8:
+    case pb::Model::DTYPE_INT8:
       return DType::kInt8;
     default:
       return DType::kAuto;
@@ -137,7 +137,7 @@ absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
   out.kv_dtype = dtype_from(in.kv_dtype());
   if (out.kv_dtype != DType::kAuto && out.kv_dtype != DType::kFloat32 &&
       out.kv_dtype != DType::kBFloat16) {
-    return fields.error("kv_dtype", pb::Model::DType_Name(in.kv_dtype()), "AUTO, FP32, BF16");
+    return fields.error("kv_dtype", pb::Model::Dtype_Name(in.kv_dtype()), "DTYPE_FP32, DTYPE_BF16");
   }
   TANDEM_NUMBER(fields, in, page_rows, 1, 1024, &out.page_rows);
   TANDEM_NUMBER(fields, in, kv_pages, int64_t{0}, kMaxInt32, &out.kv_pages);
@@ -156,7 +156,7 @@ absl::Status limits_from(const ConfigFile& file, LimitsConfig* out) {
   TANDEM_NUMBER(fields, in, max_new_tokens, 0, 1 << 24, &out->max_new_tokens);
   TANDEM_NUMBER(fields, in, default_max_new_tokens, 1, 1 << 24, &out->default_max_new_tokens);
   TANDEM_NUMBER(fields, in, queue_seconds, 1e-3, 86400.0, &out->queue_seconds);
-  if (in.preemption() == pb::Limits::YOUNGEST) out->preemption = Preemption::kYoungest;
+  if (in.preemption() == pb::Limits::PREEMPTION_YOUNGEST) out->preemption = Preemption::kYoungest;
   TANDEM_NUMBER(fields, in, max_choices, 1, 16, &out->max_choices);
   TANDEM_NUMBER(fields, in, fair_prompt_weight, 0.0, 1e6, &out->fair_prompt_weight);
   TANDEM_NUMBER(fields, in, fair_token_weight, 1e-6, 1e6, &out->fair_token_weight);

@@ -22,10 +22,11 @@ absl::Status speculative_from(const pb::Deployment& deployment, const ConfigFiel
   TANDEM_DEFAULT("speculative", in, draft_tokens, 1, 64, &out->draft_tokens);
   TANDEM_DEFAULT("speculative", in, min_draft_probability, 0.0, 1.0, &out->min_draft_probability);
   if (in.has_adaptive()) out->adaptive = in.adaptive();
-  if (in.draft() == pb::SpeculativeDefaults::NGRAM) out->draft = DraftSource::kNgram;
-  if (in.draft() == pb::SpeculativeDefaults::MODEL) {
+  if (in.draft() == pb::SpeculativeDefaults::DRAFT_NGRAM) out->draft = DraftSource::kNgram;
+  if (in.draft() == pb::SpeculativeDefaults::DRAFT_MODEL) {
     if (deployment.small().empty()) {
-      return fields.error("speculative.draft", "MODEL", "NGRAM (the deployment has no `small`)");
+      return fields.error("speculative.draft", "DRAFT_MODEL",
+                          "DRAFT_NGRAM (the deployment has no `small`)");
     }
     out->draft = DraftSource::kModel;
   }
@@ -50,14 +51,15 @@ absl::Status method_defaults_from(const pb::Deployment& in, const ConfigFields& 
   TANDEM_RETURN_IF_ERROR(speculative_from(in, fields, &out->speculative));
   TANDEM_RETURN_IF_ERROR(bild_from(in.bild(), fields, &out->bild));
   switch (in.default_method()) {
-    case pb::Deployment::SPECULATIVE:
+    case pb::Deployment::METHOD_SPECULATIVE:
       out->default_method = MethodChoice::kSpeculative;
       break;
-    case pb::Deployment::BILD:
+    case pb::Deployment::METHOD_BILD:
       if (in.small().empty() && out->bild.early_exit_layer == 0) {
-        return fields.error("default_method", "BILD",
-                            "AUTOREGRESSIVE, SPECULATIVE (the deployment has neither `small` nor "
-                            "`bild.early_exit_layer`)");
+        return fields.error(
+            "default_method", "METHOD_BILD",
+            "METHOD_AUTOREGRESSIVE, METHOD_SPECULATIVE (the deployment has neither `small` nor "
+            "`bild.early_exit_layer`)");
       }
       out->default_method = MethodChoice::kBild;
       break;

@@ -391,12 +391,9 @@ absl::StatusOr<std::string> Engine::detokenize(absl::string_view model,
   return tokenizer.decode(tokens, skip_special_tokens);
 }
 
-std::string Engine::token_text(absl::string_view model, Token id) const {
+std::string Engine::token_bytes(absl::string_view model, Token id) const {
   const Deployment* deployment = impl_->find(model);
-  if (!deployment) return "";
-  const absl::StatusOr<std::string> text =
-      deployment->large->tokenizer->decode(absl::MakeConstSpan(&id, 1), false);
-  return text.ok() ? *text : "";
+  return deployment ? deployment->large->tokenizer->token_bytes(id) : "";
 }
 
 std::vector<DeploymentInfo> Engine::deployments() const {

@@ -51,7 +51,8 @@ class Engine {
                                               bool add_special_tokens) const;
   absl::StatusOr<std::string> detokenize(absl::string_view model, absl::Span<const int64_t> ids,
                                          bool skip_special_tokens) const;
-  std::string token_text(absl::string_view model, Token id) const;
+  // What the token adds to a text: bytes that need not be UTF-8. Empty for what is unknown.
+  std::string token_bytes(absl::string_view model, Token id) const;
 
   std::vector<DeploymentInfo> deployments() const;
   absl::StatusOr<DeploymentInfo> deployment(absl::string_view name) const;

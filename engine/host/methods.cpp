@@ -126,7 +126,8 @@ absl::StatusOr<MethodPlan> plan_speculative(const Deployment& deployment,
   add_role(Role::kLarge, *deployment.large, 0, &plan);
   if (params.draft == SpeculativeParams::Draft::kModel) {
     if (!deployment.small) {
-      return lacks(deployment, "speculative.draft", "MODEL", "NGRAM (there is no small model)");
+      return lacks(deployment, "speculative.draft", "DRAFT_MODEL",
+                   "DRAFT_NGRAM (there is no small model)");
     }
     add_role(Role::kSmall, *deployment.small, 0, &plan);
   }

@@ -145,6 +145,15 @@ std::string Tokenizer::token_text(Token token) const {
   return take_string(tandem_tokenizer_token_text(handle_, static_cast<uint32_t>(token)));
 }
 
+std::string Tokenizer::token_bytes(Token token) const {
+  if (pieces_.kind() != PieceKind::kOpaque) {
+    const bool present = token >= 0 && (pieces_.flags(token) & kPiecePresent) != 0;
+    return present ? std::string(pieces_.text(token)) : "";
+  }
+  const absl::StatusOr<std::string> text = decode(absl::MakeConstSpan(&token, 1), false);
+  return text.ok() ? *text : "";
+}
+
 std::optional<Token> Tokenizer::token_id(std::string_view text) const {
   const int64_t id = tandem_tokenizer_token_id(handle_, text.data(), text.size());
   if (id < 0 || id >= vocab_size_) return std::nullopt;

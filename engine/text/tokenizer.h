@@ -60,6 +60,10 @@ class Tokenizer {
 
   // The vocabulary's spelling of a token ("Ġthe", "▁the", "<0x0A>"); empty where there is none.
   std::string token_text(Token token) const;
+
+  // What the token adds to a text, after other tokens: bytes, which need not be UTF-8 where a
+  // character is spread over several tokens. Of a special token too. Empty where there is none.
+  std::string token_bytes(Token token) const;
   std::optional<Token> token_id(std::string_view text) const;
 
   // Whether decode() leaves the token out when special tokens are skipped. False out of range.

@@ -326,8 +326,8 @@ def test_score(tandem):
     run = tandem("score", "--model=fake", "--prompt=a", "--continuation=bc", "--format=json")
     assert run.returncode == 0
     answer = json.loads(run.stdout)
-    assert [token["id"] for token in answer["continuation"]] == [98, 99]
-    total = sum(token["logprob"] for token in answer["continuation"])
+    assert [token["id"] for token in answer["continuation_tokens"]] == [98, 99]
+    total = sum(token["logprob"] for token in answer["continuation_tokens"])
     assert abs(total - answer["total_logprob"]) < 1e-4
     assert (
         "total" in tandem("score", "--model=fake", "--prompt=a", "--continuation=b").stdout.decode()

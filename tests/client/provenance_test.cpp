@@ -10,8 +10,8 @@ namespace {
 constexpr char kGreen[] = "\x1b[32m", kMagenta[] = "\x1b[35m", kCyan[] = "\x1b[36m",
                kPlain[] = "\x1b[0m";
 
-v1::Token token(const std::string& text, v1::Source proposed, v1::Source confirmed = v1::LARGE,
-                bool corrected = false) {
+v1::Token token(const std::string& text, v1::Source proposed,
+                v1::Source confirmed = v1::SOURCE_LARGE, bool corrected = false) {
   v1::Token t;
   t.set_text(text);
   t.set_proposed(proposed);
@@ -40,41 +40,47 @@ std::string without_colours(const std::string& text) {
 }
 
 TEST(Provenance, OriginsOfTokens) {
-  EXPECT_EQ(origin_of(token("", v1::LARGE)), Origin::kLarge);
-  EXPECT_EQ(origin_of(token("", v1::SMALL)), Origin::kSmall);
-  EXPECT_EQ(origin_of(token("", v1::SMALL, v1::SMALL)), Origin::kUnchecked);
-  EXPECT_EQ(origin_of(token("", v1::NGRAM)), Origin::kNgram);
-  EXPECT_EQ(origin_of(token("", v1::MASK)), Origin::kOther);
-  EXPECT_EQ(origin_of(token("", v1::LARGE, v1::LARGE, true)), Origin::kCorrected);
+  EXPECT_EQ(origin_of(token("", v1::SOURCE_LARGE)), Origin::kLarge);
+  EXPECT_EQ(origin_of(token("", v1::SOURCE_SMALL)), Origin::kSmall);
+  EXPECT_EQ(origin_of(token("", v1::SOURCE_SMALL, v1::SOURCE_SMALL)), Origin::kUnchecked);
+  EXPECT_EQ(origin_of(token("", v1::SOURCE_NGRAM)), Origin::kNgram);
+  EXPECT_EQ(origin_of(token("", v1::SOURCE_MASK)), Origin::kOther);
+  EXPECT_EQ(origin_of(token("", v1::SOURCE_LARGE, v1::SOURCE_LARGE, true)), Origin::kCorrected);
 }
 
 TEST(Provenance, NeighboursOfOneOriginShareTheirColour) {
   Painter painter;
   EXPECT_EQ(
-      painter.paint(chunk("def f(x):",
-                          {token("def", v1::SMALL), token(" f", v1::SMALL), token("(", v1::LARGE),
-                           token("x", v1::LARGE, v1::LARGE, true), token("):", v1::NGRAM)})),
+      painter.paint(chunk("def f(x):", {token("def", v1::SOURCE_SMALL),
+                                        token(" f", v1::SOURCE_SMALL), token("(", v1::SOURCE_LARGE),
+                                        token("x", v1::SOURCE_LARGE, v1::SOURCE_LARGE, true),
+                                        token("):", v1::SOURCE_NGRAM)})),
       std::string(kGreen) + "def f" + kPlain + "(" + kMagenta + "x" + kPlain + kCyan +
           "):" + kPlain);
-  EXPECT_EQ(painter.paint(chunk("\n", {token("\n", v1::LARGE)})), "\n");
+  EXPECT_EQ(painter.paint(chunk("\n", {token("\n", v1::SOURCE_LARGE)})), "\n");
 }
 
 TEST(Provenance, ACharacterOfSeveralTokensTakesTheColourOfOneOfThem) {
   Painter painter;
-  EXPECT_EQ(painter.paint(chunk("", {token("\uFFFD", v1::SMALL)})), "");
-  EXPECT_EQ(painter.paint(chunk("é!", {token("\uFFFD", v1::SMALL), token("!", v1::LARGE)})), "é!");
+  EXPECT_EQ(painter.paint(chunk("", {token("\uFFFD", v1::SOURCE_SMALL)})), "");
+  EXPECT_EQ(
+      painter.paint(chunk("é!", {token("\uFFFD", v1::SOURCE_SMALL), token("!", v1::SOURCE_LARGE)})),
+      "é!");
 }
 
 TEST(Provenance, TextThatWasHeldBackGetsItsTokensColour) {
   Painter painter;
-  EXPECT_EQ(painter.paint(chunk("a", {token("a", v1::LARGE), token(" b", v1::SMALL)})), "a");
-  EXPECT_EQ(painter.paint(chunk(" bc", {token("c", v1::LARGE)})),
+  EXPECT_EQ(
+      painter.paint(chunk("a", {token("a", v1::SOURCE_LARGE), token(" b", v1::SOURCE_SMALL)})),
+      "a");
+  EXPECT_EQ(painter.paint(chunk(" bc", {token("c", v1::SOURCE_LARGE)})),
             std::string(kGreen) + " b" + kPlain + "c");
 }
 
 TEST(Provenance, WithoutTextsNothingIsColoured) {
   Painter painter;
-  EXPECT_EQ(painter.paint(chunk("ab", {token("", v1::SMALL), token("", v1::LARGE)})), "ab");
+  EXPECT_EQ(painter.paint(chunk("ab", {token("", v1::SOURCE_SMALL), token("", v1::SOURCE_LARGE)})),
+            "ab");
 }
 
 TEST(Provenance, TheTextIsNeverChanged) {
@@ -90,7 +96,7 @@ TEST(Provenance, TheTextIsNeverChanged) {
         const std::string& word = words[random() % words.size()];
         // Now and then the text says something else than the tokens.
         part += random() % 5 == 0 ? words[random() % words.size()] : word;
-        tokens.push_back(token(word, random() % 2 == 0 ? v1::SMALL : v1::LARGE));
+        tokens.push_back(token(word, random() % 2 == 0 ? v1::SOURCE_SMALL : v1::SOURCE_LARGE));
       }
       text += part;
       shown += painter.paint(chunk(part, tokens));
@@ -100,9 +106,9 @@ TEST(Provenance, TheTextIsNeverChanged) {
 }
 
 TEST(Provenance, LegendGivesShares) {
-  const std::vector<v1::Token> tokens = {token("", v1::SMALL), token("", v1::SMALL),
-                                         token("", v1::LARGE),
-                                         token("", v1::LARGE, v1::LARGE, true)};
+  const std::vector<v1::Token> tokens = {token("", v1::SOURCE_SMALL), token("", v1::SOURCE_SMALL),
+                                         token("", v1::SOURCE_LARGE),
+                                         token("", v1::SOURCE_LARGE, v1::SOURCE_LARGE, true)};
   EXPECT_EQ(legend(tokens, false), "small, kept 50 %  corrected 25 %  large 25 %");
   EXPECT_EQ(legend(tokens, true), std::string(kGreen) + "small, kept 50 %" + kPlain + "  " +
                                       kMagenta + "corrected 25 %" + kPlain + "  large 25 %");

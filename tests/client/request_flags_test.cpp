@@ -163,7 +163,7 @@ TEST(ChatFile, Errors) {
 
 TEST(CliJson, WritesAllFieldsByTheirProtoNames) {
   v1::Finished finished;
-  finished.set_finish_reason(v1::STOP_SEQUENCE);
+  finished.set_finish_reason(v1::FINISH_REASON_STOP_SEQUENCE);
   finished.set_seed(18446744073709551615u);
   finished.mutable_stats()->add_accept_lengths(3);
   const Json json = to_json(finished);
@@ -178,14 +178,14 @@ TEST(CliJson, WritesAllFieldsByTheirProtoNames) {
 
 TEST(CliJson, MethodsAndSourcesAreLowerCase) {
   v1::Started started;
-  started.set_method(v1::LLM_TO_SLM);
-  started.set_contract(v1::EXACT);
+  started.set_method(v1::METHOD_LLM_TO_SLM);
+  started.set_contract(v1::CONTRACT_EXACT);
   EXPECT_EQ(to_json(started)["method"], "llm_to_slm");
   EXPECT_EQ(to_json(started)["contract"], "EXACT");
   v1::Token token;
   token.set_id(5);
-  token.set_proposed(v1::SMALL);
-  token.set_confirmed(v1::LARGE);
+  token.set_proposed(v1::SOURCE_SMALL);
+  token.set_confirmed(v1::SOURCE_LARGE);
   EXPECT_EQ(dump(token_to_json(token)),
             R"({"id":5,"provenance":{"proposed":"small","confirmed":"large"}})");
 }

@@ -33,7 +33,7 @@ TEST(SetField, ReachesEveryKindOfField) {
   EXPECT_EQ(r.temperature(), 0.5);
   EXPECT_EQ(r.seed(), 18446744073709551615u);
   EXPECT_TRUE(r.ignore_eos());
-  EXPECT_EQ(r.require_contract(), v1::EXACT);
+  EXPECT_EQ(r.require_contract(), v1::CONTRACT_EXACT);
   EXPECT_EQ(r.model(), "a=b");
   EXPECT_TRUE(std::isinf(r.bild().rollback_threshold()));
   EXPECT_EQ(std::vector<int>(r.stop_token_ids().begin(), r.stop_token_ids().end()),
@@ -55,8 +55,8 @@ TEST(SetField, OneofsKeepTheLast) {
 }
 
 TEST(SetField, NestedEnums) {
-  EXPECT_EQ(with({"speculative.draft=NGRAM"}).speculative().draft(), v1::Speculative::NGRAM);
-  EXPECT_EQ(with({"bita.tree=CHAIN"}).bita().tree(), v1::Bita::CHAIN);
+  EXPECT_EQ(with({"speculative.draft=NGRAM"}).speculative().draft(), v1::Speculative::DRAFT_NGRAM);
+  EXPECT_EQ(with({"bita.tree=CHAIN"}).bita().tree(), v1::Bita::TREE_CHAIN);
 }
 
 TEST(SetField, RepeatedMessagesByIndex) {

@@ -45,7 +45,7 @@ def serves(tandem, **kwargs):
         (
             ("--model=fake", "--prompt=x", "--set", "speculative.draft=MODEL"),
             "FAILED_PRECONDITION",
-            'speculative.draft: MODEL; offered by model "fake": NGRAM',
+            'speculative.draft: DRAFT_MODEL; offered by model "fake": DRAFT_NGRAM',
         ),
         (
             ("--model=slow", "--prompt=x", "--set", "bild.early_exit=true"),
@@ -179,7 +179,8 @@ def test_every_method_with_every_option(tandem, method):
         ("top_logprobs", "20"),
         ("raw_logprobs", "true"),
         ("include_eos_token", "true"),
-        ("token_texts", "true"),
+        ("return_tokens", "true"),
+        ("return_token_texts", "true"),
         ("require_contract", "EXACT"),
         ("max_new_tokens", "1"),
         ("truncate_prompt_tokens", "1"),
@@ -230,7 +231,7 @@ def test_huge_seed_is_fine(tandem):
             "deployments[0].large",
         ),
         (
-            'models { name: "m" fake {} } deployments { name: "d" large: "m" default_method: BILD }',
+            'models { name: "m" fake {} } deployments { name: "d" large: "m" default_method: METHOD_BILD }',
             "deployments[0].default_method",
         ),
         (

@@ -24,12 +24,12 @@ Chunk chunk_of(int index, std::string text, std::vector<TokenInfo> tokens) {
   return chunk;
 }
 
-v1::GenerateResponse expected(const Chunk& chunk, const TokenText& token_text) {
+v1::GenerateResponse expected(const Chunk& chunk, const TokenBytes& token_bytes) {
   v1::GenerateResponse message;
   v1::Chunk* const out = message.mutable_chunk();
   out->set_index(chunk.index);
   out->set_text(chunk.text);
-  for (const TokenInfo& t : chunk.tokens) token_to_proto(t, token_text, out->add_tokens());
+  for (const TokenInfo& t : chunk.tokens) token_to_proto(t, token_bytes, out->add_tokens());
   return message;
 }
 
@@ -43,9 +43,9 @@ std::string bytes_of(const grpc::ByteBuffer& buffer) {
   return bytes;
 }
 
-void expect_same(const Chunk& chunk, const TokenText& token_text = {}) {
-  const std::string bytes = bytes_of(PendingChunk(chunk, token_text).to_buffer());
-  EXPECT_EQ(bytes, expected(chunk, token_text).SerializeAsString());
+void expect_same(const Chunk& chunk, const TokenBytes& token_bytes = {}) {
+  const std::string bytes = bytes_of(PendingChunk(chunk, true, token_bytes).to_buffer());
+  EXPECT_EQ(bytes, expected(chunk, token_bytes).SerializeAsString());
 }
 
 TEST(PendingChunk, IsTheMessageThatProtobufMakes) {
@@ -65,9 +65,9 @@ TEST(PendingChunk, IsTheMessageThatProtobufMakes) {
 TEST(PendingChunk, JoinsByAppending) {
   const Chunk first = chunk_of(2, "over ", {token(1), token(2)});
   const Chunk second = chunk_of(2, "and out", {token(3)});
-  PendingChunk joined(first, {});
+  PendingChunk joined(first, true, {});
   const size_t bytes = joined.bytes();
-  const PendingChunk later(second, {});
+  const PendingChunk later(second, true, {});
   joined.append(later);
   EXPECT_EQ(joined.tokens(), 3U);
   EXPECT_EQ(joined.bytes(), bytes + later.bytes());

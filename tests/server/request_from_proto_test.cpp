@@ -52,7 +52,7 @@ TEST(RequestFromProto, DefaultsAreLeftToTheEngine) {
 TEST(RequestFromProto, CarriesEveryField) {
   const auto r = translate(R"(
       request_id: "r-1" add_special_tokens: false truncate_prompt_tokens: 9
-      require_contract: DISTRIBUTION temperature: 0.5 top_k: 3 top_p: 0.25 min_p: 0.125 seed: 11
+      require_contract: CONTRACT_DISTRIBUTION temperature: 0.5 top_k: 3 top_p: 0.25 min_p: 0.125 seed: 11
       typical_p: 0.75 repetition_penalty: 1.25 presence_penalty: -1.5 frequency_penalty: 0.5
       logit_bias { key: 9 value: -2.5 } logit_bias { key: -4 value: 1000 } bad_token_ids: [8, -3]
       min_new_tokens: 2 raw_logprobs: true include_eos_token: true
@@ -125,14 +125,15 @@ TEST(RequestFromProto, MethodsParametersAreWhatWasSetAndNothingElse) {
   EXPECT_FALSE(unset.fallback_threshold || unset.rollback_threshold || unset.max_small_run ||
                unset.verify_eos || unset.early_exit || unset.window);
 
-  const auto speculative = translate(R"(speculative { draft: NGRAM draft_tokens: 7 adaptive: false
+  const auto speculative =
+      translate(R"(speculative { draft: DRAFT_NGRAM draft_tokens: 7 adaptive: false
       min_draft_probability: 0 })");
   ASSERT_TRUE(speculative.ok()) << speculative.status();
   EXPECT_EQ(speculative->speculative.draft, SpeculativeFields::Draft::kNgram);
   EXPECT_EQ(speculative->speculative.draft_tokens, 7);
   EXPECT_EQ(speculative->speculative.adaptive, false);
   EXPECT_EQ(speculative->speculative.min_draft_probability, 0);
-  EXPECT_EQ(translate("speculative { draft: MODEL }")->speculative.draft,
+  EXPECT_EQ(translate("speculative { draft: DRAFT_MODEL }")->speculative.draft,
             SpeculativeFields::Draft::kModel);
   for (const char* fields : {"speculative {}", "speculative { draft: DRAFT_UNSPECIFIED }"}) {
     const SpeculativeFields none = translate(fields)->speculative;
@@ -183,8 +184,8 @@ TEST(RequestFromProto, BoundsAreInclusive) {
            "include_eos_token: false",
            "bild { fallback_threshold: 0 rollback_threshold: inf max_small_run: 0 window: 64 }",
            "bild { fallback_threshold: 2 rollback_threshold: 0 max_small_run: 4096 window: 1 }",
-           "speculative { draft_tokens: 64 min_draft_probability: 1 draft: NGRAM }",
-           "bita { num_masks: 16 num_candidates: 1 tree: FULL }",
+           "speculative { draft_tokens: 64 min_draft_probability: 1 draft: DRAFT_NGRAM }",
+           "bita { num_masks: 16 num_candidates: 1 tree: TREE_FULL }",
            "ppd { exit_layer: 1 num_candidates: 16 }",
            "llm_to_slm { draft_tokens: 1 }",
        }) {
@@ -234,9 +235,12 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
       {"time_limit_seconds: 0", "time_limit_seconds: 0; allowed: (0, 86400]"},
       {"time_limit_seconds: nan", "time_limit_seconds: nan; allowed: (0, 86400]"},
       {"time_limit_seconds: inf", "time_limit_seconds: inf; allowed: (0, 86400]"},
-      {"require_contract: 9", "require_contract: 9; allowed: ANY, LOSSY, DISTRIBUTION, EXACT"},
+      {"require_contract: 9",
+       "require_contract: 9; allowed: CONTRACT_ANY, CONTRACT_LOSSY, CONTRACT_DISTRIBUTION, "
+       "CONTRACT_EXACT"},
       {"require_contract: CONTRACT_UNSPECIFIED",
-       "require_contract: 0; allowed: ANY, LOSSY, DISTRIBUTION, EXACT"},
+       "require_contract: 0; allowed: CONTRACT_ANY, CONTRACT_LOSSY, CONTRACT_DISTRIBUTION, "
+       "CONTRACT_EXACT"},
       {"stop_sequences: \"\"", "stop_sequences[0]: 0 bytes; allowed: 1 to 1024 bytes"},
       {"request_id: \"a b\"",
        "request_id: \"a b\"; allowed: at most 128 characters of printable ASCII without spaces"},
@@ -249,7 +253,7 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
        "speculative.min_draft_probability: nan; allowed: [0, 1]"},
       {"speculative { min_draft_probability: 1.5 }",
        "speculative.min_draft_probability: 1.5; allowed: [0, 1]"},
-      {"speculative { draft: 7 }", "speculative.draft: 7; allowed: MODEL, NGRAM"},
+      {"speculative { draft: 7 }", "speculative.draft: 7; allowed: DRAFT_MODEL, DRAFT_NGRAM"},
       {"bild { fallback_threshold: 2.5 }", "bild.fallback_threshold: 2.5; allowed: [0, 2]"},
       {"bild { fallback_threshold: nan }", "bild.fallback_threshold: nan; allowed: [0, 2]"},
       {"bild { rollback_threshold: -1 }", "bild.rollback_threshold: -1; allowed: [0, inf]"},
@@ -270,7 +274,8 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
       {"bita { num_masks: 17 }", "bita.num_masks: 17; allowed: [1, 16]"},
       {"bita { num_candidates: 0 }", "bita.num_candidates: 0; allowed: [1, 16]"},
       {"bita { tree: 99 }",
-       "bita.tree: 99; allowed: EFFICIENT, TRIANGLE, FULL, CHAIN, STRAIGHTFORWARD"},
+       "bita.tree: 99; allowed: TREE_EFFICIENT, TREE_TRIANGLE, TREE_FULL, TREE_CHAIN, "
+       "TREE_STRAIGHTFORWARD"},
       {"ppd { exit_layer: 0 }", "ppd.exit_layer: 0; allowed: [1, 4096]"},
       {"ppd { num_candidates: 17 }", "ppd.num_candidates: 17; allowed: [1, 16]"},
       {"llm_to_slm { draft_tokens: 65 }", "llm_to_slm.draft_tokens: 65; allowed: [1, 64]"},
@@ -283,7 +288,10 @@ TEST(RequestFromProto, WhatIsNotOfferedIsRefusedNotIgnored) {
     const char* fields;
     const char* message;
   } cases[] = {
-      {"grammar: \"secret\"", "grammar: 6 bytes; allowed: empty"},
+      {"json_schema: \"secret\"", "json_schema: 6 bytes; allowed: unset"},
+      {"regex: \"\"", "regex: 0 bytes; allowed: unset"},
+      {"grammar: \"secret\"", "grammar: 6 bytes; allowed: unset"},
+      {"choice { texts: [\"yes\", \"no\"] }", "choice: 2 texts; allowed: unset"},
       {"adapter: \"x\"", "adapter: \"x\"; allowed: empty"},
   };
   for (const auto& c : cases) {

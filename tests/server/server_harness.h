@@ -80,6 +80,7 @@ inline v1::GenerateRequest ask(const std::string& model, const std::string& prom
   request.set_text(prompt);
   request.set_max_new_tokens(tokens);
   request.set_ignore_eos(true);
+  request.set_return_tokens(true);
   return request;
 }
 

@@ -1,5 +1,7 @@
 // Requests and answers as clients see them: gRPC on loopback, the real engine, fake models.
 #include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
 
@@ -8,6 +10,8 @@
 #include <thread>
 
 #include "engine/text/utf8.h"
+#include "server/response_to_proto.h"
+#include "tandem/v1/models.grpc.pb.h"
 #include "tests/server/server_harness.h"
 
 namespace tandem {
@@ -31,10 +35,10 @@ TEST(Server, StreamsStartedThenChunksThenFinished) {
   }
   EXPECT_EQ(s.started.request_id(), "mine");
   EXPECT_EQ(s.started.prompt_tokens(), 5);
-  EXPECT_EQ(s.started.method(), v1::AUTOREGRESSIVE);
-  EXPECT_EQ(s.started.contract(), v1::EXACT);
+  EXPECT_EQ(s.started.method(), v1::METHOD_AUTOREGRESSIVE);
+  EXPECT_EQ(s.started.contract(), v1::CONTRACT_EXACT);
   EXPECT_EQ(s.ids.size(), 40u);
-  EXPECT_EQ(s.finished.finish_reason(), v1::MAX_TOKENS);
+  EXPECT_EQ(s.finished.finish_reason(), v1::FINISH_REASON_MAX_TOKENS);
   EXPECT_EQ(s.finished.usage().prompt_tokens(), 5);
   EXPECT_EQ(s.finished.usage().completion_tokens(), 40);
   EXPECT_GT(s.finished.stats().large_passes(), 0);
@@ -60,6 +64,54 @@ TEST(Server, StreamsEqualCompletions) {
     EXPECT_EQ(choice.finished().seed(), static_cast<uint64_t>(seed));
     EXPECT_EQ(whole->started().method(), s.started.method());
   }
+}
+
+TEST(Server, TokensComeOnlyWhenAskedFor) {
+  Harness h;
+  v1::GenerateRequest request = ask("fake", "prompt", 40);
+  const Stream with = stream(*h.client, request);
+  ASSERT_EQ(with.ids.size(), 40U);
+  request.clear_return_tokens();
+  const Stream without = stream(*h.client, request);
+  ASSERT_TRUE(without.status.ok()) << without.status;
+  EXPECT_EQ(without.text, with.text);
+  EXPECT_TRUE(without.ids.empty());
+  EXPECT_EQ(without.finished.usage().completion_tokens(), 40);
+  for (const auto& event : without.events) {
+    EXPECT_FALSE(event.has_chunk() && event.chunk().text().empty());
+  }
+  const auto whole = h.client->complete(request);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->choices(0).text(), with.text);
+  EXPECT_EQ(whole->choices(0).tokens_size(), 0);
+  for (const char* implies : {"return_token_texts: true", "logprobs: true", "top_logprobs: 1"}) {
+    v1::GenerateRequest more = request;
+    ASSERT_TRUE(google::protobuf::TextFormat::MergeFromString(implies, &more));
+    EXPECT_EQ(stream(*h.client, more).ids, with.ids) << implies;
+  }
+}
+
+TEST(Server, BytesOfTokensSpellTheText) {
+  Harness h;
+  v1::GenerateRequest request = ask("fake", "prompt", 60);
+  request.set_temperature(1);
+  request.set_seed(3);
+  request.set_top_logprobs(2);
+  for (const int byte : {0xC3, 0xA9}) (*request.mutable_logit_bias())[byte] = 100;  // é, or halves
+  const auto whole = h.client->complete(request);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  std::string bytes;
+  for (const v1::Token& token : whole->choices(0).tokens()) {
+    bytes += token.bytes();
+    EXPECT_EQ(token.text(), to_valid_utf8(token.bytes()));
+    for (const v1::TopLogprob& top : token.top_logprobs()) {
+      EXPECT_EQ(top.text(), to_valid_utf8(top.bytes()));
+    }
+  }
+  EXPECT_EQ(bytes.size(), 60U);
+  EXPECT_THAT(whole->choices(0).text(), HasSubstr("é"));
+  EXPECT_THAT(whole->choices(0).text(), HasSubstr("\uFFFD"));
+  EXPECT_EQ(to_valid_utf8(bytes), whole->choices(0).text());
 }
 
 TEST(Server, SeveralChoices) {
@@ -153,7 +205,7 @@ TEST(Server, TimeLimitIsNoError) {
   request.set_time_limit_seconds(0.1);
   const Stream s = stream(*h.client, request);
   ASSERT_TRUE(s.status.ok()) << s.status;
-  EXPECT_EQ(s.finished.finish_reason(), v1::TIME_LIMIT);
+  EXPECT_EQ(s.finished.finish_reason(), v1::FINISH_REASON_TIME_LIMIT);
   EXPECT_LT(s.ids.size(), 3000u);
 }
 
@@ -169,7 +221,7 @@ TEST(Server, StopSequences) {
   const std::string stop(1, *found);
   request.add_stop_sequences(stop);
   const Stream cut = stream(*h.client, request);
-  EXPECT_EQ(cut.finished.finish_reason(), v1::STOP_SEQUENCE);
+  EXPECT_EQ(cut.finished.finish_reason(), v1::FINISH_REASON_STOP_SEQUENCE);
   EXPECT_EQ(cut.finished.stop_sequence(), stop);
   EXPECT_EQ(cut.text, all.text.substr(0, all.text.find(stop)));
   request.set_include_stop_sequence(true);
@@ -197,19 +249,20 @@ TEST(Server, LogprobsAgreeWithScore) {
   score.set_top_logprobs(2);
   const auto scored = h.client->score(score);
   ASSERT_TRUE(scored.ok()) << scored.status();
-  ASSERT_EQ(scored->continuation_size(), 12);
+  ASSERT_EQ(scored->continuation_tokens_size(), 12);
   EXPECT_NEAR(scored->total_logprob(), total, 1e-3);
   for (int i = 0; i < 12; ++i) {
-    EXPECT_NEAR(scored->continuation(i).logprob(), whole->choices(0).tokens(i).logprob(), 1e-4);
-    EXPECT_EQ(scored->continuation(i).top_logprobs_size(), 2);
+    EXPECT_NEAR(scored->continuation_tokens(i).logprob(), whole->choices(0).tokens(i).logprob(),
+                1e-4);
+    EXPECT_EQ(scored->continuation_tokens(i).top_logprobs_size(), 2);
   }
-  EXPECT_EQ(scored->prompt_size(), 0);
+  EXPECT_EQ(scored->prompt_tokens_size(), 0);
   score.set_score_prompt(true);
   const auto with_prompt = h.client->score(score);
   ASSERT_TRUE(with_prompt.ok()) << with_prompt.status();
-  ASSERT_EQ(with_prompt->prompt_size(), 8);
-  EXPECT_FALSE(with_prompt->prompt(0).has_logprob());
-  EXPECT_TRUE(with_prompt->prompt(1).has_logprob());
+  ASSERT_EQ(with_prompt->prompt_tokens_size(), 8);
+  EXPECT_FALSE(with_prompt->prompt_tokens(0).has_logprob());
+  EXPECT_TRUE(with_prompt->prompt_tokens(1).has_logprob());
 }
 
 TEST(Server, TokenizeAndDetokenize) {
@@ -217,11 +270,12 @@ TEST(Server, TokenizeAndDetokenize) {
   v1::TokenizeRequest request;
   request.set_model("fake");
   request.set_text("hé");
-  request.set_with_texts(true);
+  request.set_return_token_texts(true);
   const auto tokens = h.client->tokenize(request);
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   EXPECT_THAT(tokens->token_ids(), testing::ElementsAre('h', 0xC3, 0xA9));
-  EXPECT_EQ(tokens->texts_size(), 3);
+  EXPECT_THAT(tokens->token_texts(), testing::ElementsAre("h", "\uFFFD", "\uFFFD"));
+  EXPECT_THAT(tokens->token_bytes(), testing::ElementsAre("h", "\xC3", "\xA9"));
   v1::DetokenizeRequest back;
   back.set_model("fake");
   *back.mutable_token_ids() = tokens->token_ids();
@@ -246,11 +300,41 @@ TEST(Server, Models) {
   EXPECT_EQ(slow.components(0).role(), "large");
   EXPECT_EQ(slow.components(1).role(), "small");
   EXPECT_EQ(slow.components(1).name(), "fake");
-  EXPECT_EQ(slow.methods(0).method(), v1::AUTOREGRESSIVE);
+  EXPECT_EQ(slow.methods(0).method(), v1::METHOD_AUTOREGRESSIVE);
   EXPECT_EQ(slow.limits().vocab_size(), 257);
   EXPECT_EQ(h.client->model("slow")->SerializeAsString(), slow.SerializeAsString());
   EXPECT_EQ(h.client->model("none").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(h.client->model("").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Server, ModelsComeInPages) {
+  Harness h;
+  const auto stub = v1::Models::NewStub(
+      grpc::CreateChannel(h.server->grpc_address(), grpc::InsecureChannelCredentials()));
+  const auto list = [&](int size, const std::string& token, v1::ListModelsResponse* answer) {
+    grpc::ClientContext context;
+    v1::ListModelsRequest request;
+    request.set_page_size(size);
+    request.set_page_token(token);
+    return stub->ListModels(&context, request, answer);
+  };
+  std::vector<std::string> names;
+  v1::ListModelsResponse page;
+  do {
+    const std::string token = page.next_page_token();
+    ASSERT_TRUE(list(2, token, &page).ok());
+    EXPECT_LE(page.models_size(), 2);
+    for (const v1::Model& model : page.models()) names.push_back(model.name());
+  } while (!page.next_page_token().empty());
+  EXPECT_THAT(names, testing::ElementsAre("fake", "slow", "pair"));
+  for (const int size : {0, 3, 5000}) {
+    ASSERT_TRUE(list(size, "", &page).ok());
+    EXPECT_EQ(page.models_size(), 3);
+    EXPECT_EQ(page.next_page_token(), "");
+  }
+  EXPECT_EQ(list(-1, "", &page).error_message(), "page_size: -1; allowed: at least 0");
+  EXPECT_EQ(list(1, "gone", &page).error_message(),
+            "page_token: \"gone\"; allowed: the last answer's next_page_token");
 }
 
 TEST(Server, UnknownModel) {
@@ -292,8 +376,8 @@ TEST(Server, EveryMethodOfAPairAnswersAndSaysWhatItDid) {
   request.mutable_bild()->set_fallback_threshold(0);
   const Stream bild = stream(*h.client, request);
   ASSERT_TRUE(bild.status.ok()) << bild.status;
-  EXPECT_EQ(bild.started.method(), v1::BILD);
-  EXPECT_EQ(bild.started.contract(), v1::EXACT);
+  EXPECT_EQ(bild.started.method(), v1::METHOD_BILD);
+  EXPECT_EQ(bild.started.contract(), v1::CONTRACT_EXACT);
   EXPECT_EQ(bild.ids, plain.ids);
   const v1::MethodStats& stats = bild.finished.stats();
   EXPECT_EQ(stats.small_tokens() + stats.large_tokens(), 24);
@@ -307,8 +391,8 @@ TEST(Server, EveryMethodOfAPairAnswersAndSaysWhatItDid) {
   for (const auto& event : bild.events) {
     for (const v1::Token& token : event.chunk().tokens()) {
       corrected += token.corrected() ? 1 : 0;
-      kept += token.proposed() == v1::SMALL ? 1 : 0;
-      EXPECT_EQ(token.confirmed(), v1::LARGE);
+      kept += token.proposed() == v1::SOURCE_SMALL ? 1 : 0;
+      EXPECT_EQ(token.confirmed(), v1::SOURCE_LARGE);
       EXPECT_FALSE(token.has_text());
     }
   }
@@ -319,10 +403,10 @@ TEST(Server, EveryMethodOfAPairAnswersAndSaysWhatItDid) {
 
   request = ask("pair", "x", 24);
   request.mutable_speculative()->set_draft_tokens(3);
-  request.set_token_texts(true);
+  request.set_return_token_texts(true);
   const Stream speculative = stream(*h.client, request);
   ASSERT_TRUE(speculative.status.ok()) << speculative.status;
-  EXPECT_EQ(speculative.started.method(), v1::SPECULATIVE);
+  EXPECT_EQ(speculative.started.method(), v1::METHOD_SPECULATIVE);
   EXPECT_EQ(speculative.ids, plain.ids);
   EXPECT_LE(speculative.finished.stats().accept_lengths_size(), 4);
   EXPECT_GT(speculative.finished.stats().draft_tokens(), 0);
@@ -340,12 +424,12 @@ TEST(Server, ModelsSayWhatTheirMethodsDefaultTo) {
   const auto pair = h.client->model("pair");
   ASSERT_TRUE(pair.ok()) << pair.status();
   ASSERT_EQ(pair->methods_size(), 3);
-  EXPECT_EQ(pair->default_method(), v1::AUTOREGRESSIVE);
+  EXPECT_EQ(pair->default_method(), v1::METHOD_AUTOREGRESSIVE);
   EXPECT_EQ(pair->methods(0).defaults_case(), v1::OfferedMethod::DEFAULTS_NOT_SET);
-  EXPECT_EQ(pair->methods(1).speculative().draft(), v1::Speculative::MODEL);
+  EXPECT_EQ(pair->methods(1).speculative().draft(), v1::Speculative::DRAFT_MODEL);
   EXPECT_EQ(pair->methods(1).speculative().draft_tokens(), 4);
-  EXPECT_EQ(pair->methods(2).method(), v1::BILD);
-  EXPECT_EQ(pair->methods(2).greedy_contract(), v1::LOSSY);
+  EXPECT_EQ(pair->methods(2).method(), v1::METHOD_BILD);
+  EXPECT_EQ(pair->methods(2).greedy_contract(), v1::CONTRACT_LOSSY);
   EXPECT_EQ(pair->methods(2).bild().rollback_threshold(), 5);
   EXPECT_TRUE(pair->methods(2).bild().verify_eos());
   EXPECT_FALSE(pair->methods(2).bild().has_window());

@@ -14,7 +14,7 @@ METHODS = {
         "token_ids": {"ids": [1, 2]},
         "max_new_tokens": 4,
         "autoregressive": {},
-        "require_contract": "EXACT",
+        "require_contract": "CONTRACT_EXACT",
         "seed": "18446744073709551615",
     },
     "tandem.v1.Generation.Score": {"model": "fake", "text": "a", "continuation_text": "b"},

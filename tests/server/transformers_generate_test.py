@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 SMALL = Path(__file__).resolve().parents[2] / "models/code-small"
 CONFIG = f"""
-models {{ name: "small" path: "{SMALL}" dtype: FP32 }}
+models {{ name: "small" path: "{SMALL}" dtype: DTYPE_FP32 }}
 deployments {{ name: "small" large: "small" }}
 """
 PROMPTS = [

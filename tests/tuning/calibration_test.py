@@ -64,12 +64,18 @@ class Server:
 
 def test_outputs_keep_the_order_and_their_end():
     prompts = [[10 * i] for i in range(9)]
-    written = calibration.write_outputs(Server("MAX_TOKENS"), "m", prompts, 2, streams=4, end=0)
+    written = calibration.write_outputs(
+        Server("FINISH_REASON_MAX_TOKENS"), "m", prompts, 2, streams=4, end=0
+    )
     assert written == [Sample([10 * i], [10 * i + 1, 10 * i + 2]) for i in range(9)]
-    written = calibration.write_outputs(Server("EOS"), "m", prompts[1:2], 2, streams=1, end=0)
+    written = calibration.write_outputs(
+        Server("FINISH_REASON_EOS"), "m", prompts[1:2], 2, streams=1, end=0
+    )
     assert written == [Sample([10], [11, 12, 0])]
     with pytest.raises(RuntimeError, match="TIME_LIMIT"):
-        calibration.write_outputs(Server("TIME_LIMIT"), "m", prompts, 2, streams=1, end=0)
+        calibration.write_outputs(
+            Server("FINISH_REASON_TIME_LIMIT"), "m", prompts, 2, streams=1, end=0
+        )
 
 
 def test_samples_survive_a_file(tmp_path):

@@ -137,7 +137,7 @@ def test_all_are_asked_the_same_in_no_fixed_order(measured):
         orders.add(tuple((r.WhichOneof("method"), r.bild.rollback_threshold) for r in of_task))
         for request in of_task:
             exact = request.bild.rollback_threshold < 1
-            assert (request.require_contract == server.messages.EXACT) == exact
+            assert (request.require_contract == server.messages.CONTRACT_EXACT) == exact
     assert len(orders) > 1
 
 

@@ -89,7 +89,7 @@ class Client:
         request = self.messages.ScoreRequest(
             model=model, token_ids=self.messages.TokenIds(ids=tokens), score_prompt=True
         )
-        return [token.logprob for token in self.stub.Score(request).prompt[1:]]
+        return [token.logprob for token in self.stub.Score(request).prompt_tokens[1:]]
 
     def request(self, model: str, prompt: list[int], new_tokens: int, method=None, **fields):
         """A greedy GenerateRequest; `method` is a message of the oneof, autoregressive by default."""
@@ -104,6 +104,7 @@ class Client:
             token_ids=m.TokenIds(ids=prompt),
             temperature=0,
             max_new_tokens=new_tokens,
+            return_tokens=True,
             **{names[method.DESCRIPTOR.name]: method},
             **fields,
         )

@@ -25,7 +25,7 @@ class Configuration:
     @property
     def small(self) -> str:
         """What drafts."""
-        if self.parameters.get("draft") == "NGRAM":
+        if self.parameters.get("draft") == "DRAFT_NGRAM":
             return "the text itself"
         for layer, deployment in EXITS.items():
             if deployment == self.deployment:
@@ -81,7 +81,7 @@ def configurations(quick: bool = False) -> list[Configuration]:
             found.append(speculative("speculative", pair, draft_tokens=gamma))
         found.append(speculative("speculative", pair, draft_tokens=8, adaptive=True))
     for gamma in drafts[1:] or drafts:
-        found.append(speculative("n-gram", "code", draft="NGRAM", draft_tokens=gamma))
+        found.append(speculative("n-gram", "code", draft="DRAFT_NGRAM", draft_tokens=gamma))
     # Figure 5 of the paper has its ablations on the aligned model.
     for fallback in fallbacks:
         found.append(bild("no rollback", "code-aligned", math.inf, fallback_threshold=fallback))
@@ -101,7 +101,7 @@ def exact_ones(quick: bool = False) -> list[Configuration]:
         found.append(speculative("speculative", pair, draft_tokens=8, adaptive=True))
         for fallback in [0.6] if quick else [0.2, 0.6]:
             found.append(bild("BiLD", pair, EXACT_ROLLBACK, fallback_threshold=fallback))
-    found.append(speculative("n-gram", "code", draft="NGRAM", draft_tokens=4))
+    found.append(speculative("n-gram", "code", draft="DRAFT_NGRAM", draft_tokens=4))
     found.append(
         bild("early exit", EXITS[4], EXACT_ROLLBACK, fallback_threshold=0.6, early_exit=True)
     )

@@ -98,7 +98,7 @@ def decode(client: Client, configuration: Configuration, task: Task, new_tokens:
         configuration.message(client.messages),
     )
     if configuration.promises_exact:  # the server must agree, or it refuses
-        request.require_contract = client.messages.EXACT
+        request.require_contract = client.messages.CONTRACT_EXACT
     start = time.perf_counter()
     choice = client.complete(request)
     return Answer.of(choice, time.perf_counter() - start)

@@ -70,6 +70,7 @@ def main():
                     elif event == "finished":
                         done = response.finished
                         reason = messages.FinishReason.Name(done.finish_reason)
+                        reason = reason.removeprefix("FINISH_REASON_")
                         tokens = done.usage.completion_tokens
                         print(f"\n[{reason}: {tokens} tokens]", file=sys.stderr)
             except grpc.RpcError as error:

@@ -77,8 +77,8 @@ absl::StatusOr<at::ScalarType> kv_type(DType kv, at::ScalarType product, bool on
                               : kv == DType::kBFloat16 ? at::kBFloat16
                                                        : own;
   if (type != own && (!on_cpu || exact)) {
-    return out_of_range("kv_dtype", type == at::kFloat ? "FP32" : "BF16",
-                        on_cpu ? "AUTO with FP64" : "AUTO or the dtype on CUDA");
+    return out_of_range("kv_dtype", type == at::kFloat ? "DTYPE_FP32" : "DTYPE_BF16",
+                        on_cpu ? "unset with DTYPE_FP64" : "unset, or as dtype on CUDA");
   }
   return type;
 }

@@ -41,15 +41,15 @@ class ConfigTest : public testing::Test {
 
 TEST_F(ConfigTest, ReadsEveryField) {
   const auto config = parse(R"(
-      devices { name: "cpu:0" threads: 2 memory_bytes: 1000000 pin_threads: true cpu_kernels: ATEN }
+      devices { name: "cpu:0" threads: 2 memory_bytes: 1000000 pin_threads: true cpu_kernels: CPU_KERNELS_ATEN }
       devices { name: "cpu:1" }
-      models { name: "big" path: "../models/big" device: "cpu:1" dtype: BF16 page_rows: 32
-               kv_pages: 100 kv_dtype: BF16 prefix_cache: false }
+      models { name: "big" path: "../models/big" device: "cpu:1" dtype: DTYPE_BF16 page_rows: 32
+               kv_pages: 100 kv_dtype: DTYPE_BF16 prefix_cache: false }
       models { name: "little" fake { vocab_size: 300 layers: 2 max_positions: 64 pass_seconds: 0.5
                                      row_seconds: 0.25 seed: 9 trace_file: "/t"
                                      check_memory: false } }
       deployments { name: "pair" large: "big" small: "little" prefix_cache_per_client: true }
-      limits { preemption: YOUNGEST max_running: 1 max_waiting: 2 max_waiting_tokens: 3 step_rows: 4
+      limits { preemption: PREEMPTION_YOUNGEST max_running: 1 max_waiting: 2 max_waiting_tokens: 3 step_rows: 4
                prefill_chunk_rows: 5 max_new_tokens: 6 default_max_new_tokens: 7
                queue_seconds: 8.5 max_choices: 9 fair_prompt_weight: 0.5 fair_token_weight: 4
                client_weights { key: "ann" value: 2.5 } slow_reader_hold_seconds: 0
@@ -112,13 +112,13 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
   const auto config = parse(R"(
       models { name: "l" fake {} } models { name: "s" fake {} }
       deployments {
-        name: "pair" large: "l" small: "s" default_method: BILD
-        speculative { draft: NGRAM draft_tokens: 9 adaptive: true min_draft_probability: 0.25 }
+        name: "pair" large: "l" small: "s" default_method: METHOD_BILD
+        speculative { draft: DRAFT_NGRAM draft_tokens: 9 adaptive: true min_draft_probability: 0.25 }
         bild { fallback_threshold: 0 rollback_threshold: inf max_small_run: 0 verify_eos: false
                early_exit_layer: 2 }
       }
-      deployments { name: "plain" large: "l" default_method: SPECULATIVE }
-      deployments { name: "exits" large: "l" default_method: BILD bild { early_exit_layer: 1 } })");
+      deployments { name: "plain" large: "l" default_method: METHOD_SPECULATIVE }
+      deployments { name: "exits" large: "l" default_method: METHOD_BILD bild { early_exit_layer: 1 } })");
   ASSERT_TRUE(config.ok()) << config.status();
   const DeploymentConfig& pair = config->deployments[0];
   EXPECT_EQ(pair.default_method, MethodChoice::kBild);
@@ -178,13 +178,15 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "prefix_cache."},
       {"models { name: \"m\" fake {} dtype: FP8 }",
        "/deploy/d.textproto:1:39: Unknown enumeration value of \"FP8\" for field \"dtype\". "
-       "Allowed: AUTO, FP32, BF16, FP64, FP16, INT8."},
+       "Allowed: DTYPE_UNSPECIFIED, DTYPE_FP32, DTYPE_BF16, DTYPE_FP64, DTYPE_FP16, DTYPE_INT8."},
       {"devices { name: \"cuda:0\" pin_threads: true }",
        "/deploy/d.textproto:1: devices[0].pin_threads: true; allowed: unset on a CUDA device"},
-      {"devices { name: \"cuda:0\" cpu_kernels: ATEN }",
-       "/deploy/d.textproto:1: devices[0].cpu_kernels: ATEN; allowed: unset on a CUDA device"},
-      {"models { name: \"m\" fake {} kv_dtype: FP64 }",
-       "/deploy/d.textproto:1: models[0].kv_dtype: FP64; allowed: AUTO, FP32, BF16"},
+      {"devices { name: \"cuda:0\" cpu_kernels: CPU_KERNELS_ATEN }",
+       "/deploy/d.textproto:1: devices[0].cpu_kernels: CPU_KERNELS_ATEN; allowed: unset on a CUDA "
+       "device"},
+      {"models { name: \"m\" fake {} kv_dtype: DTYPE_FP64 }",
+       "/deploy/d.textproto:1: models[0].kv_dtype: DTYPE_FP64; allowed: DTYPE_FP32, "
+       "DTYPE_BF16"},
       {"models { name: \"m\" fake { check_memory: false } }",
        "/deploy/d.textproto:1: models[0].fake.check_memory: false; allowed: true where there is no "
        "trace_file"},
@@ -229,14 +231,17 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
       {m + "deployments { name: \"d\" large: \"m\" small: \"m\" }",
        "/deploy/d.textproto:2: deployments[0].small: \"m\"; allowed: a model other than `large`, "
        "or none"},
-      {m + "deployments { name: \"d\" large: \"m\" default_method: BILD }",
-       "/deploy/d.textproto:2: deployments[0].default_method: BILD; allowed: AUTOREGRESSIVE, "
-       "SPECULATIVE (the deployment has neither `small` nor `bild.early_exit_layer`)"},
+      {m + "deployments { name: \"d\" large: \"m\" default_method: METHOD_BILD }",
+       "/deploy/d.textproto:2: deployments[0].default_method: METHOD_BILD; allowed: "
+       "METHOD_AUTOREGRESSIVE, METHOD_SPECULATIVE (the deployment has neither `small` nor "
+       "`bild.early_exit_layer`)"},
       {m + "deployments { name: \"d\" large: \"m\" default_method: BITA }",
        "/deploy/d.textproto:2:57: Unknown enumeration value of \"BITA\" for field "
-       "\"default_method\". Allowed: METHOD_UNSPECIFIED, AUTOREGRESSIVE, SPECULATIVE, BILD."},
-      {m + "deployments { name: \"d\" large: \"m\" speculative { draft: MODEL } }",
-       "/deploy/d.textproto:2: deployments[0].speculative.draft: MODEL; allowed: NGRAM (the "
+       "\"default_method\". Allowed: METHOD_UNSPECIFIED, METHOD_AUTOREGRESSIVE, "
+       "METHOD_SPECULATIVE, METHOD_BILD."},
+      {m + "deployments { name: \"d\" large: \"m\" speculative { draft: DRAFT_MODEL } }",
+       "/deploy/d.textproto:2: deployments[0].speculative.draft: DRAFT_MODEL; allowed: DRAFT_NGRAM "
+       "(the "
        "deployment has no `small`)"},
       {m + "deployments { name: \"d\" large: \"m\" speculative { draft_tokens: 65 } }",
        "/deploy/d.textproto:2: deployments[0].speculative.draft_tokens: 65; allowed: [1, 64]"},

@@ -182,7 +182,8 @@ TEST_F(Methods, WhatIsNotOfferedSaysWhatIs) {
       {deployment(true), asking(Method::kPpd),
        "method: ppd; offered by model \"d\": autoregressive, speculative, bild"},
       {deployment(false), speculative({.draft = SpeculativeFields::Draft::kModel}),
-       "speculative.draft: MODEL; offered by model \"d\": NGRAM (there is no small model)"},
+       "speculative.draft: DRAFT_MODEL; offered by model \"d\": DRAFT_NGRAM (there is no small "
+       "model)"},
       {deployment(true), bild({.early_exit = true}),
        "bild.early_exit: true; offered by model \"d\": false (its deployment names no "
        "bild.early_exit_layer)"},

@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "engine/text/utf8.h"
 #include "tests/engine/text/test_data.h"
 
 namespace tandem {
@@ -70,6 +71,23 @@ TEST_P(TokenizerGoldens, DecodesAsTransformers) {
     EXPECT_EQ(*tokenizer_->decode(all_ids(i), true), text_or(decoded[1], texts_[i]));
     EXPECT_EQ(*tokenizer_->decode(plain_ids(i), false), text_or(decoded[2], texts_[i]));
   }
+}
+
+// Exact also where a character is spread over several tokens.
+TEST_P(TokenizerGoldens, BytesOfTokensSpellTheText) {
+  if (tokenizer_->pieces().kind() != PieceKind::kBytes) return;
+  int split = 0;
+  for (size_t i = 0; i < texts_.size(); ++i) {
+    std::string bytes;
+    for (const Token id : plain_ids(i)) {
+      bytes += tokenizer_->token_bytes(id);
+      split += valid_utf8_prefix(tokenizer_->token_bytes(id)) == 0 ? 1 : 0;
+    }
+    EXPECT_EQ(bytes, *tokenizer_->decode(plain_ids(i), false)) << json(texts_[i]).dump();
+  }
+  EXPECT_GT(split, 100);
+  EXPECT_EQ(tokenizer_->token_bytes(-1), "");
+  EXPECT_EQ(tokenizer_->token_bytes(tokenizer_->vocab_size()), "");
 }
 
 TEST_P(TokenizerGoldens, DecodesRandomIdsAsTransformers) {

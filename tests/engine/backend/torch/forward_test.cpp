@@ -207,7 +207,7 @@ TEST(ForwardKv, Float64KeepsItsKeysAndValues) {
   tiny.kv_dtype = DType::kBFloat16;
   const absl::Status status = tiny.load_into(**device, ModelId(0), 4);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(), "kv_dtype: BF16; allowed: AUTO with FP64");
+  EXPECT_EQ(status.message(), "kv_dtype: DTYPE_BF16; allowed: unset with DTYPE_FP64");
 }
 
 TEST_P(Forward, WindowCutsByPosition) {
