@@ -81,7 +81,7 @@ SequenceRun* Admission::next() {
   }
   std::vector<const SequenceRun*> blocked;
   for (SequenceRun* run : waiting_.heads()) {
-    const auto n = static_cast<int>(requests_->at(run->request).choices.size());
+    const auto n = static_cast<int>(requests_->at(run->request()).choices.size());
     if (slots_used() + n > limits_.max_running && !planted(Bug::kIgnoreMaxRunning)) {
       break;  // for all lines: no overtaking
     }

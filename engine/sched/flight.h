@@ -12,12 +12,14 @@
 
 namespace tandem {
 
+class SequencePasses;
 class SequenceRun;
 
 // The books as they were when the pass was submitted; its cache has counted it since. A sequence
 // owns its flights, and lanes point to them.
 struct PassFlight final : Flight {
   SequenceRun* sequence = nullptr;
+  SequencePasses* owner = nullptr;
   Pass pass;
   SequenceCache* cache = nullptr;
   SequenceCache* memory = nullptr;
@@ -52,7 +54,7 @@ struct PassFlight final : Flight {
     return cache->has_turn(turn) && (!memory || memory->has_turn(memory_turn)) &&
            std::all_of(before.begin(), before.end(), [](const PassFlight* f) { return f->done; });
   }
-  void let_go() override;  // sequence_run.cpp
+  void let_go() override;  // sequence_passes.cpp
 };
 
 // Fills what follows from pass and books: base, past, frontier, splittable, outputs, awaits; the

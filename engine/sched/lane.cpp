@@ -41,7 +41,7 @@ std::span<const Candidate> Lane::runnable() {
     c.splittable = std::max(0, f.splittable - f.started);
     c.priority = f.priority;
     c.order = f.order;
-    const Account& account = *f.sequence->account;
+    const Account& account = *f.sequence->account();
     c.client = account.number();
     c.served = account.served();
     c.cost = account.token_cost();
@@ -80,7 +80,7 @@ const Batch* Lane::next(TimePoint now) {
     f->started += p.count;
     f->begun = true;
     f->under_way = true;
-    f->gate = f->sequence->gate.enter();
+    f->gate = f->sequence->gate().enter();
     running_->flights.push_back(f);
   }
   if (!batch.works.empty()) last_model_ = batch.works.front().model;
@@ -96,7 +96,7 @@ void Lane::put_back(const Running& batch, Left left) {
     PassFlight* const f = batch.flights[i];
     f->under_way = false;
     f->gate.leave();
-    if (left(batch.batch.works[i]) && !f->sequence->gate.closed()) again.push_back(f);
+    if (left(batch.batch.works[i]) && !f->sequence->gate().closed()) again.push_back(f);
   }
   if (!again.empty()) pending_.insert(pending_.begin(), again.begin(), again.end());
 }

@@ -88,7 +88,7 @@ Lanes::Finished Lanes::finish(DeviceId device, BatchResult result) {
     PassFlight& flight = *batch->flights[i];
     const Work& work = batch->batch.works[i];
     SequenceRun* const run = flight.sequence;
-    if (run->state == SequenceRun::kEnding) continue;
+    if (run->state() == SequenceRun::kEnding) continue;
     absl::Status status = result.status.ok() ? result.works[i].status : result.status;
     if (planted(Bug::kFaultSpreads) && result.status.ok()) {
       for (const WorkResult& w : result.works) status.Update(w.status);
@@ -102,7 +102,7 @@ Lanes::Finished Lanes::finish(DeviceId device, BatchResult result) {
       finished.failed.emplace_back(run, status);
       continue;
     }
-    run->account_chunk(flight, rows, result.busy, work.last);
+    run->accounts().ran(flight.role, rows, result.busy, work.last);
     absorb(flight, work, std::move(result.works[i].readout));
     if (!work.last) continue;
     if (ModelSeries* series = models_[work.model.index()].series) {
@@ -126,7 +126,7 @@ void Lanes::update_gauges() {
 std::string Lanes::check_pages(const std::vector<const SequenceRun*>& runs) const {
   for (const Model& m : models_) {
     std::vector<const SequenceCache*> caches;
-    for (const SequenceRun* run : runs) run->add_caches_of(*m.pools, &caches);
+    for (const SequenceRun* run : runs) run->caches().add_caches_of(*m.pools, &caches);
     const std::string wrong = m.pools->check(caches);
     if (!wrong.empty()) return absl::StrCat("model ", m.pools->model.value, ": ", wrong);
   }

@@ -116,8 +116,7 @@ void Loop::on_submit(std::vector<SequenceSpec> choices) {
   RunHost* host = this;
   for (SequenceSpec& spec : choices) {
     auto run = std::make_unique<SequenceRun>(std::move(spec), next_order_++, host);
-    run->request = id;
-    run->account = request.account;
+    run->belongs_to(id, request.account);
     request.choices.push_back(run.get());
     for (const TimePoint t :
          {admission_.queue_end(run->spec()), run->spec().deadline, run->spec().time_limit}) {
@@ -137,7 +136,7 @@ void Loop::on_stop(const Inbox::Stop& stop) {
     for (const auto& [id, run] : runs_) all.push_back(run.get());
   }
   for (SequenceRun* run : all) {
-    if (planted(Bug::kLostCancel) && run->flights > 0) continue;
+    if (planted(Bug::kLostCancel) && run->flights() > 0) continue;
     run->end_with(FinishReason::kCancelled);
     end(run, stop.status);
   }
@@ -168,14 +167,13 @@ bool Loop::fire_timers() {
     } else if (spec.time_limit <= now()) {
       run->end_with(FinishReason::kTimeLimit);
       end(run, absl::OkStatus());
-    } else if (run->state == SequenceRun::kWaiting && admission_.queue_end(spec) <= now()) {
+    } else if (run->state() == SequenceRun::kWaiting && admission_.queue_end(spec) <= now()) {
       metrics_->rejected[static_cast<size_t>(RejectReason::kQueueTime)].add();
       end(run, admission_.waited_too_long(spec, now()));
-    } else if (run->stalled_at <= now()) {
+    } else if (readers_.is_lost(run, now())) {
       end(run, readers_.lost());
-    } else if (run->held_until <= now()) {
-      run->held_until = kNever;
-      if (run->flights == 0 && run->holds_pages()) {
+    } else if (readers_.hold_is_over(run, now())) {
+      if (run->flights() == 0 && run->caches().holds_pages()) {
         run->evict();
         metrics_->preemptions.add();
       }
@@ -196,18 +194,18 @@ bool Loop::admit() {
 }
 
 void Loop::let_in(SequenceRun* first) {
-  OpenRequest& request = requests_.at(first->request);
+  OpenRequest& request = requests_.at(first->request());
   admission_.leave(first);
   requests_.admit(request, first->spec(), now());
   for (SequenceRun* run : request.choices) {
-    run->state = run == first ? SequenceRun::kRunning : SequenceRun::kFollowing;
-    run->admitted_at = now();
+    run->enter(run == first ? SequenceRun::kRunning : SequenceRun::kFollowing);
+    run->accounts().admitted(now());
     timers_.drop(admission_.queue_end(run->spec()), run->id());
     admission_.take_slot(*run);
     run->spec().listener->on_admitted();
   }
   request.following.assign(request.choices.begin() + 1, request.choices.end());
-  first->leads = !request.following.empty();
+  first->lead(!request.following.empty());
   // The first await is its first round, so it takes its pages before the next one is looked at.
   first->start().resume();
   after_resume(first);
@@ -216,9 +214,9 @@ void Loop::let_in(SequenceRun* first) {
 // The other choices begin with the rows of the prompt that the first one has in memory: all, unless
 // it ends before its time.
 void Loop::start_followers(SequenceRun* leader) {
-  leader->leads = false;
-  for (SequenceRun* run : std::exchange(requests_.at(leader->request).following, {})) {
-    run->state = SequenceRun::kRunning;
+  leader->lead(false);
+  for (SequenceRun* run : std::exchange(requests_.at(leader->request()).following, {})) {
+    run->enter(SequenceRun::kRunning);
     const std::coroutine_handle<> begin = run->start();
     run->take_over(*leader);
     ready_.push(begin, run);
@@ -228,9 +226,11 @@ void Loop::start_followers(SequenceRun* leader) {
 // --- Pages
 
 bool Loop::ask_pages(SequenceRun* run) {
-  if (run->flights == 0) forget_values(run);  // else passes under way may still read them
-  if (run->leads && run->flights == 0 && run->first_token_at != kNever) start_followers(run);
-  if (run->reader_waits) {
+  if (run->flights() == 0) {  // else passes under way may still read them
+    forget_values(run);
+    if (run->leads() && run->accounts().has_first_token()) start_followers(run);
+  }
+  if (readers_.is_behind(run)) {
     readers_.hold(run, now());
     return false;
   }
@@ -242,8 +242,8 @@ bool Loop::grant_pages() {
       [this](const SequenceRun& run, const std::vector<const ModelPools*>& pools) {
         return std::any_of(runs_.begin(), runs_.end(), [&](const auto& entry) {
           const SequenceRun& other = *entry.second;
-          const bool waits = other.state == SequenceRun::kPaused && other.flights == 0;
-          return &other != &run && !waits && other.holds_pages_of(pools);
+          const bool waits = other.state() == SequenceRun::kPaused && other.flights() == 0;
+          return &other != &run && !waits && other.caches().holds_pages_of(pools);
         });
       });
   if (!planted(Bug::kHiddenPreemption)) metrics_->preemptions.add(served.evicted);
@@ -289,7 +289,7 @@ void Loop::finish_flight(PassFlight& flight) {
 }
 
 void Loop::forget_values(SequenceRun* run) {
-  run->forget_shared([this](const PassFlight& flight) { lanes_.forget(flight); });
+  run->forget_values([this](const PassFlight& flight) { lanes_.forget(flight); });
 }
 
 void Loop::end_all_on(DeviceId device, const absl::Status& status) {
@@ -307,25 +307,26 @@ void Loop::end_all_on(DeviceId device, const absl::Status& status) {
 // --- Ends
 
 void Loop::end(SequenceRun* run, absl::Status status) {
-  if (run->state == SequenceRun::kEnding) return;
+  if (run->state() == SequenceRun::kEnding) return;
   const SequenceEnd end = run->make_end(status);
-  if (run->leads && status.ok()) start_followers(run);
-  const RequestId id = run->request;
+  if (run->leads() && status.ok()) start_followers(run);
+  const RequestId id = run->request();
   OpenRequest& request = requests_.at(id);
   const bool admitted = request.admitted;
-  if (run->state == SequenceRun::kHeld) {
+  if (run->state() == SequenceRun::kHeld) {
     admission_.end_held();
   } else if (admitted) {
     admission_.give_slot(*run);
   }
   page_queue_.erase(run);
   admission_.leave(run);
-  run->state = SequenceRun::kEnding;
-  for (const TimePoint t : {admission_.queue_end(run->spec()), run->spec().deadline,
-                            run->spec().time_limit, run->held_until, run->stalled_at}) {
+  run->enter(SequenceRun::kEnding);
+  for (const TimePoint t :
+       {admission_.queue_end(run->spec()), run->spec().deadline, run->spec().time_limit}) {
     timers_.drop(t, run->id());
   }
-  run->gate.close();
+  readers_.forget(run);
+  run->gate().close();
   lanes_.remove(run);
   ready_.purge(run);
   run->drop_frame();
@@ -347,7 +348,7 @@ void Loop::end(SequenceRun* run, absl::Status status) {
 bool Loop::reap() {
   bool any = false;
   std::erase_if(ending_, [&](SequenceRun* run) {
-    if (!run->gate.empty() && !planted(Bug::kFreeUnderPass)) return false;
+    if (!run->gate().empty() && !planted(Bug::kFreeUnderPass)) return false;
     if (planted(Bug::kLateRelease) && admission_.running() > 0) return false;
     forget_values(run);
     run->release();

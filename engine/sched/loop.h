@@ -94,7 +94,7 @@ class Loop final : private RunHost {
   void order_moves(ModelId first, ModelId then) override { lanes_.order_moves(first, then); }
   void prefix_looked_up(int64_t rows, int64_t found) override;
   void tokens_emitted(SequenceRun* run, int64_t count) override {
-    requests_.charge_tokens(run->account, count);
+    requests_.charge_tokens(run->account(), count);
   }
 
   bool take_inbox();

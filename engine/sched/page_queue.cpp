@@ -30,7 +30,7 @@ bool PageQueue::ask(SequenceRun* run) {
       return true;
     }
   }
-  run->state = SequenceRun::kPaused;
+  run->enter(SequenceRun::kPaused);
   insert(&waiting_, run);
   return false;
 }
@@ -55,11 +55,11 @@ PageQueue::Served PageQueue::serve(const OthersHold& others_hold) {
       if (run->can_grant(&lacking)) {
         waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
         run->grant();
-        run->state = SequenceRun::kRunning;
+        run->enter(SequenceRun::kRunning);
         served.granted.push_back(run);
         continue;
       }
-      if (run->flights == 0 && !others_hold(*run, lacking)) {
+      if (run->flights() == 0 && !others_hold(*run, lacking)) {
         served.hopeless.push_back(run);  // when it has ended, there is more for those behind it
       }
     }
@@ -70,14 +70,14 @@ PageQueue::Served PageQueue::serve(const OthersHold& others_hold) {
 }
 
 void PageQueue::hold(SequenceRun* run) {
-  run->state = SequenceRun::kHeld;
+  run->enter(SequenceRun::kHeld);
   insert(&held_, run);
 }
 
 bool PageQueue::evict_held(const std::vector<const ModelPools*>& pools) {
   for (size_t i = held_.size(); i-- > 0;) {
     SequenceRun* victim = held_[i];
-    if (victim->flights > 0 || !victim->holds_pages_of(pools)) continue;
+    if (victim->flights() > 0 || !victim->caches().holds_pages_of(pools)) continue;
     victim->evict();
     return true;
   }
@@ -90,15 +90,15 @@ SequenceRun* PageQueue::victim_behind(const SequenceRun& head,
   std::vector<SequenceRun*> behind;
   for (size_t i = waiting_.size(); i-- > 0 && waiting_[i] != &head;) {
     SequenceRun* run = waiting_[i];
-    if (run->flights == 0 && run->holds_pages_of(pools)) behind.push_back(run);
+    if (run->flights() == 0 && run->caches().holds_pages_of(pools)) behind.push_back(run);
   }
   if (policy_ == Preemption::kYoungest) {
     std::sort(behind.begin(), behind.end(),
               [](const SequenceRun* a, const SequenceRun* b) { return a->order() > b->order(); });
   }
   const auto makes_room = [&](std::span<SequenceRun* const> victims) {
-    SequenceRun::PageCounts counts;
-    for (const SequenceRun* v : victims) v->count_pages_of(pools, &counts);
+    CacheSet::PageCounts counts;
+    for (const SequenceRun* v : victims) v->caches().count_pages_of(pools, &counts);
     return std::any_of(counts.begin(), counts.end(), [](const auto& entry) {
       return entry.first.first->kv.users(entry.first.second) == entry.second;
     });

@@ -1,37 +1,54 @@
 #include "engine/sched/slow_readers.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 
 namespace tandem {
 
 void SlowReaders::pause(SequenceRun* run, TimePoint now) {
-  run->reader_waits = true;
-  run->stalled_at = now + duration(limits_.stalled_stream_seconds);
-  timers_->set(run->stalled_at, run->id());
-  if (run->state != SequenceRun::kPaused) return;  // its next round notices
+  Wait& wait = waits_[run];
+  wait.lost_at = now + duration(limits_.stalled_stream_seconds);
+  timers_->set(wait.lost_at, run->id());
+  if (run->state() != SequenceRun::kPaused) return;  // its next round notices
   page_queue_->erase(run);
   hold(run, now);
 }
 
 bool SlowReaders::resume(SequenceRun* run) {
-  run->reader_waits = false;
-  timers_->drop(std::exchange(run->stalled_at, kNever), run->id());
-  if (run->state != SequenceRun::kHeld) return false;
+  forget(run);
+  if (run->state() != SequenceRun::kHeld) return false;
   page_queue_->erase(run);
   admission_->go_on(*run);
-  timers_->drop(std::exchange(run->held_until, kNever), run->id());
   if (!page_queue_->ask(run)) return false;
-  run->state = SequenceRun::kRunning;
+  run->enter(SequenceRun::kRunning);
   return true;
 }
 
 void SlowReaders::hold(SequenceRun* run, TimePoint now) {
   page_queue_->hold(run);
   admission_->stand_still(*run);
-  run->held_until = now + duration(limits_.slow_reader_hold_seconds);
-  timers_->set(run->held_until, run->id());
+  Wait& wait = waits_.at(run);
+  wait.held_until = now + duration(limits_.slow_reader_hold_seconds);
+  timers_->set(wait.held_until, run->id());
+}
+
+void SlowReaders::forget(const SequenceRun* run) {
+  const auto wait = waits_.find(run);
+  if (wait == waits_.end()) return;
+  timers_->drop(wait->second.lost_at, run->id());
+  timers_->drop(wait->second.held_until, run->id());
+  waits_.erase(wait);
+}
+
+bool SlowReaders::is_lost(const SequenceRun* run, TimePoint now) const {
+  const auto wait = waits_.find(run);
+  return wait != waits_.end() && wait->second.lost_at <= now;
+}
+
+bool SlowReaders::hold_is_over(const SequenceRun* run, TimePoint now) {
+  const auto wait = waits_.find(run);
+  if (wait == waits_.end() || wait->second.held_until > now) return false;
+  wait->second.held_until = kNever;
+  return true;
 }
 
 absl::Status SlowReaders::lost() const {

@@ -8,6 +8,8 @@
 // Loop thread only.
 #pragma once
 
+#include <unordered_map>
+
 #include "absl/status/status.h"
 #include "engine/base/clock.h"
 #include "engine/base/config.h"
@@ -31,13 +33,27 @@ class SlowReaders {
   bool resume(SequenceRun* run);
   // `run`, whose reader is behind, has come to a round: it stands still from here on.
   void hold(SequenceRun* run, TimePoint now);
+  // Is its reader behind, so that it stops at its next round?
+  bool is_behind(const SequenceRun* run) const { return !waits_.empty() && waits_.contains(run); }
+  // It ends, or its reader has caught up.
+  void forget(const SequenceRun* run);
+
+  // Timers: has its reader been behind for too long? Has it stood still for so long that it gives
+  // up its pages? Says so once.
+  bool is_lost(const SequenceRun* run, TimePoint now) const;
+  bool hold_is_over(const SequenceRun* run, TimePoint now);
   absl::Status lost() const;  // how a request ends whose reader is behind for too long
 
  private:
+  struct Wait {
+    TimePoint lost_at = kNever;     // its reader's patience ends
+    TimePoint held_until = kNever;  // it keeps its pages
+  };
   const LimitsConfig limits_;
   Timers* const timers_;
   PageQueue* const page_queue_;
   Admission* const admission_;
+  std::unordered_map<const SequenceRun*, Wait> waits_;  // of those whose readers are behind
 };
 
 }  // namespace tandem

@@ -38,8 +38,8 @@ std::vector<ModelId> WaitingRoom::line_of(const SequenceRun& run) {
 
 void WaitingRoom::push(SequenceRun* run) {
   Level& level = lines_[line_of(*run)][run->spec().priority];
-  std::deque<SequenceRun*>& mine = level.of[run->account];
-  if (mine.empty()) level.turns.add(run->account);
+  std::deque<SequenceRun*>& mine = level.of[run->account()];
+  if (mine.empty()) level.turns.add(run->account());
   mine.push_back(run);
   ++size_;
   tokens_ += static_cast<int64_t>(run->spec().prompt.size());
@@ -50,13 +50,13 @@ void WaitingRoom::erase(SequenceRun* run) {
   if (line == lines_.end()) return;
   const auto level = line->second.find(run->spec().priority);
   if (level == line->second.end()) return;
-  const auto mine = level->second.of.find(run->account);
+  const auto mine = level->second.of.find(run->account());
   if (mine == level->second.of.end()) return;
   if (std::erase(mine->second, run) == 0) return;
   --size_;
   tokens_ -= static_cast<int64_t>(run->spec().prompt.size());
   if (!mine->second.empty()) return;
-  level->second.turns.remove(run->account);
+  level->second.turns.remove(run->account());
   level->second.of.erase(mine);
   if (!level->second.of.empty()) return;
   line->second.erase(level);
@@ -76,7 +76,7 @@ std::vector<SequenceRun*> WaitingRoom::heads() {
     }
   }
   const auto key = [](const SequenceRun* run) {
-    return std::tuple(-run->spec().priority, run->account->served(), run->account->number(),
+    return std::tuple(-run->spec().priority, run->account()->served(), run->account()->number(),
                       run->order());
   };
   std::sort(heads.begin(), heads.end(),

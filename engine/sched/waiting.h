@@ -26,7 +26,7 @@ class WaitingRoom {
 
   // RESOURCE_EXHAUSTED, naming the bound, when there is no room. `reason` says which bound.
   absl::Status check(int64_t prompt_tokens, RejectReason* reason) const;
-  // REQUIRES: run->account is set.
+  // REQUIRES: the run has an account.
   void push(SequenceRun* run);
   void erase(SequenceRun* run);  // nothing, if it does not wait here
   // The first of each line, in the order in which they are served.

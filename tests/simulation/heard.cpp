@@ -43,8 +43,8 @@ Phase Heard::phase() const {
   Phase phase = !admitted_ ? Phase::kWaiting : tokens_.empty() ? Phase::kPrefill : Phase::kDecoding;
   world_->loop->visit([&](const SequenceRun& run) {
     if (run.id() != id_of(request_, choice_)) return;
-    if (run.state == SequenceRun::kPaused) phase = Phase::kPaused;
-    if (run.state == SequenceRun::kHeld) phase = Phase::kHeld;
+    if (run.state() == SequenceRun::kPaused) phase = Phase::kPaused;
+    if (run.state() == SequenceRun::kHeld) phase = Phase::kHeld;
   });
   return phase;
 }

@@ -211,8 +211,8 @@ void Simulation::arrivals() {
 void Simulation::see_states() {
   world_.loop->visit([this](const SequenceRun& run) {
     int64_t& seen = evictions_[run.id()];
-    if (run.preemptions() > seen) strike(request_of(run.id()), Event::kEviction);
-    seen = run.preemptions();
+    if (run.accounts().stats().preemptions > seen) strike(request_of(run.id()), Event::kEviction);
+    seen = run.accounts().stats().preemptions;
   });
   for (const auto& [id, client] : heard_) {
     if (client->stalled && client->active()) client->loop_knows_stall = true;

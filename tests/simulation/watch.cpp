@@ -80,13 +80,13 @@ void Watch::after_step() {
   int64_t tokens = 0, longest = 0;
   int running = 0, first = std::numeric_limits<int>::min();
   world_->loop->visit([&](const SequenceRun& run) {
-    if (run.state == SequenceRun::kWaiting && waiting.insert(run.request).second) {
+    if (run.state() == SequenceRun::kWaiting && waiting.insert(run.request()).second) {
       const auto prompt = static_cast<int64_t>(run.spec().prompt.size());
       tokens += prompt;
       longest = std::max(longest, prompt);
     }
-    if (run.state == SequenceRun::kRunning) first = std::max(first, run.spec().priority);
-    running += run.state == SequenceRun::kRunning || run.state == SequenceRun::kPaused;
+    if (run.state() == SequenceRun::kRunning) first = std::max(first, run.spec().priority);
+    running += run.state() == SequenceRun::kRunning || run.state() == SequenceRun::kPaused;
   });
   world_->loop->visit([&](const SequenceRun& run) { check_progress(run, first); });
   if (static_cast<int>(waiting.size()) > limits.max_waiting) {
@@ -186,11 +186,11 @@ void Watch::check_order() {
   std::map<RequestId, SequenceRun::State> now;
   std::vector<const SequenceRun*> still, granted;
   world_->loop->visit([&](const SequenceRun& run) {
-    now[run.id()] = run.state;
+    now[run.id()] = run.state();
     const auto before = states_.find(run.id());
     if (before == states_.end() || before->second != SequenceRun::kPaused) return;
-    if (run.state == SequenceRun::kPaused) still.push_back(&run);
-    if (run.state == SequenceRun::kRunning) granted.push_back(&run);
+    if (run.state() == SequenceRun::kPaused) still.push_back(&run);
+    if (run.state() == SequenceRun::kRunning) granted.push_back(&run);
   });
   const bool by_priority = world_->plan.limits.preemption == Preemption::kLowestPriority;
   const auto before = [by_priority](const SequenceRun* a, const SequenceRun* b) {
@@ -211,7 +211,7 @@ void Watch::check_order() {
 // Of those that could run, the ones that go before all others must.
 void Watch::check_progress(const SequenceRun& run, int first_priority) {
   int64_t& last = last_active_.try_emplace(run.id(), batches_done_).first->second;
-  if (run.state != SequenceRun::kRunning || run.spec().priority < first_priority) {
+  if (run.state() != SequenceRun::kRunning || run.spec().priority < first_priority) {
     last = batches_done_;
   } else if (batches_done_ - last > patience(world_->plan.limits)) {
     world_->broken(absl::StrCat("sequence ", run.id(), " could go on and has not for ",

@@ -187,24 +187,25 @@ class Desk final : public RunHost {
     s.method = [more](Gen g) { return runs_and_wants(g, more); };
     RunHost* const host = this;
     runs.push_back(std::make_unique<SequenceRun>(std::move(s), runs.size(), host));
-    runs.back()->state = SequenceRun::kRunning;
+    runs.back()->enter(SequenceRun::kRunning);
     begin_.push_back(runs.back()->start());
     return runs.back().get();
   }
   // True: it has got what it wants.
   bool go(SequenceRun* run) {
     begin_[run->id() - 1].resume();
-    return run->state == SequenceRun::kRunning;
+    return run->state() == SequenceRun::kRunning;
   }
   static void end(SequenceRun* run) {
-    run->state = SequenceRun::kEnding;
+    run->enter(SequenceRun::kEnding);
     run->drop_frame();
     run->release();
   }
   PageQueue::Served serve() {
     return queue.serve([this](const SequenceRun& run, const std::vector<const ModelPools*>& p) {
       return std::any_of(runs.begin(), runs.end(), [&](const auto& r) {
-        return r.get() != &run && r->state != SequenceRun::kPaused && r->holds_pages_of(p);
+        return r.get() != &run && r->state() != SequenceRun::kPaused &&
+               r->caches().holds_pages_of(p);
       });
     });
   }
@@ -253,8 +254,8 @@ TEST(PageQueue, WhoseGoingMakesNoRoomStays) {
   const PageQueue::Served served = desk.serve();
   EXPECT_EQ(served.granted, std::vector<SequenceRun*>{first});
   EXPECT_EQ(served.evicted, 1);
-  EXPECT_EQ(own->stats().preemptions, 1);
-  EXPECT_EQ(follower->stats().preemptions, 0) << "the leader would keep its pages";
+  EXPECT_EQ(own->accounts().stats().preemptions, 1);
+  EXPECT_EQ(follower->accounts().stats().preemptions, 0) << "the leader would keep its pages";
   EXPECT_TRUE(served.hopeless.empty());
 }
 
@@ -274,7 +275,7 @@ TEST(PageQueue, ThoseWhoShareGoTogether) {
   const PageQueue::Served served = desk.serve();
   EXPECT_EQ(served.granted, std::vector<SequenceRun*>{first});
   EXPECT_EQ(served.evicted, 2);
-  EXPECT_EQ(leader->stats().preemptions + follower->stats().preemptions, 2);
+  EXPECT_EQ(leader->accounts().stats().preemptions + follower->accounts().stats().preemptions, 2);
 }
 
 // All that the first one lacks is its own already: that others share it changes nothing.

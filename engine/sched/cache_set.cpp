@@ -1,0 +1,152 @@
+#include "engine/sched/cache_set.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/base/planted.h"
+
+namespace tandem {
+namespace {
+
+bool is_one_of(const ModelPools* pools, CacheSet::Pools all) {
+  return std::find(all.begin(), all.end(), pools) != all.end();
+}
+
+}  // namespace
+
+CacheSet::CacheSet(const SequenceSpec* spec, RunHost* host)
+    : spec_(spec),
+      host_(host),
+      root_{planted(Bug::kIgnoreSalt) ? "" : spec->salt, AdapterId(), ""} {}
+
+void CacheSet::open() {
+  for (const RoleModel& role : spec_->roles) {
+    ModelPools* pools = host_->pools(role.model);
+    CacheId id;
+    for (const auto& held : caches_) {
+      if (held->pools() == pools) id = held->id();  // early exit: two roles, one cache
+    }
+    if (!id.valid()) {
+      id = host_->new_cache_id();
+      caches_.push_back(std::make_unique<SequenceCache>(id, pools));
+    }
+    stages_.emplace_back(role.role, Stage{id, role.to > 0 ? role.to : pools->layers});
+  }
+}
+
+void CacheSet::close() {
+  if (planted(Bug::kLeakCache)) {
+    for (auto& held : caches_) static_cast<void>(held.release());
+  }
+  caches_.clear();
+}
+
+SequenceCache* CacheSet::find(CacheId id) const {
+  const auto it = std::find_if(caches_.begin(), caches_.end(),
+                               [id](const auto& held) { return held->id() == id; });
+  TANDEM_CHECK(it != caches_.end());
+  return it->get();
+}
+
+SequenceCache* CacheSet::find_idle(CacheId id) const {
+  SequenceCache* const found = find(id);
+  TANDEM_CHECK(found->idle());
+  return found;
+}
+
+CacheId CacheSet::fork(CacheId id) {
+  SequenceCache* from = find_idle(id);
+  const CacheId copy = host_->new_cache_id();
+  auto forked = std::make_unique<SequenceCache>(copy, from->pools());
+  forked->fork_from(*from);
+  caches_.push_back(std::move(forked));
+  return copy;
+}
+
+void CacheSet::drop(CacheId id) {
+  TANDEM_CHECK(std::none_of(stages_.begin(), stages_.end(),
+                            [id](const auto& s) { return s.second.cache == id; }));
+  const SequenceCache* const dropped = find_idle(id);
+  std::erase_if(caches_, [dropped](const auto& held) { return held.get() == dropped; });
+}
+
+Stage CacheSet::stage(Role role, int i) const {
+  for (const auto& [r, stage] : stages_) {
+    if (r == role && i-- == 0) return stage;
+  }
+  TANDEM_CHECK(!"the method asked for a role that its deployment does not have");
+  return {};
+}
+
+// By layers too: with early exit, small and large share a cache. By model, not by cache: a forked
+// one plays the same part.
+Role CacheSet::role_of(const SequenceCache& cache, int to) const {
+  for (const auto& [role, stage] : stages_) {
+    if (cache.model() == find(stage.cache)->model() && to == stage.to) return role;
+  }
+  return Role::kSmall;
+}
+
+bool CacheSet::runs_tokens(CacheId id) const {
+  return std::any_of(stages_.begin(), stages_.end(), [id](const auto& s) {
+    return s.second.cache == id && (s.first == Role::kLarge || s.first == Role::kSmall);
+  });
+}
+
+void CacheSet::publish(std::span<const Token> tokens, bool over) {
+  if (!spec_->prefix_cache) return;
+  for (const auto& held : caches_) {
+    if (runs_tokens(held->id()) && (held->idle() || over)) held->publish(root_, tokens);
+  }
+}
+
+void CacheSet::take_over(const CacheSet& leader) {
+  const std::vector<Token>& prompt = spec_->prompt;
+  TANDEM_CHECK(prompt == leader.spec_->prompt && spec_->salt == leader.spec_->salt);
+  TANDEM_CHECK(stages_.size() == leader.stages_.size());
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    const CacheId id = stages_[i].second.cache;
+    SequenceCache* mine = find(id);
+    SequenceCache* theirs = leader.find(leader.stages_[i].second.cache);
+    TANDEM_CHECK(stages_[i].first == leader.stages_[i].first && mine->pools() == theirs->pools());
+    if (mine->rows() > 0 || !runs_tokens(id)) continue;
+    const auto fed = theirs->fed();
+    const auto [end, _] = std::ranges::mismatch(fed, prompt);
+    const auto rows = std::min({static_cast<int>(end - fed.begin()), theirs->reusable(),
+                                static_cast<int>(prompt.size()) - 1});
+    if (rows <= 0) continue;
+    mine->fork_from(*theirs, rows);
+    taken_over_.push_back(id);
+  }
+}
+
+void CacheSet::clear() {
+  for (auto& held : caches_) held->clear();
+}
+
+bool CacheSet::holds_pages() const {
+  return std::any_of(caches_.begin(), caches_.end(),
+                     [](const auto& c) { return !c->pages().empty(); });
+}
+
+bool CacheSet::holds_pages_of(Pools pools) const {
+  return std::any_of(caches_.begin(), caches_.end(), [&](const auto& c) {
+    return !c->pages().empty() && is_one_of(c->pools(), pools);
+  });
+}
+
+void CacheSet::count_pages_of(Pools pools, PageCounts* counts) const {
+  for (const auto& held : caches_) {
+    if (!is_one_of(held->pools(), pools)) continue;
+    for (const PageId page : held->pages()) ++(*counts)[{held->pools(), page}];
+  }
+}
+
+void CacheSet::add_caches_of(const ModelPools& pools,
+                             std::vector<const SequenceCache*>* caches) const {
+  for (const auto& held : caches_) {
+    if (held->pools() == &pools) caches->push_back(held.get());
+  }
+}
+
+}  // namespace tandem

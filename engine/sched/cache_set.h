@@ -1,0 +1,73 @@
+// The caches of one sequence, and which roles they play.
+//
+// Loop thread only.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "engine/cache/sequence_cache.h"
+#include "engine/decode/gen.h"
+#include "engine/sched/run_host.h"
+#include "engine/sched/spec.h"
+
+namespace tandem {
+
+class CacheSet {
+ public:
+  // None yet; open() makes one for each role that does not share one. Both outlive it.
+  CacheSet(const SequenceSpec* spec, RunHost* host);
+  void open();
+  // Gives all pages back. REQUIRES: no pass is with a device.
+  void close();
+
+  // In the order in which they were made, so ascending by id.
+  const std::vector<std::unique_ptr<SequenceCache>>& all() const { return caches_; }
+  SequenceCache* find(CacheId id) const;       // REQUIRES: it is one of these
+  SequenceCache* find_idle(CacheId id) const;  // REQUIRES: and no pass on it is under way
+  CacheId fork(CacheId id);
+  void drop(CacheId id);  // REQUIRES: a fork
+
+  // The i-th stage that plays `role`. REQUIRES: there is one.
+  Stage stage(Role role, int i) const;
+  // Whose part a pass to layer `to` on this cache plays.
+  Role role_of(const SequenceCache& cache, int to) const;
+  // Do its rows come by running the sequence's tokens? Workers' and encoders' do not.
+  bool runs_tokens(CacheId id) const;
+
+  // Prefixes.
+  const PrefixRoot& root() const { return root_; }
+  bool prefix_cache() const { return spec_->prefix_cache; }
+  // Makes known what the caches hold of `tokens`, final ones from the first. Passes may be under
+  // way only if the caches are `over`.
+  void publish(std::span<const Token> tokens, bool over);
+  // A follower's, see SequenceRun::take_over.
+  void take_over(const CacheSet& leader);
+  // Was `cache` given a leader's rows since it was last asked for?
+  bool forget_taken_over(CacheId id) { return std::erase(taken_over_, id) > 0; }
+
+  // Empties all; the caches stay.
+  void clear();
+
+  // Pages.
+  using Pools = std::span<const ModelPools* const>;
+  using PageCounts = std::map<std::pair<const ModelPools*, PageId>, int>;
+  bool holds_pages() const;
+  bool holds_pages_of(Pools pools) const;
+  // Adds the pages of these pools that the caches hold, with how often.
+  void count_pages_of(Pools pools, PageCounts* counts) const;
+  void add_caches_of(const ModelPools& pools, std::vector<const SequenceCache*>* caches) const;
+
+ private:
+  const SequenceSpec* const spec_;
+  RunHost* const host_;
+  const PrefixRoot root_;
+  std::vector<std::unique_ptr<SequenceCache>> caches_;  // few
+  std::vector<std::pair<Role, Stage>> stages_;
+  std::vector<CacheId> taken_over_;  // caches with a leader's rows, before their first round
+};
+
+}  // namespace tandem

@@ -1,0 +1,124 @@
+#include "engine/sched/reservation.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "engine/base/planted.h"
+
+namespace tandem {
+
+Reservation::Want& Reservation::want_of(SequenceCache* cache) {
+  const auto known = std::find_if(wants_.begin(), wants_.end(), [cache](const Want& w) {
+    return w.cache == cache;  // early exit: two stages of one cache
+  });
+  if (known != wants_.end()) return *known;
+  constexpr int kAny = std::numeric_limits<int>::max();
+  return wants_.emplace_back(Want{cache, 0, cache->pools()->layers, 0, kAny, 0, {}});
+}
+
+void Reservation::want(std::span<const Need> needs, std::span<const Token> tokens) {
+  wants_.clear();
+  for (const Need& need : needs) {
+    SequenceCache* c = caches_->find(need.stage.cache);
+    if (c->idle()) c->settle();
+    Want& want = want_of(c);
+    const int total = c->rows(need.stage.to) + need.rows;
+    want.total = std::max(want.total, total);
+    want.adoptable = std::min(want.adoptable, need.reads_from);
+    if (need.stage.to >= c->pools()->layers) continue;
+    want.frontier_to = std::min(want.frontier_to, need.stage.to);
+    want.frontier_total = std::max(want.frontier_total, total);
+  }
+  for (const Want& want : wants_) {
+    if (caches_->forget_taken_over(want.cache->id())) want.cache->truncate(want.adoptable);
+  }
+  for (const auto& held : caches_->all()) {
+    if (!held->idle()) continue;
+    held->release_unused();
+    held->know(tokens);
+  }
+  const int known = static_cast<int>(tokens.size()) - 1;  // the last token's row may be dropped
+  caches_->publish(tokens.first(static_cast<size_t>(known)), /*over=*/false);
+  for (Want& want : wants_) want.adoptable = std::min({want.adoptable, want.total, known});
+}
+
+PageNeed Reservation::need_of(const Want& want) {
+  PageNeed need = want.cache->need(want.total, want.cache->pools()->layers);
+  if (want.frontier_total > 0) {
+    need.frontier = want.cache->need(want.frontier_total, want.frontier_to).frontier;
+  }
+  return need;
+}
+
+bool Reservation::can_grant(std::vector<const ModelPools*>* lacking) const {
+  const auto fits = [](const PageNeed& need, const ModelPools& pools) {
+    return need.kv <= pools.kv.available() && need.frontier <= pools.frontier.available();
+  };
+  if (wants_.size() == 1 && fits(need_of(wants_[0]), *wants_[0].cache->pools())) return true;
+  struct Sum {
+    PageNeed need;
+    std::map<PageId, int> copies;  // of a shared page: by how many caches
+  };
+  // Needs of one pool add up: a sequence may have several caches in it.
+  std::map<const ModelPools*, Sum> sums;
+  for (const Want& want : wants_) {
+    Sum& sum = sums[want.cache->pools()];
+    const PageNeed need = need_of(want);
+    sum.need.kv += need.kv;
+    sum.need.frontier += need.frontier;
+    for (const PageId page : want.cache->shared_pages(want.total)) ++sum.copies[page];
+  }
+  bool enough = true;
+  for (auto& [pools, sum] : sums) {
+    // Where all owners of a page copy it, the last one finds itself alone and needs no copy.
+    for (const auto& [page, n] : sum.copies) sum.need.kv -= n == pools->kv.users(page) ? 1 : 0;
+    if (fits(sum.need, *pools)) continue;
+    if (planted(Bug::kOverGrant) && sums.size() > 1) continue;
+    enough = false;
+    if (!lacking) break;
+    lacking->push_back(pools);
+  }
+  return enough;
+}
+
+void Reservation::grant(RunHost* host) {
+  for (const Want& w : wants_) {
+    if (w.looked_up) host->prefix_looked_up(w.adoptable, w.adopted);
+    w.cache->reserve(w.total, w.cache->pools()->layers);
+    if (w.frontier_total > 0) w.cache->reserve(w.frontier_total, w.frontier_to);
+  }
+  wants_.clear();
+}
+
+void Reservation::evicted() {
+  for (Want& want : wants_) want.looked_up.reset();
+}
+
+void Reservation::adopt(std::span<const Token> tokens) {
+  if (!caches_->prefix_cache()) return;
+  for (Want& want : wants_) {
+    SequenceCache* c = want.cache;
+    if (!c->pools()->prefix_cache || c->rows() > 0 || want.adoptable < c->pools()->page_rows ||
+        !caches_->runs_tokens(c->id()) || !c->idle()) {
+      continue;
+    }
+    const uint64_t version = c->pools()->prefixes.version();
+    if (want.looked_up == version) continue;
+    want.looked_up = version;
+    want.adopted = c->adopt(caches_->root(), tokens, want.adoptable);
+  }
+}
+
+int64_t Reservation::first_pages(const ModelPools& pools, std::span<const Token> tokens) const {
+  const auto page_rows = static_cast<size_t>(pools.page_rows);
+  int64_t pages = static_cast<int64_t>(tokens.size() / page_rows) + 1;
+  if (!pools.prefix_cache || !caches_->prefix_cache()) return pages;
+  for (const PageId page :
+       pools.prefixes.find(caches_->root(), tokens, (tokens.size() - 1) / page_rows)) {
+    if (pools.kv.users(page) > 0) --pages;
+  }
+  return pages;
+}
+
+}  // namespace tandem

@@ -1,0 +1,56 @@
+// What a round of a sequence wants of its caches, and how it comes to it: all or nothing.
+//
+// Loop thread only.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/cache/sequence_cache.h"
+#include "engine/decode/gen.h"
+#include "engine/sched/cache_set.h"
+#include "engine/sched/run_host.h"
+
+namespace tandem {
+
+class Reservation {
+ public:
+  explicit Reservation(CacheSet* caches) : caches_(caches) {}
+
+  // A new round, of a sequence with these final tokens, wants room for `needs`; what the last one
+  // took and did not use goes back.
+  void want(std::span<const Need> needs, std::span<const Token> tokens);
+  // Takes over what the prefix caches know of what is wanted, into empty caches.
+  void adopt(std::span<const Token> tokens);
+  // `lacking`: gets the pools that are short.
+  bool can_grant(std::vector<const ModelPools*>* lacking = nullptr) const;
+  void grant(RunHost* host);
+  // The caches were emptied: what is wanted is more now.
+  void evicted();
+
+  // KV pages of `pools` that `tokens` and one more row need, less those that adopt() would find in
+  // use by others. Of a sequence that has no caches yet.
+  int64_t first_pages(const ModelPools& pools, std::span<const Token> tokens) const;
+
+ private:
+  // Of one cache: `total` rows, and room for hidden states of the rows from rows(frontier_to) to
+  // frontier_total. Totals, so they stay right when an eviction empties a cache.
+  struct Want {
+    SequenceCache* cache;
+    int total;
+    int frontier_to;
+    int frontier_total;  // 0: none
+    int adoptable;       // rows that may come from the prefix cache, where the cache is empty
+    int adopted = 0;
+    std::optional<uint64_t> looked_up;  // what version of the index
+  };
+  Want& want_of(SequenceCache* cache);
+  static PageNeed need_of(const Want& want);
+
+  CacheSet* const caches_;
+  std::vector<Want> wants_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,34 @@
+// What a sequence asks of the loop.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/base/clock.h"
+#include "engine/base/ids.h"
+#include "engine/cache/model_pools.h"
+#include "engine/sched/flight.h"
+
+namespace tandem {
+
+class SequenceRun;
+
+class RunHost {
+ public:
+  virtual ~RunHost() = default;
+  virtual TimePoint now() const = 0;  // one moment for all that happens in a step
+  virtual ModelPools* pools(ModelId model) = 0;
+  virtual DeviceId device_of(ModelId model) const = 0;
+  virtual CacheId new_cache_id() = 0;
+  virtual TicketId new_ticket_id() = 0;
+  // True: what the run's reservation wants was granted at once.
+  virtual bool ask_pages(SequenceRun* run) = 0;
+  virtual void enqueue(PassFlight* flight) = 0;
+  // A cache of `rows` rows to be was looked up in its prefix index, and `found` of them were there.
+  virtual void prefix_looked_up(int64_t rows, int64_t found) = 0;
+  virtual void tokens_emitted(SequenceRun* run, int64_t count) = 0;
+  // The device of `then` makes no moves and runs no passes from here on until the device of `first`
+  // has made the moves that were asked of it so far.
+  virtual void order_moves(ModelId first, ModelId then) = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,50 @@
+// What a sequence did and how long it took: its statistics, its moments, and what its method's
+// series hear of it.
+//
+// Loop thread only.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/base/clock.h"
+#include "engine/base/outcome.h"
+#include "engine/decode/gen.h"
+#include "engine/sched/metrics.h"
+
+namespace tandem {
+
+class SequenceAccounts {
+ public:
+  // `series` may be null, and outlives it.
+  SequenceAccounts(TimePoint submitted, Series* series) : submitted_(submitted), series_(series) {}
+
+  MethodStats& stats() { return stats_; }  // what only the method can count
+  const MethodStats& stats() const { return stats_; }
+
+  void admitted(TimePoint now) { admitted_at_ = now; }
+  // Its first round has its pages, and of its prompt so many tokens' rows from others.
+  void begun(int64_t cached_tokens) { begun_ = true, stats_.cached_tokens = cached_tokens; }
+  bool has_begun() const { return begun_; }
+  // A chunk of a pass, the last one or not, ran in a batch of so many rows, which took so long.
+  void ran(Role role, int batch_rows, Duration busy, bool last);
+  // So many tokens went out, at least one. `first_choice`: they count as the request's first.
+  void emitted(int64_t tokens, bool first_choice, TimePoint now);
+  void evicted() { ++stats_.preemptions; }
+  bool has_first_token() const { return first_token_at_ != kNever; }
+
+  // What comes of it when it ends now.
+  MethodStats at_end(TimePoint now) const;
+
+ private:
+  const TimePoint submitted_;
+  Series* const series_;
+  MethodStats stats_;
+  TimePoint admitted_at_ = kNever;
+  TimePoint first_token_at_ = kNever;
+  TimePoint last_token_at_{};
+  bool begun_ = false;
+  double batch_rows_sum_ = 0;
+  int64_t chunks_ = 0;
+};
+
+}  // namespace tandem

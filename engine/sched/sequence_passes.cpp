@@ -1,0 +1,95 @@
+#include "engine/sched/sequence_passes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/check.h"
+
+namespace tandem {
+namespace {
+
+// A pass of more rows, a prompt's, gives its memory back when it is over.
+constexpr size_t kKeptRows = 64;
+
+}  // namespace
+
+Pass SequencePasses::blank() {
+  if (spare_.empty()) return {};
+  return std::move(spare_.back()->pass);
+}
+
+PassFlight* SequencePasses::take_spare() {
+  if (spare_.empty()) {
+    PassFlight* const fresh = all_.emplace_back(std::make_unique<PassFlight>()).get();
+    fresh->owner = this;
+    fresh->sequence = sequence_;
+    fresh->request = id_;
+    fresh->priority = priority_;
+    return fresh;
+  }
+  PassFlight* const flight = spare_.back();
+  spare_.pop_back();
+  return flight;
+}
+
+Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host) {
+  PassFlight* const flight = take_spare();
+  SequenceCache* const c = caches.find(pass.stage.cache);
+  if (c->idle()) c->settle();
+  flight->id = flight->order = host->new_ticket_id();
+  flight->pass = std::move(pass);
+  flight->done = false;
+  flight->held = true;
+  flight->waiter = nullptr;
+  flight->cache = c;
+  flight->role = caches.role_of(*c, flight->pass.stage.to);
+  flight->device = host->device_of(c->model());
+  prepare(*flight);
+  find_awaited(flight);
+  flight->memory = flight->pass.memory.valid() ? caches.find(flight->pass.memory) : nullptr;
+  if (flight->memory) flight->memory_turn = flight->memory->begin_reader();
+  flight->turn = c->begin_pass();
+  if (flight->pass.see == See::kAll || flight->memory) {
+    c->append_private(flight->pass.stage.to, flight->pass.add);
+  } else {
+    c->append(flight->pass.stage.to, flight->pass.add);
+  }
+  ++under_way_;
+  flight->shared = flight->leaves_values;
+  if (flight->shared) shared_.push_back(flight);
+  host->enqueue(flight);
+  return flight;
+}
+
+void SequencePasses::find_awaited(PassFlight* flight) const {
+  flight->before.clear();
+  for (const TicketId ticket : flight->awaits) {
+    const auto before = std::find_if(shared_.begin(), shared_.end(),
+                                     [ticket](const PassFlight* f) { return f->id == ticket; });
+    TANDEM_CHECK(before != shared_.end());  // else it would wait for ever
+    flight->before.push_back(*before);
+  }
+}
+
+void SequencePasses::done(PassFlight& flight) {
+  --under_way_;
+  flight.cache->end_pass();
+  if (flight.memory) flight.memory->end_reader();
+  flight.done = true;
+  reuse(&flight);
+}
+
+void SequencePasses::reuse(PassFlight* flight) {
+  if (!flight->done || flight->held || flight->shared) return;
+  if (flight->pass.add.size() > kKeptRows) flight->pass = Pass();
+  flight->pass.clear();
+  flight->readout = Readout();
+  spare_.push_back(flight);
+}
+
+void PassFlight::let_go() {
+  held = false;
+  owner->reuse(this);
+}
+
+}  // namespace tandem

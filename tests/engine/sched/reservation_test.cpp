@@ -1,0 +1,91 @@
+// What a round wants, and that it gets all of it or nothing.
+#include "engine/sched/reservation.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/engine/sched/quiet_host.h"
+
+namespace tandem::test {
+namespace {
+
+const std::vector<Token> kPrompt = {1, 2, 3, 4, 5, 6};
+
+struct Round {
+  Round(const std::vector<QuietHost::Model>& models, std::vector<RoleModel> roles) : host(models) {
+    spec.prompt = kPrompt;
+    spec.roles = std::move(roles);
+    caches.open();
+  }
+  void want(std::vector<Need> needs) { reservation.want(needs, spec.prompt); }
+  bool grant() {
+    if (!reservation.can_grant()) return false;
+    reservation.grant(&host);
+    return true;
+  }
+  int64_t used(int model) { return host.pools(ModelId(model))->kv.used(); }
+  int64_t used_frontier(int model) { return host.pools(ModelId(model))->frontier.used(); }
+
+  QuietHost host;
+  SequenceSpec spec;
+  CacheSet caches{&spec, &host};
+  Reservation reservation{&caches};
+};
+
+TEST(Reservation, AllCachesOrNone) {
+  Round r({{4, 0}, {1, 0}}, {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(1), 0}});
+  const Stage large = r.caches.stage(Role::kLarge, 0), small = r.caches.stage(Role::kSmall, 0);
+  r.want({{large, 6}, {small, 6}});
+  std::vector<const ModelPools*> lacking;
+  EXPECT_FALSE(r.reservation.can_grant(&lacking));
+  EXPECT_EQ(lacking, std::vector<const ModelPools*>{r.host.pools(ModelId(1))});
+  r.want({{large, 6}, {small, 4}});
+  EXPECT_TRUE(r.grant());
+  EXPECT_EQ(r.used(0), 2);
+  EXPECT_EQ(r.used(1), 1);
+}
+
+TEST(Reservation, TwoStagesOfOneCacheShareItsPages) {
+  Round r({{2, 2}}, {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(0), 2}});
+  r.want({{r.caches.stage(Role::kSmall, 0), 5}, {r.caches.stage(Role::kLarge, 0), 6}});
+  EXPECT_TRUE(r.grant());
+  EXPECT_EQ(r.used(0), 2);
+  EXPECT_EQ(r.used_frontier(0), 2);
+}
+
+TEST(Reservation, WhatTheLastRoundDidNotUseGoesBack) {
+  Round r({{4, 0}}, {{Role::kLarge, ModelId(0), 0}});
+  const Stage large = r.caches.stage(Role::kLarge, 0);
+  r.want({{large, 16}});
+  ASSERT_TRUE(r.grant());
+  EXPECT_EQ(r.used(0), 4);
+  r.want({{large, 2}});
+  EXPECT_EQ(r.used(0), 0);
+  EXPECT_TRUE(r.grant());
+  EXPECT_EQ(r.used(0), 1);
+}
+
+TEST(Reservation, AnotherSequencesPagesAreFoundOnce) {
+  Round r({{8, 0}}, {{Role::kLarge, ModelId(0), 0}});
+  CacheSet other(&r.spec, &r.host);
+  other.open();
+  SequenceCache* theirs = other.find(other.stage(Role::kLarge, 0).cache);
+  Tree rows;
+  for (const Token t : kPrompt) rows.chain(token_in(t));
+  theirs->reserve(6, 4);
+  theirs->begin_pass();
+  theirs->append(4, rows);
+  theirs->end_pass();
+  other.publish(kPrompt, /*over=*/false);
+
+  EXPECT_EQ(r.reservation.first_pages(*r.host.pools(ModelId(0)), kPrompt), 1) << "of two";
+  const Stage large = r.caches.stage(Role::kLarge, 0);
+  r.want({{large, 6}});
+  r.reservation.adopt(kPrompt);
+  EXPECT_EQ(r.caches.find(large.cache)->rows(), 4);
+  EXPECT_TRUE(r.grant());
+  EXPECT_EQ(r.used(0), 3) << "the first page is of both";
+  EXPECT_EQ(r.host.looked_up, (std::vector<std::pair<int64_t, int64_t>>{{5, 4}}));
+}
+
+}  // namespace
+}  // namespace tandem::test
