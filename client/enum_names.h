@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-// "EOS" of FINISH_REASON_EOS, "NGRAM" of DRAFT_NGRAM: the prefix is the zero value's name without
+// "EOS" of FINISH_REASON_EOS, "CHAIN" of TREE_CHAIN: the prefix is the zero value's name without
 // UNSPECIFIED.
 std::string short_name(const google::protobuf::EnumValueDescriptor* value);
 

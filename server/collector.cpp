@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/base/version.h"
+#include "engine/host/methods/registry.h"
 #include "engine/host/request.h"
 #include "server/grpc_status.h"
 
@@ -197,10 +198,11 @@ void add_request_families(const Metrics& metrics, const RefusedCalls& refused,
                 &Series::tokens_per_pass);
 }
 
-// Of methods that verify drafts: speculative sampling and BiLD.
+// Of methods that verify drafts.
 void add_draft_families(const Metrics& metrics, std::vector<MetricFamily>* out) {
   const PerSeries per(metrics, out, [](const Series& s) {
-    return s.method == method_name(Method::kSpeculative) || s.method == method_name(Method::kBild);
+    const MethodEntry* const method = find_method(s.method);
+    return method && method->drafts;
   });
   per.counter("spec_decode_num_drafts_total", "Drafts that the large model looked at.",
               &Series::drafts);
@@ -223,8 +225,7 @@ void add_draft_families(const Metrics& metrics, std::vector<MetricFamily>* out) 
   }
   per.histogram("accept_length", "Tokens of a draft that were kept.", &Series::accept_length);
 
-  const PerSeries bild(metrics, out,
-                       [](const Series& s) { return s.method == method_name(Method::kBild); });
+  const PerSeries bild(metrics, out, [](const Series& s) { return s.method == "bild"; });
   bild.counter("bild_fallbacks_total", "Times the small model was too unsure of its token.",
                &Series::fallbacks);
   bild.counter("bild_rollbacks_total", "Times the large model replaced a token of the small one.",

@@ -16,6 +16,11 @@ Flags flags_of(Options* options) {
              &options->config);
   flags.texts("model", "NAME=DIRECTORY", "a Hugging Face directory, served as NAME; repeatable",
               &options->models.models);
+  flags.add("small", "DIRECTORY", "a small model that decodes in tandem with the one of --model",
+            [options](absl::string_view value) {
+              options->models.small = std::string(value);
+              return absl::OkStatus();
+            });
   flags.add("device", "DEVICE", "of the --model models: cpu:0 (default), cuda:0, ...",
             [options](absl::string_view value) {
               options->models.device = std::string(value);
@@ -57,7 +62,8 @@ std::string options_help() {
   return absl::StrCat(
       "tandem-server: serves language models over gRPC.\n\n"
       "  tandem-server --config deploy/demo.textproto\n"
-      "  tandem-server --model NAME=DIRECTORY [--model ...] [--device cpu:0] [--dtype fp32]\n\n"
+      "  tandem-server --model NAME=DIRECTORY [--model ...] [--device cpu:0] [--dtype fp32]\n"
+      "  tandem-server --model NAME=DIRECTORY --small DIRECTORY\n\n"
       "SIGTERM or SIGINT drains: running streams finish within the grace time, then exit 0.\n",
       flags_of(&unused).help());
 }
@@ -70,6 +76,9 @@ absl::StatusOr<Options> parse_options(const std::vector<std::string>& args) {
   if (options.config.has_value() == !options.models.models.empty()) {
     return out_of_range("--config and --model", options.config.has_value() ? "both" : "none",
                         "one of them");
+  }
+  if (options.config.has_value() && !options.models.small.empty()) {
+    return out_of_range("--small", quote_value(options.models.small), "with --model only");
   }
   if (options.log_level.has_value() && *options.log_level != "debug" &&
       *options.log_level != "info" && *options.log_level != "warn" &&

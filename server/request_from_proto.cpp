@@ -1,5 +1,7 @@
 #include "server/request_from_proto.h"
 
+#include <google/protobuf/descriptor.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -12,6 +14,7 @@
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/host/methods.h"
+#include "engine/host/settings_proto.h"
 #include "server/chat_json.h"
 
 namespace tandem {
@@ -40,86 +43,21 @@ absl::Status not_offered(absl::string_view field, const Value& value, const Allo
   return out_of_range(field, value, absl::StrCat(neutral, " (not offered by this version)"));
 }
 
-// The parameter of a method, as "bild.window".
+// A field with presence.
 #define TANDEM_CHECK_SET(in, prefix, field, min, max) \
   if ((in).has_##field()) TANDEM_RETURN_IF_ERROR(in_range(prefix #field, (in).field(), min, max))
 
-// Ranges of what the engine has, it checks itself (engine/host/methods.h); here, so that a bad
-// field is refused before anything is tokenized.
-absl::StatusOr<SpeculativeFields> speculative_from(const v1::Speculative& in) {
-  SpeculativeFields out;
-  if (in.has_draft() && !v1::Speculative::Draft_IsValid(in.draft())) {
-    return out_of_range("speculative.draft", static_cast<int>(in.draft()),
-                        "DRAFT_MODEL, DRAFT_NGRAM");
-  }
-  if (in.draft() == v1::Speculative::DRAFT_MODEL) out.draft = SpeculativeFields::Draft::kModel;
-  if (in.draft() == v1::Speculative::DRAFT_NGRAM) out.draft = SpeculativeFields::Draft::kNgram;
-  if (in.has_draft_tokens()) out.draft_tokens = in.draft_tokens();
-  if (in.has_adaptive()) out.adaptive = in.adaptive();
-  if (in.has_min_draft_probability()) out.min_draft_probability = in.min_draft_probability();
-  TANDEM_RETURN_IF_ERROR(check_fields(out));
-  return out;
-}
-
-absl::StatusOr<BildFields> bild_from(const v1::Bild& in) {
-  BildFields out;
-  if (in.has_fallback_threshold()) out.fallback_threshold = in.fallback_threshold();
-  if (in.has_rollback_threshold()) out.rollback_threshold = in.rollback_threshold();
-  if (in.has_max_small_run()) out.max_small_run = in.max_small_run();
-  if (in.has_verify_eos()) out.verify_eos = in.verify_eos();
-  if (in.has_early_exit()) out.early_exit = in.early_exit();
-  if (in.has_window()) out.window = in.window();
-  TANDEM_RETURN_IF_ERROR(check_fields(out));
-  return out;
-}
-
-absl::StatusOr<BeamFields> beam_from(const v1::Beam& in) {
-  BeamFields out;
-  if (in.has_width()) out.width = in.width();
-  if (in.has_length_penalty()) out.length_penalty = in.length_penalty();
-  TANDEM_RETURN_IF_ERROR(check_fields(out));
-  return out;
-}
-
-absl::Status check_bita(const v1::Bita& in) {
-  TANDEM_CHECK_SET(in, "bita.", num_masks, 1, 16);
-  TANDEM_CHECK_SET(in, "bita.", num_candidates, 1, 16);
-  if (in.has_tree() && !v1::Bita::Tree_IsValid(in.tree())) {
-    return out_of_range("bita.tree", static_cast<int>(in.tree()),
-                        "TREE_EFFICIENT, TREE_TRIANGLE, TREE_FULL, TREE_CHAIN, "
-                        "TREE_STRAIGHTFORWARD");
-  }
-  return absl::OkStatus();
-}
-
-// The method, and its parameters into `out`.
-absl::StatusOr<Method> method_from(const v1::GenerateRequest& in, GenerateRequest* out) {
-  switch (in.method_case()) {
-    case v1::GenerateRequest::METHOD_NOT_SET:
-    case v1::GenerateRequest::kAuto:
-      return Method::kAuto;
-    case v1::GenerateRequest::kAutoregressive:
-      return Method::kAutoregressive;
-    case v1::GenerateRequest::kSpeculative: {
-      TANDEM_ASSIGN_OR_RETURN(out->speculative, speculative_from(in.speculative()));
-      return Method::kSpeculative;
-    }
-    case v1::GenerateRequest::kBild: {
-      TANDEM_ASSIGN_OR_RETURN(out->bild, bild_from(in.bild()));
-      return Method::kBild;
-    }
-    case v1::GenerateRequest::kBita:
-      TANDEM_RETURN_IF_ERROR(check_bita(in.bita()));
-      return Method::kBita;
-    case v1::GenerateRequest::kPpd:
-      TANDEM_CHECK_SET(in.ppd(), "ppd.", exit_layer, 1, 4096);
-      TANDEM_CHECK_SET(in.ppd(), "ppd.", num_candidates, 1, 16);
-      return Method::kPpd;
-    case v1::GenerateRequest::kLlmToSlm:
-      TANDEM_CHECK_SET(in.llm_to_slm(), "llm_to_slm.", draft_tokens, 1, 64);
-      return Method::kLlmToSlm;
-  }
-  return absl::InvalidArgumentError("method: unknown");
+// The method, and its parameters into `out`: whatever message the oneof has. Ranges are checked
+// here too, so that a bad field is refused before anything is tokenized; a method that this version
+// does not have is the engine's to refuse, which knows what is offered.
+absl::Status method_from(const v1::GenerateRequest& in, GenerateRequest* out) {
+  const auto* const oneof = v1::GenerateRequest::descriptor()->FindOneofByName("method");
+  const auto* const field = in.GetReflection()->GetOneofFieldDescriptor(in, oneof);
+  if (!field) return absl::OkStatus();
+  out->method = field->name();
+  out->parameters = settings_from(in.GetReflection()->GetMessage(in, field));
+  const MethodEntry* const method = find_method(out->method);
+  return method ? check_parameters(*method, out->parameters) : absl::OkStatus();
 }
 
 absl::StatusOr<Contract> contract_from(const v1::GenerateRequest& in) {
@@ -279,8 +217,9 @@ absl::StatusOr<GenerateRequest> generate_request_from(const v1::GenerateRequest&
   TANDEM_RETURN_IF_ERROR(check_request_id(in.request_id()));
   out.request_id = in.request_id();
   TANDEM_RETURN_IF_ERROR(check_offered(in));
-  TANDEM_ASSIGN_OR_RETURN(out.method, method_from(in, &out));
-  TANDEM_ASSIGN_OR_RETURN(out.beam, beam_from(in.beam()));
+  TANDEM_RETURN_IF_ERROR(method_from(in, &out));
+  out.beam = settings_from(in.beam());
+  TANDEM_RETURN_IF_ERROR(check_parameters(beam_entry(), out.beam));
   TANDEM_ASSIGN_OR_RETURN(out.require_contract, contract_from(in));
   TANDEM_ASSIGN_OR_RETURN(out.sampling, sampling_from(in));
   TANDEM_ASSIGN_OR_RETURN(out.stopping, stopping_from(in));

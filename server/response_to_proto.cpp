@@ -1,9 +1,13 @@
 #include "server/response_to_proto.h"
 
+#include <google/protobuf/descriptor.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
 
+#include "engine/host/methods/registry.h"
+#include "engine/host/settings_proto.h"
 #include "engine/text/utf8.h"
 
 namespace tandem {
@@ -14,7 +18,7 @@ int32_t narrow(int64_t n) {
   return static_cast<int32_t>(std::clamp<int64_t>(n, 0, std::numeric_limits<int32_t>::max()));
 }
 
-void stats_to_proto(Method method, const MethodStats& in, int64_t completion_tokens,
+void stats_to_proto(const std::string& method, const MethodStats& in, int64_t completion_tokens,
                     v1::MethodStats* out) {
   out->set_large_passes(narrow(in.large_passes));
   out->set_small_passes(narrow(in.small_passes));
@@ -22,13 +26,14 @@ void stats_to_proto(Method method, const MethodStats& in, int64_t completion_tok
     out->set_tokens_per_pass(static_cast<double>(completion_tokens) /
                              static_cast<double>(in.large_passes));
   }
-  if (method == Method::kSpeculative || method == Method::kBild) {
+  const MethodEntry* const entry = find_method(method);
+  if (entry && entry->drafts) {
     for (const int64_t n : in.accept_lengths) out->add_accept_lengths(narrow(n));
     out->set_draft_tokens(narrow(in.draft_tokens));
     out->set_small_tokens(narrow(in.small_tokens));
     out->set_large_tokens(narrow(in.large_tokens));
   }
-  if (method == Method::kBild) {
+  if (method == "bild") {
     out->set_fallbacks(narrow(in.fallbacks));
     out->set_forced_calls(narrow(in.forced_calls));
     out->set_rollbacks(narrow(in.rollbacks));
@@ -43,42 +48,31 @@ void stats_to_proto(Method method, const MethodStats& in, int64_t completion_tok
   out->set_preemptions(narrow(in.preemptions));
 }
 
-void defaults_to_proto(const SpeculativeFields& in, v1::Speculative* out) {
-  const bool model = in.draft == SpeculativeFields::Draft::kModel;
-  out->set_draft(model ? v1::Speculative::DRAFT_MODEL : v1::Speculative::DRAFT_NGRAM);
-  out->set_draft_tokens(narrow(in.draft_tokens.value_or(0)));
-  out->set_adaptive(in.adaptive.value_or(false));
-  out->set_min_draft_probability(in.min_draft_probability.value_or(0));
+// What a request leaves unset, in the message that it would be set in.
+void defaults_to_proto(const MethodInfo& in, v1::OfferedMethod* out) {
+  const auto* const field = v1::OfferedMethod::descriptor()->FindFieldByName(in.method);
+  if (!field || !field->message_type()) return;
+  put_settings(in.parameters, out->GetReflection()->MutableMessage(out, field));
 }
 
-void defaults_to_proto(const BildFields& in, v1::Bild* out) {
-  out->set_fallback_threshold(in.fallback_threshold.value_or(0));
-  out->set_rollback_threshold(in.rollback_threshold.value_or(0));
-  out->set_max_small_run(narrow(in.max_small_run.value_or(0)));
-  out->set_verify_eos(in.verify_eos.value_or(true));
-  out->set_early_exit(in.early_exit.value_or(false));
+void parameters_to_proto(const MethodInfo& in, v1::OfferedMethod* out) {
+  const MethodEntry* const method = find_method(in.method);
+  if (!method) return;
+  for (const Field& field : method->fields) {
+    if (field.by == Field::By::kDeployment) continue;
+    v1::Parameter* const parameter = out->add_parameters();
+    parameter->set_name(field.name);
+    parameter->set_allowed(field.allowed());
+    parameter->set_meaning(field.meaning);
+    const SettingValue* const value = find_setting(in.parameters, field.name);
+    if (value) parameter->set_default_value(setting_text(*value));
+  }
 }
 
 }  // namespace
 
-v1::Method method_to_proto(Method method) {
-  switch (method) {
-    case Method::kAuto:
-      return v1::METHOD_AUTO;
-    case Method::kAutoregressive:
-      return v1::METHOD_AUTOREGRESSIVE;
-    case Method::kSpeculative:
-      return v1::METHOD_SPECULATIVE;
-    case Method::kBild:
-      return v1::METHOD_BILD;
-    case Method::kBita:
-      return v1::METHOD_BITA;
-    case Method::kPpd:
-      return v1::METHOD_PPD;
-    case Method::kLlmToSlm:
-      return v1::METHOD_LLM_TO_SLM;
-  }
-  return v1::METHOD_UNSPECIFIED;
+v1::Method method_to_proto(const std::string& method) {
+  return static_cast<v1::Method>(method_number(*v1::Method_descriptor(), method));
 }
 
 v1::Contract contract_to_proto(Contract contract) {
@@ -185,10 +179,8 @@ v1::Model model_to_proto(const DeploymentInfo& in) {
     offered->set_method(method_to_proto(method.method));
     offered->set_greedy_contract(contract_to_proto(method.greedy));
     offered->set_sampled_contract(contract_to_proto(method.sampled));
-    if (method.method == Method::kSpeculative) {
-      defaults_to_proto(method.speculative, offered->mutable_speculative());
-    }
-    if (method.method == Method::kBild) defaults_to_proto(method.bild, offered->mutable_bild());
+    defaults_to_proto(method, offered);
+    parameters_to_proto(method, offered);
   }
   out.set_default_method(method_to_proto(in.default_method));
   for (const ModelInDeployment& model : in.models) {
@@ -203,6 +195,7 @@ v1::Model model_to_proto(const DeploymentInfo& in) {
     loaded->set_weight_bytes(model.weight_bytes);
     loaded->set_layer_count(model.layers);
     loaded->set_hidden_size(model.hidden_size);
+    loaded->set_keeps_row_bits(model.keeps_row_bits);
   }
   out.mutable_limits()->set_vocab_size(narrow(in.vocab_size));
   out.mutable_limits()->set_context_length(narrow(in.context_length));

@@ -10,7 +10,7 @@
 
 namespace tandem {
 
-v1::Method method_to_proto(Method method);
+v1::Method method_to_proto(const std::string& method);
 v1::Contract contract_to_proto(Contract contract);
 v1::FinishReason finish_reason_to_proto(FinishReason reason);
 v1::Source source_to_proto(Source source);

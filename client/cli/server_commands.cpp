@@ -34,20 +34,6 @@ std::string count(double n) {
   return absl::StrFormat("%.0f", n);
 }
 
-// "draft MODEL, draft_tokens 4": what a request leaves unset; empty for a method without
-// parameters.
-std::string defaults_text(const v1::OfferedMethod& method) {
-  const Json defaults = method.has_speculative() ? to_json(method.speculative())
-                        : method.has_bild()      ? to_json(method.bild())
-                                                 : Json::object();
-  std::vector<std::string> fields;
-  for (const auto& [name, value] : defaults.items()) {
-    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-    fields.push_back(absl::StrCat(name, " ", text));
-  }
-  return absl::StrJoin(fields, ", ");
-}
-
 void print_model(const v1::Model& model) {
   std::printf("%s\n", model.name().c_str());
   for (const v1::OfferedMethod& method : model.methods()) {
@@ -55,8 +41,11 @@ void print_model(const v1::Model& model) {
                 contract_text(method.greedy_contract()).c_str(),
                 contract_text(method.sampled_contract()).c_str(),
                 method.method() == model.default_method() ? " (default)" : "");
-    const std::string defaults = defaults_text(method);
-    if (!defaults.empty()) std::printf("           %s\n", defaults.c_str());
+    for (const v1::Parameter& p : method.parameters()) {
+      std::printf("             %-22s %-8s %-12s %s\n", p.name().c_str(),
+                  p.default_value().empty() ? "unset" : p.default_value().c_str(),
+                  p.allowed().c_str(), p.meaning().c_str());
+    }
   }
   for (const v1::LoadedModel& part : model.components()) {
     std::printf("  %-8s %-15s %s, %s, %d layers, %s parameters, %s on %s%s\n", part.role().c_str(),

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/settings.h"
+
 namespace tandem {
 
 // Numbers of the linear layers' weights. kFloat16 and kInt8 are for CPU devices only, as is the
@@ -83,33 +85,15 @@ struct ModelConfig {
   DType kv_dtype = DType::kAuto;
 };
 
-enum class MethodChoice { kAutoregressive, kSpeculative, kBild };  // what `auto` may mean
-enum class DraftSource { kModel, kNgram };
-
-// Parameters of methods where the request names none. METHODS sections 1 and 2 say what they do.
-struct SpeculativeDefaults {
-  std::optional<DraftSource> draft;  // unset: the small model where there is one, else n-grams
-  int draft_tokens = 4;              // per round, [1, 64]
-  bool adaptive = false;
-  double min_draft_probability = 0;  // [0, 1]
-};
-struct BildDefaults {
-  double fallback_threshold = 0.6;  // [0, 2]
-  double rollback_threshold = 5;    // [0, +inf], nats
-  int max_small_run = 10;           // [0, 4096]; 0: unlimited
-  bool verify_eos = true;
-  int early_exit_layer = 0;  // layers of the large model that may serve as the small one; 0: none
-};
-
 // What clients name in `model`: one or more models in roles.
 struct DeploymentConfig {
   std::string name;
   std::string large;                     // model names; `large` is always there
   std::string small;                     // empty: none
   bool prefix_cache_per_client = false;  // clients share prefixes with nobody but themselves
-  MethodChoice default_method = MethodChoice::kAutoregressive;
-  SpeculativeDefaults speculative;
-  BildDefaults bild;
+  std::string default_method = "autoregressive";  // what `auto` means
+  // By method: its parameters where a request names none, and what it needs of the deployment.
+  std::map<std::string, Settings> methods;
 };
 
 // Who gives up its KV pages first when there are not enough, and comes to them last.

@@ -1,35 +1,44 @@
 #include "engine/decode/ngram.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
-#include "engine/base/check.h"
+#include "engine/decode/first_token.h"
+#include "engine/decode/judge.h"
+#include "engine/decode/ngram_index.h"
 
 namespace tandem {
+namespace {
 
-NgramIndex::Gram NgramIndex::last(std::span<const Token> text, int n) {
-  Gram gram;
-  gram.fill(-1);
-  std::copy(text.end() - n, text.end(), gram.end() - n);
-  return gram;
-}
-
-std::vector<Token> NgramIndex::propose(std::span<const Token> text, int n) {
-  TANDEM_CHECK(text.size() + 1 >= entered_);
-  // Only grams with a token behind them: the suffix of the text does not find itself.
-  for (; entered_ < text.size(); ++entered_) {
-    const int longest = std::min(max_n_, static_cast<int>(entered_));
-    for (int k = 1; k <= longest; ++k) after_[last(text.first(entered_), k)] = entered_;
-  }
-  std::vector<Token> drafts;
-  for (int k = std::min(max_n_, static_cast<int>(text.size())); k >= 1; --k) {
-    const auto found = after_.find(last(text, k));
-    if (found == after_.end()) continue;
-    for (size_t i = found->second; static_cast<int>(drafts.size()) < n; ++i) {
-      drafts.push_back(i < text.size() ? text[i] : drafts[i - text.size()]);
-    }
-    break;
+// What followed last time; nothing behind a token that would end the request.
+Drafts lookup(Gen g, NgramIndex& ngrams, int gamma) {
+  Drafts drafts;
+  std::vector<Token> x;
+  for (const Token t : ngrams.propose(g.seq(), gamma)) {
+    if (g.ends(x)) break;
+    x.push_back(t);
+    drafts.add(token_in(t), kOneHot);
   }
   return drafts;
+}
+
+}  // namespace
+
+Task<void> ngram(Gen g, NgramParams a) {
+  const Stage T = g.stage(Role::kLarge);
+  NgramIndex ngrams(a.max_ngram);
+  Pace pace(a.draft_tokens, a.adaptive);
+  bool ended = co_await first_token(g, {});
+  while (!ended) {
+    const int gamma = std::min(pace.gamma(), g.remaining() - 1);
+    co_await g.round({{T, g.missing(T) + gamma}});
+    Drafts drafts = lookup(g, ngrams, gamma);
+    const int drafted = drafts.size();
+    const Judged judged = co_await judge(g, std::move(drafts), Source::kNgram);
+    pace.saw(drafted, judged.accepted);
+    ended = judged.ended;
+  }
 }
 
 }  // namespace tandem

@@ -332,7 +332,14 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
   }
 
   std::set<std::string> names;
-  for (const std::string& flag : flags.models) {
+  std::vector<std::string> all = flags.models;
+  if (!flags.small.empty()) {
+    if (all.size() > 1) {
+      return out_of_range("--small", quote_value(flags.small), "unset with several --model");
+    }
+    all.push_back("small=" + flags.small);
+  }
+  for (const std::string& flag : all) {
     const size_t equals = flag.find('=');
     if (equals == std::string::npos)
       return out_of_range("--model", quote_value(flag), "NAME=DIRECTORY");
@@ -356,7 +363,13 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
   }
   add_missing_devices(&out);
   for (DeviceConfig& d : out.devices) d.cpu_kernels = *kernels;
-  add_default_deployments(&out);
+  if (flags.small.empty()) {
+    add_default_deployments(&out);
+  } else {
+    DeploymentConfig& pair = out.deployments.emplace_back();
+    pair.name = pair.large = out.models[0].name;
+    pair.small = out.models[1].name;
+  }
   return out;
 }
 

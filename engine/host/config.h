@@ -27,6 +27,7 @@ struct ModelFlags {
   std::string device = "cpu:0";
   std::string dtype = "auto";
   std::string cpu_kernels = "own";
+  std::string small;  // the directory of a small model beside the one of `models`; empty: none
 };
 absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags);
 

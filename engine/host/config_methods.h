@@ -8,8 +8,9 @@
 
 namespace tandem {
 
-// Fills default_method, speculative and bild of `out`. Refuses also what the deployment cannot
-// have, since it would fail every request. `fields` are those of `in`.
+// Fills default_method and methods of `out`, whose models are known: of every method in the
+// registry the message that has its name. Refuses also what the deployment cannot have, since it
+// would fail every request. `fields` are those of `in`.
 absl::Status method_defaults_from(const config::v1::Deployment& in, const ConfigFields& fields,
                                   DeploymentConfig* out);
 

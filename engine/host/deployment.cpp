@@ -7,6 +7,7 @@
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/host/methods.h"
+#include "engine/host/methods/registry.h"
 
 namespace tandem {
 namespace {
@@ -35,26 +36,29 @@ absl::Status same_vocabulary(const std::string& deployment, const LoadedModel& l
   return absl::OkStatus();
 }
 
-absl::Status check_early_exit(const DeploymentConfig& config, const LoadedModel& large) {
-  const int layer = config.bild.early_exit_layer;
-  if (layer < large.shape.layers) return absl::OkStatus();
-  return out_of_range(absl::StrCat("deployments[", config.name, "].bild.early_exit_layer"), layer,
-                      absl::StrCat("[1, ", large.shape.layers - 1, "], below the layers of \"",
-                                   large.config.name, "\""));
+// What the file says of a method, against the models as they are.
+absl::Status check_methods(const DeploymentConfig& config, const LoadedModel& large) {
+  for (const MethodEntry* method : all_methods()) {
+    const auto misfit = method->misfit(config, large.shape.layers);
+    if (!misfit) continue;
+    return out_of_range(
+        absl::StrCat("deployments[", config.name, "].", method->path(misfit->field)), misfit->value,
+        misfit->allowed);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-const MethodInfo* Deployment::offers(Method m) const {
+const MethodInfo* Deployment::offers(absl::string_view method) const {
   const auto it = std::find_if(methods.begin(), methods.end(),
-                               [m](const MethodInfo& info) { return info.method == m; });
+                               [&](const MethodInfo& info) { return info.method == method; });
   return it == methods.end() ? nullptr : &*it;
 }
 
 std::string Deployment::offered() const {
-  return absl::StrJoin(methods, ", ", [](std::string* out, const MethodInfo& info) {
-    out->append(method_name(info.method));
-  });
+  return absl::StrJoin(methods, ", ",
+                       [](std::string* out, const MethodInfo& info) { out->append(info.method); });
 }
 
 DeploymentInfo Deployment::info() const {
@@ -74,6 +78,7 @@ DeploymentInfo Deployment::info() const {
     m.weight_bytes = model->shape.weight_bytes;
     m.layers = model->shape.layers;
     m.hidden_size = model->shape.hidden_size;
+    m.keeps_row_bits = model->shape.keeps_row_bits;
     info.models.push_back(std::move(m));
   }
   info.vocab_size = large->shape.vocab_size;
@@ -92,17 +97,17 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
     d.name = c.name;
     d.config = c;
     d.prefix_cache_per_client = c.prefix_cache_per_client;
-    d.large = &models.at(c.large);
+    d.large = d.models[c.large] = &models.at(c.large);
     if (!c.small.empty()) {
-      d.small = &models.at(c.small);
+      d.small = d.models[c.small] = &models.at(c.small);
       TANDEM_RETURN_IF_ERROR(same_vocabulary(c.name, *d.large, *d.small));
     }
-    TANDEM_RETURN_IF_ERROR(check_early_exit(c, *d.large));
-    d.methods = offered_methods(c);
+    TANDEM_RETURN_IF_ERROR(check_methods(c, *d.large));
+    d.methods = offered_methods(c, d.large->shape.keeps_row_bits);
     for (const MethodInfo& m : d.methods) {
       Series& series = metrics->series.emplace_back();
       series.model = c.name;
-      series.method = method_name(m.method);
+      series.method = m.method;
       d.series[m.method] = &series;
     }
     const PoolSize& pool = d.large->pool;

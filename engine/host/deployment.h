@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/base/config.h"
 #include "engine/host/request.h"
 #include "engine/pass/backend.h"
@@ -37,9 +38,10 @@ struct Deployment {
   std::string name;
   DeploymentConfig config;  // with what requests leave unset
   const LoadedModel* large = nullptr;
-  const LoadedModel* small = nullptr;  // may be null
-  std::vector<MethodInfo> methods;     // offered, the default first
-  std::map<Method, Series*> series;
+  const LoadedModel* small = nullptr;                // may be null
+  std::map<std::string, const LoadedModel*> models;  // all of them, by name
+  std::vector<MethodInfo> methods;                   // offered, the default first
+  std::map<std::string, Series*> series;             // by method
   // Rows a sequence may have: the large model, and its KV memory. A small one may have fewer
   // (MethodPlan::context_length).
   int64_t context_length = 0;
@@ -50,7 +52,7 @@ struct Deployment {
   std::string prefix_salt(const std::string& client) const {
     return prefix_cache_per_client ? "client " + client : "";
   }
-  const MethodInfo* offers(Method m) const;
+  const MethodInfo* offers(absl::string_view method) const;
   std::string offered() const;  // "autoregressive, bild"
   DeploymentInfo info() const;
 };

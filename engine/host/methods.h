@@ -1,4 +1,4 @@
-// Which method a request gets, and with what: from the request's fields and its deployment's
+// Which method a request gets, and with what: from the request's parameters and its deployment's
 // defaults to a coroutine, the models that it runs on and what it promises of its output.
 //
 // Pure functions. Errors are INVALID_ARGUMENT for a value out of its range, and FAILED_PRECONDITION
@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,29 +15,32 @@
 #include "engine/async/task.h"
 #include "engine/decode/gen.h"
 #include "engine/host/deployment.h"
+#include "engine/host/methods/entry.h"
+#include "engine/host/methods/registry.h"
 #include "engine/host/request.h"
 #include "engine/sched/spec.h"
 
 namespace tandem {
 
-// Ranges alone: "bild.fallback_threshold: 2.5; allowed: [0, 2]".
-absl::Status check_fields(const SpeculativeFields& fields);
-absl::Status check_fields(const BildFields& fields);
-absl::Status check_fields(const BeamFields& fields);
+// Ranges alone, of what a request sets: "bild.fallback_threshold: 2.5; allowed: [0, 2]".
+absl::Status check_parameters(const MethodEntry& method, const Settings& asked);
 
 // What a deployment of these models offers, its default first: contracts and parameters are those
-// of a request that sets nothing. Autoregressive decoding and speculative sampling always; BiLD
-// where `small` is there or the defaults name an early exit layer.
-// REQUIRES: config's defaults are within their ranges.
-std::vector<MethodInfo> offered_methods(const DeploymentConfig& config);
+// of a request that sets nothing. Every method whose needs the deployment meets, hence
+// autoregressive decoding always. `keeps_row_bits`: of the large model.
+// REQUIRES: config's settings are within their ranges.
+std::vector<MethodInfo> offered_methods(
+    const DeploymentConfig& config, bool keeps_row_bits,
+    const std::vector<const MethodEntry*>& methods = all_methods());
 
 struct MethodPlan {
-  Method method = Method::kAutoregressive;  // never kAuto
+  std::string method;  // never kAuto
   Contract contract = Contract::kExact;
   std::function<Task<void>(Gen)> start;
   std::vector<RoleModel> roles;  // large first
   int width = 1;                 // SequenceSpec::width
-  int64_t context_length = 0;    // rows that every cache of it may have
+  int extra_rows = 0;            // SequenceSpec::extra_rows
+  int64_t context_length = 0;    // rows of text that every cache of it may have
 };
 
 // Beam search (width above 1) is autoregressive decoding's. It draws nothing, so it wants a single
@@ -49,7 +53,8 @@ bool searches_beams(const GenerateRequest& request);
 //
 // `auto` is the deployment's default where that gives the required contract, else the next offered
 // method that does. Autoregressive decoding always does.
-absl::StatusOr<MethodPlan> plan_method(const Deployment& deployment, const GenerateRequest& request,
-                                       bool greedy, int64_t prompt_tokens);
+absl::StatusOr<MethodPlan> plan_method(
+    const Deployment& deployment, const GenerateRequest& request, bool greedy,
+    int64_t prompt_tokens, const std::vector<const MethodEntry*>& methods = all_methods());
 
 }  // namespace tandem

@@ -15,11 +15,13 @@
 #include "engine/base/clock.h"
 #include "engine/base/ids.h"
 #include "engine/base/outcome.h"
+#include "engine/base/settings.h"
 
 namespace tandem {
 
-enum class Method { kAuto, kAutoregressive, kSpeculative, kBild, kBita, kPpd, kLlmToSlm };
-const char* method_name(Method m);  // "auto", "autoregressive", "speculative", ...
+// Methods go by their names in the protos: "bild". engine/host/methods/registry.h has them all.
+inline constexpr char kAuto[] = "auto";                      // the engine chooses
+inline constexpr char kAutoregressive[] = "autoregressive";  // always offered, always EXACT
 
 // How exact the output is with respect to the large model decoding on its own.
 enum class Contract { kAny, kLossy, kDistribution, kExact };
@@ -58,27 +60,6 @@ struct StoppingFields {
   std::optional<Duration> time_limit;  // partial text and TIME_LIMIT, not an error
 };
 
-// Parameters of methods; unset: the deployment's default.
-struct SpeculativeFields {
-  enum class Draft { kModel, kNgram };
-  std::optional<Draft> draft;
-  std::optional<int64_t> draft_tokens;
-  std::optional<bool> adaptive;
-  std::optional<double> min_draft_probability;
-};
-struct BildFields {
-  std::optional<double> fallback_threshold;
-  std::optional<double> rollback_threshold;
-  std::optional<int64_t> max_small_run;
-  std::optional<bool> verify_eos;
-  std::optional<bool> early_exit;
-  std::optional<int64_t> window;
-};
-struct BeamFields {
-  std::optional<int64_t> width;
-  std::optional<double> length_penalty;
-};
-
 struct GenerateRequest {
   std::string model;       // deployment name
   std::string request_id;  // the client's; empty: the engine makes one
@@ -87,12 +68,11 @@ struct GenerateRequest {
   bool add_special_tokens = true;                 // text prompts only
   bool skip_special_tokens = true;                // in the output text
   std::optional<int64_t> truncate_prompt_tokens;  // keep the last n prompt tokens
-  Method method = Method::kAuto;
+  std::string method = kAuto;
+  Settings parameters;  // of `method`; unset: the deployment's defaults
   Contract require_contract = Contract::kAny;
-  SpeculativeFields speculative;  // of interest where `method` is this one
-  BildFields bild;
   SamplingFields sampling;
-  BeamFields beam;
+  Settings beam;  // width, length_penalty: of autoregressive decoding
   int64_t n = 1;  // choices
   StoppingFields stopping;
   bool include_eos_token = false;  // what ended the text, or a stop token, is among the tokens
@@ -113,7 +93,7 @@ struct TokenInfo {
 struct Started {
   std::string request_id;
   int64_t prompt_tokens = 0;
-  Method method = Method::kAutoregressive;
+  std::string method;
   Contract contract = Contract::kExact;
 };
 
@@ -131,7 +111,7 @@ struct Usage {
 
 struct Finished {
   int index = 0;
-  Method method = Method::kAutoregressive;  // whose `stats` these are
+  std::string method;  // whose `stats` these are
   FinishReason reason = FinishReason::kMaxTokens;
   std::string stop_sequence;  // which, for kStopSequence
   uint64_t seed = 0;
@@ -173,12 +153,12 @@ struct ScoreResult {
   Usage usage;
 };
 
+// A method that a deployment offers: what holds of a request that sets none of its parameters.
 struct MethodInfo {
-  Method method;
-  Contract greedy;  // contract when temperature is 0
-  Contract sampled;
-  SpeculativeFields speculative;  // the deployment's defaults: all set where `method` is this one
-  BildFields bild;                // but `window`, which has none
+  std::string method;
+  Contract greedy = Contract::kExact;  // contract when temperature is 0
+  Contract sampled = Contract::kExact;
+  Settings parameters;  // the deployment's defaults
 };
 struct ModelInDeployment {
   std::string role;  // "large", "small"
@@ -191,11 +171,12 @@ struct ModelInDeployment {
   int64_t weight_bytes = 0;
   int layers = 0;
   int hidden_size = 0;
+  bool keeps_row_bits = false;
 };
 struct DeploymentInfo {
   std::string name;
   std::vector<MethodInfo> methods;
-  Method default_method = Method::kAutoregressive;
+  std::string default_method;
   std::vector<ModelInDeployment> models;  // the large one first
   int64_t vocab_size = 0;
   int64_t context_length = 0;

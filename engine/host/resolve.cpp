@@ -180,6 +180,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   spec.method = std::move(plan.start);
   spec.roles = std::move(plan.roles);
   spec.width = plan.width;
+  spec.extra_rows = plan.extra_rows;
   TANDEM_ASSIGN_OR_RETURN(spec.stops.max_new_tokens,
                           resolve_max_new_tokens(deployment, plan.context_length, prompt_tokens,
                                                  request.stopping.max_new_tokens));

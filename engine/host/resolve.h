@@ -26,7 +26,7 @@ absl::Status check_tokens(absl::string_view field, const std::vector<Token>& ids
 
 struct Resolved {
   SequenceSpec spec;  // without id, listener and times
-  Method method = Method::kAutoregressive;
+  std::string method;
   Contract contract = Contract::kExact;
 };
 // `fresh_seed` is used when the request names none.

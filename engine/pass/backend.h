@@ -33,6 +33,9 @@ struct ModelShape {
   int64_t weight_bytes = 0;
   int64_t page_bytes = 0;  // one KV page, all layers
   int64_t frontier_page_bytes = 0;
+  // A row's bits depend on neither its neighbours nor their number: several rows in a pass give
+  // what each alone gives. Else two nearly equal logits may change places.
+  bool keeps_row_bits = false;
 };
 
 // Sizes of a model's pools, in pages of `page_rows` rows.

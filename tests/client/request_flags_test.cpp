@@ -108,7 +108,7 @@ TEST(RequestFlags, MethodsAndTheirParameters) {
   EXPECT_EQ(r->bild().window(), 4);
   EXPECT_EQ(error({"--model=m", "--prompt=p", "--method=beam"}),
             "--method: \"beam\"; allowed: auto, autoregressive, speculative, bild, bita, ppd, "
-            "llm_to_slm");
+            "llm_to_slm, ngram");
 }
 
 TEST(RequestFlags, Prompts) {

@@ -55,7 +55,6 @@ TEST(SetField, OneofsKeepTheLast) {
 }
 
 TEST(SetField, NestedEnums) {
-  EXPECT_EQ(with({"speculative.draft=NGRAM"}).speculative().draft(), v1::Speculative::DRAFT_NGRAM);
   EXPECT_EQ(with({"bita.tree=CHAIN"}).bita().tree(), v1::Bita::TREE_CHAIN);
 }
 

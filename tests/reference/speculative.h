@@ -1,11 +1,20 @@
-// Speculative sampling without caches (METHODS section 1).
+// Speculative sampling without caches (METHODS section 1), with a draft model or n-grams.
 #pragma once
 
 #include "engine/base/outcome.h"
+#include "engine/decode/ngram.h"
 #include "engine/decode/speculative.h"
 #include "tests/reference/rows.h"
 
 namespace tandem::reference {
+
+// Of either method.
+struct Drafting : SpeculativeParams {
+  int max_ngram = 0;  // 0: the draft model's
+
+  bool by_lookup() const { return max_ngram > 0; }
+  NgramParams ngram() const { return {draft_tokens, max_ngram, adaptive}; }
+};
 
 struct Speculated {
   Tokens tokens;
@@ -29,10 +38,10 @@ inline Tokens prompt_lookup(const Tokens& text, int longest, int n) {
 
 // `broken`: the rejected are drawn again from p instead of the residual. A test must notice.
 inline Speculated speculative(const Model& target, const Model& draft, const Tokens& prompt,
-                              const Warp& w, const SpeculativeParams& a, const Tokens& eos,
+                              const Warp& w, const Drafting& a, const Tokens& eos,
                               int max_new_tokens, bool broken = false) {
   using sampling::Purpose;
-  const bool lookup = a.draft == SpeculativeParams::Draft::kNgram;
+  const bool lookup = a.by_lookup();
   Speculated result;
   Output out{prompt, eos, max_new_tokens, {}, false};
   double average = a.draft_tokens - 1;

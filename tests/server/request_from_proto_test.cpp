@@ -1,12 +1,19 @@
 #include "server/request_from_proto.h"
 
+#include <google/protobuf/descriptor.h>
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
+
+#include "engine/host/methods/registry.h"
+#include "engine/host/settings_proto.h"
+#include "tandem/v1/models.pb.h"
 
 namespace tandem {
 namespace {
@@ -35,7 +42,7 @@ TEST(RequestFromProto, DefaultsAreLeftToTheEngine) {
   ASSERT_TRUE(r.ok()) << r.status();
   EXPECT_EQ(r->model, "m");
   EXPECT_EQ(std::get<std::string>(r->prompt), "p");
-  EXPECT_EQ(r->method, Method::kAuto);
+  EXPECT_EQ(r->method, kAuto);
   EXPECT_EQ(r->require_contract, Contract::kAny);
   EXPECT_FALSE(r->sampling.temperature || r->sampling.top_k || r->sampling.top_p ||
                r->sampling.min_p || r->sampling.typical_p || r->sampling.seed);
@@ -98,53 +105,62 @@ TEST(RequestFromProto, TopLogprobsImplyLogprobs) {
 }
 
 TEST(RequestFromProto, Methods) {
-  const struct {
-    const char* field;
-    Method method;
-  } cases[] = {{"auto {}", Method::kAuto},
-               {"autoregressive {}", Method::kAutoregressive},
-               {"speculative {}", Method::kSpeculative},
-               {"bild {}", Method::kBild},
-               {"bita {}", Method::kBita},
-               {"ppd {}", Method::kPpd},
-               {"llm_to_slm {}", Method::kLlmToSlm}};
-  for (const auto& c : cases) EXPECT_EQ(translate(c.field)->method, c.method) << c.field;
+  for (const char* method :
+       {"auto", "autoregressive", "speculative", "bild", "bita", "ppd", "llm_to_slm", "ngram"}) {
+    EXPECT_EQ(translate(std::string(method) + " {}")->method, method);
+  }
+}
+
+// A parameter that the message has and no entry describes would be refused whatever its value; one
+// that is described and not in the message could not be asked for.
+TEST(RequestFromProto, MessagesAndEntriesAgreeOnEveryParameter) {
+  const auto names_in = [](const google::protobuf::Descriptor* message) {
+    std::set<std::string> names;
+    for (int i = 0; i < message->field_count(); ++i) names.insert(message->field(i)->name());
+    return names;
+  };
+  const auto described = [](const MethodEntry& method) {
+    std::set<std::string> names;
+    for (const Field& f : method.fields) {
+      if (f.by != Field::By::kDeployment) names.insert(f.name);
+    }
+    return names;
+  };
+  for (const MethodEntry* method : all_methods()) {
+    SCOPED_TRACE(method->name);
+    EXPECT_GT(method_number(*v1::Method_descriptor(), method->name), 0);
+    const auto* const asked = v1::GenerateRequest::descriptor()->FindFieldByName(method->name);
+    ASSERT_NE(asked, nullptr);
+    EXPECT_EQ(asked->containing_oneof()->name(), "method");
+    EXPECT_EQ(names_in(asked->message_type()), described(*method));
+    const auto* const offered = v1::OfferedMethod::descriptor()->FindFieldByName(method->name);
+    EXPECT_EQ(offered != nullptr, !method->fields.empty());
+  }
+  EXPECT_EQ(names_in(v1::Beam::descriptor()), described(beam_entry()));
 }
 
 TEST(RequestFromProto, MethodsParametersAreWhatWasSetAndNothingElse) {
   const auto bild = translate(R"(bild { fallback_threshold: 0 rollback_threshold: inf
       max_small_run: 0 verify_eos: false early_exit: true window: 3 })");
   ASSERT_TRUE(bild.ok()) << bild.status();
-  EXPECT_EQ(bild->bild.fallback_threshold, 0);
-  EXPECT_EQ(bild->bild.rollback_threshold, std::numeric_limits<double>::infinity());
-  EXPECT_EQ(bild->bild.max_small_run, 0);
-  EXPECT_EQ(bild->bild.verify_eos, false);
-  EXPECT_EQ(bild->bild.early_exit, true);
-  EXPECT_EQ(bild->bild.window, 3);
-  const BildFields unset = translate("bild {}")->bild;
-  EXPECT_FALSE(unset.fallback_threshold || unset.rollback_threshold || unset.max_small_run ||
-               unset.verify_eos || unset.early_exit || unset.window);
-
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(bild->parameters, (Settings{{"fallback_threshold", 0.0},
+                                        {"rollback_threshold", kInf},
+                                        {"max_small_run", 0},
+                                        {"verify_eos", false},
+                                        {"early_exit", true},
+                                        {"window", 3}}));
   const auto speculative =
-      translate(R"(speculative { draft: DRAFT_NGRAM draft_tokens: 7 adaptive: false
-      min_draft_probability: 0 })");
+      translate("speculative { draft_tokens: 7 adaptive: false min_draft_probability: 0 }");
   ASSERT_TRUE(speculative.ok()) << speculative.status();
-  EXPECT_EQ(speculative->speculative.draft, SpeculativeFields::Draft::kNgram);
-  EXPECT_EQ(speculative->speculative.draft_tokens, 7);
-  EXPECT_EQ(speculative->speculative.adaptive, false);
-  EXPECT_EQ(speculative->speculative.min_draft_probability, 0);
-  EXPECT_EQ(translate("speculative { draft: DRAFT_MODEL }")->speculative.draft,
-            SpeculativeFields::Draft::kModel);
-  for (const char* fields : {"speculative {}", "speculative { draft: DRAFT_UNSPECIFIED }"}) {
-    const SpeculativeFields none = translate(fields)->speculative;
-    EXPECT_FALSE(none.draft || none.draft_tokens || none.adaptive || none.min_draft_probability);
-  }
+  EXPECT_EQ(speculative->parameters,
+            (Settings{{"draft_tokens", 7}, {"adaptive", false}, {"min_draft_probability", 0.0}}));
+  EXPECT_EQ(translate("bild {}")->parameters, Settings());
 
   const auto beam = translate("beam { width: 4 length_penalty: 0.6 }");
   ASSERT_TRUE(beam.ok()) << beam.status();
-  EXPECT_EQ(beam->beam.width, 4);
-  EXPECT_EQ(beam->beam.length_penalty, 0.6);
-  EXPECT_FALSE(translate("")->beam.width || translate("")->beam.length_penalty);
+  EXPECT_EQ(beam->beam, (Settings{{"width", 4}, {"length_penalty", 0.6}}));
+  EXPECT_EQ(translate("")->beam, Settings());
 }
 
 TEST(RequestFromProto, BoundsAreInclusive) {
@@ -184,7 +200,8 @@ TEST(RequestFromProto, BoundsAreInclusive) {
            "include_eos_token: false",
            "bild { fallback_threshold: 0 rollback_threshold: inf max_small_run: 0 window: 64 }",
            "bild { fallback_threshold: 2 rollback_threshold: 0 max_small_run: 4096 window: 1 }",
-           "speculative { draft_tokens: 64 min_draft_probability: 1 draft: DRAFT_NGRAM }",
+           "speculative { draft_tokens: 64 min_draft_probability: 1 }",
+           "ngram { draft_tokens: 64 max_ngram: 4 adaptive: true }",
            "bita { num_masks: 16 num_candidates: 1 tree: TREE_FULL }",
            "ppd { exit_layer: 1 num_candidates: 16 }",
            "llm_to_slm { draft_tokens: 1 }",
@@ -253,7 +270,7 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
        "speculative.min_draft_probability: nan; allowed: [0, 1]"},
       {"speculative { min_draft_probability: 1.5 }",
        "speculative.min_draft_probability: 1.5; allowed: [0, 1]"},
-      {"speculative { draft: 7 }", "speculative.draft: 7; allowed: DRAFT_MODEL, DRAFT_NGRAM"},
+      {"ngram { max_ngram: 0 }", "ngram.max_ngram: 0; allowed: [1, 4]"},
       {"bild { fallback_threshold: 2.5 }", "bild.fallback_threshold: 2.5; allowed: [0, 2]"},
       {"bild { fallback_threshold: nan }", "bild.fallback_threshold: nan; allowed: [0, 2]"},
       {"bild { rollback_threshold: -1 }", "bild.rollback_threshold: -1; allowed: [0, inf]"},
@@ -271,14 +288,6 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
       {"beam { width: 17 }", "beam.width: 17; allowed: [1, 16]"},
       {"beam { length_penalty: nan }", "beam.length_penalty: nan; allowed: [-10, 10]"},
       {"beam { length_penalty: inf }", "beam.length_penalty: inf; allowed: [-10, 10]"},
-      {"bita { num_masks: 17 }", "bita.num_masks: 17; allowed: [1, 16]"},
-      {"bita { num_candidates: 0 }", "bita.num_candidates: 0; allowed: [1, 16]"},
-      {"bita { tree: 99 }",
-       "bita.tree: 99; allowed: TREE_EFFICIENT, TREE_TRIANGLE, TREE_FULL, TREE_CHAIN, "
-       "TREE_STRAIGHTFORWARD"},
-      {"ppd { exit_layer: 0 }", "ppd.exit_layer: 0; allowed: [1, 4096]"},
-      {"ppd { num_candidates: 17 }", "ppd.num_candidates: 17; allowed: [1, 16]"},
-      {"llm_to_slm { draft_tokens: 65 }", "llm_to_slm.draft_tokens: 65; allowed: [1, 64]"},
   };
   for (const auto& c : cases) EXPECT_EQ(error(c.fields), c.message) << c.fields;
 }

@@ -119,7 +119,7 @@ TEST(ServerLifecycle, ALostDeviceTakesItsModelsOutOfService) {
   EXPECT_THAT(get("/metrics")->body, HasSubstr("tandem_device_lost{device=\"cpu:1\"} 1\n"));
   EXPECT_TRUE(h.client->complete(ask("across", "x", 5)).ok()) << "its large model is still there";
   v1::GenerateRequest with_small = ask("across", "x", 5);
-  with_small.mutable_speculative()->set_draft(v1::Speculative::DRAFT_MODEL);
+  with_small.mutable_speculative();
   EXPECT_EQ(h.client->complete(with_small).status().code(), absl::StatusCode::kUnavailable);
   const auto across = h.client->model("across");
   ASSERT_TRUE(across.ok()) << across.status();

@@ -353,7 +353,7 @@ TEST(Server, MethodsThatAreNotOfferedSayWhatIs) {
     request.GetReflection()->MutableMessage(&request, oneof->field(i));
     const Stream s = stream(*h.client, request);
     const std::string& name = oneof->field(i)->name();
-    if (name == "auto" || name == "autoregressive" || name == "speculative") {
+    if (name == "auto" || name == "autoregressive" || name == "ngram") {
       EXPECT_TRUE(s.status.ok()) << s.status;
       continue;
     }
@@ -423,16 +423,18 @@ TEST(Server, ModelsSayWhatTheirMethodsDefaultTo) {
   Harness h;
   const auto pair = h.client->model("pair");
   ASSERT_TRUE(pair.ok()) << pair.status();
-  ASSERT_EQ(pair->methods_size(), 3);
+  ASSERT_EQ(pair->methods_size(), 4);
   EXPECT_EQ(pair->default_method(), v1::METHOD_AUTOREGRESSIVE);
   EXPECT_EQ(pair->methods(0).defaults_case(), v1::OfferedMethod::DEFAULTS_NOT_SET);
-  EXPECT_EQ(pair->methods(1).speculative().draft(), v1::Speculative::DRAFT_MODEL);
   EXPECT_EQ(pair->methods(1).speculative().draft_tokens(), 4);
-  EXPECT_EQ(pair->methods(2).method(), v1::METHOD_BILD);
-  EXPECT_EQ(pair->methods(2).greedy_contract(), v1::CONTRACT_LOSSY);
-  EXPECT_EQ(pair->methods(2).bild().rollback_threshold(), 5);
-  EXPECT_TRUE(pair->methods(2).bild().verify_eos());
-  EXPECT_FALSE(pair->methods(2).bild().has_window());
+  EXPECT_EQ(pair->methods(2).method(), v1::METHOD_NGRAM);
+  EXPECT_EQ(pair->methods(2).ngram().max_ngram(), 3);
+  EXPECT_EQ(pair->methods(3).method(), v1::METHOD_BILD);
+  EXPECT_EQ(pair->methods(3).greedy_contract(), v1::CONTRACT_LOSSY);
+  EXPECT_EQ(pair->methods(3).bild().rollback_threshold(), 5);
+  EXPECT_TRUE(pair->methods(3).bild().verify_eos());
+  EXPECT_FALSE(pair->methods(3).bild().has_window());
+  EXPECT_TRUE(pair->components(0).keeps_row_bits());
 }
 
 TEST(Server, BadRequestsAreRefusedAndServingGoesOn) {

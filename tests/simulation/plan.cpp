@@ -43,10 +43,8 @@ std::shared_ptr<const Processors> make_processors(Random& r, const Request& q) {
 }
 
 void choose_parameters(Random& r, Request& q) {
-  q.speculative.draft =
-      q.kind == Kind::kNgram ? SpeculativeParams::Draft::kNgram : SpeculativeParams::Draft::kModel;
-  q.speculative.draft_tokens = r.between(1, 4);
-  q.speculative.adaptive = r.one_in(2);
+  q.ngram.draft_tokens = q.speculative.draft_tokens = r.between(1, 4);
+  q.ngram.adaptive = q.speculative.adaptive = r.one_in(2);
   if (r.one_in(2)) q.speculative.min_draft_probability = r.uniform(0, 0.6F);
   q.bild.fallback_threshold = r.uniform(0, 1.1F);
   q.bild.rollback_threshold =

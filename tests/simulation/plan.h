@@ -8,6 +8,7 @@
 
 #include "engine/decode/beam.h"
 #include "engine/decode/bild.h"
+#include "engine/decode/ngram.h"
 #include "engine/decode/speculative.h"
 #include "engine/sched/loop.h"
 #include "tests/simulation/coverage.h"
@@ -31,6 +32,7 @@ class Random {
 struct Request {
   Kind kind = Kind::kAr;
   SpeculativeParams speculative;
+  NgramParams ngram;
   BildParams bild;
   BeamParams beam;
   std::vector<Token> prompt;

@@ -14,8 +14,9 @@ std::function<Task<void>(Gen)> method_of(const Request& q, test::SketchStats* sk
     case Kind::kAr:
       return autoregressive;
     case Kind::kSpeculative:
-    case Kind::kNgram:
       return [a = q.speculative](Gen g) { return speculative(g, a); };
+    case Kind::kNgram:
+      return [a = q.ngram](Gen g) { return ngram(g, a); };
     case Kind::kBild:
     case Kind::kEarlyExit:
       return [a = q.bild](Gen g) { return bild(g, a); };

@@ -83,7 +83,8 @@ class Server:
         self.scored = []
 
     def request(self, model, prompt, new_tokens, method):
-        names = {"Bild": "bild", "Speculative": "speculative", "Autoregressive": "autoregressive"}
+        names = {"Bild": "bild", "Speculative": "speculative", "Ngram": "ngram"}
+        names["Autoregressive"] = "autoregressive"
         m = self.messages
         return m.GenerateRequest(
             model=model,

@@ -15,7 +15,7 @@ class Configuration:
 
     series: str
     deployment: str
-    method: str  # of the protocol: "Bild", "Speculative", "Autoregressive"
+    method: str  # of the protocol: "Bild", "Speculative", "Ngram"
     parameters: dict = field(default_factory=dict, hash=False)
     promises_exact: bool = False
 
@@ -25,7 +25,7 @@ class Configuration:
     @property
     def small(self) -> str:
         """What drafts."""
-        if self.parameters.get("draft") == "DRAFT_NGRAM":
+        if self.method == "Ngram":
             return "the text itself"
         for layer, deployment in EXITS.items():
             if deployment == self.deployment:
@@ -66,6 +66,10 @@ def speculative(series: str, deployment: str, **parameters) -> Configuration:
     return Configuration(series, deployment, "Speculative", parameters, promises_exact=True)
 
 
+def ngram(**parameters) -> Configuration:
+    return Configuration("n-gram", "code", "Ngram", parameters, promises_exact=True)
+
+
 def configurations(quick: bool = False) -> list[Configuration]:
     """All of them, without AR. The papers' ranges: α_FB 0.2 to 0.9, α_RB 1 to 10."""
     fallbacks = [0.3, 0.7] if quick else [0.2, 0.4, 0.6, 0.8, 0.9]
@@ -81,7 +85,7 @@ def configurations(quick: bool = False) -> list[Configuration]:
             found.append(speculative("speculative", pair, draft_tokens=gamma))
         found.append(speculative("speculative", pair, draft_tokens=8, adaptive=True))
     for gamma in drafts[1:] or drafts:
-        found.append(speculative("n-gram", "code", draft="DRAFT_NGRAM", draft_tokens=gamma))
+        found.append(ngram(draft_tokens=gamma))
     # Figure 5 of the paper has its ablations on the aligned model.
     for fallback in fallbacks:
         found.append(bild("no rollback", "code-aligned", math.inf, fallback_threshold=fallback))
@@ -101,7 +105,7 @@ def exact_ones(quick: bool = False) -> list[Configuration]:
         found.append(speculative("speculative", pair, draft_tokens=8, adaptive=True))
         for fallback in [0.6] if quick else [0.2, 0.6]:
             found.append(bild("BiLD", pair, EXACT_ROLLBACK, fallback_threshold=fallback))
-    found.append(speculative("n-gram", "code", draft="DRAFT_NGRAM", draft_tokens=4))
+    found.append(ngram(draft_tokens=4))
     found.append(
         bild("early exit", EXITS[4], EXACT_ROLLBACK, fallback_threshold=0.6, early_exit=True)
     )

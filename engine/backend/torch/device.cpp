@@ -239,6 +239,9 @@ absl::Status TorchDevice::load_llama(ModelId model, const std::string& name, con
   loaded.shape = loaded.model->shape();
   loaded.shape.page_bytes = loaded.model->geometry().page_bytes(page_rows);
   loaded.shape.frontier_page_bytes = loaded.model->geometry().frontier_page_bytes(page_rows);
+  // Libraries' products take another order of sums for another number of rows.
+  loaded.shape.keeps_row_bits =
+      impl_->device.is_cpu() && impl_->config.cpu_kernels == CpuKernels::kOwn;
   loaded.size.page_rows = page_rows;
   return absl::OkStatus();
 } catch (...) {

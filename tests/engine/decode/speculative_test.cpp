@@ -1,34 +1,31 @@
 #include "tests/reference/speculative.h"
 
-#include "engine/decode/ngram.h"
+#include "engine/decode/ngram_index.h"
 #include "tests/engine/decode/method_checks.h"
 #include "tests/reference/autoregressive.h"
 
 namespace tandem::test {
 namespace {
 
+using reference::Drafting;
 using reference::Tokens;
-using Draft = SpeculativeParams::Draft;
 
-SpeculativeParams random_params(Rng& rng) {
-  SpeculativeParams a;
-  a.draft = chance(rng, 25) ? Draft::kNgram : Draft::kModel;
+// Of both methods that judge drafts: with a small model, and with n-grams.
+Drafting random_params(Rng& rng) {
+  Drafting a;
+  if (chance(rng, 25)) a.max_ngram = between(rng, 1, kMaxNgram);
   a.draft_tokens = between(rng, 1, 7);
   a.adaptive = chance(rng, 40);
   if (chance(rng, 40)) a.min_draft_probability = fraction(rng);
-  a.max_ngram = between(rng, 1, kMaxNgram);
   return a;
 }
 
-std::vector<RoleModel> roles_of(const SpeculativeParams& a) {
-  auto roles = two_models();
-  if (a.draft == Draft::kNgram) roles.pop_back();
-  return roles;
-}
-
-void use(SequenceSpec& s, SpeculativeParams a) {
-  s.roles = roles_of(a);
-  s.method = [a](Gen g) { return speculative(g, a); };
+void use(SequenceSpec& s, const Drafting& a) {
+  s.roles = two_models();
+  s.method = [p = SpeculativeParams(a)](Gen g) { return speculative(g, p); };
+  if (!a.by_lookup()) return;
+  s.roles.pop_back();
+  s.method = [p = a.ngram()](Gen g) { return ngram(g, p); };
 }
 
 // Random requests, some at once, against the reference: tokens and statistics (METHODS F.8, F.9).
@@ -46,7 +43,7 @@ int64_t expect_equals_reference(uint64_t first_seed, int boxes, bool tight) {
     std::vector<Sent> all;
     for (int i = 0; i < 8; ++i) {
       SequenceSpec s = random_spec(box, rng, chance(rng, 50));
-      const SpeculativeParams a = random_params(rng);
+      const Drafting a = random_params(rng);
       use(s, a);
       Sent& sent = all.emplace_back();
       sent.expected = reference::speculative(target, draft, s.prompt, s.warp, a, s.stops.eos,
@@ -94,7 +91,7 @@ TEST(Speculative, AModelAcceptsAllOfItsOwnDrafts) {
     Box box{o};
     SequenceSpec s = box.spec({1, 2, 0}, 13);
     s.warp = random_warp(rng, chance(rng, 30));
-    SpeculativeParams a;
+    Drafting a;
     a.draft_tokens = 3;
     use(s, a);
     const auto r = box.submit(std::move(s));
@@ -113,14 +110,14 @@ TEST(Speculative, AModelAcceptsAllOfItsOwnDrafts) {
 
 TEST(Speculative, StopsWhereAutoregressiveDecodingStops) {
   for (const bool same : {true, false}) {
-    for (const Draft draft : {Draft::kModel, Draft::kNgram}) {
+    for (const int max_ngram : {0, 3}) {
       for (const float least : {0.0F, 0.2F}) {
         BoxOptions o;
         o.models.resize(2);
         o.models[0].config = tiny_model(1, 4, 12);
         o.models[1].config = same ? o.models[0].config : tiny_model(2, 2, 12);
-        SpeculativeParams a;
-        a.draft = draft;
+        Drafting a;
+        a.max_ngram = max_ngram;
         a.draft_tokens = 5;
         a.min_draft_probability = least;
         expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use(s, a); });
@@ -143,7 +140,7 @@ TEST(Speculative, NeverDraftsBeyondTheLastToken) {
   // Exactly what prompt and output need: one row more and the request would have no pages.
   for (BoxModel& m : o.models) m.pool = {4, 4, 4};
   Box box{o};
-  SpeculativeParams a;
+  Drafting a;
   a.draft_tokens = 100;
   SequenceSpec s = box.spec({1, 2, 3, 4}, 12);
   use(s, a);
@@ -169,7 +166,7 @@ TEST(Speculative, AdaptsToTheAcceptLength) {
     o.models[0].config = tiny_model(1, 4, 200);
     o.models[1].config = same ? o.models[0].config : tiny_model(2, 2, 200);
     Box box{o};
-    SpeculativeParams a;
+    Drafting a;
     a.draft_tokens = 8;
     a.adaptive = true;
     SequenceSpec s = box.spec({1, 2, 3}, 100);
@@ -202,7 +199,7 @@ TEST(Speculative, LogProbabilitiesAreTheTargets) {
 
 struct Setting {
   const char* name;
-  SpeculativeParams params;
+  Drafting params;
   Warp warp;
 };
 
@@ -217,7 +214,7 @@ std::vector<Setting> settings() {
   all[1].warp.temperature = 2;
   all[1].warp.top_p = 0.85F;
   all[2].name = "n-gram drafts";
-  all[2].params.draft = Draft::kNgram;
+  all[2].params.max_ngram = 3;
   all[2].warp.temperature = 2.5F;
   all[3].name = "top_k, min_p";
   all[3].params.draft_tokens = 2;

@@ -1,12 +1,17 @@
 #include "engine/host/config.h"
 
+#include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <set>
 
+#include "engine/host/methods/registry.h"
+#include "engine/host/settings_proto.h"
+#include "tandem/config/v1/deployment.pb.h"
 #include "tests/temp_dir.h"
 
 namespace tandem {
@@ -108,42 +113,77 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(config->text_threads, 3);
 }
 
+DeploymentConfig pair_without_settings() {
+  DeploymentConfig pair;
+  pair.large = "l";
+  pair.small = "s";
+  return pair;
+}
+
 TEST_F(ConfigTest, DefaultsOfMethods) {
   const auto config = parse(R"(
       models { name: "l" fake {} } models { name: "s" fake {} }
       deployments {
         name: "pair" large: "l" small: "s" default_method: METHOD_BILD
-        speculative { draft: DRAFT_NGRAM draft_tokens: 9 adaptive: true min_draft_probability: 0.25 }
+        speculative { draft_tokens: 9 adaptive: true min_draft_probability: 0.25 }
+        ngram { max_ngram: 2 }
         bild { fallback_threshold: 0 rollback_threshold: inf max_small_run: 0 verify_eos: false
                early_exit_layer: 2 }
       }
-      deployments { name: "plain" large: "l" default_method: METHOD_SPECULATIVE }
-      deployments { name: "exits" large: "l" default_method: METHOD_BILD bild { early_exit_layer: 1 } })");
+      deployments { name: "plain" large: "l" default_method: METHOD_NGRAM }
+      deployments {
+        name: "exits" large: "l" default_method: METHOD_BILD bild { early_exit_layer: 1 }
+      })");
   ASSERT_TRUE(config.ok()) << config.status();
   const DeploymentConfig& pair = config->deployments[0];
-  EXPECT_EQ(pair.default_method, MethodChoice::kBild);
-  EXPECT_EQ(pair.speculative.draft, DraftSource::kNgram);
-  EXPECT_EQ(pair.speculative.draft_tokens, 9);
-  EXPECT_TRUE(pair.speculative.adaptive);
-  EXPECT_EQ(pair.speculative.min_draft_probability, 0.25);
-  EXPECT_EQ(pair.bild.fallback_threshold, 0);
-  EXPECT_EQ(pair.bild.rollback_threshold, std::numeric_limits<double>::infinity());
-  EXPECT_EQ(pair.bild.max_small_run, 0);
-  EXPECT_FALSE(pair.bild.verify_eos);
-  EXPECT_EQ(pair.bild.early_exit_layer, 2);
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(pair.default_method, "bild");
+  EXPECT_EQ(pair.methods.at("speculative"),
+            (Settings{{"draft_tokens", 9}, {"adaptive", true}, {"min_draft_probability", 0.25}}));
+  EXPECT_EQ(pair.methods.at("ngram"), (Settings{{"max_ngram", 2}}));
+  EXPECT_EQ(pair.methods.at("bild"), (Settings{{"fallback_threshold", 0.0},
+                                               {"rollback_threshold", kInf},
+                                               {"max_small_run", 0},
+                                               {"verify_eos", false},
+                                               {"early_exit_layer", 2}}));
   const DeploymentConfig& plain = config->deployments[1];
-  EXPECT_EQ(plain.default_method, MethodChoice::kSpeculative);
-  EXPECT_FALSE(plain.speculative.draft.has_value());
+  EXPECT_EQ(plain.default_method, "ngram");
+  EXPECT_TRUE(plain.methods.empty());
   // What the schema says of its defaults.
-  EXPECT_EQ(plain.speculative.draft_tokens, 4);
-  EXPECT_FALSE(plain.speculative.adaptive);
-  EXPECT_EQ(plain.speculative.min_draft_probability, 0);
-  EXPECT_EQ(plain.bild.fallback_threshold, 0.6);
-  EXPECT_EQ(plain.bild.rollback_threshold, 5);
-  EXPECT_EQ(plain.bild.max_small_run, 10);
-  EXPECT_TRUE(plain.bild.verify_eos);
-  EXPECT_EQ(plain.bild.early_exit_layer, 0);
-  EXPECT_EQ(config->deployments[2].default_method, MethodChoice::kBild);
+  const auto defaults = [&](const char* method) {
+    return find_method(method)->with(pair_without_settings(), {})->settings();
+  };
+  EXPECT_EQ(defaults("speculative"),
+            (Settings{{"draft_tokens", 4}, {"adaptive", false}, {"min_draft_probability", 0.0}}));
+  EXPECT_EQ(defaults("ngram"),
+            (Settings{{"draft_tokens", 4}, {"max_ngram", 3}, {"adaptive", false}}));
+  EXPECT_EQ(defaults("bild"), (Settings{{"fallback_threshold", 0.6},
+                                        {"rollback_threshold", 5.0},
+                                        {"max_small_run", 10},
+                                        {"verify_eos", true},
+                                        {"early_exit", false},
+                                        {"early_exit_layer", 0}}));
+  EXPECT_EQ(config->deployments[2].default_method, "bild");
+}
+
+// A field of the schema that no entry describes, or one that is described and not there, would be
+// ignored in silence.
+TEST_F(ConfigTest, TheSchemaAndTheEntriesAgreeOnEveryParameter) {
+  const auto* const deployment = config::v1::Deployment::descriptor();
+  for (const MethodEntry* method : all_methods()) {
+    SCOPED_TRACE(method->name);
+    EXPECT_GT(method_number(*config::v1::Deployment::Method_descriptor(), method->name), 0);
+    const auto* const section = deployment->FindFieldByName(method->name);
+    std::set<std::string> described;
+    for (const Field& f : method->fields) {
+      if (f.by != Field::By::kRequest) described.insert(f.name);
+    }
+    std::set<std::string> in_schema;
+    for (int i = 0; section && i < section->message_type()->field_count(); ++i) {
+      in_schema.insert(section->message_type()->field(i)->name());
+    }
+    EXPECT_EQ(in_schema, described);
+  }
 }
 
 TEST_F(ConfigTest, UnsetFieldsKeepTheirDefaults) {
@@ -233,16 +273,15 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "or none"},
       {m + "deployments { name: \"d\" large: \"m\" default_method: METHOD_BILD }",
        "/deploy/d.textproto:2: deployments[0].default_method: METHOD_BILD; allowed: "
-       "METHOD_AUTOREGRESSIVE, METHOD_SPECULATIVE (the deployment has neither `small` nor "
+       "METHOD_AUTOREGRESSIVE, METHOD_NGRAM (bild needs a `small` model or "
        "`bild.early_exit_layer`)"},
-      {m + "deployments { name: \"d\" large: \"m\" default_method: BITA }",
-       "/deploy/d.textproto:2:57: Unknown enumeration value of \"BITA\" for field "
+      {m + "deployments { name: \"d\" large: \"m\" default_method: METHOD_SPECULATIVE }",
+       "/deploy/d.textproto:2: deployments[0].default_method: METHOD_SPECULATIVE; allowed: "
+       "METHOD_AUTOREGRESSIVE, METHOD_NGRAM (speculative needs a `small` model)"},
+      {m + "deployments { name: \"d\" large: \"m\" default_method: METHOD_BITA }",
+       "/deploy/d.textproto:2:64: Unknown enumeration value of \"METHOD_BITA\" for field "
        "\"default_method\". Allowed: METHOD_UNSPECIFIED, METHOD_AUTOREGRESSIVE, "
-       "METHOD_SPECULATIVE, METHOD_BILD."},
-      {m + "deployments { name: \"d\" large: \"m\" speculative { draft: DRAFT_MODEL } }",
-       "/deploy/d.textproto:2: deployments[0].speculative.draft: DRAFT_MODEL; allowed: DRAFT_NGRAM "
-       "(the "
-       "deployment has no `small`)"},
+       "METHOD_SPECULATIVE, METHOD_BILD, METHOD_NGRAM."},
       {m + "deployments { name: \"d\" large: \"m\" speculative { draft_tokens: 65 } }",
        "/deploy/d.textproto:2: deployments[0].speculative.draft_tokens: 65; allowed: [1, 64]"},
       {m + "deployments { name: \"d\" large: \"m\" speculative { min_draft_probability: nan } }",
@@ -316,10 +355,27 @@ TEST_F(ConfigTest, ModelFlags) {
   EXPECT_EQ(parse_dtype("bfloat16").value(), DType::kBFloat16);
   EXPECT_EQ(parse_dtype("fp16").value(), DType::kFloat16);
 
+  ModelFlags both{{"big=" + folder_}};
+  both.small = folder_ + "/models/little";
+  const auto tandem = from_models(both);
+  ASSERT_TRUE(tandem.ok()) << tandem.status();
+  ASSERT_EQ(tandem->deployments.size(), 1U);
+  EXPECT_EQ(tandem->deployments[0].name, "big");
+  EXPECT_EQ(tandem->deployments[0].large, "big");
+  EXPECT_EQ(tandem->deployments[0].small, "small");
+  EXPECT_EQ(tandem->models[1].path, both.small);
+  ModelFlags three = both;
+  three.models.push_back("c=" + folder_);
+  three.small = "x";
+  ModelFlags missing = both;
+  missing.small = "/nonexistent";
+
   const struct {
     ModelFlags flags;
     std::string message;
   } cases[] = {
+      {three, "--small: \"x\"; allowed: unset with several --model"},
+      {missing, "--model small: \"/nonexistent\"; allowed: a directory that exists"},
       {{}, "--model: none; allowed: at least one NAME=DIRECTORY"},
       {{{"a"}}, "--model: \"a\"; allowed: NAME=DIRECTORY"},
       {{{"=x"}}, "--model name: \"\"; allowed: 1 to 64 of letters, digits and . _ - /"},

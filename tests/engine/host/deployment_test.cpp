@@ -68,9 +68,9 @@ constexpr char kRule[] = "; allowed: one shared vocabulary";
 TEST_F(Deployments, APairWithOneVocabularyHasASeriesForEachMethod) {
   const auto made = make_deployments(config_, models_, &metrics_);
   ASSERT_TRUE(made.ok()) << made.status();
-  EXPECT_EQ(metrics_.series.size(), 3U);
+  EXPECT_EQ(metrics_.series.size(), 4U);
   for (const MethodInfo& m : made->front().methods) {
-    EXPECT_EQ(made->front().series.at(m.method)->method, method_name(m.method));
+    EXPECT_EQ(made->front().series.at(m.method)->method, m.method);
   }
 }
 
@@ -96,12 +96,12 @@ TEST_F(Deployments, RowsOfLogitsAreOfOneWidth) {
 }
 
 TEST_F(Deployments, EarlyExitIsBelowTheTop) {
-  config_.deployments[0].bild.early_exit_layer = 3;
+  config_.deployments[0].methods["bild"] = {{"early_exit_layer", 3}};
   EXPECT_EQ(error(), "no error");
-  config_.deployments[0].bild.early_exit_layer = 4;
+  config_.deployments[0].methods["bild"] = {{"early_exit_layer", 4}};
   EXPECT_EQ(error(),
-            "deployments[pair].bild.early_exit_layer: 4; allowed: [1, 3], below the layers of "
-            "\"big\"");
+            "deployments[pair].bild.early_exit_layer: 4; allowed: [1, 3], below the large "
+            "model's layers");
 }
 
 }  // namespace

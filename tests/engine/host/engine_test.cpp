@@ -43,7 +43,7 @@ TEST(Engine, StreamsTheModelsOwnGreedyText) {
   EXPECT_EQ(sink->ids(), expected);
   EXPECT_EQ(sink->text(), text_of(expected));
   EXPECT_EQ(sink->start().prompt_tokens, 9);
-  EXPECT_EQ(sink->start().method, Method::kAutoregressive);
+  EXPECT_EQ(sink->start().method, kAutoregressive);
   EXPECT_EQ(sink->start().contract, Contract::kExact);
   EXPECT_EQ(sink->end().reason, FinishReason::kMaxTokens);
   EXPECT_EQ(sink->end().usage.completion_tokens, 24);
@@ -461,8 +461,8 @@ TEST(Engine, RefusesNamingFieldValueAndRange) {
        "n: 17; allowed: 1 to 16"},
       {"truncate", [](auto& r) { r.truncate_prompt_tokens = 0; },
        absl::StatusCode::kInvalidArgument, "truncate_prompt_tokens: 0"},
-      {"method", [](auto& r) { r.method = Method::kBita; }, absl::StatusCode::kFailedPrecondition,
-       "method: bita; offered by model \"pair\": autoregressive, speculative, bild"},
+      {"method", [](auto& r) { r.method = "bita"; }, absl::StatusCode::kFailedPrecondition,
+       "method: bita; offered by model \"pair\": autoregressive, speculative, ngram, bild"},
       {"chat", [](auto& r) { r.prompt = ChatPrompt{R"([{"role":"user","content":"x"}])", "", ""}; },
        absl::StatusCode::kFailedPrecondition, "has no chat template"},
   };

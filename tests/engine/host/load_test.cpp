@@ -52,21 +52,18 @@ const std::function<void(GenerateRequest& r)> kOptions[] = {
       r.sampling.temperature = 0.7, r.sampling.repetition_penalty = 1.2;
       r.top_logprobs = 2, r.raw_logprobs = true;
     },
+    [](GenerateRequest& r) { r.method = "ngram"; },
     [](GenerateRequest& r) {
-      r.method = Method::kSpeculative;
-      r.speculative.draft = SpeculativeFields::Draft::kNgram;
-    },
-    [](GenerateRequest& r) {
-      r.method = Method::kSpeculative;
-      r.speculative.draft = SpeculativeFields::Draft::kNgram;
+      r.method = "ngram";
       r.sampling.temperature = 0.6, r.sampling.frequency_penalty = 0.3;
     },
     [](GenerateRequest& r) {
-      r.method = Method::kBild;
-      r.bild.early_exit = true, r.bild.rollback_threshold = 2;
+      r.method = "bild";
+      set_setting(&r.parameters, "early_exit", true),
+          set_setting(&r.parameters, "rollback_threshold", 2);
       r.truncate_prompt_tokens = 20;  // small's rows lie between two layers, where room is scarce
     },
-    [](GenerateRequest& r) { r.beam.width = 3, r.truncate_prompt_tokens = 50; },
+    [](GenerateRequest& r) { set_setting(&r.beam, "width", 3), r.truncate_prompt_tokens = 50; },
 };
 
 // What happens to a request on its way.
@@ -102,7 +99,7 @@ std::vector<Job> make_jobs(int vocab) {
 std::unique_ptr<Engine> engine_of(const std::string& path, DType dtype, int64_t pages) {
   EngineConfig config = testing::real_engine_config("model", path, dtype);
   config.models[0].kv_pages = pages;
-  config.deployments[0].bild.early_exit_layer = 1;
+  config.deployments[0].methods["bild"] = {{"early_exit_layer", 1}};
   config.limits.max_running = 64;
   config.limits.step_rows = 128;
   config.limits.prefill_chunk_rows = 64;

@@ -44,7 +44,7 @@ EngineConfig config_of(const Pair& pair) {
   deployment.name = "pair";
   deployment.large = "large";
   deployment.small = "small";
-  deployment.bild.early_exit_layer = 3;
+  deployment.methods["bild"] = {{"early_exit_layer", 3}};
   return config;
 }
 
@@ -93,41 +93,40 @@ GenerateRequest mixed(int i) {
   }
   switch (i % 8) {
     case 0:
-      r.method = Method::kAutoregressive;
+      r.method = kAutoregressive;
       break;
     case 1:
     case 6:
-      r.method = Method::kSpeculative;
-      r.speculative.draft_tokens = 1 + i % 7;
+      r.method = "speculative";
+      set_setting(&r.parameters, "draft_tokens", 1 + i % 7);
       break;
     case 2:
-      r.method = Method::kSpeculative;
-      r.speculative.draft = SpeculativeFields::Draft::kNgram;
-      r.speculative.adaptive = i % 16 == 2;
+      r.method = "ngram";
+      set_setting(&r.parameters, "adaptive", i % 16 == 2);
       break;
     case 3:
-      r.method = Method::kSpeculative;
-      r.speculative.adaptive = true;
-      r.speculative.min_draft_probability = 0.05;
+      r.method = "speculative";
+      set_setting(&r.parameters, "adaptive", true);
+      set_setting(&r.parameters, "min_draft_probability", 0.05);
       break;
     case 4:
-      r.method = Method::kBild;
-      r.bild.fallback_threshold = 0.06 * (i % 3);
-      r.bild.rollback_threshold = i % 5;
+      r.method = "bild";
+      set_setting(&r.parameters, "fallback_threshold", 0.06 * (i % 3));
+      set_setting(&r.parameters, "rollback_threshold", i % 5);
       break;
     case 5:
-      r.method = Method::kBild;
-      r.bild.early_exit = true;
-      r.bild.fallback_threshold = 0;
-      r.bild.rollback_threshold = 3;
-      r.bild.max_small_run = 1 + i % 5;
+      r.method = "bild";
+      set_setting(&r.parameters, "early_exit", true);
+      set_setting(&r.parameters, "fallback_threshold", 0);
+      set_setting(&r.parameters, "rollback_threshold", 3);
+      set_setting(&r.parameters, "max_small_run", 1 + i % 5);
       break;
     default:
-      r.method = Method::kBild;
-      r.bild.window = 4;
-      r.bild.rollback_threshold = 1 + i % 3;
+      r.method = "bild";
+      set_setting(&r.parameters, "window", 4);
+      set_setting(&r.parameters, "rollback_threshold", 1 + i % 3);
   }
-  if (i % 8 == 0 && i % 16 == 8) r.beam.width = 3;
+  if (i % 8 == 0 && i % 16 == 8) set_setting(&r.beam, "width", 3);
   return r;
 }
 constexpr int kCrowd = 24;
@@ -151,33 +150,34 @@ void expect_same(const Recorder& a, const Recorder& b) {
 
 TEST_P(Pairs, WhatPromisesToBeExactIs) {
   std::vector<std::pair<std::string, GenerateRequest>> ways;
-  const auto way = [&](const char* name, Method method, auto set) {
+  const auto way = [&](const char* name, const char* method, auto set) {
     GenerateRequest r = plain(0);
     r.method = method;
     r.require_contract = Contract::kExact;
     set(r);
     ways.emplace_back(name, r);
   };
-  way("auto", Method::kAuto, [](auto&) {});
-  way("speculative", Method::kSpeculative, [](auto&) {});
-  way("eight drafts", Method::kSpeculative, [](auto& r) { r.speculative.draft_tokens = 8; });
-  way("adaptive", Method::kSpeculative, [](auto& r) { r.speculative.adaptive = true; });
-  way("sure drafts", Method::kSpeculative,
-      [](auto& r) { r.speculative.min_draft_probability = 0.3; });
-  way("n-grams", Method::kSpeculative,
-      [](auto& r) { r.speculative.draft = SpeculativeFields::Draft::kNgram; });
-  way("bild", Method::kBild, [](auto& r) { r.bild.rollback_threshold = 0.69; });
-  way("bild, no fallback", Method::kBild, [](auto& r) {
-    r.bild.rollback_threshold = 0.69;
-    r.bild.fallback_threshold = 0;
-    r.bild.max_small_run = 0;
+  way("auto", kAuto, [](auto&) {});
+  way("speculative", "speculative", [](auto&) {});
+  way("eight drafts", "speculative",
+      [](auto& r) { set_setting(&r.parameters, "draft_tokens", 8); });
+  way("adaptive", "speculative", [](auto& r) { set_setting(&r.parameters, "adaptive", true); });
+  way("sure drafts", "speculative",
+      [](auto& r) { set_setting(&r.parameters, "min_draft_probability", 0.3); });
+  way("n-grams", "ngram", [](auto&) {});
+  way("bild", "bild", [](auto& r) { set_setting(&r.parameters, "rollback_threshold", 0.69); });
+  way("bild, no fallback", "bild", [](auto& r) {
+    set_setting(&r.parameters, "rollback_threshold", 0.69);
+    set_setting(&r.parameters, "fallback_threshold", 0);
+    set_setting(&r.parameters, "max_small_run", 0);
   });
-  way("bild, early exit", Method::kBild, [](auto& r) {
-    r.bild.rollback_threshold = 0.5;
-    r.bild.fallback_threshold = 0.05;
-    r.bild.early_exit = true;
+  way("bild, early exit", "bild", [](auto& r) {
+    set_setting(&r.parameters, "rollback_threshold", 0.5);
+    set_setting(&r.parameters, "fallback_threshold", 0.05);
+    set_setting(&r.parameters, "early_exit", true);
   });
-  way("bild, always falls back", Method::kBild, [](auto& r) { r.bild.fallback_threshold = 1.5; });
+  way("bild, always falls back", "bild",
+      [](auto& r) { set_setting(&r.parameters, "fallback_threshold", 1.5); });
   for (size_t p = 0; p < std::size(kPrompts); ++p) {
     const auto alone = run(*engine_, plain(static_cast<int>(p)));
     ASSERT_TRUE(alone->wait().ok()) << alone->wait();
@@ -215,7 +215,7 @@ TEST_P(Pairs, AMixedCrowdIsEachAsAloneAndMetricsAreTheSumOfStatistics) {
   for (const auto& crowd : {alone, together}) {
     for (const auto& sink : crowd) {
       const MethodStats& s = sink->end().stats;
-      MethodStats& sum = sums[method_name(sink->start().method)];
+      MethodStats& sum = sums[sink->start().method];
       sum.accept_lengths.resize(std::max(sum.accept_lengths.size(), s.accept_lengths.size()));
       for (size_t i = 0; i < s.accept_lengths.size(); ++i) {
         sum.accept_lengths[i] += s.accept_lengths[i];
@@ -232,7 +232,7 @@ TEST_P(Pairs, AMixedCrowdIsEachAsAloneAndMetricsAreTheSumOfStatistics) {
       EXPECT_EQ(s.small_tokens + s.large_tokens, static_cast<int64_t>(sink->tokens().size()));
     }
   }
-  ASSERT_EQ(metrics().series.size(), 3U);
+  ASSERT_EQ(metrics().series.size(), 4U);
   for (const Series& series : metrics().series) {
     SCOPED_TRACE(series.method);
     const MethodStats& sum = sums[series.method];

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "engine/host/methods/registry.h"
 #include "server/request_from_proto.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -179,14 +180,9 @@ void check_generate(const GenerateRequest& r) {
   check_range(r.stopping.max_new_tokens, 1, 2147483647, "max_new_tokens");
   check_range(r.stopping.min_new_tokens, 0, 2147483647, "min_new_tokens");
   check_range(r.truncate_prompt_tokens, 1, 2147483647, "truncate_prompt_tokens");
-  check_range(r.speculative.draft_tokens, 1, 64, "draft_tokens");
-  check_range(r.speculative.min_draft_probability, 0, 1, "min_draft_probability");
-  check_range(r.bild.fallback_threshold, 0, 2, "fallback_threshold");
-  check(!r.bild.rollback_threshold || *r.bild.rollback_threshold >= 0, "rollback_threshold");
-  check_range(r.bild.max_small_run, 0, 4096, "max_small_run");
-  check_range(r.bild.window, 1, 64, "window");
-  check_range(r.beam.width, 1, 16, "width");
-  check_range(r.beam.length_penalty, -10, 10, "length_penalty");
+  const MethodEntry* const method = find_method(r.method);
+  check(!method || !method->check(r.parameters, Field::By::kRequest), "parameters", r.method);
+  check(!beam_entry().check(r.beam, Field::By::kRequest), "beam");
   check(r.n >= 1 && r.n <= 16 && r.priority >= -100 && r.priority <= 100, "n, priority");
   check(r.top_logprobs >= 0 && r.top_logprobs <= 20, "top_logprobs");
   check(r.stopping.stop_sequences.size() <= 64, "stop_sequences");

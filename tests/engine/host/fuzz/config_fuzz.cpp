@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "engine/host/config.h"
+#include "engine/host/methods/registry.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace tandem {
@@ -31,8 +32,10 @@ void check_config(const EngineConfig& c) {
   }
   for (const DeploymentConfig& d : c.deployments) {
     check(is_model(d.large) && (d.small.empty() || is_model(d.small)), "no such model", d.name);
-    check(d.speculative.draft_tokens >= 1 && d.speculative.draft_tokens <= 64, "draft_tokens");
-    check(d.bild.rollback_threshold >= 0, "rollback_threshold");
+    for (const auto& [name, settings] : d.methods) {
+      const MethodEntry* method = find_method(name);
+      check(method && !method->check(settings, Field::By::kDeployment), "parameters", name);
+    }
   }
   const LimitsConfig& l = c.limits;
   check(l.max_running >= 1 && l.max_waiting >= 0 && l.step_rows >= 1, "limits");

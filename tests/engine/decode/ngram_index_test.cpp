@@ -1,4 +1,4 @@
-#include "engine/decode/ngram.h"
+#include "engine/decode/ngram_index.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ Tokens propose(const Tokens& text, int n, int longest = 3) {
   return NgramIndex(longest).propose(text, n);
 }
 
-TEST(Ngram, CopiesWhatFollowedTheLongestSuffix) {
+TEST(NgramIndex, CopiesWhatFollowedTheLongestSuffix) {
   //            0  1  2  3  4  5  6  7  8  9
   const Tokens text = {1, 2, 3, 4, 9, 2, 3, 5, 2, 3};
   EXPECT_EQ(propose(text, 2), (Tokens{5, 2})) << "the most recent (2, 3)";
@@ -24,19 +24,19 @@ TEST(Ngram, CopiesWhatFollowedTheLongestSuffix) {
       << "(1, 2, 3) is older than (2, 3), and longer";
 }
 
-TEST(Ngram, NothingBefore) {
+TEST(NgramIndex, NothingBefore) {
   EXPECT_TRUE(propose({}, 3).empty());
   EXPECT_TRUE(propose({1}, 3).empty());
   EXPECT_TRUE(propose({1, 2, 3}, 3).empty());
   EXPECT_TRUE(propose({1, 1}, 0).empty());
 }
 
-TEST(Ngram, FollowsALoop) {
+TEST(NgramIndex, FollowsALoop) {
   EXPECT_EQ(propose({7, 7}, 4), (Tokens{7, 7, 7, 7}));
   EXPECT_EQ(propose({5, 1, 2, 3, 1, 2}, 7), (Tokens{3, 1, 2, 3, 1, 2, 3}));
 }
 
-TEST(Ngram, EqualsASearchAsTheTextGrows) {
+TEST(NgramIndex, EqualsASearchAsTheTextGrows) {
   std::mt19937_64 rng(1);
   for (int i = 0; i < 3000; ++i) {
     const int longest = 1 + static_cast<int>(rng() % kMaxNgram);
@@ -52,7 +52,7 @@ TEST(Ngram, EqualsASearchAsTheTextGrows) {
 }
 
 // 0 or more repeats of the same: a lookup never takes longer than what is new of the text.
-TEST(Ngram, SameTextSameAnswer) {
+TEST(NgramIndex, SameTextSameAnswer) {
   NgramIndex index(3);
   const Tokens text = {1, 2, 1};
   for (int i = 0; i < 3; ++i) EXPECT_EQ(index.propose(text, 3), (Tokens{2, 1, 2}));

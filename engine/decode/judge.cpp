@@ -1,0 +1,60 @@
+#include "engine/decode/judge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "engine/base/planted.h"
+
+namespace tandem {
+
+void Drafts::add(In token, TicketId dist) {
+  x.push_back(token);
+  if (x.size() == 1) {
+    q.ticket = dist;
+  } else if (dist != kOneHot) {
+    q.more.push_back(dist);
+  }
+}
+
+Task<Judged> judge(Gen g, Drafts drafts, Source drafter) {
+  const Stage T = g.stage(Role::kLarge);
+  // The accept rule runs on the device (sampling/accept.h): x_i stays with probability
+  // min(1, p_i(x_i) / q_i(x_i)); in place of the first that does not, a draw from
+  // norm(max(0, p_i - q_i)); after the last, a draw from p_{gamma+1}.
+  Pass pass = g.catch_up(T);
+  for (const In& x : drafts.x) pass.add.chain(x);
+  Read read = g.draw(last_rows(drafts.x.size() + 1, pass.add.size()));
+  read.against = drafts.q;
+  read.round_start = static_cast<int>(g.seq().size());
+  pass.reading(std::move(read));
+  Readout r = co_await g.submit(std::move(pass));
+
+  std::vector<Emitted> out;
+  for (int i = 0; i < r.accepted; ++i) {
+    out.push_back(g.emitted(r.row[static_cast<size_t>(i)], {drafter, Source::kLarge}));
+  }
+  const bool rejected = r.accepted < drafts.size();
+  out.push_back(g.emitted(r.row[static_cast<size_t>(r.accepted)],
+                          {Source::kLarge, Source::kLarge, rejected}));
+  if (planted(Bug::kCommitRejected) && rejected) {
+    out.back().token = r.row[static_cast<size_t>(r.accepted) + 1].argmax;
+  }
+  g.stats().count_verification(drafts.size(), r.accepted);
+  const bool ended = g.emit(std::move(out));
+  if (!ended) g.truncate(T.cache, static_cast<int>(g.seq().size()) - 1);
+  co_return Judged{r.accepted, ended};
+}
+
+int Pace::gamma() const {
+  if (!adaptive_) return most_;
+  return std::clamp(1 + static_cast<int>(std::lround(mean_)), 1, most_);
+}
+
+void Pace::saw(int drafted, int accepted) {
+  // A run that something else cut short, and that was good as far as it went, tells nothing.
+  if (accepted == drafted && drafted < gamma()) return;
+  mean_ += kWeight * (accepted - mean_);
+}
+
+}  // namespace tandem

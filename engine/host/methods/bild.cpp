@@ -1,0 +1,81 @@
+#include "engine/decode/bild.h"
+
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "engine/host/methods/entry.h"
+
+namespace tandem {
+namespace {
+
+struct Params : BildParams {
+  bool early_exit = false;   // small is the lower part of large
+  int early_exit_layer = 0;  // which of large's layers that is, [0, this); 0: none
+};
+
+MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
+  MethodNeeds needs{{of_large(d), of_small(d)}, {}};
+  if (a.early_exit) needs.models[1] = {Role::kSmall, d.large, a.early_exit_layer};
+  if (a.early_exit && a.early_exit_layer == 0) {
+    needs.lacking = {"early_exit", "true", "false (its deployment names no bild.early_exit_layer)"};
+  } else if (!a.early_exit && d.small.empty()) {
+    needs.lacking = {"early_exit", "false", "true (there is no small model)"};
+  }
+  return needs;
+}
+
+std::optional<Refusal> misfit_of(const Params& a, int layers) {
+  if (a.early_exit_layer < layers) return std::nullopt;
+  return Refusal{"early_exit_layer", absl::StrCat(a.early_exit_layer),
+                 absl::StrCat("[1, ", layers - 1, "], below the large model's layers")};
+}
+
+}  // namespace
+
+const MethodEntry& bild_entry() {
+  using P = Params;
+  using By = Field::By;
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  static const auto* const kEntry = make_entry<P>({
+      .name = "bild",
+      .wants = "a `small` model or `bild.early_exit_layer`",
+      .drafts = true,
+      .counters = {{"fallbacks", "Times the small model was too unsure of its token."},
+                   {"forced_calls", "Times a run of the small model was as long as it may be."},
+                   {"rollbacks", "Times the large model replaced a token of the small one."},
+                   {"rolled_back_tokens", "Tokens of the small model dropped with these."}},
+      .stricter = {{{"rollback_threshold", 0.69}, {"verify_eos", true}},  // below ln 2
+                   {{"fallback_threshold", 1.01}}},
+      .fields =
+          Fields<P>()
+              .add("fallback_threshold", &P::fallback_threshold, {0, 2},
+                   "the large model takes over where the small one's best token is less likely")
+              .add("rollback_threshold", &P::rollback_threshold, {0, kInf},
+                   "a small token goes where the large model's -log p of it is above (nats)")
+              .add("max_small_run", &P::max_small_run, {0, 4096},
+                   "small tokens between two large passes; 0: unlimited")
+              .add("verify_eos", &P::verify_eos, "the large model checks an end of the small one's")
+              .add("early_exit", &P::early_exit, "the small model is the lower part of the large",
+                   By::kRequest)
+              .add("window", &P::window, {1, 64}, "runs of just so many tokens, for ablations",
+                   By::kRequest)
+              .add("early_exit_layer", &P::early_exit_layer, {1, 1023},
+                   "layers of the large model that may serve as the small one", By::kDeployment),
+      .defaults =
+          [](const DeploymentConfig& d) {
+            P a;
+            a.early_exit = d.small.empty();
+            return a;
+          },
+      .needs = needs_of,
+      .misfit = misfit_of,
+      .contract =
+          [](const P& a, bool greedy) {
+            return bild_is_exact(a, greedy) ? Contract::kExact : Contract::kLossy;
+          },
+      .start = bild,
+  });
+  return *kEntry;
+}
+
+}  // namespace tandem

@@ -1,0 +1,173 @@
+// What the server knows of a decoding method: one entry each, in a file of its own beside this one,
+// listed in registry.cpp. docs/recipes.md says how one is added.
+//
+//   const MethodEntry& ngram_entry() {
+//     static const auto* const kEntry = make_entry<NgramParams>({
+//         .name = "ngram",
+//         .drafts = true,
+//         .fields = Fields<NgramParams>().add("draft_tokens", ..),
+//         .needs = [](const auto&, const DeploymentConfig& d) { return MethodNeeds{{of_large(d)}};
+//         }, .contract = [](const auto&, bool greedy) { .. }, .start = ngram,
+//     });
+//     return *kEntry;
+//   }
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/async/task.h"
+#include "engine/base/config.h"
+#include "engine/base/settings.h"
+#include "engine/decode/gen.h"
+#include "engine/host/methods/fields.h"
+#include "engine/host/request.h"
+
+namespace tandem {
+
+// A model of the configuration in a role, the large one first.
+struct ModelInRole {
+  Role role = Role::kLarge;
+  std::string model;  // its name in the configuration
+  int to = 0;         // layers; 0: all
+};
+
+// What a method with its parameters wants of its deployment. It is offered where that is there.
+// Files that a deployment names for a method (adapters, heads) belong here too.
+struct MethodNeeds {
+  std::vector<ModelInRole> models;
+  std::optional<Refusal> lacking;  // what is not there, and which value would do without
+};
+inline ModelInRole of_large(const DeploymentConfig& d) { return {Role::kLarge, d.large, 0}; }
+inline ModelInRole of_small(const DeploymentConfig& d) { return {Role::kSmall, d.small, 0}; }
+
+// A method's own counter: MethodStats::own, in the order of the entry.
+struct MethodCounter {
+  std::string name;  // of a field of tandem.v1.MethodStats
+  std::string help;  // of the metric tandem_METHOD_NAME_total
+};
+
+// A method with the parameters that hold for a request.
+class MethodWithParams {
+ public:
+  virtual ~MethodWithParams() = default;
+  virtual Settings settings() const = 0;  // every field that is set or has a default
+  virtual MethodNeeds needs(const DeploymentConfig& deployment) const = 0;
+  // Of its algorithm, where the device keeps the bits of rows (ModelShape::keeps_row_bits).
+  virtual Contract contract(bool greedy) const = 0;
+  virtual int extra_rows() const = 0;  // SequenceSpec::extra_rows
+  virtual int width() const = 0;       // SequenceSpec::width
+  virtual std::function<Task<void>(Gen)> start() const = 0;
+};
+
+class MethodEntry {
+ public:
+  virtual ~MethodEntry() = default;
+
+  std::string name;   // as in the protos: "bild"
+  std::string wants;  // of a deployment, for people; empty: no more than its large model
+  // Every row that decides a token runs in a pass of its own, as autoregressive decoding runs it.
+  // Else EXACT wants kernels that give a row the same bits beside others.
+  bool rows_alone = false;
+  bool drafts = false;  // it verifies drafts: MethodStats::accept_lengths and the like are its
+  std::vector<MethodCounter> counters;
+  // Settings that may bring about a stricter contract, the most welcome first.
+  std::vector<Settings> stricter;
+  std::vector<Field> fields;
+
+  // The first of them that is no field of `by`, or out of its range.
+  std::optional<Refusal> check(const Settings& settings, Field::By by) const;
+  // "bild.window"
+  std::string path(const std::string& field) const { return name + "." + field; }
+
+  // REQUIRES: the settings have been checked, those of `deployment` too.
+  virtual std::unique_ptr<MethodWithParams> with(const DeploymentConfig& deployment,
+                                                 const Settings& asked) const = 0;
+  // What of the deployment's settings does not go with a large model of so many layers.
+  virtual std::optional<Refusal> misfit(const DeploymentConfig& deployment, int layers) const = 0;
+};
+
+// How an entry is written. P: the method's parameters, a plain struct whose members' initial values
+// are the defaults.
+template <class P>
+struct MethodDescription {
+  std::string name;
+  std::string wants;
+  bool rows_alone = false;
+  bool drafts = false;
+  std::vector<MethodCounter> counters;
+  std::vector<Settings> stricter;
+  Fields<P> fields;
+  // Defaults that depend on what the deployment has.
+  std::function<P(const DeploymentConfig&)> defaults = [](const DeploymentConfig&) { return P(); };
+  std::function<MethodNeeds(const P&, const DeploymentConfig&)> needs;
+  std::function<std::optional<Refusal>(const P&, int layers)> misfit = [](const P&, int) {
+    return std::optional<Refusal>();
+  };
+  std::function<Contract(const P&, bool greedy)> contract;
+  std::function<int(const P&)> extra_rows = [](const P&) { return 0; };
+  std::function<int(const P&)> width = [](const P&) { return 1; };
+  std::function<Task<void>(Gen, P)> start;
+};
+
+template <class P>
+const MethodEntry* make_entry(MethodDescription<P> description) {
+  class Entry final : public MethodEntry {
+   public:
+    explicit Entry(MethodDescription<P> description) : d_(std::move(description)) {
+      name = d_.name;
+      wants = d_.wants;
+      rows_alone = d_.rows_alone;
+      drafts = d_.drafts;
+      counters = d_.counters;
+      stricter = d_.stricter;
+      fields = d_.fields.described();
+    }
+
+    std::unique_ptr<MethodWithParams> with(const DeploymentConfig& deployment,
+                                           const Settings& asked) const override {
+      P params = of(deployment);
+      d_.fields.apply(asked, &params);
+      return std::make_unique<WithParams>(d_, std::move(params));
+    }
+    std::optional<Refusal> misfit(const DeploymentConfig& deployment, int layers) const override {
+      return d_.misfit(of(deployment), layers);
+    }
+
+   private:
+    class WithParams final : public MethodWithParams {
+     public:
+      WithParams(const MethodDescription<P>& d, P params) : d_(d), a_(std::move(params)) {}
+      Settings settings() const override { return d_.fields.read(a_); }
+      MethodNeeds needs(const DeploymentConfig& deployment) const override {
+        return d_.needs(a_, deployment);
+      }
+      Contract contract(bool greedy) const override { return d_.contract(a_, greedy); }
+      int extra_rows() const override { return d_.extra_rows(a_); }
+      int width() const override { return d_.width(a_); }
+      std::function<Task<void>(Gen)> start() const override {
+        return [start = d_.start, a = a_](Gen g) { return start(g, a); };
+      }
+
+     private:
+      const MethodDescription<P>& d_;
+      const P a_;
+    };
+
+    P of(const DeploymentConfig& deployment) const {
+      P params = d_.defaults(deployment);
+      const auto set = deployment.methods.find(d_.name);
+      if (set != deployment.methods.end()) d_.fields.apply(set->second, &params);
+      return params;
+    }
+
+    const MethodDescription<P> d_;
+  };
+  return new Entry(std::move(description));
+}
+
+}  // namespace tandem

@@ -1,0 +1,26 @@
+#include "engine/decode/ngram.h"
+
+#include "engine/decode/ngram_index.h"
+#include "engine/host/methods/entry.h"
+
+namespace tandem {
+
+const MethodEntry& ngram_entry() {
+  using P = NgramParams;
+  static const auto* const kEntry = make_entry<P>({
+      .name = "ngram",
+      .drafts = true,
+      .fields = Fields<P>()
+                    .add("draft_tokens", &P::draft_tokens, {1, 64}, "drafts in a round, at most")
+                    .add("max_ngram", &P::max_ngram, {1, kMaxNgram},
+                         "the longest suffix of the text that is looked up")
+                    .add("adaptive", &P::adaptive, "steer draft_tokens by what is kept"),
+      .needs = [](const P&, const DeploymentConfig& d) { return MethodNeeds{{of_large(d)}, {}}; },
+      .contract = [](const P&,
+                     bool greedy) { return greedy ? Contract::kExact : Contract::kDistribution; },
+      .start = ngram,
+  });
+  return *kEntry;
+}
+
+}  // namespace tandem

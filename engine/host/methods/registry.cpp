@@ -1,0 +1,29 @@
+#include "engine/host/methods/registry.h"
+
+#include <algorithm>
+
+namespace tandem {
+
+const MethodEntry& autoregressive_entry();
+const MethodEntry& speculative_entry();
+const MethodEntry& ngram_entry();
+const MethodEntry& bild_entry();
+
+const std::vector<const MethodEntry*>& all_methods() {
+  static const auto* const kAll = new std::vector<const MethodEntry*>{
+      &autoregressive_entry(),
+      &speculative_entry(),
+      &ngram_entry(),
+      &bild_entry(),
+  };
+  return *kAll;
+}
+
+const MethodEntry* find_method(absl::string_view name) {
+  const auto& all = all_methods();
+  const auto it =
+      std::find_if(all.begin(), all.end(), [&](const MethodEntry* m) { return m->name == name; });
+  return it == all.end() ? nullptr : *it;
+}
+
+}  // namespace tandem

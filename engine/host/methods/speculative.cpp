@@ -1,0 +1,31 @@
+#include "engine/decode/speculative.h"
+
+#include "engine/host/methods/entry.h"
+
+namespace tandem {
+
+const MethodEntry& speculative_entry() {
+  using P = SpeculativeParams;
+  static const auto* const kEntry = make_entry<P>({
+      .name = "speculative",
+      .wants = "a `small` model",
+      .drafts = true,
+      .fields = Fields<P>()
+                    .add("draft_tokens", &P::draft_tokens, {1, 64}, "drafts in a round")
+                    .add("adaptive", &P::adaptive, "steer draft_tokens by what is kept")
+                    .add("min_draft_probability", &P::min_draft_probability, {0, 1},
+                         "drafting stops before a token that is less likely than this"),
+      .needs =
+          [](const P&, const DeploymentConfig& d) {
+            MethodNeeds needs{{of_large(d), of_small(d)}, {}};
+            if (d.small.empty()) needs.lacking = Refusal();  // no parameter would do without
+            return needs;
+          },
+      .contract = [](const P&,
+                     bool greedy) { return greedy ? Contract::kExact : Contract::kDistribution; },
+      .start = speculative,
+  });
+  return *kEntry;
+}
+
+}  // namespace tandem
