@@ -45,7 +45,10 @@ ALLOWED["server"] = set(ENGINE) | {CONFIG, PROTO, "server"}
 ALLOWED["client"] = {"engine/base", CONFIG, PROTO, "client"}
 
 # Headers that lie in one room's folder and belong to another: kernels of all devices share it.
-OUTSIDE = {"engine/backend/torch/row_view.h": "engine/backend/torch/cpu"}
+OUTSIDE = {
+    "engine/backend/torch/kinds.h": "engine/base",
+    "engine/backend/torch/row_view.h": "engine/backend/torch/cpu",
+}
 
 # Libraries, and the rooms that may include them.
 LIBRARIES = [

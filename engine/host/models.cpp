@@ -197,7 +197,7 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
     TANDEM_ASSIGN_OR_RETURN(m->tokenizer, Tokenizer::load(path));
     TANDEM_ASSIGN_OR_RETURN(m->chat, ChatTemplate::load(path));
     TANDEM_ASSIGN_OR_RETURN(const GenerationDefaults defaults, load_generation_config(path));
-    TANDEM_ASSIGN_OR_RETURN(const HfConfig hf, load_hf_config(path));
+    TANDEM_ASSIGN_OR_RETURN(const DecoderConfig hf, load_hf_config(path));
     m->default_max_new_tokens = defaults.max_new_tokens;
     m->default_min_new_tokens = defaults.min_new_tokens;
     m->eos = defaults.eos_token_ids.empty() ? hf.eos_token_ids : defaults.eos_token_ids;

@@ -1,16 +1,21 @@
-#include "engine/backend/torch/aten_ops.h"
-
+// The operations of ops.h on a CPU in LibTorch's operators: what the kernels in cpu/ are held
+// against.
 #include <ATen/TensorIndexing.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/relu.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 
 #include <vector>
 
-namespace tandem::aten {
+#include "engine/backend/torch/ops.h"
+
+namespace tandem {
 namespace {
 
 at::ScalarType arithmetic(const at::Tensor& t) {
@@ -32,8 +37,8 @@ at::Tensor seen(const LayerKv& kv, bool keys, const RowView& rows, int r) {
     page.push_back(rows.pages[rows.table[r] + c / rows.page_rows]);
     slot.push_back(c % rows.page_rows);
   };
-  for (int c = rows.first_key[r]; c < rows.dense_end[r]; ++c) add(c);
-  for (int e = rows.extra_begin[r]; e < rows.extra_end[r]; ++e) add(rows.extra[e]);
+  for (int c = rows.first_dense(r); c < rows.dense_end[r]; ++c) add(c);
+  for (int e = rows.first_extra(r); e < rows.extra_end[r]; ++e) add(rows.extra[e]);
   const auto index = [](std::vector<int64_t>& v) {
     return at::from_blob(v.data(), {static_cast<int64_t>(v.size())}, at::kLong);
   };
@@ -45,10 +50,36 @@ at::Tensor seen(const LayerKv& kv, bool keys, const RowView& rows, int r) {
       .repeat_interleave(kv.heads / kv.kv_heads, 0);
 }
 
-}  // namespace
+at::Tensor normed(const at::Tensor& x, const Norm& norm) {
+  if (norm.kind == NormKind::kLayer) {
+    return at::layer_norm(x, norm.weight.sizes(), norm.weight, norm.bias, norm.eps);
+  }
+  return norm.weight * (x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + norm.eps));
+}
 
-void rms_norm(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, double eps) {
-  out.copy_(weight * (x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps)));
+void norm(at::Tensor& out, const at::Tensor& x, const Norm& norm) { out.copy_(normed(x, norm)); }
+
+void add_norm(at::Tensor& x, const at::Tensor& y, const Norm& norm) {
+  x.add_(normed(y.to(arithmetic(y)), norm));
+}
+
+void norm_heads(at::Tensor& x, int first, int heads, int head_dim, const Norm& norm) {
+  at::Tensor some = x.view({x.size(0), -1, head_dim}).narrow(1, first, heads);
+  some.copy_(normed(some.to(arithmetic(x)), norm));
+}
+
+at::Tensor activated(const at::Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return at::silu(x);
+    case Activation::kGelu:
+      return at::gelu(x);
+    case Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case Activation::kRelu:
+      return at::relu(x);
+  }
+  return x;
 }
 
 void rope_and_store(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, const Rope& rope) {
@@ -58,9 +89,12 @@ void rope_and_store(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, con
     at::Tensor rotated = heads.narrow(0, 0, kv.heads + kv.kv_heads);
     const at::Tensor a = rotated.narrow(1, 0, half).to(arithmetic(qkv));
     const at::Tensor b = rotated.narrow(1, half, half).to(arithmetic(qkv));
-    const at::Tensor c = rope.cosine.select(0, rows.position[r]);
-    const at::Tensor s = rope.sine.select(0, rows.position[r]);
-    const at::Tensor turned = at::cat({a * c - b * s, b * c + a * s}, 1);
+    at::Tensor turned = rotated.to(arithmetic(qkv));
+    if (rope.inverse_frequencies.defined()) {
+      const at::Tensor c = rope.cosine.select(0, rows.position[r]);
+      const at::Tensor s = rope.sine.select(0, rows.position[r]);
+      turned = at::cat({a * c - b * s, b * c + a * s}, 1);
+    }
     heads.narrow(0, 0, kv.heads).copy_(turned.narrow(0, 0, kv.heads));
     const int64_t page = rows.slot[r] / rows.page_rows;
     const int64_t slot = rows.slot[r] % rows.page_rows;
@@ -84,10 +118,31 @@ void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, cons
   }
 }
 
-void silu_mul(at::Tensor& out, const at::Tensor& gate_up) {
+void gate(at::Tensor& out, const at::Tensor& gate_up, Activation activation) {
   const int64_t width = out.size(1);
   const at::Tensor both = gate_up.to(arithmetic(gate_up));
-  out.copy_(at::silu(both.narrow(1, 0, width)) * both.narrow(1, width, width));
+  out.copy_(activated(both.narrow(1, 0, width), activation) * both.narrow(1, width, width));
 }
 
-}  // namespace tandem::aten
+void activate(at::Tensor& x, Activation activation) {
+  x.copy_(activated(x.to(arithmetic(x)), activation));
+}
+
+}  // namespace
+
+const Ops& aten_ops() {
+  static const Ops ops = [] {
+    Ops some = cpu_ops();  // what only copies or scales stays
+    some.norm = norm;
+    some.add_norm = add_norm;
+    some.norm_heads = norm_heads;
+    some.rope_and_store = rope_and_store;
+    some.attention = attention;
+    some.gate = gate;
+    some.activate = activate;
+    return some;
+  }();
+  return ops;
+}
+
+}  // namespace tandem

@@ -15,17 +15,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/backend/torch/cpu/options.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/cpu/targets.h"
 #include "engine/backend/torch/executor.h"
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/lane_thread.h"
 #include "engine/backend/torch/memory.h"
-#include "engine/backend/torch/model/llama.h"
+#include "engine/backend/torch/model/decoder.h"
 #include "engine/backend/torch/weights/checkpoint.h"
 #include "engine/backend/torch/weights/hf_config.h"
-#include "engine/backend/torch/weights/llama_layout.h"
+#include "engine/backend/torch/weights/decoder_layout.h"
 #include "engine/base/status.h"
 #ifdef TANDEM_CUDA
 #include "engine/backend/torch/cuda/lane.h"
@@ -58,7 +57,7 @@ absl::Status caught(absl::string_view doing) {
   }
 }
 
-absl::StatusOr<DType> weight_dtype(DType dtype, const HfConfig& config, bool on_cpu) {
+absl::StatusOr<DType> weight_dtype(DType dtype, const DecoderConfig& config, bool on_cpu) {
   if (dtype == DType::kAuto) {
     const SafeDType file = config.dtype.value_or(SafeDType::kF32);
     const bool half = file == SafeDType::kBF16 || file == SafeDType::kF16;
@@ -109,7 +108,6 @@ struct TorchDevice::Impl {
 
   void run_lane(const std::function<void()>& loop) const {
     const c10::InferenceMode inference;
-    cpu::options().kernels = config.cpu_kernels;
     cpu::set_team_size(team_size(config), config.pin_threads ? config.first_cpu : -1);
 #ifdef TANDEM_CUDA
     if (device.is_cuda()) {
@@ -199,13 +197,12 @@ absl::StatusOr<std::unique_ptr<TorchDevice>> TorchDevice::create(
 
 absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
-  TANDEM_ASSIGN_OR_RETURN(const HfConfig hf, load_hf_config(config.path));
+  TANDEM_ASSIGN_OR_RETURN(DecoderConfig hf, load_hf_config(config.path));
   TANDEM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(config.path));
-  TANDEM_ASSIGN_OR_RETURN(const LlamaLayout layout, check_llama_checkpoint(hf, checkpoint));
-  const TensorSource source{[&](const std::string& name) { return checkpoint.find(name); },
-                            [&](const TensorView& tensor) { checkpoint.dont_need(tensor); }};
-  TANDEM_RETURN_IF_ERROR(load_llama(model, config.name, hf, layout.tied, source, config.dtype,
-                                    config.page_rows, config.kv_dtype));
+  TANDEM_ASSIGN_OR_RETURN(const DecoderLayout layout, check_decoder(hf, checkpoint));
+  hf.names = layout.names;
+  TANDEM_RETURN_IF_ERROR(load_decoder(model, config.name, hf, layout.tied, checkpoint, config.dtype,
+                                      config.page_rows, config.kv_dtype));
   ModelShape& shape = impl_->models[model].shape;
   shape.parameters = layout.parameters;
   if (progress) {
@@ -218,9 +215,10 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
   return absl::OkStatus();
 }
 
-absl::Status TorchDevice::load_llama(ModelId model, const std::string& name, const HfConfig& config,
-                                     bool tied, const TensorSource& source, DType dtype,
-                                     int page_rows, DType kv_dtype) try {
+absl::Status TorchDevice::load_decoder(ModelId model, const std::string& name,
+                                       const DecoderConfig& config, bool tied,
+                                       const TensorSource& source, DType dtype, int page_rows,
+                                       DType kv_dtype) try {
   if (page_rows < 1) return out_of_range("page_rows", page_rows, "1 or more");
   const c10::InferenceMode inference;
   const bool on_cpu = impl_->device.is_cpu();
@@ -229,13 +227,13 @@ absl::Status TorchDevice::load_llama(ModelId model, const std::string& name, con
   TANDEM_ASSIGN_OR_RETURN(const at::ScalarType kv, kv_type(kv_dtype, store.rows(), on_cpu));
   const c10::OptionalDeviceGuard guard(impl_->device.is_cuda() ? std::optional(impl_->device)
                                                                : std::nullopt);
-  absl::StatusOr<LlamaWeights> weights = LlamaWeights::load(config, tied, source, store);
+  absl::StatusOr<DecoderWeights> weights = DecoderWeights::load(config, tied, source, store);
   if (!weights.ok()) return annotate(weights.status(), name);
 #ifdef TANDEM_CUDA
   if (impl_->device.is_cuda()) cuda::synchronize(impl_->config.index);
 #endif
   Loaded& loaded = impl_->models[model];
-  loaded.model = std::make_unique<Llama>(name, config, *std::move(weights), kv);
+  loaded.model = std::make_unique<Decoder>(name, config, *std::move(weights), kv);
   loaded.shape = loaded.model->shape();
   loaded.shape.page_bytes = loaded.model->geometry().page_bytes(page_rows);
   loaded.shape.frontier_page_bytes = loaded.model->geometry().frontier_page_bytes(page_rows);

@@ -29,8 +29,8 @@
 
 namespace tandem {
 
-struct HfConfig;
-struct TensorSource;
+struct DecoderConfig;
+class TensorSource;
 
 class TorchDevice final : public Backend {
  public:
@@ -48,9 +48,9 @@ class TorchDevice final : public Backend {
 
   // The same of weights that are not in a Hugging Face directory. tied: the head is the
   // embedding. kv_dtype: as ModelConfig::kv_dtype.
-  absl::Status load_llama(ModelId model, const std::string& name, const HfConfig& config, bool tied,
-                          const TensorSource& source, DType dtype, int page_rows = 16,
-                          DType kv_dtype = DType::kAuto);
+  absl::Status load_decoder(ModelId model, const std::string& name, const DecoderConfig& config,
+                            bool tied, const TensorSource& source, DType dtype, int page_rows = 16,
+                            DType kv_dtype = DType::kAuto);
 
   // To be called once for each model before its first batch; size.page_rows is the page_rows of its
   // ModelConfig. RESOURCE_EXHAUSTED: not enough memory.

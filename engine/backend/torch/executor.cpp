@@ -28,6 +28,7 @@ Executor::Executor(Model& model, const KvPool& pool, ValueStore& store)
       pool_(pool),
       store_(store),
       device_(pool.keys.device()),
+      ops_(ops_of(device_)),
       shape_(model.shape()),
       staging_(device_) {
   const KvGeometry& g = pool.geometry;
@@ -63,6 +64,7 @@ void Executor::place() {
   const int32_t* extra = staging_.place(plan_.extra);
   const int32_t* pages = staging_.place(plan_.pages);
   const RowView all = place(plan_.columns, extra, pages);
+  placed_.position = all.position;
   for (const Segment& s : plan_.segments) {
     placed_.views.push_back(s.all ? all : place(s.columns, extra, pages));
     placed_.segment_rows.push_back(s.all ? nullptr : staging_.place(s.index));
@@ -95,16 +97,16 @@ void Executor::forward() {
   place();
   at::Tensor& x = x_.rows(plan_.rows());
   const auto& positions = plan_.columns.position;
-  model_.embed(x, placed_.token, *std::max_element(positions.begin(), positions.end()));
+  model_.embed(x, placed_.token, placed_.position, *std::max_element(positions.begin(), positions.end()));
   const PlacedCopies& load = placed_.load;
-  if (load.n > 0) ops::copy_rows(x, load.to, pool_.frontier, load.from, load.n);
+  if (load.n > 0) ops_.copy_rows(x, load.to, pool_.frontier, load.from, load.n);
 
   // What is read after `at` layers must be taken before the next layer runs.
   size_t next = 0;
   const auto capture_up_to = [&](int layers) {
     for (; next < plan_.captures.size() && plan_.captures[next].at <= layers; ++next) {
       const PlacedCopies& c = placed_.captures[next];
-      ops::copy_rows(hidden_.rows(plan_.reads), c.to, x, c.from, c.n);
+      ops_.copy_rows(hidden_.rows(plan_.reads), c.to, x, c.from, c.n);
     }
   };
   for (size_t i = 0; i < plan_.segments.size(); ++i) {
@@ -116,7 +118,7 @@ void Executor::forward() {
   const PlacedCopies& save = placed_.save;
   if (save.n > 0) {
     at::Tensor frontier = pool_.frontier;
-    ops::copy_rows(frontier, save.to, x, save.from, save.n);
+    ops_.copy_rows(frontier, save.to, x, save.from, save.n);
   }
 }
 
@@ -127,9 +129,9 @@ void Executor::run_segment(const Segment& segment, const RowView& rows, const in
     return;
   }
   at::Tensor& part = part_.rows(rows.rows);
-  ops::copy_rows(part, nullptr, x, index, rows.rows);
+  ops_.copy_rows(part, nullptr, x, index, rows.rows);
   model_.run(segment.from, segment.to, part, rows, pool_);
-  ops::copy_rows(x, index, part, nullptr, rows.rows);
+  ops_.copy_rows(x, index, part, nullptr, rows.rows);
 }
 
 void Executor::answer(const Batch& batch, std::vector<WorkResult>& results) {

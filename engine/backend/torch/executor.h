@@ -9,6 +9,7 @@
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/model/buffers.h"
 #include "engine/backend/torch/model/model.h"
+#include "engine/backend/torch/ops.h"
 #include "engine/backend/torch/plan.h"
 #include "engine/backend/torch/staging.h"
 #include "engine/sampling/readout.h"
@@ -34,6 +35,7 @@ class Executor {
   };
   struct Placed {
     const int32_t* token = nullptr;
+    const int32_t* position = nullptr;
     PlacedCopies load, save;
     std::vector<RowView> views;                // by Plan::segments
     std::vector<const int64_t*> segment_rows;  // by Plan::segments; null: all
@@ -57,6 +59,7 @@ class Executor {
   const KvPool& pool_;
   ValueStore& store_;
   at::Device device_;
+  const Ops& ops_;
   ModelShape shape_;  // the model's
   Plan plan_;
   Staging staging_;

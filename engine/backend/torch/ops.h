@@ -1,7 +1,7 @@
-// The operations between products, on whichever device the tensors lie.
+// The operations between products, for whichever device the tensors lie on.
 //
 // Tensors of rows are contiguous. Index arrays and RowViews lie on the tensors' device. Types: see
-// cpu/elementwise.h; residual streams `x` are of type R, all else of type T.
+// cpu/elementwise.h; residual streams `x` and norms are of type R, all else of type T.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/backend/torch/kinds.h"
 #include "engine/backend/torch/row_view.h"
+#include "engine/base/config.h"
 
 namespace tandem {
 
@@ -22,18 +24,25 @@ struct LayerKv {
   const at::Tensor& values;  // as KvPool::layer_values
 };
 
+struct Norm {
+  NormKind kind = NormKind::kNone;
+  at::Tensor weight;  // [width] of type R
+  at::Tensor bias;    // [width] of kLayer
+  double eps = 0;
+};
+
 // Angles of the rotary embedding: position * inverse_frequency[i] in float32, as Transformers has
 // it; their cosines and sines are computed once per position on CPU, in the kernel on CUDA.
 class Rope {
  public:
-  Rope() = default;
+  Rope() = default;  // nothing is rotated
   // type: of the residual stream
   Rope(std::vector<float> inverse_frequencies, at::ScalarType type, at::Device device);
 
   // To be called before a batch with positions up to this one.
   void reach(int max_position);
 
-  at::Tensor inverse_frequencies;  // [head_dim / 2] fp32, on the device
+  at::Tensor inverse_frequencies;  // [head_dim / 2] fp32, on the device; undefined: no rotation
   at::Tensor cosine, sine;         // [positions, head_dim / 2], CPU only
 
  private:
@@ -42,28 +51,52 @@ class Rope {
   int positions_ = 0;
 };
 
-namespace ops {
+// A device's operations: one table each.
+struct Ops {
+  // x[r] = table[token[r]] where token[r] >= 0. x: [rows, hidden], table: [vocab, hidden]
+  void (*embed)(at::Tensor& x, const at::Tensor& table, const int32_t* token);
 
-// x[r] = table[token[r]] where token[r] >= 0. x: [rows, hidden], table: [vocab, hidden]
-void embed(at::Tensor& x, const at::Tensor& table, const int32_t* token);
+  // x[r] *= scale where token[r] >= 0.
+  void (*scale_rows)(at::Tensor& x, const int32_t* token, double scale);
 
-// to[to_index[i]] = from[from_index[i]] for i < n; a null index counts up. [.., width] each
-void copy_rows(at::Tensor& to, const int64_t* to_index, const at::Tensor& from,
-               const int64_t* from_index, int64_t n);
+  // x[r] += table[position[r]] where token[r] >= 0. table: [positions, hidden]
+  void (*add_positions)(at::Tensor& x, const at::Tensor& table, const int32_t* token,
+                        const int32_t* position);
 
-// out = x / sqrt(mean(x^2) + eps) * weight. weight: [width] of type R
-void rms_norm(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, double eps);
+  // to[to_index[i]] = from[from_index[i]] for i < n; a null index counts up. [.., width] each
+  void (*copy_rows)(at::Tensor& to, const int64_t* to_index, const at::Tensor& from,
+                    const int64_t* from_index, int64_t n);
 
-// qkv: [rows, (heads + 2 kv_heads) * head_dim]: queries rotated in place, rotated keys and values
-// stored at the rows' slots.
-void rope_and_store(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, const Rope& rope);
+  // out = norm(x). [rows, width]
+  void (*norm)(at::Tensor& out, const at::Tensor& x, const Norm& norm);
 
-// out: [rows, heads * head_dim]
-void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, const LayerKv& kv,
-               double scale);
+  // x += norm(y). [rows, width]
+  void (*add_norm)(at::Tensor& x, const at::Tensor& y, const Norm& norm);
 
-// gate_up: [rows, 2 * width]; out: [rows, width]
-void silu_mul(at::Tensor& out, const at::Tensor& gate_up);
+  // Norms heads [first, first + heads) of head_dim numbers in every row of x, in place.
+  void (*norm_heads)(at::Tensor& x, int first, int heads, int head_dim, const Norm& norm);
 
-}  // namespace ops
+  // qkv: [rows, (heads + 2 kv_heads) * head_dim]: queries rotated in place, rotated keys and values
+  // stored at the rows' slots.
+  void (*rope_and_store)(at::Tensor& qkv, const RowView& rows, const LayerKv& kv,
+                         const Rope& rope);
+
+  // out: [rows, heads * head_dim]
+  void (*attention)(at::Tensor& out, const at::Tensor& qkv, const RowView& rows,
+                    const LayerKv& kv, double scale);
+
+  // out = act(gate) * up. gate_up: [rows, 2 * width], gate first; out: [rows, width]
+  void (*gate)(at::Tensor& out, const at::Tensor& gate_up, Activation activation);
+
+  // x = act(x)
+  void (*activate)(at::Tensor& x, Activation activation);
+};
+
+const Ops& cpu_ops();   // of cpu/
+const Ops& aten_ops();  // on a CPU in LibTorch's operators: the reference of cpu/ in tests, and with
+                        // CpuKernels::kAten. Slow, and without promises about bits.
+
+// The table of a device, and on a CPU of the kernels that are asked for.
+const Ops& ops_of(at::Device device, CpuKernels kernels = CpuKernels::kOwn);
+
 }  // namespace tandem

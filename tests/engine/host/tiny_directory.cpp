@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "engine/backend/torch/weights/llama_layout.h"
+#include "engine/backend/torch/weights/decoder_layout.h"
 #include "tests/engine/backend/torch/tiny_model.h"
 
 namespace tandem::test {
@@ -32,7 +32,7 @@ std::string tokenizer_json(int vocab) {
 }  // namespace
 
 void write_tiny_model(const std::string& directory, uint64_t seed) {
-  HfConfig c = tiny_config();
+  DecoderConfig c = tiny_config();
   c.max_positions = 1024;
   const TinyModel model = tiny_model(c, seed);
   write(

@@ -7,15 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend/torch/model/tensor_source.h"
-#include "engine/backend/torch/weights/hf_config.h"
-#include "engine/backend/torch/weights/llama_layout.h"
+#include "engine/backend/torch/weights/decoder_config.h"
+#include "engine/backend/torch/weights/decoder_layout.h"
+#include "engine/backend/torch/weights/tensor_source.h"
 
 namespace tandem::bench {
 
 // Of models/code-large.
-inline HfConfig code_large() {
-  HfConfig c;
+inline DecoderConfig code_large() {
+  DecoderConfig c;
   c.model_type = "llama";
   c.architecture = "LlamaForCausalLM";
   c.vocab_size = 4096;
@@ -31,8 +31,8 @@ inline HfConfig code_large() {
 }
 
 // 110 million parameters beside the vocabulary's.
-inline HfConfig llama_110m() {
-  HfConfig c = code_large();
+inline DecoderConfig llama_110m() {
+  DecoderConfig c = code_large();
   c.vocab_size = 32000;
   c.hidden_size = 768;
   c.intermediate_size = 2048;
@@ -45,9 +45,9 @@ inline HfConfig llama_110m() {
 
 class RandomWeights {
  public:
-  explicit RandomWeights(const HfConfig& config) {
+  explicit RandomWeights(const DecoderConfig& config) {
     int64_t most = 0;
-    for (const TensorSpec& spec : llama_tensors(config, config.tie_word_embeddings)) {
+    for (const TensorSpec& spec : decoder_tensors(config, config.tie_word_embeddings)) {
       TensorView& view = tensors_[spec.name];
       view.shape = spec.shape;
       int64_t n = 1;
@@ -67,13 +67,7 @@ class RandomWeights {
     }
   }
 
-  TensorSource source() const {
-    return {[this](const std::string& name) -> const TensorView* {
-              const auto it = tensors_.find(name);
-              return it == tensors_.end() ? nullptr : &it->second;
-            },
-            {}};
-  }
+  TensorMap source() const { return TensorMap(tensors_); }
 
  private:
   std::map<std::string, TensorView> tensors_;

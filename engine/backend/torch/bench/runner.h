@@ -29,7 +29,7 @@ struct Options {
 class Runner {
  public:
   // kv_rows: rows that all sequences of a batch may have together.
-  Runner(const HfConfig& config, const RandomWeights& weights, const Options& options,
+  Runner(const DecoderConfig& config, const RandomWeights& weights, const Options& options,
          int64_t kv_rows, int index = 0)
       : layers_(config.layers), vocab_(config.vocab_size), page_rows_(options.page_rows) {
     auto device = TorchDevice::create({.index = index, .threads = options.threads},
@@ -37,7 +37,7 @@ class Runner {
     TANDEM_CHECK(device.ok());
     device_ = *std::move(device);
     TANDEM_CHECK(device_
-                     ->load_llama(kModel, "random", config, config.tie_word_embeddings,
+                     ->load_decoder(kModel, "random", config, config.tie_word_embeddings,
                                   weights.source(), options.dtype, page_rows_, options.kv_dtype)
                      .ok());
     pages_ = kv_rows / page_rows_ + 128;

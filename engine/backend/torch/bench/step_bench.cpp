@@ -41,7 +41,7 @@ struct Settings {
 
 struct Model {
   std::string name;
-  HfConfig config;
+  DecoderConfig config;
 };
 
 double milliseconds(Seconds s) { return s.count() * 1e3; }
@@ -292,7 +292,7 @@ absl::StatusOr<std::vector<Model>> choose_models(const std::vector<std::string>&
   std::vector<Model> models;
   for (const std::string& text : folders) {
     const std::pair<std::string, std::string> shape = absl::StrSplit(text, absl::MaxSplits('=', 1));
-    absl::StatusOr<HfConfig> config = load_hf_config(shape.second);
+    absl::StatusOr<DecoderConfig> config = load_hf_config(shape.second);
     if (!config.ok()) return config.status();
     config->max_positions = code_large().max_positions;  // for all tables
     models.push_back({shape.first, *std::move(config)});

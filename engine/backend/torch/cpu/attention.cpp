@@ -55,10 +55,10 @@ void find_blocks(const RowView& rows, int block_rows, std::vector<Block>& blocks
         r - blocks.back().first_row == block_rows) {
       blocks.emplace_back().first_row = r;
     }
-    const int extras = rows.extra_end[r] - rows.extra_begin[r];
-    const int dense = rows.dense_end[r] - rows.first_key[r];
+    const int extras = rows.extra_end[r] - rows.first_extra(r);
+    const int dense = rows.dense_end[r] - rows.first_dense(r);
     // Numbers of the first and the last key that the row sees.
-    const int first = dense > 0 ? rows.first_key[r] : rows.position[r] + 1 - extras;
+    const int first = dense > 0 ? rows.first_dense(r) : rows.position[r] + 1 - extras;
     const int last = extras > 0 ? rows.position[r] : rows.dense_end[r] - 1;
     Block& b = blocks.back();
     b.end_row = r + 1;

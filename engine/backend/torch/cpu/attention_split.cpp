@@ -223,15 +223,15 @@ struct Visible {
 inline Visible visible(const RowView& rows, int r, int base) {
   const auto cut = [base](int key) { return std::clamp(key - base, 0, kSplitKeys); };
   Visible v;
-  v.begin = cut(rows.first_key[r]);
+  v.begin = cut(rows.first_dense(r));
   v.middle = std::max(v.begin, cut(rows.dense_end[r]));
   v.end = v.middle;
-  const int extras = rows.extra_end[r] - rows.extra_begin[r];
+  const int extras = rows.extra_end[r] - rows.first_extra(r);
   if (extras == 0) return v;
   const int first = rows.position[r] + 1 - extras;  // number of the first extra key
   const int from = cut(first);
   v.end = cut(rows.position[r] + 1);
-  v.extra = rows.extra_begin[r] + from + base - first;
+  v.extra = rows.first_extra(r) + from + base - first;
   if (v.begin == v.middle) v.begin = v.middle = std::min(from, v.end);
   return v;
 }

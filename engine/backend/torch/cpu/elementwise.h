@@ -1,5 +1,5 @@
-// What happens to a row between the products, on the CPU: embedding, norm, rotary embedding and
-// store into the cache, SwiGLU. Plain loops that the compiler vectorizes.
+// What happens to a row between the products, on the CPU: embedding, norms, rotary embedding and
+// store into the cache, activations. Plain loops that the compiler vectorizes.
 //
 // T: type of products' inputs and outputs, and of embeddings (float, double, BFloat16).
 // K: type of the cache (the same).
@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
+#include "engine/backend/torch/cpu/activation.h"
 #include "engine/backend/torch/cpu/kv.h"
-#include "engine/backend/torch/cpu/math.h"
+#include "engine/backend/torch/cpu/norm.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/row_view.h"
 
@@ -19,6 +21,36 @@ namespace tandem::cpu {
 
 // Rows of `width` numbers that make a range worth handing to another thread.
 inline int64_t rows_per_range(int64_t width) { return std::max<int64_t>(1, 16384 / width); }
+
+// x = act(x), of n numbers.
+template <Activation kind, class T, class R>
+void activate(T* x, int64_t n) {
+  parallel_for(n, 16384, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      x[i] = static_cast<T>(activated<kind>(static_cast<R>(x[i])));
+    }
+  });
+}
+
+// x[r] += table[position[r]], where token[r] >= 0. x: [rows, width]
+template <class T, class R>
+void add_positions(R* x, const T* table, const int32_t* token, const int32_t* position,
+                   int64_t rows, int64_t width) {
+  for (int64_t r = 0; r < rows; ++r) {
+    if (token[r] < 0) continue;
+    const T* from = table + position[r] * width;
+    for (int64_t i = 0; i < width; ++i) x[r * width + i] += static_cast<R>(from[i]);
+  }
+}
+
+// x[r] *= scale, where token[r] >= 0. x: [rows, width]
+template <class R>
+void scale_rows(R* x, const int32_t* token, double scale, int64_t rows, int64_t width) {
+  for (int64_t r = 0; r < rows; ++r) {
+    if (token[r] < 0) continue;
+    for (int64_t i = 0; i < width; ++i) x[r * width + i] *= static_cast<R>(scale);
+  }
+}
 
 // x[r] = table[token[r]], where token[r] >= 0. x: [rows, width], table: [vocab, width]
 template <class T, class R>
@@ -30,12 +62,42 @@ void embed(R* x, const T* table, const int32_t* token, int64_t rows, int64_t wid
   }
 }
 
-// out = x / sqrt(mean(x^2) + eps) * weight. x, out: [rows, width], weight: [width]
+// out = norm(x), of a kind. x, out: [rows, width]
 template <class T, class R>
-void rms_norm(T* out, const R* x, const R* weight, double eps, int64_t rows, int64_t width) {
+void norm(T* out, const R* x, const Norm<R>& norm, int64_t rows, int64_t width) {
   parallel_for(rows, rows_per_range(width), [=](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      rms_norm_row(out + r * width, x + r * width, weight, eps, width);
+      norm_row(out + r * width, x + r * width, norm, width);
+    }
+  });
+}
+
+// x += norm(y). x, y: [rows, width]
+template <class T, class R>
+void add_norm(R* x, const T* y, const Norm<R>& norm, int64_t rows, int64_t width) {
+  parallel_for(rows, rows_per_range(width), [=](int64_t begin, int64_t end) {
+    thread_local std::vector<R> row;
+    row.resize(static_cast<size_t>(width));
+    for (int64_t r = begin; r < end; ++r) {
+      for (int64_t i = 0; i < width; ++i) {
+        row[static_cast<size_t>(i)] = static_cast<R>(y[r * width + i]);
+      }
+      norm_row(row.data(), row.data(), norm, width);
+      for (int64_t i = 0; i < width; ++i) x[r * width + i] += row[static_cast<size_t>(i)];
+    }
+  });
+}
+
+// Norms each of `heads` heads of `head_dim` in place; rows are `stride` apart.
+template <class T, class R>
+void norm_heads(T* x, int64_t stride, int heads, int head_dim, const Norm<R>& norm, int64_t rows) {
+  parallel_for(rows, rows_per_range(int64_t{heads} * head_dim), [=](int64_t begin, int64_t end) {
+    thread_local std::vector<R> head;
+    head.resize(static_cast<size_t>(head_dim));
+    for (int64_t i = begin * heads; i < end * heads; ++i) {
+      T* at = x + i / heads * stride + i % heads * head_dim;
+      for (int j = 0; j < head_dim; ++j) head[static_cast<size_t>(j)] = static_cast<R>(at[j]);
+      norm_row(at, head.data(), norm, head_dim);
     }
   });
 }
@@ -54,7 +116,7 @@ void rotate(To* to, int64_t stride, const T* from, const R* cosine, const R* sin
 }
 
 // qkv: [rows, (heads + 2 kv_heads) * head_dim]. Rotates queries in place, and keys into the cache;
-// copies values there. cosine, sine: [positions, head_dim / 2]
+// copies values there. cosine, sine: [positions, head_dim / 2], or null: nothing is rotated
 template <class T, class K, class R>
 void rope_and_store(T* qkv, int heads, const RowView& rows, const PagedKv<K>& kv, const R* cosine,
                     const R* sine) {
@@ -62,16 +124,23 @@ void rope_and_store(T* qkv, int heads, const RowView& rows, const PagedKv<K>& kv
   const int64_t width = int64_t{heads + 2 * kv.kv_heads} * d;
   parallel_for(rows.rows, rows_per_range(width), [=, &rows](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const R* c = cosine + int64_t{rows.position[r]} * (d / 2);
-      const R* s = sine + int64_t{rows.position[r]} * (d / 2);
       T* q = qkv + r * width;
-      for (int i = 0; i < heads; ++i, q += d) rotate(q, 1, q, c, s, d);
-      const T* k = q;
+      const T* k = q + int64_t{heads} * d;
       const T* v = k + int64_t{kv.kv_heads} * d;
       const int64_t page = rows.slot[r] / kv.page_rows;
       const int64_t slot = rows.slot[r] % kv.page_rows;
+      const R* c = cosine + int64_t{rows.position[r]} * (d / 2);
+      const R* s = sine + int64_t{rows.position[r]} * (d / 2);
+      if (cosine != nullptr) {
+        for (int i = 0; i < heads; ++i, q += d) rotate(q, 1, q, c, s, d);
+      }
       for (int i = 0; i < kv.kv_heads; ++i, k += d, v += d) {
-        rotate(kv.key(page, i, slot), kv.page_rows, k, c, s, d);
+        K* key = kv.key(page, i, slot);
+        if (cosine != nullptr) {
+          rotate(key, kv.page_rows, k, c, s, d);
+        } else {
+          for (int j = 0; j < d; ++j) key[j * kv.page_rows] = static_cast<K>(static_cast<R>(k[j]));
+        }
         K* value = kv.value(page, i, slot);
         for (int j = 0; j < d; ++j) value[j] = static_cast<K>(static_cast<R>(v[j]));
       }
@@ -79,17 +148,16 @@ void rope_and_store(T* qkv, int heads, const RowView& rows, const PagedKv<K>& kv
   });
 }
 
-// out = silu(gate) * up. gate_up: [rows, 2 * width], gate first; out: [rows, width]
-template <class T, class R>
-void silu_mul(T* out, const T* gate_up, int64_t rows, int64_t width) {
+// out = act(gate) * up. gate_up: [rows, 2 * width], gate first; out: [rows, width]
+template <Activation kind, class T, class R>
+void gate(T* out, const T* gate_up, int64_t rows, int64_t width) {
   parallel_for(rows, rows_per_range(width), [=](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const T* gate = gate_up + r * 2 * width;
       const T* up = gate + width;
       T* to = out + r * width;
       for (int64_t i = 0; i < width; ++i) {
-        const R g = static_cast<R>(gate[i]);
-        to[i] = static_cast<T>(g / (R{1} + exp_of(-g)) * static_cast<R>(up[i]));
+        to[i] = static_cast<T>(activated<kind>(static_cast<R>(gate[i])) * static_cast<R>(up[i]));
       }
     }
   });

@@ -69,10 +69,10 @@ void interleave(T* to, const T* from, int64_t rows, int64_t n) {
 template <class T>
 const T* normed_rows(const Rows<T>& from, int64_t first, int64_t n, std::vector<T>& scratch) {
   const T* x = from.x + first * from.in;
-  if (from.norm == nullptr) return x;
+  if (from.norm.kind == NormKind::kNone) return x;
   scratch.resize(static_cast<size_t>(n * from.in));
   for (int64_t i = 0; i < n; ++i) {
-    rms_norm_row(scratch.data() + i * from.in, x + i * from.in, from.norm, from.eps, from.in);
+    norm_row(scratch.data() + i * from.in, x + i * from.in, from.norm, from.in);
   }
   return scratch.data();
 }
@@ -170,7 +170,7 @@ template <class T>
 void PreparedRows::prepare_all(RowType type, const Rows<T>& from) {
   shape(type, from.rows, from.in);
   const bool as_it_is = type == RowType::kFloat || type == RowType::kDouble;
-  if (from.rows == 1 && from.norm == nullptr && as_it_is) {
+  if (from.rows == 1 && from.norm.kind == NormKind::kNone && as_it_is) {
     data_ = reinterpret_cast<const std::byte*>(from.x);
   } else {
     fill(from, 0, groups_);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/backend/torch/cpu/norm.h"
 #include "engine/backend/torch/cpu/packed_matrix.h"
 
 namespace tandem::cpu {
@@ -16,14 +17,13 @@ namespace tandem::cpu {
 enum class RowType : uint8_t { kFloat, kInt8, kInt16, kDouble, kBFloat16 };
 RowType row_type(WeightType weight);
 
-// Rows as they come: x, or its RMS norm x / sqrt(mean(x^2) + eps) * norm where `norm` is given.
+// Rows as they come, or their norms.
 template <class T>
 struct Rows {
   const T* x = nullptr;  // [rows, in]
   int64_t rows = 0;
   int64_t in = 0;
-  const T* norm = nullptr;  // [in]
-  double eps = 0;
+  Norm<T> norm = {};
 };
 
 // Rows stand in groups of as many as a kernel takes at once, split evenly. A group holds all its

@@ -43,6 +43,7 @@ struct Call {
   uint64_t number;             // of the owner's calls
   int64_t part;                // groups of rows that are done at once
   Then then;
+  Activation activation;
 
   const PreparedRows& rows() const {
     if (shared != nullptr) return *shared;
@@ -58,7 +59,7 @@ struct Call {
   // second part and so on.
   void operator()(int64_t begin, int64_t end) const {
     const PreparedRows& prepared = rows();
-    const TileTask<O, A> task{weights, &prepared, bias, out, then};
+    const TileTask<O, A> task{weights, &prepared, bias, out, then, activation};
     const int64_t panels = weights->panels();
     while (begin < end) {
       const int64_t p = begin / panels;
@@ -71,7 +72,8 @@ struct Call {
 };
 
 template <class O, class A>
-void run(O* out, const Rows<A>& x, const PackedMatrix& w, const A* bias, Then then) {
+void run(O* out, const Rows<A>& x, const PackedMatrix& w, const A* bias, Then then,
+         Activation activation) {
   TANDEM_CHECK(x.in == w.in());
   TANDEM_CHECK((w.type() == WeightType::kDouble) == (std::is_same_v<A, double>));
   TANDEM_CHECK(then != Then::kGate || w.layout() == Layout::kPairs);
@@ -87,7 +89,7 @@ void run(O* out, const Rows<A>& x, const PackedMatrix& w, const A* bias, Then th
   while (parts < groups && panels * parts < 4 * threads) ++parts;
   const int64_t part = (groups + parts - 1) / parts;
   parts = (groups + part - 1) / part;
-  Call<O, A> call{out, bias, &w, x, nullptr, calls, part, then};
+  Call<O, A> call{out, bias, &w, x, nullptr, calls, part, then, activation};
   const int64_t tasks = parts * panels;
   if (threads == 1 || panel_time(w, x.rows) * static_cast<double>(panels) < kWorth) {
     return call(0, tasks);
@@ -107,18 +109,18 @@ void run(O* out, const Rows<A>& x, const PackedMatrix& w, const A* bias, Then th
 }  // namespace
 
 void product(float* out, const Rows<float>& x, const PackedMatrix& weights, const float* bias,
-             Then then) {
-  run(out, x, weights, bias, then);
+             Then then, Activation activation) {
+  run(out, x, weights, bias, then, activation);
 }
 
 void product(float* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
-             Then then) {
-  run(out, x, weights, bias, then);
+             Then then, Activation activation) {
+  run(out, x, weights, bias, then, activation);
 }
 
 void product(double* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
-             Then then) {
-  run(out, x, weights, bias, then);
+             Then then, Activation activation) {
+  run(out, x, weights, bias, then, activation);
 }
 
 }  // namespace tandem::cpu

@@ -1,6 +1,6 @@
 // Rows times a weight matrix on the CPU: the heart of decoding, where few rows meet many weights.
 //
-// Rows go in as they are, or as their RMS norms: each thread prepares them for itself, which costs
+// Rows go in as they are, or as their norms: each thread prepares them for itself, which costs
 // less than to get them from another processor's cache.
 //
 // Memory sets the speed here, so all rows of a batch meet a weight while it is in registers: six
@@ -27,14 +27,14 @@ namespace tandem::cpu {
 
 // y = x W^T + bias, stored in `out`, added to it or gated.
 //
-// x: what the weights' row_type() is made of, of weights.in() numbers; bias: [outs] or null; out:
+// activation: of the gate. x: what the weights' row_type() is made of, of weights.in() numbers; bias: [outs] or null; out:
 // [rows, outs], or [rows, outs / 2] if gated. Runs on the calling thread's team (parallel.h).
 void product(float* out, const Rows<float>& x, const PackedMatrix& weights, const float* bias,
-             Then then = Then::kStore);
+             Then then = Then::kStore, Activation activation = Activation::kSilu);
 // For weights of type kDouble.
 void product(float* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
-             Then then = Then::kStore);
+             Then then = Then::kStore, Activation activation = Activation::kSilu);
 void product(double* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
-             Then then = Then::kStore);
+             Then then = Then::kStore, Activation activation = Activation::kSilu);
 
 }  // namespace tandem::cpu

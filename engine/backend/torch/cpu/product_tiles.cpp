@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/backend/torch/cpu/activation.h"
 #include "engine/backend/torch/cpu/narrow_row.h"
 #include "engine/backend/torch/cpu/targets.h"
 
@@ -444,7 +445,31 @@ struct Tiles {
   }
 };
 
-// out = silu(a) * b for one row's sums a and b of one panel, biases added.
+// What a gate lets through.
+template <class D>
+HWY_INLINE hn::Vec<D> activated(D d, hn::Vec<D> x, Activation kind) {
+  using A = hn::TFromD<D>;
+  const auto one = hn::Set(d, A{1});
+  switch (kind) {
+    case Activation::kSilu:
+      return hn::Div(x, hn::Add(one, exp_of(d, hn::Neg(x))));
+    case Activation::kGeluTanh: {
+      const auto slope = hn::MulAdd(hn::Set(d, static_cast<A>(kGeluCubic)), hn::Mul(x, x),
+                                    hn::Set(d, static_cast<A>(kGeluLinear)));
+      return hn::Div(x, hn::Add(one, exp_of(d, hn::Neg(hn::Mul(x, slope)))));
+    }
+    case Activation::kRelu:
+      return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
+    case Activation::kGelu:
+      break;
+  }
+  HWY_ALIGN A some[hn::MaxLanes(D())];
+  hn::Store(x, d, some);
+  for (size_t i = 0; i < hn::Lanes(d); ++i) some[i] = cpu::activated<Activation::kGelu>(some[i]);
+  return hn::Load(d, some);
+}
+
+// out = act(a) * b for one row's sums a and b of one panel, biases added.
 template <class D, class O, class A>
 HWY_INLINE void gate(D d, const TileTask<O, A>& t, const A* sums, int64_t row, int64_t panel) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -459,8 +484,7 @@ HWY_INLINE void gate(D d, const TileTask<O, A>& t, const A* sums, int64_t row, i
   };
   const auto a = hn::Add(hn::LoadU(d, sums), biases(first));
   const auto b = hn::Add(hn::LoadU(d, sums + lanes), biases(width + first));
-  const auto one = hn::Set(d, A{1});
-  const auto gated = hn::Mul(hn::Div(a, hn::Add(one, exp_of(d, hn::Neg(a)))), b);
+  const auto gated = hn::Mul(activated(d, a, t.activation), b);
   O* out = t.out + row * width + first;
   if (n == lanes) return store_out(gated, d, out);
   HWY_ALIGN O some[hn::MaxLanes(D())];

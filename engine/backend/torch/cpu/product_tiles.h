@@ -6,6 +6,7 @@
 
 #include "engine/backend/torch/cpu/packed_matrix.h"
 #include "engine/backend/torch/cpu/prepared_rows.h"
+#include "engine/backend/torch/kinds.h"
 
 namespace tandem::cpu {
 
@@ -22,7 +23,7 @@ TileShape tile_shape(WeightType type);
 enum class Then : uint8_t {
   kStore,  // out = y
   kAdd,    // out += y
-  kGate,   // out = silu(first half of y) * second half of y, for weights of Layout::kPairs
+  kGate,   // out = act(first half of y) * second half of y, for weights of Layout::kPairs
 };
 
 // One product, as far as tiles must know it. A: float, or double for kDouble. O: float or double.
@@ -33,6 +34,7 @@ struct TileTask {
   const A* bias;  // [outs] or null
   O* out;         // [rows, outs], or half of that if gated
   Then then;
+  Activation activation;  // of the gate
 };
 
 // Panels [first_panel, end_panel) of groups [first_group, end_group) of rows.

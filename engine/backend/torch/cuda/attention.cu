@@ -29,9 +29,13 @@ __global__ void attention_kernel(T* out, const T* qkv, RowView rows, const T* ke
   const int warp = threadIdx.x / kWarp;
   const T* q = qkv + (r * (heads + 2 * kv_heads) + head) * head_dim;
   const int32_t* table = rows.pages + rows.table[r];
-  const int first = rows.first_key[r];
+  // As RowView::first_dense() and first_extra().
+  const bool cut = rows.window > 0;
+  const int oldest = rows.position[r] + 1 - rows.window;
+  const int first = cut ? min(rows.dense_end[r], max(rows.first_key[r], oldest)) : rows.first_key[r];
   const int dense = rows.dense_end[r] - first;
-  const int extras = rows.extra_begin[r];
+  const int extras = cut ? max(rows.extra_begin[r], rows.extra_end[r] - rows.window)
+                         : rows.extra_begin[r];
   const int n = dense + rows.extra_end[r] - extras;
 
   A query[kPerLane];
@@ -91,8 +95,6 @@ __global__ void attention_kernel(T* out, const T* qkv, RowView rows, const T* ke
   }
 }
 
-}  // namespace
-
 void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, const LayerKv& kv,
                double scale) {
   TORCH_CHECK(kv.head_dim <= kMaxHeadDim, "head_dim: ", kv.head_dim, "; allowed: up to ",
@@ -107,5 +109,9 @@ void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, cons
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
+
+}  // namespace
+
+void add_attention(Ops& ops) { ops.attention = attention; }
 
 }  // namespace tandem::cuda

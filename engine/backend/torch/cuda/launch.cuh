@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "engine/backend/torch/tensor_access.h"
+
 namespace tandem::cuda {
 
 inline constexpr int kWarp = 32;
@@ -32,25 +34,7 @@ struct TypeTag {
 // Calls f(TypeTag<T>()) for the type of a tensor.
 template <class F>
 void for_type(const at::Tensor& t, const F& f) {
-  switch (t.scalar_type()) {
-    case at::kFloat:
-      return f(TypeTag<float>());
-    case at::kDouble:
-      return f(TypeTag<double>());
-    case at::kBFloat16:
-      return f(TypeTag<c10::BFloat16>());
-    default:
-      TORCH_CHECK(false, "no arithmetic in ", t.scalar_type());
-  }
-}
-
-template <class T>
-T* data(at::Tensor& t) {
-  return static_cast<T*>(t.mutable_data_ptr());
-}
-template <class T>
-const T* data(const at::Tensor& t) {
-  return static_cast<const T*>(t.const_data_ptr());
+  for_number_type<c10::BFloat16>(t, [&]<class T, class R>() { f(TypeTag<T>()); });
 }
 
 // Sum over a warp; every lane gets it.

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "engine/backend/torch/cpu/parallel.h"
-#include "engine/backend/torch/ops.h"
+#include "engine/backend/torch/model/load.h"
 #include "engine/backend/torch/profile.h"
 #include "engine/base/status.h"
 
@@ -58,46 +58,33 @@ at::ScalarType WeightStore::residual() const {
   return dtype == DType::kFloat64 ? at::kDouble : at::kFloat;
 }
 
-const at::Tensor& LinearInput::rows() const {
-  if (norm == nullptr) return x;
-  ops::rms_norm(*normed, x, *norm, eps);
-  return *normed;
+const at::Tensor& Linear::rows(const LinearInput& x) const {
+  if (x.norm == nullptr) return x.x;
+  ops_->norm(*x.normed, x.x, *x.norm);
+  return *x.normed;
 }
 
 absl::StatusOr<Linear> Linear::load(const TensorSource& source, const WeightStore& store,
-                                    const std::string& prefix,
-                                    const std::vector<std::string>& names,
-                                    const std::vector<int64_t>& outs, int64_t in, bool bias,
-                                    cpu::Layout layout) {
-  std::vector<std::string> weights, biases;
-  std::vector<std::vector<int64_t>> weight_shapes, bias_shapes;
-  for (size_t i = 0; i < names.size(); ++i) {
-    weights.push_back(prefix + names[i] + ".weight");
-    biases.push_back(prefix + names[i] + ".bias");
-    weight_shapes.push_back({outs[i], in});
-    bias_shapes.push_back({outs[i]});
-  }
+                                    const LinearSpec& spec, cpu::Layout layout) {
   Linear l;
+  l.ops_ = &store.ops();
   if (store.device.is_cpu()) {
     TANDEM_ASSIGN_OR_RETURN(l.packed_,
-                            load_packed(source, weights, weight_shapes, weight_type(store.dtype),
+                            load_packed(source, spec, weight_type(store.dtype),
                                         store.packed() ? layout : cpu::Layout::kInOrder));
     if (!store.packed()) {
       l.weight_ = unpacked(l.packed_);
       l.packed_ = {};
     }
   } else {
-    TANDEM_ASSIGN_OR_RETURN(
-        l.weight_, load_stacked(source, weights, weight_shapes, store.rows(), store.device));
+    TANDEM_ASSIGN_OR_RETURN(l.weight_, load_matrix(source, spec, store.rows(), store.device));
   }
-  if (bias) {
-    TANDEM_ASSIGN_OR_RETURN(l.bias_,
-                            load_stacked(source, biases, bias_shapes, store.rows(), store.device));
-  }
+  TANDEM_ASSIGN_OR_RETURN(l.bias_, load_bias(source, spec, store.rows(), store.device));
   return l;
 }
 
-void Linear::product(at::Tensor& out, const LinearInput& input, cpu::Then then) const {
+void Linear::product(at::Tensor& out, const LinearInput& input, cpu::Then then,
+                     Activation activation) const {
   const at::Tensor& x = input.x;
   const int64_t width = then == cpu::Then::kGate ? packed_.outs() / 2 : packed_.outs();
   TORCH_CHECK(out.is_contiguous() && out.size(0) == x.size(0) && out.size(1) == width,
@@ -108,13 +95,12 @@ void Linear::product(at::Tensor& out, const LinearInput& input, cpu::Then then) 
     const auto data = [](const at::Tensor& t) {
       return t.defined() ? static_cast<const A*>(t.const_data_ptr()) : nullptr;
     };
-    cpu::product(static_cast<O*>(out.mutable_data_ptr()),
-                 cpu::Rows<A>{.x = data(x),
-                              .rows = x.size(0),
-                              .in = x.size(1),
-                              .norm = input.norm != nullptr ? data(*input.norm) : nullptr,
-                              .eps = input.eps},
-                 packed_, data(bias_), then);
+    cpu::Rows<A> rows{.x = data(x), .rows = x.size(0), .in = x.size(1)};
+    if (const Norm* n = input.norm; n != nullptr) {
+      rows.norm = {n->kind, data(n->weight), data(n->bias), n->eps};
+    }
+    cpu::product(static_cast<O*>(out.mutable_data_ptr()), rows, packed_, data(bias_), then,
+                 activation);
   };
   const bool exact = packed_.type() == cpu::WeightType::kDouble;
   if (exact && out.scalar_type() == at::kDouble) return run.operator()<double, double>();
@@ -127,7 +113,7 @@ void Linear::into(at::Tensor& out, const LinearInput& input, at::Tensor* scratch
     const StepProfile::Section section(StepProfile::kProduct);
     return product(out, input, cpu::Then::kStore);
   }
-  const at::Tensor& x = input.rows();
+  const at::Tensor& x = rows(input);
   const StepProfile::Section section(StepProfile::kProduct);
   if (x.is_cpu()) {
     out.copy_(at::linear(x, weight_, bias_));
@@ -146,7 +132,7 @@ void Linear::add_to(at::Tensor& residual, const LinearInput& input, at::Tensor& 
     const StepProfile::Section section(StepProfile::kProduct);
     return product(residual, input, cpu::Then::kAdd);
   }
-  const at::Tensor& x = input.rows();
+  const at::Tensor& x = rows(input);
   const StepProfile::Section section(StepProfile::kProduct);
   if (x.is_cpu()) {
     residual.add_(at::linear(x, weight_, bias_));
@@ -159,14 +145,20 @@ void Linear::add_to(at::Tensor& residual, const LinearInput& input, at::Tensor& 
   }
 }
 
-void Linear::gate_into(at::Tensor& out, const LinearInput& input, RowBuffer& scratch) const {
+void Linear::activate_into(at::Tensor& out, const LinearInput& input, Activation activation) const {
+  into(out, input);
+  ops_->activate(out, activation);
+}
+
+void Linear::gate_into(at::Tensor& out, const LinearInput& input, Activation activation,
+                       RowBuffer& scratch) const {
   if (!packed_.empty()) {
     const StepProfile::Section section(StepProfile::kProduct);
-    return product(out, input, cpu::Then::kGate);
+    return product(out, input, cpu::Then::kGate, activation);
   }
   at::Tensor& both = scratch.rows(out.size(0));
   into(both, input);
-  ops::silu_mul(out, both);
+  ops_->gate(out, both, activation);
 }
 
 void Linear::look_up(at::Tensor& to, const int32_t* row) const {

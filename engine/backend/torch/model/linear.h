@@ -14,7 +14,9 @@
 #include "engine/backend/torch/cpu/packed_matrix.h"
 #include "engine/backend/torch/cpu/product.h"
 #include "engine/backend/torch/model/buffers.h"
-#include "engine/backend/torch/model/tensor_source.h"
+#include "engine/backend/torch/ops.h"
+#include "engine/backend/torch/weights/decoder_layout.h"
+#include "engine/backend/torch/weights/tensor_source.h"
 #include "engine/base/config.h"
 
 namespace tandem {
@@ -27,37 +29,28 @@ struct WeightStore {
 
   at::ScalarType rows() const;      // type of rows between linear layers, and of biases
   at::ScalarType residual() const;  // type of the residual stream and of norms
+  const Ops& ops() const { return ops_of(device, kernels); }
   bool packed() const { return device.is_cpu() && kernels == CpuKernels::kOwn; }
 };
 
-// Rows that go into a linear layer: x, or its RMS norm. The CPU's own products norm rows on the
-// way.
+// Rows that go into a linear layer: x, or its norm. The CPU's own products norm rows on the way.
 struct LinearInput {
-  const at::Tensor& x;               // [rows, in], of WeightStore::rows(); residual() if normed
-  const at::Tensor* norm = nullptr;  // [in], of residual()
-  double eps = 0;
+  const at::Tensor& x;           // [rows, in], of WeightStore::rows(); residual() if normed
+  const Norm* norm = nullptr;    // [in], of residual(); null: none
   at::Tensor* normed = nullptr;  // scratch with a norm: [rows, in], of rows()
 
   LinearInput(const at::Tensor& rows) : x(rows) {}  // NOLINT(google-explicit-constructor)
-  LinearInput(const at::Tensor& residual, const at::Tensor& weight, double epsilon,
-              at::Tensor& scratch)
-      : x(residual), norm(&weight), eps(epsilon), normed(&scratch) {}
-
-  // The rows, for products that know of no norms.
-  const at::Tensor& rows() const;
+  LinearInput(const at::Tensor& residual, const Norm& n, at::Tensor& scratch)
+      : x(residual), norm(n.kind == NormKind::kNone ? nullptr : &n), normed(&scratch) {}
 };
 
 class Linear {
  public:
   Linear() = default;
 
-  // The layers `names` of one input size stacked along their outputs: prefix + name + ".weight"
-  // and, if asked for, + ".bias". outs: of each. layout: kPairs for gate_into(). Errors as
-  // load_stacked().
+  // layout: kPairs for gate_into(). Errors as load_matrix().
   static absl::StatusOr<Linear> load(const TensorSource& source, const WeightStore& store,
-                                     const std::string& prefix,
-                                     const std::vector<std::string>& names,
-                                     const std::vector<int64_t>& outs, int64_t in, bool bias,
+                                     const LinearSpec& spec,
                                      cpu::Layout layout = cpu::Layout::kInOrder);
 
   // out = x W^T + bias. x: [rows, in], out: [rows, out], of x's type or fp32
@@ -67,9 +60,13 @@ class Linear {
   // residual += x W^T + bias. residual: [rows, out]; scratch as above.
   void add_to(at::Tensor& residual, const LinearInput& x, at::Tensor& scratch) const;
 
-  // out = silu(first half of y) * second half of y = x W^T + bias. out: [rows, out / 2]
+  // out = act(x W^T + bias)
+  void activate_into(at::Tensor& out, const LinearInput& x, Activation activation) const;
+
+  // out = act(first half of y) * second half of y = x W^T + bias. out: [rows, out / 2]
   // scratch: [rows, out], used but by the CPU's own products.
-  void gate_into(at::Tensor& out, const LinearInput& x, RowBuffer& scratch) const;
+  void gate_into(at::Tensor& out, const LinearInput& x, Activation activation,
+                 RowBuffer& scratch) const;
 
   // to[r] = W[row[r]] where row[r] >= 0: the embedding that is tied to a packed head.
   // to: [rows, in] of WeightStore::residual()
@@ -80,8 +77,12 @@ class Linear {
   int64_t bytes() const;
 
  private:
-  void product(at::Tensor& out, const LinearInput& x, cpu::Then then) const;
+  void product(at::Tensor& out, const LinearInput& x, cpu::Then then,
+               Activation activation = Activation::kSilu) const;
+  // The input's rows, for products that know of no norms.
+  const at::Tensor& rows(const LinearInput& x) const;
 
+  const Ops* ops_ = nullptr;
   cpu::PackedMatrix packed_;
   at::Tensor weight_;  // [out, in], where it is not packed
   at::Tensor bias_;    // [out] or undefined

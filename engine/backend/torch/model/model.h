@@ -20,9 +20,11 @@ class Model {
   // All but the page sizes, which depend on the rows of a page.
   virtual const ModelShape& shape() const = 0;
 
-  // x[r] = embedding of token[r], for rows with token[r] >= 0. x: [rows, hidden], of the geometry's
-  // hidden_type; token: on the model's device. Positions up to max_position may follow in run().
-  virtual void embed(at::Tensor& x, const int32_t* token, int max_position) = 0;
+  // x[r] = embedding of token[r] at position[r], for rows with token[r] >= 0. x: [rows, hidden], of
+  // the geometry's hidden_type; token, position: on the model's device. Positions up to max_position
+  // may follow in run().
+  virtual void embed(at::Tensor& x, const int32_t* token, const int32_t* position,
+                     int max_position) = 0;
 
   // Layers [from, to) of the rows, in place; their keys and values go to the pool.
   virtual void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool) = 0;

@@ -3,12 +3,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_join.h"
-#include "engine/backend/torch/weights/convert.h"
 #include "engine/backend/torch/weights/json_fields.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
@@ -67,26 +64,6 @@ absl::StatusOr<std::map<std::string, std::string>> read_index(const std::string&
     shard_of.emplace(tensor, shard.get<std::string>());
   }
   return shard_of;
-}
-
-// "a, b, c and 4 more"
-std::string first_few(const std::vector<std::string>& all) {
-  constexpr size_t kFew = 5;
-  const size_t n = std::min(all.size(), kFew);
-  std::string text = absl::StrJoin(all.begin(), all.begin() + static_cast<ptrdiff_t>(n), ", ");
-  if (all.size() > n) absl::StrAppend(&text, " and ", all.size() - n, " more");
-  return text;
-}
-
-// What is wrong with a tensor that should be floating and of this shape; empty: nothing.
-std::string mismatch(const TensorView& tensor, const std::vector<int64_t>& shape) {
-  if (tensor.shape != shape) {
-    return absl::StrCat("shape ", shape_text(tensor.shape), ", expected ", shape_text(shape));
-  }
-  if (!is_floating(tensor.dtype)) {
-    return absl::StrCat("dtype ", safe_dtype_name(tensor.dtype), ", expected F64 F32 F16 BF16");
-  }
-  return "";
 }
 
 }  // namespace
@@ -177,33 +154,7 @@ absl::StatusOr<const TensorView*> Checkpoint::require(const std::string& name,
   return tensor;
 }
 
-absl::Status Checkpoint::check(const std::vector<TensorSpec>& specs,
-                               const std::function<bool(const std::string&)>& may_ignore) const {
-  std::vector<std::string> missing, wrong, unexpected;
-  std::set<std::string> wanted;
-  for (const TensorSpec& spec : specs) {
-    wanted.insert(spec.name);
-    const TensorView* tensor = find(spec.name);
-    if (tensor == nullptr) {
-      missing.push_back(absl::StrCat(quote_value(spec.name), " ", shape_text(spec.shape)));
-    } else if (const std::string what = mismatch(*tensor, spec.shape); !what.empty()) {
-      wrong.push_back(absl::StrCat(quote_value(spec.name), " (", what, ")"));
-    }
-  }
-  for (const auto& [name, tensor] : tensors_) {
-    if (!wanted.contains(name) && !may_ignore(name)) {
-      unexpected.push_back(absl::StrCat(quote_value(name), " ", shape_text(tensor.shape)));
-    }
-  }
-  std::vector<std::string> problems;
-  if (!missing.empty()) problems.push_back("missing tensors: " + first_few(missing));
-  if (!wrong.empty()) problems.push_back("tensors that do not fit: " + first_few(wrong));
-  if (!unexpected.empty()) problems.push_back("unexpected tensors: " + first_few(unexpected));
-  if (problems.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(directory_, ": ", absl::StrJoin(problems, "; ")));
-}
-
-void Checkpoint::dont_need(const TensorView& tensor) const {
+void Checkpoint::done(const TensorView& tensor) const {
   for (const MappedFile& file : files_) {
     const std::byte* begin = file.bytes().data();
     if (tensor.data >= begin && tensor.data < begin + file.bytes().size()) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -13,26 +12,21 @@
 #include "absl/strings/string_view.h"
 #include "engine/backend/torch/weights/mapped_file.h"
 #include "engine/backend/torch/weights/safetensors.h"
+#include "engine/backend/torch/weights/tensor_source.h"
 
 namespace tandem {
 
-// A tensor that a model needs.
-struct TensorSpec {
-  std::string name;
-  std::vector<int64_t> shape;
-};
-
 // Movable. Views point into mapped files and stay valid as long as the checkpoint, moved or not.
 // All const methods are thread-safe.
-class Checkpoint {
+class Checkpoint final : public TensorSource {
  public:
   // NOT_FOUND: no directory, or no weights in it (the message lists what was looked for; a missing
   // shard is named with the tensor that needs it). INVALID_ARGUMENT: a broken file or index.
   static absl::StatusOr<Checkpoint> open(const std::string& directory);
 
-  const std::string& directory() const { return directory_; }
-  const TensorView* find(const std::string& name) const;  // null: none
-  std::vector<std::string> names() const;                 // sorted
+  const TensorView* find(const std::string& name) const override;
+  std::vector<std::string> names() const override;
+  const std::string& where() const override { return directory_; }
   int64_t total_bytes() const { return total_bytes_; }    // of all tensors
   int64_t total_elements() const { return total_elements_; }
 
@@ -41,14 +35,8 @@ class Checkpoint {
   absl::StatusOr<const TensorView*> require(const std::string& name,
                                             const std::vector<int64_t>& shape) const;
 
-  // Every tensor of `specs` is there in the right shape and a floating type, and no others but
-  // those for which `may_ignore(name)`. INVALID_ARGUMENT, listing the first few that are missing,
-  // misshapen or unexpected.
-  absl::Status check(const std::vector<TensorSpec>& specs,
-                     const std::function<bool(const std::string&)>& may_ignore) const;
-
   // The pages behind this tensor may be dropped from memory; reading it again reads the file.
-  void dont_need(const TensorView& tensor) const;
+  void done(const TensorView& tensor) const override;
 
  private:
   absl::Status add_file(const std::string& file_name);

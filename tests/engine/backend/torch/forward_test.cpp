@@ -55,7 +55,7 @@ std::string name_of(const testing::TestParamInfo<DType>& info) { return dtype_na
 
 class Forward : public testing::TestWithParam<DType> {
  protected:
-  TinyModel tiny(const HfConfig& config = tiny_config(), uint64_t seed = 1, bool tied = false) {
+  TinyModel tiny(const DecoderConfig& config = tiny_config(), uint64_t seed = 1, bool tied = false) {
     TinyModel m = tiny_model(config, seed, tied);
     m.dtype = GetParam();
     return m;
@@ -77,7 +77,7 @@ TEST_P(Forward, ChunksAreOnePrefill) {
 
 // Attention to several splits of the context, by one thread or shared out.
 TEST_P(Forward, LongContextsToo) {
-  HfConfig c = tiny_config();
+  DecoderConfig c = tiny_config();
   c.layers = 2;
   c.max_positions = 1024;
   Driver one(tiny(c));
@@ -211,7 +211,7 @@ TEST(ForwardKv, Float64KeepsItsKeysAndValues) {
 }
 
 TEST_P(Forward, WindowCutsByPosition) {
-  HfConfig c = tiny_config();
+  DecoderConfig c = tiny_config();
   c.window = 7;
   Driver windowed(tiny(c));
   Driver full(tiny());
@@ -231,7 +231,7 @@ TEST_P(Forward, WindowCutsByPosition) {
 }
 
 TEST_P(Forward, WideHeadsBiasesAndTiedHead) {
-  HfConfig c = tiny_config();
+  DecoderConfig c = tiny_config();
   c.head_dim = 20;  // neither hidden / heads nor a multiple of a vector
   c.heads = 3;
   c.kv_heads = 1;

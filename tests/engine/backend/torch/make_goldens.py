@@ -12,6 +12,7 @@ can be asked for strictly. Needs torch, transformers and safetensors.
 import argparse
 import json
 import pathlib
+import re
 import shutil
 
 import torch
@@ -24,6 +25,10 @@ FULL_LOGITS = [3, 9, 14, 17]  # prompts with logits at every position
 STEP_LOGITS = [5, 19]  # prompts with logits at every generated token
 MIN_MARGIN = 2e-3  # between the two largest logits, at every generated token
 MAX_ERROR = 1.5e-5  # of these float32 logits against float64 linear layers and attention
+
+def layers_of(*kinds):
+    return [f"{kind}_attention" for kind in kinds]
+
 
 COMMON = dict(
     hidden_act="silu",
@@ -118,6 +123,87 @@ MODELS = {
             **COMMON,
         ),
     ),
+    # Norms of each query's and key's head; heads wider than the hidden size; bfloat16.
+    "qwen3": dict(
+        seed=11,
+        std=0.2,
+        embedding_std=0.1,
+        dtype=torch.bfloat16,
+        config=transformers.Qwen3Config(
+            vocab_size=192,
+            hidden_size=48,
+            intermediate_size=80,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=24,
+            tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1000000.0),
+            **COMMON,
+        ),
+    ),
+    # Windows in two of three layers, a rotary base for each kind, of which one is stretched; norms
+    # with 1 + weight on both sides; bfloat16.
+    "gemma3": dict(
+        seed=13,
+        std=0.25,
+        embedding_std=0.02,
+        norm=(0, 1),
+        dtype=torch.bfloat16,
+        off=dict(sliding_window=256),
+        config=transformers.Gemma3TextConfig(
+            vocab_size=144,
+            hidden_size=40,
+            intermediate_size=64,
+            num_hidden_layers=6,
+            num_attention_heads=4,
+            num_key_value_heads=1,
+            head_dim=16,
+            query_pre_attn_scalar=24,
+            sliding_window=12,
+            layer_types=layers_of("sliding", "sliding", "full", "sliding", "sliding", "full"),
+            rope_parameters=dict(
+                sliding_attention=dict(rope_type="default", rope_theta=10000.0),
+                full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1000000.0),
+            ),
+            **{k: v for k, v in COMMON.items() if k != "hidden_act"},
+        ),
+    ),
+    # Learned positions, layer norms, biases, matrices that lie as [in, out]; float16.
+    "gpt2": dict(
+        seed=17,
+        std=0.2,
+        embedding_std=0.3,
+        dtype=torch.float16,
+        config=transformers.GPT2Config(
+            vocab_size=176,
+            n_positions=192,
+            n_embd=48,
+            n_layer=3,
+            n_head=4,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+    ),
+    # Queries, keys and values in one matrix, gate and up in another, a window; float32.
+    "phi3": dict(
+        seed=19,
+        std=0.2,
+        embedding_std=0.4,
+        dtype=torch.float32,
+        off=dict(sliding_window=None),
+        config=transformers.Phi3Config(
+            vocab_size=136,
+            hidden_size=32,
+            intermediate_size=56,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            sliding_window=24,
+            pad_token_id=0,
+            **COMMON,
+        ),
+    ),
 }
 
 
@@ -127,11 +213,11 @@ def make_model(spec):
     model = transformers.AutoModelForCausalLM.from_config(spec["config"], dtype=torch.float32)
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if name.endswith("norm.weight"):
-                p.uniform_(0.5, 1.5)
+            if name.endswith("norm.weight") or re.search(r"ln_\w+\.weight$", name):
+                p.uniform_(*spec.get("norm", (0.5, 1.5)))
             elif name.endswith("bias"):
                 p.normal_(0, 0.2)
-            elif "embed_tokens" in name:
+            elif re.search("embed_tokens|wte|wpe", name):
                 p.normal_(0, spec["embedding_std"])
             else:
                 p.normal_(0, spec["std"])
@@ -170,6 +256,17 @@ def decode(model, prompt, steps):
 def margin(logits):
     top = logits.topk(2, dim=-1).values
     return float((top[:, 0] - top[:, 1]).min())
+
+
+def rotary_frequencies(model):
+    """Names and inverse frequencies of a model's rotary embeddings."""
+    rotary = getattr(model.base_model, "rotary_emb", None)
+    if rotary is None:
+        return
+    kinds = dict(full_attention_="", sliding_attention_="local_")
+    for kind, prefix in kinds.items() if hasattr(rotary, "layer_types") else [("", "")]:
+        assert getattr(rotary, f"{kind}attention_scaling") == 1
+        yield f"{prefix}rope_inverse_frequencies", getattr(rotary, f"{kind}inv_freq")
 
 
 def make_goldens(name, spec, root):
@@ -224,15 +321,14 @@ def make_goldens(name, spec, root):
     assert error < MAX_ERROR, (name, error)
     mean_distinct = sum(distinct) / len(distinct)
     assert mean_distinct > 20 and min(distinct) > 2, (name, distinct)
-    rotary = model.model.rotary_emb
-    assert rotary.attention_scaling == 1
     tensors |= dict(
         prompt_lengths=torch.tensor(PROMPT_LENGTHS, dtype=torch.int32),
         prompts=prompts,
         greedy=greedy,
         last_logits=last,
-        rope_inverse_frequencies=rotary.inv_freq.float().contiguous(),
     )
+    for tensor, frequencies in rotary_frequencies(model):
+        tensors[tensor] = frequencies.float().contiguous()
     notes = dict(
         transformers=transformers.__version__,
         torch=torch.__version__.split("+")[0],

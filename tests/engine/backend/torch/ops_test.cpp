@@ -13,7 +13,6 @@
 #include <cmath>
 #include <tuple>
 
-#include "engine/backend/torch/aten_ops.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "tests/engine/backend/torch/cpu/attention_case.h"
 
@@ -21,7 +20,7 @@ namespace tandem {
 namespace {
 
 // Types of activations and of the cache.
-class Ops : public testing::TestWithParam<std::tuple<at::ScalarType, at::ScalarType>> {
+class OpsOfTypes : public testing::TestWithParam<std::tuple<at::ScalarType, at::ScalarType>> {
  protected:
   at::ScalarType type() const { return std::get<0>(GetParam()); }
   at::ScalarType kv_type() const { return std::get<1>(GetParam()); }
@@ -73,7 +72,7 @@ std::string type_name(at::ScalarType t) {
   return t == at::kDouble ? "fp64" : t == at::kFloat ? "fp32" : "bf16";
 }
 INSTANTIATE_TEST_SUITE_P(
-    Types, Ops,
+    Types, OpsOfTypes,
     testing::Values(std::tuple(at::kDouble, at::kDouble), std::tuple(at::kFloat, at::kFloat),
                     std::tuple(at::kFloat, at::kBFloat16), std::tuple(at::kBFloat16, at::kFloat),
                     std::tuple(at::kBFloat16, at::kBFloat16)),
@@ -81,30 +80,79 @@ INSTANTIATE_TEST_SUITE_P(
       return type_name(std::get<0>(info.param)) + "_kv_" + type_name(std::get<1>(info.param));
     });
 
-TEST_P(Ops, RmsNorm) {
-  for (const int width : {1, 15, 64, 320, 771}) {
-    const at::Tensor x = random({5, width}, residual());
-    const at::Tensor weight = random({width}, residual());
-    at::Tensor got = at::empty({5, width}, type());
-    at::Tensor want = at::empty({5, width}, type());
-    ops::rms_norm(got, x, weight, 1e-5);
-    aten::rms_norm(want, x, weight, 1e-5);
-    expect_close(got, want);
+TEST_P(OpsOfTypes, Norms) {
+  for (const NormKind kind : {NormKind::kRms, NormKind::kLayer}) {
+    for (const int width : {1, 15, 64, 320, 771}) {
+      const at::Tensor x = random({5, width}, residual()) + 0.5;
+      const Norm norm{kind, random({width}, residual()), random({width}, residual()), 1e-5};
+      at::Tensor got = at::empty({5, width}, type());
+      at::Tensor want = at::empty({5, width}, type());
+      cpu_ops().norm(got, x, norm);
+      aten_ops().norm(want, x, norm);
+      expect_close(got, want);
+
+      const at::Tensor y = random({5, width}, type());
+      at::Tensor sum = x.clone(), want_sum = x.clone();
+      cpu_ops().add_norm(sum, y, norm);
+      aten_ops().add_norm(want_sum, y, norm);
+      expect_close(sum, want_sum);
+    }
   }
 }
 
-TEST_P(Ops, SiluMul) {
-  for (const int width : {1, 15, 48, 864}) {
-    const at::Tensor x = random({7, 2 * width}, type()) * 8;
-    at::Tensor got = at::empty({7, width}, type());
-    at::Tensor want = at::empty({7, width}, type());
-    ops::silu_mul(got, x);
-    aten::silu_mul(want, x);
-    expect_close(got, want);
+TEST_P(OpsOfTypes, NormsOfHeads) {
+  const Norm norm{NormKind::kRms, random({12}, residual()), {}, 1e-6};
+  const at::Tensor x = random({5, 7 * 12}, type());
+  at::Tensor got = x.clone(), want = x.clone();
+  cpu_ops().norm_heads(got, 2, 3, 12, norm);
+  aten_ops().norm_heads(want, 2, 3, 12, norm);
+  expect_close(got, want);
+  EXPECT_TRUE(got.narrow(1, 0, 24).equal(x.narrow(1, 0, 24)));
+  EXPECT_TRUE(got.narrow(1, 60, 24).equal(x.narrow(1, 60, 24)));
+  EXPECT_FALSE(got.narrow(1, 24, 36).equal(x.narrow(1, 24, 36)));
+}
+
+TEST_P(OpsOfTypes, Activations) {
+  for (const Activation activation :
+       {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
+    for (const int width : {1, 15, 48, 864}) {
+      const at::Tensor x = random({7, 2 * width}, type()) * 8;
+      at::Tensor got = at::empty({7, width}, type());
+      at::Tensor want = at::empty({7, width}, type());
+      cpu_ops().gate(got, x, activation);
+      aten_ops().gate(want, x, activation);
+      expect_close(got, want);
+      at::Tensor plain = x.clone(), want_plain = x.clone();
+      cpu_ops().activate(plain, activation);
+      aten_ops().activate(want_plain, activation);
+      expect_close(plain, want_plain);
+    }
   }
 }
 
-TEST_P(Ops, RopeAndStore) {
+TEST_P(OpsOfTypes, WindowsOfLayers) {
+  const AttentionShape planned{.heads = 4, .kv_heads = 2, .head_dim = 16, .window = 7};
+  const AttentionShape full{.heads = 4, .kv_heads = 2, .head_dim = 16};
+  const std::vector<std::pair<int, int>> sizes{{7, 1}, {30, 13}, {0, 9}, {300, 2}};
+  const AttentionCase narrow(planned, sizes, 5), wide(full, sizes, 5);
+  ASSERT_EQ(narrow.rows(), wide.rows());
+  const LayerKv kv = store(wide);
+  const at::Tensor qkv = random({wide.rows(), 8 * 16}, type());
+  at::Tensor want = at::empty({wide.rows(), 64}, type());
+  cpu_ops().attention(want, qkv, narrow.view(), kv, narrow.scale());
+  for (const Ops* ops : {&cpu_ops(), &aten_ops()}) {
+    RowView rows = wide.view();
+    rows.window = 7;
+    at::Tensor got = at::empty({wide.rows(), 64}, type());
+    ops->attention(got, qkv, rows, kv, wide.scale());
+    expect_close(got, want);
+    if (ops == &cpu_ops()) {
+      EXPECT_TRUE(got.equal(want));
+    }
+  }
+}
+
+TEST_P(OpsOfTypes, RopeAndStore) {
   for (const int head_dim : {8, 20, 64}) {
     const AttentionShape s{.heads = 4, .kv_heads = 2, .head_dim = head_dim, .page_rows = 4};
     AttentionCase c(s, {{5, 3}, {9, 6}}, 8);
@@ -123,8 +171,8 @@ TEST_P(Ops, RopeAndStore) {
     at::Tensor want_values = values.clone();
     at::Tensor got = qkv.clone();
     at::Tensor want = qkv.clone();
-    ops::rope_and_store(got, c.view(), {s.heads, s.kv_heads, head_dim, keys, values}, rope);
-    aten::rope_and_store(want, c.view(), {s.heads, s.kv_heads, head_dim, want_keys, want_values},
+    cpu_ops().rope_and_store(got, c.view(), {s.heads, s.kv_heads, head_dim, keys, values}, rope);
+    aten_ops().rope_and_store(want, c.view(), {s.heads, s.kv_heads, head_dim, want_keys, want_values},
                          rope);
     expect_close(got.narrow(1, 0, s.heads * head_dim), want.narrow(1, 0, s.heads * head_dim));
     expect_close(keys, want_keys);
@@ -132,7 +180,7 @@ TEST_P(Ops, RopeAndStore) {
   }
 }
 
-TEST_P(Ops, Attention) {
+TEST_P(OpsOfTypes, Attention) {
   uint64_t seed = 0;
   const std::vector<std::pair<int, int>> sizes{{7, 1}, {250, 13}, {0, 9}, {600, 2}};
   for (const auto& [heads, kv_heads] : {std::pair{4, 4}, std::pair{6, 2}, std::pair{7, 1}}) {
@@ -145,8 +193,8 @@ TEST_P(Ops, Attention) {
         at::Tensor got = at::empty({c.rows(), heads * 32}, type());
         at::Tensor want = at::empty({c.rows(), heads * 32}, type());
         cpu::set_team_size(1 + static_cast<int>(seed % 2));
-        ops::attention(got, qkv, c.view(), kv, c.scale());
-        aten::attention(want, qkv, c.view(), kv, c.scale());
+        cpu_ops().attention(got, qkv, c.view(), kv, c.scale());
+        aten_ops().attention(want, qkv, c.view(), kv, c.scale());
         expect_close(got, want);
       }
     }

@@ -2,22 +2,18 @@
 
 #include <random>
 
-#include "engine/backend/torch/model/tensor_source.h"
-#include "engine/backend/torch/weights/llama_layout.h"
+#include "engine/backend/torch/weights/decoder_layout.h"
+#include "engine/backend/torch/weights/tensor_source.h"
 
 namespace tandem {
 
 absl::Status TinyModel::load_into(TorchDevice& device, ModelId id, int page_rows) const {
-  const TensorSource source{[this](const std::string& name) -> const TensorView* {
-                              const auto it = tensors.find(name);
-                              return it == tensors.end() ? nullptr : &it->second;
-                            },
-                            {}};
-  return device.load_llama(id, "tiny", config, tied, source, dtype, page_rows, kv_dtype);
+  return device.load_decoder(id, "tiny", config, tied, TensorMap(tensors), dtype, page_rows,
+                             kv_dtype);
 }
 
-HfConfig tiny_config() {
-  HfConfig c;
+DecoderConfig tiny_config() {
+  DecoderConfig c;
   c.model_type = "llama";
   c.architecture = "LlamaForCausalLM";
   c.vocab_size = 64;
@@ -31,13 +27,13 @@ HfConfig tiny_config() {
   return c;
 }
 
-TinyModel tiny_model(const HfConfig& config, uint64_t seed, bool tied) {
+TinyModel tiny_model(const DecoderConfig& config, uint64_t seed, bool tied) {
   TinyModel m;
   m.config = config;
   m.tied = tied;
   std::mt19937_64 random(seed);
   std::normal_distribution<double> normal;
-  for (const TensorSpec& spec : llama_tensors(config, tied)) {
+  for (const TensorSpec& spec : decoder_tensors(config, tied)) {
     int64_t n = 1;
     for (const int64_t d : spec.shape) n *= d;
     const bool norm = spec.name.ends_with("norm.weight");

@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "engine/backend/torch/device.h"
-#include "engine/backend/torch/weights/hf_config.h"
+#include "engine/backend/torch/weights/decoder_config.h"
 #include "engine/backend/torch/weights/safetensors.h"
 #include "engine/base/config.h"
 
 namespace tandem {
 
 struct TinyModel {
-  HfConfig config;
+  DecoderConfig config;
   bool tied = false;
   DType dtype = DType::kFloat64;
   DType kv_dtype = DType::kAuto;
@@ -28,10 +28,10 @@ struct TinyModel {
 };
 
 // 64 tokens, hidden 32, 6 layers, 4 query heads of 8 on 2 kv heads.
-HfConfig tiny_config();
+DecoderConfig tiny_config();
 
 // Weights of a size that makes answers lively: far from constant, rarely near ties.
-TinyModel tiny_model(const HfConfig& config = tiny_config(), uint64_t seed = 1, bool tied = false);
+TinyModel tiny_model(const DecoderConfig& config = tiny_config(), uint64_t seed = 1, bool tied = false);
 
 std::vector<Token> random_tokens(int n, int vocab, uint64_t seed);
 

@@ -57,7 +57,7 @@ void expect_row(const std::vector<float>& got, const std::vector<float>& want) {
 class Tree : public testing::TestWithParam<std::tuple<int, DType>> {};  // window, type
 
 TEST_P(Tree, PathsAreChainsAndStayAfterCompaction) {
-  HfConfig c = tiny_config();
+  DecoderConfig c = tiny_config();
   c.window = std::get<0>(GetParam());
   TinyModel tiny = tiny_model(c);
   tiny.dtype = std::get<1>(GetParam());

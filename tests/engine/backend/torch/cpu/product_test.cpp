@@ -18,6 +18,7 @@ namespace tandem {
 namespace {
 
 using cpu::Layout;
+using cpu::Norm;
 using cpu::PackedMatrix;
 using cpu::PreparedRows;
 using cpu::Rows;
@@ -31,7 +32,22 @@ struct More {
   const std::vector<double>* norm = nullptr;
   Then then = Then::kStore;
   double before = -1;  // what the output holds
+  Activation activation = Activation::kSilu;
 };
+
+double activated(double x, Activation kind) {
+  switch (kind) {
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kGelu:
+      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::kRelu:
+      return std::max(x, 0.0);
+  }
+  return x;
+}
 
 // Of rows x in numbers, computed in O.
 template <class O>
@@ -45,8 +61,11 @@ std::vector<O> product(const PackedMatrix& w, const std::vector<double>& x, int6
     };
     const auto bias = numbers(more.bias), norm = numbers(more.norm), from = numbers(&x);
     const auto data = [](const std::vector<A>& v) { return v.empty() ? nullptr : v.data(); };
-    cpu::product(out.data(), Rows<A>{from.data(), rows, w.in(), data(norm), more.eps}, w,
-                 data(bias), more.then);
+    const auto norm_of = [&](const std::vector<A>& v) {
+      return v.empty() ? Norm<A>{} : Norm<A>{NormKind::kRms, v.data(), nullptr, more.eps};
+    };
+    cpu::product(out.data(), Rows<A>{from.data(), rows, w.in(), norm_of(norm)}, w,
+                 data(bias), more.then, more.activation);
   };
   if (w.type() == WeightType::kDouble) {
     run(double{});
@@ -235,15 +254,19 @@ TEST_P(ProductOn, GatesTheSecondHalfByTheFirst) {
       const auto x = as<double>(as<float>(random_numbers(rows * s.in, 33)));
       for (const auto* b : {&bias, static_cast<const std::vector<double>*>(nullptr)}) {
         const auto both = product<float>(plain.packed, x, rows, {.bias = b});
-        const auto got = product<float>(pairs.packed, x, rows, {.bias = b, .then = Then::kGate});
-        ASSERT_EQ(got.size(), static_cast<size_t>(rows * half));
-        for (int64_t i = 0; i < rows * half; ++i) {
-          const double gate = both[static_cast<size_t>(i / half * s.outs + i % half)];
-          const double up = both[static_cast<size_t>(i / half * s.outs + half + i % half)];
-          const double want = gate / (1 + std::exp(-gate)) * up;
-          // (The bias may come before or after the other sums, which are of some tens.)
-          const double slack = 1e-5 * (1 + std::abs(gate) + std::abs(up));
-          ASSERT_NEAR(got[static_cast<size_t>(i)], want, slack) << i;
+        for (const Activation kind :
+             {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
+          const auto got = product<float>(
+              pairs.packed, x, rows, {.bias = b, .then = Then::kGate, .activation = kind});
+          ASSERT_EQ(got.size(), static_cast<size_t>(rows * half));
+          for (int64_t i = 0; i < rows * half; ++i) {
+            const double gate = both[static_cast<size_t>(i / half * s.outs + i % half)];
+            const double up = both[static_cast<size_t>(i / half * s.outs + half + i % half)];
+            const double want = activated(gate, kind) * up;
+            // (The bias may come before or after the other sums, which are of some tens.)
+            const double slack = 1e-5 * (1 + std::abs(gate) + std::abs(up));
+            ASSERT_NEAR(got[static_cast<size_t>(i)], want, slack) << i;
+          }
         }
       }
     }

@@ -41,7 +41,7 @@ TEST(Checkpoint, OneFile) {
   const TensorView* b = checkpoint.find("b");
   ASSERT_NE(b, nullptr);
   EXPECT_EQ(static_cast<int>(b->data[9]), 7);
-  checkpoint.dont_need(*b);
+  checkpoint.done(*b);
   EXPECT_EQ(static_cast<int>(b->data[9]), 7);
 }
 
@@ -146,12 +146,12 @@ TEST(Checkpoint, CheckListsEverythingThatIsWrong) {
   const auto checkpoint = Checkpoint::open(dir.path());
   ASSERT_TRUE(checkpoint.ok());
   const auto may_ignore = [](const std::string& name) { return name == "extra"; };
-  EXPECT_TRUE(checkpoint->check({{"a", {2, 3}}, {"b", {2}}}, may_ignore).ok());
-  EXPECT_EQ(message(checkpoint->check({{"a", {2, 3}}, {"b", {2}}}, nothing)),
+  EXPECT_TRUE(check_tensors(*checkpoint, {{"a", {2, 3}}, {"b", {2}}}, may_ignore).ok());
+  EXPECT_EQ(message(check_tensors(*checkpoint, {{"a", {2, 3}}, {"b", {2}}}, nothing)),
             dir.path() + ": unexpected tensors: \"extra\" [1]");
   std::vector<TensorSpec> specs = {{"a", {6}}, {"b", {2}}};
   for (int i = 0; i < 7; ++i) specs.push_back({"m" + std::to_string(i), {8}});
-  const std::string text = message(checkpoint->check(specs, nothing));
+  const std::string text = message(check_tensors(*checkpoint, specs, nothing));
   EXPECT_THAT(
       text, HasSubstr("missing tensors: \"m0\" [8], \"m1\" [8], \"m2\" [8], \"m3\" [8], \"m4\" [8] "
                       "and 2 more; tensors that do not fit: \"a\" (shape [2, 3], expected "

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/engine/backend/torch/weights/files.h"
@@ -21,16 +22,16 @@ json base(const std::string& type = "llama") {
           {"num_key_value_heads", 2}};
 }
 
-absl::StatusOr<HfConfig> with(const json& changes, const std::string& type = "llama") {
+absl::StatusOr<DecoderConfig> with(const json& changes, const std::string& type = "llama") {
   json object = base(type);
   for (const auto& [key, value] : changes.items()) object[key] = value;
   return parse_hf_config(object.dump(), "config.json");
 }
 
-HfConfig good(const json& changes, const std::string& type = "llama") {
+DecoderConfig good(const json& changes, const std::string& type = "llama") {
   const auto config = with(changes, type);
   EXPECT_TRUE(config.ok()) << config.status();
-  return config.value_or(HfConfig{});
+  return config.value_or(DecoderConfig{});
 }
 
 std::string error(const json& changes, const std::string& type = "llama") {
@@ -41,7 +42,7 @@ std::string error(const json& changes, const std::string& type = "llama") {
 }
 
 TEST(HfConfig, Llama) {
-  const HfConfig c = good({{"architectures", {"LlamaForCausalLM"}},
+  const DecoderConfig c = good({{"architectures", {"LlamaForCausalLM"}},
                            {"rms_norm_eps", 1e-5},
                            {"rope_theta", 500000},
                            {"max_position_embeddings", 4096},
@@ -59,7 +60,7 @@ TEST(HfConfig, Llama) {
   EXPECT_EQ(c.heads, 4);
   EXPECT_EQ(c.kv_heads, 2);
   EXPECT_EQ(c.head_dim, 8);
-  EXPECT_EQ(c.rms_norm_eps, 1e-5);
+  EXPECT_EQ(c.norm_eps, 1e-5);
   EXPECT_EQ(c.rope.kind, RopeConfig::kDefault);
   EXPECT_EQ(c.rope.theta, 500000);
   EXPECT_EQ(c.max_positions, 4096);
@@ -72,14 +73,14 @@ TEST(HfConfig, Llama) {
 
 TEST(HfConfig, DefaultsAreTransformers) {
   const json left_out = {{"num_key_value_heads", nullptr}};
-  const HfConfig llama = good(left_out);
+  const DecoderConfig llama = good(left_out);
   EXPECT_EQ(llama.kv_heads, 4);
-  EXPECT_EQ(llama.rms_norm_eps, 1e-6);
+  EXPECT_EQ(llama.norm_eps, 1e-6);
   EXPECT_EQ(llama.max_positions, 2048);
   EXPECT_EQ(llama.rope.theta, 10000);
   EXPECT_FALSE(llama.dtype.has_value());
   EXPECT_TRUE(llama.eos_token_ids.empty());
-  const HfConfig mistral = good({{"num_attention_heads", 16}}, "mistral");
+  const DecoderConfig mistral = good({{"num_attention_heads", 16}}, "mistral");
   EXPECT_EQ(mistral.window, 4096);
   EXPECT_EQ(mistral.max_positions, 131072);
   json absent = base("mistral");
@@ -90,11 +91,11 @@ TEST(HfConfig, DefaultsAreTransformers) {
 }
 
 TEST(HfConfig, Biases) {
-  const HfConfig llama = good({{"attention_bias", true}, {"mlp_bias", true}});
+  const DecoderConfig llama = good({{"attention_bias", true}, {"mlp_bias", true}});
   EXPECT_TRUE(llama.qkv_bias && llama.o_bias && llama.mlp_bias);
-  const HfConfig qwen = good({}, "qwen2");
+  const DecoderConfig qwen = good({}, "qwen2");
   EXPECT_TRUE(qwen.qkv_bias && !qwen.o_bias && !qwen.mlp_bias);
-  const HfConfig mistral = good({{"attention_bias", true}}, "mistral");
+  const DecoderConfig mistral = good({{"attention_bias", true}}, "mistral");
   EXPECT_FALSE(mistral.qkv_bias || mistral.o_bias || mistral.mlp_bias);
 }
 
@@ -104,11 +105,11 @@ TEST(HfConfig, RopeInBothSpellings) {
                        {"low_freq_factor", 1.0},
                        {"high_freq_factor", 4.0},
                        {"original_max_position_embeddings", 8192}};
-  const HfConfig old = good({{"rope_theta", 5e5}, {"rope_scaling", llama3}});
+  const DecoderConfig old = good({{"rope_theta", 5e5}, {"rope_scaling", llama3}});
   json both = llama3;
   both["rope_theta"] = 5e5;
-  const HfConfig now = good({{"rope_parameters", both}});
-  for (const HfConfig& c : {old, now}) {
+  const DecoderConfig now = good({{"rope_parameters", both}});
+  for (const DecoderConfig& c : {old, now}) {
     EXPECT_EQ(c.rope.kind, RopeConfig::kLlama3);
     EXPECT_EQ(c.rope.theta, 5e5);
     EXPECT_EQ(c.rope.factor, 8);
@@ -116,7 +117,7 @@ TEST(HfConfig, RopeInBothSpellings) {
     EXPECT_EQ(c.rope.high_freq_factor, 4);
     EXPECT_EQ(c.rope.original_max_positions, 8192);
   }
-  const HfConfig linear = good({{"rope_scaling", {{"type", "linear"}, {"factor", 2.5}}}});
+  const DecoderConfig linear = good({{"rope_scaling", {{"type", "linear"}, {"factor", 2.5}}}});
   EXPECT_EQ(linear.rope.kind, RopeConfig::kLinear);
   EXPECT_EQ(linear.rope.factor, 2.5);
   EXPECT_EQ(good({{"rope_parameters", {{"rope_type", "default"}}}, {"rope_theta", 7.0}}).rope.theta,
@@ -172,8 +173,7 @@ TEST(HfConfig, Windows) {
   const json mixed = {"full_attention", "sliding_attention", "full_attention"};
   EXPECT_EQ(good({{"sliding_window", 16}, {"layer_types", sliding}}, "mistral").window, 16);
   EXPECT_EQ(good({{"layer_types", full}}).window, 0);
-  EXPECT_THAT(error({{"sliding_window", 16}, {"layer_types", full}}, "mistral"),
-              HasSubstr("layer_types"));
+  EXPECT_EQ(good({{"sliding_window", 16}, {"layer_types", full}}, "mistral").window, 0);
   EXPECT_THAT(error({{"sliding_window", 16}}), HasSubstr("sliding_window: 16; allowed: null for"));
   EXPECT_THAT(error({{"sliding_window", 0}}, "mistral"),
               HasSubstr("sliding_window: 0; allowed: in"));
@@ -190,17 +190,95 @@ TEST(HfConfig, Windows) {
   EXPECT_EQ(good(qwen({{"max_window_layers", 0}}), "qwen2").window, 16);
   EXPECT_EQ(good(qwen({{"layer_types", sliding}}), "qwen2").window, 16);
   EXPECT_EQ(good(qwen({{"layer_types", full}}), "qwen2").window, 0);
-  EXPECT_THAT(error(qwen({{"max_window_layers", 2}}), "qwen2"),
-              HasSubstr("max_window_layers: 2; allowed: 0, or at least num_hidden_layers (3)"));
-  EXPECT_THAT(error(qwen({{"layer_types", mixed}}), "qwen2"), HasSubstr("layer_types: [\"full_"));
+  for (const json& some : {json{{"max_window_layers", 1}}, json{{"layer_types", mixed}}}) {
+    const DecoderConfig c = good(qwen(some), "qwen2");
+    EXPECT_EQ(c.window, 16);
+    EXPECT_EQ(c.window_of(0), 0) << some;
+    EXPECT_EQ(c.window_of(1), 16) << some;
+  }
   EXPECT_THAT(error({{"layer_types", sliding}}, "qwen2"), HasSubstr("no sliding window"));
   EXPECT_THAT(error({{"layer_types", {"full_attention"}}}), HasSubstr("layer_types"));
   EXPECT_THAT(error({{"layer_types", "full_attention"}}), HasSubstr("layer_types"));
 }
 
+TEST(HfConfig, Qwen3) {
+  const DecoderConfig c = good({{"attention_bias", true}}, "qwen3");
+  EXPECT_EQ(c.architecture, "Qwen3ForCausalLM");
+  EXPECT_EQ(c.head_dim, 128);
+  EXPECT_EQ(c.names.q_norm, "self_attn.q_norm");
+  EXPECT_TRUE(c.qkv_bias && c.o_bias && !c.mlp_bias);
+}
+
+TEST(HfConfig, Gemma3) {
+  const DecoderConfig c = good({{"query_pre_attn_scalar", 16},
+                                {"sliding_window", 8},
+                                {"sliding_window_pattern", 2},
+                                {"rope_theta", 5e5},
+                                {"rope_local_base_freq", 100.0}},
+                               "gemma3_text");
+  EXPECT_EQ(c.head_dim, 256);
+  EXPECT_EQ(c.attention_scale, 0.25);
+  EXPECT_EQ(c.embedding_scale, std::sqrt(32.0f));
+  EXPECT_TRUE(c.one_plus_weight && c.tie_word_embeddings);
+  EXPECT_EQ(c.activation, Activation::kGeluTanh);
+  EXPECT_EQ(c.window, 8);
+  EXPECT_THAT(c.full_layers, ElementsAre(false, true, false));
+  EXPECT_EQ(c.rope.theta, 5e5);
+  EXPECT_EQ(c.local_rope->theta, 100);
+  const json now = {{"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 7.0}}},
+                    {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}}}};
+  const DecoderConfig five = good({{"rope_parameters", now}}, "gemma3_text");
+  EXPECT_EQ(five.rope.kind, RopeConfig::kLinear);
+  EXPECT_EQ(five.rope.theta, 1e6);
+  EXPECT_EQ(five.local_rope->theta, 7);
+  EXPECT_THAT(error({{"rope_parameters", {{"rope_type", "default"}}}}, "gemma3_text"),
+              HasSubstr("rope_parameters: {\"rope_type\":\"default\"}; allowed: an object of full"));
+  EXPECT_THAT(error({{"hidden_activation", "gelu"}}, "gemma3_text"),
+              HasSubstr("hidden_activation: \"gelu\"; allowed: gelu_new, gelu_pytorch_tanh"));
+  EXPECT_THAT(error({{"final_logit_softcapping", 30.0}}, "gemma3_text"),
+              HasSubstr("final_logit_softcapping: 30"));
+}
+
+TEST(HfConfig, Gpt2) {
+  json object = {{"model_type", "gpt2"}, {"vocab_size", 100}, {"n_embd", 32},
+                 {"n_layer", 3},         {"n_head", 4},       {"n_positions", 64}};
+  const auto read = [&](const json& changes) {
+    json all = object;
+    all.update(changes);
+    return parse_hf_config(all.dump(), "config.json");
+  };
+  const auto c = read(json::object());
+  ASSERT_TRUE(c.ok()) << c.status();
+  EXPECT_EQ(c->intermediate_size, 128);
+  EXPECT_EQ(c->max_positions, 64);
+  EXPECT_EQ(c->norm, NormKind::kLayer);
+  EXPECT_EQ(c->activation, Activation::kGeluTanh);
+  EXPECT_TRUE(!c->gated && !c->rotary && c->tie_word_embeddings && c->names.transposed);
+  EXPECT_EQ(read({{"activation_function", "relu"}})->activation, Activation::kRelu);
+  for (const json& bad :
+       {json{{"scale_attn_weights", false}}, json{{"scale_attn_by_inverse_layer_idx", true}},
+        json{{"activation_function", "mish"}}, json{{"add_cross_attention", true}},
+        json{{"n_embd", 30}}, json{{"n_positions", 0}}}) {
+    EXPECT_THAT(std::string(read(bad).status().message()), HasSubstr(bad.begin().key() + ": "));
+  }
+}
+
+TEST(HfConfig, Phi3) {
+  const DecoderConfig c = good({{"sliding_window", 16}}, "phi3");
+  EXPECT_TRUE(c.fused_qkv());
+  EXPECT_EQ(c.norm_eps, 1e-5);
+  EXPECT_EQ(c.window, 16);
+  EXPECT_EQ(good({}, "phi3").window, 0);
+  EXPECT_THAT(error({{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1}}}}}, "phi3"),
+              HasSubstr("rope_scaling.short_factor: [1]; allowed: nothing"));
+  EXPECT_THAT(error({{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}, "phi3"),
+              HasSubstr("allowed: null, or of rope_type default"));
+}
+
 TEST(HfConfig, UnknownArchitectures) {
-  EXPECT_EQ(error({{"model_type", "gpt2"}}),
-            "config.json: model_type: \"gpt2\"; allowed: llama, mistral, qwen2");
+  EXPECT_EQ(error({{"model_type", "falcon"}}),
+            "config.json: model_type: \"falcon\"; allowed: llama, mistral, qwen2, qwen3, "
+            "gemma3_text, gpt2, phi3");
   EXPECT_THAT(error({{"model_type", nullptr}}), HasSubstr("model_type: missing"));
   EXPECT_THAT(error({{"architectures", {"LlamaForSequenceClassification"}}}),
               HasSubstr("architectures: [\"LlamaForSequenceClassification\"]; allowed: "
@@ -228,7 +306,7 @@ TEST(HfConfig, WhatWouldChangeResultsIsRefused) {
   }
   EXPECT_TRUE(with({{"pretraining_tp", 1}, {"use_qk_norm", false}, {"is_causal", true}}).ok());
   EXPECT_THAT(error({{"is_causal", false}}), HasSubstr("is_causal: false; allowed: true or null"));
-  EXPECT_THAT(error({{"hidden_act", "gelu"}}), HasSubstr("hidden_act: \"gelu\"; allowed: silu"));
+  EXPECT_THAT(error({{"hidden_act", "gelu"}}), HasSubstr("hidden_act: \"gelu\"; allowed: silu, swish"));
   EXPECT_THAT(error({{"torch_dtype", "int8"}}),
               HasSubstr("torch_dtype: \"int8\"; allowed: float32"));
 }

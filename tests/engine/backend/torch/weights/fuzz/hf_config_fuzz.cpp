@@ -13,7 +13,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text = tandem::fuzz::text_of(data, size);
   if (const auto c = tandem::parse_hf_config(text, "f"); c.ok()) {
     check(c->vocab_size > 0 && c->layers > 0 && c->layers <= 1000 && c->kv_heads > 0);
-    check(c->heads % c->kv_heads == 0 && c->head_dim > 0 && c->head_dim % 2 == 0);
+    check(c->heads % c->kv_heads == 0 && c->head_dim > 0);
+    check(!c->rotary || c->head_dim % 2 == 0);
+    check(c->full_layers.empty() || static_cast<int>(c->full_layers.size()) == c->layers);
     check(c->window >= 0 && c->max_positions > 0);
     for (const float f : tandem::rope_inverse_frequencies(c->rope, c->head_dim)) check(f >= 0);
   } else {

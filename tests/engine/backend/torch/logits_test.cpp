@@ -1,4 +1,4 @@
-// The Llama family's raw logits against Transformers, within 1e-4 in fp32: the model alone, without
+// Raw logits of the golden models against Transformers, within 1e-4 in fp32: the model alone, without
 // the executor, whose answers are log-probabilities and would not show a shift of all logits.
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
@@ -9,37 +9,38 @@
 #include <string>
 
 #include "engine/backend/torch/kv_pool.h"
-#include "engine/backend/torch/model/llama.h"
+#include "engine/backend/torch/model/decoder.h"
 #include "engine/backend/torch/weights/checkpoint.h"
-#include "engine/backend/torch/weights/llama_layout.h"
+#include "engine/backend/torch/weights/decoder_layout.h"
+#include "engine/backend/torch/weights/hf_config.h"
 #include "tests/engine/backend/torch/golden.h"
 
 namespace tandem {
 namespace {
 
-class LlamaLogits : public testing::TestWithParam<std::string> {};
+class Logits : public testing::TestWithParam<std::string> {};
 
-TEST_P(LlamaLogits, OfAllPositionsEqualTransformers) {
+TEST_P(Logits, OfAllPositionsEqualTransformers) {
   const c10::InferenceMode inference;
   const Golden golden(GetParam());
-  const absl::StatusOr<HfConfig> config = load_hf_config(golden.directory());
+  absl::StatusOr<DecoderConfig> config = load_hf_config(golden.directory());
   ASSERT_TRUE(config.ok()) << config.status();
   const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::open(golden.directory());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  const auto layout = check_llama_checkpoint(*config, *checkpoint);
+  const auto layout = check_decoder(*config, *checkpoint);
   ASSERT_TRUE(layout.ok()) << layout.status();
-  TensorSource source;
-  source.find = [&](const std::string& name) { return checkpoint->find(name); };
-  absl::StatusOr<LlamaWeights> weights =
-      LlamaWeights::load(*config, layout->tied, source, WeightStore{});
+  config->names = layout->names;
+  absl::StatusOr<DecoderWeights> weights =
+      DecoderWeights::load(*config, layout->tied, *checkpoint, WeightStore{});
   ASSERT_TRUE(weights.ok()) << weights.status();
-  Llama model(GetParam(), *config, *std::move(weights), at::kFloat);
+  Decoder model(GetParam(), *config, *std::move(weights), at::kFloat);
   PoolSize size;
   size.page_rows = 16;
   size.pages = 8;
   size.frontier_pages = 1;
   const KvPool pool(model.geometry(), size, at::kCPU);
 
+  const int window = model.shape().window;
   int compared = 0;
   for (int i = 0; i < golden.prompts(); ++i) {
     const std::string tensor = "prompt_logits." + std::to_string(i);
@@ -53,7 +54,7 @@ TEST_P(LlamaLogits, OfAllPositionsEqualTransformers) {
       columns.position.push_back(r);
       columns.slot.push_back(r);
       columns.table.push_back(0);
-      columns.first_key.push_back(config->window > 0 ? std::max(0, r - config->window + 1) : 0);
+      columns.first_key.push_back(window > 0 ? std::max(0, r - window + 1) : 0);
       columns.dense_end.push_back(r + 1);
       columns.extra_begin.push_back(0);
       columns.extra_end.push_back(0);
@@ -74,7 +75,7 @@ TEST_P(LlamaLogits, OfAllPositionsEqualTransformers) {
 
     at::Tensor x = at::empty({n, config->hidden_size}, at::kFloat);
     at::Tensor logits = at::empty({n, config->vocab_size}, at::kFloat);
-    model.embed(x, prompt.data(), n - 1);
+    model.embed(x, prompt.data(), rows.position, n - 1);
     model.run(0, config->layers, x, rows, pool);
     model.head(logits, x);
     const auto want = golden.rows(tensor);
@@ -89,8 +90,9 @@ TEST_P(LlamaLogits, OfAllPositionsEqualTransformers) {
   EXPECT_GT(compared, 1000);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, LlamaLogits,
-                         testing::Values("llama2", "llama3", "qwen2", "mistral"));
+INSTANTIATE_TEST_SUITE_P(Models, Logits,
+                         testing::Values("llama2", "llama3", "qwen2", "mistral", "qwen3", "gemma3",
+                                         "gpt2", "phi3"));
 
 }  // namespace
 }  // namespace tandem

@@ -1,11 +1,14 @@
-#include "engine/backend/torch/weights/llama_layout.h"
+#include "engine/backend/torch/weights/decoder_layout.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <utility>
 
+#include "engine/backend/torch/weights/checkpoint.h"
 #include "engine/backend/torch/weights/convert.h"
+#include "engine/backend/torch/weights/hf_config.h"
+#include "engine/backend/torch/weights/mapped_file.h"
 #include "tests/engine/backend/torch/weights/files.h"
 
 namespace tandem {
@@ -16,8 +19,8 @@ using test::safetensors_of;
 using test::TempDir;
 using testing::HasSubstr;
 
-HfConfig tiny() {
-  HfConfig config;
+DecoderConfig tiny() {
+  DecoderConfig config;
   config.model_type = "llama";
   config.vocab_size = 7;
   config.hidden_size = 4;
@@ -35,12 +38,12 @@ std::vector<FileTensor> file_of(const std::vector<TensorSpec>& specs) {
   return tensors;
 }
 
-absl::StatusOr<LlamaLayout> check(const HfConfig& config, const std::string& file) {
+absl::StatusOr<DecoderLayout> check(const DecoderConfig& config, const std::string& file) {
   const TempDir dir;
   dir.write("model.safetensors", file);
   const auto checkpoint = Checkpoint::open(dir.path());
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
-  return check_llama_checkpoint(config, *checkpoint);
+  return check_decoder(config, *checkpoint);
 }
 
 std::string message(const absl::Status& status) {
@@ -48,16 +51,16 @@ std::string message(const absl::Status& status) {
   return std::string(status.message());
 }
 
-TEST(LlamaLayout, NamesAndShapes) {
-  HfConfig config = tiny();
-  EXPECT_EQ(llama_tensors(config, false).size(), 3u + 2 * 9);
-  EXPECT_EQ(llama_tensors(config, true).size(), 2u + 2 * 9);
+TEST(DecoderLayout, NamesAndShapes) {
+  DecoderConfig config = tiny();
+  EXPECT_EQ(decoder_tensors(config, false).size(), 3u + 2 * 9);
+  EXPECT_EQ(decoder_tensors(config, true).size(), 2u + 2 * 9);
   config.qkv_bias = true;
-  EXPECT_EQ(llama_tensors(config, true).size(), 2u + 2 * 12);
+  EXPECT_EQ(decoder_tensors(config, true).size(), 2u + 2 * 12);
   config.o_bias = config.mlp_bias = true;
-  EXPECT_EQ(llama_tensors(config, true).size(), 2u + 2 * 16);
+  EXPECT_EQ(decoder_tensors(config, true).size(), 2u + 2 * 16);
   std::map<std::string, std::vector<int64_t>> shapes;
-  for (const TensorSpec& s : llama_tensors(config, false)) shapes[s.name] = s.shape;
+  for (const TensorSpec& s : decoder_tensors(config, false)) shapes[s.name] = s.shape;
   using Shape = std::vector<int64_t>;
   EXPECT_EQ(shapes.at("lm_head.weight"), (Shape{7, 4}));
   EXPECT_EQ(shapes.at("model.layers.1.self_attn.q_proj.weight"), (Shape{8, 4}));
@@ -69,18 +72,18 @@ TEST(LlamaLayout, NamesAndShapes) {
   EXPECT_EQ(shapes.at("model.layers.0.mlp.down_proj.bias"), (Shape{4}));
 }
 
-TEST(LlamaLayout, CountsParameters) {
-  const HfConfig config = tiny();
-  const auto layout = check(config, safetensors_of(file_of(llama_tensors(config, false))));
+TEST(DecoderLayout, CountsParameters) {
+  const DecoderConfig config = tiny();
+  const auto layout = check(config, safetensors_of(file_of(decoder_tensors(config, false))));
   ASSERT_TRUE(layout.ok()) << layout.status();
   EXPECT_FALSE(layout->tied);
   EXPECT_EQ(layout->parameters, 2 * 28 + 4 + 2 * (4 + 32 + 16 + 16 + 32 + 4 + 3 * 24));
 }
 
-TEST(LlamaLayout, TiedHeads) {
-  HfConfig config = tiny();
+TEST(DecoderLayout, TiedHeads) {
+  DecoderConfig config = tiny();
   config.tie_word_embeddings = true;
-  std::vector<FileTensor> tensors = file_of(llama_tensors(config, true));
+  std::vector<FileTensor> tensors = file_of(decoder_tensors(config, true));
   const auto without = check(config, safetensors_of(tensors));
   ASSERT_TRUE(without.ok()) << without.status();
   EXPECT_TRUE(without->tied);
@@ -99,9 +102,9 @@ TEST(LlamaLayout, TiedHeads) {
               HasSubstr("missing tensors: \"lm_head.weight\" [7, 4]"));
 }
 
-TEST(LlamaLayout, UnexpectedTensors) {
-  const HfConfig config = tiny();
-  std::vector<FileTensor> tensors = file_of(llama_tensors(config, false));
+TEST(DecoderLayout, UnexpectedTensors) {
+  const DecoderConfig config = tiny();
+  std::vector<FileTensor> tensors = file_of(decoder_tensors(config, false));
   tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {2}});
   EXPECT_TRUE(check(config, safetensors_of(tensors)).ok());
   tensors.push_back({"model.layers.0.self_attn.q_proj.bias", "F32", {8}});
@@ -109,9 +112,48 @@ TEST(LlamaLayout, UnexpectedTensors) {
               HasSubstr("unexpected tensors: \"model.layers.0.self_attn.q_proj.bias\" [8]"));
 }
 
-TEST(LlamaLayout, MisshapenAndQuantizedTensors) {
-  const HfConfig config = tiny();
-  std::vector<FileTensor> tensors = file_of(llama_tensors(config, false));
+TEST(DecoderLayout, APrefixThatAllNamesHaveOrLack) {
+  DecoderConfig config = tiny();
+  config.names.embedding = "wte";
+  config.names.layer = "h.";
+  config.names.final_norm = "ln_f";
+  config.names.prefix = "transformer.";
+  config.names.ignored = {".attn.bias"};
+  config.tie_word_embeddings = true;
+  std::vector<FileTensor> tensors = file_of(decoder_tensors(config, true));
+  tensors.push_back({"h.0.attn.bias", "F32", {1}});
+  const auto without = check(config, safetensors_of(tensors));
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_EQ(without->names.layer, "h.");
+  for (FileTensor& t : tensors) t.name = "transformer." + t.name;
+  const auto with = check(config, safetensors_of(tensors));
+  ASSERT_TRUE(with.ok()) << with.status();
+  EXPECT_EQ(with->names.layer, "transformer.h.");
+  EXPECT_EQ(with->names.embedding, "transformer.wte");
+}
+
+TEST(DecoderLayout, KindsOfLayers) {
+  DecoderConfig config = tiny();
+  config.gated = false;
+  config.norm = NormKind::kLayer;
+  config.names.qkv = {"qkv"};
+  config.names.up = {"fc"};
+  config.names.q_norm = "q_norm";
+  config.names.transposed = true;
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const TensorSpec& s : decoder_tensors(config, false)) shapes[s.name] = s.shape;
+  using Shape = std::vector<int64_t>;
+  EXPECT_EQ(shapes.at("model.layers.1.qkv.weight"), (Shape{4, 16}));
+  EXPECT_EQ(shapes.at("model.layers.1.fc.weight"), (Shape{4, 6}));
+  EXPECT_EQ(shapes.at("model.layers.1.q_norm.weight"), (Shape{4}));
+  EXPECT_EQ(shapes.at("model.layers.1.input_layernorm.bias"), (Shape{4}));
+  EXPECT_EQ(shapes.at("model.norm.bias"), (Shape{4}));
+  EXPECT_EQ(shapes.at("lm_head.weight"), (Shape{7, 4}));
+}
+
+TEST(DecoderLayout, MisshapenAndQuantizedTensors) {
+  const DecoderConfig config = tiny();
+  std::vector<FileTensor> tensors = file_of(decoder_tensors(config, false));
   tensors[0].shape = {8, 4};
   tensors[2].dtype = "I64";
   EXPECT_THAT(message(check(config, safetensors_of(tensors)).status()),
@@ -120,21 +162,25 @@ TEST(LlamaLayout, MisshapenAndQuantizedTensors) {
 }
 
 // The golden models go through all of this folder: config, files, layout.
-TEST(LlamaLayout, GoldenModels) {
+TEST(DecoderLayout, GoldenModels) {
   const std::vector<std::pair<std::string, SafeDType>> models = {{"llama2", SafeDType::kF32},
                                                                  {"llama3", SafeDType::kBF16},
                                                                  {"qwen2", SafeDType::kF16},
-                                                                 {"mistral", SafeDType::kF32}};
+                                                                 {"mistral", SafeDType::kF32},
+                                                                 {"qwen3", SafeDType::kBF16},
+                                                                 {"gemma3", SafeDType::kBF16},
+                                                                 {"gpt2", SafeDType::kF16},
+                                                                 {"phi3", SafeDType::kF32}};
   for (const auto& [name, dtype] : models) {
     const std::string path = std::string(TANDEM_SOURCE_DIR) + "/tests/data/golden_models/" + name;
     const auto config = load_hf_config(path);
     ASSERT_TRUE(config.ok()) << config.status();
     const auto checkpoint = Checkpoint::open(path);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-    const auto layout = check_llama_checkpoint(*config, *checkpoint);
+    const auto layout = check_decoder(*config, *checkpoint);
     ASSERT_TRUE(layout.ok()) << layout.status();
     EXPECT_EQ(config->dtype, dtype);
-    EXPECT_EQ(layout->tied, name == "qwen2");
+    EXPECT_EQ(layout->tied, config->tie_word_embeddings);
     EXPECT_EQ(layout->parameters, checkpoint->total_elements());
     for (const std::string& tensor : checkpoint->names()) {
       EXPECT_EQ(checkpoint->find(tensor)->dtype, dtype);
@@ -144,6 +190,8 @@ TEST(LlamaLayout, GoldenModels) {
     ASSERT_TRUE(file.ok());
     const auto golden = parse_safetensors(file->bytes(), name);
     ASSERT_TRUE(golden.ok()) << golden.status();
+    EXPECT_EQ(config->rotary, golden->tensors.contains("rope_inverse_frequencies"));
+    if (!config->rotary) continue;
     const TensorView& view = golden->tensors.at("rope_inverse_frequencies");
     std::vector<float> expected(static_cast<size_t>(view.elements()));
     ASSERT_TRUE(to_float(view, 0, expected).ok());

@@ -1,4 +1,4 @@
-// The engine's Llama family against Transformers: log-probabilities of all tokens within 1e-4 and
+// The golden models in the engine against Transformers: log-probabilities of all tokens within 1e-4 and
 // the same greedy tokens, in fp32, however the rows come into batches.
 #include <gtest/gtest.h>
 
@@ -27,9 +27,9 @@ void expect_close(const std::vector<float>& got, const std::vector<float>& golde
   }
 }
 
-class LlamaOracle : public testing::TestWithParam<std::string> {};
+class Oracle : public testing::TestWithParam<std::string> {};
 
-TEST_P(LlamaOracle, LogitsOfPromptsInOneAndInSeveralChunks) {
+TEST_P(Oracle, LogitsOfPromptsInOneAndInSeveralChunks) {
   const Golden golden(GetParam());
   Driver driver(golden.directory(), /*page_rows=*/8);
   const int vocab = driver.shape().vocab_size;
@@ -113,7 +113,7 @@ void expect_greedy(const Golden& golden, Driver& driver, const std::vector<int>&
   }
 }
 
-TEST_P(LlamaOracle, GreedyTokensAlone) {
+TEST_P(Oracle, GreedyTokensAlone) {
   const Golden golden(GetParam());
   Driver driver(golden.directory(), /*page_rows=*/16);
   for (int i = 0; i < golden.prompts(); ++i) {
@@ -122,7 +122,7 @@ TEST_P(LlamaOracle, GreedyTokensAlone) {
   }
 }
 
-TEST_P(LlamaOracle, GreedyTokensInMixedBatchesOfEight) {
+TEST_P(Oracle, GreedyTokensInMixedBatchesOfEight) {
   const Golden golden(GetParam());
   for (const int chunk : {0, 6}) {
     Driver driver(golden.directory(), /*page_rows=*/4);
@@ -134,8 +134,9 @@ TEST_P(LlamaOracle, GreedyTokensInMixedBatchesOfEight) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, LlamaOracle,
-                         testing::Values("llama2", "llama3", "qwen2", "mistral"),
+INSTANTIATE_TEST_SUITE_P(Models, Oracle,
+                         testing::Values("llama2", "llama3", "qwen2", "mistral", "qwen3", "gemma3",
+                                         "gpt2", "phi3"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -1,0 +1,17 @@
+#include "engine/backend/torch/ops.h"
+
+#include "engine/backend/torch/cuda/kernels.h"
+
+namespace tandem::cuda {
+
+const Ops& ops() {
+  static const Ops table = [] {
+    Ops all{};
+    add_elementwise(all);
+    add_attention(all);
+    return all;
+  }();
+  return table;
+}
+
+}  // namespace tandem::cuda

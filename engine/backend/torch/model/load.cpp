@@ -1,0 +1,189 @@
+#include "engine/backend/torch/model/load.h"
+
+#include <ATen/ops/empty.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <span>
+
+#include "absl/strings/str_cat.h"
+#include "engine/backend/torch/weights/convert.h"
+#include "engine/base/status.h"
+
+namespace tandem {
+namespace {
+
+// Weights are streamed from memory once per batch: fewer, larger pages spare the processor
+// look-ups. Only a wish, and before the pages are touched.
+void prefer_huge_pages(std::byte* data, size_t bytes) {
+  constexpr uintptr_t kHuge = uintptr_t{2} << 20;
+  const auto at = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t begin = (at + kHuge - 1) / kHuge * kHuge;
+  const uintptr_t end = (at + bytes) / kHuge * kHuge;
+  if (begin < end) madvise(data + (begin - at), end - begin, MADV_HUGEPAGE);
+}
+
+template <class T>
+std::span<T> elements(std::byte* out, int64_t n) {
+  return {reinterpret_cast<T*>(out), static_cast<size_t>(n)};
+}
+
+// n elements of `view` as `type`, from the first-th on.
+absl::Status convert(const TensorView& view, int64_t first, int64_t n, at::ScalarType type,
+                     std::byte* out) {
+  switch (type) {
+    case at::kDouble:
+      return to_double(view, first, elements<double>(out, n));
+    case at::kBFloat16:
+      return to_bfloat(view, first, elements<uint16_t>(out, n));
+    case at::kHalf:
+      return to_half(view, first, elements<uint16_t>(out, n));
+    default:
+      return to_float(view, first, elements<float>(out, n));
+  }
+}
+
+// Type of the numbers that PackedMatrix::pack takes.
+at::ScalarType source_type(cpu::WeightType type) {
+  switch (type) {
+    case cpu::WeightType::kDouble:
+      return at::kDouble;
+    case cpu::WeightType::kBFloat16:
+      return at::kBFloat16;
+    case cpu::WeightType::kHalf:
+      return at::kHalf;
+    default:
+      return at::kFloat;
+  }
+}
+
+absl::StatusOr<const TensorView*> find(const TensorSource& source, const std::string& name,
+                                       const std::vector<int64_t>& shape) {
+  const TensorView* view = source.find(name);
+  if (view == nullptr) return absl::NotFoundError(absl::StrCat("tensor ", name, ": missing"));
+  if (view->shape != shape) {
+    return out_of_range(absl::StrCat("shape of ", name), shape_text(view->shape),
+                        shape_text(shape));
+  }
+  return view;
+}
+
+// dst[out][in] = src[in][out], both row-major, of elements of `size` bytes.
+void transpose(std::byte* dst, const std::byte* src, int64_t in, int64_t out, size_t size) {
+  constexpr int64_t kBlock = 32;
+  for (int64_t k0 = 0; k0 < in; k0 += kBlock) {
+    for (int64_t o0 = 0; o0 < out; o0 += kBlock) {
+      for (int64_t o = o0; o < std::min(out, o0 + kBlock); ++o) {
+        for (int64_t k = k0; k < std::min(in, k0 + kBlock); ++k) {
+          std::memcpy(dst + static_cast<size_t>(o * in + k) * size,
+                      src + static_cast<size_t>(k * out + o) * size, size);
+        }
+      }
+    }
+  }
+}
+
+// All rows of a layer's matrices, [out, in], in blocks: take(first row, rows, their bytes).
+absl::Status each_rows(const TensorSource& source, const LinearSpec& spec, at::ScalarType type,
+                       const std::function<void(int64_t, int64_t, const std::byte*)>& take) {
+  constexpr int64_t kRows = 128;
+  const auto size = c10::elementSize(type);
+  std::vector<std::byte> part, whole;
+  int64_t row = 0;
+  for (size_t i = 0; i < spec.names.size(); ++i) {
+    const std::string name = spec.names[i] + ".weight";
+    const int64_t out = spec.outs[i];
+    const int64_t n = out * spec.in;
+    if (spec.transposed) {
+      TANDEM_ASSIGN_OR_RETURN(const TensorView* view, find(source, name, {spec.in, out}));
+      part.resize(static_cast<size_t>(n) * size);
+      whole.resize(part.size());
+      if (absl::Status s = convert(*view, 0, n, type, part.data()); !s.ok()) {
+        return annotate(s, name);
+      }
+      transpose(whole.data(), part.data(), spec.in, out, size);
+      take(row, out, whole.data());
+      source.done(*view);
+    } else {
+      TANDEM_ASSIGN_OR_RETURN(const TensorView* view, find(source, name, {out, spec.in}));
+      part.resize(static_cast<size_t>(std::min(kRows, out) * spec.in) * size);
+      for (int64_t r = 0; r < out; r += kRows) {
+        const int64_t rows = std::min(kRows, out - r);
+        if (absl::Status s = convert(*view, r * spec.in, rows * spec.in, type, part.data());
+            !s.ok()) {
+          return annotate(s, name);
+        }
+        take(row + r, rows, part.data());
+      }
+      source.done(*view);
+    }
+    row += out;
+  }
+  return absl::OkStatus();
+}
+
+int64_t all_outs(const LinearSpec& spec) {
+  return std::accumulate(spec.outs.begin(), spec.outs.end(), int64_t{0});
+}
+
+}  // namespace
+
+absl::StatusOr<at::Tensor> load_tensor(const TensorSource& source, const std::string& name,
+                                       const std::vector<int64_t>& shape, at::ScalarType type,
+                                       at::Device device) {
+  TANDEM_ASSIGN_OR_RETURN(const TensorView* view, find(source, name, shape));
+  at::Tensor host = at::empty(shape, type);
+  auto* out = static_cast<std::byte*>(host.mutable_data_ptr());
+  if (device.is_cpu()) prefer_huge_pages(out, host.nbytes());
+  if (absl::Status s = convert(*view, 0, view->elements(), type, out); !s.ok()) {
+    return annotate(s, name);
+  }
+  source.done(*view);
+  return host.to(device);
+}
+
+absl::StatusOr<at::Tensor> load_matrix(const TensorSource& source, const LinearSpec& spec,
+                                       at::ScalarType type, at::Device device) {
+  at::Tensor host = at::empty({all_outs(spec), spec.in}, type);
+  auto* out = static_cast<std::byte*>(host.mutable_data_ptr());
+  if (device.is_cpu()) prefer_huge_pages(out, host.nbytes());
+  const size_t row_bytes = static_cast<size_t>(spec.in) * c10::elementSize(type);
+  TANDEM_RETURN_IF_ERROR(
+      each_rows(source, spec, type, [&](int64_t first, int64_t rows, const std::byte* from) {
+        std::memcpy(out + static_cast<size_t>(first) * row_bytes, from,
+                    static_cast<size_t>(rows) * row_bytes);
+      }));
+  return host.to(device);
+}
+
+absl::StatusOr<cpu::PackedMatrix> load_packed(const TensorSource& source, const LinearSpec& spec,
+                                              cpu::WeightType type, cpu::Layout layout) {
+  cpu::PackedMatrix packed(type, all_outs(spec), spec.in, layout);
+  TANDEM_RETURN_IF_ERROR(each_rows(source, spec, source_type(type),
+                                   [&](int64_t first, int64_t rows, const std::byte* from) {
+                                     packed.pack(first, rows, from);
+                                   }));
+  return packed;
+}
+
+absl::StatusOr<at::Tensor> load_bias(const TensorSource& source, const LinearSpec& spec,
+                                     at::ScalarType type, at::Device device) {
+  if (!spec.bias) return at::Tensor();
+  at::Tensor host = at::empty({all_outs(spec)}, type);
+  auto* out = static_cast<std::byte*>(host.mutable_data_ptr());
+  for (size_t i = 0; i < spec.names.size(); ++i) {
+    const std::string name = spec.names[i] + ".bias";
+    TANDEM_ASSIGN_OR_RETURN(const TensorView* view, find(source, name, {spec.outs[i]}));
+    if (absl::Status s = convert(*view, 0, spec.outs[i], type, out); !s.ok()) {
+      return annotate(s, name);
+    }
+    out += static_cast<size_t>(spec.outs[i]) * c10::elementSize(type);
+    source.done(*view);
+  }
+  return host.to(device);
+}
+
+}  // namespace tandem

@@ -1,0 +1,34 @@
+// The architectures that can be loaded: a file for each in this folder, and a line in
+// architectures.cpp.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "engine/backend/torch/weights/decoder_config.h"
+#include "engine/backend/torch/weights/json_fields.h"
+
+namespace tandem {
+
+// A config.json that is being read.
+struct HfFile {
+  JsonFields& fields;
+  std::string name;        // for messages
+  std::string model_type;  // as the file says
+};
+
+struct Architecture {
+  const char* model_type;  // of config.json
+  const char* name;        // Transformers' class, the only entry of `architectures`
+  // Fills what differs from a DecoderConfig's defaults, all but the fields that every file has
+  // (dtype, token ids). Errors name the field, its value and what is allowed; they may also be left
+  // in file.fields.
+  absl::Status (*read)(const HfFile& file, DecoderConfig& config);
+};
+
+extern const Architecture kLlama, kMistral, kQwen2, kQwen3, kGemma3, kGpt2, kPhi3;
+
+std::span<const Architecture* const> architectures();
+
+}  // namespace tandem

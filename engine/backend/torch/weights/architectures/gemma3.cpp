@@ -1,0 +1,45 @@
+// Gemma 3, text only. Transformers: modeling_gemma3.py
+//
+// Embeddings times sqrt(hidden size); norms with 1 + weight before and after attention and MLP, and
+// of each query's and key's head; GELU by tanh in a gated MLP; five layers with a sliding window
+// and their own rotary base for each that sees everything.
+#include <cmath>
+
+#include "engine/backend/torch/weights/architectures/architecture.h"
+#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/base/status.h"
+
+namespace tandem {
+namespace {
+
+absl::Status read(const HfFile& file, DecoderConfig& c) {
+  JsonFields& fields = file.fields;
+  TANDEM_RETURN_IF_ERROR(read_sizes(file,
+                                    {.kv_heads = 4,
+                                     .head_dim = 256,
+                                     .max_positions = 131072,
+                                     .activation_field = "hidden_activation",
+                                     .activation = Activation::kGeluTanh},
+                                    c));
+  read_rope_by_layers(file, {.full = 1e6, .local = 1e4}, c);
+  const int64_t pattern = fields.integer("sliding_window_pattern", 6, 1, 1000);
+  read_windows(file, {.window = 4096, .full_every = static_cast<int>(pattern)}, c);
+  c.one_plus_weight = true;
+  // Rounded to fp32, where Transformers' buffer has it.
+  c.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(c.hidden_size)));
+  c.attention_scale = 1 / std::sqrt(fields.number("query_pre_attn_scalar", 256, 1e-6, 1e6));
+  c.qkv_bias = c.o_bias = fields.boolean("attention_bias", false);
+  c.tie_word_embeddings = true;  // unless the file says otherwise
+  c.names.q_norm = "self_attn.q_norm";
+  c.names.k_norm = "self_attn.k_norm";
+  c.names.attention_output_norm = "post_attention_layernorm";
+  c.names.mlp_norm = "pre_feedforward_layernorm";
+  c.names.mlp_output_norm = "post_feedforward_layernorm";
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const Architecture kGemma3{"gemma3_text", "Gemma3ForCausalLM", read};
+
+}  // namespace tandem

@@ -1,0 +1,20 @@
+// Mistral: Llama with a sliding window, and never a bias. Transformers: modeling_mistral.py
+#include "engine/backend/torch/weights/architectures/architecture.h"
+#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/base/status.h"
+
+namespace tandem {
+namespace {
+
+absl::Status read(const HfFile& file, DecoderConfig& c) {
+  TANDEM_RETURN_IF_ERROR(read_sizes(file, {.kv_heads = 8, .max_positions = 131072}, c));
+  c.rope = read_rope(file, c.max_positions);
+  read_windows(file, {.window = 4096}, c);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const Architecture kMistral{"mistral", "MistralForCausalLM", read};
+
+}  // namespace tandem

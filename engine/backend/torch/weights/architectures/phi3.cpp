@@ -1,0 +1,26 @@
+// Phi-3 and Phi-4-mini's like: Llama with queries, keys and values in one matrix, and gate and up in
+// another. Transformers: modeling_phi3.py
+#include "engine/backend/torch/weights/architectures/architecture.h"
+#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/base/status.h"
+
+namespace tandem {
+namespace {
+
+absl::Status read(const HfFile& file, DecoderConfig& c) {
+  TANDEM_RETURN_IF_ERROR(read_sizes(file, {.norm_eps = 1e-5, .max_positions = 4096}, c));
+  c.rope = read_rope(file, c.max_positions);
+  if (c.rope.kind != RopeConfig::kDefault) {
+    file.fields.refuse("rope_scaling", "null, or of rope_type default, for model_type phi3");
+  }
+  read_windows(file, {.may = true}, c);
+  c.names.qkv = {"self_attn.qkv_proj"};
+  c.names.up = {"mlp.gate_up_proj"};
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const Architecture kPhi3{"phi3", "Phi3ForCausalLM", read};
+
+}  // namespace tandem

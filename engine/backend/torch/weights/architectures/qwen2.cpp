@@ -1,0 +1,22 @@
+// Qwen 2 and 2.5: Llama with biases of queries, keys and values, and a window that is asked for by
+// layers. Transformers: modeling_qwen2.py
+#include "engine/backend/torch/weights/architectures/architecture.h"
+#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/base/status.h"
+
+namespace tandem {
+namespace {
+
+absl::Status read(const HfFile& file, DecoderConfig& c) {
+  TANDEM_RETURN_IF_ERROR(read_sizes(file, {.kv_heads = 32, .max_positions = 32768}, c));
+  c.rope = read_rope(file, c.max_positions);
+  read_windows(file, {.window = 4096, .asked_for = true}, c);
+  c.qkv_bias = true;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const Architecture kQwen2{"qwen2", "Qwen2ForCausalLM", read};
+
+}  // namespace tandem

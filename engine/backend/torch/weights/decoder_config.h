@@ -1,0 +1,101 @@
+// What there is to know of a decoder-only transformer before its weights are read, whatever file it
+// was written in.
+//
+//   x = embed(token) * embedding_scale (+ embed(position))
+//   each layer: x += attention(norm(x));  x += mlp(norm(x)), of each output its norm where the
+//               names tell of one
+//   logits = head(norm(x))
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/backend/torch/kinds.h"
+#include "engine/backend/torch/weights/safetensors.h"
+#include "engine/base/ids.h"
+
+namespace tandem {
+
+struct RopeConfig {
+  enum Kind : uint8_t { kDefault, kLinear, kLlama3 };
+  Kind kind = kDefault;
+  double theta = 10000;
+  double factor = 1;                   // kLinear, kLlama3
+  double low_freq_factor = 1;          // kLlama3
+  double high_freq_factor = 4;         // kLlama3
+  int64_t original_max_positions = 0;  // kLlama3
+};
+
+// Inverse frequencies of the rotary embedding after scaling, in the float32 arithmetic of
+// Transformers. [head_dim / 2]; element i rotates dimensions i and i + head_dim / 2 by
+// position * f[i].
+std::vector<float> rope_inverse_frequencies(const RopeConfig& rope, int head_dim);
+
+// What a file calls its tensors, without ".weight" and ".bias". An empty name: there is none. Those
+// between `layer` and `final_norm` follow "{layer}{i}.".
+struct DecoderNames {
+  std::string embedding = "model.embed_tokens";
+  std::string positions;  // learned positions, added to the embedding
+  std::string layer = "model.layers.";
+  std::string attention_norm = "input_layernorm";
+  // Three matrices, or one that has the rows of all.
+  std::vector<std::string> qkv{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
+  std::string q_norm, k_norm;  // of each head, before the rotary embedding
+  std::string o = "self_attn.o_proj";
+  std::string attention_output_norm;
+  std::string mlp_norm = "post_attention_layernorm";
+  // Gated: two matrices, or one that has the gate's rows first. Plain: one.
+  std::vector<std::string> up{"mlp.gate_proj", "mlp.up_proj"};
+  std::string down = "mlp.down_proj";
+  std::string mlp_output_norm;
+  std::string final_norm = "model.norm";
+  std::string head = "lm_head";
+  bool transposed = false;           // the layers' matrices lie as [in, out]
+  std::vector<std::string> ignored;  // ends of names of tensors that follow from the rest
+  std::string prefix;                // that names may all lack, or have: "transformer."
+};
+
+struct DecoderConfig {
+  std::string model_type;    // "llama", "mistral", ...
+  std::string architecture;  // "LlamaForCausalLM", ...
+  int vocab_size = 0;
+  int hidden_size = 0;
+  int intermediate_size = 0;
+  int layers = 0;
+  int heads = 0;
+  int kv_heads = 0;  // divides heads
+  int head_dim = 0;  // heads * head_dim need not be hidden_size
+  int max_positions = 0;
+
+  NormKind norm = NormKind::kRms;
+  double norm_eps = 1e-6;
+  bool one_plus_weight = false;  // norms multiply with 1 + weight
+  Activation activation = Activation::kSilu;
+  bool gated = true;       // mlp(x) = down(act(gate(x)) * up(x)), else down(act(up(x)))
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool mlp_bias = false;   // of all two or three
+  double embedding_scale = 1;
+  double attention_scale = 0;  // of scores; 0: head_dim^-0.5
+
+  bool rotary = true;  // of even head_dim
+  RopeConfig rope;
+  std::optional<RopeConfig> local_rope;  // of layers with the window, if another
+  int window = 0;                        // in rows, the row itself included; 0: none
+  std::vector<bool> full_layers;  // layers that see everything; empty: all have the window
+
+  bool tie_word_embeddings = false;
+  DecoderNames names;
+  std::optional<SafeDType> dtype;    // kF32, kBF16, kF16 or kF64, if the file says
+  std::vector<Token> eos_token_ids;  // may be empty
+  std::optional<Token> bos_token_id;
+
+  int window_of(int layer) const {
+    return !full_layers.empty() && full_layers[static_cast<size_t>(layer)] ? 0 : window;
+  }
+  bool fused_qkv() const { return names.qkv.size() == 1; }
+};
+
+}  // namespace tandem

@@ -1,0 +1,74 @@
+#include "engine/backend/torch/weights/tensor_source.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/backend/torch/weights/convert.h"
+#include "engine/base/quote.h"
+
+namespace tandem {
+namespace {
+
+// "a, b, c and 4 more"
+std::string first_few(const std::vector<std::string>& all) {
+  constexpr size_t kFew = 5;
+  const size_t n = std::min(all.size(), kFew);
+  std::string text = absl::StrJoin(all.begin(), all.begin() + static_cast<ptrdiff_t>(n), ", ");
+  if (all.size() > n) absl::StrAppend(&text, " and ", all.size() - n, " more");
+  return text;
+}
+
+}  // namespace
+
+const TensorView* TensorMap::find(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  return it == tensors_.end() ? nullptr : &it->second;
+}
+
+std::vector<std::string> TensorMap::names() const {
+  std::vector<std::string> names;
+  names.reserve(tensors_.size());
+  for (const auto& [name, view] : tensors_) names.push_back(name);
+  return names;
+}
+
+std::string mismatch(const TensorView& tensor, const std::vector<int64_t>& shape) {
+  if (tensor.shape != shape) {
+    return absl::StrCat("shape ", shape_text(tensor.shape), ", expected ", shape_text(shape));
+  }
+  if (!is_floating(tensor.dtype)) {
+    return absl::StrCat("dtype ", safe_dtype_name(tensor.dtype), ", expected F64 F32 F16 BF16");
+  }
+  return "";
+}
+
+absl::Status check_tensors(const TensorSource& source, const std::vector<TensorSpec>& specs,
+                           const std::function<bool(const std::string&)>& may_ignore) {
+  std::vector<std::string> missing, wrong, unexpected;
+  std::set<std::string> wanted;
+  for (const TensorSpec& spec : specs) {
+    wanted.insert(spec.name);
+    const TensorView* tensor = source.find(spec.name);
+    if (tensor == nullptr) {
+      missing.push_back(absl::StrCat(quote_value(spec.name), " ", shape_text(spec.shape)));
+    } else if (const std::string what = mismatch(*tensor, spec.shape); !what.empty()) {
+      wrong.push_back(absl::StrCat(quote_value(spec.name), " (", what, ")"));
+    }
+  }
+  for (const std::string& name : source.names()) {
+    if (!wanted.contains(name) && !may_ignore(name)) {
+      unexpected.push_back(
+          absl::StrCat(quote_value(name), " ", shape_text(source.find(name)->shape)));
+    }
+  }
+  std::vector<std::string> problems;
+  if (!missing.empty()) problems.push_back("missing tensors: " + first_few(missing));
+  if (!wrong.empty()) problems.push_back("tensors that do not fit: " + first_few(wrong));
+  if (!unexpected.empty()) problems.push_back("unexpected tensors: " + first_few(unexpected));
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(source.where(), ": ", absl::StrJoin(problems, "; ")));
+}
+
+}  // namespace tandem
