@@ -134,8 +134,8 @@ void gate(at::Tensor& out, const at::Tensor& gate_up, Activation activation) {
 void activate(at::Tensor& x, Activation activation) {
   const StepProfile::Section section(StepProfile::kActivation);
   for_type(x, [&]<class T, class R>() {
-    cpu::for_activation(activation,
-                        [&]<Activation kind>() { cpu::activate<kind, T, R>(data<T>(x), x.numel()); });
+    cpu::for_activation(
+        activation, [&]<Activation kind>() { cpu::activate<kind, T, R>(data<T>(x), x.numel()); });
   });
 }
 

@@ -23,8 +23,8 @@
 #include "engine/backend/torch/memory.h"
 #include "engine/backend/torch/model/decoder.h"
 #include "engine/backend/torch/weights/checkpoint.h"
-#include "engine/backend/torch/weights/hf_config.h"
 #include "engine/backend/torch/weights/decoder_layout.h"
+#include "engine/backend/torch/weights/hf_config.h"
 #include "engine/base/status.h"
 #ifdef TANDEM_CUDA
 #include "engine/backend/torch/cuda/lane.h"

@@ -97,7 +97,8 @@ void Executor::forward() {
   place();
   at::Tensor& x = x_.rows(plan_.rows());
   const auto& positions = plan_.columns.position;
-  model_.embed(x, placed_.token, placed_.position, *std::max_element(positions.begin(), positions.end()));
+  model_.embed(x, placed_.token, placed_.position,
+               *std::max_element(positions.begin(), positions.end()));
   const PlacedCopies& load = placed_.load;
   if (load.n > 0) ops_.copy_rows(x, load.to, pool_.frontier, load.from, load.n);
 

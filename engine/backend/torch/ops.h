@@ -78,12 +78,11 @@ struct Ops {
 
   // qkv: [rows, (heads + 2 kv_heads) * head_dim]: queries rotated in place, rotated keys and values
   // stored at the rows' slots.
-  void (*rope_and_store)(at::Tensor& qkv, const RowView& rows, const LayerKv& kv,
-                         const Rope& rope);
+  void (*rope_and_store)(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, const Rope& rope);
 
   // out: [rows, heads * head_dim]
-  void (*attention)(at::Tensor& out, const at::Tensor& qkv, const RowView& rows,
-                    const LayerKv& kv, double scale);
+  void (*attention)(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, const LayerKv& kv,
+                    double scale);
 
   // out = act(gate) * up. gate_up: [rows, 2 * width], gate first; out: [rows, width]
   void (*gate)(at::Tensor& out, const at::Tensor& gate_up, Activation activation);
@@ -93,8 +92,8 @@ struct Ops {
 };
 
 const Ops& cpu_ops();   // of cpu/
-const Ops& aten_ops();  // on a CPU in LibTorch's operators: the reference of cpu/ in tests, and with
-                        // CpuKernels::kAten. Slow, and without promises about bits.
+const Ops& aten_ops();  // on a CPU in LibTorch's operators: the reference of cpu/ in tests, and
+                        // with CpuKernels::kAten. Slow, and without promises about bits.
 
 // The table of a device, and on a CPU of the kernels that are asked for.
 const Ops& ops_of(at::Device device, CpuKernels kernels = CpuKernels::kOwn);

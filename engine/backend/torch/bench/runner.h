@@ -38,7 +38,7 @@ class Runner {
     device_ = *std::move(device);
     TANDEM_CHECK(device_
                      ->load_decoder(kModel, "random", config, config.tie_word_embeddings,
-                                  weights.source(), options.dtype, page_rows_, options.kv_dtype)
+                                    weights.source(), options.dtype, page_rows_, options.kv_dtype)
                      .ok());
     pages_ = kv_rows / page_rows_ + 128;
     if (pages_ % kPageStep == 0) ++pages_;  // then steps visit all pages

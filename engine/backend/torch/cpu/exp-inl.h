@@ -12,13 +12,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace tandem::cpu::HWY_NAMESPACE {
 
-// In float: relative error under 2e-7; 0 below -87, saturating at e^88. NaN stays NaN. The same
-// bits in vectors of any width.
+// In double: saturating at e^709. In float: relative error under 2e-7; 0 below -87, saturating at
+// e^88. NaN stays NaN. The same bits in vectors of any width.
 template <class D>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> exp_of(D d, hwy::HWY_NAMESPACE::Vec<D> x) {
   namespace hn = hwy::HWY_NAMESPACE;
   if constexpr (sizeof(hn::TFromD<D>) == sizeof(double)) {
-    return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
+    // Above 709.8 Highway's wraps around.
+    return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, hn::Min(hn::Set(d, 709.), x)));
   } else {
     const hn::RebindToSigned<D> di;
     const auto clamped = hn::Min(hn::Set(d, 88.f), x);  // x where either is NaN

@@ -27,8 +27,9 @@ namespace tandem::cpu {
 
 // y = x W^T + bias, stored in `out`, added to it or gated.
 //
-// activation: of the gate. x: what the weights' row_type() is made of, of weights.in() numbers; bias: [outs] or null; out:
-// [rows, outs], or [rows, outs / 2] if gated. Runs on the calling thread's team (parallel.h).
+// activation: of the gate. x: what the weights' row_type() is made of, of weights.in() numbers;
+// bias: [outs] or null; out: [rows, outs], or [rows, outs / 2] if gated. Runs on the calling
+// thread's team (parallel.h).
 void product(float* out, const Rows<float>& x, const PackedMatrix& weights, const float* bias,
              Then then = Then::kStore, Activation activation = Activation::kSilu);
 // For weights of type kDouble.

@@ -32,10 +32,11 @@ __global__ void attention_kernel(T* out, const T* qkv, RowView rows, const T* ke
   // As RowView::first_dense() and first_extra().
   const bool cut = rows.window > 0;
   const int oldest = rows.position[r] + 1 - rows.window;
-  const int first = cut ? min(rows.dense_end[r], max(rows.first_key[r], oldest)) : rows.first_key[r];
+  const int first =
+      cut ? min(rows.dense_end[r], max(rows.first_key[r], oldest)) : rows.first_key[r];
   const int dense = rows.dense_end[r] - first;
-  const int extras = cut ? max(rows.extra_begin[r], rows.extra_end[r] - rows.window)
-                         : rows.extra_begin[r];
+  const int extras =
+      cut ? max(rows.extra_begin[r], rows.extra_end[r] - rows.window) : rows.extra_begin[r];
   const int n = dense + rows.extra_end[r] - extras;
 
   A query[kPerLane];

@@ -50,8 +50,8 @@ absl::StatusOr<DecoderWeights::Layer> load_layer(const DecoderConfig& c, int lay
   TANDEM_ASSIGN_OR_RETURN(l.o, linear(spec.o));
   TANDEM_ASSIGN_OR_RETURN(l.attention_output_norm, norm(spec.attention_output_norm));
   TANDEM_ASSIGN_OR_RETURN(l.mlp_norm, norm(spec.mlp_norm));
-  TANDEM_ASSIGN_OR_RETURN(
-      l.up, linear(spec.up, c.gated ? cpu::Layout::kPairs : cpu::Layout::kInOrder));
+  TANDEM_ASSIGN_OR_RETURN(l.up,
+                          linear(spec.up, c.gated ? cpu::Layout::kPairs : cpu::Layout::kInOrder));
   TANDEM_ASSIGN_OR_RETURN(l.down, linear(spec.down));
   TANDEM_ASSIGN_OR_RETURN(l.mlp_output_norm, norm(spec.mlp_output_norm));
   return l;
@@ -135,8 +135,8 @@ absl::StatusOr<DecoderWeights> DecoderWeights::load(const DecoderConfig& c, bool
     TANDEM_ASSIGN_OR_RETURN(w.head, Linear::load(source, store, embedding_spec(c)));
     w.embedding = w.head.weight();
   } else {
-    TANDEM_ASSIGN_OR_RETURN(
-        w.embedding, load_matrix(source, embedding_spec(c), embedding_type(store, c), store.device));
+    TANDEM_ASSIGN_OR_RETURN(w.embedding, load_matrix(source, embedding_spec(c),
+                                                     embedding_type(store, c), store.device));
     TANDEM_ASSIGN_OR_RETURN(w.head, Linear::load(source, store, head_spec(c)));
   }
   if (!c.names.positions.empty()) {
@@ -165,7 +165,8 @@ Decoder::Decoder(std::string name, const DecoderConfig& c, DecoderWeights weight
   shape_.window = c.full_layers.empty() ? c.window : 0;
   shape_.weight_bytes = weights_.bytes();
   shape_.parameters = weights_.parameters();
-  scale_ = c.attention_scale > 0 ? c.attention_scale : 1 / std::sqrt(static_cast<double>(c.head_dim));
+  scale_ =
+      c.attention_scale > 0 ? c.attention_scale : 1 / std::sqrt(static_cast<double>(c.head_dim));
   const auto rope = [&](const RopeConfig& r) {
     return Rope(rope_inverse_frequencies(r, c.head_dim), residual, device);
   };

@@ -162,10 +162,9 @@ absl::StatusOr<at::Tensor> load_matrix(const TensorSource& source, const LinearS
 absl::StatusOr<cpu::PackedMatrix> load_packed(const TensorSource& source, const LinearSpec& spec,
                                               cpu::WeightType type, cpu::Layout layout) {
   cpu::PackedMatrix packed(type, all_outs(spec), spec.in, layout);
-  TANDEM_RETURN_IF_ERROR(each_rows(source, spec, source_type(type),
-                                   [&](int64_t first, int64_t rows, const std::byte* from) {
-                                     packed.pack(first, rows, from);
-                                   }));
+  TANDEM_RETURN_IF_ERROR(each_rows(
+      source, spec, source_type(type),
+      [&](int64_t first, int64_t rows, const std::byte* from) { packed.pack(first, rows, from); }));
   return packed;
 }
 

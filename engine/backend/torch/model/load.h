@@ -19,7 +19,8 @@ absl::StatusOr<at::Tensor> load_tensor(const TensorSource& source, const std::st
                                        const std::vector<int64_t>& shape, at::ScalarType type,
                                        at::Device device);
 
-// A layer's matrices one below the other, as `type` on `device`: [sum of outs, in]. Errors as above.
+// A layer's matrices one below the other, as `type` on `device`: [sum of outs, in]. Errors as
+// above.
 absl::StatusOr<at::Tensor> load_matrix(const TensorSource& source, const LinearSpec& spec,
                                        at::ScalarType type, at::Device device);
 

@@ -21,8 +21,8 @@ class Model {
   virtual const ModelShape& shape() const = 0;
 
   // x[r] = embedding of token[r] at position[r], for rows with token[r] >= 0. x: [rows, hidden], of
-  // the geometry's hidden_type; token, position: on the model's device. Positions up to max_position
-  // may follow in run().
+  // the geometry's hidden_type; token, position: on the model's device. Positions up to
+  // max_position may follow in run().
   virtual void embed(at::Tensor& x, const int32_t* token, const int32_t* position,
                      int max_position) = 0;
 

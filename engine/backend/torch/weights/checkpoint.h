@@ -27,7 +27,7 @@ class Checkpoint final : public TensorSource {
   const TensorView* find(const std::string& name) const override;
   std::vector<std::string> names() const override;
   const std::string& where() const override { return directory_; }
-  int64_t total_bytes() const { return total_bytes_; }    // of all tensors
+  int64_t total_bytes() const { return total_bytes_; }  // of all tensors
   int64_t total_elements() const { return total_elements_; }
 
   // The tensor `name`, which is of a floating type and has this shape. INVALID_ARGUMENT otherwise,

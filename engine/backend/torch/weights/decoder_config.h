@@ -73,10 +73,10 @@ struct DecoderConfig {
   double norm_eps = 1e-6;
   bool one_plus_weight = false;  // norms multiply with 1 + weight
   Activation activation = Activation::kSilu;
-  bool gated = true;       // mlp(x) = down(act(gate(x)) * up(x)), else down(act(up(x)))
+  bool gated = true;  // mlp(x) = down(act(gate(x)) * up(x)), else down(act(up(x)))
   bool qkv_bias = false;
   bool o_bias = false;
-  bool mlp_bias = false;   // of all two or three
+  bool mlp_bias = false;  // of all two or three
   double embedding_scale = 1;
   double attention_scale = 0;  // of scores; 0: head_dim^-0.5
 
@@ -84,7 +84,7 @@ struct DecoderConfig {
   RopeConfig rope;
   std::optional<RopeConfig> local_rope;  // of layers with the window, if another
   int window = 0;                        // in rows, the row itself included; 0: none
-  std::vector<bool> full_layers;  // layers that see everything; empty: all have the window
+  std::vector<bool> full_layers;         // layers that see everything; empty: all have the window
 
   bool tie_word_embeddings = false;
   DecoderNames names;

@@ -93,10 +93,9 @@ std::vector<bool> read_layer_types(const HfFile& file, const json& types, int la
     good = full.back() || (windowed && types[i] == "sliding_attention");
   }
   if (good) return full;
-  file.fields.refuse("layer_types",
-                     absl::StrCat(layers, " of \"full_attention\"",
-                                  windowed ? " and \"sliding_attention\""
-                                           : ", since there is no sliding window"));
+  file.fields.refuse("layer_types", absl::StrCat(layers, " of \"full_attention\"",
+                                                 windowed ? " and \"sliding_attention\""
+                                                          : ", since there is no sliding window"));
   return {};
 }
 
@@ -114,8 +113,8 @@ absl::Status read_sizes(const HfFile& file, const SizeDefaults& defaults, Decode
   c.layers = read_size(file, "num_hidden_layers", std::nullopt, kMaxLayers);
   c.heads = read_size(file, "num_attention_heads", std::nullopt, kMaxHeads);
   const bool kv_default = !fields.present("num_key_value_heads") && defaults.kv_heads > 0;
-  c.kv_heads = read_size(file, "num_key_value_heads", kv_default ? defaults.kv_heads : c.heads,
-                         kMaxHeads);
+  c.kv_heads =
+      read_size(file, "num_key_value_heads", kv_default ? defaults.kv_heads : c.heads, kMaxHeads);
   c.max_positions =
       read_size(file, "max_position_embeddings", defaults.max_positions, kMaxPositions);
   c.norm_eps = fields.number("rms_norm_eps", defaults.norm_eps, 0, 1);
@@ -127,16 +126,15 @@ absl::Status read_sizes(const HfFile& file, const SizeDefaults& defaults, Decode
     return out_of_range(absl::StrCat(file.name, ": num_key_value_heads"), c.kv_heads,
                         absl::StrCat("divisors of num_attention_heads, which is ", c.heads));
   }
-  const bool own_head_dim = fields.find("head_dim") != nullptr ||
-                            (defaults.head_dim > 0 && !fields.present("head_dim"));
+  const bool own_head_dim =
+      fields.find("head_dim") != nullptr || (defaults.head_dim > 0 && !fields.present("head_dim"));
   if (!own_head_dim && c.hidden_size % c.heads != 0) {
     return out_of_range(absl::StrCat(file.name, ": hidden_size"), c.hidden_size,
                         absl::StrCat("multiples of num_attention_heads, which is ", c.heads));
   }
-  c.head_dim = read_size(file, "head_dim",
-                         own_head_dim && defaults.head_dim > 0 ? defaults.head_dim
-                                                               : c.hidden_size / c.heads,
-                         1024);
+  c.head_dim = read_size(
+      file, "head_dim",
+      own_head_dim && defaults.head_dim > 0 ? defaults.head_dim : c.hidden_size / c.heads, 1024);
   if (c.head_dim % 2 != 0) {
     return out_of_range(absl::StrCat(file.name, ": head_dim"), c.head_dim, "even numbers");
   }

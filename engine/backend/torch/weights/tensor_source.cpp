@@ -68,7 +68,8 @@ absl::Status check_tensors(const TensorSource& source, const std::vector<TensorS
   if (!wrong.empty()) problems.push_back("tensors that do not fit: " + first_few(wrong));
   if (!unexpected.empty()) problems.push_back("unexpected tensors: " + first_few(unexpected));
   if (problems.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(source.where(), ": ", absl::StrJoin(problems, "; ")));
+  return absl::InvalidArgumentError(
+      absl::StrCat(source.where(), ": ", absl::StrJoin(problems, "; ")));
 }
 
 }  // namespace tandem

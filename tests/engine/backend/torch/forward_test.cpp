@@ -55,7 +55,8 @@ std::string name_of(const testing::TestParamInfo<DType>& info) { return dtype_na
 
 class Forward : public testing::TestWithParam<DType> {
  protected:
-  TinyModel tiny(const DecoderConfig& config = tiny_config(), uint64_t seed = 1, bool tied = false) {
+  TinyModel tiny(const DecoderConfig& config = tiny_config(), uint64_t seed = 1,
+                 bool tied = false) {
     TinyModel m = tiny_model(config, seed, tied);
     m.dtype = GetParam();
     return m;

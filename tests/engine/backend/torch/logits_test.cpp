@@ -1,5 +1,6 @@
-// Raw logits of the golden models against Transformers, within 1e-4 in fp32: the model alone, without
-// the executor, whose answers are log-probabilities and would not show a shift of all logits.
+// Raw logits of the golden models against Transformers, within 1e-4 in fp32: the model alone,
+// without the executor, whose answers are log-probabilities and would not show a shift of all
+// logits.
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>

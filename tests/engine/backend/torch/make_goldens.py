@@ -26,6 +26,7 @@ STEP_LOGITS = [5, 19]  # prompts with logits at every generated token
 MIN_MARGIN = 2e-3  # between the two largest logits, at every generated token
 MAX_ERROR = 1.5e-5  # of these float32 logits against float64 linear layers and attention
 
+
 def layers_of(*kinds):
     return [f"{kind}_attention" for kind in kinds]
 

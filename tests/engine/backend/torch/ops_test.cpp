@@ -172,8 +172,8 @@ TEST_P(OpsOfTypes, RopeAndStore) {
     at::Tensor got = qkv.clone();
     at::Tensor want = qkv.clone();
     cpu_ops().rope_and_store(got, c.view(), {s.heads, s.kv_heads, head_dim, keys, values}, rope);
-    aten_ops().rope_and_store(want, c.view(), {s.heads, s.kv_heads, head_dim, want_keys, want_values},
-                         rope);
+    aten_ops().rope_and_store(want, c.view(),
+                              {s.heads, s.kv_heads, head_dim, want_keys, want_values}, rope);
     expect_close(got.narrow(1, 0, s.heads * head_dim), want.narrow(1, 0, s.heads * head_dim));
     expect_close(keys, want_keys);
     expect_close(values, want_values);

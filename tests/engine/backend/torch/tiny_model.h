@@ -31,7 +31,8 @@ struct TinyModel {
 DecoderConfig tiny_config();
 
 // Weights of a size that makes answers lively: far from constant, rarely near ties.
-TinyModel tiny_model(const DecoderConfig& config = tiny_config(), uint64_t seed = 1, bool tied = false);
+TinyModel tiny_model(const DecoderConfig& config = tiny_config(), uint64_t seed = 1,
+                     bool tied = false);
 
 std::vector<Token> random_tokens(int n, int vocab, uint64_t seed);
 

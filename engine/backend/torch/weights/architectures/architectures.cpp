@@ -5,8 +5,7 @@
 namespace tandem {
 
 std::span<const Architecture* const> architectures() {
-  static constexpr std::array kAll{&kLlama,  &kMistral, &kQwen2, &kQwen3,
-                                   &kGemma3, &kGpt2,    &kPhi3};
+  static constexpr std::array kAll{&kLlama, &kMistral, &kQwen2, &kQwen3, &kGemma3, &kGpt2, &kPhi3};
   return kAll;
 }
 

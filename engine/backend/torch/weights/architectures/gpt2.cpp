@@ -26,8 +26,8 @@ absl::Status read(const HfFile& file, DecoderConfig& c) {
   c.layers = read_size(file, "n_layer", std::nullopt, kMaxLayers);
   c.heads = c.kv_heads = read_size(file, "n_head", std::nullopt, kMaxHeads);
   c.max_positions = read_size(file, "n_positions", 1024, kMaxPositions);
-  c.intermediate_size =
-      read_size(file, "n_inner", std::min<int64_t>(kMaxWidth, int64_t{4} * c.hidden_size), kMaxWidth);
+  c.intermediate_size = read_size(
+      file, "n_inner", std::min<int64_t>(kMaxWidth, int64_t{4} * c.hidden_size), kMaxWidth);
   c.norm_eps = fields.number("layer_norm_epsilon", 1e-5, 0, 1);
   c.activation = read_activation(file, "activation_function", Activation::kGeluTanh);
   TANDEM_RETURN_IF_ERROR(fields.status());

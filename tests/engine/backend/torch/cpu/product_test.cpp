@@ -64,8 +64,8 @@ std::vector<O> product(const PackedMatrix& w, const std::vector<double>& x, int6
     const auto norm_of = [&](const std::vector<A>& v) {
       return v.empty() ? Norm<A>{} : Norm<A>{NormKind::kRms, v.data(), nullptr, more.eps};
     };
-    cpu::product(out.data(), Rows<A>{from.data(), rows, w.in(), norm_of(norm)}, w,
-                 data(bias), more.then, more.activation);
+    cpu::product(out.data(), Rows<A>{from.data(), rows, w.in(), norm_of(norm)}, w, data(bias),
+                 more.then, more.activation);
   };
   if (w.type() == WeightType::kDouble) {
     run(double{});
@@ -256,8 +256,8 @@ TEST_P(ProductOn, GatesTheSecondHalfByTheFirst) {
         const auto both = product<float>(plain.packed, x, rows, {.bias = b});
         for (const Activation kind :
              {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
-          const auto got = product<float>(
-              pairs.packed, x, rows, {.bias = b, .then = Then::kGate, .activation = kind});
+          const auto got = product<float>(pairs.packed, x, rows,
+                                          {.bias = b, .then = Then::kGate, .activation = kind});
           ASSERT_EQ(got.size(), static_cast<size_t>(rows * half));
           for (int64_t i = 0; i < rows * half; ++i) {
             const double gate = both[static_cast<size_t>(i / half * s.outs + i % half)];

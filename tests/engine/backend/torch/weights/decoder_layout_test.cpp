@@ -163,14 +163,10 @@ TEST(DecoderLayout, MisshapenAndQuantizedTensors) {
 
 // The golden models go through all of this folder: config, files, layout.
 TEST(DecoderLayout, GoldenModels) {
-  const std::vector<std::pair<std::string, SafeDType>> models = {{"llama2", SafeDType::kF32},
-                                                                 {"llama3", SafeDType::kBF16},
-                                                                 {"qwen2", SafeDType::kF16},
-                                                                 {"mistral", SafeDType::kF32},
-                                                                 {"qwen3", SafeDType::kBF16},
-                                                                 {"gemma3", SafeDType::kBF16},
-                                                                 {"gpt2", SafeDType::kF16},
-                                                                 {"phi3", SafeDType::kF32}};
+  const std::vector<std::pair<std::string, SafeDType>> models = {
+      {"llama2", SafeDType::kF32},  {"llama3", SafeDType::kBF16}, {"qwen2", SafeDType::kF16},
+      {"mistral", SafeDType::kF32}, {"qwen3", SafeDType::kBF16},  {"gemma3", SafeDType::kBF16},
+      {"gpt2", SafeDType::kF16},    {"phi3", SafeDType::kF32}};
   for (const auto& [name, dtype] : models) {
     const std::string path = std::string(TANDEM_SOURCE_DIR) + "/tests/data/golden_models/" + name;
     const auto config = load_hf_config(path);

@@ -43,15 +43,15 @@ std::string error(const json& changes, const std::string& type = "llama") {
 
 TEST(HfConfig, Llama) {
   const DecoderConfig c = good({{"architectures", {"LlamaForCausalLM"}},
-                           {"rms_norm_eps", 1e-5},
-                           {"rope_theta", 500000},
-                           {"max_position_embeddings", 4096},
-                           {"torch_dtype", "bfloat16"},
-                           {"eos_token_id", {2, 3}},
-                           {"bos_token_id", 1},
-                           {"pretraining_tp", 1},
-                           {"rope_scaling", nullptr},
-                           {"some_note", "for people"}});
+                                {"rms_norm_eps", 1e-5},
+                                {"rope_theta", 500000},
+                                {"max_position_embeddings", 4096},
+                                {"torch_dtype", "bfloat16"},
+                                {"eos_token_id", {2, 3}},
+                                {"bos_token_id", 1},
+                                {"pretraining_tp", 1},
+                                {"rope_scaling", nullptr},
+                                {"some_note", "for people"}});
   EXPECT_EQ(c.architecture, "LlamaForCausalLM");
   EXPECT_EQ(c.vocab_size, 100);
   EXPECT_EQ(c.hidden_size, 32);
@@ -231,8 +231,9 @@ TEST(HfConfig, Gemma3) {
   EXPECT_EQ(five.rope.kind, RopeConfig::kLinear);
   EXPECT_EQ(five.rope.theta, 1e6);
   EXPECT_EQ(five.local_rope->theta, 7);
-  EXPECT_THAT(error({{"rope_parameters", {{"rope_type", "default"}}}}, "gemma3_text"),
-              HasSubstr("rope_parameters: {\"rope_type\":\"default\"}; allowed: an object of full"));
+  EXPECT_THAT(
+      error({{"rope_parameters", {{"rope_type", "default"}}}}, "gemma3_text"),
+      HasSubstr("rope_parameters: {\"rope_type\":\"default\"}; allowed: an object of full"));
   EXPECT_THAT(error({{"hidden_activation", "gelu"}}, "gemma3_text"),
               HasSubstr("hidden_activation: \"gelu\"; allowed: gelu_new, gelu_pytorch_tanh"));
   EXPECT_THAT(error({{"final_logit_softcapping", 30.0}}, "gemma3_text"),
@@ -306,7 +307,8 @@ TEST(HfConfig, WhatWouldChangeResultsIsRefused) {
   }
   EXPECT_TRUE(with({{"pretraining_tp", 1}, {"use_qk_norm", false}, {"is_causal", true}}).ok());
   EXPECT_THAT(error({{"is_causal", false}}), HasSubstr("is_causal: false; allowed: true or null"));
-  EXPECT_THAT(error({{"hidden_act", "gelu"}}), HasSubstr("hidden_act: \"gelu\"; allowed: silu, swish"));
+  EXPECT_THAT(error({{"hidden_act", "gelu"}}),
+              HasSubstr("hidden_act: \"gelu\"; allowed: silu, swish"));
   EXPECT_THAT(error({{"torch_dtype", "int8"}}),
               HasSubstr("torch_dtype: \"int8\"; allowed: float32"));
 }
