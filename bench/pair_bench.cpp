@@ -245,8 +245,8 @@ class Pair {
     const MethodStats& stats = answer->end.stats;
     turn.decode_seconds = stats.decode_seconds;
     turn.accept_lengths = stats.accept_lengths;
-    turn.fallbacks = stats.fallbacks;
-    turn.rollbacks = stats.rollbacks;
+    turn.fallbacks = stats.own[BildFigures::kFallbacks];
+    turn.rollbacks = stats.own[BildFigures::kRollbacks];
     turn.passes = counter_->take_counts();
     turn.passes.erase({kLarge, prompt_tokens});
     turn.passes.erase({kSmall, prompt_tokens});

@@ -22,8 +22,8 @@ using Labels = std::vector<ClientMetric::Label>;
 // One family, filled metric by metric.
 class Family {
  public:
-  Family(const char* name, const char* help, MetricType type) {
-    family_.name = std::string("tandem_") + name;
+  Family(const std::string& name, const std::string& help, MetricType type) {
+    family_.name = "tandem_" + name;
     family_.help = help;
     family_.type = type;
   }
@@ -224,14 +224,22 @@ void add_draft_families(const Metrics& metrics, std::vector<MetricFamily>* out) 
     per.add(&family);
   }
   per.histogram("accept_length", "Tokens of a draft that were kept.", &Series::accept_length);
+}
 
-  const PerSeries bild(metrics, out, [](const Series& s) { return s.method == "bild"; });
-  bild.counter("bild_fallbacks_total", "Times the small model was too unsure of its token.",
-               &Series::fallbacks);
-  bild.counter("bild_rollbacks_total", "Times the large model replaced a token of the small one.",
-               &Series::rollbacks);
-  bild.counter("bild_rolled_back_tokens_total", "Tokens of the small model dropped with these.",
-               &Series::rolled_back_tokens);
+// Of each method its own figures, as its entry names them: tandem_METHOD_NAME_total.
+void add_own_families(const Metrics& metrics, std::vector<MetricFamily>* out) {
+  const PerSeries per(metrics, out);
+  for (const MethodEntry* method : all_methods()) {
+    for (size_t i = 0; i < method->counters.size(); ++i) {
+      const MethodCounter& counter = method->counters[i];
+      Family family(method->name + "_" + counter.name + "_total", counter.help,
+                    MetricType::Counter);
+      for (const Series& s : metrics.series) {
+        if (s.method == method->name) family.counter(of(s), s.own[i].value());
+      }
+      per.add(&family);
+    }
+  }
 }
 
 void add_model_families(const Metrics& metrics,
@@ -294,6 +302,7 @@ std::vector<MetricFamily> engine_families(
   std::vector<MetricFamily> out;
   add_request_families(metrics, refused, &out);
   add_draft_families(metrics, &out);
+  add_own_families(metrics, &out);
   add_model_families(metrics, roles, &out);
   add_totals(metrics, &out);
   return out;

@@ -33,11 +33,10 @@ void stats_to_proto(const std::string& method, const MethodStats& in, int64_t co
     out->set_small_tokens(narrow(in.small_tokens));
     out->set_large_tokens(narrow(in.large_tokens));
   }
-  if (method == "bild") {
-    out->set_fallbacks(narrow(in.fallbacks));
-    out->set_forced_calls(narrow(in.forced_calls));
-    out->set_rollbacks(narrow(in.rollbacks));
-    out->set_rolled_back_tokens(narrow(in.rolled_back_tokens));
+  for (size_t i = 0; entry && i < entry->counters.size(); ++i) {
+    const auto* const field =
+        v1::MethodStats::descriptor()->FindFieldByName(entry->counters[i].name);
+    if (field) out->GetReflection()->SetInt32(out, field, narrow(in.own[i]));
   }
   out->set_large_seconds(in.large_seconds);
   out->set_small_seconds(in.small_seconds);

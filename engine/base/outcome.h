@@ -1,6 +1,7 @@
 // How tokens came to be and how requests end.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -48,11 +49,9 @@ struct MethodStats {
   // Speculative sampling, and all that verifies drafts: [i]: verifications that kept i of them.
   std::vector<int64_t> accept_lengths;
   int64_t draft_tokens = 0;  // proposed
-  // BiLD (METHODS section 2).
-  int64_t fallbacks = 0;           // small dropped its proposal
-  int64_t forced_calls = 0;        // a small run reached max_small_run
-  int64_t rollbacks = 0;           // large replaced a small token
-  int64_t rolled_back_tokens = 0;  // small tokens dropped with it, the replaced one included
+  // The method's own figures; its entry names them, in this order (engine/host/methods/entry.h).
+  static constexpr size_t kOwn = 8;
+  std::array<int64_t, kOwn> own{};
 
   // Counts a verification that kept `accepted` of `drafted` tokens. A pass with no draft is none.
   void count_verification(int64_t drafted, int64_t accepted) {

@@ -70,7 +70,7 @@ Task<Run> small_run(Bild b) {
       p.reading(std::move(read));
       Readout s = co_await g.submit(std::move(p));
       if (b.falls_back(s.row[0].max_prob)) {  // drops the proposal; the row that was fed stays
-        ++g.stats().fallbacks;
+        ++g.stats().own[BildFigures::kFallbacks];
         co_return run;
       }
       ++length;
@@ -85,7 +85,7 @@ Task<Run> small_run(Bild b) {
       }
     }
     if (length == b.longest) {
-      ++g.stats().forced_calls;
+      ++g.stats().own[BildFigures::kForcedCalls];
       co_return run;
     }
   }
@@ -127,8 +127,8 @@ Task<bool> verify(Bild b, Run run) {
   const bool rolled_back = m < checked;
   const size_t kept = rolled_back ? m : y.size();
   if (rolled_back) {
-    ++g.stats().rollbacks;
-    g.stats().rolled_back_tokens += static_cast<int64_t>(y.size() - m);
+    ++g.stats().own[BildFigures::kRollbacks];
+    g.stats().own[BildFigures::kRolledBackTokens] += static_cast<int64_t>(y.size() - m);
   }
   if (!b.unchecked) {
     g.stats().count_verification(static_cast<int64_t>(y.size()), static_cast<int64_t>(kept));

@@ -6,6 +6,7 @@
 // continues small's rows from their hidden states and runs the upper layers only.
 #pragma once
 
+#include <cstddef>
 #include <limits>
 #include <optional>
 
@@ -24,6 +25,14 @@ struct BildParams {
   int max_small_run = 10;     // small tokens between two large passes; 0: no limit
   bool verify_eos = true;     // off: an end token of small's ends the request unchecked
   std::optional<int> window;  // ablation: runs of just so many tokens, instead of fallback. [1, ..)
+};
+
+// Its own figures: places in MethodStats::own.
+struct BildFigures {
+  static constexpr size_t kFallbacks = 0;         // small dropped its proposal
+  static constexpr size_t kForcedCalls = 1;       // a small run reached max_small_run
+  static constexpr size_t kRollbacks = 2;         // large replaced a small token
+  static constexpr size_t kRolledBackTokens = 3;  // small tokens dropped, the replaced one included
 };
 
 // Is the output large's own? METHODS section 2, "Contract". Else it is LOSSY.

@@ -53,7 +53,7 @@ struct Deployment {
     return prefix_cache_per_client ? "client " + client : "";
   }
   const MethodInfo* offers(absl::string_view method) const;
-  std::string offered() const;  // "autoregressive, bild"
+  std::string offered() const;  // "autoregressive, ngram"
   DeploymentInfo info() const;
 };
 

@@ -22,7 +22,7 @@
 
 namespace tandem {
 
-// Ranges alone, of what a request sets: "bild.fallback_threshold: 2.5; allowed: [0, 2]".
+// Ranges alone, of what a request sets: "ngram.max_ngram: 5; allowed: [1, 4]".
 absl::Status check_parameters(const MethodEntry& method, const Settings& asked);
 
 // What a deployment of these models offers, its default first: contracts and parameters are those

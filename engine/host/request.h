@@ -19,7 +19,7 @@
 
 namespace tandem {
 
-// Methods go by their names in the protos: "bild". engine/host/methods/registry.h has them all.
+// Methods go by their names in the protos: "ngram". engine/host/methods/registry.h has them all.
 inline constexpr char kAuto[] = "auto";                      // the engine chooses
 inline constexpr char kAutoregressive[] = "autoregressive";  // always offered, always EXACT
 

@@ -26,9 +26,7 @@ void Series::add_method_stats(const MethodStats& stats) {
     for (size_t i = 0; i < std::min(kept, kDraftPositions); ++i) accepted_at[i].add(times);
     accept_length.observe(static_cast<double>(kept), times);
   }
-  fallbacks.add(stats.fallbacks);
-  rollbacks.add(stats.rollbacks);
-  rolled_back_tokens.add(stats.rolled_back_tokens);
+  for (size_t i = 0; i < own.size(); ++i) own[i].add(stats.own[i]);
 }
 
 const char* reject_reason_name(RejectReason r) {

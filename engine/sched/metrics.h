@@ -25,7 +25,7 @@ extern const std::vector<double> kAcceptLengthBuckets;
 
 inline constexpr int kStatusCodes = 17;  // gRPC's
 
-// Draft positions that are counted one by one: as many as a draft may have (SpeculativeFields).
+// Draft positions that are counted one by one: as many as a draft may have.
 inline constexpr size_t kDraftPositions = 64;
 
 // One per (deployment, method).
@@ -45,15 +45,13 @@ struct Series {
   Histogram e2e_latency{kRequestBuckets};
   Histogram tokens_per_pass{kTokensPerPassBuckets};
 
-  // Of methods that verify drafts, and of BiLD. A draft is what one verification looks at.
+  // Of methods that verify drafts. A draft is what one verification looks at.
   Counter drafts;
   Counter draft_tokens;
   Counter accepted_tokens;
   std::array<Counter, kDraftPositions> accepted_at;  // [i]: drafts whose token i was kept
   Histogram accept_length{kAcceptLengthBuckets};
-  Counter fallbacks;
-  Counter rollbacks;
-  Counter rolled_back_tokens;
+  std::array<Counter, MethodStats::kOwn> own;  // the method's own
 
   // Adds what a request's method did. Once per request, when it has ended.
   void add_method_stats(const MethodStats& stats);

@@ -46,8 +46,8 @@ inline Bilded bild(const Model& large, const Model& small, const Tokens& prompt,
       }
     }
     const bool ends = out.would_end(y);
-    stats.fallbacks += fell_back;
-    stats.forced_calls += !fell_back && !ends && !out.ended;
+    stats.own[BildFigures::kFallbacks] += fell_back;
+    stats.own[BildFigures::kForcedCalls] += !fell_back && !ends && !out.ended;
     stats.small_passes += asked;
     if (out.ended) break;
     const Tokens before = out.seq;
@@ -65,8 +65,8 @@ inline Bilded bild(const Model& large, const Model& small, const Tokens& prompt,
     }
     const bool rolled_back = m < checked;
     const size_t kept = rolled_back ? m : r;
-    stats.rollbacks += rolled_back;
-    stats.rolled_back_tokens += static_cast<int64_t>(r - kept);
+    stats.own[BildFigures::kRollbacks] += rolled_back;
+    stats.own[BildFigures::kRolledBackTokens] += static_cast<int64_t>(r - kept);
     if (!final_at_once) {
       stats.count_verification(static_cast<int64_t>(r), static_cast<int64_t>(kept));
     }

@@ -6,6 +6,8 @@
 #include <set>
 #include <sstream>
 
+#include "engine/decode/bild.h"
+
 namespace tandem {
 namespace {
 
@@ -63,9 +65,9 @@ void add_drafts(Metrics& metrics) {
   stats.count_verification(4, 3);
   stats.count_verification(3, 3);
   stats.count_verification(2, 0);
-  stats.fallbacks = 5;
-  stats.rollbacks = 2;
-  stats.rolled_back_tokens = 3;
+  stats.own[BildFigures::kFallbacks] = 5;
+  stats.own[BildFigures::kRollbacks] = 2;
+  stats.own[BildFigures::kRolledBackTokens] = 3;
   bild.add_method_stats(stats);
 }
 
@@ -125,6 +127,7 @@ TEST(Collector, HasTheNamesOfTheDocumentation) {
                            "spec_decode_num_accepted_tokens_per_pos_total",
                            "accept_length",
                            "bild_fallbacks_total",
+                           "bild_forced_calls_total",
                            "bild_rollbacks_total",
                            "bild_rolled_back_tokens_total"}) {
     EXPECT_EQ(names.count(std::string("tandem_") + name), 1u) << name;
@@ -155,8 +158,9 @@ TEST(Collector, DraftsAreCountedAsTheirStatisticsSay) {
     expected += "tandem_accept_length_bucket" + s + ",le=\"" + le + "\"} " +
                 (*le == '0' || (*le == '1' && le[1] == 0) || *le == '2' ? "1" : "3") + "\n";
   }
-  expected += "tandem_bild_fallbacks_total" + s + "} 5\n" + "tandem_bild_rollbacks_total" + s +
-              "} 2\n" + "tandem_bild_rolled_back_tokens_total" + s + "} 3\n";
+  expected += "tandem_bild_fallbacks_total" + s + "} 5\n" + "tandem_bild_forced_calls_total" + s +
+              "} 0\n" + "tandem_bild_rollbacks_total" + s + "} 2\n" +
+              "tandem_bild_rolled_back_tokens_total" + s + "} 3\n";
   EXPECT_EQ(of_drafts, expected);
 }
 

@@ -40,6 +40,7 @@ const MethodEntry& bild_entry() {
       .name = "bild",
       .wants = "a `small` model or `bild.early_exit_layer`",
       .drafts = true,
+      // In the order of BildFigures.
       .counters = {{"fallbacks", "Times the small model was too unsure of its token."},
                    {"forced_calls", "Times a run of the small model was as long as it may be."},
                    {"rollbacks", "Times the large model replaced a token of the small one."},

@@ -68,7 +68,7 @@ class MethodEntry {
  public:
   virtual ~MethodEntry() = default;
 
-  std::string name;   // as in the protos: "bild"
+  std::string name;   // as in the protos: "ngram"
   std::string wants;  // of a deployment, for people; empty: no more than its large model
   // Every row that decides a token runs in a pass of its own, as autoregressive decoding runs it.
   // Else EXACT wants kernels that give a row the same bits beside others.
@@ -81,7 +81,7 @@ class MethodEntry {
 
   // The first of them that is no field of `by`, or out of its range.
   std::optional<Refusal> check(const Settings& settings, Field::By by) const;
-  // "bild.window"
+  // "ngram.max_ngram"
   std::string path(const std::string& field) const { return name + "." + field; }
 
   // REQUIRES: the settings have been checked, those of `deployment` too.

@@ -32,10 +32,10 @@ void use(SequenceSpec& s, const BildParams& a, std::vector<RoleModel> roles) {
 void expect_stats(const MethodStats& got, const MethodStats& expected, int64_t prefills) {
   EXPECT_EQ(got.large_passes, expected.large_passes);
   if (expected.small_passes > 0) EXPECT_EQ(got.small_passes, expected.small_passes + prefills);
-  EXPECT_EQ(got.fallbacks, expected.fallbacks);
-  EXPECT_EQ(got.forced_calls, expected.forced_calls);
-  EXPECT_EQ(got.rollbacks, expected.rollbacks);
-  EXPECT_EQ(got.rolled_back_tokens, expected.rolled_back_tokens);
+  EXPECT_EQ(got.own[BildFigures::kFallbacks], expected.own[BildFigures::kFallbacks]);
+  EXPECT_EQ(got.own[BildFigures::kForcedCalls], expected.own[BildFigures::kForcedCalls]);
+  EXPECT_EQ(got.own[BildFigures::kRollbacks], expected.own[BildFigures::kRollbacks]);
+  EXPECT_EQ(got.own[BildFigures::kRolledBackTokens], expected.own[BildFigures::kRolledBackTokens]);
   EXPECT_EQ(got.small_tokens, expected.small_tokens);
   EXPECT_EQ(got.large_tokens, expected.large_tokens);
   EXPECT_EQ(got.accept_lengths, expected.accept_lengths);
@@ -85,9 +85,9 @@ Seen expect_equals_reference(uint64_t first_seed, int boxes, bool tight, bool ex
       EXPECT_EQ(sent.recorder->tokens, sent.expected.tokens) << seed;
       const MethodStats& got = sent.recorder->end.stats;
       expect_stats(got, sent.expected.stats, exit_early ? 0 : 1);
-      seen.sum.fallbacks += got.fallbacks;
-      seen.sum.forced_calls += got.forced_calls;
-      seen.sum.rollbacks += got.rollbacks;
+      seen.sum.own[BildFigures::kFallbacks] += got.own[BildFigures::kFallbacks];
+      seen.sum.own[BildFigures::kForcedCalls] += got.own[BildFigures::kForcedCalls];
+      seen.sum.own[BildFigures::kRollbacks] += got.own[BildFigures::kRollbacks];
       seen.sum.small_tokens += got.small_tokens;
       seen.sum.preemptions += got.preemptions;
       if (testing::Test::HasFailure()) return seen;
@@ -99,9 +99,9 @@ Seen expect_equals_reference(uint64_t first_seed, int boxes, bool tight, bool ex
 
 TEST(Bild, EqualsTheReference) {
   const Seen seen = expect_equals_reference(0, 500, /*tight=*/false, /*exit_early=*/false);
-  EXPECT_GT(seen.sum.fallbacks, 1000);
-  EXPECT_GT(seen.sum.forced_calls, 1000);
-  EXPECT_GT(seen.sum.rollbacks, 1000);
+  EXPECT_GT(seen.sum.own[BildFigures::kFallbacks], 1000);
+  EXPECT_GT(seen.sum.own[BildFigures::kForcedCalls], 1000);
+  EXPECT_GT(seen.sum.own[BildFigures::kRollbacks], 1000);
   EXPECT_GT(seen.sum.small_tokens, 5000);
   EXPECT_GT(seen.exact, 50);
   EXPECT_GT(seen.lossy, 500);
@@ -109,8 +109,8 @@ TEST(Bild, EqualsTheReference) {
 
 TEST(Bild, EarlyExitEqualsTheReference) {
   const Seen seen = expect_equals_reference(5000, 500, /*tight=*/false, /*exit_early=*/true);
-  EXPECT_GT(seen.sum.fallbacks, 1000);
-  EXPECT_GT(seen.sum.rollbacks, 1000);
+  EXPECT_GT(seen.sum.own[BildFigures::kFallbacks], 1000);
+  EXPECT_GT(seen.sum.own[BildFigures::kRollbacks], 1000);
   EXPECT_GT(seen.exact, 50);
 }
 
@@ -145,7 +145,7 @@ int differences(uint64_t seed, const BildParams& a, float temperature, int n, bo
   for (const auto& [x, y] : all) {
     EXPECT_TRUE(x->ok() && y->ok()) << seed;
     different += x->tokens != y->tokens || x->end.reason != y->end.reason;
-    if (same) EXPECT_EQ(x->end.stats.rollbacks, 0);
+    if (same) EXPECT_EQ(x->end.stats.own[BildFigures::kRollbacks], 0);
   }
   return different;
 }
@@ -255,8 +255,8 @@ TEST(Bild, ThresholdsAreStrict) {
     const auto r = box.submit(std::move(s));
     box.pump();
     ASSERT_TRUE(r->ok());
-    EXPECT_EQ(r->end.stats.fallbacks, 0) << "1 is not below 1";
-    EXPECT_EQ(r->end.stats.rollbacks, 0) << "0 is not above 0";
+    EXPECT_EQ(r->end.stats.own[BildFigures::kFallbacks], 0) << "1 is not below 1";
+    EXPECT_EQ(r->end.stats.own[BildFigures::kRollbacks], 0) << "0 is not above 0";
     EXPECT_EQ(r->end.stats.small_tokens, 8);
   }
 }
@@ -317,7 +317,7 @@ TEST(Bild, CorrectionsAreIndependentOfWhatTheyReplace) {
   };
   sample(box, 100000, make, [&](const Recorder& r) {
     ++count[Tokens(r.tokens.begin(), r.tokens.begin() + 2)];
-    rollbacks += r.end.stats.rollbacks;
+    rollbacks += r.end.stats.own[BildFigures::kRollbacks];
   });
   ASSERT_FALSE(HasFatalFailure());
   EXPECT_GT(rollbacks, 20000);
@@ -413,7 +413,7 @@ TEST(Bild, UnlimitedRunsGoThroughEvictions) {
         EXPECT_EQ(r->tokens, expected.tokens);
         expect_stats(r->end.stats, expected.stats, exit_early ? 0 : 1);
         preemptions += r->end.stats.preemptions;
-        EXPECT_EQ(r->end.stats.forced_calls, 0);
+        EXPECT_EQ(r->end.stats.own[BildFigures::kForcedCalls], 0);
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <map>
 #include <thread>
 
+#include "engine/decode/bild.h"
 #include "tests/engine/host/kit.h"
 
 namespace tandem {
@@ -140,10 +141,10 @@ void expect_same(const Recorder& a, const Recorder& b) {
   EXPECT_EQ(s.small_passes, t.small_passes);
   EXPECT_EQ(s.accept_lengths, t.accept_lengths);
   EXPECT_EQ(s.draft_tokens, t.draft_tokens);
-  EXPECT_EQ(s.fallbacks, t.fallbacks);
-  EXPECT_EQ(s.forced_calls, t.forced_calls);
-  EXPECT_EQ(s.rollbacks, t.rollbacks);
-  EXPECT_EQ(s.rolled_back_tokens, t.rolled_back_tokens);
+  EXPECT_EQ(s.own[BildFigures::kFallbacks], t.own[BildFigures::kFallbacks]);
+  EXPECT_EQ(s.own[BildFigures::kForcedCalls], t.own[BildFigures::kForcedCalls]);
+  EXPECT_EQ(s.own[BildFigures::kRollbacks], t.own[BildFigures::kRollbacks]);
+  EXPECT_EQ(s.own[BildFigures::kRolledBackTokens], t.own[BildFigures::kRolledBackTokens]);
   EXPECT_EQ(s.small_tokens, t.small_tokens);
   EXPECT_EQ(s.large_tokens, t.large_tokens);
 }
@@ -221,9 +222,9 @@ TEST_P(Pairs, AMixedCrowdIsEachAsAloneAndMetricsAreTheSumOfStatistics) {
         sum.accept_lengths[i] += s.accept_lengths[i];
       }
       sum.draft_tokens += s.draft_tokens;
-      sum.fallbacks += s.fallbacks;
-      sum.rollbacks += s.rollbacks;
-      sum.rolled_back_tokens += s.rolled_back_tokens;
+      sum.own[BildFigures::kFallbacks] += s.own[BildFigures::kFallbacks];
+      sum.own[BildFigures::kRollbacks] += s.own[BildFigures::kRollbacks];
+      sum.own[BildFigures::kRolledBackTokens] += s.own[BildFigures::kRolledBackTokens];
       int64_t kept = 0;
       for (const TokenInfo& t : sink->tokens()) {
         kept += t.provenance.proposed != Source::kLarge ? 1 : 0;
@@ -249,9 +250,10 @@ TEST_P(Pairs, AMixedCrowdIsEachAsAloneAndMetricsAreTheSumOfStatistics) {
     int64_t by_position = 0;
     for (const Counter& at : series.accepted_at) by_position += at.value();
     EXPECT_EQ(by_position, accepted);
-    EXPECT_EQ(series.fallbacks.value(), sum.fallbacks);
-    EXPECT_EQ(series.rollbacks.value(), sum.rollbacks);
-    EXPECT_EQ(series.rolled_back_tokens.value(), sum.rolled_back_tokens);
+    EXPECT_EQ(series.own[BildFigures::kFallbacks].value(), sum.own[BildFigures::kFallbacks]);
+    EXPECT_EQ(series.own[BildFigures::kRollbacks].value(), sum.own[BildFigures::kRollbacks]);
+    EXPECT_EQ(series.own[BildFigures::kRolledBackTokens].value(),
+              sum.own[BildFigures::kRolledBackTokens]);
     EXPECT_EQ(drafts > 0, series.method != "autoregressive");
   }
 }

@@ -162,13 +162,13 @@ TEST_F(ScriptedBackendTest, BildRollsBackWhatItDoesNotForesee) {
   set_script(0.8, 0);
   const auto blind = run(exact);
   EXPECT_EQ(blind->tokens, larges(200));
-  EXPECT_EQ(blind->end.stats.fallbacks, 0);
-  EXPECT_GT(blind->end.stats.rollbacks, 20);
+  EXPECT_EQ(blind->end.stats.own[BildFigures::kFallbacks], 0);
+  EXPECT_GT(blind->end.stats.own[BildFigures::kRollbacks], 20);
   set_script(0.8, 1);
   const auto foreseeing = run(exact);
   EXPECT_EQ(foreseeing->tokens, larges(200));
-  EXPECT_GT(foreseeing->end.stats.fallbacks, 20);
-  EXPECT_EQ(foreseeing->end.stats.rollbacks, 0);
+  EXPECT_GT(foreseeing->end.stats.own[BildFigures::kFallbacks], 20);
+  EXPECT_EQ(foreseeing->end.stats.own[BildFigures::kRollbacks], 0);
 }
 
 TEST_F(ScriptedBackendTest, WithoutRollbackTheTextIsSmalls) {
@@ -189,7 +189,7 @@ TEST_F(ScriptedBackendTest, LowerLayersAnswerAsSmall) {
       run(bild_of({.fallback_threshold = 0, .rollback_threshold = 0.69F}), 200, true);
   ASSERT_TRUE(heard->end.status.ok()) << heard->end.status;
   EXPECT_EQ(heard->tokens, larges(200));
-  EXPECT_GT(heard->end.stats.rollbacks, 20);
+  EXPECT_GT(heard->end.stats.own[BildFigures::kRollbacks], 20);
   EXPECT_GT(heard->end.stats.small_passes, 200);
 }
 
