@@ -8,6 +8,7 @@ endfunction()
 if(NOT TANDEM_SANITIZE)
   tandem_check(rules.includes rules 60 python3 scripts/check_includes.py)
   tandem_check(rules.includes_self_test rules 60 python3 tests/scripts/check_includes_test.py)
+  tandem_check(rules.tidy_self_test rules 120 python3 tests/scripts/tidy_test.py)
   tandem_check(scripts.models rules 120 ${TANDEM_PYTHON} tests/scripts/models_test.py)
 endif()
 
