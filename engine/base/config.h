@@ -40,11 +40,14 @@ enum class CpuKernels { kOwn, kAten };  // kAten: LibTorch's operators, a refere
 
 enum class DeviceKind { kCpu, kCuda };
 
-// One device, written "cpu:0" or "cuda:1". CPU devices are virtual: each has its own lane, threads
-// and weight copies, so that every multi-device path runs on a machine without a GPU.
+// One device, written "cpu:0" or "cuda:1"; "cpu:0/1" is a further lane of cpu:0: threads (or a
+// stream) of its own, but the weights that cpu:0 has loaded already. CPU devices are virtual: each
+// has its own lane, threads and weight copies, so that every multi-device path runs on a machine
+// without a GPU.
 struct DeviceConfig {
   DeviceKind kind = DeviceKind::kCpu;
   int index = 0;
+  int lane = 0;
   int threads = 0;           // CPU only: threads of its kernels; 0: hardware threads / CPU devices
   int64_t memory_bytes = 0;  // budget for all KV pools of the device; 0: chosen from what is free
   bool pin_threads = false;  // CPU only: each thread stays on a processor of its own,
@@ -52,7 +55,8 @@ struct DeviceConfig {
   CpuKernels cpu_kernels = CpuKernels::kOwn;
 
   std::string name() const {
-    return (kind == DeviceKind::kCpu ? "cpu:" : "cuda:") + std::to_string(index);
+    return (kind == DeviceKind::kCpu ? "cpu:" : "cuda:") + std::to_string(index) +
+           (lane > 0 ? "/" + std::to_string(lane) : "");
   }
   friend bool operator==(const DeviceConfig&, const DeviceConfig&) = default;
 };
@@ -71,6 +75,12 @@ struct FakeModelConfig {
   std::function<bool()> lost;
 };
 
+// A head or an adapter that is loaded with a model: a folder (weights/adapter_file.h).
+struct ExtraConfig {
+  std::string name;  // unique among the model's
+  std::string path;
+};
+
 struct ModelConfig {
   std::string name;
   std::string path;  // Hugging Face directory; empty for a fake model
@@ -83,6 +93,8 @@ struct ModelConfig {
   // Of keys and values: kFloat32, kBFloat16 or kAuto, which on CPU is fp32 (fp64 with fp64) and on
   // CUDA the dtype.
   DType kv_dtype = DType::kAuto;
+  int layers = 0;  // only the first so many, with the model's norm and head above them; 0: all
+  std::vector<ExtraConfig> extras;
 };
 
 // What clients name in `model`: one or more models in roles.

@@ -19,6 +19,20 @@
 
 namespace tandem {
 
+// A trained head (Read::head, by HeadId): reads rows after layers [0, layer).
+struct HeadShape {
+  std::string name;
+  int layer = 0;
+};
+
+// An adapter (by AdapterId).
+struct AdapterShape {
+  std::string name;
+  int masks = 0;        // mask rows that it has inputs for
+  int prompt_rows = 0;  // rows that mask rows see before the context
+  int source = 0;       // width of the hidden rows that it projects; 0: none
+};
+
 // What the scheduler and the methods must know of a loaded model.
 struct ModelShape {
   std::string name;
@@ -36,6 +50,8 @@ struct ModelShape {
   // A row's bits depend on neither its neighbours nor their number: several rows in a pass give
   // what each alone gives. Else two nearly equal logits may change places.
   bool keeps_row_bits = false;
+  std::vector<HeadShape> heads;  // beside its own
+  std::vector<AdapterShape> adapters;
 };
 
 // Sizes of a model's pools, in pages of `page_rows` rows.

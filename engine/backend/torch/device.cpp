@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/backend/torch/adapter.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/cpu/targets.h"
 #include "engine/backend/torch/executor.h"
@@ -22,6 +23,7 @@
 #include "engine/backend/torch/lane_thread.h"
 #include "engine/backend/torch/memory.h"
 #include "engine/backend/torch/model/decoder.h"
+#include "engine/backend/torch/weights/adapter_file.h"
 #include "engine/backend/torch/weights/checkpoint.h"
 #include "engine/backend/torch/weights/decoder_layout.h"
 #include "engine/backend/torch/weights/hf_config.h"
@@ -83,7 +85,10 @@ absl::StatusOr<at::ScalarType> kv_type(DType kv, at::ScalarType product, bool on
 }
 
 struct Loaded {
+  WeightStore store;
+  bool shares_weights = false;
   std::unique_ptr<Model> model;
+  ModelExtras extras;
   ModelShape shape;
   PoolSize size;
   std::unique_ptr<KvPool> pool;
@@ -197,28 +202,79 @@ absl::StatusOr<std::unique_ptr<TorchDevice>> TorchDevice::create(
 
 absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
-  TANDEM_ASSIGN_OR_RETURN(DecoderConfig hf, load_hf_config(config.path));
+  TANDEM_ASSIGN_OR_RETURN(DecoderConfig whole, load_hf_config(config.path));
   TANDEM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(config.path));
-  TANDEM_ASSIGN_OR_RETURN(const DecoderLayout layout, check_decoder(hf, checkpoint));
-  hf.names = layout.names;
-  TANDEM_RETURN_IF_ERROR(load_decoder(model, config.name, hf, layout.tied, checkpoint, config.dtype,
-                                      config.page_rows, config.kv_dtype));
+  TANDEM_ASSIGN_OR_RETURN(const DecoderLayout layout, check_decoder(whole, checkpoint));
+  whole.names = layout.names;
+  const int layers = config.layers == 0 ? whole.layers : config.layers;
+  if (layers < 1 || layers > whole.layers) {
+    return out_of_range(absl::StrCat("models[", config.name, "].layers"), layers,
+                        absl::StrCat("1 to ", whole.layers, ", the layers of ", config.path));
+  }
+  TANDEM_RETURN_IF_ERROR(load_shared(model, config.name, first_layers(whole, layers), layout.tied,
+                                     checkpoint, config.path, config.dtype, config.page_rows,
+                                     config.kv_dtype));
   ModelShape& shape = impl_->models[model].shape;
-  shape.parameters = layout.parameters;
+  if (layers == whole.layers) shape.parameters = layout.parameters;
+  if (!config.extras.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string sample, sample_of(whole, layout.tied, checkpoint));
+    for (const ExtraConfig& extra : config.extras) {
+      TANDEM_RETURN_IF_ERROR(load_extra(model, config.name, extra, whole, sample));
+    }
+  }
   if (progress) {
     const auto time = std::chrono::steady_clock::now() - start;
     progress(absl::StrFormat(
-        "%s: %s, %.1f M parameters, %s, %.1f MB on %s, loaded in %.1f s", config.name,
-        hf.architecture, static_cast<double>(layout.parameters) / 1e6, shape.dtype,
-        static_cast<double>(shape.weight_bytes) / 1e6, impl_->config.name(), seconds(time)));
+        "%s: %s, %.1f M parameters, %s, %.1f MB on %s%s, loaded in %.1f s", config.name,
+        whole.architecture, static_cast<double>(shape.parameters) / 1e6, shape.dtype,
+        static_cast<double>(shape.weight_bytes) / 1e6, impl_->config.name(),
+        impl_->models[model].shares_weights ? " (shared with another lane)" : "", seconds(time)));
   }
   return absl::OkStatus();
+}
+
+absl::Status TorchDevice::load_extra(ModelId model, const std::string& name,
+                                     const ExtraConfig& extra, const DecoderConfig& base,
+                                     const std::string& sample) try {
+  const auto prefix = absl::StrCat("models[", name, "].extras[", extra.name, "]");
+  absl::StatusOr<AdapterFile> file = AdapterFile::open(extra.path, base, sample);
+  if (!file.ok()) return annotate(file.status(), prefix);
+  const c10::InferenceMode inference;
+  const c10::OptionalDeviceGuard guard(impl_->device.is_cuda() ? std::optional(impl_->device)
+                                                               : std::nullopt);
+  Loaded& loaded = impl_->models[model];
+  if (file->kind == AdapterFile::kHead && file->layer > loaded.shape.layers) {
+    return out_of_range(absl::StrCat(prefix, ": ", extra.path, "/adapter.json: layer"), file->layer,
+                        absl::StrCat("1 to ", loaded.shape.layers, ", the layers that are loaded"));
+  }
+  absl::Status added = loaded.extras.add(*file, loaded.store);
+  if (!added.ok()) return annotate(added, prefix);
+  if (file->kind == AdapterFile::kHead) {
+    loaded.shape.heads.push_back({extra.name, file->layer});
+    return absl::OkStatus();
+  }
+  const Adapter& adapter = loaded.extras.adapters.back();
+  const auto size = [](const at::Tensor& t, int64_t dim) {
+    return t.defined() ? static_cast<int>(t.size(dim)) : 0;
+  };
+  loaded.shape.adapters.push_back({extra.name, size(adapter.masks, 0), size(adapter.prompt_keys, 1),
+                                   adapter.projector ? adapter.projector->source() : 0});
+  return absl::OkStatus();
+} catch (...) {
+  return caught(name);
 }
 
 absl::Status TorchDevice::load_decoder(ModelId model, const std::string& name,
                                        const DecoderConfig& config, bool tied,
                                        const TensorSource& source, DType dtype, int page_rows,
-                                       DType kv_dtype) try {
+                                       DType kv_dtype) {
+  return load_shared(model, name, config, tied, source, "", dtype, page_rows, kv_dtype);
+}
+
+absl::Status TorchDevice::load_shared(ModelId model, const std::string& name,
+                                      const DecoderConfig& config, bool tied,
+                                      const TensorSource& source, const std::string& path,
+                                      DType dtype, int page_rows, DType kv_dtype) try {
   if (page_rows < 1) return out_of_range("page_rows", page_rows, "1 or more");
   const c10::InferenceMode inference;
   const bool on_cpu = impl_->device.is_cpu();
@@ -227,13 +283,26 @@ absl::Status TorchDevice::load_decoder(ModelId model, const std::string& name,
   TANDEM_ASSIGN_OR_RETURN(const at::ScalarType kv, kv_type(kv_dtype, store.rows(), on_cpu));
   const c10::OptionalDeviceGuard guard(impl_->device.is_cuda() ? std::optional(impl_->device)
                                                                : std::nullopt);
-  absl::StatusOr<DecoderWeights> weights = DecoderWeights::load(config, tied, source, store);
-  if (!weights.ok()) return annotate(weights.status(), name);
+  const std::string key =
+      absl::StrCat(path, "|", impl_->device.str(), ":", impl_->config.index, "|",
+                   dtype_name(store.dtype), "|", static_cast<int>(store.kernels));
+  std::shared_ptr<const DecoderWeights> weights =
+      path.empty() ? nullptr : impl_->shared->weights(key);
+  const bool there =
+      weights != nullptr && weights->layers.size() >= static_cast<size_t>(config.layers);
+  if (!there) {
+    absl::StatusOr<DecoderWeights> own = DecoderWeights::load(config, tied, source, store);
+    if (!own.ok()) return annotate(own.status(), name);
+    weights = std::make_shared<const DecoderWeights>(*std::move(own));
+    if (!path.empty()) impl_->shared->keep_weights(key, weights);
+  }
 #ifdef TANDEM_CUDA
   if (impl_->device.is_cuda()) cuda::synchronize(impl_->config.index);
 #endif
   Loaded& loaded = impl_->models[model];
-  loaded.model = std::make_unique<Decoder>(name, config, *std::move(weights), kv);
+  loaded.store = store;
+  loaded.shares_weights = there;
+  loaded.model = std::make_unique<Decoder>(name, config, std::move(weights), kv);
   loaded.shape = loaded.model->shape();
   loaded.shape.page_bytes = loaded.model->geometry().page_bytes(page_rows);
   loaded.shape.frontier_page_bytes = loaded.model->geometry().frontier_page_bytes(page_rows);
@@ -255,8 +324,8 @@ absl::Status TorchDevice::allocate_pools(ModelId model, const PoolSize& size) tr
   }
   const c10::InferenceMode inference;
   loaded.pool = std::make_unique<KvPool>(loaded.model->geometry(), size, impl_->device);
-  loaded.executor =
-      std::make_unique<Executor>(*loaded.model, *loaded.pool, impl_->shared->values());
+  loaded.executor = std::make_unique<Executor>(*loaded.model, loaded.shape, loaded.extras,
+                                               *loaded.pool, impl_->shared->values());
   loaded.size = size;
   impl_->shared->add_pool(model, loaded.pool.get());
   return absl::OkStatus();

@@ -41,7 +41,8 @@ class TorchDevice final : public Backend {
                                                              std::shared_ptr<TorchShared> shared);
   ~TorchDevice() override;  // after the last batch of all devices that share is done
 
-  // Loads the weights of config.path, converted to config.dtype, into memory of the device. `model`
+  // Loads the weights of config.path, of the layers that config names, converted to config.dtype,
+  // into memory of the device, and with them the model's extras. `model`
   // is new, and unique among the devices that share. One line of progress per model, begun with its
   // name. Errors name the file or field. Not while batches are in flight.
   absl::Status load(ModelId model, const ModelConfig& config, const Progress& progress = {});
@@ -67,6 +68,12 @@ class TorchDevice final : public Backend {
 
  private:
   struct Impl;
+  // path: of weights that other lanes of the device may share; empty: none.
+  absl::Status load_shared(ModelId model, const std::string& name, const DecoderConfig& config,
+                           bool tied, const TensorSource& source, const std::string& path,
+                           DType dtype, int page_rows, DType kv_dtype);
+  absl::Status load_extra(ModelId model, const std::string& name, const ExtraConfig& extra,
+                          const DecoderConfig& base, const std::string& sample);
   explicit TorchDevice(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -23,13 +23,15 @@ constexpr int64_t kLogitBytes = int64_t{64} << 20;
 
 }  // namespace
 
-Executor::Executor(Model& model, const KvPool& pool, ValueStore& store)
+Executor::Executor(Model& model, const ModelShape& shape, ModelExtras& extras, const KvPool& pool,
+                   ValueStore& store)
     : model_(model),
+      extras_(extras),
       pool_(pool),
       store_(store),
       device_(pool.keys.device()),
       ops_(ops_of(device_)),
-      shape_(model.shape()),
+      shape_(shape),
       staging_(device_) {
   const KvGeometry& g = pool.geometry;
   x_ = RowBuffer(g.hidden_size, g.hidden_type, device_);
@@ -70,6 +72,8 @@ void Executor::place() {
     placed_.segment_rows.push_back(s.all ? nullptr : staging_.place(s.index));
   }
   for (const Capture& c : plan_.captures) placed_.captures.push_back(place(c.copies));
+  placed_.head_reads.clear();
+  for (const HeadReads& h : plan_.heads) placed_.head_reads.push_back(staging_.place(h.reads));
   staging_.upload();
 }
 
@@ -115,6 +119,7 @@ void Executor::forward() {
     run_segment(plan_.segments[i], placed_.views[i], placed_.segment_rows[i], x);
   }
   capture_up_to(std::numeric_limits<int>::max());
+  apply_heads();
 
   const PlacedCopies& save = placed_.save;
   if (save.n > 0) {
@@ -133,6 +138,18 @@ void Executor::run_segment(const Segment& segment, const RowView& rows, const in
   ops_.copy_rows(part, nullptr, x, index, rows.rows);
   model_.run(segment.from, segment.to, part, rows, pool_);
   ops_.copy_rows(x, index, part, nullptr, rows.rows);
+}
+
+void Executor::apply_heads() {
+  for (size_t i = 0; i < plan_.heads.size(); ++i) {
+    const HeadReads& h = plan_.heads[i];
+    const auto n = static_cast<int64_t>(h.reads.size());
+    at::Tensor& all = hidden_.rows(plan_.reads);
+    at::Tensor& part = part_.rows(n);
+    ops_.copy_rows(part, nullptr, all, placed_.head_reads[i], n);
+    extras_.heads[h.head.index()].apply(part);
+    ops_.copy_rows(all, placed_.head_reads[i], part, nullptr, n);
+  }
 }
 
 void Executor::answer(const Batch& batch, std::vector<WorkResult>& results) {

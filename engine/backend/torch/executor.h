@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/backend/torch/adapter.h"
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/model/buffers.h"
 #include "engine/backend/torch/model/model.h"
@@ -19,8 +20,9 @@ namespace tandem {
 // Used by one lane thread, under InferenceMode. One per model: its buffers have the model's widths.
 class Executor {
  public:
-  // Both outlive the executor.
-  Executor(Model& model, const KvPool& pool, ValueStore& store);
+  // All outlive the executor.
+  Executor(Model& model, const ModelShape& shape, ModelExtras& extras, const KvPool& pool,
+           ValueStore& store);
 
   // Runs the batch's works (not its moves). A work that fails has its own status; what is thrown
   // (out of memory, a lost device) concerns all. results: by Batch::works.
@@ -40,6 +42,7 @@ class Executor {
     std::vector<RowView> views;                // by Plan::segments
     std::vector<const int64_t*> segment_rows;  // by Plan::segments; null: all
     std::vector<PlacedCopies> captures;        // by Plan::captures
+    std::vector<const int64_t*> head_reads;    // by Plan::heads
   };
 
   void place();
@@ -48,6 +51,7 @@ class Executor {
   void forward();
   void run_segment(const Segment& segment, const RowView& rows, const int64_t* index,
                    at::Tensor& x);
+  void apply_heads();
   void answer(const Batch& batch, std::vector<WorkResult>& results);
   // Logits of head inputs [first, first + count). [count, vocab], in the host's memory, until the
   // next call
@@ -56,6 +60,7 @@ class Executor {
                          Readout& readout) const;
 
   Model& model_;
+  ModelExtras& extras_;
   const KvPool& pool_;
   ValueStore& store_;
   at::Device device_;

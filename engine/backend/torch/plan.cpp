@@ -29,6 +29,20 @@ absl::Status check_pages(std::span<const PageId> pages, int first, int rows, int
   return absl::OkStatus();
 }
 
+absl::Status check_head(const Read& read, int to, const ModelShape& shape) {
+  if (read.head == kOwnHead) return absl::OkStatus();
+  if (!read.head.valid() || read.head.index() >= shape.heads.size()) {
+    return out_of_range("head", read.head.value,
+                        shape.heads.empty()
+                            ? "the model's own: no other is loaded"
+                            : absl::StrCat("the model's own, 0 to ", shape.heads.size() - 1));
+  }
+  const HeadShape& head = shape.heads[read.head.index()];
+  const int at = read.at == kTop ? to : read.at;
+  if (at == head.layer) return absl::OkStatus();
+  return out_of_range("read layer", at, absl::StrCat(head.layer, " with head ", head.name));
+}
+
 int64_t slot_of(std::span<const PageId> pages, int row, int page_rows) {
   return static_cast<int64_t>(pages[static_cast<size_t>(row / page_rows)].value) * page_rows +
          row % page_rows;
@@ -46,6 +60,7 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
   load.clear();
   save.clear();
   captures.clear();
+  heads.clear();
   reads = 0;
   from_.clear();
   to_.clear();
@@ -110,15 +125,12 @@ absl::Status Plan::check(const Work& work, const ModelShape& shape, const PoolSi
       return bad_books("read row", o.run_row, work.run_rows());
     }
     const Read& read = pass.read[static_cast<size_t>(o.read)];
-    if (read.head != kOwnHead) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("head: ", read.head.value, "; allowed: the model's own"));
-    }
     const int done =
         o.run_row < work.frontier_rows() ? work.frontier[static_cast<size_t>(o.run_row)] : 0;
     if (read.at != kTop && (read.at < done || read.at > work.to)) {
       return out_of_range("read layer", read.at, absl::StrCat(done, " to ", work.to));
     }
+    TANDEM_RETURN_IF_ERROR(check_head(read, work.to, shape));
   }
   return absl::OkStatus();
 }
@@ -215,8 +227,14 @@ void Plan::add_frontier(const Work& work, const ModelShape& shape, const PoolSiz
 
 void Plan::add_reads(const Work& work, const Item& item) {
   for (const Work::Output& o : work.outputs) {
-    const int at = work.pass->read[static_cast<size_t>(o.read)].at;
-    const int layer = at == kTop ? work.to : at;
+    const Read& read = work.pass->read[static_cast<size_t>(o.read)];
+    const int layer = read.at == kTop ? work.to : read.at;
+    if (read.head != kOwnHead) {
+      auto h = std::find_if(heads.begin(), heads.end(),
+                            [&](const HeadReads& r) { return r.head == read.head; });
+      if (h == heads.end()) h = heads.insert(h, {read.head, {}});
+      h->reads.push_back(reads);
+    }
     auto c = std::lower_bound(captures.begin(), captures.end(), layer,
                               [](const Capture& a, int b) { return a.at < b; });
     if (c == captures.end() || c->at != layer) c = captures.insert(c, {layer, {}});
@@ -266,6 +284,7 @@ size_t Plan::array_bytes() const {
     n += columns_bytes(s.columns) + s.index.size() * sizeof(int64_t) + kAlign;
   }
   for (const Capture& c : captures) n += copies_bytes(c.copies);
+  for (const HeadReads& h : heads) n += h.reads.size() * sizeof(int64_t) + kAlign;
   return n;
 }
 

@@ -45,6 +45,12 @@ struct Capture {
   RowCopies copies;
 };
 
+// Inputs of the head that a trained head changes first.
+struct HeadReads {
+  HeadId head;
+  std::vector<int64_t> reads;
+};
+
 class Plan {
  public:
   // Rebuilds the plan, keeping the memory of the last one. `store` resolves kChosen inputs.
@@ -66,6 +72,7 @@ class Plan {
   std::vector<Segment> segments;  // ascending; every row in those of the layers that it runs
   std::vector<Capture> captures;  // ascending, one per `at`
   int reads = 0;                  // head inputs
+  std::vector<HeadReads> heads;   // one per head that is read
 
   int rows() const { return static_cast<int>(token.size()); }
   size_t array_bytes() const;  // of all arrays that kernels read, at least

@@ -2,13 +2,16 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <mutex>
+#include <string>
 
 #include "engine/base/ids.h"
 #include "engine/sampling/value_store.h"
 
 namespace tandem {
 
+struct DecoderWeights;
 struct KvPool;
 
 // Thread-safe. Outlives the devices.
@@ -32,10 +35,23 @@ class TorchShared {
     return it == pools_.end() ? nullptr : it->second;
   }
 
+  // Weights that several lanes of one device read. `key` says where they come from, how they are
+  // kept and on which device; null: nobody has them any more.
+  std::shared_ptr<const DecoderWeights> weights(const std::string& key) const {
+    const std::lock_guard lock(mutex_);
+    const auto it = weights_.find(key);
+    return it == weights_.end() ? nullptr : it->second.lock();
+  }
+  void keep_weights(const std::string& key, const std::shared_ptr<const DecoderWeights>& weights) {
+    const std::lock_guard lock(mutex_);
+    weights_[key] = weights;
+  }
+
  private:
   ValueStore values_;
   mutable std::mutex mutex_;
-  std::map<ModelId, KvPool*> pools_;  // guarded by mutex_
+  std::map<ModelId, KvPool*> pools_;                                    // guarded by mutex_
+  std::map<std::string, std::weak_ptr<const DecoderWeights>> weights_;  // guarded by mutex_
 };
 
 }  // namespace tandem

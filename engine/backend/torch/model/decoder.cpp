@@ -1,6 +1,7 @@
 #include "engine/backend/torch/model/decoder.h"
 
 #include <cmath>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -86,11 +87,11 @@ at::ScalarType embedding_type(const WeightStore& store, const DecoderConfig& c) 
 
 }  // namespace
 
-int64_t DecoderWeights::bytes() const {
+int64_t DecoderWeights::bytes(int first_layers) const {
   const auto norm_bytes = [](const Norm& n) { return bytes_of(n.weight) + bytes_of(n.bias); };
   int64_t n = norm_bytes(final_norm) + head.bytes() + (tied ? 0 : bytes_of(embedding)) +
               bytes_of(positions);
-  for (const Layer& l : layers) {
+  for (const Layer& l : std::span(layers).first(static_cast<size_t>(first_layers))) {
     each_part(l, [&]<class Part>(const Part& part) {
       if constexpr (std::is_same_v<Part, Norm>) {
         n += norm_bytes(part);
@@ -102,11 +103,11 @@ int64_t DecoderWeights::bytes() const {
   return n;
 }
 
-int64_t DecoderWeights::parameters() const {
+int64_t DecoderWeights::parameters(int first_layers) const {
   const auto of_norm = [](const Norm& n) { return numbers_of(n.weight) + numbers_of(n.bias); };
   int64_t n = of_norm(final_norm) + head.parameters() + (tied ? 0 : embedding.numel()) +
               numbers_of(positions);
-  for (const Layer& l : layers) {
+  for (const Layer& l : std::span(layers).first(static_cast<size_t>(first_layers))) {
     each_part(l, [&]<class Part>(const Part& part) {
       if constexpr (std::is_same_v<Part, Norm>) {
         n += of_norm(part);
@@ -147,9 +148,12 @@ absl::StatusOr<DecoderWeights> DecoderWeights::load(const DecoderConfig& c, bool
   return w;
 }
 
-Decoder::Decoder(std::string name, const DecoderConfig& c, DecoderWeights weights,
-                 at::ScalarType kv_type)
-    : config_(c), weights_(std::move(weights)), ops_(weights_.store.ops()) {
+Decoder::Decoder(std::string name, const DecoderConfig& c,
+                 std::shared_ptr<const DecoderWeights> weights, at::ScalarType kv_type)
+    : config_(c),
+      shared_weights_(std::move(weights)),
+      weights_(*shared_weights_),
+      ops_(weights_.store.ops()) {
   const at::ScalarType type = weights_.store.rows();
   const at::ScalarType residual = weights_.store.residual();
   const at::Device device = weights_.store.device;
@@ -163,8 +167,8 @@ Decoder::Decoder(std::string name, const DecoderConfig& c, DecoderWeights weight
   shape_.max_positions = c.max_positions;
   // Where some layers see everything, all rows stay.
   shape_.window = c.full_layers.empty() ? c.window : 0;
-  shape_.weight_bytes = weights_.bytes();
-  shape_.parameters = weights_.parameters();
+  shape_.weight_bytes = weights_.bytes(c.layers);
+  shape_.parameters = weights_.parameters(c.layers);
   scale_ =
       c.attention_scale > 0 ? c.attention_scale : 1 / std::sqrt(static_cast<double>(c.head_dim));
   const auto rope = [&](const RopeConfig& r) {

@@ -47,8 +47,9 @@ struct DecoderWeights {
   Norm final_norm;  // [hidden]
   Linear head;      // hidden -> vocab
 
-  int64_t bytes() const;
-  int64_t parameters() const;
+  // With the first so many layers.
+  int64_t bytes(int first_layers) const;
+  int64_t parameters(int first_layers) const;
 
   // `progress` is told the layers done after each. Errors as load_matrix().
   static absl::StatusOr<DecoderWeights> load(const DecoderConfig& config, bool tied,
@@ -56,10 +57,11 @@ struct DecoderWeights {
                                              const std::function<void(int layers)>& progress = {});
 };
 
+// Reads the first config.layers layers of weights that others may read too.
 class Decoder final : public Model {
  public:
-  Decoder(std::string name, const DecoderConfig& config, DecoderWeights weights,
-          at::ScalarType kv_type);
+  Decoder(std::string name, const DecoderConfig& config,
+          std::shared_ptr<const DecoderWeights> weights, at::ScalarType kv_type);
 
   const KvGeometry& geometry() const override { return geometry_; }
   const ModelShape& shape() const override { return shape_; }
@@ -76,7 +78,8 @@ class Decoder final : public Model {
   void add_output(at::Tensor& x, const Linear& linear, const at::Tensor& input, const Norm& norm);
 
   DecoderConfig config_;
-  DecoderWeights weights_;
+  std::shared_ptr<const DecoderWeights> shared_weights_;
+  const DecoderWeights& weights_;
   const Ops& ops_;
   KvGeometry geometry_;
   ModelShape shape_;

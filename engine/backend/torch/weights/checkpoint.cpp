@@ -70,7 +70,7 @@ absl::StatusOr<std::map<std::string, std::string>> read_index(const std::string&
 
 absl::StatusOr<Checkpoint> Checkpoint::open(const std::string& directory) {
   Checkpoint checkpoint;
-  checkpoint.directory_ = directory;
+  checkpoint.directory_ = checkpoint.where_ = directory;
   if (exists(absl::StrCat(directory, "/", kSingle))) {
     TANDEM_RETURN_IF_ERROR(checkpoint.add_file(kSingle));
     return checkpoint;
@@ -105,6 +105,18 @@ absl::StatusOr<Checkpoint> Checkpoint::open(const std::string& directory) {
                                                      quote_value(tensor), " is not in ", kIndex));
     }
   }
+  return checkpoint;
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::open_file(const std::string& directory,
+                                                 const std::string& file_name) {
+  Checkpoint checkpoint;
+  checkpoint.directory_ = directory;
+  checkpoint.where_ = absl::StrCat(directory, "/", file_name);
+  if (!exists(checkpoint.where_)) {
+    return absl::NotFoundError(absl::StrCat(checkpoint.where_, ": no such file"));
+  }
+  TANDEM_RETURN_IF_ERROR(checkpoint.add_file(file_name));
   return checkpoint;
 }
 

@@ -16,17 +16,20 @@
 
 namespace tandem {
 
-// Movable. Views point into mapped files and stay valid as long as the checkpoint, moved or not.
-// All const methods are thread-safe.
+// Movable; empty at first. Views point into mapped files and stay valid as long as the checkpoint,
+// moved or not. All const methods are thread-safe.
 class Checkpoint final : public TensorSource {
  public:
   // NOT_FOUND: no directory, or no weights in it (the message lists what was looked for; a missing
   // shard is named with the tensor that needs it). INVALID_ARGUMENT: a broken file or index.
   static absl::StatusOr<Checkpoint> open(const std::string& directory);
+  // Of this file in it alone.
+  static absl::StatusOr<Checkpoint> open_file(const std::string& directory,
+                                              const std::string& file_name);
 
   const TensorView* find(const std::string& name) const override;
   std::vector<std::string> names() const override;
-  const std::string& where() const override { return directory_; }
+  const std::string& where() const override { return where_; }
   int64_t total_bytes() const { return total_bytes_; }  // of all tensors
   int64_t total_elements() const { return total_elements_; }
 
@@ -42,6 +45,7 @@ class Checkpoint final : public TensorSource {
   absl::Status add_file(const std::string& file_name);
 
   std::string directory_;
+  std::string where_;  // the directory or file, for messages
   std::vector<MappedFile> files_;
   std::map<std::string, TensorView> tensors_;
   std::map<std::string, std::string> origin_;  // tensor -> file name

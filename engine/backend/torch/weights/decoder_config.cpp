@@ -5,6 +5,12 @@
 
 namespace tandem {
 
+DecoderConfig first_layers(DecoderConfig config, int layers) {
+  config.layers = layers;
+  if (!config.full_layers.empty()) config.full_layers.resize(static_cast<size_t>(layers));
+  return config;
+}
+
 std::vector<float> rope_inverse_frequencies(const RopeConfig& rope, int head_dim) {
   std::vector<float> frequencies;
   for (int i = 0; i < head_dim; i += 2) {

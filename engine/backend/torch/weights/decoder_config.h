@@ -98,4 +98,7 @@ struct DecoderConfig {
   bool fused_qkv() const { return names.qkv.size() == 1; }
 };
 
+// The same with the first `layers` layers only. REQUIRES: 1 <= layers <= config.layers.
+DecoderConfig first_layers(DecoderConfig config, int layers);
+
 }  // namespace tandem

@@ -30,16 +30,21 @@ Driver::Driver(const TinyModel& tiny, std::shared_ptr<TorchShared> shared, int i
   set_up(size);
 }
 
-Driver::Driver(const std::string& directory, int page_rows, int64_t pages)
+Driver::Driver(const ModelConfig& config, PoolSize size)
     : shared_(std::make_shared<TorchShared>()), model_(next_model++) {
   auto device = TorchDevice::create({.threads = 1}, shared_);
   EXPECT_TRUE(device.ok()) << device.status();
   device_ = *std::move(device);
-  const absl::Status loaded =
-      device_->load(model_, {.name = "golden", .path = directory, .page_rows = page_rows});
+  ModelConfig sized = config;
+  sized.page_rows = size.page_rows;
+  const absl::Status loaded = device_->load(model_, sized);
   EXPECT_TRUE(loaded.ok()) << loaded;
-  set_up({.page_rows = page_rows, .pages = pages, .frontier_pages = 0});
+  set_up(size);
 }
+
+Driver::Driver(const std::string& directory, int page_rows, int64_t pages)
+    : Driver(ModelConfig{.name = "golden", .path = directory},
+             {.page_rows = page_rows, .pages = pages, .frontier_pages = 0}) {}
 
 void Driver::set_up(const PoolSize& size) {
   size_ = size;

@@ -36,6 +36,8 @@ class Driver {
                   int index = 0,
                   PoolSize size = {.page_rows = 4, .pages = 600, .frontier_pages = 200},
                   int threads = 1, CpuKernels kernels = CpuKernels::kOwn);
+  explicit Driver(const ModelConfig& config,
+                  PoolSize size = {.page_rows = 4, .pages = 200, .frontier_pages = 50});
   // Of a Hugging Face directory.
   explicit Driver(const std::string& directory, int page_rows = 16, int64_t pages = 400);
 

@@ -34,7 +34,8 @@ TEST_P(Logits, OfAllPositionsEqualTransformers) {
   absl::StatusOr<DecoderWeights> weights =
       DecoderWeights::load(*config, layout->tied, *checkpoint, WeightStore{});
   ASSERT_TRUE(weights.ok()) << weights.status();
-  Decoder model(GetParam(), *config, *std::move(weights), at::kFloat);
+  Decoder model(GetParam(), *config, std::make_shared<const DecoderWeights>(*std::move(weights)),
+                at::kFloat);
   PoolSize size;
   size.page_rows = 16;
   size.pages = 8;

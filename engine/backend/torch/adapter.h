@@ -1,0 +1,66 @@
+// What adapters and heads of a model hold, as weights on its device (weights/adapter_file.h).
+//
+// Numbers are of the residual stream's type. AdapterId and HeadId count from 0, each kind for
+// itself, in the order of ModelConfig::extras.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/backend/torch/model/linear.h"
+#include "engine/backend/torch/weights/adapter_file.h"
+
+namespace tandem {
+
+// Reads rows after layers [0, layer) as if they were the top's: the model's final norm and output
+// matrix get h + up (down h).
+class EarlyHead {
+ public:
+  static absl::StatusOr<EarlyHead> load(const AdapterFile& file, const WeightStore& store);
+
+  int layer() const { return layer_; }
+  // hidden: [n, hidden], in place. A row's result depends on that row alone.
+  void apply(at::Tensor& hidden);
+
+ private:
+  int layer_ = 0;
+  Linear down_, up_;
+  RowBuffer inner_, scratch_;
+};
+
+// Hidden rows of another model as inputs of this one: Linear, ReLU, Linear.
+class Projector {
+ public:
+  static absl::StatusOr<Projector> load(const AdapterFile& file, const WeightStore& store);
+
+  int source() const { return source_; }  // width of the rows that go in
+  // out: [n, hidden], rows: [n, source]
+  void project(at::Tensor& out, const at::Tensor& rows);
+
+ private:
+  int source_ = 0;
+  Linear first_, second_;
+  RowBuffer inner_;
+};
+
+struct Adapter {
+  // Inputs of mask rows (In::kMask): row i is mask i. [M, hidden]; undefined: none
+  at::Tensor masks;
+  // What mask rows see before the context. [layers, P, kv_heads, head_dim]; undefined: none
+  at::Tensor prompt_keys, prompt_values;
+  std::optional<Projector> projector;  // of In::kEmbed
+};
+
+struct ModelExtras {
+  std::vector<EarlyHead> heads;   // by HeadId
+  std::vector<Adapter> adapters;  // by AdapterId
+
+  // Adds what the file holds, in fp32 (fp64 beside fp64 weights). Errors as load_matrix().
+  absl::Status add(const AdapterFile& file, WeightStore store);
+};
+
+}  // namespace tandem
