@@ -12,6 +12,12 @@ if(NOT TANDEM_SANITIZE)
   tandem_check(scripts.models rules 120 ${TANDEM_PYTHON} tests/scripts/models_test.py)
 endif()
 
+if(EXISTS ${TANDEM_HOME}/python/bin/protolint AND NOT TANDEM_SANITIZE)
+  tandem_check(rules.proto rules 60 ${TANDEM_HOME}/python/bin/protolint lint proto/tandem)
+elseif(NOT TANDEM_SANITIZE)
+  message(STATUS "No protolint: the protos are not linted (scripts/setup --full installs it)")
+endif()
+
 set(crate ${CMAKE_SOURCE_DIR}/engine/text/rust)
 if(TANDEM_CARGO AND TANDEM_TORCH AND EXISTS ${crate}/Cargo.toml)
   tandem_check(rust.text rust 1200

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "engine/base/status.h"
 
 namespace tandem {
 namespace {
@@ -62,16 +63,21 @@ absl::StatusOr<Authenticator> Authenticator::parse(absl::string_view text,
 }
 
 absl::StatusOr<std::string> Authenticator::check(absl::string_view authorization) const {
-  constexpr char kNeeded[] = "needs metadata `authorization: Bearer TOKEN`";
-  if (authorization.empty()) return absl::UnauthenticatedError(kNeeded);
+  const auto missing = [] {
+    return with_reason(absl::UnauthenticatedError("needs metadata `authorization: Bearer TOKEN`"),
+                       "CREDENTIALS_MISSING");
+  };
+  if (authorization.empty()) return missing();
   absl::string_view token = authorization;
-  if (!absl::StartsWithIgnoreCase(token, "Bearer ")) return absl::UnauthenticatedError(kNeeded);
+  if (!absl::StartsWithIgnoreCase(token, "Bearer ")) return missing();
   token = absl::StripAsciiWhitespace(token.substr(7));
   const std::string* name = nullptr;
   for (const auto& [who, secret] : tokens_) {
     if (equal_secrets(token, secret)) name = &who;
   }
-  if (name == nullptr) return absl::PermissionDeniedError("unknown bearer token");
+  if (name == nullptr) {
+    return with_reason(absl::PermissionDeniedError("unknown bearer token"), "CREDENTIALS_UNKNOWN");
+  }
   return *name;
 }
 

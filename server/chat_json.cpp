@@ -1,5 +1,6 @@
 #include "server/chat_json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -17,13 +18,12 @@ constexpr int kMaxMessages = 4096;
 constexpr int kMaxTools = 1024;
 
 // Does not recurse, so depth is harmless here; the template's own reader bounds it.
-absl::Status check_object(absl::string_view field, const std::string& text) {
+bool check_object(absl::string_view field, const std::string& text, Violations* wrong) {
   const absl::string_view trimmed = absl::StripAsciiWhitespace(text);
-  if (!trimmed.empty() && trimmed.front() == '{' && nlohmann::json::accept(text)) {
-    return absl::OkStatus();
-  }
-  return out_of_range(field, absl::StrCat("not a JSON object (", text.size(), " bytes)"),
-                      "a JSON object");
+  if (!trimmed.empty() && trimmed.front() == '{' && nlohmann::json::accept(text)) return true;
+  wrong->add(out_of_range(field, absl::StrCat("not a JSON object (", text.size(), " bytes)"),
+                          "a JSON object"));
+  return false;
 }
 
 // `text` is valid UTF-8: protobuf has seen to that.
@@ -35,18 +35,18 @@ absl::string_view members_of(absl::string_view object) {
   return absl::StripAsciiWhitespace(object.substr(1, object.size() - 2));
 }
 
-absl::StatusOr<std::string> message_json(const v1::ChatMessage& in, const std::string& field) {
+std::string message_json(const v1::ChatMessage& in, const std::string& field, Violations* wrong) {
   if (in.role().empty()) {
-    return out_of_range(absl::StrCat(field, ".role"), "\"\"",
-                        "\"system\", \"user\", \"assistant\", \"tool\" or what the template knows");
+    wrong->add(
+        out_of_range(absl::StrCat(field, ".role"), "\"\"",
+                     "\"system\", \"user\", \"assistant\", \"tool\" or what the template knows"));
   }
   std::string out = absl::StrCat("{\"role\":", json_string(in.role()),
                                  ",\"content\":", json_string(in.content()));
   if (!in.name().empty()) absl::StrAppend(&out, ",\"name\":", json_string(in.name()));
   if (!in.tool_calls().empty()) {
     for (int i = 0; i < in.tool_calls_size(); ++i) {
-      TANDEM_RETURN_IF_ERROR(
-          check_object(absl::StrCat(field, ".tool_calls[", i, "]"), in.tool_calls(i)));
+      check_object(absl::StrCat(field, ".tool_calls[", i, "]"), in.tool_calls(i), wrong);
     }
     absl::StrAppend(&out, ",\"tool_calls\":[", absl::StrJoin(in.tool_calls(), ","), "]");
   }
@@ -54,8 +54,8 @@ absl::StatusOr<std::string> message_json(const v1::ChatMessage& in, const std::s
     absl::StrAppend(&out, ",\"tool_call_id\":", json_string(in.tool_call_id()));
   }
   if (!in.extra().empty()) {
-    TANDEM_RETURN_IF_ERROR(check_object(absl::StrCat(field, ".extra"), in.extra()));
-    const absl::string_view members = members_of(in.extra());
+    const bool object = check_object(absl::StrCat(field, ".extra"), in.extra(), wrong);
+    const absl::string_view members = object ? members_of(in.extra()) : "";
     if (!members.empty()) absl::StrAppend(&out, ",", members);
   }
   absl::StrAppend(&out, "}");
@@ -64,31 +64,29 @@ absl::StatusOr<std::string> message_json(const v1::ChatMessage& in, const std::s
 
 }  // namespace
 
-absl::StatusOr<ChatPrompt> chat_prompt_from(const v1::Chat& in) {
+ChatPrompt chat_prompt_from(const v1::Chat& in, Violations* wrong) {
   ChatPrompt out;
   if (in.messages().empty() || in.messages_size() > kMaxMessages) {
-    return out_of_range("chat.messages", absl::StrCat(in.messages_size(), " of them"),
-                        absl::StrCat("1 to ", kMaxMessages));
+    wrong->add(out_of_range("chat.messages", absl::StrCat(in.messages_size(), " of them"),
+                            absl::StrCat("1 to ", kMaxMessages)));
   }
   std::vector<std::string> messages;
-  for (int i = 0; i < in.messages_size(); ++i) {
-    TANDEM_ASSIGN_OR_RETURN(std::string message,
-                            message_json(in.messages(i), absl::StrCat("chat.messages[", i, "]")));
-    messages.push_back(std::move(message));
+  for (int i = 0; i < std::min(in.messages_size(), kMaxMessages); ++i) {
+    messages.push_back(message_json(in.messages(i), absl::StrCat("chat.messages[", i, "]"), wrong));
   }
   out.messages_json = absl::StrCat("[", absl::StrJoin(messages, ","), "]");
 
   if (in.tools_size() > kMaxTools) {
-    return out_of_range("chat.tools", absl::StrCat(in.tools_size(), " of them"),
-                        absl::StrCat("at most ", kMaxTools));
+    wrong->add(out_of_range("chat.tools", absl::StrCat(in.tools_size(), " of them"),
+                            absl::StrCat("at most ", kMaxTools)));
   }
-  for (int i = 0; i < in.tools_size(); ++i) {
-    TANDEM_RETURN_IF_ERROR(check_object(absl::StrCat("chat.tools[", i, "]"), in.tools(i)));
+  for (int i = 0; i < std::min(in.tools_size(), kMaxTools); ++i) {
+    check_object(absl::StrCat("chat.tools[", i, "]"), in.tools(i), wrong);
   }
   if (!in.tools().empty()) out.tools_json = absl::StrCat("[", absl::StrJoin(in.tools(), ","), "]");
 
   if (!in.template_args().empty()) {
-    TANDEM_RETURN_IF_ERROR(check_object("chat.template_args", in.template_args()));
+    check_object("chat.template_args", in.template_args(), wrong);
     out.template_args_json = in.template_args();
   }
   if (in.has_add_generation_prompt()) out.add_generation_prompt = in.add_generation_prompt();

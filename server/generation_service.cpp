@@ -143,7 +143,8 @@ absl::Status start_score(const Call& call, ServerState& state, const grpc::ByteB
 
 absl::Status post(ServerState& state, std::function<void()> work) {
   if (state.text_work.post(std::move(work))) return absl::OkStatus();
-  return absl::ResourceExhaustedError("too many texts wait to be tokenized; try again");
+  return with_reason(absl::ResourceExhaustedError("too many texts wait to be tokenized; try again"),
+                     "QUEUE_FULL");
 }
 
 absl::Status start_tokenize(const Call& call, ServerState& state, const grpc::ByteBuffer& bytes) {

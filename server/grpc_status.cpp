@@ -1,37 +1,15 @@
 #include "server/grpc_status.h"
 
-#include <google/protobuf/any.pb.h>
-#include <google/protobuf/duration.pb.h>
-#include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
-#include <google/protobuf/wire_format_lite.h>
+#include <google/protobuf/util/time_util.h>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/violations.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 
 namespace tandem {
-namespace {
-
-// A message travels percent-encoded in a header, and clients bound their headers.
-constexpr size_t kMaxMessage = 2000;
-
-std::string bounded(absl::string_view message) {
-  if (message.size() <= kMaxMessage) return std::string(message);
-  size_t end = kMaxMessage;
-  while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;
-  return absl::StrCat(message.substr(0, end), "...");
-}
-
-Duration retry_after(const absl::Status& status) {
-  int64_t ms = 1000;
-  if (const auto payload = status.GetPayload(kRetryPayload); payload.has_value()) {
-    if (!absl::SimpleAtoi(std::string(*payload), &ms) || ms < 0) ms = 1000;
-  }
-  return std::chrono::milliseconds(ms);
-}
-
-}  // namespace
 
 const char* code_name(absl::StatusCode code) {
   switch (code) {
@@ -78,47 +56,84 @@ bool is_fault(const absl::Status& status) {
          status.code() == absl::StatusCode::kDataLoss;
 }
 
-// google.rpc.Status { int32 code = 1; string message = 2; repeated Any details = 3; } and
-// google.rpc.RetryInfo { Duration retry_delay = 1; }, written by hand: two messages are no reason
-// to register a second copy of google.rpc in the process.
-std::string retry_details(int code, const std::string& message, Duration delay) {
-  using Wire = google::protobuf::internal::WireFormatLite;
-  google::protobuf::Duration wait;
-  wait.set_seconds(std::chrono::duration_cast<std::chrono::seconds>(delay).count());
-  wait.set_nanos(static_cast<int32_t>((delay % std::chrono::seconds(1)).count()));
+namespace {
 
-  const auto write = [](const auto& fields) {
-    std::string bytes;
-    google::protobuf::io::StringOutputStream stream(&bytes);
-    google::protobuf::io::CodedOutputStream out(&stream);
-    fields(&out);
-    out.Trim();
-    return bytes;
-  };
-  google::protobuf::Any any;
-  any.set_type_url("type.googleapis.com/google.rpc.RetryInfo");
-  any.set_value(write([&](auto* out) { Wire::WriteBytes(1, wait.SerializeAsString(), out); }));
-  return write([&](auto* out) {
-    Wire::WriteInt32(1, code, out);
-    Wire::WriteBytes(2, message, out);
-    Wire::WriteBytes(3, any.SerializeAsString(), out);
-  });
+// Messages travel percent-encoded, in up to three bytes for one, and once more in the details, in
+// base64; the fields' descriptions say it all again. Clients take 8 KiB of it, all together.
+constexpr size_t kMaxMessage = 1100;
+constexpr size_t kMaxPart = 400;
+
+std::string bounded(absl::string_view text, size_t most) {
+  if (text.size() <= most) return std::string(text);
+  size_t end = most;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return absl::StrCat(text.substr(0, end), "...");
 }
+
+int64_t retry_after_ms(const absl::Status& status) {
+  int64_t ms = 1000;
+  if (const auto payload = status.GetPayload(kRetryPayload); payload.has_value()) {
+    if (!absl::SimpleAtoi(std::string(*payload), &ms) || ms < 0) ms = 1000;
+  }
+  return ms;
+}
+
+// Where nobody gave a reason, the fields are wrong or the code says it all.
+std::string reason_of(const absl::Status& status) {
+  const auto payload = status.GetPayload(kReasonPayload);
+  if (payload.has_value()) return std::string(*payload);
+  return violations_of(status).empty() ? code_name(status.code()) : "INVALID_FIELD";
+}
+
+// A serialized google.rpc.Status: what went wrong, in a form for programs.
+std::string details(const absl::Status& status, const std::string& message,
+                    const std::string& request_id) {
+  google::rpc::Status out;
+  out.set_code(static_cast<int>(status.code()));
+  out.set_message(message);
+
+  google::rpc::ErrorInfo info;
+  info.set_reason(reason_of(status));
+  info.set_domain("tandem");
+  (*info.mutable_metadata())["request_id"] = request_id;
+  out.add_details()->PackFrom(info);
+
+  google::rpc::BadRequest bad;
+  size_t left = kMaxMessage;
+  for (const Violation& v : violations_of(status)) {
+    const std::string field = bounded(v.field, kMaxPart);
+    const std::string description = bounded(v.description, kMaxPart);
+    if (field.size() + description.size() > left) break;
+    left -= field.size() + description.size();
+    auto* const violation = bad.add_field_violations();
+    violation->set_field(field);
+    violation->set_description(description);
+  }
+  if (!bad.field_violations().empty()) out.add_details()->PackFrom(bad);
+
+  if (status.code() == absl::StatusCode::kResourceExhausted) {
+    google::rpc::RetryInfo retry;
+    *retry.mutable_retry_delay() =
+        google::protobuf::util::TimeUtil::MillisecondsToDuration(retry_after_ms(status));
+    out.add_details()->PackFrom(retry);
+  }
+  return out.SerializeAsString();
+}
+
+}  // namespace
 
 grpc::Status to_grpc(const absl::Status& status, const std::string& request_id) {
   if (status.ok()) return grpc::Status::OK;
   if (is_fault(status)) {
-    return grpc::Status(grpc::StatusCode::INTERNAL,
-                        absl::StrCat("internal error; request id ", request_id));
+    const absl::Status told =
+        absl::InternalError(absl::StrCat("internal error; request id ", request_id));
+    const std::string message(told.message());
+    return grpc::Status(grpc::StatusCode::INTERNAL, message, details(told, message, request_id));
   }
-  const auto code = static_cast<grpc::StatusCode>(status.code());
   const std::string message =
-      bounded(absl::string_view(status.message().data(), status.message().size()));
-  if (status.code() == absl::StatusCode::kResourceExhausted) {
-    return grpc::Status(code, message,
-                        retry_details(static_cast<int>(code), message, retry_after(status)));
-  }
-  return grpc::Status(code, message);
+      bounded(absl::string_view(status.message().data(), status.message().size()), kMaxMessage);
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), message,
+                      details(status, message, request_id));
 }
 
 }  // namespace tandem

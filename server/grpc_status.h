@@ -1,8 +1,9 @@
 // From the engine's absl::Status to what a client sees.
 //
 // INTERNAL, UNKNOWN and DATA_LOSS become INTERNAL with a generic text and the request id: the
-// detail is for the log. RESOURCE_EXHAUSTED carries a google.rpc.RetryInfo in its details. Pure
-// functions.
+// detail is for the log. Every error carries a google.rpc.ErrorInfo in its details: a reason for
+// programs, and the request id; INVALID_ARGUMENT also a BadRequest with all wrong fields, and
+// RESOURCE_EXHAUSTED a RetryInfo. Pure functions.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -24,8 +25,5 @@ bool is_fault(const absl::Status& status);
 
 // "INVALID_ARGUMENT"
 const char* code_name(absl::StatusCode code);
-
-// A serialized google.rpc.Status that holds one google.rpc.RetryInfo.
-std::string retry_details(int code, const std::string& message, Duration delay);
 
 }  // namespace tandem

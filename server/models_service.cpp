@@ -19,7 +19,7 @@ constexpr int kMaxPage = 1000;
 // Descriptions stay readable while the server drains: clients still hold streams to explain.
 absl::StatusOr<const Engine*> loaded_engine(const ServerState& state) {
   const Engine* const engine = state.engine.load();
-  if (engine == nullptr) return absl::UnavailableError("not ready: models are loading");
+  if (engine == nullptr) return not_ready();
   return engine;
 }
 

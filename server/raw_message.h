@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/status.h"
 
 namespace tandem {
 
@@ -21,10 +22,11 @@ absl::Status parse_message(const grpc::ByteBuffer& buffer, Message* out) {
   if (grpc::GenericDeserialize<grpc::ProtoBufferReader, Message>(&copy, out).ok()) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("request: ", buffer.Length(), " bytes that are not a ",
-                   std::string(Message::descriptor()->full_name()),
-                   "; allowed: a well-formed message whose strings are valid UTF-8"));
+  return with_reason(out_of_range("request",
+                                  absl::StrCat(buffer.Length(), " bytes that are not a ",
+                                               std::string(Message::descriptor()->full_name())),
+                                  "a well-formed message whose strings are valid UTF-8"),
+                     "MALFORMED_REQUEST");
 }
 
 template <class Message>

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
+#include "engine/base/violations.h"
 #include "engine/host/methods.h"
 #include "engine/host/settings_proto.h"
 #include "server/chat_json.h"
@@ -43,24 +44,24 @@ absl::Status not_offered(absl::string_view field, const Value& value, const Allo
   return out_of_range(field, value, absl::StrCat(neutral, " (not offered by this version)"));
 }
 
-// A field with presence.
-#define TANDEM_CHECK_SET(in, prefix, field, min, max) \
-  if ((in).has_##field()) TANDEM_RETURN_IF_ERROR(in_range(prefix #field, (in).field(), min, max))
+// What is wrong goes into `wrong`, all of it, and what is made of the rest is thrown away.
+#define TANDEM_CHECK_SET(in, field, min, max) \
+  if ((in).has_##field()) wrong->add(in_range(#field, (in).field(), min, max))
 
 // The method, and its parameters into `out`: whatever message the oneof has. Ranges are checked
 // here too, so that a bad field is refused before anything is tokenized; a method that this version
 // does not have is the engine's to refuse, which knows what is offered.
-absl::Status method_from(const v1::GenerateRequest& in, GenerateRequest* out) {
+void method_from(const v1::GenerateRequest& in, GenerateRequest* out, Violations* wrong) {
   const auto* const oneof = v1::GenerateRequest::descriptor()->FindOneofByName("method");
   const auto* const field = in.GetReflection()->GetOneofFieldDescriptor(in, oneof);
-  if (!field) return absl::OkStatus();
+  if (!field) return;
   out->method = field->name();
   out->parameters = settings_from(in.GetReflection()->GetMessage(in, field));
   const MethodEntry* const method = find_method(out->method);
-  return method ? check_parameters(*method, out->parameters) : absl::OkStatus();
+  if (method) wrong->add(check_parameters(*method, out->parameters));
 }
 
-absl::StatusOr<Contract> contract_from(const v1::GenerateRequest& in) {
+Contract contract_from(const v1::GenerateRequest& in, Violations* wrong) {
   if (!in.has_require_contract()) return Contract::kAny;
   switch (in.require_contract()) {
     case v1::CONTRACT_ANY:
@@ -72,8 +73,10 @@ absl::StatusOr<Contract> contract_from(const v1::GenerateRequest& in) {
     case v1::CONTRACT_EXACT:
       return Contract::kExact;
     default:
-      return out_of_range("require_contract", static_cast<int>(in.require_contract()),
-                          "CONTRACT_ANY, CONTRACT_LOSSY, CONTRACT_DISTRIBUTION, CONTRACT_EXACT");
+      wrong->add(
+          out_of_range("require_contract", static_cast<int>(in.require_contract()),
+                       "CONTRACT_ANY, CONTRACT_LOSSY, CONTRACT_DISTRIBUTION, CONTRACT_EXACT"));
+      return Contract::kAny;
   }
 }
 
@@ -84,41 +87,43 @@ std::vector<Token> tokens_from(const v1::TokenIds& in) {
 
 // `In` is any message with the prompt oneof of GenerateRequest.
 template <class In>
-absl::StatusOr<Prompt> prompt_from(const In& in) {
+Prompt prompt_from(const In& in, Violations* wrong) {
   switch (in.prompt_case()) {
     case In::kText:
-      if (in.text().empty()) return out_of_range("text", "empty", "at least one character");
-      return Prompt(in.text());
+      if (in.text().empty()) wrong->add(out_of_range("text", "empty", "at least one character"));
+      return in.text();
     case In::kTokenIds:
-      if (in.token_ids().ids().empty())
-        return out_of_range("token_ids", "empty", "at least one id");
-      return Prompt(tokens_from(in.token_ids()));
-    case In::kChat: {
-      TANDEM_ASSIGN_OR_RETURN(ChatPrompt chat, chat_prompt_from(in.chat()));
-      return Prompt(std::move(chat));
-    }
+      if (in.token_ids().ids().empty()) {
+        wrong->add(out_of_range("token_ids", "empty", "at least one id"));
+      }
+      return tokens_from(in.token_ids());
+    case In::kChat:
+      return chat_prompt_from(in.chat(), wrong);
     default:
-      return out_of_range("prompt", "none", "one of text, token_ids, chat");
+      wrong->add(out_of_range("prompt", "none", "one of text, token_ids, chat"));
+      return std::string();
   }
 }
 
-absl::Status check_offered(const v1::GenerateRequest& in) {
+void check_offered(const v1::GenerateRequest& in, Violations* wrong) {
   // Sizes, not contents: a grammar may hold what a prompt holds.
   const auto bytes = [](const std::string& s) { return absl::StrCat(s.size(), " bytes"); };
-  if (!in.adapter().empty()) return not_offered("adapter", quote_value(in.adapter()), "empty");
+  if (!in.adapter().empty()) {
+    wrong->add(not_offered("adapter", quote_value(in.adapter()), "empty"));
+  }
   switch (in.constraint_case()) {
     case v1::GenerateRequest::CONSTRAINT_NOT_SET:
-      return absl::OkStatus();
+      break;
     case v1::GenerateRequest::kJsonSchema:
-      return not_offered("json_schema", bytes(in.json_schema()), "unset");
+      return wrong->add(not_offered("json_schema", bytes(in.json_schema()), "unset"));
     case v1::GenerateRequest::kRegex:
-      return not_offered("regex", bytes(in.regex()), "unset");
+      return wrong->add(not_offered("regex", bytes(in.regex()), "unset"));
     case v1::GenerateRequest::kGrammar:
-      return not_offered("grammar", bytes(in.grammar()), "unset");
+      return wrong->add(not_offered("grammar", bytes(in.grammar()), "unset"));
     case v1::GenerateRequest::kChoice:
-      return not_offered("choice", absl::StrCat(in.choice().texts_size(), " texts"), "unset");
+      return wrong->add(
+          not_offered("choice", absl::StrCat(in.choice().texts_size(), " texts"), "unset"));
   }
-  return absl::OkStatus();
 }
 
 // Of lists of tokens.
@@ -128,20 +133,20 @@ absl::Status check_length(absl::string_view field, int entries) {
                       absl::StrCat("at most ", kMaxTokenList));
 }
 
-absl::StatusOr<SamplingFields> sampling_from(const v1::GenerateRequest& in) {
+SamplingFields sampling_from(const v1::GenerateRequest& in, Violations* wrong) {
   SamplingFields out;
-  TANDEM_CHECK_SET(in, "", temperature, 0.0, kMaxTemperature);
-  TANDEM_CHECK_SET(in, "", top_k, 0, kMaxInt32);
-  if (in.has_top_p()) TANDEM_RETURN_IF_ERROR(in_range("top_p", in.top_p(), 0.0, 1.0, true));
-  TANDEM_CHECK_SET(in, "", min_p, 0.0, 1.0);
+  TANDEM_CHECK_SET(in, temperature, 0.0, kMaxTemperature);
+  TANDEM_CHECK_SET(in, top_k, 0, kMaxInt32);
+  if (in.has_top_p()) wrong->add(in_range("top_p", in.top_p(), 0.0, 1.0, true));
+  TANDEM_CHECK_SET(in, min_p, 0.0, 1.0);
   if (in.has_typical_p()) {
-    TANDEM_RETURN_IF_ERROR(in_range("typical_p", in.typical_p(), 0.0, 1.0, true));
+    wrong->add(in_range("typical_p", in.typical_p(), 0.0, 1.0, true));
   }
-  TANDEM_CHECK_SET(in, "", repetition_penalty, 0.01, 100.0);
-  TANDEM_CHECK_SET(in, "", presence_penalty, -2.0, 2.0);
-  TANDEM_CHECK_SET(in, "", frequency_penalty, -2.0, 2.0);
-  TANDEM_RETURN_IF_ERROR(check_length("logit_bias", static_cast<int>(in.logit_bias().size())));
-  TANDEM_RETURN_IF_ERROR(check_length("bad_token_ids", in.bad_token_ids_size()));
+  TANDEM_CHECK_SET(in, repetition_penalty, 0.01, 100.0);
+  TANDEM_CHECK_SET(in, presence_penalty, -2.0, 2.0);
+  TANDEM_CHECK_SET(in, frequency_penalty, -2.0, 2.0);
+  wrong->add(check_length("logit_bias", static_cast<int>(in.logit_bias().size())));
+  wrong->add(check_length("bad_token_ids", in.bad_token_ids_size()));
   // `+ 0.0` makes -0 a plain zero.
   if (in.has_temperature()) out.temperature = in.temperature() + 0.0;
   if (in.has_top_k()) out.top_k = in.top_k();
@@ -160,35 +165,39 @@ absl::StatusOr<SamplingFields> sampling_from(const v1::GenerateRequest& in) {
   return out;
 }
 
-absl::StatusOr<StoppingFields> stopping_from(const v1::GenerateRequest& in) {
+StoppingFields stopping_from(const v1::GenerateRequest& in, Violations* wrong) {
   StoppingFields out;
-  TANDEM_CHECK_SET(in, "", max_new_tokens, 1, kMaxInt32);
+  TANDEM_CHECK_SET(in, max_new_tokens, 1, kMaxInt32);
   if (in.has_max_new_tokens()) out.max_new_tokens = in.max_new_tokens();
-  TANDEM_CHECK_SET(in, "", min_new_tokens, 0, kMaxInt32);
+  TANDEM_CHECK_SET(in, min_new_tokens, 0, kMaxInt32);
   if (in.has_min_new_tokens()) out.min_new_tokens = in.min_new_tokens();
 
   if (in.stop_sequences_size() > kMaxStopSequences) {
-    return out_of_range("stop_sequences", absl::StrCat(in.stop_sequences_size(), " of them"),
-                        absl::StrCat("at most ", kMaxStopSequences));
+    wrong->add(out_of_range("stop_sequences", absl::StrCat(in.stop_sequences_size(), " of them"),
+                            absl::StrCat("at most ", kMaxStopSequences)));
   }
-  for (int i = 0; i < in.stop_sequences_size(); ++i) {
+  for (int i = 0; i < std::min(in.stop_sequences_size(), kMaxStopSequences); ++i) {
     const std::string& text = in.stop_sequences(i);
     if (text.empty() || text.size() > kMaxStopBytes) {
-      return out_of_range(absl::StrCat("stop_sequences[", i, "]"),
-                          absl::StrCat(text.size(), " bytes"),
-                          absl::StrCat("1 to ", kMaxStopBytes, " bytes"));
+      wrong->add(out_of_range(absl::StrCat("stop_sequences[", i, "]"),
+                              absl::StrCat(text.size(), " bytes"),
+                              absl::StrCat("1 to ", kMaxStopBytes, " bytes")));
     }
     out.stop_sequences.push_back(text);
   }
-  TANDEM_RETURN_IF_ERROR(check_length("stop_token_ids", in.stop_token_ids_size()));
+  wrong->add(check_length("stop_token_ids", in.stop_token_ids_size()));
   out.stop_token_ids.assign(in.stop_token_ids().begin(), in.stop_token_ids().end());
   out.include_stop_sequence = in.include_stop_sequence();
   out.ignore_eos = in.ignore_eos();
   if (in.has_time_limit_seconds()) {
-    TANDEM_RETURN_IF_ERROR(
-        in_range("time_limit_seconds", in.time_limit_seconds(), 0.0, kMaxTimeLimit, true));
-    out.time_limit = std::chrono::duration_cast<Duration>(
-        std::chrono::duration<double>(in.time_limit_seconds()));
+    const absl::Status status =
+        in_range("time_limit_seconds", in.time_limit_seconds(), 0.0, kMaxTimeLimit, true);
+    wrong->add(status);
+    // Only a number in its range fits a Duration.
+    if (status.ok()) {
+      out.time_limit = std::chrono::duration_cast<Duration>(
+          std::chrono::duration<double>(in.time_limit_seconds()));
+    }
   }
   return out;
 }
@@ -212,31 +221,34 @@ absl::Status check_model_name(const std::string& name) {
 
 absl::StatusOr<GenerateRequest> generate_request_from(const v1::GenerateRequest& in) {
   GenerateRequest out;
-  TANDEM_RETURN_IF_ERROR(check_model_name(in.model()));
+  Violations violations;
+  Violations* const wrong = &violations;
+  wrong->add(check_model_name(in.model()));
   out.model = in.model();
-  TANDEM_RETURN_IF_ERROR(check_request_id(in.request_id()));
+  wrong->add(check_request_id(in.request_id()));
   out.request_id = in.request_id();
-  TANDEM_RETURN_IF_ERROR(check_offered(in));
-  TANDEM_RETURN_IF_ERROR(method_from(in, &out));
-  out.beam = settings_from(in.beam());
-  TANDEM_RETURN_IF_ERROR(check_parameters(beam_entry(), out.beam));
-  TANDEM_ASSIGN_OR_RETURN(out.require_contract, contract_from(in));
-  TANDEM_ASSIGN_OR_RETURN(out.sampling, sampling_from(in));
-  TANDEM_ASSIGN_OR_RETURN(out.stopping, stopping_from(in));
-  TANDEM_CHECK_SET(in, "", truncate_prompt_tokens, 1, kMaxInt32);
+  out.prompt = prompt_from(in, wrong);
+  if (in.has_add_special_tokens()) out.add_special_tokens = in.add_special_tokens();
+  TANDEM_CHECK_SET(in, truncate_prompt_tokens, 1, kMaxInt32);
   if (in.has_truncate_prompt_tokens()) out.truncate_prompt_tokens = in.truncate_prompt_tokens();
-  TANDEM_CHECK_SET(in, "", top_logprobs, 0, kMaxTopLogprobs);
+  method_from(in, &out, wrong);
+  out.require_contract = contract_from(in, wrong);
+  out.sampling = sampling_from(in, wrong);
+  TANDEM_CHECK_SET(in, n, 1, kMaxChoices);
+  if (in.has_n()) out.n = in.n();
+  out.beam = settings_from(in.beam());
+  wrong->add(check_parameters(beam_entry(), out.beam));
+  out.stopping = stopping_from(in, wrong);
+  if (in.has_skip_special_tokens()) out.skip_special_tokens = in.skip_special_tokens();
+  TANDEM_CHECK_SET(in, top_logprobs, 0, kMaxTopLogprobs);
   out.top_logprobs = in.top_logprobs();
   out.logprobs = in.logprobs() || in.top_logprobs() > 0;
-  TANDEM_CHECK_SET(in, "", n, 1, kMaxChoices);
-  if (in.has_n()) out.n = in.n();
   out.raw_logprobs = in.raw_logprobs();
   out.include_eos_token = in.include_eos_token();
-  TANDEM_CHECK_SET(in, "", priority, -kMaxPriority, kMaxPriority);
+  TANDEM_CHECK_SET(in, priority, -kMaxPriority, kMaxPriority);
   out.priority = in.priority();
-  if (in.has_add_special_tokens()) out.add_special_tokens = in.add_special_tokens();
-  if (in.has_skip_special_tokens()) out.skip_special_tokens = in.skip_special_tokens();
-  TANDEM_ASSIGN_OR_RETURN(out.prompt, prompt_from(in));
+  check_offered(in, wrong);
+  TANDEM_RETURN_IF_ERROR(violations.status());
   return out;
 }
 
@@ -250,15 +262,13 @@ bool wants_tokens(const v1::GenerateRequest& in) {
 
 absl::StatusOr<ScoreRequest> score_request_from(const v1::ScoreRequest& in) {
   ScoreRequest out;
-  TANDEM_RETURN_IF_ERROR(check_model_name(in.model()));
+  Violations violations;
+  Violations* const wrong = &violations;
+  wrong->add(check_model_name(in.model()));
   out.model = in.model();
-  TANDEM_RETURN_IF_ERROR(check_request_id(in.request_id()));
+  wrong->add(check_request_id(in.request_id()));
   out.request_id = in.request_id();
-  TANDEM_CHECK_SET(in, "", top_logprobs, 0, kMaxTopLogprobs);
-  out.top_logprobs = in.top_logprobs();
-  TANDEM_CHECK_SET(in, "", priority, -kMaxPriority, kMaxPriority);
-  out.priority = in.priority();
-  out.score_prompt = in.score_prompt();
+  out.prompt = prompt_from(in, wrong);
   if (in.has_add_special_tokens()) out.add_special_tokens = in.add_special_tokens();
   if (in.has_continuation_token_ids()) {
     out.continuation = tokens_from(in.continuation_token_ids());
@@ -267,30 +277,37 @@ absl::StatusOr<ScoreRequest> score_request_from(const v1::ScoreRequest& in) {
   }
   const bool nothing = in.continuation_text().empty() && in.continuation_token_ids().ids().empty();
   if (nothing && !in.score_prompt()) {
-    return out_of_range("continuation", "empty",
-                        "continuation_text or continuation_token_ids, unless score_prompt");
+    wrong->add(out_of_range("continuation", "empty",
+                            "continuation_text or continuation_token_ids, unless score_prompt"));
   }
-  TANDEM_ASSIGN_OR_RETURN(out.prompt, prompt_from(in));
+  out.score_prompt = in.score_prompt();
+  TANDEM_CHECK_SET(in, top_logprobs, 0, kMaxTopLogprobs);
+  out.top_logprobs = in.top_logprobs();
+  TANDEM_CHECK_SET(in, priority, -kMaxPriority, kMaxPriority);
+  out.priority = in.priority();
+  TANDEM_RETURN_IF_ERROR(violations.status());
   return out;
 }
 
 absl::StatusOr<TokenizeQuery> tokenize_query_from(const v1::TokenizeRequest& in) {
   TokenizeQuery out;
-  TANDEM_RETURN_IF_ERROR(check_model_name(in.model()));
+  Violations wrong;
+  wrong.add(check_model_name(in.model()));
   out.model = in.model();
   if (in.has_add_special_tokens()) out.add_special_tokens = in.add_special_tokens();
   out.return_token_texts = in.return_token_texts();
   switch (in.prompt_case()) {
     case v1::TokenizeRequest::kText:  // an empty text has no tokens, or only special ones
       out.prompt = in.text();
-      return out;
-    case v1::TokenizeRequest::kChat: {
-      TANDEM_ASSIGN_OR_RETURN(out.prompt, chat_prompt_from(in.chat()));
-      return out;
-    }
+      break;
+    case v1::TokenizeRequest::kChat:
+      out.prompt = chat_prompt_from(in.chat(), &wrong);
+      break;
     default:
-      return out_of_range("prompt", "none", "one of text, chat");
+      wrong.add(out_of_range("prompt", "none", "one of text, chat"));
   }
+  TANDEM_RETURN_IF_ERROR(wrong.status());
+  return out;
 }
 
 }  // namespace tandem

@@ -2,7 +2,8 @@
 // model: presence, number ranges, NaN, lengths, and that nothing is set which this version does not
 // offer. The engine checks what needs the model: token ids, lengths in tokens, methods.
 //
-// Errors are INVALID_ARGUMENT: "field: value; allowed: range". They never quote prompts.
+// Errors are INVALID_ARGUMENT with all wrong fields at once (engine/base/violations.h), each
+// "field: value; allowed: range". They never quote prompts.
 // Pure functions.
 #pragma once
 

@@ -11,12 +11,17 @@
 
 #include "absl/status/status.h"
 #include "engine/base/stats.h"
+#include "engine/base/status.h"
 #include "engine/host/engine.h"
 #include "server/auth.h"
 #include "server/server_config.h"
 #include "server/work_queue.h"
 
 namespace tandem {
+
+inline absl::Status not_ready() {
+  return with_reason(absl::UnavailableError("not ready: models are loading"), "NOT_READY");
+}
 
 // Calls that ended before the engine saw them.
 struct RefusedCalls {
@@ -59,7 +64,7 @@ struct ServerState {
 
   absl::StatusOr<Engine*> ready_engine() const {
     Engine* const ready = engine.load();
-    if (ready == nullptr) return absl::UnavailableError("not ready: models are loading");
+    if (ready == nullptr) return not_ready();
     return ready;
   }
 };

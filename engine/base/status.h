@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -19,16 +20,30 @@ namespace tandem {
 // again.
 inline constexpr char kRetryPayload[] = "tandem/retry-after-ms";
 
+// Payload: what kind of refusal this is, for programs: "QUEUE_FULL". docs/api.md lists them.
+inline constexpr char kReasonPayload[] = "tandem/reason";
+
+inline absl::Status with_reason(absl::Status status, absl::string_view reason) {
+  status.SetPayload(kReasonPayload, absl::Cord(reason));
+  return status;
+}
+
+// INVALID_ARGUMENT "field: description", which violations_of (violations.h) takes apart again.
+absl::Status wrong_field(absl::string_view field, absl::string_view description);
+
 // "field: value; allowed: range". `value` is anything absl::StrCat takes.
 template <class Value>
 absl::Status out_of_range(absl::string_view field, const Value& value, absl::string_view allowed) {
-  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, "; allowed: ", allowed));
+  return wrong_field(field, absl::StrCat(value, "; allowed: ", allowed));
 }
 
 // The same status with `context` put before its message: "context: message".
 inline absl::Status annotate(const absl::Status& status, absl::string_view context) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(context, ": ", status.message()));
+  absl::Status out(status.code(), absl::StrCat(context, ": ", status.message()));
+  status.ForEachPayload(
+      [&](absl::string_view type, const absl::Cord& payload) { out.SetPayload(type, payload); });
+  return out;
 }
 
 }  // namespace tandem

@@ -26,7 +26,9 @@ namespace {
 
 using Progress = std::function<void(absl::string_view)>;
 
-absl::Status shutting_down() { return absl::UnavailableError("the server is shutting down"); }
+absl::Status shutting_down() {
+  return with_reason(absl::UnavailableError("the server is shutting down"), "DRAINING");
+}
 
 }  // namespace
 
@@ -145,11 +147,11 @@ const Deployment* Engine::Impl::find(absl::string_view name) const {
 }
 
 absl::Status Engine::Impl::unknown(absl::string_view name) const {
-  return absl::NotFoundError(absl::StrCat(
-      "model: \"", name,
-      "\"; known: ", absl::StrJoin(deployments, ", ", [](std::string* out, const Deployment& d) {
-        absl::StrAppend(out, "\"", d.name, "\"");
-      })));
+  const std::string known = absl::StrJoin(
+      deployments, ", ",
+      [](std::string* out, const Deployment& d) { absl::StrAppend(out, "\"", d.name, "\""); });
+  return with_reason(absl::NotFoundError(absl::StrCat("model: \"", name, "\"; known: ", known)),
+                     "MODEL_NOT_FOUND");
 }
 
 uint64_t Engine::Impl::fresh_seed() {
@@ -160,15 +162,18 @@ uint64_t Engine::Impl::fresh_seed() {
 absl::Status Engine::Impl::enter(RequestId id) {
   if (draining.load()) {
     refuse(RejectReason::kDraining);
-    return absl::UnavailableError("the server is draining; try another one");
+    return with_reason(absl::UnavailableError("the server is draining; try another one"),
+                       "DRAINING");
   }
   const std::lock_guard lock(mutex);
   if (static_cast<int>(on_way.size()) >= config.limits.max_waiting) {
     refuse(RejectReason::kQueueFull);
     return with_retry_hint(
-        absl::ResourceExhaustedError(absl::StrCat(
-            "queue is full: ", on_way.size(), " requests are being tokenized; allowed: ",
-            config.limits.max_waiting, " (limits.max_waiting); try again later")),
+        with_reason(absl::ResourceExhaustedError(absl::StrCat(
+                        "queue is full: ", on_way.size(),
+                        " requests are being tokenized; allowed: ", config.limits.max_waiting,
+                        " (limits.max_waiting); try again later")),
+                    "QUEUE_FULL"),
         loop->retry_hint());
   }
   on_way.emplace(id, false);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/status.h"
+#include "engine/base/violations.h"
 
 namespace tandem {
 namespace {
@@ -29,8 +30,10 @@ const MethodEntry* find(const Methods& methods, absl::string_view name) {
 
 absl::Status lacks(const Deployment& deployment, absl::string_view field, absl::string_view value,
                    absl::string_view offered) {
-  return absl::FailedPreconditionError(
-      absl::StrCat(field, ": ", value, "; offered by model \"", deployment.name, "\": ", offered));
+  return with_reason(
+      absl::FailedPreconditionError(absl::StrCat(field, ": ", value, "; offered by model \"",
+                                                 deployment.name, "\": ", offered)),
+      "METHOD_NOT_OFFERED");
 }
 
 // Rows of text that each of `width` caches on this model may have, beside `extra` others.
@@ -132,14 +135,15 @@ absl::Status unsatisfied(const Deployment& deployment, const GenerateRequest& re
                          const Choice& method, Contract given, bool greedy) {
   const bool rounds =
       method.entry->with(deployment.config, method.asked)->contract(greedy) != given;
-  return absl::FailedPreconditionError(absl::StrCat(
+  const std::string why = absl::StrCat(
       "require_contract: ", contract_name(request.require_contract), "; ", method.entry->name,
       greedy ? "" : " with a temperature above 0",
       rounds ? absl::StrCat(" on ", deployment.large->config.device,
                             ", where a row's bits depend on the rows beside it,")
              : "",
       " gives ", contract_name(given), "; needed: ",
-      absl::StrJoin(remedies(deployment, method, request.require_contract, greedy), ", or ")));
+      absl::StrJoin(remedies(deployment, method, request.require_contract, greedy), ", or "));
+  return with_reason(absl::FailedPreconditionError(why), "CONTRACT_NOT_SATISFIABLE");
 }
 
 absl::Status check_beams(const GenerateRequest& request) {
@@ -184,9 +188,13 @@ absl::StatusOr<MethodPlan> plan_auto(const Deployment& deployment, const Generat
 }  // namespace
 
 absl::Status check_parameters(const MethodEntry& method, const Settings& asked) {
-  const auto refusal = method.check(asked, Field::By::kRequest);
-  if (!refusal) return absl::OkStatus();
-  return out_of_range(method.path(refusal->field), refusal->value, refusal->allowed);
+  Violations wrong;
+  for (const Setting& setting : asked) {
+    if (const auto refusal = method.check({setting}, Field::By::kRequest)) {
+      wrong.add(out_of_range(method.path(refusal->field), refusal->value, refusal->allowed));
+    }
+  }
+  return wrong.status();
 }
 
 bool searches_beams(const GenerateRequest& request) {

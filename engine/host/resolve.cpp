@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
+#include "engine/base/violations.h"
 #include "engine/host/methods.h"
 #include "engine/sampling/params.h"
 #include "engine/text/stop_matcher.h"
@@ -89,14 +90,28 @@ absl::StatusOr<std::shared_ptr<const Processors>> resolve_processors(
   return std::make_shared<const Processors>(std::move(p));
 }
 
+std::vector<Token> resolve_stop_tokens(const std::vector<int64_t>& ids, int vocab_size,
+                                       Violations* wrong) {
+  std::vector<Token> tokens;
+  for (const int64_t id : ids) {
+    if (id < 0 || id >= vocab_size) {
+      wrong->add(out_of_range("stop_token_ids", id, absl::StrCat("0 to ", vocab_size - 1)));
+    }
+    tokens.push_back(static_cast<Token>(id));
+  }
+  return tokens;
+}
+
 // `context`: rows that the method's caches may have.
 absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, int64_t context,
                                            int64_t prompt, const std::optional<int64_t>& wanted) {
   const int64_t room = context - prompt;
   if (room < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prompt: ", prompt, " tokens; allowed: at most ", context - 1, " (context of ",
-                     context, " less one new token); truncate_prompt_tokens ", "keeps its end"));
+    return with_reason(
+        out_of_range("prompt", absl::StrCat(prompt, " tokens"),
+                     absl::StrCat("at most ", context - 1, " (context of ", context,
+                                  " less one new token); truncate_prompt_tokens keeps its end")),
+        "CONTEXT_LENGTH_EXCEEDED");
   }
   if (!wanted) return static_cast<int>(std::min(room, deployment.default_max_new_tokens));
   if (*wanted < 1 || *wanted > deployment.max_new_tokens) {
@@ -104,9 +119,10 @@ absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, int64_t
                         absl::StrCat("1 to ", deployment.max_new_tokens));
   }
   if (*wanted > room) {
-    return absl::InvalidArgumentError(absl::StrCat("max_new_tokens: ", *wanted,
-                                                   "; allowed: at most ", room, " after ", prompt,
-                                                   " prompt tokens (context of ", context, ")"));
+    return with_reason(out_of_range("max_new_tokens", *wanted,
+                                    absl::StrCat("at most ", room, " after ", prompt,
+                                                 " prompt tokens (context of ", context, ")")),
+                       "CONTEXT_LENGTH_EXCEEDED");
   }
   return static_cast<int>(*wanted);
 }
@@ -131,13 +147,16 @@ absl::StatusOr<std::vector<Token>> tokenize(const Deployment& deployment, const 
     tokens = *ids;
     TANDEM_RETURN_IF_ERROR(check_tokens("token_ids", tokens, model.shape.vocab_size));
   } else if (const auto* text = std::get_if<std::string>(&prompt)) {
-    if (text->empty()) return absl::InvalidArgumentError("prompt: empty; allowed: 1 token or more");
+    if (text->empty()) return out_of_range("prompt", "empty", "1 token or more");
     TANDEM_ASSIGN_OR_RETURN(tokens, model.tokenizer->encode(*text, add_special_tokens));
   } else {
     const auto& chat = std::get<ChatPrompt>(prompt);
     if (!model.chat || !model.chat->present()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "chat: model \"", deployment.name, "\" has no chat template; offered: text, token_ids"));
+      return with_reason(
+          absl::FailedPreconditionError(absl::StrCat("chat: model \"", deployment.name,
+                                                     "\" has no chat template; offered: text, "
+                                                     "token_ids")),
+          "NO_CHAT_TEMPLATE");
     }
     TANDEM_ASSIGN_OR_RETURN(
         const std::string rendered,
@@ -145,7 +164,7 @@ absl::StatusOr<std::vector<Token>> tokenize(const Deployment& deployment, const 
                            chat.add_generation_prompt));
     TANDEM_ASSIGN_OR_RETURN(tokens, model.tokenizer->encode(rendered, false));
   }
-  if (tokens.empty()) return absl::InvalidArgumentError("prompt: empty; allowed: 1 token or more");
+  if (tokens.empty()) return out_of_range("prompt", "empty", "1 token or more");
   // A tokenizer may know more ids than the model has rows.
   TANDEM_RETURN_IF_ERROR(check_tokens("prompt tokens", tokens, model.shape.vocab_size));
   return tokens;
@@ -157,17 +176,32 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   SequenceSpec& spec = resolved.spec;
   const LoadedModel& model = *deployment.large;
 
-  TANDEM_ASSIGN_OR_RETURN(const sampling::Params params, resolve_params(model, request.sampling));
+  // What stands on its own is looked at before what needs it, so that all that is wrong is told.
+  Violations wrong;
+  const absl::StatusOr<sampling::Params> resolved_params = resolve_params(model, request.sampling);
+  wrong.add(resolved_params.status());
+  absl::StatusOr<std::vector<Token>> prompt =
+      tokenize(deployment, request.prompt, request.add_special_tokens);
+  wrong.add(prompt.status());
+  spec.stops.stop_tokens =
+      resolve_stop_tokens(request.stopping.stop_token_ids, model.shape.vocab_size, &wrong);
+  if (request.truncate_prompt_tokens && *request.truncate_prompt_tokens < 1) {
+    wrong.add(out_of_range("truncate_prompt_tokens", *request.truncate_prompt_tokens, "1 or more"));
+  }
+  if (request.top_logprobs < 0 || request.top_logprobs > 20) {
+    wrong.add(out_of_range("top_logprobs", request.top_logprobs, "0 to 20"));
+  }
+  TANDEM_RETURN_IF_ERROR(wrong.status());
+
+  const sampling::Params& params = *resolved_params;
+  spec.prompt = *std::move(prompt);
   spec.warp = sampling::warp_of(params);
   spec.warp.seed = request.sampling.seed.value_or(fresh_seed);
   // A search draws nothing, whatever the model's generation_config.json likes.
   if (searches_beams(request) && !request.sampling.temperature) spec.warp.temperature = 0;
 
-  TANDEM_ASSIGN_OR_RETURN(spec.prompt,
-                          tokenize(deployment, request.prompt, request.add_special_tokens));
   if (request.truncate_prompt_tokens) {
     const int64_t keep = *request.truncate_prompt_tokens;
-    if (keep < 1) return out_of_range("truncate_prompt_tokens", keep, "1 or more");
     if (const auto n = static_cast<int64_t>(spec.prompt.size()); n > keep) {
       spec.prompt.erase(spec.prompt.begin(), spec.prompt.begin() + (n - keep));
     }
@@ -185,12 +219,6 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
                           resolve_max_new_tokens(deployment, plan.context_length, prompt_tokens,
                                                  request.stopping.max_new_tokens));
   if (!request.stopping.ignore_eos) spec.stops.eos = model.eos;
-  for (const int64_t id : request.stopping.stop_token_ids) {
-    if (id < 0 || id >= model.shape.vocab_size) {
-      return out_of_range("stop_token_ids", id, absl::StrCat("0 to ", model.shape.vocab_size - 1));
-    }
-    spec.stops.stop_tokens.push_back(static_cast<Token>(id));
-  }
   spec.stops.include_end = request.include_eos_token;
   TANDEM_ASSIGN_OR_RETURN(spec.warp.processors,
                           resolve_processors(model, params, spec.stops, prompt_tokens,
@@ -200,9 +228,6 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
     spec.stops.text = std::make_unique<MatchingStops>(
         model.tokenizer, request.skip_special_tokens,
         absl::MakeConstSpan(spec.prompt).last(context), request.stopping.stop_sequences);
-  }
-  if (request.top_logprobs < 0 || request.top_logprobs > 20) {
-    return out_of_range("top_logprobs", request.top_logprobs, "0 to 20");
   }
   spec.top_logprobs =
       static_cast<int>(std::min<int64_t>(request.top_logprobs, model.shape.vocab_size));
@@ -230,14 +255,14 @@ absl::StatusOr<ResolvedScore> resolve(const Deployment& deployment, const ScoreR
   TANDEM_RETURN_IF_ERROR(
       check_tokens("continuation_token_ids", continuation, deployment.large->shape.vocab_size));
   if (continuation.empty() && !request.score_prompt) {
-    return absl::InvalidArgumentError(
-        "continuation: empty; allowed: 1 token or more, or score_prompt");
+    return out_of_range("continuation", "empty", "1 token or more, or score_prompt");
   }
   resolved.tokens.insert(resolved.tokens.end(), continuation.begin(), continuation.end());
   const auto n = static_cast<int64_t>(resolved.tokens.size());
   if (n > deployment.context_length) {
-    return out_of_range("prompt and continuation tokens", n,
-                        absl::StrCat("at most ", deployment.context_length));
+    return with_reason(out_of_range("prompt and continuation tokens", n,
+                                    absl::StrCat("at most ", deployment.context_length)),
+                       "CONTEXT_LENGTH_EXCEEDED");
   }
   if (request.top_logprobs < 0 || request.top_logprobs > 20) {
     return out_of_range("top_logprobs", request.top_logprobs, "0 to 20");

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
+#include "engine/base/violations.h"
 
 namespace tandem::sampling {
 namespace {
@@ -31,29 +32,31 @@ absl::Status is_token(absl::string_view field, int64_t id, int vocab_size) {
 }  // namespace
 
 absl::Status validate(const Params& p, int vocab_size) {
-  TANDEM_RETURN_IF_ERROR(in_range("temperature", p.temperature, 0, 100));
+  Violations wrong;
+  wrong.add(in_range("temperature", p.temperature, 0, 100));
   if (p.top_k < 0 || p.top_k > std::numeric_limits<int>::max()) {
-    return out_of_range("top_k", p.top_k, "[0, 2147483647]");
+    wrong.add(out_of_range("top_k", p.top_k, "[0, 2147483647]"));
   }
-  TANDEM_RETURN_IF_ERROR(is_share("top_p", p.top_p));
-  TANDEM_RETURN_IF_ERROR(in_range("min_p", p.min_p, 0, 1));
-  TANDEM_RETURN_IF_ERROR(is_share("typical_p", p.typical_p));
+  wrong.add(is_share("top_p", p.top_p));
+  wrong.add(in_range("min_p", p.min_p, 0, 1));
+  wrong.add(is_share("typical_p", p.typical_p));
   // Transformers allows any above 0; logits divided by less than this leave fp32's range.
-  TANDEM_RETURN_IF_ERROR(in_range("repetition_penalty", p.repetition_penalty, 0.01, 100));
-  TANDEM_RETURN_IF_ERROR(in_range("presence_penalty", p.presence_penalty, -2, 2));
-  TANDEM_RETURN_IF_ERROR(in_range("frequency_penalty", p.frequency_penalty, -2, 2));
+  wrong.add(in_range("repetition_penalty", p.repetition_penalty, 0.01, 100));
+  wrong.add(in_range("presence_penalty", p.presence_penalty, -2, 2));
+  wrong.add(in_range("frequency_penalty", p.frequency_penalty, -2, 2));
   std::set<int64_t> biased;
   for (const auto& [id, bias] : p.logit_bias) {
-    TANDEM_RETURN_IF_ERROR(is_token("logit_bias", id, vocab_size));
-    TANDEM_RETURN_IF_ERROR(in_range(absl::StrCat("logit_bias[", id, "]"), bias, -100, 100));
+    wrong.add(is_token("logit_bias", id, vocab_size));
+    wrong.add(in_range(absl::StrCat("logit_bias[", id, "]"), bias, -100, 100));
     if (!biased.insert(id).second) {
-      return out_of_range("logit_bias", absl::StrCat("token ", id, " twice"), "one entry a token");
+      wrong.add(
+          out_of_range("logit_bias", absl::StrCat("token ", id, " twice"), "one entry a token"));
     }
   }
   for (const int64_t id : p.bad_token_ids) {
-    TANDEM_RETURN_IF_ERROR(is_token("bad_token_ids", id, vocab_size));
+    wrong.add(is_token("bad_token_ids", id, vocab_size));
   }
-  return absl::OkStatus();
+  return wrong.status();
 }
 
 Warp warp_of(const Params& p) {

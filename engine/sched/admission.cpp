@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/planted.h"
+#include "engine/base/status.h"
 #include "engine/sched/timers.h"
 
 namespace tandem {
@@ -123,11 +124,12 @@ TimePoint Admission::queue_end(const SequenceSpec& spec) const {
 }
 
 absl::Status Admission::waited_too_long(const SequenceSpec& spec, TimePoint now) const {
-  return with_retry_hint(
-      absl::ResourceExhaustedError(absl::StrCat("waited ", seconds(now - spec.submitted),
-                                                " s in the queue; allowed: ", limits_.queue_seconds,
-                                                " s (limits.queue_seconds); try again later")),
-      retry_hint(now));
+  return with_retry_hint(with_reason(absl::ResourceExhaustedError(absl::StrCat(
+                                         "waited ", seconds(now - spec.submitted),
+                                         " s in the queue; allowed: ", limits_.queue_seconds,
+                                         " s (limits.queue_seconds); try again later")),
+                                     "QUEUE_TIMEOUT"),
+                         retry_hint(now));
 }
 
 }  // namespace tandem

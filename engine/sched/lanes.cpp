@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/planted.h"
+#include "engine/base/status.h"
 
 namespace tandem {
 
@@ -31,7 +32,8 @@ bool Lanes::busy() const {
 absl::Status Lanes::can_serve(const SequenceSpec& spec) const {
   for (const RoleModel& role : spec.roles) {
     if (lost(device_of(role.model))) {
-      return absl::UnavailableError("the model's device is lost; try another server");
+      return with_reason(absl::UnavailableError("the model's device is lost; try another server"),
+                         "DEVICE_LOST");
     }
   }
   return absl::OkStatus();

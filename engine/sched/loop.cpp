@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/planted.h"
+#include "engine/base/status.h"
 
 namespace tandem {
 namespace {
@@ -249,8 +250,9 @@ bool Loop::grant_pages() {
   if (!planted(Bug::kHiddenPreemption)) metrics_->preemptions.add(served.evicted);
   for (SequenceRun* run : served.granted) ready_.push(run->take_waiter(), run);
   for (SequenceRun* run : served.hopeless) {
-    end(run, absl::ResourceExhaustedError(
-                 "the request needs more KV memory than its model has (kv_pages)"));
+    end(run, with_reason(absl::ResourceExhaustedError(
+                             "the request needs more KV memory than its model has (kv_pages)"),
+                         "OUT_OF_KV_MEMORY"));
   }
   return !served.granted.empty() || !served.hopeless.empty() || served.evicted > 0;
 }

@@ -1,6 +1,7 @@
 #include "engine/sched/slow_readers.h"
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/status.h"
 
 namespace tandem {
 
@@ -52,9 +53,10 @@ bool SlowReaders::hold_is_over(const SequenceRun* run, TimePoint now) {
 }
 
 absl::Status SlowReaders::lost() const {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the client reads too slowly: what it was sent lies unread for ",
-                   limits_.stalled_stream_seconds, " s (limits.stalled_stream_seconds)"));
+  return with_reason(absl::ResourceExhaustedError(absl::StrCat(
+                         "the client reads too slowly: what it was sent lies unread for ",
+                         limits_.stalled_stream_seconds, " s (limits.stalled_stream_seconds)")),
+                     "SLOW_READER");
 }
 
 }  // namespace tandem

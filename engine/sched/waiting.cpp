@@ -15,15 +15,19 @@ absl::Status WaitingRoom::check(int64_t prompt_tokens, RejectReason* reason) con
   if (planted(Bug::kUnboundedQueue)) return absl::OkStatus();
   if (static_cast<int>(size()) >= limits_.max_waiting) {
     *reason = RejectReason::kQueueFull;
-    return absl::ResourceExhaustedError(
-        absl::StrCat("queue is full: ", size(), " requests wait; allowed: ", limits_.max_waiting,
-                     " (limits.max_waiting); try again later"));
+    return with_reason(
+        absl::ResourceExhaustedError(absl::StrCat("queue is full: ", size(),
+                                                  " requests wait; allowed: ", limits_.max_waiting,
+                                                  " (limits.max_waiting); try again later")),
+        "QUEUE_FULL");
   }
   if (tokens_ > 0 && tokens_ + prompt_tokens > limits_.max_waiting_tokens) {
     *reason = RejectReason::kQueueTokens;
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "queue is full: ", tokens_, " prompt tokens wait; allowed: ", limits_.max_waiting_tokens,
-        " (limits.max_waiting_tokens); try again later"));
+    return with_reason(absl::ResourceExhaustedError(absl::StrCat(
+                           "queue is full: ", tokens_,
+                           " prompt tokens wait; allowed: ", limits_.max_waiting_tokens,
+                           " (limits.max_waiting_tokens); try again later")),
+                       "QUEUE_FULL");
   }
   return absl::OkStatus();
 }

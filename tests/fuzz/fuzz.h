@@ -23,7 +23,7 @@ inline void check(bool ok, const char* what = "check failed", std::string_view m
 inline void check_refusal(const absl::Status& status) {
   const std::string text = status.ToString();
   check(status.code() == absl::StatusCode::kInvalidArgument, "another error", text);
-  check(!status.message().empty() && status.message().size() < 2000, "a message of no use", text);
+  check(!status.message().empty() && status.message().size() < 4000, "a message of no use", text);
 }
 
 inline std::string text_of(const uint8_t* data, size_t size) {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/violations.h"
 #include "engine/host/methods/registry.h"
 #include "engine/host/settings_proto.h"
 #include "tandem/v1/models.pb.h"
@@ -307,6 +308,38 @@ TEST(RequestFromProto, WhatIsNotOfferedIsRefusedNotIgnored) {
     EXPECT_EQ(error(c.fields), std::string(c.message) + " (not offered by this version)")
         << c.fields;
   }
+}
+
+TEST(RequestFromProto, AllThatIsWrongIsToldAtOnce) {
+  const auto refused = generate_request_from(proto(R"(
+      request_id: "a b" chat { messages { role: "" } messages { role: "user" extra: "[]" } }
+      truncate_prompt_tokens: 0 bild { fallback_threshold: 3 rollback_threshold: -1 window: 65 }
+      require_contract: CONTRACT_UNSPECIFIED temperature: 200 top_p: 0 logit_bias { key: 1 value: 1 }
+      n: 50 beam { width: 17 length_penalty: 11 } max_new_tokens: 0 stop_sequences: ["a", ""]
+      time_limit_seconds: nan top_logprobs: 21 priority: 101 adapter: "x" regex: "a*")"));
+  std::vector<std::string> fields;
+  for (const Violation& v : violations_of(refused.status())) fields.push_back(v.field);
+  EXPECT_EQ(fields, (std::vector<std::string>{"model",
+                                              "request_id",
+                                              "chat.messages[0].role",
+                                              "chat.messages[1].extra",
+                                              "truncate_prompt_tokens",
+                                              "bild.fallback_threshold",
+                                              "bild.rollback_threshold",
+                                              "bild.window",
+                                              "require_contract",
+                                              "temperature",
+                                              "top_p",
+                                              "n",
+                                              "beam.width",
+                                              "beam.length_penalty",
+                                              "max_new_tokens",
+                                              "stop_sequences[1]",
+                                              "time_limit_seconds",
+                                              "top_logprobs",
+                                              "priority",
+                                              "adapter",
+                                              "regex"}));
 }
 
 TEST(RequestFromProto, BoundedLists) {

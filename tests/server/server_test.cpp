@@ -10,7 +10,10 @@
 #include <thread>
 
 #include "engine/text/utf8.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 #include "server/response_to_proto.h"
+#include "tandem/v1/generation.grpc.pb.h"
 #include "tandem/v1/models.grpc.pb.h"
 #include "tests/server/server_harness.h"
 
@@ -335,6 +338,56 @@ TEST(Server, ModelsComeInPages) {
   EXPECT_EQ(list(-1, "", &page).error_message(), "page_size: -1; allowed: at least 0");
   EXPECT_EQ(list(1, "gone", &page).error_message(),
             "page_token: \"gone\"; allowed: the last answer's next_page_token");
+}
+
+// What only the model can tell comes at once too, with a reason for programs.
+TEST(Server, RefusalsHaveDetails) {
+  Harness h;
+  const auto stub = v1::Generation::NewStub(
+      grpc::CreateChannel(h.server->grpc_address(), grpc::InsecureChannelCredentials()));
+  const auto refused = [&](const v1::GenerateRequest& request, google::rpc::Status* details) {
+    grpc::ClientContext context;
+    v1::CompleteResponse response;
+    const grpc::Status status = stub->Complete(&context, request, &response);
+    EXPECT_TRUE(details->ParseFromString(status.error_details()));
+    return status;
+  };
+  google::rpc::Status details;
+  google::rpc::ErrorInfo info;
+  v1::GenerateRequest request = ask("fake", "", 5);
+  request.set_request_id("mine");
+  request.mutable_token_ids()->add_ids(1000);
+  request.add_stop_token_ids(-1);
+  request.add_bad_token_ids(257);
+  EXPECT_EQ(refused(request, &details).error_message(),
+            "bad_token_ids: 257; allowed: 0 to 256\n"
+            "token_ids[0]: 1000; allowed: 0 to 256\n"
+            "stop_token_ids: -1; allowed: 0 to 256");
+  ASSERT_EQ(details.details_size(), 2);
+  ASSERT_TRUE(details.details(0).UnpackTo(&info));
+  EXPECT_EQ(info.reason(), "INVALID_FIELD");
+  EXPECT_EQ(info.metadata().at("request_id"), "mine");
+  google::rpc::BadRequest bad;
+  ASSERT_TRUE(details.details(1).UnpackTo(&bad));
+  EXPECT_EQ(bad.field_violations_size(), 3);
+
+  const auto reason = [&](const v1::GenerateRequest& r) {
+    (void)refused(r, &details);
+    EXPECT_TRUE(details.details(0).UnpackTo(&info));
+    return info.reason();
+  };
+  EXPECT_EQ(reason(ask("nope", "x", 5)), "MODEL_NOT_FOUND");
+  EXPECT_EQ(reason(ask("slow", std::string(5000, 'x'), 5)), "CONTEXT_LENGTH_EXCEEDED");
+  request = ask("fake", "x", 5);
+  request.mutable_bild();
+  EXPECT_EQ(reason(request), "METHOD_NOT_OFFERED");
+  request = ask("fake", "x", 5);
+  request.mutable_chat()->add_messages()->set_role("user");
+  EXPECT_EQ(reason(request), "NO_CHAT_TEMPLATE");
+  request = ask("pair", "x", 5);
+  request.mutable_bild()->set_rollback_threshold(5);
+  request.set_require_contract(v1::CONTRACT_EXACT);
+  EXPECT_EQ(reason(request), "CONTRACT_NOT_SATISFIABLE");
 }
 
 TEST(Server, UnknownModel) {
