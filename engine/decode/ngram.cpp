@@ -7,6 +7,7 @@
 #include "engine/decode/first_token.h"
 #include "engine/decode/judge.h"
 #include "engine/decode/ngram_index.h"
+#include "engine/decode/payoff.h"
 
 namespace tandem {
 namespace {
@@ -29,14 +30,17 @@ Task<void> ngram(Gen g, NgramParams a) {
   const Stage T = g.stage(Role::kLarge);
   NgramIndex ngrams(a.max_ngram);
   Pace pace(a.draft_tokens, a.adaptive);
+  Payoff payoff(a.only_if_faster && g.warp().greedy());
   bool ended = co_await first_token(g, {});
   while (!ended) {
-    const int gamma = std::min(pace.gamma(), g.remaining() - 1);
+    const int gamma = payoff.drafts() ? std::min(pace.gamma(), g.remaining() - 1) : 0;
+    const double before = g.stats().share_seconds;
     co_await g.round({{T, g.missing(T) + gamma}});
     Drafts drafts = lookup(g, ngrams, gamma);
     const int drafted = drafts.size();
     const Judged judged = co_await judge(g, std::move(drafts), Source::kNgram);
     pace.saw(drafted, judged.accepted);
+    payoff.saw(drafted > 0, judged.accepted + 1, g.stats().share_seconds - before);
     ended = judged.ended;
   }
 }

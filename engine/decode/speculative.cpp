@@ -6,6 +6,7 @@
 
 #include "engine/decode/first_token.h"
 #include "engine/decode/judge.h"
+#include "engine/decode/payoff.h"
 
 namespace tandem {
 namespace {
@@ -62,11 +63,13 @@ Task<Drafts> confident_drafts(Gen g, Stage D, int gamma, float min_probability) 
 Task<void> speculative(Gen g, SpeculativeParams a) {
   const Stage T = g.stage(Role::kLarge), D = g.stage(Role::kSmall);
   Pace pace(a.draft_tokens, a.adaptive);
+  Payoff payoff(a.only_if_faster && g.warp().greedy());
   std::vector<Stage> beside{D};
   bool ended = co_await first_token(g, std::move(beside));
   while (!ended) {
     // The target adds a token of its own, so the last one that is wanted needs no draft.
-    const int gamma = std::min(pace.gamma(), g.remaining() - 1);
+    const int gamma = payoff.drafts() ? std::min(pace.gamma(), g.remaining() - 1) : 0;
+    const double before = g.stats().share_seconds;
     Needs needs{{T, g.missing(T) + gamma}};
     if (gamma > 0) needs.push_back({D, g.missing(D) + gamma - 1});
     co_await g.round(std::move(needs));
@@ -81,6 +84,7 @@ Task<void> speculative(Gen g, SpeculativeParams a) {
     const int drafted = drafts.size();
     const Judged judged = co_await judge(g, std::move(drafts), Source::kSmall);
     pace.saw(drafted, judged.accepted);
+    payoff.saw(drafted > 0, judged.accepted + 1, g.stats().share_seconds - before);
     ended = judged.ended;
     // One short of it when all drafts stayed.
     if (!ended) g.truncate(D.cache, static_cast<int>(g.seq().size()) - 1);

@@ -14,7 +14,9 @@ const MethodEntry& ngram_entry() {
                     .add("draft_tokens", &P::draft_tokens, {1, 64}, "drafts in a round, at most")
                     .add("max_ngram", &P::max_ngram, {1, kMaxNgram},
                          "the longest suffix of the text that is looked up")
-                    .add("adaptive", &P::adaptive, "steer draft_tokens by what is kept"),
+                    .add("adaptive", &P::adaptive, "steer draft_tokens by what is kept")
+                    .add("only_if_faster", &P::only_if_faster,
+                         "no drafts where they make nothing faster"),
       .needs = [](const P&, const DeploymentConfig& d) { return MethodNeeds{{of_large(d)}, {}}; },
       .contract = [](const P&,
                      bool greedy) { return greedy ? Contract::kExact : Contract::kDistribution; },

@@ -10,11 +10,13 @@ const MethodEntry& speculative_entry() {
       .name = "speculative",
       .wants = "a `small` model",
       .drafts = true,
-      .fields = Fields<P>()
-                    .add("draft_tokens", &P::draft_tokens, {1, 64}, "drafts in a round")
-                    .add("adaptive", &P::adaptive, "steer draft_tokens by what is kept")
-                    .add("min_draft_probability", &P::min_draft_probability, {0, 1},
-                         "drafting stops before a token that is less likely than this"),
+      .fields =
+          Fields<P>()
+              .add("draft_tokens", &P::draft_tokens, {1, 64}, "drafts in a round")
+              .add("adaptive", &P::adaptive, "steer draft_tokens by what is kept")
+              .add("only_if_faster", &P::only_if_faster, "no drafts where they make nothing faster")
+              .add("min_draft_probability", &P::min_draft_probability, {0, 1},
+                   "drafting stops before a token that is less likely than this"),
       .needs =
           [](const P&, const DeploymentConfig& d) {
             MethodNeeds needs{{of_large(d), of_small(d)}, {}};

@@ -185,6 +185,42 @@ TEST(Speculative, AdaptsToTheAcceptLength) {
   }
 }
 
+// Drafts that are not kept, or cost what they save, cost little more than trying them now and then.
+TEST(Speculative, GoesOnWithoutDraftsThatMakeNothingFaster) {
+  const auto run = [](bool same, double small_seconds, bool only_if_faster) {
+    BoxOptions o;
+    o.models.resize(2);
+    o.models[0].config = tiny_model(1, 4, 200);
+    o.models[1].config = same ? o.models[0].config : tiny_model(2, 2, 200);
+    for (BoxModel& m : o.models) m.pool = {16, 400, 40};
+    o.models[0].config.max_positions = o.models[1].config.max_positions = 600;
+    o.models[0].config.pass_seconds = 1;
+    o.models[0].config.row_seconds = 0.1;
+    o.models[1].config.pass_seconds = small_seconds;
+    o.models[1].config.row_seconds = 0;
+    Box box{o};
+    Drafting a;
+    a.adaptive = true;
+    a.only_if_faster = only_if_faster;
+    SequenceSpec s = box.spec({1, 2, 3}, 400);
+    use(s, a);
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    EXPECT_TRUE(r->ok()) << r->end.status;
+    return std::pair(r->tokens, r->end.stats);
+  };
+  const auto [text, plain] = run(false, 0.2, false);
+  EXPECT_GT(plain.draft_tokens, 390);
+  const auto [same_text, none_kept] = run(false, 0.2, true);
+  EXPECT_EQ(same_text, text);
+  EXPECT_LT(none_kept.draft_tokens, 60);
+  const auto [of_one, kept] = run(true, 0.2, true);
+  EXPECT_GT(kept.draft_tokens, 250) << "all of them stay";
+  const auto [of_slow, slow] = run(true, 1.5, true);
+  EXPECT_EQ(of_slow, of_one);
+  EXPECT_LT(slow.draft_tokens, 100) << "a small pass costs more than a large one";
+}
+
 TEST(Speculative, LogProbabilitiesAreTheTargets) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     Rng rng(seed);

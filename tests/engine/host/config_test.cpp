@@ -153,10 +153,14 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
   const auto defaults = [&](const char* method) {
     return find_method(method)->with(pair_without_settings(), {})->settings();
   };
-  EXPECT_EQ(defaults("speculative"),
-            (Settings{{"draft_tokens", 4}, {"adaptive", false}, {"min_draft_probability", 0.0}}));
-  EXPECT_EQ(defaults("ngram"),
-            (Settings{{"draft_tokens", 4}, {"max_ngram", 3}, {"adaptive", false}}));
+  EXPECT_EQ(defaults("speculative"), (Settings{{"draft_tokens", 4},
+                                               {"adaptive", false},
+                                               {"only_if_faster", false},
+                                               {"min_draft_probability", 0.0}}));
+  EXPECT_EQ(
+      defaults("ngram"),
+      (Settings{
+          {"draft_tokens", 4}, {"max_ngram", 3}, {"adaptive", false}, {"only_if_faster", false}}));
   EXPECT_EQ(defaults("bild"), (Settings{{"fallback_threshold", 0.6},
                                         {"rollback_threshold", 5.0},
                                         {"max_small_run", 10},
@@ -363,6 +367,7 @@ TEST_F(ConfigTest, ModelFlags) {
   EXPECT_EQ(tandem->deployments[0].name, "big");
   EXPECT_EQ(tandem->deployments[0].large, "big");
   EXPECT_EQ(tandem->deployments[0].small, "small");
+  EXPECT_EQ(tandem->deployments[0].default_method, "speculative");
   EXPECT_EQ(tandem->models[1].path, both.small);
   ModelFlags three = both;
   three.models.push_back("c=" + folder_);

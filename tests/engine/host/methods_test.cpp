@@ -164,8 +164,10 @@ TEST_F(Methods, OffersSayTheContractAndParametersOfARequestThatSetsNothing) {
   const MethodInfo& speculative = *plain.offers("speculative");
   EXPECT_EQ(speculative.greedy, Contract::kExact);
   EXPECT_EQ(speculative.sampled, Contract::kDistribution);
-  EXPECT_EQ(speculative.parameters,
-            (Settings{{"draft_tokens", 4}, {"adaptive", false}, {"min_draft_probability", 0.0}}));
+  EXPECT_EQ(speculative.parameters, (Settings{{"draft_tokens", 4},
+                                              {"adaptive", false},
+                                              {"only_if_faster", false},
+                                              {"min_draft_probability", 0.0}}));
   const MethodInfo& bild = *plain.offers("bild");
   EXPECT_EQ(bild.greedy, Contract::kLossy);
   EXPECT_EQ(bild.sampled, Contract::kLossy);
