@@ -19,7 +19,7 @@ Drafts lookup(Gen g, NgramIndex& ngrams, int gamma) {
   for (const Token t : ngrams.propose(g.seq(), gamma)) {
     if (g.ends(x)) break;
     x.push_back(t);
-    drafts.add(token_in(t), kOneHot);
+    drafts.x.push_back(token_in(t));
   }
   return drafts;
 }
@@ -30,7 +30,7 @@ Task<void> ngram(Gen g, NgramParams a) {
   const Stage T = g.stage(Role::kLarge);
   NgramIndex ngrams(a.max_ngram);
   Pace pace(a.draft_tokens, a.adaptive);
-  Payoff payoff(a.only_if_faster && g.warp().greedy());
+  Payoff payoff(a.only_if_faster);
   bool ended = co_await first_token(g, {});
   while (!ended) {
     const int gamma = payoff.drafts() ? std::min(pace.gamma(), g.remaining() - 1) : 0;

@@ -17,7 +17,7 @@ struct NgramParams {
   bool only_if_faster = false;
 };
 
-// Greedy: EXACT. Sampled: DISTRIBUTION (Leviathan, appendix A.1, with a certain q).
+// EXACT: the target's own tokens, sampled ones under the same seed too.
 Task<void> ngram(Gen g, NgramParams a);
 
 }  // namespace tandem

@@ -18,8 +18,7 @@ const MethodEntry& ngram_entry() {
                     .add("only_if_faster", &P::only_if_faster,
                          "no drafts where they make nothing faster"),
       .needs = [](const P&, const DeploymentConfig& d) { return MethodNeeds{{of_large(d)}, {}}; },
-      .contract = [](const P&,
-                     bool greedy) { return greedy ? Contract::kExact : Contract::kDistribution; },
+      .contract = [](const P&, bool) { return Contract::kExact; },
       .start = ngram,
   });
   return *kEntry;
