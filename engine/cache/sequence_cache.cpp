@@ -48,13 +48,13 @@ std::vector<PageId> SequenceCache::shared_pages(int total) const {
   return shared;
 }
 
-PageNeed SequenceCache::need(int total, int to) const {
+PageNeed SequenceCache::need(int total, int to, int frontier) const {
   PageNeed n;
   const int pages = page_count(total);
   n.kv = std::max(0, pages - static_cast<int>(pages_.size()));
   for_shared(total, [&](size_t) { ++n.kv; });
   if (to < pools_->layers) {
-    for (int p = rows(to) / pools_->page_rows; p < pages; ++p) {
+    for (int p = std::max(rows(to), frontier) / pools_->page_rows; p < pages; ++p) {
       const auto i = static_cast<size_t>(p);
       if (i >= frontier_pages_.size() || !frontier_pages_[i].valid()) ++n.frontier;
     }
@@ -62,7 +62,7 @@ PageNeed SequenceCache::need(int total, int to) const {
   return n;
 }
 
-void SequenceCache::reserve(int total, int to) {
+void SequenceCache::reserve(int total, int to, int frontier) {
   const int pages = page_count(total);
   for (int p = rows() / pools_->page_rows; p < std::min<int>(pages, pages_.size()); ++p) {
     const auto i = static_cast<size_t>(p);
@@ -82,7 +82,7 @@ void SequenceCache::reserve(int total, int to) {
     if (static_cast<int>(frontier_pages_.size()) < pages) {
       frontier_pages_.resize(static_cast<size_t>(pages));
     }
-    for (int p = rows(to) / pools_->page_rows; p < pages; ++p) {
+    for (int p = std::max(rows(to), frontier) / pools_->page_rows; p < pages; ++p) {
       PageId& page = frontier_pages_[static_cast<size_t>(p)];
       if (!page.valid()) page = pools_->frontier.take();
     }

@@ -53,10 +53,11 @@ class SequenceCache {
   // Layers done by the rows from rows(to) on: what Work::frontier wants.
   std::vector<int> frontier_from(int to) const;
 
-  // Room for `total` rows, the frontier included when passes stop at `to` < layers. need() tells
-  // what it would take, reserve() takes it. REQUIRES for reserve: the pools have it.
-  PageNeed need(int total, int to) const;
-  void reserve(int total, int to);
+  // Room for `total` rows, and where passes stop at `to` < layers also for the hidden states of
+  // those from row `frontier` on. need() tells what it would take, reserve() takes it. REQUIRES for
+  // reserve: the pools have it.
+  PageNeed need(int total, int to, int frontier = 0) const;
+  void reserve(int total, int to, int frontier = 0);
   // Room until release_unused() or clear(): keep and truncate drop rows, not pages.
   int reserved_rows() const { return static_cast<int>(pages_.size()) * pools_->page_rows; }
 

@@ -1,6 +1,7 @@
 #include "engine/decode/bild.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -16,136 +17,133 @@ constexpr int kRoundTokens = 32;
 // Just under ln 2, by more than fp32 cross-entropies are off.
 constexpr float kLn2 = 0.69314F;
 
+// Policies 1 and 2 of the paper, and where METHODS adds to them.
+struct Policy : BildParams {
+  Policy(const BildParams& params, bool is_greedy) : BildParams(params), greedy(is_greedy) {}
+
+  // Equation 2.
+  bool falls_back(const Out& small) const { return !window && small.max_prob < fallback_threshold; }
+  // Equation 3. Greedy, large's own choice is exempt (METHODS 2.5).
+  bool rolls_back(const Out& large, Token y) const {
+    return large.nll > rollback_threshold && !(greedy && large.argmax == y);
+  }
+  // Nothing is rolled back nor verified: small's tokens are final at once.
+  bool trusts_small() const {
+    return rollback_threshold == std::numeric_limits<float>::infinity() && !verify_eos;
+  }
+
+  bool greedy;
+};
+
+// y_1 .. y_r, and why there are no more.
 struct Run {
   std::vector<Token> y;  // tentative
-  bool ends = false;     // the last token would end the request
-  bool over = false;     // the request has ended
+  int length = 0;        // small tokens, those included that were final at once
+  bool fell_back = false;
+  bool ends = false;   // y_r would end the request
+  bool ended = false;  // it has: small's tokens were final at once
+  bool over() const { return fell_back || ends || ended; }
 };
 
-struct Bild {
-  Bild(Gen gen, BildParams params)
-      : g(gen),
-        a(params),
-        S(g.stage(Role::kSmall)),
-        L(g.stage(Role::kLarge)),
-        greedy(g.warp().greedy()),
-        unchecked(a.rollback_threshold == std::numeric_limits<float>::infinity() && !a.verify_eos),
-        longest(a.window              ? *a.window
-                : a.max_small_run > 0 ? a.max_small_run
-                                      : std::numeric_limits<int>::max()) {}
-
-  bool falls_back(float max_prob) const { return !a.window && max_prob < a.fallback_threshold; }
-  // Equation 3, METHODS 2.5: greedy, large's own choice is exempt.
-  bool rolls_back(const Out& large, Token y) const {
-    return large.nll > a.rollback_threshold && !(greedy && large.argmax == y);
-  }
-
-  Gen g;
-  const BildParams a;
-  const Stage S, L;
-  const bool greedy;
-  const bool unchecked;  // nothing is rolled back nor verified: small's tokens are final at once
-  const int longest;     // run
-};
-
-// Small runs on its own until it is not sure (equation 2), the run is long enough, or its last
-// token would end the request.
-Task<Run> small_run(Bild b) {
-  Gen g = b.g;
-  Run run;
-  std::vector<Token>& y = run.y;
-  const int start = static_cast<int>(g.seq().size());
-  for (int length = 0;;) {
-    const int tentative = static_cast<int>(y.size());
-    const int room = std::min({kRoundTokens, b.longest - length, g.remaining() - tentative});
-    // Its last token is not fed to small; nor to large if it is the last one of the request.
-    const int fed = std::min(tentative + room, g.remaining() - 1);
-    co_await g.round({{b.S, g.missing(b.S) + tentative + room - 1}, {b.L, g.missing(b.L) + fed}});
-    if (g.remaining() == 1 && !b.unchecked) co_return run;  // large's pass gives that one
-    for (int i = 0; i < room; ++i) {
-      Pass p = g.catch_up(b.S, y);
-      Read read = g.draw(last_rows(1, p.add.size()));
-      read.max_prob = true;
-      read.tentative = !b.unchecked;  // large may draw at this position as well
-      read.round_start = start;
-      p.reading(std::move(read));
-      Readout s = co_await g.submit(std::move(p));
-      if (b.falls_back(s.row[0].max_prob)) {  // drops the proposal; the row that was fed stays
-        ++g.stats().own[BildFigures::kFallbacks];
-        co_return run;
-      }
-      ++length;
-      if (b.unchecked) {
-        std::vector<Emitted> out{g.emitted(s.row[0], {Source::kSmall, Source::kSmall})};
-        run.over = g.emit(std::move(out));
-        if (run.over) co_return run;
-      } else {
-        y.push_back(s.row[0].token);
-        run.ends = g.ends(y);
-        if (run.ends) co_return run;
-      }
-    }
-    if (length == b.longest) {
-      ++g.stats().own[BildFigures::kForcedCalls];
-      co_return run;
-    }
-  }
+Emitted small_token(Token y, Source confirmed) {
+  Emitted e;
+  e.token = y;
+  e.provenance = {Source::kSmall, confirmed};
+  return e;
 }
 
-// Large's passes over y_1 .. y_r: `checked` of them get a cross-entropy, and where the run does not
-// end the request the last row gives the next token. True: the request has ended.
-Task<bool> verify(Bild b, Run run) {
-  Gen g = b.g;
+// What large thinks of a small token; nobody else's probabilities are told.
+void tell_logprobs(const Out& large, Emitted* e) {
+  e->logprob = large.score_logprob;
+  e->top.assign(large.top.begin(), large.top.end());
+}
+
+// Room for the next tokens of the run. Small is not fed its last one; nor is large, if that is the
+// last one of the request. Early exit: what was fed since large's last pass lies between the two.
+Needs room_for(Gen g, const Run& run, int longest) {
+  const Stage S = g.stage(Role::kSmall), L = g.stage(Role::kLarge);
+  const auto tentative = static_cast<int>(run.y.size());
+  const int room = std::min({kRoundTokens, longest - run.length, g.remaining() - tentative});
+  Need small{S, g.missing(S) + tentative + room - 1};
+  small.frontier = run.length + room + 1;
+  return {small, {L, g.missing(L) + std::min(tentative + room, g.remaining() - 1)}};
+}
+
+// Small on its own: until it is not sure, its run is long enough, or would end the request.
+Task<Run> small_run(Gen g, Policy policy) {
+  const Stage S = g.stage(Role::kSmall);
+  const int longest = longest_small_run(policy);
+  const auto start = static_cast<int>(g.seq().size());
+  Run run;
+  while (!run.over() && run.length < longest) {
+    if (run.length % kRoundTokens == 0) co_await g.round(room_for(g, run, longest));
+    if (g.remaining() == 1 && !policy.trusts_small()) co_return run;  // large's pass gives that one
+    Pass p = g.catch_up(S, run.y);
+    Read propose = g.draw(last_rows(1, p.add.size()));
+    propose.max_prob = true;
+    propose.tentative = !policy.trusts_small();  // large may draw at this position as well
+    propose.round_start = start;
+    p.reading(std::move(propose));
+    Readout small = co_await g.submit(std::move(p));
+
+    const Out& proposed = small.row[0];
+    run.fell_back = policy.falls_back(proposed);  // the proposal goes; the row that was fed stays
+    if (run.fell_back) continue;
+    ++run.length;
+    if (policy.trusts_small()) {
+      run.ended = g.emit(small_token(proposed.token, Source::kSmall));
+    } else {
+      run.y.push_back(proposed.token);
+      run.ends = g.ends(run.y);
+    }
+  }
+  g.stats().own[BildFigures::kFallbacks] += run.fell_back;
+  g.stats().own[BildFigures::kForcedCalls] += !run.over();
+  co_return run;
+}
+
+// Large's pass over y: p(y_1) .. p(y_checked), and in each row what large would say itself; where
+// the run does not end the request, one row more gives the next token.
+Pass verification(Gen g, const std::vector<Token>& y, size_t checked, size_t rows) {
+  const Stage L = g.stage(Role::kLarge);
+  const auto fed = std::span(y).first(rows - 1);
+  // Early exit: a row of small's that nobody asks about is not continued.
+  g.truncate(L.cache, static_cast<int>(g.seq().size() + fed.size()));
+  Pass p = g.catch_up(L, fed);
+  Read read = g.draw(last_rows(rows, p.add.size()));
+  read.score.assign(y.begin(), y.begin() + static_cast<std::ptrdiff_t>(checked));
+  p.reading(std::move(read));
+  return p;
+}
+
+// Large on y: the first y_m that it rolls back is replaced by its own, and what follows is dropped;
+// if there is none, its next token follows. True: the request has ended.
+Task<bool> verify(Gen g, Policy policy, Run run) {
   const std::vector<Token>& y = run.y;
-  const bool trusts_end = run.ends && !b.a.verify_eos && g.is_end(y.back());
+  const bool trusts_end = run.ends && !policy.verify_eos && g.is_end(y.back());
   const size_t checked = y.size() - (trusts_end ? 1 : 0);
   const size_t rows = run.ends ? checked : checked + 1;
-
-  Readout v;
-  bool shown = false;
+  Readout large;
   if (rows > 0) {
-    const auto fed = std::span(y).first(rows - 1);
-    // Early exit: a row of small's that nobody asks about is not continued.
-    g.truncate(b.L.cache, static_cast<int>(g.seq().size() + fed.size()));
-    Pass p = g.catch_up(b.L, fed);
-    Read read = g.draw(last_rows(rows, p.add.size()));
-    read.score.assign(y.begin(), y.begin() + static_cast<ptrdiff_t>(checked));
-    shown = read.logprob && checked > 0;
-    Read of_small = read;  // large's log-probabilities of small's tokens
-    p.reading(std::move(read));
-    if (shown) {
-      of_small.rows.resize(checked);
-      of_small.draw = false;
-      of_small.top = 0;
-      p.reading(std::move(of_small));
-    }
-    Readout r = co_await g.submit(std::move(p));
-    v = std::move(r);
+    Readout r = co_await g.submit(verification(g, y, checked, rows));
+    large = std::move(r);
   }
 
   size_t m = 0;
-  while (m < checked && !b.rolls_back(v.row[m], y[m])) ++m;
+  while (m < checked && !policy.rolls_back(large.row[m], y[m])) ++m;
   const bool rolled_back = m < checked;
   const size_t kept = rolled_back ? m : y.size();
-  if (rolled_back) {
-    ++g.stats().own[BildFigures::kRollbacks];
-    g.stats().own[BildFigures::kRolledBackTokens] += static_cast<int64_t>(y.size() - m);
-  }
-  if (!b.unchecked) {
-    g.stats().count_verification(static_cast<int64_t>(y.size()), static_cast<int64_t>(kept));
-  }
+  g.stats().own[BildFigures::kRollbacks] += rolled_back;
+  g.stats().own[BildFigures::kRolledBackTokens] += static_cast<int64_t>(y.size() - kept);
+  g.stats().count_verification(static_cast<int64_t>(y.size()), static_cast<int64_t>(kept));
 
   std::vector<Emitted> out;
   for (size_t i = 0; i < kept; ++i) {
-    Emitted& e = out.emplace_back();
-    e.token = y[i];
-    e.provenance = {Source::kSmall, i < checked ? Source::kLarge : Source::kSmall};
-    if (i >= checked) continue;
-    if (shown) e.logprob = v.row[rows + i].logprob;
-    e.top.assign(v.row[i].top.begin(), v.row[i].top.end());
+    out.push_back(small_token(y[i], i < checked ? Source::kLarge : Source::kSmall));
+    if (i < checked) tell_logprobs(large.row[i], &out.back());
   }
-  if (kept < rows) {  // y_m replaced, or the next token
-    out.push_back(g.emitted(v.row[kept], {Source::kLarge, Source::kLarge, rolled_back}));
+  if (kept < rows) {
+    out.push_back(g.emitted(large.row[kept], {Source::kLarge, Source::kLarge, rolled_back}));
   }
   co_return g.emit(std::move(out));
 }
@@ -158,19 +156,25 @@ bool bild_is_exact(const BildParams& a, bool greedy) {
   return all_of_large || no_stranger;
 }
 
+int longest_small_run(const BildParams& a) {
+  if (a.window) return *a.window;
+  return a.max_small_run > 0 ? std::min(a.max_small_run, kLongestRun) : kLongestRun;
+}
+
 // Algorithm 1.
 Task<void> bild(Gen g, BildParams a) {
-  Bild b(g, a);
-  std::vector<Stage> beside{b.S};
+  const Policy policy(a, g.warp().greedy());
+  const Stage S = g.stage(Role::kSmall), L = g.stage(Role::kLarge);
+  std::vector<Stage> beside{S};
   bool ended = co_await first_token(g, std::move(beside));
   while (!ended) {
-    Run run = co_await small_run(b);
-    if (run.over) co_return;
-    ended = co_await verify(b, std::move(run));
+    Run run = co_await small_run(g, policy);
+    if (run.ended) co_return;
+    ended = co_await verify(g, policy, std::move(run));
     if (ended) co_return;
     const int in_step = static_cast<int>(g.seq().size()) - 1;
-    g.truncate(b.S.cache, in_step);
-    g.truncate(b.L.cache, in_step);
+    g.truncate(S.cache, in_step);
+    g.truncate(L.cache, in_step);
   }
 }
 

@@ -15,6 +15,10 @@
 
 namespace tandem {
 
+// The longest run of small tokens. Large verifies a run in one pass: so many rows and answers have
+// to fit into a batch, and with early exit they lie between two layers until then.
+inline constexpr int kLongestRun = 256;
+
 struct BildParams {
   // alpha_FB: small's proposal is dropped where its largest probability is below. [0, 2]; 0: never,
   // above 1: always.
@@ -22,7 +26,7 @@ struct BildParams {
   // alpha_RB: a small token goes where its cross-entropy under large is above (nats). [0, +inf];
   // +inf: never.
   float rollback_threshold = 5;
-  int max_small_run = 10;     // small tokens between two large passes; 0: no limit
+  int max_small_run = 10;     // small tokens between two large passes; 0, or above: kLongestRun
   bool verify_eos = true;     // off: an end token of small's ends the request unchecked
   std::optional<int> window;  // ablation: runs of just so many tokens, instead of fallback. [1, ..)
 };
@@ -44,6 +48,9 @@ struct BildFigures {
 // alpha_FB > 1 without a window: no probability reaches it, every token is drawn by large as AR
 // draws it. Sampled too.
 bool bild_is_exact(const BildParams& a, bool greedy);
+
+// Small tokens between two large passes, at most.
+int longest_small_run(const BildParams& a);
 
 Task<void> bild(Gen g, BildParams a);
 

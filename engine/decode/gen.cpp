@@ -1,5 +1,7 @@
 #include "engine/decode/gen.h"
 
+#include <algorithm>
+
 namespace tandem {
 
 const char* role_name(Role r) {
@@ -16,14 +18,26 @@ const char* role_name(Role r) {
   return "?";
 }
 
-Pass Gen::catch_up(Stage stage, std::span<const Token> tentative) const {
+Pass Gen::catch_up(Stage stage, int upto) const {
+  s_->refill(stage);
   Pass pass = s_->blank_pass();
   pass.stage = stage;
   const auto& seq = s_->tokens();
-  const auto have = static_cast<size_t>(s_->rows({stage.cache, 0}));
-  for (size_t i = have; i < seq.size(); ++i) pass.add.chain(token_in(seq[i]));
-  const size_t fed = have > seq.size() ? have - seq.size() : 0;  // tentative rows already there
-  for (size_t i = fed; i < tentative.size(); ++i) pass.add.chain(token_in(tentative[i]));
+  const auto end = std::min(static_cast<size_t>(upto), seq.size());
+  for (auto i = static_cast<size_t>(s_->rows({stage.cache, 0})); i < end; ++i) {
+    pass.add.chain(token_in(seq[i]));
+  }
+  return pass;
+}
+
+Pass Gen::catch_up(Stage stage, std::span<const Token> tentative) const {
+  const auto seq = static_cast<int>(s_->tokens().size());
+  const int have = s_->rows({stage.cache, 0});
+  Pass pass = catch_up(stage, seq);
+  // Tentative rows may be there already.
+  for (auto i = static_cast<size_t>(std::max(0, have - seq)); i < tentative.size(); ++i) {
+    pass.add.chain(token_in(tentative[i]));
+  }
   return pass;
 }
 

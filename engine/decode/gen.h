@@ -55,6 +55,9 @@ struct Need {
   // prompt. Rows from here on are left to this sequence, because it reads them or feeds them
   // something else than seq(). The row of seq()'s last token always is.
   int reads_from = std::numeric_limits<int>::max();
+  // Of a stage below the top: so many of its rows, the last ones, lie between two layers at the
+  // same time. The method brings those before them all the way (Gen::catch_up to a row).
+  int frontier = std::numeric_limits<int>::max();
 };
 
 using Needs = absl::InlinedVector<Need, 2>;
@@ -127,6 +130,9 @@ class Sequence {
   virtual bool reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) = 0;
   // An empty pass, with the memory of one that is over.
   virtual Pass blank_pass() = 0;
+  // Submits passes that bring back what a pass on `stage` builds on and an eviction took, other
+  // than the rows that the pass adds itself.
+  virtual void refill(Stage stage) = 0;
   virtual Flight* submit(Pass&& pass) = 0;
   virtual void keep(CacheId cache, std::span<const Row> path) = 0;
   virtual void truncate(CacheId cache, int at_most) = 0;
@@ -168,8 +174,13 @@ class Gen {
     return Awaiter{s_, std::move(needs)};
   }
 
-  // A pass that adds what stage.cache lacks of seq() and `tentative`, as a chain.
+  // A pass that adds what stage.cache lacks of seq() and `tentative`, as a chain. What else the
+  // stage builds on and does not have any more, after an eviction, is brought back by passes of
+  // their own that go before it: the rows of its memory, and rows that Need::frontier has no room
+  // for between two layers.
   Pass catch_up(Stage stage, std::span<const Token> tentative = {}) const;
+  // The same up to row `upto` of seq().
+  Pass catch_up(Stage stage, int upto) const;
   // Reads a token for each of `rows` under the request's own processors, with the log-probabilities
   // that the request asked for.
   Read draw(RowList rows) const;

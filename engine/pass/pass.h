@@ -207,12 +207,13 @@ inline constexpr float kUnset = std::numeric_limits<float>::quiet_NaN();
 
 // About one row of one read. Fields that were not asked for are unset.
 struct Out {
-  Token token = -1;             // Read::draw, or judging
-  Token argmax = -1;            // always there; but nothing is said behind a rejected draft
-  float max_prob = kUnset;      // Read::max_prob
-  float nll = kUnset;           // Read::score
-  float logprob = kUnset;       // Read::logprob
-  std::span<const Ranked> top;  // into Readout::ranked
+  Token token = -1;              // Read::draw, or judging
+  Token argmax = -1;             // always there; but nothing is said behind a rejected draft
+  float max_prob = kUnset;       // Read::max_prob
+  float nll = kUnset;            // Read::score
+  float logprob = kUnset;        // Read::logprob
+  float score_logprob = kUnset;  // Read::logprob: of score[i], whatever is drawn here
+  std::span<const Ranked> top;   // into Readout::ranked
 };
 
 // Answers in the order of Pass::read and of each read's rows.

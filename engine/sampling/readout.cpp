@@ -138,6 +138,7 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
   }
   const Token shown = out.token >= 0 ? out.token : scored;
   if (read.logprob && shown >= 0) out.logprob = logprob(shown);
+  if (read.logprob && scored >= 0) out.score_logprob = logprob(scored);
   return absl::OkStatus();
 }
 

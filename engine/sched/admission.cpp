@@ -8,6 +8,19 @@
 #include "engine/sched/timers.h"
 
 namespace tandem {
+namespace {
+
+// Pages that the role's rows between two layers take at most, of a sequence of `rows` rows.
+int64_t frontier_pages(const RoleModel& role, const ModelPools& pools, int64_t rows) {
+  if (role.to <= 0 || role.to >= pools.layers) return 0;
+  const int64_t all = (rows + pools.page_rows - 1) / pools.page_rows;
+  if (role.frontier_rows == 0) return all;
+  // They may begin anywhere in a page.
+  const int64_t run = (role.frontier_rows - 2 + pools.page_rows) / pools.page_rows + 1;
+  return std::min(all, run);
+}
+
+}  // namespace
 
 Admission::Admission(const LimitsConfig& limits, const Lanes* lanes, const RequestBook* requests,
                      PageQueue* page_queue, Metrics* metrics)
@@ -52,10 +65,8 @@ absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) cons
     // Evicted caches are filled again one by one, without the pages that forks shared.
     const int64_t room = pools.kv.total() / spec.width * pools.page_rows;
     if (rows > room) return too_large(room, "the KV memory of the model");
-    // Until the rest of the layers takes them over, all rows may lie between two layers: at first,
-    // and when the sequence resumes after it lost its pages.
     const int64_t frontier_room = pools.frontier.total() * pools.page_rows;
-    if (role.to > 0 && role.to < pools.layers && rows > frontier_room) {
+    if (frontier_pages(role, pools, rows) > pools.frontier.total()) {
       return too_large(frontier_room, "the model's memory for rows between two layers");
     }
   }
@@ -98,7 +109,7 @@ SequenceRun* Admission::next() {
 bool Admission::has_room(const SequenceRun& run, int choices) {
   if (page_queue_->holds_up(run)) return false;
   for (;;) {
-    std::vector<const ModelPools*> lacking;
+    std::vector<const PagePool*> lacking;
     bool used = false;
     for (const RoleModel& role : run.spec().roles) {
       const ModelPools& pools = lanes_->pools(role.model);
@@ -107,7 +118,10 @@ bool Admission::has_room(const SequenceRun& run, int choices) {
       const int64_t available = pools.kv.available();
       if (pages > available) pages = run.first_pages(pools) + choices - 1;
       used |= users_[role.model.index()] > 0;
-      if (pages > available) lacking.push_back(&pools);
+      if (pages > available) lacking.push_back(&pools.kv);
+      if (frontier_pages(role, pools, rows) > pools.frontier.available()) {
+        lacking.push_back(&pools.frontier);
+      }
     }
     if (lacking.empty()) return true;
     if (!page_queue_->evict_held(lacking)) return !used;  // if nobody is there, all comes back

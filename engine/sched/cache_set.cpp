@@ -8,8 +8,16 @@
 namespace tandem {
 namespace {
 
-bool is_one_of(const ModelPools* pools, CacheSet::Pools all) {
-  return std::find(all.begin(), all.end(), pools) != all.end();
+// Calls f with each page of `pool` that `cache` holds.
+template <class F>
+void for_pages(const SequenceCache& cache, const PagePool* pool, F f) {
+  if (pool == &cache.pools()->kv) {
+    for (const PageId page : cache.pages()) f(page);
+  } else if (pool == &cache.pools()->frontier) {
+    for (const PageId page : cache.frontier_pages()) {
+      if (page.valid()) f(page);
+    }
+  }
 }
 
 }  // namespace
@@ -130,15 +138,20 @@ bool CacheSet::holds_pages() const {
 }
 
 bool CacheSet::holds_pages_of(Pools pools) const {
-  return std::any_of(caches_.begin(), caches_.end(), [&](const auto& c) {
-    return !c->pages().empty() && is_one_of(c->pools(), pools);
-  });
+  bool any = false;
+  for (const auto& held : caches_) {
+    for (const PagePool* pool : pools) {
+      for_pages(*held, pool, [&](PageId) { any = true; });
+    }
+  }
+  return any;
 }
 
 void CacheSet::count_pages_of(Pools pools, PageCounts* counts) const {
   for (const auto& held : caches_) {
-    if (!is_one_of(held->pools(), pools)) continue;
-    for (const PageId page : held->pages()) ++(*counts)[{held->pools(), page}];
+    for (const PagePool* pool : pools) {
+      for_pages(*held, pool, [&](PageId page) { ++(*counts)[{pool, page}]; });
+    }
   }
 }
 

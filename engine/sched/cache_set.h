@@ -53,8 +53,8 @@ class CacheSet {
   void clear();
 
   // Pages.
-  using Pools = std::span<const ModelPools* const>;
-  using PageCounts = std::map<std::pair<const ModelPools*, PageId>, int>;
+  using Pools = std::span<const PagePool* const>;
+  using PageCounts = std::map<std::pair<const PagePool*, PageId>, int>;
   bool holds_pages() const;
   bool holds_pages_of(Pools pools) const;
   // Adds the pages of these pools that the caches hold, with how often.

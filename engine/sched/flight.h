@@ -40,6 +40,7 @@ struct PassFlight final : Flight {
   std::vector<const PassFlight*> before;  // these passes
   bool leaves_values = false;             // later passes may name its picks or distributions
   bool shared = false;                    // so its sequence keeps it
+  bool refill = false;                    // brings back what an eviction took
 
   int started = 0;                             // added rows in chunks that were launched
   bool begun = false;                          // a chunk was launched

@@ -104,7 +104,8 @@ Lanes::Finished Lanes::finish(DeviceId device, BatchResult result) {
       finished.failed.emplace_back(run, status);
       continue;
     }
-    run->accounts().ran(flight.role, work.run_rows(), rows, result.busy, work.last);
+    run->accounts().ran(flight.role, work.run_rows(), rows, result.busy,
+                        work.last && !flight.refill);
     absorb(flight, work, std::move(result.works[i].readout));
     if (!work.last) continue;
     if (ModelSeries* series = models_[work.model.index()].series) {

@@ -239,8 +239,8 @@ bool Loop::ask_pages(SequenceRun* run) {
 }
 
 bool Loop::grant_pages() {
-  const PageQueue::Served served = page_queue_.serve(
-      [this](const SequenceRun& run, const std::vector<const ModelPools*>& pools) {
+  const PageQueue::Served served =
+      page_queue_.serve([this](const SequenceRun& run, const std::vector<const PagePool*>& pools) {
         return std::any_of(runs_.begin(), runs_.end(), [&](const auto& entry) {
           const SequenceRun& other = *entry.second;
           const bool waits = other.state() == SequenceRun::kPaused && other.flights() == 0;

@@ -1,5 +1,7 @@
 #include "engine/sched/method_face.h"
 
+#include <algorithm>
+
 #include "engine/base/planted.h"
 #include "engine/sched/sequence_run.h"
 
@@ -11,6 +13,21 @@ bool MethodFace::reserve(std::span<const Need> needs, std::coroutine_handle<> wa
   if (!host_->ask_pages(run_)) return false;
   waiter_ = nullptr;
   return true;
+}
+
+// Rows of a prompt, say: between two layers they would be a pass that nothing can divide.
+void MethodFace::refill(Stage stage) {
+  const SequenceCache& cache = *parts_->caches.find(stage.cache);
+  const int layers = cache.pools()->layers;
+  if (stage.to >= layers) return;
+  const int have = cache.rows();
+  const int end = std::min(parts_->reservation.frontier_begin(stage.cache),
+                           static_cast<int>(tokens().size()) - 1);
+  if (have >= end) return;
+  Pass pass = blank_pass();
+  pass.stage = {stage.cache, layers};
+  for (int i = have; i < end; ++i) pass.add.chain(token_in(tokens()[static_cast<size_t>(i)]));
+  parts_->passes.submit(std::move(pass), parts_->caches, host_, SequencePasses::kRefill)->let_go();
 }
 
 void MethodFace::copy(CacheId from, int begin, int end, CacheId to) {

@@ -59,6 +59,7 @@ class MethodFace final : public Sequence {
   MethodStats& stats() override { return parts_->accounts.stats(); }
   bool reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) override;
   Pass blank_pass() override { return parts_->passes.blank(); }
+  void refill(Stage stage) override;
   Flight* submit(Pass&& pass) override {
     return parts_->passes.submit(std::move(pass), parts_->caches, host_);
   }

@@ -51,7 +51,7 @@ PageQueue::Served PageQueue::serve(const OthersHold& others_hold) {
     if (!behind) {
       run->adopt();
       while (!run->can_grant() && evict_for(*run)) ++served.evicted;
-      std::vector<const ModelPools*> lacking;
+      std::vector<const PagePool*> lacking;
       if (run->can_grant(&lacking)) {
         waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
         run->grant();
@@ -74,7 +74,7 @@ void PageQueue::hold(SequenceRun* run) {
   insert(&held_, run);
 }
 
-bool PageQueue::evict_held(const std::vector<const ModelPools*>& pools) {
+bool PageQueue::evict_held(const std::vector<const PagePool*>& pools) {
   for (size_t i = held_.size(); i-- > 0;) {
     SequenceRun* victim = held_[i];
     if (victim->flights() > 0 || !victim->caches().holds_pages_of(pools)) continue;
@@ -86,7 +86,7 @@ bool PageQueue::evict_held(const std::vector<const ModelPools*>& pools) {
 
 // Who gives its pages for `head`, if that makes room.
 SequenceRun* PageQueue::victim_behind(const SequenceRun& head,
-                                      const std::vector<const ModelPools*>& pools) const {
+                                      const std::vector<const PagePool*>& pools) const {
   std::vector<SequenceRun*> behind;
   for (size_t i = waiting_.size(); i-- > 0 && waiting_[i] != &head;) {
     SequenceRun* run = waiting_[i];
@@ -100,7 +100,7 @@ SequenceRun* PageQueue::victim_behind(const SequenceRun& head,
     CacheSet::PageCounts counts;
     for (const SequenceRun* v : victims) v->caches().count_pages_of(pools, &counts);
     return std::any_of(counts.begin(), counts.end(), [](const auto& entry) {
-      return entry.first.first->kv.users(entry.first.second) == entry.second;
+      return entry.first.first->users(entry.first.second) == entry.second;
     });
   };
   for (SequenceRun* const& run : behind) {
@@ -111,7 +111,7 @@ SequenceRun* PageQueue::victim_behind(const SequenceRun& head,
 
 // Takes the pages of one that stands still, else of one that waits behind `head`.
 bool PageQueue::evict_for(const SequenceRun& head) {
-  std::vector<const ModelPools*> lacking;
+  std::vector<const PagePool*> lacking;
   head.can_grant(&lacking);
   if (evict_held(lacking)) return true;
   SequenceRun* const victim = victim_behind(head, lacking);

@@ -44,7 +44,7 @@ class PageQueue {
   // `run` stands still, and for others gives up its pages before anyone who waits does.
   void hold(SequenceRun* run);
   // Takes the pages of the last one that stands still and has any of `pools`. False: there is none.
-  bool evict_held(const std::vector<const ModelPools*>& pools);
+  bool evict_held(const std::vector<const PagePool*>& pools);
   // Does anybody wait for pages of a pool that `run` uses?
   bool holds_up(const SequenceRun& run) const;
 
@@ -56,7 +56,7 @@ class PageQueue {
   // `others_hold(run, pools)`: does any other sequence hold pages of these pools, but for those
   // that wait here without passes under way?
   using OthersHold =
-      std::function<bool(const SequenceRun& run, const std::vector<const ModelPools*>& pools)>;
+      std::function<bool(const SequenceRun& run, const std::vector<const PagePool*>& pools)>;
   Served serve(const OthersHold& others_hold);
 
  private:
@@ -64,7 +64,7 @@ class PageQueue {
   void insert(std::vector<SequenceRun*>* line, SequenceRun* run) const;
   bool evict_for(const SequenceRun& head);
   SequenceRun* victim_behind(const SequenceRun& head,
-                             const std::vector<const ModelPools*>& pools) const;
+                             const std::vector<const PagePool*>& pools) const;
 
   const Preemption policy_;
   std::vector<SequenceRun*> waiting_;

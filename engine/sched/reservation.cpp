@@ -14,7 +14,7 @@ Reservation::Want& Reservation::want_of(SequenceCache* cache) {
   });
   if (known != wants_.end()) return *known;
   constexpr int kAny = std::numeric_limits<int>::max();
-  return wants_.emplace_back(Want{cache, 0, cache->pools()->layers, 0, kAny, 0, {}});
+  return wants_.emplace_back(Want{cache, 0, cache->pools()->layers, kAny, 0, kAny, 0, {}});
 }
 
 void Reservation::want(std::span<const Need> needs, std::span<const Token> tokens) {
@@ -28,6 +28,7 @@ void Reservation::want(std::span<const Need> needs, std::span<const Token> token
     want.adoptable = std::min(want.adoptable, need.reads_from);
     if (need.stage.to >= c->pools()->layers) continue;
     want.frontier_to = std::min(want.frontier_to, need.stage.to);
+    want.frontier_begin = std::min(want.frontier_begin, std::max(0, total - need.frontier));
     want.frontier_total = std::max(want.frontier_total, total);
   }
   for (const Want& want : wants_) {
@@ -46,12 +47,13 @@ void Reservation::want(std::span<const Need> needs, std::span<const Token> token
 PageNeed Reservation::need_of(const Want& want) {
   PageNeed need = want.cache->need(want.total, want.cache->pools()->layers);
   if (want.frontier_total > 0) {
-    need.frontier = want.cache->need(want.frontier_total, want.frontier_to).frontier;
+    const SequenceCache& cache = *want.cache;
+    need.frontier = cache.need(want.frontier_total, want.frontier_to, want.frontier_begin).frontier;
   }
   return need;
 }
 
-bool Reservation::can_grant(std::vector<const ModelPools*>* lacking) const {
+bool Reservation::can_grant(std::vector<const PagePool*>* lacking) const {
   const auto fits = [](const PageNeed& need, const ModelPools& pools) {
     return need.kv <= pools.kv.available() && need.frontier <= pools.frontier.available();
   };
@@ -77,18 +79,29 @@ bool Reservation::can_grant(std::vector<const ModelPools*>* lacking) const {
     if (planted(Bug::kOverGrant) && sums.size() > 1) continue;
     enough = false;
     if (!lacking) break;
-    lacking->push_back(pools);
+    if (sum.need.kv > pools->kv.available()) lacking->push_back(&pools->kv);
+    if (sum.need.frontier > pools->frontier.available()) lacking->push_back(&pools->frontier);
   }
   return enough;
 }
 
 void Reservation::grant(RunHost* host) {
+  frontier_begin_.clear();
   for (const Want& w : wants_) {
     if (w.looked_up) host->prefix_looked_up(w.adoptable, w.adopted);
     w.cache->reserve(w.total, w.cache->pools()->layers);
-    if (w.frontier_total > 0) w.cache->reserve(w.frontier_total, w.frontier_to);
+    if (w.frontier_total > 0) {
+      w.cache->reserve(w.frontier_total, w.frontier_to, w.frontier_begin);
+      frontier_begin_.emplace_back(w.cache->id(), w.frontier_begin);
+    }
   }
   wants_.clear();
+}
+
+int Reservation::frontier_begin(CacheId cache) const {
+  const auto known = std::find_if(frontier_begin_.begin(), frontier_begin_.end(),
+                                  [cache](const auto& entry) { return entry.first == cache; });
+  return known == frontier_begin_.end() ? 0 : known->second;
 }
 
 void Reservation::evicted() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/cache/sequence_cache.h"
@@ -25,22 +26,26 @@ class Reservation {
   // Takes over what the prefix caches know of what is wanted, into empty caches.
   void adopt(std::span<const Token> tokens);
   // `lacking`: gets the pools that are short.
-  bool can_grant(std::vector<const ModelPools*>* lacking = nullptr) const;
+  bool can_grant(std::vector<const PagePool*>* lacking = nullptr) const;
   void grant(RunHost* host);
   // The caches were emptied: what is wanted is more now.
   void evicted();
+  // Of this cache: the first row for which the granted round has room between two layers.
+  int frontier_begin(CacheId cache) const;
 
   // KV pages of `pools` that `tokens` and one more row need, less those that adopt() would find in
   // use by others. Of a sequence that has no caches yet.
   int64_t first_pages(const ModelPools& pools, std::span<const Token> tokens) const;
 
  private:
-  // Of one cache: `total` rows, and room for hidden states of the rows from rows(frontier_to) to
-  // frontier_total. Totals, so they stay right when an eviction empties a cache.
+  // Of one cache: `total` rows, and room for hidden states of the rows from frontier_begin to
+  // frontier_total that have not come to frontier_to. Totals, so they stay right when an eviction
+  // empties a cache.
   struct Want {
     SequenceCache* cache;
     int total;
     int frontier_to;
+    int frontier_begin;
     int frontier_total;  // 0: none
     int adoptable;       // rows that may come from the prefix cache, where the cache is empty
     int adopted = 0;
@@ -51,6 +56,7 @@ class Reservation {
 
   CacheSet* const caches_;
   std::vector<Want> wants_;
+  std::vector<std::pair<CacheId, int>> frontier_begin_;  // of the granted round
 };
 
 }  // namespace tandem

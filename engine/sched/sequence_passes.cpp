@@ -32,7 +32,7 @@ PassFlight* SequencePasses::take_spare() {
   return flight;
 }
 
-Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host) {
+Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Why why) {
   PassFlight* const flight = take_spare();
   SequenceCache* const c = caches.find(pass.stage.cache);
   if (c->idle()) c->settle();
@@ -41,6 +41,7 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host) {
   flight->done = false;
   flight->held = true;
   flight->waiter = nullptr;
+  flight->refill = why == kRefill;
   flight->cache = c;
   flight->role = caches.role_of(*c, flight->pass.stage.to);
   flight->device = host->device_of(c->model());

@@ -21,8 +21,10 @@ class SequencePasses {
 
   // An empty pass, with the memory of one that is over.
   Pass blank();
-  // Books the pass and gives it to the device of its model.
-  Flight* submit(Pass&& pass, CacheSet& caches, RunHost* host);
+  // Books the pass and gives it to the device of its model. A refill makes again what was made
+  // before: it takes time, and no statistics count it as a pass.
+  enum Why : bool { kAsked, kRefill };
+  Flight* submit(Pass&& pass, CacheSet& caches, RunHost* host, Why why = kAsked);
   void done(PassFlight& flight);
   // Its memory is used again, if nobody needs it any more.
   void reuse(PassFlight* flight);

@@ -60,7 +60,7 @@ class SequenceRun final {
 
   // What its round wants (reservation.h), and who waits for it.
   void adopt() { parts_.reservation.adopt(parts_.output.tokens()); }
-  bool can_grant(std::vector<const ModelPools*>* lacking = nullptr) const {
+  bool can_grant(std::vector<const PagePool*>* lacking = nullptr) const {
     return parts_.reservation.can_grant(lacking);
   }
   void grant();

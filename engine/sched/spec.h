@@ -75,6 +75,9 @@ struct RoleModel {
   Role role = Role::kLarge;
   ModelId model;
   int to = 0;  // layers; 0: all
+  // Of a role below the top: how many of its rows lie between two layers at the same time, at most.
+  // 0: all may.
+  int frontier_rows = 0;
 };
 
 // One choice of a request. It can be copied for further choices; then id, warp.choice and listener

@@ -61,6 +61,7 @@ absl::Status ScriptedBackend::rewrite(const Work& work, Readout& readout) const 
     if (static_cast<size_t>(o.index) < read.score.size()) {
       const bool expected = read.score[static_cast<size_t>(o.index)] == out.argmax;
       out.nll = expected ? Script::kExpected : Script::kSurprising;
+      if (read.logprob) out.score_logprob = -out.nll;
     }
     if (read.judges()) {
       out.token = rejected ? -1 : out.argmax;

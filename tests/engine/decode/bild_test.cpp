@@ -458,6 +458,75 @@ TEST(Bild, UnlimitedRunsGoThroughEvictions) {
   EXPECT_GT(preemptions, 4);
 }
 
+// Early exit, evicted again and again: what was lost goes all the way in chunks, and never lies
+// between the layers as one pass that nothing can divide.
+TEST(Bild, EarlyExitComesBackInChunks) {
+  constexpr int kStepRows = 8;
+  for (const bool unchecked : {false, true}) {
+    BoxOptions o;
+    o.models[0].config = tiny_model(1, 4, 6);
+    o.models[0].pool = {4, 30, 3};  // memory between two layers for a run, and not for a prompt
+    o.models[0].prefix_cache = false;
+    o.limits.step_rows = o.limits.prefill_chunk_rows = kStepRows;
+    Box box{o};
+    int most = 0;
+    box.backends[0].set_faults([&most](const Batch& batch) {
+      for (const Work& w : batch.works) most = std::max(most, w.run_rows());
+      return Fault();
+    });
+    BildParams a;
+    a.fallback_threshold = 0.1F;
+    a.max_small_run = 6;
+    a.rollback_threshold = unchecked ? kInf : 4;
+    a.verify_eos = !unchecked;
+    std::vector<std::pair<std::shared_ptr<Recorder>, reference::Bilded>> all;
+    Rng rng(3);
+    for (int i = 0; i < 4; ++i) {
+      SequenceSpec s = box.spec(random_prompt(rng, 50, 60, 6), 40);
+      const reference::Model large(box.config(0)), small(box.config(0), 2);
+      auto expected = reference::bild(large, small, s.prompt, s.warp, a, {}, 40);
+      use(s, a, early_exit(2));
+      s.roles.back().frontier_rows = longest_small_run(a) + 1;
+      all.emplace_back(box.submit(std::move(s)), std::move(expected));
+    }
+    box.pump();
+    int64_t preemptions = 0;
+    for (const auto& [r, expected] : all) {
+      ASSERT_TRUE(r->ok()) << r->end.status;
+      EXPECT_EQ(r->tokens, expected.tokens);
+      expect_stats(r->end.stats, expected.stats, 0);
+      preemptions += r->end.stats.preemptions;
+    }
+    EXPECT_GT(preemptions, 0);
+    EXPECT_LE(most, kStepRows);
+    box.expect_idle();
+  }
+}
+
+// No client can make large verify thousands of rows, with a distribution each, in one pass.
+TEST(Bild, ARunWithoutALimitHasOne) {
+  BoxOptions o;
+  o.models[0].config = tiny_model(1, 4, 6);
+  o.models[0].pool = {4, 256, 256};
+  Box box{o};
+  size_t most = 0;
+  box.backends[0].set_faults([&most](const Batch& batch) {
+    for (const Work& w : batch.works) most = std::max(most, w.outputs.size());
+    return Fault();
+  });
+  BildParams a;
+  a.fallback_threshold = 0;
+  a.max_small_run = 0;
+  a.rollback_threshold = 100;
+  SequenceSpec s = box.spec({1, 2, 3}, 600);
+  use(s, a, early_exit(2));
+  const auto r = box.submit(std::move(s));
+  box.pump();
+  ASSERT_TRUE(r->ok()) << r->end.status;
+  EXPECT_EQ(r->tokens.size(), 600U);
+  EXPECT_EQ(most, size_t{kLongestRun} + 1);
+}
+
 // An exact BiLD ends as autoregressive decoding does.
 TEST(Bild, StopsWhereAutoregressiveDecodingStops) {
   BoxOptions o;
@@ -508,6 +577,33 @@ TEST(Bild, LogProbabilitiesAreLarges) {
     for (const Emitted& e : r->emitted) of_small += e.provenance.proposed == Source::kSmall;
   }
   EXPECT_GT(of_small, 150);
+}
+
+// Small's own would look like large's: nothing is told of a token that large never saw.
+TEST(Bild, NothingIsToldOfWhatLargeNeverSaw) {
+  int64_t of_small = 0, of_large = 0;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Rng rng(seed);
+    Box box{random_pair(rng)};
+    SequenceSpec s = random_spec(box, rng, chance(rng, 50));
+    s.logprobs = true;
+    s.top_logprobs = 2;
+    BildParams a = random_params(rng);
+    a.rollback_threshold = kInf;
+    a.verify_eos = false;
+    use(s, a, two_models());
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    ASSERT_TRUE(r->ok()) << r->end.status;
+    for (const Emitted& e : r->emitted) {
+      const bool large = e.provenance.confirmed == Source::kLarge;
+      EXPECT_EQ(std::isnan(e.logprob), !large);
+      EXPECT_EQ(e.top.empty(), !large);
+      ++(large ? of_large : of_small);
+    }
+  }
+  EXPECT_GT(of_small, 100);
+  EXPECT_GT(of_large, 100);
 }
 
 }  // namespace

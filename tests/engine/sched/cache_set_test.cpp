@@ -56,7 +56,7 @@ TEST(CacheSet, AForkPlaysThePartOfItsOriginAndCanBeDropped) {
   const CacheId fork = caches.fork(origin);
   EXPECT_EQ(caches.find(fork)->rows(), 6);
   EXPECT_EQ(caches.role_of(*caches.find(fork), 4), Role::kLarge);
-  const ModelPools* pools = host.pools(ModelId(0));
+  const PagePool* pools = &host.pools(ModelId(0))->kv;
   CacheSet::PageCounts counts;
   caches.count_pages_of({&pools, 1}, &counts);
   EXPECT_EQ(counts.size(), 2U);

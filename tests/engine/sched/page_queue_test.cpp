@@ -155,6 +155,45 @@ TEST(PageQueue, TheVictimIsWhomThePolicyNames) {
   }
 }
 
+// --- Rows between two layers
+
+// Runs its prompt halfway, then the rest of the layers.
+Task<void> in_two_steps(Gen g) {
+  const Stage S = g.stage(Role::kSmall), L = g.stage(Role::kLarge);
+  co_await g.round({{S, g.missing(S)}, {L, g.missing(L)}});
+  Readout lower = co_await g.submit(g.catch_up(S));
+  Pass p = g.catch_up(L);
+  p.reading(g.draw({-1}));
+  Readout r = co_await g.submit(std::move(p));
+  g.emit(g.emitted(r.row[0]));
+}
+
+// What lacks is memory between two layers: whoever has none of it keeps its pages.
+TEST(PageQueue, OnlyWhoHoldsWhatLacksGivesItUp) {
+  BoxOptions o;
+  o.models[0].pool = {4, 64, 3};  // of two that one of them wants
+  o.limits.slow_reader_hold_seconds = 100;
+  Box box{o};
+  const auto reads_slowly = box.submit(box.spec({1, 2, 3}, 9));
+  ASSERT_TRUE(box.pump_until([&] { return reads_slowly->tokens.size() == 2; }));
+  box.loop->pause(box.last_id);
+  box.loop->step();
+  std::vector<std::shared_ptr<Recorder>> both;
+  for (int i = 0; i < 2; ++i) {
+    SequenceSpec s = box.spec({1, 2, 3, 4, 5, 6, 7, 8}, 1);
+    s.roles.push_back({Role::kSmall, ModelId(0), 2});
+    s.method = in_two_steps;
+    both.push_back(box.submit(std::move(s)));
+  }
+  ASSERT_TRUE(box.pump_until([&] { return both[0]->ends + both[1]->ends == 2; }));
+  EXPECT_TRUE(both[0]->ok() && both[1]->ok());
+  box.loop->resume(1);
+  box.pump();
+  ASSERT_TRUE(reads_slowly->ok()) << reads_slowly->end.status;
+  EXPECT_EQ(reads_slowly->end.stats.preemptions, 0);
+  box.expect_idle();
+}
+
 // --- Shared pages
 
 // Runs as the loop would, but for the devices: passes are done at once, and nobody is resumed.
@@ -202,7 +241,7 @@ class Desk final : public RunHost {
     run->release();
   }
   PageQueue::Served serve() {
-    return queue.serve([this](const SequenceRun& run, const std::vector<const ModelPools*>& p) {
+    return queue.serve([this](const SequenceRun& run, const std::vector<const PagePool*>& p) {
       return std::any_of(runs.begin(), runs.end(), [&](const auto& r) {
         return r.get() != &run && r->state() != SequenceRun::kPaused &&
                r->caches().holds_pages_of(p);

@@ -35,9 +35,9 @@ TEST(Reservation, AllCachesOrNone) {
   Round r({{4, 0}, {1, 0}}, {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(1), 0}});
   const Stage large = r.caches.stage(Role::kLarge, 0), small = r.caches.stage(Role::kSmall, 0);
   r.want({{large, 6}, {small, 6}});
-  std::vector<const ModelPools*> lacking;
+  std::vector<const PagePool*> lacking;
   EXPECT_FALSE(r.reservation.can_grant(&lacking));
-  EXPECT_EQ(lacking, std::vector<const ModelPools*>{r.host.pools(ModelId(1))});
+  EXPECT_EQ(lacking, std::vector<const PagePool*>{&r.host.pools(ModelId(1))->kv});
   r.want({{large, 6}, {small, 4}});
   EXPECT_TRUE(r.grant());
   EXPECT_EQ(r.used(0), 2);
