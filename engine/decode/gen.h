@@ -130,8 +130,8 @@ class Sequence {
   virtual bool reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) = 0;
   // An empty pass, with the memory of one that is over.
   virtual Pass blank_pass() = 0;
-  // Submits passes that bring back what a pass on `stage` builds on and an eviction took, other
-  // than the rows that the pass adds itself.
+  // Submits a pass that brings rows all the way for which there is no room at `stage`, below the
+  // top: what an eviction took, but for the last ones.
   virtual void refill(Stage stage) = 0;
   virtual Flight* submit(Pass&& pass) = 0;
   virtual void keep(CacheId cache, std::span<const Row> path) = 0;
@@ -174,10 +174,10 @@ class Gen {
     return Awaiter{s_, std::move(needs)};
   }
 
-  // A pass that adds what stage.cache lacks of seq() and `tentative`, as a chain. What else the
-  // stage builds on and does not have any more, after an eviction, is brought back by passes of
-  // their own that go before it: the rows of its memory, and rows that Need::frontier has no room
-  // for between two layers.
+  // A pass that adds what stage.cache lacks of seq() and `tentative`, as a chain. After an eviction
+  // rows that Need::frontier has no room for between two layers go all the way before it, by a pass
+  // of their own; rows of the stage's memory are brought back when the pass is submitted.
+  // REQUIRES: the stage is among the round's needs, if it has Need::frontier.
   Pass catch_up(Stage stage, std::span<const Token> tentative = {}) const;
   // The same up to row `upto` of seq().
   Pass catch_up(Stage stage, int upto) const;

@@ -10,14 +10,9 @@
 namespace tandem {
 namespace {
 
-// Pages that the role's rows between two layers take at most, of a sequence of `rows` rows.
-int64_t frontier_pages(const RoleModel& role, const ModelPools& pools, int64_t rows) {
-  if (role.to <= 0 || role.to >= pools.layers) return 0;
-  const int64_t all = (rows + pools.page_rows - 1) / pools.page_rows;
-  if (role.frontier_rows == 0) return all;
-  // They may begin anywhere in a page.
-  const int64_t run = (role.frontier_rows - 2 + pools.page_rows) / pools.page_rows + 1;
-  return std::min(all, run);
+// Of a sequence with so many tokens of its own: an encoder runs its source alone.
+int64_t rows_of(const RoleModel& role, const SequenceSpec& spec, int64_t tokens) {
+  return role.role == Role::kEncoder ? static_cast<int64_t>(spec.source.size()) : tokens;
 }
 
 }  // namespace
@@ -51,7 +46,7 @@ absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) cons
     return absl::InvalidArgumentError(absl::StrCat("n: ", choices, "; allowed: at most ",
                                                    limits_.max_running, " (limits.max_running)"));
   }
-  const int64_t rows =
+  const int64_t tokens =
       static_cast<int64_t>(spec.prompt.size()) + spec.stops.max_new_tokens + spec.extra_rows;
   const auto too_large = [&](int64_t room, absl::string_view of) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -60,13 +55,19 @@ absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) cons
         spec.width > 1 ? absl::StrCat(" in each of ", spec.width, " beams") : "",
         "; allowed: at most ", room, " together, ", of));
   };
+  if (static_cast<int64_t>(spec.source.size()) > limits_.step_rows) {  // it is never divided
+    return absl::InvalidArgumentError(absl::StrCat("source tokens: ", spec.source.size(),
+                                                   "; allowed: at most ", limits_.step_rows,
+                                                   " (limits.step_rows)"));
+  }
   for (const RoleModel& role : spec.roles) {
     const ModelPools& pools = lanes_->pools(role.model);
+    const int64_t rows = rows_of(role, spec, tokens);
     // Evicted caches are filled again one by one, without the pages that forks shared.
     const int64_t room = pools.kv.total() / spec.width * pools.page_rows;
     if (rows > room) return too_large(room, "the KV memory of the model");
     const int64_t frontier_room = pools.frontier.total() * pools.page_rows;
-    if (frontier_pages(role, pools, rows) > pools.frontier.total()) {
+    if (role.frontier_pages(pools.layers, pools.page_rows, rows) > pools.frontier.total()) {
       return too_large(frontier_room, "the model's memory for rows between two layers");
     }
   }
@@ -113,13 +114,16 @@ bool Admission::has_room(const SequenceRun& run, int choices) {
     bool used = false;
     for (const RoleModel& role : run.spec().roles) {
       const ModelPools& pools = lanes_->pools(role.model);
-      const auto rows = static_cast<int64_t>(run.spec().prompt.size()) + 1;
+      const auto prompt = static_cast<int64_t>(run.spec().prompt.size());
+      const int64_t rows = rows_of(role, run.spec(), prompt + 1);
       int64_t pages = (rows + pools.page_rows - 1) / pools.page_rows + choices - 1;
       const int64_t available = pools.kv.available();
-      if (pages > available) pages = run.first_pages(pools) + choices - 1;
+      if (pages > available && role.role != Role::kEncoder) {
+        pages = run.first_pages(pools) + choices - 1;
+      }
       used |= users_[role.model.index()] > 0;
       if (pages > available) lacking.push_back(&pools.kv);
-      if (frontier_pages(role, pools, rows) > pools.frontier.available()) {
+      if (role.frontier_pages(pools.layers, pools.page_rows, rows) > pools.frontier.available()) {
         lacking.push_back(&pools.frontier);
       }
     }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/base/check.h"
 #include "engine/base/planted.h"
 
@@ -20,12 +22,24 @@ void for_pages(const SequenceCache& cache, const PagePool* pool, F f) {
   }
 }
 
+PrefixRoot root_of(const SequenceSpec& spec, const RoleModel& role) {
+  PrefixRoot root{planted(Bug::kIgnoreSalt) ? "" : spec.salt, role.adapter, ""};
+  if (role.memory >=
+      0) {  // the encoder and its tokens themselves, so that no two are taken for one
+    root.source = absl::StrCat(spec.roles[static_cast<size_t>(role.memory)].model.value, ":",
+                               absl::StrJoin(spec.source, ","));
+  }
+  return root;
+}
+
 }  // namespace
 
-CacheSet::CacheSet(const SequenceSpec* spec, RunHost* host)
-    : spec_(spec),
-      host_(host),
-      root_{planted(Bug::kIgnoreSalt) ? "" : spec->salt, AdapterId(), ""} {}
+CacheSet::CacheSet(const SequenceSpec* spec, RunHost* host) : spec_(spec), host_(host) {
+  for (const RoleModel& role : spec->roles) {
+    roots_.emplace_back(role.model, root_of(*spec, role));
+    is_fed_ |= role.memory >= 0 || role.adapter.valid();
+  }
+}
 
 void CacheSet::open() {
   for (const RoleModel& role : spec_->roles) {
@@ -47,13 +61,6 @@ void CacheSet::close() {
     for (auto& held : caches_) static_cast<void>(held.release());
   }
   caches_.clear();
-}
-
-SequenceCache* CacheSet::find(CacheId id) const {
-  const auto it = std::find_if(caches_.begin(), caches_.end(),
-                               [id](const auto& held) { return held->id() == id; });
-  TANDEM_CHECK(it != caches_.end());
-  return it->get();
 }
 
 SequenceCache* CacheSet::find_idle(CacheId id) const {
@@ -95,6 +102,22 @@ Role CacheSet::role_of(const SequenceCache& cache, int to) const {
   return Role::kSmall;
 }
 
+CacheSet::Feed CacheSet::fed(const SequenceCache& cache) const {
+  for (const RoleModel& role : spec_->roles) {
+    if (role.model != cache.model()) continue;
+    const auto memory = static_cast<size_t>(role.memory);
+    return {role.memory < 0 ? CacheId() : stages_[memory].second.cache, role.adapter};
+  }
+  return {};
+}
+
+const PrefixRoot& CacheSet::root(ModelId model) const {
+  const auto known = std::find_if(roots_.begin(), roots_.end(),
+                                  [model](const auto& r) { return r.first == model; });
+  TANDEM_CHECK(known != roots_.end());
+  return known->second;
+}
+
 bool CacheSet::runs_tokens(CacheId id) const {
   return std::any_of(stages_.begin(), stages_.end(), [id](const auto& s) {
     return s.second.cache == id && (s.first == Role::kLarge || s.first == Role::kSmall);
@@ -104,13 +127,14 @@ bool CacheSet::runs_tokens(CacheId id) const {
 void CacheSet::publish(std::span<const Token> tokens, bool over) {
   if (!spec_->prefix_cache) return;
   for (const auto& held : caches_) {
-    if (runs_tokens(held->id()) && (held->idle() || over)) held->publish(root_, tokens);
+    if (runs_tokens(held->id()) && (held->idle() || over))
+      held->publish(root(held->model()), tokens);
   }
 }
 
 void CacheSet::take_over(const CacheSet& leader) {
   const std::vector<Token>& prompt = spec_->prompt;
-  TANDEM_CHECK(prompt == leader.spec_->prompt && spec_->salt == leader.spec_->salt);
+  TANDEM_CHECK(prompt == leader.spec_->prompt && roots_ == leader.roots_);
   TANDEM_CHECK(stages_.size() == leader.stages_.size());
   for (size_t i = 0; i < stages_.size(); ++i) {
     const CacheId id = stages_[i].second.cache;

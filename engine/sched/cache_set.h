@@ -3,12 +3,14 @@
 // Loop thread only.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "engine/base/check.h"
 #include "engine/cache/sequence_cache.h"
 #include "engine/decode/gen.h"
 #include "engine/sched/run_host.h"
@@ -26,7 +28,12 @@ class CacheSet {
 
   // In the order in which they were made, so ascending by id.
   const std::vector<std::unique_ptr<SequenceCache>>& all() const { return caches_; }
-  SequenceCache* find(CacheId id) const;       // REQUIRES: it is one of these
+  SequenceCache* find(CacheId id) const {  // REQUIRES: it is one of these
+    const auto it = std::find_if(caches_.begin(), caches_.end(),
+                                 [id](const auto& held) { return held->id() == id; });
+    TANDEM_CHECK(it != caches_.end());
+    return it->get();
+  }
   SequenceCache* find_idle(CacheId id) const;  // REQUIRES: and no pass on it is under way
   CacheId fork(CacheId id);
   void drop(CacheId id);  // REQUIRES: a fork
@@ -35,11 +42,19 @@ class CacheSet {
   Stage stage(Role role, int i) const;
   // Whose part a pass to layer `to` on this cache plays.
   Role role_of(const SequenceCache& cache, int to) const;
+  // What its passes read and go through besides their rows. A fork's are those of its origin.
+  struct Feed {
+    CacheId memory;
+    AdapterId adapter;
+  };
+  Feed feed_of(const SequenceCache& cache) const { return is_fed_ ? fed(cache) : Feed(); }
+  const std::vector<Token>& source() const { return spec_->source; }
   // Do its rows come by running the sequence's tokens? Workers' and encoders' do not.
   bool runs_tokens(CacheId id) const;
 
   // Prefixes.
-  const PrefixRoot& root() const { return root_; }
+  // What the rows of a cache of this model depend on besides the sequence's tokens.
+  const PrefixRoot& root(ModelId model) const;
   bool prefix_cache() const { return spec_->prefix_cache; }
   // Makes known what the caches hold of `tokens`, final ones from the first. Passes may be under
   // way only if the caches are `over`.
@@ -62,11 +77,14 @@ class CacheSet {
   void add_caches_of(const ModelPools& pools, std::vector<const SequenceCache*>* caches) const;
 
  private:
+  Feed fed(const SequenceCache& cache) const;
+
   const SequenceSpec* const spec_;
   RunHost* const host_;
-  const PrefixRoot root_;
+  std::vector<std::pair<ModelId, PrefixRoot>> roots_;   // one for each role
+  bool is_fed_ = false;                                 // has any role a memory or an adapter?
   std::vector<std::unique_ptr<SequenceCache>> caches_;  // few
-  std::vector<std::pair<Role, Stage>> stages_;
+  std::vector<std::pair<Role, Stage>> stages_;          // of the spec's roles, in their order
   std::vector<CacheId> taken_over_;  // caches with a leader's rows, before their first round
 };
 

@@ -27,6 +27,10 @@ void MethodFace::refill(Stage stage) {
   Pass pass = blank_pass();
   pass.stage = {stage.cache, layers};
   for (int i = have; i < end; ++i) pass.add.chain(token_in(tokens()[static_cast<size_t>(i)]));
+  submit_refill(std::move(pass));
+}
+
+void MethodFace::submit_refill(Pass&& pass) {
   parts_->passes.submit(std::move(pass), parts_->caches, host_, SequencePasses::kRefill)->let_go();
 }
 

@@ -81,6 +81,8 @@ class MethodFace final : public Sequence {
   bool emit(std::vector<Emitted> tokens) override;
 
  private:
+  void submit_refill(Pass&& pass);
+
   SequenceRun* const run_;
   SequenceParts* const parts_;
   RunHost* const host_;

@@ -31,6 +31,13 @@ void Reservation::want(std::span<const Need> needs, std::span<const Token> token
     want.frontier_begin = std::min(want.frontier_begin, std::max(0, total - need.frontier));
     want.frontier_total = std::max(want.frontier_total, total);
   }
+  for (const Need& need : needs) {  // an encoder's rows are all there or not at all
+    const CacheId memory = caches_->feed_of(*caches_->find(need.stage.cache)).memory;
+    if (!memory.valid()) continue;
+    Want& want = want_of(caches_->find(memory));
+    want.total = static_cast<int>(caches_->source().size());
+    want.adoptable = 0;
+  }
   for (const Want& want : wants_) {
     if (caches_->forget_taken_over(want.cache->id())) want.cache->truncate(want.adoptable);
   }
@@ -119,7 +126,7 @@ void Reservation::adopt(std::span<const Token> tokens) {
     const uint64_t version = c->pools()->prefixes.version();
     if (want.looked_up == version) continue;
     want.looked_up = version;
-    want.adopted = c->adopt(caches_->root(), tokens, want.adoptable);
+    want.adopted = c->adopt(caches_->root(c->model()), tokens, want.adoptable);
   }
 }
 
@@ -128,7 +135,7 @@ int64_t Reservation::first_pages(const ModelPools& pools, std::span<const Token>
   int64_t pages = static_cast<int64_t>(tokens.size() / page_rows) + 1;
   if (!pools.prefix_cache || !caches_->prefix_cache()) return pages;
   for (const PageId page :
-       pools.prefixes.find(caches_->root(), tokens, (tokens.size() - 1) / page_rows)) {
+       pools.prefixes.find(caches_->root(pools.model), tokens, (tokens.size() - 1) / page_rows)) {
     if (pools.kv.users(page) > 0) --pages;
   }
   return pages;

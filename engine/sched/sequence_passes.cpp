@@ -11,6 +11,15 @@ namespace {
 // A pass of more rows, a prompt's, gives its memory back when it is over.
 constexpr size_t kKeptRows = 64;
 
+// All of an encoder's rows.
+Pass source_pass(const SequenceCache& cache, const std::vector<Token>& source) {
+  Pass pass;
+  pass.stage = {cache.id(), cache.pools()->layers};
+  pass.see = See::kAll;
+  for (const Token t : source) pass.add.chain(token_in(t));
+  return pass;
+}
+
 }  // namespace
 
 Pass SequencePasses::blank() {
@@ -33,8 +42,13 @@ PassFlight* SequencePasses::take_spare() {
 }
 
 Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Why why) {
-  PassFlight* const flight = take_spare();
   SequenceCache* const c = caches.find(pass.stage.cache);
+  const CacheSet::Feed feed = caches.feed_of(*c);
+  if (feed.memory.valid() && caches.find(feed.memory)->rows() == 0) {  // at first, or evicted
+    Pass source = source_pass(*caches.find(feed.memory), caches.source());
+    submit(std::move(source), caches, host, kRefill)->let_go();
+  }
+  PassFlight* const flight = take_spare();
   if (c->idle()) c->settle();
   flight->id = flight->order = host->new_ticket_id();
   flight->pass = std::move(pass);
@@ -47,10 +61,13 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Why
   flight->device = host->device_of(c->model());
   prepare(*flight);
   find_awaited(flight);
+  const bool causal = flight->pass.see == See::kCausal;
+  if (causal && !flight->pass.memory.valid()) flight->pass.memory = feed.memory;
+  if (!flight->pass.adapter.valid()) flight->pass.adapter = feed.adapter;
   flight->memory = flight->pass.memory.valid() ? caches.find(flight->pass.memory) : nullptr;
   if (flight->memory) flight->memory_turn = flight->memory->begin_reader();
   flight->turn = c->begin_pass();
-  if (flight->pass.see == See::kAll || flight->memory) {
+  if (!causal || flight->pass.memory != feed.memory) {
     c->append_private(flight->pass.stage.to, flight->pass.add);
   } else {
     c->append(flight->pass.stage.to, flight->pass.add);

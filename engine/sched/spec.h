@@ -1,6 +1,7 @@
 // What the loop must know of a request: everything text-level is resolved already.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -78,6 +79,19 @@ struct RoleModel {
   // Of a role below the top: how many of its rows lie between two layers at the same time, at most.
   // 0: all may.
   int frontier_rows = 0;
+  // Which of the roles runs the source, whose rows this one reads through cross-attention: an index
+  // into SequenceSpec::roles; -1: none.
+  int memory = -1;
+  AdapterId adapter;  // of its passes; invalid: none
+
+  // Pages that its rows between two of the model's layers take at most, of `rows` in all.
+  int64_t frontier_pages(int layers, int page_rows, int64_t rows) const {
+    if (to <= 0 || to >= layers) return 0;
+    const int64_t all = (rows + page_rows - 1) / page_rows;
+    if (frontier_rows == 0) return all;
+    const int64_t run = (frontier_rows - 2 + page_rows) / page_rows + 1;  // wherever it begins
+    return std::min(all, run);
+  }
 };
 
 // One choice of a request. It can be copied for further choices; then id, warp.choice and listener
@@ -85,6 +99,7 @@ struct RoleModel {
 struct SequenceSpec {
   RequestId id = 0;
   std::vector<Token> prompt;  // at least one
+  std::vector<Token> source;  // what encoders run, all rows at once; empty: there are none
   // Makes the method's coroutine. Not itself a coroutine; parameters are bound by value.
   std::function<Task<void>(Gen)> method;
   std::vector<RoleModel> roles;

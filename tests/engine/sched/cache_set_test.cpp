@@ -89,9 +89,9 @@ TEST(CacheSet, SequencesOfOneSaltFindEachOthersPages) {
   run(a.find(a.stage(Role::kLarge, 0).cache), kPrompt);
   a.publish(kPrompt, /*over=*/false);
   const PrefixIndex& known = host.pools(ModelId(0))->prefixes;
-  EXPECT_EQ(known.find(a.root(), kPrompt, 1).size(), 1U);
+  EXPECT_EQ(known.find(a.root(ModelId(0)), kPrompt, 1).size(), 1U);
   s.salt = "another";
-  EXPECT_TRUE(known.find(CacheSet(&s, &host).root(), kPrompt, 1).empty());
+  EXPECT_TRUE(known.find(CacheSet(&s, &host).root(ModelId(0)), kPrompt, 1).empty());
 }
 
 }  // namespace

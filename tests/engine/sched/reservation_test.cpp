@@ -10,10 +10,16 @@ namespace {
 
 const std::vector<Token> kPrompt = {1, 2, 3, 4, 5, 6};
 
+SequenceSpec spec_of(std::vector<RoleModel> roles) {
+  SequenceSpec spec;
+  spec.prompt = kPrompt;
+  spec.roles = std::move(roles);
+  return spec;
+}
+
 struct Round {
-  Round(const std::vector<QuietHost::Model>& models, std::vector<RoleModel> roles) : host(models) {
-    spec.prompt = kPrompt;
-    spec.roles = std::move(roles);
+  Round(const std::vector<QuietHost::Model>& models, std::vector<RoleModel> roles)
+      : host(models), spec(spec_of(std::move(roles))) {
     caches.open();
   }
   void want(std::vector<Need> needs) { reservation.want(needs, spec.prompt); }
