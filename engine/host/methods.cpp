@@ -36,10 +36,16 @@ absl::Status lacks(const Deployment& deployment, absl::string_view field, absl::
       "METHOD_NOT_OFFERED");
 }
 
-// Rows of text that each of `width` caches on this model may have, beside `extra` others.
-int64_t room_of(const LoadedModel& model, int width, int extra) {
-  const int64_t rows = model.pool.pages / width * model.pool.page_rows;
-  return std::min<int64_t>(model.shape.max_positions, rows - extra);
+// Rows of text that each of `width` caches on this model may have, beside `extra` others. Admission
+// counts the same.
+int64_t room_of(const LoadedModel& model, const RoleModel& role, int width, int extra) {
+  const int64_t most = model.shape.max_positions;
+  const int64_t rows = std::min(most, model.pool.pages / width * model.pool.page_rows - extra);
+  const int page_rows = model.pool.page_rows;
+  if (role.frontier_pages(model.shape.layers, page_rows, rows) <= model.pool.frontier_pages) {
+    return rows;
+  }
+  return std::min(rows, model.pool.frontier_pages * page_rows - extra);
 }
 
 // A method with the parameters of a request, planned on a deployment's models.
@@ -59,9 +65,10 @@ absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const MethodEnt
   plan.extra_rows = method->extra_rows();
   for (const ModelInRole& role : needs.models) {
     const LoadedModel& model = *deployment.models.at(role.model);
-    const int64_t room = room_of(model, plan.width, plan.extra_rows);
+    const RoleModel use{role.role, model.id, role.to, role.frontier_rows};
+    const int64_t room = room_of(model, use, plan.width, plan.extra_rows);
     plan.context_length = plan.roles.empty() ? room : std::min(plan.context_length, room);
-    plan.roles.push_back({role.role, model.id, role.to});
+    plan.roles.push_back(use);
   }
   return plan;
 }

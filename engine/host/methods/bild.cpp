@@ -15,7 +15,9 @@ struct Params : BildParams {
 
 MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
   MethodNeeds needs{{of_large(d), of_small(d)}, {}};
-  if (a.early_exit) needs.models[1] = {Role::kSmall, d.large, a.early_exit_layer};
+  if (a.early_exit) {
+    needs.models[1] = {Role::kSmall, d.large, a.early_exit_layer, longest_small_run(a) + 1};
+  }
   if (a.early_exit && a.early_exit_layer == 0) {
     needs.lacking = {"early_exit", "true", "false (its deployment names no bild.early_exit_layer)"};
   } else if (!a.early_exit && d.small.empty()) {
@@ -54,7 +56,7 @@ const MethodEntry& bild_entry() {
               .add("rollback_threshold", &P::rollback_threshold, {0, kInf},
                    "a small token goes where the large model's -log p of it is above (nats)")
               .add("max_small_run", &P::max_small_run, {0, 4096},
-                   "small tokens between two large passes; 0: unlimited")
+                   "small tokens between two large passes; 0 or above 256: 256")
               .add("verify_eos", &P::verify_eos, "the large model checks an end of the small one's")
               .add("early_exit", &P::early_exit, "the small model is the lower part of the large",
                    By::kRequest)

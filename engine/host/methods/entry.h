@@ -34,6 +34,8 @@ struct ModelInRole {
   Role role = Role::kLarge;
   std::string model;  // its name in the configuration
   int to = 0;         // layers; 0: all
+  // Of a role below the top: its rows that lie between two layers at the same time. 0: all may.
+  int frontier_rows = 0;
 };
 
 // What a method with its parameters wants of its deployment. It is offered where that is there.

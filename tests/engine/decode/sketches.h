@@ -1,10 +1,13 @@
-// Throw-away methods that use the whole contract: what methods may rely on, before they move in.
+// Methods for tests of the contract: the real ones with what they counted, and a throw-away one for
+// token trees, which no method has moved in with yet.
 #pragma once
 
 #include <limits>
 #include <vector>
 
+#include "engine/decode/bild.h"
 #include "engine/decode/gen.h"
+#include "engine/decode/speculative.h"
 
 namespace tandem::test {
 
@@ -22,97 +25,22 @@ struct SketchStats {
   int accepted = 0;
 };
 
-// CONTRACT.md's, METHODS section 2. Early exit: both stages are of one cache.
 inline Task<void> bild(Gen g, BildArgs a, SketchStats* stats) {
-  const Stage S = g.stage(Role::kSmall), L = g.stage(Role::kLarge);
-  co_await g.round({{S, g.missing(S)}, {L, g.missing(L)}});
-  if (!(S.cache == L.cache)) g.submit(g.catch_up(S));  // beside the large prefill, never awaited
-  Pass prefill = g.catch_up(L);
-  prefill.reading(g.draw(last_rows(1, prefill.add.size())));
-  Readout first = co_await g.submit(std::move(prefill));
-  std::vector<Emitted> first_token{g.emitted(first.row[0])};
-  if (g.emit(std::move(first_token))) co_return;
-  for (;;) {
-    co_await g.round({{S, g.missing(S) + a.run}, {L, g.missing(L) + a.run}});
-    std::vector<Token> y;
-    while (static_cast<int>(y.size()) < a.run && !g.ends(y)) {
-      Pass p = g.catch_up(S, y);
-      Read read = g.draw(last_rows(1, p.add.size()));
-      read.max_prob = true;
-      p.reading(std::move(read));
-      Readout s = co_await g.submit(std::move(p));
-      if (s.row[0].max_prob < a.fallback) {
-        ++stats->fallbacks;
-        break;
-      }
-      y.push_back(s.row[0].token);
-    }
-    Pass p = g.catch_up(L, y);
-    RowList rows = last_rows(y.size() + 1, p.add.size());
-    p.reading(g.draw(rows));
-    rows.pop_back();
-    Read scored;
-    scored.warp = g.warp();  // the likelihoods that large's own choice goes by
-    scored.rows = rows;
-    scored.score = y;
-    if (!y.empty()) p.reading(std::move(scored));
-    Readout v = co_await g.submit(std::move(p));
-    size_t m = 0;
-    while (m < y.size() && (v.row[y.size() + 1 + m].nll <= a.rollback || v.row[m].argmax == y[m])) {
-      ++m;
-    }
-    stats->rollbacks += m < y.size() ? 1 : 0;
-    std::vector<Emitted> out;
-    for (size_t i = 0; i < m; ++i) out.push_back({y[i], {Source::kSmall, Source::kLarge}});
-    out.push_back(g.emitted(v.row[m]));
-    if (g.emit(std::move(out))) co_return;
-    for (const Stage stage : {S, L}) {
-      g.truncate(stage.cache, static_cast<int>(g.seq().size()) - 1);
-    }
-  }
+  BildParams params;
+  params.max_small_run = a.run;
+  params.fallback_threshold = a.fallback;
+  params.rollback_threshold = a.rollback;
+  co_await tandem::bild(g, params);
+  stats->rollbacks += static_cast<int>(g.stats().own[BildFigures::kRollbacks]);
+  stats->fallbacks += static_cast<int>(g.stats().own[BildFigures::kFallbacks]);
 }
 
-// METHODS section 1: drafts chained on the device, accepted there.
 inline Task<void> speculative(Gen g, int gamma, SketchStats* stats) {
-  const Stage S = g.stage(Role::kSmall), L = g.stage(Role::kLarge);
-  for (;;) {
-    co_await g.round({{S, g.missing(S) + gamma}, {L, g.missing(L) + gamma}});
-    const int start = static_cast<int>(g.seq().size());
-    std::vector<Ticket> drafts;
-    Pass check = g.catch_up(L);
-    Read verify = g.draw({});
-    verify.round_start = start;
-    for (int i = 0; i < gamma; ++i) {
-      Pass p;
-      if (i == 0) {
-        p = g.catch_up(S);
-      } else {
-        p.stage = S;
-        p.add.chain(drafts.back().chosen(0));
-      }
-      Read read = g.draw(last_rows(1, p.add.size()));
-      read.keep = true;
-      read.round_start = start;
-      p.reading(std::move(read));
-      p.share = true;
-      drafts.push_back(g.submit(std::move(p)));
-      check.add.chain(drafts.back().chosen(0));
-      if (i == 0) {
-        verify.against = drafts[0].distributions();
-      } else {
-        verify.against.more.push_back(drafts.back().id());
-      }
-    }
-    verify.rows = last_rows(static_cast<size_t>(gamma) + 1, check.add.size());
-    check.reading(std::move(verify));
-    Readout v = co_await g.submit(std::move(check));
-    stats->accepted += v.accepted;
-    std::vector<Emitted> out;
-    for (int i = 0; i <= v.accepted; ++i) out.push_back(g.emitted(v.row[static_cast<size_t>(i)]));
-    if (g.emit(std::move(out))) co_return;
-    for (const Stage stage : {S, L}) {
-      g.truncate(stage.cache, static_cast<int>(g.seq().size()) - 1);
-    }
+  SpeculativeParams params;
+  params.draft_tokens = gamma;
+  co_await tandem::speculative(g, params);
+  for (size_t n = 0; n < g.stats().accept_lengths.size(); ++n) {
+    stats->accepted += static_cast<int>(n) * static_cast<int>(g.stats().accept_lengths[n]);
   }
 }
 

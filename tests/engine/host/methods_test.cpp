@@ -451,6 +451,23 @@ TEST_F(Methods, ASmallModelWithLessRoomShortensNoAnswerOfAuto) {
   EXPECT_EQ(plan_method(d, bild({}), true, 1)->context_length, 32);
 }
 
+// Between two layers there is room for a run, and that is all that early exit needs.
+TEST_F(Methods, EarlyExitHasTheRoomOfItsModel) {
+  DeploymentConfig config;
+  config.default_method = "bild";
+  config.methods["bild"] = {{"early_exit_layer", int64_t{2}}};
+  large_.pool.frontier_pages = 2;  // 32 rows, of 512
+  const Deployment d = deployment(false, config);
+  GenerateRequest request;
+  request.stopping.max_new_tokens = 16;
+  EXPECT_EQ(plan_method(d, request, true, 300)->method, "bild");
+  const auto plan = plan_method(d, bild({}), true, 300);
+  EXPECT_EQ(plan->context_length, 512);
+  EXPECT_EQ(plan->roles[1].frontier_rows, 11);
+  // A run for which there is no room.
+  EXPECT_EQ(plan_method(d, bild({{"max_small_run", int64_t{64}}}), true, 300)->context_length, 32);
+}
+
 TEST_F(Methods, BeamsWantOneChoiceAndNoTemperature) {
   const Deployment d = deployment(true);
   const struct {
