@@ -23,7 +23,7 @@ struct SpeculativeParams {
   // unless the output is EXACT: time decides about it, and must not decide about tokens.
   bool only_if_faster = false;
   // A run ends before the first token whose row of q (before temperature) nowhere exceeds this.
-  // 0: off; then drafts are chained on the device. [0, 1]
+  // 0: off; then drafts are a chain of passes. [0, 1]
   float min_draft_probability = 0;
   enum class Acceptance : uint8_t {
     kMatch,  // x_i stays if the target draws it too

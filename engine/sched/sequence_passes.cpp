@@ -65,7 +65,10 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Why
   if (causal && !flight->pass.memory.valid()) flight->pass.memory = feed.memory;
   if (!flight->pass.adapter.valid()) flight->pass.adapter = feed.adapter;
   flight->memory = flight->pass.memory.valid() ? caches.find(flight->pass.memory) : nullptr;
-  if (flight->memory) flight->memory_turn = flight->memory->begin_reader();
+  if (flight->memory) {
+    flight->memory_turn = flight->memory->begin_reader();
+    flight->memory_device = host->device_of(flight->memory->model());
+  }
   flight->turn = c->begin_pass();
   if (!causal || flight->pass.memory != feed.memory) {
     c->append_private(flight->pass.stage.to, flight->pass.add);
