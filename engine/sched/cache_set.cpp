@@ -10,7 +10,7 @@
 namespace tandem {
 namespace {
 
-// Calls f with each page of `pool` that `cache` holds.
+// Calls f with each page of `pool` that `cache` holds; of hidden rows, each is one.
 template <class F>
 void for_pages(const SequenceCache& cache, const PagePool* pool, F f) {
   if (pool == &cache.pools()->kv) {
@@ -19,13 +19,14 @@ void for_pages(const SequenceCache& cache, const PagePool* pool, F f) {
     for (const PageId page : cache.frontier_pages()) {
       if (page.valid()) f(page);
     }
+  } else if (pool == &cache.pools()->values) {
+    for (const PageId value : cache.values()) f(value);
   }
 }
 
 PrefixRoot root_of(const SequenceSpec& spec, const RoleModel& role) {
   PrefixRoot root{planted(Bug::kIgnoreSalt) ? "" : spec.salt, role.adapter, ""};
-  if (role.memory >=
-      0) {  // the encoder and its tokens themselves, so that no two are taken for one
+  if (role.memory >= 0) {  // the encoder and its tokens themselves: no two are taken for one
     root.source = absl::StrCat(spec.roles[static_cast<size_t>(role.memory)].model.value, ":",
                                absl::StrJoin(spec.source, ","));
   }

@@ -14,7 +14,7 @@ Reservation::Want& Reservation::want_of(SequenceCache* cache) {
   });
   if (known != wants_.end()) return *known;
   constexpr int kAny = std::numeric_limits<int>::max();
-  return wants_.emplace_back(Want{cache, 0, cache->pools()->layers, kAny, 0, kAny, 0, {}});
+  return wants_.emplace_back(Want{cache, 0, cache->pools()->layers, kAny, 0, 0, kAny, 0, {}});
 }
 
 void Reservation::want(std::span<const Need> needs, std::span<const Token> tokens) {
@@ -25,6 +25,7 @@ void Reservation::want(std::span<const Need> needs, std::span<const Token> token
     Want& want = want_of(c);
     const int total = c->rows(need.stage.to) + need.rows;
     want.total = std::max(want.total, total);
+    want.hidden += need.hidden;
     want.adoptable = std::min(want.adoptable, need.reads_from);
     if (need.stage.to >= c->pools()->layers) continue;
     want.frontier_to = std::min(want.frontier_to, need.stage.to);
@@ -57,12 +58,14 @@ PageNeed Reservation::need_of(const Want& want) {
     const SequenceCache& cache = *want.cache;
     need.frontier = cache.need(want.frontier_total, want.frontier_to, want.frontier_begin).frontier;
   }
+  need.values = want.hidden;
   return need;
 }
 
 bool Reservation::can_grant(std::vector<const PagePool*>* lacking) const {
   const auto fits = [](const PageNeed& need, const ModelPools& pools) {
-    return need.kv <= pools.kv.available() && need.frontier <= pools.frontier.available();
+    return need.kv <= pools.kv.available() && need.frontier <= pools.frontier.available() &&
+           need.values <= pools.values.available();
   };
   if (wants_.size() == 1 && fits(need_of(wants_[0]), *wants_[0].cache->pools())) return true;
   struct Sum {
@@ -76,6 +79,7 @@ bool Reservation::can_grant(std::vector<const PagePool*>* lacking) const {
     const PageNeed need = need_of(want);
     sum.need.kv += need.kv;
     sum.need.frontier += need.frontier;
+    sum.need.values += need.values;
     for (const PageId page : want.cache->shared_pages(want.total)) ++sum.copies[page];
   }
   bool enough = true;
@@ -88,6 +92,7 @@ bool Reservation::can_grant(std::vector<const PagePool*>* lacking) const {
     if (!lacking) break;
     if (sum.need.kv > pools->kv.available()) lacking->push_back(&pools->kv);
     if (sum.need.frontier > pools->frontier.available()) lacking->push_back(&pools->frontier);
+    if (sum.need.values > pools->values.available()) lacking->push_back(&pools->values);
   }
   return enough;
 }
@@ -101,6 +106,7 @@ void Reservation::grant(RunHost* host) {
       w.cache->reserve(w.frontier_total, w.frontier_to, w.frontier_begin);
       frontier_begin_.emplace_back(w.cache->id(), w.frontier_begin);
     }
+    w.cache->reserve_values(w.hidden);
   }
   wants_.clear();
 }

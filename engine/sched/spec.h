@@ -75,7 +75,8 @@ class SequenceListener {
 struct RoleModel {
   Role role = Role::kLarge;
   ModelId model;
-  int to = 0;  // layers; 0: all
+  int to = 0;      // layers; 0: all
+  int hidden = 0;  // rows that a round leaves on it at most, see Need::hidden
   // Of a role below the top: how many of its rows lie between two layers at the same time, at most.
   // 0: all may.
   int frontier_rows = 0;
