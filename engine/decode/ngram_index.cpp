@@ -13,13 +13,20 @@ NgramIndex::Gram NgramIndex::last(std::span<const Token> text, int n) {
   return gram;
 }
 
-std::vector<Token> NgramIndex::propose(std::span<const Token> text, int n) {
-  TANDEM_CHECK(text.size() + 1 >= entered_);
-  // Only grams with a token behind them: the suffix of the text does not find itself.
-  for (; entered_ < text.size(); ++entered_) {
-    const int longest = std::min(max_n_, static_cast<int>(entered_));
-    for (int k = 1; k <= longest; ++k) after_[last(text.first(entered_), k)] = entered_;
+void NgramIndex::enter(std::span<const Token> text, size_t at, bool older) {
+  const int longest = std::min(max_n_, static_cast<int>(at));
+  for (int k = 1; k <= longest; ++k) {
+    size_t& after = after_[last(text.first(at), k)];  // 0: not there, as nothing precedes token 0
+    if (after == 0 || !older) after = at;
   }
+}
+
+std::vector<Token> NgramIndex::propose(std::span<const Token> text, int n) {
+  TANDEM_CHECK(text.size() >= end_);
+  if (end_ == 0) begin_ = end_ = text.size();
+  // Only grams with a token behind them: the suffix of the text does not find itself.
+  for (; end_ < text.size(); ++end_) enter(text, end_, /*older=*/false);
+  for (size_t i = 0; i < kSlice && begin_ > 0; ++i) enter(text, --begin_, /*older=*/true);
   std::vector<Token> drafts;
   for (int k = std::min(max_n_, static_cast<int>(text.size())); k >= 1; --k) {
     const auto found = after_.find(last(text, k));

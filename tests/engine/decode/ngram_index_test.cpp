@@ -51,6 +51,29 @@ TEST(NgramIndex, EqualsASearchAsTheTextGrows) {
   }
 }
 
+// A long prompt is entered slice by slice, whoever else waits for the loop, and its end first.
+TEST(Ngram, ARoundEntersNoMoreThanASlice) {
+  std::mt19937_64 rng(2);
+  Tokens text;
+  for (int i = 0; i < 10'000; ++i) text.push_back(static_cast<Token>(rng() % 500));
+  NgramIndex index(3);
+  size_t rounds = 0;
+  for (size_t before = 0; before < text.size(); ++rounds) {
+    const size_t added = rounds > 0 ? 1 : 0;
+    if (rounds > 0) text.push_back(static_cast<Token>(rng() % 500));
+    const Tokens drafts = index.propose(text, 2);
+    const size_t entered = index.entered() - before;
+    EXPECT_LE(entered, NgramIndex::kSlice + added);
+    ASSERT_GE(entered, std::min(NgramIndex::kSlice, text.size() - before));
+    before = index.entered();
+    const Tokens known(text.end() - static_cast<ptrdiff_t>(before), text.end());
+    if (const Tokens of_known = reference::prompt_lookup(known, 3, 2); !of_known.empty()) {
+      EXPECT_EQ(drafts, of_known) << "round " << rounds;
+    }
+  }
+  EXPECT_EQ(rounds, 10'000 / NgramIndex::kSlice + 1);
+}
+
 // 0 or more repeats of the same: a lookup never takes longer than what is new of the text.
 TEST(NgramIndex, SameTextSameAnswer) {
   NgramIndex index(3);
