@@ -32,6 +32,8 @@ namespace tandem {
   X(CountRejected, 7, "penalties count tokens that were drafted and rejected")            \
   X(WrongPath, 7, "of a tree the first rows stay instead of the accepted path")           \
   X(StaleFrontier, 8, "rows are continued from another layer than they came to")          \
+  X(DrawByRound, 8, "a token's draw depends on where its method's round began")           \
+  X(DraftsApart, 8, "drafts are drawn with another key than their target's own tokens")   \
   X(RedrawAfterEviction, 8, "draws depend on how often a request was evicted")            \
   X(IgnoreStepRows, 9, "a batch takes whatever is pending")                               \
   X(IgnoreMaxRunning, 9, "requests are admitted whatever runs")                           \

@@ -4,27 +4,28 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/base/planted.h"
-
 namespace tandem {
 
 void Drafts::add(In token, TicketId dist) {
   x.push_back(token);
-  if (x.size() == 1) {
+  if (dist == 0) return;
+  if (!q.valid()) {
     q.ticket = dist;
-  } else if (dist != kOneHot) {
+  } else {
     q.more.push_back(dist);
   }
 }
 
 Task<Judged> judge(Gen g, Drafts drafts, Source drafter) {
   const Stage T = g.stage(Role::kLarge);
-  // The accept rule runs on the device (sampling/accept.h): x_i stays with probability
-  // min(1, p_i(x_i) / q_i(x_i)); in place of the first that does not, a draw from
-  // norm(max(0, p_i - q_i)); after the last, a draw from p_{gamma+1}.
+  // Judged on the device (sampling/accept.h). Exactly: x_i stays if p_i's own draw is x_i; that draw
+  // stands in place of the first that does not, and p_{gamma+1} draws after the last. By ratio: x_i
+  // stays with probability min(1, p_i(x_i) / q_i(x_i)); in place of the first that does not, a draw
+  // from norm(max(0, p_i - q_i)).
   Pass pass = g.catch_up(T);
   for (const In& x : drafts.x) pass.add.chain(x);
   Read read = g.draw(last_rows(drafts.x.size() + 1, pass.add.size()));
+  read.match = !drafts.q.valid();
   read.against = drafts.q;
   read.round_start = static_cast<int>(g.seq().size());
   pass.reading(std::move(read));
@@ -37,11 +38,10 @@ Task<Judged> judge(Gen g, Drafts drafts, Source drafter) {
   const bool rejected = r.accepted < drafts.size();
   out.push_back(g.emitted(r.row[static_cast<size_t>(r.accepted)],
                           {Source::kLarge, Source::kLarge, rejected}));
-  if (planted(Bug::kCommitRejected) && rejected) {
-    out.back().token = r.row[static_cast<size_t>(r.accepted) + 1].argmax;
-  }
-  g.stats().count_verification(drafts.size(), r.accepted);
+  const int64_t before = g.stats().small_tokens;
   const bool ended = g.emit(std::move(out));
+  // Of accepted drafts those count that are output: nothing does behind an end.
+  g.stats().count_verification(drafts.size(), g.stats().small_tokens - before);
   if (!ended) g.truncate(T.cache, static_cast<int>(g.seq().size()) - 1);
   co_return Judged{r.accepted, ended};
 }

@@ -9,13 +9,14 @@
 
 namespace tandem {
 
-// x_1 .. x_gamma, and the distributions q_1 .. q_gamma that they were drawn from.
+// x_1 .. x_gamma and, where the ratio rule is to judge them, the distributions q_1 .. q_gamma that
+// they were drawn from.
 struct Drafts {
   std::vector<In> x;
   DistRef q;
 
   int size() const { return static_cast<int>(x.size()); }
-  void add(In token, TicketId dist);  // dist: kOneHot where the draft is certain
+  void add(In token, TicketId dist);  // dist: 0 where none is kept
 };
 
 struct Judged {
@@ -25,6 +26,7 @@ struct Judged {
 
 // p_1 .. p_{gamma+1} in one pass of Role::kLarge. Emits the drafts that stay and a token of the
 // target's own, and leaves in its cache the rows of these alone. `drafter`: what proposed them.
+// With drafts.q the ratio rule says which stay; without, those that are the target's own draws.
 // REQUIRES: a round that holds the drafts' rows.
 Task<Judged> judge(Gen g, Drafts drafts, Source drafter);
 

@@ -18,7 +18,7 @@ Drafts lookup(Gen g, NgramIndex& ngrams, int gamma) {
   for (const Token t : ngrams.propose(g.seq(), gamma)) {
     if (g.ends(x)) break;
     x.push_back(t);
-    drafts.add(token_in(t), kOneHot);
+    drafts.x.push_back(token_in(t));
   }
   return drafts;
 }

@@ -14,7 +14,7 @@ struct NgramParams {
   bool adaptive = false;
 };
 
-// Greedy: EXACT. Sampled: DISTRIBUTION (Leviathan, appendix A.1, with a certain q).
+// EXACT: the target's own tokens, sampled ones under the same seed too.
 Task<void> ngram(Gen g, NgramParams a);
 
 }  // namespace tandem

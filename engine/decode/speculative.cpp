@@ -10,26 +10,26 @@
 namespace tandem {
 namespace {
 
-// Draws from the draft's last row. Greedy drafts are certain: no distribution is kept of them.
-Read draft_read(Gen g, const Pass& pass) {
+// Draws from the draft's last row: by the target's own race, or for the ratio rule apart from it.
+Read draft_read(Gen g, bool by_ratio, const Pass& pass) {
   Read read;
   read.rows = last_rows(1, pass.add.size());
   read.warp = g.warp();
   read.draw = true;
-  read.keep = !g.warp().greedy();
+  read.keep = by_ratio;
   read.round_start = static_cast<int>(g.seq().size());
   return read;
 }
 
 // Each draft is fed to the next pass on the device: the host sees none and waits for none.
-Drafts chained_drafts(Gen g, Stage D, int gamma) {
+Drafts chained_drafts(Gen g, Stage D, int gamma, bool by_ratio) {
   Drafts drafts;
   Pass p = g.catch_up(D);
   for (int i = 0; i < gamma; ++i) {
-    p.reading(draft_read(g, p));
+    p.reading(draft_read(g, by_ratio, p));
     p.share = true;
     const Ticket draft = g.submit(std::move(p));
-    drafts.add(draft.chosen(0), g.warp().greedy() ? kOneHot : draft.id());
+    drafts.add(draft.chosen(0), by_ratio ? draft.id() : 0);
     p = Pass();
     p.stage = D;
     p.add.chain(draft.chosen(0));
@@ -38,13 +38,14 @@ Drafts chained_drafts(Gen g, Stage D, int gamma) {
 }
 
 // Stops before the first row of q that is not sure. That looks at the row alone and never at what
-// is drawn from it: to drop a token for its own probability would bias the output (METHODS 1).
-Task<Drafts> confident_drafts(Gen g, Stage D, int gamma, float min_probability) {
+// is drawn from it: under the ratio rule, to drop a token for its own probability would bias the
+// output (METHODS 1).
+Task<Drafts> confident_drafts(Gen g, Stage D, int gamma, bool by_ratio, float min_probability) {
   Drafts drafts;
   std::vector<Token> x;
   while (drafts.size() < gamma && !g.ends(x)) {
     Pass p = g.catch_up(D, x);
-    Read read = draft_read(g, p);
+    Read read = draft_read(g, by_ratio, p);
     read.max_prob = true;
     p.reading(std::move(read));
     Ticket draft = g.submit(std::move(p));
@@ -52,7 +53,7 @@ Task<Drafts> confident_drafts(Gen g, Stage D, int gamma, float min_probability) 
     Readout r = co_await draft;
     if (r.row[0].max_prob < min_probability) break;
     x.push_back(r.row[0].token);
-    drafts.add(token_in(x.back()), g.warp().greedy() ? kOneHot : id);
+    drafts.add(token_in(x.back()), by_ratio ? id : 0);
   }
   co_return drafts;
 }
@@ -61,6 +62,7 @@ Task<Drafts> confident_drafts(Gen g, Stage D, int gamma, float min_probability) 
 
 Task<void> speculative(Gen g, SpeculativeParams a) {
   const Stage T = g.stage(Role::kLarge), D = g.stage(Role::kSmall);
+  const bool by_ratio = !speculative_is_exact(a, g.warp().greedy());
   Pace pace(a.draft_tokens, a.adaptive);
   std::vector<Stage> beside{D};
   bool ended = co_await first_token(g, std::move(beside));
@@ -73,10 +75,10 @@ Task<void> speculative(Gen g, SpeculativeParams a) {
 
     Drafts drafts;
     if (a.min_draft_probability > 0) {
-      Drafts confident = co_await confident_drafts(g, D, gamma, a.min_draft_probability);
-      drafts = std::move(confident);
+      Drafts sure = co_await confident_drafts(g, D, gamma, by_ratio, a.min_draft_probability);
+      drafts = std::move(sure);
     } else {
-      drafts = chained_drafts(g, D, gamma);
+      drafts = chained_drafts(g, D, gamma, by_ratio);
     }
     const int drafted = drafts.size();
     const Judged judged = co_await judge(g, std::move(drafts), Source::kSmall);

@@ -1,6 +1,14 @@
 // Speculative sampling: METHODS section 1 (Leviathan et al. 2023, algorithm 1; Chen et al. 2023,
 // algorithm 2). A cheap draft q proposes a run of tokens, one pass of the target p judges them all.
+//
+// Which drafts stay, when sampled? Draft and target draw by the same race at a position
+// (sampling/race.h), so a draft is right exactly when it is the token that the target draws there.
+// What comes out are the tokens that autoregressive decoding draws under the same seed. The papers'
+// ratio rule keeps more drafts, 1 - TV of them against (1 - TV) / (1 + TV) at the least, and gives
+// tokens of the same distribution, but not the same ones.
 #pragma once
+
+#include <cstdint>
 
 #include "engine/async/task.h"
 #include "engine/decode/gen.h"
@@ -14,9 +22,19 @@ struct SpeculativeParams {
   // A run ends before the first token whose row of q (before temperature) nowhere exceeds this.
   // 0: off; then drafts are chained on the device. [0, 1]
   float min_draft_probability = 0;
+  enum class Acceptance : uint8_t {
+    kMatch,  // x_i stays if the target draws it too
+    kRatio,  // x_i stays with probability min(1, p_i(x_i) / q_i(x_i)), the papers' rule
+  };
+  Acceptance acceptance = Acceptance::kMatch;  // greedy: there is no difference
 };
 
-// Greedy: EXACT. Sampled: DISTRIBUTION (Leviathan, appendix A.1). Whatever the parameters are.
+// Is the output the target's own, token for token? Else it is of the target's distribution
+// (Leviathan, appendix A.1). Whatever the other parameters are.
+inline bool speculative_is_exact(const SpeculativeParams& a, bool greedy) {
+  return greedy || a.acceptance == SpeculativeParams::Acceptance::kMatch;
+}
+
 Task<void> speculative(Gen g, SpeculativeParams a);
 
 }  // namespace tandem

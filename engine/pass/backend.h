@@ -119,7 +119,7 @@ struct Work {
   std::vector<std::pair<int, In>> history_chosen;
 
   // Outputs that this chunk owes, in the order of Pass::read and its rows: which read, which of its
-  // rows, and the run row it is. `against` and `keep` reads are never split over chunks.
+  // rows, and the run row it is. Reads that judge or keep are never split over chunks.
   struct Output {
     int read = 0;
     int index = 0;    // into Read::rows

@@ -103,7 +103,7 @@ struct Warp {
   float min_p = 0;                               // 0: off
   float typical_p = 1;                           // 1: off
   std::shared_ptr<const Processors> processors;  // null: none
-  uint64_t seed = 0;  // with `choice`, the position and a purpose the key of every draw
+  uint64_t seed = 0;  // with `choice` and the position the key of every draw
   uint32_t choice = 0;
 
   bool greedy() const { return temperature <= 0; }
@@ -133,7 +133,7 @@ struct Read {
   int top = 0;               // this many best tokens, best first
   bool draw = false;         // a token: argmax when greedy, else drawn from the warped distribution
   bool tentative = false;    // of `draw`: the position may be drawn again by another row, and that
-                             // draw must not depend on this one; keyed like a draft
+                             // draw must not depend on this one; keyed apart from it
   bool max_prob = false;     // confidence: largest probability of the unwarped softmax
   bool logprob = false;      // of the drawn token (where none is, of score[i]), and of `top`, under
                              // the warped distribution
@@ -141,13 +141,17 @@ struct Read {
   bool keep = false;         // the warped distribution stays on the device, see DistRef
   std::vector<Token> score;  // negative log-likelihood of score[i] at rows[i], unwarped softmax;
                              // may be shorter than rows
-  // rows is then a chain of n + 1 rows whose last n inputs were drafted from the n distributions
-  // `against`: accept them in order, and draw at the first rejection from the residual, or after
-  // the last one from that row's own distribution (METHODS section 1).
+  // rows is then a chain of n + 1 rows whose last n inputs are drafts, accepted in order. Either
+  // each row draws its own token, and a draft stays if it is that (METHODS 1, exact sampling); or
+  // drafts were drawn from the n distributions `against`: the ratio rule, with a draw from the
+  // residual at the first rejection, or after the last one from that row's own distribution.
+  bool match = false;
   DistRef against;
-  int round_start =
-      0;  // of `keep`, `tentative` and `against` reads: position at which the method's
-          // round began, part of the key of draft, acceptance and residual draws
+  // Of `keep`, `tentative` and `against` reads: position at which the method's round began, part of
+  // the key of draft, acceptance and residual draws.
+  int round_start = 0;
+
+  bool judges() const { return match || against.valid(); }
 };
 
 // The last `n` rows that a pass with `added` rows runs, oldest first.
@@ -203,8 +207,8 @@ inline constexpr float kUnset = std::numeric_limits<float>::quiet_NaN();
 
 // About one row of one read. Fields that were not asked for are unset.
 struct Out {
-  Token token = -1;             // Read::draw (or `against`)
-  Token argmax = -1;            // always there
+  Token token = -1;             // Read::draw, or judging
+  Token argmax = -1;            // always there; but nothing is said behind a rejected draft
   float max_prob = kUnset;      // Read::max_prob
   float nll = kUnset;           // Read::score
   float logprob = kUnset;       // Read::logprob
@@ -214,7 +218,7 @@ struct Out {
 // Answers in the order of Pass::read and of each read's rows.
 struct Readout {
   absl::InlinedVector<Out, 1> row;
-  int accepted = 0;            // Read::against: drafts accepted
+  int accepted = 0;            // drafts accepted, where a read judges
   std::vector<Ranked> ranked;  // storage of Out::top
 
   Readout() = default;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/sampling/lanes.h"
+#include "engine/sampling/race.h"
 #include "engine/sampling/warp.h"
 
 namespace tandem::sampling {
@@ -32,10 +33,10 @@ double to_residual(std::span<float> p, DraftDist q, Token draft) {
   return row_sum(p.size(), [&](size_t i) { return p[i] = excess(i); });
 }
 
-Verdict judge(std::span<float> p, DraftDist q, Token draft, double accept_u, double residual_u) {
+Verdict judge(std::span<float> p, DraftDist q, Token draft, double accept_u, RaceKey residual) {
   if (accepts(p, q, draft, accept_u)) return {true, draft};
-  const double total = to_residual(p, q, draft);
-  return {false, draw(p, residual_u, total)};
+  to_residual(p, q, draft);
+  return {false, race(p, residual)};
 }
 
 }  // namespace tandem::sampling

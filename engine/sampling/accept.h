@@ -1,13 +1,15 @@
-// Speculative sampling's acceptance (Leviathan et al. 2023, Chen et al. 2023; METHODS section 1).
+// Speculative sampling's acceptance: by match (METHODS section 1, exact sampling) or by the ratio
+// rule (Leviathan et al. 2023, Chen et al. 2023).
 //
-// A chain of drafts is walked row by row: the target's row i judges draft i against q_i, until the
-// first rejection. Pure functions; the uniform numbers come in from random.h.
+// A chain of drafts is walked row by row: the target's row i judges draft i, until the first
+// rejection. Pure functions; random numbers and keys come in from random.h.
 #pragma once
 
 #include <cstddef>
 #include <span>
 
 #include "engine/base/ids.h"
+#include "engine/sampling/random.h"
 
 namespace tandem::sampling {
 
@@ -26,8 +28,8 @@ struct Verdict {
   Token token = -1;  // the draft if accepted, else what stands in its place
 };
 
-// Greedy: a draft stays if it is the target's own choice.
-inline Verdict judge_greedy(Token argmax, Token draft) { return {argmax == draft, argmax}; }
+// A draft stays if it is the token that the target itself draws there (greedy: its argmax).
+inline Verdict judge_match(Token own, Token draft) { return {own == draft, own}; }
 
 // Whether `draft` stays: with probability min(1, p(draft) / q(draft)).
 // u: in [0, 1). p: [vocab], sums to 1.
@@ -37,8 +39,8 @@ bool accepts(std::span<const float> p, DraftDist q, Token draft, double u);
 // one-hot q that is p without the draft. Returns the sum of what p is now.
 double to_residual(std::span<float> p, DraftDist q, Token draft);
 
-// Judges a draft. p is overwritten if the draft is rejected.
-// accept_u, residual_u: independent, in [0, 1).
-Verdict judge(std::span<float> p, DraftDist q, Token draft, double accept_u, double residual_u);
+// Judges a draft by the ratio rule. p is overwritten if the draft is rejected.
+// accept_u: in [0, 1); independent of the race under `residual`, as of the draft's own.
+Verdict judge(std::span<float> p, DraftDist q, Token draft, double accept_u, RaceKey residual);
 
 }  // namespace tandem::sampling

@@ -1,5 +1,7 @@
 #include "engine/sampling/random.h"
 
+#include "engine/base/planted.h"
+
 namespace tandem::sampling {
 
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
@@ -18,11 +20,17 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<u
   return counter;
 }
 
-double uniform(uint64_t seed, uint32_t choice, Purpose purpose, int position, int round_start) {
-  const uint32_t round = purpose == Purpose::kToken ? 0 : static_cast<uint32_t>(round_start);
+RaceKey race_key(uint64_t seed, uint32_t choice, Purpose purpose, int position, int round_start) {
+  const bool of_round = purpose != Purpose::kToken || planted(Bug::kDrawByRound);
+  const uint32_t round = of_round ? static_cast<uint32_t>(round_start) : 0;
   const auto word =
       philox4x32({static_cast<uint32_t>(position), choice, static_cast<uint32_t>(purpose), round},
                  {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  return {word[0], word[1]};
+}
+
+double uniform(uint64_t seed, uint32_t choice, Purpose purpose, int position, int round_start) {
+  const RaceKey word = race_key(seed, choice, purpose, position, round_start);
   const uint64_t bits = (static_cast<uint64_t>(word[1]) << 32) | word[0];
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }

@@ -12,9 +12,9 @@ namespace tandem::sampling {
 
 enum class Purpose : uint32_t {
   kToken = 0,     // a token from its own distribution; not keyed by the round
-  kDraft = 1,     // a draft token from q
-  kAccept = 2,    // whether a draft stays
-  kResidual = 3,  // the token in place of a rejected draft
+  kDraft = 1,     // a token that another draw at its position must not depend on
+  kAccept = 2,    // whether a draft stays, by the ratio rule
+  kResidual = 3,  // the token in place of one that does not
 };
 
 // One block of Philox4x32 with 10 rounds; the Random123 known answers hold.
@@ -26,5 +26,10 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<u
 // round_start: position where the method's round began; ignored for kToken, so that a token never
 // depends on how its method was cut into rounds.
 double uniform(uint64_t seed, uint32_t choice, Purpose purpose, int position, int round_start = 0);
+
+// The key of a race: words 0 and 1 of the same block.
+using RaceKey = std::array<uint32_t, 2>;
+RaceKey race_key(uint64_t seed, uint32_t choice, Purpose purpose, int position,
+                 int round_start = 0);
 
 }  // namespace tandem::sampling

@@ -4,9 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/planted.h"
 #include "engine/base/status.h"
 #include "engine/pass/rows.h"
 #include "engine/sampling/accept.h"
+#include "engine/sampling/race.h"
 #include "engine/sampling/random.h"
 
 namespace tandem {
@@ -15,14 +17,13 @@ using sampling::Purpose;
 
 namespace {
 
-bool wants_warped(const Read& read, bool rejected) {
-  const bool draws = read.against.valid() ? !rejected : read.draw;
-  return draws || read.keep ||
+bool wants_warped(const Read& read) {
+  return read.draw || read.judges() || read.keep ||
          (read.logprob && !read.raw_logprob && (read.top > 0 || !read.score.empty()));
 }
 
-double uniform_of(const Read& read, Purpose purpose, int position) {
-  return sampling::uniform(read.warp.seed, read.warp.choice, purpose, position, read.round_start);
+sampling::RaceKey key_of(const Read& read, Purpose purpose, int position) {
+  return sampling::race_key(read.warp.seed, read.warp.choice, purpose, position, read.round_start);
 }
 
 }  // namespace
@@ -51,6 +52,11 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
                              Token next_input) {
   const Read& read = work_->pass->read[static_cast<size_t>(output.read)];
   const Warp& warp = read.warp;
+  if (read.judges() && rejected_) {  // nobody asks what follows a token that is not there
+    readout_.row.emplace_back();
+    top_end_.push_back(readout_.ranked.size());
+    return absl::OkStatus();
+  }
   const bool wants_raw = read.logprob && read.raw_logprob;
   std::span<const float> raw = logits;
   if (const Processors* processors = warp.processors.get()) {
@@ -87,7 +93,7 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
     out.nll = static_cast<float>(log_sum + above);
   }
 
-  if (!greedy && wants_warped(read, rejected_)) {
+  if (!greedy && wants_warped(read)) {
     warped_ = sampling::warp(warp, logits, scan, scratch_);
   }
   float raw_max = 0;
@@ -123,15 +129,14 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
     store_->put_dist(work_->ticket, output.out, std::move(probs));
   }
 
-  if (read.against.valid()) {
+  if (read.judges()) {
     TANDEM_RETURN_IF_ERROR(verify(read, output, position, next_input, out));
   } else if (read.draw) {
-    const Purpose purpose = read.keep || read.tentative ? Purpose::kDraft : Purpose::kToken;
-    out.token = greedy ? scan.argmax
-                       : sampling::draw(scratch_.weight, uniform_of(read, purpose, position),
-                                        warped_.total);
+    const bool draft = planted(Bug::kDraftsApart) && work_->pass->share;
+    const bool apart = read.keep || read.tentative || draft;
+    out.token = draw(read, apart ? Purpose::kDraft : Purpose::kToken, position, out.argmax);
   }
-  const Token shown = out.token >= 0 || read.against.valid() ? out.token : scored;
+  const Token shown = out.token >= 0 ? out.token : scored;
   if (read.logprob && shown >= 0) out.logprob = logprob(shown);
   return absl::OkStatus();
 }
@@ -187,31 +192,33 @@ absl::Status RowReader::begin_counts(int prompt_tokens) {
   return absl::OkStatus();
 }
 
+// From the weights that are left; greedy: the argmax.
+Token RowReader::draw(const Read& read, Purpose purpose, int position, Token argmax) const {
+  if (read.warp.greedy()) return argmax;
+  return sampling::race(scratch_.weight, key_of(read, purpose, position));
+}
+
 absl::Status RowReader::verify(const Read& read, const Work::Output& output, int position,
                                Token drafted, Out& out) {
-  if (rejected_) return absl::OkStatus();  // behind a rejection: token stays -1
-  const bool greedy = read.warp.greedy();
   const bool bonus = static_cast<size_t>(output.index) + 1 == read.rows.size();
-  if (bonus) {
-    out.token = greedy ? out.argmax
-                       : sampling::draw(scratch_.weight,
-                                        uniform_of(read, Purpose::kToken, position), warped_.total);
-    return absl::OkStatus();
+  if (!bonus && drafted < 0) {
+    return fail(output, position, "no draft after this row to accept or reject");
   }
-  if (drafted < 0) return fail(output, position, "no draft after this row to accept or reject");
-
   sampling::Verdict verdict;
-  if (greedy) {
-    verdict = sampling::judge_greedy(out.argmax, drafted);
+  if (bonus || read.match || read.warp.greedy()) {
+    verdict = sampling::judge_match(draw(read, Purpose::kToken, position, out.argmax), drafted);
   } else {
     TANDEM_ASSIGN_OR_RETURN(const auto q, draft_dist(read.against, output.index));
     sampling::normalize(scratch_.weight, warped_.total, scratch_.weight);
+    const double accept_u = sampling::uniform(read.warp.seed, read.warp.choice, Purpose::kAccept,
+                                              position, read.round_start);
     verdict = sampling::judge(scratch_.weight,
                               {q ? std::span<const float>(*q) : std::span<const float>()}, drafted,
-                              uniform_of(read, Purpose::kAccept, position),
-                              uniform_of(read, Purpose::kResidual, position));
+                              accept_u, key_of(read, Purpose::kResidual, position));
   }
   out.token = verdict.token;
+  if (bonus) return absl::OkStatus();
+  if (planted(Bug::kCommitRejected)) out.token = drafted;
   rejected_ = !verdict.accepted;
   readout_.accepted += verdict.accepted ? 1 : 0;
   return absl::OkStatus();

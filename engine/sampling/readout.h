@@ -14,18 +14,20 @@
 // `top` stays in the order of the unwarped ones, which is the order in which tokens would be
 // chosen.
 //
-// Which uniform number a token is drawn with (random.h), always at the position of the row whose
-// logits are drawn from:
-//   draw           kToken     AR, BiTA, PPD: the same token wherever and whenever it is drawn
-//   draw + keep    kDraft     a draft; keyed by the round as well
-//   draw + tentative  kDraft  likewise: what may be put in its place takes the kToken number
+// Which key a token is drawn with (random.h, race.h), always at the position of the row whose logits
+// are drawn from:
+//   draw           kToken     AR, exact drafts, BiTA, PPD: the same race wherever it is run
+//   match          kToken     of each row, up to the first whose draft is another token
+//   draw + keep    kDraft     a draft for the ratio rule; keyed by the round as well
+//   draw + tentative  kDraft  likewise: what may be put in its place takes the kToken key
 //   against        kAccept for the test, kResidual after a rejection; keyed by the round as well.
 //                  After full acceptance the bonus is a kToken draw: AR's own token there. Nothing
-//                  else of the request has used that number (drafts take kDraft), so it is
+//                  else of the request has used that key (drafts take kDraft), so it is
 //                  independent of the drafts before it and the joint distribution is the target's.
 //
-// A pass has at most one `against` read (Readout::accepted is one number), all its rows in one
-// work.
+// A pass has at most one read that judges (Readout::accepted is one number), all its rows in one
+// work. Rows behind the first rejected draft are not looked at: their Out is unset, and logits that
+// nobody needs fail nothing.
 //
 // Threading: one thread at a time; the ValueStore is shared.
 #pragma once
@@ -41,6 +43,7 @@
 #include "engine/pass/backend.h"
 #include "engine/pass/pass.h"
 #include "engine/sampling/processors.h"
+#include "engine/sampling/random.h"
 #include "engine/sampling/value_store.h"
 #include "engine/sampling/warp.h"
 
@@ -59,7 +62,7 @@ class RowReader {
   // Answers the next of work.outputs; REQUIRES: called once for each, in order.
   // logits: [vocab] fp32 of the output's row, layer and head; overwritten.
   // position: of that row (run_positions()).
-  // next_input: the token fed in the next row of an `against` chain, that is the draft that this
+  // next_input: the token fed in the next row of a chain that is judged, that is the draft that this
   // row's logits judge; -1 for the chain's last row and for all other reads.
   // Errors, after which the work has no readout: INTERNAL for NaN or +Inf among the logits or
   // nothing but -Inf, naming the row; INTERNAL for a kept distribution or a chosen token that is
@@ -73,6 +76,7 @@ class RowReader {
  private:
   absl::Status count(const Processors& processors, const Work::Output& output, int position);
   absl::Status begin_counts(int prompt_tokens);
+  Token draw(const Read& read, sampling::Purpose purpose, int position, Token argmax) const;
   absl::Status verify(const Read& read, const Work::Output& output, int position, Token drafted,
                       Out& out);
   absl::StatusOr<std::shared_ptr<const Distribution>> draft_dist(const DistRef& ref, int i) const;
@@ -82,7 +86,7 @@ class RowReader {
   const Work* work_ = nullptr;
   Readout readout_;
   std::vector<size_t> top_end_;  // by output: past its last in readout_.ranked; see take()
-  bool rejected_ = false;        // the `against` chain has ended
+  bool rejected_ = false;        // the chain that is judged has ended
 
   // What rows were fed, as far as processors count it.
   bool counting_ = false;       // the rest is of this work

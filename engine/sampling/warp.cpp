@@ -351,30 +351,4 @@ double sum(std::span<const float> weights) {
   return row_sum(weights.size(), [=](size_t i) { return weights[i]; });
 }
 
-Token draw(std::span<const float> weights, double u, double total) {
-  const double target = u * total;
-  double before = 0;
-  for (size_t begin = 0; begin < weights.size(); begin += kBlock) {
-    const size_t end = std::min(begin + kBlock, weights.size());
-    const double block = block_sum(begin, end, [=](size_t i) { return weights[i]; });
-    if (before + block > target) {
-      double up_to = before;
-      Token last = -1;
-      for (size_t i = begin; i < end; ++i) {
-        if (weights[i] <= 0) continue;
-        last = static_cast<Token>(i);
-        up_to += weights[i];
-        if (up_to > target) return last;
-      }
-      if (last >= 0) return last;  // the block's sum was rounded up beyond its running sum
-    }
-    before += block;
-  }
-  // u * total was rounded up to the total.
-  for (size_t i = weights.size(); i-- > 0;) {
-    if (weights[i] > 0) return static_cast<Token>(i);
-  }
-  return -1;
-}
-
 }  // namespace tandem::sampling

@@ -84,11 +84,6 @@ double log_normalizer(std::span<const float> logits, float max);
 // The n best by logit, ties by lower id. `out` is replaced; shorter if the vocabulary is.
 void top_n(std::span<const float> logits, int n, Scratch& scratch, std::vector<Token>& out);
 
-// Draws from weights >= 0 that need not sum to 1: the first token, in ascending order of ids, up to
-// which the weights sum to more than u times the total. u: in [0, 1). A token of weight 0 is never
-// drawn. -1 if all are 0. total: sum(weights).
-Token draw(std::span<const float> weights, double u, double total);
-
 // Sum of a row in a fixed order.
 double sum(std::span<const float> weights);
 

@@ -23,7 +23,7 @@ int splittable_rows(const Pass& pass) {
   }
   int limit = n - 1;
   for (const Read& read : pass.read) {
-    if (!read.keep && !read.against.valid()) continue;
+    if (!read.keep && !read.judges()) continue;
     for (const Row row : read.rows) limit = std::min(limit, std::max(row, 0));
   }
   int best = 0;

@@ -8,6 +8,7 @@
 #include "engine/backend/fake/model.h"
 #include "engine/sampling/random.h"
 #include "engine/sampling/warp.h"
+#include "tests/reference/rows.h"
 
 namespace tandem::reference {
 
@@ -40,13 +41,11 @@ inline Token next_token(const FakeModelConfig& model, const std::vector<Token>& 
   if (warp.greedy()) {
     return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
-  // The weights as they come, not as probabilities: a draw next to a step must fall to the same
-  // side.
   sampling::Scratch scratch;
-  const sampling::Warped warped = sampling::warp(warp, logits, sampling::scan(logits), scratch);
+  sampling::warp(warp, logits, sampling::scan(logits), scratch);
   const int position = static_cast<int>(tokens.size()) - 1;
-  const double u = sampling::uniform(warp.seed, warp.choice, sampling::Purpose::kToken, position);
-  return sampling::draw(scratch.weight, u, warped.total);
+  return race(scratch.weight, sampling::race_key(warp.seed, warp.choice, sampling::Purpose::kToken,
+                                                 position));
 }
 
 // Ends before a token of `eos` and after max_new_tokens.

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
 #include "engine/backend/fake/model.h"
+#include "engine/sampling/race.h"
 #include "engine/sampling/random.h"
 #include "engine/sampling/warp.h"
 
@@ -20,6 +22,26 @@ struct Model {
 
   explicit Model(const FakeModelConfig& c, int to = 0) : config(c), layers(to ? to : c.layers) {}
 };
+
+// The token v with the least E_v / w_v, as sampling/race.h has it, said as plainly as it can be.
+inline Token race(const std::vector<float>& weights, std::array<uint32_t, 2> key) {
+  Token first = -1;
+  float speed = 0;
+  for (uint32_t v = 0; v < weights.size(); ++v) {
+    uint32_t x = v + key[0];
+    x = (x ^ (x >> 17)) * 0xed5ad4bb;
+    x = ((x ^ (x >> 11)) + key[1]) * 0xac4c1b51;
+    x = (x ^ (x >> 15)) * 0x31848bab;
+    x = x ^ (x >> 14);
+    // E to the last bit, or a near tie would be told otherwise.
+    const float of_v = std::ldexp(weights[v], 64) / sampling::exponential(x);
+    if (of_v > speed) {
+      speed = of_v;
+      first = static_cast<Token>(v);
+    }
+  }
+  return first;
+}
 
 // What the model says after `tokens`.
 struct Row {
@@ -52,18 +74,15 @@ struct Row {
   }
   Token draw(const Warp& w, sampling::Purpose purpose = sampling::Purpose::kToken,
              int round_start = 0) const {
-    return choose(warped(w), uniform(w, purpose, round_start));
+    if (w.greedy()) return argmax;
+    sampling::Scratch scratch;
+    sampling::warp(w, logits, sampling::scan(logits), scratch);
+    return first_home(scratch.weight, w, purpose, round_start);
   }
-
-  // Inverse CDF over ascending ids, of weights that need not sum to 1.
-  static Token choose(const std::vector<float>& weights, double u) {
-    double total = 0, below = 0;
-    for (const float w : weights) total += w;
-    for (size_t t = 0; t < weights.size(); ++t) {
-      below += weights[t];
-      if (below > u * total) return static_cast<Token>(t);
-    }
-    return -1;
+  // Who wins the race of these weights (sampling/race.h).
+  Token first_home(const std::vector<float>& weights, const Warp& w, sampling::Purpose purpose,
+                   int round_start = 0) const {
+    return race(weights, sampling::race_key(w.seed, w.choice, purpose, position, round_start));
   }
   static size_t index(Token t) { return static_cast<size_t>(t); }
 };

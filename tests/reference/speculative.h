@@ -36,12 +36,15 @@ inline Tokens prompt_lookup(const Tokens& text, int longest, int n) {
   return {};
 }
 
-// `broken`: the rejected are drawn again from p instead of the residual. A test must notice.
+// `broken`: the rejected are drawn again from p instead of the residual, or drafts are drawn apart
+// from the target's own tokens. Tests must notice.
 inline Speculated speculative(const Model& target, const Model& draft, const Tokens& prompt,
                               const Warp& w, const Drafting& a, const Tokens& eos,
                               int max_new_tokens, bool broken = false) {
   using sampling::Purpose;
   const bool lookup = a.by_lookup();
+  const bool by_ratio = !lookup && !speculative_is_exact(a, w.greedy());
+  const Purpose drawn_with = by_ratio || broken ? Purpose::kDraft : Purpose::kToken;
   Speculated result;
   Output out{prompt, eos, max_new_tokens, {}, false};
   double average = a.draft_tokens - 1;
@@ -53,11 +56,7 @@ inline Speculated speculative(const Model& target, const Model& draft, const Tok
                    : a.draft_tokens;
     const int gamma = std::min(pace, out.remaining() - 1);
     Tokens x = lookup ? prompt_lookup(out.seq, a.max_ngram, gamma) : Tokens();
-    std::vector<std::vector<float>> q(x.size());
-    for (size_t i = 0; i < x.size(); ++i) {  // certain
-      q[i].resize(static_cast<size_t>(target.config.vocab_size));
-      q[i][Row::index(x[i])] = 1;
-    }
+    std::vector<std::vector<float>> q;
     for (size_t i = 0; i < x.size(); ++i) {
       if (out.is_eos(x[i])) x.resize(i + 1);
     }
@@ -67,10 +66,10 @@ inline Speculated speculative(const Model& target, const Model& draft, const Tok
         if (out.would_end(x) || row.confidence() < a.min_draft_probability) break;
       }
       q.push_back(row.warped(w));
-      x.push_back(Row::choose(q.back(), row.uniform(w, Purpose::kDraft, start)));
+      x.push_back(row.draw(w, drawn_with, start));
     }
     const Tokens text = out.seq;
-    int accepted = 0;
+    int accepted = 0, useful = 0;  // useful: accepted before the end
     for (size_t i = 0; i <= x.size(); ++i) {
       const Tokens before(x.begin(), x.begin() + static_cast<int>(i));
       const Row row(target, joined(text, before));
@@ -80,8 +79,15 @@ inline Speculated speculative(const Model& target, const Model& draft, const Tok
         break;
       }
       const Token d = x[i];
+      if (!by_ratio) {
+        const Token own = row.draw(w);
+        useful += out.push(own) && own == d;
+        if (own != d) break;
+        ++accepted;
+        continue;
+      }
       if (row.uniform(w, Purpose::kAccept, start) * q[i][Row::index(d)] < p[Row::index(d)]) {
-        out.push(d);
+        useful += out.push(d);
         ++accepted;
         continue;
       }
@@ -89,11 +95,11 @@ inline Speculated speculative(const Model& target, const Model& draft, const Tok
       double total = 0;
       for (size_t t = 0; t < p.size(); ++t) total += residual[t] = std::max(0.0F, p[t] - q[i][t]);
       if (total > 0 && !broken) p = residual;
-      out.push(Row::choose(p, row.uniform(w, Purpose::kResidual, start)));
+      out.push(row.first_home(p, w, Purpose::kResidual, start));
       break;
     }
     const int drafted = static_cast<int>(x.size());
-    result.stats.count_verification(drafted, accepted);
+    result.stats.count_verification(drafted, useful);
     const bool says_nothing = accepted == drafted && drafted < pace;
     if (!says_nothing) average += 0.25 * (accepted - average);
   }

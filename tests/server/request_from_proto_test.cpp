@@ -151,10 +151,14 @@ TEST(RequestFromProto, MethodsParametersAreWhatWasSetAndNothingElse) {
                                         {"early_exit", true},
                                         {"window", 3}}));
   const auto speculative =
-      translate("speculative { draft_tokens: 7 adaptive: false min_draft_probability: 0 }");
+      translate("speculative { draft_tokens: 7 adaptive: false min_draft_probability: 0 "
+                "acceptance: ACCEPTANCE_RATIO }");
   ASSERT_TRUE(speculative.ok()) << speculative.status();
   EXPECT_EQ(speculative->parameters,
-            (Settings{{"draft_tokens", 7}, {"adaptive", false}, {"min_draft_probability", 0.0}}));
+            (Settings{{"draft_tokens", 7},
+                      {"adaptive", false},
+                      {"min_draft_probability", 0.0},
+                      {"acceptance", "ACCEPTANCE_RATIO"}}));
   EXPECT_EQ(translate("bild {}")->parameters, Settings());
 
   const auto beam = translate("beam { width: 4 length_penalty: 0.6 }");
@@ -266,6 +270,8 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
       {"speculative { draft_tokens: 65 }", "speculative.draft_tokens: 65; allowed: [1, 64]"},
       {"speculative { draft_tokens: 1000000 }",
        "speculative.draft_tokens: 1000000; allowed: [1, 64]"},
+      {"speculative { acceptance: 3 }",
+       "speculative.acceptance: 3; allowed: ACCEPTANCE_MATCH, ACCEPTANCE_RATIO"},
       {"speculative { min_draft_probability: nan }",
        "speculative.min_draft_probability: nan; allowed: [0, 1]"},
       {"speculative { min_draft_probability: 1.5 }",

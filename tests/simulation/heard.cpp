@@ -28,9 +28,20 @@ void Heard::on_tokens(std::vector<Emitted> more) {
       world_->broken(absl::StrCat(who, " (", kind_name(request().kind), ") hears ", e.token,
                                   " as token ", tokens_.size()));
     }
+    if (e.provenance.corrected && sure_to_agree()) {
+      world_->broken(absl::StrCat(who, " corrects a draft that both models draw alike"));
+    }
     tokens_.push_back(e.token);
     world_->note(2000 + static_cast<uint64_t>(e.token));
   }
+}
+
+// A draft of the same model is the token that its target draws.
+bool Heard::sure_to_agree() const {
+  const FakeModelConfig& large = world_->plan.model[0];
+  const FakeModelConfig& small = world_->plan.model[1];
+  return request().kind == Kind::kSpeculative && large.seed == small.seed &&
+         large.layers == small.layers;
 }
 
 void Heard::on_end(const SequenceEnd& e) {

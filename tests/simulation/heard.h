@@ -44,6 +44,7 @@ class Heard final : public SequenceListener {
   bool loop_knows_stall = false;
 
  private:
+  bool sure_to_agree() const;
   void unexplained();
 
   World* const world_;

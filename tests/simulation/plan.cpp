@@ -65,8 +65,10 @@ Request make_request(Random& r, bool beams, bool quiet) {
   q.max_new_tokens = r.between(1, kMaxNew);
   if (r.one_in(2)) q.eos = {r.below(kVocab)};
   choose_parameters(r, q);
-  // Only these two give autoregressive decoding's own tokens when sampled.
-  if ((q.kind == Kind::kAr || q.kind == Kind::kTree) && r.one_in(2)) {
+  // Sampled, all but a search for beams give autoregressive decoding's own tokens.
+  if (q.kind != Kind::kBeam && r.one_in(2)) {
+    q.bild.fallback_threshold = 1.01F;  // EXACT when sampled, too
+    q.bild.window.reset();
     q.warp.temperature = r.uniform(0.5F, 1.5F);
     if (r.one_in(2)) q.warp.top_p = 0.9F;
     q.warp.seed = r.next();
@@ -119,7 +121,7 @@ Plan make_plan(uint64_t seed) {
   const int alone = (kMaxRows + page_rows - 1) / page_rows;
   for (int m = 0; m < 2; ++m) {
     p.model[m].vocab_size = kVocab;
-    p.model[m].layers = m == 0 ? 3 : 2;
+    p.model[m].layers = m == 0 || r.one_in(4) ? 3 : 2;
     p.model[m].seed = static_cast<uint64_t>(r.between(1, 3));  // at times the small one is as large
     p.model[m].pass_seconds = 1e-6 * r.between(20, 400);
     p.model[m].row_seconds = 1e-6 * r.between(0, 20);

@@ -257,7 +257,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
     if (nan) logits[0] = std::numeric_limits<float>::quiet_NaN();
     // A drafted chain: the token fed after this row.
     Token next = -1;
-    if (read.against.valid() && output.index + 1 < static_cast<int>(read.rows.size())) {
+    if (read.judges() && output.index + 1 < static_cast<int>(read.rows.size())) {
       const In& in =
           pass.add.in[static_cast<size_t>(read.rows[static_cast<size_t>(output.index) + 1])];
       next = in.id;

@@ -44,7 +44,7 @@ absl::Status ScriptedBackend::rewrite(const Work& work, Readout& readout) const 
   const std::vector<int> positions = run_positions(work);
   const bool whole = large_.contains(work.model) && work.to == real_->shape(work.model).layers;
   std::vector<Picks> picks;
-  bool rejected = false;  // of an `against` chain
+  bool rejected = false;  // of a chain that is judged
   readout.accepted = 0;
   for (size_t i = 0; i < work.outputs.size(); ++i) {
     const Work::Output& o = work.outputs[i];
@@ -62,7 +62,7 @@ absl::Status ScriptedBackend::rewrite(const Work& work, Readout& readout) const 
       const bool expected = read.score[static_cast<size_t>(o.index)] == out.argmax;
       out.nll = expected ? Script::kExpected : Script::kSurprising;
     }
-    if (read.against.valid()) {
+    if (read.judges()) {
       out.token = rejected ? -1 : out.argmax;
       const bool last = static_cast<size_t>(o.index) + 1 == read.rows.size();
       if (!rejected && !last) {

@@ -213,7 +213,7 @@ absl::Status Executor::read_work(const Work& work, const Plan::Item& item, float
     const auto row = static_cast<size_t>(item.first_row + o.run_row);
     // In a chain that is verified, each row judges what was fed in the next.
     Token next_input = -1;
-    const bool judged = work.pass->read[static_cast<size_t>(o.read)].against.valid();
+    const bool judged = work.pass->read[static_cast<size_t>(o.read)].judges();
     if (judged && i + 1 < work.outputs.size() && work.outputs[i + 1].read == o.read) {
       next_input = plan_.token[static_cast<size_t>(item.first_row + work.outputs[i + 1].run_row)];
     }

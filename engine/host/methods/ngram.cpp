@@ -16,8 +16,7 @@ const MethodEntry& ngram_entry() {
                          "the longest suffix of the text that is looked up")
                     .add("adaptive", &P::adaptive, "steer draft_tokens by what is kept"),
       .needs = [](const P&, const DeploymentConfig& d) { return MethodNeeds{{of_large(d)}, {}}; },
-      .contract = [](const P&,
-                     bool greedy) { return greedy ? Contract::kExact : Contract::kDistribution; },
+      .contract = [](const P&, bool) { return Contract::kExact; },
       .start = ngram,
   });
   return *kEntry;

@@ -10,19 +10,26 @@ const MethodEntry& speculative_entry() {
       .name = "speculative",
       .wants = "a `small` model",
       .drafts = true,
+      .stricter = {{{"acceptance", std::string("ACCEPTANCE_MATCH")}}},
       .fields = Fields<P>()
                     .add("draft_tokens", &P::draft_tokens, {1, 64}, "drafts in a round")
                     .add("adaptive", &P::adaptive, "steer draft_tokens by what is kept")
                     .add("min_draft_probability", &P::min_draft_probability, {0, 1},
-                         "drafting stops before a token that is less likely than this"),
+                         "drafting stops before a token that is less likely than this")
+                    .add("acceptance", &P::acceptance,
+                         {{"ACCEPTANCE_MATCH", P::Acceptance::kMatch},
+                          {"ACCEPTANCE_RATIO", P::Acceptance::kRatio}},
+                         "which drafts stay when tokens are sampled"),
       .needs =
           [](const P&, const DeploymentConfig& d) {
             MethodNeeds needs{{of_large(d), of_small(d)}, {}};
             if (d.small.empty()) needs.lacking = Refusal();  // no parameter would do without
             return needs;
           },
-      .contract = [](const P&,
-                     bool greedy) { return greedy ? Contract::kExact : Contract::kDistribution; },
+      .contract =
+          [](const P& a, bool greedy) {
+            return speculative_is_exact(a, greedy) ? Contract::kExact : Contract::kDistribution;
+          },
       .start = speculative,
   });
   return *kEntry;

@@ -38,6 +38,39 @@ inline int64_t expect_final_rows_only(int boxes,
   return rows;
 }
 
+// METHODS, EXACT under sampling: `requests` with temperatures, truncations, penalties and seeds give
+// the tokens of autoregressive decoding, one by one. `seen` is shown what each cost.
+inline void expect_the_tokens_of_ar(int requests,
+                                    const std::function<void(SequenceSpec&, Rng&)>& use,
+                                    const std::function<void(const MethodStats&)>& seen) {
+  for (uint64_t seed = 0; requests > 0; ++seed) {
+    Rng rng(seed);
+    Box box{random_pair(rng, /*tight=*/seed % 5 == 0)};
+    std::vector<std::pair<std::shared_ptr<Recorder>, std::shared_ptr<Recorder>>> all;
+    for (int i = 0; i < 8; ++i, --requests) {
+      SequenceSpec s = random_spec(box, rng, /*greedy=*/false);
+      if (chance(rng, 50)) s.warp.top_p = 0.5F + 0.5F * fraction(rng);
+      if (chance(rng, 60)) {
+        s.warp.processors = random_processors(rng, box.config().vocab_size,
+                                              static_cast<int>(s.prompt.size()));
+      }
+      SequenceSpec ar = box.spec(s.prompt, s.stops.max_new_tokens);
+      ar.warp = s.warp;
+      ar.stops.eos = s.stops.eos;
+      use(s, rng);
+      auto first = box.submit(std::move(s));
+      all.emplace_back(std::move(first), box.submit(std::move(ar)));
+    }
+    box.pump();
+    for (const auto& [by_method, by_ar] : all) {
+      ASSERT_TRUE(by_method->ok() && by_ar->ok()) << seed;
+      ASSERT_EQ(by_method->tokens, by_ar->tokens) << seed;
+      EXPECT_EQ(by_method->end.reason, by_ar->end.reason) << seed;
+      seen(by_method->end.stats);
+    }
+  }
+}
+
 // Every way to end, at every place: cut exactly where autoregressive decoding is cut.
 inline void expect_stops_where_ar_does(const BoxOptions& options,
                                        const std::function<void(SequenceSpec&)>& use) {

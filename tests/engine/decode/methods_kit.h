@@ -50,6 +50,16 @@ inline Warp random_warp(Rng& rng, bool greedy) {
   return w;
 }
 
+inline std::shared_ptr<const Processors> random_processors(Rng& rng, int vocab, int prompt_tokens) {
+  Processors p;
+  p.prompt_tokens = prompt_tokens;
+  if (chance(rng, 60)) p.repetition_penalty = 0.7F + fraction(rng);
+  if (chance(rng, 60)) p.presence_penalty = 2 * fraction(rng) - 1;
+  if (chance(rng, 60)) p.frequency_penalty = 2 * fraction(rng) - 1;
+  if (chance(rng, 40)) p.bias = {{between(rng, 0, vocab - 1), 4 * fraction(rng) - 2}};
+  return std::make_shared<const Processors>(std::move(p));
+}
+
 // A request without its method: prompt, warp, end tokens, length.
 inline SequenceSpec random_spec(Box& box, Rng& rng, bool greedy) {
   const int vocab = box.config().vocab_size;

@@ -9,6 +9,7 @@ namespace {
 
 using reference::Drafting;
 using reference::Tokens;
+using Acceptance = SpeculativeParams::Acceptance;
 
 // Of both methods that judge drafts: with a small model, and with n-grams.
 Drafting random_params(Rng& rng) {
@@ -17,6 +18,7 @@ Drafting random_params(Rng& rng) {
   a.draft_tokens = between(rng, 1, 7);
   a.adaptive = chance(rng, 40);
   if (chance(rng, 40)) a.min_draft_probability = fraction(rng);
+  if (chance(rng, 40)) a.acceptance = Acceptance::kRatio;
   return a;
 }
 
@@ -29,7 +31,7 @@ void use(SequenceSpec& s, const Drafting& a) {
 }
 
 // Random requests, some at once, against the reference: tokens and statistics (METHODS F.8, F.9).
-// Greedy, also against autoregressive decoding (F.1).
+// Where it is exact, also against autoregressive decoding (F.1).
 int64_t expect_equals_reference(uint64_t first_seed, int boxes, bool tight) {
   int64_t accepted = 0, preempted = 0;
   for (uint64_t seed = first_seed; seed < first_seed + static_cast<uint64_t>(boxes); ++seed) {
@@ -48,7 +50,7 @@ int64_t expect_equals_reference(uint64_t first_seed, int boxes, bool tight) {
       Sent& sent = all.emplace_back();
       sent.expected = reference::speculative(target, draft, s.prompt, s.warp, a, s.stops.eos,
                                              s.stops.max_new_tokens);
-      if (s.warp.greedy()) {
+      if (a.by_lookup() || speculative_is_exact(a, s.warp.greedy())) {
         EXPECT_EQ(sent.expected.tokens,
                   reference::autoregressive(box.config(), s.prompt, s.warp, s.stops.eos,
                                             s.stops.max_new_tokens));
@@ -93,6 +95,7 @@ TEST(Speculative, AModelAcceptsAllOfItsOwnDrafts) {
     s.warp = random_warp(rng, chance(rng, 30));
     Drafting a;
     a.draft_tokens = 3;
+    if (seed % 2) a.acceptance = Acceptance::kRatio;
     use(s, a);
     const auto r = box.submit(std::move(s));
     box.pump();
@@ -124,6 +127,92 @@ TEST(Speculative, StopsWhereAutoregressiveDecodingStops) {
       }
     }
   }
+}
+
+// The tokens that autoregressive decoding draws under the same seed, penalties and all, whoever
+// drafts and however long.
+TEST(Speculative, SampledTokensAreAutoregressiveDecodings) {
+  int64_t accepted = 0;
+  const auto use_exact = [](SequenceSpec& s, Rng& rng) {
+    Drafting a = random_params(rng);
+    a.acceptance = Acceptance::kMatch;
+    use(s, a);
+  };
+  expect_the_tokens_of_ar(1000, use_exact, [&](const MethodStats& stats) {
+    accepted += stats.small_tokens;
+  });
+  EXPECT_GT(accepted, 1000);
+}
+
+// Under the ratio rule they are others, or the test above would say nothing.
+TEST(Speculative, TheRatioRuleGivesOtherTokens) {
+  int different = 0;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Rng rng(seed);
+    Box box{random_pair(rng)};
+    SequenceSpec s = random_spec(box, rng, /*greedy=*/false);
+    SequenceSpec ar = box.spec(s.prompt, s.stops.max_new_tokens);
+    ar.warp = s.warp;
+    ar.stops.eos = s.stops.eos;
+    Drafting a = random_params(rng);
+    a.acceptance = Acceptance::kRatio;
+    a.max_ngram = 0;
+    use(s, a);
+    const auto r = box.submit(std::move(s));
+    const auto by_ar = box.submit(std::move(ar));
+    box.pump();
+    different += r->tokens != by_ar->tokens;
+  }
+  EXPECT_GT(different, 15);
+}
+
+// Drafts that are drawn apart from the target's own tokens are right less often.
+TEST(Speculative, DraftsDrawnApartAreNoticed) {
+  int64_t kept = 0, kept_apart = 0;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    Rng rng(seed);
+    const FakeModelConfig config = tiny_model(rng(), 3, 12);
+    const reference::Model model(config);
+    Warp w;
+    w.temperature = 2;
+    w.seed = seed;
+    for (const bool apart : {false, true}) {
+      const auto r = reference::speculative(model, model, {1, 2}, w, {}, {}, 15, apart);
+      EXPECT_EQ(r.tokens, reference::autoregressive(config, {1, 2}, w, {}, 15));
+      for (size_t n = 0; n < r.stats.accept_lengths.size(); ++n) {
+        (apart ? kept_apart : kept) += static_cast<int64_t>(n) * r.stats.accept_lengths[n];
+      }
+    }
+  }
+  EXPECT_GT(kept, 2 * kept_apart);
+}
+
+// The end comes with the second of eight drafts, on which both models agree: it is no token of the
+// output, and what they agreed on behind it is not counted.
+TEST(Speculative, DraftsBehindTheEndAreNotCountedAsAccepted) {
+  BoxOptions o;
+  o.models.resize(2);
+  o.models[0].config = o.models[1].config = tiny_model(1, 3, 40);
+  Box box{o};
+  const Tokens text = box.greedy({3, 1, 2}, 16);
+  size_t place = 2;
+  while (std::find(text.begin(), text.begin() + static_cast<ptrdiff_t>(place), text[place]) !=
+         text.begin() + static_cast<ptrdiff_t>(place)) {
+    ++place;  // its first time
+  }
+  Drafting a;
+  a.draft_tokens = 12;
+  SequenceSpec s = box.spec({3, 1, 2}, 16);
+  s.stops.eos = {text[place]};
+  use(s, a);
+  const auto r = box.submit(std::move(s));
+  box.pump();
+  ASSERT_TRUE(r->ok());
+  EXPECT_EQ(r->tokens.size(), place);
+  std::vector<int64_t> once(place);  // all but the first token, which is the target's own
+  once.back() = 1;
+  EXPECT_EQ(r->end.stats.accept_lengths, once);
+  EXPECT_EQ(r->end.stats.draft_tokens, 12);
 }
 
 // Rejections, full acceptances and rounds without drafts leave caches alike.
@@ -195,7 +284,8 @@ TEST(Speculative, LogProbabilitiesAreTheTargets) {
   }
 }
 
-// --- METHODS F.7: the joint distribution of the first three tokens.
+// --- METHODS F.7: the joint distribution of the first three tokens, by the ratio rule (and of
+// n-grams, which need none).
 
 struct Setting {
   const char* name;
@@ -205,6 +295,7 @@ struct Setting {
 
 std::vector<Setting> settings() {
   std::vector<Setting> all(4);
+  for (Setting& s : all) s.params.acceptance = Acceptance::kRatio;
   all[0].name = "chained drafts";
   all[0].params.draft_tokens = 3;
   all[0].warp.temperature = 1.3F;
@@ -294,7 +385,7 @@ TEST(Speculative, TruncatedDraftsSampleTheTargetsDistribution) {
 TEST(Speculative, ResamplingFromPOnRejectionIsNoticed) {
   const reference::Model target(for_sampling().models[0].config);
   const reference::Model draft(for_sampling().models[1].config);
-  for (const size_t i : {0, 2}) {
+  for (const size_t i : {0, 3}) {
     const Setting setting = settings()[i];
     const auto expected = enumerate(target, setting.warp);
     for (const bool broken : {false, true}) {

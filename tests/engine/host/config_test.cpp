@@ -125,7 +125,8 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
       models { name: "l" fake {} } models { name: "s" fake {} }
       deployments {
         name: "pair" large: "l" small: "s" default_method: METHOD_BILD
-        speculative { draft_tokens: 9 adaptive: true min_draft_probability: 0.25 }
+        speculative { draft_tokens: 9 adaptive: true min_draft_probability: 0.25
+                      acceptance: ACCEPTANCE_RATIO }
         ngram { max_ngram: 2 }
         bild { fallback_threshold: 0 rollback_threshold: inf max_small_run: 0 verify_eos: false
                early_exit_layer: 2 }
@@ -139,7 +140,10 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   EXPECT_EQ(pair.default_method, "bild");
   EXPECT_EQ(pair.methods.at("speculative"),
-            (Settings{{"draft_tokens", 9}, {"adaptive", true}, {"min_draft_probability", 0.25}}));
+            (Settings{{"draft_tokens", 9},
+                      {"adaptive", true},
+                      {"min_draft_probability", 0.25},
+                      {"acceptance", "ACCEPTANCE_RATIO"}}));
   EXPECT_EQ(pair.methods.at("ngram"), (Settings{{"max_ngram", 2}}));
   EXPECT_EQ(pair.methods.at("bild"), (Settings{{"fallback_threshold", 0.0},
                                                {"rollback_threshold", kInf},
@@ -154,7 +158,10 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
     return find_method(method)->with(pair_without_settings(), {})->settings();
   };
   EXPECT_EQ(defaults("speculative"),
-            (Settings{{"draft_tokens", 4}, {"adaptive", false}, {"min_draft_probability", 0.0}}));
+            (Settings{{"draft_tokens", 4},
+                      {"adaptive", false},
+                      {"min_draft_probability", 0.0},
+                      {"acceptance", "ACCEPTANCE_MATCH"}}));
   EXPECT_EQ(defaults("ngram"),
             (Settings{{"draft_tokens", 4}, {"max_ngram", 3}, {"adaptive", false}}));
   EXPECT_EQ(defaults("bild"), (Settings{{"fallback_threshold", 0.6},

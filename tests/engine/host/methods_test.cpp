@@ -105,6 +105,8 @@ TEST_F(Methods, RangesNameFieldValueAndWhatIsAllowed) {
        "speculative.draft_tokens: -9223372036854775808; allowed: [1, 64]"},
       {status_of("speculative", {{"min_draft_probability", -0.1}}),
        "speculative.min_draft_probability: -0.1; allowed: [0, 1]"},
+      {status_of("speculative", {{"acceptance", 3}}),
+       "speculative.acceptance: 3; allowed: ACCEPTANCE_MATCH, ACCEPTANCE_RATIO"},
       {status_of("speculative", {{"min_draft_probability", kNan}}),
        "speculative.min_draft_probability: nan; allowed: [0, 1]"},
       {status_of("ngram", {{"max_ngram", 5}}), "ngram.max_ngram: 5; allowed: [1, 4]"},
@@ -163,9 +165,12 @@ TEST_F(Methods, OffersSayTheContractAndParametersOfARequestThatSetsNothing) {
   const Deployment plain = deployment(true);
   const MethodInfo& speculative = *plain.offers("speculative");
   EXPECT_EQ(speculative.greedy, Contract::kExact);
-  EXPECT_EQ(speculative.sampled, Contract::kDistribution);
+  EXPECT_EQ(speculative.sampled, Contract::kExact);
   EXPECT_EQ(speculative.parameters,
-            (Settings{{"draft_tokens", 4}, {"adaptive", false}, {"min_draft_probability", 0.0}}));
+            (Settings{{"draft_tokens", 4},
+                      {"adaptive", false},
+                      {"min_draft_probability", 0.0},
+                      {"acceptance", "ACCEPTANCE_MATCH"}}));
   const MethodInfo& bild = *plain.offers("bild");
   EXPECT_EQ(bild.greedy, Contract::kLossy);
   EXPECT_EQ(bild.sampled, Contract::kLossy);
@@ -242,8 +247,10 @@ TEST_F(Methods, ExactIsReportedWhereItHoldsAndNowhereElse) {
       {beams(1), true, Contract::kExact},
       {beams(2), true, Contract::kLossy},
       {speculative({}), true, Contract::kExact},
-      {speculative({}), false, Contract::kDistribution},
-      {ngram({}), false, Contract::kDistribution},
+      {speculative({}), false, Contract::kExact},
+      {speculative({{"acceptance", "ACCEPTANCE_RATIO"}}), false, Contract::kDistribution},
+      {speculative({{"acceptance", "ACCEPTANCE_RATIO"}}), true, Contract::kExact},
+      {ngram({}), false, Contract::kExact},
       {bild({}), true, Contract::kLossy},
       {bild({{"rollback_threshold", 0.69}}), true, Contract::kExact},
       {bild({{"rollback_threshold", 0}}), true, Contract::kExact},
@@ -290,13 +297,16 @@ TEST_F(Methods, AContractThatCannotBeSaysWhatWouldGiveIt) {
       // Sampled, a threshold above 1 alone gives the large model's tokens.
       {bild({{"rollback_threshold", 0.5}}), Contract::kExact, false,
        "require_contract: EXACT; bild with a temperature above 0 gives LOSSY; needed: temperature "
-       "0, or bild.fallback_threshold 1.01, or method autoregressive"},
+       "0, or bild.fallback_threshold 1.01, or method autoregressive, or method speculative, or "
+       "method ngram"},
       {bild({{"window", 3}}), Contract::kExact, false,
        "require_contract: EXACT; bild with a temperature above 0 gives LOSSY; needed: temperature "
-       "0 with bild.rollback_threshold 0.69, or method autoregressive"},
-      {speculative({}), Contract::kExact, false,
+       "0 with bild.rollback_threshold 0.69, or method autoregressive, or method speculative, or "
+       "method ngram"},
+      {speculative({{"acceptance", "ACCEPTANCE_RATIO"}}), Contract::kExact, false,
        "require_contract: EXACT; speculative with a temperature above 0 gives DISTRIBUTION; "
-       "needed: temperature 0, or method autoregressive"},
+       "needed: temperature 0, or speculative.acceptance ACCEPTANCE_MATCH, or method "
+       "autoregressive, or method ngram"},
       {beams(4), Contract::kExact, true,
        "require_contract: EXACT; beam gives LOSSY; needed: beam.width 1"},
   };
@@ -406,7 +416,11 @@ TEST_F(Methods, AutoIsTheDefaultWhereThatGivesTheContract) {
   const Deployment speculative = deployment(true, config);
   EXPECT_EQ(chosen(speculative, Contract::kExact, true), "speculative");
   EXPECT_EQ(chosen(speculative, Contract::kDistribution, false), "speculative");
-  EXPECT_EQ(chosen(speculative, Contract::kExact, false), kAutoregressive);
+  EXPECT_EQ(chosen(speculative, Contract::kExact, false), "speculative");
+  config.methods["speculative"] = {{"acceptance", "ACCEPTANCE_RATIO"}};
+  const Deployment ratio = deployment(true, config);
+  EXPECT_EQ(chosen(ratio, Contract::kDistribution, false), "speculative");
+  EXPECT_EQ(chosen(ratio, Contract::kExact, false), kAutoregressive);
   EXPECT_EQ(chosen(deployment(true), Contract::kAny, true), kAutoregressive);
   // Beam search is autoregressive decoding's.
   GenerateRequest searching;

@@ -109,6 +109,7 @@ GenerateRequest mixed(int i) {
       r.method = "speculative";
       set_setting(&r.parameters, "adaptive", true);
       set_setting(&r.parameters, "min_draft_probability", 0.05);
+      if (i % 16 == 11) set_setting(&r.parameters, "acceptance", "ACCEPTANCE_RATIO");
       break;
     case 4:
       r.method = "bild";
@@ -192,6 +193,51 @@ TEST_P(Pairs, WhatPromisesToBeExactIs) {
       EXPECT_EQ(sink->text(), alone->text());
     }
   }
+}
+
+// Sampled, too: under a seed the tokens are autoregressive decoding's, penalties and all.
+TEST_P(Pairs, SampledWhatPromisesToBeExactIs) {
+  std::vector<std::pair<std::string, GenerateRequest>> ways;
+  const auto way = [&](const char* name, const char* method, auto set) {
+    GenerateRequest r = plain(0);
+    r.method = method;
+    r.require_contract = Contract::kExact;
+    set(r);
+    ways.emplace_back(name, r);
+  };
+  way("eight drafts", "speculative",
+      [](auto& r) { set_setting(&r.parameters, "draft_tokens", 8); });
+  way("sure drafts, adaptive", "speculative", [](auto& r) {
+    set_setting(&r.parameters, "min_draft_probability", 0.2);
+    set_setting(&r.parameters, "adaptive", true);
+  });
+  way("n-grams", "ngram", [](auto&) {});
+  way("bild, always falls back", "bild",
+      [](auto& r) { set_setting(&r.parameters, "fallback_threshold", 1.5); });
+  int64_t accepted = 0;
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    const auto sampled = [&](GenerateRequest r) {
+      r.prompt = std::string(kPrompts[seed % std::size(kPrompts)]);
+      r.sampling.seed = seed;
+      r.sampling.temperature = seed % 3 == 0 ? 1.2 : 0.7;
+      if (seed % 2 == 0) r.sampling.top_p = 0.9;
+      if (seed % 4 == 1) r.sampling.repetition_penalty = 1.1;
+      if (seed % 4 == 2) r.sampling.frequency_penalty = 0.3;
+      return r;
+    };
+    const auto alone = run(*engine_, sampled(plain(0)));
+    ASSERT_TRUE(alone->wait().ok()) << alone->wait();
+    for (const auto& [name, request] : ways) {
+      SCOPED_TRACE(name + ", seed " + std::to_string(seed));
+      const auto sink = run(*engine_, sampled(request));
+      ASSERT_TRUE(sink->wait().ok()) << sink->wait();
+      EXPECT_EQ(sink->start().contract, Contract::kExact);
+      EXPECT_EQ(sink->ids(), alone->ids());
+      EXPECT_EQ(sink->text(), alone->text());
+      accepted += sink->end().stats.small_tokens;
+    }
+  }
+  EXPECT_GT(accepted, 30) << "even of fakes that seldom agree";
 }
 
 TEST_P(Pairs, AMixedCrowdIsEachAsAloneAndMetricsAreTheSumOfStatistics) {

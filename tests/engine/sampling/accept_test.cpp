@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "engine/sampling/race.h"
 #include "engine/sampling/random.h"
 #include "engine/sampling/warp.h"
 #include "tests/engine/sampling/statistics.h"
@@ -53,21 +54,21 @@ std::vector<Token> speculate(Table& target, Table& draft, uint64_t seed, size_t 
       const int at = static_cast<int>(y.size());
       y.push_back(kind == Draft::kOneHot
                       ? scan(q).argmax
-                      : sampling::draw(q, uniform(seed, 0, Purpose::kDraft, at, start), sum(q)));
+                      : race(q, race_key(seed, 0, Purpose::kDraft, at, start)));
     }
     for (size_t i = 0;; ++i) {
       const int at = static_cast<int>(seq.size());
       std::vector<float> p = target(seq);
       if (i == gamma) {
-        seq.push_back(sampling::draw(p, uniform(seed, 0, Purpose::kToken, at), sum(p)));
+        seq.push_back(race(p, race_key(seed, 0, Purpose::kToken, at)));
         break;
       }
       const DraftDist q{kind == Draft::kOneHot ? std::span<const float>() : draft(seq)};
       const Token drafted = y[seq.size()];
-      const double residual_u = uniform(seed, 0, Purpose::kResidual, at, start);
-      Verdict v = judge(p, q, drafted, uniform(seed, 0, Purpose::kAccept, at, start), residual_u);
+      const RaceKey residual = race_key(seed, 0, Purpose::kResidual, at, start);
+      Verdict v = judge(p, q, drafted, uniform(seed, 0, Purpose::kAccept, at, start), residual);
       if (!v.accepted && on_rejection == OnRejection::kTarget) {
-        v.token = sampling::draw(target(seq), residual_u, 1);
+        v.token = race(target(seq), residual);
       }
       seq.push_back(v.token);
       if (!v.accepted) break;
@@ -157,15 +158,15 @@ TEST(Accept, EqualDistributionsAlwaysAccept) {
     std::vector<float> p = table({static_cast<Token>(i % 50)});
     const std::vector<float> q = p;
     const double u = uniform(1, 0, Purpose::kAccept, i);
-    const Token drafted = draw(q, uniform(1, 0, Purpose::kDraft, i), sum(q));
-    ASSERT_TRUE(judge(p, {q}, drafted, u, 0.5).accepted);
+    const Token drafted = race(q, race_key(1, 0, Purpose::kDraft, i));
+    ASSERT_TRUE(judge(p, {q}, drafted, u, {}).accepted);
   }
 }
 
-TEST(Accept, GreedyMatch) {
-  EXPECT_TRUE(judge_greedy(4, 4).accepted);
-  EXPECT_FALSE(judge_greedy(4, 3).accepted);
-  EXPECT_EQ(judge_greedy(4, 3).token, 4);
+TEST(Accept, Match) {
+  EXPECT_TRUE(judge_match(4, 4).accepted);
+  EXPECT_FALSE(judge_match(4, 3).accepted);
+  EXPECT_EQ(judge_match(4, 3).token, 4);
 }
 
 }  // namespace

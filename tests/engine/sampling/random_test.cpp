@@ -47,7 +47,9 @@ TEST(Uniform, IsAFunctionOfItsKeyAlone) {
 
 TEST(Uniform, OnlyATokenForgetsItsRound) {
   EXPECT_EQ(uniform(5, 1, Purpose::kToken, 9, 4), uniform(5, 1, Purpose::kToken, 9, 8));
+  EXPECT_EQ(race_key(5, 1, Purpose::kToken, 9, 4), race_key(5, 1, Purpose::kToken, 9, 8));
   for (const Purpose purpose : {Purpose::kDraft, Purpose::kAccept, Purpose::kResidual}) {
+    EXPECT_NE(race_key(5, 1, purpose, 9, 4), race_key(5, 1, purpose, 9, 8));
     EXPECT_NE(uniform(5, 1, purpose, 9, 4), uniform(5, 1, purpose, 9, 8));
   }
 }

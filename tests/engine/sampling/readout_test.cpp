@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/pass/rows.h"
+#include "engine/sampling/race.h"
 #include "engine/sampling/random.h"
 #include "tests/engine/sampling/brute_force.h"
 #include "tests/engine/sampling/statistics.h"
@@ -21,7 +22,7 @@ namespace tandem {
 namespace {
 
 using sampling::Purpose;
-using sampling::uniform;
+using sampling::race_key;
 using testing::best_tokens;
 using testing::processed;
 using testing::softmax;
@@ -148,15 +149,19 @@ struct Rows {
   std::vector<std::pair<int, In>> chosen;
 };
 
-// The token that inverse CDF gives, or -1 where u is too near to a step to tell.
-Token expected_draw(const std::vector<double>& p, double u) {
-  double up_to = 0;
-  for (size_t i = 0; i < p.size(); ++i) {
-    up_to += p[i];
-    if (std::abs(up_to - u) < 1e-5 && p[i] > 0) return -1;
-    if (up_to > u) return static_cast<Token>(i);
+// The token that the race gives, in double precision, or -1 where two are too near to tell.
+Token expected_draw(const std::vector<double>& p, sampling::RaceKey key) {
+  Token first = -1;
+  double least = INFINITY, second = INFINITY;
+  for (size_t v = 0; v < p.size(); ++v) {
+    if (p[v] <= 0) continue;
+    const double u = (sampling::race_word(key, static_cast<uint32_t>(v)) + 0.5) * 0x1p-32;
+    const double arrives = -std::log1p(-u) / p[v];
+    second = std::min(second, std::max(least, arrives));
+    if (arrives < least) first = static_cast<Token>(v);
+    least = std::min(least, arrives);
   }
-  return -1;
+  return second < least * (1 + 1e-4) ? -1 : first;
 }
 
 TEST(RowReader, EveryFieldEqualsBruteForce) {
@@ -183,6 +188,7 @@ TEST(RowReader, EveryFieldEqualsBruteForce) {
       read.logprob = rng() % 2 == 0;
       read.raw_logprob = rng() % 3 == 0;
       read.keep = rng() % 3 == 0;
+      read.tentative = rng() % 3 == 0;
       read.round_start = static_cast<int>(rng() % 10);
       if (rng() % 2 == 0) {
         for (size_t i = 0; i < read.rows.size(); ++i) {
@@ -252,10 +258,11 @@ TEST(RowReader, EveryFieldEqualsBruteForce) {
       } else if (read.warp.greedy()) {
         EXPECT_EQ(out.token, out.argmax);
       } else {
-        const double u =
-            uniform(read.warp.seed, read.warp.choice, read.keep ? Purpose::kDraft : Purpose::kToken,
-                    position[static_cast<size_t>(run_row)], read.round_start);
-        const Token expected = expected_draw(warped, u);
+        const auto key =
+            race_key(read.warp.seed, read.warp.choice,
+                     read.keep || read.tentative ? Purpose::kDraft : Purpose::kToken,
+                     position[static_cast<size_t>(run_row)], read.round_start);
+        const Token expected = expected_draw(warped, key);
         if (expected >= 0) {
           EXPECT_EQ(out.token, expected);
           ++draws;
@@ -466,11 +473,12 @@ void feed(const std::vector<Token>& tokens, size_t added, Pass& pass, Work& work
   }
 }
 
-// One round as the speculative method makes it: gamma draft passes that keep, one that verifies.
+// One round as the speculative method makes it: gamma draft passes (that keep, for the ratio rule),
+// one that verifies.
 class Speculation {
  public:
-  Speculation(const Model& target, const Model& draft, Warp warp)
-      : target_(target), draft_(draft), warp_(warp), reader_(&store_) {}
+  Speculation(const Model& target, const Model& draft, Warp warp, bool match = false)
+      : target_(target), draft_(draft), warp_(warp), match_(match), reader_(&store_) {}
 
   void round(std::vector<Token>& seq, size_t gamma, bool one_hot = false) {
     const int start = static_cast<int>(seq.size());
@@ -482,7 +490,7 @@ class Speculation {
       Read read = read_of(1);
       read.warp = warp_;
       read.draw = true;
-      read.keep = !one_hot;
+      read.keep = !one_hot && !match_;
       read.round_start = start;
       pass.reading(read);
       Work work = work_of(pass, next_++);
@@ -500,7 +508,11 @@ class Speculation {
     Pass pass;
     Read read = read_of(gamma + 1);
     read.warp = warp_;
-    read.against = against;
+    if (match_) {
+      read.match = true;
+    } else {
+      read.against = against;
+    }
     read.logprob = true;
     read.round_start = start;
     pass.reading(read);
@@ -532,6 +544,7 @@ class Speculation {
   const Model& target_;
   const Model& draft_;
   Warp warp_;
+  bool match_;
   ValueStore store_;
   RowReader reader_;
   TicketId next_ = 1;
@@ -640,6 +653,63 @@ TEST(RowReader, GreedyChainsAreTheTargetsOwnTokens) {
   }
 }
 
+// Judged by match, a chain is what its target draws alone, and a model's own drafts all stay.
+TEST(RowReader, MatchedChainsAreTheTargetsOwnDraws) {
+  Warp warp;
+  warp.temperature = 1.1f;
+  warp.min_p = 0.02f;
+  int64_t rounds = 0, accepted = 0;
+  for (warp.seed = 0; warp.seed < 2000; ++warp.seed) {
+    const bool same = warp.seed % 4 == 0;
+    const Model target(1);
+    const Model draft(same ? 1 : 2);
+    for (const bool one_hot : {false, true}) {
+      Speculation s(target, draft, warp, /*match=*/true);
+      std::vector<Token> seq;
+      std::vector<Token> expected;
+      while (seq.size() < 8) {
+        s.round(seq, 3, one_hot);
+        if (same && !one_hot) EXPECT_EQ(s.last().accepted, 3);
+        ++rounds;
+        accepted += s.last().accepted;
+      }
+      while (expected.size() < seq.size()) {
+        const Token t = expected_draw(warped_probs(warp, target(expected)),
+                                      race_key(warp.seed, 0, Purpose::kToken,
+                                               static_cast<int>(expected.size())));
+        if (t < 0) break;
+        expected.push_back(t);
+      }
+      seq.resize(expected.size());
+      ASSERT_EQ(seq, expected);
+      EXPECT_EQ(s.stored(), 0u) << "no distribution is kept";
+    }
+  }
+  EXPECT_GT(accepted, rounds / 2);
+}
+
+TEST(RowReader, NothingIsReadBehindARejectedDraft) {
+  RowReader reader(nullptr);
+  Pass pass;
+  Read read = read_of(3);
+  read.match = true;
+  read.top = 1;
+  pass.reading(read);
+  const Work work = work_of(pass, 6);
+  reader.begin(work);
+  std::vector<float> row = {1, 2};
+  EXPECT_TRUE(reader.read(work.outputs[0], row, 0, 0).ok());
+  row = {1, std::numeric_limits<float>::quiet_NaN()};
+  EXPECT_TRUE(reader.read(work.outputs[1], row, 1, 1).ok()) << "what a wrong token leads to";
+  EXPECT_TRUE(reader.read(work.outputs[2], row, 2, -1).ok());
+  const Readout readout = reader.take();
+  ASSERT_EQ(readout.row.size(), 3u);
+  EXPECT_EQ(readout.row[0].token, 1);
+  EXPECT_EQ(readout.row[0].top.size(), 1u);
+  EXPECT_EQ(readout.row[1].token, -1);
+  EXPECT_TRUE(readout.row[2].top.empty());
+}
+
 // A draft equal to the target is accepted whole, and the bonus is AR's token there.
 TEST(RowReader, TheBonusIsTheTokenThatArDraws) {
   const Model model(5);
@@ -653,7 +723,7 @@ TEST(RowReader, TheBonusIsTheTokenThatArDraws) {
     ASSERT_EQ(s.last().accepted, 3);
     const std::vector<Token> prefix(seq.begin(), seq.begin() + 3);
     const Token ar =
-        expected_draw(warped_probs(warp, model(prefix)), uniform(seed, 0, Purpose::kToken, 3));
+        expected_draw(warped_probs(warp, model(prefix)), race_key(seed, 0, Purpose::kToken, 3));
     if (ar >= 0) EXPECT_EQ(seq[3], ar);
   }
 }

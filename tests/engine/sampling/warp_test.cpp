@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/sampling/race.h"
 #include "engine/sampling/random.h"
 #include "tests/engine/sampling/brute_force.h"
 #include "tests/engine/sampling/statistics.h"
@@ -254,34 +255,6 @@ TEST(LogNormalizer, EqualsLogSoftmax) {
   }
 }
 
-TEST(Draw, IsTheInverseOfTheCumulativeSum) {
-  const std::vector<float> weights = {0, 1, 0, 2, 1, 0};
-  EXPECT_EQ(sum(weights), 4);
-  EXPECT_EQ(draw(weights, 0, 4), 1);
-  EXPECT_EQ(draw(weights, 0.2499, 4), 1);
-  EXPECT_EQ(draw(weights, 0.25, 4), 3);
-  EXPECT_EQ(draw(weights, 0.7499, 4), 3);
-  EXPECT_EQ(draw(weights, 0.75, 4), 4);
-  EXPECT_EQ(draw(weights, 1 - 0x1p-53, 4), 4);
-  EXPECT_EQ(draw(weights, 0.5, 100), 4);  // a total that is too large never draws a zero
-  EXPECT_EQ(draw(std::vector<float>(3), 0.5, 0), -1);
-
-  std::mt19937 rng(11);
-  std::vector<float> large = normal_row(5000, 1, rng);
-  for (float& x : large) x = x < 1 ? 0 : x;
-  const double total = sum(large);
-  for (int i = 0; i < 1000; ++i) {
-    const double u = uniform(1, 0, Purpose::kToken, i);
-    double up_to = 0;
-    Token expected = 0;
-    for (; expected < 5000; ++expected) {
-      up_to += large[static_cast<size_t>(expected)];
-      if (up_to > u * total) break;
-    }
-    ASSERT_EQ(draw(large, u, total), expected);
-  }
-}
-
 // Draws against the enumerated distribution (METHODS F.7).
 TEST(Draw, FollowsTheWarpedDistribution) {
   std::mt19937 rng(13);
@@ -298,11 +271,11 @@ TEST(Draw, FollowsTheWarpedDistribution) {
                           typical(1.3f, 0.8f, 12),
                           typical(0.9f, 0.9f, 14, 0.95f, 0.01f)}[static_cast<size_t>(round)];
     Scratch scratch;
-    const Warped warped = warp(w, logits, scan(logits), scratch);
+    warp(w, logits, scan(logits), scratch);
     std::vector<int64_t> counts(16);
     for (int i = 0; i < 200000; ++i) {
-      const double u = uniform(static_cast<uint64_t>(round), 0, Purpose::kToken, i);
-      ++counts[static_cast<size_t>(draw(scratch.weight, u, warped.total))];
+      const RaceKey key = race_key(static_cast<uint64_t>(round), 0, Purpose::kToken, i);
+      ++counts[static_cast<size_t>(race(scratch.weight, key))];
     }
     EXPECT_GT(testing::chi_square_p(counts, warped_probs(w, logits)), 1e-4) << round;
     // The test can tell: another temperature is refused.
@@ -315,11 +288,10 @@ TEST(Draw, TellsTheOrderOfWarpers) {
   const std::vector<float> logits = {3, 2.2f, 1.5f, 1, 0.4f, 0, -0.5f, -1, -1.2f, -2};
   const Warp right = warp_of(1.8f, 0, 0.85f);
   Scratch scratch;
-  const Warped warped = warp(right, logits, scan(logits), scratch);
+  warp(right, logits, scan(logits), scratch);
   std::vector<int64_t> counts(logits.size());
   for (int i = 0; i < 200000; ++i) {
-    const double u = uniform(5, 0, Purpose::kToken, i);
-    ++counts[static_cast<size_t>(draw(scratch.weight, u, warped.total))];
+    ++counts[static_cast<size_t>(race(scratch.weight, race_key(5, 0, Purpose::kToken, i)))];
   }
   EXPECT_GT(testing::chi_square_p(counts, warped_probs(right, logits)), 1e-4);
 

@@ -75,6 +75,12 @@ TEST(Flight, ReadsThatBelongTogetherAreNotCut) {
   judged.reading(reading({4, 5, 6, 7}));
   judged.read[0].against.ticket = kOneHot;
   EXPECT_EQ(Bench().fly(std::move(judged)).splittable, 4);
+  Pass matched = chain(8);
+  matched.reading(reading({4, 5, 6, 7}));
+  matched.read[0].match = true;
+  const PassFlight flight = Bench().fly(std::move(matched));
+  EXPECT_EQ(flight.splittable, 4);
+  EXPECT_FALSE(flight.leaves_values) << "exact drafts leave no distributions";
 }
 
 TEST(Flight, ATreeSplitsBehindItsTrunk) {
