@@ -61,6 +61,7 @@ Task<Run> small_run(Bild b) {
     // Its last token is not fed to small; nor to large if it is the last one of the request.
     const int fed = std::min(tentative + room, g.remaining() - 1);
     co_await g.round({{b.S, g.missing(b.S) + tentative + room - 1}, {b.L, g.missing(b.L) + fed}});
+    if (g.remaining() == 1 && !b.unchecked) co_return run;  // large's pass gives that one
     for (int i = 0; i < room; ++i) {
       Pass p = g.catch_up(b.S, y);
       Read read = g.draw(last_rows(1, p.add.size()));

@@ -31,9 +31,11 @@ inline Bilded bild(const Model& large, const Model& small, const Tokens& prompt,
   while (!out.ended) {
     const int start = static_cast<int>(out.seq.size());
     Tokens y;
+    // The last token is not worth a small pass, as large runs in any case.
+    const bool last = out.remaining() == 1 && !final_at_once;
     int run = 0, asked = 0;
     bool fell_back = false;
-    while (!out.ended && !out.would_end(y) && (limit == 0 || run < limit)) {
+    while (!last && !out.ended && !out.would_end(y) && (limit == 0 || run < limit)) {
       const Row row(small, joined(out.seq, y));
       ++asked;
       fell_back = !a.window && row.confidence() < a.fallback_threshold;
@@ -47,7 +49,7 @@ inline Bilded bild(const Model& large, const Model& small, const Tokens& prompt,
     }
     const bool ends = out.would_end(y);
     stats.own[BildFigures::kFallbacks] += fell_back;
-    stats.own[BildFigures::kForcedCalls] += !fell_back && !ends && !out.ended;
+    stats.own[BildFigures::kForcedCalls] += !last && !fell_back && !ends && !out.ended;
     stats.small_passes += asked;
     if (out.ended) break;
     const Tokens before = out.seq;
