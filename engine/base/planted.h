@@ -20,6 +20,7 @@ namespace tandem {
   X(LeakCache, 2, "an ended request's caches are not given back")                         \
   X(EndTwice, 3, "a cancelled request is told twice that it ended")                       \
   X(LostEnd, 3, "a request cancelled while it waits is never told")                       \
+  X(LaunchBeforeInput, 6, "a pass goes to its device before its input's is done")          \
   X(RepeatToken, 4, "the first token after a resumption is streamed twice")               \
   X(DropToken, 4, "of several tokens accepted at once the last is not streamed")          \
   X(OvershootStop, 4, "tokens behind an end in the same round are streamed too")          \

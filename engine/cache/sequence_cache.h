@@ -66,11 +66,15 @@ class SequenceCache {
   // The same for a pass whose rows depend on more than their tokens (all rows see each other, or a
   // memory): neither they nor rows behind them are published.
   void append_private(int to, const Tree& tree);
-  // Passes on a cache run one after the other. Each has a number, and its turn comes when those
-  // before it are done; one that reads these rows as its memory waits for them likewise.
+  // Passes on a cache run one after the other, on one device. Each has a number, and its turn comes
+  // when those before it are done, or launched, which is as good on the device they went to; one
+  // that reads these rows as its memory waits for them likewise.
   int begin_pass() { return begun_++; }
   int begin_reader() { return ++readers_, begun_; }
-  bool has_turn(int pass) const { return ended_ >= pass; }
+  bool all_done_before(int pass) const { return ended_ >= pass; }
+  bool all_launched_before(int pass) const { return launched_ >= pass; }
+  void launch_pass() { ++launched_; }     // the next one, to its last row
+  void take_back_pass() { --launched_; }  // the last one that was launched: it has not run
   void end_pass() { ++ended_, passes_done(); }
   void end_reader() { --readers_, passes_done(); }
   bool idle() const { return ended_ == begun_ && readers_ == 0; }
@@ -154,6 +158,7 @@ class SequenceCache {
   std::vector<std::vector<PageId>> outgrown_;  // what pages_ was, while passes may read it there
   std::vector<PageId> frontier_pages_;         // by row / page_rows, invalid where none is needed
   int begun_ = 0;                              // passes
+  int launched_ = 0;                           // of these
   int ended_ = 0;                              // of these
   int readers_ = 0;  // passes under way that have these rows as their memory
   // The last appended pass while it is an unsettled tree.

@@ -21,7 +21,8 @@ Read draft_read(Gen g, bool by_ratio, const Pass& pass) {
   return read;
 }
 
-// Each draft is fed to the next pass on the device: the host sees none and waits for none.
+// Each draft is fed to the next pass by its device, where all of them lie in line: the loop neither
+// sees one nor waits for one.
 Drafts chained_drafts(Gen g, Stage D, int gamma, bool by_ratio) {
   Drafts drafts;
   Pass p = g.catch_up(D);

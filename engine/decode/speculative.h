@@ -20,7 +20,7 @@ struct SpeculativeParams {
   // gamma follows the accept lengths, up to draft_tokens (engine/decode/judge.h).
   bool adaptive = false;
   // A run ends before the first token whose row of q (before temperature) nowhere exceeds this.
-  // 0: off; then drafts are chained on the device. [0, 1]
+  // 0: off; then drafts are a chain of passes. [0, 1]
   float min_draft_probability = 0;
   enum class Acceptance : uint8_t {
     kMatch,  // x_i stays if the target draws it too

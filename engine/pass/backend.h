@@ -134,6 +134,9 @@ struct Work {
 };
 
 struct Batch {
+  // Launched while the batch before it was under way. Where that one ends with RESOURCE_EXHAUSTED,
+  // this one does too, for its works may follow on those that have not run.
+  bool behind = false;
   std::vector<Move> moves;
   std::vector<Work> works;       // of one model; empty for moves alone
   std::vector<TicketId> forget;  // picks and kept distributions that nobody can name any more
@@ -159,9 +162,14 @@ struct BatchResult {
   Duration busy{};  // time the device spent on the batch
 };
 
-// One device. launch() is called from one thread at a time; batches run in launch order, and `done`
-// is called exactly once per batch, in that order, from any thread and possibly before launch()
-// returns. The batch stays alive and unchanged until then.
+// One device. launch() is called from one thread at a time, also while batches are under way;
+// batches run in launch order, and `done` is called exactly once per batch, in that order, from any
+// thread and possibly before launch() returns. The batch stays alive and unchanged until then.
+//
+// What a work finds of the batches before it, it finds when it runs, not when it is launched: rows,
+// picks and distributions of passes that were under way then. Where such a pass has failed, its
+// rows may be missing and its values are not there; a work fed by them fails too, and one that sees
+// the rows may answer anything, but harms no other cache.
 class Backend {
  public:
   using Done = std::function<void(BatchResult)>;

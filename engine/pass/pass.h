@@ -29,7 +29,8 @@ namespace tandem {
 
 using TicketId = uint64_t;  // a submitted pass; unique within the engine, 0: none
 
-// A value that a pass left on the device and that a later pass reads there.
+// A value that a pass leaves with its backend and that a later pass is fed with there. The loop
+// need not have seen it: the later pass may be launched while the earlier one is under way.
 struct ValueRef {
   TicketId ticket = 0;
   int out = 0;          // kChosen: index into Readout::row
@@ -110,7 +111,8 @@ struct Warp {
   friend bool operator==(const Warp&, const Warp&) = default;
 };
 
-// The distributions that a chain of drafts was drawn from, kept on the device by earlier passes.
+// The distributions that a chain of drafts was drawn from, which earlier passes left with their
+// backend.
 // Draft i's is output i of pass `ticket`; or, where each draft was a pass of its own and `more`
 // names the second and later ones, output 0 of the i-th of {ticket, more...}.
 struct DistRef {
@@ -138,7 +140,7 @@ struct Read {
   bool logprob = false;      // of the drawn token (where none is, of score[i]), and of `top`, under
                              // the warped distribution
   bool raw_logprob = false;  // ... or instead under the model's own softmax, before processors
-  bool keep = false;         // the warped distribution stays on the device, see DistRef
+  bool keep = false;         // the warped distribution stays with the backend, see DistRef
   std::vector<Token> score;  // negative log-likelihood of score[i] at rows[i], unwarped softmax;
                              // may be shorter than rows
   // rows is then a chain of n + 1 rows whose last n inputs are drafts, accepted in order. Either

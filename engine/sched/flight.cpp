@@ -42,6 +42,23 @@ bool counts_tokens(const Pass& pass) {
 
 }  // namespace
 
+bool PassFlight::may_run() const {
+  if (!cache->all_launched_before(turn)) return false;
+  if (memory && !(memory_device == device ? memory->all_launched_before(memory_turn)
+                                          : memory->all_done_before(memory_turn))) {
+    return false;
+  }
+  if (planted(Bug::kLaunchBeforeInput)) return true;
+  return std::all_of(before.begin(), before.end(), [this](const PassFlight* f) {
+    return f->done || (f->device == device && f->launched());
+  });
+}
+
+bool PassFlight::follows() const {
+  return !cache->all_done_before(turn) || (memory && !memory->all_done_before(memory_turn)) ||
+         std::any_of(before.begin(), before.end(), [](const PassFlight* f) { return !f->done; });
+}
+
 void prepare(PassFlight& flight) {
   const Pass& pass = flight.pass;
   flight.base = flight.cache->rows();

@@ -1,7 +1,6 @@
 // A submitted pass on its way through a lane, and its lowering to Works.
 #pragma once
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -28,6 +27,7 @@ struct PassFlight final : Flight {
   RequestId request = 0;  // of the sequence
   Role role = Role::kLarge;
   DeviceId device;
+  DeviceId memory_device;
   uint64_t order = 0;  // smaller: submitted earlier
   int priority = 0;
 
@@ -49,11 +49,12 @@ struct PassFlight final : Flight {
 
   int rows() const { return static_cast<int>(pass.add.size()); }
   int fixed_rows() const { return begun ? 0 : static_cast<int>(frontier.size()); }
-  // Are all passes done that have to be done before it?
-  bool may_run() const {
-    return cache->has_turn(turn) && (!memory || memory->has_turn(memory_turn)) &&
-           std::all_of(before.begin(), before.end(), [](const PassFlight* f) { return f->done; });
-  }
+  bool launched() const { return begun && started == rows(); }  // all of it
+  // Have all passes that go before it run when the device comes to it? Those on its own device have
+  // if they were launched; those on others, if they are done.
+  bool may_run() const;
+  // Is one of these passes under way?
+  bool follows() const;
   void let_go() override;  // sequence_passes.cpp
 };
 

@@ -18,14 +18,14 @@ void Lane::wait_for(Lane& other) {
   other.wanted_ = other.log_end();
 }
 
-void Lane::take_moves(size_t n) {
+void Lane::take_moves(size_t n, Running* to) {
   for (size_t i = 0; i < n; ++i) {
     const Move& move = moves_[i];
-    if (move.kind != Move::kFree || log_frees_) running_->batch.moves.push_back(move);
+    if (move.kind != Move::kFree || log_frees_) to->batch.moves.push_back(move);
   }
   moves_.erase(moves_.begin(), moves_.begin() + static_cast<ptrdiff_t>(n));
   flushed_ += n;
-  running_->moves_end = flushed_;
+  to->moves_end = flushed_;
 }
 
 std::span<const Candidate> Lane::runnable() {
@@ -49,8 +49,43 @@ std::span<const Candidate> Lane::runnable() {
   return candidates_;
 }
 
-const Batch* Lane::next(TimePoint now) {
-  TANDEM_CHECK(idle());
+// Do all passes here belong to one sequence?
+bool Lane::one_sequence() const {
+  const SequenceRun* one = nullptr;
+  const auto same = [&one](const PassFlight* f) {
+    one = one ? one : f->sequence;
+    return f->sequence == one;
+  };
+  return std::ranges::all_of(pending_, same) && std::ranges::all_of(running_, [&](const auto& r) {
+           return std::ranges::all_of(r->flights, same);
+         });
+}
+
+std::vector<Picked> Lane::pick() {
+  BatchLimits limits = limits_;
+  if (planted(Bug::kIgnoreStepRows)) limits.step_rows = 1 << 20;
+  if (idle()) return pick_batch(runnable(), last_model_, limits);
+
+  // Together these batches hold up a newcomer for no longer than one full batch.
+  limits.step_rows -= rows_under_way_;
+  const bool chained = std::ranges::any_of(
+      pending_, [](const PassFlight* f) { return f->may_run() && f->follows(); });
+  if (!chained || limits.step_rows <= 0 || running_.size() >= kChain) return {};
+  if (running_.size() >= kAhead && !one_sequence()) return {};
+  std::vector<Picked> picked = pick_batch(runnable(), last_model_, limits);
+  int rows = 0;
+  bool follows = false;
+  for (const Picked& p : picked) {
+    const PassFlight& f = *pending_[static_cast<size_t>(p.index)];
+    rows += f.fixed_rows() + p.count;
+    follows |= f.follows();
+  }
+  if (!follows || rows > limits.step_rows) picked.clear();
+  return picked;
+}
+
+const Batch* Lane::next() {
+  if (!idle() && running_.front()->doomed) return nullptr;
   const auto passed = [](const Fence& f) { return f.other->lost() || f.other->made_ >= f.until; };
   while (!fences_.empty() && passed(fences_.front())) {
     fences_.pop_front();
@@ -58,21 +93,21 @@ const Batch* Lane::next(TimePoint now) {
   std::vector<Picked> picked;
   size_t moves = moves_.size();
   if (fences_.empty()) {
-    BatchLimits limits = limits_;
-    if (planted(Bug::kIgnoreStepRows)) limits.step_rows = 1 << 20;
-    picked = pick_batch(runnable(), last_model_, limits);
+    picked = pick();
   } else {
     moves = fences_.front().at - flushed_;
   }
-  if (picked.empty() && (wanted_ <= flushed_ || moves == 0)) return nullptr;
+  if (picked.empty() && (!idle() || wanted_ <= flushed_ || moves == 0)) return nullptr;
 
-  running_ = spare_ ? std::move(spare_) : std::make_unique<Running>();
-  running_->launched = now;
-  Batch& batch = running_->batch;
-  take_moves(moves);
+  if (spare_.empty()) spare_.push_back(std::make_unique<Running>());
+  std::unique_ptr<Running> running = std::move(spare_.back());
+  spare_.pop_back();
+  Batch& batch = running->batch;
+  batch.behind = !idle();
+  take_moves(moves, running.get());
   batch.forget.swap(forget_);
   batch.works.resize(picked.size());
-  running_->flights.reserve(picked.size());
+  running->flights.reserve(picked.size());
   for (size_t i = 0; i < picked.size(); ++i) {
     const Picked& p = picked[i];
     PassFlight* const f = pending_[static_cast<size_t>(p.index)];
@@ -81,29 +116,40 @@ const Batch* Lane::next(TimePoint now) {
     f->begun = true;
     f->under_way = true;
     f->gate = f->sequence->gate().enter();
-    running_->flights.push_back(f);
+    if (batch.works[i].last) f->cache->launch_pass();
+    running->flights.push_back(f);
   }
   if (!batch.works.empty()) last_model_ = batch.works.front().model;
   std::erase_if(pending_, [](const PassFlight* f) { return f->under_way; });
-  return &batch;
+  running->rows = batch.run_rows();
+  rows_under_way_ += running->rows;
+  return &running_.emplace_back(std::move(running))->batch;
 }
 
-// The batch is over. Flights whose works are `left` stand first again, in the old order.
+// The batch is over. Flights whose works are `left` are pending again, by age.
 template <class Left>
 void Lane::put_back(const Running& batch, Left left) {
-  std::vector<PassFlight*> again;
+  const size_t before = pending_.size();
   for (size_t i = 0; i < batch.flights.size(); ++i) {
     PassFlight* const f = batch.flights[i];
     f->under_way = false;
     f->gate.leave();
-    if (left(batch.batch.works[i]) && !f->sequence->gate().closed()) again.push_back(f);
+    if (left(batch.batch.works[i]) && !f->sequence->gate().closed()) pending_.push_back(f);
   }
-  if (!again.empty()) pending_.insert(pending_.begin(), again.begin(), again.end());
+  if (pending_.size() == before) return;
+  std::ranges::sort(pending_, {}, [](const PassFlight* f) { return f->order; });
+}
+
+std::unique_ptr<Lane::Running> Lane::take_oldest() {
+  std::unique_ptr<Running> oldest = std::move(running_.front());
+  running_.pop_front();
+  rows_under_way_ -= oldest->rows;
+  made_ = oldest->moves_end;
+  return oldest;
 }
 
 std::unique_ptr<Lane::Running> Lane::finish() {
-  std::unique_ptr<Running> done = std::move(running_);
-  made_ = done->moves_end;
+  std::unique_ptr<Running> done = take_oldest();
   put_back(*done, [](const Work& w) { return !w.last; });
   recover();
   return done;
@@ -114,7 +160,8 @@ void Lane::recycle(std::unique_ptr<Running> done) {
   done->batch.moves.clear();
   done->batch.forget.clear();
   done->flights.clear();
-  spare_ = std::move(done);
+  done->doomed = false;
+  spare_.push_back(std::move(done));
 }
 
 void Lane::recover() {
@@ -126,22 +173,31 @@ void Lane::recover() {
 }
 
 bool Lane::retry_smaller() {
-  const int rows = running_->batch.run_rows();
-  if (running_->flights.empty()) return false;
-  if (running_->flights.size() == 1 && limits_.chunk_rows <= 1) return false;
-  limits_.step_rows = std::max(1, std::min(limits_.step_rows, rows) / 2);
-  limits_.chunk_rows = std::min(limits_.chunk_rows, limits_.step_rows);
-  limits_.works = std::max<int>(1, static_cast<int>(running_->flights.size()) / 2);
-  went_well_ = 0;
-  const std::unique_ptr<Running> failed = std::move(running_);
-  made_ = failed->moves_end;
-  for (size_t i = 0; i < failed->flights.size(); ++i) {
-    PassFlight& f = *failed->flights[i];
-    f.started -= failed->batch.works[i].count;
-    f.begun = f.started > 0;
+  const Running& refused = *running_.front();
+  if (!refused.doomed) {
+    for (size_t i = 1; i < running_.size(); ++i) running_[i]->doomed = true;
+    if (refused.flights.empty()) return false;
+    if (refused.flights.size() == 1 && limits_.chunk_rows <= 1) return false;
+    limits_.step_rows = std::max(1, std::min(limits_.step_rows, refused.rows) / 2);
+    limits_.chunk_rows = std::min(limits_.chunk_rows, limits_.step_rows);
+    limits_.works = std::max<int>(1, static_cast<int>(refused.flights.size()) / 2);
+    went_well_ = 0;
   }
-  put_back(*failed, [](const Work&) { return true; });
+  take_back();
   return true;
+}
+
+void Lane::take_back() {
+  std::unique_ptr<Running> refused = take_oldest();
+  for (size_t i = 0; i < refused->flights.size(); ++i) {
+    PassFlight& f = *refused->flights[i];
+    const Work& work = refused->batch.works[i];
+    f.started -= work.count;
+    f.begun = f.started > 0;
+    if (work.last) f.cache->take_back_pass();
+  }
+  put_back(*refused, [](const Work&) { return true; });
+  recycle(std::move(refused));
 }
 
 }  // namespace tandem

@@ -1,6 +1,11 @@
 // A device's lane: the passes that wait for it, the moves that go before them, and the batches it
 // works on. Lanes cycle independently of each other; there is no global step.
 //
+// A batch goes behind one that is under way where a pass follows on one that is under way, as in a
+// chain of drafts: the device finds the earlier ones' rows and picks when it comes to it, and need
+// not wait for the loop between them. Other passes go with it, but not behind others without it:
+// they would miss the company of those that come back from the batch that is under way.
+//
 // Loop thread only. Completions come to the loop's inbox from the backend's thread.
 #pragma once
 
@@ -22,8 +27,9 @@ class Lane {
   struct Running {
     Batch batch;
     std::vector<PassFlight*> flights;  // by work
-    TimePoint launched{};
+    int rows = 0;
     uint64_t moves_end = 0;  // of the log: the batch carries the moves before
+    bool doomed = false;     // behind one that had no memory: it has not run either
   };
   Lane(DeviceId device, Backend* backend, const BatchLimits& limits, bool log_frees)
       : device_(device),
@@ -47,14 +53,13 @@ class Lane {
   // made the moves that its log holds now.
   void wait_for(Lane& other);
 
-  bool idle() const { return running_ == nullptr; }
+  bool idle() const { return running_.empty(); }
   bool has_work() const { return !pending_.empty() || wanted_ > flushed_; }
   size_t pending() const { return pending_.size(); }
 
-  // The next batch, taken from what is pending; null when nothing can run. REQUIRES: idle().
-  const Batch* next(TimePoint now);
-  const Running& running() const { return *running_; }
-  // The batch is done: hands it over; passes with rows left are pending again.
+  // The next batch, taken from what is pending; null when nothing can run now.
+  const Batch* next();
+  // The oldest batch is done: hands it over; passes with rows left are pending again.
   std::unique_ptr<Running> finish();
   // Takes it back, so that the next batch can use its memory.
   void recycle(std::unique_ptr<Running> done);
@@ -63,19 +68,29 @@ class Lane {
   void lose() { lost_.store(true, std::memory_order_relaxed); }
   bool lost() const { return lost_.load(std::memory_order_relaxed); }  // from any thread
 
-  // The device had no memory for the batch: its passes are pending again and batches get smaller,
-  // until kRecovery of them went well. False, and nothing happens: the batch cannot get smaller.
+  // The device had no memory for the oldest batch: its passes are pending again and batches get
+  // smaller, until kRecovery of them went well. False: the batch cannot get smaller, and is done.
+  // Those behind it come back likewise, and then nothing is under way until all have.
   bool retry_smaller();
+  bool oldest_doomed() const { return running_.front()->doomed; }
 
  private:
   static constexpr int kRecovery = 32;
+  // Batches under way at once: two, so that the device has the next one when it is done, and others
+  // can join it soon. Where a single sequence uses the lane nobody could join: so many of a chain.
+  static constexpr size_t kAhead = 2;
+  static constexpr size_t kChain = 16;
   struct Fence {
     uint64_t at;  // of this lane's log
     Lane* other;
     uint64_t until;  // of the other's log
   };
   uint64_t log_end() const { return flushed_ + moves_.size(); }
-  void take_moves(size_t n);
+  void take_moves(size_t n, Running* to);
+  std::vector<Picked> pick();
+  bool one_sequence() const;
+  std::unique_ptr<Running> take_oldest();
+  void take_back();
   template <class Left>
   void put_back(const Running& batch, Left left);
   // Until the next call.
@@ -95,9 +110,10 @@ class Lane {
   uint64_t made_ = 0;     // of these, in batches that are done
   uint64_t wanted_ = 0;   // another lane waits until so many are made
   std::vector<TicketId> forget_;
-  std::unique_ptr<Running> running_;
-  std::vector<Candidate> candidates_;  // of the last runnable()
-  std::unique_ptr<Running> spare_;     // its contents are over; its memory is not
+  std::deque<std::unique_ptr<Running>> running_;  // oldest first
+  int rows_under_way_ = 0;
+  std::vector<Candidate> candidates_;            // of the last runnable()
+  std::vector<std::unique_ptr<Running>> spare_;  // their contents are over; their memory is not
   std::atomic<bool> lost_{false};
   ModelId last_model_;
 };

@@ -51,37 +51,43 @@ void Lanes::order_moves(ModelId first, ModelId then) {
   if (a != b) lanes_[b.index()].wait_for(lanes_[a.index()]);
 }
 
-bool Lanes::launch(TimePoint now) {
+bool Lanes::launch() {
   bool any = false;
   for (Lane& lane : lanes_) {
     if (planted(Bug::kRealTime) && SteadyClock().now().time_since_epoch().count() / 512 % 2 == 0) {
       continue;
     }
-    if (lane.lost() || !lane.idle() || !lane.has_work()) continue;
-    const Batch* const batch = lane.next(now);
-    if (!batch) continue;
-    any = true;
-    ModelSeries* series = nullptr;  // none for a batch of moves alone
-    if (!batch->works.empty()) series = models_[batch->works.front().model.index()].series;
-    if (series) {
-      series->batches.add();
-      series->batch_rows.observe(batch->run_rows());
+    while (!lane.lost() && lane.has_work()) {
+      const Batch* const batch = lane.next();
+      if (!batch) break;
+      launch(lane, *batch);
+      any = true;
     }
-    const DeviceId device = lane.device();
-    lane.backend()->launch(
-        *batch, [this, device](BatchResult result) { done_(device, std::move(result)); });
   }
   return any;
+}
+
+void Lanes::launch(Lane& lane, const Batch& batch) {
+  ModelSeries* series = nullptr;  // none for a batch of moves alone
+  if (!batch.works.empty()) series = models_[batch.works.front().model.index()].series;
+  if (series) {
+    series->batches.add();
+    series->batch_rows.observe(batch.run_rows());
+  }
+  const DeviceId device = lane.device();
+  lane.backend()->launch(
+      batch, [this, device](BatchResult result) { done_(device, std::move(result)); });
 }
 
 Lanes::Finished Lanes::finish(DeviceId device, BatchResult result) {
   Finished finished;
   Lane& lane = lanes_[device.index()];
   if (absl::IsResourceExhausted(result.status) && lane.retry_smaller()) return finished;
+  TANDEM_CHECK(!lane.oldest_doomed() || !result.status.ok());
   finished.lost = absl::IsUnavailable(result.status);
   if (finished.lost) lane.lose();
   std::unique_ptr<Lane::Running> batch = lane.finish();
-  const int rows = batch->batch.run_rows();
+  const int rows = batch->rows;
   TANDEM_CHECK(!result.status.ok() || result.works.size() == batch->flights.size());
   finished.done.reserve(batch->flights.size());
   for (size_t i = 0; i < batch->flights.size(); ++i) {

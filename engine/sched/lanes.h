@@ -52,8 +52,8 @@ class Lanes {
   void forget(const PassFlight& flight);
   void order_moves(ModelId first, ModelId then);  // see RunHost
 
-  // Gives idle devices their next batches. False: nobody has anything to do.
-  bool launch(TimePoint now);
+  // Gives devices their next batches. False: nobody can have one.
+  bool launch();
 
   struct Finished {
     std::vector<PassFlight*> done;  // readouts are there
@@ -69,6 +69,8 @@ class Lanes {
   std::string check_pages(const std::vector<const SequenceRun*>& runs) const;
 
  private:
+  void launch(Lane& lane, const Batch& batch);
+
   struct Model {
     std::unique_ptr<ModelPools> pools;
     DeviceId device;

@@ -80,7 +80,7 @@ bool Loop::step() {
     again |= resume_ready();
     again |= reap();
   }
-  progress |= lanes_.launch(now());
+  progress |= lanes_.launch();
   if (progress) update_gauges();
   return progress;
 }

@@ -1,8 +1,8 @@
 // The loop: one thread that owns every sequence, cache and coroutine.
 //
 // Each step takes what came in (requests, stops, finished batches), grants pages, resumes every
-// ready coroutine to its next await, so that the set of pending passes is exact, and gives each
-// idle lane its next batch. Nothing else touches coroutines or books; backends only see batches.
+// ready coroutine to its next await, so that the set of pending passes is exact, and gives the
+// lanes their next batches. Nothing else touches coroutines or books; backends only see batches.
 //
 // submit, stop, pause, resume, stop_all, quit, the counts and device_lost are thread-safe. step()
 // and run() belong to the loop thread; the simulator calls step() itself on a virtual clock.

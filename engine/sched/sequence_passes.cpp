@@ -47,7 +47,10 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host) {
   prepare(*flight);
   find_awaited(flight);
   flight->memory = flight->pass.memory.valid() ? caches.find(flight->pass.memory) : nullptr;
-  if (flight->memory) flight->memory_turn = flight->memory->begin_reader();
+  if (flight->memory) {
+    flight->memory_turn = flight->memory->begin_reader();
+    flight->memory_device = host->device_of(flight->memory->model());
+  }
   flight->turn = c->begin_pass();
   if (flight->pass.see == See::kAll || flight->memory) {
     c->append_private(flight->pass.stage.to, flight->pass.add);

@@ -39,6 +39,7 @@ Coverage& Coverage::operator+=(const Coverage& o) {
   shut_down += o.shut_down;
   preemptions += o.preemptions;
   batches += o.batches;
+  batches_behind += o.batches_behind;
   reused_tokens += o.reused_tokens;
   faults += o.faults;
   for (size_t k = 0; k < kKinds; ++k) {
@@ -53,7 +54,8 @@ std::string Coverage::summary() const {
   return absl::StrCat(requests, " requests: ", answered, " answered, ", cut, " cut, ", cancelled,
                       " cancelled, ", deadlines, " past their deadline, ", device_failures,
                       " failed by a device, ", refused, " refused, ", shut_down, " shut down; ",
-                      faults, " faults, ", preemptions, " preemptions, ", batches, " batches, ",
+                      faults, " faults, ", preemptions, " preemptions, ", batches, " batches (",
+                      batches_behind, " behind others), ",
                       reused_tokens, " prompt tokens reused");
 }
 

@@ -58,8 +58,9 @@ struct Coverage {
   int64_t shut_down = 0;
   int64_t preemptions = 0;
   int64_t batches = 0;
-  int64_t reused_tokens = 0;  // prompt rows out of the prefix cache
-  int64_t faults = 0;         // of all kinds
+  int64_t batches_behind = 0;  // others that were under way
+  int64_t reused_tokens = 0;   // prompt rows out of the prefix cache
+  int64_t faults = 0;          // of all kinds
   std::array<std::array<std::array<int64_t, kEvents>, kPhases>, kKinds> hit{};
 
   void count(Kind kind, Phase phase, Event event);

@@ -60,7 +60,7 @@ TEST(Simulation, InvariantsHold) {
   if (seeds < 200) return;
   EXPECT_GT(sum.answered, sum.requests / 3);
   for (const int64_t n : {sum.cut, sum.cancelled, sum.deadlines, sum.device_failures, sum.refused,
-                          sum.preemptions, sum.reused_tokens}) {
+                          sum.preemptions, sum.batches_behind, sum.reused_tokens}) {
     EXPECT_GT(n, static_cast<int64_t>(seeds / 10));
   }
   if (seeds < 8000) return;  // enough to meet them all

@@ -28,12 +28,15 @@ void Watch::on_batch(int device, const Batch& batch) {
     world_->broken(
         absl::StrCat("a batch of ", batch.run_rows(), " rows; allowed: ", plan.limits.step_rows));
   }
+  std::deque<UnderWay>& batches = under_way_[device];
+  if (!batches.empty()) ++world_->report.coverage.batches_behind;
+  UnderWay& mine = batches.emplace_back();
   std::set<std::pair<ModelId, PageId>> written;
   for (const Work& w : batch.works) {
     const int page_rows = plan.pool[w.model.index()].page_rows;
-    in_batch_[device].insert(w.request);
+    mine.requests.insert(w.request);
     last_active_[w.request] = batches_done_;
-    for (const PageId page : w.pages) read_[device].emplace_back(w.model, page);
+    for (const PageId page : w.pages) mine.read.emplace_back(w.model, page);
     for (int p = w.past / page_rows; p * page_rows < w.past + w.run_rows(); ++p) {
       const PageId page = w.pages[static_cast<size_t>(p)];
       if (!written.emplace(w.model, page).second) {
@@ -60,8 +63,7 @@ void Watch::on_batch(int device, const Batch& batch) {
 }
 
 void Watch::on_batch_done(int device) {
-  in_batch_[device].clear();
-  read_[device].clear();
+  under_way_[device].pop_front();
   ++batches_done_;
 }
 
@@ -110,9 +112,10 @@ void Watch::after_step() {
 void Watch::check_pages() {
   const std::string wrong = world_->loop->check_pages();
   if (!wrong.empty()) world_->broken(wrong);
-  for (const auto& [device, pages] : read_) {
-    for (const auto& [model, page] : pages) {
-      if (world_->loop->model_pools(model).kv.owners(page) == 0) {
+  for (const auto& [device, batches] : under_way_) {
+    for (const UnderWay& batch : batches) {
+      for (const auto& [model, page] : batch.read) {
+        if (world_->loop->model_pools(model).kv.owners(page) > 0) continue;
         world_->broken("a page went back while a pass reads it");
         return;
       }
@@ -125,8 +128,10 @@ void Watch::check_gone() {
   int64_t may_live = 0;
   for (const auto& [id, client] : *heard_) {
     if (!client->submitted) continue;
-    const bool in_batch = std::any_of(in_batch_.begin(), in_batch_.end(),
-                                      [id = id](const auto& b) { return b.second.contains(id); });
+    const bool in_batch = std::ranges::any_of(under_way_, [id = id](const auto& device) {
+      return std::ranges::any_of(device.second,
+                                 [id](const UnderWay& b) { return b.requests.contains(id); });
+    });
     if (!client->ended() || in_batch) ++may_live;
   }
   if (world_->loop->live() > may_live) {

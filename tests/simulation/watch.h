@@ -7,6 +7,7 @@
 // (metrics equal what was heard).
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -40,8 +41,11 @@ class Watch {
 
   World* const world_;
   const std::map<RequestId, std::shared_ptr<Heard>>* const heard_;
-  std::map<int, std::set<RequestId>> in_batch_;                  // by device
-  std::map<int, std::vector<std::pair<ModelId, PageId>>> read_;  // by device: of its batch
+  struct UnderWay {  // a batch
+    std::set<RequestId> requests;
+    std::vector<std::pair<ModelId, PageId>> read;
+  };
+  std::map<int, std::deque<UnderWay>> under_way_;  // by device, oldest first
   int64_t batches_done_ = 0;
   std::map<RequestId, int64_t> last_active_;        // batches_done_ when it last ran, or could not
   std::map<RequestId, SequenceRun::State> states_;  // after the last step

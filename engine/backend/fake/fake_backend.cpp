@@ -100,39 +100,53 @@ const ModelShape& FakeBackend::shape(ModelId model) const { return memory_->mode
 const PoolSize& FakeBackend::pool(ModelId model) const { return memory_->model(model).pool; }
 
 void FakeBackend::launch(const Batch& batch, Done done) {
-  const TimePoint begin = clock_->now();
   Fault fault;
   if (faults_) fault = faults_(batch);
-  auto result = std::make_shared<BatchResult>();
-  values_->forget(batch.forget);
-  for (const Move& m : batch.moves) memory_->move(m);
+  if (batch.behind && refused_) fault = {absl::ResourceExhaustedError("behind a batch"), {}, {}};
+  refused_ = absl::IsResourceExhausted(fault.status);
   Duration busy = fault.delay;
   BatchTrace* trace = nullptr;
   int64_t number = -1;
-  result->status = fault.status;
-  if (result->status.ok() && !batch.works.empty()) {
-    std::vector<char> nan(batch.works.size(), 0);
-    for (const int w : fault.nan_works) nan[static_cast<size_t>(w)] = 1;
+  if (fault.status.ok() && !batch.works.empty()) {
     const ModelId model = batch.works.front().model;
     if (const auto it = traces_.find(model); it != traces_.end()) {
       trace = it->second.get();
       number = trace->begin();
     }
-    for (size_t w = 0; w < batch.works.size(); ++w) {
-      result->works.push_back(run(batch.works[w], nan[w] != 0, number));
-    }
     const FakeModelConfig& config = memory_->model(model).config;
     busy += Duration(
         static_cast<int64_t>(1e9 * (config.pass_seconds + config.row_seconds * batch.run_rows())));
   }
-  result->busy = busy;
-  timer_->at(begin + busy,
-             [this, result, trace, number, &batch, tables = digest(batch), done = std::move(done)] {
-               TANDEM_CHECK(digest(batch) == tables);
-               if (trace) trace->done(number, clock_->now());
-               if (on_done_) on_done_();
-               done(std::move(*result));
-             });
+  free_at_ = std::max(free_at_, clock_->now()) + busy;
+  timer_->at(free_at_, [this, fault, busy, trace, number, &batch, tables = digest(batch),
+                        done = std::move(done)] {
+    TANDEM_CHECK(digest(batch) == tables);
+    BatchResult result = run(batch, fault, number);
+    result.busy = busy;
+    if (trace) trace->done(number, clock_->now());
+    if (on_done_) on_done_();
+    done(std::move(result));
+  });
+}
+
+BatchResult FakeBackend::run(const Batch& batch, const Fault& fault, int64_t traced) {
+  if (on_run_) on_run_(batch);
+  BatchResult result;
+  result.status = fault.status;
+  values_->forget(batch.forget);
+  for (const Move& m : batch.moves) memory_->move(m);
+  if (result.status.ok()) {
+    std::vector<char> nan(batch.works.size(), 0);
+    for (const int w : fault.nan_works) nan[static_cast<size_t>(w)] = 1;
+    for (size_t w = 0; w < batch.works.size(); ++w) {
+      const Work& work = batch.works[w];
+      result.works.push_back(run(work, nan[w] != 0, traced));
+      if (!result.works.back().status.ok()) incomplete_.insert(work.cache);
+    }
+  } else if (!absl::IsResourceExhausted(result.status)) {
+    for (const Work& work : batch.works) incomplete_.insert(work.cache);
+  }
+  return result;
 }
 
 WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
@@ -141,6 +155,10 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
   const int window = model.shape.window;
   const Pass& pass = *work.pass;
   WorkResult result;
+  if (incomplete_.contains(work.cache)) {
+    result.status = absl::InternalError("fake device: an earlier pass on this cache has failed");
+    return result;
+  }
   const auto kv = [&](int row) -> FakeMemory::Slot& {
     const auto r = static_cast<size_t>(row);
     return model.kv[work.pages[r / page_rows].index() * page_rows + r % page_rows];

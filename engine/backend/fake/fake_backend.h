@@ -8,13 +8,15 @@
 //
 // A batch that changes while the device has it stops the process too.
 //
-// Bytes change at launch, which is stream order for one batch after the other; the answer comes by
-// the timer after `pass_seconds + rows * row_seconds`. Threading as Backend says.
+// Batches run one after the other, each `pass_seconds + rows * row_seconds` after the one before
+// it, or after its launch: then, by the timer, all its bytes change and its answer comes. So what a
+// batch reads too early is not there yet. Threading as Backend says.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "engine/backend/fake/model.h"
@@ -45,8 +47,10 @@ class FakeBackend final : public Backend {
                  const PoolSize& pool, int window = 0);
   // The model's answers are the numbers of its batches from here on (trace.h).
   void set_trace(ModelId id, std::unique_ptr<BatchTrace> trace) { traces_[id] = std::move(trace); }
-  // Asked before each batch.
+  // Asked when a batch is launched.
   void set_faults(std::function<Fault(const Batch&)> faults) { faults_ = std::move(faults); }
+  // Called when a batch begins to change memory.
+  void set_on_run(std::function<void(const Batch&)> on_run) { on_run_ = std::move(on_run); }
   // Called when a batch is done, before its `done`.
   void set_on_done(std::function<void()> on_done) { on_done_ = std::move(on_done); }
 
@@ -58,6 +62,7 @@ class FakeBackend final : public Backend {
 
  private:
   // `traced`: the number of the batch where that is the answer, or -1.
+  BatchResult run(const Batch& batch, const Fault& fault, int64_t traced);
   WorkResult run(const Work& work, bool nan, int64_t traced);
 
   FakeMemory* const memory_;
@@ -65,7 +70,11 @@ class FakeBackend final : public Backend {
   const Clock* const clock_;
   Timer* const timer_;
   RowReader reader_;
+  TimePoint free_at_{};           // the last batch is done
+  bool refused_ = false;          // it has no memory
+  std::set<CacheId> incomplete_;  // caches with a pass that failed, whose rows may be missing
   std::function<Fault(const Batch&)> faults_;
+  std::function<void(const Batch&)> on_run_;
   std::function<void()> on_done_;
   std::map<ModelId, std::unique_ptr<BatchTrace>> traces_;
 };

@@ -123,13 +123,14 @@ struct TorchDevice::Impl {
     loop();
   }
 
-  BatchResult run(const Batch& batch);
+  BatchResult run(const Batch& batch);  // on the lane, like the next
   absl::Status run_checked(const Batch& batch, BatchResult& result);
 
   const DeviceConfig config;
   const at::Device device;
   const std::shared_ptr<TorchShared> shared;
   std::map<ModelId, Loaded> models;  // changed only while no batch is in flight
+  bool refused = false;              // the last batch: it had no memory. The lane's
   LaneThread lane;                   // last: ends before what it uses
 };
 
@@ -146,6 +147,7 @@ BatchResult TorchDevice::Impl::run(const Batch& batch) {
     result.works.resize(batch.works.size());
     for (WorkResult& w : result.works) w.status = result.status;
   }
+  refused = absl::IsResourceExhausted(result.status);
   result.busy = std::chrono::steady_clock::now() - start;
   return result;
 }
@@ -153,6 +155,9 @@ BatchResult TorchDevice::Impl::run(const Batch& batch) {
 absl::Status TorchDevice::Impl::run_checked(const Batch& batch, BatchResult& result) {
   shared->values().forget(batch.forget);
   TANDEM_RETURN_IF_ERROR(apply_moves(batch.moves, [this](ModelId id) { return shared->pool(id); }));
+  if (batch.behind && refused) {
+    return absl::ResourceExhaustedError("behind a batch that had no memory");
+  }
   if (batch.works.empty()) {
 #ifdef TANDEM_CUDA
     if (device.is_cuda()) cuda::wait_for_stream();

@@ -439,12 +439,20 @@ TEST(SequenceCache, PassesHaveTheirTurns) {
   One one;
   const int first = one.cache.begin_pass(), reader = one.cache.begin_reader();
   const int second = one.cache.begin_pass();
-  EXPECT_TRUE(one.cache.has_turn(first));
-  EXPECT_FALSE(one.cache.has_turn(reader)) << "what it reads is not there yet";
-  EXPECT_FALSE(one.cache.has_turn(second));
+  EXPECT_TRUE(one.cache.all_launched_before(first));
+  EXPECT_FALSE(one.cache.all_launched_before(reader)) << "what it reads will not be there";
+  EXPECT_FALSE(one.cache.all_launched_before(second));
+  one.cache.launch_pass();
+  EXPECT_TRUE(one.cache.all_launched_before(reader));
+  EXPECT_TRUE(one.cache.all_launched_before(second));
+  EXPECT_FALSE(one.cache.all_done_before(second));
+  one.cache.take_back_pass();
+  EXPECT_FALSE(one.cache.all_launched_before(second)) << "it has not run after all";
+  one.cache.launch_pass();
   one.cache.end_pass();
-  EXPECT_TRUE(one.cache.has_turn(reader));
-  EXPECT_TRUE(one.cache.has_turn(second));
+  EXPECT_TRUE(one.cache.all_done_before(reader));
+  EXPECT_TRUE(one.cache.all_done_before(second));
+  one.cache.launch_pass();
   one.cache.end_pass();
   EXPECT_FALSE(one.cache.idle());
   one.cache.end_reader();
@@ -463,7 +471,7 @@ TEST(SequenceCache, ATableUnderAPassStaysWhereItIs) {
   EXPECT_TRUE(std::ranges::equal(read, known));
   EXPECT_TRUE(std::ranges::equal(one.cache.pages().first(known.size()), known));
   EXPECT_EQ(one.cache.pages().size(), 16U);
-  EXPECT_TRUE(one.cache.has_turn(pass));
+  EXPECT_TRUE(one.cache.all_done_before(pass));
   one.cache.end_pass();
   EXPECT_EQ(one.cache.reusable(), 3) << "in memory";
 }

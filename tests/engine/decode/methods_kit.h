@@ -104,9 +104,8 @@ class CacheWatch {
  public:
   explicit CacheWatch(Box* box) : box_(box) {
     for (FakeBackend& b : box->backends) {
-      b.set_faults([this](const Batch& batch) {
+      b.set_on_run([this](const Batch& batch) {
         for (const Work& w : batch.works) look(w);
-        return Fault();
       });
     }
   }
