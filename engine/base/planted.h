@@ -20,13 +20,15 @@ namespace tandem {
   X(LeakCache, 2, "an ended request's caches are not given back")                         \
   X(EndTwice, 3, "a cancelled request is told twice that it ended")                       \
   X(LostEnd, 3, "a request cancelled while it waits is never told")                       \
-  X(LaunchBeforeInput, 6, "a pass goes to its device before its input's is done")          \
+  X(LaunchBeforeInput, 6, "a pass goes to its device before its input's is done")         \
   X(RepeatToken, 4, "the first token after a resumption is streamed twice")               \
   X(DropToken, 4, "of several tokens accepted at once the last is not streamed")          \
   X(OvershootStop, 4, "tokens behind an end in the same round are streamed too")          \
   X(LostCancel, 5, "a cancel is forgotten while a pass is under way")                     \
   X(LateRelease, 5, "an ended request's pages go back only when nothing else runs")       \
   X(WriteShared, 6, "a page that two caches own is written without a copy")               \
+  X(ForgetPin, 6, "pages of a copy between devices are given away before it is made")     \
+  X(RunBeforeTransfer, 6, "passes do not wait for rows that are on their way")            \
   X(FreeUnderPass, 6, "an ended request's pages go back while a device still reads them") \
   X(CommitRejected, 7, "speculative sampling emits the draft that was rejected")          \
   X(SkipTruncate, 7, "rejected rows stay in the cache")                                   \

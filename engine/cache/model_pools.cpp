@@ -17,7 +17,8 @@ std::string check_pool(const PagePool& pool, std::span<const int> owners, const 
              std::to_string(owners[p]) + " owners, and " + std::to_string(pool.owners(page)) +
              " in the books";
     }
-    ++(owners[p] == 0 ? free : owners[p] == 1 && pool.kept(page) ? cached : used);
+    const bool nobodys = !pool.pinned(page) && owners[p] == (pool.kept(page) ? 1 : 0);
+    ++(!nobodys ? used : pool.kept(page) ? cached : free);
   }
   if (free == pool.free() && cached == pool.cached() && used == pool.used()) return "";
   return std::string(name) + " pages: " + std::to_string(free) + " free, " + std::to_string(used) +
@@ -39,7 +40,11 @@ PageId ModelPools::take_kv() {
 
 void ModelPools::release(Store store, PageId page) {
   if (planted(Bug::kDoubleFree) && store == Store::kKv && kv.users(page) > 1) kv.give_back(page);
-  if ((store == Store::kKv ? kv : frontier).give_back(page)) log_freed(store, page);
+  if (of(store).give_back(page)) log_freed(store, page);
+}
+
+void ModelPools::unpin(Store store, PageId page) {
+  if (of(store).unpin(page)) log_freed(store, page);
 }
 
 void ModelPools::forget_prefix(PageId page) {

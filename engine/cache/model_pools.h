@@ -22,6 +22,7 @@ struct ModelPools {
       : model(id),
         layers(shape.layers),
         page_rows(size.page_rows),
+        keeps_top(size.keeps_top),
         prefix_cache(prefix_cache),
         kv(size.pages),
         frontier(size.frontier_pages),
@@ -33,6 +34,10 @@ struct ModelPools {
   PageId take_kv();
   // One owner less. A page that comes free says so in the log.
   void release(Store store, PageId page);
+  void unpin(Store store, PageId page);  // likewise
+  PagePool& of(Store store) { return store == Store::kKv ? kv : frontier; }
+  // Do rows that have come to layer `to` leave their hidden states in frontier pages?
+  bool keeps_hidden(int to) const { return to < layers || keeps_top; }
   void forget_prefix(PageId page);  // and those behind it
   // Gives up all cached pages, and forgets those that are used.
   void drop_prefixes();
@@ -44,6 +49,7 @@ struct ModelPools {
   ModelId model;
   int layers;
   int page_rows;
+  bool keeps_top;     // PoolSize::keeps_top
   bool prefix_cache;  // do sequences leave pages to others and take theirs?
   PagePool kv;
   PagePool frontier;

@@ -5,7 +5,10 @@
 namespace tandem {
 
 PagePool::PagePool(int64_t pages)
-    : owners_(static_cast<size_t>(pages), 0), kept_(owners_.size(), 0), place_(owners_.size()) {
+    : owners_(static_cast<size_t>(pages), 0),
+      kept_(owners_.size(), 0),
+      pins_(owners_.size(), 0),
+      place_(owners_.size()) {
   free_.reserve(owners_.size());
   for (int64_t p = pages - 1; p >= 0; --p) free_.emplace_back(p);
 }
@@ -27,7 +30,8 @@ void PagePool::share(PageId page) {
 
 bool PagePool::give_back(PageId page) {
   TANDEM_CHECK(owners(page) > (kept(page) ? 1 : 0));
-  return drop_owner(page);
+  --owners_[page.index()];
+  return settle(page);
 }
 
 void PagePool::keep(PageId page) {
@@ -40,11 +44,26 @@ bool PagePool::let_go(PageId page) {
   TANDEM_CHECK(kept(page));
   if (is_cached(page)) cached_.erase(place_[page.index()]);
   kept_[page.index()] = 0;
-  return drop_owner(page);
+  --owners_[page.index()];
+  return settle(page);
 }
 
-bool PagePool::drop_owner(PageId page) {
-  if (--owners_[page.index()] == 0) {
+void PagePool::pin(PageId page) {
+  TANDEM_CHECK(owners(page) > 0);
+  if (is_cached(page)) cached_.erase(place_[page.index()]);
+  pinned_ += ++pins_[page.index()] == 1 ? 1 : 0;
+}
+
+bool PagePool::unpin(PageId page) {
+  TANDEM_CHECK(pinned(page));
+  if (--pins_[page.index()] > 0) return false;
+  --pinned_;
+  return settle(page);
+}
+
+// It has one owner or pin less.
+bool PagePool::settle(PageId page) {
+  if (owners(page) == 0 && !pinned(page)) {
     free_.push_back(page);
     return true;
   }

@@ -53,7 +53,7 @@ PageNeed SequenceCache::need(int total, int to) const {
   const int pages = page_count(total);
   n.kv = std::max(0, pages - static_cast<int>(pages_.size()));
   for_shared(total, [&](size_t) { ++n.kv; });
-  if (to < pools_->layers) {
+  if (pools_->keeps_hidden(to)) {
     for (int p = rows(to) / pools_->page_rows; p < pages; ++p) {
       const auto i = static_cast<size_t>(p);
       if (i >= frontier_pages_.size() || !frontier_pages_[i].valid()) ++n.frontier;
@@ -78,7 +78,7 @@ void SequenceCache::reserve(int total, int to) {
     pages_[i] = copy;
   }
   while (static_cast<int>(pages_.size()) < pages) add_page(pools_->take_kv());
-  if (to < pools_->layers) {
+  if (pools_->keeps_hidden(to)) {
     if (static_cast<int>(frontier_pages_.size()) < pages) {
       frontier_pages_.resize(static_cast<size_t>(pages));
     }
@@ -101,7 +101,8 @@ void SequenceCache::add_page(PageId page) {
 }
 
 void SequenceCache::passes_done() {
-  if (!idle()) return;
+  late_ = on_its_way() != nullptr;
+  if (!idle() || late_) return;
   done_ = full_;
   if (!outgrown_.empty()) outgrown_.clear();
 }
@@ -114,7 +115,7 @@ void SequenceCache::append(int to, const Tree& tree) {
   for (int p = rows() / pools_->page_rows; p < page_count(n); ++p) {
     const auto i = static_cast<size_t>(p);
     TANDEM_CHECK(pools_->kv.owners(pages_[i]) == 1 || planted(Bug::kWriteShared));
-    TANDEM_CHECK(to >= pools_->layers ||
+    TANDEM_CHECK(!pools_->keeps_hidden(to) ||
                  (i < frontier_pages_.size() && frontier_pages_[i].valid()));
   }
   tree_begin_ = rows();
@@ -202,13 +203,16 @@ void SequenceCache::cut_inputs(int rows) {
   if (planted(Bug::kCountRejected) && rows > 0) return;
   fed_.resize(static_cast<size_t>(rows));
   done_ = std::min(done_, full_);
+  top_from_ = std::min(top_from_, full_);
   published_ = std::min(published_, full_ / pools_->page_rows);
   if (private_ >= rows) private_ = kNone;
   while (!chosen_.empty() && chosen_.back().first >= rows) chosen_.pop_back();
 }
 
 void SequenceCache::release_unused() {
-  if (tree_parent_.empty()) shrink_pages();
+  if (!tree_parent_.empty()) return;
+  top_from_ = full_;
+  shrink_pages();
 }
 
 void SequenceCache::shrink_pages() {
@@ -236,6 +240,8 @@ void SequenceCache::shrink_frontier() {
 
 void SequenceCache::clear() {
   tree_parent_.clear();
+  incoming_.clear();  // what is on its way comes to pages that are pinned
+  outgoing_.clear();
   full_ = 0;
   frontier_.clear();
   cut_inputs(0);
@@ -246,7 +252,8 @@ void SequenceCache::fork_from(SequenceCache& other, int at_most) {
   TANDEM_CHECK(rows() == 0 && pages_.empty() && pools_ == other.pools_);
   if (at_most > other.done_) other.settle();
   // Frontier rows are not shared: they are cheap to make again.
-  full_ = std::min(other.full_, at_most);
+  incoming_ = other.incoming_;
+  full_ = top_from_ = std::min(other.full_, at_most);
   done_ = std::min(other.done_, full_);
   private_ = other.private_;
   published_ = other.published_;
@@ -261,6 +268,7 @@ void SequenceCache::fork_from(SequenceCache& other, int at_most) {
 void SequenceCache::publish(const PrefixRoot& root, std::span<const Token> tokens) {
   if (!pools_->prefix_cache) return;
   settle();
+  if (late_) passes_done();
   const auto page_rows = static_cast<size_t>(pools_->page_rows);
   const auto pages =
       static_cast<int>(std::min(static_cast<size_t>(reusable()), tokens.size()) / page_rows);
@@ -287,40 +295,31 @@ int SequenceCache::adopt(const PrefixRoot& root, std::span<const Token> tokens, 
   if (!pools_->prefix_cache || at_most < pools_->page_rows) return 0;
   pages_ = pools_->prefixes.find(root, tokens, static_cast<size_t>(at_most / pools_->page_rows));
   for (const PageId page : pages_) pools_->kv.share(page);
-  full_ = done_ = static_cast<int>(pages_.size()) * pools_->page_rows;
+  full_ = done_ = top_from_ = static_cast<int>(pages_.size()) * pools_->page_rows;
   published_ = static_cast<int>(pages_.size());
   fed_.assign(tokens.begin(), tokens.begin() + full_);
   return full_;
 }
 
-void SequenceCache::copy_from(const SequenceCache& other, int begin, int end) {
+void SequenceCache::copy_from(SequenceCache& other, int begin, int end,
+                              const std::shared_ptr<Transfer>& transfer) {
   TANDEM_CHECK(rows() == begin && end <= other.rows() && end <= reserved_rows());
   TANDEM_CHECK(pools_->page_rows == other.pools_->page_rows);
+  const int layers = std::min(pools_->layers, other.pools_->layers);
+  if (transfer) {
+    follow_transfers(*transfer);
+    other.follow_transfers(*transfer);
+    incoming_.push_back(transfer);
+    other.outgoing_.push_back({transfer, end, layers});
+  }
   const int page_rows = pools_->page_rows;
   for (int row = begin; row < end;) {
     const int slot = row % page_rows;
     const int n = std::min(end - row, page_rows - slot);
     const auto page = static_cast<size_t>(row / page_rows);
     TANDEM_CHECK(pools_->kv.owners(pages_[page]) == 1);
-    const int layers = std::min(pools_->layers, other.pools_->layers);
     emit(Store::kKv, *other.pools_, other.pages_[page], slot, pages_[page], slot, n, layers);
-    for (int r = row; r < row + n; ++r) {
-      const bool other_full = r < other.full_;
-      const int done =
-          other_full ? other.pools_->layers : other.frontier_[static_cast<size_t>(r - other.full_)];
-      if (done >= pools_->layers) {
-        TANDEM_CHECK(frontier_.empty());
-        ++full_;
-        continue;
-      }
-      // A row that goes on from here brings its hidden state along.
-      TANDEM_CHECK(!other_full && page < other.frontier_pages_.size() &&
-                   page < frontier_pages_.size() && frontier_pages_[page].valid());
-      TANDEM_CHECK(frontier_.empty() || done <= frontier_.back());
-      frontier_.push_back(done);
-      emit(Store::kFrontier, *other.pools_, other.frontier_pages_[page], r % page_rows,
-           frontier_pages_[page], r % page_rows, 1, 0);
-    }
+    for (int r = row; r < row + n; ++r) copy_state(other, r);
     row += n;
   }
   for (int row = begin; row < end; ++row) fed_.push_back(other.fed_[static_cast<size_t>(row)]);
@@ -328,7 +327,59 @@ void SequenceCache::copy_from(const SequenceCache& other, int begin, int end) {
     if (row >= begin && row < end) chosen_.emplace_back(row, in);
   }
   if (other.private_ < end) private_ = std::min(private_, std::max(begin, other.private_));
-  done_ = full_;
+  top_from_ = full_;
+  passes_done();
+}
+
+// Row `row` comes from `other`. If it goes on from there, it brings its hidden state along.
+void SequenceCache::copy_state(const SequenceCache& other, int row) {
+  const bool other_full = row < other.full_;
+  const int done =
+      other_full ? other.pools_->layers : other.frontier_[static_cast<size_t>(row - other.full_)];
+  if (done >= pools_->layers) {
+    TANDEM_CHECK(frontier_.empty());
+    ++full_;
+    return;
+  }
+  const auto page = static_cast<size_t>(row / pools_->page_rows);
+  TANDEM_CHECK(!other_full || (other.pools_->keeps_top && row >= other.top_from_));
+  TANDEM_CHECK(page < other.frontier_pages_.size() && page < frontier_pages_.size() &&
+               frontier_pages_[page].valid());
+  TANDEM_CHECK(frontier_.empty() || done <= frontier_.back());
+  frontier_.push_back(done);
+  const int slot = row % pools_->page_rows;
+  emit(Store::kFrontier, *other.pools_, other.frontier_pages_[page], slot, frontier_pages_[page],
+       slot, 1, 0);
+}
+
+void SequenceCache::follow_transfers(Transfer& transfer) {
+  std::erase_if(incoming_, [](const auto& t) { return t->state() == Transfer::kMade; });
+  std::erase_if(outgoing_,
+                [](const Outgoing& o) { return o.transfer->state() == Transfer::kMade; });
+  for (const auto& earlier : incoming_) transfer.follow(earlier);
+  for (const Outgoing& o : outgoing_) transfer.follow(o.transfer);
+}
+
+// The last transfer to here whose moves are in no log yet: what moves here goes with it.
+Transfer* SequenceCache::on_its_way() const {
+  for (auto t = incoming_.rbegin(); t != incoming_.rend(); ++t) {
+    if ((*t)->state() == Transfer::kWaiting) return t->get();
+  }
+  return nullptr;
+}
+
+bool SequenceCache::transfers_allow(int past, std::span<const int> frontier, bool saves) const {
+  if (planted(Bug::kRunBeforeTransfer)) return true;
+  if (on_its_way()) return false;
+  const int base = past + static_cast<int>(frontier.size());
+  return std::ranges::all_of(outgoing_, [&](const Outgoing& o) {
+    if (o.transfer->state() == Transfer::kMade) return true;
+    if (base < o.end) return false;
+    for (int row = past; row < o.end; ++row) {
+      if (saves || frontier[static_cast<size_t>(row - past)] < o.layers) return false;
+    }
+    return true;
+  });
 }
 
 void SequenceCache::move_row(int from, int to) {
@@ -353,7 +404,11 @@ void SequenceCache::emit(Store store, const ModelPools& source, PageId from, int
   move.to = {pools_->model, to, to_slot};
   move.rows = rows;
   move.layers = layers;
-  pools_->moves->push_back(move);
+  if (Transfer* const transfer = on_its_way()) {
+    transfer->add(move);
+  } else {
+    pools_->moves->push_back(move);
+  }
 }
 
 }  // namespace tandem

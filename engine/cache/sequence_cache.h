@@ -14,11 +14,16 @@
 // beginning adopt them. A page that anyone else owns is never written: reserve() copies it first,
 // or takes it back from the index where that is the only other owner.
 //
+// Rows that come from a cache of another device are on their way for a while (transfer.h). Passes
+// here wait until they are in the log, and passes there that would write over what is to be read
+// wait until they are made.
+//
 // Not thread-safe: on the loop only.
 #pragma once
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -26,6 +31,7 @@
 #include "engine/base/ids.h"
 #include "engine/base/planted.h"
 #include "engine/cache/model_pools.h"
+#include "engine/cache/transfer.h"
 #include "engine/pass/backend.h"
 #include "engine/pass/pass.h"
 
@@ -97,8 +103,20 @@ class SequenceCache {
   // rows of passes that are done are taken.
   void fork_from(SequenceCache& other, int at_most = std::numeric_limits<int>::max());
   // Copies rows [begin, end) with their layers [0, layers of both) from a cache of another device
-  // or model range. REQUIRES: settled, room reserved, rows() == begin, equal page sizes.
-  void copy_from(const SequenceCache& other, int begin, int end);
+  // or depth. A row that has done less than this cache's layers becomes a frontier row, so its
+  // hidden state comes with it: of a full row of a shallower cache it must be there, see
+  // PoolSize::keeps_top and top_from(). The moves go with `transfer`, or to the log when it is
+  // null. REQUIRES: settled, idle, room reserved, rows() == begin, equal page sizes.
+  void copy_from(SequenceCache& other, int begin, int end,
+                 const std::shared_ptr<Transfer>& transfer = nullptr);
+  // May a pass run now that continues rows past, past + 1, ..., of which each has done `frontier`
+  // layers, stores their hidden states if it `saves` them, and adds rows behind?
+  bool moves_allow(int past, std::span<const int> frontier, bool saves) const {
+    return (incoming_.empty() && outgoing_.empty()) || transfers_allow(past, frontier, saves);
+  }
+  // Rows from here on that have done all layers have their hidden states in frontier pages, where
+  // the pool keeps those.
+  int top_from() const { return top_from_; }
 
   // Makes known to others the full pages whose rows were fed `tokens` (the sequence's final ones,
   // from the first), have done all layers and are in memory. Where another page with the same rows
@@ -140,6 +158,10 @@ class SequenceCache {
   void release(Store store, PageId page) { pools_->release(store, page); }
   void move_row(int from, int to);
   void cut_inputs(int rows);
+  bool transfers_allow(int past, std::span<const int> frontier, bool saves) const;
+  Transfer* on_its_way() const;
+  void follow_transfers(Transfer& transfer);
+  void copy_state(const SequenceCache& other, int row);
   void emit(Store store, const ModelPools& source, PageId from, int from_slot, PageId to,
             int to_slot, int rows, int layers);
 
@@ -161,6 +183,15 @@ class SequenceCache {
   int launched_ = 0;                           // of these
   int ended_ = 0;                              // of these
   int readers_ = 0;  // passes under way that have these rows as their memory
+  struct Outgoing {
+    std::shared_ptr<Transfer> transfer;
+    int end;     // rows before it are read
+    int layers;  // up to here
+  };
+  std::vector<std::shared_ptr<Transfer>> incoming_;  // and perhaps over
+  std::vector<Outgoing> outgoing_;                   // likewise
+  bool late_ = false;                                // rows were on their way when passes were done
+  int top_from_ = 0;
   // The last appended pass while it is an unsettled tree.
   int tree_begin_ = 0;
   std::vector<Row> tree_parent_;

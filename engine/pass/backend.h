@@ -59,6 +59,9 @@ struct PoolSize {
   int page_rows = 16;
   int64_t pages = 0;           // KV: a page holds its rows for all layers
   int64_t frontier_pages = 0;  // hidden states of rows between two layers
+  // Rows that have done all layers leave their hidden states, before the last norm, in frontier
+  // pages too, until their sequence's next round: for caches of deeper models that take them over.
+  bool keeps_top = false;
 };
 
 enum class Store : uint8_t { kKv, kFrontier };
@@ -103,8 +106,8 @@ struct Work {
   // done, while pages for later rows may come behind it.
   std::span<const PageId> pages;
   std::vector<PageId> frontier_pages;  // by r / page_rows; invalid where no frontier row lies
-  // With `to` < the model's layers, added and frontier rows stay behind as frontier rows at `to`:
-  // store their hidden states in frontier_pages. False: nobody will continue them.
+  // Store the hidden states of all run rows, at `to`, in frontier_pages: with `to` < the model's
+  // layers, where they stay behind as frontier rows, and in pools that keep the top layer's.
   bool save_frontier = false;
   CacheId memory;        // cross-attention; invalid: none
   ModelId memory_model;  // in whose pool the pages of `memory` lie

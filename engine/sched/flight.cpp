@@ -44,6 +44,9 @@ bool counts_tokens(const Pass& pass) {
 
 bool PassFlight::may_run() const {
   if (!cache->all_launched_before(turn)) return false;
+  if (!begun && !cache->moves_allow(past, frontier, cache->pools()->keeps_hidden(pass.stage.to))) {
+    return false;
+  }
   if (memory && !(memory_device == device ? memory->all_launched_before(memory_turn)
                                           : memory->all_done_before(memory_turn))) {
     return false;
@@ -110,7 +113,7 @@ void lower(const PassFlight& flight, int count, Work* to) {
   const int page_rows = cache.pools()->page_rows;
   const auto pages = static_cast<size_t>((work.rows_before() + count + page_rows - 1) / page_rows);
   work.pages = cache.pages().first(pages);
-  work.save_frontier = work.to < cache.pools()->layers;
+  work.save_frontier = cache.pools()->keeps_hidden(work.to);
   work.frontier_pages.clear();
   if (work.save_frontier || !work.frontier.empty()) {
     const auto frontier = cache.frontier_pages();

@@ -12,19 +12,27 @@ void Lane::remove(const SequenceRun* sequence) {
   std::erase_if(pending_, [sequence](const PassFlight* f) { return f->sequence == sequence; });
 }
 
-void Lane::wait_for(Lane& other) {
-  if (other.made_ == other.log_end()) return;
-  fences_.push_back({log_end(), &other, other.log_end()});
-  other.wanted_ = other.log_end();
+uint64_t Lane::end_of_copies_to(std::span<const Move> reading) const {
+  const auto is_read = [reading](const Move& m) {
+    return m.kind == Move::kCopy && std::ranges::any_of(reading, [&m](const Move& r) {
+             return r.store == m.store && r.from.model == m.to.model && r.from.page == m.to.page;
+           });
+  };
+  for (size_t i = moves_.size(); i-- > 0;) {
+    if (is_read(moves_[i])) return flushed_ + i + 1;
+  }
+  for (auto batch = running_.rbegin(); batch != running_.rend(); ++batch) {
+    if (std::ranges::any_of((*batch)->batch.moves, is_read)) return (*batch)->moves_end;
+  }
+  return 0;
 }
 
-void Lane::take_moves(size_t n, Running* to) {
-  for (size_t i = 0; i < n; ++i) {
-    const Move& move = moves_[i];
+void Lane::take_moves(Running* to) {
+  for (const Move& move : moves_) {
     if (move.kind != Move::kFree || log_frees_) to->batch.moves.push_back(move);
   }
-  moves_.erase(moves_.begin(), moves_.begin() + static_cast<ptrdiff_t>(n));
-  flushed_ += n;
+  flushed_ += moves_.size();
+  moves_.clear();
   to->moves_end = flushed_;
 }
 
@@ -86,25 +94,15 @@ std::vector<Picked> Lane::pick() {
 
 const Batch* Lane::next() {
   if (!idle() && running_.front()->doomed) return nullptr;
-  const auto passed = [](const Fence& f) { return f.other->lost() || f.other->made_ >= f.until; };
-  while (!fences_.empty() && passed(fences_.front())) {
-    fences_.pop_front();
-  }
-  std::vector<Picked> picked;
-  size_t moves = moves_.size();
-  if (fences_.empty()) {
-    picked = pick();
-  } else {
-    moves = fences_.front().at - flushed_;
-  }
-  if (picked.empty() && (!idle() || wanted_ <= flushed_ || moves == 0)) return nullptr;
+  const std::vector<Picked> picked = pick();
+  if (picked.empty() && (!idle() || wanted_ <= flushed_)) return nullptr;
 
   if (spare_.empty()) spare_.push_back(std::make_unique<Running>());
   std::unique_ptr<Running> running = std::move(spare_.back());
   spare_.pop_back();
   Batch& batch = running->batch;
   batch.behind = !idle();
-  take_moves(moves, running.get());
+  take_moves(running.get());
   batch.forget.swap(forget_);
   batch.works.resize(picked.size());
   running->flights.reserve(picked.size());

@@ -9,6 +9,7 @@
 // Loop thread only. Completions come to the loop's inbox from the backend's thread.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -49,9 +50,12 @@ class Lane {
   // Values of this pass are not wanted any more.
   void forget(TicketId ticket) { forget_.push_back(ticket); }
 
-  // Copies between devices: what this lane does from here on, passes too, waits until `other` has
-  // made the moves that its log holds now.
-  void wait_for(Lane& other);
+  // Moves that someone waits for go with the next batch, if need be one of their own.
+  void flush(uint64_t end) { wanted_ = std::max(wanted_, end); }
+  uint64_t log_end() const { return flushed_ + moves_.size(); }  // moves asked for so far
+  uint64_t made() const { return made_; }                        // of these, made
+  // Where the last copy to one of the places that `moves` read stands in the log; 0: it is made.
+  uint64_t end_of_copies_to(std::span<const Move> moves) const;
 
   bool idle() const { return running_.empty(); }
   bool has_work() const { return !pending_.empty() || wanted_ > flushed_; }
@@ -64,7 +68,7 @@ class Lane {
   // Takes it back, so that the next batch can use its memory.
   void recycle(std::unique_ptr<Running> done);
 
-  // The device is gone: nothing is launched any more, and no lane waits for its moves.
+  // The device is gone: nothing is launched any more.
   void lose() { lost_.store(true, std::memory_order_relaxed); }
   bool lost() const { return lost_.load(std::memory_order_relaxed); }  // from any thread
 
@@ -80,13 +84,7 @@ class Lane {
   // can join it soon. Where a single sequence uses the lane nobody could join: so many of a chain.
   static constexpr size_t kAhead = 2;
   static constexpr size_t kChain = 16;
-  struct Fence {
-    uint64_t at;  // of this lane's log
-    Lane* other;
-    uint64_t until;  // of the other's log
-  };
-  uint64_t log_end() const { return flushed_ + moves_.size(); }
-  void take_moves(size_t n, Running* to);
+  void take_moves(Running* to);
   std::vector<Picked> pick();
   bool one_sequence() const;
   std::unique_ptr<Running> take_oldest();
@@ -105,10 +103,9 @@ class Lane {
   const bool log_frees_;
   std::vector<PassFlight*> pending_;  // oldest first
   std::vector<Move> moves_;           // the log, from number flushed_ on
-  std::deque<Fence> fences_;
-  uint64_t flushed_ = 0;  // moves that went with batches
-  uint64_t made_ = 0;     // of these, in batches that are done
-  uint64_t wanted_ = 0;   // another lane waits until so many are made
+  uint64_t flushed_ = 0;              // moves that went with batches
+  uint64_t made_ = 0;                 // of these, in batches that are done
+  uint64_t wanted_ = 0;               // someone waits until so many are made
   std::vector<TicketId> forget_;
   std::deque<std::unique_ptr<Running>> running_;  // oldest first
   int rows_under_way_ = 0;

@@ -46,9 +46,38 @@ void Lanes::forget(const PassFlight& flight) {
   if (flight.begun) lanes_[flight.device.index()].forget(flight.id);
 }
 
-void Lanes::order_moves(ModelId first, ModelId then) {
-  const DeviceId a = device_of(first), b = device_of(then);
-  if (a != b) lanes_[b.index()].wait_for(lanes_[a.index()]);
+void Lanes::begin(std::shared_ptr<Transfer> transfer) {
+  Lane& source = lane_of(*transfer->source());
+  Lane& target = lane_of(*transfer->target());
+  // On one device the order of the log is enough.
+  const uint64_t after = &source == &target ? 0 : source.end_of_copies_to(transfer->moves());
+  source.flush(after);
+  transfers_.push_back({std::move(transfer), &source, &target, after});
+  advance_transfers();
+}
+
+// True: it is made, or with a lost device nobody wants it any more.
+bool Lanes::advance(UnderWay& t) {
+  if (t.target->lost()) return true;
+  if (t.transfer->state() == Transfer::kWaiting) {
+    if (t.source->lost()) return true;
+    if (!t.transfer->has_turn() || t.source->made() < t.after) return false;
+    std::vector<Move>& log = *t.target->moves();
+    log.insert(log.end(), t.transfer->moves().begin(), t.transfer->moves().end());
+    t.end = t.target->log_end();
+    t.target->flush(t.end);
+    t.transfer->logged();
+  }
+  return t.target->made() >= t.end;
+}
+
+void Lanes::advance_transfers() {
+  // In order: one may have its turn when those before it are made.
+  std::erase_if(transfers_, [](UnderWay& t) {
+    if (!advance(t)) return false;
+    t.transfer->made();
+    return true;
+  });
 }
 
 bool Lanes::launch() {
@@ -75,14 +104,17 @@ void Lanes::launch(Lane& lane, const Batch& batch) {
     series->batch_rows.observe(batch.run_rows());
   }
   const DeviceId device = lane.device();
-  lane.backend()->launch(
-      batch, [this, device](BatchResult result) { done_(device, std::move(result)); });
+  lane.backend()->launch(batch,
+                         [this, device](BatchResult result) { done_(device, std::move(result)); });
 }
 
 Lanes::Finished Lanes::finish(DeviceId device, BatchResult result) {
   Finished finished;
   Lane& lane = lanes_[device.index()];
-  if (absl::IsResourceExhausted(result.status) && lane.retry_smaller()) return finished;
+  if (absl::IsResourceExhausted(result.status) && lane.retry_smaller()) {
+    advance_transfers();  // its moves are made
+    return finished;
+  }
   TANDEM_CHECK(!lane.oldest_doomed() || !result.status.ok());
   finished.lost = absl::IsUnavailable(result.status);
   if (finished.lost) lane.lose();
@@ -117,6 +149,7 @@ Lanes::Finished Lanes::finish(DeviceId device, BatchResult result) {
     finished.done.push_back(&flight);
   }
   lane.recycle(std::move(batch));
+  advance_transfers();
   return finished;
 }
 

@@ -50,7 +50,8 @@ class Lanes {
   void remove(const SequenceRun* run);
   // The sequence will not name the values of this pass any more.
   void forget(const PassFlight& flight);
-  void order_moves(ModelId first, ModelId then);  // see RunHost
+  // Has its moves made as soon as the rows that they read are there.
+  void begin(std::shared_ptr<Transfer> transfer);
 
   // Gives devices their next batches. False: nobody can have one.
   bool launch();
@@ -70,6 +71,16 @@ class Lanes {
 
  private:
   void launch(Lane& lane, const Batch& batch);
+  struct UnderWay {
+    std::shared_ptr<Transfer> transfer;
+    Lane* source;
+    Lane* target;
+    uint64_t after;    // of the source's log: moves that go before
+    uint64_t end = 0;  // of the target's log, where it is logged
+  };
+  static bool advance(UnderWay& transfer);
+  void advance_transfers();
+  Lane& lane_of(const ModelPools& pools) { return lanes_[device_of(pools.model).index()]; }
 
   struct Model {
     std::unique_ptr<ModelPools> pools;
@@ -80,6 +91,7 @@ class Lanes {
   const Done done_;
   std::deque<Lane> lanes_;     // by device; they do not move, because pools hold their move logs
   std::vector<Model> models_;  // by model
+  std::vector<UnderWay> transfers_;  // oldest first
 };
 
 }  // namespace tandem

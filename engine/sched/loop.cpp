@@ -240,6 +240,10 @@ bool Loop::ask_pages(SequenceRun* run) {
 bool Loop::grant_pages() {
   const PageQueue::Served served = page_queue_.serve(
       [this](const SequenceRun& run, const std::vector<const ModelPools*>& pools) {
+        const auto moving = [](const ModelPools* p) {
+          return p->kv.pinned() + p->frontier.pinned() > 0;
+        };
+        if (std::ranges::any_of(pools, moving)) return true;
         return std::any_of(runs_.begin(), runs_.end(), [&](const auto& entry) {
           const SequenceRun& other = *entry.second;
           const bool waits = other.state() == SequenceRun::kPaused && other.flights() == 0;

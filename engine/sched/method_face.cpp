@@ -1,5 +1,8 @@
 #include "engine/sched/method_face.h"
 
+#include <memory>
+#include <utility>
+
 #include "engine/base/planted.h"
 #include "engine/sched/sequence_run.h"
 
@@ -17,9 +20,9 @@ void MethodFace::copy(CacheId from, int begin, int end, CacheId to) {
   SequenceCache* source = parts_->caches.find_idle(from);
   SequenceCache* target = parts_->caches.find_idle(to);
   source->settle();
-  host_->order_moves(source->model(), target->model());
-  target->copy_from(*source, begin, end);
-  host_->order_moves(target->model(), source->model());
+  auto transfer = std::make_shared<Transfer>(source->pools(), target->pools());
+  target->copy_from(*source, begin, end, transfer);
+  host_->begin(std::move(transfer));
 }
 
 bool MethodFace::emit(std::vector<Emitted> tokens) {

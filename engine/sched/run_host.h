@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "engine/base/clock.h"
 #include "engine/base/ids.h"
 #include "engine/cache/model_pools.h"
+#include "engine/cache/transfer.h"
 #include "engine/sched/flight.h"
 
 namespace tandem {
@@ -26,9 +28,8 @@ class RunHost {
   // A cache of `rows` rows to be was looked up in its prefix index, and `found` of them were there.
   virtual void prefix_looked_up(int64_t rows, int64_t found) = 0;
   virtual void tokens_emitted(SequenceRun* run, int64_t count) = 0;
-  // The device of `then` makes no moves and runs no passes from here on until the device of `first`
-  // has made the moves that were asked of it so far.
-  virtual void order_moves(ModelId first, ModelId then) = 0;
+  // Has its moves made as soon as the rows that they read are there.
+  virtual void begin(std::shared_ptr<Transfer> transfer) = 0;
 };
 
 }  // namespace tandem

@@ -55,8 +55,7 @@ std::string Coverage::summary() const {
                       " cancelled, ", deadlines, " past their deadline, ", device_failures,
                       " failed by a device, ", refused, " refused, ", shut_down, " shut down; ",
                       faults, " faults, ", preemptions, " preemptions, ", batches, " batches (",
-                      batches_behind, " behind others), ",
-                      reused_tokens, " prompt tokens reused");
+                      batches_behind, " behind others), ", reused_tokens, " prompt tokens reused");
 }
 
 std::string Coverage::table() const {

@@ -52,6 +52,35 @@ TEST(PagePool, APageThatOnlyTheIndexKeepsIsCached) {
   EXPECT_EQ(pool.free(), 3);
 }
 
+TEST(PagePool, APinnedPageIsNobodyElses) {
+  PagePool pool(2);
+  const PageId owned = pool.take();
+  pool.pin(owned);
+  pool.pin(owned);
+  EXPECT_EQ(pool.pinned(), 1);
+  EXPECT_FALSE(pool.give_back(owned));
+  EXPECT_EQ(pool.used(), 1);
+  EXPECT_EQ(pool.available(), 1);
+  EXPECT_FALSE(pool.unpin(owned));
+  EXPECT_TRUE(pool.unpin(owned));
+  EXPECT_EQ(pool.free(), 2);
+  EXPECT_EQ(pool.pinned(), 0);
+
+  const PageId cached = pool.take();
+  pool.keep(cached);
+  pool.give_back(cached);
+  EXPECT_EQ(pool.cached(), 1);
+  pool.pin(cached);
+  EXPECT_EQ(pool.cached(), 0) << "it is not to be given up";
+  EXPECT_EQ(pool.available(), 1);
+  EXPECT_FALSE(pool.unpin(cached));
+  EXPECT_EQ(pool.cached(), 1);
+  pool.pin(cached);
+  EXPECT_FALSE(pool.let_go(cached));
+  EXPECT_TRUE(pool.unpin(cached));
+  EXPECT_EQ(pool.free(), 2);
+}
+
 TEST(PagePool, TheOldestIsTheOneCachedForLongest) {
   PagePool pool(4);
   std::vector<PageId> pages;

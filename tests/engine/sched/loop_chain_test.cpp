@@ -80,8 +80,8 @@ TEST(LoopChain, ARoundOnOneDeviceIsOneTurn) {
     const std::vector<int> all = launches(box);
     ASSERT_TRUE(r->ok());
     EXPECT_EQ(r->end.stats.accept_lengths, (std::vector<int64_t>{0, 0, 0, 0, 3}));
-    ASSERT_GE(all.size(), 3U);
-    EXPECT_EQ((std::vector<int>(all.end() - 3, all.end())), (std::vector<int>(3, kDrafts + 1)));
+    ASSERT_GE(all.size(), 2U);
+    EXPECT_EQ((std::vector<int>(all.end() - 2, all.end())), (std::vector<int>(2, kDrafts + 1)));
     box.expect_idle();
   }
 }
@@ -203,7 +203,6 @@ Outcome struck(int n, int small_device, const std::function<Fault(const Batch&)>
     EXPECT_TRUE(std::equal(a->tokens.begin(), a->tokens.end(), expected.begin()));
   }
   box.expect_idle();
-  EXPECT_EQ(box.values.size(), 0U);
   return outcome;
 }
 
@@ -231,9 +230,8 @@ TEST(LoopChain, AFailedPassEndsItsRequestAlone) {
         return Fault{{}, {last}, {}};
       });
       EXPECT_EQ(nan.other, absl::StatusCode::kOk) << n;
-      const Outcome error = struck(n, device, [](const Batch&) {
-        return Fault{absl::InternalError("xid 13"), {}, {}};
-      });
+      const Outcome error = struck(
+          n, device, [](const Batch&) { return Fault{absl::InternalError("xid 13"), {}, {}}; });
       EXPECT_EQ(error.other, absl::StatusCode::kOk) << n;
     }
   }

@@ -42,7 +42,7 @@ class QuietHost final : public RunHost {
     looked_up.emplace_back(rows, found);
   }
   void tokens_emitted(SequenceRun*, int64_t) override {}
-  void order_moves(ModelId, ModelId) override {}
+  void begin(std::shared_ptr<Transfer>) override {}
 
   std::vector<Move> moves;
   std::vector<std::pair<int64_t, int64_t>> looked_up;

@@ -205,6 +205,7 @@ TEST_F(FakeBackendTest, NanWorksFailAlone) {
   const Pass a = pass({1, 2}), b = pass({3});
   Batch batch;
   batch.works = {work(a, 0), work(b, 0)};
+  batch.works[1].cache = CacheId(1);
   batch.works[1].pages = test::page_table(5, 1);
   backend_.set_faults([](const Batch&) { return Fault{{}, {0}, {}}; });
   BatchResult result;
