@@ -29,6 +29,9 @@ namespace tandem {
   X(WriteShared, 6, "a page that two caches own is written without a copy")               \
   X(ForgetPin, 6, "pages of a copy between devices are given away before it is made")     \
   X(RunBeforeTransfer, 6, "passes do not wait for rows that are on their way")            \
+  X(KeepValueRows, 2, "hidden rows that passes left are never given back")                \
+  X(ForgetValueRow, 6, "a hidden row is given back when its pass is done")                \
+  X(WrongValue, 7, "a row is fed with the value of the output before")                    \
   X(FreeUnderPass, 6, "an ended request's pages go back while a device still reads them") \
   X(CommitRejected, 7, "speculative sampling emits the draft that was rejected")          \
   X(SkipTruncate, 7, "rejected rows stay in the cache")                                   \

@@ -70,16 +70,19 @@ void ModelPools::log_freed(Store store, PageId page) {
 std::string ModelPools::check(std::span<const SequenceCache* const> caches) const {
   std::vector<int> in_kv(static_cast<size_t>(kv.total()), 0);
   std::vector<int> in_frontier(static_cast<size_t>(frontier.total()), 0);
+  std::vector<int> in_values(static_cast<size_t>(values.total()), 0);
   for (const SequenceCache* cache : caches) {
     for (const PageId page : cache->pages()) ++in_kv[page.index()];
     for (const PageId page : cache->frontier_pages()) {
       if (page.valid()) ++in_frontier[page.index()];
     }
+    for (const PageId value : cache->values()) ++in_values[value.index()];
   }
   for (const PageId page : prefixes.pages()) ++in_kv[page.index()];
   std::string wrong = prefixes.check();
   if (wrong.empty()) wrong = check_pool(kv, in_kv, "KV");
   if (wrong.empty()) wrong = check_pool(frontier, in_frontier, "frontier");
+  if (wrong.empty()) wrong = check_pool(values, in_values, "value");
   if (wrong.empty()) {
     const auto twice =
         std::find_if(in_frontier.begin(), in_frontier.end(), [](int n) { return n > 1; });

@@ -26,6 +26,7 @@ struct ModelPools {
         prefix_cache(prefix_cache),
         kv(size.pages),
         frontier(size.frontier_pages),
+        values(size.values),
         prefixes(&kv, size.page_rows),
         moves(log) {}
 
@@ -35,7 +36,9 @@ struct ModelPools {
   // One owner less. A page that comes free says so in the log.
   void release(Store store, PageId page);
   void unpin(Store store, PageId page);  // likewise
-  PagePool& of(Store store) { return store == Store::kKv ? kv : frontier; }
+  PagePool& of(Store store) {
+    return store == Store::kKv ? kv : store == Store::kFrontier ? frontier : values;
+  }
   // Do rows that have come to layer `to` leave their hidden states in frontier pages?
   bool keeps_hidden(int to) const { return to < layers || keeps_top; }
   void forget_prefix(PageId page);  // and those behind it
@@ -53,6 +56,7 @@ struct ModelPools {
   bool prefix_cache;  // do sequences leave pages to others and take theirs?
   PagePool kv;
   PagePool frontier;
+  PagePool values;  // of one row each
   PrefixIndex prefixes;
   std::vector<Move>* moves;
 

@@ -238,7 +238,24 @@ void SequenceCache::shrink_frontier() {
   if (frontier_pages_.size() > pages) frontier_pages_.resize(pages);
 }
 
+void SequenceCache::reserve_values(int n) {
+  for (int i = 0; i < n; ++i) values_.push_back(pools_->values.take());
+}
+
+PageId SequenceCache::take_value() {
+  TANDEM_CHECK(taken_values_ < values_.size());
+  return values_[taken_values_++];
+}
+
+void SequenceCache::release_values() {
+  if (planted(Bug::kKeepValueRows)) return;
+  for (const PageId value : values_) release(Store::kValue, value);
+  values_.clear();
+  taken_values_ = 0;
+}
+
 void SequenceCache::clear() {
+  release_values();
   tree_parent_.clear();
   incoming_.clear();  // what is on its way comes to pages that are pinned
   outgoing_.clear();

@@ -41,6 +41,7 @@ namespace tandem {
 struct PageNeed {
   int64_t kv = 0;
   int64_t frontier = 0;
+  int64_t values = 0;
 };
 
 class SequenceCache {
@@ -129,6 +130,13 @@ class SequenceCache {
   // Rows in memory with all layers, which follow from the tokens that were fed.
   int reusable() const { return std::min(planted(Bug::kKeepFailedRows) ? full_ : done_, private_); }
 
+  // Places for hidden rows that passes leave (Read::hidden): reserved for a round, taken one by
+  // one, and given back together when nobody can name them any more.
+  void reserve_values(int n);
+  PageId take_value();
+  void release_values();
+  std::span<const PageId> values() const { return values_; }
+
   // What each row was fed. -1: a kChosen input, see chosen(); -2: no token (a mask).
   std::span<const Token> fed() const { return fed_; }
   // The rows whose token the host does not know, ascending, with what was fed instead.
@@ -192,6 +200,8 @@ class SequenceCache {
   std::vector<Outgoing> outgoing_;                   // likewise
   bool late_ = false;                                // rows were on their way when passes were done
   int top_from_ = 0;
+  std::vector<PageId> values_;
+  size_t taken_values_ = 0;  // of these
   // The last appended pass while it is an unsettled tree.
   int tree_begin_ = 0;
   std::vector<Row> tree_parent_;

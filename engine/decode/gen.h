@@ -55,6 +55,7 @@ struct Need {
   // prompt. Rows from here on are left to this sequence, because it reads them or feeds them
   // something else than seq(). The row of seq()'s last token always is.
   int reads_from = std::numeric_limits<int>::max();
+  int hidden = 0;  // rows that passes on this cache leave in this round, see Read::hidden
 };
 
 using Needs = absl::InlinedVector<Need, 2>;
@@ -95,6 +96,16 @@ class Ticket {
     in.id = rank;
     in.ref.ticket = id();
     in.ref.out = out;
+    return in;
+  }
+  // The row whose hidden state output `out` left: in place of `token`'s embedding, or added to it.
+  In embedded(int out, Token token, bool replace) const {
+    In in;
+    in.kind = In::kEmbed;
+    in.id = token;
+    in.ref.ticket = id();
+    in.ref.out = out;
+    in.ref.replace = replace;
     return in;
   }
   DistRef distributions() const {
@@ -148,7 +159,8 @@ class Gen {
   const std::vector<Token>& seq() const { return s_->tokens(); }
   Stage stage(Role role, int i = 0) const { return s_->stage(role, i); }
   const Warp& warp() const { return s_->warp(); }
-  MethodStats& stats() { return s_->stats(); }  // what only the method can count
+  MethodStats& stats() { return s_->stats(); }             // what only the method can count
+  int rows(Stage stage) const { return s_->rows(stage); }  // that have come to stage.to
   // Rows of seq() that have not come to stage.to.
   int missing(Stage stage) const { return static_cast<int>(s_->tokens().size()) - s_->rows(stage); }
 

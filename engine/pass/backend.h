@@ -59,12 +59,17 @@ struct PoolSize {
   int page_rows = 16;
   int64_t pages = 0;           // KV: a page holds its rows for all layers
   int64_t frontier_pages = 0;  // hidden states of rows between two layers
+  int64_t values = 0;          // hidden rows that passes leave for others
   // Rows that have done all layers leave their hidden states, before the last norm, in frontier
   // pages too, until their sequence's next round: for caches of deeper models that take them over.
   bool keeps_top = false;
 };
 
-enum class Store : uint8_t { kKv, kFrontier };
+enum class Store : uint8_t {
+  kKv,
+  kFrontier,
+  kValue,  // hidden rows that passes leave for others; a page holds one
+};
 
 // Bytes that change place before the batch's forward, one after the other in the given order.
 struct Move {
@@ -77,7 +82,7 @@ struct Move {
     PageId page;
     int slot = 0;
   };
-  Kind kind = kCopy;
+  Kind kind = kCopy;  // of kValue there are only kFree
   Store store = Store::kKv;
   Place from, to;
   int rows = 1;  // from.slot + rows and to.slot + rows stay within their pages
@@ -121,6 +126,15 @@ struct Work {
   std::vector<Token> history;
   std::vector<std::pair<int, In>> history_chosen;
 
+  // Where the kEmbed inputs of this chunk lie: in the pool of whichever model made them, on any
+  // device, complete when the work runs.
+  struct Embed {
+    int row = 0;  // added row
+    ModelId model;
+    PageId value;
+  };
+  std::vector<Embed> embeds;
+
   // Outputs that this chunk owes, in the order of Pass::read and its rows: which read, which of its
   // rows, and the run row it is. Reads that judge or keep are never split over chunks.
   struct Output {
@@ -128,6 +142,7 @@ struct Work {
     int index = 0;    // into Read::rows
     int run_row = 0;  // into the run rows above
     int out = 0;      // into the whole pass's Readout::row
+    PageId value;     // where a `hidden` read's row goes; its answer stays empty
   };
   std::vector<Output> outputs;
 

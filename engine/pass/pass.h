@@ -33,9 +33,7 @@ using TicketId = uint64_t;  // a submitted pass; unique within the engine, 0: no
 // need not have seen it: the later pass may be launched while the earlier one is under way.
 struct ValueRef {
   TicketId ticket = 0;
-  int out = 0;          // kChosen: index into Readout::row
-  CacheId cache;        // kEmbed: a frontier row of this cache ...
-  Row row = 0;          // ... by its number in that cache, from 0
+  int out = 0;          // index into Readout::row
   bool replace = true;  // kEmbed: instead of the token's embedding, or added to it
 };
 
@@ -47,7 +45,8 @@ struct In {
     kToken,   // id: token
     kChosen,  // id: kDrawn, or rank in the `top` of output ref.out of pass ref.ticket, unread
     kMask,    // id: number i of the adapter's mask embedding m_i, from 0
-    kEmbed,   // id: token (used when ref.replace is false); ref: row that goes through the adapter
+    kEmbed,  // id: token (used when ref.replace is false); ref: output of a Read::hidden, whose row
+             // goes through the pass's adapter, or as it is where there is none
   };
   Kind kind = kToken;
   int32_t id = 0;
@@ -140,6 +139,10 @@ struct Read {
   bool logprob = false;      // of the drawn token (where none is, of score[i]), and of `top`, under
                              // the warped distribution
   bool raw_logprob = false;  // ... or instead under the model's own softmax, before processors
+  // Instead of all the rest: the rows' hidden states after `at` layers, before the last norm, stay
+  // with the backend until the next round, which reserves a place for each (Need::hidden). Later
+  // passes, also of other models, are fed with them (kEmbed).
+  bool hidden = false;
   bool keep = false;         // the warped distribution stays with the backend, see DistRef
   std::vector<Token> score;  // negative log-likelihood of score[i] at rows[i], unwarped softmax;
                              // may be shorter than rows

@@ -141,6 +141,11 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
   return absl::OkStatus();
 }
 
+void RowReader::skip() {
+  readout_.row.emplace_back();
+  top_end_.push_back(readout_.ranked.size());
+}
+
 // Makes seen_ that of the output's row: the cache's past, its ancestors among the run rows, itself.
 absl::Status RowReader::count(const Processors& processors, const Work::Output& output,
                               int position) {

@@ -70,6 +70,9 @@ class RowReader {
   absl::Status read(const Work::Output& output, std::span<float> logits, int position,
                     Token next_input = -1);
 
+  // Instead of read() where the output is a hidden state: it has no answer.
+  void skip();
+
   // One Out for each of work.outputs. Puts the picks of a sharing pass into the store.
   Readout take();
 

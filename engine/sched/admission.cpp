@@ -51,6 +51,11 @@ absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) cons
     // Evicted caches are filled again one by one, without the pages that forks shared.
     const int64_t room = pools.kv.total() / spec.width * pools.page_rows;
     if (rows > room) return too_large(room, "the KV memory of the model");
+    if (role.hidden > pools.values.total()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "prompt tokens: ", spec.prompt.size(), ", of which the method keeps ", role.hidden,
+          " hidden rows at once; allowed: at most ", pools.values.total(), " of the model"));
+    }
     // Until the rest of the layers takes them over, all rows may lie between two layers: at first,
     // and when the sequence resumes after it lost its pages.
     const int64_t frontier_room = pools.frontier.total() * pools.page_rows;

@@ -73,11 +73,13 @@ void prepare(PassFlight& flight) {
   flight.begun = flight.under_way = false;
   flight.awaits.clear();
   for (const In& in : pass.add.in) {
-    if (in.kind == In::kChosen) flight.awaits.push_back(in.ref.ticket);
+    if (in.kind == In::kChosen || in.kind == In::kEmbed) flight.awaits.push_back(in.ref.ticket);
   }
+  flight.values.clear();
+  flight.embeds.clear();
   flight.leaves_values = pass.share;
   for (const Read& read : pass.read) {
-    flight.leaves_values |= read.keep;
+    flight.leaves_values |= read.keep || read.hidden;
     flight.outputs += static_cast<int>(read.rows.size());
     if (read.against.valid() && read.against.ticket != kOneHot) {
       flight.awaits.push_back(read.against.ticket);
@@ -136,6 +138,10 @@ void lower(const PassFlight& flight, int count, Work* to) {
       if (row < n) work.history_chosen.emplace_back(row, in);
     }
   }
+  work.embeds.clear();
+  for (const Work::Embed& e : flight.embeds) {
+    if (e.row >= work.first && e.row < work.first + count) work.embeds.push_back(e);
+  }
   work.outputs.clear();
   int out = 0;
   for (size_t r = 0; r < pass.read.size(); ++r) {
@@ -149,6 +155,7 @@ void lower(const PassFlight& flight, int count, Work* to) {
       output.index = static_cast<int>(i);
       output.run_row = work.frontier_rows() + (row < 0 ? row : row - work.first);
       output.out = out;
+      if (pass.read[r].hidden) output.value = flight.values[static_cast<size_t>(out)];
       work.outputs.push_back(output);
     }
   }

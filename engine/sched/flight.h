@@ -38,7 +38,9 @@ struct PassFlight final : Flight {
   int outputs = 0;                        // of the whole pass
   std::vector<TicketId> awaits;           // passes whose values this one reads
   std::vector<const PassFlight*> before;  // these passes
-  bool leaves_values = false;             // later passes may name its picks or distributions
+  bool leaves_values = false;             // later passes may name its picks and what it keeps
+  std::vector<PageId> values;             // by output: where its hidden row goes; empty: none does
+  std::vector<Work::Embed> embeds;        // by input row
   bool shared = false;                    // so its sequence keeps it
 
   int started = 0;                             // added rows in chunks that were launched

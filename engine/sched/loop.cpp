@@ -16,6 +16,14 @@ BatchLimits full_batches(const LimitsConfig& limits) {
   return full;
 }
 
+// Is a copy between devices under way?
+bool copies(const Lanes& lanes) {
+  for (size_t m = 0; m < lanes.models(); ++m) {
+    if (lanes.pools(ModelId(static_cast<int64_t>(m))).kv.pinned() > 0) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Loop::Loop(LoopOptions options, const Clock* clock, const std::vector<Backend*>& devices,
@@ -288,6 +296,7 @@ void Loop::finish_flight(PassFlight& flight) {
   const std::coroutine_handle<> waiter = flight.waiter;
   const TicketId id = flight.id;
   run->flight_done(flight);
+  if (run->flights() == 0 && run->state() == SequenceRun::kPaused) forget_values(run);
   if (planted(Bug::kLostWaiter) && id % 97 == 0) return;
   if (waiter) ready_.push(waiter, run);
 }
@@ -354,6 +363,8 @@ bool Loop::reap() {
   std::erase_if(ending_, [&](SequenceRun* run) {
     if (!run->gate().empty() && !planted(Bug::kFreeUnderPass)) return false;
     if (planted(Bug::kLateRelease) && admission_.running() > 0) return false;
+    // Where nobody lives, no device is busy.
+    if (runs_.size() == 1 && copies(lanes_)) return false;
     forget_values(run);
     run->release();
     runs_.erase(run->id());

@@ -14,7 +14,7 @@ Reservation::Want& Reservation::want_of(SequenceCache* cache) {
   });
   if (known != wants_.end()) return *known;
   constexpr int kAny = std::numeric_limits<int>::max();
-  return wants_.emplace_back(Want{cache, 0, cache->pools()->layers, 0, kAny, 0, {}});
+  return wants_.emplace_back(Want{cache, 0, cache->pools()->layers, 0, 0, kAny, 0, {}});
 }
 
 void Reservation::want(std::span<const Need> needs, std::span<const Token> tokens) {
@@ -25,6 +25,7 @@ void Reservation::want(std::span<const Need> needs, std::span<const Token> token
     Want& want = want_of(c);
     const int total = c->rows(need.stage.to) + need.rows;
     want.total = std::max(want.total, total);
+    want.hidden += need.hidden;
     want.adoptable = std::min(want.adoptable, need.reads_from);
     if (need.stage.to >= c->pools()->layers) continue;
     want.frontier_to = std::min(want.frontier_to, need.stage.to);
@@ -48,12 +49,14 @@ PageNeed Reservation::need_of(const Want& want) {
   if (want.frontier_total > 0) {
     need.frontier = want.cache->need(want.frontier_total, want.frontier_to).frontier;
   }
+  need.values = want.hidden;
   return need;
 }
 
 bool Reservation::can_grant(std::vector<const ModelPools*>* lacking) const {
   const auto fits = [](const PageNeed& need, const ModelPools& pools) {
-    return need.kv <= pools.kv.available() && need.frontier <= pools.frontier.available();
+    return need.kv <= pools.kv.available() && need.frontier <= pools.frontier.available() &&
+           need.values <= pools.values.available();
   };
   if (wants_.size() == 1 && fits(need_of(wants_[0]), *wants_[0].cache->pools())) return true;
   struct Sum {
@@ -67,6 +70,7 @@ bool Reservation::can_grant(std::vector<const ModelPools*>* lacking) const {
     const PageNeed need = need_of(want);
     sum.need.kv += need.kv;
     sum.need.frontier += need.frontier;
+    sum.need.values += need.values;
     for (const PageId page : want.cache->shared_pages(want.total)) ++sum.copies[page];
   }
   bool enough = true;
@@ -87,6 +91,7 @@ void Reservation::grant(RunHost* host) {
     if (w.looked_up) host->prefix_looked_up(w.adoptable, w.adopted);
     w.cache->reserve(w.total, w.cache->pools()->layers);
     if (w.frontier_total > 0) w.cache->reserve(w.frontier_total, w.frontier_to);
+    w.cache->reserve_values(w.hidden);
   }
   wants_.clear();
 }

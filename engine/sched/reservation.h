@@ -42,6 +42,7 @@ class Reservation {
     int total;
     int frontier_to;
     int frontier_total;  // 0: none
+    int hidden;          // rows that passes leave
     int adoptable;       // rows that may come from the prefix cache, where the cache is empty
     int adopted = 0;
     std::optional<uint64_t> looked_up;  // what version of the index

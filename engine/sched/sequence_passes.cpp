@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/planted.h"
 
 namespace tandem {
 namespace {
@@ -46,6 +47,7 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host) {
   flight->device = host->device_of(c->model());
   prepare(*flight);
   find_awaited(flight);
+  place_values(*flight);
   flight->memory = flight->pass.memory.valid() ? caches.find(flight->pass.memory) : nullptr;
   if (flight->memory) {
     flight->memory_turn = flight->memory->begin_reader();
@@ -74,9 +76,30 @@ void SequencePasses::find_awaited(PassFlight* flight) const {
   }
 }
 
+// Where its hidden rows go, and where those lie that it is fed with.
+void SequencePasses::place_values(PassFlight& flight) {
+  size_t out = 0;
+  for (const Read& read : flight.pass.read) {
+    if (read.hidden) flight.values.resize(static_cast<size_t>(flight.outputs));
+    for (size_t i = 0; i < read.rows.size(); ++i, ++out) {
+      if (read.hidden) flight.values[out] = flight.cache->take_value();
+    }
+  }
+  for (int row = 0; row < flight.rows(); ++row) {
+    const In& in = flight.pass.add.in[static_cast<size_t>(row)];
+    if (in.kind != In::kEmbed) continue;
+    const auto from = std::ranges::find(flight.before, in.ref.ticket, &PassFlight::id);
+    const auto left = static_cast<size_t>(in.ref.out);
+    TANDEM_CHECK(left < (*from)->values.size() && (*from)->values[left].valid());
+    const size_t read = planted(Bug::kWrongValue) && left > 0 ? left - 1 : left;
+    flight.embeds.push_back({row, (*from)->cache->model(), (*from)->values[read]});
+  }
+}
+
 void SequencePasses::done(PassFlight& flight) {
   --under_way_;
   flight.cache->end_pass();
+  if (planted(Bug::kForgetValueRow)) flight.cache->release_values();
   if (flight.memory) flight.memory->end_reader();
   flight.done = true;
   reuse(&flight);

@@ -42,6 +42,7 @@ class SequencePasses {
  private:
   PassFlight* take_spare();
   void find_awaited(PassFlight* flight) const;
+  static void place_values(PassFlight& flight);
 
   SequenceRun* const sequence_;
   const RequestId id_;

@@ -82,6 +82,7 @@ class SequenceRun final {
   template <class F>
   void forget_values(F f) {
     parts_.passes.forget_values(f);
+    for (const auto& cache : parts_.caches.all()) cache->release_values();
   }
 
   SequenceAccounts& accounts() { return parts_.accounts; }

@@ -74,7 +74,8 @@ class SequenceListener {
 struct RoleModel {
   Role role = Role::kLarge;
   ModelId model;
-  int to = 0;  // layers; 0: all
+  int to = 0;      // layers; 0: all
+  int hidden = 0;  // rows that a round leaves on it at most, see Need::hidden
 };
 
 // One choice of a request. It can be copied for further choices; then id, warp.choice and listener

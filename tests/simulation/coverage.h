@@ -16,8 +16,10 @@ enum class Kind : uint8_t {
   kEarlyExit,
   kTree,
   kBeam,
+  kEmbedded,  // a sketch: hidden rows of one model, fed to another
+  kRelay,     // a sketch: layers of a worker and layers of another model
 };
-inline constexpr int kKinds = 7;
+inline constexpr int kKinds = 9;
 const char* kind_name(Kind kind);
 
 // Where a request is when something happens to it.

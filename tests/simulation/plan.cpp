@@ -53,6 +53,7 @@ void choose_parameters(Random& r, Request& q) {
   if (r.one_in(3)) q.bild.window = r.between(1, 4);
   q.beam.width = r.between(2, kMaxBeams);
   q.beam.length_penalty = r.uniform(0, 2);
+  q.embed_at = r.between(1, 3);
 }
 
 Request make_request(Random& r, bool beams, bool quiet) {
@@ -74,7 +75,8 @@ Request make_request(Random& r, bool beams, bool quiet) {
     q.warp.seed = r.next();
     if (q.kind == Kind::kAr && r.one_in(3)) q.choices = r.between(2, kMaxChoices);
   }
-  if (r.one_in(3) && q.kind != Kind::kBeam) q.warp.processors = make_processors(r, q);
+  const bool plain = q.kind == Kind::kBeam || q.kind == Kind::kEmbedded;
+  if (r.one_in(3) && !plain) q.warp.processors = make_processors(r, q);
   q.priority = r.below(3);
   q.client = std::string(1, static_cast<char>('a' + r.below(3)));
   if (r.one_in(8)) q.salt = std::to_string(r.next());
@@ -127,7 +129,7 @@ Plan make_plan(uint64_t seed) {
     p.model[m].row_seconds = 1e-6 * r.between(0, 20);
     const int pages = beams ? kMaxBeams * (alone + 1) + r.below(alone)
                             : alone + r.below(r.one_in(4) ? 4 * alone : alone / 2 + 1);
-    p.pool[m] = {page_rows, pages, pages};
+    p.pool[m] = {page_rows, pages, pages, kMaxPrompt + r.below(kMaxPrompt), m == 1};
   }
   p.small_device = r.below(2);
   p.limits.step_rows = r.between(1, 40);

@@ -35,6 +35,7 @@ struct Request {
   NgramParams ngram;
   BildParams bild;
   BeamParams beam;
+  int embed_at = 1;  // kEmbedded: layers that the rows have done
   std::vector<Token> prompt;
   int max_new_tokens = 1;
   std::vector<Token> eos;

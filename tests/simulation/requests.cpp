@@ -1,13 +1,16 @@
 #include "tests/simulation/requests.h"
 
 #include "engine/decode/autoregressive.h"
+#include "tests/engine/decode/sketches_values.h"
 #include "tests/reference/autoregressive.h"
 #include "tests/reference/beam.h"
 
 namespace tandem::simulation {
 namespace {
 
-bool has_small_model(Kind kind) { return kind == Kind::kSpeculative || kind == Kind::kBild; }
+bool has_small_model(Kind kind) {
+  return kind == Kind::kSpeculative || kind == Kind::kBild || kind == Kind::kEmbedded;
+}
 
 std::function<Task<void>(Gen)> method_of(const Request& q, test::SketchStats* sketch) {
   switch (q.kind) {
@@ -24,6 +27,10 @@ std::function<Task<void>(Gen)> method_of(const Request& q, test::SketchStats* sk
       return [sketch](Gen g) { return test::tree_walk(g, 2, 2, sketch); };
     case Kind::kBeam:
       return [a = q.beam](Gen g) { return beam(g, a); };
+    case Kind::kEmbedded:
+      return [at = q.embed_at](Gen g) { return test::embedded(g, at); };
+    case Kind::kRelay:
+      return test::relay;
   }
   return nullptr;
 }
@@ -43,6 +50,8 @@ std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index, test::SketchS
       s.roles.push_back({Role::kSmall, ModelId(1), 0});
     } else if (q.kind == Kind::kEarlyExit) {
       s.roles.push_back({Role::kSmall, ModelId(0), 1});
+    } else if (q.kind == Kind::kRelay) {
+      s.roles.push_back({Role::kWorker, ModelId(1), 0});
     }
     s.warp = q.warp;
     s.warp.choice = static_cast<uint32_t>(choice);
@@ -65,6 +74,9 @@ std::vector<Token> answer_to(const Plan& plan, size_t index, int choice) {
   warp.choice = static_cast<uint32_t>(choice);
   if (q.kind == Kind::kBeam) {
     return reference::beam(reference::Model(large), q.prompt, q.beam, q.eos, q.max_new_tokens);
+  }
+  if (q.kind == Kind::kEmbedded) {
+    return test::embedded_answer(plan.model[1], q.embed_at, q.prompt, q.eos, q.max_new_tokens);
   }
   return reference::autoregressive(large, q.prompt, warp, q.eos, q.max_new_tokens);
 }

@@ -134,6 +134,9 @@ void Watch::check_gone() {
     });
     if (!client->ended() || in_batch) ++may_live;
   }
+  // The last one stays while copies between devices are under way.
+  if (world_->loop->model_pools(ModelId(0)).kv.pinned() > 0)
+    may_live = std::max<int64_t>(may_live, 1);
   if (world_->loop->live() > may_live) {
     world_->broken(absl::StrCat(world_->loop->live(), " sequences live; ", may_live, " may"));
   }
@@ -231,8 +234,9 @@ void Watch::at_end() {
   }
   for (int m = 0; m < 2; ++m) {
     const ModelPools& pools = world_->loop->model_pools(ModelId(m));
-    if (pools.kv.used() + pools.frontier.used() > 0) {
-      world_->broken(absl::StrCat("idle, and ", pools.kv.used(), " pages are used"));
+    const int64_t used = pools.kv.used() + pools.frontier.used() + pools.values.used();
+    if (used > 0) {
+      world_->broken(absl::StrCat("idle, and ", used, " pages are used"));
     }
   }
   check_metrics();

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "engine/base/check.h"
+#include "engine/base/status.h"
 #include "engine/pass/rows.h"
 
 namespace tandem {
@@ -36,6 +37,10 @@ uint64_t digest(const Batch& batch) {
 void FakeMemory::move(const Move& m) {
   Model& source = model(m.from.model);
   const auto from = m.from.page.index() * static_cast<size_t>(source.pool.page_rows);
+  if (m.kind == Move::kFree && m.store == Store::kValue) {
+    source.values[m.from.page.index()] = {};
+    return;
+  }
   if (m.kind == Move::kFree) {
     for (int i = 0; i < source.pool.page_rows; ++i) {
       const size_t slot = from + static_cast<size_t>(i);
@@ -89,6 +94,7 @@ void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModel
   m.config = config;
   m.kv.resize(static_cast<size_t>(pool.pages * pool.page_rows));
   m.frontier.resize(static_cast<size_t>(pool.frontier_pages * pool.page_rows));
+  m.values.resize(static_cast<size_t>(pool.values));
   memory_->add(id, std::move(m));
 }
 
@@ -141,10 +147,15 @@ BatchResult FakeBackend::run(const Batch& batch, const Fault& fault, int64_t tra
     for (size_t w = 0; w < batch.works.size(); ++w) {
       const Work& work = batch.works[w];
       result.works.push_back(run(work, nan[w] != 0, traced));
-      if (!result.works.back().status.ok()) incomplete_.insert(work.cache);
+      if (result.works.back().status.ok()) continue;
+      incomplete_.insert(work.cache);
+      failed_tickets_.insert(work.ticket);
     }
   } else if (!absl::IsResourceExhausted(result.status)) {
-    for (const Work& work : batch.works) incomplete_.insert(work.cache);
+    for (const Work& work : batch.works) {
+      incomplete_.insert(work.cache);
+      failed_tickets_.insert(work.ticket);
+    }
   }
   return result;
 }
@@ -218,24 +229,12 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
       if (h.chain != slot.chain || h.layers != from) broken(work, row, "a stale frontier row");
       slot.layers = work.to;
     } else {
-      const In& in = pass.add.in[static_cast<size_t>(work.first + j - work.frontier_rows())];
-      Token token = in.id;
-      if (in.kind == In::kChosen) {
-        const absl::StatusOr<Token> picked = values_->pick(in.ref, in.id);
-        if (!picked.ok()) {
-          result.status = picked.status();
-          return result;
-        }
-        token = *picked;
-      } else if (in.kind == In::kEmbed) {
-        result.status = absl::UnimplementedError("fake device: embedded rows need an adapter");
+      const absl::StatusOr<uint64_t> fed = input_of(work, work.first + j - work.frontier_rows());
+      if (!fed.ok()) {
+        result.status = fed.status();
         return result;
       }
-      if (in.kind != In::kMask && (token < 0 || token >= model.shape.vocab_size)) {
-        broken(work, row, "a token outside the vocabulary");
-      }
-      input[k] =
-          in.kind == In::kMask ? fake::mask_input(pass.adapter, in.id) : fake::token_input(token);
+      input[k] = *fed;
       chains[k] = fake::mix(before, input[k]);
       slot = {input[k], position[k], work.to, chains[k]};
     }
@@ -253,6 +252,11 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
       broken(work, output.run_row, "read below the layers that the row runs");
     }
     if (at <= 0 || at > work.to) broken(work, output.run_row, "read above the pass");
+    if (read.hidden) {
+      model.values.at(output.value.index()) = {work.ticket, output.out, chains[run], at};
+      reader_.skip();
+      continue;
+    }
     if (traced < 0) {
       const int first_seen = window > 0 ? std::max(0, position[run] - window + 1) : 0;
       uint64_t sum = memory_sum;
@@ -289,6 +293,43 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
   }
   result.readout = reader_.take();
   return result;
+}
+
+absl::StatusOr<uint64_t> FakeBackend::input_of(const Work& work, int i) const {
+  const In& in = work.pass->add.in[static_cast<size_t>(i)];
+  const auto check = [&](Token token) {
+    const bool known = token >= 0 && token < memory_->model(work.model).shape.vocab_size;
+    if (!known) broken(work, i, "a token outside the vocabulary");
+  };
+  switch (in.kind) {
+    case In::kToken:
+      check(in.id);
+      return fake::token_input(in.id);
+    case In::kChosen: {
+      TANDEM_ASSIGN_OR_RETURN(const Token token, values_->pick(in.ref, in.id));
+      check(token);
+      return fake::token_input(token);
+    }
+    case In::kMask:
+      return fake::mask_input(work.pass->adapter, in.id);
+    case In::kEmbed:
+      break;
+  }
+  const auto embed = std::ranges::find(work.embeds, i, &Work::Embed::row);
+  if (embed == work.embeds.end()) broken(work, i, "an embedded row that lies nowhere");
+  const FakeMemory::Value& value = memory_->model(embed->model).values.at(embed->value.index());
+  if (value.ticket == 0) {
+    if (failed_tickets_.contains(in.ref.ticket)) {
+      return absl::InternalError("the pass that was to leave a hidden row has failed");
+    }
+    broken(work, i, "a hidden row that was never left, or is forgotten");
+  }
+  if (value.ticket != in.ref.ticket || value.out != in.ref.out) {
+    broken(work, i, "a hidden row of another pass or output");
+  }
+  if (!in.ref.replace) check(in.id);
+  return fake::embed_input(work.pass->adapter, value.chain, value.layers,
+                           in.ref.replace ? -1 : in.id);
 }
 
 }  // namespace tandem

@@ -3,7 +3,8 @@
 // Every physical slot remembers what was written to it: which input at which position, the chain of
 // inputs before it, and how many layers it has done. A pass walks its page table as attention
 // would; an unwritten or freed slot, one that belongs to another sequence's text, one that has not
-// done enough layers, a stale frontier row, or a wrong position stops the process with a message.
+// done enough layers, a stale frontier row, a wrong position, or a hidden row that was not left
+// under the name that it is fed by stops the process with a message.
 // What the rows then see decides the answer (model.h).
 //
 // A batch that changes while the device has it stops the process too.
@@ -64,15 +65,18 @@ class FakeBackend final : public Backend {
   // `traced`: the number of the batch where that is the answer, or -1.
   BatchResult run(const Batch& batch, const Fault& fault, int64_t traced);
   WorkResult run(const Work& work, bool nan, int64_t traced);
+  // Of added row `i`.
+  absl::StatusOr<uint64_t> input_of(const Work& work, int i) const;
 
   FakeMemory* const memory_;
   ValueStore* const values_;
   const Clock* const clock_;
   Timer* const timer_;
   RowReader reader_;
-  TimePoint free_at_{};           // the last batch is done
-  bool refused_ = false;          // it has no memory
-  std::set<CacheId> incomplete_;  // caches with a pass that failed, whose rows may be missing
+  TimePoint free_at_{};                // the last batch is done
+  bool refused_ = false;               // it has no memory
+  std::set<CacheId> incomplete_;       // caches with a pass that failed, whose rows may be missing
+  std::set<TicketId> failed_tickets_;  // these passes
   std::function<Fault(const Batch&)> faults_;
   std::function<void(const Batch&)> on_run_;
   std::function<void()> on_done_;
@@ -91,12 +95,19 @@ class FakeMemory {
     uint64_t chain = 0;  // 0: nothing
     int layers = 0;
   };
+  struct Value {          // a hidden row that a pass left
+    TicketId ticket = 0;  // 0: nothing, or forgotten
+    int out = 0;
+    uint64_t chain = 0;
+    int layers = 0;
+  };
   struct Model {
     ModelShape shape;
     PoolSize pool;
     FakeModelConfig config;
     std::vector<Slot> kv;             // [pages * page_rows]
     std::vector<HiddenRow> frontier;  // [frontier pages * page_rows]
+    std::vector<Value> values;        // [values]
   };
 
   Model& model(ModelId id) { return models_.at(id); }

@@ -16,6 +16,18 @@ uint64_t mask_input(AdapterId adapter, int mask) {
   return mix(mix(2, adapter.index()), static_cast<uint64_t>(mask));
 }
 
+uint64_t embed_input(AdapterId adapter, uint64_t chain, int layers, Token token) {
+  const uint64_t row = mix(chain, static_cast<uint64_t>(layers));
+  const auto through = static_cast<uint64_t>(adapter.value);
+  return mix(mix(mix(4, through), row), static_cast<uint64_t>(token));
+}
+
+uint64_t chain(std::span<const uint64_t> inputs) {
+  uint64_t sum = 0;
+  for (const uint64_t input : inputs) sum = mix(sum, input);
+  return sum;
+}
+
 void logits(const FakeModelConfig& model, uint64_t sum, int layers, std::span<float> out) {
   const uint64_t h = mix(mix(sum, model.seed), static_cast<uint64_t>(layers));
   for (size_t v = 0; v < out.size(); ++v) {
@@ -28,6 +40,15 @@ void logits(const FakeModelConfig& model, uint64_t sum, int layers, std::span<fl
     const bool readable = v >= kFirstPrintable && v < kEndPrintable;
     if (!readable && v != 256) out[v] -= 16;
   }
+}
+
+std::vector<float> logits_after_inputs(const FakeModelConfig& model,
+                                       std::span<const uint64_t> inputs, int layers) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) sum += seen(inputs[i], static_cast<int>(i));
+  std::vector<float> out(static_cast<size_t>(model.vocab_size));
+  logits(model, sum, layers, out);
+  return out;
 }
 
 std::vector<float> logits_after(const FakeModelConfig& model, std::span<const Token> tokens,

@@ -31,10 +31,18 @@ inline uint64_t seen(uint64_t input, int position) {
 // Identity of inputs: tokens, and an adapter's masks.
 uint64_t token_input(Token token);
 uint64_t mask_input(AdapterId adapter, int mask);
+// A hidden row, by the inputs up to it (see chain()) and its layers, through an adapter (invalid:
+// none); added to the embedding of `token`, or in its place (-1).
+uint64_t embed_input(AdapterId adapter, uint64_t chain, int layers, Token token);
+// Hash of inputs in their order.
+uint64_t chain(std::span<const uint64_t> inputs);
 
 // logits: [vocab] fp32 out. `sum`: of seen() over the visible rows; `layers`: done by the row.
 void logits(const FakeModelConfig& model, uint64_t sum, int layers, std::span<float> logits);
 
+// The same for the last row of a sequence of inputs.
+std::vector<float> logits_after_inputs(const FakeModelConfig& model,
+                                       std::span<const uint64_t> inputs, int layers);
 // The same for the last row of a plain sequence: what AR reads after `tokens`. window 0: none.
 std::vector<float> logits_after(const FakeModelConfig& model, std::span<const Token> tokens,
                                 int layers, int window = 0);

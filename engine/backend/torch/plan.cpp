@@ -30,6 +30,9 @@ absl::Status check_pages(std::span<const PageId> pages, int first, int rows, int
 }
 
 absl::Status check_head(const Read& read, int to, const ModelShape& shape) {
+  if (read.hidden) {
+    return absl::InvalidArgumentError("read: hidden; allowed: none (values are not kept here yet)");
+  }
   if (read.head == kOwnHead) return absl::OkStatus();
   if (!read.head.valid() || read.head.index() >= shape.heads.size()) {
     return out_of_range("head", read.head.value,
@@ -74,7 +77,7 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
     if (!item.status.ok()) continue;
     add_rows(work, pool);
     add_visibility(work, shape);
-    add_frontier(work, shape, pool);
+    add_frontier(work, pool);
     add_reads(work, item);
   }
   cut_segments();
@@ -113,7 +116,7 @@ absl::Status Plan::check(const Work& work, const ModelShape& shape, const PoolSi
     TANDEM_RETURN_IF_ERROR(
         check_pages(work.pages, oldest, rows_after, pool.page_rows, pool.pages, "page"));
   }
-  const bool saves = work.save_frontier && work.to < shape.layers;
+  const bool saves = work.save_frontier;
   const int frontier_rows_end = saves ? rows_after : work.rows_before();
   TANDEM_RETURN_IF_ERROR(check_pages(work.frontier_pages, work.past, frontier_rows_end,
                                      pool.page_rows, pool.frontier_pages, "frontier page"));
@@ -214,12 +217,12 @@ void Plan::add_visibility(const Work& work, const ModelShape& shape) {
   }
 }
 
-void Plan::add_frontier(const Work& work, const ModelShape& shape, const PoolSize& pool) {
+void Plan::add_frontier(const Work& work, const PoolSize& pool) {
   const int first = rows() - work.run_rows();
   for (int j = 0; j < work.frontier_rows(); ++j) {
     load.add(slot_of(work.frontier_pages, work.past + j, pool.page_rows), first + j);
   }
-  if (!work.save_frontier || work.to >= shape.layers) return;
+  if (!work.save_frontier) return;
   for (int j = 0; j < work.run_rows(); ++j) {
     save.add(first + j, slot_of(work.frontier_pages, work.past + j, pool.page_rows));
   }

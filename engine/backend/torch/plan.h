@@ -82,7 +82,7 @@ class Plan {
   absl::Status resolve_tokens(const Work& work, const ModelShape& shape, const ValueStore& store);
   void add_rows(const Work& work, const PoolSize& pool);
   void add_visibility(const Work& work, const ModelShape& shape);
-  void add_frontier(const Work& work, const ModelShape& shape, const PoolSize& pool);
+  void add_frontier(const Work& work, const PoolSize& pool);
   void add_reads(const Work& work, const Item& item);
   void cut_segments();
 

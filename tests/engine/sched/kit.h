@@ -168,7 +168,7 @@ class Box {
     int64_t used = 0;
     for (size_t m = 0; m < options_.models.size(); ++m) {
       const ModelPools& p = pools(static_cast<int>(m));
-      used += p.kv.used() + p.frontier.used();
+      used += p.kv.used() + p.frontier.used() + p.values.used();
     }
     return used;
   }

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <deque>
 #include <fstream>
 
 #include "tests/engine/pass/page_table.h"
@@ -23,7 +25,7 @@ class FakeBackendTest : public testing::Test {
     config_.layers = kLayers;
     config_.pass_seconds = 0.5;
     config_.row_seconds = 0.25;
-    backend_.add_model(ModelId(0), "fake", config_, {kPageRows, 8, 8});
+    backend_.add_model(ModelId(0), "fake", config_, {kPageRows, 8, 8, 4});
   }
 
   static Pass pass(const std::vector<Token>& tokens, int to = kLayers) {
@@ -49,8 +51,8 @@ class FakeBackendTest : public testing::Test {
     w.frontier_pages.assign(w.pages.begin(), w.pages.end());
     w.save_frontier = w.to < kLayers;
     for (size_t i = 0; i < p.read.size(); ++i) {
-      w.outputs.push_back(
-          {static_cast<int>(i), 0, w.frontier_rows() + p.read[i].rows[0], static_cast<int>(i)});
+      w.outputs.push_back({static_cast<int>(i), 0, w.frontier_rows() + p.read[i].rows[0],
+                           static_cast<int>(i), p.read[i].hidden ? PageId(2) : PageId()});
     }
     return w;
   }
@@ -62,6 +64,26 @@ class FakeBackendTest : public testing::Test {
     backend_.launch(b, [&](BatchResult r) { result = std::move(r); });
     timer_.fire_next();
     return result;
+  }
+  // The row of the second of three tokens goes to value 2, under the name (1, 0).
+  static Pass leaving() {
+    Pass p = pass({1, 2, 3});
+    p.read[0] = {.rows = {1}, .hidden = true};
+    return p;
+  }
+  // A row behind them that is fed with output `out` of pass `ticket`, which lies in `value`.
+  Work fed(PageId value, TicketId ticket = 1, int out = 0) {
+    Pass& p = fed_.emplace_back();
+    p.stage.to = kLayers;
+    In in;
+    in.kind = In::kEmbed;
+    in.ref = {ticket, out, true};
+    p.add.chain(in);
+    p.reading({.rows = {0}, .draw = true});
+    Work w = work(p, 3);
+    w.ticket = 2;
+    if (value.valid()) w.embeds = {{0, ModelId(0), value}};
+    return w;
   }
   Token expected(const std::vector<Token>& tokens, int layers = kLayers) const {
     const auto l = fake::logits_after(config_, tokens, layers);
@@ -81,6 +103,8 @@ class FakeBackendTest : public testing::Test {
   VirtualTimer timer_{&clock_};
   ValueStore values_;
   FakeMemory memory_;
+  const Pass leaving_ = leaving();
+  std::deque<Pass> fed_;
   FakeBackend backend_{&memory_, &values_, &clock_, &timer_};
 };
 
@@ -235,6 +259,15 @@ TEST_F(FakeBackendTest, PassesReadUnreadPicks) {
   EXPECT_FALSE(run(work(b, 2)).works[0].status.ok());
 }
 
+TEST_F(FakeBackendTest, RowsAreFedWithHiddenRows) {
+  run(work(leaving_, 0));
+  const std::vector<uint64_t> seen = {fake::token_input(1), fake::token_input(2)};
+  const uint64_t row = fake::embed_input(AdapterId(), fake::chain(seen), kLayers, -1);
+  std::vector<uint64_t> inputs = {seen[0], seen[1], fake::token_input(3), row};
+  const auto l = fake::logits_after_inputs(config_, inputs, kLayers);
+  EXPECT_EQ(token(run(fed(PageId(2)))), std::ranges::max_element(l) - l.begin());
+}
+
 // --- Broken memory
 
 class FakeBackendDeathTest : public FakeBackendTest {
@@ -297,6 +330,15 @@ TEST_F(FakeBackendDeathTest, FindsWhatTheBooksGetWrong) {
   m.from = {ModelId(0), PageId(6), 0};
   m.to = {ModelId(0), PageId(7), 0};
   EXPECT_DEATH(run(work(next_, 5), {m}), "broken invariant") << "a move of what is not there";
+}
+
+TEST_F(FakeBackendDeathTest, FindsHiddenRowsThatAreNotWhatTheyAreNamed) {
+  run(work(leaving_, 0));
+  EXPECT_DEATH(run(fed(PageId(1))), "never left, or is forgotten");
+  EXPECT_DEATH(run(fed(PageId(2), 1, 1)), "of another pass or output");
+  EXPECT_DEATH(run(fed(PageId(2), 9)), "of another pass or output");
+  EXPECT_DEATH(run(fed(PageId())), "lies nowhere");
+  EXPECT_DEATH(run(fed(PageId(2)), {freed(Store::kValue, 2)}), "never left, or is forgotten");
 }
 
 }  // namespace
