@@ -1,8 +1,16 @@
 # Fuzz targets (libFuzzer), in builds with ASan.
-#
-# tandem_fuzz(NAME MAIN [SOURCES ...] [SEEDS GLOB ...] [DICT FILE] [MAX_BYTES N] [RUNS N] [DEPS ...]): the program fuzz_NAME of MAIN, below tests/,
-# and of the sources that it fuzzes, compiled once more with the fuzzer's instrumentation. In ctest it is fuzz.NAME: the seeds, and
-# RUNS inputs (2000) made from them, always the same ones. To look for more:
+
+# tandem_fuzzed(TARGET): it tells the fuzzer which way it went, and nobody when there is no fuzzer. This is what -fsanitize=fuzzer-no-link asks
+# for, without its clash with precompiled headers.
+function(tandem_fuzzed target)
+  if(TANDEM_FUZZ)
+    target_compile_options(${target} PRIVATE -fsanitize-coverage=inline-8bit-counters,indirect-calls,trace-cmp,pc-table)
+  endif()
+endfunction()
+
+# tandem_fuzz(NAME MAIN [SOURCES ...] [SEEDS GLOB ...] [DICT FILE] [MAX_BYTES N] [RUNS N] [DEPS ...]): the program fuzz_NAME of MAIN, below tests/.
+# What it fuzzes is in rooms that this build has (DEPS, see tandem_fuzzed), or in SOURCES of rooms that it has not. In ctest it is fuzz.NAME:
+# the seeds, and RUNS inputs (2000) made from them, always the same ones. To look for more:
 #
 #   build/asan/bin/fuzz_NAME -dict=tests/fuzz/json.dict FOUND_FOLDER SEED_FOLDER ...
 function(tandem_fuzz name main)
@@ -15,7 +23,8 @@ function(tandem_fuzz name main)
     ${CMAKE_SOURCE_DIR}/cmake/sanitizer_options.cpp)
   tandem_own(fuzz_${name})
   target_link_libraries(fuzz_${name} PRIVATE ${FUZZ_DEPS})
-  target_compile_options(fuzz_${name} PRIVATE -fsanitize=fuzzer-no-link)
+  tandem_fuzzed(fuzz_${name})
+  target_precompile_headers(fuzz_${name} REUSE_FROM tandem_pch)
   target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
 
   if(NOT FUZZ_MAX_BYTES)

@@ -35,7 +35,7 @@ function(tandem_room name)
     if(NOT ROOM_PCH)
       set(ROOM_PCH tandem_pch)
     endif()
-    if(TARGET ${ROOM_PCH})
+    if(TANDEM_PRECOMPILE_ROOMS AND TARGET ${ROOM_PCH})
       target_precompile_headers(tandem_${name} REUSE_FROM ${ROOM_PCH})
     endif()
   else()
@@ -59,10 +59,13 @@ function(tandem_program name main)
   target_precompile_headers(${name} REUSE_FROM tandem_pch)
 endfunction()
 
-# tandem_tests(NAME FOLDER [EXCLUDE REGEX] [TIMEOUT SECONDS] [LABELS ...] [DEPS ...]): one executable test_NAME of the *.cpp below tests/FOLDER (tests in
-# *_test.cpp, helpers beside them), each test case registered in ctest under NAME. Nothing if there is no *_test.cpp.
+# tandem_tests(NAME FOLDER [OPTIMIZED] [BY_SUITE] [EXCLUDE REGEX] [TIMEOUT SECONDS] [LABELS ...] [DEPS ...]): one executable test_NAME of the
+# *.cpp below tests/FOLDER (tests in *_test.cpp, helpers beside them), each test case registered in ctest under NAME; BY_SUITE each suite, for
+# programs that take longer to start (LibTorch) than most cases take to run. Nothing if there is no *_test.cpp.
+# What is tested is compiled as the preset says; the tests' own code is not optimized, which halves its compilation, unless OPTIMIZED says
+# that it runs longer than it compiles.
 function(tandem_tests name folder)
-  cmake_parse_arguments(TESTS "" "EXCLUDE;TIMEOUT" "LABELS;DEPS" ${ARGN})
+  cmake_parse_arguments(TESTS "OPTIMIZED;BY_SUITE" "EXCLUDE;TIMEOUT" "LABELS;DEPS" ${ARGN})
   file(GLOB_RECURSE cases CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*_test.cpp)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*.cpp)
   set(exclude "/fuzz/")  # programs of their own
@@ -90,10 +93,27 @@ function(tandem_tests name folder)
   target_link_libraries(test_${name} PRIVATE ${TESTS_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
   target_compile_definitions(test_${name} PRIVATE TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
     TANDEM_BINARY_DIR="${CMAKE_BINARY_DIR}" TANDEM_PYTHON="${TANDEM_PYTHON}")
-  target_precompile_headers(test_${name} REUSE_FROM tandem_pch_test)
-  gtest_discover_tests(test_${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
-    TEST_PREFIX ${prefix}. WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
-    PROPERTIES TIMEOUT ${TESTS_TIMEOUT} LABELS "${labels}")
+  if(TESTS_OPTIMIZED)
+    target_precompile_headers(test_${name} REUSE_FROM tandem_pch_test_optimized)
+  else()
+    target_compile_options(test_${name} PRIVATE -O0)
+    target_precompile_headers(test_${name} REUSE_FROM tandem_pch_test)
+  endif()
+  if(TESTS_BY_SUITE)
+    set(script ${CMAKE_CURRENT_BINARY_DIR}/test_${name}_suites.cmake)
+    file(GENERATE OUTPUT ${script} CONTENT "set(PROGRAM [=[$<TARGET_FILE:test_${name}>]=])
+set(NAME ${prefix})
+set(FOLDER [=[${CMAKE_SOURCE_DIR}]=])
+set(TIMEOUT ${TESTS_TIMEOUT})
+set(LABELS \"cpp;${name};${TESTS_LABELS}\")
+include([=[${CMAKE_SOURCE_DIR}/cmake/Suites.cmake]=])
+")
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
+  else()
+    gtest_discover_tests(test_${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
+      TEST_PREFIX ${prefix}. WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
+      PROPERTIES TIMEOUT ${TESTS_TIMEOUT} LABELS "${labels}")
+  endif()
 endfunction()
 
 tandem_pch(tandem_pch pch.h)

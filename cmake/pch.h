@@ -1,5 +1,5 @@
 // Precompiled for every room without LibTorch. A file still includes what it uses: the tsan preset
-// builds without this.
+// builds the rooms without this.
 #pragma once
 
 #include <algorithm>

@@ -2,9 +2,9 @@
 //
 //   if (planted(Bug::kSkipTruncate)) return;
 //
-// Only the program that counts what the simulator catches is built with TANDEM_PLANTED_BUGS, and it
-// switches on one bug at a time. Everywhere else planted() is false at compile time and nothing is
-// left of such a line.
+// Only a build with TANDEM_PLANTED_BUGS (preset `test`) has them, asleep: the program that counts
+// what the simulator catches wakes one at a time. Everywhere else planted() is false at compile
+// time and nothing is left of such a line.
 #pragma once
 
 #include <cstdint>
