@@ -2,6 +2,7 @@
 #include "server/response_to_proto.h"
 
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/descriptor.pb.h>
 #include <gtest/gtest.h>
 
 #include <set>
