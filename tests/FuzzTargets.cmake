@@ -1,18 +1,20 @@
 # A fuzz target for each parser of what comes from somewhere else (cmake/Fuzz.cmake).
 set(weights engine/backend/torch/weights)
+file(GLOB_RECURSE all_weights CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/${weights}/*.cpp)
 tandem_fuzz(safetensors ${weights}/fuzz/safetensors_fuzz.cpp
-  SOURCES ${weights}/safetensors.cpp ${weights}/json_fields.cpp
+  SOURCES ${weights}/safetensors.cpp ${weights}/gguf_blocks.cpp ${weights}/json_fields.cpp
   SEEDS ${weights}/fuzz/seeds/safetensors/* DICT fuzz/json.dict DEPS tandem::base)
 tandem_fuzz(hf_config ${weights}/fuzz/hf_config_fuzz.cpp
-  SOURCES ${weights}/hf_config.cpp ${weights}/generation_config.cpp ${weights}/json_fields.cpp
-          ${weights}/mapped_file.cpp
+  SOURCES ${all_weights}
   SEEDS data/golden_models/*/config.json data/golden_models/*/generation_config.json
   DICT fuzz/json.dict DEPS tandem::base)
 tandem_fuzz(checkpoint ${weights}/fuzz/checkpoint_fuzz.cpp
-  SOURCES ${weights}/checkpoint.cpp ${weights}/convert.cpp ${weights}/json_fields.cpp
-          ${weights}/mapped_file.cpp ${weights}/safetensors.cpp
+  SOURCES ${all_weights}
   SEEDS ${weights}/fuzz/seeds/checkpoint/* data/golden_models/*/*.index.json
   DICT fuzz/json.dict DEPS tandem::base)
+tandem_fuzz(gguf ${weights}/fuzz/gguf_fuzz.cpp
+  SOURCES ${all_weights}
+  MAX_BYTES 512 RUNS 5000 DEPS tandem::base)
 
 set(text engine/text)
 tandem_fuzz(tokenizer ${text}/fuzz/tokenizer_fuzz.cpp
