@@ -14,7 +14,8 @@ Flags flags_of(Options* options) {
   flags.section("What to serve (one of --config and --model)");
   flags.text("config", "FILE", "deployment file (schema: proto/tandem/config/v1)",
              &options->config);
-  flags.texts("model", "NAME=DIRECTORY", "a Hugging Face directory, served as NAME; repeatable",
+  flags.texts("model", "NAME=PATH",
+              "a Hugging Face directory or a GGUF file, served as NAME; repeatable",
               &options->models.models);
   flags.add("small", "DIRECTORY", "a small model that decodes in tandem with the one of --model",
             [options](absl::string_view value) {
@@ -27,7 +28,7 @@ Flags flags_of(Options* options) {
               return absl::OkStatus();
             });
   flags.add("dtype", "TYPE",
-            "weights of the --model models: auto (default), fp32, bf16, fp16, int8, fp64",
+            "weights of the --model models: auto (default), fp32, bf16, fp16, int8, fp64, stored",
             [options](absl::string_view value) {
               options->models.dtype = std::string(value);
               return absl::OkStatus();
@@ -62,8 +63,8 @@ std::string options_help() {
   return absl::StrCat(
       "tandem-server: serves language models over gRPC.\n\n"
       "  tandem-server --config deploy/demo.textproto\n"
-      "  tandem-server --model NAME=DIRECTORY [--model ...] [--device cpu:0] [--dtype fp32]\n"
-      "  tandem-server --model NAME=DIRECTORY --small DIRECTORY\n\n"
+      "  tandem-server --model NAME=PATH [--model ...] [--device cpu:0] [--dtype fp32]\n"
+      "  tandem-server --model NAME=PATH --small PATH\n\n"
       "SIGTERM or SIGINT drains: running streams finish within the grace time, then exit 0.\n",
       flags_of(&unused).help());
 }

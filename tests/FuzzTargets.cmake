@@ -8,6 +8,8 @@ tandem_fuzz(hf_config ${weights}/fuzz/hf_config_fuzz.cpp
 tandem_fuzz(checkpoint ${weights}/fuzz/checkpoint_fuzz.cpp
   SEEDS ${weights}/fuzz/seeds/checkpoint/* data/golden_models/*/*.index.json
   DICT fuzz/json.dict DEPS tandem::weights)
+tandem_fuzz(gguf ${weights}/fuzz/gguf_fuzz.cpp
+  MAX_BYTES 512 RUNS 5000 DEPS tandem::weights)
 
 set(text engine/text)
 tandem_fuzz(tokenizer ${text}/fuzz/tokenizer_fuzz.cpp

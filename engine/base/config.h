@@ -14,9 +14,10 @@
 
 namespace tandem {
 
-// Numbers of the linear layers' weights. kFloat16 and kInt8 are for CPU devices only, as is the
-// fp64 that oracles need.
-enum class DType { kAuto, kFloat32, kBFloat16, kFloat16, kFloat64, kInt8 };
+// Numbers of the linear layers' weights. kFloat16, kInt8 and kStored are for CPU devices only, as
+// is the fp64 that oracles need. kStored: in the blocks that a GGUF file has them in, and fp32
+// where it has none that products know; what kAuto is for such a file on a CPU.
+enum class DType { kAuto, kFloat32, kBFloat16, kFloat16, kFloat64, kInt8, kStored };
 
 inline const char* dtype_name(DType dtype) {
   switch (dtype) {
@@ -32,6 +33,8 @@ inline const char* dtype_name(DType dtype) {
       return "fp64";
     case DType::kInt8:
       return "int8";
+    case DType::kStored:
+      return "stored";
   }
   return "";
 }

@@ -23,6 +23,7 @@ namespace {
 namespace pb = tandem::config::v1;
 
 constexpr char kNameRule[] = "1 to 64 of letters, digits and . _ - /";
+constexpr char kModelRule[] = "a directory that exists, or a .gguf file";
 constexpr char kDeviceRule[] = "\"cpu:N\" or \"cuda:N\" with N in [0, 255]";
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
@@ -34,9 +35,11 @@ bool valid_name(absl::string_view name) {
   });
 }
 
-bool is_directory(const std::string& path) {
+// What a model's path may be: a Hugging Face directory or a GGUF file.
+bool is_model(const std::string& path) {
   std::error_code error;
-  return std::filesystem::is_directory(path, error);
+  return std::filesystem::is_directory(path, error) ||
+         (absl::EndsWith(path, ".gguf") && std::filesystem::is_regular_file(path, error));
 }
 
 absl::Status check_new_name(const ConfigFields& fields, const std::string& name,
@@ -106,6 +109,8 @@ DType dtype_from(pb::Model::Dtype dtype) {
       return DType::kFloat16;
     case pb::Model::DTYPE_INT8:
       return DType::kInt8;
+    case pb::Model::DTYPE_STORED:
+      return DType::kStored;
     default:
       return DType::kAuto;
   }
@@ -121,11 +126,12 @@ absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
   if (in.has_fake()) {
     TANDEM_ASSIGN_OR_RETURN(out.fake, fake_from(in.fake(), fields));
   } else if (in.path().empty()) {
-    return fields.error("path", quote_value(""), "a Hugging Face directory (or `fake {}`)");
+    return fields.error("path", quote_value(""),
+                        "a Hugging Face directory or a GGUF file (or `fake {}`)");
   } else {
     out.path = file.resolve(in.path());
-    if (!is_directory(out.path)) {
-      return fields.error("path", quote_value(out.path), "a directory that exists");
+    if (!is_model(out.path)) {
+      return fields.error("path", quote_value(out.path), kModelRule);
     }
   }
   if (in.has_device()) {
@@ -258,8 +264,9 @@ absl::StatusOr<DType> parse_dtype(absl::string_view name) {
   if (name == "fp16" || name == "float16") return DType::kFloat16;
   if (name == "fp64" || name == "float64") return DType::kFloat64;
   if (name == "int8") return DType::kInt8;
+  if (name == "stored") return DType::kStored;
   return absl::InvalidArgumentError(
-      "auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, fp64 or float64, int8");
+      "auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, fp64 or float64, int8, stored");
 }
 
 absl::StatusOr<CpuKernels> parse_cpu_kernels(absl::string_view name) {
@@ -319,7 +326,7 @@ absl::StatusOr<EngineConfig> load_deployment(const std::string& path) {
 
 absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
   EngineConfig out;
-  if (flags.models.empty()) return out_of_range("--model", "none", "at least one NAME=DIRECTORY");
+  if (flags.models.empty()) return out_of_range("--model", "none", "at least one NAME=PATH");
   const auto device = parse_device(flags.device);
   if (!device.ok()) return out_of_range("--device", quote_value(flags.device), kDeviceRule);
   const auto dtype = parse_dtype(flags.dtype);
@@ -341,8 +348,7 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
   }
   for (const std::string& flag : all) {
     const size_t equals = flag.find('=');
-    if (equals == std::string::npos)
-      return out_of_range("--model", quote_value(flag), "NAME=DIRECTORY");
+    if (equals == std::string::npos) return out_of_range("--model", quote_value(flag), "NAME=PATH");
     ModelConfig model;
     model.name = flag.substr(0, equals);
     model.path = flag.substr(equals + 1);
@@ -355,9 +361,9 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
       return out_of_range("--model name", quote_value(model.name),
                           "a name that is not taken already");
     }
-    if (!is_directory(model.path)) {
+    if (!is_model(model.path)) {
       return out_of_range(absl::StrCat("--model ", model.name), quote_value(model.path),
-                          "a directory that exists");
+                          kModelRule);
     }
     out.models.push_back(std::move(model));
   }

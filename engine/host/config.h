@@ -1,4 +1,4 @@
-// From a deployment file (proto/tandem/config/v1) or from `--model NAME=DIRECTORY` flags to the
+// From a deployment file (proto/tandem/config/v1) or from `--model NAME=PATH` flags to the
 // engine's configuration. Validated whole: what comes out names only models and devices that are in
 // it, directories that exist and numbers within their ranges. What is inside a model's directory is
 // the loader's business.
@@ -23,7 +23,7 @@ absl::StatusOr<EngineConfig> load_deployment(const std::string& path);
 
 // What `tandem-server` takes instead of a file.
 struct ModelFlags {
-  std::vector<std::string> models;  // "NAME=DIRECTORY"
+  std::vector<std::string> models;  // "NAME=PATH"
   std::string device = "cpu:0";
   std::string dtype = "auto";
   std::string cpu_kernels = "own";

@@ -14,6 +14,8 @@
 #ifdef TANDEM_WITH_TORCH
 #include "engine/backend/torch/device.h"
 #include "engine/backend/torch/weights/generation_config.h"
+#include "engine/backend/torch/weights/gguf_file.h"
+#include "engine/backend/torch/weights/gguf_tokenizer.h"
 #include "engine/backend/torch/weights/hf_config.h"
 #endif
 
@@ -57,6 +59,23 @@ sampling::Params params_of(const GenerationDefaults& defaults, const std::vector
     if (std::find(eos.begin(), eos.end(), id) == eos.end()) params.bad_token_ids.push_back(id);
   }
   return params;
+}
+#endif
+
+#ifdef TANDEM_WITH_TORCH
+// Tokenizer and chat template.
+absl::Status load_text(const std::string& path, LoadedModel* model) {
+  if (!is_gguf(path)) {
+    TANDEM_ASSIGN_OR_RETURN(model->tokenizer, Tokenizer::load(path));
+    TANDEM_ASSIGN_OR_RETURN(model->chat, ChatTemplate::load(path));
+    return absl::OkStatus();
+  }
+  TANDEM_ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::open(path));
+  TANDEM_ASSIGN_OR_RETURN(const GgufTokenizer texts, gguf_tokenizer(gguf.content, path));
+  TANDEM_ASSIGN_OR_RETURN(
+      model->tokenizer, Tokenizer::parse(path, texts.tokenizer_json, texts.tokenizer_config_json));
+  TANDEM_ASSIGN_OR_RETURN(model->chat, ChatTemplate::parse(path, texts.tokenizer_config_json));
+  return absl::OkStatus();
 }
 #endif
 
@@ -194,8 +213,7 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
   for (LoadedModel* m : models) {
     const std::string& path = m->config.path;
     // The small files first: what is wrong in them is said before gigabytes are read.
-    TANDEM_ASSIGN_OR_RETURN(m->tokenizer, Tokenizer::load(path));
-    TANDEM_ASSIGN_OR_RETURN(m->chat, ChatTemplate::load(path));
+    TANDEM_RETURN_IF_ERROR(load_text(path, m));
     TANDEM_ASSIGN_OR_RETURN(const GenerationDefaults defaults, load_generation_config(path));
     TANDEM_ASSIGN_OR_RETURN(const DecoderConfig hf, load_hf_config(path));
     m->default_max_new_tokens = defaults.max_new_tokens;

@@ -67,6 +67,20 @@ absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(
   return chat_template;
 }
 
+absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::parse(
+    const std::string& name, const std::string& config, ChatTemplateOptions options) {
+  std::shared_ptr<ChatTemplate> chat_template(new ChatTemplate());
+  chat_template->options_ = std::move(options);
+  const TandemTemplateLimits limits = {chat_template->options_.fuel,
+                                       chat_template->options_.max_output_bytes};
+  TandemBytes error{};
+  const TandemCode code = tandem_template_parse(
+      name.data(), name.size(), config.data(), config.size(), limits, &strftime_now,
+      &chat_template->options_, &chat_template->handle_, &error);
+  if (code != TANDEM_OK) return take_status(code, error);
+  return chat_template;
+}
+
 ChatTemplate::~ChatTemplate() { tandem_template_free(handle_); }
 
 absl::StatusOr<std::string> ChatTemplate::render(std::string_view messages_json,

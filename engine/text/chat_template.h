@@ -41,6 +41,11 @@ class ChatTemplate {
   static absl::StatusOr<std::shared_ptr<const ChatTemplate>> load(const std::string& directory,
                                                                   ChatTemplateOptions options = {});
 
+  // The same from the text of a tokenizer_config.json, for models that have no such file; `name`
+  // stands for it in messages.
+  static absl::StatusOr<std::shared_ptr<const ChatTemplate>> parse(
+      const std::string& name, const std::string& config, ChatTemplateOptions options = {});
+
   bool present() const { return handle_ != nullptr; }
 
   // Text of a conversation.

@@ -35,26 +35,44 @@ std::string utf8_of(uint32_t code_point) {
   return {static_cast<char>(0xF0 | (code_point >> 18)), tail(12), tail(6), tail(0)};
 }
 
+// A file on which the library gives up by a panic: it is the file's fault.
+absl::Status load_error(TandemCode code, TandemBytes error, const std::string& file) {
+  const absl::Status status = take_status(code, error);
+  if (!absl::IsInternal(status)) return status;
+  return absl::InvalidArgumentError(absl::StrCat(file, ": ", status.message()));
+}
+
 }  // namespace
+
+absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::described(
+    std::shared_ptr<Tokenizer> tokenizer, const std::string& file) {
+  const absl::Status status = tokenizer->describe();
+  if (!status.ok()) {
+    return absl::Status(status.code(), absl::StrCat(file, ": ", status.message()));
+  }
+  return tokenizer;
+}
 
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& directory) {
   std::shared_ptr<Tokenizer> tokenizer(new Tokenizer());
   TandemBytes error{};
   const TandemCode code =
       tandem_tokenizer_load(directory.data(), directory.size(), &tokenizer->handle_, &error);
-  if (code != TANDEM_OK) {
-    absl::Status status = take_status(code, error);
-    if (!absl::IsInternal(status)) return status;
-    // A file on which the library gives up by a panic: it is the file's fault.
-    return absl::InvalidArgumentError(
-        absl::StrCat(directory, "/tokenizer.json: ", status.message()));
-  }
-  const absl::Status status = tokenizer->describe();
-  if (!status.ok()) {
-    return absl::Status(status.code(),
-                        absl::StrCat(directory, "/tokenizer.json: ", status.message()));
-  }
-  return tokenizer;
+  const std::string file = absl::StrCat(directory, "/tokenizer.json");
+  if (code != TANDEM_OK) return load_error(code, error, file);
+  return described(std::move(tokenizer), file);
+}
+
+absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::parse(const std::string& name,
+                                                                  const std::string& json,
+                                                                  const std::string& config) {
+  std::shared_ptr<Tokenizer> tokenizer(new Tokenizer());
+  TandemBytes error{};
+  const TandemCode code =
+      tandem_tokenizer_parse(name.data(), name.size(), json.data(), json.size(), config.data(),
+                             config.size(), &tokenizer->handle_, &error);
+  if (code != TANDEM_OK) return load_error(code, error, name);
+  return described(std::move(tokenizer), name);
 }
 
 std::shared_ptr<const Tokenizer> Tokenizer::bytes() {

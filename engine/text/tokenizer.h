@@ -40,6 +40,12 @@ class Tokenizer {
   // understood); the message names the file.
   static absl::StatusOr<std::shared_ptr<const Tokenizer>> load(const std::string& directory);
 
+  // The same from the texts of tokenizer.json and tokenizer_config.json, for models that have
+  // neither file; `name` stands for both in messages.
+  static absl::StatusOr<std::shared_ptr<const Tokenizer>> parse(const std::string& name,
+                                                                const std::string& json,
+                                                                const std::string& config);
+
   // Bytes as tokens 0 to 255 and "<|endoftext|>" as 256, for models that have no directory.
   static std::shared_ptr<const Tokenizer> bytes();
 
@@ -78,6 +84,9 @@ class Tokenizer {
 
  private:
   Tokenizer() = default;
+  // The tokenizer described, or what is wrong with `file`, which it was made of.
+  static absl::StatusOr<std::shared_ptr<const Tokenizer>> described(
+      std::shared_ptr<Tokenizer> tokenizer, const std::string& file);
   absl::Status describe();  // fills what follows from the handle
 
   TandemTokenizer* handle_ = nullptr;  // owned

@@ -26,6 +26,7 @@
 #include "engine/backend/torch/weights/adapter_file.h"
 #include "engine/backend/torch/weights/checkpoint.h"
 #include "engine/backend/torch/weights/decoder_layout.h"
+#include "engine/backend/torch/weights/gguf_file.h"
 #include "engine/backend/torch/weights/hf_config.h"
 #include "engine/base/status.h"
 #ifdef TANDEM_CUDA
@@ -65,7 +66,9 @@ absl::StatusOr<DType> weight_dtype(DType dtype, const DecoderConfig& config, boo
     const bool half = file == SafeDType::kBF16 || file == SafeDType::kF16;
     return !on_cpu && half ? DType::kBFloat16 : DType::kFloat32;
   }
-  if (!on_cpu && (dtype == DType::kFloat16 || dtype == DType::kInt8)) {
+  const bool cpu_only =
+      dtype == DType::kFloat16 || dtype == DType::kInt8 || dtype == DType::kStored;
+  if (!on_cpu && cpu_only) {
     return out_of_range("dtype", dtype_name(dtype), "auto, fp32, bf16, fp64 on CUDA");
   }
   return dtype;
@@ -216,8 +219,11 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
     return out_of_range(absl::StrCat("models[", config.name, "].layers"), layers,
                         absl::StrCat("1 to ", whole.layers, ", the layers of ", config.path));
   }
+  const bool stored = config.dtype == DType::kAuto && is_gguf(config.path) &&
+                      impl_->device.is_cpu() && impl_->config.cpu_kernels == CpuKernels::kOwn;
+  const DType dtype = stored ? DType::kStored : config.dtype;
   TANDEM_RETURN_IF_ERROR(load_shared(model, config.name, first_layers(whole, layers), layout.tied,
-                                     checkpoint, config.path, config.dtype, config.page_rows,
+                                     checkpoint, config.path, dtype, config.page_rows,
                                      config.kv_dtype));
   ModelShape& shape = impl_->models[model].shape;
   if (layers == whole.layers) shape.parameters = layout.parameters;

@@ -45,6 +45,11 @@ void tandem_ids_free(TandemIds ids);
 /* Tokenizers. `directory` is UTF-8, not terminated. */
 TandemCode tandem_tokenizer_load(const char* directory, size_t directory_size,
                                  TandemTokenizer** tokenizer, TandemBytes* error);
+/* From the texts of tokenizer.json and tokenizer_config.json; `name` stands for them in messages.
+ */
+TandemCode tandem_tokenizer_parse(const char* name, size_t name_size, const char* json,
+                                  size_t json_size, const char* config, size_t config_size,
+                                  TandemTokenizer** tokenizer, TandemBytes* error);
 /* Bytes as tokens 0 to 255 and "<|endoftext|>" as 256. */
 TandemCode tandem_tokenizer_bytes(TandemTokenizer** tokenizer, TandemBytes* error);
 void tandem_tokenizer_free(TandemTokenizer* tokenizer);
@@ -99,6 +104,11 @@ TandemCode tandem_template_load(const char* directory, size_t directory_size,
                                 TandemTemplateLimits limits, TandemStrftime strftime_now,
                                 void* strftime_context, TandemTemplate** chat_template,
                                 TandemBytes* error);
+/* The same of the text of a tokenizer_config.json; `name` stands for it in messages. */
+TandemCode tandem_template_parse(const char* name, size_t name_size, const char* config,
+                                 size_t config_size, TandemTemplateLimits limits,
+                                 TandemStrftime strftime_now, void* strftime_context,
+                                 TandemTemplate** chat_template, TandemBytes* error);
 void tandem_template_free(TandemTemplate* chat_template);
 
 /* The JSON texts must be UTF-8; empty means "none given". */

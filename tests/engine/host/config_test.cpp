@@ -250,10 +250,11 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
       {m + m,
        "/deploy/d.textproto:2: models[1].name: \"m\"; allowed: a name that is not taken already"},
       {m + "models {\n  name: \"n\"\n  path: \"../models/none\"\n}",
-       "/deploy/d.textproto:4: models[1].path: \"/models/none\"; allowed: a directory that exists"},
+       "/deploy/d.textproto:4: models[1].path: \"/models/none\"; allowed: a directory that exists, "
+       "or a .gguf file"},
       {"models { name: \"m\" }",
-       "/deploy/d.textproto:1: models[0].path: \"\"; allowed: a Hugging Face directory (or `fake "
-       "{}`)"},
+       "/deploy/d.textproto:1: models[0].path: \"\"; allowed: a Hugging Face directory or a GGUF "
+       "file (or `fake {}`)"},
       {"models { name: \"m\" fake {} device: \"gpu\" }",
        "/deploy/d.textproto:1: models[0].device: \"gpu\"; allowed: \"cpu:N\" or \"cuda:N\" with N "
        "in [0, 255]"},
@@ -385,11 +386,15 @@ TEST_F(ConfigTest, ModelFlags) {
     std::string message;
   } cases[] = {
       {three, "--small: \"x\"; allowed: unset with several --model"},
-      {missing, "--model small: \"/nonexistent\"; allowed: a directory that exists"},
-      {{}, "--model: none; allowed: at least one NAME=DIRECTORY"},
-      {{{"a"}}, "--model: \"a\"; allowed: NAME=DIRECTORY"},
+      {missing,
+       "--model small: \"/nonexistent\"; allowed: a directory that exists, or a "
+       ".gguf file"},
+      {{}, "--model: none; allowed: at least one NAME=PATH"},
+      {{{"a"}}, "--model: \"a\"; allowed: NAME=PATH"},
       {{{"=x"}}, "--model name: \"\"; allowed: 1 to 64 of letters, digits and . _ - /"},
-      {{{"a=/nonexistent"}}, "--model a: \"/nonexistent\"; allowed: a directory that exists"},
+      {{{"a=/nonexistent"}},
+       "--model a: \"/nonexistent\"; allowed: a directory that exists, or a .gguf "
+       "file"},
       {{{"a=" + folder_, "a=" + folder_}},
        "--model name: \"a\"; allowed: a name that is not taken already"},
       {{{"a=" + folder_}, "tpu:0"},
@@ -397,7 +402,7 @@ TEST_F(ConfigTest, ModelFlags) {
       {{{"a=" + folder_}, "cpu:0", "fp8"},
        "--dtype: \"fp8\"; allowed: auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, fp64 "
        "or "
-       "float64, int8"},
+       "float64, int8, stored"},
       {{{"a=" + folder_}, "cpu:0", "int8", "mkl"}, "--cpu-kernels: \"mkl\"; allowed: own, aten"},
   };
   for (const auto& c : cases) {

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "engine/backend/torch/cpu/math.h"
+#include "engine/backend/torch/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/backend/torch/cpu/narrow_row.cpp"
@@ -81,6 +83,33 @@ void quantize_to_int8(int32_t* to, const float* from, int64_t n) {
   }
 }
 
+void quantize_in_groups(int32_t* to, const float* from, int64_t n, bool fours) {
+  for (int64_t i = 0; i < n; i += 32) {
+    int8_t numbers[32];
+    const float scale = quantize<127>(numbers, from + i, size_t{32}).scale;
+    if (fours) {
+      std::memcpy(to, numbers, sizeof(numbers));
+      to += 8;
+    } else {
+      for (int k = 0; k < 32; k += 4, to += 2) {
+        const auto pair = [&](int a) {
+          const auto low = static_cast<uint16_t>(numbers[a]);
+          const auto high = static_cast<uint16_t>(numbers[a + 2]);
+          return static_cast<int32_t>(low | uint32_t{high} << 16);
+        };
+        to[0] = pair(k);
+        to[1] = pair(k + 1);
+      }
+    }
+    int32_t sums[2] = {0, 0};
+    for (int k = 0; k < 32; ++k) sums[k / 16] += numbers[k];
+    *to++ = sums[0];
+    *to++ = sums[1];
+    *to++ = std::bit_cast<int32_t>(scale);
+    *to++ = std::bit_cast<int32_t>(scale * static_cast<float>(sums[0] + sums[1]));
+  }
+}
+
 void round_to_bfloat(uint16_t* to, const float* from, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = BFloat16(from[i]).bits;
   if (n % 2 != 0) to[n] = 0;
@@ -95,6 +124,7 @@ namespace tandem::cpu {
 
 HWY_EXPORT(quantize_to_int16);
 HWY_EXPORT(quantize_to_int8);
+HWY_EXPORT(quantize_in_groups);
 HWY_EXPORT(round_to_bfloat);
 
 float quantize_row(int16_t* to, const float* from, int64_t n) {
@@ -103,6 +133,12 @@ float quantize_row(int16_t* to, const float* from, int64_t n) {
 
 void quantize_row(int32_t* to, const float* from, int64_t n) {
   HWY_DYNAMIC_DISPATCH(quantize_to_int8)(to, from, n);
+}
+
+int quantized_words() { return multiplies_fours() ? 12 : 20; }
+
+void quantize_groups(int32_t* to, const float* from, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(quantize_in_groups)(to, from, n, multiplies_fours());
 }
 
 void round_row(uint16_t* to, const float* from, int64_t n) {

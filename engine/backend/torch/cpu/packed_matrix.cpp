@@ -30,9 +30,11 @@ int64_t element_bytes(WeightType type) {
   }
 }
 
+}  // namespace
+
 // Weights are streamed from memory once per batch: fewer, larger pages spare the processor
 // look-ups. Only a wish, and before the pages are touched.
-std::byte* allocate(size_t bytes) {
+std::byte* allocate_weights(size_t bytes) {
   const size_t alignment = bytes >= kHugePage ? kHugePage : 64;
   const size_t rounded = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
   void* data = std::aligned_alloc(alignment, rounded);
@@ -41,9 +43,7 @@ std::byte* allocate(size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
-}  // namespace
-
-void PackedMatrix::Free::operator()(std::byte* data) const { std::free(data); }
+void FreeMemory::operator()(std::byte* data) const { std::free(data); }
 
 PackedMatrix::PackedMatrix(WeightType type, int64_t outs, int64_t in, Layout layout)
     : type_(type), outs_(outs), in_(in), layout_(layout) {
@@ -57,7 +57,7 @@ PackedMatrix::PackedMatrix(WeightType type, int64_t outs, int64_t in, Layout lay
   const int64_t padded_in = (in + inputs_ - 1) / inputs_ * inputs_;
   panel_bytes_ = padded_in * columns_ * element_bytes(type);
   const auto bytes = static_cast<size_t>(panels() * panel_bytes_);
-  data_.reset(allocate(bytes));
+  data_.reset(allocate_weights(bytes));
   // What no row fills.
   if (panels() * columns_ != outs || padded_in != in) {
     const auto last = static_cast<size_t>((panels() - 1) * panel_bytes_);

@@ -22,6 +22,12 @@
 
 namespace tandem::cpu {
 
+// Memory that weights are streamed from, in huge pages where it is large, aligned to 64 bytes.
+std::byte* allocate_weights(size_t bytes);
+struct FreeMemory {
+  void operator()(std::byte* data) const;
+};
+
 enum class WeightType : uint8_t { kFloat, kBFloat16, kHalf, kInt8, kDouble };
 
 // Which columns of the product share a panel.
@@ -60,9 +66,6 @@ class PackedMatrix {
   int64_t bytes() const;                                  // of memory
 
  private:
-  struct Free {
-    void operator()(std::byte* data) const;
-  };
   // Number of a row's column in all panels.
   int64_t column(int64_t row) const {
     const int64_t side = row / side_;
@@ -81,7 +84,7 @@ class PackedMatrix {
   int64_t side_ = 0;  // rows that stand in order: all, or half of them
   int64_t run_ = 0;   // of them in a panel
   int64_t panel_bytes_ = 0;
-  std::unique_ptr<std::byte, Free> data_;
+  std::unique_ptr<std::byte, FreeMemory> data_;
   std::vector<float> scales_;
 };
 

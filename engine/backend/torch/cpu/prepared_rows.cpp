@@ -7,6 +7,7 @@
 #include "engine/backend/torch/cpu/math.h"
 #include "engine/backend/torch/cpu/narrow_row.h"
 #include "engine/backend/torch/cpu/product_tiles.h"
+#include "engine/backend/torch/cpu/quantized_tiles.h"
 #include "engine/base/check.h"
 
 namespace tandem::cpu {
@@ -82,6 +83,8 @@ int64_t words(RowType type, int64_t in) {
   switch (type) {
     case RowType::kInt8:
       return quantized_row_size(in);
+    case RowType::kInt8x32:
+      return in / 32 * quantized_words();
     case RowType::kInt16:
     case RowType::kBFloat16:
       return (in + 1) / 2;
@@ -111,7 +114,9 @@ void PreparedRows::shape(RowType type, int64_t rows, int64_t in) {
   rows_ = rows;
   in_ = in;
   const int64_t most =
-      tile_shape(type == RowType::kDouble ? WeightType::kDouble : WeightType::kFloat).rows;
+      type == RowType::kInt8x32
+          ? quantized_rows()
+          : tile_shape(type == RowType::kDouble ? WeightType::kDouble : WeightType::kFloat).rows;
   groups_ = (rows + most - 1) / most;
   row_bytes_ = type == RowType::kDouble ? in * 8 : words(type, in) * 4;
   const auto doubles = static_cast<size_t>((rows * row_bytes_ + 7) / 8);
@@ -154,7 +159,9 @@ void PreparedRows::fill(const Rows<float>& from, int64_t begin, int64_t end) {
     narrow.resize(static_cast<size_t>(n * width));
     for (int64_t i = 0; i < n; ++i, x += in_) {
       int32_t* to = narrow.data() + i * width;
-      if (type_ == RowType::kInt8) {
+      if (type_ == RowType::kInt8x32) {
+        quantize_groups(to, x, in_);
+      } else if (type_ == RowType::kInt8) {
         quantize_row(to, x, in_);
       } else if (type_ == RowType::kInt16) {
         scales_[static_cast<size_t>(r + i)] = quantize_row(reinterpret_cast<int16_t*>(to), x, in_);

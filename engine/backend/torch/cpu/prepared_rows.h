@@ -14,7 +14,8 @@ namespace tandem::cpu {
 // multiply them (target AVX3_BF16); kInt8: those of int8 on processors that multiply them
 // (AVX3_VNNI), with a scale for every kRowBlock numbers; kInt16: those of int8 on others, of 14
 // bits, with a scale per row; kFloat: all others.
-enum class RowType : uint8_t { kFloat, kInt8, kInt16, kDouble, kBFloat16 };
+// kInt8x32: quantized weights (quantized_matrix.h), with a scale for 32 numbers.
+enum class RowType : uint8_t { kFloat, kInt8, kInt16, kDouble, kBFloat16, kInt8x32 };
 RowType row_type(WeightType weight);
 
 // Rows as they come, or their norms.
@@ -54,7 +55,8 @@ class PreparedRows {
     return rows_ / groups_ * group + (group < extra ? group : extra);
   }
   // Numbers of a group; of kInt16 and kBFloat16 pairs of them, [group][in / 2][rows of it][2]. Of
-  // kInt8 [group][quantized_row_size()][rows of it] of 32 bits.
+  // kInt8 [group][quantized_row_size()][rows of it] of 32 bits; of kInt8x32 [group][in / 32 *
+  // quantized_words()][rows of it] of 32 bits.
   const std::byte* group(int64_t i) const;
   const float* scales() const { return scales_.data(); }  // kInt16: [rows]
 

@@ -1,10 +1,10 @@
 #include "engine/backend/torch/cpu/product.h"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/cpu/product_tiles.h"
+#include "engine/backend/torch/cpu/quantized_tiles.h"
 #include "engine/base/check.h"
 
 namespace tandem::cpu {
@@ -18,7 +18,8 @@ constexpr int64_t kOwnRows = 64;
 
 // What one panel takes for so many rows, roughly: weights at 25 bytes, products at 100 a
 // nanosecond.
-double panel_time(const PackedMatrix& w, int64_t rows) {
+template <class Matrix>
+double panel_time(const Matrix& w, int64_t rows) {
   const auto products = static_cast<double>(w.in() * w.columns() * rows);
   return std::max(static_cast<double>(w.panel_bytes()) / 25, products / 100);
 }
@@ -33,11 +34,34 @@ Prepared& prepared() {
   return mine;
 }
 
+// What of a product depends on the kind of matrix.
+RowType row_type_of(const PackedMatrix& w) { return row_type(w.type()); }
+RowType row_type_of(const QuantizedMatrix&) { return RowType::kInt8x32; }
+
+TileShape shape_for(const PackedMatrix& w) {
+  const TileShape shape = tile_shape(w.type());
+  TANDEM_CHECK(shape.columns == w.columns() && shape.inputs == w.inputs());
+  return shape;
+}
+TileShape shape_for(const QuantizedMatrix& w) {
+  return {.columns = w.columns(), .inputs = 4, .rows = quantized_rows(), .panels_for_one = 1};
+}
+
 template <class O, class A>
+TileTask<O, A> task_of(const PackedMatrix* w, const PreparedRows* x, const A* bias, O* out,
+                       Then then, Activation activation) {
+  return {w, x, bias, out, then, activation};
+}
+QuantTask task_of(const QuantizedMatrix* w, const PreparedRows* x, const float* bias, float* out,
+                  Then then, Activation activation) {
+  return {w, x, bias, out, then, activation};
+}
+
+template <class O, class A, class Matrix>
 struct Call {
   O* out;
   const A* bias;
-  const PackedMatrix* weights;
+  const Matrix* weights;
   Rows<A> x;
   const PreparedRows* shared;  // null: each thread has its own
   uint64_t number;             // of the owner's calls
@@ -49,7 +73,7 @@ struct Call {
     if (shared != nullptr) return *shared;
     Prepared& mine = prepared();
     if (mine.call != number) {
-      mine.rows.prepare(row_type(weights->type()), x);
+      mine.rows.prepare(row_type_of(*weights), x);
       mine.call = number;
     }
     return mine.rows;
@@ -59,7 +83,7 @@ struct Call {
   // second part and so on.
   void operator()(int64_t begin, int64_t end) const {
     const PreparedRows& prepared = rows();
-    const TileTask<O, A> task{weights, &prepared, bias, out, then, activation};
+    const auto task = task_of(weights, &prepared, bias, out, then, activation);
     const int64_t panels = weights->panels();
     while (begin < end) {
       const int64_t p = begin / panels;
@@ -71,14 +95,12 @@ struct Call {
   }
 };
 
-template <class O, class A>
-void run(O* out, const Rows<A>& x, const PackedMatrix& w, const A* bias, Then then,
+template <class O, class A, class Matrix>
+void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then,
          Activation activation) {
   TANDEM_CHECK(x.in == w.in());
-  TANDEM_CHECK((w.type() == WeightType::kDouble) == (std::is_same_v<A, double>));
   TANDEM_CHECK(then != Then::kGate || w.layout() == Layout::kPairs);
-  const TileShape shape = tile_shape(w.type());
-  TANDEM_CHECK(shape.columns == w.columns() && shape.inputs == w.inputs());
+  const TileShape shape = shape_for(w);
   thread_local uint64_t calls = 0;
   ++calls;
   const int64_t threads = team_size();
@@ -89,7 +111,7 @@ void run(O* out, const Rows<A>& x, const PackedMatrix& w, const A* bias, Then th
   while (parts < groups && panels * parts < 4 * threads) ++parts;
   const int64_t part = (groups + parts - 1) / parts;
   parts = (groups + part - 1) / part;
-  Call<O, A> call{out, bias, &w, x, nullptr, calls, part, then, activation};
+  Call<O, A, Matrix> call{out, bias, &w, x, nullptr, calls, part, then, activation};
   const int64_t tasks = parts * panels;
   if (threads == 1 || panel_time(w, x.rows) * static_cast<double>(panels) < kWorth) {
     return call(0, tasks);
@@ -97,7 +119,7 @@ void run(O* out, const Rows<A>& x, const PackedMatrix& w, const A* bias, Then th
   if (x.rows * (threads - 1) > kOwnRows) {
     PreparedRows& all = prepared().rows;
     prepared().call = 0;
-    all.shape(row_type(w.type()), x.rows, x.in);
+    all.shape(row_type_of(w), x.rows, x.in);
     parallel_for(groups, 1, [&](int64_t begin, int64_t end) { all.fill(x, begin, end); });
     call.shared = &all;
   }
@@ -110,15 +132,23 @@ void run(O* out, const Rows<A>& x, const PackedMatrix& w, const A* bias, Then th
 
 void product(float* out, const Rows<float>& x, const PackedMatrix& weights, const float* bias,
              Then then, Activation activation) {
+  TANDEM_CHECK(weights.type() != WeightType::kDouble);
   run(out, x, weights, bias, then, activation);
 }
 
 void product(float* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
              Then then, Activation activation) {
+  TANDEM_CHECK(weights.type() == WeightType::kDouble);
   run(out, x, weights, bias, then, activation);
 }
 
 void product(double* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
+             Then then, Activation activation) {
+  TANDEM_CHECK(weights.type() == WeightType::kDouble);
+  run(out, x, weights, bias, then, activation);
+}
+
+void product(float* out, const Rows<float>& x, const QuantizedMatrix& weights, const float* bias,
              Then then, Activation activation) {
   run(out, x, weights, bias, then, activation);
 }

@@ -22,6 +22,7 @@
 #include "engine/backend/torch/cpu/packed_matrix.h"
 #include "engine/backend/torch/cpu/prepared_rows.h"
 #include "engine/backend/torch/cpu/product_tiles.h"
+#include "engine/backend/torch/cpu/quantized_matrix.h"
 
 namespace tandem::cpu {
 
@@ -36,6 +37,11 @@ void product(float* out, const Rows<float>& x, const PackedMatrix& weights, cons
 void product(float* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
              Then then = Then::kStore, Activation activation = Activation::kSilu);
 void product(double* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
+             Then then = Then::kStore, Activation activation = Activation::kSilu);
+
+// The same of quantized weights, x of a multiple of 32 numbers. The bits are those of every other
+// processor that adds and multiplies in one rounding.
+void product(float* out, const Rows<float>& x, const QuantizedMatrix& weights, const float* bias,
              Then then = Then::kStore, Activation activation = Activation::kSilu);
 
 }  // namespace tandem::cpu

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/backend/torch/cpu/activation.h"
 #include "engine/backend/torch/cpu/narrow_row.h"
 #include "engine/backend/torch/cpu/targets.h"
 
@@ -14,7 +13,7 @@
 #define HWY_TARGET_INCLUDE "engine/backend/torch/cpu/product_tiles.cpp"
 #include "hwy/foreach_target.h"  // compiles this file once per processor
 // after it:
-#include "engine/backend/torch/cpu/exp-inl.h"
+#include "engine/backend/torch/cpu/activation-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
@@ -444,30 +443,6 @@ struct Tiles {
     return pick(rows, single, std::make_integer_sequence<int, kMostRows>());
   }
 };
-
-// What a gate lets through.
-template <class D>
-HWY_INLINE hn::Vec<D> activated(D d, hn::Vec<D> x, Activation kind) {
-  using A = hn::TFromD<D>;
-  const auto one = hn::Set(d, A{1});
-  switch (kind) {
-    case Activation::kSilu:
-      return hn::Div(x, hn::Add(one, exp_of(d, hn::Neg(x))));
-    case Activation::kGeluTanh: {
-      const auto slope = hn::MulAdd(hn::Set(d, static_cast<A>(kGeluCubic)), hn::Mul(x, x),
-                                    hn::Set(d, static_cast<A>(kGeluLinear)));
-      return hn::Div(x, hn::Add(one, exp_of(d, hn::Neg(hn::Mul(x, slope)))));
-    }
-    case Activation::kRelu:
-      return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
-    case Activation::kGelu:
-      break;
-  }
-  HWY_ALIGN A some[hn::MaxLanes(D())];
-  hn::Store(x, d, some);
-  for (size_t i = 0; i < hn::Lanes(d); ++i) some[i] = cpu::activated<Activation::kGelu>(some[i]);
-  return hn::Load(d, some);
-}
 
 // out = act(a) * b for one row's sums a and b of one panel, biases added.
 template <class D, class O, class A>

@@ -85,6 +85,9 @@ absl::Status force_target(absl::string_view name) {
 }
 
 bool use_vnni() { return extension().load(std::memory_order_relaxed) >= kVnni; }
+bool multiplies_fours() {
+  return hwy::SupportedAndGeneratedTargets().front() == HWY_AVX3 && use_vnni();
+}
 bool use_bf16() { return extension().load(std::memory_order_relaxed) >= kBf16; }
 
 }  // namespace tandem::cpu

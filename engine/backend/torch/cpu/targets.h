@@ -22,4 +22,7 @@ absl::Status force_target(absl::string_view name);
 bool use_vnni();
 bool use_bf16();
 
+// Whether the target in use multiplies and adds fours of bytes: it is AVX3_VNNI or better.
+bool multiplies_fours();
+
 }  // namespace tandem::cpu

@@ -90,7 +90,7 @@ at::ScalarType embedding_type(const WeightStore& store, const DecoderConfig& c) 
 int64_t DecoderWeights::bytes(int first_layers) const {
   const auto norm_bytes = [](const Norm& n) { return bytes_of(n.weight) + bytes_of(n.bias); };
   int64_t n = norm_bytes(final_norm) + head.bytes() + (tied ? 0 : bytes_of(embedding)) +
-              bytes_of(positions);
+              table.bytes() + bytes_of(positions);
   for (const Layer& l : std::span(layers).first(static_cast<size_t>(first_layers))) {
     each_part(l, [&]<class Part>(const Part& part) {
       if constexpr (std::is_same_v<Part, Norm>) {
@@ -106,7 +106,7 @@ int64_t DecoderWeights::bytes(int first_layers) const {
 int64_t DecoderWeights::parameters(int first_layers) const {
   const auto of_norm = [](const Norm& n) { return numbers_of(n.weight) + numbers_of(n.bias); };
   int64_t n = of_norm(final_norm) + head.parameters() + (tied ? 0 : embedding.numel()) +
-              numbers_of(positions);
+              table.parameters() + numbers_of(positions);
   for (const Layer& l : std::span(layers).first(static_cast<size_t>(first_layers))) {
     each_part(l, [&]<class Part>(const Part& part) {
       if constexpr (std::is_same_v<Part, Norm>) {
@@ -136,8 +136,12 @@ absl::StatusOr<DecoderWeights> DecoderWeights::load(const DecoderConfig& c, bool
     TANDEM_ASSIGN_OR_RETURN(w.head, Linear::load(source, store, embedding_spec(c)));
     w.embedding = w.head.weight();
   } else {
-    TANDEM_ASSIGN_OR_RETURN(w.embedding, load_matrix(source, embedding_spec(c),
-                                                     embedding_type(store, c), store.device));
+    if (store.dtype == DType::kStored && store.packed()) {
+      TANDEM_ASSIGN_OR_RETURN(w.table, Linear::load(source, store, embedding_spec(c)));
+    } else {
+      TANDEM_ASSIGN_OR_RETURN(w.embedding, load_matrix(source, embedding_spec(c),
+                                                       embedding_type(store, c), store.device));
+    }
     TANDEM_ASSIGN_OR_RETURN(w.head, Linear::load(source, store, head_spec(c)));
   }
   if (!c.names.positions.empty()) {
@@ -196,7 +200,7 @@ void Decoder::embed(at::Tensor& x, const int32_t* token, const int32_t* position
   if (weights_.embedding.defined()) {
     ops_.embed(x, weights_.embedding, token);
   } else {
-    weights_.head.look_up(x, token);
+    (weights_.tied ? weights_.head : weights_.table).look_up(x, token);
   }
   if (config_.embedding_scale != 1) ops_.scale_rows(x, token, config_.embedding_scale);
   if (weights_.positions.defined()) ops_.add_positions(x, weights_.positions, token, position);

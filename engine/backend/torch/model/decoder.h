@@ -40,8 +40,10 @@ struct DecoderWeights {
     Norm mlp_output_norm;
   };
   WeightStore store;
-  bool tied = false;     // the head is the embedding
-  at::Tensor embedding;  // [vocab, hidden]; undefined where it is the rows of a packed head
+  bool tied = false;  // the head is the embedding
+  at::Tensor
+      embedding;  // [vocab, hidden]; undefined where it is the rows of a packed head or table
+  Linear table;   // of DType::kStored if not tied: the embedding in the file's blocks
   at::Tensor positions;  // [max_positions, hidden], if they are learned
   std::vector<Layer> layers;
   Norm final_norm;  // [hidden]

@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "engine/backend/torch/cpu/parallel.h"
@@ -68,7 +69,12 @@ absl::StatusOr<Linear> Linear::load(const TensorSource& source, const WeightStor
                                     const LinearSpec& spec, cpu::Layout layout) {
   Linear l;
   l.ops_ = &store.ops();
-  if (store.device.is_cpu()) {
+  if (store.dtype == DType::kStored && store.packed()) {
+    TANDEM_ASSIGN_OR_RETURN(l.quantized_, load_quantized(source, spec, layout));
+  }
+  if (!l.quantized_.empty()) {
+    // as it is
+  } else if (store.device.is_cpu()) {
     TANDEM_ASSIGN_OR_RETURN(l.packed_,
                             load_packed(source, spec, weight_type(store.dtype),
                                         store.packed() ? layout : cpu::Layout::kInOrder));
@@ -86,7 +92,7 @@ absl::StatusOr<Linear> Linear::load(const TensorSource& source, const WeightStor
 void Linear::product(at::Tensor& out, const LinearInput& input, cpu::Then then,
                      Activation activation) const {
   const at::Tensor& x = input.x;
-  const int64_t width = then == cpu::Then::kGate ? packed_.outs() / 2 : packed_.outs();
+  const int64_t width = then == cpu::Then::kGate ? outs() / 2 : outs();
   TORCH_CHECK(out.is_contiguous() && out.size(0) == x.size(0) && out.size(1) == width,
               "product of ", x.size(0), " x ", width, " into ", out.sizes());
   const auto run = [&]<class O, class A>() {
@@ -99,8 +105,13 @@ void Linear::product(at::Tensor& out, const LinearInput& input, cpu::Then then,
     if (const Norm* n = input.norm; n != nullptr) {
       rows.norm = {n->kind, data(n->weight), data(n->bias), n->eps};
     }
-    cpu::product(static_cast<O*>(out.mutable_data_ptr()), rows, packed_, data(bias_), then,
-                 activation);
+    auto* to = static_cast<O*>(out.mutable_data_ptr());
+    if constexpr (std::is_same_v<O, float> && std::is_same_v<A, float>) {
+      if (!quantized_.empty()) {
+        return cpu::product(to, rows, quantized_, data(bias_), then, activation);
+      }
+    }
+    cpu::product(to, rows, packed_, data(bias_), then, activation);
   };
   const bool exact = packed_.type() == cpu::WeightType::kDouble;
   if (exact && out.scalar_type() == at::kDouble) return run.operator()<double, double>();
@@ -109,7 +120,7 @@ void Linear::product(at::Tensor& out, const LinearInput& input, cpu::Then then,
 }
 
 void Linear::into(at::Tensor& out, const LinearInput& input, at::Tensor* scratch) const {
-  if (!packed_.empty()) {
+  if (is_packed()) {
     const StepProfile::Section section(StepProfile::kProduct);
     return product(out, input, cpu::Then::kStore);
   }
@@ -128,7 +139,7 @@ void Linear::into(at::Tensor& out, const LinearInput& input, at::Tensor* scratch
 }
 
 void Linear::add_to(at::Tensor& residual, const LinearInput& input, at::Tensor& scratch) const {
-  if (!packed_.empty()) {
+  if (is_packed()) {
     const StepProfile::Section section(StepProfile::kProduct);
     return product(residual, input, cpu::Then::kAdd);
   }
@@ -152,7 +163,7 @@ void Linear::activate_into(at::Tensor& out, const LinearInput& input, Activation
 
 void Linear::gate_into(at::Tensor& out, const LinearInput& input, Activation activation,
                        RowBuffer& scratch) const {
-  if (!packed_.empty()) {
+  if (is_packed()) {
     const StepProfile::Section section(StepProfile::kProduct);
     return product(out, input, cpu::Then::kGate, activation);
   }
@@ -163,12 +174,19 @@ void Linear::gate_into(at::Tensor& out, const LinearInput& input, Activation act
 
 void Linear::look_up(at::Tensor& to, const int32_t* row) const {
   const StepProfile::Section section(StepProfile::kEmbed);
-  const int64_t in = packed_.in();
+  const int64_t in = packed_.empty() ? quantized_.in() : packed_.in();
   const auto each = [&]<class R>(R* out) {
     cpu::parallel_for(to.size(0), std::max<int64_t>(1, 4096 / in),
                       [=, this](int64_t r, int64_t end) {
                         for (; r < end; ++r) {
-                          if (row[r] >= 0) packed_.unpack(row[r], out + r * in);
+                          if (row[r] < 0) continue;
+                          if constexpr (std::is_same_v<R, float>) {
+                            if (!quantized_.empty()) {
+                              quantized_.unpack(row[r], out + r * in);
+                              continue;
+                            }
+                          }
+                          packed_.unpack(row[r], out + r * in);
                         }
                       });
   };
@@ -180,7 +198,8 @@ void Linear::look_up(at::Tensor& to, const int32_t* row) const {
 }
 
 int64_t Linear::parameters() const {
-  const int64_t weights = packed_.empty() ? weight_.numel() : packed_.outs() * packed_.in();
+  const int64_t weights =
+      weight_.numel() + packed_.outs() * packed_.in() + quantized_.outs() * quantized_.in();
   return weights + (bias_.defined() ? bias_.numel() : 0);
 }
 
@@ -188,7 +207,7 @@ int64_t Linear::bytes() const {
   const auto of = [](const at::Tensor& t) {
     return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0;
   };
-  return (packed_.empty() ? 0 : packed_.bytes()) + of(weight_) + of(bias_);
+  return (packed_.empty() ? 0 : packed_.bytes()) + quantized_.bytes() + of(weight_) + of(bias_);
 }
 
 }  // namespace tandem

@@ -79,13 +79,16 @@ class Linear {
  private:
   void product(at::Tensor& out, const LinearInput& x, cpu::Then then,
                Activation activation = Activation::kSilu) const;
+  bool is_packed() const { return !packed_.empty() || !quantized_.empty(); }
+  int64_t outs() const { return packed_.empty() ? quantized_.outs() : packed_.outs(); }
   // The input's rows, for products that know of no norms.
   const at::Tensor& rows(const LinearInput& x) const;
 
   const Ops* ops_ = nullptr;
   cpu::PackedMatrix packed_;
-  at::Tensor weight_;  // [out, in], where it is not packed
-  at::Tensor bias_;    // [out] or undefined
+  cpu::QuantizedMatrix quantized_;  // instead, of DType::kStored
+  at::Tensor weight_;               // [out, in], where it is not packed
+  at::Tensor bias_;                 // [out] or undefined
 };
 
 }  // namespace tandem

@@ -7,10 +7,12 @@
 #include <cstring>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <span>
 
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/weights/convert.h"
+#include "engine/backend/torch/weights/gguf_blocks.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -125,6 +127,32 @@ absl::Status each_rows(const TensorSource& source, const LinearSpec& spec, at::S
   return absl::OkStatus();
 }
 
+// As what products take a tensor of blocks; none: they do not know its type, or it is not taken as
+// it lies.
+std::optional<cpu::QuantType> quant_type(const TensorView& view) {
+  if (view.block == nullptr || view.less != 0) return std::nullopt;
+  switch (view.block->type) {
+    case BlockType::kQ4_0:
+      return cpu::QuantType::kQ4_0;
+    case BlockType::kQ4_1:
+      return cpu::QuantType::kQ4_1;
+    case BlockType::kQ5_0:
+      return cpu::QuantType::kQ5_0;
+    case BlockType::kQ5_1:
+      return cpu::QuantType::kQ5_1;
+    case BlockType::kQ8_0:
+      return cpu::QuantType::kQ8_0;
+    case BlockType::kQ4K:
+      return cpu::QuantType::kQ4K;
+    case BlockType::kQ5K:
+      return cpu::QuantType::kQ5K;
+    case BlockType::kQ6K:
+      return cpu::QuantType::kQ6K;
+    default:
+      return std::nullopt;
+  }
+}
+
 int64_t all_outs(const LinearSpec& spec) {
   return std::accumulate(spec.outs.begin(), spec.outs.end(), int64_t{0});
 }
@@ -165,6 +193,46 @@ absl::StatusOr<cpu::PackedMatrix> load_packed(const TensorSource& source, const 
   TANDEM_RETURN_IF_ERROR(each_rows(
       source, spec, source_type(type),
       [&](int64_t first, int64_t rows, const std::byte* from) { packed.pack(first, rows, from); }));
+  return packed;
+}
+
+absl::StatusOr<cpu::QuantizedMatrix> load_quantized(const TensorSource& source,
+                                                    const LinearSpec& spec, cpu::Layout layout) {
+  std::vector<const TensorView*> views;
+  std::vector<cpu::QuantizedMatrix::Part> parts;
+  for (size_t i = 0; i < spec.names.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(const TensorView* view,
+                            find(source, spec.names[i] + ".weight",
+                                 spec.transposed ? std::vector<int64_t>{spec.in, spec.outs[i]}
+                                                 : std::vector<int64_t>{spec.outs[i], spec.in}));
+    const std::optional<cpu::QuantType> type = quant_type(*view);
+    if (!type || spec.transposed) return cpu::QuantizedMatrix();
+    views.push_back(view);
+    parts.push_back({*type, spec.outs[i]});
+  }
+  if (layout == cpu::Layout::kPairs &&
+      (parts.size() != 2 || parts[0].type != parts[1].type || parts[0].outs != parts[1].outs)) {
+    return cpu::QuantizedMatrix();
+  }
+  cpu::QuantizedMatrix packed(parts, spec.in, layout);
+  int64_t row = 0;
+  for (size_t i = 0; i < views.size(); ++i) {
+    const TensorView& view = *views[i];
+    const BlockFormat& format = *view.block;
+    const int64_t blocks = spec.in / format.values;
+    for (int64_t r = 0; r < spec.outs[i]; ++r, ++row) {
+      const int64_t at = view.head_rows == 0 ? r : stored_row(r, view.head_rows);
+      const std::byte* from = view.data + at * blocks * format.bytes;
+      for (int64_t b = 0; b < blocks; ++b) {
+        if (has_finite_scales(format, from + b * format.bytes)) continue;
+        return out_of_range(absl::StrCat(spec.names[i], ".weight: scale of block ", b, " of row ",
+                                         at, " (", format.name, ")"),
+                            "not finite", "finite numbers");
+      }
+      packed.pack(row, from);
+    }
+    source.done(view);
+  }
   return packed;
 }
 

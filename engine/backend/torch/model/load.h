@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/backend/torch/cpu/packed_matrix.h"
+#include "engine/backend/torch/cpu/quantized_matrix.h"
 #include "engine/backend/torch/weights/decoder_layout.h"
 #include "engine/backend/torch/weights/tensor_source.h"
 
@@ -28,6 +29,13 @@ absl::StatusOr<at::Tensor> load_matrix(const TensorSource& source, const LinearS
 absl::StatusOr<cpu::PackedMatrix> load_packed(const TensorSource& source, const LinearSpec& spec,
                                               cpu::WeightType type,
                                               cpu::Layout layout = cpu::Layout::kInOrder);
+
+// The same in the blocks that the file has, packed for the CPU's products. Empty where a matrix is
+// not in blocks that they know, or layout is kPairs and the two differ. INVALID_ARGUMENT too: a
+// scale that is not finite.
+absl::StatusOr<cpu::QuantizedMatrix> load_quantized(const TensorSource& source,
+                                                    const LinearSpec& spec,
+                                                    cpu::Layout layout = cpu::Layout::kInOrder);
 
 // Its biases, [sum of outs]. Undefined without biases.
 absl::StatusOr<at::Tensor> load_bias(const TensorSource& source, const LinearSpec& spec,

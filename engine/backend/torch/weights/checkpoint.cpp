@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "engine/backend/torch/weights/gguf_file.h"
+#include "engine/backend/torch/weights/gguf_model.h"
 #include "engine/backend/torch/weights/json_fields.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
@@ -71,6 +73,10 @@ absl::StatusOr<std::map<std::string, std::string>> read_index(const std::string&
 absl::StatusOr<Checkpoint> Checkpoint::open(const std::string& directory) {
   Checkpoint checkpoint;
   checkpoint.directory_ = checkpoint.where_ = directory;
+  if (is_gguf(directory)) {
+    TANDEM_RETURN_IF_ERROR(checkpoint.add_gguf(directory));
+    return checkpoint;
+  }
   if (exists(absl::StrCat(directory, "/", kSingle))) {
     TANDEM_RETURN_IF_ERROR(checkpoint.add_file(kSingle));
     return checkpoint;
@@ -124,8 +130,19 @@ absl::Status Checkpoint::add_file(const std::string& file_name) {
   const std::string path = absl::StrCat(directory_, "/", file_name);
   TANDEM_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
   TANDEM_ASSIGN_OR_RETURN(Safetensors content, parse_safetensors(file.bytes(), path));
+  return add(path, file_name, std::move(file), std::move(content.tensors));
+}
+
+absl::Status Checkpoint::add_gguf(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(GgufFile gguf, GgufFile::open(path));
+  TANDEM_ASSIGN_OR_RETURN(auto tensors, gguf_tensors(gguf.content, path));
+  return add(path, path, std::move(gguf.file), std::move(tensors));
+}
+
+absl::Status Checkpoint::add(const std::string& path, const std::string& file_name, MappedFile file,
+                             std::map<std::string, TensorView> tensors) {
   file.will_need();
-  for (auto& [name, view] : content.tensors) {
+  for (auto& [name, view] : tensors) {
     const auto [there, fresh] = origin_.emplace(name, file_name);
     if (!fresh) {
       return absl::InvalidArgumentError(

@@ -1,5 +1,5 @@
 // The weights of a Hugging Face directory: model.safetensors, or the shards that
-// model.safetensors.index.json names.
+// model.safetensors.index.json names. Or of a GGUF file, by the names that they would have there.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +43,9 @@ class Checkpoint final : public TensorSource {
 
  private:
   absl::Status add_file(const std::string& file_name);
+  absl::Status add_gguf(const std::string& path);
+  absl::Status add(const std::string& path, const std::string& file_name, MappedFile file,
+                   std::map<std::string, TensorView> tensors);
 
   std::string directory_;
   std::string where_;  // the directory or file, for messages

@@ -1,15 +1,22 @@
 #include "engine/backend/torch/weights/convert.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <iterator>
 
+#include "engine/backend/torch/weights/gguf_blocks.h"
 #include "engine/base/status.h"
 
 namespace tandem {
 namespace {
+
+// Whether elements lie one by one, in order and as they are.
+bool as_stored(const TensorView& tensor) {
+  return tensor.block == nullptr && tensor.head_rows == 0 && tensor.less == 0;
+}
 
 template <class Stored>
 Stored load(const std::byte* at) {
@@ -41,12 +48,32 @@ absl::Status read_raw(const TensorView& tensor, int64_t first, std::span<uint16_
   return absl::OkStatus();
 }
 
+// Elements as they lie in the file, of a tensor in blocks.
 template <class Out>
-absl::Status read(const TensorView& tensor, int64_t first, std::span<Out> out) {
-  if (!is_floating(tensor.dtype)) {
-    return out_of_range("dtype", safe_dtype_name(tensor.dtype), "F64 F32 F16 BF16");
+absl::Status decode(const TensorView& tensor, int64_t first, std::span<Out> out) {
+  const BlockFormat& format = *tensor.block;
+  std::array<float, 256> values;
+  for (size_t done = 0; done < out.size();) {
+    const int64_t at = first + static_cast<int64_t>(done);
+    const int64_t block = at / format.values, skip = at % format.values;
+    const size_t n = std::min(out.size() - done, static_cast<size_t>(format.values - skip));
+    format.decode(tensor.data + block * format.bytes, values.data());
+    bool finite = true;
+    for (int64_t i = 0; i < format.values; ++i) finite &= std::isfinite(values[i]);
+    if (!finite) {
+      return out_of_range(absl::StrCat("scale of block ", block, " (", format.name, ")"),
+                          "not finite", "finite numbers");
+    }
+    std::copy_n(values.begin() + skip, n, out.begin() + static_cast<ptrdiff_t>(done));
+    done += n;
   }
-  TANDEM_RETURN_IF_ERROR(check_range(tensor, first, out.size()));
+  return absl::OkStatus();
+}
+
+// Elements as they lie in the file.
+template <class Out>
+absl::Status read_stored(const TensorView& tensor, int64_t first, std::span<Out> out) {
+  if (tensor.block != nullptr) return decode(tensor, first, out);
   const std::byte* from = tensor.data + static_cast<size_t>(first) * safe_dtype_bytes(tensor.dtype);
   switch (tensor.dtype) {
     case SafeDType::kF64:
@@ -65,12 +92,38 @@ absl::Status read(const TensorView& tensor, int64_t first, std::span<Out> out) {
   return absl::OkStatus();
 }
 
+// Elements in the model's order: row by row where heads lie in another, and less what was added.
+template <class Out>
+absl::Status read(const TensorView& tensor, int64_t first, std::span<Out> out) {
+  if (tensor.block == nullptr && !is_floating(tensor.dtype)) {
+    return out_of_range("dtype", safe_dtype_name(tensor.dtype), "F64 F32 F16 BF16");
+  }
+  TANDEM_RETURN_IF_ERROR(check_range(tensor, first, out.size()));
+  if (tensor.head_rows == 0) {
+    TANDEM_RETURN_IF_ERROR(read_stored(tensor, first, out));
+  } else {
+    const int64_t row_size = tensor.elements() / tensor.shape[0];
+    for (size_t done = 0; done < out.size();) {
+      const int64_t at = first + static_cast<int64_t>(done);
+      const int64_t row = at / row_size, skip = at % row_size;
+      const size_t n = std::min(out.size() - done, static_cast<size_t>(row_size - skip));
+      const int64_t from = stored_row(row, tensor.head_rows) * row_size + skip;
+      TANDEM_RETURN_IF_ERROR(read_stored(tensor, from, out.subspan(done, n)));
+      done += n;
+    }
+  }
+  if (tensor.less != 0) {
+    for (Out& value : out) value -= tensor.less;
+  }
+  return absl::OkStatus();
+}
+
 // Elements of another type as floats, some at a time, and those through `narrow`. (From double that
 // rounds twice: off by one in a thousand million, and no checkpoint has doubles.)
 template <class Narrow>
 absl::Status read_narrow(const TensorView& tensor, SafeDType same, int64_t first,
                          std::span<uint16_t> out, const Narrow& narrow) {
-  if (tensor.dtype == same) {
+  if (tensor.dtype == same && as_stored(tensor)) {
     return read_raw(tensor, first, out);
   }
   float part[1024];
@@ -84,6 +137,11 @@ absl::Status read_narrow(const TensorView& tensor, SafeDType same, int64_t first
 }
 
 }  // namespace
+
+int64_t stored_row(int64_t row, int64_t head_rows) {
+  const int64_t half = head_rows / 2, in_head = row % head_rows;
+  return row - in_head + 2 * (in_head % half) + in_head / half;
+}
 
 bool is_floating(SafeDType dtype) {
   return dtype == SafeDType::kF64 || dtype == SafeDType::kF32 || dtype == SafeDType::kF16 ||

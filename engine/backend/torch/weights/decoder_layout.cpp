@@ -12,7 +12,8 @@ namespace tandem {
 namespace {
 
 bool same_values(const TensorView& a, const TensorView& b) {
-  return a.dtype == b.dtype && a.shape == b.shape && std::memcmp(a.data, b.data, a.bytes) == 0;
+  return a.dtype == b.dtype && a.block == b.block && a.shape == b.shape &&
+         std::memcmp(a.data, b.data, a.bytes) == 0;
 }
 
 DecoderNames prefixed(DecoderNames names) {

@@ -5,6 +5,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "engine/backend/torch/weights/gguf_file.h"
+#include "engine/backend/torch/weights/gguf_model.h"
 #include "engine/backend/torch/weights/json_fields.h"
 #include "engine/backend/torch/weights/mapped_file.h"
 #include "engine/base/status.h"
@@ -128,6 +130,11 @@ absl::StatusOr<GenerationDefaults> parse_generation_config(const std::string& te
 }
 
 absl::StatusOr<GenerationDefaults> load_generation_config(const std::string& directory) {
+  if (is_gguf(directory)) {
+    TANDEM_ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::open(directory));
+    TANDEM_ASSIGN_OR_RETURN(const std::string text, gguf_generation_json(gguf.content, directory));
+    return parse_generation_config(text, directory);
+  }
   const std::string path = directory + "/generation_config.json";
   const absl::StatusOr<std::string> text = read_small_file(path, kMaxConfigBytes);
   if (absl::IsNotFound(text.status())) return GenerationDefaults{};

@@ -31,7 +31,8 @@ struct GenerationDefaults {
   std::vector<std::string> not_applied;
 };
 
-// Reads `directory`/generation_config.json; without such a file, the defaults above.
+// Reads `directory`/generation_config.json; without such a file, the defaults above. Of a GGUF file
+// its metadata.
 // INVALID_ARGUMENT for a broken file or a value out of range, naming the field.
 absl::StatusOr<GenerationDefaults> load_generation_config(const std::string& directory);
 

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "engine/backend/torch/weights/architectures/architecture.h"
+#include "engine/backend/torch/weights/gguf_file.h"
+#include "engine/backend/torch/weights/gguf_model.h"
 #include "engine/backend/torch/weights/json_fields.h"
 #include "engine/backend/torch/weights/mapped_file.h"
 #include "engine/base/status.h"
@@ -124,6 +126,11 @@ absl::StatusOr<DecoderConfig> parse_hf_config(const std::string& text, absl::str
 }
 
 absl::StatusOr<DecoderConfig> load_hf_config(const std::string& directory) {
+  if (is_gguf(directory)) {
+    TANDEM_ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::open(directory));
+    TANDEM_ASSIGN_OR_RETURN(const std::string text, gguf_config_json(gguf.content, directory));
+    return parse_hf_config(text, directory);
+  }
   const std::string path = directory + "/config.json";
   TANDEM_ASSIGN_OR_RETURN(const std::string text, read_small_file(path, kMaxConfigBytes));
   return parse_hf_config(text, path);

@@ -12,8 +12,8 @@
 
 namespace tandem {
 
-// Reads `directory`/config.json. NOT_FOUND: no such file; INVALID_ARGUMENT: anything else, as
-// "path: field: value; allowed: range".
+// Reads `directory`/config.json, or a GGUF file's metadata. NOT_FOUND: no such file;
+// INVALID_ARGUMENT: anything else, as "path: field: value; allowed: range".
 absl::StatusOr<DecoderConfig> load_hf_config(const std::string& directory);
 
 // The same for the text of a config.json; `name` stands for it in messages.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "engine/backend/torch/weights/gguf_blocks.h"
 #include "engine/backend/torch/weights/json_fields.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
@@ -262,6 +263,11 @@ std::optional<uint64_t> bytes_needed(SafeDType dtype, const std::vector<int64_t>
 }
 
 }  // namespace
+
+int64_t TensorView::elements() const {
+  if (block == nullptr) return static_cast<int64_t>(bytes / safe_dtype_bytes(dtype));
+  return static_cast<int64_t>(bytes) / block->bytes * block->values;
+}
 
 const char* safe_dtype_name(SafeDType dtype) { return info(dtype).name; }
 size_t safe_dtype_bytes(SafeDType dtype) { return info(dtype).bytes; }

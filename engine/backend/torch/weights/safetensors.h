@@ -16,6 +16,8 @@
 
 namespace tandem {
 
+struct BlockFormat;  // weights/gguf_blocks.h
+
 enum class SafeDType : uint8_t {
   kBool,
   kU8,
@@ -45,7 +47,13 @@ struct TensorView {
   const std::byte* data = nullptr;
   size_t bytes = 0;
 
-  int64_t elements() const { return static_cast<int64_t>(bytes / safe_dtype_bytes(dtype)); }
+  // What GGUF files add: elements in blocks (dtype says nothing then); heads of so many rows, which
+  // lie in the file as 0, n/2, 1, n/2 + 1, ... (0: in order); a number to take from each element.
+  const BlockFormat* block = nullptr;
+  int64_t head_rows = 0;
+  float less = 0;
+
+  int64_t elements() const;
 };
 
 std::string shape_text(std::span<const int64_t> shape);  // "[2, 3]"

@@ -38,7 +38,7 @@ std::string mismatch(const TensorView& tensor, const std::vector<int64_t>& shape
   if (tensor.shape != shape) {
     return absl::StrCat("shape ", shape_text(tensor.shape), ", expected ", shape_text(shape));
   }
-  if (!is_floating(tensor.dtype)) {
+  if (tensor.block == nullptr && !is_floating(tensor.dtype)) {
     return absl::StrCat("dtype ", safe_dtype_name(tensor.dtype), ", expected F64 F32 F16 BF16");
   }
   return "";

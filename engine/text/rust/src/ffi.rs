@@ -114,6 +114,32 @@ pub unsafe extern "C" fn tandem_tokenizer_load(
 /// # Safety
 /// As the header says.
 #[no_mangle]
+pub unsafe extern "C" fn tandem_tokenizer_parse(
+    name: *const c_char,
+    name_size: usize,
+    json: *const c_char,
+    json_size: usize,
+    config: *const c_char,
+    config_size: usize,
+    tokenizer: *mut *mut Tokenizer,
+    error: *mut TandemBytes,
+) -> c_int {
+    guarded(
+        error,
+        |loaded| tokenizer.write(Box::into_raw(Box::new(loaded))),
+        || {
+            Tokenizer::parse(
+                text("name", name, name_size)?,
+                text("tokenizer.json", json, json_size)?,
+                text("tokenizer_config.json", config, config_size)?,
+            )
+        },
+    )
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
 pub unsafe extern "C" fn tandem_tokenizer_bytes(
     tokenizer: *mut *mut Tokenizer,
     error: *mut TandemBytes,
@@ -319,6 +345,36 @@ pub unsafe extern "C" fn tandem_template_load(
             let limits = Limits { fuel: limits.fuel, max_output_bytes: limits.max_output_bytes };
             let path = Path::new(text("directory", directory, directory_size)?);
             Template::load(path, limits, Arc::new(move |format: &str| clock.format(format)))
+        },
+    )
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_template_parse(
+    name: *const c_char,
+    name_size: usize,
+    config: *const c_char,
+    config_size: usize,
+    limits: TandemTemplateLimits,
+    strftime_now: TandemStrftime,
+    strftime_context: *mut c_void,
+    chat_template: *mut *mut Template,
+    error: *mut TandemBytes,
+) -> c_int {
+    let clock = Clock { call: strftime_now, context: strftime_context };
+    guarded(
+        error,
+        |loaded: Option<Template>| {
+            chat_template.write(loaded.map_or(ptr::null_mut(), |t| Box::into_raw(Box::new(t))))
+        },
+        || {
+            let limits = Limits { fuel: limits.fuel, max_output_bytes: limits.max_output_bytes };
+            let strftime = Arc::new(move |format: &str| clock.format(format));
+            let name = text("name", name, name_size)?;
+            let config = text("tokenizer_config.json", config, config_size)?;
+            Template::parse(name, config, limits, strftime)
         },
     )
 }

@@ -84,6 +84,20 @@ impl ModelFiles {
         Ok(files)
     }
 
+    /// What the text of a `tokenizer_config.json` says that lies beside no other file; `name` stands
+    /// for it in messages.
+    pub fn from_config(name: &str, config: &str) -> Result<Self> {
+        let config = match serde_json::from_str(config) {
+            Ok(Value::Object(object)) => object,
+            Ok(_) => return Err(Error::invalid(format!("{name}: must be a JSON object"))),
+            Err(error) => return Err(Error::invalid(format!("{name}: {error}"))),
+        };
+        let mut files = ModelFiles { config, config_path: name.into(), ..Default::default() };
+        files.collect_named()?;
+        files.collect_extra()?;
+        Ok(files)
+    }
+
     pub fn flag(&self, name: &str) -> bool {
         self.config.get(name).and_then(Value::as_bool).unwrap_or(false)
     }

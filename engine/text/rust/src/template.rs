@@ -69,6 +69,27 @@ impl Template {
     pub fn load(directory: &Path, limits: Limits, strftime: Strftime) -> Result<Option<Self>> {
         let files = ModelFiles::read(directory)?;
         let sources = read_sources(directory, &files)?;
+        Self::new(files, sources, limits, strftime)
+    }
+
+    /// The same from the text of a `tokenizer_config.json`; `name` stands for it in messages.
+    pub fn parse(
+        name: &str,
+        config: &str,
+        limits: Limits,
+        strftime: Strftime,
+    ) -> Result<Option<Self>> {
+        let files = ModelFiles::from_config(name, config)?;
+        let sources = config_sources(&files)?;
+        Self::new(files, sources, limits, strftime)
+    }
+
+    fn new(
+        files: ModelFiles,
+        sources: Vec<Source>,
+        limits: Limits,
+        strftime: Strftime,
+    ) -> Result<Option<Self>> {
         if sources.is_empty() {
             return Ok(None);
         }
@@ -248,7 +269,10 @@ fn environment(fuel: u64, strftime: Strftime) -> Environment<'static> {
 }
 
 /// Name, source and file of each template, as Transformers finds them.
-fn read_sources(directory: &Path, files: &ModelFiles) -> Result<Vec<(String, String, PathBuf)>> {
+/// Name, text and file of a template.
+type Source = (String, String, PathBuf);
+
+fn read_sources(directory: &Path, files: &ModelFiles) -> Result<Vec<Source>> {
     let mut paths = vec![("default".to_string(), directory.join("chat_template.jinja"))];
     if let Ok(entries) = fs::read_dir(directory.join("additional_chat_templates")) {
         let mut more: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
@@ -273,7 +297,12 @@ fn read_sources(directory: &Path, files: &ModelFiles) -> Result<Vec<(String, Str
     if !sources.is_empty() {
         return Ok(sources);
     }
+    config_sources(files)
+}
 
+/// The templates in `tokenizer_config.json`.
+fn config_sources(files: &ModelFiles) -> Result<Vec<Source>> {
+    let mut sources = Vec::new();
     let path = &files.config_path;
     let bad = |what: &str| Error::invalid(format!("{}: chat_template{what}", path.display()));
     match files.config.get("chat_template") {

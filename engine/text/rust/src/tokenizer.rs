@@ -38,6 +38,15 @@ impl Tokenizer {
             .map_err(|error| Error { message: format!("{}: {error}", path.display()), ..error })
     }
 
+    /// The same from the texts of `tokenizer.json` and `tokenizer_config.json`; `name` stands for both
+    /// in messages.
+    pub fn parse(name: &str, json: &str, config: &str) -> Result<Self> {
+        let context = |error: Error| Error { message: format!("{name}: {error}"), ..error };
+        let inner = tokenizers::Tokenizer::from_bytes(json)
+            .map_err(|error| Error::invalid(format!("{name}: {error}")))?;
+        Self::new(inner, &ModelFiles::from_config(name, config)?).map_err(context)
+    }
+
     /// Bytes as tokens 0 to 255 and `<|endoftext|>` as 256: for models that have no directory.
     pub fn bytes() -> Result<Self> {
         let mut vocab = serde_json::Map::new();

@@ -1,0 +1,278 @@
+#include "engine/backend/torch/cpu/quantized_matrix.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "engine/base/check.h"
+
+namespace tandem::cpu {
+namespace {
+
+using Codes = std::array<uint8_t, 32>;  // of one column's 32 inputs
+
+template <class T>
+T load(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof(value));
+  return value;
+}
+uint8_t byte(const std::byte* from) { return static_cast<uint8_t>(*from); }
+float half(const std::byte* from) { return static_cast<float>(load<_Float16>(from)); }
+
+// Codes of the g-th 32 inputs of a block as the file has it.
+//
+// Types of 32 inputs: nibbles of the first 16 low, of the others high; the fifth bits are one word.
+void read_small(const std::byte* block, int bits, int scales_bytes, Codes& codes) {
+  const std::byte* at = block + scales_bytes;
+  if (bits == 8) {
+    for (size_t i = 0; i < 32; ++i) codes[i] = byte(at + i) ^ 0x80;  // zero becomes 128
+    return;
+  }
+  const uint32_t fifth = bits == 5 ? load<uint32_t>(at) : 0;
+  if (bits == 5) at += 4;
+  for (size_t i = 0; i < 16; ++i) {
+    codes[i] = static_cast<uint8_t>((byte(at + i) & 15) | (fifth >> i & 1) << 4);
+    codes[i + 16] = static_cast<uint8_t>(byte(at + i) >> 4 | (fifth >> (i + 16) & 1) << 4);
+  }
+}
+
+// Q4_K and Q5_K: d, dmin, 12 bytes of s and n, the fifth bits if there are, nibbles.
+void read_two_levels(const std::byte* block, int bits, int g, Codes& codes) {
+  const std::byte* fifths = block + 16;
+  const std::byte* nibbles = block + (bits == 5 ? 48 : 16) + g / 2 * 32;
+  for (size_t i = 0; i < 32; ++i) {
+    const int low = byte(nibbles + i) >> g % 2 * 4 & 15;
+    const int fifth = bits == 5 ? byte(fifths + i) >> g & 1 : 0;
+    codes[i] = static_cast<uint8_t>(low | fifth << 4);
+  }
+}
+
+// Q6_K: 128 bytes of low nibbles, 64 of upper twos, 16 scales, d.
+void read_sixteens(const std::byte* block, int g, Codes& codes) {
+  const std::byte* nibbles = block + g / 4 * 64 + g % 2 * 32;
+  const std::byte* twos = block + 128 + g / 4 * 32;
+  for (size_t i = 0; i < 32; ++i) {
+    const int low = byte(nibbles + i) >> g % 4 / 2 * 4 & 15;
+    codes[i] = static_cast<uint8_t>(low | (byte(twos + i) >> g % 4 * 2 & 3) << 4);
+  }
+}
+
+void read_codes(const QuantFormat& f, const std::byte* block, int g, Codes& codes) {
+  switch (f.scales) {
+    case Scales::kScale:
+      return read_small(block, f.bits, 2, codes);
+    case Scales::kScaleAndMin:
+      return read_small(block, f.bits, 4, codes);
+    case Scales::kTwoLevels:
+      return read_two_levels(block, f.bits, g, codes);
+    case Scales::kSixteens:
+      return read_sixteens(block, g, codes);
+  }
+}
+
+// A column's codes of 32 inputs in a unit, of which nothing is set yet.
+void put_codes(uint8_t* unit, int bits, int column, const Codes& codes) {
+  for (size_t i = 0; i < 32; ++i) {
+    const size_t quad = i / 4, at = static_cast<size_t>(column) * 4 + i % 4;
+    const int code = codes[i];
+    const auto add = [&](size_t to, int value) {
+      unit[to] = static_cast<uint8_t>(unit[to] | value);
+    };
+    if (bits == 8) {
+      add(64 * quad + at, code);
+      continue;
+    }
+    add(64 * (quad % 4) + at, (code & 15) << (quad < 4 ? 0 : 4));
+    if (bits == 5) add(256 + at, code >> 4 << quad);
+    if (bits == 6) add(256 + 64 * (quad / 4) + at, code >> 4 << 2 * (quad % 4));
+  }
+}
+
+void get_codes(const uint8_t* unit, int bits, int column, Codes& codes) {
+  for (size_t i = 0; i < 32; ++i) {
+    const size_t quad = i / 4, at = static_cast<size_t>(column) * 4 + i % 4;
+    int code =
+        bits == 8 ? unit[64 * quad + at] : unit[64 * (quad % 4) + at] >> (quad < 4 ? 0 : 4) & 15;
+    if (bits == 5) code |= (unit[256 + at] >> quad & 1) << 4;
+    if (bits == 6) code |= (unit[256 + 64 * (quad / 4) + at] >> 2 * (quad % 4) & 3) << 4;
+    codes[i] = static_cast<uint8_t>(code);
+  }
+}
+
+// s and n of Q4_K and Q5_K: of the first four 32s in bytes 0 to 7, of the others in the halves of
+// bytes 8 to 11 and the upper bits of the first eight.
+std::array<uint32_t, 16> read_sixes(const std::byte* from) {
+  std::array<uint32_t, 16> sixes;
+  for (size_t g = 0; g < 4; ++g) {
+    sixes[g] = byte(from + g) & 63u;
+    sixes[g + 8] = byte(from + g + 4) & 63u;
+    sixes[g + 4] = (byte(from + g + 8) & 15u) | static_cast<uint32_t>(byte(from + g) >> 6) << 4;
+    sixes[g + 12] = byte(from + g + 8) >> 4 | static_cast<uint32_t>(byte(from + g + 4) >> 6) << 4;
+  }
+  return sixes;
+}
+
+// The scales of one block of a column. to: the unit's, for the block's inputs
+void put_scales(std::byte* to, const QuantFormat& f, int column, const std::byte* block) {
+  const auto at = static_cast<size_t>(column);
+  const auto copy_half = [&](size_t place, size_t from) {
+    std::memcpy(to + place + 2 * at, block + from, 2);
+  };
+  switch (f.scales) {
+    case Scales::kScale:
+      return copy_half(0, 0);
+    case Scales::kScaleAndMin:
+      copy_half(0, 0);
+      return copy_half(32, 2);
+    case Scales::kTwoLevels: {
+      copy_half(0, 0);
+      copy_half(32, 2);
+      const std::array<uint32_t, 16> sixes = read_sixes(block + 4);
+      for (size_t word = 0; word < 3; ++word) {
+        uint32_t bits = sixes[15] >> 2 * word << 30;
+        for (size_t k = 0; k < 5; ++k) bits |= sixes[5 * word + k] << 6 * k;
+        std::memcpy(to + 64 + 64 * word + 4 * at, &bits, 4);
+      }
+      return;
+    }
+    case Scales::kSixteens:
+      for (size_t g = 0; g < 16; ++g) to[16 * g + at] = block[192 + g];
+      return copy_half(256, 208);
+  }
+}
+
+// value = scale (q - zero) - less, of 16 inputs.
+struct Line {
+  float scale, less;
+};
+Line line_of(const std::byte* scales, const QuantFormat& f, int column, int sixteen) {
+  const auto at = static_cast<size_t>(column);
+  const float d = half(scales + 2 * at);
+  switch (f.scales) {
+    case Scales::kScale:
+      return {d, 0};
+    case Scales::kScaleAndMin:
+      return {d, -half(scales + 32 + 2 * at)};
+    case Scales::kTwoLevels: {
+      const auto six = [&](int i) {
+        const auto word = [&](int k) {
+          return load<uint32_t>(scales + 64 + 64 * static_cast<size_t>(k) + 4 * at);
+        };
+        if (i < 15) return static_cast<float>(word(i / 5) >> i % 5 * 6 & 63);
+        return static_cast<float>(word(0) >> 30 | word(1) >> 30 << 2 | word(2) >> 30 << 4);
+      };
+      const int g = sixteen / 2;
+      return {d * six(g), half(scales + 32 + 2 * at) * six(8 + g)};
+    }
+    default: {
+      const auto s = static_cast<int8_t>(scales[static_cast<size_t>(sixteen) * 16 + at]);
+      return {half(scales + 256 + 2 * at) * static_cast<float>(s), 0};
+    }
+  }
+}
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+}  // namespace
+
+QuantFormat quant_format(QuantType type) {
+  switch (type) {
+    case QuantType::kQ4_0:
+      return {4, Scales::kScale, 8};
+    case QuantType::kQ4_1:
+      return {4, Scales::kScaleAndMin, 0};
+    case QuantType::kQ5_0:
+      return {5, Scales::kScale, 16};
+    case QuantType::kQ5_1:
+      return {5, Scales::kScaleAndMin, 0};
+    case QuantType::kQ8_0:
+      return {8, Scales::kScale, 128};
+    case QuantType::kQ4K:
+      return {4, Scales::kTwoLevels, 0};
+    case QuantType::kQ5K:
+      return {5, Scales::kTwoLevels, 0};
+    case QuantType::kQ6K:
+      break;
+  }
+  return {6, Scales::kSixteens, 32};
+}
+
+QuantizedMatrix::QuantizedMatrix(const std::vector<Part>& parts, int64_t in, Layout layout)
+    : in_(in), layout_(layout) {
+  TANDEM_CHECK(!parts.empty());
+  std::vector<Part> stretches = parts;  // what is a segment each
+  if (layout == Layout::kPairs) {
+    TANDEM_CHECK(parts.size() == 2 && parts[0].type == parts[1].type &&
+                 parts[0].outs == parts[1].outs);
+    stretches = {{parts[0].type, 2 * parts[0].outs}};
+  }
+  for (const Part& part : stretches) {
+    Segment s;
+    s.format = quant_format(part.type);
+    TANDEM_CHECK(part.outs > 0 && in > 0 && in % s.format.inputs() == 0);
+    s.first_out = outs_;
+    s.outs = part.outs;
+    s.first_panel = panels_;
+    const int64_t side = layout == Layout::kPairs ? 2 * kUnit : kColumns;
+    s.panels = (part.outs + side - 1) / side;
+    s.codes_at = round_up(in / s.format.inputs() * s.format.scale_bytes(), 64);
+    s.unit_bytes = s.codes_at + in / 32 * s.format.code_bytes();
+    s.at = bytes_;
+    outs_ += s.outs;
+    panels_ += s.panels;
+    bytes_ += s.panels * 2 * s.unit_bytes;
+    segments_.push_back(s);
+  }
+  data_.reset(allocate_weights(static_cast<size_t>(bytes_)));
+  std::memset(data_.get(), 0, static_cast<size_t>(bytes_));
+}
+
+QuantizedMatrix::Place QuantizedMatrix::place(int64_t row) const {
+  const auto segment = std::find_if(segments_.begin(), segments_.end(),
+                                    [&](const Segment& s) { return row < s.first_out + s.outs; });
+  const Segment& s = *segment;
+  const int64_t i = row - s.first_out;
+  int64_t unit = i / kUnit;
+  if (layout_ == Layout::kPairs) {
+    const int64_t side = i / (s.outs / 2);
+    unit = 2 * ((i - side * (s.outs / 2)) / kUnit) + side;
+    return {&s, s.at + unit * s.unit_bytes, static_cast<int>((i - side * (s.outs / 2)) % kUnit)};
+  }
+  return {&s, s.at + unit * s.unit_bytes, static_cast<int>(i % kUnit)};
+}
+
+void QuantizedMatrix::pack(int64_t row, const std::byte* blocks) {
+  TANDEM_CHECK(row >= 0 && row < outs_);
+  const Place to = place(row);
+  const QuantFormat& f = to.segment->format;
+  std::byte* unit = data_.get() + to.unit;
+  auto* codes = reinterpret_cast<uint8_t*>(unit + to.segment->codes_at);
+  Codes some;
+  for (int64_t block = 0; block < in_ / f.inputs(); ++block, blocks += f.file_block_bytes()) {
+    put_scales(unit + block * f.scale_bytes(), f, to.column, blocks);
+    for (int g = 0; g < f.inputs() / 32; ++g, codes += f.code_bytes()) {
+      read_codes(f, blocks, g, some);
+      put_codes(codes, f.bits, to.column, some);
+    }
+  }
+}
+
+void QuantizedMatrix::unpack(int64_t row, float* to) const {
+  const Place from = place(row);
+  const QuantFormat& f = from.segment->format;
+  const std::byte* unit = data_.get() + from.unit;
+  const auto* codes = reinterpret_cast<const uint8_t*>(unit + from.segment->codes_at);
+  Codes some;
+  for (int64_t i = 0; i < in_; ++i) {
+    if (i % 32 == 0) {
+      get_codes(codes, f.bits, from.column, some);
+      codes += f.code_bytes();
+    }
+    const int sixteen = static_cast<int>(i % f.inputs() / 16);
+    const Line line = line_of(unit + i / f.inputs() * f.scale_bytes(), f, from.column, sixteen);
+    to[i] = line.scale * static_cast<float>(some[static_cast<size_t>(i % 32)] - f.zero) - line.less;
+  }
+}
+
+}  // namespace tandem::cpu

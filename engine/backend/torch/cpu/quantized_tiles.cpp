@@ -1,0 +1,351 @@
+#include "engine/backend/torch/cpu/quantized_tiles.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "engine/backend/torch/cpu/narrow_row.h"
+#include "engine/backend/torch/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/backend/torch/cpu/quantized_tiles.cpp"
+#include "hwy/foreach_target.h"  // compiles this file once per processor
+// after it:
+#include "engine/backend/torch/cpu/activation-inl.h"
+#include "engine/backend/torch/cpu/quantized_unit-inl.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tandem::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr int kColumns = QuantizedMatrix::kColumns;
+
+// Units that a kernel takes at once, and rows: sums and totals of all stay in registers.
+#if HWY_TARGET <= HWY_AVX3
+constexpr int kMostRows = 6;
+constexpr int kUnits = 2;
+#else
+constexpr int kMostRows = 3;
+constexpr int kUnits = 1;
+#endif
+
+// How far ahead of its reading a stream of weights is fetched, in bytes.
+constexpr size_t kAhead = 4096;
+
+// a * b + c, rounded once.
+HWY_INLINE FloatV fused(FloatV a, FloatV b, FloatV c) {
+#if HWY_TARGET == HWY_EMU128
+  HWY_ALIGN float x[kLanes], y[kLanes], z[kLanes];
+  hn::Store(a, Floats(), x);
+  hn::Store(b, Floats(), y);
+  hn::Store(c, Floats(), z);
+  for (int i = 0; i < kLanes; ++i) z[i] = std::fma(x[i], y[i], z[i]);
+  return hn::Load(Floats(), z);
+#else
+  return hn::MulAdd(a, b, c);
+#endif
+}
+
+// How four codes of each column meet four numbers of a row. Numbers stand as
+// quantize_groups() of narrow_row.h has them: four bytes a word; or the first and third as 16 bits
+// in one word and the others in the next.
+struct Portable {
+  static constexpr int kWords = 2;
+  HWY_INLINE static IntV add(IntV sum, IntV codes, const int32_t* x, int stride) {
+    const Shorts d;
+    const auto w = hn::BitCast(d, codes);
+    const auto even = hn::And(w, hn::Set(d, 255));
+    const auto odd =
+        hn::BitCast(d, hn::ShiftRight<8>(hn::BitCast(hn::RebindToUnsigned<Shorts>(), w)));
+    sum = pairs(sum, even, hn::BitCast(d, hn::Set(Ints(), x[0])));
+    return pairs(sum, odd, hn::BitCast(d, hn::Set(Ints(), x[stride])));
+  }
+
+ private:
+  // Adds the products of two neighbours to their 32 bits.
+  HWY_INLINE static IntV pairs(IntV sum, hn::Vec<Shorts> a, hn::Vec<Shorts> b) {
+#if HWY_TARGET == HWY_EMU128
+    HWY_ALIGN int16_t x[2 * kLanes], y[2 * kLanes];
+    HWY_ALIGN int32_t z[kLanes];
+    hn::Store(a, Shorts(), x);
+    hn::Store(b, Shorts(), y);
+    hn::Store(sum, Ints(), z);
+    for (int i = 0; i < kLanes; ++i) z[i] += x[2 * i] * y[2 * i] + x[2 * i + 1] * y[2 * i + 1];
+    return hn::Load(Ints(), z);
+#else
+    IntV none = hn::Zero(Ints());  // stays so where the processor adds neighbours
+    return hn::ReorderWidenMulAccumulate(Ints(), a, b, sum, none);
+#endif
+  }
+};
+
+#if HWY_TARGET == HWY_AVX3
+// Highway has no target whose processors multiply four bytes of one vector, without sign, by those
+// of another and add the products to 32 bits.
+#define TANDEM_VNNI __attribute__((target(HWY_TARGET_STR ",avx512vnni")))
+struct Vnni {
+  static constexpr int kWords = 1;
+  // (Always inlining it would have to come after what calls it has been inlined.)
+  TANDEM_VNNI static inline IntV add(IntV sum, IntV codes, const int32_t* x, int) {
+    return IntV{_mm512_dpbusd_epi32(sum.raw, codes.raw, _mm512_set1_epi32(*x))};
+  }
+};
+#endif
+
+struct Tile {
+  const uint8_t* unit;  // the first of them
+  size_t unit_bytes, codes_at;
+  int64_t groups;    // of 32 inputs
+  const int32_t* x;  // [groups][words][rows]
+  float* sums;       // [rows][kColumns]
+};
+
+// (Not a function of its own: it becomes part of those below, with their instructions.)
+template <int kBits, Scales kScales, class Dot, int Rows>
+HWY_INLINE void multiply_units(const Tile& tile) {
+  constexpr QuantFormat kFormat{kBits, kScales, 0};
+  constexpr int kGroups = kScales == Scales::kTwoLevels || kScales == Scales::kSixteens ? 8 : 1;
+  constexpr size_t kScaleBytes = kScales == Scales::kScale         ? 32
+                                 : kScales == Scales::kScaleAndMin ? 64
+                                 : kScales == Scales::kTwoLevels   ? 256
+                                                                   : 288;
+  constexpr int kZero = kScales == Scales::kScale      ? 1 << (kBits - 1)
+                        : kScales == Scales::kSixteens ? 32
+                                                       : 0;
+  constexpr bool kSixteens = kScales == Scales::kSixteens;
+  constexpr int kStrips = kUnits * kSlices;
+  // Few rows have their sums in two halves, which need not wait for each other.
+  constexpr int kHalves = kSixteens || Rows <= 2 ? 2 : 1;
+  constexpr auto kCodeBytes = static_cast<size_t>(kFormat.bits) * 64;
+  const Floats d;
+  const Ints di;
+  FloatV total[kStrips][Rows];
+  HWY_UNROLL(kStrips)
+  for (int s = 0; s < kStrips; ++s) {
+    HWY_UNROLL(Rows)
+    for (int r = 0; r < Rows; ++r) total[s][r] = hn::Zero(d);
+  }
+  const int32_t* x = tile.x;
+  const uint8_t* scales = tile.unit;
+  const uint8_t* codes = tile.unit + tile.codes_at;
+  for (int64_t group = 0; group < tile.groups; ++group) {
+    const int g = kGroups == 1 ? 0 : static_cast<int>(group % kGroups);
+    const int32_t* after = x + 8 * Dot::kWords * Rows;  // sums, scale, scale times sum
+    IntV sum[kHalves][kStrips][Rows];
+    HWY_UNROLL(Rows)
+    for (int r = 0; r < Rows; ++r) {
+      const IntV first =
+          hn::Set(di, -kZero * (kHalves == 2 ? after[r] : after[r] + after[Rows + r]));
+      HWY_UNROLL(kStrips)
+      for (int s = 0; s < kStrips; ++s) {
+        sum[0][s][r] = first;
+        if (kHalves == 2) sum[kHalves - 1][s][r] = hn::Set(di, -kZero * after[Rows + r]);
+      }
+    }
+    HWY_UNROLL(4)
+    for (int i = 0; i < 4; ++i) {
+      HWY_UNROLL(kStrips)
+      for (int s = 0; s < kStrips; ++s) {
+        const uint8_t* at = codes + static_cast<size_t>(s / kSlices) * tile.unit_bytes +
+                            static_cast<size_t>(s % kSlices * kLanes * 4);
+        IntV low, high;
+        unpack<kBits>(at, i, low, high);
+        const int32_t* four = x + i * Dot::kWords * Rows;
+        HWY_UNROLL(Rows)
+        for (int r = 0; r < Rows; ++r) {
+          sum[0][s][r] = Dot::add(sum[0][s][r], low, four + r, Rows);
+          sum[kHalves - 1][s][r] =
+              Dot::add(sum[kHalves - 1][s][r], high, four + 4 * Dot::kWords * Rows + r, Rows);
+        }
+      }
+    }
+    HWY_UNROLL(kStrips)
+    for (int s = 0; s < kStrips; ++s) {
+      const uint8_t* block = scales + static_cast<size_t>(s / kSlices) * tile.unit_bytes;
+      FloatV scale, less, other;
+      if constexpr (kSixteens) {
+        scale = scale_of_sixteen(block, s % kSlices, 2 * g);
+        other = scale_of_sixteen(block, s % kSlices, 2 * g + 1);
+      } else {
+        load_scales<kScales>(block, s % kSlices, g, scale, less);
+      }
+      HWY_UNROLL(Rows)
+      for (int r = 0; r < Rows; ++r) {
+        const auto dx = hn::BitCast(d, hn::Set(di, after[2 * Rows + r]));
+        if constexpr (kSixteens) {
+          auto u = hn::Mul(hn::ConvertTo(d, sum[0][s][r]), scale);
+          u = fused(hn::ConvertTo(d, sum[1][s][r]), other, u);
+          total[s][r] = fused(u, dx, total[s][r]);
+          continue;
+        }
+        IntV all = sum[0][s][r];
+        if (kHalves == 2) all = hn::Add(all, sum[kHalves - 1][s][r]);
+        total[s][r] = fused(hn::ConvertTo(d, all), hn::Mul(scale, dx), total[s][r]);
+        if constexpr (kScales == Scales::kScaleAndMin || kScales == Scales::kTwoLevels) {
+          const auto dx_sum = hn::BitCast(d, hn::Set(di, after[3 * Rows + r]));
+          total[s][r] = fused(hn::Neg(less), dx_sum, total[s][r]);
+        }
+      }
+    }
+    HWY_UNROLL(kUnits)
+    for (int u = 0; u < kUnits; ++u) {
+      for (size_t ahead = 0; ahead < kCodeBytes; ahead += 64) {
+        hwy::Prefetch(codes + static_cast<size_t>(u) * tile.unit_bytes + kAhead + ahead);
+      }
+    }
+    x = after + 4 * Rows;
+    codes += kCodeBytes;
+    if (g == kGroups - 1) scales += kScaleBytes;
+  }
+  HWY_UNROLL(Rows)
+  for (int r = 0; r < Rows; ++r) {
+    HWY_UNROLL(kStrips)
+    for (int s = 0; s < kStrips; ++s) {
+      hn::StoreU(total[s][r], d, tile.sums + r * kColumns + s * kLanes);
+    }
+  }
+}
+
+template <int kBits, Scales kScales, int Rows>
+HWY_NOINLINE void multiply(const Tile& tile) {
+  multiply_units<kBits, kScales, Portable, Rows>(tile);
+}
+#if HWY_TARGET == HWY_AVX3
+template <int kBits, Scales kScales, int Rows>
+TANDEM_VNNI HWY_NOINLINE void multiply_vnni(const Tile& tile) {
+  multiply_units<kBits, kScales, Vnni, Rows>(tile);
+}
+#endif
+
+using Multiply = void (*)(const Tile&);
+
+template <int kBits, Scales kScales, int... Rows>
+Multiply pick_rows(int rows, std::integer_sequence<int, Rows...>) {
+#if HWY_TARGET == HWY_AVX3
+  static constexpr Multiply vnni[] = {&multiply_vnni<kBits, kScales, Rows + 1>...};
+  if (use_vnni()) return vnni[rows - 1];
+#endif
+  static constexpr Multiply all[] = {&multiply<kBits, kScales, Rows + 1>...};
+  return all[rows - 1];
+}
+
+Multiply pick(const QuantFormat& f, int rows) {
+  constexpr auto kAll = std::make_integer_sequence<int, kMostRows>();
+  switch (f.scales) {
+    case Scales::kScale:
+      return f.bits == 4   ? pick_rows<4, Scales::kScale>(rows, kAll)
+             : f.bits == 5 ? pick_rows<5, Scales::kScale>(rows, kAll)
+                           : pick_rows<8, Scales::kScale>(rows, kAll);
+    case Scales::kScaleAndMin:
+      return f.bits == 4 ? pick_rows<4, Scales::kScaleAndMin>(rows, kAll)
+                         : pick_rows<5, Scales::kScaleAndMin>(rows, kAll);
+    case Scales::kTwoLevels:
+      return f.bits == 4 ? pick_rows<4, Scales::kTwoLevels>(rows, kAll)
+                         : pick_rows<5, Scales::kTwoLevels>(rows, kAll);
+    case Scales::kSixteens:
+      break;
+  }
+  return pick_rows<6, Scales::kSixteens>(rows, kAll);
+}
+
+// n numbers from `from` on, and zeros.
+HWY_INLINE FloatV load_some(const float* from, int64_t n) {
+  if (n >= kLanes) return hn::LoadU(Floats(), from);
+  HWY_ALIGN float some[kLanes] = {};
+  if (n > 0) std::copy_n(from, n, some);
+  return hn::Load(Floats(), some);
+}
+HWY_INLINE void store_some(FloatV v, float* to, int64_t n) {
+  if (n >= kLanes) return hn::StoreU(v, Floats(), to);
+  HWY_ALIGN float some[kLanes];
+  hn::Store(v, Floats(), some);
+  if (n > 0) std::copy_n(some, n, to);
+}
+
+// One row's sums of a panel to where they belong.
+void finish(const QuantTask& t, const QuantizedMatrix::Segment& segment, int64_t panel, int64_t row,
+            const float* sums) {
+  const Floats d;
+  const int64_t in_segment = panel - segment.first_panel;
+  const int64_t outs = t.weights->outs();
+  if (t.then != Then::kGate) {
+    const int64_t first = in_segment * kColumns;
+    for (int64_t i = 0; i < kColumns; i += kLanes) {
+      const int64_t n = segment.outs - first - i, column = segment.first_out + first + i;
+      float* out = t.out + row * outs + column;
+      auto v = hn::LoadU(d, sums + i);
+      if (t.bias != nullptr) v = hn::Add(v, load_some(t.bias + column, n));
+      if (t.then == Then::kAdd) v = hn::Add(v, load_some(out, n));
+      store_some(v, out, n);
+    }
+    return;
+  }
+  const int64_t width = outs / 2, first = in_segment * kUnit;
+  for (int64_t i = 0; i < kUnit; i += kLanes) {
+    const int64_t column = first + i, n = width - column;
+    auto a = hn::LoadU(d, sums + i), b = hn::LoadU(d, sums + kUnit + i);
+    if (t.bias != nullptr) {
+      a = hn::Add(a, load_some(t.bias + column, n));
+      b = hn::Add(b, load_some(t.bias + width + column, n));
+    }
+    const auto gated = hn::Mul(activated(d, a, t.activation), b);
+    store_some(gated, t.out + row * width + column, n);
+  }
+}
+
+}  // namespace
+
+void quantized_panels(const QuantTask& t, int64_t first_panel, int64_t end_panel,
+                      int64_t first_group, int64_t end_group) {
+  const PreparedRows& x = *t.x;
+  HWY_ALIGN float sums[kMostRows * kColumns];
+  for (const QuantizedMatrix::Segment& s : t.weights->segments()) {
+    const int64_t end = std::min(end_panel, s.first_panel + s.panels);
+    for (int64_t panel = std::max(first_panel, s.first_panel); panel < end; ++panel) {
+      Tile tile;
+      tile.unit_bytes = static_cast<size_t>(s.unit_bytes);
+      tile.codes_at = static_cast<size_t>(s.codes_at);
+      tile.groups = t.weights->in() / 32;
+      for (int64_t group = first_group; group < end_group; ++group) {
+        const int64_t row = x.first_row(group);
+        const auto rows = static_cast<int>(x.first_row(group + 1) - row);
+        tile.x = reinterpret_cast<const int32_t*>(x.group(group));
+        const Multiply multiply = pick(s.format, rows);
+        for (int u = 0; u < 2; u += kUnits) {
+          tile.unit = reinterpret_cast<const uint8_t*>(t.weights->panel(s, panel)) +
+                      static_cast<size_t>(u) * tile.unit_bytes;
+          tile.sums = sums + u * kUnit;
+          multiply(tile);
+        }
+        for (int r = 0; r < rows; ++r) finish(t, s, panel, row + r, sums + r * kColumns);
+      }
+    }
+  }
+}
+
+int most_quantized_rows() { return kMostRows; }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tandem::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tandem::cpu {
+
+HWY_EXPORT(quantized_panels);
+HWY_EXPORT(most_quantized_rows);
+
+void product_tiles(const QuantTask& task, int64_t first_panel, int64_t end_panel,
+                   int64_t first_group, int64_t end_group) {
+  HWY_DYNAMIC_DISPATCH(quantized_panels)(task, first_panel, end_panel, first_group, end_group);
+}
+
+int quantized_rows() { return HWY_DYNAMIC_DISPATCH(most_quantized_rows)(); }
+
+}  // namespace tandem::cpu
+#endif

@@ -1,0 +1,137 @@
+// Codes and scales of a unit of quantized_matrix.h as vectors, for files that Highway compiles once
+// per processor.
+#if defined(TANDEM_CPU_QUANTIZED_UNIT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TANDEM_CPU_QUANTIZED_UNIT_INL_H_
+#undef TANDEM_CPU_QUANTIZED_UNIT_INL_H_
+#else
+#define TANDEM_CPU_QUANTIZED_UNIT_INL_H_
+#endif
+
+#include "engine/backend/torch/cpu/quantized_matrix.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tandem::cpu::HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr int kUnit = QuantizedMatrix::kUnit;
+
+// A vector of one number for each of a unit's columns, or for as many of them as fit.
+using Floats = hn::CappedTag<float, kUnit>;
+using Ints = hn::RebindToSigned<Floats>;
+using Shorts = hn::Repartition<int16_t, Ints>;
+using FloatV = hn::Vec<Floats>;
+using IntV = hn::Vec<Ints>;
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(Floats()));
+constexpr int kSlices = kUnit / kLanes;
+
+// Shifts within bytes: what comes from others is masked out after. (i is known when unrolled.)
+HWY_INLINE IntV left(IntV v, int i) {
+  switch (i) {
+    case 0:
+      return v;
+    case 1:
+      return hn::ShiftLeft<1>(v);
+    case 2:
+      return hn::ShiftLeft<2>(v);
+    case 3:
+      return hn::ShiftLeft<3>(v);
+    default:
+      return hn::ShiftLeft<4>(v);
+  }
+}
+HWY_INLINE IntV right(IntV v, int i) {
+  switch (i) {
+    case 0:
+      return v;
+    case 1:
+      return hn::ShiftRight<1>(v);
+    case 2:
+      return hn::ShiftRight<2>(v);
+    case 3:
+      return hn::ShiftRight<3>(v);
+    default:
+      return hn::ShiftRight<4>(v);
+  }
+}
+HWY_INLINE IntV load_bytes(const uint8_t* from) {
+  return hn::Load(Ints(), reinterpret_cast<const int32_t*>(from));
+}
+HWY_INLINE IntV all_bytes(uint32_t byte) {
+  return hn::Set(Ints(), static_cast<int32_t>(byte * 0x01010101u));
+}
+
+// Codes of 32 inputs: inputs 4i to 4i+3 and 16+4i to 16+4i+3, a byte each. at: of the slice
+template <int kBits>
+HWY_INLINE void unpack(const uint8_t* at, int i, IntV& low, IntV& high) {
+  if constexpr (kBits == 8) {
+    low = load_bytes(at + 64 * i);
+    high = load_bytes(at + 64 * (i + 4));
+    return;
+  }
+  const IntV both = load_bytes(at + 64 * i);
+  const IntV nibble = all_bytes(15);
+  low = hn::And(both, nibble);
+  high = hn::And(hn::ShiftRight<4>(both), nibble);
+  if constexpr (kBits == 5) {
+    const IntV fifths = load_bytes(at + 256), bit = all_bytes(16);
+    low = hn::Or(low, hn::And(left(fifths, 4 - i), bit));
+    high = hn::Or(high, hn::And(right(fifths, i), bit));
+  } else if constexpr (kBits == 6) {
+    const IntV bits = all_bytes(48);
+    const IntV a = load_bytes(at + 256), b = load_bytes(at + 320);
+    low = hn::Or(low, hn::And(i < 3 ? left(a, 4 - 2 * i) : right(a, 2), bits));
+    high = hn::Or(high, hn::And(i < 3 ? left(b, 4 - 2 * i) : right(b, 2), bits));
+  }
+}
+
+HWY_INLINE FloatV load_halves(const uint8_t* from) {
+  const hn::Rebind<hwy::float16_t, Floats> d;
+  return hn::PromoteTo(Floats(), hn::Load(d, reinterpret_cast<const hwy::float16_t*>(from)));
+}
+
+// Number i of the sixes of Q4_K and Q5_K. words: of the slice
+HWY_INLINE FloatV six(const uint8_t* words, int i) {
+  const auto word = [&](int k) HWY_ATTR {
+    return hn::BitCast(hn::RebindToUnsigned<Ints>(), load_bytes(words + 64 * k));
+  };
+  auto v = word(i / 5 % 3);
+  if (i < 15) {
+    v = hn::And(hn::ShiftRightSame(v, i % 5 * 6), hn::Set(hn::RebindToUnsigned<Ints>(), 63));
+  } else {
+    v = hn::Or(hn::ShiftRight<30>(v), hn::Or(hn::ShiftLeft<2>(hn::ShiftRight<30>(word(1))),
+                                             hn::ShiftLeft<4>(hn::ShiftRight<30>(word(2)))));
+  }
+  return hn::ConvertTo(Floats(), hn::BitCast(Ints(), v));
+}
+
+// Scale and what is taken off, of the g-th 32 inputs of a block. at: the block's scales
+template <Scales kScales>
+HWY_INLINE void load_scales(const uint8_t* at, int slice, int g, FloatV& scale, FloatV& less) {
+  const size_t halves = 2 * static_cast<size_t>(kLanes * slice);
+  scale = load_halves(at + halves);
+  if constexpr (kScales == Scales::kScaleAndMin) {
+    less = hn::Neg(load_halves(at + 32 + halves));
+  } else if constexpr (kScales == Scales::kTwoLevels) {
+    const uint8_t* words = at + 64 + 2 * halves;
+    scale = hn::Mul(scale, six(words, g));
+    less = hn::Mul(load_halves(at + 32 + halves), six(words, 8 + g));
+  }
+}
+
+// Of Q6_K: the scale of the g-th 16 inputs.
+HWY_INLINE FloatV scale_of_sixteen(const uint8_t* at, int slice, int g) {
+  const hn::Rebind<int8_t, Ints> d8;
+  const auto first = static_cast<size_t>(kLanes * slice);
+  const auto* s = reinterpret_cast<const int8_t*>(at) + 16 * g + first;
+  const IntV wide = hn::PromoteTo(Ints(), hn::Load(d8, s));
+  return hn::Mul(load_halves(at + 256 + 2 * first), hn::ConvertTo(Floats(), wide));
+}
+
+}  // namespace
+}  // namespace tandem::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

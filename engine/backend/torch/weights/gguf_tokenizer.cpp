@@ -1,0 +1,452 @@
+#include "engine/backend/torch/weights/gguf_tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "engine/backend/torch/weights/gguf_file.h"
+#include "engine/base/quote.h"
+#include "engine/base/status.h"
+
+namespace tandem {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kPrefix = "tokenizer.ggml.";
+
+// tokenizer.ggml.token_type
+enum TokenType : int64_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
+
+// How text is cut into words before merging.
+enum class Words : uint8_t {
+  kByteLevel,  // GPT-2's expression, which is ByteLevel's own
+  kDigits,     // each digit alone, then that
+  kFalcon,
+  kSplit,  // by the expression
+};
+
+struct Pre {
+  const char* name;  // tokenizer.ggml.pre
+  Words words;
+  const char* expression;
+  bool nfc;
+  bool ignore_merges;  // words that are tokens are not built by merges
+  bool add_bos;        // unless the file says otherwise
+};
+
+constexpr const char* kQwen2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kTekken =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+constexpr std::array<Pre, 19> kPres{{
+    {"qwen2", Words::kSplit, kQwen2, true, false, false},
+    {"deepseek-r1-qwen", Words::kSplit, kQwen2, true, false, false},
+    {"llama-bpe", Words::kSplit, kLlama3, false, true, true},
+    {"llama3", Words::kSplit, kLlama3, false, true, true},
+    {"llama-v3", Words::kSplit, kLlama3, false, true, true},
+    {"falcon3", Words::kSplit, kLlama3, false, true, true},
+    {"pixtral", Words::kSplit, kLlama3, false, true, true},
+    {"tekken", Words::kSplit, kTekken, false, true, true},
+    {"gpt-2", Words::kByteLevel, "", false, false, false},
+    {"phi-2", Words::kByteLevel, "", false, false, false},
+    {"olmo", Words::kByteLevel, "", false, false, false},
+    {"smollm", Words::kDigits, "", false, false, false},
+    {"starcoder", Words::kDigits, "", false, false, false},
+    {"refact", Words::kDigits, "", false, false, false},
+    {"command-r", Words::kDigits, "", false, false, false},
+    {"codeshell", Words::kDigits, "", false, false, false},
+    {"exaone", Words::kDigits, "", false, false, false},
+    {"falcon", Words::kFalcon, "", false, false, false},
+    {"default", Words::kByteLevel, "", false, false, false},
+}};
+
+const Pre* find_pre(GgufFields& fields) {
+  const std::string key = absl::StrCat(kPrefix, "pre");
+  const std::string name = fields.text(key, "default");
+  std::string allowed;
+  for (const Pre& pre : kPres) {
+    if (name == pre.name) return &pre;
+    absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", pre.name);
+  }
+  fields.refuse(key, quote_value(name), allowed);
+  return nullptr;
+}
+
+json byte_level(bool use_regex) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", false},
+          {"use_regex", use_regex}};
+}
+
+json split(json pattern, const char* behavior) {
+  return {{"type", "Split"},
+          {"pattern", std::move(pattern)},
+          {"behavior", behavior},
+          {"invert", false}};
+}
+
+json words_json(const Pre& pre) {
+  const auto digits = [](bool individual) {
+    return json{{"type", "Digits"}, {"individual_digits", individual}};
+  };
+  json all = json::array();
+  switch (pre.words) {
+    case Words::kByteLevel:
+      return byte_level(true);
+    case Words::kDigits:
+      all = {digits(true), byte_level(true)};
+      break;
+    case Words::kFalcon:
+      all = {{{"type", "Punctuation"}, {"behavior", "Contiguous"}},
+             byte_level(true),
+             digits(false),
+             split({{"Regex", "[0-9][0-9][0-9]"}}, "Isolated")};
+      break;
+    case Words::kSplit:
+      all = {split({{"Regex", pre.expression}}, "Isolated"), byte_level(false)};
+      break;
+  }
+  return {{"type", "Sequence"}, {"pretokenizers", std::move(all)}};
+}
+
+// The tokens of a file.
+struct Vocabulary {
+  std::vector<std::string> tokens;
+  std::vector<int64_t> types;                          // of TokenType
+  std::unordered_map<std::string_view, uint32_t> ids;  // of all but unused ones
+
+  bool used(size_t id) const { return types[id] != kUnused; }
+};
+
+std::string element(const char* key, size_t i) { return absl::StrCat(kPrefix, key, "[", i, "]"); }
+
+void read_tokens(GgufFields& fields, bool byte_tokens, Vocabulary& vocabulary) {
+  const std::vector<std::string_view> tokens = fields.texts("tokenizer.ggml.tokens");
+  if (tokens.empty()) return fields.refuse("tokenizer.ggml.tokens", "missing", "the tokens");
+  vocabulary.tokens.assign(tokens.begin(), tokens.end());
+  vocabulary.types = fields.integers("tokenizer.ggml.token_type");
+  if (vocabulary.types.empty()) vocabulary.types.assign(tokens.size(), kNormal);
+  if (vocabulary.types.size() != tokens.size()) {
+    return fields.refuse("number of tokenizer.ggml.token_type",
+                         absl::StrCat(vocabulary.types.size()),
+                         absl::StrCat(tokens.size(), ", the number of tokens"));
+  }
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const int64_t type = vocabulary.types[i];
+    if (type < kNormal || type > kByte) {
+      return fields.refuse(element("token_type", i), absl::StrCat(type), "1 to 6");
+    }
+    const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
+    const std::string_view t = tokens[i];
+    const bool byte =
+        t.size() == 6 && t.substr(0, 3) == "<0x" && hex(t[3]) && hex(t[4]) && t[5] == '>';
+    if (type == kByte && (!byte_tokens || !byte)) {
+      return fields.refuse(element("tokens", i), quote_value(vocabulary.tokens[i]),
+                           byte_tokens ? "<0x00> to <0xFF> for a token of type 6"
+                                       : "no tokens of type 6 in a byte-level vocabulary");
+    }
+  }
+}
+
+void index_tokens(GgufFields& fields, Vocabulary& vocabulary) {
+  vocabulary.ids.reserve(vocabulary.tokens.size());
+  for (size_t i = 0; i < vocabulary.tokens.size(); ++i) {
+    if (!vocabulary.used(i)) continue;
+    const auto [it, fresh] = vocabulary.ids.emplace(vocabulary.tokens[i], static_cast<uint32_t>(i));
+    if (!fresh) {
+      return fields.refuse(element("tokens", i), quote_value(vocabulary.tokens[i]),
+                           absl::StrCat("another text than token ", it->second, " has"));
+    }
+  }
+}
+
+using Merge = std::pair<std::string_view, std::string_view>;
+
+// "a b": none of the two has a space in it.
+std::vector<Merge> read_merges(GgufFields& fields, const Vocabulary& vocabulary) {
+  std::vector<Merge> merges;
+  const std::vector<std::string_view> texts = fields.texts("tokenizer.ggml.merges");
+  merges.reserve(texts.size());
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const size_t space = texts[i].find(' ', 1);
+    const bool two = space != std::string_view::npos && space + 1 < texts[i].size();
+    const Merge merge =
+        two ? Merge(texts[i].substr(0, space), texts[i].substr(space + 1)) : Merge();
+    const bool known =
+        two && vocabulary.ids.contains(merge.first) && vocabulary.ids.contains(merge.second) &&
+        vocabulary.ids.contains(absl::StrCat(std::string(merge.first), std::string(merge.second)));
+    if (!known) {
+      fields.refuse(element("merges", i), quote_value({texts[i].data(), texts[i].size()}),
+                    "two tokens with a space between, that are a token together");
+      return {};
+    }
+    merges.push_back(merge);
+  }
+  return merges;
+}
+
+// The merges that a vocabulary with scores implies: each token of each two tokens that it consists
+// of, the best token first; among equal ones the longer halves, then the lower ids (Transformers'
+// generate_merges). `by_order`: Gemma's, whose scores say nothing.
+std::vector<Merge> derive_merges(const Vocabulary& vocabulary, const std::vector<float>& scores,
+                                 bool by_order) {
+  struct Candidate {
+    float score;
+    int left_length, right_length;  // in characters
+    uint32_t token, left, right;
+    Merge merge;
+
+    auto rank() const {
+      return std::tuple(-score, -left_length, -right_length, token, left, right);
+    }
+  };
+  std::vector<Candidate> all;
+  std::vector<size_t> cuts;
+  for (uint32_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    if (!vocabulary.used(id)) continue;
+    const std::string_view token = vocabulary.tokens[id];
+    cuts.clear();  // bytes at which characters begin
+    for (size_t i = 1; i < token.size(); ++i) {
+      if ((static_cast<uint8_t>(token[i]) & 0xc0) != 0x80) cuts.push_back(i);
+    }
+    const int cut_count = static_cast<int>(cuts.size());
+    for (int k = 0; k < cut_count; ++k) {
+      const size_t cut = cuts[static_cast<size_t>(k)];
+      const auto left = vocabulary.ids.find(token.substr(0, cut));
+      const auto right = vocabulary.ids.find(token.substr(cut));
+      if (left == vocabulary.ids.end() || right == vocabulary.ids.end()) continue;
+      all.push_back({by_order ? -static_cast<float>(id) : scores[id], k + 1, cut_count - k, id,
+                     left->second, right->second, Merge(token.substr(0, cut), token.substr(cut))});
+    }
+  }
+  std::sort(all.begin(), all.end(),
+            [](const Candidate& a, const Candidate& b) { return a.rank() < b.rank(); });
+  std::vector<Merge> merges;
+  merges.reserve(all.size());
+  for (const Candidate& c : all) merges.push_back(c.merge);
+  return merges;
+}
+
+void append_string(std::string* out, std::string_view text) {
+  out->push_back('"');
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out->push_back('\\');
+      out->push_back(c);
+    } else if (static_cast<uint8_t>(c) < 0x20) {
+      constexpr const char* kHex = "0123456789abcdef";
+      absl::StrAppend(out, "\\u00", c < 16 ? "0" : "1");
+      out->push_back(kHex[c & 15]);
+    } else {
+      out->push_back(c);
+    }
+  }
+  out->push_back('"');
+}
+
+// {"type":"BPE", ...}, written directly: it has up to a million strings.
+std::string model_json(const json& settings, const Vocabulary& vocabulary,
+                       const std::vector<Merge>& merges) {
+  std::string out = settings.dump();
+  out.back() = ',';  // instead of the closing brace
+  out += "\"vocab\":{";
+  bool first = true;
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    if (!vocabulary.used(id)) continue;
+    if (!std::exchange(first, false)) out += ',';
+    append_string(&out, vocabulary.tokens[id]);
+    absl::StrAppend(&out, ":", id);
+  }
+  out += "},\"merges\":[";
+  for (size_t i = 0; i < merges.size(); ++i) {
+    out += i == 0 ? "[" : ",[";
+    append_string(&out, merges[i].first);
+    out += ',';
+    append_string(&out, merges[i].second);
+    out += ']';
+  }
+  return out + "]}";
+}
+
+json added_tokens(const Vocabulary& vocabulary) {
+  json all = json::array();
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    const int64_t type = vocabulary.types[id];
+    if (type != kUnknown && type != kControl && type != kUserDefined) continue;
+    if (vocabulary.tokens[id].empty()) continue;
+    all.push_back({{"id", id},
+                   {"content", vocabulary.tokens[id]},
+                   {"single_word", false},
+                   {"lstrip", false},
+                   {"rstrip", false},
+                   {"normalized", false},
+                   {"special", type != kUserDefined}});
+  }
+  return all;
+}
+
+// The id under `key`, if it is there.
+std::optional<size_t> token_id(GgufFields& fields, const char* key, const Vocabulary& vocabulary) {
+  const std::string name = absl::StrCat(kPrefix, key);
+  if (!fields.present(name)) return std::nullopt;
+  const auto last = static_cast<int64_t>(vocabulary.tokens.size()) - 1;
+  return static_cast<size_t>(fields.integer(name, std::nullopt, 0, last));
+}
+
+// What is put around a text.
+json post_processor(GgufFields& fields, const Vocabulary& vocabulary, bool add_bos) {
+  json single = json::array(), special = json::object();
+  const auto add = [&](const char* flag, bool fallback, const char* key) {
+    if (!fields.boolean(absl::StrCat(kPrefix, flag), fallback)) return;
+    const std::optional<size_t> id = token_id(fields, key, vocabulary);
+    if (!id) return fields.refuse(absl::StrCat(kPrefix, key), "missing", "a token to add");
+    if (!fields.status().ok()) return;
+    const std::string& text = vocabulary.tokens[*id];
+    single.push_back({{"SpecialToken", {{"id", text}, {"type_id", 0}}}});
+    special[text] = {{"id", text}, {"ids", {*id}}, {"tokens", {text}}};
+  };
+  add("add_bos_token", add_bos, "bos_token_id");
+  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  add("add_eos_token", false, "eos_token_id");
+  if (special.empty()) return nullptr;
+  json pair = single;
+  pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
+  return {{"type", "TemplateProcessing"},
+          {"single", single},
+          {"pair", pair},
+          {"special_tokens", special}};
+}
+
+std::string assemble(json parts, const std::string& model) {
+  parts["version"] = "1.0";
+  std::string out = parts.dump();
+  out.back() = ',';
+  return absl::StrCat(out, "\"model\":", model, "}");
+}
+
+std::string byte_level_bpe(GgufFields& fields, const Pre& pre, const Vocabulary& vocabulary) {
+  if (!fields.present("tokenizer.ggml.merges")) {
+    fields.refuse("tokenizer.ggml.merges", "missing", "the merges of a byte-level vocabulary");
+  }
+  const std::vector<Merge> merges = read_merges(fields, vocabulary);
+  json parts = {{"added_tokens", added_tokens(vocabulary)},
+                {"pre_tokenizer", words_json(pre)},
+                {"decoder", byte_level(true)},
+                {"post_processor", post_processor(fields, vocabulary, pre.add_bos)}};
+  if (pre.nfc) parts["normalizer"] = {{"type", "NFC"}};
+  const json settings = {{"type", "BPE"},
+                         {"unk_token", nullptr},
+                         {"fuse_unk", false},
+                         {"byte_fallback", false},
+                         {"ignore_merges", pre.ignore_merges}};
+  return assemble(std::move(parts), model_json(settings, vocabulary, merges));
+}
+
+std::string sentencepiece_bpe(GgufFields& fields, const Vocabulary& vocabulary, bool gemma) {
+  const std::vector<float> scores = fields.numbers("tokenizer.ggml.scores");
+  if (scores.size() != vocabulary.tokens.size()) {
+    fields.refuse("number of tokenizer.ggml.scores", absl::StrCat(scores.size()),
+                  absl::StrCat(vocabulary.tokens.size(), ", the number of tokens"));
+  }
+  const bool prefix = fields.boolean("tokenizer.ggml.add_space_prefix", true);
+  const std::optional<size_t> unknown = token_id(fields, "unknown_token_id", vocabulary);
+  if (!fields.status().ok()) return "";
+  const std::vector<Merge> merges = fields.present("tokenizer.ggml.merges")
+                                        ? read_merges(fields, vocabulary)
+                                        : derive_merges(vocabulary, scores, gemma);
+  const char* const kSpace = "\u2581";
+  json normalizers = json::array(), decoders = json::array();
+  if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
+  normalizers.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}});
+  decoders.push_back({{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}});
+  decoders.push_back({{"type", "ByteFallback"}});
+  decoders.push_back({{"type", "Fuse"}});
+  if (prefix) {
+    decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  }
+  json parts = {{"added_tokens", added_tokens(vocabulary)},
+                {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
+                {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}},
+                {"post_processor", post_processor(fields, vocabulary, true)}};
+  json settings = {{"type", "BPE"}, {"fuse_unk", true}, {"byte_fallback", true}};
+  settings["unk_token"] = unknown ? json(vocabulary.tokens[*unknown]) : json(nullptr);
+  return assemble(std::move(parts), model_json(settings, vocabulary, merges));
+}
+
+// Gemma's tokens of several spaces are spelled with real ones in the file.
+void respell_spaces(Vocabulary& vocabulary) {
+  for (std::string& token : vocabulary.tokens) {
+    if (token.empty() || token.find_first_not_of(' ') != std::string::npos) continue;
+    std::string marks;
+    for (size_t i = 0; i < token.size(); ++i) marks += "\u2581";
+    token = marks;
+  }
+}
+
+std::string config_json(GgufFields& fields, const Gguf& gguf, const Vocabulary& vocabulary) {
+  json config = {{"clean_up_tokenization_spaces", false}};
+  struct Named {
+    const char *name, *key;
+  };
+  constexpr std::array<Named, 7> kNamed{{{"bos_token", "bos_token_id"},
+                                         {"eos_token", "eos_token_id"},
+                                         {"unk_token", "unknown_token_id"},
+                                         {"sep_token", "seperator_token_id"},  // ggml's spelling
+                                         {"pad_token", "padding_token_id"},
+                                         {"cls_token", "cls_token_id"},
+                                         {"mask_token", "mask_token_id"}}};
+  for (const Named& named : kNamed) {
+    const std::optional<size_t> id = token_id(fields, named.key, vocabulary);
+    if (id && fields.status().ok()) config[named.name] = vocabulary.tokens[*id];
+  }
+  json templates = json::array();
+  constexpr std::string_view kTemplate = "tokenizer.chat_template";
+  for (const auto& [key, value] : gguf.metadata) {
+    const bool one = key == kTemplate;
+    if (!one && !absl::StartsWith(key, absl::StrCat(std::string(kTemplate), "."))) continue;
+    templates.push_back({{"name", one ? "default" : key.substr(kTemplate.size() + 1)},
+                         {"template", fields.text(key, std::nullopt)}});
+  }
+  if (!templates.empty()) config["chat_template"] = templates;
+  return fields.status().ok() ? config.dump() : "";
+}
+
+}  // namespace
+
+absl::StatusOr<GgufTokenizer> gguf_tokenizer(const Gguf& gguf, absl::string_view name) {
+  GgufFields fields(gguf, name);
+  const std::string model = fields.text("tokenizer.ggml.model", std::nullopt);
+  const bool sentencepiece = model == "llama";
+  if (!sentencepiece && model != "gpt2") {
+    fields.refuse("tokenizer.ggml.model", quote_value(model), "gpt2, llama");
+  }
+  const bool gemma = absl::StartsWith(fields.text("general.architecture", ""), "gemma");
+  const Pre* const pre = sentencepiece ? nullptr : find_pre(fields);
+  Vocabulary vocabulary;
+  if (fields.status().ok()) read_tokens(fields, sentencepiece, vocabulary);
+  if (gemma && sentencepiece) respell_spaces(vocabulary);
+  if (fields.status().ok()) index_tokens(fields, vocabulary);
+  TANDEM_RETURN_IF_ERROR(fields.status());
+
+  GgufTokenizer tokenizer;
+  tokenizer.tokenizer_json = sentencepiece ? sentencepiece_bpe(fields, vocabulary, gemma)
+                                           : byte_level_bpe(fields, *pre, vocabulary);
+  tokenizer.tokenizer_config_json = config_json(fields, gguf, vocabulary);
+  TANDEM_RETURN_IF_ERROR(fields.status());
+  return tokenizer;
+}
+
+}  // namespace tandem

@@ -1,0 +1,262 @@
+// Products with quantized weights against a plain reference in fp64, and the same bits whatever the
+// processor, the rows beside one, the threads and the parts of a batch.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <random>
+
+#include "engine/backend/torch/cpu/parallel.h"
+#include "engine/backend/torch/cpu/product.h"
+#include "engine/backend/torch/cpu/quantized_matrix.h"
+#include "engine/backend/torch/cpu/targets.h"
+#include "engine/backend/torch/weights/gguf_blocks.h"
+
+namespace tandem::cpu {
+namespace {
+
+struct Type {
+  QuantType type;
+  BlockType block;
+};
+constexpr Type kTypes[] = {
+    {QuantType::kQ4_0, BlockType::kQ4_0}, {QuantType::kQ4_1, BlockType::kQ4_1},
+    {QuantType::kQ5_0, BlockType::kQ5_0}, {QuantType::kQ5_1, BlockType::kQ5_1},
+    {QuantType::kQ8_0, BlockType::kQ8_0}, {QuantType::kQ4K, BlockType::kQ4K},
+    {QuantType::kQ5K, BlockType::kQ5K},   {QuantType::kQ6K, BlockType::kQ6K}};
+
+const BlockFormat& file_format(const Type& t) {
+  return *find_block_format(static_cast<uint32_t>(t.block));
+}
+
+// Where a block has its fp16 numbers.
+std::vector<size_t> halves(const Type& t) {
+  switch (t.type) {
+    case QuantType::kQ6K:
+      return {208};
+    case QuantType::kQ4_0:
+    case QuantType::kQ5_0:
+    case QuantType::kQ8_0:
+      return {0};
+    default:
+      return {0, 2};
+  }
+}
+
+// Random rows of blocks, and their values. extreme: all codes alike, at either end.
+struct Weights {
+  QuantizedMatrix matrix;
+  std::vector<float> values;  // [outs, in]
+};
+Weights random_weights(const std::vector<std::pair<Type, int64_t>>& parts, int64_t in,
+                       Layout layout = Layout::kInOrder, bool extreme = false) {
+  std::vector<QuantizedMatrix::Part> shapes;
+  for (const auto& [type, outs] : parts) shapes.push_back({type.type, outs});
+  Weights w{QuantizedMatrix(shapes, in, layout), {}};
+  std::mt19937_64 random(static_cast<uint64_t>(in) + parts.size());
+  int64_t row = 0;
+  for (const auto& [type, outs] : parts) {
+    const BlockFormat& f = file_format(type);
+    const int64_t blocks = in / f.values;
+    std::vector<std::byte> bytes(static_cast<size_t>(blocks * f.bytes));
+    std::vector<float> values(static_cast<size_t>(f.values));
+    for (int64_t r = 0; r < outs; ++r) {
+      for (std::byte& b : bytes) {
+        b = extreme ? (r % 2 == 0 ? std::byte{0xff} : std::byte{0}) : std::byte(random() & 0xff);
+      }
+      for (int64_t b = 0; b < blocks; ++b) {
+        std::byte* block = bytes.data() + b * f.bytes;
+        for (const size_t at : halves(type)) {
+          // Of both signs, with zeros and subnormal ones among them.
+          const double magnitude =
+              random() % 8 == 0 ? 1e-6 : 0.01 * static_cast<double>(random() % 100);
+          const auto scale = static_cast<_Float16>(random() % 2 == 0 ? magnitude : -magnitude);
+          std::memcpy(block + at, &scale, sizeof(scale));
+        }
+        f.decode(block, values.data());
+        w.values.insert(w.values.end(), values.begin(), values.end());
+      }
+      w.matrix.pack(row++, bytes.data());
+    }
+  }
+  return w;
+}
+
+std::vector<float> random_rows(int64_t n, uint64_t seed = 1) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(static_cast<size_t>(n));
+  for (float& v : x) v = normal(random);
+  return x;
+}
+
+std::vector<float> product_of(const QuantizedMatrix& w, const std::vector<float>& x, int64_t rows,
+                              Then then = Then::kStore, const float* bias = nullptr,
+                              float before = -1) {
+  const int64_t outs = then == Then::kGate ? w.outs() / 2 : w.outs();
+  std::vector<float> out(static_cast<size_t>(rows * outs), before);
+  product(out.data(), Rows<float>{.x = x.data(), .rows = rows, .in = w.in()}, w, bias, then);
+  return out;
+}
+
+// Numbers of 8 bits for each 32, as the kernels have to round them.
+std::vector<double> rounded(const std::vector<float>& x) {
+  std::vector<double> all;
+  for (size_t i = 0; i < x.size(); i += 32) {
+    float most = 0;
+    for (size_t k = i; k < i + 32; ++k) most = std::max(most, std::abs(x[k]));
+    const float step = most / 127, inverse = most < 0x1p-100f ? 0 : 127 / most;
+    for (size_t k = i; k < i + 32; ++k) {
+      all.push_back(static_cast<double>(step) * std::nearbyint(x[k] * inverse));
+    }
+  }
+  return all;
+}
+
+struct Expected {
+  double value, size;  // the sum of magnitudes, that errors are measured by
+};
+Expected reference(const Weights& w, const std::vector<double>& x, int64_t row, int64_t out) {
+  Expected e{0, 0};
+  const auto in = static_cast<size_t>(w.matrix.in());
+  for (size_t k = 0; k < in; ++k) {
+    const double term = x[static_cast<size_t>(row) * in + k] *
+                        static_cast<double>(w.values[static_cast<size_t>(out) * in + k]);
+    e.value += term;
+    e.size += std::abs(term);
+  }
+  return e;
+}
+
+void expect_near(float got, const Expected& e, const std::string& where) {
+  EXPECT_NEAR(got, e.value, 4e-6 * e.size + 1e-30) << where;
+}
+
+class QuantizedProduct : public testing::Test {
+ protected:
+  void TearDown() override {
+    set_team_size(1);
+    ASSERT_TRUE(force_target("").ok());
+  }
+};
+
+TEST(QuantizedMatrix, KeepsEveryValueAndTakesTheFilesMemory) {
+  for (const Type& type : kTypes) {
+    const BlockFormat& f = file_format(type);
+    const int64_t in = 512;
+    const Weights w = random_weights({{type, 64}}, in);
+    EXPECT_EQ(w.matrix.bytes(), 64 * in / f.values * f.bytes) << f.name;
+    std::vector<float> row(static_cast<size_t>(in));
+    for (int64_t r = 0; r < 64; ++r) {
+      w.matrix.unpack(r, row.data());
+      EXPECT_EQ(std::memcmp(row.data(), w.values.data() + r * in, row.size() * sizeof(float)), 0)
+          << f.name << ", row " << r;
+    }
+  }
+}
+
+TEST_F(QuantizedProduct, IsNearTheReferenceAndTheSameOnEveryProcessor) {
+  for (const Type& type : kTypes) {
+    for (const bool extreme : {false, true}) {
+      const int64_t in = file_format(type).values == 32 ? 96 : 512, rows = 7;
+      const Weights w = random_weights({{type, 50}}, in, Layout::kInOrder, extreme);
+      const std::vector<float> x = random_rows(rows * in);
+      const std::vector<double> numbers = rounded(x);
+      std::vector<float> first;
+      for (const std::string& target : targets()) {
+        ASSERT_TRUE(force_target(target).ok());
+        const std::vector<float> out = product_of(w.matrix, x, rows);
+        if (first.empty()) first = out;
+        EXPECT_EQ(std::memcmp(out.data(), first.data(), out.size() * sizeof(float)), 0)
+            << file_format(type).name << " on " << target;
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t o = 0; o < 50; ++o) {
+            expect_near(out[static_cast<size_t>(r * 50 + o)], reference(w, numbers, r, o),
+                        std::string(file_format(type).name) + " on " + target);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(QuantizedProduct, ARowsBitsDependOnThatRowAlone) {
+  for (const Type& type : kTypes) {
+    const int64_t in = 256, outs = 100, most = 20;
+    const Weights w = random_weights({{type, outs}}, in);
+    const std::vector<float> x = random_rows(most * in);
+    const std::vector<float> alone = [&] {
+      std::vector<float> all;
+      for (int64_t r = 0; r < most; ++r) {
+        const std::vector<float> one(x.begin() + r * in, x.begin() + (r + 1) * in);
+        const std::vector<float> out = product_of(w.matrix, one, 1);
+        all.insert(all.end(), out.begin(), out.end());
+      }
+      return all;
+    }();
+    for (const int threads : {1, 2, 3}) {
+      set_team_size(threads);
+      for (int64_t rows = 2; rows <= most; ++rows) {
+        const std::vector<float> out = product_of(w.matrix, x, rows);
+        EXPECT_EQ(std::memcmp(out.data(), alone.data(), out.size() * sizeof(float)), 0)
+            << file_format(type).name << ", " << rows << " rows, " << threads << " threads";
+      }
+    }
+  }
+}
+
+TEST_F(QuantizedProduct, PartsOfSeveralTypesSideBySide) {
+  const int64_t in = 256, rows = 3;
+  const Weights w = random_weights({{kTypes[2], 64}, {kTypes[5], 40}, {kTypes[4], 8}}, in);
+  const std::vector<float> x = random_rows(rows * in), bias = random_rows(112, 2);
+  const std::vector<double> numbers = rounded(x);
+  const std::vector<float> out = product_of(w.matrix, x, rows, Then::kAdd, bias.data(), 0.5f);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t o = 0; o < 112; ++o) {
+      Expected e = reference(w, numbers, r, o);
+      e.value += static_cast<double>(bias[static_cast<size_t>(o)]) + 0.5;
+      e.size += 4;
+      expect_near(out[static_cast<size_t>(r * 112 + o)], e, std::to_string(o));
+    }
+  }
+}
+
+TEST_F(QuantizedProduct, GatesTheSecondHalfWithTheFirst) {
+  for (const int64_t width : {16, 24, 100}) {
+    const int64_t in = 64, rows = 2;
+    const Weights w = random_weights({{kTypes[1], width}, {kTypes[1], width}}, in, Layout::kPairs);
+    const std::vector<float> x = random_rows(rows * in), bias = random_rows(2 * width, 2);
+    const std::vector<double> numbers = rounded(x);
+    const std::vector<float> out = product_of(w.matrix, x, rows, Then::kGate, bias.data());
+    std::vector<float> row(static_cast<size_t>(in));
+    w.matrix.unpack(width, row.data());
+    EXPECT_EQ(std::memcmp(row.data(), w.values.data() + width * in, row.size() * sizeof(float)), 0);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t o = 0; o < width; ++o) {
+        const Expected a = reference(w, numbers, r, o), b = reference(w, numbers, r, width + o);
+        const double gate = a.value + static_cast<double>(bias[static_cast<size_t>(o)]);
+        const double up = b.value + static_cast<double>(bias[static_cast<size_t>(width + o)]);
+        const double expected = gate / (1 + std::exp(-gate)) * up;
+        EXPECT_NEAR(out[static_cast<size_t>(r * width + o)], expected,
+                    2e-5 * (std::abs(expected) + a.size + b.size));
+      }
+    }
+  }
+}
+
+TEST_F(QuantizedProduct, WhatIsNotFiniteShowsInItsRow) {
+  const int64_t in = 64;
+  const Weights w = random_weights({{kTypes[0], 32}}, in);
+  std::vector<float> x = random_rows(3 * in);
+  x[static_cast<size_t>(in) + 5] = INFINITY;
+  const std::vector<float> out = product_of(w.matrix, x, 3);
+  for (size_t o = 0; o < 32; ++o) {
+    EXPECT_TRUE(std::isfinite(out[o]));
+    EXPECT_TRUE(std::isnan(out[32 + o]));
+    EXPECT_TRUE(std::isfinite(out[64 + o]));
+  }
+}
+
+}  // namespace
+}  // namespace tandem::cpu

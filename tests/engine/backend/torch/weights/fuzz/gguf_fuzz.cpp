@@ -1,0 +1,110 @@
+// A GGUF file that parses describes bytes that are really there, and what is made of its metadata
+// is JSON or a refusal.
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/backend/torch/weights/convert.h"
+#include "engine/backend/torch/weights/gguf.h"
+#include "engine/backend/torch/weights/gguf_model.h"
+#include "engine/backend/torch/weights/gguf_tokenizer.h"
+#include "tests/engine/backend/torch/weights/gguf_builder.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace {
+
+using tandem::fuzz::check;
+
+void check_json(const absl::StatusOr<std::string>& text) {
+  if (!text.ok()) return tandem::fuzz::check_refusal(text.status());
+  check(nlohmann::json::accept(*text), "no JSON", *text);
+}
+
+void read_all(const tandem::TensorView& view) {
+  if (view.elements() > 1 << 16) return;
+  std::vector<float> values(static_cast<size_t>(view.elements()));
+  const absl::Status status = to_float(view, 0, values);
+  if (!status.ok()) tandem::fuzz::check_refusal(status);
+}
+
+void parse(const std::string& file) {
+  const auto bytes = std::as_bytes(std::span(file));
+  const auto gguf = tandem::parse_gguf(bytes, "f");
+  if (!gguf.ok()) return tandem::fuzz::check_refusal(gguf.status());
+  for (const auto& [name, tensor] : gguf->tensors) {
+    check(tensor.data.data() >= bytes.data() &&
+          tensor.data.data() + tensor.data.size() <= bytes.data() + bytes.size());
+    uint64_t blocks = 1;
+    for (const int64_t d : tensor.shape) blocks *= static_cast<uint64_t>(d);
+    blocks /= static_cast<uint64_t>(tensor.format->values);
+    check(blocks * static_cast<uint64_t>(tensor.format->bytes) == tensor.data.size());
+  }
+  check_json(gguf_config_json(*gguf, "f"));
+  check_json(gguf_generation_json(*gguf, "f"));
+  if (const auto tokenizer = gguf_tokenizer(*gguf, "f"); tokenizer.ok()) {
+    check_json(tokenizer->tokenizer_json);
+    check_json(tokenizer->tokenizer_config_json);
+  } else {
+    tandem::fuzz::check_refusal(tokenizer.status());
+  }
+  const auto views = gguf_tensors(*gguf, "f");
+  if (!views.ok()) return tandem::fuzz::check_refusal(views.status());
+  for (const auto& [name, view] : *views) read_all(view);
+}
+
+const std::vector<std::string>& good_files() {
+  static const std::vector<std::string> files = [] {
+    std::vector<std::string> all;
+    for (const char* arch : {"llama", "qwen2", "qwen3", "gemma3"}) {
+      all.push_back(tandem::test::tiny_gguf(arch).file());
+    }
+    auto blocks = tandem::test::tiny_gguf();
+    for (const uint32_t type : {2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 20, 23}) {
+      const auto* format = tandem::find_block_format(type);
+      blocks.tensors.push_back({"blk." + std::to_string(type) + ".attn_q.weight",
+                                {2, format->values},
+                                type,
+                                std::string(static_cast<size_t>(2 * format->bytes), '\x11')});
+    }
+    all.push_back(blocks.set("llama.attention.head_count", 1u).file());
+    return all;
+  }();
+  return files;
+}
+
+}  // namespace
+
+// The input as a file; and as edits of a good one, so that most inputs come past the counts: the
+// first byte chooses the file, then four bytes each are a place (two), what to do and a value.
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  parse(tandem::fuzz::text_of(data, size));
+  if (size == 0) return 0;
+  std::string file = good_files()[data[0] % good_files().size()];
+  for (size_t i = 1; i + 4 <= size && !file.empty(); i += 4) {
+    const size_t at = (data[i] | static_cast<size_t>(data[i + 1]) << 8) % file.size();
+    const char value = static_cast<char>(data[i + 3]);
+    switch (data[i + 2] % 6) {
+      case 0:
+        file[at] = value;
+        break;
+      case 1:
+        file[at] = static_cast<char>(file[at] ^ (1 << (data[i + 3] % 8)));
+        break;
+      case 2:
+        file.insert(at, 1, value);
+        break;
+      case 3:
+        file.erase(at, data[i + 3] % 16);
+        break;
+      case 4:  // a long number
+        for (size_t k = at; k < std::min(at + 8, file.size()); ++k) file[k] = value;
+        break;
+      default:
+        file.resize(file.size() - std::min<size_t>(data[i + 3], file.size()));
+    }
+  }
+  parse(file);
+  return 0;
+}
