@@ -55,10 +55,10 @@ struct Need {
   // prompt. Rows from here on are left to this sequence, because it reads them or feeds them
   // something else than seq(). The row of seq()'s last token always is.
   int reads_from = std::numeric_limits<int>::max();
+  int hidden = 0;  // rows that passes on this cache leave in this round, see Read::hidden
   // Of a stage below the top: so many of its rows, the last ones, lie between two layers at the
   // same time. The method brings those before them all the way (Gen::catch_up to a row).
   int frontier = std::numeric_limits<int>::max();
-  int hidden = 0;  // rows that passes on this cache leave in this round, see Read::hidden
 };
 
 using Needs = absl::InlinedVector<Need, 2>;

@@ -75,8 +75,7 @@ class SequenceListener {
 struct RoleModel {
   Role role = Role::kLarge;
   ModelId model;
-  int to = 0;      // layers; 0: all
-  int hidden = 0;  // rows that a round leaves on it at most, see Need::hidden
+  int to = 0;  // layers; 0: all
   // Of a role below the top: how many of its rows lie between two layers at the same time, at most.
   // 0: all may.
   int frontier_rows = 0;
@@ -84,6 +83,7 @@ struct RoleModel {
   // into SequenceSpec::roles; -1: none.
   int memory = -1;
   AdapterId adapter;  // of its passes; invalid: none
+  int hidden = 0;  // rows that a round leaves on it at most, see Need::hidden
 
   // Pages that its rows between two of the model's layers take at most, of `rows` in all.
   int64_t frontier_pages(int layers, int page_rows, int64_t rows) const {

@@ -72,7 +72,7 @@ TEST(TakeOver, EveryMethodsChoicesAreAsAlone) {
   }
 }
 
-// Three drafts of each of four choices, behind a prompt that each model runs once, but for its last
+// Two tokens of each of four choices, behind a prompt that each model runs once, but for its last
 // row.
 TEST(TakeOver, ThePromptRunsOnceInEveryCache) {
   SketchStats stats;
@@ -84,13 +84,13 @@ TEST(TakeOver, ThePromptRunsOnceInEveryCache) {
       return Fault();
     });
     const auto drafts = [&stats](Gen g) { return speculative(g, 3, &stats); };
-    const auto all = box.submit(request(box, drafts, prompt, 1), 4);
+    const auto all = box.submit(request(box, drafts, prompt, 2), 4);
     box.pump();
     for (const auto& r : all) {
       EXPECT_EQ(r->end.stats.cached_tokens, r == all[0] ? 0 : prompt - 1);
     }
-    EXPECT_EQ(rows[ModelId(0)], prompt + 3 + 4 * 3);
-    EXPECT_EQ(rows[ModelId(1)], prompt + 3 + 4 * 2) << "the last draft is not fed";
+    EXPECT_EQ(rows[ModelId(0)], prompt + 3 + 4);
+    EXPECT_EQ(rows[ModelId(1)], prompt + 3) << "the last token needs no draft";
     EXPECT_EQ(box.metrics.prefix_cache_queries.value(), 0);
     box.expect_idle();
   }
