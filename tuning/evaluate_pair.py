@@ -2,8 +2,8 @@
 
     python -m tuning.evaluate_pair models/code-large models/code-small
 
-Prints each model's bits per byte, how often their likeliest tokens agree, the acceptance of
-speculative sampling at temperature 1, and what a pass of each costs. Weights are computed with in
+Prints each model's bits per byte, how often their likeliest tokens agree, how often speculative
+sampling keeps a draft (by the ratio rule and by match), and what a pass of each costs. Weights are computed with in
 float32, whatever their file holds.
 """
 
@@ -22,17 +22,36 @@ from tuning.heldout import HeldOut
 from tuning.shapes import multiplications_per_token
 
 
+TEMPERATURES = (0.5, 1.0)
+
+
+def kept(log_p: torch.Tensor, log_q: torch.Tensor, generator: torch.Generator) -> dict[str, float]:
+    """The chances that a token drawn from q is kept as one of p's, summed over rows.
+
+    ratio: sum(min(p, q)), that of the papers' rule (Leviathan and others 2023, corollary 3.6).
+    match: that both draw the same token in one exponential race, argmin(E / p) and argmin(E / q)
+    (engine/sampling/race.h); the share of one race a row.
+    """
+    race = torch.empty_like(log_p).exponential_(generator=generator).log()
+    same = (race - log_p).argmin(-1) == (race - log_q).argmin(-1)
+    return {
+        "ratio": torch.minimum(log_p, log_q).exp().sum().item(),
+        "match": same.sum().item(),
+    }
+
+
 @torch.no_grad()
 def compare(large: LlamaForCausalLM, small: LlamaForCausalLM, held_out: HeldOut) -> dict:
     """Both models over the same held-out rows.
 
     agreement: the share of positions where both have the same likeliest token, which is how often
     greedy speculative decoding keeps one drafted token on this text. acceptance: the mean over
-    positions of sum(min(p, q)), the chance that speculative sampling at temperature 1 keeps one
-    drafted token (Leviathan and others 2023, corollary 3.6).
+    positions of kept(), by temperature.
     """
     nats = {"large": 0.0, "small": 0.0}
-    agreement = acceptance = 0.0
+    agreement = 0.0
+    acceptance = {t: {"ratio": 0.0, "match": 0.0} for t in TEMPERATURES}
+    generator = torch.Generator().manual_seed(0)
     for inputs, targets, counts in tqdm(list(held_out.batches(8)), unit="batch"):
         chosen = targets[counts].unsqueeze(-1)
         log_p, log_q = (
@@ -42,13 +61,19 @@ def compare(large: LlamaForCausalLM, small: LlamaForCausalLM, held_out: HeldOut)
         nats["large"] -= log_p.gather(-1, chosen).sum().item()
         nats["small"] -= log_q.gather(-1, chosen).sum().item()
         agreement += (log_p.argmax(-1) == log_q.argmax(-1)).sum().item()
-        acceptance += torch.minimum(log_p, log_q).exp().sum().item()
+        for temperature, sums in acceptance.items():
+            warped = ((x / temperature).log_softmax(-1) for x in (log_p, log_q))
+            for rule, chance in kept(*warped, generator).items():
+                sums[rule] += chance
     return {
         "bits_per_byte": {
             name: value / math.log(2) / held_out.bytes for name, value in nats.items()
         },
         "agreement": agreement / held_out.tokens,
-        "acceptance": acceptance / held_out.tokens,
+        "acceptance": {
+            t: {rule: total / held_out.tokens for rule, total in sums.items()}
+            for t, sums in acceptance.items()
+        },
         "held_out_bytes": held_out.bytes,
         "held_out_tokens": held_out.tokens,
     }
