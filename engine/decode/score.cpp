@@ -9,6 +9,7 @@ Task<void> score(Gen g, int begin, int top, std::vector<Scored>* out) {
   Pass p = g.catch_up(L);
   const int first = n - static_cast<int>(p.add.size());  // rows before were there already
   Read read;
+  read.warp.vocab = g.warp().vocab;
   read.top = top;
   read.logprob = top > 0;
   for (int i = begin; i < n; ++i) {  // row i - 1 predicts token i

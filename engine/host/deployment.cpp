@@ -12,18 +12,30 @@
 namespace tandem {
 namespace {
 
+// Ids that the output matrices of a pair may be apart: matrices are padded for speed, those of one
+// family differently (Qwen 2: 151936 and 152064 rows for 151665 tokens).
+constexpr int kMostPadding = 128;
+
+// Ids that name a token. A matrix may have more rows.
+int named_tokens(const LoadedModel& model) {
+  Token end = model.tokenizer->vocab_size();
+  for (const Token t : model.eos) end = std::max(end, t + 1);
+  return std::min(end, model.shape.vocab_size);
+}
+
 // A small model drafts for a large one, so both must mean the same by every token id.
 absl::Status same_vocabulary(const std::string& deployment, const LoadedModel& large,
                              const LoadedModel& small) {
   const auto differ = [&](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat(
         "deployments[", deployment, "].small: \"", small.config.name, "\" and large \"",
-        large.config.name, "\" have different ", what, "; allowed: one shared vocabulary"));
+        large.config.name, "\" have different ", what, "; allowed: one shared vocabulary, behind it at most ",
+        kMostPadding, " more ids of padding in one of them"));
   };
-  if (large.shape.vocab_size != small.shape.vocab_size) {
-    return differ(absl::StrCat("vocabulary sizes (", small.shape.vocab_size, ", ",
-                               large.shape.vocab_size, ")"));
-  }
+  const auto [fewer, more] = std::minmax(small.shape.vocab_size, large.shape.vocab_size);
+  const std::string sizes = absl::StrCat("vocabulary sizes (", small.shape.vocab_size, ", ",
+                                         large.shape.vocab_size, ")");
+  if (more - fewer > kMostPadding) return differ(sizes);
   const Token tokens = std::max(large.tokenizer->vocab_size(), small.tokenizer->vocab_size());
   for (Token t = 0; t < tokens; ++t) {
     const std::string in_large = large.tokenizer->token_text(t);
@@ -31,6 +43,10 @@ absl::Status same_vocabulary(const std::string& deployment, const LoadedModel& l
     if (in_large != in_small) {
       return differ(absl::StrCat("tokens for id ", t, " (", quote_value(in_small), ", ",
                                  quote_value(in_large), ")"));
+    }
+    if (t >= fewer && t < more && !in_large.empty()) {
+      return differ(absl::StrCat(sizes, ", and id ", t, " is no padding but ",
+                                 quote_value(in_large)));
     }
   }
   return absl::OkStatus();
@@ -81,7 +97,7 @@ DeploymentInfo Deployment::info() const {
     m.keeps_row_bits = model->shape.keeps_row_bits;
     info.models.push_back(std::move(m));
   }
-  info.vocab_size = large->shape.vocab_size;
+  info.vocab_size = vocab_size;
   info.context_length = context_length;
   info.max_new_tokens = max_new_tokens;
   info.has_chat_template = large->chat && large->chat->present();
@@ -102,6 +118,8 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
       d.small = d.models[c.small] = &models.at(c.small);
       TANDEM_RETURN_IF_ERROR(same_vocabulary(c.name, *d.large, *d.small));
     }
+    d.vocab_size = named_tokens(*d.large);
+    if (d.small) d.vocab_size = std::min(d.vocab_size, named_tokens(*d.small));
     TANDEM_RETURN_IF_ERROR(check_methods(c, *d.large));
     d.methods = offered_methods(c, d.large->shape.keeps_row_bits);
     for (const MethodInfo& m : d.methods) {

@@ -42,6 +42,8 @@ struct Deployment {
   std::map<std::string, const LoadedModel*> models;  // all of them, by name
   std::vector<MethodInfo> methods;                   // offered, the default first
   std::map<std::string, Series*> series;             // by method
+  // Ids that may be fed and drawn: [0, vocab_size). Those that its models have beyond are padding.
+  int vocab_size = 0;
   // Rows a sequence may have: the large model, and its KV memory. A small one may have fewer
   // (MethodPlan::context_length).
   int64_t context_length = 0;
@@ -58,8 +60,8 @@ struct Deployment {
 };
 
 // Every deployment of the configuration. INVALID_ARGUMENT when two models of one deployment do not
-// fit together: both must have as many token ids, padding included, since drafts are judged row by
-// row of logits, and the same token behind each. The error names the first that differs. Also when
+// fit together: the same token behind each id, and output matrices that differ by at most 128 rows of
+// padding, which are never drawn. The error names the first token that differs. Also when
 // an early exit layer is none of the large model's. `metrics` gets the deployments' series.
 absl::StatusOr<std::vector<Deployment>> make_deployments(
     const EngineConfig& config, const std::map<std::string, LoadedModel>& models, Metrics* metrics);

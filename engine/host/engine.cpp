@@ -296,6 +296,7 @@ void Engine::Impl::prepare(RequestId id, const ScoreRequest& request,
   SequenceSpec spec;
   spec.id = id;
   spec.prompt = resolved->tokens;
+  spec.warp.vocab = deployment->vocab_size;
   spec.roles = {{Role::kLarge, deployment->large->id, 0}};
   spec.priority = request.priority;
   spec.client = request.client;

@@ -49,9 +49,9 @@ class MatchingStops final : public TextStops {
 };
 
 // What the request says, and where it is silent the model.
-absl::StatusOr<sampling::Params> resolve_params(const LoadedModel& model,
+absl::StatusOr<sampling::Params> resolve_params(const Deployment& deployment,
                                                 const SamplingFields& fields) {
-  sampling::Params p = model.defaults;
+  sampling::Params p = deployment.large->defaults;
   p.temperature = fields.temperature.value_or(p.temperature);
   p.top_k = fields.top_k.value_or(p.top_k);
   p.top_p = fields.top_p.value_or(p.top_p);
@@ -62,13 +62,13 @@ absl::StatusOr<sampling::Params> resolve_params(const LoadedModel& model,
   p.frequency_penalty = fields.frequency_penalty.value_or(p.frequency_penalty);
   if (!fields.logit_bias.empty()) p.logit_bias = fields.logit_bias;
   if (!fields.bad_token_ids.empty()) p.bad_token_ids = fields.bad_token_ids;
-  TANDEM_RETURN_IF_ERROR(sampling::validate(p, model.shape.vocab_size));
+  TANDEM_RETURN_IF_ERROR(sampling::validate(p, deployment.vocab_size));
   return p;
 }
 
 // Null where they change nothing.
 absl::StatusOr<std::shared_ptr<const Processors>> resolve_processors(
-    const LoadedModel& model, const sampling::Params& params, const StopRules& stops,
+    const Deployment& deployment, const sampling::Params& params, const StopRules& stops,
     int64_t prompt_tokens, const std::optional<int64_t>& min_new_tokens) {
   Processors p = sampling::processors_of(params);
   const int64_t max = stops.max_new_tokens;
@@ -76,7 +76,7 @@ absl::StatusOr<std::shared_ptr<const Processors>> resolve_processors(
     return out_of_range("min_new_tokens", *min_new_tokens,
                         absl::StrCat("0 to ", max, " (max_new_tokens)"));
   }
-  const int64_t least = min_new_tokens.value_or(std::min(model.default_min_new_tokens, max));
+  const int64_t least = min_new_tokens.value_or(std::min(deployment.large->default_min_new_tokens, max));
   p.ends = stops.eos;
   p.ends.insert(p.ends.end(), stops.stop_tokens.begin(), stops.stop_tokens.end());
   if (least > 0 && !p.ends.empty()) {
@@ -84,7 +84,7 @@ absl::StatusOr<std::shared_ptr<const Processors>> resolve_processors(
   } else {
     p.ends.clear();
   }
-  TANDEM_RETURN_IF_ERROR(sampling::check_bans(p, model.shape.vocab_size));
+  TANDEM_RETURN_IF_ERROR(sampling::check_bans(p, deployment.vocab_size));
   if (p == Processors()) return std::shared_ptr<const Processors>();
   p.prompt_tokens = static_cast<int>(prompt_tokens);
   return std::make_shared<const Processors>(std::move(p));
@@ -145,7 +145,7 @@ absl::StatusOr<std::vector<Token>> tokenize(const Deployment& deployment, const 
   std::vector<Token> tokens;
   if (const auto* ids = std::get_if<std::vector<Token>>(&prompt)) {
     tokens = *ids;
-    TANDEM_RETURN_IF_ERROR(check_tokens("token_ids", tokens, model.shape.vocab_size));
+    TANDEM_RETURN_IF_ERROR(check_tokens("token_ids", tokens, deployment.vocab_size));
   } else if (const auto* text = std::get_if<std::string>(&prompt)) {
     if (text->empty()) return out_of_range("prompt", "empty", "1 token or more");
     TANDEM_ASSIGN_OR_RETURN(tokens, model.tokenizer->encode(*text, add_special_tokens));
@@ -166,7 +166,7 @@ absl::StatusOr<std::vector<Token>> tokenize(const Deployment& deployment, const 
   }
   if (tokens.empty()) return out_of_range("prompt", "empty", "1 token or more");
   // A tokenizer may know more ids than the model has rows.
-  TANDEM_RETURN_IF_ERROR(check_tokens("prompt tokens", tokens, model.shape.vocab_size));
+  TANDEM_RETURN_IF_ERROR(check_tokens("prompt tokens", tokens, deployment.vocab_size));
   return tokens;
 }
 
@@ -178,13 +178,13 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
 
   // What stands on its own is looked at before what needs it, so that all that is wrong is told.
   Violations wrong;
-  const absl::StatusOr<sampling::Params> resolved_params = resolve_params(model, request.sampling);
+  const absl::StatusOr<sampling::Params> resolved_params = resolve_params(deployment, request.sampling);
   wrong.add(resolved_params.status());
   absl::StatusOr<std::vector<Token>> prompt =
       tokenize(deployment, request.prompt, request.add_special_tokens);
   wrong.add(prompt.status());
   spec.stops.stop_tokens =
-      resolve_stop_tokens(request.stopping.stop_token_ids, model.shape.vocab_size, &wrong);
+      resolve_stop_tokens(request.stopping.stop_token_ids, deployment.vocab_size, &wrong);
   if (request.truncate_prompt_tokens && *request.truncate_prompt_tokens < 1) {
     wrong.add(out_of_range("truncate_prompt_tokens", *request.truncate_prompt_tokens, "1 or more"));
   }
@@ -196,6 +196,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   const sampling::Params& params = *resolved_params;
   spec.prompt = *std::move(prompt);
   spec.warp = sampling::warp_of(params);
+  spec.warp.vocab = deployment.vocab_size;
   spec.warp.seed = request.sampling.seed.value_or(fresh_seed);
   // A search draws nothing, whatever the model's generation_config.json likes.
   if (searches_beams(request) && !request.sampling.temperature) spec.warp.temperature = 0;
@@ -221,7 +222,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   if (!request.stopping.ignore_eos) spec.stops.eos = model.eos;
   spec.stops.include_end = request.include_eos_token;
   TANDEM_ASSIGN_OR_RETURN(spec.warp.processors,
-                          resolve_processors(model, params, spec.stops, prompt_tokens,
+                          resolve_processors(deployment, params, spec.stops, prompt_tokens,
                                              request.stopping.min_new_tokens));
   if (!request.stopping.stop_sequences.empty()) {
     const size_t context = std::min(spec.prompt.size(), kDecodeContext);
@@ -230,7 +231,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
         absl::MakeConstSpan(spec.prompt).last(context), request.stopping.stop_sequences);
   }
   spec.top_logprobs =
-      static_cast<int>(std::min<int64_t>(request.top_logprobs, model.shape.vocab_size));
+      static_cast<int>(std::min<int64_t>(request.top_logprobs, deployment.vocab_size));
   spec.logprobs = request.logprobs || request.top_logprobs > 0;
   spec.raw_logprobs = request.raw_logprobs;
   spec.priority = request.priority;
@@ -253,7 +254,7 @@ absl::StatusOr<ResolvedScore> resolve(const Deployment& deployment, const ScoreR
     continuation = std::get<std::vector<Token>>(request.continuation);
   }
   TANDEM_RETURN_IF_ERROR(
-      check_tokens("continuation_token_ids", continuation, deployment.large->shape.vocab_size));
+      check_tokens("continuation_token_ids", continuation, deployment.vocab_size));
   if (continuation.empty() && !request.score_prompt) {
     return out_of_range("continuation", "empty", "1 token or more, or score_prompt");
   }

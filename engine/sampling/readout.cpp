@@ -1,5 +1,6 @@
 #include "engine/sampling/readout.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -56,6 +57,9 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
     readout_.row.emplace_back();
     top_end_.push_back(readout_.ranked.size());
     return absl::OkStatus();
+  }
+  if (warp.vocab > 0) {
+    logits = logits.first(std::min(logits.size(), static_cast<size_t>(warp.vocab)));
   }
   const bool wants_raw = read.logprob && read.raw_logprob;
   std::span<const float> raw = logits;

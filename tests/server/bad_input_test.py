@@ -243,9 +243,9 @@ def test_huge_seed_is_fine(tandem):
             'bild.early_exit_layer: 4; allowed: [1, 3], below the layers of "m"',
         ),
         (
-            'models { name: "m" fake {} } models { name: "s" fake { vocab_size: 300 } } '
+            'models { name: "m" fake {} } models { name: "s" fake { vocab_size: 400 } } '
             'deployments { name: "d" large: "m" small: "s" }',
-            "different vocabulary sizes (300, 257)",
+            "different vocabulary sizes (400, 257)",
         ),
         (
             'models { name: "m" fake {} } server { max_receive_bytes: 1 }',

@@ -63,7 +63,8 @@ class Deployments : public ::testing::Test {
 };
 
 constexpr char kPair[] = "deployments[pair].small: \"little\" and large \"big\" have different ";
-constexpr char kRule[] = "; allowed: one shared vocabulary";
+constexpr char kRule[] =
+    "; allowed: one shared vocabulary, behind it at most 128 more ids of padding in one of them";
 
 TEST_F(Deployments, APairWithOneVocabularyHasASeriesForEachMethod) {
   const auto made = make_deployments(config_, models_, &metrics_);
@@ -90,9 +91,34 @@ TEST_F(Deployments, ATokenThatOnlyOneOfThemHasDiffers) {
   EXPECT_EQ(error(), std::string(kPair) + "tokens for id 4096 (\"\", \"<|more|>\")" + kRule);
 }
 
-TEST_F(Deployments, RowsOfLogitsAreOfOneWidth) {
-  models_["little"].shape.vocab_size = 4160;  // padding
-  EXPECT_EQ(error(), std::string(kPair) + "vocabulary sizes (4160, 4096)" + kRule);
+// Of the ids that have no token behind them one model may have more than the other.
+TEST_F(Deployments, APairMayDifferByPadding) {
+  for (const char* padded : {"little", "big"}) {
+    models_["little"].shape.vocab_size = models_["big"].shape.vocab_size = 4096;
+    models_[padded].shape.vocab_size = 4096 + 128;
+    const auto made = make_deployments(config_, models_, &metrics_);
+    ASSERT_TRUE(made.ok()) << made.status();
+    EXPECT_EQ(made->front().vocab_size, 4096);
+    EXPECT_EQ(made->front().info().vocab_size, 4096);
+  }
+  models_["little"].shape.vocab_size = 4096 + 129;
+  models_["big"].shape.vocab_size = 4096;
+  EXPECT_EQ(error(), std::string(kPair) + "vocabulary sizes (4225, 4096)" + kRule);
+}
+
+TEST_F(Deployments, WhatOneModelLacksIsNoToken) {
+  models_["little"].shape.vocab_size = 4090;
+  EXPECT_EQ(error().find(std::string(kPair) +
+                         "vocabulary sizes (4090, 4096), and id 4090 is no padding but \""),
+            0U);
+}
+
+TEST_F(Deployments, APaddedModelAloneHasItsTokensOnly) {
+  models_["big"].shape.vocab_size = 5000;
+  config_.deployments[0].small.clear();
+  const auto made = make_deployments(config_, models_, &metrics_);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->front().vocab_size, 4096);
 }
 
 TEST_F(Deployments, EarlyExitIsBelowTheTop) {

@@ -487,6 +487,30 @@ TEST(Engine, TruncateKeepsTheEndOfThePrompt) {
   EXPECT_EQ(sink->ids(), fake::greedy(testing::fake_model(), bytes("6789"), 24));
 }
 
+// A pair whose large model has 43 ids that no token stands behind: nobody feeds, scores or draws
+// them, and the pair decodes as the large model does.
+TEST(Engine, PaddingIsNeverDrawn) {
+  EngineConfig config = testing::fake_engine_config();
+  config.models[0].fake->vocab_size = 300;
+  const auto engine = Engine::create(config);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ((*engine)->deployments().front().vocab_size, 257);
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    GenerateRequest request = request_for(std::string("abc"));
+    request.sampling.temperature = 100;  // next to uniform
+    request.sampling.seed = seed;
+    request.stopping.ignore_eos = true;
+    const auto alone = run(**engine, request);
+    for (const Token t : alone->ids()) EXPECT_LT(t, 257);
+    request.method = "speculative";
+    EXPECT_EQ(run(**engine, request)->ids(), alone->ids());
+  }
+  GenerateRequest fed = request_for(std::string());
+  fed.prompt = std::vector<Token>{97, 257};
+  EXPECT_THAT(run(**engine, fed)->wait().message(),
+              HasSubstr("token_ids[1]: 257; allowed: 0 to 256"));
+}
+
 TEST(Engine, RefusesToStartWithAPairThatSharesNoVocabulary) {
   EngineConfig config = testing::fake_engine_config();
   config.models[1].fake->vocab_size = 200;

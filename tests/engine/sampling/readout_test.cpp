@@ -334,6 +334,32 @@ TEST(RowReader, AHistoryThatLacksRowsIsNotGuessed) {
             "pass 3, read 0, row 0 (position 5): it sees 3 rows");
 }
 
+TEST(RowReader, PaddingIsNotThere) {
+  ValueStore store;
+  RowReader reader(&store);
+  Pass pass;
+  Read read = read_of(1);
+  read.warp.temperature = 1;
+  read.warp.vocab = 3;
+  read.draw = read.keep = read.max_prob = read.logprob = true;
+  read.top = 9;
+  pass.reading(read);
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    pass.read[0].warp.seed = seed;
+    const Work work = work_of(pass, 1);
+    std::vector<float> row = {0, std::log(2.0f), 0, 50, kInf};
+    reader.begin(work);
+    ASSERT_TRUE(reader.read(work.outputs[0], row, 0).ok());
+    const Readout readout = reader.take();
+    EXPECT_LT(readout.row[0].token, 3);
+    EXPECT_EQ(readout.row[0].argmax, 1);
+    EXPECT_NEAR(readout.row[0].max_prob, 0.5, 1e-6);
+    EXPECT_EQ(readout.row[0].top.size(), 3u);
+    EXPECT_EQ(store.dist(1, 0).value()->size(), 3u);
+    store.forget(1);
+  }
+}
+
 TEST(RowReader, ReadsMaySplitOverChunks) {
   std::mt19937 rng(2);
   ValueStore store;
