@@ -24,7 +24,8 @@ namespace pb = tandem::config::v1;
 
 constexpr char kNameRule[] = "1 to 64 of letters, digits and . _ - /";
 constexpr char kModelRule[] = "a directory that exists, or a .gguf file";
-constexpr char kDeviceRule[] = "\"cpu:N\" or \"cuda:N\" with N in [0, 255]";
+constexpr char kDeviceRule[] =
+    "\"cpu:N\" or \"cuda:N\" with N in [0, 255], or one of these and \"/L\" with L in [1, 15]";
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
@@ -116,6 +117,34 @@ DType dtype_from(pb::Model::Dtype dtype) {
   }
 }
 
+// Which layers are loaded, and what is loaded with them.
+absl::Status parts_from(const ConfigFile& file, const pb::Model& in, const ConfigFields& fields,
+                        ModelConfig* out) {
+  TANDEM_NUMBER(fields, in, layers, 1, 1000, &out->layers);
+  if (out->fake && in.has_layers()) {
+    return fields.error("layers", absl::StrCat(in.layers()), "unset for a fake model");
+  }
+  if (out->fake && in.extras_size() > 0) {
+    return fields.error("extras", absl::StrCat(in.extras_size()), "none for a fake model");
+  }
+  std::set<std::string> names;
+  for (int i = 0; i < in.extras_size(); ++i) {
+    const pb::Extra& extra = in.extras(i);
+    const std::string field = absl::StrCat("extras[", i, "].");
+    if (extra.name().empty() || !names.insert(extra.name()).second) {
+      return fields.error(field + "name", quote_value(extra.name()),
+                          "a name that no other extra of the model has");
+    }
+    const std::string path = file.resolve(extra.path());
+    if (extra.path().empty() || !is_directory(path)) {
+      return fields.error(field + "path", quote_value(extra.path().empty() ? "" : path),
+                          "a directory that exists");
+    }
+    out->extras.push_back({extra.name(), path});
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
                                        std::set<std::string>* names) {
   const pb::Model& in = file.proto().models(index);
@@ -148,6 +177,7 @@ absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
   TANDEM_NUMBER(fields, in, page_rows, 1, 1024, &out.page_rows);
   TANDEM_NUMBER(fields, in, kv_pages, int64_t{0}, kMaxInt32, &out.kv_pages);
   if (in.has_prefix_cache()) out.prefix_cache = in.prefix_cache();
+  TANDEM_RETURN_IF_ERROR(parts_from(file, in, fields, &out));
   return out;
 }
 
@@ -248,10 +278,19 @@ absl::StatusOr<DeviceConfig> parse_device(absl::string_view name) {
   } else {
     return absl::InvalidArgumentError(kDeviceRule);
   }
-  const bool digits = !index.empty() && index.size() <= 3 &&
-                      std::all_of(index.begin(), index.end(),
-                                  [](unsigned char c) { return absl::ascii_isdigit(c); });
-  if (!digits || !absl::SimpleAtoi(index, &device.index) || device.index > 255) {
+  const auto number = [](absl::string_view text, int* to) {
+    return !text.empty() && text.size() <= 3 &&
+           std::all_of(text.begin(), text.end(),
+                       [](unsigned char c) { return absl::ascii_isdigit(c); }) &&
+           absl::SimpleAtoi(text, to);
+  };
+  if (const size_t slash = index.find('/'); slash != absl::string_view::npos) {
+    if (!number(index.substr(slash + 1), &device.lane) || device.lane < 1 || device.lane > 15) {
+      return absl::InvalidArgumentError(kDeviceRule);
+    }
+    index = index.substr(0, slash);
+  }
+  if (!number(index, &device.index) || device.index > 255) {
     return absl::InvalidArgumentError(kDeviceRule);
   }
   return device;

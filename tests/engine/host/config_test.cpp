@@ -195,6 +195,21 @@ TEST_F(ConfigTest, TheSchemaAndTheEntriesAgreeOnEveryParameter) {
   }
 }
 
+TEST_F(ConfigTest, LayersAndExtrasOfAModel) {
+  const auto config = parse(R"(models {
+    name: "m" path: "../models/big" layers: 3
+    extras { name: "head" path: "../models/little" }
+    extras { name: "masks" path: "../models/big" }
+  })");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const ModelConfig& model = config->models[0];
+  EXPECT_EQ(model.layers, 3);
+  ASSERT_EQ(model.extras.size(), 2u);
+  EXPECT_EQ(model.extras[0].name, "head");
+  EXPECT_TRUE(model.extras[0].path.ends_with("models/little"));
+  EXPECT_EQ(model.extras[1].name, "masks");
+}
+
 TEST_F(ConfigTest, UnsetFieldsKeepTheirDefaults) {
   const auto config = parse(R"(models { name: "m" fake {} })");
   ASSERT_TRUE(config.ok()) << config.status();
@@ -223,8 +238,24 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
   } cases[] = {
       {"models {\n  name: \"m\"\n  pth: \"x\"\n}",
        "/deploy/d.textproto:3:6: Message type \"tandem.config.v1.Model\" has no field named "
-       "\"pth\". Allowed: name, path, fake, device, dtype, page_rows, kv_pages, kv_dtype, "
-       "prefix_cache."},
+       "\"pth\". Allowed: name, path, fake, device, dtype, page_rows, kv_pages, kv_dtype, layers, "
+       "extras, prefix_cache."},
+      {"models { name: \"m\" path: \"../models/big\" layers: 0 }",
+       "/deploy/d.textproto:1: models[0].layers: 0; allowed: [1, 1000]"},
+      {"models { name: \"m\" fake {} layers: 2 }",
+       "/deploy/d.textproto:1: models[0].layers: 2; allowed: unset for a fake model"},
+      {"models { name: \"m\" fake {} extras { name: \"h\" path: \".\" } }",
+       "/deploy/d.textproto:1: models[0].extras: 1; allowed: none for a fake model"},
+      {"models { name: \"m\" path: \"../models/big\" extras { path: \".\" } }",
+       "/deploy/d.textproto:1: models[0].extras[0].name: \"\"; allowed: a name that no other extra "
+       "of the model has"},
+      {"models { name: \"m\" path: \"../models/big\" extras { name: \"h\" path: \".\" } "
+       "extras { name: \"h\" path: \".\" } }",
+       "/deploy/d.textproto:1: models[0].extras[1].name: \"h\"; allowed: a name that no other "
+       "extra of the model has"},
+      {"models { name: \"m\" path: \"../models/big\" extras { name: \"h\" path: \"no\" } }",
+       "/deploy/d.textproto:1: models[0].extras[0].path: \"/deploy/no\"; allowed: a directory that "
+       "exists"},
       {"models { name: \"m\" fake {} dtype: FP8 }",
        "/deploy/d.textproto:1:39: Unknown enumeration value of \"FP8\" for field \"dtype\". "
        "Allowed: DTYPE_UNSPECIFIED, DTYPE_FP32, DTYPE_BF16, DTYPE_FP64, DTYPE_FP16, DTYPE_INT8."},
@@ -260,7 +291,7 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "in [0, 255]"},
       {"models { name: \"m\" fake {} device: \"cpu:256\" }",
        "/deploy/d.textproto:1: models[0].device: \"cpu:256\"; allowed: \"cpu:N\" or \"cuda:N\" "
-       "with N in [0, 255]"},
+       "with N in [0, 255], or one of these and \"/L\" with L in [1, 15]"},
       {"devices { name: \"cpu:0\" }\nmodels { name: \"m\" fake {} device: \"cpu:1\" }",
        "/deploy/d.textproto:2: models[0].device: \"cpu:1\"; allowed: \"cpu:0\""},
       {"devices { name: \"cpu:0\" }\ndevices { name: \"cpu:0\" }\n" + m,
@@ -398,7 +429,8 @@ TEST_F(ConfigTest, ModelFlags) {
       {{{"a=" + folder_, "a=" + folder_}},
        "--model name: \"a\"; allowed: a name that is not taken already"},
       {{{"a=" + folder_}, "tpu:0"},
-       "--device: \"tpu:0\"; allowed: \"cpu:N\" or \"cuda:N\" with N in [0, 255]"},
+       "--device: \"tpu:0\"; allowed: \"cpu:N\" or \"cuda:N\" with N in [0, 255], or one of these "
+       "and \"/L\" with L in [1, 15]"},
       {{{"a=" + folder_}, "cpu:0", "fp8"},
        "--dtype: \"fp8\"; allowed: auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, fp64 "
        "or "
@@ -412,8 +444,12 @@ TEST_F(ConfigTest, ModelFlags) {
 
 TEST_F(ConfigTest, Devices) {
   EXPECT_EQ(parse_device("cuda:7")->name(), "cuda:7");
-  for (const char* wrong : {"", "cpu", "cpu:", "cpu:-1", "cpu:+1", "cpu: 1", "cpu:x", "CPU:0",
-                            "cpu:0001", "cuda:256"}) {
+  EXPECT_EQ(parse_device("cpu:2/15")->name(), "cpu:2/15");
+  EXPECT_EQ(parse_device("cpu:2/15")->index, 2);
+  EXPECT_EQ(parse_device("cpu:2/15")->lane, 15);
+  for (const char* wrong :
+       {"", "cpu", "cpu:", "cpu:-1", "cpu:+1", "cpu: 1", "cpu:x", "CPU:0", "cpu:0001", "cuda:256",
+        "cpu:0/", "cpu:0/0", "cpu:0/16", "cpu:/1", "cpu:0/1/2"}) {
     EXPECT_FALSE(parse_device(wrong).ok()) << wrong;
   }
 }
