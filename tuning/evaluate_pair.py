@@ -21,7 +21,6 @@ from tuning import corpus
 from tuning.heldout import HeldOut
 from tuning.shapes import multiplications_per_token
 
-
 TEMPERATURES = (0.5, 1.0)
 
 

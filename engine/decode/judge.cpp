@@ -18,10 +18,10 @@ void Drafts::add(In token, TicketId dist) {
 
 Task<Judged> judge(Gen g, Drafts drafts, Source drafter) {
   const Stage T = g.stage(Role::kLarge);
-  // Judged on the device (sampling/accept.h). Exactly: x_i stays if p_i's own draw is x_i; that draw
-  // stands in place of the first that does not, and p_{gamma+1} draws after the last. By ratio: x_i
-  // stays with probability min(1, p_i(x_i) / q_i(x_i)); in place of the first that does not, a draw
-  // from norm(max(0, p_i - q_i)).
+  // Judged on the device (sampling/accept.h). Exactly: x_i stays if p_i's own draw is x_i; that
+  // draw stands in place of the first that does not, and p_{gamma+1} draws after the last. By
+  // ratio: x_i stays with probability min(1, p_i(x_i) / q_i(x_i)); in place of the first that does
+  // not, a draw from norm(max(0, p_i - q_i)).
   Pass pass = g.catch_up(T);
   for (const In& x : drafts.x) pass.add.chain(x);
   Read read = g.draw(last_rows(drafts.x.size() + 1, pass.add.size()));

@@ -25,10 +25,9 @@ class NgramIndex {
 
   static constexpr size_t kSlice = 256;  // tokens of the first text that a call enters
 
-  // `n` tokens, or none where no suffix of `text` occurs earlier in what has been entered. Where the
-  // copy reaches the end of the text it goes on with what it has copied, so a loop is followed round
-  // and round.
-  // REQUIRES: text starts with the text of the call before.
+  // `n` tokens, or none where no suffix of `text` occurs earlier in what has been entered. Where
+  // the copy reaches the end of the text it goes on with what it has copied, so a loop is followed
+  // round and round. REQUIRES: text starts with the text of the call before.
   std::vector<Token> propose(std::span<const Token> text, int n);
 
   size_t entered() const { return end_ - begin_; }  // tokens so far
@@ -40,7 +39,8 @@ class NgramIndex {
   void enter(std::span<const Token> text, size_t at, bool older);
 
   const int max_n_;
-  size_t begin_ = 0, end_ = 0;  // tokens [begin, end) are known to stand behind the grams before them
+  size_t begin_ = 0,
+         end_ = 0;  // tokens [begin, end) are known to stand behind the grams before them
   absl::flat_hash_map<Gram, size_t> after_;  // where the text went on after the gram, last time
 };
 

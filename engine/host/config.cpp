@@ -136,7 +136,8 @@ absl::Status parts_from(const ConfigFile& file, const pb::Model& in, const Confi
                           "a name that no other extra of the model has");
     }
     const std::string path = file.resolve(extra.path());
-    if (extra.path().empty() || !is_directory(path)) {
+    std::error_code error;
+    if (extra.path().empty() || !std::filesystem::is_directory(path, error)) {
       return fields.error(field + "path", quote_value(extra.path().empty() ? "" : path),
                           "a directory that exists");
     }

@@ -27,14 +27,15 @@ int named_tokens(const LoadedModel& model) {
 absl::Status same_vocabulary(const std::string& deployment, const LoadedModel& large,
                              const LoadedModel& small) {
   const auto differ = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "deployments[", deployment, "].small: \"", small.config.name, "\" and large \"",
-        large.config.name, "\" have different ", what, "; allowed: one shared vocabulary, behind it at most ",
-        kMostPadding, " more ids of padding in one of them"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("deployments[", deployment, "].small: \"", small.config.name,
+                     "\" and large \"", large.config.name, "\" have different ", what,
+                     "; allowed: one shared vocabulary, behind it at most ", kMostPadding,
+                     " more ids of padding in one of them"));
   };
   const auto [fewer, more] = std::minmax(small.shape.vocab_size, large.shape.vocab_size);
-  const std::string sizes = absl::StrCat("vocabulary sizes (", small.shape.vocab_size, ", ",
-                                         large.shape.vocab_size, ")");
+  const std::string sizes =
+      absl::StrCat("vocabulary sizes (", small.shape.vocab_size, ", ", large.shape.vocab_size, ")");
   if (more - fewer > kMostPadding) return differ(sizes);
   const Token tokens = std::max(large.tokenizer->vocab_size(), small.tokenizer->vocab_size());
   for (Token t = 0; t < tokens; ++t) {
@@ -45,8 +46,8 @@ absl::Status same_vocabulary(const std::string& deployment, const LoadedModel& l
                                  quote_value(in_large), ")"));
     }
     if (t >= fewer && t < more && !in_large.empty()) {
-      return differ(absl::StrCat(sizes, ", and id ", t, " is no padding but ",
-                                 quote_value(in_large)));
+      return differ(
+          absl::StrCat(sizes, ", and id ", t, " is no padding but ", quote_value(in_large)));
     }
   }
   return absl::OkStatus();

@@ -60,9 +60,9 @@ struct Deployment {
 };
 
 // Every deployment of the configuration. INVALID_ARGUMENT when two models of one deployment do not
-// fit together: the same token behind each id, and output matrices that differ by at most 128 rows of
-// padding, which are never drawn. The error names the first token that differs. Also when
-// an early exit layer is none of the large model's. `metrics` gets the deployments' series.
+// fit together: the same token behind each id, and output matrices that differ by at most 128 rows
+// of padding, which are never drawn. The error names the first token that differs. Also when an
+// early exit layer is none of the large model's. `metrics` gets the deployments' series.
 absl::StatusOr<std::vector<Deployment>> make_deployments(
     const EngineConfig& config, const std::map<std::string, LoadedModel>& models, Metrics* metrics);
 

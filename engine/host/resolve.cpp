@@ -76,7 +76,8 @@ absl::StatusOr<std::shared_ptr<const Processors>> resolve_processors(
     return out_of_range("min_new_tokens", *min_new_tokens,
                         absl::StrCat("0 to ", max, " (max_new_tokens)"));
   }
-  const int64_t least = min_new_tokens.value_or(std::min(deployment.large->default_min_new_tokens, max));
+  const int64_t least =
+      min_new_tokens.value_or(std::min(deployment.large->default_min_new_tokens, max));
   p.ends = stops.eos;
   p.ends.insert(p.ends.end(), stops.stop_tokens.begin(), stops.stop_tokens.end());
   if (least > 0 && !p.ends.empty()) {
@@ -178,7 +179,8 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
 
   // What stands on its own is looked at before what needs it, so that all that is wrong is told.
   Violations wrong;
-  const absl::StatusOr<sampling::Params> resolved_params = resolve_params(deployment, request.sampling);
+  const absl::StatusOr<sampling::Params> resolved_params =
+      resolve_params(deployment, request.sampling);
   wrong.add(resolved_params.status());
   absl::StatusOr<std::vector<Token>> prompt =
       tokenize(deployment, request.prompt, request.add_special_tokens);

@@ -14,8 +14,8 @@
 // `top` stays in the order of the unwarped ones, which is the order in which tokens would be
 // chosen.
 //
-// Which key a token is drawn with (random.h, race.h), always at the position of the row whose logits
-// are drawn from:
+// Which key a token is drawn with (random.h, race.h), always at the position of the row whose
+// logits are drawn from:
 //   draw           kToken     AR, exact drafts, BiTA, PPD: the same race wherever it is run
 //   match          kToken     of each row, up to the first whose draft is another token
 //   draw + keep    kDraft     a draft for the ratio rule; keyed by the round as well
@@ -62,11 +62,11 @@ class RowReader {
   // Answers the next of work.outputs; REQUIRES: called once for each, in order.
   // logits: [vocab] fp32 of the output's row, layer and head; overwritten.
   // position: of that row (run_positions()).
-  // next_input: the token fed in the next row of a chain that is judged, that is the draft that this
-  // row's logits judge; -1 for the chain's last row and for all other reads.
-  // Errors, after which the work has no readout: INTERNAL for NaN or +Inf among the logits or
-  // nothing but -Inf, naming the row; INTERNAL for a kept distribution or a chosen token that is
-  // not in the store, and for a history (Work::history) that lacks rows.
+  // next_input: the token fed in the next row of a chain that is judged, that is the draft that
+  // this row's logits judge; -1 for the chain's last row and for all other reads. Errors, after
+  // which the work has no readout: INTERNAL for NaN or +Inf among the logits or nothing but -Inf,
+  // naming the row; INTERNAL for a kept distribution or a chosen token that is not in the store,
+  // and for a history (Work::history) that lacks rows.
   absl::Status read(const Work::Output& output, std::span<float> logits, int position,
                     Token next_input = -1);
 

@@ -146,9 +146,9 @@ Lanes::Finished Lanes::finish(DeviceId device, BatchResult result) {
                         work.last && !flight.refill);
     absorb(flight, work, std::move(result.works[i].readout));
     if (!work.last) continue;
-    if (ModelSeries* series = models_[work.model.index()].series) {
-      series->passes[static_cast<size_t>(flight.role)].add();
-    }
+    // As in a request's statistics: what brings back evicted rows is none of the method's passes.
+    ModelSeries* const series = models_[work.model.index()].series;
+    if (series && !flight.refill) series->passes[static_cast<size_t>(flight.role)].add();
     finished.done.push_back(&flight);
   }
   lane.recycle(std::move(batch));

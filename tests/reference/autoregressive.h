@@ -44,8 +44,8 @@ inline Token next_token(const FakeModelConfig& model, const std::vector<Token>& 
   sampling::Scratch scratch;
   sampling::warp(warp, logits, sampling::scan(logits), scratch);
   const int position = static_cast<int>(tokens.size()) - 1;
-  return race(scratch.weight, sampling::race_key(warp.seed, warp.choice, sampling::Purpose::kToken,
-                                                 position));
+  return race(scratch.weight,
+              sampling::race_key(warp.seed, warp.choice, sampling::Purpose::kToken, position));
 }
 
 // Ends before a token of `eos` and after max_new_tokens.

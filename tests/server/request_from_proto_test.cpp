@@ -151,15 +151,14 @@ TEST(RequestFromProto, MethodsParametersAreWhatWasSetAndNothingElse) {
                                         {"verify_eos", false},
                                         {"early_exit", true},
                                         {"window", 3}}));
-  const auto speculative =
-      translate("speculative { draft_tokens: 7 adaptive: false min_draft_probability: 0 "
-                "acceptance: ACCEPTANCE_RATIO }");
+  const auto speculative = translate(
+      "speculative { draft_tokens: 7 adaptive: false min_draft_probability: 0 "
+      "acceptance: ACCEPTANCE_RATIO }");
   ASSERT_TRUE(speculative.ok()) << speculative.status();
-  EXPECT_EQ(speculative->parameters,
-            (Settings{{"draft_tokens", 7},
-                      {"adaptive", false},
-                      {"min_draft_probability", 0.0},
-                      {"acceptance", "ACCEPTANCE_RATIO"}}));
+  EXPECT_EQ(speculative->parameters, (Settings{{"draft_tokens", 7},
+                                               {"adaptive", false},
+                                               {"min_draft_probability", 0.0},
+                                               {"acceptance", "ACCEPTANCE_RATIO"}}));
   EXPECT_EQ(translate("bild {}")->parameters, Settings());
 
   const auto beam = translate("beam { width: 4 length_penalty: 0.6 }");

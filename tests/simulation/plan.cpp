@@ -66,8 +66,9 @@ Request make_request(Random& r, bool beams, bool quiet) {
   q.max_new_tokens = r.between(1, kMaxNew);
   if (r.one_in(2)) q.eos = {r.below(kVocab)};
   choose_parameters(r, q);
-  // Sampled, all but a search for beams give autoregressive decoding's own tokens.
-  if (q.kind != Kind::kBeam && r.one_in(2)) {
+  const bool plain = q.kind == Kind::kBeam || q.kind == Kind::kEmbedded;
+  // Sampled, the others give autoregressive decoding's own tokens.
+  if (!plain && r.one_in(2)) {
     q.bild.fallback_threshold = 1.01F;  // EXACT when sampled, too
     q.bild.window.reset();
     q.warp.temperature = r.uniform(0.5F, 1.5F);
@@ -75,7 +76,6 @@ Request make_request(Random& r, bool beams, bool quiet) {
     q.warp.seed = r.next();
     if (q.kind == Kind::kAr && r.one_in(3)) q.choices = r.between(2, kMaxChoices);
   }
-  const bool plain = q.kind == Kind::kBeam || q.kind == Kind::kEmbedded;
   if (r.one_in(3) && !plain) q.warp.processors = make_processors(r, q);
   q.priority = r.below(3);
   q.client = std::string(1, static_cast<char>('a' + r.below(3)));
@@ -162,6 +162,11 @@ Plan make_plan(uint64_t seed) {
     p.requests.push_back(make_request(r, beams, true));
     p.requests.back().arrival = p.quiet;
     p.requests.back().choices = 1;
+  }
+  for (Request& q : p.requests) {
+    // A worker has fewer layers.
+    const bool as_deep = p.model[1].layers >= p.model[0].layers;
+    if (q.kind == Kind::kRelay && as_deep) q.kind = Kind::kSpeculative;
   }
   const auto faulty = [](const Request& q) {
     return q.deadline != kNever || q.time_limit != kNever || q.cancel != kNever ||

@@ -38,8 +38,8 @@ inline int64_t expect_final_rows_only(int boxes,
   return rows;
 }
 
-// METHODS, EXACT under sampling: `requests` with temperatures, truncations, penalties and seeds give
-// the tokens of autoregressive decoding, one by one. `seen` is shown what each cost.
+// METHODS, EXACT under sampling: `requests` with temperatures, truncations, penalties and seeds
+// give the tokens of autoregressive decoding, one by one. `seen` is shown what each cost.
 inline void expect_the_tokens_of_ar(int requests,
                                     const std::function<void(SequenceSpec&, Rng&)>& use,
                                     const std::function<void(const MethodStats&)>& seen) {
@@ -51,8 +51,8 @@ inline void expect_the_tokens_of_ar(int requests,
       SequenceSpec s = random_spec(box, rng, /*greedy=*/false);
       if (chance(rng, 50)) s.warp.top_p = 0.5F + 0.5F * fraction(rng);
       if (chance(rng, 60)) {
-        s.warp.processors = random_processors(rng, box.config().vocab_size,
-                                              static_cast<int>(s.prompt.size()));
+        s.warp.processors =
+            random_processors(rng, box.config().vocab_size, static_cast<int>(s.prompt.size()));
       }
       SequenceSpec ar = box.spec(s.prompt, s.stops.max_new_tokens);
       ar.warp = s.warp;

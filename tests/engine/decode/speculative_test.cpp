@@ -138,9 +138,8 @@ TEST(Speculative, SampledTokensAreAutoregressiveDecodings) {
     a.acceptance = Acceptance::kMatch;
     use(s, a);
   };
-  expect_the_tokens_of_ar(1000, use_exact, [&](const MethodStats& stats) {
-    accepted += stats.small_tokens;
-  });
+  expect_the_tokens_of_ar(1000, use_exact,
+                          [&](const MethodStats& stats) { accepted += stats.small_tokens; });
   EXPECT_GT(accepted, 1000);
 }
 

@@ -139,11 +139,10 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
   const DeploymentConfig& pair = config->deployments[0];
   constexpr double kInf = std::numeric_limits<double>::infinity();
   EXPECT_EQ(pair.default_method, "bild");
-  EXPECT_EQ(pair.methods.at("speculative"),
-            (Settings{{"draft_tokens", 9},
-                      {"adaptive", true},
-                      {"min_draft_probability", 0.25},
-                      {"acceptance", "ACCEPTANCE_RATIO"}}));
+  EXPECT_EQ(pair.methods.at("speculative"), (Settings{{"draft_tokens", 9},
+                                                      {"adaptive", true},
+                                                      {"min_draft_probability", 0.25},
+                                                      {"acceptance", "ACCEPTANCE_RATIO"}}));
   EXPECT_EQ(pair.methods.at("ngram"), (Settings{{"max_ngram", 2}}));
   EXPECT_EQ(pair.methods.at("bild"), (Settings{{"fallback_threshold", 0.0},
                                                {"rollback_threshold", kInf},
@@ -288,7 +287,7 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "file (or `fake {}`)"},
       {"models { name: \"m\" fake {} device: \"gpu\" }",
        "/deploy/d.textproto:1: models[0].device: \"gpu\"; allowed: \"cpu:N\" or \"cuda:N\" with N "
-       "in [0, 255]"},
+       "in [0, 255], or one of these and \"/L\" with L in [1, 15]"},
       {"models { name: \"m\" fake {} device: \"cpu:256\" }",
        "/deploy/d.textproto:1: models[0].device: \"cpu:256\"; allowed: \"cpu:N\" or \"cuda:N\" "
        "with N in [0, 255], or one of these and \"/L\" with L in [1, 15]"},

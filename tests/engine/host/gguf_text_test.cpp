@@ -1,5 +1,6 @@
 // Tokenizers of GGUF files against Transformers on 500 hostile strings: of files made here from
 // golden tokenizers, and of real models where scripts/models has fetched them.
+#include <algorithm>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -78,7 +79,13 @@ TEST(GgufText, ConvertedTokenizersCutTextAsTheOriginals) {
     const auto tokenizer = tokenizer_of(*gguf);
     ASSERT_NE(tokenizer, nullptr);
     const auto original = test::golden_tokenizer(name);
+    const auto known = static_cast<Token>(tokenizer->vocab_size());
+    int compared = 0;
     for (size_t i = 0; i < texts().size(); ++i) {
+      // A token that only tokenizer_config.json adds is in no GGUF file.
+      const Ids all = original->encode(texts()[i], true).value();
+      if (std::ranges::any_of(all, [known](Token t) { return t >= known; })) continue;
+      ++compared;
       for (const bool special : {false, true}) {
         const absl::StatusOr<Ids> ids = tokenizer->encode(texts()[i], special);
         ASSERT_TRUE(ids.ok()) << ids.status();
@@ -86,6 +93,7 @@ TEST(GgufText, ConvertedTokenizersCutTextAsTheOriginals) {
         ASSERT_EQ(*tokenizer->decode(*ids, true), *original->decode(*ids, true)) << texts()[i];
       }
     }
+    EXPECT_GT(compared, static_cast<int>(texts().size()) * 9 / 10) << name;
   }
 }
 

@@ -52,9 +52,8 @@ std::vector<Token> speculate(Table& target, Table& draft, uint64_t seed, size_t 
     for (size_t i = 0; i < gamma; ++i) {
       const std::vector<float>& q = draft(y);
       const int at = static_cast<int>(y.size());
-      y.push_back(kind == Draft::kOneHot
-                      ? scan(q).argmax
-                      : race(q, race_key(seed, 0, Purpose::kDraft, at, start)));
+      y.push_back(kind == Draft::kOneHot ? scan(q).argmax
+                                         : race(q, race_key(seed, 0, Purpose::kDraft, at, start)));
     }
     for (size_t i = 0;; ++i) {
       const int at = static_cast<int>(seq.size());

@@ -44,8 +44,8 @@ std::vector<float> some_weights(size_t vocab, double sharpness, double survive, 
 
 TEST(Exponential, IsTheLogarithmToThreeUlps) {
   std::mt19937 rng(1);
-  std::vector<uint32_t> words = {0, 1, 2, 0x3fffffff, 0x40000000, 0x40000001, 0x4afb0ccd, 0x80000000,
-                                 0xffffffff, 0xfffffffe};
+  std::vector<uint32_t> words = {0,          1,          2,          0x3fffffff, 0x40000000,
+                                 0x40000001, 0x4afb0ccd, 0x80000000, 0xffffffff, 0xfffffffe};
   for (int i = 0; i < 1'000'000; ++i) words.push_back(rng() >> rng() % 32);
   for (int i = 0; i < 1'000'000; ++i) words.push_back(~(rng() >> rng() % 32));
   double worst = 0;

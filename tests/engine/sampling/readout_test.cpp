@@ -258,10 +258,9 @@ TEST(RowReader, EveryFieldEqualsBruteForce) {
       } else if (read.warp.greedy()) {
         EXPECT_EQ(out.token, out.argmax);
       } else {
-        const auto key =
-            race_key(read.warp.seed, read.warp.choice,
-                     read.keep || read.tentative ? Purpose::kDraft : Purpose::kToken,
-                     position[static_cast<size_t>(run_row)], read.round_start);
+        const auto key = race_key(read.warp.seed, read.warp.choice,
+                                  read.keep || read.tentative ? Purpose::kDraft : Purpose::kToken,
+                                  position[static_cast<size_t>(run_row)], read.round_start);
         const Token expected = expected_draw(warped, key);
         if (expected >= 0) {
           EXPECT_EQ(out.token, expected);
@@ -700,9 +699,9 @@ TEST(RowReader, MatchedChainsAreTheTargetsOwnDraws) {
         accepted += s.last().accepted;
       }
       while (expected.size() < seq.size()) {
-        const Token t = expected_draw(warped_probs(warp, target(expected)),
-                                      race_key(warp.seed, 0, Purpose::kToken,
-                                               static_cast<int>(expected.size())));
+        const Token t = expected_draw(
+            warped_probs(warp, target(expected)),
+            race_key(warp.seed, 0, Purpose::kToken, static_cast<int>(expected.size())));
         if (t < 0) break;
         expected.push_back(t);
       }
