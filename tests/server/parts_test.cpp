@@ -50,7 +50,8 @@ google::rpc::Status details_of(const grpc::Status& status) {
 template <class Detail>
 Detail detail_of(const grpc::Status& status) {
   Detail detail;
-  for (const auto& any : details_of(status).details()) {
+  const google::rpc::Status all = details_of(status);
+  for (const auto& any : all.details()) {
     if (any.UnpackTo(&detail)) break;
   }
   return detail;

@@ -257,7 +257,8 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "exists"},
       {"models { name: \"m\" fake {} dtype: FP8 }",
        "/deploy/d.textproto:1:39: Unknown enumeration value of \"FP8\" for field \"dtype\". "
-       "Allowed: DTYPE_UNSPECIFIED, DTYPE_FP32, DTYPE_BF16, DTYPE_FP64, DTYPE_FP16, DTYPE_INT8."},
+       "Allowed: DTYPE_UNSPECIFIED, DTYPE_FP32, DTYPE_BF16, DTYPE_FP64, DTYPE_FP16, DTYPE_INT8, "
+       "DTYPE_STORED."},
       {"devices { name: \"cuda:0\" pin_threads: true }",
        "/deploy/d.textproto:1: devices[0].pin_threads: true; allowed: unset on a CUDA device"},
       {"devices { name: \"cuda:0\" cpu_kernels: CPU_KERNELS_ATEN }",

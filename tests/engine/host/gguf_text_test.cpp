@@ -1,8 +1,8 @@
 // Tokenizers of GGUF files against Transformers on 500 hostile strings: of files made here from
 // golden tokenizers, and of real models where scripts/models has fetched them.
-#include <algorithm>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
