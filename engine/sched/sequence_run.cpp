@@ -35,6 +35,7 @@ void SequenceRun::release() {
 }
 
 void SequenceRun::grant() {
+  ++rounds_;
   if (!parts_.accounts.has_begun()) {
     const CacheId large = parts_.caches.stage(Role::kLarge, 0).cache;
     const int64_t rows = parts_.caches.find(large)->rows();

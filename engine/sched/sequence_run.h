@@ -64,6 +64,7 @@ class SequenceRun final {
     return parts_.reservation.can_grant(lacking);
   }
   void grant();
+  int64_t rounds() const { return rounds_; }  // granted
   std::coroutine_handle<> take_waiter() { return face_.take_waiter(); }
   int64_t first_pages(const ModelPools& pools) const {
     return parts_.reservation.first_pages(pools, parts_.output.tokens());
@@ -101,6 +102,7 @@ class SequenceRun final {
   RequestId request_ = 0;
   Account* account_ = nullptr;
   bool leads_ = false;
+  int64_t rounds_ = 0;
   CheckedState state_;
   Gate gate_;
   SequenceParts parts_;

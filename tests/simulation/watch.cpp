@@ -191,13 +191,15 @@ void Watch::check_turns() {
 
 // Nobody gets pages past somebody who comes first and wants pages of the same pool.
 void Watch::check_order() {
-  std::map<RequestId, SequenceRun::State> now;
+  std::map<RequestId, Seen> now;
   std::vector<const SequenceRun*> still, granted;
   world_->loop->visit([&](const SequenceRun& run) {
-    now[run.id()] = run.state();
+    now[run.id()] = {run.state(), run.rounds()};
     const auto before = states_.find(run.id());
-    if (before == states_.end() || before->second != SequenceRun::kPaused) return;
-    if (run.state() == SequenceRun::kPaused) still.push_back(&run);
+    if (before == states_.end() || before->second.state != SequenceRun::kPaused) return;
+    // In its old place; one that had its pages and wants others already has not been passed over.
+    const bool same_round = before->second.rounds == run.rounds();
+    if (run.state() == SequenceRun::kPaused && same_round) still.push_back(&run);
     if (run.state() == SequenceRun::kRunning) granted.push_back(&run);
   });
   const bool by_priority = world_->plan.limits.preemption == Preemption::kLowestPriority;

@@ -48,7 +48,11 @@ class Watch {
   std::map<int, std::deque<UnderWay>> under_way_;  // by device, oldest first
   int64_t batches_done_ = 0;
   std::map<RequestId, int64_t> last_active_;        // batches_done_ when it last ran, or could not
-  std::map<RequestId, SequenceRun::State> states_;  // after the last step
+  struct Seen {
+    SequenceRun::State state;
+    int64_t rounds;
+  };
+  std::map<RequestId, Seen> states_;  // after the last step
   std::set<RequestId> admitted_;
   std::map<std::string, int64_t> both_wait_since_;  // service by client when both began to wait
 };
