@@ -85,7 +85,9 @@ struct GgufBuilder {
     int64_t elements = 1;
     for (const int64_t d : shape) elements *= d;
     std::string data(static_cast<size_t>(elements) * sizeof(float), '\0');
-    std::memcpy(data.data(), values.data(), values.size() * sizeof(float));
+    if (!values.empty()) {
+      std::memcpy(data.data(), values.data(), values.size() * sizeof(float));
+    }
     tensors.push_back({name, std::move(shape), 0, std::move(data)});
     return *this;
   }
