@@ -37,9 +37,11 @@ std::string utf8_of(uint32_t code_point) {
 
 // A file on which the library gives up by a panic: it is the file's fault.
 absl::Status load_error(TandemCode code, TandemBytes error, const std::string& file) {
-  const absl::Status status = take_status(code, error);
-  if (!absl::IsInternal(status)) return status;
-  return absl::InvalidArgumentError(absl::StrCat(file, ": ", status.message()));
+  absl::Status status = take_status(code, error);
+  if (absl::IsInternal(status)) {
+    status = absl::InvalidArgumentError(absl::StrCat(file, ": ", status.message()));
+  }
+  return status;
 }
 
 }  // namespace

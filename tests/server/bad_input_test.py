@@ -240,7 +240,7 @@ def test_huge_seed_is_fine(tandem):
         (
             'models { name: "m" fake {} } '
             'deployments { name: "d" large: "m" bild { early_exit_layer: 4 } }',
-            'bild.early_exit_layer: 4; allowed: [1, 3], below',
+            "bild.early_exit_layer: 4; allowed: [1, 3], below",
         ),
         (
             'models { name: "m" fake {} } models { name: "s" fake { vocab_size: 400 } } '

@@ -47,7 +47,7 @@ class Watch {
   };
   std::map<int, std::deque<UnderWay>> under_way_;  // by device, oldest first
   int64_t batches_done_ = 0;
-  std::map<RequestId, int64_t> last_active_;        // batches_done_ when it last ran, or could not
+  std::map<RequestId, int64_t> last_active_;  // batches_done_ when it last ran, or could not
   struct Seen {
     SequenceRun::State state;
     int64_t rounds;

@@ -178,15 +178,15 @@ int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 QuantFormat quant_format(QuantType type) {
   switch (type) {
-    case QuantType::kQ4_0:
+    case QuantType::kQ40:
       return {4, Scales::kScale, 8};
-    case QuantType::kQ4_1:
+    case QuantType::kQ41:
       return {4, Scales::kScaleAndMin, 0};
-    case QuantType::kQ5_0:
+    case QuantType::kQ50:
       return {5, Scales::kScale, 16};
-    case QuantType::kQ5_1:
+    case QuantType::kQ51:
       return {5, Scales::kScaleAndMin, 0};
-    case QuantType::kQ8_0:
+    case QuantType::kQ80:
       return {8, Scales::kScale, 128};
     case QuantType::kQ4K:
       return {4, Scales::kTwoLevels, 0};

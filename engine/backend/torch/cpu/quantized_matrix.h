@@ -33,7 +33,7 @@
 
 namespace tandem::cpu {
 
-enum class QuantType : uint8_t { kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4K, kQ5K, kQ6K };
+enum class QuantType : uint8_t { kQ40, kQ41, kQ50, kQ51, kQ80, kQ4K, kQ5K, kQ6K };
 
 // How a type's scales lie.
 enum class Scales : uint8_t { kScale, kScaleAndMin, kTwoLevels, kSixteens };
@@ -63,7 +63,7 @@ class QuantizedMatrix {
 
   // Rows of one type that stand side by side with others, as q, k and v do.
   struct Part {
-    QuantType type = QuantType::kQ4_0;
+    QuantType type = QuantType::kQ40;
     int64_t outs = 0;
   };
   struct Segment {

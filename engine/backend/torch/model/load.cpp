@@ -132,16 +132,16 @@ absl::Status each_rows(const TensorSource& source, const LinearSpec& spec, at::S
 std::optional<cpu::QuantType> quant_type(const TensorView& view) {
   if (view.block == nullptr || view.less != 0) return std::nullopt;
   switch (view.block->type) {
-    case BlockType::kQ4_0:
-      return cpu::QuantType::kQ4_0;
-    case BlockType::kQ4_1:
-      return cpu::QuantType::kQ4_1;
-    case BlockType::kQ5_0:
-      return cpu::QuantType::kQ5_0;
-    case BlockType::kQ5_1:
-      return cpu::QuantType::kQ5_1;
-    case BlockType::kQ8_0:
-      return cpu::QuantType::kQ8_0;
+    case BlockType::kQ40:
+      return cpu::QuantType::kQ40;
+    case BlockType::kQ41:
+      return cpu::QuantType::kQ41;
+    case BlockType::kQ50:
+      return cpu::QuantType::kQ50;
+    case BlockType::kQ51:
+      return cpu::QuantType::kQ51;
+    case BlockType::kQ80:
+      return cpu::QuantType::kQ80;
     case BlockType::kQ4K:
       return cpu::QuantType::kQ4K;
     case BlockType::kQ5K:

@@ -20,11 +20,10 @@ struct Type {
   QuantType type;
   BlockType block;
 };
-constexpr Type kTypes[] = {
-    {QuantType::kQ4_0, BlockType::kQ4_0}, {QuantType::kQ4_1, BlockType::kQ4_1},
-    {QuantType::kQ5_0, BlockType::kQ5_0}, {QuantType::kQ5_1, BlockType::kQ5_1},
-    {QuantType::kQ8_0, BlockType::kQ8_0}, {QuantType::kQ4K, BlockType::kQ4K},
-    {QuantType::kQ5K, BlockType::kQ5K},   {QuantType::kQ6K, BlockType::kQ6K}};
+constexpr Type kTypes[] = {{QuantType::kQ40, BlockType::kQ40}, {QuantType::kQ41, BlockType::kQ41},
+                           {QuantType::kQ50, BlockType::kQ50}, {QuantType::kQ51, BlockType::kQ51},
+                           {QuantType::kQ80, BlockType::kQ80}, {QuantType::kQ4K, BlockType::kQ4K},
+                           {QuantType::kQ5K, BlockType::kQ5K}, {QuantType::kQ6K, BlockType::kQ6K}};
 
 const BlockFormat& file_format(const Type& t) {
   return *find_block_format(static_cast<uint32_t>(t.block));
@@ -35,9 +34,9 @@ std::vector<size_t> halves(const Type& t) {
   switch (t.type) {
     case QuantType::kQ6K:
       return {208};
-    case QuantType::kQ4_0:
-    case QuantType::kQ5_0:
-    case QuantType::kQ8_0:
+    case QuantType::kQ40:
+    case QuantType::kQ50:
+    case QuantType::kQ80:
       return {0};
     default:
       return {0, 2};

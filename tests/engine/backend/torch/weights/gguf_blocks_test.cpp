@@ -53,7 +53,7 @@ TEST_F(GgufBlocks, HaveTheReferencesValuesBitForBit) {
 
 TEST_F(GgufBlocks, PartsOfATensorAreThoseOfTheWhole) {
   TensorView view = tensors_.at("Q5_0.blocks");
-  view.block = find_block_format(static_cast<uint32_t>(BlockType::kQ5_0));
+  view.block = find_block_format(static_cast<uint32_t>(BlockType::kQ50));
   ASSERT_EQ(view.elements(), 33 * 32);
   view.shape = {11, 96};
   std::vector<float> whole(static_cast<size_t>(view.elements()));
@@ -72,7 +72,7 @@ TEST(GgufBlock, RefusesScalesThatAreNotFinite) {
   bytes[2 * 34 + 1] = std::byte{0x7e};  // d of the last one: NaN
   bytes[2 * 34 + 2] = std::byte{1};
   TensorView view{.shape = {3, 32}, .data = bytes.data(), .bytes = bytes.size()};
-  view.block = find_block_format(static_cast<uint32_t>(BlockType::kQ8_0));
+  view.block = find_block_format(static_cast<uint32_t>(BlockType::kQ80));
   std::vector<float> out(96);
   EXPECT_EQ(to_float(view, 0, out).message(),
             "scale of block 2 (Q8_0): not finite; allowed: finite numbers");
