@@ -311,9 +311,8 @@ bool is_utf8(std::string_view text) {
 std::string quote_bytes(std::string_view bytes) {
   if (is_utf8(bytes)) return quote_value({bytes.data(), bytes.size()});
   constexpr size_t kMost = 100;
-  return absl::StrCat(
-      "\"", absl::CHexEscape(absl::string_view(bytes.data(), std::min(bytes.size(), kMost))),
-      bytes.size() > kMost ? "...\"" : "\"");
+  const std::string shown(bytes.substr(0, kMost));
+  return absl::StrCat("\"", absl::CHexEscape(shown), bytes.size() > kMost ? "...\"" : "\"");
 }
 
 absl::StatusOr<Gguf> parse_gguf(std::span<const std::byte> file, absl::string_view name) {
