@@ -63,7 +63,7 @@ class FakeBackend final : public Backend {
 
  private:
   // `traced`: the number of the batch where that is the answer, or -1.
-  BatchResult run(const Batch& batch, const Fault& fault, int64_t traced);
+  BatchResult run(const Batch& batch, Fault fault, int64_t traced);
   WorkResult run(const Work& work, bool nan, int64_t traced);
   // Of added row `i`.
   absl::StatusOr<uint64_t> input_of(const Work& work, int i) const;

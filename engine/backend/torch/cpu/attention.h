@@ -48,7 +48,7 @@ struct AttentionIo {
 //
 // Runs on the calling thread's team (parallel.h). Instances: X and K both double, or each of float
 // and BFloat16; sums in A.
-template <class X, class K, class A = accumulate_t<X>>
+template <class X, class K, class A = Accumulated<X>>
 void attention(const AttentionIo<X>& io, const RowView& rows, const PagedKv<const K>& kv,
                double scale, const DistanceBias<A>& bias = {});
 

@@ -29,14 +29,14 @@ struct BFloat16 {
 // What a storage type is computed in.
 template <class T>
 struct Accumulate {
-  using type = float;
+  using Type = float;
 };
 template <>
 struct Accumulate<double> {
-  using type = double;
+  using Type = double;
 };
 template <class T>
-using accumulate_t = typename Accumulate<T>::type;
+using Accumulated = typename Accumulate<T>::Type;
 
 inline constexpr int kLanes = 16;
 

@@ -138,7 +138,7 @@ struct AttentionCase {
   // Results of the rows in `c`, whose queries are rows `which` of q.
   template <class X, class K>
   std::vector<X> run(const RowColumns& c, const std::vector<int>& which) const {
-    using A = cpu::accumulate_t<X>;
+    using A = cpu::Accumulated<X>;
     const Pages<K> p = store<K>();
     const int width = shape.heads * shape.head_dim;
     std::vector<X> queries;
