@@ -1,0 +1,31 @@
+"""Fixtures of the attacks: servers of their own, and the messages of the API."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc_tools")
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from harness import MODELS, Api, Target  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def api(tmp_path_factory):
+    return Api(tmp_path_factory.mktemp("api"))
+
+
+@pytest.fixture
+def attack(start_server, api):
+    """attack(config, *flags): a Target, a server of the test's own; MODELS are part of its config."""
+    targets = []
+
+    def start(config="", *flags):
+        target = Target(start_server(MODELS + config, *flags), api)
+        targets.append(target)
+        return target
+
+    yield start
+    for target in targets:
+        target.close()

@@ -1,0 +1,224 @@
+"""What attacks on a running tandem-server have in common: a client of it, looks at its process, and a
+bystander whose stream has to come through.
+
+An attack asserts what happens (codes, bounds, that others are served), never how fast: the machine of a
+test is shared. The longest gap that a bystander saw is printed (pytest -s).
+"""
+
+import contextlib
+import importlib
+import re
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import grpc
+from grpc_tools import protoc
+
+ROOT = Path(__file__).resolve().parents[2]
+PROTOBUF = Path(protoc.__file__).parent / "_proto"  # google/protobuf/*.proto
+
+# `fake` answers at once; `slow` takes 5 ms a token.
+MODELS = """
+models { name: "fake" fake {} }
+models { name: "slow" fake { pass_seconds: 0.005 } }
+"""
+
+
+class Api:
+    """The modules of the protos, generated into `folder`."""
+
+    def __init__(self, folder):
+        proto = ROOT / "proto"
+        out = [
+            f"-I{proto}",
+            f"-I{PROTOBUF}",
+            f"--python_out={folder}",
+            f"--grpc_python_out={folder}",
+        ]
+        for part in ("tandem/v1", "google/rpc"):
+            for file in (proto / part).glob("*.proto"):
+                assert protoc.main(["", *out, str(file)]) == 0
+        sys.path.insert(0, str(folder))
+        self.messages = importlib.import_module("tandem.v1.generation_pb2")
+        self.services = importlib.import_module("tandem.v1.generation_pb2_grpc")
+        self.status = importlib.import_module("google.rpc.status_pb2")
+        self.error_details = importlib.import_module("google.rpc.error_details_pb2")
+
+
+class Client:
+    """One connection, and what is said on it. `token`: sent as bearer token."""
+
+    def __init__(self, address, api, token=None):
+        # A pool of its own: clients that share a process would share a connection, too.
+        self.channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        self.api, self.messages = api, api.messages
+        self.stub = api.services.GenerationStub(self.channel)
+        self.metadata = [("authorization", f"Bearer {token}")] if token else []
+
+    def close(self):
+        self.channel.close()
+
+    def request(self, text="x", model="fake", max_new_tokens=3, **fields):
+        if "chat" not in fields and "token_ids" not in fields:
+            fields["text"] = text
+        return self.messages.GenerateRequest(
+            model=model, max_new_tokens=max_new_tokens, ignore_eos=True, **fields
+        )
+
+    def generate(self, request=None, timeout=60, **fields):
+        """The call; iterate over it for events."""
+        request = request or self.request(**fields)
+        return self.stub.Generate(request, timeout=timeout, metadata=self.metadata)
+
+    def complete(self, request=None, timeout=60, **fields):
+        request = request or self.request(**fields)
+        return self.stub.Complete(request, timeout=timeout, metadata=self.metadata)
+
+    def refusal(self, request=None, timeout=60, **fields):
+        """The grpc.RpcError that a Complete ends with; None when it is answered."""
+        try:
+            self.complete(request, timeout, **fields)
+        except grpc.RpcError as error:
+            return error
+        return None
+
+    def details(self, error):
+        """(reason, seconds to wait or None) of an error's google.rpc details."""
+        reason, wait = None, None
+        for key, value in error.trailing_metadata() or ():
+            if key != "grpc-status-details-bin":
+                continue
+            for packed in self.api.status.Status.FromString(value).details:
+                info = self.api.error_details.ErrorInfo()
+                retry = self.api.error_details.RetryInfo()
+                if packed.Unpack(info):
+                    reason = info.reason
+                elif packed.Unpack(retry):
+                    wait = retry.retry_delay.ToTimedelta().total_seconds()
+        return reason, wait
+
+
+class Target:
+    """A server under attack: `server` of conftest.py, with ways to look at it."""
+
+    def __init__(self, server, api):
+        self.server, self.api = server, api
+        self.clients = []
+
+    def client(self, token=None):
+        client = Client(self.server.grpc, self.api, token)
+        self.clients.append(client)
+        return client
+
+    def close(self):
+        for client in self.clients:
+            client.close()
+        self.server.stop()
+
+    @property
+    def pid(self):
+        return self.server.process.pid
+
+    def memory(self):
+        """Resident bytes."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) << 10
+
+    def threads(self):
+        return len(list(Path(f"/proc/{self.pid}/task").iterdir()))
+
+    def files(self):
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
+    def http(self, path, timeout=60):
+        """(status, body)"""
+        try:
+            with urllib.request.urlopen(
+                f"http://{self.server.http}{path}", timeout=timeout
+            ) as page:
+                return page.status, page.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metric(self, name, **labels):
+        """Sum of the samples of that name which have those labels; None where there is no sample."""
+        total = None
+        for line in self.http("/metrics")[1].splitlines():
+            match = re.fullmatch(re.escape(name) + r"(?:\{(.*)\})? (\S+)", line)
+            if not match:
+                continue
+            found = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match.group(1) or ""))
+            if all(found.get(key) == value for key, value in labels.items()):
+                total = (total or 0) + float(match.group(2))
+        return total
+
+    def until(self, condition, what, seconds=60):
+        """Waits for what must come true; `seconds` only bounds a failure."""
+        end = time.monotonic() + seconds
+        while not condition():
+            assert self.server.process.poll() is None, self.server.log_text()[-2000:]
+            assert time.monotonic() < end, f"never: {what}"
+            time.sleep(0.02)
+
+    def assert_serves(self, token=None):
+        """Probes say 200, and a request is answered."""
+        assert self.http("/healthz")[0] == 200
+        assert self.http("/readyz")[0] == 200
+        answer = self.client(token).complete(model="fake", max_new_tokens=3)
+        assert answer.choices[0].finished.usage.completion_tokens == 3
+
+    def assert_quiet(self):
+        """Nothing of what was asked is left: no request, no page in use."""
+
+        def quiet():
+            waiting = self.metric("tandem_requests_waiting") or 0
+            running = self.metric("tandem_requests_running") or 0
+            pages = self.metric("tandem_kv_pages", state="used") or 0
+            return waiting == running == pages == 0
+
+        self.until(quiet, "no request and no page in use")
+
+    @contextlib.contextmanager
+    def bystander(self, model="slow", tokens=200, token=None):
+        """A stream of another client runs beside what is done in the `with`, and must come through
+        whole."""
+        stream = Bystander(self.client(token), model, tokens)
+        stream.began.wait(60)
+        try:
+            yield stream
+        finally:
+            stream.thread.join(120)
+        assert not stream.thread.is_alive(), "the bystander's stream never ended"
+        assert stream.error is None, stream.error
+        assert stream.tokens == tokens
+        print(f"the bystander's longest gap: {stream.longest_gap * 1e3:.0f} ms")
+
+
+class Bystander:
+    def __init__(self, client, model, tokens):
+        self.began = threading.Event()
+        self.tokens, self.longest_gap, self.error = 0, 0.0, None
+        self.thread = threading.Thread(target=self._run, args=(client, model, tokens), daemon=True)
+        self.thread.start()
+
+    def _run(self, client, model, tokens):
+        try:
+            last = None
+            for event in client.generate(
+                model=model, max_new_tokens=tokens, return_tokens=True, timeout=120
+            ):
+                self.began.set()
+                now = time.monotonic()
+                if event.HasField("chunk"):
+                    self.tokens += len(event.chunk.tokens)
+                    if last is not None:
+                        self.longest_gap = max(self.longest_gap, now - last)
+                    last = now
+        except grpc.RpcError as error:
+            self.error = error
+        finally:
+            self.began.set()
