@@ -14,10 +14,11 @@ function(tandem_own target)
   target_link_libraries(${target} PRIVATE tandem_warnings)
 endfunction()
 
-# tandem_room(NAME [RECURSE] [EXCLUDE REGEX] [PCH TARGET] [SOURCES ...] [DEPS ...]): the static library tandem_NAME (alias tandem::NAME) of
+# tandem_room(NAME [RECURSE] [INLINED] [EXCLUDE REGEX] [PCH TARGET] [SOURCES ...] [DEPS ...]): the static library tandem_NAME (alias tandem::NAME) of
 # the *.cpp in this folder, without its subfolders unless RECURSE; only headers make an INTERFACE library.
+# INLINED: what is shipped is optimized across its sources and those of other such rooms: a token costs the scheduler many small calls.
 function(tandem_room name)
-  cmake_parse_arguments(ROOM "RECURSE" "EXCLUDE;PCH" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ROOM "RECURSE;INLINED" "EXCLUDE;PCH" "SOURCES;DEPS" ${ARGN})
   if(ROOM_RECURSE)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   else()
@@ -30,6 +31,9 @@ function(tandem_room name)
   if(sources)
     add_library(tandem_${name} STATIC ${sources})
     tandem_own(tandem_${name})
+    if(ROOM_INLINED AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT TANDEM_ASSERTS)
+      target_compile_options(tandem_${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-flto=thin>)
+    endif()
     target_link_libraries(tandem_${name} PUBLIC ${ROOM_DEPS})
     tandem_define_version(${sources})
     if(NOT ROOM_PCH)

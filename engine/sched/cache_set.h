@@ -3,7 +3,6 @@
 // Loop thread only.
 #pragma once
 
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <span>
@@ -29,10 +28,10 @@ class CacheSet {
   // In the order in which they were made, so ascending by id.
   const std::vector<std::unique_ptr<SequenceCache>>& all() const { return caches_; }
   SequenceCache* find(CacheId id) const {  // REQUIRES: it is one of these
-    const auto it = std::find_if(caches_.begin(), caches_.end(),
-                                 [id](const auto& held) { return held->id() == id; });
-    TANDEM_CHECK(it != caches_.end());
-    return it->get();
+    size_t i = 0;
+    while (i < caches_.size() && caches_[i]->id() != id) ++i;
+    TANDEM_CHECK(i < caches_.size());
+    return caches_[i].get();
   }
   SequenceCache* find_idle(CacheId id) const;  // REQUIRES: and no pass on it is under way
   CacheId fork(CacheId id);

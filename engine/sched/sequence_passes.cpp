@@ -61,11 +61,12 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Why
   flight->role = caches.role_of(*c, flight->pass.stage.to);
   flight->device = host->device_of(c->model());
   prepare(*flight);
-  find_awaited(flight);
+  flight->before.clear();
+  if (!flight->awaits.empty()) find_awaited(flight);
   const bool causal = flight->pass.see == See::kCausal;
   if (causal && !flight->pass.memory.valid()) flight->pass.memory = feed.memory;
   if (!flight->pass.adapter.valid()) flight->pass.adapter = feed.adapter;
-  place_values(*flight);
+  if (flight->leaves_values || !flight->before.empty()) place_values(*flight);
   flight->memory = flight->pass.memory.valid() ? caches.find(flight->pass.memory) : nullptr;
   if (flight->memory) {
     flight->memory_turn = flight->memory->begin_reader();
@@ -85,7 +86,6 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Why
 }
 
 void SequencePasses::find_awaited(PassFlight* flight) const {
-  flight->before.clear();
   for (const TicketId ticket : flight->awaits) {
     const auto before = std::find_if(shared_.begin(), shared_.end(),
                                      [ticket](const PassFlight* f) { return f->id == ticket; });
