@@ -54,13 +54,25 @@ absl::Status same_vocabulary(const std::string& deployment, const LoadedModel& l
 }
 
 // What the file says of a method, against the models as they are.
-absl::Status check_methods(const DeploymentConfig& config, const LoadedModel& large) {
+absl::Status check_methods(const Deployment& d) {
+  const auto refused = [&](const MethodEntry& method, const Refusal& why) {
+    return out_of_range(absl::StrCat("deployments[", d.name, "].", method.path(why.field)),
+                        why.value, why.allowed);
+  };
   for (const MethodEntry* method : all_methods()) {
-    const auto misfit = method->misfit(config, large.shape.layers);
-    if (!misfit) continue;
-    return out_of_range(
-        absl::StrCat("deployments[", config.name, "].", method->path(misfit->field)), misfit->value,
-        misfit->allowed);
+    const MethodNeeds needs = method->with(d.config, {})->needs(d.config);
+    for (const ModelInRole& role : needs.models) {
+      if (needs.lacking || role.adapter.empty()) continue;
+      const LoadedModel& model = *d.models.at(role.model);
+      if (find_adapter(model.shape, role.adapter).valid()) continue;
+      const auto name = [](std::string* out, const AdapterShape& a) { out->append(a.name); };
+      const std::string names = absl::StrJoin(model.shape.adapters, ", ", name);
+      return refused(*method, {"adapter", quote_value(role.adapter),
+                               absl::StrCat(names.empty() ? "none" : names, ", the adapters among ",
+                                            "the extras of model ", role.model)});
+    }
+    const MethodModels models{d.large->shape, d.small ? &d.small->shape : nullptr};
+    if (const auto misfit = method->misfit(d.config, models)) return refused(*method, *misfit);
   }
   return absl::OkStatus();
 }
@@ -121,7 +133,7 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
     }
     d.vocab_size = named_tokens(*d.large);
     if (d.small) d.vocab_size = std::min(d.vocab_size, named_tokens(*d.small));
-    TANDEM_RETURN_IF_ERROR(check_methods(c, *d.large));
+    TANDEM_RETURN_IF_ERROR(check_methods(d));
     d.methods = offered_methods(c, d.large->shape.keeps_row_bits);
     for (const MethodInfo& m : d.methods) {
       Series& series = metrics->series.emplace_back();

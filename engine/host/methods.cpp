@@ -65,7 +65,8 @@ absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const MethodEnt
   plan.extra_rows = method->extra_rows();
   for (const ModelInRole& role : needs.models) {
     const LoadedModel& model = *deployment.models.at(role.model);
-    const RoleModel use{role.role, model.id, role.to, role.frontier_rows};
+    RoleModel use{role.role, model.id, role.to, role.frontier_rows};
+    if (!role.adapter.empty()) use.adapter = find_adapter(model.shape, role.adapter);
     const int64_t room = room_of(model, use, plan.width, plan.extra_rows);
     plan.context_length = plan.roles.empty() ? room : std::min(plan.context_length, room);
     plan.roles.push_back(use);

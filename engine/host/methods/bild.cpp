@@ -26,7 +26,8 @@ MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
   return needs;
 }
 
-std::optional<Refusal> misfit_of(const Params& a, int layers) {
+std::optional<Refusal> misfit_of(const Params& a, const MethodModels& models) {
+  const int layers = models.large.layers;
   if (a.early_exit_layer < layers) return std::nullopt;
   return Refusal{"early_exit_layer", absl::StrCat(a.early_exit_layer),
                  absl::StrCat("[1, ", layers - 1, "], below the large model's layers")};

@@ -6,6 +6,11 @@
 
 namespace tandem {
 
+AdapterId find_adapter(const ModelShape& model, const std::string& name) {
+  const auto found = std::ranges::find(model.adapters, name, &AdapterShape::name);
+  return found == model.adapters.end() ? AdapterId() : AdapterId(found - model.adapters.begin());
+}
+
 std::optional<Refusal> MethodEntry::check(const Settings& settings, Field::By by) const {
   const auto may_set = [by](const Field& f) { return f.by == by || f.by == Field::By::kBoth; };
   for (const Setting& s : settings) {

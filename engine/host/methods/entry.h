@@ -26,6 +26,7 @@
 #include "engine/decode/gen.h"
 #include "engine/host/methods/fields.h"
 #include "engine/host/request.h"
+#include "engine/pass/backend.h"
 
 namespace tandem {
 
@@ -36,16 +37,26 @@ struct ModelInRole {
   int to = 0;         // layers; 0: all
   // Of a role below the top: its rows that lie between two layers at the same time. 0: all may.
   int frontier_rows = 0;
+  // Which of the model's extras its passes go through: what the deployment's field `adapter` of the
+  // method names. Empty: none.
+  std::string adapter;
 };
 
 // What a method with its parameters wants of its deployment. It is offered where that is there.
-// Files that a deployment names for a method (adapters, heads) belong here too.
 struct MethodNeeds {
   std::vector<ModelInRole> models;
   std::optional<Refusal> lacking;  // what is not there, and which value would do without
 };
 inline ModelInRole of_large(const DeploymentConfig& d) { return {Role::kLarge, d.large, 0}; }
 inline ModelInRole of_small(const DeploymentConfig& d) { return {Role::kSmall, d.small, 0}; }
+
+// The models of a deployment as they are, when all are loaded.
+struct MethodModels {
+  const ModelShape& large;
+  const ModelShape* small = nullptr;  // null: there is none
+};
+// Invalid: the model has no adapter of this name.
+AdapterId find_adapter(const ModelShape& model, const std::string& name);
 
 // A method's own counter: MethodStats::own, in the order of the entry.
 struct MethodCounter {
@@ -89,8 +100,9 @@ class MethodEntry {
   // REQUIRES: the settings have been checked, those of `deployment` too.
   virtual std::unique_ptr<MethodWithParams> with(const DeploymentConfig& deployment,
                                                  const Settings& asked) const = 0;
-  // What of the deployment's settings does not go with a large model of so many layers.
-  virtual std::optional<Refusal> misfit(const DeploymentConfig& deployment, int layers) const = 0;
+  // What of the deployment's settings does not go with its models.
+  virtual std::optional<Refusal> misfit(const DeploymentConfig& deployment,
+                                        const MethodModels& models) const = 0;
 };
 
 // How an entry is written. P: the method's parameters, a plain struct whose members' initial values
@@ -107,9 +119,8 @@ struct MethodDescription {
   // Defaults that depend on what the deployment has.
   std::function<P(const DeploymentConfig&)> defaults = [](const DeploymentConfig&) { return P(); };
   std::function<MethodNeeds(const P&, const DeploymentConfig&)> needs;
-  std::function<std::optional<Refusal>(const P&, int layers)> misfit = [](const P&, int) {
-    return std::optional<Refusal>();
-  };
+  std::function<std::optional<Refusal>(const P&, const MethodModels&)> misfit =
+      [](const P&, const MethodModels&) { return std::optional<Refusal>(); };
   std::function<Contract(const P&, bool greedy)> contract;
   std::function<int(const P&)> extra_rows = [](const P&) { return 0; };
   std::function<int(const P&)> width = [](const P&) { return 1; };
@@ -136,8 +147,9 @@ const MethodEntry* make_entry(MethodDescription<P> description) {
       d_.fields.apply(asked, &params);
       return std::make_unique<WithParams>(d_, std::move(params));
     }
-    std::optional<Refusal> misfit(const DeploymentConfig& deployment, int layers) const override {
-      return d_.misfit(of(deployment), layers);
+    std::optional<Refusal> misfit(const DeploymentConfig& deployment,
+                                  const MethodModels& models) const override {
+      return d_.misfit(of(deployment), models);
     }
 
    private:

@@ -357,6 +357,7 @@ TEST_F(Methods, ADeviceThatKeepsNoBitsPromisesExactOnlyOfRowsThatRunAlone) {
 struct TreeParams {
   int nodes = 6;
   std::string path;
+  std::string adapter;
 };
 
 TEST_F(Methods, AnEntryIsAllThatAMethodNeeds) {
@@ -365,10 +366,12 @@ TEST_F(Methods, AnEntryIsAllThatAMethodNeeds) {
       .wants = "`tree.path`",
       .fields = Fields<TreeParams>()
                     .add("nodes", &TreeParams::nodes, {1, 99}, "of a tree", Field::By::kRequest)
-                    .add("path", &TreeParams::path, "a file", Field::By::kDeployment),
+                    .add("path", &TreeParams::path, "a file", Field::By::kDeployment)
+                    .add("adapter", &TreeParams::adapter, "its masks", Field::By::kDeployment),
       .needs =
           [](const TreeParams& a, const DeploymentConfig& c) {
             MethodNeeds needs{{of_large(c)}, {}};
+            needs.models[0].adapter = a.adapter;
             if (a.path.empty()) needs.lacking = Refusal{"path", "none", "a file"};
             return needs;
           },
@@ -381,7 +384,8 @@ TEST_F(Methods, AnEntryIsAllThatAMethodNeeds) {
   config.name = "d";
   config.large = "large";
   EXPECT_THAT(names(offered_methods(config, true, all)), ElementsAre("autoregressive"));
-  config.methods["tree"] = {{"path", "x.safetensors"}};
+  config.methods["tree"] = {{"path", "x.safetensors"}, {"adapter", "second"}};
+  large_.shape.adapters = {{"first", 3, 0, 0}, {"second", 3, 0, 0}};
   Deployment d = deployment(false, config);
   d.methods = offered_methods(d.config, true, all);
   EXPECT_THAT(names(d.methods), ElementsAre("autoregressive", "tree"));
@@ -390,6 +394,7 @@ TEST_F(Methods, AnEntryIsAllThatAMethodNeeds) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->extra_rows, 9);
   EXPECT_EQ(plan->contract, Contract::kExact);
+  EXPECT_EQ(plan->roles[0].adapter, AdapterId(1));
   EXPECT_EQ(plan->context_length, 512) << "positions are not taken by rows of a tree";
   large_.pool.pages = 10;
   EXPECT_EQ(plan_method(d, asking("tree", {{"nodes", 9}}), true, 1, all)->context_length, 151);
