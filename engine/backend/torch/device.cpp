@@ -335,8 +335,9 @@ absl::Status TorchDevice::allocate_pools(ModelId model, const PoolSize& size) tr
   }
   const c10::InferenceMode inference;
   loaded.pool = std::make_unique<KvPool>(loaded.model->geometry(), size, impl_->device);
-  loaded.executor = std::make_unique<Executor>(*loaded.model, loaded.shape, loaded.extras,
-                                               *loaded.pool, impl_->shared->values());
+  loaded.executor = std::make_unique<Executor>(
+      *loaded.model, loaded.shape, loaded.extras, *loaded.pool, impl_->shared->values(),
+      [shared = impl_->shared.get()](ModelId id) { return shared->pool(id); });
   loaded.size = size;
   impl_->shared->add_pool(model, loaded.pool.get());
   return absl::OkStatus();

@@ -1,6 +1,7 @@
 #include "engine/backend/torch/executor.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <exception>
@@ -18,17 +19,18 @@
 namespace tandem {
 namespace {
 
-// The head's output is held for whole works up to this size at a time.
+// The head's output is held up to this size at a time, or for one row.
 constexpr int64_t kLogitBytes = int64_t{64} << 20;
 
 }  // namespace
 
 Executor::Executor(Model& model, const ModelShape& shape, ModelExtras& extras, const KvPool& pool,
-                   ValueStore& store)
+                   ValueStore& store, PoolOf pool_of)
     : model_(model),
       extras_(extras),
       pool_(pool),
       store_(store),
+      pool_of_(std::move(pool_of)),
       device_(pool.keys.device()),
       ops_(ops_of(device_)),
       shape_(shape),
@@ -45,7 +47,9 @@ void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
   results.resize(batch.works.size());
   {
     const StepProfile::Section section(StepProfile::kPlan);
-    plan_.build(batch, shape_, pool_.size, store_);
+    plan_.build(
+        batch, shape_, pool_.size, store_,
+        [this](const Work::Embed& place, TicketId left_by) { return width_of(place, left_by); });
   }
   for (size_t i = 0; i < results.size(); ++i) results[i].status = plan_.items[i].status;
   if (plan_.rows() > 0) forward();
@@ -53,6 +57,31 @@ void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
 #ifdef TANDEM_CUDA
   if (device_.is_cuda()) cuda::wait_for_stream();
 #endif
+  name_left(batch, results);
+}
+
+absl::StatusOr<int> Executor::width_of(const Work::Embed& place, TicketId left_by) const {
+  const KvPool* const pool = pool_of_(place.model);
+  const auto value = place.value;
+  if (pool == nullptr || !value.valid() || value.value >= pool->size.values ||
+      pool->left_by[value.index()] != left_by) {
+    return absl::InternalError(absl::StrCat("hidden row ", value.value, " of model ",
+                                            place.model.value, ": pass ", left_by,
+                                            " has left none there"));
+  }
+  return pool->geometry.hidden_size;
+}
+
+void Executor::name_left(const Batch& batch, const std::vector<WorkResult>& results) {
+  for (size_t w = 0; w < results.size(); ++w) {
+    if (!results[w].status.ok()) continue;
+    const Work& work = batch.works[w];
+    for (const Work::Output& o : work.outputs) {
+      if (work.pass->read[static_cast<size_t>(o.read)].hidden) {
+        pool_.left_by[o.value.index()] = work.ticket;
+      }
+    }
+  }
 }
 
 void Executor::place() {
@@ -60,6 +89,9 @@ void Executor::place() {
   placed_.views.clear();
   placed_.segment_rows.clear();
   placed_.captures.clear();
+  placed_.left.clear();
+  placed_.masks.clear();
+  placed_.embedded.clear();
   placed_.token = staging_.place(plan_.token);
   placed_.load = place(plan_.load);
   placed_.save = place(plan_.save);
@@ -71,7 +103,12 @@ void Executor::place() {
     placed_.views.push_back(s.all ? all : place(s.columns, extra, pages));
     placed_.segment_rows.push_back(s.all ? nullptr : staging_.place(s.index));
   }
-  for (const Capture& c : plan_.captures) placed_.captures.push_back(place(c.copies));
+  for (const Capture& c : plan_.captures) {
+    placed_.captures.push_back(place(c.copies));
+    placed_.left.push_back(place(c.left));
+  }
+  for (const MaskRows& m : plan_.masks) placed_.masks.push_back(place(m.copies));
+  for (const EmbeddedRows& e : plan_.embedded) placed_.embedded.push_back(place(e.copies));
   placed_.head_reads.clear();
   for (const HeadReads& h : plan_.heads) placed_.head_reads.push_back(staging_.place(h.reads));
   staging_.upload();
@@ -103,6 +140,7 @@ void Executor::forward() {
   const auto& positions = plan_.columns.position;
   model_.embed(x, placed_.token, placed_.position,
                *std::max_element(positions.begin(), positions.end()));
+  feed(x);
   const PlacedCopies& load = placed_.load;
   if (load.n > 0) ops_.copy_rows(x, load.to, pool_.frontier, load.from, load.n);
 
@@ -110,8 +148,11 @@ void Executor::forward() {
   size_t next = 0;
   const auto capture_up_to = [&](int layers) {
     for (; next < plan_.captures.size() && plan_.captures[next].at <= layers; ++next) {
-      const PlacedCopies& c = placed_.captures[next];
-      ops_.copy_rows(hidden_.rows(plan_.reads), c.to, x, c.from, c.n);
+      const PlacedCopies& read = placed_.captures[next];
+      if (read.n > 0) ops_.copy_rows(hidden_.rows(plan_.reads), read.to, x, read.from, read.n);
+      const PlacedCopies& left = placed_.left[next];
+      at::Tensor places = pool_.hidden;
+      if (left.n > 0) ops_.copy_rows(places, left.to, x, left.from, left.n);
     }
   };
   for (size_t i = 0; i < plan_.segments.size(); ++i) {
@@ -126,6 +167,49 @@ void Executor::forward() {
     at::Tensor frontier = pool_.frontier;
     ops_.copy_rows(frontier, save.to, x, save.from, save.n);
   }
+}
+
+// Rows whose input is not a token alone.
+void Executor::feed(at::Tensor& x) {
+  for (size_t i = 0; i < plan_.masks.size(); ++i) {
+    const Adapter& adapter = extras_.adapters[plan_.masks[i].adapter.index()];
+    const PlacedCopies& c = placed_.masks[i];
+    ops_.copy_rows(x, c.to, adapter.masks, c.from, c.n);
+  }
+  for (size_t i = 0; i < plan_.embedded.size(); ++i) {
+    feed_embedded(plan_.embedded[i], placed_.embedded[i], x);
+  }
+}
+
+// [n, width], of this device and of the residual stream's type. from: places, on this device
+at::Tensor Executor::gather(const EmbeddedRows& rows, const int64_t* from) const {
+  const at::Tensor& places = pool_of_(rows.model)->hidden;
+  const auto n = static_cast<int64_t>(rows.copies.from.size());
+  at::Tensor all;
+  if (places.device() == device_) {
+    all = at::empty({n, places.size(1)}, places.options());
+    ops_.copy_rows(all, nullptr, places, from, n);
+  } else {
+    std::vector<int64_t> index = rows.copies.from;
+    const at::Tensor on_host = at::from_blob(index.data(), {n}, at::kLong);
+    all = places.index_select(0, on_host.to(places.device())).to(device_);
+  }
+  return all.to(pool_.geometry.hidden_type);
+}
+
+void Executor::feed_embedded(const EmbeddedRows& rows, const PlacedCopies& copies, at::Tensor& x) {
+  at::Tensor fed = gather(rows, copies.from);
+  if (rows.adapter.valid()) {
+    at::Tensor projected = at::empty({copies.n, x.size(1)}, x.options());
+    extras_.adapters[rows.adapter.index()].projector->project(projected, fed);
+    fed = projected;
+  }
+  if (!rows.replace) {
+    at::Tensor& part = part_.rows(copies.n);
+    ops_.copy_rows(part, nullptr, x, copies.to, copies.n);
+    fed = part.add_(fed);
+  }
+  ops_.copy_rows(x, copies.to, fed, nullptr, copies.n);
 }
 
 void Executor::run_segment(const Segment& segment, const RowView& rows, const int64_t* index,
@@ -153,40 +237,32 @@ void Executor::apply_heads() {
 }
 
 void Executor::answer(const Batch& batch, std::vector<WorkResult>& results) {
-  const size_t n = results.size();
   const int64_t row_bytes = shape_.vocab_size * static_cast<int64_t>(sizeof(float));
-  for (size_t begin = 0; begin < n;) {
-    // Works whose logits fit the block, at least one.
-    size_t end = begin;
-    int reads = 0;
-    for (; end < n; ++end) {
-      const auto more =
-          results[end].status.ok() ? static_cast<int>(batch.works[end].outputs.size()) : 0;
-      if (end > begin && (reads + more) * row_bytes > kLogitBytes) break;
-      reads += more;
-    }
-    const int first = plan_.items[begin].first_read;
-    float* logits = reads > 0 ? logits_on_host(first, reads) : nullptr;
-    const StepProfile::Section section(StepProfile::kReadout);
-    const auto count = static_cast<int64_t>(end - begin);
-    const int team = cpu::team_size();
-    const bool many = reads * int64_t{shape_.vocab_size} > 65536;
-    const int64_t grain = many ? (count + team - 1) / team : count;
-    while (static_cast<int64_t>(readers_.size()) < (count + grain - 1) / grain) {
-      readers_.emplace_back(&store_);
-    }
-    cpu::parallel_for(count, grain, [&](int64_t from, int64_t to) {
-      for (int64_t i = from; i < to; ++i) {
-        const size_t w = begin + static_cast<size_t>(i);
-        if (!results[w].status.ok()) continue;
-        const int64_t offset = plan_.items[w].first_read - first;
-        results[w].status =
-            read_work(batch.works[w], plan_.items[w], logits + offset * shape_.vocab_size,
-                      readers_[static_cast<size_t>(from / grain)], results[w].readout);
-      }
-    });
-    begin = end;
+  const auto most = static_cast<int>(std::max<int64_t>(1, kLogitBytes / row_bytes));
+  for (const ReadBlock& block : plan_.read_blocks(batch, most)) read_block(batch, block, results);
+}
+
+void Executor::read_block(const Batch& batch, const ReadBlock& block,
+                          std::vector<WorkResult>& results) {
+  float* const logits = block.count > 0 ? logits_on_host(block.first, block.count) : nullptr;
+  const StepProfile::Section section(StepProfile::kReadout);
+  const auto count = static_cast<int64_t>(block.end - block.begin);
+  const int team = cpu::team_size();
+  const bool many = block.count * int64_t{shape_.vocab_size} > 65536;
+  const int64_t grain = many ? (count + team - 1) / team : count;
+  while (static_cast<int64_t>(readers_.size()) < (count + grain - 1) / grain) {
+    readers_.emplace_back(&store_);
   }
+  cpu::parallel_for(count, grain, [&](int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; ++i) {
+      const size_t w = block.begin + static_cast<size_t>(i);
+      if (!results[w].status.ok()) continue;
+      const int64_t offset = std::max(0, plan_.items[w].first_read - block.first);
+      results[w].status =
+          read_work(batch.works[w], plan_.items[w], block, logits + offset * shape_.vocab_size,
+                    readers_[static_cast<size_t>(from / grain)], results[w].readout);
+    }
+  });
 }
 
 float* Executor::logits_on_host(int first, int count) {
@@ -204,23 +280,29 @@ float* Executor::logits_on_host(int first, int count) {
   return host_logits_.mutable_data_ptr<float>();
 }
 
-absl::Status Executor::read_work(const Work& work, const Plan::Item& item, float* logits,
-                                 RowReader& reader, Readout& readout) const try {
+absl::Status Executor::read_work(const Work& work, const Plan::Item& item, const ReadBlock& block,
+                                 float* logits, RowReader& reader, Readout& readout) const try {
   const auto vocab = static_cast<size_t>(shape_.vocab_size);
-  reader.begin(work);
-  for (size_t i = 0; i < work.outputs.size(); ++i, logits += vocab) {
+  if (block.from == 0) reader.begin(work);
+  const size_t end = std::min(block.to, work.outputs.size());
+  for (size_t i = block.from; i < end; ++i) {
     const Work::Output& o = work.outputs[i];
+    const Read& read = work.pass->read[static_cast<size_t>(o.read)];
+    if (read.hidden) {
+      reader.skip();
+      continue;
+    }
     const auto row = static_cast<size_t>(item.first_row + o.run_row);
     // In a chain that is verified, each row judges what was fed in the next.
     Token next_input = -1;
-    const bool judged = work.pass->read[static_cast<size_t>(o.read)].judges();
-    if (judged && i + 1 < work.outputs.size() && work.outputs[i + 1].read == o.read) {
+    if (read.judges() && i + 1 < work.outputs.size() && work.outputs[i + 1].read == o.read) {
       next_input = plan_.token[static_cast<size_t>(item.first_row + work.outputs[i + 1].run_row)];
     }
     TANDEM_RETURN_IF_ERROR(
         reader.read(o, {logits, vocab}, plan_.columns.position[row], next_input));
+    logits += vocab;
   }
-  readout = reader.take();
+  if (end == work.outputs.size()) readout = reader.take();
   return absl::OkStatus();
 } catch (const std::exception& e) {
   return absl::InternalError(absl::StrCat("reading logits: ", e.what()));

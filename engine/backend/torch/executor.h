@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -20,9 +21,12 @@ namespace tandem {
 // Used by one lane thread, under InferenceMode. One per model: its buffers have the model's widths.
 class Executor {
  public:
-  // All outlive the executor.
+  using PoolOf = std::function<const KvPool*(ModelId)>;
+
+  // All outlive the executor. pool_of: of any model, for the hidden rows that its passes left;
+  // null: unknown.
   Executor(Model& model, const ModelShape& shape, ModelExtras& extras, const KvPool& pool,
-           ValueStore& store);
+           ValueStore& store, PoolOf pool_of);
 
   // Runs the batch's works (not its moves). A work that fails has its own status; what is thrown
   // (out of memory, a lost device) concerns all. results: by Batch::works.
@@ -42,6 +46,9 @@ class Executor {
     std::vector<RowView> views;                // by Plan::segments
     std::vector<const int64_t*> segment_rows;  // by Plan::segments; null: all
     std::vector<PlacedCopies> captures;        // by Plan::captures
+    std::vector<PlacedCopies> left;            // likewise
+    std::vector<PlacedCopies> masks;           // by Plan::masks
+    std::vector<PlacedCopies> embedded;        // by Plan::embedded
     std::vector<const int64_t*> head_reads;    // by Plan::heads
   };
 
@@ -49,20 +56,29 @@ class Executor {
   PlacedCopies place(const RowCopies& copies);
   RowView place(const RowColumns& columns, const int32_t* extra, const int32_t* pages);
   void forward();
+  void feed(at::Tensor& x);
+  at::Tensor gather(const EmbeddedRows& rows, const int64_t* from) const;
+  void feed_embedded(const EmbeddedRows& rows, const PlacedCopies& copies, at::Tensor& x);
   void run_segment(const Segment& segment, const RowView& rows, const int64_t* index,
                    at::Tensor& x);
   void apply_heads();
   void answer(const Batch& batch, std::vector<WorkResult>& results);
+  void read_block(const Batch& batch, const ReadBlock& block, std::vector<WorkResult>& results);
+  // Passes that ran may be named by their hidden rows from here on.
+  void name_left(const Batch& batch, const std::vector<WorkResult>& results);
+  absl::StatusOr<int> width_of(const Work::Embed& place, TicketId left_by) const;
   // Logits of head inputs [first, first + count). [count, vocab], in the host's memory, until the
   // next call
   float* logits_on_host(int first, int count);
-  absl::Status read_work(const Work& work, const Plan::Item& item, float* logits, RowReader& reader,
-                         Readout& readout) const;
+  // logits: of the block's head inputs of this work
+  absl::Status read_work(const Work& work, const Plan::Item& item, const ReadBlock& block,
+                         float* logits, RowReader& reader, Readout& readout) const;
 
   Model& model_;
   ModelExtras& extras_;
   const KvPool& pool_;
   ValueStore& store_;
+  const PoolOf pool_of_;
   at::Device device_;
   const Ops& ops_;
   ModelShape shape_;  // the model's

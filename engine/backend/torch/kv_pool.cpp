@@ -135,7 +135,10 @@ KvPool::KvPool(const KvGeometry& g, const PoolSize& s, at::Device device) : geom
     layer_keys.push_back(keys.select(0, i));
     layer_values.push_back(values.select(0, i));
   }
-  frontier = at::empty({s.frontier_pages * s.page_rows, g.hidden_size}, kv.dtype(g.hidden_type));
+  const auto rows = kv.dtype(g.hidden_type);
+  frontier = at::empty({s.frontier_pages * s.page_rows, g.hidden_size}, rows);
+  hidden = at::empty({s.values, g.hidden_size}, rows);
+  left_by = std::make_unique<std::atomic<TicketId>[]>(static_cast<size_t>(s.values));
 }
 
 absl::Status apply_moves(std::span<const Move> moves,

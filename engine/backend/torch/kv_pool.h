@@ -3,8 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -35,6 +37,10 @@ struct KvPool {
   at::Tensor keys, values;
   std::vector<at::Tensor> layer_keys, layer_values;  // the same by layer
   at::Tensor frontier;                               // [frontier_pages * page_rows, hidden_size]
+  // Rows that passes leave for others, and which pass left each; 0: none. A pass on another lane
+  // reads a row only when the batch that left it is done.
+  at::Tensor hidden;  // [PoolSize::values, hidden_size]
+  std::unique_ptr<std::atomic<TicketId>[]> left_by;
 
   // Uninitialised memory, on CPU untouched until it is used. Throws c10::OutOfMemoryError.
   KvPool(const KvGeometry& geometry, const PoolSize& size, at::Device device);

@@ -30,9 +30,6 @@ absl::Status check_pages(std::span<const PageId> pages, int first, int rows, int
 }
 
 absl::Status check_head(const Read& read, int to, const ModelShape& shape) {
-  if (read.hidden) {
-    return absl::InvalidArgumentError("read: hidden; allowed: none (values are not kept here yet)");
-  }
   if (read.head == kOwnHead) return absl::OkStatus();
   if (!read.head.valid() || read.head.index() >= shape.heads.size()) {
     return out_of_range("head", read.head.value,
@@ -54,9 +51,11 @@ int64_t slot_of(std::span<const PageId> pages, int row, int page_rows) {
 }  // namespace
 
 void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& pool,
-                 const ValueStore& store) {
+                 const ValueStore& store, const WidthOf& width_of) {
   items.assign(batch.works.size(), {});
   token.clear();
+  masks.clear();
+  embedded.clear();
   columns.clear();
   extra.clear();
   pages.clear();
@@ -73,7 +72,7 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
     item.first_row = rows();
     item.first_read = reads;
     item.status = check(work, shape, pool);
-    if (item.status.ok()) item.status = resolve_tokens(work, shape, store);
+    if (item.status.ok()) item.status = resolve_inputs(work, shape, store, width_of);
     if (!item.status.ok()) continue;
     add_rows(work, pool);
     add_visibility(work, shape);
@@ -90,9 +89,10 @@ absl::Status Plan::check(const Work& work, const ModelShape& shape, const PoolSi
         absl::StrCat("pass: encoder or cross-attention; allowed: causal (", shape.architecture,
                      " is a decoder)"));
   }
-  if (pass.adapter.valid()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("adapter: ", pass.adapter.value, "; allowed: none of this model is loaded"));
+  if (pass.adapter.valid() && pass.adapter.index() >= shape.adapters.size()) {
+    return out_of_range("adapter", pass.adapter.value,
+                        shape.adapters.empty() ? "none: no adapter of this model is loaded"
+                                               : absl::StrCat("0 to ", shape.adapters.size() - 1));
   }
   if (work.to < 1 || work.to > shape.layers) return bad_books("layer", work.to, shape.layers);
   if (work.past < 0 || work.first < 0 || work.count < 0 ||
@@ -120,6 +120,12 @@ absl::Status Plan::check(const Work& work, const ModelShape& shape, const PoolSi
   const int frontier_rows_end = saves ? rows_after : work.rows_before();
   TANDEM_RETURN_IF_ERROR(check_pages(work.frontier_pages, work.past, frontier_rows_end,
                                      pool.page_rows, pool.frontier_pages, "frontier page"));
+  return check_outputs(work, shape, pool);
+}
+
+absl::Status Plan::check_outputs(const Work& work, const ModelShape& shape,
+                                 const PoolSize& pool) const {
+  const Pass& pass = *work.pass;
   for (const Work::Output& o : work.outputs) {
     if (o.read < 0 || static_cast<size_t>(o.read) >= pass.read.size()) {
       return bad_books("read", o.read, static_cast<int64_t>(pass.read.size()));
@@ -134,30 +140,69 @@ absl::Status Plan::check(const Work& work, const ModelShape& shape, const PoolSi
       return out_of_range("read layer", read.at, absl::StrCat(done, " to ", work.to));
     }
     TANDEM_RETURN_IF_ERROR(check_head(read, work.to, shape));
+    if (read.hidden && (!o.value.valid() || o.value.value >= pool.values)) {
+      return bad_books("place of a hidden row", o.value.value, pool.values);
+    }
   }
   return absl::OkStatus();
 }
 
-absl::Status Plan::resolve_tokens(const Work& work, const ModelShape& shape,
-                                  const ValueStore& store) {
+absl::Status Plan::feed_mask(const Pass& pass, int mask, int row, const ModelShape& shape) {
+  const int masks = pass.adapter.valid() ? shape.adapters[pass.adapter.index()].masks : 0;
+  if (mask < 0 || mask >= masks) {
+    return out_of_range(
+        "mask row", mask,
+        masks == 0 ? "none: the pass has no adapter with masks" : absl::StrCat("0 to ", masks - 1));
+  }
+  if (work_masks_.empty()) work_masks_.push_back({pass.adapter, {}});
+  work_masks_.front().copies.add(mask, row);
+  return absl::OkStatus();
+}
+
+absl::Status Plan::feed_embedded(const Work& work, const In& in, const Work::Embed& place, int row,
+                                 const ModelShape& shape, const WidthOf& width_of) {
+  TANDEM_ASSIGN_OR_RETURN(const int width, width_of(place, in.ref.ticket));
+  const AdapterId adapter = work.pass->adapter;
+  const int source = adapter.valid() ? shape.adapters[adapter.index()].source : 0;
+  const int taken = source > 0 ? source : shape.hidden_size;
+  if (width != taken) {
+    return out_of_range("width of an embedded row", width,
+                        absl::StrCat(taken, source > 0 ? ", the adapter's" : ", the model's"));
+  }
+  const AdapterId through = source > 0 ? adapter : AdapterId();
+  auto group = std::ranges::find_if(work_embedded_, [&](const EmbeddedRows& e) {
+    return e.model == place.model && e.replace == in.ref.replace;
+  });
+  if (group == work_embedded_.end()) {
+    group = work_embedded_.insert(group, {through, place.model, in.ref.replace, {}});
+  }
+  group->copies.add(place.value.value, row);
+  return absl::OkStatus();
+}
+
+absl::Status Plan::resolve_inputs(const Work& work, const ModelShape& shape,
+                                  const ValueStore& store, const WidthOf& width_of) {
   chosen_.clear();
+  work_masks_.clear();
+  work_embedded_.clear();
+  size_t embeds = 0;
   for (int i = work.first; i < work.first + work.count; ++i) {
     const In& in = work.pass->add.in[static_cast<size_t>(i)];
-    Token t = -1;
-    switch (in.kind) {
-      case In::kToken:
-        t = in.id;
-        break;
-      case In::kChosen: {
-        TANDEM_ASSIGN_OR_RETURN(t, store.pick(in.ref, in.id));
-        break;
+    const int row = work.frontier_rows() + i - work.first;
+    Token t = in.id;
+    if (in.kind == In::kChosen) {
+      TANDEM_ASSIGN_OR_RETURN(t, store.pick(in.ref, in.id));
+    } else if (in.kind == In::kMask) {
+      TANDEM_RETURN_IF_ERROR(feed_mask(*work.pass, in.id, row, shape));
+    } else if (in.kind == In::kEmbed) {
+      if (embeds >= work.embeds.size() || work.embeds[embeds].row != i) {
+        return bad_books("embedded rows without a place", i, static_cast<int64_t>(embeds));
       }
-      case In::kMask:
-      case In::kEmbed:
-        return absl::InvalidArgumentError(
-            "input row: mask or embedding; allowed: only in a pass with an adapter");
+      TANDEM_RETURN_IF_ERROR(feed_embedded(work, in, work.embeds[embeds++], row, shape, width_of));
     }
-    if (t < 0 || t >= shape.vocab_size) {
+    if (in.kind == In::kMask || (in.kind == In::kEmbed && in.ref.replace)) {
+      t = -1;
+    } else if (t < 0 || t >= shape.vocab_size) {
       return out_of_range("token", t, absl::StrCat("0 to ", shape.vocab_size - 1));
     }
     chosen_.push_back(t);
@@ -170,9 +215,31 @@ absl::Status Plan::resolve_tokens(const Work& work, const ModelShape& shape,
   return absl::OkStatus();
 }
 
+// Moves copies of one work to the batch's, with batch rows instead of its run rows.
+void Plan::add_fed() {
+  const auto add = [this](const RowCopies& from, RowCopies& to) {
+    for (size_t i = 0; i < from.to.size(); ++i) to.add(from.from[i], rows() + from.to[i]);
+  };
+  for (const MaskRows& m : work_masks_) {
+    auto group = std::ranges::find(masks, m.adapter, &MaskRows::adapter);
+    if (group == masks.end()) group = masks.insert(group, {m.adapter, {}});
+    add(m.copies, group->copies);
+  }
+  for (const EmbeddedRows& e : work_embedded_) {
+    auto group = std::ranges::find_if(embedded, [&](const EmbeddedRows& g) {
+      return g.adapter == e.adapter && g.model == e.model && g.replace == e.replace;
+    });
+    if (group == embedded.end()) {
+      group = embedded.insert(group, {e.adapter, e.model, e.replace, {}});
+    }
+    add(e.copies, group->copies);
+  }
+}
+
 void Plan::add_rows(const Work& work, const PoolSize& pool) {
   const auto table = static_cast<int32_t>(pages.size());
   for (const PageId p : work.pages) pages.push_back(p.value);
+  add_fed();
   token.insert(token.end(), static_cast<size_t>(work.frontier_rows()), -1);
   token.insert(token.end(), chosen_.begin(), chosen_.end());
   columns.position.insert(columns.position.end(), position_.begin(), position_.end());
@@ -228,11 +295,11 @@ void Plan::add_frontier(const Work& work, const PoolSize& pool) {
   }
 }
 
-void Plan::add_reads(const Work& work, const Item& item) {
+void Plan::add_reads(const Work& work, Item& item) {
   for (const Work::Output& o : work.outputs) {
     const Read& read = work.pass->read[static_cast<size_t>(o.read)];
     const int layer = read.at == kTop ? work.to : read.at;
-    if (read.head != kOwnHead) {
+    if (read.head != kOwnHead && !read.hidden) {
       auto h = std::find_if(heads.begin(), heads.end(),
                             [&](const HeadReads& r) { return r.head == read.head; });
       if (h == heads.end()) h = heads.insert(h, {read.head, {}});
@@ -240,9 +307,49 @@ void Plan::add_reads(const Work& work, const Item& item) {
     }
     auto c = std::lower_bound(captures.begin(), captures.end(), layer,
                               [](const Capture& a, int b) { return a.at < b; });
-    if (c == captures.end() || c->at != layer) c = captures.insert(c, {layer, {}});
+    if (c == captures.end() || c->at != layer) c = captures.insert(c, {layer, {}, {}});
+    if (read.hidden) {
+      c->left.add(item.first_row + o.run_row, o.value.value);
+      continue;
+    }
     c->copies.add(item.first_row + o.run_row, reads++);
+    ++item.reads;
   }
+}
+
+std::vector<ReadBlock> Plan::read_blocks(const Batch& batch, int most) const {
+  std::vector<ReadBlock> blocks;
+  for (size_t w = 0; w < items.size();) {
+    ReadBlock block{w, w, 0, kAllOutputs, items[w].first_read, 0};
+    while (block.end < items.size() && block.count + items[block.end].reads <= most) {
+      block.count += items[block.end++].reads;
+    }
+    if (block.end > w) {
+      blocks.push_back(block);
+      w = block.end;
+    } else {
+      cut_reads(batch.works[w], w, most, &blocks);
+      ++w;
+    }
+  }
+  return blocks;
+}
+
+// Pieces of one work. Outputs that are hidden rows go with those before them.
+void Plan::cut_reads(const Work& work, size_t w, int most, std::vector<ReadBlock>* blocks) const {
+  ReadBlock piece{w, w + 1, 0, 0, items[w].first_read, 0};
+  for (const Work::Output& o : work.outputs) {
+    const bool reads_row = !work.pass->read[static_cast<size_t>(o.read)].hidden;
+    if (reads_row && piece.count == most) {
+      blocks->push_back(piece);
+      piece.from = piece.to;
+      piece.first += most;
+      piece.count = 0;
+    }
+    piece.count += reads_row ? 1 : 0;
+    ++piece.to;
+  }
+  blocks->push_back(piece);
 }
 
 void Plan::cut_segments() {
@@ -286,7 +393,9 @@ size_t Plan::array_bytes() const {
   for (const Segment& s : segments) {
     n += columns_bytes(s.columns) + s.index.size() * sizeof(int64_t) + kAlign;
   }
-  for (const Capture& c : captures) n += copies_bytes(c.copies);
+  for (const Capture& c : captures) n += copies_bytes(c.copies) + copies_bytes(c.left);
+  for (const MaskRows& m : masks) n += copies_bytes(m.copies);
+  for (const EmbeddedRows& e : embedded) n += copies_bytes(e.copies) + kAlign;
   for (const HeadReads& h : heads) n += h.reads.size() * sizeof(int64_t) + kAlign;
   return n;
 }

@@ -6,9 +6,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/backend/torch/row_view.h"
 #include "engine/pass/backend.h"
 #include "engine/sampling/value_store.h"
@@ -39,10 +42,12 @@ struct RowCopies {
   }
 };
 
-// Hidden states that the head reads: batch rows after layers [0, at), to inputs of the head.
+// Hidden states that are read: batch rows after layers [0, at), to inputs of the head, and to the
+// places of hidden rows that the pass leaves.
 struct Capture {
   int at = 0;
   RowCopies copies;
+  RowCopies left;
 };
 
 // Inputs of the head that a trained head changes first.
@@ -51,45 +56,87 @@ struct HeadReads {
   std::vector<int64_t> reads;
 };
 
+// Batch rows that are fed with an adapter's masks: mask copies.from[i] to row copies.to[i].
+struct MaskRows {
+  AdapterId adapter;
+  RowCopies copies;
+};
+
+// Batch rows that are fed with hidden rows of `model`, through the adapter's projector, or bare.
+struct EmbeddedRows {
+  AdapterId adapter;  // invalid: bare
+  ModelId model;
+  bool replace = true;  // else they are added to the tokens' embeddings
+  RowCopies copies;     // place in the model's pool to batch row
+};
+
+// Head inputs [first, first + count), those of outputs [from, to) of works [begin, end).
+struct ReadBlock {
+  size_t begin = 0, end = 0;
+  size_t from = 0, to = 0;  // kAllOutputs, unless it is a piece of one work
+  int first = 0, count = 0;
+};
+inline constexpr size_t kAllOutputs = std::numeric_limits<size_t>::max();
+
 class Plan {
  public:
+  // Width of a hidden row that lies where `place` says, if pass `left_by` has left it there; else
+  // INTERNAL.
+  using WidthOf = std::function<absl::StatusOr<int>(const Work::Embed& place, TicketId left_by)>;
+
   // Rebuilds the plan, keeping the memory of the last one. `store` resolves kChosen inputs.
   void build(const Batch& batch, const ModelShape& shape, const PoolSize& pool,
-             const ValueStore& store);
+             const ValueStore& store, const WidthOf& width_of);
 
   struct Item {
     absl::Status status;
     int first_row = 0;   // batch row of run row 0
-    int first_read = 0;  // head input of Work::outputs[0]
+    int first_read = 0;  // its first head input
+    int reads = 0;       // its head inputs: one for each output that is not a hidden row
   };
-  std::vector<Item> items;        // by Batch::works
-  std::vector<Token> token;       // [rows]; -1 for frontier rows
-  RowColumns columns;             // [rows]
-  std::vector<int32_t> extra;     // cache rows
-  std::vector<int32_t> pages;     // all page tables
-  RowCopies load;                 // frontier slot (page * page_rows + slot in it) to batch row
-  RowCopies save;                 // batch row to frontier slot
-  std::vector<Segment> segments;  // ascending; every row in those of the layers that it runs
-  std::vector<Capture> captures;  // ascending, one per `at`
-  int reads = 0;                  // head inputs
-  std::vector<HeadReads> heads;   // one per head that is read
+  std::vector<Item> items;      // by Batch::works
+  std::vector<Token> token;     // [rows]; -1 for frontier rows, masks and replaced embeddings
+  std::vector<MaskRows> masks;  // one for each adapter
+  std::vector<EmbeddedRows> embedded;  // likewise, and for each model and way
+  RowColumns columns;                  // [rows]
+  std::vector<int32_t> extra;          // cache rows
+  std::vector<int32_t> pages;          // all page tables
+  RowCopies load;                      // frontier slot (page * page_rows + slot in it) to batch row
+  RowCopies save;                      // batch row to frontier slot
+  std::vector<Segment> segments;       // ascending; every row in those of the layers that it runs
+  std::vector<Capture> captures;       // ascending, one per `at`
+  int reads = 0;                       // head inputs
+  std::vector<HeadReads> heads;        // one per head that is read
 
   int rows() const { return static_cast<int>(token.size()); }
   size_t array_bytes() const;  // of all arrays that kernels read, at least
 
+  // Which head inputs are read together: whole works, or pieces of one that has more of them than
+  // `most` (at least 1). Each work is in one or more, in order.
+  std::vector<ReadBlock> read_blocks(const Batch& batch, int most) const;
+
  private:
   absl::Status check(const Work& work, const ModelShape& shape, const PoolSize& pool) const;
-  absl::Status resolve_tokens(const Work& work, const ModelShape& shape, const ValueStore& store);
+  absl::Status check_outputs(const Work& work, const ModelShape& shape, const PoolSize& pool) const;
+  absl::Status resolve_inputs(const Work& work, const ModelShape& shape, const ValueStore& store,
+                              const WidthOf& width_of);
+  absl::Status feed_mask(const Pass& pass, int mask, int row, const ModelShape& shape);
+  absl::Status feed_embedded(const Work& work, const In& in, const Work::Embed& place, int row,
+                             const ModelShape& shape, const WidthOf& width_of);
+  void add_fed();
   void add_rows(const Work& work, const PoolSize& pool);
   void add_visibility(const Work& work, const ModelShape& shape);
   void add_frontier(const Work& work, const PoolSize& pool);
-  void add_reads(const Work& work, const Item& item);
+  void add_reads(const Work& work, Item& item);
   void cut_segments();
+  void cut_reads(const Work& work, size_t w, int most, std::vector<ReadBlock>* blocks) const;
 
   std::vector<int32_t> from_, to_;  // [rows] layers that the row runs
   std::vector<int32_t> borders_;
-  std::vector<Token> chosen_;               // scratch: tokens of one work's added rows
-  std::vector<int> position_;               // scratch: positions of one work's run rows
+  std::vector<Token> chosen_;                // scratch: tokens of one work's added rows
+  std::vector<MaskRows> work_masks_;         // scratch: of one work, by run row
+  std::vector<EmbeddedRows> work_embedded_;  // scratch: likewise
+  std::vector<int> position_;                // scratch: positions of one work's run rows
   std::vector<std::vector<int32_t>> path_;  // scratch: by run row, its extra rows before the window
 };
 

@@ -5,14 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
-#include <nlohmann/json.hpp>
 
-#include "engine/backend/torch/weights/decoder_layout.h"
-#include "engine/backend/torch/weights/hf_config.h"
+#include "tests/engine/backend/torch/adapter_folders.h"
 #include "tests/engine/backend/torch/driver.h"
 #include "tests/engine/backend/torch/golden.h"
-#include "tests/engine/backend/torch/weights/files.h"
 
 namespace tandem {
 namespace {
@@ -21,51 +17,24 @@ using testing::HasSubstr;
 
 constexpr int kHidden = 32;  // of the golden model llama2, which has three layers
 
-// up * down of this times the unit matrix.
-std::string head_file(float factor) {
-  std::string file = test::safetensors_of(
-      {{"down.weight", "F32", {kHidden, kHidden}}, {"up.weight", "F32", {kHidden, kHidden}}});
-  const size_t bytes = size_t{2} * kHidden * kHidden * sizeof(float);
-  const auto set = [&](int matrix, float value) {
-    for (int i = 0; i < kHidden; ++i) {
-      const size_t at = static_cast<size_t>((matrix * kHidden + i) * kHidden + i) * sizeof(float);
-      std::memcpy(file.data() + file.size() - bytes + at, &value, sizeof(float));
-    }
-  };
-  set(0, 1);
-  set(1, factor);
-  return file;
-}
-
 class Heads : public testing::Test {
  protected:
-  Heads() {
-    config_ = *load_hf_config(golden_.directory());
-    const Checkpoint weights = *Checkpoint::open(golden_.directory());
-    sample_ = *sample_of(config_, check_decoder(config_, weights)->tied, weights);
-  }
-
+  // up * down is `factor` times the unit matrix.
   ExtraConfig head(const std::string& name, int layer, float factor) {
-    const nlohmann::json about = {{"format", "tandem-adapter-1"},
-                                  {"kind", "head"},
-                                  {"layer", layer},
-                                  {"base",
-                                   {{"vocab_size", config_.vocab_size},
-                                    {"hidden_size", config_.hidden_size},
-                                    {"layers", config_.layers},
-                                    {"heads", config_.heads},
-                                    {"kv_heads", config_.kv_heads},
-                                    {"head_dim", config_.head_dim},
-                                    {"sample", sample_}}}};
-    dir_.write(name + "/adapter.json", about.dump());
-    dir_.write(name + "/adapter.safetensors", head_file(factor));
-    return {name, dir_.path() + "/" + name};
+    std::vector<float> down(size_t{kHidden} * kHidden), up(down.size());
+    for (size_t i = 0; i < kHidden; ++i) {
+      down[i * kHidden + i] = 1;
+      up[i * kHidden + i] = factor;
+    }
+    return folders.write(
+        name, {{"kind", "head"}, {"layer", layer}},
+        {{"down.weight", {kHidden, kHidden}, down}, {"up.weight", {kHidden, kHidden}, up}});
   }
 
   ModelConfig model(std::vector<ExtraConfig> extras, int layers = 0) const {
     ModelConfig m;
     m.name = "llama2";
-    m.path = golden_.directory();
+    m.path = golden.directory();
     m.layers = layers;
     m.extras = std::move(extras);
     return m;
@@ -86,10 +55,8 @@ class Heads : public testing::Test {
     return got;
   }
 
-  const Golden golden_{"llama2"};
-  DecoderConfig config_;
-  std::string sample_;
-  const test::TempDir dir_;
+  const Golden golden{"llama2"};
+  test::AdapterFolders folders{golden.directory()};
 };
 
 TEST_F(Heads, AreAddedToTheRowsTheyRead) {
@@ -97,13 +64,13 @@ TEST_F(Heads, AreAddedToTheRowsTheyRead) {
   ASSERT_EQ(driver.shape().heads.size(), 3u);
   EXPECT_EQ(driver.shape().heads[1].name, "all");
   EXPECT_EQ(driver.shape().heads[2].layer, 3);
-  const std::vector<Token> prompt = golden_.prompt(6);
+  const std::vector<Token> prompt = golden.prompt(6);
   const auto own = read(driver, 3, 2, kOwnHead, prompt);
   EXPECT_EQ(read(driver, 3, 2, HeadId(0), prompt), own);
   EXPECT_EQ(read(driver, 2, kTop, HeadId(0), prompt), own);
   // h - h: every token is as likely as the next.
   for (const auto& row : read(driver, 3, 2, HeadId(1), prompt)) {
-    for (const float p : row) EXPECT_NEAR(p, -std::log(config_.vocab_size), 1e-5);
+    for (const float p : row) EXPECT_NEAR(p, -std::log(folders.base.vocab_size), 1e-5);
   }
   // h + h / 2: the norm takes the factor out.
   const auto top = read(driver, 3, kTop, kOwnHead, prompt);
@@ -115,7 +82,7 @@ TEST_F(Heads, AreAddedToTheRowsTheyRead) {
 
 TEST_F(Heads, SeveralInOnePass) {
   Driver driver(model({head("nothing", 1, 0), head("all", 2, -1)}));
-  const std::vector<Token> prompt = golden_.prompt(4);
+  const std::vector<Token> prompt = golden.prompt(4);
   const int vocab = driver.shape().vocab_size;
   const auto at_one = read(driver, 3, 1, kOwnHead, prompt);
   const auto at_top = read(driver, 3, kTop, kOwnHead, prompt);
@@ -162,9 +129,10 @@ TEST_F(Heads, ALayerRangeAnswersAsTheWholeDoesThere) {
   EXPECT_EQ(part.layers(), 2);
   EXPECT_LT(part.shape().parameters, whole.shape().parameters);
   EXPECT_LT(part.shape().weight_bytes, whole.shape().weight_bytes);
-  const std::vector<Token> prompt = golden_.prompt(6);
+  const std::vector<Token> prompt = golden.prompt(6);
   EXPECT_EQ(read(part, 2, kTop, kOwnHead, prompt), read(whole, 3, 2, kOwnHead, prompt));
-  EXPECT_NEAR(read(part, 2, kTop, HeadId(0), prompt)[0][0], -std::log(config_.vocab_size), 1e-5);
+  EXPECT_NEAR(read(part, 2, kTop, HeadId(0), prompt)[0][0], -std::log(folders.base.vocab_size),
+              1e-5);
 }
 
 // Three lanes on one device, the last with fewer layers, and another device.
@@ -200,11 +168,11 @@ TEST_F(Heads, WhatDoesNotFitIsRefusedAtLoad) {
   EXPECT_THAT(load(model({}, 4)), HasSubstr("models[llama2].layers: 4; allowed: 1 to 3"));
   EXPECT_THAT(load(model({head("high", 3, 0)}, 2)),
               HasSubstr("adapter.json: layer: 3; allowed: 1 to 2, the layers that are loaded"));
-  sample_ = "0000000000000000";
+  folders.sample = "0000000000000000";
   EXPECT_THAT(load(model({head("other", 2, 0)})), HasSubstr("models[llama2].extras[other]: "));
   EXPECT_THAT(load(model({head("other", 2, 0)})),
               HasSubstr("base.sample: \"0000000000000000\"; allowed: "));
-  EXPECT_THAT(load(model({{"none", dir_.path() + "/none"}})), HasSubstr("none/adapter.json"));
+  EXPECT_THAT(load(model({{"none", folders.path() + "/none"}})), HasSubstr("none/adapter.json"));
 }
 
 }  // namespace

@@ -30,9 +30,10 @@ Driver::Driver(const TinyModel& tiny, std::shared_ptr<TorchShared> shared, int i
   set_up(size);
 }
 
-Driver::Driver(const ModelConfig& config, PoolSize size)
-    : shared_(std::make_shared<TorchShared>()), model_(next_model++) {
-  auto device = TorchDevice::create({.threads = 1}, shared_);
+Driver::Driver(const ModelConfig& config, PoolSize size, std::shared_ptr<TorchShared> shared,
+               int index)
+    : shared_(std::move(shared)), model_(next_model++) {
+  auto device = TorchDevice::create({.index = index, .threads = 1}, shared_);
   EXPECT_TRUE(device.ok()) << device.status();
   device_ = *std::move(device);
   ModelConfig sized = config;
@@ -102,6 +103,7 @@ Work Driver::lower(const Item& item) {
   grow(s, before + w.count, w.save_frontier);
   w.pages = s.pages;
   w.frontier_pages = s.frontier_pages;
+  w.embeds = item.embeds;
   int out = 0;
   for (size_t r = 0; r < pass.read.size(); ++r) {
     for (size_t i = 0; i < pass.read[r].rows.size(); ++i, ++out) {
@@ -113,7 +115,8 @@ Work Driver::lower(const Item& item) {
         run_row = before + row - w.past;
       }
       if (run_row < 0) continue;
-      w.outputs.push_back({static_cast<int>(r), static_cast<int>(i), run_row, out});
+      w.outputs.push_back({static_cast<int>(r), static_cast<int>(i), run_row, out, PageId()});
+      if (pass.read[r].hidden) w.outputs.back().value = PageId(item.first_value + out);
     }
   }
   std::fill(s.done.begin() + w.past, s.done.end(), w.to);

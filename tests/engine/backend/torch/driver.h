@@ -37,7 +37,9 @@ class Driver {
                   PoolSize size = {.page_rows = 4, .pages = 600, .frontier_pages = 200},
                   int threads = 1, CpuKernels kernels = CpuKernels::kOwn);
   explicit Driver(const ModelConfig& config,
-                  PoolSize size = {.page_rows = 4, .pages = 200, .frontier_pages = 50});
+                  PoolSize size = {.page_rows = 4, .pages = 200, .frontier_pages = 50},
+                  std::shared_ptr<TorchShared> shared = std::make_shared<TorchShared>(),
+                  int index = 0);
   // Of a Hugging Face directory.
   explicit Driver(const std::string& directory, int page_rows = 16, int64_t pages = 400);
 
@@ -57,6 +59,8 @@ class Driver {
     int first = 0;
     int count = -1;
     TicketId ticket = 0;  // 0: a new one
+    int first_value = 0;  // hidden output o goes to place first_value + o of the pool
+    std::vector<Work::Embed> embeds = {};  // where its kEmbed rows lie
   };
   // All in one batch, with the moves that wait. results: by item.
   std::vector<WorkResult> run(std::span<const Item> items);

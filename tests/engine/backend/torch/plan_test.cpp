@@ -14,10 +14,10 @@ using testing::Test;
 class PlanTest : public Test {
  protected:
   PlanTest() {
-    shape_.vocab_size = 100;
-    shape_.layers = 8;
-    shape_.max_positions = 64;
-    pool_ = {.page_rows = 4, .pages = 50, .frontier_pages = 20};
+    shape.vocab_size = 100;
+    shape.layers = 8;
+    shape.max_positions = 64;
+    pool = {.page_rows = 4, .pages = 50, .frontier_pages = 20};
   }
 
   // A work whose pages are 10, 11, ... and frontier pages 5, 6, ...
@@ -28,7 +28,7 @@ class PlanTest : public Test {
     w.count = static_cast<int>(pass.add.size());
     w.past = past;
     w.frontier = std::move(frontier);
-    w.save_frontier = w.to < shape_.layers;
+    w.save_frontier = w.to < shape.layers;
     const int pages = (w.rows_before() + w.count + 3) / 4;
     w.pages = test::page_table(10, pages);
     for (int i = 0; i < pages; ++i) w.frontier_pages.push_back(PageId(5 + i));
@@ -36,26 +36,27 @@ class PlanTest : public Test {
   }
 
   const Plan& build(std::vector<Work> works) {
-    batch_.works = std::move(works);
-    plan_.build(batch_, shape_, pool_, store_);
-    return plan_;
+    batch.works = std::move(works);
+    plan.build(batch, shape, pool, store, width_of);
+    return plan;
   }
 
   std::vector<int32_t> visible(int row) const {
     const auto r = static_cast<size_t>(row);
     std::vector<int32_t> keys;
-    for (int k = plan_.columns.first_key[r]; k < plan_.columns.dense_end[r]; ++k) keys.push_back(k);
-    for (int e = plan_.columns.extra_begin[r]; e < plan_.columns.extra_end[r]; ++e) {
-      keys.push_back(plan_.extra[static_cast<size_t>(e)]);
+    for (int k = plan.columns.first_key[r]; k < plan.columns.dense_end[r]; ++k) keys.push_back(k);
+    for (int e = plan.columns.extra_begin[r]; e < plan.columns.extra_end[r]; ++e) {
+      keys.push_back(plan.extra[static_cast<size_t>(e)]);
     }
     return keys;
   }
 
-  ModelShape shape_;
-  PoolSize pool_;
-  ValueStore store_;
-  Batch batch_;
-  Plan plan_;
+  ModelShape shape;
+  PoolSize pool;
+  ValueStore store;
+  Plan::WidthOf width_of;
+  Batch batch;
+  Plan plan;
 };
 
 using Ints = std::vector<int32_t>;
@@ -67,21 +68,21 @@ TEST_F(PlanTest, TreeRowsSeePastAncestorsAndThemselves) {
   //        \ 3 - 4      5 has no parent among the added
   for (const Row parent : {-1, 0, 1, 0, 3, -1}) pass.add.add(token_in(7), parent);
   build({work(pass, 3)});
-  ASSERT_TRUE(plan_.items[0].status.ok()) << plan_.items[0].status;
-  EXPECT_EQ(plan_.columns.position, (Ints{3, 4, 5, 4, 5, 3}));
+  ASSERT_TRUE(plan.items[0].status.ok()) << plan.items[0].status;
+  EXPECT_EQ(plan.columns.position, (Ints{3, 4, 5, 4, 5, 3}));
   EXPECT_EQ(visible(0), (Ints{0, 1, 2, 3}));
   EXPECT_EQ(visible(1), (Ints{0, 1, 2, 3, 4}));
   EXPECT_EQ(visible(2), (Ints{0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(visible(3), (Ints{0, 1, 2, 3, 6}));
   EXPECT_EQ(visible(4), (Ints{0, 1, 2, 3, 6, 7}));
   EXPECT_EQ(visible(5), (Ints{0, 1, 2, 8}));
-  EXPECT_EQ(plan_.columns.slot[0], 10 * 4 + 3);
-  EXPECT_EQ(plan_.columns.slot[1], 11 * 4 + 0);
-  EXPECT_EQ(plan_.columns.slot[5], 12 * 4 + 0);
+  EXPECT_EQ(plan.columns.slot[0], 10 * 4 + 3);
+  EXPECT_EQ(plan.columns.slot[1], 11 * 4 + 0);
+  EXPECT_EQ(plan.columns.slot[5], 12 * 4 + 0);
 }
 
 TEST_F(PlanTest, WindowCountsPositionsNotRows) {
-  shape_.window = 3;
+  shape.window = 3;
   Pass pass;
   pass.stage.to = 8;
   for (const Row parent : {-1, -1, 1, 2, 3}) pass.add.add(token_in(7), parent);
@@ -94,17 +95,17 @@ TEST_F(PlanTest, WindowCountsPositionsNotRows) {
 }
 
 TEST_F(PlanTest, WindowedPagesBeforeItMayBeGone) {
-  shape_.window = 4;
+  shape.window = 4;
   const Pass pass = chain_pass(8, std::vector<Token>{1});
   Work w = work(pass, 12);
   std::vector<PageId> pages(w.pages.begin(), w.pages.end());
   pages[0] = pages[1] = PageId();
   w.pages = pages;
   build({w});
-  EXPECT_TRUE(plan_.items[0].status.ok()) << plan_.items[0].status;
+  EXPECT_TRUE(plan.items[0].status.ok()) << plan.items[0].status;
   pages[2] = PageId();
   build({w});
-  EXPECT_EQ(plan_.items[0].status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(plan.items[0].status.code(), absl::StatusCode::kInternal);
 }
 
 TEST_F(PlanTest, OneSegmentWhenAllRunAllLayers) {
@@ -114,15 +115,15 @@ TEST_F(PlanTest, OneSegmentWhenAllRunAllLayers) {
   Work wa = work(a, 0);
   wa.outputs = {{0, 0, 1, 0}};
   build({wa, work(b, 6)});
-  ASSERT_EQ(plan_.segments.size(), 1U);
-  EXPECT_TRUE(plan_.segments[0].all);
-  EXPECT_EQ(plan_.segments[0].from, 0);
-  EXPECT_EQ(plan_.segments[0].to, 8);
-  EXPECT_EQ(plan_.token, (std::vector<Token>{1, 2, 3}));
-  ASSERT_EQ(plan_.captures.size(), 1U);
-  EXPECT_EQ(plan_.captures[0].at, 8);
-  EXPECT_EQ(plan_.captures[0].copies.from, (std::vector<int64_t>{1}));
-  EXPECT_EQ(plan_.save.size(), 0);
+  ASSERT_EQ(plan.segments.size(), 1U);
+  EXPECT_TRUE(plan.segments[0].all);
+  EXPECT_EQ(plan.segments[0].from, 0);
+  EXPECT_EQ(plan.segments[0].to, 8);
+  EXPECT_EQ(plan.token, (std::vector<Token>{1, 2, 3}));
+  ASSERT_EQ(plan.captures.size(), 1U);
+  EXPECT_EQ(plan.captures[0].at, 8);
+  EXPECT_EQ(plan.captures[0].copies.from, (std::vector<int64_t>{1}));
+  EXPECT_EQ(plan.save.size(), 0);
 }
 
 TEST_F(PlanTest, SegmentsFollowFrontiersAndReads) {
@@ -140,21 +141,21 @@ TEST_F(PlanTest, SegmentsFollowFrontiersAndReads) {
   };
   const Want want[] = {
       {0, 2, {2, 3}}, {2, 3, {1, 2, 3}}, {3, 5, {1, 2}}, {5, 6, {0, 1, 2}}, {6, 8, {0, 1, 2}}};
-  ASSERT_EQ(plan_.segments.size(), std::size(want));
+  ASSERT_EQ(plan.segments.size(), std::size(want));
   for (size_t i = 0; i < std::size(want); ++i) {
-    EXPECT_EQ(plan_.segments[i].from, want[i].from);
-    EXPECT_EQ(plan_.segments[i].to, want[i].to);
-    EXPECT_EQ(plan_.segments[i].index, want[i].rows) << i;
-    EXPECT_EQ(plan_.segments[i].columns.rows(), static_cast<int>(want[i].rows.size()));
+    EXPECT_EQ(plan.segments[i].from, want[i].from);
+    EXPECT_EQ(plan.segments[i].to, want[i].to);
+    EXPECT_EQ(plan.segments[i].index, want[i].rows) << i;
+    EXPECT_EQ(plan.segments[i].columns.rows(), static_cast<int>(want[i].rows.size()));
   }
-  EXPECT_EQ(plan_.load.from, (std::vector<int64_t>{5 * 4 + 1, 5 * 4 + 2}));
-  EXPECT_EQ(plan_.load.to, (std::vector<int64_t>{0, 1}));
-  EXPECT_EQ(plan_.save.from, (std::vector<int64_t>{3}));
-  EXPECT_EQ(plan_.save.to, (std::vector<int64_t>{5 * 4}));
-  ASSERT_EQ(plan_.captures.size(), 2U);
-  EXPECT_EQ(plan_.captures[0].at, 6);
-  EXPECT_EQ(plan_.captures[1].at, 8);
-  EXPECT_EQ(plan_.reads, 2);
+  EXPECT_EQ(plan.load.from, (std::vector<int64_t>{5 * 4 + 1, 5 * 4 + 2}));
+  EXPECT_EQ(plan.load.to, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(plan.save.from, (std::vector<int64_t>{3}));
+  EXPECT_EQ(plan.save.to, (std::vector<int64_t>{5 * 4}));
+  ASSERT_EQ(plan.captures.size(), 2U);
+  EXPECT_EQ(plan.captures[0].at, 6);
+  EXPECT_EQ(plan.captures[1].at, 8);
+  EXPECT_EQ(plan.reads, 2);
 }
 
 TEST_F(PlanTest, BrokenBooksAreInternalAndStayAlone) {
@@ -167,11 +168,11 @@ TEST_F(PlanTest, BrokenBooksAreInternalAndStayAlone) {
   works[5].past = 64;
   works[5].pages = test::page_table(std::vector<PageId>(20, PageId(1)));
   build(works);
-  EXPECT_TRUE(plan_.items[0].status.ok());
+  EXPECT_TRUE(plan.items[0].status.ok());
   for (size_t i = 1; i < works.size(); ++i) {
-    EXPECT_EQ(plan_.items[i].status.code(), absl::StatusCode::kInternal) << i;
+    EXPECT_EQ(plan.items[i].status.code(), absl::StatusCode::kInternal) << i;
   }
-  EXPECT_EQ(plan_.rows(), 1);
+  EXPECT_EQ(plan.rows(), 1);
 }
 
 TEST_F(PlanTest, ReadsBelowWhatTheRowHasDoneAreRefused) {
@@ -180,7 +181,45 @@ TEST_F(PlanTest, ReadsBelowWhatTheRowHasDoneAreRefused) {
   Work w = work(pass, 1, {4});
   w.outputs = {{0, 0, 0, 0}};
   build({w});
-  EXPECT_EQ(plan_.items[0].status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(plan.items[0].status.code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(PlanTest, ReadsAreTakenInBlocks) {
+  const auto with_reads = [](int n) {
+    Pass pass = chain_pass(8, std::vector<Token>(static_cast<size_t>(n), 1));
+    Read left;
+    left.rows = {0};
+    left.hidden = true;
+    pass.reading(left).reading({.rows = last_rows(static_cast<size_t>(n), pass.add.size())});
+    return pass;
+  };
+  pool.values = 1;
+  const Pass passes[] = {with_reads(2), with_reads(7), with_reads(3), with_reads(1), with_reads(0)};
+  std::vector<Work> works;
+  for (const Pass& pass : passes) {
+    Work& w = works.emplace_back(work(pass, 0));
+    if (w.count > 0) w.outputs.push_back({0, 0, 0, 0, PageId(0)});
+    for (int i = 0; i < w.count; ++i) w.outputs.push_back({1, i, i, i + 1, PageId()});
+  }
+  build(works);
+  EXPECT_EQ(plan.reads, 13);
+  const auto blocks = plan.read_blocks(batch, 3);
+  struct Want {
+    size_t begin, end, from, to;
+    int first, count;
+  };
+  const Want want[] = {{0, 1, 0, kAllOutputs, 0, 2}, {1, 2, 0, 4, 2, 3},
+                       {1, 2, 4, 7, 5, 3},           {1, 2, 7, 8, 8, 1},
+                       {2, 3, 0, kAllOutputs, 9, 3}, {3, 5, 0, kAllOutputs, 12, 1}};
+  ASSERT_EQ(blocks.size(), std::size(want));
+  for (size_t i = 0; i < std::size(want); ++i) {
+    EXPECT_EQ(blocks[i].begin, want[i].begin) << i;
+    EXPECT_EQ(blocks[i].end, want[i].end) << i;
+    EXPECT_EQ(blocks[i].from, want[i].from) << i;
+    EXPECT_EQ(blocks[i].to, want[i].to) << i;
+    EXPECT_EQ(blocks[i].first, want[i].first) << i;
+    EXPECT_EQ(blocks[i].count, want[i].count) << i;
+  }
 }
 
 }  // namespace
