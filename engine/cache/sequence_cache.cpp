@@ -324,8 +324,8 @@ void SequenceCache::copy_from(SequenceCache& other, int begin, int end,
   TANDEM_CHECK(pools_->page_rows == other.pools_->page_rows);
   const int layers = std::min(pools_->layers, other.pools_->layers);
   if (transfer) {
-    follow_transfers(*transfer);
-    other.follow_transfers(*transfer);
+    follow_transfers(*transfer, /*writes=*/true);
+    other.follow_transfers(*transfer, /*writes=*/false);
     incoming_.push_back(transfer);
     other.outgoing_.push_back({transfer, end, layers});
   }
@@ -369,11 +369,13 @@ void SequenceCache::copy_state(const SequenceCache& other, int row) {
        slot, 1, 0);
 }
 
-void SequenceCache::follow_transfers(Transfer& transfer) {
+// What it reads must have come; where it writes, others must have read what was there.
+void SequenceCache::follow_transfers(Transfer& transfer, bool writes) {
   std::erase_if(incoming_, [](const auto& t) { return t->state() == Transfer::kMade; });
   std::erase_if(outgoing_,
                 [](const Outgoing& o) { return o.transfer->state() == Transfer::kMade; });
   for (const auto& earlier : incoming_) transfer.follow(earlier);
+  if (!writes) return;
   for (const Outgoing& o : outgoing_) transfer.follow(o.transfer);
 }
 
@@ -406,9 +408,11 @@ void SequenceCache::move_row(int from, int to) {
   const auto to_page = static_cast<size_t>(to / page_rows);
   emit(Store::kKv, *pools_, pages_[from_page], from % page_rows, pages_[to_page], to % page_rows, 1,
        pools_->layers);
-  if (from < full_) return;
-  TANDEM_CHECK(to >= full_);
-  frontier_[static_cast<size_t>(to - full_)] = frontier_[static_cast<size_t>(from - full_)];
+  if (from < full_ && !(pools_->keeps_top && to >= top_from_)) return;
+  if (from >= full_) {
+    TANDEM_CHECK(to >= full_);
+    frontier_[static_cast<size_t>(to - full_)] = frontier_[static_cast<size_t>(from - full_)];
+  }
   emit(Store::kFrontier, *pools_, frontier_pages_[from_page], from % page_rows,
        frontier_pages_[to_page], to % page_rows, 1, 0);
 }

@@ -169,7 +169,7 @@ class SequenceCache {
   void cut_inputs(int rows);
   bool transfers_allow(int past, std::span<const int> frontier, bool saves) const;
   Transfer* on_its_way() const;
-  void follow_transfers(Transfer& transfer);
+  void follow_transfers(Transfer& transfer, bool writes);
   void copy_state(const SequenceCache& other, int row);
   void emit(Store store, const ModelPools& source, PageId from, int from_slot, PageId to,
             int to_slot, int rows, int layers);
