@@ -69,8 +69,9 @@ struct FakeModelConfig {
   int vocab_size = 257;  // byte tokenizer: 256 bytes and end of text
   int layers = 4;
   int max_positions = 4096;
-  double pass_seconds = 0;  // time that one batch takes, plus
-  double row_seconds = 0;   // time per row of it
+  double pass_seconds = 0;   // time that one batch takes, plus
+  double row_seconds = 0;    // time per row of it
+  double layer_seconds = 0;  // time per layer that it runs, whatever the rows; tests only
   uint64_t seed = 1;
   std::string trace_file;    // engine/backend/fake/trace.h; empty: none
   bool check_memory = true;  // false: what a pass reads is believed to be there; wants trace_file

@@ -68,7 +68,8 @@ using Needs = absl::InlinedVector<Need, 2>;
 struct Flight {
   TicketId id = 0;
   bool done = false;
-  bool held = true;  // by its Ticket
+  bool held = true;    // by its Ticket
+  double seconds = 0;  // that its batches have taken
   Readout readout;
   std::coroutine_handle<> waiter;
 
@@ -116,6 +117,9 @@ class Ticket {
     kept.ticket = id();
     return kept;
   }
+
+  // REQUIRES: it is done. How long its device took.
+  double seconds() const { return flight_->seconds; }
 
   bool await_ready() const { return flight_->done; }
   void await_suspend(std::coroutine_handle<> h) { flight_->waiter = h; }

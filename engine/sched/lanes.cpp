@@ -142,6 +142,7 @@ Lanes::Finished Lanes::finish(DeviceId device, BatchResult result) {
       finished.failed.emplace_back(run, status);
       continue;
     }
+    flight.seconds += seconds(result.busy);
     run->accounts().ran(flight.role, work.run_rows(), rows, result.busy,
                         work.last && !flight.refill);
     absorb(flight, work, std::move(result.works[i].readout));

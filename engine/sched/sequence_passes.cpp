@@ -55,6 +55,7 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Why
   flight->pass = std::move(pass);
   flight->done = false;
   flight->held = true;
+  flight->seconds = 0;
   flight->waiter = nullptr;
   flight->refill = why == kRefill;
   flight->cache = c;

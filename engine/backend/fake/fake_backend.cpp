@@ -1,6 +1,7 @@
 #include "engine/backend/fake/fake_backend.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <limits>
@@ -12,6 +13,17 @@
 
 namespace tandem {
 namespace {
+
+// That its longest work runs.
+int layers_of(const Batch& batch) {
+  int layers = 0;
+  for (const Work& work : batch.works) {
+    int from = work.count > 0 ? 0 : work.to;
+    for (const int done : work.frontier) from = std::min(from, done);
+    layers = std::max(layers, work.to - from);
+  }
+  return layers;
+}
 
 // The memory does not hold what the batch says it holds: a bug in the books.
 [[noreturn]] void broken(const Work& work, int row, const char* what) {
@@ -120,8 +132,9 @@ void FakeBackend::launch(const Batch& batch, Done done) {
       number = trace->begin();
     }
     const FakeModelConfig& config = memory_->model(model).config;
-    busy += Duration(
-        static_cast<int64_t>(1e9 * (config.pass_seconds + config.row_seconds * batch.run_rows())));
+    busy +=
+        Duration(std::llround(1e9 * (config.pass_seconds + config.row_seconds * batch.run_rows() +
+                                     config.layer_seconds * layers_of(batch))));
   }
   free_at_ = std::max(free_at_, clock_->now()) + busy;
   // The result takes the fault's status along: one that both threads held would be freed by a

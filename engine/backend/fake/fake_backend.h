@@ -9,9 +9,10 @@
 //
 // A batch that changes while the device has it stops the process too.
 //
-// Batches run one after the other, each `pass_seconds + rows * row_seconds` after the one before
-// it, or after its launch: then, by the timer, all its bytes change and its answer comes. So what a
-// batch reads too early is not there yet. Threading as Backend says.
+// Batches run one after the other, each `pass_seconds + rows * row_seconds + layers *
+// layer_seconds` after the one before it, or after its launch: then, by the timer, all its bytes
+// change and its answer comes. So what a batch reads too early is not there yet. Threading as
+// Backend says.
 #pragma once
 
 #include <functional>
