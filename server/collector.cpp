@@ -138,6 +138,13 @@ void add_request_families(const Metrics& metrics, const RefusedCalls& refused,
     out->push_back(family.take());
   };
   of_all("requests_waiting", "Requests queued before admission.", metrics.requests_waiting);
+  of_all("requests_tokenizing",
+         "Requests that are not with the scheduler yet: their prompts wait to "
+         "be tokenized, or are being.",
+         metrics.requests_tokenizing);
+  of_all("waiting_bytes",
+         "Memory of requests before admission; limits.max_waiting_bytes bounds it.",
+         metrics.waiting_bytes);
   of_all("requests_paused", "Requests that stand still until their clients read.",
          metrics.requests_paused);
   per.counter("prompt_tokens_total", "Prompt tokens of admitted requests.", &Series::prompt_tokens);
@@ -168,7 +175,11 @@ void add_request_families(const Metrics& metrics, const RefusedCalls& refused,
         }
       }
     };
-    add({{"model", ""}, {"method", ""}}, refused.by_status);
+    std::array<Counter, kStatusCodes> early;  // refused by the server, or by the engine
+    for (size_t code = 0; code < early.size(); ++code) {
+      early[code].add(refused.by_status[code].value() + metrics.refused[code].value());
+    }
+    add({{"model", ""}, {"method", ""}}, early);
     for (const Series& s : metrics.series) add(of(s), s.failed);
     out->push_back(family.take());
   }

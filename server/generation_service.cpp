@@ -141,44 +141,51 @@ absl::Status start_score(const Call& call, ServerState& state, const grpc::ByteB
   return absl::OkStatus();
 }
 
-absl::Status post(ServerState& state, std::function<void()> work) {
-  if (state.text_work.post(std::move(work))) return absl::OkStatus();
-  return with_reason(absl::ResourceExhaustedError("too many texts wait to be tokenized; try again"),
-                     "QUEUE_FULL");
-}
-
 absl::Status start_tokenize(const Call& call, ServerState& state, const grpc::ByteBuffer& bytes) {
   v1::TokenizeRequest message;
   TANDEM_ASSIGN_OR_RETURN(Engine* const engine, open(*call, state, bytes, &message));
-  TANDEM_ASSIGN_OR_RETURN(TokenizeQuery query, tokenize_query_from(message));
-  return post(state, [call, engine, query = std::move(query)] {
-    const auto tokens = engine->tokenize(query.model, query.prompt, query.add_special_tokens);
-    if (!tokens.ok()) return call->fail(tokens.status());
+  TANDEM_ASSIGN_OR_RETURN(TokenizeRequest request, tokenize_request_from(message));
+  request.client = call->info.client;
+  request.deadline = call->info.deadline;
+  call->summary.reached_engine = true;
+  const auto done = [call, engine, model = request.model, texts = message.return_token_texts()](
+                        const absl::StatusOr<std::vector<Token>>& tokens) {
+    if (!tokens.ok()) return call->fail(told_apart(tokens.status(), call->info));
     v1::TokenizeResponse answer;
     for (const Token token : *tokens) {
       answer.add_token_ids(token);
-      if (!query.return_token_texts) continue;
-      const std::string& bytes = *answer.add_token_bytes() =
-          engine->token_bytes(query.model, token);
+      if (!texts) continue;
+      const std::string& bytes = *answer.add_token_bytes() = engine->token_bytes(model, token);
       answer.add_token_texts(to_valid_utf8(bytes));
     }
     call->finish(absl::OkStatus(), answer);
-  });
+  };
+  const RequestId id = engine->tokenize(std::move(request), done);
+  call->on_cancel([engine, id] { engine->cancel(id); });
+  return absl::OkStatus();
 }
 
 absl::Status start_detokenize(const Call& call, ServerState& state, const grpc::ByteBuffer& bytes) {
   v1::DetokenizeRequest message;
   TANDEM_ASSIGN_OR_RETURN(Engine* const engine, open(*call, state, bytes, &message));
   TANDEM_RETURN_IF_ERROR(check_model_name(message.model()));
-  return post(state, [call, engine, message = std::move(message)] {
-    const std::vector<int64_t> ids(message.token_ids().begin(), message.token_ids().end());
-    const bool skip = !message.has_skip_special_tokens() || message.skip_special_tokens();
-    auto text = engine->detokenize(message.model(), ids, skip);
-    if (!text.ok()) return call->fail(text.status());
+  DetokenizeRequest request;
+  request.model = message.model();
+  request.client = call->info.client;
+  request.token_ids.assign(message.token_ids().begin(), message.token_ids().end());
+  if (message.has_skip_special_tokens())
+    request.skip_special_tokens = message.skip_special_tokens();
+  request.deadline = call->info.deadline;
+  call->summary.reached_engine = true;
+  const auto done = [call](absl::StatusOr<std::string> text) {
+    if (!text.ok()) return call->fail(told_apart(text.status(), call->info));
     v1::DetokenizeResponse answer;
     answer.set_text(to_valid_utf8(*std::move(text)));
     call->finish(absl::OkStatus(), answer);
-  });
+  };
+  const RequestId id = engine->detokenize(std::move(request), done);
+  call->on_cancel([engine, id] { engine->cancel(id); });
+  return absl::OkStatus();
 }
 
 // Runs `start` for a new call and ends it with what `start` returns, if that is an error.
@@ -187,6 +194,9 @@ UnaryCall* run(const char* method, ServerState& state, grpc::CallbackServerConte
                const grpc::ByteBuffer* request, grpc::ByteBuffer* response, Start start) {
   const Call call = UnaryCall::create(method, state, context, response);
   const absl::Status status = start(call, state, *request);
+  // gRPC would keep the bytes until the call is over, and they may be long: nobody reads them
+  // again.
+  const_cast<grpc::ByteBuffer*>(request)->Clear();
   if (!status.ok()) call->fail(status);
   return call.get();
 }

@@ -24,6 +24,7 @@ namespace {
 constexpr int kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int kMaxStopSequences = 64;
 constexpr size_t kMaxStopBytes = 1024;
+constexpr size_t kMaxAllStopBytes = 4096;
 constexpr int kMaxTokenList = 1024;
 constexpr int kMaxTopLogprobs = 20;
 constexpr int kMaxPriority = 100;
@@ -176,14 +177,20 @@ StoppingFields stopping_from(const v1::GenerateRequest& in, Violations* wrong) {
     wrong->add(out_of_range("stop_sequences", absl::StrCat(in.stop_sequences_size(), " of them"),
                             absl::StrCat("at most ", kMaxStopSequences)));
   }
+  size_t all = 0;
   for (int i = 0; i < std::min(in.stop_sequences_size(), kMaxStopSequences); ++i) {
     const std::string& text = in.stop_sequences(i);
+    all += text.size();
     if (text.empty() || text.size() > kMaxStopBytes) {
       wrong->add(out_of_range(absl::StrCat("stop_sequences[", i, "]"),
                               absl::StrCat(text.size(), " bytes"),
                               absl::StrCat("1 to ", kMaxStopBytes, " bytes")));
     }
     out.stop_sequences.push_back(text);
+  }
+  if (all > kMaxAllStopBytes) {
+    wrong->add(out_of_range("stop_sequences", absl::StrCat(all, " bytes in all of them"),
+                            absl::StrCat("at most ", kMaxAllStopBytes)));
   }
   wrong->add(check_length("stop_token_ids", in.stop_token_ids_size()));
   out.stop_token_ids.assign(in.stop_token_ids().begin(), in.stop_token_ids().end());
@@ -289,13 +296,12 @@ absl::StatusOr<ScoreRequest> score_request_from(const v1::ScoreRequest& in) {
   return out;
 }
 
-absl::StatusOr<TokenizeQuery> tokenize_query_from(const v1::TokenizeRequest& in) {
-  TokenizeQuery out;
+absl::StatusOr<TokenizeRequest> tokenize_request_from(const v1::TokenizeRequest& in) {
+  TokenizeRequest out;
   Violations wrong;
   wrong.add(check_model_name(in.model()));
   out.model = in.model();
   if (in.has_add_special_tokens()) out.add_special_tokens = in.add_special_tokens();
-  out.return_token_texts = in.return_token_texts();
   switch (in.prompt_case()) {
     case v1::TokenizeRequest::kText:  // an empty text has no tokens, or only special ones
       out.prompt = in.text();

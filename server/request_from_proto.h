@@ -19,18 +19,11 @@ namespace tandem {
 // Leaves `client` and `deadline` to the caller. `request_id` may stay empty.
 absl::StatusOr<GenerateRequest> generate_request_from(const v1::GenerateRequest& in);
 absl::StatusOr<ScoreRequest> score_request_from(const v1::ScoreRequest& in);
+absl::StatusOr<TokenizeRequest> tokenize_request_from(const v1::TokenizeRequest& in);
 
 // What of the tokens goes back: their list at all, and with it their texts and bytes.
 bool wants_tokens(const v1::GenerateRequest& in);
 bool wants_token_texts(const v1::GenerateRequest& in);
-
-struct TokenizeQuery {
-  std::string model;
-  Prompt prompt;
-  bool add_special_tokens = true;
-  bool return_token_texts = false;
-};
-absl::StatusOr<TokenizeQuery> tokenize_query_from(const v1::TokenizeRequest& in);
 
 // Empty, or at most 128 characters of printable ASCII without spaces.
 absl::Status check_request_id(const std::string& id);

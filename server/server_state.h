@@ -15,7 +15,6 @@
 #include "engine/host/engine.h"
 #include "server/auth.h"
 #include "server/server_config.h"
-#include "server/work_queue.h"
 
 namespace tandem {
 
@@ -32,8 +31,6 @@ struct ServerState {
   ServerConfig config;
   Authenticator auth;
   RefusedCalls refused;
-  // Tokenizing and detokenizing for the unary calls, off gRPC's threads.
-  WorkQueue text_work{/*threads=*/1, /*max_waiting=*/1024};
 
   // Null while models load. Set once; the engine outlives all calls.
   std::atomic<Engine*> engine{nullptr};

@@ -118,10 +118,21 @@ enum class Preemption {
   kYoungest,        // whatever its priority
 };
 
+// What one client may do. Bounds of 0: none.
+struct ClientLimits {
+  int max_priority = 0;            // of its requests; below it they may ask for any
+  int max_requests = 0;            // open at once, those that wait included
+  double requests_per_minute = 0;  // that are let in; a minute's worth may come at once
+  double tokens_per_minute = 0;    // of prompts and answers together, likewise
+  friend bool operator==(const ClientLimits&, const ClientLimits&) = default;
+};
+
 struct LimitsConfig {
   int max_running = 256;                 // requests that may hold pages at once
   int max_waiting = 1024;                // requests queued before admission
   int64_t max_waiting_tokens = 1 << 20;  // prompt tokens queued before admission
+  int64_t max_waiting_bytes = 64 << 20;  // memory of all requests before admission
+  int max_waiting_per_client = 0;        // requests; 0: half of max_waiting, and at least 1
   int step_rows = 512;                   // rows in one batch, prefill chunks included
   int prefill_chunk_rows = 256;          // rows of one sequence's prefill in one batch
   int max_new_tokens = 0;                // cap per request; 0: the model's context
@@ -133,6 +144,8 @@ struct LimitsConfig {
   double fair_prompt_weight = 1;                 // service that a prompt token counts as
   double fair_token_weight = 2;                  // and a generated one
   std::map<std::string, double> client_weights;  // share by client; 1 where there is none
+  ClientLimits default_client;
+  std::map<std::string, ClientLimits> clients;  // by client; default_client for all others
   // A request whose client reads too slowly keeps its pages so long, and ends after so long.
   double slow_reader_hold_seconds = 2;
   double stalled_stream_seconds = 600;
@@ -143,7 +156,8 @@ struct EngineConfig {
   std::vector<ModelConfig> models;
   std::vector<DeploymentConfig> deployments;
   LimitsConfig limits;
-  int text_threads = 1;  // tokenizing and detokenizing
+  int text_threads = 1;      // that make text of tokens
+  int tokenize_threads = 1;  // that make tokens of prompts
 };
 
 }  // namespace tandem

@@ -15,6 +15,7 @@
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/host/config_fields.h"
+#include "engine/host/config_limits.h"
 #include "engine/host/config_methods.h"
 
 namespace tandem {
@@ -182,33 +183,6 @@ absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
   return out;
 }
 
-absl::Status limits_from(const ConfigFile& file, LimitsConfig* out) {
-  const pb::Limits& in = file.proto().limits();
-  const ConfigFields fields(file, "limits.");
-  TANDEM_NUMBER(fields, in, max_running, 1, 65536, &out->max_running);
-  TANDEM_NUMBER(fields, in, max_waiting, 0, 1 << 20, &out->max_waiting);
-  TANDEM_NUMBER(fields, in, max_waiting_tokens, int64_t{1}, kMaxInt32, &out->max_waiting_tokens);
-  TANDEM_NUMBER(fields, in, step_rows, 1, 65536, &out->step_rows);
-  TANDEM_NUMBER(fields, in, prefill_chunk_rows, 1, 65536, &out->prefill_chunk_rows);
-  TANDEM_NUMBER(fields, in, max_new_tokens, 0, 1 << 24, &out->max_new_tokens);
-  TANDEM_NUMBER(fields, in, default_max_new_tokens, 1, 1 << 24, &out->default_max_new_tokens);
-  TANDEM_NUMBER(fields, in, queue_seconds, 1e-3, 86400.0, &out->queue_seconds);
-  if (in.preemption() == pb::Limits::PREEMPTION_YOUNGEST) out->preemption = Preemption::kYoungest;
-  TANDEM_NUMBER(fields, in, max_choices, 1, 16, &out->max_choices);
-  TANDEM_NUMBER(fields, in, fair_prompt_weight, 0.0, 1e6, &out->fair_prompt_weight);
-  TANDEM_NUMBER(fields, in, fair_token_weight, 1e-6, 1e6, &out->fair_token_weight);
-  for (const auto& [client, weight] : in.client_weights()) {
-    if (!(weight >= 1e-3 && weight <= 1e3)) {  // NaN too
-      return fields.error(absl::StrCat("client_weights[", quote_value(client), "]"),
-                          absl::StrCat(weight), "[0.001, 1000]");
-    }
-    out->client_weights[client] = weight;
-  }
-  TANDEM_NUMBER(fields, in, slow_reader_hold_seconds, 0.0, 86400.0, &out->slow_reader_hold_seconds);
-  TANDEM_NUMBER(fields, in, stalled_stream_seconds, 1e-3, 86400.0, &out->stalled_stream_seconds);
-  return absl::OkStatus();
-}
-
 std::string names_of(const std::vector<ModelConfig>& models) {
   return absl::StrJoin(models, ", ", [](std::string* out, const ModelConfig& m) {
     absl::StrAppend(out, quote_value(m.name));
@@ -351,6 +325,7 @@ absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file) {
 
   TANDEM_RETURN_IF_ERROR(limits_from(file, &out.limits));
   TANDEM_NUMBER(ConfigFields(file, ""), in, text_threads, 1, 64, &out.text_threads);
+  TANDEM_NUMBER(ConfigFields(file, ""), in, tokenize_threads, 1, 64, &out.tokenize_threads);
   return out;
 }
 

@@ -16,6 +16,10 @@ namespace {
 // family differently (Qwen 2: 151936 and 152064 rows for 151665 tokens).
 constexpr int kMostPadding = 128;
 
+// A token is taken to stand for so many bytes at least, whatever the vocabulary: normalizers
+// shorten texts (blanks, full-width letters), and an unknown word may be one token.
+constexpr int64_t kLeastPiece = 16;
+
 // Ids that name a token. A matrix may have more rows.
 int named_tokens(const LoadedModel& model) {
   Token end = model.tokenizer->vocab_size();
@@ -143,6 +147,8 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
     }
     const PoolSize& pool = d.large->pool;
     d.context_length = std::min<int64_t>(d.large->shape.max_positions, pool.pages * pool.page_rows);
+    d.longest_piece =
+        std::max(kLeastPiece, static_cast<int64_t>(d.large->tokenizer->longest_piece()));
     d.max_new_tokens = d.context_length - 1;
     if (config.limits.max_new_tokens > 0) {
       d.max_new_tokens = std::min<int64_t>(d.max_new_tokens, config.limits.max_new_tokens);

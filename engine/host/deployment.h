@@ -47,6 +47,9 @@ struct Deployment {
   // Rows a sequence may have: the large model, and its KV memory. A small one may have fewer
   // (MethodPlan::context_length).
   int64_t context_length = 0;
+  int64_t longest_piece = 0;  // bytes of text that one token may stand for
+  // Of text that the context could hold.
+  int64_t max_text_bytes() const { return context_length * longest_piece; }
   int64_t max_new_tokens = 0;
   int64_t default_max_new_tokens = 0;
   bool prefix_cache_per_client = false;

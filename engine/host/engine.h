@@ -1,8 +1,8 @@
 // The engine: models on devices behind one scheduler. This is all that a server needs to know.
 //
-// submit() never blocks: the prompt is rendered and tokenized on a text thread, the request is
-// validated there, admitted or refused by the loop, and every outcome reaches the sink. All
-// methods are thread-safe.
+// submit() never blocks: what cannot be taken is refused at once, and nothing of it kept. Else the
+// prompt is rendered and tokenized on a thread for that, the request is validated there, admitted
+// or refused by the loop, and every outcome reaches the sink. All methods are thread-safe.
 #pragma once
 
 #include <functional>
@@ -26,12 +26,12 @@ class Engine {
   // Loads every model (a progress line each through `progress`) and runs a warm-up pass of each.
   // Errors name the model and the file or field.
   static absl::StatusOr<std::unique_ptr<Engine>> create(
-      EngineConfig config, std::function<void(absl::string_view)> progress = {});
+      EngineConfig config, const std::function<void(absl::string_view)>& progress = {});
   ~Engine();  // as shutdown(now)
 
   // The returned id names the request, with all its choices, in cancel() and pause(). Outcomes,
   // refusals included, reach `sink`, which is kept until its last call.
-  RequestId submit(GenerateRequest request, std::shared_ptr<Sink> sink);
+  RequestId submit(GenerateRequest request, const std::shared_ptr<Sink>& sink);
 
   // Ends the request with CANCELLED at its next step, in whatever state it is. Unknown or ended
   // ids are ignored.
@@ -43,14 +43,16 @@ class Engine {
   void pause(RequestId id);
   void resume(RequestId id);
 
-  // Log-probabilities of given tokens. `done` is called once, on an engine thread.
-  RequestId score(ScoreRequest request, std::function<void(absl::StatusOr<ScoreResult>)> done);
+  // Log-probabilities of given tokens. `done` is called once, as a sink's failed() is.
+  RequestId score(ScoreRequest request,
+                  const std::function<void(absl::StatusOr<ScoreResult>)>& done);
 
-  // Text only; run on the calling thread. NOT_FOUND for an unknown model.
-  absl::StatusOr<std::vector<Token>> tokenize(absl::string_view model, const Prompt& prompt,
-                                              bool add_special_tokens) const;
-  absl::StatusOr<std::string> detokenize(absl::string_view model, absl::Span<const int64_t> ids,
-                                         bool skip_special_tokens) const;
+  // Text only. They take their turn with the prompts of requests, and are refused likewise. `done`
+  // is called once, as a sink's failed() is.
+  RequestId tokenize(TokenizeRequest request,
+                     const std::function<void(absl::StatusOr<std::vector<Token>>)>& done);
+  RequestId detokenize(DetokenizeRequest request,
+                       const std::function<void(absl::StatusOr<std::string>)>& done);
   // What the token adds to a text: bytes that need not be UTF-8. Empty for what is unknown.
   std::string token_bytes(absl::string_view model, Token id) const;
 

@@ -121,7 +121,8 @@ struct Finished {
 
 // Receives one request's events: started once, chunks, and for each choice one `finished` after its
 // last chunk. Or, instead of what is left of all that, `failed`: a request that is refused gets
-// nothing else. Calls come from an engine thread, one at a time per request, and must not block.
+// nothing else. Calls come from an engine thread, or from within submit() for a request that is
+// refused at once; one at a time per request. They must not block.
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -146,6 +147,23 @@ struct ScoreRequest {
   int priority = 0;
   TimePoint deadline = kNever;
 };
+
+// What a text is in tokens, and tokens in text: nothing of the model's is run.
+struct TokenizeRequest {
+  std::string model;
+  std::string client;
+  Prompt prompt;
+  bool add_special_tokens = true;
+  TimePoint deadline = kNever;
+};
+struct DetokenizeRequest {
+  std::string model;
+  std::string client;
+  std::vector<int64_t> token_ids;
+  bool skip_special_tokens = true;
+  TimePoint deadline = kNever;
+};
+
 struct ScoreResult {
   std::vector<TokenInfo> prompt;  // with score_prompt: all but the first have a logprob
   std::vector<TokenInfo> continuation;

@@ -8,6 +8,7 @@
 #include "engine/base/status.h"
 #include "engine/base/violations.h"
 #include "engine/host/methods.h"
+#include "engine/host/request_size.h"
 #include "engine/sampling/params.h"
 #include "engine/text/stop_matcher.h"
 #include "engine/text/stream_decoder.h"
@@ -20,8 +21,9 @@ namespace {
 class MatchingStops final : public TextStops {
  public:
   MatchingStops(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens,
-                absl::Span<const Token> context, const std::vector<std::string>& stops)
-      : decoder_(std::move(tokenizer), skip_special_tokens, context), matcher_(stops, false) {}
+                absl::Span<const Token> context, std::shared_ptr<const StopStrings> stops)
+      : decoder_(std::move(tokenizer), skip_special_tokens, context),
+        matcher_(std::move(stops), false) {}
 
   std::unique_ptr<TextStops> clone() const override {
     return std::make_unique<MatchingStops>(*this);
@@ -163,12 +165,27 @@ absl::StatusOr<std::vector<Token>> tokenize(const Deployment& deployment, const 
         const std::string rendered,
         model.chat->render(chat.messages_json, chat.tools_json, chat.template_args_json,
                            chat.add_generation_prompt));
+    TANDEM_RETURN_IF_ERROR(check_text(deployment, "chat, rendered", rendered.size()));
     TANDEM_ASSIGN_OR_RETURN(tokens, model.tokenizer->encode(rendered, false));
   }
   if (tokens.empty()) return out_of_range("prompt", "empty", "1 token or more");
   // A tokenizer may know more ids than the model has rows.
   TANDEM_RETURN_IF_ERROR(check_tokens("prompt tokens", tokens, deployment.vocab_size));
   return tokens;
+}
+
+absl::StatusOr<std::string> detokenize(const Deployment& deployment, absl::Span<const int64_t> ids,
+                                       bool skip_special_tokens) {
+  std::vector<Token> tokens;
+  const Tokenizer& tokenizer = *deployment.large->tokenizer;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= tokenizer.vocab_size()) {
+      return out_of_range(absl::StrCat("token_ids[", i, "]"), ids[i],
+                          absl::StrCat("0 to ", tokenizer.vocab_size() - 1));
+    }
+    tokens.push_back(static_cast<Token>(ids[i]));
+  }
+  return tokenizer.decode(tokens, skip_special_tokens);
 }
 
 absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateRequest& request,
@@ -226,11 +243,12 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   TANDEM_ASSIGN_OR_RETURN(spec.warp.processors,
                           resolve_processors(deployment, params, spec.stops, prompt_tokens,
                                              request.stopping.min_new_tokens));
-  if (!request.stopping.stop_sequences.empty()) {
+  resolved.stops = std::make_shared<const StopStrings>(request.stopping.stop_sequences);
+  if (resolved.stops->any()) {
     const size_t context = std::min(spec.prompt.size(), kDecodeContext);
     spec.stops.text = std::make_unique<MatchingStops>(
         model.tokenizer, request.skip_special_tokens,
-        absl::MakeConstSpan(spec.prompt).last(context), request.stopping.stop_sequences);
+        absl::MakeConstSpan(spec.prompt).last(context), resolved.stops);
   }
   spec.top_logprobs =
       static_cast<int>(std::min<int64_t>(request.top_logprobs, deployment.vocab_size));

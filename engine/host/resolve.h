@@ -1,9 +1,10 @@
 // From a request in the client's terms to a sequence that the loop can run.
 //
-// Runs on a text thread: templates, tokenizing, and every check that needs the model. Errors name
-// the request's field, its value and what is allowed.
+// Runs on a thread of the ingress: templates, tokenizing, and every check that needs the model.
+// Errors name the request's field, its value and what is allowed.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "engine/host/deployment.h"
 #include "engine/host/request.h"
 #include "engine/sched/spec.h"
+#include "engine/text/stop_matcher.h"
 
 namespace tandem {
 
@@ -21,6 +23,9 @@ inline constexpr size_t kDecodeContext = 8;
 absl::StatusOr<std::vector<Token>> tokenize(const Deployment& deployment, const Prompt& prompt,
                                             bool add_special_tokens);
 
+absl::StatusOr<std::string> detokenize(const Deployment& deployment, absl::Span<const int64_t> ids,
+                                       bool skip_special_tokens);
+
 // Ids as a client sent them: all in [0, vocabulary). `field` names them in the error.
 absl::Status check_tokens(absl::string_view field, const std::vector<Token>& ids, int vocab_size);
 
@@ -28,6 +33,7 @@ struct Resolved {
   SequenceSpec spec;  // without id, listener and times
   std::string method;
   Contract contract = Contract::kExact;
+  std::shared_ptr<const StopStrings> stops;
 };
 // `fresh_seed` is used when the request names none.
 absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateRequest& request,

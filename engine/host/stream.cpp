@@ -6,7 +6,6 @@
 #include <mutex>
 #include <utility>
 
-#include "engine/text/stop_matcher.h"
 #include "engine/text/stream_decoder.h"
 
 namespace tandem {
@@ -77,7 +76,7 @@ RequestStream::Choice::Choice(RequestStream* of, int number)
     : stream(of),
       index(number),
       decoder(of->plan_.tokenizer, of->plan_.skip_special_tokens, of->plan_.context),
-      stops(of->plan_.stop_sequences, of->plan_.include_stop_sequence) {}
+      stops(of->plan_.stops, of->plan_.include_stop_sequence) {}
 
 RequestStream::RequestStream(TextPool* pool, StreamPlan plan, int choices,
                              std::shared_ptr<Sink> sink, std::function<void()> gone)
@@ -94,6 +93,7 @@ RequestStream::RequestStream(TextPool* pool, StreamPlan plan, int choices,
 void RequestStream::Choice::on_admitted() {
   const std::lock_guard lock(stream->mutex_);
   if (std::exchange(stream->admitted_, true)) return;  // with another choice
+  if (stream->plan_.waiting) stream->plan_.waiting->release();
   stream->schedule_locked();
 }
 
@@ -162,7 +162,9 @@ void RequestStream::deliver(Choice& choice, const std::vector<Emitted>& tokens,
       sink_->finished(finished);
     }
   }
-  if (end != nullptr && --left_ == 0) gone_();
+  if (end == nullptr || --left_ > 0) return;
+  if (plan_.waiting) plan_.waiting->release();  // refused by the loop, or gone before it was let in
+  gone_();
 }
 
 void RequestStream::send(Chunk chunk) const {
@@ -194,7 +196,7 @@ Finished RequestStream::Choice::finish(const SequenceEnd& how, Chunk* last) {
   finished.method = stream->plan_.started.method;
   finished.reason = how.reason;
   if (how.stop_index >= 0) {
-    finished.stop_sequence = stream->plan_.stop_sequences[static_cast<size_t>(how.stop_index)];
+    finished.stop_sequence = stream->plan_.stops->at(static_cast<size_t>(how.stop_index));
   }
   finished.seed = stream->plan_.seed;
   finished.usage.prompt_tokens = how.prompt_tokens;

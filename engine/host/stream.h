@@ -12,7 +12,9 @@
 
 #include "engine/host/request.h"
 #include "engine/host/text_pool.h"
+#include "engine/host/waiting_budget.h"
 #include "engine/sched/spec.h"
+#include "engine/text/stop_matcher.h"
 #include "engine/text/tokenizer.h"
 
 namespace tandem {
@@ -25,8 +27,9 @@ struct StreamPlan {
   std::shared_ptr<const Tokenizer> tokenizer;
   bool skip_special_tokens = true;
   std::vector<Token> context;  // the prompt's last tokens
-  std::vector<std::string> stop_sequences;
+  std::shared_ptr<const StopStrings> stops = std::make_shared<const StopStrings>();
   bool include_stop_sequence = false;
+  std::shared_ptr<WaitingBudget::Part> waiting;  // released when the request is admitted; or null
 };
 
 // A listener for each of `choices` choices; they speak to `sink` one at a time. `gone` is called

@@ -35,6 +35,10 @@ const char* reject_reason_name(RejectReason r) {
       return "queue_full";
     case RejectReason::kQueueTokens:
       return "queue_tokens";
+    case RejectReason::kQueueBytes:
+      return "queue_bytes";
+    case RejectReason::kQueueClient:
+      return "queue_client";
     case RejectReason::kQueueTime:
       return "queue_time";
     case RejectReason::kTooLarge:
@@ -45,6 +49,14 @@ const char* reject_reason_name(RejectReason r) {
       return "draining";
     case RejectReason::kDeviceLost:
       return "device_lost";
+    case RejectReason::kPriority:
+      return "priority";
+    case RejectReason::kQuotaOpen:
+      return "quota_open_requests";
+    case RejectReason::kQuotaRequests:
+      return "quota_requests";
+    case RejectReason::kQuotaTokens:
+      return "quota_tokens";
   }
   return "?";
 }

@@ -74,21 +74,31 @@ struct ModelSeries {
 enum class RejectReason {
   kQueueFull,
   kQueueTokens,
+  kQueueBytes,
+  kQueueClient,
   kQueueTime,
   kTooLarge,
   kInvalid,
   kDraining,
   kDeviceLost,
+  kPriority,
+  kQuotaOpen,
+  kQuotaRequests,
+  kQuotaTokens,
 };
-inline constexpr int kRejectReasons = 7;
+inline constexpr int kRejectReasons = 13;
 const char* reject_reason_name(RejectReason r);  // "queue_full", ...
 
 struct Metrics {
   std::deque<Series> series;       // fixed after start
   std::deque<ModelSeries> models;  // fixed after start
   Gauge requests_waiting;
-  Gauge requests_paused;  // by their readers
+  Gauge requests_tokenizing;  // on their way to the loop
+  Gauge waiting_bytes;        // memory of requests before admission
+  Gauge requests_paused;      // by their readers
   std::array<Counter, kRejectReasons> rejected;
+  // Requests that ended before they reached the loop, by status code.
+  std::array<Counter, kStatusCodes> refused;
   Counter preemptions;
   Counter prefix_cache_queries;  // in tokens
   Counter prefix_cache_hits;

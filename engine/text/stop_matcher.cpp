@@ -6,7 +6,7 @@
 
 namespace tandem {
 
-class StopMatcher::Automaton {
+class StopAutomaton {
  public:
   static constexpr uint32_t kNone = 0xFFFFFFFF;
   struct Node {
@@ -18,7 +18,7 @@ class StopMatcher::Automaton {
     uint16_t edge_count = 0;
   };
 
-  explicit Automaton(const std::vector<std::string>& stops);
+  explicit StopAutomaton(const std::vector<std::string>& stops);
 
   const Node& node(uint32_t number) const { return nodes_[number]; }
   uint32_t step(uint32_t node, uint8_t byte) const;
@@ -38,7 +38,7 @@ class StopMatcher::Automaton {
 // Sorted, the stops that share a prefix are neighbours, so a trie is built level by level: each
 // node owns a range of stops, and its children are the subranges with the same next byte. Breadth
 // first, so that a node's fail target (which is shallower) is finished before it.
-StopMatcher::Automaton::Automaton(const std::vector<std::string>& stops) {
+StopAutomaton::StopAutomaton(const std::vector<std::string>& stops) {
   std::vector<uint32_t> order(stops.size());
   std::iota(order.begin(), order.end(), 0u);
   std::erase_if(order, [&](uint32_t i) { return stops[i].empty(); });
@@ -83,7 +83,7 @@ StopMatcher::Automaton::Automaton(const std::vector<std::string>& stops) {
   }
 }
 
-uint32_t StopMatcher::Automaton::child(uint32_t node, uint8_t byte) const {
+uint32_t StopAutomaton::child(uint32_t node, uint8_t byte) const {
   if (node == 0) return root_children_[byte];
   const Node& n = nodes_[node];
   const auto begin = edges_.begin() + n.first_edge;
@@ -93,7 +93,7 @@ uint32_t StopMatcher::Automaton::child(uint32_t node, uint8_t byte) const {
   return found != end && found->byte == byte ? found->node : 0;
 }
 
-uint32_t StopMatcher::Automaton::step(uint32_t node, uint8_t byte) const {
+uint32_t StopAutomaton::step(uint32_t node, uint8_t byte) const {
   for (;;) {
     const uint32_t next = child(node, byte);
     if (next != 0 || node == 0) return next;
@@ -101,23 +101,28 @@ uint32_t StopMatcher::Automaton::step(uint32_t node, uint8_t byte) const {
   }
 }
 
-StopMatcher::StopMatcher(const std::vector<std::string>& stops, bool include_stop)
-    : include_stop_(include_stop) {
-  const bool any =
-      std::any_of(stops.begin(), stops.end(), [](const auto& s) { return !s.empty(); });
-  if (any) automaton_ = std::make_shared<const Automaton>(stops);
+StopStrings::StopStrings(std::vector<std::string> stops)
+    : stops_(std::move(stops)),
+      any_(std::any_of(stops_.begin(), stops_.end(), [](const auto& s) { return !s.empty(); })) {}
+
+StopStrings::~StopStrings() = default;
+
+const StopAutomaton& StopStrings::automaton() const {
+  std::call_once(built_, [this] { automaton_ = std::make_unique<const StopAutomaton>(stops_); });
+  return *automaton_;
 }
 
 std::optional<size_t> StopMatcher::push(std::string_view text, std::string& releasable) {
   if (matched_.has_value()) return matched_;
-  if (automaton_ == nullptr) {
+  if (!stops_->any()) {
     releasable.append(text);
     return std::nullopt;
   }
+  const StopAutomaton& automaton = stops_->automaton();
   for (size_t i = 0; i < text.size(); ++i) {
-    state_ = automaton_->step(state_, static_cast<uint8_t>(text[i]));
-    const Automaton::Node& node = automaton_->node(state_);
-    if (node.stop == Automaton::kNone) continue;
+    state_ = automaton.step(state_, static_cast<uint8_t>(text[i]));
+    const StopAutomaton::Node& node = automaton.node(state_);
+    if (node.stop == StopAutomaton::kNone) continue;
     matched_ = node.stop;
     held_.append(text.substr(0, i + 1));
     if (!include_stop_) held_.resize(held_.size() - node.stop_length);
@@ -126,7 +131,7 @@ std::optional<size_t> StopMatcher::push(std::string_view text, std::string& rele
     return matched_;
   }
   held_.append(text);
-  const size_t released = held_.size() - automaton_->node(state_).depth;
+  const size_t released = held_.size() - automaton.node(state_).depth;
   releasable.append(held_, 0, released);
   held_.erase(0, released);
   return std::nullopt;

@@ -117,6 +117,10 @@ absl::Status Tokenizer::describe() {
   table.first_end_ = take_ids(pieces.first_end);
   table.strip_count_ = pieces.strip_count;
   table.strip_char_ = pieces.strip_count > 0 ? utf8_of(pieces.strip_char) : "";
+  const bool sliced = table.text_end_.size() == table.flags_.size();
+  for (Token t = 0; t < static_cast<Token>(table.flags_.size()); ++t) {
+    longest_piece_ = std::max(longest_piece_, sliced ? table.text(t).size() : token_text(t).size());
+  }
   return absl::OkStatus();
 }
 

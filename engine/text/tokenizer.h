@@ -64,6 +64,10 @@ class Tokenizer {
   // The largest id + 1, added tokens included: every id that encode() returns is below it.
   int vocab_size() const { return vocab_size_; }
 
+  // Bytes of the longest token, as a text spells it: no text of n tokens has more than n times as
+  // many, but where the tokenizer drops what it reads (runs of blanks, accents, unknown words).
+  size_t longest_piece() const { return longest_piece_; }
+
   // The vocabulary's spelling of a token ("Ġthe", "▁the", "<0x0A>"); empty where there is none.
   std::string token_text(Token token) const;
 
@@ -91,6 +95,7 @@ class Tokenizer {
 
   TandemTokenizer* handle_ = nullptr;  // owned
   int vocab_size_ = 0;
+  size_t longest_piece_ = 0;
   PieceTable pieces_;
 };
 

@@ -15,7 +15,6 @@
 #include "server/options.h"
 #include "server/response_to_proto.h"
 #include "server/server_config.h"
-#include "server/work_queue.h"
 #include "tests/temp_dir.h"
 
 namespace tandem {
@@ -162,24 +161,6 @@ TEST(CallInfo, TellsDeadlinesFromCancels) {
   info.deadline = TimePoint::min();
   EXPECT_EQ(told_apart(absl::CancelledError(), info).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(told_apart(absl::InternalError(""), info).code(), absl::StatusCode::kInternal);
-}
-
-TEST(WorkQueue, IsBoundedAndRunsWhatItTook) {
-  std::promise<void> go, started;
-  int ran = 0;
-  {
-    WorkQueue queue(1, 1);
-    ASSERT_TRUE(queue.post([&] {
-      started.set_value();
-      go.get_future().wait();
-      ++ran;
-    }));
-    started.get_future().wait();
-    EXPECT_TRUE(queue.post([&] { ++ran; }));
-    EXPECT_FALSE(queue.post([&] { ++ran; }));
-    go.set_value();
-  }
-  EXPECT_EQ(ran, 2);
 }
 
 TEST(Utf8, IsMadeValid) {

@@ -357,6 +357,10 @@ TEST(RequestFromProto, BoundedLists) {
   EXPECT_EQ(std::string(generate_request_from(request).status().message()),
             "stop_sequences[0]: 1025 bytes; allowed: 1 to 1024 bytes");
   request.clear_stop_sequences();
+  for (int i = 0; i < 5; ++i) request.add_stop_sequences(std::string(820, 'x'));
+  EXPECT_EQ(std::string(generate_request_from(request).status().message()),
+            "stop_sequences: 4100 bytes in all of them; allowed: at most 4096");
+  request.clear_stop_sequences();
   for (int i = 0; i < 1025; ++i) request.add_stop_token_ids(i);
   EXPECT_EQ(std::string(generate_request_from(request).status().message()),
             "stop_token_ids: 1025 of them; allowed: at most 1024");
@@ -457,14 +461,14 @@ TEST(ScoreRequestFromProto, Fields) {
   EXPECT_FALSE(score_request_from(in).ok());
 }
 
-TEST(TokenizeQueryFromProto, Fields) {
+TEST(TokenizeRequestFromProto, Fields) {
   v1::TokenizeRequest in;
-  EXPECT_FALSE(tokenize_query_from(in).ok());
+  EXPECT_FALSE(tokenize_request_from(in).ok());
   in.set_model("m");
-  EXPECT_FALSE(tokenize_query_from(in).ok());
+  EXPECT_FALSE(tokenize_request_from(in).ok());
   in.set_text("");
-  EXPECT_TRUE(tokenize_query_from(in).ok());
-  EXPECT_TRUE(tokenize_query_from(in)->add_special_tokens);
+  EXPECT_TRUE(tokenize_request_from(in).ok());
+  EXPECT_TRUE(tokenize_request_from(in)->add_special_tokens);
 }
 
 }  // namespace

@@ -58,8 +58,11 @@ TEST_F(ConfigTest, ReadsEveryField) {
                prefill_chunk_rows: 5 max_new_tokens: 6 default_max_new_tokens: 7
                queue_seconds: 8.5 max_choices: 9 fair_prompt_weight: 0.5 fair_token_weight: 4
                client_weights { key: "ann" value: 2.5 } slow_reader_hold_seconds: 0
-               stalled_stream_seconds: 11 }
-      text_threads: 3)");
+               stalled_stream_seconds: 11 max_waiting_bytes: 65536 max_waiting_per_client: 12
+               default_client { max_priority: -1 requests_per_minute: 60 }
+               clients { key: "ann" value { max_priority: 5 max_requests: 6
+                                            tokens_per_minute: 7.5 } } }
+      text_threads: 3 tokenize_threads: 4)");
   ASSERT_TRUE(config.ok()) << config.status();
   ASSERT_EQ(config->devices.size(), 2u);
   EXPECT_EQ(config->devices[0], (DeviceConfig{.threads = 2,
@@ -110,7 +113,17 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(limits.client_weights, (std::map<std::string, double>{{"ann", 2.5}}));
   EXPECT_EQ(limits.slow_reader_hold_seconds, 0);
   EXPECT_EQ(limits.stalled_stream_seconds, 11);
+  EXPECT_EQ(limits.max_waiting_bytes, 65536);
+  EXPECT_EQ(limits.max_waiting_per_client, 12);
+  EXPECT_EQ(limits.default_client, (ClientLimits{.max_priority = -1, .requests_per_minute = 60}));
+  // What is not said of ann is as for everybody.
+  EXPECT_EQ(limits.clients, (std::map<std::string, ClientLimits>{{"ann",
+                                                                  {.max_priority = 5,
+                                                                   .max_requests = 6,
+                                                                   .requests_per_minute = 60,
+                                                                   .tokens_per_minute = 7.5}}}));
   EXPECT_EQ(config->text_threads, 3);
+  EXPECT_EQ(config->tokenize_threads, 4);
 }
 
 DeploymentConfig pair_without_settings() {
@@ -353,6 +366,13 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "/deploy/d.textproto:2: limits.client_weights[\"ann\"]: 0; allowed: [0.001, 1000]"},
       {m + "limits {\n  queue_seconds: inf\n}",
        "/deploy/d.textproto:3: limits.queue_seconds: inf; allowed: [0.001, 86400]"},
+      {m + "limits { clients { key: \"ann\" value { max_priority: 101 } } }",
+       "/deploy/d.textproto:2: limits.clients[\"ann\"].max_priority: 101; allowed: [-100, 100]"},
+      {m + "limits { default_client { requests_per_minute: nan } }",
+       "/deploy/d.textproto:2: limits.default_client.requests_per_minute: nan; allowed: [0, "
+       "1e+09]"},
+      {m + "limits { max_waiting_bytes: 1 }",
+       "/deploy/d.textproto:2: limits.max_waiting_bytes: 1; allowed: [65536, 1099511627776]"},
       {m + "text_threads: 65", "/deploy/d.textproto:2: text_threads: 65; allowed: [1, 64]"},
   };
   for (const auto& c : cases) EXPECT_EQ(error(c.text), c.message) << c.text;

@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "engine/base/status.h"
 #include "tests/engine/host/kit.h"
 
 namespace tandem {
@@ -394,18 +395,105 @@ TEST(Engine, ShutdownAtOnceEndsWhatRunsWithUnavailable) {
 
 TEST(Engine, TextCallsNameWhatIsWrong) {
   const auto engine = make_engine();
-  EXPECT_EQ(*engine->tokenize("pair", std::string("hé"), true), bytes("hé"));
-  const std::vector<int64_t> ids{104, 105};
-  EXPECT_EQ(*engine->detokenize("pair", ids, true), "hi");
-  const std::vector<int64_t> bad{104, 257};
-  EXPECT_THAT(engine->detokenize("pair", bad, true).status().message(),
+  const auto tokenize = [&](const std::string& model, const std::string& text) {
+    std::promise<absl::StatusOr<std::vector<Token>>> tokens;
+    TokenizeRequest request;
+    request.model = model;
+    request.prompt = text;
+    engine->tokenize(request, [&](auto result) { tokens.set_value(std::move(result)); });
+    return tokens.get_future().get();
+  };
+  const auto detokenize = [&](std::vector<int64_t> ids) {
+    std::promise<absl::StatusOr<std::string>> text;
+    DetokenizeRequest request;
+    request.model = "pair";
+    request.token_ids = std::move(ids);
+    engine->detokenize(request, [&](auto result) { text.set_value(std::move(result)); });
+    return text.get_future().get();
+  };
+  EXPECT_EQ(*tokenize("pair", "hé"), bytes("hé"));
+  EXPECT_EQ(*detokenize({104, 105}), "hi");
+  EXPECT_THAT(detokenize({104, 257}).status().message(),
               HasSubstr("token_ids[1]: 257; allowed: 0 to 256"));
-  EXPECT_EQ(engine->tokenize("nobody", std::string("x"), true).status().code(),
-            absl::StatusCode::kNotFound);
+  EXPECT_THAT(detokenize(std::vector<int64_t>(513, 104)).status().message(),
+              HasSubstr("token_ids: 513 of them; allowed: at most 512"));
+  EXPECT_EQ(tokenize("nobody", "x").status().code(), absl::StatusCode::kNotFound);
   const auto info = engine->deployment("pair");
   ASSERT_TRUE(info.ok());
   EXPECT_EQ(info->context_length, 512);
   EXPECT_EQ(info->models.size(), 2U);
+}
+
+TEST(Engine, RefusesFatPromptsBeforeTheyAreTokenized) {
+  const auto engine = make_engine();
+  const auto refused = [&](GenerateRequest request) {
+    const auto sink = std::make_shared<Recorder>();
+    engine->submit(std::move(request), sink);
+    EXPECT_TRUE(sink->ended());  // at once
+    return std::string(sink->wait().message());
+  };
+  EXPECT_THAT(refused(request_for(std::string(8193, 'x'))),
+              HasSubstr("text: 8193 bytes; allowed: at most 8192 bytes (a context of 512 tokens"));
+  GenerateRequest truncated = request_for(std::string(4 << 20, 'x'));
+  truncated.truncate_prompt_tokens = 10;
+  EXPECT_THAT(refused(truncated), HasSubstr("text: 4194304 bytes; allowed"));
+  ChatPrompt chat;
+  chat.tools_json = std::string((256 << 10) + 1, ' ');
+  EXPECT_THAT(refused(request_for(chat)), HasSubstr("chat: 262145 bytes; allowed: at most 262144"));
+  const auto invalid = static_cast<size_t>(absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(engine->metrics().refused[invalid].value(), 3);
+  EXPECT_EQ(engine->live_requests(), 0);
+  EXPECT_EQ(engine->metrics().waiting_bytes.value(), 0);
+
+  truncated.prompt = std::string(8192, 'x');  // what a context might hold may be cut
+  EXPECT_TRUE(run(*engine, truncated)->wait().ok());
+}
+
+TEST(Engine, MemoryOfWhatWaitsIsBounded) {
+  EngineConfig config = testing::fake_engine_config();
+  config.models[0].fake->pass_seconds = 0.001;
+  config.limits.max_running = 1;
+  config.limits.max_waiting_bytes = 64 << 10;
+  const auto engine = make_engine(config);
+  const auto running = std::make_shared<Recorder>();
+  engine->submit(request_for(std::string("running"), 500), running);
+  running->wait_for_tokens(1);
+  EXPECT_EQ(engine->metrics().waiting_bytes.value(), 0);
+
+  std::vector<std::shared_ptr<Recorder>> waiting;
+  std::shared_ptr<Recorder> refused;
+  while (!refused) {
+    const auto sink = std::make_shared<Recorder>();
+    engine->submit(request_for(std::string(480, 'x')), sink);
+    EXPECT_LE(engine->metrics().waiting_bytes.value(), 32 << 10);  // one client: half of it
+    if (sink->ended()) {
+      refused = sink;
+    } else {
+      waiting.push_back(sink);
+    }
+  }
+  const absl::Status status = refused->wait();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_TRUE(status.GetPayload(kRetryPayload).has_value());
+  EXPECT_GT(waiting.size(), 3U);
+  GenerateRequest another = request_for(std::string(480, 'x'));
+  another.client = "another";
+  const auto welcome = std::make_shared<Recorder>();
+  engine->submit(another, welcome);
+  EXPECT_FALSE(welcome->ended());
+  engine->shutdown(TimePoint{});
+  for (const auto& sink : waiting) EXPECT_FALSE(sink->wait().ok());
+  EXPECT_EQ(engine->metrics().waiting_bytes.value(), 0);
+}
+
+TEST(Engine, AFreshSeedIsNobodysSuccessor) {
+  const auto engine = make_engine();
+  std::set<uint64_t> seeds;
+  for (int i = 0; i < 8; ++i) {
+    seeds.insert(run(*engine, request_for(std::string("x"), 1))->end().seed);
+  }
+  EXPECT_EQ(seeds.size(), 8U);
+  for (const uint64_t seed : seeds) EXPECT_EQ(seed >> 63, 0U);
 }
 
 struct Refusal {

@@ -112,7 +112,7 @@ TEST(RequestStreams, ARefusedRequestDoesNotStart) {
 TEST(RequestStreams, TextThatAStopStringMayBeginWithIsHeldBack) {
   StreamPlan plan;
   plan.tokenizer = Tokenizer::bytes();
-  plan.stop_sequences = {"END"};
+  plan.stops = std::make_shared<const StopStrings>(std::vector<std::string>{"END"});
   const auto sink = std::make_shared<LoggingSink>();
   {
     TextPool pool(1);

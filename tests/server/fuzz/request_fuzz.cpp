@@ -211,7 +211,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } else {
     check_refused(r.status());
   }
-  if (const auto r = tokenize_query_from(make<v1::TokenizeRequest>(data, size)); !r.ok()) {
+  if (const auto r = tokenize_request_from(make<v1::TokenizeRequest>(data, size)); !r.ok()) {
     check_refused(r.status());
   }
   return 0;
