@@ -37,6 +37,7 @@ namespace tandem {
   X(SkipTruncate, 7, "rejected rows stay in the cache")                                   \
   X(CountRejected, 7, "penalties count tokens that were drafted and rejected")            \
   X(WrongPath, 7, "of a tree the first rows stay instead of the accepted path")           \
+  X(LeaveTopBehind, 8, "a row kept of a worker's tree leaves its hidden state behind")    \
   X(StaleFrontier, 8, "rows are continued from another layer than they came to")          \
   X(DrawByRound, 8, "a token's draw depends on where its method's round began")           \
   X(DraftsApart, 8, "drafts are drawn with another key than their target's own tokens")   \

@@ -408,7 +408,8 @@ void SequenceCache::move_row(int from, int to) {
   const auto to_page = static_cast<size_t>(to / page_rows);
   emit(Store::kKv, *pools_, pages_[from_page], from % page_rows, pages_[to_page], to % page_rows, 1,
        pools_->layers);
-  if (from < full_ && !(pools_->keeps_top && to >= top_from_)) return;
+  const bool has_top = pools_->keeps_top && to >= top_from_ && !planted(Bug::kLeaveTopBehind);
+  if (from < full_ && !has_top) return;
   if (from >= full_) {
     TANDEM_CHECK(to >= full_);
     frontier_[static_cast<size_t>(to - full_)] = frontier_[static_cast<size_t>(from - full_)];

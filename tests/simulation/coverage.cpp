@@ -5,10 +5,9 @@
 namespace tandem::simulation {
 
 const char* kind_name(Kind kind) {
-  constexpr const char* kNames[kKinds] = {
-      "autoregressive", "speculative",      "n-gram",
-      "BiLD",           "BiLD, early exit", "token tree",
-      "beam",           "embedded rows",    "worker of few layers"};
+  constexpr const char* kNames[kKinds] = {"autoregressive", "speculative",      "n-gram",
+                                          "BiLD",           "BiLD, early exit", "token tree",
+                                          "beam",           "embedded rows",    "PPD"};
   return kNames[static_cast<size_t>(kind)];
 }
 

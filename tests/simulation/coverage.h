@@ -17,7 +17,7 @@ enum class Kind : uint8_t {
   kTree,
   kBeam,
   kEmbedded,  // a sketch: hidden rows of one model, fed to another
-  kRelay,     // a sketch: layers of a worker and layers of another model
+  kPpd,
 };
 inline constexpr int kKinds = 9;
 const char* kind_name(Kind kind);

@@ -54,6 +54,7 @@ void choose_parameters(Random& r, Request& q) {
   q.beam.width = r.between(2, kMaxBeams);
   q.beam.length_penalty = r.uniform(0, 2);
   q.embed_at = r.between(1, 3);
+  q.ppd.candidates = r.between(1, 3);
 }
 
 Request make_request(Random& r, bool beams, bool quiet) {
@@ -166,7 +167,7 @@ Plan make_plan(uint64_t seed) {
   for (Request& q : p.requests) {
     // A worker has fewer layers.
     const bool as_deep = p.model[1].layers >= p.model[0].layers;
-    if (q.kind == Kind::kRelay && as_deep) q.kind = Kind::kSpeculative;
+    if (q.kind == Kind::kPpd && as_deep) q.kind = Kind::kSpeculative;
   }
   const auto faulty = [](const Request& q) {
     return q.deadline != kNever || q.time_limit != kNever || q.cancel != kNever ||

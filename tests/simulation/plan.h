@@ -9,6 +9,7 @@
 #include "engine/decode/beam.h"
 #include "engine/decode/bild.h"
 #include "engine/decode/ngram.h"
+#include "engine/decode/ppd.h"
 #include "engine/decode/speculative.h"
 #include "engine/sched/loop.h"
 #include "tests/simulation/coverage.h"
@@ -35,6 +36,7 @@ struct Request {
   NgramParams ngram;
   BildParams bild;
   BeamParams beam;
+  PpdParams ppd;
   int embed_at = 1;  // kEmbedded: layers that the rows have done
   std::vector<Token> prompt;
   int max_new_tokens = 1;

@@ -29,8 +29,8 @@ std::function<Task<void>(Gen)> method_of(const Request& q, test::SketchStats* sk
       return [a = q.beam](Gen g) { return beam(g, a); };
     case Kind::kEmbedded:
       return [at = q.embed_at](Gen g) { return test::embedded(g, at); };
-    case Kind::kRelay:
-      return test::relay;
+    case Kind::kPpd:
+      return [a = q.ppd](Gen g) { return ppd(g, a); };
   }
   return nullptr;
 }
@@ -50,8 +50,10 @@ std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index, test::SketchS
       s.roles.push_back({Role::kSmall, ModelId(1), 0});
     } else if (q.kind == Kind::kEarlyExit) {
       s.roles.push_back({Role::kSmall, ModelId(0), 1});
-    } else if (q.kind == Kind::kRelay) {
+    } else if (q.kind == Kind::kPpd) {
+      s.roles.push_back({Role::kSmall, ModelId(0), plan.model[1].layers, 2});
       s.roles.push_back({Role::kWorker, ModelId(1), 0});
+      s.extra_rows = q.ppd.candidates;
     }
     s.warp = q.warp;
     s.warp.choice = static_cast<uint32_t>(choice);

@@ -1,5 +1,5 @@
-// Throw-away methods that hand hidden rows on: to another model, and between caches of different
-// depths. What methods may rely on, before they move in.
+// A throw-away method that hands hidden rows on to another model: what methods may rely on, before
+// they move in.
 #pragma once
 
 #include <vector>
@@ -70,32 +70,6 @@ inline std::vector<Token> embedded_answer(const FakeModelConfig& small, int at,
     inputs.push_back(fake::token_input(best));
   }
   return answer;
-}
-
-// METHODS section 4's parts: a worker runs the first layers of some tokens and main the others;
-// other tokens main runs alone, and the worker gets their rows. The tokens are autoregressive
-// decoding's.
-inline Task<void> relay(Gen g) {
-  const Stage top = g.stage(Role::kLarge), worker = g.stage(Role::kWorker);
-  const Stage low{top.cache, worker.to};
-  for (;;) {
-    co_await g.round({{worker, g.missing(worker)}, {low, g.missing(top)}, {top, g.missing(top)}});
-    const auto n = static_cast<int>(g.seq().size());
-    Pass p;
-    const bool by_worker = n / 2 % 2 != 0;
-    if (by_worker) {
-      Readout lower = co_await g.submit(g.catch_up(worker));
-      g.copy(worker.cache, g.rows(top), n, top.cache);
-      p.stage = top;
-      p.reading(g.draw({-1}));
-    } else {
-      p = g.catch_up(top);
-      p.reading(g.draw(last_rows(1, p.add.size())));
-    }
-    Readout r = co_await g.submit(std::move(p));
-    if (!by_worker) g.copy(top.cache, g.rows(worker), n, worker.cache);
-    if (g.emit(g.emitted(r.row[0]))) co_return;
-  }
 }
 
 }  // namespace tandem::test
