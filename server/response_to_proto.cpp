@@ -38,6 +38,9 @@ void stats_to_proto(const std::string& method, const MethodStats& in, int64_t co
         v1::MethodStats::descriptor()->FindFieldByName(entry->counters[i].name);
     if (field) out->GetReflection()->SetInt32(out, field, narrow(in.own[i]));
   }
+  if (out->rounds() > 0) {
+    out->set_match_rate(static_cast<double>(out->matches()) / out->rounds());
+  }
   out->set_large_seconds(in.large_seconds);
   out->set_small_seconds(in.small_seconds);
   out->set_queue_seconds(in.queue_seconds);

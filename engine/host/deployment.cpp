@@ -57,12 +57,32 @@ absl::Status same_vocabulary(const std::string& deployment, const LoadedModel& l
   return absl::OkStatus();
 }
 
+absl::Status refused(const Deployment& d, const MethodEntry& method, const Refusal& why) {
+  return out_of_range(absl::StrCat("deployments[", d.name, "].", method.path(why.field)), why.value,
+                      why.allowed);
+}
+
+// Those that methods need beside the large and the small one.
+absl::Status add_models(const std::map<std::string, LoadedModel>& models, Deployment* d) {
+  for (const MethodEntry* method : all_methods()) {
+    const MethodNeeds needs = method->with(d->config, {})->needs(d->config);
+    for (const ModelInRole& role : needs.models) {
+      if (needs.lacking || d->models.contains(role.model)) continue;
+      const auto known = models.find(role.model);
+      if (known == models.end()) {
+        const auto name = [](std::string* out, const auto& m) { out->append(m.first); };
+        return refused(*d, *method,
+                       {"workers", quote_value(role.model),
+                        absl::StrCat("names of models: ", absl::StrJoin(models, ", ", name))});
+      }
+      d->models[role.model] = &known->second;
+    }
+  }
+  return absl::OkStatus();
+}
+
 // What the file says of a method, against the models as they are.
 absl::Status check_methods(const Deployment& d) {
-  const auto refused = [&](const MethodEntry& method, const Refusal& why) {
-    return out_of_range(absl::StrCat("deployments[", d.name, "].", method.path(why.field)),
-                        why.value, why.allowed);
-  };
   for (const MethodEntry* method : all_methods()) {
     const MethodNeeds needs = method->with(d.config, {})->needs(d.config);
     for (const ModelInRole& role : needs.models) {
@@ -71,12 +91,14 @@ absl::Status check_methods(const Deployment& d) {
       if (find_adapter(model.shape, role.adapter).valid()) continue;
       const auto name = [](std::string* out, const AdapterShape& a) { out->append(a.name); };
       const std::string names = absl::StrJoin(model.shape.adapters, ", ", name);
-      return refused(*method, {"adapter", quote_value(role.adapter),
-                               absl::StrCat(names.empty() ? "none" : names, ", the adapters among ",
-                                            "the extras of model ", role.model)});
+      return refused(d, *method,
+                     {"adapter", quote_value(role.adapter),
+                      absl::StrCat(names.empty() ? "none" : names, ", the adapters among ",
+                                   "the extras of model ", role.model)});
     }
-    const MethodModels models{d.large->shape, d.small ? &d.small->shape : nullptr};
-    if (const auto misfit = method->misfit(d.config, models)) return refused(*method, *misfit);
+    const MethodModels models{d.large->shape, d.small ? &d.small->shape : nullptr, d.config.large,
+                              &d.models};
+    if (const auto misfit = method->misfit(d.config, models)) return refused(d, *method, *misfit);
   }
   return absl::OkStatus();
 }
@@ -99,8 +121,12 @@ DeploymentInfo Deployment::info() const {
   info.name = name;
   info.methods = methods;
   info.default_method = methods.front().method;
-  for (const auto& [role, model] : {std::pair{"large", large}, std::pair{"small", small}}) {
-    if (!model) continue;
+  std::vector<std::pair<const char*, const LoadedModel*>> roles = {{"large", large}};
+  if (small) roles.emplace_back("small", small);
+  for (const auto& [_, model] : models) {
+    if (model != large && model != small) roles.emplace_back("worker", model);
+  }
+  for (const auto& [role, model] : roles) {
     ModelInDeployment m;
     m.role = role;
     m.name = model->config.name;
@@ -137,6 +163,7 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
     }
     d.vocab_size = named_tokens(*d.large);
     if (d.small) d.vocab_size = std::min(d.vocab_size, named_tokens(*d.small));
+    TANDEM_RETURN_IF_ERROR(add_models(models, &d));
     TANDEM_RETURN_IF_ERROR(check_methods(d));
     d.methods = offered_methods(c, d.large->shape.keeps_row_bits);
     for (const MethodInfo& m : d.methods) {

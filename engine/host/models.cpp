@@ -11,6 +11,7 @@
 #include "engine/backend/fake/timer.h"
 #include "engine/base/status.h"
 #include "engine/host/config.h"
+#include "engine/host/methods/registry.h"
 #ifdef TANDEM_WITH_TORCH
 #include "engine/backend/torch/device.h"
 #include "engine/backend/torch/weights/generation_config.h"
@@ -28,12 +29,27 @@ constexpr int64_t kFakeBudget = int64_t{256} << 20;
 // Frontier pages a model gets for each of its KV pages: rows seldom stop between two layers.
 constexpr int64_t kKvPagesPerFrontierPage = 8;
 
-PoolSize pool_size(int page_rows, int64_t pages) {
+// Hidden rows of a model that keeps its top are one for each row of its KV pages.
+PoolSize pool_size(int page_rows, int64_t pages, bool keeps_top) {
   PoolSize size;
   size.page_rows = page_rows;
   size.pages = pages;
-  size.frontier_pages = std::max<int64_t>(4, pages / kKvPagesPerFrontierPage);
+  size.frontier_pages = keeps_top ? pages : std::max<int64_t>(4, pages / kKvPagesPerFrontierPage);
+  size.keeps_top = keeps_top;
   return size;
+}
+
+// Does a method of some deployment take over rows from it?
+bool keeps_top(const EngineConfig& config, const std::string& model) {
+  const auto takes_over = [&](const MethodEntry* method, const DeploymentConfig& d) {
+    const auto roles = method->with(d, {})->needs(d).models;
+    return std::ranges::any_of(
+        roles, [&](const ModelInRole& r) { return r.keeps_top && r.model == model; });
+  };
+  return std::ranges::any_of(config.deployments, [&](const DeploymentConfig& d) {
+    return std::ranges::any_of(all_methods(),
+                               [&](const MethodEntry* m) { return takes_over(m, d); });
+  });
 }
 
 // Threads of a CPU device whose configuration names none: CPU devices have teams of their own,
@@ -175,7 +191,9 @@ absl::Status LoadedDevices::load_fakes(const EngineConfig& config, const DeviceC
   for (size_t i = 0; i < models.size(); ++i) {
     LoadedModel* m = models[i];
     const FakeModelConfig& fake = *m->config.fake;
-    backend->add_model(m->id, m->config.name, fake, pool_size(m->config.page_rows, (*pages)[i]));
+    backend->add_model(
+        m->id, m->config.name, fake,
+        pool_size(m->config.page_rows, (*pages)[i], keeps_top(config, m->config.name)));
     if (!fake.trace_file.empty()) {
       TANDEM_ASSIGN_OR_RETURN(auto trace, BatchTrace::open(fake.trace_file));
       backend->set_trace(m->id, std::move(trace));
@@ -232,8 +250,8 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
       return out_of_range(absl::StrCat(path, "/generation_config.json: bad_words_ids"), id,
                           absl::StrCat("0 to ", shape.vocab_size - 1));
     }
-    requests.push_back({m->config.name,
-                        shape.page_bytes + shape.frontier_page_bytes / kKvPagesPerFrontierPage,
+    const int64_t of_frontier = keeps_top(config, m->config.name) ? 1 : kKvPagesPerFrontierPage;
+    requests.push_back({m->config.name, shape.page_bytes + shape.frontier_page_bytes / of_frontier,
                         m->config.page_rows, shape.max_positions, m->config.kv_pages});
   }
   // Half of what is free: the rest is for buffers, and for what else runs on the machine.
@@ -243,7 +261,7 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
   if (!pages.ok()) return annotate(pages.status(), absl::StrCat("device ", device.name()));
   for (size_t i = 0; i < models.size(); ++i) {
     LoadedModel* m = models[i];
-    m->pool = pool_size(m->config.page_rows, (*pages)[i]);
+    m->pool = pool_size(m->config.page_rows, (*pages)[i], keeps_top(config, m->config.name));
     const absl::Status allocated = backend->allocate_pools(m->id, m->pool);
     if (!allocated.ok()) return annotate(allocated, absl::StrCat("model ", m->config.name));
     m->shape = backend->shape(m->id);

@@ -207,7 +207,7 @@ TEST(RequestFromProto, BoundsAreInclusive) {
            "speculative { draft_tokens: 64 min_draft_probability: 1 }",
            "ngram { draft_tokens: 64 max_ngram: 4 adaptive: true }",
            "bita { num_masks: 16 num_candidates: 1 tree: TREE_FULL }",
-           "ppd { exit_layer: 1 num_candidates: 16 }",
+           "ppd { num_candidates: 16 }",
            "llm_to_slm { draft_tokens: 1 }",
        }) {
     EXPECT_EQ(error(ok), "no error") << ok;

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,8 @@
 
 namespace tandem {
 
+struct LoadedModel;  // deployment.h
+
 // A model of the configuration in a role, the large one first.
 struct ModelInRole {
   Role role = Role::kLarge;
@@ -40,6 +43,8 @@ struct ModelInRole {
   // Which of the model's extras its passes go through: what the deployment's field `adapter` of the
   // method names. Empty: none.
   std::string adapter;
+  // Its rows that have done all layers leave their hidden states (PoolSize::keeps_top).
+  bool keeps_top = false;
 };
 
 // What a method with its parameters wants of its deployment. It is offered where that is there.
@@ -54,6 +59,8 @@ inline ModelInRole of_small(const DeploymentConfig& d) { return {Role::kSmall, d
 struct MethodModels {
   const ModelShape& large;
   const ModelShape* small = nullptr;  // null: there is none
+  std::string large_name;             // of the configuration
+  const std::map<std::string, const LoadedModel*>* by_name = nullptr;
 };
 // Invalid: the model has no adapter of this name.
 AdapterId find_adapter(const ModelShape& model, const std::string& name);

@@ -1,6 +1,7 @@
 #include "engine/host/config.h"
 
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include <fstream>
 #include <limits>
 #include <set>
+#include <sstream>
 
 #include "engine/host/methods/registry.h"
 #include "engine/host/settings_proto.h"
@@ -43,6 +45,20 @@ class ConfigTest : public testing::Test {
   const test::TempDir dir_;
   const std::string folder_ = dir_.path();
 };
+
+TEST(DeployFolder, ItsFilesAreDeployments) {
+  int files = 0;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(std::string(TANDEM_SOURCE_DIR) + "/deploy")) {
+    if (entry.path().extension() != ".textproto") continue;
+    ++files;
+    std::stringstream text;
+    text << std::ifstream(entry.path()).rdbuf();
+    config::v1::Config config;
+    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text.str(), &config)) << entry.path();
+  }
+  EXPECT_GE(files, 4);
+}
 
 TEST_F(ConfigTest, ReadsEveryField) {
   const auto config = parse(R"(
@@ -335,7 +351,7 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
       {m + "deployments { name: \"d\" large: \"m\" default_method: METHOD_BITA }",
        "/deploy/d.textproto:2:64: Unknown enumeration value of \"METHOD_BITA\" for field "
        "\"default_method\". Allowed: METHOD_UNSPECIFIED, METHOD_AUTOREGRESSIVE, "
-       "METHOD_SPECULATIVE, METHOD_BILD, METHOD_NGRAM."},
+       "METHOD_SPECULATIVE, METHOD_BILD, METHOD_NGRAM, METHOD_PPD."},
       {m + "deployments { name: \"d\" large: \"m\" speculative { draft_tokens: 65 } }",
        "/deploy/d.textproto:2: deployments[0].speculative.draft_tokens: 65; allowed: [1, 64]"},
       {m + "deployments { name: \"d\" large: \"m\" speculative { min_draft_probability: nan } }",

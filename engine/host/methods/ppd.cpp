@@ -1,0 +1,133 @@
+#include "engine/decode/ppd.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/quote.h"
+#include "engine/host/deployment.h"
+#include "engine/host/methods/entry.h"
+
+namespace tandem {
+namespace {
+
+struct Params : PpdParams {
+  int exit_layer = 0;  // 0: none
+  std::vector<std::string> models;
+};
+
+Params defaults_of(const DeploymentConfig& d) {
+  Params a;
+  const auto set = d.methods.find("ppd");
+  if (set == d.methods.end()) return a;
+  const SettingValue* const workers = find_setting(set->second, "workers");
+  if (!workers) return a;
+  a.candidates = static_cast<int>(std::get<std::vector<std::string>>(*workers).size());
+  return a;
+}
+
+MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
+  MethodNeeds needs{{of_large(d)}, {}};
+  if (a.exit_layer == 0) {
+    needs.lacking = {"exit_layer", "none", "a layer of the large model, in its deployment"};
+  } else if (a.models.empty()) {
+    needs.lacking = {"workers", "none", "models of the large one's lower layers"};
+  }
+  if (needs.lacking) return needs;
+  // The last row of the text, and with it the one that a worker hands over.
+  needs.models.push_back({Role::kSmall, d.large, a.exit_layer, /*frontier_rows=*/2});
+  for (const std::string& name : a.models) {
+    ModelInRole worker{Role::kWorker, name};
+    worker.keeps_top = true;
+    needs.models.push_back(worker);
+  }
+  return needs;
+}
+
+// Is it the lower part of the large model, and may it run beside it?
+std::optional<Refusal> misfit_of(const LoadedModel& worker, const LoadedModel& large, int lower) {
+  const ModelConfig &mine = worker.config, &theirs = large.config;
+  const std::string name = quote_value(mine.name);
+  const auto refused = [&](absl::string_view what, absl::string_view allowed) {
+    return Refusal{"workers", absl::StrCat(name, " with ", what), std::string(allowed)};
+  };
+  const bool same = mine.path == theirs.path && mine.fake.has_value() == theirs.fake.has_value() &&
+                    (!mine.fake || mine.fake->seed == theirs.fake->seed);
+  if (!same) return refused("another path", absl::StrCat("that of the large model, ", theirs.name));
+  if (worker.shape.layers != lower) {
+    return refused(absl::StrCat("layers: ", worker.shape.layers),
+                   absl::StrCat(lower, ", as many as the large model has above exit_layer"));
+  }
+  if (mine.dtype != theirs.dtype || mine.kv_dtype != theirs.kv_dtype) {
+    return refused("another dtype or kv_dtype", "those of the large model");
+  }
+  if (mine.page_rows != theirs.page_rows) {
+    return refused(absl::StrCat("page_rows: ", mine.page_rows), absl::StrCat(theirs.page_rows));
+  }
+  if (mine.device == theirs.device) {
+    return refused(absl::StrCat("device: ", mine.device),
+                   "a device or a lane (cpu:0/1) beside the large model's");
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> misfit_of(const Params& a, const MethodModels& models) {
+  if (a.exit_layer == 0) return std::nullopt;
+  const int layers = models.large.layers;
+  const int lowest = (layers + 1) / 2;
+  if (a.exit_layer < lowest || a.exit_layer >= layers) {
+    return Refusal{"exit_layer", absl::StrCat(a.exit_layer),
+                   absl::StrCat("[", lowest, ", ", layers - 1, "], from half of the large model's ",
+                                layers, " layers on")};
+  }
+  for (const auto& [name, model] : *models.by_name) {
+    if (std::ranges::count(a.models, name) > 1) {
+      return Refusal{"workers", absl::StrCat(quote_value(name), " twice"), "each model once"};
+    }
+    if (std::ranges::find(a.models, name) == a.models.end()) continue;
+    const auto why =
+        misfit_of(*model, *models.by_name->at(models.large_name), layers - a.exit_layer);
+    if (why) return why;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+const MethodEntry& ppd_entry() {
+  using P = Params;
+  using By = Field::By;
+  static const auto* const kEntry = make_entry<P>({
+      .name = "ppd",
+      .wants = "`ppd.exit_layer` and `ppd.workers`",
+      // In the order of PpdFigures.
+      .counters = {{"rounds", "Tokens for whose successor workers were started."},
+                   {"matches", "Rounds whose successor was a candidate."},
+                   {"first_matches", "Rounds whose successor was the first candidate."},
+                   {"adopted_rows", "Matches whose worker was in time."},
+                   {"main_layers", "Layers that the large model ran for answers."},
+                   {"worker_layers", "Layers that workers ran for candidates."},
+                   {"copied_rows", "Rows copied between devices."}},
+      .fields = Fields<P>()
+                    .add("num_candidates", &P::candidates, {1, 16},
+                         "tokens that the early layer proposes for the next one")
+                    .add("exit_layer", &P::exit_layer, {1, 1023},
+                         "the layer of the large model that proposes", By::kDeployment)
+                    .add("workers", &P::models, "models that run the lower layers of candidates",
+                         By::kDeployment),
+      .defaults = defaults_of,
+      .needs = needs_of,
+      .misfit = [](const P& a, const MethodModels& models) { return misfit_of(a, models); },
+      .contract = [](const P&, bool) { return Contract::kExact; },
+      .extra_rows = [](const P& a) { return a.candidates; },
+      .start =
+          [](Gen g, P a) {
+            a.workers = static_cast<int>(a.models.size());
+            return ppd(g, a);
+          },
+  });
+  return *kEntry;
+}
+
+}  // namespace tandem
