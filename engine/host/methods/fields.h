@@ -44,11 +44,11 @@ float to_float(double v);
 // T, or what an optional T holds.
 template <class T>
 struct Unwrapped {
-  using type = T;
+  using Type = T;
 };
 template <class T>
 struct Unwrapped<std::optional<T>> {
-  using type = T;
+  using Type = T;
 };
 
 // Fields of a parameter struct P, each bound to a member of P or of a base of it.
@@ -59,7 +59,7 @@ class Fields {
     double min, max;
   };
   template <class T>
-  using Plain = typename Unwrapped<T>::type;
+  using Plain = typename Unwrapped<T>::Type;
   template <class E>
   using Choices = std::vector<std::pair<std::string, E>>;
   using By = Field::By;
