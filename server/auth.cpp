@@ -1,5 +1,7 @@
 #include "server/auth.h"
 
+#include <grpc/grpc_security_constants.h>
+
 #include <fstream>
 #include <sstream>
 
@@ -89,7 +91,9 @@ absl::StatusOr<std::string> Authenticator::identify(const grpc::ServerContextBas
     return check(absl::string_view(found->second.data(), found->second.size()));
   }
   if (const auto auth = context.auth_context(); auth != nullptr && auth->IsPeerAuthenticated()) {
-    const auto identity = auth->GetPeerIdentity();
+    // gRPC's own peer identity would be the first alternative name.
+    const auto name = auth->FindPropertyValues(GRPC_X509_CN_PROPERTY_NAME);
+    const auto identity = name.empty() ? auth->GetPeerIdentity() : name;
     if (!identity.empty()) return std::string(identity[0].data(), identity[0].size());
   }
   return host_of_peer(context.peer());

@@ -16,6 +16,8 @@ namespace {
 
 constexpr int kMaxMessages = 4096;
 constexpr int kMaxTools = 1024;
+// Of all objects that are JSON: they are parsed on the thread on which calls arrive.
+constexpr size_t kMaxJsonBytes = 256 << 10;
 
 // Does not recurse, so depth is harmless here; the template's own reader bounds it.
 bool check_object(absl::string_view field, const std::string& text, Violations* wrong) {
@@ -62,10 +64,25 @@ std::string message_json(const v1::ChatMessage& in, const std::string& field, Vi
   return out;
 }
 
+size_t json_bytes(const v1::Chat& in) {
+  size_t bytes = in.template_args().size();
+  for (const std::string& tool : in.tools()) bytes += tool.size();
+  for (const v1::ChatMessage& message : in.messages()) {
+    bytes += message.extra().size();
+    for (const std::string& call : message.tool_calls()) bytes += call.size();
+  }
+  return bytes;
+}
+
 }  // namespace
 
 ChatPrompt chat_prompt_from(const v1::Chat& in, Violations* wrong) {
   ChatPrompt out;
+  if (const size_t bytes = json_bytes(in); bytes > kMaxJsonBytes) {
+    wrong->add(out_of_range("chat", absl::StrCat(bytes, " bytes of JSON in all"),
+                            absl::StrCat("at most ", kMaxJsonBytes)));
+    return out;
+  }
   if (in.messages().empty() || in.messages_size() > kMaxMessages) {
     wrong->add(out_of_range("chat.messages", absl::StrCat(in.messages_size(), " of them"),
                             absl::StrCat("1 to ", kMaxMessages)));

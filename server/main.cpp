@@ -94,6 +94,7 @@ int run(const Options& options) {
   (*server)->attach(engine->get());
   signals.arm();
   if (options.port_file.has_value() && !write_port_file(*options.port_file, **server)) {
+    server->reset();  // before the engine, which its calls use
     return fail(absl::UnavailableError("--port-file: cannot write " + *options.port_file));
   }
   log_info("ready", {{"grpc", (*server)->grpc_address()}, {"http", (*server)->http_address()}});

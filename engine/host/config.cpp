@@ -44,6 +44,21 @@ bool is_model(const std::string& path) {
          (absl::EndsWith(path, ".gguf") && std::filesystem::is_regular_file(path, error));
 }
 
+// What a path that is no model should have been. `path` as it was written.
+std::string model_rule(absl::string_view path) {
+  if (absl::StartsWith(path, "~")) {
+    return "a path with the home directory written out: ~ means nothing outside a shell";
+  }
+  if (absl::EndsWith(path, ".gguf")) return "a .gguf file that exists";
+  const bool relative = !absl::StartsWith(path, "/") && !absl::StartsWith(path, ".");
+  if (relative && std::count(path.begin(), path.end(), '/') == 1) {
+    return absl::StrCat(kModelRule,
+                        "; names of a model hub are not looked up: download the model, "
+                        "and give its directory");
+  }
+  return kModelRule;
+}
+
 absl::Status check_new_name(const ConfigFields& fields, const std::string& name,
                             std::set<std::string>* taken) {
   if (!valid_name(name)) return fields.error("name", quote_value(name), kNameRule);
@@ -162,7 +177,7 @@ absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
   } else {
     out.path = file.resolve(in.path());
     if (!is_model(out.path)) {
-      return fields.error("path", quote_value(out.path), kModelRule);
+      return fields.error("path", quote_value(out.path), model_rule(in.path()));
     }
   }
   if (in.has_device()) {
@@ -195,6 +210,11 @@ std::string names_of(const std::vector<DeviceConfig>& devices) {
   });
 }
 
+// Whether clients are who they say they are.
+bool knows_clients(const pb::Config& in) {
+  return !in.server().bearer_token_file().empty() || !in.server().tls().client_ca().empty();
+}
+
 absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int index,
                                                  const std::vector<ModelConfig>& models,
                                                  std::set<std::string>* names) {
@@ -216,7 +236,8 @@ absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int ind
   out.name = in.name();
   out.large = in.large();
   out.small = in.small();
-  out.prefix_cache_per_client = in.prefix_cache_per_client();
+  out.prefix_cache_per_client =
+      in.has_prefix_cache_per_client() ? in.prefix_cache_per_client() : knows_clients(file.proto());
   TANDEM_RETURN_IF_ERROR(method_defaults_from(in, fields, &out));
   return out;
 }
@@ -232,10 +253,11 @@ void add_missing_devices(EngineConfig* config) {
   }
 }
 
-void add_default_deployments(EngineConfig* config) {
+void add_default_deployments(bool prefix_cache_per_client, EngineConfig* config) {
   for (const ModelConfig& model : config->models) {
     DeploymentConfig deployment;
     deployment.name = deployment.large = model.name;
+    deployment.prefix_cache_per_client = prefix_cache_per_client;
     config->deployments.push_back(std::move(deployment));
   }
 }
@@ -321,7 +343,7 @@ absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file) {
                             deployment_from(file, i, out.models, &deployment_names));
     out.deployments.push_back(std::move(deployment));
   }
-  if (in.deployments().empty()) add_default_deployments(&out);
+  if (in.deployments().empty()) add_default_deployments(knows_clients(in), &out);
 
   TANDEM_RETURN_IF_ERROR(limits_from(file, &out.limits));
   TANDEM_NUMBER(ConfigFields(file, ""), in, text_threads, 1, 64, &out.text_threads);
@@ -378,14 +400,14 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
     }
     if (!is_model(model.path)) {
       return out_of_range(absl::StrCat("--model ", model.name), quote_value(model.path),
-                          kModelRule);
+                          model_rule(model.path));
     }
     out.models.push_back(std::move(model));
   }
   add_missing_devices(&out);
   for (DeviceConfig& d : out.devices) d.cpu_kernels = *kernels;
   if (flags.small.empty()) {
-    add_default_deployments(&out);
+    add_default_deployments(false, &out);
   } else {
     DeploymentConfig& pair = out.deployments.emplace_back();
     pair.name = pair.large = out.models[0].name;

@@ -17,6 +17,7 @@ namespace tandem {
 Engine::Impl::Impl(EngineConfig c)
     : config(std::move(c)),
       budget(config.limits, &metrics),
+      quotas(config.limits, &clock),
       text(std::max(1, config.text_threads)),
       ingress(std::max(1, config.tokenize_threads), config.limits, &clock, &text, &metrics) {}
 

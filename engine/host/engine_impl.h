@@ -13,10 +13,12 @@
 
 #include "engine/base/config.h"
 #include "engine/base/status.h"
+#include "engine/host/claims.h"
 #include "engine/host/deployment.h"
 #include "engine/host/engine.h"
 #include "engine/host/ingress.h"
 #include "engine/host/models.h"
+#include "engine/host/quotas.h"
 #include "engine/host/text_pool.h"
 #include "engine/host/waiting_budget.h"
 #include "engine/sched/loop.h"
@@ -30,7 +32,7 @@ struct Turn {
   Request request;
   const Deployment* deployment;
   TimePoint submitted;
-  std::shared_ptr<WaitingBudget::Part> part;  // until it is admitted, or ends
+  std::shared_ptr<Claims> claims;
 };
 
 struct Engine::Impl {
@@ -47,7 +49,10 @@ struct Engine::Impl {
   template <class Request>
   RequestId take(Request request, const std::function<void(const Turn<Request>&)>& turn,
                  const std::function<void(const absl::Status&)>& fail);
-  absl::Status enter(Ingress::Arrival arrival, const std::shared_ptr<WaitingBudget::Part>& part);
+  template <class Request>
+  absl::StatusOr<const Deployment*> check(const Request& request);
+  absl::StatusOr<std::shared_ptr<Claims>> claim(const std::string& client, int64_t bytes);
+  absl::Status enter(Ingress::Arrival arrival, Claims* claims);
   absl::Status refused(RejectReason reason, absl::Status status);
   void count_failure(const absl::Status& status);
   void prepare(const Turn<GenerateRequest>& turn, const std::shared_ptr<Sink>& sink);
@@ -80,6 +85,7 @@ struct Engine::Impl {
   std::vector<bool> told = std::vector<bool>(config.devices.size());  // by device
 
   WaitingBudget budget;
+  Quotas quotas;
   TextPool text;    // its threads use the above,
   Ingress ingress;  // and those of this one the pool too
 };

@@ -48,63 +48,80 @@ void Engine::Impl::count_failure(const absl::Status& status) {
 }
 
 template <class Request>
-RequestId Engine::Impl::take(Request request, const std::function<void(const Turn<Request>&)>& turn,
-                             const std::function<void(const absl::Status&)>& fail) {
-  const RequestId id = next_id.fetch_add(1);
-  const absl::Status status = [&] {
-    if (draining.load()) {
-      return refused(RejectReason::kDraining,
-                     with_reason(absl::UnavailableError("the server is draining; try another one"),
-                                 "DRAINING"));
-    }
-    const absl::StatusOr<const Deployment*> deployment = find(request.model);
-    if (!deployment.ok()) return refused(RejectReason::kInvalid, deployment.status());
-    absl::Status small = check_size(**deployment, request, budget.largest());
-    if (!small.ok()) return refused(RejectReason::kInvalid, std::move(small));
-    const int64_t bytes = bytes_of(request);
-    RejectReason reason = RejectReason::kQueueFull;
-    absl::StatusOr<WaitingBudget::Part> taken = budget.take(request.client, bytes, &reason);
-    if (!taken.ok()) return refused(reason, taken.status());
-    const auto part = std::make_shared<WaitingBudget::Part>(*std::move(taken));
-
-    Ingress::Arrival arrival;
-    arrival.id = id;
-    arrival.client = request.client;
-    arrival.bytes = bytes;
-    arrival.submitted = clock.now();
-    arrival.deadline = request.deadline;
-    arrival.go = [this, id, deployment = *deployment, submitted = arrival.submitted, part,
-                  request = std::move(request), turn, fail](const absl::Status& verdict) mutable {
-      if (verdict.ok()) return turn({id, std::move(request), deployment, submitted, part});
-      if (absl::IsResourceExhausted(verdict)) {
-        metrics.rejected[static_cast<size_t>(RejectReason::kQueueTime)].add();
-      }
-      count_failure(verdict);
-      part->release();
-      fail(verdict);
-      one_gone();
-    };
-    return enter(std::move(arrival), part);
-  }();
-  if (!status.ok()) {
-    count_failure(status);
-    fail(status);
+absl::StatusOr<const Deployment*> Engine::Impl::check(const Request& request) {
+  if (draining.load()) {
+    return refused(
+        RejectReason::kDraining,
+        with_reason(absl::UnavailableError("the server is draining; try another one"), "DRAINING"));
   }
-  return id;
+  const absl::StatusOr<const Deployment*> deployment = find(request.model);
+  if (!deployment.ok()) return refused(RejectReason::kInvalid, deployment.status());
+  absl::Status size = check_size(**deployment, request, budget.largest());
+  if (!size.ok()) return refused(RejectReason::kInvalid, std::move(size));
+  if constexpr (requires { request.priority; }) {
+    absl::Status right = quotas.check_priority(request.client, request.priority);
+    if (!right.ok()) return refused(RejectReason::kPriority, std::move(right));
+  }
+  return *deployment;
 }
 
-absl::Status Engine::Impl::enter(Ingress::Arrival arrival,
-                                 const std::shared_ptr<WaitingBudget::Part>& part) {
+absl::StatusOr<std::shared_ptr<Claims>> Engine::Impl::claim(const std::string& client,
+                                                            int64_t bytes) {
+  RejectReason reason = RejectReason::kQueueFull;
+  absl::StatusOr<Quotas::Open> open = quotas.open(client, &reason);
+  if (!open.ok()) return refused(reason, open.status());
+  absl::StatusOr<WaitingBudget::Part> part = budget.take(client, bytes, &reason);
+  if (!part.ok()) return refused(reason, part.status());
+  return std::make_shared<Claims>(*std::move(part), *std::move(open));
+}
+
+absl::Status Engine::Impl::enter(Ingress::Arrival arrival, Claims* claims) {
   {
     const std::lock_guard lock(mutex);
     ++live;
   }
   absl::Status status = ingress.enter(std::move(arrival));
   if (status.ok()) return status;
-  part->release();
+  claims->ended();
   one_gone();
   return refused(absl::IsUnavailable(status) ? RejectReason::kDraining : RejectReason::kQueueFull,
                  std::move(status));
+}
+
+template <class Request>
+RequestId Engine::Impl::take(Request request, const std::function<void(const Turn<Request>&)>& turn,
+                             const std::function<void(const absl::Status&)>& fail) {
+  const RequestId id = next_id.fetch_add(1);
+  const auto try_enter = [&]() -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(const Deployment* const deployment, check(request));
+    Ingress::Arrival arrival;
+    arrival.id = id;
+    arrival.client = request.client;
+    arrival.bytes = bytes_of(request);
+    arrival.submitted = clock.now();
+    arrival.deadline = request.deadline;
+    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Claims> claims,
+                            claim(request.client, arrival.bytes));
+    arrival.go = [this, turn, fail,
+                  own = Turn<Request>{id, std::move(request), deployment, arrival.submitted,
+                                      claims}](const absl::Status& verdict) {
+      if (verdict.ok()) return turn(own);
+      if (absl::IsResourceExhausted(verdict)) {
+        metrics.rejected[static_cast<size_t>(RejectReason::kQueueTime)].add();
+      }
+      count_failure(verdict);
+      own.claims->ended();
+      fail(verdict);
+      one_gone();
+    };
+    return enter(std::move(arrival), claims.get());
+  };
+  const absl::Status status = try_enter();
+  if (!status.ok()) {
+    count_failure(status);
+    fail(status);
+  }
+  return id;
 }
 
 RequestId Engine::submit(GenerateRequest request, const std::shared_ptr<Sink>& sink) {
@@ -130,7 +147,7 @@ RequestId Engine::tokenize(TokenizeRequest request,
         auto tokens = tandem::tokenize(*turn.deployment, turn.request.prompt,
                                        turn.request.add_special_tokens);
         if (!tokens.ok()) impl->count_failure(tokens.status());
-        turn.part->release();
+        turn.claims->ended();
         done(std::move(tokens));
         impl->one_gone();
       },
@@ -145,7 +162,7 @@ RequestId Engine::detokenize(DetokenizeRequest request,
         auto text = tandem::detokenize(*turn.deployment, turn.request.token_ids,
                                        turn.request.skip_special_tokens);
         if (!text.ok()) impl->count_failure(text.status());
-        turn.part->release();
+        turn.claims->ended();
         done(std::move(text));
         impl->one_gone();
       },
@@ -164,7 +181,7 @@ void Engine::Impl::prepare(const Turn<GenerateRequest>& turn, const std::shared_
   const Deployment& deployment = *turn.deployment;
   const auto fail = [&](const absl::Status& status) {
     count_failure(status);
-    turn.part->release();
+    turn.claims->ended();
     sink->failed(status);
     one_gone();
   };
@@ -195,8 +212,9 @@ void Engine::Impl::prepare(const Turn<GenerateRequest>& turn, const std::shared_
   spec.submitted = turn.submitted;
   if (request.stopping.time_limit) spec.time_limit = turn.submitted + *request.stopping.time_limit;
   const auto n = static_cast<int>(request.n);
-  turn.part->resize(memory_of(spec, n));
-  plan.waiting = turn.part;
+  turn.claims->waiting.resize(memory_of(spec, n));
+  turn.claims->open.charge(static_cast<int64_t>(spec.prompt.size()));
+  plan.claims = turn.claims;
   auto streams = request_streams(&text, std::move(plan), n, sink, [this] { one_gone(); });
   std::vector<SequenceSpec> choices(static_cast<size_t>(n), spec);
   for (size_t i = 0; i < choices.size(); ++i) {
@@ -214,7 +232,7 @@ void Engine::Impl::prepare(const Turn<ScoreRequest>& turn,
   const Deployment& deployment = *turn.deployment;
   const auto fail = [&](const absl::Status& status) {
     count_failure(status);
-    turn.part->release();
+    turn.claims->ended();
     done(status);
     one_gone();
   };
@@ -231,8 +249,9 @@ void Engine::Impl::prepare(const Turn<ScoreRequest>& turn,
   spec.salt = deployment.prefix_salt(request.client);
   spec.submitted = turn.submitted;
   spec.deadline = request.deadline;
-  turn.part->resize(memory_of(spec, 2));  // the listener has the tokens too
-  const auto listener = std::make_shared<ScoreListener>(&text, *std::move(resolved), turn.part,
+  turn.claims->open.charge(static_cast<int64_t>(spec.prompt.size()));
+  turn.claims->waiting.resize(memory_of(spec, 2));  // the listener has the tokens too
+  const auto listener = std::make_shared<ScoreListener>(&text, *std::move(resolved), turn.claims,
                                                         done, [this] { one_gone(); });
   spec.listener = listener;
   const int top = static_cast<int>(request.top_logprobs);

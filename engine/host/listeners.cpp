@@ -3,7 +3,7 @@
 namespace tandem {
 
 void ScoreListener::on_end(const SequenceEnd& end) {
-  waiting_->release();
+  claims_->ended();
   if (!end.status.ok()) {
     pool_->post([done = done_, gone = gone_, status = end.status] {
       done(status);

@@ -9,10 +9,10 @@
 
 #include "absl/status/statusor.h"
 #include "engine/decode/score.h"
+#include "engine/host/claims.h"
 #include "engine/host/request.h"
 #include "engine/host/resolve.h"
 #include "engine/host/text_pool.h"
-#include "engine/host/waiting_budget.h"
 #include "engine/sched/spec.h"
 
 namespace tandem {
@@ -46,18 +46,18 @@ class ScoreListener final : public SequenceListener {
  public:
   using Done = std::function<void(absl::StatusOr<ScoreResult>)>;
 
-  // `waiting` is released when the request is admitted, or ends.
-  ScoreListener(TextPool* pool, ResolvedScore request, std::shared_ptr<WaitingBudget::Part> waiting,
-                Done done, std::function<void()> gone)
+  // `claims` are given back as the request goes on.
+  ScoreListener(TextPool* pool, ResolvedScore request, std::shared_ptr<Claims> claims, Done done,
+                std::function<void()> gone)
       : pool_(pool),
         request_(std::move(request)),
-        waiting_(std::move(waiting)),
+        claims_(std::move(claims)),
         done_(std::move(done)),
         gone_(std::move(gone)) {}
 
   std::vector<Scored>* scored() { return &scored_; }
   int begin() const { return request_.begin; }
-  void on_admitted() override { waiting_->release(); }
+  void on_admitted() override { claims_->admitted(); }
   void on_tokens(std::vector<Emitted>) override {}
   void on_end(const SequenceEnd& end) override;
 
@@ -66,7 +66,7 @@ class ScoreListener final : public SequenceListener {
 
   TextPool* const pool_;
   const ResolvedScore request_;
-  const std::shared_ptr<WaitingBudget::Part> waiting_;
+  const std::shared_ptr<Claims> claims_;
   const Done done_;
   const std::function<void()> gone_;
   std::vector<Scored> scored_;

@@ -93,7 +93,7 @@ RequestStream::RequestStream(TextPool* pool, StreamPlan plan, int choices,
 void RequestStream::Choice::on_admitted() {
   const std::lock_guard lock(stream->mutex_);
   if (std::exchange(stream->admitted_, true)) return;  // with another choice
-  if (stream->plan_.waiting) stream->plan_.waiting->release();
+  if (stream->plan_.claims) stream->plan_.claims->admitted();
   stream->schedule_locked();
 }
 
@@ -150,6 +150,10 @@ void RequestStream::run() {
 
 void RequestStream::deliver(Choice& choice, const std::vector<Emitted>& tokens,
                             std::unique_ptr<SequenceEnd> end) {
+  if (plan_.claims) {
+    plan_.claims->open.charge(static_cast<int64_t>(tokens.size()));
+    if (end != nullptr && left_ == 1) plan_.claims->ended();
+  }
   if (!failed_) {
     Chunk chunk = choice.text_of(tokens);
     if (end == nullptr || !end->status.ok()) {
@@ -162,9 +166,7 @@ void RequestStream::deliver(Choice& choice, const std::vector<Emitted>& tokens,
       sink_->finished(finished);
     }
   }
-  if (end == nullptr || --left_ > 0) return;
-  if (plan_.waiting) plan_.waiting->release();  // refused by the loop, or gone before it was let in
-  gone_();
+  if (end != nullptr && --left_ == 0) gone_();
 }
 
 void RequestStream::send(Chunk chunk) const {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/host/claims.h"
 #include "engine/host/request.h"
 #include "engine/host/text_pool.h"
-#include "engine/host/waiting_budget.h"
 #include "engine/sched/spec.h"
 #include "engine/text/stop_matcher.h"
 #include "engine/text/tokenizer.h"
@@ -29,7 +29,7 @@ struct StreamPlan {
   std::vector<Token> context;  // the prompt's last tokens
   std::shared_ptr<const StopStrings> stops = std::make_shared<const StopStrings>();
   bool include_stop_sequence = false;
-  std::shared_ptr<WaitingBudget::Part> waiting;  // released when the request is admitted; or null
+  std::shared_ptr<Claims> claims;  // given back as it goes on; or null
 };
 
 // A listener for each of `choices` choices; they speak to `sink` one at a time. `gone` is called

@@ -286,6 +286,15 @@ def test_a_model_directory_that_does_not_exist(binaries, tmp_path):
     assert "allowed: a directory that exists" in run.stderr
 
 
+def test_a_port_file_that_cannot_be_written(binaries, tmp_path):
+    (tmp_path / "config.textproto").write_text('models { name: "fake" fake {} }')
+    run = start(
+        binaries, f"--config={tmp_path}/config.textproto", f"--port-file={tmp_path}/none/ports"
+    )
+    assert run.returncode == 1
+    assert f"--port-file: cannot write {tmp_path}/none/ports" in run.stderr
+
+
 def halve(data):
     return data[: len(data) // 2]
 

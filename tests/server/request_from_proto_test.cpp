@@ -1,5 +1,6 @@
 #include "server/request_from_proto.h"
 
+#include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
@@ -430,8 +431,8 @@ TEST(ChatJson, RefusesWhatIsNoJsonObject) {
 
 TEST(ChatJson, DepthIsHarmless) {
   v1::GenerateRequest request = proto("model: \"m\" chat { messages { role: \"user\" } }");
-  request.mutable_chat()->add_tools("{\"a\":" + std::string(1'000'000, '[') +
-                                    std::string(1'000'000, ']') + "}");
+  request.mutable_chat()->add_tools("{\"a\":" + std::string(100'000, '[') +
+                                    std::string(100'000, ']') + "}");
   EXPECT_TRUE(generate_request_from(request).ok());  // the template's reader bounds depth
 }
 
@@ -459,6 +460,19 @@ TEST(ScoreRequestFromProto, Fields) {
   EXPECT_TRUE(score_request_from(in).ok());
   in.set_top_logprobs(21);
   EXPECT_FALSE(score_request_from(in).ok());
+}
+
+TEST(ChatFromProto, IsBoundedBeforeItIsParsed) {
+  v1::TokenizeRequest in;
+  in.set_model("m");
+  in.mutable_chat()->add_messages()->set_role("user");
+  in.mutable_chat()->mutable_messages(0)->set_content(std::string(300 << 10, 'x'));  // plain text
+  in.mutable_chat()->add_tools("[" + std::string(255 << 10, ' ') + "not JSON");
+  EXPECT_THAT(std::string(tokenize_request_from(in).status().message()),
+              testing::HasSubstr("chat.tools[0]: not a JSON object"));
+  in.mutable_chat()->set_template_args("{" + std::string(1024, ' ') + "}");
+  EXPECT_EQ(std::string(tokenize_request_from(in).status().message()),
+            "chat: 262155 bytes of JSON in all; allowed: at most 262144");
 }
 
 TEST(TokenizeRequestFromProto, Fields) {

@@ -11,7 +11,8 @@ TOKEN = "0123456789abcdef"
 
 @pytest.fixture(scope="module")
 def certificates(tool, tmp_path_factory):
-    """An authority, a server's certificate for 127.0.0.1 and a client's for `ann`."""
+    """An authority, a server's certificate for 127.0.0.1, and clients' for `ann` and `bob`, who has
+    another name too."""
     openssl = tool("openssl")
     folder = tmp_path_factory.mktemp("certificates")
 
@@ -22,8 +23,9 @@ def certificates(tool, tmp_path_factory):
     run(
         "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca"
     )
-    for name in ("server", "ann"):
-        (folder / "ext").write_text("subjectAltName=IP:127.0.0.1\n" if name == "server" else "")
+    for name in ("server", "ann", "bob"):
+        names = {"server": "IP:127.0.0.1", "bob": "DNS:workload-7.example"}
+        (folder / "ext").write_text(f"subjectAltName={names[name]}\n" if name in names else "")
         run("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         run(
             "x509",
@@ -92,7 +94,8 @@ def test_client_certificates(start_server, tandem, certificates):
     without = tandem(*GENERATE, ca, address=server.grpc)
     assert without.returncode == 1
     assert without.stderr.startswith(b"UNAVAILABLE: ")
-    ann = (f"--cert={certificates}/ann.pem", f"--key={certificates}/ann.key")
-    right = tandem(*GENERATE, ca, *ann, address=server.grpc)
-    assert right.returncode == 0, right.stderr
-    assert "client=ann" in server.log_text()
+    for name in ("ann", "bob"):
+        own = (f"--cert={certificates}/{name}.pem", f"--key={certificates}/{name}.key")
+        right = tandem(*GENERATE, ca, *own, address=server.grpc)
+        assert right.returncode == 0, right.stderr
+        assert f"client={name}" in server.log_text()

@@ -254,6 +254,19 @@ TEST_F(ConfigTest, UnsetFieldsKeepTheirDefaults) {
   EXPECT_EQ(config->deployments[0].large, "m");
   EXPECT_EQ(config->deployments[0].small, "");
   EXPECT_FALSE(config->deployments[0].prefix_cache_per_client);
+  // Apart where it is known who somebody is, unless the deployment says otherwise.
+  const std::string model = "models { name: \"m\" fake {} } ";
+  const std::string tokens = "server { bearer_token_file: \"t\" } ";
+  const std::string certificates = "server { tls { client_ca: \"c\" } } ";
+  const std::string shared =
+      "deployments { name: \"d\" large: \"m\" prefix_cache_per_client: false }";
+  const auto apart = [](const std::string& text) {
+    return parse_deployment(text, "d.textproto")->deployments[0].prefix_cache_per_client;
+  };
+  EXPECT_TRUE(apart(model + tokens));
+  EXPECT_TRUE(apart(model + certificates));
+  EXPECT_TRUE(apart(model + tokens + "deployments { name: \"d\" large: \"m\" }"));
+  EXPECT_FALSE(apart(model + tokens + shared));
   EXPECT_TRUE(config->models[0].prefix_cache);
   EXPECT_EQ(config->limits.preemption, Preemption::kLowestPriority);
 }
@@ -462,6 +475,14 @@ TEST_F(ConfigTest, ModelFlags) {
       {{{"a=/nonexistent"}},
        "--model a: \"/nonexistent\"; allowed: a directory that exists, or a .gguf "
        "file"},
+      {{{"a=~/model"}},
+       "--model a: \"~/model\"; allowed: a path with the home directory written out: ~ means "
+       "nothing outside a shell"},
+      {{{"a=none/model.gguf"}},
+       "--model a: \"none/model.gguf\"; allowed: a .gguf file that exists"},
+      {{{"a=who/model-8b"}},
+       "--model a: \"who/model-8b\"; allowed: a directory that exists, or a .gguf file; names of a "
+       "model hub are not looked up: download the model, and give its directory"},
       {{{"a=" + folder_, "a=" + folder_}},
        "--model name: \"a\"; allowed: a name that is not taken already"},
       {{{"a=" + folder_}, "tpu:0"},

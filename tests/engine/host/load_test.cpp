@@ -98,6 +98,7 @@ std::vector<Job> make_jobs(int vocab) {
 
 std::unique_ptr<Engine> engine_of(const std::string& path, DType dtype, int64_t pages) {
   EngineConfig config = testing::real_engine_config("model", path, dtype);
+  config.limits.default_client.max_priority = 2;
   config.models[0].kv_pages = pages;
   config.deployments[0].methods["bild"] = {{"early_exit_layer", 1}};
   config.limits.max_running = 64;

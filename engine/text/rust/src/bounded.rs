@@ -1,10 +1,14 @@
-//! Runs a job on its own thread with a limit on the memory that it may hold.
+//! Runs a job on its own thread with limits on the memory that it may hold.
 //!
-//! A template can double a string in a loop: few instructions, no output, all memory. Nothing in the
-//! interpreter counts that, so the allocator does. An allocation cannot fail cleanly in Rust (unwinding
-//! out of an allocator is undefined, failing aborts the process); so a thread that asks for too much
-//! never gets an answer: it is left asleep for good, and its caller carries on with an error. That costs
-//! one sleeping thread and at most the limit in memory each time; callers must stop using what causes it.
+//! A template can make much of little: nested JSON with indents, a string joined to itself. The
+//! allocator counts what a job holds. A job that looks at `check()` where it makes things, and at
+//! `check_text()` before it makes a large text, ends by itself with an error, and nothing stays behind.
+//!
+//! What a program of nothing but operators does between two such looks cannot be ended: an allocation
+//! cannot fail cleanly in Rust (unwinding out of an allocator is undefined, failing aborts the process).
+//! So there is a hard limit besides. A thread that asks for more never gets an answer: it is left
+//! asleep for good, and its caller carries on with an error. That costs one sleeping thread and at most
+//! the hard limit in memory each time; callers must stop using what causes it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -23,6 +27,23 @@ pub enum Failure {
     Panic(String),
     /// No thread could be started.
     Thread(String),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Memory beyond which `check()` fails.
+    pub soft: usize,
+    /// Memory beyond which the thread is left asleep.
+    pub hard: usize,
+    /// Bytes of a single text.
+    pub text: usize,
+}
+
+/// What a job of bounded size made too large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Excess {
+    Memory,
+    Text,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,8 +73,26 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 thread_local! {
     /// The gate of the bounded job on this thread; null where there is none.
     static GATE: Cell<*const Gate> = const { Cell::new(ptr::null()) };
-    /// Bytes that the job may still take.
+    /// Bytes that the job may still take, by the hard limit and by the soft one.
     static LEFT: Cell<isize> = const { Cell::new(0) };
+    static SPARE: Cell<isize> = const { Cell::new(0) };
+    static TEXT: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Whether the job on this thread holds too much memory. Always fine where there is none.
+pub fn check() -> Result<(), Excess> {
+    if !GATE.with(Cell::get).is_null() && LEFT.with(Cell::get) < SPARE.with(Cell::get) {
+        return Err(Excess::Memory);
+    }
+    Ok(())
+}
+
+/// Whether the job on this thread may make a text of so many bytes.
+pub fn check_text(bytes: usize) -> Result<(), Excess> {
+    if !GATE.with(Cell::get).is_null() && bytes > TEXT.with(Cell::get) {
+        return Err(Excess::Text);
+    }
+    check()
 }
 
 static NEVER: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
@@ -104,9 +143,9 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Runs `job` with at most `bytes` of memory at a time beyond what exists, and waits for it.
+/// Runs `job` with so much memory at a time beyond what exists, and waits for it.
 pub fn run<T: Send + 'static>(
-    bytes: usize,
+    bounds: Bounds,
     job: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {
     let gate = Arc::new(Gate { phase: Mutex::new(Phase::Running), changed: Condvar::new() });
@@ -115,7 +154,10 @@ pub fn run<T: Send + 'static>(
         .name("template".to_string())
         .stack_size(STACK_BYTES)
         .spawn(move || {
-            LEFT.with(|cell| cell.set(isize::try_from(bytes).unwrap_or(isize::MAX)));
+            let signed = |bytes| isize::try_from(bytes).unwrap_or(isize::MAX);
+            LEFT.with(|cell| cell.set(signed(bounds.hard)));
+            SPARE.with(|cell| cell.set(signed(bounds.hard.saturating_sub(bounds.soft))));
+            TEXT.with(|cell| cell.set(bounds.text));
             GATE.with(|cell| cell.set(Arc::as_ptr(&own)));
             let result = catch(job);
             GATE.with(|cell| cell.set(ptr::null()));

@@ -1,7 +1,9 @@
 //! Python's methods and Jinja2's filters and tests, where minijinja has none or differs.
 
-use minijinja::value::{from_args, Kwargs, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State};
+use std::borrow::Cow;
+
+use minijinja::value::{from_args, Kwargs, Rest, Value, ValueKind};
+use minijinja::{filters, Environment, Error, ErrorKind, State};
 
 use crate::python;
 
@@ -14,6 +16,7 @@ pub fn install(env: &mut Environment<'static>) {
         Ok(strip(&python::to_str(value)?, chars.as_deref(), true, true).to_string())
     });
     env.add_filter("join", join);
+    bound_filters(env);
     env.add_filter("int", |value: &Value, default: Option<i64>| -> Value {
         match value.as_str() {
             Some(text) => match strip(text, None, true, true).parse::<i64>() {
@@ -78,11 +81,95 @@ fn join(
             None => item,
         };
         out.push_str(&python::to_str(&item)?);
+        python::check_size(out.len())?;
     }
     Ok(out)
 }
 
+/// Filters of minijinja whose output may be much longer than what goes in: it is measured before it
+/// is made.
+fn bound_filters(env: &mut Environment<'static>) {
+    guard(env, "replace", Value::from_function(filters::replace), |args| match args {
+        [text, from, to, ..] => replaced(&str_of(text)?, &str_of(from)?, str_of(to)?.len()),
+        _ => Ok(0),
+    });
+    guard(env, "indent", Value::from_function(filters::indent), |args| {
+        let Some(text) = args.first() else { return Ok(0) };
+        let text = str_of(text)?;
+        let width = argument(args, 1, "width").and_then(|width| width.as_usize()).unwrap_or(4);
+        let lines = text.bytes().filter(|byte| *byte == b'\n').count() + 1;
+        Ok(lines.saturating_mul(width).saturating_add(text.len()))
+    });
+    guard(env, "format", Value::from_function(filters::format), formatted);
+    guard(env, "pprint", Value::from_function(filters::pprint), |args| sum_of(args, 4));
+    for (name, filter) in [
+        ("list", Value::from_function(filters::list)),
+        ("batch", Value::from_function(filters::batch)),
+        ("slice", Value::from_function(filters::slice)),
+        ("map", Value::from_function(filters::map)),
+        ("chain", Value::from_function(filters::chain)),
+        ("upper", Value::from_function(filters::upper)),
+        ("lower", Value::from_function(filters::lower)),
+    ] {
+        guard(env, name, filter, |_| Ok(0));
+    }
+}
+
+/// Replaces a filter by one that first asks whether a text of `bytes` may be made.
+fn guard(
+    env: &mut Environment<'static>,
+    name: &'static str,
+    filter: Value,
+    bytes: fn(&[Value]) -> Result<usize, Error>,
+) {
+    env.add_filter(name, move |state: &State, args: Rest<Value>| -> Result<Value, Error> {
+        python::check_size(bytes(&args)?)?;
+        filter.call(state, &args)
+    });
+}
+
+fn str_of(value: &Value) -> Result<Cow<'_, str>, Error> {
+    match value.as_str() {
+        Some(text) => Ok(Cow::Borrowed(text)),
+        None => python::to_str(value).map(Cow::Owned),
+    }
+}
+
+/// An argument by place or by name. Named ones come last, in one value.
+fn argument(args: &[Value], place: usize, name: &str) -> Option<Value> {
+    let named = args.last().filter(|last| last.is_kwargs())?.get_attr(name).ok();
+    match args.get(place) {
+        Some(value) if !value.is_kwargs() => Some(value.clone()),
+        _ => named.filter(|value| !value.is_undefined()),
+    }
+}
+
+fn replaced(text: &str, from: &str, to: usize) -> Result<usize, Error> {
+    let times = if from.is_empty() { text.len() + 1 } else { text.matches(from).count() };
+    Ok(text.len().saturating_add(times.saturating_mul(to)))
+}
+
+/// All numbers in a format may be widths, and all arguments may be written wherever one is.
+fn formatted(args: &[Value]) -> Result<usize, Error> {
+    let Some((format, args)) = args.split_first() else { return Ok(0) };
+    let format = str_of(format)?;
+    let widths = format.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    let wide = widths.map(|digits| digits.parse::<usize>().unwrap_or(usize::MAX));
+    let places = format.matches(['%', '{']).count();
+    let args = sum_of(args, 4)?.saturating_mul(places.max(1));
+    Ok(wide.fold(format.len().saturating_add(args), usize::saturating_add))
+}
+
+fn sum_of(values: &[Value], times: usize) -> Result<usize, Error> {
+    let mut sum = 0usize;
+    for value in values {
+        sum = sum.saturating_add(str_of(value)?.len());
+    }
+    Ok(sum.saturating_mul(times))
+}
+
 fn call_method(state: &State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    python::check_size(method_size(value, method, args)?)?;
     let own = match value.kind() {
         ValueKind::String => string_method(value.as_str().unwrap_or_default(), method, args)?,
         ValueKind::Seq | ValueKind::Iterable => seq_method(value, method, args)?,
@@ -95,6 +182,24 @@ fn call_method(state: &State, value: &Value, method: &str, args: &[Value]) -> Re
     match own {
         Some(result) => Ok(result),
         None => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
+    }
+}
+
+/// Of what a method makes, where that may be much longer than what goes in.
+fn method_size(value: &Value, method: &str, args: &[Value]) -> Result<usize, Error> {
+    let Some(text) = value.as_str() else { return Ok(0) };
+    match (method, args) {
+        ("replace", [from, to, ..]) => replaced(text, &str_of(from)?, str_of(to)?.len()),
+        ("format", _) => formatted(&[&[value.clone()], args].concat()),
+        ("join", [items, ..]) => {
+            let mut bytes = 0usize;
+            for item in items.try_iter()? {
+                let item = item.as_str().map_or(0, str::len);
+                bytes = bytes.saturating_add(item).saturating_add(text.len());
+            }
+            Ok(bytes)
+        }
+        _ => Ok(0),
     }
 }
 
@@ -115,7 +220,7 @@ fn seq_method(value: &Value, method: &str, args: &[Value]) -> Result<Option<Valu
     }))
 }
 
-fn failed(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+fn failed(message: impl Into<Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 

@@ -5,8 +5,21 @@ use std::fmt::Write;
 use minijinja::value::{from_args, Kwargs, Rest, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+use crate::bounded;
+
 /// Nested containers deeper than this are an error (JSON input is limited to 128 levels).
 const MAX_DEPTH: usize = 256;
+
+/// Fails where a text of so many bytes is more than a render may make, or the render holds too much.
+pub fn check_size(bytes: usize) -> Result<(), Error> {
+    bounded::check_text(bytes).map_err(|excess| match excess {
+        bounded::Excess::Text => Error::new(ErrorKind::WriteFailure, "too long"),
+        bounded::Excess::Memory => Error::new(ErrorKind::InvalidOperation, TOO_MUCH_MEMORY),
+    })
+}
+
+/// The detail of errors that say so.
+pub const TOO_MUCH_MEMORY: &str = "too much memory";
 
 /// Python's `str(value)` as Jinja prints it: undefined is nothing.
 pub fn to_str(value: &Value) -> Result<String, Error> {
@@ -25,6 +38,7 @@ pub fn to_str(value: &Value) -> Result<String, Error> {
 
 fn write_repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
     check_depth(depth)?;
+    check_size(out.len())?;
     match value.kind() {
         ValueKind::None => out.push_str("None"),
         ValueKind::Undefined => out.push_str("Undefined"),
@@ -180,13 +194,19 @@ struct Json {
 impl Json {
     fn write(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         check_depth(depth)?;
+        check_size(self.out.len())?;
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => write_number(value, &mut self.out, ["Infinity", "-Infinity", "NaN"]),
-            ValueKind::String => self.write_string(value.as_str().unwrap_or_default()),
+            ValueKind::String => {
+                let text = value.as_str().unwrap_or_default();
+                check_size(self.out.len() + text.len())?;
+                self.write_string(text);
+            }
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.collect();
+                check_size(0)?;
                 self.write_all('[', ']', items.len(), depth, |json, i| json.write(&items[i], depth + 1))?
             }
             ValueKind::Map => {
@@ -228,23 +248,25 @@ impl Json {
                 let separator = self.item_separator.clone();
                 self.out.push_str(&separator);
             }
-            self.new_line(depth + 1);
+            self.new_line(depth + 1)?;
             write_item(self, i)?;
         }
         if count > 0 {
-            self.new_line(depth);
+            self.new_line(depth)?;
         }
         self.out.push(close);
         Ok(())
     }
 
-    fn new_line(&mut self, depth: usize) {
+    fn new_line(&mut self, depth: usize) -> Result<(), Error> {
         if let Some(indent) = &self.indent {
+            check_size(self.out.len() + depth * indent.len())?;
             self.out.push('\n');
             for _ in 0..depth {
                 self.out.push_str(indent);
             }
         }
+        Ok(())
     }
 
     fn key_text(&self, key: &Value) -> Result<String, Error> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use minijinja::{Environment, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
-use crate::bounded::{self, Failure};
+use crate::bounded::{self, Bounds, Failure};
 use crate::error::{Error, Result};
 use crate::methods;
 use crate::model_files::{read_optional, ModelFiles};
@@ -18,8 +18,15 @@ use crate::python;
 const MAX_SOURCE_BYTES: usize = 8 << 20;
 /// Memory of a render beyond its input and output.
 const BASE_MEMORY_BYTES: usize = 64 << 20;
-/// After so many renders that ran out of memory a template is not tried again (see bounded.rs).
+/// What operators may take between two looks at the memory: more than the longest repeated text.
+const OPERATOR_MEMORY_BYTES: usize = 256 << 20;
+/// After so many renders whose operators took more a template is not tried again (see bounded.rs). No
+/// input does that alone: filters, methods, functions and output look at the memory, so it takes a
+/// template that joins texts to themselves and does nothing else.
 const MAX_STUCK: u32 = 3;
+/// Of messages, tools and arguments together, and their arrays and objects in one another.
+const MAX_INPUT_BYTES: usize = 8 << 20;
+const MAX_INPUT_DEPTH: usize = 64;
 
 /// Arguments of `apply_chat_template` that are not variables of the template.
 const RESERVED: [&str; 15] = [
@@ -128,12 +135,17 @@ impl Template {
         add_generation_prompt: bool,
     ) -> Result<String> {
         let input = messages.len() + tools.len() + extra.len();
+        if input > MAX_INPUT_BYTES {
+            return Err(Error::invalid(format!(
+                "messages, tools and template arguments: {input} bytes, allowed are {MAX_INPUT_BYTES}"
+            )));
+        }
         let messages = parse_messages(messages)?;
         let tools_value = parse_tools(tools)?;
         let extra_value = parse_extra(extra)?;
         let (name, path) = self.select(!tools_value.is_null())?;
         if self.shared.stuck.load(Ordering::Relaxed) >= MAX_STUCK {
-            return Err(refuse(path, "used too much memory several times and is switched off"));
+            return Err(refuse(path, "joined texts without bounds several times and is switched off"));
         }
 
         let mut context = Map::new();
@@ -151,7 +163,12 @@ impl Template {
             .saturating_add(input.saturating_mul(64));
         let shared = self.shared.clone();
         let template = name.to_string();
-        let outcome = bounded::run(memory, move || {
+        let bounds = Bounds {
+            soft: memory,
+            hard: memory.saturating_add(OPERATOR_MEMORY_BYTES),
+            text: self.shared.limits.max_output_bytes,
+        };
+        let outcome = bounded::run(bounds, move || {
             let mut out = Limited { bytes: Vec::new(), limit: shared.limits.max_output_bytes };
             let context = Value::from_serialize(&context);
             shared
@@ -163,7 +180,7 @@ impl Template {
         match outcome {
             Ok(Ok(bytes)) => String::from_utf8(bytes)
                 .map_err(|_| Error::internal(format!("{}: output is not UTF-8", path.display()))),
-            Ok(Err(error)) => Err(self.render_error(path, &error)),
+            Ok(Err(error)) => Err(self.render_error(path, memory, &error)),
             Err(Failure::Memory) => {
                 self.shared.stuck.fetch_add(1, Ordering::Relaxed);
                 Err(refuse(path, &format!("uses more than {} MiB of memory", memory >> 20)))
@@ -195,8 +212,11 @@ impl Template {
         }
     }
 
-    fn render_error(&self, path: &Path, error: &minijinja::Error) -> Error {
+    fn render_error(&self, path: &Path, memory: usize, error: &minijinja::Error) -> Error {
         let limits = &self.shared.limits;
+        if error.detail() == Some(python::TOO_MUCH_MEMORY) {
+            return refuse(path, &format!("uses more than {} MiB of memory", memory >> 20));
+        }
         match error.kind() {
             ErrorKind::OutOfFuel => {
                 refuse(path, &format!("runs for more than {} instructions", limits.fuel))
@@ -250,6 +270,7 @@ fn environment(fuel: u64, strftime: Strftime) -> Environment<'static> {
     env.set_fuel(Some(fuel));
     env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     env.set_formatter(|out, _, value| {
+        python::check_size(0)?;
         let written = match value.as_str() {
             Some(text) => out.write_str(text),
             None => out.write_str(&python::to_str(value)?),
@@ -362,7 +383,32 @@ pub fn plain_generation_tags(source: &str) -> String {
     out
 }
 
+/// Arrays and objects in one another, at the deepest; `text` need not be JSON.
+fn depth_of(text: &str) -> usize {
+    let (mut depth, mut deepest, mut in_string, mut escaped) = (0usize, 0usize, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
 fn parse(argument: &str, text: &str) -> Result<Json> {
+    let depth = depth_of(text);
+    if depth > MAX_INPUT_DEPTH {
+        return Err(Error::invalid(format!(
+            "{argument}: {depth} arrays and objects in one another, allowed are {MAX_INPUT_DEPTH}"
+        )));
+    }
     serde_json::from_str(text).map_err(|error| Error::invalid(format!("{argument}: {error}")))
 }
 

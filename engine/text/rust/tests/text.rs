@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tandem_text::bounded::{catch, run, Failure};
+use tandem_text::bounded::{catch, check, check_text, run, Bounds, Excess, Failure};
 use tandem_text::error::Code;
 use tandem_text::template::{plain_generation_tags, Limits, Template};
 use tandem_text::tokenizer::{SpecialText, Tokenizer};
@@ -37,25 +37,42 @@ fn template(name: &str, source: &str, fuel: u64) -> Template {
         .unwrap()
 }
 
+const BOUNDS: Bounds = Bounds { soft: 1 << 19, hard: 1 << 20, text: 1000 };
+
 #[test]
 fn bounded_jobs_return_their_value() {
-    assert_eq!(run(1 << 20, || vec![1u8; 1000].len()), Ok(1000));
+    assert_eq!(run(BOUNDS, || vec![1u8; 1000].len()), Ok(1000));
 }
 
 #[test]
 fn bounded_memory_counts_what_is_held_at_a_time() {
     let churn = || (0..1000).map(|i| vec![i as u8; 500_000].len()).sum::<usize>();
-    assert_eq!(run(1 << 20, churn), Ok(500_000_000));
+    assert_eq!(run(BOUNDS, churn), Ok(500_000_000));
     let hoard = || (0..1000).map(|i| vec![i as u8; 500_000]).collect::<Vec<_>>().len();
-    assert_eq!(run(1 << 20, hoard), Err(Failure::Memory));
+    assert_eq!(run(BOUNDS, hoard), Err(Failure::Memory));
     // This thread has no limit, before or after.
     assert_eq!(vec![1u8; 10 << 20].len(), 10 << 20);
 }
 
 #[test]
+fn bounded_jobs_may_look_at_what_they_hold() {
+    let hoard = || {
+        let held: Vec<_> = (0..5).map(|i| vec![i as u8; 100_000]).collect();
+        let held = std::hint::black_box(held);
+        let before = check();
+        let more = std::hint::black_box(vec![1u8; 100_000]);
+        (held.len(), before, more.len(), check())
+    };
+    assert_eq!(run(BOUNDS, hoard), Ok((5, Ok(()), 100_000, Err(Excess::Memory))));
+    assert_eq!(run(BOUNDS, || check_text(1000)), Ok(Ok(())));
+    assert_eq!(run(BOUNDS, || check_text(1001)), Ok(Err(Excess::Text)));
+    assert_eq!(check_text(1 << 40), Ok(())); // nothing is bounded here
+}
+
+#[test]
 fn panics_become_messages() {
     assert_eq!(catch(|| -> i32 { panic!("number {}", 7) }), Err("number 7".to_string()));
-    assert_eq!(run(1 << 20, || -> i32 { panic!("static") }), Err(Failure::Panic("static".into())));
+    assert_eq!(run(BOUNDS, || -> i32 { panic!("static") }), Err(Failure::Panic("static".into())));
     assert_eq!(catch(|| 5), Ok(5));
 }
 
@@ -94,6 +111,41 @@ fn fuel_and_output_are_limited() {
     assert!(error.message.contains("more than 100 instructions"), "{error}");
     let error = template("long", "{{ 'x' * 1001 }}", 100).render("[{}]", "", "", false).unwrap_err();
     assert!(error.message.contains("more than 1000 bytes"), "{error}");
+}
+
+/// Clean errors: a thread that has to be left would cost a strike, and three switch the template off.
+#[test]
+fn no_input_makes_a_template_too_large() {
+    let deep = |n: usize| format!("{{\"a\": {}1{}}}", "[".repeat(n), "]".repeat(n));
+    let many = format!("{{\"a\": [{}1]}}", "1,".repeat(20_000));
+    let long = format!("{{\"a\": \"{}\", \"b\": 100000000}}", "x\\n".repeat(300));
+    for (source, extra, message) in [
+        ("{{ a | tojson(indent=400) }}", many.as_str(), "more than 1000 bytes"),
+        ("{% set x = a | tojson(indent=4) %}", many.as_str(), "more than 1000 bytes"),
+        ("{% set x = a | string %}", many.as_str(), "more than 1000 bytes"),
+        ("{% set x = a | join(', ') %}", many.as_str(), "more than 1000 bytes"),
+        ("{% set x = ','.join(a | map('string')) %}", many.as_str(), "more than 1000 bytes"),
+        ("{% set x = a | indent(b) %}", long.as_str(), "more than 1000 bytes"),
+        ("{% set x = a | indent(width=b) %}", long.as_str(), "more than 1000 bytes"),
+        ("{% set x = a | replace('x', a) %}", long.as_str(), "more than 1000 bytes"),
+        ("{% set x = a | replace('', a) %}", long.as_str(), "more than 1000 bytes"),
+        ("{% set x = a.replace('x', a) %}", long.as_str(), "more than 1000 bytes"),
+        ("{% set x = '%0100000000d' | format(b) %}", long.as_str(), "more than 1000 bytes"),
+        ("{% set x = '{:>100000000}'.format(a) %}", long.as_str(), "more than 1000 bytes"),
+        ("{{ a }}", deep(64).as_str(), "allowed are 64"),
+    ] {
+        let t = template("large", source, 1_000_000);
+        for _ in 0..5 {
+            let error = t.render("[{}]", "", extra, false).unwrap_err();
+            assert_eq!(error.code, Code::InvalidArgument);
+            assert!(error.message.contains(message), "{source}: {error}");
+        }
+        let error = t.render("[{}]", "", "", false).err().map(|error| error.message);
+        assert!(!error.unwrap_or_default().contains("switched off"), "{source}");
+    }
+    let t = template("fine", "{{ a | length }}", 1_000_000);
+    assert_eq!(t.render("[{}]", "", &deep(63), false).unwrap(), "1");
+    assert_eq!(t.render("[{}]", "", r#"{"a": "[[[[\"[["}"#, false).unwrap(), "7");
 }
 
 #[test]
