@@ -130,6 +130,7 @@ void token_to_proto(const TokenInfo& in, const TokenBytes& bytes_of, v1::Token* 
   out->set_proposed(source_to_proto(in.provenance.proposed));
   out->set_confirmed(source_to_proto(in.provenance.confirmed));
   out->set_corrected(in.provenance.corrected);
+  if (in.provenance.proposed == Source::kMask) out->set_proposed_index(in.provenance.index);
   if (in.logprob.has_value()) out->set_logprob(*in.logprob);
   if (bytes_of) {
     out->set_bytes(bytes_of(in.id));

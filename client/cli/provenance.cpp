@@ -19,10 +19,13 @@ struct Look {
   const char* name;
   const char* colour;  // empty: none
 };
-constexpr std::array<Look, 6> kLooks = {{
+constexpr std::array<Look, 9> kLooks = {{
     {Origin::kSmall, "small, kept", "\x1b[32m"},
     {Origin::kUnchecked, "small, unchecked", "\x1b[33m"},
     {Origin::kNgram, "n-gram, kept", "\x1b[36m"},
+    {Origin::kMask1, "mask 1, kept", "\x1b[32m"},
+    {Origin::kMask2, "mask 2, kept", "\x1b[36m"},
+    {Origin::kMask3, "later masks, kept", "\x1b[94m"},
     {Origin::kOther, "draft, kept", "\x1b[34m"},
     {Origin::kCorrected, "corrected", "\x1b[35m"},
     {Origin::kLarge, "large", ""},
@@ -52,6 +55,9 @@ Origin origin_of(const v1::Token& token) {
     case v1::SOURCE_NGRAM:
       return Origin::kNgram;
     case v1::SOURCE_MASK:
+      return token.proposed_index() == 0   ? Origin::kMask1
+             : token.proposed_index() == 1 ? Origin::kMask2
+                                           : Origin::kMask3;
     case v1::SOURCE_EARLY_HEAD:
       return Origin::kOther;
     default:

@@ -16,7 +16,10 @@ enum class Origin : uint8_t {
   kSmall,      // the small model's, kept by the large one
   kUnchecked,  // the small model's, and nobody looked at it
   kNgram,      // found in the text so far, and kept
-  kOther,      // a mask's or an early head's, kept
+  kMask1,      // the first mask's, kept
+  kMask2,      // the second's
+  kMask3,      // that of a later one
+  kOther,      // an early head's, kept
   kCorrected,  // the large model's, in place of a proposal that it dropped
 };
 Origin origin_of(const v1::Token& token);

@@ -73,6 +73,9 @@ struct FakeModelConfig {
   double row_seconds = 0;    // time per row of it
   double layer_seconds = 0;  // time per layer that it runs, whatever the rows; tests only
   uint64_t seed = 1;
+  // How often a mask row's best token is what greedy decoding comes to there. Of each row by
+  // itself.
+  double mask_accuracy = 0;
   std::string trace_file;    // engine/backend/fake/trace.h; empty: none
   bool check_memory = true;  // false: what a pass reads is believed to be there; wants trace_file
   // For tests, asked before each batch: is the device lost from here on?

@@ -16,6 +16,7 @@ struct Provenance {
   Source proposed = Source::kLarge;
   Source confirmed = Source::kLarge;
   bool corrected = false;  // stands where the confirming model dropped a proposal
+  int index = 0;           // which of several proposed it, from 0: of kMask the mask
   friend bool operator==(const Provenance&, const Provenance&) = default;
 };
 

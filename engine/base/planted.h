@@ -62,7 +62,10 @@ namespace tandem {
   X(UnseededOrder, 15, "ready coroutines run in an order that no seed fixes")             \
   X(RealTime, 15, "a device waits for a batch or not as the real clock says")             \
   X(IgnoreSalt, 13, "one client's prefix is reused for another in spite of the salt")     \
-  X(UnmaskSibling, 7, "a row of a tree sees its sibling instead of its parent")
+  X(UnmaskSibling, 7, "a row of a tree sees its sibling instead of its parent")           \
+  X(AcceptSibling, 7, "of a tree's candidates the first is accepted, drawn or not")       \
+  X(KeepMask, 7, "a mask's row stays in the place of the last accepted one")              \
+  X(EmitForeseen, 7, "a mask's best candidate is emitted before any row drew it")
 
 enum class Bug : int {
   kNone = 0,

@@ -88,7 +88,11 @@ absl::Status check_methods(const Deployment& d) {
     for (const ModelInRole& role : needs.models) {
       if (needs.lacking || role.adapter.empty()) continue;
       const LoadedModel& model = *d.models.at(role.model);
-      if (find_adapter(model.shape, role.adapter).valid()) continue;
+      if (find_adapter(model.shape, role.adapter).valid()) {
+        const auto misfit = adapter_misfit(model.shape, role);
+        if (misfit) return refused(*method, *misfit);
+        continue;
+      }
       const auto name = [](std::string* out, const AdapterShape& a) { out->append(a.name); };
       const std::string names = absl::StrJoin(model.shape.adapters, ", ", name);
       return refused(d, *method,

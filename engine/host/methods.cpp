@@ -66,7 +66,12 @@ absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const MethodEnt
   for (const ModelInRole& role : needs.models) {
     const LoadedModel& model = *deployment.models.at(role.model);
     RoleModel use{role.role, model.id, role.to, role.frontier_rows};
-    if (!role.adapter.empty()) use.adapter = find_adapter(model.shape, role.adapter);
+    if (!role.adapter.empty()) {
+      if (const auto misfit = adapter_misfit(model.shape, role)) {
+        return out_of_range(entry.path(misfit->field), misfit->value, misfit->allowed);
+      }
+      (role.masks > 0 ? use.masks : use.adapter) = find_adapter(model.shape, role.adapter);
+    }
     const int64_t room = room_of(model, use, plan.width, plan.extra_rows);
     plan.context_length = plan.roles.empty() ? room : std::min(plan.context_length, room);
     plan.roles.push_back(use);

@@ -21,6 +21,11 @@ inline int parent_run_row(const Work& w, int j) {
   return f + (p - w.first);
 }
 
+inline bool is_mask(const Work& w, int j) {
+  const int i = w.first + (j - w.frontier_rows());
+  return j >= w.frontier_rows() && w.pass->add.in[static_cast<size_t>(i)].kind == In::kMask;
+}
+
 // Positions of the run rows. [run_rows]
 inline std::vector<int> run_positions(const Work& w) {
   std::vector<int> position(static_cast<size_t>(w.run_rows()));

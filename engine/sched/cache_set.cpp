@@ -38,7 +38,7 @@ PrefixRoot root_of(const SequenceSpec& spec, const RoleModel& role) {
 CacheSet::CacheSet(const SequenceSpec* spec, RunHost* host) : spec_(spec), host_(host) {
   for (const RoleModel& role : spec->roles) {
     roots_.emplace_back(role.model, root_of(*spec, role));
-    is_fed_ |= role.memory >= 0 || role.adapter.valid();
+    is_fed_ |= role.memory >= 0 || role.adapter.valid() || role.masks.valid();
   }
 }
 
@@ -107,7 +107,8 @@ CacheSet::Feed CacheSet::fed(const SequenceCache& cache) const {
   for (const RoleModel& role : spec_->roles) {
     if (role.model != cache.model()) continue;
     const auto memory = static_cast<size_t>(role.memory);
-    return {role.memory < 0 ? CacheId() : stages_[memory].second.cache, role.adapter};
+    return {role.memory < 0 ? CacheId() : stages_[memory].second.cache,
+            role.adapter.valid() ? role.adapter : role.masks};
   }
   return {};
 }

@@ -49,9 +49,9 @@ int64_t SequenceOutput::emit(std::vector<Emitted>* tokens, MethodStats* stats) {
   TANDEM_CHECK(!ended_);
   size_t taken = 0;
   while (taken < tokens->size()) {
-    if (ended_ && !(planted(Bug::kOvershootStop) && reason_ == FinishReason::kMaxTokens)) break;
+    if (ended_ && !planted(Bug::kOvershootStop)) break;
     Emitted& e = (*tokens)[taken];
-    if (!take(&e)) break;
+    if (!take(&e) && !planted(Bug::kOvershootStop)) break;
     ++taken;
     ++emitted_;
     if (!e.end) {

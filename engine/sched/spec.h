@@ -84,6 +84,7 @@ struct RoleModel {
   int memory = -1;
   AdapterId adapter;  // of its passes; invalid: none
   int hidden = 0;     // rows that a round leaves on it at most, see Need::hidden
+  AdapterId masks;  // of mask rows, which leave nothing in the cache; only where `adapter` is none
 
   // Pages that its rows between two of the model's layers take at most, of `rows` in all.
   int64_t frontier_pages(int layers, int page_rows, int64_t rows) const {

@@ -44,7 +44,12 @@ TEST(Provenance, OriginsOfTokens) {
   EXPECT_EQ(origin_of(token("", v1::SOURCE_SMALL)), Origin::kSmall);
   EXPECT_EQ(origin_of(token("", v1::SOURCE_SMALL, v1::SOURCE_SMALL)), Origin::kUnchecked);
   EXPECT_EQ(origin_of(token("", v1::SOURCE_NGRAM)), Origin::kNgram);
-  EXPECT_EQ(origin_of(token("", v1::SOURCE_MASK)), Origin::kOther);
+  EXPECT_EQ(origin_of(token("", v1::SOURCE_EARLY_HEAD)), Origin::kOther);
+  v1::Token by_mask = token("", v1::SOURCE_MASK);
+  for (const Origin origin : {Origin::kMask1, Origin::kMask2, Origin::kMask3, Origin::kMask3}) {
+    EXPECT_EQ(origin_of(by_mask), origin);
+    by_mask.set_proposed_index(by_mask.proposed_index() + 1);
+  }
   EXPECT_EQ(origin_of(token("", v1::SOURCE_LARGE, v1::SOURCE_LARGE, true)), Origin::kCorrected);
 }
 

@@ -6,7 +6,7 @@ namespace tandem::simulation {
 
 const char* kind_name(Kind kind) {
   constexpr const char* kNames[kKinds] = {"autoregressive", "speculative",      "n-gram",
-                                          "BiLD",           "BiLD, early exit", "token tree",
+                                          "BiLD",           "BiLD, early exit", "BiTA",
                                           "beam",           "embedded rows",    "PPD"};
   return kNames[static_cast<size_t>(kind)];
 }

@@ -14,7 +14,7 @@ enum class Kind : uint8_t {
   kNgram,
   kBild,
   kEarlyExit,
-  kTree,
+  kBita,
   kBeam,
   kEmbedded,  // a sketch: hidden rows of one model, fed to another
   kPpd,

@@ -9,9 +9,10 @@ namespace {
 constexpr int kVocab = 12;  // small, so that guesses come true now and then
 constexpr int kMaxPrompt = 20;
 constexpr int kMaxNew = 16;
-// The most rows that one sequence may need at once: beside its own those of a tree of 2 depths, 2
-// ranks and all its masks, or of a run of drafts.
-constexpr int kMaxRows = kMaxPrompt + kMaxNew + 4 + 2 * 5;
+// The most rows that one sequence may need at once: beside its own those of a tree and its masks,
+// or of a run of drafts.
+constexpr int kMaxTree = 14;
+constexpr int kMaxRows = kMaxPrompt + kMaxNew + kMaxTree;
 constexpr int kMaxBeams = 3;
 constexpr int kMaxChoices = 3;
 constexpr int kFaultMicros = 20'000;
@@ -55,6 +56,16 @@ void choose_parameters(Random& r, Request& q) {
   q.beam.length_penalty = r.uniform(0, 2);
   q.embed_at = r.between(1, 3);
   q.ppd.candidates = r.between(1, 3);
+}
+
+BitaParams make_bita(Random& r) {
+  BitaParams a;
+  do {
+    a.num_masks = r.between(1, 3);
+    a.num_candidates = r.between(1, 3);
+    a.tree = static_cast<BitaTreeKind>(r.below(6));
+  } while (bita_tree_rows(a.tree, a.num_masks, a.num_candidates) > kMaxTree);
+  return a;
 }
 
 Request make_request(Random& r, bool beams, bool quiet) {
@@ -164,7 +175,11 @@ Plan make_plan(uint64_t seed) {
     p.requests.back().arrival = p.quiet;
     p.requests.back().choices = 1;
   }
+  // From numbers of their own: what else a seed stands for does not hang on them.
+  Random apart(~seed);
+  p.model[0].mask_accuracy = apart.uniform(0, 1);
   for (Request& q : p.requests) {
+    q.bita = make_bita(apart);
     // A worker has fewer layers.
     const bool as_deep = p.model[1].layers >= p.model[0].layers;
     if (q.kind == Kind::kPpd && as_deep) q.kind = Kind::kSpeculative;

@@ -8,6 +8,7 @@
 
 #include "engine/decode/beam.h"
 #include "engine/decode/bild.h"
+#include "engine/decode/bita.h"
 #include "engine/decode/ngram.h"
 #include "engine/decode/ppd.h"
 #include "engine/decode/speculative.h"
@@ -35,6 +36,7 @@ struct Request {
   SpeculativeParams speculative;
   NgramParams ngram;
   BildParams bild;
+  BitaParams bita;
   BeamParams beam;
   PpdParams ppd;
   int embed_at = 1;  // kEmbedded: layers that the rows have done

@@ -12,7 +12,7 @@ bool has_small_model(Kind kind) {
   return kind == Kind::kSpeculative || kind == Kind::kBild || kind == Kind::kEmbedded;
 }
 
-std::function<Task<void>(Gen)> method_of(const Request& q, test::SketchStats* sketch) {
+std::function<Task<void>(Gen)> method_of(const Request& q) {
   switch (q.kind) {
     case Kind::kAr:
       return autoregressive;
@@ -23,8 +23,8 @@ std::function<Task<void>(Gen)> method_of(const Request& q, test::SketchStats* sk
     case Kind::kBild:
     case Kind::kEarlyExit:
       return [a = q.bild](Gen g) { return bild(g, a); };
-    case Kind::kTree:
-      return [sketch](Gen g) { return test::tree_walk(g, 2, 2, sketch); };
+    case Kind::kBita:
+      return [a = q.bita](Gen g) { return bita(g, a); };
     case Kind::kBeam:
       return [a = q.beam](Gen g) { return beam(g, a); };
     case Kind::kEmbedded:
@@ -37,14 +37,14 @@ std::function<Task<void>(Gen)> method_of(const Request& q, test::SketchStats* sk
 
 }  // namespace
 
-std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index, test::SketchStats* sketch) {
+std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index) {
   const Request& q = plan.requests[index];
   std::vector<SequenceSpec> choices;
   for (int choice = 0; choice < q.choices; ++choice) {
     SequenceSpec& s = choices.emplace_back();
     s.id = id_of(index, choice);
     s.prompt = q.prompt;
-    s.method = method_of(q, sketch);
+    s.method = method_of(q);
     s.roles = {{Role::kLarge, ModelId(0), 0}};
     if (has_small_model(q.kind)) {
       s.roles.push_back({Role::kSmall, ModelId(1), 0});
@@ -55,6 +55,7 @@ std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index, test::SketchS
       s.roles.push_back({Role::kWorker, ModelId(1), 0});
       s.extra_rows = q.ppd.candidates;
     }
+    if (q.kind == Kind::kBita) s.roles[0].masks = AdapterId(0);
     s.warp = q.warp;
     s.warp.choice = static_cast<uint32_t>(choice);
     s.stops.eos = q.eos;

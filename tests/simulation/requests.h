@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "engine/sched/spec.h"
-#include "tests/engine/decode/sketches.h"
 #include "tests/simulation/plan.h"
 
 namespace tandem::simulation {
@@ -17,9 +16,8 @@ inline RequestId id_of(size_t request, int choice = 0) {
 inline size_t request_of(RequestId id) { return id / kStride - 1; }
 inline int choice_of(RequestId id) { return static_cast<int>(id % kStride); }
 
-// All choices of a request, without listeners, series and the time of submission. `sketch` counts
-// for methods that are sketches, and outlives them.
-std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index, test::SketchStats* sketch);
+// All choices of a request, without listeners, series and the time of submission.
+std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index);
 
 // By the references, which know neither caches nor batches.
 std::vector<Token> answer_to(const Plan& plan, size_t index, int choice);

@@ -5,7 +5,6 @@
 
 #include "engine/backend/fake/fake_backend.h"
 #include "engine/decode/autoregressive.h"
-#include "tests/engine/decode/sketches.h"
 #include "tests/reference/autoregressive.h"
 #include "tests/simulation/heard.h"
 #include "tests/simulation/requests.h"
@@ -54,7 +53,6 @@ class Simulation {
   Watch watch_{&world_, &heard_};
   std::multimap<TimePoint, std::function<void()>> script_;
   std::map<RequestId, int64_t> evictions_;
-  test::SketchStats sketch_;
   int64_t submitted_ = 0;
 };
 
@@ -134,7 +132,7 @@ void Simulation::build() {
 }
 
 void Simulation::submit(size_t index) {
-  std::vector<SequenceSpec> choices = specs_of(world_.plan, index, &sketch_);
+  std::vector<SequenceSpec> choices = specs_of(world_.plan, index);
   for (SequenceSpec& s : choices) {
     const std::shared_ptr<Heard>& client = heard_.at(s.id);
     client->submitted = true;

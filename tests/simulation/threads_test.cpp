@@ -41,12 +41,11 @@ void run(uint64_t seed) {
   ValueStore values;
   FakeMemory memory;
   Metrics metrics;
-  test::SketchStats sketch;
   std::map<RequestId, std::shared_ptr<Client>> clients;
   std::vector<std::vector<SequenceSpec>> requests;
   const TimePoint start = clock.now();
   for (size_t i = 0; i < plan.requests.size(); ++i) {
-    std::vector<SequenceSpec> choices = specs_of(plan, i, &sketch);
+    std::vector<SequenceSpec> choices = specs_of(plan, i);
     for (SequenceSpec& s : choices) {
       s.listener = clients[s.id] = std::make_shared<Client>();
       // Relative to a start long ago they would all be over.

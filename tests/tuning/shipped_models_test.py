@@ -17,6 +17,7 @@ from tuning.windows import TokenStream
 
 MODELS = ROOT / "models"
 ALIGNED = "code-small-aligned"  # tuning/align.py
+MASKS = "code-large-bita"  # tuning/bita.py
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,11 @@ def pair():
 
 def test_weights_are_small_enough_for_the_repository():
     weights = list(MODELS.rglob("*.safetensors"))
-    assert {file.parent.name for file in weights} == {*(f"code-{role}" for role in SHAPES), ALIGNED}
+    assert {file.parent.name for file in weights} == {
+        *(f"code-{role}" for role in SHAPES),
+        ALIGNED,
+        MASKS,
+    }
     assert sum(file.stat().st_size for file in weights) < 64e6
 
 

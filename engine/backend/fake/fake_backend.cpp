@@ -287,6 +287,21 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
         for (int p = first_seen; p < work.past; ++p) sum += terms[static_cast<size_t>(p)];
       }
       fake::logits(model.config, sum, at, logits);
+      // Of a mask row; those above it may have run in an earlier chunk.
+      int masks = 0;
+      uint64_t plain = sum;
+      const Tree& added = pass.add;
+      for (Row i = is_mask(work, output.run_row)
+                       ? work.first + output.run_row - work.frontier_rows()
+                       : -1;
+           i >= 0 && added.in[static_cast<size_t>(i)].kind == In::kMask;
+           i = added.parent[static_cast<size_t>(i)], ++masks) {
+        const int mask = added.in[static_cast<size_t>(i)].id;
+        plain -= fake::seen(fake::mask_input(pass.adapter, mask), position[run] - masks);
+      }
+      if (masks > 0) {
+        fake::foresee(model.config, sum, plain, position[run] - masks, masks - 1, at, logits);
+      }
     } else {
       std::fill(logits.begin(), logits.end(), 0.0F);
       logits[static_cast<size_t>(BatchTrace::token(traced))] = 100;

@@ -42,6 +42,21 @@ void logits(const FakeModelConfig& model, uint64_t sum, int layers, std::span<fl
   }
 }
 
+void foresee(const FakeModelConfig& model, uint64_t sum, uint64_t plain, int position, int mask,
+             int layers, std::span<float> out) {
+  constexpr double kScale = 0x1p-64;
+  if (static_cast<double>(mix(5, sum)) * kScale >= model.mask_accuracy) return;
+  // Greedy decoding from there: its next token, and as many after it as the mask is ahead.
+  std::vector<float> next(out.size());
+  Token best = 0;
+  for (int i = 0; i <= mask + 1; ++i) {
+    logits(model, plain, layers, next);
+    best = static_cast<Token>(std::ranges::max_element(next) - next.begin());
+    plain += seen(token_input(best), position + 1 + i);
+  }
+  out[static_cast<size_t>(best)] = 1 + *std::ranges::max_element(out);
+}
+
 std::vector<float> logits_after_inputs(const FakeModelConfig& model,
                                        std::span<const uint64_t> inputs, int layers) {
   uint64_t sum = 0;

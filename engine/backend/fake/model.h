@@ -40,7 +40,14 @@ uint64_t chain(std::span<const uint64_t> inputs);
 // logits: [vocab] fp32 out. `sum`: of seen() over the visible rows; `layers`: done by the row.
 void logits(const FakeModelConfig& model, uint64_t sum, int layers, std::span<float> logits);
 
-// The same for the last row of a sequence of inputs.
+// Of a mask row: `plain`, seen() of the rows that it sees but for masks, the last of which lies
+// at `position` and is the one that mask m_{mask + 1} hangs on. With config's mask_accuracy,
+// decided by `sum`, the token that greedy decoding comes to there is made the likeliest. Windows do
+// not move with it.
+void foresee(const FakeModelConfig& model, uint64_t sum, uint64_t plain, int position, int mask,
+             int layers, std::span<float> logits);
+
+// logits() of the last row of a sequence of inputs.
 std::vector<float> logits_after_inputs(const FakeModelConfig& model,
                                        std::span<const uint64_t> inputs, int layers);
 // The same for the last row of a plain sequence: what AR reads after `tokens`. window 0: none.

@@ -334,7 +334,15 @@ absl::Status TorchDevice::allocate_pools(ModelId model, const PoolSize& size) tr
     return out_of_range("page_rows", size.page_rows, absl::StrCat(loaded.size.page_rows));
   }
   const c10::InferenceMode inference;
-  loaded.pool = std::make_unique<KvPool>(loaded.model->geometry(), size, impl_->device);
+  const auto& adapters = loaded.extras.adapters;
+  const int64_t prompt_pages = first_prompt_page(loaded.shape, size, adapters.size()) - size.pages;
+  loaded.pool =
+      std::make_unique<KvPool>(loaded.model->geometry(), size, impl_->device, prompt_pages);
+  for (size_t i = 0; i < adapters.size(); ++i) {
+    if (!adapters[i].prompt_keys.defined()) continue;
+    loaded.pool->fill(first_prompt_page(loaded.shape, size, i), adapters[i].prompt_keys,
+                      adapters[i].prompt_values);
+  }
   loaded.executor = std::make_unique<Executor>(
       *loaded.model, loaded.shape, loaded.extras, *loaded.pool, impl_->shared->values(),
       [shared = impl_->shared.get()](ModelId id) { return shared->pool(id); });

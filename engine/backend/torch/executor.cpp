@@ -129,6 +129,7 @@ RowView Executor::place(const RowColumns& c, const int32_t* extra, const int32_t
   v.dense_end = staging_.place(c.dense_end);
   v.extra_begin = staging_.place(c.extra_begin);
   v.extra_end = staging_.place(c.extra_end);
+  v.prompts = staging_.place(c.prompts);
   v.extra = extra;
   v.pages = pages;
   return v;

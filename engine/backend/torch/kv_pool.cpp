@@ -57,7 +57,7 @@ void move_on_host(const Move& m, const KvPool& from, const KvPool& to) {
   const int64_t element = bytes_of(g.kv_type);
   const auto block = [&](const KvPool& pool, bool keys, const Move::Place& p, int64_t layer,
                          int64_t head) {
-    const int64_t page = layer * pool.size.pages + p.page.value;
+    const int64_t page = layer * pool.pages() + p.page.value;
     return static_cast<std::byte*>((keys ? pool.keys : pool.values).mutable_data_ptr()) +
            (page * g.kv_heads + head) * pool.size.page_rows * g.head_dim * element;
   };
@@ -126,10 +126,12 @@ int64_t KvGeometry::frontier_page_bytes(int page_rows) const {
   return int64_t{page_rows} * hidden_size * bytes_of(hidden_type);
 }
 
-KvPool::KvPool(const KvGeometry& g, const PoolSize& s, at::Device device) : geometry(g), size(s) {
+KvPool::KvPool(const KvGeometry& g, const PoolSize& s, at::Device device, int64_t prompt_pages)
+    : geometry(g), size(s) {
   const auto kv = at::TensorOptions().dtype(g.kv_type).device(device);
-  values = at::empty({g.layers, s.pages, g.kv_heads, s.page_rows, g.head_dim}, kv);
-  keys = device.is_cpu() ? at::empty({g.layers, s.pages, g.kv_heads, g.head_dim, s.page_rows}, kv)
+  const int64_t all = s.pages + prompt_pages;
+  values = at::empty({g.layers, all, g.kv_heads, s.page_rows, g.head_dim}, kv);
+  keys = device.is_cpu() ? at::empty({g.layers, all, g.kv_heads, g.head_dim, s.page_rows}, kv)
                          : at::empty_like(values);
   for (int i = 0; i < g.layers; ++i) {
     layer_keys.push_back(keys.select(0, i));
@@ -139,6 +141,27 @@ KvPool::KvPool(const KvGeometry& g, const PoolSize& s, at::Device device) : geom
   frontier = at::empty({s.frontier_pages * s.page_rows, g.hidden_size}, rows);
   hidden = at::empty({s.values, g.hidden_size}, rows);
   left_by = std::make_unique<std::atomic<TicketId>[]>(static_cast<size_t>(s.values));
+}
+
+void KvPool::fill(int64_t first, const at::Tensor& row_keys, const at::Tensor& row_values) {
+  const int64_t rows = row_keys.size(1);
+  for (int64_t row = 0; row < rows; row += size.page_rows) {
+    const int64_t n = std::min<int64_t>(size.page_rows, rows - row);
+    const Move::Place place{{}, PageId(first + row / size.page_rows), 0};
+    for (const bool is_keys : {true, false}) {
+      const at::Tensor& from = is_keys ? row_keys : row_values;
+      kv_rows(*this, is_keys, place, static_cast<int>(n), geometry.layers)
+          .copy_(from.narrow(0, 0, geometry.layers).narrow(1, row, n).transpose(1, 2));
+    }
+  }
+}
+
+int64_t first_prompt_page(const ModelShape& shape, const PoolSize& size, size_t adapter) {
+  int64_t page = size.pages;
+  for (size_t i = 0; i < adapter; ++i) {
+    page += (shape.adapters[i].prompt_rows + size.page_rows - 1) / size.page_rows;
+  }
+  return page;
 }
 
 absl::Status apply_moves(std::span<const Move> moves,

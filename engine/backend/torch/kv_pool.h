@@ -42,9 +42,20 @@ struct KvPool {
   at::Tensor hidden;  // [PoolSize::values, hidden_size]
   std::unique_ptr<std::atomic<TicketId>[]> left_by;
 
-  // Uninitialised memory, on CPU untouched until it is used. Throws c10::OutOfMemoryError.
-  KvPool(const KvGeometry& geometry, const PoolSize& size, at::Device device);
+  // Uninitialised memory, on CPU untouched until it is used. prompt_pages: behind those of `size`,
+  // which the scheduler knows. Throws c10::OutOfMemoryError.
+  KvPool(const KvGeometry& geometry, const PoolSize& size, at::Device device,
+         int64_t prompt_pages = 0);
+
+  int64_t pages() const { return values.size(1); }  // all
+  // Writes rows into pages `first` and behind it. keys, values: [layers or more, rows, kv_heads,
+  // head_dim]
+  void fill(int64_t first, const at::Tensor& row_keys, const at::Tensor& row_values);
 };
+
+// Where the prompts of a model's adapter lie: the first of their pages, behind the scheduler's.
+// adapter: one behind the last one for the end of all.
+int64_t first_prompt_page(const ModelShape& shape, const PoolSize& size, size_t adapter);
 
 // Runs moves in their order. `pool_of` finds a model's pool, null: unknown.
 //

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "absl/strings/str_cat.h"
+#include "engine/backend/torch/kv_pool.h"
 #include "engine/base/status.h"
 #include "engine/pass/rows.h"
 
@@ -74,7 +75,7 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
     item.status = check(work, shape, pool);
     if (item.status.ok()) item.status = resolve_inputs(work, shape, store, width_of);
     if (!item.status.ok()) continue;
-    add_rows(work, pool);
+    add_rows(work, shape, pool);
     add_visibility(work, shape);
     add_frontier(work, pool);
     add_reads(work, item);
@@ -236,9 +237,19 @@ void Plan::add_fed() {
   }
 }
 
-void Plan::add_rows(const Work& work, const PoolSize& pool) {
+void Plan::add_rows(const Work& work, const ModelShape& shape, const PoolSize& pool) {
   const auto table = static_cast<int32_t>(pages.size());
   for (const PageId p : work.pages) pages.push_back(p.value);
+  prompts_.clear();
+  if (!work_masks_.empty()) {
+    const size_t adapter = work.pass->adapter.index();
+    const int64_t end = first_prompt_page(shape, pool, adapter + 1);
+    const auto first = static_cast<int32_t>(work.pages.size()) * pool.page_rows;
+    for (int64_t page = first_prompt_page(shape, pool, adapter); page < end; ++page) {
+      pages.push_back(static_cast<int32_t>(page));
+    }
+    for (int i = 0; i < shape.adapters[adapter].prompt_rows; ++i) prompts_.push_back(first + i);
+  }
   add_fed();
   token.insert(token.end(), static_cast<size_t>(work.frontier_rows()), -1);
   token.insert(token.end(), chosen_.begin(), chosen_.end());
@@ -252,7 +263,8 @@ void Plan::add_rows(const Work& work, const PoolSize& pool) {
 }
 
 // A row sees what its parent sees, and itself. While parents are the rows before, that is a range
-// of cache rows; from the first branch on, rows are listed.
+// of cache rows; from the first branch on, rows are listed. A mask row sees its adapter's prompts
+// besides, and nobody who follows it does for that.
 void Plan::add_visibility(const Work& work, const ModelShape& shape) {
   const auto n = static_cast<size_t>(work.run_rows());
   const size_t first = columns.position.size() - n;
@@ -280,6 +292,9 @@ void Plan::add_visibility(const Work& work, const ModelShape& shape) {
     columns.dense_end.push_back(dense_end);
     columns.extra_begin.push_back(static_cast<int32_t>(extra.size()));
     extra.insert(extra.end(), path.end() - static_cast<int64_t>(visible), path.end());
+    const bool prompted = is_mask(work, static_cast<int>(j));
+    if (prompted) extra.insert(extra.end(), prompts_.begin(), prompts_.end());
+    columns.prompts.push_back(prompted ? static_cast<int32_t>(prompts_.size()) : 0);
     columns.extra_end.push_back(static_cast<int32_t>(extra.size()));
   }
 }
@@ -383,7 +398,7 @@ void Plan::cut_segments() {
 size_t Plan::array_bytes() const {
   constexpr size_t kAlign = 16;  // what a staging area may lose per array
   const auto columns_bytes = [](const RowColumns& c) {
-    return static_cast<size_t>(c.rows()) * (6 * sizeof(int32_t) + sizeof(int64_t)) + 7 * kAlign;
+    return static_cast<size_t>(c.rows()) * (7 * sizeof(int32_t) + sizeof(int64_t)) + 8 * kAlign;
   };
   const auto copies_bytes = [](const RowCopies& c) {
     return c.from.size() * 2 * sizeof(int64_t) + 2 * kAlign;

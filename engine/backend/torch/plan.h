@@ -100,7 +100,7 @@ class Plan {
   std::vector<EmbeddedRows> embedded;  // likewise, and for each model and way
   RowColumns columns;                  // [rows]
   std::vector<int32_t> extra;          // cache rows
-  std::vector<int32_t> pages;          // all page tables
+  std::vector<int32_t> pages;          // all page tables, each with its prompts' pages behind it
   RowCopies load;                      // frontier slot (page * page_rows + slot in it) to batch row
   RowCopies save;                      // batch row to frontier slot
   std::vector<Segment> segments;       // ascending; every row in those of the layers that it runs
@@ -124,7 +124,7 @@ class Plan {
   absl::Status feed_embedded(const Work& work, const In& in, const Work::Embed& place, int row,
                              const ModelShape& shape, const WidthOf& width_of);
   void add_fed();
-  void add_rows(const Work& work, const PoolSize& pool);
+  void add_rows(const Work& work, const ModelShape& shape, const PoolSize& pool);
   void add_visibility(const Work& work, const ModelShape& shape);
   void add_frontier(const Work& work, const PoolSize& pool);
   void add_reads(const Work& work, Item& item);
@@ -137,6 +137,7 @@ class Plan {
   std::vector<MaskRows> work_masks_;         // scratch: of one work, by run row
   std::vector<EmbeddedRows> work_embedded_;  // scratch: likewise
   std::vector<int> position_;                // scratch: positions of one work's run rows
+  std::vector<int32_t> prompts_;  // scratch: cache rows that one work's mask rows see as well
   std::vector<std::vector<int32_t>> path_;  // scratch: by run row, its extra rows before the window
 };
 

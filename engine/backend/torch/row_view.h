@@ -13,6 +13,8 @@ namespace tandem {
 // extra[extra_begin .. extra_end), all ascending, itself included. Keys of rows that run are
 // stored before attention, so past rows and rows of the same batch are read alike. A layer with a
 // window narrower than the rows were planned for sees the last `window` of them.
+// A mask row's last extra rows are its adapter's prompts: they have no positions, and no window
+// cuts them off.
 struct RowView {
   int rows = 0;
   int page_rows = 0;
@@ -23,29 +25,35 @@ struct RowView {
   const int32_t* dense_end = nullptr;    // [rows]
   const int32_t* extra_begin = nullptr;  // [rows]
   const int32_t* extra_end = nullptr;    // [rows]
+  const int32_t* prompts = nullptr;  // [rows] prompts among its extra rows; null: nobody has any
   const int32_t* extra = nullptr;
   const int32_t* pages = nullptr;
   int window = 0;  // of the layer; 0: none but the plan's
 
-  // [first_dense, dense_end) and [first_extra, extra_end) within the window: a dense row's position
-  // is its number, and extra rows end with the row itself, one position each. On the host.
+  int prompt_rows(int r) const { return prompts == nullptr ? 0 : prompts[r]; }
+  // Keys are numbered in the order in which a row sees them: a dense one's number is its position,
+  // extra ones go on from there, one each, to this. On the host.
+  int last_key(int r) const { return position[r] + prompt_rows(r); }
+  // [first_dense, dense_end) and [first_extra, extra_end) within the window. On the host.
   int first_dense(int r) const {
     if (window == 0) return first_key[r];
     return std::min(dense_end[r], std::max(first_key[r], position[r] + 1 - window));
   }
   int first_extra(int r) const {
-    return window == 0 ? extra_begin[r] : std::max(extra_begin[r], extra_end[r] - window);
+    return window == 0 ? extra_begin[r]
+                       : std::max(extra_begin[r], extra_end[r] - prompt_rows(r) - window);
   }
 };
 
 // The per-row columns of a RowView, on the host.
 struct RowColumns {
-  std::vector<int32_t> position, table, first_key, dense_end, extra_begin, extra_end;
+  std::vector<int32_t> position, table, first_key, dense_end, extra_begin, extra_end, prompts;
   std::vector<int64_t> slot;
 
   int rows() const { return static_cast<int>(position.size()); }
   void clear() {
-    for (auto* c : {&position, &table, &first_key, &dense_end, &extra_begin, &extra_end}) {
+    for (auto* c :
+         {&position, &table, &first_key, &dense_end, &extra_begin, &extra_end, &prompts}) {
       c->clear();
     }
     slot.clear();
@@ -58,6 +66,7 @@ struct RowColumns {
     dense_end.push_back(from.dense_end[r]);
     extra_begin.push_back(from.extra_begin[r]);
     extra_end.push_back(from.extra_end[r]);
+    prompts.push_back(from.prompts[r]);
     slot.push_back(from.slot[r]);
   }
 };

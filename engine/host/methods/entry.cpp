@@ -1,14 +1,26 @@
 #include "engine/host/methods/entry.h"
 
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/str_join.h"
+#include "engine/base/quote.h"
 
 namespace tandem {
 
 AdapterId find_adapter(const ModelShape& model, const std::string& name) {
   const auto found = std::ranges::find(model.adapters, name, &AdapterShape::name);
   return found == model.adapters.end() ? AdapterId() : AdapterId(found - model.adapters.begin());
+}
+
+std::optional<Refusal> adapter_misfit(const ModelShape& model, const ModelInRole& role) {
+  const AdapterShape& adapter = model.adapters[find_adapter(model, role.adapter).index()];
+  if (role.masks > 0 && adapter.masks == 0) {
+    return Refusal{"adapter", quote_value(role.adapter), "an extra of kind \"masks\""};
+  }
+  if (role.masks <= adapter.masks) return std::nullopt;
+  return Refusal{"num_masks", std::to_string(role.masks),
+                 "1 to " + std::to_string(adapter.masks) + ", the masks of " + role.adapter};
 }
 
 std::optional<Refusal> MethodEntry::check(const Settings& settings, Field::By by) const {

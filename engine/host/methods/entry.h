@@ -43,6 +43,7 @@ struct ModelInRole {
   // Which of the model's extras its passes go through: what the deployment's field `adapter` of the
   // method names. Empty: none.
   std::string adapter;
+  int masks = 0;  // that the adapter is to have
   // Its rows that have done all layers leave their hidden states (PoolSize::keeps_top).
   bool keeps_top = false;
 };
@@ -64,6 +65,8 @@ struct MethodModels {
 };
 // Invalid: the model has no adapter of this name.
 AdapterId find_adapter(const ModelShape& model, const std::string& name);
+// What of a role's adapter, which is there, will not do.
+std::optional<Refusal> adapter_misfit(const ModelShape& model, const ModelInRole& role);
 
 // A method's own counter: MethodStats::own, in the order of the entry.
 struct MethodCounter {

@@ -83,10 +83,11 @@ TEST(ContractProcessors, TreesGreedyAndSampled) {
   SketchStats stats;
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const int M = 1 + static_cast<int>(seed % 3), k = 1 + static_cast<int>(seed % 4);
+    const auto tree = static_cast<BitaTreeKind>(seed % 6);
     BoxOptions o = pair_of(seed);
     o.models[0].config.vocab_size = 8;  // so that guesses are right now and then
     expect_reference(o, {{Role::kLarge, ModelId(0), 0}}, seed, seed % 2 ? 0.9F : 0,
-                     [&stats, M, k](Gen g) { return tree_walk(g, M, k, &stats); });
+                     [&stats, M, k, tree](Gen g) { return bita(g, {M, k, tree, ""}, &stats); });
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(stats.accepted, 1000);

@@ -105,6 +105,8 @@ class CacheWatch {
   explicit CacheWatch(Box* box) : box_(box) {
     for (FakeBackend& b : box->backends) {
       b.set_on_run([this](const Batch& batch) {
+        moved_.clear();
+        for (const Move& m : batch.moves) follow(m);
         for (const Work& w : batch.works) look(w);
       });
     }
@@ -120,6 +122,22 @@ class CacheWatch {
   int64_t looked_at = 0;   // cache rows
 
  private:
+  using Place = std::pair<ModelId, size_t>;  // a slot of a KV pool
+
+  // The batch's moves come before its works.
+  void follow(const Move& m) {
+    if (m.kind != Move::kCopy || m.store != Store::kKv) return;
+    const auto slot_of = [this](const Move::Place& p, int i) {
+      const auto rows = static_cast<size_t>(box_->memory.model(p.model).pool.page_rows);
+      return Place(p.model, p.page.index() * rows + static_cast<size_t>(p.slot + i));
+    };
+    for (int i = 0; i < m.rows; ++i) moved_[slot_of(m.to, i)] = at(slot_of(m.from, i));
+  }
+  FakeMemory::Slot at(const Place& place) const {
+    const auto moved = moved_.find(place);
+    return moved != moved_.end() ? moved->second : box_->memory.model(place.first).kv[place.second];
+  }
+
   void look(const Work& w) {
     const reference::Tokens seq = reference::joined(prompt_, recorder_->tokens);
     const FakeMemory::Model& model = box_->memory.model(w.model);
@@ -131,8 +149,8 @@ class CacheWatch {
     }
     for (int row = 0; row < std::min(w.rows_before(), static_cast<int>(seq.size())); ++row) {
       const auto r = static_cast<size_t>(row);
-      const FakeMemory::Slot& slot =
-          model.kv[w.pages[r / page_rows].index() * page_rows + r % page_rows];
+      const FakeMemory::Slot slot =
+          at({w.model, w.pages[r / page_rows].index() * page_rows + r % page_rows});
       EXPECT_EQ(slot.input, fake::token_input(seq[r])) << "row " << row;
       EXPECT_EQ(slot.position, row);
       ++looked_at;
@@ -145,6 +163,7 @@ class CacheWatch {
   std::vector<Token> prompt_;
   std::shared_ptr<Recorder> recorder_;
   std::map<ModelId, size_t> final_;  // tokens at the last look
+  std::map<Place, FakeMemory::Slot> moved_;
 };
 
 // Is the sample of `count[cell]` draws compatible with `probability[cell]`? Pearson's statistic

@@ -362,9 +362,9 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "/deploy/d.textproto:2: deployments[0].default_method: METHOD_SPECULATIVE; allowed: "
        "METHOD_AUTOREGRESSIVE, METHOD_NGRAM (speculative needs a `small` model)"},
       {m + "deployments { name: \"d\" large: \"m\" default_method: METHOD_BITA }",
-       "/deploy/d.textproto:2:64: Unknown enumeration value of \"METHOD_BITA\" for field "
-       "\"default_method\". Allowed: METHOD_UNSPECIFIED, METHOD_AUTOREGRESSIVE, "
-       "METHOD_SPECULATIVE, METHOD_BILD, METHOD_NGRAM, METHOD_PPD."},
+       "/deploy/d.textproto:2: deployments[0].default_method: METHOD_BITA; allowed: "
+       "METHOD_AUTOREGRESSIVE, METHOD_NGRAM (bita needs `bita.adapter`, masks among the large "
+       "model's extras)"},
       {m + "deployments { name: \"d\" large: \"m\" speculative { draft_tokens: 65 } }",
        "/deploy/d.textproto:2: deployments[0].speculative.draft_tokens: 65; allowed: [1, 64]"},
       {m + "deployments { name: \"d\" large: \"m\" speculative { min_draft_probability: nan } }",

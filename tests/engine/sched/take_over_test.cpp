@@ -48,7 +48,7 @@ std::vector<Sketch> sketches(SketchStats* stats) {
   return {{"autoregressive", autoregressive},
           {"bild", [stats](Gen g) { return bild(g, {3, 0.1F, 0.69F}, stats); }},
           {"speculative", [stats](Gen g) { return speculative(g, 3, stats); }},
-          {"tree", [stats](Gen g) { return tree_walk(g, 2, 2, stats); }}};
+          {"bita", [stats](Gen g) { return bita(g, {2, 2}, stats); }}};
 }
 
 TEST(TakeOver, EveryMethodsChoicesAreAsAlone) {

@@ -58,8 +58,8 @@ void find_blocks(const RowView& rows, int block_rows, std::vector<Block>& blocks
     const int extras = rows.extra_end[r] - rows.first_extra(r);
     const int dense = rows.dense_end[r] - rows.first_dense(r);
     // Numbers of the first and the last key that the row sees.
-    const int first = dense > 0 ? rows.first_dense(r) : rows.position[r] + 1 - extras;
-    const int last = extras > 0 ? rows.position[r] : rows.dense_end[r] - 1;
+    const int first = dense > 0 ? rows.first_dense(r) : rows.last_key(r) + 1 - extras;
+    const int last = extras > 0 ? rows.last_key(r) : rows.dense_end[r] - 1;
     Block& b = blocks.back();
     b.end_row = r + 1;
     b.first_split = std::min(b.first_split, first / kSplitKeys);

@@ -228,9 +228,9 @@ inline Visible visible(const RowView& rows, int r, int base) {
   v.end = v.middle;
   const int extras = rows.extra_end[r] - rows.first_extra(r);
   if (extras == 0) return v;
-  const int first = rows.position[r] + 1 - extras;  // number of the first extra key
+  const int first = rows.last_key(r) + 1 - extras;  // number of the first extra key
   const int from = cut(first);
-  v.end = cut(rows.position[r] + 1);
+  v.end = cut(rows.last_key(r) + 1);
   v.extra = rows.first_extra(r) + from + base - first;
   if (v.begin == v.middle) v.begin = v.middle = std::min(from, v.end);
   return v;

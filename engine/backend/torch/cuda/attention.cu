@@ -35,8 +35,9 @@ __global__ void attention_kernel(T* out, const T* qkv, RowView rows, const T* ke
   const int first =
       cut ? min(rows.dense_end[r], max(rows.first_key[r], oldest)) : rows.first_key[r];
   const int dense = rows.dense_end[r] - first;
-  const int extras =
-      cut ? max(rows.extra_begin[r], rows.extra_end[r] - rows.window) : rows.extra_begin[r];
+  const int prompts = rows.prompts == nullptr ? 0 : rows.prompts[r];
+  const int extras = cut ? max(rows.extra_begin[r], rows.extra_end[r] - prompts - rows.window)
+                         : rows.extra_begin[r];
   const int n = dense + rows.extra_end[r] - extras;
 
   A query[kPerLane];

@@ -78,8 +78,8 @@ void move_rows(std::span<const Move> moves, const KvPool& from, const KvPool& to
     C10_CUDA_KERNEL_LAUNCH_CHECK();
   };
   if (kv) {
-    go(from.keys, to.keys, g.layers, g.kv_heads, g.head_dim, from.size.pages, to.size.pages);
-    go(from.values, to.values, g.layers, g.kv_heads, g.head_dim, from.size.pages, to.size.pages);
+    go(from.keys, to.keys, g.layers, g.kv_heads, g.head_dim, from.pages(), to.pages());
+    go(from.values, to.values, g.layers, g.kv_heads, g.head_dim, from.pages(), to.pages());
   } else {
     go(from.frontier, to.frontier, 1, 1, g.hidden_size, from.size.frontier_pages,
        to.size.frontier_pages);

@@ -1,0 +1,149 @@
+#include "engine/decode/bita.h"
+
+#include <utility>
+#include <vector>
+
+#include "engine/base/planted.h"
+
+namespace tandem {
+namespace {
+
+// What masks foresaw: the candidates for each depth of the next tree, the best first.
+struct Foreseen {
+  std::vector<std::vector<Token>> tokens;
+  int mask = 0;  // the first depth's are m_{mask + 1}'s
+
+  std::vector<int> counts() const {
+    std::vector<int> n;
+    for (const auto& depth : tokens) n.push_back(static_cast<int>(depth.size()));
+    return n;
+  }
+};
+
+// A tree in a pass: the rows of the root and the nodes, and the masks that hang on each.
+struct Laid {
+  BitaTree tree;
+  std::vector<Token> token;  // by node
+  RowList rows;              // [0]: the root; [1 + i]: node i
+  RowList masks;             // group after group, in the order of `rows`
+  std::vector<int> group;    // where a row's begins in `masks`
+
+  size_t index(int node) const { return static_cast<size_t>(node + 1); }  // in `rows`
+};
+
+// Behind the root, which is the last row of `pass`: the nodes, then everybody's masks.
+Laid lay(BitaTree tree, const Foreseen& foreseen, Pass* pass) {
+  Laid laid;
+  laid.rows.push_back(static_cast<Row>(pass->add.size()) - 1);
+  for (const BitaTree::Node& node : tree.nodes) {
+    laid.token.push_back(
+        foreseen.tokens[static_cast<size_t>(node.depth) - 1][static_cast<size_t>(node.rank)]);
+    const Row above = laid.rows[laid.index(node.parent)];
+    laid.rows.push_back(pass->add.add(token_in(laid.token.back()), above));
+  }
+  for (int node = BitaTree::kRoot; node < tree.size(); ++node) {
+    laid.group.push_back(static_cast<int>(laid.masks.size()));
+    Row above = laid.rows[laid.index(node)];
+    for (int i = 0; i < tree.masks(node); ++i) {
+      In mask;
+      mask.kind = In::kMask;
+      mask.id = i;
+      laid.masks.push_back(above = pass->add.add(mask, above));
+    }
+  }
+  laid.tree = std::move(tree);
+  return laid;
+}
+
+// The child of `node` that is `drawn`, or kRoot.
+int child_of(const Laid& laid, int node, Token drawn) {
+  for (int i = 0; i < laid.tree.size(); ++i) {
+    if (laid.tree.at(i).parent != node) continue;
+    if (laid.token[static_cast<size_t>(i)] == drawn || planted(Bug::kAcceptSibling)) return i;
+  }
+  return BitaTree::kRoot;
+}
+
+bool has_children(const BitaTree& tree, int node) {
+  for (const BitaTree::Node& n : tree.nodes) {
+    if (n.parent == node) return true;
+  }
+  return false;
+}
+
+// The nearest masks: of the node itself, or what lies ahead of it of those above it.
+Foreseen foresee(const Laid& laid, int node, std::span<const Out> masks) {
+  int ahead = 0;
+  int from = node;
+  while (from != BitaTree::kRoot && laid.tree.masks(from) == 0) {
+    from = laid.tree.at(from).parent;
+    ++ahead;
+  }
+  Foreseen foreseen;
+  foreseen.mask = ahead;
+  for (int i = ahead; i < laid.tree.masks(from); ++i) {
+    std::vector<Token>& depth = foreseen.tokens.emplace_back();
+    const auto row = static_cast<size_t>(laid.group[laid.index(from)] + i);
+    for (const Ranked& candidate : masks[row].top) depth.push_back(candidate.token);
+  }
+  return foreseen;
+}
+
+// A mask's best tokens under the request's own processors, whatever is drawn elsewhere.
+Read candidates(Gen g, RowList masks, int k) {
+  Read read;
+  read.rows = std::move(masks);
+  read.warp = g.warp();
+  read.warp.temperature = 0;
+  read.top = k;
+  return read;
+}
+
+}  // namespace
+
+Task<void> bita(Gen g, BitaParams a) {
+  const Stage L = g.stage(Role::kLarge);
+  const BitaTree whole = make_bita_tree(a.tree, a.num_masks, a.num_candidates);
+  Foreseen foreseen;
+  for (;;) {
+    BitaTree tree = whole.clipped(foreseen.counts(), g.remaining());
+    co_await g.round({{L, g.missing(L) + tree.rows()}});
+    Pass p = g.catch_up(L);
+    const Laid laid = lay(std::move(tree), foreseen, &p);
+    p.reading(g.draw(laid.rows));
+    if (!laid.masks.empty()) p.reading(candidates(g, laid.masks, a.num_candidates));
+    Readout r = co_await g.submit(std::move(p));
+
+    // Down the tree as long as what a row draws is among its children.
+    std::vector<Row> path;
+    for (Row row = 0; row <= laid.rows[0]; ++row) path.push_back(row);
+    std::vector<Emitted> out;
+    int node = BitaTree::kRoot;
+    for (;;) {
+      const Out& drawn = r.row[laid.index(node)];
+      const int child = child_of(laid, node, drawn.token);
+      if (child == BitaTree::kRoot) {
+        const bool rejected = has_children(laid.tree, node);
+        out.push_back(g.emitted(drawn, {Source::kLarge, Source::kLarge, rejected}));
+        break;
+      }
+      const int mask = foreseen.mask + laid.tree.depth(child) - 1;
+      out.push_back(g.emitted(drawn, {Source::kMask, Source::kLarge, false, mask}));
+      path.push_back(laid.rows[laid.index(node = child)]);
+    }
+    foreseen = foresee(laid, node, std::span<const Out>(r.row).subspan(laid.rows.size()));
+    if (planted(Bug::kEmitForeseen) && !foreseen.tokens.empty()) {
+      out.push_back({foreseen.tokens[0][0], {Source::kMask, Source::kLarge}});
+    }
+    if (planted(Bug::kKeepMask) && out.size() > 1 && !laid.masks.empty()) {
+      path.back() = laid.masks[0];
+    }
+    g.keep(L.cache, path);
+    const int64_t before = g.stats().small_tokens;
+    const bool ended = g.emit(std::move(out));
+    g.stats().count_verification(laid.tree.size(), g.stats().small_tokens - before);
+    if (ended) co_return;
+  }
+}
+
+}  // namespace tandem

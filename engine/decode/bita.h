@@ -1,0 +1,27 @@
+// Bi-directional tuning, BiTA: arXiv 2401.12522, METHODS section 3. One model drafts and verifies
+// itself in the same pass. Mask rows, fed with learned inputs behind the text, foresee the tokens
+// after the next one; what they see most likely is the tree that the next pass verifies, with masks
+// of its own on the nodes, so that wherever it ends the next tree is known.
+#pragma once
+
+#include <string>
+
+#include "engine/async/task.h"
+#include "engine/decode/bita_tree.h"
+#include "engine/decode/gen.h"
+
+namespace tandem {
+
+struct BitaParams {
+  int num_masks = 3;       // M of the adapter's masks. [1, ..)
+  int num_candidates = 5;  // k: a mask's best tokens. [1, ..)
+  BitaTreeKind tree = BitaTreeKind::kEfficient;
+  std::string adapter;  // where the masks are, by the name that the deployment knows
+};
+
+// EXACT: each row that is not a mask draws as autoregressive decoding does, and a node stays if it
+// is what its parent draws.
+// REQUIRES: Role::kLarge with masks (RoleModel::masks).
+Task<void> bita(Gen g, BitaParams a);
+
+}  // namespace tandem

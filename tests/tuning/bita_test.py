@@ -1,0 +1,150 @@
+"""tuning/bita.py: masks come to foresee what a frozen model writes, and what trees make of it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tuning import adapter_file, bita, bita_trees, frozen_model, mask_rows
+from tuning.calibration import Sample
+from tuning.schedule import Budget
+from tuning.shapes import llama, new_model
+
+SETTINGS = bita.Settings(masks=2, prompts=4, samples_per_batch=8, groups=6, warmup_steps=2)
+
+
+@pytest.fixture(scope="module")
+def frozen():
+    config = llama(hidden=32, layers=2, heads=4, key_value_heads=2, inner=48, vocabulary=512)
+    model = new_model(config, 3).eval().requires_grad_(False)
+    return frozen_model.FrozenModel(model, tokenizer=None, ends=(0,))
+
+
+@pytest.fixture(scope="module")
+def written():
+    """What a model might write: the same token for ever. One of random weights foresees no other."""
+    prompts = np.random.default_rng(1).integers(1, 512, (64, 5)).tolist()
+    return [Sample(p, [77] * 12) for p in prompts]
+
+
+def rank_of(own, frozen, samples):
+    ranks = np.concatenate(bita.held_out_ranks(frozen.model, own, samples))
+    return (ranks == 1).mean(0).tolist()  # the last rows' masks have no token to foresee
+
+
+def trained(frozen, written, folder, steps):
+    training = bita.Training(frozen, SETTINGS, folder)
+    training.load()
+    training.run(written[:48], Budget(steps=steps), lambda: {})
+    training.save()
+    return training
+
+
+def test_masks_learn_the_tokens_that_decoding_asks_of_them(frozen, written, tmp_path):
+    before = {name: tensor.clone() for name, tensor in frozen.model.state_dict().items()}
+    training = trained(frozen, written, tmp_path, 60)
+    assert min(rank_of(training.own, frozen, written[48:])) > 0.5
+    fresh = mask_rows.MaskParameters(frozen.model, 2, 4, seed=1)
+    assert max(rank_of(fresh, frozen, written[48:])) < 0.1
+    for name, tensor in frozen.model.state_dict().items():
+        assert torch.equal(tensor, before[name]), "nothing of the model changes"
+
+
+def test_labels_are_one_further_than_a_rows_own(written):
+    sample = Sample([1, 2, 3], [10, 11, 12, 13])
+    labels = bita.labels_of([sample], torch.tensor([[2, 4]]), 2)
+    assert labels.tolist() == [[[11, 12], [13, -100]]]
+
+
+def test_an_interrupted_training_goes_on_as_if_it_had_not_been(frozen, written, tmp_path):
+    whole = trained(frozen, written, tmp_path / "whole", 4)
+    half = bita.Training(frozen, SETTINGS, tmp_path / "half")
+    groups = bita.Groups(written[:48], SETTINGS)
+    assert all(torch.equal(a, b) for a, b in zip(groups.batch(9), groups.batch(9), strict=True))
+
+    class Enough(Exception):
+        pass
+
+    def stop():
+        half.save()
+        raise Enough
+
+    with pytest.raises(Enough):
+        half.run(written[:48], Budget(steps=4), stop)
+    assert 0 < half.step < 4
+    resumed = trained(frozen, written, tmp_path / "half", 4)
+    for a, b in zip(whole.own.parameters(), resumed.own.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_mask_rows_see_their_own_text_and_nothing_else(frozen):
+    own = mask_rows.MaskParameters(frozen.model, 2, 3, seed=1)
+    text = torch.randint(0, 500, (1, 9), generator=torch.Generator().manual_seed(1))
+
+    def rows(tokens, at):
+        with torch.no_grad():
+            past = mask_rows.context(frozen.model, tokens)
+            return mask_rows.hidden_rows(frozen.model, own, past, torch.tensor([at]))[0]
+
+    both = rows(text, [4, 8])
+    cut = rows(text[:, :5], [4])
+    assert torch.allclose(both[0], cut[0], atol=1e-5), "text behind a group's row is not seen"
+    other = text.clone()
+    other[0, 4] += 1
+    assert not torch.allclose(rows(other, [4])[0], cut[0], atol=1e-3)
+    with torch.no_grad():
+        own.masks[1] += 1
+    assert torch.allclose(rows(text, [4])[0][0], cut[0][0], atol=1e-5), "m_1 does not see m_2"
+
+
+def test_the_adapter_says_whose_it_is(frozen, tmp_path):
+    own = mask_rows.MaskParameters(frozen.model, 2, 3, seed=1)
+    adapter_file.write(tmp_path, "masks", frozen.model, own.tensors())
+    about = json.loads((tmp_path / "adapter.json").read_text())
+    assert about["kind"] == "masks"
+    assert about["base"] == {
+        "vocab_size": 512,
+        "hidden_size": 32,
+        "layers": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 8,
+        "sample": adapter_file.sample_of(frozen_model.tensors_of(frozen.model)),
+    }
+    lower = frozen.model.to(torch.bfloat16)
+    same = adapter_file.sample_of(frozen_model.tensors_of(lower))
+    frozen.model.to(torch.float32)
+    assert same == about["base"]["sample"], "of a model in fp32 and in bf16"
+
+
+@pytest.mark.parametrize(
+    ("kind", "masks", "candidates", "nodes", "rows"),
+    [
+        ("efficient", 3, 5, 15, 64),
+        ("spine", 3, 2, 6, 19),
+        ("triangle", 3, 5, 12, 52),
+        ("full", 3, 2, 14, 60),
+        ("chain", 3, 5, 3, 16),
+        ("straightforward", 3, 5, 3, 7),
+    ],
+)
+def test_trees_have_the_sizes_that_the_server_s_have(kind, masks, candidates, nodes, rows):
+    tree = bita_trees.tree(kind, masks, candidates)
+    assert (len(tree.paths), tree.rows(masks)) == (nodes, rows)
+
+
+def test_accept_lengths_of_a_text_that_is_known():
+    right = np.ones((9, 2), dtype=int)
+    lengths = bita_trees.accept_lengths
+    # Tokens 2 and 3 are foreseen at row 0, 4 is the text's own; and so on.
+    assert lengths(bita_trees.tree("chain", 2, 1), right) == [2, 2, 2]
+    # The masks are spent, a pass has none, and they are there again.
+    assert lengths(bita_trees.tree("straightforward", 2, 1), right) == [2, 0, 2, 0]
+    assert lengths(bita_trees.tree("efficient", 2, 2), 2 * right) == [1, 1, 1, 1]
+    assert lengths(bita_trees.tree("full", 2, 2), 2 * right) == [2, 2, 2]
+    assert lengths(bita_trees.tree("efficient", 2, 2), 3 * right) == [0] * 8
+    # A candidate of the second rank has no masks in a spine: what the root's saw beyond it is used.
+    mixed = right.copy()
+    mixed[:, 0] = 2
+    assert lengths(bita_trees.tree("spine", 2, 2), mixed)[:2] == [1, 1]

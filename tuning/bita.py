@@ -1,0 +1,297 @@
+"""Trains BiTA's masks and prompts for a frozen model (arXiv 2401.12522, METHODS section 3).
+
+    python -m tuning.bita models/code-large --output models/code-large-bita --minutes 40
+
+The model answers prompts greedily; each mask learns the token of these answers that decoding will
+ask of it. Nothing of the model changes. Interrupted, it goes on when the same command is given
+again. What is printed on the way are tokens per pass on held-out prompts, by tree.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from tuning import (
+    adapter_file,
+    bita_prompts,
+    bita_trees,
+    calibration,
+    corpus,
+    frozen_model,
+    mask_rows,
+)
+from tuning.calibration import Sample
+from tuning.frozen_model import FrozenModel
+from tuning.mask_rows import MaskParameters
+from tuning.schedule import Budget
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that shapes a training beside the model and the documents."""
+
+    seed: int = 1
+    masks: int = 3
+    prompts: int = 16
+    code_prompts: int = 2048
+    chat_prompts: int = 0
+    new_tokens: int = 128
+    checked: int = 48  # held-out prompts of each sort
+    samples_per_batch: int = 16
+    groups: int = 48  # of masks in a sample
+    rate: float = 3e-2
+    warmup_steps: int = 20
+
+
+class Groups:
+    """Batches of answers, and in each the rows that masks are attached to.
+
+    Batch n depends on the seed and n alone. Answers of like length go together.
+    """
+
+    def __init__(self, samples: list[Sample], settings: Settings):
+        self.samples = [s for s in samples if len(s.output) > settings.masks]
+        self.settings = settings
+        size = settings.samples_per_batch
+        by_length = sorted(self.samples, key=lambda s: len(s.prompt) + len(s.output))
+        self.batches = [by_length[i : i + size] for i in range(0, len(by_length), size)]
+
+    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(tokens [samples, length], rows [samples, groups], labels [samples, groups, M])."""
+        epoch, within = divmod(step, len(self.batches))
+        order = np.random.default_rng((self.settings.seed, epoch)).permutation(len(self.batches))
+        random = np.random.default_rng((self.settings.seed, epoch, within))
+        chosen = self.batches[order[within]]
+        count = min(self.settings.groups, max(len(s.output) for s in chosen) - 1)
+        rows = []
+        for sample in chosen:
+            # From the prompt's last row on, as long as m_1 has a token to learn.
+            first, last = len(sample.prompt) - 1, len(sample.prompt) + len(sample.output) - 3
+            every = np.arange(first, last + 1)
+            rows.append(np.sort(random.choice(every, count, replace=len(every) < count)))
+        at = torch.tensor(np.stack(rows))
+        return padded(chosen), at, labels_of(chosen, at, self.settings.masks)
+
+
+def padded(samples: list[Sample]) -> torch.Tensor:
+    longest = max(len(s.prompt) + len(s.output) for s in samples)
+    whole = torch.zeros(len(samples), longest, dtype=torch.long)
+    for row, sample in enumerate(samples):
+        text = torch.tensor(sample.prompt + sample.output)
+        whole[row, : len(text)] = text
+    return whole
+
+
+def labels_of(samples: list[Sample], at: torch.Tensor, masks: int) -> torch.Tensor:
+    """m_i of a group at row k learns token k + 1 + i; what lies behind the answer is ignored."""
+    labels = torch.full((*at.shape, masks), calibration.IGNORED)
+    for row, sample in enumerate(samples):
+        text = torch.tensor(sample.prompt + sample.output)
+        which = at[row][:, None] + 2 + torch.arange(masks)
+        known = which < len(text)
+        labels[row][known] = text[which[known]]
+    return labels
+
+
+def loss_of(
+    model: torch.nn.Module, own: MaskParameters, batch: tuple[torch.Tensor, ...]
+) -> torch.Tensor:
+    """Mean cross-entropy of the masks' tokens, nats."""
+    tokens, at, labels = batch
+    hidden = mask_rows.hidden_rows(model, own, mask_rows.context(model, tokens), at)
+    counts = labels != calibration.IGNORED
+    logits = model.lm_head(hidden[counts]).float()
+    return torch.nn.functional.cross_entropy(logits, labels[counts])
+
+
+@torch.no_grad()
+def held_out_ranks(
+    model: torch.nn.Module, own: MaskParameters, samples: list[Sample], rows: int = 8
+) -> list[np.ndarray]:
+    """Of each answer [n, M]: which candidate of m_i at row n its token is, from 1."""
+    masks = own.masks.shape[0]
+    answers = []
+    ordered = sorted(samples, key=lambda s: len(s.prompt) + len(s.output))
+    for first in range(0, len(ordered), rows):
+        chosen = ordered[first : first + rows]
+        past = mask_rows.context(model, padded(chosen))
+        count = max(len(s.output) for s in chosen)
+        begin = torch.tensor([len(s.prompt) - 1 for s in chosen])
+        at = begin[:, None] + torch.arange(count)
+        end = torch.tensor([len(s.prompt) + len(s.output) - 1 for s in chosen])
+        at = torch.minimum(at, end[:, None])
+        labels = labels_of(chosen, at, masks)
+        hidden = mask_rows.hidden_rows(model, own, past, at)
+        for row, sample in enumerate(chosen):
+            logits = model.lm_head(hidden[row]).float()
+            label = labels[row].clamp(min=0)[..., None]
+            right = logits.gather(-1, label)
+            rank = 1 + (logits > right).sum(-1)
+            rank[labels[row] == calibration.IGNORED] = bita_trees.WORST
+            answers.append(rank.clamp(max=bita_trees.WORST).numpy()[: len(sample.output)])
+    return answers
+
+
+def summary(answers: list[np.ndarray], masks: int) -> dict:
+    """How often a mask's first candidate and one of its first five is right; tokens per pass."""
+    every = np.concatenate(answers)
+    table = {}
+    for kind in bita_trees.KINDS:
+        for candidates in (1,) if kind in ("chain", "straightforward") else (2, 3, 5):
+            if kind == "full" and candidates > 3:
+                continue
+            tree = bita_trees.tree(kind, masks, candidates)
+            mean, histogram = bita_trees.tokens_per_pass(tree, answers)
+            table[f"{kind} k={candidates}"] = {
+                "tokens_per_pass": round(mean, 3),
+                "rows": tree.rows(masks),
+                "accept_lengths": histogram.tolist(),
+            }
+    return {
+        "first": [round(float((every[:, i] == 1).mean()), 3) for i in range(masks)],
+        "five": [round(float((every[:, i] <= 5).mean()), 3) for i in range(masks)],
+        "trees": table,
+    }
+
+
+class Training:
+    """A training that can be stopped at any step and go on from its last checkpoint."""
+
+    def __init__(self, frozen: FrozenModel, settings: Settings, folder: Path):
+        self.frozen, self.settings, self.folder = frozen, settings, folder
+        self.own = MaskParameters(frozen.model, settings.masks, settings.prompts, settings.seed)
+        self.optimizer = torch.optim.AdamW(self.own.parameters(), lr=settings.rate, weight_decay=0)
+        self.step, self.seconds = 0, 0.0
+        self.curve: list[dict] = []
+
+    def load(self) -> None:
+        file = self.folder / "training.pt"
+        if file.exists():
+            state = torch.load(file, weights_only=True)
+            self.own.load_state_dict(state["own"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.seconds = state["step"], state["seconds"]
+            self.curve = json.loads(state["curve"])
+
+    def save(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        new = self.folder / "training.pt.new"
+        torch.save(
+            {
+                "own": self.own.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "step": self.step,
+                "seconds": self.seconds,
+                "curve": json.dumps(self.curve),
+            },
+            new,
+        )
+        new.rename(self.folder / "training.pt")
+
+    def run(self, samples: list[Sample], budget: Budget, check: Callable[[], dict]) -> None:
+        """Cosine schedule over the budget; `check` gives what the curve shows, ten times."""
+        groups = Groups(samples, self.settings)
+        bar = tqdm(unit="step", mininterval=10, initial=self.step)
+        checks = int(10 * budget.progress(self.step, self.seconds))
+        while (progress := budget.progress(self.step, self.seconds)) < 1:
+            started = time.monotonic()
+            warmup = min(1.0, (self.step + 1) / self.settings.warmup_steps)
+            for group in self.optimizer.param_groups:
+                factor = 0.5 * (1 + math.cos(math.pi * progress))
+                group["lr"] = self.settings.rate * warmup * factor
+            loss = loss_of(self.frozen.model, self.own, groups.batch(self.step))
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.own.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.step += 1
+            self.seconds += time.monotonic() - started
+            bar.update()
+            bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+            if int(10 * budget.progress(self.step, self.seconds)) > checks:
+                checks = int(10 * budget.progress(self.step, self.seconds))
+                seconds = round(self.seconds)
+                seen = {"step": self.step, "seconds": seconds, "loss": round(loss.item(), 3)}
+                self.curve.append({**seen, **check()})
+                tqdm.write(json.dumps(self.curve[-1]))
+                self.save()
+        bar.close()
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path, help="a Hugging Face directory or a GGUF file")
+    parser.add_argument("--output", type=Path, required=True, help="a new folder, see `extras`")
+    parser.add_argument("--minutes", type=float, help="of training")
+    parser.add_argument("--steps", type=int, help="of training, instead of minutes")
+    for name, value in vars(Settings()).items():
+        option = "--" + name.replace("_", "-")
+        parser.add_argument(option, type=type(value), default=value, help="default: %(default)s")
+    parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
+    parser.add_argument("--humaneval", type=Path, help="HumanEval.jsonl.gz: held-out prompts too")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path.home() / ".cache/tandem/bita",
+        help="answers and checkpoints (default: %(default)s)",
+    )
+    parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    settings = Settings(**{name: getattr(arguments, name) for name in vars(Settings())})
+    budget = Budget(minutes=arguments.minutes, steps=arguments.steps)
+    dtype = torch.bfloat16 if arguments.precision == "bf16" else torch.float32
+    frozen = frozen_model.load(arguments.model, dtype)
+    training, held_out = bita_prompts.answers(frozen, settings, arguments)
+    work = Training(frozen, settings, arguments.work / arguments.output.name)
+    work.load()
+
+    def ranks() -> dict[str, list[np.ndarray]]:
+        return {
+            name: held_out_ranks(frozen.model, work.own, samples)
+            for name, samples in held_out.items()
+        }
+
+    def check() -> dict:
+        tree = bita_trees.tree("efficient", settings.masks, 5)
+        return {
+            name: round(bita_trees.tokens_per_pass(tree, answers)[0], 3)
+            for name, answers in ranks().items()
+        }
+
+    work.run(training, budget, check)
+    work.save()
+    whole = frozen_model.load_weights(arguments.model)
+    adapter_file.write(arguments.output, "masks", whole, work.own.tensors())
+    report = {
+        "settings": vars(settings),
+        "answers": len(training),
+        "tokens": sum(len(s.output) for s in training),
+        "steps": work.step,
+        "minutes": round(work.seconds / 60, 1),
+        "precision": arguments.precision,
+        "curve": work.curve,
+        "held_out": {name: summary(answers, settings.masks) for name, answers in ranks().items()},
+    }
+    (arguments.output / "training.json").write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The prompts that BiTA's training and its held-out figures use, and the model's answers to them."""
+
+import argparse
+import gzip
+import json
+from pathlib import Path
+
+from tuning import adapter_file, calibration, corpus, frozen_model, own_answers
+from tuning.calibration import Sample
+from tuning.frozen_model import FrozenModel
+from tuning.windows import TokenStream
+
+SHORTEST, LONGEST = 8, 96  # tokens of a code prompt
+LONGEST_QUESTION = 64
+
+
+def code(frozen: FrozenModel, texts: list[str], count: int, seed: int) -> list[list[int]]:
+    """Beginnings of statements, as models are asked to go on with; see calibration.cut_prompts."""
+    stream = TokenStream(frozen.tokenizer, texts)
+    prompts = calibration.cut_prompts(stream, count, SHORTEST, LONGEST, seed)
+    begins = frozen.tokenizer.encode("a").ids[0] == stream.end_of_text
+    return prompts if begins else [prompt[1:] for prompt in prompts]
+
+
+def humaneval(frozen: FrozenModel, file: Path, count: int) -> list[list[int]]:
+    with gzip.open(file, "rt") as lines:
+        problems = [json.loads(line) for line in lines]
+    return [frozen.tokenizer.encode(p["prompt"].rstrip()).ids for p in problems[:count]]
+
+
+def answers(
+    frozen: FrozenModel, settings, arguments: argparse.Namespace
+) -> tuple[list[Sample], dict[str, list[Sample]]]:
+    """(for training, held-out by sort of prompt), written once and kept in `arguments.work`."""
+    sample = adapter_file.sample_of(frozen_model.tensors_of(frozen.model))
+
+    def of(name: str, make_prompts, **what) -> list[Sample]:
+        key = own_answers.identity(
+            frozen, sample, name=name, seed=settings.seed, new_tokens=settings.new_tokens, **what
+        )
+        return own_answers.stored(
+            arguments.work / f"{name}-{key}.npz",
+            lambda: own_answers.write(
+                frozen, make_prompts(), settings.new_tokens, frozen.ends, title=name
+            ),
+        )
+
+    parts = corpus.split(corpus.read_documents(arguments.stdlib))
+    texts = [[document.text for document in part] for part in parts]
+    sets: list[dict[str, list[Sample]]] = []
+    for part, counts in enumerate(
+        ((settings.code_prompts, settings.chat_prompts), (settings.checked, settings.checked))
+    ):
+        sets.append({})
+        where = ("training", "held_out")[part]
+        if counts[0] > 0:
+            sets[part]["code"] = of(
+                f"{where}-code",
+                lambda part=part, n=counts[0]: code(frozen, texts[part], n, settings.seed),
+                count=counts[0],
+            )
+        if settings.chat_prompts > 0:
+            sets[part]["chat"] = of(
+                f"{where}-chat",
+                lambda part=part, n=counts[1]: own_answers.questions(
+                    frozen, n, LONGEST_QUESTION, 2 * settings.seed + part
+                ),
+                count=counts[1],
+            )
+    if arguments.humaneval:
+        sets[1]["humaneval"] = of(
+            "humaneval",
+            lambda: humaneval(frozen, arguments.humaneval, settings.checked),
+            count=settings.checked,
+        )
+    return [s for samples in sets[0].values() for s in samples], sets[1]

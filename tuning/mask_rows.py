@@ -1,0 +1,115 @@
+"""What BiTA adds to a frozen model (METHODS section 3): masks, prompts, and the rows that see them.
+
+Rows are numbered from 0. A group of M masks is attached to a row; m_i, i from 1, has the position
+i behind it. It sees the prompts, the text up to that row, and m_1 .. m_i of its own group. Where the
+text's row k says what token k + 1 is, m_i attached to it says what token k + 1 + i is.
+"""
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from tuning import frozen_model
+
+INITIAL_STD = 0.02
+
+
+class MaskParameters(torch.nn.Module):
+    """masks [M, hidden]; prompt keys and values [layers, P, kv heads, head dim], of which keys are
+    as after the rotation."""
+
+    def __init__(self, model: PreTrainedModel, masks: int, prompts: int, seed: int):
+        super().__init__()
+        shape = frozen_model.shape_of(model)
+        random = torch.Generator().manual_seed(seed)
+
+        def normal(*size: int) -> torch.nn.Parameter:
+            return torch.nn.Parameter(INITIAL_STD * torch.randn(*size, generator=random))
+
+        self.masks = normal(masks, shape["hidden_size"])
+        if prompts > 0:
+            size = (shape["layers"], prompts, shape["kv_heads"], shape["head_dim"])
+            self.keys, self.values = normal(*size), normal(*size)
+        self.prompts = prompts
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """By the names that an adapter's file has."""
+        if self.prompts == 0:
+            return {"masks": self.masks}
+        return {"masks": self.masks, "prompt.keys": self.keys, "prompt.values": self.values}
+
+
+@torch.no_grad()
+def context(model: PreTrainedModel, tokens: torch.Tensor) -> DynamicCache:
+    """Keys and values of plain rows; tokens: [rows, length]."""
+    past = DynamicCache()  # which keeps what is outside of windows, too
+    model.model(input_ids=tokens, past_key_values=past, use_cache=True)
+    return past
+
+
+def with_prompts(past: DynamicCache, own: MaskParameters) -> DynamicCache:
+    """The prompts before the text, for mask rows."""
+    whole = DynamicCache()
+    for i, layer in enumerate(past.layers):
+        keys, values = layer.keys, layer.values
+        if own.prompts > 0:
+            both = [
+                part[i].to(keys.dtype).transpose(0, 1).expand(keys.shape[0], -1, -1, -1)
+                for part in (own.keys, own.values)
+            ]
+            keys, values = torch.cat([both[0], keys], 2), torch.cat([both[1], values], 2)
+        whole.update(keys, values, i)
+    return whole
+
+
+def window_of(model: PreTrainedModel) -> int | None:
+    """Of every layer; models whose layers differ in it are not trained here."""
+    config = model.config
+    if not getattr(config, "use_sliding_window", True):
+        return None
+    window = getattr(config, "sliding_window", None)
+    if window is not None and len(set(getattr(config, "layer_types", None) or [0])) > 1:
+        raise ValueError("layers with and without a window")
+    return window
+
+
+def visible(
+    at: torch.Tensor, length: int, masks: int, prompts: int, window: int | None
+) -> torch.Tensor:
+    """[rows, 1, groups * M, P + length + groups * M]: what mask rows see. No window cuts prompts."""
+    rows, groups = at.shape
+    own = groups * masks
+    row = at.repeat_interleave(masks, 1)[..., None]  # [rows, own, 1]: what each is attached to
+    group, depth = torch.arange(own) // masks, torch.arange(own) % masks
+    text = torch.arange(length) <= row
+    if window is not None:
+        text = text & (row + 1 + depth[:, None] - torch.arange(length) < window)
+    among = (group[:, None] == group) & (depth[:, None] >= depth)
+    parts = [
+        torch.ones(rows, own, prompts, dtype=torch.bool),
+        text,
+        among.expand(rows, own, own),
+    ]
+    return torch.cat(parts, 2)[:, None]
+
+
+def hidden_rows(
+    model: PreTrainedModel, own: MaskParameters, past: DynamicCache, at: torch.Tensor
+) -> torch.Tensor:
+    """The masks' last hidden states [rows, groups, M, hidden], groups attached to rows `at`
+    [rows, groups] of a text whose rows lie in `past`, which stays as it is."""
+    masks = own.masks.shape[0]
+    rows, groups = at.shape
+    length = past.layers[0].keys.shape[2]
+    dtype = past.layers[0].keys.dtype
+    inputs = own.masks.to(dtype).repeat(groups, 1).expand(rows, -1, -1)
+    positions = (at[..., None] + 1 + torch.arange(masks)).reshape(rows, -1)
+    seen = visible(at, length, masks, own.prompts, window_of(model))
+    bias = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
+    out = model.model(
+        inputs_embeds=inputs,
+        position_ids=positions,
+        attention_mask=bias,
+        past_key_values=with_prompts(past, own),
+        use_cache=True,
+    ).last_hidden_state
+    return out.reshape(rows, groups, masks, -1)
