@@ -21,7 +21,7 @@ RUN scripts/setup --cuda && scripts/build cuda tandem-server tandem
 FROM debian:12-slim AS runtime
 RUN apt-get update -q \
  && apt-get install -yq --no-install-recommends ca-certificates libgrpc++1.51 libprotobuf32 \
-      libspdlog1.10 libfmt9 libprometheus-cpp-core1.0 libcpp-httplib0.11 libabsl20220623 libhwy1 \
+      libprometheus-cpp-core1.0 libabsl20220623 libhwy1 \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --system --uid 10001 --home-dir /srv/tandem --create-home tandem
 COPY deploy/ /srv/tandem/deploy/
@@ -29,10 +29,14 @@ COPY models/ /srv/tandem/models/
 WORKDIR /srv/tandem
 EXPOSE 50051 9400
 ENV TANDEM_SERVER=127.0.0.1:50051
-HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 CMD ["tandem", "health"]
+# Asks the HTTP port, which knows of gRPC's health and needs no certificate. TANDEM_HTTP: that port, where it is another one.
+ENV TANDEM_HTTP=127.0.0.1:9400
+HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 CMD ["deploy/healthcheck"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["tandem-server"]
-CMD ["--config", "deploy/demo.textproto", "--listen", "0.0.0.0:50051", "--http", "0.0.0.0:9400"]
+# Other machines reach nothing until somebody says how: with server.tls in a configuration, or behind a proxy that has TLS with
+# `--listen 0.0.0.0:50051 --insecure` (deploy/compose).
+CMD ["--config", "deploy/demo.textproto"]
 
 FROM runtime AS cuda
 ARG packages=lib/python3.11/site-packages

@@ -41,7 +41,8 @@ ALLOWED["engine/backend/torch"] = set(CORE) - {
     "engine/backend/scripted",
 } | {"engine/backend/torch"}
 ALLOWED["engine/host"] = set(ENGINE) | {CONFIG}
-ALLOWED["server"] = set(ENGINE) | {CONFIG, PROTO, "server"}
+ALLOWED["server/edge"] = {"engine/base", "server/edge"}
+ALLOWED["server"] = set(ENGINE) | {CONFIG, PROTO, "server/edge", "server"}
 ALLOWED["client"] = {"engine/base", CONFIG, PROTO, "client"}
 
 # Headers that lie in one room's folder and belong to another: kernels of all devices share it.
@@ -56,7 +57,7 @@ LIBRARIES = [
     (re.compile(r"(cuda|cublas|cub/|cusparse|nccl)"), "CUDA", {"engine/backend/torch"}),
     (re.compile(r"(grpc|grpcpp|grpc\+\+)/"), "gRPC", {"server", "client"}),
     (re.compile(r"google/protobuf/"), "protobuf", {"engine/host", "server", "client"}),
-    (re.compile(r"(prometheus/|httplib\.h|spdlog/)"), "the server's libraries", {"server"}),
+    (re.compile(r"(prometheus/|httplib\.h)"), "the server's libraries", {"server"}),
 ]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 

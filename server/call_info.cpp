@@ -12,6 +12,11 @@
 namespace tandem {
 namespace {
 
+constexpr size_t kMaxModelName = 64;  // longer ones are no models
+
+// How much earlier than the engine gRPC may find that a deadline has passed.
+constexpr auto kDeadlineSlack = std::chrono::milliseconds(10);
+
 // version-trace-parent-flags, all lower-case hexadecimal: 00-32 digits-16 digits-2 digits.
 bool is_traceparent(absl::string_view text) {
   if (text.size() != 55) return false;
@@ -57,7 +62,7 @@ CallInfo begin_call(const char* method, const ServerState& state,
     if (is_traceparent(text)) info.traceparent = std::string(text);
   }
   info.deadline = steady_deadline(context.deadline(), info.arrived);
-  auto client = state.auth.identify(context);
+  auto client = state.authenticator()->identify(context);
   info.admitted = client.status();
   info.client = client.ok() ? *std::move(client) : host_of_peer(info.peer);
   return info;
@@ -78,7 +83,7 @@ void end_call(ServerState& state, const CallInfo& info, const absl::Status& stat
   LogFields fields = {{"method", info.method},
                       {"request_id", info.request_id},
                       {"client", info.client},
-                      {"model", summary.model},
+                      {"model", summary.model, kMaxModelName},
                       {"status", code_name(status.code())},
                       {"seconds", seconds(std::chrono::steady_clock::now() - info.arrived)}};
   if (!info.traceparent.empty()) fields.emplace_back("traceparent", info.traceparent);
@@ -89,16 +94,24 @@ void end_call(ServerState& state, const CallInfo& info, const absl::Status& stat
     fields.emplace_back("first_token_seconds", summary.first_token_seconds);
   }
   if (is_fault(status)) {
-    fields.emplace_back("error", std::string(status.message()));
+    fields.emplace_back("error", status.message(), LogField::kMaxMessage);
     log_error("call", fields);
   } else {
     log_info("call", fields);
   }
 }
 
+absl::Status no_request() {
+  return absl::CancelledError("the client sent no request, or went away");
+}
+
 bool deadline_at_hand(const CallInfo& info) {
   return info.deadline != kNever &&
-         std::chrono::steady_clock::now() + std::chrono::milliseconds(10) >= info.deadline;
+         std::chrono::steady_clock::now() + kDeadlineSlack >= info.deadline;
+}
+
+bool deadline_at_hand(const grpc::ServerContextBase& context) {
+  return std::chrono::system_clock::now() + kDeadlineSlack >= context.deadline();
 }
 
 absl::Status told_apart(const absl::Status& status, const CallInfo& info) {

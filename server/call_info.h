@@ -47,9 +47,13 @@ struct CallSummary {
 void end_call(ServerState& state, const CallInfo& info, const absl::Status& status,
               const CallSummary& summary);
 
+// What a call without a request ends with.
+absl::Status no_request();
+
 // Whether the call's deadline is now: gRPC then cancels the call, and the engine, which knows the
 // deadline too, ends it with the right status if it is left to.
 bool deadline_at_hand(const CallInfo& info);
+bool deadline_at_hand(const grpc::ServerContextBase& context);
 
 // gRPC tells a passed deadline and a client that went away alike. This is DEADLINE_EXCEEDED in the
 // one case and `status` in all others.

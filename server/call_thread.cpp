@@ -3,6 +3,11 @@
 #include <grpc/support/time.h>
 
 namespace tandem {
+namespace {
+
+constexpr int kTakenATurn = 256;
+
+}  // namespace
 
 void CallThread::start() {
   thread_ = std::thread([this] { run(); });
@@ -67,8 +72,11 @@ void CallThread::run() {
     }
     for (Work* work : due) work->work();
     due.clear();
-    while (queue_->AsyncNext(&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) ==
-           grpc::CompletionQueue::GOT_EVENT) {
+    // So many: what has been posted meanwhile has its turn too.
+    for (int taken = 0;
+         taken < kTakenATurn && queue_->AsyncNext(&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) ==
+                                    grpc::CompletionQueue::GOT_EVENT;
+         ++taken) {
       take(tag, ok);
     }
   }

@@ -47,7 +47,7 @@ class CallThread {
   grpc::ServerCompletionQueue* queue() const { return queue_.get(); }
 
   // Calls `work->work()` soon, on the thread. REQUIRES: it is not waiting already, and lives until
-  // then. Thread-safe; never blocks.
+  // then; a call has entered and does not leave before this returns. Thread-safe; never blocks.
   void post(Work* work);
 
   // A call that will start operations on queue() yet. Thread-safe.

@@ -335,6 +335,30 @@ MetricFamily build_info_family() {
   return family.take();
 }
 
+std::vector<MetricFamily> edge_families(const EdgeNumbers& now) {
+  std::vector<MetricFamily> out;
+  const auto add = [&out](const char* name, const char* help, MetricType type, int64_t value) {
+    Family family(name, help, type);
+    if (type == MetricType::Counter) {
+      family.counter({}, value);
+    } else {
+      family.gauge({}, static_cast<double>(value));
+    }
+    out.push_back(family.take());
+  };
+  add("connections", "Open gRPC connections.", MetricType::Gauge, now.connections);
+  add("connections_refused_total", "Connections closed at once: too many, or no file left.",
+      MetricType::Counter, now.connections_refused);
+  add("open_calls", "Calls from their headers to their end.", MetricType::Gauge, now.open_calls);
+  add("calls_refused_total", "Calls refused because too many were open.", MetricType::Counter,
+      now.calls_refused);
+  add("log_dropped_total", "Log lines that were not written because nobody read the log.",
+      MetricType::Counter, now.log_lines_dropped);
+  add("stuck", "Whether a device, the loop or gRPC does not get on.", MetricType::Gauge,
+      now.stuck ? 1 : 0);
+  return out;
+}
+
 std::vector<MetricFamily> Collector::Collect() const {
   std::vector<MetricFamily> out;
   const Engine* const engine = state_.engine.load();
@@ -349,6 +373,9 @@ std::vector<MetricFamily> Collector::Collect() const {
     out.push_back(device_family(engine->devices()));
   }
   out.push_back(build_info_family());
+  if (more_) {
+    for (MetricFamily& family : more_()) out.push_back(std::move(family));
+  }
   return out;
 }
 

@@ -8,7 +8,9 @@
 #include <prometheus/collectable.h>
 #include <prometheus/metric_family.h>
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/server_state.h"
@@ -17,13 +19,18 @@ namespace tandem {
 
 class Collector final : public prometheus::Collectable {
  public:
-  // `state` outlives the collector. Before its engine is there, only build_info is given.
-  explicit Collector(const ServerState& state) : state_(state) {}
+  using Families = std::function<std::vector<prometheus::MetricFamily>()>;
+
+  // `state` outlives the collector. Before its engine is there, only build_info is given, and what
+  // `more` has.
+  explicit Collector(const ServerState& state, Families more = {})
+      : state_(state), more_(std::move(more)) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
   const ServerState& state_;
+  const Families more_;
 };
 
 // The parts of it, for tests. `roles`: (loaded model, role) of every deployment.
@@ -32,6 +39,17 @@ std::vector<prometheus::MetricFamily> engine_families(
     const std::vector<std::pair<std::string, std::string>>& roles);
 prometheus::MetricFamily device_family(const std::vector<DeviceInfo>& devices);
 prometheus::MetricFamily build_info_family();
+
+// What happens before a call is one.
+struct EdgeNumbers {
+  int64_t connections = 0;
+  int64_t connections_refused = 0;
+  int64_t open_calls = 0;
+  int64_t calls_refused = 0;
+  int64_t log_lines_dropped = 0;
+  bool stuck = false;
+};
+std::vector<prometheus::MetricFamily> edge_families(const EdgeNumbers& now);
 
 // Text exposition format 0.0.4.
 std::string exposition(const prometheus::Collectable& collectable);

@@ -1,30 +1,24 @@
-// A streaming Generate call.
+// A streaming Generate call: what StreamOut decides, done with gRPC.
 //
-// The engine produces events through a Sink, gRPC takes one message at a time. In between lies a
-// queue: while a write is in flight, further chunks are joined into one message, so a slow reader
-// costs messages, not memory. When more of the stream is on its way to the client, from the loop
-// on, than ServerConfig::max_unread_bytes or max_unread_tokens, the request is paused; it goes on
-// when less than half is.
+// Life: waits for a client (accept()), on the thread for arrivals. When one has come, its request
+// is read; that and all other operations end on the thread for streams, but the request is parsed
+// on the thread for arrivals, where a long one holds up no stream. Owned by itself until its last
+// operation is done, and by the sink until its last event.
 //
-// Life: waits for a client (accept()), on the thread for arrivals; from then on belongs to the
-// thread for streams, which starts every operation and hears of its end. Owned by itself until
-// its last operation is done, and by the sink until its last event. What the engine's threads and
-// that thread share is guarded by mutex_. Of the engine, only pause() and resume() are called under
-// it, so that they come to it in order.
+// Of the engine, pause() and resume() are called under the stream's lock, so that they come to it
+// in order.
 #pragma once
 
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/async_stream.h>
 #include <grpcpp/support/byte_buffer.h>
 
-#include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <vector>
 
 #include "server/call_info.h"
 #include "server/call_thread.h"
+#include "server/edge/stream_out.h"
 #include "server/pending_chunk.h"
 #include "server/response_to_proto.h"
 #include "server/server_state.h"
@@ -33,8 +27,32 @@ namespace tandem {
 
 class GenerationService;
 
+// What goes to the client in one message.
+class StreamItem {
+ public:
+  explicit StreamItem(PendingChunk chunk) : chunk_(std::move(chunk)), index_(chunk_.index()) {}
+  // An event that is no chunk; `bytes`: about, as it counts for a slow reader.
+  StreamItem(grpc::ByteBuffer event, int64_t bytes) : event_(std::move(event)), bytes_(bytes) {}
+
+  int index() const { return index_; }
+  int64_t tokens() const { return static_cast<int64_t>(chunk_.tokens()); }
+  int64_t bytes() const { return bytes_ + static_cast<int64_t>(chunk_.bytes()); }
+  void append(const StreamItem& later) {
+    chunk_.append(later.chunk_);
+    bytes_ += later.bytes_;
+  }
+  grpc::ByteBuffer to_buffer() const { return index_ < 0 ? event_ : chunk_.to_buffer(); }
+
+ private:
+  static constexpr int64_t kOverhead = 32;  // of a chunk, about, on the wire and in the queue
+  PendingChunk chunk_;
+  grpc::ByteBuffer event_;
+  int index_ = -1;
+  int64_t bytes_ = kOverhead;
+};
+
 class GenerateCall final : public std::enable_shared_from_this<GenerateCall>,
-                           private CallThread::Work {
+                           private StreamPort<StreamItem> {
  public:
   // Waits for the next client; when it has come, another call waits in this one's place. Whatever
   // is wrong with the request ends the call. Everything outlives it.
@@ -43,40 +61,45 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall>,
 
  private:
   class StreamSink;
+  // Calls a method of the call on a thread.
+  struct Step final : CallThread::Work {
+    Step(GenerateCall* c, void (GenerateCall::*m)()) : call(c), method(m) {}
+    void work() override { (call->*method)(); }
+    GenerateCall* const call;
+    void (GenerateCall::* const method)();
+  };
 
   GenerateCall(ServerState& state, GenerationService& service, CallThread& arrivals,
                CallThread& streams);
 
   // Thread for arrivals.
   void arrived(bool ok);
+  void parse();
   absl::Status submit();
 
   // From the engine.
-  void on_made(int64_t tokens);
   void on_started(const Started& event);
   void on_chunk(Chunk event);
   void on_finished(const Finished& event);
   void on_failed(const absl::Status& status);
+  void end(const absl::Status& status, std::optional<StreamItem> last = std::nullopt);
 
   // Thread for streams.
-  void work() override;  // starts the next operation if none is in flight: a write, or the end
-  void written(bool ok);
-  void finished(bool ok);
+  void read(bool ok);
+  void work() { out_.work(); }
+  void written(bool ok) { out_.written(ok); }
+  void finished(bool) { out_.finished(); }
   void over(bool ok);  // by Finish, or because the client is gone
-  void let_go();
 
-  // REQUIRES: mutex_ is held, for what ends in _locked.
-  struct Waiting {
-    bool is_chunk = false;
-    PendingChunk chunk;
-    grpc::ByteBuffer event;  // what is no chunk
-    int64_t bytes = 0;
-  };
-  void push_locked(Waiting waiting);
-  void push_event_locked(grpc::ByteBuffer event, size_t bytes);
-  void end_locked(absl::Status status);
-  void wake_locked();
-  void steer_locked();
+  // What the stream wants done.
+  void post() override { streams_.post(&work_); }
+  void pause() override { engine_->pause(id_); }
+  void resume() override { engine_->resume(id_); }
+  void cancel() override { engine_->cancel(id_); }
+  void write(StreamItem item) override;
+  void write_last(StreamItem item) override;
+  void finish(const absl::Status& status) override;
+  void let_go() override;
 
   ServerState& state_;
   GenerationService& service_;
@@ -85,28 +108,21 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall>,
   std::shared_ptr<GenerateCall> self_;  // until over, finished and let go of
   grpc::ServerContext context_;
   grpc::ByteBuffer request_;  // until it is read
-  grpc::ServerAsyncWriter<grpc::ByteBuffer> writer_{&context_};
-  CallThread::Completion arrived_, written_, finished_, over_;
-  bool is_finished_ = false;  // thread for streams
-  bool is_over_ = false;      // thread for streams
+  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> writer_{&context_};
+  CallThread::Completion arrived_, read_, written_, finished_, over_;
+  Step parse_{this, &GenerateCall::parse};
+  Step work_{this, &GenerateCall::work};
+  StreamOut<StreamItem> out_;
+  bool entered_ = false;  // in state_.calls
 
-  CallInfo info_;
-  TokenBytes token_bytes_;                 // set before the sink starts
-  bool with_tokens_ = false;               // likewise
-  int64_t choices_ = 1;                    // likewise; then counts those that have not ended
-  std::atomic<int64_t> unread_tokens_{0};  // made by the engine, and not handed to gRPC
-
-  std::mutex mutex_;
-  std::vector<Waiting> queue_;  // a few: what is of one choice is joined
-  int64_t unread_bytes_ = 0;    // in queue_
-  bool paused_ = false;
-  bool posted_ = false;  // work() will come
-  bool writing_ = false;
-  std::optional<absl::Status> end_;  // no events are taken once set
-  bool finish_sent_ = false;
-  bool cancel_wanted_ = false;
+  CallInfo info_;           // set before anything is started
+  TokenBytes token_bytes_;  // set before the sink starts, as are these
+  bool with_tokens_ = false;
   Engine* engine_ = nullptr;
-  std::optional<RequestId> id_;
+  RequestId id_ = 0;  // set before out_.attach()
+  // Of whoever makes the next event.
+  int64_t choices_ = 1;  // that have not ended
+  bool ended_ = false;
   std::optional<double> first_token_seconds_;
   CallSummary summary_;
 };

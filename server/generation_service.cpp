@@ -188,47 +188,23 @@ absl::Status start_detokenize(const Call& call, ServerState& state, const grpc::
   return absl::OkStatus();
 }
 
-// Runs `start` for a new call and ends it with what `start` returns, if that is an error.
-template <class Start>
-UnaryCall* run(const char* method, ServerState& state, grpc::CallbackServerContext* context,
-               const grpc::ByteBuffer* request, grpc::ByteBuffer* response, Start start) {
-  const Call call = UnaryCall::create(method, state, context, response);
-  const absl::Status status = start(call, state, *request);
-  // gRPC would keep the bytes until the call is over, and they may be long: nobody reads them
-  // again.
-  const_cast<grpc::ByteBuffer*>(request)->Clear();
-  if (!status.ok()) call->fail(status);
-  return call.get();
-}
-
 }  // namespace
+
+GenerationService::GenerationService(ServerState& state) : state_(state) {
+  const auto unary = [this](const char* path, const char* name, const UnaryCall::Start& start) {
+    add_method(path, [this, name, start](grpc::CallbackServerContext* context) {
+      return UnaryCall::begin(name, state_, context, start);
+    });
+  };
+  generate_ = add_async_method("/tandem.v1.Generation/Generate");
+  unary("/tandem.v1.Generation/Complete", "Complete", start_complete);
+  unary("/tandem.v1.Generation/Score", "Score", start_score);
+  unary("/tandem.v1.Generation/Tokenize", "Tokenize", start_tokenize);
+  unary("/tandem.v1.Generation/Detokenize", "Detokenize", start_detokenize);
+}
 
 void GenerationService::serve_streams(CallThread& arrivals, CallThread& streams) {
   for (int i = 0; i < kCallsAwaited; ++i) GenerateCall::accept(state_, *this, arrivals, streams);
-}
-
-grpc::ServerUnaryReactor* GenerationService::Complete(grpc::CallbackServerContext* context,
-                                                      const grpc::ByteBuffer* request,
-                                                      grpc::ByteBuffer* response) {
-  return run("Complete", state_, context, request, response, start_complete);
-}
-
-grpc::ServerUnaryReactor* GenerationService::Score(grpc::CallbackServerContext* context,
-                                                   const grpc::ByteBuffer* request,
-                                                   grpc::ByteBuffer* response) {
-  return run("Score", state_, context, request, response, start_score);
-}
-
-grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContext* context,
-                                                      const grpc::ByteBuffer* request,
-                                                      grpc::ByteBuffer* response) {
-  return run("Tokenize", state_, context, request, response, start_tokenize);
-}
-
-grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerContext* context,
-                                                        const grpc::ByteBuffer* request,
-                                                        grpc::ByteBuffer* response) {
-  return run("Detokenize", state_, context, request, response, start_detokenize);
 }
 
 }  // namespace tandem

@@ -2,39 +2,33 @@
 // served on threads of its own (call_thread.h), the rest by gRPC's callbacks.
 #pragma once
 
+#include <grpcpp/support/async_stream.h>
+
 #include "server/call_thread.h"
+#include "server/raw_service.h"
 #include "server/server_state.h"
-#include "tandem/v1/generation.grpc.pb.h"
 
 namespace tandem {
 
-class GenerationService final
-    : public v1::Generation::WithRawMethod_Generate<v1::Generation::WithRawCallbackMethod_Complete<
-          v1::Generation::WithRawCallbackMethod_Score<
-              v1::Generation::WithRawCallbackMethod_Tokenize<
-                  v1::Generation::WithRawCallbackMethod_Detokenize<v1::Generation::Service>>>>> {
+class GenerationService final : public RawService {
  public:
   // `state` outlives the service.
-  explicit GenerationService(ServerState& state) : state_(state) {}
+  explicit GenerationService(ServerState& state);
 
   // Begins to take calls of Generate. The server has been started; both threads outlive it.
   void serve_streams(CallThread& arrivals, CallThread& streams);
 
-  grpc::ServerUnaryReactor* Complete(grpc::CallbackServerContext* context,
-                                     const grpc::ByteBuffer* request,
-                                     grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context,
-                                  const grpc::ByteBuffer* request,
-                                  grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
-                                     const grpc::ByteBuffer* request,
-                                     grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
-                                       const grpc::ByteBuffer* request,
-                                       grpc::ByteBuffer* response) override;
+  // Has `tag` come to `arrivals` when there is a call of Generate.
+  void await_generate(grpc::ServerContext* context,
+                      grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>* stream,
+                      grpc::CompletionQueue* streams, grpc::ServerCompletionQueue* arrivals,
+                      void* tag) {
+    RequestAsyncBidiStreaming(generate_, context, stream, streams, arrivals, tag);
+  }
 
  private:
   ServerState& state_;
+  int generate_ = 0;  // number of the method
 };
 
 }  // namespace tandem

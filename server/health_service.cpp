@@ -3,6 +3,11 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "engine/base/status.h"
+#include "server/grpc_status.h"
+#include "server/raw_message.h"
+
 namespace tandem {
 
 using grpc::health::v1::HealthCheckRequest;
@@ -18,30 +23,126 @@ Serving status_of(const std::map<std::string, bool>& services, const std::string
   return it->second ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
 }
 
+absl::Status unknown_service() {
+  // Names of models are not for everybody.
+  return absl::NotFoundError(
+      "service: unknown; allowed: \"\", \"tandem.v1.Generation\", \"tandem.v1.Models\", "
+      "\"tandem.v1.Generation/\" and the name of a model");
+}
+
+grpc::ByteBuffer answer(Serving status) {
+  HealthCheckResponse message;
+  message.set_status(status);
+  return to_buffer(message);
+}
+
 }  // namespace
 
-// One Watch stream: writes the latest status, one write in flight. Held by the service's set until
-// OnDone.
-class HealthService::WatchCall final : public grpc::ServerWriteReactor<HealthCheckResponse>,
-                                       public std::enable_shared_from_this<WatchCall> {
+// What checks and watches have in common: counted in, and the name of the service read.
+class HealthService::Call : public RawReactor {
  public:
-  WatchCall(HealthService* service, std::string name) : service_(service), name_(std::move(name)) {}
+  Call(HealthService* service, std::string peer) : service_(*service), peer_(std::move(peer)) {}
+
+  // After the object is owned.
+  void start() {
+    const absl::Status entered = service_.calls_.enter(peer_);
+    entered_ = entered.ok();
+    if (entered.ok()) {
+      StartRead(&request_);
+    } else {
+      refuse(entered);
+    }
+  }
+
+ protected:
+  virtual void asked(const std::string& name) = 0;
+  virtual void refuse(const absl::Status& status) = 0;
+
+  // For OnDone.
+  void leave() {
+    if (entered_) service_.calls_.leave(peer_);
+  }
+
+  HealthService& service_;
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) return refuse(no_message());
+    HealthCheckRequest message;
+    const absl::Status parsed = parse_message(request_, &message);
+    request_.Clear();
+    if (!parsed.ok()) return refuse(parsed);
+    if (message.service().size() > kMaxName) {
+      return refuse(out_of_range("service", absl::StrCat(message.service().size(), " bytes"),
+                                 absl::StrCat("at most ", kMaxName)));
+    }
+    asked(message.service());
+  }
+
+  static absl::Status no_message() { return absl::CancelledError("the client sent no request"); }
+
+  const std::string peer_;
+  bool entered_ = false;
+  grpc::ByteBuffer request_;
+};
+
+// Owned by itself until OnDone.
+class HealthService::CheckCall final : public Call {
+ public:
+  using Call::Call;
+
+ private:
+  void asked(const std::string& name) override {
+    const Serving status = status_of(service_.services_(), name);
+    if (status == HealthCheckResponse::SERVICE_UNKNOWN) return refuse(unknown_service());
+    response_ = answer(status);
+    StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
+  }
+  void refuse(const absl::Status& status) override { Finish(to_grpc(status, "")); }
+  void OnDone() override {
+    leave();
+    delete this;
+  }
+
+  grpc::ByteBuffer response_;
+};
+
+// One Watch stream: writes the latest status, one write in flight. Owned by itself until OnDone,
+// and by the service's set.
+class HealthService::WatchCall final : public Call, public std::enable_shared_from_this<WatchCall> {
+ public:
+  using Call::Call;
+
+  static RawReactor* create(HealthService* service, std::string peer) {
+    const auto call = std::make_shared<WatchCall>(service, std::move(peer));
+    call->self_ = call;
+    call->start();
+    return call.get();
+  }
 
   void update(const std::map<std::string, bool>& services) {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     wanted_ = status_of(services, name_);
     pump_locked();
   }
 
   void end(grpc::Status status) {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     if (!end_.has_value()) end_ = std::move(status);
     pump_locked();
   }
 
  private:
+  void asked(const std::string& name) override {
+    name_ = name;
+    const absl::Status begun = service_.begin(shared_from_this());
+    if (!begun.ok()) refuse(begun);
+  }
+
+  void refuse(const absl::Status& status) override { end(to_grpc(status, "")); }
+
   void OnWriteDone(bool ok) override {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     writing_ = false;
     if (!ok && !end_.has_value()) end_ = grpc::Status::CANCELLED;
     pump_locked();
@@ -50,9 +151,9 @@ class HealthService::WatchCall final : public grpc::ServerWriteReactor<HealthChe
   void OnCancel() override { end(grpc::Status::CANCELLED); }
 
   void OnDone() override {
-    const auto last = shared_from_this();
-    std::lock_guard lock(service_->mutex_);
-    service_->watches_.erase(last);
+    const std::shared_ptr<WatchCall> last = std::move(self_);  // may destroy *this on return
+    leave();
+    service_.forget(last);
   }
 
   // REQUIRES: mutex_ is held.
@@ -64,69 +165,65 @@ class HealthService::WatchCall final : public grpc::ServerWriteReactor<HealthChe
     } else if (wanted_ != written_) {
       writing_ = true;
       written_ = wanted_;
-      message_.set_status(*wanted_);
+      message_ = answer(*wanted_);
       StartWrite(&message_);
     }
   }
 
-  HealthService* const service_;
-  const std::string name_;  // of what is watched
+  std::shared_ptr<WatchCall> self_;
+  std::string name_;  // of what is watched; set before others know of the call
   std::mutex mutex_;
   std::optional<Serving> wanted_;
   std::optional<Serving> written_;
   std::optional<grpc::Status> end_;
-  HealthCheckResponse message_;
+  grpc::ByteBuffer message_;
   bool writing_ = false;
   bool finished_ = false;
 };
 
-HealthService::HealthService(std::function<std::map<std::string, bool>()> services)
-    : services_(std::move(services)) {}
+HealthService::HealthService(std::function<std::map<std::string, bool>()> services,
+                             OpenCalls* calls)
+    : services_(std::move(services)), calls_(*calls) {
+  add_method("/grpc.health.v1.Health/Check", [this](grpc::CallbackServerContext* context) {
+    auto* const call = new CheckCall(this, context->peer());
+    call->start();
+    return call;
+  });
+  add_method("/grpc.health.v1.Health/Watch", [this](grpc::CallbackServerContext* context) {
+    return WatchCall::create(this, context->peer());
+  });
+}
 HealthService::~HealthService() = default;
 
 void HealthService::changed() {
-  std::lock_guard lock(mutex_);
+  const std::lock_guard lock(mutex_);
   const auto services = services_();  // under the lock: the last one to ask is the last to tell
   for (const auto& watch : watches_) watch->update(services);
 }
 
 void HealthService::end_watches() {
-  std::lock_guard lock(mutex_);
+  const std::lock_guard lock(mutex_);
   ended_ = true;
   for (const auto& watch : watches_) {
     watch->end(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down"));
   }
 }
 
-grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
-                                               const HealthCheckRequest* request,
-                                               HealthCheckResponse* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const Serving status = status_of(services_(), request->service());
-  if (status == HealthCheckResponse::SERVICE_UNKNOWN) {
-    // Names of models are not for everybody.
-    reactor->Finish(grpc::Status(
-        grpc::StatusCode::NOT_FOUND,
-        "service: unknown; allowed: \"\", \"tandem.v1.Generation\", \"tandem.v1.Models\", "
-        "\"tandem.v1.Generation/\" and the name of a model"));
-    return reactor;
+absl::Status HealthService::begin(const std::shared_ptr<WatchCall>& watch) {
+  const std::lock_guard lock(mutex_);
+  if (ended_) return absl::UnavailableError("the server is shutting down");
+  if (watches_.size() >= kMaxWatches) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("too many watch health: ", kMaxWatches, "; Check needs no place"));
   }
-  response->set_status(status);
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
+  watches_.insert(watch);
+  watch->update(services_());
+  return absl::OkStatus();
 }
 
-grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
-    grpc::CallbackServerContext* /*context*/, const HealthCheckRequest* request) {
-  const auto call = std::make_shared<WatchCall>(this, request->service());
-  std::lock_guard lock(mutex_);
-  watches_.insert(call);
-  if (ended_) {
-    call->end(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down"));
-  } else {
-    call->update(services_());
-  }
-  return call.get();
+void HealthService::forget(const std::shared_ptr<WatchCall>& watch) {
+  const std::lock_guard lock(mutex_);
+  watches_.erase(watch);
 }
 
 }  // namespace tandem

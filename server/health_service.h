@@ -2,7 +2,8 @@
 // lists it and clients cannot call it.)
 //
 // Which services there are, and which are served, is asked anew for every check; watches hear of it
-// when changed() says so. Needs no credentials. Thread-safe.
+// when changed() says so. Needs no credentials, so it is bounded: in calls
+// (ServerState::open_to_all), watches, and the length of names. Thread-safe.
 #pragma once
 
 #include <functional>
@@ -12,14 +13,19 @@
 #include <set>
 #include <string>
 
-#include "grpc/health/v1/health.grpc.pb.h"
+#include "grpc/health/v1/health.pb.h"
+#include "server/edge/open_calls.h"
+#include "server/raw_service.h"
 
 namespace tandem {
 
-class HealthService final : public grpc::health::v1::Health::CallbackService {
+class HealthService final : public RawService {
  public:
-  // `services`: whether it is served, by name. Thread-safe, and outlives this.
-  explicit HealthService(std::function<std::map<std::string, bool>()> services);
+  static constexpr size_t kMaxName = 128;  // bytes of a service's name
+  static constexpr size_t kMaxWatches = 128;
+
+  // `services`: whether it is served, by name. Thread-safe, and outlives this, as does `calls`.
+  HealthService(std::function<std::map<std::string, bool>()> services, OpenCalls* calls);
   ~HealthService() override;
 
   // Lets watches know what `services` says now.
@@ -28,20 +34,19 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   // Ends all watches, and those to come, with UNAVAILABLE, so that they do not hold up a shutdown.
   void end_watches();
 
-  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
-                                  const grpc::health::v1::HealthCheckRequest* request,
-                                  grpc::health::v1::HealthCheckResponse* response) override;
-  grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
-      grpc::CallbackServerContext* context,
-      const grpc::health::v1::HealthCheckRequest* request) override;
-
  private:
+  class Call;
+  class CheckCall;
   class WatchCall;
 
+  absl::Status begin(const std::shared_ptr<WatchCall>& watch);
+  void forget(const std::shared_ptr<WatchCall>& watch);
+
   const std::function<std::map<std::string, bool>()> services_;
-  std::mutex mutex_;  // taken before a WatchCall's own
-  bool ended_ = false;
-  std::set<std::shared_ptr<WatchCall>> watches_;
+  OpenCalls& calls_;
+  std::mutex mutex_;
+  std::set<std::shared_ptr<WatchCall>> watches_;  // guarded by mutex_
+  bool ended_ = false;                            // guarded by mutex_
 };
 
 }  // namespace tandem

@@ -1,37 +1,57 @@
-// Structured logs: one line per event, `key=value` pairs, written to stderr by spdlog.
+// Structured logs: one line per event on stderr, as text or as JSON.
 //
 //   log_info("request", {{"request_id", id}, {"status", "OK"}, {"seconds", 0.12}});
 //   ts=2026-01-31T12:00:00.123Z level=info event=request request_id=... status=OK seconds=0.12
+//   {"ts":"2026-01-31T12:00:00.123Z","level":"info","event":"request","request_id":"...",...}
 //
-// Values are quoted where they need it, so that nothing that a client sent can forge a line.
-// Prompts and outputs are never logged. Thread-safe.
+// Values are escaped and cut, so that nothing that a client sent can forge a line, turn its
+// direction or fill a disk. Logging never blocks: a thread writes, and when the log is not read,
+// lines are dropped and counted. Prompts and outputs are never logged. Thread-safe.
 #pragma once
 
 #include <string>
+#include <type_traits>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "engine/base/clock.h"
 
 namespace tandem {
 
 struct LogField {
-  LogField(absl::string_view k, const absl::AlphaNum& v) : key(k), value(v.Piece()) {}
+  static constexpr size_t kMaxValue = 256;
+  static constexpr size_t kMaxMessage = 4000;  // of what the server itself has to say
+
+  template <class Number>
+    requires std::is_arithmetic_v<Number>
+  LogField(absl::string_view k, Number v) : key(k), value(absl::StrCat(v)), number(true) {}
+  LogField(absl::string_view k, absl::string_view v, size_t max = kMaxValue);
+
   absl::string_view key;
-  std::string value;
+  std::string value;  // at most so much of it
+  bool number = false;
+  bool cut = false;
 };
 using LogFields = std::vector<LogField>;
 
-// "debug", "info", "warn" or "error". Called once, before other threads log.
-void set_up_log(const std::string& level);
+enum class LogFormat { kText, kJson };
+
+// `level`: "debug", "info", "warn" or "error". Called once, before other threads log.
+void set_up_log(const std::string& level, LogFormat format = LogFormat::kText);
+
+// Waits until the log is written, but no longer than `limit`.
+void flush_log(Duration limit);
+
+// Lines that were not written because nobody read the log.
+int64_t log_lines_dropped();
 
 void log_debug(absl::string_view event, const LogFields& fields = {});
 void log_info(absl::string_view event, const LogFields& fields = {});
 void log_warn(absl::string_view event, const LogFields& fields = {});
 void log_error(absl::string_view event, const LogFields& fields = {});
 
-// "event=... key=value ...", as logged.
-std::string log_line(absl::string_view event, const LogFields& fields);
+// `event=... key=value ...` or `"event":"...","key":"value",...`, as logged behind time and level.
+std::string log_line(LogFormat format, absl::string_view event, const LogFields& fields);
 
 }  // namespace tandem

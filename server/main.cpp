@@ -1,18 +1,22 @@
 // tandem-server: reads the command line, loads the models, serves until a signal, drains.
 //
-// Exit status: 0 after a drain, 1 when it cannot start, 2 for a wrong command line.
+// Exit status: 0 after a drain; 1 when it cannot start, or is asked twice to end; 2 for a wrong
+// command line; 3 when the drain did not end in its time.
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <condition_variable>
 #include <cstdio>
-#include <fstream>
-#include <future>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/version.h"
 #include "engine/host/engine.h"
 #include "server/log.h"
@@ -22,76 +26,129 @@
 namespace tandem {
 namespace {
 
-// Turns signals into values, on a thread of its own. Made before any other thread, which then
-// inherits the mask.
+constexpr int kCannotStart = 1;  // and: asked twice to end
+constexpr int kWrongCommandLine = 2;
+constexpr int kDrainCutOff = 3;
+
+// The drain has its grace, then the last messages leave, then what is left is cut off.
+constexpr auto kAfterGrace = std::chrono::seconds(5);
+
+// Turns signals into values, on a thread of its own, which does nothing that could keep it. Made
+// before any other thread, which then inherits the mask.
 class Signals {
  public:
+  enum class Wish { kReload, kDrain };
+
   Signals() {
     sigemptyset(&set_);
-    sigaddset(&set_, SIGTERM);
-    sigaddset(&set_, SIGINT);
+    for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set_, number);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     signal(SIGPIPE, SIG_IGN);
     std::thread([this] { run(); }).detach();
   }
 
-  // From here on the first signal ends wait(); before, it ends the process at once.
-  void arm() { armed_.store(true); }
-  void wait() { first_.get_future().wait(); }
+  // From here on the first SIGTERM or SIGINT ends wait(); before, it ends the process at once.
+  void arm() {
+    const std::lock_guard lock(mutex_);
+    armed_ = true;
+  }
+  Wish wait() {
+    std::unique_lock lock(mutex_);
+    wished_.wait(lock, [this] { return drain_ || reload_; });
+    if (drain_) return Wish::kDrain;
+    reload_ = false;
+    return Wish::kReload;
+  }
 
  private:
   [[noreturn]] void run() {
-    bool waiting = true;
     for (;;) {
       int number = 0;
       sigwait(&set_, &number);
+      {
+        const std::lock_guard lock(mutex_);
+        if (number == SIGHUP) {
+          reload_ = true;
+        } else {
+          if (!armed_) _exit(0);            // nothing is served yet
+          if (drain_) _exit(kCannotStart);  // asked twice: no more grace
+          drain_ = true;
+        }
+      }
+      wished_.notify_all();
       log_info("signal", {{"number", number}});
-      if (!armed_.load()) _exit(0);  // nothing is served yet
-      if (!waiting) _exit(1);        // asked twice: no more grace
-      waiting = false;
-      first_.set_value();
     }
   }
 
   sigset_t set_;
-  std::atomic<bool> armed_{false};
-  std::promise<void> first_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable wished_;
+  bool armed_ = false;
+  bool reload_ = false;
+  bool drain_ = false;
 };
 
-// Written beside and renamed, so that a reader never sees half of it.
+// Ends the process when `limit` has passed, whatever still hangs: a device, a library, a thread.
+void end_after(Duration limit) {
+  std::thread([limit] {
+    std::this_thread::sleep_for(limit);
+    log_error("cut_off", {{"after_seconds", seconds(limit)}});
+    flush_log(std::chrono::milliseconds(100));
+    _exit(kDrainCutOff);
+  }).detach();
+}
+
+// Connections are files, and the usual soft limit of 1024 is for programs that use select().
+void raise_file_limit() {
+  rlimit files = {};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+}
+
+// Written beside and renamed, so that a reader never sees half of it. What lies beside is replaced,
+// not followed, should it be a link.
 bool write_port_file(const std::string& path, const Server& server) {
   const std::string beside = path + ".tmp";
-  {
-    std::ofstream out(beside, std::ios::trunc);
-    out << "grpc=" << server.grpc_address() << "\n";
-    if (!server.http_address().empty()) out << "http=" << server.http_address() << "\n";
-    if (!out.flush()) return false;
+  std::string text = absl::StrCat("grpc=", server.grpc_address(), "\n");
+  if (!server.http_address().empty()) {
+    absl::StrAppend(&text, "http=", server.http_address(), "\n");
   }
+  unlink(beside.c_str());
+  const int fd = open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (fd < 0) return false;
+  const bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  if (close(fd) != 0 || !written) return false;
   return std::rename(beside.c_str(), path.c_str()) == 0;
 }
 
 int fail(const absl::Status& status) {
   std::fprintf(stderr, "tandem-server: %s\n", std::string(status.message()).c_str());
-  return 1;
+  return kCannotStart;
 }
 
 int run(const Options& options) {
   static Signals signals;  // its thread runs until the process ends
   const auto configuration = configure(options);
-  set_up_log(configuration.ok() ? configuration->server.log_level : "info");
+  const bool json = configuration.ok() && configuration->server.log_format == "json";
+  set_up_log(configuration.ok() ? configuration->server.log_level : "info",
+             json ? LogFormat::kJson : LogFormat::kText);
   if (!configuration.ok()) return fail(configuration.status());
 
+  raise_file_limit();
+  std::unique_ptr<Engine> engine;  // outlives the server, however this ends
   auto server = Server::start(configuration->server);
   if (!server.ok()) return fail(server.status());
   log_info("listening", {{"version", kVersion},
                          {"grpc", (*server)->grpc_address()},
                          {"http", (*server)->http_address()}});
 
-  auto engine = Engine::create(configuration->engine, [](absl::string_view line) {
+  auto created = Engine::create(configuration->engine, [](absl::string_view line) {
     log_info("loading", {{"progress", std::string(line)}});
   });
-  if (!engine.ok()) return fail(engine.status());
-  (*server)->attach(engine->get());
+  if (!created.ok()) return fail(created.status());
+  engine = *std::move(created);
+  (*server)->attach(engine.get());
   signals.arm();
   if (options.port_file.has_value() && !write_port_file(*options.port_file, **server)) {
     server->reset();  // before the engine, which its calls use
@@ -99,11 +156,13 @@ int run(const Options& options) {
   }
   log_info("ready", {{"grpc", (*server)->grpc_address()}, {"http", (*server)->http_address()}});
 
-  signals.wait();
+  while (signals.wait() == Signals::Wish::kReload) (*server)->reload();
+  end_after(configuration->server.grace + kAfterGrace);
   (*server)->drain();
   server->reset();
-  engine->reset();
+  engine.reset();
   log_info("stopped");
+  flush_log(std::chrono::seconds(1));
   return 0;
 }
 
@@ -115,7 +174,7 @@ int main(int argc, char** argv) {
   const auto options = tandem::parse_options(args);
   if (!options.ok()) {
     std::fprintf(stderr, "tandem-server: %s\n", std::string(options.status().message()).c_str());
-    return 2;
+    return tandem::kWrongCommandLine;
   }
   if (options->help) {
     std::fputs(tandem::options_help().c_str(), stdout);

@@ -69,29 +69,26 @@ absl::StatusOr<v1::Model> get_model(UnaryCall& call, const ServerState& state,
 }
 
 template <class Answer>
-grpc::ServerUnaryReactor* end(UnaryCall* call, const absl::StatusOr<Answer>& answer) {
-  if (answer.ok()) {
-    call->finish(absl::OkStatus(), *answer);
-  } else {
-    call->fail(answer.status());
-  }
-  return call;
+absl::Status end(UnaryCall& call, const absl::StatusOr<Answer>& answer) {
+  if (answer.ok()) call.finish(absl::OkStatus(), *answer);
+  return answer.status();
 }
 
 }  // namespace
 
-grpc::ServerUnaryReactor* ModelsService::ListModels(grpc::CallbackServerContext* context,
-                                                    const grpc::ByteBuffer* request,
-                                                    grpc::ByteBuffer* response) {
-  const auto call = UnaryCall::create("ListModels", state_, context, response);
-  return end(call.get(), list_models(*call, state_, *request));
-}
-
-grpc::ServerUnaryReactor* ModelsService::GetModel(grpc::CallbackServerContext* context,
-                                                  const grpc::ByteBuffer* request,
-                                                  grpc::ByteBuffer* response) {
-  const auto call = UnaryCall::create("GetModel", state_, context, response);
-  return end(call.get(), get_model(*call, state_, *request));
+ModelsService::ModelsService(ServerState& state) {
+  add_method("/tandem.v1.Models/ListModels", [&state](grpc::CallbackServerContext* context) {
+    return UnaryCall::begin("ListModels", state, context,
+                            [](const auto& call, ServerState& s, const grpc::ByteBuffer& request) {
+                              return end(*call, list_models(*call, s, request));
+                            });
+  });
+  add_method("/tandem.v1.Models/GetModel", [&state](grpc::CallbackServerContext* context) {
+    return UnaryCall::begin("GetModel", state, context,
+                            [](const auto& call, ServerState& s, const grpc::ByteBuffer& request) {
+                              return end(*call, get_model(*call, s, request));
+                            });
+  });
 }
 
 }  // namespace tandem

@@ -51,6 +51,12 @@ Flags flags_of(Options* options) {
                "streams may finish for so long after SIGTERM; default 30", 0, 86400,
                &options->grace_seconds);
   flags.text("log-level", "LEVEL", "debug, info (default), warn, error", &options->log_level);
+  flags.text("log-format", "FORMAT", "text (default), json", &options->log_format);
+  flags.toggle(
+      "insecure",
+      "calls may come from other machines without TLS: a proxy\nin front has it, or nobody "
+      "listens in",
+      &options->insecure);
   flags.toggle("version", "print the version and exit", &options->version);
   flags.toggle("help", "print this and exit", &options->help);
   return flags;
@@ -65,7 +71,10 @@ std::string options_help() {
       "  tandem-server --config deploy/demo.textproto\n"
       "  tandem-server --model NAME=PATH [--model ...] [--device cpu:0] [--dtype fp32]\n"
       "  tandem-server --model NAME=PATH --small PATH\n\n"
-      "SIGTERM or SIGINT drains: running streams finish within the grace time, then exit 0.\n",
+      "SIGTERM or SIGINT drains: running streams finish within the grace time, then exit 0.\n"
+      "SIGHUP reads tokens and certificates again.\n"
+      "Exit status: 0 drained; 1 cannot start, or asked twice to end; 2 wrong command line;\n"
+      "3 the drain did not end in its time.\n",
       flags_of(&unused).help());
 }
 
@@ -85,6 +94,10 @@ absl::StatusOr<Options> parse_options(const std::vector<std::string>& args) {
       *options.log_level != "info" && *options.log_level != "warn" &&
       *options.log_level != "error") {
     return out_of_range("--log-level", quote_value(*options.log_level), "debug, info, warn, error");
+  }
+  if (options.log_format.has_value() && *options.log_format != "text" &&
+      *options.log_format != "json") {
+    return out_of_range("--log-format", quote_value(*options.log_format), "text, json");
   }
   if (options.listen.has_value()) {
     TANDEM_RETURN_IF_ERROR(check_address("--listen", *options.listen));
@@ -107,10 +120,13 @@ absl::StatusOr<Configuration> configure(const Options& options) {
   if (options.listen.has_value()) out.server.listen = *options.listen;
   if (options.http.has_value()) out.server.http = *options.http;
   if (options.log_level.has_value()) out.server.log_level = *options.log_level;
+  if (options.log_format.has_value()) out.server.log_format = *options.log_format;
+  if (options.insecure) out.server.insecure = true;
   if (options.grace_seconds.has_value()) {
     out.server.grace =
         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*options.grace_seconds));
   }
+  TANDEM_RETURN_IF_ERROR(check_exposure(out.server));
   return out;
 }
 

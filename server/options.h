@@ -20,6 +20,8 @@ struct Options {
   std::optional<std::string> port_file;
   std::optional<double> grace_seconds;
   std::optional<std::string> log_level;
+  std::optional<std::string> log_format;
+  bool insecure = false;
   bool help = false;
   bool version = false;
 };

@@ -1,11 +1,16 @@
 #include "server/server.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
+#include <grpcpp/support/server_interceptor.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <future>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -17,21 +22,14 @@ namespace tandem {
 namespace {
 
 // After the engine has ended all requests, their last messages still have to leave.
-constexpr auto kFlushTime = std::chrono::seconds(5);
+constexpr auto kFlushTime = std::chrono::seconds(3);
+
+// How often connections that have come to have no calls are closed in a drain.
+constexpr auto kGoodbyes = std::chrono::milliseconds(50);
 
 int milliseconds(Duration d) {
   return static_cast<int>(std::min<int64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(d).count(), 2147483647));
-}
-
-std::shared_ptr<grpc::ServerCredentials> credentials(const ServerConfig& config) {
-  if (!config.use_tls) return grpc::InsecureServerCredentials();
-  grpc::SslServerCredentialsOptions options(
-      config.tls.client_ca.empty() ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
-                                   : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_key_cert_pairs.push_back({config.tls.key, config.tls.certificate});
-  options.pem_root_certs = config.tls.client_ca;
-  return grpc::SslServerCredentials(options);
 }
 
 // Bounds on what one peer can make the server hold. gRPC's own defaults have none for most.
@@ -49,20 +47,19 @@ void set_limits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   set(GRPC_ARG_MAX_CONNECTION_IDLE_MS, milliseconds(config.max_connection_idle));
   set(GRPC_ARG_MAX_CONNECTION_AGE_MS, milliseconds(config.max_connection_age));
   set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, milliseconds(config.handshake_timeout));
-  // Otherwise a second server on the same port takes half of the calls, silently.
-  set(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // What the limits above do not cover: all connections together, and what a client sends before it
+  // has acknowledged them.
+  grpc::ResourceQuota quota("server");
+  quota.Resize(static_cast<size_t>(config.max_transport_bytes));
+  builder->SetResourceQuota(quota);
 }
 
 void warn_about_exposure(const ServerConfig& config) {
   if (!is_loopback(config.listen) && !config.use_tls) {
     log_warn("exposed", {{"listen", config.listen},
-                         {"advice",
-                          "reachable from other machines without TLS: use server.tls with a "
-                          "client_ca, or a patched proxy in front"}});
-  }
-  if (!config.bearer_token_file.empty() && !config.use_tls && !is_loopback(config.listen)) {
-    log_warn("exposed", {{"bearer_token_file", config.bearer_token_file},
-                         {"advice", "tokens travel in the clear without server.tls"}});
+                         {"advice", config.bearer_token_file.empty()
+                                        ? "reachable from other machines without TLS"
+                                        : "tokens travel in the clear without server.tls"}});
   }
   if (config.http != "off" && !is_loopback(config.http)) {
     log_warn("exposed",
@@ -70,15 +67,67 @@ void warn_about_exposure(const ServerConfig& config) {
   }
 }
 
+// Descriptors that are not connections: models, logs, devices, the HTTP port.
+constexpr rlim_t kOtherFiles = 256;
+
+// As many connections as are asked for, but no more than there are descriptors.
+size_t max_connections(const ServerConfig& config) {
+  rlimit files = {};
+  getrlimit(RLIMIT_NOFILE, &files);
+  const rlim_t room = files.rlim_cur > 2 * kOtherFiles ? files.rlim_cur - kOtherFiles
+                                                       : std::max<rlim_t>(1, files.rlim_cur / 2);
+  const auto asked = static_cast<rlim_t>(config.max_connections);
+  if (room < asked) {
+    log_warn("few_files", {{"file_limit", static_cast<uint64_t>(files.rlim_cur)},
+                           {"max_connections", static_cast<uint64_t>(room)}});
+  }
+  return static_cast<size_t>(std::min(asked, room));
+}
+
+// Reflection is gRPC's own service, so its calls are counted from here. They cannot be refused from
+// here: past the bounds the connection is closed.
+class ReflectionCall final : public grpc::experimental::Interceptor {
+ public:
+  ReflectionCall(ServerState* state, std::string peer)
+      : calls_(state->open_to_all), peer_(std::move(peer)), entered_(calls_.enter(peer_).ok()) {
+    if (!entered_) state->close_connection(peer_);
+  }
+  ~ReflectionCall() override {
+    if (entered_) calls_.leave(peer_);
+  }
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    methods->Proceed();
+  }
+
+ private:
+  OpenCalls& calls_;
+  const std::string peer_;
+  const bool entered_;
+};
+
+class CountReflection final : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  explicit CountReflection(ServerState* state) : state_(state) {}
+  grpc::experimental::Interceptor* CreateServerInterceptor(
+      grpc::experimental::ServerRpcInfo* call) override {
+    if (!absl::StartsWith(call->method(), "/grpc.reflection.")) return nullptr;
+    return new ReflectionCall(state_, call->server_context()->peer());
+  }
+
+ private:
+  ServerState* const state_;
+};
+
 }  // namespace
 
-Server::Server(ServerConfig config) { state_.config = std::move(config); }
+Server::Server(ServerConfig config) : state_(std::move(config)) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::start(ServerConfig config) {
   std::unique_ptr<Server> server(new Server(std::move(config)));
   const std::string& tokens = server->state_.config.bearer_token_file;
   if (!tokens.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(server->state_.auth, Authenticator::load(tokens));
+    TANDEM_ASSIGN_OR_RETURN(Authenticator by_token, Authenticator::load(tokens));
+    server->state_.authenticate_by(std::move(by_token));
   }
   TANDEM_RETURN_IF_ERROR(server->listen());
   return server;
@@ -87,37 +136,64 @@ absl::StatusOr<std::unique_ptr<Server>> Server::start(ServerConfig config) {
 absl::Status Server::listen() {
   const ServerConfig& config = state_.config;
   warn_about_exposure(config);
+  TANDEM_ASSIGN_OR_RETURN(Listener listener, listen_on("listen", config.listen));
+  const Acceptor::Bounds bounds = {max_connections(config),
+                                   static_cast<size_t>(config.max_connections_per_host)};
+  acceptor_ = std::make_unique<Acceptor>(std::move(listener), bounds, config.keepalive_timeout);
+  grpc_address_ = acceptor_->address();
+  state_.close_connection = [this](const std::string& peer) {
+    log_warn("connection_closed", {{"peer", peer}, {"why", "too many calls at once"}});
+    acceptor_->close_connection(peer);
+  };
+  TANDEM_RETURN_IF_ERROR(start_grpc());
+  monitor_ = std::make_unique<Monitor>(&state_, grpc_.get(), acceptor_.get(),
+                                       [this] { health_.changed(); });
   if (config.http != "off") {
+    const auto ready = [this] {
+      return state_.ready() ? HttpAnswer{200, "ready\n"} : HttpAnswer{503, "not ready\n"};
+    };
     TANDEM_ASSIGN_OR_RETURN(
-        http_, HttpEndpoint::start(config.http, {[this] { return exposition(collector_); },
-                                                 [this] { return state_.ready(); },
-                                                 [this] { return !state_.past_help(); }}));
+        http_, HttpEndpoint::start(config.http, {[this] { return exposition(collector_); }, ready,
+                                                 [this] { return alive(); }}));
     http_address_ = http_->address();
   }
+  return absl::OkStatus();
+}
 
+absl::Status Server::start_grpc() {
+  const ServerConfig& config = state_.config;
   static std::once_flag reflection;
   std::call_once(reflection, [] { grpc::reflection::InitProtoReflectionServerBuilderPlugin(); });
   grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(config.listen, credentials(config), &port);
+  if (config.use_tls) {
+    TANDEM_RETURN_IF_ERROR(check_tls(config.tls));
+    tls_ = std::make_unique<TlsCredentials>(config.tls);
+  }
+  connections_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      config.use_tls ? tls_->credentials() : grpc::InsecureServerCredentials());
   set_limits(config, &builder);
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(std::make_unique<CountReflection>(&state_));
+  builder.experimental().SetInterceptorCreators(std::move(interceptors));
   builder.RegisterService(&generation_);
   builder.RegisterService(&models_);
   builder.RegisterService(&health_);
   arrivals_ = std::make_unique<CallThread>(builder.AddCompletionQueue());
   streams_ = std::make_unique<CallThread>(builder.AddCompletionQueue());
   grpc_ = builder.BuildAndStart();
-  if (grpc_ == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "listen: cannot listen on ", config.listen,
-        config.use_tls ? "; is the port taken, or a TLS file wrong?" : "; is the port taken?"));
+  if (grpc_ == nullptr) {
+    return absl::UnavailableError(absl::StrCat("listen: cannot serve on ", grpc_address_));
   }
   arrivals_->start();
   streams_->start();
   generation_.serve_streams(*arrivals_, *streams_);
-  grpc_address_ = absl::StartsWith(config.listen, "unix:")
-                      ? config.listen
-                      : absl::StrCat(config.listen.substr(0, config.listen.rfind(':')), ":", port);
+  acceptor_->start([this](int socket, int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = socket;
+    connection.fd = fd;
+    connections_->HandleNewConnection(&connection);
+  });
   return absl::OkStatus();
 }
 
@@ -130,23 +206,90 @@ void Server::attach(Engine* engine) {
   health_.changed();
 }
 
+HttpAnswer Server::alive() const {
+  if (state_.past_help()) return {503, "every model's device is lost\n"};
+  const std::string trouble = monitor_->trouble();
+  if (!trouble.empty()) return {503, trouble + "\n"};
+  return {200, "ok\n"};
+}
+
+std::vector<prometheus::MetricFamily> Server::edge_metrics() const {
+  EdgeNumbers now;
+  now.connections = static_cast<int64_t>(acceptor_->open());
+  now.connections_refused = acceptor_->refused();
+  now.open_calls = state_.calls.open();
+  now.calls_refused = state_.calls.refused() + state_.open_to_all.refused();
+  now.log_lines_dropped = log_lines_dropped();
+  now.stuck = state_.stuck.load();
+  return edge_families(now);
+}
+
+void Server::reload() {
+  const ServerConfig& config = state_.config;
+  absl::Status read;
+  if (!config.bearer_token_file.empty()) {
+    auto tokens = Authenticator::load(config.bearer_token_file);
+    read = tokens.status();
+    if (tokens.ok()) state_.authenticate_by(*std::move(tokens));
+  }
+  if (config.use_tls) {
+    auto tls = read_tls(config.tls_files);
+    const absl::Status usable = tls.ok() ? check_tls(*tls) : tls.status();
+    read.Update(usable);
+    if (usable.ok()) tls_->replace(*std::move(tls));
+  }
+  if (read.ok()) {
+    log_info("reload", {{"tokens", config.bearer_token_file.empty() ? "none" : "read"},
+                        {"certificates", config.use_tls ? "read" : "none"}});
+  } else {
+    log_error("reload", {{"error", read.message(), LogField::kMaxMessage},
+                         {"advice", "what could not be read stays as it was"}});
+  }
+}
+
+// gRPC's own way is to say GOAWAY to all when its server shuts down. But then it cancels the calls
+// that cross that on their way, and nobody retries CANCELLED. So until the last call has ended new
+// ones are refused with UNAVAILABLE, and connections without calls are closed.
 void Server::drain() {
   state_.draining.store(true);
   health_.changed();
+  monitor_->stop();
+  acceptor_->stop();
   const TimePoint end = std::chrono::steady_clock::now() + state_.config.grace;
   if (Engine* const engine = state_.engine.load(); engine != nullptr) {
     engine->start_drain();
     log_info("drain", {{"live_requests", engine->live_requests()},
                        {"grace_seconds", seconds(state_.config.grace)}});
+    std::promise<void> ended;
+    std::thread goodbye([this, over = ended.get_future()] {
+      do {
+        send_idle_away();
+      } while (over.wait_for(kGoodbyes) != std::future_status::ready);
+    });
     engine->shutdown(end);
+    ended.set_value();
+    goodbye.join();
   }
-  close(std::chrono::steady_clock::now() + kFlushTime);
+  health_.end_watches();
+  const TimePoint flushed = std::chrono::steady_clock::now() + kFlushTime;
+  while (state_.calls.open() > 0 && std::chrono::steady_clock::now() < flushed) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  send_idle_away();
+  close(flushed);
 }
 
+void Server::send_idle_away() {
+  acceptor_->send_away([this](const std::string& peer) {
+    return !state_.calls.any_of(peer) && !state_.open_to_all.any_of(peer);
+  });
+}
+
+// What has been closed already is left alone.
 void Server::close(TimePoint deadline) {
   state_.draining.store(true);
-  if (Engine* const engine = state_.engine.load(); engine != nullptr) engine->on_device_lost({});
-  health_.end_watches();
+  if (monitor_ != nullptr) monitor_->stop();
+  if (acceptor_ != nullptr) acceptor_->stop();
   if (grpc_ != nullptr) {
     const auto left = deadline - std::chrono::steady_clock::now();
     grpc_->Shutdown(std::chrono::system_clock::now() +
@@ -155,9 +298,13 @@ void Server::close(TimePoint deadline) {
     streams_->stop();
     grpc_.reset();
   }
-  http_.reset();
 }
 
-Server::~Server() { close(std::chrono::steady_clock::now()); }
+Server::~Server() {
+  if (Engine* const engine = state_.engine.load(); engine != nullptr) engine->on_device_lost({});
+  health_.end_watches();
+  close(std::chrono::steady_clock::now());
+  http_.reset();
+}
 
 }  // namespace tandem

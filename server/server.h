@@ -3,27 +3,35 @@
 //   start()   binds both ports. Health says NOT_SERVING, /readyz 503, calls get UNAVAILABLE.
 //   attach()  the engine is loaded and warm: calls are served.
 //   A device that is lost takes its models with it: their health says NOT_SERVING, and when none is
-//             left, so does the server's, and /readyz and /healthz say 503.
-//   drain()   readiness off; new calls get UNAVAILABLE; streams finish within the grace time, and
-//             what is left then gets UNAVAILABLE; ports close.
+//             left, so does the server's, and /readyz and /healthz say 503. So they do while a
+//             device, the loop or gRPC does not get on (monitor.h).
+//   reload()  tokens and certificates are read again.
+//   drain()   readiness off; no connection is accepted, and those without calls are closed; new
+//             calls get UNAVAILABLE; streams finish within the grace time, and what is left then
+//             gets UNAVAILABLE; ports close.
 //
-// start(), attach() and drain() belong to one thread. Everything else happens on gRPC's and the
-// endpoint's threads, through ServerState.
+// start(), attach(), reload() and drain() belong to one thread. Everything else happens on gRPC's
+// and the endpoint's threads, through ServerState.
 #pragma once
 
 #include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/call_thread.h"
 #include "server/collector.h"
+#include "server/edge/acceptor.h"
+#include "server/edge/http_endpoint.h"
 #include "server/generation_service.h"
 #include "server/health_service.h"
-#include "server/http_endpoint.h"
 #include "server/models_service.h"
+#include "server/monitor.h"
 #include "server/server_state.h"
+#include "server/tls.h"
 
 namespace tandem {
 
@@ -35,6 +43,8 @@ class Server {
 
   // `engine` outlives the server.
   void attach(Engine* engine);
+  // What cannot be read stays as it is; the log says so.
+  void reload();
   void drain();
 
   const std::string& grpc_address() const { return grpc_address_; }  // with the bound port
@@ -43,16 +53,24 @@ class Server {
  private:
   explicit Server(ServerConfig config);
   absl::Status listen();
+  absl::Status start_grpc();
+  std::vector<prometheus::MetricFamily> edge_metrics() const;
+  HttpAnswer alive() const;
+  void send_idle_away();
   void close(TimePoint deadline);
 
   ServerState state_;
   GenerationService generation_{state_};
   ModelsService models_{state_};
-  HealthService health_{[this] { return state_.services(); }};
-  Collector collector_{state_};
+  HealthService health_{[this] { return state_.services(); }, &state_.open_to_all};
+  Collector collector_{state_, [this] { return edge_metrics(); }};
+  std::unique_ptr<TlsCredentials> tls_;
+  std::unique_ptr<Acceptor> acceptor_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections_;
   std::unique_ptr<CallThread> arrivals_;  // of streaming calls
   std::unique_ptr<CallThread> streams_;
   std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<Monitor> monitor_;
   std::unique_ptr<HttpEndpoint> http_;
   std::string grpc_address_;
   std::string http_address_;

@@ -1,6 +1,7 @@
 #include "server/server_config.h"
 
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include "absl/strings/match.h"
@@ -18,30 +19,48 @@ Duration from_seconds(double value) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
 }
 
-absl::StatusOr<std::string> read_file(const ConfigFile& file, absl::string_view field,
-                                      const std::string& path) {
-  const std::string resolved = file.resolve(path);
-  std::ifstream in(resolved, std::ios::binary);
+// How an error about a field and its value is said.
+using Complain = std::function<absl::Status(absl::string_view field, absl::string_view value,
+                                            absl::string_view allowed)>;
+
+absl::StatusOr<std::string> read_file(absl::string_view field, const std::string& path,
+                                      const Complain& complain) {
+  std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
   if (!in || text.str().empty()) {
-    return file.error(field, quote_value(resolved), "a readable file that is not empty");
+    return complain(field, quote_value(path), "a readable file that is not empty");
   }
   return text.str();
 }
 
-absl::StatusOr<TlsConfig> tls_from(const ConfigFile& file, const pb::Tls& in) {
+absl::StatusOr<TlsConfig> read_tls(const TlsFiles& files, const Complain& complain) {
   TlsConfig out;
   TANDEM_ASSIGN_OR_RETURN(out.certificate,
-                          read_file(file, "server.tls.certificate", in.certificate()));
-  TANDEM_ASSIGN_OR_RETURN(out.key, read_file(file, "server.tls.key", in.key()));
-  if (!in.client_ca().empty()) {
-    TANDEM_ASSIGN_OR_RETURN(out.client_ca, read_file(file, "server.tls.client_ca", in.client_ca()));
+                          read_file("server.tls.certificate", files.certificate, complain));
+  TANDEM_ASSIGN_OR_RETURN(out.key, read_file("server.tls.key", files.key, complain));
+  if (!files.client_ca.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(out.client_ca,
+                            read_file("server.tls.client_ca", files.client_ca, complain));
   }
   return out;
 }
 
 }  // namespace
+
+absl::StatusOr<TlsConfig> read_tls(const TlsFiles& files) {
+  return read_tls(files,
+                  [](absl::string_view field, absl::string_view value, absl::string_view allowed) {
+                    return out_of_range(field, value, allowed);
+                  });
+}
+
+absl::Status check_exposure(const ServerConfig& config) {
+  if (config.use_tls || config.insecure || is_loopback(config.listen)) return absl::OkStatus();
+  return out_of_range("server.listen", quote_value(config.listen),
+                      "an address of this machine alone, or server.tls, or --insecure "
+                      "(server.insecure) where a proxy in front has TLS");
+}
 
 absl::Status check_address(absl::string_view field, const std::string& address) {
   if (absl::StartsWith(address, "unix:") && address.size() > 5) return absl::OkStatus();
@@ -79,9 +98,20 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
       out.log_level != "error") {
     return file.error("server.log_level", quote_value(out.log_level), "debug, info, warn, error");
   }
+  if (in.has_log_format()) out.log_format = in.log_format();
+  if (out.log_format != "text" && out.log_format != "json") {
+    return file.error("server.log_format", quote_value(out.log_format), "text, json");
+  }
+  out.insecure = in.insecure();
   if (in.has_tls()) {
     out.use_tls = true;
-    TANDEM_ASSIGN_OR_RETURN(out.tls, tls_from(file, in.tls()));
+    out.tls_files = {file.resolve(in.tls().certificate()), file.resolve(in.tls().key()),
+                     in.tls().client_ca().empty() ? "" : file.resolve(in.tls().client_ca())};
+    TANDEM_ASSIGN_OR_RETURN(
+        out.tls, read_tls(out.tls_files, [&file](absl::string_view field, absl::string_view value,
+                                                 absl::string_view allowed) {
+          return file.error(field, value, allowed);
+        }));
   }
   if (!in.bearer_token_file().empty()) {
     out.bearer_token_file = file.resolve(in.bearer_token_file());
@@ -114,6 +144,11 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
   TANDEM_SECONDS(handshake_timeout_seconds, 1.0, 600.0, out.handshake_timeout);
   TANDEM_COUNT(max_unread_bytes, 4 << 10, 1 << 30, out.max_unread_bytes);
   TANDEM_COUNT(max_unread_tokens, 2, 1 << 20, out.max_unread_tokens);
+  TANDEM_COUNT(max_connections, 1, 1 << 20, out.max_connections);
+  TANDEM_COUNT(max_connections_per_host, 1, 1 << 20, out.max_connections_per_host);
+  TANDEM_COUNT(max_open_calls, 1, 1 << 20, out.max_open_calls);
+  TANDEM_COUNT(max_transport_bytes, int64_t{1} << 24, int64_t{1} << 40, out.max_transport_bytes);
+  TANDEM_SECONDS(stuck_seconds, 1.0, 86400.0, out.stuck);
 #undef TANDEM_COUNT
 #undef TANDEM_SECONDS
   return out;

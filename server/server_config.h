@@ -19,14 +19,26 @@ struct TlsConfig {
   std::string client_ca;  // empty: clients need no certificate
 };
 
+struct TlsFiles {
+  std::string certificate;
+  std::string key;
+  std::string client_ca;  // empty: none
+};
+
+// Errors name the field and the file.
+absl::StatusOr<TlsConfig> read_tls(const TlsFiles& files);
+
 struct ServerConfig {
   std::string listen = "127.0.0.1:50051";
   std::string http = "127.0.0.1:9400";  // "off": none
   Duration grace = std::chrono::seconds(30);
   std::string log_level = "info";
+  std::string log_format = "text";
 
   bool use_tls = false;
   TlsConfig tls;
+  TlsFiles tls_files;             // where it came from
+  bool insecure = false;          // plaintext may leave the machine
   std::string bearer_token_file;  // empty: no tokens
 
   int max_receive_bytes = 4 << 20;
@@ -36,11 +48,16 @@ struct ServerConfig {
   Duration keepalive_timeout = std::chrono::seconds(20);
   Duration min_client_ping = std::chrono::seconds(10);
   Duration max_connection_idle = std::chrono::seconds(3600);
-  Duration max_connection_age = std::chrono::seconds(86400);
+  Duration max_connection_age = std::chrono::seconds(450);
   Duration handshake_timeout = std::chrono::seconds(20);
   // A stream of which more lies unread is paused.
   int64_t max_unread_bytes = 64 << 10;
   int64_t max_unread_tokens = 256;
+  int max_connections = 2048;
+  int max_connections_per_host = 256;
+  int max_open_calls = 16384;
+  int64_t max_transport_bytes = 1 << 30;
+  Duration stuck = std::chrono::seconds(120);
 };
 
 // The `server` section of `file`; reads the files that it names.
@@ -48,6 +65,10 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file);
 
 // "HOST:PORT" with a port in [0, 65535], or "unix:PATH"; the error names what is allowed.
 absl::Status check_address(absl::string_view field, const std::string& address);
+
+// INVALID_ARGUMENT where calls would come from other machines without TLS, and nobody has said that
+// they may.
+absl::Status check_exposure(const ServerConfig& config);
 
 // Whether only this machine can reach `address`.
 bool is_loopback(const std::string& address);

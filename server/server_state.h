@@ -6,14 +6,19 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "engine/base/stats.h"
 #include "engine/base/status.h"
 #include "engine/host/engine.h"
 #include "server/auth.h"
+#include "server/edge/open_calls.h"
 #include "server/server_config.h"
 
 namespace tandem {
@@ -27,21 +32,44 @@ struct RefusedCalls {
   std::array<Counter, kStatusCodes> by_status;
 };
 
-struct ServerState {
-  ServerConfig config;
-  Authenticator auth;
+class ServerState {
+ public:
+  explicit ServerState(ServerConfig c) : config(std::move(c)) {}
+
+  const ServerConfig config;
   RefusedCalls refused;
+
+  // Closes the connection of a peer that breaks the protocol's bounds. Set before calls come.
+  std::function<void(const std::string& peer)> close_connection = [](const std::string&) {};
+  OpenCalls calls{{config.max_open_calls, config.max_concurrent_streams},
+                  [this](const std::string& peer) { close_connection(peer); }};
+  // Of health and reflection, which need no credentials. Apart, so that neither takes the other's
+  // places.
+  OpenCalls open_to_all{{/*total=*/512, /*per_connection=*/128},
+                        [this](const std::string& peer) { close_connection(peer); }};
+
+  // Who may call; may be replaced at any time.
+  std::shared_ptr<const Authenticator> authenticator() const {
+    const std::lock_guard lock(auth_mutex_);
+    return auth_;
+  }
+  void authenticate_by(Authenticator next) {
+    const std::lock_guard lock(auth_mutex_);
+    auth_ = std::make_shared<const Authenticator>(std::move(next));
+  }
 
   // Null while models load. Set once; the engine outlives all calls.
   std::atomic<Engine*> engine{nullptr};
   std::atomic<bool> draining{false};  // the engine itself refuses what comes then
+  // Something does not get on: a device, the loop, gRPC. Said in the log; see Monitor.
+  std::atomic<bool> stuck{false};
 
   // What grpc.health.v1 knows, and whether it is served: the server as a whole (""), the services,
   // and each model as "tandem.v1.Generation/NAME". The whole and Generation are served while any
   // model is; Models describes them even then.
   std::map<std::string, bool> services() const {
     const Engine* const loaded = engine.load();
-    const bool open = loaded != nullptr && !draining.load();
+    const bool open = loaded != nullptr && !draining.load() && !stuck.load();
     bool any = false;
     std::map<std::string, bool> served;
     if (loaded != nullptr) {
@@ -57,13 +85,20 @@ struct ServerState {
   }
   bool ready() const { return services().at(""); }
   // Every model is on a device that is lost: only a new start helps.
-  bool past_help() const { return !ready() && engine.load() != nullptr && !draining.load(); }
+  bool past_help() const {
+    return !ready() && engine.load() != nullptr && !draining.load() && !stuck.load();
+  }
 
   absl::StatusOr<Engine*> ready_engine() const {
     Engine* const ready = engine.load();
     if (ready == nullptr) return not_ready();
     return ready;
   }
+
+ private:
+  mutable std::mutex auth_mutex_;
+  std::shared_ptr<const Authenticator> auth_ =
+      std::make_shared<const Authenticator>();  // guarded by auth_mutex_
 };
 
 }  // namespace tandem

@@ -17,17 +17,29 @@
 #include "server/call_info.h"
 #include "server/grpc_status.h"
 #include "server/raw_message.h"
+#include "server/raw_service.h"
 
 namespace tandem {
 
-class UnaryCall final : public grpc::ServerUnaryReactor {
+class UnaryCall final : public RawReactor {
  public:
-  static std::shared_ptr<UnaryCall> create(const char* method, ServerState& state,
-                                           grpc::CallbackServerContext* context,
-                                           grpc::ByteBuffer* response) {
-    auto call = std::shared_ptr<UnaryCall>(new UnaryCall(method, state, context, response));
+  // Produces the answer to a request, now or later; an error is the answer. Thread-safe.
+  using Start = std::function<absl::Status(const std::shared_ptr<UnaryCall>& call,
+                                           ServerState& state, const grpc::ByteBuffer& request)>;
+
+  // For a call whose headers have come; reads its request and starts. `state` outlives it.
+  static UnaryCall* begin(const char* method, ServerState& state,
+                          grpc::CallbackServerContext* context, Start start) {
+    const std::shared_ptr<UnaryCall> call(new UnaryCall(method, state, *context, std::move(start)));
     call->self_ = call;
-    return call;
+    const absl::Status entered = state.calls.enter(call->info.peer);
+    call->entered_ = entered.ok();
+    if (entered.ok()) {
+      call->StartRead(&call->request_);
+    } else {
+      call->fail(entered);
+    }
+    return call.get();
   }
 
   CallInfo info;        // set before the answer's producer starts
@@ -54,17 +66,29 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
       if (finished_) return;
       finished_ = true;
       stop_ = nullptr;
-      if (status.ok()) response_->Swap(&bytes);
+      response_.Swap(&bytes);
     }
     end_call(state_, info, status, summary);
-    Finish(to_grpc(status, info.request_id));
+    if (status.ok()) {
+      StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
+    } else {
+      Finish(to_grpc(status, info.request_id));
+    }
   }
   void fail(const absl::Status& status) { finish(status, v1::Started()); }
 
  private:
-  UnaryCall(const char* method, ServerState& state, grpc::CallbackServerContext* context,
-            grpc::ByteBuffer* response)
-      : info(begin_call(method, state, *context)), state_(state), response_(response) {}
+  UnaryCall(const char* method, ServerState& state, const grpc::CallbackServerContext& context,
+            Start start)
+      : info(begin_call(method, state, context)), state_(state), start_(std::move(start)) {}
+
+  void OnReadDone(bool ok) override {
+    const std::shared_ptr<UnaryCall> call = self_;
+    if (!ok) return fail(told_apart(no_request(), info));
+    const absl::Status status = start_(call, state_, request_);
+    request_.Clear();  // it holds the memory that its bytes were received in
+    if (!status.ok()) fail(status);
+  }
 
   void OnCancel() override {
     std::function<void()> stop;
@@ -79,10 +103,14 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
 
   void OnDone() override {
     const std::shared_ptr<UnaryCall> last = std::move(self_);  // may destroy *this on return
+    if (entered_) state_.calls.leave(info.peer);
   }
 
   ServerState& state_;
-  grpc::ByteBuffer* const response_;  // gRPC's, until finish()
+  const Start start_;
+  bool entered_ = false;
+  grpc::ByteBuffer request_;  // until it is read
+  grpc::ByteBuffer response_;
   std::shared_ptr<UnaryCall> self_;
   std::mutex mutex_;
   bool finished_ = false;       // guarded by mutex_

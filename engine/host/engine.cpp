@@ -164,6 +164,16 @@ void Engine::on_device_lost(std::function<void(const std::string& device)> lost)
   impl_->on_loss = std::move(lost);
 }
 
+Vitals Engine::vitals() const {
+  Vitals out;
+  out.step = impl_->loop->in_one_step();
+  for (size_t d = 0; d < impl_->config.devices.size(); ++d) {
+    out.batches.emplace_back(impl_->config.devices[d].name(),
+                             impl_->loop->at_one_batch(DeviceId(static_cast<int64_t>(d))));
+  }
+  return out;
+}
+
 void Engine::start_drain() { impl_->draining.store(true); }
 
 int64_t Engine::live_requests() const {

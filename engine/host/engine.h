@@ -8,18 +8,26 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "engine/base/clock.h"
 #include "engine/base/config.h"
 #include "engine/base/ids.h"
 #include "engine/host/request.h"
 #include "engine/sched/metrics.h"
 
 namespace tandem {
+
+// Times since; zero: idle.
+struct Vitals {
+  Duration step{0};                                       // the loop began its step
+  std::vector<std::pair<std::string, Duration>> batches;  // by device: it began its oldest batch
+};
 
 class Engine {
  public:
@@ -64,6 +72,9 @@ class Engine {
   // when the first request that it took along has ended. It must not call this. An empty one: none
   // is called any more, and none is under way when this returns.
   void on_device_lost(std::function<void(const std::string& device)> lost);
+
+  // How long the engine has been at what it does, for those who watch the process.
+  Vitals vitals() const;
 
   // From here on new requests get UNAVAILABLE; running ones go on.
   void start_drain();

@@ -121,7 +121,9 @@ const Batch* Lane::next() {
   std::erase_if(pending_, [](const PassFlight* f) { return f->under_way; });
   running->rows = batch.run_rows();
   rows_under_way_ += running->rows;
-  return &running_.emplace_back(std::move(running))->batch;
+  running_.push_back(std::move(running));
+  if (running_.size() == 1) oldest_changed();
+  return &running_.back()->batch;
 }
 
 // The batch is over. Flights whose works are `left` are pending again, by age.
@@ -141,6 +143,7 @@ void Lane::put_back(const Running& batch, Left left) {
 std::unique_ptr<Lane::Running> Lane::take_oldest() {
   std::unique_ptr<Running> oldest = std::move(running_.front());
   running_.pop_front();
+  oldest_changed();
   rows_under_way_ -= oldest->rows;
   made_ = oldest->moves_end;
   return oldest;
@@ -196,6 +199,19 @@ void Lane::take_back() {
   }
   put_back(*refused, [](const Work&) { return true; });
   recycle(std::move(refused));
+}
+
+// On the real clock, whatever the loop's is: this is for those who watch the process.
+void Lane::oldest_changed() {
+  oldest_since_.store(
+      running_.empty() ? 0 : std::chrono::steady_clock::now().time_since_epoch().count(),
+      std::memory_order_relaxed);
+}
+
+Duration Lane::at_one_batch() const {
+  const int64_t since = oldest_since_.load(std::memory_order_relaxed);
+  if (since == 0) return Duration::zero();
+  return std::chrono::steady_clock::now().time_since_epoch() - Duration(since);
 }
 
 }  // namespace tandem

@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/base/clock.h"
 #include "engine/pass/backend.h"
 #include "engine/sched/batcher.h"
 #include "engine/sched/flight.h"
@@ -72,6 +73,9 @@ class Lane {
   void lose() { lost_.store(true, std::memory_order_relaxed); }
   bool lost() const { return lost_.load(std::memory_order_relaxed); }  // from any thread
 
+  // How long the device has been at its oldest batch; zero: it has none. From any thread.
+  Duration at_one_batch() const;
+
   // The device had no memory for the oldest batch: its passes are pending again and batches get
   // smaller, until kRecovery of them went well. False: the batch cannot get smaller, and is done.
   // Those behind it come back likewise, and then nothing is under way until all have.
@@ -94,6 +98,7 @@ class Lane {
   // Until the next call.
   std::span<const Candidate> runnable();
   void recover();
+  void oldest_changed();
 
   const DeviceId device_;
   Backend* const backend_;
@@ -112,6 +117,7 @@ class Lane {
   std::vector<Candidate> candidates_;            // of the last runnable()
   std::vector<std::unique_ptr<Running>> spare_;  // their contents are over; their memory is not
   std::atomic<bool> lost_{false};
+  std::atomic<int64_t> oldest_since_{0};  // nanoseconds of the steady clock; 0: nothing is running
   ModelId last_model_;
 };
 

@@ -1,7 +1,7 @@
 // The devices' lanes, and the models that lie on the devices: which pass goes where, and what comes
 // of it.
 //
-// lost() is thread-safe; the rest is the loop thread's.
+// lost() and at_one_batch() are thread-safe; the rest is the loop thread's.
 #pragma once
 
 #include <deque>
@@ -41,6 +41,7 @@ class Lanes {
   size_t models() const { return models_.size(); }
   bool busy() const;
   bool lost(DeviceId device) const { return lanes_[device.index()].lost(); }
+  Duration at_one_batch(DeviceId device) const { return lanes_[device.index()].at_one_batch(); }
   // UNAVAILABLE when a device of one of its models is lost.
   absl::Status can_serve(const SequenceSpec& spec) const;
 

@@ -75,9 +75,18 @@ void Loop::quit() { inbox_.quit(); }
 
 void Loop::run() {
   for (;;) {
+    step_since_.store(std::chrono::steady_clock::now().time_since_epoch().count(),
+                      std::memory_order_relaxed);
     const bool progress = step();
+    step_since_.store(0, std::memory_order_relaxed);
     if (!inbox_.wait(progress ? TimePoint() : next_timer(), *clock_)) return;
   }
+}
+
+Duration Loop::in_one_step() const {
+  const int64_t since = step_since_.load(std::memory_order_relaxed);
+  if (since == 0) return Duration::zero();
+  return std::chrono::steady_clock::now().time_since_epoch() - Duration(since);
 }
 
 bool Loop::step() {

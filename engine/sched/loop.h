@@ -4,8 +4,9 @@
 // ready coroutine to its next await, so that the set of pending passes is exact, and gives the
 // lanes their next batches. Nothing else touches coroutines or books; backends only see batches.
 //
-// submit, stop, pause, resume, stop_all, quit, the counts and device_lost are thread-safe. step()
-// and run() belong to the loop thread; the simulator calls step() itself on a virtual clock.
+// submit, stop, pause, resume, stop_all, quit, the counts, device_lost, in_one_step and
+// at_one_batch are thread-safe. step() and run() belong to the loop thread; the simulator calls
+// step() itself on a virtual clock.
 #pragma once
 
 #include <atomic>
@@ -74,6 +75,10 @@ class Loop final : private RunHost {
   // new ones for its models are refused. Thread-safe, stays true, and is so before any of them
   // hears.
   bool device_lost(DeviceId device) const { return lanes_.lost(device); }
+  // How long run() has been in one step, and the device at its oldest batch; zero: in none, at
+  // none. On the real clock. Thread-safe.
+  Duration in_one_step() const;
+  Duration at_one_batch(DeviceId device) const { return lanes_.at_one_batch(device); }
   const ModelPools& model_pools(ModelId id) const { return lanes_.pools(id); }
   // For checks: every sequence that is not gone.
   void visit(const std::function<void(const SequenceRun&)>& f) const {
@@ -136,6 +141,7 @@ class Loop final : private RunHost {
   int64_t next_cache_ = 0;
   TicketId next_ticket_ = 1;
   std::atomic<int64_t> live_{0};
+  std::atomic<int64_t> step_since_{0};  // nanoseconds of the steady clock; 0: between steps
   std::atomic<int64_t> retry_hint_{1'000'000'000};
 };
 

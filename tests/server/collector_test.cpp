@@ -179,7 +179,7 @@ TEST(Collector, BuildInfoNamesWhatWasBuilt) {
 }
 
 TEST(Collector, BeforeTheEngineOnlyBuildInfo) {
-  ServerState state;
+  const ServerState state{ServerConfig()};
   EXPECT_EQ(Collector(state).Collect().size(), 1u);
 }
 

@@ -1,6 +1,7 @@
 // The small parts of the server that need no engine: status, credentials, options, settings, logs.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -144,9 +145,23 @@ TEST(Authenticator, OneHostIsOneClient) {
   EXPECT_EQ(host_of_peer("unix:/tmp/x"), "unix:/tmp/x");
 }
 
-TEST(Log, QuotesWhatNeedsIt) {
-  EXPECT_EQ(log_line("e", {{"a", 1}, {"b", "x y"}, {"c", "l\nevent=forged"}, {"d", ""}}),
-            "event=e a=1 b=\"x y\" c=\"l\\nevent=forged\" d=\"\"");
+TEST(Log, OneLineAsText) {
+  EXPECT_EQ(log_line(LogFormat::kText, "e",
+                     {{"a", 1}, {"b", "x y"}, {"c", "l\nevent=forged"}, {"d", ""}, {"f", 0.5}}),
+            "event=e a=1 b=\"x y\" c=\"l\\nevent=forged\" d=\"\" f=0.5");
+}
+
+TEST(Log, OneLineAsJson) {
+  EXPECT_EQ(log_line(LogFormat::kJson, "e",
+                     {{"a", 1}, {"b", "x"}, {"c", "\"\n\u2028"}, {"d", std::nan("")}}),
+            R"("event":"e","a":1,"b":"x","c":"\"\n\u2028","d":"nan")");
+}
+
+// However long: a model's name of 4 MB once made a line of 4 MB.
+TEST(Log, ValuesAreCut) {
+  const std::string line = log_line(LogFormat::kText, "e", {{"model", std::string(5000, 'x')}});
+  EXPECT_EQ(line, "event=e model=\"" + std::string(LogField::kMaxValue, 'x') + "...\"");
+  EXPECT_EQ(log_line(LogFormat::kText, "e", {{"m", "a\u20ac", 2}}), "event=e m=\"a...\"");
 }
 
 TEST(CallInfo, RequestIdsDiffer) {
@@ -187,6 +202,8 @@ TEST(Options, Errors) {
             "--grace-seconds: -1; allowed: a number in [0, 86400]");
   EXPECT_EQ(option_error({"--config=a", "--log-level=loud"}),
             "--log-level: \"loud\"; allowed: debug, info, warn, error");
+  EXPECT_EQ(option_error({"--config=a", "--log-format=xml"}),
+            "--log-format: \"xml\"; allowed: text, json");
   EXPECT_EQ(option_error({"--help"}), "no error");
   EXPECT_EQ(option_error({"--version"}), "no error");
 }
@@ -211,9 +228,9 @@ TEST(Options, FlagsOverrideTheFile) {
 }
 
 TEST(Options, HelpNamesEveryFlag) {
-  for (const char* flag :
-       {"--config", "--model", "--device", "--dtype", "--cpu-kernels", "--listen", "--http",
-        "--port-file", "--grace-seconds", "--log-level", "--version"}) {
+  for (const char* flag : {"--config", "--model", "--device", "--dtype", "--cpu-kernels",
+                           "--listen", "--http", "--port-file", "--grace-seconds", "--log-level",
+                           "--log-format", "--insecure", "--version"}) {
     EXPECT_NE(options_help().find(flag), std::string::npos) << flag;
   }
 }
@@ -230,7 +247,9 @@ TEST(ServerConfig, ReadsEveryField) {
       "bearer_token_file: \"/t\" max_receive_bytes: 1024 max_metadata_bytes: 2048 "
       "max_concurrent_streams: 3 keepalive_seconds: 4 keepalive_timeout_seconds: 5 "
       "min_client_ping_seconds: 6 max_connection_idle_seconds: 7 max_connection_age_seconds: 8 "
-      "handshake_timeout_seconds: 9 max_unread_bytes: 5000 max_unread_tokens: 10");
+      "handshake_timeout_seconds: 9 max_unread_bytes: 5000 max_unread_tokens: 10 "
+      "log_format: \"json\" insecure: true max_connections: 11 max_connections_per_host: 12 "
+      "max_open_calls: 13 max_transport_bytes: 16777216 stuck_seconds: 14");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->listen, "[::1]:5");
   EXPECT_EQ(config->http, "off");
@@ -247,6 +266,13 @@ TEST(ServerConfig, ReadsEveryField) {
   EXPECT_EQ(config->handshake_timeout, std::chrono::seconds(9));
   EXPECT_EQ(config->max_unread_bytes, 5000);
   EXPECT_EQ(config->max_unread_tokens, 10);
+  EXPECT_EQ(config->log_format, "json");
+  EXPECT_TRUE(config->insecure);
+  EXPECT_EQ(config->max_connections, 11);
+  EXPECT_EQ(config->max_connections_per_host, 12);
+  EXPECT_EQ(config->max_open_calls, 13);
+  EXPECT_EQ(config->max_transport_bytes, 16777216);
+  EXPECT_EQ(config->stuck, std::chrono::seconds(14));
 }
 
 TEST(ServerConfig, Errors) {
@@ -268,6 +294,23 @@ TEST(ServerConfig, Errors) {
   for (const auto& c : cases) {
     EXPECT_EQ(std::string(settings(c.text).status().message()), c.message);
   }
+}
+
+// Calls from other machines in the clear need somebody to say so.
+TEST(ServerConfig, Exposure) {
+  ServerConfig config;
+  config.listen = "0.0.0.0:50051";
+  EXPECT_EQ(std::string(check_exposure(config).message()),
+            "server.listen: \"0.0.0.0:50051\"; allowed: an address of this machine alone, or "
+            "server.tls, or --insecure (server.insecure) where a proxy in front has TLS");
+  config.insecure = true;
+  EXPECT_TRUE(check_exposure(config).ok());
+  config.insecure = false;
+  config.use_tls = true;
+  EXPECT_TRUE(check_exposure(config).ok());
+  config.use_tls = false;
+  config.listen = "127.0.0.1:50051";
+  EXPECT_TRUE(check_exposure(config).ok());
 }
 
 TEST(ServerConfig, Loopback) {

@@ -143,6 +143,40 @@ TEST(ServerLifecycle, ALostDeviceTakesItsModelsOutOfService) {
   EXPECT_EQ(of_other.states(), served_and_not);
 }
 
+// A device that never answers is not lost, and nothing says so but the time that it takes. The fake
+// one answers on the loop, which it holds up.
+TEST(ServerLifecycle, ADeviceThatHangsIsSeenAndSaid) {
+  std::atomic<bool> hangs{false};
+  std::promise<void> go;
+  const std::shared_future<void> goes_on = go.get_future().share();
+  Harness h("stuck_seconds: 1", true, "", [&](EngineConfig* config) {
+    for (ModelConfig& m : config->models) {
+      m.fake->lost = [&] {
+        if (hangs.load()) goes_on.wait();
+        return false;
+      };
+    }
+  });
+  const auto get = [&](const std::string& path) {
+    return httplib::Client("http://" + h.server->http_address()).Get(path);
+  };
+  EXPECT_EQ(get("/healthz")->status, 200);
+  hangs.store(true);
+  absl::Status status;
+  std::thread client([&] { status = h.client->complete(ask("fake", "x", 5)).status(); });
+  EXPECT_TRUE(eventually([&] { return get("/healthz")->status == 503; }));
+  EXPECT_THAT(get("/healthz")->body, HasSubstr("the loop has been in one step for "));
+  EXPECT_EQ(get("/readyz")->status, 503);
+  EXPECT_EQ(h.client->health().value(), "NOT_SERVING");
+  EXPECT_THAT(get("/metrics")->body, HasSubstr("tandem_stuck 1\n"));
+  hangs.store(false);
+  go.set_value();
+  client.join();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(eventually([&] { return get("/healthz")->status == 200; }));
+  EXPECT_EQ(h.client->health().value(), "SERVING");
+}
+
 TEST(ServerLifecycle, DrainFinishesStreamsAndRefusesNewOnes) {
   using grpc::health::v1::HealthCheckResponse;
   Harness h("grace_seconds: 60");

@@ -1,6 +1,8 @@
 """TLS, client certificates and bearer tokens, with certificates made on the spot."""
 
+import signal
 import subprocess
+import time
 from textwrap import dedent
 
 import pytest
@@ -99,3 +101,55 @@ def test_client_certificates(start_server, tandem, certificates):
         right = tandem(*GENERATE, ca, *own, address=server.grpc)
         assert right.returncode == 0, right.stderr
         assert f"client={name}" in server.log_text()
+
+
+def test_hangup_rereads_certificates(start_server, tandem, certificates, tool, tmp_path):
+    """Connections that come later meet the new certificate; one that cannot be read changes nothing."""
+    for name in ("server.pem", "server.key"):
+        (tmp_path / name).write_bytes((certificates / name).read_bytes())
+    server = start_server(
+        MODELS
+        + f"""server {{ tls {{ certificate: "{tmp_path}/server.pem" key: "{tmp_path}/server.key" }} }}"""
+    )
+
+    def serves(ca):
+        return tandem("health", f"--ca={ca}", address=server.grpc).stdout == b"SERVING\n"
+
+    def hang_up(lines):
+        server.process.send_signal(signal.SIGHUP)
+        end = time.monotonic() + 30
+        while server.log_text().count("event=reload") < lines:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    subject = ("-subj", "/CN=new", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2")
+    files = ("-keyout", "server.key", "-out", "server.pem")
+    assert serves(certificates / "ca.pem")
+    subprocess.run(
+        [tool("openssl"), *new, *subject, *files], cwd=tmp_path, check=True, capture_output=True
+    )
+    hang_up(1)
+    assert serves(tmp_path / "server.pem")
+    assert not serves(certificates / "ca.pem")
+    good = tmp_path / "good.pem"
+    good.write_bytes((tmp_path / "server.pem").read_bytes())
+    (tmp_path / "server.pem").write_text("")
+    hang_up(2)
+    assert serves(good)
+
+
+def test_a_certificate_that_is_none(binaries, tmp_path):
+    for name in ("a.pem", "a.key"):
+        (tmp_path / name).write_text("not PEM")
+    (tmp_path / "config").write_text(
+        MODELS
+        + f"""server {{ tls {{ certificate: "{tmp_path}/a.pem" key: "{tmp_path}/a.key" }} }}"""
+    )
+    run = subprocess.run(
+        [binaries / "tandem-server", f"--config={tmp_path}/config", "--listen=127.0.0.1:0"],
+        capture_output=True,
+        timeout=60,
+    )
+    assert run.returncode == 1
+    assert b"certificate and key" in run.stderr

@@ -1,0 +1,179 @@
+#include "server/edge/acceptor.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kTurn = 1000;       // milliseconds
+constexpr int kTakenATurn = 256;  // of one socket
+constexpr auto kBetweenSweeps = std::chrono::milliseconds(10);
+
+int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+// 0: `fd` is no socket.
+uint64_t cookie_of(int fd) {
+  uint64_t cookie = 0;
+  socklen_t length = sizeof(cookie);
+  return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
+}
+
+bool is_mapped(const in6_addr& address) { return IN6_IS_ADDR_V4MAPPED(&address) != 0; }
+
+std::string text_of(int family, const void* address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  inet_ntop(family, address, text, sizeof(text));
+  return text;
+}
+
+void close_hard(Fd fd) {
+  const linger now = {1, 0};  // a reset: nothing stays behind in the kernel
+  setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+  fd.reset();
+}
+
+}  // namespace
+
+std::string peer_of(const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    return absl::StrCat("ipv4:", text_of(AF_INET, &v4.sin_addr), ":", ntohs(v4.sin_port));
+  }
+  if (address.ss_family != AF_INET6) return "";
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+  if (is_mapped(v6.sin6_addr)) {
+    return absl::StrCat("ipv4:", text_of(AF_INET, v6.sin6_addr.s6_addr + 12), ":",
+                        ntohs(v6.sin6_port));
+  }
+  return absl::StrCat("ipv6:%5B", text_of(AF_INET6, &v6.sin6_addr), "%5D:", ntohs(v6.sin6_port));
+}
+
+std::string host_of(const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET) {
+    return text_of(AF_INET, &reinterpret_cast<const sockaddr_in&>(address).sin_addr);
+  }
+  if (address.ss_family != AF_INET6) return "";
+  in6_addr network = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  if (is_mapped(network)) return text_of(AF_INET, network.s6_addr + 12);
+  std::memset(network.s6_addr + 8, 0, 8);
+  return absl::StrCat(text_of(AF_INET6, &network), "/64");
+}
+
+Acceptor::Acceptor(Listener listener, Bounds bounds, Duration unacknowledged_limit)
+    : listener_(std::move(listener)), bounds_(bounds), user_timeout_(unacknowledged_limit) {}
+
+void Acceptor::start(Handle handle) {
+  handle_ = std::move(handle);
+  turn_.store(now());
+  thread_ = std::thread([this] { run(); });
+}
+
+void Acceptor::stop() {
+  if (thread_.joinable()) {
+    stop_.wake();
+    thread_.join();
+  }
+  listener_.sockets.clear();
+}
+
+Duration Acceptor::since_turn() const { return Duration(now() - turn_.load()); }
+
+void Acceptor::run() {
+  std::vector<pollfd> polled = {{stop_.fd(), POLLIN, 0}};
+  for (const Fd& socket : listener_.sockets) polled.push_back({socket.get(), POLLIN, 0});
+  for (;;) {
+    poll(polled.data(), polled.size(), kTurn);
+    turn_.store(now());
+    if (polled[0].revents != 0) return;
+    for (size_t i = 1; i < polled.size(); ++i) {
+      if (polled[i].revents != 0) take_from(polled[i].fd);
+    }
+    forget_closed();
+  }
+}
+
+void Acceptor::take_from(int socket) {
+  const int milliseconds = static_cast<int>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(user_timeout_).count());
+  for (int i = 0; i < kTakenATurn; ++i) {
+    Fd fd;
+    const Taker::Result result = taker_.take(socket, &fd);
+    if (result == Taker::Result::kNone) return;
+    if (result == Taker::Result::kDropped) {
+      refused_.fetch_add(1, std::memory_order_relaxed);
+      continue;
+    }
+    sockaddr_storage name = {};
+    socklen_t length = sizeof(name);
+    if (getpeername(fd.get(), reinterpret_cast<sockaddr*>(&name), &length) != 0) continue;
+    std::string host = host_of(name);
+    if (!has_room(host)) {
+      refused_.fetch_add(1, std::memory_order_relaxed);
+      close_hard(std::move(fd));
+      continue;
+    }
+    if (!host.empty()) {
+      setsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof(milliseconds));
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      open_.push_back({fd.get(), cookie_of(fd.get()), peer_of(name), std::move(host)});
+      open_count_.store(open_.size(), std::memory_order_relaxed);
+    }
+    handle_(socket, fd.release());
+  }
+}
+
+bool Acceptor::has_room(const std::string& host) {
+  const auto count = [&] {
+    const std::lock_guard lock(mutex_);
+    const auto of_host = static_cast<size_t>(std::count_if(
+        open_.begin(), open_.end(), [&](const Open& open) { return open.host == host; }));
+    return open_.size() < bounds_.connections && (host.empty() || of_host < bounds_.per_host);
+  };
+  if (count()) return true;
+  forget_closed();
+  return count();
+}
+
+void Acceptor::forget_closed() {
+  const TimePoint at = std::chrono::steady_clock::now();
+  if (at < swept_ + kBetweenSweeps) return;  // a flood of connections must not cost a sweep each
+  swept_ = at;
+  const std::lock_guard lock(mutex_);
+  std::erase_if(open_, [](const Open& open) { return cookie_of(open.fd) != open.cookie; });
+  open_count_.store(open_.size(), std::memory_order_relaxed);
+}
+
+// Through a descriptor of our own, so that gRPC may close its own meanwhile, and another socket get
+// the number.
+void Acceptor::end(const Open& open, int how) {
+  const Fd fd(fcntl(open.fd, F_DUPFD_CLOEXEC, 0));
+  if (fd.valid() && cookie_of(fd.get()) == open.cookie) shutdown(fd.get(), how);
+}
+
+void Acceptor::close_connection(const std::string& peer) {
+  const std::lock_guard lock(mutex_);
+  for (const Open& open : open_) {
+    if (open.peer == peer) end(open, SHUT_RDWR);
+  }
+}
+
+void Acceptor::send_away(const std::function<bool(const std::string& peer)>& idle) {
+  const std::lock_guard lock(mutex_);
+  for (const Open& open : open_) {
+    if (!open.host.empty() && idle(open.peer)) end(open, SHUT_WR);
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,98 @@
+#include "server/edge/log_queue.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <utility>
+
+namespace tandem {
+
+LogQueue::LogQueue(int fd, size_t max_bytes, std::function<std::string(int64_t)> note)
+    : fd_(fd), max_bytes_(max_bytes), note_(std::move(note)), thread_([this] { run(); }) {}
+
+LogQueue::~LogQueue() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  more_.notify_all();
+  stop_.wake();
+  thread_.join();
+}
+
+void LogQueue::write(std::string line) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (bytes_ + line.size() > max_bytes_) {
+      dropped_.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+    bytes_ += line.size();
+    lines_.push_back(std::move(line));
+  }
+  more_.notify_one();
+}
+
+bool LogQueue::flush(Duration limit) {
+  std::unique_lock lock(mutex_);
+  return less_.wait_for(lock, limit, [this] { return lines_.empty() && !writing_; });
+}
+
+void LogQueue::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    more_.wait(lock, [this] { return stopping_ || !lines_.empty(); });
+    if (lines_.empty()) return;
+    std::string line;
+    const int64_t dropped = dropped_.load(std::memory_order_relaxed) - told_;
+    told_ += dropped;
+    if (dropped > 0) {
+      line = note_(dropped);
+    } else {
+      line = std::move(lines_.front());
+      lines_.pop_front();
+      bytes_ -= line.size();
+    }
+    writing_ = true;
+    lock.unlock();
+    const bool written = write_out(line);
+    lock.lock();
+    writing_ = false;
+    if (!written && dropped == 0) {  // closed, or its disk is full: nobody would read a note either
+      dropped_.fetch_add(1, std::memory_order_relaxed);
+      ++told_;
+    }
+    if (lines_.empty()) less_.notify_all();
+    if (!written && stopping_) return;
+  }
+}
+
+// A pipe that polls as writable has room for PIPE_BUF bytes, so a write of as many does not block,
+// and a thread that polls can be told to stop.
+bool LogQueue::write_out(const std::string& line) {
+  const std::string whole = line + "\n";
+  size_t done = 0;
+  while (done < whole.size()) {
+    if (!writable()) return false;
+    const size_t part = std::min<size_t>(whole.size() - done, PIPE_BUF);
+    const ssize_t n = ::write(fd_, whole.data() + done, part);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (n < 0) return false;
+    done += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool LogQueue::writable() {
+  for (;;) {
+    pollfd polled[] = {{fd_, POLLOUT, 0}, {stop_.fd(), POLLIN, 0}};
+    if (poll(polled, 2, -1) < 0 && errno != EINTR) return false;
+    if (polled[0].revents != 0) return true;
+    if (polled[1].revents != 0) return false;
+  }
+}
+
+}  // namespace tandem

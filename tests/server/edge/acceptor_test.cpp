@@ -1,0 +1,179 @@
+#include "server/edge/acceptor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <condition_variable>
+
+#include "server/edge/open_calls.h"
+#include "tests/server/edge/sockets.h"
+
+namespace tandem {
+namespace {
+
+using test::connect_to;
+using test::read_all;
+
+// Holds what is handed over, as gRPC would.
+class Holder {
+ public:
+  explicit Holder(Acceptor::Bounds bounds)
+      : acceptor(*listen_on("listen", "127.0.0.1:0"), bounds, std::chrono::seconds(20)) {
+    acceptor.start([this](int, int fd) {
+      {
+        const std::lock_guard lock(mutex_);
+        held_.emplace_back(fd);
+      }
+      more_.notify_all();
+    });
+  }
+  ~Holder() { acceptor.stop(); }
+
+  void wait_for(size_t connections) {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(
+        more_.wait_for(lock, std::chrono::minutes(1), [&] { return held_.size() >= connections; }));
+  }
+  void close_one() {
+    const std::lock_guard lock(mutex_);
+    held_.erase(held_.begin());
+  }
+  size_t held() {
+    const std::lock_guard lock(mutex_);
+    return held_.size();
+  }
+
+  Acceptor acceptor;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable more_;
+  std::vector<Fd> held_;
+};
+
+TEST(Acceptor, BoundsConnectionsAndCountsThoseThatClose) {
+  Holder holder({/*connections=*/2, /*per_host=*/100});
+  const Fd first = connect_to(holder.acceptor.address());
+  const Fd second = connect_to(holder.acceptor.address());
+  holder.wait_for(2);
+  const Fd third = connect_to(holder.acceptor.address());
+  EXPECT_EQ(read_all(third), "");  // closed
+  EXPECT_EQ(holder.acceptor.refused(), 1);
+  holder.close_one();
+  // A place is free again, as soon as that is noticed.
+  std::vector<Fd> more;
+  while (holder.held() < 2) {
+    more.push_back(connect_to(holder.acceptor.address()));
+    ASSERT_LT(more.size(), 100'000U);
+  }
+  EXPECT_LE(holder.acceptor.open(), 2U);
+}
+
+TEST(Acceptor, BoundsConnectionsOfOneHost) {
+  Holder holder({/*connections=*/100, /*per_host=*/1});
+  const Fd first = connect_to(holder.acceptor.address());
+  holder.wait_for(1);
+  EXPECT_EQ(read_all(connect_to(holder.acceptor.address())), "");
+  EXPECT_EQ(holder.held(), 1U);
+}
+
+TEST(Acceptor, ClosesTheConnectionOfAPeer) {
+  Holder holder({100, 100});
+  const Fd one = connect_to(holder.acceptor.address());
+  const Fd other = connect_to(holder.acceptor.address());
+  holder.wait_for(2);
+  sockaddr_storage name = {};
+  socklen_t length = sizeof(name);
+  getsockname(one.get(), reinterpret_cast<sockaddr*>(&name), &length);
+  holder.acceptor.close_connection(peer_of(name));
+  holder.acceptor.close_connection("ipv4:127.0.0.1:1");  // nobody's
+  EXPECT_EQ(read_all(one), "");
+  pollfd polled = {other.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&polled, 1, 0), 0) << "still open";
+}
+
+TEST(Acceptor, SendsIdlePeersAway) {
+  Holder holder({100, 100});
+  const Fd idle = connect_to(holder.acceptor.address());
+  const Fd busy = connect_to(holder.acceptor.address());
+  holder.wait_for(2);
+  sockaddr_storage name = {};
+  socklen_t length = sizeof(name);
+  getsockname(busy.get(), reinterpret_cast<sockaddr*>(&name), &length);
+  holder.acceptor.send_away([&](const std::string& peer) { return peer != peer_of(name); });
+  EXPECT_EQ(read_all(idle), "");
+  pollfd polled = {busy.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&polled, 1, 0), 0) << "still open";
+}
+
+// When no descriptor is left connections are closed, and when there are some again they are taken.
+TEST(Acceptor, OutlivesALackOfFiles) {
+  Holder holder({10'000, 10'000});
+  const Fd before = connect_to(holder.acceptor.address());
+  holder.wait_for(1);
+  rlimit limit = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  std::vector<Fd> clients;
+  for (int i = 0; i < 20; ++i) {
+    clients.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  }
+  // The highest descriptor is the limit: none is left.
+  rlimit none = limit;
+  none.rlim_cur = static_cast<rlim_t>(clients.back().get()) + 1;
+  std::vector<Fd> holes;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  for (;;) {
+    Fd hole(dup(clients[0].get()));
+    if (!hole.valid()) break;
+    holes.push_back(std::move(hole));
+  }
+  sockaddr_in name = {};
+  name.sin_family = AF_INET;
+  const std::string& address = holder.acceptor.address();
+  name.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  for (const Fd& fd : clients) {
+    EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0);
+    EXPECT_EQ(read_all(fd), "");
+  }
+  EXPECT_EQ(holder.acceptor.refused(), 20);
+  holes.clear();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  const Fd after = connect_to(holder.acceptor.address());
+  holder.wait_for(2);
+}
+
+TEST(Acceptor, NamesPeersAsGrpcDoes) {
+  sockaddr_storage name = {};
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(name);
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(7);
+  ASSERT_EQ(inet_pton(AF_INET6, "2001:db8:0:1:2::3", &v6.sin6_addr), 1);
+  EXPECT_EQ(peer_of(name), "ipv6:%5B2001:db8:0:1:2::3%5D:7");
+  EXPECT_EQ(host_of(name), "2001:db8:0:1::/64");
+  ASSERT_EQ(inet_pton(AF_INET6, "::ffff:10.0.0.7", &v6.sin6_addr), 1);
+  EXPECT_EQ(peer_of(name), "ipv4:10.0.0.7:7");
+  EXPECT_EQ(host_of(name), "10.0.0.7");
+}
+
+TEST(OpenCalls, RefusesAtTheBoundAndClosesWhoPassesItTwice) {
+  std::vector<std::string> closed;
+  OpenCalls calls({/*total=*/5, /*per_connection=*/2},
+                  [&](const std::string& peer) { closed.push_back(peer); });
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(calls.enter("a").ok());
+  EXPECT_EQ(calls.enter("a").code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(closed, std::vector<std::string>{"a"});
+  EXPECT_TRUE(calls.enter("b").ok());
+  EXPECT_THAT(std::string(calls.enter("b").message()), testing::HasSubstr("server.max_open_calls"));
+  EXPECT_EQ(closed.size(), 1U);
+  EXPECT_EQ(calls.open(), 5);
+  EXPECT_EQ(calls.refused(), 2);
+  calls.leave("a");
+  EXPECT_TRUE(calls.enter("b").ok());
+}
+
+}  // namespace
+}  // namespace tandem

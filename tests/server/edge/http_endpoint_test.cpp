@@ -1,0 +1,137 @@
+#include "server/edge/http_endpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+
+#include "tests/server/edge/sockets.h"
+
+namespace tandem {
+namespace {
+
+using test::connect_to;
+using test::put;
+using test::read_all;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr char kProbe[] = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+
+std::unique_ptr<HttpEndpoint> endpoint(std::function<std::string()> metrics = [] {
+  return std::string("m 1\n");
+}) {
+  auto started = HttpEndpoint::start(
+      "127.0.0.1:0", {std::move(metrics), [] { return HttpAnswer{503, "not yet\n"}; },
+                      [] { return HttpAnswer{200, "ok\n"}; }});
+  EXPECT_TRUE(started.ok()) << started.status();
+  return *std::move(started);
+}
+
+std::string ask(const HttpEndpoint& http, const std::string& request) {
+  const Fd fd = connect_to(http.address());
+  EXPECT_TRUE(put(fd, request));
+  return read_all(fd);
+}
+
+TEST(HttpRequest, IsReadOrRefused) {
+  EXPECT_EQ(parse_http_request("GET / HTTP/1.1\r\nHost: x\r\n").status, 0);
+  EXPECT_EQ(parse_http_request("").status, 0);
+  EXPECT_EQ(parse_http_request(std::string(8 << 10, 'x')).status, 431);
+  for (const char* bad : {"\r\n\r\n", "GET\r\n\r\n", "GET /\r\n\r\n", "GET / FTP\r\n\r\n"}) {
+    EXPECT_EQ(parse_http_request(bad).status, 400) << bad;
+  }
+  EXPECT_EQ(parse_http_request("POST / HTTP/1.1\r\n\r\n").status, 405);
+  const HttpRequest get = parse_http_request("GET /metrics?a=b HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(get.status, 200);
+  EXPECT_EQ(get.path, "/metrics");
+  EXPECT_TRUE(parse_http_request("HEAD / HTTP/1.1\r\n\r\n").head_only);
+}
+
+TEST(HttpEndpoint, Answers) {
+  const auto http = endpoint();
+  EXPECT_THAT(ask(*http, kProbe), StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(ask(*http, kProbe), EndsWith("\r\n\r\nok\n"));
+  EXPECT_THAT(ask(*http, "GET /readyz HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(ask(*http, "GET /metrics HTTP/1.1\r\n\r\n"), EndsWith("\r\n\r\nm 1\n"));
+  EXPECT_THAT(ask(*http, "HEAD /metrics HTTP/1.1\r\n\r\n"), HasSubstr("Content-Length: 4\r\n"));
+  EXPECT_THAT(ask(*http, "HEAD /metrics HTTP/1.1\r\n\r\n"), EndsWith("\r\n\r\n"));
+  EXPECT_THAT(ask(*http, "GET /else HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(ask(*http, "DELETE /healthz HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 405 "));
+}
+
+TEST(HttpEndpoint, ARequestInPiecesIsOne) {
+  const auto http = endpoint();
+  const Fd fd = connect_to(http->address());
+  for (const char c : std::string(kProbe)) ASSERT_TRUE(put(fd, std::string(1, c)));
+  EXPECT_THAT(read_all(fd), EndsWith("ok\n"));
+}
+
+// Neither clients that say nothing nor those that never come to an end keep a probe waiting.
+TEST(HttpEndpoint, SilentAndUnfinishedClientsHoldUpNobody) {
+  const auto http = endpoint();
+  std::vector<Fd> silent;
+  for (size_t i = 0; i < 3 * HttpEndpoint::kMaxConnections; ++i) {
+    silent.push_back(connect_to(http->address()));
+    ASSERT_TRUE(silent.back().valid());
+    if (i % 2 == 0) put(silent.back(), "GET /healthz HTTP/1.1\r\nA: ");
+  }
+  EXPECT_THAT(ask(*http, kProbe), EndsWith("ok\n"));
+  // Their time is over without their doing.
+  for (const Fd& fd : silent) EXPECT_EQ(read_all(fd), "");
+}
+
+TEST(HttpEndpoint, ARequestIsBounded) {
+  const auto http = endpoint();
+  const Fd fd = connect_to(http->address());
+  const std::string piece(64 << 10, 'a');
+  put(fd, "GET /healthz HTTP/1.1\r\nA: ");
+  size_t sent = 0;
+  while (put(fd, piece)) {
+    sent += piece.size();
+    ASSERT_LT(sent, size_t{64} << 20) << "the server goes on reading";
+  }
+  EXPECT_THAT(ask(*http, kProbe), EndsWith("ok\n"));
+}
+
+// What follows the head is no concern of a GET.
+TEST(HttpEndpoint, BodiesAreNotRead) {
+  const auto http = endpoint();
+  const std::string answer =
+      ask(*http, "GET /healthz HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n");
+  EXPECT_THAT(answer, EndsWith("ok\n"));
+}
+
+TEST(HttpEndpoint, ProbesDoNotWaitForMetrics) {
+  std::promise<void> go;
+  const std::shared_future<void> gone = go.get_future().share();
+  std::atomic<int> made{0};
+  const auto http = endpoint([&] {
+    gone.wait();
+    return std::string(1 << 20, static_cast<char>('a' + made++));
+  });
+  std::vector<Fd> scrapes;
+  for (size_t i = 0; i < HttpEndpoint::kMaxScrapes; ++i) {
+    scrapes.push_back(connect_to(http->address()));
+    ASSERT_TRUE(put(scrapes.back(), "GET /metrics HTTP/1.1\r\n\r\n"));
+  }
+  EXPECT_THAT(ask(*http, kProbe), EndsWith("ok\n"));
+  EXPECT_THAT(ask(*http, "GET /metrics HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 503 "));
+  go.set_value();
+  for (const Fd& fd : scrapes) EXPECT_GT(read_all(fd).size(), size_t{1} << 20);
+  EXPECT_LE(made.load(), 2) << "one for the first, and one for all who asked meanwhile";
+}
+
+TEST(HttpEndpoint, AddressesThatCannotBe) {
+  const auto http = endpoint();
+  const auto second = HttpEndpoint::start(http->address(), {});
+  EXPECT_THAT(std::string(second.status().message()),
+              StartsWith("http: cannot listen on " + http->address() + ": "));
+  EXPECT_FALSE(HttpEndpoint::start("127.0.0.1", {}).ok());
+  EXPECT_FALSE(HttpEndpoint::start("192.0.2.1:0", {}).ok()) << "not an address of this machine";
+}
+
+}  // namespace
+}  // namespace tandem

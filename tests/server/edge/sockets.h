@@ -1,0 +1,52 @@
+// A client's end of a connection, for tests: blocking, with a limit on every wait.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "server/edge/socket.h"
+
+namespace tandem::test {
+
+// Connected to "127.0.0.1:PORT".
+inline Fd connect_to(const std::string& address) {
+  Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  int port = 0;
+  (void)absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port);
+  sockaddr_in name = {};
+  name.sin_family = AF_INET;
+  name.sin_port = htons(static_cast<uint16_t>(port));
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0) fd.reset();
+  return fd;
+}
+
+inline bool put(const Fd& fd, const std::string& bytes) {
+  return send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(bytes.size());
+}
+
+// Whether something (or the end) can be read within a minute.
+inline bool readable(const Fd& fd) {
+  pollfd polled = {fd.get(), POLLIN, 0};
+  return poll(&polled, 1, 60'000) == 1;
+}
+
+// What comes until the other side closes.
+inline std::string read_all(const Fd& fd) {
+  std::string out;
+  char bytes[4096];
+  while (readable(fd)) {
+    const ssize_t n = recv(fd.get(), bytes, sizeof(bytes), 0);
+    if (n <= 0) break;
+    out.append(bytes, static_cast<size_t>(n));
+  }
+  return out;
+}
+
+}  // namespace tandem::test
