@@ -66,13 +66,15 @@ Task<void> speculative(Gen g, SpeculativeParams a) {
   const Stage T = g.stage(Role::kLarge), D = g.stage(Role::kSmall);
   const bool by_ratio = !speculative_is_exact(a, g.warp().greedy());
   Pace pace(a.draft_tokens, a.adaptive);
-  Payoff payoff(a.only_if_faster && !by_ratio);
+  const bool paid = a.only_if_faster && !by_ratio;
+  Payoff payoff(a.draft_tokens, a.adaptive);
   std::vector<Stage> beside{D};
   bool ended = co_await first_token(g, std::move(beside));
   while (!ended) {
     // The target adds a token of its own, so the last one that is wanted needs no draft.
-    const int gamma = payoff.drafts() ? std::min(pace.gamma(), g.remaining() - 1) : 0;
+    const int gamma = std::min(paid ? payoff.gamma() : pace.gamma(), g.remaining() - 1);
     const double before = g.stats().share_seconds;
+    const int behind = g.missing(D);
     Needs needs{{T, g.missing(T) + gamma}};
     if (gamma > 0) needs.push_back({D, g.missing(D) + gamma - 1});
     co_await g.round(std::move(needs));
@@ -87,7 +89,7 @@ Task<void> speculative(Gen g, SpeculativeParams a) {
     const int drafted = drafts.size();
     const Judged judged = co_await judge(g, std::move(drafts), Source::kSmall);
     pace.saw(drafted, judged.accepted);
-    payoff.saw(drafted > 0, judged.accepted + 1, g.stats().share_seconds - before);
+    payoff.saw(drafted, judged.accepted, g.stats().share_seconds - before, behind);
     ended = judged.ended;
     // One short of it when all drafts stayed.
     if (!ended) g.truncate(D.cache, static_cast<int>(g.seq().size()) - 1);

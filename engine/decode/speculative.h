@@ -19,7 +19,8 @@ struct SpeculativeParams {
   int draft_tokens = 4;  // gamma, the papers' K: drafts in a round. [1, ..)
   // gamma follows the accept lengths, up to draft_tokens (engine/decode/judge.h).
   bool adaptive = false;
-  // Rounds without drafts where these make tokens no faster (engine/decode/payoff.h). Of no effect
+  // As many drafts as make tokens fastest, by what is kept and what rows cost
+  // (engine/decode/payoff.h): none or draft_tokens, or adaptive anything between. Of no effect
   // unless the output is EXACT: time decides about it, and must not decide about tokens.
   bool only_if_faster = false;
   // A run ends before the first token whose row of q (before temperature) nowhere exceeds this.
