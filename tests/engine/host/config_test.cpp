@@ -343,11 +343,11 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "or none"},
       {m + "deployments { name: \"d\" large: \"m\" default_method: METHOD_BILD }",
        "/deploy/d.textproto:2: deployments[0].default_method: METHOD_BILD; allowed: "
-       "METHOD_AUTOREGRESSIVE, METHOD_NGRAM (bild needs a `small` model or "
+       "METHOD_NGRAM, METHOD_AUTOREGRESSIVE (bild needs a `small` model or "
        "`bild.early_exit_layer`)"},
       {m + "deployments { name: \"d\" large: \"m\" default_method: METHOD_SPECULATIVE }",
        "/deploy/d.textproto:2: deployments[0].default_method: METHOD_SPECULATIVE; allowed: "
-       "METHOD_AUTOREGRESSIVE, METHOD_NGRAM (speculative needs a `small` model)"},
+       "METHOD_NGRAM, METHOD_AUTOREGRESSIVE (speculative needs a `small` model)"},
       {m + "deployments { name: \"d\" large: \"m\" default_method: METHOD_BITA }",
        "/deploy/d.textproto:2:64: Unknown enumeration value of \"METHOD_BITA\" for field "
        "\"default_method\". Allowed: METHOD_UNSPECIFIED, METHOD_AUTOREGRESSIVE, "
@@ -440,7 +440,7 @@ TEST_F(ConfigTest, ModelFlags) {
   EXPECT_EQ(tandem->deployments[0].name, "big");
   EXPECT_EQ(tandem->deployments[0].large, "big");
   EXPECT_EQ(tandem->deployments[0].small, "small");
-  EXPECT_EQ(tandem->deployments[0].default_method, "speculative");
+  EXPECT_EQ(tandem->deployments[0].default_method, "") << "as far as that pays";
   EXPECT_EQ(tandem->models[1].path, both.small);
   ModelFlags three = both;
   three.models.push_back("c=" + folder_);
