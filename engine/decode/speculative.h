@@ -26,6 +26,9 @@ struct SpeculativeParams {
   // A run ends before the first token whose row of q (before temperature) nowhere exceeds this.
   // 0: off; then drafts are a chain of passes. [0, 1]
   float min_draft_probability = 0;
+  // Drafts are ids below this alone, which spares the draft model the rest of its output matrix.
+  // Vocabularies that were made by merging have the frequent tokens first. 0: all of them.
+  int draft_vocabulary = 0;
   enum class Acceptance : uint8_t {
     kMatch,  // x_i stays if the target draws it too
     kRatio,  // x_i stays with probability min(1, p_i(x_i) / q_i(x_i)), the papers' rule

@@ -19,6 +19,8 @@ const MethodEntry& speculative_entry() {
               .add("only_if_faster", &P::only_if_faster, "drafts as far as they make it faster")
               .add("min_draft_probability", &P::min_draft_probability, {0, 1},
                    "drafting stops before a token that is less likely than this")
+              .add("draft_vocabulary", &P::draft_vocabulary, {0, 1 << 24},
+                   "only ids below this are drafted; 0: all")
               .add("acceptance", &P::acceptance,
                    {{"ACCEPTANCE_MATCH", P::Acceptance::kMatch},
                     {"ACCEPTANCE_RATIO", P::Acceptance::kRatio}},

@@ -19,6 +19,7 @@ Drafting random_params(Rng& rng) {
   a.adaptive = chance(rng, 40);
   if (chance(rng, 40)) a.min_draft_probability = fraction(rng);
   if (chance(rng, 40)) a.acceptance = Acceptance::kRatio;
+  if (chance(rng, 30)) a.draft_vocabulary = between(rng, 1, 12);
   return a;
 }
 

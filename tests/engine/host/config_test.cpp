@@ -155,7 +155,7 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
       deployments {
         name: "pair" large: "l" small: "s" default_method: METHOD_BILD
         speculative { draft_tokens: 9 adaptive: true min_draft_probability: 0.25
-                      acceptance: ACCEPTANCE_RATIO }
+                      acceptance: ACCEPTANCE_RATIO draft_vocabulary: 16384 }
         ngram { max_ngram: 2 }
         bild { fallback_threshold: 0 rollback_threshold: inf max_small_run: 0 verify_eos: false
                early_exit_layer: 2 }
@@ -171,7 +171,8 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
   EXPECT_EQ(pair.methods.at("speculative"), (Settings{{"draft_tokens", 9},
                                                       {"adaptive", true},
                                                       {"min_draft_probability", 0.25},
-                                                      {"acceptance", "ACCEPTANCE_RATIO"}}));
+                                                      {"acceptance", "ACCEPTANCE_RATIO"},
+                                                      {"draft_vocabulary", 16384}}));
   EXPECT_EQ(pair.methods.at("ngram"), (Settings{{"max_ngram", 2}}));
   EXPECT_EQ(pair.methods.at("bild"), (Settings{{"fallback_threshold", 0.0},
                                                {"rollback_threshold", kInf},
@@ -189,6 +190,7 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
                                                {"adaptive", false},
                                                {"only_if_faster", false},
                                                {"min_draft_probability", 0.0},
+                                               {"draft_vocabulary", 0},
                                                {"acceptance", "ACCEPTANCE_MATCH"}}));
   EXPECT_EQ(
       defaults("ngram"),
