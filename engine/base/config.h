@@ -110,7 +110,9 @@ struct DeploymentConfig {
   std::string large;                     // model names; `large` is always there
   std::string small;                     // empty: none
   bool prefix_cache_per_client = false;  // clients share prefixes with nobody but themselves
-  std::string default_method = "autoregressive";  // what `auto` means
+  // What `auto` means. Empty: what makes the large model's own tokens fastest, in tandem where that
+  // pays (engine/host/methods.h).
+  std::string default_method;
   // By method: its parameters where a request names none, and what it needs of the deployment.
   std::map<std::string, Settings> methods;
 };

@@ -41,7 +41,7 @@ struct MethodStats {
   double decode_seconds = 0;   // first token to end
   double large_seconds = 0;    // time its passes spent in batches of the large model
   double small_seconds = 0;
-  double share_seconds = 0;  // of these batches' time, as much as its rows were of their rows
+  double share_seconds = 0;  // of these batches' time, its share (engine/sched/batch_cost.h)
   int64_t preemptions = 0;
   int64_t cached_tokens = 0;  // of the prompt: rows that the prefix cache or another choice had
 

@@ -30,17 +30,18 @@ Task<void> ngram(Gen g, NgramParams a) {
   const Stage T = g.stage(Role::kLarge);
   NgramIndex ngrams(a.max_ngram);
   Pace pace(a.draft_tokens, a.adaptive);
-  Payoff payoff(a.only_if_faster);
+  Payoff payoff(a.draft_tokens, a.adaptive);
   bool ended = co_await first_token(g, {});
   while (!ended) {
-    const int gamma = payoff.drafts() ? std::min(pace.gamma(), g.remaining() - 1) : 0;
+    const int wanted = a.only_if_faster ? payoff.gamma() : pace.gamma();
+    const int gamma = std::min(wanted, g.remaining() - 1);
     const double before = g.stats().share_seconds;
     co_await g.round({{T, g.missing(T) + gamma}});
     Drafts drafts = lookup(g, ngrams, gamma);
     const int drafted = drafts.size();
     const Judged judged = co_await judge(g, std::move(drafts), Source::kNgram);
     pace.saw(drafted, judged.accepted);
-    payoff.saw(drafted > 0, judged.accepted + 1, g.stats().share_seconds - before);
+    payoff.saw(drafted, judged.accepted, g.stats().share_seconds - before);
     ended = judged.ended;
   }
 }

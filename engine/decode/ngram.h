@@ -12,7 +12,8 @@ struct NgramParams {
   int max_ngram = 3;     // the longest suffix of the text that is looked up. [1, kMaxNgram]
   // The number of drafts follows the accept lengths (engine/decode/judge.h), up to draft_tokens.
   bool adaptive = false;
-  // Rounds without drafts where these make tokens no faster (engine/decode/payoff.h). Of no effect
+  // As many drafts as make tokens fastest, by what is kept and what rows cost
+  // (engine/decode/payoff.h): none or draft_tokens, or adaptive anything between. Of no effect
   // unless the output is EXACT: time decides about it, and must not decide about tokens.
   bool only_if_faster = false;
 };

@@ -11,29 +11,47 @@
 namespace tandem {
 namespace {
 
+// How the drafts of a request are made.
+struct Draft {
+  Stage stage;
+  bool by_ratio = false;
+  float min_probability = 0;
+  int vocab = 0;  // Warp::vocab
+};
+
+// Ids that drafts may be: more than the request may ban, so that one is left.
+int draft_ids(const Warp& warp, int draft_vocabulary) {
+  if (draft_vocabulary == 0) return warp.vocab;
+  size_t banned = 0;
+  if (const Processors* p = warp.processors.get()) banned = p->bias.size() + p->ends.size();
+  const int ids = std::max(draft_vocabulary, static_cast<int>(banned) + 1);
+  return warp.vocab > 0 ? std::min(warp.vocab, ids) : ids;
+}
+
 // Draws from the draft's last row: by the target's own race, or for the ratio rule apart from it.
-Read draft_read(Gen g, bool by_ratio, const Pass& pass) {
+Read draft_read(Gen g, const Draft& d, const Pass& pass) {
   Read read;
   read.rows = last_rows(1, pass.add.size());
   read.warp = g.warp();
+  read.warp.vocab = d.vocab;
   read.draw = true;
-  read.keep = by_ratio;
+  read.keep = d.by_ratio;
   read.round_start = static_cast<int>(g.seq().size());
   return read;
 }
 
 // Each draft is fed to the next pass by its device, where all of them lie in line: the loop neither
 // sees one nor waits for one.
-Drafts chained_drafts(Gen g, Stage D, int gamma, bool by_ratio) {
+Drafts chained_drafts(Gen g, Draft d, int gamma) {
   Drafts drafts;
-  Pass p = g.catch_up(D);
+  Pass p = g.catch_up(d.stage);
   for (int i = 0; i < gamma; ++i) {
-    p.reading(draft_read(g, by_ratio, p));
+    p.reading(draft_read(g, d, p));
     p.share = true;
     const Ticket draft = g.submit(std::move(p));
-    drafts.add(draft.chosen(0), by_ratio ? draft.id() : 0);
+    drafts.add(draft.chosen(0), d.by_ratio ? draft.id() : 0);
     p = Pass();
-    p.stage = D;
+    p.stage = d.stage;
     p.add.chain(draft.chosen(0));
   }
   return drafts;
@@ -42,20 +60,20 @@ Drafts chained_drafts(Gen g, Stage D, int gamma, bool by_ratio) {
 // Stops before the first row of q that is not sure. That looks at the row alone and never at what
 // is drawn from it: under the ratio rule, to drop a token for its own probability would bias the
 // output (METHODS 1).
-Task<Drafts> confident_drafts(Gen g, Stage D, int gamma, bool by_ratio, float min_probability) {
+Task<Drafts> confident_drafts(Gen g, Draft d, int gamma) {
   Drafts drafts;
   std::vector<Token> x;
   while (drafts.size() < gamma && !g.ends(x)) {
-    Pass p = g.catch_up(D, x);
-    Read read = draft_read(g, by_ratio, p);
+    Pass p = g.catch_up(d.stage, x);
+    Read read = draft_read(g, d, p);
     read.max_prob = true;
     p.reading(std::move(read));
     Ticket draft = g.submit(std::move(p));
     const TicketId id = draft.id();
     Readout r = co_await draft;
-    if (r.row[0].max_prob < min_probability) break;
+    if (r.row[0].max_prob < d.min_probability) break;
     x.push_back(r.row[0].token);
-    drafts.add(token_in(x.back()), by_ratio ? id : 0);
+    drafts.add(token_in(x.back()), d.by_ratio ? id : 0);
   }
   co_return drafts;
 }
@@ -66,28 +84,32 @@ Task<void> speculative(Gen g, SpeculativeParams a) {
   const Stage T = g.stage(Role::kLarge), D = g.stage(Role::kSmall);
   const bool by_ratio = !speculative_is_exact(a, g.warp().greedy());
   Pace pace(a.draft_tokens, a.adaptive);
-  Payoff payoff(a.only_if_faster && !by_ratio);
+  const Draft draft{D, by_ratio, a.min_draft_probability,
+                    draft_ids(g.warp(), a.draft_vocabulary)};
+  const bool paid = a.only_if_faster && !by_ratio;
+  Payoff payoff(a.draft_tokens, a.adaptive);
   std::vector<Stage> beside{D};
   bool ended = co_await first_token(g, std::move(beside));
   while (!ended) {
     // The target adds a token of its own, so the last one that is wanted needs no draft.
-    const int gamma = payoff.drafts() ? std::min(pace.gamma(), g.remaining() - 1) : 0;
+    const int gamma = std::min(paid ? payoff.gamma() : pace.gamma(), g.remaining() - 1);
     const double before = g.stats().share_seconds;
+    const int behind = g.missing(D);
     Needs needs{{T, g.missing(T) + gamma}};
     if (gamma > 0) needs.push_back({D, g.missing(D) + gamma - 1});
     co_await g.round(std::move(needs));
 
     Drafts drafts;
     if (a.min_draft_probability > 0) {
-      Drafts sure = co_await confident_drafts(g, D, gamma, by_ratio, a.min_draft_probability);
+      Drafts sure = co_await confident_drafts(g, draft, gamma);
       drafts = std::move(sure);
     } else {
-      drafts = chained_drafts(g, D, gamma, by_ratio);
+      drafts = chained_drafts(g, draft, gamma);
     }
     const int drafted = drafts.size();
     const Judged judged = co_await judge(g, std::move(drafts), Source::kSmall);
     pace.saw(drafted, judged.accepted);
-    payoff.saw(drafted > 0, judged.accepted + 1, g.stats().share_seconds - before);
+    payoff.saw(drafted, judged.accepted, g.stats().share_seconds - before, behind);
     ended = judged.ended;
     // One short of it when all drafts stayed.
     if (!ended) g.truncate(D.cache, static_cast<int>(g.seq().size()) - 1);

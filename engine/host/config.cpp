@@ -412,8 +412,6 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
     DeploymentConfig& pair = out.deployments.emplace_back();
     pair.name = pair.large = out.models[0].name;
     pair.small = out.models[1].name;
-    pair.default_method = "speculative";  // as far as that is faster
-    pair.methods["speculative"] = {{"adaptive", true}, {"only_if_faster", true}};
   }
   return out;
 }

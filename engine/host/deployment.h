@@ -42,6 +42,7 @@ struct Deployment {
   std::map<std::string, const LoadedModel*> models;  // all of them, by name
   std::vector<MethodInfo> methods;                   // offered, the default first
   std::map<std::string, Series*> series;             // by method
+  std::function<bool(DeviceId)> lost;  // has it failed for good? From any thread; null: none has
   // Ids that may be fed and drawn: [0, vocab_size). Those that its models have beyond are padding.
   int vocab_size = 0;
   // Rows a sequence may have: the large model, and its KV memory. A small one may have fewer

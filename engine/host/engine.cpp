@@ -39,6 +39,7 @@ absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& p
   options.limits = config.limits;
   options.log_frees = true;  // cheap, and fake devices check them
   loop = std::make_unique<Loop>(options, &clock, devices->backends(), loop_models, &metrics);
+  for (Deployment& d : deployments) d.lost = [this](DeviceId device) { return lost(device); };
   loop_thread = std::thread([this] { loop->run(); });
   for (const LoadedModel* m : by_id) TANDEM_RETURN_IF_ERROR(warm_up(*m));
   return absl::OkStatus();

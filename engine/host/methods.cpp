@@ -75,6 +75,7 @@ absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const MethodEnt
     const int64_t room = room_of(model, use, plan.width, plan.extra_rows);
     plan.context_length = plan.roles.empty() ? room : std::min(plan.context_length, room);
     plan.roles.push_back(use);
+    if (deployment.lost && deployment.lost(model.device)) plan.available = false;
   }
   return plan;
 }
@@ -87,6 +88,32 @@ struct Choice {
 Choice choice_of(const GenerateRequest& request, const MethodEntry& entry) {
   if (searches_beams(request)) return {&beam_entry(), request.beam};
   return {&entry, request.method == kAuto ? Settings() : request.parameters};
+}
+
+// The same for a request that leaves the choice to the engine. A deployment that names its default
+// has that as it says; else the method drafts as far as drafts pay.
+Choice automatic_choice(const DeploymentConfig& config, const GenerateRequest& request,
+                        const MethodEntry& entry) {
+  Choice choice = choice_of(request, entry);
+  if (choice.entry != &entry || !config.default_method.empty()) return choice;
+  const auto set = config.methods.find(entry.name);
+  for (const Setting& s : entry.automatic) {
+    const bool theirs = set != config.methods.end() && find_setting(set->second, s.name);
+    if (!theirs) choice.asked.push_back(s);
+  }
+  return choice;
+}
+
+// What `auto` means where the deployment does not say: the first method that drafts as far as that
+// pays and whose tokens are the large model's own, sampled or not.
+std::string default_of(const DeploymentConfig& config, const Methods& methods,
+                       const std::vector<MethodInfo>& offered) {
+  if (!config.default_method.empty()) return config.default_method;
+  for (const MethodInfo& info : offered) {
+    const bool exact = info.greedy == Contract::kExact && info.sampled == Contract::kExact;
+    if (exact && !find(methods, info.method)->automatic.empty()) return info.method;
+  }
+  return kAutoregressive;
 }
 
 // The fewest of `change` that bring `method` to `required`; none where all of them do not.
@@ -186,12 +213,15 @@ absl::StatusOr<MethodPlan> plan_auto(const Deployment& deployment, const Generat
   const int64_t rows = std::min(deployment.context_length, prompt_tokens + answer);
   for (const MethodInfo& offer : deployment.methods) {
     if (searches_beams(request) && offer.method != kAutoregressive) continue;
-    const Choice method = choice_of(request, *find(methods, offer.method));
+    const Choice method =
+        automatic_choice(deployment.config, request, *find(methods, offer.method));
     TANDEM_ASSIGN_OR_RETURN(MethodPlan plan,
                             plan_of(deployment, *method.entry, method.asked, greedy));
     plan.method = offer.method;
-    const bool fits = plan.context_length >= rows || offer.method == kAutoregressive;
-    if (plan.contract >= request.require_contract && fits) return plan;
+    const bool sound =
+        (plan.available && plan.context_length >= rows) ||
+        offer.method == kAutoregressive;  // then it is the request that asks too much
+    if (plan.contract >= request.require_contract && sound) return plan;
   }
   // Autoregressive decoding would do, but for what is asked of it.
   return unsatisfied(deployment, request, choice_of(request, *find(methods, kAutoregressive)),
@@ -228,9 +258,9 @@ std::vector<MethodInfo> offered_methods(const DeploymentConfig& config, bool kee
     info.sampled = promised(*entry, method->contract(false), keeps_row_bits);
     info.parameters = method->settings();
   }
-  const auto first = std::find_if(offered.begin(), offered.end(), [&](const MethodInfo& m) {
-    return m.method == config.default_method;
-  });
+  const std::string named = default_of(config, methods, offered);
+  const auto first = std::find_if(offered.begin(), offered.end(),
+                                  [&](const MethodInfo& m) { return m.method == named; });
   if (first != offered.end()) std::rotate(offered.begin(), first, first + 1);
   return offered;
 }

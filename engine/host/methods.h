@@ -41,6 +41,7 @@ struct MethodPlan {
   int width = 1;                 // SequenceSpec::width
   int extra_rows = 0;            // SequenceSpec::extra_rows
   int64_t context_length = 0;    // rows of text that every cache of it may have
+  bool available = true;         // no device that it needs is lost
 };
 
 // Beam search (width above 1) is autoregressive decoding's. It draws nothing, so it wants a single
@@ -49,10 +50,13 @@ struct MethodPlan {
 bool searches_beams(const GenerateRequest& request);
 
 // `greedy`: of the warp that the request resolves to. `prompt_tokens`: `auto` passes over methods
-// that have not the room for them and the answer; else the caller checks against context_length.
+// that have not the room for them and the answer, or have lost a device; else the caller checks
+// against context_length.
 //
 // `auto` is the deployment's default where that gives the required contract, else the next offered
-// method that does. Autoregressive decoding always does.
+// method that does. Autoregressive decoding always does. Without a default it is speculative
+// sampling where there is a small model, else drafts from n-grams, as many as pay, from none up;
+// autoregressive decoding where these are not EXACT.
 absl::StatusOr<MethodPlan> plan_method(
     const Deployment& deployment, const GenerateRequest& request, bool greedy,
     int64_t prompt_tokens, const std::vector<const MethodEntry*>& methods = all_methods());

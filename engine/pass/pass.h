@@ -103,8 +103,9 @@ struct Warp {
   float min_p = 0;                               // 0: off
   float typical_p = 1;                           // 1: off
   std::shared_ptr<const Processors> processors;  // null: none
-  // Ids from here on are padding of the model's output matrix: as if they were not there, in draws,
-  // distributions and raw log-probabilities alike. 0: none are.
+  // Ids from here on are as if they were not there, in draws, distributions and raw
+  // log-probabilities alike: padding of the model's output matrix, and what no draft may be. 0: none
+  // are.
   int vocab = 0;
   uint64_t seed = 0;  // with `choice` and the position the key of every draw
   uint32_t choice = 0;

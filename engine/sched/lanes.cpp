@@ -124,6 +124,10 @@ Lanes::Finished Lanes::finish(DeviceId device, BatchResult result) {
   const int rows = batch->rows;
   TANDEM_CHECK(!result.status.ok() || result.works.size() == batch->flights.size());
   finished.done.reserve(batch->flights.size());
+  const int works = static_cast<int>(batch->flights.size());
+  BatchCost* cost = nullptr;  // none for a batch of moves alone
+  if (works > 0) cost = &models_[batch->batch.works.front().model.index()].cost;
+  if (cost && result.status.ok()) cost->saw(rows, seconds(result.busy));
   for (size_t i = 0; i < batch->flights.size(); ++i) {
     PassFlight& flight = *batch->flights[i];
     const Work& work = batch->batch.works[i];
@@ -143,7 +147,7 @@ Lanes::Finished Lanes::finish(DeviceId device, BatchResult result) {
       continue;
     }
     flight.seconds += seconds(result.busy);
-    run->accounts().ran(flight.role, work.run_rows(), rows, result.busy,
+    run->accounts().ran(flight.role, rows, result.busy, cost->share(work.run_rows(), rows, works),
                         work.last && !flight.refill);
     absorb(flight, work, std::move(result.works[i].readout));
     if (!work.last) continue;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/sched/batch_cost.h"
 #include "engine/sched/lane.h"
 #include "engine/sched/metrics.h"
 #include "engine/sched/sequence_run.h"
@@ -87,6 +88,7 @@ class Lanes {
     std::unique_ptr<ModelPools> pools;
     DeviceId device;
     ModelSeries* series;
+    BatchCost cost = {};
   };
 
   const Done done_;

@@ -2,11 +2,11 @@
 
 namespace tandem {
 
-void SequenceAccounts::ran(Role role, int rows, int batch_rows, Duration busy, bool last) {
+void SequenceAccounts::ran(Role role, int batch_rows, Duration busy, double share, bool last) {
   const bool large = role == Role::kLarge;
   if (last) ++(large ? stats_.large_passes : stats_.small_passes);
   (large ? stats_.large_seconds : stats_.small_seconds) += seconds(busy);
-  if (batch_rows > 0) stats_.share_seconds += seconds(busy) * rows / batch_rows;
+  stats_.share_seconds += seconds(busy) * share;
   batch_rows_sum_ += batch_rows;
   ++chunks_;
 }

@@ -49,11 +49,13 @@ struct Row {
   int position = 0;  // of the row
   Token argmax = -1;
 
-  Row(const Model& m, const Tokens& tokens)
+  // `ids`: the row ends there; 0: all of it.
+  Row(const Model& m, const Tokens& tokens, int ids = 0)
       : logits(fake::logits_after(m.config, tokens, m.layers)),
-        position(static_cast<int>(tokens.size()) - 1),
-        argmax(
-            static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin())) {}
+        position(static_cast<int>(tokens.size()) - 1) {
+    if (ids > 0 && index(ids) < logits.size()) logits.resize(index(ids));
+    argmax = static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  }
 
   double log_softmax(Token t) const {
     double total = 0;

@@ -61,11 +61,12 @@ inline Speculated speculative(const Model& target, const Model& draft, const Tok
       if (out.is_eos(x[i])) x.resize(i + 1);
     }
     while (!lookup && static_cast<int>(x.size()) < gamma) {
-      const Row row(draft, joined(out.seq, x));
+      const Row row(draft, joined(out.seq, x), a.draft_vocabulary);
       if (a.min_draft_probability > 0) {
         if (out.would_end(x) || row.confidence() < a.min_draft_probability) break;
       }
       q.push_back(row.warped(w));
+      q.back().resize(static_cast<size_t>(target.config.vocab_size));
       x.push_back(row.draw(w, drawn_with, start));
     }
     const Tokens text = out.seq;

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -64,7 +65,10 @@ class ModelsTest(unittest.TestCase):
             },
         )
 
-    def run_models(self, *arguments):
+    def run_models(self, *arguments, largest_file=None):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+
         self.catalog.write_text(json.dumps([self.entry]))
         environment = dict(os.environ, TANDEM_HOME=str(self.home))
         environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.index)}
@@ -74,6 +78,7 @@ class ModelsTest(unittest.TestCase):
             env=environment,
             capture_output=True,
             text=True,
+            preexec_fn=limit if largest_file else None,
         )
 
     def file(self):
@@ -112,6 +117,15 @@ class ModelsTest(unittest.TestCase):
         done = self.run_models("fetch", "tiny")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("goes on after part 2 of 3", done.stdout)
+        self.assertEqual(self.file().read_bytes(), b"".join(self.parts))
+
+    def test_a_disk_that_is_full_is_said_and_the_parts_stay(self):
+        failed = self.run_models("fetch", "tiny", largest_file=2500)
+        self.assertEqual(failed.returncode, 1)
+        self.assertIn("the parts that are here stay", failed.stderr)
+        self.assertNotIn("Traceback", failed.stderr)
+        self.assertIn("parts 1 to 2 of 3 are here", self.run_models().stdout)
+        self.assertEqual(self.run_models("fetch", "tiny").returncode, 0)
         self.assertEqual(self.file().read_bytes(), b"".join(self.parts))
 
     def test_a_file_with_another_hash_is_deleted(self):

@@ -35,17 +35,17 @@ def serves(tandem, **kwargs):
         (
             ("--model=fake", "--prompt=x", "--method=bita"),
             "FAILED_PRECONDITION",
-            'method: bita; offered by model "fake": autoregressive, ngram',
+            'method: bita; offered by model "fake": ngram, autoregressive',
         ),
         (
             ("--model=fake", "--prompt=x", "--method=bild"),
             "FAILED_PRECONDITION",
-            'method: bild; offered by model "fake": autoregressive, ngram',
+            'method: bild; offered by model "fake": ngram, autoregressive',
         ),
         (
             ("--model=fake", "--prompt=x", "--method=speculative"),
             "FAILED_PRECONDITION",
-            'method: speculative; offered by model "fake": autoregressive, ngram',
+            'method: speculative; offered by model "fake": ngram, autoregressive',
         ),
         (
             ("--model=slow", "--prompt=x", "--set", "bild.early_exit=true"),
@@ -398,6 +398,7 @@ def start_stream(binaries, server, tokens, *args, **pipes):
             "--prompt=x",
             f"--max-new-tokens={tokens}",
             "--ignore-eos",
+            "--method=autoregressive",
             *args,
         ],
         **pipes,

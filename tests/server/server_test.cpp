@@ -38,7 +38,7 @@ TEST(Server, StreamsStartedThenChunksThenFinished) {
   }
   EXPECT_EQ(s.started.request_id(), "mine");
   EXPECT_EQ(s.started.prompt_tokens(), 5);
-  EXPECT_EQ(s.started.method(), v1::METHOD_AUTOREGRESSIVE);
+  EXPECT_EQ(s.started.method(), v1::METHOD_NGRAM) << "as far as that pays";
   EXPECT_EQ(s.started.contract(), v1::CONTRACT_EXACT);
   EXPECT_EQ(s.ids.size(), 40u);
   EXPECT_EQ(s.finished.finish_reason(), v1::FINISH_REASON_MAX_TOKENS);
@@ -303,7 +303,7 @@ TEST(Server, Models) {
   EXPECT_EQ(slow.components(0).role(), "large");
   EXPECT_EQ(slow.components(1).role(), "small");
   EXPECT_EQ(slow.components(1).name(), "fake");
-  EXPECT_EQ(slow.methods(0).method(), v1::METHOD_AUTOREGRESSIVE);
+  EXPECT_EQ(slow.methods(0).method(), v1::METHOD_SPECULATIVE);
   EXPECT_EQ(slow.limits().vocab_size(), 257);
   EXPECT_EQ(h.client->model("slow")->SerializeAsString(), slow.SerializeAsString());
   EXPECT_EQ(h.client->model("none").status().code(), absl::StatusCode::kNotFound);
@@ -418,7 +418,9 @@ TEST(Server, MethodsThatAreNotOfferedSayWhatIs) {
 
 TEST(Server, EveryMethodOfAPairAnswersAndSaysWhatItDid) {
   Harness h;
-  const Stream plain = stream(*h.client, ask("pair", "x", 24));
+  v1::GenerateRequest alone = ask("pair", "x", 24);
+  alone.mutable_autoregressive();
+  const Stream plain = stream(*h.client, alone);
   ASSERT_TRUE(plain.status.ok()) << plain.status;
   EXPECT_TRUE(plain.finished.stats().accept_lengths().empty());
   EXPECT_FALSE(plain.finished.stats().has_fallbacks());
@@ -477,9 +479,9 @@ TEST(Server, ModelsSayWhatTheirMethodsDefaultTo) {
   const auto pair = h.client->model("pair");
   ASSERT_TRUE(pair.ok()) << pair.status();
   ASSERT_EQ(pair->methods_size(), 4);
-  EXPECT_EQ(pair->default_method(), v1::METHOD_AUTOREGRESSIVE);
-  EXPECT_EQ(pair->methods(0).defaults_case(), v1::OfferedMethod::DEFAULTS_NOT_SET);
-  EXPECT_EQ(pair->methods(1).speculative().draft_tokens(), 4);
+  EXPECT_EQ(pair->default_method(), v1::METHOD_SPECULATIVE);
+  EXPECT_EQ(pair->methods(0).speculative().draft_tokens(), 4);
+  EXPECT_EQ(pair->methods(1).defaults_case(), v1::OfferedMethod::DEFAULTS_NOT_SET);
   EXPECT_EQ(pair->methods(2).method(), v1::METHOD_NGRAM);
   EXPECT_EQ(pair->methods(2).ngram().max_ngram(), 3);
   EXPECT_EQ(pair->methods(3).method(), v1::METHOD_BILD);
@@ -526,7 +528,7 @@ TEST(Server, MetricsCountWhatHappened) {
     const auto answer = http.Get("/metrics");
     return answer && answer->body.find("\n" + line + "\n") != std::string::npos;
   };
-  const std::string labels = "{model=\"fake\",method=\"autoregressive\"";
+  const std::string labels = "{model=\"fake\",method=\"ngram\"";
   EXPECT_TRUE(eventually(
       [&] { return has("tandem_requests_total" + labels + ",finish_reason=\"MAX_TOKENS\"} 1"); }));
   EXPECT_TRUE(has("tandem_prompt_tokens_total" + labels + "} 3"));

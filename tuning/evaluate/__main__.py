@@ -1,10 +1,12 @@
 """Measures the decoding methods on the demo pair, and writes docs/fidelity.md.
 
     scripts/evaluate [--quick] [--write]
+    scripts/evaluate --humaneval [N]
 
 Answers to held-out completion tasks go through our own server: first those that must be the large
 model's own, token for token; then every method over a grid of its parameters, for speed and
-quality. Ends with status 1 if an answer that must be equal is not.
+quality. With --humaneval it is the coder pair on HumanEval's problems instead (humaneval.py). Ends with
+status 1 if an answer that must be equal is not.
 """
 
 import argparse
@@ -19,7 +21,7 @@ from tuning import corpus
 from tuning.benchmark import machine
 from tuning.benchmark.models import ROOT
 from tuning.benchmark.serving import BINARY, server
-from tuning.evaluate import page
+from tuning.evaluate import humaneval, page
 from tuning.evaluate.grid import configurations, exact_ones
 from tuning.evaluate.measure import count_equal, cut_tasks, rate, take_turns
 from tuning.evaluate.plot import draw
@@ -39,18 +41,26 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--turns", type=int, help="sets of prompts (default: 3, quick: 2)")
     parser.add_argument("--exact-prompts", type=int, help="default: 200, quick: 24")
     parser.add_argument("--prompt-tokens", type=int, default=64)
-    parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--new-tokens", type=int, help="default: 128, with --humaneval 256")
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
     parser.add_argument("--config", type=Path, default=PAIRS_FILE)
     parser.add_argument("--server", type=Path, default=BINARY)
     parser.add_argument("--write", action="store_true", help="into docs/fidelity.md")
     parser.add_argument("--figure", type=Path, help="also writes the curve here, as SVG")
+    parser.add_argument(
+        "--humaneval", type=int, nargs="?", const=164, metavar="N", help="its first N problems (164)"
+    )
+    parser.add_argument(
+        "--temperature", type=float, action="append", help="of --humaneval (0 and 0.8); repeatable"
+    )
     args = parser.parse_args(arguments)
     usual = (4, 2, 24) if args.quick else (20, 3, 200)
     for name, value in zip(("prompts", "turns", "exact_prompts"), usual, strict=True):
         if getattr(args, name) is None:
             setattr(args, name, value)
+    if args.new_tokens is None:
+        args.new_tokens = 256 if args.humaneval else 128
     return args
 
 
@@ -60,6 +70,14 @@ def bar(total: int, what: str):
 
 def main(arguments: list[str] | None = None) -> int:
     args = parse(arguments)
+    if args.humaneval:
+        return humaneval.main(
+            lambda config: server(args.server, config=config),
+            args.humaneval,
+            args.new_tokens,
+            args.temperature or (0, 0.8),
+            bar,
+        )
     started = time.monotonic()
     busy = [machine.load_before(args.write)]
     tokenizer = Tokenizer.from_file(str(ROOT / "models/code-large/tokenizer.json"))

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/backend/torch/adapter.h"
@@ -210,6 +211,8 @@ absl::StatusOr<std::unique_ptr<TorchDevice>> TorchDevice::create(
 
 absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
+  if (impl_->device.is_cpu()) cpu::set_team_size(team_size(impl_->config));
+  const absl::Cleanup alone = [] { cpu::set_team_size(1); };
   TANDEM_ASSIGN_OR_RETURN(DecoderConfig whole, load_hf_config(config.path));
   TANDEM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(config.path));
   TANDEM_ASSIGN_OR_RETURN(const DecoderLayout layout, check_decoder(whole, checkpoint));

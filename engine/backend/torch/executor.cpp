@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <exception>
 #include <limits>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/cpu/parallel.h"
@@ -21,6 +22,18 @@ namespace {
 
 // The head's output is held up to this size at a time, or for one row.
 constexpr int64_t kLogitBytes = int64_t{64} << 20;
+
+// Ids that some read of these may draw (Warp::vocab).
+int ids_wanted(std::span<const Work> works, int all) {
+  int most = 0;
+  for (const Work& work : works) {
+    for (const Work::Output& o : work.outputs) {
+      const int ids = work.pass->read[static_cast<size_t>(o.read)].warp.vocab;
+      most = std::max(most, ids > 0 ? std::min(ids, all) : all);
+    }
+  }
+  return most;
+}
 
 }  // namespace
 
@@ -245,7 +258,9 @@ void Executor::answer(const Batch& batch, std::vector<WorkResult>& results) {
 
 void Executor::read_block(const Batch& batch, const ReadBlock& block,
                           std::vector<WorkResult>& results) {
-  float* const logits = block.count > 0 ? logits_on_host(block.first, block.count) : nullptr;
+  const auto works = std::span(batch.works).subspan(block.begin, block.end - block.begin);
+  const int ids = ids_wanted(works, shape_.vocab_size);
+  float* const logits = block.count > 0 ? logits_on_host(block.first, block.count, ids) : nullptr;
   const StepProfile::Section section(StepProfile::kReadout);
   const auto count = static_cast<int64_t>(block.end - block.begin);
   const int team = cpu::team_size();
@@ -266,9 +281,9 @@ void Executor::read_block(const Batch& batch, const ReadBlock& block,
   });
 }
 
-float* Executor::logits_on_host(int first, int count) {
+float* Executor::logits_on_host(int first, int count, int ids) {
   at::Tensor& logits = logits_.rows(count);
-  model_.head(logits, hidden_.rows(plan_.reads).narrow(0, first, count));
+  model_.head(logits, hidden_.rows(plan_.reads).narrow(0, first, count), ids);
   if (device_.is_cpu()) return logits.mutable_data_ptr<float>();
 #ifdef TANDEM_CUDA
   if (!host_logits_.defined() || host_logits_.size(0) < count) {

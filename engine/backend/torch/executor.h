@@ -69,7 +69,7 @@ class Executor {
   absl::StatusOr<int> width_of(const Work::Embed& place, TicketId left_by) const;
   // Logits of head inputs [first, first + count). [count, vocab], in the host's memory, until the
   // next call
-  float* logits_on_host(int first, int count);
+  float* logits_on_host(int first, int count, int ids);
   // logits: of the block's head inputs of this work
   absl::Status read_work(const Work& work, const Plan::Item& item, const ReadBlock& block,
                          float* logits, RowReader& reader, Readout& readout) const;

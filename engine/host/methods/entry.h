@@ -100,6 +100,9 @@ class MethodEntry {
   std::vector<MethodCounter> counters;
   // Settings that may bring about a stricter contract, the most welcome first.
   std::vector<Settings> stricter;
+  // Its settings where the engine chooses it, but for those that the deployment has; none: the
+  // engine never does.
+  Settings automatic;
   std::vector<Field> fields;
 
   // The first of them that is no field of `by`, or out of its range.
@@ -125,6 +128,7 @@ struct MethodDescription {
   bool drafts = false;
   std::vector<MethodCounter> counters;
   std::vector<Settings> stricter;
+  Settings automatic;
   Fields<P> fields;
   // Defaults that depend on what the deployment has.
   std::function<P(const DeploymentConfig&)> defaults = [](const DeploymentConfig&) { return P(); };
@@ -148,6 +152,7 @@ const MethodEntry* make_entry(MethodDescription<P> description) {
       drafts = d_.drafts;
       counters = d_.counters;
       stricter = d_.stricter;
+      automatic = d_.automatic;
       fields = d_.fields.described();
     }
 

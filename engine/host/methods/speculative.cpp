@@ -11,13 +11,16 @@ const MethodEntry& speculative_entry() {
       .wants = "a `small` model",
       .drafts = true,
       .stricter = {{{"acceptance", std::string("ACCEPTANCE_MATCH")}}},
+      .automatic = {{"draft_tokens", int64_t{8}}, {"adaptive", true}, {"only_if_faster", true}},
       .fields =
           Fields<P>()
               .add("draft_tokens", &P::draft_tokens, {1, 64}, "drafts in a round")
               .add("adaptive", &P::adaptive, "steer draft_tokens by what is kept")
-              .add("only_if_faster", &P::only_if_faster, "no drafts where they make nothing faster")
+              .add("only_if_faster", &P::only_if_faster, "drafts as far as they make it faster")
               .add("min_draft_probability", &P::min_draft_probability, {0, 1},
                    "drafting stops before a token that is less likely than this")
+              .add("draft_vocabulary", &P::draft_vocabulary, {0, 1 << 24},
+                   "only ids below this are drafted; 0: all")
               .add("acceptance", &P::acceptance,
                    {{"ACCEPTANCE_MATCH", P::Acceptance::kMatch},
                     {"ACCEPTANCE_RATIO", P::Acceptance::kRatio}},

@@ -155,7 +155,7 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
       deployments {
         name: "pair" large: "l" small: "s" default_method: METHOD_BILD
         speculative { draft_tokens: 9 adaptive: true min_draft_probability: 0.25
-                      acceptance: ACCEPTANCE_RATIO }
+                      acceptance: ACCEPTANCE_RATIO draft_vocabulary: 16384 }
         ngram { max_ngram: 2 }
         bild { fallback_threshold: 0 rollback_threshold: inf max_small_run: 0 verify_eos: false
                early_exit_layer: 2 }
@@ -171,7 +171,8 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
   EXPECT_EQ(pair.methods.at("speculative"), (Settings{{"draft_tokens", 9},
                                                       {"adaptive", true},
                                                       {"min_draft_probability", 0.25},
-                                                      {"acceptance", "ACCEPTANCE_RATIO"}}));
+                                                      {"acceptance", "ACCEPTANCE_RATIO"},
+                                                      {"draft_vocabulary", 16384}}));
   EXPECT_EQ(pair.methods.at("ngram"), (Settings{{"max_ngram", 2}}));
   EXPECT_EQ(pair.methods.at("bild"), (Settings{{"fallback_threshold", 0.0},
                                                {"rollback_threshold", kInf},
@@ -189,6 +190,7 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
                                                {"adaptive", false},
                                                {"only_if_faster", false},
                                                {"min_draft_probability", 0.0},
+                                               {"draft_vocabulary", 0},
                                                {"acceptance", "ACCEPTANCE_MATCH"}}));
   EXPECT_EQ(
       defaults("ngram"),
@@ -356,11 +358,11 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "or none"},
       {m + "deployments { name: \"d\" large: \"m\" default_method: METHOD_BILD }",
        "/deploy/d.textproto:2: deployments[0].default_method: METHOD_BILD; allowed: "
-       "METHOD_AUTOREGRESSIVE, METHOD_NGRAM (bild needs a `small` model or "
+       "METHOD_NGRAM, METHOD_AUTOREGRESSIVE (bild needs a `small` model or "
        "`bild.early_exit_layer`)"},
       {m + "deployments { name: \"d\" large: \"m\" default_method: METHOD_SPECULATIVE }",
        "/deploy/d.textproto:2: deployments[0].default_method: METHOD_SPECULATIVE; allowed: "
-       "METHOD_AUTOREGRESSIVE, METHOD_NGRAM (speculative needs a `small` model)"},
+       "METHOD_NGRAM, METHOD_AUTOREGRESSIVE (speculative needs a `small` model)"},
       {m + "deployments { name: \"d\" large: \"m\" default_method: METHOD_BITA }",
        "/deploy/d.textproto:2: deployments[0].default_method: METHOD_BITA; allowed: "
        "METHOD_AUTOREGRESSIVE, METHOD_NGRAM (bita needs `bita.adapter`, masks among the large "
@@ -453,7 +455,7 @@ TEST_F(ConfigTest, ModelFlags) {
   EXPECT_EQ(tandem->deployments[0].name, "big");
   EXPECT_EQ(tandem->deployments[0].large, "big");
   EXPECT_EQ(tandem->deployments[0].small, "small");
-  EXPECT_EQ(tandem->deployments[0].default_method, "speculative");
+  EXPECT_EQ(tandem->deployments[0].default_method, "") << "as far as that pays";
   EXPECT_EQ(tandem->models[1].path, both.small);
   ModelFlags three = both;
   three.models.push_back("c=" + folder_);

@@ -145,13 +145,13 @@ TEST_F(Methods, RangesNameFieldValueAndWhatIsAllowed) {
 }
 
 TEST_F(Methods, WhatIsOfferedFollowsFromTheDeployment) {
-  EXPECT_THAT(names(deployment(false).methods), ElementsAre("autoregressive", "ngram"));
+  EXPECT_THAT(names(deployment(false).methods), ElementsAre("ngram", "autoregressive"));
   EXPECT_THAT(names(deployment(true).methods),
-              ElementsAre("autoregressive", "speculative", "ngram", "bild"));
+              ElementsAre("speculative", "autoregressive", "ngram", "bild"));
   DeploymentConfig config;
   config.methods["bild"] = {{"early_exit_layer", 2}};
   EXPECT_THAT(names(deployment(false, config).methods),
-              ElementsAre("autoregressive", "ngram", "bild"));
+              ElementsAre("ngram", "autoregressive", "bild"));
   // The default comes first.
   config.default_method = "bild";
   EXPECT_THAT(names(deployment(false, config).methods),
@@ -170,6 +170,7 @@ TEST_F(Methods, OffersSayTheContractAndParametersOfARequestThatSetsNothing) {
                                               {"adaptive", false},
                                               {"only_if_faster", false},
                                               {"min_draft_probability", 0.0},
+                                              {"draft_vocabulary", 0},
                                               {"acceptance", "ACCEPTANCE_MATCH"}}));
   const MethodInfo& bild = *plain.offers("bild");
   EXPECT_EQ(bild.greedy, Contract::kLossy);
@@ -202,11 +203,11 @@ TEST_F(Methods, WhatIsNotOfferedSaysWhatIs) {
     GenerateRequest request;
     const char* text;
   } cases[] = {
-      {deployment(false), bild({}), "method: bild; offered by model \"d\": autoregressive, ngram"},
+      {deployment(false), bild({}), "method: bild; offered by model \"d\": ngram, autoregressive"},
       {deployment(false), speculative({}),
-       "method: speculative; offered by model \"d\": autoregressive, ngram"},
+       "method: speculative; offered by model \"d\": ngram, autoregressive"},
       {deployment(true), asking("ppd"),
-       "method: ppd; offered by model \"d\": autoregressive, speculative, ngram, bild"},
+       "method: ppd; offered by model \"d\": speculative, autoregressive, ngram, bild"},
       {deployment(true), bild({{"early_exit", true}}),
        "bild.early_exit: true; offered by model \"d\": false (its deployment names no "
        "bild.early_exit_layer)"},
@@ -283,25 +284,25 @@ TEST_F(Methods, AContractThatCannotBeSaysWhatWouldGiveIt) {
   } cases[] = {
       {bild({}), Contract::kExact, true,
        "require_contract: EXACT; bild gives LOSSY; needed: bild.rollback_threshold 0.69, or "
-       "bild.fallback_threshold 1.01, or method autoregressive, or method speculative, or method "
+       "bild.fallback_threshold 1.01, or method speculative, or method autoregressive, or method "
        "ngram"},
       {bild({{"rollback_threshold", 0.5}, {"verify_eos", false}}), Contract::kExact, true,
        "require_contract: EXACT; bild gives LOSSY; needed: bild.verify_eos true, or "
-       "bild.fallback_threshold 1.01, or method autoregressive, or method speculative, or method "
+       "bild.fallback_threshold 1.01, or method speculative, or method autoregressive, or method "
        "ngram"},
       // A threshold above 1 is no use with a window.
       {bild({{"rollback_threshold", 0.7}, {"verify_eos", false}, {"window", 3}}),
        Contract::kDistribution, true,
        "require_contract: DISTRIBUTION; bild gives LOSSY; needed: bild.rollback_threshold 0.69 and "
-       "bild.verify_eos true, or method autoregressive, or method speculative, or method ngram"},
+       "bild.verify_eos true, or method speculative, or method autoregressive, or method ngram"},
       // Sampled, a threshold above 1 alone gives the large model's tokens.
       {bild({{"rollback_threshold", 0.5}}), Contract::kExact, false,
        "require_contract: EXACT; bild with a temperature above 0 gives LOSSY; needed: temperature "
-       "0, or bild.fallback_threshold 1.01, or method autoregressive, or method speculative, or "
+       "0, or bild.fallback_threshold 1.01, or method speculative, or method autoregressive, or "
        "method ngram"},
       {bild({{"window", 3}}), Contract::kExact, false,
        "require_contract: EXACT; bild with a temperature above 0 gives LOSSY; needed: temperature "
-       "0 with bild.rollback_threshold 0.69, or method autoregressive, or method speculative, or "
+       "0 with bild.rollback_threshold 0.69, or method speculative, or method autoregressive, or "
        "method ngram"},
       {speculative({{"acceptance", "ACCEPTANCE_RATIO"}}), Contract::kExact, false,
        "require_contract: EXACT; speculative with a temperature above 0 gives DISTRIBUTION; "
@@ -426,11 +427,36 @@ TEST_F(Methods, AutoIsTheDefaultWhereThatGivesTheContract) {
   const Deployment ratio = deployment(true, config);
   EXPECT_EQ(chosen(ratio, Contract::kDistribution, false), "speculative");
   EXPECT_EQ(chosen(ratio, Contract::kExact, false), kAutoregressive);
-  EXPECT_EQ(chosen(deployment(true), Contract::kAny, true), kAutoregressive);
   // Beam search is autoregressive decoding's.
   GenerateRequest searching;
   searching.beam = {{"width", 4}};
   EXPECT_EQ(plan_method(speculative, searching, true, 1)->method, kAutoregressive);
+}
+
+TEST_F(Methods, WithoutADefaultAutoDraftsAsFarAsThatPaysAndIsExact) {
+  const auto chosen = [](const Deployment& d) {
+    return plan_method(d, GenerateRequest(), false, 1)->method;
+  };
+  EXPECT_EQ(chosen(deployment(true)), "speculative");
+  EXPECT_EQ(chosen(deployment(false)), "ngram");
+  DeploymentConfig config;
+  config.methods["speculative"] = {{"acceptance", "ACCEPTANCE_RATIO"}};
+  EXPECT_EQ(chosen(deployment(true, config)), "ngram") << "of the same distribution is not enough";
+  // What the deployment says of the method holds.
+  config.methods["speculative"] = {{"draft_tokens", int64_t{2}}};
+  const int usual = plan_method(deployment(true), GenerateRequest(), true, 1)->extra_rows;
+  EXPECT_LE(plan_method(deployment(true, config), GenerateRequest(), true, 1)->extra_rows, usual);
+  Deployment half = deployment(true);
+  half.lost = [this](DeviceId device) { return device == small_.device; };
+  small_.device = DeviceId(1);
+  EXPECT_EQ(chosen(half), kAutoregressive) << "the small model's device is lost";
+  EXPECT_EQ(plan_method(half, speculative({}), true, 1)->method, "speculative") << "as asked";
+  GenerateRequest searching;
+  searching.beam = {{"width", 4}};
+  EXPECT_EQ(plan_method(deployment(true), searching, true, 1)->method, kAutoregressive);
+  large_.shape.keeps_row_bits = false;
+  EXPECT_EQ(chosen(deployment(true)), kAutoregressive);
+  EXPECT_EQ(deployment(true).methods.front().method, kAutoregressive);
 }
 
 TEST_F(Methods, ASmallModelWithLessRoomShortensNoAnswerOfAuto) {

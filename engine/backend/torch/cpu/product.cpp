@@ -65,6 +65,7 @@ struct Call {
   Rows<A> x;
   const PreparedRows* shared;  // null: each thread has its own
   uint64_t number;             // of the owner's calls
+  int64_t panels;              // of the weights, that are wanted
   int64_t part;                // groups of rows that are done at once
   Then then;
   Activation activation;
@@ -79,12 +80,11 @@ struct Call {
     return mine.rows;
   }
 
-  // Columns [begin, end) of a list of all panels with the first part of the rows, then with the
+  // Columns [begin, end) of a list of the wanted panels with the first part of the rows, then with the
   // second part and so on.
   void operator()(int64_t begin, int64_t end) const {
     const PreparedRows& prepared = rows();
     const auto task = task_of(weights, &prepared, bias, out, then, activation);
-    const int64_t panels = weights->panels();
     while (begin < end) {
       const int64_t p = begin / panels;
       const int64_t to = std::min(end, (p + 1) * panels);
@@ -97,21 +97,23 @@ struct Call {
 
 template <class O, class A, class Matrix>
 void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then,
-         Activation activation) {
+         Activation activation, int64_t first) {
   TANDEM_CHECK(x.in == w.in());
   TANDEM_CHECK(then != Then::kGate || w.layout() == Layout::kPairs);
+  TANDEM_CHECK(first == 0 || then != Then::kGate);
   const TileShape shape = shape_for(w);
   thread_local uint64_t calls = 0;
   ++calls;
   const int64_t threads = team_size();
-  const int64_t panels = w.panels();
+  const int64_t wanted = first > 0 ? (first + w.columns() - 1) / w.columns() : w.panels();
+  const int64_t panels = std::min<int64_t>(wanted, w.panels());
   const int64_t groups = (x.rows + shape.rows - 1) / shape.rows;
   // Rows are split among threads only where columns do not suffice: each part reads all weights.
   int64_t parts = 1;
   while (parts < groups && panels * parts < 4 * threads) ++parts;
   const int64_t part = (groups + parts - 1) / parts;
   parts = (groups + part - 1) / part;
-  Call<O, A, Matrix> call{out, bias, &w, x, nullptr, calls, part, then, activation};
+  Call<O, A, Matrix> call{out, bias, &w, x, nullptr, calls, panels, part, then, activation};
   const int64_t tasks = parts * panels;
   if (threads == 1 || panel_time(w, x.rows) * static_cast<double>(panels) < kWorth) {
     return call(0, tasks);
@@ -131,26 +133,26 @@ void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then,
 }  // namespace
 
 void product(float* out, const Rows<float>& x, const PackedMatrix& weights, const float* bias,
-             Then then, Activation activation) {
+             Then then, Activation activation, int64_t first) {
   TANDEM_CHECK(weights.type() != WeightType::kDouble);
-  run(out, x, weights, bias, then, activation);
+  run(out, x, weights, bias, then, activation, first);
 }
 
 void product(float* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
-             Then then, Activation activation) {
+             Then then, Activation activation, int64_t first) {
   TANDEM_CHECK(weights.type() == WeightType::kDouble);
-  run(out, x, weights, bias, then, activation);
+  run(out, x, weights, bias, then, activation, first);
 }
 
 void product(double* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
-             Then then, Activation activation) {
+             Then then, Activation activation, int64_t first) {
   TANDEM_CHECK(weights.type() == WeightType::kDouble);
-  run(out, x, weights, bias, then, activation);
+  run(out, x, weights, bias, then, activation, first);
 }
 
 void product(float* out, const Rows<float>& x, const QuantizedMatrix& weights, const float* bias,
-             Then then, Activation activation) {
-  run(out, x, weights, bias, then, activation);
+             Then then, Activation activation, int64_t first) {
+  run(out, x, weights, bias, then, activation, first);
 }
 
 }  // namespace tandem::cpu

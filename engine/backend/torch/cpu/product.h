@@ -29,19 +29,24 @@ namespace tandem::cpu {
 // y = x W^T + bias, stored in `out`, added to it or gated.
 //
 // activation: of the gate. x: what the weights' row_type() is made of, of weights.in() numbers;
-// bias: [outs] or null; out: [rows, outs], or [rows, outs / 2] if gated. Runs on the calling
-// thread's team (parallel.h).
+// bias: [outs] or null; out: [rows, outs], or [rows, outs / 2] if gated. `first`: just the first so
+// many columns, rounded up to a panel, and the others stay what they are; 0: all. Not of gated ones.
+// Runs on the calling thread's team (parallel.h).
 void product(float* out, const Rows<float>& x, const PackedMatrix& weights, const float* bias,
-             Then then = Then::kStore, Activation activation = Activation::kSilu);
+             Then then = Then::kStore, Activation activation = Activation::kSilu,
+             int64_t first = 0);
 // For weights of type kDouble.
 void product(float* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
-             Then then = Then::kStore, Activation activation = Activation::kSilu);
+             Then then = Then::kStore, Activation activation = Activation::kSilu,
+             int64_t first = 0);
 void product(double* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
-             Then then = Then::kStore, Activation activation = Activation::kSilu);
+             Then then = Then::kStore, Activation activation = Activation::kSilu,
+             int64_t first = 0);
 
 // The same of quantized weights, x of a multiple of 32 numbers. The bits are those of every other
 // processor that adds and multiplies in one rounding.
 void product(float* out, const Rows<float>& x, const QuantizedMatrix& weights, const float* bias,
-             Then then = Then::kStore, Activation activation = Activation::kSilu);
+             Then then = Then::kStore, Activation activation = Activation::kSilu,
+             int64_t first = 0);
 
 }  // namespace tandem::cpu

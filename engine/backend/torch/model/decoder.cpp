@@ -253,13 +253,13 @@ void Decoder::add_output(at::Tensor& x, const Linear& linear, const at::Tensor& 
   ops_.add_norm(x, projected, norm);
 }
 
-void Decoder::head(at::Tensor& logits, const at::Tensor& hidden) {
+void Decoder::head(at::Tensor& logits, const at::Tensor& hidden, int ids) {
   const StepProfile::Section section(StepProfile::kHead);
   const int64_t n = hidden.size(0);
   at::Tensor& normed = head_in_.rows(n);
   at::Tensor* scratch =
       logits.scalar_type() == normed.scalar_type() || normed.is_cpu() ? nullptr : &logits_.rows(n);
-  weights_.head.into(logits, {hidden, weights_.final_norm, normed}, scratch);
+  weights_.head.into(logits, {hidden, weights_.final_norm, normed}, scratch, ids);
 }
 
 }  // namespace tandem

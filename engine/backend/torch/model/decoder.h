@@ -70,7 +70,7 @@ class Decoder final : public Model {
   void embed(at::Tensor& x, const int32_t* token, const int32_t* position,
              int max_position) override;
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool) override;
-  void head(at::Tensor& logits, const at::Tensor& hidden) override;
+  void head(at::Tensor& logits, const at::Tensor& hidden, int ids) override;
 
  private:
   void attend(const DecoderWeights::Layer& l, at::Tensor& x, const RowView& rows, const LayerKv& kv,

@@ -90,7 +90,7 @@ absl::StatusOr<Linear> Linear::load(const TensorSource& source, const WeightStor
 }
 
 void Linear::product(at::Tensor& out, const LinearInput& input, cpu::Then then,
-                     Activation activation) const {
+                     Activation activation, int64_t first) const {
   const at::Tensor& x = input.x;
   const int64_t width = then == cpu::Then::kGate ? outs() / 2 : outs();
   TORCH_CHECK(out.is_contiguous() && out.size(0) == x.size(0) && out.size(1) == width,
@@ -108,10 +108,10 @@ void Linear::product(at::Tensor& out, const LinearInput& input, cpu::Then then,
     auto* to = static_cast<O*>(out.mutable_data_ptr());
     if constexpr (std::is_same_v<O, float> && std::is_same_v<A, float>) {
       if (!quantized_.empty()) {
-        return cpu::product(to, rows, quantized_, data(bias_), then, activation);
+        return cpu::product(to, rows, quantized_, data(bias_), then, activation, first);
       }
     }
-    cpu::product(to, rows, packed_, data(bias_), then, activation);
+    cpu::product(to, rows, packed_, data(bias_), then, activation, first);
   };
   const bool exact = packed_.type() == cpu::WeightType::kDouble;
   if (exact && out.scalar_type() == at::kDouble) return run.operator()<double, double>();
@@ -119,10 +119,11 @@ void Linear::product(at::Tensor& out, const LinearInput& input, cpu::Then then,
   exact ? run.operator()<float, double>() : run.operator()<float, float>();
 }
 
-void Linear::into(at::Tensor& out, const LinearInput& input, at::Tensor* scratch) const {
+void Linear::into(at::Tensor& out, const LinearInput& input, at::Tensor* scratch,
+                  int64_t first) const {
   if (is_packed()) {
     const StepProfile::Section section(StepProfile::kProduct);
-    return product(out, input, cpu::Then::kStore);
+    return product(out, input, cpu::Then::kStore, Activation::kSilu, first);
   }
   const at::Tensor& x = rows(input);
   const StepProfile::Section section(StepProfile::kProduct);

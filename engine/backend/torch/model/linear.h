@@ -55,7 +55,10 @@ class Linear {
 
   // out = x W^T + bias. x: [rows, in], out: [rows, out], of x's type or fp32
   // scratch: [rows, out] of x's type, used on CUDA where out has another; else may be undefined.
-  void into(at::Tensor& out, const LinearInput& x, at::Tensor* scratch = nullptr) const;
+  // first: only the first so many columns of out are wanted; 0: all. The CPU's own products then
+  // read no more of W.
+  void into(at::Tensor& out, const LinearInput& x, at::Tensor* scratch = nullptr,
+            int64_t first = 0) const;
 
   // residual += x W^T + bias. residual: [rows, out]; scratch as above.
   void add_to(at::Tensor& residual, const LinearInput& x, at::Tensor& scratch) const;
@@ -78,7 +81,7 @@ class Linear {
 
  private:
   void product(at::Tensor& out, const LinearInput& x, cpu::Then then,
-               Activation activation = Activation::kSilu) const;
+               Activation activation = Activation::kSilu, int64_t first = 0) const;
   bool is_packed() const { return !packed_.empty() || !quantized_.empty(); }
   int64_t outs() const { return packed_.empty() ? quantized_.outs() : packed_.outs(); }
   // The input's rows, for products that know of no norms.

@@ -4,13 +4,16 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <span>
 
 #include "absl/strings/str_cat.h"
+#include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/weights/convert.h"
 #include "engine/backend/torch/weights/gguf_blocks.h"
 #include "engine/base/status.h"
@@ -220,17 +223,28 @@ absl::StatusOr<cpu::QuantizedMatrix> load_quantized(const TensorSource& source,
     const TensorView& view = *views[i];
     const BlockFormat& format = *view.block;
     const int64_t blocks = spec.in / format.values;
-    for (int64_t r = 0; r < spec.outs[i]; ++r, ++row) {
-      const int64_t at = view.head_rows == 0 ? r : stored_row(r, view.head_rows);
-      const std::byte* from = view.data + at * blocks * format.bytes;
-      for (int64_t b = 0; b < blocks; ++b) {
-        if (has_finite_scales(format, from + b * format.bytes)) continue;
-        return out_of_range(absl::StrCat(spec.names[i], ".weight: scale of block ", b, " of row ",
-                                         at, " (", format.name, ")"),
-                            "not finite", "finite numbers");
+    constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+    std::atomic<int64_t> broken = kNone;  // the first block whose scale is not finite
+    // Each row has bytes of its own.
+    cpu::parallel_for(spec.outs[i], 8 * cpu::QuantizedMatrix::kUnit, [&](int64_t r, int64_t end) {
+      for (; r < end; ++r) {
+        const int64_t at = view.head_rows == 0 ? r : stored_row(r, view.head_rows);
+        const std::byte* from = view.data + at * blocks * format.bytes;
+        for (int64_t b = 0; b < blocks; ++b) {
+          if (has_finite_scales(format, from + b * format.bytes)) continue;
+          int64_t first = broken;
+          while (at * blocks + b < first && !broken.compare_exchange_weak(first, at * blocks + b)) {
+          }
+        }
+        packed.pack(row + r, from);
       }
-      packed.pack(row, from);
+    });
+    if (const int64_t b = broken; b != kNone) {
+      return out_of_range(absl::StrCat(spec.names[i], ".weight: scale of block ", b % blocks,
+                                       " of row ", b / blocks, " (", format.name, ")"),
+                          "not finite", "finite numbers");
     }
+    row += spec.outs[i];
     source.done(view);
   }
   return packed;

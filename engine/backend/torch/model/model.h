@@ -29,8 +29,9 @@ class Model {
   // Layers [from, to) of the rows, in place; their keys and values go to the pool.
   virtual void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool) = 0;
 
-  // logits = head(final norm(hidden)). hidden: [n, hidden] as x, logits: [n, vocab] fp32
-  virtual void head(at::Tensor& logits, const at::Tensor& hidden) = 0;
+  // logits = head(final norm(hidden)). hidden: [n, hidden] as x, logits: [n, vocab] fp32, of which
+  // the first `ids` columns are wanted
+  virtual void head(at::Tensor& logits, const at::Tensor& hidden, int ids) = 0;
 };
 
 }  // namespace tandem

@@ -205,6 +205,24 @@ TEST_F(QuantizedProduct, ARowsBitsDependOnThatRowAlone) {
   }
 }
 
+TEST_F(QuantizedProduct, TheFirstColumnsAlone) {
+  const int64_t in = 256, outs = 100;
+  const Weights w = random_weights({{kTypes[5], 50}, {kTypes[4], 50}}, in);
+  for (const int64_t rows : {1, 5}) {
+    const std::vector<float> x = random_rows(rows * in), all = product_of(w.matrix, x, rows);
+    for (const int64_t first : {1, 16, 33, 99, 100, 200}) {
+      std::vector<float> out(static_cast<size_t>(rows * outs), -7);
+      product(out.data(), Rows<float>{.x = x.data(), .rows = rows, .in = in}, w.matrix, nullptr,
+              Then::kStore, Activation::kSilu, first);
+      const int64_t made = std::min(outs, (first + 15) / 16 * 16);
+      for (int64_t i = 0; i < rows * outs; ++i) {
+        const auto at = static_cast<size_t>(i);
+        EXPECT_EQ(out[at], i % outs < made ? all[at] : -7) << first << ", " << i;
+      }
+    }
+  }
+}
+
 TEST_F(QuantizedProduct, PartsOfSeveralTypesSideBySide) {
   const int64_t in = 256, rows = 3;
   const Weights w = random_weights({{kTypes[2], 64}, {kTypes[5], 40}, {kTypes[4], 8}}, in);

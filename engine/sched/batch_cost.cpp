@@ -1,0 +1,31 @@
+#include "engine/sched/batch_cost.h"
+
+#include <algorithm>
+
+namespace tandem {
+
+void BatchCost::saw(int rows, double seconds) {
+  if (rows <= 0) return;
+  const double weight = std::max(1.0 / ++seen_, kWeight);
+  const double dx = 1.0 / rows - x_, dy = seconds / rows - y_;
+  x_ += weight * dx;
+  y_ += weight * dy;
+  xx_ = (1 - weight) * (xx_ + weight * dx * dx);
+  xy_ = (1 - weight) * (xy_ + weight * dx * dy);
+}
+
+double BatchCost::per_batch() const {
+  constexpr double kAlike = 1e-6;  // of the mean's square: then there is no line
+  if (xx_ <= kAlike * x_ * x_) return 0;
+  return std::clamp(xy_ / xx_, 0.0, y_ / x_);
+}
+
+double BatchCost::share(int rows, int batch_rows, int works) const {
+  if (batch_rows <= 0) return 0;
+  const double batch = per_batch(), row = std::max(per_row(), 0.0);
+  const double all = batch + row * batch_rows;
+  if (all <= 0) return static_cast<double>(rows) / batch_rows;
+  return (batch / works + row * rows) / all;
+}
+
+}  // namespace tandem

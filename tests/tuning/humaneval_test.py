@@ -1,0 +1,106 @@
+"""tuning/evaluate/humaneval: problems become requests and programs, answers become figures."""
+
+import gzip
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from tuning.benchmark.serving import stubs
+from tuning.evaluate import humaneval
+from tuning.evaluate.humaneval import AR, WAYS, Problem, Result, Solved, Way
+from tuning.evaluate.sandbox import Outcome, run
+
+DOUBLE = Problem(
+    "HumanEval/7",
+    'def double(x):\n    """Twice x."""\n',
+    "def check(candidate):\n    assert candidate(2) == 4\n",
+    "double",
+)
+
+
+@pytest.fixture(scope="module")
+def messages(tmp_path_factory):
+    return stubs(str(tmp_path_factory.mktemp("stubs")))[0]
+
+
+class Client:
+    """Answers with what the method of a request is down for."""
+
+    def __init__(self, messages, answers):
+        self.messages, self.answers, self.asked = messages, answers, []
+
+    def complete(self, request):
+        self.asked.append(request)
+        text = self.answers[request.WhichOneof("method")]
+        tokens = [SimpleNamespace(id=ord(c)) for c in text]
+        return SimpleNamespace(text=text, tokens=tokens)
+
+
+def test_problems_are_read_from_the_fetched_file(tmp_path):
+    entry = {
+        "task_id": DOUBLE.name,
+        "prompt": DOUBLE.prompt,
+        "test": DOUBLE.tests,
+        "entry_point": DOUBLE.entry_point,
+        "canonical_solution": "    return 2 * x\n",
+    }
+    path = tmp_path / "problems.gz"
+    with gzip.open(path, "wt") as file:
+        file.write(json.dumps(entry) + "\n\n")
+    assert humaneval.read_problems(path) == [DOUBLE]
+
+
+def test_programs_pass_exactly_when_the_tests_do():
+    assert run(DOUBLE.program("    return x + x")).passed
+    assert not run(DOUBLE.program("    return x")).passed
+
+
+def test_requests_carry_the_way_the_seed_and_the_contract(messages):
+    client = Client(messages, {})
+    for way in WAYS:
+        request = humaneval.request_of(client, way, DOUBLE, 9, 0.8)
+        assert request.seed == 7 and request.max_new_tokens == 9
+        assert request.text == DOUBLE.prompt and "\ndef " in request.stop_sequences
+        assert request.temperature == pytest.approx(0.8)
+        exact = request.require_contract == messages.CONTRACT_EXACT
+        assert exact == way.promises_exact
+    drafts = humaneval.request_of(client, WAYS[3], DOUBLE, 9, 0)
+    assert drafts.speculative.draft_tokens == 8 and drafts.speculative.adaptive
+
+
+def test_ways_are_judged_on_the_same_problems_and_held_against_ar(messages):
+    ngram = Way("n-grams", "Ngram", promises_exact=True)
+    bild = Way("BiLD", "Bild")
+    client = Client(messages, {"autoregressive": "good", "ngram": "good", "bild": "bad"})
+    results = humaneval.measure(
+        client,
+        (AR, ngram, bild),
+        [DOUBLE] * 3,
+        9,
+        0,
+        judge=lambda program: Outcome("good" in program, ""),
+    )
+    assert [r.share for r in results] == [1, 1, 0]
+    assert [r.equal(results[0]) for r in results] == [3, 3, 0]
+    assert humaneval.unequal(results) == []
+    client.answers["ngram"] = "goof"
+    results = humaneval.measure(
+        client, (AR, ngram), [DOUBLE], 9, 0, judge=lambda _: Outcome(True, "")
+    )
+    assert humaneval.unequal(results) == ["n-grams"]
+
+
+def test_the_table_has_shares_with_their_errors():
+    solved = [Solved([1, 2], 1.0, i < 3) for i in range(4)]
+    slow = [Solved([1, 3], 2.0, False) for _ in range(4)]
+    text = humaneval.table([Result(AR, solved), Result(WAYS[1], slow)], 0.8)
+    assert "| autoregressive | 75.0 ± 21.7 % | 2.0 | 1.00 | 4 of 4 |" in text
+    assert "| small model alone | 0.0 ± 0.0 % | 1.0 | 0.50 | 0 of 4 |" in text
+    assert "temperature 0.8" in text
+
+
+def test_what_is_missing_is_said(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(humaneval, "PROBLEMS", tmp_path / "none")
+    assert humaneval.main(None, 1, 8, (0,), None) == 1
+    assert "scripts/models fetch" in capsys.readouterr().out
