@@ -365,7 +365,7 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "METHOD_NGRAM, METHOD_AUTOREGRESSIVE (speculative needs a `small` model)"},
       {m + "deployments { name: \"d\" large: \"m\" default_method: METHOD_BITA }",
        "/deploy/d.textproto:2: deployments[0].default_method: METHOD_BITA; allowed: "
-       "METHOD_AUTOREGRESSIVE, METHOD_NGRAM (bita needs `bita.adapter`, masks among the large "
+       "METHOD_NGRAM, METHOD_AUTOREGRESSIVE (bita needs `bita.adapter`, masks among the large "
        "model's extras)"},
       {m + "deployments { name: \"d\" large: \"m\" speculative { draft_tokens: 65 } }",
        "/deploy/d.textproto:2: deployments[0].speculative.draft_tokens: 65; allowed: [1, 64]"},
