@@ -17,7 +17,7 @@ from tuning.windows import TokenStream
 
 MODELS = ROOT / "models"
 ALIGNED = "code-small-aligned"  # tuning/align.py
-MASKS = "code-large-bita"  # tuning/bita.py
+MASKS = ("code-large-bita", "smollm2-135m-bita")  # tuning/bita.py
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_weights_are_small_enough_for_the_repository():
     assert {file.parent.name for file in weights} == {
         *(f"code-{role}" for role in SHAPES),
         ALIGNED,
-        MASKS,
+        *MASKS,
     }
     assert sum(file.stat().st_size for file in weights) < 64e6
 
