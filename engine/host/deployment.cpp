@@ -90,7 +90,7 @@ absl::Status check_methods(const Deployment& d) {
       const LoadedModel& model = *d.models.at(role.model);
       if (find_adapter(model.shape, role.adapter).valid()) {
         const auto misfit = adapter_misfit(model.shape, role);
-        if (misfit) return refused(*method, *misfit);
+        if (misfit) return refused(d, *method, *misfit);
         continue;
       }
       const auto name = [](std::string* out, const AdapterShape& a) { out->append(a.name); };
