@@ -42,7 +42,9 @@ models {{
   kv_pages: {pages}
   fake {{ pass_seconds: {pass_seconds} trace_file: "{trace}" check_memory: {check} }}
 }}
-limits {{ max_running: {streams} max_waiting: {streams} step_rows: {rows} }}
+limits {{
+  max_running: {streams} max_waiting: {streams} max_waiting_per_client: {streams} step_rows: {rows}
+}}
 server {{ max_concurrent_streams: {streams} }}
 """
 
