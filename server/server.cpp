@@ -4,7 +4,6 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
-#include <grpcpp/support/server_interceptor.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -13,7 +12,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
 #include "server/log.h"
@@ -23,6 +21,10 @@ namespace {
 
 // After the engine has ended all requests, their last messages still have to leave.
 constexpr auto kFlushTime = std::chrono::seconds(3);
+
+// Reflection is gRPC's own service, and takes a thread for each of its calls. When none is left
+// they are refused; everything else is served without these threads.
+constexpr int kReflectionThreads = 32;
 
 // How often connections that have come to have no calls are closed in a drain.
 constexpr auto kGoodbyes = std::chrono::milliseconds(50);
@@ -51,6 +53,7 @@ void set_limits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   // has acknowledged them.
   grpc::ResourceQuota quota("server");
   quota.Resize(static_cast<size_t>(config.max_transport_bytes));
+  quota.SetMaxThreads(kReflectionThreads);
   builder->SetResourceQuota(quota);
 }
 
@@ -83,40 +86,6 @@ size_t max_connections(const ServerConfig& config) {
   }
   return static_cast<size_t>(std::min(asked, room));
 }
-
-// Reflection is gRPC's own service, so its calls are counted from here. They cannot be refused from
-// here: past the bounds the connection is closed.
-class ReflectionCall final : public grpc::experimental::Interceptor {
- public:
-  ReflectionCall(ServerState* state, std::string peer)
-      : calls_(state->open_to_all), peer_(std::move(peer)), entered_(calls_.enter(peer_).ok()) {
-    if (!entered_) state->close_connection(peer_);
-  }
-  ~ReflectionCall() override {
-    if (entered_) calls_.leave(peer_);
-  }
-  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
-    methods->Proceed();
-  }
-
- private:
-  OpenCalls& calls_;
-  const std::string peer_;
-  const bool entered_;
-};
-
-class CountReflection final : public grpc::experimental::ServerInterceptorFactoryInterface {
- public:
-  explicit CountReflection(ServerState* state) : state_(state) {}
-  grpc::experimental::Interceptor* CreateServerInterceptor(
-      grpc::experimental::ServerRpcInfo* call) override {
-    if (!absl::StartsWith(call->method(), "/grpc.reflection.")) return nullptr;
-    return new ReflectionCall(state_, call->server_context()->peer());
-  }
-
- private:
-  ServerState* const state_;
-};
 
 }  // namespace
 
@@ -173,9 +142,6 @@ absl::Status Server::start_grpc() {
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       config.use_tls ? tls_->credentials() : grpc::InsecureServerCredentials());
   set_limits(config, &builder);
-  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
-  interceptors.push_back(std::make_unique<CountReflection>(&state_));
-  builder.experimental().SetInterceptorCreators(std::move(interceptors));
   builder.RegisterService(&generation_);
   builder.RegisterService(&models_);
   builder.RegisterService(&health_);

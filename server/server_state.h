@@ -43,7 +43,7 @@ class ServerState {
   std::function<void(const std::string& peer)> close_connection = [](const std::string&) {};
   OpenCalls calls{{config.max_open_calls, config.max_concurrent_streams},
                   [this](const std::string& peer) { close_connection(peer); }};
-  // Of health and reflection, which need no credentials. Apart, so that neither takes the other's
+  // Of health, which needs no credentials. Apart, so that neither takes the other's
   // places.
   OpenCalls open_to_all{{/*total=*/512, /*per_connection=*/128},
                         [this](const std::string& peer) { close_connection(peer); }};

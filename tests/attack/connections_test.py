@@ -69,7 +69,6 @@ def is_closed(connection):
         b"/tandem.v1.Generation/Generate",
         b"/tandem.v1.Generation/Complete",
         b"/grpc.health.v1.Health/Watch",
-        b"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
     ],
 )
 def test_streams_without_settings_ack(attack, path):
@@ -92,6 +91,19 @@ def test_streams_without_settings_ack(attack, path):
     assert target.memory() < before + (128 << 20)
     assert target.metric("tandem_calls_refused_total") >= 1
     target.until(lambda: target.metric("tandem_open_calls") == 0, "no call is left")
+    target.assert_serves()
+
+
+def test_reflection_without_settings_ack(attack):
+    """gRPC's own service takes a thread for each call: there are few, and the rest is refused."""
+    target = attack()
+    threads = target.threads()
+    call = headers(b"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+    with target.bystander(), connect(target) as connection:
+        connection.sendall(PREFACE + frame(4, 0, 0))
+        connection.sendall(b"".join(frame(1, 4, 2 * i + 1, call) for i in range(600)))
+        target.assert_serves()
+        assert target.threads() < threads + 64
     target.assert_serves()
 
 

@@ -134,19 +134,6 @@ def test_a_drain_with_a_backlog_ends(start, api):
     channel.close()
 
 
-def test_a_drain_that_does_not_end_is_cut_off(start, api):
-    """A device that is at one batch for longer: the process ends, and its status says how."""
-    text = 'models { name: "rows" fake { max_positions: 16 row_seconds: 0.05 } } '
-    process, ports = start(text, "--grace-seconds=0", stderr=subprocess.DEVNULL)
-    with grpc.insecure_channel(ports["grpc"]) as channel:
-        stub = api.services.GenerationStub(channel)
-        request = api.messages.GenerateRequest(model="rows", text="x" * 14, max_new_tokens=1)
-        streams = [stub.Generate(request) for _ in range(60)]
-        next(streams[0])  # the others' rows are in the batch that follows, for half a minute
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 3
-
-
 def test_hangup_rereads_tokens(start, api, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text(f"ann {TOKEN}\n")
