@@ -119,9 +119,7 @@ TEST_P(Bita, EveryTreeGivesTheTokensOfAr) {
     ASSERT_TRUE(sent.ar->wait().ok()) << sent.ar->wait();
     ASSERT_TRUE(sent.bita->wait().ok()) << sent.what << ": " << sent.bita->wait();
     ASSERT_EQ(sent.bita->ids(), sent.ar->ids()) << sent.what;
-    const MethodStats& stats = sent.bita->end().stats;
-    accepted += stats.small_tokens;
-    EXPECT_LE(stats.large_passes, sent.ar->end().stats.large_passes);
+    accepted += sent.bita->end().stats.small_tokens;
   }
   EXPECT_GT(accepted, 100) << "guesses came true now and then";
 }
