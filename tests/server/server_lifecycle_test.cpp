@@ -188,7 +188,9 @@ TEST(ServerLifecycle, DrainFinishesStreamsAndRefusesNewOnes) {
   Stream s;
   std::thread client([&] {
     bool told = false;
-    s.status = h.client->generate(ask("slow", "drain", 200), [&](const v1::GenerateResponse& e) {
+    v1::GenerateRequest request = ask("slow", "drain", 200);
+    request.mutable_autoregressive();  // a token at a time, so that it takes a second
+    s.status = h.client->generate(request, [&](const v1::GenerateResponse& e) {
       s.add(e);
       if (!told && e.has_chunk()) running.set_value();
       told = told || e.has_chunk();
