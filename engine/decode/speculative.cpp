@@ -84,8 +84,7 @@ Task<void> speculative(Gen g, SpeculativeParams a) {
   const Stage T = g.stage(Role::kLarge), D = g.stage(Role::kSmall);
   const bool by_ratio = !speculative_is_exact(a, g.warp().greedy());
   Pace pace(a.draft_tokens, a.adaptive);
-  const Draft draft{D, by_ratio, a.min_draft_probability,
-                    draft_ids(g.warp(), a.draft_vocabulary)};
+  const Draft draft{D, by_ratio, a.min_draft_probability, draft_ids(g.warp(), a.draft_vocabulary)};
   const bool paid = a.only_if_faster && !by_ratio;
   Payoff payoff(a.draft_tokens, a.adaptive);
   std::vector<Stage> beside{D};

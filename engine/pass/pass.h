@@ -104,8 +104,8 @@ struct Warp {
   float typical_p = 1;                           // 1: off
   std::shared_ptr<const Processors> processors;  // null: none
   // Ids from here on are as if they were not there, in draws, distributions and raw
-  // log-probabilities alike: padding of the model's output matrix, and what no draft may be. 0: none
-  // are.
+  // log-probabilities alike: padding of the model's output matrix, and what no draft may be. 0:
+  // none are.
   int vocab = 0;
   uint64_t seed = 0;  // with `choice` and the position the key of every draw
   uint32_t choice = 0;

@@ -54,9 +54,7 @@ def test_root_becomes_nobody_who_cannot_fork():
 
 @pytest.mark.skipif(not own_namespaces(), reason="no namespaces here")
 def test_there_is_no_network():
-    said = run(
-        "import socket\nsocket.create_connection(('127.0.0.1', 9), timeout=1)\n", SHORT
-    ).said
+    said = run("import socket\nsocket.create_connection(('127.0.0.1', 9), timeout=1)\n", SHORT).said
     assert "Network is unreachable" in said
 
 

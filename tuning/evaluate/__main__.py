@@ -49,7 +49,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="into docs/fidelity.md")
     parser.add_argument("--figure", type=Path, help="also writes the curve here, as SVG")
     parser.add_argument(
-        "--humaneval", type=int, nargs="?", const=164, metavar="N", help="its first N problems (164)"
+        "--humaneval",
+        type=int,
+        nargs="?",
+        const=164,
+        metavar="N",
+        help="its first N problems (164)",
     )
     parser.add_argument(
         "--temperature", type=float, action="append", help="of --humaneval (0 and 0.8); repeatable"

@@ -80,8 +80,8 @@ struct Call {
     return mine.rows;
   }
 
-  // Columns [begin, end) of a list of the wanted panels with the first part of the rows, then with the
-  // second part and so on.
+  // Columns [begin, end) of a list of the wanted panels with the first part of the rows, then with
+  // the second part and so on.
   void operator()(int64_t begin, int64_t end) const {
     const PreparedRows& prepared = rows();
     const auto task = task_of(weights, &prepared, bias, out, then, activation);
@@ -96,8 +96,8 @@ struct Call {
 };
 
 template <class O, class A, class Matrix>
-void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then,
-         Activation activation, int64_t first) {
+void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then, Activation activation,
+         int64_t first) {
   TANDEM_CHECK(x.in == w.in());
   TANDEM_CHECK(then != Then::kGate || w.layout() == Layout::kPairs);
   TANDEM_CHECK(first == 0 || then != Then::kGate);

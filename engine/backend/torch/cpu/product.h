@@ -30,8 +30,8 @@ namespace tandem::cpu {
 //
 // activation: of the gate. x: what the weights' row_type() is made of, of weights.in() numbers;
 // bias: [outs] or null; out: [rows, outs], or [rows, outs / 2] if gated. `first`: just the first so
-// many columns, rounded up to a panel, and the others stay what they are; 0: all. Not of gated ones.
-// Runs on the calling thread's team (parallel.h).
+// many columns, rounded up to a panel, and the others stay what they are; 0: all. Not of gated
+// ones. Runs on the calling thread's team (parallel.h).
 void product(float* out, const Rows<float>& x, const PackedMatrix& weights, const float* bias,
              Then then = Then::kStore, Activation activation = Activation::kSilu,
              int64_t first = 0);
