@@ -31,6 +31,7 @@ namespace tandem {
   X(RunBeforeTransfer, 6, "passes do not wait for rows that are on their way")            \
   X(KeepValueRows, 2, "hidden rows that passes left are never given back")                \
   X(ForgetValueRow, 6, "a hidden row is given back when its pass is done")                \
+  X(RefillWithTokens, 6, "after an eviction tokens are fed in place of hidden rows")      \
   X(WrongValue, 7, "a row is fed with the value of the output before")                    \
   X(FreeUnderPass, 6, "an ended request's pages go back while a device still reads them") \
   X(CommitRejected, 7, "speculative sampling emits the draft that was rejected")          \

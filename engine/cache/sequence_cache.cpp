@@ -122,7 +122,7 @@ void SequenceCache::append(int to, const Tree& tree) {
   for (const In& in : tree.in) {
     if (in.kind == In::kEmbed) private_ = std::min(private_, static_cast<int>(fed_.size()));
     if (in.kind == In::kChosen) chosen_.emplace_back(static_cast<int>(fed_.size()), in);
-    fed_.push_back(in.kind == In::kChosen ? -1 : in.kind == In::kMask ? -2 : in.id);
+    fed_.push_back(in.kind == In::kChosen ? -1 : in.kind == In::kMask ? kNoToken : in.id);
   }
   if (to >= pools_->layers) {
     full_ = n;

@@ -129,6 +129,18 @@ class Ticket {
   Flight* flight_;
 };
 
+// Rows [first, end) of seq() that a cache lacks and that are fed with hidden rows: row i with
+// output `out` + i - first of a pass.
+struct FedRows {
+  TicketId ticket = 0;
+  int out = 0;
+  int first = 0, end = 0;
+  bool replace = false;
+  bool foreign = false;  // tokens there are another model's
+
+  In input(Token token, int row) const;  // of row first to end - 1, which is `token`
+};
+
 // What the scheduler does for a method. One per sequence.
 class Sequence {
  public:
@@ -148,6 +160,9 @@ class Sequence {
   // Submits a pass that brings rows all the way for which there is no room at `stage`, below the
   // top: what an eviction took, but for the last ones.
   virtual void refill(Stage stage) = 0;
+  // Of the rows that the cache lacks, those that are fed with another role's hidden rows. Submits
+  // the pass that leaves them, if none has in this round.
+  virtual FedRows feed(Stage stage) = 0;
   virtual Flight* submit(Pass&& pass) = 0;
   virtual void keep(CacheId cache, std::span<const Row> path) = 0;
   virtual void truncate(CacheId cache, int at_most) = 0;
@@ -192,8 +207,9 @@ class Gen {
 
   // A pass that adds what stage.cache lacks of seq() and `tentative`, as a chain. After an eviction
   // rows that Need::frontier has no room for between two layers go all the way before it, by a pass
-  // of their own; rows of the stage's memory are brought back when the pass is submitted.
-  // REQUIRES: the stage is among the round's needs, if it has Need::frontier.
+  // of their own; rows of the stage's memory are brought back when the pass is submitted. Where the
+  // role is fed with hidden rows (RoleModel::fed), so are the prompt's rows here.
+  // REQUIRES: the stage is among the round's needs, if it has Need::frontier or is fed so.
   Pass catch_up(Stage stage, std::span<const Token> tentative = {}) const;
   // The same up to row `upto` of seq().
   Pass catch_up(Stage stage, int upto) const;

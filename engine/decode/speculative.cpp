@@ -44,6 +44,7 @@ Read draft_read(Gen g, const Draft& d, const Pass& pass) {
 // sees one nor waits for one.
 Drafts chained_drafts(Gen g, Draft d, int gamma) {
   Drafts drafts;
+  if (gamma == 0) return drafts;  // there is no room on it in this round
   Pass p = g.catch_up(d.stage);
   for (int i = 0; i < gamma; ++i) {
     p.reading(draft_read(g, d, p));

@@ -1,6 +1,7 @@
 #include "engine/host/methods.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -48,6 +49,28 @@ int64_t room_of(const LoadedModel& model, const RoleModel& role, int width, int 
   return std::min(rows, model.pool.frontier_pages * page_rows - extra);
 }
 
+// What roles are fed with, by their adapters.
+absl::Status feed_roles(const Deployment& deployment, const MethodEntry& entry,
+                        const std::vector<ModelInRole>& wanted, std::vector<RoleModel>* roles) {
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (!wanted[i].fed_by) continue;
+    const auto source = std::ranges::find(*roles, *wanted[i].fed_by, &RoleModel::role);
+    RoleModel& role = (*roles)[i];
+    const AdapterShape& adapter =
+        deployment.models.at(wanted[i].model)->shape.adapters[role.adapter.index()];
+    role.fed = {static_cast<int>(source - roles->begin()), adapter.layer, adapter.replace,
+                adapter.foreign};
+    if (source->prompt_only) {
+      const int layers = deployment.large->shape.layers;
+      source->to = adapter.layer < layers ? adapter.layer : 0;
+    } else if (adapter.foreign) {
+      return lacks(deployment, entry.path("speculative"), "true",
+                   "false (its models have different vocabularies)");
+    }
+  }
+  return absl::OkStatus();
+}
+
 // A method with the parameters of a request, planned on a deployment's models.
 absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const MethodEntry& entry,
                                    const Settings& asked, bool greedy) {
@@ -72,10 +95,19 @@ absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const MethodEnt
       }
       (role.masks > 0 ? use.masks : use.adapter) = find_adapter(model.shape, role.adapter);
     }
-    const int64_t room = room_of(model, use, plan.width, plan.extra_rows);
-    plan.context_length = plan.roles.empty() ? room : std::min(plan.context_length, room);
+    use.prompt_only = role.prompt_only;
     plan.roles.push_back(use);
     if (deployment.lost && deployment.lost(model.device)) plan.available = false;
+  }
+  TANDEM_RETURN_IF_ERROR(feed_roles(deployment, entry, needs.models, &plan.roles));
+  plan.context_length = std::numeric_limits<int64_t>::max();
+  for (size_t i = 0; i < plan.roles.size(); ++i) {
+    const LoadedModel& model = *deployment.models.at(needs.models[i].model);
+    const int64_t room = room_of(model, plan.roles[i], plan.width, plan.extra_rows);
+    int64_t& length = plan.roles[i].prompt_only ? plan.prompt_length : plan.context_length;
+    length = std::min(length, room);
+    if (plan.roles[i].prompt_only) plan.reader = model.config.name;
+    if (needs.models[i].fed_by) plan.writer = model.config.name;
   }
   return plan;
 }

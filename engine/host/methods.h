@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,9 @@ struct MethodPlan {
   int extra_rows = 0;            // SequenceSpec::extra_rows
   int64_t context_length = 0;    // rows of text that every cache of it may have
   bool available = true;         // no device that it needs is lost
+  // Of caches that have the prompt's rows alone: so many. The models' names, for errors.
+  int64_t prompt_length = std::numeric_limits<int64_t>::max();
+  std::string reader, writer;  // empty: one model has both
 };
 
 // Beam search (width above 1) is autoregressive decoding's. It draws nothing, so it wants a single

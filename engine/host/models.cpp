@@ -29,27 +29,48 @@ constexpr int64_t kFakeBudget = int64_t{256} << 20;
 // Frontier pages a model gets for each of its KV pages: rows seldom stop between two layers.
 constexpr int64_t kKvPagesPerFrontierPage = 8;
 
-// Hidden rows of a model that keeps its top are one for each row of its KV pages.
-PoolSize pool_size(int page_rows, int64_t pages, bool keeps_top) {
+// What methods of the deployments want of a model's hidden rows.
+struct HiddenRows {
+  bool top = false;    // those that have done all layers stay for deeper models
+  bool feeds = false;  // those of a prompt are fed to another model
+};
+
+HiddenRows wanted_of(const EngineConfig& config, const std::string& model) {
+  HiddenRows wanted;
+  for (const DeploymentConfig& d : config.deployments) {
+    for (const MethodEntry* method : all_methods()) {
+      const MethodNeeds needs = method->with(d, {})->needs(d);
+      for (const ModelInRole& role : needs.models) {
+        if (role.model == model) wanted.top |= role.keeps_top;
+        if (needs.lacking || !role.fed_by) continue;
+        wanted.feeds |= std::ranges::any_of(needs.models, [&](const ModelInRole& source) {
+          return source.role == *role.fed_by && source.model == model;
+        });
+      }
+    }
+  }
+  return wanted;
+}
+
+// Where hidden rows are wanted, there is room for one of each row of the KV pages: all may have
+// stopped at an inner layer, or lie there after the last one. Those that are fed to another model
+// lie in places of their own.
+PoolSize pool_size(int page_rows, int64_t pages, const HiddenRows& wanted) {
   PoolSize size;
   size.page_rows = page_rows;
   size.pages = pages;
-  size.frontier_pages = keeps_top ? pages : std::max<int64_t>(4, pages / kKvPagesPerFrontierPage);
-  size.keeps_top = keeps_top;
+  size.frontier_pages =
+      wanted.top || wanted.feeds ? pages : std::max<int64_t>(4, pages / kKvPagesPerFrontierPage);
+  size.keeps_top = wanted.top;
+  size.values = wanted.feeds ? pages * page_rows : 0;
   return size;
 }
 
-// Does a method of some deployment take over rows from it?
-bool keeps_top(const EngineConfig& config, const std::string& model) {
-  const auto takes_over = [&](const MethodEntry* method, const DeploymentConfig& d) {
-    const auto roles = method->with(d, {})->needs(d).models;
-    return std::ranges::any_of(
-        roles, [&](const ModelInRole& r) { return r.keeps_top && r.model == model; });
-  };
-  return std::ranges::any_of(config.deployments, [&](const DeploymentConfig& d) {
-    return std::ranges::any_of(all_methods(),
-                               [&](const MethodEntry* m) { return takes_over(m, d); });
-  });
+// Of a KV page, and of what there is of hidden rows for it.
+[[maybe_unused]] int64_t bytes_of_page(const ModelShape& shape, const HiddenRows& wanted) {
+  const int64_t rows = shape.frontier_page_bytes;
+  if (!wanted.top && !wanted.feeds) return shape.page_bytes + rows / kKvPagesPerFrontierPage;
+  return shape.page_bytes + (wanted.feeds ? 2 : 1) * rows;
 }
 
 // Threads of a CPU device whose configuration names none: CPU devices have teams of their own,
@@ -193,7 +214,7 @@ absl::Status LoadedDevices::load_fakes(const EngineConfig& config, const DeviceC
     const FakeModelConfig& fake = *m->config.fake;
     backend->add_model(
         m->id, m->config.name, fake,
-        pool_size(m->config.page_rows, (*pages)[i], keeps_top(config, m->config.name)));
+        pool_size(m->config.page_rows, (*pages)[i], wanted_of(config, m->config.name)));
     if (!fake.trace_file.empty()) {
       TANDEM_ASSIGN_OR_RETURN(auto trace, BatchTrace::open(fake.trace_file));
       backend->set_trace(m->id, std::move(trace));
@@ -250,8 +271,7 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
       return out_of_range(absl::StrCat(path, "/generation_config.json: bad_words_ids"), id,
                           absl::StrCat("0 to ", shape.vocab_size - 1));
     }
-    const int64_t of_frontier = keeps_top(config, m->config.name) ? 1 : kKvPagesPerFrontierPage;
-    requests.push_back({m->config.name, shape.page_bytes + shape.frontier_page_bytes / of_frontier,
+    requests.push_back({m->config.name, bytes_of_page(shape, wanted_of(config, m->config.name)),
                         m->config.page_rows, shape.max_positions, m->config.kv_pages});
   }
   // Half of what is free: the rest is for buffers, and for what else runs on the machine.
@@ -261,7 +281,7 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
   if (!pages.ok()) return annotate(pages.status(), absl::StrCat("device ", device.name()));
   for (size_t i = 0; i < models.size(); ++i) {
     LoadedModel* m = models[i];
-    m->pool = pool_size(m->config.page_rows, (*pages)[i], keeps_top(config, m->config.name));
+    m->pool = pool_size(m->config.page_rows, (*pages)[i], wanted_of(config, m->config.name));
     const absl::Status allocated = backend->allocate_pools(m->id, m->pool);
     if (!allocated.ok()) return annotate(allocated, absl::StrCat("model ", m->config.name));
     m->shape = backend->shape(m->id);

@@ -105,16 +105,21 @@ std::vector<Token> resolve_stop_tokens(const std::vector<int64_t>& ids, int voca
   return tokens;
 }
 
-// `context`: rows that the method's caches may have.
-absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, int64_t context,
+absl::Status too_long(int64_t prompt, const std::string& allowed) {
+  return with_reason(
+      out_of_range("prompt", absl::StrCat(prompt, " tokens"),
+                   absl::StrCat("at most ", allowed, "; truncate_prompt_tokens keeps its end")),
+      "CONTEXT_LENGTH_EXCEEDED");
+}
+
+absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, const MethodPlan& plan,
                                            int64_t prompt, const std::optional<int64_t>& wanted) {
+  const int64_t context = plan.context_length;
   const int64_t room = context - prompt;
   if (room < 1) {
-    return with_reason(
-        out_of_range("prompt", absl::StrCat(prompt, " tokens"),
-                     absl::StrCat("at most ", context - 1, " (context of ", context,
-                                  " less one new token); truncate_prompt_tokens keeps its end")),
-        "CONTEXT_LENGTH_EXCEEDED");
+    const std::string whose = plan.writer.empty() ? "" : " of " + plan.writer + ", which writes,";
+    return too_long(
+        prompt, absl::StrCat(context - 1, " (context of ", context, whose, " less one new token)"));
   }
   if (!wanted) return static_cast<int>(std::min(room, deployment.default_max_new_tokens));
   if (*wanted < 1 || *wanted > deployment.max_new_tokens) {
@@ -235,9 +240,13 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   spec.roles = std::move(plan.roles);
   spec.width = plan.width;
   spec.extra_rows = plan.extra_rows;
-  TANDEM_ASSIGN_OR_RETURN(spec.stops.max_new_tokens,
-                          resolve_max_new_tokens(deployment, plan.context_length, prompt_tokens,
-                                                 request.stopping.max_new_tokens));
+  if (prompt_tokens > plan.prompt_length) {
+    return too_long(prompt_tokens, absl::StrCat(plan.prompt_length, " (context of ", plan.reader,
+                                                ", which reads it)"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(
+      spec.stops.max_new_tokens,
+      resolve_max_new_tokens(deployment, plan, prompt_tokens, request.stopping.max_new_tokens));
   if (!request.stopping.ignore_eos) spec.stops.eos = model.eos;
   spec.stops.include_end = request.include_eos_token;
   TANDEM_ASSIGN_OR_RETURN(spec.warp.processors,

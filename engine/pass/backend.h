@@ -31,6 +31,11 @@ struct AdapterShape {
   int masks = 0;        // mask rows that it has inputs for
   int prompt_rows = 0;  // rows that mask rows see before the context
   int source = 0;       // width of the hidden rows that it projects; 0: none
+  // Of a projector: which model's rows, after how many layers, and how a row becomes an input.
+  std::string source_sample;
+  int layer = 0;
+  bool replace = false;
+  bool foreign = false;  // the prompt's ids are the other model's
 };
 
 // What the scheduler and the methods must know of a loaded model.
@@ -50,6 +55,7 @@ struct ModelShape {
   // A row's bits depend on neither its neighbours nor their number: several rows in a pass give
   // what each alone gives. Else two nearly equal logits may change places.
   bool keeps_row_bits = false;
+  std::string sample;            // what tells its weights from others; empty: not known
   std::vector<HeadShape> heads;  // beside its own
   std::vector<AdapterShape> adapters;
 };

@@ -37,7 +37,8 @@ struct ValueRef {
   bool replace = true;  // kEmbed: instead of the token's embedding, or added to it
 };
 
-inline constexpr int kDrawn = -1;  // In::id of kChosen: the drawn token rather than a ranked one
+inline constexpr int kNoToken = -2;  // In::id of a row that counts as no token of the text
+inline constexpr int kDrawn = -1;    // In::id of kChosen: the drawn token rather than a ranked one
 
 // One input row.
 struct In {
@@ -45,8 +46,9 @@ struct In {
     kToken,   // id: token
     kChosen,  // id: kDrawn, or rank in the `top` of output ref.out of pass ref.ticket, unread
     kMask,    // id: number i of the adapter's mask embedding m_i, from 0
-    kEmbed,  // id: token (used when ref.replace is false); ref: output of a Read::hidden, whose row
-             // goes through the pass's adapter, or as it is where there is none
+    kEmbed,   // id: token (its embedding is used when ref.replace is false), or kNoToken; ref:
+              // output of a Read::hidden, whose row goes through the pass's adapter, or as it is
+              // where there is none
   };
   Kind kind = kToken;
   int32_t id = 0;

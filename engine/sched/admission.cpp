@@ -12,7 +12,16 @@ namespace {
 
 // Of a sequence with so many tokens of its own: an encoder runs its source alone.
 int64_t rows_of(const RoleModel& role, const SequenceSpec& spec, int64_t tokens) {
-  return role.role == Role::kEncoder ? static_cast<int64_t>(spec.source.size()) : tokens;
+  if (role.role == Role::kEncoder) return static_cast<int64_t>(spec.source.size());
+  return role.prompt_only ? static_cast<int64_t>(spec.prompt.size()) : tokens;
+}
+
+// Hidden rows that it leaves in a round at most.
+int64_t hidden_of(const RoleModel& role, const SequenceSpec& spec) {
+  const auto index = static_cast<int>(&role - spec.roles.data());
+  const bool feeds = std::ranges::any_of(
+      spec.roles, [index](const RoleModel& other) { return other.fed.role == index; });
+  return feeds ? static_cast<int64_t>(spec.prompt.size()) : role.hidden;
 }
 
 }  // namespace
@@ -66,10 +75,11 @@ absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) cons
     // Evicted caches are filled again one by one, without the pages that forks shared.
     const int64_t room = pools.kv.total() / spec.width * pools.page_rows;
     if (rows > room) return too_large(room, "the KV memory of the model");
-    if (role.hidden > pools.values.total()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "prompt tokens: ", spec.prompt.size(), ", of which the method keeps ", role.hidden,
-          " hidden rows at once; allowed: at most ", pools.values.total(), " of the model"));
+    if (hidden_of(role, spec) > pools.values.total()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("prompt tokens: ", spec.prompt.size(), ", of which the method keeps ",
+                       hidden_of(role, spec), " hidden rows at once; allowed: at most ",
+                       pools.values.total(), " of the model"));
     }
     const int64_t frontier_room = pools.frontier.total() * pools.page_rows;
     if (role.frontier_pages(pools.layers, pools.page_rows, rows) > pools.frontier.total()) {

@@ -30,6 +30,11 @@ PrefixRoot root_of(const SequenceSpec& spec, const RoleModel& role) {
     root.source = absl::StrCat(spec.roles[static_cast<size_t>(role.memory)].model.value, ":",
                                absl::StrJoin(spec.source, ","));
   }
+  if (role.fed.role >= 0) {
+    const RoleModel& source = spec.roles[static_cast<size_t>(role.fed.role)];
+    root.source = absl::StrCat("rows of ", source.model.value, " after ", role.fed.at, " of ",
+                               source.to, role.fed.replace ? " alone" : " and tokens");
+  }
   return root;
 }
 
@@ -38,7 +43,7 @@ PrefixRoot root_of(const SequenceSpec& spec, const RoleModel& role) {
 CacheSet::CacheSet(const SequenceSpec* spec, RunHost* host) : spec_(spec), host_(host) {
   for (const RoleModel& role : spec->roles) {
     roots_.emplace_back(role.model, root_of(*spec, role));
-    is_fed_ |= role.memory >= 0 || role.adapter.valid() || role.masks.valid();
+    is_fed_ |= role.memory >= 0 || role.adapter.valid() || role.masks.valid() || role.fed.role >= 0;
   }
 }
 
@@ -106,9 +111,15 @@ Role CacheSet::role_of(const SequenceCache& cache, int to) const {
 CacheSet::Feed CacheSet::fed(const SequenceCache& cache) const {
   for (const RoleModel& role : spec_->roles) {
     if (role.model != cache.model()) continue;
-    const auto memory = static_cast<size_t>(role.memory);
-    return {role.memory < 0 ? CacheId() : stages_[memory].second.cache,
-            role.adapter.valid() ? role.adapter : role.masks};
+    Feed feed;
+    feed.adapter = role.adapter.valid() ? role.adapter : role.masks;
+    if (role.memory >= 0) feed.memory = stages_[static_cast<size_t>(role.memory)].second.cache;
+    if (role.fed.role >= 0) {
+      feed.source = stages_[static_cast<size_t>(role.fed.role)].second;
+      feed.fed = role.fed;
+      feed.rows = static_cast<int>(spec_->prompt.size());
+    }
+    return feed;
   }
   return {};
 }

@@ -45,6 +45,9 @@ class CacheSet {
   struct Feed {
     CacheId memory;
     AdapterId adapter;
+    Stage source;  // whose hidden rows the first `rows` rows are fed with; invalid cache: none
+    RoleModel::Fed fed;
+    int rows = 0;
   };
   Feed feed_of(const SequenceCache& cache) const { return is_fed_ ? fed(cache) : Feed(); }
   const std::vector<Token>& source() const { return spec_->source; }
@@ -80,8 +83,8 @@ class CacheSet {
 
   const SequenceSpec* const spec_;
   RunHost* const host_;
-  std::vector<std::pair<ModelId, PrefixRoot>> roots_;   // one for each role
-  bool is_fed_ = false;                                 // has any role a memory or an adapter?
+  std::vector<std::pair<ModelId, PrefixRoot>> roots_;  // one for each role
+  bool is_fed_ = false;  // has any role a memory, an adapter or a source of hidden rows?
   std::vector<std::unique_ptr<SequenceCache>> caches_;  // few
   std::vector<std::pair<Role, Stage>> stages_;          // of the spec's roles, in their order
   std::vector<CacheId> taken_over_;  // caches with a leader's rows, before their first round

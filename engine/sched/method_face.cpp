@@ -4,12 +4,14 @@
 #include <memory>
 #include <utility>
 
+#include "engine/base/check.h"
 #include "engine/base/planted.h"
 #include "engine/sched/sequence_run.h"
 
 namespace tandem {
 
 bool MethodFace::reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) {
+  left_.clear();
   parts_->reservation.want(needs, tokens());
   waiter_ = waiter;
   if (!host_->ask_pages(run_)) return false;
@@ -30,6 +32,51 @@ void MethodFace::refill(Stage stage) {
   pass.stage = {stage.cache, layers};
   for (int i = have; i < end; ++i) pass.add.chain(token_in(tokens()[static_cast<size_t>(i)]));
   submit_refill(std::move(pass));
+}
+
+FedRows MethodFace::feed(Stage stage) {
+  const SequenceCache& cache = *parts_->caches.find(stage.cache);
+  const CacheSet::Feed feed = parts_->caches.feed_of(cache);
+  if (!feed.source.cache.valid() || cache.rows() >= feed.rows) return {};
+  if (planted(Bug::kRefillWithTokens) && stats().preemptions > 0) return {};
+  const auto known = [&] { return std::ranges::find(left_, feed.source.cache, &Left::source); };
+  if (known() == left_.end()) {
+    Pass pass = blank_pass();
+    pass.stage = feed.source;
+    for (int i = parts_->caches.find(feed.source.cache)->rows(); i < feed.rows; ++i) {
+      pass.add.chain(token_in(tokens()[static_cast<size_t>(i)]));
+    }
+    submit(std::move(pass))->let_go();
+  }
+  const auto left = known();
+  TANDEM_CHECK(left != left_.end() && left->first <= cache.rows() && left->end == feed.rows);
+  return {.ticket = left->ticket,
+          .out = left->out + cache.rows() - left->first,
+          .first = cache.rows(),
+          .end = feed.rows,
+          .replace = feed.fed.replace,
+          .foreign = feed.fed.foreign};
+}
+
+// A pass that runs the prompt leaves the rows that another cache is fed with.
+Flight* MethodFace::submit(Pass&& pass) {
+  const Reservation::Feeding* const feeding = parts_->reservation.feeding(pass.stage.cache);
+  const int begin = parts_->caches.find(pass.stage.cache)->rows();
+  const bool leaves = feeding && begin <= feeding->first &&
+                      begin + static_cast<int>(pass.add.size()) >= feeding->end &&
+                      std::ranges::find(left_, feeding->source, &Left::source) == left_.end();
+  if (!leaves) return parts_->passes.submit(std::move(pass), parts_->caches, host_);
+  Left left{feeding->source, 0, 0, feeding->first, feeding->end};
+  for (const Read& read : pass.read) left.out += static_cast<int>(read.rows.size());
+  Read rows;
+  rows.at = feeding->at;
+  rows.hidden = true;
+  for (int row = left.first; row < left.end; ++row) rows.rows.push_back(row - begin);
+  pass.reading(std::move(rows));
+  Flight* const flight = parts_->passes.submit(std::move(pass), parts_->caches, host_);
+  left.ticket = flight->id;
+  left_.push_back(left);
+  return flight;
 }
 
 void MethodFace::submit_refill(Pass&& pass) {

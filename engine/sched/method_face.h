@@ -60,9 +60,8 @@ class MethodFace final : public Sequence {
   bool reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) override;
   Pass blank_pass() override { return parts_->passes.blank(); }
   void refill(Stage stage) override;
-  Flight* submit(Pass&& pass) override {
-    return parts_->passes.submit(std::move(pass), parts_->caches, host_);
-  }
+  FedRows feed(Stage stage) override;
+  Flight* submit(Pass&& pass) override;
   void keep(CacheId cache, std::span<const Row> path) override {
     parts_->caches.find_idle(cache)->keep(path);
   }
@@ -82,11 +81,19 @@ class MethodFace final : public Sequence {
 
  private:
   void submit_refill(Pass&& pass);
+  // The hidden rows that passes of this round have left for caches that are fed with them.
+  struct Left {
+    CacheId source;
+    TicketId ticket = 0;
+    int out = 0;
+    int first = 0, end = 0;
+  };
 
   SequenceRun* const run_;
   SequenceParts* const parts_;
   RunHost* const host_;
   std::coroutine_handle<> waiter_;
+  std::vector<Left> left_;
 };
 
 }  // namespace tandem

@@ -14,7 +14,38 @@ Reservation::Want& Reservation::want_of(SequenceCache* cache) {
   });
   if (known != wants_.end()) return *known;
   constexpr int kAny = std::numeric_limits<int>::max();
-  return wants_.emplace_back(Want{cache, 0, cache->pools()->layers, kAny, 0, 0, kAny, 0, {}});
+  return wants_.emplace_back(Want{cache, 0, cache->pools()->layers, kAny, 0, 0, 0, kAny, 0, {}});
+}
+
+// What caches are fed with is there in the same round: places for the hidden rows of their sources,
+// and room for the rows that leave them. A row of a source that is there already has left nothing.
+void Reservation::want_sources() {
+  feeding_.clear();
+  for (size_t i = 0; i < wants_.size(); ++i) {
+    const SequenceCache& fed = *wants_[i].cache;
+    const CacheSet::Feed feed = caches_->feed_of(fed);
+    if (!feed.source.cache.valid() || fed.rows() >= feed.rows) continue;
+    SequenceCache* const source = caches_->find(feed.source.cache);
+    const int first = fed.rows();
+    if (source->idle()) source->settle();
+    if (source->rows() > first) source->truncate(first);
+    Want& want = want_of(source);
+    want.total = std::max(want.total, feed.rows);
+    want.adoptable = std::min(want.adoptable, first);
+    want.fed = feed.rows - first;
+    if (feed.source.to < source->pools()->layers) {
+      want.frontier_to = feed.source.to;
+      want.frontier_begin = 0;
+      want.frontier_total = std::max(want.frontier_total, feed.rows);
+    }
+    const int at = feed.fed.at > 0 ? feed.fed.at : feed.source.to;
+    feeding_.push_back({source->id(), first, feed.rows, at});
+  }
+}
+
+const Reservation::Feeding* Reservation::feeding(CacheId source) const {
+  const auto found = std::ranges::find(feeding_, source, &Feeding::source);
+  return found == feeding_.end() ? nullptr : &*found;
 }
 
 void Reservation::want(std::span<const Need> needs, std::span<const Token> tokens) {
@@ -39,6 +70,7 @@ void Reservation::want(std::span<const Need> needs, std::span<const Token> token
     want.total = static_cast<int>(caches_->source().size());
     want.adoptable = 0;
   }
+  want_sources();
   for (const Want& want : wants_) {
     if (caches_->forget_taken_over(want.cache->id())) want.cache->truncate(want.adoptable);
   }
@@ -58,7 +90,7 @@ PageNeed Reservation::need_of(const Want& want) {
     const SequenceCache& cache = *want.cache;
     need.frontier = cache.need(want.frontier_total, want.frontier_to, want.frontier_begin).frontier;
   }
-  need.values = want.hidden;
+  need.values = want.hidden + want.fed;
   return need;
 }
 
@@ -106,7 +138,7 @@ void Reservation::grant(RunHost* host) {
       w.cache->reserve(w.frontier_total, w.frontier_to, w.frontier_begin);
       frontier_begin_.emplace_back(w.cache->id(), w.frontier_begin);
     }
-    w.cache->reserve_values(w.hidden);
+    w.cache->reserve_values(w.hidden + w.fed);
   }
   wants_.clear();
 }
@@ -119,6 +151,7 @@ int Reservation::frontier_begin(CacheId cache) const {
 
 void Reservation::evicted() {
   for (Want& want : wants_) want.looked_up.reset();
+  want_sources();
 }
 
 void Reservation::adopt(std::span<const Token> tokens) {

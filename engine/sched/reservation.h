@@ -30,6 +30,15 @@ class Reservation {
   void grant(RunHost* host);
   // The caches were emptied: what is wanted is more now.
   void evicted();
+  // Rows [first, end) of this cache leave hidden rows in the granted round, which another one is
+  // fed with.
+  struct Feeding {
+    CacheId source;
+    int first = 0, end = 0;
+    int at = 0;  // layers
+  };
+  // Of passes on `source`; null: nobody is fed with their rows.
+  const Feeding* feeding(CacheId source) const;
   // Of this cache: the first row for which the granted round has room between two layers.
   int frontier_begin(CacheId cache) const;
 
@@ -47,16 +56,19 @@ class Reservation {
     int frontier_to;
     int frontier_begin;
     int frontier_total;  // 0: none
-    int hidden;          // rows that passes leave
+    int hidden;          // rows that passes leave, as the method knows
+    int fed = 0;         // rows that they leave for a cache that is fed with them
     int adoptable;       // rows that may come from the prefix cache, where the cache is empty
     int adopted = 0;
     std::optional<uint64_t> looked_up;  // what version of the index
   };
   Want& want_of(SequenceCache* cache);
+  void want_sources();
   static PageNeed need_of(const Want& want);
 
   CacheSet* const caches_;
   std::vector<Want> wants_;
+  std::vector<Feeding> feeding_;
   std::vector<std::pair<CacheId, int>> frontier_begin_;  // of the granted round
 };
 

@@ -85,6 +85,17 @@ struct RoleModel {
   AdapterId adapter;  // of its passes; invalid: none
   int hidden = 0;     // rows that a round leaves on it at most, see Need::hidden
   AdapterId masks;  // of mask rows, which leave nothing in the cache; only where `adapter` is none
+  // The prompt's rows of its cache are fed with the hidden rows that another role leaves of them,
+  // through `adapter` (METHODS section 5). Passes of that role leave them, and where they are not
+  // there, as after an eviction, Gen::catch_up has them made.
+  struct Fed {
+    int role = -1;         // an index into SequenceSpec::roles; -1: all rows are fed with tokens
+    int at = 0;            // hidden rows after so many layers; 0: all that the role runs
+    bool replace = false;  // in place of the tokens' embeddings, or added to them
+    bool foreign = false;  // the prompt's ids mean nothing to this role's model
+    friend bool operator==(const Fed&, const Fed&) = default;
+  } fed;
+  bool prompt_only = false;  // its cache has no rows but the prompt's
 
   // Pages that its rows between two of the model's layers take at most, of `rows` in all.
   int64_t frontier_pages(int layers, int page_rows, int64_t rows) const {

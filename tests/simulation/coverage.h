@@ -16,7 +16,7 @@ enum class Kind : uint8_t {
   kEarlyExit,
   kBita,
   kBeam,
-  kEmbedded,  // a sketch: hidden rows of one model, fed to another
+  kEmbedded,  // LLM-to-SLM: hidden rows of one model, fed to another
   kPpd,
 };
 inline constexpr int kKinds = 9;

@@ -54,7 +54,8 @@ void choose_parameters(Random& r, Request& q) {
   if (r.one_in(3)) q.bild.window = r.between(1, 4);
   q.beam.width = r.between(2, kMaxBeams);
   q.beam.length_penalty = r.uniform(0, 2);
-  q.embed_at = r.between(1, 3);
+  q.fusion.at = r.between(1, 3);
+  q.fusion.replace = r.one_in(2);
   q.ppd.candidates = r.between(1, 3);
 }
 
@@ -78,7 +79,7 @@ Request make_request(Random& r, bool beams, bool quiet) {
   q.max_new_tokens = r.between(1, kMaxNew);
   if (r.one_in(2)) q.eos = {r.below(kVocab)};
   choose_parameters(r, q);
-  const bool plain = q.kind == Kind::kBeam || q.kind == Kind::kEmbedded;
+  const bool plain = q.kind == Kind::kBeam;
   // Sampled, the others give autoregressive decoding's own tokens.
   if (!plain && r.one_in(2)) {
     q.bild.fallback_threshold = 1.01F;  // EXACT when sampled, too

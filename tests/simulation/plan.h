@@ -13,6 +13,7 @@
 #include "engine/decode/ppd.h"
 #include "engine/decode/speculative.h"
 #include "engine/sched/loop.h"
+#include "tests/reference/llm_to_slm.h"
 #include "tests/simulation/coverage.h"
 
 namespace tandem::simulation {
@@ -39,7 +40,7 @@ struct Request {
   BitaParams bita;
   BeamParams beam;
   PpdParams ppd;
-  int embed_at = 1;  // kEmbedded: layers that the rows have done
+  reference::Fusion fusion;  // kEmbedded
   std::vector<Token> prompt;
   int max_new_tokens = 1;
   std::vector<Token> eos;

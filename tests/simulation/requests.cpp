@@ -1,6 +1,7 @@
 #include "tests/simulation/requests.h"
 
 #include "engine/decode/autoregressive.h"
+#include "engine/decode/llm_to_slm.h"
 #include "tests/engine/decode/sketches_values.h"
 #include "tests/reference/autoregressive.h"
 #include "tests/reference/beam.h"
@@ -28,7 +29,7 @@ std::function<Task<void>(Gen)> method_of(const Request& q) {
     case Kind::kBeam:
       return [a = q.beam](Gen g) { return beam(g, a); };
     case Kind::kEmbedded:
-      return [at = q.embed_at](Gen g) { return test::embedded(g, at); };
+      return [](Gen g) { return llm_to_slm(g, {}); };
     case Kind::kPpd:
       return [a = q.ppd](Gen g) { return ppd(g, a); };
   }
@@ -48,6 +49,12 @@ std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index) {
     s.roles = {{Role::kLarge, ModelId(0), 0}};
     if (has_small_model(q.kind)) {
       s.roles.push_back({Role::kSmall, ModelId(1), 0});
+      if (q.kind == Kind::kEmbedded) {
+        s.roles[0].to = q.fusion.at;
+        s.roles[0].prompt_only = true;
+        s.roles[1].adapter = q.fusion.adapter;
+        s.roles[1].fed = {.role = 0, .at = q.fusion.at, .replace = q.fusion.replace};
+      }
     } else if (q.kind == Kind::kEarlyExit) {
       s.roles.push_back({Role::kSmall, ModelId(0), 1});
     } else if (q.kind == Kind::kPpd) {
@@ -79,7 +86,7 @@ std::vector<Token> answer_to(const Plan& plan, size_t index, int choice) {
     return reference::beam(reference::Model(large), q.prompt, q.beam, q.eos, q.max_new_tokens);
   }
   if (q.kind == Kind::kEmbedded) {
-    return test::embedded_answer(plan.model[1], q.embed_at, q.prompt, q.eos, q.max_new_tokens);
+    return reference::llm_to_slm(plan.model[1], q.fusion, q.prompt, warp, q.eos, q.max_new_tokens);
   }
   return reference::autoregressive(large, q.prompt, warp, q.eos, q.max_new_tokens);
 }

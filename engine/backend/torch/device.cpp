@@ -230,11 +230,11 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
                                      config.kv_dtype));
   ModelShape& shape = impl_->models[model].shape;
   if (layers == whole.layers) shape.parameters = layout.parameters;
-  if (!config.extras.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string sample, sample_of(whole, layout.tied, checkpoint));
-    for (const ExtraConfig& extra : config.extras) {
-      TANDEM_RETURN_IF_ERROR(load_extra(model, config.name, extra, whole, sample));
-    }
+  absl::StatusOr<std::string> sample = sample_of(whole, layout.tied, checkpoint);
+  if (!sample.ok() && !config.extras.empty()) return sample.status();  // else nobody asks
+  if (sample.ok()) shape.sample = *std::move(sample);
+  for (const ExtraConfig& extra : config.extras) {
+    TANDEM_RETURN_IF_ERROR(load_extra(model, config.name, extra, whole, shape.sample));
   }
   if (progress) {
     const auto time = std::chrono::steady_clock::now() - start;
@@ -272,7 +272,8 @@ absl::Status TorchDevice::load_extra(ModelId model, const std::string& name,
     return t.defined() ? static_cast<int>(t.size(dim)) : 0;
   };
   loaded.shape.adapters.push_back({extra.name, size(adapter.masks, 0), size(adapter.prompt_keys, 1),
-                                   adapter.projector ? adapter.projector->source() : 0});
+                                   adapter.projector ? adapter.projector->source() : 0,
+                                   file->source_sample, file->layer, file->replace, file->foreign});
   return absl::OkStatus();
 } catch (...) {
   return caught(name);

@@ -46,6 +46,10 @@ struct ModelInRole {
   int masks = 0;  // that the adapter is to have
   // Its rows that have done all layers leave their hidden states (PoolSize::keeps_top).
   bool keeps_top = false;
+  // The role whose hidden rows of the prompt it is fed with, as that adapter says: after which
+  // layers, and how. That role may run the prompt alone, and no further than it is read.
+  std::optional<Role> fed_by;
+  bool prompt_only = false;
 };
 
 // What a method with its parameters wants of its deployment. It is offered where that is there.

@@ -10,11 +10,12 @@ const MethodEntry& ngram_entry();
 const MethodEntry& bild_entry();
 const MethodEntry& bita_entry();
 const MethodEntry& ppd_entry();
+const MethodEntry& llm_to_slm_entry();
 
 const std::vector<const MethodEntry*>& all_methods() {
   static const auto* const kAll = new std::vector<const MethodEntry*>{
-      &autoregressive_entry(), &speculative_entry(), &ngram_entry(),
-      &bild_entry(),           &bita_entry(),        &ppd_entry(),
+      &autoregressive_entry(), &speculative_entry(), &ngram_entry(),      &bild_entry(),
+      &bita_entry(),           &ppd_entry(),         &llm_to_slm_entry(),
   };
   return *kAll;
 }

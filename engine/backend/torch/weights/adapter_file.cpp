@@ -61,6 +61,39 @@ absl::Status check_base(JsonFields& fields, const std::string& path, const Decod
   return inner.status();
 }
 
+// What a projector says of the rows that it takes.
+absl::Status read_source(JsonFields& fields, const std::string& path, AdapterFile* file) {
+  const json* object = fields.find("source");
+  if (object == nullptr || !object->is_object()) {
+    return out_of_range(absl::StrCat(path, ": source"),
+                        object == nullptr ? "missing" : value_text(*object), "an object");
+  }
+  JsonFields inner(*object, absl::StrCat(path, ": source."));
+  file->source_hidden = inner.integer("hidden_size", std::nullopt, 1, int64_t{1} << 31);
+  const int64_t layers = inner.integer("layers", std::nullopt, 1, 1 << 20);
+  file->source_sample = inner.text("sample", std::nullopt);
+  TANDEM_RETURN_IF_ERROR(inner.status());
+  file->layer = static_cast<int>(fields.integer("layer", std::nullopt, 1, layers));
+  const std::string fusion = fields.text("fusion", std::nullopt);
+  file->replace = fusion == "replace";
+  if (!file->replace && fusion != "add") fields.refuse("fusion", "add, replace");
+  const std::string tokens = fields.text("tokens", std::nullopt);
+  file->foreign = tokens == "source";
+  if (!file->foreign && tokens != "shared") fields.refuse("tokens", "shared, source");
+  if (file->foreign && !file->replace) {
+    fields.refuse("tokens", "shared with fusion add (there is nothing to add to)");
+  }
+  return fields.status();
+}
+
+// May a file of this kind have the field?
+bool is_known(AdapterFile::Kind kind, absl::string_view field) {
+  if (field == "format" || field == "kind" || field == "base") return true;
+  if (field == "layer") return kind != AdapterFile::kMasks;
+  return kind == AdapterFile::kProjector &&
+         (field == "source" || field == "fusion" || field == "tokens");
+}
+
 // A dimension of a tensor: a number, or below zero one that the file chooses, the same wherever it
 // has the same number.
 using Dims = std::vector<int64_t>;
@@ -69,9 +102,9 @@ struct Wanted {
   Dims dims;
 };
 
-std::vector<Wanted> tensors_of(AdapterFile::Kind kind, const DecoderConfig& base, bool prompt) {
+std::vector<Wanted> tensors_of(const AdapterFile& file, const DecoderConfig& base, bool prompt) {
   const int64_t h = base.hidden_size;
-  switch (kind) {
+  switch (file.kind) {
     case AdapterFile::kHead:
       return {{"down.weight", {-1, h}}, {"up.weight", {h, -1}}};
     case AdapterFile::kMasks: {
@@ -84,7 +117,10 @@ std::vector<Wanted> tensors_of(AdapterFile::Kind kind, const DecoderConfig& base
       return wanted;
     }
     case AdapterFile::kProjector:
-      return {{"0.weight", {-1, -2}}, {"0.bias", {-1}}, {"2.weight", {h, -1}}, {"2.bias", {h}}};
+      return {{"0.weight", {-1, file.source_hidden}},
+              {"0.bias", {-1}},
+              {"2.weight", {h, -1}},
+              {"2.bias", {h}}};
   }
   return {};
 }
@@ -112,7 +148,7 @@ absl::Status check_tensors_of(const AdapterFile& file, const DecoderConfig& base
   // What the file chooses is learned from the first tensor that has it.
   std::map<int64_t, int64_t> chosen;
   std::vector<TensorSpec> specs;
-  for (const Wanted& wanted : tensors_of(file.kind, base, prompt)) {
+  for (const Wanted& wanted : tensors_of(file, base, prompt)) {
     const TensorView* view = file.tensors.find(wanted.name);
     TensorSpec& spec = specs.emplace_back(TensorSpec{wanted.name, wanted.dims});
     for (size_t i = 0; i < spec.shape.size(); ++i) {
@@ -170,14 +206,14 @@ absl::StatusOr<AdapterFile> AdapterFile::open(const std::string& directory,
   AdapterFile file;
   file.kind = static_cast<Kind>(known - kKinds.begin());
   for (const auto& [field, value] : object.items()) {
-    const bool layer = field == "layer" && file.kind == kHead;
-    if (!layer && field != "format" && field != "kind" && field != "base") {
+    if (!is_known(file.kind, field)) {
       fields.refuse(field.c_str(), "nothing: the field is not known");
     }
   }
   if (file.kind == kHead) {
     file.layer = static_cast<int>(fields.integer("layer", std::nullopt, 1, base.layers));
   }
+  if (file.kind == kProjector) TANDEM_RETURN_IF_ERROR(read_source(fields, path, &file));
   TANDEM_RETURN_IF_ERROR(fields.status());
   TANDEM_RETURN_IF_ERROR(check_base(fields, path, base, sample));
   TANDEM_ASSIGN_OR_RETURN(file.tensors, Checkpoint::open_file(directory, "adapter.safetensors"));

@@ -13,6 +13,14 @@
 //               [layers, P, kv_heads, head_dim] also what these rows see before the context
 //   projector   0.weight [inner, source], 0.bias [inner], 2.weight [H, inner], 2.bias [H]: hidden
 //               rows of another model become inputs, Linear, ReLU, Linear
+//
+// A projector says more (LLM-to-SLM, METHODS section 5):
+//   "source": {"hidden_size": 320, "layers": 8, "sample": ".."}   the model whose rows it takes,
+//   "layer": 8,            // after layers [0, 8) of it; all of the prompt's
+//   "fusion": "add",       // to the prompt's embeddings, or "replace": in their place
+//   "tokens": "shared"     // both models know the prompt's ids; "source": they are the other
+//   model's
+//                          // alone, whose rows stand for them: with "replace" only
 #pragma once
 
 #include <cstdint>
@@ -34,7 +42,11 @@ absl::StatusOr<std::string> sample_of(const DecoderConfig& config, bool tied,
 struct AdapterFile {
   enum Kind : uint8_t { kHead, kMasks, kProjector };
   Kind kind = kHead;
-  int layer = 0;  // kHead
+  int layer = 0;              // kHead, kProjector
+  bool replace = false;       // kProjector: fusion
+  bool foreign = false;       // kProjector: the ids are the other model's
+  int64_t source_hidden = 0;  // kProjector
+  std::string source_sample;  // kProjector: sample_of() the other model
   Checkpoint tensors;
 
   // NOT_FOUND: a file is missing. INVALID_ARGUMENT, naming file, field or tensor, its value and

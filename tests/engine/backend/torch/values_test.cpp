@@ -325,7 +325,14 @@ class TorchAdapters : public testing::Test {
         {"2.weight", {kHidden, kInner}, numbers(size_t{kHidden} * kInner, 3)},
         {"2.bias", {kHidden}, numbers(kHidden, 4)}};
     for (size_t i = 2; i < 4 && zero; ++i) std::ranges::fill(tensors[i].values, 0.0f);
-    return folders.write(name, {{"kind", "projector"}}, tensors);
+    return folders.write(
+        name,
+        {{"kind", "projector"},
+         {"layer", 2},
+         {"fusion", "add"},
+         {"tokens", "shared"},
+         {"source", {{"hidden_size", source}, {"layers", 6}, {"sample", "0011223344556677"}}}},
+        tensors);
   }
   ExtraConfig masks() {
     return folders.write("masks", {{"kind", "masks"}}, {{"masks", {3, kHidden}, mask_rows}});

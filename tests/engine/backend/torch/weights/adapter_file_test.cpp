@@ -45,6 +45,12 @@ json description(const std::string& kind) {
                 {"head_dim", 4},
                 {"sample", "0123456789abcdef"}}}};
   if (kind == "head") all["layer"] = 2;
+  if (kind == "projector") {
+    all["layer"] = 5;
+    all["source"] = {{"hidden_size", 9}, {"layers", 6}, {"sample", "00112233445566ff"}};
+    all["fusion"] = "replace";
+    all["tokens"] = "source";
+  }
   return all;
 }
 
@@ -79,7 +85,10 @@ TEST(AdapterFile, EveryKind) {
     const auto file = open(description(kind), safetensors_of(tensors(kind)));
     ASSERT_TRUE(file.ok()) << file.status();
     EXPECT_EQ(adapter_kind_name(file->kind), kind);
-    EXPECT_EQ(file->layer, kind == "head" ? 2 : 0);
+    EXPECT_EQ(file->layer, kind == "head" ? 2 : kind == "projector" ? 5 : 0);
+    EXPECT_EQ(file->source_sample, kind == "projector" ? "00112233445566ff" : "");
+    EXPECT_EQ(file->replace, kind == "projector");
+    EXPECT_EQ(file->foreign, kind == "projector");
     EXPECT_EQ(file->tensors.names().size(), tensors(kind).size());
   }
   EXPECT_TRUE(open(description("masks"), safetensors_of({{"masks", "BF16", {1, 4}}})).ok());
@@ -103,6 +112,24 @@ TEST(AdapterFile, TheDescriptionIsChecked) {
   json layered = description("masks");
   layered["layer"] = 1;
   EXPECT_THAT(error(layered, safetensors_of(tensors("masks"))), HasSubstr("layer: 1; allowed: no"));
+}
+
+TEST(AdapterFile, WhatAProjectorTakesIsChecked) {
+  const std::string weights = safetensors_of(tensors("projector"));
+  const auto with = [&](const char* field, const json& value) {
+    json about = description("projector");
+    about[field] = value;
+    return error(about, weights);
+  };
+  EXPECT_THAT(with("layer", 7), HasSubstr("layer: 7; allowed: integers from 1 to 6"));
+  EXPECT_THAT(with("fusion", "mean"), HasSubstr("fusion: \"mean\"; allowed: add, replace"));
+  EXPECT_THAT(with("tokens", "none"), HasSubstr("tokens: \"none\"; allowed: shared, source"));
+  EXPECT_THAT(with("fusion", "add"),
+              HasSubstr("tokens: \"source\"; allowed: shared with fusion add"));
+  EXPECT_THAT(with("source", 3), HasSubstr("source: 3; allowed: an object"));
+  json about = description("projector");
+  about["source"]["hidden_size"] = 8;
+  EXPECT_THAT(error(about, weights), HasSubstr("\"0.weight\" (shape [6, 9], expected [6, 8])"));
 }
 
 TEST(AdapterFile, AnotherModelsAdapterIsRefused) {

@@ -1,0 +1,32 @@
+#include "engine/decode/llm_to_slm.h"
+
+#include <utility>
+
+#include "engine/decode/speculative.h"
+
+namespace tandem {
+namespace {
+
+Task<void> small_writes(Gen g) {
+  const Stage L = g.stage(Role::kLarge), S = g.stage(Role::kSmall);
+  for (;;) {
+    co_await g.round({{S, g.missing(S)}});
+    Pass p = g.catch_up(S);  // at first: H of the prompt, and from it the rows of x
+    p.reading(g.draw(last_rows(1, p.add.size())));
+    Readout r = co_await g.submit(std::move(p));
+    g.truncate(L.cache, 0);  // H has been read; the large model has no part in what follows
+    if (g.emit(g.emitted(r.row[0], {Source::kSmall, Source::kSmall}))) co_return;
+  }
+}
+
+}  // namespace
+
+Task<void> llm_to_slm(Gen g, LlmToSlmParams a) {
+  if (!a.speculative) return small_writes(g);
+  // The prompt's pass of the large model leaves H as it goes: each model reads the prompt once.
+  SpeculativeParams drafts;
+  drafts.draft_tokens = a.draft_tokens;
+  return speculative(g, drafts);
+}
+
+}  // namespace tandem

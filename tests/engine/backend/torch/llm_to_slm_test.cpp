@@ -1,0 +1,109 @@
+// LLM-to-SLM on golden models against PyTorch (make_llm_to_slm_goldens.py).
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/backend/torch/shared.h"
+#include "tests/engine/backend/torch/driver.h"
+#include "tests/engine/backend/torch/golden.h"
+
+namespace tandem {
+namespace {
+
+constexpr PoolSize kSize = {.page_rows = 4, .pages = 100, .frontier_pages = 50, .values = 64};
+
+class Fused {
+ public:
+  Fused(const std::string& name, DType dtype) {
+    const Golden projector("../llm_to_slm/" + name);
+    ModelConfig m{.name = "mistral", .path = Golden("mistral").directory(), .dtype = dtype};
+    m.extras = {{"projector", projector.directory()}};
+    small_ = std::make_unique<Driver>(m, kSize, shared_, 1);
+    m = {.name = "llama3", .path = Golden("llama3").directory(), .dtype = dtype};
+    large_ = std::make_unique<Driver>(m, kSize, shared_, 0);
+  }
+
+  // What the small model says behind the prompt and so many of `tokens`, each in turn; its own ones
+  // where there are none.
+  std::vector<std::vector<float>> say(const std::vector<Token>& prompt, std::vector<Token> tokens,
+                                      int count) {
+    const AdapterShape& adapter = small_->shape().adapters.at(0);
+    Sequence l = large_->sequence(), s = small_->sequence();
+    Pass reads = chain_pass(adapter.layer, prompt);
+    Read left;
+    left.hidden = true;
+    left.rows = last_rows(prompt.size(), prompt.size());
+    reads.reading(left);
+    const TicketId ticket = Driver::new_ticket();
+    large_->run(l, reads, 0, ticket);
+    Pass fed;
+    fed.adapter = AdapterId(0);
+    Driver::Item item{.sequence = &s, .pass = &fed};
+    for (int i = 0; i < static_cast<int>(prompt.size()); ++i) {
+      In in;
+      in.kind = In::kEmbed;
+      in.id = adapter.foreign ? kNoToken : prompt[static_cast<size_t>(i)];
+      in.ref = {ticket, i, adapter.replace};
+      fed.add.chain(in);
+      item.embeds.push_back({i, large_->model(), PageId(i)});
+    }
+    std::vector<std::vector<float>> said;
+    const bool own = tokens.empty();
+    for (int i = 0; i < count; ++i) {
+      Pass next = i == 0 ? std::move(fed) : chain_pass(0, std::vector<Token>{tokens.back()});
+      if (!own && i > 0)
+        next = chain_pass(0, std::vector<Token>{tokens[static_cast<size_t>(i) - 1]});
+      next.stage.to = small_->layers();
+      next.reading(all_logprobs(last_rows(1, next.add.size()), small_->shape().vocab_size));
+      item.pass = &next;
+      const std::vector<WorkResult> results = small_->run({&item, 1});
+      EXPECT_TRUE(results[0].status.ok()) << results[0].status;
+      item.embeds.clear();
+      said.push_back(logprobs(results[0].readout)[0]);
+      if (own) tokens.push_back(results[0].readout.row[0].argmax);
+    }
+    written = tokens;
+    large_->release(l);
+    small_->release(s);
+    return said;
+  }
+
+  std::vector<Token> written;
+
+ private:
+  const std::shared_ptr<TorchShared> shared_ = std::make_shared<TorchShared>();
+  std::unique_ptr<Driver> large_, small_;
+};
+
+TEST(LlmToSlmGolden, LogitsAreThoseOfPyTorch) {
+  for (const std::string name : {"add", "replace"}) {
+    const Golden golden("../llm_to_slm/" + name);
+    Fused fused(name, DType::kFloat32);
+    const auto rows = golden.rows("logits");
+    const size_t per_prompt = rows.size() / static_cast<size_t>(golden.prompts());
+    for (int p = 0; p < golden.prompts(); ++p) {
+      const auto said = fused.say(golden.prompt(p), golden.greedy(p), static_cast<int>(per_prompt));
+      for (size_t i = 0; i < per_prompt; ++i) {
+        const auto want = log_softmax(rows[static_cast<size_t>(p) * per_prompt + i]);
+        for (size_t v = 0; v < want.size(); ++v) ASSERT_NEAR(said[i][v], want[v], 1e-4) << name;
+      }
+    }
+  }
+}
+
+TEST(LlmToSlmGolden, TokensAreThoseOfPyTorch) {
+  for (const std::string name : {"add", "replace"}) {
+    const Golden golden("../llm_to_slm/" + name);
+    Fused fused(name, DType::kFloat64);
+    for (int p = 0; p < golden.prompts(); ++p) {
+      const std::vector<Token> want = golden.greedy(p);
+      fused.say(golden.prompt(p), {}, static_cast<int>(want.size()));
+      EXPECT_EQ(fused.written, want) << name << " " << p;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem

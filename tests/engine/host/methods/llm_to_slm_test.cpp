@@ -1,0 +1,185 @@
+// LLM-to-SLM in a deployment: the demo's large model reads, its small one writes.
+#include <gmock/gmock.h>
+
+#include "tests/engine/backend/torch/adapter_folders.h"
+#include "tests/engine/host/kit.h"
+
+#ifdef TANDEM_WITH_TORCH
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::make_engine;
+using testing::Recorder;
+using testing::run;
+
+std::string demo(const std::string& name) {
+  return std::string(TANDEM_SOURCE_DIR) + "/models/" + name;
+}
+
+constexpr int kLarge = 320, kSmall = 160, kInner = 24;  // widths
+
+class LlmToSlmPair : public ::testing::Test {
+ protected:
+  // `scale` 0: it adds nothing.
+  ExtraConfig projector(const std::string& name, float scale, int layer = 5,
+                        const std::string& fusion = "add") {
+    const auto numbers = [](size_t n, float scale) {
+      std::vector<float> all(n);
+      uint32_t x = 12345;
+      for (float& v : all) {
+        x = x * 1664525 + 1013904223;
+        v = scale * (static_cast<float>(x >> 8) / 8388608.0f - 1);
+      }
+      return all;
+    };
+    return small.write(
+        name,
+        {{"kind", "projector"},
+         {"layer", layer},
+         {"fusion", fusion},
+         {"tokens", "shared"},
+         {"source", {{"hidden_size", kLarge}, {"layers", 8}, {"sample", large.sample}}}},
+        {{"0.weight", {kInner, kLarge}, numbers(size_t{kInner} * kLarge, 0.1f)},
+         {"0.bias", {kInner}, numbers(kInner, 0.1f)},
+         {"2.weight", {kSmall, kInner}, numbers(size_t{kSmall} * kInner, scale)},
+         {"2.bias", {kSmall}, numbers(kSmall, scale)}});
+  }
+
+  static EngineConfig config_of(const ExtraConfig& extra, const std::string& small_device,
+                                int64_t large_pages = 0, int64_t small_pages = 0) {
+    EngineConfig config;
+    for (const std::string name : {"cpu:0", "cpu:1"}) {
+      if (name != "cpu:0" && name != small_device) continue;
+      DeviceConfig& d = config.devices.emplace_back();
+      d.index = name[4] - '0';
+      d.threads = 1;
+      d.memory_bytes = 96 << 20;
+    }
+    ModelConfig& l = config.models.emplace_back();
+    l.name = "large";
+    l.path = demo("code-large");
+    l.kv_pages = large_pages;
+    ModelConfig& s = config.models.emplace_back();
+    s.name = "small";
+    s.path = demo("code-small");
+    s.device = small_device;
+    s.kv_pages = small_pages;
+    s.extras = {extra};
+    config.deployments.push_back({"pair", "large", "small"});
+    config.deployments[0].methods["llm_to_slm"] = {{"adapter", extra.name}};
+    config.deployments.push_back({"alone", "small", ""});
+    return config;
+  }
+
+  static std::string error(const EngineConfig& config) {
+    const auto engine = Engine::create(config);
+    EXPECT_FALSE(engine.ok());
+    return std::string(engine.status().message());
+  }
+
+  const test::AdapterFolders large{demo("code-large")};
+  test::AdapterFolders small{demo("code-small")};
+};
+
+GenerateRequest asking(const std::string& method, int i) {
+  static const char* const kPrompts[] = {"def count_words(text):\n    counts = {}\n",
+                                         "import socket\n\nclass Listener:\n    def __init__(",
+                                         "x = [1, 2, 3, 1, 2,"};
+  GenerateRequest r = testing::request_for(std::string(kPrompts[i % 3]), 24 + i);
+  r.method = method;
+  if (i % 2 == 1) {
+    r.sampling.temperature = 0.8;
+    r.sampling.seed = static_cast<uint64_t>(i);
+  }
+  return r;
+}
+
+// METHODS F.4. The engine of both, one device and two; small KV memory makes them give way.
+TEST_F(LlmToSlmPair, AZeroProjectorIsThePlainSmallModel) {
+  const ExtraConfig extra = projector("zero", 0);
+  for (const char* device : {"cpu:0", "cpu:1"}) {
+    const auto engine = make_engine(config_of(extra, device));
+    ASSERT_NE(engine, nullptr);
+    for (int i = 0; i < 4; ++i) {
+      const auto told = run(*engine, asking("llm_to_slm", i));
+      GenerateRequest alone = asking("autoregressive", i);
+      alone.model = "alone";
+      const auto want = run(*engine, alone);
+      EXPECT_EQ(told->ids(), want->ids());
+      EXPECT_EQ(told->start().contract, Contract::kLossy);
+      EXPECT_EQ(told->end().stats.large_passes, 1);
+    }
+  }
+}
+
+TEST_F(LlmToSlmPair, ManyAtOnceAsEachAlone) {
+  for (const std::string fusion : {"add", "replace"}) {
+    const auto engine = make_engine(config_of(projector(fusion, 0.2f, 8, fusion), "cpu:1", 18, 18));
+    ASSERT_NE(engine, nullptr);
+    static const char* const kMethods[] = {"llm_to_slm", "autoregressive", "llm_to_slm",
+                                           "speculative"};
+    std::vector<std::shared_ptr<Recorder>> alone, together;
+    for (int i = 0; i < 24; ++i) alone.push_back(run(*engine, asking(kMethods[i % 4], i)));
+    for (int i = 0; i < 24; ++i) {
+      together.push_back(std::make_shared<Recorder>());
+      engine->submit(asking(kMethods[i % 4], i), together.back());
+    }
+    int64_t preempted = 0;
+    for (size_t i = 0; i < 24; ++i) {
+      EXPECT_TRUE(together[i]->wait().ok());
+      EXPECT_EQ(together[i]->ids(), alone[i]->ids()) << i;
+      preempted += together[i]->end().stats.preemptions;
+    }
+    EXPECT_GT(preempted, 0);
+  }
+}
+
+TEST_F(LlmToSlmPair, VerifiedItIsTheLargeModelsAnswer) {
+  const auto engine = make_engine(config_of(projector("some", 0.05f), "cpu:0"));
+  ASSERT_NE(engine, nullptr);
+  for (int i = 0; i < 6; ++i) {
+    GenerateRequest request = asking("llm_to_slm", i);
+    request.parameters = {{"speculative", true}, {"draft_tokens", int64_t{1 + i}}};
+    request.require_contract = Contract::kExact;
+    const auto got = run(*engine, request);
+    EXPECT_EQ(got->start().contract, Contract::kExact);
+    EXPECT_EQ(got->ids(), run(*engine, asking("autoregressive", i))->ids());
+    EXPECT_GT(got->end().stats.draft_tokens, 0);
+  }
+}
+
+TEST_F(LlmToSlmPair, LongPromptsSayWhoCannotHoldThem) {
+  const std::string text = "x = 1\n";
+  std::string longer;
+  for (int i = 0; i < 200; ++i) longer += text;
+  const auto refusal = [&](int64_t large_pages, int64_t small_pages) {
+    const auto engine =
+        make_engine(config_of(projector("p", 0), "cpu:0", large_pages, small_pages));
+    GenerateRequest request = testing::request_for(longer, 4);
+    request.method = "llm_to_slm";
+    const auto sink = std::make_shared<Recorder>();
+    engine->submit(request, sink);
+    return std::string(sink->wait().message());
+  };
+  EXPECT_THAT(refusal(18, 0), HasSubstr("(context of large, which reads it)"));
+  EXPECT_THAT(refusal(0, 18), HasSubstr("of small, which writes, less one new token)"));
+}
+
+TEST_F(LlmToSlmPair, WhatDoesNotFitIsRefusedAtStart) {
+  EngineConfig config = config_of(projector("some", 0), "cpu:0");
+  config.deployments[0].methods["llm_to_slm"] = {{"adapter", "other"}};
+  EXPECT_THAT(error(config),
+              HasSubstr("deployments[pair].llm_to_slm.adapter: \"other\"; allowed: some, the "
+                        "adapters among the extras of model small"));
+  config.deployments[0].methods["llm_to_slm"] = {{"adapter", "some"}};
+  config.models[0].path = demo("code-small");  // of the same vocabulary
+  config.models[1].name = "small";
+  EXPECT_THAT(error(config), HasSubstr("which has \""));
+  config = config_of(projector("deep", 0, 9), "cpu:0");
+  EXPECT_THAT(error(config), HasSubstr("layer: 9; allowed: integers from 1 to 8"));
+}
+
+}  // namespace
+}  // namespace tandem
+#endif
