@@ -1,6 +1,7 @@
 // BiTA's token trees as data (METHODS section 3; arXiv 2401.12522, sections 3.2 and 4.3.4).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
