@@ -204,6 +204,7 @@ struct AttentionCase {
       columns.extra_begin.push_back(static_cast<int32_t>(extra.size()));
       extra.insert(extra.end(), all.begin() + std::max(first, dense), all.end());
       columns.extra_end.push_back(static_cast<int32_t>(extra.size()));
+      columns.prompts.push_back(0);
       context.emplace_back(all.begin() + first, all.end());
       first_number.push_back(first);
     }
