@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <future>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,10 +27,10 @@ class Held {
     std::promise<void> began;
     Ingress::Arrival first = arrival("holder");
     holder_ = first.id;
-    first.go = [this, &began](const absl::Status&) {
+    first.go = [this, &began, ingress = ingress_.get()](const absl::Status&) {
       began.set_value();
       hold_.get_future().wait();
-      passed_ = ingress_->pass(holder_, [] {});
+      passed_ = ingress->pass(holder_, [] {});
     };
     EXPECT_TRUE(ingress_->enter(std::move(first)).ok());
     began.get_future().wait();
@@ -36,6 +38,7 @@ class Held {
 
   // Writes down "NAME CODE" when it is called.
   Ingress::Arrival arrival(const std::string& client, int64_t bytes = 1) {
+    clients_.insert(client);
     Ingress::Arrival a;
     a.id = ++last_id_;
     a.client = client;
@@ -62,10 +65,15 @@ class Held {
   }
   Log let_go() {
     hold_.set_value();
-    std::promise<void> done;
-    Ingress::Arrival last = arrival("last");
-    last.go = [&done](const absl::Status&) { done.set_value(); };
-    if (ingress_->enter(std::move(last)).ok()) done.get_future().wait();
+    // Behind all that its client has here.
+    std::deque<std::promise<void>> served;
+    for (const std::string& client : std::set<std::string>(clients_)) {
+      Ingress::Arrival last = arrival(client);
+      std::promise<void>& done = served.emplace_back();
+      last.go = [&done](const absl::Status&) { done.set_value(); };
+      if (!ingress_->enter(std::move(last)).ok()) served.pop_back();
+    }
+    for (std::promise<void>& done : served) done.get_future().wait();
     ingress_.reset();
     return answered();
   }
@@ -83,6 +91,7 @@ class Held {
   std::promise<void> hold_;
   std::mutex mutex_;
   Log log_;
+  std::set<std::string> clients_;
 };
 
 TEST(Ingress, ClientsTakeTurnsByBytes) {
