@@ -114,11 +114,12 @@ void rope_and_store(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, con
 }
 
 void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, const LayerKv& kv,
-               double scale) {
+               double scale, const DistanceBias& bias) {
   const StepProfile::Section section(StepProfile::kAttention);
   for_types(qkv, kv.keys, [&]<class T, class K, class R>() {
     cpu::attention<T, K, R>({data<T>(qkv), qkv.size(1), data<T>(out), kv.heads}, rows,
-                            paged<const K>(kv, rows), scale);
+                            paged<const K>(kv, rows), scale,
+                            {data<R>(bias.table), bias.before, bias.after});
   });
 }
 

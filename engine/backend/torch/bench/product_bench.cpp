@@ -107,6 +107,29 @@ Contender own(const char* name, cpu::WeightType type, double bytes,
           }};
 }
 
+// Blocks of a GGUF file's type. Random ones whose scales are finite: no byte has the exponent's
+// highest bit.
+Contender stored(const char* name, cpu::QuantType type, const std::shared_ptr<Operands>& operands) {
+  const cpu::QuantFormat format = cpu::quant_format(type);
+  const int block = format.file_block_bytes();
+  return {name, static_cast<double>(block) / format.inputs(), [=](Shape s, size_t copies) {
+            std::vector<std::byte> row(static_cast<size_t>(s.in / format.inputs() * block));
+            std::minstd_rand random(1);
+            auto matrices = std::make_shared<std::vector<cpu::QuantizedMatrix>>();
+            for (size_t i = 0; i < copies; ++i) {
+              matrices->emplace_back(std::vector<cpu::QuantizedMatrix::Part>{{type, s.outs}}, s.in);
+              for (int64_t r = 0; r < s.outs; ++r) {
+                for (std::byte& b : row) b = static_cast<std::byte>(random() & 0x3b);
+                matrices->back().pack(r, row.data());
+              }
+            }
+            return [=](size_t copy, int64_t rows) {
+              cpu::product(operands->to(), {operands->rows(), rows, s.in}, (*matrices)[copy],
+                           nullptr);
+            };
+          }};
+}
+
 Contender linear(const char* name, at::ScalarType type, double bytes,
                  const std::shared_ptr<Operands>& operands) {
   return {name, bytes, [=](Shape, size_t copies) {
@@ -156,6 +179,11 @@ std::vector<Contender> contenders(const std::shared_ptr<Operands>& operands) {
           own("bf16", WeightType::kBFloat16, 2, operands),
           own("fp16", WeightType::kHalf, 2, operands),
           own("int8", WeightType::kInt8, 1, operands),
+          stored("Q4_0", cpu::QuantType::kQ40, operands),
+          stored("Q5_0", cpu::QuantType::kQ50, operands),
+          stored("Q8_0", cpu::QuantType::kQ80, operands),
+          stored("Q4_K", cpu::QuantType::kQ4K, operands),
+          stored("Q6_K", cpu::QuantType::kQ6K, operands),
           linear("at::linear fp32", at::kFloat, 4, operands),
           linear("at::linear bf16", at::kBFloat16, 2, operands),
           fbgemm_half(operands),

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <future>
 #include <memory>
 #include <string>
@@ -20,7 +21,8 @@ namespace tandem::bench {
 using Seconds = std::chrono::duration<double>;
 
 struct Options {
-  int threads = 2;
+  DeviceConfig device;
+  int threads = 2;  // on CPU
   DType dtype = DType::kFloat32;
   DType kv_dtype = DType::kAuto;
   int page_rows = 16;
@@ -32,8 +34,11 @@ class Runner {
   Runner(const DecoderConfig& config, const RandomWeights& weights, const Options& options,
          int64_t kv_rows, int index = 0)
       : layers_(config.layers), vocab_(config.vocab_size), page_rows_(options.page_rows) {
-    auto device = TorchDevice::create({.index = index, .threads = options.threads},
-                                      std::make_shared<TorchShared>());
+    DeviceConfig config_of_device = options.device;
+    config_of_device.index += index;
+    if (config_of_device.kind == DeviceKind::kCpu) config_of_device.threads = options.threads;
+    auto device = TorchDevice::create(config_of_device, std::make_shared<TorchShared>());
+    if (!device.ok()) std::fprintf(stderr, "%s\n", device.status().ToString().c_str());
     TANDEM_CHECK(device.ok());
     device_ = *std::move(device);
     TANDEM_CHECK(device_

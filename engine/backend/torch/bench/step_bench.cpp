@@ -20,6 +20,7 @@
 #include "engine/backend/torch/bench/runner.h"
 #include "engine/backend/torch/profile.h"
 #include "engine/backend/torch/weights/hf_config.h"
+#include "engine/base/device_name.h"
 #include "engine/base/flags.h"
 
 namespace tandem::bench {
@@ -309,7 +310,7 @@ absl::StatusOr<std::vector<Model>> choose_models(const std::vector<std::string>&
 int run(const std::vector<std::string>& args) {
   Settings s;
   std::vector<std::string> names, folders;
-  std::optional<std::string> csv, dtype, kv_dtype;
+  std::optional<std::string> csv, device, dtype, kv_dtype;
   std::optional<double> threads, seconds, page_rows;
   bool help = false;
   Flags flags;
@@ -317,6 +318,7 @@ int run(const std::vector<std::string>& args) {
   flags.texts("shape", "NAME=FOLDER", "instead: that of FOLDER/config.json; repeatable", &folders);
   flags.texts("table", "NAME", "step, parts, rows, context, sequences, devices (all)", &s.only);
   flags.text("csv", "FILE", "all numbers: table,model,x,milliseconds", &csv);
+  flags.text("device", "NAME", "the (first) device: cpu:0 or cuda:0 (cpu:0)", &device);
   flags.text("dtype", "TYPE", "fp32, bf16, fp16 or int8 (fp32)", &dtype);
   flags.text("kv-dtype", "TYPE", "of keys and values: fp32 or bf16 (fp32)", &kv_dtype);
   flags.number("threads", "N", "of the device, where there is one (2)", 1, 1024, &threads);
@@ -330,6 +332,12 @@ int run(const std::vector<std::string>& args) {
     if (dtype.value_or("fp32") == dtype_name(type)) s.options.dtype = type;
   }
   good = good && dtype.value_or("fp32") == dtype_name(s.options.dtype);
+  const absl::StatusOr<DeviceConfig> named = parse_device(device.value_or("cpu:0"));
+  if (good && !named.ok()) {
+    std::fprintf(stderr, "--device: %s; allowed: %s\n", device->c_str(), kDeviceRule);
+    return 2;
+  }
+  if (named.ok()) s.options.device = *named;
   if (!good || help) {
     const std::string error = rest.ok() ? "" : std::string(rest.status().message()) + "\n";
     std::fprintf(stderr, "%s%s", error.c_str(), flags.help().c_str());

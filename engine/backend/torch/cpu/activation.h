@@ -13,14 +13,14 @@ namespace tandem::cpu {
 inline constexpr double kGeluLinear = 2 * 0.7978845608028654;  // 2 sqrt(2 / pi)
 inline constexpr double kGeluCubic = kGeluLinear * 0.044715;
 
-template <Activation kind, class R>
+template <Activation Kind, class R>
 inline R activated(R x) {
-  if constexpr (kind == Activation::kSilu) {
+  if constexpr (Kind == Activation::kSilu) {
     return x / (R{1} + exp_of(-x));
-  } else if constexpr (kind == Activation::kGeluTanh) {
+  } else if constexpr (Kind == Activation::kGeluTanh) {
     const R u = x * (static_cast<R>(kGeluLinear) + static_cast<R>(kGeluCubic) * x * x);
     return x / (R{1} + exp_of(-u));
-  } else if constexpr (kind == Activation::kGelu) {
+  } else if constexpr (Kind == Activation::kGelu) {
     return R{0.5} * x * (R{1} + std::erf(x * static_cast<R>(1 / std::numbers::sqrt2)));
   } else {
     return x < R{0} ? R{0} : x;  // written so that NaN passes through

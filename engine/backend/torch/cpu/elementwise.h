@@ -129,8 +129,9 @@ void rope_and_store(T* qkv, int heads, const RowView& rows, const PagedKv<K>& kv
       const T* v = k + int64_t{kv.kv_heads} * d;
       const int64_t page = rows.slot[r] / kv.page_rows;
       const int64_t slot = rows.slot[r] % kv.page_rows;
-      const R* c = cosine + int64_t{rows.position[r]} * (d / 2);
-      const R* s = sine + int64_t{rows.position[r]} * (d / 2);
+      const int64_t angles = cosine == nullptr ? 0 : int64_t{rows.position[r]} * (d / 2);
+      const R* c = cosine + angles;
+      const R* s = sine + angles;
       if (cosine != nullptr) {
         for (int i = 0; i < heads; ++i, q += d) rotate(q, 1, q, c, s, d);
       }

@@ -26,8 +26,8 @@ struct Quantized {
   int32_t sum;  // of the numbers
 };
 
-// to = from in steps of the greatest magnitude / kMost.
-template <int kMost, class T>
+// to = from in steps of the greatest magnitude / Most.
+template <int Most, class T>
 HWY_INLINE Quantized quantize(T* to, const float* from, size_t n) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
@@ -48,7 +48,7 @@ HWY_INLINE Quantized quantize(T* to, const float* from, size_t n) {
     std::fill_n(to, n, T{0});
     return {finite ? 1.f : std::numeric_limits<float>::quiet_NaN(), 0};
   }
-  const float inverse = kMost / max;
+  const float inverse = Most / max;
   auto sums = hn::Zero(di);
   for (size_t i = 0; i < whole; i += lanes) {
     const auto v = hn::NearestInt(hn::Mul(hn::LoadU(d, from + i), hn::Set(d, inverse)));
@@ -60,7 +60,37 @@ HWY_INLINE Quantized quantize(T* to, const float* from, size_t n) {
     to[i] = static_cast<T>(std::lrint(from[i] * inverse));
     sum += to[i];
   }
-  return {max / kMost, sum};
+  return {max / Most, sum};
+}
+
+// quantize<127>() of 32 numbers; their scale. sums: of the first and the last 16
+HWY_INLINE float quantize_group(int8_t* to, const float* from, int32_t sums[2]) {
+  const hn::CappedTag<float, 16> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const hn::Rebind<int8_t, decltype(d)> narrow;
+  constexpr auto kLanes = static_cast<size_t>(hn::MaxLanes(decltype(d)()));
+  auto most = hn::Zero(di);
+  for (size_t i = 0; i < 32; i += kLanes) {
+    most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::LoadU(d, from + i))));
+  }
+  const float max = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(di, most)));
+  const bool finite = std::isfinite(max);
+  if (!finite || max < 0x1p-100f) {  // whose steps would have no inverse
+    std::fill_n(to, 32, int8_t{0});
+    sums[0] = sums[1] = 0;
+    return finite ? 1.f : std::numeric_limits<float>::quiet_NaN();
+  }
+  const auto inverse = hn::Set(d, 127 / max);
+  for (size_t half = 0; half < 2; ++half) {
+    auto sum = hn::Zero(di);
+    for (size_t i = 16 * half; i < 16 * (half + 1); i += kLanes) {
+      const auto v = hn::NearestInt(hn::Mul(hn::LoadU(d, from + i), inverse));
+      sum = hn::Add(sum, v);
+      hn::StoreU(hn::DemoteTo(narrow, v), narrow, to + i);
+    }
+    sums[half] = hn::GetLane(hn::SumOfLanes(di, sum));
+  }
+  return max / 127;
 }
 
 }  // namespace
@@ -86,23 +116,22 @@ void quantize_to_int8(int32_t* to, const float* from, int64_t n) {
 void quantize_in_groups(int32_t* to, const float* from, int64_t n, bool fours) {
   for (int64_t i = 0; i < n; i += 32) {
     int8_t numbers[32];
-    const float scale = quantize<127>(numbers, from + i, size_t{32}).scale;
+    int32_t sums[2];
+    const float scale = quantize_group(numbers, from + i, sums);
     if (fours) {
       std::memcpy(to, numbers, sizeof(numbers));
       to += 8;
     } else {
       for (int k = 0; k < 32; k += 4, to += 2) {
         const auto pair = [&](int a) {
-          const auto low = static_cast<uint16_t>(numbers[a]);
-          const auto high = static_cast<uint16_t>(numbers[a + 2]);
+          const auto low = static_cast<uint16_t>(int16_t{numbers[a]});
+          const auto high = static_cast<uint16_t>(int16_t{numbers[a + 2]});
           return static_cast<int32_t>(low | uint32_t{high} << 16);
         };
         to[0] = pair(k);
         to[1] = pair(k + 1);
       }
     }
-    int32_t sums[2] = {0, 0};
-    for (int k = 0; k < 32; ++k) sums[k / 16] += numbers[k];
     *to++ = sums[0];
     *to++ = sums[1];
     *to++ = std::bit_cast<int32_t>(scale);

@@ -13,8 +13,10 @@ namespace {
 // Nanoseconds of work that are worth calling another thread.
 constexpr double kWorth = 2000;
 
-// Rows that all threads may prepare for themselves, times the other threads. More are shared out.
-constexpr int64_t kOwnRows = 64;
+// Rows that all threads may prepare for themselves, times the other threads. More are shared out:
+// earlier where it takes longer, with a scale for each 32 inputs.
+constexpr int64_t own_rows(const PackedMatrix&) { return 64; }
+constexpr int64_t own_rows(const QuantizedMatrix&) { return 8; }
 
 // What one panel takes for so many rows, roughly: weights at 25 bytes, products at 100 a
 // nanosecond.
@@ -118,7 +120,7 @@ void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then, Ac
   if (threads == 1 || panel_time(w, x.rows) * static_cast<double>(panels) < kWorth) {
     return call(0, tasks);
   }
-  if (x.rows * (threads - 1) > kOwnRows) {
+  if (x.rows * (threads - 1) > own_rows(w)) {
     PreparedRows& all = prepared().rows;
     prepared().call = 0;
     all.shape(row_type_of(w), x.rows, x.in);

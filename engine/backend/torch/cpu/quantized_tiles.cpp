@@ -101,23 +101,24 @@ struct Tile {
   const uint8_t* unit;  // the first of them
   size_t unit_bytes, codes_at;
   int64_t groups;    // of 32 inputs
+  int64_t next;      // from here to the unit that is read after this one, in bytes
   const int32_t* x;  // [groups][words][rows]
   float* sums;       // [rows][kColumns]
 };
 
 // (Not a function of its own: it becomes part of those below, with their instructions.)
-template <int kBits, Scales kScales, class Dot, int Rows>
+template <int Bits, Scales Kind, class Dot, int Rows>
 HWY_INLINE void multiply_units(const Tile& tile) {
-  constexpr QuantFormat kFormat{kBits, kScales, 0};
-  constexpr int kGroups = kScales == Scales::kTwoLevels || kScales == Scales::kSixteens ? 8 : 1;
-  constexpr size_t kScaleBytes = kScales == Scales::kScale         ? 32
-                                 : kScales == Scales::kScaleAndMin ? 64
-                                 : kScales == Scales::kTwoLevels   ? 256
-                                                                   : 288;
-  constexpr int kZero = kScales == Scales::kScale      ? 1 << (kBits - 1)
-                        : kScales == Scales::kSixteens ? 32
-                                                       : 0;
-  constexpr bool kSixteens = kScales == Scales::kSixteens;
+  constexpr QuantFormat kFormat{Bits, Kind, 0};
+  constexpr int kGroups = Kind == Scales::kTwoLevels || Kind == Scales::kSixteens ? 8 : 1;
+  constexpr size_t kScaleBytes = Kind == Scales::kScale         ? 32
+                                 : Kind == Scales::kScaleAndMin ? 64
+                                 : Kind == Scales::kTwoLevels   ? 256
+                                                                : 288;
+  constexpr int kZero = Kind == Scales::kScale      ? 1 << (Bits - 1)
+                        : Kind == Scales::kSixteens ? 32
+                                                    : 0;
+  constexpr bool kSixteens = Kind == Scales::kSixteens;
   constexpr int kStrips = kUnits * kSlices;
   // Few rows have their sums in two halves, which need not wait for each other.
   constexpr int kHalves = kSixteens || Rows <= 2 ? 2 : 1;
@@ -133,6 +134,9 @@ HWY_INLINE void multiply_units(const Tile& tile) {
   const int32_t* x = tile.x;
   const uint8_t* scales = tile.unit;
   const uint8_t* codes = tile.unit + tile.codes_at;
+  constexpr auto kGroupsAhead = static_cast<int64_t>(kAhead / kCodeBytes);
+  const uint8_t* fetched = codes + static_cast<size_t>(kGroupsAhead) * kCodeBytes;
+  const int64_t jump = std::max<int64_t>(0, tile.groups - kGroupsAhead);
   for (int64_t group = 0; group < tile.groups; ++group) {
     const int g = kGroups == 1 ? 0 : static_cast<int>(group % kGroups);
     const int32_t* after = x + 8 * Dot::kWords * Rows;  // sums, scale, scale times sum
@@ -154,7 +158,7 @@ HWY_INLINE void multiply_units(const Tile& tile) {
         const uint8_t* at = codes + static_cast<size_t>(s / kSlices) * tile.unit_bytes +
                             static_cast<size_t>(s % kSlices * kLanes * 4);
         IntV low, high;
-        unpack<kBits>(at, i, low, high);
+        unpack<Bits>(at, i, low, high);
         const int32_t* four = x + i * Dot::kWords * Rows;
         HWY_UNROLL(Rows)
         for (int r = 0; r < Rows; ++r) {
@@ -172,7 +176,7 @@ HWY_INLINE void multiply_units(const Tile& tile) {
         scale = scale_of_sixteen(block, s % kSlices, 2 * g);
         other = scale_of_sixteen(block, s % kSlices, 2 * g + 1);
       } else {
-        load_scales<kScales>(block, s % kSlices, g, scale, less);
+        load_scales<Kind>(block, s % kSlices, g, scale, less);
       }
       HWY_UNROLL(Rows)
       for (int r = 0; r < Rows; ++r) {
@@ -186,18 +190,29 @@ HWY_INLINE void multiply_units(const Tile& tile) {
         IntV all = sum[0][s][r];
         if (kHalves == 2) all = hn::Add(all, sum[kHalves - 1][s][r]);
         total[s][r] = fused(hn::ConvertTo(d, all), hn::Mul(scale, dx), total[s][r]);
-        if constexpr (kScales == Scales::kScaleAndMin || kScales == Scales::kTwoLevels) {
+        if constexpr (Kind == Scales::kScaleAndMin || Kind == Scales::kTwoLevels) {
           const auto dx_sum = hn::BitCast(d, hn::Set(di, after[3 * Rows + r]));
           total[s][r] = fused(hn::Neg(less), dx_sum, total[s][r]);
         }
       }
     }
-    HWY_UNROLL(kUnits)
-    for (int u = 0; u < kUnits; ++u) {
-      for (size_t ahead = 0; ahead < kCodeBytes; ahead += 64) {
-        hwy::Prefetch(codes + static_cast<size_t>(u) * tile.unit_bytes + kAhead + ahead);
+    // Between the codes of two units lie scales.
+    if (group == jump) {
+      fetched += tile.next - tile.groups * static_cast<int64_t>(kCodeBytes);
+      if constexpr (kGroups == 1) {  // with scales in two levels it costs more than it gains
+        for (size_t u = 0; u < kUnits; ++u) {
+          const uint8_t* from = tile.unit + tile.next + u * tile.unit_bytes;
+          for (size_t line = 0; line < 1024; line += 64) hwy::Prefetch(from + line);
+        }
       }
     }
+    HWY_UNROLL(kUnits)
+    for (int u = 0; u < kUnits; ++u) {
+      for (size_t line = 0; line < kCodeBytes; line += 64) {
+        hwy::Prefetch(fetched + static_cast<size_t>(u) * tile.unit_bytes + line);
+      }
+    }
+    fetched += kCodeBytes;
     x = after + 4 * Rows;
     codes += kCodeBytes;
     if (g == kGroups - 1) scales += kScaleBytes;
@@ -211,26 +226,26 @@ HWY_INLINE void multiply_units(const Tile& tile) {
   }
 }
 
-template <int kBits, Scales kScales, int Rows>
+template <int Bits, Scales Kind, int Rows>
 HWY_NOINLINE void multiply(const Tile& tile) {
-  multiply_units<kBits, kScales, Portable, Rows>(tile);
+  multiply_units<Bits, Kind, Portable, Rows>(tile);
 }
 #if HWY_TARGET == HWY_AVX3
-template <int kBits, Scales kScales, int Rows>
+template <int Bits, Scales Kind, int Rows>
 TANDEM_VNNI HWY_NOINLINE void multiply_vnni(const Tile& tile) {
-  multiply_units<kBits, kScales, Vnni, Rows>(tile);
+  multiply_units<Bits, Kind, Vnni, Rows>(tile);
 }
 #endif
 
 using Multiply = void (*)(const Tile&);
 
-template <int kBits, Scales kScales, int... Rows>
+template <int Bits, Scales Kind, int... Rows>
 Multiply pick_rows(int rows, std::integer_sequence<int, Rows...>) {
 #if HWY_TARGET == HWY_AVX3
-  static constexpr Multiply vnni[] = {&multiply_vnni<kBits, kScales, Rows + 1>...};
+  static constexpr Multiply vnni[] = {&multiply_vnni<Bits, Kind, Rows + 1>...};
   if (use_vnni()) return vnni[rows - 1];
 #endif
-  static constexpr Multiply all[] = {&multiply<kBits, kScales, Rows + 1>...};
+  static constexpr Multiply all[] = {&multiply<Bits, Kind, Rows + 1>...};
   return all[rows - 1];
 }
 
@@ -319,6 +334,9 @@ void quantized_panels(const QuantTask& t, int64_t first_panel, int64_t end_panel
         for (int u = 0; u < 2; u += kUnits) {
           tile.unit = reinterpret_cast<const uint8_t*>(t.weights->panel(s, panel)) +
                       static_cast<size_t>(u) * tile.unit_bytes;
+          // The next rows meet this panel again.
+          const bool again = u + kUnits == 2 && group + 1 < end_group;
+          tile.next = (again ? -u : kUnits) * s.unit_bytes;
           tile.sums = sums + u * kUnit;
           multiply(tile);
         }

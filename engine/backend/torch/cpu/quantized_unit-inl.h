@@ -64,9 +64,9 @@ HWY_INLINE IntV all_bytes(uint32_t byte) {
 }
 
 // Codes of 32 inputs: inputs 4i to 4i+3 and 16+4i to 16+4i+3, a byte each. at: of the slice
-template <int kBits>
+template <int Bits>
 HWY_INLINE void unpack(const uint8_t* at, int i, IntV& low, IntV& high) {
-  if constexpr (kBits == 8) {
+  if constexpr (Bits == 8) {
     low = load_bytes(at + 64 * i);
     high = load_bytes(at + 64 * (i + 4));
     return;
@@ -75,11 +75,11 @@ HWY_INLINE void unpack(const uint8_t* at, int i, IntV& low, IntV& high) {
   const IntV nibble = all_bytes(15);
   low = hn::And(both, nibble);
   high = hn::And(hn::ShiftRight<4>(both), nibble);
-  if constexpr (kBits == 5) {
+  if constexpr (Bits == 5) {
     const IntV fifths = load_bytes(at + 256), bit = all_bytes(16);
     low = hn::Or(low, hn::And(left(fifths, 4 - i), bit));
     high = hn::Or(high, hn::And(right(fifths, i), bit));
-  } else if constexpr (kBits == 6) {
+  } else if constexpr (Bits == 6) {
     const IntV bits = all_bytes(48);
     const IntV a = load_bytes(at + 256), b = load_bytes(at + 320);
     low = hn::Or(low, hn::And(i < 3 ? left(a, 4 - 2 * i) : right(a, 2), bits));
@@ -108,13 +108,13 @@ HWY_INLINE FloatV six(const uint8_t* words, int i) {
 }
 
 // Scale and what is taken off, of the g-th 32 inputs of a block. at: the block's scales
-template <Scales kScales>
+template <Scales Kind>
 HWY_INLINE void load_scales(const uint8_t* at, int slice, int g, FloatV& scale, FloatV& less) {
   const size_t halves = 2 * static_cast<size_t>(kLanes * slice);
   scale = load_halves(at + halves);
-  if constexpr (kScales == Scales::kScaleAndMin) {
+  if constexpr (Kind == Scales::kScaleAndMin) {
     less = hn::Neg(load_halves(at + 32 + halves));
-  } else if constexpr (kScales == Scales::kTwoLevels) {
+  } else if constexpr (Kind == Scales::kTwoLevels) {
     const uint8_t* words = at + 64 + 2 * halves;
     scale = hn::Mul(scale, six(words, g));
     less = hn::Mul(load_halves(at + 32 + halves), six(words, 8 + g));

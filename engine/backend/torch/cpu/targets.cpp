@@ -23,6 +23,17 @@ Extension best_extension() {
 #endif
 }
 
+bool four_bytes(Extension used) {
+  return used >= kVnni && hwy::SupportedAndGeneratedTargets().front() == HWY_AVX3;
+}
+
+// multiplies_fours(), known beforehand: kernels ask for each row, and to ask the processor takes
+// microseconds, in a virtual machine tens of them.
+std::atomic<bool>& fours() {
+  static std::atomic<bool> known{four_bytes(best_extension())};
+  return known;
+}
+
 std::atomic<Extension>& extension() {
   static std::atomic<Extension> used{best_extension()};
   return used;
@@ -81,13 +92,12 @@ absl::Status force_target(absl::string_view name) {
     known = true;
   }
   hwy::SetSupportedTargetsForTest(forced());
+  fours() = four_bytes(extension());
   return known ? absl::OkStatus() : out_of_range("target", name, absl::StrJoin(targets(), " "));
 }
 
 bool use_vnni() { return extension().load(std::memory_order_relaxed) >= kVnni; }
-bool multiplies_fours() {
-  return hwy::SupportedAndGeneratedTargets().front() == HWY_AVX3 && use_vnni();
-}
+bool multiplies_fours() { return fours().load(std::memory_order_relaxed); }
 bool use_bf16() { return extension().load(std::memory_order_relaxed) >= kBf16; }
 
 }  // namespace tandem::cpu

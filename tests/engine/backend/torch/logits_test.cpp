@@ -78,7 +78,7 @@ TEST_P(Logits, OfAllPositionsEqualTransformers) {
     at::Tensor x = at::empty({n, config->hidden_size}, at::kFloat);
     at::Tensor logits = at::empty({n, config->vocab_size}, at::kFloat);
     model.embed(x, prompt.data(), rows.position, n - 1);
-    model.run(0, config->layers, x, rows, pool);
+    model.run(0, config->layers, x, rows, pool, {});
     model.head(logits, x, config->vocab_size);
     const auto want = golden.rows(tensor);
     const float* got = logits.mutable_data_ptr<float>();
@@ -94,7 +94,8 @@ TEST_P(Logits, OfAllPositionsEqualTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Logits,
                          testing::Values("llama2", "llama3", "qwen2", "mistral", "qwen3", "gemma3",
-                                         "gpt2", "phi3"));
+                                         "gpt2", "phi3", "falcon", "falcon_groups",
+                                         "falcon_one_norm", "falcon_serial", "yarn", "longrope"));
 
 }  // namespace
 }  // namespace tandem
