@@ -1,10 +1,9 @@
-// The operations of ops.h on CUDA, on the current stream. See there for shapes and types.
-//
-// Kernels are simple before they are fast: a block per row, or per row and head. A row's results
-// depend on that row alone.
+// The operations of ops.h on CUDA, on the current stream. See there for shapes and types; the
+// kernels and their grids are in kernels/, which tests run on an emulated device.
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/ops.h"
@@ -18,7 +17,13 @@ const Ops& ops();
 void add_elementwise(Ops& ops);
 void add_attention(Ops& ops);
 
-// Copies between two pools of one device (or within one), in order; all of the same store.
+// Has this build machine code for the current device? Throws where the device has no context.
+bool has_machine_code();
+std::string built_for();  // compute capabilities, as "8.0, 9.0"
+int max_head_dim();       // of attention
+
+// Copies into a pool of the current device, in order; all of the same store. `from` may be the same
+// pool, or lie on another device whose memory this one reads.
 void move_rows(std::span<const Move> moves, const KvPool& from, const KvPool& to);
 
 }  // namespace tandem::cuda

@@ -1,56 +1,49 @@
-// Moves within the memory of one device.
+// Moves into the memory of one device: within it, or from another's that it can read.
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "engine/backend/torch/cuda/kernels.h"
+#include "engine/backend/torch/cuda/kernels/moves.h"
 #include "engine/backend/torch/cuda/launch.cuh"
 
 namespace tandem::cuda {
 namespace {
 
-constexpr int kThreads = 64;
-
-struct RowMove {
-  int64_t from_page, to_page;
-  int32_t from_slot, to_slot;
-  int32_t rows, layers;
+// Keys and values, or frontier rows. [layers, pages, heads, page_rows, width] each
+struct MovedTensors {
+  std::vector<at::Tensor> from, to;
+  int64_t from_pages = 0, to_pages = 0;
+  int layers = 1, heads = 1;
+  int64_t width = 0;
 };
 
-// [layers, pages, kv_heads, page_rows, words]: one of keys and values, in words of `Word`.
 template <class Word>
-struct Store {
-  Word* data;
-  int64_t pages;
-  int page_rows;
-};
-
-// A block per (layer, kv head). Each does all moves in order, row by row, so that what one move
-// writes the next reads; rows of one move go in the direction in which they cannot overwrite
-// what is still to be read.
-template <class Word>
-__global__ void move_kernel(Store<Word> from, Store<Word> to, int kv_heads, int words,
-                            const RowMove* moves, int n) {
-  const int64_t layer = blockIdx.x;
-  const int64_t head = blockIdx.y;
-  for (int m = 0; m < n; ++m) {
-    const RowMove move = moves[m];
-    if (layer >= move.layers) continue;
-    const int64_t from_page = (layer * from.pages + move.from_page) * kv_heads + head;
-    const int64_t to_page = (layer * to.pages + move.to_page) * kv_heads + head;
-    const Word* f = from.data + (from_page * from.page_rows + move.from_slot) * words;
-    Word* t = to.data + (to_page * to.page_rows + move.to_slot) * words;
-    const bool down = t <= f;
-    for (int i = 0; i < move.rows; ++i) {
-      const int row = down ? i : move.rows - 1 - i;
-      for (int w = threadIdx.x; w < words; w += kThreads) t[row * words + w] = f[row * words + w];
-      __syncthreads();
-    }
+void launch_moves(const MovedTensors& t, const PoolSize& from, const PoolSize& to,
+                  const RowMove* moves, int n) {
+  MovedRows<Word> rows;
+  rows.kinds = static_cast<int>(t.from.size());
+  for (size_t kind = 0; kind < t.from.size(); ++kind) {
+    rows.from[kind] = static_cast<const Word*>(t.from[kind].const_data_ptr());
+    rows.to[kind] = static_cast<Word*>(t.to[kind].mutable_data_ptr());
   }
+  rows.from_pages = t.from_pages;
+  rows.to_pages = t.to_pages;
+  rows.from_page_rows = from.page_rows;
+  rows.to_page_rows = to.page_rows;
+  rows.layers = t.layers;
+  rows.heads = t.heads;
+  rows.words =
+      t.width * static_cast<int64_t>(t.from[0].element_size()) / static_cast<int64_t>(sizeof(Word));
+  move_words<Word>(stream(), rows, moves, n);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
 }  // namespace
 
 void move_rows(std::span<const Move> moves, const KvPool& from, const KvPool& to) {
-  const bool kv = moves.front().store == tandem::Store::kKv;
+  const bool kv = moves.front().store == Store::kKv;
   const auto bytes = static_cast<int64_t>(moves.size() * sizeof(RowMove));
   // Pinned memory of the caching allocator is not used again before the copy on this stream is
   // done.
@@ -62,28 +55,25 @@ void move_rows(std::span<const Move> moves, const KvPool& from, const KvPool& to
                m.to.slot,         m.rows,          kv ? m.layers : 1};
   }
   const at::Tensor on_device = host.to(to.keys.device(), /*non_blocking=*/true);
-  const auto* device_list = data<RowMove>(on_device);
-  const auto n = static_cast<int>(moves.size());
   const KvGeometry& g = to.geometry;
-  const auto go = [&](const at::Tensor& f, const at::Tensor& t, int layers, int heads, int width,
-                      int64_t from_pages, int64_t to_pages) {
-    // Two-byte words are the largest that fit every type and head size.
-    using Word = int16_t;
-    const int words = width * static_cast<int>(f.element_size()) / static_cast<int>(sizeof(Word));
-    const dim3 grid(static_cast<unsigned>(layers), static_cast<unsigned>(heads));
-    move_kernel<Word><<<grid, kThreads, 0, stream()>>>(
-        Store<Word>{static_cast<Word*>(f.mutable_data_ptr()), from_pages, from.size.page_rows},
-        Store<Word>{static_cast<Word*>(t.mutable_data_ptr()), to_pages, to.size.page_rows}, heads,
-        words, device_list, n);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
-  };
+  MovedTensors t;
   if (kv) {
-    go(from.keys, to.keys, g.layers, g.kv_heads, g.head_dim, from.pages(), to.pages());
-    go(from.values, to.values, g.layers, g.kv_heads, g.head_dim, from.pages(), to.pages());
+    t = {{from.keys, from.values},
+         {to.keys, to.values},
+         from.pages(),
+         to.pages(),
+         std::min(g.layers, from.geometry.layers),
+         g.kv_heads,
+         g.head_dim};
   } else {
-    go(from.frontier, to.frontier, 1, 1, g.hidden_size, from.size.frontier_pages,
-       to.size.frontier_pages);
+    t = {{from.frontier}, {to.frontier}, from.size.frontier_pages, to.size.frontier_pages, 1, 1,
+         g.hidden_size};
   }
+  const int word = word_bytes(t.width * static_cast<int64_t>(t.from[0].element_size()));
+  const auto go = word == 16  ? launch_moves<uint4>
+                  : word == 4 ? launch_moves<int32_t>
+                              : launch_moves<int16_t>;
+  go(t, from.size, to.size, data<RowMove>(on_device), static_cast<int>(moves.size()));
 }
 
 }  // namespace tandem::cuda

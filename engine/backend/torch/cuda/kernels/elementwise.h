@@ -1,0 +1,305 @@
+// What happens to a row between the products; the CUDA side of cpu/elementwise.h.
+//
+// Kernels are simple before they are fast: a block per row, or per row and head. A row's results
+// depend on that row alone.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/backend/torch/cuda/kernels/numbers.h"
+#include "engine/backend/torch/cuda/kernels/platform.h"
+#include "engine/backend/torch/kinds.h"
+#include "engine/backend/torch/row_view.h"
+
+namespace tandem::cuda {
+
+inline constexpr int kThreads = 256;  // of a block, in this file
+
+// A block per row.
+template <class T, class R>
+__global__ void embed_kernel(Ptr<R> x, Ptr<const T> table, Ptr<const int32_t> token,
+                             int64_t width) {
+  const int64_t r = blockIdx.x;
+  if (token[r] < 0 && !planted(Mutant::kEmbedAdapters)) return;
+  const Ptr<const T> from = table + token[r] * width;
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+    x[r * width + i] = static_cast<R>(from[i]);
+  }
+}
+
+// x[r] = table[token[r]] where token[r] >= 0. x: [rows, width], table: [vocab, width]
+template <class T>
+void embed(Stream stream, Ptr<Residual<T>> x, Ptr<const T> table, Ptr<const int32_t> token,
+           int64_t rows, int64_t width) {
+  launch(stream, embed_kernel<T, Residual<T>>, {kThreads, rows}, x, table, token, width);
+}
+
+// A block per row.
+template <class Word>
+__global__ void copy_rows_kernel(Ptr<Word> to, Ptr<const int64_t> to_index, Ptr<const Word> from,
+                                 Ptr<const int64_t> from_index, int64_t words) {
+  const int64_t i = blockIdx.x;
+  const Ptr<Word> t = to + (to_index == nullptr ? i : to_index[i]) * words;
+  const Ptr<const Word> f = from + (from_index == nullptr ? i : from_index[i]) * words;
+  for (int64_t w = threadIdx.x; w < words; w += kThreads) t[w] = f[w];
+}
+
+// to[to_index[i]] = from[from_index[i]] for i < n; a null index counts up. [.., words of four
+// bytes] each
+inline void copy_rows(Stream stream, Ptr<int32_t> to, Ptr<const int64_t> to_index,
+                      Ptr<const int32_t> from, Ptr<const int64_t> from_index, int64_t n,
+                      int64_t words) {
+  launch(stream, copy_rows_kernel<int32_t>, {kThreads, n}, to, to_index, from, from_index, words);
+}
+
+// A block per row.
+template <class R>
+__global__ void scale_rows_kernel(Ptr<R> x, Ptr<const int32_t> token, R scale, int64_t width) {
+  const int64_t r = blockIdx.x;
+  if (token[r] < 0) return;
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) x[r * width + i] *= scale;
+}
+
+// x[r] *= scale where token[r] >= 0. x: [rows, width]
+template <class R>
+void scale_rows(Stream stream, Ptr<R> x, Ptr<const int32_t> token, double scale, int64_t rows,
+                int64_t width) {
+  launch(stream, scale_rows_kernel<R>, {kThreads, rows}, x, token, static_cast<R>(scale), width);
+}
+
+// A block per row.
+template <class T, class R>
+__global__ void add_positions_kernel(Ptr<R> x, Ptr<const T> table, Ptr<const int32_t> token,
+                                     Ptr<const int32_t> position, int64_t width) {
+  const int64_t r = blockIdx.x;
+  if (token[r] < 0) return;
+  const Ptr<const T> from = table + position[r] * width;
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+    x[r * width + i] += static_cast<R>(from[i]);
+  }
+}
+
+// x[r] += table[position[r]] where token[r] >= 0. x: [rows, width], table: [positions, width]
+template <class T>
+void add_positions(Stream stream, Ptr<Residual<T>> x, Ptr<const T> table, Ptr<const int32_t> token,
+                   Ptr<const int32_t> position, int64_t rows, int64_t width) {
+  launch(stream, add_positions_kernel<T, Residual<T>>, {kThreads, rows}, x, table, token, position,
+         width);
+}
+
+template <class R>
+using BlockSums = SharedArray<R, kThreads / kWarp>;
+
+// Sum over the block of what each thread brings; every thread gets it.
+template <class R>
+__device__ R block_sum(R x, BlockSums<R>& sums) {
+  x = warp_sum(x);
+  if (!planted(Mutant::kSumsOverlap)) __syncthreads();  // the last sum has been read
+  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = x;
+  if (!planted(Mutant::kSumWithoutBarrier)) __syncthreads();
+  R total = 0;
+  for (int w = 0; w < kThreads / kWarp; ++w) total += sums[w];
+  return total;
+}
+
+template <class R>
+struct NormArguments {
+  bool layer = false;             // NormKind::kLayer, else kRms
+  Ptr<const R> weight = nullptr;  // [width]
+  Ptr<const R> bias = nullptr;    // [width], of kLayer
+  R eps = 0;
+};
+
+// The norm of one row by its block; add: to what lies there. Rows of `from` and `to` may be one.
+template <bool add, class To, class From, class R>
+__device__ void norm_row(Ptr<To> to, Ptr<From> from, const NormArguments<R>& norm, int64_t width) {
+  __shared__ BlockSums<R> sums;
+  R mean = 0;
+  if (norm.layer) {
+    R sum = 0;
+    for (int64_t i = threadIdx.x; i < width; i += kThreads) sum += static_cast<R>(from[i]);
+    mean = block_sum(sum, sums) / static_cast<R>(width);
+  }
+  R squares = 0;
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+    const R x = static_cast<R>(from[i]) - (planted(Mutant::kMeanNotTaken) ? R(0) : mean);
+    squares += x * x;
+    if (planted(Mutant::kNormStride)) break;
+  }
+  if (planted(Mutant::kSumInOneWarp) && threadIdx.x >= kWarp) return;
+  if (planted(Mutant::kHalfShuffle) && threadIdx.x >= width) return;
+  const R scale = R(1) / sqrt(block_sum(squares, sums) / static_cast<R>(width) + norm.eps);
+  const int64_t end = planted(Mutant::kNormWidth) ? width + 1 : width;
+  for (int64_t i = threadIdx.x; i < end; i += kThreads) {
+    R y = norm.weight[i] * ((static_cast<R>(from[i]) - mean) * scale);
+    if (norm.layer) y += norm.bias[i];
+    to[i] = static_cast<To>(add ? static_cast<R>(to[i]) + y : y);
+  }
+}
+
+// A block per row.
+template <bool add, class To, class From, class R>
+__global__ void norm_kernel(Ptr<To> to, Ptr<const From> from, NormArguments<R> norm,
+                            int64_t width) {
+  norm_row<add, To, const From, R>(to + blockIdx.x * width, from + blockIdx.x * width, norm, width);
+}
+
+// out = norm(x). out: [rows, width] of T, x: of its residual type
+template <class T>
+void norm(Stream stream, Ptr<T> out, Ptr<const Residual<T>> x,
+          const NormArguments<Residual<T>>& norm, int64_t rows, int64_t width) {
+  using R = Residual<T>;
+  launch(stream, norm_kernel<false, T, R, R>, {kThreads, rows}, out, x, norm, width);
+}
+
+// x += norm(y). y: [rows, width] of T, x: of its residual type
+template <class T>
+void add_norm(Stream stream, Ptr<Residual<T>> x, Ptr<const T> y,
+              const NormArguments<Residual<T>>& norm, int64_t rows, int64_t width) {
+  using R = Residual<T>;
+  launch(stream, norm_kernel<true, R, T, R>, {kThreads, rows}, x, y, norm, width);
+}
+
+// A block per row and head; `x` begins with the first head.
+template <class T, class R>
+__global__ void norm_heads_kernel(Ptr<T> x, int64_t stride, NormArguments<R> norm, int head_dim) {
+  const Ptr<T> head = x + (blockIdx.x * stride + blockIdx.y * static_cast<int64_t>(head_dim));
+  norm_row<false, T, T, R>(head, head, norm, head_dim);
+}
+
+// Norms `heads` heads of head_dim numbers in every row, in place; rows are `stride` apart.
+template <class T>
+void norm_heads(Stream stream, Ptr<T> x, int64_t stride, int heads, int head_dim,
+                const NormArguments<Residual<T>>& norm, int64_t rows) {
+  launch(stream, norm_heads_kernel<T, Residual<T>>, {kThreads, rows, heads}, x, stride, norm,
+         head_dim);
+}
+
+// Heads of a row, and one layer's pages: [pages, kv_heads, page_rows, head_dim] each.
+template <class T>
+struct PagedHeads {
+  int heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  Ptr<T> keys = nullptr;
+  Ptr<T> values = nullptr;
+};
+
+// Angles are position * inverse_frequencies[i] in fp32.
+template <class R>
+struct Rotation {
+  Ptr<const float> inverse_frequencies = nullptr;  // [head_dim / 2]; null: nothing is rotated
+  R factor = 1;                                    // of cosines and sines
+};
+
+// A block per row. Threads take pairs (i, i + head_dim / 2) of the query and key heads, then
+// values.
+template <class T, class R>
+__global__ void rope_and_store_kernel(Ptr<T> qkv, RowView rows, PagedHeads<T> kv,
+                                      Rotation<R> rotation) {
+  const int64_t r = blockIdx.x;
+  const int half = kv.head_dim / 2;
+  const int next = planted(Mutant::kRopeNeighbours) ? 1 : half;
+  const Ptr<T> row = qkv + r * (kv.heads + 2 * kv.kv_heads) * kv.head_dim;
+  const auto position = static_cast<float>(rows.position[r]);
+  const bool rotate = !(rotation.inverse_frequencies == nullptr);
+  const int64_t place = planted(Mutant::kStoreInOrder) ? r : rows.slot[r];
+  const int64_t page = place / rows.page_rows;
+  const int64_t slot = place % rows.page_rows;
+  for (int p = threadIdx.x; p < (kv.heads + kv.kv_heads) * half; p += kThreads) {
+    const int head = p / half;
+    const int i = p % half;
+    const R angle = rotate ? static_cast<R>(position * rotation.inverse_frequencies[i]) : R(0);
+    const R c = rotate ? rotation.factor * cos(angle) : R(1);
+    const R s = rotate ? rotation.factor * sin(angle) : R(0);
+    const Ptr<T> from = row + head * kv.head_dim;
+    const R a = static_cast<R>(from[i]);
+    const R b = static_cast<R>(from[i + next]);
+    const int kv_head = head - kv.heads;
+    const Ptr<T> to =
+        kv_head < 0
+            ? from
+            : kv.keys + ((page * kv.kv_heads + kv_head) * rows.page_rows + slot) * kv.head_dim;
+    to[i] = static_cast<T>(a * c - b * s);
+    to[i + next] = static_cast<T>(b * c + a * s);
+  }
+  if (kv.head_dim % 2 != 0) {  // then nothing is rotated, and the last number has no partner
+    for (int h = threadIdx.x; h < kv.kv_heads; h += kThreads) {
+      const int64_t at = (page * kv.kv_heads + h) * rows.page_rows + slot;
+      kv.keys[(at + 1) * kv.head_dim - 1] = row[(kv.heads + h + 1) * kv.head_dim - 1];
+    }
+  }
+  const Ptr<T> value = row + (kv.heads + kv.kv_heads) * kv.head_dim;
+  for (int i = threadIdx.x; i < kv.kv_heads * kv.head_dim; i += kThreads) {
+    const int64_t at = (page * kv.kv_heads + i / kv.head_dim) * rows.page_rows + slot;
+    kv.values[at * kv.head_dim + i % kv.head_dim] = value[i];
+  }
+}
+
+// qkv: [rows, (heads + 2 kv_heads) * head_dim]: queries rotated in place, rotated keys and values
+// stored at the rows' slots. heads may be 0: keys and values alone.
+template <class T>
+void rope_and_store(Stream stream, Ptr<T> qkv, const RowView& rows, const PagedHeads<T>& kv,
+                    const Rotation<Residual<T>>& rotation) {
+  launch(stream, rope_and_store_kernel<T, Residual<T>>, {kThreads, rows.rows}, qkv, rows, kv,
+         rotation);
+}
+
+template <class R>
+__device__ R activated(R x, Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x / (R(1) + exp(-x));
+    case Activation::kGelu:
+      return R(0.5) * x * (R(1) + erf(x * R(0.70710678118654752)));
+    case Activation::kGeluTanh: {
+      const R u = R(0.79788456080286536) * (x + R(0.044715) * x * x * x);
+      return R(0.5) * x * (R(1) + tanh(u));
+    }
+    case Activation::kRelu:
+      return x < R(0) ? R(0) : x;
+  }
+  return x;
+}
+
+// Enough for n numbers, up to a bound; threads go on behind the last block.
+inline Geometry flat(int64_t n) {
+  const int64_t blocks = (n + kThreads - 1) / kThreads;
+  return {kThreads, blocks < 65535 ? blocks : 65535};
+}
+
+template <class T, class R>
+__global__ void gate_kernel(Ptr<T> out, Ptr<const T> gate_up, int64_t n, int64_t width,
+                            Activation activation) {
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < n;
+       i += int64_t{gridDim.x} * kThreads) {
+    const Ptr<const T> row = gate_up + i / width * 2 * width;
+    const int64_t up = planted(Mutant::kGateRows) ? 2 * width : width;
+    const R g = static_cast<R>(row[i % width]);
+    out[i] = static_cast<T>(activated(g, activation) * static_cast<R>(row[up + i % width]));
+  }
+}
+
+// out = act(gate) * up. gate_up: [rows, 2 * width], gate first; out: [rows, width]
+template <class T>
+void gate(Stream stream, Ptr<T> out, Ptr<const T> gate_up, Activation activation, int64_t rows,
+          int64_t width) {
+  launch(stream, gate_kernel<T, Residual<T>>, flat(rows * width), out, gate_up, rows * width, width,
+         activation);
+}
+
+template <class T, class R>
+__global__ void activate_kernel(Ptr<T> x, int64_t n, Activation activation) {
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < n;
+       i += int64_t{gridDim.x} * kThreads) {
+    x[i] = static_cast<T>(activated(static_cast<R>(x[i]), activation));
+  }
+}
+
+// x = act(x), of n numbers.
+template <class T>
+void activate(Stream stream, Ptr<T> x, Activation activation, int64_t n) {
+  launch(stream, activate_kernel<T, Residual<T>>, flat(n), x, n, activation);
+}
+
+}  // namespace tandem::cuda

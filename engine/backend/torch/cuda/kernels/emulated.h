@@ -1,0 +1,234 @@
+// platform.h without a device: host twins of what kernels use, each checked. The emulator that
+// runs them is the tests' (tests/engine/backend/torch/cuda/kernels/emulator.h).
+//
+// What ends a launch, by emulator::Fault: an access outside of its memory or badly aligned; a read
+// of what nobody wrote; two threads that touch the same memory, one of them to write, with no
+// barrier between; a barrier or shuffle to which only some threads come; too much shared memory.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "engine/backend/torch/cuda/kernels/geometry.h"
+#include "engine/backend/torch/cuda/kernels/mutants.h"
+
+// NOLINTBEGIN: CUDA's names
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static  // blocks run one after another
+#define __grid_constant__
+
+namespace tandem::cuda {
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+
+// Of the thread that runs.
+inline dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+using std::cos, std::erf, std::exp, std::max, std::memcpy, std::min, std::sin, std::sqrt, std::tanh;
+// NOLINTEND
+
+namespace emulator {
+
+struct Fault : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+inline Mutant awake = Mutant::kNone;
+
+// Who touched a cell of memory, and when: between which barriers of which block.
+struct Stamp {
+  uint32_t launch = 0;
+  int32_t block = 0;   // kMany: several
+  int32_t thread = 0;  // the same
+  uint32_t epoch = 0;  // barriers of the block before
+};
+
+// Memory of the device, with a stamp for each cell of it.
+class Memory {
+ public:
+  enum class Kind : uint8_t {
+    kGlobal,
+    kShared,  // nothing is written when a block begins
+  };
+
+  // cell: bytes that are watched as one. `name` is told in faults.
+  Memory(std::string name, void* base, size_t bytes, size_t cell, Kind kind);
+
+  std::byte* base() const { return base_; }
+  size_t bytes() const { return bytes_; }
+
+  // Where a thread of a kernel may read or write.
+  std::byte* to_read(int64_t offset, size_t bytes, size_t alignment);
+  std::byte* to_write(int64_t offset, size_t bytes, size_t alignment);
+
+  void written_by_host(int64_t offset, size_t bytes);
+  bool is_written(int64_t offset) const;
+
+ private:
+  struct Cell {
+    bool written = false;
+    Stamp write, read;
+  };
+  std::byte* check(int64_t offset, size_t bytes, size_t alignment);
+
+  std::string name_;
+  std::byte* base_;
+  size_t bytes_, cell_;
+  Kind kind_;
+  uint32_t claimed_by_ = 0;  // launch that counted this shared memory
+  std::vector<Cell> cells_;
+};
+
+// Runs the kernel in all threads of all blocks. Throws Fault.
+void run(const Geometry& geometry, const std::function<void()>& kernel);
+
+// The calling thread waits for the others of its block, or of its warp. value: what the warp's lane
+// `from` brings along.
+void barrier(const std::source_location& where);
+uint64_t shuffle(unsigned mask, uint64_t value, int from, const std::source_location& where);
+
+[[noreturn]] void null_pointer();
+
+// An element of memory, where a kernel would have a T&.
+template <class T>
+class Ref {
+ public:
+  Ref(Memory* memory, int64_t offset) : memory_(memory), offset_(offset) {}
+  Ref(const Ref&) = default;
+
+  operator T() const {  // NOLINT(google-explicit-constructor): as a T& would
+    T x;
+    std::memcpy(&x, memory_->to_read(offset_, sizeof(T), alignof(T)), sizeof(T));
+    return x;
+  }
+  template <class U>
+    requires(!std::same_as<U, T>)
+  explicit operator U() const {
+    return static_cast<U>(static_cast<T>(*this));
+  }
+  const Ref& operator=(T x) const {
+    std::memcpy(memory_->to_write(offset_, sizeof(T), alignof(T)), &x, sizeof(T));
+    return *this;
+  }
+  Ref& operator=(const Ref& x) {
+    if (this != &x) *this = static_cast<T>(x);
+    return *this;
+  }
+  const Ref& operator+=(T x) const { return *this = static_cast<T>(*this) + x; }
+  const Ref& operator*=(T x) const { return *this = static_cast<T>(*this) * x; }
+
+ private:
+  Memory* memory_;
+  int64_t offset_;
+};
+
+}  // namespace emulator
+
+template <class T>
+class Ptr {
+ public:
+  Ptr() = default;
+  Ptr(std::nullptr_t) {}  // NOLINT(google-explicit-constructor): as a T* would
+  // at: bytes from the beginning
+  Ptr(emulator::Memory* memory, int64_t at) : memory_(memory), at_(at) {}
+  template <class U>
+    requires(std::same_as<const U, T>)
+  Ptr(const Ptr<U>& p)  // NOLINT(google-explicit-constructor): the same
+      : memory_(p.memory()), at_(p.at()) {}
+
+  emulator::Memory* memory() const { return memory_; }
+  int64_t at() const { return at_; }
+
+  auto operator[](int64_t i) const {
+    if (memory_ == nullptr) emulator::null_pointer();
+    const emulator::Ref<std::remove_const_t<T>> ref(memory_,
+                                                    at_ + i * static_cast<int64_t>(sizeof(T)));
+    if constexpr (std::is_const_v<T>) {
+      return static_cast<std::remove_const_t<T>>(ref);
+    } else {
+      return ref;
+    }
+  }
+  Ptr operator+(int64_t n) const { return {memory_, at_ + n * static_cast<int64_t>(sizeof(T))}; }
+  friend bool operator==(const Ptr& p, std::nullptr_t) { return p.memory_ == nullptr; }
+  template <class U>
+  bool operator<=(const Ptr<U>& p) const {
+    return address() <= p.address();
+  }
+  uintptr_t address() const {
+    return reinterpret_cast<uintptr_t>(memory_->base()) + static_cast<uintptr_t>(at_);
+  }
+
+ private:
+  emulator::Memory* memory_ = nullptr;
+  int64_t at_ = 0;
+};
+
+// The same memory in words of another type.
+template <class Word, class T>
+Ptr<const Word> words_of(const Ptr<T>& p) {
+  return {p.memory(), p.at()};
+}
+
+template <class T, int N>
+class SharedArray {
+ public:
+  SharedArray()
+      : memory_("shared memory", data_, sizeof(data_), sizeof(T), emulator::Memory::Kind::kShared) {
+  }
+  SharedArray(const SharedArray&) = delete;
+  SharedArray& operator=(const SharedArray&) = delete;
+
+  emulator::Ref<T> operator[](int64_t i) { return {&memory_, i * static_cast<int64_t>(sizeof(T))}; }
+
+ private:
+  T data_[N];
+  emulator::Memory memory_;
+};
+
+struct Stream {};
+
+inline bool planted(Mutant mutant) { return emulator::awake == mutant; }
+
+template <class... P, class... A>
+void launch(Stream, void (*kernel)(P...), const Geometry& g, A&&... arguments) {
+  if (g.blocks() == 0) return;
+  emulator::run(g, [&] { kernel(static_cast<P>(arguments)...); });
+}
+
+// NOLINTBEGIN: CUDA's names
+inline void __syncthreads(const std::source_location& where = std::source_location::current()) {
+  emulator::barrier(where);
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned mask, T x, int lanes,
+                  const std::source_location& where = std::source_location::current()) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &x, sizeof(T));
+  bits = emulator::shuffle(mask, bits, static_cast<int>(threadIdx.x % kWarp) ^ lanes, where);
+  std::memcpy(&x, &bits, sizeof(T));
+  return x;
+}
+// NOLINTEND
+
+}  // namespace tandem::cuda

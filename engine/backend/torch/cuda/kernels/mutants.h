@@ -1,0 +1,50 @@
+// Faults planted in the kernels, to show that the tests on an emulated device would find them.
+//
+//   if (!planted(Mutant::kSumWithoutBarrier)) __syncthreads();
+//
+// On a device planted() is false at compile time and nothing is left of such a line.
+#pragma once
+
+#include <cstdint>
+
+namespace tandem::cuda {
+
+// name, what it does
+#define TANDEM_MUTANT_LIST(X)                                                          \
+  X(SumWithoutBarrier, "parts of a block's sum are read before all are there")         \
+  X(SumsOverlap, "the next sum is written before all have read the last one")          \
+  X(SumInOneWarp, "the first warp alone comes to a block's sum")                       \
+  X(HalfShuffle, "lanes above a row's width stay away from the warp's sum")            \
+  X(NormStride, "the norm's threads skip what lies beyond the first block")            \
+  X(NormWidth, "the norm writes one number too many")                                  \
+  X(MeanNotTaken, "the layer norm's variance is around zero")                          \
+  X(EmbedAdapters, "rows without a token are embedded too")                            \
+  X(RopeNeighbours, "neighbouring dimensions are rotated together")                    \
+  X(StoreInOrder, "keys are stored by row number instead of slot")                     \
+  X(GateRows, "up is read where the next row's gate lies")                             \
+  X(SoftenWithoutBarrier, "weights are made before all scores are there")              \
+  X(WeighWithoutBarrier, "values are added before all weights are there")              \
+  X(SumsWithoutBarrier, "the warps' sums are added before all are there")              \
+  X(PassesOverlap, "the next queries' sums are written before all have read the last") \
+  X(NotRescaled, "splits are merged as if they had the same largest score")            \
+  X(NoWindow, "a layer's window is ignored")                                           \
+  X(SeeNext, "a row sees the key behind its last dense one")                           \
+  X(NoExtra, "a row of a tree sees the dense rows alone")                              \
+  X(HeadsInTurn, "query heads take the key heads in turn, not by groups")              \
+  X(FirstTable, "all rows read the first sequence's page table")                       \
+  X(PageStride, "pages are as far apart as if they had a head more")                   \
+  X(DistanceTurned, "scores are biased by the distance the other way round")           \
+  X(TailOfHead, "numbers behind a head are written too")                               \
+  X(PromptsCut, "a window cuts prompts off")                                           \
+  X(OneDirection, "overlapping rows are moved first to last always")                   \
+  X(MovesAtOnce, "a block for each move, in any order")                                \
+  X(AllLayers, "moves go through all layers")
+
+enum class Mutant : uint8_t {
+  kNone,
+#define TANDEM_MUTANT(name, what) k##name,
+  TANDEM_MUTANT_LIST(TANDEM_MUTANT)
+#undef TANDEM_MUTANT
+};
+
+}  // namespace tandem::cuda

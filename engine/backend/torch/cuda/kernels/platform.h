@@ -1,0 +1,17 @@
+// What kernels need beyond C++: CUDA's own, or on a CPU in tests their emulated twins. The kernels'
+// sources are the same, and so are the grids that launch() gets.
+//
+// Names, with nvcc as without: threadIdx, blockIdx, gridDim, __global__, __device__, __shared__,
+// __syncthreads, __shfl_xor_sync, exp and its like; and of ours
+//   Ptr<T>             T*, whose use is checked when emulated
+//   words_of<Word>(p)  p, to be read in words of another type
+//   SharedArray<T, N>  T[N] in shared memory: `__shared__ SharedArray<float, 4> sums;`
+//   Geometry, Stream, launch(stream, kernel, geometry, arguments...)
+//   planted(mutant)    mutants.h
+#pragma once
+
+#ifdef __CUDACC__
+#include "engine/backend/torch/cuda/kernels/on_device.h"
+#else
+#include "engine/backend/torch/cuda/kernels/emulated.h"
+#endif
