@@ -1,0 +1,203 @@
+// The emulated device runs kernels as a device would, and ends those that a device would let pass.
+#include "tests/engine/backend/torch/cuda/kernels/emulator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <numeric>
+#include <set>
+
+#include "engine/backend/torch/cuda/kernels/numbers.h"
+
+namespace tandem::cuda {
+namespace {
+
+using emulator::Fault;
+using testing::HasSubstr;
+
+std::string fault_of(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Fault& fault) {
+    return fault.what();
+  }
+  return "none";
+}
+
+__global__ void sum_blocks(Ptr<int> out, Ptr<const int> in, bool barrier) {
+  __shared__ SharedArray<int, 4> sums;
+  const int sum = warp_sum(static_cast<int>(in[blockIdx.x * blockDim.x + threadIdx.x]));
+  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = sum;
+  if (barrier) __syncthreads();
+  if (threadIdx.x == 0) out[blockIdx.x] = sums[0] + sums[1] + sums[2] + sums[3];
+}
+
+std::vector<int> numbers(int n) {
+  std::vector<int> all(static_cast<size_t>(n));
+  std::iota(all.begin(), all.end(), 1);
+  return all;
+}
+
+TEST(Emulator, RunsBlocksAndWarpsInAnyOrder) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    emulator::seed(seed);
+    const DeviceArray<int> in("in", numbers(3 * 128));
+    const DeviceArray<int> out("out", 3);
+    launch({}, sum_blocks, {128, 3}, out, in, true);
+    for (int b = 0; b < 3; ++b) EXPECT_EQ(out[b], 128 * (128 * b) + 128 * 129 / 2);
+  }
+}
+
+TEST(Emulator, FindsTheMissingBarrierInEveryOrder) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    emulator::seed(seed);
+    const DeviceArray<int> in("in", numbers(128));
+    const DeviceArray<int> out("out", 1);
+    // The sums are read before they are written, or are written and not yet there.
+    EXPECT_THAT(fault_of([&] { launch({}, sum_blocks, {128}, out, in, false); }),
+                testing::AnyOf(HasSubstr("where nothing was written"), HasSubstr("race")));
+  }
+}
+
+__global__ void trace_order(std::vector<unsigned>* order) {
+  order->push_back(blockIdx.x * blockDim.x + threadIdx.x);
+}
+
+TEST(Emulator, DrawsOrdersBySeed) {
+  std::set<std::vector<unsigned>> orders;
+  for (const uint64_t seed : {1, 2, 3, 1, 2, 3}) {
+    emulator::seed(seed);
+    std::vector<unsigned> order;
+    launch({}, trace_order, {64, 2}, &order);
+    EXPECT_EQ(std::set<unsigned>(order.begin(), order.end()).size(), 128u);
+    orders.insert(order);
+  }
+  EXPECT_EQ(orders.size(), 3u);
+}
+
+__global__ void copy_at(Ptr<int> to, Ptr<const int> from, int shift) {
+  const int i = static_cast<int>(threadIdx.x);
+  to[i] = from[i + shift];
+}
+
+TEST(Emulator, EndsAtTheBoundsOfMemory) {
+  const DeviceArray<int> in("in", numbers(32));
+  const DeviceArray<int> out("out", 32);
+  const DeviceArray<int> short_out("out", 31);
+  const auto copy = [](Ptr<int> to, Ptr<const int> from, int shift) {
+    return fault_of([&] { launch({}, copy_at, {32}, to, from, shift); });
+  };
+  EXPECT_EQ(copy(out, in, 0), "none");
+  EXPECT_THAT(copy(out, in, 1), HasSubstr("in: 4 bytes at 128 of 128"));
+  EXPECT_THAT(copy(out, in, -1), HasSubstr("in: 4 bytes at -4 of 128"));
+  EXPECT_THAT(copy(short_out, in, 0), HasSubstr("out: 4 bytes at 124 of 124"));
+  EXPECT_THAT(copy(nullptr, in, 0), HasSubstr("a null pointer"));
+}
+
+TEST(Emulator, EndsAtReadsOfWhatNobodyWrote) {
+  const DeviceArray<int> in("in", 32);
+  const DeviceArray<int> out("out", 32);
+  EXPECT_THAT(fault_of([&] { launch({}, copy_at, {32}, out, in, 0); }),
+              HasSubstr("where nothing was written"));
+  EXPECT_FALSE(out.is_written(0));
+}
+
+__global__ void read_as_words(Ptr<const uint4> in, int bytes) {
+  static_cast<void>(Ptr<const uint4>(in.memory(), bytes)[0]);
+}
+
+TEST(Emulator, EndsAtMisalignedWords) {
+  const DeviceArray<int> in("in", numbers(8));
+  const auto read = [&](int bytes) {
+    return fault_of([&] { launch({}, read_as_words, {32}, in.as<const uint4>(), bytes); });
+  };
+  EXPECT_EQ(read(16), "none");
+  EXPECT_THAT(read(8), HasSubstr("not aligned"));
+}
+
+__global__ void write_one(Ptr<int> to, int by) { to[static_cast<int>(threadIdx.x) / by] = 1; }
+
+__global__ void write_block(Ptr<int> to) {
+  if (threadIdx.x == 0) to[0] = static_cast<int>(blockIdx.x);
+}
+
+TEST(Emulator, EndsAtRaces) {
+  const DeviceArray<int> out("out", 32);
+  EXPECT_EQ(fault_of([&] { launch({}, write_one, {32}, out, 1); }), "none");
+  EXPECT_EQ(fault_of([&] { launch({}, write_one, {32}, out, 1); }), "none");
+  EXPECT_THAT(fault_of([&] { launch({}, write_one, {32}, out, 2); }), HasSubstr("race: written"));
+  EXPECT_EQ(fault_of([&] { launch({}, write_block, {32}, out); }), "none");
+  EXPECT_THAT(fault_of([&] { launch({}, write_block, {32, 2}, out); }), HasSubstr("race: written"));
+}
+
+__global__ void shift_in_place(Ptr<int> x, bool barrier) {
+  const int i = static_cast<int>(threadIdx.x);
+  const int next = x[i + 1];
+  if (barrier) __syncthreads();
+  x[i] = next;
+}
+
+TEST(Emulator, EndsAtWritesOverWhatIsStillRead) {
+  const DeviceArray<int> x("x", numbers(65));
+  EXPECT_EQ(fault_of([&] { launch({}, shift_in_place, {64}, x, true); }), "none");
+  EXPECT_EQ(x[63], 65);
+  EXPECT_THAT(fault_of([&] { launch({}, shift_in_place, {64}, x, false); }), HasSubstr("race"));
+}
+
+enum class Meeting { kAll, kSomeLeave, kTwoPlaces, kHalfWarp, kLanesLeave };
+
+__global__ void meet(Meeting how) {
+  const unsigned t = threadIdx.x;
+  if (how == Meeting::kSomeLeave && t >= 40) return;
+  if (how == Meeting::kLanesLeave && t == 7) return;
+  if (how == Meeting::kTwoPlaces && t == 3) {
+    __syncthreads();
+  } else if (how == Meeting::kHalfWarp || how == Meeting::kLanesLeave) {
+    if (t % 2 == 0 || how == Meeting::kLanesLeave) static_cast<void>(__shfl_xor_sync(~0u, 1, 1));
+  } else {
+    __syncthreads();
+  }
+}
+
+TEST(Emulator, EndsWhereThreadsDiverge) {
+  const auto fault = [](Meeting how) { return fault_of([&] { launch({}, meet, {64}, how); }); };
+  EXPECT_EQ(fault(Meeting::kAll), "none");
+  EXPECT_THAT(fault(Meeting::kSomeLeave), HasSubstr("24 of 64 threads have ended"));
+  EXPECT_THAT(fault(Meeting::kTwoPlaces), HasSubstr("threads wait for each other at"));
+  EXPECT_THAT(fault(Meeting::kHalfWarp), HasSubstr("divergence"));
+  EXPECT_THAT(fault(Meeting::kLanesLeave), HasSubstr("with 30 others"));
+  EXPECT_EQ(fault(Meeting::kAll), "none") << "a launch that ended badly leaves nothing behind";
+}
+
+__global__ void take_shared(bool more) {
+  __shared__ SharedArray<double, 6144> all;
+  __shared__ SharedArray<char, 1> one;
+  if (threadIdx.x == 0) all[0] = 1;
+  if (threadIdx.x == 0 && more) one[0] = 1;
+}
+
+TEST(Emulator, EndsWhereADeviceRefusesTheLaunch) {
+  const auto fault = [](const Geometry& g, bool more = false) {
+    return fault_of([&] { launch({}, take_shared, g, more); });
+  };
+  EXPECT_EQ(fault({32, 0}), "none");
+  EXPECT_EQ(fault({1024}), "none");
+  EXPECT_THAT(fault({1056}), HasSubstr("a block of 1056 threads"));
+  EXPECT_THAT(fault({20}), HasSubstr("whole warps"));
+  EXPECT_THAT(fault({32, 1, 65536}), HasSubstr("a grid of 1 x 65536 x 1"));
+  EXPECT_THAT(fault({32}, true), HasSubstr("49153 bytes of shared memory"));
+}
+
+TEST(Numbers, RoundToTheNearestEven) {
+  EXPECT_EQ(BFloat16(1.0f).bits, 0x3f80);
+  EXPECT_EQ(BFloat16(1.00390625f).bits, 0x3f80);  // half way: to the even one
+  EXPECT_EQ(BFloat16(1.01171875f).bits, 0x3f82);
+  EXPECT_EQ(Half(1.0f).bits, 0x3c00);
+  EXPECT_EQ(Half(65520.f).bits, 0x7c00);
+  EXPECT_EQ(static_cast<float>(Half(0.333251953125f)), 0.333251953125f);
+  EXPECT_NE(static_cast<float>(BFloat16(NAN)), static_cast<float>(BFloat16(NAN)));
+}
+
+}  // namespace
+}  // namespace tandem::cuda

@@ -1,0 +1,198 @@
+// Every kernel against the CPU's, with the grids that a device would get.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "tests/engine/backend/torch/cuda/kernels/checks.h"
+#include "tests/engine/backend/torch/cuda/kernels/moves_check.h"
+
+namespace tandem::cuda {
+namespace {
+
+template <class T>
+class Kernels : public testing::Test {
+ protected:
+  void SetUp() override { emulator::seed(7); }
+};
+using Types = testing::Types<float, double, BFloat16, Half>;
+TYPED_TEST_SUITE(Kernels, Types);
+
+TYPED_TEST(Kernels, Inputs) {
+  for (const int64_t width : {1, 32, 300}) {
+    EXPECT_EQ(check_inputs<TypeParam>(1, width, 1), "");
+    EXPECT_EQ(check_inputs<TypeParam>(5, width, 2), "");
+  }
+}
+
+TYPED_TEST(Kernels, Norms) {
+  for (const NormKind kind : {NormKind::kRms, NormKind::kLayer}) {
+    for (const int64_t width : {4, 33, 256, 700}) {
+      EXPECT_EQ(check_norms<TypeParam>(kind, 3, width, 3), "");
+    }
+  }
+}
+
+TYPED_TEST(Kernels, Activations) {
+  for (const Activation kind :
+       {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
+    EXPECT_EQ(check_activations<TypeParam>(kind, 3, 5, 4), "");
+    EXPECT_EQ(check_activations<TypeParam>(kind, 2, 301, 5), "");
+  }
+}
+
+TYPED_TEST(Kernels, RotaryEmbeddingAndStore) {
+  for (const bool rotate : {true, false}) {
+    EXPECT_EQ(check_rope<TypeParam>({6, 2, 20, 4}, 7, rotate, 6), "");
+    EXPECT_EQ(check_rope<TypeParam>({3, 1, 96, 16}, 3, rotate, 7), "");
+    EXPECT_EQ(check_rope<TypeParam>({8, 8, 64, 1}, 2, rotate, 8), "");
+    if (!rotate) {
+      EXPECT_EQ(check_rope<TypeParam>({6, 2, 21, 4}, 5, rotate, 9), "") << "an odd head";
+    }
+  }
+}
+
+TYPED_TEST(Kernels, Attention) {
+  EXPECT_EQ(check_attention<TypeParam>({{4, 2, 20, 4}, {{19, 3}, {0, 2}, {7, 1}}, 9}), "");
+  EXPECT_EQ(check_attention<TypeParam>({{2, 1, 128, 16}, {{40, 1}}, 10}), "");
+}
+
+// A cache of one row to several pages, chains and trees, groups of every kind, windows of the plan.
+TEST(AttentionKernel, OverPagesTreesGroupsAndWindows) {
+  uint64_t seed = 20;
+  for (const auto& [heads, kv_heads] : {std::pair{2, 2}, std::pair{3, 1}, std::pair{6, 2}}) {
+    for (const int d : {4, 33}) {
+      for (const int page_rows : {1, 4, 16}) {
+        for (const int window : {0, 6}) {
+          const AttentionShape s{heads, kv_heads, d, page_rows, window};
+          EXPECT_EQ(check_attention<float>({s, {{0, 1}, {13, 4}, {22, 1}}, ++seed}), "");
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionKernel, WithTheWindowOfALayerAndPrompts) {
+  uint64_t seed = 80;
+  for (const int window : {1, 5, 64}) {
+    for (const int prompts : {0, 3}) {
+      const AttentionShape s{4, 2, 24, 4};
+      EXPECT_EQ(check_attention<float>({s, {{21, 8}, {3, 6}}, ++seed}, {window, prompts}), "");
+    }
+  }
+}
+
+// Contexts of several splits, of which windows leave some out; more query heads than a block has.
+TEST(AttentionKernel, OverSplitsAndWideGroups) {
+  EXPECT_EQ(check_attention<float>({{2, 1, 8, 16}, {{520, 3}, {3, 1}, {254, 4}}, 85}), "");
+  EXPECT_EQ(check_attention<BFloat16>({{2, 2, 16, 16}, {{300, 2}}, 86}), "");
+  EXPECT_EQ(check_attention<float>({{2, 1, 8, 16}, {{700, 2}}, 87}, {100, 0}), "");
+  EXPECT_EQ(check_attention<float>({{20, 1, 8, 4}, {{9, 3}}, 88}), "");
+  EXPECT_EQ(check_attention<double>({{6, 1, 8, 4}, {{9, 3}}, 88}), "");
+}
+
+// T5's bias by distance, and rows that see all of another cache.
+TEST(AttentionKernel, ByDistanceAndOverAMemory) {
+  AttentionShape s{4, 2, 8, 4};
+  s.bias = true;
+  EXPECT_EQ(check_attention<float>({s, {{60, 5}, {2, 3}}, 92}), "");
+  EXPECT_EQ(check_attention<BFloat16>({s, {{270, 2}}, 93}), "");
+  s.bias = false;
+  s.cross = true;
+  EXPECT_EQ(check_attention<float>({s, {{30, 5}, {7, 3}}, 94}), "");
+}
+
+TEST(AttentionKernel, IsCutForTheRowsItHas) {
+  RowView rows;
+  rows.most_keys = 256;
+  const auto cut = [&](int together, int group) {
+    rows.together = together;
+    return AttentionGrid::of(rows, group, 16);
+  };
+  EXPECT_EQ(cut(1, 1).splits, 1);
+  EXPECT_EQ(cut(1, 4).block_rows, 1);
+  EXPECT_EQ(cut(64, 4).block_rows, 4);
+  EXPECT_EQ(cut(3, 1).block_rows, 3);
+  EXPECT_EQ(cut(64, 20).head_parts, 2);
+  EXPECT_EQ(cut(64, 20).block_heads, 10);
+  EXPECT_EQ(cut(64, 20).block_rows, 1);
+  rows.most_keys = 257;
+  EXPECT_EQ(cut(1, 1).splits, 2);
+}
+
+TEST(AttentionKernel, WithTheLargestHeads) {
+  EXPECT_EQ(check_attention<float>({{2, 1, 64, 16}, {{40, 3}}, 89}), "");
+  EXPECT_EQ(check_attention<float>({{2, 1, kMaxHeadDim, 16}, {{20, 2}}, 90}), "");
+}
+
+// What a row gets depends on nothing but itself: not on its neighbours, nor on the order in which
+// threads run.
+TEST(AttentionKernel, KeepsARowsBits) {
+  AttentionCase c({4, 2, 32, 4}, {{260, 3}, {5, 2}}, 91);
+  const AttentionShape& s = c.shape;
+  const int64_t q_width = int64_t{s.heads} * s.head_dim;
+  const int64_t width = q_width + int64_t{2} * s.kv_heads * s.head_dim;
+  const auto pages = c.store<float>();
+  const int64_t size = static_cast<int64_t>(pages.values.size());
+  const DeviceArray<float> keys("keys", random_as<float>(size, 1));
+  const DeviceArray<float> values("values", random_as<float>(size, 2));
+  const auto run = [&](const std::vector<int>& which) {
+    RowColumns columns;
+    const DeviceArray<float> qkv("qkv", static_cast<int64_t>(which.size()) * width);
+    for (size_t i = 0; i < which.size(); ++i) {
+      columns.append(c.columns, which[i]);
+      for (int64_t j = 0; j < q_width; ++j) {
+        qkv.set(static_cast<int64_t>(i) * width + j,
+                static_cast<float>(c.q[static_cast<size_t>(which[i] * q_width + j)]));
+      }
+    }
+    const DeviceArray<float> out("out", static_cast<int64_t>(which.size()) * q_width);
+    RowView view = c.view_of(columns);
+    view.most_keys = columns.most_keys();
+    view.together = RowColumns::together(columns.table);
+    attend<float>(out, qkv, width, view, {s.heads, s.kv_heads, s.head_dim, keys, values},
+                  c.scale());
+    return out.numbers();
+  };
+  const std::vector<double> all = run({0, 1, 2, 3, 4});
+  for (int r = 0; r < c.rows(); ++r) {
+    emulator::seed(static_cast<uint64_t>(100 + r));
+    const std::vector<double> alone = run({r});
+    EXPECT_TRUE(std::equal(alone.begin(), alone.end(), all.begin() + r * q_width)) << r;
+  }
+}
+
+// As docs/benchmarks/cuda_step.md counts them.
+TEST(Launches, AreAsCounted) {
+  const auto launches = [](const std::function<std::string()>& check) {
+    const int64_t before = emulator::launches();
+    EXPECT_EQ(check(), "");
+    return emulator::launches() - before;
+  };
+  EXPECT_EQ(launches([] { return check_attention<float>({{2, 1, 4, 16}, {{255, 1}}, 95}); }), 1);
+  EXPECT_EQ(launches([] { return check_attention<float>({{2, 1, 4, 16}, {{256, 1}}, 96}); }), 2);
+  EXPECT_EQ(launches([] { return check_moves<uint4>({}, 8, 97); }), 1);
+}
+
+TEST(MoveKernel, BetweenPoolsAndWithinOne) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    for (const bool within : {true, false}) {
+      EXPECT_EQ(check_moves<int16_t>({.words = 5, .within = within}, 6, seed), "");
+      EXPECT_EQ(check_moves<int32_t>({.less_layers = 1, .within = within}, 6, seed), "");
+      EXPECT_EQ(check_moves<uint4>({.words = 16, .within = within}, 4, seed), "");
+    }
+  }
+}
+
+TEST(MoveKernel, OfOneRowWiderThanABlock) {
+  EXPECT_EQ(check_moves<uint4>({.layers = 1, .heads = 1, .words = 300, .page_rows = 2}, 3, 1), "");
+}
+
+TEST(MoveKernel, TakesTheLargestWordThatFits) {
+  EXPECT_EQ(word_bytes(256), 16);
+  EXPECT_EQ(word_bytes(40), 4);
+  EXPECT_EQ(word_bytes(10), 2);
+}
+
+}  // namespace
+}  // namespace tandem::cuda

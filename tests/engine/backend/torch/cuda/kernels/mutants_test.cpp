@@ -1,0 +1,89 @@
+// Every fault that is planted in a kernel is found by its check, and without it nothing is.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "tests/engine/backend/torch/cuda/kernels/checks.h"
+#include "tests/engine/backend/torch/cuda/kernels/moves_check.h"
+
+namespace tandem::cuda {
+namespace {
+
+std::string inputs() { return check_inputs<float>(5, 33, 1); }
+
+std::string norms() {
+  return first_of({check_norms<float>(NormKind::kLayer, 2, 300, 2),
+                   check_norms<BFloat16>(NormKind::kRms, 2, 40, 3)});
+}
+
+std::string activations() { return check_activations<float>(Activation::kSilu, 3, 7, 4); }
+
+std::string rope() { return check_rope<float>({6, 2, 20, 4}, 7, true, 5); }
+
+std::string attention() {
+  const AttentionShape s{6, 2, 20, 4};
+  AttentionShape biased{2, 1, 4, 4};
+  biased.bias = true;
+  return first_of({check_attention<float>({s, {{19, 5}, {3, 2}, {0, 1}}, 6}),
+                   check_attention<float>({s, {{21, 8}, {4, 2}}, 7}, {4, 0}),
+                   check_attention<float>({s, {{21, 8}, {4, 6}}, 8}, {1, 3}),
+                   check_attention<float>({biased, {{9, 3}}, 10}),
+                   check_attention<float>({{2, 1, 4, 16}, {{258, 2}}, 9})});
+}
+
+std::string moves() {
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    const std::string all = first_of(
+        {check_moves<int32_t>({.within = true}, 5, seed), check_moves<int32_t>({}, 5, seed)});
+    if (!all.empty()) return all;
+  }
+  return "";
+}
+
+struct Planted {
+  Mutant mutant;
+  const char* name;
+  const char* what;
+};
+
+const Planted kPlanted[] = {
+#define TANDEM_MUTANT(name, what) {Mutant::k##name, #name, what},
+    TANDEM_MUTANT_LIST(TANDEM_MUTANT)
+#undef TANDEM_MUTANT
+};
+
+std::string all_checks() {
+  return first_of({inputs(), norms(), activations(), rope(), attention(), moves()});
+}
+
+class Mutants : public testing::TestWithParam<Planted> {
+ protected:
+  void TearDown() override { emulator::awake = Mutant::kNone; }
+};
+
+TEST_P(Mutants, AreFound) {
+  emulator::seed(11);
+  emulator::awake = GetParam().mutant;
+  std::string found;
+  try {
+    found = all_checks();
+  } catch (const emulator::Fault& fault) {
+    found = fault.what();
+  }
+  EXPECT_NE(found, "") << GetParam().what;
+  RecordProperty("found", found);
+}
+
+INSTANTIATE_TEST_SUITE_P(Planted, Mutants, testing::ValuesIn(kPlanted),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(WithoutMutants, NothingIsFound) {
+  for (uint64_t seed = 0; seed < 2; ++seed) {
+    emulator::seed(seed);
+    EXPECT_EQ(all_checks(), "");
+  }
+}
+
+}  // namespace
+}  // namespace tandem::cuda
