@@ -2,14 +2,13 @@
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/util/Exception.h>
+#include <c10/core/Stream.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <exception>
 #include <map>
-#include <new>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -17,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/backend/torch/adapter.h"
+#include "engine/backend/torch/caught.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/cpu/targets.h"
 #include "engine/backend/torch/executor.h"
@@ -24,6 +24,7 @@
 #include "engine/backend/torch/lane_thread.h"
 #include "engine/backend/torch/memory.h"
 #include "engine/backend/torch/model/decoder.h"
+#include "engine/backend/torch/model/encoder.h"
 #include "engine/backend/torch/weights/adapter_file.h"
 #include "engine/backend/torch/weights/checkpoint.h"
 #include "engine/backend/torch/weights/decoder_layout.h"
@@ -37,40 +38,15 @@
 namespace tandem {
 namespace {
 
-// What is being thrown, as a status.
-absl::Status caught(absl::string_view doing) {
-  try {
-    throw;
-  } catch (const c10::OutOfMemoryError& e) {
-    return absl::ResourceExhaustedError(absl::StrCat(doing, ": ", e.what_without_backtrace()));
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(absl::StrCat(doing, ": out of memory"));
-  } catch (const c10::Error& e) {
-    const std::string what = e.what_without_backtrace();
-    // Neither has a type of its own: the host's allocator, and a CUDA error, which is sticky.
-    if (what.find("not enough memory") != std::string::npos ||
-        what.find("allocate memory") != std::string::npos) {
-      return absl::ResourceExhaustedError(absl::StrCat(doing, ": ", what));
-    }
-    if (what.find("CUDA error") != std::string::npos) {
-      return absl::UnavailableError(absl::StrCat(doing, ": ", what));
-    }
-    return absl::InternalError(absl::StrCat(doing, ": ", what));
-  } catch (const std::exception& e) {
-    return absl::InternalError(absl::StrCat(doing, ": ", e.what()));
-  }
-}
-
 absl::StatusOr<DType> weight_dtype(DType dtype, const DecoderConfig& config, bool on_cpu) {
   if (dtype == DType::kAuto) {
     const SafeDType file = config.dtype.value_or(SafeDType::kF32);
-    const bool half = file == SafeDType::kBF16 || file == SafeDType::kF16;
-    return !on_cpu && half ? DType::kBFloat16 : DType::kFloat32;
+    if (!on_cpu && file == SafeDType::kBF16) return DType::kBFloat16;
+    if (!on_cpu && file == SafeDType::kF16) return DType::kFloat16;
+    return DType::kFloat32;
   }
-  const bool cpu_only =
-      dtype == DType::kFloat16 || dtype == DType::kInt8 || dtype == DType::kStored;
-  if (!on_cpu && cpu_only) {
-    return out_of_range("dtype", dtype_name(dtype), "auto, fp32, bf16, fp64 on CUDA");
+  if (!on_cpu && (dtype == DType::kInt8 || dtype == DType::kStored)) {
+    return out_of_range("dtype", dtype_name(dtype), "auto, fp32, bf16, fp16, fp64 on CUDA");
   }
   return dtype;
 }
@@ -89,7 +65,9 @@ absl::StatusOr<at::ScalarType> kv_type(DType kv, at::ScalarType product, bool on
 }
 
 struct Loaded {
-  WeightStore store;
+  DecoderConfig config;
+  std::shared_ptr<const DecoderWeights> weights;
+  at::ScalarType kv_type = at::kFloat;
   bool shares_weights = false;
   std::unique_ptr<Model> model;
   ModelExtras extras;
@@ -108,10 +86,12 @@ int team_size(const DeviceConfig& config) {
 }  // namespace
 
 struct TorchDevice::Impl {
-  Impl(const DeviceConfig& c, std::shared_ptr<TorchShared> s)
+  // own: the lane's stream; of CUDA devices
+  Impl(const DeviceConfig& c, std::shared_ptr<TorchShared> s, std::optional<c10::Stream> own)
       : config(c),
         device(c.kind == DeviceKind::kCpu ? at::Device(at::kCPU)
                                           : at::Device(at::kCUDA, static_cast<int8_t>(c.index))),
+        stream(own),
         shared(std::move(s)),
         lane([this](const std::function<void()>& loop) { run_lane(loop); }) {}
 
@@ -120,23 +100,39 @@ struct TorchDevice::Impl {
     cpu::set_team_size(team_size(config), config.pin_threads ? config.first_cpu : -1);
 #ifdef TANDEM_CUDA
     if (device.is_cuda()) {
-      cuda::on_own_stream(config.index, loop);
+      cuda::on_stream(*stream, loop);
       return;
     }
 #endif
     loop();
   }
 
-  BatchResult run(const Batch& batch);  // on the lane, like the next
+  // What follows from a model that is there.
+  void complete(Loaded& loaded, int page_rows) const;
+
+  BatchResult run(const Batch& batch);  // on the lane, like the next two
   absl::Status run_checked(const Batch& batch, BatchResult& result);
+  absl::Status settled(absl::Status failure) const;
 
   const DeviceConfig config;
   const at::Device device;
+  const std::optional<c10::Stream> stream;
   const std::shared_ptr<TorchShared> shared;
   std::map<ModelId, Loaded> models;  // changed only while no batch is in flight
   bool refused = false;              // the last batch: it had no memory. The lane's
+  std::string peers;                 // what is to be said of other devices
   LaneThread lane;                   // last: ends before what it uses
 };
+
+void TorchDevice::Impl::complete(Loaded& loaded, int page_rows) const {
+  const KvGeometry& geometry = loaded.model->geometry();
+  loaded.shape = loaded.model->shape();
+  loaded.shape.page_bytes = geometry.page_bytes(page_rows);
+  loaded.shape.frontier_page_bytes = geometry.frontier_page_bytes(page_rows);
+  // Libraries' products take another order of sums for another number of rows.
+  loaded.shape.keeps_row_bits = device.is_cpu() && config.cpu_kernels == CpuKernels::kOwn;
+  loaded.size.page_rows = page_rows;
+}
 
 BatchResult TorchDevice::Impl::run(const Batch& batch) {
   const auto start = std::chrono::steady_clock::now();
@@ -147,6 +143,7 @@ BatchResult TorchDevice::Impl::run(const Batch& batch) {
     result.status = caught(config.name());
   }
   if (!result.status.ok()) {
+    result.status = settled(std::move(result.status));
     result.works.clear();
     result.works.resize(batch.works.size());
     for (WorkResult& w : result.works) w.status = result.status;
@@ -154,6 +151,21 @@ BatchResult TorchDevice::Impl::run(const Batch& batch) {
   refused = absl::IsResourceExhausted(result.status);
   result.busy = std::chrono::steady_clock::now() - start;
   return result;
+}
+
+// What was put on the stream before the failure may still run: nobody may use its memory again, or
+// read what moves bring, before it is done. A device that cannot even wait is lost.
+absl::Status TorchDevice::Impl::settled(absl::Status failure) const {
+#ifdef TANDEM_CUDA
+  if (!device.is_cuda()) return failure;
+  try {
+    cuda::wait_for_stream();
+  } catch (...) {
+    const absl::Status after = caught(config.name());
+    if (!absl::IsResourceExhausted(after)) return absl::UnavailableError(after.message());
+  }
+#endif
+  return failure;
 }
 
 absl::Status TorchDevice::Impl::run_checked(const Batch& batch, BatchResult& result) {
@@ -193,20 +205,32 @@ absl::StatusOr<std::unique_ptr<TorchDevice>> TorchDevice::create(
     if (absl::Status s = cpu::force_target(target); !s.ok())
       return annotate(s, "TANDEM_CPU_TARGET");
   }
+  std::optional<c10::Stream> stream;
+  std::string peers;
   if (config.kind == DeviceKind::kCuda) {
 #ifdef TANDEM_CUDA
-    const int count = cuda::device_count();
-    if (config.index >= count) {
-      return absl::NotFoundError(absl::StrCat("device: ", config.name(),
-                                              "; allowed: CUDA devices of this machine: ", count));
+    try {
+      TANDEM_RETURN_IF_ERROR(cuda::check_device(config.index));
+      stream = cuda::open_stream(config.index);
+      for (const int other : shared->cuda_devices_before(config.index)) {
+        const bool reads = cuda::reads_memory_of(config.index, other);
+        const bool is_read = cuda::reads_memory_of(other, config.index);
+        absl::StrAppend(&peers, peers.empty() ? "" : "; ", "cuda:", config.index,
+                        " and cuda:", other, ": ",
+                        reads && is_read ? "each reads the other's memory"
+                                         : "copies go through the host's memory");
+      }
+    } catch (...) {
+      return caught(config.name());
     }
 #else
     return absl::NotFoundError(
         absl::StrCat("device: ", config.name(), "; allowed: cpu (this build has no CUDA)"));
 #endif
   }
-  return std::unique_ptr<TorchDevice>(
-      new TorchDevice(std::make_unique<Impl>(config, std::move(shared))));
+  auto impl = std::make_unique<Impl>(config, std::move(shared), stream);
+  impl->peers = std::move(peers);
+  return std::unique_ptr<TorchDevice>(new TorchDevice(std::move(impl)));
 }
 
 absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const Progress& progress) {
@@ -236,6 +260,7 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
   for (const ExtraConfig& extra : config.extras) {
     TANDEM_RETURN_IF_ERROR(load_extra(model, config.name, extra, whole, shape.sample));
   }
+  if (progress && !impl_->peers.empty()) progress(std::exchange(impl_->peers, {}));
   if (progress) {
     const auto time = std::chrono::steady_clock::now() - start;
     progress(absl::StrFormat(
@@ -261,7 +286,7 @@ absl::Status TorchDevice::load_extra(ModelId model, const std::string& name,
     return out_of_range(absl::StrCat(prefix, ": ", extra.path, "/adapter.json: layer"), file->layer,
                         absl::StrCat("1 to ", loaded.shape.layers, ", the layers that are loaded"));
   }
-  absl::Status added = loaded.extras.add(*file, loaded.store);
+  absl::Status added = loaded.extras.add(*file, loaded.weights->store);
   if (!added.ok()) return annotate(added, prefix);
   if (file->kind == AdapterFile::kHead) {
     loaded.shape.heads.push_back({extra.name, file->layer});
@@ -293,6 +318,11 @@ absl::Status TorchDevice::load_shared(ModelId model, const std::string& name,
   if (page_rows < 1) return out_of_range("page_rows", page_rows, "1 or more");
   const c10::InferenceMode inference;
   const bool on_cpu = impl_->device.is_cpu();
+#ifdef TANDEM_CUDA
+  if (!on_cpu) {
+    if (absl::Status s = cuda::check_shape(config); !s.ok()) return annotate(s, name);
+  }
+#endif
   WeightStore store{.device = impl_->device, .kernels = impl_->config.cpu_kernels};
   TANDEM_ASSIGN_OR_RETURN(store.dtype, weight_dtype(dtype, config, on_cpu));
   TANDEM_ASSIGN_OR_RETURN(const at::ScalarType kv, kv_type(kv_dtype, store.rows(), on_cpu));
@@ -315,19 +345,34 @@ absl::Status TorchDevice::load_shared(ModelId model, const std::string& name,
   if (impl_->device.is_cuda()) cuda::synchronize(impl_->config.index);
 #endif
   Loaded& loaded = impl_->models[model];
-  loaded.store = store;
+  loaded.config = config;
+  loaded.weights = weights;
+  loaded.kv_type = kv;
   loaded.shares_weights = there;
   loaded.model = std::make_unique<Decoder>(name, config, std::move(weights), kv);
-  loaded.shape = loaded.model->shape();
-  loaded.shape.page_bytes = loaded.model->geometry().page_bytes(page_rows);
-  loaded.shape.frontier_page_bytes = loaded.model->geometry().frontier_page_bytes(page_rows);
-  // Libraries' products take another order of sums for another number of rows.
-  loaded.shape.keeps_row_bits =
-      impl_->device.is_cpu() && impl_->config.cpu_kernels == CpuKernels::kOwn;
-  loaded.size.page_rows = page_rows;
+  impl_->complete(loaded, page_rows);
   return absl::OkStatus();
 } catch (...) {
   return caught(name);
+}
+
+absl::Status TorchDevice::load_encoder(ModelId encoder, ModelId decoder) try {
+  const c10::InferenceMode inference;
+  const Loaded& whole = impl_->models.at(decoder);
+  if (whole.weights->encoder == nullptr) {
+    return absl::InternalError(absl::StrCat(whole.shape.name, " has no encoder"));
+  }
+  const std::string name = absl::StrCat(whole.shape.name, ":encoder");
+  Loaded& loaded = impl_->models[encoder];
+  loaded.config = whole.config;
+  loaded.weights = whole.weights;
+  loaded.kv_type = whole.kv_type;
+  loaded.shares_weights = true;
+  loaded.model = std::make_unique<Encoder>(name, whole.config, whole.weights, whole.kv_type);
+  impl_->complete(loaded, whole.size.page_rows);
+  return absl::OkStatus();
+} catch (...) {
+  return caught("encoder");
 }
 
 absl::Status TorchDevice::allocate_pools(ModelId model, const PoolSize& size) try {
@@ -347,6 +392,10 @@ absl::Status TorchDevice::allocate_pools(ModelId model, const PoolSize& size) tr
     loaded.pool->fill(first_prompt_page(loaded.shape, size, i), adapters[i].prompt_keys,
                       adapters[i].prompt_values);
   }
+#ifdef TANDEM_CUDA
+  // What was filled was not filled on the lane's stream.
+  if (impl_->device.is_cuda()) cuda::synchronize(impl_->config.index);
+#endif
   loaded.executor = std::make_unique<Executor>(
       *loaded.model, loaded.shape, loaded.extras, *loaded.pool, impl_->shared->values(),
       [shared = impl_->shared.get()](ModelId id) { return shared->pool(id); });

@@ -36,7 +36,8 @@ class TorchDevice final : public Backend {
  public:
   using Progress = std::function<void(absl::string_view line)>;
 
-  // NOT_FOUND: no such CUDA device, or a build without CUDA.
+  // Makes a CUDA device's context. NOT_FOUND: no such CUDA device, or a build without CUDA.
+  // FAILED_PRECONDITION: one that this build has no machine code for. Others: as the device says.
   static absl::StatusOr<std::unique_ptr<TorchDevice>> create(const DeviceConfig& config,
                                                              std::shared_ptr<TorchShared> shared);
   ~TorchDevice() override;  // after the last batch of all devices that share is done
@@ -52,6 +53,10 @@ class TorchDevice final : public Backend {
   absl::Status load_decoder(ModelId model, const std::string& name, const DecoderConfig& config,
                             bool tied, const TensorSource& source, DType dtype, int page_rows = 16,
                             DType kv_dtype = DType::kAuto);
+
+  // The encoder of a loaded model that reads a memory (ModelShape::reads_memory), as a model of its
+  // own, whose caches passes of `decoder` then name as their memories.
+  absl::Status load_encoder(ModelId encoder, ModelId decoder);
 
   // To be called once for each model before its first batch; size.page_rows is the page_rows of its
   // ModelConfig. RESOURCE_EXHAUSTED: not enough memory.

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "engine/base/ids.h"
@@ -35,6 +36,15 @@ class TorchShared {
     return it == pools_.end() ? nullptr : it->second;
   }
 
+  // CUDA devices that were there before this one. index: which is there from now on
+  std::set<int> cuda_devices_before(int index) {
+    const std::lock_guard lock(mutex_);
+    std::set<int> before = cuda_devices_;
+    before.erase(index);
+    cuda_devices_.insert(index);
+    return before;
+  }
+
   // Weights that several lanes of one device read. `key` says where they come from, how they are
   // kept and on which device; null: nobody has them any more.
   std::shared_ptr<const DecoderWeights> weights(const std::string& key) const {
@@ -52,6 +62,7 @@ class TorchShared {
   mutable std::mutex mutex_;
   std::map<ModelId, KvPool*> pools_;                                    // guarded by mutex_
   std::map<std::string, std::weak_ptr<const DecoderWeights>> weights_;  // guarded by mutex_
+  std::set<int> cuda_devices_;                                          // guarded by mutex_
 };
 
 }  // namespace tandem

@@ -1,36 +1,89 @@
 #include "engine/backend/torch/cuda/lane.h"
 
+#include <ATen/Context.h>
+#include <ATen/cuda/PeerToPeerAccess.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "engine/backend/torch/cuda/kernels.h"
+#include "engine/base/status.h"
+
 namespace tandem::cuda {
+namespace {
 
-int device_count() { return c10::cuda::device_count(); }
+c10::DeviceIndex index_of(int device) { return static_cast<c10::DeviceIndex>(device); }
 
-void on_own_stream(int device, const std::function<void()>& loop) {
-  const auto index = static_cast<c10::DeviceIndex>(device);
-  const c10::cuda::CUDAGuard on_device(index);
-  const c10::cuda::CUDAStreamGuard on_stream(
-      c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index));
+}  // namespace
+
+absl::Status check_device(int device) {
+  const std::string field = absl::StrCat("device: cuda:", device);
+  int count = 0;
+  if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return absl::NotFoundError(absl::StrCat(field, "; allowed: CUDA devices of this machine: 0 (",
+                                            cudaGetErrorString(e), ")"));
+  }
+  if (device >= count) {
+    return absl::NotFoundError(
+        absl::StrCat(field, "; allowed: CUDA devices of this machine: ", count));
+  }
+  const c10::cuda::CUDAGuard on_device(index_of(device));
+  if (has_machine_code()) return absl::OkStatus();
+  int major = 0;
+  int minor = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return absl::FailedPreconditionError(
+      absl::StrCat(field, ": compute capability ", major, ".", minor,
+                   "; allowed: what this build is for: ", built_for()));
+}
+
+absl::Status check_shape(const DecoderConfig& config) {
+  if (config.head_dim <= max_head_dim()) return absl::OkStatus();
+  return out_of_range("head_dim", config.head_dim,
+                      absl::StrCat("1 to ", max_head_dim(), " on CUDA"));
+}
+
+c10::Stream open_stream(int device) {
+  const c10::cuda::CUDAGuard on_device(index_of(device));
+  const c10::cuda::CUDAStream stream =
+      c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index_of(device));
+  stream.synchronize();
+  // Sums of products stay in fp32.
+  at::globalContext().setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);
+  at::globalContext().setAllowFP16ReductionCuBLAS(/*allow_reduced_precision=*/false);
+  return stream.unwrap();
+}
+
+void on_stream(const c10::Stream& stream, const std::function<void()>& loop) {
+  const c10::cuda::CUDAGuard on_device(stream.device_index());
+  const c10::cuda::CUDAStreamGuard on_own(stream);
   loop();
 }
 
 void wait_for_stream() { c10::cuda::getCurrentCUDAStream().synchronize(); }
 
 void synchronize(int device) {
-  const c10::cuda::CUDAGuard on_device(static_cast<c10::DeviceIndex>(device));
+  const c10::cuda::CUDAGuard on_device(index_of(device));
   c10::cuda::device_synchronize();
 }
 
 int64_t free_bytes(int device) {
-  const c10::cuda::CUDAGuard on_device(static_cast<c10::DeviceIndex>(device));
+  const c10::cuda::CUDAGuard on_device(index_of(device));
   size_t free = 0;
   size_t total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
   return static_cast<int64_t>(free);
+}
+
+bool reads_memory_of(int device, int other) {
+  return at::cuda::get_p2p_access(index_of(device), index_of(other));
 }
 
 }  // namespace tandem::cuda

@@ -1,0 +1,23 @@
+// The kernels that every step runs, for the assembler's report (check_assembler.py).
+#include "engine/backend/torch/cuda/kernels/attention.h"
+#include "engine/backend/torch/cuda/kernels/elementwise.h"
+#include "engine/backend/torch/cuda/kernels/moves.h"
+
+namespace tandem::cuda {
+
+template __global__ void attention_kernel<BFloat16, uint4>(
+    const __grid_constant__ AttentionArguments<BFloat16>);
+template __global__ void merge_kernel<BFloat16>(
+    const __grid_constant__ AttentionArguments<BFloat16>);
+template __global__ void norm_kernel<false, BFloat16, float, float>(BFloat16*, const float*,
+                                                                    NormArguments<float>, int64_t);
+template __global__ void rope_and_store_kernel<BFloat16, float>(BFloat16*, RowView,
+                                                                PagedHeads<BFloat16>,
+                                                                Rotation<float>);
+template __global__ void gate_kernel<BFloat16, float>(BFloat16*, const BFloat16*, int64_t, int64_t,
+                                                      Activation);
+template __global__ void copy_rows_kernel<int32_t>(int32_t*, const int64_t*, const int32_t*,
+                                                   const int64_t*, int64_t);
+template __global__ void move_kernel<uint4>(MovedRows<uint4>, int64_t, const RowMove*, int);
+
+}  // namespace tandem::cuda

@@ -1,0 +1,35 @@
+// The device that tests run on: the CPU, or what TANDEM_TEST_DEVICE in the environment names
+// ("cuda:1").
+#pragma once
+
+#include <cstdlib>
+#include <string>
+
+#include "engine/base/check.h"
+#include "engine/base/config.h"
+#include "engine/base/device_name.h"
+
+namespace tandem {
+
+// Of a test's devices the index-th one: on CUDA a lane of its own on the device that is named.
+inline DeviceConfig test_device(int index = 0, int threads = 1,
+                                CpuKernels kernels = CpuKernels::kOwn) {
+  const char* const name = std::getenv("TANDEM_TEST_DEVICE");
+  if (name == nullptr) return {.index = index, .threads = threads, .cpu_kernels = kernels};
+  const auto named = parse_device(name);
+  TANDEM_CHECK(named.ok());
+  DeviceConfig device = *named;
+  if (device.kind == DeviceKind::kCpu) {
+    device.index += index;
+    device.threads = threads;
+    device.cpu_kernels = kernels;
+  } else {
+    device.lane += index;
+  }
+  return device;
+}
+
+// Whether a row's bits depend on the rows beside it there (ModelShape::keeps_row_bits).
+inline bool test_device_keeps_bits() { return test_device().kind == DeviceKind::kCpu; }
+
+}  // namespace tandem
