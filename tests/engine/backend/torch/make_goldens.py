@@ -39,6 +39,16 @@ COMMON = dict(
     eos_token_id=2,
 )
 
+FALCON = dict(
+    vocab_size=144,
+    hidden_size=48,
+    num_attention_heads=4,
+    ffn_hidden_size=120,
+    max_position_embeddings=256,
+    bos_token_id=1,
+    eos_token_id=2,
+)
+
 MODELS = {
     # All heads, own head matrix; one float32 file.
     "llama2": dict(
@@ -205,6 +215,114 @@ MODELS = {
             **COMMON,
         ),
     ),
+    # As Falcon 7B: attention and MLP side by side after one norm, one key head; bfloat16.
+    "falcon": dict(
+        seed=23,
+        std=0.3,
+        embedding_std=0.1,
+        dtype=torch.bfloat16,
+        config=transformers.FalconConfig(
+            num_hidden_layers=3,
+            multi_query=True,
+            parallel_attn=True,
+            **FALCON,
+        ),
+    ),
+    # As Falcon 40B: heads in groups, of which each has its queries, key and value together, and a
+    # norm for attention and one for the MLP; float32.
+    "falcon_groups": dict(
+        seed=51,
+        std=0.25,
+        embedding_std=0.4,
+        dtype=torch.float32,
+        config=transformers.FalconConfig(
+            num_hidden_layers=3,
+            num_kv_heads=2,
+            new_decoder_architecture=True,
+            tie_word_embeddings=False,
+            **FALCON,
+        ),
+    ),
+    # As Falcon 11B: groups, but one norm for both; float16.
+    "falcon_one_norm": dict(
+        seed=68,
+        std=0.26,
+        embedding_std=0.4,
+        dtype=torch.float16,
+        config=transformers.FalconConfig(
+            num_hidden_layers=3,
+            num_kv_heads=2,
+            new_decoder_architecture=True,
+            tie_word_embeddings=False,
+            num_ln_in_parallel_attn=1,
+            **FALCON,
+        ),
+    ),
+    # As Falcon RW would be without ALiBi: one branch after the other, biases, a key for each head
+    # beside its query; float16.
+    "falcon_serial": dict(
+        seed=37,
+        std=0.22,
+        embedding_std=0.4,
+        dtype=torch.float16,
+        config=transformers.FalconConfig(
+            num_hidden_layers=3,
+            multi_query=False,
+            parallel_attn=False,
+            bias=True,
+            tie_word_embeddings=False,
+            **FALCON,
+        ),
+    ),
+    # Rotary angles stretched by YaRN, which also sharpens attention; float16.
+    "yarn": dict(
+        seed=41,
+        std=0.14,
+        embedding_std=0.4,
+        dtype=torch.float16,
+        off=dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
+        config=transformers.LlamaConfig(
+            vocab_size=128,
+            hidden_size=64,
+            intermediate_size=72,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            tie_word_embeddings=False,
+            rope_parameters=dict(
+                rope_type="yarn",
+                rope_theta=10000.0,
+                factor=4.0,
+                original_max_position_embeddings=64,
+            ),
+            **COMMON,
+        ),
+    ),
+    # LongRoPE within the original context: a factor for each wave, and sharper attention; float16.
+    "longrope": dict(
+        seed=43,
+        std=0.2,
+        embedding_std=0.2,
+        dtype=torch.float16,
+        off=dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
+        config=transformers.Phi3Config(
+            vocab_size=128,
+            hidden_size=48,
+            intermediate_size=56,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            original_max_position_embeddings=256,
+            rope_parameters=dict(
+                rope_type="longrope",
+                rope_theta=10000.0,
+                short_factor=[1.0, 1.1, 1.4, 1.9, 2.5, 3.2],
+                long_factor=[1.5, 2.0, 3.0, 5.0, 8.0, 12.0],
+            ),
+            pad_token_id=0,
+            **(COMMON | dict(max_position_embeddings=1024)),
+        ),
+    ),
 }
 
 
@@ -218,7 +336,7 @@ def make_model(spec):
                 p.uniform_(*spec.get("norm", (0.5, 1.5)))
             elif name.endswith("bias"):
                 p.normal_(0, 0.2)
-            elif re.search("embed_tokens|wte|wpe", name):
+            elif re.search("embeddings|embed_tokens|wte|wpe", name):
                 p.normal_(0, spec["embedding_std"])
             else:
                 p.normal_(0, spec["std"])
@@ -260,14 +378,15 @@ def margin(logits):
 
 
 def rotary_frequencies(model):
-    """Names and inverse frequencies of a model's rotary embeddings."""
+    """Names and values of what a model's rotary embeddings follow from."""
     rotary = getattr(model.base_model, "rotary_emb", None)
     if rotary is None:
         return
     kinds = dict(full_attention_="", sliding_attention_="local_")
     for kind, prefix in kinds.items() if hasattr(rotary, "layer_types") else [("", "")]:
-        assert getattr(rotary, f"{kind}attention_scaling") == 1
         yield f"{prefix}rope_inverse_frequencies", getattr(rotary, f"{kind}inv_freq")
+        factor = getattr(rotary, f"{kind}attention_scaling")
+        yield f"{prefix}rope_attention_factor", torch.tensor([factor])
 
 
 def make_goldens(name, spec, root):
@@ -329,7 +448,8 @@ def make_goldens(name, spec, root):
         last_logits=last,
     )
     for tensor, frequencies in rotary_frequencies(model):
-        tensors[tensor] = frequencies.float().contiguous()
+        if not (tensor.endswith("factor") and frequencies == 1):
+            tensors[tensor] = frequencies.float().contiguous()
     notes = dict(
         transformers=transformers.__version__,
         torch=torch.__version__.split("+")[0],

@@ -35,10 +35,10 @@ def main() -> None:
             for parameter in own.parameters():
                 parameter.mul_(25)  # so that what prompts change is seen
         folder = ROOT / "tests/data/golden_masks" / name
-        adapter_file.write(folder, "masks", model, own.tensors())
-        for part, tensor in own.tensors().items():
+        adapter_file.write(folder, "masks", model, own.tensors(model))
+        for part, tensor in own.tensors(model).items():
             tensor.data.copy_(tensor.data.float())  # as the file has it
-            assert part in own.tensors()
+            assert part in own.tensors(model)
         text = torch.randint(0, 100, (1, LENGTH), generator=torch.Generator().manual_seed(2))
         at = torch.tensor([[0, 17, LENGTH - 1]])
         with torch.no_grad():
