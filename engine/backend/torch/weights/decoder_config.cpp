@@ -1,41 +1,30 @@
 #include "engine/backend/torch/weights/decoder_config.h"
 
+#include <algorithm>
 #include <cmath>
-#include <numbers>
 
 namespace tandem {
+
+int distance_bucket(int distance, bool both, int buckets, int max_distance) {
+  int first = 0;
+  int away = std::max(-distance, 0);
+  if (both) {
+    buckets /= 2;
+    first = distance > 0 ? buckets : 0;
+    away = std::abs(distance);
+  }
+  const int exact = buckets / 2;  // half of the buckets are for a distance each
+  if (away < exact) return first + away;
+  const double all = std::log(static_cast<double>(max_distance) / exact);
+  const float part = std::log(static_cast<float>(away) / static_cast<float>(exact)) /
+                     static_cast<float>(all) * static_cast<float>(buckets - exact);
+  return first + std::min(exact + static_cast<int>(part), buckets - 1);
+}
 
 DecoderConfig first_layers(DecoderConfig config, int layers) {
   config.layers = layers;
   if (!config.full_layers.empty()) config.full_layers.resize(static_cast<size_t>(layers));
   return config;
-}
-
-std::vector<float> rope_inverse_frequencies(const RopeConfig& rope, int head_dim) {
-  std::vector<float> frequencies;
-  for (int i = 0; i < head_dim; i += 2) {
-    const float exponent = static_cast<float>(i) / static_cast<float>(head_dim);
-    float f = 1.0f / std::pow(static_cast<float>(rope.theta), exponent);
-    const auto factor = static_cast<float>(rope.factor);
-    if (rope.kind == RopeConfig::kLinear) {
-      f /= factor;
-    } else if (rope.kind == RopeConfig::kLlama3) {
-      // Waves much shorter than the original context stay, much longer ones are stretched, and
-      // between the two the frequency goes smoothly from one to the other.
-      const auto low = static_cast<float>(rope.low_freq_factor);
-      const auto high = static_cast<float>(rope.high_freq_factor);
-      const auto context = static_cast<float>(rope.original_max_positions);
-      const float wave = 2 * std::numbers::pi_v<float> / f;
-      if (wave > context / low) {
-        f /= factor;
-      } else if (wave >= context / high) {
-        const float smooth = (context / wave - low) / (high - low);
-        f = (1 - smooth) * f / factor + smooth * f;
-      }
-    }
-    frequencies.push_back(f);
-  }
-  return frequencies;
 }
 
 }  // namespace tandem

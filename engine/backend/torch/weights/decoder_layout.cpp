@@ -44,6 +44,29 @@ class Specs {
     all.push_back({norm.name + ".weight", {norm.width}});
     if (norm_bias_) all.push_back({norm.name + ".bias", {norm.width}});
   }
+  void add_layers(const DecoderConfig& c) {
+    for (int i = 0; i < c.layers; ++i) {
+      const LayerSpec layer = layer_spec(c, i);
+      add(layer.attention_norm);
+      add(layer.qkv);
+      add(layer.q_norm);
+      add(layer.k_norm);
+      add(layer.o);
+      add(layer.attention_output_norm);
+      add(layer.cross_norm);
+      add(layer.cross_q);
+      add(layer.memory);
+      add(layer.cross_o);
+      add(layer.mlp_norm);
+      add(layer.up);
+      add(layer.down);
+      add(layer.mlp_output_norm);
+    }
+    if (!c.names.distance_bias.empty()) {
+      all.push_back({c.names.distance_bias + ".weight", {c.distance_buckets, c.heads}});
+    }
+    add(final_norm_spec(c));
+  }
 
   std::vector<TensorSpec> all;
 
@@ -52,6 +75,16 @@ class Specs {
 };
 
 }  // namespace
+
+int64_t HeadGroups::stored_row(int64_t row) const {
+  if (groups == 0) return row;
+  const int64_t head = row / head_dim;
+  const int64_t all_queries = int64_t{groups} * queries;
+  const int64_t keys_and_values = head - all_queries;
+  const int64_t group = head < all_queries ? head / queries : keys_and_values % groups;
+  const int64_t in_group = head < all_queries ? head % queries : queries + keys_and_values / groups;
+  return (group * (queries + 2) + in_group) * head_dim + row % head_dim;
+}
 
 LayerSpec layer_spec(const DecoderConfig& c, int layer) {
   const std::string prefix = absl::StrCat(c.names.layer, layer, ".");
@@ -74,10 +107,17 @@ LayerSpec layer_spec(const DecoderConfig& c, int layer) {
   LayerSpec s;
   s.attention_norm = norm(c.names.attention_norm, hidden);
   s.qkv = linear(c.names.qkv, {q, kv, kv}, hidden, c.qkv_bias);
+  if (c.names.grouped) s.qkv.groups = {c.kv_heads, c.heads / c.kv_heads, c.head_dim};
   s.q_norm = norm(c.names.q_norm, c.head_dim);
   s.k_norm = norm(c.names.k_norm, c.head_dim);
   s.o = linear({c.names.o}, {hidden}, q, c.o_bias);
   s.attention_output_norm = norm(c.names.attention_output_norm, hidden);
+  if (c.has_cross_attention()) {
+    s.cross_norm = norm(c.names.cross_norm, hidden);
+    s.cross_q = linear({c.names.cross_q}, {q}, hidden, false);
+    s.cross_o = linear({c.names.cross_o}, {hidden}, q, false);
+    s.memory = linear(c.names.cross_kv, {kv, kv}, c.encoder->hidden_size, false);
+  }
   s.mlp_norm = norm(c.names.mlp_norm, hidden);
   s.up = c.gated ? linear(c.names.up, {inner, inner}, hidden, c.mlp_bias)
                  : linear(c.names.up, {inner}, hidden, c.mlp_bias);
@@ -102,21 +142,9 @@ std::vector<TensorSpec> decoder_tensors(const DecoderConfig& c, bool tied) {
   if (!c.names.positions.empty()) {
     specs.all.push_back({c.names.positions + ".weight", {c.max_positions, c.hidden_size}});
   }
-  for (int i = 0; i < c.layers; ++i) {
-    const LayerSpec layer = layer_spec(c, i);
-    specs.add(layer.attention_norm);
-    specs.add(layer.qkv);
-    specs.add(layer.q_norm);
-    specs.add(layer.k_norm);
-    specs.add(layer.o);
-    specs.add(layer.attention_output_norm);
-    specs.add(layer.mlp_norm);
-    specs.add(layer.up);
-    specs.add(layer.down);
-    specs.add(layer.mlp_output_norm);
-  }
-  specs.add(final_norm_spec(c));
+  specs.add_layers(c);
   if (!tied) specs.add(head_spec(c));
+  if (c.encoder != nullptr) specs.add_layers(*c.encoder);
   return std::move(specs.all);
 }
 
@@ -136,7 +164,12 @@ absl::StatusOr<DecoderLayout> check_decoder(const DecoderConfig& given,
   const auto may_ignore = [&](const std::string& name) {
     const std::vector<std::string>& ends = config.names.ignored;
     // Files of 2023 and before hold inv_freq, which follows from the config.
+    const auto is_copy = [&](const std::string& copy) {
+      return name == copy + ".weight" && embedding != nullptr &&
+             same_values(*source.find(name), *embedding);
+    };
     return absl::EndsWith(name, "rotary_emb.inv_freq") || (layout.tied && name == head_name) ||
+           std::any_of(config.names.copies.begin(), config.names.copies.end(), is_copy) ||
            std::any_of(ends.begin(), ends.end(),
                        [&](const std::string& end) { return absl::EndsWith(name, end); });
   };

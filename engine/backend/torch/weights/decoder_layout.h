@@ -11,6 +11,16 @@
 
 namespace tandem {
 
+// Rows of a matrix that has, for each kv head, its queries, its key and its value, rather than all
+// queries, all keys, all values.
+struct HeadGroups {
+  int groups = 0;   // kv heads; 0: rows lie in order
+  int queries = 0;  // of each
+  int head_dim = 0;
+
+  int64_t stored_row(int64_t row) const;  // where a row lies in the file
+};
+
 // Matrices of one input that are side by side in one product: name + ".weight" [out, in] each
 // (transposed: [in, out]), and name + ".bias" [out] if there are biases.
 struct LinearSpec {
@@ -19,6 +29,7 @@ struct LinearSpec {
   int64_t in = 0;
   bool bias = false;
   bool transposed = false;
+  HeadGroups groups = {};  // of one matrix of queries, keys and values
 };
 
 // name + ".weight" [width], and + ".bias" [width] of NormKind::kLayer.
@@ -33,6 +44,9 @@ struct LayerSpec {
   NormSpec q_norm, k_norm;
   LinearSpec o;
   NormSpec attention_output_norm;
+  NormSpec cross_norm;
+  LinearSpec cross_q, cross_o;  // without names: no cross-attention
+  LinearSpec memory;            // keys and values of what an encoder leaves
   NormSpec mlp_norm;
   LinearSpec up;  // the gate first, if there is one
   LinearSpec down;
@@ -44,7 +58,7 @@ LinearSpec embedding_spec(const DecoderConfig& config);  // the head too, if tie
 LinearSpec head_spec(const DecoderConfig& config);       // not tied
 NormSpec final_norm_spec(const DecoderConfig& config);
 
-// All of them.
+// Of a decoder's tensors and its encoder's all.
 std::vector<TensorSpec> decoder_tensors(const DecoderConfig& config, bool tied);
 
 struct DecoderLayout {

@@ -7,15 +7,16 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <span>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "engine/backend/torch/weights/gguf_file.h"
+#include "engine/backend/torch/weights/gguf_names.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 
@@ -25,27 +26,17 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kMaxVocab = 1 << 24, kMaxWidth = 1 << 20, kMaxPositions = 1 << 26;
+constexpr char kShortFactors[] = "rope_factors_short.weight";
+constexpr char kLongFactors[] = "rope_factors_long.weight";
 
-struct Arch {
-  const char* gguf;        // general.architecture, and the prefix of its keys
-  const char* model_type;  // of config.json
-  const char* name;
-  bool permuted;      // rows of q and k
-  bool norms_plus_1;  // and norms before and after attention and MLP, as Gemma has them
-};
-constexpr std::array<Arch, 4> kArchs{{{"llama", "llama", "LlamaForCausalLM", true, false},
-                                      {"qwen2", "qwen2", "Qwen2ForCausalLM", false, false},
-                                      {"qwen3", "qwen3", "Qwen3ForCausalLM", false, false},
-                                      {"gemma3", "gemma3_text", "Gemma3ForCausalLM", false, true}}};
-
-const Arch* find_arch(GgufFields& fields) {
+const GgufArch* find_arch(GgufFields& fields) {
   const std::string name = fields.text("general.architecture", std::nullopt);
-  const auto* it =
-      std::find_if(kArchs.begin(), kArchs.end(), [&](const Arch& a) { return name == a.gguf; });
-  if (it != kArchs.end()) return it;
+  const std::span<const GgufArch> all = gguf_archs();
+  const auto it = std::ranges::find_if(all, [&](const GgufArch& a) { return name == a.gguf; });
+  if (it != all.end()) return &*it;
   fields.refuse(
       "general.architecture", quote_value(name),
-      absl::StrJoin(kArchs, ", ", [](std::string* out, const Arch& a) { out->append(a.gguf); }));
+      absl::StrJoin(all, ", ", [](std::string* out, const GgufArch& a) { out->append(a.gguf); }));
   return nullptr;
 }
 
@@ -136,6 +127,56 @@ void read_gemma3(GgufFields& fields, const std::string& prefix, const json& head
   }
 }
 
+// In GPT-2's words.
+void read_gpt2(json& config) {
+  config["n_embd"] = config["hidden_size"];
+  config["n_layer"] = config["num_hidden_layers"];
+  config["n_head"] = config["num_attention_heads"];
+  config["n_positions"] = config["max_position_embeddings"];
+  config["n_inner"] = config["intermediate_size"];
+}
+
+// Every Falcon as one of the new decoder, of which the first ones are the case of one key head: the
+// converter puts queries, keys and values one after the other in all of them.
+void read_falcon(const Gguf& gguf, json& config) {
+  config["new_decoder_architecture"] = true;
+  config["num_ln_in_parallel_attn"] =
+      find_tensor(gguf, "blk.0.attn_norm_2.weight") != nullptr ? 2 : 1;
+  config["num_kv_heads"] = config["num_key_value_heads"];
+  config["ffn_hidden_size"] = config["intermediate_size"];
+  config["bias"] = find_tensor(gguf, "blk.0.attn_qkv.bias") != nullptr;
+}
+
+// LongRoPE's factors are tensors.
+void read_phi3(const Gguf& gguf, GgufFields& fields, const std::string& prefix, int64_t head_dim,
+               json& config) {
+  if (fields.present(prefix + "attention.sliding_window")) {
+    config["sliding_window"] =
+        fields.integer(prefix + "attention.sliding_window", std::nullopt, 1, kMaxPositions);
+  }
+  const GgufTensor* const shorter = find_tensor(gguf, kShortFactors);
+  const GgufTensor* const longer = find_tensor(gguf, kLongFactors);
+  if (shorter == nullptr && longer == nullptr) return;
+  json scaling = {{"rope_type", "longrope"}};
+  for (const auto& [name, tensor, field] : {std::tuple(kShortFactors, shorter, "short_factor"),
+                                            std::tuple(kLongFactors, longer, "long_factor")}) {
+    if (tensor == nullptr || tensor->format->type != BlockType::kF32 ||
+        tensor->shape != std::vector<int64_t>{head_dim / 2}) {
+      fields.refuse(name, tensor == nullptr ? "missing" : shape_text(tensor->shape),
+                    absl::StrCat("F32 of shape [", head_dim / 2, "]"));
+      return;
+    }
+    scaling[field] = floats(*tensor);
+  }
+  scaling["original_max_position_embeddings"] = fields.integer(
+      prefix + "rope.scaling.original_context_length", std::nullopt, 1, kMaxPositions);
+  if (fields.present(prefix + "rope.scaling.attn_factor")) {
+    scaling["attention_factor"] =
+        fields.number(prefix + "rope.scaling.attn_factor", std::nullopt, 1e-6, 1e6);
+  }
+  config["rope_scaling"] = scaling;
+}
+
 // Vocabulary: rows of the embedding, which the tokens and the key, if there is one, must equal.
 int64_t read_vocabulary(const Gguf& gguf, GgufFields& fields, const std::string& prefix) {
   const GgufTensor* embedding = find_tensor(gguf, "token_embd.weight");
@@ -181,45 +222,6 @@ std::vector<int64_t> ending_tokens(GgufFields& fields) {
   return {ends.begin(), ends.end()};
 }
 
-struct Rename {
-  std::string_view from, to;
-};
-constexpr std::array<Rename, 12> kLayerNames{{{"attn_q", "self_attn.q_proj"},
-                                              {"attn_k", "self_attn.k_proj"},
-                                              {"attn_v", "self_attn.v_proj"},
-                                              {"attn_output", "self_attn.o_proj"},
-                                              {"attn_q_norm", "self_attn.q_norm"},
-                                              {"attn_k_norm", "self_attn.k_norm"},
-                                              {"attn_norm", "input_layernorm"},
-                                              {"ffn_gate", "mlp.gate_proj"},
-                                              {"ffn_up", "mlp.up_proj"},
-                                              {"ffn_down", "mlp.down_proj"},
-                                              {"post_attention_norm", "post_attention_layernorm"},
-                                              {"post_ffw_norm", "post_feedforward_layernorm"}}};
-
-// "blk.3.attn_q" as "model.layers.3.self_attn.q_proj"; empty: no such part.
-std::string hf_name(const Arch& arch, std::string_view part) {
-  if (part == "token_embd") return "model.embed_tokens";
-  if (part == "output_norm") return "model.norm";
-  if (part == "output") return "lm_head";
-  const size_t dot = part.find('.', 4);
-  if (part.substr(0, 4) != "blk." || dot == std::string_view::npos) return "";
-  const std::string_view number = part.substr(4, dot - 4);
-  const bool digits = !number.empty() && number.size() <= 4 &&
-                      number.find_first_not_of("0123456789") == std::string_view::npos &&
-                      (number == "0" || number[0] != '0');
-  if (!digits) return "";
-  const std::string layer = absl::StrCat("model.layers.", std::string(number), ".");
-  const std::string_view inner = part.substr(dot + 1);
-  if (inner == "ffn_norm") {
-    return layer + (arch.norms_plus_1 ? "pre_feedforward_layernorm" : "post_attention_layernorm");
-  }
-  for (const Rename& r : kLayerNames) {
-    if (r.from == inner) return layer + std::string(r.to);
-  }
-  return "";
-}
-
 TensorView view_of(const GgufTensor& tensor) {
   TensorView view;
   view.shape = tensor.shape;
@@ -245,7 +247,7 @@ TensorView view_of(const GgufTensor& tensor) {
 
 absl::StatusOr<std::string> gguf_config_json(const Gguf& gguf, absl::string_view name) {
   GgufFields fields(gguf, name);
-  const Arch* arch = find_arch(fields);
+  const GgufArch* arch = find_arch(fields);
   if (arch == nullptr) return fields.status();
   const std::string prefix = absl::StrCat(arch->gguf, ".");
   const auto size = [&](const char* key, std::optional<int64_t> fallback, int64_t max) {
@@ -276,8 +278,10 @@ absl::StatusOr<std::string> gguf_config_json(const Gguf& gguf, absl::string_view
   config["intermediate_size"] = size("feed_forward_length", std::nullopt, kMaxWidth);
   config["num_hidden_layers"] = size("block_count", std::nullopt, 1000);
   config["max_position_embeddings"] = size("context_length", std::nullopt, kMaxPositions);
-  config["rms_norm_eps"] =
-      fields.number(prefix + "attention.layer_norm_rms_epsilon", std::nullopt, 0, 1);
+  const char* const epsilon =
+      arch->rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
+  config[arch->rms ? "rms_norm_eps" : "layer_norm_epsilon"] =
+      fields.number(prefix + epsilon, std::nullopt, 0, 1);
   const double theta = fields.number(prefix + "rope.freq_base", 10000.0, 1e-3, 1e15);
   config["rope_theta"] = theta;
   const json rope = read_rope(gguf, fields, prefix, head_dim, theta);
@@ -286,7 +290,11 @@ absl::StatusOr<std::string> gguf_config_json(const Gguf& gguf, absl::string_view
   if (arch->permuted) {
     config["attention_bias"] = find_tensor(gguf, "blk.0.attn_q.bias") != nullptr;
   }
-  if (arch->norms_plus_1) read_gemma3(fields, prefix, head_dim, config);
+  const std::string_view name_of = arch->gguf;
+  if (name_of == "gemma3") read_gemma3(fields, prefix, head_dim, config);
+  if (name_of == "gpt2") read_gpt2(config);
+  if (name_of == "falcon") read_falcon(gguf, config);
+  if (name_of == "phi3") read_phi3(gguf, fields, prefix, head_dim, config);
   config["eos_token_id"] = ending_tokens(fields);
   TANDEM_RETURN_IF_ERROR(fields.status());
   return config.dump();
@@ -325,19 +333,26 @@ absl::StatusOr<std::string> gguf_generation_json(const Gguf& gguf, absl::string_
 absl::StatusOr<std::map<std::string, TensorView>> gguf_tensors(const Gguf& gguf,
                                                                absl::string_view name) {
   GgufFields fields(gguf, name);
-  const Arch* arch = find_arch(fields);
+  const GgufArch* arch = find_arch(fields);
   if (arch == nullptr) return fields.status();
   const std::string prefix = absl::StrCat(arch->gguf, ".attention.");
   const int64_t heads = fields.integer(prefix + "head_count", std::nullopt, 1, 1024);
   const int64_t kv_heads = fields.integer(prefix + "head_count_kv", heads, 1, 1024);
   TANDEM_RETURN_IF_ERROR(fields.status());
+  const bool two_norms = find_tensor(gguf, "blk.0.attn_norm_2.weight") != nullptr;
   std::map<std::string, TensorView> views;
   for (const auto& [tensor_name, tensor] : gguf.tensors) {
-    if (tensor_name == "rope_freqs.weight") continue;  // part of the configuration
+    // Part of the configuration.
+    if (tensor_name == "rope_freqs.weight") continue;
+    if (std::string_view(arch->gguf) == "phi3" &&
+        (tensor_name == kShortFactors || tensor_name == kLongFactors)) {
+      continue;
+    }
     const size_t dot = tensor_name.rfind('.');
     const std::string part = tensor_name.substr(0, dot);
     const std::string kind = dot == std::string::npos ? "" : tensor_name.substr(dot);
-    const std::string hf = kind == ".weight" || kind == ".bias" ? hf_name(*arch, part) : "";
+    const std::string hf =
+        kind == ".weight" || kind == ".bias" ? gguf_hf_name(*arch, part, two_norms) : "";
     if (hf.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": tensor ", quote_value(tensor_name),
                                                      " ", shape_text(tensor.shape),

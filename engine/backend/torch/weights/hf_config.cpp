@@ -25,7 +25,7 @@ struct Neutral {
   const char* field;
   double value;  // false counts as 0 and true as 1
 };
-constexpr std::array<Neutral, 21> kNeutral{{{"pretraining_tp", 1},
+constexpr std::array<Neutral, 20> kNeutral{{{"pretraining_tp", 1},
                                             {"partial_rotary_factor", 1},
                                             {"rotary_pct", 1},
                                             {"attn_logit_softcapping", 0},
@@ -43,7 +43,6 @@ constexpr std::array<Neutral, 21> kNeutral{{{"pretraining_tp", 1},
                                             {"qk_layernorm", 0},
                                             {"alibi", 0},
                                             {"is_causal", 1},
-                                            {"is_encoder_decoder", 0},
                                             {"add_cross_attention", 0},
                                             {"use_bidirectional_attention", 0}}};
 
@@ -72,7 +71,11 @@ const Architecture* find_architecture(JsonFields& fields) {
   return *found;
 }
 
-void refuse_unsupported(JsonFields& fields) {
+void refuse_unsupported(JsonFields& fields, const Architecture& architecture) {
+  if (const bool both = architecture.encoder_decoder;
+      fields.boolean("is_encoder_decoder", both) != both) {
+    fields.refuse("is_encoder_decoder", both ? "true" : "false or null");
+  }
   if (fields.find("quantization_config") != nullptr) {
     fields.refuse("quantization_config", "none: weights in F64, F32, F16 or BF16");
   }
@@ -108,7 +111,7 @@ absl::StatusOr<DecoderConfig> parse_hf_config(const std::string& text, absl::str
   JsonFields fields(object, absl::StrCat(name, ": "));
   const Architecture* const architecture = find_architecture(fields);
   if (architecture == nullptr) return fields.status();
-  refuse_unsupported(fields);
+  refuse_unsupported(fields, *architecture);
 
   DecoderConfig config;
   config.model_type = architecture->model_type;
@@ -129,7 +132,10 @@ absl::StatusOr<DecoderConfig> load_hf_config(const std::string& directory) {
   if (is_gguf(directory)) {
     TANDEM_ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::open(directory));
     TANDEM_ASSIGN_OR_RETURN(const std::string text, gguf_config_json(gguf.content, directory));
-    return parse_hf_config(text, directory);
+    TANDEM_ASSIGN_OR_RETURN(DecoderConfig config, parse_hf_config(text, directory));
+    // ggml's converter turns GPT-2's matrices, and puts Falcon's queries, keys and values in order.
+    config.names.transposed = config.names.grouped = false;
+    return config;
   }
   const std::string path = directory + "/config.json";
   TANDEM_ASSIGN_OR_RETURN(const std::string text, read_small_file(path, kMaxConfigBytes));

@@ -14,8 +14,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kMaxFactor = 1e6;
-
 constexpr std::array<std::pair<const char*, Activation>, 7> kActivations{
     {{"silu", Activation::kSilu},
      {"swish", Activation::kSilu},
@@ -29,58 +27,6 @@ const char* name_of(Activation activation) {
   return std::find_if(kActivations.begin(), kActivations.end(),
                       [&](const auto& a) { return a.second == activation; })
       ->first;
-}
-
-// The fields of one object of rotary parameters. max_positions: of the model.
-RopeConfig read_rope_object(const HfFile& file, const json& object, const std::string& source,
-                            double theta, int64_t max_positions) {
-  RopeConfig rope;
-  rope.theta = theta;
-  if (!object.is_object()) {
-    file.fields.fail(
-        out_of_range(absl::StrCat(file.name, ": ", source), value_text(object), "an object"));
-    return rope;
-  }
-  JsonFields inner(object, absl::StrCat(file.name, ": ", source, "."));
-  constexpr std::array kKnown{"rope_type",
-                              "type",
-                              "rope_theta",
-                              "factor",
-                              "low_freq_factor",
-                              "high_freq_factor",
-                              "original_max_position_embeddings",
-                              "partial_rotary_factor"};
-  for (const auto& [key, value] : object.items()) {
-    if (!value.is_null() && std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end()) {
-      inner.refuse(key.c_str(), "nothing: the field is not supported");
-    }
-  }
-  inner.number("partial_rotary_factor", 1.0, 1, 1);
-  rope.theta = inner.number("rope_theta", rope.theta, 1e-3, 1e15);
-  const char* const type_field = inner.present("rope_type") ? "rope_type" : "type";
-  const std::string type = inner.text(type_field, "default");
-  if (type == "linear") {
-    rope.kind = RopeConfig::kLinear;
-    rope.factor = inner.number("factor", std::nullopt, 1, kMaxFactor);
-  } else if (type == "llama3") {
-    rope.kind = RopeConfig::kLlama3;
-    rope.factor = inner.number("factor", std::nullopt, 1, kMaxFactor);
-    rope.low_freq_factor = inner.number("low_freq_factor", std::nullopt, 1e-6, kMaxFactor);
-    rope.high_freq_factor = inner.number("high_freq_factor", std::nullopt, 1e-6, kMaxFactor);
-    // A field of this name beside rope_scaling overrides the one in it, as in Transformers.
-    const int64_t original =
-        inner.integer("original_max_position_embeddings", max_positions, 1, kMaxPositions);
-    rope.original_max_positions =
-        file.fields.integer("original_max_position_embeddings", original, 1, kMaxPositions);
-    if (rope.high_freq_factor <= rope.low_freq_factor) {
-      inner.refuse("high_freq_factor",
-                   absl::StrCat("more than low_freq_factor, which is ", rope.low_freq_factor));
-    }
-  } else if (type != "default") {
-    inner.refuse(type_field, "default, linear, llama3");
-  }
-  file.fields.fail(inner.status());
-  return rope;
 }
 
 // By layer, whether it sees everything, from layer_types.
@@ -152,36 +98,6 @@ Activation read_activation(const HfFile& file, const char* field, Activation fal
   }
   file.fields.refuse(field, allowed);
   return fallback;
-}
-
-RopeConfig read_rope(const HfFile& file, int64_t max_positions) {
-  const double theta = file.fields.number("rope_theta", 10000.0, 1e-3, 1e15);
-  const bool old = file.fields.find("rope_scaling") != nullptr;
-  const char* const source = old ? "rope_scaling" : "rope_parameters";
-  const json* object = file.fields.find(source);
-  if (object == nullptr) return {.theta = theta};
-  return read_rope_object(file, *object, source, theta, max_positions);
-}
-
-void read_rope_by_layers(const HfFile& file, const RopeBases& defaults, DecoderConfig& c) {
-  JsonFields& fields = file.fields;
-  c.rope.theta = fields.number("rope_theta", defaults.full, 1e-3, 1e15);
-  RopeConfig local{.theta = fields.number("rope_local_base_freq", defaults.local, 1e-3, 1e15)};
-  if (const json* all = fields.find("rope_parameters"); all != nullptr) {
-    for (const auto& [key, value] : all->items()) {
-      if (key != "full_attention" && key != "sliding_attention") {
-        fields.refuse("rope_parameters", "an object of full_attention and sliding_attention");
-        return;
-      }
-      if (value.is_null()) continue;
-      RopeConfig& rope = key == "full_attention" ? c.rope : local;
-      rope = read_rope_object(file, value, "rope_parameters." + key, rope.theta, c.max_positions);
-    }
-  }
-  if (const json* scaling = fields.find("rope_scaling"); scaling != nullptr) {
-    c.rope = read_rope_object(file, *scaling, "rope_scaling", c.rope.theta, c.max_positions);
-  }
-  c.local_rope = local;
 }
 
 void read_windows(const HfFile& file, const WindowDefaults& defaults, DecoderConfig& c) {

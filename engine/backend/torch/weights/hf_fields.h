@@ -32,9 +32,11 @@ absl::Status read_sizes(const HfFile& file, const SizeDefaults& defaults, Decode
 Activation read_activation(const HfFile& file, const char* field, Activation fallback,
                            const Activation* only = nullptr);
 
-// Transformers 5 writes rope_parameters; 4 wrote rope_theta beside rope_scaling, which counts
-// first.
-RopeConfig read_rope(const HfFile& file, int64_t max_positions);
+// Of a config whose sizes are read. Transformers 5 writes rope_parameters; 4 wrote rope_theta
+// beside rope_scaling, which counts first. dynamic: plain, since its angles change only beyond
+// max_position_embeddings; longrope: its short factors, and so no more positions than the original
+// context has (beyond it Transformers turns all rows anew).
+void read_rope(const HfFile& file, DecoderConfig& config);
 
 // The same of models with two kinds of layers: rope_parameters.full_attention and
 // .sliding_attention, or rope_theta, rope_scaling and rope_local_base_freq.

@@ -25,9 +25,11 @@ struct Architecture {
   // (dtype, token ids). Errors name the field, its value and what is allowed; they may also be left
   // in file.fields.
   absl::Status (*read)(const HfFile& file, DecoderConfig& config);
+  bool encoder_decoder = false;
 };
 
-extern const Architecture kLlama, kMistral, kQwen2, kQwen3, kGemma3, kGpt2, kPhi3;
+extern const Architecture kLlama, kMistral, kQwen2, kQwen3, kGemma3, kGpt2, kPhi3, kFalcon, kT5,
+    kMt5;
 
 std::span<const Architecture* const> architectures();
 

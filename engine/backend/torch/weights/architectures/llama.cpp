@@ -9,7 +9,7 @@ namespace {
 
 absl::Status read(const HfFile& file, DecoderConfig& c) {
   TANDEM_RETURN_IF_ERROR(read_sizes(file, {.max_positions = 2048}, c));
-  c.rope = read_rope(file, c.max_positions);
+  read_rope(file, c);
   read_windows(file, {}, c);
   c.qkv_bias = c.o_bias = file.fields.boolean("attention_bias", false);
   c.mlp_bias = file.fields.boolean("mlp_bias", false);

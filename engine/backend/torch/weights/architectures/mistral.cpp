@@ -8,7 +8,7 @@ namespace {
 
 absl::Status read(const HfFile& file, DecoderConfig& c) {
   TANDEM_RETURN_IF_ERROR(read_sizes(file, {.kv_heads = 8, .max_positions = 131072}, c));
-  c.rope = read_rope(file, c.max_positions);
+  read_rope(file, c);
   read_windows(file, {.window = 4096}, c);
   return absl::OkStatus();
 }

@@ -9,10 +9,7 @@ namespace {
 
 absl::Status read(const HfFile& file, DecoderConfig& c) {
   TANDEM_RETURN_IF_ERROR(read_sizes(file, {.norm_eps = 1e-5, .max_positions = 4096}, c));
-  c.rope = read_rope(file, c.max_positions);
-  if (c.rope.kind != RopeConfig::kDefault) {
-    file.fields.refuse("rope_scaling", "null, or of rope_type default, for model_type phi3");
-  }
+  read_rope(file, c);
   read_windows(file, {.may = true}, c);
   c.names.qkv = {"self_attn.qkv_proj"};
   c.names.up = {"mlp.gate_up_proj"};

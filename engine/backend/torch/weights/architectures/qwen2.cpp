@@ -9,7 +9,7 @@ namespace {
 
 absl::Status read(const HfFile& file, DecoderConfig& c) {
   TANDEM_RETURN_IF_ERROR(read_sizes(file, {.kv_heads = 32, .max_positions = 32768}, c));
-  c.rope = read_rope(file, c.max_positions);
+  read_rope(file, c);
   read_windows(file, {.window = 4096, .asked_for = true}, c);
   c.qkv_bias = true;
   return absl::OkStatus();

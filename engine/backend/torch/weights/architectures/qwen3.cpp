@@ -10,7 +10,7 @@ namespace {
 absl::Status read(const HfFile& file, DecoderConfig& c) {
   TANDEM_RETURN_IF_ERROR(
       read_sizes(file, {.kv_heads = 32, .head_dim = 128, .max_positions = 32768}, c));
-  c.rope = read_rope(file, c.max_positions);
+  read_rope(file, c);
   read_windows(file, {.window = 4096, .asked_for = true}, c);
   c.qkv_bias = c.o_bias = file.fields.boolean("attention_bias", false);
   c.names.q_norm = "self_attn.q_norm";

@@ -151,6 +151,50 @@ TEST(DecoderLayout, KindsOfLayers) {
   EXPECT_EQ(shapes.at("lm_head.weight"), (Shape{7, 4}));
 }
 
+// What both halves of a T5 have, and what its old files have besides.
+TEST(DecoderLayout, EncoderAndDecoder) {
+  const auto config = parse_hf_config(
+      R"({"model_type":"t5","vocab_size":7,"d_model":4,"d_kv":2,"d_ff":6,"num_layers":2,)"
+      R"("num_decoder_layers":1,"num_heads":2})",
+      "config.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  std::vector<FileTensor> tensors = file_of(decoder_tensors(*config, true));
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const FileTensor& t : tensors) shapes[t.name] = t.shape;
+  using Shape = std::vector<int64_t>;
+  EXPECT_EQ(shapes.size(), 1u + 2 * 8 + 13 + 2 * 2);
+  EXPECT_EQ(shapes.at("encoder.block.1.layer.1.DenseReluDense.wi.weight"), (Shape{6, 4}));
+  EXPECT_EQ(shapes.at("decoder.block.0.layer.1.EncDecAttention.k.weight"), (Shape{4, 4}));
+  EXPECT_EQ(shapes.at("encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"),
+            (Shape{32, 2}));
+  EXPECT_TRUE(check(*config, safetensors_of(tensors)).ok());
+
+  const char* const bias = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
+  tensors.push_back({bias, "F32", {32, 2}});
+  tensors.push_back({"encoder.embed_tokens.weight", "F32", {7, 4}});
+  const std::string same = safetensors_of(tensors);
+  EXPECT_TRUE(check(*config, same).ok());
+  std::string different = same;
+  different.back() = 1;  // the last byte of encoder.embed_tokens.weight
+  EXPECT_THAT(message(check(*config, different).status()),
+              HasSubstr("unexpected tensors: \"encoder.embed_tokens.weight\""));
+  tensors.erase(tensors.begin() + 5);
+  EXPECT_THAT(message(check(*config, safetensors_of(tensors)).status()),
+              HasSubstr("missing tensors: "));
+}
+
+TEST(DecoderLayout, RowsOfHeadGroups) {
+  const HeadGroups groups{.groups = 2, .queries = 3, .head_dim = 2};
+  std::vector<int64_t> heads;
+  for (int64_t head = 0; head < 10; ++head) {
+    heads.push_back(groups.stored_row(2 * head) / 2);
+    EXPECT_EQ(groups.stored_row(2 * head + 1), groups.stored_row(2 * head) + 1);
+  }
+  // Of the file's heads q q q k v q q q k v.
+  EXPECT_THAT(heads, testing::ElementsAre(0, 1, 2, 5, 6, 7, 3, 8, 4, 9));
+  EXPECT_EQ(HeadGroups{}.stored_row(17), 17);
+}
+
 TEST(DecoderLayout, MisshapenAndQuantizedTensors) {
   const DecoderConfig config = tiny();
   std::vector<FileTensor> tensors = file_of(decoder_tensors(config, false));
@@ -164,9 +208,23 @@ TEST(DecoderLayout, MisshapenAndQuantizedTensors) {
 // The golden models go through all of this folder: config, files, layout.
 TEST(DecoderLayout, GoldenModels) {
   const std::vector<std::pair<std::string, SafeDType>> models = {
-      {"llama2", SafeDType::kF32},  {"llama3", SafeDType::kBF16}, {"qwen2", SafeDType::kF16},
-      {"mistral", SafeDType::kF32}, {"qwen3", SafeDType::kBF16},  {"gemma3", SafeDType::kBF16},
-      {"gpt2", SafeDType::kF16},    {"phi3", SafeDType::kF32}};
+      {"llama2", SafeDType::kF32},
+      {"llama3", SafeDType::kBF16},
+      {"qwen2", SafeDType::kF16},
+      {"mistral", SafeDType::kF32},
+      {"qwen3", SafeDType::kBF16},
+      {"gemma3", SafeDType::kBF16},
+      {"gpt2", SafeDType::kF16},
+      {"phi3", SafeDType::kF32},
+      {"falcon", SafeDType::kBF16},
+      {"falcon_groups", SafeDType::kF32},
+      {"falcon_one_norm", SafeDType::kF16},
+      {"falcon_serial", SafeDType::kF16},
+      {"yarn", SafeDType::kF16},
+      {"longrope", SafeDType::kF16},
+      {"t5", SafeDType::kF32},
+      {"t5_v1_1", SafeDType::kBF16},
+      {"mt5", SafeDType::kF16}};
   for (const auto& [name, dtype] : models) {
     const std::string path = std::string(TANDEM_SOURCE_DIR) + "/tests/data/golden_models/" + name;
     const auto config = load_hf_config(path);
@@ -194,6 +252,11 @@ TEST(DecoderLayout, GoldenModels) {
     const std::vector<float> got = rope_inverse_frequencies(config->rope, config->head_dim);
     ASSERT_EQ(got.size(), expected.size());
     for (size_t i = 0; i < got.size(); ++i) EXPECT_FLOAT_EQ(got[i], expected[i]) << name << i;
+    std::vector<float> factor{1};
+    if (golden->tensors.contains("rope_attention_factor")) {
+      ASSERT_TRUE(to_float(golden->tensors.at("rope_attention_factor"), 0, factor).ok());
+    }
+    EXPECT_FLOAT_EQ(static_cast<float>(config->rope.attention_factor), factor[0]) << name;
   }
 }
 

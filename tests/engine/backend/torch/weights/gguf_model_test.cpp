@@ -104,7 +104,8 @@ TEST(GgufConfig, WhatIsWrongIsNamed) {
     std::string message;
   } cases[] = {
       {tiny_gguf("mamba"),
-       "f: general.architecture: \"mamba\"; allowed: llama, qwen2, qwen3, gemma3"},
+       "f: general.architecture: \"mamba\"; allowed: llama, qwen2, qwen3, gemma3, phi3, gpt2, "
+       "falcon"},
       {tiny_gguf().erase("llama.block_count"),
        "f: llama.block_count: missing; allowed: integers from 1 to 1000"},
       {tiny_gguf().set("llama.block_count", 0u),

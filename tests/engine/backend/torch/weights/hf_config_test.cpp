@@ -129,9 +129,10 @@ TEST(HfConfig, RopeInBothSpellings) {
 
 TEST(HfConfig, RopeErrors) {
   const auto rope = [](const json& object) { return error({{"rope_scaling", object}}); };
-  EXPECT_EQ(rope({{"rope_type", "yarn"}, {"factor", 2}}),
-            "config.json: rope_scaling.rope_type: \"yarn\"; allowed: default, linear, llama3");
-  EXPECT_THAT(rope({{"type", "dynamic"}}), HasSubstr("rope_scaling.type: \"dynamic\""));
+  EXPECT_EQ(rope({{"rope_type", "proportional"}}),
+            "config.json: rope_scaling.rope_type: \"proportional\"; allowed: default, linear, "
+            "dynamic, llama3, yarn, longrope");
+  EXPECT_THAT(rope({{"type", "dynamic"}}), HasSubstr("rope_scaling.factor: missing"));
   EXPECT_THAT(rope({{"type", "linear"}}), HasSubstr("rope_scaling.factor: missing"));
   EXPECT_THAT(rope({{"type", "linear"}, {"factor", 0.5}}), HasSubstr("factor: 0.5; allowed: numb"));
   EXPECT_THAT(rope({{"type", "linear"}, {"factor", "2"}}), HasSubstr("factor: \"2\""));
@@ -163,6 +164,51 @@ TEST(HfConfig, Frequencies) {
   EXPECT_THAT(
       rope_inverse_frequencies(rope, 6),
       ElementsAre(1.0f, FloatEq((1 - smooth) * 0.1f / 8 + smooth * 0.1f), FloatEq(0.01f / 8)));
+}
+
+// What Transformers has for them is in golden models.
+TEST(HfConfig, RopeOfLongContexts) {
+  const DecoderConfig dynamic = good({{"rope_scaling", {{"type", "dynamic"}, {"factor", 2}}}});
+  EXPECT_EQ(dynamic.rope.kind, RopeConfig::kDefault);
+  EXPECT_EQ(dynamic.max_positions, 2048);
+
+  json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}};
+  const auto read = [](const json& object) { return good({{"rope_scaling", object}}).rope; };
+  EXPECT_EQ(read(yarn).kind, RopeConfig::kYarn);
+  EXPECT_EQ(read(yarn).original_max_positions, 512);
+  EXPECT_DOUBLE_EQ(read(yarn).attention_factor, 0.1 * std::log(4.0) + 1);
+  yarn.update({{"mscale", 2.0}, {"mscale_all_dim", 1.0}});
+  EXPECT_DOUBLE_EQ(read(yarn).attention_factor,
+                   (0.2 * std::log(4.0) + 1) / (0.1 * std::log(4.0) + 1));
+  yarn.update(
+      {{"attention_factor", 1.5}, {"beta_fast", 16}, {"beta_slow", 2}, {"truncate", false}});
+  EXPECT_EQ(read(yarn).attention_factor, 1.5);
+  EXPECT_EQ(read(yarn).beta_fast, 16);
+  EXPECT_FALSE(read(yarn).truncate);
+  const auto refused = [&](const json& changes) {
+    json object = yarn;
+    object.update(changes);
+    return error({{"rope_scaling", object}});
+  };
+  EXPECT_THAT(refused({{"beta_fast", 2}}), HasSubstr("beta_fast: 2; allowed: more than beta_slow"));
+  EXPECT_THAT(refused({{"rope_theta", 0.5}}), HasSubstr("rope_theta: 0.5; allowed: more than 1"));
+  EXPECT_THAT(refused({{"short_factor", {1}}}), HasSubstr("short_factor: [1]; allowed: nothing"));
+
+  const json longrope = {{"type", "longrope"},
+                         {"short_factor", {1.0, 1.5, 2.0, 2.5}},
+                         {"long_factor", {2.0, 3.0, 4.0, 5.0}}};
+  const DecoderConfig c =
+      good({{"rope_scaling", longrope}, {"original_max_position_embeddings", 1024}}, "phi3");
+  EXPECT_EQ(c.rope.kind, RopeConfig::kLongRope);
+  EXPECT_THAT(c.rope.stretch, ElementsAre(1.0f, 1.5f, 2.0f, 2.5f));
+  EXPECT_EQ(c.max_positions, 1024);  // of 4096
+  EXPECT_DOUBLE_EQ(c.rope.attention_factor, std::sqrt(1 + std::log(4.0) / std::log(1024.0)));
+  json shorter = longrope;
+  shorter["long_factor"] = {2.0};
+  EXPECT_THAT(error({{"rope_scaling", shorter}}, "phi3"),
+              HasSubstr("rope_scaling.long_factor: [2.0]; allowed: a list of 4 numbers"));
+  shorter["long_factor"] = {2.0, 3.0, 4.0, 0.0};
+  EXPECT_THAT(error({{"rope_scaling", shorter}}, "phi3"), HasSubstr("long_factor: [2.0,3.0"));
 }
 
 TEST(HfConfig, Windows) {
@@ -271,15 +317,128 @@ TEST(HfConfig, Phi3) {
   EXPECT_EQ(c.window, 16);
   EXPECT_EQ(good({}, "phi3").window, 0);
   EXPECT_THAT(error({{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1}}}}}, "phi3"),
-              HasSubstr("rope_scaling.short_factor: [1]; allowed: nothing"));
-  EXPECT_THAT(error({{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}, "phi3"),
-              HasSubstr("allowed: null, or of rope_type default"));
+              HasSubstr("rope_scaling.short_factor: [1]; allowed: a list of 4 numbers"));
+}
+
+TEST(HfConfig, Falcon) {
+  const json object = {{"model_type", "falcon"}, {"vocab_size", 100},        {"hidden_size", 32},
+                       {"num_hidden_layers", 3}, {"num_attention_heads", 4}, {"num_kv_heads", 2}};
+  const auto read = [&](const json& changes) {
+    json all = object;
+    all.update(changes);
+    return parse_hf_config(all.dump(), "config.json");
+  };
+  const auto first = read({{"num_kv_heads", 4}});  // 7B
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->kv_heads, 1);
+  EXPECT_EQ(first->intermediate_size, 128);
+  EXPECT_EQ(first->activation, Activation::kGelu);
+  EXPECT_TRUE(first->parallel && !first->names.grouped && !first->qkv_bias && !first->gated);
+  EXPECT_EQ(first->names.mlp_norm, "");
+  const auto groups = read({{"new_decoder_architecture", true}});  // 40B
+  ASSERT_TRUE(groups.ok()) << groups.status();
+  EXPECT_EQ(groups->kv_heads, 2);
+  EXPECT_TRUE(groups->parallel && groups->names.grouped);
+  EXPECT_EQ(groups->names.mlp_norm, "ln_mlp");
+  const auto one_norm = read({{"new_decoder_architecture", true}, {"num_ln_in_parallel_attn", 1}});
+  ASSERT_TRUE(one_norm.ok()) << one_norm.status();
+  EXPECT_EQ(one_norm->names.attention_norm, "input_layernorm");
+  EXPECT_EQ(one_norm->names.mlp_norm, "");
+  const auto serial = read({{"num_kv_heads", nullptr},
+                            {"multi_query", false},
+                            {"parallel_attn", false},
+                            {"bias", true}});
+  ASSERT_TRUE(serial.ok()) << serial.status();
+  EXPECT_EQ(serial->kv_heads, 4);
+  EXPECT_TRUE(!serial->parallel && serial->names.grouped && serial->mlp_bias);
+  EXPECT_EQ(serial->names.mlp_norm, "post_attention_layernorm");
+  for (const json& bad :
+       {json{{"alibi", true}}, json{{"activation", "mish"}}, json{{"hidden_size", 36}},
+        json{{"num_ln_in_parallel_attn", 2}}, json{{"num_kv_heads", 2}, {"multi_query", false}},
+        json{{"num_kv_heads", 3}, {"new_decoder_architecture", true}},
+        json{{"parallel_attn", false}, {"new_decoder_architecture", true}}}) {
+    const std::string field = bad.contains("num_kv_heads")    ? "num_kv_heads"
+                              : bad.contains("parallel_attn") ? "parallel_attn"
+                                                              : bad.begin().key();
+    EXPECT_THAT(std::string(read(bad).status().message()), HasSubstr(field + ": "));
+  }
+}
+
+TEST(HfConfig, T5) {
+  const json object = {{"model_type", "t5"}, {"vocab_size", 100}, {"d_model", 32}, {"d_kv", 8},
+                       {"d_ff", 64},         {"num_layers", 3},   {"num_heads", 4}};
+  const auto read = [&](const json& changes) {
+    json all = object;
+    all.update(changes);
+    return parse_hf_config(all.dump(), "config.json");
+  };
+  const auto first = read({{"num_decoder_layers", 2}});
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->layers, 2);
+  EXPECT_TRUE(first->has_cross_attention() && !first->gated && !first->rotary);
+  EXPECT_EQ(first->activation, Activation::kRelu);
+  EXPECT_EQ(first->attention_scale, 1);
+  EXPECT_EQ(first->distance_buckets, 32);
+  EXPECT_EQ(first->max_distance, 128);
+  EXPECT_DOUBLE_EQ(first->output_scale, 1 / std::sqrt(32.0));
+  EXPECT_TRUE(first->tie_word_embeddings);
+  EXPECT_EQ(first->start_token, 0);
+  EXPECT_EQ(first->encoder->layers, 3);
+  EXPECT_FALSE(first->encoder->has_cross_attention());
+  EXPECT_EQ(first_layers(*first, 1).encoder->layers, 3);
+
+  const auto later = read({{"feed_forward_proj", "gated-gelu"},
+                           {"dense_act_fn", "gelu_new"},
+                           {"is_gated_act", true},
+                           {"tie_word_embeddings", false},
+                           {"decoder_start_token_id", 7}});
+  ASSERT_TRUE(later.ok()) << later.status();
+  EXPECT_TRUE(later->gated);
+  EXPECT_EQ(later->activation, Activation::kGeluTanh);
+  EXPECT_EQ(later->output_scale, 1);
+  EXPECT_FALSE(later->tie_word_embeddings);
+  EXPECT_EQ(later->start_token, 7);
+  // As Transformers 5 writes it, whose heads are tied where files hold no other.
+  EXPECT_EQ(read({{"tie_word_embeddings", true}, {"scale_decoder_outputs", false}})->output_scale,
+            1);
+  const auto mt5 = read({{"model_type", "mt5"}});
+  ASSERT_TRUE(mt5.ok()) << mt5.status();
+  EXPECT_TRUE(mt5->gated);
+  EXPECT_EQ(mt5->output_scale, 1);
+
+  for (const json& bad :
+       {json{{"feed_forward_proj", "gated-mish"}}, json{{"dense_act_fn", "gelu"}},
+        json{{"is_gated_act", true}}, json{{"relative_attention_num_buckets", 6}},
+        json{{"relative_attention_max_distance", 16}}, json{{"is_encoder_decoder", false}},
+        json{{"decoder_start_token_id", 100}}, json{{"d_kv", 0}},
+        json{{"num_decoder_layers", 0}}}) {
+    EXPECT_THAT(std::string(read(bad).status().message()), HasSubstr(bad.begin().key() + ": "));
+  }
+  EXPECT_THAT(error({{"is_encoder_decoder", true}}), HasSubstr("allowed: false or null"));
+}
+
+// As T5Attention._relative_position_bucket has them.
+TEST(HfConfig, BucketsOfDistances) {
+  constexpr int kDistances[] = {-200, -128, -127, -100, -64, -50, -33, -16, -15, -9,  -8, -7,
+                                -1,   0,    1,    7,    8,   9,   16,  40,  127, 128, 500};
+  std::vector<int> both, before, narrow;
+  for (const int d : kDistances) {
+    both.push_back(distance_bucket(d, true, 32, 128));
+    before.push_back(distance_bucket(d, false, 32, 128));
+    narrow.push_back(distance_bucket(d, false, 16, 40));
+  }
+  EXPECT_THAT(both, ElementsAre(15, 15, 15, 15, 14, 13, 12, 10, 9, 8, 8, 7, 1, 0, 17, 23, 24, 24,
+                                26, 28, 31, 31, 31));
+  EXPECT_THAT(before, ElementsAre(31, 31, 31, 30, 26, 24, 21, 16, 15, 9, 8, 7, 1, 0, 0, 0, 0, 0, 0,
+                                  0, 0, 0, 0));
+  EXPECT_THAT(narrow, ElementsAre(15, 15, 15, 15, 15, 15, 15, 11, 11, 8, 8, 7, 1, 0, 0, 0, 0, 0, 0,
+                                  0, 0, 0, 0));
 }
 
 TEST(HfConfig, UnknownArchitectures) {
-  EXPECT_EQ(error({{"model_type", "falcon"}}),
-            "config.json: model_type: \"falcon\"; allowed: llama, mistral, qwen2, qwen3, "
-            "gemma3_text, gpt2, phi3");
+  EXPECT_EQ(error({{"model_type", "mamba"}}),
+            "config.json: model_type: \"mamba\"; allowed: llama, mistral, qwen2, qwen3, "
+            "gemma3_text, gpt2, phi3, falcon, t5, mt5");
   EXPECT_THAT(error({{"model_type", nullptr}}), HasSubstr("model_type: missing"));
   EXPECT_THAT(error({{"architectures", {"LlamaForSequenceClassification"}}}),
               HasSubstr("architectures: [\"LlamaForSequenceClassification\"]; allowed: "
