@@ -11,6 +11,8 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 
+#include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "engine/backend/torch/ops.h"
@@ -48,6 +50,22 @@ at::Tensor seen(const LayerKv& kv, bool keys, const RowView& rows, int r) {
       .to(arithmetic(kv.keys))
       .transpose(0, 1)
       .repeat_interleave(kv.heads / kv.kv_heads, 0);
+}
+
+// What row r's scores get, [heads, 1, keys], in the order of seen().
+std::optional<at::Tensor> bias_of(const DistanceBias& bias, const RowView& rows, int r) {
+  if (!bias.table.defined()) return std::nullopt;
+  std::vector<int64_t> column;
+  const auto add = [&](int key) {
+    column.push_back(bias.before + std::clamp(key - rows.position[r], -bias.before, bias.after));
+  };
+  for (int c = rows.first_dense(r); c < rows.dense_end[r]; ++c) add(c);
+  for (int e = rows.first_extra(r); e < rows.extra_end[r]; ++e) {
+    add(rows.last_key(r) + 1 - (rows.extra_end[r] - e));
+  }
+  const at::Tensor index =
+      at::from_blob(column.data(), {static_cast<int64_t>(column.size())}, at::kLong);
+  return bias.table.index_select(1, index).unsqueeze(1);
 }
 
 at::Tensor normed(const at::Tensor& x, const Norm& norm) {
@@ -104,7 +122,7 @@ void rope_and_store(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, con
 }
 
 void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, const LayerKv& kv,
-               double scale) {
+               double scale, const DistanceBias& bias) {
   for (int r = 0; r < rows.rows; ++r) {
     const at::Tensor q = qkv.select(0, r)
                              .narrow(0, 0, int64_t{kv.heads} * kv.head_dim)
@@ -112,7 +130,8 @@ void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, cons
                              .view({1, kv.heads, 1, kv.head_dim});
     out.select(0, r).copy_(at::scaled_dot_product_attention(q, seen(kv, true, rows, r).unsqueeze(0),
                                                             seen(kv, false, rows, r).unsqueeze(0),
-                                                            /*attn_mask=*/{}, /*dropout_p=*/0,
+                                                            bias_of(bias, rows, r),
+                                                            /*dropout_p=*/0,
                                                             /*is_causal=*/false, scale)
                                .view(-1));
   }

@@ -62,7 +62,11 @@ void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
     const StepProfile::Section section(StepProfile::kPlan);
     plan_.build(
         batch, shape_, pool_.size, store_,
-        [this](const Work::Embed& place, TicketId left_by) { return width_of(place, left_by); });
+        [this](const Work::Embed& place, TicketId left_by) { return width_of(place, left_by); },
+        [this](ModelId encoder) {
+          const KvPool* const pool = memory_pool(encoder);
+          return pool == nullptr ? nullptr : &pool->size;
+        });
   }
   for (size_t i = 0; i < results.size(); ++i) results[i].status = plan_.items[i].status;
   if (plan_.rows() > 0) forward();
@@ -85,6 +89,16 @@ absl::StatusOr<int> Executor::width_of(const Work::Embed& place, TicketId left_b
   return pool->geometry.hidden_size;
 }
 
+const KvPool* Executor::memory_pool(ModelId encoder) const {
+  const KvPool* const pool = pool_of_(encoder);
+  if (pool == nullptr || pool->keys.device() != device_) return nullptr;
+  const KvGeometry& there = pool->geometry;
+  const KvGeometry& own = pool_.geometry;
+  const bool fits = there.layers >= own.layers && there.kv_heads == own.kv_heads &&
+                    there.head_dim == own.head_dim && there.kv_type == own.kv_type;
+  return fits ? pool : nullptr;
+}
+
 void Executor::name_left(const Batch& batch, const std::vector<WorkResult>& results) {
   for (size_t w = 0; w < results.size(); ++w) {
     if (!results[w].status.ok()) continue;
@@ -100,6 +114,7 @@ void Executor::name_left(const Batch& batch, const std::vector<WorkResult>& resu
 void Executor::place() {
   staging_.begin(plan_.array_bytes());
   placed_.views.clear();
+  placed_.memories.clear();
   placed_.segment_rows.clear();
   placed_.captures.clear();
   placed_.left.clear();
@@ -112,8 +127,11 @@ void Executor::place() {
   const int32_t* pages = staging_.place(plan_.pages);
   const RowView all = place(plan_.columns, extra, pages);
   placed_.position = all.position;
+  const int32_t* zeros = staging_.place(plan_.zeros);
   for (const Segment& s : plan_.segments) {
-    placed_.views.push_back(s.all ? all : place(s.columns, extra, pages));
+    const RowColumns& columns = s.all ? plan_.columns : s.columns;
+    const RowView& view = placed_.views.emplace_back(s.all ? all : place(columns, extra, pages));
+    placed_.memories.push_back(place_memory(columns, view, zeros));
     placed_.segment_rows.push_back(s.all ? nullptr : staging_.place(s.index));
   }
   for (const Capture& c : plan_.captures) {
@@ -145,7 +163,24 @@ RowView Executor::place(const RowColumns& c, const int32_t* extra, const int32_t
   v.prompts = staging_.place(c.prompts);
   v.extra = extra;
   v.pages = pages;
+  v.most_keys = c.most_keys();
+  v.together = RowColumns::together(c.table);
   return v;
+}
+
+Memory Executor::place_memory(const RowColumns& c, const RowView& own, const int32_t* zeros) {
+  if (!plan_.memory.valid()) return {};
+  Memory memory{own, memory_pool(plan_.memory)};
+  RowView& v = memory.rows;
+  v.page_rows = memory.pool->size.page_rows;
+  v.slot = nullptr;
+  v.table = staging_.place(c.memory_table);
+  v.first_key = v.extra_begin = v.extra_end = zeros;
+  v.dense_end = staging_.place(c.memory_rows);
+  v.prompts = nullptr;
+  v.most_keys = *std::max_element(c.memory_rows.begin(), c.memory_rows.end());
+  v.together = RowColumns::together(c.memory_table);
+  return memory;
 }
 
 void Executor::forward() {
@@ -171,7 +206,7 @@ void Executor::forward() {
   };
   for (size_t i = 0; i < plan_.segments.size(); ++i) {
     capture_up_to(plan_.segments[i].from);
-    run_segment(plan_.segments[i], placed_.views[i], placed_.segment_rows[i], x);
+    run_segment(i, x);
   }
   capture_up_to(std::numeric_limits<int>::max());
   apply_heads();
@@ -200,8 +235,8 @@ at::Tensor Executor::gather(const EmbeddedRows& rows, const int64_t* from) const
   const at::Tensor& places = pool_of_(rows.model)->hidden;
   const auto n = static_cast<int64_t>(rows.copies.from.size());
   at::Tensor all;
-  if (places.device() == device_) {
-    all = at::empty({n, places.size(1)}, places.options());
+  if (can_read(device_, places.device())) {
+    all = at::empty({n, places.size(1)}, places.options().device(device_));
     ops_.copy_rows(all, nullptr, places, from, n);
   } else {
     std::vector<int64_t> index = rows.copies.from;
@@ -226,15 +261,18 @@ void Executor::feed_embedded(const EmbeddedRows& rows, const PlacedCopies& copie
   ops_.copy_rows(x, copies.to, fed, nullptr, copies.n);
 }
 
-void Executor::run_segment(const Segment& segment, const RowView& rows, const int64_t* index,
-                           at::Tensor& x) {
+void Executor::run_segment(size_t i, at::Tensor& x) {
+  const Segment& segment = plan_.segments[i];
+  const RowView& rows = placed_.views[i];
+  const int64_t* const index = placed_.segment_rows[i];
+  const Memory& memory = placed_.memories[i];
   if (segment.all) {
-    model_.run(segment.from, segment.to, x, rows, pool_);
+    model_.run(segment.from, segment.to, x, rows, pool_, memory);
     return;
   }
   at::Tensor& part = part_.rows(rows.rows);
   ops_.copy_rows(part, nullptr, x, index, rows.rows);
-  model_.run(segment.from, segment.to, part, rows, pool_);
+  model_.run(segment.from, segment.to, part, rows, pool_, memory);
   ops_.copy_rows(x, index, part, nullptr, rows.rows);
 }
 

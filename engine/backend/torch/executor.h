@@ -44,6 +44,7 @@ class Executor {
     const int32_t* position = nullptr;
     PlacedCopies load, save;
     std::vector<RowView> views;                // by Plan::segments
+    std::vector<Memory> memories;              // by Plan::segments
     std::vector<const int64_t*> segment_rows;  // by Plan::segments; null: all
     std::vector<PlacedCopies> captures;        // by Plan::captures
     std::vector<PlacedCopies> left;            // likewise
@@ -55,12 +56,14 @@ class Executor {
   void place();
   PlacedCopies place(const RowCopies& copies);
   RowView place(const RowColumns& columns, const int32_t* extra, const int32_t* pages);
+  Memory place_memory(const RowColumns& columns, const RowView& own, const int32_t* zeros);
+  // The pool of an encoder whose rows lie as this model reads them; null: they do not.
+  const KvPool* memory_pool(ModelId encoder) const;
   void forward();
   void feed(at::Tensor& x);
   at::Tensor gather(const EmbeddedRows& rows, const int64_t* from) const;
   void feed_embedded(const EmbeddedRows& rows, const PlacedCopies& copies, at::Tensor& x);
-  void run_segment(const Segment& segment, const RowView& rows, const int64_t* index,
-                   at::Tensor& x);
+  void run_segment(size_t segment, at::Tensor& x);
   void apply_heads();
   void answer(const Batch& batch, std::vector<WorkResult>& results);
   void read_block(const Batch& batch, const ReadBlock& block, std::vector<WorkResult>& results);

@@ -1,7 +1,8 @@
 #include "engine/backend/torch/kv_pool.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include "engine/base/status.h"
 #ifdef TANDEM_CUDA
 #include "engine/backend/torch/cuda/kernels.h"
+#include "engine/backend/torch/cuda/lane.h"
 #endif
 
 namespace tandem {
@@ -79,11 +81,11 @@ void move_on_host(const Move& m, const KvPool& from, const KvPool& to) {
   }
 }
 
-// Between other memories than the host's. In stream order on CUDA; LibTorch's copies between
-// devices wait for both streams by events.
+// Between other memories than the host's: by a kernel on the target's stream where that reads the
+// source, else by LibTorch's copies, which wait for both streams by events.
 void move_on_devices(std::span<const Move> moves, const KvPool& from, const KvPool& to) {
 #ifdef TANDEM_CUDA
-  if (from.keys.is_cuda() && from.keys.device() == to.keys.device()) {
+  if (to.keys.is_cuda() && can_read(to.keys.device(), from.keys.device())) {
     cuda::move_rows(moves, from, to);
     return;
   }
@@ -130,16 +132,21 @@ KvPool::KvPool(const KvGeometry& g, const PoolSize& s, at::Device device, int64_
     : geometry(g), size(s) {
   const auto kv = at::TensorOptions().dtype(g.kv_type).device(device);
   const int64_t all = s.pages + prompt_pages;
-  values = at::empty({g.layers, all, g.kv_heads, s.page_rows, g.head_dim}, kv);
+  // A kernel that takes whole pages multiplies what no row has written by a weight of 0, and NaN
+  // stays NaN.
+  const auto make = [](at::IntArrayRef shape, const at::TensorOptions& options) {
+    return options.device().is_cpu() ? at::empty(shape, options) : at::zeros(shape, options);
+  };
+  values = make({g.layers, all, g.kv_heads, s.page_rows, g.head_dim}, kv);
   keys = device.is_cpu() ? at::empty({g.layers, all, g.kv_heads, g.head_dim, s.page_rows}, kv)
-                         : at::empty_like(values);
+                         : at::zeros_like(values);
   for (int i = 0; i < g.layers; ++i) {
     layer_keys.push_back(keys.select(0, i));
     layer_values.push_back(values.select(0, i));
   }
   const auto rows = kv.dtype(g.hidden_type);
-  frontier = at::empty({s.frontier_pages * s.page_rows, g.hidden_size}, rows);
-  hidden = at::empty({s.values, g.hidden_size}, rows);
+  frontier = make({s.frontier_pages * s.page_rows, g.hidden_size}, rows);
+  hidden = make({s.values, g.hidden_size}, rows);
   left_by = std::make_unique<std::atomic<TicketId>[]>(static_cast<size_t>(s.values));
 }
 
@@ -154,6 +161,16 @@ void KvPool::fill(int64_t first, const at::Tensor& row_keys, const at::Tensor& r
           .copy_(from.narrow(0, 0, geometry.layers).narrow(1, row, n).transpose(1, 2));
     }
   }
+}
+
+bool can_read(at::Device device, at::Device other) {
+  if (device == other) return true;
+#ifdef TANDEM_CUDA
+  return device.is_cuda() && other.is_cuda() &&
+         cuda::reads_memory_of(device.index(), other.index());
+#else
+  return false;
+#endif
 }
 
 int64_t first_prompt_page(const ModelShape& shape, const PoolSize& size, size_t adapter) {

@@ -42,8 +42,8 @@ struct KvPool {
   at::Tensor hidden;  // [PoolSize::values, hidden_size]
   std::unique_ptr<std::atomic<TicketId>[]> left_by;
 
-  // Uninitialised memory, on CPU untouched until it is used. prompt_pages: behind those of `size`,
-  // which the scheduler knows. Throws c10::OutOfMemoryError.
+  // Zeros; on CPU uninitialised memory that is untouched until it is used. prompt_pages: behind
+  // those of `size`, which the scheduler knows. Throws c10::OutOfMemoryError.
   KvPool(const KvGeometry& geometry, const PoolSize& size, at::Device device,
          int64_t prompt_pages = 0);
 
@@ -52,6 +52,9 @@ struct KvPool {
   // head_dim]
   void fill(int64_t first, const at::Tensor& row_keys, const at::Tensor& row_values);
 };
+
+// Whether kernels of a device read memory of another where it lies.
+bool can_read(at::Device device, at::Device other);
 
 // Where the prompts of a model's adapter lie: the first of their pages, behind the scheduler's.
 // adapter: one behind the last one for the end of all.

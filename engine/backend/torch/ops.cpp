@@ -13,8 +13,8 @@
 
 namespace tandem {
 
-Rope::Rope(std::vector<float> inverse, at::ScalarType type, at::Device device)
-    : host_(std::move(inverse)), type_(type) {
+Rope::Rope(std::vector<float> inverse, at::ScalarType type, at::Device device, double scale)
+    : factor(scale), host_(std::move(inverse)), type_(type) {
   at::Tensor t = at::empty({static_cast<int64_t>(host_.size())}, at::kFloat);
   std::memcpy(t.mutable_data_ptr(), host_.data(), host_.size() * sizeof(float));
   inverse_frequencies = t.to(device);
@@ -30,8 +30,8 @@ void Rope::reach(int max_position) {
     for (int64_t p = 0; p < positions_; ++p) {
       for (int64_t i = 0; i < half; ++i) {
         const float angle = static_cast<float>(p) * host_[static_cast<size_t>(i)];
-        c[p * half + i] = static_cast<R>(std::cos(static_cast<double>(angle)));
-        s[p * half + i] = static_cast<R>(std::sin(static_cast<double>(angle)));
+        c[p * half + i] = static_cast<R>(factor * std::cos(static_cast<double>(angle)));
+        s[p * half + i] = static_cast<R>(factor * std::sin(static_cast<double>(angle)));
       }
     }
   };

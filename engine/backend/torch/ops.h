@@ -24,6 +24,14 @@ struct LayerKv {
   const at::Tensor& values;  // as KvPool::layer_values
 };
 
+// Added to scores by distance: head h and a key that stands d rows behind the query (before it: d
+// < 0) get table[h, before + clamp(d, -before, after)].
+struct DistanceBias {
+  at::Tensor table;  // [heads, before + 1 + after] of type R; undefined: nothing is added
+  int before = 0;
+  int after = 0;
+};
+
 struct Norm {
   NormKind kind = NormKind::kNone;
   at::Tensor weight;  // [width] of type R
@@ -36,14 +44,16 @@ struct Norm {
 class Rope {
  public:
   Rope() = default;  // nothing is rotated
-  // type: of the residual stream
-  Rope(std::vector<float> inverse_frequencies, at::ScalarType type, at::Device device);
+  // type: of the residual stream; factor: of cosines and sines
+  Rope(std::vector<float> inverse_frequencies, at::ScalarType type, at::Device device,
+       double factor = 1);
 
   // To be called before a batch with positions up to this one.
   void reach(int max_position);
 
   at::Tensor inverse_frequencies;  // [head_dim / 2] fp32, on the device; undefined: no rotation
-  at::Tensor cosine, sine;         // [positions, head_dim / 2], CPU only
+  at::Tensor cosine, sine;         // [positions, head_dim / 2] times factor, CPU only
+  double factor = 1;
 
  private:
   std::vector<float> host_;
@@ -77,12 +87,13 @@ struct Ops {
   void (*norm_heads)(at::Tensor& x, int first, int heads, int head_dim, const Norm& norm);
 
   // qkv: [rows, (heads + 2 kv_heads) * head_dim]: queries rotated in place, rotated keys and values
-  // stored at the rows' slots.
+  // stored at the rows' slots. heads may be 0: keys and values alone.
   void (*rope_and_store)(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, const Rope& rope);
 
-  // out: [rows, heads * head_dim]
+  // qkv: [rows, heads * head_dim or more], queries first; out: [rows, heads * head_dim]. rows may
+  // be of the keys' cache and another than the queries' own (cross-attention): all dense then.
   void (*attention)(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, const LayerKv& kv,
-                    double scale);
+                    double scale, const DistanceBias& bias);
 
   // out = act(gate) * up. gate_up: [rows, 2 * width], gate first; out: [rows, width]
   void (*gate)(at::Tensor& out, const at::Tensor& gate_up, Activation activation);

@@ -52,7 +52,7 @@ int64_t slot_of(std::span<const PageId> pages, int row, int page_rows) {
 }  // namespace
 
 void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& pool,
-                 const ValueStore& store, const WidthOf& width_of) {
+                 const ValueStore& store, const WidthOf& width_of, const MemoryOf& memory_of) {
   items.assign(batch.works.size(), {});
   token.clear();
   masks.clear();
@@ -60,6 +60,8 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
   columns.clear();
   extra.clear();
   pages.clear();
+  memory = {};
+  zeros.clear();
   load.clear();
   save.clear();
   captures.clear();
@@ -72,24 +74,56 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
     Item& item = items[i];
     item.first_row = rows();
     item.first_read = reads;
-    item.status = check(work, shape, pool);
+    item.status = check(work, shape, pool, memory_of);
     if (item.status.ok()) item.status = resolve_inputs(work, shape, store, width_of);
     if (!item.status.ok()) continue;
     add_rows(work, shape, pool);
-    add_visibility(work, shape);
+    if (shape.encodes) {
+      see_all(work);
+    } else {
+      add_visibility(work, shape);
+    }
+    if (shape.reads_memory) add_memory(work);
     add_frontier(work, pool);
     add_reads(work, item);
   }
   cut_segments();
 }
 
-absl::Status Plan::check(const Work& work, const ModelShape& shape, const PoolSize& pool) const {
+// An encoder's passes are whole, and those of a decoder that reads its rows say where they are.
+absl::Status Plan::check_memory(const Work& work, const ModelShape& shape,
+                                const MemoryOf& memory_of) {
   const Pass& pass = *work.pass;
-  if (pass.see != See::kCausal || pass.memory.valid() || work.memory_rows > 0) {
+  if ((pass.see == See::kAll) != shape.encodes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("pass: encoder or cross-attention; allowed: causal (", shape.architecture,
-                     " is a decoder)"));
+        absl::StrCat("pass that sees ", shape.encodes ? "rows before its own" : "all of its rows",
+                     "; allowed: ", shape.encodes ? "all (" : "those before (", shape.name,
+                     shape.encodes ? " is an encoder)" : " is a decoder)"));
   }
+  const bool whole = work.rows_before() == 0 && work.first == 0 && work.to == shape.layers &&
+                     static_cast<size_t>(work.count) == pass.add.size();
+  if (shape.encodes && !whole) return bad_books("rows of an encoder's pass", work.count, work.to);
+  const bool reads = pass.memory.valid() || work.memory_rows > 0;
+  if (reads != shape.reads_memory) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rows of the pass's memory: ", work.memory_rows,
+        "; allowed: ", shape.reads_memory ? "1 or more" : "none", " (", shape.architecture, ")"));
+  }
+  if (!reads) return absl::OkStatus();
+  const PoolSize* const pool = memory_of(work.memory_model);
+  if (pool == nullptr || work.memory_rows < 1 || (memory.valid() && memory != work.memory_model)) {
+    return bad_books("encoder of a pass", work.memory_model.value, memory.value);
+  }
+  TANDEM_RETURN_IF_ERROR(check_pages(work.memory_pages, 0, work.memory_rows, pool->page_rows,
+                                     pool->pages, "memory page"));
+  memory = work.memory_model;
+  return absl::OkStatus();
+}
+
+absl::Status Plan::check(const Work& work, const ModelShape& shape, const PoolSize& pool,
+                         const MemoryOf& memory_of) {
+  const Pass& pass = *work.pass;
+  TANDEM_RETURN_IF_ERROR(check_memory(work, shape, memory_of));
   if (pass.adapter.valid() && pass.adapter.index() >= shape.adapters.size()) {
     return out_of_range("adapter", pass.adapter.value,
                         shape.adapters.empty() ? "none: no adapter of this model is loaded"
@@ -299,6 +333,27 @@ void Plan::add_visibility(const Work& work, const ModelShape& shape) {
   }
 }
 
+// Every row of the pass, which are the cache's first.
+void Plan::see_all(const Work& work) {
+  for (int j = 0; j < work.run_rows(); ++j) {
+    columns.first_key.push_back(0);
+    columns.dense_end.push_back(work.run_rows());
+    columns.extra_begin.push_back(static_cast<int32_t>(extra.size()));
+    columns.extra_end.push_back(static_cast<int32_t>(extra.size()));
+    columns.prompts.push_back(0);
+  }
+}
+
+void Plan::add_memory(const Work& work) {
+  const auto table = static_cast<int32_t>(pages.size());
+  for (const PageId p : work.memory_pages) pages.push_back(p.value);
+  for (int j = 0; j < work.run_rows(); ++j) {
+    columns.memory_table.push_back(table);
+    columns.memory_rows.push_back(work.memory_rows);
+    zeros.push_back(0);
+  }
+}
+
 void Plan::add_frontier(const Work& work, const PoolSize& pool) {
   const int first = rows() - work.run_rows();
   for (int j = 0; j < work.frontier_rows(); ++j) {
@@ -398,12 +453,13 @@ void Plan::cut_segments() {
 size_t Plan::array_bytes() const {
   constexpr size_t kAlign = 16;  // what a staging area may lose per array
   const auto columns_bytes = [](const RowColumns& c) {
-    return static_cast<size_t>(c.rows()) * (7 * sizeof(int32_t) + sizeof(int64_t)) + 8 * kAlign;
+    return static_cast<size_t>(c.rows()) * (9 * sizeof(int32_t) + sizeof(int64_t)) + 10 * kAlign;
   };
   const auto copies_bytes = [](const RowCopies& c) {
     return c.from.size() * 2 * sizeof(int64_t) + 2 * kAlign;
   };
-  size_t n = (token.size() + extra.size() + pages.size()) * sizeof(int32_t) + 3 * kAlign;
+  size_t n =
+      (token.size() + extra.size() + pages.size() + zeros.size()) * sizeof(int32_t) + 4 * kAlign;
   n += columns_bytes(columns) + copies_bytes(load) + copies_bytes(save);
   for (const Segment& s : segments) {
     n += columns_bytes(s.columns) + s.index.size() * sizeof(int64_t) + kAlign;

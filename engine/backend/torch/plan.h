@@ -84,9 +84,12 @@ class Plan {
   // INTERNAL.
   using WidthOf = std::function<absl::StatusOr<int>(const Work::Embed& place, TicketId left_by)>;
 
+  // Pools of an encoder whose rows this model can read; null: it cannot.
+  using MemoryOf = std::function<const PoolSize*(ModelId encoder)>;
+
   // Rebuilds the plan, keeping the memory of the last one. `store` resolves kChosen inputs.
   void build(const Batch& batch, const ModelShape& shape, const PoolSize& pool,
-             const ValueStore& store, const WidthOf& width_of);
+             const ValueStore& store, const WidthOf& width_of, const MemoryOf& memory_of);
 
   struct Item {
     absl::Status status;
@@ -100,13 +103,15 @@ class Plan {
   std::vector<EmbeddedRows> embedded;  // likewise, and for each model and way
   RowColumns columns;                  // [rows]
   std::vector<int32_t> extra;          // cache rows
-  std::vector<int32_t> pages;          // all page tables, each with its prompts' pages behind it
-  RowCopies load;                      // frontier slot (page * page_rows + slot in it) to batch row
-  RowCopies save;                      // batch row to frontier slot
-  std::vector<Segment> segments;       // ascending; every row in those of the layers that it runs
-  std::vector<Capture> captures;       // ascending, one per `at`
-  int reads = 0;                       // head inputs
-  std::vector<HeadReads> heads;        // one per head that is read
+  std::vector<int32_t> pages;  // all page tables, each with its prompts' pages behind it; memories'
+  ModelId memory;              // the encoder whose rows are read; invalid: none are
+  std::vector<int32_t> zeros;  // [rows], where a memory is read
+  RowCopies load;              // frontier slot (page * page_rows + slot in it) to batch row
+  RowCopies save;              // batch row to frontier slot
+  std::vector<Segment> segments;  // ascending; every row in those of the layers that it runs
+  std::vector<Capture> captures;  // ascending, one per `at`
+  int reads = 0;                  // head inputs
+  std::vector<HeadReads> heads;   // one per head that is read
 
   int rows() const { return static_cast<int>(token.size()); }
   size_t array_bytes() const;  // of all arrays that kernels read, at least
@@ -116,7 +121,9 @@ class Plan {
   std::vector<ReadBlock> read_blocks(const Batch& batch, int most) const;
 
  private:
-  absl::Status check(const Work& work, const ModelShape& shape, const PoolSize& pool) const;
+  absl::Status check(const Work& work, const ModelShape& shape, const PoolSize& pool,
+                     const MemoryOf& memory_of);
+  absl::Status check_memory(const Work& work, const ModelShape& shape, const MemoryOf& memory_of);
   absl::Status check_outputs(const Work& work, const ModelShape& shape, const PoolSize& pool) const;
   absl::Status resolve_inputs(const Work& work, const ModelShape& shape, const ValueStore& store,
                               const WidthOf& width_of);
@@ -126,6 +133,8 @@ class Plan {
   void add_fed();
   void add_rows(const Work& work, const ModelShape& shape, const PoolSize& pool);
   void add_visibility(const Work& work, const ModelShape& shape);
+  void see_all(const Work& work);
+  void add_memory(const Work& work);
   void add_frontier(const Work& work, const PoolSize& pool);
   void add_reads(const Work& work, Item& item);
   void cut_segments();

@@ -30,6 +30,10 @@ struct RowView {
   const int32_t* pages = nullptr;
   int window = 0;  // of the layer; 0: none but the plan's
 
+  // For who cuts the work up, on the host:
+  int most_keys = 0;  // one more than the largest number of a key that is seen
+  int together = 1;   // neighbouring rows of one sequence, at most
+
   int prompt_rows(int r) const { return prompts == nullptr ? 0 : prompts[r]; }
   // Keys are numbered in the order in which a row sees them: a dense one's number is its position,
   // extra ones go on from there, one each, to this. On the host.
@@ -49,11 +53,33 @@ struct RowView {
 struct RowColumns {
   std::vector<int32_t> position, table, first_key, dense_end, extra_begin, extra_end, prompts;
   std::vector<int64_t> slot;
+  // Of rows that read a memory: where its page table starts among all tables, and its rows.
+  std::vector<int32_t> memory_table, memory_rows;
 
   int rows() const { return static_cast<int>(position.size()); }
+
+  // RowView::most_keys.
+  int most_keys() const {
+    int most = 0;
+    for (size_t r = 0; r < position.size(); ++r) {
+      const bool extras = extra_begin[r] < extra_end[r];
+      most = std::max(most, extras ? position[r] + prompts[r] + 1 : dense_end[r]);
+    }
+    return most;
+  }
+  // RowView::together, of rows with these page tables.
+  static int together(const std::vector<int32_t>& tables) {
+    int most = 1;
+    for (size_t r = 0, first = 0; r < tables.size(); ++r) {
+      if (tables[r] != tables[first]) first = r;
+      most = std::max(most, static_cast<int>(r - first) + 1);
+    }
+    return most;
+  }
+
   void clear() {
-    for (auto* c :
-         {&position, &table, &first_key, &dense_end, &extra_begin, &extra_end, &prompts}) {
+    for (auto* c : {&position, &table, &first_key, &dense_end, &extra_begin, &extra_end, &prompts,
+                    &memory_table, &memory_rows}) {
       c->clear();
     }
     slot.clear();
@@ -68,6 +94,9 @@ struct RowColumns {
     extra_end.push_back(from.extra_end[r]);
     prompts.push_back(from.prompts[r]);
     slot.push_back(from.slot[r]);
+    if (from.memory_rows.empty()) return;
+    memory_table.push_back(from.memory_table[r]);
+    memory_rows.push_back(from.memory_rows[r]);
   }
 };
 

@@ -52,7 +52,10 @@ at::Tensor unpacked(const cpu::PackedMatrix& m) {
 
 at::ScalarType WeightStore::rows() const {
   if (dtype == DType::kFloat64) return at::kDouble;
-  return !device.is_cpu() && dtype == DType::kBFloat16 ? at::kBFloat16 : at::kFloat;
+  if (device.is_cpu()) return at::kFloat;
+  return dtype == DType::kBFloat16  ? at::kBFloat16
+         : dtype == DType::kFloat16 ? at::kHalf
+                                    : at::kFloat;
 }
 
 at::ScalarType WeightStore::residual() const {
@@ -119,19 +122,18 @@ void Linear::product(at::Tensor& out, const LinearInput& input, cpu::Then then,
   exact ? run.operator()<float, double>() : run.operator()<float, float>();
 }
 
-void Linear::into(at::Tensor& out, const LinearInput& input, at::Tensor* scratch,
-                  int64_t first) const {
+void Linear::into(at::Tensor& out, const LinearInput& input, int64_t first) const {
   if (is_packed()) {
     const StepProfile::Section section(StepProfile::kProduct);
     return product(out, input, cpu::Then::kStore, Activation::kSilu, first);
   }
   const at::Tensor& x = rows(input);
   const StepProfile::Section section(StepProfile::kProduct);
-  if (x.is_cpu()) {
+  if (x.is_cpu() || x.scalar_type() == at::kDouble) {
     out.copy_(at::linear(x, weight_, bias_));
   } else if (out.scalar_type() != x.scalar_type()) {
-    into(*scratch, x);
-    out.copy_(*scratch);
+    at::mm_out(out, x, weight_.t(), out.scalar_type());
+    if (bias_.defined()) out.add_(bias_);
   } else if (bias_.defined()) {
     at::addmm_out(out, bias_, x, weight_.t());
   } else {

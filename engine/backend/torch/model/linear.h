@@ -23,7 +23,7 @@ namespace tandem {
 
 // As what weights are kept, and where.
 struct WeightStore {
-  DType dtype = DType::kFloat32;  // not kAuto; on CUDA kFloat32, kBFloat16 or kFloat64
+  DType dtype = DType::kFloat32;  // not kAuto; on CUDA neither kInt8 nor kStored
   at::Device device = at::kCPU;
   CpuKernels kernels = CpuKernels::kOwn;
 
@@ -53,14 +53,14 @@ class Linear {
                                      const LinearSpec& spec,
                                      cpu::Layout layout = cpu::Layout::kInOrder);
 
-  // out = x W^T + bias. x: [rows, in], out: [rows, out], of x's type or fp32
-  // scratch: [rows, out] of x's type, used on CUDA where out has another; else may be undefined.
+  // out = x W^T + bias. x: [rows, in], out: [rows, out], of x's type or fp32, to which sums in fp32
+  // are not rounded before
   // first: only the first so many columns of out are wanted; 0: all. The CPU's own products then
   // read no more of W.
-  void into(at::Tensor& out, const LinearInput& x, at::Tensor* scratch = nullptr,
-            int64_t first = 0) const;
+  void into(at::Tensor& out, const LinearInput& x, int64_t first = 0) const;
 
-  // residual += x W^T + bias. residual: [rows, out]; scratch as above.
+  // residual += x W^T + bias. residual: [rows, out]; scratch: the same of x's type, used on CUDA
+  // where residual has another.
   void add_to(at::Tensor& residual, const LinearInput& x, at::Tensor& scratch) const;
 
   // out = act(x W^T + bias)

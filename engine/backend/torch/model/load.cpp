@@ -91,6 +91,11 @@ void transpose(std::byte* dst, const std::byte* src, int64_t in, int64_t out, si
   }
 }
 
+// Rows that lie one after the other in the file, up to `most`.
+int64_t run_of(const LinearSpec& spec, int64_t most) {
+  return spec.groups.groups > 0 ? spec.groups.head_dim : most;
+}
+
 // All rows of a layer's matrices, [out, in], in blocks: take(first row, rows, their bytes).
 absl::Status each_rows(const TensorSource& source, const LinearSpec& spec, at::ScalarType type,
                        const std::function<void(int64_t, int64_t, const std::byte*)>& take) {
@@ -114,11 +119,12 @@ absl::Status each_rows(const TensorSource& source, const LinearSpec& spec, at::S
       source.done(*view);
     } else {
       TANDEM_ASSIGN_OR_RETURN(const TensorView* view, find(source, name, {out, spec.in}));
-      part.resize(static_cast<size_t>(std::min(kRows, out) * spec.in) * size);
-      for (int64_t r = 0; r < out; r += kRows) {
-        const int64_t rows = std::min(kRows, out - r);
-        if (absl::Status s = convert(*view, r * spec.in, rows * spec.in, type, part.data());
-            !s.ok()) {
+      const int64_t step = run_of(spec, kRows);
+      part.resize(static_cast<size_t>(std::min(step, out) * spec.in) * size);
+      for (int64_t r = 0; r < out; r += step) {
+        const int64_t rows = std::min(step, out - r);
+        const int64_t first = spec.groups.stored_row(r) * spec.in;
+        if (absl::Status s = convert(*view, first, rows * spec.in, type, part.data()); !s.ok()) {
           return annotate(s, name);
         }
         take(row + r, rows, part.data());
@@ -209,7 +215,7 @@ absl::StatusOr<cpu::QuantizedMatrix> load_quantized(const TensorSource& source,
                                  spec.transposed ? std::vector<int64_t>{spec.in, spec.outs[i]}
                                                  : std::vector<int64_t>{spec.outs[i], spec.in}));
     const std::optional<cpu::QuantType> type = quant_type(*view);
-    if (!type || spec.transposed) return cpu::QuantizedMatrix();
+    if (!type || spec.transposed || spec.groups.groups > 0) return cpu::QuantizedMatrix();
     views.push_back(view);
     parts.push_back({*type, spec.outs[i]});
   }
@@ -258,10 +264,13 @@ absl::StatusOr<at::Tensor> load_bias(const TensorSource& source, const LinearSpe
   for (size_t i = 0; i < spec.names.size(); ++i) {
     const std::string name = spec.names[i] + ".bias";
     TANDEM_ASSIGN_OR_RETURN(const TensorView* view, find(source, name, {spec.outs[i]}));
-    if (absl::Status s = convert(*view, 0, spec.outs[i], type, out); !s.ok()) {
-      return annotate(s, name);
+    const int64_t step = run_of(spec, spec.outs[i]);
+    for (int64_t r = 0; r < spec.outs[i]; r += step) {
+      if (absl::Status s = convert(*view, spec.groups.stored_row(r), step, type, out); !s.ok()) {
+        return annotate(s, name);
+      }
+      out += static_cast<size_t>(step) * c10::elementSize(type);
     }
-    out += static_cast<size_t>(spec.outs[i]) * c10::elementSize(type);
     source.done(*view);
   }
   return host.to(device);

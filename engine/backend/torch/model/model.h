@@ -11,6 +11,12 @@
 
 namespace tandem {
 
+// What rows read through cross-attention: cache rows of an encoder, all dense, and where they lie.
+struct Memory {
+  RowView rows;
+  const KvPool* pool = nullptr;  // null: rows read none
+};
+
 // Used by one lane thread, under InferenceMode. May throw what LibTorch throws.
 class Model {
  public:
@@ -27,7 +33,8 @@ class Model {
                      int max_position) = 0;
 
   // Layers [from, to) of the rows, in place; their keys and values go to the pool.
-  virtual void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool) = 0;
+  virtual void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
+                   const Memory& memory) = 0;
 
   // logits = head(final norm(hidden)). hidden: [n, hidden] as x, logits: [n, vocab] fp32, of which
   // the first `ids` columns are wanted

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "tests/engine/backend/torch/test_device.h"
+
 namespace tandem {
 namespace {
 
@@ -21,8 +23,7 @@ void shuffle_pages(std::vector<PageId>& free, int64_t n, T& random) {
 Driver::Driver(const TinyModel& tiny, std::shared_ptr<TorchShared> shared, int index, PoolSize size,
                int threads, CpuKernels kernels)
     : shared_(std::move(shared)), model_(next_model++) {
-  auto device =
-      TorchDevice::create({.index = index, .threads = threads, .cpu_kernels = kernels}, shared_);
+  auto device = TorchDevice::create(test_device(index, threads, kernels), shared_);
   EXPECT_TRUE(device.ok()) << device.status();
   device_ = *std::move(device);
   const absl::Status loaded = tiny.load_into(*device_, model_, size.page_rows);
@@ -33,13 +34,18 @@ Driver::Driver(const TinyModel& tiny, std::shared_ptr<TorchShared> shared, int i
 Driver::Driver(const ModelConfig& config, PoolSize size, std::shared_ptr<TorchShared> shared,
                int index)
     : shared_(std::move(shared)), model_(next_model++) {
-  auto device = TorchDevice::create({.index = index, .threads = 1}, shared_);
+  auto device = TorchDevice::create(test_device(index), shared_);
   EXPECT_TRUE(device.ok()) << device.status();
   device_ = *std::move(device);
   ModelConfig sized = config;
   sized.page_rows = size.page_rows;
   const absl::Status loaded = device_->load(model_, sized);
   EXPECT_TRUE(loaded.ok()) << loaded;
+  if (shape().reads_memory) {
+    encoder_ = ModelId(next_model++);
+    const absl::Status encoder = device_->load_encoder(encoder_, model_);
+    EXPECT_TRUE(encoder.ok()) << encoder;
+  }
   set_up(size);
 }
 
@@ -53,6 +59,10 @@ void Driver::set_up(const PoolSize& size) {
   EXPECT_TRUE(allocated.ok()) << allocated;
   shuffle_pages(free_, size.pages, random_);
   shuffle_pages(free_frontier_, size.frontier_pages, random_);
+  if (!encoder_.valid()) return;
+  const absl::Status memory = device_->allocate_pools(encoder_, size);
+  EXPECT_TRUE(memory.ok()) << memory;
+  shuffle_pages(free_memory_, size.pages, random_);
 }
 
 TicketId Driver::new_ticket() {
@@ -67,16 +77,24 @@ Sequence Driver::sequence() {
   return s;
 }
 
+Sequence Driver::memory() {
+  Sequence s = sequence();
+  s.model = encoder_;
+  return s;
+}
+
 void Driver::release(Sequence& s) {
+  const bool encoded = s.model == encoder_;
   truncate(s, 0);
-  s = sequence();
+  s = encoded ? memory() : sequence();
 }
 
 void Driver::grow(Sequence& s, int rows, bool frontier) {
   const auto pages = static_cast<size_t>((rows + size_.page_rows - 1) / size_.page_rows);
+  std::vector<PageId>& free = s.model == encoder_ ? free_memory_ : free_;
   while (s.pages.size() < pages) {
-    s.pages.push_back(free_.back());
-    free_.pop_back();
+    s.pages.push_back(free.back());
+    free.pop_back();
   }
   while (frontier && s.frontier_pages.size() < pages) {
     s.frontier_pages.push_back(free_frontier_.back());
@@ -90,8 +108,14 @@ Work Driver::lower(const Item& item) {
   Work w;
   w.pass = &pass;
   w.ticket = item.ticket != 0 ? item.ticket : new_ticket();
-  w.model = model_;
+  w.model = s.model;
   w.cache = s.id;
+  if (item.memory != nullptr) {
+    w.memory = item.memory->id;
+    w.memory_model = item.memory->model;
+    w.memory_pages = item.memory->pages;
+    w.memory_rows = item.memory->rows();
+  }
   w.to = pass.stage.to;
   w.first = item.first;
   w.count = item.count < 0 ? static_cast<int>(pass.add.size()) - item.first : item.count;
@@ -197,7 +221,8 @@ void Driver::keep(Sequence& s, int added, const std::vector<int>& path) {
 void Driver::truncate(Sequence& s, int rows) {
   s.done.resize(static_cast<size_t>(rows));
   const auto pages = static_cast<size_t>((rows + size_.page_rows - 1) / size_.page_rows);
-  for (; s.pages.size() > pages; s.pages.pop_back()) free_.push_back(s.pages.back());
+  std::vector<PageId>& free = s.model == encoder_ ? free_memory_ : free_;
+  for (; s.pages.size() > pages; s.pages.pop_back()) free.push_back(s.pages.back());
   for (; s.frontier_pages.size() > pages; s.frontier_pages.pop_back()) {
     free_frontier_.push_back(s.frontier_pages.back());
   }
@@ -220,6 +245,12 @@ Pass chain_pass(int to, std::span<const Token> tokens) {
   return p;
 }
 
+Pass source_pass(int to, std::span<const Token> tokens) {
+  Pass p = chain_pass(to, tokens);
+  p.see = See::kAll;
+  return p;
+}
+
 Read all_logprobs(RowList rows, int vocab) {
   Read r;
   r.rows = std::move(rows);
@@ -235,6 +266,24 @@ std::vector<std::vector<float>> logprobs(const Readout& readout) {
     for (const Ranked& r : o.top) row[static_cast<size_t>(r.token)] = r.logprob;
   }
   return all;
+}
+
+void expect_row(const std::vector<float>& got, const std::vector<float>& want) {
+  if (test_device_keeps_bits()) {
+    ASSERT_EQ(got, want);
+    return;
+  }
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-4) << i;
+}
+
+void expect_rows(const std::vector<std::vector<float>>& got,
+                 const std::vector<std::vector<float>>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t r = 0; r < want.size(); ++r) {
+    SCOPED_TRACE(r);
+    expect_row(got[r], want[r]);
+  }
 }
 
 }  // namespace tandem

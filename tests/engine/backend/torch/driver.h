@@ -1,6 +1,7 @@
 // A scheduler in miniature, for tests: sequences whose page tables are kept by hand.
 //
-// Pages are handed out in a shuffled order, so that a kernel which takes rows for slots fails.
+// Runs on test_device(). Pages are handed out in a shuffled order, so that a kernel which takes
+// rows for slots fails.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +50,8 @@ class Driver {
   int layers() const { return shape().layers; }
 
   Sequence sequence();
+  // Of the model's encoder, whose rows another one's passes read: Item::memory.
+  Sequence memory();
   void release(Sequence& s);  // gives its pages back
 
   // Added rows [first, first + count) of a pass on a sequence; count -1: all. A sequence's rows
@@ -61,8 +64,9 @@ class Driver {
     TicketId ticket = 0;  // 0: a new one
     int first_value = 0;  // hidden output o goes to place first_value + o of the pool
     std::vector<Work::Embed> embeds = {};  // where its kEmbed rows lie
+    const Sequence* memory = nullptr;
   };
-  // All in one batch, with the moves that wait. results: by item.
+  // All in one batch, so of one model, with the moves that wait. results: by item.
   std::vector<WorkResult> run(std::span<const Item> items);
   // One pass alone, in chunks of at most `chunk` rows (its tree must be a chain then); the answers
   // of all chunks. Fails the test if the work failed.
@@ -88,9 +92,9 @@ class Driver {
 
   std::shared_ptr<TorchShared> shared_;
   std::unique_ptr<TorchDevice> device_;
-  ModelId model_;
+  ModelId model_, encoder_;
   PoolSize size_;
-  std::vector<PageId> free_, free_frontier_;
+  std::vector<PageId> free_, free_frontier_, free_memory_;
   std::vector<Move> moves_;
   std::mt19937 random_{7};
   int caches_ = 0;
@@ -98,9 +102,15 @@ class Driver {
 
 // Passes.
 Pass chain_pass(int to, std::span<const Token> tokens);
+Pass source_pass(int to, std::span<const Token> tokens);  // an encoder's
 Read all_logprobs(RowList rows, int vocab);  // log-softmax of all tokens, and the argmax
 
 // [rows][vocab] of a readout of all_logprobs, by token.
 std::vector<std::vector<float>> logprobs(const Readout& readout);
+
+// Expects rows of numbers that are as equal as the device promises: bit for bit, or nearly so.
+void expect_row(const std::vector<float>& got, const std::vector<float>& want);
+void expect_rows(const std::vector<std::vector<float>>& got,
+                 const std::vector<std::vector<float>>& want);
 
 }  // namespace tandem

@@ -16,11 +16,6 @@ namespace {
 
 using Rows = std::vector<std::vector<float>>;
 
-void expect_same(const Rows& got, const Rows& want) {
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t r = 0; r < want.size(); ++r) ASSERT_EQ(got[r], want[r]) << "row " << r;
-}
-
 void expect_close(const Rows& got, const Rows& want, double tolerance) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t r = 0; r < want.size(); ++r) {
@@ -72,7 +67,7 @@ TEST_P(Forward, ChunksAreOnePrefill) {
   const auto tokens = random_tokens(37, 64, 3);
   const Rows whole = prefill(d, tokens, d.layers());
   for (const int chunk : {1, 2, 5, 16, 36}) {
-    expect_same(prefill(d, tokens, d.layers(), kTop, chunk), whole);
+    expect_rows(prefill(d, tokens, d.layers(), kTop, chunk), whole);
   }
 }
 
@@ -86,8 +81,8 @@ TEST_P(Forward, LongContextsToo) {
                {.page_rows = 16, .pages = 100, .frontier_pages = 1}, /*threads=*/3);
   const auto tokens = random_tokens(600, 64, 3);
   const Rows whole = prefill(one, tokens, 2);
-  expect_same(prefill(three, tokens, 2), whole);
-  for (const int chunk : {37, 256}) expect_same(prefill(three, tokens, 2, kTop, chunk), whole);
+  expect_rows(prefill(three, tokens, 2), whole);
+  for (const int chunk : {37, 256}) expect_rows(prefill(three, tokens, 2, kTop, chunk), whole);
   // Row by row across the end of a split.
   Sequence s = three.sequence();
   const Pass past = chain_pass(2, std::span(tokens).first(505));
@@ -95,7 +90,7 @@ TEST_P(Forward, LongContextsToo) {
   for (size_t i = 505; i < 520; ++i) {
     Pass next = chain_pass(2, std::span(tokens).subspan(i, 1));
     next.reading(all_logprobs({0}, 64));
-    expect_same(logprobs(three.run(s, next)), {whole[i]});
+    expect_rows(logprobs(three.run(s, next)), {whole[i]});
   }
 }
 
@@ -152,7 +147,7 @@ TEST_P(Forward, RaggedBatchIsEachAlone) {
   const auto results = d.run(items);
   for (size_t i = 0; i < 8; ++i) {
     ASSERT_TRUE(results[i].status.ok()) << results[i].status;
-    expect_same(logprobs(results[i].readout), alone[i]);
+    expect_rows(logprobs(results[i].readout), alone[i]);
   }
 }
 
@@ -198,7 +193,7 @@ TEST(ForwardKv, BFloat16KeysAndValues) {
   }
   EXPECT_LT(error / (37 * 64), 0.05);
   EXPECT_GT(error, 0);
-  for (const int chunk : {1, 5, 36}) expect_same(prefill(half, tokens, 6, kTop, chunk), got);
+  for (const int chunk : {1, 5, 36}) expect_rows(prefill(half, tokens, 6, kTop, chunk), got);
 }
 
 TEST(ForwardKv, Float64KeepsItsKeysAndValues) {
@@ -218,16 +213,16 @@ TEST_P(Forward, WindowCutsByPosition) {
   Driver full(tiny());
   const auto tokens = random_tokens(30, 64, 5);
   const Rows whole = prefill(windowed, tokens, 1);
-  for (const int chunk : {1, 3, 8}) expect_same(prefill(windowed, tokens, 1, kTop, chunk), whole);
+  for (const int chunk : {1, 3, 8}) expect_rows(prefill(windowed, tokens, 1, kTop, chunk), whole);
   // In one layer a row reaches exactly seven rows back: other tokens before them change nothing.
   std::vector<Token> other = tokens;
   for (int i = 0; i < 23; ++i) other[static_cast<size_t>(i)] ^= 1;
   const Rows changed = prefill(windowed, other, 1);
-  expect_same({changed[29]}, {whole[29]});
+  expect_rows({changed[29]}, {whole[29]});
   EXPECT_GT(std::abs(changed[28][0] - whole[28][0]), 1e-4);
   // Without the window every row sees all.
   const Rows unbound = prefill(full, tokens, 1);
-  expect_same({unbound.begin(), unbound.begin() + 7}, {whole.begin(), whole.begin() + 7});
+  expect_rows({unbound.begin(), unbound.begin() + 7}, {whole.begin(), whole.begin() + 7});
   EXPECT_GT(std::abs(unbound[29][0] - whole[29][0]), 1e-4);
 }
 
@@ -239,13 +234,13 @@ TEST_P(Forward, WideHeadsBiasesAndTiedHead) {
   c.qkv_bias = c.o_bias = c.mlp_bias = true;
   Driver d(tiny(c, 2, /*tied=*/true));
   const auto tokens = random_tokens(21, 64, 6);
-  expect_same(prefill(d, tokens, 6, kTop, 4), prefill(d, tokens, 6));
+  expect_rows(prefill(d, tokens, 6, kTop, 4), prefill(d, tokens, 6));
 }
 
 TEST_P(LayerRanges, EarlyReadIsAShallowerPass) {
   Driver d(tiny());
   const auto tokens = random_tokens(12, 64, 7);
-  for (int at = 1; at <= 6; ++at) expect_same(prefill(d, tokens, 6, at), prefill(d, tokens, at));
+  for (int at = 1; at <= 6; ++at) expect_rows(prefill(d, tokens, 6, at), prefill(d, tokens, at));
 }
 
 TEST_P(LayerRanges, SeveralLayersInOnePass) {
@@ -263,7 +258,7 @@ TEST_P(LayerRanges, SeveralLayersInOnePass) {
   size_t i = 0;
   for (const int at : {4, 2, 6}) {
     const Rows want = prefill(d, tokens, at);
-    expect_same({got[i], got[i + 1]}, {want[8], want[3]});
+    expect_rows({got[i], got[i + 1]}, {want[8], want[3]});
     i += 2;
   }
 }
@@ -279,7 +274,7 @@ TEST_P(LayerRanges, ContinuedRowsAreAFullPass) {
     Pass rest = chain_pass(6, std::span(tokens).subspan(14));
     rest.reading(all_logprobs({-14, -2, -1, 0, 5}, 64));
     const Rows got = logprobs(d.run(s, rest));
-    expect_same(got, {full[0], full[12], full[13], full[14], full[19]});
+    expect_rows(got, {full[0], full[12], full[13], full[14], full[19]});
     EXPECT_EQ(s.done, std::vector<int>(20, 6));
     d.release(s);
   }
@@ -329,7 +324,7 @@ TEST_P(LayerRanges, StaircasesInMixedBatches) {
     const auto results = d.run(items);
     for (size_t i = 0; i < kSequences; ++i) {
       ASSERT_TRUE(results[i].status.ok()) << results[i].status;
-      expect_same(logprobs(results[i].readout), want[i]);
+      expect_rows(logprobs(results[i].readout), want[i]);
     }
     for (Sequence& s : sequences) d.release(s);
   }

@@ -40,6 +40,13 @@ std::vector<Token> Golden::greedy(int i) const {
   return {all.begin() + i * width, all.begin() + (i + 1) * width};
 }
 
+std::vector<Token> Golden::beam(int i) const {
+  const std::vector<int32_t> all = integers("beams");
+  const auto width = static_cast<int64_t>(all.size() / lengths_.size());
+  const auto begin = all.begin() + i * width;
+  return {begin, std::find(begin, begin + width, -1)};
+}
+
 std::vector<std::vector<float>> Golden::rows(const std::string& tensor) const {
   const TensorView& view = file_.tensors.at(tensor);
   EXPECT_EQ(view.dtype, SafeDType::kF32);

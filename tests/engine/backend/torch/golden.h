@@ -18,6 +18,7 @@ class Golden {
   int prompts() const { return static_cast<int>(lengths_.size()); }
   std::vector<Token> prompt(int i) const;
   std::vector<Token> greedy(int i) const;
+  std::vector<Token> beam(int i) const;  // of encoder-decoders: the best one's tokens
   bool has(const std::string& tensor) const { return file_.tensors.count(tensor) > 0; }
   // Rows of a float32 tensor [rows, vocab].
   std::vector<std::vector<float>> rows(const std::string& tensor) const;

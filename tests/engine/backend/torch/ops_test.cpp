@@ -139,12 +139,12 @@ TEST_P(OpsOfTypes, WindowsOfLayers) {
   const LayerKv kv = store(wide);
   const at::Tensor qkv = random({wide.rows(), 8 * 16}, type());
   at::Tensor want = at::empty({wide.rows(), 64}, type());
-  cpu_ops().attention(want, qkv, narrow.view(), kv, narrow.scale());
+  cpu_ops().attention(want, qkv, narrow.view(), kv, narrow.scale(), {});
   for (const Ops* ops : {&cpu_ops(), &aten_ops()}) {
     RowView rows = wide.view();
     rows.window = 7;
     at::Tensor got = at::empty({wide.rows(), 64}, type());
-    ops->attention(got, qkv, rows, kv, wide.scale());
+    ops->attention(got, qkv, rows, kv, wide.scale(), {});
     expect_close(got, want);
     if (ops == &cpu_ops()) {
       EXPECT_TRUE(got.equal(want));
@@ -193,9 +193,14 @@ TEST_P(OpsOfTypes, Attention) {
         at::Tensor got = at::empty({c.rows(), heads * 32}, type());
         at::Tensor want = at::empty({c.rows(), heads * 32}, type());
         cpu::set_team_size(1 + static_cast<int>(seed % 2));
-        cpu_ops().attention(got, qkv, c.view(), kv, c.scale());
-        aten_ops().attention(want, qkv, c.view(), kv, c.scale());
+        DistanceBias bias;
+        if (seed % 3 == 0) bias = {random({heads, 20 + 1 + 2}, residual()) * 3, 20, 2};
+        cpu_ops().attention(got, qkv, c.view(), kv, c.scale(), bias);
+        aten_ops().attention(want, qkv, c.view(), kv, c.scale(), bias);
         expect_close(got, want);
+        if (!bias.table.defined()) continue;
+        cpu_ops().attention(want, qkv, c.view(), kv, c.scale(), {});
+        EXPECT_FALSE(got.equal(want));
       }
     }
   }

@@ -37,7 +37,7 @@ class PlanTest : public Test {
 
   const Plan& build(std::vector<Work> works) {
     batch.works = std::move(works);
-    plan.build(batch, shape, pool, store, width_of);
+    plan.build(batch, shape, pool, store, width_of, memory_of);
     return plan;
   }
 
@@ -55,6 +55,10 @@ class PlanTest : public Test {
   PoolSize pool;
   ValueStore store;
   Plan::WidthOf width_of;
+  PoolSize encoder_pool{.page_rows = 2, .pages = 9};
+  Plan::MemoryOf memory_of = [this](ModelId encoder) {
+    return encoder == ModelId(4) ? &encoder_pool : nullptr;
+  };
   Batch batch;
   Plan plan;
 };

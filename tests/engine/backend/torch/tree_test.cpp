@@ -50,10 +50,6 @@ std::vector<float> last_row(Driver& d, const std::vector<Token>& tokens, int to)
   return rows[0];
 }
 
-void expect_row(const std::vector<float>& got, const std::vector<float>& want) {
-  ASSERT_EQ(got, want);  // bits: see cpu/attention.h and cpu/product.h
-}
-
 class Tree : public testing::TestWithParam<std::tuple<int, DType>> {};  // window, type
 
 TEST_P(Tree, PathsAreChainsAndStayAfterCompaction) {
