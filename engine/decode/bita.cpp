@@ -1,9 +1,10 @@
 #include "engine/decode/bita.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "engine/base/planted.h"
+#include "engine/decode/bita_budget.h"
 
 namespace tandem {
 namespace {
@@ -13,6 +14,13 @@ struct Foreseen {
   std::vector<std::vector<Token>> tokens;
   int mask = 0;  // the first depth's are m_{mask + 1}'s
 
+  // Of the candidates for what follows a node of this depth, the one that is `token`; -1: none.
+  int rank_of(int depth, Token token) const {
+    const auto& candidates = tokens[static_cast<size_t>(depth)];
+    const auto found = std::ranges::find(candidates, token);
+    return found == candidates.end() ? -1 : static_cast<int>(found - candidates.begin());
+  }
+  int depths() const { return static_cast<int>(tokens.size()); }
   std::vector<int> counts() const {
     std::vector<int> n;
     for (const auto& depth : tokens) n.push_back(static_cast<int>(depth.size()));
@@ -59,7 +67,7 @@ Laid lay(BitaTree tree, const Foreseen& foreseen, Pass* pass) {
 int child_of(const Laid& laid, int node, Token drawn) {
   for (int i = 0; i < laid.tree.size(); ++i) {
     if (laid.tree.at(i).parent != node) continue;
-    if (laid.token[static_cast<size_t>(i)] == drawn || planted(Bug::kAcceptSibling)) return i;
+    if (laid.token[static_cast<size_t>(i)] == drawn) return i;
   }
   return BitaTree::kRoot;
 }
@@ -99,49 +107,61 @@ Read candidates(Gen g, RowList masks, int k) {
   return read;
 }
 
+// Down the tree as long as what a row draws is among its children.
+struct Walk {
+  std::vector<Emitted> out;
+  std::vector<Row> path;       // of the pass, all that stay
+  int node = BitaTree::kRoot;  // the last one
+};
+
+Walk walk(Gen g, const Laid& laid, const Foreseen& foreseen, const Readout& r, BitaBudget* budget) {
+  Walk w;
+  for (Row row = 0; row <= laid.rows[0]; ++row) w.path.push_back(row);
+  bool best = true;  // candidates all the way
+  for (;;) {
+    const Out& drawn = r.row[laid.index(w.node)];
+    const int depth = laid.tree.depth(w.node);
+    if (best && depth < foreseen.depths()) {
+      budget->saw_token(foreseen.mask + depth, foreseen.rank_of(depth, drawn.token));
+    }
+    const int child = child_of(laid, w.node, drawn.token);
+    if (child == BitaTree::kRoot) {
+      const bool rejected = has_children(laid.tree, w.node);
+      w.out.push_back(g.emitted(drawn, {Source::kLarge, Source::kLarge, rejected}));
+      return w;
+    }
+    best = best && laid.tree.at(child).rank == 0;
+    w.out.push_back(
+        g.emitted(drawn, {Source::kMask, Source::kLarge, false, foreseen.mask + depth}));
+    w.path.push_back(laid.rows[laid.index(w.node = child)]);
+  }
+}
+
 }  // namespace
 
 Task<void> bita(Gen g, BitaParams a) {
   const Stage L = g.stage(Role::kLarge);
-  const BitaTree whole = make_bita_tree(a.tree, a.num_masks, a.num_candidates);
+  BitaBudget budget(a.tree, a.num_masks, a.num_candidates, a.only_if_faster);
   Foreseen foreseen;
   for (;;) {
-    BitaTree tree = whole.clipped(foreseen.counts(), g.remaining());
+    BitaTree tree = budget.tree().clipped(foreseen.counts(), g.remaining());
+    const double before = g.stats().share_seconds;
     co_await g.round({{L, g.missing(L) + tree.rows()}});
     Pass p = g.catch_up(L);
+    const bool catches_up = p.add.size() > 1;
     const Laid laid = lay(std::move(tree), foreseen, &p);
     p.reading(g.draw(laid.rows));
     if (!laid.masks.empty()) p.reading(candidates(g, laid.masks, a.num_candidates));
     Readout r = co_await g.submit(std::move(p));
 
-    // Down the tree as long as what a row draws is among its children.
-    std::vector<Row> path;
-    for (Row row = 0; row <= laid.rows[0]; ++row) path.push_back(row);
-    std::vector<Emitted> out;
-    int node = BitaTree::kRoot;
-    for (;;) {
-      const Out& drawn = r.row[laid.index(node)];
-      const int child = child_of(laid, node, drawn.token);
-      if (child == BitaTree::kRoot) {
-        const bool rejected = has_children(laid.tree, node);
-        out.push_back(g.emitted(drawn, {Source::kLarge, Source::kLarge, rejected}));
-        break;
-      }
-      const int mask = foreseen.mask + laid.tree.depth(child) - 1;
-      out.push_back(g.emitted(drawn, {Source::kMask, Source::kLarge, false, mask}));
-      path.push_back(laid.rows[laid.index(node = child)]);
-    }
-    foreseen = foresee(laid, node, std::span<const Out>(r.row).subspan(laid.rows.size()));
-    if (planted(Bug::kEmitForeseen) && !foreseen.tokens.empty()) {
-      out.push_back({foreseen.tokens[0][0], {Source::kMask, Source::kLarge}});
-    }
-    if (planted(Bug::kKeepMask) && out.size() > 1 && !laid.masks.empty()) {
-      path.back() = laid.masks[0];
-    }
-    g.keep(L.cache, path);
-    const int64_t before = g.stats().small_tokens;
-    const bool ended = g.emit(std::move(out));
-    g.stats().count_verification(laid.tree.size(), g.stats().small_tokens - before);
+    Walk w = walk(g, laid, foreseen, r, &budget);
+    foreseen = foresee(laid, w.node, std::span<const Out>(r.row).subspan(laid.rows.size()));
+    budget.saw_round(laid.tree.rows(), static_cast<int>(w.out.size()),
+                     g.stats().share_seconds - before, catches_up);
+    g.keep(L.cache, w.path);
+    const int64_t kept = g.stats().small_tokens;
+    const bool ended = g.emit(std::move(w.out));
+    g.stats().count_verification(laid.tree.size(), g.stats().small_tokens - kept);
     if (ended) co_return;
   }
 }

@@ -16,6 +16,9 @@ struct BitaParams {
   int num_masks = 3;       // M of the adapter's masks. [1, ..)
   int num_candidates = 5;  // k: a mask's best tokens. [1, ..)
   BitaTreeKind tree = BitaTreeKind::kEfficient;
+  // As much of the tree as makes tokens fastest, by what masks foresee and what rows cost
+  // (engine/decode/bita_budget.h); else all of it in every round.
+  bool only_if_faster = true;
   std::string adapter;  // where the masks are, by the name that the deployment knows
 };
 

@@ -73,7 +73,7 @@ struct Flight {
   Readout readout;
   std::coroutine_handle<> waiter;
 
-  virtual void let_go() = 0;  // by its Ticket
+  virtual void detach() = 0;  // by its Ticket
 
  protected:
   ~Flight() = default;
@@ -89,7 +89,7 @@ class Ticket {
     return *this;
   }
   ~Ticket() {
-    if (flight_) flight_->let_go();
+    if (flight_) flight_->detach();
   }
 
   TicketId id() const { return flight_->id; }

@@ -2,18 +2,60 @@
 
 namespace tandem {
 
+void RoundCost::saw(int drafts, double seconds) {
+  if (drafts == 0) {
+    // What else a machine does makes a round longer, never shorter: so it falls at once.
+    const double mean = plain_ + std::max(1.0 / ++rounds_, kWeight) * (seconds - plain_);
+    plain_ = rounds_ == 1 ? seconds : std::min(seconds, mean);
+  } else if (rounds_ > 0) {
+    drafts_ = (1 - kWeight) * drafts_ + drafts;
+    more_ = (1 - kWeight) * more_ + seconds - plain_;
+  }
+}
+
+double RoundCost::lost(int tokens, double seconds) const {
+  return plain_ > 0 ? seconds / plain_ - tokens : 0;
+}
+
+Trials::Next Trials::saw(bool drafted, double lost, bool pays) {
+  if (drafted) {
+    since_drafts_ = 0;
+    ++since_plain_;
+    if (trial_ > 0) {
+      lost_ += lost;
+      if (--trial_ == 0 && !pays) {
+        rest_ = static_cast<int>(
+            std::clamp<double>(lost_ / kShare, std::min(2 * rest_, kLongest), kLongest));
+      }
+    }
+  } else {
+    ++since_drafts_;
+    since_plain_ = 0;
+  }
+  if (trial_ == 0 && !drafting_ && since_drafts_ >= rest_) {
+    trial_ = rounds_;
+    lost_ = 0;
+  }
+  if (trial_ > 0) {
+    drafting_ = true;
+    return Next::kTrial;
+  }
+  if (pays && !drafting_) rest_ = kRest;
+  drafting_ = pays && since_plain_ < plain_due_;
+  if (pays && !drafting_) plain_due_ = std::min(2 * plain_due_, plain_every_);
+  return drafting_ ? Next::kBest : Next::kPlain;
+}
+
 int Payoff::best() const {
-  if (plain_.seen == 0 || draft_.seen == 0) return at_first();
-  // Where nothing costs time, as on a virtual clock, all are equally fast: then as many as may be.
-  const double round = plain_.value > 0 ? plain_.value : 1;
+  if (!cost_.known()) return at_first();
   const double alpha = kept_ / (kept_ + lost_);
   int best = 0;
-  double tokens = 1, chance = 1, fastest = 1 / round;
+  double tokens = 1, chance = 1, fastest = 1 / cost_.plain();
   for (int gamma = 1; gamma <= most_; ++gamma) {
     chance *= alpha;
     tokens += chance;
     if (!adaptive_ && gamma < most_) continue;
-    const double speed = tokens / (round + gamma * draft_.value);
+    const double speed = tokens / cost_.with(gamma);
     if (speed < fastest) continue;
     fastest = speed;
     best = gamma;
@@ -21,54 +63,29 @@ int Payoff::best() const {
   return best;
 }
 
-void Payoff::measure(int drafted, double seconds, int behind) {
-  if (drafted == 0) {
-    plain_.add(seconds);
-  } else if (plain_.seen > 0 && behind <= kBehind) {
-    draft_.add(std::max(0.0, seconds - plain_.value) / drafted);
-  }
-}
-
-// What is tried now says more than what was tried then.
-void Payoff::start_trial() {
-  trial_ = kTrial;
-  trial_cost_ = 0;
-  kept_ *= kLastTrials;
-  lost_ *= kLastTrials;
-}
-
-void Payoff::end_trial() {
-  if (best() > 0) return;
-  const double lost = plain_.value > 0 ? trial_cost_ / plain_.value : 0;  // in rounds
-  rest_ = static_cast<int>(
-      std::clamp<double>(lost / kTrialShare, std::min(2 * rest_, kLongest), kLongest));
-}
-
 void Payoff::saw(int drafted, int accepted, double seconds, int behind) {
-  if (!first_) measure(drafted, seconds, behind);
+  if (!first_ && (drafted == 0 || behind <= kBehind)) cost_.saw(drafted, seconds);
   first_ = false;
   if (drafted > 0) {
     kept_ = kMemory * kept_ + accepted;
     lost_ = kMemory * lost_ + (accepted < drafted ? 1 : 0);
-    since_drafts_ = 0;
-    ++since_plain_;
-    if (trial_ > 0) {
-      trial_cost_ += seconds - (accepted + 1) * plain_.value;
-      if (--trial_ == 0) end_trial();
-    }
-  } else {
-    ++since_drafts_;
-    since_plain_ = 0;
-  }
-
-  if (trial_ == 0 && gamma_ == 0 && since_drafts_ >= rest_) start_trial();
-  if (trial_ > 0) {
-    gamma_ = adaptive_ ? 1 : most_;
-    return;
   }
   const int fastest = best();
-  if (fastest > 0 && gamma_ == 0) rest_ = kRest;
-  gamma_ = since_plain_ >= kRest ? 0 : fastest;
+  const bool trying = trials_.trying();
+  switch (trials_.saw(drafted > 0, cost_.lost(accepted + 1, seconds), fastest > 0)) {
+    case Trials::Next::kBest:
+      gamma_ = fastest;
+      return;
+    case Trials::Next::kPlain:
+      gamma_ = 0;
+      return;
+    case Trials::Next::kTrial:
+      gamma_ = adaptive_ ? 1 : most_;
+      if (trying) return;
+      // What is tried now says more than what was tried then.
+      kept_ *= kLastTrials;
+      lost_ *= kLastTrials;
+  }
 }
 
 }  // namespace tandem

@@ -14,9 +14,10 @@ constexpr double kPatience = 2, kBarrier = 1.25;
 
 // A sub-process: layers [0, s) on a cache of its own.
 struct Worker {
-  explicit Worker(Stage s) : stage(s) {}
+  Worker(Stage s, HeadId h) : stage(s), head(h) {}
 
   Stage stage;
+  HeadId head;                    // reads its rows
   std::optional<Ticket> pass;     // its last one, until somebody asks how it went
   int at = 0;                     // tokens before the candidates
   int before = 0;                 // rows that the pass runs before them
@@ -48,10 +49,10 @@ void settle(Gen g, Worker& w) {
 
 // The k best of an early row; where main is going to draw, the first is what this row would draw in
 // the same race.
-Read early_read(Gen g, const PpdParams& a, RowList rows) {
+Read early_read(Gen g, const PpdParams& a, HeadId head, RowList rows) {
   Read read;
   read.rows = std::move(rows);
-  read.head = a.head;
+  read.head = head;
   read.warp = g.warp();
   read.draw = !g.warp().greedy();
   read.top = a.candidates;
@@ -74,12 +75,17 @@ std::vector<Token> candidates_of(const Out& early, const PpdParams& a, bool gree
 Task<void> ppd(Gen g, PpdParams a) {
   const Stage M = g.stage(Role::kLarge), E = g.stage(Role::kSmall);
   std::vector<Worker> workers;
-  for (int i = 0; i < a.workers; ++i) workers.emplace_back(g.stage(Role::kWorker, i));
+  for (int i = 0; i < a.workers; ++i) {
+    const auto n = static_cast<size_t>(i);
+    const HeadId head = n < a.worker_heads.size() ? a.worker_heads[n] : kOwnHead;
+    workers.emplace_back(g.stage(Role::kWorker, i), head);
+  }
   const int s = workers[0].stage.to;
   const bool workers_read = s == E.to;  // the lower half ends where candidates are read
   auto& own = g.stats().own;
   double upper_seconds = 0;       // of main's layers [e, d) for one token
   std::vector<Token> candidates;  // for the token after next, where a worker has read them
+  bool matched = false;           // was the last token a candidate?
   CacheId winner;                 // whose rows main has taken over
 
   for (;;) {
@@ -116,7 +122,7 @@ Task<void> ppd(Gen g, PpdParams a) {
     // A, B: layers [0, e), or [s, e) where the lower ones were adopted.
     if (!team.empty() && candidates.empty()) {
       Pass lower = g.catch_up(E);
-      lower.reading(early_read(g, a, last_rows(1, lower.add.size())));
+      lower.reading(early_read(g, a, a.head, last_rows(1, lower.add.size())));
       Readout early = co_await g.submit(std::move(lower));
       candidates = candidates_of(early.row[0], a, g.warp().greedy());
     }
@@ -141,11 +147,12 @@ Task<void> ppd(Gen g, PpdParams a) {
       w.before = static_cast<int>(p.add.size());
       RowList rows;
       for (const Token c : w.candidates) rows.push_back(p.add.add(token_in(c), w.before - 1));
-      if (workers_read) p.reading(early_read(g, a, std::move(rows)));
+      if (workers_read) p.reading(early_read(g, a, w.head, std::move(rows)));
       w.pass = g.submit(std::move(p));
       own[PpdFigures::kWorkerLayers] += s * static_cast<int64_t>(w.candidates.size());
     }
     own[PpdFigures::kMainLayers] += M.to - (adopted ? s : 0);
+    own[PpdFigures::kPredictedMainLayers] += M.to - (matched ? s : 0);
     own[PpdFigures::kRounds] += team.empty() ? 0 : 1;
     Readout r = co_await main;
     upper_seconds = main.seconds();
@@ -153,17 +160,16 @@ Task<void> ppd(Gen g, PpdParams a) {
     // D: the token is main's own, match or not.
     const Token x = r.row[0].token;
     const auto right = std::ranges::find(candidates, x);
-    const bool match = !team.empty() && right != candidates.end();
-    own[PpdFigures::kMatches] += match;
-    own[PpdFigures::kFirstMatches] += match && right == candidates.begin();
-    if (g.emit(
-            g.emitted(r.row[0], {match ? Source::kEarlyHead : Source::kLarge, Source::kLarge}))) {
-      co_return;
-    }
+    matched = !team.empty() && right != candidates.end();
+    const int rank = matched ? static_cast<int>(right - candidates.begin()) : 0;
+    own[PpdFigures::kMatches] += matched;
+    own[PpdFigures::kFirstMatches] += matched && rank == 0;
+    const Source proposed = matched ? Source::kEarlyHead : Source::kLarge;
+    if (g.emit(g.emitted(r.row[0], {proposed, Source::kLarge, false, rank}))) co_return;
     candidates.clear();
     winner = CacheId();
     for (Worker* w : team) {
-      const int index = match ? w->index_of(x) : -1;
+      const int index = matched ? w->index_of(x) : -1;
       // Main would run the winner's layers in about the time of its upper ones, which are as many;
       // the others are waited for where they are as fast, since they are wanted for the next token.
       const double patience = index >= 0 ? kPatience : kBarrier;

@@ -3,15 +3,20 @@
 // layer proposes. Tokens are those of autoregressive decoding; what falls is the time to each.
 #pragma once
 
+#include <vector>
+
 #include "engine/async/task.h"
 #include "engine/decode/gen.h"
 
 namespace tandem {
 
 struct PpdParams {
-  int candidates = 1;      // k of Algorithm 1: an early layer's best tokens; [1, 64]
-  int workers = 1;         // caches in Role::kWorker, which share the candidates
-  HeadId head = kOwnHead;  // reads the early layer
+  int candidates = 1;  // k of Algorithm 1: an early layer's best tokens; [1, 64]
+  int workers = 1;     // caches in Role::kWorker, which share the candidates
+  // What reads the early layer: of main, and of worker i where workers read it (e = d / 2). None
+  // for a worker: its own.
+  HeadId head = kOwnHead;
+  std::vector<HeadId> worker_heads = {};
 };
 
 // MethodStats::own, in this order.
@@ -24,6 +29,9 @@ struct PpdFigures {
     kMainLayers,    // layers that main ran for decoded tokens, compute units of section 4
     kWorkerLayers,  // layers that workers ran for candidates
     kCopiedRows,    // between devices, of s layers each
+    // Layers that main would have run had every match been in time: the latency of Theorem 4.1,
+    // d l - (d - e)(l - 1) p. With kWorkerLayers, the compute of section 4.
+    kPredictedMainLayers,
   };
 };
 

@@ -34,9 +34,8 @@ inline void process(const Processors& p, const std::vector<Token>& tokens,
 }
 
 // The token that follows `tokens`.
-inline Token next_token(const FakeModelConfig& model, const std::vector<Token>& tokens,
-                        const Warp& warp) {
-  std::vector<float> logits = fake::logits_after(model, tokens, model.layers);
+inline Token next_token(const Model& model, const std::vector<Token>& tokens, const Warp& warp) {
+  std::vector<float> logits = model.logits_after(tokens);
   if (warp.processors) process(*warp.processors, tokens, logits);
   if (warp.greedy()) {
     return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
@@ -48,10 +47,12 @@ inline Token next_token(const FakeModelConfig& model, const std::vector<Token>& 
               sampling::race_key(warp.seed, warp.choice, sampling::Purpose::kToken, position));
 }
 
-// Ends before a token of `eos` and after max_new_tokens.
-inline std::vector<Token> autoregressive(const FakeModelConfig& model, std::vector<Token> tokens,
+// Ends before a token of `eos` and after max_new_tokens. source: what an encoder reads.
+inline std::vector<Token> autoregressive(const FakeModelConfig& config, std::vector<Token> tokens,
                                          const Warp& warp, const std::vector<Token>& eos,
-                                         int max_new_tokens) {
+                                         int max_new_tokens,
+                                         const std::vector<Token>& source = {}) {
+  const Model model(config, 0, source);
   std::vector<Token> out;
   while (static_cast<int>(out.size()) < max_new_tokens) {
     const Token t = next_token(model, tokens, warp);

@@ -15,12 +15,33 @@ namespace tandem::reference {
 
 using Tokens = std::vector<Token>;
 
-// The first `layers` layers of a model.
+// What a row gets of the rows that an encoder has made of a source.
+inline uint64_t memory_of(const Tokens& source) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < source.size(); ++i) {
+    sum += fake::mix(3, fake::seen(fake::token_input(source[i]), static_cast<int>(i)));
+  }
+  return sum;
+}
+
+// The first `layers` layers of a model, which reads a source where there is one.
 struct Model {
   FakeModelConfig config;
   int layers = 0;
+  uint64_t memory = 0;
 
-  explicit Model(const FakeModelConfig& c, int to = 0) : config(c), layers(to ? to : c.layers) {}
+  explicit Model(const FakeModelConfig& c, int to = 0, const Tokens& source = {})
+      : config(c), layers(to ? to : c.layers), memory(memory_of(source)) {}
+
+  std::vector<float> logits_after(const Tokens& tokens) const {
+    uint64_t sum = memory;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      sum += fake::seen(fake::token_input(tokens[i]), static_cast<int>(i));
+    }
+    std::vector<float> logits(static_cast<size_t>(config.vocab_size));
+    fake::logits(config, sum, layers, logits);
+    return logits;
+  }
 };
 
 // The token v with the least E_v / w_v, as sampling/race.h has it, said as plainly as it can be.
@@ -51,8 +72,7 @@ struct Row {
 
   // `ids`: the row ends there; 0: all of it.
   Row(const Model& m, const Tokens& tokens, int ids = 0)
-      : logits(fake::logits_after(m.config, tokens, m.layers)),
-        position(static_cast<int>(tokens.size()) - 1) {
+      : logits(m.logits_after(tokens)), position(static_cast<int>(tokens.size()) - 1) {
     if (ids > 0 && index(ids) < logits.size()) logits.resize(index(ids));
     argmax = static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }

@@ -42,63 +42,57 @@ void expect_stats(const MethodStats& got, const MethodStats& expected, int64_t p
   EXPECT_EQ(got.draft_tokens, expected.draft_tokens);
 }
 
-// Random requests, some at once, against the reference: tokens and statistics (METHODS F.8, F.9);
-// where bild_is_exact() says so, against autoregressive decoding as well.
 struct Seen {
   MethodStats sum;
   int64_t exact = 0, lossy = 0;
 };
-Seen expect_equals_reference(uint64_t first_seed, int boxes, bool tight, bool exit_early) {
-  Seen seen;
-  for (uint64_t seed = first_seed; seed < first_seed + static_cast<uint64_t>(boxes); ++seed) {
-    Rng rng(seed);
-    Box box{random_pair(rng, tight)};
-    const int exit = between(rng, 1, box.config().layers - 1);
+
+// Tokens and statistics; where bild_is_exact() says so, autoregressive decoding's tokens.
+struct Case {
+  Case(const BoxOptions& o, Rng& rng, bool exit_early, Seen* s)
+      : box(o), exit(exit_early ? between(rng, 1, box.config().layers - 1) : 0), seen(s) {}
+
+  reference::Bilded ask(SequenceSpec& s, Rng& rng) const {
+    const BildParams a = random_params(rng);
+    use(s, a, exit > 0 ? early_exit(exit) : two_models());
     const reference::Model large(box.config(0));
     const reference::Model small =
-        exit_early ? reference::Model(box.config(0), exit) : reference::Model(box.config(1));
-    struct Sent {
-      std::shared_ptr<Recorder> recorder;
-      reference::Bilded expected;
-    };
-    std::vector<Sent> all;
-    for (int i = 0; i < 8; ++i) {
-      SequenceSpec s = random_spec(box, rng, chance(rng, 50));
-      const BildParams a = random_params(rng);
-      use(s, a, exit_early ? early_exit(exit) : two_models());
-      Sent& sent = all.emplace_back();
-      sent.expected =
-          reference::bild(large, small, s.prompt, s.warp, a, s.stops.eos, s.stops.max_new_tokens);
-      const Tokens ar = reference::autoregressive(box.config(), s.prompt, s.warp, s.stops.eos,
-                                                  s.stops.max_new_tokens);
-      if (bild_is_exact(a, s.warp.greedy())) {
-        ++seen.exact;
-        EXPECT_EQ(sent.expected.tokens, ar) << seed;
-      } else {
-        seen.lossy += sent.expected.tokens != ar;
-      }
-      sent.recorder = box.submit(std::move(s));
+        exit > 0 ? reference::Model(box.config(0), exit) : reference::Model(box.config(1));
+    reference::Bilded expected =
+        reference::bild(large, small, s.prompt, s.warp, a, s.stops.eos, s.stops.max_new_tokens);
+    const Tokens ar = reference::autoregressive(box.config(), s.prompt, s.warp, s.stops.eos,
+                                                s.stops.max_new_tokens);
+    if (bild_is_exact(a, s.warp.greedy())) {
+      ++seen->exact;
+      EXPECT_EQ(expected.tokens, ar);
+    } else {
+      seen->lossy += expected.tokens != ar;
     }
-    box.pump();
-    for (const Sent& sent : all) {
-      EXPECT_TRUE(sent.recorder->ok()) << seed << ": " << sent.recorder->end.status;
-      EXPECT_EQ(sent.recorder->tokens, sent.expected.tokens) << seed;
-      const MethodStats& got = sent.recorder->end.stats;
-      expect_stats(got, sent.expected.stats, exit_early ? 0 : 1);
-      seen.sum.own[BildFigures::kFallbacks] += got.own[BildFigures::kFallbacks];
-      seen.sum.own[BildFigures::kForcedCalls] += got.own[BildFigures::kForcedCalls];
-      seen.sum.own[BildFigures::kRollbacks] += got.own[BildFigures::kRollbacks];
-      seen.sum.small_tokens += got.small_tokens;
-      seen.sum.preemptions += got.preemptions;
-      if (testing::Test::HasFailure()) return seen;
-    }
-    box.expect_idle();
+    return expected;
   }
+  void compare(const Recorder& r, const reference::Bilded& expected) const {
+    const MethodStats& got = r.end.stats;
+    expect_stats(got, expected.stats, exit > 0 ? 0 : 1);
+    for (size_t i = 0; i < MethodStats::kOwn; ++i) seen->sum.own[i] += got.own[i];
+    seen->sum.small_tokens += got.small_tokens;
+    seen->sum.preemptions += got.preemptions;
+  }
+
+  Box box;
+  int exit;  // 0: two models
+  Seen* seen;
+};
+
+Seen against_the_reference(uint64_t first_seed, int boxes, bool tight, bool exit_early) {
+  Seen seen;
+  expect_equals_reference(first_seed, boxes, [&](Rng& rng) {
+    return std::make_unique<Case>(random_pair(rng, tight), rng, exit_early, &seen);
+  });
   return seen;
 }
 
 TEST(Bild, EqualsTheReference) {
-  const Seen seen = expect_equals_reference(0, 500, /*tight=*/false, /*exit_early=*/false);
+  const Seen seen = against_the_reference(0, 500, /*tight=*/false, /*exit_early=*/false);
   EXPECT_GT(seen.sum.own[BildFigures::kFallbacks], 1000);
   EXPECT_GT(seen.sum.own[BildFigures::kForcedCalls], 1000);
   EXPECT_GT(seen.sum.own[BildFigures::kRollbacks], 1000);
@@ -108,15 +102,15 @@ TEST(Bild, EqualsTheReference) {
 }
 
 TEST(Bild, EarlyExitEqualsTheReference) {
-  const Seen seen = expect_equals_reference(5000, 500, /*tight=*/false, /*exit_early=*/true);
+  const Seen seen = against_the_reference(5000, 500, /*tight=*/false, /*exit_early=*/true);
   EXPECT_GT(seen.sum.own[BildFigures::kFallbacks], 1000);
   EXPECT_GT(seen.sum.own[BildFigures::kRollbacks], 1000);
   EXPECT_GT(seen.exact, 50);
 }
 
 TEST(Bild, EvictionsChangeNothing) {
-  EXPECT_GT(expect_equals_reference(10000, 200, /*tight=*/true, false).sum.preemptions, 200);
-  EXPECT_GT(expect_equals_reference(20000, 200, /*tight=*/true, true).sum.preemptions, 200);
+  EXPECT_GT(against_the_reference(10000, 200, /*tight=*/true, false).sum.preemptions, 200);
+  EXPECT_GT(against_the_reference(20000, 200, /*tight=*/true, true).sum.preemptions, 200);
 }
 
 // --- METHODS F.2 to F.4, against autoregressive decoding itself

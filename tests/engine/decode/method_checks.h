@@ -5,11 +5,42 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tests/engine/decode/methods_kit.h"
 
 namespace tandem::test {
+
+// Random requests, eight at once in each of `boxes` boxes, against what a reference says without
+// caches (METHODS F.1, F.8, F.9). `make` gives a case: its `box`; ask(spec, rng), which gives a
+// request its method and tells what is expected, at least `tokens`; and compare(recorder, expected)
+// of the rest.
+template <class Make>
+void expect_equals_reference(uint64_t first_seed, int boxes, const Make& make) {
+  for (uint64_t seed = first_seed; seed < first_seed + static_cast<uint64_t>(boxes); ++seed) {
+    Rng rng(seed);
+    auto c = make(rng);
+    using Expected = decltype(c->ask(std::declval<SequenceSpec&>(), rng));
+    std::vector<std::pair<std::shared_ptr<Recorder>, Expected>> all;
+    for (int i = 0; i < 8; ++i) {
+      SequenceSpec s = random_spec(c->box, rng, chance(rng, 50));
+      Expected expected = c->ask(s, rng);
+      all.emplace_back(c->box.submit(std::move(s)), std::move(expected));
+    }
+    c->box.pump();
+    for (const auto& [recorder, expected] : all) {
+      EXPECT_TRUE(recorder->ok()) << recorder->end.status;
+      EXPECT_EQ(recorder->tokens, expected.tokens);
+      c->compare(*recorder, expected);
+    }
+    c->box.expect_idle();
+    if (testing::Test::HasFailure()) {
+      ADD_FAILURE() << "seed " << seed;
+      return;
+    }
+  }
+}
 
 // METHODS F.5: whatever is drafted and dropped leaves no row behind. Returns how many cache rows
 // were looked at.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 namespace tandem {
 namespace {
 
@@ -104,6 +106,22 @@ TEST(Payoff, TrialsTakeASmallShareOfTheTime) {
     behind = gamma > 0 ? 1 : behind + 1;
   }
   EXPECT_LT(seconds, 1.12 * kRounds);
+}
+
+// Another program has the processor while the first round without drafts runs.
+TEST(Payoff, OneDisturbedRoundDoesNotMakeDraftsLookCheap) {
+  Payoff payoff(8, true);
+  double seconds = 0;
+  bool disturbed = false;
+  for (int i = 0; i < 300; ++i) {
+    const int gamma = payoff.gamma();
+    const double round = 1 + 0.5 * gamma;
+    const bool now = gamma == 0 && !std::exchange(disturbed, gamma == 0 || disturbed);
+    payoff.saw(gamma, 0, now ? 6 * round : round);
+    seconds += round;
+  }
+  EXPECT_TRUE(disturbed);
+  EXPECT_LT(seconds, 1.15 * 300);
 }
 
 TEST(Payoff, WhereNothingCostsTimeItDrafts) {

@@ -47,6 +47,7 @@ Pipeline random_pipeline(Rng& rng, int layers) {
 struct Expected {
   Tokens tokens;
   int64_t rounds = 0, matches = 0, first = 0;
+  std::vector<int64_t> by_rank;  // matches, but the last: the token that it is of is not emitted
 };
 Expected without_caches(const FakeModelConfig& main, const Pipeline& p, const SequenceSpec& s) {
   Expected e;
@@ -72,6 +73,11 @@ Expected without_caches(const FakeModelConfig& main, const Pipeline& p, const Se
       const auto right = std::ranges::find(c, top.draw(s.warp));
       e.matches += right != c.end();
       e.first += right == c.begin();
+      const auto rank = static_cast<size_t>(right - c.begin());
+      if (right != c.end() && i < e.tokens.size()) {
+        if (e.by_rank.size() <= rank) e.by_rank.resize(rank + 1);
+        ++e.by_rank[rank];
+      }
     }
     if (i >= e.tokens.size()) break;  // an end token was drawn
     seq.push_back(e.tokens[i]);
@@ -179,6 +185,8 @@ TEST(Ppd, TakesTheTimeOfTheTheorem) {
     const int d = main.layers, lower = d - p.exit;
     const int64_t layers = d * 12 - lower * e.matches;
     EXPECT_EQ(own[PpdFigures::kMainLayers], layers);
+    EXPECT_EQ(own[PpdFigures::kPredictedMainLayers], layers);
+    EXPECT_EQ(r->end.stats.tokens_by_index, e.by_rank);
     EXPECT_EQ(own[PpdFigures::kWorkerLayers], p.params.candidates * lower * 11);
     EXPECT_NEAR(seconds(box.clock.now().time_since_epoch()), 0.001 * static_cast<double>(layers),
                 1e-9)
@@ -209,7 +217,7 @@ TEST(Ppd, TellsLogprobsOfMain) {
 }
 
 // When a request of main's device alone is over, beside one that decodes with a worker.
-TimePoint end_of_other(double worker_seconds, int64_t* adopted) {
+TimePoint end_of_other(double worker_seconds, int64_t* adopted, int64_t* layers_lost) {
   const Pipeline p{2, {1, 1}};
   FakeModelConfig main = tiny_model(3, 4, 3);
   BoxOptions o = devices_of(main, p);
@@ -224,14 +232,19 @@ TimePoint end_of_other(double worker_seconds, int64_t* adopted) {
   box.pump();
   EXPECT_TRUE(a->ok() && b->ok());
   EXPECT_EQ(a->tokens, box.greedy({1, 2, 0}, 60));
-  *adopted = a->end.stats.own[PpdFigures::kAdopted];
+  const auto& own = a->end.stats.own;
+  *adopted = own[PpdFigures::kAdopted];
+  *layers_lost = own[PpdFigures::kMainLayers] - own[PpdFigures::kPredictedMainLayers];
+  EXPECT_EQ(*layers_lost, 2 * (own[PpdFigures::kMatches] - *adopted));
   return end;
 }
 
 TEST(Ppd, ASlowWorkerIsNotWaitedFor) {
-  int64_t fast = 0, slow = 0;
-  const TimePoint with_fast = end_of_other(0.0005, &fast), with_slow = end_of_other(0.1, &slow);
+  int64_t fast = 0, slow = 0, fast_lost = 0, slow_lost = 0;
+  const TimePoint with_fast = end_of_other(0.0005, &fast, &fast_lost),
+                  with_slow = end_of_other(0.1, &slow, &slow_lost);
   EXPECT_GT(fast, 10);
+  EXPECT_EQ(fast_lost, 0) << "as Theorem 4.1 says";
   EXPECT_LE(slow, 1) << "before anybody knew";
   EXPECT_LE(with_slow, with_fast) << "it has main more for itself";
 }

@@ -1,0 +1,226 @@
+#include "engine/decode/bita_budget.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace tandem {
+namespace {
+
+using Kind = BitaTreeKind;
+
+constexpr Kind kKinds[] = {Kind::kEfficient, Kind::kSpine, Kind::kTriangle,
+                           Kind::kFull,      Kind::kChain, Kind::kStraightforward};
+
+// A text whose masks are right as often as said: of m_{i + 1} the candidate of each rank.
+class Text {
+ public:
+  Text(std::vector<std::vector<double>> rates, uint64_t seed)
+      : rates_(std::move(rates)), random_(seed) {}
+
+  // The candidate of the mask that is right; -1: none is.
+  int rank(int mask) {
+    double u = std::uniform_real_distribution()(random_);
+    const auto& by_rank = rates_[static_cast<size_t>(mask)];
+    for (size_t r = 0; r < by_rank.size(); ++r) {
+      u -= by_rank[r];
+      if (u < 0) return static_cast<int>(r);
+    }
+    return -1;
+  }
+
+ private:
+  std::vector<std::vector<double>> rates_;
+  std::mt19937_64 random_;
+};
+
+int child_of(const BitaTree& tree, int node, int rank) {
+  for (int i = 0; i < tree.size(); ++i) {
+    if (tree.at(i).parent == node && tree.at(i).rank == rank) return i;
+  }
+  return BitaTree::kRoot;
+}
+
+// What a mask's candidates are for: as the method has them from one pass to the next.
+struct Foreseen {
+  int depths = 0, spent = 0;
+};
+
+struct Pass {
+  int rows = 0, tokens = 1;
+};
+
+// A pass of the method, without a model. `see` is told of each token that a mask had foreseen.
+template <class See>
+Pass pass(const BitaTree& whole, Text& text, Foreseen* foreseen, See see) {
+  const BitaTree tree =
+      whole.clipped(std::vector<int>(static_cast<size_t>(foreseen->depths), 1 << 20), 1 << 20);
+  Pass p;
+  p.rows = tree.rows();
+  int node = BitaTree::kRoot;
+  bool best = true;
+  for (int depth = 0; depth < foreseen->depths; ++depth) {
+    const int rank = text.rank(foreseen->spent + depth);
+    if (best) see(foreseen->spent + depth, rank);
+    const int child = rank < 0 ? BitaTree::kRoot : child_of(tree, node, rank);
+    if (child == BitaTree::kRoot) break;
+    best = best && rank == 0;
+    node = child;
+    ++p.tokens;
+  }
+  int ahead = 0;
+  for (; node != BitaTree::kRoot && tree.masks(node) == 0; node = tree.at(node).parent) ++ahead;
+  *foreseen = {std::max(0, tree.masks(node) - ahead), ahead};
+  return p;
+}
+
+TEST(MaskHits, AreWhatWasSeenAndAtFirstAGuess) {
+  MaskHits hits(3, 4);
+  EXPECT_DOUBLE_EQ(hits.rate(0, 0), MaskHits::kFirst);
+  EXPECT_LT(hits.rate(1, 0), hits.rate(0, 0));
+  EXPECT_LT(hits.rate(0, 1), hits.rate(0, 0));
+  for (int i = 0; i < 400; ++i) hits.saw(0, i % 4 == 0 ? 2 : -1);
+  EXPECT_NEAR(hits.rate(0, 2), 0.25, 0.03);
+  EXPECT_NEAR(hits.rate(0, 0), 0, 0.03);
+  EXPECT_LT(hits.rate(2, 0), 0.05) << "of masks that nobody saw, it is as of those before them";
+  for (int i = 0; i < 400; ++i) hits.saw(2, 0);
+  EXPECT_GT(hits.rate(2, 0), 0.9);
+  hits.doubt();
+  for (int i = 0; i < 12; ++i) hits.saw(2, -1);
+  EXPECT_LT(hits.rate(2, 0), 0.65);
+}
+
+// Against passes that are played.
+TEST(ExpectedTokens, AreThoseOfManyPasses) {
+  for (const Kind kind : kKinds) {
+    for (const int masks : {1, 2, 4}) {
+      const BitaTree tree = make_bita_tree(kind, masks, 3);
+      MaskHits hits(masks, 3);
+      std::vector<std::vector<double>> rates;
+      for (int m = 0; m < masks; ++m) {
+        for (int i = 0; i < 600; ++i) hits.saw(m, i % 10 < 5 ? 0 : i % 10 < 7 ? 1 : i % 10 - 7);
+        auto& by_rank = rates.emplace_back();
+        for (int r = 0; r < 3; ++r) by_rank.push_back(hits.rate(m, r));
+      }
+      Text text(rates, 7);
+      Foreseen foreseen;
+      int64_t tokens = 0;
+      constexpr int kPasses = 40000;
+      for (int i = 0; i < kPasses; ++i) {
+        tokens += pass(tree, text, &foreseen, [](int, int) {}).tokens;
+      }
+      EXPECT_NEAR(expected_tokens(tree, hits), static_cast<double>(tokens) / kPasses, 0.03)
+          << static_cast<int>(kind) << ", " << masks;
+    }
+  }
+}
+
+// Rows that cost so much beside a pass without them, which takes 1.
+double speed_of(BitaBudget& budget, std::vector<std::vector<double>> rates, double row,
+                int tokens) {
+  Text text(std::move(rates), 3);
+  Foreseen foreseen;
+  double seconds = 0;
+  for (int made = 0; made < tokens;) {
+    const Pass p = pass(budget.tree(), text, &foreseen,
+                        [&](int mask, int rank) { budget.saw_token(mask, rank); });
+    budget.saw_round(p.rows, p.tokens, 1 + row * p.rows, made == 0);
+    seconds += 1 + row * p.rows;
+    made += p.tokens;
+  }
+  return tokens / seconds;
+}
+
+const std::vector<std::vector<double>> kTrained = {
+    {0.49, 0.12, 0.06, 0.04, 0.02}, {0.40, 0.10, 0.05, 0.03, 0.02}, {0.36, 0.10, 0.05, 0.03, 0.02}};
+const std::vector<std::vector<double>> kBlind(3, std::vector<double>(5, 0.01));
+
+TEST(BitaBudget, IsNeverMuchSlowerThanNoRows) {
+  for (const double row : {0.02, 0.1, 0.3, 1.0}) {
+    for (const Kind kind : kKinds) {
+      BitaBudget budget(kind, 3, 5, true);
+      EXPECT_GT(speed_of(budget, kBlind, row, 1000), 0.93) << row;
+      EXPECT_GT(speed_of(budget, kTrained, row, 1000), 0.96) << row;
+    }
+  }
+}
+
+// Of the best fixed tree's speed, whatever rows cost.
+TEST(BitaBudget, ComesNearTheBestTree) {
+  for (const double row : {0.002, 0.01, 0.03, 0.1}) {
+    double best = 1;
+    for (const Kind kind : {Kind::kEfficient, Kind::kSpine}) {
+      for (int m = 1; m <= 3; ++m) {
+        for (int k = 1; k <= 5; ++k) {
+          Text text(kTrained, 5);
+          Foreseen foreseen;
+          const BitaTree tree = make_bita_tree(kind, m, k);
+          double seconds = 0, tokens = 0;
+          for (int i = 0; i < 2000; ++i) {
+            const Pass p = pass(tree, text, &foreseen, [](int, int) {});
+            seconds += 1 + row * p.rows;
+            tokens += p.tokens;
+          }
+          best = std::max(best, tokens / seconds);
+        }
+      }
+    }
+    BitaBudget budget(Kind::kEfficient, 3, 5, true);
+    EXPECT_GT(speed_of(budget, kTrained, row, 4000), 0.92 * best) << row << ", " << best;
+  }
+}
+
+TEST(BitaBudget, DearRowsAreFew) {
+  int rows = 1000;
+  for (const double row : {0.001, 0.01, 0.05, 0.4}) {
+    BitaBudget budget(Kind::kEfficient, 3, 5, true);
+    double all = 0;
+    Text text(kTrained, 3);
+    Foreseen foreseen;
+    for (int i = 0; i < 1000; ++i) {
+      const Pass p = pass(budget.tree(), text, &foreseen,
+                          [&](int mask, int rank) { budget.saw_token(mask, rank); });
+      budget.saw_round(p.rows, p.tokens, 1 + row * p.rows, i == 0);
+      if (i >= 200) all += p.rows;
+    }
+    const int mean = static_cast<int>(std::lround(all / 800));
+    EXPECT_LT(mean, rows) << row;
+    rows = mean;
+  }
+  EXPECT_LE(rows, 1);
+}
+
+TEST(BitaBudget, FollowsWhatChanges) {
+  BitaBudget budget(Kind::kEfficient, 3, 5, true);
+  EXPECT_GT(speed_of(budget, kBlind, 0.02, 600), 0.9);
+  EXPECT_GT(speed_of(budget, kTrained, 0.005, 3000), 1.5) << "masks foresee from here on";
+  EXPECT_GT(speed_of(budget, kTrained, 0.6, 1000), 0.9) << "and here rows cost more";
+}
+
+TEST(BitaBudget, AFixedTreeStays) {
+  BitaBudget budget(Kind::kTriangle, 3, 4, false);
+  const int rows = bita_tree_rows(Kind::kTriangle, 3, 4);
+  for (int i = 0; i < 300; ++i) {
+    EXPECT_EQ(budget.tree().rows(), rows);
+    budget.saw_token(0, -1);
+    budget.saw_round(rows, 1, 100, false);
+  }
+}
+
+// A virtual clock on which nothing takes any time.
+TEST(BitaBudget, WhereNothingCostsTimeTreesAreLarge) {
+  BitaBudget budget(Kind::kEfficient, 3, 3, true);
+  Text text(kTrained, 3);
+  Foreseen foreseen;
+  int whole = 0;
+  for (int i = 0; i < 400; ++i) {
+    whole += budget.tree().rows() == bita_tree_rows(Kind::kEfficient, 3, 3);
+    const Pass p = pass(budget.tree(), text, &foreseen, [](int, int) {});
+    budget.saw_round(p.rows, p.tokens, 0, false);
+  }
+  EXPECT_GT(whole, 350);
+}
+
+}  // namespace
+}  // namespace tandem
