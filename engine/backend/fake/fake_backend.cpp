@@ -181,7 +181,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
   const int window = model.shape.window;
   const Pass& pass = *work.pass;
   WorkResult result;
-  if (incomplete_.contains(work.cache)) {
+  if (incomplete_.contains(work.cache) || incomplete_.contains(work.memory)) {
     result.status = absl::InternalError("fake device: an earlier pass on this cache has failed");
     return result;
   }

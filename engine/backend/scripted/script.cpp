@@ -30,6 +30,22 @@ Token ScriptedText::small(int position) const {
   return (own + 1 + one_of(script_.vocab_size - 1, u)) % script_.vocab_size;
 }
 
+std::vector<Token> ScriptedText::candidates(int mask, int position, int top) const {
+  const Token own = large(position);
+  std::vector<Token> wrong;
+  for (int i = 0; i < top; ++i) wrong.push_back((own + 1 + i) % script_.vocab_size);
+  const auto m = static_cast<size_t>(mask);
+  if (m >= script_.masks.size()) return wrong;
+  double u = uniform(seed_ + m, choice_, Purpose::kDraft, position);
+  for (size_t rank = 0; rank < std::min(wrong.size(), script_.masks[m].size()); ++rank) {
+    u -= script_.masks[m][rank];
+    if (u >= 0) continue;
+    wrong[rank] = own;
+    break;
+  }
+  return wrong;
+}
+
 bool ScriptedText::sure(int position) const {
   return agree(position) ||
          uniform(seed_, choice_, Purpose::kResidual, position) >= script_.foresight;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/base/ids.h"
 
@@ -15,6 +16,9 @@ struct Script {
   int vocab_size = 2;    // answers are in [0, vocab_size). At least 2
   double agreement = 1;  // share of the positions where small's token is large's own. [0, 1]
   double foresight = 0;  // share of the other positions where small is unsure. [0, 1]
+  // Of a mask m_{i + 1} how often its candidate of each rank is large's token, at each position by
+  // itself: [i][rank], of which a mask's add up to at most 1. Beyond: never.
+  std::vector<std::vector<double>> masks = {};
 
   // Small's confidence (largest probability) where it is sure and where it is not, and large's
   // negative log-likelihood of its own token and of any other. Whatever thresholds are in use lie
@@ -35,6 +39,8 @@ class ScriptedText {
   Token small(int position) const;
   bool agree(int position) const;
   bool sure(int position) const;  // small: everywhere it agrees, and where it does not foresee
+  // The `top` best candidates of m_{mask + 1} for this position. REQUIRES: top < vocab_size.
+  std::vector<Token> candidates(int mask, int position, int top) const;
 
  private:
   Script script_;

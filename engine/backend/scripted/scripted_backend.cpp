@@ -1,5 +1,6 @@
 #include "engine/backend/scripted/scripted_backend.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -23,20 +24,34 @@ void ScriptedBackend::launch(const Batch& batch, Done done) {
 }
 
 absl::Status ScriptedBackend::check(const Work& work) const {
-  for (const Read& read : work.pass->read) {
-    if (!read.warp.greedy() || read.keep || read.top > 0) {
-      return absl::UnimplementedError(
-          absl::StrCat("pass ", work.ticket,
-                       ": a scripted device answers greedy reads without `keep` and `top`"));
-    }
+  const Tree& rows = work.pass->add;
+  const auto is_mask_row = [&](Row row) {
+    return row >= 0 && rows.in[static_cast<size_t>(row)].kind == In::kMask;
+  };
+  bool is_chain = true;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    is_chain = is_chain && rows.parent[i] == static_cast<Row>(i) - 1;
   }
-  for (size_t i = 0; i < work.pass->add.size(); ++i) {
-    if (work.pass->add.parent[i] != static_cast<Row>(i) - 1) {
-      return absl::UnimplementedError(
-          absl::StrCat("pass ", work.ticket, ": a scripted device answers chains only"));
-    }
+  for (const Read& read : work.pass->read) {
+    const bool ranks_others = read.top > 0 && !std::ranges::all_of(read.rows, is_mask_row);
+    if (read.warp.greedy() && !read.keep && !ranks_others && (is_chain || !read.judges())) continue;
+    return absl::UnimplementedError(absl::StrCat(
+        "pass ", work.ticket, ": a scripted device answers greedy reads without `keep`, `top` of ",
+        "masks alone, and judges chains"));
   }
   return absl::OkStatus();
+}
+
+// What a mask foresees for `position`, in place of the ranked tokens that it was read with.
+void ScriptedBackend::foresee(const ScriptedText& text, int mask, int position, Out* out,
+                              Readout* readout) {
+  if (out->top.empty()) return;
+  const auto first = static_cast<size_t>(out->top.data() - readout->ranked.data());
+  const std::vector<Token> best =
+      text.candidates(mask, position, static_cast<int>(out->top.size()));
+  for (size_t rank = 0; rank < best.size(); ++rank)
+    readout->ranked[first + rank].token = best[rank];
+  if (!best.empty()) out->argmax = best[0];
 }
 
 absl::Status ScriptedBackend::rewrite(const Work& work, Readout& readout) const {
@@ -55,6 +70,11 @@ absl::Status ScriptedBackend::rewrite(const Work& work, Readout& readout) const 
     const bool large = whole && read.at == kTop;
 
     Out& out = readout.row[i];
+    if (is_mask(work, o.run_row)) {
+      const int added = work.first + o.run_row - work.frontier_rows();
+      foresee(text, work.pass->add.in[static_cast<size_t>(added)].id, next, &out, &readout);
+      continue;
+    }
     out.argmax = large ? text.large(next) : text.small(next);
     const bool sure = large || text.sure(next);
     if (read.max_prob) out.max_prob = sure ? Script::kSure : Script::kUnsure;

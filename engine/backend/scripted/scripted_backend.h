@@ -9,8 +9,12 @@
 // A pass that runs all layers of a large model answers as large; a pass of another model, or of
 // fewer layers, as small.
 //
-// Greedy chains only. A read that draws with a temperature, keeps its distribution or wants ranked
-// tokens, and a pass whose rows are no chain, end their request with UNIMPLEMENTED.
+// Mask rows answer with candidates that are right as often as the script says, and a row of a tree
+// as large does there, whatever branch it lies on.
+//
+// Greedy only. A read that draws with a temperature, keeps its distribution, wants ranked tokens of
+// a row that is no mask, or judges drafts in a pass that is no chain ends its request with
+// UNIMPLEMENTED.
 //
 // Threading: as Backend says; set_script() and add_large() while no batch is under way.
 #pragma once
@@ -40,6 +44,7 @@ class ScriptedBackend final : public Backend {
  private:
   absl::Status rewrite(const Work& work, Readout& readout) const;
   absl::Status check(const Work& work) const;
+  static void foresee(const ScriptedText& text, int mask, int position, Out* out, Readout* readout);
 
   Backend* const real_;
   ValueStore* const values_;

@@ -58,5 +58,31 @@ TEST(Script, TextsOfRequestsAndChoicesDiffer) {
   }
 }
 
+TEST(Script, MasksAreRightAsOftenAsSaid) {
+  const Script script{.vocab_size = 50, .masks = {{0.5, 0.2}, {0.3, 0, 0.1}}};
+  const ScriptedText text(script, 7, 0);
+  std::vector<std::vector<int>> right(3, std::vector<int>(4));
+  int together = 0;
+  for (int i = 0; i < kPositions; ++i) {
+    bool both = true;
+    for (int mask = 0; mask < 3; ++mask) {
+      const std::vector<Token> best = text.candidates(mask, i, 4);
+      ASSERT_EQ(std::set<Token>(best.begin(), best.end()).size(), 4U);
+      for (size_t rank = 0; rank < 4; ++rank) {
+        right[static_cast<size_t>(mask)][rank] += best[rank] == text.large(i);
+      }
+      both = both && (mask == 2 || best[0] == text.large(i));
+    }
+    together += both;
+  }
+  const double expected[3][4] = {{0.5, 0.2, 0, 0}, {0.3, 0, 0.1, 0}, {0, 0, 0, 0}};
+  for (size_t mask = 0; mask < 3; ++mask) {
+    for (size_t rank = 0; rank < 4; ++rank) {
+      EXPECT_NEAR(static_cast<double>(right[mask][rank]) / kPositions, expected[mask][rank], 0.015);
+    }
+  }
+  EXPECT_NEAR(static_cast<double>(together) / kPositions, 0.15, 0.015) << "each by itself";
+}
+
 }  // namespace
 }  // namespace tandem

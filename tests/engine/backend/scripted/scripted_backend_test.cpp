@@ -11,6 +11,7 @@
 #include "engine/backend/fake/fake_backend.h"
 #include "engine/decode/autoregressive.h"
 #include "engine/decode/bild.h"
+#include "engine/decode/bita.h"
 #include "engine/decode/speculative.h"
 #include "engine/sched/loop.h"
 
@@ -60,8 +61,10 @@ class ScriptedBackendTest : public testing::Test {
     spec.id = ++last;
     spec.prompt = {5, 4, 3, 2, 1};
     spec.method = std::move(method);
+    spec.extra_rows = 64;
     spec.roles = {{Role::kLarge, ModelId(0), 0},
                   {Role::kSmall, ModelId(early_exit ? 0 : 1), early_exit ? 2 : 0}};
+    spec.roles[0].masks = AdapterId(0);
     spec.stops.max_new_tokens = tokens;
     spec.warp.seed = kSeed;
     spec.warp.temperature = temperature;
@@ -191,6 +194,23 @@ TEST_F(ScriptedBackendTest, LowerLayersAnswerAsSmall) {
   EXPECT_EQ(heard->tokens, larges(200));
   EXPECT_GT(heard->end.stats.own[BildFigures::kRollbacks], 20);
   EXPECT_GT(heard->end.stats.small_passes, 200);
+}
+
+TEST_F(ScriptedBackendTest, MasksForeseeAsOftenAsTheScriptSays) {
+  set_script(0);
+  const auto tokens_per_pass = [&](BitaTreeKind kind) {
+    const BitaParams a{3, 3, kind, /*only_if_faster=*/false};
+    const auto heard = run([a](Gen g) { return bita(g, a); }, 800);
+    EXPECT_TRUE(heard->end.status.ok()) << heard->end.status;
+    EXPECT_EQ(heard->tokens, larges(800));
+    return 800.0 / static_cast<double>(heard->end.stats.large_passes);
+  };
+  EXPECT_DOUBLE_EQ(tokens_per_pass(BitaTreeKind::kEfficient), 1) << "no mask is ever right";
+  script.masks = {{0.6, 0.2, 0.1}, {0.5, 0.2}, {0.5}};
+  scripted.set_script(script);
+  EXPECT_NEAR(tokens_per_pass(BitaTreeKind::kChain), 1 + 0.6 + 0.3 + 0.15, 0.1);
+  EXPECT_NEAR(tokens_per_pass(BitaTreeKind::kEfficient), 1 + 0.9 + 0.6 * 0.7 + 0.6 * 0.5 * 0.5,
+              0.12);
 }
 
 TEST_F(ScriptedBackendTest, PassesCostWhatTheyCost) {
