@@ -40,7 +40,7 @@ void PagePool::keep(PageId page) {
   kept_[page.index()] = 1;
 }
 
-bool PagePool::let_go(PageId page) {
+bool PagePool::drop(PageId page) {
   TANDEM_CHECK(kept(page));
   if (is_cached(page)) cached_.erase(place_[page.index()]);
   kept_[page.index()] = 0;

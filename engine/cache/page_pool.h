@@ -27,7 +27,7 @@ class PagePool {
 
   // The prefix index becomes an owner, the only one of its kind, or is one no more.
   void keep(PageId page);
-  bool let_go(PageId page);  // true: the page is free now
+  bool drop(PageId page);  // true: the page is free now
   bool kept(PageId page) const { return kept_[page.index()] != 0; }
   // The page that has been cached for longest. REQUIRES: cached() > 0.
   PageId oldest() const { return cached_.front(); }

@@ -1,5 +1,7 @@
 #include "engine/cache/prefix_index.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -73,9 +75,8 @@ PageId PrefixIndex::insert(const PrefixRoot& root, PageId before, std::span<cons
     parent = &it->second;
     if (fresh) {
       parent->root = &it->first;
-      parent->hash = mixed(std::hash<std::string>()(root.salt)) ^
-                     std::hash<std::string>()(root.source) ^
-                     mixed(static_cast<uint32_t>(root.adapter.value));
+      // Drawn, so that nobody outside can make up prompts that collide.
+      TANDEM_CHECK(getentropy(&parent->hash, sizeof(parent->hash)) == 0);
     }
   }
   const uint64_t hash = hash_(parent->hash, tokens);
@@ -122,7 +123,7 @@ void PrefixIndex::forget(Node* node, std::vector<PageId>* freed) {
     unlink(at);
     nodes_[page.index()].reset();
     --known_;
-    if (pool_->let_go(page)) freed->push_back(page);
+    if (pool_->drop(page)) freed->push_back(page);
     ++version_;
     at = up;
   }

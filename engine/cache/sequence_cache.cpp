@@ -140,10 +140,15 @@ void SequenceCache::append_private(int to, const Tree& tree) {
 }
 
 void SequenceCache::keep(std::span<const Row> path) {
-  std::vector<Row> first_rows;
+  std::vector<Row> other;  // than was asked for
   if (planted(Bug::kWrongPath)) {
-    for (size_t i = 0; i < path.size(); ++i) first_rows.push_back(static_cast<Row>(i));
-    path = first_rows;
+    for (size_t i = 0; i < path.size(); ++i) other.push_back(static_cast<Row>(i));
+    path = other;
+  }
+  if (planted(Bug::kKeepLastRow) && !tree_parent_.empty() && !path.empty()) {
+    other.assign(path.begin(), path.end());
+    other.back() = static_cast<Row>(rows() - 1 - tree_begin_);
+    path = other;
   }
   tree_parent_.clear();
   if (private_ != kNone && private_ > tree_begin_) {

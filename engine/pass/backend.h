@@ -48,6 +48,10 @@ struct ModelShape {
   int hidden_size = 0;
   int max_positions = 0;  // rows a sequence may have
   int window = 0;         // sliding window in rows, the row itself included; 0: none
+  // An encoder: its passes see all of their rows (See::kAll), and are never divided. What it leaves
+  // in its cache are the keys and values that another model's rows read as their memory.
+  bool encodes = false;
+  bool reads_memory = false;  // such another model: each of its passes names a memory
   int64_t parameters = 0;
   int64_t weight_bytes = 0;
   int64_t page_bytes = 0;  // one KV page, all layers

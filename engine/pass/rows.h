@@ -3,7 +3,6 @@
 
 #include <vector>
 
-#include "engine/base/planted.h"
 #include "engine/pass/backend.h"
 
 namespace tandem {
@@ -17,7 +16,6 @@ inline int parent_run_row(const Work& w, int j) {
   const Row p = w.pass->add.parent[static_cast<size_t>(i)];
   // A chunk's earlier added rows have become past or frontier rows of the cache, chain-wise.
   if (p < 0 || p < w.first) return f - 1;
-  if (planted(Bug::kUnmaskSibling)) return j - 1;
   return f + (p - w.first);
 }
 

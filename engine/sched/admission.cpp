@@ -44,7 +44,7 @@ absl::Status Admission::check(const SequenceSpec& first, int choices, TimePoint 
   *reason = RejectReason::kDeviceLost;
   status = lanes_->can_serve(first);
   if (!status.ok()) return status;
-  status = waiting_.check(static_cast<int64_t>(first.prompt.size()), reason);
+  status = waiting_.check(first.prompt_tokens(), reason);
   return status.ok() ? status : with_retry_hint(status, retry_hint(now));
 }
 
@@ -72,8 +72,10 @@ absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) cons
   for (const RoleModel& role : spec.roles) {
     const ModelPools& pools = lanes_->pools(role.model);
     const int64_t rows = rows_of(role, spec, tokens);
-    // Evicted caches are filled again one by one, without the pages that forks shared.
-    const int64_t room = pools.kv.total() / spec.width * pools.page_rows;
+    // Evicted caches are filled again one by one, without the pages that forks shared. All read one
+    // memory.
+    const int width = role.role == Role::kEncoder ? 1 : spec.width;
+    const int64_t room = pools.kv.total() / width * pools.page_rows;
     if (rows > room) return too_large(room, "the KV memory of the model");
     if (hidden_of(role, spec) > pools.values.total()) {
       return absl::InvalidArgumentError(
@@ -131,9 +133,11 @@ bool Admission::has_room(const SequenceRun& run, int choices) {
       const ModelPools& pools = lanes_->pools(role.model);
       const auto prompt = static_cast<int64_t>(run.spec().prompt.size());
       const int64_t rows = rows_of(role, run.spec(), prompt + 1);
-      int64_t pages = (rows + pools.page_rows - 1) / pools.page_rows + choices - 1;
+      int64_t pages = (rows + pools.page_rows - 1) / pools.page_rows;
+      const bool encodes = role.role == Role::kEncoder;  // for each choice; else they share it
+      pages = encodes ? pages * choices : pages + choices - 1;
       const int64_t available = pools.kv.available();
-      if (pages > available && role.role != Role::kEncoder) {
+      if (pages > available && !encodes) {
         pages = run.first_pages(pools) + choices - 1;
       }
       used |= users_[role.model.index()] > 0;

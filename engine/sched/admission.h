@@ -40,8 +40,8 @@ class Admission {
   // Slots.
   void take_slot(const SequenceRun& run) { count(run, 1); }
   void give_slot(const SequenceRun& run) { count(run, -1); }
-  void stand_still(const SequenceRun& run) { give_slot(run), ++held_; }
-  void go_on(const SequenceRun& run) { take_slot(run), --held_; }
+  void hold(const SequenceRun& run) { give_slot(run), ++held_; }
+  void resume(const SequenceRun& run) { take_slot(run), --held_; }
   void end_held() { --held_; }
   int running() const { return running_; }  // sequences with a slot
 

@@ -58,7 +58,7 @@ struct PassFlight final : Flight {
   bool may_run() const;
   // Is one of these passes under way?
   bool follows() const;
-  void let_go() override;  // sequence_passes.cpp
+  void detach() override;  // sequence_passes.cpp
 };
 
 // Fills what follows from pass and books: base, past, frontier, splittable, outputs, awaits; the

@@ -389,7 +389,7 @@ void Loop::refuse(const std::vector<SequenceSpec>& choices, const absl::Status& 
   requests_.refuse(choices.front(), status, reason);
   SequenceEnd end;
   end.status = status;
-  end.prompt_tokens = static_cast<int64_t>(choices.front().prompt.size());
+  end.prompt_tokens = choices.front().prompt_tokens();
   for (const SequenceSpec& spec : choices) spec.listener->on_end(end);
 }
 

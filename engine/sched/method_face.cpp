@@ -46,7 +46,7 @@ FedRows MethodFace::feed(Stage stage) {
     for (int i = parts_->caches.find(feed.source.cache)->rows(); i < feed.rows; ++i) {
       pass.add.chain(token_in(tokens()[static_cast<size_t>(i)]));
     }
-    submit(std::move(pass))->let_go();
+    submit(std::move(pass))->detach();
   }
   const auto left = known();
   TANDEM_CHECK(left != left_.end() && left->first <= cache.rows() && left->end == feed.rows);
@@ -80,7 +80,7 @@ Flight* MethodFace::submit(Pass&& pass) {
 }
 
 void MethodFace::submit_refill(Pass&& pass) {
-  parts_->passes.submit(std::move(pass), parts_->caches, host_, SequencePasses::kRefill)->let_go();
+  parts_->passes.submit(std::move(pass), parts_->caches, host_, SequencePasses::kRefill)->detach();
 }
 
 void MethodFace::copy(CacheId from, int begin, int end, CacheId to) {

@@ -12,6 +12,8 @@ const std::vector<double> kInterTokenBuckets = {.0005, .001, .002, .004, .006, .
 const std::vector<double> kRequestBuckets = {.05, .1, .3, .5, .8, 1,  1.5, 2,   2.5, 5,
                                              10,  15, 20, 30, 40, 50, 60,  120, 240, 480};
 const std::vector<double> kRowsBuckets = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
+const std::vector<double> kLengthBuckets = {1,   2,    5,    10,   20,    50,    100,   200,
+                                            500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
 const std::vector<double> kTokensPerPassBuckets = {.25, .5, .75, 1, 1.25, 1.5, 1.75, 2,
                                                    2.5, 3,  3.5, 4, 5,    6,   8};
 const std::vector<double> kAcceptLengthBuckets = {0, 1, 2, 3, 4, 5, 6, 8, 10, 16, 32, 64};
@@ -27,6 +29,9 @@ void Series::add_method_stats(const MethodStats& stats) {
     accept_length.observe(static_cast<double>(kept), times);
   }
   for (size_t i = 0; i < own.size(); ++i) own[i].add(stats.own[i]);
+  for (size_t i = 0; i < stats.tokens_by_index.size(); ++i) {
+    proposed_by[std::min(i, kProposers - 1)].add(stats.tokens_by_index[i]);
+  }
 }
 
 const char* reject_reason_name(RejectReason r) {

@@ -20,6 +20,7 @@ extern const std::vector<double> kFirstTokenBuckets;
 extern const std::vector<double> kInterTokenBuckets;
 extern const std::vector<double> kRequestBuckets;
 extern const std::vector<double> kRowsBuckets;
+extern const std::vector<double> kLengthBuckets;
 extern const std::vector<double> kTokensPerPassBuckets;
 extern const std::vector<double> kAcceptLengthBuckets;
 
@@ -27,12 +28,14 @@ inline constexpr int kStatusCodes = 17;  // gRPC's
 
 // Draft positions that are counted one by one: as many as a draft may have.
 inline constexpr size_t kDraftPositions = 64;
+inline constexpr size_t kProposers = 16;  // masks, or an early layer's candidates
 
 // One per (deployment, method).
 struct Series {
   std::string model;   // deployment name
   std::string method;  // "autoregressive", ...
   Gauge requests_running;
+  Gauge requests_waiting;
   Counter prompt_tokens;
   Counter generated_tokens;
   std::array<Counter, kFinishReasons> finished;  // by FinishReason
@@ -43,6 +46,8 @@ struct Series {
   Histogram prefill_time{kRequestBuckets};
   Histogram decode_time{kRequestBuckets};
   Histogram e2e_latency{kRequestBuckets};
+  Histogram prompt_length{kLengthBuckets};
+  Histogram answer_length{kLengthBuckets};  // of a request's first choice
   Histogram tokens_per_pass{kTokensPerPassBuckets};
 
   // Of methods that verify drafts. A draft is what one verification looks at.
@@ -52,6 +57,8 @@ struct Series {
   std::array<Counter, kDraftPositions> accepted_at;  // [i]: drafts whose token i was kept
   Histogram accept_length{kAcceptLengthBuckets};
   std::array<Counter, MethodStats::kOwn> own;  // the method's own
+  // [i]: final tokens that mask or candidate i proposed; the last one: and all further ones.
+  std::array<Counter, kProposers> proposed_by;
 
   // Adds what a request's method did. Once per request, when it has ended.
   void add_method_stats(const MethodStats& stats);
@@ -92,10 +99,10 @@ const char* reject_reason_name(RejectReason r);  // "queue_full", ...
 struct Metrics {
   std::deque<Series> series;       // fixed after start
   std::deque<ModelSeries> models;  // fixed after start
-  Gauge requests_waiting;
-  Gauge requests_tokenizing;  // on their way to the loop
-  Gauge waiting_bytes;        // memory of requests before admission
-  Gauge requests_paused;      // by their readers
+  Gauge requests_waiting;          // of all series, and of requests without one
+  Gauge requests_tokenizing;       // on their way to the loop
+  Gauge waiting_bytes;             // memory of requests before admission
+  Gauge requests_paused;           // by their readers
   std::array<Counter, kRejectReasons> rejected;
   // Requests that ended before they reached the loop, by status code.
   std::array<Counter, kStatusCodes> refused;

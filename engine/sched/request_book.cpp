@@ -13,13 +13,14 @@ OpenRequest& RequestBook::open(RequestId id, const std::string& client) {
 }
 
 void RequestBook::admit(OpenRequest& request, const SequenceSpec& first, TimePoint now) {
-  const auto prompt_tokens = static_cast<int64_t>(first.prompt.size());
+  const int64_t prompt_tokens = first.prompt_tokens();
   request.admitted = true;
   ledger_.admit(request.account);
   ledger_.charge_prompt(request.account, prompt_tokens);
   if (Series* s = first.series) {
     s->requests_running.add(1);
     s->prompt_tokens.add(prompt_tokens);
+    s->prompt_length.observe(static_cast<double>(prompt_tokens));
     s->queue_time.observe(seconds(now - first.submitted));
   }
 }
@@ -47,6 +48,7 @@ void RequestBook::close(RequestId id, const SequenceSpec& last, TimePoint now) {
     if (request.admitted) {
       s->prefill_time.observe(end.stats.prefill_seconds);
       s->decode_time.observe(end.stats.decode_seconds);
+      s->answer_length.observe(static_cast<double>(end.completion_tokens));
     }
     if (end.completion_tokens > 0 && end.stats.large_passes > 0) {
       s->tokens_per_pass.observe(static_cast<double>(end.completion_tokens) /

@@ -54,9 +54,7 @@ int64_t SequenceOutput::emit(std::vector<Emitted>* tokens, MethodStats* stats) {
     if (!take(&e) && !planted(Bug::kOvershootStop)) break;
     ++taken;
     ++emitted_;
-    if (!e.end) {
-      ++(e.provenance.proposed == Source::kLarge ? stats->large_tokens : stats->small_tokens);
-    }
+    if (!e.end) stats->count_token(e.provenance);
   }
   if (planted(Bug::kDropToken) && taken > 2) --taken;
   tokens->resize(taken);

@@ -21,6 +21,41 @@ Pass source_pass(const SequenceCache& cache, const std::vector<Token>& source) {
   return pass;
 }
 
+// Planted: each row of a tree sees the row before it.
+void unmask_siblings(Tree* tree) {
+  for (size_t i = 0; i < tree->size(); ++i) {
+    if (tree->parent[i] >= 0) tree->parent[i] = static_cast<Row>(i) - 1;
+  }
+}
+
+// Planted: the first of several children of `row`; `drawn` where it has none.
+Token first_child(const Tree& tree, Row row, Token drawn) {
+  std::vector<Token> children;
+  for (size_t i = 0; i < tree.size(); ++i) {
+    const bool is_child = tree.parent[i] == row && tree.in[i].kind == In::kToken;
+    if (is_child) children.push_back(tree.in[i].id);
+  }
+  return row >= 0 && children.size() > 1 ? children.front() : drawn;
+}
+
+// Planted: what rows draw is something else.
+void spoil_draws(PassFlight* flight) {
+  const Tree& tree = flight->pass.add;
+  Token foreseen = -1;
+  size_t out = 0;
+  for (const Read& read : flight->pass.read) {
+    for (const Row row : read.rows) {
+      Out& answer = flight->readout.row[out++];
+      const bool by_mask = row >= 0 && tree.in[static_cast<size_t>(row)].kind == In::kMask;
+      if (by_mask && foreseen < 0 && !answer.top.empty()) foreseen = answer.top[0].token;
+      if (read.draw && planted(Bug::kAcceptSibling)) {
+        answer.token = first_child(tree, row, answer.token);
+      }
+    }
+  }
+  if (planted(Bug::kEmitForeseen) && foreseen >= 0) flight->readout.row[0].token = foreseen;
+}
+
 }  // namespace
 
 Pass SequencePasses::blank() {
@@ -47,12 +82,13 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Why
   const CacheSet::Feed feed = caches.feed_of(*c);
   if (feed.memory.valid() && caches.find(feed.memory)->rows() == 0) {  // at first, or evicted
     Pass source = source_pass(*caches.find(feed.memory), caches.source());
-    submit(std::move(source), caches, host, kRefill)->let_go();
+    submit(std::move(source), caches, host, kRefill)->detach();
   }
   PassFlight* const flight = take_spare();
   if (c->idle()) c->settle();
   flight->id = flight->order = host->new_ticket_id();
   flight->pass = std::move(pass);
+  if (planted(Bug::kUnmaskSibling)) unmask_siblings(&flight->pass.add);
   flight->done = false;
   flight->held = true;
   flight->seconds = 0;
@@ -119,6 +155,7 @@ void SequencePasses::done(PassFlight& flight) {
   --under_way_;
   flight.cache->end_pass();
   if (planted(Bug::kForgetValueRow)) flight.cache->release_values();
+  if (planted(Bug::kAcceptSibling) || planted(Bug::kEmitForeseen)) spoil_draws(&flight);
   if (flight.memory) flight.memory->end_reader();
   flight.done = true;
   reuse(&flight);
@@ -132,7 +169,7 @@ void SequencePasses::reuse(PassFlight* flight) {
   spare_.push_back(flight);
 }
 
-void PassFlight::let_go() {
+void PassFlight::detach() {
   held = false;
   owner->reuse(this);
 }

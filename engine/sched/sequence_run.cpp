@@ -65,7 +65,7 @@ SequenceEnd SequenceRun::make_end(absl::Status status) const {
   end.status = std::move(status);
   end.reason = parts_.output.reason();
   end.stop_index = parts_.output.stop_index();
-  end.prompt_tokens = static_cast<int64_t>(spec().prompt.size());
+  end.prompt_tokens = spec().prompt_tokens();
   end.completion_tokens = parts_.output.emitted();
   end.stats = parts_.accounts.at_end(host_->now());
   return end;

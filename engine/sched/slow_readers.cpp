@@ -18,7 +18,7 @@ bool SlowReaders::resume(SequenceRun* run) {
   forget(run);
   if (run->state() != SequenceRun::kHeld) return false;
   page_queue_->erase(run);
-  admission_->go_on(*run);
+  admission_->resume(*run);
   if (!page_queue_->ask(run)) return false;
   run->enter(SequenceRun::kRunning);
   return true;
@@ -26,7 +26,7 @@ bool SlowReaders::resume(SequenceRun* run) {
 
 void SlowReaders::hold(SequenceRun* run, TimePoint now) {
   page_queue_->hold(run);
-  admission_->stand_still(*run);
+  admission_->hold(*run);
   Wait& wait = waits_.at(run);
   wait.held_until = now + duration(limits_.slow_reader_hold_seconds);
   timers_->set(wait.held_until, run->id());

@@ -113,6 +113,10 @@ struct SequenceSpec {
   RequestId id = 0;
   std::vector<Token> prompt;  // at least one
   std::vector<Token> source;  // what encoders run, all rows at once; empty: there are none
+  // Of what the client sent: the source, where there is one, whose prompt is a start token.
+  int64_t prompt_tokens() const {
+    return static_cast<int64_t>(source.empty() ? prompt.size() : source.size());
+  }
   // Makes the method's coroutine. Not itself a coroutine; parameters are bound by value.
   std::function<Task<void>(Gen)> method;
   std::vector<RoleModel> roles;

@@ -8,6 +8,7 @@
 #include "engine/base/check.h"
 #include "engine/base/planted.h"
 #include "engine/base/status.h"
+#include "engine/sched/metrics.h"
 
 namespace tandem {
 
@@ -46,7 +47,8 @@ void WaitingRoom::push(SequenceRun* run) {
   if (mine.empty()) level.turns.add(run->account());
   mine.push_back(run);
   ++size_;
-  tokens_ += static_cast<int64_t>(run->spec().prompt.size());
+  tokens_ += run->spec().prompt_tokens();
+  if (Series* s = run->spec().series) s->requests_waiting.add(1);
 }
 
 void WaitingRoom::erase(SequenceRun* run) {
@@ -58,7 +60,8 @@ void WaitingRoom::erase(SequenceRun* run) {
   if (mine == level->second.of.end()) return;
   if (std::erase(mine->second, run) == 0) return;
   --size_;
-  tokens_ -= static_cast<int64_t>(run->spec().prompt.size());
+  tokens_ -= run->spec().prompt_tokens();
+  if (Series* s = run->spec().series) s->requests_waiting.add(-1);
   if (!mine->second.empty()) return;
   level->second.turns.remove(run->account());
   level->second.of.erase(mine);

@@ -46,7 +46,7 @@ TEST(PagePool, APageThatOnlyTheIndexKeepsIsCached) {
   pool.share(page);  // somebody uses it again
   EXPECT_EQ(pool.used(), 1);
   EXPECT_EQ(pool.cached(), 0);
-  EXPECT_FALSE(pool.let_go(page));
+  EXPECT_FALSE(pool.drop(page));
   EXPECT_EQ(pool.owners(page), 1);
   EXPECT_TRUE(pool.give_back(page));
   EXPECT_EQ(pool.free(), 3);
@@ -76,7 +76,7 @@ TEST(PagePool, APinnedPageIsNobodyElses) {
   EXPECT_FALSE(pool.unpin(cached));
   EXPECT_EQ(pool.cached(), 1);
   pool.pin(cached);
-  EXPECT_FALSE(pool.let_go(cached));
+  EXPECT_FALSE(pool.drop(cached));
   EXPECT_TRUE(pool.unpin(cached));
   EXPECT_EQ(pool.free(), 2);
 }
@@ -93,9 +93,9 @@ TEST(PagePool, TheOldestIsTheOneCachedForLongest) {
   pool.share(pages[2]);
   EXPECT_EQ(pool.oldest(), pages[0]);
   pool.give_back(pages[2]);  // cached again, and the youngest now
-  EXPECT_TRUE(pool.let_go(pages[0]));
+  EXPECT_TRUE(pool.drop(pages[0]));
   EXPECT_EQ(pool.oldest(), pages[3]);
-  EXPECT_TRUE(pool.let_go(pages[3]));
+  EXPECT_TRUE(pool.drop(pages[3]));
   EXPECT_EQ(pool.oldest(), pages[2]);
   EXPECT_EQ(pool.free() + pool.cached() + pool.used(), pool.total());
 }
@@ -111,8 +111,8 @@ TEST(PagePoolDeathTest, BooksThatDoNotAddUp) {
   pool.give_back(page);
   EXPECT_DEATH(pool.give_back(page), "broken invariant")
       << "what the index owns is not ours to give";
-  pool.let_go(page);
-  EXPECT_DEATH(pool.let_go(page), "broken invariant");
+  pool.drop(page);
+  EXPECT_DEATH(pool.drop(page), "broken invariant");
   EXPECT_DEATH(pool.give_back(page), "broken invariant");
 }
 

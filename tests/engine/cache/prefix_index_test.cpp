@@ -133,6 +133,26 @@ TEST(PrefixIndex, ACollisionIsNotAHit) {
   EXPECT_EQ(f.index.size(), 0U);
 }
 
+std::set<uint64_t>& starts_of_chains() {
+  static std::set<uint64_t> starts;
+  return starts;
+}
+
+uint64_t recording(uint64_t before, std::span<const Token> tokens) {
+  starts_of_chains().insert(before);
+  return PrefixIndex::hash(before, tokens);
+}
+
+// What a chain's hashes are cannot be told from its tokens.
+TEST(PrefixIndex, HashesBeginAnywhere) {
+  for (int i = 0; i < 5; ++i) {
+    Fixture f(16, &recording);
+    f.leave({1, 2});
+    EXPECT_EQ(f.known({1, 2}), 1U);
+  }
+  EXPECT_EQ(starts_of_chains().size(), 5U);
+}
+
 TEST(PrefixIndex, GivesUpTheLongestUnusedFromTheEndOfItsChain) {
   Fixture f;
   const auto a = f.leave({1, 1, 2, 2, 3, 3}), b = f.leave({4, 4, 5, 5});

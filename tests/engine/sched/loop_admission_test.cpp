@@ -26,7 +26,9 @@ TEST(LoopAdmission, EveryQueueIsBounded) {
   EXPECT_EQ(number->end.status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(large->end.status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(box.metrics.requests_waiting.value(), 4);
+  EXPECT_EQ(box.metrics.series.front().requests_waiting.value(), 4);
   box.pump();
+  EXPECT_EQ(box.metrics.series.front().requests_waiting.value(), 0);
   EXPECT_TRUE(running->ok());
   for (const auto& w : waiting) {  // none came to its turn in time
     EXPECT_EQ(w->end.status.code(), absl::StatusCode::kResourceExhausted);

@@ -37,6 +37,7 @@ TEST_F(RequestBookTest, OneThatIsServed) {
   EXPECT_TRUE(request.admitted);
   EXPECT_EQ(series().requests_running.value(), 1);
   EXPECT_EQ(series().prompt_tokens.value(), 3);
+  EXPECT_DOUBLE_EQ(series().prompt_length.sum(), 3);
   EXPECT_DOUBLE_EQ(series().queue_time.sum(), 2);
   const double prompt = request.account->served();
   EXPECT_GT(prompt, 0);
@@ -52,6 +53,8 @@ TEST_F(RequestBookTest, OneThatIsServed) {
   EXPECT_DOUBLE_EQ(series().e2e_latency.sum(), 4);
   EXPECT_EQ(series().decode_time.total(), 1);
   EXPECT_DOUBLE_EQ(series().tokens_per_pass.sum(), 2);
+  EXPECT_EQ(series().answer_length.total(), 1);
+  EXPECT_DOUBLE_EQ(series().answer_length.sum(), 6);
 }
 
 TEST_F(RequestBookTest, OneThatWaitsInVain) {

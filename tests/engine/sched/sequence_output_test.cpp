@@ -54,6 +54,18 @@ TEST(SequenceOutput, TokensFollowThePrompt) {
   EXPECT_EQ(o.stats.small_tokens, 2);
 }
 
+TEST(SequenceOutput, CountsWhichMaskOrCandidateProposed) {
+  MethodStats stats;
+  stats.count_token({Source::kMask, Source::kLarge, false, 2});
+  stats.count_token({Source::kMask, Source::kLarge, false, 0});
+  stats.count_token({Source::kEarlyHead, Source::kLarge, false, 2});
+  stats.count_token({Source::kSmall, Source::kLarge});
+  stats.count_token({});
+  EXPECT_EQ(stats.tokens_by_index, (std::vector<int64_t>{1, 0, 2}));
+  EXPECT_EQ(stats.small_tokens, 4);
+  EXPECT_EQ(stats.large_tokens, 1);
+}
+
 TEST(SequenceOutput, CutsAtTheLastTokenThatWasAskedFor) {
   Out o(3);
   EXPECT_EQ(o.emit({3, 4, 5, 6}), (Out::Tokens{3, 4, 5}));
