@@ -166,19 +166,17 @@ TEST(ChatTemplate, LimitsAreOptions) {
   EXPECT_FALSE(render("{{ 'x' * 101 }}", options).ok());
 }
 
-TEST(ChatTemplate, ATemplateThatEatsMemoryIsSwitchedOff) {
+TEST(ChatTemplate, ARenderThatEatsMemoryFailsAlone) {
   const auto chat_template = make(
       "{% if messages | length > 1 %}{% set ns = namespace(s='x') %}{% for i in range(99) %}"
       "{% set ns.s = ns.s ~ ns.s %}{% endfor %}{% endif %}ok");
   ASSERT_TRUE(chat_template.ok()) << chat_template.status();
   const std::string two = R"([{"role": "user"}, {"role": "user"}])";
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(*(*chat_template)->render(kHello, "", "", false), "ok");
+  for (int i = 0; i < 5; ++i) {
     EXPECT_THAT((*chat_template)->render(two, "", "", false).status().message(),
                 HasSubstr("MiB of memory"));
+    EXPECT_EQ(*(*chat_template)->render(kHello, "", "", false), "ok");
   }
-  EXPECT_THAT((*chat_template)->render(kHello, "", "", false).status().message(),
-              HasSubstr("switched off"));
 }
 
 TEST(ChatTemplate, BadArguments) {

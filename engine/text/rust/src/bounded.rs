@@ -1,23 +1,29 @@
-//! Runs a job on its own thread with limits on the memory that it may hold.
+//! Runs a job with limits on the memory that it may hold.
 //!
-//! A template can make much of little: nested JSON with indents, a string joined to itself. The
-//! allocator counts what a job holds. A job that looks at `check()` where it makes things, and at
-//! `check_text()` before it makes a large text, ends by itself with an error, and nothing stays behind.
+//! A template can make much of little: nested JSON with indents, a string joined to itself. A job has a
+//! thread, a stack and a heap of its own. Where it makes things it looks at `check()`, and at
+//! `check_text()` before it makes a large text, and ends by itself with an error.
 //!
-//! What a program of nothing but operators does between two such looks cannot be ended: an allocation
-//! cannot fail cleanly in Rust (unwinding out of an allocator is undefined, failing aborts the process).
-//! So there is a hard limit besides. A thread that asks for more never gets an answer: it is left
-//! asleep for good, and its caller carries on with an error. That costs one sleeping thread and at most
-//! the hard limit in memory each time; callers must stop using what causes it.
+//! What a program of nothing but operators does between two such looks cannot be ended like that: an
+//! allocation cannot fail cleanly in Rust (unwinding out of an allocator is undefined, failing aborts the
+//! process). So there is a hard limit besides. A job that asks for more is left where it stands, as a
+//! coroutine that is never resumed: its thread goes back to its own stack and ends, and the job's stack and
+//! heap, of which nobody else knows anything, are given back whole.
+//!
+//! For that a job must hold no lock that outlives it while it takes memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
+use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::ptr;
-use std::sync::{Arc, Condvar, Mutex, Once, PoisonError};
+use std::ptr::{self, NonNull};
+use std::sync::Once;
 use std::thread;
 
+use rlsf::Tlsf;
+
 const STACK_BYTES: usize = 8 << 20;
+const PAGE_BYTES: usize = 4 << 10;
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Failure {
@@ -25,7 +31,7 @@ pub enum Failure {
     Memory,
     /// The job panicked, with this message.
     Panic(String),
-    /// No thread could be started.
+    /// No thread, or no room for its heap.
     Thread(String),
 }
 
@@ -33,7 +39,7 @@ pub enum Failure {
 pub struct Bounds {
     /// Memory beyond which `check()` fails.
     pub soft: usize,
-    /// Memory beyond which the thread is left asleep.
+    /// Memory beyond which the job is left.
     pub hard: usize,
     /// Bytes of a single text.
     pub text: usize,
@@ -46,145 +52,251 @@ pub enum Excess {
     Text,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Running,
-    Done,
-    Stuck,
+/// Stack and heap of one job, used by its thread alone.
+struct Heap {
+    /// The stack, which grows down to a page that nobody may touch, and behind it the heap.
+    mapped: NonNull<u8>,
+    memory: NonNull<u8>,
+    size: usize,
+    free: UnsafeCell<Tlsf<'static, u32, u32, 32, 32>>,
+    bounds: Bounds,
+    /// Bytes that the job holds.
+    held: Cell<usize>,
+    /// Whether new memory comes from here; what lies here is given back here in any case.
+    open: Cell<bool>,
+    /// Where the thread goes on when the job has ended, or is left.
+    back: UnsafeCell<libc::ucontext_t>,
 }
 
-struct Gate {
-    phase: Mutex<Phase>,
-    changed: Condvar,
-}
+// SAFETY: one thread at a time uses it.
+unsafe impl Sync for Heap {}
 
-impl Gate {
-    fn set(&self, phase: Phase) {
-        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
-        self.changed.notify_all();
+impl Heap {
+    fn new(bounds: Bounds) -> io::Result<Box<Self>> {
+        let size = (bounds.hard + bounds.hard / 4).next_multiple_of(PAGE_BYTES); // for gaps and headers
+        // SAFETY: a mapping of its own, of which pages are real once they are written. Few of them are,
+        // so none should be huge.
+        let mapped = unsafe {
+            let mapped = libc::mmap(
+                ptr::null_mut(),
+                STACK_BYTES + size,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            );
+            if mapped == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            libc::madvise(mapped, STACK_BYTES + size, libc::MADV_NOHUGEPAGE);
+            libc::mprotect(mapped, PAGE_BYTES, libc::PROT_NONE);
+            NonNull::new(mapped.cast::<u8>()).expect("mapped")
+        };
+        // SAFETY: within the mapping.
+        let memory = unsafe { mapped.add(STACK_BYTES) };
+        let mut free = Tlsf::new();
+        // SAFETY: the block outlives `free`, which owns it.
+        unsafe { free.insert_free_block_ptr(NonNull::slice_from_raw_parts(memory, size)) };
+        Ok(Box::new(Heap {
+            mapped,
+            memory,
+            size,
+            free: UnsafeCell::new(free),
+            bounds,
+            held: Cell::new(0),
+            open: Cell::new(false),
+            // SAFETY: plain data, written before it is read.
+            back: UnsafeCell::new(unsafe { std::mem::zeroed() }),
+        }))
+    }
+
+    fn holds(&self, memory: *mut u8) -> bool {
+        (memory as usize).wrapping_sub(self.memory.as_ptr() as usize) < self.size
+    }
+
+    /// Memory, or the end of the job that asks.
+    unsafe fn take(&self, layout: Layout) -> *mut u8 {
+        let held = self.held.get().saturating_add(layout.size());
+        if held <= self.bounds.hard {
+            if let Some(memory) = (*self.free.get()).allocate(layout) {
+                self.held.set(held);
+                return memory.as_ptr();
+            }
+        }
+        self.leave()
+    }
+
+    unsafe fn give(&self, memory: *mut u8, layout: Layout) {
+        (*self.free.get()).deallocate(NonNull::new_unchecked(memory), layout.align());
+        self.held.set(self.held.get() - layout.size());
+    }
+
+    /// Likewise for a block that changes its size.
+    unsafe fn resize(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let held = (self.held.get() - layout.size()).saturating_add(size);
+        // Both blocks exist while one is copied into the other.
+        if held.saturating_add(layout.size()) <= self.bounds.hard || size <= layout.size() {
+            let resized = Layout::from_size_align_unchecked(size, layout.align());
+            if let Some(moved) =
+                (*self.free.get()).reallocate(NonNull::new_unchecked(memory), resized)
+            {
+                self.held.set(held);
+                return moved.as_ptr();
+            }
+        }
+        self.leave()
     }
 }
 
-struct CountingAllocator;
+impl Heap {
+    /// Calls `entry` on the stack that is here. Returns when it does, or when it is left.
+    unsafe fn run(&self, entry: extern "C" fn()) {
+        let mut job = std::mem::zeroed::<libc::ucontext_t>();
+        libc::getcontext(&mut job);
+        job.uc_stack.ss_sp = self.mapped.as_ptr().cast();
+        job.uc_stack.ss_size = STACK_BYTES;
+        job.uc_link = self.back.get();
+        libc::makecontext(&mut job, entry, 0);
+        libc::swapcontext(self.back.get(), &job);
+    }
 
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+    /// Leaves the job that calls this where it stands.
+    unsafe fn leave(&self) -> ! {
+        self.open.set(false);
+        libc::setcontext(self.back.get());
+        unreachable!("no way back")
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of new(); its thread has ended.
+        unsafe { libc::munmap(self.mapped.as_ptr().cast(), STACK_BYTES + self.size) };
+    }
+}
 
 thread_local! {
-    /// The gate of the bounded job on this thread; null where there is none.
-    static GATE: Cell<*const Gate> = const { Cell::new(ptr::null()) };
-    /// Bytes that the job may still take, by the hard limit and by the soft one.
-    static LEFT: Cell<isize> = const { Cell::new(0) };
-    static SPARE: Cell<isize> = const { Cell::new(0) };
-    static TEXT: Cell<usize> = const { Cell::new(usize::MAX) };
+    /// Of the job on this thread; null where there is none. Outlives the thread.
+    static HEAP: Cell<*const Heap> = const { Cell::new(ptr::null()) };
+    /// What runs on its stack.
+    static TASK: Cell<*mut ()> = const { Cell::new(ptr::null_mut()) };
+    static CATCHING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The heap of the job on this thread.
+fn heap() -> Option<&'static Heap> {
+    // SAFETY: run() keeps it until this thread has ended.
+    unsafe { HEAP.with(Cell::get).as_ref() }
+}
+
+fn open_heap() -> Option<&'static Heap> {
+    heap().filter(|heap| heap.open.get())
 }
 
 /// Whether the job on this thread holds too much memory. Always fine where there is none.
 pub fn check() -> Result<(), Excess> {
-    if !GATE.with(Cell::get).is_null() && LEFT.with(Cell::get) < SPARE.with(Cell::get) {
-        return Err(Excess::Memory);
+    match open_heap() {
+        Some(heap) if heap.held.get() > heap.bounds.soft => Err(Excess::Memory),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Whether the job on this thread may make a text of so many bytes.
 pub fn check_text(bytes: usize) -> Result<(), Excess> {
-    if !GATE.with(Cell::get).is_null() && bytes > TEXT.with(Cell::get) {
-        return Err(Excess::Text);
+    match open_heap() {
+        Some(heap) if bytes > heap.bounds.text => Err(Excess::Text),
+        _ => check(),
     }
-    check()
 }
 
-static NEVER: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+struct JobAllocator;
 
-fn take(bytes: usize) {
-    let gate = GATE.with(Cell::get);
-    if gate.is_null() {
-        return;
+#[global_allocator]
+static ALLOCATOR: JobAllocator = JobAllocator;
+
+// SAFETY: a block belongs to the heap in whose range it lies, or to the system; every request goes to
+// the one that it belongs to, unchanged.
+unsafe impl GlobalAlloc for JobAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        match open_heap() {
+            Some(heap) => heap.take(layout),
+            None => System.alloc(layout),
+        }
     }
-    let left = LEFT.with(Cell::get).saturating_sub_unsigned(bytes);
-    LEFT.with(|cell| cell.set(left));
-    if left < 0 {
-        GATE.with(|cell| cell.set(ptr::null()));
-        // SAFETY: the job's closure, which this thread never leaves, holds the gate.
-        unsafe { &*gate }.set(Phase::Stuck);
-        let mut guard = NEVER.0.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            guard = NEVER.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        match open_heap() {
+            Some(heap) => {
+                let memory = heap.take(layout);
+                memory.write_bytes(0, layout.size());
+                memory
+            }
+            None => System.alloc_zeroed(layout),
+        }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        match heap().filter(|heap| heap.holds(memory)) {
+            Some(heap) => heap.resize(memory, layout, size),
+            None => System.realloc(memory, layout, size),
+        }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        match heap().filter(|heap| heap.holds(memory)) {
+            Some(heap) => heap.give(memory, layout),
+            None => System.dealloc(memory, layout),
         }
     }
 }
 
-fn give(bytes: usize) {
-    LEFT.with(|cell| cell.set(cell.get().saturating_add_unsigned(bytes)));
+/// What a job is given, and what it leaves.
+struct Task<F, T> {
+    job: Option<F>,
+    result: Option<Result<T, String>>,
 }
 
-// SAFETY: every request is passed on unchanged to the system's allocator.
-unsafe impl GlobalAlloc for CountingAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        take(layout.size());
-        System.alloc(layout)
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        take(layout.size());
-        System.alloc_zeroed(layout)
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        take(size);
-        give(layout.size());
-        System.realloc(memory, layout, size)
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        give(layout.size());
-        System.dealloc(memory, layout)
+extern "C" fn run_task<F: FnOnce() -> T, T: Clone>() {
+    // SAFETY: run_on() has set it, and looks at the task when this is over.
+    let task = unsafe { &mut *TASK.with(Cell::get).cast::<Task<F, T>>() };
+    if let (Some(heap), Some(job)) = (heap(), task.job.take()) {
+        heap.open.set(true);
+        let result = catch(job);
+        heap.open.set(false);
+        task.result = Some(result.clone()); // not on the heap
     }
 }
 
-/// Runs `job` with so much memory at a time beyond what exists, and waits for it.
-pub fn run<T: Send + 'static>(
-    bounds: Bounds,
-    job: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Failure> {
-    let gate = Arc::new(Gate { phase: Mutex::new(Phase::Running), changed: Condvar::new() });
-    let own = gate.clone();
-    let handle = thread::Builder::new()
-        .name("template".to_string())
-        .stack_size(STACK_BYTES)
-        .spawn(move || {
-            let signed = |bytes| isize::try_from(bytes).unwrap_or(isize::MAX);
-            LEFT.with(|cell| cell.set(signed(bounds.hard)));
-            SPARE.with(|cell| cell.set(signed(bounds.hard.saturating_sub(bounds.soft))));
-            TEXT.with(|cell| cell.set(bounds.text));
-            GATE.with(|cell| cell.set(Arc::as_ptr(&own)));
-            let result = catch(job);
-            GATE.with(|cell| cell.set(ptr::null()));
-            own.set(Phase::Done);
-            result
-        })
-        .map_err(|error| Failure::Thread(error.to_string()))?;
-    let mut phase = gate.phase.lock().unwrap_or_else(PoisonError::into_inner);
-    while *phase == Phase::Running {
-        phase = gate.changed.wait(phase).unwrap_or_else(PoisonError::into_inner);
-    }
-    if *phase == Phase::Stuck {
-        return Err(Failure::Memory); // dropping the handle lets the thread sleep on alone
-    }
-    drop(phase);
-    match handle.join() {
-        Ok(result) => result.map_err(Failure::Panic),
+/// The job's result; None where it was left.
+fn run_on<F: FnOnce() -> T, T: Clone>(heap: &Heap, job: F) -> Option<Result<T, String>> {
+    let task = UnsafeCell::new(Task { job: Some(job), result: None });
+    HEAP.with(|cell| cell.set(heap));
+    TASK.with(|cell| cell.set(task.get().cast()));
+    // SAFETY: this thread has no other job, and ends soon; what the job holds is never used again.
+    unsafe { heap.run(run_task::<F, T>) };
+    task.into_inner().result
+}
+
+/// Runs `job` on a thread of its own, with so much memory at a time beyond what exists, and waits for it.
+pub fn run<T: Clone + Send>(bounds: Bounds, job: impl FnOnce() -> T + Send) -> Result<T, Failure> {
+    install_hook(); // not on the job's heap
+    let failed = |error: io::Error| Failure::Thread(error.to_string());
+    let heap = Heap::new(bounds).map_err(failed)?;
+    let heap = &*heap;
+    // A thread of its own, since what the job has set for its thread is left with it.
+    let result = thread::scope(|scope| {
+        let thread = thread::Builder::new().name("template".to_string());
+        let handle = thread.spawn_scoped(scope, move || run_on(heap, job)).map_err(failed)?;
+        Ok(handle.join())
+    })?;
+    match result {
+        Ok(Some(result)) => result.map_err(Failure::Panic),
+        Ok(None) => Err(Failure::Memory),
         Err(_) => Err(Failure::Panic("thread ended".to_string())),
     }
 }
 
-thread_local! {
-    static CATCHING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs `job`; a panic becomes its message and is not printed.
-pub fn catch<T>(job: impl FnOnce() -> T) -> Result<T, String> {
+fn install_hook() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let previous = std::panic::take_hook();
@@ -194,6 +306,11 @@ pub fn catch<T>(job: impl FnOnce() -> T) -> Result<T, String> {
             }
         }));
     });
+}
+
+/// Runs `job`; a panic becomes its message and is not printed.
+pub fn catch<T>(job: impl FnOnce() -> T) -> Result<T, String> {
+    install_hook();
     let before = CATCHING.with(|cell| cell.replace(true));
     let result = catch_unwind(AssertUnwindSafe(job));
     CATCHING.with(|cell| cell.set(before));

@@ -2,7 +2,8 @@
 //!
 //! `model_files` reads what lies beside a model, `tokenizer` and `pieces` turn text into ids and back,
 //! `template` renders conversations with the help of `python` (what Python does with values) and
-//! `bounded` (memory limits), and `ffi` is the border to C, the only file with raw pointers.
+//! `bounded` (memory limits, with heaps of their own), and `ffi` is the border to C. The latter two alone have
+//! raw pointers.
 
 pub mod bounded;
 pub mod byte_alphabet;

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use minijinja::{Environment, ErrorKind, Value};
@@ -20,10 +19,6 @@ const MAX_SOURCE_BYTES: usize = 8 << 20;
 const BASE_MEMORY_BYTES: usize = 64 << 20;
 /// What operators may take between two looks at the memory: more than the longest repeated text.
 const OPERATOR_MEMORY_BYTES: usize = 256 << 20;
-/// After so many renders whose operators took more a template is not tried again (see bounded.rs). No
-/// input does that alone: filters, methods, functions and output look at the memory, so it takes a
-/// template that joins texts to themselves and does nothing else.
-const MAX_STUCK: u32 = 3;
 /// Of messages, tools and arguments together, and their arrays and objects in one another.
 const MAX_INPUT_BYTES: usize = 8 << 20;
 const MAX_INPUT_DEPTH: usize = 64;
@@ -57,18 +52,23 @@ pub struct Limits {
 /// Formats the current time; None where that is not possible.
 pub type Strftime = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-pub struct Template {
-    shared: Arc<Shared>,
-}
+/// Name ("default", "tool_use", ...), text and file of a template.
+type Source = (String, String, PathBuf);
 
-struct Shared {
-    env: Environment<'static>,
-    /// Name ("default", "tool_use", ...) and the file it comes from.
-    templates: Vec<(String, PathBuf)>,
+self_cell::self_cell!(
+    /// Templates, and what they were compiled to.
+    struct Compiled {
+        owner: Vec<Source>,
+        #[covariant]
+        dependent: Environment,
+    }
+);
+
+pub struct Template {
+    compiled: Compiled,
     /// bos_token, eos_token, ...
     special_tokens: Vec<(String, String)>,
     limits: Limits,
-    stuck: AtomicU32,
 }
 
 impl Template {
@@ -100,31 +100,27 @@ impl Template {
         if sources.is_empty() {
             return Ok(None);
         }
-        let mut env = environment(limits.fuel, strftime);
-        let mut templates = Vec::new();
-        for (name, source, path) in sources {
-            if source.len() > MAX_SOURCE_BYTES {
-                return Err(Error::invalid(format!(
-                    "chat template {}: has {} bytes, allowed are {MAX_SOURCE_BYTES}",
-                    path.display(),
-                    source.len()
-                )));
+        let sources = sources
+            .into_iter()
+            .map(|(name, text, path)| (name, plain_generation_tags(&text), path))
+            .collect();
+        let compiled = Compiled::try_new(sources, |sources: &Vec<Source>| {
+            let mut env = environment(limits.fuel, strftime);
+            for (name, text, path) in sources {
+                if text.len() > MAX_SOURCE_BYTES {
+                    return Err(Error::invalid(format!(
+                        "chat template {}: has {} bytes, allowed are {MAX_SOURCE_BYTES}",
+                        path.display(),
+                        text.len()
+                    )));
+                }
+                env.add_template(name, text).map_err(|error| describe(path, &error))?;
             }
-            env.add_template_owned(name.clone(), plain_generation_tags(&source))
-                .map_err(|error| describe(&path, &error))?;
-            templates.push((name, path));
-        }
+            Ok(env)
+        })?;
         let special_tokens =
             files.named.into_iter().map(|(name, token)| (name, token.content)).collect();
-        Ok(Some(Template {
-            shared: Arc::new(Shared {
-                env,
-                templates,
-                special_tokens,
-                limits,
-                stuck: AtomicU32::new(0),
-            }),
-        }))
+        Ok(Some(Template { compiled, special_tokens, limits }))
     }
 
     pub fn render(
@@ -144,12 +140,11 @@ impl Template {
         let tools_value = parse_tools(tools)?;
         let extra_value = parse_extra(extra)?;
         let (name, path) = self.select(!tools_value.is_null())?;
-        if self.shared.stuck.load(Ordering::Relaxed) >= MAX_STUCK {
-            return Err(refuse(path, "joined texts without bounds several times and is switched off"));
-        }
+        let compiled = self.compiled.borrow_dependent().get_template(name);
+        let template = compiled.map_err(|error| describe(path, &error))?;
 
         let mut context = Map::new();
-        for (name, token) in &self.shared.special_tokens {
+        for (name, token) in &self.special_tokens {
             context.insert(name.clone(), Json::from(token.as_str()));
         }
         context.insert("documents".into(), Json::Null);
@@ -159,51 +154,39 @@ impl Template {
         context.insert("add_generation_prompt".into(), Json::Bool(add_generation_prompt));
 
         let memory = BASE_MEMORY_BYTES
-            .saturating_add(self.shared.limits.max_output_bytes.saturating_mul(4))
+            .saturating_add(self.limits.max_output_bytes.saturating_mul(4))
             .saturating_add(input.saturating_mul(64));
-        let shared = self.shared.clone();
-        let template = name.to_string();
         let bounds = Bounds {
             soft: memory,
             hard: memory.saturating_add(OPERATOR_MEMORY_BYTES),
-            text: self.shared.limits.max_output_bytes,
+            text: self.limits.max_output_bytes,
         };
-        let outcome = bounded::run(bounds, move || {
-            let mut out = Limited { bytes: Vec::new(), limit: shared.limits.max_output_bytes };
-            let context = Value::from_serialize(&context);
-            shared
-                .env
-                .get_template(&template)
-                .and_then(|template| template.render_captured_to(context, &mut out).map(|_| ()))
-                .map(|()| out.bytes)
+        let outcome = bounded::run(bounds, || {
+            let mut out = Limited { bytes: Vec::new(), limit: self.limits.max_output_bytes };
+            match template.render_captured_to(Value::from_serialize(&context), &mut out) {
+                Ok(_) => Ok(out.bytes),
+                Err(error) => Err(self.render_error(path, memory, &error)),
+            }
         });
+        let refused = |what: String| Error::internal(format!("chat template {}: {what}", path.display()));
         match outcome {
-            Ok(Ok(bytes)) => String::from_utf8(bytes)
-                .map_err(|_| Error::internal(format!("{}: output is not UTF-8", path.display()))),
-            Ok(Err(error)) => Err(self.render_error(path, memory, &error)),
-            Err(Failure::Memory) => {
-                self.shared.stuck.fetch_add(1, Ordering::Relaxed);
-                Err(refuse(path, &format!("uses more than {} MiB of memory", memory >> 20)))
-            }
-            Err(Failure::Panic(message)) => {
-                Err(Error::internal(format!("chat template {}: {message}", path.display())))
-            }
-            Err(Failure::Thread(message)) => Err(Error::internal(format!(
-                "chat template {}: cannot start a thread: {message}",
-                path.display()
-            ))),
+            Ok(Ok(bytes)) => String::from_utf8(bytes).map_err(|_| refused("its output is not UTF-8".into())),
+            Ok(Err(error)) => Err(error),
+            Err(Failure::Memory) => Err(too_much_memory(path, memory)),
+            Err(Failure::Panic(message)) => Err(refused(message)),
+            Err(Failure::Thread(message)) => Err(refused(format!("cannot start: {message}"))),
         }
     }
 
     /// The template that Transformers would choose.
     fn select(&self, with_tools: bool) -> Result<(&str, &Path)> {
-        let find = |name: &str| self.shared.templates.iter().find(|(other, _)| other == name);
+        let sources = self.compiled.borrow_owner();
+        let find = |name: &str| sources.iter().find(|(other, ..)| other == name);
         let found = with_tools.then(|| find("tool_use")).flatten().or_else(|| find("default"));
         match found {
-            Some((name, path)) => Ok((name, path)),
+            Some((name, _, path)) => Ok((name, path)),
             None => {
-                let names: Vec<&str> =
-                    self.shared.templates.iter().map(|(name, _)| name.as_str()).collect();
+                let names: Vec<&str> = sources.iter().map(|(name, ..)| name.as_str()).collect();
                 Err(Error::invalid(format!(
                     "the model has several chat templates ({}), none of them named default",
                     names.join(", ")
@@ -213,9 +196,9 @@ impl Template {
     }
 
     fn render_error(&self, path: &Path, memory: usize, error: &minijinja::Error) -> Error {
-        let limits = &self.shared.limits;
+        let limits = &self.limits;
         if error.detail() == Some(python::TOO_MUCH_MEMORY) {
-            return refuse(path, &format!("uses more than {} MiB of memory", memory >> 20));
+            return too_much_memory(path, memory);
         }
         match error.kind() {
             ErrorKind::OutOfFuel => {
@@ -231,6 +214,10 @@ impl Template {
 
 fn refuse(path: &Path, what: &str) -> Error {
     Error::invalid(format!("chat template {}: {what}", path.display()))
+}
+
+fn too_much_memory(path: &Path, memory: usize) -> Error {
+    refuse(path, &format!("uses more than {} MiB of memory", memory >> 20))
 }
 
 fn describe(path: &Path, error: &minijinja::Error) -> Error {
@@ -263,7 +250,7 @@ impl io::Write for Limited {
     }
 }
 
-fn environment(fuel: u64, strftime: Strftime) -> Environment<'static> {
+fn environment<'a>(fuel: u64, strftime: Strftime) -> Environment<'a> {
     let mut env = Environment::new();
     env.set_trim_blocks(true);
     env.set_lstrip_blocks(true);
@@ -289,10 +276,7 @@ fn environment(fuel: u64, strftime: Strftime) -> Environment<'static> {
     env
 }
 
-/// Name, source and file of each template, as Transformers finds them.
-/// Name, text and file of a template.
-type Source = (String, String, PathBuf);
-
+/// The templates as Transformers finds them.
 fn read_sources(directory: &Path, files: &ModelFiles) -> Result<Vec<Source>> {
     let mut paths = vec![("default".to_string(), directory.join("chat_template.jinja"))];
     if let Ok(entries) = fs::read_dir(directory.join("additional_chat_templates")) {
