@@ -5,8 +5,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "engine/base/status.h"
+#include "engine/base/suggest.h"
 
 namespace tandem {
 
@@ -70,6 +72,22 @@ const Flags::Flag* Flags::find(absl::string_view name) const {
   return nullptr;
 }
 
+void Flags::also_known(std::string usual, std::string ours) {
+  usual_[std::move(usual)] = std::move(ours);
+}
+
+absl::Status Flags::unknown(const std::string& name) const {
+  std::vector<std::string> names;
+  for (const Flag& flag : flags_) {
+    if (!flag.name.empty() && !flag.help.empty()) names.push_back(flag.name);
+  }
+  const auto usual = usual_.find(absl::StrReplaceAll(name, {{"_", "-"}}));
+  const std::string meant = usual != usual_.end() ? usual->second : nearest(name, names);
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", name, ": no such flag; ",
+                   meant.empty() ? "see --help" : absl::StrCat("did you mean --", meant, "?")));
+}
+
 absl::StatusOr<std::vector<std::string>> Flags::parse(const std::vector<std::string>& args) const {
   std::vector<std::string> rest;
   for (size_t i = 0; i < args.size(); ++i) {
@@ -86,9 +104,7 @@ absl::StatusOr<std::vector<std::string>> Flags::parse(const std::vector<std::str
     const std::string name =
         arg.substr(2, equals == std::string::npos ? std::string::npos : equals - 2);
     const Flag* flag = find(name);
-    if (flag == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat("--", name, ": no such flag; see --help"));
-    }
+    if (flag == nullptr) return unknown(name);
     std::string value;
     if (equals != std::string::npos) {
       value = arg.substr(equals + 1);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,9 @@ class Flags {
               std::optional<double>* to);
   void toggle(std::string name, std::string help, bool* to);
 
+  // Who writes `usual`, another program's name for it, is told of `ours`.
+  void also_known(std::string usual, std::string ours);
+
   // A heading in the help for the flags that follow.
   void section(std::string title);
 
@@ -50,8 +54,10 @@ class Flags {
     Setter set;
   };
   const Flag* find(absl::string_view name) const;
+  absl::Status unknown(const std::string& name) const;
 
   std::vector<Flag> flags_;
+  std::map<std::string, std::string> usual_;
 };
 
 }  // namespace tandem

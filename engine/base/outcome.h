@@ -16,7 +16,7 @@ struct Provenance {
   Source proposed = Source::kLarge;
   Source confirmed = Source::kLarge;
   bool corrected = false;  // stands where the confirming model dropped a proposal
-  int index = 0;           // which of several proposed it, from 0: of kMask the mask
+  int index = 0;  // which of several proposed it, from 0: of kMask the mask, of kEarlyHead the rank
   friend bool operator==(const Provenance&, const Provenance&) = default;
 };
 
@@ -48,6 +48,8 @@ struct MethodStats {
   // Final tokens, by Provenance::proposed: the large model's own, and all others.
   int64_t large_tokens = 0;
   int64_t small_tokens = 0;
+  // Of the latter those of kMask and kEarlyHead, by Provenance::index.
+  std::vector<int64_t> tokens_by_index;
   // Speculative sampling, and all that verifies drafts: [i]: verifications that kept i of them.
   std::vector<int64_t> accept_lengths;
   int64_t draft_tokens = 0;  // proposed
@@ -55,6 +57,14 @@ struct MethodStats {
   static constexpr size_t kOwn = 8;
   std::array<int64_t, kOwn> own{};
 
+  // Counts a final token.
+  void count_token(const Provenance& by) {
+    ++(by.proposed == Source::kLarge ? large_tokens : small_tokens);
+    if (by.proposed != Source::kMask && by.proposed != Source::kEarlyHead) return;
+    const auto i = static_cast<size_t>(by.index);
+    if (tokens_by_index.size() <= i) tokens_by_index.resize(i + 1);
+    ++tokens_by_index[i];
+  }
   // Counts a verification that kept `accepted` of `drafted` tokens. A pass with no draft is none.
   void count_verification(int64_t drafted, int64_t accepted) {
     if (drafted == 0) return;

@@ -64,9 +64,9 @@ namespace tandem {
   X(RealTime, 15, "a device waits for a batch or not as the real clock says")             \
   X(IgnoreSalt, 13, "one client's prefix is reused for another in spite of the salt")     \
   X(UnmaskSibling, 7, "a row of a tree sees its sibling instead of its parent")           \
-  X(AcceptSibling, 7, "of a tree's candidates the first is accepted, drawn or not")       \
-  X(KeepMask, 7, "a mask's row stays in the place of the last accepted one")              \
-  X(EmitForeseen, 7, "a mask's best candidate is emitted before any row drew it")
+  X(AcceptSibling, 7, "a tree's row draws the first of its children, likely or not")      \
+  X(KeepLastRow, 7, "a tree's last row stays in the place of the last accepted one")      \
+  X(EmitForeseen, 7, "a row draws what a mask of its pass foresees for later")
 
 enum class Bug : int {
   kNone = 0,
