@@ -9,9 +9,9 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/base/device_name.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/host/config_fields.h"
@@ -25,8 +25,6 @@ namespace pb = tandem::config::v1;
 
 constexpr char kNameRule[] = "1 to 64 of letters, digits and . _ - /";
 constexpr char kModelRule[] = "a directory that exists, or a .gguf file";
-constexpr char kDeviceRule[] =
-    "\"cpu:N\" or \"cuda:N\" with N in [0, 255], or one of these and \"/L\" with L in [1, 15]";
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
@@ -263,35 +261,6 @@ void add_default_deployments(bool prefix_cache_per_client, EngineConfig* config)
 }
 
 }  // namespace
-
-absl::StatusOr<DeviceConfig> parse_device(absl::string_view name) {
-  DeviceConfig device;
-  absl::string_view index = name;
-  if (absl::StartsWith(name, "cpu:")) {
-    index.remove_prefix(4);
-  } else if (absl::StartsWith(name, "cuda:")) {
-    device.kind = DeviceKind::kCuda;
-    index.remove_prefix(5);
-  } else {
-    return absl::InvalidArgumentError(kDeviceRule);
-  }
-  const auto number = [](absl::string_view text, int* to) {
-    return !text.empty() && text.size() <= 3 &&
-           std::all_of(text.begin(), text.end(),
-                       [](unsigned char c) { return absl::ascii_isdigit(c); }) &&
-           absl::SimpleAtoi(text, to);
-  };
-  if (const size_t slash = index.find('/'); slash != absl::string_view::npos) {
-    if (!number(index.substr(slash + 1), &device.lane) || device.lane < 1 || device.lane > 15) {
-      return absl::InvalidArgumentError(kDeviceRule);
-    }
-    index = index.substr(0, slash);
-  }
-  if (!number(index, &device.index) || device.index > 255) {
-    return absl::InvalidArgumentError(kDeviceRule);
-  }
-  return device;
-}
 
 absl::StatusOr<DType> parse_dtype(absl::string_view name) {
   if (name == "auto") return DType::kAuto;

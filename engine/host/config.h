@@ -31,8 +31,6 @@ struct ModelFlags {
 };
 absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags);
 
-// "cpu:0", "cuda:1". The error names what is allowed, not the field.
-absl::StatusOr<DeviceConfig> parse_device(absl::string_view name);
 // "auto", "fp32", "bf16", "fp16", "fp64", "int8", or "float32" and so on.
 absl::StatusOr<DType> parse_dtype(absl::string_view name);
 // "own", "aten".

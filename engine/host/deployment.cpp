@@ -57,6 +57,22 @@ absl::Status same_vocabulary(const std::string& deployment, const LoadedModel& l
   return absl::OkStatus();
 }
 
+// The prompt is read by encoders or by decoders, by those of all models.
+absl::Status same_reading(const std::string& deployment, const LoadedModel& large,
+                          const LoadedModel& small) {
+  if ((large.encoder == nullptr) == (small.encoder == nullptr)) {
+    if (large.start_token == small.start_token) return absl::OkStatus();
+    return out_of_range(
+        absl::StrCat("deployments[", deployment, "].small: ", quote_value(small.config.name),
+                     ": decoder_start_token_id"),
+        small.start_token, absl::StrCat(large.start_token, ", that of ", large.config.name));
+  }
+  return out_of_range(
+      absl::StrCat("deployments[", deployment, "].small"), quote_value(small.config.name),
+      large.encoder == nullptr ? absl::StrCat("models without an encoder, as ", large.config.name)
+                               : absl::StrCat("models with an encoder, as ", large.config.name));
+}
+
 absl::Status refused(const Deployment& d, const MethodEntry& method, const Refusal& why) {
   return out_of_range(absl::StrCat("deployments[", d.name, "].", method.path(why.field)), why.value,
                       why.allowed);
@@ -88,6 +104,11 @@ absl::Status check_methods(const Deployment& d) {
     for (const ModelInRole& role : needs.models) {
       if (needs.lacking || role.adapter.empty()) continue;
       const LoadedModel& model = *d.models.at(role.model);
+      if (model.encoder != nullptr) {
+        return refused(d, *method,
+                       {"adapter", quote_value(role.adapter),
+                        absl::StrCat("none: ", role.model, " has an encoder")});
+      }
       if (find_adapter(model.shape, role.adapter).valid()) {
         const auto misfit = adapter_misfit(model.shape, role);
         if (misfit) return refused(d, *method, *misfit);
@@ -100,9 +121,8 @@ absl::Status check_methods(const Deployment& d) {
                       absl::StrCat(names.empty() ? "none" : names, ", the adapters among ",
                                    "the extras of model ", role.model)});
     }
-    const MethodModels models{d.large->shape, d.small ? &d.small->shape : nullptr, d.config.large,
-                              &d.models};
-    if (const auto misfit = method->misfit(d.config, models)) return refused(d, *method, *misfit);
+    const auto misfit = method->misfit(d.config, models_of(d));
+    if (misfit) return refused(d, *method, *misfit);
   }
   return absl::OkStatus();
 }
@@ -139,6 +159,7 @@ DeploymentInfo Deployment::info() const {
     m.dtype = model->shape.dtype;
     m.parameters = model->shape.parameters;
     m.weight_bytes = model->shape.weight_bytes;
+    if (model->encoder) m.weight_bytes += model->encoder->shape.weight_bytes;
     m.layers = model->shape.layers;
     m.hidden_size = model->shape.hidden_size;
     m.keeps_row_bits = model->shape.keeps_row_bits;
@@ -164,6 +185,7 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
     if (!c.small.empty()) {
       d.small = d.models[c.small] = &models.at(c.small);
       TANDEM_RETURN_IF_ERROR(same_vocabulary(c.name, *d.large, *d.small));
+      TANDEM_RETURN_IF_ERROR(same_reading(c.name, *d.large, *d.small));
     }
     d.vocab_size = named_tokens(*d.large);
     if (d.small) d.vocab_size = std::min(d.vocab_size, named_tokens(*d.small));
@@ -178,6 +200,14 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
     }
     const PoolSize& pool = d.large->pool;
     d.context_length = std::min<int64_t>(d.large->shape.max_positions, pool.pages * pool.page_rows);
+    for (const auto& [_, model] : d.models) {
+      if (model->encoder == nullptr) continue;
+      const LoadedModel& encoder = *model->encoder;
+      const int64_t length = std::min<int64_t>({encoder.shape.max_positions,
+                                                encoder.pool.pages * encoder.pool.page_rows,
+                                                config.limits.step_rows});  // it is never divided
+      d.source_length = d.source_length > 0 ? std::min(d.source_length, length) : length;
+    }
     d.longest_piece =
         std::max(kLeastPiece, static_cast<int64_t>(d.large->tokenizer->longest_piece()));
     d.max_new_tokens = d.context_length - 1;

@@ -19,7 +19,8 @@
 
 namespace tandem {
 
-// A loaded model, with what its directory says about text and generation.
+// A loaded model, with what its directory says about text and generation. An encoder is one too,
+// with nothing of these.
 struct LoadedModel {
   ModelId id;
   DeviceId device;
@@ -32,6 +33,8 @@ struct LoadedModel {
   int64_t default_min_new_tokens = 0;
   std::optional<int64_t> default_max_new_tokens;
   std::vector<Token> eos;
+  const LoadedModel* encoder = nullptr;  // reads the prompt; this one begins with start_token
+  Token start_token = 0;
 };
 
 struct Deployment {
@@ -48,6 +51,7 @@ struct Deployment {
   // Rows a sequence may have: the large model, and its KV memory. A small one may have fewer
   // (MethodPlan::context_length).
   int64_t context_length = 0;
+  int64_t source_length = 0;  // of models with an encoder: tokens that it reads at most; else 0
   int64_t longest_piece = 0;  // bytes of text that one token may stand for
   // Of text that the context could hold.
   int64_t max_text_bytes() const { return context_length * longest_piece; }
@@ -66,7 +70,8 @@ struct Deployment {
 // Every deployment of the configuration. INVALID_ARGUMENT when two models of one deployment do not
 // fit together: the same token behind each id, and output matrices that differ by at most 128 rows
 // of padding, which are never drawn. The error names the first token that differs. Also when an
-// early exit layer is none of the large model's. `metrics` gets the deployments' series.
+// early exit layer is none of the large model's, or one of two models has an encoder. `metrics`
+// gets the deployments' series.
 absl::StatusOr<std::vector<Deployment>> make_deployments(
     const EngineConfig& config, const std::map<std::string, LoadedModel>& models, Metrics* metrics);
 

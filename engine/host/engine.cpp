@@ -41,7 +41,9 @@ absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& p
   loop = std::make_unique<Loop>(options, &clock, devices->backends(), loop_models, &metrics);
   for (Deployment& d : deployments) d.lost = [this](DeviceId device) { return lost(device); };
   loop_thread = std::thread([this] { loop->run(); });
-  for (const LoadedModel* m : by_id) TANDEM_RETURN_IF_ERROR(warm_up(*m));
+  for (const LoadedModel* m : by_id) {
+    if (!m->shape.encodes) TANDEM_RETURN_IF_ERROR(warm_up(*m));  // an encoder with its decoder
+  }
   return absl::OkStatus();
 }
 
@@ -56,6 +58,15 @@ absl::Status Engine::Impl::warm_up(const LoadedModel& model) {
   spec.prompt.assign(std::max<size_t>(1, rows), 0);
   spec.method = [](Gen g) { return autoregressive(g); };
   spec.roles = {{Role::kLarge, model.id, 0}};
+  if (model.encoder != nullptr) {
+    spec.prompt.swap(spec.source);
+    const auto most = static_cast<size_t>(std::min<int64_t>(
+        model.encoder->pool.pages * model.encoder->pool.page_rows, config.limits.step_rows));
+    spec.source.resize(std::min(spec.source.size(), most));
+    spec.prompt = {model.start_token};
+    spec.roles.push_back({Role::kEncoder, model.encoder->id, 0});
+    spec.roles[0].memory = 1;
+  }
   spec.prefix_cache = false;
   spec.stops.max_new_tokens = static_cast<int>(std::min<int64_t>(2, room - 1));
   spec.submitted = clock.now();
@@ -194,5 +205,7 @@ void Engine::shutdown(TimePoint deadline) {
 }
 
 const Metrics& Engine::metrics() const { return impl_->metrics; }
+
+const std::map<std::string, ClientUse>& Engine::client_uses() const { return impl_->quotas.uses(); }
 
 }  // namespace tandem

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,6 +23,8 @@
 #include "engine/sched/metrics.h"
 
 namespace tandem {
+
+struct ClientUse;
 
 // Times since; zero: idle.
 struct Vitals {
@@ -85,6 +88,8 @@ class Engine {
 
   // Fed by the loop; read by the metrics endpoint at any time.
   const Metrics& metrics() const;
+  // By name; under "" all clients that the limits do not name. Likewise.
+  const std::map<std::string, ClientUse>& client_uses() const;
 
  private:
   struct Impl;

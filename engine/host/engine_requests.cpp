@@ -27,7 +27,8 @@ uint64_t fresh_seed() {
 }
 
 int64_t memory_of(const SequenceSpec& spec, int64_t choices) {
-  return choices * static_cast<int64_t>(sizeof(SequenceSpec) + spec.prompt.size() * sizeof(Token));
+  const size_t tokens = spec.prompt.size() + spec.source.size();
+  return choices * static_cast<int64_t>(sizeof(SequenceSpec) + tokens * sizeof(Token));
 }
 
 }  // namespace
@@ -197,7 +198,7 @@ void Engine::Impl::prepare(const Turn<GenerateRequest>& turn, const std::shared_
   StreamPlan plan;
   plan.started.request_id =
       request.request_id.empty() ? absl::StrCat("r", turn.id) : request.request_id;
-  plan.started.prompt_tokens = static_cast<int64_t>(spec.prompt.size());
+  plan.started.prompt_tokens = spec.prompt_tokens();
   plan.started.method = resolved->method;
   plan.started.contract = resolved->contract;
   plan.seed = spec.warp.seed;
@@ -213,7 +214,7 @@ void Engine::Impl::prepare(const Turn<GenerateRequest>& turn, const std::shared_
   if (request.stopping.time_limit) spec.time_limit = turn.submitted + *request.stopping.time_limit;
   const auto n = static_cast<int>(request.n);
   turn.claims->waiting.resize(memory_of(spec, n));
-  turn.claims->open.charge(static_cast<int64_t>(spec.prompt.size()));
+  turn.claims->open.charge(spec.prompt_tokens());
   plan.claims = turn.claims;
   auto streams = request_streams(&text, std::move(plan), n, sink, [this] { one_gone(); });
   std::vector<SequenceSpec> choices(static_cast<size_t>(n), spec);

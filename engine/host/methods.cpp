@@ -71,6 +71,28 @@ absl::Status feed_roles(const Deployment& deployment, const MethodEntry& entry,
   return absl::OkStatus();
 }
 
+// Whoever has an encoder reads what that leaves of the source: a role for each.
+void add_encoders(const Deployment& deployment, const std::vector<ModelInRole>& wanted,
+                  std::vector<RoleModel>* roles) {
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const LoadedModel* const encoder = deployment.models.at(wanted[i].model)->encoder;
+    if (encoder == nullptr) continue;
+    auto known = std::ranges::find(*roles, encoder->id, &RoleModel::model);
+    if (known == roles->end()) {
+      known = roles->insert(known, RoleModel{Role::kEncoder, encoder->id});
+    }
+    (*roles)[i].memory = static_cast<int>(known - roles->begin());
+  }
+}
+
+}  // namespace
+
+MethodModels models_of(const Deployment& d) {
+  return {d.large->shape, d.small ? &d.small->shape : nullptr, d.config.large, &d.models};
+}
+
+namespace {
+
 // A method with the parameters of a request, planned on a deployment's models.
 absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const MethodEntry& entry,
                                    const Settings& asked, bool greedy) {
@@ -83,7 +105,7 @@ absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const MethodEnt
   MethodPlan plan;
   plan.method = entry.name;
   plan.contract = promised(entry, method->contract(greedy), deployment.large->shape.keeps_row_bits);
-  plan.start = method->start();
+  plan.start = method->start(models_of(deployment));
   plan.width = method->width();
   plan.extra_rows = method->extra_rows();
   for (const ModelInRole& role : needs.models) {
@@ -101,7 +123,7 @@ absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const MethodEnt
   }
   TANDEM_RETURN_IF_ERROR(feed_roles(deployment, entry, needs.models, &plan.roles));
   plan.context_length = std::numeric_limits<int64_t>::max();
-  for (size_t i = 0; i < plan.roles.size(); ++i) {
+  for (size_t i = 0; i < needs.models.size(); ++i) {
     const LoadedModel& model = *deployment.models.at(needs.models[i].model);
     const int64_t room = room_of(model, plan.roles[i], plan.width, plan.extra_rows);
     int64_t& length = plan.roles[i].prompt_only ? plan.prompt_length : plan.context_length;
@@ -109,6 +131,7 @@ absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const MethodEnt
     if (plan.roles[i].prompt_only) plan.reader = model.config.name;
     if (needs.models[i].fed_by) plan.writer = model.config.name;
   }
+  add_encoders(deployment, needs.models, &plan.roles);
   return plan;
 }
 

@@ -53,6 +53,9 @@ struct MethodPlan {
 // means just that.
 bool searches_beams(const GenerateRequest& request);
 
+// The models of a deployment that is up, as methods see them.
+MethodModels models_of(const Deployment& deployment);
+
 // `greedy`: of the warp that the request resolves to. `prompt_tokens`: `auto` passes over methods
 // that have not the room for them and the answer, or have lost a device; else the caller checks
 // against context_length.

@@ -138,6 +138,8 @@ class LoadedDevices final : public Devices {
   absl::Status load_real(const EngineConfig& config, const DeviceConfig& device,
                          const std::vector<LoadedModel*>& models,
                          const std::function<void(absl::string_view)>& progress);
+  // Of a model that is loaded, as one of its own beside it.
+  LoadedModel* add_encoder(LoadedModel* decoder, Token start_token);
   std::shared_ptr<TorchShared> torch_ = std::make_shared<TorchShared>();
 #endif
 
@@ -243,13 +245,28 @@ absl::Status LoadedDevices::load_fakes(const EngineConfig& config, const DeviceC
 }
 
 #ifdef TANDEM_WITH_TORCH
+LoadedModel* LoadedDevices::add_encoder(LoadedModel* decoder, Token start_token) {
+  const auto id = static_cast<int64_t>(models_.size());
+  // No name of the configuration has a colon.
+  LoadedModel& encoder = models_[absl::StrCat(decoder->config.name, ":encoder")];
+  encoder.id = ModelId(id);
+  encoder.device = decoder->device;
+  encoder.config = decoder->config;
+  encoder.config.name = absl::StrCat(decoder->config.name, ":encoder");
+  decoder->encoder = &encoder;
+  decoder->start_token = start_token;
+  return &encoder;
+}
+
 absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceConfig& device,
                                       const std::vector<LoadedModel*>& models,
                                       const std::function<void(absl::string_view)>& progress) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TorchDevice> backend,
                           TorchDevice::create(device, torch_));
   std::vector<PoolRequest> requests;
+  std::vector<LoadedModel*> with_encoders;  // each behind its decoder
   for (LoadedModel* m : models) {
+    with_encoders.push_back(m);
     const std::string& path = m->config.path;
     // The small files first: what is wrong in them is said before gigabytes are read.
     TANDEM_RETURN_IF_ERROR(load_text(path, m));
@@ -273,14 +290,22 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
     }
     requests.push_back({m->config.name, bytes_of_page(shape, wanted_of(config, m->config.name)),
                         m->config.page_rows, shape.max_positions, m->config.kv_pages});
+    if (shape.reads_memory) {
+      LoadedModel* const encoder = add_encoder(m, hf.start_token);
+      TANDEM_RETURN_IF_ERROR(backend->load_encoder(encoder->id, m->id));
+      const ModelShape& half = backend->shape(encoder->id);
+      requests.push_back({encoder->config.name, bytes_of_page(half, {}), encoder->config.page_rows,
+                          half.max_positions, encoder->config.kv_pages});
+      with_encoders.push_back(encoder);
+    }
   }
   // Half of what is free: the rest is for buffers, and for what else runs on the machine.
   const int64_t budget = device.memory_bytes > 0 ? device.memory_bytes : backend->free_bytes() / 2;
   absl::StatusOr<std::vector<int64_t>> pages =
       divide_pages(requests, budget, config.limits.max_running);
   if (!pages.ok()) return annotate(pages.status(), absl::StrCat("device ", device.name()));
-  for (size_t i = 0; i < models.size(); ++i) {
-    LoadedModel* m = models[i];
+  for (size_t i = 0; i < with_encoders.size(); ++i) {
+    LoadedModel* m = with_encoders[i];
     m->pool = pool_size(m->config.page_rows, (*pages)[i], wanted_of(config, m->config.name));
     const absl::Status allocated = backend->allocate_pools(m->id, m->pool);
     if (!allocated.ok()) return annotate(allocated, absl::StrCat("model ", m->config.name));
@@ -304,6 +329,19 @@ absl::StatusOr<std::unique_ptr<Devices>> Devices::load(
   auto devices = std::make_unique<LoadedDevices>(clock);
   TANDEM_RETURN_IF_ERROR(devices->load(config, progress));
   return absl::StatusOr<std::unique_ptr<Devices>>(std::move(devices));
+}
+
+absl::Status check_files([[maybe_unused]] const EngineConfig& config) {
+#ifdef TANDEM_WITH_TORCH
+  for (const ModelConfig& model : config.models) {
+    if (model.fake.has_value()) continue;
+    LoadedModel unused;
+    TANDEM_RETURN_IF_ERROR(load_text(model.path, &unused));
+    TANDEM_RETURN_IF_ERROR(load_generation_config(model.path).status());
+    TANDEM_RETURN_IF_ERROR(load_hf_config(model.path).status());
+  }
+#endif
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<int64_t>> divide_pages(const std::vector<PoolRequest>& models,

@@ -32,6 +32,10 @@ class Devices {
       const = 0;  // by name; ids dense from 0
 };
 
+// Reads the models' small files (configuration, tokenizer, chat template, a GGUF file's header), no
+// weights. Errors are those of load().
+absl::Status check_files(const EngineConfig& config);
+
 // Pages for the models of one device from its budget. Those that the deployment names come first;
 // the other models share what is left row for row, whatever a row of each costs, so that a large
 // model and its small one hold the same sequences. None gets more than `max_running` sequences of

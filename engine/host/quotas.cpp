@@ -31,15 +31,22 @@ absl::Status over(const std::string& client, absl::string_view what, double allo
 
 }  // namespace
 
+Quotas::Quotas(const LimitsConfig& limits, const Clock* clock) : limits_(limits), clock_(clock) {
+  uses_.try_emplace("");
+  for (const auto& [name, bounds] : limits.clients) uses_.try_emplace(name);
+}
+
 Quotas::Open& Quotas::Open::operator=(Open&& other) noexcept {
   if (this == &other) return *this;
   close();
+  use_ = std::exchange(other.use_, nullptr);
   of_ = std::exchange(other.of_, nullptr);
   client_ = other.client_;
   return *this;
 }
 
 void Quotas::Open::charge(int64_t tokens) {
+  if (use_) use_->tokens.add(tokens);
   if (!of_ || client_->second.limits->tokens_per_minute == 0) return;
   const std::lock_guard lock(of_->mutex_);
   of_->fill_locked(client_->second);
@@ -47,6 +54,7 @@ void Quotas::Open::charge(int64_t tokens) {
 }
 
 void Quotas::Open::close() {
+  if (ClientUse* const use = std::exchange(use_, nullptr)) use->open.add(-1);
   Quotas* const of = std::exchange(of_, nullptr);
   if (!of) return;
   const std::lock_guard lock(of->mutex_);
@@ -67,12 +75,31 @@ absl::Status Quotas::check_priority(const std::string& client, int priority) con
                      "PRIORITY_NOT_ALLOWED");
 }
 
+ClientUse& Quotas::use_of(const std::string& client) {
+  const auto own = uses_.find(client);
+  return own == uses_.end() ? uses_.at("") : own->second;
+}
+
 absl::StatusOr<Quotas::Open> Quotas::open(const std::string& client, RejectReason* reason) {
   const ClientLimits& limits = limits_of(client);
-  if (limits.max_requests == 0 && limits.requests_per_minute == 0 &&
-      limits.tokens_per_minute == 0) {
-    return Open();
+  ClientUse& use = use_of(client);
+  absl::StatusOr<Open> open = Open();
+  if (limits.max_requests > 0 || limits.requests_per_minute > 0 || limits.tokens_per_minute > 0) {
+    open = open_bounded(client, limits, reason);
   }
+  if (!open.ok()) {
+    use.refused[static_cast<size_t>(*reason)].add();
+    return open;
+  }
+  use.requests.add();
+  use.open.add(1);
+  open->use_ = &use;
+  return open;
+}
+
+absl::StatusOr<Quotas::Open> Quotas::open_bounded(const std::string& client,
+                                                  const ClientLimits& limits,
+                                                  RejectReason* reason) {
   const std::lock_guard lock(mutex_);
   if (clients_.size() >= forget_at_) forget_locked();
   const auto [place, fresh] = clients_.try_emplace(client);

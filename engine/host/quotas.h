@@ -8,7 +8,9 @@
 // Thread-safe.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -17,9 +19,18 @@
 #include "absl/status/statusor.h"
 #include "engine/base/clock.h"
 #include "engine/base/config.h"
+#include "engine/base/stats.h"
 #include "engine/sched/metrics.h"
 
 namespace tandem {
+
+// What a client asks for and is refused, for metrics.
+struct ClientUse {
+  Gauge open;                                   // requests
+  Counter requests;                             // let in
+  Counter tokens;                               // of their prompts and answers
+  std::array<Counter, kRejectReasons> refused;  // by the quota that was used up
+};
 
 class Quotas {
   struct Client {
@@ -32,7 +43,7 @@ class Quotas {
   using Clients = std::unordered_map<std::string, Client>;
 
  public:
-  // A client's open request, until it is closed or destroyed. Empty for clients without bounds.
+  // A client's open request, until it is closed or destroyed.
   class Open {
    public:
     Open() = default;
@@ -46,17 +57,21 @@ class Quotas {
 
    private:
     friend class Quotas;
-    Quotas* of_ = nullptr;
+    ClientUse* use_ = nullptr;  // null: it is closed
+    Quotas* of_ = nullptr;      // these two null: the client has no bounds
     Clients::pointer client_ = nullptr;
   };
 
-  // Both outlive it.
-  Quotas(const LimitsConfig& limits, const Clock* clock) : limits_(limits), clock_(clock) {}
+  // `clock` outlives it.
+  Quotas(const LimitsConfig& limits, const Clock* clock);
 
   // PERMISSION_DENIED for a priority above what the client may ask for.
   absl::Status check_priority(const std::string& client, int priority) const;
   // RESOURCE_EXHAUSTED, with the time after which there is room. `reason` says which bound.
   absl::StatusOr<Open> open(const std::string& client, RejectReason* reason);
+
+  // By client: those that the limits name, and under "" all others together.
+  const std::map<std::string, ClientUse>& uses() const { return uses_; }
 
   // Clients that are remembered.
   size_t size() const;
@@ -65,11 +80,16 @@ class Quotas {
   static constexpr size_t kFewClients = 1024;
 
   const ClientLimits& limits_of(const std::string& client) const;
+  ClientUse& use_of(const std::string& client);
+  // Counts the request in where the client's bounds allow it.
+  absl::StatusOr<Open> open_bounded(const std::string& client, const ClientLimits& limits,
+                                    RejectReason* reason);
   void fill_locked(Client& client) const;
   void forget_locked();
 
   const LimitsConfig limits_;
   const Clock* const clock_;
+  std::map<std::string, ClientUse> uses_;  // as many as at the start
   mutable std::mutex mutex_;
   // Guarded by mutex_: those with something open or buckets that are not full, and some others,
   // that are forgotten when there are many.

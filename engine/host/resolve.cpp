@@ -231,6 +231,13 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
       spec.prompt.erase(spec.prompt.begin(), spec.prompt.begin() + (n - keep));
     }
   }
+  if (model.encoder != nullptr) {
+    spec.source = std::exchange(spec.prompt, {model.start_token});
+    if (spec.prompt_tokens() > deployment.source_length) {
+      return too_long(spec.prompt_tokens(),
+                      absl::StrCat(deployment.source_length, " (what the encoder reads at once)"));
+    }
+  }
   const auto prompt_tokens = static_cast<int64_t>(spec.prompt.size());
   TANDEM_ASSIGN_OR_RETURN(MethodPlan plan,
                           plan_method(deployment, request, spec.warp.greedy(), prompt_tokens));
@@ -273,6 +280,10 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
 
 absl::StatusOr<ResolvedScore> resolve(const Deployment& deployment, const ScoreRequest& request) {
   ResolvedScore resolved;
+  if (deployment.large->encoder != nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("score: model \"", deployment.name, "\" has an encoder; offered: Generate"));
+  }
   TANDEM_ASSIGN_OR_RETURN(resolved.tokens,
                           tokenize(deployment, request.prompt, request.add_special_tokens));
   resolved.prompt_tokens = static_cast<int64_t>(resolved.tokens.size());

@@ -46,6 +46,8 @@ const MethodEntry& bita_entry() {
                           {"TREE_CHAIN", BitaTreeKind::kChain},
                           {"TREE_STRAIGHTFORWARD", BitaTreeKind::kStraightforward}},
                          "which candidates are tried together, and where masks hang")
+                    .add("only_if_faster", &P::only_if_faster,
+                         "no more masks, candidates and rows than make it faster")
                     .add("adapter", &P::adapter, "masks: an extra of the large model",
                          Field::By::kDeployment),
       .needs = needs_of,

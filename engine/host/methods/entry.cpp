@@ -13,6 +13,11 @@ AdapterId find_adapter(const ModelShape& model, const std::string& name) {
   return found == model.adapters.end() ? AdapterId() : AdapterId(found - model.adapters.begin());
 }
 
+HeadId find_head(const ModelShape& model, const std::string& name) {
+  const auto found = std::ranges::find(model.heads, name, &HeadShape::name);
+  return found == model.heads.end() ? HeadId() : HeadId(found - model.heads.begin());
+}
+
 std::optional<Refusal> adapter_misfit(const ModelShape& model, const ModelInRole& role) {
   const AdapterShape& adapter = model.adapters[find_adapter(model, role.adapter).index()];
   if (role.masks > 0 && adapter.masks == 0) {

@@ -69,6 +69,8 @@ struct MethodModels {
 };
 // Invalid: the model has no adapter of this name.
 AdapterId find_adapter(const ModelShape& model, const std::string& name);
+// Likewise, of its heads.
+HeadId find_head(const ModelShape& model, const std::string& name);
 // What of a role's adapter, which is there, will not do.
 std::optional<Refusal> adapter_misfit(const ModelShape& model, const ModelInRole& role);
 
@@ -88,7 +90,7 @@ class MethodWithParams {
   virtual Contract contract(bool greedy) const = 0;
   virtual int extra_rows() const = 0;  // SequenceSpec::extra_rows
   virtual int width() const = 0;       // SequenceSpec::width
-  virtual std::function<Task<void>(Gen)> start() const = 0;
+  virtual std::function<Task<void>(Gen)> start(const MethodModels& models) const = 0;
 };
 
 class MethodEntry {
@@ -139,6 +141,8 @@ struct MethodDescription {
   std::function<MethodNeeds(const P&, const DeploymentConfig&)> needs;
   std::function<std::optional<Refusal>(const P&, const MethodModels&)> misfit =
       [](const P&, const MethodModels&) { return std::optional<Refusal>(); };
+  // Fills in what parameters name of the models: their ids.
+  std::function<void(const MethodModels&, P*)> bind = [](const MethodModels&, P*) {};
   std::function<Contract(const P&, bool greedy)> contract;
   std::function<int(const P&)> extra_rows = [](const P&) { return 0; };
   std::function<int(const P&)> width = [](const P&) { return 1; };
@@ -182,8 +186,10 @@ const MethodEntry* make_entry(MethodDescription<P> description) {
       Contract contract(bool greedy) const override { return d_.contract(a_, greedy); }
       int extra_rows() const override { return d_.extra_rows(a_); }
       int width() const override { return d_.width(a_); }
-      std::function<Task<void>(Gen)> start() const override {
-        return [start = d_.start, a = a_](Gen g) { return start(g, a); };
+      std::function<Task<void>(Gen)> start(const MethodModels& models) const override {
+        P bound = a_;
+        d_.bind(models, &bound);
+        return [start = d_.start, a = std::move(bound)](Gen g) { return start(g, a); };
       }
 
      private:

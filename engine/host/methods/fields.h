@@ -96,8 +96,8 @@ class Fields {
 
   // One of several, by their names in the protos.
   template <class E, class B>
-  Fields&& add(std::string name, E B::* member, Choices<Plain<E>> choices, std::string meaning,
-               By by = By::kBoth) && {
+  Fields&& add(std::string name, E B::* member, const Choices<Plain<E>>& choices,
+               std::string meaning, By by = By::kBoth) && {
     Field field;
     field.kind = Field::Kind::kChoice;
     for (const auto& [text, value] : choices) field.choices.push_back(text);
@@ -163,8 +163,8 @@ class Fields {
   }
 
   template <class T, class B, class From, class To>
-  void bind(Field field, std::string name, T B::* member, std::string meaning, By by, From from,
-            To to) {
+  void bind(Field field, std::string name, T B::* member, std::string meaning, By by,
+            const From& from, const To& to) {
     Bound& b = bound_.emplace_back();
     b.field = std::move(field);
     b.field.name = std::move(name);

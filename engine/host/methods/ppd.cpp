@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/base/quote.h"
 #include "engine/host/deployment.h"
 #include "engine/host/methods/entry.h"
@@ -13,8 +14,9 @@ namespace tandem {
 namespace {
 
 struct Params : PpdParams {
-  int exit_layer = 0;  // 0: none
-  std::vector<std::string> models;
+  int exit_layer = 0;               // 0: none
+  std::vector<std::string> models;  // the workers
+  std::string reader;               // a head, by name; empty: the model's own
 };
 
 Params defaults_of(const DeploymentConfig& d) {
@@ -72,8 +74,53 @@ std::optional<Refusal> misfit_of(const LoadedModel& worker, const LoadedModel& l
   return std::nullopt;
 }
 
+// Has the model the head for the layer where candidates are read?
+std::optional<Refusal> head_misfit(const Params& a, const LoadedModel& model) {
+  const HeadId head = find_head(model.shape, a.reader);
+  const auto fits = [&](const HeadShape& h) { return h.layer == a.exit_layer; };
+  if (head.valid() && fits(model.shape.heads[head.index()])) return std::nullopt;
+  std::vector<std::string> names;
+  for (const HeadShape& h : model.shape.heads) {
+    if (fits(h)) names.push_back(h.name);
+  }
+  const std::string layer =
+      head.valid() ? absl::StrCat(", of layer ", model.shape.heads[head.index()].layer) : "";
+  return Refusal{
+      "head", absl::StrCat(quote_value(a.reader), layer),
+      absl::StrCat(names.empty() ? "none" : absl::StrJoin(names, ", "), ", the heads of layer ",
+                   a.exit_layer, " among the extras of model ", model.config.name)};
+}
+
+// Where a head of that name comes from.
+std::string path_of_head(const LoadedModel& model, const std::string& name) {
+  const auto& extras = model.config.extras;
+  const auto found = std::ranges::find(extras, name, &ExtraConfig::name);
+  return found == extras.end() ? "" : found->path;
+}
+
+// The same head wherever candidates are read: after half of the layers workers read them, too.
+std::optional<Refusal> heads_misfit(const Params& a, const MethodModels& models) {
+  if (a.reader.empty()) return std::nullopt;
+  const LoadedModel& large = *models.by_name->at(models.large_name);
+  if (auto why = head_misfit(a, large)) return why;
+  if (models.large.layers != 2 * a.exit_layer) return std::nullopt;
+  const std::string path = path_of_head(large, a.reader);
+  for (const std::string& name : a.models) {
+    const LoadedModel& worker = *models.by_name->at(name);
+    if (auto why = head_misfit(a, worker)) return why;
+    if (const std::string other = path_of_head(worker, a.reader); other != path) {
+      return Refusal{"head", absl::StrCat(other, " of model ", name),
+                     absl::StrCat(path, ", as the large model has it")};
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<Refusal> misfit_of(const Params& a, const MethodModels& models) {
-  if (a.exit_layer == 0) return std::nullopt;
+  if (a.exit_layer == 0) {
+    if (a.reader.empty()) return std::nullopt;
+    return Refusal{"head", quote_value(a.reader), "unset without exit_layer"};
+  }
   const int layers = models.large.layers;
   const int lowest = (layers + 1) / 2;
   if (a.exit_layer < lowest || a.exit_layer >= layers) {
@@ -90,7 +137,16 @@ std::optional<Refusal> misfit_of(const Params& a, const MethodModels& models) {
         misfit_of(*model, *models.by_name->at(models.large_name), layers - a.exit_layer);
     if (why) return why;
   }
-  return std::nullopt;
+  return heads_misfit(a, models);
+}
+
+void bind(const MethodModels& models, Params* a) {
+  a->workers = static_cast<int>(a->models.size());
+  if (a->reader.empty()) return;
+  a->head = find_head(models.large, a->reader);
+  for (const std::string& name : a->models) {
+    a->worker_heads.push_back(find_head(models.by_name->at(name)->shape, a->reader));
+  }
 }
 
 }  // namespace
@@ -108,24 +164,26 @@ const MethodEntry& ppd_entry() {
                    {"adopted_rows", "Matches whose worker was in time."},
                    {"main_layers", "Layers that the large model ran for answers."},
                    {"worker_layers", "Layers that workers ran for candidates."},
-                   {"copied_rows", "Rows copied between devices."}},
+                   {"copied_rows", "Rows copied between devices."},
+                   {"predicted_main_layers",
+                    "Layers that the large model would have run had all workers been in time."}},
       .fields = Fields<P>()
                     .add("num_candidates", &P::candidates, {1, 16},
                          "tokens that the early layer proposes for the next one")
                     .add("exit_layer", &P::exit_layer, {1, 1023},
                          "the layer of the large model that proposes", By::kDeployment)
                     .add("workers", &P::models, "models that run the lower layers of candidates",
+                         By::kDeployment)
+                    .add("head", &P::reader,
+                         "what reads the early layer: a head among the large model's extras",
                          By::kDeployment),
       .defaults = defaults_of,
       .needs = needs_of,
       .misfit = [](const P& a, const MethodModels& models) { return misfit_of(a, models); },
+      .bind = bind,
       .contract = [](const P&, bool) { return Contract::kExact; },
       .extra_rows = [](const P& a) { return a.candidates; },
-      .start =
-          [](Gen g, P a) {
-            a.workers = static_cast<int>(a.models.size());
-            return ppd(g, a);
-          },
+      .start = [](Gen g, const P& a) { return ppd(g, a); },
   });
   return *kEntry;
 }

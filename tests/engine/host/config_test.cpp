@@ -501,17 +501,5 @@ TEST_F(ConfigTest, ModelFlags) {
   }
 }
 
-TEST_F(ConfigTest, Devices) {
-  EXPECT_EQ(parse_device("cuda:7")->name(), "cuda:7");
-  EXPECT_EQ(parse_device("cpu:2/15")->name(), "cpu:2/15");
-  EXPECT_EQ(parse_device("cpu:2/15")->index, 2);
-  EXPECT_EQ(parse_device("cpu:2/15")->lane, 15);
-  for (const char* wrong :
-       {"", "cpu", "cpu:", "cpu:-1", "cpu:+1", "cpu: 1", "cpu:x", "CPU:0", "cpu:0001", "cuda:256",
-        "cpu:0/", "cpu:0/0", "cpu:0/16", "cpu:/1", "cpu:0/1/2"}) {
-    EXPECT_FALSE(parse_device(wrong).ok()) << wrong;
-  }
-}
-
 }  // namespace
 }  // namespace tandem

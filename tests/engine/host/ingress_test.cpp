@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Log = std::vector<std::string>;
 
-// An ingress of one thread, which the first arrival holds until let_go().
+// An ingress of one thread, which the first arrival holds until open().
 class Held {
  public:
   explicit Held(LimitsConfig limits = {})
@@ -63,7 +63,7 @@ class Held {
     const std::lock_guard lock(mutex_);
     return log_;
   }
-  Log let_go() {
+  Log open() {
     hold_.set_value();
     // Behind all that its client has here.
     std::deque<std::promise<void>> served;
@@ -99,7 +99,7 @@ TEST(Ingress, ClientsTakeTurnsByBytes) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(held.enter("fat", 1000).ok());
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(held.enter("lean", 10).ok());
   EXPECT_EQ(held.metrics_.requests_tokenizing.value(), 7);
-  EXPECT_THAT(held.let_go(),
+  EXPECT_THAT(held.open(),
               ElementsAre("fat OK", "lean OK", "lean OK", "lean OK", "fat OK", "fat OK"));
   EXPECT_EQ(held.metrics_.requests_tokenizing.value(), 0);
 }
@@ -127,7 +127,7 @@ TEST(Ingress, TheCancelledIsAnsweredWithoutATurn) {
   EXPECT_THAT(held.answered(), ElementsAre("a CANCELLED"));
   EXPECT_FALSE(held.ingress_->cancel(held.last_id_));
   EXPECT_TRUE(held.ingress_->cancel(held.holder_));
-  held.let_go();
+  held.open();
   EXPECT_EQ(held.passed_.code(), absl::StatusCode::kCancelled);
 }
 
@@ -147,8 +147,8 @@ TEST(Ingress, DeadlinesAndTheLongestWaitEndWithoutATurn) {
   EXPECT_THAT(held.answered(),
               ElementsAre("hurried DEADLINE_EXCEEDED", "patient RESOURCE_EXHAUSTED"));
   EXPECT_THAT(held.last_.message(), HasSubstr("allowed: 2 s (limits.queue_seconds)"));
-  EXPECT_THAT(held.let_go(), ElementsAre("hurried DEADLINE_EXCEEDED", "patient RESOURCE_EXHAUSTED",
-                                         "next OK", "next OK"));
+  EXPECT_THAT(held.open(), ElementsAre("hurried DEADLINE_EXCEEDED", "patient RESOURCE_EXHAUSTED",
+                                       "next OK", "next OK"));
 }
 
 TEST(Ingress, StoppingEndsWhatWaitsAndWhatIsAtWork) {
@@ -159,7 +159,7 @@ TEST(Ingress, StoppingEndsWhatWaitsAndWhatIsAtWork) {
   EXPECT_EQ(held.answered().size(), 2U);
   EXPECT_EQ(held.last_.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(held.enter("c").code(), absl::StatusCode::kUnavailable);
-  held.let_go();
+  held.open();
   EXPECT_EQ(held.passed_.code(), absl::StatusCode::kUnavailable);
 }
 

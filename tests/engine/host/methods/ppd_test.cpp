@@ -1,9 +1,12 @@
 // A large model and workers of its lower layers on devices and lanes beside it: the demo's model,
 // and deployments that do not fit.
+#include "engine/decode/ppd.h"
+
 #include <gtest/gtest.h>
 
 #include <functional>
 
+#include "tests/engine/backend/torch/adapter_folders.h"
 #include "tests/engine/host/kit.h"
 
 namespace tandem {
@@ -65,33 +68,149 @@ GenerateRequest request(int i, const std::string& method) {
   return r;
 }
 
+// Sends them all at once, and autoregressive ones beside them, which must say the same.
+MethodStats expect_the_tokens_of_ar(const EngineConfig& config, const std::string& what) {
+  constexpr size_t kRequests = 8;
+  MethodStats sum;
+  const auto engine = make_engine(config);
+  if (engine == nullptr) return sum;
+  std::vector<std::shared_ptr<Recorder>> by_ppd, by_ar;
+  for (int i = 0; i < static_cast<int>(kRequests); ++i) {
+    GenerateRequest r = request(i, "ppd");
+    r.parameters = {{"num_candidates", 1 + i % 4}};
+    engine->submit(r, by_ppd.emplace_back(std::make_shared<Recorder>()));
+    engine->submit(request(i, "autoregressive"), by_ar.emplace_back(std::make_shared<Recorder>()));
+  }
+  for (size_t i = 0; i < kRequests; ++i) {
+    EXPECT_TRUE(by_ppd[i]->wait().ok()) << what << by_ppd[i]->wait();
+    EXPECT_TRUE(by_ar[i]->wait().ok()) << what << by_ar[i]->wait();
+    EXPECT_EQ(by_ppd[i]->ids(), by_ar[i]->ids()) << what << ", request " << i;
+    for (size_t f = 0; f < MethodStats::kOwn; ++f) sum.own[f] += by_ppd[i]->end().stats.own[f];
+  }
+  return sum;
+}
+
 TEST(PpdMethod, GivesTheTokensOfAutoregressiveDecodingOnRealModels) {
 #ifndef TANDEM_WITH_TORCH
   GTEST_SKIP() << "built without LibTorch";
 #endif
   const std::vector<std::string> one_lane = {"cpu:0/1"}, two = {"cpu:1", "cpu:2"};
   for (const auto& [exit_layer, devices] : {std::pair{4, one_lane}, {6, one_lane}, {5, two}}) {
-    const auto engine = make_engine(pipeline(exit_layer, devices));
-    ASSERT_NE(engine, nullptr);
-    constexpr int kRequests = 8;
-    std::vector<std::shared_ptr<Recorder>> by_ppd, by_ar;
-    for (int i = 0; i < kRequests; ++i) {  // all at once
-      GenerateRequest r = request(i, "ppd");
-      r.parameters = {{"num_candidates", 1 + i % 4}};
-      engine->submit(r, by_ppd.emplace_back(std::make_shared<Recorder>()));
-      engine->submit(request(i, "autoregressive"),
-                     by_ar.emplace_back(std::make_shared<Recorder>()));
-    }
-    int64_t adopted = 0;
-    for (size_t i = 0; i < kRequests; ++i) {
-      ASSERT_TRUE(by_ppd[i]->wait().ok()) << by_ppd[i]->wait();
-      ASSERT_TRUE(by_ar[i]->wait().ok()) << by_ar[i]->wait();
-      EXPECT_EQ(by_ppd[i]->ids(), by_ar[i]->ids()) << exit_layer << ", request " << i;
-      adopted += by_ppd[i]->end().stats.own[3];
-    }
-    EXPECT_GT(adopted, kRequests) << "of some 24 tokens each";
+    const MethodStats sum = expect_the_tokens_of_ar(pipeline(exit_layer, devices),
+                                                    "exit layer " + std::to_string(exit_layer));
+    EXPECT_GT(sum.own[PpdFigures::kAdopted], 8) << "of some 24 tokens of each of 8 requests";
   }
 }
+
+#ifdef TANDEM_WITH_TORCH
+// Heads of the demo's large model: h + factor h, so 0 changes nothing, and -1 leaves nothing.
+class PpdHeads : public ::testing::Test {
+ protected:
+  ExtraConfig head(const std::string& name, int layer, float factor) {
+    constexpr int kHidden = 320;
+    std::vector<float> down(size_t{kHidden} * kHidden), up(down.size());
+    for (size_t i = 0; i < kHidden; ++i) {
+      down[i * kHidden + i] = 1;
+      up[i * kHidden + i] = factor;
+    }
+    return folders_.write(
+        name, {{"kind", "head"}, {"layer", layer}},
+        {{"down.weight", {kHidden, kHidden}, down}, {"up.weight", {kHidden, kHidden}, up}});
+  }
+
+ private:
+  test::AdapterFolders folders_{std::string(TANDEM_SOURCE_DIR) + "/models/code-large"};
+};
+
+TEST_F(PpdHeads, ReadTheEarlyLayer) {
+  const ExtraConfig same = head("same", 4, 0), blind = head("blind", 4, -1),
+                    third = head("third", 3, 0);
+  for (const ExtraConfig& used : {same, blind}) {
+    EngineConfig config = pipeline(4, {"cpu:0/1", "cpu:0/2"});
+    set_setting(&config.deployments[0].methods["ppd"], "head", used.name);
+    config.models[0].extras = {same, blind};
+    config.models[1].extras = {third, blind, same};  // each model counts its own
+    config.models[2].extras = {blind, third, same};
+    const MethodStats sum = expect_the_tokens_of_ar(config, used.name);
+    EXPECT_GT(sum.own[PpdFigures::kRounds], 8);
+    if (used.name == "same") EXPECT_GT(sum.own[PpdFigures::kAdopted], 8);
+    // All tokens are as likely to it: it proposes the first ids, which nobody writes.
+    if (used.name == "blind") {
+      EXPECT_LT(8 * sum.own[PpdFigures::kFirstMatches], sum.own[PpdFigures::kRounds]);
+    }
+  }
+  // Workers run two layers here, and read nothing.
+  EngineConfig config = pipeline(6, {"cpu:0/1"});
+  config.models[0].extras = {head("sixth", 6, 0)};
+  set_setting(&config.deployments[0].methods["ppd"], "head", std::string("sixth"));
+  EXPECT_GT(expect_the_tokens_of_ar(config, "sixth").own[PpdFigures::kAdopted], 8);
+}
+
+// models/code-large-heads: what they propose is right far more often than what the model's own
+// output matrix reads of the same layer.
+TEST_F(PpdHeads, ShippedOnesMatchMoreOften) {
+  for (const int layer : {4, 6}) {
+    const std::string name = "layer-" + std::to_string(layer);
+    const ExtraConfig shipped{name,
+                              std::string(TANDEM_SOURCE_DIR) + "/models/code-large-heads/" + name};
+    double rate[2];
+    for (const bool trained : {false, true}) {
+      EngineConfig config = pipeline(layer, {"cpu:0/1"});
+      if (trained) {
+        set_setting(&config.deployments[0].methods["ppd"], "head", name);
+        config.models[0].extras = {shipped};
+        if (layer == 4) config.models[1].extras = {shipped};
+      }
+      const MethodStats sum = expect_the_tokens_of_ar(config, name);
+      rate[trained] = static_cast<double>(sum.own[PpdFigures::kFirstMatches]) /
+                      static_cast<double>(sum.own[PpdFigures::kRounds]);
+    }
+    EXPECT_GT(rate[1], rate[0] + 0.05) << name << ": " << rate[0] << " without";
+  }
+}
+
+TEST_F(PpdHeads, RefusesThoseThatDoNotFit) {
+  const ExtraConfig early = head("early", 4, 0), late = head("late", 6, 0);
+  ExtraConfig other = head("elsewhere", 4, 0);
+  other.name = "early";
+  const struct {
+    std::string message;
+    std::function<void(EngineConfig&)> change;
+  } kCases[] = {
+      {"deployments[code].ppd.head: \"nobody\"; allowed: early, the heads of layer 4 among the "
+       "extras of model large",
+       [](EngineConfig& c) {
+         set_setting(&c.deployments[0].methods["ppd"], "head", std::string("nobody"));
+       }},
+      {"deployments[code].ppd.head: \"late\", of layer 6; allowed: early, the heads of layer 4 "
+       "among the extras of model large",
+       [](EngineConfig& c) {
+         set_setting(&c.deployments[0].methods["ppd"], "head", std::string("late"));
+       }},
+      {"deployments[code].ppd.head: \"early\"; allowed: none, the heads of layer 4 among the "
+       "extras of model worker0",
+       [](EngineConfig& c) { c.models[1].extras.clear(); }},
+      {"deployments[code].ppd.head: " + other.path + " of model worker0; allowed: " + early.path +
+           ", as the large model has it",
+       [&](EngineConfig& c) { c.models[1].extras = {other}; }},
+      {"deployments[code].ppd.head: \"early\"; allowed: unset without exit_layer",
+       [](EngineConfig& c) { c.deployments[0].methods["ppd"] = {{"head", std::string("early")}}; }},
+      {"models[worker0].extras[late]: " + late.path +
+           "/adapter.json: layer: 6; allowed: 1 to 4, the layers that are loaded",
+       [&](EngineConfig& c) { c.models[1].extras = {early, late}; }},
+  };
+  for (const auto& c : kCases) {
+    EngineConfig config = pipeline(4, {"cpu:0/1"});
+    set_setting(&config.deployments[0].methods["ppd"], "head", std::string("early"));
+    config.models[0].extras = {early, late};
+    config.models[1].extras = {early};
+    c.change(config);
+    const auto engine = Engine::create(std::move(config));
+    ASSERT_FALSE(engine.ok()) << c.message;
+    EXPECT_EQ(engine.status().message(), c.message);
+  }
+}
+#endif
 
 TEST(PpdMethod, RefusesDeploymentsThatDoNotFit) {
 #ifndef TANDEM_WITH_TORCH

@@ -109,7 +109,8 @@ TEST_P(Bita, EveryTreeGivesTheTokensOfAr) {
         r.require_contract = Contract::kExact;
         r.parameters = {{"tree", std::string(tree)},
                         {"num_candidates", int64_t{candidates}},
-                        {"num_masks", num_masks}};
+                        {"num_masks", num_masks},
+                        {"only_if_faster", i % 3 == 0}};
         engine->submit(r, sent.bita);
       }
     }
@@ -121,7 +122,7 @@ TEST_P(Bita, EveryTreeGivesTheTokensOfAr) {
     ASSERT_EQ(sent.bita->ids(), sent.ar->ids()) << sent.what;
     accepted += sent.bita->end().stats.small_tokens;
   }
-  EXPECT_GT(accepted, 100) << "guesses came true now and then";
+  EXPECT_GT(accepted, 50) << "guesses came true now and then";
 }
 
 TEST_P(Bita, MasksThatDoNotFitAreRefused) {

@@ -1,0 +1,284 @@
+// Models with an encoder, served: prompts are what it reads, and every method runs on them as on
+// decoders. Greedy tokens and the best of 4 beams are Transformers'.
+#ifdef TANDEM_WITH_TORCH
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <future>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "engine/decode/bild.h"
+#include "tests/engine/backend/torch/golden.h"
+#include "tests/engine/host/kit.h"
+#include "tests/temp_dir.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::make_engine;
+using testing::Recorder;
+using testing::run;
+
+// A golden model with a tokenizer of words "w0", "w1", ... : as many as it has rows.
+class Served {
+ public:
+  Served(const std::string& name, int vocab) : golden(name) {
+    for (const auto& file : std::filesystem::directory_iterator(golden.directory())) {
+      std::filesystem::copy(file.path(), folder_.path());
+    }
+    std::string words;
+    for (int id = 0; id < vocab; ++id) {
+      absl::StrAppend(&words, id > 0 ? "," : "", "\"w", id, "\":", id);
+    }
+    folder_.write(
+        "tokenizer.json",
+        absl::StrCat(R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],)",
+                     R"("normalizer":null,"pre_tokenizer":{"type":"WhitespaceSplit"},)",
+                     R"("post_processor":null,"decoder":null,)",
+                     R"("model":{"type":"WordLevel","vocab":{)", words, R"(},"unk_token":"w2"}})"));
+  }
+
+  std::string path() const { return folder_.path(); }
+  GenerateRequest request(int prompt, const std::string& model) const {
+    GenerateRequest r = testing::request_for(golden.prompt(prompt), 40);
+    r.model = model;
+    r.method = kAutoregressive;
+    r.sampling.temperature = 0;
+    return r;
+  }
+
+  const Golden golden;
+
+ private:
+  test::TempDir folder_;
+};
+
+EngineConfig alone(const Served& served) {
+  return testing::real_engine_config("t5", served.path(), DType::kFloat32);
+}
+
+class ServedModels : public ::testing::TestWithParam<std::pair<const char*, int>> {
+ protected:
+  ServedModels() : served(GetParam().first, GetParam().second) {}
+  const Served served;
+};
+
+TEST_P(ServedModels, GreedyTokensAreTransformersAloneAndTogether) {
+  const auto engine = make_engine(alone(served));
+  ASSERT_NE(engine, nullptr);
+  for (const bool together : {false, true}) {
+    std::vector<std::shared_ptr<Recorder>> sinks;
+    for (int i = 0; i < served.golden.prompts(); ++i) {
+      sinks.push_back(std::make_shared<Recorder>());
+      engine->submit(served.request(i, "t5"), sinks.back());
+      if (!together) (void)sinks.back()->wait();
+    }
+    for (int i = 0; i < served.golden.prompts(); ++i) {
+      Recorder& sink = *sinks[static_cast<size_t>(i)];
+      ASSERT_TRUE(sink.wait().ok()) << sink.wait();
+      EXPECT_EQ(sink.ids(), served.golden.greedy(i)) << "prompt " << i;
+      const auto source = static_cast<int64_t>(served.golden.prompt(i).size());
+      EXPECT_EQ(sink.start().prompt_tokens, source);
+      EXPECT_EQ(sink.end().usage.prompt_tokens, source);
+    }
+  }
+}
+
+TEST_P(ServedModels, TheBestOfFourBeamsIsTransformers) {
+  const auto engine = make_engine(alone(served));
+  ASSERT_NE(engine, nullptr);
+  std::vector<std::shared_ptr<Recorder>> sinks;
+  for (int i = 0; i < served.golden.prompts(); ++i) {
+    GenerateRequest r = served.request(i, "t5");
+    r.stopping.max_new_tokens = 24;
+    r.stopping.ignore_eos = false;
+    set_setting(&r.beam, "width", int64_t{4});
+    set_setting(&r.beam, "length_penalty", 0.6);
+    sinks.push_back(std::make_shared<Recorder>());
+    engine->submit(std::move(r), sinks.back());
+  }
+  for (int i = 0; i < served.golden.prompts(); ++i) {
+    Recorder& sink = *sinks[static_cast<size_t>(i)];
+    ASSERT_TRUE(sink.wait().ok()) << sink.wait();
+    EXPECT_EQ(sink.ids(), served.golden.beam(i)) << "prompt " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ServedModels,
+                         ::testing::Values(std::pair("t5", 96), std::pair("t5_v1_1", 112),
+                                           std::pair("mt5", 128)),
+                         [](const auto& info) { return std::string(info.param.first); });
+
+// The whole model, and as its small one the same with one layer of the decoder; on one device or
+// two.
+EngineConfig pair_config(const Served& served, int devices) {
+  EngineConfig config;
+  for (int d = 0; d < devices; ++d) {
+    DeviceConfig& device = config.devices.emplace_back();
+    device.index = d;
+    device.threads = 1;
+    device.memory_bytes = 32 << 20;
+  }
+  for (const bool large : {true, false}) {
+    ModelConfig& model = config.models.emplace_back();
+    model.name = large ? "large" : "small";
+    model.device = large || devices == 1 ? "cpu:0" : "cpu:1";
+    model.path = served.path();
+    model.layers = large ? 0 : 1;
+  }
+  DeploymentConfig& deployment = config.deployments.emplace_back();
+  deployment.name = "pair";
+  deployment.large = "large";
+  deployment.small = "small";
+  deployment.methods["bild"] = {{"early_exit_layer", 1}};
+  return config;
+}
+
+class EncoderDecoderPairs : public ::testing::TestWithParam<int> {
+ protected:
+  EncoderDecoderPairs() : served("t5_v1_1", 112) {}
+
+  // What promises to be autoregressive decoding.
+  std::vector<std::pair<const char*, GenerateRequest>> exact_ways(int prompt) const {
+    std::vector<std::pair<const char*, GenerateRequest>> ways;
+    const auto way = [&](const char* name, const char* method, const Settings& settings) {
+      GenerateRequest r = served.request(prompt, "pair");
+      r.method = method;
+      r.parameters = settings;
+      r.require_contract = Contract::kExact;
+      ways.emplace_back(name, r);
+    };
+    way("speculative", "speculative", {});
+    way("eight drafts", "speculative", {{"draft_tokens", int64_t{8}}});
+    way("n-grams", "ngram", {});
+    way("bild", "bild", {{"rollback_threshold", 0.69}});
+    way("bild, no fallback", "bild",
+        {{"rollback_threshold", 0.69}, {"fallback_threshold", 0.0}, {"max_small_run", int64_t{0}}});
+    way("bild, early exit", "bild",
+        {{"rollback_threshold", 0.5}, {"fallback_threshold", 0.05}, {"early_exit", true}});
+    return ways;
+  }
+
+  const Served served;
+};
+
+TEST_P(EncoderDecoderPairs, WhatPromisesToBeExactIs) {
+  const auto engine = make_engine(pair_config(served, GetParam()));
+  ASSERT_NE(engine, nullptr);
+  int64_t accepted = 0, rollbacks = 0;
+  for (int prompt = 0; prompt < served.golden.prompts(); prompt += 3) {
+    for (auto& [name, request] : exact_ways(prompt)) {
+      SCOPED_TRACE(absl::StrCat(name, ", prompt ", prompt));
+      const auto sink = run(*engine, request);
+      ASSERT_TRUE(sink->wait().ok()) << sink->wait();
+      EXPECT_EQ(sink->start().contract, Contract::kExact);
+      EXPECT_EQ(sink->ids(), served.golden.greedy(prompt));
+      accepted += sink->end().stats.small_tokens;
+      rollbacks += sink->end().stats.own[BildFigures::kRollbacks];
+    }
+  }
+  EXPECT_GT(accepted, 200);
+  EXPECT_GT(rollbacks, 10);
+}
+
+TEST_P(EncoderDecoderPairs, SampledTokensAreThoseOfAutoregressiveDecoding) {
+  const auto engine = make_engine(pair_config(served, GetParam()));
+  ASSERT_NE(engine, nullptr);
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    const auto sampled = [&](const char* method) {
+      GenerateRequest r = served.request(static_cast<int>(seed) + 4, "pair");
+      r.method = method;
+      r.sampling.temperature = 0.9;
+      r.sampling.seed = seed;
+      r.n = 2;
+      return r;
+    };
+    const auto alone = run(*engine, sampled(kAutoregressive));
+    ASSERT_TRUE(alone->wait().ok()) << alone->wait();
+    EXPECT_NE(alone->ids(0), alone->ids(1));
+    for (const char* method : {"speculative", "ngram"}) {
+      const auto sink = run(*engine, sampled(method));
+      ASSERT_TRUE(sink->wait().ok()) << sink->wait();
+      EXPECT_EQ(sink->ids(0), alone->ids(0)) << method << ", seed " << seed;
+      EXPECT_EQ(sink->ids(1), alone->ids(1)) << method << ", seed " << seed;
+    }
+  }
+}
+
+// Of all methods at once, with memory for few of them, whoever is evicted (that it comes to this is
+// decode/source_test.cpp's and the simulator's: here it hangs on the threads).
+TEST_P(EncoderDecoderPairs, ACrowdInLittleMemoryIsEachAsAlone) {
+  EngineConfig config = pair_config(served, GetParam());
+  for (ModelConfig& model : config.models) {
+    model.kv_pages = 40;
+    model.page_rows = 4;
+  }
+  const auto engine = make_engine(std::move(config));
+  ASSERT_NE(engine, nullptr);
+  std::vector<std::pair<int, std::shared_ptr<Recorder>>> sinks;
+  for (int prompt = 0; prompt < 10; ++prompt) {  // of short sources, so that many run at once
+    const auto ways = exact_ways(prompt);
+    for (const size_t i : {0U, 3U, 5U}) {
+      sinks.emplace_back(prompt, std::make_shared<Recorder>());
+      engine->submit(ways[i].second, sinks.back().second);
+    }
+  }
+  for (const auto& [prompt, sink] : sinks) {
+    ASSERT_TRUE(sink->wait().ok()) << sink->wait();
+    EXPECT_EQ(sink->ids(), served.golden.greedy(prompt)) << "prompt " << prompt;
+  }
+  for (const ModelSeries& m : engine->metrics().models) {  // hangs if they leak
+    while (m.kv_pages_used.value() > 0) std::this_thread::yield();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, EncoderDecoderPairs, ::testing::Values(1, 2));
+
+TEST(EncoderDecoders, WhatIsNotForThemIsRefused) {
+  const Served served("mt5", 128);
+  EngineConfig config = alone(served);
+  config.limits.step_rows = 32;
+  const auto engine = make_engine(config);
+  ASSERT_NE(engine, nullptr);
+  GenerateRequest longer = served.request(14, "t5");  // 40 tokens
+  const auto sink = run(*engine, longer);
+  EXPECT_EQ(sink->wait().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(sink->wait().message()),
+              HasSubstr("prompt: 40 tokens; allowed: at most 32 (what the encoder reads at once)"));
+  longer.truncate_prompt_tokens = 32;
+  EXPECT_TRUE(run(*engine, longer)->wait().ok());
+
+  absl::Status scored;
+  std::promise<void> done;
+  ScoreRequest score;
+  score.model = "t5";
+  score.prompt = std::vector<Token>{3, 4};
+  score.continuation = std::vector<Token>{5};
+  engine->score(score, [&](const absl::StatusOr<ScoreResult>& result) {
+    scored = result.status();
+    done.set_value();
+  });
+  done.get_future().wait();
+  EXPECT_EQ(scored.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(scored.message()), HasSubstr("has an encoder"));
+
+  // A decoder drafts for no model that reads a source, nor the other way round.
+  const Served decoder("gpt2", 128);
+  EngineConfig mixed = alone(served);
+  ModelConfig small = mixed.models[0];
+  small.name = "gpt2";
+  small.path = decoder.path();
+  mixed.models.push_back(small);
+  mixed.deployments[0].small = "gpt2";
+  const auto refused = Engine::create(mixed);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("deployments[t5].small: \"gpt2\""));
+}
+
+}  // namespace
+}  // namespace tandem
+#endif

@@ -1,0 +1,210 @@
+// METHODS.md F on the whole engine: small random transformers in fp64, the methods that requests
+// get, many requests under way at once. Equal means equal tokens.
+#ifdef TANDEM_WITH_TORCH
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <random>
+
+#include "engine/decode/bild.h"
+#include "tests/engine/host/kit.h"
+#include "tests/engine/host/tiny_directory.h"
+#include "tests/temp_dir.h"
+
+namespace tandem {
+namespace {
+
+using testing::make_engine;
+using testing::Recorder;
+
+// The large model; and small ones: itself, itself in int8, so that it is wrong now and then, and
+// another one, which is right by chance.
+EngineConfig config_of(const std::string& directory, const std::string& other) {
+  EngineConfig config;
+  for (const int lane : {0, 1}) {
+    DeviceConfig& d = config.devices.emplace_back();
+    d.lane = lane;
+    d.threads = 1;
+    d.memory_bytes = 256 << 20;
+  }
+  const auto add = [&](const std::string& name, const std::string& path, DType dtype) {
+    ModelConfig& model = config.models.emplace_back();
+    model.name = name;
+    model.path = path;
+    model.dtype = dtype;
+  };
+  add("large", directory, DType::kFloat64);
+  add("same", directory, DType::kFloat64);
+  add("near", directory, DType::kInt8);
+  add("other", other, DType::kFloat64);
+  add("worker", directory, DType::kFloat64);  // of the lower half
+  config.models.back().layers = 3;
+  config.models.back().device = "cpu:0/1";
+  for (const char* small : {"same", "near", "other"}) {
+    config.deployments.push_back({small, "large", small});
+    DeploymentConfig& alone = config.deployments.emplace_back();
+    alone.name = std::string(small) + " alone";
+    alone.large = small;
+  }
+  config.deployments.push_back({"early", "large", ""});
+  config.deployments.back().methods["bild"] = {{"early_exit_layer", 3}};
+  config.deployments.back().methods["ppd"] = {{"exit_layer", 3},
+                                              {"workers", std::vector<std::string>{"worker"}}};
+  return config;
+}
+
+class Oracles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    test::write_tiny_model(large_.path(), 1);
+    test::write_tiny_model(other_.path(), 2);
+    engine_ = make_engine(config_of(large_.path(), other_.path()));
+    ASSERT_NE(engine_, nullptr);
+  }
+
+  std::shared_ptr<Recorder> send(GenerateRequest request) {
+    auto sink = std::make_shared<Recorder>(request.n);
+    engine_->submit(std::move(request), sink);
+    return sink;
+  }
+
+  const test::TempDir large_, other_;
+  std::unique_ptr<Engine> engine_;
+};
+
+GenerateRequest random_request(uint64_t i) {
+  std::mt19937_64 random(i);
+  std::vector<Token> prompt(1 + random() % 20);
+  for (Token& t : prompt) t = static_cast<Token>(random() % 64);
+  return testing::request_for(prompt, 12 + static_cast<int64_t>(i % 9));
+}
+
+GenerateRequest sampled(uint64_t i) {
+  GenerateRequest r = random_request(i);
+  r.sampling.seed = i;
+  r.sampling.temperature = i % 3 == 0 ? 1.1F : 0.6F;
+  if (i % 2 == 0) r.sampling.top_p = 0.9;
+  if (i % 5 == 1) r.sampling.top_k = 12;
+  if (i % 4 == 1) r.sampling.repetition_penalty = 1.2;
+  if (i % 4 == 2) r.sampling.frequency_penalty = 0.4;
+  if (i % 4 == 3) r.sampling.presence_penalty = -0.3;
+  return r;
+}
+
+// A method with parameters under which it promises autoregressive decoding's tokens.
+struct Way {
+  const char* method;
+  const char* model;
+  Settings parameters;
+  bool when_sampled = true;
+};
+
+std::vector<Way> exact_ways() {
+  const Settings verified = {{"rollback_threshold", 0.69}, {"fallback_threshold", 0.1}};
+  std::vector<Way> ways;
+  for (const char* small : {"same", "near", "other"}) {
+    ways.push_back({"speculative", small, {{"draft_tokens", int64_t{5}}}});
+    ways.push_back({"speculative", small, {{"draft_tokens", int64_t{8}}, {"adaptive", true}}});
+    ways.push_back({"speculative", small, {{"draft_vocabulary", int64_t{40}}}});
+    ways.push_back({"bild", small, {{"fallback_threshold", 1.5}}});
+    ways.push_back({"bild", small, verified, /*when_sampled=*/false});
+    ways.push_back({"auto", small, {}});
+  }
+  ways.push_back({"ngram", "early", {{"draft_tokens", int64_t{4}}}});
+  ways.push_back({"ppd", "early", {{"num_candidates", int64_t{1}}}});
+  ways.push_back({"ppd", "early", {{"num_candidates", int64_t{4}}}});
+  ways.push_back({"bild",
+                  "early",
+                  {{"early_exit", true}, {"rollback_threshold", 0.5}, {"fallback_threshold", 0.2}},
+                  /*when_sampled=*/false});
+  return ways;
+}
+
+// F.1, F.2, F.9: requests of all methods at once, each beside autoregressive decoding.
+TEST_F(Oracles, ExactMethodsGiveTheTokensOfAutoregressiveDecoding) {
+  const std::vector<Way> ways = exact_ways();
+  struct Sent {
+    size_t way;
+    std::shared_ptr<Recorder> exact, ar;
+  };
+  std::vector<int64_t> drafted(ways.size());
+  int sampled_requests = 0;
+  constexpr uint64_t kRequests = 1500, kAtOnce = 100;
+  for (uint64_t first = 0; first < kRequests; first += kAtOnce) {
+    std::vector<Sent> all;
+    for (uint64_t i = first; i < first + kAtOnce; ++i) {
+      const size_t w = i % ways.size();
+      const bool draws = ways[w].when_sampled && i % 7 != 0;
+      sampled_requests += draws ? 1 : 0;
+      GenerateRequest r = draws ? sampled(i) : random_request(i);
+      r.model = ways[w].model;
+      r.method = "autoregressive";
+      Sent& sent = all.emplace_back(Sent{w, nullptr, send(r)});
+      r.method = ways[w].method;
+      r.parameters = ways[w].parameters;
+      r.require_contract = Contract::kExact;
+      sent.exact = send(std::move(r));
+    }
+    for (const Sent& sent : all) {
+      const Way& way = ways[sent.way];
+      ASSERT_TRUE(sent.ar->wait().ok()) << sent.ar->wait();
+      ASSERT_TRUE(sent.exact->wait().ok()) << way.method << ": " << sent.exact->wait();
+      ASSERT_EQ(sent.exact->ids(), sent.ar->ids()) << way.method << " with " << way.model;
+      drafted[sent.way] += sent.exact->end().stats.small_tokens;
+    }
+  }
+  EXPECT_GE(sampled_requests, 1000);
+  for (size_t w = 0; w < ways.size(); ++w) {  // drafts were kept, so equality is no accident
+    const bool never = ways[w].parameters == Settings{{"fallback_threshold", 1.5}};
+    if (!never && ways[w].method != std::string("auto")) {
+      EXPECT_GT(drafted[w], 5) << ways[w].method << " with " << ways[w].model;
+    }
+  }
+}
+
+// F.3: never unsure and never checked, it is the small model after the large one's first token.
+TEST_F(Oracles, BildThatIsNeverCheckedIsTheSmallModel) {
+  for (const char* small : {"near", "other"}) {
+    for (uint64_t i = 0; i < 20; ++i) {
+      GenerateRequest r = random_request(i);
+      r.model = small;
+      r.method = "bild";
+      r.parameters = {{"fallback_threshold", 0.0},
+                      {"rollback_threshold", std::numeric_limits<double>::infinity()},
+                      {"max_small_run", int64_t{0}},
+                      {"verify_eos", false}};
+      const auto bild = send(r);
+      ASSERT_TRUE(bild->wait().ok()) << bild->wait();
+      const std::vector<Token> tokens = bild->ids();
+
+      auto prompt = std::get<std::vector<Token>>(r.prompt);
+      prompt.push_back(tokens[0]);
+      GenerateRequest after = testing::request_for(prompt, *r.stopping.max_new_tokens - 1);
+      after.model = std::string(small) + " alone";
+      after.method = "autoregressive";
+      const auto alone = send(after);
+      ASSERT_TRUE(alone->wait().ok()) << alone->wait();
+      EXPECT_EQ(std::vector<Token>(tokens.begin() + 1, tokens.end()), alone->ids()) << small;
+    }
+  }
+}
+
+// F.4
+TEST_F(Oracles, AModelNeverRollsItselfBack) {
+  int64_t drafts = 0;
+  for (uint64_t i = 0; i < 40; ++i) {
+    GenerateRequest r = random_request(i);
+    r.model = "same";
+    r.method = "bild";
+    r.parameters = {{"fallback_threshold", 0.1}, {"rollback_threshold", 0.0}};
+    const auto sink = send(r);
+    ASSERT_TRUE(sink->wait().ok()) << sink->wait();
+    EXPECT_EQ(sink->end().stats.own[BildFigures::kRollbacks], 0);
+    drafts += sink->end().stats.small_tokens;
+  }
+  EXPECT_GT(drafts, 100);
+}
+
+}  // namespace
+}  // namespace tandem
+#endif
