@@ -42,6 +42,7 @@ Coverage& Coverage::operator+=(const Coverage& o) {
   batches += o.batches;
   batches_behind += o.batches_behind;
   reused_tokens += o.reused_tokens;
+  sources += o.sources;
   faults += o.faults;
   for (size_t k = 0; k < kKinds; ++k) {
     for (size_t p = 0; p < kPhases; ++p) {
@@ -56,7 +57,8 @@ std::string Coverage::summary() const {
                       " cancelled, ", deadlines, " past their deadline, ", device_failures,
                       " failed by a device, ", refused, " refused, ", shut_down, " shut down; ",
                       faults, " faults, ", preemptions, " preemptions, ", batches, " batches (",
-                      batches_behind, " behind others), ", reused_tokens, " prompt tokens reused");
+                      batches_behind, " behind others), ", reused_tokens, " prompt tokens reused, ",
+                      sources, " answered from a source");
 }
 
 std::string Coverage::table() const {

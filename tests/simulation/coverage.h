@@ -62,6 +62,7 @@ struct Coverage {
   int64_t batches = 0;
   int64_t batches_behind = 0;  // others that were under way
   int64_t reused_tokens = 0;   // prompt rows out of the prefix cache
+  int64_t sources = 0;         // answered out of an encoder's rows
   int64_t faults = 0;          // of all kinds
   std::array<std::array<std::array<int64_t, kEvents>, kPhases>, kKinds> hit{};
 

@@ -96,6 +96,7 @@ void Heard::check_end() {
                                       " of ", answer_.size(), " tokens"));
         }
         ++sum.answered;
+        if (!q.source.empty()) ++sum.sources;
       }
       break;
     case absl::StatusCode::kInvalidArgument:

@@ -9,6 +9,7 @@ namespace {
 constexpr int kVocab = 12;  // small, so that guesses come true now and then
 constexpr int kMaxPrompt = 20;
 constexpr int kMaxNew = 16;
+constexpr int kMaxSource = 12;
 // The most rows that one sequence may need at once: beside its own those of a tree and its masks,
 // or of a run of drafts.
 constexpr int kMaxTree = 14;
@@ -59,6 +60,11 @@ void choose_parameters(Random& r, Request& q) {
   q.ppd.candidates = r.between(1, 3);
 }
 
+// Models with an encoder take no adapters, and their lower layers no other model's place.
+bool may_read(Kind kind) {
+  return kind != Kind::kBita && kind != Kind::kEmbedded && kind != Kind::kPpd;
+}
+
 BitaParams make_bita(Random& r) {
   BitaParams a;
   do {
@@ -66,6 +72,7 @@ BitaParams make_bita(Random& r) {
     a.num_candidates = r.between(1, 3);
     a.tree = static_cast<BitaTreeKind>(r.below(6));
   } while (bita_tree_rows(a.tree, a.num_masks, a.num_candidates) > kMaxTree);
+  a.only_if_faster = r.one_in(2);
   return a;
 }
 
@@ -125,6 +132,26 @@ void make_crowd(Random& r, Plan& p) {
   p.requests.front().cancel = p.requests.front().arrival + r.micros(200);  // a fault it must have
 }
 
+// From numbers of their own, too.
+void add_encoders(Plan& p, uint64_t seed) {
+  Random r(seed ^ 0x5eed);
+  const int page_rows = p.pool[0].page_rows;
+  for (int m = kEncoders; m < kModels; ++m) {
+    p.model[m] = p.model[m - kEncoders];
+    const int pages = (kMaxSource + page_rows - 1) / page_rows;
+    p.pool[m] = {page_rows, pages + r.below(2 * pages), 0};
+  }
+}
+
+void add_sources(Plan& p, uint64_t seed) {
+  Random r(~seed ^ 0x5eed);
+  for (Request& q : p.requests) {
+    if (q.giant || !may_read(q.kind) || r.one_in(2)) continue;
+    q.source.resize(static_cast<size_t>(r.between(1, std::min(kMaxSource, p.limits.step_rows))));
+    for (Token& t : q.source) t = r.below(kVocab);
+  }
+}
+
 }  // namespace
 
 Plan make_plan(uint64_t seed) {
@@ -144,6 +171,7 @@ Plan make_plan(uint64_t seed) {
                             : alone + r.below(r.one_in(4) ? 4 * alone : alone / 2 + 1);
     p.pool[m] = {page_rows, pages, pages, kMaxPrompt + r.below(kMaxPrompt), m == 1};
   }
+  add_encoders(p, seed);
   p.small_device = r.below(2);
   p.limits.step_rows = r.between(1, 40);
   p.limits.prefill_chunk_rows = r.between(1, 20);
@@ -185,6 +213,7 @@ Plan make_plan(uint64_t seed) {
     const bool as_deep = p.model[1].layers >= p.model[0].layers;
     if (q.kind == Kind::kPpd && as_deep) q.kind = Kind::kSpeculative;
   }
+  if (seed >= kFirstWithSources) add_sources(p, seed);
   const auto faulty = [](const Request& q) {
     return q.deadline != kNever || q.time_limit != kNever || q.cancel != kNever ||
            q.stall != kNever;

@@ -42,6 +42,7 @@ struct Request {
   PpdParams ppd;
   reference::Fusion fusion;  // kEmbedded
   std::vector<Token> prompt;
+  std::vector<Token> source;  // empty: of models without an encoder
   int max_new_tokens = 1;
   std::vector<Token> eos;
   Warp warp;
@@ -59,9 +60,14 @@ struct Request {
   TimePoint resume = kNever;  // ... and goes on; kNever: never
 };
 
+// Large and small, and behind them the encoder of each.
+inline constexpr int kModels = 4;
+inline constexpr int kEncoders = 2;
+
 struct Plan {
-  FakeModelConfig model[2];  // large, small
-  PoolSize pool[2];
+  FakeModelConfig model[kModels];
+  PoolSize pool[kModels];
+  int device(int m) const { return m % 2 == 0 ? 0 : small_device; }
   int small_device = 0;
   LimitsConfig limits;
   uint64_t shuffle = 0;
@@ -72,6 +78,9 @@ struct Plan {
   // Many requests of few clients, all alike and nothing going wrong: who is served when?
   bool crowd = false;
 };
+
+// From this one on half of the requests whose methods take them have sources.
+inline constexpr uint64_t kFirstWithSources = 10'000;
 
 Plan make_plan(uint64_t seed);
 

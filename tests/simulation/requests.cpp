@@ -1,5 +1,7 @@
 #include "tests/simulation/requests.h"
 
+#include <algorithm>
+
 #include "engine/decode/autoregressive.h"
 #include "engine/decode/llm_to_slm.h"
 #include "tests/engine/decode/sketches_values.h"
@@ -36,6 +38,18 @@ std::function<Task<void>(Gen)> method_of(const Request& q) {
   return nullptr;
 }
 
+// Of each role's model; two that share it share its encoder's cache as well.
+void add_encoders(const Request& q, SequenceSpec& s) {
+  s.source = q.source;
+  const size_t roles = s.roles.size();
+  for (size_t i = 0; i < roles; ++i) {
+    const ModelId encoder(s.roles[i].model.value + kEncoders);
+    auto known = std::ranges::find(s.roles, encoder, &RoleModel::model);
+    if (known == s.roles.end()) known = s.roles.insert(known, {Role::kEncoder, encoder, 0});
+    s.roles[i].memory = static_cast<int>(known - s.roles.begin());
+  }
+}
+
 }  // namespace
 
 std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index) {
@@ -62,6 +76,7 @@ std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index) {
       s.roles.push_back({Role::kWorker, ModelId(1), 0});
       s.extra_rows = q.ppd.candidates;
     }
+    if (!q.source.empty()) add_encoders(q, s);
     if (q.kind == Kind::kBita) s.roles[0].masks = AdapterId(0);
     s.warp = q.warp;
     s.warp.choice = static_cast<uint32_t>(choice);
@@ -83,12 +98,13 @@ std::vector<Token> answer_to(const Plan& plan, size_t index, int choice) {
   Warp warp = q.warp;
   warp.choice = static_cast<uint32_t>(choice);
   if (q.kind == Kind::kBeam) {
-    return reference::beam(reference::Model(large), q.prompt, q.beam, q.eos, q.max_new_tokens);
+    return reference::beam(reference::Model(large, 0, q.source), q.prompt, q.beam, q.eos,
+                           q.max_new_tokens);
   }
   if (q.kind == Kind::kEmbedded) {
     return reference::llm_to_slm(plan.model[1], q.fusion, q.prompt, warp, q.eos, q.max_new_tokens);
   }
-  return reference::autoregressive(large, q.prompt, warp, q.eos, q.max_new_tokens);
+  return reference::autoregressive(large, q.prompt, warp, q.eos, q.max_new_tokens, q.source);
 }
 
 }  // namespace tandem::simulation

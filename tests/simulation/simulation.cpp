@@ -108,9 +108,8 @@ Fault Simulation::judge_batch(int device, const Batch& batch) {
 
 void Simulation::build() {
   const Plan& plan = world_.plan;
-  for (int m = 0; m < 2; ++m) {
-    devices_[m == 0 ? 0 : plan.small_device].add_model(ModelId(m), "fake", plan.model[m],
-                                                       plan.pool[m]);
+  for (int m = 0; m < kModels; ++m) {
+    devices_[plan.device(m)].add_model(ModelId(m), "fake", plan.model[m], plan.pool[m]);
   }
   for (int d = 0; d < 2; ++d) {
     devices_[d].set_faults([this, d](const Batch& b) { return judge_batch(d, b); });
@@ -122,9 +121,8 @@ void Simulation::build() {
   options.log_frees = true;
   world_.metrics.series.emplace_back();
   std::vector<LoopModel> models;
-  for (int m = 0; m < 2; ++m) {
-    models.push_back({ModelId(m), DeviceId(m == 0 ? 0 : plan.small_device),
-                      &world_.metrics.models.emplace_back()});
+  for (int m = 0; m < kModels; ++m) {
+    models.push_back({ModelId(m), DeviceId(plan.device(m)), &world_.metrics.models.emplace_back()});
   }
   world_.loop = std::make_unique<Loop>(options, &world_.clock,
                                        std::vector<Backend*>{&devices_[0], &devices_[1]}, models,

@@ -9,11 +9,14 @@
 #include <fstream>
 
 #include "tests/sanitized.h"
+#include "tests/simulation/plan.h"
 
 namespace tandem::simulation {
 namespace {
 
-constexpr uint64_t kSeeds = test::kSanitized ? 300 : 10'000;
+constexpr uint64_t kSeeds = test::kSanitized ? 300 : 12'000;
+// With sources and without.
+constexpr uint64_t kFirst = test::kSanitized ? kFirstWithSources - 150 : 0;
 
 // Devices only know of requests that run; those that wait for pages or readers have no pass there.
 bool possible(Kind kind, Phase phase, Event event) {
@@ -43,7 +46,7 @@ uint64_t from_environment(const char* name, uint64_t otherwise) {
 
 TEST(Simulation, InvariantsHold) {
   const bool one = std::getenv("TANDEM_SEED") != nullptr;
-  const uint64_t first = from_environment("TANDEM_SEED", 0);
+  const uint64_t first = from_environment("TANDEM_SEED", kFirst);
   const uint64_t seeds = one ? 1 : from_environment("TANDEM_SEEDS", kSeeds);
   const auto start = std::chrono::steady_clock::now();
   Coverage sum;
@@ -60,7 +63,7 @@ TEST(Simulation, InvariantsHold) {
   if (seeds < 200) return;
   EXPECT_GT(sum.answered, sum.requests / 3);
   for (const int64_t n : {sum.cut, sum.cancelled, sum.deadlines, sum.device_failures, sum.refused,
-                          sum.preemptions, sum.batches_behind, sum.reused_tokens}) {
+                          sum.preemptions, sum.batches_behind, sum.reused_tokens, sum.sources}) {
     EXPECT_GT(n, static_cast<int64_t>(seeds / 10));
   }
   if (seeds < 8000) return;  // enough to meet them all

@@ -70,17 +70,16 @@ void run(uint64_t seed) {
         return fault;
       });
     }
-    for (int m = 0; m < 2; ++m) {
+    for (int m = 0; m < kModels; ++m) {
       plan.model[m].pass_seconds = 1e-5;
       plan.model[m].row_seconds = 0;
-      devices[m == 0 ? 0 : plan.small_device].add_model(ModelId(m), "fake", plan.model[m],
-                                                        plan.pool[m]);
+      devices[plan.device(m)].add_model(ModelId(m), "fake", plan.model[m], plan.pool[m]);
     }
     LoopOptions options;
     options.limits = plan.limits;
     options.log_frees = true;
-    const std::vector<LoopModel> models = {{ModelId(0), DeviceId(0)},
-                                           {ModelId(1), DeviceId(plan.small_device)}};
+    std::vector<LoopModel> models;
+    for (int m = 0; m < kModels; ++m) models.push_back({ModelId(m), DeviceId(plan.device(m))});
     Loop loop(options, &clock, {&devices[0], &devices[1]}, models, &metrics);
     std::thread runner([&] { loop.run(); });
     std::thread submitter([&] {
@@ -103,8 +102,7 @@ void run(uint64_t seed) {
     loop.quit();
     runner.join();
     EXPECT_EQ(loop.check_pages(), "");
-    EXPECT_EQ(loop.model_pools(ModelId(0)).kv.used(), 0);
-    EXPECT_EQ(loop.model_pools(ModelId(1)).kv.used(), 0);
+    for (int m = 0; m < kModels; ++m) EXPECT_EQ(loop.model_pools(ModelId(m)).kv.used(), 0);
   }
   for (const auto& [id, client] : clients) {
     SCOPED_TRACE(id);

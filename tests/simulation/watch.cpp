@@ -37,6 +37,7 @@ void Watch::on_batch(int device, const Batch& batch) {
     mine.requests.insert(w.request);
     last_active_[w.request] = batches_done_;
     for (const PageId page : w.pages) mine.read.emplace_back(w.model, page);
+    for (const PageId page : w.memory_pages) mine.read.emplace_back(w.memory_model, page);
     for (int p = w.past / page_rows; p * page_rows < w.past + w.run_rows(); ++p) {
       const PageId page = w.pages[static_cast<size_t>(p)];
       if (!written.emplace(w.model, page).second) {
@@ -83,7 +84,7 @@ void Watch::after_step() {
   int running = 0, first = std::numeric_limits<int>::min();
   world_->loop->visit([&](const SequenceRun& run) {
     if (run.state() == SequenceRun::kWaiting && waiting.insert(run.request()).second) {
-      const auto prompt = static_cast<int64_t>(run.spec().prompt.size());
+      const int64_t prompt = run.spec().prompt_tokens();
       tokens += prompt;
       longest = std::max(longest, prompt);
     }
@@ -264,12 +265,13 @@ void Watch::check_metrics() {
     rejected += absl::IsInvalidArgument(status) || status.GetPayload(kRetryPayload).has_value();
   }
   int64_t counted_tokens = 0, counted_finished = 0, counted_failed = 0, counted_rejected = 0;
-  double running = 0;
+  double running = 0, waiting = 0;
   for (const Series& s : m.series) {
     counted_tokens += s.generated_tokens.value();
     for (const Counter& c : s.finished) counted_finished += c.value();
     for (const Counter& c : s.failed) counted_failed += c.value();
     running += s.requests_running.value();
+    waiting += s.requests_waiting.value();
   }
   for (const Counter& c : m.rejected) counted_rejected += c.value();
   int64_t counted_passes = 0;
@@ -288,6 +290,7 @@ void Watch::check_metrics() {
   equal("passes", counted_passes, passes);
   equal("running requests", static_cast<int64_t>(running), 0);
   equal("waiting requests", static_cast<int64_t>(m.requests_waiting.value()), 0);
+  equal("waiting requests of the series", static_cast<int64_t>(waiting), 0);
 }
 
 }  // namespace tandem::simulation
