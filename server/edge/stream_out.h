@@ -43,14 +43,14 @@ class StreamPort {
   virtual void write(Item item) = 0;
   virtual void write_last(Item item) = 0;  // and finishes with OK
   virtual void finish(const absl::Status& status) = 0;
-  virtual void let_go() = 0;  // nothing of the stream is used any more; may destroy it
+  virtual void release() = 0;  // nothing of the stream is used any more; may destroy it
 
  protected:
   ~StreamPort() = default;
 };
 
-// `kPostWhileWorking` plants a bug that was once there, for the search to find.
-template <class Item, class Mutex = std::mutex, bool kPostWhileWorking = false>
+// `PostWhileWorking` plants a bug that was once there, for the search to find.
+template <class Item, class Mutex = std::mutex, bool PostWhileWorking = false>
 class StreamOut {
  public:
   // `port` outlives it.
@@ -139,14 +139,14 @@ class StreamOut {
       }
       if (queue_.empty() && !end_.has_value()) return;
       // As work() comes now: posted besides, it might come once the call is over.
-      if constexpr (!kPostWhileWorking) posted_ = true;
+      if constexpr (!PostWhileWorking) posted_ = true;
     }
     work();
   }
 
   void finished() {
     is_finished_ = true;
-    if (is_over_) port_.let_go();
+    if (is_over_) port_.release();
   }
 
   // The call is over: by finish(), or because the client is gone. `cancel`: the engine must hear.
@@ -160,7 +160,7 @@ class StreamOut {
       }
       if (cancel) port_.cancel();
     }
-    if (is_finished_) port_.let_go();
+    if (is_finished_) port_.release();
   }
 
  private:

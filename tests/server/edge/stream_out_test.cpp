@@ -82,7 +82,7 @@ class World final : private StreamPort<Item> {
     while (wrong_.empty() && step()) {
     }
     if (!wrong_.empty()) return wrong_;
-    if (!let_go_) return "stuck: the call is never let go of";
+    if (!released_) return "stuck: the call is never released";
     if (!over_sent_ && read_ != made_) return absl::StrCat("read ", read_, " of ", made_);
     if (made_.compare(0, read_.size(), read_) != 0) return "text out of order";
     return "";
@@ -148,7 +148,7 @@ class World final : private StreamPort<Item> {
   }
 
   void engine() {
-    check(!let_go_ || script_[event_] != 'p', "an event for a call that is gone");
+    check(!released_ || script_[event_] != 'p', "an event for a call that is gone");
     const char event = script_[event_++];
     const std::string text(1, static_cast<char>('a' + event_));
     switch (event) {
@@ -172,12 +172,12 @@ class World final : private StreamPort<Item> {
     check(SearchMutex::locked == 0, "an operation is started under the lock");
     check(!writing_ && !finishing_, "two operations at once");
     check(!finish_seen_, "an operation after the end");
-    check(!let_go_, "an operation of a call that is let go of");
+    check(!released_, "an operation of a call that is released");
   }
 
   void post() override {
     check(posts_ == 0, "posted twice");
-    check(!let_go_, "posted for a call that is let go of");
+    check(!released_, "posted for a call that is released");
     ++posts_;
   }
   void pause() override {
@@ -204,11 +204,11 @@ class World final : private StreamPort<Item> {
     check(event_ == script_.size() && status.ok() == (script_.back() == 'f'), "a wrong status");
     finishing_ = finish_seen_ = true;
   }
-  void let_go() override {
-    check(!let_go_, "let go of twice");
+  void release() override {
+    check(!released_, "released twice");
     check(finished_ && over_, "let go of before its operations are done");
     check(posts_ == 0, "let go of while it waits to be called");
-    let_go_ = true;
+    released_ = true;
   }
 
   const std::string script_;
@@ -220,7 +220,7 @@ class World final : private StreamPort<Item> {
   int posts_ = 0;
   bool writing_ = false, finishing_ = false, finish_seen_ = false, finished_ = false;
   bool failed_write_ = false;
-  bool gone_ = false, over_ = false, over_sent_ = false, let_go_ = false;
+  bool gone_ = false, over_ = false, over_sent_ = false, released_ = false;
   bool paused_ = false;
   std::string made_, read_;
   std::string wrong_;
@@ -274,7 +274,7 @@ class CallThreadDouble final : public StreamPort<Item> {
         steps_.pop_front();
       }
       step();
-      if (let_go_) return;
+      if (released_) return;
     }
   }
   void wait_until_resumed() {
@@ -319,13 +319,13 @@ class CallThreadDouble final : public StreamPort<Item> {
     later([this] { out.finished(); });
     later([this] { out.over(false); });
   }
-  void let_go() override { let_go_ = true; }
+  void release() override { released_ = true; }
 
   std::mutex mutex_;
   std::condition_variable some_;
   std::deque<std::function<void()>> steps_;
   bool paused_ = false;
-  bool let_go_ = false;  // own thread
+  bool released_ = false;  // own thread
 };
 
 // Two real threads; ThreadSanitizer looks on in its build.

@@ -1,0 +1,220 @@
+#include "server/edge/http_reader.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace tandem {
+namespace {
+
+constexpr size_t kMaxMethod = 32;
+constexpr size_t kMaxChunkLine = 128;  // with its extension, which nobody reads
+constexpr size_t kMaxHeaders = 100;
+
+bool is_token_character(char c) {
+  return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+         absl::string_view("!#$%&'*+-.^_`|~").find(c) != absl::string_view::npos;
+}
+
+bool is_token(absl::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), is_token_character);
+}
+
+bool is_value(absl::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    const auto u = static_cast<unsigned char>(c);
+    return u == '\t' || (u >= 0x20 && u != 0x7f);
+  });
+}
+
+bool all_digits(absl::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+}
+
+// Whether a list header ("close, te") has this word.
+bool has_word(absl::string_view list, absl::string_view word) {
+  for (const absl::string_view part : absl::StrSplit(list, ',')) {
+    if (absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(part), word)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string HttpMessage::header(absl::string_view lower_case_name) const {
+  std::string all;
+  bool found = false;
+  for (const auto& [name, value] : headers) {
+    if (name != lower_case_name) continue;
+    absl::StrAppend(&all, found ? ", " : "", value);
+    found = true;
+  }
+  return all;
+}
+
+void HttpReader::refuse(int status) {
+  state_ = State::kRefused;
+  refusal_ = status;
+  line_ = {};
+  message_.body = {};
+}
+
+HttpMessage HttpReader::take() {
+  HttpMessage whole = std::exchange(message_, {});
+  state_ = State::kHead;
+  part_ = Part::kLine;
+  head_bytes_ = 0;
+  expects_ = false;
+  return whole;
+}
+
+size_t HttpReader::feed(absl::string_view bytes) {
+  size_t taken = 0;
+  while (taken < bytes.size() && state_ != State::kWhole && state_ != State::kRefused) {
+    const absl::string_view rest = bytes.substr(taken);
+    const bool in_body = part_ == Part::kSized || part_ == Part::kChunk;
+    taken += in_body ? feed_body(rest) : feed_line(rest);
+  }
+  return taken;
+}
+
+// Up to the end of the line. Lines have to end with CRLF, and hold no CR else.
+size_t HttpReader::feed_line(absl::string_view bytes) {
+  const size_t newline = bytes.find('\n');
+  const size_t length = newline == absl::string_view::npos ? bytes.size() : newline + 1;
+  const bool chunk = part_ == Part::kChunkSize || part_ == Part::kChunkEnd;
+  const size_t most = chunk ? kMaxChunkLine : limits_.head_bytes - head_bytes_;
+  if (line_.size() + length > most) {
+    refuse(chunk ? 400 : 431);
+    return length;
+  }
+  line_.append(bytes.data(), length);
+  if (newline == absl::string_view::npos) return length;
+  const std::string line = std::exchange(line_, {});
+  if (!chunk) head_bytes_ += line.size();
+  absl::string_view text = line;
+  if (!absl::EndsWith(text, "\r\n")) {
+    refuse(400);
+    return length;
+  }
+  text.remove_suffix(2);
+  if (text.find('\r') != absl::string_view::npos) {
+    refuse(400);
+    return length;
+  }
+  on_line(text);
+  return length;
+}
+
+void HttpReader::on_line(absl::string_view line) {
+  switch (part_) {
+    case Part::kLine:
+      return on_request_line(line);
+    case Part::kHeader:
+      return line.empty() ? on_head() : on_header(line);
+    case Part::kChunkSize:
+      return on_chunk_size(line);
+    case Part::kChunkEnd:
+      if (!line.empty()) return refuse(400);
+      part_ = Part::kChunkSize;
+      return;
+    case Part::kTrailer:  // read, and not used
+      if (line.empty()) state_ = State::kWhole;
+      return;
+    case Part::kSized:
+    case Part::kChunk:
+      return;
+  }
+}
+
+void HttpReader::on_request_line(absl::string_view line) {
+  const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
+  if (words.size() != 3 || words[0].size() > kMaxMethod || !is_token(words[0]) ||
+      !absl::StartsWith(words[1], "/") || !is_value(words[1])) {
+    return refuse(400);
+  }
+  if (words[2] != "HTTP/1.1" && words[2] != "HTTP/1.0") {
+    return refuse(absl::StartsWith(words[2], "HTTP/") ? 505 : 400);
+  }
+  message_.method = std::string(words[0]);
+  message_.path = std::string(words[1].substr(0, words[1].find('?')));
+  message_.in_chunks = words[2] == "HTTP/1.1";
+  part_ = Part::kHeader;
+}
+
+void HttpReader::on_header(absl::string_view line) {
+  const size_t colon = line.find(':');
+  if (colon == absl::string_view::npos || !is_token(line.substr(0, colon))) return refuse(400);
+  const absl::string_view value = absl::StripAsciiWhitespace(line.substr(colon + 1));
+  if (!is_value(value)) return refuse(400);
+  if (message_.headers.size() >= kMaxHeaders) return refuse(431);
+  message_.headers.emplace_back(absl::AsciiStrToLower(line.substr(0, colon)), std::string(value));
+}
+
+// All headers are there: how long is the body?
+void HttpReader::on_head() {
+  const auto count = [this](absl::string_view name) {
+    return std::count_if(message_.headers.begin(), message_.headers.end(),
+                         [&](const auto& header) { return header.first == name; });
+  };
+  const auto lengths = count("content-length");
+  const auto codings = count("transfer-encoding");
+  if (lengths + codings > 1 || count("host") > 1) return refuse(400);
+  if (message_.in_chunks && count("host") == 0) return refuse(400);
+  const std::string connection = message_.header("connection");
+  message_.keep_alive = message_.in_chunks && !has_word(connection, "close");
+  expects_ = absl::EqualsIgnoreCase(message_.header("expect"), "100-continue");
+  if (!expects_ && count("expect") > 0) return refuse(417);
+  state_ = State::kBody;
+  if (codings == 1) {
+    if (!message_.in_chunks) return refuse(400);
+    if (!absl::EqualsIgnoreCase(message_.header("transfer-encoding"), "chunked")) {
+      return refuse(501);
+    }
+    part_ = Part::kChunkSize;
+    return;
+  }
+  left_ = 0;
+  if (lengths == 1) {
+    const std::string length = message_.header("content-length");
+    if (!all_digits(length)) return refuse(400);
+    if (!absl::SimpleAtoi(length, &left_) || left_ > limits_.body_bytes) return refuse(413);
+  }
+  part_ = Part::kSized;
+  if (left_ == 0) state_ = State::kWhole;
+}
+
+void HttpReader::on_chunk_size(absl::string_view line) {
+  const absl::string_view digits =
+      absl::StripTrailingAsciiWhitespace(line.substr(0, line.find(';')));
+  if (digits.empty() || !std::all_of(digits.begin(), digits.end(), absl::ascii_isxdigit) ||
+      !is_value(line)) {
+    return refuse(400);
+  }
+  left_ = 0;
+  for (const char c : digits) {
+    const int digit = absl::ascii_isdigit(c) ? c - '0' : absl::ascii_tolower(c) - 'a' + 10;
+    left_ = left_ * 16 + static_cast<size_t>(digit);
+    if (left_ + message_.body.size() > limits_.body_bytes) return refuse(413);
+  }
+  part_ = left_ == 0 ? Part::kTrailer : Part::kChunk;
+}
+
+size_t HttpReader::feed_body(absl::string_view bytes) {
+  const size_t length = std::min(left_, bytes.size());
+  message_.body.append(bytes.data(), length);
+  left_ -= length;
+  if (left_ > 0) return length;
+  if (part_ == Part::kSized) {
+    state_ = State::kWhole;
+  } else {
+    part_ = Part::kChunkEnd;
+  }
+  return length;
+}
+
+}  // namespace tandem

@@ -1,0 +1,450 @@
+#include "server/edge/http_server.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/edge/acceptor.h"
+
+namespace tandem {
+namespace {
+
+constexpr size_t kPiece = 64 << 10;  // read at once
+constexpr size_t kMaxEvents = 256;
+constexpr auto kSweep = std::chrono::milliseconds(250);
+constexpr int kWhileStopping = 10;  // milliseconds
+constexpr Duration kLingerTime = std::chrono::seconds(2);
+constexpr size_t kLingerBytes = 1 << 20;
+
+TimePoint now() { return std::chrono::steady_clock::now(); }
+
+const char* reason(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
+    case 413:
+      return "Content Too Large";
+    case 415:
+      return "Unsupported Media Type";
+    case 417:
+      return "Expectation Failed";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 499:
+      return "Client Closed Request";
+    case 500:
+      return "Internal Server Error";
+    case 501:
+      return "Not Implemented";
+    case 503:
+      return "Service Unavailable";
+    case 504:
+      return "Gateway Timeout";
+    case 505:
+      return "HTTP Version Not Supported";
+    default:
+      return "Error";
+  }
+}
+
+std::string peer_at(int fd) {
+  sockaddr_storage name = {};
+  socklen_t length = sizeof(name);
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0) return "";
+  const std::string peer = peer_of(name);
+  return peer.empty() ? "unix:" : peer;
+}
+
+}  // namespace
+
+struct HttpConnection {
+  enum class State { kReading, kAnswering, kLingering, kClosed };
+
+  HttpConnection(Fd f, HttpReader::Limits limits)
+      : fd(std::move(f)), peer(peer_at(fd.get())), reader(limits), born(now()) {}
+
+  void send_error(int status, const std::string& body) {
+    out += absl::StrCat("HTTP/1.1 ", status, " ", reason(status),
+                        "\r\nContent-Type: application/json\r\nContent-Length: ", body.size(),
+                        status == 429 ? "\r\nRetry-After: 1" : "", "\r\nConnection: close\r\n\r\n",
+                        body);
+    keep_alive = false;
+  }
+
+  Fd fd;
+  const std::string peer;
+  bool too_many = false;  // came when there were enough already
+  State state = State::kReading;
+  HttpReader reader;
+  size_t held = 0;  // counted of the reader
+  std::string in;   // came behind the request that is being answered
+  std::string out;
+  size_t sent = 0;  // of `out`
+  bool keep_alive = true;
+  bool in_chunks = true;
+  bool told = true;    // false: the listener waits for written()
+  bool ended = false;  // nothing follows `out`
+  std::shared_ptr<HttpExchange> exchange;
+  const TimePoint born;
+  TimePoint deadline = kNever;
+  size_t lingered = 0;   // bytes thrown away
+  uint32_t watched = 0;  // events
+};
+
+// --- HttpExchange
+
+HttpExchange::HttpExchange(HttpServer* server, HttpConnection* connection, HttpMessage m,
+                           std::string p)
+    : message(std::move(m)), peer(std::move(p)), server_(*server), connection_(connection) {
+  server_.exchanges_.fetch_add(1);
+}
+
+HttpExchange::~HttpExchange() { server_.exchanges_.fetch_sub(1); }
+
+void HttpExchange::begin(int status, const HttpHeaders& headers) {
+  begun_ = true;
+  if (connection_ == nullptr) return;
+  HttpConnection& c = *connection_;
+  if (server_.drained_ || now() - c.born > server_.bounds_.age) c.keep_alive = false;
+  absl::StrAppend(&c.out, "HTTP/1.1 ", status, " ", reason(status), "\r\n");
+  bool sized = false;
+  for (const auto& [name, value] : headers) {
+    absl::StrAppend(&c.out, name, ": ", value, "\r\n");
+    sized = sized || name == "Content-Length";
+  }
+  if (!sized && !c.in_chunks) c.keep_alive = false;  // the end of the connection is the answer's
+  c.in_chunks = !sized && c.in_chunks;
+  if (c.in_chunks) absl::StrAppend(&c.out, "Transfer-Encoding: chunked\r\n");
+  absl::StrAppend(&c.out, c.keep_alive ? "\r\n" : "Connection: close\r\n\r\n");
+}
+
+void HttpExchange::write(absl::string_view bytes) { put(bytes, false); }
+
+void HttpExchange::end(absl::string_view last_bytes) { put(last_bytes, true); }
+
+void HttpExchange::answer(int status, const HttpHeaders& headers, absl::string_view body) {
+  HttpHeaders all = headers;
+  all.emplace_back("Content-Length", absl::StrCat(body.size()));
+  begin(status, all);
+  end(connection_ != nullptr && message.method == "HEAD" ? "" : body);
+}
+
+void HttpExchange::put(absl::string_view bytes, bool last) {
+  if (connection_ == nullptr) {
+    server_.tellings_.push_back({shared_from_this(), /*written=*/true, /*ok=*/false});
+    return;
+  }
+  HttpConnection& c = *connection_;
+  if (c.in_chunks && !bytes.empty()) {
+    absl::StrAppend(&c.out, absl::Hex(bytes.size()), "\r\n", bytes, "\r\n");
+  } else {
+    c.out.append(bytes.data(), bytes.size());
+  }
+  if (c.in_chunks && last) c.out += "0\r\n\r\n";
+  server_.put(c, last);
+}
+
+// --- HttpServer
+
+HttpServer::HttpServer(Bounds bounds, Handlers handlers)
+    : bounds_(bounds),
+      handlers_(std::move(handlers)),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      thread_([this] { run(); }) {}
+
+HttpServer::~HttpServer() { stop(); }
+
+void HttpServer::take(int fd) {
+  const std::lock_guard lock(mutex_);
+  accepted_.emplace_back(fd);
+  if (std::exchange(sleeping_, false)) wake_.wake();
+}
+
+void HttpServer::post(Work* work) {
+  const std::lock_guard lock(mutex_);
+  posted_.push_back(work);
+  if (std::exchange(sleeping_, false)) wake_.wake();
+}
+
+void HttpServer::drain() {
+  const std::lock_guard lock(mutex_);
+  draining_ = true;
+  if (std::exchange(sleeping_, false)) wake_.wake();
+}
+
+void HttpServer::stop() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.wake();
+  thread_.join();
+}
+
+void HttpServer::run() {
+  epoll_event own = {EPOLLIN, {}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.fd(), &own);  // data.ptr stays null
+  std::array<epoll_event, kMaxEvents> events;
+  while (take_what_came()) {
+    const bool busy = !tellings_.empty() || !next_.empty();
+    int wait = connections_.empty() ? -1 : static_cast<int>(kSweep.count());
+    if (stopped_) wait = kWhileStopping;
+    {
+      const std::lock_guard lock(mutex_);
+      sleeping_ = !busy && accepted_.empty() && posted_.empty();
+      if (!sleeping_) wait = 0;
+    }
+    const int n = epoll_wait(epoll_.get(), events.data(), kMaxEvents, wait);
+    {
+      const std::lock_guard lock(mutex_);
+      sleeping_ = false;
+    }
+    for (int i = 0; i < n; ++i) {
+      const epoll_event& event = events[static_cast<size_t>(i)];
+      if (event.data.ptr == nullptr) {
+        wake_.clear();
+      } else {
+        on_events(*static_cast<HttpConnection*>(event.data.ptr), event.events);
+      }
+    }
+    for (HttpConnection* const c : std::exchange(next_, {})) {
+      if (c->state == HttpConnection::State::kReading) use(*c, std::exchange(c->in, {}));
+    }
+    tell();
+    sweep();
+    dead_.clear();  // no event, and nothing in next_, names them any more
+  }
+}
+
+bool HttpServer::take_what_came() {
+  std::vector<Fd> accepted;
+  std::vector<Work*> posted;
+  bool stopping = false;
+  bool drain = false;
+  {
+    const std::lock_guard lock(mutex_);
+    accepted.swap(accepted_);
+    posted.swap(posted_);
+    stopping = stopping_;
+    drain = draining_ && !drained_;
+  }
+  for (Fd& fd : accepted) {
+    if (!stopping) admit(std::move(fd));
+  }
+  for (Work* const work : posted) work->work();
+  if (drain || stopping) {
+    drained_ = true;
+    std::vector<HttpConnection*> idle;
+    for (const auto& [c, owner] : connections_) {
+      const bool is_idle = c->state == HttpConnection::State::kReading && !c->reader.begun();
+      if (stopping || is_idle) idle.push_back(c);
+    }
+    for (HttpConnection* const c : idle) close(*c);
+  }
+  stopped_ = stopping;
+  return !stopping || exchanges_.load() > 0;
+}
+
+void HttpServer::admit(Fd fd) {
+  auto made = std::make_unique<HttpConnection>(
+      std::move(fd), HttpReader::Limits{bounds_.head_bytes, bounds_.body_bytes});
+  HttpConnection& c = *made;
+  connections_.emplace(&c, std::move(made));
+  c.too_many = connections_.size() > bounds_.connections;
+  c.deadline = now() + bounds_.head_time;
+  // What a reader does not read waits here, where it is counted, and not in the kernel.
+  const int unsent = 128 << 10;
+  setsockopt(c.fd.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
+  epoll_event event = {c.watched = EPOLLIN | EPOLLRDHUP, {.ptr = &c}};
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, c.fd.get(), &event) != 0) close(c);
+}
+
+void HttpServer::on_events(HttpConnection& c, uint32_t events) {
+  if (c.state == HttpConnection::State::kClosed) return;
+  if ((events & (EPOLLERR | EPOLLHUP)) != 0) return close(c);
+  if ((events & EPOLLIN) != 0) {
+    c.state == HttpConnection::State::kLingering ? linger(c) : read(c);
+  } else if ((events & EPOLLRDHUP) != 0) {
+    return close(c);  // who sends no more reads no more, as far as we know
+  }
+  if ((events & EPOLLOUT) != 0 && c.state != HttpConnection::State::kClosed) flush(c);
+}
+
+void HttpServer::read(HttpConnection& c) {
+  static thread_local std::array<char, kPiece> piece;
+  const ssize_t n = recv(c.fd.get(), piece.data(), piece.size(), MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n <= 0) return close(c);
+  use(c, {piece.data(), static_cast<size_t>(n)});
+}
+
+// What comes after a refused request is thrown away for a while: closed with bytes unread, the
+// kernel would reset the connection, and the client might never see the answer.
+void HttpServer::linger(HttpConnection& c) {
+  std::array<char, 4096> piece;
+  const ssize_t n = recv(c.fd.get(), piece.data(), piece.size(), MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  c.lingered += n > 0 ? static_cast<size_t>(n) : 0;
+  if (n <= 0 || c.lingered > kLingerBytes) close(c);
+}
+
+void HttpServer::use(HttpConnection& c, absl::string_view bytes) {
+  if (bytes.empty()) return;
+  const bool had_begun = c.reader.begun();
+  const HttpReader::State before = c.reader.state();
+  const size_t taken = c.reader.feed(bytes);
+  const HttpReader::State after = c.reader.state();
+  count_held(c);
+  if (after == HttpReader::State::kRefused) return refuse(c, c.reader.refusal());
+  if (held_ > bounds_.held_bytes) return refuse(c, 429);
+  if (after == HttpReader::State::kWhole) {
+    c.in.assign(bytes.data() + taken, bytes.size() - taken);
+    return dispatch(c);
+  }
+  if (!had_begun) c.deadline = now() + bounds_.head_time;
+  if (before != after) c.deadline = now() + bounds_.body_time;
+  if (c.reader.take_expectation()) {
+    c.out += "HTTP/1.1 100 Continue\r\n\r\n";
+    flush(c);
+  }
+}
+
+void HttpServer::dispatch(HttpConnection& c) {
+  if (c.too_many) return refuse(c, 429);
+  HttpMessage message = c.reader.take();
+  c.state = HttpConnection::State::kAnswering;
+  c.deadline = kNever;
+  c.keep_alive = message.keep_alive;
+  c.in_chunks = message.in_chunks;
+  c.ended = false;
+  c.exchange = std::make_shared<HttpExchange>(this, &c, std::move(message), c.peer);
+  watch(c);
+  handlers_.request(c.exchange);
+}
+
+void HttpServer::refuse(HttpConnection& c, int status) {
+  c.reader.take();  // no longer counted, so no longer kept
+  c.state = HttpConnection::State::kAnswering;
+  c.send_error(status, handlers_.error(status));
+  c.ended = true;
+  c.in.clear();
+  flush(c);
+}
+
+// The bytes count until the request is answered: its call may hold them so long.
+void HttpServer::count_held(HttpConnection& c) {
+  const size_t held = c.reader.held_bytes();
+  held_ += held - c.held;
+  c.held = held;
+}
+
+void HttpServer::put(HttpConnection& c, bool last) {
+  c.told = false;
+  c.ended = last;
+  flush(c);
+}
+
+void HttpServer::flush(HttpConnection& c) {
+  while (c.sent < c.out.size()) {
+    const ssize_t n =
+        send(c.fd.get(), c.out.data() + c.sent, c.out.size() - c.sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno != EAGAIN) return close(c);
+    if (n > 0 || c.deadline == kNever) c.deadline = now() + bounds_.stall_time;
+    if (n < 0) return watch(c);
+    c.sent += static_cast<size_t>(n);
+  }
+  c.out.clear();
+  if (c.out.capacity() > kPiece) c.out.shrink_to_fit();
+  c.sent = 0;
+  if (c.state != HttpConnection::State::kAnswering) return watch(c);  // it was 100 Continue
+  c.deadline = kNever;
+  if (!std::exchange(c.told, true)) tellings_.push_back({c.exchange, true, true});
+  c.ended ? answered(c) : watch(c);
+}
+
+void HttpServer::answered(HttpConnection& c) {
+  if (c.exchange != nullptr) std::exchange(c.exchange, nullptr)->connection_ = nullptr;
+  held_ -= std::exchange(c.held, 0);
+  if (!c.keep_alive) {
+    shutdown(c.fd.get(), SHUT_WR);
+    c.state = HttpConnection::State::kLingering;
+    c.deadline = now() + kLingerTime;
+    return watch(c);
+  }
+  c.state = HttpConnection::State::kReading;
+  c.deadline = now() + bounds_.idle_time;
+  if (!c.in.empty()) next_.push_back(&c);
+  watch(c);
+}
+
+// What is of interest now: requests where one is read, and always whether the client is there.
+void HttpServer::watch(HttpConnection& c) {
+  uint32_t events = c.state == HttpConnection::State::kLingering ? 0 : EPOLLRDHUP;
+  if (c.state != HttpConnection::State::kAnswering) events |= EPOLLIN;
+  if (c.sent < c.out.size()) events |= EPOLLOUT;
+  if (events == c.watched) return;
+  epoll_event event = {c.watched = events, {.ptr = &c}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, c.fd.get(), &event);
+}
+
+void HttpServer::close(HttpConnection& c) {
+  if (c.state == HttpConnection::State::kClosed) return;
+  c.state = HttpConnection::State::kClosed;
+  c.fd.reset();
+  held_ -= std::exchange(c.held, 0);
+  if (c.exchange != nullptr) {
+    c.exchange->connection_ = nullptr;
+    if (!c.told) tellings_.push_back({c.exchange, true, false});
+    tellings_.push_back({std::move(c.exchange), false, false});
+  }
+  std::erase(next_, &c);
+  const auto it = connections_.find(&c);
+  dead_.push_back(std::move(it->second));
+  connections_.erase(it);
+}
+
+void HttpServer::tell() {
+  for (const Telling& t : std::exchange(tellings_, {})) {
+    if (t.exchange == nullptr || t.exchange->listener_ == nullptr) continue;
+    t.written ? t.exchange->listener_->written(t.ok) : t.exchange->listener_->closed();
+  }
+}
+
+void HttpServer::sweep() {
+  const TimePoint at = now();
+  if (at < swept_ + kSweep) return;
+  swept_ = at;
+  std::vector<HttpConnection*> late;
+  for (const auto& [c, owner] : connections_) {
+    if (c->deadline <= at) late.push_back(c);
+  }
+  for (HttpConnection* const c : late) {
+    const bool unfinished = c->state == HttpConnection::State::kReading && c->reader.begun();
+    unfinished && c->out.empty() ? refuse(*c, 408) : close(*c);
+  }
+}
+
+}  // namespace tandem
