@@ -1,0 +1,139 @@
+#include "server/openai/json_text.h"
+
+#include <nlohmann/json.hpp>
+
+namespace tandem::openai {
+namespace {
+
+bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+// A place in text that is JSON.
+class Cursor {
+ public:
+  explicit Cursor(absl::string_view text) : text_(text) { skip_spaces(); }
+
+  bool at(char c) const { return at_ < text_.size() && text_[at_] == c; }
+  // Over a character and the space behind it.
+  void step() {
+    ++at_;
+    skip_spaces();
+  }
+  // The value here; goes behind it.
+  absl::string_view value() {
+    const size_t from = at_;
+    size_t depth = 0;
+    do {
+      const char c = text_[at_];
+      if (c == '"') {
+        skip_string();
+        continue;
+      }
+      if (c == '{' || c == '[') ++depth;
+      if (c == '}' || c == ']') --depth;
+      ++at_;
+      if (depth == 0 && c != '}' && c != ']') skip_word();
+    } while (depth > 0 && at_ < text_.size());
+    const absl::string_view found = text_.substr(from, at_ - from);
+    skip_spaces();
+    return found;
+  }
+
+ private:
+  void skip_spaces() {
+    while (at_ < text_.size() && is_space(text_[at_])) ++at_;
+  }
+  void skip_string() {
+    for (++at_; at_ < text_.size() && text_[at_] != '"'; ++at_) {
+      if (text_[at_] == '\\') ++at_;
+    }
+    ++at_;
+  }
+  void skip_word() {  // the rest of a number, true, false or null
+    while (at_ < text_.size() && !is_space(text_[at_]) &&
+           absl::string_view(",]}").find(text_[at_]) == absl::string_view::npos) {
+      ++at_;
+    }
+  }
+
+  const absl::string_view text_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+const char* kind_name(JsonKind kind) {
+  switch (kind) {
+    case JsonKind::kNull:
+      return "null";
+    case JsonKind::kBool:
+      return "a boolean";
+    case JsonKind::kNumber:
+      return "a number";
+    case JsonKind::kString:
+      return "a string";
+    case JsonKind::kArray:
+      return "an array";
+    case JsonKind::kObject:
+      return "an object";
+  }
+  return "";
+}
+
+bool is_json(absl::string_view text) {
+  return nlohmann::json::accept(text.data(), text.data() + text.size());
+}
+
+JsonKind kind_of(absl::string_view value) {
+  size_t at = 0;
+  while (is_space(value[at])) ++at;
+  switch (value[at]) {
+    case 'n':
+      return JsonKind::kNull;
+    case 't':
+    case 'f':
+      return JsonKind::kBool;
+    case '"':
+      return JsonKind::kString;
+    case '[':
+      return JsonKind::kArray;
+    case '{':
+      return JsonKind::kObject;
+    default:
+      return JsonKind::kNumber;
+  }
+}
+
+std::vector<JsonMember> members_of(absl::string_view object) {
+  std::vector<JsonMember> out;
+  Cursor cursor(object);
+  cursor.step();  // {
+  while (cursor.at('"')) {
+    std::string name = string_of(cursor.value());
+    cursor.step();  // :
+    out.push_back({std::move(name), cursor.value()});
+    if (cursor.at(',')) cursor.step();
+  }
+  return out;
+}
+
+std::vector<absl::string_view> elements_of(absl::string_view array) {
+  std::vector<absl::string_view> out;
+  Cursor cursor(array);
+  cursor.step();  // [
+  while (!cursor.at(']')) {
+    out.push_back(cursor.value());
+    if (cursor.at(',')) cursor.step();
+  }
+  return out;
+}
+
+std::string string_of(absl::string_view string) {
+  return nlohmann::json::parse(string.data(), string.data() + string.size()).get<std::string>();
+}
+
+std::string json_string(absl::string_view text) {
+  return nlohmann::json(std::string(text))
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace tandem::openai

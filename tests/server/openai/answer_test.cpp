@@ -1,0 +1,167 @@
+#include "server/openai/answer.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "engine/base/status.h"
+#include "server/openai/error.h"
+
+namespace tandem::openai {
+namespace {
+
+using google::protobuf::TextFormat;
+using nlohmann::json;
+
+template <class Message>
+Message from(const std::string& text) {
+  Message out;
+  EXPECT_TRUE(TextFormat::ParseFromString(text, &out)) << text;
+  return out;
+}
+
+const v1::Started kStarted =
+    from<v1::Started>("request_id: 'r' method: METHOD_BILD contract: CONTRACT_LOSSY");
+constexpr char kFinished[] = R"(finish_reason: FINISH_REASON_EOS seed: 18446744073709551615
+    usage { prompt_tokens: 3 cached_tokens: 1 completion_tokens: 2 } stats { tokens_per_pass: 2 })";
+constexpr char kToken[] = R"(id: 5 logprob: -0.5 text: "\357\277\275" bytes: "\303"
+    top_logprobs { id: 5 logprob: -0.5 text: "\357\277\275" bytes: "\303" }
+    top_logprobs { id: 6 logprob: -1 text: "b" bytes: "b" })";
+
+Head head(Kind kind, bool logprobs = false) { return {kind, "req-1", 1700, "m", logprobs}; }
+
+// The JSON of each event of a stream; null for [DONE].
+std::vector<json> events_in(const std::string& stream) {
+  std::vector<json> out;
+  for (const absl::string_view event : absl::StrSplit(stream, "\n\n", absl::SkipEmpty())) {
+    absl::string_view text = event;
+    EXPECT_TRUE(absl::ConsumePrefix(&text, "data: ")) << event;
+    EXPECT_EQ(text.find('\n'), absl::string_view::npos) << event;
+    out.push_back(text == "[DONE]" ? json() : json::parse(std::string(text)));
+  }
+  return out;
+}
+
+TEST(OpenAiAnswer, AChatIsWhole) {
+  v1::CompleteResponse answer;
+  *answer.mutable_started() = kStarted;
+  for (int i = 0; i < 2; ++i) {
+    v1::Choice* const choice = answer.add_choices();
+    choice->set_index(i);
+    choice->set_text("a\"\n");
+    *choice->mutable_finished() = from<v1::Finished>(kFinished);
+  }
+  answer.mutable_choices(1)->mutable_finished()->set_finish_reason(v1::FINISH_REASON_MAX_TOKENS);
+  EXPECT_EQ(json::parse(answer_json(head(Kind::kChat), answer)), json::parse(R"({
+      "id":"chatcmpl-req-1","object":"chat.completion","created":1700,"model":"m","choices":[
+      {"index":0,"message":{"role":"assistant","content":"a\"\n","refusal":null},"logprobs":null,
+       "finish_reason":"stop"},
+      {"index":1,"message":{"role":"assistant","content":"a\"\n","refusal":null},"logprobs":null,
+       "finish_reason":"length"}],
+      "usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,
+               "prompt_tokens_details":{"cached_tokens":1}},
+      "tandem":{"method":"bild","contract":"lossy","seed":"18446744073709551615",
+                "tokens_per_pass":2.0}})"));
+}
+
+TEST(OpenAiAnswer, LogprobsHaveBytes) {
+  v1::CompleteResponse answer;
+  v1::Choice* const choice = answer.add_choices();
+  *choice->add_tokens() = from<v1::Token>(kToken);
+  *choice->add_tokens() = from<v1::Token>(R"(text: "a" bytes: "\251a")");
+  choice->mutable_tokens(1)->set_logprob(-std::numeric_limits<float>::infinity());
+  const json chat = json::parse(answer_json(head(Kind::kChat, true), answer));
+  EXPECT_EQ(chat["choices"][0]["logprobs"]["content"], json::parse(R"([
+      {"token":"\ufffd","logprob":-0.5,"bytes":[195],"top_logprobs":[
+        {"token":"\ufffd","logprob":-0.5,"bytes":[195]},{"token":"b","logprob":-1.0,"bytes":[98]}]},
+      {"token":"a","logprob":-9999.0,"bytes":[169,97],"top_logprobs":[]}])"));
+  const json old = json::parse(answer_json(head(Kind::kCompletion, true), answer));
+  EXPECT_EQ(old["choices"][0]["logprobs"], json::parse(R"({
+      "tokens":["bytes:\\xc3","a"],"token_logprobs":[-0.5,-9999.0],
+      "top_logprobs":[{"bytes:\\xc3":-0.5,"b":-1.0},{}],"text_offset":[0,1]})"));
+}
+
+TEST(OpenAiAnswer, AChatIsStreamed) {
+  Events events(head(Kind::kChat), /*include_usage=*/true);
+  std::string stream = events.started(kStarted, 2);
+  stream += events.chunk(1, "hi", {});
+  for (int i = 0; i < 2; ++i) {
+    v1::Finished finished = from<v1::Finished>(kFinished);
+    finished.set_index(i);
+    stream += events.finished(finished);
+  }
+  stream += events.end();
+  const std::vector<json> all = events_in(stream);
+  ASSERT_EQ(all.size(), 7U);
+  EXPECT_EQ(all[0], json::parse(R"({"id":"chatcmpl-req-1","object":"chat.completion.chunk",
+      "created":1700,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"",
+      "refusal":null},"logprobs":null,"finish_reason":null}],"usage":null})"));
+  EXPECT_EQ(all[1]["choices"][0]["index"], 1);
+  EXPECT_EQ(all[2]["choices"],
+            json::parse(
+                R"([{"index":1,"delta":{"content":"hi"},"logprobs":null,"finish_reason":null}])"));
+  EXPECT_EQ(all[4]["choices"],
+            json::parse(R"([{"index":1,"delta":{},"logprobs":null,"finish_reason":"stop"}])"));
+  EXPECT_EQ(all[4]["tandem"]["method"], "bild");
+  EXPECT_EQ(all[5]["choices"], json::array());
+  EXPECT_EQ(all[5]["usage"]["completion_tokens"], 4);
+  EXPECT_TRUE(all[6].is_null());
+}
+
+TEST(OpenAiAnswer, OffsetsOfACompletionGoOnFromChunkToChunk) {
+  Events events(head(Kind::kCompletion, true), /*include_usage=*/false);
+  EXPECT_EQ(events.started(kStarted, 1), "");
+  const auto token = from<v1::Token>(R"(text: "a\303\251" bytes: "a\303\251")");
+  const auto all = events_in(events.chunk(0, "a\xC3\xA9", {token}) +
+                             events.chunk(0, "a\xC3\xA9", {token}) + events.end());
+  ASSERT_EQ(all.size(), 3U);
+  EXPECT_EQ(all[0]["object"], "text_completion");
+  EXPECT_FALSE(all[0].contains("usage"));
+  EXPECT_EQ(all[1]["choices"][0]["text"], "a\xC3\xA9");
+  EXPECT_EQ(all[1]["choices"][0]["logprobs"]["text_offset"], json::array({2}));
+}
+
+TEST(OpenAiAnswer, ModelsSayWhatTheyOffer) {
+  const auto model =
+      from<v1::Model>("name: 'a/b' default_method: METHOD_NGRAM limits { context_length: 9 }");
+  const json one = json::parse(model_json(model, 7));
+  EXPECT_EQ(one["id"], "a/b");
+  EXPECT_EQ(one["object"], "model");
+  EXPECT_EQ(one["created"], 7);
+  EXPECT_EQ(one["tandem"]["limits"]["context_length"], 9);
+  const json all = json::parse(models_json({model, model}, 7));
+  EXPECT_EQ(all["object"], "list");
+  EXPECT_EQ(all["data"], json::array({one, one}));
+}
+
+TEST(OpenAiError, HasOpenAisShapeAndOurMessage) {
+  EXPECT_EQ(json::parse(error_json(out_of_range("n", 50, "[1, 16]"), "n: 50; allowed: [1, 16]")),
+            json::parse(R"({"error":{"message":"n: 50; allowed: [1, 16]",
+                "type":"invalid_request_error","param":"n","code":"invalid_field"}})"));
+  const auto error = [](const absl::Status& status) {
+    return json::parse(error_json(status, "m"))["error"];
+  };
+  const absl::Status no_model = with_reason(absl::NotFoundError("x"), "MODEL_NOT_FOUND");
+  EXPECT_EQ(error(no_model)["code"], "model_not_found");
+  EXPECT_EQ(error(no_model)["param"], "model");
+  const absl::Status token = with_reason(absl::PermissionDeniedError("x"), "CREDENTIALS_UNKNOWN");
+  EXPECT_EQ(error(token)["code"], "invalid_api_key");
+  EXPECT_EQ(http_status(token), 401);
+  EXPECT_EQ(http_status(absl::PermissionDeniedError("x")), 403);
+  EXPECT_EQ(http_status(absl::ResourceExhaustedError("x")), 429);
+  EXPECT_EQ(http_status(with_reason(absl::ResourceExhaustedError("x"), "ANSWER_TOO_LARGE")), 400);
+  EXPECT_EQ(http_status(absl::UnavailableError("x")), 503);
+  EXPECT_EQ(http_status(absl::UnknownError("x")), 500);
+  EXPECT_EQ(error(absl::UnavailableError("x"))["type"], "server_error");
+  for (const int status : {400, 408, 413, 429, 431, 501, 505}) {
+    EXPECT_FALSE(json::parse(error_json(status))["error"]["message"].get<std::string>().empty());
+  }
+}
+
+}  // namespace
+}  // namespace tandem::openai

@@ -1,0 +1,49 @@
+// OpenAI's JSON from anywhere, as a completion and as a chat: it becomes a message, or is refused
+// as the client's fault, without quoting texts.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "server/openai/json_text.h"
+#include "server/openai/request.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace tandem::openai {
+namespace {
+
+using fuzz::check;
+
+constexpr char kCanary[] = "CANARY";
+
+void run(Kind kind, const std::string& body) {
+  const auto request = request_from(kind, body);
+  if (!request.ok()) {
+    fuzz::check_refusal(request.status());
+    check(request.status().message().find(kCanary) == absl::string_view::npos, "a text in an error",
+          std::string(request.status().message()));
+    return;
+  }
+  check(is_json(body), "what is no JSON was taken");
+  const v1::GenerateRequest& m = request->message;
+  check(m.has_chat() == (kind == Kind::kChat), "a prompt of another kind");
+  for (const v1::ChatMessage& message : m.chat().messages()) {
+    check(message.extra().empty() || is_json(message.extra()), "extra");
+    for (const std::string& call : message.tool_calls()) check(is_json(call), "tool call", call);
+  }
+  for (const std::string& tool : m.chat().tools()) check(is_json(tool), "tool", tool);
+  v1::GenerateRequest again;
+  check(again.ParseFromString(m.SerializeAsString()), "strings that are no UTF-8");
+}
+
+}  // namespace
+}  // namespace tandem::openai
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const bool quiet = (google::protobuf::SetLogHandler(nullptr), true);
+  (void)quiet;
+  using namespace tandem::openai;
+  const std::string body = tandem::fuzz::text_of(data, size);
+  run(Kind::kCompletion, body);
+  run(Kind::kChat, body);
+  return 0;
+}

@@ -1,0 +1,227 @@
+#include "server/openai/request.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
+#include <google/protobuf/util/message_differencer.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/base/status.h"
+
+namespace tandem::openai {
+namespace {
+
+using google::protobuf::TextFormat;
+using google::protobuf::util::MessageDifferencer;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr char kMessages[] = R"("messages":[{"role":"user","content":"SECRET"}])";
+
+Request good(Kind kind, const std::string& members) {
+  auto out = request_from(kind, "{" + members + "}");
+  EXPECT_TRUE(out.ok()) << members << ": " << out.status();
+  return out.ok() ? *std::move(out) : Request{};
+}
+Request completion(const std::string& members) {
+  return good(Kind::kCompletion, R"("model":"m","prompt":"p",)" + members);
+}
+Request chat(const std::string& members) {
+  return good(Kind::kChat, absl::StrCat(R"("model":"m",)", members));
+}
+
+// The wrong fields, as "name: description".
+std::string wrong(Kind kind, const std::string& members) {
+  const auto out = request_from(kind, "{" + members + "}");
+  EXPECT_TRUE(absl::IsInvalidArgument(out.status())) << members << ": " << out.status();
+  EXPECT_THAT(std::string(out.status().message()), Not(HasSubstr("SECRET")));
+  return std::string(out.status().message());
+}
+std::string wrong_completion(const std::string& members) {
+  return wrong(Kind::kCompletion, R"("model":"m","prompt":"SECRET",)" + members);
+}
+std::string wrong_chat(const std::string& members) {
+  return wrong(Kind::kChat, absl::StrCat(R"("model":"m",)", kMessages, ",", members));
+}
+
+void expect(const v1::GenerateRequest& is, const std::string& text) {
+  v1::GenerateRequest should;
+  ASSERT_TRUE(TextFormat::ParseFromString(text, &should)) << text;
+  EXPECT_TRUE(MessageDifferencer::Equals(is, should)) << is.DebugString();
+}
+
+TEST(OpenAiRequest, EveryFieldOfACompletionBecomesOurs) {
+  const Request r = completion(R"("max_tokens":7,"temperature":0,"top_p":0.5,"n":2,"seed":9,
+      "presence_penalty":1,"frequency_penalty":-1.5,"logit_bias":{"5":-100,"7":2.5},
+      "stop":["a","b\n"],"logprobs":3,"user":"u","stream":true,"best_of":2,"echo":false,
+      "stream_options":{"include_usage":true},"suffix":null)");
+  expect(r.message, R"(model: "m" text: "p" max_new_tokens: 7 temperature: 0 top_p: 0.5 n: 2 seed: 9
+      presence_penalty: 1 frequency_penalty: -1.5 logit_bias { key: 5 value: -100 }
+      logit_bias { key: 7 value: 2.5 } stop_sequences: "a" stop_sequences: "b\n"
+      logprobs: true top_logprobs: 3)");
+  EXPECT_TRUE(r.stream);
+  EXPECT_TRUE(r.include_usage);
+}
+
+TEST(OpenAiRequest, WhatIsUnsetStaysUnset) {
+  const Request r = good(Kind::kCompletion, R"("model":"m","prompt":"p","temperature":null)");
+  expect(r.message, R"(model: "m" text: "p")");
+  EXPECT_FALSE(r.stream);
+}
+
+TEST(OpenAiRequest, PromptsAreTextsOrTokens) {
+  const auto prompt = [](const std::string& value) {
+    return good(Kind::kCompletion, R"("model":"m","prompt":)" + value).message;
+  };
+  EXPECT_EQ(prompt(R"("a\u00e9")").text(), "a\xC3\xA9");
+  EXPECT_EQ(prompt(R"(["a"])").text(), "a");
+  EXPECT_EQ(absl::StrJoin(prompt("[1, 2,3]").token_ids().ids(), ","), "1,2,3");
+  EXPECT_EQ(absl::StrJoin(prompt("[[4,5]]").token_ids().ids(), ","), "4,5");
+  EXPECT_TRUE(prompt("[]").has_token_ids()) << "empty, which is refused for all";
+  const auto bad = [](const std::string& value) {
+    return wrong(Kind::kCompletion, R"("model":"m","prompt":)" + value);
+  };
+  EXPECT_THAT(bad(R"(["a","b"])"), HasSubstr("prompt: a list of 2; allowed: one prompt"));
+  EXPECT_THAT(bad("[1,\"SECRET\"]"), HasSubstr("prompt[1]: a string; allowed: a token id"));
+  EXPECT_THAT(bad("[1.5]"), HasSubstr("prompt[0]: 1.5; allowed: a token id"));
+  EXPECT_THAT(bad("{}"), HasSubstr("prompt: an object"));
+  EXPECT_THAT(bad("null"), HasSubstr("prompt: none"));
+}
+
+TEST(OpenAiRequest, MessagesBecomeOurs) {
+  const Request r = chat(R"("messages":[
+      {"role":"developer","content":"d"},
+      {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"name":"n"},
+      {"role":"assistant","content":null,"refusal":null,"annotations":[],"audio":null,"tool_calls":[
+        {"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\": 1.0}"}}]},
+      {"role":"tool","content":"t","tool_call_id":"1"},
+      {"role":"assistant","content":"c","reasoning_content":"r"}],
+      "tools":[{"type": "function", "function":{"z":1,"a":1.0}}],"tool_choice":"auto",
+      "chat_template_kwargs":{"enable_thinking":false},"max_completion_tokens":5,"logprobs":true,
+      "top_logprobs":0,"parallel_tool_calls":true,"response_format":{"type":"text"},"store":false,
+      "metadata":{"a":"b"},"modalities":["text"],"service_tier":"auto")");
+  expect(r.message, R"(model: "m" max_new_tokens: 5 logprobs: true top_logprobs: 0 chat {
+      messages { role: "system" content: "d" }
+      messages { role: "user" content: "a\nb" name: "n" }
+      messages { role: "assistant"
+        tool_calls: "{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{\"x\": 1.0}}}" }
+      messages { role: "tool" content: "t" tool_call_id: "1" }
+      messages { role: "assistant" content: "c" extra: "{\"reasoning_content\":\"r\"}" }
+      tools: "{\"type\": \"function\", \"function\":{\"z\":1,\"a\":1.0}}"
+      template_args: "{\"enable_thinking\":false}" })");
+  EXPECT_EQ(r.max_tokens, "max_completion_tokens");
+  const Request none = chat(absl::StrCat(kMessages, R"(,"tools":[{}],"tool_choice":"none")"));
+  EXPECT_EQ(none.message.chat().tools_size(), 0);
+}
+
+TEST(OpenAiRequest, TheExtensionChoosesTheMethod) {
+  expect(completion(R"("tandem":{"method":"bild","contract":"Lossy","top_k":4,"priority":-1})")
+             .message,
+         R"(model: "m" text: "p" bild {} require_contract: CONTRACT_LOSSY top_k: 4 priority: -1)");
+  expect(completion(R"("tandem":{"speculative":{"draft_tokens":3},"method":"speculative",
+                       "requireContract":"CONTRACT_EXACT","ignore_eos":true})")
+             .message,
+         R"(model: "m" text: "p" speculative { draft_tokens: 3 } require_contract: CONTRACT_EXACT
+            ignore_eos: true)");
+  EXPECT_THAT(
+      wrong_completion(R"("tandem":{"method":"bold"})"),
+      HasSubstr("tandem.method: another; allowed: auto, autoregressive, speculative, bild"));
+  EXPECT_THAT(wrong_completion(R"("tandem":{"method":"bild","ngram":{}})"),
+              HasSubstr("tandem.method: bild; allowed: ngram"));
+  EXPECT_THAT(wrong_completion(R"("tandem":{"contract":"best"})"), HasSubstr("tandem.contract"));
+  EXPECT_THAT(wrong_completion(R"("tandem":{"max_new_tokens":3})"),
+              HasSubstr("tandem.max_new_tokens: set; allowed: unset; max_tokens"));
+  EXPECT_THAT(wrong_completion(R"("tandem":{"return_tokens":true})"), HasSubstr("gRPC has this"));
+  EXPECT_THAT(wrong_completion(R"("tandem":{"bild":{"rollback":1}})"), HasSubstr("tandem: "));
+  EXPECT_THAT(wrong_completion(R"("tandem":{"bild":{},"ngram":{}})"), HasSubstr("tandem: "));
+  EXPECT_THAT(wrong_completion(R"("tandem":"bild")"),
+              HasSubstr("tandem: a string; allowed: an object"));
+  const std::string deep = std::string(30000, '[') + std::string(30000, ']');
+  EXPECT_THAT(wrong_completion(R"("tandem":{"bild":)" + deep + "}"), HasSubstr("tandem: "));
+}
+
+TEST(OpenAiRequest, StructuredOutputIsWhatOurApiSaysOfIt) {
+  EXPECT_EQ(chat(absl::StrCat(kMessages, R"(,"response_format":{"type":"json_object"})"))
+                .message.json_schema(),
+            "{\"type\":\"object\"}");
+  EXPECT_EQ(chat(absl::StrCat(kMessages, R"(,"response_format":{"type":"json_schema","json_schema":
+                {"name":"n","strict":true,"schema":{"type":"string"}}})"))
+                .message.json_schema(),
+            "{\"type\":\"string\"}");
+}
+
+TEST(OpenAiRequest, RefusesByNameWhatIsNotBuilt) {
+  for (const char* member :
+       {R"("audio":{})", R"("prediction":{})", R"("reasoning_effort":"low")", R"("functions":[])",
+        R"("function_call":"auto")", R"("web_search_options":{})", R"("verbosity":"low")",
+        R"("store":true)", R"("service_tier":"flex")", R"("modalities":["audio"])",
+        R"("tool_choice":"required")", R"("parallel_tool_calls":false)",
+        R"("response_format":{"type":"x"})", R"("echo":true)", R"("prompt":"x")", R"("surprise":1)",
+        R"("top_logprobs":3)"}) {
+    const std::string name = std::string(member).substr(1, std::string(member).find(':') - 2);
+    EXPECT_THAT(wrong_chat(member), HasSubstr(name)) << member;
+  }
+  for (const char* member :
+       {R"("echo":true)", R"("best_of":2)", R"("suffix":"x")", R"("messages":[])",
+        R"("max_completion_tokens":3)", R"("stream_options":{})", R"("top_logprobs":3)"}) {
+    const std::string name = std::string(member).substr(1, std::string(member).find(':') - 2);
+    EXPECT_THAT(wrong_completion(member), HasSubstr(name)) << member;
+  }
+  EXPECT_THAT(wrong_completion(R"("stream":true,"stream_options":{"include_obfuscation":true})"),
+              HasSubstr("stream_options.include_obfuscation: true; allowed: false or unset"));
+}
+
+TEST(OpenAiRequest, RefusesByNameWhatIsOfAnotherType) {
+  EXPECT_THAT(wrong_completion(R"("temperature":"SECRET","n":1.5,"stop":[1],"stream":"yes",
+                                  "logit_bias":{"a":1},"seed":-1,"max_tokens":3000000000)"),
+              AllOf(HasSubstr("temperature: a string; allowed: a number"),
+                    HasSubstr("n: 1.5; allowed: a 32-bit integer"), HasSubstr("stop: a number"),
+                    HasSubstr("stream: a string"), HasSubstr("logit_bias: "),
+                    HasSubstr("seed: -1; allowed: an integer in [0, 2^64-1]"),
+                    HasSubstr("max_tokens: 3000000000")));
+  EXPECT_THAT(wrong_completion(R"("n":1,"n":2)"), HasSubstr("n: given twice"));
+  EXPECT_EQ(completion(R"("seed":"18446744073709551615")").message.seed(), 18446744073709551615U);
+  EXPECT_THAT(wrong_chat(R"("max_tokens":3,"max_completion_tokens":4)"), HasSubstr("max_tokens"));
+  const auto messages = [](const std::string& value) {
+    return wrong(Kind::kChat, R"("model":"m","messages":)" + value);
+  };
+  EXPECT_THAT(messages("[]"), HasSubstr("messages: 0 of them"));
+  EXPECT_THAT(messages("[1]"), HasSubstr("messages[0]: a number"));
+  EXPECT_THAT(
+      messages(R"([{"role":"user","content":[{"type":"image_url","image_url":"SECRET"}]}])"),
+      HasSubstr("messages[0].content[0].type: another; allowed: \"text\""));
+  EXPECT_THAT(messages(R"([{"role":"a","tool_calls":[{"function":{"arguments":"SECRET"}}]}])"),
+              HasSubstr("messages[0].tool_calls[0].function.arguments: a string that is no JSON"));
+  for (const char* body : {"", "[]", "{", "null", "{\"model\":\"\xFF\"}"}) {
+    const auto out = request_from(Kind::kChat, body);
+    EXPECT_THAT(std::string(out.status().message()), HasSubstr("body: ")) << body;
+  }
+}
+
+TEST(OpenAiRequest, ErrorsOfTheEngineGetOpenAisNames) {
+  const auto name = [](const char* ours, Kind kind) {
+    const absl::Status told = renamed(wrong_field(ours, "d"), kind, "max_completion_tokens");
+    return violations_of(told)[0].field;
+  };
+  EXPECT_EQ(name("max_new_tokens", Kind::kChat), "max_completion_tokens");
+  EXPECT_EQ(name("stop_sequences[2]", Kind::kChat), "stop[2]");
+  EXPECT_EQ(name("chat.messages[1].role", Kind::kChat), "messages[1].role");
+  EXPECT_EQ(name("prompt", Kind::kChat), "messages");
+  EXPECT_EQ(name("text", Kind::kCompletion), "prompt");
+  EXPECT_EQ(name("top_logprobs", Kind::kCompletion), "logprobs");
+  EXPECT_EQ(name("top_logprobs", Kind::kChat), "top_logprobs");
+  EXPECT_EQ(name("json_schema", Kind::kChat), "response_format");
+  EXPECT_EQ(name("temperature", Kind::kChat), "temperature");
+  EXPECT_EQ(name("n", Kind::kChat), "n");
+  EXPECT_EQ(name("ngram.draft_tokens", Kind::kChat), "tandem.ngram.draft_tokens");
+  const absl::Status reason = with_reason(wrong_field("prompt", "d"), "CONTEXT_LENGTH_EXCEEDED");
+  EXPECT_EQ(std::string(*renamed(reason, Kind::kChat, "").GetPayload(kReasonPayload)),
+            "CONTEXT_LENGTH_EXCEEDED");
+  const absl::Status other = absl::NotFoundError("x");
+  EXPECT_EQ(renamed(other, Kind::kChat, ""), other);
+}
+
+}  // namespace
+}  // namespace tandem::openai
