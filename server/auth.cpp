@@ -66,7 +66,7 @@ absl::StatusOr<Authenticator> Authenticator::parse(absl::string_view text,
 
 absl::StatusOr<std::string> Authenticator::check(absl::string_view authorization) const {
   const auto missing = [] {
-    return with_reason(absl::UnauthenticatedError("needs metadata `authorization: Bearer TOKEN`"),
+    return with_reason(absl::UnauthenticatedError("needs `authorization: Bearer TOKEN`"),
                        "CREDENTIALS_MISSING");
   };
   if (authorization.empty()) return missing();
@@ -81,6 +81,12 @@ absl::StatusOr<std::string> Authenticator::check(absl::string_view authorization
     return with_reason(absl::PermissionDeniedError("unknown bearer token"), "CREDENTIALS_UNKNOWN");
   }
   return *name;
+}
+
+absl::StatusOr<std::string> Authenticator::identify(absl::string_view authorization,
+                                                    const std::string& peer) const {
+  if (required_) return check(authorization);
+  return host_of_peer(peer);
 }
 
 absl::StatusOr<std::string> Authenticator::identify(const grpc::ServerContextBase& context) const {

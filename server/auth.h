@@ -26,6 +26,11 @@ class Authenticator {
   // UNAUTHENTICATED without a token where one is needed, PERMISSION_DENIED for a wrong one.
   absl::StatusOr<std::string> identify(const grpc::ServerContextBase& context) const;
 
+  // As above where there is no TLS: by the value of the header or metadata `authorization`, and the
+  // peer as gRPC names it.
+  absl::StatusOr<std::string> identify(absl::string_view authorization,
+                                       const std::string& peer) const;
+
   // As above, on the value of the `authorization` metadata. Empty: there was none.
   absl::StatusOr<std::string> check(absl::string_view authorization) const;
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "server/grpc_status.h"
+#include "server/edge/status_text.h"
 #include "server/log.h"
 
 namespace tandem {
@@ -36,6 +36,19 @@ TimePoint steady_deadline(std::chrono::system_clock::time_point deadline, TimePo
   return now + std::chrono::duration_cast<Duration>(deadline - wall);
 }
 
+CallInfo begun(const char* method, const std::string& peer, absl::string_view traceparent,
+               absl::StatusOr<std::string> client) {
+  CallInfo info;
+  info.method = method;
+  info.arrived = std::chrono::steady_clock::now();
+  info.peer = peer;
+  info.request_id = make_request_id();
+  if (is_traceparent(traceparent)) info.traceparent = std::string(traceparent);
+  info.admitted = client.status();
+  info.client = client.ok() ? *std::move(client) : host_of_peer(peer);
+  return info;
+}
+
 }  // namespace
 
 std::string make_request_id() {
@@ -51,21 +64,20 @@ std::string make_request_id() {
 
 CallInfo begin_call(const char* method, const ServerState& state,
                     const grpc::ServerContextBase& context) {
-  CallInfo info;
-  info.method = method;
-  info.arrived = std::chrono::steady_clock::now();
-  info.peer = context.peer();
-  info.request_id = make_request_id();
   const auto& metadata = context.client_metadata();
-  if (const auto trace = metadata.find("traceparent"); trace != metadata.end()) {
-    const absl::string_view text(trace->second.data(), trace->second.size());
-    if (is_traceparent(text)) info.traceparent = std::string(text);
-  }
+  const auto trace = metadata.find("traceparent");
+  CallInfo info =
+      begun(method, context.peer(),
+            trace == metadata.end() ? absl::string_view()
+                                    : absl::string_view(trace->second.data(), trace->second.size()),
+            state.authenticator()->identify(context));
   info.deadline = steady_deadline(context.deadline(), info.arrived);
-  auto client = state.authenticator()->identify(context);
-  info.admitted = client.status();
-  info.client = client.ok() ? *std::move(client) : host_of_peer(info.peer);
   return info;
+}
+
+CallInfo begin_call(const char* method, const ServerState& state, const std::string& peer,
+                    absl::string_view authorization, absl::string_view traceparent) {
+  return begun(method, peer, traceparent, state.authenticator()->identify(authorization, peer));
 }
 
 void CallSummary::add(const Finished& choice) {
@@ -114,7 +126,7 @@ bool deadline_at_hand(const grpc::ServerContextBase& context) {
   return std::chrono::system_clock::now() + kDeadlineSlack >= context.deadline();
 }
 
-absl::Status told_apart(const absl::Status& status, const CallInfo& info) {
+absl::Status classify_cancellation(const absl::Status& status, const CallInfo& info) {
   if (status.code() != absl::StatusCode::kCancelled || info.deadline == kNever ||
       std::chrono::steady_clock::now() < info.deadline) {
     return status;

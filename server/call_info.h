@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "engine/base/clock.h"
 #include "engine/host/request.h"
 #include "server/server_state.h"
@@ -27,6 +28,9 @@ struct CallInfo {
 
 CallInfo begin_call(const char* method, const ServerState& state,
                     const grpc::ServerContextBase& context);
+// Without gRPC: `peer` as gRPC names it, and the values of two headers.
+CallInfo begin_call(const char* method, const ServerState& state, const std::string& peer,
+                    absl::string_view authorization, absl::string_view traceparent);
 
 // "req-" and 16 hexadecimal digits, not repeated by chance within a deployment's life.
 std::string make_request_id();
@@ -57,6 +61,6 @@ bool deadline_at_hand(const grpc::ServerContextBase& context);
 
 // gRPC tells a passed deadline and a client that went away alike. This is DEADLINE_EXCEEDED in the
 // one case and `status` in all others.
-absl::Status told_apart(const absl::Status& status, const CallInfo& info);
+absl::Status classify_cancellation(const absl::Status& status, const CallInfo& info);
 
 }  // namespace tandem

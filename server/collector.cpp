@@ -9,7 +9,7 @@
 #include "engine/base/version.h"
 #include "engine/host/methods/registry.h"
 #include "engine/host/request.h"
-#include "server/grpc_status.h"
+#include "server/edge/status_text.h"
 
 namespace tandem {
 namespace {
@@ -132,12 +132,12 @@ void add_request_families(const Metrics& metrics, const RefusedCalls& refused,
                           std::vector<MetricFamily>* out) {
   const PerSeries per(metrics, out);
   per.gauge("requests_running", "Requests admitted and not yet ended.", &Series::requests_running);
+  per.gauge("requests_waiting", "Requests queued before admission.", &Series::requests_waiting);
   const auto of_all = [out](const char* name, const char* help, const Gauge& gauge) {
     Family family(name, help, MetricType::Gauge);
     family.gauge({}, gauge.value());
     out->push_back(family.take());
   };
-  of_all("requests_waiting", "Requests queued before admission.", metrics.requests_waiting);
   of_all("requests_tokenizing",
          "Requests that are not with the scheduler yet: their prompts wait to "
          "be tokenized, or are being.",
@@ -205,6 +205,9 @@ void add_request_families(const Metrics& metrics, const RefusedCalls& refused,
                 &Series::prefill_time);
   per.histogram("request_decode_seconds", "From the first token to the end.", &Series::decode_time);
   per.histogram("e2e_request_latency_seconds", "From arrival to the end.", &Series::e2e_latency);
+  per.histogram("request_prompt_tokens", "Prompt tokens of a request.", &Series::prompt_length);
+  per.histogram("request_generated_tokens", "Tokens generated for a request's first choice.",
+                &Series::answer_length);
   per.histogram("tokens_per_pass", "Tokens that one pass of the large model yielded.",
                 &Series::tokens_per_pass);
 }
@@ -235,6 +238,20 @@ void add_draft_families(const Metrics& metrics, std::vector<MetricFamily>* out) 
     per.add(&family);
   }
   per.histogram("accept_length", "Tokens of a draft that were kept.", &Series::accept_length);
+}
+
+// Of methods whose masks or candidates propose tokens.
+void add_proposer_family(const Metrics& metrics, std::vector<MetricFamily>* out) {
+  const PerSeries per(metrics, out);
+  Family family("proposed_tokens_total", "Final tokens that this mask or candidate proposed.",
+                MetricType::Counter);
+  for (const Series& s : metrics.series) {
+    for (size_t i = 0; i < kProposers; ++i) {
+      const int64_t value = s.proposed_by[i].value();
+      if (value > 0) family.counter(with(of(s), "index", std::to_string(i)), value);
+    }
+  }
+  per.add(&family);
 }
 
 // Of each method its own figures, as its entry names them: tandem_METHOD_NAME_total.
@@ -313,10 +330,33 @@ std::vector<MetricFamily> engine_families(
   std::vector<MetricFamily> out;
   add_request_families(metrics, refused, &out);
   add_draft_families(metrics, &out);
+  add_proposer_family(metrics, &out);
   add_own_families(metrics, &out);
   add_model_families(metrics, roles, &out);
   add_totals(metrics, &out);
   return out;
+}
+
+std::vector<MetricFamily> client_families(const std::map<std::string, ClientUse>& clients) {
+  Family open("client_open_requests", "Requests that a client has open.", MetricType::Gauge);
+  Family requests("client_requests_total", "Requests of a client that were let in.",
+                  MetricType::Counter);
+  Family tokens("client_tokens_total", "Tokens of a client's prompts and answers.",
+                MetricType::Counter);
+  Family refused("client_refused_total", "Requests refused because a client's quota was used up.",
+                 MetricType::Counter);
+  for (const auto& [name, use] : clients) {
+    const Labels client = {{"client", name}};
+    open.gauge(client, use.open.value());
+    requests.counter(client, use.requests.value());
+    tokens.counter(client, use.tokens.value());
+    for (const RejectReason quota :
+         {RejectReason::kQuotaOpen, RejectReason::kQuotaRequests, RejectReason::kQuotaTokens}) {
+      refused.counter(with(client, "reason", reject_reason_name(quota)),
+                      use.refused[static_cast<size_t>(quota)].value());
+    }
+  }
+  return {open.take(), requests.take(), tokens.take(), refused.take()};
 }
 
 MetricFamily device_family(const std::vector<DeviceInfo>& devices) {
@@ -370,6 +410,9 @@ std::vector<MetricFamily> Collector::Collect() const {
       }
     }
     out = engine_families(engine->metrics(), state_.refused, roles);
+    for (MetricFamily& family : client_families(engine->client_uses())) {
+      out.push_back(std::move(family));
+    }
     out.push_back(device_family(engine->devices()));
   }
   out.push_back(build_info_family());

@@ -9,10 +9,12 @@
 #include <prometheus/metric_family.h>
 
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/host/quotas.h"
 #include "server/server_state.h"
 
 namespace tandem {
@@ -37,6 +39,8 @@ class Collector final : public prometheus::Collectable {
 std::vector<prometheus::MetricFamily> engine_families(
     const Metrics& metrics, const RefusedCalls& refused,
     const std::vector<std::pair<std::string, std::string>>& roles);
+std::vector<prometheus::MetricFamily> client_families(
+    const std::map<std::string, ClientUse>& clients);
 prometheus::MetricFamily device_family(const std::vector<DeviceInfo>& devices);
 prometheus::MetricFamily build_info_family();
 

@@ -1,14 +1,11 @@
 #include "server/generate_call.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
 #include "server/generation_service.h"
 #include "server/grpc_status.h"
 #include "server/raw_message.h"
-#include "server/request_from_proto.h"
 
 namespace tandem {
 namespace {
@@ -40,8 +37,7 @@ class GenerateCall::StreamSink final : public Sink {
 
 GenerateCall::GenerateCall(ServerState& state, GenerationService& service, CallThread& arrivals,
                            CallThread& streams)
-    : state_(state),
-      service_(service),
+    : service_(service),
       arrivals_(arrivals),
       streams_(streams),
       arrived_(completion<&GenerateCall::arrived>(this)),
@@ -49,8 +45,8 @@ GenerateCall::GenerateCall(ServerState& state, GenerationService& service, CallT
       written_(completion<&GenerateCall::written>(this)),
       finished_(completion<&GenerateCall::finished>(this)),
       over_(completion<&GenerateCall::over>(this)),
-      out_({state.config.max_unread_bytes, state.config.max_unread_tokens, kMaxJoinedBytes}, this) {
-}
+      out_({state.config.max_unread_bytes, state.config.max_unread_tokens, kMaxJoinedBytes}, this),
+      record_(state) {}
 
 void GenerateCall::accept(ServerState& state, GenerationService& service, CallThread& arrivals,
                           CallThread& streams) {
@@ -72,9 +68,9 @@ void GenerateCall::arrived(bool ok) {
   }
   const std::shared_ptr<GenerateCall> call = self_;  // may be over before this returns
   streams_.enter();
-  accept(state_, service_, arrivals_, streams_);
-  info_ = begin_call("Generate", state_, context_);
-  const absl::Status entered = state_.calls.enter(info_.peer);
+  accept(record_.state, service_, arrivals_, streams_);
+  record_.info = begin_call("Generate", record_.state, context_);
+  const absl::Status entered = record_.state.calls.enter(record_.info.peer);
   entered_ = entered.ok();
   if (entered.ok()) return writer_.Read(&request_, &read_);  // parse() leaves the thread
   on_failed(entered);
@@ -89,29 +85,17 @@ void GenerateCall::parse() {
 }
 
 absl::Status GenerateCall::submit() {
-  TANDEM_RETURN_IF_ERROR(info_.admitted);
+  TANDEM_RETURN_IF_ERROR(record_.info.admitted);
   v1::GenerateRequest message;
   const absl::Status parsed = parse_message(request_, &message);
   request_.Clear();  // it holds the memory that its bytes were received in
   TANDEM_RETURN_IF_ERROR(parsed);
-  summary_.model = message.model();
-  TANDEM_RETURN_IF_ERROR(check_request_id(message.request_id()));
-  if (!message.request_id().empty()) info_.request_id = message.request_id();
-  TANDEM_ASSIGN_OR_RETURN(GenerateRequest request, generate_request_from(message));
-  request.request_id = info_.request_id;
-  request.client = info_.client;
-  request.deadline = info_.deadline;
-
-  TANDEM_ASSIGN_OR_RETURN(engine_, state_.ready_engine());
-  choices_ = request.n;
-  summary_.reached_engine = true;
-  with_tokens_ = wants_tokens(message);
-  if (wants_token_texts(message)) {
-    token_bytes_ = [engine = engine_, model = request.model](Token id) {
-      return engine->token_bytes(model, id);
-    };
-  }
-  id_ = engine_->submit(std::move(request), std::make_shared<StreamSink>(shared_from_this()));
+  TANDEM_ASSIGN_OR_RETURN(CheckedRequest checked, record_.check(message));
+  engine_ = checked.engine;
+  with_tokens_ = checked.with_tokens;
+  token_bytes_ = std::move(checked.token_bytes);
+  id_ =
+      engine_->submit(std::move(checked.request), std::make_shared<StreamSink>(shared_from_this()));
   out_.attach();
   return absl::OkStatus();
 }
@@ -125,10 +109,8 @@ void GenerateCall::on_started(const Started& event) {
 }
 
 void GenerateCall::on_chunk(Chunk event) {
+  record_.on_chunk(event);
   PendingChunk chunk(std::move(event), with_tokens_, token_bytes_);
-  if (chunk.tokens() > 0 && !first_token_seconds_.has_value()) {
-    first_token_seconds_ = seconds(std::chrono::steady_clock::now() - info_.arrived);
-  }
   if (chunk.empty()) {  // as part of a character, where only text is wanted
     out_.skip(static_cast<int64_t>(chunk.tokens()));
   } else {
@@ -138,24 +120,20 @@ void GenerateCall::on_chunk(Chunk event) {
 
 void GenerateCall::on_finished(const Finished& event) {
   v1::GenerateResponse message;
-  *message.mutable_finished() = finished_to_proto(event, first_token_seconds_.value_or(0));
-  summary_.add(event);
-  summary_.first_token_seconds = first_token_seconds_.value_or(0);
+  *message.mutable_finished() = record_.on_finished(event);
   StreamItem item(to_buffer(message), 0);
-  if (--choices_ > 0) return out_.put(std::move(item));
+  if (!record_.all_finished()) return out_.put(std::move(item));
   end(absl::OkStatus(), std::move(item));  // the end goes with the last message
 }
 
 void GenerateCall::on_failed(const absl::Status& status) {
-  end(status.ok() ? absl::InternalError("failed with OK") : told_apart(status, info_));
+  end(status.ok() ? absl::InternalError("failed with OK")
+                  : classify_cancellation(status, record_.info));
 }
 
 // Logged before the client can know of it.
 void GenerateCall::end(const absl::Status& status, std::optional<StreamItem> last) {
-  if (ended_) return;
-  ended_ = true;
-  end_call(state_, info_, status, summary_);
-  out_.end(status, std::move(last));
+  if (record_.end(status)) out_.end(status, std::move(last));
 }
 
 // --- Thread for streams
@@ -173,13 +151,13 @@ void GenerateCall::write_last(StreamItem item) {
 }
 
 void GenerateCall::finish(const absl::Status& status) {
-  writer_.Finish(to_grpc(status, info_.request_id), &finished_);
+  writer_.Finish(to_grpc(status, record_.info.request_id), &finished_);
 }
 
 void GenerateCall::over(bool) { out_.over(context_.IsCancelled() && !deadline_at_hand(context_)); }
 
-void GenerateCall::let_go() {
-  if (entered_) state_.calls.leave(info_.peer);
+void GenerateCall::release() {
+  if (entered_) record_.state.calls.leave(record_.info.peer);
   CallThread& streams = streams_;
   self_.reset();  // may destroy *this
   streams.leave();

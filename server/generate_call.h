@@ -16,7 +16,7 @@
 #include <memory>
 #include <optional>
 
-#include "server/call_info.h"
+#include "server/call_record.h"
 #include "server/call_thread.h"
 #include "server/edge/stream_out.h"
 #include "server/pending_chunk.h"
@@ -32,7 +32,7 @@ class StreamItem {
  public:
   explicit StreamItem(PendingChunk chunk) : chunk_(std::move(chunk)), index_(chunk_.index()) {}
   // An event that is no chunk; `bytes`: about, as it counts for a slow reader.
-  StreamItem(grpc::ByteBuffer event, int64_t bytes) : event_(std::move(event)), bytes_(bytes) {}
+  StreamItem(const grpc::ByteBuffer& event, int64_t bytes) : event_(event), bytes_(bytes) {}
 
   int index() const { return index_; }
   int64_t tokens() const { return static_cast<int64_t>(chunk_.tokens()); }
@@ -99,9 +99,8 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall>,
   void write(StreamItem item) override;
   void write_last(StreamItem item) override;
   void finish(const absl::Status& status) override;
-  void let_go() override;
+  void release() override;
 
-  ServerState& state_;
   GenerationService& service_;
   CallThread& arrivals_;
   CallThread& streams_;
@@ -115,16 +114,11 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall>,
   StreamOut<StreamItem> out_;
   bool entered_ = false;  // in state_.calls
 
-  CallInfo info_;           // set before anything is started
+  CallRecord record_;       // its `info` is set before anything is started
   TokenBytes token_bytes_;  // set before the sink starts, as are these
   bool with_tokens_ = false;
   Engine* engine_ = nullptr;
   RequestId id_ = 0;  // set before out_.attach()
-  // Of whoever makes the next event.
-  int64_t choices_ = 1;  // that have not ended
-  bool ended_ = false;
-  std::optional<double> first_token_seconds_;
-  CallSummary summary_;
 };
 
 }  // namespace tandem

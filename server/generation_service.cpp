@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
+#include "server/call_record.h"
+#include "server/gathered_answer.h"
 #include "server/generate_call.h"
 #include "server/request_from_proto.h"
 #include "server/response_to_proto.h"
@@ -38,70 +40,55 @@ absl::Status adopt_request_id(UnaryCall& call, const std::string& id) {
 // Gathers a request's events into one answer. The engine calls one at a time.
 class CompleteSink final : public Sink {
  public:
-  CompleteSink(Call call, bool with_tokens, TokenBytes token_bytes, int64_t choices)
+  CompleteSink(Call call, const CheckedRequest& checked)
       : call_(std::move(call)),
-        with_tokens_(with_tokens),
-        token_bytes_(std::move(token_bytes)),
-        choices_(choices) {}
+        gathered_(checked.with_tokens, checked.token_bytes),
+        choices_(checked.request.n) {}
 
-  void started(const Started& event) override {
-    *answer_.mutable_started() = started_to_proto(event);
-  }
+  void started(const Started& event) override { gathered_.add(event); }
 
   void chunk(Chunk event) override {
     if (!event.tokens.empty() && first_token_seconds_ == 0) {
       first_token_seconds_ = seconds(std::chrono::steady_clock::now() - call_->info.arrived);
     }
-    v1::Choice* const choice = choice_at(event.index);
-    choice->mutable_text()->append(event.text);
-    if (!with_tokens_) return;
-    for (const TokenInfo& token : event.tokens) {
-      token_to_proto(token, token_bytes_, choice->add_tokens());
-    }
+    if (given_up_) return;
+    gathered_.add(event);
+    const absl::Status fits = call_->check_size(gathered_.bytes());
+    if (fits.ok()) return;
+    given_up_ = true;
+    gathered_ = {};
+    call_->give_up(fits);
   }
 
   void finished(const Finished& event) override {
-    *choice_at(event.index)->mutable_finished() = finished_to_proto(event, first_token_seconds_);
+    if (given_up_) return;
+    gathered_.add(finished_to_proto(event, first_token_seconds_));
     call_->summary.add(event);
     call_->summary.first_token_seconds = first_token_seconds_;
-    if (--choices_ == 0) call_->finish(absl::OkStatus(), answer_);
+    if (--choices_ == 0) call_->finish(gathered_.answer());
   }
 
-  void failed(const absl::Status& status) override { call_->fail(told_apart(status, call_->info)); }
+  void failed(const absl::Status& status) override {
+    call_->fail(classify_cancellation(status, call_->info));
+  }
 
  private:
-  v1::Choice* choice_at(int index) {
-    while (answer_.choices_size() <= index)
-      answer_.add_choices()->set_index(answer_.choices_size() - 1);
-    return answer_.mutable_choices(index);
-  }
-
   const Call call_;
-  const bool with_tokens_;
-  const TokenBytes token_bytes_;
+  GatheredAnswer gathered_;
   int64_t choices_;  // that have not ended
-  v1::CompleteResponse answer_;
+  bool given_up_ = false;
   double first_token_seconds_ = 0;
 };
 
 absl::Status start_complete(const Call& call, ServerState& state, const grpc::ByteBuffer& bytes) {
+  TANDEM_RETURN_IF_ERROR(call->info.admitted);
   v1::GenerateRequest message;
-  TANDEM_ASSIGN_OR_RETURN(Engine* const engine, open(*call, state, bytes, &message));
-  TANDEM_RETURN_IF_ERROR(adopt_request_id(*call, message.request_id()));
-  TANDEM_ASSIGN_OR_RETURN(GenerateRequest request, generate_request_from(message));
-  request.request_id = call->info.request_id;
-  request.client = call->info.client;
-  request.deadline = call->info.deadline;
-  TokenBytes token_bytes;
-  if (wants_token_texts(message)) {
-    token_bytes = [engine, model = request.model](Token id) {
-      return engine->token_bytes(model, id);
-    };
-  }
-  call->summary.reached_engine = true;
-  const auto sink = std::make_shared<CompleteSink>(call, wants_tokens(message),
-                                                   std::move(token_bytes), request.n);
-  const RequestId id = engine->submit(std::move(request), sink);
+  TANDEM_RETURN_IF_ERROR(parse_message(bytes, &message));
+  TANDEM_ASSIGN_OR_RETURN(CheckedRequest checked,
+                          check_request(message, state, &call->info, &call->summary));
+  const auto sink = std::make_shared<CompleteSink>(call, checked);
+  Engine* const engine = checked.engine;
+  const RequestId id = engine->submit(std::move(checked.request), sink);
   call->on_cancel([engine, id] { engine->cancel(id); });
   return absl::OkStatus();
 }
@@ -132,10 +119,10 @@ absl::Status start_score(const Call& call, ServerState& state, const grpc::ByteB
   call->summary.reached_engine = true;
   const RequestId id =
       engine->score(std::move(request), [call, token_bytes](absl::StatusOr<ScoreResult> result) {
-        if (!result.ok()) return call->fail(told_apart(result.status(), call->info));
+        if (!result.ok()) return call->fail(classify_cancellation(result.status(), call->info));
         v1::ScoreResponse answer = score_to_proto(*result, token_bytes);
         answer.set_request_id(call->info.request_id);
-        call->finish(absl::OkStatus(), answer);
+        call->finish(answer);
       });
   call->on_cancel([engine, id] { engine->cancel(id); });
   return absl::OkStatus();
@@ -150,7 +137,7 @@ absl::Status start_tokenize(const Call& call, ServerState& state, const grpc::By
   call->summary.reached_engine = true;
   const auto done = [call, engine, model = request.model, texts = message.return_token_texts()](
                         const absl::StatusOr<std::vector<Token>>& tokens) {
-    if (!tokens.ok()) return call->fail(told_apart(tokens.status(), call->info));
+    if (!tokens.ok()) return call->fail(classify_cancellation(tokens.status(), call->info));
     v1::TokenizeResponse answer;
     for (const Token token : *tokens) {
       answer.add_token_ids(token);
@@ -158,7 +145,7 @@ absl::Status start_tokenize(const Call& call, ServerState& state, const grpc::By
       const std::string& bytes = *answer.add_token_bytes() = engine->token_bytes(model, token);
       answer.add_token_texts(to_valid_utf8(bytes));
     }
-    call->finish(absl::OkStatus(), answer);
+    call->finish(answer);
   };
   const RequestId id = engine->tokenize(std::move(request), done);
   call->on_cancel([engine, id] { engine->cancel(id); });
@@ -178,10 +165,10 @@ absl::Status start_detokenize(const Call& call, ServerState& state, const grpc::
   request.deadline = call->info.deadline;
   call->summary.reached_engine = true;
   const auto done = [call](absl::StatusOr<std::string> text) {
-    if (!text.ok()) return call->fail(told_apart(text.status(), call->info));
+    if (!text.ok()) return call->fail(classify_cancellation(text.status(), call->info));
     v1::DetokenizeResponse answer;
     answer.set_text(to_valid_utf8(*std::move(text)));
-    call->finish(absl::OkStatus(), answer);
+    call->finish(answer);
   };
   const RequestId id = engine->detokenize(std::move(request), done);
   call->on_cancel([engine, id] { engine->cancel(id); });

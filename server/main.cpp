@@ -1,7 +1,7 @@
 // tandem-server: reads the command line, loads the models, serves until a signal, drains.
 //
-// Exit status: 0 after a drain; 1 when it cannot start, or is asked twice to end; 2 for a wrong
-// command line; 3 when the drain did not end in its time.
+// Exit status: 0 after a drain, or when --check found nothing; 1 when it cannot start, or is asked
+// twice to end; 2 for a wrong command line; 3 when the drain did not end in its time.
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/version.h"
 #include "engine/host/engine.h"
+#include "engine/host/models.h"
 #include "server/log.h"
 #include "server/options.h"
 #include "server/server.h"
@@ -114,6 +115,9 @@ bool write_port_file(const std::string& path, const Server& server) {
   if (!server.http_address().empty()) {
     absl::StrAppend(&text, "http=", server.http_address(), "\n");
   }
+  if (!server.openai_address().empty()) {
+    absl::StrAppend(&text, "openai=", server.openai_address(), "\n");
+  }
   unlink(beside.c_str());
   const int fd = open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (fd < 0) return false;
@@ -125,6 +129,17 @@ bool write_port_file(const std::string& path, const Server& server) {
 int fail(const absl::Status& status) {
   std::fprintf(stderr, "tandem-server: %s\n", std::string(status.message()).c_str());
   return kCannotStart;
+}
+
+// What run() would stumble over before it reads weights.
+int check(const Options& options) {
+  const auto configuration = configure(options);
+  if (!configuration.ok()) return fail(configuration.status());
+  if (const auto status = Server::check(configuration->server); !status.ok()) return fail(status);
+  if (const auto status = check_files(configuration->engine); !status.ok()) return fail(status);
+  std::printf("nothing wrong; models: %zu, deployments: %zu (weights were not read)\n",
+              configuration->engine.models.size(), configuration->engine.deployments.size());
+  return 0;
 }
 
 int run(const Options& options) {
@@ -139,9 +154,13 @@ int run(const Options& options) {
   std::unique_ptr<Engine> engine;  // outlives the server, however this ends
   auto server = Server::start(configuration->server);
   if (!server.ok()) return fail(server.status());
-  log_info("listening", {{"version", kVersion},
+  LogFields listening = {{"version", kVersion},
                          {"grpc", (*server)->grpc_address()},
-                         {"http", (*server)->http_address()}});
+                         {"http", (*server)->http_address()}};
+  if (!(*server)->openai_address().empty()) {
+    listening.emplace_back("openai", (*server)->openai_address());
+  }
+  log_info("listening", listening);
 
   auto created = Engine::create(configuration->engine, [](absl::string_view line) {
     log_info("loading", {{"progress", std::string(line)}});
@@ -185,5 +204,5 @@ int main(int argc, char** argv) {
                 tandem::kCommit, *tandem::kTorchVersion ? ", torch " : "", tandem::kTorchVersion);
     return 0;
   }
-  return tandem::run(*options);
+  return options->check ? tandem::check(*options) : tandem::run(*options);
 }

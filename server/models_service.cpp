@@ -70,7 +70,7 @@ absl::StatusOr<v1::Model> get_model(UnaryCall& call, const ServerState& state,
 
 template <class Answer>
 absl::Status end(UnaryCall& call, const absl::StatusOr<Answer>& answer) {
-  if (answer.ok()) call.finish(absl::OkStatus(), *answer);
+  if (answer.ok()) call.finish(*answer);
   return answer.status();
 }
 

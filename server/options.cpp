@@ -43,8 +43,12 @@ Flags flags_of(Options* options) {
   flags.text("listen", "HOST:PORT", "gRPC; default 127.0.0.1:50051", &options->listen);
   flags.text("http", "HOST:PORT",
              "/metrics, /healthz, /readyz; default 127.0.0.1:9400;\n\"off\": none", &options->http);
+  flags.text("openai", "HOST:PORT",
+             "also OpenAI's API: /v1/chat/completions, /v1/completions,\n/v1/models; default: none",
+             &options->openai);
   flags.text("port-file", "FILE",
-             "once ready, the addresses are written here:\nlines grpc=HOST:PORT and http=HOST:PORT",
+             "once ready, the addresses are written here:\nlines grpc=HOST:PORT, http=HOST:PORT, "
+             "openai=HOST:PORT",
              &options->port_file);
   flags.section("How");
   flags.number("grace-seconds", "SECONDS",
@@ -57,6 +61,10 @@ Flags flags_of(Options* options) {
       "calls may come from other machines without TLS: a proxy\nin front has it, or nobody "
       "listens in",
       &options->insecure);
+  flags.toggle("check",
+               "say what is wrong with flags, configuration, the files that it names and the\n"
+               "models' small files, and exit; reads no weights, and serves nothing",
+               &options->check);
   flags.toggle("version", "print the version and exit", &options->version);
   flags.toggle("help", "print this and exit", &options->help);
   return flags;
@@ -67,13 +75,15 @@ Flags flags_of(Options* options) {
 std::string options_help() {
   Options unused;
   return absl::StrCat(
-      "tandem-server: serves language models over gRPC.\n\n"
+      "tandem-server: serves language models over gRPC, and OpenAI's HTTP API with --openai.\n\n"
       "  tandem-server --config deploy/demo.textproto\n"
       "  tandem-server --model NAME=PATH [--model ...] [--device cpu:0] [--dtype fp32]\n"
-      "  tandem-server --model NAME=PATH --small PATH\n\n"
+      "  tandem-server --model NAME=PATH --small PATH\n"
+      "  tandem-server --config FILE --check\n\n"
       "SIGTERM or SIGINT drains: running streams finish within the grace time, then exit 0.\n"
       "SIGHUP reads tokens and certificates again.\n"
-      "Exit status: 0 drained; 1 cannot start, or asked twice to end; 2 wrong command line;\n"
+      "Exit status: 0 drained, or nothing wrong; 1 cannot start, or asked twice to end;\n"
+      "2 wrong command line; "
       "3 the drain did not end in its time.\n",
       flags_of(&unused).help());
 }
@@ -102,6 +112,9 @@ absl::StatusOr<Options> parse_options(const std::vector<std::string>& args) {
   if (options.listen.has_value()) {
     TANDEM_RETURN_IF_ERROR(check_address("--listen", *options.listen));
   }
+  if (options.openai.has_value()) {
+    TANDEM_RETURN_IF_ERROR(check_address("--openai", *options.openai));
+  }
   if (options.http.has_value() && *options.http != "off") {
     TANDEM_RETURN_IF_ERROR(check_address("--http", *options.http));
   }
@@ -119,6 +132,7 @@ absl::StatusOr<Configuration> configure(const Options& options) {
   }
   if (options.listen.has_value()) out.server.listen = *options.listen;
   if (options.http.has_value()) out.server.http = *options.http;
+  if (options.openai.has_value()) out.server.openai = *options.openai;
   if (options.log_level.has_value()) out.server.log_level = *options.log_level;
   if (options.log_format.has_value()) out.server.log_format = *options.log_format;
   if (options.insecure) out.server.insecure = true;

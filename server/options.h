@@ -17,6 +17,7 @@ struct Options {
   ModelFlags models;
   std::optional<std::string> listen;
   std::optional<std::string> http;
+  std::optional<std::string> openai;
   std::optional<std::string> port_file;
   std::optional<double> grace_seconds;
   std::optional<std::string> log_level;
@@ -24,6 +25,7 @@ struct Options {
   bool insecure = false;
   bool help = false;
   bool version = false;
+  bool check = false;
 };
 
 // `args` without the program's name. INVALID_ARGUMENT names the flag, the value and what is

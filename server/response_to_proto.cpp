@@ -40,7 +40,9 @@ void stats_to_proto(const std::string& method, const MethodStats& in, int64_t co
   }
   if (out->rounds() > 0) {
     out->set_match_rate(static_cast<double>(out->matches()) / out->rounds());
+    out->set_predicted_layers(out->predicted_main_layers() + out->worker_layers());
   }
+  for (const int64_t n : in.tokens_by_index) out->add_tokens_by_index(narrow(n));
   out->set_large_seconds(in.large_seconds);
   out->set_small_seconds(in.small_seconds);
   out->set_queue_seconds(in.queue_seconds);
@@ -130,7 +132,9 @@ void token_to_proto(const TokenInfo& in, const TokenBytes& bytes_of, v1::Token* 
   out->set_proposed(source_to_proto(in.provenance.proposed));
   out->set_confirmed(source_to_proto(in.provenance.confirmed));
   out->set_corrected(in.provenance.corrected);
-  if (in.provenance.proposed == Source::kMask) out->set_proposed_index(in.provenance.index);
+  if (in.provenance.proposed == Source::kMask || in.provenance.proposed == Source::kEarlyHead) {
+    out->set_proposed_index(in.provenance.index);
+  }
   if (in.logprob.has_value()) out->set_logprob(*in.logprob);
   if (bytes_of) {
     out->set_bytes(bytes_of(in.id));

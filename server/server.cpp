@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
 #include "server/log.h"
+#include "server/process_stats.h"
 
 namespace tandem {
 namespace {
@@ -22,8 +23,8 @@ namespace {
 // After the engine has ended all requests, their last messages still have to leave.
 constexpr auto kFlushTime = std::chrono::seconds(3);
 
-// Reflection is gRPC's own service, and takes a thread for each of its calls. When none is left
-// they are refused; everything else is served without these threads.
+// Reflection v1alpha is gRPC's own service, and takes a thread for each of its calls. When none is
+// left they are refused; everything else is served without these threads.
 constexpr int kReflectionThreads = 32;
 
 // How often connections that have come to have no calls are closed in a drain.
@@ -64,6 +65,10 @@ void warn_about_exposure(const ServerConfig& config) {
                                         ? "reachable from other machines without TLS"
                                         : "tokens travel in the clear without server.tls"}});
   }
+  if (!config.openai.empty() && !is_loopback(config.openai)) {
+    log_warn("exposed", {{"openai", config.openai},
+                         {"advice", "plain HTTP: a proxy in front has to have TLS"}});
+  }
   if (config.http != "off" && !is_loopback(config.http)) {
     log_warn("exposed",
              {{"http", config.http}, {"advice", "metrics are readable from other machines"}});
@@ -79,12 +84,13 @@ size_t max_connections(const ServerConfig& config) {
   getrlimit(RLIMIT_NOFILE, &files);
   const rlim_t room = files.rlim_cur > 2 * kOtherFiles ? files.rlim_cur - kOtherFiles
                                                        : std::max<rlim_t>(1, files.rlim_cur / 2);
+  const rlim_t each = config.openai.empty() ? room : room / 2;  // of two doors
   const auto asked = static_cast<rlim_t>(config.max_connections);
-  if (room < asked) {
+  if (each < asked) {
     log_warn("few_files", {{"file_limit", static_cast<uint64_t>(files.rlim_cur)},
-                           {"max_connections", static_cast<uint64_t>(room)}});
+                           {"max_connections", static_cast<uint64_t>(each)}});
   }
-  return static_cast<size_t>(std::min(asked, room));
+  return static_cast<size_t>(std::min(asked, each));
 }
 
 }  // namespace
@@ -102,6 +108,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::start(ServerConfig config) {
   return server;
 }
 
+absl::Status Server::check(const ServerConfig& config) {
+  if (config.use_tls) TANDEM_RETURN_IF_ERROR(check_tls(config.tls));
+  if (config.bearer_token_file.empty()) return absl::OkStatus();
+  return Authenticator::load(config.bearer_token_file).status();
+}
+
 absl::Status Server::listen() {
   const ServerConfig& config = state_.config;
   warn_about_exposure(config);
@@ -117,6 +129,10 @@ absl::Status Server::listen() {
   TANDEM_RETURN_IF_ERROR(start_grpc());
   monitor_ = std::make_unique<Monitor>(&state_, grpc_.get(), acceptor_.get(),
                                        [this] { health_.changed(); });
+  if (!config.openai.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(openai_, OpenAiDoor::start(config.openai, bounds, state_));
+    openai_address_ = openai_->address();
+  }
   if (config.http != "off") {
     const auto ready = [this] {
       return state_.ready() ? HttpAnswer{200, "ready\n"} : HttpAnswer{503, "not ready\n"};
@@ -145,6 +161,7 @@ absl::Status Server::start_grpc() {
   builder.RegisterService(&generation_);
   builder.RegisterService(&models_);
   builder.RegisterService(&health_);
+  builder.RegisterService(&reflection_);
   arrivals_ = std::make_unique<CallThread>(builder.AddCompletionQueue());
   streams_ = std::make_unique<CallThread>(builder.AddCompletionQueue());
   grpc_ = builder.BuildAndStart();
@@ -184,10 +201,21 @@ std::vector<prometheus::MetricFamily> Server::edge_metrics() const {
   now.connections = static_cast<int64_t>(acceptor_->open());
   now.connections_refused = acceptor_->refused();
   now.open_calls = state_.calls.open();
-  now.calls_refused = state_.calls.refused() + state_.open_to_all.refused();
+  now.calls_refused =
+      state_.calls.refused() + state_.open_to_all.refused() + state_.reflections.refused();
+  if (openai_ != nullptr) {
+    now.connections += static_cast<int64_t>(openai_->acceptor().open());
+    now.connections_refused += openai_->acceptor().refused();
+  }
   now.log_lines_dropped = log_lines_dropped();
   now.stuck = state_.stuck.load();
-  return edge_families(now);
+  std::vector<prometheus::MetricFamily> out = edge_families(now);
+  if (const auto process = read_process()) {
+    for (prometheus::MetricFamily& family : process_families(*process)) {
+      out.push_back(std::move(family));
+    }
+  }
+  return out;
 }
 
 void Server::reload() {
@@ -217,13 +245,15 @@ void Server::reload() {
 // that cross that on their way, and nobody retries CANCELLED. So until the last call has ended new
 // ones are refused with UNAVAILABLE, and connections without calls are closed.
 void Server::drain() {
+  Engine* const engine = state_.engine.load();
   state_.draining.store(true);
+  if (engine != nullptr) engine->start_drain();  // who hears of it is refused from here on
   health_.changed();
   monitor_->stop();
   acceptor_->stop();
+  if (openai_ != nullptr) openai_->drain();
   const TimePoint end = std::chrono::steady_clock::now() + state_.config.grace;
-  if (Engine* const engine = state_.engine.load(); engine != nullptr) {
-    engine->start_drain();
+  if (engine != nullptr) {
     log_info("drain", {{"live_requests", engine->live_requests()},
                        {"grace_seconds", seconds(state_.config.grace)}});
     std::promise<void> ended;
@@ -256,6 +286,7 @@ void Server::close(TimePoint deadline) {
   state_.draining.store(true);
   if (monitor_ != nullptr) monitor_->stop();
   if (acceptor_ != nullptr) acceptor_->stop();
+  if (openai_ != nullptr) openai_->close();
   if (grpc_ != nullptr) {
     const auto left = deadline - std::chrono::steady_clock::now();
     grpc_->Shutdown(std::chrono::system_clock::now() +

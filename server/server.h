@@ -1,6 +1,6 @@
 // The server: ports, services, and the order in which they come up and go down.
 //
-//   start()   binds both ports. Health says NOT_SERVING, /readyz 503, calls get UNAVAILABLE.
+//   start()   binds all ports. Health says NOT_SERVING, /readyz 503, calls get UNAVAILABLE.
 //   attach()  the engine is loaded and warm: calls are served.
 //   A device that is lost takes its models with it: their health says NOT_SERVING, and when none is
 //             left, so does the server's, and /readyz and /healthz say 503. So they do while a
@@ -30,6 +30,8 @@
 #include "server/health_service.h"
 #include "server/models_service.h"
 #include "server/monitor.h"
+#include "server/openai_door.h"
+#include "server/reflection_service.h"
 #include "server/server_state.h"
 #include "server/tls.h"
 
@@ -37,6 +39,9 @@ namespace tandem {
 
 class Server {
  public:
+  // What start() would say of the files that `config` names; listens nowhere.
+  static absl::Status check(const ServerConfig& config);
+
   // Errors name the address or the file.
   static absl::StatusOr<std::unique_ptr<Server>> start(ServerConfig config);
   ~Server();  // closes at once what drain() has not closed
@@ -47,8 +52,9 @@ class Server {
   void reload();
   void drain();
 
-  const std::string& grpc_address() const { return grpc_address_; }  // with the bound port
-  const std::string& http_address() const { return http_address_; }  // empty: none
+  const std::string& grpc_address() const { return grpc_address_; }      // with the bound port
+  const std::string& http_address() const { return http_address_; }      // empty: none
+  const std::string& openai_address() const { return openai_address_; }  // likewise
 
  private:
   explicit Server(ServerConfig config);
@@ -63,6 +69,10 @@ class Server {
   GenerationService generation_{state_};
   ModelsService models_{state_};
   HealthService health_{[this] { return state_.services(); }, &state_.open_to_all};
+  ReflectionService reflection_{
+      {"tandem.v1.Generation", "tandem.v1.Models", "grpc.health.v1.Health",
+       "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"},
+      &state_.reflections};
   Collector collector_{state_, [this] { return edge_metrics(); }};
   std::unique_ptr<TlsCredentials> tls_;
   std::unique_ptr<Acceptor> acceptor_;
@@ -72,8 +82,10 @@ class Server {
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Monitor> monitor_;
   std::unique_ptr<HttpEndpoint> http_;
+  std::unique_ptr<OpenAiDoor> openai_;
   std::string grpc_address_;
   std::string http_address_;
+  std::string openai_address_;
 };
 
 }  // namespace tandem

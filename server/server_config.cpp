@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <sstream>
 
 #include "absl/strings/match.h"
@@ -34,6 +35,21 @@ absl::StatusOr<std::string> read_file(absl::string_view field, const std::string
   return text.str();
 }
 
+// The OpenAI door has no TLS, and so no client certificates.
+absl::Status check_openai(const ServerConfig& config) {
+  if (!config.insecure && !is_loopback(config.openai)) {
+    return out_of_range("server.openai", quote_value(config.openai),
+                        "an address of this machine alone, or --insecure (server.insecure) where a "
+                        "proxy in front has TLS");
+  }
+  if (!config.tls.client_ca.empty() && config.bearer_token_file.empty()) {
+    return out_of_range("server.openai", quote_value(config.openai),
+                        "unset with server.tls.client_ca, unless server.bearer_token_file says who "
+                        "may call there");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TlsConfig> read_tls(const TlsFiles& files, const Complain& complain) {
   TlsConfig out;
   TANDEM_ASSIGN_OR_RETURN(out.certificate,
@@ -56,6 +72,7 @@ absl::StatusOr<TlsConfig> read_tls(const TlsFiles& files) {
 }
 
 absl::Status check_exposure(const ServerConfig& config) {
+  if (!config.openai.empty()) TANDEM_RETURN_IF_ERROR(check_openai(config));
   if (config.use_tls || config.insecure || is_loopback(config.listen)) return absl::OkStatus();
   return out_of_range("server.listen", quote_value(config.listen),
                       "an address of this machine alone, or server.tls, or --insecure "
@@ -92,6 +109,11 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
       (!check_address("", out.http).ok() || absl::StartsWith(out.http, "unix:"))) {
     return file.error("server.http", quote_value(out.http),
                       "HOST:PORT with a port in [0, 65535], or \"off\"");
+  }
+  out.openai = in.openai();
+  if (!out.openai.empty() && !check_address("", out.openai).ok()) {
+    return file.error("server.openai", quote_value(out.openai),
+                      "HOST:PORT with a port in [0, 65535]");
   }
   if (in.has_log_level()) out.log_level = in.log_level();
   if (out.log_level != "debug" && out.log_level != "info" && out.log_level != "warn" &&
@@ -134,6 +156,7 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
   }
   TANDEM_SECONDS(grace_seconds, 0.0, 86400.0, out.grace);
   TANDEM_COUNT(max_receive_bytes, 1 << 10, 1 << 30, out.max_receive_bytes);
+  TANDEM_COUNT(max_send_bytes, 1 << 10, std::numeric_limits<int32_t>::max(), out.max_send_bytes);
   TANDEM_COUNT(max_metadata_bytes, 1 << 10, 1 << 20, out.max_metadata_bytes);
   TANDEM_COUNT(max_concurrent_streams, 1, 1 << 20, out.max_concurrent_streams);
   TANDEM_SECONDS(keepalive_seconds, 1.0, 86400.0, out.keepalive);

@@ -31,6 +31,7 @@ absl::StatusOr<TlsConfig> read_tls(const TlsFiles& files);
 struct ServerConfig {
   std::string listen = "127.0.0.1:50051";
   std::string http = "127.0.0.1:9400";  // "off": none
+  std::string openai;                   // empty: no such door
   Duration grace = std::chrono::seconds(30);
   std::string log_level = "info";
   std::string log_format = "text";
@@ -42,6 +43,7 @@ struct ServerConfig {
   std::string bearer_token_file;  // empty: no tokens
 
   int max_receive_bytes = 4 << 20;
+  int max_send_bytes = 4 << 20;  // of an answer that is not a stream
   int max_metadata_bytes = 8 << 10;
   int max_concurrent_streams = 1024;  // per connection
   Duration keepalive = std::chrono::seconds(60);
@@ -67,7 +69,7 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file);
 absl::Status check_address(absl::string_view field, const std::string& address);
 
 // INVALID_ARGUMENT where calls would come from other machines without TLS, and nobody has said that
-// they may.
+// they may; or without the credentials that gRPC asks for.
 absl::Status check_exposure(const ServerConfig& config);
 
 // Whether only this machine can reach `address`.

@@ -48,6 +48,10 @@ class ServerState {
   OpenCalls open_to_all{{/*total=*/512, /*per_connection=*/128},
                         [this](const std::string& peer) { close_connection(peer); }};
 
+  // Of reflection, likewise.
+  OpenCalls reflections{{/*total=*/64, /*per_connection=*/16},
+                        [this](const std::string& peer) { close_connection(peer); }};
+
   // Who may call; may be replaced at any time.
   std::shared_ptr<const Authenticator> authenticator() const {
     const std::lock_guard lock(auth_mutex_);

@@ -14,7 +14,11 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "engine/base/status.h"
 #include "server/call_info.h"
+#include "server/gathered_answer.h"
 #include "server/grpc_status.h"
 #include "server/raw_message.h"
 #include "server/raw_service.h"
@@ -58,15 +62,35 @@ class UnaryCall final : public RawReactor {
   }
 
   template <class Message>
-  void finish(const absl::Status& status, const Message& message) {
-    grpc::ByteBuffer bytes;
-    if (status.ok()) bytes = to_buffer(message);
+  void finish(const Message& message) {
+    const grpc::ByteBuffer answer = to_buffer(message);
+    end(check_size(answer.Length()), answer);
+  }
+  void fail(const absl::Status& status) { end(status, {}); }
+  // Fails, and stops what produces the answer.
+  void give_up(const absl::Status& status) {
+    const std::function<void()> stop = take_stop();
+    fail(status);
+    if (stop) stop();
+  }
+
+  // RESOURCE_EXHAUSTED where an answer of so many bytes is more than one may have.
+  absl::Status check_size(size_t bytes) const {
+    return check_answer_size(bytes, state_.config.max_send_bytes);
+  }
+
+ private:
+  UnaryCall(const char* method, ServerState& state, const grpc::CallbackServerContext& context,
+            Start start)
+      : info(begin_call(method, state, context)), state_(state), start_(std::move(start)) {}
+
+  void end(const absl::Status& status, const grpc::ByteBuffer& answer) {
     {
       std::lock_guard lock(mutex_);
       if (finished_) return;
       finished_ = true;
       stop_ = nullptr;
-      response_.Swap(&bytes);
+      if (status.ok()) response_ = answer;  // shares the bytes
     }
     end_call(state_, info, status, summary);
     if (status.ok()) {
@@ -75,29 +99,24 @@ class UnaryCall final : public RawReactor {
       Finish(to_grpc(status, info.request_id));
     }
   }
-  void fail(const absl::Status& status) { finish(status, v1::Started()); }
-
- private:
-  UnaryCall(const char* method, ServerState& state, const grpc::CallbackServerContext& context,
-            Start start)
-      : info(begin_call(method, state, context)), state_(state), start_(std::move(start)) {}
 
   void OnReadDone(bool ok) override {
     const std::shared_ptr<UnaryCall> call = self_;
-    if (!ok) return fail(told_apart(no_request(), info));
+    if (!ok) return fail(classify_cancellation(no_request(), info));
     const absl::Status status = start_(call, state_, request_);
     request_.Clear();  // it holds the memory that its bytes were received in
     if (!status.ok()) fail(status);
   }
 
+  // From here on what produces the answer is to stop: what is returned does that, if it is set.
+  std::function<void()> take_stop() {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    return std::exchange(stop_, nullptr);
+  }
+
   void OnCancel() override {
-    std::function<void()> stop;
-    {
-      std::lock_guard lock(mutex_);
-      cancelled_ = true;
-      stop = std::move(stop_);
-      stop_ = nullptr;
-    }
+    const std::function<void()> stop = take_stop();
     if (stop && !deadline_at_hand(info)) stop();
   }
 

@@ -26,6 +26,7 @@ void fill(Metrics& metrics) {
   s.model = "code";
   s.method = "autoregressive";
   s.requests_running.set(2);
+  s.requests_waiting.set(1);
   s.prompt_tokens.add(100);
   s.generated_tokens.add(50);
   s.finished[static_cast<size_t>(FinishReason::kEos)].add(3);
@@ -35,6 +36,8 @@ void fill(Metrics& metrics) {
   s.time_to_first_token.observe(.0011);
   s.inter_token_latency.observe(3);  // above all bounds
   s.tokens_per_pass.observe(1);
+  s.prompt_length.observe(50);
+  s.answer_length.observe(51);
   ModelSeries& m = metrics.models.emplace_back();
   m.model = "code-large";
   m.device = "cpu:0";
@@ -47,7 +50,6 @@ void fill(Metrics& metrics) {
   m.kv_pages_cached.set(30);
   m.weight_bytes.set(1e6);
   m.kv_bytes.set(2e6);
-  metrics.requests_waiting.set(1);
   metrics.requests_paused.set(3);
   metrics.rejected[static_cast<size_t>(RejectReason::kInvalid)].add(2);
   metrics.preemptions.add(1);
@@ -120,6 +122,8 @@ TEST(Collector, HasTheNamesOfTheDocumentation) {
                            "request_decode_seconds",
                            "e2e_request_latency_seconds",
                            "batch_rows",
+                           "request_prompt_tokens",
+                           "request_generated_tokens",
                            "tokens_per_pass",
                            "spec_decode_num_drafts_total",
                            "spec_decode_num_draft_tokens_total",
@@ -162,6 +166,27 @@ TEST(Collector, DraftsAreCountedAsTheirStatisticsSay) {
               "} 0\n" + "tandem_bild_rollbacks_total" + s + "} 2\n" +
               "tandem_bild_rolled_back_tokens_total" + s + "} 3\n";
   EXPECT_EQ(of_drafts, expected);
+}
+
+TEST(Collector, ClientsThatAreNamedAndAllOthers) {
+  LimitsConfig limits;
+  limits.clients["ann"].max_requests = 1;
+  const VirtualClock clock;
+  Quotas quotas(limits, &clock);
+  RejectReason reason{};
+  auto of_ann = quotas.open("ann", &reason), of_bob = quotas.open("bob", &reason);
+  ASSERT_TRUE(of_ann.ok() && of_bob.ok());
+  of_ann->charge(5);
+  EXPECT_FALSE(quotas.open("ann", &reason).ok());
+  of_bob->close();
+  const std::string all = exposition(Given(client_families(quotas.uses())));
+  for (const char* line : {"open_requests{client=\"ann\"} 1", "open_requests{client=\"\"} 0",
+                           "requests_total{client=\"ann\"} 1", "requests_total{client=\"\"} 1",
+                           "tokens_total{client=\"ann\"} 5", "tokens_total{client=\"\"} 0",
+                           "refused_total{client=\"ann\",reason=\"quota_open_requests\"} 1",
+                           "refused_total{client=\"\",reason=\"quota_open_requests\"} 0"}) {
+    EXPECT_THAT(all, testing::HasSubstr(std::string("tandem_client_") + line + "\n"));
+  }
 }
 
 TEST(Collector, LostDevices) {

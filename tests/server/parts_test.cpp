@@ -11,8 +11,10 @@
 #include "google/rpc/status.pb.h"
 #include "server/auth.h"
 #include "server/call_info.h"
+#include "server/edge/status_text.h"
 #include "server/grpc_status.h"
 #include "server/log.h"
+#include "server/openai_call.h"
 #include "server/options.h"
 #include "server/response_to_proto.h"
 #include "server/server_config.h"
@@ -172,10 +174,13 @@ TEST(CallInfo, RequestIdsDiffer) {
 
 TEST(CallInfo, TellsDeadlinesFromCancels) {
   CallInfo info;
-  EXPECT_EQ(told_apart(absl::CancelledError(), info).code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(classify_cancellation(absl::CancelledError(), info).code(),
+            absl::StatusCode::kCancelled);
   info.deadline = TimePoint::min();
-  EXPECT_EQ(told_apart(absl::CancelledError(), info).code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(told_apart(absl::InternalError(""), info).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(classify_cancellation(absl::CancelledError(), info).code(),
+            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(classify_cancellation(absl::InternalError(""), info).code(),
+            absl::StatusCode::kInternal);
 }
 
 TEST(Utf8, IsMadeValid) {
@@ -230,7 +235,7 @@ TEST(Options, FlagsOverrideTheFile) {
 TEST(Options, HelpNamesEveryFlag) {
   for (const char* flag : {"--config", "--model", "--device", "--dtype", "--cpu-kernels",
                            "--listen", "--http", "--port-file", "--grace-seconds", "--log-level",
-                           "--log-format", "--insecure", "--version"}) {
+                           "--log-format", "--insecure", "--version", "--openai"}) {
     EXPECT_NE(options_help().find(flag), std::string::npos) << flag;
   }
 }
@@ -248,8 +253,9 @@ TEST(ServerConfig, ReadsEveryField) {
       "max_concurrent_streams: 3 keepalive_seconds: 4 keepalive_timeout_seconds: 5 "
       "min_client_ping_seconds: 6 max_connection_idle_seconds: 7 max_connection_age_seconds: 8 "
       "handshake_timeout_seconds: 9 max_unread_bytes: 5000 max_unread_tokens: 10 "
-      "log_format: \"json\" insecure: true max_connections: 11 max_connections_per_host: 12 "
-      "max_open_calls: 13 max_transport_bytes: 16777216 stuck_seconds: 14");
+      "log_format: \"json\" openai: \"unix:/o\" insecure: true max_connections: 11 "
+      "max_connections_per_host: 12 max_open_calls: 13 max_transport_bytes: 16777216 "
+      "stuck_seconds: 14 max_send_bytes: 1025");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->listen, "[::1]:5");
   EXPECT_EQ(config->http, "off");
@@ -268,11 +274,13 @@ TEST(ServerConfig, ReadsEveryField) {
   EXPECT_EQ(config->max_unread_tokens, 10);
   EXPECT_EQ(config->log_format, "json");
   EXPECT_TRUE(config->insecure);
+  EXPECT_EQ(config->openai, "unix:/o");
   EXPECT_EQ(config->max_connections, 11);
   EXPECT_EQ(config->max_connections_per_host, 12);
   EXPECT_EQ(config->max_open_calls, 13);
   EXPECT_EQ(config->max_transport_bytes, 16777216);
   EXPECT_EQ(config->stuck, std::chrono::seconds(14));
+  EXPECT_EQ(config->max_send_bytes, 1025);
 }
 
 TEST(ServerConfig, Errors) {
@@ -284,6 +292,8 @@ TEST(ServerConfig, Errors) {
        "f:1: server.listen: \"nowhere\"; allowed: HOST:PORT with a port in [0, 65535]"},
       {"http: \"unix:/x\"",
        "f:1: server.http: \"unix:/x\"; allowed: HOST:PORT with a port in [0, 65535], or \"off\""},
+      {"openai: \"off\"",
+       "f:1: server.openai: \"off\"; allowed: HOST:PORT with a port in [0, 65535]"},
       {"grace_seconds: nan", "f:1: server.grace_seconds: nan; allowed: [0, 86400]"},
       {"max_receive_bytes: 1", "f:1: server.max_receive_bytes: 1; allowed: [1024, 1073741824]"},
       {"log_level: \"all\"", "f:1: server.log_level: \"all\"; allowed: debug, info, warn, error"},
@@ -313,6 +323,26 @@ TEST(ServerConfig, Exposure) {
   EXPECT_TRUE(check_exposure(config).ok());
 }
 
+// The OpenAI door has neither TLS nor client certificates, whatever gRPC has.
+TEST(ServerConfig, ExposureOfTheOpenAiDoor) {
+  ServerConfig config;
+  config.use_tls = true;
+  config.openai = "127.0.0.1:8000";
+  EXPECT_TRUE(check_exposure(config).ok());
+  config.openai = "0.0.0.0:8000";
+  EXPECT_EQ(std::string(check_exposure(config).message()),
+            "server.openai: \"0.0.0.0:8000\"; allowed: an address of this machine alone, or "
+            "--insecure (server.insecure) where a proxy in front has TLS");
+  config.insecure = true;
+  EXPECT_TRUE(check_exposure(config).ok());
+  config.tls.client_ca = "a certificate";
+  EXPECT_EQ(std::string(check_exposure(config).message()),
+            "server.openai: \"0.0.0.0:8000\"; allowed: unset with server.tls.client_ca, unless "
+            "server.bearer_token_file says who may call there");
+  config.bearer_token_file = "tokens";
+  EXPECT_TRUE(check_exposure(config).ok());
+}
+
 TEST(ServerConfig, Loopback) {
   for (const char* yes : {"127.0.0.1:1", "localhost:1", "[::1]:1", "unix:/x"}) {
     EXPECT_TRUE(is_loopback(yes)) << yes;
@@ -320,6 +350,21 @@ TEST(ServerConfig, Loopback) {
   for (const char* no : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1"}) {
     EXPECT_FALSE(is_loopback(no)) << no;
   }
+}
+
+// Joined items count what they counted apart: else a stream's unread bytes would never come back.
+TEST(OpenAiItem, BytesOfJoinedItemsAreTheirSum) {
+  OpenAiItem all;
+  all.text = "a";
+  int64_t bytes = all.bytes();
+  for (int i = 0; i < 300; ++i) {
+    OpenAiItem later;
+    later.text = "bc";
+    later.token_bytes = i % 3;
+    bytes += later.bytes();
+    all.append(later);
+  }
+  EXPECT_EQ(all.bytes(), bytes);
 }
 
 }  // namespace

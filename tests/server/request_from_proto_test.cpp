@@ -207,7 +207,7 @@ TEST(RequestFromProto, BoundsAreInclusive) {
            "bild { fallback_threshold: 2 rollback_threshold: 0 max_small_run: 4096 window: 1 }",
            "speculative { draft_tokens: 64 min_draft_probability: 1 }",
            "ngram { draft_tokens: 64 max_ngram: 4 adaptive: true }",
-           "bita { num_masks: 16 num_candidates: 1 tree: TREE_FULL }",
+           "bita { num_masks: 16 num_candidates: 1 tree: TREE_FULL only_if_faster: false }",
            "ppd { num_candidates: 16 }",
            "llm_to_slm { draft_tokens: 1 }",
        }) {

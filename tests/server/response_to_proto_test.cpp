@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "client/enum_names.h"
+#include "engine/decode/ppd.h"
 #include "server/request_from_proto.h"
 
 namespace tandem {
@@ -54,6 +56,30 @@ TEST(ResponseToProto, EveryContractComesBack) {
     ASSERT_TRUE(back.ok()) << back.status();
     EXPECT_EQ(back->require_contract, contract);
   }
+}
+
+TEST(ResponseToProto, PpdSaysWhatTheTheoremPredicts) {
+  Finished in;
+  in.method = "ppd";
+  in.usage.completion_tokens = 11;
+  auto& own = in.stats.own;
+  own[PpdFigures::kRounds] = 10;
+  own[PpdFigures::kMatches] = 5;
+  own[PpdFigures::kAdopted] = 4;
+  own[PpdFigures::kMainLayers] = 8 * 11 - 4 * 4;
+  own[PpdFigures::kPredictedMainLayers] = 8 * 11 - 4 * 5;
+  own[PpdFigures::kWorkerLayers] = 3 * 4 * 10;
+  in.stats.tokens_by_index = {3, 0, 2};
+  const v1::MethodStats out = finished_to_proto(in, 0).stats();
+  EXPECT_DOUBLE_EQ(out.match_rate(), 0.5);
+  EXPECT_EQ(out.main_layers(), 72);
+  EXPECT_EQ(out.predicted_main_layers(), 68);
+  EXPECT_EQ(out.predicted_layers(), 68 + 120);
+  EXPECT_EQ(std::vector<int>(out.tokens_by_index().begin(), out.tokens_by_index().end()),
+            (std::vector<int>{3, 0, 2}));
+  in.method = "autoregressive";
+  in.stats.tokens_by_index.clear();
+  EXPECT_FALSE(finished_to_proto(in, 0).stats().has_predicted_layers());
 }
 
 // The prefix that short_name takes away is every value's, in the API and in deployment files.

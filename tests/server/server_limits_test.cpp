@@ -59,6 +59,31 @@ TEST(ServerLimits, OversizeMessagesAreRefusedAndServingGoesOn) {
   EXPECT_TRUE(stream(*h.client, ask("fake", "x", 5)).status.ok());
 }
 
+TEST(ServerLimits, AnAnswerThatGrowsTooLargeIsGivenUp) {
+  Harness h("max_send_bytes: 20000");
+  v1::GenerateRequest request = ask("slow", "x", 3000);
+  request.set_top_logprobs(20);
+  const absl::Status status = h.client->complete(request).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("answer: more than 20000 bytes; allowed: at most that"));
+  EXPECT_TRUE(eventually([&] { return h.engine->live_requests() == 0; }));
+  int64_t generated = 0;
+  for (const Series& s : h.engine->metrics().series) generated += s.generated_tokens.value();
+  EXPECT_LT(generated, 3000);  // and not all of them, of which nobody hears
+
+  request.set_model("fake");
+  EXPECT_TRUE(stream(*h.client, request).status.ok());
+  request.clear_top_logprobs();
+  request.set_return_tokens(false);
+  EXPECT_TRUE(h.client->complete(request).ok());
+  v1::TokenizeRequest tokenize;  // an answer that comes as a whole
+  tokenize.set_model("fake");
+  tokenize.set_text(std::string(4000, 'x'));
+  tokenize.set_return_token_texts(true);
+  EXPECT_EQ(h.client->tokenize(tokenize).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
 TEST(ServerLimits, OversizeMetadataIsRefusedAndServingGoesOn) {
   Harness h;
   const auto stub = v1::Generation::NewStub(

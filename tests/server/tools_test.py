@@ -47,12 +47,35 @@ def grpcurl(server, tool):
 def test_lists_all_services_and_methods(grpcurl):
     services = grpcurl("list").stdout.split()
     assert {"tandem.v1.Generation", "tandem.v1.Models", "grpc.health.v1.Health"} <= set(services)
+    assert {f"grpc.reflection.{v}.ServerReflection" for v in ("v1", "v1alpha")} <= set(services)
     listed = {
         method
         for service in ("tandem.v1.Generation", "tandem.v1.Models", "grpc.health.v1.Health")
         for method in grpcurl("list", service).stdout.split()
     }
     assert listed == set(METHODS) | {"grpc.health.v1.Health.Watch"}
+
+
+def test_reflection_of_either_version_tells_the_same(server):
+    """Tools ask v1 first, and old ones v1alpha; their messages are the same."""
+    grpc = pytest.importorskip("grpc")
+    reflection_asks = {b"\x3a\x01*", b"\x22\x0dtandem.v1.Ppd"}  # list_services, a symbol
+    with grpc.insecure_channel(server.grpc) as channel:
+
+        def ask(version, request):
+            call = channel.stream_stream(
+                f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+            )
+            return list(call(iter([request]), timeout=60))
+
+        for request in reflection_asks:
+            (new,), (old,) = ask("v1", request), ask("v1alpha", request)
+            assert b"tandem.v1" in new
+            assert b"tandem.v1" in old
+        assert len(ask("v1", b"")) == 1, "an answer that says what is wrong"
+        with pytest.raises(grpc.RpcError) as refused:
+            ask("v1", b"\x22\xff\xff\xff\x7f")
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_describes_everything(grpcurl):
