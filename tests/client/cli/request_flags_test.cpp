@@ -121,7 +121,42 @@ TEST(RequestFlags, Prompts) {
   EXPECT_EQ(error({"--model=m", "--token-ids=1,x"}),
             "--token-ids: \"x\"; allowed: integers as in 1,2,3");
   EXPECT_EQ(error({"--model=m", "--prompt-file=/nonexistent"}), "/nonexistent: cannot read");
-  EXPECT_EQ(error({"--prompt=a"}), "--model: none; allowed: a name; `tandem models` lists them");
+  EXPECT_EQ(request({"--prompt=a"})->model(), "") << "the server may have but one";
+}
+
+TEST(RequestFlags, APromptMayStandAlone) {
+  RequestFlags flags;
+  EXPECT_TRUE(flags.take_arguments({}).ok());
+  EXPECT_FALSE(flags.has_prompt());
+  EXPECT_TRUE(flags.take_arguments({"def f():"}).ok());
+  EXPECT_EQ(flags.request()->text(), "def f():");
+  EXPECT_FALSE(flags.take_arguments({"x"}).ok()) << "--prompt and an argument";
+  EXPECT_EQ(RequestFlags().take_arguments({"smol", "hello"}).message(),
+            "argument: \"hello\"; allowed: one prompt, in quotes (the model goes after --model)");
+  RequestFlags input;
+  EXPECT_TRUE(input.take_arguments({"-"}).ok());
+  EXPECT_EQ(input.prompt_file, "-");
+}
+
+TEST(RequestFlags, ASystemMessageMakesAChat) {
+  const auto r = request({"--system", "Be brief.", "--prompt", "hi"});
+  ASSERT_EQ(r->chat().messages_size(), 2);
+  EXPECT_EQ(r->chat().messages(0).role(), "system");
+  EXPECT_EQ(r->chat().messages(0).content(), "Be brief.");
+  EXPECT_EQ(r->chat().messages(1).role(), "user");
+  EXPECT_EQ(r->chat().messages(1).content(), "hi");
+  EXPECT_EQ(error({"--system=x", "--token-ids=1"}),
+            "--system: \"x\"; allowed: with a text or chat messages");
+}
+
+TEST(RequestFlags, UsualNamesAreKnown) {
+  EXPECT_EQ(error({"--max-tokens=5"}),
+            "--max-tokens: no such flag; did you mean --max-new-tokens?");
+  EXPECT_EQ(error({"--max_tokens=5"}),
+            "--max_tokens: no such flag; did you mean --max-new-tokens?");
+  EXPECT_EQ(error({"--stop", "x"}), "--stop: no such flag; did you mean --stop-sequences?");
+  EXPECT_EQ(error({"--temprature=1"}), "--temprature: no such flag; did you mean --temperature?");
+  EXPECT_EQ(error({"--xyzzy"}), "--xyzzy: no such flag; see --help");
 }
 
 TEST(ChatFile, ArrayOfMessages) {

@@ -131,6 +131,12 @@ TEST(Provenance, FiguresOfMethods) {
   stats.set_rolled_back_tokens(2);
   EXPECT_EQ(method_figures(stats),
             "0 fallbacks, 1 rollback of 2 tokens, 1.50 of 2.50 draft tokens kept");
+  v1::MethodStats ppd;
+  ppd.set_match_rate(0.5);
+  ppd.set_rounds(10);
+  ppd.set_main_layers(72);
+  ppd.set_predicted_main_layers(68);
+  EXPECT_EQ(method_figures(ppd), "50 % of 10 tokens matched, 72 layers in a row (Theorem 4.1: 68)");
 }
 
 }  // namespace

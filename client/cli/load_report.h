@@ -1,0 +1,35 @@
+// The page that `tandem bench --html` writes: curves and tables, self-contained, without scripts.
+// Pure functions.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/cli/load_figures.h"
+
+namespace tandem::cli {
+
+struct Chart {
+  struct Line {
+    std::string name;
+    std::vector<std::pair<double, double>> points;
+  };
+  std::string title, x, y;
+  std::vector<Line> lines;
+};
+// Axes from 0, ticks at round numbers, a legend. Empty where no line has a point.
+std::string svg(const Chart& chart);
+
+// Ascending, from 0 to `most` or just above it, at most `count` steps of 1, 2 or 5 times a power of
+// ten. REQUIRES: most >= 0, finite.
+std::vector<double> ticks(double most, int count = 5);
+
+// `facts`: what was asked of which server, name and value each.
+std::string report_page(const std::vector<std::pair<std::string, std::string>>& facts,
+                        const std::vector<Level>& levels, const Limits& limits);
+
+// For text between tags and in attributes.
+std::string escape_html(const std::string& text);
+
+}  // namespace tandem::cli
