@@ -7,6 +7,8 @@
 
 #include <array>
 #include <fstream>
+#include <mutex>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -50,6 +52,28 @@ struct Client::Impl {
   std::unique_ptr<v1::Generation::Stub> generation;
   std::unique_ptr<v1::Models::Stub> models;
   std::unique_ptr<grpc::health::v1::Health::Stub> health;
+
+  std::mutex mutex;  // guards what follows
+  std::set<grpc::ClientContext*> streams;
+
+  // A stream that cancel() knows of.
+  class Cancellable {
+   public:
+    Cancellable(Impl* impl, grpc::ClientContext* context) : impl_(impl), context_(context) {
+      const std::lock_guard lock(impl_->mutex);
+      impl_->streams.insert(context_);
+    }
+    ~Cancellable() {
+      const std::lock_guard lock(impl_->mutex);
+      impl_->streams.erase(context_);
+    }
+    Cancellable(const Cancellable&) = delete;
+    Cancellable& operator=(const Cancellable&) = delete;
+
+   private:
+    Impl* const impl_;
+    grpc::ClientContext* const context_;
+  };
 
   void prepare(grpc::ClientContext* context) const {
     if (!options.token.empty()) {
@@ -111,6 +135,7 @@ absl::Status Client::generate(const v1::GenerateRequest& request,
                               const std::function<bool(const v1::GenerateResponse&)>& on_event) {
   grpc::ClientContext context;
   impl_->prepare(&context);
+  const Impl::Cancellable here(impl_.get(), &context);
   const auto reader = impl_->generation->Generate(&context, request);
   v1::GenerateResponse event;
   while (reader->Read(&event)) {
@@ -122,6 +147,11 @@ absl::Status Client::generate(const v1::GenerateRequest& request,
   while (reader->Read(&event)) {  // after a cancel: what was on its way
   }
   return impl_->status_of(reader->Finish());
+}
+
+void Client::cancel() {
+  const std::lock_guard lock(impl_->mutex);
+  for (grpc::ClientContext* context : impl_->streams) context->TryCancel();
 }
 
 absl::StatusOr<v1::CompleteResponse> Client::complete(const v1::GenerateRequest& request) {

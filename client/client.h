@@ -46,6 +46,9 @@ class Client {
   // then ends with CANCELLED.
   absl::Status generate(const v1::GenerateRequest& request,
                         const std::function<bool(const v1::GenerateResponse&)>& on_event);
+  // Ends the calls of generate() that are under way with CANCELLED.
+  void cancel();
+
   absl::StatusOr<v1::CompleteResponse> complete(const v1::GenerateRequest& request);
   absl::StatusOr<v1::ScoreResponse> score(const v1::ScoreRequest& request);
   absl::StatusOr<v1::TokenizeResponse> tokenize(const v1::TokenizeRequest& request);

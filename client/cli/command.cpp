@@ -1,5 +1,7 @@
 #include "client/cli/command.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -9,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
@@ -51,6 +54,37 @@ absl::StatusOr<std::unique_ptr<Client>> Connection::connect() const {
     options.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*timeout));
   }
   return Client::connect(std::move(options));
+}
+
+int name_model(Client& client, const char* command, std::string* model) {
+  if (!model->empty()) return kFine;
+  const auto served = client.models();
+  if (!served.ok()) return request_failed(served.status());
+  if (served->models_size() != 1) {
+    const std::string names =
+        absl::StrJoin(served->models(), ", ", [](std::string* out, const v1::Model& one) {
+          absl::StrAppend(out, quote_value(one.name()));
+        });
+    return wrong_usage(command,
+                       out_of_range("--model", "none", names.empty() ? "none is served" : names));
+  }
+  *model = served->models(0).name();
+  return kFine;
+}
+
+absl::StatusOr<bool> wants_colours(const std::optional<std::string>& when) {
+  if (when == "always") return true;
+  if (when == "never") return false;
+  if (when.has_value() && when != "auto") {
+    return out_of_range("--color", quote_value(*when), "auto, always, never");
+  }
+  const std::string term = from_environment("TERM");
+  return isatty(STDOUT_FILENO) == 1 && from_environment("NO_COLOR").empty() && term != "dumb";
+}
+
+void write_out(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
 }
 
 absl::StatusOr<bool> wants_json(const std::optional<std::string>& format) {

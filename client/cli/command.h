@@ -28,6 +28,10 @@ int tokenize_command(const Args& args);
 int detokenize_command(const Args& args);
 int score_command(const Args& args);
 int health_command(const Args& args);
+int chat_command(const Args& args);
+int bench_command(const Args& args);
+int compare_command(const Args& args);
+int completion_command(const Args& args);
 int version_command(const Args& args);
 
 // Flags that every command with a server has.
@@ -41,6 +45,17 @@ struct Connection {
   void add_to(Flags* flags);
   absl::StatusOr<std::unique_ptr<Client>> connect() const;
 };
+
+// Names the model where none is named and the server has one. Else says what there is and returns
+// the exit status to end with; kFine where `model` has a name now.
+int name_model(Client& client, const char* command, std::string* model);
+
+// --color. By themselves, colours come only where someone looks at them and not where they are
+// asked away (NO_COLOR).
+absl::StatusOr<bool> wants_colours(const std::optional<std::string>& when);
+
+// To standard output, at once.
+void write_out(const std::string& text);
 
 // "text" or "json"; the error names the flag.
 absl::StatusOr<bool> wants_json(const std::optional<std::string>& format);

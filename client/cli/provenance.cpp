@@ -122,6 +122,11 @@ std::string method_figures(const v1::MethodStats& stats) {
     add(absl::StrCat(count(stats.rollbacks(), "rollback"), " of ",
                      count(stats.rolled_back_tokens(), "token")));
   }
+  if (stats.has_match_rate()) {
+    add(absl::StrFormat("%.0f %% of %s matched, %d layers in a row (Theorem 4.1: %d)",
+                        100 * stats.match_rate(), count(stats.rounds(), "token"),
+                        stats.main_layers(), stats.predicted_main_layers()));
+  }
   int64_t drafts = 0, kept = 0;
   for (int i = 0; i < stats.accept_lengths_size(); ++i) {
     drafts += stats.accept_lengths(i);

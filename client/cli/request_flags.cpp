@@ -62,12 +62,29 @@ const std::map<std::string, Described>& descriptions() {
   return *kAll;
 }
 
-std::vector<std::string> method_names() {
-  std::vector<std::string> names;
-  const auto* const oneof = v1::GenerateRequest::descriptor()->FindOneofByName("method");
-  for (int i = 0; i < oneof->field_count(); ++i) names.push_back(oneof->field(i)->name());
-  return names;
-}
+// What other programs call it.
+constexpr std::pair<const char*, const char*> kUsualNames[] = {
+    {"max-tokens", "max-new-tokens"},
+    {"max-completion-tokens", "max-new-tokens"},
+    {"n-predict", "max-new-tokens"},
+    {"num-predict", "max-new-tokens"},
+    {"max-length", "max-new-tokens"},
+    {"min-tokens", "min-new-tokens"},
+    {"stop", "stop-sequences"},
+    {"stop-strings", "stop-sequences"},
+    {"temp", "temperature"},
+    {"repeat-penalty", "repetition-penalty"},
+    {"messages", "chat"},
+    {"input", "prompt-file"},
+    {"file", "prompt-file"},
+    {"system-prompt", "system"},
+    {"num-return-sequences", "n"},
+    {"best-of", "n"},
+    {"host", "server"},
+    {"url", "server"},
+    {"base-url", "server"},
+    {"address", "server"},
+};
 
 absl::Status put_prompt(const RequestFlags& flags, v1::GenerateRequest* request) {
   const int given = flags.prompt.has_value() + flags.prompt_file.has_value() +
@@ -88,18 +105,46 @@ absl::Status put_prompt(const RequestFlags& flags, v1::GenerateRequest* request)
     TANDEM_ASSIGN_OR_RETURN(*request->mutable_chat(), chat_from_json(text, *flags.chat));
   }
   // --set can give one too.
+  if (request->prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET && flags.reads_input) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string text, read_input("-"));
+    if (!text.empty()) request->set_text(text);
+  }
   if (request->prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET) {
     return out_of_range("prompt", "none", "one of --prompt, --prompt-file, --token-ids, --chat");
   }
   return absl::OkStatus();
 }
 
+// The prompt as what the user says after a system's message.
+absl::Status put_system(const std::string& system, v1::GenerateRequest* request) {
+  if (request->has_token_ids()) {
+    return out_of_range("--system", quote_value(system), "with a text or chat messages");
+  }
+  v1::Chat chat;
+  v1::ChatMessage* const first = chat.add_messages();
+  first->set_role("system");
+  first->set_content(system);
+  if (request->has_text()) {
+    v1::ChatMessage* const said = chat.add_messages();
+    said->set_role("user");
+    said->set_content(request->text());
+  } else {
+    chat.MergeFrom(request->chat());
+  }
+  *request->mutable_chat() = std::move(chat);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-void RequestFlags::add_to(Flags* flags) {
-  flags->section("Request");
-  flags->text("model", "NAME", "what to ask; `tandem models` lists them", &model);
-  flags->text("method", "NAME", absl::StrJoin(method_names(), ", "), &method);
+std::vector<std::string> method_names() {
+  std::vector<std::string> names;
+  const auto* const oneof = v1::GenerateRequest::descriptor()->FindOneofByName("method");
+  for (int i = 0; i < oneof->field_count(); ++i) names.push_back(oneof->field(i)->name());
+  return names;
+}
+
+void RequestFlags::add_prompts(Flags* flags) {
   flags->text("prompt", "TEXT", "the prompt", &prompt);
   flags->text("prompt-file", "FILE", "the prompt from a file; -: standard input", &prompt_file);
   flags->text("token-ids", "IDS", "the prompt as token ids: 1,2,3", &token_ids);
@@ -108,11 +153,20 @@ void RequestFlags::add_to(Flags* flags) {
               "[{\"role\": \"user\", \"content\": \"Hello\"}], or an object with messages,\n"
               "tools, template_args, add_generation_prompt",
               &chat);
+}
+
+void RequestFlags::add_to(Flags* flags, bool prompts) {
+  flags->section("Request");
+  flags->text("model", "NAME", "what to ask; default: the one that is served", &model);
+  flags->text("method", "NAME", absl::StrJoin(method_names(), ", "), &method);
+  if (prompts) add_prompts(flags);
+  flags->text("system", "TEXT", "a system message; the prompt is then what the user says", &system);
   flags->texts("set", "FIELD=VALUE",
                "any field by its path in proto/tandem/v1/generation.proto:\n"
                "--set bild.rollback_threshold=0.69 --set require_contract=EXACT",
                &sets);
 
+  for (const auto& [usual, ours] : kUsualNames) flags->also_known(usual, ours);
   flags->section("Sampling, stopping, output (all fields of GenerateRequest)");
   const auto* const type = v1::GenerateRequest::descriptor();
   for (int i = 0; i < type->field_count(); ++i) {
@@ -155,27 +209,46 @@ void RequestFlags::add_to(Flags* flags) {
   }
 }
 
-absl::StatusOr<v1::GenerateRequest> RequestFlags::request() const {
+absl::Status RequestFlags::take_arguments(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) return absl::OkStatus();
+  if (arguments.size() > 1) {
+    return out_of_range("argument", quote_value(arguments[1]),
+                        "one prompt, in quotes (the model goes after --model)");
+  }
+  if (prompt.has_value()) {
+    return out_of_range("prompt", "several", "one of --prompt and an argument");
+  }
+  (arguments[0] == "-" ? prompt_file : prompt) = arguments[0];
+  return absl::OkStatus();
+}
+
+absl::Status choose_method(const std::string& name, v1::GenerateRequest* request) {
+  const auto* const oneof = v1::GenerateRequest::descriptor()->FindOneofByName("method");
+  const auto* const field = v1::GenerateRequest::descriptor()->FindFieldByName(name);
+  if (field == nullptr || field->real_containing_oneof() != oneof) {
+    return out_of_range("--method", quote_value(name), absl::StrJoin(method_names(), ", "));
+  }
+  request->GetReflection()->MutableMessage(request, field);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::GenerateRequest> RequestFlags::request_without_prompt() const {
   v1::GenerateRequest request;
   if (model.has_value()) request.set_model(*model);
   for (const auto& [name, value] : fields) {
     TANDEM_RETURN_IF_ERROR(set_field(&request, name, value));
   }
-  if (method.has_value()) {
-    const auto* const oneof = v1::GenerateRequest::descriptor()->FindOneofByName("method");
-    const auto* const field = v1::GenerateRequest::descriptor()->FindFieldByName(*method);
-    if (field == nullptr || field->real_containing_oneof() != oneof) {
-      return out_of_range("--method", quote_value(*method), absl::StrJoin(method_names(), ", "));
-    }
-    request.GetReflection()->MutableMessage(&request, field);
-  }
+  if (method.has_value()) TANDEM_RETURN_IF_ERROR(choose_method(*method, &request));
   for (const std::string& assignment : sets) {
     TANDEM_RETURN_IF_ERROR(annotate(set_field(&request, assignment), "--set"));
   }
-  if (request.model().empty()) {
-    return out_of_range("--model", "none", "a name; `tandem models` lists them");
-  }
+  return request;
+}
+
+absl::StatusOr<v1::GenerateRequest> RequestFlags::request() const {
+  TANDEM_ASSIGN_OR_RETURN(v1::GenerateRequest request, request_without_prompt());
   TANDEM_RETURN_IF_ERROR(put_prompt(*this, &request));
+  if (system.has_value()) TANDEM_RETURN_IF_ERROR(put_system(*system, &request));
   return request;
 }
 

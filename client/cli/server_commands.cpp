@@ -66,7 +66,9 @@ int models_command(const Args& args) {
   std::optional<std::string> format;
   Flags flags;
   flags.section("Printing");
+  bool names = false;
   flags.text("format", "FORMAT", "text (default), json", &format);
+  flags.toggle("names", "names alone, one on a line", &names);
   connection.add_to(&flags);
   const auto rest = flags.parse(args);
   if (!rest.ok()) return wrong_usage("models", rest.status());
@@ -91,6 +93,10 @@ int models_command(const Args& args) {
   }
   const auto answer = (*client)->models();
   if (!answer.ok()) return request_failed(answer.status());
+  if (names) {
+    for (const v1::Model& model : answer->models()) std::printf("%s\n", model.name().c_str());
+    return kFine;
+  }
   if (*json) {
     std::printf("%s\n", dump(to_json(*answer)).c_str());
     return kFine;

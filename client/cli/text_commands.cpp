@@ -33,7 +33,7 @@ struct TextFlags {
 
   void add_common() {
     flags.section("Request");
-    flags.text("model", "NAME", "what to ask; `tandem models` lists them", &model);
+    flags.text("model", "NAME", "what to ask; default: the one that is served", &model);
     flags.text("format", "FORMAT", "text (default), json", &format);
   }
   void add_prompt() {
@@ -50,10 +50,6 @@ struct TextFlags {
     if (connection.help) return print_help(intro, flags);
     if (!rest->empty()) {
       return wrong_usage(command, out_of_range("argument", quote_value((*rest)[0]), "flags only"));
-    }
-    if (!model.has_value()) {
-      return wrong_usage(command,
-                         out_of_range("--model", "none", "a name; `tandem models` lists them"));
     }
     return std::nullopt;
   }
@@ -87,7 +83,7 @@ int tokenize_command(const Args& args) {
   const auto json = wants_json(f.format);
   if (!json.ok()) return wrong_usage("tokenize", json.status());
   v1::TokenizeRequest request;
-  request.set_model(*f.model);
+  request.set_model(f.model.value_or(""));
   request.set_add_special_tokens(special);
   request.set_return_token_texts(true);
   if (const auto status = f.put_prompt(&request); !status.ok()) {
@@ -95,6 +91,7 @@ int tokenize_command(const Args& args) {
   }
   const auto client = f.connection.connect();
   if (!client.ok()) return wrong_usage("tokenize", client.status());
+  if (const int end = name_model(**client, "tokenize", request.mutable_model())) return end;
   const auto answer = (*client)->tokenize(request);
   if (!answer.ok()) return request_failed(answer.status());
   const std::string out = *json ? dump(to_json(*answer)) : absl::StrJoin(answer->token_ids(), ",");
@@ -114,11 +111,12 @@ int detokenize_command(const Args& args) {
   const auto ids = parse_token_ids(f.token_ids.value_or(""));
   if (!ids.ok()) return wrong_usage("detokenize", ids.status());
   v1::DetokenizeRequest request;
-  request.set_model(*f.model);
+  request.set_model(f.model.value_or(""));
   request.set_skip_special_tokens(skip);
   *request.mutable_token_ids() = {ids->begin(), ids->end()};
   const auto client = f.connection.connect();
   if (!client.ok()) return wrong_usage("detokenize", client.status());
+  if (const int end = name_model(**client, "detokenize", request.mutable_model())) return end;
   const auto answer = (*client)->detokenize(request);
   if (!answer.ok()) return request_failed(answer.status());
   std::printf("%s\n", *json ? dump(to_json(*answer)).c_str() : answer->text().c_str());
@@ -141,7 +139,7 @@ int score_command(const Args& args) {
   const auto json = wants_json(f.format);
   if (!json.ok()) return wrong_usage("score", json.status());
   v1::ScoreRequest request;
-  request.set_model(*f.model);
+  request.set_model(f.model.value_or(""));
   request.set_score_prompt(score_prompt);
   if (top.has_value()) request.set_top_logprobs(static_cast<int32_t>(*top));
   if (f.token_ids.has_value()) {
@@ -159,6 +157,7 @@ int score_command(const Args& args) {
   }
   const auto client = f.connection.connect();
   if (!client.ok()) return wrong_usage("score", client.status());
+  if (const int end = name_model(**client, "score", request.mutable_model())) return end;
   const auto answer = (*client)->score(request);
   if (!answer.ok()) return request_failed(answer.status());
   if (*json) {

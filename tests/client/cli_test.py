@@ -267,7 +267,7 @@ def test_deadline(tandem):
         (("generate", "--nope"), "tandem generate: --nope: no such flag"),
         (("generate", "--model=fake"), "tandem generate: prompt: none"),
         (("generate", "--prompt=x"), "tandem generate: --model: none"),
-        (("generate", "--model=fake", "x"), 'tandem generate: argument: "x"'),
+        (("generate", "--model=fake", "x", "y"), 'tandem generate: argument: "y"'),
         (("generate", "--model=fake", "--prompt=x", "--top-k=many"), "tandem generate: top_k:"),
         (("generate", "--model=fake", "--prompt=x", "--set", "x"), "tandem generate: --set:"),
         (("generate", "--model=fake", "--prompt=x", "--format=xml"), "tandem generate: --format:"),
@@ -284,8 +284,9 @@ def test_wrong_usage_is_status_2(tandem, args, message):
 
 
 def test_help_names_all_commands_and_flags(tandem):
-    commands = ("generate", "models", "tokenize", "detokenize", "score", "health")
-    for command in (*commands, "version"):
+    commands = ("generate", "chat", "compare", "bench", "models", "tokenize", "detokenize")
+    commands += ("score", "health")
+    for command in (*commands, "completion", "version"):
         assert command in tandem("--help").stdout.decode()
     for command in commands:
         run = tandem(command, "--help")
