@@ -1,0 +1,166 @@
+"""The client for programs without asyncio. Thread-safe."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Unpack
+
+import grpc
+
+from . import request
+from .channel import OPTIONS, address_of, calls_of, credentials_of, metadata_of
+from .errors import TandemError
+from .messages import ListModelsRequest
+from .retry import Retry
+from .types import Chunk, Completion, Finished, Message, Score, Started
+
+
+class Client:
+    """`server`: HOST:PORT, else $TANDEM_SERVER, else 127.0.0.1:50051. `token`: one of the server's.
+    `ca`: a PEM file for TLS. `timeout`: seconds of each try of a call."""
+
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        token: str | None = None,
+        ca: str | os.PathLike | None = None,
+        timeout: float | None = None,
+        retry: Retry | None = None,
+    ):
+        credentials = credentials_of(ca)
+        address = address_of(server)
+        self._channel = (
+            grpc.secure_channel(address, credentials, OPTIONS)
+            if credentials
+            else grpc.insecure_channel(address, OPTIONS)
+        )
+        self._calls = calls_of(self._channel)
+        self._how = {"metadata": metadata_of(token), "timeout": timeout}
+        self._retry = retry or Retry()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def events(
+        self,
+        model: str,
+        prompt: request.Prompt | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        **options: Unpack[request.Options],
+    ) -> Iterator[Started | Chunk | Finished]:
+        """All that a stream says, as it comes. Closing the iterator cancels the request."""
+        asked = request.generate_request(model, prompt, messages, options)
+        return self._events(asked)
+
+    def _events(self, asked) -> Iterator[Started | Chunk | Finished]:
+        attempt, begun = 0, False
+        while True:
+            attempt += 1
+            started = None
+            call = self._calls["Generate"](asked, **self._how)
+            try:
+                for event in call:
+                    # `started` waits for what follows it: then nothing is said twice.
+                    if event.HasField("started"):
+                        started = Started.of(event.started)
+                        continue
+                    if started is not None:
+                        begun = True
+                        yield started
+                        started = None
+                    yield (
+                        Chunk.of(event.chunk)
+                        if event.HasField("chunk")
+                        else Finished.of(event.finished)
+                    )
+                return
+            except grpc.RpcError as error:
+                self._wait(TandemError.of(error), attempt, begun, error)
+            finally:
+                call.cancel()
+
+    def stream(
+        self,
+        model: str,
+        prompt: request.Prompt | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        **options: Unpack[request.Options],
+    ) -> Iterator[Chunk]:
+        """The text as it is made."""
+        for event in self.events(model, prompt, messages=messages, **options):
+            if isinstance(event, Chunk):
+                yield event
+
+    def complete(
+        self,
+        model: str,
+        prompt: request.Prompt | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        **options: Unpack[request.Options],
+    ) -> Completion:
+        asked = request.generate_request(model, prompt, messages, options)
+        return Completion.of(self._call("Complete", asked))
+
+    def score(
+        self,
+        model: str,
+        prompt: request.Prompt | None = None,
+        continuation: request.Prompt | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        **options: Any,
+    ) -> Score:
+        """Log-probabilities of `continuation` after the prompt; `score_prompt=True`: of the prompt, too."""
+        asked = request.score_request(model, prompt, messages, continuation, options)
+        return Score.of(self._call("Score", asked))
+
+    def tokenize(
+        self,
+        model: str,
+        text: str | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        **options: Any,
+    ) -> list[int]:
+        asked = request.tokenize_request(model, text, messages, options)
+        return list(self._call("Tokenize", asked).token_ids)
+
+    def detokenize(self, model: str, token_ids: Sequence[int], **options: Any) -> str:
+        return self._call("Detokenize", request.detokenize_request(model, token_ids, options)).text
+
+    def models(self) -> list[str]:
+        """The names of what is served."""
+        names, token = [], ""
+        while True:
+            page = self._call("ListModels", ListModelsRequest(page_token=token))
+            names += [model.name for model in page.models]
+            token = page.next_page_token
+            if not token:
+                return names
+
+    def _call(self, name: str, asked):
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return self._calls[name](asked, **self._how)
+            except grpc.RpcError as error:
+                self._wait(TandemError.of(error), attempt, False, error)
+
+    def _wait(self, failed: TandemError, attempt: int, begun: bool, cause: Exception) -> None:
+        seconds = None if begun else self._retry.wait(failed, attempt)
+        if seconds is None:
+            raise failed from cause
+        time.sleep(seconds)

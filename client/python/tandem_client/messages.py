@@ -1,0 +1,55 @@
+"""The messages of proto/tandem/v1, made from their description in a pool of their own: whatever protobuf
+version is there, and whatever else in the process describes the same files.
+"""
+
+from importlib import resources
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_pool = descriptor_pool.DescriptorPool()
+for _file in descriptor_pb2.FileDescriptorSet.FromString(
+    resources.files(__package__).joinpath("descriptors.binpb").read_bytes()
+).file:
+    _pool.Add(_file)
+
+
+def message(name):
+    """The class of the message with this full name."""
+    return message_factory.GetMessageClass(_pool.FindMessageTypeByName(name))
+
+
+def enum_word(enum: str, number: int) -> str:
+    """("Method", 4) -> "bild"; of a value that this description does not know: the number."""
+    values = _pool.FindEnumTypeByName(f"tandem.v1.{enum}").values_by_number
+    if number not in values:
+        return str(number)
+    name = values[number].name
+    prefix = "".join("_" + c if c.isupper() else c for c in enum).upper().lstrip("_") + "_"
+    return name.removeprefix(prefix).lower()
+
+
+GenerateRequest = message("tandem.v1.GenerateRequest")
+GenerateResponse = message("tandem.v1.GenerateResponse")
+CompleteResponse = message("tandem.v1.CompleteResponse")
+ScoreRequest = message("tandem.v1.ScoreRequest")
+ScoreResponse = message("tandem.v1.ScoreResponse")
+TokenizeRequest = message("tandem.v1.TokenizeRequest")
+TokenizeResponse = message("tandem.v1.TokenizeResponse")
+DetokenizeRequest = message("tandem.v1.DetokenizeRequest")
+DetokenizeResponse = message("tandem.v1.DetokenizeResponse")
+ListModelsRequest = message("tandem.v1.ListModelsRequest")
+ListModelsResponse = message("tandem.v1.ListModelsResponse")
+RpcStatus = message("google.rpc.Status")
+ErrorInfo = message("google.rpc.ErrorInfo")
+BadRequest = message("google.rpc.BadRequest")
+RetryInfo = message("google.rpc.RetryInfo")
+
+# By the name of the call: its path, what is sent, what comes back.
+CALLS = {
+    "Generate": ("/tandem.v1.Generation/Generate", GenerateRequest, GenerateResponse),
+    "Complete": ("/tandem.v1.Generation/Complete", GenerateRequest, CompleteResponse),
+    "Score": ("/tandem.v1.Generation/Score", ScoreRequest, ScoreResponse),
+    "Tokenize": ("/tandem.v1.Generation/Tokenize", TokenizeRequest, TokenizeResponse),
+    "Detokenize": ("/tandem.v1.Generation/Detokenize", DetokenizeRequest, DetokenizeResponse),
+    "ListModels": ("/tandem.v1.Models/ListModels", ListModelsRequest, ListModelsResponse),
+}

@@ -1,0 +1,170 @@
+"""What comes back. Names and meanings are those of proto/tandem/v1/generation.proto; methods, contracts
+and reasons are lower-case words: "bild", "exact", "max_tokens".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NotRequired, TypedDict
+
+from .messages import enum_word
+
+
+class Message(TypedDict):
+    """Of a chat. `tool_calls` are JSON objects in strings, `extra` is one."""
+
+    role: str
+    content: str
+    name: NotRequired[str]
+    tool_calls: NotRequired[list[str]]
+    tool_call_id: NotRequired[str]
+    extra: NotRequired[str]
+
+
+@dataclass(frozen=True)
+class TopLogprob:
+    id: int
+    logprob: float
+    text: str
+    bytes: bytes
+
+
+@dataclass(frozen=True)
+class Token:
+    id: int
+    proposed: str  # "large", "small", "mask", "early_head", "ngram"
+    confirmed: str
+    corrected: bool
+    logprob: float | None
+    top_logprobs: list[TopLogprob]
+    text: str | None  # with return_token_texts or logprobs
+    bytes: bytes | None
+
+    @classmethod
+    def of(cls, m) -> Token:
+        return cls(
+            m.id,
+            enum_word("Source", m.proposed),
+            enum_word("Source", m.confirmed),
+            m.corrected,
+            m.logprob if m.HasField("logprob") else None,
+            [TopLogprob(t.id, t.logprob, t.text, t.bytes) for t in m.top_logprobs],
+            m.text if m.HasField("text") else None,
+            m.bytes if m.HasField("bytes") else None,
+        )
+
+
+@dataclass(frozen=True)
+class Usage:
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+    @classmethod
+    def of(cls, m) -> Usage:
+        return cls(m.prompt_tokens, m.cached_tokens, m.completion_tokens)
+
+
+@dataclass(frozen=True)
+class Started:
+    request_id: str
+    prompt_tokens: int
+    method: str
+    contract: str
+
+    @classmethod
+    def of(cls, m) -> Started:
+        return cls(
+            m.request_id,
+            m.prompt_tokens,
+            enum_word("Method", m.method),
+            enum_word("Contract", m.contract),
+        )
+
+
+@dataclass(frozen=True)
+class Chunk:
+    index: int
+    text: str
+    tokens: list[Token] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, m) -> Chunk:
+        return cls(m.index, m.text, [Token.of(t) for t in m.tokens])
+
+
+@dataclass(frozen=True)
+class Finished:
+    index: int
+    finish_reason: str  # "eos", "stop_sequence", "stop_token", "max_tokens", "time_limit"
+    stop_sequence: str
+    seed: int
+    usage: Usage
+    tokens_per_pass: float
+    large_passes: int
+    small_passes: int
+
+    @classmethod
+    def of(cls, m) -> Finished:
+        return cls(
+            m.index,
+            enum_word("FinishReason", m.finish_reason),
+            m.stop_sequence,
+            m.seed,
+            Usage.of(m.usage),
+            m.stats.tokens_per_pass,
+            m.stats.large_passes,
+            m.stats.small_passes,
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    index: int
+    text: str
+    tokens: list[Token]
+    finished: Finished
+
+
+@dataclass(frozen=True)
+class Completion:
+    started: Started
+    choices: list[Choice]
+
+    @property
+    def text(self) -> str:
+        """Of the first choice."""
+        return self.choices[0].text
+
+    @property
+    def finish_reason(self) -> str:
+        return self.choices[0].finished.finish_reason
+
+    @property
+    def seed(self) -> int:
+        return self.choices[0].finished.seed
+
+    @classmethod
+    def of(cls, m) -> Completion:
+        choices = [
+            Choice(c.index, c.text, [Token.of(t) for t in c.tokens], Finished.of(c.finished))
+            for c in m.choices
+        ]
+        return cls(Started.of(m.started), choices)
+
+
+@dataclass(frozen=True)
+class Score:
+    total_logprob: float
+    prompt: list[Token]
+    continuation: list[Token]
+    usage: Usage
+
+    @classmethod
+    def of(cls, m) -> Score:
+        return cls(
+            m.total_logprob,
+            [Token.of(t) for t in m.prompt_tokens],
+            [Token.of(t) for t in m.continuation_tokens],
+            Usage.of(m.usage),
+        )
