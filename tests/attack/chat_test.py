@@ -1,24 +1,10 @@
 """Chats whose templates could make much of little: each fails alone, and leaves nothing behind."""
 
 import json
-import shutil
-from pathlib import Path
 
 import grpc
-import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
-
-
-@pytest.fixture
-def llama(tmp_path):
-    """A small model with Llama 3's chat template, which writes tools with tojson(indent=4)."""
-    for file in (ROOT / "models/code-small").iterdir():
-        shutil.copy(file, tmp_path / file.name)
-    template = ROOT / "tests/engine/text/data/chat/llama3/chat_template.jinja"
-    shutil.copy(template, tmp_path / "chat_template.jinja")
-    return f'models {{ name: "llama" path: "{tmp_path}" device: "cpu:1" }}\n'
 
 
 def tool(depth, items):
@@ -30,7 +16,7 @@ def tool(depth, items):
 
 
 def test_tools_that_grow_with_their_indents(attack, llama):
-    target = attack(llama)
+    target = attack(llama[0])
     client = target.client()
 
     def chat(*tools):
@@ -52,5 +38,54 @@ def test_tools_that_grow_with_their_indents(attack, llama):
     assert client.refusal(model="llama", chat=chat(tool(3, 10))) is None
     assert target.threads() <= threads + 1
     print(f"grew by {(target.memory() - memory) // MIB} MiB")
+    target.assert_quiet()
+    target.assert_serves()
+
+
+def test_a_template_of_operators(attack, llama, tmp_path):
+    """A template that joins a text to itself, where a chat has two messages: each such render ends
+    with its request, and others of the same model are served."""
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% if messages | length > 1 %}{% set ns = namespace(s=messages[0].content) %}"
+        "{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{% endif %}ok"
+    )
+    target = attack(llama[0])
+    client = target.client()
+
+    def chat(count):
+        message = client.messages.ChatMessage(role="user", content="hi")
+        return client.messages.Chat(messages=[message] * count)
+
+    error = client.refusal(model="llama", chat=chat(2))  # what comes first makes room for itself
+    memory, threads = target.memory(), target.threads()
+    with target.bystander():
+        for _ in range(8):
+            error = client.refusal(model="llama", chat=chat(2))
+            assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert "MiB of memory" in error.details()
+            assert client.refusal(model="llama", chat=chat(1)) is None
+    assert target.threads() <= threads + 1
+    assert target.memory() < memory + (64 << 20)
+    target.assert_quiet()
+    target.assert_serves()
+
+
+def test_chats_of_much_json(attack, llama):
+    """Calls are looked at on one thread, one after the other: it has to be quick about each."""
+    target = attack(llama[0])
+    clients = [target.client() for _ in range(4)]
+    messages = [clients[0].messages.ChatMessage(role="user", content="hi")]
+    tools = ['{"a": [' + "1," * 2_000_000 + "1]}"]
+    with target.bystander():
+        calls = [
+            client.generate(
+                model="llama", chat=client.messages.Chat(messages=messages, tools=tools)
+            )
+            for client in clients
+            for _ in range(5)
+        ]
+        for call in calls:
+            assert call.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert "bytes of JSON" in call.details()
     target.assert_quiet()
     target.assert_serves()

@@ -1,5 +1,6 @@
 """Fixtures of the attacks: servers of their own, and the messages of the API."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 pytest.importorskip("grpc_tools")
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import MODELS, Api, Target  # noqa: E402
+from harness import MODELS, ROOT, Api, Target  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +30,15 @@ def attack(start_server, api):
     yield start
     for target in targets:
         target.close()
+
+
+@pytest.fixture
+def llama(tmp_path):
+    """(model, deployment): a small model with Llama 3's chat template, which writes tools with
+    tojson(indent=4)."""
+    for file in (ROOT / "models/code-small").iterdir():
+        shutil.copy(file, tmp_path / file.name)
+    template = ROOT / "tests/engine/text/data/chat/llama3/chat_template.jinja"
+    shutil.copy(template, tmp_path / "chat_template.jinja")
+    model = f'models {{ name: "llama" path: "{tmp_path}" device: "cpu:1" }}\n'
+    return model, 'deployments { name: "llama" large: "llama" }\n'

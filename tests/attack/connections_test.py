@@ -94,11 +94,13 @@ def test_streams_without_settings_ack(attack, path):
     target.assert_serves()
 
 
-def test_reflection_without_settings_ack(attack):
-    """gRPC's own service takes a thread for each call: there are few, and the rest is refused."""
+@pytest.mark.parametrize("version", [b"v1", b"v1alpha"])
+def test_reflection_without_settings_ack(attack, version):
+    """gRPC's own service (v1alpha) takes a thread for each call: there are few, and the rest is
+    refused. Ours takes none, and ends the connection."""
     target = attack()
     threads = target.threads()
-    call = headers(b"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+    call = headers(b"/grpc.reflection." + version + b".ServerReflection/ServerReflectionInfo")
     with target.bystander(), connect(target) as connection:
         connection.sendall(PREFACE + frame(4, 0, 0))
         connection.sendall(b"".join(frame(1, 4, 2 * i + 1, call) for i in range(600)))

@@ -2,14 +2,18 @@
 bystander whose stream has to come through.
 
 An attack asserts what happens (codes, bounds, that others are served), never how fast: the machine of a
-test is shared. The longest gap that a bystander saw is printed (pytest -s).
+test is shared. What a bystander saw is printed (pytest -s), and appended to the file that
+TANDEM_ATTACK_RECORD names.
 """
 
 import contextlib
 import importlib
+import json
+import os
 import re
+import statistics
+import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -29,7 +33,7 @@ models { name: "slow" fake { pass_seconds: 0.005 } }
 
 
 class Api:
-    """The modules of the protos, generated into `folder`."""
+    """The modules of the protos, which lie in `folder`."""
 
     def __init__(self, folder):
         proto = ROOT / "proto"
@@ -42,7 +46,18 @@ class Api:
         for part in ("tandem/v1", "google/rpc"):
             for file in (proto / part).glob("*.proto"):
                 assert protoc.main(["", *out, str(file)]) == 0
-        sys.path.insert(0, str(folder))
+        self._load(folder)
+
+    @classmethod
+    def generated(cls, folder):
+        """The same where they have been generated already."""
+        api = cls.__new__(cls)
+        api._load(folder)
+        return api
+
+    def _load(self, folder):
+        self.folder = str(folder)
+        sys.path.insert(0, self.folder)
         self.messages = importlib.import_module("tandem.v1.generation_pb2")
         self.services = importlib.import_module("tandem.v1.generation_pb2_grpc")
         self.status = importlib.import_module("google.rpc.status_pb2")
@@ -175,50 +190,47 @@ class Target:
         """Nothing of what was asked is left: no request, no page in use."""
 
         def quiet():
-            waiting = self.metric("tandem_requests_waiting") or 0
-            running = self.metric("tandem_requests_running") or 0
-            pages = self.metric("tandem_kv_pages", state="used") or 0
-            return waiting == running == pages == 0
+            waiting = self.metric("tandem_requests_waiting")
+            running = self.metric("tandem_requests_running")
+            return waiting == running == self.metric("tandem_kv_cache_pages", state="used") == 0
 
         self.until(quiet, "no request and no page in use")
 
     @contextlib.contextmanager
     def bystander(self, model="slow", tokens=200, token=None):
-        """A stream of another client runs beside what is done in the `with`, and must come through
-        whole."""
-        stream = Bystander(self.client(token), model, tokens)
-        stream.began.wait(60)
+        """Another client, in a process of its own, is served beside what is done in the `with`: its
+        streams come through whole, what it must be refused is, and /healthz says 200."""
+        command = [sys.executable, "-m", "tests.attack.bystander", self.api.folder]
+        command += [self.server.grpc, self.server.http, model, str(tokens)]
+        other = subprocess.Popen(
+            command + ([token] if token else []),
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert other.stdout.readline() == "began\n"
+        memory = self.memory()
         try:
-            yield stream
+            yield
         finally:
-            stream.thread.join(120)
-        assert not stream.thread.is_alive(), "the bystander's stream never ended"
-        assert stream.error is None, stream.error
-        assert stream.tokens == tokens
-        print(f"the bystander's longest gap: {stream.longest_gap * 1e3:.0f} ms")
+            grown = self.memory() - memory
+            output, _ = other.communicate(timeout=180)
+        saw = json.loads(output)
+        assert saw["wrong"] == []
+        self._record(saw, grown)
 
-
-class Bystander:
-    def __init__(self, client, model, tokens):
-        self.began = threading.Event()
-        self.tokens, self.longest_gap, self.error = 0, 0.0, None
-        self.thread = threading.Thread(target=self._run, args=(client, model, tokens), daemon=True)
-        self.thread.start()
-
-    def _run(self, client, model, tokens):
-        try:
-            last = None
-            for event in client.generate(
-                model=model, max_new_tokens=tokens, return_tokens=True, timeout=120
-            ):
-                self.began.set()
-                now = time.monotonic()
-                if event.HasField("chunk"):
-                    self.tokens += len(event.chunk.tokens)
-                    if last is not None:
-                        self.longest_gap = max(self.longest_gap, now - last)
-                    last = now
-        except grpc.RpcError as error:
-            self.error = error
-        finally:
-            self.began.set()
+    def _record(self, saw, grown):
+        """What the bystander saw, in milliseconds, for people (and for docs/security.md)."""
+        refusals, probes = sorted(saw["refusals"]), sorted(saw["probes"])
+        line = (
+            f"{os.environ.get('PYTEST_CURRENT_TEST', '').split(' ')[0]}: "
+            f"longest gap {saw['longest_gap'] * 1e3:.0f} ms, "
+            f"refusal median {statistics.median(refusals) * 1e3:.1f} ms, "
+            f"worst {refusals[-1] * 1e3:.0f} ms, /healthz worst {probes[-1] * 1e3:.0f} ms, "
+            f"grew by {grown / 2**20:.0f} MiB"
+        )
+        print(line)
+        if "TANDEM_ATTACK_RECORD" in os.environ:
+            with Path(os.environ["TANDEM_ATTACK_RECORD"]).open("a") as file:
+                file.write(line + "\n")

@@ -1,11 +1,14 @@
 """What operators do to a server while it has much to do: logs nobody reads, signals, restarts."""
 
 import contextlib
+import fcntl
 import os
 import resource
 import signal
 import socket
 import subprocess
+import sys
+import termios
 import threading
 import time
 import urllib.request
@@ -49,6 +52,21 @@ def start(binaries, tmp_path):
     for process in processes:
         process.kill()
         process.wait(10)
+
+
+def metric(ports, name):
+    """Sum of the samples of that name."""
+    with urllib.request.urlopen(f"http://{ports['http']}/metrics", timeout=30) as page:
+        lines = [line.split(" ") for line in page.read().decode().splitlines()]
+    return sum(float(line[1]) for line in lines if line[0].split("{")[0] == name)
+
+
+def until(condition):
+    """`60` only bounds a failure."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def complete(api, address, **fields):
@@ -128,7 +146,7 @@ def test_a_drain_with_a_backlog_ends(start, api):
             codes.add(grpc.StatusCode.OK)
         except grpc.RpcError as error:
             codes.add(error.code())
-    assert process.wait(60) == 0
+    assert process.wait(60) == 0, "3: it took longer than the grace and 5 s"
     assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}, codes
     print(f"drained {len(streams)} calls in {time.monotonic() - began:.1f} s, grace 1 s")
     channel.close()
@@ -183,46 +201,117 @@ def test_a_port_file_that_cannot_be_written(binaries, tmp_path):
     assert b"--port-file: cannot write" in run.stderr
 
 
-def test_a_rolling_restart_loses_no_request(start, api):
-    """Two servers behind round robin; one is restarted while clients that retry UNAVAILABLE, as
-    documented, keep asking."""
-    policy = """{"loadBalancingConfig": [{"round_robin": {}}],
-      "methodConfig": [{"name": [{"service": "tandem.v1.Generation"}], "retryPolicy": {
-        "maxAttempts": 5, "initialBackoff": "0.05s", "maxBackoff": "1s", "backoffMultiplier": 2,
-        "retryableStatusCodes": ["UNAVAILABLE"]}}]}"""
-    first, one = start("", stderr=subprocess.DEVNULL)
-    _, two = start("", stderr=subprocess.DEVNULL)
-    channel = grpc.insecure_channel(
-        f"ipv4:{one['grpc']},{two['grpc']}",
-        [("grpc.service_config", policy), ("grpc.enable_retries", 1)],
-    )
-    stub = api.services.GenerationStub(channel)
-    request = api.messages.GenerateRequest(
-        model="slow", text="x", max_new_tokens=4, ignore_eos=True
-    )
-    stop, failed, answered = threading.Event(), [], []
+# docs/reliability.md, Restarts.
+POLICY = """{"loadBalancingConfig": [{"round_robin": {}}],
+  "methodConfig": [{"name": [{"service": "tandem.v1.Generation"}], "retryPolicy": {
+    "maxAttempts": 5, "initialBackoff": "0.05s", "maxBackoff": "1s", "backoffMultiplier": 2,
+    "retryableStatusCodes": ["UNAVAILABLE"]}}]}"""
 
-    def ask():
-        while not stop.is_set():
+
+class Clients:
+    """Threads that ask all the time, as documented, on one channel; half of them for streams."""
+
+    def __init__(self, api, addresses, threads=8):
+        self.channel = grpc.insecure_channel(
+            "ipv4:" + ",".join(addresses),
+            [
+                ("grpc.service_config", POLICY),
+                ("grpc.enable_retries", 1),
+                ("grpc.max_reconnect_backoff_ms", 500),
+                ("grpc.use_local_subchannel_pool", 1),
+            ],
+        )
+        self.stub = api.services.GenerationStub(self.channel)
+        self.request = api.messages.GenerateRequest(
+            model="slow", text="x", max_new_tokens=6, ignore_eos=True, return_tokens=True
+        )
+        self.stopping = threading.Event()
+        self.answered, self.lost = {"unary": 0, "stream": 0}, []
+        asks = (self._complete, self._generate)
+        self.threads = [
+            threading.Thread(target=self._run, args=(asks[i % 2],)) for i in range(threads)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def close(self):
+        self.stopping.set()
+        for thread in self.threads:
+            thread.join(60)
+        self.channel.close()
+
+    def count(self):
+        return sum(self.answered.values())
+
+    def _run(self, ask):
+        while not self.stopping.is_set():
             try:
-                stub.Complete(request, timeout=60)
-                answered.append(1)
+                kind, tokens = ask()
             except grpc.RpcError as error:
-                failed.append(error.code())
+                self.lost.append((error.code().name, error.details()))
+                continue
+            if tokens == self.request.max_new_tokens:
+                self.answered[kind] += 1
+            else:
+                self.lost.append((kind, tokens))
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    while len(answered) < 50:
-        time.sleep(0.01)
-    first.send_signal(signal.SIGTERM)
-    assert first.wait(60) == 0
-    after = len(answered) + 50
-    while len(answered) < after:
-        time.sleep(0.01)
-    stop.set()
-    for thread in threads:
-        thread.join(60)
-    channel.close()
-    print(f"{len(answered)} answered, {len(failed)} lost")
-    assert failed == []
+    def _complete(self):
+        answer = self.stub.Complete(self.request, timeout=60)
+        return "unary", answer.choices[0].finished.usage.completion_tokens
+
+    def _generate(self):
+        events = list(self.stub.Generate(self.request, timeout=60))
+        return "stream", sum(len(e.chunk.tokens) for e in events if e.HasField("chunk"))
+
+
+def test_a_rolling_restart_loses_no_request(start, api):
+    """Two servers behind round robin, restarted one after the other while clients keep asking."""
+    servers = [start("", stderr=subprocess.DEVNULL) for _ in range(2)]
+    addresses = [ports["grpc"] for _, ports in servers]
+    clients = Clients(api, addresses)
+
+    def takes_part(ports):
+        return metric(ports, "tandem_generated_tokens_total") > 200
+
+    for i in (0, 1):
+        process, ports = servers[i]
+        until(lambda ports=ports: takes_part(ports))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        asked = clients.count() + 50
+        until(lambda asked=asked: clients.count() > asked)  # the other one goes on alone
+        servers[i] = start("", f"--listen={addresses[i]}", stderr=subprocess.DEVNULL)
+    for _, ports in servers:
+        until(lambda ports=ports: takes_part(ports))
+    clients.close()
+    print(f"{clients.answered} answered, {len(clients.lost)} lost")
+    assert clients.lost == []
+    assert min(clients.answered.values()) > 0
+
+
+def test_a_drain_that_hangs_is_cut_off(start, api, tmp_path):
+    """A device that is at one batch for ever does not keep a server that was told to end."""
+    trace = tmp_path / "trace"
+    os.mkfifo(trace)
+    reader = os.open(trace, os.O_RDONLY | os.O_NONBLOCK)  # and never reads
+    room = fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+
+    def waiting():
+        count = fcntl.ioctl(reader, termios.FIONREAD, b"\0" * 4)
+        return int.from_bytes(count, sys.byteorder)
+
+    stuck = f'models {{ name: "stuck" fake {{ trace_file: "{trace}" }} }}'
+    with (tmp_path / "log").open("wb") as log:
+        process, ports = start(stuck, "--grace-seconds=0", stderr=log)
+    with grpc.insecure_channel(ports["grpc"]) as channel:
+        stub = api.services.GenerationStub(channel)
+        request = api.messages.GenerateRequest(
+            model="stuck", text="x", max_new_tokens=4000, ignore_eos=True
+        )
+        call = stub.Generate(request)
+        until(lambda: waiting() == room)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 3
+        call.cancel()
+    os.close(reader)
+    assert "event=cut_off" in (tmp_path / "log").read_text()

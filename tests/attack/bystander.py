@@ -1,0 +1,102 @@
+"""A client that harms nobody, in a process of its own, beside an attack.
+
+Until its standard input ends it reads streams, each of which must come through whole; asks for what is
+refused at once; and looks at /healthz. What it saw is its output: a line when the first token has come,
+and one of JSON.
+
+    python -m tests.attack.bystander FOLDER GRPC HTTP MODEL TOKENS [BEARER_TOKEN]
+"""
+
+import json
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import grpc
+
+from tests.attack.harness import Api, Client
+
+PAUSE = 0.05  # between two refusals, and between two probes
+
+
+class Bystander:
+    def __init__(self, folder, address, http, model, tokens, token=None):
+        self.client = Client(address, Api.generated(folder), token)
+        self.http, self.model, self.tokens = http, model, int(tokens)
+        self.stop = threading.Event()
+        self.gaps, self.refusals, self.probes, self.wrong = [], [], [], []
+
+    def run(self):
+        threads = [
+            threading.Thread(target=self._repeat, args=(act,))
+            for act in (self._refuse, self._probe)
+        ]
+        for thread in threads:
+            thread.start()
+        threading.Thread(target=self._listen, daemon=True).start()
+        self._stream(began=lambda: print("began", flush=True))
+        while not self.stop.is_set():
+            self._stream()
+        for thread in threads:
+            thread.join()
+        return {
+            "longest_gap": max(self.gaps, default=0.0),
+            "refusals": self.refusals,
+            "probes": self.probes,
+            "wrong": self.wrong,
+        }
+
+    def _listen(self):
+        sys.stdin.read()
+        self.stop.set()
+
+    def _repeat(self, act):
+        while not self.stop.is_set():
+            act()
+            self.stop.wait(PAUSE)
+
+    def _stream(self, began=None):
+        read, last = 0, None
+        call = self.client.generate(
+            model=self.model, max_new_tokens=self.tokens, return_tokens=True, timeout=120
+        )
+        try:
+            for event in call:
+                if not event.HasField("chunk"):
+                    continue
+                now = time.monotonic()
+                if last is not None:
+                    self.gaps.append(now - last)
+                if began is not None and last is None:
+                    began()
+                last = now
+                read += len(event.chunk.tokens)
+        except grpc.RpcError as error:
+            self.wrong.append(f"a stream ended with {error.code()}: {error.details()}")
+        if read != self.tokens:
+            self.wrong.append(f"a stream had {read} tokens of {self.tokens}")
+            self.stop.wait(PAUSE)
+
+    def _refuse(self):
+        start = time.monotonic()
+        error = self.client.refusal(model="nobody")
+        self.refusals.append(time.monotonic() - start)
+        if error is None or error.code() != grpc.StatusCode.NOT_FOUND:
+            self.wrong.append(f"refused with {error and error.code()}")
+
+    def _probe(self):
+        start = time.monotonic()
+        try:
+            with urllib.request.urlopen(f"http://{self.http}/healthz", timeout=60) as page:
+                page.read()
+        except urllib.error.HTTPError as error:
+            self.wrong.append(f"/healthz said {error.code}")
+        except OSError:
+            return  # closed at once where no file is left
+        self.probes.append(time.monotonic() - start)
+
+
+if __name__ == "__main__":
+    print(json.dumps(Bystander(*sys.argv[1:]).run()))

@@ -1,0 +1,247 @@
+"""Slow, silent, fat and greedy clients of the OpenAI door hold up nobody, there or at the other
+ports."""
+
+import contextlib
+import http.client
+import json
+import socket
+
+from http_test import send_until_refused
+
+FLAG = "--openai=127.0.0.1:0"
+
+
+def connect(target):
+    host, port = target.server.ports["openai"].rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def head(length, more=""):
+    return (
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"{more}Content-Length: {length}\r\n\r\n"
+    ).encode()
+
+
+def request(**fields):
+    fields = {"model": "fake", "prompt": "x", "max_tokens": 3, **fields}
+    body = json.dumps(fields).encode()
+    return head(len(body)) + body
+
+
+def ask(target, data=None, path="/v1/completions"):
+    """(status, body as JSON) of one request on a connection of its own."""
+    connection = http.client.HTTPConnection(target.server.ports["openai"], timeout=60)
+    try:
+        if data is None:
+            connection.request("GET", "/v1/models")
+        else:
+            connection.request("POST", path, data, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def listed(target):
+    """Whether models are listed; not where the connection is closed at once."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return ask(target)[0] == 200
+    return False
+
+
+def assert_serves(target):
+    target.assert_serves()
+    status, answer = ask(target, json.dumps({"model": "fake", "prompt": "x", "max_tokens": 3}))
+    assert status == 200 and answer["usage"]["completion_tokens"] == 3
+
+
+def test_silent_dripping_and_closing_connections(attack):
+    target = attack("", FLAG)
+    held = [connect(target) for _ in range(200)]
+    with target.bystander():
+        for i, connection in enumerate(held):
+            if i % 3 == 1:
+                connection.sendall(b"POST /v1/completions HTTP/1.1\r\nA: ")
+            elif i % 3 == 2:
+                connection.sendall(head(1000))
+        for _ in range(5):
+            for connection in held[::7]:
+                send_until_refused(connection, b"x", 1)
+            assert ask(target)[0] == 200
+    for connection in held:
+        connection.close()
+    assert_serves(target)
+
+
+def test_heads_and_bodies_without_end(attack):
+    target = attack("", FLAG)
+    before = target.memory()
+    piece = b"x" * (1 << 20)
+    chunked = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    begin = {
+        "a header": b"GET /v1/models HTTP/1.1\r\nA: ",
+        "a request line": b"GET /",
+        "a body": head(1 << 40),
+        "a chunk": chunked + b"7fffffff\r\n",
+        "a chunk's extension": chunked + b"1;",
+        "a trailer": chunked + b"0\r\nA: ",
+    }
+    for what, first in begin.items():
+        with connect(target) as connection:
+            connection.sendall(first)
+            taken = send_until_refused(connection, piece, 256 << 20)
+            assert taken < 64 << 20, f"{what}: the server goes on reading"
+    assert target.memory() < before + (64 << 20)
+    assert_serves(target)
+
+
+def test_more_connections_than_there_may_be(attack):
+    target = attack("server { max_connections: 20 }", FLAG)
+    held = [connect(target) for _ in range(20)]
+    for connection in held:
+        connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 200"
+    with connect(target) as one_more:
+        one_more.sendall(request())
+        answer = http.client.HTTPResponse(one_more)
+        answer.begin()
+        assert answer.status == 429 and answer.getheader("Retry-After") == "1"
+    for _ in range(200):  # most are closed at once
+        with contextlib.suppress(OSError):
+            held.append(connect(target))
+    for connection in held:
+        connection.close()
+    target.until(lambda: listed(target), "connections are taken again")
+    assert_serves(target)
+
+
+def test_more_bodies_than_memory_for_them(attack):
+    target = attack("server { max_transport_bytes: 16777216 max_receive_bytes: 4194304 }", FLAG)
+    before = target.memory()
+    held = []
+    for _ in range(40):
+        connection = connect(target)
+        connection.sendall(head(4 << 20))
+        send_until_refused(connection, b"x" * (1 << 20), 3 << 20)
+        held.append(connection)
+    assert target.memory() < before + (64 << 20)
+    for connection in held:
+        connection.close()
+    target.until(
+        lambda: (
+            ask(target, json.dumps({"model": "fake", "prompt": "x", "max_tokens": 1}))[0] == 200
+        ),
+        "others are served",
+    )
+    assert_serves(target)
+
+
+def test_readers_that_do_not_read(attack):
+    """Streams whose readers stand still are paused, and end when the server's patience does; or, where
+    the machine is so slow that they are not full by then, when their connection is given up. None
+    is ever done."""
+    target = attack("limits { stalled_stream_seconds: 0.5 }", FLAG)
+    before = target.memory()
+    with target.bystander():
+        held = []
+        for _ in range(20):
+            connection = connect(target)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.sendall(
+                request(max_tokens=4000, stream=True, logprobs=20, tandem={"ignore_eos": True})
+            )
+            held.append(connection)
+        target.until(
+            lambda: target.server.log_text().count("method=openai/completions") == len(held),
+            "streams that nobody reads end",
+        )
+    ends = [
+        line.split("status=", 1)[1].split()[0]
+        for line in target.server.log_text().splitlines()
+        if "method=openai/completions" in line
+    ]
+    assert set(ends) <= {"RESOURCE_EXHAUSTED", "CANCELLED"}, ends
+    assert "RESOURCE_EXHAUSTED" in ends, ends
+    assert target.memory() < before + (256 << 20)
+    for connection in held:
+        connection.close()
+    target.assert_quiet()
+    assert_serves(target)
+
+
+def test_a_page_of_another_name_is_refused(attack):
+    """A browser's page whose own name was made to lead here: it cannot send our name as Host."""
+    target = attack("", FLAG)
+    body = json.dumps({"model": "fake", "prompt": "x", "max_tokens": 3}).encode()
+    for host, status in {
+        "localhost": 200,
+        "127.0.0.1:8000": 200,
+        "[::1]:8000": 200,
+        "evil.example:8000": 403,
+        "127.evil.example": 403,
+        "": 403,
+    }.items():
+        connection = connect(target)
+        connection.sendall(
+            f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+            + body
+        )
+        answer = b"".join(iter(lambda c=connection: c.recv(65536), b""))
+        assert answer.startswith(f"HTTP/1.1 {status} ".encode()), (host, answer[:200])
+        connection.close()
+    assert_serves(target)
+
+
+def test_hostile_json(attack):
+    target = attack("", FLAG)
+    before = target.memory()
+    deep = "[" * 500_000 + "]" * 500_000
+    many_members = ",".join(f'"{i}":1' for i in range(300_000))
+    bodies = {
+        "depth": f'{{"model":"fake","prompt":{deep}}}',
+        "depth in tools": f'{{"model":"fake","messages":[{{"role":"user","content":"x"}}],"tools":[{{"a":{deep}}}]}}',
+        "depth in messages": f'{{"model":"fake","messages":{deep}}}',
+        "depth in the extension": f'{{"model":"fake","prompt":"x","tandem":{{"bild":{deep}}}}}',
+        "members": "{" + many_members + "}",
+        "bias": f'{{"model":"fake","prompt":"x","logit_bias":{{{many_members}}}}}',
+        "elements": '{"model":"fake","prompt":[' + "1," * 1_000_000 + "1]}",
+        "messages": '{"model":"fake","messages":[' + "{}," * 1_000_000 + "{}]}",
+        "parts": '{"model":"fake","messages":[{"role":"user","content":['
+        + "{}," * 500_000
+        + "{}]}]}",
+        "stops": '{"model":"fake","prompt":"x","stop":[' + '"a",' * 500_000 + '"a"]}',
+        "numbers": '{"model":"fake","prompt":"x","temperature":1e999999,"n":' + "9" * 100_000 + "}",
+        "broken text": '{"model":"fake","prompt":"\\ud800"}',
+    }
+    with target.bystander():
+        for what, body in bodies.items():
+            path = "/v1/chat/completions" if '"messages"' in body[:40] else "/v1/completions"
+            status, answer = ask(target, body, path)
+            assert status == 400, what
+            assert len(answer["error"]["message"]) < 5000, what
+    assert target.memory() < before + (256 << 20)
+    assert_serves(target)
+
+
+def test_smuggled_requests(attack):
+    """What a proxy may read differently is refused, and the connection closed."""
+    target = attack("", FLAG)
+    inner = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for headers in (
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: 5\r\nContent-Length: 6\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+        b"Content-Length : 5\r\n",
+        b"X: y\r\n Content-Length: 5\r\n",
+    ):
+        with connect(target) as connection:
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n" + headers)
+            connection.sendall(b"\r\n0\r\n\r\n" + inner)
+            got = b""
+            while piece := connection.recv(4096):
+                got += piece
+            assert got.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 ")), headers
+            assert got.count(b"Content-Length: ") == 1, headers
+    assert_serves(target)
