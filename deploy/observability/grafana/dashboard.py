@@ -1,0 +1,546 @@
+#!/usr/bin/env python3
+"""Writes dashboard.json beside it: the panels of a Tandem server for Grafana 10 and newer.
+
+    deploy/observability/grafana/dashboard.py          writes it
+    deploy/observability/grafana/dashboard.py --check  1 where the file is not what this would write
+
+Panels are said here in a line each, as Grafana's own JSON takes a page for each.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+FILE = Path(__file__).with_name("dashboard.json")
+SOURCE = {"type": "prometheus", "uid": "${source}"}
+WIDTH = 24  # of Grafana's grid
+
+# What a query is cut down to: by server, or by server and deployment.
+FILTERS = {"@i": '{instance=~"$instance"}', "@m": '{instance=~"$instance", model=~"$model"}'}
+
+
+def quantiles(metric, by="model"):
+    """p50, p95 and p99 of a histogram."""
+    rates = f"sum by ({by}, le) ({grown(metric + '_bucket', 'm')})"
+    return [(f"histogram_quantile(0.{q}, {rates})", f"{{{{{by}}}}} p{q}") for q in (50, 95, 99)]
+
+
+def grown(metric, label):
+    """What a counter grows by in a second."""
+    return f"rate({metric}@{label}[$__rate_interval])"
+
+
+def rate(metric, by, name, label="m"):
+    return [(f"sum by ({by}) ({grown(metric, label)})", name)]
+
+
+def ratio(top, below, by, name, label="m"):
+    """Of two counters."""
+    return [(rate(top, by, "", label)[0][0] + " / " + rate(below, by, "", label)[0][0], name)]
+
+
+def mean(metric, by, name, label="m"):
+    """The mean of a histogram's values."""
+    return ratio(metric + "_sum", metric + "_count", by, name, label)
+
+
+def now(metric, by, name, label="m"):
+    """A gauge, added up."""
+    return [(f"sum by ({by}) ({metric}@{label})", name)]
+
+
+# Rows of panels: title, unit, queries with their legends, what it says.
+ROWS = [
+    (
+        "At a glance",
+        [
+            ("stat", "Requests running", "short", [("sum(tandem_requests_running@m)", "")], ""),
+            ("stat", "Requests waiting", "short", [("sum(tandem_requests_waiting@m)", "")], ""),
+            (
+                "stat",
+                "Tokens a second",
+                "short",
+                [("sum(rate(tandem_generated_tokens_total@m[$__rate_interval]))", "")],
+                "",
+            ),
+            (
+                "stat",
+                "First token, p95",
+                "s",
+                [
+                    (
+                        "histogram_quantile(0.95, sum by (le) (rate(tandem_time_to_first_token_seconds_bucket@m[$__rate_interval])))",
+                        "",
+                    )
+                ],
+                "",
+            ),
+            (
+                "stat",
+                "Failed, of all",
+                "percentunit",
+                [
+                    (
+                        "sum(rate(tandem_requests_failed_total@i[$__rate_interval])) / (sum(rate(tandem_requests_failed_total@i[$__rate_interval])) + sum(rate(tandem_requests_total@i[$__rate_interval])))",
+                        "",
+                    )
+                ],
+                "Refusals and wrong requests among them.",
+            ),
+            (
+                "stat",
+                "Devices lost, servers stuck",
+                "short",
+                [("sum(tandem_device_lost@i) + sum(tandem_stuck@i)", "")],
+                "Anything but 0 wants a new start of that server.",
+            ),
+        ],
+    ),
+    (
+        "Latency",
+        [
+            (
+                "timeseries",
+                "Time to the first token",
+                "s",
+                quantiles("tandem_time_to_first_token_seconds"),
+                "From arrival.",
+            ),
+            (
+                "timeseries",
+                "Between tokens",
+                "s",
+                quantiles("tandem_inter_token_latency_seconds"),
+                "",
+            ),
+            (
+                "timeseries",
+                "Whole requests",
+                "s",
+                quantiles("tandem_e2e_request_latency_seconds"),
+                "From arrival to the end.",
+            ),
+            (
+                "timeseries",
+                "Where a request's time goes, mean",
+                "s",
+                mean("tandem_request_queue_seconds", "model", "{{model}} queue")
+                + mean("tandem_request_prefill_seconds", "model", "{{model}} prefill")
+                + mean("tandem_request_decode_seconds", "model", "{{model}} decode"),
+                "",
+            ),
+        ],
+    ),
+    (
+        "Load",
+        [
+            (
+                "timeseries",
+                "Requests running and waiting",
+                "short",
+                now("tandem_requests_running", "model, method", "{{model}} {{method}} running")
+                + now("tandem_requests_waiting", "model, method", "{{model}} {{method}} waiting"),
+                "",
+            ),
+            (
+                "timeseries",
+                "Tokens a second",
+                "short",
+                rate("tandem_prompt_tokens_total", "model", "{{model}} read")
+                + rate("tandem_generated_tokens_total", "model", "{{model}} generated"),
+                "",
+            ),
+            (
+                "timeseries",
+                "Requests that ended well",
+                "reqps",
+                rate(
+                    "tandem_requests_total",
+                    "method, finish_reason",
+                    "{{method}} {{finish_reason}}",
+                ),
+                "",
+            ),
+            (
+                "timeseries",
+                "Requests that failed",
+                "reqps",
+                rate("tandem_requests_failed_total", "status", "{{status}}", "i"),
+                "By gRPC status, those refused included.",
+            ),
+            (
+                "timeseries",
+                "Refused before admission",
+                "reqps",
+                rate("tandem_requests_rejected_total", "reason", "{{reason}}", "i"),
+                "",
+            ),
+            (
+                "timeseries",
+                "Before admission",
+                "short",
+                now("tandem_requests_tokenizing", "instance", "{{instance}} tokenizing", "i")
+                + now("tandem_requests_paused", "instance", "{{instance}} paused by readers", "i"),
+                "",
+            ),
+            (
+                "timeseries",
+                "Length of prompts",
+                "short",
+                quantiles("tandem_request_prompt_tokens"),
+                "In tokens.",
+            ),
+            (
+                "timeseries",
+                "Length of answers",
+                "short",
+                quantiles("tandem_request_generated_tokens"),
+                "In tokens.",
+            ),
+        ],
+    ),
+    (
+        "In tandem",
+        [
+            (
+                "timeseries",
+                "Tokens a pass of the large model",
+                "short",
+                mean("tandem_tokens_per_pass", "model, method", "{{model}} {{method}}"),
+                "Mean over requests. 1 is plain decoding.",
+            ),
+            (
+                "timeseries",
+                "Drafts that are kept",
+                "percentunit",
+                ratio(
+                    "tandem_spec_decode_num_accepted_tokens_total",
+                    "tandem_spec_decode_num_draft_tokens_total",
+                    "model, method",
+                    "{{model}} {{method}}",
+                ),
+                "Of all tokens that were drafted.",
+            ),
+            (
+                "timeseries",
+                "Tokens kept of a draft",
+                "short",
+                mean("tandem_accept_length", "model, method", "{{model}} {{method}}"),
+                "",
+            ),
+            (
+                "timeseries",
+                "Kept, by place in the draft",
+                "percentunit",
+                [
+                    (
+                        "sum by (position) (rate(tandem_spec_decode_num_accepted_tokens_per_pos_total@m[$__rate_interval])) / on () group_left sum(rate(tandem_spec_decode_num_drafts_total@m[$__rate_interval]))",
+                        "place {{position}}",
+                    )
+                ],
+                "",
+            ),
+            (
+                "timeseries",
+                "BiTA and PPD: which proposal a token was",
+                "short",
+                rate(
+                    "tandem_proposed_tokens_total",
+                    "model, method, index",
+                    "{{model}} {{method}} {{index}}",
+                ),
+                "Tokens a second, by mask or by rank among the candidates.",
+            ),
+            (
+                "timeseries",
+                "Passes a second",
+                "short",
+                rate("tandem_passes_total", "model, role", "{{model}} as {{role}}", "i"),
+                "",
+            ),
+            (
+                "timeseries",
+                "BiLD: calls of the large model",
+                "short",
+                rate("tandem_bild_fallbacks_total", "model", "{{model}} fallbacks")
+                + rate("tandem_bild_forced_calls_total", "model", "{{model}} forced")
+                + rate("tandem_bild_rollbacks_total", "model", "{{model}} rollbacks")
+                + rate("tandem_bild_rolled_back_tokens_total", "model", "{{model}} tokens back"),
+                "A second.",
+            ),
+            (
+                "timeseries",
+                "PPD: guesses that were right",
+                "percentunit",
+                ratio(
+                    "tandem_ppd_matches_total",
+                    "tandem_ppd_rounds_total",
+                    "model",
+                    "{{model}} any candidate",
+                )
+                + ratio(
+                    "tandem_ppd_first_matches_total",
+                    "tandem_ppd_rounds_total",
+                    "model",
+                    "{{model}} the first",
+                ),
+                "",
+            ),
+        ],
+    ),
+    (
+        "Memory and batches",
+        [
+            (
+                "timeseries",
+                "KV pages in use",
+                "percentunit",
+                [
+                    (
+                        "max by (model, device) (tandem_kv_cache_usage_ratio@i)",
+                        "{{model}} {{device}}",
+                    )
+                ],
+                "",
+            ),
+            (
+                "timeseries",
+                "KV pages",
+                "short",
+                now("tandem_kv_cache_pages", "model, state", "{{model}} {{state}}", "i"),
+                "",
+            ),
+            (
+                "timeseries",
+                "Prompt tokens that the prefix cache had",
+                "percentunit",
+                [
+                    (
+                        "sum(rate(tandem_prefix_cache_hits_total@i[$__rate_interval])) / sum(rate(tandem_prefix_cache_queries_total@i[$__rate_interval]))",
+                        "of those looked up",
+                    )
+                ],
+                "",
+            ),
+            (
+                "timeseries",
+                "Evictions",
+                "short",
+                rate("tandem_preemptions_total", "instance", "{{instance}}", "i"),
+                "Requests a second that give their pages back and are filled again later.",
+            ),
+            (
+                "timeseries",
+                "Rows of a batch, mean",
+                "short",
+                mean("tandem_batch_rows", "model, device", "{{model}} {{device}}", "i"),
+                "",
+            ),
+            (
+                "timeseries",
+                "Batches a second",
+                "short",
+                rate("tandem_batches_total", "model, device", "{{model}} {{device}}", "i"),
+                "",
+            ),
+            (
+                "timeseries",
+                "Memory on devices",
+                "bytes",
+                now(
+                    "tandem_device_memory_bytes",
+                    "model, device, kind",
+                    "{{model}} {{device}} {{kind}}",
+                    "i",
+                ),
+                "",
+            ),
+            (
+                "timeseries",
+                "Copies between devices",
+                "Bps",
+                rate("tandem_device_copy_bytes_total", "instance", "{{instance}}", "i"),
+                "",
+            ),
+        ],
+    ),
+    (
+        "Process and edge",
+        [
+            (
+                "timeseries",
+                "Processors",
+                "short",
+                [("rate(process_cpu_seconds_total@i[$__rate_interval])", "{{instance}}")],
+                "Seconds of processor time a second.",
+            ),
+            (
+                "timeseries",
+                "Memory",
+                "bytes",
+                [("process_resident_memory_bytes@i", "{{instance}} resident")],
+                "",
+            ),
+            (
+                "timeseries",
+                "Files, connections, calls",
+                "short",
+                [
+                    ("process_open_fds@i", "{{instance}} files"),
+                    ("tandem_connections@i", "{{instance}} connections"),
+                    ("tandem_open_calls@i", "{{instance}} calls"),
+                ],
+                "",
+            ),
+            (
+                "timeseries",
+                "Refused at the edge, lines of the log lost",
+                "short",
+                [
+                    (
+                        "rate(tandem_connections_refused_total@i[$__rate_interval])",
+                        "{{instance}} connections",
+                    ),
+                    (
+                        "rate(tandem_calls_refused_total@i[$__rate_interval])",
+                        "{{instance}} calls",
+                    ),
+                    ("rate(tandem_log_dropped_total@i[$__rate_interval])", "{{instance}} log"),
+                ],
+                "A second.",
+            ),
+            (
+                "timeseries",
+                "Memory of what waits",
+                "bytes",
+                now("tandem_waiting_bytes", "instance", "{{instance}}", "i"),
+                "limits.max_waiting_bytes bounds it.",
+            ),
+            (
+                "table",
+                "What runs",
+                "short",
+                [("tandem_build_info@i", "")],
+                "",
+            ),
+        ],
+    ),
+]
+
+
+def query(text):
+    for name, labels in FILTERS.items():
+        text = text.replace(name, labels)
+    return text
+
+
+def panel(number, place, kind, title, unit, queries, description):
+    targets = []
+    for index, (text, legend) in enumerate(queries):
+        target = {"refId": chr(ord("A") + index), "datasource": SOURCE, "expr": query(text)}
+        if legend:
+            target["legendFormat"] = legend
+        if kind == "table":
+            target |= {"format": "table", "instant": True}
+        targets.append(target)
+    made = {
+        "id": number,
+        "type": kind,
+        "title": title,
+        "gridPos": place,
+        "datasource": SOURCE,
+        "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
+        "targets": targets,
+    }
+    if description:
+        made["description"] = description
+    if kind == "timeseries":
+        made["options"] = {
+            "legend": {"displayMode": "list", "placement": "bottom"},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        }
+    return made
+
+
+def variable(name, label):
+    return {
+        "name": name,
+        "label": label,
+        "type": "query",
+        "datasource": SOURCE,
+        "query": {
+            "query": f"label_values(tandem_requests_running, {name})",
+            "refId": name,
+        },
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+        "refresh": 2,
+        "sort": 1,
+    }
+
+
+def dashboard():
+    panels = []
+    y = 0
+    for title, row in ROWS:
+        panels.append(
+            {
+                "id": len(panels) + 1,
+                "type": "row",
+                "title": title,
+                "collapsed": False,
+                "gridPos": {"x": 0, "y": y, "w": WIDTH, "h": 1},
+                "panels": [],
+            }
+        )
+        y += 1
+        stats = row[0][0] == "stat"
+        width, height = (WIDTH // len(row), 4) if stats else (WIDTH // 3, 8)
+        for index, one in enumerate(row):
+            line, column = divmod(index, WIDTH // width)
+            place = {"x": column * width, "y": y + line * height, "w": width, "h": height}
+            panels.append(panel(len(panels) + 1, place, *one))
+        y += -(-len(row) // (WIDTH // width)) * height
+    return {
+        "uid": "tandem-server",
+        "title": "Tandem",
+        "description": "A server of large and small language models in tandem.",
+        "tags": ["tandem", "llm"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "10s",
+        "time": {"from": "now-30m", "to": "now"},
+        "templating": {
+            "list": [
+                {
+                    "name": "source",
+                    "label": "Source",
+                    "type": "datasource",
+                    "query": "prometheus",
+                    "refresh": 1,
+                },
+                variable("instance", "Server"),
+                variable("model", "Model"),
+            ]
+        },
+        "panels": panels,
+    }
+
+
+def main(arguments):
+    text = json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"
+    if arguments == ["--check"]:
+        if FILE.read_text("utf-8") == text:
+            return 0
+        print(f"{FILE} is not what {Path(__file__).name} writes; run it", file=sys.stderr)
+        return 1
+    FILE.write_text(text, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
