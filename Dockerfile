@@ -1,30 +1,41 @@
 # Two images: `docker build --target cpu -t tandem:cpu .` and `docker build --target cuda -t tandem:cuda .` (run with --gpus all).
 # Both are built by the lines that developers use: scripts/setup and the presets.
+#
+# For builds that can be repeated name Debian by its digest: --build-arg DEBIAN=debian@sha256:... --build-arg
+# DEBIAN_SLIM=debian@sha256:... (docker buildx imagetools inspect debian:12 prints it). Everything else is pinned in
+# scripts/versions.env and engine/text/rust/Cargo.lock.
+ARG DEBIAN=debian:12
+ARG DEBIAN_SLIM=debian:12-slim
 
-FROM debian:12 AS source
+FROM ${DEBIAN} AS source
 ENV TANDEM_HOME=/opt/tandem/home
 WORKDIR /opt/tandem/src
 # Set-up first: its layer stays as long as the versions do.
 COPY scripts/setup scripts/versions.env scripts/
 
+# Below /runtime lies what goes into the image: the programs, and of LibTorch and CUDA what these load.
 FROM source AS build-cpu
 RUN scripts/setup
 COPY . .
 RUN scripts/setup && scripts/build release tandem-server tandem
+RUN mkdir -p /runtime/usr/local/bin && cp build/release/bin/tandem-server build/release/bin/tandem /runtime/usr/local/bin/ \
+ && deploy/runtime_files build/release/bin/tandem-server build/release/bin/tandem | tar -chPf - -T - | tar -xf - -C /runtime
 
 FROM source AS build-cuda
 RUN scripts/setup --cuda
 COPY . .
-RUN scripts/setup --cuda && scripts/build cuda tandem-server tandem
+RUN scripts/setup --cuda && scripts/build cuda-image tandem-server tandem
+RUN mkdir -p /runtime/usr/local/bin && cp build/cuda-image/bin/tandem-server build/cuda-image/bin/tandem /runtime/usr/local/bin/ \
+ && deploy/runtime_files --cuda build/cuda-image/bin/tandem-server build/cuda-image/bin/tandem | tar -chPf - -T - | tar -xf - -C /runtime
 
-# What runs: Debian's libraries, LibTorch where the binaries look for it, the binaries, the demo's models.
-FROM debian:12-slim AS runtime
+# What runs: Debian's libraries, the programs, the demo's models. No compiler, no Python, no tool that builds.
+FROM ${DEBIAN_SLIM} AS runtime
 RUN apt-get update -q \
  && apt-get install -yq --no-install-recommends ca-certificates libgrpc++1.51 libprotobuf32 \
       libprometheus-cpp-core1.0 libabsl20220623 libhwy1 \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --system --uid 10001 --home-dir /srv/tandem --create-home tandem
-COPY deploy/ /srv/tandem/deploy/
+COPY deploy/demo.textproto deploy/healthcheck /srv/tandem/deploy/
 COPY models/ /srv/tandem/models/
 WORKDIR /srv/tandem
 EXPOSE 50051 9400
@@ -37,25 +48,22 @@ ENTRYPOINT ["tandem-server"]
 # Other machines reach nothing until somebody says how: with server.tls in a configuration, or behind a proxy that has TLS with
 # `--listen 0.0.0.0:50051 --insecure` (deploy/compose).
 CMD ["--config", "deploy/demo.textproto"]
+# --build-arg REVISION=$(git rev-parse HEAD)
+ARG VERSION=0.1.0
+ARG REVISION=
+LABEL org.opencontainers.image.title="tandem" \
+      org.opencontainers.image.description="A gRPC inference server that serves large and small language models in tandem" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="debian:12-slim"
 
 FROM runtime AS cuda
-ARG packages=lib/python3.11/site-packages
-COPY --from=build-cuda /opt/tandem/home/py-full/${packages}/torch/lib /opt/tandem/home/py-full/${packages}/torch/lib
-COPY --from=build-cuda /opt/tandem/home/py-full/${packages}/nvidia /opt/tandem/home/py-full/${packages}/nvidia
-COPY --from=build-cuda /opt/tandem/home/cuda/lib /opt/tandem/home/cuda/lib
-RUN ln -s py-full /opt/tandem/home/python
-COPY --from=build-cuda /opt/tandem/src/build/cuda/bin/tandem-server /opt/tandem/src/build/cuda/bin/tandem /usr/local/bin/
+COPY --from=build-cuda /runtime /
 # Asked for by the container toolkit of the GPU's vendor.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 10001
 
-# The last stage is what `docker build .` makes. Of LibTorch it takes what a CPU build loads.
+# The last stage is what `docker build .` makes.
 FROM runtime AS cpu
-ARG packages=lib/python3.11/site-packages
-COPY --from=build-cpu /opt/tandem/home/py-cpu/${packages}/torch/lib/libtorch_cpu.so \
-     /opt/tandem/home/py-cpu/${packages}/torch/lib/libc10.so \
-     /opt/tandem/home/py-cpu/${packages}/torch/lib/libgomp.so.1 /opt/tandem/home/py-cpu/${packages}/torch/lib/
-COPY --from=build-cpu /opt/tandem/home/py-cpu/${packages}/nvidia /opt/tandem/home/py-cpu/${packages}/nvidia
-RUN ln -s py-cpu /opt/tandem/home/python
-COPY --from=build-cpu /opt/tandem/src/build/release/bin/tandem-server /opt/tandem/src/build/release/bin/tandem /usr/local/bin/
+COPY --from=build-cpu /runtime /
 USER 10001

@@ -1,19 +1,25 @@
-"""What lies in deploy/ can be read, renders, and does what its comments say."""
+"""The files for Kubernetes and compose can be read, render, and fit each other and the schemas."""
 
-import http.server
+import os
+import re
 import shutil
 import subprocess
-import threading
 
 import pytest
 
 from tests.conftest import ROOT
+from tests.deploy.schemas import check
 
 yaml = pytest.importorskip("yaml")
 DEPLOY = ROOT / "deploy"
+OVERLAYS = ["base", "cuda", "envoy", "own-models"]
 
 
-@pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*.y*ml")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path",
+    sorted(p for p in DEPLOY.rglob("*.y*ml") if "templates" not in p.parts),
+    ids=lambda p: str(p.relative_to(DEPLOY)),
+)
 def test_yaml_can_be_read(path):
     assert list(yaml.safe_load_all(path.read_text("utf-8")))
 
@@ -34,26 +40,120 @@ def resources(name, folder=None):
     return found
 
 
-@pytest.mark.parametrize("name", ["base", "cuda", "envoy"])
+@pytest.mark.parametrize("name", OVERLAYS)
 def test_kustomizations_have_what_they_name(name):
     found = resources(name)
     assert ("Deployment", "tandem") in found
     pods = found["Deployment", "tandem"]["spec"]["template"]
-    assert pods["spec"]["terminationGracePeriodSeconds"] >= 30 + 5
-    policy = found["NetworkPolicy", "tandem"]["spec"]
-    assert policy["podSelector"]["matchLabels"].items() <= pods["metadata"]["labels"].items()
+    for kind in ("NetworkPolicy", "PodDisruptionBudget"):
+        spec = found[kind, "tandem"]["spec"]
+        selector = spec.get("podSelector") or spec["selector"]
+        assert selector["matchLabels"].items() <= pods["metadata"]["labels"].items()
 
 
-@pytest.mark.parametrize("name", ["base", "cuda", "envoy"])
-def test_kustomizations_render(name):
+def test_pods_end_in_time_and_are_asked_by_grpc():
+    pods = resources("base")["Deployment", "tandem"]["spec"]["template"]["spec"]
+    (server,) = pods["containers"]
+    grace = int(field("base", "grace_seconds"))
+    wait = int(server["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pods["terminationGracePeriodSeconds"] >= wait + grace + 5
+    assert server["readinessProbe"]["grpc"] == server["startupProbe"]["grpc"] == {"port": 50051}
+    assert server["livenessProbe"]["httpGet"]["path"] == "/healthz"
+
+
+def field(name, what):
+    text = (DEPLOY / "kubernetes" / name / "deployment.textproto").read_text("utf-8")
+    return re.search(rf"\b{what}: ([^\s]+)", text).group(1)
+
+
+@pytest.mark.parametrize("name", ["base", "cuda", "own-models"])
+def test_connections_end_before_clients_miss_new_pods(name):
+    assert 300 <= float(field(name, "max_connection_age_seconds")) <= 600
+
+
+def rendered(folder):
     kubectl = shutil.which("kubectl")
     if not kubectl:
         pytest.skip("no kubectl")
+    run = subprocess.run([kubectl, "kustomize", folder], capture_output=True, timeout=60)
+    assert run.returncode == 0, run.stderr.decode()
+    return list(yaml.safe_load_all(run.stdout))
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_kustomizations_render(name):
+    items = rendered(DEPLOY / "kubernetes" / name)
+    check(items)
+    by_kind = {item["kind"]: item for item in items if item["metadata"]["name"] == "tandem"}
+    (server,) = by_kind["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert ("nvidia.com/gpu" in server["resources"]["limits"]) == (name == "cuda")
+    (config,) = (i for i in items if "deployment.textproto" in i.get("data", {}))
+    text = config["data"]["deployment.textproto"]
+    assert ('device: "cuda:0"' in text) == (name == "cuda")
+    mounts = {mount["mountPath"] for mount in server["volumeMounts"]}
+    for path in re.findall(r'path: "(/[^"]+)"', text):
+        assert path.startswith("/srv/tandem/models/") or any(
+            path.startswith(mount + "/") for mount in mounts
+        ), f"{path} is in no volume"
+
+
+def test_what_prometheus_and_grafana_take_up_renders():
+    items = rendered(DEPLOY / "observability")
+    check(items)
+    (monitor,) = (i for i in items if i["kind"] == "ServiceMonitor")
+    services = [i for (kind, _), i in resources("base").items() if kind == "Service"]
+    labels = monitor["spec"]["selector"]["matchLabels"].items()
+    (service,) = (s for s in services if labels <= s["metadata"]["labels"].items())
+    ports = {port["name"] for port in service["spec"]["ports"]}
+    assert monitor["spec"]["endpoints"][0]["port"] in ports
+
+
+@pytest.mark.parametrize("name", ["base", "cuda", "own-models", "demo", "ppd-cpu"])
+def test_the_server_understands_the_configurations(name, binaries, tmp_path):
+    """All but where the models are, which is elsewhere in a container."""
+    folder = DEPLOY / "kubernetes" / name
+    path = folder / "deployment.textproto" if folder.is_dir() else DEPLOY / f"{name}.textproto"
+    text = path.read_text("utf-8").replace("/srv/tandem/models/", str(ROOT / "models") + "/")
+    text = re.sub(r' path: "/models/[^"]*"', " fake {}", text)
+    text = text.replace('path: "../models/', f'path: "{ROOT}/models/').replace("cuda:0", "cpu:0")
+    (tmp_path / "deployment.textproto").write_text(text, "utf-8")
     run = subprocess.run(
-        [kubectl, "kustomize", DEPLOY / "kubernetes" / name], capture_output=True, timeout=60
+        [binaries / "tandem-server", "--config", tmp_path / "deployment.textproto", "--check"],
+        capture_output=True,
+        timeout=60,
     )
     assert run.returncode == 0, run.stderr.decode()
-    assert (b"nvidia.com/gpu: 1" in run.stdout) == (name == "cuda")
+
+
+def test_models_are_fetched_once_and_whole(tmp_path):
+    if not shutil.which("curl"):
+        pytest.skip("no curl")
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    (source / "large.gguf").write_bytes(b"large")
+
+    def fetch():
+        return subprocess.run(
+            ["sh", DEPLOY / "kubernetes" / "own-models" / "fetch.sh"],
+            env={
+                "PATH": os.environ["PATH"],
+                "MODELS_URL": f"file://{source}",
+                "MODELS_FOLDER": str(target),
+                "HOSTNAME": "pod",
+            },
+            capture_output=True,
+            timeout=60,
+        ).returncode
+
+    assert fetch() != 0, "a file is missing"
+    assert [p.name for p in target.iterdir()] == ["large.gguf"]
+    (source / "small.gguf").write_bytes(b"small")
+    (source / "large.gguf").write_bytes(b"another")
+    assert fetch() == 0
+    assert {p.name: p.read_bytes() for p in target.iterdir()} == {
+        "large.gguf": b"large",
+        "small.gguf": b"small",
+    }
 
 
 def test_envoy_may_call_and_has_limits():
@@ -69,26 +169,19 @@ def test_envoy_may_call_and_has_limits():
     assert layer["overload.premature_reset_total_stream_count"] <= 500
 
 
-@pytest.mark.parametrize(("status", "exit_code"), [(200, 0), (503, 1)])
-def test_health_check_of_the_container(status, exit_code):
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(status if self.path == "/readyz" else 404)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.handle_request, daemon=True).start()
-        address = f"127.0.0.1:{server.server_port}"
-        run = subprocess.run(
-            [DEPLOY / "healthcheck"], env={"TANDEM_HTTP": address}, timeout=30, check=False
-        )
-    assert run.returncode == exit_code
-    assert (
-        subprocess.run(
-            [DEPLOY / "healthcheck"], env={"TANDEM_HTTP": address}, timeout=30, capture_output=True
-        ).returncode
-        == 1
-    ), "nobody listens"
+def test_compose_mounts_what_is_there_and_monitors_when_asked():
+    folder = DEPLOY / "compose"
+    compose = yaml.safe_load((folder / "compose.yaml").read_text("utf-8"))
+    for name, service in compose["services"].items():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            if not source.startswith("."):
+                assert source in compose["volumes"]
+            elif source != "./tls":  # the user's
+                assert (folder / source).exists(), volume
+        monitors = name in ("prometheus", "grafana")
+        assert (service.get("profiles") == ["monitoring"]) == monitors
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:") or name == "envoy", f"{name} is open to the world"
+        for other in service.get("depends_on", []):
+            assert other in compose["services"]
