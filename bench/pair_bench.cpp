@@ -1,13 +1,14 @@
 // How fast a pair decodes when its models agree as often as asked, beside what its passes allow.
 //
 //   bench_pair --large DIRECTORY --small DIRECTORY --agreement 0.7,0.8,0.9
+//              [--masks ADAPTER --mask-rates 0.5:0.1,0.4:0.1]
 //
 // Both models run on one CPU device through the real loop; a scripted device between the two
 // decides what they answer (engine/backend/scripted). Autoregressive decoding and the methods take
 // turns; every answer must be the same. Prints one JSON object: of each method its turns with the
 // seconds from the first token to the last, what was accepted, and how many passes of each size it
 // took; and of each size of pass the mean time that the device spent on it.
-// tuning/benchmark/pair.py makes a page of it.
+// bench/peers/pair.py makes a page of it.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -36,6 +37,7 @@
 #include "engine/base/status.h"
 #include "engine/decode/autoregressive.h"
 #include "engine/decode/bild.h"
+#include "engine/decode/bita.h"
 #include "engine/decode/speculative.h"
 #include "engine/sched/loop.h"
 
@@ -118,7 +120,7 @@ class Answer final : public SequenceListener {
 };
 
 struct Options {
-  std::optional<std::string> large, small, agreement, drafts;
+  std::optional<std::string> large, small, agreement, drafts, masks, mask_rates;
   std::optional<double> threads, prompt_tokens, new_tokens, turns, foresight;
 };
 
@@ -152,15 +154,43 @@ absl::StatusOr<std::vector<Method>> methods(const std::string& gammas) {
   return found;
 }
 
-absl::StatusOr<std::vector<double>> shares(const std::string& flag) {
+constexpr int kMasks = 3, kCandidates = 5;  // of the largest tree
+
+// BiTA with trees of every kind, and with as much of the largest as pays.
+std::vector<Method> methods_with_masks() {
+  std::vector<Method> found;
+  const auto add = [&](const std::string& name, BitaTreeKind kind, int candidates, bool budget) {
+    const BitaParams a{kMasks, candidates, kind, budget};
+    found.push_back({absl::StrCat("BiTA, ", name), [a](Gen g) { return bita(g, a); }});
+  };
+  add("chain", BitaTreeKind::kChain, 1, false);
+  add("spine, k 2", BitaTreeKind::kSpine, 2, false);
+  add("efficient, k 5", BitaTreeKind::kEfficient, kCandidates, false);
+  add("as many rows as pay", BitaTreeKind::kEfficient, kCandidates, true);
+  return found;
+}
+
+absl::StatusOr<std::vector<double>> shares(const char* flag, absl::string_view value,
+                                           char separator = ',') {
   std::vector<double> found;
-  for (const absl::string_view text : absl::StrSplit(flag, ',')) {
+  for (const absl::string_view text : absl::StrSplit(value, separator)) {
     double share = 0;
     if (!absl::SimpleAtod(text, &share) || share < 0 || share > 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--agreement: ", flag, "; allowed: numbers in [0, 1] and commas"));
+      return absl::InvalidArgumentError(absl::StrCat(flag, ": ", value,
+                                                     "; allowed: numbers in [0, 1], separated by ",
+                                                     std::string(1, separator)));
     }
     found.push_back(share);
+  }
+  return found;
+}
+
+// By mask the rates of its candidates.
+absl::StatusOr<std::vector<std::vector<double>>> mask_rates(const std::string& value) {
+  std::vector<std::vector<double>> found;
+  for (const absl::string_view mask : absl::StrSplit(value, ',')) {
+    TANDEM_ASSIGN_OR_RETURN(auto by_rank, shares("--mask-rates", mask, ':'));
+    found.push_back(std::move(by_rank));
   }
   return found;
 }
@@ -187,6 +217,7 @@ class Pair {
       model.name = id == kLarge ? "large" : "small";
       model.path = path;
       model.page_rows = kPageRows;
+      if (o.masks && id == kLarge) model.extras = {{"masks", *o.masks}};
       TANDEM_RETURN_IF_ERROR(pair->device_->load(id, model));
       const int64_t pages = 2 * (pair->device_->shape(id).max_positions / kPageRows + 1);
       TANDEM_RETURN_IF_ERROR(pair->device_->allocate_pools(id, {kPageRows, pages, pages}));
@@ -215,10 +246,12 @@ class Pair {
     thread_.join();
   }
 
-  void set_script(double agreement, double foresight) {
+  void set_script(double agreement, double foresight,
+                  const std::vector<std::vector<double>>& masks) {
     scripted_->set_script({.vocab_size = device_->shape(kLarge).vocab_size,
                            .agreement = agreement,
-                           .foresight = foresight});
+                           .foresight = foresight,
+                           .masks = masks});
   }
   // seed: of the request; the same one gives the same text whatever the method.
   absl::StatusOr<Turn> run(const Method& method, uint64_t seed, int prompt_tokens, int new_tokens,
@@ -230,6 +263,8 @@ class Pair {
     for (int i = 0; i < prompt_tokens; ++i) spec.prompt.push_back(text.large(i));
     spec.method = method.make;
     spec.roles = {{Role::kLarge, kLarge, 0}, {Role::kSmall, kSmall, 0}};
+    if (!device_->shape(kLarge).adapters.empty()) spec.roles[0].masks = AdapterId(0);
+    spec.extra_rows = bita_tree_rows(BitaTreeKind::kEfficient, kMasks, kCandidates);
     spec.stops.max_new_tokens = new_tokens;
     spec.warp.seed = seed;
     spec.prefix_cache = false;  // or the first of a turn would pay for the others' prompt
@@ -307,13 +342,17 @@ absl::Status bench(const Options& o) {
   const int turns = static_cast<int>(o.turns.value_or(5));
   const double foresight = o.foresight.value_or(0.5);
   TANDEM_ASSIGN_OR_RETURN(const std::vector<double> agreements,
-                          shares(o.agreement.value_or("0.7,0.8,0.9")));
+                          shares("--agreement", o.agreement.value_or("0.7,0.8,0.9")));
+  TANDEM_ASSIGN_OR_RETURN(const auto masks, mask_rates(o.mask_rates.value_or("0.5,0.4,0.35")));
   TANDEM_ASSIGN_OR_RETURN(std::vector<Method> contenders, methods(o.drafts.value_or("3,5,8")));
+  if (o.masks) {
+    for (Method& m : methods_with_masks()) contenders.push_back(std::move(m));
+  }
   contenders.insert(contenders.begin(), {"autoregressive", autoregressive});
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Pair> pair, Pair::load(o));
 
   std::vector<Token> heard;
-  pair->set_script(agreements.front(), foresight);
+  pair->set_script(agreements.front(), foresight, masks);
   for (const Method& m : contenders) {  // buffers grow, pages are touched
     TANDEM_ASSIGN_OR_RETURN(const Turn warm, pair->run(m, 1, prompt, std::min(tokens, 32), &heard));
     (void)warm;
@@ -323,7 +362,7 @@ absl::Status bench(const Options& o) {
   uint64_t seed = 1;
   std::vector<std::string> cases;
   for (const double agreement : agreements) {
-    pair->set_script(agreement, foresight);
+    pair->set_script(agreement, foresight, masks);
     std::vector<std::vector<std::string>> lines(contenders.size());
     for (int turn = 0; turn < turns; ++turn) {
       ++seed;
@@ -364,6 +403,10 @@ int run(const std::vector<std::string>& args) {
   flags.text("agreement", "LIST", "shares of positions where they agree (0.7,0.8,0.9)",
              &o.agreement);
   flags.text("drafts", "LIST", "draft tokens of a round (3,5,8)", &o.drafts);
+  flags.text("masks", "DIR", "masks of the large model, for BiTA", &o.masks);
+  flags.text("mask-rates", "LIST",
+             "by mask how often its candidates are right, best first (0.5,0.4,0.35)",
+             &o.mask_rates);
   flags.number("foresight", "SHARE", "of disagreements where the small model is unsure (0.5)", 0, 1,
                &o.foresight);
   flags.number("threads", "N", "of the device (all)", 1, 1024, &o.threads);

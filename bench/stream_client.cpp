@@ -6,7 +6,7 @@
 // prompts are decoded at once, greedily and past any end of text, each as a stream of its own. The
 // answer is a line of the seconds from the first call until the last end, and the new tokens of
 // each prompt: "0.125;7,8;9,10"; or "error: ..." and what went wrong. Nothing may come from a
-// prefix cache. tuning/benchmark/engines.py asks it.
+// prefix cache. bench/peers/engines.py asks it.
 #include <chrono>
 #include <cstdio>
 #include <iostream>

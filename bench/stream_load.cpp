@@ -1,5 +1,5 @@
 // A crowd of readers: so many streams at once of a server of tandem.v1.Generation.Generate, for so
-// long. When each token came is written to a file; tuning/benchmark/streams.py makes sense of it.
+// long. When each token came is written to a file; bench/peers/streams.py makes sense of it.
 //
 //   build/release/bin/stream_load --server=HOST:PORT --output=FILE [--streams=1000] [--channels=4]
 //                                 [--new-tokens=256] [--warm-up=5] [--seconds=20]

@@ -1,6 +1,6 @@
 """What the prefix cache is worth: time to first token of two requests that begin alike.
 
-    python -m tuning.benchmark.prefix [--write]
+    python -m bench.peers.prefix [--write]
 
 Pairs of prompts of 400 common tokens and 16 of their own, each pair another text, one after the other
 on a server of code-large; a pair with nothing in common stands beside it. The server's own figures:
@@ -12,9 +12,9 @@ import datetime
 import statistics
 import sys
 
-from tuning.benchmark import machine, serving
-from tuning.benchmark.models import ROOT, directories, prompts
-from tuning.benchmark.report import spread, table
+from bench.peers import machine, serving
+from bench.peers.models import ROOT, directories, prompts
+from bench.peers.report import spread, table
 
 COMMON, OWN, NEW = 400, 16, 32
 
@@ -83,7 +83,7 @@ seen nothing before, for three pairs: {"equal" if equal == args.pairs else "diff
 
 | condition | |
 |---|---|
-| command | `python -m tuning.benchmark.prefix --write` |
+| command | `python -m bench.peers.prefix --write` |
 | commit | {machine.commit(ROOT)} |
 | date | {datetime.date.today().isoformat()} |
 | processor | {machine.processor()} ({machine.instructions()}), {machine.cores()} cores |

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tuning.benchmark import models, report
+from bench.peers import models, report
 
 
 def conditions(**fields):
@@ -52,7 +52,7 @@ def test_page_of_mixed_lengths():
 
 
 def test_mixed_work_has_many_lengths_and_is_the_same_in_every_run():
-    from tuning.benchmark import ar
+    from bench.peers import ar
 
     args = ar.parse(["--mixed"])
     first, second = itertools.islice(ar.works(40, args), 2)
@@ -69,7 +69,7 @@ def test_transformers_pads_and_cuts(tmp_path):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from tuning.benchmark.peer import VARIANTS, Peer
+    from bench.peers.peer import VARIANTS, Peer
 
     torch.manual_seed(1)
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
@@ -85,7 +85,7 @@ def test_transformers_pads_and_cuts(tmp_path):
 
 
 def test_match_counts_until_the_first_difference():
-    from tuning.benchmark.ar import match
+    from bench.peers.ar import match
 
     assert match([[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 9, 6]]) == (4, 6)
 
@@ -97,7 +97,7 @@ def test_prompts_are_long_enough_and_differ():
 
 
 def test_stubs_speak_the_protocol(tmp_path):
-    from tuning.benchmark import serving
+    from bench.peers import serving
 
     messages, services = serving.stubs(str(tmp_path))
     request = messages.GenerateRequest(model="m", token_ids=messages.TokenIds(ids=[1, 2]))
@@ -108,7 +108,7 @@ def test_stubs_speak_the_protocol(tmp_path):
 def test_a_token_is_counted_from_the_step_that_it_names():
     import numpy as np
 
-    from tuning.benchmark import streams
+    from bench.peers import streams
 
     steps = np.arange(200, dtype=np.int64) * 10 + 5
     records = np.zeros(4, dtype=streams.RECORD)
@@ -123,7 +123,7 @@ def test_a_token_is_counted_from_the_step_that_it_names():
 
 
 def streams_of(cpu, p99, open_bytes):
-    from tuning.benchmark import streams
+    from bench.peers import streams
 
     turns = [
         streams.Turn(49.5, 1.25, p99 * f, 30, cpu * f, 9, 32 << 20, 40960) for f in (0.5, 1, 2)
@@ -132,7 +132,7 @@ def streams_of(cpu, p99, open_bytes):
 
 
 def test_page_of_many_streams():
-    from tuning.benchmark import streams
+    from bench.peers import streams
 
     args = streams.parse([])
     servers = [streams_of(12, 8, 20480), streams_of(10, 4, 16384)]
@@ -146,7 +146,7 @@ def test_page_of_many_streams():
 
 
 def test_missed_goals_of_many_streams_are_said():
-    from tuning.benchmark import streams
+    from bench.peers import streams
 
     servers = [streams_of(13, 21, 20481), streams_of(10, 4, 16384)]
     said = streams.failures(servers)

@@ -71,6 +71,19 @@ def random_llama(name: str = "llama-110m") -> Path:
     return folder
 
 
+def random_masks(model: Path, masks: int = 3, prompts: int = 16) -> Path:
+    """BiTA's masks for a model, of random numbers: for what their rows cost, not what they say."""
+    folder = HOME / "benchmark" / f"{model.name}-masks"
+    if not (folder / "adapter.safetensors").exists():
+        from tuning import adapter_file, frozen_model
+        from tuning.mask_rows import MaskParameters
+
+        base = frozen_model.load_weights(model)
+        own = MaskParameters(base, masks, prompts, seed=1)
+        adapter_file.write(folder, "masks", base, own.tensors(base))
+    return folder
+
+
 def multiplied_weights(folder: Path) -> int:
     """Weights that one token of a Llama is multiplied with: all matrices but the embedding."""
     c = json.loads((folder / "config.json").read_text())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fake_engine import FakeEngine
 
-from tuning.benchmark import models, models_page, whole_model
+from bench.peers import models, models_page, whole_model
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def test_weights_of_a_token(tmp_path):
 
 
 def test_gguf_file_has_the_same_weights(tmp_path):
-    from tuning.benchmark import engines
+    from bench.peers import engines
 
     if not engines.PEERS.exists():
         pytest.skip("scripts/setup --peers was not run")
@@ -266,7 +266,7 @@ def test_gguf_file_has_the_same_weights(tmp_path):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from tuning.benchmark import gguf_file
+    from bench.peers import gguf_file
 
     torch.manual_seed(1)
     shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}

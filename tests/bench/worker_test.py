@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeEngine
 
-from tuning.benchmark import machine, worker
+from bench.peers import machine, worker
 
 HERE = str(Path(__file__).parent)
 
@@ -101,7 +101,7 @@ def test_a_worker_ends_with_its_parent(tmp_path):
     script.write_text(
         "import sys, pathlib, os\n"
         "from fake_engine import FakeEngine\n"
-        "from tuning.benchmark import worker\n"
+        "from bench.peers import worker\n"
         "one = worker.Worker(FakeEngine, pathlib.Path('f'), 'some')\n"
         "print(one.process.pid, flush=True)\n"
         "os._exit(1)  # without a word to the worker, which is stopped\n"

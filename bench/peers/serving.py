@@ -14,8 +14,8 @@ from pathlib import Path
 import grpc
 from grpc_tools import protoc
 
-from tuning.benchmark import machine
-from tuning.benchmark.models import ROOT
+from bench.peers import machine
+from bench.peers.models import ROOT
 
 BINARY = ROOT / "build/release/bin/tandem-server"
 

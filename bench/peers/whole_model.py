@@ -29,9 +29,9 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuning.benchmark import machine, models_page
-from tuning.benchmark.engines import CTranslate2, LlamaCpp, Tandem, Transformers
-from tuning.benchmark.models import (
+from bench.peers import machine, models_page
+from bench.peers.engines import CTranslate2, LlamaCpp, Tandem, Transformers
+from bench.peers.models import (
     HOME,
     ROOT,
     directories,
@@ -39,7 +39,7 @@ from tuning.benchmark.models import (
     multiplied_weights,
     prompts,
 )
-from tuning.benchmark.worker import Failed, Refused, Worker
+from bench.peers.worker import Failed, Refused, Worker
 
 RESULTS = HOME / "benchmark" / "results"
 BINARIES = ROOT / "build/release/bin"

@@ -18,14 +18,19 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuning.benchmark import machine
-from tuning.benchmark.models import ROOT, directories
-from tuning.benchmark.report import table
+from bench.peers import machine
+from bench.peers.models import ROOT, directories, random_masks
+from bench.peers.report import table
 
 PAIRS = {
     "code-large + code-small": ("code-large", "code-small"),
     "llama-350m + llama-25m": ("llama-350m", "llama-25m"),
+    "llama-110m + llama-25m": ("llama-110m", "llama-25m"),
 }
+WRITTEN = list(PAIRS)[:2]
+# How often the candidates of BiTA's masks are right where those before them were, best first: about
+# what models/code-large-bita comes to on held-out text.
+MASK_RATES = "0.49:0.12:0.06:0.04:0.02,0.45:0.11:0.06:0.04:0.02,0.45:0.11:0.06:0.04:0.02"
 PAGE = ROOT / "docs" / "benchmarks" / "tandem_decoding.md"
 AUTOREGRESSIVE = "autoregressive"
 # What --check wants: of every method, and of a pair's best method at an agreement of 0.9.
@@ -182,6 +187,8 @@ ever, and every answer was compared: all methods gave autoregressive decoding's 
   texts. Median of the turns, least and greatest.
 - ideal: what the speed-up would be if nothing but passes took time: the passes of both, each at the mean cost of its size in
   this run (below), summed.
+- BiTA, where it stands: the masks are right as often as `--mask-rates` says, whatever the agreement; drafted are the rows of a pass
+  beside the last token's, masks included.
 - drafted, kept: tokens of a verification, mean. BiLD's small model is sure of itself at all positions where it agrees, and at
   {1 - foresight:.0%} of the others; elsewhere it falls back.
 
@@ -192,7 +199,9 @@ ever, and every answer was compared: all methods gave autoregressive decoding's 
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", nargs="+", choices=list(PAIRS), default=list(PAIRS))
+    parser.add_argument("--pairs", nargs="+", choices=list(PAIRS), default=WRITTEN)
+    parser.add_argument("--masks", action="store_true", help="BiTA, too, with random masks")
+    parser.add_argument("--mask-rates", default=MASK_RATES, help="by mask, of its candidates")
     parser.add_argument("--agreement", default="0.7,0.8,0.9")
     parser.add_argument("--drafts", default="3,5,8", help="draft tokens of a round")
     parser.add_argument("--foresight", type=float, default=0.5)
@@ -222,6 +231,8 @@ def main(arguments=None) -> int:
             "--prompt-tokens",
             str(args.prompt_tokens),
         ]
+        if args.masks:
+            command += ["--masks", random_masks(large), "--mask-rates", args.mask_rates]
         measured = json.loads(subprocess.check_output(command, text=True))
         results.append(evaluate(name, measured))
     busy.append(machine.load())

@@ -26,9 +26,9 @@ from pathlib import Path
 import torch
 import transformers
 
-from tuning.benchmark import machine, report
-from tuning.benchmark.models import ROOT, directories, prompts
-from tuning.benchmark.peer import VARIANTS, Peer
+from bench.peers import machine, report
+from bench.peers.models import ROOT, directories, prompts
+from bench.peers.peer import VARIANTS, Peer
 
 PAUSE = 0.5  # seconds between turns: OpenMP's threads go on spinning for a while after work
 
@@ -150,7 +150,7 @@ def main(arguments=None) -> int:
     with contextlib.ExitStack() as stack:
         client = None
         if not args.peer_only:
-            from tuning.benchmark import serving
+            from bench.peers import serving
 
             client = stack.enter_context(serving.server(args.server, folders))
         for model, folder in folders.items():

@@ -5,8 +5,8 @@ import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tuning.benchmark.engines import SHOWN, bytes_per_weight
-from tuning.benchmark.report import table
+from bench.peers.engines import SHOWN, bytes_per_weight
+from bench.peers.report import table
 
 WIDTH_NAMES = {"32": "32 bit", "16": "16 bit", "8": "8 bit"}
 # Decoding, ours over the best peer of equal width, by (width, streams).
@@ -437,5 +437,5 @@ Settings, each of them the best of one option after the other (a setting that is
 
 {settings_table(parts)}
 
-The random shapes are `llama-110m` and `llama-350m` of tuning/benchmark/models.py.
+The random shapes are `llama-110m` and `llama-350m` of bench/peers/models.py.
 """

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tuning.benchmark import plot_growth
+from bench.peers import plot_growth
 
 CSV = """table,model,x,milliseconds
 step,small:head,1,0.2

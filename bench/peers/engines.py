@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tuning.benchmark.models import HOME
+from bench.peers.models import HOME
 
 PEERS = HOME / "peers"  # scripts/setup --peers
 CONVERTED = HOME / "benchmark" / "converted"
@@ -95,7 +95,7 @@ class Tandem(Engine):
 
     def __init__(self, source: Path, precision: str):
         super().__init__(precision)
-        from tuning.benchmark import machine, serving
+        from bench.peers import machine, serving
 
         name = source.name
         self.stack = contextlib.ExitStack()
@@ -290,7 +290,7 @@ class LlamaCpp(Engine):
         self.api = llama_cpp
 
         def write(model, to):
-            from tuning.benchmark import gguf_file
+            from bench.peers import gguf_file
 
             gguf_file.write(model, to, self.TYPES[precision])
 

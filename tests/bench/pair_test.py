@@ -1,10 +1,10 @@
-"""tuning/benchmark/pair.py: the ideal is what the passes cost, and nothing else."""
+"""bench/peers/pair.py: the ideal is what the passes cost, and nothing else."""
 
 import copy
 
 import pytest
 
-from tuning.benchmark import pair
+from bench.peers import pair
 
 
 def turn(seconds, lengths, passes):

@@ -1,6 +1,6 @@
 """An engine in a process of its own, asked over pipes, and standing still while others are measured.
 
-    python -m tuning.benchmark.worker tuning.benchmark.engines:LlamaCpp bf16 models/code-large
+    python -m bench.peers.worker bench.peers.engines:LlamaCpp bf16 models/code-large
 
 The child answers a JSON object on each line of its input, {"call": method, "with": {arguments}}, by
 one on its output: {"result": ...}, or {"error": ..., "kind": ...}. Its first line says that the
@@ -17,8 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tuning.benchmark import machine
-from tuning.benchmark.models import ROOT
+from bench.peers import machine
+from bench.peers.models import ROOT
 
 
 class Failed(RuntimeError):
@@ -39,7 +39,7 @@ class Worker:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close())
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "tuning.benchmark.worker"),
+                *(sys.executable, "-m", "bench.peers.worker"),
                 *(f"{kind.__module__}:{kind.__qualname__}", precision, str(folder)),
             ],
             cwd=ROOT,

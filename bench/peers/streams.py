@@ -24,9 +24,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tuning.benchmark import machine
-from tuning.benchmark.models import ROOT
-from tuning.benchmark.report import table
+from bench.peers import machine
+from bench.peers.models import ROOT
+from bench.peers.report import table
 
 PAGE = ROOT / "docs" / "benchmarks" / "streams.md"
 FIRST, NAMES = 32, 95  # engine/backend/fake/trace.h
