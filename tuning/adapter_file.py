@@ -29,13 +29,17 @@ def sample_of(tensors: dict[str, torch.Tensor]) -> str:
     return f"{value:016x}"
 
 
-def write(folder: Path, kind: str, base: PreTrainedModel, tensors: dict[str, torch.Tensor]) -> None:
-    """`base`: with the numbers of its file, in fp32 or in the file's own type."""
+def write(
+    folder: Path, kind: str, base: PreTrainedModel, tensors: dict[str, torch.Tensor], **fields
+) -> None:
+    """`base`: with the numbers of its file, in fp32 or in the file's own type. `fields`: of
+    adapter.json, as the kind has them."""
     folder.mkdir(parents=True, exist_ok=True)
     sample = sample_of(frozen_model.tensors_of(base))
     about = {
         "format": "tandem-adapter-1",
         "kind": kind,
+        **fields,
         "base": {**frozen_model.shape_of(base), "sample": sample},
     }
     (folder / "adapter.json").write_text(json.dumps(about, indent=2) + "\n")

@@ -20,8 +20,8 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
+from bench.peers import serving
 from tuning import calibration, checkpoint, corpus
-from tuning.benchmark import serving
 from tuning.calibration import IGNORED, Batches, Sample
 from tuning.pretrain import Recipe, fast_at_bfloat16, optimizers
 from tuning.schedule import Budget, TrainingState, rate_factor

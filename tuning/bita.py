@@ -9,24 +9,21 @@ again. What is printed on the way are tokens per pass on held-out prompts, by tr
 
 import argparse
 import json
-import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from tuning import (
     adapter_file,
     bita_prompts,
     bita_trees,
     calibration,
-    corpus,
     frozen_model,
     mask_rows,
+    resumable,
 )
 from tuning.calibration import Sample
 from tuning.frozen_model import FrozenModel
@@ -41,6 +38,7 @@ class Settings:
     seed: int = 1
     masks: int = 3
     prompts: int = 16
+    prompting: str = "deep"  # or "shallow"
     code_prompts: int = 2048
     chat_prompts: int = 0
     new_tokens: int = 128
@@ -162,68 +160,20 @@ def summary(answers: list[np.ndarray], masks: int) -> dict:
     }
 
 
-class Training:
-    """A training that can be stopped at any step and go on from its last checkpoint."""
+class Training(resumable.Training):
+    """Of masks and prompts for a frozen model."""
 
     def __init__(self, frozen: FrozenModel, settings: Settings, folder: Path):
-        self.frozen, self.settings, self.folder = frozen, settings, folder
-        self.own = MaskParameters(frozen.model, settings.masks, settings.prompts, settings.seed)
-        self.optimizer = torch.optim.AdamW(self.own.parameters(), lr=settings.rate, weight_decay=0)
-        self.step, self.seconds = 0, 0.0
-        self.curve: list[dict] = []
-
-    def load(self) -> None:
-        file = self.folder / "training.pt"
-        if file.exists():
-            state = torch.load(file, weights_only=True)
-            self.own.load_state_dict(state["own"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.step, self.seconds = state["step"], state["seconds"]
-            self.curve = json.loads(state["curve"])
-
-    def save(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        new = self.folder / "training.pt.new"
-        torch.save(
-            {
-                "own": self.own.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "step": self.step,
-                "seconds": self.seconds,
-                "curve": json.dumps(self.curve),
-            },
-            new,
+        own = MaskParameters(
+            frozen.model, settings.masks, settings.prompts, settings.seed, settings.prompting
         )
-        new.rename(self.folder / "training.pt")
+        super().__init__(own, settings.rate, settings.warmup_steps, folder)
+        self.frozen, self.settings = frozen, settings
 
-    def run(self, samples: list[Sample], budget: Budget, check: Callable[[], dict]) -> None:
-        """Cosine schedule over the budget; `check` gives what the curve shows, ten times."""
+    def learn(self, samples: list[Sample], budget: Budget, check: Callable[[], dict]) -> None:
         groups = Groups(samples, self.settings)
-        bar = tqdm(unit="step", mininterval=10, initial=self.step)
-        checks = int(10 * budget.progress(self.step, self.seconds))
-        while (progress := budget.progress(self.step, self.seconds)) < 1:
-            started = time.monotonic()
-            warmup = min(1.0, (self.step + 1) / self.settings.warmup_steps)
-            for group in self.optimizer.param_groups:
-                factor = 0.5 * (1 + math.cos(math.pi * progress))
-                group["lr"] = self.settings.rate * warmup * factor
-            loss = loss_of(self.frozen.model, self.own, groups.batch(self.step))
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.own.parameters(), 1.0)
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            self.step += 1
-            self.seconds += time.monotonic() - started
-            bar.update()
-            bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
-            if int(10 * budget.progress(self.step, self.seconds)) > checks:
-                checks = int(10 * budget.progress(self.step, self.seconds))
-                seconds = round(self.seconds)
-                seen = {"step": self.step, "seconds": seconds, "loss": round(loss.item(), 3)}
-                self.curve.append({**seen, **check()})
-                tqdm.write(json.dumps(self.curve[-1]))
-                self.save()
-        bar.close()
+        model = self.frozen.model
+        self.run(lambda step: loss_of(model, self.own, groups.batch(step)), budget, check)
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -232,21 +182,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("model", type=Path, help="a Hugging Face directory or a GGUF file")
     parser.add_argument("--output", type=Path, required=True, help="a new folder, see `extras`")
-    parser.add_argument("--minutes", type=float, help="of training")
-    parser.add_argument("--steps", type=int, help="of training, instead of minutes")
-    for name, value in vars(Settings()).items():
-        option = "--" + name.replace("_", "-")
-        parser.add_argument(option, type=type(value), default=value, help="default: %(default)s")
-    parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
-    parser.add_argument("--humaneval", type=Path, help="HumanEval.jsonl.gz: held-out prompts too")
-    parser.add_argument(
-        "--work",
-        type=Path,
-        default=Path.home() / ".cache/tandem/bita",
-        help="answers and checkpoints (default: %(default)s)",
-    )
-    parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
+    resumable.add_arguments(parser, Settings(), "bita", keeps="answers")
     return parser.parse_args(arguments)
 
 
@@ -275,10 +211,10 @@ def main() -> None:
             for name, answers in ranks().items()
         }
 
-    work.run(training, budget, check)
+    work.learn(training, budget, check)
     work.save()
     whole = frozen_model.load_weights(arguments.model)
-    adapter_file.write(arguments.output, "masks", whole, work.own.tensors())
+    adapter_file.write(arguments.output, "masks", whole, work.own.tensors(frozen.model))
     report = {
         "settings": vars(settings),
         "answers": len(training),

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from transformers import AutoConfig, AutoTokenizer
 
+from bench.peers import serving
+from bench.peers.models import ROOT
 from tuning import corpus
-from tuning.benchmark import serving
-from tuning.benchmark.models import ROOT
 from tuning.heldout import HeldOut
 
 BOUNDS = {"fp32": 0.0, "bf16": 0.005, "fp16": 0.005, "int8": 0.015}

@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from bench.peers import serving
+from bench.peers.models import ROOT
 from tuning import corpus
-from tuning.benchmark import serving
-from tuning.benchmark.models import ROOT
 
 MODELS = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem")) / "models"
 BEST = 20  # tokens that the server tells of a row

@@ -11,7 +11,6 @@ The loss is that of the text behind the prompt. An interrupted training goes on 
 import argparse
 import hashlib
 import json
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tuning import calibration, corpus, projector_file
+from tuning.schedule import cosine_factor
 from tuning.windows import TokenStream
 
 
@@ -141,13 +141,7 @@ def train(
     small.requires_grad_(train_small)
     trained = [*projector.parameters(), *(small.parameters() if train_small else [])]
     optimizer = torch.optim.AdamW(trained, settings.rate, weight_decay=settings.weight_decay)
-    warmup = max(1, round(settings.warmup * settings.steps))
-
-    def factor(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / warmup
-        return 0.5 + 0.5 * math.cos(math.pi * (step - warmup) / max(1, settings.steps - warmup))
-
+    warmup = round(settings.warmup * settings.steps)
     first = 0
     if checkpoint.exists():
         saved = torch.load(checkpoint)
@@ -167,7 +161,7 @@ def train(
             fused_logits(small, projector(rows), ids, prompt, settings.fusion), ids, prompt
         )
         for group in optimizer.param_groups:
-            group["lr"] = settings.rate * factor(step)
+            group["lr"] = settings.rate * cosine_factor(step / settings.steps, step, warmup)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

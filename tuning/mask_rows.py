@@ -13,12 +13,25 @@ from tuning import frozen_model
 INITIAL_STD = 0.02
 
 
-class MaskParameters(torch.nn.Module):
-    """masks [M, hidden]; prompt keys and values [layers, P, kv heads, head dim], of which keys are
-    as after the rotation."""
+PROMPTINGS = ("deep", "shallow")
 
-    def __init__(self, model: PreTrainedModel, masks: int, prompts: int, seed: int):
+
+class MaskParameters(torch.nn.Module):
+    """masks [M, hidden], and prompts: deep ones are keys and values of every layer
+    [layers, P, kv heads, head dim], of which keys are as after the rotation; shallow ones are inputs
+    [P, hidden], whose keys and values are what the model makes of them (the paper's Table 3)."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        masks: int,
+        prompts: int,
+        seed: int,
+        prompting: str = "deep",
+    ):
         super().__init__()
+        if prompting not in PROMPTINGS:
+            raise ValueError(f"prompting {prompting}: allowed: {', '.join(PROMPTINGS)}")
         shape = frozen_model.shape_of(model)
         random = torch.Generator().manual_seed(seed)
 
@@ -26,16 +39,30 @@ class MaskParameters(torch.nn.Module):
             return torch.nn.Parameter(INITIAL_STD * torch.randn(*size, generator=random))
 
         self.masks = normal(masks, shape["hidden_size"])
-        if prompts > 0:
+        if prompts > 0 and prompting == "shallow":
+            self.inputs = normal(prompts, shape["hidden_size"])
+        elif prompts > 0:
             size = (shape["layers"], prompts, shape["kv_heads"], shape["head_dim"])
             self.keys, self.values = normal(*size), normal(*size)
         self.prompts = prompts
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """By the names that an adapter's file has."""
+    def prompt_rows(self, model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [layers, P, kv heads, head dim]. REQUIRES: there are prompts."""
+        if hasattr(self, "keys"):
+            return self.keys, self.values
+        past = DynamicCache()
+        rows = self.inputs.to(model.dtype)[None]
+        model.model(inputs_embeds=rows, past_key_values=past, use_cache=True)
+        parts = ([layer.keys for layer in past.layers], [layer.values for layer in past.layers])
+        keys, values = (torch.stack([rows[0].transpose(0, 1) for rows in part]) for part in parts)
+        return keys, values
+
+    def tensors(self, model: PreTrainedModel) -> dict[str, torch.Tensor]:
+        """By the names that an adapter's file has; `model` is the one that they are for."""
         if self.prompts == 0:
             return {"masks": self.masks}
-        return {"masks": self.masks, "prompt.keys": self.keys, "prompt.values": self.values}
+        keys, values = self.prompt_rows(model)
+        return {"masks": self.masks, "prompt.keys": keys, "prompt.values": values}
 
 
 @torch.no_grad()
@@ -46,15 +73,16 @@ def context(model: PreTrainedModel, tokens: torch.Tensor) -> DynamicCache:
     return past
 
 
-def with_prompts(past: DynamicCache, own: MaskParameters) -> DynamicCache:
+def with_prompts(model: PreTrainedModel, past: DynamicCache, own: MaskParameters) -> DynamicCache:
     """The prompts before the text, for mask rows."""
     whole = DynamicCache()
+    prompts = own.prompt_rows(model) if own.prompts > 0 else ()
     for i, layer in enumerate(past.layers):
         keys, values = layer.keys, layer.values
-        if own.prompts > 0:
+        if prompts:
             both = [
                 part[i].to(keys.dtype).transpose(0, 1).expand(keys.shape[0], -1, -1, -1)
-                for part in (own.keys, own.values)
+                for part in prompts
             ]
             keys, values = torch.cat([both[0], keys], 2), torch.cat([both[1], values], 2)
         whole.update(keys, values, i)
@@ -109,7 +137,7 @@ def hidden_rows(
         inputs_embeds=inputs,
         position_ids=positions,
         attention_mask=bias,
-        past_key_values=with_prompts(past, own),
+        past_key_values=with_prompts(model, past, own),
         use_cache=True,
     ).last_hidden_state
     return out.reshape(rows, groups, masks, -1)

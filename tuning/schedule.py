@@ -1,10 +1,13 @@
 """How long to train, and the learning rate on the way.
 
-Warm up, stay constant, then fall to zero ("warmup, stable, decay"). The constant part knows nothing
+`rate_factor`: warm up, stay constant, then fall to zero ("warmup, stable, decay"). The constant part knows nothing
 of the end, so a training can be continued with a larger budget, or be told to end soon: the fall
 begins when the budget's last fifth does and then takes whatever is left, all of it.
+
+`cosine_factor`: warm up, then half a cosine down to zero over a budget that does not change.
 """
 
+import math
 from dataclasses import asdict, dataclass
 
 DECAY_SHARE = 0.2
@@ -64,3 +67,9 @@ def rate_factor(budget: Budget, state: TrainingState, warmup_steps: int) -> floa
     if state.decay_start is None:
         return warmup
     return warmup * (end - now) / (end - state.decay_start)
+
+
+def cosine_factor(progress: float, step: int, warmup_steps: int) -> float:
+    """The same for step `step`, from 0, when a share `progress` of the budget is used up."""
+    warmup = min(1.0, (step + 1) / max(1, warmup_steps))
+    return warmup * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))

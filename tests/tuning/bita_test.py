@@ -1,12 +1,13 @@
 """tuning/bita.py: masks come to foresee what a frozen model writes, and what trees make of it."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 import torch
 
-from tuning import adapter_file, bita, bita_trees, frozen_model, mask_rows
+from tuning import adapter_file, bita, bita_ablation, bita_trees, frozen_model, mask_rows
 from tuning.calibration import Sample
 from tuning.schedule import Budget
 from tuning.shapes import llama, new_model
@@ -36,7 +37,7 @@ def rank_of(own, frozen, samples):
 def trained(frozen, written, folder, steps):
     training = bita.Training(frozen, SETTINGS, folder)
     training.load()
-    training.run(written[:48], Budget(steps=steps), lambda: {})
+    training.learn(written[:48], Budget(steps=steps), lambda: {})
     training.save()
     return training
 
@@ -71,7 +72,7 @@ def test_an_interrupted_training_goes_on_as_if_it_had_not_been(frozen, written, 
         raise Enough
 
     with pytest.raises(Enough):
-        half.run(written[:48], Budget(steps=4), stop)
+        half.learn(written[:48], Budget(steps=4), stop)
     assert 0 < half.step < 4
     resumed = trained(frozen, written, tmp_path / "half", 4)
     for a, b in zip(whole.own.parameters(), resumed.own.parameters(), strict=True):
@@ -98,9 +99,35 @@ def test_mask_rows_see_their_own_text_and_nothing_else(frozen):
     assert torch.allclose(rows(text, [4])[0][0], cut[0][0], atol=1e-5), "m_1 does not see m_2"
 
 
+def test_shallow_prompts_are_rows_that_the_model_runs(frozen, written, tmp_path):
+    settings = dataclasses.replace(SETTINGS, prompting="shallow")
+    training = bita.Training(frozen, settings, tmp_path)
+    before = training.own.inputs.detach().clone()
+    training.learn(written[:48], Budget(steps=40), lambda: {})
+    assert not torch.equal(training.own.inputs, before), "they learn"
+    assert min(rank_of(training.own, frozen, written[48:])) > 0.3
+    # What a server is given, as deep prompts, says the same.
+    tensors = training.own.tensors(frozen.model)
+    deep = mask_rows.MaskParameters(frozen.model, settings.masks, settings.prompts, seed=1)
+    with torch.no_grad():
+        for to, name in (
+            (deep.masks, "masks"),
+            (deep.keys, "prompt.keys"),
+            (deep.values, "prompt.values"),
+        ):
+            to.copy_(tensors[name])
+        text = torch.tensor([written[0].prompt + written[0].output])
+        at = torch.tensor([[5, 8]])
+        past = mask_rows.context(frozen.model, text)
+        rows = [mask_rows.hidden_rows(frozen.model, own, past, at) for own in (training.own, deep)]
+    assert torch.allclose(rows[0], rows[1], atol=1e-5)
+    with pytest.raises(ValueError, match="deep, shallow"):
+        mask_rows.MaskParameters(frozen.model, 2, 4, 1, "wide")
+
+
 def test_the_adapter_says_whose_it_is(frozen, tmp_path):
     own = mask_rows.MaskParameters(frozen.model, 2, 3, seed=1)
-    adapter_file.write(tmp_path, "masks", frozen.model, own.tensors())
+    adapter_file.write(tmp_path, "masks", frozen.model, own.tensors(frozen.model))
     about = json.loads((tmp_path / "adapter.json").read_text())
     assert about["kind"] == "masks"
     assert about["base"] == {
@@ -148,3 +175,30 @@ def test_accept_lengths_of_a_text_that_is_known():
     mixed = right.copy()
     mixed[:, 0] = 2
     assert lengths(bita_trees.tree("spine", 2, 2), mixed)[:2] == [1, 1]
+
+
+def test_tables_of_trees_and_variants(frozen, written, tmp_path):
+    adapter = tmp_path / "adapter"
+    own = mask_rows.MaskParameters(frozen.model, 2, 3, seed=1)
+    adapter_file.write(adapter, "masks", frozen.model, own.tensors(frozen.model))
+    read = bita_ablation.shipped(frozen, adapter)
+    for a, b in zip(own.parameters(), read.parameters(), strict=True):
+        assert torch.equal(a, b)
+    right = [np.ones((9, 2), dtype=int)]
+    assert bita_ablation.tokens_per_pass(right, "chain", 2, 1) == 3
+    assert bita_ablation.tokens_per_pass(right, "chain", 1, 1) == 2
+    rows = bita_ablation.tree_table({"code": right}, 2).splitlines()
+    assert len(rows) == 2 + 2 * len(bita_ablation.TREES)
+    settings = dataclasses.replace(SETTINGS, prompts=0)
+    held_out = {"code": written[48:]}
+    found = bita_ablation.train(frozen, settings, written[:48], held_out, 3, tmp_path)
+    again = bita_ablation.train(frozen, settings, [], held_out, 3, tmp_path)
+    assert found == again, "kept"
+    assert "no prompts" in bita_ablation.variant_table({"no prompts": found})
+
+
+def test_a_table_goes_between_its_marks(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n")
+    bita_ablation.put(page, "x", "new")
+    assert page.read_text() == "a\n<!-- x: begin -->\n\nnew\n<!-- x: end -->\nb\n"

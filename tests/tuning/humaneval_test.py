@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuning.benchmark.serving import stubs
+from bench.peers.serving import stubs
 from tuning.evaluate import humaneval
 from tuning.evaluate.humaneval import AR, WAYS, Problem, Result, Solved, Way
 from tuning.evaluate.sandbox import Outcome, run

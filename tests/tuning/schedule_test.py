@@ -2,7 +2,7 @@
 
 import pytest
 
-from tuning.schedule import Budget, TrainingState, rate_factor
+from tuning.schedule import Budget, TrainingState, cosine_factor, rate_factor
 
 
 def factors(budget, state, steps, warmup=4):
@@ -49,3 +49,13 @@ def test_budget_is_one_of_two():
     for wrong in ({}, {"minutes": 1, "steps": 1}):
         with pytest.raises(ValueError, match="either"):
             Budget(**wrong)
+
+
+def test_half_a_cosine_behind_a_warm_up():
+    factors = [cosine_factor(step / 20, step, 4) for step in range(21)]
+    assert factors[0] == pytest.approx(0.25)
+    assert max(factors) == factors[3]
+    assert factors[10] == pytest.approx(0.5)
+    assert factors[20] == pytest.approx(0)
+    assert all(a > b for a, b in zip(factors[3:], factors[4:], strict=False))
+    assert cosine_factor(1.5, 30, 0) == pytest.approx(0), "a budget may be overdrawn"

@@ -18,6 +18,7 @@ from tuning.windows import TokenStream
 MODELS = ROOT / "models"
 ALIGNED = "code-small-aligned"  # tuning/align.py
 MASKS = ("code-large-bita", "smollm2-135m-bita")  # tuning/bita.py
+HEADS = {"code-large-heads": (4, 5, 6, 7)}  # tuning/early_heads.py
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +31,26 @@ def pair():
 
 def test_weights_are_small_enough_for_the_repository():
     weights = list(MODELS.rglob("*.safetensors"))
-    assert {file.parent.name for file in weights} == {
+    heads = {f"{name}/layer-{layer}" for name, layers in HEADS.items() for layer in layers}
+    assert {file.parent.relative_to(MODELS).as_posix() for file in weights} == {
         *(f"code-{role}" for role in SHAPES),
         ALIGNED,
         *MASKS,
+        *heads,
     }
     assert sum(file.stat().st_size for file in weights) < 64e6
+    for head in heads:
+        assert (MODELS / head / "adapter.safetensors").stat().st_size < 4e6
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_help(name):
+    report = json.loads((MODELS / name / "training.json").read_text())
+    for texts in report["shared"]:
+        for layer in HEADS[name]:
+            shared, trained = (report[kind][texts][str(layer)] for kind in ("shared", "trained"))
+            assert all(b >= a for a, b in zip(shared, trained, strict=True)), (texts, layer)
+            assert trained[0] > shared[0] + 0.02
 
 
 def test_all_have_the_same_tokenizer():

@@ -17,11 +17,11 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
+from bench.peers import machine
+from bench.peers.models import ROOT
+from bench.peers.serving import BINARY, server
 from tuning import corpus
-from tuning.benchmark import machine
-from tuning.benchmark.models import ROOT
-from tuning.benchmark.serving import BINARY, server
-from tuning.evaluate import humaneval, page
+from tuning.evaluate import acceptance, humaneval, page
 from tuning.evaluate.grid import configurations, exact_ones
 from tuning.evaluate.measure import count_equal, cut_tasks, rate, take_turns
 from tuning.evaluate.plot import draw
@@ -37,6 +37,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a coarse grid, few prompts")
     parser.add_argument("--exactness", action="store_true", help="only what must be equal")
+    parser.add_argument(
+        "--acceptance", action="store_true", help="only how many drafts stay, by both rules"
+    )
     parser.add_argument("--prompts", type=int, help="per turn (default: 20, quick: 4)")
     parser.add_argument("--turns", type=int, help="sets of prompts (default: 3, quick: 2)")
     parser.add_argument("--exact-prompts", type=int, help="default: 200, quick: 24")
@@ -96,6 +99,14 @@ def main(arguments: list[str] | None = None) -> int:
     grid, exact = configurations(args.quick), exact_ones(args.quick)
 
     with server(args.server, config=args.config) as client:
+        if args.acceptance:
+            runs = len(acceptance.TEMPERATURES) * len(acceptance.RULES) * timed
+            with bar(runs, "drafts that stay") as shown:
+                kept = acceptance.measure(
+                    client, tasks[:timed], args.new_tokens, 4, STREAMS, shown.update
+                )
+            print(acceptance.table(kept, 4))
+            return 0
         with bar((len(exact) + 1) * args.exact_prompts, "equal to AR") as shown:
             counts = count_equal(
                 client, exact, tasks[timed:], args.new_tokens, STREAMS, shown.update

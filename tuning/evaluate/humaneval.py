@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tuning.benchmark.serving import Client
+from bench.peers.serving import Client
 from tuning.evaluate import sandbox
 
 MODELS = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem")) / "models"
@@ -81,6 +81,22 @@ WAYS = (
         "speculative, adaptive, γ 8",
         "Speculative",
         parameters={"draft_tokens": 8, "adaptive": True},
+        promises_exact=True,
+    ),
+    Way(
+        "speculative, γ 4, 32k of 152k drafted",
+        "Speculative",
+        parameters={"draft_tokens": 4, "draft_vocabulary": 32768},
+        promises_exact=True,
+    ),
+    Way(
+        "speculative, γ 8 while sure, 32k of 152k drafted",
+        "Speculative",
+        parameters={
+            "draft_tokens": 8,
+            "min_draft_probability": 0.5,
+            "draft_vocabulary": 32768,
+        },
         promises_exact=True,
     ),
     Way("n-grams, γ 4", "Ngram", parameters={"draft_tokens": 4}, promises_exact=True),

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tuning.benchmark.report import table
+from bench.peers.report import table
 from tuning.evaluate.grid import PAIRS, Configuration
 from tuning.evaluate.measure import Row
 from tuning.evaluate.plot import COLOURS, Panel, Series

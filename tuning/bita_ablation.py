@@ -1,0 +1,169 @@
+"""BiTA's tables: tokens of a pass on held-out text, by prompting, prompt rows, masks and trees.
+
+    python -m tuning.bita_ablation models/code-large --adapter models/code-large-bita --steps 48 --write
+
+Of the adapter that ships, every tree with all its masks and with fewer. Then variants, each trained
+afresh for the same number of steps on the same answers: deep, shallow and no prompts, more and
+fewer prompt rows, more and fewer masks. What is trained is kept; interrupted, it goes on.
+"""
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from bench.peers.models import ROOT
+from bench.peers.report import table
+from tuning import bita, bita_prompts, bita_trees, corpus, frozen_model
+from tuning.frozen_model import FrozenModel
+from tuning.mask_rows import MaskParameters
+from tuning.schedule import Budget
+
+PAGE = ROOT / "docs" / "benchmarks" / "bita.md"
+BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
+# What a table's row is measured with: kind and candidates.
+TREES = (
+    ("efficient", 5),
+    ("efficient", 3),
+    ("spine", 5),
+    ("spine", 2),
+    ("triangle", 5),
+    ("full", 2),
+    ("chain", 1),
+    ("straightforward", 1),
+)
+# Beside deep prompts of 16 rows and 3 masks.
+VARIANTS = (
+    ("shallow prompts", {"prompting": "shallow"}),
+    ("no prompts", {"prompts": 0}),
+    ("P = 4", {"prompts": 4}),
+    ("deep prompts, P = 16, M = 3", {}),
+    ("P = 64", {"prompts": 64}),
+    ("M = 1", {"masks": 1}),
+    ("M = 2", {"masks": 2}),
+    ("M = 5", {"masks": 5}),
+)
+
+
+def shipped(frozen: FrozenModel, folder: Path) -> MaskParameters:
+    tensors = load_file(folder / "adapter.safetensors")
+    prompts = tensors["prompt.keys"].shape[1] if "prompt.keys" in tensors else 0
+    own = MaskParameters(frozen.model, len(tensors["masks"]), prompts, seed=1)
+    named = {"masks": "masks", "prompt.keys": "keys", "prompt.values": "values"}
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            getattr(own, named[name]).copy_(tensor)
+    return own
+
+
+def tokens_per_pass(ranks: list, kind: str, masks: int, candidates: int) -> float:
+    """With the first `masks` of the masks that the ranks are of."""
+    tree = bita_trees.tree(kind, masks, candidates)
+    return bita_trees.tokens_per_pass(tree, [answer[:, :masks] for answer in ranks])[0]
+
+
+def tree_table(ranks: dict[str, list], masks: int) -> str:
+    rows = []
+    for kind, candidates in TREES:
+        for m in range(masks, 0, -1):
+            tree = bita_trees.tree(kind, m, candidates)
+            cells = [f"{tokens_per_pass(r, kind, m, candidates):.2f}" for r in ranks.values()]
+            rows.append([f"{kind}, k = {candidates}", str(m), str(tree.rows(m)), *cells])
+    return table(["tree", "M", "rows of a pass", *ranks], rows)
+
+
+def variant_table(found: dict[str, dict]) -> str:
+    texts = list(next(iter(found.values()))["efficient"])
+    rows = []
+    for name, by_tree in found.items():
+        both = [f"{by_tree[tree][text]:.2f}" for tree in ("efficient", "chain") for text in texts]
+        rows.append([name, *both])
+    heads = [f"{tree}, {text}" for tree in ("efficient, k = 5", "chain") for text in texts]
+    return table(["", *heads], rows)
+
+
+def measure(frozen: FrozenModel, own: MaskParameters, held_out: dict) -> dict[str, list]:
+    return {
+        name: bita.held_out_ranks(frozen.model, own, samples) for name, samples in held_out.items()
+    }
+
+
+def train(frozen: FrozenModel, settings: bita.Settings, samples, held_out, steps: int, work: Path):
+    """Tokens of a pass of one variant, by tree and text; from its file where that is there."""
+    file = work / f"steps-{steps}.json"
+    if file.exists():
+        return json.loads(file.read_text())
+    training = bita.Training(frozen, settings, work)
+    training.load()
+    training.learn(samples, Budget(steps=steps), dict)
+    training.save()
+    ranks = measure(frozen, training.own, held_out)
+    found = {
+        kind: {
+            text: tokens_per_pass(r, kind, settings.masks, candidates) for text, r in ranks.items()
+        }
+        for kind, candidates in (("efficient", 5), ("chain", 1))
+    }
+    file.write_text(json.dumps(found))
+    return found
+
+
+def put(page: Path, name: str, text: str) -> None:
+    """Between the page's marks for this model."""
+    begin, end = BEGIN.format(name), END.format(name)
+    whole = page.read_text()
+    before, rest = whole.split(begin)
+    page.write_text(f"{before}{begin}\n\n{text}\n{end}{rest.split(end)[1]}")
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path, help="a Hugging Face directory or a GGUF file")
+    parser.add_argument("--adapter", type=Path, required=True, help="that ships for it")
+    parser.add_argument("--steps", type=int, default=0, help="of each variant; 0: none is trained")
+    parser.add_argument("--code-prompts", type=int, default=256)
+    parser.add_argument("--checked", type=int, default=32, help="held-out prompts of each sort")
+    parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
+    parser.add_argument("--humaneval", type=Path, help="HumanEval.jsonl.gz: held-out prompts too")
+    parser.add_argument("--work", type=Path, default=Path.home() / ".cache/tandem/bita")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
+    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    dtype = torch.bfloat16 if arguments.precision == "bf16" else torch.float32
+    frozen = frozen_model.load(arguments.model, dtype)
+    whole = bita.Settings(
+        code_prompts=arguments.code_prompts if arguments.steps else 0,
+        checked=arguments.checked,
+        new_tokens=arguments.new_tokens,
+    )
+    samples, held_out = bita_prompts.answers(frozen, whole, arguments)
+    own = shipped(frozen, arguments.adapter)
+    masks = len(own.masks)
+    text = tree_table(measure(frozen, own, held_out), masks)
+    if arguments.steps:
+        found = {}
+        for name, change in VARIANTS:
+            settings = dataclasses.replace(whole, **change)
+            folder = arguments.work / f"{arguments.adapter.name}-{name.replace(' ', '-')}"
+            found[name] = train(frozen, settings, samples, held_out, arguments.steps, folder)
+        text += f"\nVariants, {arguments.steps} steps each:\n\n{variant_table(found)}\n"
+    print(text)
+    if arguments.write:
+        put(PAGE, arguments.adapter.name, text)
+
+
+if __name__ == "__main__":
+    main()

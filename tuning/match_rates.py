@@ -1,0 +1,134 @@
+"""PPD's match rates as a page: models/*-heads/training.json beside the paper's table.
+
+python -m tuning.match_rates --write
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from bench.peers.models import ROOT
+from bench.peers.report import table
+from tuning.early_heads import CANDIDATES
+
+PAGE = ROOT / "docs" / "benchmarks" / "ppd.md"
+MODELS = {
+    "code-large-heads": ("code-large", 8),
+    "smollm2-135m-heads": ("SmolLM2 135M Instruct, 4-bit blocks", 30),
+}
+TEXTS = {
+    "files": "held-out files' own text",
+    "code": "own answers behind held-out prompts",
+    "humaneval": "own answers to HumanEval",
+    "chat": "own answers to questions",
+}
+# arXiv 2307.05908, Table 2: Vicuna-13B, 40 layers. By task: [layer 20, 30, 35, 37] by k.
+PAPER_LAYERS = (20, 30, 35, 37)
+PAPER = {
+    "SQuAD": {
+        1: ([38.90, 62.90, 79.77, 88.01], [52.81, 72.34, 87.68, 91.67]),
+        3: ([54.04, 77.92, 92.64, 97.67], [68.37, 87.49, 97.33, 98.91]),
+        5: ([60.15, 83.84, 95.85, 99.08], [74.15, 92.29, 98.81, 99.62]),
+    },
+    "WMT": {
+        1: ([21.63, 39.69, 68.64, 78.15], [29.17, 48.20, 74.84, 82.69]),
+        3: ([31.69, 61.71, 85.03, 93.53], [41.14, 68.50, 89.84, 95.48]),
+        5: ([37.13, 68.84, 89.54, 96.41], [47.84, 75.46, 93.36, 97.67]),
+    },
+    "CNN/DM": {
+        1: ([32.08, 53.07, 68.90, 78.82], [43.65, 61.45, 78.46, 84.42]),
+        3: ([46.36, 68.14, 85.07, 93.81], [60.60, 78.55, 93.07, 96.62]),
+        5: ([52.51, 74.22, 90.04, 96.88], [67.33, 84.83, 96.06, 98.40]),
+    },
+}
+
+
+def latency(match_rate: float, layer: int, layers: int) -> float:
+    """Of a token beside autoregressive decoding, by Theorem 4.1 for a long answer."""
+    return 1 - (1 - layer / layers) * match_rate
+
+
+def pair(shared: float, trained: float) -> str:
+    return f"{100 * shared:.0f} / {100 * trained:.0f}"
+
+
+def section(name: str, layers: int, report: dict) -> str:
+    blocks = []
+    for text, title in TEXTS.items():
+        if text not in report["shared"]:
+            continue
+        rows = []
+        for layer, shared in report["shared"][text].items():
+            trained = report["trained"][text][layer]
+            rows.append(
+                [
+                    f"{layer} of {layers}",
+                    *(pair(a, b) for a, b in zip(shared, trained, strict=True)),
+                    *(f"{latency(p, int(layer), layers):.2f}" for p in (trained[0], trained[1])),
+                ]
+            )
+        head = [
+            "layer",
+            *(f"k = {k}" for k in CANDIDATES),
+            "latency, k = 1",
+            "latency, k = 3",
+        ]
+        blocks.append(f"{title[0].upper()}{title[1:]}:\n\n{table(head, rows)}\n")
+    settings = report["settings"]
+    return f"""## {name}
+
+Heads of rank {settings["rank"]}, learned from {report["rows"]} rows in {report["steps"]} steps ({report["minutes"]} minutes of a busy
+machine). Percent of tokens, shared / trained; latency is what Theorem 4.1 makes of the trained rate.
+
+{chr(10).join(blocks)}"""
+
+
+def paper_section() -> str:
+    rows = []
+    for task, by_k in PAPER.items():
+        for k, (shared, trained) in by_k.items():
+            cells = [f"{a:.0f} / {b:.0f}" for a, b in zip(shared, trained, strict=True)]
+            rows.append([task, str(k), *cells])
+    head = ["", "k", *(f"layer {layer} of 40" for layer in PAPER_LAYERS)]
+    return f"""## The paper's: Vicuna-13B
+
+arXiv 2307.05908, Table 2, percent, shared / trained. There a layer's whole classifier is trained, on 8 A100.
+
+{table(head, rows)}
+"""
+
+
+def page(reports: dict[str, dict]) -> str:
+    sections = [section(*MODELS[name], report) for name, report in reports.items()]
+    return f"""# PPD: how often an early layer is right
+
+Of a token the match rate says how often the model's own greedy choice is among the k likeliest that an early layer sees: read with
+the model's own norm and output matrix ("shared"), or through a head that was trained for that layer ("trained",
+`tuning/early_heads.py`, shipped under `models/`). With it the paper's Theorem 4.1 gives the latency of a token beside autoregressive
+decoding, 1 - (1 - layer / layers) · p, if workers are in time and cost nothing: bounds, not measurements. A request's final message has
+the same prediction from its own match rate beside what ran (`predicted_main_layers`, `main_layers`).
+
+```sh
+python -m tuning.early_heads models/code-large --output models/code-large-heads --minutes 5 ...   # models/README.md
+python -m tuning.match_rates --write
+```
+
+{chr(10).join(sections)}
+{paper_section()}"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
+    given = parser.parse_args(arguments)
+    files = {name: ROOT / "models" / name / "training.json" for name in MODELS}
+    reports = {name: json.loads(f.read_text()) for name, f in files.items() if Path(f).exists()}
+    text = page(reports)
+    if given.write:
+        PAGE.write_text(text)
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()

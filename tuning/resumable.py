@@ -1,0 +1,101 @@
+"""Trains what is added to a frozen model, so that it can be stopped at any step and goes on later."""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from tuning import corpus
+from tuning.schedule import Budget, cosine_factor
+
+CHECKS = 10  # over a budget
+
+
+class Training:
+    """Goes on from its last checkpoint in `folder`, once load() is called. `curve`: what checks saw."""
+
+    def __init__(self, own: torch.nn.Module, rate: float, warmup_steps: int, folder: Path):
+        self.own, self.rate, self.warmup_steps, self.folder = own, rate, warmup_steps, folder
+        self.optimizer = torch.optim.AdamW(own.parameters(), lr=rate, weight_decay=0)
+        self.step, self.seconds = 0, 0.0
+        self.curve: list[dict] = []
+
+    def load(self) -> None:
+        file = self.folder / "training.pt"
+        if file.exists():
+            state = torch.load(file, weights_only=True)
+            self.own.load_state_dict(state["own"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.seconds = state["step"], state["seconds"]
+            self.curve = json.loads(state["curve"])
+
+    def save(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        new = self.folder / "training.pt.new"
+        torch.save(
+            {
+                "own": self.own.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "step": self.step,
+                "seconds": self.seconds,
+                "curve": json.dumps(self.curve),
+            },
+            new,
+        )
+        new.rename(self.folder / "training.pt")
+
+    def run(
+        self,
+        loss_at: Callable[[int], torch.Tensor],
+        budget: Budget,
+        check: Callable[[], dict],
+    ) -> None:
+        """Half a cosine over the budget. `loss_at(step)` depends on the step alone; `check` gives
+        what the curve shows."""
+        bar = tqdm(unit="step", mininterval=10, initial=self.step)
+        checks = int(CHECKS * budget.progress(self.step, self.seconds))
+        while (progress := budget.progress(self.step, self.seconds)) < 1:
+            started = time.monotonic()
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.rate * cosine_factor(progress, self.step, self.warmup_steps)
+            loss = loss_at(self.step)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.own.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.step += 1
+            self.seconds += time.monotonic() - started
+            bar.update()
+            bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+            if int(CHECKS * budget.progress(self.step, self.seconds)) > checks:
+                checks = int(CHECKS * budget.progress(self.step, self.seconds))
+                seconds = round(self.seconds)
+                seen = {"step": self.step, "seconds": seconds, "loss": round(loss.item(), 3)}
+                self.curve.append({**seen, **check()})
+                tqdm.write(json.dumps(self.curve[-1]))
+                self.save()
+        bar.close()
+
+
+def add_arguments(parser: argparse.ArgumentParser, settings: object, name: str, keeps: str) -> None:
+    """What every training on a frozen model may be told: how long, each of its `settings` (a
+    dataclass's defaults), texts, and where it `keeps` what it makes on its way."""
+    parser.add_argument("--minutes", type=float, help="of training")
+    parser.add_argument("--steps", type=int, help="of training, instead of minutes")
+    for field, value in vars(settings).items():
+        option = "--" + field.replace("_", "-")
+        parser.add_argument(option, type=type(value), default=value, help="default: %(default)s")
+    parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
+    parser.add_argument("--humaneval", type=Path, help="HumanEval.jsonl.gz: held-out prompts too")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path.home() / ".cache/tandem" / name,
+        help=f"{keeps} and checkpoints (default: %(default)s)",
+    )
+    parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
