@@ -29,3 +29,8 @@ tandem_fuzz(config engine/host/fuzz/config_fuzz.cpp
 tandem_fuzz(request server/fuzz/request_fuzz.cpp
   SOURCES server/request_from_proto.cpp server/chat_json.cpp ${methods}
   SEEDS server/fuzz/seeds/* DEPS tandem::sched tandem::text tandem::proto)
+
+tandem_fuzz(http_reader server/edge/fuzz/http_reader_fuzz.cpp
+  SEEDS server/edge/fuzz/seeds/* DEPS tandem::edge)
+tandem_fuzz(openai server/openai/fuzz/openai_fuzz.cpp
+  SEEDS server/openai/fuzz/seeds/* DICT fuzz/json.dict DEPS tandem::openai)

@@ -51,6 +51,13 @@ class CheckIncludesTest(unittest.TestCase):
             "engine/backend/torch/a.h", '"engine/backend/fake/fake.h"', "engine/backend/fake"
         )
 
+    def test_methods_have_no_planted_bugs(self):
+        header = '"engine/base/planted.h"'
+        self.assert_violation("engine/decode/a.h", header, "planted")
+        self.assert_violation("engine/pass/a.h", header, "planted")
+        self.assertEqual(self.found("engine/sched/a.h", header), [])
+        self.assertEqual(self.found("tests/engine/decode/a.h", header), [])
+
     def test_libraries_stay_in_their_rooms(self):
         self.assert_violation("engine/pass/a.h", "<ATen/core/Tensor.h>", "LibTorch")
         self.assert_violation(
