@@ -10,6 +10,7 @@
 
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -107,6 +108,10 @@ void raise_file_limit() {
   setrlimit(RLIMIT_NOFILE, &files);
 }
 
+// gRPC 1.51 heeds its bound on what it reads at once (Server, kReadBytes) only without this way of
+// its own of reading. Before any other thread. What an operator has set stays.
+void set_up_grpc() { setenv("GRPC_EXPERIMENTS", "-tcp_read_chunks", /*replace=*/0); }
+
 // Written beside and renamed, so that a reader never sees half of it. What lies beside is replaced,
 // not followed, should it be a link.
 bool write_port_file(const std::string& path, const Server& server) {
@@ -143,6 +148,7 @@ int check(const Options& options) {
 }
 
 int run(const Options& options) {
+  set_up_grpc();
   static Signals signals;  // its thread runs until the process ends
   const auto configuration = configure(options);
   const bool json = configuration.ok() && configuration->server.log_format == "json";

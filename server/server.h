@@ -17,6 +17,7 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -77,7 +78,9 @@ class Server {
   std::unique_ptr<TlsCredentials> tls_;
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections_;
-  std::unique_ptr<CallThread> arrivals_;  // of streaming calls
+  // Of streaming calls. gRPC reads connections on whatever thread waits for it, and one that reads
+  // what a client sends without end takes no calls meanwhile; so there are two.
+  std::array<std::unique_ptr<CallThread>, 2> arrivals_;
   std::unique_ptr<CallThread> streams_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Monitor> monitor_;

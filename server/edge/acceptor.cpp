@@ -36,6 +36,16 @@ std::string text_of(int family, const void* address) {
   return text;
 }
 
+// Unlike after a shutdown, what has come is not read any more: a peer may have sent megabytes of
+// calls by the time that they are found too many.
+void drop(int fd) {
+  sockaddr nowhere = {};
+  nowhere.sa_family = AF_UNSPEC;
+  if (connect(fd, &nowhere, sizeof(nowhere)) != 0) shutdown(fd, SHUT_RDWR);
+}
+
+void end_of_file(int fd) { shutdown(fd, SHUT_WR); }
+
 void close_hard(Fd fd) {
   const linger now = {1, 0};  // a reset: nothing stays behind in the kernel
   setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &now, sizeof(now));
@@ -157,22 +167,22 @@ void Acceptor::forget_closed() {
 
 // Through a descriptor of our own, so that gRPC may close its own meanwhile, and another socket get
 // the number.
-void Acceptor::end(const Open& open, int how) {
+void Acceptor::end(const Open& open, void (*how)(int fd)) {
   const Fd fd(fcntl(open.fd, F_DUPFD_CLOEXEC, 0));
-  if (fd.valid() && cookie_of(fd.get()) == open.cookie) shutdown(fd.get(), how);
+  if (fd.valid() && cookie_of(fd.get()) == open.cookie) how(fd.get());
 }
 
 void Acceptor::close_connection(const std::string& peer) {
   const std::lock_guard lock(mutex_);
   for (const Open& open : open_) {
-    if (open.peer == peer) end(open, SHUT_RDWR);
+    if (open.peer == peer) end(open, drop);
   }
 }
 
 void Acceptor::send_away(const std::function<bool(const std::string& peer)>& idle) {
   const std::lock_guard lock(mutex_);
   for (const Open& open : open_) {
-    if (!open.host.empty() && idle(open.peer)) end(open, SHUT_WR);
+    if (!open.host.empty() && idle(open.peer)) end(open, end_of_file);
   }
 }
 

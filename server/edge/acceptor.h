@@ -41,7 +41,8 @@ class Acceptor {
   // Closes the listening sockets; what has been handed over stays. Once.
   void stop();
 
-  // Ends the connection of a peer as gRPC names it ("ipv4:10.0.0.7:41234"). Thread-safe.
+  // Ends the connection of a peer as gRPC names it ("ipv4:10.0.0.7:41234"), and drops what it has
+  // sent and nobody has read yet. Thread-safe.
   void close_connection(const std::string& peer);
   // Sends an end of file to the peers of whom `idle` says that they have no call: they close, and
   // connect elsewhere. A call that they send meanwhile fails with UNAVAILABLE there. Not for unix
@@ -66,7 +67,7 @@ class Acceptor {
   void take_from(int socket);
   bool has_room(const std::string& host);
   void forget_closed();
-  static void end(const Open& open, int how);
+  static void end(const Open& open, void (*how)(int fd));
 
   Listener listener_;
   const Bounds bounds_;

@@ -149,6 +149,12 @@ class Target:
     def files(self):
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
+    def on_one_processor(self):
+        """From here on; its threads take turns."""
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.sched_setaffinity(int(task.name), {min(os.sched_getaffinity(0))})
+
     def http(self, path, timeout=60):
         """(status, body)"""
         try:

@@ -16,6 +16,7 @@ namespace tandem {
 namespace {
 
 using test::connect_to;
+using test::put;
 using test::read_all;
 
 // Holds what is handed over, as gRPC would.
@@ -37,6 +38,16 @@ class Holder {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(
         more_.wait_for(lock, std::chrono::minutes(1), [&] { return held_.size() >= connections; }));
+  }
+  // As many bytes as recv() gives of the oldest.
+  ssize_t read_first() {
+    const std::lock_guard lock(mutex_);
+    char bytes[64];
+    return recv(held_[0].get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+  }
+  bool first_is_readable() {
+    const std::lock_guard lock(mutex_);
+    return test::readable(held_[0]);
   }
   void close_one() {
     const std::lock_guard lock(mutex_);
@@ -94,6 +105,21 @@ TEST(Acceptor, ClosesTheConnectionOfAPeer) {
   EXPECT_EQ(read_all(one), "");
   pollfd polled = {other.get(), POLLIN, 0};
   EXPECT_EQ(poll(&polled, 1, 0), 0) << "still open";
+}
+
+// What a peer sent before it was found to send too much is not served.
+TEST(Acceptor, DropsWhatAClosedPeerHasSent) {
+  Holder holder({100, 100});
+  const Fd one = connect_to(holder.acceptor.address());
+  holder.wait_for(1);
+  ASSERT_TRUE(put(one, "calls"));
+  ASSERT_TRUE(holder.first_is_readable());
+  sockaddr_storage name = {};
+  socklen_t length = sizeof(name);
+  getsockname(one.get(), reinterpret_cast<sockaddr*>(&name), &length);
+  holder.acceptor.close_connection(peer_of(name));
+  EXPECT_LE(holder.read_first(), 0);
+  EXPECT_EQ(read_all(one), "");
 }
 
 TEST(Acceptor, SendsIdlePeersAway) {
