@@ -16,8 +16,9 @@ namespace tandem {
 namespace {
 
 constexpr auto kEvery = std::chrono::seconds(1);
-// gRPC and the acceptor answer within milliseconds; on a machine with much to do, seconds.
-constexpr Duration kGrpcTime = std::chrono::seconds(10);
+// gRPC, the acceptor and the OpenAI door answer within milliseconds; on a machine with much to do,
+// seconds.
+constexpr Duration kEdgeTime = std::chrono::seconds(10);
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
 
@@ -65,9 +66,10 @@ class Monitor::Probe {
 };
 
 Monitor::Monitor(ServerState* state, grpc::Server* server, const Acceptor* acceptor,
-                 std::function<void()> changed)
+                 OpenAiDoor* openai, std::function<void()> changed)
     : state_(*state),
       acceptor_(*acceptor),
+      openai_(openai),
       changed_(std::move(changed)),
       probe_(std::make_unique<Probe>(server)),
       thread_([this] { run(); }) {}
@@ -109,11 +111,15 @@ void Monitor::run() {
 }
 
 std::string Monitor::look() {
-  if (probe_->since_answer() > kGrpcTime) {
+  if (probe_->since_answer() > kEdgeTime) {
     return late("the gRPC server has not answered", probe_->since_answer());
   }
-  if (acceptor_.since_turn() > kGrpcTime) {
+  if (acceptor_.since_turn() > kEdgeTime) {
     return late("no connection has been accepted", acceptor_.since_turn());
+  }
+  if (const Duration owed = openai_ == nullptr ? Duration::zero() : openai_->look();
+      owed > kEdgeTime) {
+    return late("the OpenAI door has not answered", owed);
   }
   const Engine* const engine = state_.engine.load();
   if (engine == nullptr) return "";

@@ -2,8 +2,8 @@
 // and to whoever watches health.
 //
 // It asks its own gRPC server for its health over a connection of its own, which needs neither the
-// port nor TLS; the acceptor whether its thread still comes round; the engine how long its loop and
-// its devices have been at what they do.
+// port nor TLS; the acceptor whether its thread still comes round; the OpenAI door whether its
+// threads do; the engine how long its loop and its devices have been at what they do.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -17,14 +17,16 @@
 
 #include "engine/base/clock.h"
 #include "server/edge/acceptor.h"
+#include "server/openai_door.h"
 #include "server/server_state.h"
 
 namespace tandem {
 
 class Monitor {
  public:
-  // `changed` is called, on the monitor's thread, when `state.stuck` has changed. All outlive it.
-  Monitor(ServerState* state, grpc::Server* server, const Acceptor* acceptor,
+  // `changed` is called, on the monitor's thread, when `state.stuck` has changed. All outlive it,
+  // or at least its stop(). `openai` may be null.
+  Monitor(ServerState* state, grpc::Server* server, const Acceptor* acceptor, OpenAiDoor* openai,
           std::function<void()> changed);
   ~Monitor();
   // Before the server shuts down. Does nothing the second time.
@@ -40,6 +42,7 @@ class Monitor {
 
   ServerState& state_;
   const Acceptor& acceptor_;
+  OpenAiDoor* const openai_;
   const std::function<void()> changed_;
   std::unique_ptr<Probe> probe_;
 

@@ -219,6 +219,14 @@ void OpenAiDoor::list_models(const std::shared_ptr<HttpExchange>& exchange) {
   });
 }
 
+Duration OpenAiDoor::look() {
+  const Duration longest =
+      std::max({http_pulse_.pulse.owed(), worker_pulse_.owed(), acceptor_.since_turn()});
+  http_pulse_.pulse.ask([this] { http_.post(&http_pulse_); });
+  worker_pulse_.ask([this] { worker_.post([this] { worker_pulse_.beat(); }); });
+  return longest;
+}
+
 void OpenAiDoor::drain() {
   acceptor_.stop();
   http_.drain();

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "server/edge/acceptor.h"
 #include "server/edge/http_server.h"
+#include "server/edge/pulse.h"
 #include "server/edge/worker.h"
 #include "server/server_state.h"
 
@@ -28,6 +29,10 @@ class OpenAiDoor {
   const std::string& address() const { return acceptor_.address(); }  // with the bound port
   const Acceptor& acceptor() const { return acceptor_; }
 
+  // How long a thread of the door has not come to what it was asked last time; asks again. Zero:
+  // all do. For one thread, before close().
+  Duration look();
+
   // No connection is accepted, and those without calls are closed; the rest end with their answers.
   void drain();
   // Closes what is left, and waits for the calls to end.
@@ -38,9 +43,16 @@ class OpenAiDoor {
   void on_request(const std::shared_ptr<HttpExchange>& exchange);
   void list_models(const std::shared_ptr<HttpExchange>& exchange);
 
+  struct HttpPulse final : HttpServer::Work {
+    void work() override { pulse.beat(); }
+    Pulse pulse;
+  };
+
   ServerState& state_;
   const int64_t started_;  // seconds since 1970
-  Worker worker_;          // reads requests, describes models
+  HttpPulse http_pulse_;
+  Pulse worker_pulse_;
+  Worker worker_;  // reads requests, describes models
   HttpServer http_;
   Acceptor acceptor_;
 };

@@ -132,12 +132,12 @@ absl::Status Server::listen() {
     acceptor_->close_connection(peer);
   };
   TANDEM_RETURN_IF_ERROR(start_grpc());
-  monitor_ = std::make_unique<Monitor>(&state_, grpc_.get(), acceptor_.get(),
-                                       [this] { health_.changed(); });
   if (!config.openai.empty()) {
     TANDEM_ASSIGN_OR_RETURN(openai_, OpenAiDoor::start(config.openai, bounds, state_));
     openai_address_ = openai_->address();
   }
+  monitor_ = std::make_unique<Monitor>(&state_, grpc_.get(), acceptor_.get(), openai_.get(),
+                                       [this] { health_.changed(); });
   if (config.http != "off") {
     const auto ready = [this] {
       return state_.ready() ? HttpAnswer{200, "ready\n"} : HttpAnswer{503, "not ready\n"};

@@ -5,8 +5,10 @@
 
 #include <atomic>
 #include <future>
+#include <thread>
 
 #include "server/edge/acceptor.h"
+#include "server/edge/pulse.h"
 #include "tests/server/edge/sockets.h"
 
 namespace tandem {
@@ -186,6 +188,40 @@ TEST(HttpServer, TellsConnectionsBeyondTheBound) {
   EXPECT_THAT(site.ask(get("/1")), StartsWith("HTTP/1.1 429 Too Many Requests\r\n"));
   site.server->post(site.call.get());
   site.call->whole.get_future().wait();
+}
+
+// What a monitor sees of a thread that hangs.
+TEST(HttpServer, OwesItsPulseWhileItHangs) {
+  struct Hang final : HttpServer::Work {
+    void work() override {
+      begun.set_value();
+      go.get_future().wait();
+    }
+    std::promise<void> begun, go;
+  } hang;
+  struct Beat final : HttpServer::Work {
+    void work() override {
+      pulse.beat();
+      beaten.set_value();
+    }
+    Pulse pulse;
+    std::promise<void> beaten;
+  } beat;
+  const Site site;
+  const auto ask = [&] { beat.pulse.ask([&] { site.server->post(&beat); }); };
+  ask();
+  beat.beaten.get_future().wait();
+  EXPECT_EQ(beat.pulse.owed(), Duration::zero());
+
+  beat.beaten = {};
+  site.server->post(&hang);
+  hang.begun.get_future().wait();
+  ask();
+  ask();  // it waits already: posted once
+  while (beat.pulse.owed() == Duration::zero()) std::this_thread::yield();
+  hang.go.set_value();
+  beat.beaten.get_future().wait();
+  EXPECT_EQ(beat.pulse.owed(), Duration::zero());
 }
 
 TEST(HttpServer, DrainEndsConnectionsWithTheirAnswers) {
