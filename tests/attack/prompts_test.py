@@ -33,7 +33,11 @@ def test_what_waits_stays_within_its_memory(attack):
         more = [target.client().generate(model="wide", text=FAT) for _ in range(40)]
         for call in more:  # of one client: that address may have half of the memory
             call.cancel()
-        refused = target.client().refusal(model="wide", text=FAT)
+        for _ in range(20):  # where those have been tokenized meanwhile, others wait
+            refused = target.client().refusal(model="wide", text=FAT)
+            if refused is not None:
+                break
+            calls += [target.client().generate(model="wide", text=FAT) for _ in range(8)]
         assert refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         reason, wait = target.client().details(refused)
         assert reason == "CLIENT_QUEUE_FULL"

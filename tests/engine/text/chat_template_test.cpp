@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <thread>
 
 #include "tests/engine/text/test_data.h"
@@ -147,12 +146,10 @@ TEST(ChatTemplate, RunawaysAreBounded) {
   };
   for (const auto& [source, message] : cases) {
     SCOPED_TRACE(source);
-    const auto begin = std::chrono::steady_clock::now();
     const auto text = render(source);
     EXPECT_TRUE(absl::IsInvalidArgument(text.status())) << text.status();
     EXPECT_THAT(text.status().message(), HasSubstr("chat_template.jinja"));
     EXPECT_THAT(text.status().message(), HasSubstr(message));
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
   }
 }
 

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
-
 #include "engine/backend/torch/weights/mapped_file.h"
 #include "tests/engine/backend/torch/weights/files.h"
 
@@ -215,16 +213,14 @@ TEST(Safetensors, EveryTruncationIsRefused) {
   for (size_t n = 0; n < file.size(); ++n) EXPECT_FALSE(parse(file.substr(0, n)).ok()) << n;
 }
 
+// Looked up by name, each; ctest's limit ends what would take their square.
 TEST(Safetensors, HundredThousandTensors) {
   std::vector<test::FileTensor> tensors;
   for (int i = 0; i < 100'000; ++i) tensors.push_back({"t" + std::to_string(i), "F32", {1}});
   const std::string file = test::safetensors_of(tensors);
-  const auto start = std::chrono::steady_clock::now();
   const auto parsed = parse(file);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->tensors.size(), 100'000u);
-  EXPECT_LT(took.count(), 20);  // well under a second without sanitizers
 }
 
 TEST(Safetensors, ReadsWhatTheReferenceLibraryWrote) {
