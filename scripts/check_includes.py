@@ -24,6 +24,7 @@ ENGINE = [
     "engine/backend/torch/weights",
     "engine/backend/torch/cpu",
     "engine/backend/torch/cuda/kernels",
+    "engine/backend/torch/queue",
     "engine/backend/torch",
     "engine/host",
 ]
@@ -40,6 +41,7 @@ ALLOWED["engine/backend/torch/cpu"] = {"engine/base", "engine/backend/torch/cpu"
 ALLOWED["engine/backend/torch/cuda/kernels"] = ALLOWED["engine/backend/torch/cpu"] | {
     "engine/backend/torch/cuda/kernels"
 }
+ALLOWED["engine/backend/torch/queue"] = {"engine/base", "engine/backend/torch/queue"}
 ALLOWED["engine/backend/torch"] = set(CORE) - {
     "engine/backend/fake",
     "engine/backend/scripted",
@@ -53,6 +55,8 @@ ALLOWED["client"] = {"engine/base", CONFIG, PROTO, "client"}
 # Headers that lie in one room's folder and belong to another: kernels of all devices share it.
 OUTSIDE = {
     "engine/backend/torch/kinds.h": "engine/base",
+    "engine/sampling/row_answer.h": "engine/base",
+    "engine/backend/torch/row_move.h": "engine/backend/torch/cpu",
     "engine/backend/torch/row_view.h": "engine/backend/torch/cpu",
 }
 

@@ -2,7 +2,6 @@
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/Stream.h>
 
 #include <algorithm>
 #include <chrono>
@@ -25,6 +24,9 @@
 #include "engine/backend/torch/memory.h"
 #include "engine/backend/torch/model/decoder.h"
 #include "engine/backend/torch/model/encoder.h"
+#include "engine/backend/torch/mover.h"
+#include "engine/backend/torch/open_queue.h"
+#include "engine/backend/torch/queue/queue.h"
 #include "engine/backend/torch/weights/adapter_file.h"
 #include "engine/backend/torch/weights/checkpoint.h"
 #include "engine/backend/torch/weights/decoder_layout.h"
@@ -86,24 +88,19 @@ int team_size(const DeviceConfig& config) {
 }  // namespace
 
 struct TorchDevice::Impl {
-  // own: the lane's stream; of CUDA devices
-  Impl(const DeviceConfig& c, std::shared_ptr<TorchShared> s, std::optional<c10::Stream> own)
+  // own: the lane's queue; null: the host's
+  Impl(const DeviceConfig& c, std::shared_ptr<TorchShared> s, std::unique_ptr<Queue> own)
       : config(c),
         device(c.kind == DeviceKind::kCpu ? at::Device(at::kCPU)
                                           : at::Device(at::kCUDA, static_cast<int8_t>(c.index))),
-        stream(own),
         shared(std::move(s)),
+        queue(own == nullptr ? nullptr : std::make_unique<LaneQueue>(std::move(own))),
+        mover(queue.get()),
         lane([this](const std::function<void()>& loop) { run_lane(loop); }) {}
 
   void run_lane(const std::function<void()>& loop) const {
     const c10::InferenceMode inference;
     cpu::set_team_size(team_size(config), config.pin_threads ? config.first_cpu : -1);
-#ifdef TANDEM_CUDA
-    if (device.is_cuda()) {
-      cuda::on_stream(*stream, loop);
-      return;
-    }
-#endif
     loop();
   }
 
@@ -116,8 +113,9 @@ struct TorchDevice::Impl {
 
   const DeviceConfig config;
   const at::Device device;
-  const std::optional<c10::Stream> stream;
   const std::shared_ptr<TorchShared> shared;
+  const std::unique_ptr<const LaneQueue> queue;
+  Mover mover;                       // the lane's
   std::map<ModelId, Loaded> models;  // changed only while no batch is in flight
   bool refused = false;              // the last batch: it had no memory. The lane's
   std::string peers;                 // what is to be said of other devices
@@ -153,31 +151,27 @@ BatchResult TorchDevice::Impl::run(const Batch& batch) {
   return result;
 }
 
-// What was put on the stream before the failure may still run: nobody may use its memory again, or
+// What was put on the queue before the failure may still run: nobody may use its memory again, or
 // read what moves bring, before it is done. A device that cannot even wait is lost.
 absl::Status TorchDevice::Impl::settled(absl::Status failure) const {
-#ifdef TANDEM_CUDA
-  if (!device.is_cuda()) return failure;
+  if (queue == nullptr) return failure;
   try {
-    cuda::wait_for_stream();
+    queue->finish();
   } catch (...) {
     const absl::Status after = caught(config.name());
     if (!absl::IsResourceExhausted(after)) return absl::UnavailableError(after.message());
   }
-#endif
   return failure;
 }
 
 absl::Status TorchDevice::Impl::run_checked(const Batch& batch, BatchResult& result) {
   shared->values().forget(batch.forget);
-  TANDEM_RETURN_IF_ERROR(apply_moves(batch.moves, [this](ModelId id) { return shared->pool(id); }));
+  TANDEM_RETURN_IF_ERROR(mover.put(batch.moves, [this](ModelId id) { return shared->pool(id); }));
   if (batch.behind && refused) {
     return absl::ResourceExhaustedError("behind a batch that had no memory");
   }
   if (batch.works.empty()) {
-#ifdef TANDEM_CUDA
-    if (device.is_cuda()) cuda::wait_for_stream();
-#endif
+    if (queue != nullptr && !batch.moves.empty()) queue->finish();
     return absl::OkStatus();
   }
   const ModelId id = batch.works.front().model;
@@ -205,32 +199,14 @@ absl::StatusOr<std::unique_ptr<TorchDevice>> TorchDevice::create(
     if (absl::Status s = cpu::force_target(target); !s.ok())
       return annotate(s, "TANDEM_CPU_TARGET");
   }
-  std::optional<c10::Stream> stream;
-  std::string peers;
-  if (config.kind == DeviceKind::kCuda) {
-#ifdef TANDEM_CUDA
-    try {
-      TANDEM_RETURN_IF_ERROR(cuda::check_device(config.index));
-      stream = cuda::open_stream(config.index);
-      for (const int other : shared->cuda_devices_before(config.index)) {
-        const bool reads = cuda::reads_memory_of(config.index, other);
-        const bool is_read = cuda::reads_memory_of(other, config.index);
-        absl::StrAppend(&peers, peers.empty() ? "" : "; ", "cuda:", config.index,
-                        " and cuda:", other, ": ",
-                        reads && is_read ? "each reads the other's memory"
-                                         : "copies go through the host's memory");
-      }
-    } catch (...) {
-      return caught(config.name());
-    }
-#else
-    return absl::NotFoundError(
-        absl::StrCat("device: ", config.name(), "; allowed: cpu (this build has no CUDA)"));
-#endif
+  try {
+    TANDEM_ASSIGN_OR_RETURN(OpenedQueue own, open_queue(config, *shared));
+    auto impl = std::make_unique<Impl>(config, std::move(shared), std::move(own.queue));
+    impl->peers = std::move(own.peers);
+    return std::unique_ptr<TorchDevice>(new TorchDevice(std::move(impl)));
+  } catch (...) {
+    return caught(config.name());
   }
-  auto impl = std::make_unique<Impl>(config, std::move(shared), stream);
-  impl->peers = std::move(peers);
-  return std::unique_ptr<TorchDevice>(new TorchDevice(std::move(impl)));
 }
 
 absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const Progress& progress) {
@@ -385,17 +361,14 @@ absl::Status TorchDevice::allocate_pools(ModelId model, const PoolSize& size) tr
   const c10::InferenceMode inference;
   const auto& adapters = loaded.extras.adapters;
   const int64_t prompt_pages = first_prompt_page(loaded.shape, size, adapters.size()) - size.pages;
-  loaded.pool =
-      std::make_unique<KvPool>(loaded.model->geometry(), size, impl_->device, prompt_pages);
+  loaded.pool = std::make_unique<KvPool>(loaded.model->geometry(), size, impl_->device,
+                                         prompt_pages, impl_->queue.get());
   for (size_t i = 0; i < adapters.size(); ++i) {
     if (!adapters[i].prompt_keys.defined()) continue;
     loaded.pool->fill(first_prompt_page(loaded.shape, size, i), adapters[i].prompt_keys,
                       adapters[i].prompt_values);
   }
-#ifdef TANDEM_CUDA
-  // What was filled was not filled on the lane's stream.
-  if (impl_->device.is_cuda()) cuda::synchronize(impl_->config.index);
-#endif
+  if (impl_->queue != nullptr) impl_->queue->finish();
   loaded.executor = std::make_unique<Executor>(
       *loaded.model, loaded.shape, loaded.extras, *loaded.pool, impl_->shared->values(),
       [shared = impl_->shared.get()](ModelId id) { return shared->pool(id); });

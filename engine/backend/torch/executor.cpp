@@ -10,12 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/cpu/parallel.h"
+#include "engine/backend/torch/mover.h"
 #include "engine/backend/torch/ops.h"
 #include "engine/backend/torch/profile.h"
 #include "engine/base/status.h"
-#ifdef TANDEM_CUDA
-#include "engine/backend/torch/cuda/lane.h"
-#endif
 
 namespace tandem {
 namespace {
@@ -44,15 +42,18 @@ Executor::Executor(Model& model, const ModelShape& shape, ModelExtras& extras, c
       pool_(pool),
       store_(store),
       pool_of_(std::move(pool_of)),
+      lane_(pool.lane),
       device_(pool.keys.device()),
       ops_(ops_of(device_)),
       shape_(shape),
-      staging_(device_) {
+      staging_(queue_of(lane_)),
+      host_logits_(queue_of(lane_)) {
   const KvGeometry& g = pool.geometry;
-  x_ = RowBuffer(g.hidden_size, g.hidden_type, device_);
-  part_ = RowBuffer(g.hidden_size, g.hidden_type, device_);
-  hidden_ = RowBuffer(g.hidden_size, g.hidden_type, device_);
-  logits_ = RowBuffer(shape_.vocab_size, at::kFloat, device_);
+  Queue* const queue = queue_of(lane_);
+  x_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
+  part_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
+  hidden_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
+  logits_ = RowBuffer(shape_.vocab_size, at::kFloat, device_, queue);
 }
 
 void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
@@ -69,12 +70,22 @@ void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
         });
   }
   for (size_t i = 0; i < results.size(); ++i) results[i].status = plan_.items[i].status;
-  if (plan_.rows() > 0) forward();
+  if (plan_.rows() > 0) {
+    place();
+    follow_others();
+    launch(lane_, [this] { forward(); });
+  }
   answer(batch, results);
-#ifdef TANDEM_CUDA
-  if (device_.is_cuda()) cuda::wait_for_stream();
-#endif
+  if (lane_ != nullptr) lane_->finish();
   name_left(batch, results);
+}
+
+void Executor::follow_others() const {
+  const auto follow_pool = [this](const KvPool& pool) {
+    follow(lane_, pool.lane, can_read(device_, pool.keys.device()));
+  };
+  for (const EmbeddedRows& e : plan_.embedded) follow_pool(*pool_of_(e.model));
+  if (plan_.memory.valid()) follow_pool(*memory_pool(plan_.memory));
 }
 
 absl::StatusOr<int> Executor::width_of(const Work::Embed& place, TicketId left_by) const {
@@ -184,7 +195,6 @@ Memory Executor::place_memory(const RowColumns& c, const RowView& own, const int
 }
 
 void Executor::forward() {
-  place();
   at::Tensor& x = x_.rows(plan_.rows());
   const auto& positions = plan_.columns.position;
   model_.embed(x, placed_.token, placed_.position,
@@ -321,17 +331,13 @@ void Executor::read_block(const Batch& batch, const ReadBlock& block,
 
 float* Executor::logits_on_host(int first, int count, int ids) {
   at::Tensor& logits = logits_.rows(count);
-  model_.head(logits, hidden_.rows(plan_.reads).narrow(0, first, count), ids);
-  if (device_.is_cpu()) return logits.mutable_data_ptr<float>();
-#ifdef TANDEM_CUDA
-  if (!host_logits_.defined() || host_logits_.size(0) < count) {
-    host_logits_ = at::empty({row_bucket(count), shape_.vocab_size},
-                             at::TensorOptions().dtype(at::kFloat).pinned_memory(true));
-  }
-  host_logits_.narrow(0, 0, count).copy_(logits, /*non_blocking=*/true);
-  cuda::wait_for_stream();
-#endif
-  return host_logits_.mutable_data_ptr<float>();
+  launch(lane_, [this, logits, first, count, ids]() mutable {
+    model_.head(logits, hidden_.rows(plan_.reads).narrow(0, first, count), ids);
+  });
+  if (lane_ == nullptr) return logits.mutable_data_ptr<float>();
+  std::byte* const host = host_logits_.bring(logits.const_data_ptr(), logits.nbytes());
+  lane_->queue->synchronize();
+  return reinterpret_cast<float*>(host);
 }
 
 absl::Status Executor::read_work(const Work& work, const Plan::Item& item, const ReadBlock& block,

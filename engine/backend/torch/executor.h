@@ -13,7 +13,9 @@
 #include "engine/backend/torch/model/model.h"
 #include "engine/backend/torch/ops.h"
 #include "engine/backend/torch/plan.h"
-#include "engine/backend/torch/staging.h"
+#include "engine/backend/torch/queue/queue.h"
+#include "engine/backend/torch/queue/readback.h"
+#include "engine/backend/torch/queue/staging.h"
 #include "engine/sampling/readout.h"
 
 namespace tandem {
@@ -28,8 +30,9 @@ class Executor {
   Executor(Model& model, const ModelShape& shape, ModelExtras& extras, const KvPool& pool,
            ValueStore& store, PoolOf pool_of);
 
-  // Runs the batch's works (not its moves). A work that fails has its own status; what is thrown
-  // (out of memory, a lost device) concerns all. results: by Batch::works.
+  // Runs the batch's works (not its moves) on the pool's lane, to their end. A work that fails has
+  // its own status; what is thrown (out of memory, a lost device) concerns all. results: by
+  // Batch::works.
   void run(const Batch& batch, std::vector<WorkResult>& results);
 
  private:
@@ -59,6 +62,8 @@ class Executor {
   Memory place_memory(const RowColumns& columns, const RowView& own, const int32_t* zeros);
   // The pool of an encoder whose rows lie as this model reads them; null: they do not.
   const KvPool* memory_pool(ModelId encoder) const;
+  // Hidden rows and memories of other lanes are read behind their batches.
+  void follow_others() const;
   void forward();
   void feed(at::Tensor& x);
   at::Tensor gather(const EmbeddedRows& rows, const int64_t* from) const;
@@ -82,6 +87,7 @@ class Executor {
   const KvPool& pool_;
   ValueStore& store_;
   const PoolOf pool_of_;
+  const LaneQueue* const lane_;
   at::Device device_;
   const Ops& ops_;
   ModelShape shape_;  // the model's
@@ -93,7 +99,7 @@ class Executor {
   RowBuffer part_;                  // the same of a segment that not all rows run
   RowBuffer hidden_;                // [reads, hidden] what the head reads
   RowBuffer logits_;                // [reads of a block, vocab] fp32
-  at::Tensor host_logits_;          // the same, pinned; CUDA only
+  Readback host_logits_;            // the same, of lanes with a queue
 };
 
 }  // namespace tandem

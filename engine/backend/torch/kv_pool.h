@@ -5,12 +5,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <span>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "engine/backend/torch/queue/queue.h"
 #include "engine/pass/backend.h"
 
 namespace tandem {
@@ -32,6 +30,7 @@ struct KvGeometry {
 struct KvPool {
   KvGeometry geometry;
   PoolSize size;
+  const LaneQueue* lane;
   // [layers, pages, kv_heads, page_rows, head_dim], keys after RoPE; on CPU the last two dimensions
   // of keys are the other way round (cpu/kv.h).
   at::Tensor keys, values;
@@ -42,31 +41,24 @@ struct KvPool {
   at::Tensor hidden;  // [PoolSize::values, hidden_size]
   std::unique_ptr<std::atomic<TicketId>[]> left_by;
 
-  // Zeros; on CPU uninitialised memory that is untouched until it is used. prompt_pages: behind
-  // those of `size`, which the scheduler knows. Throws c10::OutOfMemoryError.
+  // Of the lane that runs the model, which outlives it; null: the host's. Zeros, when the lane has
+  // come there: a kernel that takes whole pages multiplies what no row has written by a weight of
+  // 0, and NaN stays NaN. In the host's memory nothing is touched until it is used. prompt_pages:
+  // behind those of `size`, which the scheduler knows. Throws c10::OutOfMemoryError.
   KvPool(const KvGeometry& geometry, const PoolSize& size, at::Device device,
-         int64_t prompt_pages = 0);
+         int64_t prompt_pages = 0, const LaneQueue* lane = nullptr);
 
-  int64_t pages() const { return values.size(1); }  // all
-  // Writes rows into pages `first` and behind it. keys, values: [layers or more, rows, kv_heads,
-  // head_dim]
+  int64_t pages() const { return values.size(1); }                   // all
+  at::Tensor frontier_rows(int64_t page, int slot, int rows) const;  // [rows, hidden_size]
+  // [layers, kv_heads, rows, head_dim]
+  at::Tensor kv_rows(bool of_keys, int64_t page, int slot, int rows, int layers) const;
+  // Writes rows into pages `first` and behind it, on the lane. keys, values: [layers or more, rows,
+  // kv_heads, head_dim]
   void fill(int64_t first, const at::Tensor& row_keys, const at::Tensor& row_values);
 };
-
-// Whether kernels of a device read memory of another where it lies.
-bool can_read(at::Device device, at::Device other);
 
 // Where the prompts of a model's adapter lie: the first of their pages, behind the scheduler's.
 // adapter: one behind the last one for the end of all.
 int64_t first_prompt_page(const ModelShape& shape, const PoolSize& size, size_t adapter);
-
-// Runs moves in their order. `pool_of` finds a model's pool, null: unknown.
-//
-// A `from` on another device is read as it lies there. The scheduler launches such a move when the
-// batch that wrote those rows is done, and gives their page away only when the move is done, so
-// nothing writes them meanwhile and no lock is needed.
-// INTERNAL: a move that leaves its page, or between pools of different geometry.
-absl::Status apply_moves(std::span<const Move> moves,
-                         const std::function<KvPool*(ModelId)>& pool_of);
 
 }  // namespace tandem

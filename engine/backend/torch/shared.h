@@ -1,12 +1,16 @@
 // What the devices of one process share.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 
+#include "engine/backend/torch/queue/queue.h"
+#include "engine/base/config.h"
 #include "engine/base/ids.h"
 #include "engine/sampling/value_store.h"
 
@@ -18,6 +22,11 @@ struct KvPool;
 // Thread-safe. Outlives the devices.
 class TorchShared {
  public:
+  // Makes a device's queue in place of the device's own: tests have one for CPU devices.
+  using MakeQueue = std::function<std::unique_ptr<Queue>(const DeviceConfig&)>;
+  explicit TorchShared(MakeQueue make_queue = {}) : make_queue_(std::move(make_queue)) {}
+
+  const MakeQueue& make_queue() const { return make_queue_; }
   ValueStore& values() { return values_; }
 
   // Pools by model, for moves between devices. A pool stays until its device is destroyed, which
@@ -58,6 +67,7 @@ class TorchShared {
   }
 
  private:
+  const MakeQueue make_queue_;
   ValueStore values_;
   mutable std::mutex mutex_;
   std::map<ModelId, KvPool*> pools_;                                    // guarded by mutex_

@@ -2,11 +2,11 @@
 // kernels and their grids are in kernels/, which tests run on an emulated device.
 #pragma once
 
-#include <span>
 #include <string>
 
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/ops.h"
+#include "engine/backend/torch/row_move.h"
 #include "engine/pass/backend.h"
 
 namespace tandem::cuda {
@@ -22,8 +22,8 @@ bool has_machine_code();
 std::string built_for();  // compute capabilities, as "8.0, 9.0"
 int max_head_dim();       // of attention
 
-// Copies into a pool of the current device, in order; all of the same store. `from` may be the same
-// pool, or lie on another device whose memory this one reads.
-void move_rows(std::span<const Move> moves, const KvPool& from, const KvPool& to);
+// Moves of one store into a pool of the current device, in order. moves: [n], of the device. `from`
+// may be the same pool, or lie on another device whose memory this one reads.
+void move_rows(const RowMove* moves, int n, Store store, const KvPool& from, const KvPool& to);
 
 }  // namespace tandem::cuda

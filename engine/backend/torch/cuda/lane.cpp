@@ -1,11 +1,9 @@
 #include "engine/backend/torch/cuda/lane.h"
 
-#include <ATen/Context.h>
 #include <ATen/cuda/PeerToPeerAccess.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
 #include <string>
@@ -49,25 +47,6 @@ absl::Status check_shape(const DecoderConfig& config) {
   return out_of_range("head_dim", config.head_dim,
                       absl::StrCat("1 to ", max_head_dim(), " on CUDA"));
 }
-
-c10::Stream open_stream(int device) {
-  const c10::cuda::CUDAGuard on_device(index_of(device));
-  const c10::cuda::CUDAStream stream =
-      c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index_of(device));
-  stream.synchronize();
-  // Sums of products stay in fp32.
-  at::globalContext().setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);
-  at::globalContext().setAllowFP16ReductionCuBLAS(/*allow_reduced_precision=*/false);
-  return stream.unwrap();
-}
-
-void on_stream(const c10::Stream& stream, const std::function<void()>& loop) {
-  const c10::cuda::CUDAGuard on_device(stream.device_index());
-  const c10::cuda::CUDAStreamGuard on_own(stream);
-  loop();
-}
-
-void wait_for_stream() { c10::cuda::getCurrentCUDAStream().synchronize(); }
 
 void synchronize(int device) {
   const c10::cuda::CUDAGuard on_device(index_of(device));

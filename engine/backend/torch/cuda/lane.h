@@ -1,12 +1,11 @@
-// Devices and streams of CUDA, for the lanes.
+// Devices and queues of CUDA, for the lanes.
 #pragma once
 
-#include <c10/core/Stream.h>
-
 #include <cstdint>
-#include <functional>
+#include <memory>
 
 #include "absl/status/status.h"
+#include "engine/backend/torch/queue/queue.h"
 #include "engine/backend/torch/weights/decoder_config.h"
 
 namespace tandem::cuda {
@@ -20,13 +19,7 @@ absl::Status check_device(int device);
 absl::Status check_shape(const DecoderConfig& config);
 
 // A stream for one lane. Throws for errors of the device, like all that follows.
-c10::Stream open_stream(int device);
-
-// Calls `loop` with the stream and its device current.
-void on_stream(const c10::Stream& stream, const std::function<void()>& loop);
-
-// Returns when all that was put on the current stream is done.
-void wait_for_stream();
+std::unique_ptr<Queue> open_queue(int device);
 
 void synchronize(int device);  // all streams
 

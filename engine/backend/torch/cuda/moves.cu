@@ -1,6 +1,4 @@
 // Moves into the memory of one device: within it, or from another's that it can read.
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <vector>
 
@@ -42,22 +40,10 @@ void launch_moves(const MovedTensors& t, const PoolSize& from, const PoolSize& t
 
 }  // namespace
 
-void move_rows(std::span<const Move> moves, const KvPool& from, const KvPool& to) {
-  const bool kv = moves.front().store == Store::kKv;
-  const auto bytes = static_cast<int64_t>(moves.size() * sizeof(RowMove));
-  // Pinned memory of the caching allocator is not used again before the copy on this stream is
-  // done.
-  at::Tensor host = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
-  auto* list = static_cast<RowMove*>(host.mutable_data_ptr());
-  for (size_t i = 0; i < moves.size(); ++i) {
-    const Move& m = moves[i];
-    list[i] = {m.from.page.value, m.to.page.value, m.from.slot,
-               m.to.slot,         m.rows,          kv ? m.layers : 1};
-  }
-  const at::Tensor on_device = host.to(to.keys.device(), /*non_blocking=*/true);
+void move_rows(const RowMove* moves, int n, Store store, const KvPool& from, const KvPool& to) {
   const KvGeometry& g = to.geometry;
   MovedTensors t;
-  if (kv) {
+  if (store == Store::kKv) {
     t = {{from.keys, from.values},
          {to.keys, to.values},
          from.pages(),
@@ -73,7 +59,7 @@ void move_rows(std::span<const Move> moves, const KvPool& from, const KvPool& to
   const auto go = word == 16  ? launch_moves<uint4>
                   : word == 4 ? launch_moves<int32_t>
                               : launch_moves<int16_t>;
-  go(t, from.size, to.size, data<RowMove>(on_device), static_cast<int>(moves.size()));
+  go(t, from.size, to.size, moves, n);
 }
 
 }  // namespace tandem::cuda

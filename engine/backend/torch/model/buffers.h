@@ -3,11 +3,23 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <bit>
 #include <cstdint>
 
+#include "engine/backend/torch/queue/queue.h"
+
 namespace tandem {
+
+// In the queue's memory, of options' device; null: as LibTorch has it.
+inline at::Tensor empty_on(Queue* queue, at::IntArrayRef shape, const at::TensorOptions& options) {
+  if (queue == nullptr) return at::empty(shape, options);
+  int64_t bytes = static_cast<int64_t>(options.dtype().itemsize());
+  for (const int64_t n : shape) bytes *= n;
+  std::shared_ptr<std::byte> memory = queue->device_memory(static_cast<size_t>(bytes));
+  return at::from_blob(memory.get(), shape, [memory](void*) {}, options, options.device());
+}
 
 // Rows that memory is reserved for when `rows` are needed: few sizes, so that it rarely moves.
 inline int64_t row_bucket(int64_t rows) {
@@ -19,8 +31,8 @@ inline int64_t row_bucket(int64_t rows) {
 class RowBuffer {
  public:
   RowBuffer() = default;
-  RowBuffer(int64_t width, at::ScalarType type, at::Device device)
-      : width_(width), options_(at::TensorOptions().dtype(type).device(device)) {}
+  RowBuffer(int64_t width, at::ScalarType type, at::Device device, Queue* queue = nullptr)
+      : width_(width), options_(at::TensorOptions().dtype(type).device(device)), queue_(queue) {}
 
   // The first `rows` rows; contents are undefined after more rows than ever before.
   at::Tensor& rows(int64_t rows) {
@@ -28,7 +40,7 @@ class RowBuffer {
       view_rows_ = -1;  // in case memory runs out below
       if (!all_.defined() || all_.size(0) < rows) {
         view_ = all_ = at::Tensor();  // give back first
-        all_ = at::empty({row_bucket(rows), width_}, options_);
+        all_ = empty_on(queue_, {row_bucket(rows), width_}, options_);
       }
       view_ = all_.narrow(0, 0, rows);
       view_rows_ = rows;
@@ -39,6 +51,7 @@ class RowBuffer {
  private:
   int64_t width_ = 0;
   at::TensorOptions options_;
+  Queue* queue_ = nullptr;
   at::Tensor all_, view_;
   int64_t view_rows_ = -1;
 };

@@ -5,16 +5,11 @@
 #include <cstdint>
 
 #include "engine/backend/torch/cuda/kernels/platform.h"
+#include "engine/backend/torch/row_move.h"
 
 namespace tandem::cuda {
 
 inline constexpr int kMoveThreads = 128;
-
-struct RowMove {
-  int64_t from_page, to_page;
-  int32_t from_slot, to_slot;
-  int32_t rows, layers;
-};
 
 // [layers, pages, heads, page_rows, words]: one or two kinds of rows (keys and values), in words of
 // `Word`.

@@ -1,0 +1,104 @@
+// A stream as a lane's queue.
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include "engine/backend/torch/cuda/lane.h"
+
+namespace tandem::cuda {
+namespace {
+
+class StreamEvent final : public Event {
+ public:
+  explicit StreamEvent(c10::DeviceIndex device) {
+    const c10::cuda::CUDAGuard on_device(device);
+    C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  }
+  ~StreamEvent() override { static_cast<void>(cudaEventDestroy(event)); }
+
+  void synchronize() override { C10_CUDA_CHECK(cudaEventSynchronize(event)); }
+
+  cudaEvent_t event = nullptr;
+};
+
+// A tensor's memory for as long as the pointer is kept.
+std::shared_ptr<std::byte> memory_of(const at::Tensor& bytes) {
+  return {static_cast<std::byte*>(bytes.mutable_data_ptr()), [bytes](std::byte*) {}};
+}
+
+class StreamQueue final : public Queue {
+ public:
+  explicit StreamQueue(const c10::cuda::CUDAStream& stream) : stream_(stream) {}
+
+  std::shared_ptr<std::byte> device_memory(size_t bytes) override {
+    const c10::cuda::CUDAStreamGuard here(stream_);
+    const c10::InferenceMode inference;
+    return memory_of(at::empty({static_cast<int64_t>(bytes)},
+                               at::TensorOptions().dtype(at::kByte).device(stream_.device())));
+  }
+
+  std::shared_ptr<std::byte> host_memory(size_t bytes) override {
+    const c10::cuda::CUDAStreamGuard here(stream_);
+    const c10::InferenceMode inference;
+    return memory_of(at::empty({static_cast<int64_t>(bytes)},
+                               at::TensorOptions().dtype(at::kByte).pinned_memory(true)));
+  }
+
+  void copy(void* to, const void* from, size_t bytes) override {
+    const c10::cuda::CUDAGuard on_device(stream_.device_index());
+    C10_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_.stream()));
+  }
+
+  void zero(void* to, size_t bytes) override {
+    const c10::cuda::CUDAGuard on_device(stream_.device_index());
+    C10_CUDA_CHECK(cudaMemsetAsync(to, 0, bytes, stream_.stream()));
+  }
+
+  void launch(std::function<void()> work) override {
+    const c10::cuda::CUDAStreamGuard here(stream_);
+    work();
+  }
+
+  std::unique_ptr<Event> event() override {
+    return std::make_unique<StreamEvent>(stream_.device_index());
+  }
+
+  void record(Event& event) override {
+    const c10::cuda::CUDAGuard on_device(stream_.device_index());
+    C10_CUDA_CHECK(cudaEventRecord(static_cast<StreamEvent&>(event).event, stream_.stream()));
+  }
+
+  void wait(const Event& event) override {
+    const c10::cuda::CUDAGuard on_device(stream_.device_index());
+    C10_CUDA_CHECK(
+        cudaStreamWaitEvent(stream_.stream(), static_cast<const StreamEvent&>(event).event));
+  }
+
+  void synchronize() override {
+    const c10::cuda::CUDAGuard on_device(stream_.device_index());
+    stream_.synchronize();
+  }
+
+ private:
+  const c10::cuda::CUDAStream stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<Queue> open_queue(int device) {
+  const auto index = static_cast<c10::DeviceIndex>(device);
+  const c10::cuda::CUDAGuard on_device(index);
+  const c10::cuda::CUDAStream stream =
+      c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index);
+  stream.synchronize();
+  // Sums of products stay in fp32.
+  at::globalContext().setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);
+  at::globalContext().setAllowFP16ReductionCuBLAS(/*allow_reduced_precision=*/false);
+  return std::make_unique<StreamQueue>(stream);
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,36 @@
+#include "engine/backend/torch/queue/staging.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/check.h"
+
+namespace tandem {
+
+void Staging::begin(size_t bytes) {
+  used_ = 0;
+  if (queue_ == nullptr || bytes <= capacity_) return;
+  const size_t size = std::max(bytes, 2 * capacity_);
+  capacity_ = 0;  // in case memory runs out below
+  host_ = nullptr;
+  device_ = nullptr;
+  host_ = queue_->host_memory(size);
+  device_ = queue_->device_memory(size);
+  capacity_ = size;
+}
+
+const std::byte* Staging::place_bytes(const void* data, size_t bytes) {
+  TANDEM_CHECK(used_ + bytes <= capacity_);
+  std::memcpy(host_.get() + used_, data, bytes);
+  const std::byte* const place = device_.get() + used_;
+  used_ += (bytes + 15) / 16 * 16;
+  return place;
+}
+
+void Staging::upload() {
+  if (queue_ != nullptr && used_ > 0) {
+    queue_->copy(device_.get(), host_.get(), std::min(used_, capacity_));
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,311 @@
+// Devices whose queues are as late as a GPU's may be (queue/lazy_queue.h): batches, moves between
+// devices and readouts as on CUDA, the kernels' arithmetic on the CPU.
+#include <c10/util/Exception.h>
+#include <gtest/gtest-spi.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <new>
+#include <string>
+
+#include "engine/backend/torch/kv_pool.h"
+#include "engine/backend/torch/mover.h"
+#include "tests/engine/backend/torch/driver.h"
+#include "tests/engine/backend/torch/queue/lazy_queue.h"
+
+namespace tandem {
+namespace {
+
+using Rows = std::vector<std::vector<float>>;
+
+constexpr PoolSize kSize = {.page_rows = 4, .pages = 24, .frontier_pages = 8};
+
+const TinyModel& tiny() {
+  static const TinyModel* const model = [] {
+    DecoderConfig config = tiny_config();
+    config.layers = 3;
+    return new TinyModel(tiny_model(config));
+  }();
+  return *model;
+}
+
+Pass reading(Pass pass, int rows) {
+  RowList last;
+  for (int i = rows; i > 0; --i) last.push_back(static_cast<Row>(pass.add.size()) - i);
+  pass.reading(all_logprobs(last, 64));
+  return pass;
+}
+
+Pass text_pass(int to, int n, uint64_t seed) { return chain_pass(to, random_tokens(n, 64, seed)); }
+
+void append(Rows& all, const Readout& readout) {
+  for (auto& row : logprobs(readout)) all.push_back(std::move(row));
+}
+
+// A worker's rows, some of them between two layers, go to the main device; its pages serve another
+// sequence; a tree of which a path stays; several rows are read at once.
+// ready: called before the first batch.
+Rows two_devices(
+    const std::shared_ptr<TorchShared>& shared, const std::function<void()>& ready = [] {}) {
+  Rows said;
+  Driver main(tiny(), shared, 0, kSize);
+  Driver worker(tiny(), shared, 1, kSize);
+  ready();
+  Sequence there = worker.sequence();
+  worker.run(there, text_pass(3, 9, 1));
+  worker.run(there, text_pass(2, 4, 2));
+  Sequence aside = worker.sequence();
+  append(said, worker.run(aside, reading(text_pass(3, 3, 6), 2)));
+  Sequence here = main.sequence();
+  main.copy(there, here);
+  append(said, main.run(here, reading(text_pass(3, 2, 3), 1)));
+  worker.release(there);
+  Sequence next = worker.sequence();
+  append(said, worker.run(next, reading(text_pass(3, 14, 4), 3)));
+
+  Pass tree;
+  tree.stage.to = 3;
+  for (const Row parent : {-1, 0, 0, 2}) tree.add.add(token_in(parent + 7), parent);
+  append(said, main.run(here, reading(tree, 4)));
+  main.keep(here, 4, {0, 2, 3});
+  append(said, main.run(here, reading(text_pass(3, 1, 5), 1)));
+  return said;
+}
+
+const Rows& expected() {
+  static const Rows* const rows = new Rows(two_devices(std::make_shared<TorchShared>()));
+  return *rows;
+}
+
+std::shared_ptr<TorchShared> shared_of(LazyDevices& devices) {
+  return std::make_shared<TorchShared>(devices.make_queue());
+}
+
+// Whether `scenario` ends with an error, or not with these rows.
+template <class Scenario>
+bool is_wrong(const Scenario& scenario, const Rows& rows) {
+  testing::TestPartResultArray failures;
+  const testing::ScopedFakeTestPartResultReporter quiet(
+      testing::ScopedFakeTestPartResultReporter::INTERCEPT_ALL_THREADS, &failures);
+  const Rows got = scenario();
+  return failures.size() > 0 || got != rows;
+}
+
+TEST(LazyDevice, AnswersAreTheSameInEveryOrder) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    LazyDevices devices({.seed = seed, .eager = seed % 2 == 1});
+    EXPECT_EQ(two_devices(shared_of(devices)), expected());
+    EXPECT_EQ(devices.fault(), "");
+  }
+}
+
+// Each call of a queue left out, one at a time. Marks and waits between queues are another test's:
+// while each batch is waited for at its end, nothing hangs on them.
+TEST(LazyDevice, EveryCallThatIsLeftOutIsSeen) {
+  LazyDevices clean({});
+  std::array<int, kQueueCalls> before{};
+  EXPECT_EQ(two_devices(shared_of(clean), [&] { before = clean.calls(); }), expected());
+  std::map<std::string, int> found, nothing_to_do;
+  for (const QueueCall call : {QueueCall::kCopy, QueueCall::kLaunch, QueueCall::kSynchronize}) {
+    const auto kind = static_cast<size_t>(call);
+    for (int n = 0; n < clean.calls()[kind] - before[kind]; ++n) {
+      LazyDevices devices({});
+      const auto ready = [&] { devices.skip(call, n); };
+      const bool wrong =
+          is_wrong([&] { return two_devices(shared_of(devices), ready); }, expected());
+      EXPECT_EQ(wrong, devices.skipped_something()) << name_of(call) << " " << n;
+      ++(wrong ? found : nothing_to_do)[name_of(call)];
+    }
+  }
+  for (const auto& [call, n] : found) RecordProperty(call + " found", n);
+  EXPECT_EQ(nothing_to_do.size(), 1u);  // synchronize, behind a readback
+}
+
+// A worker's batch that the host does not wait for, as lanes would have it that go on meanwhile.
+Rows pulled(LazyDevices& devices, bool by_events) {
+  const auto shared = shared_of(devices);
+  Driver main(tiny(), shared, 0, kSize);
+  Driver worker(tiny(), shared, 1, kSize);
+  if (!by_events) devices.skip_all(QueueCall::kWait, 0);
+  devices.skip_all(QueueCall::kSynchronize, 1);
+  Sequence there = worker.sequence();
+  worker.run(there, text_pass(3, 9, 1));
+  Sequence here = main.sequence();
+  main.copy(there, here);
+  Rows said;
+  append(said, main.run(here, reading(text_pass(3, 2, 3), 1)));
+  return said;
+}
+
+TEST(LazyDevice, EventsKeepRowsInOrderThatNobodyWaitsFor) {
+  LazyDevices usual({});
+  Rows want;
+  {
+    Driver one(tiny(), shared_of(usual), 0, kSize);
+    Sequence s = one.sequence();
+    one.run(s, text_pass(3, 9, 1));
+    append(want, one.run(s, reading(text_pass(3, 2, 3), 1)));
+  }
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    LazyDevices devices({.seed = seed, .eager = seed % 2 == 1});
+    EXPECT_EQ(pulled(devices, true), want);
+    EXPECT_EQ(devices.fault(), "");
+  }
+  LazyDevices devices({});
+  EXPECT_TRUE(is_wrong([&] { return pulled(devices, false); }, want)) << "a missing event";
+}
+
+// Pages are given away when the batch that reads them is said to be done.
+TEST(LazyDevice, ACopyOfFreedPagesIsSeen) {
+  const auto copied = [](LazyDevices& devices, bool too_early) {
+    const auto shared = shared_of(devices);
+    Driver main(tiny(), shared, 0, kSize);
+    Driver worker(tiny(), shared, 1, kSize);
+    Sequence there = worker.sequence();
+    worker.run(there, text_pass(3, 12, 1));
+    Sequence here = main.sequence();
+    main.copy(there, here);
+    if (too_early) devices.skip(QueueCall::kSynchronize, 0);
+    main.run_moves();
+    worker.release(there);
+    Sequence next = worker.sequence();
+    worker.run(next, text_pass(3, 12, 8));
+    Rows said;
+    append(said, main.run(here, reading(text_pass(3, 2, 3), 1)));
+    return said;
+  };
+  LazyDevices usual({});
+  const Rows want = copied(usual, false);
+  EXPECT_EQ(usual.fault(), "");
+  LazyDevices devices({});
+  EXPECT_TRUE(is_wrong([&] { return copied(devices, true); }, want));
+}
+
+TEST(LazyDevice, PoolsAreZeroed) {
+  for (const bool skipped : {false, true}) {
+    LazyDevices devices({});
+    const LaneQueue lane(devices.queue());
+    if (skipped) devices.skip(QueueCall::kZero, 1);
+    const KvPool pool({.layers = 2, .kv_heads = 2, .head_dim = 4, .hidden_size = 8},
+                      {.page_rows = 4, .pages = 3, .frontier_pages = 2, .values = 3}, at::kCPU, 1,
+                      &lane);
+    lane.finish();
+    bool zero = true;
+    for (const at::Tensor& t : {pool.keys, pool.values, pool.frontier, pool.hidden}) {
+      ASSERT_GT(t.nbytes(), 0u);
+      for (const std::byte b :
+           devices.look(static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes())) {
+        zero = zero && b == std::byte{0};
+      }
+    }
+    EXPECT_EQ(zero, !skipped);
+  }
+}
+
+TEST(LazyDevice, MovesThatLeaveTheirPageMoveNothing) {
+  LazyDevices devices({});
+  const LaneQueue lane(devices.queue());
+  const KvPool pool({.layers = 1, .kv_heads = 1, .head_dim = 4, .hidden_size = 8},
+                    {.page_rows = 4, .pages = 3}, at::kCPU, 0, &lane);
+  Mover mover(&lane);
+  std::vector<Move> moves(2);
+  moves[0].layers = moves[1].layers = 1;
+  for (Move& m : moves) {
+    m.from.page = PageId(0);
+    m.to.page = PageId(1);
+  }
+  moves[1].to.slot = 4;
+  const int before = devices.calls()[static_cast<size_t>(QueueCall::kLaunch)];
+  EXPECT_EQ(mover.put(moves, [&](ModelId) { return &pool; }).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(mover.put(moves, [](ModelId) { return nullptr; }).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(devices.calls()[static_cast<size_t>(QueueCall::kLaunch)], before);
+  moves[1].to.slot = 3;
+  EXPECT_TRUE(mover.put(moves, [&](ModelId) { return &pool; }).ok());
+  lane.finish();
+}
+
+// Statuses of works whose device has an error in the middle of things.
+
+[[noreturn]] void illegal_address() {
+  throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 700, "CUDA error: illegal address");
+}
+
+absl::Status status_of(Driver& on, Sequence& s, const Pass& pass) {
+  testing::TestPartResultArray failures;
+  const testing::ScopedFakeTestPartResultReporter quiet(
+      testing::ScopedFakeTestPartResultReporter::INTERCEPT_ALL_THREADS, &failures);
+  const Driver::Item item{&s, &pass};
+  return on.run({&item, 1})[0].status;
+}
+
+TEST(LazyDevice, AShortageEndsTheBatchAndLosesNothing) {
+  LazyDevices devices({});
+  Driver d(tiny(), shared_of(devices), 0, kSize);
+  const Pass pass = reading(text_pass(3, 5, 1), 1);
+  Sequence plain = d.sequence();
+  const Rows want = logprobs(d.run(plain, pass));
+  for (const QueueCall call : {QueueCall::kCopy, QueueCall::kLaunch, QueueCall::kSynchronize}) {
+    devices.fail(call, 0, [] { throw std::bad_alloc(); });
+    Sequence s = d.sequence();
+    EXPECT_EQ(status_of(d, s, pass).code(), absl::StatusCode::kResourceExhausted);
+    d.release(s);
+    Sequence again = d.sequence();
+    EXPECT_EQ(logprobs(d.run(again, pass)), want) << name_of(call);
+    d.release(again);
+  }
+  EXPECT_EQ(devices.fault(), "");
+}
+
+TEST(LazyDevice, ThatIsLostBetweenTwoBatchesHarmsNoOther) {
+  LazyDevices devices({});
+  const auto shared = shared_of(devices);
+  Driver main(tiny(), shared, 0, kSize);
+  Driver worker(tiny(), shared, 1, kSize);
+  const Pass pass = reading(text_pass(3, 5, 1), 1);
+  Sequence there = worker.sequence();
+  Sequence here = main.sequence();
+  const Rows want = logprobs(worker.run(there, pass));
+  EXPECT_EQ(logprobs(main.run(here, pass)), want);
+  devices.fail(QueueCall::kCopy, 0, illegal_address, /*for_ever=*/true);
+  for (int i = 0; i < 3; ++i) {
+    Sequence s = worker.sequence();
+    const absl::Status status = status_of(worker, s, pass);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_NE(status.message().find("illegal address"), std::string::npos) << status;
+    worker.release(s);
+    main.release(here);
+    EXPECT_EQ(logprobs(main.run(here, pass)), want);
+  }
+}
+
+TEST(LazyDevice, WithoutItsQueueIsNotMade) {
+  const auto made = [](auto error) {
+    const auto shared = std::make_shared<TorchShared>(
+        [error](const DeviceConfig&) -> std::unique_ptr<Queue> { throw error(); });
+    return TorchDevice::create({.threads = 1}, shared).status();
+  };
+  const auto of_cuda = [](int code, const char* what) {
+    return
+        [code, what] { return c10::AcceleratorError({__func__, __FILE__, __LINE__}, code, what); };
+  };
+  EXPECT_EQ(made(of_cuda(2, "out of memory")).code(), absl::StatusCode::kResourceExhausted);
+  const absl::Status busy = made(of_cuda(46, "all CUDA-capable devices are busy"));
+  EXPECT_EQ(busy.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(busy.message().find("cpu:0"), std::string::npos) << busy;
+  EXPECT_NE(busy.message().find("busy"), std::string::npos) << busy;
+}
+
+TEST(LazyDevice, WithTooLittleMemoryForPoolsSaysSo) {
+  LazyDevices devices({.bytes = size_t{1} << 20});
+  const auto device = *TorchDevice::create({.threads = 1}, shared_of(devices));
+  ASSERT_TRUE(tiny().load_into(*device, ModelId(800), 4).ok());
+  PoolSize size = kSize;
+  size.pages = 4000;
+  EXPECT_EQ(device->allocate_pools(ModelId(800), size).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(device->allocate_pools(ModelId(800), kSize).ok());
+}
+
+}  // namespace
+}  // namespace tandem

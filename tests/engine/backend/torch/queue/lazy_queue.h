@@ -1,0 +1,126 @@
+// Queues that do what they are asked as late as they may, for tests: below CPU devices, whose
+// kernels then run as a GPU's might.
+//
+//   LazyDevices devices({.seed = 3});
+//   auto shared = std::make_shared<TorchShared>(devices.make_queue());
+//
+// Nothing that is put on a queue happens before somebody waits for it: then this queue goes on, and
+// of the others what its events ask for; with `eager`, others go on too, by chance. Memory of the
+// devices can be touched while a queue does something and at no other time: the process ends
+// (SIGSEGV, with a word about it). What the host must leave alone meanwhile is watched: what a copy
+// reads must be the same when it happens, and what it writes untouched.
+//
+// After the first such fault nothing happens any more, and who waits gets an exception.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/backend/torch/queue/queue.h"
+#include "engine/base/config.h"
+
+namespace tandem {
+
+enum class QueueCall : uint8_t { kCopy, kZero, kLaunch, kRecord, kWait, kSynchronize };
+inline constexpr int kQueueCalls = 6;
+const char* name_of(QueueCall call);
+
+class LazyQueue;
+
+// Thread-safe. Outlives its queues, and events and memory of theirs.
+class LazyDevices {
+ public:
+  struct Options {
+    uint64_t seed = 1;
+    bool eager = false;
+    size_t bytes = size_t{64} << 20;  // of all devices' memory together, which is never used again
+  };
+  explicit LazyDevices(const Options& options);
+  ~LazyDevices();
+  LazyDevices(const LazyDevices&) = delete;
+  LazyDevices& operator=(const LazyDevices&) = delete;
+
+  std::unique_ptr<Queue> queue();
+  std::function<std::unique_ptr<Queue>(const DeviceConfig&)> make_queue() {
+    return [this](const DeviceConfig&) { return queue(); };
+  }
+
+  // How often queues were called, by QueueCall.
+  std::array<int, kQueueCalls> calls() const;
+  // Plants a fault: the n-th call of this kind from now on (0: the next one) does nothing; a copy
+  // to a device leaves zeros there, so that indices stay within their memory.
+  void skip(QueueCall call, int n);
+  // Whether something was left undone because of that: not where a queue that had nothing to do was
+  // to be waited for.
+  bool skipped_something() const;
+  // All of this kind of one queue, by the order in which queues were made.
+  void skip_all(QueueCall call, int queue);
+  // The n-th call of this kind from now on throws by calling `error`; for ever: so does every call
+  // of that queue behind it.
+  void fail(QueueCall call, int n, std::function<void()> error, bool for_ever = false);
+
+  // The first thing that the host did wrong; "": nothing.
+  std::string fault() const;
+
+  // What lies in device memory, which the host must not read by itself.
+  std::vector<std::byte> look(const std::byte* at, size_t bytes);
+
+ private:
+  friend class LazyQueue;
+  friend class LazyEvent;
+
+  struct Operation {
+    QueueCall call;
+    std::function<void()> work;  // throws a string for what the host did wrong
+    int of = -1;                 // kWait: the queue that must have come to `place`
+    int64_t place = 0;
+  };
+  struct State {
+    std::deque<Operation> operations;
+    int64_t put = 0, done = 0;  // operations
+    std::vector<QueueCall> skipped;
+    std::function<void()> lost;
+    bool gone = false;
+  };
+  struct Planned {
+    QueueCall call;
+    int n;
+    std::function<void()> error;  // null: it is skipped
+    bool for_ever;
+  };
+
+  // Whether the call is to be made at all. Throws planned errors.
+  bool enter(int queue, QueueCall call);
+  void put(int queue, Operation operation);
+  void come_to(int queue, int64_t place);
+  bool can_go_on(int queue) const;
+  void go_on(int queue);
+  void others_go_on(int queue);
+  std::byte* take(size_t bytes);
+  bool is_device(const void* at) const;
+  std::function<void()> watched_copy(void* to, const void* from, size_t bytes);
+  void open();
+  void close();
+
+  const Options options_;
+  mutable std::recursive_mutex mutex_;
+  std::mt19937_64 random_;
+  std::vector<State> queues_;
+  std::vector<Planned> planned_;
+  std::array<int, kQueueCalls> calls_{};
+  bool skipped_ = false;
+  std::string fault_;
+  std::byte* memory_ = nullptr;
+  size_t used_ = 0;
+  int opened_ = 0;
+};
+
+}  // namespace tandem
