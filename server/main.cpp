@@ -188,7 +188,9 @@ int run(const Options& options) {
   engine.reset();
   log_info("stopped");
   flush_log(std::chrono::seconds(1));
-  return 0;
+  // Not by return: LibTorch would take its tables apart, which takes longer than all of the above,
+  // and threads that run until the process ends would see it.
+  _exit(0);
 }
 
 }  // namespace
