@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 #include <vector>
@@ -71,6 +72,8 @@ const json* JsonFields::find(const char* field) const {
   const auto it = object_.find(field);
   return it == object_.end() || it->is_null() ? nullptr : &*it;
 }
+
+bool JsonFields::present(const char* field) const { return object_.contains(field); }
 
 template <class T>
 T JsonFields::missing(const char* field, const std::optional<T>& fallback) {

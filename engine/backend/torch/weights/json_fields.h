@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,7 +34,7 @@ class JsonFields {
   const absl::Status& status() const { return status_; }
   // The field, or null where it is absent or JSON's null.
   const nlohmann::json* find(const char* field) const;
-  bool present(const char* field) const { return object_.contains(field); }  // even if null
+  bool present(const char* field) const;  // even if null
 
   int64_t integer(const char* field, std::optional<int64_t> fallback, int64_t min, int64_t max);
   double number(const char* field, std::optional<double> fallback, double min, double max);
