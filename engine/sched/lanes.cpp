@@ -10,8 +10,8 @@
 namespace tandem {
 
 Lanes::Lanes(const std::vector<Backend*>& devices, const std::vector<LoopModel>& models,
-             const BatchLimits& limits, bool log_frees, Done done)
-    : done_(std::move(done)) {
+             const BatchLimits& limits, bool log_frees, Counter* copied, Done done)
+    : copied_(copied), done_(std::move(done)) {
   for (size_t d = 0; d < devices.size(); ++d) {
     lanes_.emplace_back(DeviceId(static_cast<int64_t>(d)), devices[d], limits, log_frees);
   }
@@ -21,7 +21,7 @@ Lanes::Lanes(const std::vector<Backend*>& devices, const std::vector<LoopModel>&
     Backend* const backend = lane.backend();
     models_.push_back({std::make_unique<ModelPools>(m.id, backend->shape(m.id), backend->pool(m.id),
                                                     lane.moves(), m.prefix_cache),
-                       m.device, m.series});
+                       m.device, m.series, &backend->shape(m.id)});
   }
 }
 
@@ -98,7 +98,30 @@ bool Lanes::launch() {
   return any;
 }
 
+// Of rows that its moves bring from other devices or lanes, and of hidden rows that its works are
+// fed with from there.
+int64_t Lanes::bytes_from_elsewhere(const Batch& batch) const {
+  int64_t bytes = 0;
+  for (const Move& m : batch.moves) {
+    if (m.kind != Move::kCopy || device_of(m.from.model) == device_of(m.to.model)) continue;
+    const Model& to = models_[m.to.model.index()];
+    const int64_t of_page = m.store == Store::kKv
+                                ? to.shape->page_bytes * m.layers / to.shape->layers
+                                : to.shape->frontier_page_bytes;
+    bytes += of_page * m.rows / to.pools->page_rows;
+  }
+  for (const Work& w : batch.works) {
+    for (const Work::Embed& e : w.embeds) {
+      if (device_of(e.model) == device_of(w.model)) continue;
+      const Model& from = models_[e.model.index()];
+      bytes += from.shape->frontier_page_bytes / from.pools->page_rows;
+    }
+  }
+  return bytes;
+}
+
 void Lanes::launch(Lane& lane, const Batch& batch) {
+  copied_->add(bytes_from_elsewhere(batch));
   ModelSeries* series = nullptr;  // none for a batch of moves alone
   if (!batch.works.empty()) series = models_[batch.works.front().model.index()].series;
   if (series) {

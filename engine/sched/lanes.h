@@ -31,10 +31,10 @@ class Lanes {
  public:
   using Done = std::function<void(DeviceId device, BatchResult result)>;
 
-  // devices[i] is DeviceId(i); models by ModelId. `done` hears of finished batches, from any
-  // thread.
+  // devices[i] is DeviceId(i); models by ModelId. `copied` counts bytes that come from other
+  // devices; `done` hears of finished batches, from any thread.
   Lanes(const std::vector<Backend*>& devices, const std::vector<LoopModel>& models,
-        const BatchLimits& limits, bool log_frees, Done done);
+        const BatchLimits& limits, bool log_frees, Counter* copied, Done done);
 
   ModelPools& pools(ModelId model) { return *models_[model.index()].pools; }
   const ModelPools& pools(ModelId model) const { return *models_[model.index()].pools; }
@@ -73,6 +73,7 @@ class Lanes {
 
  private:
   void launch(Lane& lane, const Batch& batch);
+  int64_t bytes_from_elsewhere(const Batch& batch) const;
   struct UnderWay {
     std::shared_ptr<Transfer> transfer;
     Lane* source;
@@ -88,9 +89,11 @@ class Lanes {
     std::unique_ptr<ModelPools> pools;
     DeviceId device;
     ModelSeries* series;
+    const ModelShape* shape;
     BatchCost cost = {};
   };
 
+  Counter* const copied_;
   const Done done_;
   std::deque<Lane> lanes_;     // by device; they do not move, because pools hold their move logs
   std::vector<Model> models_;  // by model

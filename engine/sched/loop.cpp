@@ -32,7 +32,7 @@ Loop::Loop(LoopOptions options, const Clock* clock, const std::vector<Backend*>&
     : limits_(options.limits),
       clock_(clock),
       metrics_(metrics),
-      lanes_(devices, models, full_batches(limits_), options.log_frees,
+      lanes_(devices, models, full_batches(limits_), options.log_frees, &metrics->device_copy_bytes,
              [this](DeviceId device, BatchResult result) {
                inbox_.post(Inbox::BatchDone{device, std::move(result)});
              }),
