@@ -30,20 +30,29 @@ Token ScriptedText::small(int position) const {
   return (own + 1 + one_of(script_.vocab_size - 1, u)) % script_.vocab_size;
 }
 
-std::vector<Token> ScriptedText::candidates(int mask, int position, int top) const {
+std::vector<Token> ScriptedText::ranked(const std::vector<double>& rates, uint64_t seed,
+                                        int position, int top) const {
   const Token own = large(position);
-  std::vector<Token> wrong;
-  for (int i = 0; i < top; ++i) wrong.push_back((own + 1 + i) % script_.vocab_size);
-  const auto m = static_cast<size_t>(mask);
-  if (m >= script_.masks.size()) return wrong;
-  double u = uniform(seed_ + m, choice_, Purpose::kDraft, position);
-  for (size_t rank = 0; rank < std::min(wrong.size(), script_.masks[m].size()); ++rank) {
-    u -= script_.masks[m][rank];
+  std::vector<Token> best;
+  for (int i = 0; i < top; ++i) best.push_back((own + 1 + i) % script_.vocab_size);
+  double u = uniform(seed, choice_, Purpose::kDraft, position);
+  for (size_t rank = 0; rank < std::min(best.size(), rates.size()); ++rank) {
+    u -= rates[rank];
     if (u >= 0) continue;
-    wrong[rank] = own;
+    best[rank] = own;
     break;
   }
-  return wrong;
+  return best;
+}
+
+std::vector<Token> ScriptedText::candidates(int mask, int position, int top) const {
+  const auto m = static_cast<size_t>(mask);
+  const bool known = m < script_.masks.size();
+  return ranked(known ? script_.masks[m] : std::vector<double>(), seed_ + m, position, top);
+}
+
+std::vector<Token> ScriptedText::early(int position, int top) const {
+  return ranked(script_.early, ~seed_, position, top);
 }
 
 bool ScriptedText::sure(int position) const {

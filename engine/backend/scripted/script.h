@@ -19,6 +19,8 @@ struct Script {
   // Of a mask m_{i + 1} how often its candidate of each rank is large's token, at each position by
   // itself: [i][rank], of which a mask's add up to at most 1. Beyond: never.
   std::vector<std::vector<double>> masks = {};
+  // How often an early layer's candidate of each rank is large's token: [rank], at most 1 together.
+  std::vector<double> early = {};
 
   // Small's confidence (largest probability) where it is sure and where it is not, and large's
   // negative log-likelihood of its own token and of any other. Whatever thresholds are in use lie
@@ -41,8 +43,13 @@ class ScriptedText {
   bool sure(int position) const;  // small: everywhere it agrees, and where it does not foresee
   // The `top` best candidates of m_{mask + 1} for this position. REQUIRES: top < vocab_size.
   std::vector<Token> candidates(int mask, int position, int top) const;
+  // The same of an early layer, whichever model has it.
+  std::vector<Token> early(int position, int top) const;
 
  private:
+  std::vector<Token> ranked(const std::vector<double>& rates, uint64_t seed, int position,
+                            int top) const;
+
   Script script_;
   uint64_t seed_;
   uint32_t choice_;

@@ -10,6 +10,19 @@
 #include "engine/pass/rows.h"
 
 namespace tandem {
+namespace {
+
+// In place of the ranked tokens that a row was read with.
+void put_best(const std::vector<Token>& best, Out* out, Readout* readout) {
+  if (best.empty()) return;
+  const auto first = static_cast<size_t>(out->top.data() - readout->ranked.data());
+  for (size_t rank = 0; rank < best.size(); ++rank) {
+    readout->ranked[first + rank].token = best[rank];
+  }
+  out->argmax = best[0];
+}
+
+}  // namespace
 
 void ScriptedBackend::launch(const Batch& batch, Done done) {
   // `done` of an earlier batch comes before this one reads its picks, so they are the script's.
@@ -23,6 +36,11 @@ void ScriptedBackend::launch(const Batch& batch, Done done) {
   });
 }
 
+bool ScriptedBackend::is_large(const Work& work, const Read& read) const {
+  return large_.contains(work.model) && work.to == real_->shape(work.model).layers &&
+         read.at == kTop;
+}
+
 absl::Status ScriptedBackend::check(const Work& work) const {
   const Tree& rows = work.pass->add;
   const auto is_mask_row = [&](Row row) {
@@ -33,31 +51,19 @@ absl::Status ScriptedBackend::check(const Work& work) const {
     is_chain = is_chain && rows.parent[i] == static_cast<Row>(i) - 1;
   }
   for (const Read& read : work.pass->read) {
-    const bool ranks_others = read.top > 0 && !std::ranges::all_of(read.rows, is_mask_row);
-    if (read.warp.greedy() && !read.keep && !ranks_others && (is_chain || !read.judges())) continue;
+    const bool ranks_large =
+        read.top > 0 && is_large(work, read) && !std::ranges::all_of(read.rows, is_mask_row);
+    if (read.warp.greedy() && !read.keep && !ranks_large && (is_chain || !read.judges())) continue;
     return absl::UnimplementedError(absl::StrCat(
         "pass ", work.ticket, ": a scripted device answers greedy reads without `keep`, `top` of ",
-        "masks alone, and judges chains"));
+        "masks and early layers, and judges chains"));
   }
   return absl::OkStatus();
-}
-
-// What a mask foresees for `position`, in place of the ranked tokens that it was read with.
-void ScriptedBackend::foresee(const ScriptedText& text, int mask, int position, Out* out,
-                              Readout* readout) {
-  if (out->top.empty()) return;
-  const auto first = static_cast<size_t>(out->top.data() - readout->ranked.data());
-  const std::vector<Token> best =
-      text.candidates(mask, position, static_cast<int>(out->top.size()));
-  for (size_t rank = 0; rank < best.size(); ++rank)
-    readout->ranked[first + rank].token = best[rank];
-  if (!best.empty()) out->argmax = best[0];
 }
 
 absl::Status ScriptedBackend::rewrite(const Work& work, Readout& readout) const {
   TANDEM_RETURN_IF_ERROR(check(work));
   const std::vector<int> positions = run_positions(work);
-  const bool whole = large_.contains(work.model) && work.to == real_->shape(work.model).layers;
   std::vector<Picks> picks;
   bool rejected = false;  // of a chain that is judged
   readout.accepted = 0;
@@ -67,15 +73,18 @@ absl::Status ScriptedBackend::rewrite(const Work& work, Readout& readout) const 
     if (read.hidden) continue;
     const ScriptedText text(script_, read.warp.seed, read.warp.choice);
     const int next = positions[static_cast<size_t>(o.run_row)] + 1;  // whose token this row tells
-    const bool large = whole && read.at == kTop;
+    const bool large = is_large(work, read);
 
     Out& out = readout.row[i];
+    const int top = static_cast<int>(out.top.size());
     if (is_mask(work, o.run_row)) {
       const int added = work.first + o.run_row - work.frontier_rows();
-      foresee(text, work.pass->add.in[static_cast<size_t>(added)].id, next, &out, &readout);
+      const int mask = work.pass->add.in[static_cast<size_t>(added)].id;
+      put_best(text.candidates(mask, next, top), &out, &readout);
       continue;
     }
     out.argmax = large ? text.large(next) : text.small(next);
+    if (read.top > 0) put_best(text.early(next, top), &out, &readout);
     const bool sure = large || text.sure(next);
     if (read.max_prob) out.max_prob = sure ? Script::kSure : Script::kUnsure;
     if (read.logprob) out.logprob = sure ? -Script::kExpected : -Script::kSurprising;

@@ -10,10 +10,11 @@
 // fewer layers, as small.
 //
 // Mask rows answer with candidates that are right as often as the script says, and a row of a tree
-// as large does there, whatever branch it lies on.
+// as large does there, whatever branch it lies on. Ranked tokens of an early layer, or of a model
+// that has but the lower layers, are right as often as the script says, too.
 //
 // Greedy only. A read that draws with a temperature, keeps its distribution, wants ranked tokens of
-// a row that is no mask, or judges drafts in a pass that is no chain ends its request with
+// a large model's top, or judges drafts in a pass that is no chain ends its request with
 // UNIMPLEMENTED.
 //
 // Threading: as Backend says; set_script() and add_large() while no batch is under way.
@@ -44,7 +45,8 @@ class ScriptedBackend final : public Backend {
  private:
   absl::Status rewrite(const Work& work, Readout& readout) const;
   absl::Status check(const Work& work) const;
-  static void foresee(const ScriptedText& text, int mask, int position, Out* out, Readout* readout);
+  // Does the read tell what the large model says?
+  bool is_large(const Work& work, const Read& read) const;
 
   Backend* const real_;
   ValueStore* const values_;

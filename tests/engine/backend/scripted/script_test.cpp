@@ -84,5 +84,20 @@ TEST(Script, MasksAreRightAsOftenAsSaid) {
   EXPECT_NEAR(static_cast<double>(together) / kPositions, 0.15, 0.015) << "each by itself";
 }
 
+TEST(Script, EarlyLayersAreRightAsOftenAsSaid) {
+  const Script script{.vocab_size = 50, .agreement = 0, .early = {0.4, 0.2, 0.1}};
+  const ScriptedText text(script, 7, 0);
+  std::vector<int> right(4);
+  for (int i = 0; i < kPositions; ++i) {
+    const std::vector<Token> best = text.early(i, 4);
+    ASSERT_EQ(std::set<Token>(best.begin(), best.end()).size(), 4U);
+    for (size_t rank = 0; rank < 4; ++rank) right[rank] += best[rank] == text.large(i);
+  }
+  const double expected[] = {0.4, 0.2, 0.1, 0};
+  for (size_t rank = 0; rank < 4; ++rank) {
+    EXPECT_NEAR(static_cast<double>(right[rank]) / kPositions, expected[rank], 0.015) << rank;
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "engine/decode/autoregressive.h"
 #include "engine/decode/bild.h"
 #include "engine/decode/bita.h"
+#include "engine/decode/ppd.h"
 #include "engine/decode/speculative.h"
 #include "engine/sched/loop.h"
 
@@ -211,6 +213,60 @@ TEST_F(ScriptedBackendTest, MasksForeseeAsOftenAsTheScriptSays) {
   EXPECT_NEAR(tokens_per_pass(BitaTreeKind::kChain), 1 + 0.6 + 0.3 + 0.15, 0.1);
   EXPECT_NEAR(tokens_per_pass(BitaTreeKind::kEfficient), 1 + 0.9 + 0.6 * 0.7 + 0.6 * 0.5 * 0.5,
               0.12);
+}
+
+// Main and a worker, each on a scripted device of its own.
+TEST(ScriptedDevices, EarlyLayersProposeAsOftenAsTheScriptSays) {
+  FakeMemory memory;
+  ValueStore values;
+  VirtualClock clock;
+  VirtualTimer timer{&clock};
+  FakeBackend fakes[] = {{&memory, &values, &clock, &timer}, {&memory, &values, &clock, &timer}};
+  ScriptedBackend main(&fakes[0], &values), beside(&fakes[1], &values);
+  FakeModelConfig config;
+  config.vocab_size = kVocab;
+  config.layer_seconds = 0.001;
+  fakes[0].add_model(ModelId(0), "main", config, {4, 256, 256});
+  config.layers /= 2;
+  PoolSize pool{4, 256, 256};
+  pool.keeps_top = true;
+  fakes[1].add_model(ModelId(1), "worker", config, pool);
+  main.add_large(ModelId(0));
+  const Script script{.vocab_size = kVocab, .agreement = 0, .early = {0.5, 0.2, 0.1}};
+  main.set_script(script);
+  beside.set_script(script);
+  Metrics metrics;
+  Loop loop({.log_frees = true}, &clock, {&main, &beside},
+            {{ModelId(0), DeviceId(0)}, {ModelId(1), DeviceId(1)}}, &metrics);
+  const ScriptedText text(script, kSeed, 0);
+  for (const int k : {1, 3}) {
+    auto heard = std::make_shared<Heard>();
+    SequenceSpec spec;
+    spec.id = static_cast<RequestId>(k);
+    spec.prompt = {5, 4, 3, 2, 1};
+    spec.method = [k](Gen g) { return ppd(g, {.candidates = k, .workers = 1}); };
+    spec.extra_rows = k;
+    spec.roles = {{Role::kLarge, ModelId(0), 0},
+                  {Role::kSmall, ModelId(0), config.layers, 2},
+                  {Role::kWorker, ModelId(1), 0}};
+    spec.stops.max_new_tokens = 100;
+    spec.warp.seed = kSeed;
+    spec.listener = heard;
+    loop.submit(std::move(spec));
+    while (loop.step() || timer.fire_next()) {
+    }
+    ASSERT_TRUE(heard->end.status.ok()) << heard->end.status;
+    int64_t matches = 0;
+    for (int i = 0; i < 100; ++i) {
+      EXPECT_EQ(heard->tokens[static_cast<size_t>(i)], text.large(5 + i));
+      const std::vector<Token> best = text.early(5 + i, k);
+      if (i < 99) matches += std::ranges::count(best, text.large(5 + i));
+    }
+    const auto& own = heard->end.stats.own;
+    EXPECT_EQ(own[PpdFigures::kRounds], 99);
+    EXPECT_EQ(own[PpdFigures::kMatches], matches);
+    EXPECT_EQ(own[PpdFigures::kAdopted], matches);
+  }
 }
 
 TEST_F(ScriptedBackendTest, PassesCostWhatTheyCost) {
