@@ -108,14 +108,18 @@ def test_what_prometheus_and_grafana_take_up_renders():
     assert monitor["spec"]["endpoints"][0]["port"] in ports
 
 
-@pytest.mark.parametrize("name", ["base", "cuda", "own-models", "demo", "ppd-cpu"])
+@pytest.mark.parametrize(
+    "name", ["base", "cuda", "own-models", "demo", "ppd-cpu", "ppd-gpus", "ppd-one-gpu"]
+)
 def test_the_server_understands_the_configurations(name, binaries, tmp_path):
     """All but where the models are, which is elsewhere in a container."""
     folder = DEPLOY / "kubernetes" / name
     path = folder / "deployment.textproto" if folder.is_dir() else DEPLOY / f"{name}.textproto"
     text = path.read_text("utf-8").replace("/srv/tandem/models/", str(ROOT / "models") + "/")
-    text = re.sub(r' path: "/models/[^"]*"', " fake {}", text)
-    text = text.replace('path: "../models/', f'path: "{ROOT}/models/').replace("cuda:0", "cpu:0")
+    # Models of 40 layers, and workers of fewer.
+    text = re.sub(r' path: "/models/[^"]*" layers: (\d+)', r" fake { layers: \1 }", text)
+    text = re.sub(r' path: "/models/[^"]*"', " fake { layers: 40 }", text)
+    text = text.replace('path: "../models/', f'path: "{ROOT}/models/').replace("cuda:", "cpu:")
     (tmp_path / "deployment.textproto").write_text(text, "utf-8")
     run = subprocess.run(
         [binaries / "tandem-server", "--config", tmp_path / "deployment.textproto", "--check"],

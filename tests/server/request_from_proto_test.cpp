@@ -282,6 +282,8 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
       {"bild { fallback_threshold: nan }", "bild.fallback_threshold: nan; allowed: [0, 2]"},
       {"bild { rollback_threshold: -1 }", "bild.rollback_threshold: -1; allowed: [0, inf]"},
       {"bild { rollback_threshold: nan }", "bild.rollback_threshold: nan; allowed: [0, inf]"},
+      {"ppd { num_candidates: 0 }", "ppd.num_candidates: 0; allowed: [1, 16]"},
+      {"ppd { num_candidates: 17 }", "ppd.num_candidates: 17; allowed: [1, 16]"},
       {"n: 0", "n: 0; allowed: [1, 16]"},
       {"n: -1", "n: -1; allowed: [1, 16]"},
       {"n: 17", "n: 17; allowed: [1, 16]"},

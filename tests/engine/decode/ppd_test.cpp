@@ -249,6 +249,64 @@ TEST(Ppd, ASlowWorkerIsNotWaitedFor) {
   EXPECT_LE(with_slow, with_fast) << "it has main more for itself";
 }
 
+// A hundred times slower, the worker is seldom asked, and beside it the other request ends when it
+// would beside autoregressive decoding: but for the early layer of the rounds that did ask.
+TEST(Ppd, ASlowWorkerCostsOthersNothing) {
+  const auto end_of_other = [](bool by_ar, int64_t* rounds) {
+    const Pipeline p{2, {1, 1}};
+    FakeModelConfig main = tiny_model(3, 4, 3);
+    BoxOptions o = devices_of(main, p);
+    o.models[1].config.pass_seconds = 100 * main.pass_seconds;
+    Box box{o};
+    SequenceSpec s = box.spec({1, 2, 0}, 150);
+    if (!by_ar) use(s, p);
+    const auto a = box.submit(std::move(s));
+    const auto b = box.submit(box.spec({2, 0, 1}, 100));
+    EXPECT_TRUE(box.pump_until([&] { return b->ends > 0; }));
+    const TimePoint end = box.clock.now();
+    box.pump();
+    EXPECT_TRUE(a->ok() && b->ok());
+    *rounds = a->end.stats.own[PpdFigures::kRounds];
+    return end;
+  };
+  int64_t rounds = 0, none = 0;
+  const TimePoint by_ppd = end_of_other(false, &rounds), by_ar = end_of_other(true, &none);
+  EXPECT_EQ(none, 0);
+  EXPECT_GE(rounds, 1);
+  EXPECT_LE(rounds, 4) << "of 149: once in the time of its pass";
+  const FakeModelConfig main = tiny_model();
+  const double pass = main.pass_seconds + 2 * main.row_seconds;
+  EXPECT_LE(seconds(by_ppd - by_ar), static_cast<double>(2 * rounds) * pass);
+}
+
+// Another model decodes on the worker's device: everybody's tokens are their own, and workers are
+// still in time now and then.
+TEST(Ppd, AWorkersDeviceServesOthersToo) {
+  const Pipeline p{2, {2, 1}};
+  BoxOptions o = devices_of(tiny_model(1, 4, 6), p);
+  o.models.push_back({tiny_model(5, 3, 6)});
+  o.models.back().device = 1;
+  Box box{o};
+  std::vector<std::pair<std::shared_ptr<Recorder>, Tokens>> all;
+  int64_t adopted = 0;
+  for (Token t = 0; t < 4; ++t) {
+    const Tokens prompt = {t, 2, 0};
+    SequenceSpec s = box.spec(prompt, 30), other = box.spec(prompt, 30);
+    use(s, p);
+    other.roles = {{Role::kLarge, ModelId(2), 0}};
+    all.emplace_back(box.submit(std::move(s)), box.greedy(prompt, 30));
+    all.emplace_back(box.submit(std::move(other)), box.greedy(prompt, 30, 2));
+  }
+  box.pump();
+  for (const auto& [r, tokens] : all) {
+    ASSERT_TRUE(r->ok()) << r->end.status;
+    EXPECT_EQ(r->tokens, tokens);
+    adopted += r->end.stats.own[PpdFigures::kAdopted];
+  }
+  EXPECT_GT(adopted, 8);
+  box.expect_idle();
+}
+
 TEST(Ppd, ALostWorkerEndsItsRequestsAndNoOthers) {
   const Pipeline p{2, {2, 2}};
   BoxOptions o = devices_of(tiny_model(1, 4, 6), p);

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <map>
 #include <random>
 
 #include "engine/decode/bild.h"
+#include "engine/decode/ppd.h"
 #include "tests/engine/host/kit.h"
 #include "tests/engine/host/tiny_directory.h"
 #include "tests/temp_dir.h"
@@ -159,6 +161,93 @@ TEST_F(Oracles, ExactMethodsGiveTheTokensOfAutoregressiveDecoding) {
     if (!never && ways[w].method != std::string("auto")) {
       EXPECT_GT(drafted[w], 5) << ways[w].method << " with " << ways[w].model;
     }
+  }
+}
+
+// Models of five and of six layers, and workers with one to three of them: a lane beside, and
+// another device.
+EngineConfig pipelines_of(const std::string& directory) {
+  EngineConfig config;
+  for (const auto& [index, lane] : {std::pair(0, 0), {0, 1}, {1, 0}}) {
+    DeviceConfig& d = config.devices.emplace_back();
+    d.index = index;
+    d.lane = lane;
+    d.threads = 1;
+    d.memory_bytes = 64 << 20;
+  }
+  const auto add = [&](const std::string& name, int layers, const std::string& device) {
+    ModelConfig& model = config.models.emplace_back();
+    model.name = name;
+    model.path = directory;
+    model.layers = layers;
+    model.device = device;
+    model.dtype = DType::kFloat64;
+  };
+  for (const int s : {1, 2, 3}) {
+    add("lane " + std::to_string(s), s, "cpu:0/1");
+    add("device " + std::to_string(s), s, "cpu:1");
+  }
+  for (const int layers : {5, 6}) {
+    const std::string large = std::to_string(layers);
+    add(large, layers, "cpu:0");
+    for (int exit = (layers + 1) / 2; exit < layers; ++exit) {
+      const std::string s = std::to_string(layers - exit);
+      for (const std::vector<std::string>& workers :
+           {std::vector<std::string>{"lane " + s}, {"lane " + s, "device " + s}}) {
+        DeploymentConfig& d = config.deployments.emplace_back();
+        d.name = large + "/" + std::to_string(exit) + "/" + std::to_string(workers.size());
+        d.large = large;
+        d.methods["ppd"] = {{"exit_layer", int64_t{exit}}, {"workers", workers}};
+      }
+    }
+  }
+  return config;
+}
+
+// F.1, F.7: an even and an odd number of layers, every early layer from half of them on, any number
+// of candidates on one worker and on two, greedy and sampled, all at once.
+TEST(PpdOracles, EveryEarlyLayerAndNumberOfCandidatesGivesTheTokensOfAutoregressiveDecoding) {
+  const test::TempDir directory;
+  test::write_tiny_model(directory.path(), 1);
+  const EngineConfig config = pipelines_of(directory.path());
+  const auto engine = make_engine(config);
+  ASSERT_NE(engine, nullptr);
+  const auto send = [&](GenerateRequest r) {
+    auto sink = std::make_shared<Recorder>();
+    engine->submit(std::move(r), sink);
+    return sink;
+  };
+  struct Sent {
+    std::string what;
+    std::shared_ptr<Recorder> ppd, ar;
+  };
+  std::vector<Sent> all;
+  for (const DeploymentConfig& d : config.deployments) {
+    for (const int64_t k : {1, 2, 3, 5, 8, 16}) {
+      for (const bool greedy : {true, false}) {
+        GenerateRequest r = greedy ? random_request(all.size()) : sampled(all.size());
+        r.model = d.name;
+        r.method = "autoregressive";
+        Sent& sent = all.emplace_back();
+        sent.what = d.name + ", k " + std::to_string(k) + (greedy ? "" : ", sampled");
+        sent.ar = send(r);
+        r.method = "ppd";
+        r.parameters = {{"num_candidates", k}};
+        r.require_contract = Contract::kExact;
+        sent.ppd = send(std::move(r));
+      }
+    }
+  }
+  EXPECT_EQ(all.size(), 5U * 2 * 6 * 2);
+  std::map<std::string, int64_t> adopted;  // by deployment
+  for (const Sent& sent : all) {
+    ASSERT_TRUE(sent.ar->wait().ok()) << sent.what << ": " << sent.ar->wait();
+    ASSERT_TRUE(sent.ppd->wait().ok()) << sent.what << ": " << sent.ppd->wait();
+    EXPECT_EQ(sent.ppd->ids(), sent.ar->ids()) << sent.what;
+    adopted[sent.what.substr(0, 5)] += sent.ppd->end().stats.own[PpdFigures::kAdopted];
+  }
+  for (const DeploymentConfig& d : config.deployments) {
+    EXPECT_GT(adopted[d.name], 3) << d.name << ": equality would be no accident";
   }
 }
 

@@ -4,8 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <functional>
+#include <sstream>
+#include <utility>
 
+#include "absl/strings/str_replace.h"
+#include "engine/host/config.h"
 #include "tests/engine/backend/torch/adapter_folders.h"
 #include "tests/engine/host/kit.h"
 
@@ -102,6 +107,36 @@ TEST(PpdMethod, GivesTheTokensOfAutoregressiveDecodingOnRealModels) {
   }
 }
 
+// docs/benchmarks/ppd.md, "What is copied": keys and values of the worker's layers for each row,
+// and the hidden row of each that main takes over. At least a worker's row for each further token.
+TEST(PpdMethod, CopiesAsManyBytesAsItsRowsHave) {
+#ifndef TANDEM_WITH_TORCH
+  GTEST_SKIP() << "built without LibTorch";
+#endif
+  constexpr int64_t kHidden = 320, kHeadDim = 64, kTokens = 24, kRequests = 8;  // one KV head
+  for (const auto& [exit_layer, devices] :
+       {std::pair{4, std::vector<std::string>{"cpu:0/1", "cpu:1"}}, {6, {"cpu:1"}}}) {
+    EngineConfig config = pipeline(exit_layer, devices);
+    for (ModelConfig& model : config.models) model.dtype = model.kv_dtype = DType::kFloat32;
+    const auto engine = make_engine(config);
+    ASSERT_NE(engine, nullptr);
+    int64_t rows = 0, adopted = 0;
+    for (int i = 0; i < kRequests; ++i) {
+      const auto sink = testing::run(*engine, request(i, "ppd"));
+      ASSERT_TRUE(sink->wait().ok()) << sink->wait();
+      rows += sink->end().stats.own[PpdFigures::kCopiedRows];
+      adopted += sink->end().stats.own[PpdFigures::kAdopted];
+    }
+    const int64_t layer_bytes = 2 * kHeadDim * static_cast<int64_t>(sizeof(float));
+    EXPECT_EQ(engine->metrics().device_copy_bytes.value(),
+              rows * (kLayers - exit_layer) * layer_bytes +
+                  adopted * kHidden * static_cast<int64_t>(sizeof(float)));
+    EXPECT_GE(rows, kRequests * (kTokens - 2)) << "a late worker runs rows itself";
+    EXPECT_LE(rows, kRequests * kTokens * static_cast<int64_t>(devices.size()));
+    EXPECT_GT(adopted, 8);
+  }
+}
+
 #ifdef TANDEM_WITH_TORCH
 // Heads of the demo's large model: h + factor h, so 0 changes nothing, and -1 leaves nothing.
 class PpdHeads : public ::testing::Test {
@@ -173,6 +208,11 @@ TEST_F(PpdHeads, RefusesThoseThatDoNotFit) {
   const ExtraConfig early = head("early", 4, 0), late = head("late", 6, 0);
   ExtraConfig other = head("elsewhere", 4, 0);
   other.name = "early";
+  test::AdapterFolders others{std::string(TANDEM_SOURCE_DIR) + "/models/code-large"};
+  const std::string sample = std::exchange(others.sample, "0123456789abcdef");
+  const ExtraConfig foreign = others.write("early", {{"kind", "head"}, {"layer", 4}},
+                                           {{"down.weight", {1, 320}, std::vector<float>(320)},
+                                            {"up.weight", {320, 1}, std::vector<float>(320)}});
   const struct {
     std::string message;
     std::function<void(EngineConfig&)> change;
@@ -195,6 +235,10 @@ TEST_F(PpdHeads, RefusesThoseThatDoNotFit) {
        [&](EngineConfig& c) { c.models[1].extras = {other}; }},
       {"deployments[code].ppd.head: \"early\"; allowed: unset without exit_layer",
        [](EngineConfig& c) { c.deployments[0].methods["ppd"] = {{"head", std::string("early")}}; }},
+      {"models[large].extras[early]: " + foreign.path +
+           "/adapter.json: base.sample: \"0123456789abcdef\"; allowed: \"" + sample +
+           "\": the model's (this adapter was made for other weights)",
+       [&](EngineConfig& c) { c.models[0].extras = {foreign}; }},
       {"models[worker0].extras[late]: " + late.path +
            "/adapter.json: layer: 6; allowed: 1 to 4, the layers that are loaded",
        [&](EngineConfig& c) { c.models[1].extras = {early, late}; }},
@@ -256,6 +300,34 @@ TEST(PpdMethod, RefusesDeploymentsThatDoNotFit) {
     const auto engine = Engine::create(std::move(config));
     ASSERT_FALSE(engine.ok()) << c.message;
     EXPECT_EQ(engine.status().message(), c.message);
+  }
+}
+
+// Those for GPUs, on as many CPU devices and lanes, with fake models of their layers.
+TEST(PpdMethod, DeploymentsForGpusAreServed) {
+  for (const std::string name : {"ppd-gpus", "ppd-one-gpu"}) {
+    const std::string path = std::string(TANDEM_SOURCE_DIR) + "/deploy/" + name + ".textproto";
+    std::stringstream file;
+    file << std::ifstream(path).rdbuf();
+    std::string text = absl::StrReplaceAll(file.str(), {{"cuda:", "cpu:"}});
+    text =
+        absl::StrReplaceAll(text, {{"path: \"/models/large\" layers: 10", "fake { layers: 10 }"}});
+    text = absl::StrReplaceAll(text, {{"path: \"/models/large\"", "fake { layers: 40 }"}});
+    auto config = parse_deployment(text, path);
+    ASSERT_TRUE(config.ok()) << config.status();
+    const auto engine = make_engine(*std::move(config));
+    ASSERT_NE(engine, nullptr) << name;
+    GenerateRequest r = testing::request_for("text", 12);
+    r.model = "large";
+    r.method = "autoregressive";
+    const auto plain = testing::run(*engine, r);
+    r.method = "ppd";
+    const auto piped = testing::run(*engine, r);
+    ASSERT_TRUE(piped->wait().ok()) << piped->wait();
+    EXPECT_EQ(piped->ids(), plain->ids());
+    const auto& own = piped->end().stats.own;
+    EXPECT_EQ(own[PpdFigures::kRounds], 11);
+    EXPECT_EQ(own[PpdFigures::kWorkerLayers], 11 * 3 * 10) << "k 3, a worker's ten layers";
   }
 }
 
