@@ -23,6 +23,7 @@ from tuning import (
     calibration,
     frozen_model,
     mask_rows,
+    own_answers,
     resumable,
 )
 from tuning.calibration import Sample
@@ -40,6 +41,7 @@ class Settings:
     prompts: int = 16
     prompting: str = "deep"  # or "shallow"
     code_prompts: int = 2048
+    function_prompts: int = 0
     chat_prompts: int = 0
     new_tokens: int = 128
     checked: int = 48  # held-out prompts of each sort
@@ -161,12 +163,20 @@ def summary(answers: list[np.ndarray], masks: int) -> dict:
 
 
 class Training(resumable.Training):
-    """Of masks and prompts for a frozen model."""
+    """Of masks and prompts for a frozen model, from random numbers or from those of `begin`."""
 
-    def __init__(self, frozen: FrozenModel, settings: Settings, folder: Path):
+    def __init__(
+        self,
+        frozen: FrozenModel,
+        settings: Settings,
+        folder: Path,
+        begin: MaskParameters | None = None,
+    ):
         own = MaskParameters(
             frozen.model, settings.masks, settings.prompts, settings.seed, settings.prompting
         )
+        if begin is not None:
+            own.load_state_dict(begin.state_dict())
         super().__init__(own, settings.rate, settings.warmup_steps, folder)
         self.frozen, self.settings = frozen, settings
 
@@ -176,12 +186,26 @@ class Training(resumable.Training):
         self.run(lambda step: loss_of(model, self.own, groups.batch(step)), budget, check)
 
 
+def identity(frozen: FrozenModel, settings: Settings, samples: list[Sample], **more) -> str:
+    """A name for a training: another model, other settings or answers have another checkpoint."""
+    return own_answers.identity(
+        frozen,
+        adapter_file.sample_of(frozen_model.tensors_of(frozen.model)),
+        settings=vars(settings),
+        learned=[own_answers.token_lists(s) for s in samples],
+        **more,
+    )
+
+
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path, help="a Hugging Face directory or a GGUF file")
     parser.add_argument("--output", type=Path, required=True, help="a new folder, see `extras`")
+    parser.add_argument(
+        "--begin", type=Path, help="an adapter to go on from, of as many masks and prompts"
+    )
     resumable.add_arguments(parser, Settings(), "bita", keeps="answers")
     return parser.parse_args(arguments)
 
@@ -195,7 +219,11 @@ def main() -> None:
     dtype = torch.bfloat16 if arguments.precision == "bf16" else torch.float32
     frozen = frozen_model.load(arguments.model, dtype)
     training, held_out = bita_prompts.answers(frozen, settings, arguments)
-    work = Training(frozen, settings, arguments.work / arguments.output.name)
+    begin = arguments.begin and mask_rows.shipped(frozen.model, arguments.begin)
+    begun = begin and adapter_file.sample_of(begin.state_dict())
+    key = identity(frozen, settings, training, begin=begun)
+    folder = arguments.work / f"{arguments.output.name}-{key}"
+    work = Training(frozen, settings, folder, begin)
     work.load()
 
     def ranks() -> dict[str, list[np.ndarray]]:
@@ -211,6 +239,7 @@ def main() -> None:
             for name, answers in ranks().items()
         }
 
+    before = check() if begin else {}
     work.learn(training, budget, check)
     work.save()
     whole = frozen_model.load_weights(arguments.model)
@@ -222,6 +251,7 @@ def main() -> None:
         "steps": work.step,
         "minutes": round(work.seconds / 60, 1),
         "precision": arguments.precision,
+        **({"begin": before} if begin else {}),
         "curve": work.curve,
         "held_out": {name: summary(answers, settings.masks) for name, answers in ranks().items()},
     }

@@ -13,17 +13,23 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 
 from bench.peers.models import ROOT
-from bench.peers.report import table
-from tuning import bita, bita_prompts, bita_trees, corpus, frozen_model
+from bench.peers.report import put, table
+from tuning import (
+    bita,
+    bita_prompts,
+    bita_trees,
+    corpus,
+    frozen_model,
+    mask_rows,
+    own_answers,
+)
 from tuning.frozen_model import FrozenModel
 from tuning.mask_rows import MaskParameters
 from tuning.schedule import Budget
 
 PAGE = ROOT / "docs" / "benchmarks" / "bita.md"
-BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 # What a table's row is measured with: kind and candidates.
 TREES = (
     ("efficient", 5),
@@ -46,17 +52,6 @@ VARIANTS = (
     ("M = 2", {"masks": 2}),
     ("M = 5", {"masks": 5}),
 )
-
-
-def shipped(frozen: FrozenModel, folder: Path) -> MaskParameters:
-    tensors = load_file(folder / "adapter.safetensors")
-    prompts = tensors["prompt.keys"].shape[1] if "prompt.keys" in tensors else 0
-    own = MaskParameters(frozen.model, len(tensors["masks"]), prompts, seed=1)
-    named = {"masks": "masks", "prompt.keys": "keys", "prompt.values": "values"}
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            getattr(own, named[name]).copy_(tensor)
-    return own
 
 
 def tokens_per_pass(ranks: list, kind: str, masks: int, candidates: int) -> float:
@@ -92,7 +87,10 @@ def measure(frozen: FrozenModel, own: MaskParameters, held_out: dict) -> dict[st
 
 
 def train(frozen: FrozenModel, settings: bita.Settings, samples, held_out, steps: int, work: Path):
-    """Tokens of a pass of one variant, by tree and text; from its file where that is there."""
+    """Tokens of a pass of one variant, by tree and text; from its file in `work` where one is there
+    of the same model, settings, answers and steps."""
+    key = bita.identity(frozen, settings, samples, held_out=own_answers.lists(held_out))
+    work = work / key
     file = work / f"steps-{steps}.json"
     if file.exists():
         return json.loads(file.read_text())
@@ -109,14 +107,6 @@ def train(frozen: FrozenModel, settings: bita.Settings, samples, held_out, steps
     }
     file.write_text(json.dumps(found))
     return found
-
-
-def put(page: Path, name: str, text: str) -> None:
-    """Between the page's marks for this model."""
-    begin, end = BEGIN.format(name), END.format(name)
-    whole = page.read_text()
-    before, rest = whole.split(begin)
-    page.write_text(f"{before}{begin}\n\n{text}\n{end}{rest.split(end)[1]}")
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -150,7 +140,7 @@ def main() -> None:
         new_tokens=arguments.new_tokens,
     )
     samples, held_out = bita_prompts.answers(frozen, whole, arguments)
-    own = shipped(frozen, arguments.adapter)
+    own = mask_rows.shipped(frozen.model, arguments.adapter)
     masks = len(own.masks)
     text = tree_table(measure(frozen, own, held_out), masks)
     if arguments.steps:

@@ -1,9 +1,12 @@
 """The prompts that BiTA's training and its held-out figures use, and the model's answers to them."""
 
 import argparse
+import ast
 import gzip
 import json
 from pathlib import Path
+
+import numpy as np
 
 from tuning import adapter_file, calibration, corpus, frozen_model, own_answers
 from tuning.calibration import Sample
@@ -12,6 +15,7 @@ from tuning.windows import TokenStream
 
 SHORTEST, LONGEST = 8, 96  # tokens of a code prompt
 LONGEST_QUESTION = 64
+LONGEST_FUNCTION = 160
 
 
 def code(frozen: FrozenModel, texts: list[str], count: int, seed: int) -> list[list[int]]:
@@ -20,6 +24,30 @@ def code(frozen: FrozenModel, texts: list[str], count: int, seed: int) -> list[l
     prompts = calibration.cut_prompts(stream, count, SHORTEST, LONGEST, seed)
     begins = frozen.tokenizer.encode("a").ids[0] == stream.end_of_text
     return prompts if begins else [prompt[1:] for prompt in prompts]
+
+
+def functions(frozen: FrozenModel, texts: list[str], count: int, seed: int) -> list[list[int]]:
+    """Functions of these files up to the end of their docstring: what HumanEval asks in, of other
+    people's functions."""
+    found = []
+    for text in texts:
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            continue  # the library's tests hold such files on purpose
+        lines = text.splitlines()
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and ast.get_docstring(node):
+                found.append("\n".join(lines[node.lineno - 1 : node.body[0].end_lineno]))
+    prompts = [
+        ids for text in found if len(ids := frozen.tokenizer.encode(text).ids) <= LONGEST_FUNCTION
+    ]
+    chosen = np.random.default_rng(seed).permutation(len(prompts))[:count]
+    if len(chosen) < count:
+        raise ValueError(
+            f"function prompts: {count}; allowed: at most {len(prompts)} of these files"
+        )
+    return [prompts[i] for i in chosen]
 
 
 def humaneval(frozen: FrozenModel, file: Path, count: int) -> list[list[int]]:
@@ -58,6 +86,14 @@ def answers(
                 f"{where}-code",
                 lambda part=part, n=counts[0]: code(frozen, texts[part], n, settings.seed),
                 count=counts[0],
+            )
+        if part == 0 and settings.function_prompts > 0:
+            sets[part]["functions"] = of(
+                f"{where}-functions",
+                lambda part=part: functions(
+                    frozen, texts[part], settings.function_prompts, settings.seed
+                ),
+                count=settings.function_prompts,
             )
         if settings.chat_prompts > 0:
             sets[part]["chat"] = of(

@@ -48,6 +48,7 @@ class Settings:
     windows: int = 256  # of documents, to learn from
     window: int = 256  # tokens
     code_prompts: int = 0  # answers to them, to learn from, too
+    function_prompts: int = 0
     chat_prompts: int = 0
     new_tokens: int = 128  # of an answer
     checked: int = 48  # held-out texts of each sort
@@ -188,6 +189,11 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("model", type=Path, help="a Hugging Face directory or a GGUF file")
     parser.add_argument("--output", type=Path, required=True, help="a folder in it for each head")
     parser.add_argument("--layers", type=int, nargs="+", help="default: from half of them on")
+    parser.add_argument(
+        "--shared-only",
+        action="store_true",
+        help="train nothing: how often the model's own output matrix is right, and no more",
+    )
     parser.add_argument("--write", type=int, nargs="*", help="of these layers (default: all)")
     resumable.add_arguments(parser, Settings(), "early_heads", keeps="rows")
     return parser.parse_args(arguments)
@@ -206,18 +212,21 @@ def layers_of(asked: list[int] | None, count: int) -> list[int]:
     return sorted(set(layers))
 
 
+def write_report(arguments: argparse.Namespace, report: dict) -> None:
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    (arguments.output / "training.json").write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report, indent=1))
+
+
 def main() -> None:
     arguments = parse_arguments()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     settings = Settings(**{name: getattr(arguments, name) for name in vars(Settings())})
-    budget = Budget(minutes=arguments.minutes, steps=arguments.steps)
     dtype = torch.bfloat16 if arguments.precision == "bf16" else torch.float32
     frozen = frozen_model.load(arguments.model, dtype)
     layers = layers_of(arguments.layers, frozen.shape["layers"])
-    written = layers if arguments.write is None else arguments.write
     learned, held_out = texts_of(frozen, settings, arguments)
-    training = features_of(frozen, "training", learned, layers, arguments.work)
     checked = {
         name: features_of(frozen, name, samples, layers, arguments.work)
         for name, samples in held_out.items()
@@ -226,23 +235,28 @@ def main() -> None:
     def rates(heads: EarlyHeads | None) -> dict:
         return {name: match_rates(frozen, rows, heads) for name, rows in checked.items()}
 
+    report = {
+        "settings": vars(settings),
+        "layers": frozen.shape["layers"],
+        "checked_rows": {name: len(rows) for name, rows in checked.items()},
+        "precision": arguments.precision,
+        "shared": rates(None),
+    }
+    if arguments.shared_only:
+        write_report(arguments, report)
+        return
+    training = features_of(frozen, "training", learned, layers, arguments.work)
     heads = EarlyHeads(layers, frozen.shape["hidden_size"], settings.rank)
     for layer, early in training.early.items():
         heads.of(layer).fit(early, training.top)
-    report = {
-        "settings": vars(settings),
-        "rows": len(training),
-        "precision": arguments.precision,
-        "shared": rates(None),
-        "fitted": rates(heads),
-    }
+    report |= {"rows": len(training), "fitted": rates(heads)}
     # Another training has another checkpoint.
     key = own_answers.identity(
         frozen,
         adapter_file.sample_of(frozen_model.tensors_of(frozen.model)),
         settings=vars(settings),
         layers=layers,
-        learned=[list(map(int, s.prompt + s.output)) for s in learned],
+        learned=[own_answers.token_lists(s) for s in learned],
     )
     folder = arguments.work / f"{arguments.output.name}-{key}"
     work = resumable.Training(heads, settings.rate, settings.warmup_steps, folder)
@@ -256,17 +270,16 @@ def main() -> None:
             for name, rows in checked.items()
         }
 
+    budget = Budget(minutes=arguments.minutes, steps=arguments.steps)
     work.run(lambda step: loss_of(frozen, heads, training, batches.rows(step)), budget, check)
     work.save()
     report |= {"trained": rates(heads), "steps": work.step, "curve": work.curve}
     report["minutes"] = round(work.seconds / 60, 1)
     whole = frozen_model.load_weights(arguments.model)
-    for layer in written:
+    for layer in layers if arguments.write is None else arguments.write:
         to = arguments.output / f"layer-{layer}"
         adapter_file.write(to, "head", whole, heads.of(layer).tensors(), layer=layer)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "training.json").write_text(json.dumps(report, indent=1) + "\n")
-    print(json.dumps(report, indent=1))
+    write_report(arguments, report)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,10 @@ i behind it. It sees the prompts, the text up to that row, and m_1 .. m_i of its
 text's row k says what token k + 1 is, m_i attached to it says what token k + 1 + i is.
 """
 
+from pathlib import Path
+
 import torch
+from safetensors.torch import load_file
 from transformers import DynamicCache, PreTrainedModel
 
 from tuning import frozen_model
@@ -63,6 +66,18 @@ class MaskParameters(torch.nn.Module):
             return {"masks": self.masks}
         keys, values = self.prompt_rows(model)
         return {"masks": self.masks, "prompt.keys": keys, "prompt.values": values}
+
+
+def shipped(model: PreTrainedModel, folder: Path) -> MaskParameters:
+    """What an adapter's folder has for this model; prompts are deep ones."""
+    tensors = load_file(folder / "adapter.safetensors")
+    prompts = tensors["prompt.keys"].shape[1] if "prompt.keys" in tensors else 0
+    own = MaskParameters(model, len(tensors["masks"]), prompts, seed=1)
+    named = {"masks": "masks", "prompt.keys": "keys", "prompt.values": "values"}
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            getattr(own, named[name]).copy_(tensor)
+    return own
 
 
 @torch.no_grad()

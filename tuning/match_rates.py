@@ -8,13 +8,15 @@ import json
 from pathlib import Path
 
 from bench.peers.models import ROOT
-from bench.peers.report import table
+from bench.peers.report import put, table
 from tuning.early_heads import CANDIDATES
 
 PAGE = ROOT / "docs" / "benchmarks" / "ppd.md"
 MODELS = {
     "code-large-heads": ("code-large", 8),
     "smollm2-135m-heads": ("SmolLM2 135M Instruct, 4-bit blocks", 30),
+    "qwen2.5-coder-0.5b-heads": ("Qwen2.5-Coder 0.5B Instruct, 4-bit blocks", 24),
+    "qwen2.5-coder-1.5b-heads": ("Qwen2.5-Coder 1.5B Instruct, 4-bit blocks", 28),
 }
 TEXTS = {
     "files": "held-out files' own text",
@@ -48,39 +50,35 @@ def latency(match_rate: float, layer: int, layers: int) -> float:
     return 1 - (1 - layer / layers) * match_rate
 
 
-def pair(shared: float, trained: float) -> str:
-    return f"{100 * shared:.0f} / {100 * trained:.0f}"
+def pair(shared: float, trained: float | None) -> str:
+    """In percent."""
+    return f"{100 * shared:.0f}" + ("" if trained is None else f" / {100 * trained:.0f}")
+
+
+def rows_of(text: str, layers: int, report: dict) -> list[list[str]]:
+    rows = []
+    for layer, shared in report["shared"][text].items():
+        trained = report.get("trained", {}).get(text, {}).get(layer)
+        rates = [pair(*both) for both in zip(shared, trained or [None] * 3, strict=True)]
+        best = trained or shared
+        bounds = [f"{latency(p, int(layer), layers):.2f}" for p in best[:2]]
+        rows.append([f"{layer} of {layers}", *rates, *bounds])
+    return rows
 
 
 def section(name: str, layers: int, report: dict) -> str:
-    blocks = []
-    for text, title in TEXTS.items():
-        if text not in report["shared"]:
-            continue
-        rows = []
-        for layer, shared in report["shared"][text].items():
-            trained = report["trained"][text][layer]
-            rows.append(
-                [
-                    f"{layer} of {layers}",
-                    *(pair(a, b) for a, b in zip(shared, trained, strict=True)),
-                    *(f"{latency(p, int(layer), layers):.2f}" for p in (trained[0], trained[1])),
-                ]
-            )
-        head = [
-            "layer",
-            *(f"k = {k}" for k in CANDIDATES),
-            "latency, k = 1",
-            "latency, k = 3",
-        ]
-        blocks.append(f"{title[0].upper()}{title[1:]}:\n\n{table(head, rows)}\n")
+    head = ["layer", *(f"k = {k}" for k in CANDIDATES), "latency, k = 1", "latency, k = 3"]
+    blocks = [
+        f"{title[0].upper()}{title[1:]}:\n\n{table(head, rows_of(text, layers, report))}\n"
+        for text, title in TEXTS.items()
+        if text in report["shared"]
+    ]
     settings = report["settings"]
-    return f"""## {name}
-
-Heads of rank {settings["rank"]}, learned from {report["rows"]} rows in {report["steps"]} steps ({report["minutes"]} minutes of a busy
-machine). Percent of tokens, shared / trained; latency is what Theorem 4.1 makes of the trained rate.
-
-{chr(10).join(blocks)}"""
+    about = "Percent of tokens with the model's own output matrix; no heads were trained."
+    if "trained" in report:
+        about = f"""Heads of rank {settings["rank"]}, learned from {report["rows"]} rows in {report["steps"]} steps ({report["minutes"]} minutes of a busy
+machine). Percent of tokens, shared / trained; latency is what Theorem 4.1 makes of the trained rate."""
+    return f"## {name}\n\n{about}\n\n{chr(10).join(blocks)}"
 
 
 def paper_section() -> str:
@@ -100,21 +98,7 @@ arXiv 2307.05908, Table 2, percent, shared / trained. There a layer's whole clas
 
 def page(reports: dict[str, dict]) -> str:
     sections = [section(*MODELS[name], report) for name, report in reports.items()]
-    return f"""# PPD: how often an early layer is right
-
-Of a token the match rate says how often the model's own greedy choice is among the k likeliest that an early layer sees: read with
-the model's own norm and output matrix ("shared"), or through a head that was trained for that layer ("trained",
-`tuning/early_heads.py`, shipped under `models/`). With it the paper's Theorem 4.1 gives the latency of a token beside autoregressive
-decoding, 1 - (1 - layer / layers) · p, if workers are in time and cost nothing: bounds, not measurements. A request's final message has
-the same prediction from its own match rate beside what ran (`predicted_main_layers`, `main_layers`).
-
-```sh
-python -m tuning.early_heads models/code-large --output models/code-large-heads --minutes 5 ...   # models/README.md
-python -m tuning.match_rates --write
-```
-
-{chr(10).join(sections)}
-{paper_section()}"""
+    return f"{chr(10).join(sections)}\n{paper_section()}"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -125,7 +109,7 @@ def main(arguments: list[str] | None = None) -> None:
     reports = {name: json.loads(f.read_text()) for name, f in files.items() if Path(f).exists()}
     text = page(reports)
     if given.write:
-        PAGE.write_text(text)
+        put(PAGE, "match rates", text)
     else:
         print(text)
 

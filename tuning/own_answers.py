@@ -79,5 +79,14 @@ def identity(frozen: FrozenModel, sample: str, **settings) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def lists(held_out: dict[str, list[Sample]]) -> dict:
+    """For identity(): all tokens, by sort."""
+    return {name: [token_lists(s) for s in samples] for name, samples in held_out.items()}
+
+
+def token_lists(sample: Sample) -> list[list[int]]:
+    return [list(map(int, part)) for part in (sample.prompt, sample.output)]
+
+
 def tokens_of(samples: list[Sample]) -> np.ndarray:
     return np.concatenate([np.array(s.prompt + s.output) for s in samples])

@@ -3,6 +3,7 @@
 import datetime
 import statistics
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass
@@ -44,6 +45,13 @@ def spread(figures: list[float]) -> str:
     """Median, smallest and largest."""
     middle = statistics.median(figures)
     return f"{middle:.1f} ({min(figures):.1f}-{max(figures):.1f})"
+
+
+def put(page: Path, name: str, text: str) -> None:
+    """Between the page's marks of that name; the rest stays."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, rest = page.read_text().split(begin)
+    page.write_text(f"{before}{begin}\n\n{text}\n{end}{rest.split(end)[1]}")
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

@@ -52,6 +52,18 @@ def test_masks_learn_the_tokens_that_decoding_asks_of_them(frozen, written, tmp_
         assert torch.equal(tensor, before[name]), "nothing of the model changes"
 
 
+def test_a_training_begins_with_what_is_shipped(frozen, written, tmp_path):
+    own = trained(frozen, written, tmp_path / "first", 20).own
+    adapter_file.write(tmp_path / "adapter", "masks", frozen.model, own.tensors(frozen.model))
+    begin = mask_rows.shipped(frozen.model, tmp_path / "adapter")
+    made = bita.Training(frozen, SETTINGS, tmp_path / "second", begin)
+    for a, b in zip(own.parameters(), made.own.parameters(), strict=True):
+        assert torch.equal(a, b)
+    other = dataclasses.replace(SETTINGS, prompts=5)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        bita.Training(frozen, other, tmp_path / "third", begin)
+
+
 def test_labels_are_one_further_than_a_rows_own(written):
     sample = Sample([1, 2, 3], [10, 11, 12, 13])
     labels = bita.labels_of([sample], torch.tensor([[2, 4]]), 2)
@@ -181,7 +193,7 @@ def test_tables_of_trees_and_variants(frozen, written, tmp_path):
     adapter = tmp_path / "adapter"
     own = mask_rows.MaskParameters(frozen.model, 2, 3, seed=1)
     adapter_file.write(adapter, "masks", frozen.model, own.tensors(frozen.model))
-    read = bita_ablation.shipped(frozen, adapter)
+    read = mask_rows.shipped(frozen.model, adapter)
     for a, b in zip(own.parameters(), read.parameters(), strict=True):
         assert torch.equal(a, b)
     right = [np.ones((9, 2), dtype=int)]
@@ -192,8 +204,16 @@ def test_tables_of_trees_and_variants(frozen, written, tmp_path):
     settings = dataclasses.replace(SETTINGS, prompts=0)
     held_out = {"code": written[48:]}
     found = bita_ablation.train(frozen, settings, written[:48], held_out, 3, tmp_path)
-    again = bita_ablation.train(frozen, settings, [], held_out, 3, tmp_path)
-    assert found == again, "kept"
+    kept = list(tmp_path.rglob("steps-3.json"))
+    kept[0].write_text(json.dumps(found | {"read": "again"}))
+    again = bita_ablation.train(frozen, settings, written[:48], held_out, 3, tmp_path)
+    assert again == found | {"read": "again"}, "kept"
+    for other, answers in (
+        (dataclasses.replace(settings, groups=5), written[:48]),
+        (settings, written[:40]),
+    ):
+        fresh = bita_ablation.train(frozen, other, answers, held_out, 3, tmp_path)
+        assert "read" not in fresh, "what was trained otherwise is another variant"
     assert "no prompts" in bita_ablation.variant_table({"no prompts": found})
 
 

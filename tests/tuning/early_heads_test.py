@@ -7,7 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tuning import adapter_file, early_features, early_heads, frozen_model, resumable
+from tuning import (
+    adapter_file,
+    early_features,
+    early_heads,
+    frozen_model,
+    match_rates,
+    resumable,
+)
 from tuning.calibration import Sample
 from tuning.early_features import Features
 from tuning.schedule import Budget
@@ -165,3 +172,19 @@ def test_every_setting_can_be_given():
     assert isinstance(given, argparse.Namespace)
     assert given.rank == 3
     assert all(hasattr(given, name) for name in vars(SETTINGS))
+
+
+def test_pages_show_what_was_found():
+    report = {
+        "settings": {"rank": 8},
+        "shared": {"humaneval": {"3": [0.1, 0.2, 0.3]}},
+        "trained": {"humaneval": {"3": [0.5, 0.6, 0.7]}},
+        "rows": 10,
+        "steps": 2,
+        "minutes": 1.5,
+    }
+    assert "| 3 of 4 | 10 / 50 | 20 / 60 | 30 / 70 | 0.88 | 0.85 |" in match_rates.section(
+        "m", 4, report
+    )
+    del report["trained"]
+    assert "| 3 of 4 | 10 | 20 | 30 | 0.97 | 0.95 |" in match_rates.section("m", 4, report)
