@@ -11,7 +11,6 @@
 // bench/peers/pair.py makes a page of it.
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -31,6 +30,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "bench/answer.h"
 #include "engine/backend/scripted/scripted_backend.h"
 #include "engine/backend/torch/device.h"
 #include "engine/base/flags.h"
@@ -93,32 +93,6 @@ class Counter final : public Backend {
   std::map<PassSize, std::vector<double>> seconds_;
 };
 
-class Answer final : public SequenceListener {
- public:
-  void on_admitted() override {}
-  void on_tokens(std::vector<Emitted> more) override {
-    for (const Emitted& e : more) tokens.push_back(e.token);
-  }
-  void on_end(const SequenceEnd& e) override {
-    const std::lock_guard lock(mutex_);
-    end = e;
-    ended_ = true;
-    changed_.notify_all();
-  }
-  void wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return ended_; });
-  }
-
-  std::vector<Token> tokens;
-  SequenceEnd end;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ended_ = false;
-};
-
 struct Options {
   std::optional<std::string> large, small, agreement, drafts, masks, mask_rates;
   std::optional<double> threads, prompt_tokens, new_tokens, turns, foresight;
@@ -170,26 +144,11 @@ std::vector<Method> methods_with_masks() {
   return found;
 }
 
-absl::StatusOr<std::vector<double>> shares(const char* flag, absl::string_view value,
-                                           char separator = ',') {
-  std::vector<double> found;
-  for (const absl::string_view text : absl::StrSplit(value, separator)) {
-    double share = 0;
-    if (!absl::SimpleAtod(text, &share) || share < 0 || share > 1) {
-      return absl::InvalidArgumentError(absl::StrCat(flag, ": ", value,
-                                                     "; allowed: numbers in [0, 1], separated by ",
-                                                     std::string(1, separator)));
-    }
-    found.push_back(share);
-  }
-  return found;
-}
-
 // By mask the rates of its candidates.
 absl::StatusOr<std::vector<std::vector<double>>> mask_rates(const std::string& value) {
   std::vector<std::vector<double>> found;
   for (const absl::string_view mask : absl::StrSplit(value, ',')) {
-    TANDEM_ASSIGN_OR_RETURN(auto by_rank, shares("--mask-rates", mask, ':'));
+    TANDEM_ASSIGN_OR_RETURN(auto by_rank, parse_shares("--mask-rates", mask, ':'));
     found.push_back(std::move(by_rank));
   }
   return found;
@@ -342,7 +301,7 @@ absl::Status bench(const Options& o) {
   const int turns = static_cast<int>(o.turns.value_or(5));
   const double foresight = o.foresight.value_or(0.5);
   TANDEM_ASSIGN_OR_RETURN(const std::vector<double> agreements,
-                          shares("--agreement", o.agreement.value_or("0.7,0.8,0.9")));
+                          parse_shares("--agreement", o.agreement.value_or("0.7,0.8,0.9")));
   TANDEM_ASSIGN_OR_RETURN(const auto masks, mask_rates(o.mask_rates.value_or("0.5,0.4,0.35")));
   TANDEM_ASSIGN_OR_RETURN(std::vector<Method> contenders, methods(o.drafts.value_or("3,5,8")));
   if (o.masks) {
