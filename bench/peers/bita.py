@@ -1,0 +1,219 @@
+"""BiTA's wall clock beside autoregressive decoding, n-grams and speculative sampling.
+
+    python -m bench.peers.bita [--write]
+
+Requests of all methods go through our own server in turns, one at a time and eight at once, greedy;
+each answer must be autoregressive decoding's. Figures are ratios within a turn.
+"""
+
+import argparse
+import datetime
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.peers import machine
+from bench.peers.models import HOME, ROOT
+from bench.peers.report import put, table
+from bench.peers.serving import BINARY, Client, at_once, server
+
+PAGE = ROOT / "docs" / "benchmarks" / "bita.md"
+STREAMS = (1, 8)
+CONFIG = """
+models {{ name: "large" path: "{path}" dtype: {dtype} extras {{ name: "masks" path: "{masks}" }} }}
+{small}
+deployments {{ name: "served" large: "large" {pair} bita {{ adapter: "masks" }} }}
+"""
+
+
+@dataclass(frozen=True)
+class Subject:
+    title: str
+    path: Path
+    masks: str
+    dtype: str = "DTYPE_AUTO"
+    small: str = ""  # a model in models/, for speculative sampling
+
+    def config(self) -> str:
+        small = f'models {{ name: "small" path: "{ROOT / "models" / self.small}" }}'
+        return CONFIG.format(
+            path=self.path,
+            dtype=self.dtype,
+            masks=ROOT / "models" / self.masks,
+            small=small if self.small else "",
+            pair='small: "small"' if self.small else "",
+        )
+
+
+SMOLLM2 = HOME / "models" / "smollm2-135m.gguf"
+SUBJECTS = {
+    "smollm2": Subject("SmolLM2 135M Instruct, 4-bit blocks", SMOLLM2, "smollm2-135m-bita"),
+    "smollm2-int8": Subject(
+        "SmolLM2 135M Instruct, int8", SMOLLM2, "smollm2-135m-bita", "DTYPE_INT8"
+    ),
+    "code-large": Subject(
+        "code-large", ROOT / "models" / "code-large", "code-large-bita", small="code-small"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    name: str
+    method: str  # a message of the protocol
+    parameters: dict = field(default_factory=dict, hash=False)
+
+    def message(self, messages):
+        given = dict(self.parameters)
+        if "tree" in given:
+            given["tree"] = messages.Bita.Tree.Value(given["tree"])
+        return getattr(messages, self.method)(**given)
+
+
+def tree(name: str, kind: str, masks: int, candidates: int) -> Way:
+    parameters = {"num_masks": masks, "num_candidates": candidates, "tree": kind}
+    return Way(f"BiTA, {name}", "Bita", parameters | {"only_if_faster": False})
+
+
+AR = Way("autoregressive", "Autoregressive")
+WAYS = (
+    AR,
+    Way("BiTA, as many rows as pay", "Bita"),
+    tree("spine, M 1, k 2 (5 rows)", "TREE_SPINE", 1, 2),
+    tree("efficient, M 3, k 5 (64 rows)", "TREE_EFFICIENT", 3, 5),
+    Way("n-grams", "Ngram"),
+)
+SPECULATIVE = Way("speculative", "Speculative")
+
+
+@dataclass
+class Line:
+    """A way at one number of streams: of each turn its seconds, and what answers came to."""
+
+    way: Way
+    streams: int
+    seconds: list[float] = field(default_factory=list)
+    tokens: int = 0
+    passes: int = 0
+    equal: int = 0  # answers that are autoregressive decoding's
+    answers: int = 0
+
+
+def prompts_of(subject: Subject, count: int) -> list[list[int]]:
+    """Beginnings of HumanEval's problems, as the model's own tokenizer has them."""
+    from tokenizers import Tokenizer
+
+    from tuning import frozen_model
+    from tuning.evaluate.humaneval import read_problems
+
+    gguf = subject.path.suffix == ".gguf"
+    tokenizer = (
+        frozen_model.gguf_tokenizer(subject.path)
+        if gguf
+        else Tokenizer.from_file(str(subject.path / "tokenizer.json"))
+    )
+    return [tokenizer.encode(p.prompt.rstrip()).ids for p in read_problems()[:count]]
+
+
+def run(client: Client, way: Way, prompts: list[list[int]], streams: int, new_tokens: int, line):
+    def answer(prompt: list[int]):
+        message = way.message(client.messages)
+        return client.complete(client.request("served", prompt, new_tokens, message))
+
+    started = time.perf_counter()
+    answers = list(at_once(answer, prompts, streams))
+    line.seconds.append(time.perf_counter() - started)
+    for a in answers:
+        line.tokens += len(a.tokens)
+        line.passes += a.finished.stats.large_passes
+    return [[token.id for token in a.tokens] for a in answers]
+
+
+def measure(client: Client, ways, prompts, new_tokens: int, turns: int) -> list[Line]:
+    lines = [Line(way, streams) for streams in STREAMS for way in ways]
+    for turn in range(-1, turns):  # the first one warms up
+        expected: dict[int, list] = {}
+        for number in range(len(lines)):
+            line = lines[(number + turn + 1) % len(lines)]
+            if turn < 0:
+                run(client, line.way, prompts[:2], 1, 16, Line(line.way, 1))
+                continue
+            texts = run(client, line.way, prompts, line.streams, new_tokens, line)
+            first = expected.setdefault(line.streams, texts)
+            line.answers += len(texts)
+            line.equal += sum(a == b for a, b in zip(texts, first, strict=True))
+    return lines
+
+
+def section(subject: Subject, lines: list[Line], turns: int) -> str:
+    rows = []
+    for line in lines:
+        own = next(x for x in lines if x.way == AR and x.streams == line.streams)
+        ratios = [a / b for a, b in zip(own.seconds, line.seconds, strict=True)]
+        rows.append(
+            [
+                line.way.name,
+                str(line.streams),
+                f"{line.tokens / turns / statistics.median(line.seconds):.0f}",
+                f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
+                f"{line.tokens / line.passes:.2f}",
+                f"{line.equal} of {line.answers}",
+            ]
+        )
+    head = ["method", "streams", "tokens/s", "over autoregressive", "tokens a pass", "same text"]
+    return f"### {subject.title}\n\n{table(head, rows)}\n"
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=list(SUBJECTS), default=list(SUBJECTS))
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--new-tokens", type=int, default=96)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--server", type=Path, default=BINARY)
+    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--busy", action="store_true", help="write what a busy machine gave, too")
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None) -> int:
+    args = parse(arguments)
+    busy = [machine.load_before(args.write and not args.busy)]
+    sections = []
+    for name in args.models:
+        subject = SUBJECTS[name]
+        ways = (*WAYS, SPECULATIVE) if subject.small else WAYS
+        with tempfile.NamedTemporaryFile("w", suffix=".textproto") as file:
+            file.write(subject.config())
+            file.flush()
+            with server(args.server, config=Path(file.name)) as client:
+                prompts = prompts_of(subject, args.prompts)
+                lines = measure(client, ways, prompts, args.new_tokens, args.turns)
+        sections.append(section(subject, lines, args.turns))
+    busy.append(machine.load())
+    conditions = [
+        ("command", f"`python -m bench.peers.bita {' '.join(arguments or sys.argv[1:])}`"),
+        ("commit", machine.commit(ROOT)),
+        ("date", datetime.date.today().isoformat()),
+        (
+            "processor",
+            f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores",
+        ),
+        ("machine busy before and after", ", ".join(f"{b:.0%}" for b in busy)),
+        (
+            "prompts (HumanEval's first), new tokens, turns",
+            f"{args.prompts}, {args.new_tokens}, {args.turns}",
+        ),
+    ]
+    text = "\n".join(sections) + "\n" + table(["condition", ""], [list(c) for c in conditions])
+    print(text)
+    if args.write:
+        put(PAGE, "wall clock", text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
