@@ -169,6 +169,8 @@ def test_envoy_may_call_and_has_limits():
     limits = manager["typed_config"]
     assert limits["http2_protocol_options"]["max_concurrent_streams"] <= 1024
     assert limits["max_request_headers_kb"] <= 8
+    route = limits["route_config"]["virtual_hosts"][0]["routes"][0]["route"]
+    assert "unavailable" in route["retry_policy"]["retry_on"].split(",")
     layer = config["layered_runtime"]["layers"][0]["static_layer"]
     assert layer["overload.premature_reset_total_stream_count"] <= 500
 
