@@ -9,6 +9,8 @@ import subprocess
 import sys
 from xml.etree import ElementTree
 
+import pytest
+
 from tests.attack.harness import ROOT
 
 
@@ -34,7 +36,10 @@ def test_a_short_soak(binaries, tmp_path):
     assert len(list(circles)) == 4 * len(result["rests"])
 
 
-def test_what_grows_is_seen():
+@pytest.mark.parametrize(
+    ("filled", "wrong"), [(0, ["files", "memory"]), (8 << 20, ["files"])], ids=["leaks", "fills"]
+)
+def test_what_grows_is_seen(filled, wrong):
     from tests.attack.soak import Soak  # needs a server's configuration to be there
 
     class Nothing:
@@ -46,6 +51,7 @@ def test_what_grows_is_seen():
 
     soak = Soak(Nothing(), Nothing())
     for i in range(10):
-        soak.rests.append({"files": 10 + i, "threads": 5, "memory": i * (8 << 20)})
-    wrong = soak.verdict()
-    assert [w.split(":")[0] for w in wrong] == ["files", "memory"]
+        soak.rests.append(
+            {"files": 10 + i, "threads": 5, "memory": i * (8 << 20), "touched": i * filled}
+        )
+    assert [w.split(":")[0] for w in soak.verdict()] == wrong
