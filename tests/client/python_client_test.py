@@ -4,39 +4,11 @@ refuses at first.
 
 import asyncio
 import json
-import subprocess
-import sys
 from concurrent import futures
-from pathlib import Path
 
 import pytest
 
 grpc = pytest.importorskip("grpc")
-pytest.importorskip("grpc_tools")
-pytest.importorskip("setuptools")
-
-PACKAGE = Path(__file__).resolve().parents[2] / "client/python"
-
-
-@pytest.fixture(scope="module")
-def tandem_client(tmp_path_factory):
-    """The installed package, without a network."""
-    copy = tmp_path_factory.mktemp("checkout")
-    (copy / "proto").symlink_to(PACKAGE.parents[1] / "proto")
-    (copy / "client").mkdir()
-    subprocess.run(["cp", "-r", PACKAGE, copy / "client" / "python"], check=True)
-    site = tmp_path_factory.mktemp("site")
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
-    subprocess.run(
-        [*pip, "--no-build-isolation", "--target", site, copy / "client" / "python"],
-        check=True,
-        timeout=120,
-    )
-    sys.path.insert(0, str(site))
-    import tandem_client
-
-    assert Path(tandem_client.__file__).is_relative_to(site)
-    return tandem_client
 
 
 @pytest.fixture

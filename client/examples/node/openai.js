@@ -14,6 +14,7 @@ const { values: args } = parseArgs({
     'max-tokens': { type: 'string', default: '64' },
     seed: { type: 'string' }, // a string: it has 64 bits
     method: { type: 'string' },
+    fields: { type: 'string', default: '{}' }, // further ones, as JSON
     list: { type: 'boolean' },
     whole: { type: 'boolean' },
   },
@@ -35,6 +36,7 @@ async function main() {
     max_tokens: Number(args['max-tokens']),
     ...(args.seed && { seed: args.seed }),
     ...(args.method && { tandem: { method: args.method } }),
+    ...JSON.parse(args.fields),
   };
   if (args.whole) {
     const answer = await client.completions.create(request);
