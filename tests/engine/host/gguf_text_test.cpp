@@ -97,6 +97,60 @@ TEST(GgufText, ConvertedTokenizersCutTextAsTheOriginals) {
   }
 }
 
+// T5's tokens as a converter writes them: scores in fp32, pieces that nobody uses behind them. With
+// an empty map of characters, as files without one have none.
+test::GgufBuilder unigram(const json& file) {
+  const json& vocab = file["model"]["vocab"];
+  std::vector<std::string> tokens;
+  std::vector<float> scores;
+  std::vector<int32_t> types;
+  for (const json& piece : vocab) {
+    tokens.push_back(piece[0]);
+    scores.push_back(piece[1]);
+    types.push_back(1);
+  }
+  types[0] = types[1] = 3;
+  types[2] = 2;
+  tokens.emplace_back("a");  // once more, and unused
+  scores.push_back(-0.1f);
+  types.push_back(5);
+  test::GgufBuilder b;
+  b.set("general.architecture", "t5").set("tokenizer.ggml.model", "t5");
+  b.set("tokenizer.ggml.tokens", tokens).set("tokenizer.ggml.scores", scores);
+  b.set("tokenizer.ggml.token_type", types);
+  b.set("tokenizer.ggml.padding_token_id", 0u).set("tokenizer.ggml.eos_token_id", 1u);
+  b.set("tokenizer.ggml.unknown_token_id", 2u);
+  // A table of 256 numbers in which no byte is found, and no text.
+  const std::string none = test::bytes_of(uint32_t{1024}) + std::string(1024, '\0');
+  b.metadata.emplace_back("tokenizer.ggml.precompiled_charsmap",
+                          test::gguf_array(GgufType::kU8, none.size(), none));
+  return b;
+}
+
+TEST(GgufText, UnigramsCutTextAsTheOriginals) {
+  json file = test::read_json(test::data_path("tokenizers/t5/tokenizer.json"));
+  const std::string bytes = unigram(file).file();
+  const absl::StatusOr<Gguf> gguf = parse_gguf(std::as_bytes(std::span(bytes)), "f");
+  ASSERT_TRUE(gguf.ok()) << gguf.status();
+  const auto tokenizer = tokenizer_of(*gguf);
+  ASSERT_NE(tokenizer, nullptr);
+  // The golden file's text is normalized by Unicode's rules, not by a map, and not stripped.
+  for (json& piece : file["model"]["vocab"]) piece[1] = piece[1].get<float>();
+  file["normalizer"]["normalizers"][0] = {
+      {"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
+  const auto original = Tokenizer::parse("g", file.dump(), "{}");
+  ASSERT_TRUE(original.ok()) << original.status();
+  for (const std::string& text : texts()) {
+    for (const bool special : {false, true}) {
+      const absl::StatusOr<Ids> ids = tokenizer->encode(text, special);
+      ASSERT_TRUE(ids.ok()) << ids.status();
+      ASSERT_EQ(*ids, (*original)->encode(text, special).value()) << text;
+      ASSERT_EQ(*tokenizer->decode(*ids, true), *(*original)->decode(*ids, true)) << text;
+    }
+  }
+  EXPECT_EQ(tokenizer->encode("", true).value(), Ids{1});  // the end, and nothing before
+}
+
 TEST(GgufText, ChatTemplateOfAFile) {
   const absl::StatusOr<std::shared_ptr<const ChatTemplate>> chat =
       ChatTemplate::parse("f", R"({"eos_token": "<e>", "chat_template": [{"name": "default",

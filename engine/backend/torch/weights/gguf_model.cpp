@@ -147,6 +147,29 @@ void read_falcon(const Gguf& gguf, json& config) {
   config["bias"] = find_tensor(gguf, "blk.0.attn_qkv.bias") != nullptr;
 }
 
+// In T5's words. What has a gate has it under GELU, and what has none is ReLU; distances from 128
+// on are alike. Files name neither: ggml knows no others.
+void read_t5(const Gguf& gguf, GgufFields& fields, const std::string& prefix, json& config) {
+  config["d_model"] = config["hidden_size"];
+  config["d_kv"] = config["head_dim"];
+  config["d_ff"] = config["intermediate_size"];
+  config["num_heads"] = config["num_attention_heads"];
+  config["num_layers"] = config["num_hidden_layers"];
+  config["num_decoder_layers"] = fields.integer(
+      prefix + "decoder_block_count", config["num_hidden_layers"].get<int64_t>(), 1, 1000);
+  config["layer_norm_epsilon"] = config["rms_norm_eps"];
+  config["relative_attention_num_buckets"] =
+      fields.integer(prefix + "attention.relative_buckets_count", std::nullopt, 4, 65536);
+  config["decoder_start_token_id"] = fields.integer(prefix + "decoder_start_token_id", 0, 0,
+                                                    config["vocab_size"].get<int64_t>() - 1);
+  const bool gated = find_tensor(gguf, "dec.blk.0.ffn_gate.weight") != nullptr;
+  config["feed_forward_proj"] = gated ? "gated-gelu" : "relu";
+  if (const int64_t kv = config["num_key_value_heads"].get<int64_t>(); kv != config["num_heads"]) {
+    fields.refuse(prefix + "attention.head_count_kv", absl::StrCat(kv),
+                  absl::StrCat(config["num_heads"].get<int64_t>(), ", the number of heads"));
+  }
+}
+
 // LongRoPE's factors are tensors.
 void read_phi3(const Gguf& gguf, GgufFields& fields, const std::string& prefix, int64_t head_dim,
                json& config) {
@@ -295,6 +318,7 @@ absl::StatusOr<std::string> gguf_config_json(const Gguf& gguf, absl::string_view
   if (name_of == "gpt2") read_gpt2(config);
   if (name_of == "falcon") read_falcon(gguf, config);
   if (name_of == "phi3") read_phi3(gguf, fields, prefix, head_dim, config);
+  if (name_of == "t5") read_t5(gguf, fields, prefix, config);
   config["eos_token_id"] = ending_tokens(fields);
   TANDEM_RETURN_IF_ERROR(fields.status());
   return config.dump();
@@ -339,7 +363,8 @@ absl::StatusOr<std::map<std::string, TensorView>> gguf_tensors(const Gguf& gguf,
   const int64_t heads = fields.integer(prefix + "head_count", std::nullopt, 1, 1024);
   const int64_t kv_heads = fields.integer(prefix + "head_count_kv", heads, 1, 1024);
   TANDEM_RETURN_IF_ERROR(fields.status());
-  const bool two_norms = find_tensor(gguf, "blk.0.attn_norm_2.weight") != nullptr;
+  const GgufVariant variant{.two_norms = find_tensor(gguf, "blk.0.attn_norm_2.weight") != nullptr,
+                            .gated = find_tensor(gguf, "dec.blk.0.ffn_gate.weight") != nullptr};
   std::map<std::string, TensorView> views;
   for (const auto& [tensor_name, tensor] : gguf.tensors) {
     // Part of the configuration.
@@ -352,7 +377,7 @@ absl::StatusOr<std::map<std::string, TensorView>> gguf_tensors(const Gguf& gguf,
     const std::string part = tensor_name.substr(0, dot);
     const std::string kind = dot == std::string::npos ? "" : tensor_name.substr(dot);
     const std::string hf =
-        kind == ".weight" || kind == ".bias" ? gguf_hf_name(*arch, part, two_norms) : "";
+        kind == ".weight" || kind == ".bias" ? gguf_hf_name(*arch, part, variant) : "";
     if (hf.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": tensor ", quote_value(tensor_name),
                                                      " ", shape_text(tensor.shape),

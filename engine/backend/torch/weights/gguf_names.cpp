@@ -57,9 +57,41 @@ constexpr std::array<Part, 6> kFalconLayer{{{"attn_norm", "input_layernorm"},
                                             {"attn_output", "self_attention.dense"},
                                             {"ffn_up", "mlp.dense_h_to_4h"},
                                             {"ffn_down", "mlp.dense_4h_to_h"}}};
+constexpr std::array<Part, 4> kT5Parts{{{"token_embd", "shared"},
+                                        {"enc.output_norm", "encoder.final_layer_norm"},
+                                        {"dec.output_norm", "decoder.final_layer_norm"},
+                                        {"output", "lm_head"}}};
+constexpr std::array<Part, 10> kT5EncoderLayer{
+    {{"attn_norm", "layer.0.layer_norm"},
+     {"attn_q", "layer.0.SelfAttention.q"},
+     {"attn_k", "layer.0.SelfAttention.k"},
+     {"attn_v", "layer.0.SelfAttention.v"},
+     {"attn_o", "layer.0.SelfAttention.o"},
+     {"attn_rel_b", "layer.0.SelfAttention.relative_attention_bias"},
+     {"ffn_norm", "layer.1.layer_norm"},
+     {"ffn_gate", "layer.1.DenseReluDense.wi_0"},
+     {"ffn_up", "layer.1.DenseReluDense.wi"},
+     {"ffn_down", "layer.1.DenseReluDense.wo"}}};
+constexpr std::array<Part, 16> kT5DecoderLayer{
+    {{"attn_norm", "layer.0.layer_norm"},
+     {"attn_q", "layer.0.SelfAttention.q"},
+     {"attn_k", "layer.0.SelfAttention.k"},
+     {"attn_v", "layer.0.SelfAttention.v"},
+     {"attn_o", "layer.0.SelfAttention.o"},
+     {"attn_rel_b", "layer.0.SelfAttention.relative_attention_bias"},
+     {"cross_attn_norm", "layer.1.layer_norm"},
+     {"cross_attn_q", "layer.1.EncDecAttention.q"},
+     {"cross_attn_k", "layer.1.EncDecAttention.k"},
+     {"cross_attn_v", "layer.1.EncDecAttention.v"},
+     {"cross_attn_o", "layer.1.EncDecAttention.o"},
+     {"cross_attn_rel_b", "layer.1.EncDecAttention.relative_attention_bias"},
+     {"ffn_norm", "layer.2.layer_norm"},
+     {"ffn_gate", "layer.2.DenseReluDense.wi_0"},
+     {"ffn_up", "layer.2.DenseReluDense.wi"},
+     {"ffn_down", "layer.2.DenseReluDense.wo"}}};
 
 constexpr char kLayers[] = "model.layers.";
-constexpr std::array<GgufArch, 7> kArchs{{{.gguf = "llama",
+constexpr std::array<GgufArch, 8> kArchs{{{.gguf = "llama",
                                            .model_type = "llama",
                                            .name = "LlamaForCausalLM",
                                            .permuted = true,
@@ -104,7 +136,17 @@ constexpr std::array<GgufArch, 7> kArchs{{{.gguf = "llama",
                                            .rms = false,
                                            .parts = kFalconParts,
                                            .layer_parts = kFalconLayer,
-                                           .hf_layer = "h."}}};
+                                           .hf_layer = "h."},
+                                          {.gguf = "t5",
+                                           .model_type = "t5",
+                                           .name = "T5ForConditionalGeneration",
+                                           .parts = kT5Parts,
+                                           .layer_parts = kT5DecoderLayer,
+                                           .hf_layer = "decoder.block.",
+                                           .layer = "dec.blk.",
+                                           .encoder_parts = kT5EncoderLayer,
+                                           .hf_encoder_layer = "encoder.block.",
+                                           .encoder_layer = "enc.blk."}}};
 
 std::string_view find(std::span<const Part> parts, std::string_view name) {
   for (const Part& p : parts) {
@@ -117,19 +159,24 @@ std::string_view find(std::span<const Part> parts, std::string_view name) {
 
 std::span<const GgufArch> gguf_archs() { return kArchs; }
 
-std::string gguf_hf_name(const GgufArch& arch, std::string_view part, bool two_norms) {
-  if (part.substr(0, 4) != "blk.") return std::string(find(arch.parts, part));
-  const size_t dot = part.find('.', 4);
+std::string gguf_hf_name(const GgufArch& arch, std::string_view part, const GgufVariant& variant) {
+  const bool encoder = !arch.encoder_parts.empty() && part.starts_with(arch.encoder_layer);
+  const std::string_view prefix = encoder ? arch.encoder_layer : arch.layer;
+  if (!part.starts_with(prefix)) return std::string(find(arch.parts, part));
+  part.remove_prefix(prefix.size());
+  const size_t dot = part.find('.');
   if (dot == std::string_view::npos) return "";
-  const std::string_view number = part.substr(4, dot - 4);
+  const std::string_view number = part.substr(0, dot);
   const bool digits = !number.empty() && number.size() <= 4 &&
                       number.find_first_not_of("0123456789") == std::string_view::npos &&
                       (number == "0" || number[0] != '0');
   if (!digits) return "";
-  std::string_view inner = find(arch.layer_parts, part.substr(dot + 1));
+  std::string inner(find(encoder ? arch.encoder_parts : arch.layer_parts, part.substr(dot + 1)));
   if (inner.empty()) return "";
-  if (two_norms && inner == "input_layernorm") inner = "ln_mlp";  // Falcon 40B
-  return std::string(arch.hf_layer) + std::string(number) + "." + std::string(inner);
+  if (variant.two_norms && inner == "input_layernorm") inner = "ln_mlp";  // Falcon 40B
+  if (variant.gated && inner.ends_with(".wi")) inner += "_1";
+  return std::string(encoder ? arch.hf_encoder_layer : arch.hf_layer) + std::string(number) + "." +
+         inner;
 }
 
 }  // namespace tandem

@@ -13,6 +13,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/weights/gguf_file.h"
+#include "engine/backend/torch/weights/gguf_unigram.h"
+#include "engine/backend/torch/weights/gguf_vocabulary.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 
@@ -20,11 +22,6 @@ namespace tandem {
 namespace {
 
 using nlohmann::json;
-
-constexpr const char* kPrefix = "tokenizer.ggml.";
-
-// tokenizer.ggml.token_type
-enum TokenType : int64_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
 
 // How text is cut into words before merging.
 enum class Words : uint8_t {
@@ -73,7 +70,7 @@ constexpr std::array<Pre, 19> kPres{{
 }};
 
 const Pre* find_pre(GgufFields& fields) {
-  const std::string key = absl::StrCat(kPrefix, "pre");
+  const std::string key = absl::StrCat(kGgufTokens, "pre");
   const std::string name = fields.text(key, "default");
   std::string allowed;
   for (const Pre& pre : kPres) {
@@ -122,61 +119,10 @@ json words_json(const Pre& pre) {
   return {{"type", "Sequence"}, {"pretokenizers", std::move(all)}};
 }
 
-// The tokens of a file.
-struct Vocabulary {
-  std::vector<std::string> tokens;
-  std::vector<int64_t> types;                          // of TokenType
-  std::unordered_map<std::string_view, uint32_t> ids;  // of all but unused ones
-
-  bool used(size_t id) const { return types[id] != kUnused; }
-};
-
-std::string element(const char* key, size_t i) { return absl::StrCat(kPrefix, key, "[", i, "]"); }
-
-void read_tokens(GgufFields& fields, bool byte_tokens, Vocabulary& vocabulary) {
-  const std::vector<std::string_view> tokens = fields.texts("tokenizer.ggml.tokens");
-  if (tokens.empty()) return fields.refuse("tokenizer.ggml.tokens", "missing", "the tokens");
-  vocabulary.tokens.assign(tokens.begin(), tokens.end());
-  vocabulary.types = fields.integers("tokenizer.ggml.token_type");
-  if (vocabulary.types.empty()) vocabulary.types.assign(tokens.size(), kNormal);
-  if (vocabulary.types.size() != tokens.size()) {
-    return fields.refuse("number of tokenizer.ggml.token_type",
-                         absl::StrCat(vocabulary.types.size()),
-                         absl::StrCat(tokens.size(), ", the number of tokens"));
-  }
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const int64_t type = vocabulary.types[i];
-    if (type < kNormal || type > kByte) {
-      return fields.refuse(element("token_type", i), absl::StrCat(type), "1 to 6");
-    }
-    const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
-    const std::string_view t = tokens[i];
-    const bool byte =
-        t.size() == 6 && t.substr(0, 3) == "<0x" && hex(t[3]) && hex(t[4]) && t[5] == '>';
-    if (type == kByte && (!byte_tokens || !byte)) {
-      return fields.refuse(element("tokens", i), quote_value(vocabulary.tokens[i]),
-                           byte_tokens ? "<0x00> to <0xFF> for a token of type 6"
-                                       : "no tokens of type 6 in a byte-level vocabulary");
-    }
-  }
-}
-
-void index_tokens(GgufFields& fields, Vocabulary& vocabulary) {
-  vocabulary.ids.reserve(vocabulary.tokens.size());
-  for (size_t i = 0; i < vocabulary.tokens.size(); ++i) {
-    if (!vocabulary.used(i)) continue;
-    const auto [it, fresh] = vocabulary.ids.emplace(vocabulary.tokens[i], static_cast<uint32_t>(i));
-    if (!fresh) {
-      return fields.refuse(element("tokens", i), quote_value(vocabulary.tokens[i]),
-                           absl::StrCat("another text than token ", it->second, " has"));
-    }
-  }
-}
-
 using Merge = std::pair<std::string_view, std::string_view>;
 
 // "a b": none of the two has a space in it.
-std::vector<Merge> read_merges(GgufFields& fields, const Vocabulary& vocabulary) {
+std::vector<Merge> read_merges(GgufFields& fields, const GgufVocabulary& vocabulary) {
   std::vector<Merge> merges;
   const std::vector<std::string_view> texts = fields.texts("tokenizer.ggml.merges");
   merges.reserve(texts.size());
@@ -189,7 +135,7 @@ std::vector<Merge> read_merges(GgufFields& fields, const Vocabulary& vocabulary)
         two && vocabulary.ids.contains(merge.first) && vocabulary.ids.contains(merge.second) &&
         vocabulary.ids.contains(absl::StrCat(std::string(merge.first), std::string(merge.second)));
     if (!known) {
-      fields.refuse(element("merges", i), quote_value({texts[i].data(), texts[i].size()}),
+      fields.refuse(gguf_token_key("merges", i), quote_value({texts[i].data(), texts[i].size()}),
                     "two tokens with a space between, that are a token together");
       return {};
     }
@@ -201,7 +147,7 @@ std::vector<Merge> read_merges(GgufFields& fields, const Vocabulary& vocabulary)
 // The merges that a vocabulary with scores implies: each token of each two tokens that it consists
 // of, the best token first; among equal ones the longer halves, then the lower ids (Transformers'
 // generate_merges). `by_order`: Gemma's, whose scores say nothing.
-std::vector<Merge> derive_merges(const Vocabulary& vocabulary, const std::vector<float>& scores,
+std::vector<Merge> derive_merges(const GgufVocabulary& vocabulary, const std::vector<float>& scores,
                                  bool by_order) {
   struct Candidate {
     float score;
@@ -240,25 +186,8 @@ std::vector<Merge> derive_merges(const Vocabulary& vocabulary, const std::vector
   return merges;
 }
 
-void append_string(std::string* out, std::string_view text) {
-  out->push_back('"');
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out->push_back('\\');
-      out->push_back(c);
-    } else if (static_cast<uint8_t>(c) < 0x20) {
-      constexpr const char* kHex = "0123456789abcdef";
-      absl::StrAppend(out, "\\u00", c < 16 ? "0" : "1");
-      out->push_back(kHex[c & 15]);
-    } else {
-      out->push_back(c);
-    }
-  }
-  out->push_back('"');
-}
-
 // {"type":"BPE", ...}, written directly: it has up to a million strings.
-std::string model_json(const json& settings, const Vocabulary& vocabulary,
+std::string model_json(const json& settings, const GgufVocabulary& vocabulary,
                        const std::vector<Merge>& merges) {
   std::string out = settings.dump();
   out.back() = ',';  // instead of the closing brace
@@ -267,127 +196,68 @@ std::string model_json(const json& settings, const Vocabulary& vocabulary,
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     if (!vocabulary.used(id)) continue;
     if (!std::exchange(first, false)) out += ',';
-    append_string(&out, vocabulary.tokens[id]);
+    append_json_string(&out, vocabulary.tokens[id]);
     absl::StrAppend(&out, ":", id);
   }
   out += "},\"merges\":[";
   for (size_t i = 0; i < merges.size(); ++i) {
     out += i == 0 ? "[" : ",[";
-    append_string(&out, merges[i].first);
+    append_json_string(&out, merges[i].first);
     out += ',';
-    append_string(&out, merges[i].second);
+    append_json_string(&out, merges[i].second);
     out += ']';
   }
   return out + "]}";
 }
 
-json added_tokens(const Vocabulary& vocabulary) {
-  json all = json::array();
-  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
-    const int64_t type = vocabulary.types[id];
-    if (type != kUnknown && type != kControl && type != kUserDefined) continue;
-    if (vocabulary.tokens[id].empty()) continue;
-    all.push_back({{"id", id},
-                   {"content", vocabulary.tokens[id]},
-                   {"single_word", false},
-                   {"lstrip", false},
-                   {"rstrip", false},
-                   {"normalized", false},
-                   {"special", type != kUserDefined}});
-  }
-  return all;
-}
-
-// The id under `key`, if it is there.
-std::optional<size_t> token_id(GgufFields& fields, const char* key, const Vocabulary& vocabulary) {
-  const std::string name = absl::StrCat(kPrefix, key);
-  if (!fields.present(name)) return std::nullopt;
-  const auto last = static_cast<int64_t>(vocabulary.tokens.size()) - 1;
-  return static_cast<size_t>(fields.integer(name, std::nullopt, 0, last));
-}
-
-// What is put around a text.
-json post_processor(GgufFields& fields, const Vocabulary& vocabulary, bool add_bos) {
-  json single = json::array(), special = json::object();
-  const auto add = [&](const char* flag, bool fallback, const char* key) {
-    if (!fields.boolean(absl::StrCat(kPrefix, flag), fallback)) return;
-    const std::optional<size_t> id = token_id(fields, key, vocabulary);
-    if (!id) return fields.refuse(absl::StrCat(kPrefix, key), "missing", "a token to add");
-    if (!fields.status().ok()) return;
-    const std::string& text = vocabulary.tokens[*id];
-    single.push_back({{"SpecialToken", {{"id", text}, {"type_id", 0}}}});
-    special[text] = {{"id", text}, {"ids", {*id}}, {"tokens", {text}}};
-  };
-  add("add_bos_token", add_bos, "bos_token_id");
-  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
-  add("add_eos_token", false, "eos_token_id");
-  if (special.empty()) return nullptr;
-  json pair = single;
-  pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
-  return {{"type", "TemplateProcessing"},
-          {"single", single},
-          {"pair", pair},
-          {"special_tokens", special}};
-}
-
-std::string assemble(json parts, const std::string& model) {
-  parts["version"] = "1.0";
-  std::string out = parts.dump();
-  out.back() = ',';
-  return absl::StrCat(out, "\"model\":", model, "}");
-}
-
-std::string byte_level_bpe(GgufFields& fields, const Pre& pre, const Vocabulary& vocabulary) {
+std::string byte_level_bpe(GgufFields& fields, const Pre& pre, const GgufVocabulary& vocabulary) {
   if (!fields.present("tokenizer.ggml.merges")) {
     fields.refuse("tokenizer.ggml.merges", "missing", "the merges of a byte-level vocabulary");
   }
   const std::vector<Merge> merges = read_merges(fields, vocabulary);
-  json parts = {{"added_tokens", added_tokens(vocabulary)},
+  json parts = {{"added_tokens", vocabulary.added()},
                 {"pre_tokenizer", words_json(pre)},
                 {"decoder", byte_level(true)},
-                {"post_processor", post_processor(fields, vocabulary, pre.add_bos)}};
+                {"post_processor", vocabulary.around(fields, pre.add_bos, false)}};
   if (pre.nfc) parts["normalizer"] = {{"type", "NFC"}};
   const json settings = {{"type", "BPE"},
                          {"unk_token", nullptr},
                          {"fuse_unk", false},
                          {"byte_fallback", false},
                          {"ignore_merges", pre.ignore_merges}};
-  return assemble(std::move(parts), model_json(settings, vocabulary, merges));
+  return tokenizer_json_of(std::move(parts), model_json(settings, vocabulary, merges));
 }
 
-std::string sentencepiece_bpe(GgufFields& fields, const Vocabulary& vocabulary, bool gemma) {
-  const std::vector<float> scores = fields.numbers("tokenizer.ggml.scores");
-  if (scores.size() != vocabulary.tokens.size()) {
-    fields.refuse("number of tokenizer.ggml.scores", absl::StrCat(scores.size()),
-                  absl::StrCat(vocabulary.tokens.size(), ", the number of tokens"));
-  }
+std::string sentencepiece_bpe(GgufFields& fields, const GgufVocabulary& vocabulary, bool gemma) {
+  const std::vector<float> scores = vocabulary.scores(fields);
   const bool prefix = fields.boolean("tokenizer.ggml.add_space_prefix", true);
-  const std::optional<size_t> unknown = token_id(fields, "unknown_token_id", vocabulary);
+  const std::optional<size_t> unknown = vocabulary.id_of(fields, "unknown_token_id");
   if (!fields.status().ok()) return "";
   const std::vector<Merge> merges = fields.present("tokenizer.ggml.merges")
                                         ? read_merges(fields, vocabulary)
                                         : derive_merges(vocabulary, scores, gemma);
-  const char* const kSpace = "\u2581";
   json normalizers = json::array(), decoders = json::array();
-  if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
-  normalizers.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}});
-  decoders.push_back({{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}});
+  if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kGgufSpace}});
+  normalizers.push_back(
+      {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kGgufSpace}});
+  decoders.push_back(
+      {{"type", "Replace"}, {"pattern", {{"String", kGgufSpace}}}, {"content", " "}});
   decoders.push_back({{"type", "ByteFallback"}});
   decoders.push_back({{"type", "Fuse"}});
   if (prefix) {
     decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   }
-  json parts = {{"added_tokens", added_tokens(vocabulary)},
+  json parts = {{"added_tokens", vocabulary.added()},
                 {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
                 {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}},
-                {"post_processor", post_processor(fields, vocabulary, true)}};
+                {"post_processor", vocabulary.around(fields, true, false)}};
   json settings = {{"type", "BPE"}, {"fuse_unk", true}, {"byte_fallback", true}};
   settings["unk_token"] = unknown ? json(vocabulary.tokens[*unknown]) : json(nullptr);
-  return assemble(std::move(parts), model_json(settings, vocabulary, merges));
+  return tokenizer_json_of(std::move(parts), model_json(settings, vocabulary, merges));
 }
 
 // Gemma's tokens of several spaces are spelled with real ones in the file.
-void respell_spaces(Vocabulary& vocabulary) {
+void respell_spaces(GgufVocabulary& vocabulary) {
   for (std::string& token : vocabulary.tokens) {
     if (token.empty() || token.find_first_not_of(' ') != std::string::npos) continue;
     std::string marks;
@@ -396,7 +266,7 @@ void respell_spaces(Vocabulary& vocabulary) {
   }
 }
 
-std::string config_json(GgufFields& fields, const Gguf& gguf, const Vocabulary& vocabulary) {
+std::string config_json(GgufFields& fields, const Gguf& gguf, const GgufVocabulary& vocabulary) {
   json config = {{"clean_up_tokenization_spaces", false}};
   struct Named {
     const char *name, *key;
@@ -409,7 +279,7 @@ std::string config_json(GgufFields& fields, const Gguf& gguf, const Vocabulary& 
                                          {"cls_token", "cls_token_id"},
                                          {"mask_token", "mask_token_id"}}};
   for (const Named& named : kNamed) {
-    const std::optional<size_t> id = token_id(fields, named.key, vocabulary);
+    const std::optional<size_t> id = vocabulary.id_of(fields, named.key);
     if (id && fields.status().ok()) config[named.name] = vocabulary.tokens[*id];
   }
   json templates = json::array();
@@ -429,21 +299,23 @@ std::string config_json(GgufFields& fields, const Gguf& gguf, const Vocabulary& 
 absl::StatusOr<GgufTokenizer> gguf_tokenizer(const Gguf& gguf, absl::string_view name) {
   GgufFields fields(gguf, name);
   const std::string model = fields.text("tokenizer.ggml.model", std::nullopt);
-  const bool sentencepiece = model == "llama";
+  const bool unigram = model == "t5";
+  const bool sentencepiece = model == "llama" || unigram;
   if (!sentencepiece && model != "gpt2") {
-    fields.refuse("tokenizer.ggml.model", quote_value(model), "gpt2, llama");
+    fields.refuse("tokenizer.ggml.model", quote_value(model), "gpt2, llama, t5");
   }
   const bool gemma = absl::StartsWith(fields.text("general.architecture", ""), "gemma");
   const Pre* const pre = sentencepiece ? nullptr : find_pre(fields);
-  Vocabulary vocabulary;
-  if (fields.status().ok()) read_tokens(fields, sentencepiece, vocabulary);
+  GgufVocabulary vocabulary;
+  if (fields.status().ok()) vocabulary = GgufVocabulary::read(fields, sentencepiece);
   if (gemma && sentencepiece) respell_spaces(vocabulary);
-  if (fields.status().ok()) index_tokens(fields, vocabulary);
+  if (fields.status().ok()) vocabulary.index(fields);
   TANDEM_RETURN_IF_ERROR(fields.status());
 
   GgufTokenizer tokenizer;
-  tokenizer.tokenizer_json = sentencepiece ? sentencepiece_bpe(fields, vocabulary, gemma)
-                                           : byte_level_bpe(fields, *pre, vocabulary);
+  tokenizer.tokenizer_json = unigram         ? gguf_unigram(fields, vocabulary)
+                             : sentencepiece ? sentencepiece_bpe(fields, vocabulary, gemma)
+                                             : byte_level_bpe(fields, *pre, vocabulary);
   tokenizer.tokenizer_config_json = config_json(fields, gguf, vocabulary);
   TANDEM_RETURN_IF_ERROR(fields.status());
   return tokenizer;

@@ -78,6 +78,28 @@ TEST(GgufConfig, OtherArchitectures) {
   EXPECT_EQ(gemma["query_pre_attn_scalar"], 4);
 }
 
+TEST(GgufConfig, T5) {
+  GgufBuilder b = tiny_gguf("t5");
+  EXPECT_EQ(config_error(b),
+            "f: t5.attention.relative_buckets_count: missing; allowed: integers from 4 to 65536");
+  b.set("t5.attention.relative_buckets_count", 32u).set("t5.decoder_block_count", 3u);
+  EXPECT_EQ(config_error(b), "f: t5.attention.head_count_kv: 1; allowed: 2, the number of heads");
+  b.erase("t5.attention.head_count_kv");
+  b.set("t5.decoder_start_token_id", 8u);
+  EXPECT_EQ(config_error(b), "f: t5.decoder_start_token_id: 8; allowed: integers from 0 to 7");
+  b.set("t5.decoder_start_token_id", 1u);
+  json config = config_of(b);
+  EXPECT_EQ(config["num_layers"], 1);
+  EXPECT_EQ(config["num_decoder_layers"], 3);
+  EXPECT_EQ(config["decoder_start_token_id"], 1);
+  EXPECT_EQ(config["feed_forward_proj"], "relu");
+  EXPECT_EQ(config["tie_word_embeddings"], true);
+  b.tensor("dec.blk.0.ffn_gate.weight", {8, 4}).tensor("output.weight", {8, 4});
+  config = config_of(b);
+  EXPECT_EQ(config["feed_forward_proj"], "gated-gelu");
+  EXPECT_EQ(config["tie_word_embeddings"], false);
+}
+
 TEST(GgufConfig, Llama3FrequenciesAsDivisors) {
   const auto with = [](float factor, float first) {
     GgufBuilder b = tiny_gguf();
@@ -105,7 +127,7 @@ TEST(GgufConfig, WhatIsWrongIsNamed) {
   } cases[] = {
       {tiny_gguf("mamba"),
        "f: general.architecture: \"mamba\"; allowed: llama, qwen2, qwen3, gemma3, phi3, gpt2, "
-       "falcon"},
+       "falcon, t5"},
       {tiny_gguf().erase("llama.block_count"),
        "f: llama.block_count: missing; allowed: integers from 1 to 1000"},
       {tiny_gguf().set("llama.block_count", 0u),

@@ -127,7 +127,7 @@ TEST(GgufTokenizer, WhatIsWrongIsNamed) {
     std::string message;
   } cases[] = {
       {tiny_gguf().set("tokenizer.ggml.model", "bert"),
-       "f: tokenizer.ggml.model: \"bert\"; allowed: gpt2, llama"},
+       "f: tokenizer.ggml.model: \"bert\"; allowed: gpt2, llama, t5"},
       {tiny_gguf().erase("tokenizer.ggml.tokens"),
        "f: tokenizer.ggml.tokens: missing; allowed: the tokens"},
       {tiny_gguf().set("tokenizer.ggml.token_type", std::vector<int32_t>{1}),
