@@ -104,7 +104,7 @@ absl::Status check_methods(const Deployment& d) {
     for (const ModelInRole& role : needs.models) {
       if (needs.lacking || role.adapter.empty()) continue;
       const LoadedModel& model = *d.models.at(role.model);
-      if (model.encoder != nullptr) {
+      if (model.encoder != nullptr && role.masks == 0) {  // a projector
         return refused(d, *method,
                        {"adapter", quote_value(role.adapter),
                         absl::StrCat("none: ", role.model, " has an encoder")});

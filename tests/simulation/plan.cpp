@@ -60,10 +60,8 @@ void choose_parameters(Random& r, Request& q) {
   q.ppd.candidates = r.between(1, 3);
 }
 
-// Models with an encoder take no adapters, and their lower layers no other model's place.
-bool may_read(Kind kind) {
-  return kind != Kind::kBita && kind != Kind::kEmbedded && kind != Kind::kPpd;
-}
+// Models with an encoder are not fed with another one's rows.
+bool may_read(Kind kind) { return kind != Kind::kEmbedded; }
 
 BitaParams make_bita(Random& r) {
   BitaParams a;

@@ -4,15 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <future>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "engine/decode/bild.h"
-#include "tests/engine/backend/torch/golden.h"
 #include "tests/engine/host/kit.h"
-#include "tests/temp_dir.h"
+#include "tests/engine/host/served_golden.h"
 
 namespace tandem {
 namespace {
@@ -21,40 +19,7 @@ using ::testing::HasSubstr;
 using testing::make_engine;
 using testing::Recorder;
 using testing::run;
-
-// A golden model with a tokenizer of words "w0", "w1", ... : as many as it has rows.
-class Served {
- public:
-  Served(const std::string& name, int vocab) : golden(name) {
-    for (const auto& file : std::filesystem::directory_iterator(golden.directory())) {
-      std::filesystem::copy(file.path(), folder_.path());
-    }
-    std::string words;
-    for (int id = 0; id < vocab; ++id) {
-      absl::StrAppend(&words, id > 0 ? "," : "", "\"w", id, "\":", id);
-    }
-    folder_.write(
-        "tokenizer.json",
-        absl::StrCat(R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],)",
-                     R"("normalizer":null,"pre_tokenizer":{"type":"WhitespaceSplit"},)",
-                     R"("post_processor":null,"decoder":null,)",
-                     R"("model":{"type":"WordLevel","vocab":{)", words, R"(},"unk_token":"w2"}})"));
-  }
-
-  std::string path() const { return folder_.path(); }
-  GenerateRequest request(int prompt, const std::string& model) const {
-    GenerateRequest r = testing::request_for(golden.prompt(prompt), 40);
-    r.model = model;
-    r.method = kAutoregressive;
-    r.sampling.temperature = 0;
-    return r;
-  }
-
-  const Golden golden;
-
- private:
-  test::TempDir folder_;
-};
+using testing::Served;
 
 EngineConfig alone(const Served& served) {
   return testing::real_engine_config("t5", served.path(), DType::kFloat32);
@@ -139,7 +104,14 @@ EngineConfig pair_config(const Served& served, int devices) {
 
 class EncoderDecoderPairs : public ::testing::TestWithParam<int> {
  protected:
-  EncoderDecoderPairs() : served("t5_v1_1", 112) {}
+  EncoderDecoderPairs() : served("t5_v1_1", 112), folders(served.path()) {}
+
+  EngineConfig config() const {
+    EngineConfig c = pair_config(served, GetParam());
+    c.models[0].extras = {testing::write_masks(folders)};
+    c.deployments[0].methods["bita"] = {{"adapter", std::string("masks")}};
+    return c;
+  }
 
   // What promises to be autoregressive decoding.
   std::vector<std::pair<const char*, GenerateRequest>> exact_ways(int prompt) const {
@@ -159,16 +131,22 @@ class EncoderDecoderPairs : public ::testing::TestWithParam<int> {
         {{"rollback_threshold", 0.69}, {"fallback_threshold", 0.0}, {"max_small_run", int64_t{0}}});
     way("bild, early exit", "bild",
         {{"rollback_threshold", 0.5}, {"fallback_threshold", 0.05}, {"early_exit", true}});
+    way("bita", "bita", {{"only_if_faster", false}});
+    way("bita, a full tree", "bita",
+        {{"only_if_faster", false},
+         {"tree", std::string("TREE_FULL")},
+         {"num_candidates", int64_t{3}}});
     return ways;
   }
 
   const Served served;
+  const test::AdapterFolders folders;
 };
 
 TEST_P(EncoderDecoderPairs, WhatPromisesToBeExactIs) {
-  const auto engine = make_engine(pair_config(served, GetParam()));
+  const auto engine = make_engine(config());
   ASSERT_NE(engine, nullptr);
-  int64_t accepted = 0, rollbacks = 0;
+  int64_t accepted = 0, rollbacks = 0, foreseen = 0;
   for (int prompt = 0; prompt < served.golden.prompts(); prompt += 3) {
     for (auto& [name, request] : exact_ways(prompt)) {
       SCOPED_TRACE(absl::StrCat(name, ", prompt ", prompt));
@@ -177,15 +155,17 @@ TEST_P(EncoderDecoderPairs, WhatPromisesToBeExactIs) {
       EXPECT_EQ(sink->start().contract, Contract::kExact);
       EXPECT_EQ(sink->ids(), served.golden.greedy(prompt));
       accepted += sink->end().stats.small_tokens;
-      rollbacks += sink->end().stats.own[BildFigures::kRollbacks];
+      if (request.method == "bild") rollbacks += sink->end().stats.own[BildFigures::kRollbacks];
+      if (request.method == "bita") foreseen += sink->end().stats.small_tokens;
     }
   }
   EXPECT_GT(accepted, 200);
   EXPECT_GT(rollbacks, 10);
+  EXPECT_GT(foreseen, 10);  // of masks that nobody trained
 }
 
 TEST_P(EncoderDecoderPairs, SampledTokensAreThoseOfAutoregressiveDecoding) {
-  const auto engine = make_engine(pair_config(served, GetParam()));
+  const auto engine = make_engine(config());
   ASSERT_NE(engine, nullptr);
   for (uint64_t seed = 0; seed < 6; ++seed) {
     const auto sampled = [&](const char* method) {
@@ -199,7 +179,7 @@ TEST_P(EncoderDecoderPairs, SampledTokensAreThoseOfAutoregressiveDecoding) {
     const auto alone = run(*engine, sampled(kAutoregressive));
     ASSERT_TRUE(alone->wait().ok()) << alone->wait();
     EXPECT_NE(alone->ids(0), alone->ids(1));
-    for (const char* method : {"speculative", "ngram"}) {
+    for (const char* method : {"speculative", "ngram", "bita"}) {
       const auto sink = run(*engine, sampled(method));
       ASSERT_TRUE(sink->wait().ok()) << sink->wait();
       EXPECT_EQ(sink->ids(0), alone->ids(0)) << method << ", seed " << seed;
@@ -211,17 +191,17 @@ TEST_P(EncoderDecoderPairs, SampledTokensAreThoseOfAutoregressiveDecoding) {
 // Of all methods at once, with memory for few of them, whoever is evicted (that it comes to this is
 // decode/source_test.cpp's and the simulator's: here it hangs on the threads).
 TEST_P(EncoderDecoderPairs, ACrowdInLittleMemoryIsEachAsAlone) {
-  EngineConfig config = pair_config(served, GetParam());
-  for (ModelConfig& model : config.models) {
+  EngineConfig little = config();
+  for (ModelConfig& model : little.models) {
     model.kv_pages = 40;
     model.page_rows = 4;
   }
-  const auto engine = make_engine(std::move(config));
+  const auto engine = make_engine(std::move(little));
   ASSERT_NE(engine, nullptr);
   std::vector<std::pair<int, std::shared_ptr<Recorder>>> sinks;
   for (int prompt = 0; prompt < 10; ++prompt) {  // of short sources, so that many run at once
     const auto ways = exact_ways(prompt);
-    for (const size_t i : {0U, 3U, 5U}) {
+    for (const size_t i : {0U, 3U, 5U, 6U}) {
       sinks.emplace_back(prompt, std::make_shared<Recorder>());
       engine->submit(ways[i].second, sinks.back().second);
     }
@@ -236,6 +216,28 @@ TEST_P(EncoderDecoderPairs, ACrowdInLittleMemoryIsEachAsAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, EncoderDecoderPairs, ::testing::Values(1, 2));
+
+// PPD: the lower half of the decoder on another device, with an encoder of its own.
+TEST(EncoderDecoders, PredictivePipelinedDecodingIsExact) {
+  const Served served("t5_v1_1", 112);
+  EngineConfig config = pair_config(served, 2);
+  config.models[1].name = "worker";
+  DeploymentConfig& deployment = config.deployments[0];
+  deployment.small.clear();
+  deployment.methods.clear();
+  deployment.methods["ppd"] = {{"exit_layer", int64_t{1}},
+                               {"workers", std::vector<std::string>{"worker"}}};
+  const auto engine = make_engine(config);
+  ASSERT_NE(engine, nullptr);
+  for (int prompt = 0; prompt < served.golden.prompts(); prompt += 3) {
+    GenerateRequest r = served.request(prompt, "pair");
+    r.method = "ppd";
+    r.require_contract = Contract::kExact;
+    const auto sink = run(*engine, r);
+    ASSERT_TRUE(sink->wait().ok()) << sink->wait();
+    EXPECT_EQ(sink->ids(), served.golden.greedy(prompt)) << "prompt " << prompt;
+  }
+}
 
 TEST(EncoderDecoders, WhatIsNotForThemIsRefused) {
   const Served served("mt5", 128);

@@ -26,7 +26,9 @@ class AdapterFolders {
   // Of the model in this directory.
   explicit AdapterFolders(const std::string& model) : base(*load_hf_config(model)) {
     const Checkpoint weights = *Checkpoint::open(model);
-    sample = *sample_of(base, check_decoder(base, weights)->tied, weights);
+    const DecoderLayout layout = *check_decoder(base, weights);
+    base.names = layout.names;
+    sample = *sample_of(base, layout.tied, weights);
   }
 
   // fields: those of adapter.json beside format and base.
