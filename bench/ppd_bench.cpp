@@ -138,6 +138,10 @@ class Rig {
     if (!thread_.joinable()) return;
     loop_->quit();
     thread_.join();
+    // The last request may have left a worker at work.
+    while (loop_->device_busy()) {
+      if (!loop_->step()) std::this_thread::yield();
+    }
   }
 
   const ModelShape& shape() const { return devices_[0]->shape(kWhole); }
