@@ -18,7 +18,10 @@ from tuning.windows import TokenStream
 MODELS = ROOT / "models"
 ALIGNED = "code-small-aligned"  # tuning/align.py
 MASKS = ("code-large-bita", "smollm2-135m-bita")  # tuning/bita.py
-HEADS = {"code-large-heads": (4, 5, 6, 7)}  # tuning/early_heads.py
+HEADS = {  # tuning/early_heads.py
+    "code-large-heads": (4, 5, 6, 7),
+    "smollm2-135m-heads": (15, 18, 22, 26),
+}
 
 
 @pytest.fixture(scope="module")
