@@ -93,11 +93,11 @@ absl::Status OpenAiCall::submit() {
   head_ = {kind_, record_.info.request_id, created_, checked->request.model,
            /*logprobs=*/checked->token_bytes != nullptr};
   choices_ = static_cast<int>(checked->request.n);
+  token_bytes_ = checked->token_bytes;
   if (stream_) {
     events_.emplace(head_, request.include_usage);
-    token_bytes_ = checked->token_bytes;
   } else {
-    gathered_ = GatheredAnswer(checked->with_tokens, checked->token_bytes);
+    answer_.emplace(head_, choices_);
   }
   engine_ = checked->engine;
   id_ = engine_->submit(std::move(checked->request),
@@ -109,7 +109,7 @@ absl::Status OpenAiCall::submit() {
 // --- From the engine
 
 void OpenAiCall::on_started(const Started& event) {
-  if (!stream_) return gathered_.add(event);
+  if (!stream_) return answer_->started(started_to_proto(event));
   OpenAiItem item;
   item.text = events_->started(started_to_proto(event), choices_);
   if (!item.text.empty()) out_.put(std::move(item));
@@ -117,7 +117,7 @@ void OpenAiCall::on_started(const Started& event) {
 
 void OpenAiCall::on_chunk(Chunk event) {
   record_.on_chunk(event);
-  if (!stream_) return gather(event);
+  if (gave_up_) return;
   OpenAiItem item;
   item.choice = event.index;
   item.count = static_cast<int64_t>(event.tokens.size());
@@ -126,33 +126,36 @@ void OpenAiCall::on_chunk(Chunk event) {
     token_to_proto(event.tokens[i], token_bytes_, &item.listed.emplace_back());
     item.token_bytes += static_cast<int64_t>(item.listed.back().ByteSizeLong());
   }
+  if (!stream_) return gather(item);
   if (item.text.empty() && item.listed.empty()) return out_.skip(item.count);
   out_.put(std::move(item));
 }
 
-void OpenAiCall::gather(const Chunk& event) {
-  if (gave_up_) return;
-  gathered_.add(event);
+void OpenAiCall::gather(const OpenAiItem& item) {
+  answer_->chunk(item.choice, item.text, item.listed);
   const absl::Status fits =
-      check_answer_size(gathered_.bytes(), record_.state.config.max_send_bytes);
+      check_answer_size(answer_->bytes(), record_.state.config.max_send_bytes);
   if (fits.ok()) return;
   gave_up_ = true;
-  gathered_ = {};
+  answer_.reset();
   on_failed(fits);
 }
 
 void OpenAiCall::on_finished(const Finished& event) {
   if (gave_up_) return;
-  v1::Finished finished = record_.on_finished(event);
+  const v1::Finished finished = record_.on_finished(event);
   OpenAiItem item;
   if (stream_) {
     item.text = events_->finished(finished);
     if (!record_.all_finished()) return out_.put(std::move(item));
     item.text += events_->end();
   } else {
-    gathered_.add(std::move(finished));
+    answer_->finished(finished);
     if (!record_.all_finished()) return;
-    item.text = openai::answer_json(head_, gathered_.answer());
+    item.text = answer_->json();
+    const absl::Status fits =
+        check_answer_size(item.text.size(), record_.state.config.max_send_bytes);
+    if (!fits.ok()) return on_failed(fits);
   }
   end(absl::OkStatus(), std::move(item));  // the end goes with the last of it
 }

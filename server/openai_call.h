@@ -63,7 +63,7 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   // From the engine.
   void on_started(const Started& event);
   void on_chunk(Chunk event);
-  void gather(const Chunk& event);
+  void gather(const OpenAiItem& item);
   void on_finished(const Finished& event);
   void on_failed(const absl::Status& status);
   void end(const absl::Status& status, std::optional<OpenAiItem> last = std::nullopt);
@@ -102,8 +102,8 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   TokenBytes token_bytes_;                 // where log-probabilities are wanted
   openai::Head head_;
   std::optional<openai::Events> events_;
-  GatheredAnswer gathered_;
-  bool gave_up_ = false;  // the answer is too long, and the engine is still at it
+  std::optional<openai::Answer> answer_;  // where it is no stream
+  bool gave_up_ = false;                  // the answer is too long, and the engine is still at it
   int choices_ = 1;
   Engine* engine_ = nullptr;
   RequestId id_ = 0;  // set before out_.attach()

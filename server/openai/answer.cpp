@@ -2,10 +2,7 @@
 
 #include <google/protobuf/util/json_util.h>
 
-#include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -15,12 +12,6 @@
 
 namespace tandem::openai {
 namespace {
-
-constexpr double kLeastLogprob = -9999.0;  // OpenAI's: JSON has no infinity
-
-std::string number(double logprob) {
-  return nlohmann::json(std::isfinite(logprob) ? logprob : kLeastLogprob).dump();
-}
 
 // "METHOD_BILD" -> "bild"
 std::string word(const std::string& name, absl::string_view prefix) {
@@ -35,80 +26,6 @@ const char* reason(v1::FinishReason reason) {
     default:
       return "\"stop\"";
   }
-}
-
-// --- Log-probabilities
-
-std::string bytes_json(const std::string& bytes) {
-  std::string out = "[";
-  for (const char c : bytes) {
-    absl::StrAppend(&out, out.size() > 1 ? "," : "", static_cast<int>(static_cast<uint8_t>(c)));
-  }
-  return out + "]";
-}
-
-template <class Token>  // or TopLogprob
-std::string token_members(const Token& token) {
-  return absl::StrCat("\"token\":", json_string(token.text()),
-                      ",\"logprob\":", number(static_cast<double>(token.logprob())),
-                      ",\"bytes\":", bytes_json(token.bytes()));
-}
-
-template <class Tokens>
-std::string chat_logprobs(const Tokens& tokens) {
-  std::string out = "{\"content\":[";
-  const char* comma = "";
-  for (const v1::Token& token : tokens) {
-    absl::StrAppend(&out, std::exchange(comma, ","), "{", token_members(token),
-                    ",\"top_logprobs\":[");
-    const char* inner = "";
-    for (const v1::TopLogprob& top : token.top_logprobs()) {
-      absl::StrAppend(&out, std::exchange(inner, ","), "{", token_members(top), "}");
-    }
-    out += "]}";
-  }
-  return out + "],\"refusal\":null}";
-}
-
-// As completions name a token: its text, or the bytes of what is not text on its own.
-template <class Token>
-std::string token_name(const Token& token) {
-  if (token.text().find("\xEF\xBF\xBD") == std::string::npos) return token.text();
-  std::string out = "bytes:";
-  for (const char c : token.bytes()) {
-    absl::StrAppend(&out, "\\x", absl::Hex(static_cast<uint8_t>(c), absl::kZeroPad2));
-  }
-  return out;
-}
-
-int64_t characters(const std::string& bytes) {
-  return std::count_if(bytes.begin(), bytes.end(),
-                       [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
-}
-
-// Moves `offset` on, characters of the answer.
-template <class Tokens>
-std::string completion_logprobs(const Tokens& tokens, int64_t* offset) {
-  std::string names, logprobs, tops, offsets;
-  const char* comma = "";
-  for (const v1::Token& token : tokens) {
-    absl::StrAppend(&names, comma, json_string(token_name(token)));
-    absl::StrAppend(&logprobs, comma, number(static_cast<double>(token.logprob())));
-    absl::StrAppend(&offsets, comma, *offset);
-    absl::StrAppend(&tops, comma, "{");
-    std::set<std::string> named;  // two tokens may have one text: the better one stands
-    for (const v1::TopLogprob& top : token.top_logprobs()) {
-      const std::string name = token_name(top);
-      if (!named.insert(name).second) continue;
-      absl::StrAppend(&tops, named.size() > 1 ? "," : "", json_string(name), ":",
-                      number(static_cast<double>(top.logprob())));
-    }
-    tops += "}";
-    *offset += characters(token.bytes());
-    comma = ",";
-  }
-  return absl::StrCat("{\"tokens\":[", names, "],\"token_logprobs\":[", logprobs,
-                      "],\"top_logprobs\":[", tops, "],\"text_offset\":[", offsets, "]}");
 }
 
 // --- Parts of answers
@@ -148,47 +65,69 @@ std::string tandem_json(const v1::Started& started, const v1::Finished& finished
       "\",\"tokens_per_pass\":", nlohmann::json(finished.stats().tokens_per_pass()).dump(), "}");
 }
 
-std::string choice_json(const Head& head, const v1::Choice& choice) {
-  int64_t offset = 0;
-  const bool chat = head.kind == Kind::kChat;
-  const std::string logprobs = !head.logprobs ? "null"
-                               : chat         ? chat_logprobs(choice.tokens())
-                                              : completion_logprobs(choice.tokens(), &offset);
-  const std::string text = chat ? absl::StrCat("\"message\":{\"role\":\"assistant\",\"content\":",
-                                               json_string(choice.text()), ",\"refusal\":null}")
-                                : absl::StrCat("\"text\":", json_string(choice.text()));
-  return absl::StrCat("{\"index\":", choice.index(), ",", text, ",\"logprobs\":", logprobs,
-                      ",\"finish_reason\":", reason(choice.finished().finish_reason()), "}");
-}
-
 }  // namespace
 
-std::string answer_json(const Head& head, const v1::CompleteResponse& answer) {
-  std::string out = opening(head, /*stream=*/false);
+// --- Answer
+
+Answer::Answer(Head head, int choices)
+    : head_(std::move(head)),
+      choices_(static_cast<size_t>(choices), Choice{"", Logprobs(head_.kind), {}}) {}
+
+void Answer::chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens) {
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  bytes_ -= choice.text.size() + choice.logprobs.bytes();
+  if (!choice.text.empty()) choice.text.pop_back();  // the quotation mark
+  const size_t end = choice.text.size();
+  append_json_string(text, &choice.text);
+  if (end > 0) choice.text.erase(end, 1);
+  for (const v1::Token& token : tokens) choice.logprobs.add(token);
+  bytes_ += choice.text.size() + choice.logprobs.bytes();
+}
+
+void Answer::finished(const v1::Finished& event) {
+  choices_[static_cast<size_t>(event.index())].finished = event;
+}
+
+std::string Answer::json() const {
+  const bool chat = head_.kind == Kind::kChat;
+  std::string out = opening(head_, /*stream=*/false);
+  out.reserve(out.size() + bytes_ + 512 * choices_.size());
   v1::Usage usage;
   const char* comma = "";
-  for (const v1::Choice& choice : answer.choices()) {
-    absl::StrAppend(&out, std::exchange(comma, ","), choice_json(head, choice));
-    add_usage(choice.finished().usage(), &usage);
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const Choice& choice = choices_[i];
+    absl::StrAppend(&out, std::exchange(comma, ","), "{\"index\":", i,
+                    chat ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"text\":",
+                    choice.text.empty() ? "\"\"" : choice.text, chat ? ",\"refusal\":null}" : "",
+                    ",\"logprobs\":");
+    if (head_.logprobs) {
+      choice.logprobs.append_to(&out);
+    } else {
+      out += "null";
+    }
+    absl::StrAppend(&out, ",\"finish_reason\":", reason(choice.finished.finish_reason()), "}");
+    add_usage(choice.finished.usage(), &usage);
   }
-  return absl::StrCat(out, "],\"usage\":", usage_json(usage),
-                      ",\"tandem\":", tandem_json(answer.started(), answer.choices(0).finished()),
-                      "}");
+  absl::StrAppend(&out, "],\"usage\":", usage_json(usage),
+                  ",\"tandem\":", tandem_json(started_, choices_[0].finished), "}");
+  return out;
 }
+
+// --- Events
 
 Events::Events(Head head, bool include_usage)
     : head_(std::move(head)),
       include_usage_(include_usage),
-      opening_("data: " + opening(head_, /*stream=*/true)) {}
+      opening_("data: " + opening(head_, /*stream=*/true)),
+      ending_(include_usage ? ",\"usage\":null}\n\n" : "}\n\n") {}
 
 std::string Events::event(absl::string_view choice, absl::string_view more) const {
-  return absl::StrCat(opening_, choice, "]", more, include_usage_ ? ",\"usage\":null" : "",
-                      "}\n\n");
+  return absl::StrCat(opening_, choice, "]", more, ending_);
 }
 
 std::string Events::started(const v1::Started& event, int choices) {
   started_ = event;
-  offsets_.assign(static_cast<size_t>(choices), 0);
+  logprobs_.assign(static_cast<size_t>(choices), Logprobs(head_.kind));
   std::string out;
   for (int i = 0; head_.kind == Kind::kChat && i < choices; ++i) {
     out += this->event(
@@ -199,16 +138,24 @@ std::string Events::started(const v1::Started& event, int choices) {
   return out;
 }
 
-std::string Events::chunk(int index, const std::string& text,
-                          const std::vector<v1::Token>& tokens) {
+std::string Events::chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens) {
   const bool chat = head_.kind == Kind::kChat;
-  const std::string logprobs =
-      !head_.logprobs ? "null"
-      : chat          ? chat_logprobs(tokens)
-                      : completion_logprobs(tokens, &offsets_[static_cast<size_t>(index)]);
-  return event(absl::StrCat(
-      "{\"index\":", index, chat ? ",\"delta\":{\"content\":" : ",\"text\":", json_string(text),
-      chat ? "}" : "", ",\"logprobs\":", logprobs, ",\"finish_reason\":null}"));
+  std::string out;
+  out.reserve(opening_.size() + text.size() + 128);
+  absl::StrAppend(&out, opening_, "{\"index\":", index,
+                  chat ? ",\"delta\":{\"content\":" : ",\"text\":");
+  append_json_string(text, &out);
+  absl::StrAppend(&out, chat ? "}" : "", ",\"logprobs\":");
+  if (head_.logprobs) {
+    Logprobs& logprobs = logprobs_[static_cast<size_t>(index)];
+    for (const v1::Token& token : tokens) logprobs.add(token);
+    logprobs.append_to(&out);
+    logprobs.clear();
+  } else {
+    out += "null";
+  }
+  absl::StrAppend(&out, ",\"finish_reason\":null}]", ending_);
+  return out;
 }
 
 std::string Events::finished(const v1::Finished& event) {

@@ -1,5 +1,6 @@
 #include "server/openai/json_text.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace tandem::openai {
@@ -131,9 +132,23 @@ std::string string_of(absl::string_view string) {
   return nlohmann::json::parse(string.data(), string.data() + string.size()).get<std::string>();
 }
 
+void append_json_string(absl::string_view text, std::string* out) {
+  // Most text is ASCII, and most of that stands for itself: the rest is for the library.
+  const auto is_plain = [](char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; };
+  if (std::all_of(text.begin(), text.end(), is_plain)) {
+    out->push_back('"');
+    out->append(text.data(), text.size());
+    out->push_back('"');
+    return;
+  }
+  out->append(nlohmann::json(std::string(text))
+                  .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 std::string json_string(absl::string_view text) {
-  return nlohmann::json(std::string(text))
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string out;
+  append_json_string(text, &out);
+  return out;
 }
 
 }  // namespace tandem::openai

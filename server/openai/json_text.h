@@ -27,7 +27,8 @@ std::vector<JsonMember> members_of(absl::string_view object);  // in their order
 std::vector<absl::string_view> elements_of(absl::string_view array);
 std::string string_of(absl::string_view string);  // what it stands for
 
-// `text`, which is UTF-8, as a JSON string.
+// `text`, which is UTF-8, as a JSON string. What is not UTF-8 becomes U+FFFD.
+void append_json_string(absl::string_view text, std::string* out);
 std::string json_string(absl::string_view text);
 
 }  // namespace tandem::openai

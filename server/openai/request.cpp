@@ -183,8 +183,8 @@ void chat_completion_from(Fields* in, v1::GenerateRequest* out, Violations* wron
                            "web_search_options", "functions", "function_call", "moderation"}) {
     in->refuse(name);
   }
-  for (const char* name :
-       {"metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}) {
+  for (const char* name : {"metadata", "safety_identifier", "prompt_cache_key",
+                           "prompt_cache_options", "prompt_cache_retention"}) {
     in->ignore(name);
   }
 }

@@ -48,16 +48,17 @@ std::vector<json> events_in(const std::string& stream) {
 }
 
 TEST(OpenAiAnswer, AChatIsWhole) {
-  v1::CompleteResponse answer;
-  *answer.mutable_started() = kStarted;
+  Answer answer(head(Kind::kChat), 2);
+  answer.started(kStarted);
   for (int i = 0; i < 2; ++i) {
-    v1::Choice* const choice = answer.add_choices();
-    choice->set_index(i);
-    choice->set_text("a\"\n");
-    *choice->mutable_finished() = from<v1::Finished>(kFinished);
+    answer.chunk(i, "", {});
+    for (const char* const text : {"a", "\"", "\n"}) answer.chunk(i, text, {});
+    auto finished = from<v1::Finished>(kFinished);
+    finished.set_index(i);
+    if (i == 1) finished.set_finish_reason(v1::FINISH_REASON_MAX_TOKENS);
+    answer.finished(finished);
   }
-  answer.mutable_choices(1)->mutable_finished()->set_finish_reason(v1::FINISH_REASON_MAX_TOKENS);
-  EXPECT_EQ(json::parse(answer_json(head(Kind::kChat), answer)), json::parse(R"({
+  EXPECT_EQ(json::parse(answer.json()), json::parse(R"({
       "id":"chatcmpl-req-1","object":"chat.completion","created":1700,"model":"m","choices":[
       {"index":0,"message":{"role":"assistant","content":"a\"\n","refusal":null},"logprobs":null,
        "finish_reason":"stop"},
@@ -69,19 +70,41 @@ TEST(OpenAiAnswer, AChatIsWhole) {
                 "tokens_per_pass":2.0}})"));
 }
 
+TEST(OpenAiAnswer, AnEmptyTextIsOne) {
+  Answer answer(head(Kind::kCompletion), 1);
+  answer.finished(from<v1::Finished>(kFinished));
+  EXPECT_EQ(json::parse(answer.json())["choices"][0]["text"], "");
+}
+
+// What a client is sent is bounded, so its size has to be known, and not guessed.
+TEST(OpenAiAnswer, KnowsItsSize) {
+  for (const Kind kind : {Kind::kChat, Kind::kCompletion}) {
+    Answer answer(head(kind, /*logprobs=*/true), 1);
+    for (int i = 0; i < 100; ++i) {
+      answer.chunk(0, "\x01\"é", {from<v1::Token>(kToken)});
+    }
+    answer.finished(from<v1::Finished>(kFinished));
+    const size_t all = answer.json().size();
+    EXPECT_LE(answer.bytes(), all);
+    EXPECT_GT(answer.bytes() + 600, all) << "but for the head and the end";
+  }
+}
+
 TEST(OpenAiAnswer, LogprobsHaveBytes) {
-  v1::CompleteResponse answer;
-  v1::Choice* const choice = answer.add_choices();
-  *choice->add_tokens() = from<v1::Token>(kToken);
-  *choice->add_tokens() = from<v1::Token>(R"(text: "a" bytes: "\251a")");
-  choice->mutable_tokens(1)->set_logprob(-std::numeric_limits<float>::infinity());
-  const json chat = json::parse(answer_json(head(Kind::kChat, true), answer));
-  EXPECT_EQ(chat["choices"][0]["logprobs"]["content"], json::parse(R"([
+  auto second = from<v1::Token>(R"(text: "a" bytes: "\251a")");
+  second.set_logprob(-std::numeric_limits<float>::infinity());
+  const auto logprobs = [&](Kind kind) {
+    Answer answer(head(kind, /*logprobs=*/true), 1);
+    answer.chunk(0, "x", {from<v1::Token>(kToken)});
+    answer.chunk(0, "y", {second});
+    answer.finished(from<v1::Finished>(kFinished));
+    return json::parse(answer.json())["choices"][0]["logprobs"];
+  };
+  EXPECT_EQ(logprobs(Kind::kChat)["content"], json::parse(R"([
       {"token":"\ufffd","logprob":-0.5,"bytes":[195],"top_logprobs":[
         {"token":"\ufffd","logprob":-0.5,"bytes":[195]},{"token":"b","logprob":-1.0,"bytes":[98]}]},
       {"token":"a","logprob":-9999.0,"bytes":[169,97],"top_logprobs":[]}])"));
-  const json old = json::parse(answer_json(head(Kind::kCompletion, true), answer));
-  EXPECT_EQ(old["choices"][0]["logprobs"], json::parse(R"({
+  EXPECT_EQ(logprobs(Kind::kCompletion), json::parse(R"({
       "tokens":["bytes:\\xc3","a"],"token_logprobs":[-0.5,-9999.0],
       "top_logprobs":[{"bytes:\\xc3":-0.5,"b":-1.0},{}],"text_offset":[0,1]})"));
 }

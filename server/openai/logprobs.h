@@ -1,0 +1,40 @@
+// Log-probabilities as OpenAI's JSON has them: for chats a list of tokens, for completions four
+// lists. The text is made as tokens come.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <string>
+
+#include "server/openai/request.h"
+#include "tandem/v1/generation.pb.h"
+
+namespace tandem::openai {
+
+class Logprobs {
+ public:
+  explicit Logprobs(Kind kind) : kind_(kind) {}
+
+  // A token with its text and bytes.
+  void add(const v1::Token& token);
+  size_t bytes() const {
+    return std::accumulate(lists_.begin(), lists_.end(), size_t{0},
+                           [](size_t sum, const std::string& list) { return sum + list.size(); });
+  }
+
+  // The value of "logprobs" for the tokens since clear().
+  void append_to(std::string* out) const;
+  void clear();  // text offsets go on
+
+ private:
+  void add_to_chat(const v1::Token& token);
+  void add_to_completion(const v1::Token& token);
+
+  Kind kind_;
+  std::array<std::string, 4> lists_;  // of chats one is used
+  int64_t offset_ = 0;                // of completions: characters so far
+};
+
+}  // namespace tandem::openai

@@ -1,0 +1,145 @@
+"""The table of docs/openai.md: it has every parameter that OpenAI's own client may send, and the server
+does with each what its row says."""
+
+import inspect
+import re
+
+import pytest
+
+from tests.conftest import ROOT
+
+openai = pytest.importorskip("openai")
+from openai.resources.chat.completions import Completions as Chats  # noqa: E402
+from openai.resources.completions import Completions  # noqa: E402
+
+# How to send them, and not what.
+OF_THE_CLIENT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
+OF_THIS_SERVER = {"tandem", "chat_template_kwargs"}
+
+TAKEN, REFUSED = "taken", "refused"
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}}
+# Parameter: values that mean something, and what happens to them.
+CHAT = {
+    "messages": [([{"role": "user", "content": [{"type": "text", "text": "x"}]}], TAKEN)],
+    "model": [("fake", TAKEN)],
+    "audio": [({"voice": "alloy", "format": "wav"}, REFUSED)],
+    "frequency_penalty": [(0.5, TAKEN), (3, REFUSED)],
+    "function_call": [("auto", REFUSED)],
+    "functions": [([{"name": "f"}], REFUSED)],
+    "logit_bias": [({"65": 100}, TAKEN), ({"x": 1}, REFUSED)],
+    "logprobs": [(True, TAKEN)],
+    "max_completion_tokens": [(2, TAKEN), (0, REFUSED)],
+    "max_tokens": [(2, TAKEN)],
+    "metadata": [({"a": "b"}, TAKEN)],
+    "modalities": [(["text"], TAKEN), (["text", "audio"], REFUSED)],
+    "moderation": [({}, REFUSED)],
+    "n": [(2, TAKEN), (50, REFUSED)],
+    "parallel_tool_calls": [(True, TAKEN), (False, REFUSED)],
+    "prediction": [({"type": "content", "content": "x"}, REFUSED)],
+    "presence_penalty": [(0.5, TAKEN)],
+    "prompt_cache_key": [("k", TAKEN)],
+    "prompt_cache_options": [({"mode": "auto"}, TAKEN)],
+    "prompt_cache_retention": [("24h", TAKEN)],
+    "reasoning_effort": [("low", REFUSED)],
+    "response_format": [({"type": "text"}, TAKEN), (SCHEMA, REFUSED)],
+    "safety_identifier": [("u", TAKEN)],
+    "seed": [(7, TAKEN)],
+    "service_tier": [("auto", TAKEN), ("flex", REFUSED)],
+    "stop": [("x", TAKEN), (["x", "y"], TAKEN)],
+    "store": [(False, TAKEN), (True, REFUSED)],
+    "stream": [(True, TAKEN)],
+    "stream_options": [({"include_usage": True}, REFUSED)],  # without a stream
+    "temperature": [(0.5, TAKEN), (-1, REFUSED)],
+    "tool_choice": [("none", TAKEN), ("required", REFUSED)],
+    "tools": [([TOOL], TAKEN)],
+    "top_logprobs": [(2, REFUSED)],  # without logprobs
+    "top_p": [(0.5, TAKEN)],
+    "user": [("u", TAKEN)],
+    "verbosity": [("low", REFUSED)],
+    "web_search_options": [({}, REFUSED)],
+}
+COMPLETION = {
+    "prompt": [("x", TAKEN), ([120], TAKEN), (["x"], TAKEN), (["x", "y"], REFUSED)],
+    "best_of": [(1, TAKEN), (3, REFUSED)],
+    "echo": [(False, TAKEN), (True, REFUSED)],
+    "logprobs": [(2, TAKEN), (99, REFUSED)],
+    "suffix": [("", TAKEN), ("x", REFUSED)],
+    **{
+        name: CHAT[name]
+        for name in (
+            "frequency_penalty", "logit_bias", "max_tokens", "model", "n", "presence_penalty", "seed",
+            "stop", "stream", "stream_options", "temperature", "top_p", "user",
+        )
+    },
+}  # fmt: skip
+
+
+def parameters(create):
+    return set(inspect.signature(create).parameters) - OF_THE_CLIENT
+
+
+def rows():
+    """Of the table in docs/openai.md: field -> what happens."""
+    text = (ROOT / "docs/openai.md").read_text("utf-8")
+    found = {}
+    for fields, what in re.findall(r"^\| (`[^|]*`) \| (.*) \|$", text, re.MULTILINE):
+        for field in re.findall(r"`([\w.]+)`", fields):
+            assert field not in found, f"{field} has two rows"
+            found[field] = what
+    return found
+
+
+def test_the_table_has_what_openais_client_sends():
+    sent = parameters(Chats.create) | parameters(Completions.create)
+    assert set(rows()) - OF_THIS_SERVER == sent
+
+
+@pytest.fixture(scope="module")
+def client(start_server):
+    server = start_server(None, "--openai=127.0.0.1:0")
+    url = f"http://{server.ports['openai']}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def check(create, name, value, outcome, **least):
+    try:
+        answer = create(**{**least, name: value})
+        if name == "stream":
+            answer = list(answer)
+        assert answer and outcome == TAKEN, f"{name}={value!r} was taken"
+    except openai.BadRequestError as error:
+        if error.code == "no_chat_template":  # all of the request was right, and the fake has none
+            assert outcome == TAKEN
+            return
+        assert outcome == REFUSED, f"{name}={value!r}: {error.message}"
+        assert (error.param or "").startswith(name.split(".")[0]), error.message
+
+
+def test_each_field_of_a_chat_does_what_its_row_says(client):
+    assert set(CHAT) == parameters(Chats.create)
+    least = {"model": "fake", "messages": [{"role": "user", "content": "x"}]}
+    for name, values in CHAT.items():
+        few = {} if name.startswith("max") else {"max_tokens": 1}
+        for value, outcome in values:
+            check(client.chat.completions.create, name, value, outcome, **least, **few)
+
+
+def test_each_field_of_a_completion_does_what_its_row_says(client):
+    assert set(COMPLETION) == parameters(Completions.create)
+    for name, values in COMPLETION.items():
+        few = {} if name.startswith("max") else {"max_tokens": 1}
+        for value, outcome in values:
+            least = {"model": "fake", "prompt": "x", **few}
+            check(client.completions.create, name, value, outcome, **least)
+
+
+def test_rows_that_say_refused_or_nothing_are_true():
+    """A field whose row says no more than that has no value that is taken, or none that is refused."""
+    for name, what in rows().items():
+        outcomes = {outcome for _, outcome in CHAT.get(name, []) + COMPLETION.get(name, [])}
+        if what == "refused":
+            assert outcomes == {REFUSED}, name
+        if what.startswith("mean nothing"):
+            assert outcomes == {TAKEN}, name
