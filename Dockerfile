@@ -38,7 +38,8 @@ RUN apt-get update -q \
 COPY deploy/demo.textproto deploy/healthcheck /srv/tandem/deploy/
 COPY models/ /srv/tandem/models/
 WORKDIR /srv/tandem
-EXPOSE 50051 9400
+# gRPC, metrics and health, and OpenAI's API where --openai asks for it.
+EXPOSE 50051 9400 8000
 ENV TANDEM_SERVER=127.0.0.1:50051
 # Asks the HTTP port, which knows of gRPC's health and needs no certificate. TANDEM_HTTP: that port, where it is another one.
 ENV TANDEM_HTTP=127.0.0.1:9400

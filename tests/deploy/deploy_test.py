@@ -61,6 +61,20 @@ def test_pods_end_in_time_and_are_asked_by_grpc():
     assert server["livenessProbe"]["httpGet"]["path"] == "/healthz"
 
 
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_openais_door_is_where_its_service_leads(name):
+    found = resources(name)
+    (server,) = found["Deployment", "tandem"]["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in server["ports"]}
+    (port,) = found["Service", "tandem-openai"]["spec"]["ports"]
+    assert port["targetPort"] == "openai"
+    source = name if (DEPLOY / "kubernetes" / name / "deployment.textproto").exists() else "base"
+    for what, named in (("listen", "grpc"), ("http", "http"), ("openai", "openai")):
+        assert field(source, what) == f'"[::]:{ports[named]}"'
+    calls = found["NetworkPolicy", "tandem"]["spec"]["ingress"][0]
+    assert calls["from"] and {port["port"] for port in calls["ports"]} == {"grpc", "openai"}
+
+
 def field(name, what):
     text = (DEPLOY / "kubernetes" / name / "deployment.textproto").read_text("utf-8")
     return re.search(rf"\b{what}: ([^\s]+)", text).group(1)
@@ -167,6 +181,11 @@ def test_envoy_may_call_and_has_limits():
     config = yaml.safe_load(text)
     manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
     limits = manager["typed_config"]
+    routes = limits["route_config"]["virtual_hosts"][0]["routes"]
+    clusters = {cluster["name"]: cluster for cluster in config["static_resources"]["clusters"]}
+    assert {route["route"]["cluster"] for route in routes} == set(clusters)
+    endpoint = clusters["tandem-openai"]["load_assignment"]["endpoints"][0]["lb_endpoints"][0]
+    assert endpoint["endpoint"]["address"]["socket_address"]["port_value"] == 8000
     assert limits["http2_protocol_options"]["max_concurrent_streams"] <= 1024
     assert limits["max_request_headers_kb"] <= 8
     route = limits["route_config"]["virtual_hosts"][0]["routes"][0]["route"]

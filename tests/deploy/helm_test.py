@@ -53,6 +53,11 @@ MONITORED = {
     "dashboard": {"enabled": True},
     "models": {"existingClaim": "mine"},
 }
+OPENAI = {
+    "openai": {"enabled": True, "port": 80},
+    "tls": {"secretName": "certificate"},
+    "tokens": {"secretName": "tokens"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +114,9 @@ def config_of(found):
 
 
 @pytest.mark.parametrize(
-    "values", [PLAIN, TLS, GPU, MONITORED], ids=["plain", "tls", "gpu", "monitored"]
+    "values",
+    [PLAIN, TLS, GPU, MONITORED, OPENAI],
+    ids=["plain", "tls", "gpu", "monitored", "openai"],
 )
 def test_lint_finds_nothing(helm, values):
     assert "0 chart(s) failed" in helm("lint", "--strict", CHART, values=values)
@@ -196,6 +203,23 @@ def test_monitoring_takes_the_rules_and_the_dashboard_as_they_are(render):
     assert pods["spec"]["volumes"][1]["persistentVolumeClaim"] == {"claimName": "mine"}
 
 
+def test_openais_door(render):
+    found = render(OPENAI)
+    pods, server = server_of(found)
+    ports = {port["name"]: port["containerPort"] for port in server["ports"]}
+    text = config_of(found)
+    assert f'openai: "[::]:{ports["openai"]}"' in text
+    assert "tls {" in text and "insecure: true" in text, "the door has no TLS"
+    service = found["Service", "release-tandem-openai"]
+    assert service["spec"]["ports"][0] == {"name": "openai", "port": 80, "targetPort": "openai"}
+    assert service["spec"]["selector"].items() <= pods["metadata"]["labels"].items()
+    assert "clusterIP" not in service["spec"], "its clients do not balance by themselves"
+    calls = only(found, "NetworkPolicy")["spec"]["ingress"][0]
+    assert calls["from"] and {port["port"] for port in calls["ports"]} == {"grpc", "openai"}
+    plain = config_of(render(PLAIN))
+    assert "openai" not in plain
+
+
 def test_a_new_configuration_starts_new_pods(render):
     def checksum(values):
         return server_of(render(values))[0]["metadata"]["annotations"]["checksum/config"]
@@ -215,6 +239,14 @@ def test_a_new_configuration_starts_new_pods(render):
         ({"models": {"create": True, "fetch": {"x": "https://a/' ; id"}}}, "fetch"),
         ({"models": {"create": True, "fetch": {"../x": "https://a/b"}}}, "../x"),
         ({"models": {"fetch": {"x": "https://a/b"}}}, "models.fetch: needs a volume"),
+        ({"openai": {"enabled": True, "port": 0}}, "port"),
+        (
+            {
+                "openai": {"enabled": True},
+                "tls": {"secretName": "certificate", "clientCertificates": True},
+            },
+            "openai.enabled: it sees no certificates",
+        ),
     ],
 )
 def test_wrong_values_are_refused_by_name(helm, values, named):

@@ -90,6 +90,12 @@ def test_texts_name_labels_that_their_queries_keep():
         assert used <= kept, f"{where}: {used - kept}"
 
 
+def test_the_chart_has_the_same_rules():
+    """Also where there is no helm, which the chart's own tests need."""
+    chart = ROOT / "deploy/helm/tandem/files/alerts.yml"
+    assert chart.read_text("utf-8") == (FOLDER / "alerts.yml").read_text("utf-8")
+
+
 def test_the_dashboard_is_what_its_script_writes():
     run = subprocess.run(
         [sys.executable, FOLDER / "grafana" / "dashboard.py", "--check"],

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes dashboard.json beside it: the panels of a Tandem server for Grafana 10 and newer.
+"""Writes dashboard.json beside it, and the chart's copy: the panels of a Tandem server for Grafana 10 and newer.
 
     deploy/observability/grafana/dashboard.py          writes it
     deploy/observability/grafana/dashboard.py --check  1 where the file is not what this would write
@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 FILE = Path(__file__).with_name("dashboard.json")
+# Helm takes only files of the chart, and links do not outlive every way that a repository is copied.
+CHART = Path(__file__).resolve().parents[2] / "helm/tandem/files/dashboard.json"
 SOURCE = {"type": "prometheus", "uid": "${source}"}
 WIDTH = 24  # of Grafana's grid
 
@@ -534,11 +536,12 @@ def dashboard():
 def main(arguments):
     text = json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"
     if arguments == ["--check"]:
-        if FILE.read_text("utf-8") == text:
-            return 0
-        print(f"{FILE} is not what {Path(__file__).name} writes; run it", file=sys.stderr)
-        return 1
-    FILE.write_text(text, "utf-8")
+        wrong = [file for file in (FILE, CHART) if file.read_text("utf-8") != text]
+        for file in wrong:
+            print(f"{file} is not what {Path(__file__).name} writes; run it", file=sys.stderr)
+        return 1 if wrong else 0
+    for file in (FILE, CHART):
+        file.write_text(text, "utf-8")
     return 0
 
 

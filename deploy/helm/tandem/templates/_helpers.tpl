@@ -48,6 +48,12 @@ server {
 {{- else }}
   insecure: true
 {{- end }}
+{{- if .Values.openai.enabled }}
+  openai: "[::]:8000"
+  {{- if .Values.tls.secretName }}
+  insecure: true
+  {{- end }}
+{{- end }}
 {{- if .Values.tokens.secretName }}
   bearer_token_file: "/etc/tandem-tokens/tokens"
 {{- end }}
