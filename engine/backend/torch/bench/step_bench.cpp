@@ -30,6 +30,7 @@ struct Settings {
   Options options;
   double seconds = 1.5;  // for one number
   bool least = false;
+  int most_context = 8192;
   std::vector<std::string> only;
   std::FILE* csv = nullptr;
 
@@ -164,7 +165,7 @@ void context_table(const Settings& s, const Model& m, Runner& runner) {
       "|---:|---:|---:|\n",
       m.name.c_str());
   double first = 0;
-  for (int context = 64; context <= 8192; context *= 2) {
+  for (int context = 64; context <= s.most_context; context *= 2) {
     runner.shape(1, context - 1, 1);
     const double ms = milliseconds(step_time(s, runner));
     if (first == 0) first = ms;
@@ -311,7 +312,7 @@ int run(const std::vector<std::string>& args) {
   Settings s;
   std::vector<std::string> names, folders;
   std::optional<std::string> csv, device, dtype, kv_dtype;
-  std::optional<double> threads, seconds, page_rows;
+  std::optional<double> threads, seconds, page_rows, most_context;
   bool help = false;
   Flags flags;
   flags.texts("model", "NAME", "code-large, llama-110m; several times for several (both)", &names);
@@ -323,6 +324,7 @@ int run(const std::vector<std::string>& args) {
   flags.text("kv-dtype", "TYPE", "of keys and values: fp32 or bf16 (fp32)", &kv_dtype);
   flags.number("threads", "N", "of the device, where there is one (2)", 1, 1024, &threads);
   flags.number("page-rows", "N", "rows of a KV page (16)", 1, 1024, &page_rows);
+  flags.number("most-context", "N", "of the table context (8192)", 64, 16384, &most_context);
   flags.number("seconds", "S", "time spent on each number (1.5)", 0.01, 600, &seconds);
   flags.toggle("least", "least times instead of medians: for a machine that others use", &s.least);
   flags.toggle("help", "this text", &help);
@@ -346,6 +348,7 @@ int run(const std::vector<std::string>& args) {
   s.seconds = seconds.value_or(s.seconds);
   s.options.threads = static_cast<int>(threads.value_or(s.options.threads));
   s.options.page_rows = static_cast<int>(page_rows.value_or(s.options.page_rows));
+  s.most_context = static_cast<int>(most_context.value_or(s.most_context));
   if (kv_dtype.value_or("fp32") == "bf16") s.options.kv_dtype = DType::kBFloat16;
   if (csv) {
     s.csv = std::fopen(csv->c_str(), "w");

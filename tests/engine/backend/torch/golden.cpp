@@ -6,10 +6,12 @@
 #include <cmath>
 #include <cstring>
 
+#include "tests/source_dir.h"
+
 namespace tandem {
 
 Golden::Golden(const std::string& name)
-    : directory_(std::string(TANDEM_SOURCE_DIR) + "/tests/data/golden_models/" + name) {
+    : directory_(source_dir() + "/tests/data/golden_models/" + name) {
   auto bytes = MappedFile::open(directory_ + "/golden.safetensors");
   EXPECT_TRUE(bytes.ok()) << bytes.status();
   bytes_ = *std::move(bytes);

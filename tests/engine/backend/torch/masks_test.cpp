@@ -6,11 +6,12 @@
 #include "engine/backend/torch/weights/convert.h"
 #include "tests/engine/backend/torch/adapter_folders.h"
 #include "tests/engine/backend/torch/driver.h"
+#include "tests/source_dir.h"
 
 namespace tandem {
 namespace {
 
-const std::string kData = std::string(TANDEM_SOURCE_DIR) + "/tests/data/";
+const std::string kData = source_dir() + "/tests/data/";
 
 struct Golden {
   std::string name;

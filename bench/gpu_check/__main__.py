@@ -1,0 +1,140 @@
+"""Judges this machine in three parts of at most nine and a half minutes each, or in a dry run.
+
+    ./run --part 1                    is it right
+    ./run --part 2                    kernels
+    ./run --part 3                    the headline
+    ./run --dry --device cpu:0        all three with tiny shapes, to see that nothing is mistyped
+
+Every step has a time limit of its own, and no failure stops the rest. The table comes last; beside it in
+--out (or $OUT, else the folder "result"): results.json, table.txt, log.txt. Status 0: every step passed.
+"""
+
+import argparse
+import importlib.util
+import os
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from .steps import Step, run_all
+from .table import table
+
+BUDGET = 570  # seconds of a part
+PARTS = {1: "is it right", 2: "kernels", 3: "the headline"}
+
+
+def library_folders() -> list[Path]:
+    """Of LibTorch and CUDA, out of this Python's wheels."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return []
+    torch = Path(spec.origin).parent
+    return [torch / "lib", *sorted(torch.parent.glob("nvidia/*/lib"))]
+
+
+def unpacked(bundle: Path) -> Path:
+    """Where programs and data lie: beside the payload, or below /tmp where the folder is read-only."""
+    beside = bundle if os.access(bundle, os.W_OK) else Path(tempfile.gettempdir())
+    folder = beside / "unpacked"
+    if not folder.exists():
+        fresh = Path(tempfile.mkdtemp(dir=beside))
+        with tarfile.open(bundle / "payload.tar.xz") as payload:
+            payload.extractall(fresh, filter="data")
+        fresh.rename(folder)
+    return folder
+
+
+def environment_of(bundle: Path, files: Path, device: str) -> dict[str, str]:
+    folders = [files / "lib", *library_folders()]
+    own = os.environ.get("LD_LIBRARY_PATH", "")
+    return {
+        **os.environ,
+        "LD_LIBRARY_PATH": ":".join([*map(str, folders), *([own] if own else [])]),
+        "PYTHONPATH": str(bundle),
+        "PYTHONUNBUFFERED": "1",
+        "TANDEM_SOURCE": str(files),
+        "TANDEM_TEST_DEVICE": device,
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+def module(name: str, *words: str) -> list[str]:
+    return [sys.executable, "-m", f"gpu_check.{name}", *words]
+
+
+def part_1(files: Path, device: str, dry: bool):
+    bin_ = files / "bin"
+    tests = str(bin_ / "test_torch")
+    yield Step("facts", module("facts"), 60)
+    if (bin_ / "test_cuda_link").exists():
+        yield Step("link", [str(bin_ / "test_cuda_link")], 60, end="torch sees CUDA: yes")
+    ceilings = [str(bin_ / "bench_device"), f"--device={device}", "--only=ceilings"]
+    yield Step("ceilings", ceilings + (["--small", "--seconds=0.001"] if dry else []), 90)
+    which = ["Caught", "TorchDevice"] if dry else []
+    yield Step("suites", module("suites", tests, "60", *which), 400)
+    if not device.startswith("cpu"):
+        for tool, suites in (
+            ("memcheck", "Oracle*"),
+            ("racecheck", "Tree*"),
+            ("initcheck", "Oracle*"),
+        ):
+            command = ["compute-sanitizer", f"--tool={tool}", "--error-exitcode=9", tests]
+            command += [f"--gtest_filter={suites}", "--gtest_brief=1"]
+            yield Step(f"sanitizer.{tool}", command, 90, needs="compute-sanitizer")
+
+
+def part_2(files: Path, device: str, dry: bool):
+    command = [str(files / "bin" / "bench_device"), f"--device={device}"]
+    command += ["--small", "--seconds=0.0001"] if dry else ["--seconds=0.2"]
+    yield Step("products", [*command, "--only=products"], 200)
+    yield Step("attention", [*command, "--only=attention"], 200)
+
+
+def part_3(files: Path, device: str, dry: bool):
+    bin_ = files / "bin"
+    step = module("headline", f"--program={bin_ / 'bench_step'}", f"--device={device}")
+    serving = module(
+        "serving", f"--bin={bin_}", f"--models={files / 'models'}", f"--device={device}"
+    )
+    if dry:
+        words = ["--shape=tiny", "--seconds=0.01", "--context=64", "--tokens=2", "--peer=eager"]
+        yield Step("tiny", step + words, 60)
+        yield Step("serving", [*serving, "--tokens=8", "--concurrency=2"], 60)
+        return
+    yield Step("7b", [*step, "--shape=7b", "--peer=eager", "--peer=compiled"], 240)
+    yield Step("serving", serving, 120)
+    yield Step("1b", [*step, "--shape=1b", "--peer=eager"], 90)
+    yield Step("13b", [*step, "--shape=13b"], 110)
+
+
+def main(arguments=None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--part", type=int, choices=PARTS, action="append", default=[])
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--dry", action="store_true", help="tiny shapes, a few seconds")
+    parser.add_argument("--budget", type=float, default=BUDGET, help="seconds for each part")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "result")))
+    args = parser.parse_args(arguments)
+    bundle = Path(__file__).resolve().parent.parent
+    files = unpacked(bundle)
+    environment = environment_of(bundle, files, args.device)
+    status = 0
+    for part in args.part or PARTS:
+        print(f"\n== part {part}: {PARTS[part]} ({args.device})", flush=True)
+        out = args.out / f"part_{part}"
+        out.mkdir(parents=True, exist_ok=True)
+        steps = {1: part_1, 2: part_2, 3: part_3}[part](files, args.device, args.dry)
+        results = run_all(steps, out, environment, args.budget)
+        text = table(results, judge=not args.dry and not args.device.startswith("cpu"))
+        (out / "table.txt").write_text(text)
+        print("\n" + text, flush=True)
+        status |= any(r.status in ("failed", "out of time") for r in results)
+    return int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Makes the folder that judges a GPU node: programs, the Debian libraries they load, test data, scripts.
+
+LibTorch and CUDA are not in it: they come out of the node's Python wheels, of the same versions.
+"""
+
+import argparse
+import json
+import lzma
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ["test_torch", "bench_device", "bench_step", "tandem-server", "tandem"]
+OF_CUDA = ["test_cuda_link"]  # where the build has them
+DATA = ["tests/data", "models/code-large", "models/code-large-bita", "models/code-small"]
+LIMIT = 60  # MiB
+PAYLOAD = "payload.tar.xz"  # what ./run unpacks beside it
+# Of the node's own system: its C and C++ libraries are no older than Debian 12's, or it is told so.
+SYSTEM = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|stdc\+\+|gcc_s|atomic|cuda))\.so.*")
+RUN = """#!/bin/sh
+# ./run --help; README: docs/gpu_check.md of the sources
+here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
+PYTHONPATH=$here exec "${PYTHON:-python3}" -m gpu_check "$@"
+"""
+
+
+def libraries(programs: list[Path]) -> dict[str, Path]:
+    """Debian's libraries that these load, by name."""
+    text = subprocess.run(
+        ["ldd", *map(str, programs)], capture_output=True, text=True, check=True
+    ).stdout
+    missing = sorted(set(re.findall(r"^\s*(\S+) => not found", text, re.M)) - {"libcuda.so.1"})
+    if missing:
+        raise SystemExit(f"not found: {', '.join(missing)}")
+    found = {}
+    for name, path in re.findall(r"^\s*(\S+) => (/\S+)", text, re.M):
+        if re.match(r"/(usr/)?lib/", path) and not SYSTEM.fullmatch(name):
+            found[name] = Path(path)
+    return found
+
+
+def strip(program: Path) -> None:
+    tool = shutil.which("llvm-strip-19") or shutil.which("strip")
+    if tool is None:
+        raise SystemExit("neither llvm-strip-19 nor strip here: run scripts/setup")
+    subprocess.run([tool, "--strip-all", str(program)], check=True)
+
+
+def size(folder: Path) -> int:
+    return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+
+
+def fill(binaries: Path, out: Path) -> list[str]:
+    """Programs, libraries and data; the programs' names."""
+    (out / "bin").mkdir()
+    (out / "lib").mkdir()
+    names = PROGRAMS + [n for n in OF_CUDA if (binaries / n).exists()]
+    for name in names:
+        if not (binaries / name).exists():
+            raise SystemExit(f"no {name} in {binaries}: build it first")
+    for name, path in libraries([binaries / n for n in names]).items():
+        shutil.copyfile(path, out / "lib" / name)
+    for name in names:
+        shutil.copy(binaries / name, out / "bin" / name)
+        strip(out / "bin" / name)
+    for name in DATA:
+        shutil.copytree(ROOT / name, out / name)
+    return names
+
+
+def make(binaries: Path, out: Path, quickly: bool = False) -> dict[str, int]:
+    """Fills `out`, which must be empty or not there; what it consists of, in bytes."""
+    if out.exists() and any(out.iterdir()):
+        raise SystemExit(f"{out} is not empty")
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        inside = Path(folder)
+        names = fill(binaries, inside)
+        parts = {p.name: size(p) for p in sorted(inside.iterdir())}
+        with (
+            lzma.open(out / PAYLOAD, "wb", preset=0 if quickly else 6) as file,
+            tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            for part in sorted(inside.iterdir()):
+                tar.add(part, arcname=part.name)
+    own = Path(__file__).parent
+    ignored = shutil.ignore_patterns("__pycache__", "bundle.py")
+    shutil.copytree(own, out / "gpu_check", ignore=ignored)
+    run = out / "run"
+    run.write_text(RUN)
+    run.chmod(run.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    manifest = {"commit": commit, "bytes": parts, "programs": names}
+    (out / "MANIFEST.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    return parts
+
+
+def main(arguments=None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bundle", type=Path, metavar="FOLDER", required=True)
+    parser.add_argument("--binaries", type=Path, default=ROOT / "build/cuda/bin")
+    args = parser.parse_args(arguments)
+    parts = make(args.binaries, args.bundle)
+    for name, n in parts.items():
+        print(f"{n / 2**20:7.1f} MiB  {name}")
+    whole = size(args.bundle)
+    print(f"{whole / 2**20:7.1f} MiB  {args.bundle}, packed")
+    if whole > LIMIT * 2**20:
+        print(f"larger than {LIMIT} MiB", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

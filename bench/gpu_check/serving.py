@@ -1,0 +1,181 @@
+"""The server end to end on a device: every method that the demo offers, an orderly end under load, and
+faults that must be told clearly. Lines of JSON, as steps.figures_of reads them."""
+
+import argparse
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+CONFIG = """
+models {{
+  name: "code-large" path: "{models}/code-large" device: "{device}"
+  extras {{ name: "code-large-bita" path: "{models}/code-large-bita" }}
+}}
+models {{ name: "code-small" path: "{models}/code-small" device: "{device}" }}
+deployments {{
+  name: "code" large: "code-large" small: "code-small"
+  bild {{ fallback_threshold: 0.2 rollback_threshold: 0.69 }}
+  bita {{ adapter: "code-large-bita" }}
+}}
+{more}
+"""
+
+
+def say(name, value, unit=""):
+    print(json.dumps({"name": name, "value": value, "unit": unit}), flush=True)
+
+
+class Server:
+    def __init__(self, args, folder: Path, more: str = "", device: str | None = None):
+        text = CONFIG.format(models=args.models, device=device or args.device, more=more)
+        (folder / "config.textproto").write_text(text)
+        self.ports_file = folder / "ports"
+        self.log = folder / "log"
+        command = [args.bin / "tandem-server", f"--config={folder / 'config.textproto'}"]
+        command += ["--listen=127.0.0.1:0", "--http=127.0.0.1:0", f"--port-file={self.ports_file}"]
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(command, stderr=out, stdout=out)
+
+    def wait_until_ready(self, seconds: float) -> str:
+        end = time.monotonic() + seconds
+        while not self.ports_file.exists():
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError("the server does not start: " + self.last_words())
+            time.sleep(0.02)
+        ports = dict(line.split("=", 1) for line in self.ports_file.read_text().split())
+        return ports["grpc"]
+
+    def last_words(self) -> str:
+        return " | ".join(self.log.read_text("utf-8", "replace").splitlines()[-3:])
+
+    def end(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(30)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+
+
+def tandem(args, address: str, *words: str, seconds: float = 60) -> subprocess.CompletedProcess:
+    command = [args.bin / "tandem", words[0], f"--server={address}", *words[1:]]
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+
+
+def methods(args, address: str) -> list[str]:
+    """One prompt by every method: tokens a second, and whether the answers are the same."""
+    done = tandem(
+        args,
+        address,
+        "compare",
+        "def fib(n):",
+        f"--max-new-tokens={args.tokens}",
+        "--temperature=0",
+        seconds=120,
+    )
+    print(done.stdout + done.stderr, flush=True)
+    if done.returncode != 0:
+        return [f"compare: status {done.returncode}"]
+    wrong = []
+    rows = re.findall(
+        r"^(\w+) +(EXACT|LOSSY|DISTRIBUTION) +(\d+) .* s +([\d.]+) ", done.stdout, re.M
+    )
+    for name, contract, tokens, rate in rows:
+        say(f"server.{name}", float(rate), "tokens/s")
+        same = name == "autoregressive" or f"== {name}: the same" in done.stdout
+        say(f"server.{name}.same", same)
+        if int(tokens) < 1:
+            wrong.append(f"{name}: no tokens")
+        if contract == "EXACT" and not same and args.device.startswith("cpu"):
+            wrong.append(f"{name}: other tokens")  # on a GPU rows do not keep their bits yet
+    if len(rows) < 5:
+        wrong.append(f"{len(rows)} methods answered, not 5")
+    return wrong
+
+
+def load(args, address: str) -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "bench.json"
+        done = tandem(
+            args,
+            address,
+            "bench",
+            f"--concurrency={args.concurrency}",
+            f"--requests={2 * args.concurrency}",
+            f"--max-new-tokens={args.tokens}",
+            f"--json={page}",
+            seconds=200,
+        )
+        print(done.stdout + done.stderr, flush=True)
+        return [] if done.returncode == 0 else [f"bench: status {done.returncode}"]
+
+
+def drain(args, server: Server, address: str) -> list[str]:
+    """An answer that is under way when SIGTERM comes still ends, and so does the server."""
+    answer = subprocess.Popen(
+        [args.bin / "tandem", "generate", f"--server={address}", "def f(", "--max-new-tokens=400"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert answer.stdout is not None
+    answer.stdout.read(1)
+    status = server.end()
+    answer.communicate(timeout=60)
+    say("server.drain", "ok" if status == answer.returncode == 0 else "wrong")
+    if status != 0 or answer.returncode != 0:
+        return [f"drain: the server ended with {status}, the answer with {answer.returncode}"]
+    return []
+
+
+def refused(args, name: str, words: str, **server) -> list[str]:
+    """A server that must not start, and say so with these words."""
+    with tempfile.TemporaryDirectory() as folder:
+        one = Server(args, Path(folder), **server)
+        try:
+            status = one.process.wait(120)
+        except subprocess.TimeoutExpired:
+            one.end()
+            return [f"{name}: the server runs"]
+        said = one.last_words()
+        good = status != 0 and re.search(words, said) is not None
+        say(f"server.{name}", "refused" if good else "wrong")
+        return [] if good else [f"{name}: status {status}, {said}"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", type=Path, required=True)
+    parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--concurrency", type=int, default=16)
+    args = parser.parse_args()
+    wrong = []
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(args, Path(folder))
+        try:
+            address = server.wait_until_ready(90)
+            wrong += methods(args, address)
+            wrong += load(args, address)
+            wrong += drain(args, server, address)
+        except (RuntimeError, subprocess.SubprocessError) as error:
+            wrong.append(str(error))
+        finally:
+            server.end()
+            print(server.log.read_text("utf-8", "replace")[-3000:], flush=True)
+    wrong += refused(args, "unknown_device", "allowed: ", device="cuda:99")
+    small = f'devices {{ name: "{args.device}" memory_bytes: 1000000 }}'
+    wrong += refused(args, "too_little_memory", "memory", more=small)
+    print("\n".join(wrong) if wrong else "all as it should be")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

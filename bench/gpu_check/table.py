@@ -1,0 +1,84 @@
+"""The table that ends a part: every step, then every figure beside what it should be."""
+
+import re
+
+# What figures of an H200 should be, and why (docs/gpu_check.md). A pattern of names; the least or the
+# most, of the value or of another field; none of them was measured with this code.
+EXPECTED = [
+    (r"copy", "value", ">=", 4000, "others' copies on this chip: 4.3 TB/s, read and written"),
+    (r"read", "value", ">=", 4000, "4.8 TB/s by the datasheet"),
+    (r"copy_to_(host|device)", "value", ">=", 40, "PCIe 5 x16, pinned"),
+    (r"launch", "value", "<=", 5, "LibTorch's dispatch of one small kernel"),
+    (r"round_trip", "value", "<=", 20, "one launch that is waited for"),
+    (r"record_and_wait", "value", "<=", 3, "two calls of the driver"),
+    (
+        r"product\.(qkv|gate_up|down|head)\.rows_(1|2|4|8)",
+        "share",
+        ">=",
+        0.7,
+        "weights are read once",
+    ),
+    (
+        r"product\.o\.rows_(1|2|4|8)",
+        "share",
+        ">=",
+        0.5,
+        "34 MB: 8 us, of which launching is a part",
+    ),
+    (r"attention\.sequences_32\.rows_1\.context_2048", "share", ">=", 0.6, "keys and values once"),
+    (r"7b\.step\.context_256", "value", "<=", 5.0, "3.07 ms of reading weights, 360 launches"),
+    (r"7b\.step\.context_2048", "value", "<=", 5.5, "0.25 ms more of keys and values"),
+    (r"1b\.step\.context_256", "value", "<=", 2.0, "0.6 ms of weights, half the launches"),
+    (r"13b\.step\.context_256", "value", "<=", 8.5, "6.0 ms of weights, 450 launches"),
+    (r"7b\.ratio\.eager", "value", ">=", 2, "eager PyTorch reaches a quarter of the floor"),
+    (r"7b\.ratio\.compiled", "value", ">=", 0.8, "graphs of the whole step; ours launches each"),
+]
+
+
+def expected(name: str):
+    """The row of EXPECTED whose pattern is the whole name."""
+    return next((row for row in EXPECTED if re.fullmatch(row[0], name)), None)
+
+
+def judged(figure: dict) -> tuple[str, str]:
+    """What a figure should be, and whether it is: "yes", "NO", or nothing."""
+    row = expected(figure["name"])
+    if row is None:
+        return "", ""
+    _, key, way, bound, _ = row
+    if key not in figure:
+        return f"{key} {way} {bound:g}", ""
+    holds = figure[key] >= bound if way == ">=" else figure[key] <= bound
+    return f"{'' if key == 'value' else key + ' '}{way} {bound:g}", "yes" if holds else "NO"
+
+
+def lines(head: list[str], rows: list[list[str]]) -> list[str]:
+    widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
+    out = [
+        "  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip()
+        for r in [head, *rows]
+    ]
+    return [out[0], "  ".join("-" * w for w in widths), *out[1:]]
+
+
+def table(results, judge: bool) -> str:
+    """judge: whether figures are held against EXPECTED, which is of an H200."""
+    steps = [[r.name, r.status, f"{r.seconds:.1f}", r.why[:80]] for r in results]
+    text = lines(["step", "status", "s", ""], steps)
+    figures = []
+    for result in results:
+        for f in result.figures:
+            share = f"{100 * f['share']:.1f} %" if "share" in f else ""
+            bits = "" if "bits" not in f else "same" if f["bits"] else "differ"
+            want, holds = judged(f) if judge else ("", "")
+            value = f["value"]
+            shown = f"{value:.4g}" if isinstance(value, (int, float)) else str(value)
+            figures.append([f["name"], shown, f.get("unit", ""), share, bits, want, holds])
+    if figures:
+        head = ["figure", "value", "unit", "of what it reads", "bits of rows", "expected", ""]
+        text += ["", *lines(head, figures)]
+    counts = {}
+    for r in results:
+        counts[r.status] = counts.get(r.status, 0) + 1
+    text += ["", ", ".join(f"{n} {status}" for status, n in sorted(counts.items()))]
+    return "\n".join(text) + "\n"

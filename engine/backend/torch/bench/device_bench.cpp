@@ -1,0 +1,376 @@
+// What a device can do, and how near its kernels come to it: ceilings of copies and reads, costs of
+// launches and waits, products of few rows, attention. One JSON object a line on stdout:
+//
+//   {"name": "product.gate_up.rows_1", "value": 41.2, "unit": "us", "share": 0.83}
+//
+// share: of the time that reading its weights, or keys and values, takes at the rate that this run
+// read memory with. bits (products): whether each row's are those that it has alone.
+//
+//   build/cuda/bin/bench_device --device cuda:0
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/backend/torch/cpu/parallel.h"
+#include "engine/backend/torch/model/linear.h"
+#include "engine/backend/torch/open_queue.h"
+#include "engine/backend/torch/ops.h"
+#include "engine/backend/torch/row_view.h"
+#include "engine/base/check.h"
+#include "engine/base/device_name.h"
+#include "engine/base/flags.h"
+
+namespace tandem::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Of a Llama-2-7B, or small enough for a test of this program.
+struct Shape {
+  int64_t hidden = 4096, inner = 11008, vocab = 32000, copy_bytes = int64_t{2} << 30;
+  int heads = 32, kv_heads = 32, head_dim = 128, page_rows = 16;
+  std::vector<int> contexts = {256, 2048};
+};
+
+Shape small_shape() {
+  return {.hidden = 128,
+          .inner = 256,
+          .vocab = 500,
+          .copy_bytes = 1 << 20,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_dim = 32,
+          .contexts = {40}};
+}
+
+void put(const std::string& name, double value, const char* unit, const std::string& more = "") {
+  std::printf("{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\"%s}\n", name.c_str(), value,
+              unit, more.c_str());
+  std::fflush(stdout);
+}
+
+class Bench {
+ public:
+  Bench(const DeviceConfig& config, const Shape& shape, double seconds)
+      : shape_(shape),
+        seconds_(seconds),
+        device_(config.kind == DeviceKind::kCpu
+                    ? at::Device(at::kCPU)
+                    : at::Device(at::kCUDA, static_cast<int8_t>(config.index))) {
+    store_.device = device_;
+    store_.dtype = device_.is_cpu() ? DType::kFloat32 : DType::kBFloat16;
+    absl::StatusOr<OpenedQueue> opened = open_queue(config, shared_);
+    if (!opened.ok()) std::fprintf(stderr, "%s\n", opened.status().ToString().c_str());
+    TANDEM_CHECK(opened.ok());
+    if (opened->queue != nullptr) lane_.emplace(std::move(opened->queue));
+  }
+
+  void ceilings();
+  void products();
+  void attention();
+
+ private:
+  const LaneQueue* lane() const { return lane_ ? &*lane_ : nullptr; }
+  void wait() const {
+    if (lane_) lane_->queue->synchronize();
+  }
+  at::TensorOptions rows() const {
+    return at::TensorOptions().dtype(store_.rows()).device(device_);
+  }
+  at::Tensor random_rows(at::IntArrayRef shape, uint32_t seed) const;
+  template <class T>
+  at::Tensor on_device(const std::vector<T>& numbers, at::ScalarType type) const;
+
+  // Seconds of one call among many: the median of five turns.
+  double time(const std::function<void()>& work) const;
+  // The same where each call is waited for.
+  double time_alone(const std::function<void()>& work) const;
+  void copies_between_host_and_device() const;
+  void product(const std::string& name, int64_t outs, int64_t in);
+  void attend(int sequences, int rows, int context);
+  std::string share(double bytes, double seconds) const;
+
+  Shape shape_;
+  double seconds_;
+  at::Device device_;
+  TorchShared shared_;
+  std::optional<LaneQueue> lane_;
+  WeightStore store_;
+  double read_rate_ = 0;  // bytes per second
+};
+
+at::Tensor Bench::random_rows(at::IntArrayRef shape, uint32_t seed) const {
+  at::Tensor all = at::empty(shape, at::kFloat);
+  std::mt19937 random(seed);
+  auto* const x = all.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < all.numel(); ++i) x[i] = static_cast<float>(random() % 2001) / 1000 - 1;
+  return all.to(rows());
+}
+
+template <class T>
+at::Tensor Bench::on_device(const std::vector<T>& numbers, at::ScalarType type) const {
+  at::Tensor all = at::empty({static_cast<int64_t>(numbers.size())}, type);
+  std::memcpy(all.mutable_data_ptr(), numbers.data(), numbers.size() * sizeof(T));
+  return all.to(device_);
+}
+
+double Bench::time(const std::function<void()>& work) const {
+  for (int i = 0; i < 3; ++i) launch(lane(), work);
+  wait();
+  int n = 1;
+  std::vector<double> each;
+  while (each.size() < 5) {
+    const auto start = Clock::now();
+    for (int i = 0; i < n; ++i) launch(lane(), work);
+    wait();
+    const double took = seconds_since(start);
+    if (took < seconds_ / 10 && n < 100000) {
+      n *= 2;
+    } else {
+      each.push_back(took / n);
+    }
+  }
+  std::sort(each.begin(), each.end());
+  return each[2];
+}
+
+double Bench::time_alone(const std::function<void()>& work) const {
+  std::vector<double> each;
+  const auto begin = Clock::now();
+  while (each.size() < 20 || (seconds_since(begin) < seconds_ && each.size() < 10000)) {
+    const auto start = Clock::now();
+    launch(lane(), work);
+    wait();
+    each.push_back(seconds_since(start));
+  }
+  std::nth_element(each.begin(), each.begin() + static_cast<int64_t>(each.size()) / 2, each.end());
+  return each[each.size() / 2];
+}
+
+std::string Bench::share(double bytes, double seconds) const {
+  char text[64];
+  std::snprintf(text, sizeof(text), ", \"share\": %.4f", bytes / read_rate_ / seconds);
+  return text;
+}
+
+void Bench::ceilings() {
+  const auto bytes = static_cast<double>(shape_.copy_bytes);
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
+  const at::Tensor from = at::zeros({shape_.copy_bytes / 4}, options);
+  at::Tensor to = at::zeros({shape_.copy_bytes / 4}, options);
+  wait();
+  const double read = time([&] { at::sum(from); });
+  read_rate_ = bytes / read;
+  put("read", read_rate_ / 1e9, "GB/s");
+  put("copy", 2 * bytes / time([&] { to.copy_(from); }) / 1e9, "GB/s");
+  at::Tensor one = at::zeros({1}, options);
+  put("launch", 1e6 * time([&] { one.add_(1); }), "us");
+  put("round_trip", 1e6 * time_alone([&] { one.add_(1); }), "us");
+  if (lane_) copies_between_host_and_device();
+}
+
+void Bench::copies_between_host_and_device() const {
+  Queue& queue = *lane_->queue;
+  const size_t n = static_cast<size_t>(std::min(shape_.copy_bytes, int64_t{256} << 20));
+  const auto host = queue.host_memory(n);
+  const auto device = queue.device_memory(n);
+  queue.zero(device.get(), n);
+  queue.synchronize();
+  const auto rate = [&](void* to, const void* from) {
+    double best = 1e9;
+    for (int i = 0; i < 5; ++i) {
+      const auto start = Clock::now();
+      queue.copy(to, from, n);
+      queue.synchronize();
+      best = std::min(best, seconds_since(start));
+    }
+    return static_cast<double>(n) / best / 1e9;
+  };
+  put("copy_to_host", rate(host.get(), device.get()), "GB/s");
+  put("copy_to_device", rate(device.get(), host.get()), "GB/s");
+  const auto event = queue.event();
+  const auto start = Clock::now();
+  for (int i = 0; i < 1000; ++i) {
+    queue.record(*event);
+    queue.wait(*event);
+  }
+  queue.synchronize();
+  put("record_and_wait", 1e6 * seconds_since(start) / 1000, "us");
+}
+
+void Bench::product(const std::string& name, int64_t outs, int64_t in) {
+  std::vector<float> numbers(static_cast<size_t>(outs * in));
+  std::mt19937 random(1);
+  for (float& x : numbers) x = static_cast<float>(random() % 2001) / 25000 - 0.04f;
+  TensorView view;
+  view.shape = {outs, in};
+  view.data = reinterpret_cast<const std::byte*>(numbers.data());
+  view.bytes = numbers.size() * sizeof(float);
+  const TensorMap source({{"w.weight", view}});
+  absl::StatusOr<Linear> linear =
+      Linear::load(source, store_, {.names = {"w"}, .outs = {outs}, .in = in});
+  if (!linear.ok()) std::fprintf(stderr, "%s\n", linear.status().ToString().c_str());
+  TANDEM_CHECK(linear.ok());
+
+  constexpr int kMostRows = 64;
+  const at::Tensor x = random_rows({kMostRows, in}, 2);
+  const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device_);
+  std::vector<at::Tensor> alone;  // rows 0 to 15 one at a time
+  for (int64_t r = 0; r < 16; ++r) {
+    at::Tensor& out = alone.emplace_back(at::empty({1, outs}, fp32));
+    const at::Tensor row = x.narrow(0, r, 1);
+    launch(lane(), [&] { linear->into(out, LinearInput(row)); });
+    wait();
+  }
+  for (const int n : {1, 2, 4, 8, 16, kMostRows}) {
+    const at::Tensor some = x.narrow(0, 0, n);
+    at::Tensor out = at::empty({n, outs}, fp32);
+    const double took = time([&] { linear->into(out, LinearInput(some)); });
+    bool same = true;
+    for (int r = 0; r < std::min(n, 16); ++r) {
+      same = same && out[r].cpu().equal(alone[static_cast<size_t>(r)][0].cpu());
+    }
+    put("product." + name + ".rows_" + std::to_string(n), 1e6 * took, "us",
+        share(static_cast<double>(linear->bytes()), took) +
+            ", \"bits\": " + (same ? "true" : "false"));
+  }
+}
+
+void Bench::products() {
+  const int64_t q = int64_t{shape_.heads} * shape_.head_dim;
+  const int64_t kv = int64_t{shape_.kv_heads} * shape_.head_dim;
+  product("qkv", q + 2 * kv, shape_.hidden);
+  product("o", shape_.hidden, q);
+  product("gate_up", 2 * shape_.inner, shape_.hidden);
+  product("down", shape_.hidden, shape_.inner);
+  product("head", shape_.vocab, shape_.hidden);
+}
+
+// `rows` new rows of each of several sequences, the last of which sees `context` keys.
+void Bench::attend(int sequences, int rows_each, int context) {
+  const Shape& s = shape_;
+  const int n = sequences * rows_each;
+  const int pages_each = (context + s.page_rows - 1) / s.page_rows;
+  const int64_t pages = int64_t{sequences} * pages_each;
+  RowColumns columns;
+  std::vector<int32_t> tables(static_cast<size_t>(pages));
+  for (size_t i = 0; i < tables.size(); ++i) {
+    tables[i] = static_cast<int32_t>(i * 61 % tables.size());  // 61: a prime; may repeat, no harm
+  }
+  for (int q = 0; q < sequences; ++q) {
+    for (int r = 0; r < rows_each; ++r) {
+      columns.position.push_back(context - rows_each + r);
+      columns.slot.push_back(0);
+      columns.table.push_back(q * pages_each);
+      columns.first_key.push_back(0);
+      columns.dense_end.push_back(context - rows_each + r + 1);
+      columns.extra_begin.push_back(0);
+      columns.extra_end.push_back(0);
+      columns.prompts.push_back(0);
+    }
+  }
+  std::vector<at::Tensor> kept;
+  const auto place = [&](const std::vector<int32_t>& numbers) {
+    kept.push_back(on_device(numbers, at::kInt));
+    return static_cast<const int32_t*>(kept.back().const_data_ptr());
+  };
+  RowView view;
+  view.rows = n;
+  view.page_rows = s.page_rows;
+  view.position = place(columns.position);
+  view.table = place(columns.table);
+  view.first_key = place(columns.first_key);
+  view.dense_end = place(columns.dense_end);
+  view.extra_begin = place(columns.extra_begin);
+  view.extra_end = place(columns.extra_end);
+  view.extra = place({0});
+  view.pages = place(tables);
+  view.most_keys = columns.most_keys();
+  view.together = RowColumns::together(columns.table);
+  // As KvPool has them: on a CPU keys lie by dimension, which takes as many numbers.
+  const at::Tensor keys = random_rows({pages, s.kv_heads, s.page_rows, s.head_dim}, 3);
+  const at::Tensor values = random_rows({pages, s.kv_heads, s.page_rows, s.head_dim}, 4);
+  const at::Tensor qkv = random_rows({n, int64_t{s.heads + 2 * s.kv_heads} * s.head_dim}, 5);
+  at::Tensor out = at::empty({n, int64_t{s.heads} * s.head_dim}, rows());
+  const LayerKv kv{s.heads, s.kv_heads, s.head_dim, keys, values};
+  const Ops& ops = store_.ops();
+  const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
+  const double took = time([&] { ops.attention(out, qkv, view, kv, scale, {}); });
+  const double bytes = 2.0 * sequences * context * s.kv_heads * s.head_dim *
+                       static_cast<double>(keys.element_size());
+  put("attention.sequences_" + std::to_string(sequences) + ".rows_" + std::to_string(rows_each) +
+          ".context_" + std::to_string(context),
+      1e6 * took, "us", share(bytes, took));
+}
+
+void Bench::attention() {
+  for (const int context : shape_.contexts) {
+    for (const int sequences : {1, 32}) attend(sequences, 1, context);
+    attend(1, 8, context);
+  }
+}
+
+int run(const std::vector<std::string>& args) {
+  std::optional<std::string> device;
+  std::optional<double> seconds, threads;
+  std::vector<std::string> only;
+  bool small = false;
+  bool help = false;
+  Flags flags;
+  flags.text("device", "NAME", "cpu:0 or cuda:0 (cpu:0)", &device);
+  flags.texts("only", "NAME", "ceilings, products, attention; repeatable (all)", &only);
+  flags.number("seconds", "S", "time spent on each figure (0.2)", 0.0001, 600, &seconds);
+  flags.number("threads", "N", "of a CPU device (2)", 1, 1024, &threads);
+  flags.toggle("small", "shapes for a test of this program, not for figures", &small);
+  flags.toggle("help", "this text", &help);
+  const auto rest = flags.parse(args);
+  const absl::StatusOr<DeviceConfig> named = parse_device(device.value_or("cpu:0"));
+  if (!named.ok()) {
+    std::fprintf(stderr, "--device: %s; allowed: %s\n", device->c_str(), kDeviceRule);
+    return 2;
+  }
+  if (!rest.ok() || !rest->empty() || help) {
+    std::fprintf(stderr, "%s", flags.help().c_str());
+    return help ? 0 : 2;
+  }
+  const c10::InferenceMode inference;
+  cpu::set_team_size(static_cast<int>(threads.value_or(2)));
+  const auto wants = [&](const char* name) {
+    return only.empty() || std::find(only.begin(), only.end(), name) != only.end();
+  };
+  Bench bench(*named, small ? small_shape() : Shape{}, seconds.value_or(0.2));
+  bench.ceilings();  // shares are of these
+  if (wants("products")) bench.products();
+  if (wants("attention")) bench.attention();
+  return 0;
+}
+
+}  // namespace
+}  // namespace tandem::bench
+
+int main(int argc, char** argv) {
+  try {
+    return tandem::bench::run({argv + 1, argv + argc});
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "bench_device: %s\n", e.what());
+    return 1;
+  }
+}

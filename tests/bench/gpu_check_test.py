@@ -1,0 +1,149 @@
+"""The judge of GPU nodes: its steps, its table, and a dry run of the whole folder on a CPU."""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from bench.gpu_check import bundle, steps, table
+from bench.gpu_check.steps import Step
+
+
+def python(code, **fields):
+    return Step(
+        fields.pop("name", "one"), [sys.executable, "-c", code], fields.pop("limit", 20), **fields
+    )
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run_steps(*all_steps, budget=60.0):
+        return steps.run_all(all_steps, tmp_path, dict(os.environ), budget)
+
+    return run_steps
+
+
+def test_figures_are_lines_of_json(run):
+    said = (
+        'print("hello"); print(\'{"name": "a.b", "value": 3, "unit": "us"}\'); print("{not json")'
+    )
+    (result,) = run(python(said))
+    assert result.status == "ok"
+    assert result.figures == [{"name": "a.b", "value": 3, "unit": "us"}]
+
+
+def test_failures_stop_nothing_and_all_is_written_down(run, tmp_path):
+    crash = "import os; os.kill(os.getpid(), 11)"
+    figure = 'print(\'{"name": "x", "value": 1}\')'
+    results = run(
+        python("raise SystemExit('no such thing')", name="fails"),
+        python(crash, name="crashes"),
+        Step("missing", ["/no/such/program"], 5),
+        python("print('half')", name="ends otherwise", end="whole"),
+        python("", name="needs a tool", needs="no-such-tool"),
+        python(figure, name="last"),
+    )
+    assert [r.status for r in results] == ["failed"] * 4 + ["left out", "ok"]
+    assert "no such thing" in results[0].why
+    assert "SIGSEGV" in results[1].why
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert [r["name"] for r in written][-1] == "last"
+    assert written[-1]["figures"] == [{"name": "x", "value": 1}]
+    assert "===== crashes" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_step_that_hangs_is_ended_with_its_children(run, tmp_path):
+    code = f"""
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+open({str(tmp_path / "child")!r}, "w").write(str(child.pid))
+print('{{"name": "before", "value": 1}}', flush=True)
+time.sleep(60)
+"""
+    hangs, after = run(python(code, limit=1.5), python("", name="after"))
+    assert hangs.status == "out of time" and hangs.seconds < 10
+    assert hangs.figures == [{"name": "before", "value": 1}]
+    assert after.status == "ok"
+    child = int((tmp_path / "child").read_text())
+    stat = Path(f"/proc/{child}/stat")
+    assert not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def test_what_no_time_is_left_for_is_left_out(run):
+    results = run(python(""), budget=2 * steps.END_AFTER + 0.5)
+    assert [r.status for r in results] == ["left out"]
+
+
+def test_the_table_says_what_figures_should_be():
+    good = {"name": "product.qkv.rows_1", "value": 9, "unit": "us", "share": 0.8, "bits": True}
+    slow = {"name": "round_trip", "value": 50, "unit": "us"}
+    free = {"name": "anything", "value": "text"}
+    result = steps.Result("s", "ok", 1.0, figures=[good, slow, free])
+    text = table.table([result, steps.Result("t", "failed", 2.0, "why")], judge=True)
+    rows = {line.split()[0]: line for line in text.splitlines() if line}
+    assert rows["product.qkv.rows_1"].split()[-4:] == ["share", ">=", "0.7", "yes"]
+    assert "80.0 %" in rows["product.qkv.rows_1"] and "same" in rows["product.qkv.rows_1"]
+    assert rows["round_trip"].split()[-3:] == ["<=", "20", "NO"]
+    assert rows["anything"].endswith("text")
+    assert text.splitlines()[-1] == "1 failed, 1 ok"
+    assert "yes" not in table.table([result], judge=False)
+
+
+def test_every_expectation_names_a_figure_that_there_is():
+    names = {"copy", "read", "copy_to_host", "launch", "round_trip", "record_and_wait"}
+    names |= {f"product.{p}.rows_1" for p in ("qkv", "o", "gate_up")}
+    names |= {"attention.sequences_32.rows_1.context_2048"}
+    names |= {f"{s}.step.context_{c}" for s in ("1b", "7b", "13b") for c in (256, 2048)}
+    names |= {"7b.ratio.eager", "7b.ratio.compiled"}
+    used = {table.expected(n)[0] for n in names if table.expected(n)}
+    assert used == {row[0] for row in table.EXPECTED}
+
+
+@pytest.fixture(scope="module")
+def made(binaries, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpu") / "check"
+    bundle.make(binaries, folder, quickly=True)
+    return folder
+
+
+def test_the_folder_is_small_and_whole(made):
+    assert bundle.size(made) < bundle.LIMIT * 2**20
+    with tarfile.open(made / bundle.PAYLOAD) as payload:
+        names = set(payload.getnames())
+    assert {f"bin/{p}" for p in bundle.PROGRAMS} <= names
+    libraries = {n.removeprefix("lib/") for n in names if n.startswith("lib/")}
+    assert any(n.startswith("libgrpc++.so") for n in libraries)
+    assert not any(n.startswith(("libc.so", "libtorch", "libstdc++")) for n in libraries)
+    assert "models/code-large/model.safetensors" in names
+    manifest = json.loads((made / "MANIFEST.json").read_text())
+    assert set(bundle.PROGRAMS) <= set(manifest["programs"])
+
+
+def test_dry_run_on_the_cpu(made, tmp_path):
+    command = [made / "run", "--dry", "--device=cpu:0", f"--out={tmp_path}"]
+    environment = {**os.environ, "PYTHON": sys.executable}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    figures = {}
+    for part in (1, 2, 3):
+        results = json.loads((tmp_path / f"part_{part}" / "results.json").read_text())
+        assert {r["status"] for r in results} == {"ok"}, results
+        figures |= {f["name"]: f for r in results for f in r["figures"]}
+        assert (tmp_path / f"part_{part}" / "table.txt").read_text() in done.stdout
+    assert figures["suites.passed"]["value"] > 0
+    assert figures["product.qkv.rows_8"]["bits"] is True
+    assert figures["tiny.step.context_64"]["value"] > 0
+    assert figures["tiny.ratio.eager"]["value"] > 0
+    assert figures["server.autoregressive"]["value"] > 0
+    assert figures["server.speculative.same"]["value"] is True
+    assert figures["server.unknown_device"]["value"] == "refused"
+
+
+def test_no_folder_that_is_not_empty(tmp_path):
+    (tmp_path / "something").write_text("")
+    with pytest.raises(SystemExit, match="not empty"):
+        bundle.make(tmp_path, tmp_path)
