@@ -9,6 +9,7 @@
 #include "engine/base/status.h"
 #include "engine/pass/rows.h"
 #include "engine/sampling/accept.h"
+#include "engine/sampling/lanes.h"
 #include "engine/sampling/race.h"
 #include "engine/sampling/random.h"
 
@@ -23,11 +24,52 @@ bool wants_warped(const Read& read) {
          (read.logprob && !read.raw_logprob && (read.top > 0 || !read.score.empty()));
 }
 
+// Between the logits and what is drawn from.
+bool cuts(const Warp& warp) {
+  return warp.top_k > 0 || warp.top_p < 1 || warp.min_p > 0 || warp.typical_p < 1;
+}
+
+// Of a draw that no draft is judged by.
+Purpose purpose_of(const Read& read, const Pass& pass) {
+  const bool draft = planted(Bug::kDraftsApart) && pass.share;
+  return read.keep || read.tentative || draft ? Purpose::kDraft : Purpose::kToken;
+}
+
 sampling::RaceKey key_of(const Read& read, Purpose purpose, int position) {
   return sampling::race_key(read.warp.seed, read.warp.choice, purpose, position, read.round_start);
 }
 
 }  // namespace
+
+RowAnswer answer_row(std::span<const float> row, const RowQuestion& q) {
+  RowAnswer a;
+  const sampling::Scan scan = sampling::scan(row);
+  a.valid = scan.valid ? 1 : 0;
+  if (!scan.valid) return a;
+  a.max = scan.max;
+  a.argmax = scan.argmax;
+  sampling::Scratch scratch;
+  std::vector<Token> best;
+  sampling::top_n(row, q.top, scratch, best);
+  for (size_t i = 0; i < best.size(); ++i) {
+    a.top[i] = best[i];
+    a.top_logit[i] = row[static_cast<size_t>(best[i])];
+  }
+  if (q.scored >= 0) a.scored = row[static_cast<size_t>(q.scored)];
+  const auto sum = [&](float scale, float* weight) {
+    return sampling::row_sum(row.size(), [&](size_t i) {
+      return weight[i] = sampling::exp_nonpositive((row[i] - scan.max) * scale);
+    });
+  };
+  scratch.weight.resize(row.size());
+  if (q.sums != 0) a.log_sum = sum(1, scratch.weight.data());
+  if (q.inverse_temperature > 0) {
+    a.total = sum(q.inverse_temperature, scratch.weight.data());
+    a.drawn = sampling::race(scratch.weight, {q.key[0], q.key[1]});
+    if (a.drawn >= 0) a.drawn_logit = row[static_cast<size_t>(a.drawn)];
+  }
+  return a;
+}
 
 void RowReader::begin(const Work& work) {
   work_ = &work;
@@ -53,11 +95,7 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
                              Token next_input) {
   const Read& read = work_->pass->read[static_cast<size_t>(output.read)];
   const Warp& warp = read.warp;
-  if (read.judges() && rejected_) {  // nobody asks what follows a token that is not there
-    readout_.row.emplace_back();
-    top_end_.push_back(readout_.ranked.size());
-    return absl::OkStatus();
-  }
+  if (left_out(read)) return absl::OkStatus();
   if (warp.vocab > 0) {
     logits = logits.first(std::min(logits.size(), static_cast<size_t>(warp.vocab)));
   }
@@ -136,13 +174,105 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
   if (read.judges()) {
     TANDEM_RETURN_IF_ERROR(verify(read, output, position, next_input, out));
   } else if (read.draw) {
-    const bool draft = planted(Bug::kDraftsApart) && work_->pass->share;
-    const bool apart = read.keep || read.tentative || draft;
-    out.token = draw(read, apart ? Purpose::kDraft : Purpose::kToken, position, out.argmax);
+    out.token = draw(read, purpose_of(read, *work_->pass), position, out.argmax);
   }
   const Token shown = out.token >= 0 ? out.token : scored;
   if (read.logprob && shown >= 0) out.logprob = logprob(shown);
   if (read.logprob && scored >= 0) out.score_logprob = logprob(scored);
+  return absl::OkStatus();
+}
+
+// Nobody asks what follows a token that is not there.
+bool RowReader::left_out(const Read& read) {
+  if (!read.judges() || !rejected_) return false;
+  skip();
+  return true;
+}
+
+bool RowReader::can_ask(const Read& read) {
+  const Warp& warp = read.warp;
+  if (warp.processors != nullptr || read.keep || read.top > kAnsweredTop) return false;
+  if (warp.greedy() || !wants_warped(read)) return true;
+  return !cuts(warp) && (read.match || !read.against.valid());
+}
+
+RowQuestion RowReader::question(const Work& work, const Work::Output& output, int position,
+                                int vocab) {
+  const Read& read = work.pass->read[static_cast<size_t>(output.read)];
+  const Warp& warp = read.warp;
+  RowQuestion q;
+  q.vocab = warp.vocab > 0 ? std::min(vocab, warp.vocab) : vocab;
+  q.top = read.top;
+  if (static_cast<size_t>(output.index) < read.score.size()) {
+    const Token scored = read.score[static_cast<size_t>(output.index)];
+    q.scored = scored < q.vocab ? std::max(scored, -1) : -1;  // others are refused when it is read
+  }
+  const bool greedy = warp.greedy();
+  const bool sums =
+      read.max_prob || !read.score.empty() || (read.logprob && (greedy || read.raw_logprob));
+  q.sums = sums ? 1 : 0;
+  if (greedy || !wants_warped(read)) return q;
+  q.inverse_temperature = sampling::inverse_temperature(warp);
+  const Purpose purpose = read.judges() ? Purpose::kToken : purpose_of(read, *work.pass);
+  const sampling::RaceKey key = key_of(read, purpose, position);
+  std::copy(key.begin(), key.end(), q.key);
+  return q;
+}
+
+absl::Status RowReader::read(const Work::Output& output, const RowAnswer& a, int position,
+                             int vocab, Token next_input) {
+  const Read& read = work_->pass->read[static_cast<size_t>(output.read)];
+  if (left_out(read)) return absl::OkStatus();
+  if (a.valid == 0) {
+    return fail(output, position, "NaN or +Inf among the logits, or nothing but -Inf");
+  }
+  const RowQuestion q = question(*work_, output, position, vocab);
+  Out& out = readout_.row.emplace_back();
+  out.argmax = a.argmax;
+  const double log_sum = q.sums != 0 ? std::log(a.log_sum) : 0;
+  if (read.max_prob) out.max_prob = static_cast<float>(std::exp(-log_sum));
+  const bool scores = static_cast<size_t>(output.index) < read.score.size();
+  if (scores && q.scored < 0) {
+    return fail(output, position,
+                absl::StrCat("score of token ", read.score[static_cast<size_t>(output.index)],
+                             "; vocabulary ", q.vocab));
+  }
+  if (scores) out.nll = static_cast<float>(log_sum + (double{a.max} - a.scored));
+
+  const bool greedy = read.warp.greedy();
+  sampling::Warped warped;
+  warped.max = a.max;
+  warped.inverse_temperature = q.inverse_temperature;
+  warped.total = a.total;
+  const auto logprob = [&](Token t, float logit) {
+    return greedy || read.raw_logprob ? static_cast<float>(double{logit} - a.max - log_sum)
+                                      : warped.logprob(t, logit);
+  };
+  for (int i = 0; i < std::min(q.top, q.vocab); ++i) {
+    readout_.ranked.push_back(
+        {a.top[i], read.logprob ? logprob(a.top[i], a.top_logit[i]) : kUnset});
+  }
+  top_end_.push_back(readout_.ranked.size());
+
+  const Token own = greedy ? a.argmax : a.drawn;
+  if (read.judges()) {
+    const bool bonus = static_cast<size_t>(output.index) + 1 == read.rows.size();
+    if (!bonus && next_input < 0) {
+      return fail(output, position, "no draft after this row to accept or reject");
+    }
+    const sampling::Verdict verdict = sampling::judge_match(own, next_input);
+    conclude(bonus, verdict.accepted, verdict.token, next_input, out);
+  } else if (read.draw) {
+    out.token = own;
+  }
+  if (!read.logprob) return absl::OkStatus();
+  // What a verdict shows is what was drawn, accepted or not.
+  if (out.token >= 0) {
+    out.logprob = logprob(out.token, greedy ? a.max : a.drawn_logit);
+  } else if (scores) {
+    out.logprob = logprob(q.scored, a.scored);
+  }
+  if (scores) out.score_logprob = logprob(q.scored, a.scored);
   return absl::OkStatus();
 }
 
@@ -226,12 +356,16 @@ absl::Status RowReader::verify(const Read& read, const Work::Output& output, int
                               {q ? std::span<const float>(*q) : std::span<const float>()}, drafted,
                               accept_u, key_of(read, Purpose::kResidual, position));
   }
-  out.token = verdict.token;
-  if (bonus) return absl::OkStatus();
-  if (planted(Bug::kCommitRejected)) out.token = drafted;
-  rejected_ = !verdict.accepted;
-  readout_.accepted += verdict.accepted ? 1 : 0;
+  conclude(bonus, verdict.accepted, verdict.token, drafted, out);
   return absl::OkStatus();
+}
+
+void RowReader::conclude(bool bonus, bool accepted, Token token, Token drafted, Out& out) {
+  out.token = token;
+  if (bonus) return;
+  if (planted(Bug::kCommitRejected)) out.token = drafted;
+  rejected_ = !accepted;
+  readout_.accepted += accepted ? 1 : 0;
 }
 
 // Null for a one-hot draft.

@@ -44,10 +44,14 @@
 #include "engine/pass/pass.h"
 #include "engine/sampling/processors.h"
 #include "engine/sampling/random.h"
+#include "engine/sampling/row_answer.h"
 #include "engine/sampling/value_store.h"
 #include "engine/sampling/warp.h"
 
 namespace tandem {
+
+// A device's answer, on the CPU. logits: [question.vocab]
+RowAnswer answer_row(std::span<const float> logits, const RowQuestion& question);
 
 class RowReader {
  public:
@@ -70,6 +74,16 @@ class RowReader {
   absl::Status read(const Work::Output& output, std::span<float> logits, int position,
                     Token next_input = -1);
 
+  // Whether a device's answer about a row (row_answer.h) says all that this read needs: where no
+  // processors, no cut and no kept distribution stand between the logits and what is read.
+  static bool can_ask(const Read& read);
+  // What to ask about an output's row, at `position`, of so many logits. REQUIRES: can_ask().
+  static RowQuestion question(const Work& work, const Work::Output& output, int position,
+                              int vocab);
+  // As above, of the answer to that question.
+  absl::Status read(const Work::Output& output, const RowAnswer& answer, int position, int vocab,
+                    Token next_input = -1);
+
   // Instead of read() where the output is a hidden state: it has no answer.
   void skip();
 
@@ -80,6 +94,9 @@ class RowReader {
   absl::Status count(const Processors& processors, const Work::Output& output, int position);
   absl::Status begin_counts(int prompt_tokens);
   Token draw(const Read& read, sampling::Purpose purpose, int position, Token argmax) const;
+  // A row behind the first rejected draft: its Out is unset.
+  bool left_out(const Read& read);
+  void conclude(bool bonus, bool accepted, Token token, Token drafted, Out& out);
   absl::Status verify(const Read& read, const Work::Output& output, int position, Token drafted,
                       Out& out);
   absl::StatusOr<std::shared_ptr<const Distribution>> draft_dist(const DistRef& ref, int i) const;

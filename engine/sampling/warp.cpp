@@ -271,6 +271,10 @@ float Warped::logprob(Token id, float logit) const {
                             std::log(total));
 }
 
+float inverse_temperature(const Warp& warp) {
+  return 1.0f / std::max(warp.temperature, kLeastTemperature);
+}
+
 Warped warp(const Warp& warp, std::span<const float> logits, const Scan& scan, Scratch& scratch) {
   const size_t size = logits.size();
   scratch.weight.resize(size);
@@ -278,7 +282,7 @@ Warped warp(const Warp& warp, std::span<const float> logits, const Scan& scan, S
 
   Warped result;
   result.max = scan.max;
-  result.inverse_temperature = 1.0f / std::max(warp.temperature, kLeastTemperature);
+  result.inverse_temperature = sampling::inverse_temperature(warp);
 
   if (warp.top_k > 0 && static_cast<size_t>(warp.top_k) < size) {
     // On the logits themselves: dividing them by a temperature could only make ties of neighbours.

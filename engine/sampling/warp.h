@@ -57,6 +57,9 @@ struct Warped {
   float logprob(Token id, float logit) const;
 };
 
+// What logits are multiplied by; finite.
+float inverse_temperature(const Warp& warp);
+
 // Warps the row and leaves exp((logit - max) / temperature) of the survivors, 0 elsewhere, in
 // scratch.weight. REQUIRES: warp is not greedy, params.h accepts it, and scan(logits) is valid.
 //   temperature  divides

@@ -19,6 +19,7 @@ KERNELS = {
     "gate_kernel",
     "copy_rows_kernel",
     "move_kernel",
+    "answer_rows_kernel",
 }
 
 

@@ -2,6 +2,7 @@
 #include "engine/backend/torch/cuda/kernels/attention.h"
 #include "engine/backend/torch/cuda/kernels/elementwise.h"
 #include "engine/backend/torch/cuda/kernels/moves.h"
+#include "engine/backend/torch/cuda/kernels/readout.h"
 
 namespace tandem::cuda {
 
@@ -19,5 +20,7 @@ template __global__ void gate_kernel<BFloat16, float>(BFloat16*, const BFloat16*
 template __global__ void copy_rows_kernel<int32_t>(int32_t*, const int64_t*, const int32_t*,
                                                    const int64_t*, int64_t);
 template __global__ void move_kernel<uint4>(MovedRows<uint4>, int64_t, const RowMove*, int);
+template __global__ void answer_rows_kernel<RowAnswer>(const float*, int64_t, const RowQuestion*,
+                                                       RowAnswer*);
 
 }  // namespace tandem::cuda

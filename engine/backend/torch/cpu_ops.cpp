@@ -7,6 +7,7 @@
 #include "engine/backend/torch/ops.h"
 #include "engine/backend/torch/profile.h"
 #include "engine/backend/torch/tensor_access.h"
+#include "engine/sampling/readout.h"
 
 namespace tandem {
 namespace {
@@ -140,6 +141,13 @@ void activate(at::Tensor& x, Activation activation) {
   });
 }
 
+void answer_rows(const at::Tensor& logits, const RowQuestion* questions, RowAnswer* answers) {
+  for (int64_t r = 0; r < logits.size(0); ++r) {
+    const float* const row = data<float>(logits) + r * logits.size(1);
+    answers[r] = answer_row({row, static_cast<size_t>(questions[r].vocab)}, questions[r]);
+  }
+}
+
 }  // namespace
 
 const Ops& cpu_ops() {
@@ -153,6 +161,7 @@ const Ops& cpu_ops() {
                             .rope_and_store = rope_and_store,
                             .attention = attention,
                             .gate = gate,
+                            .answer_rows = answer_rows,
                             .activate = activate};
   return kOps;
 }

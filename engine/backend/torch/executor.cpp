@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/cpu/parallel.h"
-#include "engine/backend/torch/mover.h"
 #include "engine/backend/torch/ops.h"
 #include "engine/backend/torch/profile.h"
 #include "engine/base/status.h"
@@ -33,6 +32,16 @@ int ids_wanted(std::span<const Work> works, int all) {
   return most;
 }
 
+// Whether a device's answers say all that is read of these.
+bool can_ask(std::span<const Work> works, int vocab) {
+  return vocab <= kMostAnsweredVocab && std::ranges::all_of(works, [](const Work& work) {
+           return std::ranges::all_of(work.outputs, [&](const Work::Output& o) {
+             const Read& read = work.pass->read[static_cast<size_t>(o.read)];
+             return read.hidden || RowReader::can_ask(read);
+           });
+         });
+}
+
 }  // namespace
 
 Executor::Executor(Model& model, const ModelShape& shape, ModelExtras& extras, const KvPool& pool,
@@ -47,13 +56,14 @@ Executor::Executor(Model& model, const ModelShape& shape, ModelExtras& extras, c
       ops_(ops_of(device_)),
       shape_(shape),
       staging_(queue_of(lane_)),
-      host_logits_(queue_of(lane_)) {
+      readback_(queue_of(lane_)) {
   const KvGeometry& g = pool.geometry;
   Queue* const queue = queue_of(lane_);
   x_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
   part_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
   hidden_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
   logits_ = RowBuffer(shape_.vocab_size, at::kFloat, device_, queue);
+  answers_ = RowBuffer(sizeof(RowAnswer), at::kByte, device_, queue);
 }
 
 void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
@@ -71,7 +81,7 @@ void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
   }
   for (size_t i = 0; i < results.size(); ++i) results[i].status = plan_.items[i].status;
   if (plan_.rows() > 0) {
-    place();
+    place(batch);
     follow_others();
     launch(lane_, [this] { forward(); });
   }
@@ -81,11 +91,8 @@ void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
 }
 
 void Executor::follow_others() const {
-  const auto follow_pool = [this](const KvPool& pool) {
-    follow(lane_, pool.lane, can_read(device_, pool.keys.device()));
-  };
-  for (const EmbeddedRows& e : plan_.embedded) follow_pool(*pool_of_(e.model));
-  if (plan_.memory.valid()) follow_pool(*memory_pool(plan_.memory));
+  for (const EmbeddedRows& e : plan_.embedded) follow(lane_, pool_of_(e.model)->lane);
+  if (plan_.memory.valid()) follow(lane_, memory_pool(plan_.memory)->lane);
 }
 
 absl::StatusOr<int> Executor::width_of(const Work::Embed& place, TicketId left_by) const {
@@ -122,8 +129,30 @@ void Executor::name_left(const Batch& batch, const std::vector<WorkResult>& resu
   }
 }
 
-void Executor::place() {
-  staging_.begin(plan_.array_bytes());
+// What there is to be asked about each head input. Those of which answers will not do are asked for
+// nothing.
+void Executor::ask(const Batch& batch) {
+  questions_.assign(static_cast<size_t>(plan_.reads), {.vocab = shape_.vocab_size});
+  if (lane_ == nullptr || shape_.vocab_size > kMostAnsweredVocab) return;
+  for (size_t w = 0; w < batch.works.size(); ++w) {
+    const Plan::Item& item = plan_.items[w];
+    if (!item.status.ok()) continue;
+    auto next = static_cast<size_t>(item.first_read);
+    for (const Work::Output& o : batch.works[w].outputs) {
+      const Read& read = batch.works[w].pass->read[static_cast<size_t>(o.read)];
+      if (read.hidden) continue;
+      RowQuestion& question = questions_[next++];
+      if (!RowReader::can_ask(read)) continue;
+      const auto row = static_cast<size_t>(item.first_row + o.run_row);
+      question =
+          RowReader::question(batch.works[w], o, plan_.columns.position[row], shape_.vocab_size);
+    }
+  }
+}
+
+void Executor::place(const Batch& batch) {
+  ask(batch);
+  staging_.begin(plan_.array_bytes() + questions_.size() * sizeof(RowQuestion) + 16);
   placed_.views.clear();
   placed_.memories.clear();
   placed_.segment_rows.clear();
@@ -153,6 +182,7 @@ void Executor::place() {
   for (const EmbeddedRows& e : plan_.embedded) placed_.embedded.push_back(place(e.copies));
   placed_.head_reads.clear();
   for (const HeadReads& h : plan_.heads) placed_.head_reads.push_back(staging_.place(h.reads));
+  placed_.questions = staging_.place(questions_);
   staging_.upload();
 }
 
@@ -242,10 +272,11 @@ void Executor::feed(at::Tensor& x) {
 
 // [n, width], of this device and of the residual stream's type. from: places, on this device
 at::Tensor Executor::gather(const EmbeddedRows& rows, const int64_t* from) const {
-  const at::Tensor& places = pool_of_(rows.model)->hidden;
+  const KvPool& pool = *pool_of_(rows.model);
+  const at::Tensor& places = pool.hidden;
   const auto n = static_cast<int64_t>(rows.copies.from.size());
   at::Tensor all;
-  if (can_read(device_, places.device())) {
+  if (reads(lane_, pool.lane)) {
     all = at::empty({n, places.size(1)}, places.options().device(device_));
     ops_.copy_rows(all, nullptr, places, from, n);
   } else {
@@ -308,11 +339,12 @@ void Executor::read_block(const Batch& batch, const ReadBlock& block,
                           std::vector<WorkResult>& results) {
   const auto works = std::span(batch.works).subspan(block.begin, block.end - block.begin);
   const int ids = ids_wanted(works, shape_.vocab_size);
-  float* const logits = block.count > 0 ? logits_on_host(block.first, block.count, ids) : nullptr;
+  const bool answers = lane_ != nullptr && can_ask(works, shape_.vocab_size);
+  const Seen seen = block.count > 0 ? see(block, ids, answers) : Seen{};
   const StepProfile::Section section(StepProfile::kReadout);
   const auto count = static_cast<int64_t>(block.end - block.begin);
   const int team = cpu::team_size();
-  const bool many = block.count * int64_t{shape_.vocab_size} > 65536;
+  const bool many = !answers && block.count * int64_t{shape_.vocab_size} > 65536;
   const int64_t grain = many ? (count + team - 1) / team : count;
   while (static_cast<int64_t>(readers_.size()) < (count + grain - 1) / grain) {
     readers_.emplace_back(&store_);
@@ -322,26 +354,39 @@ void Executor::read_block(const Batch& batch, const ReadBlock& block,
       const size_t w = block.begin + static_cast<size_t>(i);
       if (!results[w].status.ok()) continue;
       const int64_t offset = std::max(0, plan_.items[w].first_read - block.first);
+      const Seen own = seen.answers != nullptr ? Seen{nullptr, seen.answers + offset}
+                                               : Seen{seen.logits + offset * shape_.vocab_size};
       results[w].status =
-          read_work(batch.works[w], plan_.items[w], block, logits + offset * shape_.vocab_size,
+          read_work(batch.works[w], plan_.items[w], block, own,
                     readers_[static_cast<size_t>(from / grain)], results[w].readout);
     }
   });
 }
 
-float* Executor::logits_on_host(int first, int count, int ids) {
+Executor::Seen Executor::see(const ReadBlock& block, int ids, bool answers) {
+  const int first = block.first;
+  const int count = block.count;
   at::Tensor& logits = logits_.rows(count);
   launch(lane_, [this, logits, first, count, ids]() mutable {
     model_.head(logits, hidden_.rows(plan_.reads).narrow(0, first, count), ids);
   });
-  if (lane_ == nullptr) return logits.mutable_data_ptr<float>();
-  std::byte* const host = host_logits_.bring(logits.const_data_ptr(), logits.nbytes());
+  if (lane_ == nullptr) return {logits.mutable_data_ptr<float>()};
+  if (!answers) {
+    std::byte* const host = readback_.bring(logits.const_data_ptr(), logits.nbytes());
+    lane_->queue->synchronize();
+    return {reinterpret_cast<float*>(host)};
+  }
+  const at::Tensor& all = answers_.rows(count);
+  auto* const to = static_cast<RowAnswer*>(all.mutable_data_ptr());
+  const RowQuestion* const asked = placed_.questions + first;
+  launch(lane_, [this, logits, asked, to] { ops_.answer_rows(logits, asked, to); });
+  std::byte* const host = readback_.bring(to, all.nbytes());
   lane_->queue->synchronize();
-  return reinterpret_cast<float*>(host);
+  return {nullptr, reinterpret_cast<const RowAnswer*>(host)};
 }
 
 absl::Status Executor::read_work(const Work& work, const Plan::Item& item, const ReadBlock& block,
-                                 float* logits, RowReader& reader, Readout& readout) const try {
+                                 Seen seen, RowReader& reader, Readout& readout) const try {
   const auto vocab = static_cast<size_t>(shape_.vocab_size);
   if (block.from == 0) reader.begin(work);
   const size_t end = std::min(block.to, work.outputs.size());
@@ -358,9 +403,14 @@ absl::Status Executor::read_work(const Work& work, const Plan::Item& item, const
     if (read.judges() && i + 1 < work.outputs.size() && work.outputs[i + 1].read == o.read) {
       next_input = plan_.token[static_cast<size_t>(item.first_row + work.outputs[i + 1].run_row)];
     }
-    TANDEM_RETURN_IF_ERROR(
-        reader.read(o, {logits, vocab}, plan_.columns.position[row], next_input));
-    logits += vocab;
+    const int position = plan_.columns.position[row];
+    if (seen.answers != nullptr) {
+      TANDEM_RETURN_IF_ERROR(
+          reader.read(o, *seen.answers++, position, shape_.vocab_size, next_input));
+    } else {
+      TANDEM_RETURN_IF_ERROR(reader.read(o, {seen.logits, vocab}, position, next_input));
+      seen.logits += vocab;
+    }
   }
   if (end == work.outputs.size()) readout = reader.take();
   return absl::OkStatus();

@@ -54,9 +54,11 @@ class Executor {
     std::vector<PlacedCopies> masks;           // by Plan::masks
     std::vector<PlacedCopies> embedded;        // by Plan::embedded
     std::vector<const int64_t*> head_reads;    // by Plan::heads
+    const RowQuestion* questions = nullptr;    // [reads]
   };
 
-  void place();
+  void place(const Batch& batch);
+  void ask(const Batch& batch);
   PlacedCopies place(const RowCopies& copies);
   RowView place(const RowColumns& columns, const int32_t* extra, const int32_t* pages);
   Memory place_memory(const RowColumns& columns, const RowView& own, const int32_t* zeros);
@@ -75,12 +77,16 @@ class Executor {
   // Passes that ran may be named by their hidden rows from here on.
   void name_left(const Batch& batch, const std::vector<WorkResult>& results);
   absl::StatusOr<int> width_of(const Work::Embed& place, TicketId left_by) const;
-  // Logits of head inputs [first, first + count). [count, vocab], in the host's memory, until the
-  // next call
-  float* logits_on_host(int first, int count, int ids);
-  // logits: of the block's head inputs of this work
+  // Of head inputs [first, first + count): their logits, [count, vocab], or where answers will do,
+  // these, [count]. In the host's memory, until the next call
+  struct Seen {
+    float* logits = nullptr;
+    const RowAnswer* answers = nullptr;
+  };
+  Seen see(const ReadBlock& block, int ids, bool answers);
+  // seen: from the block's first head input of this work on
   absl::Status read_work(const Work& work, const Plan::Item& item, const ReadBlock& block,
-                         float* logits, RowReader& reader, Readout& readout) const;
+                         Seen seen, RowReader& reader, Readout& readout) const;
 
   Model& model_;
   ModelExtras& extras_;
@@ -94,12 +100,14 @@ class Executor {
   Plan plan_;
   Staging staging_;
   Placed placed_;
-  std::vector<RowReader> readers_;  // by range of a parallel loop
-  RowBuffer x_;                     // [rows, hidden] residual stream
-  RowBuffer part_;                  // the same of a segment that not all rows run
-  RowBuffer hidden_;                // [reads, hidden] what the head reads
-  RowBuffer logits_;                // [reads of a block, vocab] fp32
-  Readback host_logits_;            // the same, of lanes with a queue
+  std::vector<RowQuestion> questions_;  // [reads], of lanes with a queue
+  std::vector<RowReader> readers_;      // by range of a parallel loop
+  RowBuffer x_;                         // [rows, hidden] residual stream
+  RowBuffer part_;                      // the same of a segment that not all rows run
+  RowBuffer hidden_;                    // [reads, hidden] what the head reads
+  RowBuffer logits_;                    // [reads of a block, vocab] fp32
+  RowBuffer answers_;                   // [reads of a block] RowAnswer, of lanes with a queue
+  Readback readback_;                   // of either
 };
 
 }  // namespace tandem

@@ -9,7 +9,6 @@
 #include "engine/base/status.h"
 #ifdef TANDEM_CUDA
 #include "engine/backend/torch/cuda/kernels.h"
-#include "engine/backend/torch/cuda/lane.h"
 #endif
 
 namespace tandem {
@@ -97,16 +96,6 @@ void copy_between(const RowMove& m, Store store, const KvPool& from, const KvPoo
 
 }  // namespace
 
-bool can_read(at::Device device, at::Device other) {
-  if (device == other) return true;
-#ifdef TANDEM_CUDA
-  return device.is_cuda() && other.is_cuda() &&
-         cuda::reads_memory_of(device.index(), other.index());
-#else
-  return false;
-#endif
-}
-
 absl::Status Mover::list(std::span<const Move> moves, const PoolOf& pool_of) {
   list_.clear();
   runs_.clear();
@@ -144,10 +133,8 @@ absl::Status Mover::put(std::span<const Move> moves, const PoolOf& pool_of) {
   const RowMove* const all = staging_.place(list_);
   staging_.upload();
   for (const Run& run : runs_) {
-    const at::Device from = run.from->keys.device();
-    const at::Device to = run.to->keys.device();
-    const bool reads = can_read(to, from);
-    follow(lane_, run.from->lane, reads);
+    const bool reads = tandem::reads(lane_, run.from->lane);
+    follow(lane_, run.from->lane);
     const RowMove* const placed = all + run.first;
     const RowMove* const here = list_.data() + run.first;
     launch(lane_, [run, reads, placed, here] {

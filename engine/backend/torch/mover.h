@@ -14,9 +14,6 @@
 
 namespace tandem {
 
-// Whether kernels of a device read memory of another where it lies.
-bool can_read(at::Device device, at::Device other);
-
 // Of one lane.
 class Mover {
  public:

@@ -12,6 +12,7 @@
 #include "engine/backend/torch/kinds.h"
 #include "engine/backend/torch/row_view.h"
 #include "engine/base/config.h"
+#include "engine/sampling/row_answer.h"
 
 namespace tandem {
 
@@ -61,6 +62,8 @@ class Rope {
   int positions_ = 0;
 };
 
+inline constexpr int kMostAnsweredVocab = 1 << 18;
+
 // A device's operations: one table each.
 struct Ops {
   // x[r] = table[token[r]] where token[r] >= 0. x: [rows, hidden], table: [vocab, hidden]
@@ -97,6 +100,10 @@ struct Ops {
 
   // out = act(gate) * up. gate_up: [rows, 2 * width], gate first; out: [rows, width]
   void (*gate)(at::Tensor& out, const at::Tensor& gate_up, Activation activation);
+
+  // Answers about rows of logits. logits: [rows, vocab] fp32; questions, answers: [rows], on the
+  // device. A vocabulary has at most kMostAnsweredVocab tokens.
+  void (*answer_rows)(const at::Tensor& logits, const RowQuestion* questions, RowAnswer* answers);
 
   // x = act(x)
   void (*activate)(at::Tensor& x, Activation activation);

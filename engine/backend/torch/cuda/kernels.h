@@ -16,6 +16,7 @@ const Ops& ops();
 // What each file of kernels puts into the table.
 void add_elementwise(Ops& ops);
 void add_attention(Ops& ops);
+void add_readout(Ops& ops);
 
 // Has this build machine code for the current device? Throws where the device has no context.
 bool has_machine_code();

@@ -63,6 +63,11 @@ class StreamQueue final : public Queue {
     work();
   }
 
+  bool reads(const Queue& other) const override {
+    const auto& theirs = static_cast<const StreamQueue&>(other);
+    return reads_memory_of(stream_.device_index(), theirs.stream_.device_index());
+  }
+
   std::unique_ptr<Event> event() override {
     return std::make_unique<StreamEvent>(stream_.device_index());
   }

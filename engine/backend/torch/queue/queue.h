@@ -50,6 +50,9 @@ class Queue {
   // comes there, and so nothing that may be changed or gone by then.
   virtual void launch(std::function<void()> work) = 0;
 
+  // Whether what is put here may read memory of the other's device where it lies.
+  virtual bool reads(const Queue& other) const = 0;
+
   virtual std::unique_ptr<Event> event() = 0;
   virtual void record(Event& event) = 0;
   // What is put here from now on comes after the place in another queue that `event` has now.
@@ -86,11 +89,17 @@ void launch(const LaneQueue* lane, Work&& work) {
   }
 }
 
-// What `lane` does from here on comes after the batches of `other`. in_order: by the queues, or the
-// host waits.
-inline void follow(const LaneQueue* lane, const LaneQueue* other, bool in_order) {
+// As Queue::reads().
+inline bool reads(const LaneQueue* lane, const LaneQueue* other) {
+  if (lane == nullptr || other == nullptr) return lane == other;
+  return lane == other || lane->queue->reads(*other->queue);
+}
+
+// What `lane` does from here on comes after the batches of `other`: by the queues, or where what is
+// read goes through the host's memory, the host waits.
+inline void follow(const LaneQueue* lane, const LaneQueue* other) {
   if (other == nullptr || other == lane) return;
-  if (lane != nullptr && in_order) {
+  if (reads(lane, other)) {
     lane->queue->wait(*other->done);
   } else {
     other->done->synchronize();

@@ -137,7 +137,7 @@ TEST_F(Heads, ALayerRangeAnswersAsTheWholeDoesThere) {
 
 // Three lanes on one device, the last with fewer layers, and another device.
 TEST_F(Heads, LanesOfADeviceShareWeights) {
-  auto shared = std::make_shared<TorchShared>();
+  auto shared = test_shared();
   std::vector<std::unique_ptr<TorchDevice>> devices;
   std::vector<std::string> said;
   for (const DeviceConfig& where :
@@ -159,7 +159,7 @@ TEST_F(Heads, LanesOfADeviceShareWeights) {
 }
 
 TEST_F(Heads, WhatDoesNotFitIsRefusedAtLoad) {
-  auto device = TorchDevice::create({.threads = 1}, std::make_shared<TorchShared>());
+  auto device = TorchDevice::create({.threads = 1}, test_shared());
   ASSERT_TRUE(device.ok());
   int id = 1000;
   const auto load = [&](const ModelConfig& m) {

@@ -155,7 +155,7 @@ TEST(TorchDevice, FaultsStayWithTheirWork) {
 }
 
 TEST(TorchDevice, RowsMoveBetweenDevices) {
-  const auto shared = std::make_shared<TorchShared>();
+  const auto shared = test_shared();
   const TinyModel tiny = tiny_model();
   Driver main(tiny, shared, 0);
   Driver worker(tiny, shared, 1);
@@ -220,8 +220,8 @@ TEST(TorchDevice, ThreadsChangeNothing) {
   const auto text = random_tokens(50, 64, 9);
   std::vector<Rows> got;
   for (const int threads : {1, 3}) {
-    Driver d(tiny, std::make_shared<TorchShared>(), 0,
-             {.page_rows = 4, .pages = 600, .frontier_pages = 200}, threads);
+    Driver d(tiny, test_shared(), 0, {.page_rows = 4, .pages = 600, .frontier_pages = 200},
+             threads);
     Sequence s = d.sequence();
     got.push_back(logprobs(d.run(s, reading_last(chain_pass(6, text)))));
   }
@@ -251,7 +251,7 @@ TEST(TorchDevice, UnknownDevicesAndModelsAreStatuses) {
 }
 
 TEST(TorchDevice, TooMuchMemoryIsResourceExhausted) {
-  const auto shared = std::make_shared<TorchShared>();
+  const auto shared = test_shared();
   auto device = *TorchDevice::create({.threads = 1}, shared);
   ASSERT_TRUE(tiny_model().load_into(*device, ModelId(900), 16).ok());
   const absl::Status s = device->allocate_pools(

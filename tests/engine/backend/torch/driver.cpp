@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <atomic>
 
-#include "tests/engine/backend/torch/test_device.h"
-
 namespace tandem {
 namespace {
 

@@ -15,6 +15,7 @@
 #include "engine/backend/torch/device.h"
 #include "engine/backend/torch/shared.h"
 #include "engine/pass/backend.h"
+#include "tests/engine/backend/torch/test_device.h"
 #include "tests/engine/backend/torch/tiny_model.h"
 
 namespace tandem {
@@ -32,15 +33,13 @@ struct Sequence {
 // A device with one model.
 class Driver {
  public:
-  explicit Driver(const TinyModel& tiny,
-                  std::shared_ptr<TorchShared> shared = std::make_shared<TorchShared>(),
+  explicit Driver(const TinyModel& tiny, std::shared_ptr<TorchShared> shared = test_shared(),
                   int index = 0,
                   PoolSize size = {.page_rows = 4, .pages = 600, .frontier_pages = 200},
                   int threads = 1, CpuKernels kernels = CpuKernels::kOwn);
   explicit Driver(const ModelConfig& config,
                   PoolSize size = {.page_rows = 4, .pages = 200, .frontier_pages = 50},
-                  std::shared_ptr<TorchShared> shared = std::make_shared<TorchShared>(),
-                  int index = 0);
+                  std::shared_ptr<TorchShared> shared = test_shared(), int index = 0);
   // Of a Hugging Face directory.
   explicit Driver(const std::string& directory, int page_rows = 16, int64_t pages = 400);
 

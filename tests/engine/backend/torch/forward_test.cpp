@@ -77,8 +77,8 @@ TEST_P(Forward, LongContextsToo) {
   c.layers = 2;
   c.max_positions = 1024;
   Driver one(tiny(c));
-  Driver three(tiny(c), std::make_shared<TorchShared>(), 0,
-               {.page_rows = 16, .pages = 100, .frontier_pages = 1}, /*threads=*/3);
+  Driver three(tiny(c), test_shared(), 0, {.page_rows = 16, .pages = 100, .frontier_pages = 1},
+               /*threads=*/3);
   const auto tokens = random_tokens(600, 64, 3);
   const Rows whole = prefill(one, tokens, 2);
   expect_rows(prefill(three, tokens, 2), whole);
@@ -96,8 +96,8 @@ TEST_P(Forward, LongContextsToo) {
 
 // LibTorch's activations are fp32 whatever the weights are.
 TEST_P(Forward, OwnKernelsAreCloseToLibTorchs) {
-  Driver reference(tiny(), std::make_shared<TorchShared>(), 0,
-                   {.page_rows = 4, .pages = 60, .frontier_pages = 1}, 1, CpuKernels::kAten);
+  Driver reference(tiny(), test_shared(), 0, {.page_rows = 4, .pages = 60, .frontier_pages = 1}, 1,
+                   CpuKernels::kAten);
   const auto tokens = random_tokens(40, 64, 4);
   const Rows want = prefill(reference, tokens, 6);
   // With this processor's instructions, some of which take narrow activations.
@@ -197,7 +197,7 @@ TEST(ForwardKv, BFloat16KeysAndValues) {
 }
 
 TEST(ForwardKv, Float64KeepsItsKeysAndValues) {
-  auto device = TorchDevice::create({.threads = 1}, std::make_shared<TorchShared>());
+  auto device = TorchDevice::create({.threads = 1}, test_shared());
   ASSERT_TRUE(device.ok()) << device.status();
   TinyModel tiny = tiny_model();
   tiny.kv_dtype = DType::kBFloat16;

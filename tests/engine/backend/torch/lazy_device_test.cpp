@@ -4,7 +4,9 @@
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <new>
 #include <string>
@@ -92,7 +94,15 @@ bool is_wrong(const Scenario& scenario, const Rows& rows) {
   return failures.size() > 0 || got != rows;
 }
 
-TEST(LazyDevice, AnswersAreTheSameInEveryOrder) {
+class LazyDevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (test_device().kind != DeviceKind::kCpu)
+      GTEST_SKIP() << "a CPU's kernels, whatever there is";
+  }
+};
+
+TEST_F(LazyDevice, AnswersAreTheSameInEveryOrder) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
     LazyDevices devices({.seed = seed, .eager = seed % 2 == 1});
     EXPECT_EQ(two_devices(shared_of(devices)), expected());
@@ -100,9 +110,58 @@ TEST(LazyDevice, AnswersAreTheSameInEveryOrder) {
   }
 }
 
+// As where peer access is refused: the host waits for the other device, and copies go by way of it.
+TEST_F(LazyDevice, AnswersAreTheSameWithoutPeers) {
+  for (uint64_t seed = 0; seed < 2; ++seed) {
+    LazyDevices devices({.seed = seed, .eager = seed % 2 == 1, .peers = false});
+    EXPECT_EQ(two_devices(shared_of(devices)), expected());
+    EXPECT_EQ(devices.fault(), "");
+    EXPECT_EQ(devices.calls()[static_cast<size_t>(QueueCall::kWait)], 0);
+  }
+}
+
+// What reads ask for comes back as answers about rows where these will do, and as rows beside reads
+// that need them.
+TEST_F(LazyDevice, ReadsAreAnsweredAsOnTheHost) {
+  Read greedy;
+  greedy.rows = {6};
+  greedy.draw = greedy.max_prob = greedy.logprob = true;
+  greedy.top = 3;
+  Read drawn = greedy;
+  drawn.warp.temperature = 0.9f;
+  drawn.warp.seed = 5;
+  Read scored;
+  for (Row r = 0; r < 7; ++r) scored.rows.push_back(r);
+  scored.score = {1, 2, 3, 4, 5, 6, 7};
+  scored.logprob = true;
+  Read cut = drawn;
+  cut.warp.top_p = 0.7f;
+  const auto run = [&](const std::shared_ptr<TorchShared>& shared) {
+    Driver d(tiny(), shared, 0, kSize);
+    std::vector<float> said;
+    for (const auto& reads : {std::vector<Read>{greedy, drawn, scored}, {drawn}, {cut, greedy}}) {
+      Sequence s = d.sequence();
+      Pass pass = text_pass(3, 7, 1);
+      for (const Read& read : reads) pass.reading(read);
+      for (const Out& o : d.run(s, pass).row) {
+        for (const float x : {static_cast<float>(o.token), static_cast<float>(o.argmax), o.max_prob,
+                              o.nll, o.logprob, o.score_logprob}) {
+          said.push_back(std::isnan(x) ? -1 : x);
+        }
+        for (const Ranked& r : o.top) said.push_back(r.logprob + static_cast<float>(r.token));
+      }
+      d.release(s);
+    }
+    return said;
+  };
+  LazyDevices devices({});
+  EXPECT_EQ(run(shared_of(devices)), run(std::make_shared<TorchShared>()));
+  EXPECT_EQ(devices.fault(), "");
+}
+
 // Each call of a queue left out, one at a time. Marks and waits between queues are another test's:
 // while each batch is waited for at its end, nothing hangs on them.
-TEST(LazyDevice, EveryCallThatIsLeftOutIsSeen) {
+TEST_F(LazyDevice, EveryCallThatIsLeftOutIsSeen) {
   LazyDevices clean({});
   std::array<int, kQueueCalls> before{};
   EXPECT_EQ(two_devices(shared_of(clean), [&] { before = clean.calls(); }), expected());
@@ -138,7 +197,7 @@ Rows pulled(LazyDevices& devices, bool by_events) {
   return said;
 }
 
-TEST(LazyDevice, EventsKeepRowsInOrderThatNobodyWaitsFor) {
+TEST_F(LazyDevice, EventsKeepRowsInOrderThatNobodyWaitsFor) {
   LazyDevices usual({});
   Rows want;
   {
@@ -157,7 +216,7 @@ TEST(LazyDevice, EventsKeepRowsInOrderThatNobodyWaitsFor) {
 }
 
 // Pages are given away when the batch that reads them is said to be done.
-TEST(LazyDevice, ACopyOfFreedPagesIsSeen) {
+TEST_F(LazyDevice, ACopyOfFreedPagesIsSeen) {
   const auto copied = [](LazyDevices& devices, bool too_early) {
     const auto shared = shared_of(devices);
     Driver main(tiny(), shared, 0, kSize);
@@ -182,7 +241,7 @@ TEST(LazyDevice, ACopyOfFreedPagesIsSeen) {
   EXPECT_TRUE(is_wrong([&] { return copied(devices, true); }, want));
 }
 
-TEST(LazyDevice, PoolsAreZeroed) {
+TEST_F(LazyDevice, PoolsAreZeroed) {
   for (const bool skipped : {false, true}) {
     LazyDevices devices({});
     const LaneQueue lane(devices.queue());
@@ -203,7 +262,7 @@ TEST(LazyDevice, PoolsAreZeroed) {
   }
 }
 
-TEST(LazyDevice, MovesThatLeaveTheirPageMoveNothing) {
+TEST_F(LazyDevice, MovesThatLeaveTheirPageMoveNothing) {
   LazyDevices devices({});
   const LaneQueue lane(devices.queue());
   const KvPool pool({.layers = 1, .kv_heads = 1, .head_dim = 4, .hidden_size = 8},
@@ -239,7 +298,7 @@ absl::Status status_of(Driver& on, Sequence& s, const Pass& pass) {
   return on.run({&item, 1})[0].status;
 }
 
-TEST(LazyDevice, AShortageEndsTheBatchAndLosesNothing) {
+TEST_F(LazyDevice, AShortageEndsTheBatchAndLosesNothing) {
   LazyDevices devices({});
   Driver d(tiny(), shared_of(devices), 0, kSize);
   const Pass pass = reading(text_pass(3, 5, 1), 1);
@@ -257,7 +316,7 @@ TEST(LazyDevice, AShortageEndsTheBatchAndLosesNothing) {
   EXPECT_EQ(devices.fault(), "");
 }
 
-TEST(LazyDevice, ThatIsLostBetweenTwoBatchesHarmsNoOther) {
+TEST_F(LazyDevice, ThatIsLostBetweenTwoBatchesHarmsNoOther) {
   LazyDevices devices({});
   const auto shared = shared_of(devices);
   Driver main(tiny(), shared, 0, kSize);
@@ -279,7 +338,7 @@ TEST(LazyDevice, ThatIsLostBetweenTwoBatchesHarmsNoOther) {
   }
 }
 
-TEST(LazyDevice, WithoutItsQueueIsNotMade) {
+TEST_F(LazyDevice, WithoutItsQueueIsNotMade) {
   const auto made = [](auto error) {
     const auto shared = std::make_shared<TorchShared>(
         [error](const DeviceConfig&) -> std::unique_ptr<Queue> { throw error(); });
@@ -296,7 +355,7 @@ TEST(LazyDevice, WithoutItsQueueIsNotMade) {
   EXPECT_NE(busy.message().find("busy"), std::string::npos) << busy;
 }
 
-TEST(LazyDevice, WithTooLittleMemoryForPoolsSaysSo) {
+TEST_F(LazyDevice, WithTooLittleMemoryForPoolsSaysSo) {
   LazyDevices devices({.bytes = size_t{1} << 20});
   const auto device = *TorchDevice::create({.threads = 1}, shared_of(devices));
   ASSERT_TRUE(tiny().load_into(*device, ModelId(800), 4).ok());

@@ -73,7 +73,7 @@ class Fused {
   std::vector<Token> written;
 
  private:
-  const std::shared_ptr<TorchShared> shared_ = std::make_shared<TorchShared>();
+  const std::shared_ptr<TorchShared> shared_ = test_shared();
   std::unique_ptr<Driver> large_, small_;
 };
 

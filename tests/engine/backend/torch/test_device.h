@@ -1,21 +1,38 @@
-// The device that tests run on: the CPU, or what TANDEM_TEST_DEVICE in the environment names
-// ("cuda:1").
+// The device that tests run on: the CPU, or what TANDEM_TEST_DEVICE in the environment names:
+// "cuda:1", or "lazy": the CPU behind queues that do everything as late as they may
+// (queue/lazy_queue.h).
 #pragma once
 
 #include <cstdlib>
+#include <memory>
 #include <string>
 
+#include "engine/backend/torch/shared.h"
 #include "engine/base/check.h"
 #include "engine/base/config.h"
 #include "engine/base/device_name.h"
+#include "tests/engine/backend/torch/queue/lazy_queue.h"
 
 namespace tandem {
+
+inline bool test_device_is_lazy() {
+  const char* const name = std::getenv("TANDEM_TEST_DEVICE");
+  return name != nullptr && std::string(name) == "lazy";
+}
+
+// What the devices of a test share.
+inline std::shared_ptr<TorchShared> test_shared() {
+  if (!test_device_is_lazy()) return std::make_shared<TorchShared>();
+  const auto devices = std::make_shared<LazyDevices>(LazyDevices::Options{.eager = true});
+  return std::make_shared<TorchShared>([devices](const DeviceConfig&) { return devices->queue(); });
+}
 
 // Of a test's devices the index-th one: on CUDA a lane of its own on the device that is named.
 inline DeviceConfig test_device(int index = 0, int threads = 1,
                                 CpuKernels kernels = CpuKernels::kOwn) {
   const char* const name = std::getenv("TANDEM_TEST_DEVICE");
-  if (name == nullptr) return {.index = index, .threads = threads, .cpu_kernels = kernels};
+  if (name == nullptr || test_device_is_lazy())
+    return {.index = index, .threads = threads, .cpu_kernels = kernels};
   const auto named = parse_device(name);
   TANDEM_CHECK(named.ok());
   DeviceConfig device = *named;

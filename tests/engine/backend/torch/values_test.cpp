@@ -131,7 +131,7 @@ class TorchValues : public testing::Test {
     return reading_last(std::move(pass));
   }
 
-  const std::shared_ptr<TorchShared> shared = std::make_shared<TorchShared>();
+  const std::shared_ptr<TorchShared> shared = test_shared();
   const TinyModel own = tiny_model();
   Driver main{own, shared, 0, kSize}, other{own, shared, 1, kSize};
   const std::vector<Token> text;
@@ -365,7 +365,7 @@ class TorchAdapters : public testing::Test {
 
   const Golden golden{"llama2"};
   const test::AdapterFolders folders{golden.directory()};
-  const std::shared_ptr<TorchShared> shared = std::make_shared<TorchShared>();
+  const std::shared_ptr<TorchShared> shared = test_shared();
   const std::vector<float> mask_rows = numbers(size_t{3} * kHidden, 5);
   const std::vector<Token> text = random_tokens(5, 60, 3);
 };

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
@@ -215,6 +216,13 @@ void launch(Stream, void (*kernel)(P...), const Geometry& g, A&&... arguments) {
 }
 
 // NOLINTBEGIN: CUDA's names
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
+inline float __uint_as_float(uint32_t x) { return std::bit_cast<float>(x); }
+
 inline void __syncthreads(const std::source_location& where = std::source_location::current()) {
   emulator::barrier(where);
 }

@@ -38,7 +38,15 @@ namespace tandem::cuda {
   X(PromptsCut, "a window cuts prompts off")                                           \
   X(OneDirection, "overlapping rows are moved first to last always")                   \
   X(MovesAtOnce, "a block for each move, in any order")                                \
-  X(AllLayers, "moves go through all layers")
+  X(AllLayers, "moves go through all layers")                                          \
+  X(ReadTies, "of equal logits the last one wins")                                     \
+  X(ReadNan, "a row with NaN or +Inf is answered")                                     \
+  X(ReadVocab, "the best may lie behind the tokens that are asked for")                \
+  X(ReadBestEarly, "warps' best tokens are compared before all are there")             \
+  X(ReadBestOverlap, "the next best are written before all have read the last")        \
+  X(ReadLanesOverlap, "the next lanes are written before the last are joined")         \
+  X(ReadLanesTurned, "lanes of a sum are joined in another order")                     \
+  X(RaceKeyTurned, "a draw takes the words of its key the other way round")
 
 enum class Mutant : uint8_t {
   kNone,

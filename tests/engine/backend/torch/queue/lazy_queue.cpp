@@ -102,6 +102,10 @@ class LazyQueue final : public Queue {
     devices_->put(index_, {QueueCall::kLaunch, std::move(work)});
   }
 
+  bool reads(const Queue& other) const override {
+    return devices_->options_.peers || &other == this;
+  }
+
   std::unique_ptr<Event> event() override { return std::make_unique<LazyEvent>(devices_); }
 
   void record(Event& event) override {

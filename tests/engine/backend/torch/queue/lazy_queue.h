@@ -41,7 +41,8 @@ class LazyDevices {
   struct Options {
     uint64_t seed = 1;
     bool eager = false;
-    size_t bytes = size_t{64} << 20;  // of all devices' memory together, which is never used again
+    bool peers = true;                 // queues read each other's devices
+    size_t bytes = size_t{512} << 20;  // of all devices' memory together, which is never used again
   };
   explicit LazyDevices(const Options& options);
   ~LazyDevices();

@@ -43,7 +43,7 @@ struct Lane {
 
   // Pages of another lane.
   void put_pull(const Lane& from, int page, int to) {
-    follow(&lane, &from.lane, /*in_order=*/true);
+    follow(&lane, &from.lane);
     lane.queue->launch([f = from.pages + page, t = pages + to] { *t = *f; });
   }
 
@@ -114,12 +114,12 @@ TEST(LaneQueue, WithoutAQueueAllHappensAtOnce) {
   int done = 0;
   launch(nullptr, [&] { ++done; });
   EXPECT_EQ(done, 1);
-  follow(nullptr, nullptr, true);
+  follow(nullptr, nullptr);
   LazyDevices devices({});
   const LaneQueue other(devices.queue());
   other.queue->launch([&] { ++done; });
   other.queue->record(*other.done);
-  follow(nullptr, &other, false);  // the host waits
+  follow(nullptr, &other);  // the host waits
   EXPECT_EQ(done, 2);
 }
 

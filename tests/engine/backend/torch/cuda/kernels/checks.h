@@ -182,6 +182,7 @@ std::string check_activations(Activation kind, int64_t rows, int64_t width, uint
 template <class T>
 std::string check_rope(const AttentionShape& s, int rows, bool rotate, uint64_t seed) {
   using R = Residual<T>;
+  constexpr int kPositions = 400;
   std::mt19937_64 random(seed);
   const int d = s.head_dim;
   const int pages = rows / s.page_rows + 2;
@@ -189,7 +190,7 @@ std::string check_rope(const AttentionShape& s, int rows, bool rotate, uint64_t 
   for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int64_t>(i);
   std::shuffle(slots.begin(), slots.end(), random);
   std::vector<int32_t> positions;
-  for (int r = 0; r < rows; ++r) positions.push_back(static_cast<int32_t>(random() % 3000));
+  for (int r = 0; r < rows; ++r) positions.push_back(static_cast<int32_t>(random() % kPositions));
   RowView view;
   view.rows = rows;
   view.page_rows = s.page_rows;
@@ -201,7 +202,7 @@ std::string check_rope(const AttentionShape& s, int rows, bool rotate, uint64_t 
     frequencies.push_back(std::pow(10000.f, -2.f * static_cast<float>(i) / static_cast<float>(d)));
   }
   std::vector<R> cosine, sine;
-  for (int p = 0; p < 3000; ++p) {
+  for (int p = 0; p < kPositions; ++p) {
     for (const float f : frequencies) {
       const auto angle = static_cast<double>(static_cast<float>(p) * f);
       cosine.push_back(static_cast<R>(1.25 * std::cos(angle)));

@@ -4,8 +4,10 @@
 #include <functional>
 #include <string>
 
+#include "engine/sampling/lanes.h"
 #include "tests/engine/backend/torch/cuda/kernels/checks.h"
 #include "tests/engine/backend/torch/cuda/kernels/moves_check.h"
+#include "tests/engine/backend/torch/cuda/kernels/readout_check.h"
 
 namespace tandem::cuda {
 namespace {
@@ -172,6 +174,27 @@ TEST(Launches, AreAsCounted) {
   EXPECT_EQ(launches([] { return check_attention<float>({{2, 1, 4, 16}, {{255, 1}}, 95}); }), 1);
   EXPECT_EQ(launches([] { return check_attention<float>({{2, 1, 4, 16}, {{256, 1}}, 96}); }), 2);
   EXPECT_EQ(launches([] { return check_moves<uint4>({}, 8, 97); }), 1);
+}
+
+TEST(ReadoutKernel, AnswersAsTheCpuDoes) {
+  uint64_t seed = 0;
+  for (const int width : {1, 2, 15, 16, 17, 300, 1023, 1024, 1030, 2100}) {
+    EXPECT_EQ(check_readout(width, ++seed), "");
+  }
+}
+
+// More blocks of sums than groups of threads, so that groups take several.
+TEST(ReadoutKernel, OverManyBlocks) { EXPECT_EQ(check_readout(17 * kSumBlock + 5, 40), ""); }
+
+// The draw's arithmetic is that of race.h for every word, and exp that of lanes.h.
+TEST(ReadoutKernel, ComputesTheBitsOfTheCpu) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 20000; ++i) {
+    const auto word = i < 40 ? uint32_t{1} << (i % 32) : static_cast<uint32_t>(random());
+    ASSERT_EQ(race_exponential(word), sampling::exponential(word)) << word;
+    const float x = -static_cast<float>(random() % 1000000) * 1e-4f;
+    ASSERT_EQ(exp_nonpositive(x), sampling::exp_nonpositive(x)) << x;
+  }
 }
 
 TEST(MoveKernel, BetweenPoolsAndWithinOne) {

@@ -1,0 +1,253 @@
+// Answers about rows of logits, a block to a row: the largest, sums of the softmax, the best few, a
+// draw. Bit for bit those of the CPU (engine/sampling/lanes.h, race.h): the same sums in the same
+// order, every operation rounded by itself or fused where the CPU's is.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/backend/torch/cuda/kernels/platform.h"
+#include "engine/sampling/row_answer.h"
+
+namespace tandem::cuda {
+
+inline constexpr int kReadThreads = 256;
+inline constexpr int kReadWarps = kReadThreads / kWarp;
+// sampling::kLanes and kBlock: how a row's sums are cut.
+inline constexpr int kSumLanes = 16;
+inline constexpr int kSumBlock = 1024;
+inline constexpr int kSumGroups = kReadThreads / kSumLanes;
+inline constexpr int kMostReadVocab = 1 << 18;
+inline constexpr int kNoToken = 0x7fffffff;
+
+// sampling::exp_nonpositive, as compilers fuse it.
+inline __device__ float exp_nonpositive(float x) {
+  constexpr float kRound = 12582912.0f;
+  const float clamped = x < -87.0f ? -87.0f : x;
+  const float shifted = __fmaf_rn(clamped, 1.44269504088896341f, kRound);
+  const float n = __fadd_rn(shifted, -kRound);
+  float r = __fmaf_rn(n, -0.693359375f, clamped);
+  r = __fmaf_rn(n, 2.12194440e-4f, r);
+  float y = 1.9875691500e-4f;
+  y = __fmaf_rn(y, r, 1.3981999507e-3f);
+  y = __fmaf_rn(y, r, 8.3334519073e-3f);
+  y = __fmaf_rn(y, r, 4.1665795894e-2f);
+  y = __fmaf_rn(y, r, 1.6666665459e-1f);
+  y = __fmaf_rn(y, r, 5.0000001201e-1f);
+  y = __fadd_rn(__fmaf_rn(__fmul_rn(y, r), r, r), 1.0f);
+  const uint32_t power = (__float_as_uint(shifted) - 0x4B400000u + 127u) << 23;
+  return x < -87.0f ? 0.0f : __fmul_rn(y, __uint_as_float(power));
+}
+
+inline __device__ float race_unit(uint32_t word) {
+  return __fmul_rn(__fadd_rn(static_cast<float>(word), 0.5f), 2.3283064365386963e-10f);  // 2^-32
+}
+
+// sampling::race_word.
+inline __device__ uint32_t race_word(uint32_t first, uint32_t second, uint32_t v) {
+  uint32_t x = v + first;
+  x ^= x >> 17;
+  x *= 0xed5ad4bbu;
+  x ^= x >> 11;
+  x += second;
+  x *= 0xac4c1b51u;
+  x ^= x >> 15;
+  x *= 0x31848babu;
+  x ^= x >> 14;
+  return x;
+}
+
+// sampling::exponential, where nothing is fused.
+inline __device__ float race_exponential(uint32_t word) {
+  float f;
+  float e = 0;
+  if (word < 0x40000000u) {
+    f = -race_unit(word);
+  } else {
+    const uint32_t rest = __float_as_uint(race_unit(~word));
+    const uint32_t above = rest - 0x3f3504f3u;
+    e = static_cast<float>(static_cast<int32_t>(above) >> 23);
+    f = __fadd_rn(__uint_as_float((above & 0x007fffffu) + 0x3f3504f3u), -1.0f);
+  }
+  const float z = __fmul_rn(f, f);
+  float y = 7.0376836292e-2f;
+  y = __fadd_rn(__fmul_rn(y, f), -1.1514610310e-1f);
+  y = __fadd_rn(__fmul_rn(y, f), 1.1676998740e-1f);
+  y = __fadd_rn(__fmul_rn(y, f), -1.2420140846e-1f);
+  y = __fadd_rn(__fmul_rn(y, f), 1.4249322787e-1f);
+  y = __fadd_rn(__fmul_rn(y, f), -1.6668057665e-1f);
+  y = __fadd_rn(__fmul_rn(y, f), 2.0000714765e-1f);
+  y = __fadd_rn(__fmul_rn(y, f), -2.4999993993e-1f);
+  y = __fadd_rn(__fmul_rn(y, f), 3.3333331174e-1f);
+  y = __fmul_rn(y, f);
+  y = __fmul_rn(y, z);
+  y = __fadd_rn(y, __fmul_rn(e, -2.12194440e-4f));
+  y = __fadd_rn(y, -__fmul_rn(0.5f, z));
+  return -__fadd_rn(__fadd_rn(f, y), __fmul_rn(e, 0.693359375f));
+}
+
+// A token with a number of its own, by which it is before others; the lowest id of a tie.
+struct Ranking {
+  float number;
+  int32_t token;
+
+  __device__ bool before(const Ranking& other) const {
+    const bool first = planted(Mutant::kReadTies) ? token > other.token : token < other.token;
+    return number > other.number || (number == other.number && first);
+  }
+};
+
+class RowBlock {
+ public:
+  struct Shared {
+    SharedArray<float, kReadWarps> numbers;
+    SharedArray<int32_t, kReadWarps> tokens;
+    SharedArray<double, kReadThreads> lanes;
+    SharedArray<double, kMostReadVocab / kSumBlock> blocks;
+  };
+
+  __device__ RowBlock(Ptr<const float> logits, const RowQuestion& question, Shared& shared)
+      : x_(logits), q_(question), s_(shared), thread_(static_cast<int>(threadIdx.x)) {}
+
+  // Thread 0's is the answer.
+  __device__ RowAnswer run() {
+    RowAnswer a;
+    const Ranking first = best({INFINITY, -1});
+    a.max = first.number;
+    a.argmax = first.token;
+    a.valid = all_below_infinity() && first.number > -INFINITY ? 1 : 0;
+    if (a.valid == 0) return a;  // of all threads
+    Ranking last = first;
+#pragma unroll  // an index that is not constant would put the answer into local memory
+    for (int i = 0; i < kAnsweredTop; ++i) {
+      if (i >= q_.top) continue;
+      if (i > 0) last = best(last);
+      a.top[i] = last.token;
+      a.top_logit[i] = last.number;
+    }
+    if (q_.scored >= 0) a.scored = x_[q_.scored];
+    if (q_.sums != 0) a.log_sum = sum(a.max, 1.0f);
+    if (q_.inverse_temperature > 0) {
+      a.total = sum(a.max, q_.inverse_temperature);
+      const Ranking drawn = race(a.max);
+      a.drawn = drawn.token == kNoToken ? -1 : drawn.token;
+      if (a.drawn >= 0) a.drawn_logit = x_[a.drawn];
+    }
+    return a;
+  }
+
+ private:
+  // The first of all threads' in order; every thread gets it.
+  __device__ Ranking first_of(Ranking mine) {
+    for (int step = kWarp / 2; step > 0; step /= 2) {
+      const Ranking other = {__shfl_xor_sync(0xffffffffu, mine.number, step),
+                             __shfl_xor_sync(0xffffffffu, mine.token, step)};
+      if (other.before(mine)) mine = other;
+    }
+    if (thread_ % kWarp == 0) {
+      s_.numbers[thread_ / kWarp] = mine.number;
+      s_.tokens[thread_ / kWarp] = mine.token;
+    }
+    if (!planted(Mutant::kReadBestEarly)) __syncthreads();
+    for (int warp = 0; warp < kReadWarps; ++warp) {
+      const Ranking other = {s_.numbers[warp], s_.tokens[warp]};
+      if (other.before(mine)) mine = other;
+    }
+    if (!planted(Mutant::kReadBestOverlap)) __syncthreads();
+    return mine;
+  }
+
+  __device__ int vocab() const { return q_.vocab + (planted(Mutant::kReadVocab) ? 1 : 0); }
+
+  // The best token that comes behind `last`.
+  __device__ Ranking best(const Ranking& last) {
+    Ranking mine = {-INFINITY, kNoToken};
+    for (int i = thread_; i < vocab(); i += kReadThreads) {
+      const Ranking one = {x_[i], i};
+      const bool open = last.token < 0 || last.before(one);
+      if (open && one.before(mine)) mine = one;
+    }
+    return first_of(mine);
+  }
+
+  __device__ bool all_below_infinity() {
+    int wrong = 0;
+    for (int i = thread_; i < q_.vocab; i += kReadThreads) wrong |= x_[i] < INFINITY ? 0 : 1;
+    if (planted(Mutant::kReadNan)) wrong = 0;
+    return first_of({static_cast<float>(wrong), 0}).number == 0.0f;
+  }
+
+  // Of exp((x - max) * scale): sixteen threads to a block of the row, lane by lane.
+  __device__ double sum(float max, float scale) {
+    const int blocks = (q_.vocab + kSumBlock - 1) / kSumBlock;
+    const int lane = thread_ % kSumLanes;
+    for (int first = 0; first < blocks; first += kSumGroups) {
+      const int block = first + thread_ / kSumLanes;
+      const int end = min(q_.vocab, (block + 1) * kSumBlock);
+      double sum = 0;
+      for (int i = block * kSumBlock + lane; i < end; i += kSumLanes) {
+        sum += static_cast<double>(weight(i, max, scale));
+      }
+      s_.lanes[thread_] = sum;
+      __syncthreads();
+      if (lane == 0 && block < blocks) s_.blocks[block] = join(thread_);
+      if (!planted(Mutant::kReadLanesOverlap)) __syncthreads();
+    }
+    double total = 0;
+    for (int block = 0; block < blocks; ++block) total += s_.blocks[block];
+    __syncthreads();
+    return total;
+  }
+
+  // Sixteen lanes in order.
+  __device__ double join(int first) {
+    double sum = 0;
+    for (int lane = 0; lane < kSumLanes; ++lane) {
+      sum += s_.lanes[first + (planted(Mutant::kReadLanesTurned) ? kSumLanes - 1 - lane : lane)];
+    }
+    return sum;
+  }
+
+  __device__ float weight(int i, float max, float scale) const {
+    return exp_nonpositive(__fmul_rn(__fadd_rn(x_[i], -max), scale));
+  }
+
+  __device__ Ranking race(float max) {
+    Ranking mine = {0, kNoToken};
+    const bool turned = planted(Mutant::kRaceKeyTurned);
+    for (int i = thread_; i < q_.vocab; i += kReadThreads) {
+      const uint32_t word =
+          race_word(q_.key[turned ? 1 : 0], q_.key[turned ? 0 : 1], static_cast<uint32_t>(i));
+      const float scaled =
+          __fmul_rn(weight(i, max, q_.inverse_temperature), 18446744073709551616.0f);  // 2^64
+      const float score = __fdiv_rn(scaled, race_exponential(word));
+      if (score > mine.number) mine = {score, i};  // ids ascend: the lowest of a tie stays
+    }
+    return first_of(mine);
+  }
+
+  Ptr<const float> x_;
+  const RowQuestion q_;
+  Shared& s_;
+  const int thread_;
+};
+
+// logits: [n, stride], questions and answers: [n]. A template, for headers may define these.
+template <class Answer>
+__global__ void answer_rows_kernel(Ptr<const float> logits, int64_t stride,
+                                   Ptr<const RowQuestion> questions, Ptr<Answer> answers) {
+  __shared__ RowBlock::Shared shared;
+  const int64_t row = blockIdx.x;
+  const RowQuestion question = questions[row];
+  RowBlock block(logits + row * stride, question, shared);
+  const Answer answer = block.run();
+  if (threadIdx.x == 0) answers[row] = answer;
+}
+
+// vocab of the questions: 1 to kMostReadVocab.
+inline void answer_rows(Stream stream, Ptr<const float> logits, int64_t stride,
+                        Ptr<const RowQuestion> questions, Ptr<RowAnswer> answers, int64_t n) {
+  launch(stream, answer_rows_kernel<RowAnswer>, {kReadThreads, n}, logits, stride, questions,
+         answers);
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,188 @@
+// Readouts of a device's answers about rows beside those of the rows themselves: bit for bit.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "engine/sampling/readout.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kVocab = 130;
+
+bool same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+void expect_same(const Readout& got, const Readout& want) {
+  ASSERT_EQ(got.row.size(), want.row.size());
+  EXPECT_EQ(got.accepted, want.accepted);
+  for (size_t i = 0; i < want.row.size(); ++i) {
+    const Out& g = got.row[i];
+    const Out& w = want.row[i];
+    EXPECT_EQ(g.token, w.token) << i;
+    EXPECT_EQ(g.argmax, w.argmax) << i;
+    EXPECT_TRUE(same(g.max_prob, w.max_prob)) << i;
+    EXPECT_TRUE(same(g.nll, w.nll)) << i;
+    EXPECT_TRUE(same(g.logprob, w.logprob)) << i << ": " << g.logprob << " " << w.logprob;
+    EXPECT_TRUE(same(g.score_logprob, w.score_logprob)) << i;
+    ASSERT_EQ(g.top.size(), w.top.size());
+    for (size_t t = 0; t < w.top.size(); ++t) {
+      EXPECT_EQ(g.top[t].token, w.top[t].token) << i;
+      EXPECT_TRUE(same(g.top[t].logprob, w.top[t].logprob)) << i;
+    }
+  }
+}
+
+struct Case {
+  Pass pass;
+  Work work;
+  std::vector<std::vector<float>> rows;
+  std::vector<Token> drafts;  // by row; -1: none
+
+  explicit Case(Read read, std::mt19937& rng) {
+    std::normal_distribution<float> normal(0, 2);
+    for (size_t i = 0; i < read.rows.size(); ++i) {
+      pass.add.chain(token_in(0));
+      std::vector<float>& row = rows.emplace_back(kVocab);
+      for (float& x : row) x = std::round(4 * normal(rng)) / 4;  // with ties
+      drafts.push_back(-1);
+    }
+    pass.reading(std::move(read));
+    work.pass = &pass;
+    work.ticket = 1;
+    for (int i = 0; i < static_cast<int>(rows.size()); ++i) work.outputs.push_back({0, i, i, i});
+  }
+
+  // The readout, or what went wrong, by rows or by answers about them.
+  absl::StatusOr<Readout> read_by(bool answers) {
+    RowReader reader(nullptr);
+    reader.begin(work);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const Work::Output& o = work.outputs[i];
+      const int position = 10 + static_cast<int>(i);
+      absl::Status status;
+      if (answers) {
+        const RowQuestion q = RowReader::question(work, o, position, kVocab);
+        const RowAnswer a =
+            answer_row(std::span<const float>(rows[i]).first(static_cast<size_t>(q.vocab)), q);
+        status = reader.read(o, a, position, kVocab, drafts[i]);
+      } else {
+        std::vector<float> row = rows[i];
+        status = reader.read(o, row, position, drafts[i]);
+      }
+      if (!status.ok()) return status;
+    }
+    return reader.take();
+  }
+};
+
+Read random_read(size_t rows, std::mt19937& rng) {
+  Read read;
+  for (size_t i = 0; i < rows; ++i) read.rows.push_back(static_cast<Row>(i));
+  read.warp.temperature = std::vector<float>{0, 1e-35f, 0.4f, 1, 2.5f}[rng() % 5];
+  read.warp.seed = rng();
+  read.warp.choice = rng() % 3;
+  if (rng() % 3 == 0) read.warp.vocab = 100;
+  read.top = static_cast<int>(rng() % (kAnsweredTop + 1));
+  read.draw = rng() % 2 == 0;
+  read.tentative = rng() % 3 == 0;
+  read.round_start = static_cast<int>(rng() % 10);
+  read.max_prob = rng() % 2 == 0;
+  read.logprob = rng() % 2 == 0;
+  read.raw_logprob = rng() % 3 == 0;
+  if (rng() % 2 == 0) read.score = {static_cast<Token>(rng() % 100)};
+  return read;
+}
+
+TEST(RowAnswer, SaysWhatTheRowDoes) {
+  std::mt19937 rng(5);
+  for (int i = 0; i < 400; ++i) {
+    const Read read = random_read(2, rng);
+    ASSERT_TRUE(RowReader::can_ask(read));
+    Case c(read, rng);
+    const auto want = c.read_by(false);
+    const auto got = c.read_by(true);
+    ASSERT_TRUE(want.ok() && got.ok()) << want.status() << got.status();
+    expect_same(*got, *want);
+  }
+}
+
+TEST(RowAnswer, JudgesDraftsAlike) {
+  std::mt19937 rng(6);
+  int rejected = 0;
+  for (int i = 0; i < 200; ++i) {
+    Read read = random_read(4, rng);
+    read.match = true;
+    Case c(read, rng);
+    // Drafts are what the rows themselves draw, up to one that is not.
+    c.drafts = {0, 0, 0, -1};
+    for (size_t row = 0; row < 3; ++row) {
+      const auto drawn = c.read_by(false);
+      ASSERT_TRUE(drawn.ok());
+      c.drafts[row] = drawn->row[row].token;
+      if (i % 4 == static_cast<int>(row)) {
+        c.drafts[row] = (c.drafts[row] + 1) % 90;
+        ++rejected;
+        break;
+      }
+    }
+    const auto want = c.read_by(false);
+    const auto got = c.read_by(true);
+    ASSERT_TRUE(want.ok() && got.ok());
+    expect_same(*got, *want);
+  }
+  EXPECT_EQ(rejected, 150);
+}
+
+TEST(RowAnswer, FailsWhereTheRowDoes) {
+  std::mt19937 rng(7);
+  const float bad[] = {std::numeric_limits<float>::quiet_NaN(),
+                       std::numeric_limits<float>::infinity()};
+  for (const float x : bad) {
+    Case c(random_read(1, rng), rng);
+    c.rows[0][17] = x;
+    EXPECT_EQ(c.read_by(true).status(), c.read_by(false).status());
+    EXPECT_FALSE(c.read_by(true).ok());
+  }
+  Read read = random_read(1, rng);
+  read.score = {kVocab};
+  Case c(read, rng);
+  EXPECT_EQ(c.read_by(true).status(), c.read_by(false).status());
+  read.match = true;
+  read.rows.push_back(1);
+  read.score.clear();
+  Case chain(read, rng);
+  EXPECT_EQ(chain.read_by(true).status(), chain.read_by(false).status());
+  EXPECT_FALSE(chain.read_by(true).ok());
+}
+
+TEST(RowAnswer, IsNotAskedForWhatItCannotSay) {
+  Read read;
+  EXPECT_TRUE(RowReader::can_ask(read));
+  Read keeps = read;
+  keeps.keep = true;
+  EXPECT_FALSE(RowReader::can_ask(keeps));
+  Read long_list = read;
+  long_list.top = kAnsweredTop + 1;
+  EXPECT_FALSE(RowReader::can_ask(long_list));
+  Read processed = read;
+  processed.warp.processors = std::make_shared<const Processors>();
+  EXPECT_FALSE(RowReader::can_ask(processed));
+  Read cut = read;
+  cut.warp.top_p = 0.9f;
+  EXPECT_TRUE(RowReader::can_ask(cut)) << "greedy";
+  cut.warp.temperature = 1;
+  EXPECT_TRUE(RowReader::can_ask(cut)) << "nothing is drawn";
+  cut.draw = true;
+  EXPECT_FALSE(RowReader::can_ask(cut));
+  Read ratio = read;
+  ratio.against.ticket = 3;
+  EXPECT_TRUE(RowReader::can_ask(ratio)) << "greedy";
+  ratio.warp.temperature = 1;
+  EXPECT_FALSE(RowReader::can_ask(ratio));
+}
+
+}  // namespace
+}  // namespace tandem
