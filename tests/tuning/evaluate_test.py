@@ -10,7 +10,7 @@ from bench.peers.serving import stubs
 from tuning.evaluate import grid, measure, page, plot
 from tuning.evaluate.__main__ import PAIRS_FILE, parse
 from tuning.evaluate.measure import Answer, Row, Task
-from tuning.evaluate.quality import edit_similarity, rouge_l
+from tuning.evaluate.quality import edit_similarity, rouge_l, rouge_l_of_texts
 from tuning.windows import TokenStream
 
 
@@ -45,6 +45,15 @@ def test_similarities_are_those_of_their_definitions():
         if a and b:
             assert rouge_l(a, b) == pytest.approx(2 * common(a, b) / (len(a) + len(b)))
     assert rouge_l([], []) == 1 and rouge_l([1], []) == 0
+
+
+def test_rouge_of_texts_counts_words():
+    # By its definition (Lin 2004), with β = 1.
+    assert rouge_l_of_texts("Return the sum.", "return a SUM") == pytest.approx(2 / 3)
+    assert rouge_l_of_texts("the cat sat on the mat", "the cat on a mat") == pytest.approx(8 / 11)
+    assert rouge_l_of_texts("police killed the gunman", "the gunman police killed") == 0.5
+    assert rouge_l_of_texts("read_file(path)", "Read file: path") == 1
+    assert rouge_l_of_texts("...", "words") == 0
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,6 @@
-"""How near one text is to another, both lists of token ids."""
+"""How near one text is to another, both lists of token ids, or of words."""
+
+import re
 
 import numpy as np
 
@@ -29,3 +31,15 @@ def rouge_l(a: list[int], b: list[int]) -> float:
         best[1:] = np.maximum(row[1:], row[:-1] + (other == token))
         row = np.maximum.accumulate(best)
     return 2 * int(row[-1]) / (len(a) + len(b))
+
+
+def words(text: str) -> list[str]:
+    """Words as ROUGE counts them: runs of letters a to z and digits, in lower case, not stemmed."""
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def rouge_l_of_texts(a: str, b: str) -> float:
+    """ROUGE-L of words (Lin 2004), the F-measure with precision and recall weighing the same."""
+    known: dict[str, int] = {}
+    first, second = ([known.setdefault(w, len(known)) for w in words(text)] for text in (a, b))
+    return rouge_l(first, second)
