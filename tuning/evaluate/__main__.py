@@ -1,11 +1,13 @@
 """Measures the decoding methods on the demo pair, and writes docs/fidelity.md.
 
     scripts/evaluate [--quick] [--write]
+    scripts/evaluate --docstrings [--quick] [--write]
     scripts/evaluate --humaneval [N]
 
 Answers to held-out completion tasks go through our own server: first those that must be the large
 model's own, token for token; then every method over a grid of its parameters, for speed and
-quality. With --humaneval it is the coder pair on HumanEval's problems instead (humaneval.py). Ends with
+quality. With --docstrings it is the pair with encoders on held-out functions (docstrings.py), with
+--humaneval the coder pair on HumanEval's problems (humaneval.py). Ends with
 status 1 if an answer that must be equal is not.
 """
 
@@ -21,7 +23,7 @@ from bench.peers import machine
 from bench.peers.models import ROOT
 from bench.peers.serving import BINARY, server
 from tuning import corpus
-from tuning.evaluate import acceptance, humaneval, page
+from tuning.evaluate import acceptance, docstrings, humaneval, page
 from tuning.evaluate.grid import configurations, exact_ones
 from tuning.evaluate.measure import count_equal, cut_tasks, rate, take_turns
 from tuning.evaluate.plot import draw
@@ -39,6 +41,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--exactness", action="store_true", help="only what must be equal")
     parser.add_argument(
         "--acceptance", action="store_true", help="only how many drafts stay, by both rules"
+    )
+    parser.add_argument(
+        "--docstrings", action="store_true", help="the pair with encoders, on held-out functions"
     )
     parser.add_argument("--prompts", type=int, help="per turn (default: 20, quick: 4)")
     parser.add_argument("--turns", type=int, help="sets of prompts (default: 3, quick: 2)")
@@ -86,6 +91,11 @@ def main(arguments: list[str] | None = None) -> int:
             args.temperature or (0, 0.8),
             bar,
         )
+    command = "scripts/evaluate " + " ".join(arguments if arguments else sys.argv[1:])
+    if args.docstrings:
+        return docstrings.main(
+            lambda config: server(args.server, config=config), args, command, bar
+        )
     started = time.monotonic()
     busy = [machine.load_before(args.write)]
     tokenizer = Tokenizer.from_file(str(ROOT / "models/code-large/tokenizer.json"))
@@ -125,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     if not args.exactness:
         conditions = page.Conditions(
-            command="scripts/evaluate " + " ".join(arguments if arguments else sys.argv[1:]),
+            command=command,
             commit=machine.commit(ROOT),
             processor=f"{machine.processor()} ({machine.instructions()})",
             cores=machine.cores(),

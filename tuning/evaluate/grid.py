@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 # METHODS section 2: under ln 2, greedy BiLD is the large model's own text.
 EXACT_ROLLBACK = 0.69
 PAIRS = {"code": "normal", "code-aligned": "aligned"}  # deployment: its small model
+DOCSTRING_PAIRS = {"docstring": "normal", "docstring-aligned": "aligned"}  # docstrings.textproto
 EXITS = {2: "code-exit-2", 4: "code-exit-4", 6: "code-exit-6"}  # layer: deployment
 
 
@@ -30,7 +31,7 @@ class Configuration:
         for layer, deployment in EXITS.items():
             if deployment == self.deployment:
                 return f"layers 1-{layer}"
-        return PAIRS[self.deployment]
+        return (PAIRS | DOCSTRING_PAIRS)[self.deployment]
 
     @property
     def settings(self) -> str:

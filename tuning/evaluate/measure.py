@@ -3,7 +3,7 @@
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bench.peers.serving import Client, at_once
@@ -111,8 +111,9 @@ def take_turns(
     new_tokens: int,
     seed: int,
     progress=lambda: None,
+    reference: Configuration = AR,
 ) -> tuple[Row, list[Row]]:
-    """AR's row and the configurations', each on the tasks of every turn, one request at a time.
+    """The reference's row (AR's) and the configurations', each on the tasks of every turn, one request at a time.
 
     Task by task all configurations are run, in a new order each time, with AR among them once for
     every ten: what else the machine does hits all alike. Before that, each deployment answers once
@@ -121,19 +122,19 @@ def take_turns(
     order = random.Random(seed)
     references = max(1, len(configurations) // 10)
     rows = {configuration: Row(configuration) for configuration in configurations}
-    ar = Row(AR)
+    ar = Row(reference)
     for tasks in turns:
         for row in [ar, *rows.values()]:
             row.turns.append([])
         for task in tasks:
-            for first in {c.deployment: c for c in [AR, *configurations]}.values():
+            for first in {c.deployment: c for c in [reference, *configurations]}.values():
                 decode(client, first, task, UNMEASURED)
-            runs = [*configurations, *[AR] * references]
+            runs = [*configurations, *[reference] * references]
             order.shuffle(runs)
             mine = []
             for configuration in runs:
                 answer = decode(client, configuration, task, new_tokens)
-                if configuration is AR:
+                if configuration is reference:
                     mine.append(answer)
                 else:
                     rows[configuration].turns[-1].append(answer)
@@ -149,8 +150,20 @@ def seconds_per_token(answers: list[Answer]) -> float:
     return sum(a.seconds for a in answers) / sum(len(a.tokens) for a in answers)
 
 
-def rate(client: Client, ar: Row, rows: Sequence[Row], turns: Sequence[Sequence[Task]]) -> None:
-    """Fills in what the rows' answers are worth, AR's own row included."""
+def rouge_of_tokens(tokens: list[int], task: Task) -> float:
+    return rouge_l(tokens, list(task.reference))
+
+
+def rate(
+    client: Client,
+    ar: Row,
+    rows: Sequence[Row],
+    turns: Sequence[Sequence[Task]],
+    rouge: Callable[[list[int], Task], float] = rouge_of_tokens,
+    scorer: str | None = LARGE,
+) -> None:
+    """Fills in what the rows' answers are worth, AR's own row included; their likelihood under the
+    large model of the deployment `scorer`, if there is one that scores."""
     tasks = [task for turn in turns for task in turn]
     for row in [ar, *rows]:
         row.speedups = [
@@ -162,9 +175,10 @@ def rate(client: Client, ar: Row, rows: Sequence[Row], turns: Sequence[Sequence[
         row.equal = statistics.mean(a.tokens == b.tokens for a, b in pairs)
         row.similarity = statistics.mean(edit_similarity(a.tokens, b.tokens) for a, b in pairs)
         row.rouge = statistics.mean(
-            rouge_l(answer.tokens, list(task.reference))
-            for answer, task in zip(answers, tasks, strict=True)
+            rouge(answer.tokens, task) for answer, task in zip(answers, tasks, strict=True)
         )
+    if scorer is None:
+        return
     # Many answers are the same: each is scored once.
     asked = {
         (task.prompt, tuple(answer.tokens)): 0.0
@@ -176,7 +190,7 @@ def rate(client: Client, ar: Row, rows: Sequence[Row], turns: Sequence[Sequence[
         prompt, tokens = text
         if not tokens:
             return 0.0
-        return client.negative_log_likelihood(LARGE, list(prompt), list(tokens))
+        return client.negative_log_likelihood(scorer, list(prompt), list(tokens))
 
     asked.update(zip(asked, at_once(score, list(asked), streams=8), strict=True))
     for row in [ar, *rows]:
@@ -194,6 +208,7 @@ def count_equal(
     new_tokens: int,
     streams: int,
     progress=lambda: None,
+    reference: Configuration = AR,
 ) -> dict[Configuration, int]:
     """For each configuration, how many tasks' tokens are AR's own, all of them."""
 
@@ -205,7 +220,7 @@ def count_equal(
 
         return list(at_once(one, tasks, streams))
 
-    wanted = run(AR)
+    wanted = run(reference)
     return {
         configuration: sum(a == b for a, b in zip(run(configuration), wanted, strict=True))
         for configuration in configurations

@@ -91,18 +91,17 @@ def fastest(rows: Sequence[Row], allowed) -> Row | None:
     return max((row for row in rows if allowed(row)), key=lambda row: row.speedup, default=None)
 
 
-def summary(ar: Row, rows: Sequence[Row]) -> str:
-    """The table that stands beside the papers' own: the fastest setting at each demand."""
+def summary(ar: Row, rows: Sequence[Row], pairs: dict[str, str] = PAIRS) -> str:
+    """The table that stands beside the papers' own: the fastest setting at each demand. `pairs`:
+    the small model's kind by deployment."""
     demands = {
         "equal to AR's text": lambda row: row.equal == 1,
         "ROUGE-L at least AR's": lambda row: row.rouge >= ar.rouge,
         "ROUGE-L within 1 point": lambda row: 100 * row.rouge >= 100 * ar.rouge - 1,
     }
     groups = {
-        "BiLD, normal small model": ("BiLD", "code"),
-        "BiLD, aligned small model": ("BiLD", "code-aligned"),
-        "speculative, normal": ("speculative", "code"),
-        "speculative, aligned": ("speculative", "code-aligned"),
+        **{f"BiLD, {small} small model": ("BiLD", d) for d, small in pairs.items()},
+        **{f"speculative, {small}": ("speculative", d) for d, small in pairs.items()},
     }
     lines = []
     for name, (series, deployment) in groups.items():
@@ -179,6 +178,16 @@ def panels(ar: Row, rows: Sequence[Row]) -> list[Panel]:
     return made
 
 
+def condition_table(c: Conditions) -> str:
+    return f"""| condition | |
+|---|---|
+| command | `{c.command.strip()}` |
+| commit | {c.commit} |
+| date | {datetime.date.today().isoformat()}, {c.minutes:.0f} minutes |
+| processor | {c.processor}, {c.cores} cores |
+| machine busy before and after | {", ".join(f"{b:.0%}" for b in c.busy)} |"""
+
+
 def markdown(
     conditions: Conditions,
     ar: Row,
@@ -223,19 +232,13 @@ All that was measured:
 
 {measurements(ar, rows)}
 
-| condition | |
-|---|---|
-| command | `{c.command.strip()}` |
-| commit | {c.commit} |
-| date | {datetime.date.today().isoformat()}, {c.minutes:.0f} minutes |
-| processor | {c.processor}, {c.cores} cores |
-| machine busy before and after | {", ".join(f"{b:.0%}" for b in c.busy)} |
+{condition_table(c)}
 """
 
 
-def put(page: str, measured: str) -> str:
+def put(page: str, measured: str, begin: str = BEGIN, end: str = END) -> str:
     """`page` with what lies between its markers replaced; ValueError where it has none."""
-    if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
-        raise ValueError(f"the page must have one {BEGIN} and, behind it, one {END}")
-    before, after = page.split(BEGIN)[0], page.split(END)[1]
-    return f"{before}{BEGIN}\n\n{measured.strip()}\n\n{END}{after}"
+    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
+        raise ValueError(f"the page must have one {begin} and, behind it, one {end}")
+    before, after = page.split(begin)[0], page.split(end)[1]
+    return f"{before}{begin}\n\n{measured.strip()}\n\n{end}{after}"
