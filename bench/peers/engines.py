@@ -134,6 +134,7 @@ class Transformers(Engine):
         "cache": ["dynamic", "static"],
     }
     PRECISIONS = ("fp32", "bf16", "int8")
+    LOADER = "AutoModelForCausalLM"
 
     def __init__(self, source: Path, precision: str):
         super().__init__(precision)
@@ -144,7 +145,7 @@ class Transformers(Engine):
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        load = transformers.AutoModelForCausalLM.from_pretrained
+        load = getattr(transformers, self.LOADER).from_pretrained
         self.model = load(source, dtype=dtype, attn_implementation="sdpa").eval()
         if precision == "int8":
             each_row = {torch.nn.Linear: torch.ao.quantization.per_channel_dynamic_qconfig}
@@ -177,7 +178,11 @@ class Transformers(Engine):
             out = self.model.generate(
                 ids, attention_mask=self.torch.ones_like(ids), generation_config=config
             )
-        return out[:, ids.shape[1] :].tolist(), time.perf_counter() - start
+        return self.new_tokens_of(out, ids.shape[1]).tolist(), time.perf_counter() - start
+
+    def new_tokens_of(self, out, width: int):
+        """Of what generate() returns for prompts of `width` tokens."""
+        return out[:, width:]
 
     def pass_seconds(self, context, rows, repeats):
         zeros = self.torch.zeros
@@ -202,6 +207,7 @@ class CTranslate2(Engine):
     }
     PRECISIONS = ("fp32", "bf16", "fp16", "int8")
     TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
+    LOADER = "Generator"
 
     def __init__(self, source: Path, precision: str):
         super().__init__(precision)
@@ -233,7 +239,7 @@ class CTranslate2(Engine):
             return
         self.threads, self.generator = threads, None
         with Captured() as log:
-            self.generator = self.api.Generator(
+            self.generator = getattr(self.api, self.LOADER)(
                 str(self.folder),
                 device="cpu",
                 compute_type=self.TYPES[self.precision],

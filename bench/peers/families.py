@@ -1,0 +1,237 @@
+"""Every family's shape beside Transformers and CTranslate2: milliseconds per token, one stream.
+
+    scripts/bench_models --families [--models M ...] [--prepare] [--write]
+
+T5, GPT-2 and Falcon in sizes that people run, with random weights in fp32 that are made on the fly (and
+kept, with what CTranslate2 converts, in TANDEM_HOME/benchmark: --prepare makes them and ends). An engine
+is measured alone, in a process of its own, and ended before the next one starts; they take turns. What
+is counted is decoding: a call for all tokens less one for the first, as in whole_model.py.
+"""
+
+import argparse
+import contextlib
+import datetime
+import json
+import shutil
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.peers import machine
+from bench.peers.engines import THREADS, CTranslate2, Tandem, Transformers
+from bench.peers.models import HOME, ROOT, prompts
+from bench.peers.report import table
+from bench.peers.whole_model import Contender, choose
+from bench.peers.worker import Failed, Refused
+
+PAGE = ROOT / "docs" / "benchmarks" / "families.md"
+GOAL = 1.15
+PROMPT, NEW, TRIAL_NEW, TURNS = 64, 32, 8, 3
+
+
+class EncoderTransformers(Transformers):
+    """What the base does, of a model whose prompt is a source."""
+
+    OPTIONS = {"threads": THREADS, "cache": ["dynamic", "static"]}
+    LOADER = "AutoModelForSeq2SeqLM"
+
+    def new_tokens_of(self, out, width):
+        return out[:, 1:]  # behind the decoder's start token
+
+
+class DecoderTransformers(Transformers):
+    OPTIONS = {"threads": THREADS, "cache": ["dynamic", "static"]}
+
+
+class DecoderCTranslate2(CTranslate2):
+    OPTIONS = {"threads": THREADS, "CT2_USE_MKL": ["", "1", "0"]}
+
+
+class EncoderCTranslate2(DecoderCTranslate2):
+    """Its Translator, which reads sources."""
+
+    LOADER = "Translator"
+
+    def generate(self, prompts, new_tokens):
+        words = [[self.words[token] for token in prompt] for prompt in prompts]
+        start = time.perf_counter()
+        results = self.generator.translate_batch(
+            words,
+            max_decoding_length=new_tokens,
+            min_decoding_length=new_tokens,  # so that an end of text does not end it
+            beam_size=1,
+            sampling_topk=1,
+            max_batch_size=0,
+        )
+        seconds = time.perf_counter() - start
+        ids = {word: token for token, word in self.words.items()}
+        return [[ids[word] for word in r.hypotheses[0]] for r in results], seconds
+
+
+@dataclass(frozen=True)
+class Family:
+    """`config`: of a Transformers class, by its name and arguments."""
+
+    kind: str
+    arguments: dict
+    encoder: bool = False
+
+    def engines(self) -> list[type]:
+        if self.encoder:
+            return [Tandem, EncoderTransformers, EncoderCTranslate2]
+        return [Tandem, DecoderTransformers, DecoderCTranslate2]
+
+
+def t5(width: int, inner: int, layers: int, heads: int) -> Family:
+    sizes = dict(d_model=width, d_ff=inner, num_layers=layers, num_heads=heads, d_kv=64)
+    return Family("T5Config", sizes | dict(vocab_size=32128, decoder_start_token_id=0), True)
+
+
+FAMILIES = {
+    "t5-small": t5(512, 2048, 6, 8),
+    "t5-base": t5(768, 3072, 12, 12),
+    "gpt2": Family("GPT2Config", dict(bos_token_id=0, eos_token_id=0)),
+    "falcon-1b": Family(
+        "FalconConfig",
+        dict(
+            vocab_size=50304,
+            hidden_size=2048,
+            num_hidden_layers=24,
+            num_attention_heads=32,
+            bos_token_id=0,
+            eos_token_id=0,
+        ),
+    ),
+}
+
+
+def random_weights(name: str) -> Path:
+    """A Hugging Face directory; its tokenizer is code-large's, filled up with tokens of no text."""
+    folder = HOME / "benchmark" / name
+    if (folder / "tokenizer.json").exists():
+        return folder
+    import torch
+    import transformers
+
+    family = FAMILIES[name]
+    config = getattr(transformers, family.kind)(**family.arguments)
+    auto = "AutoModelForSeq2SeqLM" if family.encoder else "AutoModelForCausalLM"
+    torch.manual_seed(1)
+    model = getattr(transformers, auto).from_config(config, dtype=torch.float32)
+    beside = folder.with_suffix(".new")
+    shutil.rmtree(beside, ignore_errors=True)
+    model.save_pretrained(beside)
+    source = ROOT / "models" / "code-large"
+    about = json.loads((source / "tokenizer_config.json").read_text())
+    about |= {"pad_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
+    (beside / "tokenizer_config.json").write_text(json.dumps(about))
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    used = set(vocabulary.values())
+    vocabulary.update({f"<|unused{i}|>": i for i in range(config.vocab_size) if i not in used})
+    (beside / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False))
+    shutil.rmtree(folder, ignore_errors=True)
+    beside.rename(folder)
+    return folder
+
+
+def milliseconds(one: Contender, settings: dict, source, turns: int) -> list[float]:
+    """Of a decoded token, turn by turn, each on a prompt of its own."""
+    one.set(settings)
+    one.warm([next(source)])
+    found = []
+    for _ in range(turns):
+        tokens, seconds = one.run([next(source)], [next(source)], NEW)
+        assert len(tokens[0]) == NEW, (one.name, len(tokens[0]))
+        found.append(1e3 * (seconds["seconds"] - seconds["first"]) / (NEW - 1))
+    return found
+
+
+def measure(name: str) -> dict[str, list[float]]:
+    """Milliseconds per token by engine; an engine that refuses the model is left out and told of."""
+    folder = random_weights(name)
+    source = prompts(PROMPT, start=3)
+    found: dict[str, list[float]] = {}
+    for kind in FAMILIES[name].engines():
+        with contextlib.closing(Contender(kind, "fp32", folder)) as one:
+            try:
+                settings = one.defaults()
+                if kind is not Tandem:
+                    batches = [[next(source)] for _ in range(2)]
+                    settings, _ = choose(one, batches, TRIAL_NEW)
+                found[kind.__name__] = milliseconds(one, settings, source, TURNS)
+            except (Refused, Failed) as error:
+                print(f"{name}, {kind.__name__}: {error}", file=sys.stderr)
+    return found
+
+
+def line(name: str, found: dict[str, list[float]]) -> list[str]:
+    def cell(engine: str) -> str:
+        times = found.get(engine)
+        if not times:
+            return "-"
+        return f"{statistics.median(times):.2f} ({min(times):.2f}-{max(times):.2f})"
+
+    engines = [kind.__name__ for kind in FAMILIES[name].engines()]
+    peers = {e: statistics.median(found[e]) for e in engines[1:] if e in found}
+    ratio = min(peers.values()) / statistics.median(found["Tandem"]) if peers else None
+    told = "-" if ratio is None else f"**{ratio:.2f}**" + ("" if ratio >= GOAL else " (missed)")
+    return [name, *(cell(e) for e in engines), told]
+
+
+def page(results: dict[str, dict[str, list[float]]], conditions: list[list[str]]) -> str:
+    head = ["shape", "Tandem, ms", "Transformers, ms", "CTranslate2, ms", "best peer / Tandem"]
+    return f"""# What a token of each family costs
+
+Milliseconds per decoded token of one stream behind {PROMPT} tokens (of T5, behind a source of so many): greedy, fp32, random weights,
+all cores. Median of {TURNS} turns of {NEW} tokens, least and greatest. Transformers and CTranslate2 run with the settings that a trial found
+fastest. Tandem is asked over gRPC. The goal is {GOAL} × the best peer's speed.
+
+{table(head, [line(name, found) for name, found in results.items()])}
+
+{table(["condition", ""], conditions)}
+"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=sorted(FAMILIES), default=list(FAMILIES))
+    parser.add_argument("--prepare", action="store_true", help="only make what is measured")
+    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
+    args = parser.parse_args(arguments)
+    if args.prepare:
+        for name in args.models:
+            folder = random_weights(name)
+            with contextlib.closing(Contender(FAMILIES[name].engines()[2], "fp32", folder)) as one:
+                try:
+                    one.set(one.defaults())
+                except (Refused, Failed) as error:
+                    print(f"{name}: {error}", file=sys.stderr)
+        return
+    busy = [machine.load_before(args.write)]
+    started = time.monotonic()
+    results = {name: measure(name) for name in args.models}
+    busy.append(machine.load())
+    told = "scripts/bench_models --families " + " ".join(arguments or sys.argv[1:])
+    text = page(
+        results,
+        [
+            ["command", f"`{told.strip()}`"],
+            ["commit", machine.commit(ROOT)],
+            ["date", f"{datetime.date.today()}, {(time.monotonic() - started) / 60:.0f} minutes"],
+            [
+                "processor",
+                f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores",
+            ],
+            ["machine busy before and after", ", ".join(f"{b:.0%}" for b in busy)],
+        ],
+    )
+    print(text)
+    if args.write:
+        PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
