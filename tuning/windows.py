@@ -13,7 +13,7 @@ from tuning.vocabulary import END_OF_TEXT
 class TokenStream:
     """All documents as ids with END_OF_TEXT before, between and after them.
 
-    `ids`: [tokens] uint16. `starts`: ascending positions in `ids` of statements in column 0.
+    `ids`: [tokens] uint16, of vocabularies above 65536 int32. `starts`: ascending positions in `ids` of statements in column 0.
     """
 
     def __init__(self, tokenizer: Tokenizer, texts: list[str]):
@@ -22,7 +22,8 @@ class TokenStream:
         for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False):
             parts.extend(encoding.ids)
             parts.append(self.end_of_text)
-        self.ids = np.array(parts, dtype=np.uint16)
+        small = tokenizer.get_vocab_size() <= 1 << 16
+        self.ids = np.array(parts, dtype=np.uint16 if small else np.int32)
 
         pieces = [tokenizer.decode([i]) for i in range(tokenizer.get_vocab_size())]
         ends_line = np.array([piece.endswith("\n") for piece in pieces])

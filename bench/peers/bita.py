@@ -34,7 +34,7 @@ class Subject:
     title: str
     path: Path
     masks: str
-    dtype: str = "DTYPE_AUTO"
+    dtype: str = "DTYPE_UNSPECIFIED"
     small: str = ""  # a model in models/, for speculative sampling
 
     def config(self) -> str:

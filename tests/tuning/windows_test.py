@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models
 
 from tuning.windows import TokenStream, Windows
 
@@ -18,6 +19,12 @@ def windows(stream, seed=3):
 def test_documents_are_separated(stream, texts):
     assert (stream.ids == stream.end_of_text).sum() == len(texts) + 1
     assert stream.ids[0] == stream.ids[-1] == stream.end_of_text
+
+
+def test_vocabularies_may_be_large():
+    words = {"<|endoftext|>": 70_000, "a": 69_999} | {f"w{i}": i for i in range(69_999)}
+    stream = TokenStream(Tokenizer(models.WordLevel(words, unk_token="a")), ["a"])
+    assert stream.ids.tolist() == [70_000, 69_999, 70_000]
 
 
 def test_starts_are_statements_in_column_0(stream, tokenizer):
