@@ -141,7 +141,7 @@ def evaluate(measured: dict) -> list[Line]:
 def break_even(scaling: float, share: float) -> float:
     """The match rate from which PPD beats plain decoding that is `scaling` times as fast on the same
     processors; `share` of the layers lie above the early one. Over 1: none does."""
-    return (1 - 1 / scaling) / share
+    return max(0.0, (1 - 1 / scaling) / share)
 
 
 def section(subject: Subject, lines: list[Line]) -> str:

@@ -49,7 +49,7 @@ def test_break_even():
     # Twice as fast on both processors: no early layer above the middle reaches that.
     assert ppd.break_even(2, 0.5) == pytest.approx(1)
     assert ppd.break_even(1.8, 0.25) > 1
-    assert ppd.break_even(1, 0.5) == 0
+    assert ppd.break_even(1, 0.5) == ppd.break_even(0.8, 0.5) == 0
 
 
 def test_page_and_figure():
