@@ -28,13 +28,17 @@ def shape_of(model: PreTrainedModel) -> dict[str, int]:
     """What an adapter's file says of its base model's shape."""
     config = model.config
     heads = config.num_attention_heads
+    layers = config.num_hidden_layers
+    if config.is_encoder_decoder:  # its decoder's
+        layers = config.num_decoder_layers
+    own_dim = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
     return {
         "vocab_size": model.get_input_embeddings().weight.shape[0],
         "hidden_size": config.hidden_size,
-        "layers": config.num_hidden_layers,
+        "layers": layers,
         "heads": heads,
         "kv_heads": getattr(config, "num_key_value_heads", None) or heads,
-        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
+        "head_dim": own_dim or config.hidden_size // heads,
     }
 
 
@@ -47,20 +51,25 @@ def load_weights(path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedMo
 
 
 def load(path: Path, dtype: torch.dtype = torch.float32) -> FrozenModel:
-    model = load_weights(path, dtype)
-    if path.suffix == ".gguf":
-        tokenizer = gguf_tokenizer(path)
-    else:
-        tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+    model, tokenizer = load_weights(path, dtype), load_tokenizer(path)
     ends = model.generation_config.eos_token_id
     if ends is None:
         ends = model.config.eos_token_id
     return FrozenModel(model, tokenizer, tuple(ends) if isinstance(ends, list) else (int(ends),))
 
 
+def load_tokenizer(path: Path) -> Tokenizer:
+    if path.suffix == ".gguf":
+        return gguf_tokenizer(path)
+    return Tokenizer.from_file(str(path / "tokenizer.json"))
+
+
 def tensors_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The tensors by name; a tied output matrix is left out."""
+    """The tensors by name; a tied output matrix and an encoder's or decoder's copies of the embedding are
+    left out."""
     tensors = dict(model.state_dict())
+    for copy in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"):
+        tensors.pop(copy, None)
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if head.weight.data_ptr() == embedding.weight.data_ptr():
         tensors.pop("lm_head.weight", None)

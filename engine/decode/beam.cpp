@@ -67,8 +67,7 @@ std::vector<Candidate> best_of(const std::vector<Beam>& beams, const std::vector
 
 // Gives each beam of `next` (in which `stage` is still its parent's) a cache with its parent's
 // rows. The first child of a parent takes the parent's own.
-void assign_caches(Gen g, const std::vector<Beam>& beams, std::vector<Beam>& next) {
-  const CacheId root = g.stage(Role::kLarge).cache;
+void assign_caches(Gen g, CacheId root, const std::vector<Beam>& beams, std::vector<Beam>& next) {
   std::vector<CacheId> taken;
   for (Beam& child : next) {
     const CacheId parent = child.stage.cache;
@@ -99,7 +98,7 @@ Task<void> beam(Gen g, BeamParams a) {
   const bool raw = g.draw({}).raw_logprob;
   std::vector<Node> nodes;
   std::vector<Beam> beams(1);
-  beams[0].stage = g.stage(Role::kLarge);
+  const Stage root = beams[0].stage = g.stage(a.writer);
   std::vector<Finished> finished;  // at most `width`, best first
   for (double length = 1; !beams.empty(); ++length) {
     Needs needs;
@@ -123,6 +122,9 @@ Task<void> beam(Gen g, BeamParams a) {
       Readout r = co_await t;
       rows.push_back(std::move(r));
     }
+
+    // Its rows have been read; the large model has no part in what follows.
+    if (a.writer != Role::kLarge) g.truncate(g.stage(Role::kLarge).cache, 0);
 
     std::vector<Beam> next;
     const std::vector<Candidate> best = best_of(beams, rows, candidates);
@@ -157,7 +159,7 @@ Task<void> beam(Gen g, BeamParams a) {
         next[0].sum / std::pow(length, double{a.length_penalty}) <= finished.back().score) {
       break;
     }
-    assign_caches(g, beams, next);
+    assign_caches(g, root.cache, beams, next);
     beams = std::move(next);
   }
 

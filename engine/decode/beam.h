@@ -11,6 +11,8 @@ struct BeamParams {
   int width = 4;  // W. [1, ..)
   // A hypothesis of n tokens (its end token counts) scores sum(log p) / n^length_penalty.
   float length_penalty = 1;
+  // kSmall: of a model that is told what the large one reads (METHODS section 5).
+  Role writer = Role::kLarge;
 };
 
 // Emits the best hypothesis, once, when none that is still open can beat the W best finished ones

@@ -22,7 +22,8 @@ In FedRows::input(Token token, int row) const {
   In in;
   in.kind = In::kEmbed;
   in.id = foreign ? kNoToken : token;
-  in.ref = {ticket, out + row - first, replace};
+  const int from = beside.empty() ? row : beside[static_cast<size_t>(row)];
+  in.ref = {ticket, out + from - first, replace};
   return in;
 }
 

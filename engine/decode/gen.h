@@ -129,12 +129,14 @@ class Ticket {
   Flight* flight_;
 };
 
-// Rows [first, end) of seq() that a cache lacks and that are fed with hidden rows: row i with
-// output `out` + i - first of a pass.
+// The rows before `end` that a cache lacks, of seq() or an encoder's, are fed with hidden rows: row
+// i with what row i, or beside[i], of another cache left. That cache's row `first` is output `out`
+// of a pass.
 struct FedRows {
   TicketId ticket = 0;
   int out = 0;
   int first = 0, end = 0;
+  std::span<const int> beside;
   bool replace = false;
   bool foreign = false;  // tokens there are another model's
 

@@ -36,6 +36,7 @@ struct AdapterShape {
   int layer = 0;
   bool replace = false;
   bool foreign = false;  // the prompt's ids are the other model's
+  bool aligned = false;  // each model has its own, and rows are aligned by the text
 };
 
 // What the scheduler and the methods must know of a loaded model.
@@ -51,6 +52,7 @@ struct ModelShape {
   // An encoder: its passes see all of their rows (See::kAll), and are never divided. What it leaves
   // in its cache are the keys and values that another model's rows read as their memory.
   bool encodes = false;
+  int depth = 0;              // of an encoder: its own layers
   bool reads_memory = false;  // such another model: each of its passes names a memory
   int64_t parameters = 0;
   int64_t weight_bytes = 0;

@@ -12,16 +12,13 @@ namespace {
 
 // Of a sequence with so many tokens of its own: an encoder runs its source alone.
 int64_t rows_of(const RoleModel& role, const SequenceSpec& spec, int64_t tokens) {
-  if (role.role == Role::kEncoder) return static_cast<int64_t>(spec.source.size());
-  return role.prompt_only ? static_cast<int64_t>(spec.prompt.size()) : tokens;
+  const bool once = role.prompt_only || spec.runs_apart(role);
+  return once ? static_cast<int64_t>(spec.request_of(role).size()) : tokens;
 }
 
 // Hidden rows that it leaves in a round at most.
 int64_t hidden_of(const RoleModel& role, const SequenceSpec& spec) {
-  const auto index = static_cast<int>(&role - spec.roles.data());
-  const bool feeds = std::ranges::any_of(
-      spec.roles, [index](const RoleModel& other) { return other.fed.role == index; });
-  return feeds ? static_cast<int64_t>(spec.prompt.size()) : role.hidden;
+  return spec.feeds(role) ? static_cast<int64_t>(spec.request_of(role).size()) : role.hidden;
 }
 
 }  // namespace
@@ -64,17 +61,16 @@ absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) cons
         spec.width > 1 ? absl::StrCat(" in each of ", spec.width, " beams") : "",
         "; allowed: at most ", room, " together, ", of));
   };
-  if (static_cast<int64_t>(spec.source.size()) > limits_.step_rows) {  // it is never divided
-    return absl::InvalidArgumentError(absl::StrCat("source tokens: ", spec.source.size(),
-                                                   "; allowed: at most ", limits_.step_rows,
-                                                   " (limits.step_rows)"));
-  }
   for (const RoleModel& role : spec.roles) {
     const ModelPools& pools = lanes_->pools(role.model);
     const int64_t rows = rows_of(role, spec, tokens);
+    if (SequenceSpec::encodes(role) && rows > limits_.step_rows) {  // it is never divided
+      return absl::InvalidArgumentError(absl::StrCat("source tokens: ", rows, "; allowed: at most ",
+                                                     limits_.step_rows, " (limits.step_rows)"));
+    }
     // Evicted caches are filled again one by one, without the pages that forks shared. All read one
-    // memory.
-    const int width = role.role == Role::kEncoder ? 1 : spec.width;
+    // memory, and are told by one reader.
+    const int width = role.prompt_only || spec.runs_apart(role) ? 1 : spec.width;
     const int64_t room = pools.kv.total() / width * pools.page_rows;
     if (rows > room) return too_large(room, "the KV memory of the model");
     if (hidden_of(role, spec) > pools.values.total()) {
@@ -134,10 +130,10 @@ bool Admission::has_room(const SequenceRun& run, int choices) {
       const auto prompt = static_cast<int64_t>(run.spec().prompt.size());
       const int64_t rows = rows_of(role, run.spec(), prompt + 1);
       int64_t pages = (rows + pools.page_rows - 1) / pools.page_rows;
-      const bool encodes = role.role == Role::kEncoder;  // for each choice; else they share it
-      pages = encodes ? pages * choices : pages + choices - 1;
+      const bool apart = run.spec().runs_apart(role);  // for each choice; else they share it
+      pages = apart ? pages * choices : pages + choices - 1;
       const int64_t available = pools.kv.available();
-      if (pages > available && !encodes) {
+      if (pages > available && !apart) {
         pages = run.first_pages(pools) + choices - 1;
       }
       used |= users_[role.model.index()] > 0;

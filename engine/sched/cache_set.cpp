@@ -24,16 +24,22 @@ void for_pages(const SequenceCache& cache, const PagePool* pool, F f) {
   }
 }
 
+// What the rows of a role are fed with.
+std::string fed_with(const SequenceSpec& spec, const RoleModel& role) {
+  if (role.fed.role < 0) return "";
+  const RoleModel& source = spec.roles[static_cast<size_t>(role.fed.role)];
+  return absl::StrCat("rows of ", source.model.value, " after ", role.fed.at, " of ", source.to,
+                      role.fed.replace ? " alone" : " and tokens", " through ", role.adapter.value,
+                      " of ", absl::StrJoin(spec.read, ","));
+}
+
 PrefixRoot root_of(const SequenceSpec& spec, const RoleModel& role) {
-  PrefixRoot root{planted(Bug::kIgnoreSalt) ? "" : spec.salt, role.adapter, ""};
+  PrefixRoot root{planted(Bug::kIgnoreSalt) ? "" : spec.salt, role.adapter, fed_with(spec, role)};
   if (role.memory >= 0) {  // the encoder and its tokens themselves: no two are taken for one
-    root.source = absl::StrCat(spec.roles[static_cast<size_t>(role.memory)].model.value, ":",
-                               absl::StrJoin(spec.source, ","));
-  }
-  if (role.fed.role >= 0) {
-    const RoleModel& source = spec.roles[static_cast<size_t>(role.fed.role)];
-    root.source = absl::StrCat("rows of ", source.model.value, " after ", role.fed.at, " of ",
-                               source.to, role.fed.replace ? " alone" : " and tokens");
+    const RoleModel& memory = spec.roles[static_cast<size_t>(role.memory)];
+    absl::StrAppend(&root.source, memory.model.value, ":",
+                    absl::StrJoin(spec.request_of(memory), ","),
+                    planted(Bug::kForgetFeed) ? "" : fed_with(spec, memory));
   }
   return root;
 }
@@ -117,7 +123,8 @@ CacheSet::Feed CacheSet::fed(const SequenceCache& cache) const {
     if (role.fed.role >= 0) {
       feed.source = stages_[static_cast<size_t>(role.fed.role)].second;
       feed.fed = role.fed;
-      feed.rows = static_cast<int>(spec_->prompt.size());
+      feed.rows = static_cast<int>(spec_->request_of(role).size());
+      feed.beside = spec_->beside;
     }
     return feed;
   }
@@ -131,7 +138,25 @@ const PrefixRoot& CacheSet::root(ModelId model) const {
   return known->second;
 }
 
+const RoleModel* CacheSet::role_with(CacheId id) const {
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    if (stages_[i].second.cache == id) return &spec_->roles[i];
+  }
+  return nullptr;
+}
+
+const std::vector<Token>* CacheSet::apart(CacheId id) const {
+  const RoleModel* const role = role_with(id);
+  return role && spec_->runs_apart(*role) ? &spec_->request_of(*role) : nullptr;
+}
+
+bool CacheSet::encodes(CacheId id) const {
+  const RoleModel* const role = role_with(id);
+  return role && SequenceSpec::encodes(*role);
+}
+
 bool CacheSet::runs_tokens(CacheId id) const {
+  if (apart(id) != nullptr) return false;
   return std::any_of(stages_.begin(), stages_.end(), [id](const auto& s) {
     return s.second.cache == id && (s.first == Role::kLarge || s.first == Role::kSmall);
   });

@@ -48,9 +48,13 @@ class CacheSet {
     Stage source;  // whose hidden rows the first `rows` rows are fed with; invalid cache: none
     RoleModel::Fed fed;
     int rows = 0;
+    std::span<const int> beside;  // SequenceSpec::beside
   };
   Feed feed_of(const SequenceCache& cache) const { return is_fed_ ? fed(cache) : Feed(); }
-  const std::vector<Token>& source() const { return spec_->source; }
+  // What a cache holds that runs other tokens than the sequence's (SequenceSpec::runs_apart), and
+  // whether all its rows see each other; null: it runs the sequence's.
+  const std::vector<Token>* apart(CacheId id) const;
+  bool encodes(CacheId id) const;
   // Do its rows come by running the sequence's tokens? Workers' and encoders' do not.
   bool runs_tokens(CacheId id) const;
 
@@ -80,6 +84,7 @@ class CacheSet {
 
  private:
   Feed fed(const SequenceCache& cache) const;
+  const RoleModel* role_with(CacheId id) const;  // the first; null: it is a fork
 
   const SequenceSpec* const spec_;
   RunHost* const host_;

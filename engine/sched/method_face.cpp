@@ -39,33 +39,63 @@ FedRows MethodFace::feed(Stage stage) {
   const CacheSet::Feed feed = parts_->caches.feed_of(cache);
   if (!feed.source.cache.valid() || cache.rows() >= feed.rows) return {};
   if (planted(Bug::kRefillWithTokens) && stats().preemptions > 0) return {};
-  const auto known = [&] { return std::ranges::find(left_, feed.source.cache, &Left::source); };
+  const CacheId source = feed.source.cache;
+  const std::vector<Token>* const apart = parts_->caches.apart(source);
+  const auto known = [&] { return std::ranges::find(left_, source, &Left::source); };
   if (known() == left_.end()) {
-    Pass pass = blank_pass();
+    Pass pass = apart ? pass_apart(source, *apart) : blank_pass();
     pass.stage = feed.source;
-    for (int i = parts_->caches.find(feed.source.cache)->rows(); i < feed.rows; ++i) {
+    for (int i = parts_->caches.find(source)->rows(); !apart && i < feed.rows; ++i) {
       pass.add.chain(token_in(tokens()[static_cast<size_t>(i)]));
     }
     submit(std::move(pass))->detach();
   }
   const auto left = known();
-  TANDEM_CHECK(left != left_.end() && left->first <= cache.rows() && left->end == feed.rows);
+  TANDEM_CHECK(left != left_.end() && left->first <= cache.rows());
+  TANDEM_CHECK(left->end == (apart ? static_cast<int>(apart->size()) : feed.rows));
   return {.ticket = left->ticket,
-          .out = left->out + cache.rows() - left->first,
-          .first = cache.rows(),
+          .out = left->out,
+          .first = left->first,
           .end = feed.rows,
+          .beside = planted(Bug::kRowBeside) ? std::span<const int>() : feed.beside,
           .replace = feed.fed.replace,
           .foreign = feed.fed.foreign};
 }
 
-// A pass that runs the prompt leaves the rows that another cache is fed with.
+Pass MethodFace::pass_apart(CacheId cache, const std::vector<Token>& tokens) {
+  const SequenceCache& held = *parts_->caches.find(cache);
+  const bool unfed = planted(Bug::kRefillUnfed) && stats().preemptions > 0;
+  const FedRows fed = unfed ? FedRows() : feed({cache, held.pools()->layers});
+  Pass pass = blank_pass();
+  pass.stage = {cache, held.pools()->layers};
+  pass.see = parts_->caches.encodes(cache) ? See::kAll : See::kCausal;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto row = static_cast<int>(i);
+    pass.add.chain(row < fed.end ? fed.input(tokens[i], row) : token_in(tokens[i]));
+  }
+  return pass;
+}
+
+void MethodFace::bring_memory(CacheId cache) {
+  CacheSet& caches = parts_->caches;
+  const CacheId memory = caches.feed_of(*caches.find(cache)).memory;
+  if (!memory.valid() || caches.find(memory)->rows() > 0) return;  // else at first, or evicted
+  submit_refill(pass_apart(memory, *caches.apart(memory)));
+}
+
 Flight* MethodFace::submit(Pass&& pass) {
+  return submit_leaving(std::move(pass), SequencePasses::kAsked);
+}
+
+// A pass that runs the prompt leaves the rows that another cache is fed with.
+Flight* MethodFace::submit_leaving(Pass&& pass, SequencePasses::Why why) {
+  bring_memory(pass.stage.cache);
   const Reservation::Feeding* const feeding = parts_->reservation.feeding(pass.stage.cache);
   const int begin = parts_->caches.find(pass.stage.cache)->rows();
   const bool leaves = feeding && begin <= feeding->first &&
                       begin + static_cast<int>(pass.add.size()) >= feeding->end &&
                       std::ranges::find(left_, feeding->source, &Left::source) == left_.end();
-  if (!leaves) return parts_->passes.submit(std::move(pass), parts_->caches, host_);
+  if (!leaves) return parts_->passes.submit(std::move(pass), parts_->caches, host_, why);
   Left left{feeding->source, 0, 0, feeding->first, feeding->end};
   for (const Read& read : pass.read) left.out += static_cast<int>(read.rows.size());
   Read rows;
@@ -73,14 +103,14 @@ Flight* MethodFace::submit(Pass&& pass) {
   rows.hidden = true;
   for (int row = left.first; row < left.end; ++row) rows.rows.push_back(row - begin);
   pass.reading(std::move(rows));
-  Flight* const flight = parts_->passes.submit(std::move(pass), parts_->caches, host_);
+  Flight* const flight = parts_->passes.submit(std::move(pass), parts_->caches, host_, why);
   left.ticket = flight->id;
   left_.push_back(left);
   return flight;
 }
 
 void MethodFace::submit_refill(Pass&& pass) {
-  parts_->passes.submit(std::move(pass), parts_->caches, host_, SequencePasses::kRefill)->detach();
+  submit_leaving(std::move(pass), SequencePasses::kRefill)->detach();
 }
 
 void MethodFace::copy(CacheId from, int begin, int end, CacheId to) {

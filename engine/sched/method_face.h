@@ -81,6 +81,11 @@ class MethodFace final : public Sequence {
 
  private:
   void submit_refill(Pass&& pass);
+  // What the passes of `cache` read through cross-attention is there from here on.
+  void bring_memory(CacheId cache);
+  // All that a cache holds that runs other tokens than the sequence's (CacheSet::apart).
+  Pass pass_apart(CacheId cache, const std::vector<Token>& tokens);
+  Flight* submit_leaving(Pass&& pass, SequencePasses::Why why);
   // The hidden rows that passes of this round have left for caches that are fed with them.
   struct Left {
     CacheId source;

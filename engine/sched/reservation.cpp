@@ -19,6 +19,7 @@ Reservation::Want& Reservation::want_of(SequenceCache* cache) {
 
 // What caches are fed with is there in the same round: places for the hidden rows of their sources,
 // and room for the rows that leave them. A row of a source that is there already has left nothing.
+// A source that runs tokens of its own leaves all of them: any may be wanted.
 void Reservation::want_sources() {
   feeding_.clear();
   for (size_t i = 0; i < wants_.size(); ++i) {
@@ -26,20 +27,22 @@ void Reservation::want_sources() {
     const CacheSet::Feed feed = caches_->feed_of(fed);
     if (!feed.source.cache.valid() || fed.rows() >= feed.rows) continue;
     SequenceCache* const source = caches_->find(feed.source.cache);
-    const int first = fed.rows();
+    const std::vector<Token>* const apart = caches_->apart(source->id());
+    const int first = apart ? 0 : fed.rows();
+    const int end = apart ? static_cast<int>(apart->size()) : feed.rows;
     if (source->idle()) source->settle();
     if (source->rows() > first) source->truncate(first);
     Want& want = want_of(source);
-    want.total = std::max(want.total, feed.rows);
+    want.total = std::max(want.total, end);
     want.adoptable = std::min(want.adoptable, first);
-    want.fed = feed.rows - first;
+    want.fed = end - first;
     if (feed.source.to < source->pools()->layers) {
       want.frontier_to = feed.source.to;
       want.frontier_begin = 0;
-      want.frontier_total = std::max(want.frontier_total, feed.rows);
+      want.frontier_total = std::max(want.frontier_total, end);
     }
     const int at = feed.fed.at > 0 ? feed.fed.at : feed.source.to;
-    feeding_.push_back({source->id(), first, feed.rows, at});
+    feeding_.push_back({source->id(), first, end, at});
   }
 }
 
@@ -67,7 +70,7 @@ void Reservation::want(std::span<const Need> needs, std::span<const Token> token
     const CacheId memory = caches_->feed_of(*caches_->find(need.stage.cache)).memory;
     if (!memory.valid()) continue;
     Want& want = want_of(caches_->find(memory));
-    want.total = static_cast<int>(caches_->source().size());
+    want.total = static_cast<int>(caches_->apart(memory)->size());
     want.adoptable = 0;
   }
   want_sources();

@@ -12,15 +12,6 @@ namespace {
 // A pass of more rows, a prompt's, gives its memory back when it is over.
 constexpr size_t kKeptRows = 64;
 
-// All of an encoder's rows.
-Pass source_pass(const SequenceCache& cache, const std::vector<Token>& source) {
-  Pass pass;
-  pass.stage = {cache.id(), cache.pools()->layers};
-  pass.see = See::kAll;
-  for (const Token t : source) pass.add.chain(token_in(t));
-  return pass;
-}
-
 // Planted: each row of a tree sees the row before it.
 void unmask_siblings(Tree* tree) {
   for (size_t i = 0; i < tree->size(); ++i) {
@@ -80,10 +71,6 @@ PassFlight* SequencePasses::take_spare() {
 Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Why why) {
   SequenceCache* const c = caches.find(pass.stage.cache);
   const CacheSet::Feed feed = caches.feed_of(*c);
-  if (feed.memory.valid() && caches.find(feed.memory)->rows() == 0) {  // at first, or evicted
-    Pass source = source_pass(*caches.find(feed.memory), caches.source());
-    submit(std::move(source), caches, host, kRefill)->detach();
-  }
   PassFlight* const flight = take_spare();
   if (c->idle()) c->settle();
   flight->id = flight->order = host->new_ticket_id();

@@ -85,9 +85,9 @@ struct RoleModel {
   AdapterId adapter;  // of its passes; invalid: none
   int hidden = 0;     // rows that a round leaves on it at most, see Need::hidden
   AdapterId masks;  // of mask rows, which leave nothing in the cache; only where `adapter` is none
-  // The prompt's rows of its cache are fed with the hidden rows that another role leaves of them,
-  // through `adapter` (METHODS section 5). Passes of that role leave them, and where they are not
-  // there, as after an eviction, Gen::catch_up has them made.
+  // The prompt's rows of its cache, of an encoder the source's, are fed with the hidden rows that
+  // another role leaves, through `adapter` (METHODS section 5). Passes of that role leave them, and
+  // where they are not there, as after an eviction, Gen::catch_up has them made.
   struct Fed {
     int role = -1;         // an index into SequenceSpec::roles; -1: all rows are fed with tokens
     int at = 0;            // hidden rows after so many layers; 0: all that the role runs
@@ -96,6 +96,7 @@ struct RoleModel {
     friend bool operator==(const Fed&, const Fed&) = default;
   } fed;
   bool prompt_only = false;  // its cache has no rows but the prompt's
+  bool sees_all = false;  // an encoder that is no other role's memory: it reads for a small model
 
   // Pages that its rows between two of the model's layers take at most, of `rows` in all.
   int64_t frontier_pages(int layers, int page_rows, int64_t rows) const {
@@ -113,9 +114,31 @@ struct SequenceSpec {
   RequestId id = 0;
   std::vector<Token> prompt;  // at least one
   std::vector<Token> source;  // what encoders run, all rows at once; empty: there are none
+  // What the role runs whose hidden rows another is fed with, where it does not run what that does:
+  // the text in its own tokens. Of a role that sees all its rows, always. Empty: the same.
+  std::vector<Token> read;
+  // By row that is fed: which of `read`'s it is fed with. Empty: row i with row i.
+  std::vector<int> beside;
   // Of what the client sent: the source, where there is one, whose prompt is a start token.
   int64_t prompt_tokens() const {
     return static_cast<int64_t>(source.empty() ? prompt.size() : source.size());
+  }
+  // Is another role fed with its hidden rows?
+  bool feeds(const RoleModel& role) const {
+    const auto index = static_cast<int>(&role - roles.data());
+    return std::ranges::any_of(roles, [index](const RoleModel& o) { return o.fed.role == index; });
+  }
+  // Does it run other tokens than the sequence's, once for all?
+  bool runs_apart(const RoleModel& role) const {
+    return role.role == Role::kEncoder || (!read.empty() && feeds(role));
+  }
+  static bool encodes(const RoleModel& role) {
+    return role.role == Role::kEncoder || role.sees_all;
+  }
+  // What a role runs of the request. REQUIRES: it is one of `roles`.
+  const std::vector<Token>& request_of(const RoleModel& role) const {
+    if (!read.empty() && feeds(role)) return read;
+    return role.role == Role::kEncoder ? source : prompt;
   }
   // Makes the method's coroutine. Not itself a coroutine; parameters are bound by value.
   std::function<Task<void>(Gen)> method;

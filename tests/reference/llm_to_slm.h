@@ -12,21 +12,53 @@ struct Fusion {
   AdapterId adapter{0};
   int at = 0;  // layers of the large model
   bool replace = false;
-  bool foreign = false;  // the prompt's ids are the large model's own
+  bool foreign = false;          // the prompt's ids are the large model's own
+  bool reader_sees_all = false;  // an encoder reads
+  Tokens read;  // in the large model's own tokens; empty: what the small one is fed with
+  std::vector<int> beside;  // which of `read`'s rows each row is fed with; empty: its own number's
 };
 
-inline Tokens llm_to_slm(const FakeModelConfig& small, const Fusion& f, const Tokens& prompt,
-                         const Warp& warp, const Tokens& eos, int max_new_tokens) {
-  std::vector<uint64_t> large, inputs;  // what the two models are fed
-  for (const Token t : prompt) {
+// What the rows of `tokens` are fed with.
+inline std::vector<uint64_t> fused_inputs(const Fusion& f, const Tokens& tokens) {
+  std::vector<uint64_t> large, hidden, inputs;
+  for (const Token t : f.read.empty() ? tokens : f.read) {
     large.push_back(fake::token_input(t));
-    const uint64_t h = fake::chain(large);
-    inputs.push_back(fake::embed_input(f.adapter, h, f.at, f.replace ? -1 : t));
+    hidden.push_back(fake::chain(large));
   }
-  Tokens seen = f.foreign ? Tokens() : prompt, answer;  // tokens that processors count
+  if (f.reader_sees_all) {
+    for (uint64_t& h : hidden) h = fake::mix(fake::chain(large), h);
+  }
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const size_t row = f.beside.empty() ? i : Row::index(f.beside[i]);
+    inputs.push_back(fake::embed_input(f.adapter, hidden[row], f.at, f.replace ? -1 : tokens[i]));
+  }
+  return inputs;
+}
+
+// The small model with what it is fed with: behind `prompt`, or, where it has an encoder, behind a
+// `source` that is fed in the prompt's place.
+inline Model told(const FakeModelConfig& small, const Fusion& f, const Tokens& prompt,
+                  const Tokens& source) {
+  Model model(small);
+  const std::vector<uint64_t> fed = fused_inputs(f, source.empty() ? prompt : source);
+  for (size_t i = 0; i < fed.size(); ++i) {
+    const uint64_t seen = fake::seen(fed[i], static_cast<int>(i));
+    model.memory += source.empty() ? seen : fake::mix(3, seen);
+  }
+  if (source.empty()) model.first = static_cast<int>(fed.size());
+  return model;
+}
+
+inline Tokens llm_to_slm(const FakeModelConfig& small, const Fusion& f, const Tokens& prompt,
+                         const Warp& warp, const Tokens& eos, int max_new_tokens,
+                         const Tokens& source = {}) {
+  const Model model = told(small, f, prompt, source);
+  Tokens behind = source.empty() ? Tokens() : prompt;  // what was fed as it is
+  const bool counted = !f.foreign || !source.empty();
+  Tokens seen = counted ? prompt : Tokens(), answer;  // tokens that processors count
   const auto ends = [&](Token t) { return std::ranges::find(eos, t) != eos.end(); };
   while (static_cast<int>(answer.size()) < max_new_tokens) {
-    std::vector<float> logits = fake::logits_after_inputs(small, inputs, small.layers);
+    std::vector<float> logits = model.logits_after(behind);
     if (warp.processors) {
       Processors p = *warp.processors;
       p.prompt_tokens = static_cast<int>(seen.size() - answer.size());
@@ -36,14 +68,14 @@ inline Tokens llm_to_slm(const FakeModelConfig& small, const Fusion& f, const To
     if (!warp.greedy()) {
       sampling::Scratch scratch;
       sampling::warp(warp, logits, sampling::scan(logits), scratch);
-      const int position = static_cast<int>(inputs.size()) - 1;
+      const int position = model.first + static_cast<int>(behind.size()) - 1;
       best = race(scratch.weight,
                   sampling::race_key(warp.seed, warp.choice, sampling::Purpose::kToken, position));
     }
     if (ends(best)) break;
     answer.push_back(best);
     seen.push_back(best);
-    inputs.push_back(fake::token_input(best));
+    behind.push_back(best);
   }
   return answer;
 }

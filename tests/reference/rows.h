@@ -29,6 +29,7 @@ struct Model {
   FakeModelConfig config;
   int layers = 0;
   uint64_t memory = 0;
+  int first = 0;  // rows that `memory` stands for, before those of tokens
 
   explicit Model(const FakeModelConfig& c, int to = 0, const Tokens& source = {})
       : config(c), layers(to ? to : c.layers), memory(memory_of(source)) {}
@@ -36,7 +37,7 @@ struct Model {
   std::vector<float> logits_after(const Tokens& tokens) const {
     uint64_t sum = memory;
     for (size_t i = 0; i < tokens.size(); ++i) {
-      sum += fake::seen(fake::token_input(tokens[i]), static_cast<int>(i));
+      sum += fake::seen(fake::token_input(tokens[i]), first + static_cast<int>(i));
     }
     std::vector<float> logits(static_cast<size_t>(config.vocab_size));
     fake::logits(config, sum, layers, logits);

@@ -60,7 +60,7 @@ void choose_parameters(Random& r, Request& q) {
   q.ppd.candidates = r.between(1, 3);
 }
 
-// Models with an encoder are not fed with another one's rows.
+// LLM-to-SLM has sources of its own, see add_readers().
 bool may_read(Kind kind) { return kind != Kind::kEmbedded; }
 
 BitaParams make_bita(Random& r) {
@@ -137,7 +137,37 @@ void add_encoders(Plan& p, uint64_t seed) {
   for (int m = kEncoders; m < kModels; ++m) {
     p.model[m] = p.model[m - kEncoders];
     const int pages = (kMaxSource + page_rows - 1) / page_rows;
-    p.pool[m] = {page_rows, pages + r.below(2 * pages), 0};
+    p.pool[m] = {page_rows, pages + r.below(2 * pages), 0, kMaxSource + r.below(kMaxSource)};
+  }
+}
+
+// Of LLM-to-SLM: who reads, which tokens, and what of the small model is fed. Sources are few, so
+// that rows behind one memory are looked for behind another.
+void add_readers(Plan& p, uint64_t seed) {
+  Random r(~seed ^ 0x7e11);
+  for (Request& q : p.requests) {
+    const int shape = r.below(4), family = r.below(2);
+    const bool own = r.one_in(2);
+    if (q.kind != Kind::kEmbedded || q.giant || shape == 0) continue;
+    const int most = std::min(kMaxSource, p.limits.step_rows);
+    reference::Fusion& f = q.fusion;
+    f.reader_sees_all = shape > 1;
+    if (f.reader_sees_all) f.at = p.model[kEncoders].layers;
+    if (shape == 3) {
+      q.source.resize(static_cast<size_t>(r.between(1, std::min(3, most))));
+      for (size_t i = 0; i < q.source.size(); ++i) {
+        q.source[i] = static_cast<Token>((i * 5 + static_cast<size_t>(family)) % kVocab);
+      }
+    }
+    f.read = q.source;
+    if (shape == 3 && !own) continue;
+    f.read.resize(static_cast<size_t>(r.between(1, most)));
+    for (Token& t : f.read) t = r.below(kVocab);
+    int row = 0;
+    for (size_t i = 0; i < (shape == 3 ? q.source : q.prompt).size(); ++i) {
+      row = r.between(row, static_cast<int>(f.read.size()) - 1);
+      f.beside.push_back(row);
+    }
   }
 }
 
@@ -211,6 +241,7 @@ Plan make_plan(uint64_t seed) {
     const bool as_deep = p.model[1].layers >= p.model[0].layers;
     if (q.kind == Kind::kPpd && as_deep) q.kind = Kind::kSpeculative;
   }
+  add_readers(p, seed);
   if (seed >= kFirstWithSources) add_sources(p, seed);
   const auto faulty = [](const Request& q) {
     return q.deadline != kNever || q.time_limit != kNever || q.cancel != kNever ||

@@ -50,6 +50,25 @@ void add_encoders(const Request& q, SequenceSpec& s) {
   }
 }
 
+// The large model or its encoder reads; the small one, or its encoder, is fed with its rows.
+void tell(const Request& q, SequenceSpec& s) {
+  const reference::Fusion& f = q.fusion;
+  s.read = f.read;
+  s.beside = f.beside;
+  s.source = q.source;
+  RoleModel& reader = s.roles[0];
+  reader.prompt_only = true;
+  reader.sees_all = f.reader_sees_all;
+  reader.to = f.reader_sees_all ? 0 : f.at;
+  if (f.reader_sees_all) reader.model = ModelId(kEncoders);
+  if (!q.source.empty()) {
+    s.roles[1].memory = 2;
+    s.roles.push_back({Role::kEncoder, ModelId(kEncoders + 1)});
+  }
+  s.roles.back().adapter = f.adapter;
+  s.roles.back().fed = {.role = 0, .at = f.reader_sees_all ? 0 : f.at, .replace = f.replace};
+}
+
 }  // namespace
 
 std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index) {
@@ -63,12 +82,7 @@ std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index) {
     s.roles = {{Role::kLarge, ModelId(0), 0}};
     if (has_small_model(q.kind)) {
       s.roles.push_back({Role::kSmall, ModelId(1), 0});
-      if (q.kind == Kind::kEmbedded) {
-        s.roles[0].to = q.fusion.at;
-        s.roles[0].prompt_only = true;
-        s.roles[1].adapter = q.fusion.adapter;
-        s.roles[1].fed = {.role = 0, .at = q.fusion.at, .replace = q.fusion.replace};
-      }
+      if (q.kind == Kind::kEmbedded) tell(q, s);
     } else if (q.kind == Kind::kEarlyExit) {
       s.roles.push_back({Role::kSmall, ModelId(0), 1});
     } else if (q.kind == Kind::kPpd) {
@@ -76,7 +90,7 @@ std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index) {
       s.roles.push_back({Role::kWorker, ModelId(1), 0});
       s.extra_rows = q.ppd.candidates;
     }
-    if (!q.source.empty()) add_encoders(q, s);
+    if (!q.source.empty() && q.kind != Kind::kEmbedded) add_encoders(q, s);
     if (q.kind == Kind::kBita) s.roles[0].masks = AdapterId(0);
     s.warp = q.warp;
     s.warp.choice = static_cast<uint32_t>(choice);
@@ -102,7 +116,8 @@ std::vector<Token> answer_to(const Plan& plan, size_t index, int choice) {
                            q.max_new_tokens);
   }
   if (q.kind == Kind::kEmbedded) {
-    return reference::llm_to_slm(plan.model[1], q.fusion, q.prompt, warp, q.eos, q.max_new_tokens);
+    return reference::llm_to_slm(plan.model[1], q.fusion, q.prompt, warp, q.eos, q.max_new_tokens,
+                                 q.source);
   }
   return reference::autoregressive(large, q.prompt, warp, q.eos, q.max_new_tokens, q.source);
 }

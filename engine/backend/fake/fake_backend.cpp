@@ -268,7 +268,9 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
     }
     if (at <= 0 || at > work.to) broken(work, output.run_row, "read above the pass");
     if (read.hidden) {
-      model.values.at(output.value.index()) = {work.ticket, output.out, chains[run], at};
+      const bool whole = pass.see == See::kAll;
+      const uint64_t row = whole ? fake::mix(chains.back(), chains[run]) : chains[run];
+      model.values.at(output.value.index()) = {work.ticket, output.out, row, at};
       reader_.skip();
       continue;
     }

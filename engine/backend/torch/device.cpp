@@ -272,9 +272,17 @@ absl::Status TorchDevice::load_extra(ModelId model, const std::string& name,
   const auto size = [](const at::Tensor& t, int64_t dim) {
     return t.defined() ? static_cast<int>(t.size(dim)) : 0;
   };
-  loaded.shape.adapters.push_back({extra.name, size(adapter.masks, 0), size(adapter.prompt_keys, 1),
-                                   adapter.projector ? adapter.projector->source() : 0,
-                                   file->source_sample, file->layer, file->replace, file->foreign});
+  AdapterShape shape;
+  shape.name = extra.name;
+  shape.masks = size(adapter.masks, 0);
+  shape.prompt_rows = size(adapter.prompt_keys, 1);
+  shape.source = adapter.projector ? adapter.projector->source() : 0;
+  shape.source_sample = file->source_sample;
+  shape.layer = file->layer;
+  shape.replace = file->replace;
+  shape.foreign = file->foreign;
+  shape.aligned = file->aligned;
+  loaded.shape.adapters.push_back(std::move(shape));
   return absl::OkStatus();
 } catch (...) {
   return caught(name);
@@ -334,7 +342,7 @@ absl::Status TorchDevice::load_shared(ModelId model, const std::string& name,
 
 absl::Status TorchDevice::load_encoder(ModelId encoder, ModelId decoder) try {
   const c10::InferenceMode inference;
-  const Loaded& whole = impl_->models.at(decoder);
+  Loaded& whole = impl_->models.at(decoder);
   if (whole.weights->encoder == nullptr) {
     return absl::InternalError(absl::StrCat(whole.shape.name, " has no encoder"));
   }
@@ -346,6 +354,18 @@ absl::Status TorchDevice::load_encoder(ModelId encoder, ModelId decoder) try {
   loaded.shares_weights = true;
   loaded.model = std::make_unique<Encoder>(name, whole.config, whole.weights, whole.kv_type);
   impl_->complete(loaded, whole.size.page_rows);
+  loaded.shape.sample = whole.shape.sample;
+  // What is fed with another model's rows is the encoder; masks stay with the decoder.
+  std::vector<Adapter> kept;
+  std::vector<AdapterShape> shapes;
+  for (size_t i = 0; i < whole.extras.adapters.size(); ++i) {
+    Adapter& adapter = whole.extras.adapters[i];
+    const bool fed = adapter.projector.has_value();
+    (fed ? loaded.extras.adapters : kept).push_back(std::move(adapter));
+    (fed ? loaded.shape.adapters : shapes).push_back(whole.shape.adapters[i]);
+  }
+  whole.extras.adapters = std::move(kept);
+  whole.shape.adapters = std::move(shapes);
   return absl::OkStatus();
 } catch (...) {
   return caught("encoder");

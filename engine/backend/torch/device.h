@@ -55,7 +55,8 @@ class TorchDevice final : public Backend {
                             DType kv_dtype = DType::kAuto);
 
   // The encoder of a loaded model that reads a memory (ModelShape::reads_memory), as a model of its
-  // own, whose caches passes of `decoder` then name as their memories.
+  // own, whose caches passes of `decoder` then name as their memories. It takes over the decoder's
+  // projectors.
   absl::Status load_encoder(ModelId encoder, ModelId decoder);
 
   // To be called once for each model before its first batch; size.page_rows is the page_rows of its

@@ -161,6 +161,7 @@ void Executor::place(const Batch& batch) {
   placed_.masks.clear();
   placed_.embedded.clear();
   placed_.token = staging_.place(plan_.token);
+  placed_.fed = staging_.place(plan_.fed);
   placed_.load = place(plan_.load);
   placed_.save = place(plan_.save);
   const int32_t* extra = staging_.place(plan_.extra);
@@ -268,6 +269,7 @@ void Executor::feed(at::Tensor& x) {
   for (size_t i = 0; i < plan_.embedded.size(); ++i) {
     feed_embedded(plan_.embedded[i], placed_.embedded[i], x);
   }
+  if (!plan_.fed.empty()) model_.place_fed(x, placed_.fed, placed_.position);
 }
 
 // [n, width], of this device and of the residual stream's type. from: places, on this device

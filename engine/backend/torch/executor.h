@@ -44,6 +44,7 @@ class Executor {
   };
   struct Placed {
     const int32_t* token = nullptr;
+    const int32_t* fed = nullptr;
     const int32_t* position = nullptr;
     PlacedCopies load, save;
     std::vector<RowView> views;                // by Plan::segments

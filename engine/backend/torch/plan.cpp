@@ -57,6 +57,7 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
   token.clear();
   masks.clear();
   embedded.clear();
+  fed.clear();
   columns.clear();
   extra.clear();
   pages.clear();
@@ -87,7 +88,19 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
     add_frontier(work, pool);
     add_reads(work, item);
   }
+  mark_fed();
   cut_segments();
+}
+
+void Plan::mark_fed() {
+  const auto mark = [this](const RowCopies& copies) {
+    if (fed.empty()) fed.assign(token.size(), -1);
+    for (const int64_t row : copies.to) fed[static_cast<size_t>(row)] = 0;
+  };
+  for (const MaskRows& m : masks) mark(m.copies);
+  for (const EmbeddedRows& e : embedded) {
+    if (e.replace) mark(e.copies);
+  }
 }
 
 // An encoder's passes are whole, and those of a decoder that reads its rows say where they are.
@@ -459,7 +472,8 @@ size_t Plan::array_bytes() const {
     return c.from.size() * 2 * sizeof(int64_t) + 2 * kAlign;
   };
   size_t n =
-      (token.size() + extra.size() + pages.size() + zeros.size()) * sizeof(int32_t) + 4 * kAlign;
+      (token.size() + extra.size() + pages.size() + zeros.size() + fed.size()) * sizeof(int32_t) +
+      5 * kAlign;
   n += columns_bytes(columns) + copies_bytes(load) + copies_bytes(save);
   for (const Segment& s : segments) {
     n += columns_bytes(s.columns) + s.index.size() * sizeof(int64_t) + kAlign;

@@ -101,8 +101,9 @@ class Plan {
   std::vector<Token> token;     // [rows]; -1 for frontier rows, masks and replaced embeddings
   std::vector<MaskRows> masks;  // one for each adapter
   std::vector<EmbeddedRows> embedded;  // likewise, and for each model and way
-  RowColumns columns;                  // [rows]
-  std::vector<int32_t> extra;          // cache rows
+  std::vector<int32_t> fed;  // [rows]: 0 for masks and replaced embeddings, else -1; empty: none is
+  RowColumns columns;        // [rows]
+  std::vector<int32_t> extra;  // cache rows
   std::vector<int32_t> pages;  // all page tables, each with its prompts' pages behind it; memories'
   ModelId memory;              // the encoder whose rows are read; invalid: none are
   std::vector<int32_t> zeros;  // [rows], where a memory is read
@@ -131,6 +132,7 @@ class Plan {
   absl::Status feed_embedded(const Work& work, const In& in, const Work::Embed& place, int row,
                              const ModelShape& shape, const WidthOf& width_of);
   void add_fed();
+  void mark_fed();
   void add_rows(const Work& work, const ModelShape& shape, const PoolSize& pool);
   void add_visibility(const Work& work, const ModelShape& shape);
   void see_all(const Work& work);

@@ -1,7 +1,9 @@
 #include "engine/decode/llm_to_slm.h"
 
+#include "engine/decode/beam.h"
 #include "tests/engine/decode/method_checks.h"
 #include "tests/reference/autoregressive.h"
+#include "tests/reference/beam.h"
 #include "tests/reference/llm_to_slm.h"
 
 namespace tandem::test {
@@ -10,12 +12,31 @@ namespace {
 using reference::Fusion;
 using reference::Tokens;
 
+constexpr int kLongestRead = 12;
+
+// Who reads and what is fed: models 0 and 1 are the large and the small one, 2 and 3 their
+// encoders.
+struct Pair {
+  bool from_encoder = false, into_encoder = false;
+  Fusion f;
+  Tokens source;  // of the small encoder
+};
+
 // Models that write and read differ in layers, device and what the small one is fed with.
 BoxOptions random_boxes(Rng& rng, bool tight) {
   BoxOptions o = random_pair(rng, tight);
+  o.models.push_back(o.models[0]);
+  o.models.push_back(o.models[1]);
   for (BoxModel& m : o.models) m.pool.values = 20;
   if (tight) o.models[0].pool.frontier_pages = 5;
+  if (tight) o.models[2].pool.pages = o.models[3].pool.pages = 4;
   return o;
+}
+
+Tokens random_tokens(Rng& rng, const Box& box, int longest) {
+  Tokens tokens(static_cast<size_t>(between(rng, 1, longest)));
+  for (Token& t : tokens) t = between(rng, 0, box.config().vocab_size - 1);
+  return tokens;
 }
 
 Fusion random_fusion(Rng& rng, const Box& box) {
@@ -27,38 +48,81 @@ Fusion random_fusion(Rng& rng, const Box& box) {
   return f;
 }
 
+// `most`: rows of a batch, in which an encoder's rows must all be.
+Pair random_pair_of(Rng& rng, const Box& box, const Tokens& prompt, int most) {
+  Pair p;
+  const int longest = std::min(kLongestRead, most);
+  p.f = random_fusion(rng, box);
+  p.from_encoder = chance(rng, 60);
+  p.into_encoder = p.from_encoder && chance(rng, 50);
+  if (p.into_encoder) p.source = random_tokens(rng, box, longest);
+  const Tokens& fed = p.into_encoder ? p.source : prompt;
+  if (p.from_encoder) {
+    p.f.at = box.config(2).layers;
+    p.f.reader_sees_all = true;
+    p.f.read = fed;
+  }
+  if (chance(rng, 50) || (p.from_encoder && static_cast<int>(fed.size()) > longest)) {
+    p.f.read = random_tokens(rng, box, longest);
+    int row = 0;
+    for (size_t i = 0; i < fed.size(); ++i) {
+      row = between(rng, row, static_cast<int>(p.f.read.size()) - 1);
+      p.f.beside.push_back(row);
+    }
+  }
+  return p;
+}
+
 // The large model runs no further than it is read.
-std::vector<RoleModel> roles_of(const Fusion& f) {
+std::vector<RoleModel> roles_of(const Pair& p) {
+  const Fusion& f = p.f;
   std::vector<RoleModel> roles = two_models();
-  roles[0].to = f.at;
+  roles[0].to = p.from_encoder ? 0 : f.at;
   roles[0].prompt_only = true;
-  roles[1].adapter = f.adapter;
-  roles[1].fed = {.role = 0, .at = f.at, .replace = f.replace, .foreign = f.foreign};
+  roles[0].sees_all = p.from_encoder;
+  if (p.from_encoder) roles[0].model = ModelId(2);
+  if (p.into_encoder) {
+    roles[1].memory = 2;
+    roles.push_back({Role::kEncoder, ModelId(3)});
+  }
+  roles.back().adapter = f.adapter;
+  roles.back().fed = {
+      .role = 0, .at = p.from_encoder ? 0 : f.at, .replace = f.replace, .foreign = f.foreign};
   return roles;
 }
 
-void use(SequenceSpec& s, const Fusion& f) {
-  s.roles = roles_of(f);
+void use(SequenceSpec& s, const Pair& p) {
+  s.roles = roles_of(p);
+  s.source = p.source;
+  s.read = p.f.read;
+  s.beside = p.f.beside;
   s.method = [](Gen g) { return llm_to_slm(g, {}); };
 }
 
-// Random requests, some at once, against the reference (METHODS F.8, F.9).
+Pair between_decoders(int at) {
+  Pair p;
+  p.f.at = at;
+  return p;
+}
+
+// Random requests of all kinds of pairs, some at once, against the reference (METHODS F.8, F.9).
 int64_t expect_equals_reference(uint64_t first_seed, int boxes, bool tight) {
   int64_t preempted = 0;
   for (uint64_t seed = first_seed; seed < first_seed + static_cast<uint64_t>(boxes); ++seed) {
     Rng rng(seed);
-    Box box{random_boxes(rng, tight)};
+    const BoxOptions options = random_boxes(rng, tight);
+    Box box{options};
     std::vector<std::pair<std::shared_ptr<Recorder>, Tokens>> all;
     for (int i = 0; i < 8; ++i) {
       SequenceSpec s = random_spec(box, rng, chance(rng, 50));
-      const Fusion f = random_fusion(rng, box);
+      const Pair p = random_pair_of(rng, box, s.prompt, options.limits.step_rows);
       if (chance(rng, 40)) {
         s.warp.processors =
             random_processors(rng, box.config().vocab_size, static_cast<int>(s.prompt.size()));
       }
-      use(s, f);
-      Tokens expected = reference::llm_to_slm(box.config(1), f, s.prompt, s.warp, s.stops.eos,
-                                              s.stops.max_new_tokens);
+      use(s, p);
+      Tokens expected = reference::llm_to_slm(box.config(1), p.f, s.prompt, s.warp, s.stops.eos,
+                                              s.stops.max_new_tokens, p.source);
       all.emplace_back(box.submit(std::move(s)), std::move(expected));
     }
     box.pump();
@@ -78,10 +142,78 @@ int64_t expect_equals_reference(uint64_t first_seed, int boxes, bool tight) {
   return preempted;
 }
 
-TEST(LlmToSlm, EqualsTheReference) { expect_equals_reference(0, 300, /*tight=*/false); }
+TEST(LlmToSlm, EqualsTheReference) { expect_equals_reference(0, 400, /*tight=*/false); }
 
 TEST(LlmToSlm, EvictionsChangeNothing) {
-  EXPECT_GT(expect_equals_reference(10000, 200, /*tight=*/true), 200);
+  EXPECT_GT(expect_equals_reference(10000, 300, /*tight=*/true), 200);
+}
+
+// The best of several beams of a small model that is told, whoever is evicted.
+TEST(LlmToSlm, BeamsEqualTheReference) {
+  int64_t preempted = 0;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    Rng rng(seed);
+    BoxOptions options = random_boxes(rng, /*tight=*/false);
+    BeamParams a;
+    a.writer = Role::kSmall;
+    a.width = between(rng, 2, 3);
+    a.length_penalty = 2 * fraction(rng);
+    options.models[1].pool.pages = 9 * a.width;
+    Box box{options};
+    std::vector<std::pair<std::shared_ptr<Recorder>, Tokens>> all;
+    for (int i = 0; i < 10; ++i) {
+      SequenceSpec s = random_spec(box, rng, /*greedy=*/true);
+      const Pair p = random_pair_of(rng, box, s.prompt, options.limits.step_rows);
+      use(s, p);
+      s.width = a.width;
+      s.method = [a](Gen g) { return beam(g, a); };
+      Tokens expected = reference::beam(reference::told(box.config(1), p.f, s.prompt, p.source),
+                                        p.source.empty() ? Tokens() : s.prompt, a, s.stops.eos,
+                                        s.stops.max_new_tokens);
+      all.emplace_back(box.submit(std::move(s)), std::move(expected));
+    }
+    box.pump();
+    for (const auto& [recorder, expected] : all) {
+      ASSERT_TRUE(recorder->ok()) << seed << ": " << recorder->end.status;
+      ASSERT_EQ(recorder->tokens, expected) << seed;
+      preempted += recorder->end.stats.preemptions;
+    }
+    box.expect_idle();
+  }
+  EXPECT_GT(preempted, 20);
+}
+
+// Who writes behind a memory that was fed must not find the rows of one that was not, nor the other
+// way round.
+TEST(LlmToSlm, PrefixesOfAFedMemoryAreItsOwn) {
+  BoxOptions o;
+  o.models.resize(4);
+  for (BoxModel& m : o.models) m.pool.values = 20;
+  Box box{o};
+  const Tokens prompt = {1, 2, 3, 4, 5, 6}, source = {3, 1, 2};
+  const auto ask = [&](bool told) {
+    SequenceSpec s = box.spec(prompt, 6);
+    Pair p;
+    p.from_encoder = p.into_encoder = true;
+    p.source = p.f.read = source;
+    use(s, p);
+    if (!told) {
+      s.read.clear();
+      s.roles = {{Role::kLarge, ModelId(1)}, {Role::kEncoder, ModelId(3)}};
+      s.roles[0].memory = 1;
+      s.method = autoregressive;
+    }
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    EXPECT_TRUE(r->ok()) << r->end.status;
+    return r;
+  };
+  const auto bare = ask(false), told = ask(true), again = ask(true), bare_again = ask(false);
+  EXPECT_EQ(told->end.stats.cached_tokens, 0);
+  EXPECT_NE(told->tokens, bare->tokens);
+  EXPECT_EQ(again->tokens, told->tokens);
+  EXPECT_EQ(bare_again->tokens, bare->tokens);
+  EXPECT_GT(bare_again->end.stats.cached_tokens, 0);
 }
 
 // Once its rows are read, the large model's memory is others'.
@@ -92,7 +224,7 @@ TEST(LlmToSlm, TheLargeModelGivesItsPagesBack) {
   o.models[0].pool.values = 20;
   Box box{o};
   SequenceSpec s = box.spec({1, 2, 3, 4, 5, 6, 7, 8, 9}, 20);
-  use(s, {.at = 2});
+  use(s, between_decoders(2));
   const auto r = box.submit(std::move(s));
   int after_first = 0;
   while (box.tick()) {
@@ -114,7 +246,7 @@ TEST(LlmToSlm, LongerPromptsThanItHasPlacesForAreRefused) {
   Box box{o};
   for (const int n : {8, 9}) {
     SequenceSpec s = box.spec(Tokens(static_cast<size_t>(n), 3), 4);
-    use(s, {.at = 4});
+    use(s, between_decoders(4));
     const auto r = box.submit(std::move(s));
     box.pump();
     if (n == 8) {
@@ -132,18 +264,29 @@ TEST(LlmToSlm, ConditionedDraftsAreExact) {
   int64_t drafted = 0, preempted = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Rng rng(seed);
-    Box box{random_boxes(rng, /*tight=*/seed % 3 == 0)};
+    const BoxOptions options = random_boxes(rng, /*tight=*/seed % 3 == 0);
+    Box box{options};
     std::vector<std::pair<std::shared_ptr<Recorder>, Tokens>> all;
     for (int i = 0; i < 6; ++i) {
       SequenceSpec s = random_spec(box, rng, chance(rng, 50));
       const Fusion f = random_fusion(rng, box);
       s.roles = two_models();
-      s.roles[1].adapter = f.adapter;
-      s.roles[1].fed = {.role = 0, .at = f.at, .replace = f.replace, .foreign = false};
+      RoleModel::Fed fed{.role = 0, .at = f.at, .replace = f.replace};
+      if (chance(rng, 50)) {  // what the encoders say is read by their decoders, too
+        s.source = random_tokens(rng, box, std::min(kLongestRead, options.limits.step_rows));
+        s.roles.push_back({Role::kEncoder, ModelId(2)});
+        s.roles.push_back({Role::kEncoder, ModelId(3)});
+        s.roles[0].memory = 2;
+        s.roles[1].memory = 3;
+        fed = {.role = 2, .replace = f.replace};
+      }
+      RoleModel& told = s.roles[s.source.empty() ? 1 : 3];
+      told.adapter = f.adapter;
+      told.fed = fed;
       const LlmToSlmParams a{.speculative = true, .draft_tokens = between(rng, 1, 5)};
       s.method = [a](Gen g) { return llm_to_slm(g, a); };
       Tokens expected = reference::autoregressive(box.config(0), s.prompt, s.warp, s.stops.eos,
-                                                  s.stops.max_new_tokens);
+                                                  s.stops.max_new_tokens, s.source);
       all.emplace_back(box.submit(std::move(s)), std::move(expected));
     }
     box.pump();

@@ -40,6 +40,10 @@ void Decoder::embed(at::Tensor& x, const int32_t* token, const int32_t* position
   if (weights_.positions.defined()) ops_.add_positions(x, weights_.positions, token, position);
 }
 
+void Decoder::place_fed(at::Tensor& x, const int32_t* fed, const int32_t* position) {
+  if (weights_.positions.defined()) ops_.add_positions(x, weights_.positions, fed, position);
+}
+
 void Decoder::run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
                   const Memory& memory) {
   RowView seen = rows;

@@ -25,6 +25,7 @@ Encoder::Encoder(std::string name, const DecoderConfig& decoder,
   shape_.hidden_size = config_.hidden_size;
   shape_.max_positions = config_.max_positions;
   shape_.encodes = true;
+  shape_.depth = config_.layers;
   shape_.weight_bytes = shared_weights_->encoder_bytes();
   shape_.parameters = shared_weights_->encoder_parameters();
   normed_ = RowBuffer(config_.hidden_size, store.rows(), store.device);
@@ -56,6 +57,10 @@ void Encoder::run(int from, int to, at::Tensor& x, const RowView& rows, const Kv
                      pool.layer_values[i]};
     ops.rope_and_store(left, rows, kv, Rope());
   }
+  // What other models are fed with is what an encoder says: its rows behind the last norm.
+  at::Tensor& normed = normed_.rows(rows.rows);
+  ops.norm(normed, x, weights_.final_norm);
+  x.copy_(normed);
 }
 
 void Encoder::head(at::Tensor& /*logits*/, const at::Tensor& /*hidden*/, int /*ids*/) {

@@ -29,7 +29,7 @@ class Encoder final : public Model {
   const ModelShape& shape() const override { return shape_; }
   void embed(at::Tensor& x, const int32_t* token, const int32_t* position,
              int max_position) override;
-  // All layers, of whole passes.
+  // All layers, of whole passes; x becomes what the last norm makes of it.
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
            const Memory& memory) override;
   void head(at::Tensor& logits, const at::Tensor& hidden, int ids) override;  // throws: it has none

@@ -32,6 +32,10 @@ class Model {
   virtual void embed(at::Tensor& x, const int32_t* token, const int32_t* position,
                      int max_position) = 0;
 
+  // x[r] += what the model knows of position[r], for rows with fed[r] >= 0: those that were fed
+  // with something else than a token's embedding, after embed().
+  virtual void place_fed(at::Tensor& /*x*/, const int32_t* /*fed*/, const int32_t* /*position*/) {}
+
   // Layers [from, to) of the rows, in place; their keys and values go to the pool.
   virtual void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
                    const Memory& memory) = 0;

@@ -79,9 +79,12 @@ absl::Status read_source(JsonFields& fields, const std::string& path, AdapterFil
   if (!file->replace && fusion != "add") fields.refuse("fusion", "add, replace");
   const std::string tokens = fields.text("tokens", std::nullopt);
   file->foreign = tokens == "source";
-  if (!file->foreign && tokens != "shared") fields.refuse("tokens", "shared, source");
+  file->aligned = tokens == "aligned";
+  if (!file->foreign && !file->aligned && tokens != "shared") {
+    fields.refuse("tokens", "shared, source, aligned");
+  }
   if (file->foreign && !file->replace) {
-    fields.refuse("tokens", "shared with fusion add (there is nothing to add to)");
+    fields.refuse("tokens", "shared, aligned with fusion add (there is nothing to add to)");
   }
   return fields.status();
 }

@@ -19,8 +19,11 @@
 //   "layer": 8,            // after layers [0, 8) of it; all of the prompt's
 //   "fusion": "add",       // to the prompt's embeddings, or "replace": in their place
 //   "tokens": "shared"     // both models know the prompt's ids; "source": they are the other
-//   model's
-//                          // alone, whose rows stand for them: with "replace" only
+//                          // model's alone, whose rows stand for them: with "replace" only;
+//                          // "aligned": each cuts the text in its own, and a row goes to each of
+//                          // this model's tokens, that of the token with its last byte
+// Where the other model has an encoder, it is that which reads: `layers` and `layer` are both all
+// of the encoder's. Where this one has, its encoder is fed.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +48,7 @@ struct AdapterFile {
   int layer = 0;              // kHead, kProjector
   bool replace = false;       // kProjector: fusion
   bool foreign = false;       // kProjector: the ids are the other model's
+  bool aligned = false;       // kProjector: each model has its own
   int64_t source_hidden = 0;  // kProjector
   std::string source_sample;  // kProjector: sample_of() the other model
   Checkpoint tensors;

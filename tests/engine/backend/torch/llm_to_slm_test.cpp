@@ -14,14 +14,23 @@ namespace {
 
 constexpr PoolSize kSize = {.page_rows = 4, .pages = 100, .frontier_pages = 50, .values = 64};
 
+// A pair by the name of its folder: the large model reads, the small one writes.
+struct Pair {
+  const char *name, *large, *small;
+};
+constexpr Pair kPairs[] = {{"add", "llama3", "mistral"},    {"replace", "llama3", "mistral"},
+                           {"t5_add", "t5_v1_1", "t5"},     {"mt5_replace", "t5_v1_1", "mt5"},
+                           {"gpt2_add", "t5_v1_1", "gpt2"}, {"gpt2_replace", "t5_v1_1", "gpt2"}};
+constexpr Token kStart = 0;  // of T5's decoders
+
 class Fused {
  public:
-  Fused(const std::string& name, DType dtype) {
-    const Golden projector("../llm_to_slm/" + name);
-    ModelConfig m{.name = "mistral", .path = Golden("mistral").directory(), .dtype = dtype};
+  Fused(const Pair& pair, DType dtype) {
+    const Golden projector(std::string("../llm_to_slm/") + pair.name);
+    ModelConfig m{.name = pair.small, .path = Golden(pair.small).directory(), .dtype = dtype};
     m.extras = {{"projector", projector.directory()}};
     small_ = std::make_unique<Driver>(m, kSize, shared_, 1);
-    m = {.name = "llama3", .path = Golden("llama3").directory(), .dtype = dtype};
+    m = {.name = pair.large, .path = Golden(pair.large).directory(), .dtype = dtype};
     large_ = std::make_unique<Driver>(m, kSize, shared_, 0);
   }
 
@@ -29,30 +38,34 @@ class Fused {
   // where there are none.
   std::vector<std::vector<float>> say(const std::vector<Token>& prompt, std::vector<Token> tokens,
                                       int count) {
-    const AdapterShape& adapter = small_->shape().adapters.at(0);
-    Sequence l = large_->sequence(), s = small_->sequence();
-    Pass reads = chain_pass(adapter.layer, prompt);
-    Read left;
-    left.hidden = true;
-    left.rows = last_rows(prompt.size(), prompt.size());
-    reads.reading(left);
-    const TicketId ticket = Driver::new_ticket();
-    large_->run(l, reads, 0, ticket);
-    Pass fed;
-    fed.adapter = AdapterId(0);
-    Driver::Item item{.sequence = &s, .pass = &fed};
+    const bool encodes = small_->shape().reads_memory;
+    Sequence s = small_->sequence(), fed = encodes ? small_->memory() : s;
+    const AdapterShape& adapter = small_->device().shape(fed.model).adapters.at(0);
+    const TicketId ticket = read(prompt, adapter.layer);
+    Pass prefix;
+    prefix.adapter = AdapterId(0);
+    Driver::Item item{.sequence = &fed, .pass = &prefix};
     for (int i = 0; i < static_cast<int>(prompt.size()); ++i) {
       In in;
       in.kind = In::kEmbed;
       in.id = adapter.foreign ? kNoToken : prompt[static_cast<size_t>(i)];
       in.ref = {ticket, i, adapter.replace};
-      fed.add.chain(in);
-      item.embeds.push_back({i, large_->model(), PageId(i)});
+      prefix.add.chain(in);
+      item.embeds.push_back({i, reader_, PageId(i)});
+    }
+    if (encodes) {  // its encoder is fed; the decoder begins with its start token
+      prefix.see = See::kAll;
+      prefix.stage.to = small_->layers();
+      EXPECT_TRUE(small_->run({&item, 1})[0].status.ok());
+      item = {.sequence = &s, .memory = &fed};
+      prefix = chain_pass(small_->layers(), std::vector<Token>{kStart});
+    } else {
+      item.sequence = &s;
     }
     std::vector<std::vector<float>> said;
     const bool own = tokens.empty();
     for (int i = 0; i < count; ++i) {
-      Pass next = i == 0 ? std::move(fed) : chain_pass(0, std::vector<Token>{tokens.back()});
+      Pass next = i == 0 ? std::move(prefix) : chain_pass(0, std::vector<Token>{tokens.back()});
       if (!own && i > 0)
         next = chain_pass(0, std::vector<Token>{tokens[static_cast<size_t>(i) - 1]});
       next.stage.to = small_->layers();
@@ -65,7 +78,7 @@ class Fused {
       if (own) tokens.push_back(results[0].readout.row[0].argmax);
     }
     written = tokens;
-    large_->release(l);
+    if (encodes) small_->release(fed);
     small_->release(s);
     return said;
   }
@@ -73,14 +86,32 @@ class Fused {
   std::vector<Token> written;
 
  private:
+  // Leaves the rows of the prompt in places 0, 1, .. of reader_.
+  TicketId read(const std::vector<Token>& prompt, int layer) {
+    const bool encodes = large_->shape().reads_memory;
+    Sequence l = encodes ? large_->memory() : large_->sequence();
+    reader_ = l.model;
+    Pass reads = encodes ? source_pass(large_->layers(), prompt) : chain_pass(layer, prompt);
+    Read left;
+    left.hidden = true;
+    left.rows = last_rows(prompt.size(), prompt.size());
+    reads.reading(left);
+    const TicketId ticket = Driver::new_ticket();
+    large_->run(l, reads, 0, ticket);
+    large_->release(l);
+    return ticket;
+  }
+
   const std::shared_ptr<TorchShared> shared_ = test_shared();
   std::unique_ptr<Driver> large_, small_;
+  ModelId reader_;
 };
 
 TEST(LlmToSlmGolden, LogitsAreThoseOfPyTorch) {
-  for (const std::string name : {"add", "replace"}) {
+  for (const Pair& pair : kPairs) {
+    const std::string name = pair.name;
     const Golden golden("../llm_to_slm/" + name);
-    Fused fused(name, DType::kFloat32);
+    Fused fused(pair, DType::kFloat32);
     const auto rows = golden.rows("logits");
     const size_t per_prompt = rows.size() / static_cast<size_t>(golden.prompts());
     for (int p = 0; p < golden.prompts(); ++p) {
@@ -94,9 +125,10 @@ TEST(LlmToSlmGolden, LogitsAreThoseOfPyTorch) {
 }
 
 TEST(LlmToSlmGolden, TokensAreThoseOfPyTorch) {
-  for (const std::string name : {"add", "replace"}) {
+  for (const Pair& pair : kPairs) {
+    const std::string name = pair.name;
     const Golden golden("../llm_to_slm/" + name);
-    Fused fused(name, DType::kFloat64);
+    Fused fused(pair, DType::kFloat64);
     for (int p = 0; p < golden.prompts(); ++p) {
       const std::vector<Token> want = golden.greedy(p);
       fused.say(golden.prompt(p), {}, static_cast<int>(want.size()));

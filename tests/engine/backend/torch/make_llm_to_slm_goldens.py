@@ -1,11 +1,11 @@
 """Makes tests/data/llm_to_slm: projectors between golden models, and what PyTorch computes with them.
 
-    python tests/engine/backend/torch/make_llm_to_slm_goldens.py [--out tests/data/llm_to_slm]
+    python tests/engine/backend/torch/make_llm_to_slm_goldens.py [--out tests/data/llm_to_slm] [NAME ...]
 
-Each folder is an adapter of `mistral` for rows of `llama3` (tests/data/golden_models), with
-golden.safetensors beside it: `prompt_lengths` [prompts], `prompts` [prompts, longest], `greedy` [prompts,
-new tokens] in fp64, and `logits` [prompts, new tokens, vocabulary] in fp32 of the rows that say
-them. With `replace` the prompts are llama3's alone: mistral does not know all of their ids.
+Each folder is an adapter of its pair's small model for rows of its large one (tests/data/golden_models),
+with golden.safetensors beside it: `prompt_lengths` [prompts], `prompts` [prompts, longest], `greedy`
+[prompts, new tokens] in fp64, and `logits` [prompts, new tokens, vocabulary] in fp32 of the rows that say
+them. With `replace` the prompts are the large model's alone: the small one does not know all of their ids.
 """
 
 import argparse
@@ -13,84 +13,107 @@ import pathlib
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from tuning import llm_to_slm, projector_file
+from tuning import fusion, projector_file
 
 MODELS = pathlib.Path(__file__).resolve().parents[3] / "data/golden_models"
-LENGTHS = [1, 2, 5, 17, 33, 48]
-NEW_TOKENS = 24
 MIN_MARGIN = 2e-3  # between the two largest logits, at every generated token
+DECODERS = dict(large="llama3", small="mistral", lengths=[1, 2, 5, 17, 33, 48], new_tokens=24)
+ENCODERS = dict(large="t5_v1_1", small="t5", lengths=[1, 5, 17, 33], new_tokens=16)
+MIXED = ENCODERS | dict(small="gpt2")
+ADD, REPLACE = dict(fusion="add", tokens="shared"), dict(fusion="replace", tokens="source")
 PAIRS = {
-    "add": dict(layer=2, fusion="add", tokens="shared", seed=11),
-    "replace": dict(layer=3, fusion="replace", tokens="source", seed=12),
+    "add": DECODERS | ADD | dict(layer=2, seed=11),
+    "replace": DECODERS | REPLACE | dict(layer=3, seed=12),
+    "t5_add": ENCODERS | ADD | dict(seed=13),
+    "mt5_replace": ENCODERS | REPLACE | dict(small="mt5", seed=14),
+    "gpt2_add": MIXED | ADD | dict(seed=15),
+    "gpt2_replace": MIXED | REPLACE | dict(seed=16),
 }
 
 
 def load(name, dtype):
-    model = AutoModelForCausalLM.from_pretrained(
-        MODELS / name, dtype=dtype, attn_implementation="eager"
-    )
+    kind = AutoModelForSeq2SeqLM if "t5" in name else AutoModelForCausalLM
+    model = kind.from_pretrained(MODELS / name, dtype=dtype, attn_implementation="eager")
     return model.requires_grad_(False).eval()
 
 
 def written(large, small, projector, prompt, pair):
-    """Greedy tokens, and the logits [NEW_TOKENS, vocabulary] that said them."""
+    """Greedy tokens, and the logits [new tokens, vocabulary] that said them."""
     text, said = [], []
-    rows = projector(llm_to_slm.hidden_rows(large, prompt[None], pair["layer"]))
+    layer = pair.get("layer", large.config.num_hidden_layers)
+    rows = projector(fusion.hidden_rows(large, prompt[None], layer))
     known = prompt if pair["fusion"] == "add" else torch.zeros_like(prompt)
-    for _ in range(NEW_TOKENS):
-        ids = torch.cat([known, torch.tensor(text, dtype=torch.long)])[None]
-        length = torch.tensor([len(prompt)])
-        said.append(llm_to_slm.fused_logits(small, rows, ids, length, pair["fusion"])[0, -1])
+    for _ in range(pair["new_tokens"]):
+        if small.config.is_encoder_decoder:
+            ids = torch.tensor([[small.config.decoder_start_token_id, *text]])
+            logits = fusion.fused_memory_logits(small, rows, known[None], ids, pair["fusion"])
+        else:
+            ids = torch.cat([known, torch.tensor(text, dtype=torch.long)])[None]
+            length = torch.tensor([len(prompt)])
+            logits = fusion.fused_logits(small, rows, ids, length, pair["fusion"])
+        said.append(logits[0, -1])
         text.append(int(said[-1].argmax()))
     return text, torch.stack(said)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=pathlib.Path, default=MODELS.parent / "llm_to_slm")
-    out = parser.parse_args().out
-    models = {
-        dtype: (load("llama3", dtype), load("mistral", dtype))
+def projector_of(pair, large, small):
+    torch.manual_seed(pair["seed"])
+    sizes = large.config.hidden_size, small.config.hidden_size
+    projector = fusion.new_projector(*sizes, pair["seed"])
+    scale = small.get_input_embeddings().weight.std()
+    torch.nn.init.normal_(projector[2].weight, std=float(scale) * 0.5)
+    torch.nn.init.normal_(projector[2].bias, std=float(scale) * 0.1)
+    return projector.requires_grad_(False)
+
+
+def make(name, pair, out):
+    single, double = (
+        (load(pair["large"], dtype), load(pair["small"], dtype))
         for dtype in (torch.float32, torch.float64)
-    }
-    for name, pair in PAIRS.items():
-        large, small = models[torch.float32]
-        torch.manual_seed(pair["seed"])
-        sizes = large.config.hidden_size, small.config.hidden_size
-        projector = llm_to_slm.new_projector(*sizes, pair["seed"])
-        scale = small.get_input_embeddings().weight.std()
-        torch.nn.init.normal_(projector[2].weight, std=float(scale) * 0.5)
-        torch.nn.init.normal_(projector[2].bias, std=float(scale) * 0.1)
-        projector.requires_grad_(False)
-        projector_file.save(
-            out / name, projector, large, small, pair["layer"], pair["fusion"], pair["tokens"]
-        )
-        vocabulary = (small if pair["tokens"] == "shared" else large).config.vocab_size
-        random = torch.Generator().manual_seed(pair["seed"])
-        prompts, greedy, logits = [], [], []
-        for length in LENGTHS:
-            while True:
-                prompt = torch.randint(3, vocabulary, (length,), generator=random)
-                tokens, exact = written(*models[torch.float64], projector.double(), prompt, pair)
-                best = exact.topk(2).values
-                if (best[:, 0] - best[:, 1]).min() >= MIN_MARGIN:
-                    break
-            _, single = written(large, small, projector.float(), prompt, pair)
-            prompts.append(torch.nn.functional.pad(prompt, (0, max(LENGTHS) - length)))
-            greedy.append(tokens)
-            logits.append(single)
-        save_file(
-            {
-                "prompt_lengths": torch.tensor(LENGTHS, dtype=torch.int32),
-                "prompts": torch.stack(prompts).int(),
-                "greedy": torch.tensor(greedy, dtype=torch.int32),
-                "logits": torch.stack(logits),
-            },
-            out / name / "golden.safetensors",
-        )
-        (out / name / "golden.safetensors").chmod(0o644)
+    )
+    large, small = single
+    projector = projector_of(pair, large, small)
+    layer = pair.get("layer", large.config.num_hidden_layers)
+    projector_file.save(out, projector, large, small, layer, pair["fusion"], pair["tokens"])
+    shared = min(large.config.vocab_size, small.config.vocab_size)
+    vocabulary = shared if pair["tokens"] == "shared" else large.config.vocab_size
+    random = torch.Generator().manual_seed(pair["seed"])
+    lengths = pair["lengths"]
+    prompts, greedy, logits = [], [], []
+    for length in lengths:
+        while True:
+            prompt = torch.randint(3, vocabulary, (length,), generator=random)
+            tokens, exact = written(*double, projector.double(), prompt, pair)
+            best = exact.topk(2).values
+            if (best[:, 0] - best[:, 1]).min() >= MIN_MARGIN:
+                break
+        _, said = written(*single, projector.float(), prompt, pair)
+        prompts.append(torch.nn.functional.pad(prompt, (0, max(lengths) - length)))
+        greedy.append(tokens)
+        logits.append(said)
+    assert len({tuple(tokens) for tokens in greedy}) > len(lengths) - 2, name  # prompts matter
+    save_file(
+        {
+            "prompt_lengths": torch.tensor(lengths, dtype=torch.int32),
+            "prompts": torch.stack(prompts).int(),
+            "greedy": torch.tensor(greedy, dtype=torch.int32),
+            "logits": torch.stack(logits),
+        },
+        out / "golden.safetensors",
+    )
+    (out / "golden.safetensors").chmod(0o644)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path, default=MODELS.parent / "llm_to_slm")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PAIRS))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in arguments.names or PAIRS:
+        make(name, PAIRS[name], arguments.out / name)
 
 
 if __name__ == "__main__":
