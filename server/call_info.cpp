@@ -81,7 +81,13 @@ CallInfo begin_call(const char* method, const ServerState& state, const std::str
 }
 
 void CallSummary::add(const Finished& choice) {
-  if (!reason.has_value() || choice.index == 0) reason = choice.reason;
+  if (!reason.has_value() || choice.index == 0) {
+    reason = choice.reason;
+    const MethodStats& stats = choice.stats;
+    work = {choice.method,        stats.queue_seconds, stats.prefill_seconds,
+            stats.decode_seconds, stats.large_passes,  stats.small_passes,
+            stats.large_seconds,  stats.small_seconds, std::chrono::steady_clock::now()};
+  }
   prompt_tokens = choice.usage.prompt_tokens;
   completion_tokens += choice.usage.completion_tokens;
 }
@@ -92,6 +98,7 @@ void end_call(ServerState& state, const CallInfo& info, const absl::Status& stat
     const auto code = std::clamp(static_cast<int>(status.code()), 0, kStatusCodes - 1);
     state.refused.by_status[static_cast<size_t>(code)].add();
   }
+  if (state.call_ended) state.call_ended(info, summary, status);
   LogFields fields = {{"method", info.method},
                       {"request_id", info.request_id},
                       {"client", info.client},

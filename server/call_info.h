@@ -35,6 +35,19 @@ CallInfo begin_call(const char* method, const ServerState& state, const std::str
 // "req-" and 16 hexadecimal digits, not repeated by chance within a deployment's life.
 std::string make_request_id();
 
+// What the engine says of a request that has finished: of its first choice.
+struct CallWork {
+  std::string method;
+  double queue_seconds = 0;
+  double prefill_seconds = 0;
+  double decode_seconds = 0;
+  int64_t large_passes = 0;
+  int64_t small_passes = 0;
+  double large_seconds = 0;  // that its passes spent in batches
+  double small_seconds = 0;
+  TimePoint ended;
+};
+
 struct CallSummary {
   std::string model;
   std::optional<FinishReason> reason;  // of the first choice; here and below, see add()
@@ -42,12 +55,13 @@ struct CallSummary {
   int64_t completion_tokens = 0;  // of all choices
   double first_token_seconds = 0;
   bool reached_engine = false;
+  CallWork work;
 
   void add(const Finished& choice);
 };
 
 // One line: INFO, or ERROR with the full status for a fault of ours. Counts in `state` a call that
-// the engine never saw.
+// the engine never saw, and tells whoever listens there.
 void end_call(ServerState& state, const CallInfo& info, const absl::Status& status,
               const CallSummary& summary);
 

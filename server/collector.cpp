@@ -395,6 +395,10 @@ std::vector<MetricFamily> edge_families(const EdgeNumbers& now) {
       now.calls_refused);
   add("log_dropped_total", "Log lines that were not written because nobody read the log.",
       MetricType::Counter, now.log_lines_dropped);
+  add("spans_exported_total", "Spans that a collector took (server.otlp).", MetricType::Counter,
+      now.spans_exported);
+  add("traces_dropped_total", "Calls whose spans were dropped: the collector is slow or away.",
+      MetricType::Counter, now.traces_dropped);
   add("stuck", "Whether a device, the loop or gRPC does not get on.", MetricType::Gauge,
       now.stuck ? 1 : 0);
   return out;

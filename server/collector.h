@@ -52,6 +52,8 @@ struct EdgeNumbers {
   int64_t calls_refused = 0;
   int64_t log_lines_dropped = 0;
   bool stuck = false;
+  int64_t spans_exported = 0;
+  int64_t traces_dropped = 0;  // calls of which no spans were sent
 };
 std::vector<prometheus::MetricFamily> edge_families(const EdgeNumbers& now);
 

@@ -46,6 +46,11 @@ Flags flags_of(Options* options) {
   flags.text("openai", "HOST:PORT",
              "also OpenAI's API: /v1/chat/completions, /v1/completions,\n/v1/models; default: none",
              &options->openai);
+  flags.text(
+      "otlp", "HOST:PORT",
+      "a collector that spans of calls are sent to (OpenTelemetry,\nOTLP over gRPC); default: "
+      "none",
+      &options->otlp);
   flags.text("port-file", "FILE",
              "once ready, the addresses are written here:\nlines grpc=HOST:PORT, http=HOST:PORT, "
              "openai=HOST:PORT",
@@ -115,6 +120,9 @@ absl::StatusOr<Options> parse_options(const std::vector<std::string>& args) {
   if (options.openai.has_value()) {
     TANDEM_RETURN_IF_ERROR(check_address("--openai", *options.openai));
   }
+  if (options.otlp.has_value()) {
+    TANDEM_RETURN_IF_ERROR(check_endpoint("--otlp", *options.otlp));
+  }
   if (options.http.has_value() && *options.http != "off") {
     TANDEM_RETURN_IF_ERROR(check_address("--http", *options.http));
   }
@@ -133,6 +141,7 @@ absl::StatusOr<Configuration> configure(const Options& options) {
   if (options.listen.has_value()) out.server.listen = *options.listen;
   if (options.http.has_value()) out.server.http = *options.http;
   if (options.openai.has_value()) out.server.openai = *options.openai;
+  if (options.otlp.has_value()) out.server.otlp.endpoint = *options.otlp;
   if (options.log_level.has_value()) out.server.log_level = *options.log_level;
   if (options.log_format.has_value()) out.server.log_format = *options.log_format;
   if (options.insecure) out.server.insecure = true;

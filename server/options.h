@@ -18,6 +18,7 @@ struct Options {
   std::optional<std::string> listen;
   std::optional<std::string> http;
   std::optional<std::string> openai;
+  std::optional<std::string> otlp;
   std::optional<std::string> port_file;
   std::optional<double> grace_seconds;
   std::optional<std::string> log_level;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <future>
 #include <mutex>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -122,6 +123,7 @@ absl::Status Server::check(const ServerConfig& config) {
 absl::Status Server::listen() {
   const ServerConfig& config = state_.config;
   warn_about_exposure(config);
+  if (!config.otlp.endpoint.empty()) start_spans();
   TANDEM_ASSIGN_OR_RETURN(Listener listener, listen_on("listen", config.listen));
   const Acceptor::Bounds bounds = {max_connections(config),
                                    static_cast<size_t>(config.max_connections_per_host)};
@@ -148,6 +150,26 @@ absl::Status Server::listen() {
     http_address_ = http_->address();
   }
   return absl::OkStatus();
+}
+
+void Server::start_spans() {
+  const OtlpConfig& config = state_.config.otlp;
+  SpanExporter::Options options;
+  options.service_name = config.service_name;
+  const ModelsOf models = [this](const std::string& deployment) {
+    const Engine* const engine = state_.engine.load();
+    if (engine == nullptr) return std::vector<ModelInDeployment>();
+    auto found = engine->deployment(deployment);
+    return found.ok() ? std::move(found->models) : std::vector<ModelInDeployment>();
+  };
+  std::random_device device;
+  const uint64_t seed = (uint64_t{device()} << 32) | device();
+  spans_ = std::make_unique<SpanExporter>(options, CallSpans(config.sample_ratio, models, seed),
+                                          span_sender(config.endpoint));
+  state_.call_ended = [this](const CallInfo& info, const CallSummary& summary,
+                             const absl::Status& status) {
+    spans_->add({info, summary, status.code(), std::chrono::steady_clock::now()});
+  };
 }
 
 absl::Status Server::start_grpc() {
@@ -218,6 +240,10 @@ std::vector<prometheus::MetricFamily> Server::edge_metrics() const {
   }
   now.log_lines_dropped = log_lines_dropped();
   now.stuck = state_.stuck.load();
+  if (spans_ != nullptr) {
+    now.spans_exported = spans_->exported();
+    now.traces_dropped = spans_->dropped();
+  }
   std::vector<prometheus::MetricFamily> out = edge_families(now);
   if (const auto process = read_process()) {
     for (prometheus::MetricFamily& family : process_families(*process)) {
@@ -304,6 +330,7 @@ void Server::close(TimePoint deadline) {
     streams_->stop();
     grpc_.reset();
   }
+  if (spans_ != nullptr) spans_->stop();  // every call has ended
 }
 
 Server::~Server() {

@@ -34,6 +34,7 @@
 #include "server/openai_door.h"
 #include "server/reflection_service.h"
 #include "server/server_state.h"
+#include "server/span_exporter.h"
 #include "server/tls.h"
 
 namespace tandem {
@@ -63,10 +64,12 @@ class Server {
   absl::Status start_grpc();
   std::vector<prometheus::MetricFamily> edge_metrics() const;
   HttpAnswer alive() const;
+  void start_spans();
   void send_idle_away();
   void close(TimePoint deadline);
 
   ServerState state_;
+  std::unique_ptr<SpanExporter> spans_;  // of calls, which tell it of their ends
   GenerationService generation_{state_};
   ModelsService models_{state_};
   HealthService health_{[this] { return state_.services(); }, &state_.open_to_all};

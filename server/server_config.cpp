@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 
@@ -62,6 +63,25 @@ absl::StatusOr<TlsConfig> read_tls(const TlsFiles& files, const Complain& compla
   return out;
 }
 
+absl::StatusOr<OtlpConfig> otlp_config(const ConfigFile& file) {
+  const pb::Otlp& in = file.proto().server().otlp();
+  OtlpConfig out;
+  out.endpoint = in.endpoint();
+  if (!out.endpoint.empty() && !check_endpoint("", out.endpoint).ok()) {
+    return file.error("server.otlp.endpoint", quote_value(out.endpoint),
+                      "HOST:PORT, http://HOST:PORT or https://HOST:PORT");
+  }
+  if (in.has_sample_ratio()) out.sample_ratio = in.sample_ratio();
+  if (!(out.sample_ratio >= 0 && out.sample_ratio <= 1)) {
+    return file.error("server.otlp.sample_ratio", absl::StrCat(out.sample_ratio), "[0, 1]");
+  }
+  if (in.has_service_name()) out.service_name = in.service_name();
+  if (out.service_name.empty() || out.service_name.size() > 255) {
+    return file.error("server.otlp.service_name", quote_value(out.service_name), "1 to 255 bytes");
+  }
+  return out;
+}
+
 }  // namespace
 
 absl::StatusOr<TlsConfig> read_tls(const TlsFiles& files) {
@@ -90,6 +110,18 @@ absl::Status check_address(absl::string_view field, const std::string& address) 
   return absl::OkStatus();
 }
 
+absl::Status check_endpoint(absl::string_view field, const std::string& endpoint) {
+  absl::string_view address = endpoint;
+  if (!absl::ConsumePrefix(&address, "http://")) absl::ConsumePrefix(&address, "https://");
+  absl::ConsumeSuffix(&address, "/");
+  if (!absl::StrContains(address, '/') && !absl::StartsWith(address, "unix:") &&
+      check_address(field, std::string(address)).ok()) {
+    return absl::OkStatus();
+  }
+  return out_of_range(field, quote_value(endpoint),
+                      "HOST:PORT with a port in [0, 65535], http://HOST:PORT or https://HOST:PORT");
+}
+
 bool is_loopback(const std::string& address) {
   return absl::StartsWith(address, "127.") || absl::StartsWith(address, "localhost:") ||
          absl::StartsWith(address, "[::1]:") || absl::StartsWith(address, "unix:");
@@ -115,6 +147,7 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
     return file.error("server.openai", quote_value(out.openai),
                       "HOST:PORT with a port in [0, 65535]");
   }
+  TANDEM_ASSIGN_OR_RETURN(out.otlp, otlp_config(file));
   if (in.has_log_level()) out.log_level = in.log_level();
   if (out.log_level != "debug" && out.log_level != "info" && out.log_level != "warn" &&
       out.log_level != "error") {

@@ -28,10 +28,17 @@ struct TlsFiles {
 // Errors name the field and the file.
 absl::StatusOr<TlsConfig> read_tls(const TlsFiles& files);
 
+struct OtlpConfig {
+  std::string endpoint;  // empty: none
+  double sample_ratio = 1;
+  std::string service_name = "tandem";
+};
+
 struct ServerConfig {
   std::string listen = "127.0.0.1:50051";
   std::string http = "127.0.0.1:9400";  // "off": none
   std::string openai;                   // empty: no such door
+  OtlpConfig otlp;
   Duration grace = std::chrono::seconds(30);
   std::string log_level = "info";
   std::string log_format = "text";
@@ -67,6 +74,9 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file);
 
 // "HOST:PORT" with a port in [0, 65535], or "unix:PATH"; the error names what is allowed.
 absl::Status check_address(absl::string_view field, const std::string& address);
+
+// As check_address() of what stands behind "http://" or "https://", or of all of it.
+absl::Status check_endpoint(absl::string_view field, const std::string& endpoint);
 
 // INVALID_ARGUMENT where calls would come from other machines without TLS, and nobody has said that
 // they may; or without the credentials that gRPC asks for.

@@ -23,6 +23,9 @@
 
 namespace tandem {
 
+struct CallInfo;
+struct CallSummary;
+
 inline absl::Status not_ready() {
   return with_reason(absl::UnavailableError("not ready: models are loading"), "NOT_READY");
 }
@@ -51,6 +54,9 @@ class ServerState {
   // Of reflection, likewise.
   OpenCalls reflections{{/*total=*/64, /*per_connection=*/16},
                         [this](const std::string& peer) { close_connection(peer); }};
+
+  // Hears of every call that has ended; null: nobody does. Set before calls come. Must not block.
+  std::function<void(const CallInfo&, const CallSummary&, const absl::Status&)> call_ended;
 
   // Who may call; may be replaced at any time.
   std::shared_ptr<const Authenticator> authenticator() const {

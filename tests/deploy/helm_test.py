@@ -55,6 +55,7 @@ MONITORED = {
 }
 OPENAI = {
     "openai": {"enabled": True, "port": 80},
+    "otlp": {"endpoint": "collector.tracing:4317", "sampleRatio": 0.5},
     "tls": {"secretName": "certificate"},
     "tokens": {"secretName": "tokens"},
 }
@@ -203,13 +204,14 @@ def test_monitoring_takes_the_rules_and_the_dashboard_as_they_are(render):
     assert pods["spec"]["volumes"][1]["persistentVolumeClaim"] == {"claimName": "mine"}
 
 
-def test_openais_door(render):
+def test_openais_door_and_spans(render):
     found = render(OPENAI)
     pods, server = server_of(found)
     ports = {port["name"]: port["containerPort"] for port in server["ports"]}
     text = config_of(found)
     assert f'openai: "[::]:{ports["openai"]}"' in text
     assert "tls {" in text and "insecure: true" in text, "the door has no TLS"
+    assert 'otlp { endpoint: "collector.tracing:4317" sample_ratio: 0.5 }' in text
     service = found["Service", "release-tandem-openai"]
     assert service["spec"]["ports"][0] == {"name": "openai", "port": 80, "targetPort": "openai"}
     assert service["spec"]["selector"].items() <= pods["metadata"]["labels"].items()
@@ -217,7 +219,7 @@ def test_openais_door(render):
     calls = only(found, "NetworkPolicy")["spec"]["ingress"][0]
     assert calls["from"] and {port["port"] for port in calls["ports"]} == {"grpc", "openai"}
     plain = config_of(render(PLAIN))
-    assert "openai" not in plain
+    assert "openai" not in plain and "otlp" not in plain
 
 
 def test_a_new_configuration_starts_new_pods(render):
@@ -240,6 +242,7 @@ def test_a_new_configuration_starts_new_pods(render):
         ({"models": {"create": True, "fetch": {"../x": "https://a/b"}}}, "../x"),
         ({"models": {"fetch": {"x": "https://a/b"}}}, "models.fetch: needs a volume"),
         ({"openai": {"enabled": True, "port": 0}}, "port"),
+        ({"otlp": {"endpoint": "collector"}}, "endpoint"),
         (
             {
                 "openai": {"enabled": True},

@@ -54,6 +54,9 @@ server {
   insecure: true
   {{- end }}
 {{- end }}
+{{- with .Values.otlp.endpoint }}
+  otlp { endpoint: {{ . | quote }} sample_ratio: {{ $.Values.otlp.sampleRatio }} }
+{{- end }}
 {{- if .Values.tokens.secretName }}
   bearer_token_file: "/etc/tandem-tokens/tokens"
 {{- end }}
