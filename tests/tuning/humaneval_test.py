@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from bench.peers.llama_server import Answer
 from bench.peers.serving import stubs
 from tuning.evaluate import humaneval
 from tuning.evaluate.humaneval import AR, WAYS, Problem, Result, Solved, Way
@@ -65,7 +66,8 @@ def test_requests_carry_the_way_the_seed_and_the_contract(messages):
         assert request.temperature == pytest.approx(0.8)
         exact = request.require_contract == messages.CONTRACT_EXACT
         assert exact == way.promises_exact
-    drafts = humaneval.request_of(client, WAYS[3], DOUBLE, 9, 0)
+    adaptive = next(way for way in WAYS if "adaptive" in way.name)
+    drafts = humaneval.request_of(client, adaptive, DOUBLE, 9, 0)
     assert drafts.speculative.draft_tokens == 8 and drafts.speculative.adaptive
 
 
@@ -91,6 +93,56 @@ def test_ways_are_judged_on_the_same_problems_and_held_against_ar(messages):
     assert humaneval.unequal(results) == ["n-grams"]
 
 
+def test_several_at_once_are_timed_together(messages):
+    client = Client(messages, {"autoregressive": "abcd", "ngram": "ab"})
+    ways = (AR, Way("n-grams", "Ngram"))
+    results = humaneval.measure_streams(
+        client, ways, [DOUBLE] * 6, 9, 0, 3, judge=lambda program: Outcome("abcd" in program, "")
+    )
+    assert [len(r.solved) for r in results] == [6, 6]
+    assert [r.share for r in results] == [1, 0]
+    assert all(r.speed == sum(len(s.tokens) for s in r.solved) / r.seconds for r in results)
+
+
+def test_llama_server_is_asked_for_its_ways_alone(messages):
+    class Llama:
+        asked = 0
+
+        def complete(self, prompt, new_tokens, stops):
+            assert prompt == DOUBLE.prompt and "\ndef " in stops
+            self.asked += 1
+            return Answer("good", [103])
+
+    llama, way = Llama(), humaneval.LLAMA_WAYS[0]
+    client = Client(messages, {"autoregressive": "bad"})
+    results = humaneval.measure(
+        client,
+        (AR, way),
+        [DOUBLE],
+        9,
+        0,
+        judge=lambda p: Outcome("good" in p, ""),
+        llamas={way: llama},
+    )
+    assert llama.asked == 2, "once to read the prompt"
+    assert [r.share for r in results] == [0, 1]
+    assert len(client.asked) == 2
+
+
+def test_ways_are_chosen_by_parts_of_their_names():
+    assert humaneval.chosen(None, WAYS) == list(WAYS)
+    names = [way.name for way in humaneval.chosen("bild, auto", WAYS)]
+    assert names == ["autoregressive", "auto", *(w.name for w in WAYS if "BiLD" in w.name)]
+
+
+def test_the_page_has_a_place_for_each_table():
+    page = humaneval.PAGE.read_text()
+    for place in ("humaneval", "humaneval in company"):
+        assert "| new |" in humaneval.put(page, "| new |", place)
+    with pytest.raises(ValueError, match="must have one"):
+        humaneval.put("no place", "", "humaneval")
+
+
 def test_the_table_has_shares_with_their_errors():
     solved = [Solved([1, 2], 1.0, i < 3) for i in range(4)]
     slow = [Solved([1, 3], 2.0, False) for _ in range(4)]
@@ -102,5 +154,5 @@ def test_the_table_has_shares_with_their_errors():
 
 def test_what_is_missing_is_said(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(humaneval, "PROBLEMS", tmp_path / "none")
-    assert humaneval.main(None, 1, 8, (0,), None) == 1
+    assert humaneval.main(None, humaneval.Run(1, 8, (0,)), "", None) == 1
     assert "scripts/models fetch" in capsys.readouterr().out

@@ -67,6 +67,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--temperature", type=float, action="append", help="of --humaneval (0 and 0.8); repeatable"
     )
+    parser.add_argument(
+        "--ways", metavar="NAME,...", help="of --humaneval: those whose names contain one (all)"
+    )
+    parser.add_argument(
+        "--streams", type=int, default=1, help="of --humaneval: requests at a time (1)"
+    )
+    parser.add_argument(
+        "--small-dtype", default="stored", help="of --humaneval: the small model's weights (stored)"
+    )
+    parser.add_argument(
+        "--llama-server", type=Path, help="of --humaneval: this llama-server beside ours, greedy"
+    )
     args = parser.parse_args(arguments)
     usual = (4, 2, 24) if args.quick else (20, 3, 200)
     for name, value in zip(("prompts", "turns", "exact_prompts"), usual, strict=True):
@@ -83,15 +95,19 @@ def bar(total: int, what: str):
 
 def main(arguments: list[str] | None = None) -> int:
     args = parse(arguments)
+    command = "scripts/evaluate " + " ".join(arguments if arguments else sys.argv[1:])
     if args.humaneval:
-        return humaneval.main(
-            lambda config: server(args.server, config=config),
+        run = humaneval.Run(
             args.humaneval,
             args.new_tokens,
             args.temperature or (0, 0.8),
-            bar,
+            args.ways,
+            args.streams,
+            args.llama_server,
+            args.write,
+            args.small_dtype,
         )
-    command = "scripts/evaluate " + " ".join(arguments if arguments else sys.argv[1:])
+        return humaneval.main(lambda config: server(args.server, config=config), run, command, bar)
     if args.docstrings:
         return docstrings.main(
             lambda config: server(args.server, config=config), args, command, bar

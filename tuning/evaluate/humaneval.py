@@ -1,6 +1,7 @@
 """HumanEval (Chen et al. 2021) through the server: quality beside speed, for each way to decode.
 
-    scripts/evaluate --humaneval [N] [--temperature 0.8]
+    scripts/evaluate --humaneval [N] [--temperature 0.8] [--ways auto,BiLD] [--streams 8] [--write]
+    scripts/evaluate --humaneval 24 --temperature 0 --llama-server PATH   # beside llama.cpp's, on the same files
 
 The coder pair and the problems are fetched by scripts/models. A model continues each problem's prompt
 as a text; what it writes, up to the first line that is not the function's any more, is run with the
@@ -15,12 +16,20 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
+from bench.peers import machine
+from bench.peers.llama_server import LlamaServer, llama_server
+from bench.peers.models import ROOT
 from bench.peers.serving import Client
 from tuning.evaluate import sandbox
+
+PAGE = ROOT / "docs" / "fidelity.md"
 
 MODELS = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem")) / "models"
 LARGE, SMALL = MODELS / "qwen2.5-coder-1.5b.gguf", MODELS / "qwen2.5-coder-0.5b.gguf"
@@ -30,7 +39,7 @@ STOPS = ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(", "\n```", "\n@", "\nas
 
 CONFIG = """
 models {{ name: "large" path: "{large}" }}
-models {{ name: "small" path: "{small}" }}
+models {{ name: "small" path: "{small}" dtype: {dtype} }}
 deployments {{ name: "pair" large: "large" small: "small" }}
 deployments {{ name: "small" large: "small" }}
 """
@@ -62,6 +71,8 @@ class Way:
     deployment: str = "pair"
     parameters: dict = field(default_factory=dict, hash=False)
     promises_exact: bool = False  # also when tokens are sampled
+    # llama-server's flags instead, greedy: those of its settings that are measured.
+    llama: tuple[str, ...] | None = None
 
     def message(self, messages):
         return getattr(messages, self.method)(**self.parameters)
@@ -72,38 +83,49 @@ def bild(fallback: float, rollback: float) -> Way:
     return Way(f"BiLD ({fallback:g}, {rollback:g})", "Bild", parameters=parameters)
 
 
+def speculative(name: str, **parameters) -> Way:
+    return Way(name, "Speculative", parameters=parameters, promises_exact=True)
+
+
 AR = Way("autoregressive", "Autoregressive", promises_exact=True)
 WAYS = (
     AR,
     Way("small model alone", "Autoregressive", "small"),
-    Way("speculative, γ 4", "Speculative", parameters={"draft_tokens": 4}, promises_exact=True),
-    Way(
-        "speculative, adaptive, γ 8",
-        "Speculative",
-        parameters={"draft_tokens": 8, "adaptive": True},
-        promises_exact=True,
-    ),
-    Way(
-        "speculative, γ 4, 32k of 152k drafted",
-        "Speculative",
-        parameters={"draft_tokens": 4, "draft_vocabulary": 32768},
-        promises_exact=True,
-    ),
-    Way(
-        "speculative, γ 8 while sure, 32k of 152k drafted",
-        "Speculative",
-        parameters={
-            "draft_tokens": 8,
-            "min_draft_probability": 0.5,
-            "draft_vocabulary": 32768,
-        },
-        promises_exact=True,
-    ),
+    speculative("speculative, γ 4, all of 152k drafted", draft_tokens=4, draft_vocabulary=0),
+    speculative("speculative, γ 4", draft_tokens=4),
+    speculative("speculative, adaptive, γ 8", draft_tokens=8, adaptive=True),
+    speculative("speculative, γ 8 while sure", draft_tokens=8, min_draft_probability=0.5),
     Way("n-grams, γ 4", "Ngram", parameters={"draft_tokens": 4}, promises_exact=True),
     Way("auto", "Auto", promises_exact=True),
     bild(0.6, 0.69),
     bild(0.6, 2),
     bild(0.6, 5),
+)
+
+
+# llama-server on the same files, at the settings that were its best: polling helpers take the
+# processor from the draft model's.
+DRAFTS = ("--model-draft", str(SMALL), "--threads-draft", "2", "--poll", "0", "--poll-draft", "0")
+LLAMA_WAYS = (
+    Way("llama-server, autoregressive", "", "", llama=()),
+    Way(
+        "llama-server, 0.5B drafts up to 4",
+        "",
+        "",
+        llama=(*DRAFTS, "--spec-draft-n-max", "4"),
+    ),
+    Way(
+        "llama-server, 0.5B drafts up to 8 while p > 0.6",
+        "",
+        "",
+        llama=(*DRAFTS, "--spec-draft-n-max", "8", "--spec-draft-p-min", "0.6"),
+    ),
+    Way(
+        "llama-server, n-grams",
+        "",
+        "",
+        llama=("--spec-type", "ngram-simple", "--spec-draft-n-max", "8"),
+    ),
 )
 
 
@@ -120,6 +142,7 @@ class Solved:
 class Result:
     way: Way
     solved: list[Solved] = field(default_factory=list)
+    seconds: float = 0  # of all together, where several ran at once
 
     @property
     def share(self) -> float:
@@ -133,15 +156,18 @@ class Result:
 
     @property
     def speed(self) -> float:
+        if self.seconds:
+            return sum(len(s.tokens) for s in self.solved) / self.seconds
         return sum(len(s.tokens) for s in self.solved) / sum(s.seconds for s in self.solved)
 
     def equal(self, ar: "Result") -> int:
         return sum(a.tokens == b.tokens for a, b in zip(self.solved, ar.solved, strict=True))
 
 
-def write_config(folder: str) -> Path:
+def write_config(folder: str, small_dtype: str) -> Path:
     path = Path(folder) / "humaneval.textproto"
-    path.write_text(CONFIG.format(large=LARGE, small=SMALL))
+    dtype = f"DTYPE_{small_dtype.upper()}"
+    path.write_text(CONFIG.format(large=LARGE, small=SMALL, dtype=dtype))
     return path
 
 
@@ -171,20 +197,31 @@ def request_of(client: Client, way: Way, problem: Problem, new_tokens: int, temp
     return request
 
 
-def solve(
+@dataclass
+class Written:
+    text: str
+    tokens: list[int]
+    seconds: float
+
+    def judged(self, problem: Problem, judge: Callable[[str], sandbox.Outcome]) -> Solved:
+        return Solved(self.tokens, self.seconds, judge(problem.program(self.text)).passed)
+
+
+def write(
     client: Client,
     way: Way,
     problem: Problem,
     new_tokens: int,
     temperature: float,
-    judge: Callable[[str], sandbox.Outcome] = sandbox.run,
-) -> Solved:
-    request = request_of(client, way, problem, new_tokens, temperature)
+    llamas: Mapping[Way, LlamaServer] = MappingProxyType({}),
+) -> Written:
     start = time.perf_counter()
-    choice = client.complete(request)
+    if way in llamas:
+        answer = llamas[way].complete(problem.prompt, new_tokens, STOPS)
+        return Written(answer.text, answer.tokens, time.perf_counter() - start)
+    choice = client.complete(request_of(client, way, problem, new_tokens, temperature))
     seconds = time.perf_counter() - start
-    passed = judge(problem.program(choice.text)).passed
-    return Solved([token.id for token in choice.tokens], seconds, passed)
+    return Written(choice.text, [token.id for token in choice.tokens], seconds)
 
 
 def measure(
@@ -195,21 +232,53 @@ def measure(
     temperature: float,
     progress: Callable[[], None] = lambda: None,
     judge: Callable[[str], sandbox.Outcome] = sandbox.run,
+    llamas: Mapping[Way, LlamaServer] = MappingProxyType({}),
 ) -> list[Result]:
     """Problem by problem all ways, in a new order each time, one request at a time: what else the
-    machine does hits all alike. Each deployment reads the prompt once before."""
+    machine does hits all alike. Everybody reads the prompt once before."""
     order = random.Random(0)
     results = {way: Result(way) for way in ways}
     for problem in problems:
-        for deployment in {way.deployment: way for way in ways}.values():
+        ours = [way for way in ways if way.llama is None]
+        for deployment in {way.deployment: way for way in ours}.values():
             client.complete(request_of(client, deployment, problem, 2, 0))
+        for llama in llamas.values():
+            llama.complete(problem.prompt, 2, STOPS)
         runs = list(ways)
         order.shuffle(runs)
         for way in runs:
-            answer = solve(client, way, problem, new_tokens, temperature, judge)
-            results[way].solved.append(answer)
+            written = write(client, way, problem, new_tokens, temperature, llamas)
+            results[way].solved.append(written.judged(problem, judge))
             progress()
     return list(results.values())
+
+
+def measure_streams(
+    client: Client,
+    ways: Sequence[Way],
+    problems: Sequence[Problem],
+    new_tokens: int,
+    temperature: float,
+    streams: int,
+    progress: Callable[[], None] = lambda: None,
+    judge: Callable[[str], sandbox.Outcome] = sandbox.run,
+) -> list[Result]:
+    """Way by way all problems, so many requests at once; programs run when all have been timed."""
+    results = []
+    for way in ways:
+
+        def answer(problem: Problem, way: Way = way) -> Written:
+            written = write(client, way, problem, new_tokens, temperature)
+            progress()
+            return written
+
+        start = time.perf_counter()
+        with ThreadPoolExecutor(streams) as pool:
+            all_written = list(pool.map(answer, problems))
+        seconds = time.perf_counter() - start
+        solved = [w.judged(p, judge) for w, p in zip(all_written, problems, strict=True)]
+        results.append(Result(way, solved, seconds))
+    return results
 
 
 def table(results: Sequence[Result], temperature: float) -> str:
@@ -239,21 +308,93 @@ def missing() -> list[str]:
     return [name for path, name in names.items() if not path.exists()]
 
 
-def main(serve, count: int, new_tokens: int, temperatures: Sequence[float], bar) -> int:
-    """`serve`: from a deployment file to a context with a Client."""
+def put(page: str, measured: str, place: str) -> str:
+    """`page` with what stands at `place` replaced; ValueError where it has none."""
+    begin, end = f"<!-- {place} -->", f"<!-- end of {place} -->"
+    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
+        raise ValueError(f"the page must have one {begin} and, behind it, one {end}")
+    return f"{page.split(begin)[0]}{begin}\n\n{measured.strip()}\n\n{end}{page.split(end)[1]}"
+
+
+def chosen(names: str | None, ways: Sequence[Way]) -> list[Way]:
+    """Those whose names contain one of `names`, separated by commas; autoregressive decoding always."""
+    wanted = [name.strip().lower() for name in (names or "").split(",")]
+    return [w for w in ways if w is AR or any(name in w.name.lower() for name in wanted)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is measured."""
+
+    count: int
+    new_tokens: int
+    temperatures: Sequence[float]
+    ways: str | None = None
+    streams: int = 1
+    llama: Path | None = None  # a llama-server
+    write: bool = False
+    small_dtype: str = "stored"
+
+
+def measured(client: Client, run: Run, temperature: float, bar) -> list[Result]:
+    problems = read_problems()[: run.count]
+    with ExitStack() as stack:
+        llamas = {}
+        if run.llama is not None and temperature == 0:
+            llamas = {
+                way: stack.enter_context(llama_server(run.llama, LARGE, way.llama))
+                for way in LLAMA_WAYS
+            }
+        ways = [*chosen(run.ways, WAYS), *llamas]
+        with bar(len(problems) * len(ways), f"HumanEval at {temperature:g}") as shown:
+            if run.streams > 1:
+                return measure_streams(
+                    client, ways, problems, run.new_tokens, temperature, run.streams, shown.update
+                )
+            return measure(
+                client,
+                ways,
+                problems,
+                run.new_tokens,
+                temperature,
+                shown.update,
+                llamas=llamas,
+            )
+
+
+def main(serve, run: Run, command: str, bar) -> int:
+    """`serve`: from a deployment file to a context with a Client. `command`: this one, for the page."""
     if missing():
         print(f"not here: {', '.join(missing())}; scripts/models fetch {' '.join(missing())}")
         return 1
-    problems = read_problems()[:count]
+    if run.llama is not None and run.streams > 1:
+        print("--llama-server: one stream at a time is measured beside it")
+        return 1
     if not sandbox.own_namespaces():
         print("note: no namespaces here, so programs are run with the machine's network")
-    failed = []
-    with tempfile.TemporaryDirectory() as folder, serve(write_config(folder)) as client:
-        for temperature in temperatures:
-            with bar(len(problems) * len(WAYS), f"HumanEval at {temperature:g}") as shown:
-                results = measure(client, WAYS, problems, new_tokens, temperature, shown.update)
-            print(f"\n{table(results, temperature)}\n", flush=True)
+    failed, tables, started = [], [], time.monotonic()
+    busy = machine.load_before(run.write)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serve(write_config(folder, run.small_dtype)) as client,
+    ):
+        for temperature in run.temperatures:
+            results = measured(client, run, temperature, bar)
+            tables.append(table(results, temperature))
+            print(f"\n{tables[-1]}\n", flush=True)
             failed += unequal(results)
     for name in failed:
         print(f"not equal to AR, and must be: {name}")
+    if run.write:
+        minutes = (time.monotonic() - started) / 60
+        how = "one request at a time, problem by problem all ways in a new order"
+        if run.streams > 1:
+            how = f"{run.streams} requests at a time, way by way"
+        conditions = (
+            f"`{command}`, commit {machine.commit(ROOT)}, {machine.cores()} cores of "
+            f"{machine.processor()} ({machine.instructions()}), busy before {busy:.0%}, after "
+            f"{machine.load():.0%}, {minutes:.1f} minutes; {how}."
+        )
+        place = "humaneval in company" if run.streams > 1 else "humaneval"
+        PAGE.write_text(put(PAGE.read_text(), "\n\n".join([conditions, *tables]), place))
     return 1 if failed else 0
