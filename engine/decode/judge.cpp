@@ -32,8 +32,9 @@ Task<Judged> judge(Gen g, Drafts drafts, Source drafter) {
   Readout r = co_await g.submit(std::move(pass));
 
   std::vector<Emitted> out;
-  for (int i = 0; i < r.accepted; ++i) {
-    out.push_back(g.emitted(r.row[static_cast<size_t>(i)], {drafter, Source::kLarge}));
+  for (size_t i = 0; i < static_cast<size_t>(r.accepted); ++i) {
+    const Source by = drafts.by.empty() ? drafter : drafts.by[i];
+    out.push_back(g.emitted(r.row[i], {by, Source::kLarge}));
   }
   const bool rejected = r.accepted < drafts.size();
   out.push_back(g.emitted(r.row[static_cast<size_t>(r.accepted)],

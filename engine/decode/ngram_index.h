@@ -28,13 +28,24 @@ class NgramIndex {
   // `n` tokens, or none where no suffix of `text` occurs earlier in what has been entered. Where
   // the copy reaches the end of the text it goes on with what it has copied, so a loop is followed
   // round and round. REQUIRES: text starts with the text of the call before.
-  std::vector<Token> propose(std::span<const Token> text, int n);
+  std::vector<Token> propose(std::span<const Token> text, int n) {
+    return look_up(text, {}, n).tokens;
+  }
+
+  struct Found {
+    std::vector<Token> tokens;
+    int matched = 0;  // of the suffix; 0: nothing
+  };
+  // The same of `text` and `tail`, which is tentative: it is looked up and not entered.
+  Found look_up(std::span<const Token> text, std::span<const Token> tail, int n);
 
   size_t entered() const { return end_ - begin_; }  // tokens so far
 
  private:
   using Gram = std::array<Token, kMaxNgram>;  // -1 in front of shorter ones
   static Gram last(std::span<const Token> text, int n);
+  // Of the two in a row.
+  static Gram last(std::span<const Token> text, std::span<const Token> tail, int n);
   // Enters what stands before `at`; `older`: than what is there already.
   void enter(std::span<const Token> text, size_t at, bool older);
 

@@ -17,7 +17,7 @@ double RoundCost::lost(int tokens, double seconds) const {
   return plain_ > 0 ? seconds / plain_ - tokens : 0;
 }
 
-Trials::Next Trials::saw(bool drafted, double lost, bool pays) {
+Trials::Next Trials::saw(bool drafted, double lost, bool pays, int streams) {
   if (drafted) {
     since_drafts_ = 0;
     ++since_plain_;
@@ -32,8 +32,8 @@ Trials::Next Trials::saw(bool drafted, double lost, bool pays) {
     ++since_drafts_;
     since_plain_ = 0;
   }
-  if (trial_ == 0 && !drafting_ && since_drafts_ >= rest_) {
-    trial_ = rounds_;
+  if (trial_ == 0 && !drafting_ && since_drafts_ >= rest_ * streams) {
+    trial_ = rounds_ * streams;
     lost_ = 0;
   }
   if (trial_ > 0) {

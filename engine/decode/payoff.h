@@ -18,7 +18,9 @@ class RoundCost {
   bool known() const { return rounds_ > 0 && drafts_ > 0; }
   // Where nothing costs time, as on a virtual clock, all rounds take 1.
   double plain() const { return plain_ > 0 ? plain_ : 1; }
-  double with(int drafts) const { return plain() + drafts * std::max(0.0, more_ / drafts_); }
+  double with(int drafts) const { return plain() + drafts * more(); }
+  double more() const { return drafts_ > 0 ? std::max(0.0, more_ / drafts_) : 0; }  // per draft
+  double measured() const { return plain_; }  // of one without, 0 on a virtual clock too
   // By how many rounds without drafts a round of so many seconds is longer than it has tokens.
   double lost(int tokens, double seconds) const;
 
@@ -49,8 +51,9 @@ class Trials {
 
   bool trying() const { return trial_ > 0; }
   // What the next round is, after one that had drafts or not and lost as much as RoundCost says.
-  // `pays`: is the best with drafts, as far as is known?
-  Next saw(bool drafted, double lost, bool pays);
+  // `pays`: is the best with drafts, as far as is known? `streams`: that call this in turn; a trial
+  // is one of them all.
+  Next saw(bool drafted, double lost, bool pays, int streams = 1);
 
  private:
   const int rounds_, plain_every_;

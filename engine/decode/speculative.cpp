@@ -6,7 +6,9 @@
 
 #include "engine/decode/first_token.h"
 #include "engine/decode/judge.h"
+#include "engine/decode/ngram_index.h"
 #include "engine/decode/payoff.h"
+#include "engine/decode/steering.h"
 
 namespace tandem {
 namespace {
@@ -79,14 +81,97 @@ Task<Drafts> confident_drafts(Gen g, Draft d, int gamma) {
   co_return drafts;
 }
 
+// Each draft as long as it pays, looked up or the small model's.
+Task<Drafts> paying_drafts(Gen g, Draft d, Steering* steering, NgramIndex* ngrams, int gamma) {
+  Drafts drafts;
+  std::vector<Token> x;
+  while (drafts.size() < gamma && !g.ends(x)) {
+    const NgramIndex::Found found = ngrams->look_up(g.seq(), x, 1);
+    const int rows = g.missing(d.stage) + static_cast<int>(x.size());
+    const Steering::Next next = steering->next(found.matched, rows);
+    if (next == Steering::Next::kStop) break;
+    if (next == Steering::Next::kLookup) {
+      steering->looked_up(found.matched);
+      x.push_back(found.tokens.front());
+      drafts.by.push_back(Source::kNgram);
+    } else {
+      const double before = g.stats().share_seconds;
+      Pass p = g.catch_up(d.stage, x);
+      Read read = draft_read(g, d, p);
+      read.max_prob = true;
+      p.reading(std::move(read));
+      Readout r = co_await g.submit(std::move(p));
+      const float sure = r.row[0].max_prob;
+      if (sure < d.min_probability) break;
+      if (!steering->drafted(sure, rows, g.stats().share_seconds - before)) break;
+      x.push_back(r.row[0].token);
+      drafts.by.push_back(Source::kSmall);
+    }
+    drafts.add(token_in(x.back()), 0);
+  }
+  co_return drafts;
+}
+
+// Drafts as far as they pay, exact ones. Alone each is decided on by itself. In company requests
+// keep step with each other, for their passes to share batches: then a round has a number of drafts
+// that is set before it.
+Task<void> steered(Gen g, Draft draft, SpeculativeParams a) {
+  const Stage T = g.stage(Role::kLarge), D = draft.stage;
+  Steering steering(a.draft_tokens, a.lore);
+  Payoff payoff(a.draft_tokens, /*adaptive=*/true);
+  NgramIndex ngrams(kMaxNgram);
+  std::vector<Stage> beside;
+  steering.begin();
+  if (steering.may_draft()) beside.push_back(D);
+  bool ended = co_await first_token(g, std::move(beside));
+  while (!ended) {
+    const bool alone = steering.alone();
+    if (alone) steering.begin();
+    const int gamma = std::min(alone ? a.draft_tokens : payoff.gamma(), g.remaining() - 1);
+    const double start = g.stats().share_seconds;
+    const int behind = g.missing(D);
+    Needs needs{{T, g.missing(T) + gamma}};
+    const bool small = gamma > 0 && (!alone || steering.may_draft());
+    if (small) needs.push_back({D, g.missing(D) + gamma - 1});
+    co_await g.round(std::move(needs));
+
+    Drafts drafts;
+    if (alone) {
+      Drafts paying = co_await paying_drafts(g, draft, &steering, &ngrams, gamma);
+      drafts = std::move(paying);
+    } else if (draft.min_probability > 0) {
+      Drafts sure = co_await confident_drafts(g, draft, gamma);
+      drafts = std::move(sure);
+    } else {
+      drafts = chained_drafts(g, draft, gamma);
+    }
+    const int drafted = drafts.size(), rows = g.missing(T) + drafted;
+    const double before = g.stats().share_seconds;
+    const Judged judged = co_await judge(g, std::move(drafts), Source::kSmall);
+    const double after = g.stats().share_seconds;
+    if (alone) {
+      steering.judged(judged.accepted, rows, after - before);
+    } else {
+      payoff.saw(drafted, judged.accepted, after - start, behind);
+    }
+    ended = judged.ended;
+    if (!ended) g.truncate(D.cache, static_cast<int>(g.seq().size()) - 1);
+  }
+}
+
 }  // namespace
 
 Task<void> speculative(Gen g, SpeculativeParams a) {
   const Stage T = g.stage(Role::kLarge), D = g.stage(Role::kSmall);
   const bool by_ratio = !speculative_is_exact(a, g.warp().greedy());
   Pace pace(a.draft_tokens, a.adaptive);
-  const Draft draft{D, by_ratio, a.min_draft_probability, draft_ids(g.warp(), a.draft_vocabulary)};
+  const Draft draft{D, by_ratio, a.min_draft_probability,
+                    draft_ids(g.warp(), a.draft_vocabulary.value_or(0))};
   const bool paid = a.only_if_faster && !by_ratio;
+  if (paid && a.adaptive) {
+    co_await steered(g, draft, std::move(a));
+    co_return;
+  }
   Payoff payoff(a.draft_tokens, a.adaptive);
   std::vector<Stage> beside{D};
   bool ended = co_await first_token(g, std::move(beside));

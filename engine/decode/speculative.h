@@ -9,31 +9,39 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 
 #include "engine/async/task.h"
 #include "engine/decode/gen.h"
 
 namespace tandem {
 
+struct DraftLore;
+
 struct SpeculativeParams {
   int draft_tokens = 4;  // gamma, the papers' K: drafts in a round. [1, ..)
   // gamma follows the accept lengths, up to draft_tokens (engine/decode/judge.h).
   bool adaptive = false;
-  // As many drafts as make tokens fastest, by what is kept and what rows cost
-  // (engine/decode/payoff.h): none or draft_tokens, or adaptive anything between. Of no effect
-  // unless the output is EXACT: time decides about it, and must not decide about tokens.
+  // As many drafts as make tokens fastest, by what is kept and what rows cost: none or draft_tokens
+  // (engine/decode/payoff.h), or adaptive: alone each draft is made if it pays, by the small model
+  // or from n-grams (engine/decode/steering.h), in company as many as pay. Of no effect unless the
+  // output is EXACT: time decides about it, and must not decide about tokens.
   bool only_if_faster = false;
   // A run ends before the first token whose row of q (before temperature) nowhere exceeds this.
   // 0: off; then drafts are a chain of passes. [0, 1]
   float min_draft_probability = 0;
   // Drafts are ids below this alone, which spares the draft model the rest of its output matrix.
-  // Vocabularies that were made by merging have the frequent tokens first. 0: all of them.
-  int draft_vocabulary = 0;
+  // Vocabularies that were made by merging have the frequent tokens first. 0: all of them. Unset:
+  // what suits the models, here all.
+  std::optional<int> draft_vocabulary;
   enum class Acceptance : uint8_t {
     kMatch,  // x_i stays if the target draws it too
     kRatio,  // x_i stays with probability min(1, p_i(x_i) / q_i(x_i)), the papers' rule
   };
   Acceptance acceptance = Acceptance::kMatch;  // greedy: there is no difference
+  // What other requests have learnt about drafts that pay; null: none has.
+  std::shared_ptr<DraftLore> lore = {};
 };
 
 // Is the output the target's own, token for token? Else it is of the target's distribution

@@ -6,8 +6,10 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
+#include "engine/decode/steering.h"
 #include "engine/host/methods.h"
 #include "engine/host/methods/registry.h"
+#include "engine/text/merge_order.h"
 
 namespace tandem {
 namespace {
@@ -129,6 +131,16 @@ absl::Status check_methods(const Deployment& d) {
 
 }  // namespace
 
+int draft_vocabulary_of(const ModelShape& small, const Tokenizer& tokenizer) {
+  constexpr int kFrequent = 32768;
+  constexpr double kShare = 0.125;  // of the parameters that a token needs
+  const int64_t head = int64_t{small.vocab_size} * small.hidden_size;
+  // Where the head has a matrix of its own, a token reads one row of the other.
+  const bool worth = small.vocab_size >= 2 * kFrequent &&
+                     static_cast<double>(head) >= kShare * static_cast<double>(small.parameters);
+  return worth && merges_in_order(tokenizer) ? kFrequent : 0;
+}
+
 const MethodInfo* Deployment::offers(absl::string_view method) const {
   const auto it = std::find_if(methods.begin(), methods.end(),
                                [&](const MethodInfo& info) { return info.method == method; });
@@ -187,6 +199,8 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
       TANDEM_RETURN_IF_ERROR(same_vocabulary(c.name, *d.large, *d.small));
       TANDEM_RETURN_IF_ERROR(same_reading(c.name, *d.large, *d.small));
     }
+    d.draft_lore = std::make_shared<DraftLore>();
+    if (d.small) d.draft_vocabulary = draft_vocabulary_of(d.small->shape, *d.small->tokenizer);
     d.vocab_size = named_tokens(*d.large);
     if (d.small) d.vocab_size = std::min(d.vocab_size, named_tokens(*d.small));
     TANDEM_RETURN_IF_ERROR(add_models(models, &d));

@@ -19,6 +19,8 @@
 
 namespace tandem {
 
+struct DraftLore;  // engine/decode/steering.h
+
 // A loaded model, with what its directory says about text and generation. An encoder is one too,
 // with nothing of these.
 struct LoadedModel {
@@ -37,6 +39,10 @@ struct LoadedModel {
   Token start_token = 0;
 };
 
+// How many of a vocabulary's ids a small model drafts among where nobody says: all, unless most of
+// what it reads for a draft would be its output matrix and the frequent tokens come first. 0: all
+int draft_vocabulary_of(const ModelShape& small, const Tokenizer& tokenizer);
+
 struct Deployment {
   std::string name;
   DeploymentConfig config;  // with what requests leave unset
@@ -48,6 +54,9 @@ struct Deployment {
   std::function<bool(DeviceId)> lost;  // has it failed for good? From any thread; null: none has
   // Ids that may be fed and drawn: [0, vocab_size). Those that its models have beyond are padding.
   int vocab_size = 0;
+  // Drafts of the small model are ids below this where nobody says otherwise; 0: all.
+  int draft_vocabulary = 0;
+  std::shared_ptr<DraftLore> draft_lore;
   // Rows a sequence may have: the large model, and its KV memory. A small one may have fewer
   // (MethodPlan::context_length).
   int64_t context_length = 0;

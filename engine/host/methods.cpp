@@ -88,7 +88,12 @@ void add_encoders(const Deployment& deployment, const std::vector<ModelInRole>& 
 }  // namespace
 
 MethodModels models_of(const Deployment& d) {
-  return {d.large->shape, d.small ? &d.small->shape : nullptr, d.config.large, &d.models};
+  return {.large = d.large->shape,
+          .small = d.small ? &d.small->shape : nullptr,
+          .large_name = d.config.large,
+          .by_name = &d.models,
+          .draft_vocabulary = d.draft_vocabulary,
+          .draft_lore = d.draft_lore};
 }
 
 namespace {

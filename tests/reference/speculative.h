@@ -61,7 +61,7 @@ inline Speculated speculative(const Model& target, const Model& draft, const Tok
       if (out.is_eos(x[i])) x.resize(i + 1);
     }
     while (!lookup && static_cast<int>(x.size()) < gamma) {
-      const Row row(draft, joined(out.seq, x), a.draft_vocabulary);
+      const Row row(draft, joined(out.seq, x), a.draft_vocabulary.value_or(0));
       if (a.min_draft_probability > 0) {
         if (out.would_end(x) || row.confidence() < a.min_draft_probability) break;
       }

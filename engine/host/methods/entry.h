@@ -31,6 +31,7 @@
 
 namespace tandem {
 
+struct DraftLore;    // engine/decode/steering.h
 struct LoadedModel;  // deployment.h
 
 // A model of the configuration in a role, the large one first.
@@ -66,6 +67,8 @@ struct MethodModels {
   const ModelShape* small = nullptr;  // null: there is none
   std::string large_name;             // of the configuration
   const std::map<std::string, const LoadedModel*>* by_name = nullptr;
+  int draft_vocabulary = 0;                    // Deployment::draft_vocabulary
+  std::shared_ptr<DraftLore> draft_lore = {};  // of the deployment's requests
 };
 // Invalid: the model has no adapter of this name.
 AdapterId find_adapter(const ModelShape& model, const std::string& name);

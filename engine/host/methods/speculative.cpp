@@ -11,7 +11,7 @@ const MethodEntry& speculative_entry() {
       .wants = "a `small` model",
       .drafts = true,
       .stricter = {{{"acceptance", std::string("ACCEPTANCE_MATCH")}}},
-      .automatic = {{"draft_tokens", int64_t{8}}, {"adaptive", true}, {"only_if_faster", true}},
+      .automatic = {{"draft_tokens", int64_t{12}}, {"adaptive", true}, {"only_if_faster", true}},
       .fields =
           Fields<P>()
               .add("draft_tokens", &P::draft_tokens, {1, 64}, "drafts in a round")
@@ -20,7 +20,7 @@ const MethodEntry& speculative_entry() {
               .add("min_draft_probability", &P::min_draft_probability, {0, 1},
                    "drafting stops before a token that is less likely than this")
               .add("draft_vocabulary", &P::draft_vocabulary, {0, 1 << 24},
-                   "only ids below this are drafted; 0: all")
+                   "only ids below this are drafted; 0: all; unset: what suits the models")
               .add("acceptance", &P::acceptance,
                    {{"ACCEPTANCE_MATCH", P::Acceptance::kMatch},
                     {"ACCEPTANCE_RATIO", P::Acceptance::kRatio}},
@@ -30,6 +30,11 @@ const MethodEntry& speculative_entry() {
             MethodNeeds needs{{of_large(d), of_small(d)}, {}};
             if (d.small.empty()) needs.lacking = Refusal();  // no parameter would do without
             return needs;
+          },
+      .bind =
+          [](const MethodModels& models, P* a) {
+            if (!a->draft_vocabulary) a->draft_vocabulary = models.draft_vocabulary;
+            a->lore = models.draft_lore;
           },
       .contract =
           [](const P& a, bool greedy) {

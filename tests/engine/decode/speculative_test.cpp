@@ -1,6 +1,7 @@
 #include "tests/reference/speculative.h"
 
 #include "engine/decode/ngram_index.h"
+#include "engine/decode/steering.h"
 #include "tests/engine/decode/method_checks.h"
 #include "tests/reference/autoregressive.h"
 
@@ -20,6 +21,13 @@ Drafting random_params(Rng& rng) {
   if (chance(rng, 40)) a.min_draft_probability = fraction(rng);
   if (chance(rng, 40)) a.acceptance = Acceptance::kRatio;
   if (chance(rng, 30)) a.draft_vocabulary = between(rng, 1, 12);
+  return a;
+}
+
+// The same, where nobody asks how many drafts there are: they may be made as far as they pay.
+Drafting random_or_paying(Rng& rng) {
+  Drafting a = random_params(rng);
+  a.only_if_faster = chance(rng, 50);
   return a;
 }
 
@@ -123,6 +131,8 @@ TEST(Speculative, StopsWhereAutoregressiveDecodingStops) {
         a.draft_tokens = 5;
         a.min_draft_probability = least;
         expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use(s, a); });
+        a.adaptive = a.only_if_faster = true;
+        expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use(s, a); });
       }
     }
   }
@@ -133,13 +143,13 @@ TEST(Speculative, StopsWhereAutoregressiveDecodingStops) {
 TEST(Speculative, SampledTokensAreAutoregressiveDecodings) {
   int64_t accepted = 0;
   const auto use_exact = [](SequenceSpec& s, Rng& rng) {
-    Drafting a = random_params(rng);
+    Drafting a = random_or_paying(rng);
     a.acceptance = Acceptance::kMatch;
     use(s, a);
   };
   expect_the_tokens_of_ar(1000, use_exact,
                           [&](const MethodStats& stats) { accepted += stats.small_tokens; });
-  EXPECT_GT(accepted, 1000);
+  EXPECT_GT(accepted, 800);
 }
 
 // Under the ratio rule they are others, or the test above would say nothing.
@@ -216,7 +226,7 @@ TEST(Speculative, DraftsBehindTheEndAreNotCountedAsAccepted) {
 // Rejections, full acceptances and rounds without drafts leave caches alike.
 TEST(Speculative, CachesHoldFinalTokensOnly) {
   EXPECT_GT(
-      expect_final_rows_only(150, [](SequenceSpec& s, Rng& rng) { use(s, random_params(rng)); }),
+      expect_final_rows_only(150, [](SequenceSpec& s, Rng& rng) { use(s, random_or_paying(rng)); }),
       10000);
 }
 
@@ -279,14 +289,15 @@ struct Costs {
   double large_row, small_pass, small_row;  // a pass of large takes 1, and this for each row
 };
 
-// Seconds of `streams` equal requests for 200 tokens at once, drafted as `a` says or not at all.
+// Seconds of `streams` equal requests for 400 tokens at once, drafted as `a` says or not at all.
 double seconds_of(const Costs& costs, int streams, const Drafting* a) {
+  constexpr int kTokens = 400;
   BoxOptions o;
   o.models.resize(2);
   o.models[0].config = tiny_model(1, 4, 200);
   o.models[1].config = costs.kept ? o.models[0].config : tiny_model(2, 2, 200);
-  for (BoxModel& m : o.models) m.pool = {16, 400, 40};
-  for (BoxModel& m : o.models) m.config.max_positions = 600;
+  for (BoxModel& m : o.models) m.pool = {16, 800, 80};
+  for (BoxModel& m : o.models) m.config.max_positions = 1000;
   o.models[0].config.pass_seconds = 1;
   o.models[0].config.row_seconds = costs.large_row;
   o.models[1].config.pass_seconds = costs.small_pass;
@@ -294,7 +305,7 @@ double seconds_of(const Costs& costs, int streams, const Drafting* a) {
   Box box{o};
   std::vector<std::shared_ptr<Recorder>> all;
   for (int i = 0; i < streams; ++i) {
-    SequenceSpec s = box.spec({i, 2, 3}, 200);
+    SequenceSpec s = box.spec({i, 2, 3}, kTokens);
     if (a) use(s, *a);
     all.push_back(box.submit(std::move(s)));
   }
@@ -315,14 +326,18 @@ TEST(Speculative, AsManyDraftsAsPay) {
   };
   Drafting drafts;
   drafts.draft_tokens = 8;
-  drafts.adaptive = true;
-  Drafting paying = drafts;
-  paying.only_if_faster = true;
   for (const Costs& costs : all) {
     for (const int streams : {1, 8}) {
+      Drafting paying = drafts;
+      paying.adaptive = paying.only_if_faster = true;
+      paying.lore = std::make_shared<DraftLore>();
       const double never = seconds_of(costs, streams, nullptr);
       const double always = seconds_of(costs, streams, &drafts);
-      EXPECT_LT(seconds_of(costs, streams, &paying), 1.08 * std::min(never, always))
+      const double best = std::min(never, always);
+      EXPECT_LT(seconds_of(costs, streams, &paying), best / (streams == 1 ? 0.85 : 0.9))
+          << costs.name << ", streams " << streams << ": never " << never << ", always " << always;
+      // Later requests know what pays.
+      EXPECT_LT(seconds_of(costs, streams, &paying), best / (streams == 1 ? 0.95 : 0.9))
           << costs.name << ", streams " << streams << ": never " << never << ", always " << always;
     }
   }
@@ -333,7 +348,7 @@ TEST(Speculative, LogProbabilitiesAreTheTargets) {
     Rng rng(seed);
     Box box{random_pair(rng)};
     SequenceSpec s = random_spec(box, rng, chance(rng, 50));
-    use(s, random_params(rng));
+    use(s, random_or_paying(rng));
     expect_logprobs_of_large(box, std::move(s));
   }
 }

@@ -190,7 +190,6 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
                                                {"adaptive", false},
                                                {"only_if_faster", false},
                                                {"min_draft_probability", 0.0},
-                                               {"draft_vocabulary", 0},
                                                {"acceptance", "ACCEPTANCE_MATCH"}}));
   EXPECT_EQ(
       defaults("ngram"),

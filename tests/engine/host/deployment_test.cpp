@@ -130,5 +130,31 @@ TEST_F(Deployments, EarlyExitIsBelowTheTop) {
             "model's layers");
 }
 
+// A vocabulary of many tokens, in the order of their merges, whose matrix is much of a small model.
+TEST_F(Deployments, DraftsAreAmongTheFrequentTokensWhereThatSparesMuch) {
+  const auto tokenizer = demo_tokenizer();
+  const auto ids = [&](int vocabulary, int hidden, int64_t parameters) {
+    ModelShape shape;
+    shape.vocab_size = vocabulary;
+    shape.hidden_size = hidden;
+    shape.parameters = parameters;
+    return draft_vocabulary_of(shape, *tokenizer);
+  };
+  EXPECT_EQ(ids(151936, 896, 630'000'000), 32768) << "Qwen2.5 0.5B";
+  EXPECT_EQ(ids(151936, 896, 7'000'000'000), 0) << "little would be spared";
+  EXPECT_EQ(ids(49152, 576, 135'000'000), 0) << "not many tokens";
+  const auto bytes = Tokenizer::bytes();
+  ModelShape shape;
+  shape.vocab_size = 151936;
+  shape.hidden_size = 896;
+  shape.parameters = 630'000'000;
+  EXPECT_EQ(draft_vocabulary_of(shape, *bytes), 0) << "no merges";
+
+  const auto made = make_deployments(config_, models_, &metrics_);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->front().draft_vocabulary, 0);
+  EXPECT_NE(made->front().draft_lore, nullptr) << "requests learn from each other";
+}
+
 }  // namespace
 }  // namespace tandem

@@ -1,0 +1,259 @@
+#include "engine/decode/steering.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <random>
+#include <vector>
+
+namespace tandem {
+namespace {
+
+// A text as a pair of models sees it: at each position the small model's confidence, and whether
+// its draft is the large one's token.
+struct Place {
+  float sure;
+  bool right;
+};
+using Text = std::vector<Place>;
+
+// `easy` of the positions are so (confidence 0.98, right `easy_right` of the time), at the others
+// the confidence is spread evenly over [low, high] and says how often the draft is right; or it is
+// 0.98 too, if the small model does not know what it does not know.
+struct Profile {
+  const char* name;
+  double easy, easy_right, low, high;
+  bool knows;
+};
+
+Text text_of(const Profile& p, uint64_t seed, int length) {
+  std::mt19937_64 rng(seed);
+  const auto uniform = [&] { return static_cast<double>(rng() >> 11) * 0x1p-53; };
+  Text text;
+  for (int i = 0; i < length; ++i) {
+    const bool easy = uniform() < p.easy;
+    const double right = easy ? p.easy_right : p.low + (p.high - p.low) * uniform();
+    text.push_back({static_cast<float>(easy || !p.knows ? 0.98 : right), uniform() < right});
+  }
+  return text;
+}
+
+// A pass of the large model takes 1 and `row` for each row after the first.
+struct Costs {
+  double small, row;
+};
+
+// Seconds for the text with up to `most` drafts a round, as long as the small model is this sure.
+double fixed(const Text& text, Costs costs, int most, double sure) {
+  double seconds = 0;
+  for (size_t at = 0; at < text.size();) {
+    size_t kept = 0;
+    int drafts = 0;
+    seconds += 1;
+    while (drafts < most && at + static_cast<size_t>(drafts) < text.size()) {
+      seconds += costs.small;
+      const Place& place = text[at + static_cast<size_t>(drafts)];
+      if (place.sure < sure) break;
+      seconds += costs.row;
+      kept += kept == static_cast<size_t>(drafts) && place.right;
+      ++drafts;
+    }
+    at += kept + 1;
+  }
+  return seconds;
+}
+
+double best_fixed(const Text& text, Costs costs) {
+  double best = static_cast<double>(text.size());  // autoregressive decoding
+  for (int most = 1; most <= 8; ++most) {
+    for (const double sure : {0.0, 0.3, 0.5, 0.7, 0.9}) {
+      best = std::min(best, fixed(text, costs, most, sure));
+    }
+  }
+  return best;
+}
+
+struct Counts {
+  double seconds = 0;
+  int passes = 0, rounds = 0;
+};
+
+void steer(Steering& steering, const Text& text, Costs costs, Counts* counts) {
+  for (size_t at = 0; at < text.size(); ++counts->rounds) {
+    steering.begin();
+    std::vector<Place> drafts;
+    while (at + drafts.size() < text.size() && steering.next(0, 1) == Steering::Next::kSmall) {
+      counts->seconds += costs.small;
+      ++counts->passes;
+      const Place& place = text[at + drafts.size()];
+      if (!steering.drafted(place.sure, 1, costs.small)) break;
+      drafts.push_back(place);
+    }
+    size_t kept = 0;
+    while (kept < drafts.size() && drafts[kept].right) ++kept;
+    const double pass = 1 + costs.row * static_cast<double>(drafts.size());
+    counts->seconds += pass;
+    steering.judged(static_cast<int>(kept), static_cast<int>(drafts.size()) + 1, pass);
+    at += kept + 1;
+  }
+}
+
+constexpr Profile kProfiles[] = {
+    {"as of code: sure nearly everywhere, and it knows where not", 0.85, 0.97, 0.1, 0.8, true},
+    {"half of the places are hard, and it knows", 0.5, 0.97, 0.05, 0.6, true},
+    {"right 9 times of 10, and sure all the time", 1, 0.9, 0, 0, false},
+    {"right 7 times of 10, and sure all the time", 1, 0.7, 0, 0, false},
+    {"right half of the time, and sure all the time", 1, 0.5, 0, 0, false},
+    {"always right", 1, 1, 0, 0, true},
+    {"never right, and sure", 1, 0, 0, 0, false},
+    {"never right, and not sure", 0, 0, 0.05, 0.2, true},
+};
+constexpr Costs kCosts[] = {{0.27, 0.05}, {0.1, 0.05}, {0.6, 0.02}, {0.27, 0.4}, {1.2, 0.1}};
+
+// Ten requests of 300 tokens, the first of which knows nothing.
+constexpr int kRequests = 10, kLength = 300;
+
+// The best is chosen with hindsight, for each profile and each cost.
+TEST(Steering, IsNearlyAsFastAsTheBestFixedSettingForEachProfile) {
+  for (const Profile& profile : kProfiles) {
+    for (const Costs& costs : kCosts) {
+      auto lore = std::make_shared<DraftLore>();
+      Counts counts;
+      Text all;
+      for (uint64_t request = 0; request < kRequests; ++request) {
+        const Text text = text_of(profile, request, kLength);
+        Steering steering(8, lore);
+        steer(steering, text, costs, &counts);
+        all.insert(all.end(), text.begin(), text.end());
+      }
+      EXPECT_LT(counts.seconds, best_fixed(all, costs) / 0.94)
+          << profile.name << "; small " << costs.small << ", row " << costs.row;
+    }
+  }
+}
+
+TEST(Steering, WhereDraftsFailItIsAtMostTwoPercentSlowerThanWithout) {
+  for (const double small : {0.05, 0.27, 0.6, 1.5}) {
+    auto lore = std::make_shared<DraftLore>();
+    Counts counts;
+    for (uint64_t request = 0; request < kRequests; ++request) {
+      Steering steering(8, lore);
+      steer(steering, text_of(kProfiles[6], request, kLength), {small, 0.05}, &counts);
+    }
+    EXPECT_LT(counts.seconds, 1.02 * kRequests * kLength) << small;
+  }
+}
+
+// One that learns alone has less time for it.
+TEST(Steering, ARequestAloneLosesLittleToo) {
+  for (const Profile& profile : kProfiles) {
+    const Text text = text_of(profile, 1, 600);
+    Counts counts;
+    Steering steering(8, nullptr);
+    steer(steering, text, {0.27, 0.05}, &counts);
+    EXPECT_LT(counts.seconds, best_fixed(text, {0.27, 0.05}) / 0.9) << profile.name;
+  }
+}
+
+TEST(Steering, FollowsTextsThatChange) {
+  auto lore = std::make_shared<DraftLore>();
+  const Costs costs{0.27, 0.05};
+  const auto run = [&](const Profile& profile, int requests) {
+    Counts counts;
+    for (int i = 0; i < requests; ++i) {
+      Steering steering(8, lore);
+      steer(steering, text_of(profile, static_cast<uint64_t>(i), kLength), costs, &counts);
+    }
+    return counts.seconds / (requests * kLength);
+  };
+  EXPECT_LT(run(kProfiles[6], 5), 1.03);
+  EXPECT_LT(run(kProfiles[0], 12), 0.8) << "drafts are kept from here on";
+  EXPECT_LT(run(kProfiles[6], 12), 1.06) << "and here no more";
+}
+
+// Costs change with the batches: what a draft costs in company is not what it costs alone.
+TEST(Steering, FollowsCostsThatChange) {
+  auto lore = std::make_shared<DraftLore>();
+  const auto passes = [&](Costs costs) {
+    Counts counts;
+    for (uint64_t i = 0; i < 5; ++i) {
+      Steering steering(8, lore);
+      steer(steering, text_of(kProfiles[2], i, kLength), costs, &counts);
+    }
+    return static_cast<double>(counts.passes) / counts.rounds;
+  };
+  EXPECT_GT(passes({0.2, 0.02}), 3);
+  EXPECT_LT(passes({0.3, 0.8}), 0.5);
+  EXPECT_GT(passes({0.2, 0.02}), 0.5);
+}
+
+TEST(Steering, CopiesAreTakenWhereTheyAreKept) {
+  for (const bool good : {true, false}) {
+    Steering steering(8, nullptr);
+    int copies = 0, small = 0;
+    for (int round = 0; round < 200; ++round) {
+      steering.begin();
+      std::vector<bool> kept;
+      for (;;) {
+        const Steering::Next next = steering.next(3, 1);
+        if (next == Steering::Next::kStop) break;
+        const bool copy = next == Steering::Next::kLookup;
+        ++(copy ? copies : small);
+        kept.push_back(copy ? good : round % 8 != 0);
+        if (copy) {
+          steering.looked_up(3);
+        } else if (!steering.drafted(0.9F, 1, 0.3)) {
+          kept.pop_back();
+          break;
+        }
+      }
+      const auto failed = std::find(kept.begin(), kept.end(), false);
+      const auto rows = static_cast<int>(kept.size()) + 1;
+      steering.judged(static_cast<int>(failed - kept.begin()), rows, 1 + 0.05 * (rows - 1));
+    }
+    if (good) {
+      EXPECT_GT(copies, 10 * small);
+    } else {
+      EXPECT_LT(copies, small / 4);
+    }
+  }
+}
+
+// A small model that has all to catch up reads no prompt where its drafts do not pay.
+TEST(Steering, WhereDraftsDoNotPayTheNextRequestBeginsWithout) {
+  auto lore = std::make_shared<DraftLore>();
+  Counts counts;
+  {
+    Steering steering(8, lore);
+    steer(steering, text_of(kProfiles[6], 0, kLength), {0.6, 0.1}, &counts);
+  }
+  Steering next(8, lore);
+  next.begin();
+  EXPECT_FALSE(next.may_draft());
+  EXPECT_EQ(next.next(0, 1), Steering::Next::kStop);
+}
+
+TEST(Steering, WhereNothingCostsTimeItDrafts) {
+  Steering steering(8, nullptr);
+  Counts counts;
+  steer(steering, text_of(kProfiles[5], 0, 2000), {0, 0}, &counts);
+  EXPECT_GT(counts.passes, 1500);
+}
+
+TEST(Steering, NeverMoreThanItMay) {
+  Steering steering(3, nullptr);
+  for (int round = 0; round < 100; ++round) {
+    steering.begin();
+    int drafts = 0;
+    while (steering.next(0, 1) == Steering::Next::kSmall && steering.drafted(0.99F, 1, 0.01)) {
+      ++drafts;
+    }
+    EXPECT_LE(drafts, 3);
+    steering.judged(drafts, drafts + 1, 1);
+  }
+}
+
+}  // namespace
+}  // namespace tandem
