@@ -1,0 +1,157 @@
+"""How long a GGUF file takes until it is served, and the memory that it then has, beside llama.cpp's.
+
+    python -m bench.peers.start [MODEL ...] [--llama-server PATH] [--turns 3] [--write]
+
+Each server is started with the file in the page cache and asked for 16 tokens; seconds are until it
+listens (llama.cpp: until it says that it is healthy), the least of all turns; memory is what is resident after the
+answer: all of it, and without pages of files, which the system may take back.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.peers import machine
+from bench.peers.llama_server import LlamaServer, free_port
+from bench.peers.models import ROOT
+from bench.peers.serving import BINARY, Client, stubs
+
+MODELS = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem")) / "models"
+
+PAGE = ROOT / "docs" / "gguf.md"
+BEGIN, END = "<!-- starts -->", "<!-- end of starts -->"
+PROMPT = "def fibonacci(n):"
+TOKENS = 16
+
+
+@dataclass
+class Start:
+    seconds: float
+    resident: int  # bytes
+    own: int  # of these no pages of files
+
+
+def resident(process: int) -> tuple[int, int]:
+    fields = {}
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("VmRSS", "RssAnon"):
+            fields[name] = int(value.split()[0]) * 1024
+    return fields["VmRSS"], fields["RssAnon"]
+
+
+def read_all(path: Path) -> None:
+    with path.open("rb") as file:
+        while file.read(1 << 24):
+            pass
+
+
+def ours(path: Path, binary: Path) -> Start:
+    with tempfile.TemporaryDirectory() as folder:
+        ports = Path(folder) / "ports"
+        flags = [f"--model=m={path}", "--listen=127.0.0.1:0", "--http=off", f"--port-file={ports}"]
+        start = time.perf_counter()
+        process = subprocess.Popen([binary, *flags], stderr=subprocess.DEVNULL)
+        try:
+            while not ports.exists():
+                if process.poll() is not None:
+                    raise RuntimeError(f"tandem-server ended with status {process.returncode}")
+                time.sleep(0.01)
+            seconds = time.perf_counter() - start
+            lines = dict(line.split("=", 1) for line in ports.read_text().splitlines())
+            client = Client(lines["grpc"], *stubs(folder))
+            client.complete(
+                client.messages.GenerateRequest(
+                    model="m", text=PROMPT, temperature=0, max_new_tokens=TOKENS
+                )
+            )
+            client.close()
+            return Start(seconds, *resident(process.pid))
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def theirs(path: Path, binary: Path) -> Start:
+    port = free_port()
+    command = [binary, "--model", path, "--port", str(port), "--threads", "2", "--parallel", "1"]
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        [*map(str, command), "--ctx-size", "2048"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        server = LlamaServer(port)
+        while not server.ready():
+            if process.poll() is not None:
+                raise RuntimeError(f"llama-server ended with status {process.returncode}")
+            time.sleep(0.01)
+        seconds = time.perf_counter() - start
+        server.complete(PROMPT, TOKENS, ())
+        return Start(seconds, *resident(process.pid))
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def best(runs: list[Start]) -> Start:
+    return min(runs, key=lambda run: run.seconds)
+
+
+def row(file: Path, engine: str, run: Start) -> str:
+    size = file.stat().st_size
+    return (
+        f"| {file.stem} | {engine} | {size / 1e6:,.0f} | {run.seconds:.2f} | "
+        f"{run.resident / 1e6:,.0f} | {run.resident / size:.2f} | {run.own / 1e6:,.0f} |"
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", default=[], help="names of scripts/models (all here)")
+    parser.add_argument("--llama-server", type=Path)
+    parser.add_argument("--server", type=Path, default=BINARY)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="into docs/gguf.md")
+    args = parser.parse_args(arguments)
+    folder = MODELS
+    files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
+    if not files:
+        print("no GGUF files here; scripts/models fetch NAME", file=sys.stderr)
+        return 1
+    busy = machine.load_before(args.write)
+    lines = [
+        "| file | server | MB of the file | s until it serves | MB resident | of the file | MB, no pages of files |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for file in files:
+        read_all(file)
+        lines.append(
+            row(file, "Tandem", best([ours(file, args.server) for _ in range(args.turns)]))
+        )
+        if args.llama_server:
+            runs = [theirs(file, args.llama_server) for _ in range(args.turns)]
+            lines.append(row(file, "llama.cpp", best(runs)))
+        print("\n".join(lines[-2:] if args.llama_server else lines[-1:]), flush=True)
+    command = " ".join(["python -m bench.peers.start", *(arguments or sys.argv[1:])])
+    about = (
+        f"`{command}`, commit {machine.commit(ROOT)}, {machine.cores()} cores of "
+        f"{machine.processor()}, busy before: {busy:.0%}."
+    )
+    measured = "\n".join([about, "", *lines])
+    print(measured)
+    if args.write:
+        page = PAGE.read_text()
+        before, after = page.split(BEGIN)[0], page.split(END)[1]
+        PAGE.write_text(f"{before}{BEGIN}\n\n{measured}\n\n{END}{after}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
