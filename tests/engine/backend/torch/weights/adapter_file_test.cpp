@@ -125,7 +125,7 @@ TEST(AdapterFile, WhatAProjectorTakesIsChecked) {
   EXPECT_THAT(with("fusion", "mean"), HasSubstr("fusion: \"mean\"; allowed: add, replace"));
   EXPECT_THAT(with("tokens", "none"), HasSubstr("tokens: \"none\"; allowed: shared, source"));
   EXPECT_THAT(with("fusion", "add"),
-              HasSubstr("tokens: \"source\"; allowed: shared with fusion add"));
+              HasSubstr("tokens: \"source\"; allowed: shared, aligned with fusion add"));
   EXPECT_THAT(with("source", 3), HasSubstr("source: 3; allowed: an object"));
   json about = description("projector");
   about["source"]["hidden_size"] = 8;
