@@ -102,8 +102,8 @@ Task<Drafts> paying_drafts(Gen g, Draft d, Steering* steering, NgramIndex* ngram
       p.reading(std::move(read));
       Readout r = co_await g.submit(std::move(p));
       const float sure = r.row[0].max_prob;
-      if (sure < d.min_probability) break;
-      if (!steering->drafted(sure, rows, g.stats().share_seconds - before)) break;
+      const double seconds = g.stats().share_seconds - before;
+      if (!steering->drafted(sure, rows, seconds, d.min_probability)) break;
       x.push_back(r.row[0].token);
       drafts.by.push_back(Source::kSmall);
     }

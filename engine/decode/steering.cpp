@@ -137,7 +137,7 @@ void Steering::made(int how) {
   before_ = how;
 }
 
-bool Steering::drafted(float max_prob, int rows, double seconds) {
+bool Steering::drafted(float max_prob, int rows, double seconds, float least) {
   ++passes_;
   spent_ += seconds;
   if (!first_ && rows <= kBehind) lore_->small.saw(rows - 1, seconds);
@@ -146,7 +146,9 @@ bool Steering::drafted(float max_prob, int rows, double seconds) {
   constexpr double kKnown = 4;
   const bool worth = lore_->odds.made[static_cast<size_t>(how)].seen() < kKnown ||
                      alive_ * rate_of(how) >= pace() * lore_->large.more();
-  if (!worth && !further_ && !unknown() && mode_ != Trials::Next::kTrial) {
+  if (max_prob < least) ++lore_->barred;
+  const bool must = further_ || unknown() || mode_ == Trials::Next::kTrial;
+  if (max_prob < least || (!worth && !must)) {
     // Nobody will know. To ask for it was not worth it, as if it had been wrong.
     const auto before = static_cast<size_t>(before_);
     odds_.next[before].saw(false, kMemory);

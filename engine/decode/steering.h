@@ -89,6 +89,7 @@ struct DraftLore {
   Trials trials{kTrial, kPlain};
   Trials::Next next = Trials::Next::kBest;
   int since_further = 0;
+  int barred = 0;   // drafts that were less sure than a request allows
   int streams = 0;  // requests that go by it now
 };
 
@@ -101,6 +102,7 @@ class Steering {
   static constexpr double kGuessWeight = 2;  // and what is believed without any, at first
   static constexpr double kNewRounds = 30;   // that the lore's means stand for
   static constexpr int kUnknown = 2;         // drafts, as long as costs are not known
+  static constexpr int kBarred = 16;         // tries to know them where drafts may not be made
 
   // lore: null: of this request alone.
   Steering(int most, std::shared_ptr<DraftLore> lore);
@@ -117,9 +119,9 @@ class Steering {
   // matched: of what n-grams propose next, 0: nothing. rows: of the small model's pass, if it makes
   // one now.
   Next next(int matched, int rows);
-  // The small model has made one, in a pass of so many rows. False: it is not worth its row of the
-  // large model; then the round has no more.
-  bool drafted(float max_prob, int rows, double seconds);
+  // The small model has made one, in a pass of so many rows. False: it is less sure than `least`,
+  // or not worth its row of the large model; then the round has no more.
+  bool drafted(float max_prob, int rows, double seconds, float least = 0);
   void looked_up(int matched);
   // The large model has kept `accepted` of the drafts, in a pass of `rows` rows.
   void judged(int accepted, int rows, double seconds);
@@ -130,7 +132,7 @@ class Steering {
   double pace() const;  // tokens in a second, at best
   double gain_of_small(int rows) const;
   double gain_of_lookup(int made) const;
-  bool unknown() const { return !lore_->large.known(); }
+  bool unknown() const { return !lore_->large.known() && lore_->barred < kBarred; }
   void made(int how);
   void plan(bool drafted, double lost);
 

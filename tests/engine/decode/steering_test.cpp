@@ -115,6 +115,25 @@ constexpr Costs kCosts[] = {{0.27, 0.05}, {0.1, 0.05}, {0.6, 0.02}, {0.27, 0.4},
 // Ten requests of 300 tokens, the first of which knows nothing.
 constexpr int kRequests = 10, kLength = 300;
 
+// A request may bar drafts that the small model is not sure of. Where it is never sure, its passes
+// are in vain, and become rare.
+TEST(Steering, DraftsThatAreBarredAreNotAskedForAgainAndAgain) {
+  auto lore = std::make_shared<DraftLore>();
+  Steering steering(8, lore);
+  int passes = 0, late = 0;
+  for (int round = 0; round < 600; ++round) {
+    steering.begin();
+    if (steering.next(0, 1) == Steering::Next::kSmall) {
+      EXPECT_FALSE(steering.drafted(0.2F, 1, 0.3, /*least=*/0.5F));
+      ++passes;
+      if (round >= 300) ++late;
+    }
+    steering.judged(0, 1, 1);
+  }
+  EXPECT_GT(passes, 0);
+  EXPECT_LT(late, 30);
+}
+
 // The best is chosen with hindsight, for each profile and each cost.
 TEST(Steering, IsNearlyAsFastAsTheBestFixedSettingForEachProfile) {
   for (const Profile& profile : kProfiles) {
