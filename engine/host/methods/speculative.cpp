@@ -33,7 +33,10 @@ const MethodEntry& speculative_entry() {
           },
       .bind =
           [](const MethodModels& models, P* a) {
-            if (!a->draft_vocabulary) a->draft_vocabulary = models.draft_vocabulary;
+            // By the ratio rule another q draws other tokens under the same seed.
+            if (!a->draft_vocabulary && a->acceptance == P::Acceptance::kMatch) {
+              a->draft_vocabulary = models.draft_vocabulary;
+            }
             a->lore = models.draft_lore;
           },
       .contract =
