@@ -1,8 +1,8 @@
 // A streaming Generate call: what StreamOut decides, done with gRPC.
 //
-// Life: waits for a client (accept()), on the thread for arrivals. When one has come, its request
+// Life: waits for a client (accept()), on a thread for arrivals. When one has come, its request
 // is read; that and all other operations end on the thread for streams, but the request is parsed
-// on the thread for arrivals, where a long one holds up no stream. Owned by itself until its last
+// on its thread for arrivals, where a long one holds up no stream. Owned by itself until its last
 // operation is done, and by the sink until its last event.
 //
 // Of the engine, pause() and resume() are called under the stream's lock, so that they come to it

@@ -15,7 +15,7 @@ class GenerationService final : public RawService {
   // `state` outlives the service.
   explicit GenerationService(ServerState& state);
 
-  // Begins to take calls of Generate. The server has been started; both threads outlive it.
+  // Begins to take calls of Generate. The server has been started; the threads outlive it.
   void serve_streams(CallThread& arrivals, CallThread& streams);
 
   // Has `tag` come to `arrivals` when there is a call of Generate.

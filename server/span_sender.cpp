@@ -6,6 +6,7 @@
 #include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/security/credentials.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -18,6 +19,7 @@ namespace {
 
 constexpr char kExport[] = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 constexpr int kMaxReconnectMs = 10000;
+constexpr auto kHurried = std::chrono::seconds(1);
 
 std::shared_ptr<grpc::Channel> channel_to(absl::string_view endpoint) {
   const bool tls = absl::ConsumePrefix(&endpoint, "https://");
@@ -25,6 +27,7 @@ std::shared_ptr<grpc::Channel> channel_to(absl::string_view endpoint) {
   absl::ConsumeSuffix(&endpoint, "/");
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMs);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // named by address, as servers are
   return grpc::CreateCustomChannel(std::string(endpoint),
                                    tls ? grpc::SslCredentials(grpc::SslCredentialsOptions())
                                        : grpc::InsecureChannelCredentials(),
@@ -39,12 +42,16 @@ class GrpcSpanSender final : public SpanSender {
 
   absl::Status send(const SpanBatch& batch, Duration limit) override {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::duration_cast<std::chrono::milliseconds>(limit));
     {
       const std::lock_guard lock(mutex_);
-      if (!hurried_) context_ = &context;
+      if (hurried_) {
+        limit = std::min<Duration>(limit, kHurried);
+      } else {
+        context_ = &context;
+      }
     }
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::duration_cast<std::chrono::milliseconds>(limit));
     opentelemetry::proto::collector::trace::v1::ExportTraceServiceResponse answer;
     const grpc::Status status = grpc::internal::BlockingUnaryCall<
         SpanBatch, opentelemetry::proto::collector::trace::v1::ExportTraceServiceResponse,
