@@ -126,7 +126,7 @@ def test_the_folder_is_small_and_whole(made):
 def test_dry_run_on_the_cpu(made, tmp_path):
     command = [made / "run", "--dry", "--device=cpu:0", f"--out={tmp_path}"]
     environment = {**os.environ, "PYTHON": sys.executable}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     figures = {}
     for part in (1, 2, 3):
