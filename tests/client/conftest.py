@@ -74,6 +74,7 @@ def go_program(tmp_path_factory):
         **os.environ,
         "PATH": f"{os.path.dirname(go)}:{os.environ['PATH']}",
         "CGO_ENABLED": "0",
+        "GOMODCACHE": str(HOME / "go"),  # where scripts/setup has put them
         "GOPROXY": "off",
         "GOTOOLCHAIN": "local",
     }

@@ -71,7 +71,11 @@ def test_errors_name_what_is_wrong(example):
 
 def test_ctrl_c_cancels_the_request(go_program, server):
     with subprocess.Popen(
-        [go_program, f"-server={server.grpc}", *ask("slow", 4000, request_id="by-go")],
+        [
+            go_program,
+            f"-server={server.grpc}",
+            *ask("slow", 4000, request_id="by-go", ignore_eos=True, autoregressive={}),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
