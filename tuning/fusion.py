@@ -94,8 +94,7 @@ def piece_bytes(tokenizer: Tokenizer, ids: list[int]) -> np.ndarray:
 
 
 def aligned_rows(large: np.ndarray, small: np.ndarray) -> np.ndarray:
-    """Of each token of one cut of a text, which token of another has its last byte (the server's rule,
-    engine/host/alignment.h). large, small: bytes of each token; totals that differ are scaled."""
+    """Of each token of one cut of a text, which token of another has its last byte. large, small: bytes of each token; totals that differ are scaled."""
     large_ends, small_ends = np.cumsum(large), np.cumsum(small)
     ends = small_ends * max(1, int(large_ends[-1]))
     rows = np.searchsorted(large_ends * max(1, int(small_ends[-1])), ends)

@@ -8,7 +8,8 @@ The large model is frozen, and its hidden rows of each prompt are computed once 
 projector is trained, and with it the small model: not at all (frozen), by low-rank additions that are
 merged when it is written (lora), or whole (full). `--untold` trains the small model alike without what the
 large one says: what a tuned pair is to be compared with. The loss is that of the text right behind the
-prompt. Models with other tokenizers may read: rows are aligned by bytes (tuning/fusion.py). An interrupted
+prompt. Models with other tokenizers may read: rows are aligned by bytes (tuning/fusion.py); no
+deployment takes such pairs yet. An interrupted
 training goes on where it was saved.
 """
 

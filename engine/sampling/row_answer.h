@@ -1,5 +1,5 @@
 // What a device answers about a row of logits in place of the logits themselves: all that reads
-// need which neither process nor cut them (RowReader::asks()).
+// need which neither process nor cut them (RowReader::can_ask()).
 #pragma once
 
 #include <cstdint>

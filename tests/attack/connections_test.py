@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 # Refused of 20,000. What is open when a connection is closed (2048) comes before.
-FEW_CALLS = 6_000
+FEW_CALLS = 12_000
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
