@@ -76,7 +76,7 @@ void token_to_sink(benchmark::State& state) {
   double loop_side = 0, text_side = 0;
   int64_t n = 0;
   {
-    TextPool pool(1);
+    Worker pool(1);
     std::vector<std::shared_ptr<SequenceListener>> listeners;
     for (size_t i = 0; i < streams; ++i) {
       StreamPlan plan;

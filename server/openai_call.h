@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/async/worker.h"
 #include "server/call_record.h"
 #include "server/edge/http_server.h"
 #include "server/edge/stream_out.h"
-#include "server/edge/worker.h"
 #include "server/gathered_answer.h"
 #include "server/openai/answer.h"
 #include "server/openai/request.h"

@@ -10,10 +10,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/async/worker.h"
 #include "server/edge/acceptor.h"
 #include "server/edge/http_server.h"
 #include "server/edge/pulse.h"
-#include "server/edge/worker.h"
 #include "server/server_state.h"
 
 namespace tandem {

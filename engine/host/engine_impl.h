@@ -19,7 +19,7 @@
 #include "engine/host/ingress.h"
 #include "engine/host/models.h"
 #include "engine/host/quotas.h"
-#include "engine/host/text_pool.h"
+#include "engine/async/worker.h"
 #include "engine/host/waiting_budget.h"
 #include "engine/sched/loop.h"
 
@@ -86,7 +86,7 @@ struct Engine::Impl {
 
   WaitingBudget budget;
   Quotas quotas;
-  TextPool text;    // its threads use the above,
+  Worker text;    // its threads use the above,
   Ingress ingress;  // and those of this one the pool too
 };
 

@@ -19,7 +19,7 @@ absl::Status shutting_down() {
 }
 
 // A byte of a prompt is a unit of service here: what it costs to tokenize.
-Ingress::Ingress(int threads, const LimitsConfig& limits, const Clock* clock, TextPool* answers,
+Ingress::Ingress(int threads, const LimitsConfig& limits, const Clock* clock, Worker* answers,
                  Metrics* metrics)
     : limits_(limits),
       clock_(clock),

@@ -23,7 +23,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/config.h"
 #include "engine/base/ids.h"
-#include "engine/host/text_pool.h"
+#include "engine/async/worker.h"
 #include "engine/sched/fairness.h"
 #include "engine/sched/metrics.h"
 
@@ -46,7 +46,7 @@ class Ingress {
   };
 
   // All outlive it.
-  Ingress(int threads, const LimitsConfig& limits, const Clock* clock, TextPool* answers,
+  Ingress(int threads, const LimitsConfig& limits, const Clock* clock, Worker* answers,
           Metrics* metrics);
   ~Ingress();  // REQUIRES: nothing waits
 
@@ -81,7 +81,7 @@ class Ingress {
 
   const LimitsConfig limits_;
   const Clock* const clock_;
-  TextPool* const answers_;
+  Worker* const answers_;
   Metrics* const metrics_;
 
   std::mutex mutex_;  // guards what follows

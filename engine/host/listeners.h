@@ -12,7 +12,7 @@
 #include "engine/host/claims.h"
 #include "engine/host/request.h"
 #include "engine/host/resolve.h"
-#include "engine/host/text_pool.h"
+#include "engine/async/worker.h"
 #include "engine/sched/spec.h"
 
 namespace tandem {
@@ -47,7 +47,7 @@ class ScoreListener final : public SequenceListener {
   using Done = std::function<void(absl::StatusOr<ScoreResult>)>;
 
   // `claims` are given back as the request goes on.
-  ScoreListener(TextPool* pool, ResolvedScore request, std::shared_ptr<Claims> claims, Done done,
+  ScoreListener(Worker* pool, ResolvedScore request, std::shared_ptr<Claims> claims, Done done,
                 std::function<void()> gone)
       : pool_(pool),
         request_(std::move(request)),
@@ -64,7 +64,7 @@ class ScoreListener final : public SequenceListener {
  private:
   ScoreResult result() const;
 
-  TextPool* const pool_;
+  Worker* const pool_;
   const ResolvedScore request_;
   const std::shared_ptr<Claims> claims_;
   const Done done_;

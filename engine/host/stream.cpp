@@ -26,7 +26,7 @@ namespace {
 // job on a text thread, one at a time for a request, takes it from there.
 class RequestStream : public std::enable_shared_from_this<RequestStream> {
  public:
-  RequestStream(TextPool* pool, StreamPlan plan, int choices, std::shared_ptr<Sink> sink,
+  RequestStream(Worker* pool, StreamPlan plan, int choices, std::shared_ptr<Sink> sink,
                 std::function<void()> gone);
 
   // The listener of one choice. Lives as long as the stream.
@@ -58,7 +58,7 @@ class RequestStream : public std::enable_shared_from_this<RequestStream> {
                std::unique_ptr<SequenceEnd> end);
   void send(Chunk chunk) const;
 
-  TextPool* const pool_;
+  Worker* const pool_;
   const StreamPlan plan_;
   const std::shared_ptr<Sink> sink_;
   const std::function<void()> gone_;
@@ -78,7 +78,7 @@ RequestStream::Choice::Choice(RequestStream* of, int number)
       decoder(of->plan_.tokenizer, of->plan_.skip_special_tokens, of->plan_.context),
       stops(of->plan_.stops, of->plan_.include_stop_sequence) {}
 
-RequestStream::RequestStream(TextPool* pool, StreamPlan plan, int choices,
+RequestStream::RequestStream(Worker* pool, StreamPlan plan, int choices,
                              std::shared_ptr<Sink> sink, std::function<void()> gone)
     : pool_(pool),
       plan_(std::move(plan)),
@@ -210,7 +210,7 @@ Finished RequestStream::Choice::finish(const SequenceEnd& how, Chunk* last) {
 
 }  // namespace
 
-std::vector<std::shared_ptr<SequenceListener>> request_streams(TextPool* pool, StreamPlan plan,
+std::vector<std::shared_ptr<SequenceListener>> request_streams(Worker* pool, StreamPlan plan,
                                                                int choices,
                                                                std::shared_ptr<Sink> sink,
                                                                std::function<void()> gone) {

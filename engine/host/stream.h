@@ -12,7 +12,7 @@
 
 #include "engine/host/claims.h"
 #include "engine/host/request.h"
-#include "engine/host/text_pool.h"
+#include "engine/async/worker.h"
 #include "engine/sched/spec.h"
 #include "engine/text/stop_matcher.h"
 #include "engine/text/tokenizer.h"
@@ -34,7 +34,7 @@ struct StreamPlan {
 
 // A listener for each of `choices` choices; they speak to `sink` one at a time. `gone` is called
 // once, after the sink's last call.
-std::vector<std::shared_ptr<SequenceListener>> request_streams(TextPool* pool, StreamPlan plan,
+std::vector<std::shared_ptr<SequenceListener>> request_streams(Worker* pool, StreamPlan plan,
                                                                int choices,
                                                                std::shared_ptr<Sink> sink,
                                                                std::function<void()> gone);

@@ -14,13 +14,13 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/async/worker.h"
 #include "engine/backend/torch/adapter.h"
 #include "engine/backend/torch/caught.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/cpu/targets.h"
 #include "engine/backend/torch/executor.h"
 #include "engine/backend/torch/kv_pool.h"
-#include "engine/backend/torch/lane_thread.h"
 #include "engine/backend/torch/memory.h"
 #include "engine/backend/torch/model/decoder.h"
 #include "engine/backend/torch/model/encoder.h"
@@ -96,7 +96,7 @@ struct TorchDevice::Impl {
         shared(std::move(s)),
         queue(own == nullptr ? nullptr : std::make_unique<LaneQueue>(std::move(own))),
         mover(queue.get()),
-        lane([this](const std::function<void()>& loop) { run_lane(loop); }) {}
+        lane(1, [this](const std::function<void()>& loop) { run_lane(loop); }) {}
 
   void run_lane(const std::function<void()>& loop) const {
     const c10::InferenceMode inference;
@@ -119,7 +119,7 @@ struct TorchDevice::Impl {
   std::map<ModelId, Loaded> models;  // changed only while no batch is in flight
   bool refused = false;              // the last batch: it had no memory. The lane's
   std::string peers;                 // what is to be said of other devices
-  LaneThread lane;                   // last: ends before what it uses
+  Worker lane;                       // last: ends before what it uses
 };
 
 void TorchDevice::Impl::complete(Loaded& loaded, int page_rows) const {

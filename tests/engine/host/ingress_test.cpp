@@ -22,7 +22,7 @@ using Log = std::vector<std::string>;
 class Held {
  public:
   explicit Held(LimitsConfig limits = {})
-      : answers_(std::make_unique<TextPool>(1)),
+      : answers_(std::make_unique<Worker>(1)),
         ingress_(std::make_unique<Ingress>(1, limits, &clock_, answers_.get(), &metrics_)) {
     std::promise<void> began;
     Ingress::Arrival first = arrival("holder");
@@ -80,7 +80,7 @@ class Held {
 
   VirtualClock clock_;
   Metrics metrics_;
-  std::unique_ptr<TextPool> answers_;
+  std::unique_ptr<Worker> answers_;
   std::unique_ptr<Ingress> ingress_;
   RequestId holder_ = 0;
   RequestId last_id_ = 0;

@@ -47,7 +47,7 @@ struct Streams {
     StreamPlan plan;
     plan.started.request_id = "r";
     plan.tokenizer = Tokenizer::bytes();
-    pool = std::make_unique<TextPool>(1);
+    pool = std::make_unique<Worker>(1);
     pool->post([go = hold_.get_future().share()] { go.wait(); });
     listeners = request_streams(pool.get(), std::move(plan), choices, sink, [this] { ++gone; });
   }
@@ -60,7 +60,7 @@ struct Streams {
 
   std::shared_ptr<LoggingSink> sink = std::make_shared<LoggingSink>();
   std::vector<std::shared_ptr<SequenceListener>> listeners;
-  std::unique_ptr<TextPool> pool;
+  std::unique_ptr<Worker> pool;
   int gone = 0;
 
  private:
@@ -115,7 +115,7 @@ TEST(RequestStreams, TextThatAStopStringMayBeginWithIsHeldBack) {
   plan.stops = std::make_shared<const StopStrings>(std::vector<std::string>{"END"});
   const auto sink = std::make_shared<LoggingSink>();
   {
-    TextPool pool(1);
+    Worker pool(1);
     const auto listeners = request_streams(&pool, std::move(plan), 1, sink, [] {});
     listeners[0]->on_tokens(emitted("aEN"));
     listeners[0]->on_end(end_with(absl::OkStatus()));
