@@ -78,8 +78,8 @@ struct FakeModelConfig {
   double mask_accuracy = 0;
   std::string trace_file;    // engine/backend/fake/trace.h; empty: none
   bool check_memory = true;  // false: what a pass reads is believed to be there; wants trace_file
-  // For tests, asked before each batch: is the device lost from here on?
-  std::function<bool()> lost;
+  // For tests, asked before each batch: is this device lost from here on?
+  std::function<bool(const std::string& device)> lost;
 };
 
 // A head or an adapter that is loaded with a model: a folder (weights/adapter_file.h).
@@ -93,6 +93,7 @@ struct ModelConfig {
   std::string path;  // Hugging Face directory; empty for a fake model
   std::optional<FakeModelConfig> fake;
   std::string device = "cpu:0";
+  std::vector<std::string> replicas;  // further devices that have it, too
   DType dtype = DType::kAuto;  // kAuto: fp32 on CPU, the file's own on CUDA
   int page_rows = 16;          // rows per KV page
   int64_t kv_pages = 0;        // 0: from the device's budget

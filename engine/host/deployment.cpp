@@ -88,7 +88,7 @@ absl::Status add_models(const std::map<std::string, LoadedModel>& models, Deploy
       if (known == models.end()) {
         const auto name = [](std::string* out, const auto& m) { out->append(m.first); };
         return refused(*d, *method,
-                       {"workers", quote_value(role.model),
+                       {role.field, quote_value(role.model),
                         absl::StrCat("names of models: ", absl::StrJoin(models, ", ", name))});
       }
       d->models[role.model] = &known->second;
@@ -127,7 +127,29 @@ absl::Status check_methods(const Deployment& d) {
   return absl::OkStatus();
 }
 
+ModelInDeployment describe(const std::string& role, const LoadedModel& model) {
+  ModelInDeployment m;
+  m.role = role;
+  m.name = model.config.name;
+  m.architecture = model.shape.architecture;
+  m.device = model.config.device;
+  m.dtype = model.shape.dtype;
+  m.parameters = model.shape.parameters;
+  m.weight_bytes = model.shape.weight_bytes;
+  if (model.encoder) m.weight_bytes += model.encoder->shape.weight_bytes;
+  m.layers = model.shape.layers;
+  m.hidden_size = model.shape.hidden_size;
+  m.keeps_row_bits = model.shape.keeps_row_bits;
+  return m;
+}
+
 }  // namespace
+
+bool Deployment::can_run(const LoadedModel& model) const {
+  return std::ranges::any_of(model.instances(), [this](const LoadedModel* m) {
+    return !lost || !lost(m->device);
+  });
+}
 
 const MethodInfo* Deployment::offers(absl::string_view method) const {
   const auto it = std::find_if(methods.begin(), methods.end(),
@@ -150,20 +172,11 @@ DeploymentInfo Deployment::info() const {
   for (const auto& [_, model] : models) {
     if (model != large && model != small) roles.emplace_back("worker", model);
   }
-  for (const auto& [role, model] : roles) {
-    ModelInDeployment m;
-    m.role = role;
-    m.name = model->config.name;
-    m.architecture = model->shape.architecture;
-    m.device = model->config.device;
-    m.dtype = model->shape.dtype;
-    m.parameters = model->shape.parameters;
-    m.weight_bytes = model->shape.weight_bytes;
-    if (model->encoder) m.weight_bytes += model->encoder->shape.weight_bytes;
-    m.layers = model->shape.layers;
-    m.hidden_size = model->shape.hidden_size;
-    m.keeps_row_bits = model->shape.keeps_row_bits;
-    info.models.push_back(std::move(m));
+  for (const auto& [role, first] : roles) {
+    for (const LoadedModel* model : first->instances()) {
+      info.models.push_back(describe(role, *model));
+      info.models.back().device_lost = lost && lost(model->device);
+    }
   }
   info.vocab_size = vocab_size;
   info.context_length = context_length;
@@ -198,13 +211,11 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
       series.method = m.method;
       d.series[m.method] = &series;
     }
-    const PoolSize& pool = d.large->pool;
-    d.context_length = std::min<int64_t>(d.large->shape.max_positions, pool.pages * pool.page_rows);
+    d.context_length = std::min<int64_t>(d.large->shape.max_positions, d.large->kv_rows());
     for (const auto& [_, model] : d.models) {
       if (model->encoder == nullptr) continue;
       const LoadedModel& encoder = *model->encoder;
-      const int64_t length = std::min<int64_t>({encoder.shape.max_positions,
-                                                encoder.pool.pages * encoder.pool.page_rows,
+      const int64_t length = std::min<int64_t>({encoder.shape.max_positions, encoder.kv_rows(),
                                                 config.limits.step_rows});  // it is never divided
       d.source_length = d.source_length > 0 ? std::min(d.source_length, length) : length;
     }

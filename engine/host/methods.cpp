@@ -119,13 +119,16 @@ absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const MethodEnt
     }
     use.prompt_only = role.prompt_only;
     plan.roles.push_back(use);
-    if (deployment.lost && deployment.lost(model.device)) plan.available = false;
+    if (!deployment.can_run(model)) plan.available = false;
   }
   TANDEM_RETURN_IF_ERROR(feed_roles(deployment, entry, needs.models, &plan.roles));
   plan.context_length = std::numeric_limits<int64_t>::max();
   for (size_t i = 0; i < needs.models.size(); ++i) {
     const LoadedModel& model = *deployment.models.at(needs.models[i].model);
-    const int64_t room = room_of(model, plan.roles[i], plan.width, plan.extra_rows);
+    int64_t room = std::numeric_limits<int64_t>::max();
+    for (const LoadedModel* m : model.instances()) {
+      room = std::min(room, room_of(*m, plan.roles[i], plan.width, plan.extra_rows));
+    }
     int64_t& length = plan.roles[i].prompt_only ? plan.prompt_length : plan.context_length;
     length = std::min(length, room);
     if (plan.roles[i].prompt_only) plan.reader = model.config.name;

@@ -47,6 +47,12 @@ CacheSet::CacheSet(const SequenceSpec* spec, RunHost* host) : spec_(spec), host_
   }
 }
 
+// What prefixes hang on names models as the request did: it is the same for all replicas.
+void CacheSet::placed() {
+  TANDEM_CHECK(caches_.empty());
+  for (size_t i = 0; i < roots_.size(); ++i) roots_[i].first = spec_->roles[i].model;
+}
+
 void CacheSet::open() {
   for (const RoleModel& role : spec_->roles) {
     ModelPools* pools = host_->pools(role.model);
@@ -135,6 +141,11 @@ bool CacheSet::runs_tokens(CacheId id) const {
   return std::any_of(stages_.begin(), stages_.end(), [id](const auto& s) {
     return s.second.cache == id && (s.first == Role::kLarge || s.first == Role::kSmall);
   });
+}
+
+bool CacheSet::runs_tokens(size_t role) const {
+  const Role played = spec_->roles[role].role;
+  return played == Role::kLarge || played == Role::kSmall;
 }
 
 void CacheSet::publish(std::span<const Token> tokens, bool over) {

@@ -150,6 +150,15 @@ void add_sources(Plan& p, uint64_t seed) {
   }
 }
 
+// And so the replicas, half of which lose a device.
+void add_replicas(Plan& p, uint64_t seed) {
+  Random r(seed ^ 0x2e911ca5);
+  p.replicated = r.one_in(4);
+  if (!p.replicated || p.crowd || r.one_in(2)) return;
+  p.lost_device = p.device(r.below(2) + (r.one_in(2) ? kModels : 0));
+  p.loss = TimePoint(r.micros(kFaultMicros));
+}
+
 }  // namespace
 
 Plan make_plan(uint64_t seed) {
@@ -185,8 +194,10 @@ Plan make_plan(uint64_t seed) {
   p.fault_every = r.one_in(4) ? 0 : r.between(5, 60);
   if (r.one_in(8)) {
     make_crowd(r, p);
+    add_replicas(p, seed);
     return p;
   }
+  add_replicas(p, seed);
   if (r.one_in(5)) p.shutdown = TimePoint(r.micros(kFaultMicros));
   for (int i = 0, n = r.between(8, 12); i < n; ++i) {
     Request q = make_request(r, beams, false);

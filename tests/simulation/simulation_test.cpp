@@ -29,6 +29,7 @@ bool possible(Kind kind, Phase phase, Event event) {
     case Event::kNan:
     case Event::kNoMemory:
     case Event::kSlowPass:
+    case Event::kDeviceLost:  // whoever waits for admission has the other replicas
       return phase == Phase::kPrefill || phase == Phase::kDecoding;
     case Event::kEviction:
       return phase == Phase::kPaused || phase == Phase::kHeld;
@@ -62,10 +63,12 @@ TEST(Simulation, InvariantsHold) {
   if (const char* file = std::getenv("TANDEM_COVERAGE_TABLE")) std::ofstream(file) << sum.table();
   if (seeds < 200) return;
   EXPECT_GT(sum.answered, sum.requests / 3);
-  for (const int64_t n : {sum.cut, sum.cancelled, sum.deadlines, sum.device_failures, sum.refused,
-                          sum.preemptions, sum.batches_behind, sum.reused_tokens, sum.sources}) {
+  for (const int64_t n :
+       {sum.cut, sum.cancelled, sum.deadlines, sum.device_failures, sum.refused, sum.preemptions,
+        sum.batches_behind, sum.reused_tokens, sum.sources, sum.on_replicas}) {
     EXPECT_GT(n, static_cast<int64_t>(seeds / 10));
   }
+  EXPECT_GT(sum.lost, static_cast<int64_t>(seeds / 100));
   if (seeds < 8000) return;  // enough to meet them all
   // Every method was hit by every event in every state in which it can be.
   for (int k = 0; k < kKinds; ++k) {

@@ -50,6 +50,7 @@ struct ModelInRole {
   // layers, and how. That role may run the prompt alone, and no further than it is read.
   std::optional<Role> fed_by;
   bool prompt_only = false;
+  std::string field = {};  // of the method's, that names the model; empty: the deployment itself
 };
 
 // What a method with its parameters wants of its deployment. It is offered where that is there.
