@@ -133,6 +133,9 @@ ModelInDeployment describe(const std::string& role, const LoadedModel& model) {
   m.name = model.config.name;
   m.architecture = model.shape.architecture;
   m.device = model.config.device;
+  for (size_t i = 1; i < model.config.shards.size(); ++i) {
+    absl::StrAppend(&m.device, "+", model.config.shards[i].device);
+  }
   m.dtype = model.shape.dtype;
   m.parameters = model.shape.parameters;
   m.weight_bytes = model.shape.weight_bytes;
@@ -146,9 +149,8 @@ ModelInDeployment describe(const std::string& role, const LoadedModel& model) {
 }  // namespace
 
 bool Deployment::can_run(const LoadedModel& model) const {
-  return std::ranges::any_of(model.instances(), [this](const LoadedModel* m) {
-    return !lost || !lost(m->device);
-  });
+  return std::ranges::any_of(model.instances(),
+                             [this](const LoadedModel* m) { return !lost || !lost(m->device); });
 }
 
 const MethodInfo* Deployment::offers(absl::string_view method) const {

@@ -81,8 +81,8 @@ absl::Status Engine::Impl::warm_up(const LoadedModel& model) {
   loop->submit(std::move(spec));
   absl::Status status = listener->wait();
   if (status.ok()) return status;
-  return annotate(status, absl::StrCat("warm-up of model ", model.config.name, " on ",
-                                       model.config.device));
+  return annotate(
+      status, absl::StrCat("warm-up of model ", model.config.name, " on ", model.config.device));
 }
 
 Engine::Impl::~Impl() {

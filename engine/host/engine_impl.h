@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/async/worker.h"
 #include "engine/base/config.h"
 #include "engine/base/status.h"
 #include "engine/host/claims.h"
@@ -19,7 +20,6 @@
 #include "engine/host/ingress.h"
 #include "engine/host/models.h"
 #include "engine/host/quotas.h"
-#include "engine/async/worker.h"
 #include "engine/host/waiting_budget.h"
 #include "engine/sched/loop.h"
 
@@ -85,7 +85,7 @@ struct Engine::Impl {
 
   WaitingBudget budget;
   Quotas quotas;
-  Worker text;    // its threads use the above,
+  Worker text;      // its threads use the above,
   Ingress ingress;  // and those of this one the pool too
 };
 

@@ -20,10 +20,10 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "engine/async/worker.h"
 #include "engine/base/clock.h"
 #include "engine/base/config.h"
 #include "engine/base/ids.h"
-#include "engine/async/worker.h"
 #include "engine/sched/fairness.h"
 #include "engine/sched/metrics.h"
 

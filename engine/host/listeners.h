@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/async/worker.h"
 #include "engine/decode/score.h"
 #include "engine/host/claims.h"
 #include "engine/host/request.h"
 #include "engine/host/resolve.h"
-#include "engine/async/worker.h"
 #include "engine/sched/spec.h"
 
 namespace tandem {

@@ -78,8 +78,8 @@ RequestStream::Choice::Choice(RequestStream* of, int number)
       decoder(of->plan_.tokenizer, of->plan_.skip_special_tokens, of->plan_.context),
       stops(of->plan_.stops, of->plan_.include_stop_sequence) {}
 
-RequestStream::RequestStream(Worker* pool, StreamPlan plan, int choices,
-                             std::shared_ptr<Sink> sink, std::function<void()> gone)
+RequestStream::RequestStream(Worker* pool, StreamPlan plan, int choices, std::shared_ptr<Sink> sink,
+                             std::function<void()> gone)
     : pool_(pool),
       plan_(std::move(plan)),
       sink_(std::move(sink)),

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/async/worker.h"
 #include "engine/host/claims.h"
 #include "engine/host/request.h"
-#include "engine/async/worker.h"
 #include "engine/sched/spec.h"
 #include "engine/text/stop_matcher.h"
 #include "engine/text/tokenizer.h"
