@@ -16,9 +16,13 @@ class BatchCost {
 
   void saw(int rows, double seconds);
 
-  // The share of a work with `rows` rows in the time of a batch of so many rows and works: those of
-  // all its works make 1. As long as all batches were alike it is by rows. In [0, 1].
-  double share(int rows, int batch_rows, int works) const;
+  // The shares of works in the time of a batch: those of all its works make 1. As long as all
+  // batches were alike they are by rows. In [0, 1].
+  struct Shares {
+    double of_work = 0, of_row = 0;
+    double of(int rows) const { return of_work + of_row * rows; }
+  };
+  Shares shares(int batch_rows, int works) const;
 
  private:
   double per_batch() const;  // seconds; so is the next

@@ -50,6 +50,8 @@ class CacheSet {
     RoleModel::Fed fed;
     int rows = 0;
   };
+  // Has any role a memory, an adapter or a source of hidden rows? Else all feeds are empty.
+  bool is_fed() const { return is_fed_; }
   Feed feed_of(const SequenceCache& cache) const { return is_fed_ ? fed(cache) : Feed(); }
   const std::vector<Token>& source() const { return spec_->source; }
   // Do its rows come by running the sequence's tokens? Workers' and encoders' do not.
@@ -87,7 +89,7 @@ class CacheSet {
   const SequenceSpec* const spec_;
   RunHost* const host_;
   std::vector<std::pair<ModelId, PrefixRoot>> roots_;  // one for each role
-  bool is_fed_ = false;  // has any role a memory, an adapter or a source of hidden rows?
+  bool is_fed_ = false;
   std::vector<std::unique_ptr<SequenceCache>> caches_;  // few
   std::vector<std::pair<Role, Stage>> stages_;          // of the spec's roles, in their order
   std::vector<CacheId> taken_over_;  // caches with a leader's rows, before their first round

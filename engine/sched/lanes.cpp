@@ -157,7 +157,9 @@ Lanes::Finished Lanes::finish(DeviceId device, BatchResult result) {
   const int works = static_cast<int>(batch->flights.size());
   BatchCost* cost = nullptr;  // none for a batch of moves alone
   if (works > 0) cost = &models_[batch->batch.works.front().model.index()].cost;
-  if (cost && result.status.ok()) cost->saw(rows, seconds(result.busy));
+  const double busy = seconds(result.busy);
+  if (cost && result.status.ok()) cost->saw(rows, busy);
+  const BatchCost::Shares shares = cost ? cost->shares(rows, works) : BatchCost::Shares();
   for (size_t i = 0; i < batch->flights.size(); ++i) {
     PassFlight& flight = *batch->flights[i];
     const Work& work = batch->batch.works[i];
@@ -176,8 +178,8 @@ Lanes::Finished Lanes::finish(DeviceId device, BatchResult result) {
       finished.failed.emplace_back(run, status);
       continue;
     }
-    flight.seconds += seconds(result.busy);
-    run->accounts().ran(flight.role, rows, result.busy, cost->share(work.run_rows(), rows, works),
+    flight.seconds += busy;
+    run->accounts().ran(flight.role, rows, busy, shares.of(work.run_rows()),
                         work.last && !flight.refill);
     absorb(flight, work, std::move(result.works[i].readout));
     if (!work.last) continue;

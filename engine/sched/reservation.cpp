@@ -43,6 +43,17 @@ void Reservation::want_sources() {
   }
 }
 
+// An encoder's rows are all there or not at all.
+void Reservation::want_memories(std::span<const Need> needs) {
+  for (const Need& need : needs) {
+    const CacheId memory = caches_->feed_of(*caches_->find(need.stage.cache)).memory;
+    if (!memory.valid()) continue;
+    Want& want = want_of(caches_->find(memory));
+    want.total = static_cast<int>(caches_->source().size());
+    want.adoptable = 0;
+  }
+}
+
 const Reservation::Feeding* Reservation::feeding(CacheId source) const {
   const auto found = std::ranges::find(feeding_, source, &Feeding::source);
   return found == feeding_.end() ? nullptr : &*found;
@@ -63,14 +74,11 @@ void Reservation::want(std::span<const Need> needs, std::span<const Token> token
     want.frontier_begin = std::min(want.frontier_begin, std::max(0, total - need.frontier));
     want.frontier_total = std::max(want.frontier_total, total);
   }
-  for (const Need& need : needs) {  // an encoder's rows are all there or not at all
-    const CacheId memory = caches_->feed_of(*caches_->find(need.stage.cache)).memory;
-    if (!memory.valid()) continue;
-    Want& want = want_of(caches_->find(memory));
-    want.total = static_cast<int>(caches_->source().size());
-    want.adoptable = 0;
+  feeding_.clear();
+  if (caches_->is_fed()) {
+    want_memories(needs);
+    want_sources();
   }
-  want_sources();
   for (const Want& want : wants_) {
     if (caches_->forget_taken_over(want.cache->id())) want.cache->truncate(want.adoptable);
   }
@@ -151,7 +159,7 @@ int Reservation::frontier_begin(CacheId cache) const {
 
 void Reservation::evicted() {
   for (Want& want : wants_) want.looked_up.reset();
-  want_sources();
+  if (caches_->is_fed()) want_sources();
 }
 
 void Reservation::adopt(std::span<const Token> tokens) {

@@ -2,12 +2,12 @@
 
 namespace tandem {
 
-void SequenceAccounts::ran(Role role, int batch_rows, Duration busy, double share, bool last) {
+void SequenceAccounts::ran(Role role, int batch_rows, double seconds, double share, bool last) {
   const bool encodes = role == Role::kEncoder;  // whose time is taken for the large model's
   const bool large = role == Role::kLarge || encodes;
   if (last && !encodes) ++(large ? stats_.large_passes : stats_.small_passes);
-  (large ? stats_.large_seconds : stats_.small_seconds) += seconds(busy);
-  stats_.share_seconds += seconds(busy) * share;
+  (large ? stats_.large_seconds : stats_.small_seconds) += seconds;
+  stats_.share_seconds += seconds * share;
   batch_rows_sum_ += batch_rows;
   ++chunks_;
 }

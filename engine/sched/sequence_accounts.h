@@ -25,9 +25,9 @@ class SequenceAccounts {
   // Its first round has its pages, and of its prompt so many tokens' rows from others.
   void begun(int64_t cached_tokens) { begun_ = true, stats_.cached_tokens = cached_tokens; }
   bool has_begun() const { return begun_; }
-  // Rows of a pass, the last ones or not, ran in a batch of so many rows, which took so long and of
-  // which they are charged `share`, in [0, 1].
-  void ran(Role role, int batch_rows, Duration busy, double share, bool last);
+  // Rows of a pass, the last ones or not, ran in a batch of so many rows, which took so many
+  // seconds and of which they are charged `share`, in [0, 1].
+  void ran(Role role, int batch_rows, double seconds, double share, bool last);
   // So many tokens went out, at least one. `first_choice`: they count as the request's first.
   void emitted(int64_t tokens, bool first_choice, TimePoint now);
   void evicted() { ++stats_.preemptions; }

@@ -35,9 +35,9 @@ TEST(SequenceAccounts, TimeIsCutAtAdmissionAndAtTheFirstToken) {
 
 TEST(SequenceAccounts, APassCountsWithItsLastChunkAndTimeWithEach) {
   SequenceAccounts a(at(0), nullptr);
-  a.ran(Role::kLarge, 8, duration(1), 0.25, false);
-  a.ran(Role::kLarge, 4, duration(2), 0.5, true);
-  a.ran(Role::kSmall, 3, duration(4), 1, true);
+  a.ran(Role::kLarge, 8, 1, 0.25, false);
+  a.ran(Role::kLarge, 4, 2, 0.5, true);
+  a.ran(Role::kSmall, 3, 4, 1, true);
   const MethodStats end = a.at_end(at(9));
   EXPECT_EQ(end.large_passes, 1);
   EXPECT_EQ(end.small_passes, 1);
