@@ -36,6 +36,12 @@ Prepared& prepared() {
   return mine;
 }
 
+// Of a thread's calls, whatever kinds of numbers they are of: they all prepare the same rows.
+uint64_t next_call() {
+  thread_local uint64_t calls = 0;
+  return ++calls;
+}
+
 // What of a product depends on the kind of matrix.
 RowType row_type_of(const PackedMatrix& w) { return row_type(w.type()); }
 RowType row_type_of(const QuantizedMatrix&) { return RowType::kInt8x32; }
@@ -104,8 +110,6 @@ void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then, Ac
   TANDEM_CHECK(then != Then::kGate || w.layout() == Layout::kPairs);
   TANDEM_CHECK(first == 0 || then != Then::kGate);
   const TileShape shape = shape_for(w);
-  thread_local uint64_t calls = 0;
-  ++calls;
   const int64_t threads = team_size();
   const int64_t wanted = first > 0 ? (first + w.columns() - 1) / w.columns() : w.panels();
   const int64_t panels = std::min<int64_t>(wanted, w.panels());
@@ -115,7 +119,7 @@ void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then, Ac
   while (parts < groups && panels * parts < 4 * threads) ++parts;
   const int64_t part = (groups + parts - 1) / parts;
   parts = (groups + part - 1) / part;
-  Call<O, A, Matrix> call{out, bias, &w, x, nullptr, calls, panels, part, then, activation};
+  Call<O, A, Matrix> call{out, bias, &w, x, nullptr, next_call(), panels, part, then, activation};
   const int64_t tasks = parts * panels;
   if (threads == 1 || panel_time(w, x.rows) * static_cast<double>(panels) < kWorth) {
     return call(0, tasks);

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <thread>
 
 #include "engine/backend/torch/cpu/narrow_row.h"
 #include "engine/backend/torch/cpu/parallel.h"
@@ -326,6 +327,26 @@ TEST(Product, RowsAreOfTheTypeThatTheTargetMultiplies) {
     EXPECT_EQ(cpu::row_type(WeightType::kDouble), RowType::kDouble);
   }
   ASSERT_TRUE(cpu::force_target("").ok());
+}
+
+// Models of several kinds of numbers take turns on a thread: none finds another's rows prepared.
+TEST(Product, KindsOfNumbersHaveTheirOwnRows) {
+  const TestMatrix whole(WeightType::kDouble, 24, 40, random_numbers(960, 1));
+  const TestMatrix narrow(WeightType::kInt8, 24, 40, random_numbers(960, 2));
+  const auto a = random_numbers(80, 3);
+  const auto b = as<double>(as<float>(random_numbers(80, 4)));
+  const auto of_whole = [&] { return product<double>(whole.packed, a, 2); };
+  const auto of_narrow = [&] { return product<float>(narrow.packed, b, 2); };
+  // On a thread of its own, whose first calls these are.
+  const auto on_thread = [](const auto& f) { std::thread(f).join(); };
+  std::vector<double> want_whole, got_whole;
+  std::vector<float> want_narrow, got_narrow;
+  on_thread([&] { want_whole = of_whole(); });
+  on_thread([&] { want_narrow = of_narrow(); });
+  on_thread([&] { of_whole(), got_narrow = of_narrow(); });
+  on_thread([&] { of_narrow(), got_whole = of_whole(); });
+  EXPECT_EQ(got_narrow, want_narrow);
+  EXPECT_EQ(got_whole, want_whole);
 }
 
 // The greatest sums that int8 times int8 or int16 can have.
