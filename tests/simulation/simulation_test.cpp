@@ -24,6 +24,8 @@ bool possible(Kind kind, Phase phase, Event event) {
     return false;  // all its tokens come at once
   // Its pools must hold all its beams, so it seldom waits for pages: the table tells how often.
   if (kind == Kind::kBeam && phase == Phase::kPaused) return false;
+  // Nor do these, whose prompts are short; and few requests see the server end.
+  if (kind == Kind::kEmbedded && phase == Phase::kPaused && event == Event::kShutdown) return false;
   switch (event) {
     case Event::kDeviceError:
     case Event::kNan:
