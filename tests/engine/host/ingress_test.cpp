@@ -27,14 +27,20 @@ class Held {
     std::promise<void> began;
     Ingress::Arrival first = arrival("holder");
     holder_ = first.id;
-    first.go = [this, &began, ingress = ingress_.get()](const absl::Status&) {
+    first.go = [this, &began, opened = hold_.get_future().share(),
+                ingress = ingress_.get()](const absl::Status&) {
       began.set_value();
-      hold_.get_future().wait();
+      opened.wait();
       passed_ = ingress->pass(holder_, [] {});
     };
     EXPECT_TRUE(ingress_->enter(std::move(first)).ok());
     began.get_future().wait();
   }
+  ~Held() {
+    if (ingress_ != nullptr) open();  // before what the holder still uses is gone
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
 
   // Writes down "NAME CODE" when it is called.
   Ingress::Arrival arrival(const std::string& client, int64_t bytes = 1) {
