@@ -1,5 +1,5 @@
-"""The server end to end on a device: every method that the demo offers, an orderly end under load, and
-faults that must be told clearly. Lines of JSON, as steps.figures_of reads them."""
+"""The server end to end on a device: every method that the demo offers and PPD, an orderly end under
+load, and faults that must be told clearly. Lines of JSON, as steps.figures_of reads them."""
 
 import argparse
 import contextlib
@@ -18,10 +18,12 @@ models {{
   extras {{ name: "code-large-bita" path: "{models}/code-large-bita" }}
 }}
 models {{ name: "code-small" path: "{models}/code-small" device: "{device}" }}
+models {{ name: "worker" path: "{models}/code-large" device: "{device}/1" layers: 4 }}
 deployments {{
   name: "code" large: "code-large" small: "code-small"
   bild {{ fallback_threshold: 0.2 rollback_threshold: 0.69 }}
   bita {{ adapter: "code-large-bita" }}
+  ppd {{ exit_layer: 4 workers: "worker" num_candidates: 3 }}
 }}
 {more}
 """
@@ -95,8 +97,8 @@ def methods(args, address: str) -> list[str]:
             wrong.append(f"{name}: no tokens")
         if contract == "EXACT" and not same and args.device.startswith("cpu"):
             wrong.append(f"{name}: other tokens")  # on a GPU rows do not keep their bits yet
-    if len(rows) < 5:
-        wrong.append(f"{len(rows)} methods answered, not 5")
+    if len(rows) < 6:
+        wrong.append(f"{len(rows)} methods answered, not 6")
     return wrong
 
 
@@ -172,6 +174,7 @@ def main() -> int:
             print(server.log.read_text("utf-8", "replace")[-3000:], flush=True)
     wrong += refused(args, "unknown_device", "allowed: ", device="cuda:99")
     small = f'devices {{ name: "{args.device}" memory_bytes: 1000000 }}'
+    small += f' devices {{ name: "{args.device}/1" }}'
     wrong += refused(args, "too_little_memory", "memory", more=small)
     print("\n".join(wrong) if wrong else "all as it should be")
     return 1 if wrong else 0

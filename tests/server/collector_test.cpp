@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "engine/decode/bild.h"
+#include "engine/decode/ppd.h"
 
 namespace tandem {
 namespace {
@@ -71,6 +72,24 @@ void add_drafts(Metrics& metrics) {
   stats.own[BildFigures::kRollbacks] = 2;
   stats.own[BildFigures::kRolledBackTokens] = 3;
   bild.add_method_stats(stats);
+}
+
+// A request of PPD: of its nine tokens two were a round's first candidate, one the third.
+void add_pipeline(Metrics& metrics) {
+  Series& ppd = metrics.series.emplace_back();
+  ppd.model = "code";
+  ppd.method = "ppd";
+  MethodStats stats;
+  stats.own[PpdFigures::kRounds] = 8;
+  stats.own[PpdFigures::kMatches] = 3;
+  stats.own[PpdFigures::kFirstMatches] = 2;
+  stats.own[PpdFigures::kAdopted] = 2;
+  stats.own[PpdFigures::kMainLayers] = 64;
+  stats.own[PpdFigures::kWorkerLayers] = 96;
+  stats.own[PpdFigures::kCopiedRows] = 10;
+  stats.own[PpdFigures::kPredictedMainLayers] = 60;
+  stats.tokens_by_index = {2, 0, 1};
+  ppd.add_method_stats(stats);
 }
 
 std::string text() {
@@ -166,6 +185,28 @@ TEST(Collector, DraftsAreCountedAsTheirStatisticsSay) {
               "} 0\n" + "tandem_bild_rollbacks_total" + s + "} 2\n" +
               "tandem_bild_rolled_back_tokens_total" + s + "} 3\n";
   EXPECT_EQ(of_drafts, expected);
+}
+
+TEST(Collector, MatchesAreToldByRank) {
+  Metrics metrics;
+  add_pipeline(metrics);
+  std::string of_ppd;
+  std::istringstream all(exposition(Given(engine_families(metrics, {}, {}))));
+  for (std::string line; std::getline(all, line);) {
+    for (const char* name : {"tandem_ppd", "tandem_proposed"}) {
+      if (line.rfind(name, 0) == 0) of_ppd += line + "\n";
+    }
+  }
+  const std::string s = "{model=\"code\",method=\"ppd\"";
+  const auto line = [&](const std::string& name, const std::string& value) {
+    return "tandem_ppd_" + name + "_total" + s + "} " + value + "\n";
+  };
+  EXPECT_EQ(of_ppd, "tandem_proposed_tokens_total" + s + ",index=\"0\"} 2\n" +
+                        "tandem_proposed_tokens_total" + s + ",index=\"2\"} 1\n" +
+                        line("rounds", "8") + line("matches", "3") + line("first_matches", "2") +
+                        line("adopted_rows", "2") + line("main_layers", "64") +
+                        line("worker_layers", "96") + line("copied_rows", "10") +
+                        line("predicted_main_layers", "60"));
 }
 
 TEST(Collector, ClientsThatAreNamedAndAllOthers) {

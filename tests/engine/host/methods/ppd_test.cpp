@@ -2,6 +2,7 @@
 // and deployments that do not fit.
 #include "engine/decode/ppd.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -293,6 +294,17 @@ TEST(PpdMethod, RefusesDeploymentsThatDoNotFit) {
          set_setting(&c.deployments[0].methods["ppd"], "workers",
                      std::vector<std::string>{"nobody"});
        }},
+      {"deployments[code].ppd.workers: \"large\" with layers: 8; allowed: 4, as many as the large "
+       "model has above exit_layer",
+       [](EngineConfig& c) {
+         set_setting(&c.deployments[0].methods["ppd"], "workers",
+                     std::vector<std::string>{"large"});
+       }},
+      {"deployments[code].ppd.workers: \"worker0\" twice; allowed: each model once",
+       [](EngineConfig& c) {
+         set_setting(&c.deployments[0].methods["ppd"], "workers",
+                     std::vector<std::string>{"worker0", "worker0"});
+       }},
   };
   for (const auto& c : kCases) {
     EngineConfig config = pipeline(4, {"cpu:0/1"});
@@ -301,6 +313,45 @@ TEST(PpdMethod, RefusesDeploymentsThatDoNotFit) {
     ASSERT_FALSE(engine.ok()) << c.message;
     EXPECT_EQ(engine.status().message(), c.message);
   }
+}
+
+TEST(PpdMethod, WorkersWantADeviceThatIsThere) {
+  const std::string path = std::string(TANDEM_SOURCE_DIR) + "/deploy/ppd-cpu.textproto";
+  std::stringstream file;
+  file << std::ifstream(path).rdbuf();
+  const std::string without =
+      absl::StrReplaceAll(file.str(), {{"devices { name: \"cpu:0/2\" threads: 1 }\n", ""}});
+  const absl::Status status = parse_deployment(without, path).status();
+  EXPECT_THAT(
+      std::string(status.message()),
+      ::testing::HasSubstr("models[2].device: \"cpu:0/2\"; allowed: \"cpu:0\", \"cpu:0/1\""));
+}
+
+// A worker with memory for 320 rows, beside a large model with more of it.
+TEST(PpdMethod, CandidatesAreNoMoreThanTheWorkersRows) {
+  EngineConfig config = testing::fake_engine_config();
+  config.devices.push_back({.lane = 1});
+  ModelConfig& worker = config.models[1];
+  worker.fake = config.models[0].fake;
+  worker.fake->layers = 2;
+  worker.device = "cpu:0/1";
+  worker.kv_pages = 20;
+  config.deployments = {{"pair", "big", ""}};
+  config.deployments[0].methods["ppd"] = {{"exit_layer", int64_t{2}},
+                                          {"workers", std::vector<std::string>{"little"}}};
+  const auto engine = make_engine(config);
+  ASSERT_NE(engine, nullptr);
+  GenerateRequest r = testing::request_for(std::vector<Token>(10, 65), 300);
+  r.method = "ppd";
+  r.parameters = {{"num_candidates", int64_t{11}}};
+  const auto refused = testing::run(*engine, r);
+  EXPECT_EQ(refused->wait().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused->wait().message()),
+              ::testing::HasSubstr("max_new_tokens: 300; allowed: at most 299 after 10 prompt "
+                                   "tokens (context of 309)"));
+  r.parameters = {{"num_candidates", int64_t{10}}};
+  const auto fits = testing::run(*engine, r);
+  EXPECT_TRUE(fits->wait().ok()) << fits->wait();
 }
 
 // Those for GPUs, on as many CPU devices and lanes, with fake models of their layers.
