@@ -9,6 +9,7 @@
 
 #include "engine/decode/bild.h"
 #include "engine/decode/ppd.h"
+#include "tests/engine/backend/torch/adapter_folders.h"
 #include "tests/engine/host/kit.h"
 #include "tests/engine/host/tiny_directory.h"
 #include "tests/temp_dir.h"
@@ -21,7 +22,8 @@ using testing::Recorder;
 
 // The large model; and small ones: itself, itself in int8, so that it is wrong now and then, and
 // another one, which is right by chance.
-EngineConfig config_of(const std::string& directory, const std::string& other) {
+EngineConfig config_of(const std::string& directory, const std::string& other,
+                       const ExtraConfig& masks) {
   EngineConfig config;
   for (const int lane : {0, 1}) {
     DeviceConfig& d = config.devices.emplace_back();
@@ -36,6 +38,7 @@ EngineConfig config_of(const std::string& directory, const std::string& other) {
     model.dtype = dtype;
   };
   add("large", directory, DType::kFloat64);
+  config.models.back().extras = {masks};
   add("same", directory, DType::kFloat64);
   add("near", directory, DType::kInt8);
   add("other", other, DType::kFloat64);
@@ -52,7 +55,26 @@ EngineConfig config_of(const std::string& directory, const std::string& other) {
   config.deployments.back().methods["bild"] = {{"early_exit_layer", 3}};
   config.deployments.back().methods["ppd"] = {{"exit_layer", 3},
                                               {"workers", std::vector<std::string>{"worker"}}};
+  config.deployments.back().methods["bita"] = {{"adapter", masks.name}};
   return config;
+}
+
+// Four masks and a prompt of three rows, of random numbers.
+ExtraConfig random_masks(const test::AdapterFolders& folders) {
+  std::mt19937_64 random(3);
+  std::normal_distribution<float> normal;
+  const auto numbers = [&](const std::string& name, std::vector<int64_t> shape) {
+    int64_t n = 1;
+    for (const int64_t side : shape) n *= side;
+    std::vector<float> values(static_cast<size_t>(n));
+    for (float& x : values) x = normal(random);
+    return test::Matrix{name, std::move(shape), std::move(values)};
+  };
+  const DecoderConfig& c = folders.base;
+  const std::vector<int64_t> rows = {c.layers, 3, c.kv_heads, c.head_dim};
+  return folders.write("masks", {{"kind", "masks"}},
+                       {numbers("masks", {4, c.hidden_size}), numbers("prompt.keys", rows),
+                        numbers("prompt.values", rows)});
 }
 
 class Oracles : public ::testing::Test {
@@ -60,7 +82,8 @@ class Oracles : public ::testing::Test {
   void SetUp() override {
     test::write_tiny_model(large_.path(), 1);
     test::write_tiny_model(other_.path(), 2);
-    engine_ = make_engine(config_of(large_.path(), other_.path()));
+    folders_ = std::make_unique<test::AdapterFolders>(large_.path());
+    engine_ = make_engine(config_of(large_.path(), other_.path(), random_masks(*folders_)));
     ASSERT_NE(engine_, nullptr);
   }
 
@@ -71,6 +94,7 @@ class Oracles : public ::testing::Test {
   }
 
   const test::TempDir large_, other_;
+  std::unique_ptr<test::AdapterFolders> folders_;
   std::unique_ptr<Engine> engine_;
 };
 
@@ -115,6 +139,14 @@ std::vector<Way> exact_ways() {
   ways.push_back({"ngram", "early", {{"draft_tokens", int64_t{4}}}});
   ways.push_back({"ppd", "early", {{"num_candidates", int64_t{1}}}});
   ways.push_back({"ppd", "early", {{"num_candidates", int64_t{4}}}});
+  for (const char* tree : {"TREE_EFFICIENT", "TREE_TRIANGLE"}) {
+    ways.push_back({"bita",
+                    "early",
+                    {{"tree", std::string(tree)},
+                     {"num_masks", int64_t{3}},
+                     {"num_candidates", int64_t{4}},
+                     {"only_if_faster", false}}});
+  }
   ways.push_back({"bild",
                   "early",
                   {{"early_exit", true}, {"rollback_threshold", 0.5}, {"fallback_threshold", 0.2}},
