@@ -31,6 +31,8 @@ from tuning.frozen_model import FrozenModel
 from tuning.mask_rows import MaskParameters
 from tuning.schedule import Budget
 
+CURVE = 3  # one in so many held-out answers is looked at on the way
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -197,6 +199,16 @@ def identity(frozen: FrozenModel, settings: Settings, samples: list[Sample], **m
     )
 
 
+def trainings(adapter: Path) -> list[dict]:
+    """What an adapter has learned so far, the first training first: training.json without figures
+    of the end."""
+    file = adapter / "training.json"
+    if not file.exists():
+        return []
+    last = json.loads(file.read_text())
+    return [*last.pop("earlier", []), {k: v for k, v in last.items() if k != "held_out"}]
+
+
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -226,9 +238,9 @@ def main() -> None:
     work = Training(frozen, settings, folder, begin)
     work.load()
 
-    def ranks() -> dict[str, list[np.ndarray]]:
+    def ranks(every: int = 1) -> dict[str, list[np.ndarray]]:
         return {
-            name: held_out_ranks(frozen.model, work.own, samples)
+            name: held_out_ranks(frozen.model, work.own, samples[::every])
             for name, samples in held_out.items()
         }
 
@@ -236,10 +248,13 @@ def main() -> None:
         tree = bita_trees.tree("efficient", settings.masks, 5)
         return {
             name: round(bita_trees.tokens_per_pass(tree, answers)[0], 3)
-            for name, answers in ranks().items()
+            for name, answers in ranks(CURVE).items()
         }
 
-    before = check() if begin else {}
+    # What this one goes on from is part of its story.
+    earlier = trainings(arguments.begin) if begin else []
+    if begin and work.step == 0:
+        work.curve.append({"step": 0, "seconds": 0, **check()})
     work.learn(training, budget, check)
     work.save()
     whole = frozen_model.load_weights(arguments.model)
@@ -251,8 +266,8 @@ def main() -> None:
         "steps": work.step,
         "minutes": round(work.seconds / 60, 1),
         "precision": arguments.precision,
-        **({"begin": before} if begin else {}),
         "curve": work.curve,
+        **({"earlier": earlier} if earlier else {}),
         "held_out": {name: summary(answers, settings.masks) for name, answers in ranks().items()},
     }
     (arguments.output / "training.json").write_text(json.dumps(report, indent=1) + "\n")

@@ -103,9 +103,23 @@ def head_size(config: dict) -> int:
     return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
 
+def shipped_masks(name: str, model: Path) -> Path:
+    """BiTA's masks of models/ for this model, or random ones."""
+    shipped = ROOT / "models" / f"{name}-bita"
+    return shipped if shipped.exists() else random_masks(model)
+
+
 def directories(names: list[str]) -> dict[str, Path]:
-    """The directories of these models: one of RANDOM, or a folder in models/."""
-    return {n: random_llama(n) if n in RANDOM else ROOT / "models" / n for n in names}
+    """Where these models are: one of RANDOM, a folder in models/, or a GGUF file that scripts/models
+    has fetched."""
+    return {name: directory(name) for name in names}
+
+
+def directory(name: str) -> Path:
+    if name in RANDOM:
+        return random_llama(name)
+    fetched = HOME / "models" / f"{name}.gguf"
+    return fetched if fetched.exists() else ROOT / "models" / name
 
 
 def prompts(tokens: int, start: int = 0):

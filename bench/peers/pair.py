@@ -19,19 +19,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.peers import machine
-from bench.peers.models import ROOT, directories, random_masks
-from bench.peers.report import table
+from bench.peers.models import ROOT, directory, shipped_masks
+from bench.peers.report import put, table
 
 PAIRS = {
     "code-large + code-small": ("code-large", "code-small"),
     "llama-350m + llama-25m": ("llama-350m", "llama-25m"),
     "llama-110m + llama-25m": ("llama-110m", "llama-25m"),
+    # With itself, as it has no smaller one: for what BiTA's rows cost on 4-bit blocks.
+    "smollm2-135m + itself": ("smollm2-135m", "smollm2-135m"),
 }
 WRITTEN = list(PAIRS)[:2]
 # How often the candidates of BiTA's masks are right where those before them were, best first: about
 # what models/code-large-bita comes to on held-out text.
 MASK_RATES = "0.49:0.12:0.06:0.04:0.02,0.45:0.11:0.06:0.04:0.02,0.45:0.11:0.06:0.04:0.02"
+TREES = (19, 28, 40, 64)  # rows of BiTA's larger ones, whose cost is told too
 PAGE = ROOT / "docs" / "benchmarks" / "tandem_decoding.md"
+BITA_PAGE = PAGE.with_name("bita.md")  # with --masks
 AUTOREGRESSIVE = "autoregressive"
 # What --check wants: of every method, and of a pair's best method at an agreement of 0.9.
 SHARE_OF_IDEAL = 0.85
@@ -137,7 +141,7 @@ def shortfalls(result: Result) -> list[str]:
     return found
 
 
-def section(result: Result) -> str:
+def section(result: Result, heading: str = "##") -> str:
     large, small = result.parameters
     rows = [
         [
@@ -152,7 +156,7 @@ def section(result: Result) -> str:
         ]
         for line in result.lines
     ]
-    sizes = sorted({rows for model, rows in result.milliseconds if rows <= 17})
+    sizes = sorted({rows for model, rows in result.milliseconds if rows <= 17 or rows in TREES})
     costs = [
         [
             model,
@@ -163,7 +167,7 @@ def section(result: Result) -> str:
         ]
         for model in ("large", "small")
     ]
-    return f"""## {result.name}
+    return f"""{heading} {result.name}
 
 {large / 1e6:.1f} and {small / 1e6:.1f} million parameters. Autoregressive: {result.tokens_per_second:.1f} tokens/s.
 
@@ -173,6 +177,11 @@ Milliseconds that the device spent on a pass, mean, by its rows:
 
 {table(["", *map(str, sizes)], costs)}
 """
+
+
+def sections(results: list[Result], conditions: list[tuple[str, str]], heading: str = "##") -> str:
+    found = "\n".join(section(result, heading) for result in results)
+    return f"{found}\n{table(['condition', ''], [list(pair) for pair in conditions])}\n"
 
 
 def markdown(results: list[Result], conditions: list[tuple[str, str]], foresight: float) -> str:
@@ -187,20 +196,18 @@ ever, and every answer was compared: all methods gave autoregressive decoding's 
   texts. Median of the turns, least and greatest.
 - ideal: what the speed-up would be if nothing but passes took time: the passes of both, each at the mean cost of its size in
   this run (below), summed.
-- BiTA, where it stands: the masks are right as often as `--mask-rates` says, whatever the agreement; drafted are the rows of a pass
-  beside the last token's, masks included.
 - drafted, kept: tokens of a verification, mean. BiLD's small model is sure of itself at all positions where it agrees, and at
   {1 - foresight:.0%} of the others; elsewhere it falls back.
 
-{chr(10).join(section(result) for result in results)}
-{table(["condition", ""], [list(pair) for pair in conditions])}
-"""
+{sections(results, conditions)}"""
 
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", nargs="+", choices=list(PAIRS), default=WRITTEN)
-    parser.add_argument("--masks", action="store_true", help="BiTA, too, with random masks")
+    parser.add_argument(
+        "--masks", action="store_true", help="BiTA, too, with shipped or random masks, for bita.md"
+    )
     parser.add_argument("--mask-rates", default=MASK_RATES, help="by mask, of its candidates")
     parser.add_argument("--agreement", default="0.7,0.8,0.9")
     parser.add_argument("--drafts", default="3,5,8", help="draft tokens of a round")
@@ -210,18 +217,19 @@ def parse(arguments):
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--threads", type=int, default=machine.cores())
     parser.add_argument("--binary", type=Path, default=ROOT / "build/release/bin/bench_pair")
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help="into docs/benchmarks")
+    parser.add_argument("--busy", action="store_true", help="write what a busy machine gave, too")
     parser.add_argument("--check", action="store_true", help="fail where the goals are missed")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None) -> int:
     args = parse(arguments)
-    busy = [machine.load_before(args.write)]
+    busy = [machine.load_before(args.write and not args.busy)]
     bandwidth = machine.bandwidth()
     results = []
     for name in args.pairs:
-        large, small = directories(list(PAIRS[name])).values()
+        large, small = map(directory, PAIRS[name])
         command = [args.binary, "--large", large, "--small", small]
         for option in ("agreement", "drafts", "foresight", "threads", "turns"):
             command += [f"--{option}", str(getattr(args, option))]
@@ -232,7 +240,8 @@ def main(arguments=None) -> int:
             str(args.prompt_tokens),
         ]
         if args.masks:
-            command += ["--masks", random_masks(large), "--mask-rates", args.mask_rates]
+            masks = shipped_masks(PAIRS[name][0], large)
+            command += ["--masks", masks, "--mask-rates", args.mask_rates]
         measured = json.loads(subprocess.check_output(command, text=True))
         results.append(evaluate(name, measured))
     busy.append(machine.load())
@@ -243,16 +252,20 @@ def main(arguments=None) -> int:
         (
             "processor",
             f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores, "
-            f"{args.threads} threads, float32",
+            f"{args.threads} threads, float32 or a file's blocks",
         ),
         ("reading memory", f"{bandwidth / 1e9:.1f} GB/s"),
         ("machine busy before and after", ", ".join(f"{b:.0%}" for b in busy)),
         ("prompt, new tokens, turns", f"{args.prompt_tokens}, {args.new_tokens}, {args.turns}"),
     ]
-    page = markdown(results, conditions, args.foresight)
+    if args.masks:
+        page = sections(results, [*conditions, ("mask rates", args.mask_rates)], "###")
+    else:
+        page = markdown(results, conditions, args.foresight)
     print(page)
-    if args.write:
-        PAGE.parent.mkdir(parents=True, exist_ok=True)
+    if args.write and args.masks:
+        put(BITA_PAGE, "scripted masks", page)
+    elif args.write:
         PAGE.write_text(page)
     missed = [line for result in results for line in shortfalls(result)]
     for line in missed:

@@ -79,3 +79,12 @@ def test_page():
     assert "350.0 and 25.0 million parameters. Autoregressive: 87.1 tokens/s." in page
     assert "| large | 10.00 | 20.00 |" in page and "| small | 1.00 | - |" in page
     assert "| commit | abc |" in page
+
+
+def test_sections_of_another_page():
+    many = copy.deepcopy(MEASURED)
+    passed = [{**many["passes"][1], "rows": rows} for rows in (18, 64)]
+    many["passes"] += passed
+    text = pair.sections([pair.evaluate("a pair", many)], [("commit", "abc")], "###")
+    assert text.startswith("### a pair\n") and text.endswith("| commit | abc |\n")
+    assert "|  | 1 | 5 | 64 |" in text, "rows of a tree, and no others above 17"

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from tuning import adapter_file, bita, bita_ablation, bita_trees, frozen_model, mask_rows
+from tuning import (
+    adapter_file,
+    bita,
+    bita_ablation,
+    bita_page,
+    bita_trees,
+    frozen_model,
+    mask_rows,
+)
 from tuning.calibration import Sample
 from tuning.schedule import Budget
 from tuning.shapes import llama, new_model
@@ -222,3 +230,36 @@ def test_a_table_goes_between_its_marks(tmp_path):
     page.write_text("a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n")
     bita_ablation.put(page, "x", "new")
     assert page.read_text() == "a\n<!-- x: begin -->\n\nnew\n<!-- x: end -->\nb\n"
+
+
+def test_a_page_tells_all_trainings_and_the_end_of_the_last(tmp_path):
+    random = np.random.default_rng(1)
+    held_out = {
+        text: bita.summary([random.integers(1, 9, (40, 2))], masks=2) for text in ("code", "chat")
+    }
+    settings = {"samples_per_batch": 8, "groups": 32}
+
+    def training(steps, *curve):
+        return {
+            "settings": settings,
+            "answers": 9,
+            "tokens": 99,
+            "steps": steps,
+            "minutes": 2.5,
+            "curve": [dict(zip(("step", "seconds", "code"), row, strict=True)) for row in curve],
+        }
+
+    first = training(7, (7, 150, 1.25))
+    last = {**training(3, (0, 0, 1.2), (3, 60, 1.5)), "earlier": [first], "held_out": held_out}
+    assert bita.trainings(tmp_path) == []
+    (tmp_path / "training.json").write_text(json.dumps(last))
+    both = bita.trainings(tmp_path)
+    assert both == [first, training(3, (0, 0, 1.2), (3, 60, 1.5))]
+    page = bita_page.section(both, held_out)
+    assert "1. 9 answers (99 tokens), 7 steps of 8 answers with 32 groups" in page
+    assert "| 1 | 7 | 2 | - | 1.25 |\n| 2 | 0 | 0 | - | 1.20 |\n| 2 | 3 | 1 | - | 1.50 |" in page
+    trees = held_out["code"]["trees"]["spine k=2"], held_out["chat"]["trees"]["spine k=2"]
+    figures = " | ".join(f"{found['tokens_per_pass']:.2f}" for found in trees)
+    assert f"| spine, k = 2 | {trees[0]['rows']} | {figures} |" in page
+    kept = next(line for line in page.splitlines() if line.startswith("| chat | "))
+    assert sum(map(int, kept.split("|")[2:-1])) in range(98, 103), "percent"

@@ -1,0 +1,112 @@
+"""What BiTA's masks learned, as a page: models/*-bita/training.json.
+
+python -m tuning.bita_page --write
+"""
+
+import argparse
+import json
+
+from bench.peers.models import ROOT
+from bench.peers.report import put, table
+from tuning import bita
+
+PAGE = ROOT / "docs" / "benchmarks" / "bita.md"
+MODELS = ("code-large-bita", "smollm2-135m-bita")
+TREE = "efficient k=5"  # whose accept lengths are shown
+TEXTS = {"code": "code", "humaneval": "HumanEval", "chat": "chat"}
+
+
+def curve(trainings: list[dict]) -> str:
+    """Tokens of a pass with the efficient tree, M = 3, k = 5, as a training went on."""
+    texts = [text for text in TEXTS if any(text in row for t in trainings for row in t["curve"])]
+    rows = []
+    for number, training in enumerate(trainings, 1):
+        for seen in training["curve"]:
+            cells = [f"{seen[text]:.2f}" if text in seen else "-" for text in texts]
+            loss = f"{seen['loss']:.2f}" if "loss" in seen else "-"
+            minutes = f"{seen['seconds'] / 60:.0f}"
+            rows.append([str(number), str(seen["step"]), minutes, loss, *cells])
+    head = ["training", "step", "minutes", "loss of a batch", *(TEXTS[text] for text in texts)]
+    return table(head, rows)
+
+
+def about(number: int, training: dict) -> str:
+    settings = training["settings"]
+    return (
+        f"{number}. {training['answers']} answers ({training['tokens']} tokens), "
+        f"{training['steps']} steps of {settings['samples_per_batch']} answers with "
+        f"{settings['groups']} groups of masks each, {training['minutes']} minutes."
+    )
+
+
+def trees(held_out: dict) -> str:
+    texts = [text for text in TEXTS if text in held_out]
+    first = held_out[texts[0]]["trees"]
+    rows = [
+        [
+            name.replace(" k=", ", k = "),
+            str(found["rows"]),
+            *(f"{held_out[text]['trees'][name]['tokens_per_pass']:.2f}" for text in texts),
+        ]
+        for name, found in first.items()
+    ]
+    return table(["tree", "rows of a pass", *(TEXTS[text] for text in texts)], rows)
+
+
+def histogram(held_out: dict) -> str:
+    """Of the passes with TREE, in percent, by the candidates that they keep."""
+    texts = [text for text in TEXTS if text in held_out]
+    lengths = {text: held_out[text]["trees"][TREE]["accept_lengths"] for text in texts}
+    deepest = max(map(len, lengths.values()))
+    rows = []
+    for text, counts in lengths.items():
+        padded = counts + [0] * (deepest - len(counts))
+        rows.append([TEXTS[text], *(f"{100 * n / sum(counts):.0f}" for n in padded)])
+    return table(["kept", *map(str, range(deepest))], rows)
+
+
+def right(held_out: dict) -> str:
+    """How often masks are right: the first candidate, one of the first five, in percent."""
+    texts = [text for text in TEXTS if text in held_out]
+    masks = range(len(held_out[texts[0]]["first"]))
+    rows = []
+    for text in texts:
+        pairs = zip(held_out[text]["first"], held_out[text]["five"], strict=True)
+        rows.append([TEXTS[text], *(f"{100 * a:.0f} / {100 * b:.0f}" for a, b in pairs)])
+    return table(["first / first five right", *(f"m_{i + 1}" for i in masks)], rows)
+
+
+def section(trainings: list[dict], held_out: dict) -> str:
+    stories = "\n".join(about(*one) for one in enumerate(trainings, 1))
+    return f"""{trees(held_out)}
+
+Passes with the efficient tree of k = 5, percent, by the candidates that they keep:
+
+{histogram(held_out)}
+
+{right(held_out)}
+
+Trainings, each from where the one before it ended:
+
+{stories}
+
+{curve(trainings)}
+"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
+    given = parser.parse_args(arguments)
+    for name in MODELS:
+        folder = ROOT / "models" / name
+        held_out = json.loads((folder / "training.json").read_text())["held_out"]
+        text = section(bita.trainings(folder), held_out)
+        if given.write:
+            put(PAGE, f"{name}, training", text)
+        else:
+            print(f"## {name}\n\n{text}")
+
+
+if __name__ == "__main__":
+    main()
