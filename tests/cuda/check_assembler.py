@@ -10,7 +10,12 @@ from pathlib import Path
 REGISTERS = 128  # of a thread: then four blocks of 128 threads fit a multiprocessor
 # Range reduction of sine and cosine keeps a few words in local memory, for angles that no context has.
 STACK = {"rope_and_store_kernel": 48}
-WIDE = {"attention_kernel": ("ld",), "move_kernel": ("ld", "st")}  # in words of 16 bytes
+WIDE = {
+    "attention_kernel": ("ld",),
+    "move_kernel": ("ld", "st"),
+    "product_kernel": ("ld",),
+}  # in words of 16 bytes
+TENSOR_CORES = {"product_kernel"}
 KERNELS = {
     "attention_kernel",
     "merge_kernel",
@@ -19,6 +24,7 @@ KERNELS = {
     "gate_kernel",
     "copy_rows_kernel",
     "move_kernel",
+    "product_kernel",
     "answer_rows_kernel",
 }
 
@@ -28,8 +34,8 @@ def kernel_of(symbol):
 
 
 def reported(report):
-    """By kernel: bytes of stack, spill stores and spill loads, registers."""
-    found = {}
+    """Of each kernel, by instance: name, bytes of stack, spill stores and spill loads, registers."""
+    found = []
     for part in report.split("Compiling entry function '")[1:]:
         stack, stores, loads = map(
             int,
@@ -38,21 +44,22 @@ def reported(report):
             ).groups(),
         )
         registers = int(re.search(r"Used (\d+) registers", part)[1])
-        found[kernel_of(part.split("'")[0])] = (stack, stores, loads, registers)
+        found.append((kernel_of(part.split("'")[0]), stack, stores, loads, registers))
     return found
 
 
 def bodies(ptx):
-    """By kernel: its instructions."""
-    return {kernel_of(part.split("(")[0]): part for part in ptx.split(".entry ")[1:]}
+    """Of each kernel, by instance: its name and instructions."""
+    return [(kernel_of(part.split("(")[0]), part) for part in ptx.split(".entry ")[1:]]
 
 
 def check(ptx, report):
     wrong = []
     found = reported(report)
-    if set(found) != KERNELS:
-        wrong.append(f"kernels in the report: {sorted(found)}; expected: {sorted(KERNELS)}")
-    for name, (stack, stores, loads, registers) in sorted(found.items()):
+    names = {name for name, *_ in found}
+    if names != KERNELS:
+        wrong.append(f"kernels in the report: {sorted(names)}; expected: {sorted(KERNELS)}")
+    for name, stack, stores, loads, registers in sorted(found):
         print(
             f"{name:24} {registers:4} registers, {stack} bytes of stack, {stores + loads} spilled"
         )
@@ -63,10 +70,14 @@ def check(ptx, report):
         if registers > REGISTERS:
             wrong.append(f"{name}: {registers} registers; allowed: {REGISTERS}")
     texts = bodies(ptx)
-    for name, ways in WIDE.items():
-        for what in ways:
-            if not re.search(rf"\b{what}\.global[.\w]*\.v4\.[bu]32", texts.get(name, "")):
+    for name in sorted({*WIDE, *TENSOR_CORES} - {name for name, _ in texts}):
+        wrong.append(f"{name}: no text")
+    for name, text in texts:
+        for what in WIDE.get(name, ()):
+            if not re.search(rf"\b{what}\.global[.:\w]*\.v4\.[bu]32", text):
                 wrong.append(f"{name}: no {what}.global of 16 bytes")
+        if name in TENSOR_CORES and "mma.sync.aligned.m16n8k16" not in text:
+            wrong.append(f"{name}: nothing for tensor cores")
     return wrong
 
 
@@ -74,9 +85,13 @@ def self_test():
     """The check finds what it is for."""
     line = "ptxas info : Compiling entry function '_Z11{}I' for 'sm_90a'\n {} bytes stack frame, {} bytes spill stores, 0 bytes spill loads\nptxas info : Used {} registers\n"
     good = "".join(line.format(k, 0, 0, 32) for k in sorted(KERNELS))
-    ptx = "".join(f".entry _Z11{k}I()\n ld.global.v4.u32; st.global.v4.u32" for k in sorted(WIDE))
+    text = " ld.global.nc.L1::no_allocate.v4.u32; st.global.v4.u32; mma.sync.aligned.m16n8k16"
+    ptx = "".join(f".entry _Z11{k}I()\n{text}" for k in sorted(WIDE))
     assert not check(ptx, good)
-    assert check(ptx.replace("ld.global.v4", "ld.global.v2"), good)
+    assert check(ptx.replace("no_allocate.v4", "no_allocate.v2"), good)
+    assert check(ptx.replace("m16n8k16", "m16n8k8"), good)
+    assert check(ptx + f".entry _Z11{min(WIDE)}I()\n", good), "of every instance"
+    assert check(ptx.replace("product_kernel", "other"), good)
     assert check(ptx, good + line.format("gate_kernel", 0, 8, 32))
     assert check(ptx, good + line.format("gate_kernel", 16, 0, 32))
     assert check(ptx, good + line.format("gate_kernel", 0, 0, 168))

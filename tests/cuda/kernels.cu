@@ -2,6 +2,7 @@
 #include "engine/backend/torch/cuda/kernels/attention.h"
 #include "engine/backend/torch/cuda/kernels/elementwise.h"
 #include "engine/backend/torch/cuda/kernels/moves.h"
+#include "engine/backend/torch/cuda/kernels/product.h"
 #include "engine/backend/torch/cuda/kernels/readout.h"
 
 namespace tandem::cuda {
@@ -20,6 +21,14 @@ template __global__ void gate_kernel<BFloat16, float>(BFloat16*, const BFloat16*
 template __global__ void copy_rows_kernel<int32_t>(int32_t*, const int64_t*, const int32_t*,
                                                    const int64_t*, int64_t);
 template __global__ void move_kernel<uint4>(MovedRows<uint4>, int64_t, const RowMove*, int);
+template __global__ void product_kernel<BFloat16, 1, 1, false>(
+    const __grid_constant__ ProductArguments<BFloat16>, int64_t);
+template __global__ void product_kernel<BFloat16, 1, 1, true>(
+    const __grid_constant__ ProductArguments<BFloat16>, int64_t);
+template __global__ void product_kernel<BFloat16, 2, 1, true>(
+    const __grid_constant__ ProductArguments<BFloat16>, int64_t);
+template __global__ void product_kernel<Half, 2, 2, false>(
+    const __grid_constant__ ProductArguments<Half>, int64_t);
 template __global__ void answer_rows_kernel<RowAnswer>(const float*, int64_t, const RowQuestion*,
                                                        RowAnswer*);
 

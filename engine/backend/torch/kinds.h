@@ -18,4 +18,12 @@ enum class Activation : uint8_t {
   kRelu,      // max(x, 0)
 };
 
+// What becomes of a product y.
+enum class ProductThen : uint8_t {
+  kStore,     // out = y
+  kActivate,  // out = act(y)
+  kAdd,       // out += y
+  kGate,      // out = act(first half of y) * second half of y
+};
+
 }  // namespace tandem

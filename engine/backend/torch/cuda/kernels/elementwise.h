@@ -110,6 +110,18 @@ struct NormArguments {
   R eps = 0;
 };
 
+// Of what a thread brings to the row's squares around their mean, i.e. to block_sum().
+template <class From, class R>
+__device__ R own_squares(Ptr<From> from, R mean, int64_t width) {
+  R squares = 0;
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+    const R x = static_cast<R>(from[i]) - (planted(Mutant::kMeanNotTaken) ? R(0) : mean);
+    squares += x * x;
+    if (planted(Mutant::kNormStride)) break;
+  }
+  return squares;
+}
+
 // The norm of one row by its block; add: to what lies there. Rows of `from` and `to` may be one.
 template <bool add, class To, class From, class R>
 __device__ void norm_row(Ptr<To> to, Ptr<From> from, const NormArguments<R>& norm, int64_t width) {
@@ -120,12 +132,7 @@ __device__ void norm_row(Ptr<To> to, Ptr<From> from, const NormArguments<R>& nor
     for (int64_t i = threadIdx.x; i < width; i += kThreads) sum += static_cast<R>(from[i]);
     mean = block_sum(sum, sums) / static_cast<R>(width);
   }
-  R squares = 0;
-  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
-    const R x = static_cast<R>(from[i]) - (planted(Mutant::kMeanNotTaken) ? R(0) : mean);
-    squares += x * x;
-    if (planted(Mutant::kNormStride)) break;
-  }
+  const R squares = own_squares(from, mean, width);
   if (planted(Mutant::kSumInOneWarp) && threadIdx.x >= kWarp) return;
   if (planted(Mutant::kHalfShuffle) && threadIdx.x >= width) return;
   const R scale = R(1) / sqrt(block_sum(squares, sums) / static_cast<R>(width) + norm.eps);

@@ -106,6 +106,14 @@ void run(const Geometry& geometry, const std::function<void()>& kernel);
 void barrier(const std::source_location& where);
 uint64_t shuffle(unsigned mask, uint64_t value, int from, const std::source_location& where);
 
+// What a lane brings to its warp's product of tiles: see mma_m16n8k16.
+struct Fragments {
+  uint32_t a[4], b[2];
+};
+
+// Waits like a shuffle. Those of all lanes, [kWarp], until the lane meets the others again.
+const Fragments* meet(const Fragments& own, const std::source_location& where);
+
 [[noreturn]] void null_pointer();
 
 // An element of memory, where a kernel would have a T&.
@@ -238,5 +246,47 @@ T __shfl_xor_sync(unsigned mask, T x, int lanes,
   return x;
 }
 // NOLINTEND
+
+template <class T>
+T read_once(const Ptr<const T>& p, int64_t i) {
+  return p[i];
+}
+
+// The tensor cores' product. Its 16 products and what they are added to are summed exactly enough
+// that their order does not matter, and rounded once; a device rounds in ways of its own.
+// number: the value of 16 bits
+template <class Number>
+void mma_m16n8k16(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1, const Number& number,
+                  const std::source_location& where) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const emulator::Fragments* const all = emulator::meet({{a.x, a.y, a.z, a.w}, {b0, b1}}, where);
+  const auto half = [&](uint32_t two, int which) {
+    return static_cast<double>(number(static_cast<uint16_t>(two >> (16 * which))));
+  };
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane / 4 + 8 * (i / 2);
+    const int column = 2 * (lane % 4) + i % 2;
+    double sum = c[i];
+    for (int k = 0; k < 16; ++k) {
+      const int at = k % 8 / 2;  // lane of those that share a row of A, or a column of B
+      const double x = half(all[row % 8 * 4 + at].a[row / 8 + k / 8 * 2], k % 2);
+      sum += x * half(all[column * 4 + at].b[k / 8], k % 2);
+    }
+    c[i] = static_cast<float>(sum);
+  }
+}
+
+inline void mma_bf16(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1,
+                     const std::source_location& where = std::source_location::current()) {
+  mma_m16n8k16(
+      c, a, b0, b1, [](uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }, where);
+}
+
+inline void mma_half(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1,
+                     const std::source_location& where = std::source_location::current()) {
+  mma_m16n8k16(
+      c, a, b0, b1, [](uint16_t x) { return static_cast<float>(std::bit_cast<_Float16>(x)); },
+      where);
+}
 
 }  // namespace tandem::cuda

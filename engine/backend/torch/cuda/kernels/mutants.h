@@ -46,7 +46,20 @@ namespace tandem::cuda {
   X(ReadBestOverlap, "the next best are written before all have read the last")        \
   X(ReadLanesOverlap, "the next lanes are written before the last are joined")         \
   X(ReadLanesTurned, "lanes of a sum are joined in another order")                     \
-  X(RaceKeyTurned, "a draw takes the words of its key the other way round")
+  X(RaceKeyTurned, "a draw takes the words of its key the other way round")            \
+  X(ProductTail, "a product reads rows behind their last number")                      \
+  X(ProductRows, "a product reads rows that there are not")                            \
+  X(ProductStride, "tiles of weights are as far apart as if they had a step more")     \
+  X(ProductHalves, "the halves of a step meet the other one's weights")                \
+  X(ProductWithoutBarrier, "sums are added before all warps have left theirs")         \
+  X(ProductOneBuffer, "the next tile's sums are written over those still read")        \
+  X(ProductOrder, "the warps' sums are added last to first")                           \
+  X(ProductColumns, "columns behind the last are written")                             \
+  X(ProductFirstTile, "a block takes one tile, whatever the grid")                     \
+  X(ProductScale, "all rows are normed as the first one")                              \
+  X(ProductWeightOfNorm, "rows are scaled but not weighted")                           \
+  X(ProductBias, "what is gated gets the gate's bias")                                 \
+  X(PackInOrder, "what is gated is packed behind the gates, not beside them")
 
 enum class Mutant : uint8_t {
   kNone,

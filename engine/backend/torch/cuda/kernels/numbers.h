@@ -65,6 +65,11 @@ struct Half {
   }
 };
 
+template <class T>
+inline constexpr bool is_half = false;
+template <>
+inline constexpr bool is_half<Half> = true;
+
 // Type of products -> type of residual stream and arithmetic.
 template <class T>
 struct ResidualOf {

@@ -5,6 +5,9 @@
 // __syncthreads, __shfl_xor_sync, exp and its like; and of ours
 //   Ptr<T>             T*, whose use is checked when emulated
 //   words_of<Word>(p)  p, to be read in words of another type
+//   read_once(p, i)    p[i], 16 bytes of constant memory that are not read again
+//   mma_bf16, mma_half(c, a, b0, b1)  a warp's c += a * b on tensor cores, of 16 x 16 and 16 x 8
+//                      numbers of 16 bits, summed in fp32 (PTX: mma.m16n8k16, where fragments are)
 //   SharedArray<T, N>  T[N] in shared memory: `__shared__ SharedArray<float, 4> sums;`
 //   Geometry, Stream, launch(stream, kernel, geometry, arguments...)
 //   planted(mutant)    mutants.h

@@ -98,7 +98,9 @@ struct Barrier {
 
 struct Warp : Barrier {
   uint32_t generation = 0;
-  uint64_t value[2][kWarp] = {};  // by generation: the last one may still be read
+  // By generation: the last one may still be read.
+  uint64_t value[2][kWarp] = {};
+  Fragments fragments[2][kWarp] = {};
 };
 
 class Machine {
@@ -106,6 +108,7 @@ class Machine {
   void run(const Geometry& g, const std::function<void()>& kernel);
   void barrier(const std::source_location& where);
   uint64_t shuffle(unsigned mask, uint64_t value, int from, const std::source_location& where);
+  const Fragments* meet(const Fragments& own, const std::source_location& where);
 
   // Ends the launch. In a fiber, whose stack is never seen again: no argument may own memory.
   template <class... A>
@@ -121,6 +124,8 @@ class Machine {
  private:
   static void entry();
   [[noreturn]] void fiber_main();
+  Warp& warp() { return warps_[static_cast<size_t>(now.thread / kWarp)]; }
+  void come_to_warp(const std::source_location& where);
   void run_block();
   void come(Barrier& at, int all, const std::source_location& where, State state);
   void go_on();
@@ -248,13 +253,26 @@ uint64_t Machine::shuffle(unsigned mask, uint64_t value, int from,
                           const std::source_location& where) {
   if (mask != 0xffffffffu) fail("a shuffle with mask ", mask, "; allowed: all lanes");
   if (from < 0 || from >= kWarp) fail("a shuffle from lane ", from);
-  Warp& warp = warps_[static_cast<size_t>(now.thread / kWarp)];
-  const uint32_t parity = warp.generation % 2;
-  warp.value[parity][now.thread % kWarp] = value;
-  come(warp, kWarp, where, State::kInShuffle);
-  if (warp.waiting == 0) ++warp.generation;
+  Warp& own = warp();
+  const uint32_t parity = own.generation % 2;
+  own.value[parity][now.thread % kWarp] = value;
+  come_to_warp(where);
+  return own.value[parity][from];
+}
+
+const Fragments* Machine::meet(const Fragments& fragments, const std::source_location& where) {
+  Warp& own = warp();
+  const uint32_t parity = own.generation % 2;
+  own.fragments[parity][now.thread % kWarp] = fragments;
+  come_to_warp(where);
+  return own.fragments[parity];
+}
+
+void Machine::come_to_warp(const std::source_location& where) {
+  Warp& own = warp();
+  come(own, kWarp, where, State::kInShuffle);
+  if (own.waiting == 0) ++own.generation;
   go_on();
-  return warp.value[parity][from];
 }
 
 void Machine::diverged() {
@@ -360,6 +378,10 @@ void barrier(const std::source_location& where) { machine().barrier(where); }
 
 uint64_t shuffle(unsigned mask, uint64_t value, int from, const std::source_location& where) {
   return machine().shuffle(mask, value, from, where);
+}
+
+const Fragments* meet(const Fragments& own, const std::source_location& where) {
+  return machine().meet(own, where);
 }
 
 void null_pointer() { machine().fail("a null pointer is read or written through"); }

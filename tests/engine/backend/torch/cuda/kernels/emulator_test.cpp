@@ -145,6 +145,39 @@ TEST(Emulator, EndsAtWritesOverWhatIsStillRead) {
   EXPECT_THAT(fault_of([&] { launch({}, shift_in_place, {64}, x, false); }), HasSubstr("race"));
 }
 
+// One tile: c = a * b of numbers that say where they come from, laid out as PTX has it.
+__global__ void multiply_tiles(Ptr<float> c, bool half, bool all) {
+  const auto of = [half](int x) {
+    return uint32_t{half ? Half(static_cast<float>(x)).bits : BFloat16(static_cast<float>(x)).bits};
+  };
+  const int g = static_cast<int>(threadIdx.x) / 4;
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  const auto a = [&](int row, int k) { return of(row + 1) | of(k == 5 ? 2 : 0) << 16; };
+  const uint4 own{a(g, 2 * t + 1), a(g + 8, 2 * t + 1), a(g, 2 * t + 9), a(g + 8, 2 * t + 9)};
+  const uint32_t b = of(g + 1) | of(100) << 16;
+  float sums[4] = {0.5f, 0, 0, 0};
+  if (!all && threadIdx.x == 3) return;
+  half ? mma_half(sums, own, b, b) : mma_bf16(sums, own, b, b);
+  for (int i = 0; i < 4; ++i) c[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sums[i];
+}
+
+TEST(Emulator, MultipliesTiles) {
+  for (const bool half : {false, true}) {
+    const DeviceArray<float> c("c", 16 * 8);
+    launch({}, multiply_tiles, {32}, c, half, true);
+    for (int row = 0; row < 16; ++row) {
+      for (int column = 0; column < 8; ++column) {
+        const float added = row < 8 && column % 2 == 0 ? 0.5f : 0.0f;
+        // Eight even inputs with row + 1 and column + 1, and input 5 with 2 and 100.
+        const auto sum = static_cast<float>(8 * (row + 1) * (column + 1) + 200);
+        EXPECT_EQ(c[row * 8 + column], sum + added);
+      }
+    }
+    EXPECT_THAT(fault_of([&] { launch({}, multiply_tiles, {32}, c, half, false); }),
+                HasSubstr("divergence"));
+  }
+}
+
 enum class Meeting { kAll, kSomeLeave, kTwoPlaces, kHalfWarp, kLanesLeave };
 
 __global__ void meet(Meeting how) {

@@ -6,6 +6,7 @@
 
 #include "tests/engine/backend/torch/cuda/kernels/checks.h"
 #include "tests/engine/backend/torch/cuda/kernels/moves_check.h"
+#include "tests/engine/backend/torch/cuda/kernels/product_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/readout_check.h"
 
 namespace tandem::cuda {
@@ -47,6 +48,14 @@ std::string readout() {
                    check_readout(17 * kSumBlock, 4)});
 }
 
+std::string products() {
+  const ProductShape plain{.outs = 72, .in = 296, .bias = true, .blocks = 2};
+  ProductShape gated{.outs = 2 * 24, .in = 40, .then = ProductThen::kGate, .bias = true};
+  ProductShape normed{.outs = 20, .in = 40, .normed = true};
+  return first_of({check_product<BFloat16>(plain, 3, 1), check_product<Half>(plain, 11, 2),
+                   check_product<BFloat16>(gated, 2, 3), check_product<BFloat16>(normed, 3, 4)});
+}
+
 struct Planted {
   Mutant mutant;
   const char* name;
@@ -66,7 +75,8 @@ std::string check_of(Mutant mutant) {
   if (mutant < Mutant::kGateRows) return rope();
   if (mutant == Mutant::kGateRows) return activations();
   if (mutant < Mutant::kOneDirection) return attention();
-  return mutant < Mutant::kReadTies ? moves() : readout();
+  if (mutant < Mutant::kReadTies) return moves();
+  return mutant < Mutant::kProductTail ? readout() : products();
 }
 
 class Mutants : public testing::TestWithParam<Planted> {
@@ -93,7 +103,8 @@ INSTANTIATE_TEST_SUITE_P(Planted, Mutants, testing::ValuesIn(kPlanted),
 TEST(WithoutMutants, NothingIsFound) {
   for (uint64_t seed = 0; seed < 2; ++seed) {
     emulator::seed(seed);
-    EXPECT_EQ(first_of({inputs(), norms(), activations(), rope(), attention(), moves(), readout()}),
+    EXPECT_EQ(first_of({inputs(), norms(), activations(), rope(), attention(), moves(), readout(),
+                        products()}),
               "");
   }
 }

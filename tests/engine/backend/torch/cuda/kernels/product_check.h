@@ -1,0 +1,277 @@
+// Products of few rows on the emulated device: bit for bit as their order says, and beside the
+// CPU's.
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/backend/torch/cpu/product.h"
+#include "engine/backend/torch/cuda/kernels/product.h"
+#include "tests/engine/backend/torch/cuda/kernels/checks.h"
+#include "tests/engine/backend/torch/cuda/kernels/emulator.h"
+
+namespace tandem::cuda {
+
+struct ProductShape {
+  int64_t outs = 40;
+  int64_t in = 72;
+  ProductThen then = ProductThen::kStore;
+  bool normed = false;  // x is the norm of fp32 rows
+  bool bias = false;
+  bool whole = false;   // small whole numbers, whose sums are exact in any order
+  bool in_fp32 = true;  // of kStore: what comes out
+  int64_t first = 0;    // columns wanted; 0: all
+  int64_t blocks = 3;   // at most
+  Activation activation = Activation::kSilu;
+};
+
+// Sixteen rows, a matrix, and any of these rows times it.
+template <class T>
+class ProductRig {
+ public:
+  ProductRig(const ProductShape& shape, uint64_t seed) : s(shape), random_(seed) {
+    x = numbers(kMostProductRows * s.in, 1);
+    weights = numbers(s.outs * s.in, s.whole ? 1 : 1 / std::sqrt(static_cast<double>(s.in)));
+    bias = numbers(s.outs, 1);
+    residual = numbers(kMostProductRows * s.outs, 1);
+    norm_weight = numbers(s.in, 1);
+    packed_shape = {s.outs, s.in, s.then == ProductThen::kGate};
+    packed.emplace("packed", packed_shape.words() * 8);
+    pack<T>({}, *packed, DeviceArray<T>("weights", weights), packed_shape);
+  }
+
+  int64_t width() const { return packed_shape.width(); }
+  int64_t columns() const { return s.first > 0 ? s.first : width(); }
+
+  // [rows, columns()], of these rows. fold: the norm is made on the way, else before.
+  std::vector<float> run(const std::vector<int>& rows, bool fold = true) const {
+    const std::vector<double> in = taken(x, rows, s.in);
+    const bool on_the_way = s.normed && fold;
+    const DeviceArray<float> before("residual", s.normed ? in : std::vector<double>{});
+    const DeviceArray<T> plain("x", on_the_way ? std::vector<double>{} : in);
+    const DeviceArray<float> weight("norm weight", norm_weight);
+    const DeviceArray<T> b("bias", bias);
+    const auto n = static_cast<int64_t>(rows.size());
+    ProductArguments<T> a;
+    a.shape = packed_shape;
+    a.weights = *packed;
+    a.rows = static_cast<int>(n);
+    a.norm = {false, weight, nullptr, 1e-5f};
+    a.then = s.then;
+    a.activation = s.activation;
+    a.end = s.first;
+    if (s.bias) a.bias = b;
+    if (on_the_way) {
+      a.residual = before;
+    } else {
+      a.x = plain;
+      if (s.normed) norm<T>({}, plain, before, a.norm, n, s.in);
+    }
+    const bool add = s.then == ProductThen::kAdd;
+    const bool in_fp32 = add || (s.then == ProductThen::kStore && s.in_fp32);
+    const DeviceArray<T> out("out", in_fp32 ? 0 : n * width());
+    const DeviceArray<float> sums("sums",
+                                  add ? taken(residual, rows, width()) : std::vector<double>{});
+    const DeviceArray<float> logits("logits", in_fp32 && !add ? n * width() : 0);
+    if (in_fp32) {
+      a.sums = add ? sums : logits;
+    } else {
+      a.out = out;
+    }
+    product<T>({}, a, s.blocks);
+    std::vector<float> all;
+    for (int64_t i = 0; i < n * width(); ++i) {
+      if (i % width() >= columns()) {
+        if (in_fp32 ? logits.is_written(i) : out.is_written(i)) return {};
+        continue;
+      }
+      all.push_back(add ? sums[i] : in_fp32 ? logits[i] : static_cast<float>(out[i]));
+    }
+    return all;
+  }
+
+  // The sum of a row and an out, in the order that product.h says.
+  float ordered(const std::vector<double>& rows, int64_t row, int64_t out) const {
+    float sum = 0;
+    for (int64_t warp = 0; warp < 8; ++warp) {
+      float own = 0;
+      for (int64_t first = warp * 32; first < s.in; first += 256) {
+        for (int half = 0; half < 2; ++half) {
+          double step = own;
+          for (int i = 0; i < 16; ++i) {
+            const int64_t k = first + i / 4 * 8 + half * 4 + i % 4;
+            if (k >= s.in) continue;
+            step += rows[static_cast<size_t>(row * s.in + k)] *
+                    weights[static_cast<size_t>(out * s.in + k)];
+          }
+          own = static_cast<float>(step);
+        }
+      }
+      sum += own;
+    }
+    return sum;
+  }
+
+  // What run() is to give, to the bit.
+  std::vector<float> wanted(const std::vector<int>& rows) const {
+    std::vector<double> in = taken(x, rows, s.in);
+    const auto n = static_cast<int64_t>(rows.size());
+    if (s.normed) {
+      const DeviceArray<float> before("residual", in);
+      const DeviceArray<T> after("normed", n * s.in);
+      const DeviceArray<float> weight("norm weight", norm_weight);
+      norm<T>({}, after, before, {false, weight, nullptr, 1e-5f}, n, s.in);
+      in = after.numbers();
+    }
+    std::vector<float> all;
+    for (int64_t r = 0; r < n; ++r) {
+      for (int64_t c = 0; c < columns(); ++c) {
+        const auto at = [&](int64_t out) {
+          return ordered(in, r, out) +
+                 (s.bias ? static_cast<float>(bias[static_cast<size_t>(out)]) : 0.0f);
+        };
+        float y = at(c);
+        if (s.then == ProductThen::kGate) y = activated(y, s.activation) * at(width() + c);
+        if (s.then == ProductThen::kActivate) y = activated(y, s.activation);
+        if (s.then == ProductThen::kAdd) {
+          const auto i = static_cast<size_t>(rows[static_cast<size_t>(r)] * width() + c);
+          y = static_cast<float>(residual[i]) + y;
+        }
+        const bool rounded = s.then == ProductThen::kGate || s.then == ProductThen::kActivate ||
+                             (s.then == ProductThen::kStore && !s.in_fp32);
+        all.push_back(rounded ? static_cast<float>(static_cast<T>(y)) : y);
+      }
+    }
+    return all;
+  }
+
+  // The CPU's own products of the same numbers, [rows, columns()].
+  std::vector<float> on_cpu(const std::vector<int>& rows) const {
+    const bool gated = s.then == ProductThen::kGate;
+    cpu::PackedMatrix matrix(is_half<T> ? cpu::WeightType::kHalf : cpu::WeightType::kBFloat16,
+                             s.outs, s.in, gated ? cpu::Layout::kPairs : cpu::Layout::kInOrder);
+    std::vector<uint16_t> bits;
+    for (const double w : weights) bits.push_back(static_cast<T>(w).bits);
+    matrix.pack(0, s.outs, bits.data());
+    const std::vector<float> host_x = in<float>(taken(x, rows, s.in));
+    const std::vector<float> weight = in<float>(norm_weight), b = in<float>(bias);
+    cpu::Rows<float> from{host_x.data(), static_cast<int64_t>(rows.size()), s.in, {}};
+    if (s.normed) from.norm = {NormKind::kRms, weight.data(), nullptr, 1e-5};
+    std::vector<float> all = in<float>(taken(residual, rows, width()));
+    const cpu::Then then = gated                         ? cpu::Then::kGate
+                           : s.then == ProductThen::kAdd ? cpu::Then::kAdd
+                                                         : cpu::Then::kStore;
+    cpu::product(all.data(), from, matrix, s.bias ? b.data() : nullptr, then, s.activation);
+    if (s.then == ProductThen::kActivate) {
+      cpu::for_activation(s.activation, [&]<Activation activation>() {
+        cpu::activate<activation, float, float>(all.data(), static_cast<int64_t>(all.size()));
+      });
+    }
+    std::vector<float> some;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (static_cast<int64_t>(i) % width() < columns()) some.push_back(all[i]);
+    }
+    return some;
+  }
+
+  const ProductShape s;
+  PackedShape packed_shape;
+  std::vector<double> x, weights, bias, residual, norm_weight;
+  std::optional<DeviceArray<T>> packed;
+
+ private:
+  std::vector<double> numbers(int64_t n, double scale) {
+    std::normal_distribution<double> normal;
+    std::vector<double> all;
+    for (int64_t i = 0; i < n; ++i) {
+      const double whole = static_cast<double>(random_() % 7) - 3;
+      all.push_back(s.whole ? whole : static_cast<double>(static_cast<T>(normal(random_) * scale)));
+    }
+    return all;
+  }
+
+  static std::vector<double> taken(const std::vector<double>& from, const std::vector<int>& rows,
+                                   int64_t width) {
+    std::vector<double> all;
+    for (const int r : rows) {
+      all.insert(all.end(), from.begin() + r * width, from.begin() + (r + 1) * width);
+    }
+    return all;
+  }
+
+  std::mt19937_64 random_;
+};
+
+inline std::vector<int> first_rows(int n) {
+  std::vector<int> all(static_cast<size_t>(n));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+inline std::string same_bits(const std::string& what, const std::vector<float>& got,
+                             const std::vector<float>& want) {
+  if (got.size() != want.size()) return absl::StrCat(what, ": ", got.size(), " numbers");
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (std::bit_cast<uint32_t>(got[i]) != std::bit_cast<uint32_t>(want[i])) {
+      return absl::StrCat(what, "[", i, "]: ", got[i], " where ", want[i], " was to be");
+    }
+  }
+  return "";
+}
+
+// These rows by a seed: the order's bits, and near the CPU's; of whole numbers the CPU's bits too.
+template <class T>
+std::string check_product(const ProductShape& s, int rows, uint64_t seed) {
+  const ProductRig<T> rig(s, seed);
+  const std::vector<int> all = first_rows(rows);
+  const std::vector<float> got = rig.run(all);
+  const std::string what = absl::StrCat(rows, " x ", s.in, " x ", s.outs);
+  const std::string bits = same_bits(what, got, rig.wanted(all));
+  if (!bits.empty()) return bits;
+  const std::vector<float> cpu = rig.on_cpu(all);
+  if (s.whole && s.then != ProductThen::kGate) return same_bits(what + " on the CPU", got, cpu);
+  return compare(what, std::vector<double>(got.begin(), got.end()), cpu, 2 * tolerance<T>());
+}
+
+// A row's bits are the same whatever rows are beside it, and in whatever order threads run.
+// counts: of rows together; empty: all
+template <class T>
+std::string check_product_rows(const ProductShape& s, uint64_t seed, std::vector<int> counts = {}) {
+  const ProductRig<T> rig(s, seed);
+  const auto row = [&](const std::vector<float>& all, int i) {
+    return std::vector<float>(all.begin() + i * rig.columns(),
+                              all.begin() + (i + 1) * rig.columns());
+  };
+  const int most = s.normed ? kMostNormedRows : kMostProductRows;
+  std::vector<std::vector<float>> alone;
+  for (int r = 0; r < most; ++r) {
+    emulator::seed(seed + static_cast<uint64_t>(r));
+    alone.push_back(rig.run({r}));
+  }
+  std::mt19937_64 random(seed);
+  if (counts.empty()) counts = first_rows(most + 1);
+  for (const int n : counts) {
+    if (n < 2 || n > most) continue;
+    std::vector<int> some = first_rows(most);
+    std::shuffle(some.begin(), some.end(), random);
+    some.resize(static_cast<size_t>(n));
+    const std::vector<float> all = rig.run(some);
+    for (int i = 0; i < n; ++i) {
+      const std::string wrong = same_bits(absl::StrCat("row ", i, " of ", n), row(all, i),
+                                          alone[static_cast<size_t>(some[static_cast<size_t>(i)])]);
+      if (!wrong.empty()) return wrong;
+    }
+    if (!s.normed) continue;
+    const std::string folded = same_bits("normed before", rig.run(some, /*fold=*/false), all);
+    if (!folded.empty()) return folded;
+  }
+  return "";
+}
+
+}  // namespace tandem::cuda
