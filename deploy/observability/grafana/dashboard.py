@@ -430,6 +430,17 @@ ROWS = [
 ]
 
 
+# Where a figure turns red. Grafana's own default is 80, whatever the figure is.
+LIMITS = {"Failed, of all": 0.05, "Devices lost, servers stuck": 1}
+
+
+def thresholds(title):
+    steps = [{"color": "green", "value": None}]
+    if title in LIMITS:
+        steps.append({"color": "red", "value": LIMITS[title]})
+    return {"mode": "absolute", "steps": steps}
+
+
 def query(text):
     for name, labels in FILTERS.items():
         text = text.replace(name, labels)
@@ -456,6 +467,8 @@ def panel(number, place, kind, title, unit, queries, description):
     }
     if description:
         made["description"] = description
+    if kind == "stat":
+        made["fieldConfig"]["defaults"]["thresholds"] = thresholds(title)
     if kind == "timeseries":
         made["options"] = {
             "legend": {"displayMode": "list", "placement": "bottom"},
