@@ -9,6 +9,7 @@ import os
 
 import grpc
 
+from tests.attack.harness import record
 from tests.attack.mutations import Mutations
 
 # What a client's bytes may lead to. Not INTERNAL, UNKNOWN, UNAVAILABLE, ...
@@ -49,11 +50,12 @@ def test_mutations_and_extremes(attack, llama):
     count = int(os.environ.get("TANDEM_MUTATIONS", 1000))
     numbers = [int(chosen)] if chosen else range(count)
     codes, wrong = collections.Counter(), []
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    with target.bystander(), concurrent.futures.ThreadPoolExecutor(4) as pool:
         for number, code, details in pool.map(send, numbers):
             codes[code.name] += 1
             if code not in FINE:
                 wrong.append((number, code.name, details))
+    record(codes=codes)
     print(dict(codes))
     assert not wrong, wrong[:5]
     assert target.metric("tandem_requests_failed_total", status="INTERNAL") == 0

@@ -16,7 +16,8 @@ import urllib.request
 import grpc
 import pytest
 
-from tests.attack.harness import MODELS
+from tests.attack.harness import MODELS, Target, record
+from tests.conftest import Server
 
 TOKEN = "0123456789abcdef"
 
@@ -82,7 +83,8 @@ def test_a_log_that_nobody_reads(start, api):
     ends = os.pipe()
     process, ports = start(stderr=ends[1])
     os.close(ends[1])
-    with grpc.insecure_channel(ports["grpc"]) as channel:
+    target = Target(Server(process, None, ports), api)
+    with target.bystander(), grpc.insecure_channel(ports["grpc"]) as channel:
         stub = api.services.GenerationStub(channel)
         request = api.messages.GenerateRequest(model="m" * 200, text="x")
         for _ in range(2000):  # far more than the pipe holds
@@ -148,7 +150,7 @@ def test_a_drain_with_a_backlog_ends(start, api):
             codes.add(error.code())
     assert process.wait(60) == 0, "3: it took longer than the grace and 5 s"
     assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}, codes
-    print(f"drained {len(streams)} calls in {time.monotonic() - began:.1f} s, grace 1 s")
+    record(drained=len(streams), seconds=time.monotonic() - began)
     channel.close()
 
 
@@ -284,7 +286,7 @@ def test_a_rolling_restart_loses_no_request(start, api):
     for _, ports in servers:
         until(lambda ports=ports: takes_part(ports))
     clients.close()
-    print(f"{clients.answered} answered, {len(clients.lost)} lost")
+    record(answered=clients.answered, lost=len(clients.lost))
     assert clients.lost == []
     assert min(clients.answered.values()) > 0
 

@@ -1,0 +1,64 @@
+"""The attacks' page: each row is a test that there is, what was kept stands in it, nothing is lost."""
+
+import json
+import re
+
+import pytest
+
+from tests.attack.table import ATTACKS, BACKLOG, RESTART, ROOT, markdown, merged, verdict
+
+SAW = {
+    "gap": 12.3,
+    "gap_p99": 6.1,
+    "refusal_median": 1.25,
+    "refusal": 30.4,
+    "probe": 4.0,
+    "grown": 7.7,
+}
+
+
+def lines(**more):
+    kept = [{"test": attack.test, **SAW} for attack in ATTACKS]
+    kept.append({"test": BACKLOG, "drained": 200, "seconds": 1.61})
+    kept.append({"test": RESTART, "answered": {"unary": 3, "stream": 4}, "lost": 0})
+    kept.append(
+        {
+            "test": "mutations_test.py::test_mutations_and_extremes",
+            "codes": {"OK": 1000, "INVALID_ARGUMENT": 9000},
+        }
+    )
+    return [json.dumps({**line, **more}) for line in kept]
+
+
+@pytest.mark.parametrize("test", sorted({a.test for a in ATTACKS} | {BACKLOG, RESTART}))
+def test_rows_are_tests(test):
+    file, name = test.split("[")[0].split("::")
+    assert re.search(rf"^def {name}\(", (ROOT / "tests/attack" / file).read_text(), re.MULTILINE)
+
+
+def test_page():
+    page = markdown(merged(lines()), {"date": "today"})
+    rows = [line for line in page.splitlines() if "| 6, 12 | 1.2, 30 | 4 | 8 |" in line]
+    assert len(rows) == len(ATTACKS)
+    assert "did not run" not in page
+    assert "3 unary and 4 stream calls were answered, **0 lost**" in page
+    assert "**10,000 requests of mutated bytes" in page
+    assert "9,000 INVALID_ARGUMENT, 1,000 OK" in page
+    assert "200 calls" in page and "1.6 s" in page
+    assert "| date | today |" in page
+
+
+def test_what_is_missing_is_said():
+    page = markdown(merged(lines()[1:]), {})
+    assert page.count("did not run") == 4
+
+
+def test_what_was_kept_is_in_the_page_or_an_error():
+    with pytest.raises(ValueError, match="lacks.*new_test"):
+        markdown(merged([json.dumps({"test": "new_test.py::test_x", **SAW})]), {})
+
+
+def test_verdict_counts_what_was_set_out_for():
+    kept = {"a": SAW, "b": {**SAW, "gap": 100.0, "refusal": 9.9}, "c": {"drained": 1}}
+    assert "Of 2 rows the longest gap is under 100 ms in 1" in verdict(kept)
+    assert "under 10 ms in 2, the slowest one in 1." in verdict(kept)
