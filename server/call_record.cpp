@@ -18,11 +18,7 @@ absl::StatusOr<CheckedRequest> check_request(const v1::GenerateRequest& message,
   out.request.deadline = info->deadline;
   TANDEM_ASSIGN_OR_RETURN(out.engine, state.ready_engine());
   out.with_tokens = wants_tokens(message);
-  if (wants_token_texts(message)) {
-    out.token_bytes = [engine = out.engine, model = out.request.model](Token id) {
-      return engine->token_bytes(model, id);
-    };
-  }
+  if (wants_token_texts(message)) out.token_bytes = out.engine->token_bytes(out.request);
   summary->reached_engine = true;
   return out;
 }

@@ -106,18 +106,19 @@ absl::Status check_methods(const Deployment& d) {
     for (const ModelInRole& role : needs.models) {
       if (needs.lacking || role.adapter.empty()) continue;
       const LoadedModel& model = *d.models.at(role.model);
-      if (model.encoder != nullptr && role.masks == 0) {  // a projector
+      const ModelShape& shape = fed_shape(model, role);
+      if (model.encoder != nullptr && !role.fed_by && role.masks == 0) {
         return refused(d, *method,
                        {"adapter", quote_value(role.adapter),
                         absl::StrCat("none: ", role.model, " has an encoder")});
       }
-      if (find_adapter(model.shape, role.adapter).valid()) {
-        const auto misfit = adapter_misfit(model.shape, role);
+      if (find_adapter(shape, role.adapter).valid()) {
+        const auto misfit = adapter_misfit(shape, role);
         if (misfit) return refused(d, *method, *misfit);
         continue;
       }
       const auto name = [](std::string* out, const AdapterShape& a) { out->append(a.name); };
-      const std::string names = absl::StrJoin(model.shape.adapters, ", ", name);
+      const std::string names = absl::StrJoin(shape.adapters, ", ", name);
       return refused(d, *method,
                      {"adapter", quote_value(role.adapter),
                       absl::StrCat(names.empty() ? "none" : names, ", the adapters among ",
@@ -127,6 +128,47 @@ absl::Status check_methods(const Deployment& d) {
     if (misfit) return refused(d, *method, *misfit);
   }
   return absl::OkStatus();
+}
+
+// The method in which one model writes what another has read; null: the file has none.
+const MethodEntry* telling(const DeploymentConfig& config) {
+  for (const MethodEntry* method : all_methods()) {
+    const MethodNeeds needs = method->with(config, {})->needs(config);
+    const bool tells = std::ranges::any_of(
+        needs.models, [](const ModelInRole& role) { return role.fed_by.has_value(); });
+    if (tells && !needs.lacking) return method;
+  }
+  return nullptr;
+}
+
+// Whether two models can be taken for each other, or else how one is told what the other reads.
+absl::Status join(Deployment* d) {
+  const absl::Status tokens = same_vocabulary(d->name, *d->large, *d->small);
+  const absl::Status reading = same_reading(d->name, *d->large, *d->small);
+  d->share_tokens = tokens.ok();
+  if (tokens.ok() && reading.ok()) return absl::OkStatus();
+  const MethodEntry* const method = telling(d->config);
+  if (method == nullptr) return tokens.ok() ? reading : tokens;
+  d->told_method = method->name;
+  for (const ModelInRole& role : method->with(d->config, {})->needs(d->config).models) {
+    if (role.role != Role::kLarge || role.prompt_only) continue;
+    return refused(
+        *d, *method,
+        {"speculative", "true",
+         absl::StrCat("false, as ", d->small->config.name, " and ", d->large->config.name,
+                      tokens.ok() ? " read differently" : " have different tokens")});
+  }
+  return absl::OkStatus();
+}
+
+// Through which adapter a model is told, once its methods are checked.
+void find_telling(Deployment* d) {
+  if (!d->apart()) return;
+  for (const ModelInRole& role : telling(d->config)->with(d->config, {})->needs(d->config).models) {
+    if (!role.fed_by) continue;
+    const ModelShape& shape = fed_shape(*d->models.at(role.model), role);
+    d->told_by = &shape.adapters[find_adapter(shape, role.adapter).index()];
+  }
 }
 
 }  // namespace
@@ -139,6 +181,19 @@ int draft_vocabulary_of(const ModelShape& small, const Tokenizer& tokenizer) {
   const bool worth = small.vocab_size >= 2 * kFrequent &&
                      static_cast<double>(head) >= kShare * static_cast<double>(small.parameters);
   return worth && merges_in_order(tokenizer) ? kFrequent : 0;
+}
+
+int64_t source_length_of(const LoadedModel& model, int64_t step_rows) {
+  const LoadedModel& encoder = *model.encoder;
+  return std::min<int64_t>({encoder.shape.max_positions,
+                            encoder.pool.pages * encoder.pool.page_rows,
+                            step_rows});  // it is never divided
+}
+
+bool Deployment::small_writes(const GenerateRequest& request) const {
+  if (request.method != kAuto) return small_writes(request.method);
+  return small_writes(methods.front().method) && !searches_beams(request) &&
+         request.require_contract <= Contract::kLossy;
 }
 
 const MethodInfo* Deployment::offers(absl::string_view method) const {
@@ -196,16 +251,25 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
     d.large = d.models[c.large] = &models.at(c.large);
     if (!c.small.empty()) {
       d.small = d.models[c.small] = &models.at(c.small);
-      TANDEM_RETURN_IF_ERROR(same_vocabulary(c.name, *d.large, *d.small));
-      TANDEM_RETURN_IF_ERROR(same_reading(c.name, *d.large, *d.small));
+      TANDEM_RETURN_IF_ERROR(join(&d));
     }
     d.draft_lore = std::make_shared<DraftLore>();
     if (d.small) d.draft_vocabulary = draft_vocabulary_of(d.small->shape, *d.small->tokenizer);
     d.vocab_size = named_tokens(*d.large);
-    if (d.small) d.vocab_size = std::min(d.vocab_size, named_tokens(*d.small));
+    if (d.small) d.small_vocab_size = named_tokens(*d.small);
+    if (d.small && d.share_tokens) {
+      d.small_vocab_size = d.vocab_size = std::min(d.vocab_size, d.small_vocab_size);
+    }
     TANDEM_RETURN_IF_ERROR(add_models(models, &d));
     TANDEM_RETURN_IF_ERROR(check_methods(d));
-    d.methods = offered_methods(c, d.large->shape.keeps_row_bits);
+    find_telling(&d);
+    d.methods = offered_methods(c, d.large->shape.keeps_row_bits, all_methods(), d.told_method);
+    if (d.apart() && !c.default_method.empty() && !d.offers(c.default_method)) {
+      return out_of_range(
+          absl::StrCat("deployments[", c.name, "].default_method"), c.default_method,
+          absl::StrCat(d.offered(), ", as its models cannot be taken for each other"));
+    }
+    d.step_rows = config.limits.step_rows;
     for (const MethodInfo& m : d.methods) {
       Series& series = metrics->series.emplace_back();
       series.model = c.name;
@@ -216,10 +280,7 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
     d.context_length = std::min<int64_t>(d.large->shape.max_positions, pool.pages * pool.page_rows);
     for (const auto& [_, model] : d.models) {
       if (model->encoder == nullptr) continue;
-      const LoadedModel& encoder = *model->encoder;
-      const int64_t length = std::min<int64_t>({encoder.shape.max_positions,
-                                                encoder.pool.pages * encoder.pool.page_rows,
-                                                config.limits.step_rows});  // it is never divided
+      const int64_t length = source_length_of(*model, d.step_rows);
       d.source_length = d.source_length > 0 ? std::min(d.source_length, length) : length;
     }
     d.longest_piece =

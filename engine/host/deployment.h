@@ -53,14 +53,23 @@ struct Deployment {
   std::map<std::string, Series*> series;             // by method
   std::function<bool(DeviceId)> lost;  // has it failed for good? From any thread; null: none has
   // Ids that may be fed and drawn: [0, vocab_size). Those that its models have beyond are padding.
+  // Of models apart, the large one's.
   int vocab_size = 0;
   // Drafts of the small model are ids below this where nobody says otherwise; 0: all.
   int draft_vocabulary = 0;
   std::shared_ptr<DraftLore> draft_lore;
+  // The method in which the small model writes what the large one has read, where the two cannot be
+  // taken for each other: they have different tokens, or one has an encoder. Then this and
+  // autoregressive decoding are all that is offered. Empty: they can.
+  std::string told_method;
+  const AdapterShape* told_by = nullptr;  // then: through which the rows go
+  bool share_tokens = true;               // of large and small: the same token behind each id
+  int small_vocab_size = 0;               // then: vocab_size of the small model
   // Rows a sequence may have: the large model, and its KV memory. A small one may have fewer
   // (MethodPlan::context_length).
   int64_t context_length = 0;
   int64_t source_length = 0;  // of models with an encoder: tokens that it reads at most; else 0
+  int64_t step_rows = 0;      // of a batch
   int64_t longest_piece = 0;  // bytes of text that one token may stand for
   // Of text that the context could hold.
   int64_t max_text_bytes() const { return context_length * longest_piece; }
@@ -71,16 +80,24 @@ struct Deployment {
   std::string prefix_salt(const std::string& client) const {
     return prefix_cache_per_client ? "client " + client : "";
   }
+  bool apart() const { return !told_method.empty(); }
+  // Does the small model write, in tokens of its own?
+  bool small_writes(absl::string_view method) const { return apart() && method == told_method; }
+  bool small_writes(const GenerateRequest& request) const;
   const MethodInfo* offers(absl::string_view method) const;
   std::string offered() const;  // "autoregressive, ngram"
   DeploymentInfo info() const;
 };
 
+// Tokens that the encoder of a model reads at once. REQUIRES: it has one.
+int64_t source_length_of(const LoadedModel& model, int64_t step_rows);
+
 // Every deployment of the configuration. INVALID_ARGUMENT when two models of one deployment do not
 // fit together: the same token behind each id, and output matrices that differ by at most 128 rows
-// of padding, which are never drawn. The error names the first token that differs. Also when an
-// early exit layer is none of the large model's, or one of two models has an encoder. `metrics`
-// gets the deployments' series.
+// of padding, which are never drawn. The error names the first token that differs. Also when one of
+// two models has an encoder. Neither matters where the one is told what the other reads
+// (llm_to_slm.adapter). Also when an early exit layer is none of the large model's. `metrics` gets
+// the deployments' series.
 absl::StatusOr<std::vector<Deployment>> make_deployments(
     const EngineConfig& config, const std::map<std::string, LoadedModel>& models, Metrics* metrics);
 

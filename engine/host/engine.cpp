@@ -152,6 +152,14 @@ std::string Engine::token_bytes(absl::string_view model, Token id) const {
   return deployment.ok() ? (*deployment)->large->tokenizer->token_bytes(id) : "";
 }
 
+std::function<std::string(Token)> Engine::token_bytes(const GenerateRequest& request) const {
+  const auto found = impl_->find(request.model);
+  if (!found.ok()) return [](Token) { return std::string(); };
+  const Deployment& d = **found;
+  const LoadedModel* const writer = d.small_writes(request) ? d.small : d.large;
+  return [writer](Token id) { return writer->tokenizer->token_bytes(id); };
+}
+
 std::vector<DeploymentInfo> Engine::deployments() const {
   std::vector<DeploymentInfo> infos;
   for (const Deployment& d : impl_->deployments) infos.push_back(impl_->describe(d));

@@ -66,6 +66,9 @@ class Engine {
                        const std::function<void(absl::StatusOr<std::string>)>& done);
   // What the token adds to a text: bytes that need not be UTF-8. Empty for what is unknown.
   std::string token_bytes(absl::string_view model, Token id) const;
+  // The same of the tokens that answer a request, which may be those of a deployment's small model.
+  // Good as long as this is.
+  std::function<std::string(Token)> token_bytes(const GenerateRequest& request) const;
 
   std::vector<DeploymentInfo> deployments() const;
   absl::StatusOr<DeploymentInfo> deployment(absl::string_view name) const;

@@ -27,7 +27,8 @@ uint64_t fresh_seed() {
 }
 
 int64_t memory_of(const SequenceSpec& spec, int64_t choices) {
-  const size_t tokens = spec.prompt.size() + spec.source.size();
+  const size_t tokens =
+      spec.prompt.size() + spec.source.size() + spec.read.size() + spec.beside.size();
   return choices * static_cast<int64_t>(sizeof(SequenceSpec) + tokens * sizeof(Token));
 }
 
@@ -203,10 +204,9 @@ void Engine::Impl::prepare(const Turn<GenerateRequest>& turn, const std::shared_
   plan.started.contract = resolved->contract;
   plan.seed = spec.warp.seed;
   plan.logprobs = spec.logprobs;
-  plan.tokenizer = deployment.large->tokenizer;
+  plan.tokenizer = resolved->tokenizer;
   plan.skip_special_tokens = request.skip_special_tokens;
-  const size_t context = std::min(spec.prompt.size(), kDecodeContext);
-  plan.context.assign(spec.prompt.end() - static_cast<ptrdiff_t>(context), spec.prompt.end());
+  plan.context = std::move(resolved->context);
   plan.stops = resolved->stops;
   plan.include_stop_sequence = request.stopping.include_stop_sequence;
 

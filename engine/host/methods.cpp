@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/status.h"
 #include "engine/base/violations.h"
+#include "engine/decode/beam.h"
 
 namespace tandem {
 namespace {
@@ -49,34 +50,12 @@ int64_t room_of(const LoadedModel& model, const RoleModel& role, int width, int 
   return std::min(rows, model.pool.frontier_pages * page_rows - extra);
 }
 
-// What roles are fed with, by their adapters.
-absl::Status feed_roles(const Deployment& deployment, const MethodEntry& entry,
-                        const std::vector<ModelInRole>& wanted, std::vector<RoleModel>* roles) {
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    if (!wanted[i].fed_by) continue;
-    const auto source = std::ranges::find(*roles, *wanted[i].fed_by, &RoleModel::role);
-    RoleModel& role = (*roles)[i];
-    const AdapterShape& adapter =
-        deployment.models.at(wanted[i].model)->shape.adapters[role.adapter.index()];
-    role.fed = {static_cast<int>(source - roles->begin()), adapter.layer, adapter.replace,
-                adapter.foreign};
-    if (source->prompt_only) {
-      const int layers = deployment.large->shape.layers;
-      source->to = adapter.layer < layers ? adapter.layer : 0;
-    } else if (adapter.foreign) {
-      return lacks(deployment, entry.path("speculative"), "true",
-                   "false (its models have different vocabularies)");
-    }
-  }
-  return absl::OkStatus();
-}
-
 // Whoever has an encoder reads what that leaves of the source: a role for each.
 void add_encoders(const Deployment& deployment, const std::vector<ModelInRole>& wanted,
                   std::vector<RoleModel>* roles) {
   for (size_t i = 0; i < wanted.size(); ++i) {
     const LoadedModel* const encoder = deployment.models.at(wanted[i].model)->encoder;
-    if (encoder == nullptr) continue;
+    if (encoder == nullptr || (*roles)[i].sees_all) continue;
     auto known = std::ranges::find(*roles, encoder->id, &RoleModel::model);
     if (known == roles->end()) {
       known = roles->insert(known, RoleModel{Role::kEncoder, encoder->id});
@@ -85,12 +64,50 @@ void add_encoders(const Deployment& deployment, const std::vector<ModelInRole>& 
   }
 }
 
+// What roles are fed with, by their adapters: an encoder in its decoder's place, and with the rows
+// of one likewise. REQUIRES: encoders are there.
+absl::Status feed_roles(const Deployment& deployment, const MethodEntry& entry,
+                        const std::vector<ModelInRole>& wanted, std::vector<RoleModel>* roles) {
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (!wanted[i].fed_by) continue;
+    const auto source = std::ranges::find(*roles, *wanted[i].fed_by, &RoleModel::role);
+    const AdapterId id = std::exchange((*roles)[i].adapter, AdapterId());
+    const AdapterShape& adapter =
+        fed_shape(*deployment.models.at(wanted[i].model), wanted[i]).adapters[id.index()];
+    RoleModel& fed =
+        (*roles)[i].memory < 0 ? (*roles)[i] : (*roles)[static_cast<size_t>((*roles)[i].memory)];
+    const bool encoded = source->sees_all || source->memory >= 0;
+    fed.adapter = id;
+    fed.fed = {static_cast<int>(source - roles->begin()), encoded ? 0 : adapter.layer,
+               adapter.replace, adapter.foreign};
+    if (source->memory >= 0) fed.fed.role = source->memory;
+    if (source->prompt_only && !encoded) {
+      const int layers = deployment.large->shape.layers;
+      source->to = adapter.layer < layers ? adapter.layer : 0;
+    }
+    if (!source->prompt_only && deployment.apart()) {
+      return lacks(deployment, entry.path("speculative"), "true",
+                   "false (its models cannot be taken for each other)");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Rows of the prompt that a role may have that reads for another.
+int64_t room_to_read(const Deployment& deployment, const LoadedModel& model,
+                     const RoleModel& role) {
+  if (!role.sees_all) return room_of(model, role, 1, 0);
+  return source_length_of(model, deployment.step_rows);
+}
+
 }  // namespace
 
 MethodModels models_of(const Deployment& d) {
   return {.large = d.large->shape,
           .small = d.small ? &d.small->shape : nullptr,
           .large_name = d.config.large,
+          .small_name = d.config.small,
+          .share_tokens = d.share_tokens,
           .by_name = &d.models,
           .draft_vocabulary = d.draft_vocabulary,
           .draft_lore = d.draft_lore};
@@ -98,10 +115,55 @@ MethodModels models_of(const Deployment& d) {
 
 namespace {
 
+// What a request is to be planned as, once a method is chosen.
+struct Choice {
+  const MethodEntry* entry;
+  Settings asked;
+  const Settings* beams = nullptr;  // of a search in which the small model writes
+};
+Choice choice_of(const GenerateRequest& request, const MethodEntry& entry) {
+  const Settings asked = request.method == kAuto ? Settings() : request.parameters;
+  if (!searches_beams(request)) return {&entry, asked};
+  if (request.method == kAuto || request.method == kAutoregressive) {
+    return {&beam_entry(), request.beam};
+  }
+  return {&entry, asked, &request.beam};
+}
+
+absl::StatusOr<RoleModel> role_of(const Deployment& deployment, const MethodEntry& entry,
+                                  const ModelInRole& wanted) {
+  const LoadedModel& model = *deployment.models.at(wanted.model);
+  RoleModel role{wanted.role, model.id, wanted.to, wanted.frontier_rows};
+  role.prompt_only = wanted.prompt_only;
+  role.sees_all = wanted.prompt_only && model.encoder != nullptr;
+  if (role.sees_all) role.model = model.encoder->id;
+  if (wanted.adapter.empty()) return role;
+  const ModelShape& shape = fed_shape(model, wanted);
+  if (const auto misfit = adapter_misfit(shape, wanted)) {
+    return out_of_range(entry.path(misfit->field), misfit->value, misfit->allowed);
+  }
+  (wanted.masks > 0 ? role.masks : role.adapter) = find_adapter(shape, wanted.adapter);
+  return role;
+}
+
+// Searches with the small model instead of drawing from it.
+void search(const Deployment& deployment, const Settings& beams, MethodPlan* plan) {
+  const auto with = beam_entry().with(deployment.config, beams);
+  const Settings settings = with->settings();
+  BeamParams a;
+  a.width = static_cast<int>(std::get<int64_t>(*find_setting(settings, "width")));
+  a.length_penalty =
+      static_cast<float>(std::get<double>(*find_setting(settings, "length_penalty")));
+  a.writer = Role::kSmall;
+  plan->start = [a](Gen g) { return beam(g, a); };
+  plan->width = with->width();
+}
+
 // A method with the parameters of a request, planned on a deployment's models.
-absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const MethodEntry& entry,
-                                   const Settings& asked, bool greedy) {
-  const auto method = entry.with(deployment.config, asked);
+absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const Choice& choice,
+                                   bool greedy) {
+  const MethodEntry& entry = *choice.entry;
+  const auto method = entry.with(deployment.config, choice.asked);
   const MethodNeeds needs = method->needs(deployment.config);
   if (needs.lacking) {
     return lacks(deployment, entry.path(needs.lacking->field), needs.lacking->value,
@@ -113,41 +175,29 @@ absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const MethodEnt
   plan.start = method->start(models_of(deployment));
   plan.width = method->width();
   plan.extra_rows = method->extra_rows();
-  for (const ModelInRole& role : needs.models) {
-    const LoadedModel& model = *deployment.models.at(role.model);
-    RoleModel use{role.role, model.id, role.to, role.frontier_rows};
-    if (!role.adapter.empty()) {
-      if (const auto misfit = adapter_misfit(model.shape, role)) {
-        return out_of_range(entry.path(misfit->field), misfit->value, misfit->allowed);
-      }
-      (role.masks > 0 ? use.masks : use.adapter) = find_adapter(model.shape, role.adapter);
-    }
-    use.prompt_only = role.prompt_only;
-    plan.roles.push_back(use);
-    if (deployment.lost && deployment.lost(model.device)) plan.available = false;
-  }
-  TANDEM_RETURN_IF_ERROR(feed_roles(deployment, entry, needs.models, &plan.roles));
+  if (choice.beams) search(deployment, *choice.beams, &plan);
   plan.context_length = std::numeric_limits<int64_t>::max();
-  for (size_t i = 0; i < needs.models.size(); ++i) {
-    const LoadedModel& model = *deployment.models.at(needs.models[i].model);
-    const int64_t room = room_of(model, plan.roles[i], plan.width, plan.extra_rows);
-    int64_t& length = plan.roles[i].prompt_only ? plan.prompt_length : plan.context_length;
-    length = std::min(length, room);
-    if (plan.roles[i].prompt_only) plan.reader = model.config.name;
-    if (needs.models[i].fed_by) plan.writer = model.config.name;
+  for (const ModelInRole& wanted : needs.models) {
+    const LoadedModel& model = *deployment.models.at(wanted.model);
+    TANDEM_ASSIGN_OR_RETURN(const RoleModel role, role_of(deployment, entry, wanted));
+    plan.roles.push_back(role);
+    if (deployment.lost && deployment.lost(model.device)) plan.available = false;
+    if (wanted.fed_by) plan.writer = model.config.name;
   }
   add_encoders(deployment, needs.models, &plan.roles);
+  TANDEM_RETURN_IF_ERROR(feed_roles(deployment, entry, needs.models, &plan.roles));
+  for (size_t i = 0; i < needs.models.size(); ++i) {
+    const LoadedModel& model = *deployment.models.at(needs.models[i].model);
+    const RoleModel& role = plan.roles[i];
+    if (role.prompt_only) {
+      plan.reader = model.config.name;
+      plan.prompt_length = std::min(plan.prompt_length, room_to_read(deployment, model, role));
+      continue;
+    }
+    plan.context_length =
+        std::min(plan.context_length, room_of(model, role, plan.width, plan.extra_rows));
+  }
   return plan;
-}
-
-// What a request is to be planned as, once a method is chosen.
-struct Choice {
-  const MethodEntry* entry;
-  Settings asked;
-};
-Choice choice_of(const GenerateRequest& request, const MethodEntry& entry) {
-  if (searches_beams(request)) return {&beam_entry(), request.beam};
-  return {&entry, request.method == kAuto ? Settings() : request.parameters};
 }
 
 // The same for a request that leaves the choice to the engine. A deployment that names its default
@@ -213,7 +263,8 @@ std::vector<std::string> remedies(const Deployment& deployment, const Choice& me
   if (promised(entry, required, deployment.large->shape.keeps_row_bits) == required) {
     const bool at_zero = !greedy && entry.with(config, method.asked)->contract(true) >= required;
     if (at_zero) out.emplace_back("temperature 0");
-    for (const Settings& change : entry.stricter) {
+    const std::vector<Settings> none;
+    for (const Settings& change : deployment.apart() ? none : entry.stricter) {
       const Settings enough = enough_of(config, method, change, required, greedy);
       if (!enough.empty()) {
         out.push_back(text(enough));
@@ -223,7 +274,7 @@ std::vector<std::string> remedies(const Deployment& deployment, const Choice& me
       }
     }
   }
-  if (&entry == &beam_entry()) return out;  // no other method searches
+  if (&entry == &beam_entry() || method.beams) return out;  // no search gives more
   for (const MethodInfo& offer : deployment.methods) {
     const Contract contract = greedy ? offer.greedy : offer.sampled;
     if (offer.method != entry.name && contract >= required) out.push_back("method " + offer.method);
@@ -246,14 +297,26 @@ absl::Status unsatisfied(const Deployment& deployment, const GenerateRequest& re
   return with_reason(absl::FailedPreconditionError(why), "CONTRACT_NOT_SATISFIABLE");
 }
 
-absl::Status check_beams(const GenerateRequest& request) {
+// Does a small model that is told what the large one reads write, and nobody verify it?
+bool writes_alone(const Deployment& deployment, const GenerateRequest& request,
+                  const Methods& methods) {
+  const MethodEntry* const entry = find(methods, request.method);
+  if (entry == nullptr || !check_parameters(*entry, request.parameters).ok()) return false;
+  const MethodNeeds needs =
+      entry->with(deployment.config, request.parameters)->needs(deployment.config);
+  return std::ranges::any_of(needs.models, &ModelInRole::prompt_only);
+}
+
+absl::Status check_beams(const Deployment& deployment, const GenerateRequest& request,
+                         const Methods& methods) {
   TANDEM_RETURN_IF_ERROR(check_parameters(beam_entry(), request.beam));
   if (!searches_beams(request)) return absl::OkStatus();
   const std::string width = setting_text(*find_setting(request.beam, "width"));
-  if (request.method != kAuto && request.method != kAutoregressive) {
-    return out_of_range(
-        "beam.width", width,
-        absl::StrCat("1 with method ", request.method, " (beam search is autoregressive)"));
+  const bool plain = request.method == kAuto || request.method == kAutoregressive;
+  if (!plain && !writes_alone(deployment, request, methods)) {
+    return out_of_range("beam.width", width,
+                        absl::StrCat("1 with method ", request.method,
+                                     " (beam search is one model's that writes alone)"));
   }
   const std::string reason = absl::StrCat(" with beam.width ", width);
   if (request.n != 1) return out_of_range("n", request.n, "1" + reason);
@@ -273,10 +336,11 @@ absl::StatusOr<MethodPlan> plan_auto(const Deployment& deployment, const Generat
   const int64_t rows = std::min(deployment.context_length, prompt_tokens + answer);
   for (const MethodInfo& offer : deployment.methods) {
     if (searches_beams(request) && offer.method != kAutoregressive) continue;
+    // Its tokens are those that the prompt was cut into.
+    if (deployment.small_writes(offer.method) != deployment.small_writes(request)) continue;
     const Choice method =
         automatic_choice(deployment.config, request, *find(methods, offer.method));
-    TANDEM_ASSIGN_OR_RETURN(MethodPlan plan,
-                            plan_of(deployment, *method.entry, method.asked, greedy));
+    TANDEM_ASSIGN_OR_RETURN(MethodPlan plan, plan_of(deployment, method, greedy));
     plan.method = offer.method;
     const bool sound =
         (plan.available && plan.context_length >= rows) ||
@@ -307,9 +371,11 @@ bool searches_beams(const GenerateRequest& request) {
 }
 
 std::vector<MethodInfo> offered_methods(const DeploymentConfig& config, bool keeps_row_bits,
-                                        const Methods& methods) {
+                                        const Methods& methods, const std::string& told_method) {
   std::vector<MethodInfo> offered;
   for (const MethodEntry* entry : methods) {
+    const bool either = entry->name == kAutoregressive || entry->name == told_method;
+    if (!told_method.empty() && !either) continue;
     const auto method = entry->with(config, {});
     if (method->needs(config).lacking) continue;
     MethodInfo& info = offered.emplace_back();
@@ -327,7 +393,7 @@ std::vector<MethodInfo> offered_methods(const DeploymentConfig& config, bool kee
 
 absl::StatusOr<MethodPlan> plan_method(const Deployment& deployment, const GenerateRequest& request,
                                        bool greedy, int64_t prompt_tokens, const Methods& methods) {
-  TANDEM_RETURN_IF_ERROR(check_beams(request));
+  TANDEM_RETURN_IF_ERROR(check_beams(deployment, request, methods));
   if (request.method == kAuto) {
     return plan_auto(deployment, request, greedy, prompt_tokens, methods);
   }
@@ -337,8 +403,7 @@ absl::StatusOr<MethodPlan> plan_method(const Deployment& deployment, const Gener
   const MethodEntry& entry = *find(methods, request.method);
   TANDEM_RETURN_IF_ERROR(check_parameters(entry, request.parameters));
   const Choice method = choice_of(request, entry);
-  TANDEM_ASSIGN_OR_RETURN(MethodPlan plan,
-                          plan_of(deployment, *method.entry, method.asked, greedy));
+  TANDEM_ASSIGN_OR_RETURN(MethodPlan plan, plan_of(deployment, method, greedy));
   plan.method = request.method;
   if (plan.contract < request.require_contract) {
     return unsatisfied(deployment, request, method, plan.contract, greedy);

@@ -28,11 +28,13 @@ absl::Status check_parameters(const MethodEntry& method, const Settings& asked);
 
 // What a deployment of these models offers, its default first: contracts and parameters are those
 // of a request that sets nothing. Every method whose needs the deployment meets, hence
-// autoregressive decoding always. `keeps_row_bits`: of the large model.
+// autoregressive decoding always. `keeps_row_bits`: of the large model. `told_method`, if it is not
+// empty: no others but that (Deployment::told_method).
 // REQUIRES: config's settings are within their ranges.
 std::vector<MethodInfo> offered_methods(
     const DeploymentConfig& config, bool keeps_row_bits,
-    const std::vector<const MethodEntry*>& methods = all_methods());
+    const std::vector<const MethodEntry*>& methods = all_methods(),
+    const std::string& told_method = "");
 
 struct MethodPlan {
   std::string method;  // never kAuto
@@ -48,8 +50,9 @@ struct MethodPlan {
   std::string reader, writer;  // empty: one model has both
 };
 
-// Beam search (width above 1) is autoregressive decoding's. It draws nothing, so it wants a single
-// choice and no temperature; LOSSY, because it is not the large model's greedy output and EXACT
+// Beam search (width above 1) is autoregressive decoding's, and that of a small model that writes
+// alone what the large one has read. It draws nothing, so it wants a single choice and no
+// temperature; LOSSY, because it is not the large model's greedy output and EXACT
 // means just that.
 bool searches_beams(const GenerateRequest& request);
 

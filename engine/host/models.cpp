@@ -31,8 +31,9 @@ constexpr int64_t kKvPagesPerFrontierPage = 8;
 
 // What methods of the deployments want of a model's hidden rows.
 struct HiddenRows {
-  bool top = false;    // those that have done all layers stay for deeper models
-  bool feeds = false;  // those of a prompt are fed to another model
+  bool top = false;      // those that have done all layers stay for deeper models
+  bool encodes = false;  // no row stops between two layers
+  bool feeds = false;    // those of a prompt are fed to another model
 };
 
 HiddenRows wanted_of(const EngineConfig& config, const std::string& model) {
@@ -59,8 +60,8 @@ PoolSize pool_size(int page_rows, int64_t pages, const HiddenRows& wanted) {
   PoolSize size;
   size.page_rows = page_rows;
   size.pages = pages;
-  size.frontier_pages =
-      wanted.top || wanted.feeds ? pages : std::max<int64_t>(4, pages / kKvPagesPerFrontierPage);
+  const bool all = wanted.top || (wanted.feeds && !wanted.encodes);
+  size.frontier_pages = all ? pages : std::max<int64_t>(4, pages / kKvPagesPerFrontierPage);
   size.keeps_top = wanted.top;
   size.values = wanted.feeds ? pages * page_rows : 0;
   return size;
@@ -265,6 +266,7 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
                           TorchDevice::create(device, torch_));
   std::vector<PoolRequest> requests;
   std::vector<LoadedModel*> with_encoders;  // each behind its decoder
+  std::vector<HiddenRows> wanted;           // of each of these
   for (LoadedModel* m : models) {
     with_encoders.push_back(m);
     const std::string& path = m->config.path;
@@ -288,14 +290,20 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
       return out_of_range(absl::StrCat(path, "/generation_config.json: bad_words_ids"), id,
                           absl::StrCat("0 to ", shape.vocab_size - 1));
     }
-    requests.push_back({m->config.name, bytes_of_page(shape, wanted_of(config, m->config.name)),
-                        m->config.page_rows, shape.max_positions, m->config.kv_pages});
+    HiddenRows hidden = wanted_of(config, m->config.name);
+    // Where there is an encoder, it is that whose rows are read.
+    const HiddenRows encoded{.encodes = true, .feeds = shape.reads_memory && hidden.feeds};
+    if (shape.reads_memory) hidden.feeds = false;
+    requests.push_back({m->config.name, bytes_of_page(shape, hidden), m->config.page_rows,
+                        shape.max_positions, m->config.kv_pages});
+    wanted.push_back(hidden);
     if (shape.reads_memory) {
+      wanted.push_back(encoded);
       LoadedModel* const encoder = add_encoder(m, hf.start_token);
       TANDEM_RETURN_IF_ERROR(backend->load_encoder(encoder->id, m->id));
       const ModelShape& half = backend->shape(encoder->id);
-      requests.push_back({encoder->config.name, bytes_of_page(half, {}), encoder->config.page_rows,
-                          half.max_positions, encoder->config.kv_pages});
+      requests.push_back({encoder->config.name, bytes_of_page(half, encoded),
+                          encoder->config.page_rows, half.max_positions, encoder->config.kv_pages});
       with_encoders.push_back(encoder);
     }
   }
@@ -306,7 +314,7 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
   if (!pages.ok()) return annotate(pages.status(), absl::StrCat("device ", device.name()));
   for (size_t i = 0; i < with_encoders.size(); ++i) {
     LoadedModel* m = with_encoders[i];
-    m->pool = pool_size(m->config.page_rows, (*pages)[i], wanted_of(config, m->config.name));
+    m->pool = pool_size(m->config.page_rows, (*pages)[i], wanted[i]);
     const absl::Status allocated = backend->allocate_pools(m->id, m->pool);
     if (!allocated.ok()) return annotate(allocated, absl::StrCat("model ", m->config.name));
     m->shape = backend->shape(m->id);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
 #include "engine/base/violations.h"
+#include "engine/host/alignment.h"
 #include "engine/host/methods.h"
 #include "engine/host/request_size.h"
 #include "engine/sampling/params.h"
@@ -50,10 +51,20 @@ class MatchingStops final : public TextStops {
   StopMatcher matcher_;
 };
 
+// Whose tokens a request's answer is in.
+struct Writer {
+  const LoadedModel& model;
+  int vocab_size;  // ids that may be drawn
+};
+Writer writer_of(const Deployment& d, const GenerateRequest& request) {
+  if (d.small_writes(request)) return {*d.small, d.small_vocab_size};
+  return {*d.large, d.vocab_size};
+}
+
 // What the request says, and where it is silent the model.
-absl::StatusOr<sampling::Params> resolve_params(const Deployment& deployment,
+absl::StatusOr<sampling::Params> resolve_params(const Writer& writer,
                                                 const SamplingFields& fields) {
-  sampling::Params p = deployment.large->defaults;
+  sampling::Params p = writer.model.defaults;
   p.temperature = fields.temperature.value_or(p.temperature);
   p.top_k = fields.top_k.value_or(p.top_k);
   p.top_p = fields.top_p.value_or(p.top_p);
@@ -64,13 +75,13 @@ absl::StatusOr<sampling::Params> resolve_params(const Deployment& deployment,
   p.frequency_penalty = fields.frequency_penalty.value_or(p.frequency_penalty);
   if (!fields.logit_bias.empty()) p.logit_bias = fields.logit_bias;
   if (!fields.bad_token_ids.empty()) p.bad_token_ids = fields.bad_token_ids;
-  TANDEM_RETURN_IF_ERROR(sampling::validate(p, deployment.vocab_size));
+  TANDEM_RETURN_IF_ERROR(sampling::validate(p, writer.vocab_size));
   return p;
 }
 
 // Null where they change nothing.
 absl::StatusOr<std::shared_ptr<const Processors>> resolve_processors(
-    const Deployment& deployment, const sampling::Params& params, const StopRules& stops,
+    const Writer& writer, const sampling::Params& params, const StopRules& stops,
     int64_t prompt_tokens, const std::optional<int64_t>& min_new_tokens) {
   Processors p = sampling::processors_of(params);
   const int64_t max = stops.max_new_tokens;
@@ -78,8 +89,7 @@ absl::StatusOr<std::shared_ptr<const Processors>> resolve_processors(
     return out_of_range("min_new_tokens", *min_new_tokens,
                         absl::StrCat("0 to ", max, " (max_new_tokens)"));
   }
-  const int64_t least =
-      min_new_tokens.value_or(std::min(deployment.large->default_min_new_tokens, max));
+  const int64_t least = min_new_tokens.value_or(std::min(writer.model.default_min_new_tokens, max));
   p.ends = stops.eos;
   p.ends.insert(p.ends.end(), stops.stop_tokens.begin(), stops.stop_tokens.end());
   if (least > 0 && !p.ends.empty()) {
@@ -87,7 +97,7 @@ absl::StatusOr<std::shared_ptr<const Processors>> resolve_processors(
   } else {
     p.ends.clear();
   }
-  TANDEM_RETURN_IF_ERROR(sampling::check_bans(p, deployment.vocab_size));
+  TANDEM_RETURN_IF_ERROR(sampling::check_bans(p, writer.vocab_size));
   if (p == Processors()) return std::shared_ptr<const Processors>();
   p.prompt_tokens = static_cast<int>(prompt_tokens);
   return std::make_shared<const Processors>(std::move(p));
@@ -135,6 +145,118 @@ absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, const M
   return static_cast<int>(*wanted);
 }
 
+// A prompt as text: a client's, or what a template made of a chat.
+struct Written {
+  std::string text;
+  bool add_special_tokens;
+};
+
+// chat: whose template.
+absl::StatusOr<Written> written_prompt(const Deployment& deployment, const LoadedModel& chat,
+                                       const Prompt& prompt, bool add_special_tokens) {
+  if (const auto* text = std::get_if<std::string>(&prompt)) {
+    if (text->empty()) return out_of_range("prompt", "empty", "1 token or more");
+    return Written{*text, add_special_tokens};
+  }
+  if (!chat.chat || !chat.chat->present()) {
+    return with_reason(
+        absl::FailedPreconditionError(absl::StrCat("chat: model \"", deployment.name,
+                                                   "\" has no chat template; offered: text, "
+                                                   "token_ids")),
+        "NO_CHAT_TEMPLATE");
+  }
+  const auto& messages = std::get<ChatPrompt>(prompt);
+  TANDEM_ASSIGN_OR_RETURN(
+      std::string rendered,
+      chat.chat->render(messages.messages_json, messages.tools_json, messages.template_args_json,
+                        messages.add_generation_prompt));
+  TANDEM_RETURN_IF_ERROR(check_text(deployment, "chat, rendered", rendered.size()));
+  return Written{std::move(rendered), false};
+}
+
+absl::StatusOr<std::vector<Token>> cut(const Written& written, const LoadedModel& model,
+                                       int vocab_size) {
+  TANDEM_ASSIGN_OR_RETURN(std::vector<Token> tokens,
+                          model.tokenizer->encode(written.text, written.add_special_tokens));
+  if (tokens.empty()) return out_of_range("prompt", "empty", "1 token or more");
+  // A tokenizer may know more ids than the model has rows.
+  TANDEM_RETURN_IF_ERROR(check_tokens("prompt tokens", tokens, vocab_size));
+  return tokens;
+}
+
+// A prompt in the tokens of those who read it.
+struct Cut {
+  std::vector<Token> tokens;   // of the rows that the writer sees
+  std::vector<Token> read;     // those of the large model, where it does not run these
+  std::vector<int> beside;     // SequenceSpec::beside
+  std::vector<Token> context;  // the last of the text as the writer's tokenizer has it
+};
+
+void keep_end(int64_t keep, Cut* prompt) {
+  const int64_t drop = static_cast<int64_t>(prompt->tokens.size()) - keep;
+  if (drop <= 0) return;
+  prompt->tokens.erase(prompt->tokens.begin(), prompt->tokens.begin() + drop);
+  if (prompt->beside.empty()) return;
+  prompt->beside.erase(prompt->beside.begin(), prompt->beside.begin() + drop);
+  const int unread = prompt->beside.front();
+  prompt->read.erase(prompt->read.begin(), prompt->read.begin() + unread);
+  for (int& row : prompt->beside) row -= unread;
+}
+
+// For a small model that writes in tokens of its own.
+absl::StatusOr<Cut> cut_apart(const Deployment& d, const GenerateRequest& request) {
+  const AdapterShape& told = *d.told_by;
+  const bool is_text = !std::holds_alternative<std::vector<Token>>(request.prompt);
+  Cut out;
+  if (!told.aligned) {  // in the large model's
+    TANDEM_ASSIGN_OR_RETURN(out.tokens, tokenize(d, request.prompt, request.add_special_tokens));
+    if (!told.foreign || !is_text) return out;
+    TANDEM_ASSIGN_OR_RETURN(const Written written, written_prompt(d, *d.large, request.prompt,
+                                                                  request.add_special_tokens));
+    TANDEM_ASSIGN_OR_RETURN(out.context, d.small->tokenizer->encode(written.text, false));
+    return out;
+  }
+  if (!is_text) {
+    return out_of_range(
+        "prompt", "token_ids",
+        absl::StrCat("text, chat with method ", d.told_method, " (", d.large->config.name, " and ",
+                     d.small->config.name, " have different tokens)"));
+  }
+  const bool own_template = d.small->chat && d.small->chat->present();
+  TANDEM_ASSIGN_OR_RETURN(const Written written,
+                          written_prompt(d, own_template ? *d.small : *d.large, request.prompt,
+                                         request.add_special_tokens));
+  TANDEM_ASSIGN_OR_RETURN(out.read, cut(written, *d.large, d.vocab_size));
+  TANDEM_ASSIGN_OR_RETURN(out.tokens, cut(written, *d.small, d.small_vocab_size));
+  out.beside = align_tokens(*d.large->tokenizer, out.read, *d.small->tokenizer, out.tokens);
+  return out;
+}
+
+absl::StatusOr<Cut> cut_prompt(const Deployment& d, const GenerateRequest& request) {
+  if (request.truncate_prompt_tokens && *request.truncate_prompt_tokens < 1) return Cut();  // told
+  Cut out;
+  const bool apart = d.small_writes(request);
+  if (apart) {
+    TANDEM_ASSIGN_OR_RETURN(out, cut_apart(d, request));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(out.tokens, tokenize(d, request.prompt, request.add_special_tokens));
+  }
+  if (request.truncate_prompt_tokens) keep_end(*request.truncate_prompt_tokens, &out);
+  const std::vector<Token>& written = apart && d.told_by->foreign ? out.context : out.tokens;
+  const auto last = static_cast<ptrdiff_t>(std::min(written.size(), kDecodeContext));
+  out.context = std::vector<Token>(written.end() - last, written.end());
+  return out;
+}
+
+// What a reader runs, where a role has its rows.
+void give_to_reader(Cut prompt, SequenceSpec* spec) {
+  spec->read = std::move(prompt.read);
+  spec->beside = std::move(prompt.beside);
+  const bool sees_all = std::ranges::any_of(spec->roles, &RoleModel::sees_all);
+  if (sees_all && spec->read.empty())
+    spec->read = spec->source.empty() ? spec->prompt : spec->source;
+}
+
 }  // namespace
 
 absl::Status check_tokens(absl::string_view field, const std::vector<Token>& ids, int vocab_size) {
@@ -150,33 +272,14 @@ absl::Status check_tokens(absl::string_view field, const std::vector<Token>& ids
 absl::StatusOr<std::vector<Token>> tokenize(const Deployment& deployment, const Prompt& prompt,
                                             bool add_special_tokens) {
   const LoadedModel& model = *deployment.large;
-  std::vector<Token> tokens;
   if (const auto* ids = std::get_if<std::vector<Token>>(&prompt)) {
-    tokens = *ids;
-    TANDEM_RETURN_IF_ERROR(check_tokens("token_ids", tokens, deployment.vocab_size));
-  } else if (const auto* text = std::get_if<std::string>(&prompt)) {
-    if (text->empty()) return out_of_range("prompt", "empty", "1 token or more");
-    TANDEM_ASSIGN_OR_RETURN(tokens, model.tokenizer->encode(*text, add_special_tokens));
-  } else {
-    const auto& chat = std::get<ChatPrompt>(prompt);
-    if (!model.chat || !model.chat->present()) {
-      return with_reason(
-          absl::FailedPreconditionError(absl::StrCat("chat: model \"", deployment.name,
-                                                     "\" has no chat template; offered: text, "
-                                                     "token_ids")),
-          "NO_CHAT_TEMPLATE");
-    }
-    TANDEM_ASSIGN_OR_RETURN(
-        const std::string rendered,
-        model.chat->render(chat.messages_json, chat.tools_json, chat.template_args_json,
-                           chat.add_generation_prompt));
-    TANDEM_RETURN_IF_ERROR(check_text(deployment, "chat, rendered", rendered.size()));
-    TANDEM_ASSIGN_OR_RETURN(tokens, model.tokenizer->encode(rendered, false));
+    TANDEM_RETURN_IF_ERROR(check_tokens("token_ids", *ids, deployment.vocab_size));
+    if (ids->empty()) return out_of_range("prompt", "empty", "1 token or more");
+    return *ids;
   }
-  if (tokens.empty()) return out_of_range("prompt", "empty", "1 token or more");
-  // A tokenizer may know more ids than the model has rows.
-  TANDEM_RETURN_IF_ERROR(check_tokens("prompt tokens", tokens, deployment.vocab_size));
-  return tokens;
+  TANDEM_ASSIGN_OR_RETURN(const Written written,
+                          written_prompt(deployment, model, prompt, add_special_tokens));
+  return cut(written, model, deployment.vocab_size);
 }
 
 absl::StatusOr<std::string> detokenize(const Deployment& deployment, absl::Span<const int64_t> ids,
@@ -197,18 +300,17 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
                                  uint64_t fresh_seed) {
   Resolved resolved;
   SequenceSpec& spec = resolved.spec;
-  const LoadedModel& model = *deployment.large;
+  const Writer writer = writer_of(deployment, request);
+  const LoadedModel& model = writer.model;
 
   // What stands on its own is looked at before what needs it, so that all that is wrong is told.
   Violations wrong;
-  const absl::StatusOr<sampling::Params> resolved_params =
-      resolve_params(deployment, request.sampling);
+  const absl::StatusOr<sampling::Params> resolved_params = resolve_params(writer, request.sampling);
   wrong.add(resolved_params.status());
-  absl::StatusOr<std::vector<Token>> prompt =
-      tokenize(deployment, request.prompt, request.add_special_tokens);
+  absl::StatusOr<Cut> prompt = cut_prompt(deployment, request);
   wrong.add(prompt.status());
   spec.stops.stop_tokens =
-      resolve_stop_tokens(request.stopping.stop_token_ids, deployment.vocab_size, &wrong);
+      resolve_stop_tokens(request.stopping.stop_token_ids, writer.vocab_size, &wrong);
   if (request.truncate_prompt_tokens && *request.truncate_prompt_tokens < 1) {
     wrong.add(out_of_range("truncate_prompt_tokens", *request.truncate_prompt_tokens, "1 or more"));
   }
@@ -218,21 +320,18 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   TANDEM_RETURN_IF_ERROR(wrong.status());
 
   const sampling::Params& params = *resolved_params;
-  spec.prompt = *std::move(prompt);
+  spec.prompt = std::move(prompt->tokens);
+  resolved.tokenizer = model.tokenizer;
+  resolved.context = std::move(prompt->context);
   spec.warp = sampling::warp_of(params);
-  spec.warp.vocab = deployment.vocab_size;
+  spec.warp.vocab = writer.vocab_size;
   spec.warp.seed = request.sampling.seed.value_or(fresh_seed);
   // A search draws nothing, whatever the model's generation_config.json likes.
   if (searches_beams(request) && !request.sampling.temperature) spec.warp.temperature = 0;
 
-  if (request.truncate_prompt_tokens) {
-    const int64_t keep = *request.truncate_prompt_tokens;
-    if (const auto n = static_cast<int64_t>(spec.prompt.size()); n > keep) {
-      spec.prompt.erase(spec.prompt.begin(), spec.prompt.begin() + (n - keep));
-    }
-  }
   if (model.encoder != nullptr) {
     spec.source = std::exchange(spec.prompt, {model.start_token});
+    resolved.context = spec.prompt;
     if (spec.prompt_tokens() > deployment.source_length) {
       return too_long(spec.prompt_tokens(),
                       absl::StrCat(deployment.source_length, " (what the encoder reads at once)"));
@@ -247,9 +346,11 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   spec.roles = std::move(plan.roles);
   spec.width = plan.width;
   spec.extra_rows = plan.extra_rows;
-  if (prompt_tokens > plan.prompt_length) {
-    return too_long(prompt_tokens, absl::StrCat(plan.prompt_length, " (context of ", plan.reader,
-                                                ", which reads it)"));
+  give_to_reader(*std::move(prompt), &spec);
+  const auto read = spec.read.empty() ? prompt_tokens : static_cast<int64_t>(spec.read.size());
+  if (read > plan.prompt_length) {
+    return too_long(
+        read, absl::StrCat(plan.prompt_length, " (context of ", plan.reader, ", which reads it)"));
   }
   TANDEM_ASSIGN_OR_RETURN(
       spec.stops.max_new_tokens,
@@ -257,17 +358,14 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   if (!request.stopping.ignore_eos) spec.stops.eos = model.eos;
   spec.stops.include_end = request.include_eos_token;
   TANDEM_ASSIGN_OR_RETURN(spec.warp.processors,
-                          resolve_processors(deployment, params, spec.stops, prompt_tokens,
+                          resolve_processors(writer, params, spec.stops, prompt_tokens,
                                              request.stopping.min_new_tokens));
   resolved.stops = std::make_shared<const StopStrings>(request.stopping.stop_sequences);
   if (resolved.stops->any()) {
-    const size_t context = std::min(spec.prompt.size(), kDecodeContext);
-    spec.stops.text = std::make_unique<MatchingStops>(
-        model.tokenizer, request.skip_special_tokens,
-        absl::MakeConstSpan(spec.prompt).last(context), resolved.stops);
+    spec.stops.text = std::make_unique<MatchingStops>(model.tokenizer, request.skip_special_tokens,
+                                                      resolved.context, resolved.stops);
   }
-  spec.top_logprobs =
-      static_cast<int>(std::min<int64_t>(request.top_logprobs, deployment.vocab_size));
+  spec.top_logprobs = static_cast<int>(std::min<int64_t>(request.top_logprobs, writer.vocab_size));
   spec.logprobs = request.logprobs || request.top_logprobs > 0;
   spec.raw_logprobs = request.raw_logprobs;
   spec.priority = request.priority;

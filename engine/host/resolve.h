@@ -34,6 +34,9 @@ struct Resolved {
   std::string method;
   Contract contract = Contract::kExact;
   std::shared_ptr<const StopStrings> stops;
+  // Of the model that writes, and the last tokens of the prompt as it has them.
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::vector<Token> context;
 };
 // `fresh_seed` is used when the request names none.
 absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateRequest& request,

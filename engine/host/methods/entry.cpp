@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_join.h"
 #include "engine/base/quote.h"
+#include "engine/host/deployment.h"
 
 namespace tandem {
 
@@ -16,6 +17,10 @@ AdapterId find_adapter(const ModelShape& model, const std::string& name) {
 HeadId find_head(const ModelShape& model, const std::string& name) {
   const auto found = std::ranges::find(model.heads, name, &HeadShape::name);
   return found == model.heads.end() ? HeadId() : HeadId(found - model.heads.begin());
+}
+
+const ModelShape& fed_shape(const LoadedModel& model, const ModelInRole& role) {
+  return role.fed_by && model.encoder != nullptr ? model.encoder->shape : model.shape;
 }
 
 std::optional<Refusal> adapter_misfit(const ModelShape& model, const ModelInRole& role) {

@@ -52,6 +52,8 @@ struct ModelInRole {
   std::optional<Role> fed_by;
   bool prompt_only = false;
 };
+// Whose adapter it goes through: the model's, or where its encoder is fed, that one's.
+const ModelShape& fed_shape(const LoadedModel& model, const ModelInRole& role);
 
 // What a method with its parameters wants of its deployment. It is offered where that is there.
 struct MethodNeeds {
@@ -66,6 +68,8 @@ struct MethodModels {
   const ModelShape& large;
   const ModelShape* small = nullptr;  // null: there is none
   std::string large_name;             // of the configuration
+  std::string small_name;             // likewise; empty: there is none
+  bool share_tokens = true;           // the same token behind each id
   const std::map<std::string, const LoadedModel*>* by_name = nullptr;
   int draft_vocabulary = 0;                    // Deployment::draft_vocabulary
   std::shared_ptr<DraftLore> draft_lore = {};  // of the deployment's requests

@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/quote.h"
+#include "engine/host/alignment.h"
+#include "engine/host/deployment.h"
 #include "engine/host/methods/entry.h"
 
 namespace tandem {
@@ -20,31 +22,72 @@ MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
   return needs;
 }
 
+// Rows of which model it takes, and after which layer.
+std::optional<Refusal> source_misfit(const Params& a, const AdapterShape& adapter,
+                                     const LoadedModel& large) {
+  const ModelShape& reader = large.encoder != nullptr ? large.encoder->shape : large.shape;
+  if (adapter.source_sample != reader.sample) {
+    return Refusal{"adapter",
+                   absl::StrCat(quote_value(a.adapter), ", for rows of a model with the sample ",
+                                quote_value(adapter.source_sample)),
+                   absl::StrCat("one for model ", large.shape.name, ", which has ",
+                                quote_value(reader.sample))};
+  }
+  const bool fits = reader.encodes ? adapter.layer == reader.depth : adapter.layer <= reader.layers;
+  if (adapter.source == reader.hidden_size && fits) return std::nullopt;
+  return Refusal{"adapter",
+                 absl::StrCat(quote_value(a.adapter), ", for rows of width ", adapter.source,
+                              " after layer ", adapter.layer),
+                 reader.encodes
+                     ? absl::StrCat("width ", reader.hidden_size, " after layer ", reader.depth,
+                                    ", the last of the encoder of model ", large.shape.name)
+                     : absl::StrCat("width ", reader.hidden_size, " and at most layer ",
+                                    reader.layers, " of model ", large.shape.name)};
+}
+
+// What stands for the prompt's tokens where the two models have different ones, and where not.
+std::optional<Refusal> tokens_misfit(const Params& a, const AdapterShape& adapter,
+                                     const MethodModels& models, const LoadedModel& large,
+                                     const LoadedModel& small) {
+  const bool shared = !adapter.foreign && !adapter.aligned;
+  if (shared != models.share_tokens) {
+    return Refusal{
+        "adapter",
+        absl::StrCat(quote_value(a.adapter), ", whose tokens are ",
+                     shared ? "shared" : (adapter.foreign ? "the source's" : "aligned")),
+        absl::StrCat(shared ? "source or aligned, as " : "shared, as ", large.config.name, " and ",
+                     small.config.name, shared ? " have different tokens" : " have the same")};
+  }
+  for (const LoadedModel* const model : {&large, &small}) {
+    if (!adapter.aligned) break;
+    const std::string why = why_unaligned(*model->tokenizer);
+    if (why.empty()) continue;
+    return Refusal{"adapter", absl::StrCat(quote_value(a.adapter), ", whose tokens are aligned"),
+                   absl::StrCat("one whose tokens are the source's, as the tokenizer of ",
+                                model->config.name, " has no alignment: ", why)};
+  }
+  return std::nullopt;
+}
+
 std::optional<Refusal> misfit_of(const Params& a, const MethodModels& models) {
   if (a.adapter.empty()) return std::nullopt;
   if (models.small == nullptr) {
     return Refusal{"adapter", quote_value(a.adapter), "unset without a `small` model"};
   }
-  const AdapterShape& adapter =
-      models.small->adapters[find_adapter(*models.small, a.adapter).index()];
+  const LoadedModel& large = *models.by_name->at(models.large_name);
+  const LoadedModel& small = *models.by_name->at(models.small_name);
+  if (small.encoder != nullptr && large.encoder == nullptr) {
+    return Refusal{"adapter", quote_value(a.adapter),
+                   absl::StrCat("unset, as ", small.config.name, " has an encoder and ",
+                                large.config.name, " has none")};
+  }
+  const ModelShape& fed = small.encoder != nullptr ? small.encoder->shape : small.shape;
+  const AdapterShape& adapter = fed.adapters[find_adapter(fed, a.adapter).index()];
   if (adapter.source == 0) {
     return Refusal{"adapter", quote_value(a.adapter), "an adapter of kind projector"};
   }
-  if (adapter.source_sample != models.large.sample) {
-    return Refusal{"adapter",
-                   absl::StrCat(quote_value(a.adapter), ", for rows of a model with the sample ",
-                                quote_value(adapter.source_sample)),
-                   absl::StrCat("one for model ", models.large.name, ", which has ",
-                                quote_value(models.large.sample))};
-  }
-  if (adapter.source != models.large.hidden_size || adapter.layer > models.large.layers) {
-    return Refusal{"adapter",
-                   absl::StrCat(quote_value(a.adapter), ", for rows of width ", adapter.source,
-                                " after layer ", adapter.layer),
-                   absl::StrCat("width ", models.large.hidden_size, " and at most layer ",
-                                models.large.layers, " of model ", models.large.name)};
-  }
-  return std::nullopt;
+  if (auto misfit = source_misfit(a, adapter, large)) return misfit;
+  return tokens_misfit(a, adapter, models, large, small);
 }
 
 }  // namespace

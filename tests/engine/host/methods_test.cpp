@@ -505,9 +505,10 @@ TEST_F(Methods, BeamsWantOneChoiceAndNoTemperature) {
     const char* text;
   } cases[] = {
       {[](auto& r) { r.method = "speculative"; },
-       "beam.width: 4; allowed: 1 with method speculative (beam search is autoregressive)"},
+       "beam.width: 4; allowed: 1 with method speculative (beam search is one model's that writes "
+       "alone)"},
       {[](auto& r) { r.method = "bild"; },
-       "beam.width: 4; allowed: 1 with method bild (beam search is autoregressive)"},
+       "beam.width: 4; allowed: 1 with method bild (beam search is one model's that writes alone)"},
       {[](auto& r) { r.n = 2; }, "n: 2; allowed: 1 with beam.width 4"},
       {[](auto& r) { r.sampling.temperature = 0.5; },
        "temperature: 0.5; allowed: 0 with beam.width 4"},

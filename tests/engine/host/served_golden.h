@@ -20,9 +20,14 @@ class Served {
  public:
   explicit Served(const std::string& name)
       : Served(name, load_hf_config(Golden(name).directory())->vocab_size) {}
-  Served(const std::string& name, int vocab) : golden(name) {
+  // Or with another tokenizer.json.
+  Served(const std::string& name, int vocab, const std::string& tokenizer = "") : golden(name) {
     for (const auto& file : std::filesystem::directory_iterator(golden.directory())) {
       std::filesystem::copy(file.path(), folder_.path());
+    }
+    if (!tokenizer.empty()) {
+      folder_.write("tokenizer.json", tokenizer);
+      return;
     }
     std::string words;
     for (int id = 0; id < vocab; ++id) {

@@ -23,8 +23,7 @@
 //                          // "aligned": each cuts the text in its own, and a row goes to each of
 //                          // this model's tokens, that of the token with its last byte
 // Where the other model has an encoder, it is that which reads: `layers` and `layer` are both all
-// of the encoder's. Where this one has, its encoder is fed. (Deployments take neither yet, nor
-// "aligned".)
+// of the encoder's. Where this one has, its encoder is fed.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,70 @@
+// The same cases as tests/tuning/fusion_test.py: rows are laid in training as the server lays them.
+#include "engine/host/alignment.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/engine/host/byte_level.h"
+
+namespace tandem {
+namespace {
+
+using testing::byte_level_tokenizer;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Merges = std::vector<std::pair<std::string, std::string>>;
+
+std::shared_ptr<const Tokenizer> merging(const Merges& merges) {
+  return *Tokenizer::parse("bytes", byte_level_tokenizer(merges), "{}");
+}
+
+class Alignment : public ::testing::Test {
+ protected:
+  std::vector<int> rows(const Tokenizer& large, const std::string& read, const Tokenizer& small,
+                        const std::string& written) const {
+    return align_tokens(large, cut(large, read), small, cut(small, written));
+  }
+  // "^" at the beginning: the special token.
+  static std::vector<Token> cut(const Tokenizer& tokenizer, std::string text) {
+    std::vector<Token> tokens;
+    if (text[0] == '^') {
+      tokens.push_back(tokenizer.vocab_size() - 1);
+      EXPECT_TRUE(tokenizer.is_special(tokens[0]));
+      text.erase(0, 1);
+    }
+    const std::vector<Token> own = *tokenizer.encode(text, false);
+    tokens.insert(tokens.end(), own.begin(), own.end());
+    return tokens;
+  }
+
+  const std::shared_ptr<const Tokenizer> abc_de = merging({{"a", "b"}, {"ab", "c"}, {"d", "e"}}),
+                                         bc = merging({{"b", "c"}}), letters = merging({});
+};
+
+TEST_F(Alignment, ARowGoesToTheTokensThatEndInItsToken) {
+  EXPECT_THAT(rows(*abc_de, "abcdef", *bc, "abcdef"), ElementsAre(0, 0, 1, 1, 2));
+  EXPECT_THAT(rows(*bc, "abcdef", *abc_de, "abcdef"), ElementsAre(1, 3, 4));
+}
+
+TEST_F(Alignment, SpecialTokensHaveNoBytes) {
+  EXPECT_THAT(rows(*letters, "^xyz", *letters, "xyz"), ElementsAre(1, 2, 3));
+  EXPECT_THAT(rows(*letters, "xyz", *letters, "^xyz"), ElementsAre(0, 0, 1, 2));
+}
+
+TEST_F(Alignment, OtherLengthsAreScaled) {
+  EXPECT_THAT(rows(*letters, "wxyz", *letters, "wx"), ElementsAre(1, 3));
+}
+
+TEST_F(Alignment, ATokenizerThatSpellsItsTextHasOne) {
+  EXPECT_EQ(why_unaligned(*abc_de), "");
+  EXPECT_EQ(why_unaligned(*Tokenizer::bytes()), "");
+  const auto words = *Tokenizer::parse(
+      "words",
+      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,)"
+      R"("pre_tokenizer":{"type":"WhitespaceSplit"},"post_processor":null,"decoder":null,)"
+      R"("model":{"type":"WordLevel","vocab":{"the":0,"fox":1,"?":2},"unk_token":"?"}})",
+      "{}");
+  EXPECT_THAT(why_unaligned(*words), HasSubstr("its tokens spell \" ? ? ?"));
+}
+
+}  // namespace
+}  // namespace tandem
