@@ -29,11 +29,23 @@ std::vector<int32_t> Golden::integers(const std::string& tensor) const {
   return values;
 }
 
-std::vector<Token> Golden::prompt(int i) const {
-  const std::vector<int32_t> all = integers("prompts");
+std::vector<int32_t> Golden::row(const std::string& tensor, int i, int32_t count) const {
+  const std::vector<int32_t> all = integers(tensor);
   const auto width = static_cast<int64_t>(all.size() / lengths_.size());
   const auto begin = all.begin() + i * width;
-  return {begin, begin + lengths_[static_cast<size_t>(i)]};
+  return {begin, begin + count};
+}
+
+std::vector<Token> Golden::prompt(int i) const {
+  return row("prompts", i, lengths_[static_cast<size_t>(i)]);
+}
+
+std::vector<Token> Golden::read(int i) const {
+  return row("read", i, integers("read_lengths")[static_cast<size_t>(i)]);
+}
+
+std::vector<int> Golden::beside(int i) const {
+  return row("beside", i, lengths_[static_cast<size_t>(i)]);
 }
 
 std::vector<Token> Golden::greedy(int i) const {

@@ -18,6 +18,10 @@ class Golden {
   int prompts() const { return static_cast<int>(lengths_.size()); }
   std::vector<Token> prompt(int i) const;
   std::vector<Token> greedy(int i) const;
+  // Of projectors whose rows are aligned: what the large model reads in the prompt's place, and
+  // which row of that each of the prompt's tokens is fed with.
+  std::vector<Token> read(int i) const;
+  std::vector<int> beside(int i) const;
   std::vector<Token> beam(int i) const;  // of encoder-decoders: the best one's tokens
   bool has(const std::string& tensor) const { return file_.tensors.count(tensor) > 0; }
   // Rows of a float32 tensor [rows, vocab].
@@ -25,6 +29,8 @@ class Golden {
 
  private:
   std::vector<int32_t> integers(const std::string& tensor) const;
+  // The first `count` of row i of [prompts, longest].
+  std::vector<int32_t> row(const std::string& tensor, int i, int32_t count) const;
 
   std::string directory_;
   MappedFile bytes_;

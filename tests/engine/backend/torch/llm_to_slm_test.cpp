@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -12,15 +13,16 @@
 namespace tandem {
 namespace {
 
-constexpr PoolSize kSize = {.page_rows = 4, .pages = 100, .frontier_pages = 50, .values = 64};
+constexpr PoolSize kSize = {.page_rows = 4, .pages = 100, .frontier_pages = 50, .values = 128};
 
 // A pair by the name of its folder: the large model reads, the small one writes.
 struct Pair {
   const char *name, *large, *small;
 };
-constexpr Pair kPairs[] = {{"add", "llama3", "mistral"},    {"replace", "llama3", "mistral"},
-                           {"t5_add", "t5_v1_1", "t5"},     {"mt5_replace", "t5_v1_1", "mt5"},
-                           {"gpt2_add", "t5_v1_1", "gpt2"}, {"gpt2_replace", "t5_v1_1", "gpt2"}};
+constexpr Pair kPairs[] = {{"add", "llama3", "mistral"},       {"replace", "llama3", "mistral"},
+                           {"aligned", "llama3", "mistral"},   {"t5_add", "t5_v1_1", "t5"},
+                           {"mt5_replace", "t5_v1_1", "mt5"},  {"gpt2_add", "t5_v1_1", "gpt2"},
+                           {"gpt2_replace", "t5_v1_1", "gpt2"}};
 constexpr Token kStart = 0;  // of T5's decoders
 
 class Fused {
@@ -34,14 +36,18 @@ class Fused {
     large_ = std::make_unique<Driver>(m, kSize, shared_, 0);
   }
 
-  // What the small model says behind the prompt and so many of `tokens`, each in turn; its own ones
+  // What the small model says behind a prompt and so many of `tokens`, each in turn; its own ones
   // where there are none.
-  std::vector<std::vector<float>> say(const std::vector<Token>& prompt, std::vector<Token> tokens,
+  std::vector<std::vector<float>> say(const Golden& golden, int p, std::vector<Token> tokens,
                                       int count) {
+    const std::vector<Token> prompt = golden.prompt(p);
     const bool encodes = small_->shape().reads_memory;
     Sequence s = small_->sequence(), fed = encodes ? small_->memory() : s;
     const AdapterShape& adapter = small_->device().shape(fed.model).adapters.at(0);
-    const TicketId ticket = read(prompt, adapter.layer);
+    const TicketId ticket = read(adapter.aligned ? golden.read(p) : prompt, adapter.layer);
+    std::vector<int> rows(prompt.size());
+    std::iota(rows.begin(), rows.end(), 0);
+    if (adapter.aligned) rows = golden.beside(p);
     Pass prefix;
     prefix.adapter = AdapterId(0);
     Driver::Item item{.sequence = &fed, .pass = &prefix};
@@ -49,9 +55,10 @@ class Fused {
       In in;
       in.kind = In::kEmbed;
       in.id = adapter.foreign ? kNoToken : prompt[static_cast<size_t>(i)];
-      in.ref = {ticket, i, adapter.replace};
+      const int row = rows[static_cast<size_t>(i)];
+      in.ref = {ticket, row, adapter.replace};
       prefix.add.chain(in);
-      item.embeds.push_back({i, reader_, PageId(i)});
+      item.embeds.push_back({i, reader_, PageId(row)});
     }
     if (encodes) {  // its encoder is fed; the decoder begins with its start token
       prefix.see = See::kAll;
@@ -115,7 +122,7 @@ TEST(LlmToSlmGolden, LogitsAreThoseOfPyTorch) {
     const auto rows = golden.rows("logits");
     const size_t per_prompt = rows.size() / static_cast<size_t>(golden.prompts());
     for (int p = 0; p < golden.prompts(); ++p) {
-      const auto said = fused.say(golden.prompt(p), golden.greedy(p), static_cast<int>(per_prompt));
+      const auto said = fused.say(golden, p, golden.greedy(p), static_cast<int>(per_prompt));
       for (size_t i = 0; i < per_prompt; ++i) {
         const auto want = log_softmax(rows[static_cast<size_t>(p) * per_prompt + i]);
         for (size_t v = 0; v < want.size(); ++v) ASSERT_NEAR(said[i][v], want[v], 1e-4) << name;
@@ -131,7 +138,7 @@ TEST(LlmToSlmGolden, TokensAreThoseOfPyTorch) {
     Fused fused(pair, DType::kFloat64);
     for (int p = 0; p < golden.prompts(); ++p) {
       const std::vector<Token> want = golden.greedy(p);
-      fused.say(golden.prompt(p), {}, static_cast<int>(want.size()));
+      fused.say(golden, p, {}, static_cast<int>(want.size()));
       EXPECT_EQ(fused.written, want) << name << " " << p;
     }
   }

@@ -6,6 +6,8 @@ Each folder is an adapter of its pair's small model for rows of its large one (t
 with golden.safetensors beside it: `prompt_lengths` [prompts], `prompts` [prompts, longest], `greedy`
 [prompts, new tokens] in fp64, and `logits` [prompts, new tokens, vocabulary] in fp32 of the rows that say
 them. With `replace` the prompts are the large model's alone: the small one does not know all of their ids.
+Where rows are aligned, `read_lengths` and `read` are what the large model reads in place of the prompts,
+and `beside` [prompts, longest] which row of that each token is fed with.
 """
 
 import argparse
@@ -26,6 +28,7 @@ ADD, REPLACE = dict(fusion="add", tokens="shared"), dict(fusion="replace", token
 PAIRS = {
     "add": DECODERS | ADD | dict(layer=2, seed=11),
     "replace": DECODERS | REPLACE | dict(layer=3, seed=12),
+    "aligned": DECODERS | dict(fusion="add", tokens="aligned", layer=2, seed=17),
     "t5_add": ENCODERS | ADD | dict(seed=13),
     "mt5_replace": ENCODERS | REPLACE | dict(small="mt5", seed=14),
     "gpt2_add": MIXED | ADD | dict(seed=15),
@@ -39,11 +42,11 @@ def load(name, dtype):
     return model.requires_grad_(False).eval()
 
 
-def written(large, small, projector, prompt, pair):
+def written(large, small, projector, prompt, read, beside, pair):
     """Greedy tokens, and the logits [new tokens, vocabulary] that said them."""
     text, said = [], []
     layer = pair.get("layer", large.config.num_hidden_layers)
-    rows = projector(fusion.hidden_rows(large, prompt[None], layer))
+    rows = projector(fusion.hidden_rows(large, read[None], layer)[:, beside])
     known = prompt if pair["fusion"] == "add" else torch.zeros_like(prompt)
     for _ in range(pair["new_tokens"]):
         if small.config.is_encoder_decoder:
@@ -68,6 +71,20 @@ def projector_of(pair, large, small):
     return projector.requires_grad_(False)
 
 
+def drawn(length, vocabulary, large, pair, random):
+    """A prompt, what is read of it, and which row of that goes to which token."""
+    prompt = torch.randint(3, vocabulary, (length,), generator=random)
+    if pair["tokens"] != "aligned":
+        return prompt, prompt, torch.arange(length)
+    rows = 1 + int(torch.randint(2 * length, (), generator=random))
+    read = torch.randint(3, large.config.vocab_size, (rows,), generator=random)
+    return prompt, read, torch.randint(rows, (length,), generator=random).sort().values
+
+
+def padded(rows):
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).int()
+
+
 def make(name, pair, out):
     single, double = (
         (load(pair["large"], dtype), load(pair["small"], dtype))
@@ -76,33 +93,37 @@ def make(name, pair, out):
     large, small = single
     projector = projector_of(pair, large, small)
     layer = pair.get("layer", large.config.num_hidden_layers)
-    projector_file.save(out, projector, large, small, layer, pair["fusion"], pair["tokens"])
-    shared = min(large.config.vocab_size, small.config.vocab_size)
-    vocabulary = shared if pair["tokens"] == "shared" else large.config.vocab_size
+    source = projector_file.source_of(large)
+    projector_file.save(out, projector, source, small, layer, pair["fusion"], pair["tokens"])
+    known = (large,) if pair["tokens"] == "source" else (small,)
+    known += (large,) if pair["tokens"] == "shared" else ()
+    vocabulary = min(model.config.vocab_size for model in known)
     random = torch.Generator().manual_seed(pair["seed"])
     lengths = pair["lengths"]
-    prompts, greedy, logits = [], [], []
+    texts, greedy, logits = [], [], []
     for length in lengths:
         while True:
-            prompt = torch.randint(3, vocabulary, (length,), generator=random)
-            tokens, exact = written(*double, projector.double(), prompt, pair)
+            text = drawn(length, vocabulary, large, pair, random)
+            tokens, exact = written(*double, projector.double(), *text, pair)
             best = exact.topk(2).values
             if (best[:, 0] - best[:, 1]).min() >= MIN_MARGIN:
                 break
-        _, said = written(*single, projector.float(), prompt, pair)
-        prompts.append(torch.nn.functional.pad(prompt, (0, max(lengths) - length)))
+        _, said = written(*single, projector.float(), *text, pair)
+        texts.append(text)
         greedy.append(tokens)
         logits.append(said)
     assert len({tuple(tokens) for tokens in greedy}) > len(lengths) - 2, name  # prompts matter
-    save_file(
-        {
-            "prompt_lengths": torch.tensor(lengths, dtype=torch.int32),
-            "prompts": torch.stack(prompts).int(),
-            "greedy": torch.tensor(greedy, dtype=torch.int32),
-            "logits": torch.stack(logits),
-        },
-        out / "golden.safetensors",
-    )
+    prompts, read, beside = zip(*texts, strict=True)
+    tensors = {
+        "prompt_lengths": torch.tensor(lengths, dtype=torch.int32),
+        "prompts": padded(prompts),
+        "greedy": torch.tensor(greedy, dtype=torch.int32),
+        "logits": torch.stack(logits),
+    }
+    if pair["tokens"] == "aligned":
+        tensors["read_lengths"] = torch.tensor([len(r) for r in read], dtype=torch.int32)
+        tensors |= {"read": padded(read), "beside": padded(beside)}
+    save_file(tensors, out / "golden.safetensors")
     (out / "golden.safetensors").chmod(0o644)
 
 
