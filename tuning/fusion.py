@@ -64,13 +64,23 @@ def fused_logits(
     ids: torch.Tensor,
     prompt: torch.Tensor,
     fusion: str,
+    says: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Logits of a decoder, [batch, length, vocabulary], of the text `ids`.
+    """Logits of a decoder, [batch, length, vocabulary], of the text `ids`; or, of the rows `says`
+    [batch, length] alone, [rows, vocabulary].
 
     projected: [batch, rows, small's hidden], of the prompt's rows. prompt: [batch] tokens of each.
     """
     inputs = fused_rows(small.get_input_embeddings()(ids), projected, prompt, fusion)
-    return small(inputs_embeds=inputs, use_cache=False).logits
+    if says is None:
+        return small(inputs_embeds=inputs, use_cache=False).logits
+    return head_logits(small, says, inputs_embeds=inputs)
+
+
+def head_logits(model: PreTrainedModel, says: torch.Tensor, **inputs) -> torch.Tensor:
+    """Logits of some rows of a decoder, [rows, vocabulary]; the others cost no output matrix."""
+    hidden = model.base_model(**inputs, use_cache=False).last_hidden_state
+    return model.get_output_embeddings()(hidden[says])
 
 
 def fused_memory_logits(

@@ -4,42 +4,44 @@
         --layer 8 --train full --write-small models/code-small-told \\
         --output models/code-small-told-projector
 
-The large model is frozen, and its hidden rows of each prompt are computed once and kept in bf16. The
-projector is trained, and with it the small model: not at all (frozen), by low-rank additions that are
-merged when it is written (lora), or whole (full). `--untold` trains the small model alike without what the
-large one says: what a tuned pair is to be compared with. The loss is that of the text right behind the
-prompt. Models with other tokenizers may read: rows are aligned by bytes (tuning/fusion.py); no
-deployment takes such pairs yet. An interrupted
-training goes on where it was saved.
+The large model is frozen, and its hidden rows of each prompt are computed once and kept in bf16
+(tuning/told_samples.py). The projector is trained, and with it the small model: not at all (frozen), by
+low-rank additions that are merged when it is written (lora), or whole (full). `--untold` trains the small
+model alike without what the large one says: what a tuned pair is to be compared with. The loss is that of
+the answer alone: of source files what stands behind a cut, or, with `--task docstring`, what a function's
+docstring says. Models with other tokenizers may read: rows are aligned by bytes (tuning/fusion.py). An
+interrupted training goes on where it was saved.
 """
 
 import argparse
-import hashlib
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from tuning import (
-    calibration,
     checkpoint,
     corpus,
     frozen_model,
+    functions,
     fusion,
     low_rank,
     projector_file,
+    told_samples,
 )
 from tuning.frozen_model import FrozenModel
 from tuning.schedule import cosine_factor
+from tuning.told_samples import Batch, Reader, Samples, key_of
 from tuning.windows import TokenStream
 
 DISTANCES = (4, 12)  # where held-out likelihoods are divided, in tokens behind the prompt
+HELD_OUT_FUNCTIONS = 0.05  # share of the files whose docstrings nobody is trained on
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Settings:
     fusion: str = "add"
     train: str = "full"  # the small model: "frozen", "lora" or "full"
     told: bool = True
+    task: str = "continue"  # or "docstring"
     rank: int = 16  # of lora
     seed: int = 1
     samples: int = 4096
@@ -64,106 +67,12 @@ class Settings:
     weight_decay: float = 0.1
     warmup: float = 0.1
     checked: int = 256  # held-out samples
-
-    @property
-    def length(self) -> int:
-        return self.longest_prompt + self.answer
+    bfloat16: bool = False  # products in training
 
 
-def answer_losses(
-    logits: torch.Tensor, ids: torch.Tensor, prompt: torch.Tensor, answer: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Negative log-likelihoods in nats of the `answer` tokens behind each prompt, and how far behind
-    it each is, from 0. Both [tokens]."""
-    distance = torch.arange(1, ids.shape[1]) - prompt[:, None]
-    behind = (distance >= 0) & (distance < answer)
-    losses = nn.functional.cross_entropy(
-        logits[:, :-1][behind].float(), ids[:, 1:][behind], reduction="none"
-    )
-    return losses, distance[behind]
-
-
-class Samples:
-    """Texts cut into a prompt and what follows, with the large model's rows of the prompts.
-
-    `ids` [samples, tokens] and `prompt` [samples], in the small model's tokens; `read` [samples, rows],
-    the prompts in the large model's, and `beside` [samples, longest prompt]: which row goes to which
-    token.
-    """
-
-    def __init__(self, texts: list[list[int]], prompt: np.ndarray):
-        self.ids = torch.tensor(texts)
-        self.prompt = torch.from_numpy(prompt)
-        longest = int(prompt.max())
-        self.read = self.ids[:, :longest]
-        self.beside: torch.Tensor | None = None  # none: row i is token i's
-        self.rows = torch.empty(0)
-
-    @classmethod
-    def cut(cls, stream: TokenStream, count: int, settings: Settings) -> "Samples":
-        length, seed = settings.length, settings.seed
-        texts = calibration.cut_prompts(stream, count, length, length, seed)
-        random = np.random.default_rng(seed)
-        lengths = random.integers(settings.shortest_prompt, settings.longest_prompt + 1, count)
-        return cls(texts, lengths)
-
-    def read_with(self, large: FrozenModel, small: FrozenModel) -> None:
-        """The prompts as another tokenizer has them."""
-        read, beside = [], []
-        for ids, n in zip(self.ids.tolist(), self.prompt.tolist(), strict=True):
-            own = ids[:n]
-            text = small.tokenizer.decode(own)
-            read.append(large.tokenizer.encode(text).ids)
-            cuts = (
-                fusion.piece_bytes(large.tokenizer, read[-1]),
-                fusion.piece_bytes(small.tokenizer, own),
-            )
-            beside.append(fusion.aligned_rows(*cuts).tolist())
-        rows, tokens = max(map(len, read)), max(map(len, beside))
-        self.read = torch.tensor([r + [0] * (rows - len(r)) for r in read])
-        self.beside = torch.tensor([b + [0] * (tokens - len(b)) for b in beside])
-
-    def fill(self, large: PreTrainedModel, layer: int, file: Path, at_once: int = 32) -> None:
-        """`rows`: [samples, longest prompt, hidden] in bf16, from `file` where it is there. Parts that
-        are done are kept."""
-        if not file.exists():
-            parts = []
-            for at in tqdm(range(0, len(self.read), at_once), unit="batch", desc="reading"):
-                part = file.with_suffix(f".{at}.part")
-                if not part.exists():
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    with torch.no_grad():
-                        rows = fusion.hidden_rows(large, self.read[at : at + at_once], layer)
-                    torch.save(rows.bfloat16(), part.with_suffix(".new"))
-                    part.with_suffix(".new").replace(part)
-                parts.append(part)
-            torch.save(torch.cat([torch.load(part) for part in parts]), file.with_suffix(".new"))
-            file.with_suffix(".new").replace(file)
-            for part in parts:
-                part.unlink()
-        self.rows = torch.load(file, mmap=True)
-
-    def batch(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Ids, prompts and the row beside each of their tokens, [batch, longest prompt, hidden]; no
-        longer than these prompts want."""
-        rows, prompt = self.rows[index].float(), self.prompt[index]
-        if self.beside is not None:
-            beside = self.beside[index].unsqueeze(-1).expand(-1, -1, rows.shape[-1])
-            rows = rows.gather(1, beside)
-        longest = int(prompt.max())
-        end = self.ids.shape[1] - int(self.prompt.max()) + longest
-        return self.ids[index, :end], prompt, rows[:, :longest]
-
-
-def standardized(samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation of each number of a row, over what prompts have. Rows between two layers
-    have numbers of very different size, and a training gets nowhere with them as they are."""
-    rows = samples.rows[:512].float()
-    if samples.beside is None:
-        kept = torch.arange(rows.shape[1]) < samples.prompt[: len(rows), None]
-    else:
-        kept = torch.arange(rows.shape[1]) <= samples.beside[: len(rows)].amax(1, keepdim=True)
-    return rows[kept].mean(0), rows[kept].std(0) + 1e-6
+def answer_losses(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Negative log-likelihoods in nats of the answers' tokens, from the logits of what says them."""
+    return nn.functional.cross_entropy(logits.float(), batch.said, reduction="none")
 
 
 class Told(nn.Module):
@@ -180,11 +89,14 @@ class Told(nn.Module):
         self.register_buffer("mean", mean)
         self.register_buffer("deviation", deviation)
 
-    def forward(self, ids, prompt, rows) -> torch.Tensor:
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Logits of the rows that say the answers: [rows, vocabulary]."""
         if not self.settings.told:
-            return self.small(input_ids=ids, use_cache=False).logits
-        projected = self.projector((rows - self.mean) / self.deviation)
-        return fusion.fused_logits(self.small, projected, ids, prompt, self.settings.fusion)
+            return fusion.head_logits(self.small, batch.says, input_ids=batch.ids)
+        projected = self.projector((batch.rows - self.mean) / self.deviation)
+        return fusion.fused_logits(
+            self.small, projected, batch.ids, batch.prompt, self.settings.fusion, batch.says
+        )
 
     def folded(self) -> nn.Sequential:
         """The projector of rows as they are."""
@@ -198,82 +110,83 @@ class Told(nn.Module):
             folded[2].load_state_dict(second.state_dict())
         return folded
 
+    def trained(self) -> dict[str, torch.Tensor]:
+        return {name: p for name, p in self.named_parameters() if p.requires_grad}
+
 
 def train(
-    told: Told,
-    samples: Samples,
-    settings: Settings,
-    file: Path,
-    save_every: int = 32,
-) -> None:
-    """Trains in place. Which samples a step sees depends on the seed and the step alone."""
+    told: Told, samples: Samples, settings: Settings, file: Path, save_every: int = 32
+) -> list[float]:
+    """Trains in place; the loss of each step. Which samples a step sees depends on the seed and the
+    step alone."""
     small = told.small.requires_grad_(settings.train == "full")
+    told.projector.requires_grad_(settings.told)
     tuned = [p for p in small.parameters() if p.requires_grad]
     if settings.train == "lora":
         tuned = low_rank.add(small, settings.rank, settings.seed)
-    groups = [
-        {"params": list(told.projector.parameters()), "peak": settings.rate},
-        {"params": tuned, "peak": settings.small_rate},
-    ]
+    projector = [p for p in told.projector.parameters() if p.requires_grad]
+    groups = [{"params": projector, "peak": settings.rate}] if projector else []
+    groups += [{"params": tuned, "peak": settings.small_rate}] if tuned else []
     optimizer = torch.optim.AdamW(groups, settings.rate, weight_decay=settings.weight_decay)
     warmup = round(settings.warmup * settings.steps)
-    first = 0
+    losses: list[float] = []
     if file.exists():
         saved = torch.load(file)
-        first = saved["step"]
-        told.load_state_dict(saved["told"])
+        losses = saved["losses"]
+        told.load_state_dict(saved["told"], strict=False)
         optimizer.load_state_dict(saved["optimizer"])
-    per_epoch = len(samples.ids) // settings.batch
-    steps = range(first, settings.steps)
-    bar = tqdm(steps, unit="step", initial=first, total=settings.steps, mininterval=5)
+    per_epoch = len(samples) // settings.batch
+    first = len(losses)
+    bar = tqdm(
+        range(first, settings.steps), "training", settings.steps, initial=first, mininterval=5
+    )
     for step in bar:
         epoch = torch.Generator().manual_seed(settings.seed * 1000 + step // per_epoch)
-        order = torch.randperm(len(samples.ids), generator=epoch)
+        order = torch.randperm(len(samples), generator=epoch)
         at = step % per_epoch * settings.batch
-        ids, prompt, rows = samples.batch(order[at : at + settings.batch])
-        loss = answer_losses(told(ids, prompt, rows), ids, prompt, settings.answer)[0].mean()
+        batch = samples.batch(order[at : at + settings.batch])
+        with torch.autocast("cpu", torch.bfloat16, enabled=settings.bfloat16):
+            logits = told(batch)
+        loss = answer_losses(logits, batch).mean()
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * cosine_factor(step / settings.steps, step, warmup)
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 1.0)
+        nn.utils.clip_grad_norm_(projector + tuned, 1.0)
         optimizer.step()
-        bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+        losses.append(loss.item())
+        bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
         if (step + 1) % save_every == 0:
-            state = {"step": step + 1, "told": told.state_dict()}
-            state["optimizer"] = optimizer.state_dict()
+            state = {"losses": losses, "told": told.trained(), "optimizer": optimizer.state_dict()}
             file.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(state, file.with_suffix(".part"))
-            file.with_suffix(".part").replace(file)
+            told_samples.save(state, file)
     if settings.train == "lora":
         low_rank.merge(small)
-    small.requires_grad_(False)
+    told.requires_grad_(False)
+    return losses
 
 
 @torch.no_grad()
-def likelihoods(models: dict[str, object], samples: Samples, answer: int) -> dict[str, dict]:
-    """Nats per token behind the prompts for each of `models`, functions of a batch to logits: in all,
-    and by the distance from the prompt."""
-    firsts, lasts = (1, *(d + 1 for d in DISTANCES)), (*DISTANCES, answer)
+def likelihoods(
+    models: dict[str, Callable[[Batch], torch.Tensor]], samples: Samples
+) -> dict[str, dict]:
+    """Nats per token of the answers for each of `models`, from a batch to logits: in all, and by the
+    distance from the prompt."""
+    firsts, lasts = (1, *(d + 1 for d in DISTANCES)), (*DISTANCES, int(samples.answer.max()))
     names = [f"{a} to {b}" for a, b in zip(firsts, lasts, strict=True)]
     measured = {}
     for model, logits_of in models.items():
         losses, distances = [], []
-        for index in torch.arange(len(samples.ids)).split(32):
-            ids, prompt, rows = samples.batch(index)
-            some, where = answer_losses(logits_of(ids, prompt, rows), ids, prompt, answer)
-            losses.append(some)
-            distances.append(where)
+        for index in torch.arange(len(samples)).split(16):
+            batch = samples.batch(index)
+            losses.append(answer_losses(logits_of(batch), batch))
+            distances.append(batch.distance[batch.says])
         loss, distance = torch.cat(losses), torch.cat(distances)
         part = torch.bucketize(distance, torch.tensor(DISTANCES), right=True)
         measured[model] = {"all": loss.mean().item()} | {
             name: loss[part == i].mean().item() for i, name in enumerate(names)
         }
     return measured
-
-
-def key_of(*parts) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -286,11 +199,14 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--layer", type=int, help="of the large model (default: its last)")
     parser.add_argument("--fusion", choices=["add", "replace"], default="add")
     parser.add_argument("--train", choices=["frozen", "lora", "full"], default=Settings.train)
+    parser.add_argument("--task", choices=["continue", "docstring"], default=Settings.task)
     parser.add_argument("--untold", action="store_true", help="the small model alone")
+    parser.add_argument("--bfloat16", action="store_true", help="products in training")
     parser.add_argument("--write-small", type=Path, help="where the tuned small model goes")
     parser.add_argument("--output", type=Path, help="where the projector goes")
     parser.add_argument("--report", type=Path, help="where settings and likelihoods go (JSON)")
-    for name in ("samples", "longest_prompt", "answer", "batch", "steps", "checked", "seed"):
+    sizes = ("samples", "shortest_prompt", "longest_prompt", "answer", "batch", "steps", "checked")
+    for name in (*sizes, "seed"):
         option = "--" + name.replace("_", "-")
         parser.add_argument(option, type=int, default=getattr(Settings, name))
     for name in ("rate", "small_rate"):
@@ -302,77 +218,94 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def settings_of(arguments: argparse.Namespace, large: PreTrainedModel) -> Settings:
-    layers = large.config.num_hidden_layers
+def settings_of(arguments: argparse.Namespace, layers: int) -> Settings:
+    """`layers`: of the large model."""
     layer = arguments.layer or layers
     if not 1 <= layer <= layers:
         raise SystemExit(f"--layer: {layer}; allowed: 1 to {layers}")
     if arguments.untold and arguments.train == "frozen":
         raise SystemExit("--untold: nothing is trained; allowed with --train lora or full")
-    if not arguments.untold and (arguments.output is None):
-        raise SystemExit("--output: missing; allowed: a folder for the projector")
     if arguments.output and arguments.train != "frozen" and arguments.write_small is None:
         raise SystemExit(f"--write-small: missing; --train {arguments.train} changes the model")
-    names = ("fusion", "train", "seed", "samples", "longest_prompt", "answer", "batch", "steps")
-    same = {name: getattr(arguments, name) for name in (*names, "checked", "rate", "small_rate")}
+    names = ("fusion", "train", "task", "seed", "samples", "shortest_prompt", "longest_prompt")
+    names += ("answer", "batch", "steps", "checked", "rate", "small_rate", "bfloat16")
+    same = {name: getattr(arguments, name) for name in names}
     return Settings(layer=layer, told=not arguments.untold, **same)
 
 
+def texts_of(arguments: argparse.Namespace, s: Settings, small: FrozenModel) -> list[list]:
+    """For training and for checking."""
+    documents = corpus.read_documents(arguments.stdlib)
+    prompts, counts = (s.shortest_prompt, s.longest_prompt), (s.samples, s.checked)
+    if s.task == "docstring":
+        both = functions.split(documents, HELD_OUT_FUNCTIONS)
+        return [
+            told_samples.docstrings(
+                examples, small.tokenizer, small.ends[0], count, prompts, s.answer, s.seed
+            )
+            for examples, count in zip(both, counts, strict=True)
+        ]
+    streams = [
+        TokenStream(small.tokenizer, [document.text for document in part])
+        for part in corpus.split(documents)
+    ]
+    return [
+        told_samples.continuations(stream, count, prompts, s.answer, s.seed)
+        for stream, count in zip(streams, counts, strict=True)
+    ]
+
+
 def read_samples(
-    arguments: argparse.Namespace, settings: Settings, large: FrozenModel, small: FrozenModel
-) -> tuple[Samples, Samples, bool]:
-    """For training and for checking; and whether the models share their tokens."""
-    shared = large.tokenizer.get_vocab() == small.tokenizer.get_vocab()
-    reader = projector_file.sample_of(large.model)
-    both = []
-    for part, documents, count in zip(
-        ("training", "held_out"),
-        corpus.split(corpus.read_documents(arguments.stdlib)),
-        (settings.samples, settings.checked),
-        strict=True,
-    ):
-        stream = TokenStream(small.tokenizer, [document.text for document in documents])
-        samples = Samples.cut(stream, count, settings)
+    arguments: argparse.Namespace, s: Settings, large: Reader, small: FrozenModel, shared: bool
+) -> tuple[Samples, Samples, dict]:
+    """For training and for checking; and what a projector's file says of the large model."""
+    both, source = [], {}
+    for texts in texts_of(arguments, s, small):
+        samples = Samples(texts)
         if not shared:
-            samples.read_with(large, small)
-        cut = settings.answer, settings.shortest_prompt, settings.longest_prompt, settings.seed
-        name = key_of(part, count, settings.layer, cut, reader, shared, len(stream))
-        samples.fill(large.model, settings.layer, arguments.work / f"rows-{name}.pt")
+            samples.read_with(large.tokenizer, small.tokenizer)
+        name = key_of(samples.read, s.layer, large.key)
+        if s.told:
+            source = samples.fill(large, s.layer, arguments.work / f"rows-{name}.pt")
         both.append(samples)
-    return both[0], both[1], shared
+    return both[0], both[1], source
 
 
 def main() -> None:
     arguments = parse_arguments()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    large, small = frozen_model.load(arguments.large), frozen_model.load(arguments.small)
-    settings = settings_of(arguments, large.model)
-    training, held_out, shared = read_samples(arguments, settings, large, small)
-    begins = projector_file.sample_of(small.model)
-    run = key_of(asdict(settings), projector_file.sample_of(large.model), begins)
-    told = Told(small.model, *standardized(training), settings)
-    models = {"small": lambda ids, prompt, rows: small.model(input_ids=ids, use_cache=False).logits}
+    large = Reader(arguments.large)
+    small = frozen_model.load(arguments.small)
+    settings = settings_of(arguments, large.shape[0])
+    shared = large.tokenizer.get_vocab() == small.tokenizer.get_vocab()
+    training, held_out, source = read_samples(arguments, settings, large, small, shared)
+    run = key_of(asdict(settings), large.key, projector_file.sample_of(small.model))
+    width = large.shape[1]
+    standard = training.standard() if settings.told else (torch.zeros(width), torch.ones(width))
+    told = Told(small.model, *standard, settings)
+    models = {"small": lambda b: fusion.head_logits(small.model, b.says, input_ids=b.ids)}
     if shared:
-        models["large"] = lambda ids, *_: large.model(input_ids=ids, use_cache=False).logits
-    measured = likelihoods(models, held_out, settings.answer)
-    train(told, training, settings, arguments.work / f"training-{run}.pt")
+        whole = large.model.float()
+        models["large"] = lambda b: fusion.head_logits(whole, b.says, input_ids=b.ids)
+    measured = likelihoods(models, held_out)
+    losses = train(told, training, settings, arguments.work / f"training-{run}.pt")
     if arguments.write_small:
         checkpoint.export(small.model, small.tokenizer, arguments.write_small)
         small.model.to(torch.bfloat16).float()  # as it was written
-    if settings.told:
+    if settings.told and arguments.output:
+        tokens, layer = "shared" if shared else "aligned", settings.layer
         projector_file.save(
-            arguments.output,
-            told.folded(),
-            large.model,
-            small.model,
-            settings.layer,
-            settings.fusion,
-            "shared" if shared else "aligned",
+            arguments.output, told.folded(), source, small.model, layer, settings.fusion, tokens
         )
     name = "llm_to_slm" if settings.told else "small, tuned alone"
-    measured |= likelihoods({name: told}, held_out, settings.answer)
-    report = {"settings": asdict(settings), "nats": measured, "command": sys.argv[1:]}
+    measured |= likelihoods({name: told}, held_out)
+    report = {
+        "settings": asdict(settings) | {"samples": len(training), "checked": len(held_out)},
+        "nats": measured,
+        "losses": [round(sum(losses[i : i + 32]) / 32, 4) for i in range(0, len(losses) - 31, 32)],
+        "command": sys.argv[1:],
+    }
     text = json.dumps(report, indent=2)
     if arguments.report:
         arguments.report.parent.mkdir(parents=True, exist_ok=True)

@@ -13,21 +13,25 @@ def sample_of(model: PreTrainedModel) -> str:
     return adapter_file.sample_of(frozen_model.tensors_of(model))
 
 
+def source_of(large: PreTrainedModel) -> dict:
+    """What a projector's file says of the model whose rows it takes."""
+    return {
+        "hidden_size": large.config.hidden_size,
+        "layers": large.config.num_hidden_layers,
+        "sample": sample_of(large),
+    }
+
+
 def save(
     folder: Path,
     projector: nn.Sequential,
-    large: PreTrainedModel,
+    source: dict,
     small: PreTrainedModel,
     layer: int,
     fusion: str,
     tokens: str = "shared",
 ) -> None:
     """`projector`: Linear, ReLU, Linear. `small` is the model that will load it."""
-    source = {
-        "hidden_size": large.config.hidden_size,
-        "layers": large.config.num_hidden_layers,
-        "sample": sample_of(large),
-    }
     adapter_file.write(
         folder,
         "projector",

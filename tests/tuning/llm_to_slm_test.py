@@ -3,12 +3,14 @@
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
-from tuning import fusion, llm_to_slm, projector_file
+from tuning import fusion, llm_to_slm, projector_file, told_samples
+from tuning.functions import Example
 from tuning.shapes import llama, new_model
+from tuning.told_samples import Reader, Samples, Text
+from tuning.vocabulary import train_tokenizer
 
 LARGE = llama(hidden=24, layers=3, heads=3, key_value_heads=1, inner=32, vocabulary=60)
 SMALL = llama(hidden=16, layers=2, heads=2, key_value_heads=1, inner=24, vocabulary=60)
@@ -17,48 +19,112 @@ SETTINGS = llm_to_slm.Settings(
 )
 
 
+class Here(Reader):
+    """A model that is loaded already."""
+
+    def __init__(self, model):
+        self.model = model
+
+
 @pytest.fixture
 def models():
     return new_model(LARGE, seed=1).eval(), new_model(SMALL, seed=2).eval()
 
 
 @pytest.fixture
-def samples(models, tmp_path):
+def texts():
     torch.manual_seed(3)
-    texts = torch.randint(1, 60, (SETTINGS.samples, SETTINGS.length + 1)).tolist()
-    prompts = np.random.default_rng(3).integers(3, 13, SETTINGS.samples)
-    samples = llm_to_slm.Samples(texts, prompts)
-    samples.fill(models[0], SETTINGS.layer, tmp_path / "rows.pt", at_once=10)
+    lengths = torch.randint(3, 13, (SETTINGS.samples,)).tolist()
+    return [
+        Text(torch.randint(1, 60, (n,)).tolist(), torch.randint(1, 60, (8 - n % 3,)).tolist())
+        for n in lengths
+    ]
+
+
+@pytest.fixture
+def samples(models, texts, tmp_path):
+    samples = Samples(texts)
+    samples.fill(Here(models[0]), SETTINGS.layer, tmp_path / "rows.pt", at_once=10)
     return samples
 
 
 def told(small, samples, settings=SETTINGS):
-    return llm_to_slm.Told(small, *llm_to_slm.standardized(samples), settings)
+    return llm_to_slm.Told(small, *samples.standard(), settings)
 
 
-def test_rows_are_computed_once(models, samples, tmp_path):
-    whole = fusion.hidden_rows(models[0], samples.read, SETTINGS.layer).bfloat16()
-    assert torch.equal(samples.rows, whole)
+def test_rows_are_computed_once(models, texts, samples, tmp_path):
+    for i, text in enumerate(texts):
+        rows = fusion.hidden_rows(models[0], torch.tensor([text.prompt]), SETTINGS.layer)[0]
+        mine = samples.rows[samples.first[i] : samples.first[i + 1]]
+        torch.testing.assert_close(mine.float(), rows, rtol=1e-2, atol=1e-4)
     assert [file.name for file in tmp_path.iterdir()] == ["rows.pt"]
-    again = llm_to_slm.Samples(samples.ids.tolist(), samples.prompt.numpy())
-    again.fill(None, SETTINGS.layer, tmp_path / "rows.pt")
-    assert torch.equal(again.rows, whole)
+    again = Samples(texts)
+    source = again.fill(Here(None), SETTINGS.layer, tmp_path / "rows.pt")
+    assert torch.equal(again.rows, samples.rows)
+    assert source == projector_file.source_of(models[0])
+
+
+def test_a_batch_has_texts_beside_their_rows(texts, samples):
+    batch = samples.batch(torch.tensor([5, 2]))
+    for i, n in enumerate((5, 2)):
+        text = texts[n]
+        whole = text.prompt + text.answer
+        assert batch.ids[i, : len(whole)].tolist() == whole
+        rows = samples.rows[samples.first[n] : samples.first[n + 1]].float()
+        assert torch.equal(batch.rows[i, : len(text.prompt)], rows)
+    assert batch.said.tolist() == texts[5].answer + texts[2].answer
+    assert batch.distance[batch.says].tolist() == [
+        *range(len(texts[5].answer)),
+        *range(len(texts[2].answer)),
+    ]
+
+
+def test_another_tokenizers_rows_are_laid_by_bytes():
+    words = train_tokenizer(["def count(self): return self.count\n"] * 50, 270)
+    letters = train_tokenizer(["x"], 257)
+    text = "def count(self)"
+    samples = Samples([Text(letters.encode(text).ids, [1])])
+    samples.read_with(words, letters)
+    assert words.decode(samples.read[0]) == text and len(samples.read[0]) < len(text)
+    said = "".join(words.decode([i]) for i in samples.read[0])
+    row_of = samples.beside[0].tolist()
+    assert row_of == sorted(row_of) and said == text
+    assert len(row_of) == len(samples.ids[0]) - 1
+    ends = [len(words.decode(samples.read[0][: row + 1])) for row in row_of]
+    assert all(
+        end >= len(letters.decode(samples.ids[0, : i + 1].tolist())) for i, end in enumerate(ends)
+    )
+
+
+def test_docstrings_are_what_stands_behind_their_functions():
+    tokenizer = train_tokenizer(["def f(a):\n    return a\n"] * 20, 264)
+    examples = [
+        Example("docstring", "docstring: def f(a):\n    return a", "Return the argument."),
+        Example("name", "name: def _(a):\n    return a", "f"),
+        Example("docstring", "docstring: def g(a):\n" + "    a\n" * 90, "Too long."),
+    ]
+    (text,) = told_samples.docstrings(examples, tokenizer, 0, 9, (4, 120), 64, seed=1)
+    assert tokenizer.decode(text.prompt) == "def f(a):\n    return a" + told_samples.ASKED
+    assert tokenizer.decode(text.answer) == " Return the argument." and text.answer[-1] == 0
 
 
 @torch.no_grad()
 def test_a_new_projector_adds_nothing(models, samples):
-    ids, prompt, rows = samples.batch(torch.arange(4))
+    batch = samples.batch(torch.arange(4))
     pair = told(models[1], samples)
-    assert torch.equal(pair(ids, prompt, rows), models[1](input_ids=ids).logits)
+    alone = models[1](input_ids=batch.ids).logits[batch.says]
+    torch.testing.assert_close(pair(batch), alone)
+    untold = told(models[1], samples, replace(SETTINGS, told=False))
+    assert torch.equal(untold(batch), pair(batch))
     replaced = told(models[1], samples, replace(SETTINGS, fusion="replace"))
-    assert not torch.allclose(replaced(ids, prompt, rows), pair(ids, prompt, rows))
+    assert not torch.allclose(replaced(batch), pair(batch))
 
 
 @torch.no_grad()
 def test_the_written_projector_takes_rows_as_they_are(models, samples):
     pair = told(models[1], samples)
     torch.nn.init.normal_(pair.projector[2].weight)
-    rows = samples.batch(torch.arange(4))[2]
+    rows = samples.batch(torch.arange(4)).rows
     standard = pair.projector((rows - pair.mean) / pair.deviation)
     torch.testing.assert_close(pair.folded()(rows), standard, rtol=1e-4, atol=1e-4)
 
@@ -74,7 +140,7 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(samples, tmp_path,
         return told(new_model(SMALL, seed=2).eval(), samples, settings)
 
     whole, cut, again = fresh(), fresh(), fresh()
-    llm_to_slm.train(whole, samples, settings, tmp_path / "whole", 3)
+    losses = llm_to_slm.train(whole, samples, settings, tmp_path / "whole", 3)
     batch, seen = samples.batch, []
 
     def failing(index):
@@ -87,7 +153,7 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(samples, tmp_path,
     with pytest.raises(Stop):
         llm_to_slm.train(cut, samples, settings, tmp_path / "cut", 3)
     samples.batch = batch
-    llm_to_slm.train(again, samples, settings, tmp_path / "cut", 3)
+    assert llm_to_slm.train(again, samples, settings, tmp_path / "cut", 3) == losses
     ends, wants = again.state_dict(), whole.state_dict()
     assert ends.keys() == wants.keys()
     assert all(torch.equal(ends[name], wants[name]) for name in wants)
@@ -99,20 +165,21 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(samples, tmp_path,
     assert moved == (what != "frozen")
 
 
-def test_losses_are_of_the_tokens_right_behind_the_prompt(samples):
-    ids, prompt, _ = samples.batch(torch.arange(4))
-    logits = torch.zeros(4, ids.shape[1], 60)
-    losses, distance = llm_to_slm.answer_losses(logits, ids, prompt, 5)
-    assert len(losses) == 20 and sorted(set(distance.tolist())) == [0, 1, 2, 3, 4]
-    logits[0, prompt[0] - 1, ids[0, prompt[0]]] = 50  # the row that says the first of them
-    first = llm_to_slm.answer_losses(logits, ids, prompt, 5)[0][0]
-    assert first < 1e-6
+def test_losses_are_of_the_answers_alone(samples):
+    batch = samples.batch(torch.arange(4))
+    logits = torch.zeros(4, batch.ids.shape[1], 60)
+    losses = llm_to_slm.answer_losses(logits[batch.says], batch)
+    assert len(losses) == samples.answer[:4].sum()
+    prompt = batch.prompt[0]
+    logits[0, prompt - 1, batch.ids[0, prompt]] = 50  # the row that says the first of them
+    assert llm_to_slm.answer_losses(logits[batch.says], batch)[0] < 1e-6
 
 
 def test_the_file_says_what_it_was_made_for(models, tmp_path):
     large, small = models
     projector = fusion.new_projector(24, 16, seed=1)
-    projector_file.save(tmp_path, projector, large, small, layer=2, fusion="add")
+    source = projector_file.source_of(large)
+    projector_file.save(tmp_path, projector, source, small, layer=2, fusion="add")
     about = json.loads((tmp_path / "adapter.json").read_text())
     assert about["layer"] == 2 and about["fusion"] == "add" and about["tokens"] == "shared"
     assert about["source"]["sample"] == projector_file.sample_of(large)
