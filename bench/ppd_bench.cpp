@@ -95,9 +95,10 @@ struct Contender {
   ModelId model = kWhole;
   bool beside = false;  // something else decodes on cpu:1 meanwhile
 
+  bool is_phases() const { return name == "phases" || name == "phases_beside"; }
   std::function<Task<void>(Gen)> method() const {
     if (name == "ppd") return [k = candidates](Gen g) { return ppd(g, {.candidates = k}); };
-    if (name == "phases_beside") return [](Gen g) { return two_phases(g, 1); };
+    if (is_phases()) return [](Gen g) { return two_phases(g, 1); };
     return autoregressive;
   }
 };
@@ -160,7 +161,7 @@ class Rig {
       other->wait_for_first();
     }
     SequenceSpec spec = spec_of(c.model, c.method(), seed, prompt_tokens, new_tokens);
-    if (c.name == "ppd" || c.name == "phases_beside") {
+    if (c.name == "ppd" || c.is_phases()) {
       spec.roles.push_back({Role::kSmall, kWhole, c.exit->layer, /*frontier_rows=*/2});
     }
     if (c.name == "ppd") spec.roles.push_back({Role::kWorker, c.exit->worker, 0});
@@ -284,9 +285,12 @@ absl::StatusOr<std::vector<Exit>> parse_exits(const Options& o) {
 std::vector<Contender> contenders_of(const std::vector<Exit>& exits, const std::vector<int>& ks) {
   std::vector<Contender> all = {{"ar"}, {"ar_both", nullptr, 0, kWholeOnBoth}};
   for (const Exit& exit : exits) {
-    all.push_back({"ar_beside", &exit, 0, kWhole, true});
-    all.push_back({"lower_beside", &exit, 0, exit.lower, true});
-    all.push_back({"phases_beside", &exit, 0, kWhole, true});
+    for (const bool beside : {false, true}) {
+      const char* const how = beside ? "_beside" : "";
+      if (beside) all.push_back({"ar_beside", &exit, 0, kWhole, true});
+      all.push_back({absl::StrCat("lower", how), &exit, 0, exit.lower, beside});
+      all.push_back({absl::StrCat("phases", how), &exit, 0, kWhole, beside});
+    }
     for (const int k : ks) all.push_back({"ppd", &exit, k});
   }
   return all;

@@ -74,9 +74,10 @@ class Line:
     measured: float
     theorem: float  # layers alone
     with_reads: float  # and what it takes to read the early layer between two passes
+    by_phase: float  # the same, where layers before the reading have the machine to themselves
     alone: float  # autoregressive, on one processor
     both: float  # autoregressive, on both
-    spread: tuple[float, float]  # of measured / with_reads, by turn
+    spread: tuple[float, float]  # of measured / by_phase, by turn
 
 
 def by_case(measured: dict) -> dict[tuple[str, int, int], list[dict]]:
@@ -87,24 +88,47 @@ def token_seconds(turns: list[dict], tokens: int) -> list[float]:
     return [turn["seconds"] / (tokens - 1) for turn in turns]
 
 
-def predictions(measured: dict, exit_layer: int, turn: dict, at: int) -> tuple[float, float]:
-    """Of a token in this turn of PPD, from layer times while the other processor worked.
+@dataclass
+class Times:
+    """Of a layer, of reading the early one between two passes, and of what comes behind the last
+    layer; seconds."""
 
-    (Theorem 4.1: a match saves the d - e lower layers; the same with what reading the early layer
-    costs, where main has read it.)
-    """
+    layer: float
+    reading: float
+    end: float
+
+
+def times(measured: dict, exit_layer: int, at: int, how: str) -> Times:
+    """In one turn. how: "", by itself, or "_beside", while the other processor works."""
     cases, tokens = by_case(measured), measured["new_tokens"]
-    whole, lower, phases = (
-        token_seconds(cases[name, exit_layer, 0], tokens)[at]
-        for name in ("ar_beside", "lower_beside", "phases_beside")
-    )
+
+    def of(name: str, exit_layer: int) -> float:
+        return token_seconds(cases[name, exit_layer, 0], tokens)[at]
+
+    whole = of("ar" + how, exit_layer if how else 0)
+    lower, phases = of("lower" + how, exit_layer), of("phases" + how, exit_layer)
+    layer = (whole - lower) / (measured["layers"] - exit_layer)
+    return Times(layer, phases - whole, lower - exit_layer * layer)
+
+
+def predictions(measured: dict, exit_layer: int, turn: dict, at: int) -> tuple[float, float, float]:
+    """Of a token in this turn of PPD.
+
+    (Theorem 4.1 with layer times while the other processor worked: a match saves the d - e lower
+    layers; the same with what reading the early layer costs, where main has read it; and by phase:
+    up to that reading no worker runs, so what is before it takes what it takes alone.)
+    """
     layers = measured["layers"]
-    of_layer = (whole - lower) / (layers - exit_layer)
-    matched = turn["matches"] / (tokens - 1)
-    saved = (layers - exit_layer) * of_layer * matched
-    # After half of the layers a worker has read what main takes over.
-    reads = 1 - matched if 2 * exit_layer == layers else 1
-    return whole - saved, whole - saved + reads * (phases - whole)
+    upper = layers - exit_layer
+    alone, beside = (times(measured, exit_layer, at, how) for how in ("", "_beside"))
+    matched = turn["matches"] / (measured["new_tokens"] - 1)
+    theorem = (layers - upper * matched) * beside.layer + beside.end
+    # After half of the layers a worker has read what main takes over, beside main's own end.
+    halves = 2 * exit_layer == layers
+    reads = 1 - matched if halves else 1
+    before = (exit_layer - upper * matched) * alone.layer + reads * alone.reading
+    behind = upper * beside.layer + (beside if halves else alone).end
+    return theorem, theorem + reads * beside.reading, before + behind
 
 
 def evaluate(measured: dict) -> list[Line]:
@@ -118,7 +142,7 @@ def evaluate(measured: dict) -> list[Line]:
             continue
         said = [predictions(measured, exit_layer, turn, at) for at, turn in enumerate(turns)]
         took = token_seconds(turns, tokens)
-        shares = [a / b for a, (_, b) in zip(took, said, strict=True)]
+        shares = [a / b for a, (_, _, b) in zip(took, said, strict=True)]
         matches = sum(turn["matches"] for turn in turns)
         lines.append(
             Line(
@@ -128,8 +152,7 @@ def evaluate(measured: dict) -> list[Line]:
                 matches / sum(turn["rounds"] for turn in turns),
                 sum(turn["adopted"] for turn in turns) / max(1, matches),
                 statistics.median(took),
-                statistics.median(a for a, _ in said),
-                statistics.median(b for _, b in said),
+                *(statistics.median(one) for one in zip(*said, strict=True)),
                 alone,
                 both,
                 (min(shares), max(shares)),
@@ -157,8 +180,10 @@ def section(subject: Subject, lines: list[Line]) -> str:
                 f"{1e3 * line.measured:.2f}",
                 f"{1e3 * line.theorem:.2f}",
                 f"{1e3 * line.with_reads:.2f}",
+                f"{1e3 * line.by_phase:.2f}",
                 f"{line.measured / line.theorem:.2f}",
-                f"{line.measured / line.with_reads:.2f} ({line.spread[0]:.2f}-{line.spread[1]:.2f})",
+                f"{line.measured / line.with_reads:.2f}",
+                f"{line.measured / line.by_phase:.2f} ({line.spread[0]:.2f}-{line.spread[1]:.2f})",
                 f"{line.alone / line.measured:.2f}",
                 f"{line.both / line.measured:.2f}",
                 f"{need:.0%}" if need <= 1 else "none",
@@ -171,8 +196,10 @@ def section(subject: Subject, lines: list[Line]) -> str:
         "ms, measured",
         "theorem",
         "with reads",
+        "by phase",
         "measured / theorem",
         "measured / with reads",
+        "measured / by phase",
         "over AR, one core",
         "over AR, both",
         "break-even match rate",
