@@ -66,15 +66,22 @@ def rows_of(text: str, layers: int, report: dict) -> list[list[str]]:
     return rows
 
 
+def tokens(count: int | None) -> str:
+    return "" if count is None else f" ({count} tokens)"
+
+
 def section(name: str, layers: int, report: dict) -> str:
     head = ["layer", *(f"k = {k}" for k in CANDIDATES), "latency, k = 1", "latency, k = 3"]
+    checked = report.get("checked_rows", {})
     blocks = [
-        f"{title[0].upper()}{title[1:]}:\n\n{table(head, rows_of(text, layers, report))}\n"
+        f"{title[0].upper()}{title[1:]}{tokens(checked.get(text))}:\n\n"
+        f"{table(head, rows_of(text, layers, report))}\n"
         for text, title in TEXTS.items()
         if text in report["shared"]
     ]
     settings = report["settings"]
-    about = "Percent of tokens with the model's own output matrix; no heads were trained."
+    about = """Percent of tokens with the model's own output matrix, for which nothing was trained; latency is what Theorem 4.1 makes of
+them."""
     if "trained" in report:
         about = f"""Heads of rank {settings["rank"]}, learned from {report["rows"]} rows in {report["steps"]} steps ({report["minutes"]} minutes of a busy
 machine). Percent of tokens, shared / trained; latency is what Theorem 4.1 makes of the trained rate."""

@@ -187,4 +187,8 @@ def test_pages_show_what_was_found():
         "m", 4, report
     )
     del report["trained"]
+    report["checked_rows"] = {"humaneval": 480}
+    assert "Own answers to HumanEval (480 tokens):\n\n| layer |" in match_rates.section(
+        "m", 4, report
+    )
     assert "| 3 of 4 | 10 | 20 | 30 | 0.97 | 0.95 |" in match_rates.section("m", 4, report)
