@@ -56,6 +56,9 @@ struct DeviceConfig {
   bool pin_threads = false;  // CPU only: each thread stays on a processor of its own,
   int first_cpu = 0;         // the first on this one of those that the process may use
   CpuKernels cpu_kernels = CpuKernels::kOwn;
+  // CUDA only (and CpuKernels::kAten): weights are kept a second time, for products of few rows.
+  // Unset: where that takes no more than half of what weights and KV pools leave over.
+  std::optional<bool> packed_products = std::nullopt;
 
   std::string name() const {
     return (kind == DeviceKind::kCpu ? "cpu:" : "cuda:") + std::to_string(index) +

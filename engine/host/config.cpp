@@ -82,6 +82,10 @@ absl::StatusOr<DeviceConfig> device_from(const ConfigFile& file, int index) {
       return fields.error("cpu_kernels", pb::Device::CpuKernels_Name(in.cpu_kernels()),
                           "unset on a CUDA device");
     }
+    if (in.has_packed_products()) device->packed_products = in.packed_products();
+  } else if (in.has_packed_products()) {
+    return fields.error("packed_products", in.packed_products() ? "true" : "false",
+                        "unset on a CPU device");
   }
   device->pin_threads = in.pin_threads();
   if (in.cpu_kernels() == pb::Device::CPU_KERNELS_ATEN) device->cpu_kernels = CpuKernels::kAten;

@@ -6,6 +6,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -147,6 +148,31 @@ void activate(at::Tensor& x, Activation activation) {
   x.copy_(activated(x.to(arithmetic(x)), activation));
 }
 
+int64_t packed_numbers(int64_t outs, int64_t in, at::ScalarType, bool) { return outs * in; }
+
+at::Tensor pack(const at::Tensor& weights, bool) { return weights.clone(); }
+
+void packed_product(at::Tensor& out, const at::Tensor& x, const PackedProduct& p) {
+  if (p.norm != nullptr) norm(*p.normed, x, *p.norm);
+  const at::Tensor& rows = p.norm != nullptr ? *p.normed : x;
+  const std::optional<at::Tensor> bias = p.bias.defined() ? std::optional(p.bias) : std::nullopt;
+  const at::Tensor y = at::linear(rows, p.weights, bias);
+  switch (p.then) {
+    case ProductThen::kStore:
+      out.copy_(y);
+      break;
+    case ProductThen::kActivate:
+      out.copy_(activated(y, p.activation));
+      break;
+    case ProductThen::kAdd:
+      out.add_(y);
+      break;
+    case ProductThen::kGate:
+      gate(out, y, p.activation);
+      break;
+  }
+}
+
 }  // namespace
 
 const Ops& aten_ops() {
@@ -159,6 +185,9 @@ const Ops& aten_ops() {
     some.attention = attention;
     some.gate = gate;
     some.activate = activate;
+    some.packed_numbers = packed_numbers;
+    some.pack = pack;
+    some.packed_product = packed_product;
     return some;
   }();
   return ops;

@@ -71,6 +71,7 @@ struct Loaded {
   std::shared_ptr<const DecoderWeights> weights;
   at::ScalarType kv_type = at::kFloat;
   bool shares_weights = false;
+  int64_t packed_bytes = 0;  // of weights that are kept a second time
   std::unique_ptr<Model> model;
   ModelExtras extras;
   ModelShape shape;
@@ -239,11 +240,16 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
   if (progress && !impl_->peers.empty()) progress(std::exchange(impl_->peers, {}));
   if (progress) {
     const auto time = std::chrono::steady_clock::now() - start;
+    const Loaded& loaded = impl_->models[model];
     progress(absl::StrFormat(
         "%s: %s, %.1f M parameters, %s, %.1f MB on %s%s, loaded in %.1f s", config.name,
         whole.architecture, static_cast<double>(shape.parameters) / 1e6, shape.dtype,
         static_cast<double>(shape.weight_bytes) / 1e6, impl_->config.name(),
-        impl_->models[model].shares_weights ? " (shared with another lane)" : "", seconds(time)));
+        loaded.shares_weights     ? " (shared with another lane)"
+        : loaded.packed_bytes > 0 ? absl::StrFormat(" and %.1f MB of them packed for few rows",
+                                                    static_cast<double>(loaded.packed_bytes) / 1e6)
+                                  : "",
+        seconds(time)));
   }
   return absl::OkStatus();
 }
@@ -319,9 +325,13 @@ absl::Status TorchDevice::load_shared(ModelId model, const std::string& name,
       path.empty() ? nullptr : impl_->shared->weights(key);
   const bool there =
       weights != nullptr && weights->layers.size() >= static_cast<size_t>(config.layers);
+  int64_t packed_bytes = 0;
   if (!there) {
     absl::StatusOr<DecoderWeights> own = DecoderWeights::load(config, tied, source, store);
     if (!own.ok()) return annotate(own.status(), name);
+    packed_bytes = own->packed_bytes();
+    if (!keeps_packed(impl_->config, packed_bytes, free_bytes())) packed_bytes = 0;
+    if (packed_bytes > 0) own->pack();
     weights = std::make_shared<const DecoderWeights>(*std::move(own));
     if (!path.empty()) impl_->shared->keep_weights(key, weights);
   }
@@ -333,6 +343,7 @@ absl::Status TorchDevice::load_shared(ModelId model, const std::string& name,
   loaded.weights = weights;
   loaded.kv_type = kv;
   loaded.shares_weights = there;
+  loaded.packed_bytes = packed_bytes;
   loaded.model = std::make_unique<Decoder>(name, config, std::move(weights), kv);
   impl_->complete(loaded, page_rows);
   return absl::OkStatus();

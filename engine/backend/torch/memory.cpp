@@ -38,4 +38,11 @@ int64_t free_host_bytes() {
   return bytes;
 }
 
+bool keeps_packed(const DeviceConfig& config, int64_t bytes, int64_t free) {
+  if (bytes == 0) return false;
+  if (config.packed_products.has_value()) return *config.packed_products;
+  const int64_t pools = config.memory_bytes > 0 ? config.memory_bytes : free / 2;
+  return config.kind == DeviceKind::kCuda && bytes <= (free - pools) / 2;
+}
+
 }  // namespace tandem

@@ -63,6 +63,19 @@ class Rope {
 };
 
 inline constexpr int kMostAnsweredVocab = 1 << 18;
+inline constexpr int kMostPackedRows = 16;
+
+// A product of up to kMostPackedRows rows with weights that Ops::pack() has packed.
+struct PackedProduct {
+  const at::Tensor& weights;
+  int64_t outs = 0;
+  const at::Tensor& bias;        // [outs] or undefined
+  const Norm* norm = nullptr;    // of x, which is of type R then; null: none
+  at::Tensor* normed = nullptr;  // scratch with a norm: [rows, in] of type T
+  ProductThen then = ProductThen::kStore;
+  Activation activation = Activation::kSilu;
+  int64_t first = 0;  // only the first so many columns of out are wanted; 0: all
+};
 
 // A device's operations: one table each.
 struct Ops {
@@ -107,6 +120,15 @@ struct Ops {
 
   // x = act(x)
   void (*activate)(at::Tensor& x, Activation activation);
+
+  // Where there are products of few rows that read weights packed. Numbers that a matrix takes
+  // then; 0: there is none for it. pairs: for ProductThen::kGate alone
+  int64_t (*packed_numbers)(int64_t outs, int64_t in, at::ScalarType type, bool pairs) = nullptr;
+  // weights: [outs, in] of which packed_numbers() is not 0
+  at::Tensor (*pack)(const at::Tensor& weights, bool pairs) = nullptr;
+  // out: [rows, outs], if gated [rows, outs / 2], of type T or fp32; of kAdd of type R. Each row's
+  // bits are the same for every number of rows.
+  void (*packed_product)(at::Tensor& out, const at::Tensor& x, const PackedProduct& p) = nullptr;
 };
 
 const Ops& cpu_ops();   // of cpu/

@@ -4,7 +4,8 @@
 //   {"name": "product.gate_up.rows_1", "value": 41.2, "unit": "us", "share": 0.83}
 //
 // share: of the time that reading its weights, or keys and values, takes at the rate that this run
-// read memory with. bits (products): whether each row's are those that it has alone.
+// read memory with. bits (products): whether each row's are those that it has alone. Products of
+// few rows of packed weights, where the device has them, are packed.gate_up.rows_1 and so on.
 //
 //   build/cuda/bin/bench_device --device cuda:0
 #include <ATen/ops/empty.h>
@@ -105,6 +106,7 @@ class Bench {
   double time_alone(const std::function<void()>& work) const;
   void copies_between_host_and_device() const;
   void product(const std::string& name, int64_t outs, int64_t in);
+  void multiply(const std::string& name, const Linear& linear, const std::vector<int>& rows);
   void attend(int sequences, int rows, int context);
   std::string share(double bytes, double seconds) const;
 
@@ -230,26 +232,33 @@ void Bench::product(const std::string& name, int64_t outs, int64_t in) {
   if (!linear.ok()) std::fprintf(stderr, "%s\n", linear.status().ToString().c_str());
   TANDEM_CHECK(linear.ok());
 
-  constexpr int kMostRows = 64;
-  const at::Tensor x = random_rows({kMostRows, in}, 2);
+  multiply("product." + name, *linear, {1, 2, 4, 8, 16, 64});
+  if (linear->packed_bytes() == 0) return;
+  linear->pack();
+  multiply("packed." + name, *linear, {1, 2, 4, 8, 16});
+}
+
+void Bench::multiply(const std::string& name, const Linear& linear, const std::vector<int>& rows) {
+  const int64_t outs = linear.outs();
+  const at::Tensor x = random_rows({rows.back(), linear.in()}, 2);
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device_);
   std::vector<at::Tensor> alone;  // rows 0 to 15 one at a time
   for (int64_t r = 0; r < 16; ++r) {
     at::Tensor& out = alone.emplace_back(at::empty({1, outs}, fp32));
     const at::Tensor row = x.narrow(0, r, 1);
-    launch(lane(), [&] { linear->into(out, LinearInput(row)); });
+    launch(lane(), [&] { linear.into(out, LinearInput(row)); });
     wait();
   }
-  for (const int n : {1, 2, 4, 8, 16, kMostRows}) {
+  for (const int n : rows) {
     const at::Tensor some = x.narrow(0, 0, n);
     at::Tensor out = at::empty({n, outs}, fp32);
-    const double took = time([&] { linear->into(out, LinearInput(some)); });
+    const double took = time([&] { linear.into(out, LinearInput(some)); });
     bool same = true;
     for (int r = 0; r < std::min(n, 16); ++r) {
       same = same && out[r].cpu().equal(alone[static_cast<size_t>(r)][0].cpu());
     }
-    put("product." + name + ".rows_" + std::to_string(n), 1e6 * took, "us",
-        share(static_cast<double>(linear->bytes()), took) +
+    put(name + ".rows_" + std::to_string(n), 1e6 * took, "us",
+        share(static_cast<double>(linear.bytes()), took) +
             ", \"bits\": " + (same ? "true" : "false"));
   }
 }

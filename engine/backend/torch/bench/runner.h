@@ -57,6 +57,11 @@ class Runner {
   // Every sequence has `past` rows and gets `rows` more, of which the last `reads` are read
   // greedily; all of them by default.
   void shape(int sequences, int past, int rows, int reads = -1) {
+    shape(std::vector<int>(static_cast<size_t>(sequences), past), rows, reads);
+  }
+
+  // The same of sequences that have unlike numbers of rows.
+  void shape(const std::vector<int>& pasts, int rows, int reads = -1) {
     const int first_read = reads < 0 ? 0 : rows - reads;
     pass_ = Pass();
     pass_.stage.to = layers_;
@@ -68,20 +73,21 @@ class Runner {
     }
     pass_.reading(read);
     batch_ = Batch();
-    tables_.assign(static_cast<size_t>(sequences), {});
+    tables_.assign(pasts.size(), {});
     int64_t next = 0;
-    for (int s = 0; s < sequences; ++s) {
+    for (size_t s = 0; s < pasts.size(); ++s) {
+      const int past = pasts[s];
       Work& w = batch_.works.emplace_back();
       w.pass = &pass_;
       w.ticket = static_cast<TicketId>(s + 1);
       w.model = kModel;
-      w.cache = CacheId(s);
+      w.cache = CacheId(static_cast<int>(s));
       w.to = layers_;
       w.count = rows;
       w.past = past;
       // Pages of neighbours in the table are not neighbours in memory, as in a server.
       const int64_t count = (past + rows + page_rows_ - 1) / page_rows_;
-      std::vector<PageId>& table = tables_[static_cast<size_t>(s)];
+      std::vector<PageId>& table = tables_[s];
       for (int64_t i = 0; i < count; ++i) table.push_back(PageId((next++ * kPageStep) % pages_));
       w.pages = table;
       for (int i = first_read; i < rows; ++i) w.outputs.push_back({0, i - first_read, i, i});

@@ -37,6 +37,8 @@ struct Settings {
   bool wants(const char* table) const {
     return only.empty() || std::find(only.begin(), only.end(), table) != only.end();
   }
+  // Asked for by its name alone.
+  bool names(const char* table) const { return !only.empty() && wants(table); }
   void put(const char* table, const std::string& model, double x, double milliseconds) const {
     if (csv != nullptr) std::fprintf(csv, "%s,%s,%g,%.6f\n", table, model.c_str(), x, milliseconds);
   }
@@ -187,6 +189,28 @@ void sequences_table(const Settings& s, const Model& m, Runner& runner) {
   }
 }
 
+// Contexts of a batch of unlike sequences: spread evenly, the first of an eighth of the longest.
+std::vector<int> ragged_contexts(const Settings& s) {
+  constexpr int kSequences = 32;
+  const int most = std::min(s.most_context, 2048);
+  std::vector<int> all;
+  for (int i = 0; i < kSequences; ++i) {
+    all.push_back(most / 8 + (most - most / 8) * i / (kSequences - 1));
+  }
+  return all;
+}
+
+void ragged_table(const Settings& s, const Model& m, Runner& runner) {
+  std::vector<int> pasts = ragged_contexts(s);
+  const int most = pasts.back();
+  for (int& past : pasts) --past;
+  runner.shape(pasts, 1);
+  const double ms = milliseconds(step_time(s, runner));
+  std::printf("\n### %s: a step of %zu sequences, contexts of %d to %d: %.3f ms\n", m.name.c_str(),
+              pasts.size(), pasts.front() + 1, most, ms);
+  s.put("ragged", m.name, most, ms);
+}
+
 void rows_table(const Settings& s, const Model& m, Runner& runner) {
   std::printf(
       "\n### %s: a pass of several rows of one sequence, all read, context 256\n\n"
@@ -285,6 +309,12 @@ void measure(const Settings& s, const Model& m) {
     if (s.wants("context")) context_table(s, m, runner);
     if (s.wants("sequences")) sequences_table(s, m, runner);
   }
+  if (s.names("ragged")) {
+    int64_t rows = 0;
+    for (const int context : ragged_contexts(s)) rows += context + s.options.page_rows;
+    Runner runner(m.config, weights, s.options, rows);
+    ragged_table(s, m, runner);
+  }
   if (s.wants("devices")) devices_table(s, m, weights);
   std::fflush(stdout);
 }
@@ -317,7 +347,8 @@ int run(const std::vector<std::string>& args) {
   Flags flags;
   flags.texts("model", "NAME", "code-large, llama-110m; several times for several (both)", &names);
   flags.texts("shape", "NAME=FOLDER", "instead: that of FOLDER/config.json; repeatable", &folders);
-  flags.texts("table", "NAME", "step, parts, rows, context, sequences, devices (all)", &s.only);
+  flags.texts("table", "NAME", "step, parts, rows, context, sequences, devices (these), ragged",
+              &s.only);
   flags.text("csv", "FILE", "all numbers: table,model,x,milliseconds", &csv);
   flags.text("device", "NAME", "the (first) device: cpu:0 or cuda:0 (cpu:0)", &device);
   flags.text("dtype", "TYPE", "fp32, bf16, fp16 or int8 (fp32)", &dtype);

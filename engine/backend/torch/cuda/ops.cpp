@@ -10,6 +10,7 @@ const Ops& ops() {
     add_elementwise(all);
     add_attention(all);
     add_readout(all);
+    add_product(all);
     return all;
   }();
   return table;

@@ -62,13 +62,19 @@ absl::StatusOr<DecoderWeights::Layer> load_layer(const DecoderConfig& c, int lay
   return l;
 }
 
+// layer: const or not
+template <class Layer, class F>
+void each_linear(Layer& l, const F& f) {
+  for (auto* w : {&l.qkv, &l.o, &l.cross_q, &l.cross_o, &l.up, &l.down}) f(*w);
+}
+
 template <class F>
 void each_part(const DecoderWeights::Layer& l, const F& f) {
   for (const Norm* n : {&l.attention_norm, &l.q_norm, &l.k_norm, &l.attention_output_norm,
                         &l.cross_norm, &l.mlp_norm, &l.mlp_output_norm}) {
     f(*n);
   }
-  for (const Linear* w : {&l.qkv, &l.o, &l.cross_q, &l.cross_o, &l.up, &l.down}) f(*w);
+  each_linear(l, f);
 }
 
 absl::StatusOr<DistanceBias> load_distances(const DecoderConfig& c, bool both,
@@ -169,6 +175,19 @@ int64_t DecoderWeights::encoder_parameters() const {
   int64_t n = of(encoder->final_norm) + sum_of(encoder->layers, of);
   for (const Linear& memory : encoder->memory) n += of(memory);
   return n;
+}
+
+int64_t DecoderWeights::packed_bytes() const {
+  int64_t n = head.packed_bytes();
+  for (const Layer& layer : layers) {
+    each_linear(layer, [&](const Linear& l) { n += l.packed_bytes(); });
+  }
+  return n;
+}
+
+void DecoderWeights::pack() {
+  for (Layer& layer : layers) each_linear(layer, [](Linear& l) { l.pack(); });
+  head.pack();
 }
 
 void DecoderWeights::embed(at::Tensor& x, const int32_t* token) const {

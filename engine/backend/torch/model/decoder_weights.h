@@ -61,6 +61,11 @@ struct DecoderWeights {
   int64_t encoder_bytes() const;
   int64_t encoder_parameters() const;
 
+  // The layers' matrices and the head's once more, packed for few rows; an encoder's are not. Bytes
+  // that it takes; 0: the device has no product of these.
+  int64_t packed_bytes() const;
+  void pack();
+
   // `progress` is told the layers done after each. Errors as load_matrix().
   static absl::StatusOr<DecoderWeights> load(const DecoderConfig& config, bool tied,
                                              const TensorSource& source, const WeightStore& store,

@@ -72,6 +72,7 @@ absl::StatusOr<Linear> Linear::load(const TensorSource& source, const WeightStor
                                     const LinearSpec& spec, cpu::Layout layout) {
   Linear l;
   l.ops_ = &store.ops();
+  l.pairs_ = layout == cpu::Layout::kPairs;
   if (store.dtype == DType::kStored && store.packed()) {
     TANDEM_ASSIGN_OR_RETURN(l.quantized_, load_quantized(source, spec, layout));
   }
@@ -122,11 +123,40 @@ void Linear::product(at::Tensor& out, const LinearInput& input, cpu::Then then,
   exact ? run.operator()<float, double>() : run.operator()<float, float>();
 }
 
+int64_t Linear::packed_bytes() const {
+  if (ops_ == nullptr || ops_->pack == nullptr || !weight_.defined()) return 0;
+  return static_cast<int64_t>(weight_.element_size()) *
+         ops_->packed_numbers(weight_.size(0), weight_.size(1), weight_.scalar_type(), pairs_);
+}
+
+void Linear::pack() {
+  if (packed_bytes() > 0) tiles_ = ops_->pack(weight_, pairs_);
+}
+
+bool Linear::few_rows(at::Tensor& out, const LinearInput& input, ProductThen then,
+                      Activation activation, int64_t first) const {
+  const bool fits = tiles_.defined() && input.x.size(0) <= kMostPackedRows &&
+                    pairs_ == (then == ProductThen::kGate);
+  if (!fits) return false;
+  const StepProfile::Section section(StepProfile::kProduct);
+  ops_->packed_product(out, input.x,
+                       {.weights = tiles_,
+                        .outs = outs(),
+                        .bias = bias_,
+                        .norm = input.norm,
+                        .normed = input.normed,
+                        .then = then,
+                        .activation = activation,
+                        .first = first});
+  return true;
+}
+
 void Linear::into(at::Tensor& out, const LinearInput& input, int64_t first) const {
   if (is_packed()) {
     const StepProfile::Section section(StepProfile::kProduct);
     return product(out, input, cpu::Then::kStore, Activation::kSilu, first);
   }
+  if (few_rows(out, input, ProductThen::kStore, Activation::kSilu, first)) return;
   const at::Tensor& x = rows(input);
   const StepProfile::Section section(StepProfile::kProduct);
   if (x.is_cpu() || x.scalar_type() == at::kDouble) {
@@ -146,6 +176,7 @@ void Linear::add_to(at::Tensor& residual, const LinearInput& input, at::Tensor& 
     const StepProfile::Section section(StepProfile::kProduct);
     return product(residual, input, cpu::Then::kAdd);
   }
+  if (few_rows(residual, input, ProductThen::kAdd)) return;
   const at::Tensor& x = rows(input);
   const StepProfile::Section section(StepProfile::kProduct);
   if (x.is_cpu()) {
@@ -160,6 +191,7 @@ void Linear::add_to(at::Tensor& residual, const LinearInput& input, at::Tensor& 
 }
 
 void Linear::activate_into(at::Tensor& out, const LinearInput& input, Activation activation) const {
+  if (few_rows(out, input, ProductThen::kActivate, activation)) return;
   into(out, input);
   ops_->activate(out, activation);
 }
@@ -170,6 +202,7 @@ void Linear::gate_into(at::Tensor& out, const LinearInput& input, Activation act
     const StepProfile::Section section(StepProfile::kProduct);
     return product(out, input, cpu::Then::kGate, activation);
   }
+  if (few_rows(out, input, ProductThen::kGate, activation)) return;
   at::Tensor& both = scratch.rows(out.size(0));
   into(both, input);
   ops_->gate(out, both, activation);
@@ -177,7 +210,7 @@ void Linear::gate_into(at::Tensor& out, const LinearInput& input, Activation act
 
 void Linear::look_up(at::Tensor& to, const int32_t* row) const {
   const StepProfile::Section section(StepProfile::kEmbed);
-  const int64_t in = packed_.empty() ? quantized_.in() : packed_.in();
+  const int64_t in = this->in();
   const auto each = [&]<class R>(R* out) {
     cpu::parallel_for(to.size(0), std::max<int64_t>(1, 4096 / in),
                       [=, this](int64_t r, int64_t end) {
@@ -198,6 +231,16 @@ void Linear::look_up(at::Tensor& to, const int32_t* row) const {
   } else {
     each(static_cast<float*>(to.mutable_data_ptr()));
   }
+}
+
+int64_t Linear::in() const {
+  if (weight_.defined()) return weight_.size(1);
+  return packed_.empty() ? quantized_.in() : packed_.in();
+}
+
+int64_t Linear::outs() const {
+  if (weight_.defined()) return weight_.size(0);
+  return packed_.empty() ? quantized_.outs() : packed_.outs();
 }
 
 int64_t Linear::parameters() const {

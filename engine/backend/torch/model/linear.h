@@ -1,8 +1,9 @@
 // A linear layer, or several with one input side by side.
 //
 // On CPU the products are our own (cpu/product.h), of weights packed at load; rows between the
-// layers are fp32 (fp64 for fp64 weights) whatever the weights are. On CUDA the products are
-// LibTorch's and rows are of the weights' type.
+// layers are fp32 (fp64 for fp64 weights) whatever the weights are. On CUDA rows are of the
+// weights' type, and the products are LibTorch's, or our own of few rows where weights are packed
+// too.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -75,15 +76,24 @@ class Linear {
   // to: [rows, in] of WeightStore::residual()
   void look_up(at::Tensor& to, const int32_t* row) const;
 
+  // A second copy of the weights, for Ops::packed_product() and up to kMostPackedRows rows.
+  // Bytes that it takes; 0: there is no such product for them.
+  int64_t packed_bytes() const;
+  void pack();
+
   const at::Tensor& weight() const { return weight_; }  // undefined where it is packed
+  int64_t in() const;
+  int64_t outs() const;
   int64_t parameters() const;
-  int64_t bytes() const;
+  int64_t bytes() const;  // without the second copy
 
  private:
   void product(at::Tensor& out, const LinearInput& x, cpu::Then then,
                Activation activation = Activation::kSilu, int64_t first = 0) const;
+  // Whether that is a product for Ops::packed_product(), which then has been made.
+  bool few_rows(at::Tensor& out, const LinearInput& x, ProductThen then,
+                Activation activation = Activation::kSilu, int64_t first = 0) const;
   bool is_packed() const { return !packed_.empty() || !quantized_.empty(); }
-  int64_t outs() const { return packed_.empty() ? quantized_.outs() : packed_.outs(); }
   // The input's rows, for products that know of no norms.
   const at::Tensor& rows(const LinearInput& x) const;
 
@@ -91,6 +101,8 @@ class Linear {
   cpu::PackedMatrix packed_;
   cpu::QuantizedMatrix quantized_;  // instead, of DType::kStored
   at::Tensor weight_;               // [out, in], where it is not packed
+  at::Tensor tiles_;                // the same as Ops::pack() has it, or undefined
+  bool pairs_ = false;              // for gate_into()
   at::Tensor bias_;                 // [out] or undefined
 };
 

@@ -31,8 +31,11 @@ inline std::shared_ptr<TorchShared> test_shared() {
 inline DeviceConfig test_device(int index = 0, int threads = 1,
                                 CpuKernels kernels = CpuKernels::kOwn) {
   const char* const name = std::getenv("TANDEM_TEST_DEVICE");
-  if (name == nullptr || test_device_is_lazy())
-    return {.index = index, .threads = threads, .cpu_kernels = kernels};
+  if (name == nullptr || test_device_is_lazy()) {
+    DeviceConfig device{.index = index, .threads = threads, .cpu_kernels = kernels};
+    if (kernels == CpuKernels::kAten) device.packed_products = true;
+    return device;
+  }
   const auto named = parse_device(name);
   TANDEM_CHECK(named.ok());
   DeviceConfig device = *named;

@@ -1,0 +1,90 @@
+// Products of few rows on CUDA.
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/ops/empty.h>
+
+#include "engine/backend/torch/cuda/kernels.h"
+#include "engine/backend/torch/cuda/kernels/product.h"
+#include "engine/backend/torch/cuda/launch.cuh"
+
+namespace tandem::cuda {
+namespace {
+
+static_assert(kMostProductRows == kMostPackedRows);
+
+// Calls f.operator()<T>() for weights that there are products for.
+template <class F>
+void for_packed(const at::Tensor& t, const F& f) {
+  if (t.scalar_type() == at::kHalf) {
+    f.template operator()<Half>();
+  } else {
+    TORCH_CHECK(t.scalar_type() == at::kBFloat16, "no packed products in ", t.scalar_type());
+    f.template operator()<BFloat16>();
+  }
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+PackedShape shape_of(int64_t outs, int64_t in, bool pairs) { return {outs, in, pairs}; }
+
+int64_t packed_numbers(int64_t outs, int64_t in, at::ScalarType type, bool pairs) {
+  const bool fits = (type == at::kBFloat16 || type == at::kHalf) && in % 8 == 0;
+  return fits ? shape_of(outs, in, pairs).words() * 8 : 0;
+}
+
+at::Tensor pack(const at::Tensor& weights, bool pairs) {
+  const PackedShape shape = shape_of(weights.size(0), weights.size(1), pairs);
+  at::Tensor packed = at::empty({shape.words() * 8}, weights.options());
+  for_packed(weights,
+             [&]<class T>() { cuda::pack<T>(stream(), data<T>(packed), data<T>(weights), shape); });
+  return packed;
+}
+
+bool folds(const PackedProduct& p, int64_t rows) {
+  return p.norm != nullptr && p.norm->kind == NormKind::kRms && rows <= kMostNormedRows;
+}
+
+void packed_product(at::Tensor& out, const at::Tensor& x, const PackedProduct& p) {
+  const int64_t rows = x.size(0);
+  const bool fold = folds(p, rows);
+  if (p.norm != nullptr && !fold) {
+    TORCH_CHECK(p.normed != nullptr, "a norm without a place for its rows");
+    ops().norm(*p.normed, x, *p.norm);
+  }
+  const at::Tensor& from = p.norm != nullptr && !fold ? *p.normed : x;
+  const bool gated = p.then == ProductThen::kGate;
+  for_packed(p.weights, [&]<class T>() {
+    ProductArguments<T> a;
+    a.shape = shape_of(p.outs, x.size(1), gated);
+    a.weights = data<T>(p.weights);
+    a.rows = static_cast<int>(rows);
+    if (fold) {
+      a.residual = data<float>(from);
+      a.norm = {false, data<float>(p.norm->weight), nullptr, static_cast<float>(p.norm->eps)};
+    } else {
+      TORCH_CHECK(from.scalar_type() == p.weights.scalar_type(), "packed products of ",
+                  p.weights.scalar_type(), " with rows of ", from.scalar_type());
+      a.x = data<T>(from);
+    }
+    a.bias = data<T>(p.bias);
+    a.then = p.then;
+    a.activation = p.activation;
+    a.end = p.first;
+    if (out.scalar_type() == at::kFloat) {
+      a.sums = data<float>(out);
+    } else {
+      a.out = data<T>(out);
+    }
+    // Four blocks to a multiprocessor, which is no less than run there at once.
+    cuda::product<T>(stream(), a,
+                     int64_t{4} * at::cuda::getCurrentDeviceProperties()->multiProcessorCount);
+  });
+}
+
+}  // namespace
+
+void add_product(Ops& ops) {
+  ops.packed_numbers = packed_numbers;
+  ops.pack = pack;
+  ops.packed_product = packed_product;
+}
+
+}  // namespace tandem::cuda
