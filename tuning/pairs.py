@@ -67,17 +67,18 @@ class Batches:
         key = (self.seed, epoch, sorted(self.of_task).index(task))
         return np.random.default_rng(key).permutation(len(self.pairs[task]))
 
-    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Batch number `step` as `encode` gives it."""
+    def batch(self, step: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Batch number `step`, each task's part as `encode` gives it: names are much shorter than
+        docstrings, and together they would be mostly padding."""
         group, place = divmod(step, self.GROUP)
         place = np.random.default_rng((self.seed, group)).permutation(self.GROUP)[place]
-        chosen: list[Pair] = []
+        parts = []
         for task, count in self.of_task.items():
             first = group * self.GROUP * count
             mine = self._range(task, first, self.GROUP * count)
             mine.sort(key=lambda pair: len(pair.source))
-            chosen += mine[place * count : (place + 1) * count]
-        return encode(chosen)
+            parts.append(encode(mine[place * count : (place + 1) * count]))
+        return parts
 
     def _range(self, task: str, first: int, count: int) -> list[Pair]:
         size = len(self.pairs[task])

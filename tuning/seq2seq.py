@@ -119,9 +119,13 @@ class Trainer:
         if factor == 0:
             return None
         self.model.train()
-        inputs, labels = self.batches.batch(self.state.step)
-        loss = loss_of(self.model, inputs, labels, self.bfloat16)
-        loss.backward()
+        parts = self.batches.batch(self.state.step)
+        counts = [int((labels != IGNORED).sum()) for _, labels in parts]
+        total = 0.0  # the mean over the tokens of all parts
+        for (inputs, labels), count in zip(parts, counts, strict=True):
+            loss = loss_of(self.model, inputs, labels, self.bfloat16) * (count / sum(counts))
+            loss.backward()
+            total += loss.item()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -129,9 +133,9 @@ class Trainer:
             optimizer.step()
             optimizer.zero_grad()
         self.state.step += 1
-        self.state.tokens += int((labels != IGNORED).sum())
+        self.state.tokens += sum(counts)
         self.state.seconds += time.monotonic() - started
-        return loss.item()
+        return total
 
     def progress(self) -> float:
         """The share of the budget that is used up."""

@@ -38,18 +38,28 @@ def pairs(task, count, first):
 def test_an_epoch_sees_every_pair_once_and_mixes_tasks():
     both = [*pairs(NAME, 64, 100), *pairs(DOCSTRING, 32, 1000)]
     batches = Batches(both, {NAME: 4, DOCSTRING: 2}, seed=3)
-    seen = [batches.batch(step)[1][:, 0].tolist() for step in range(Batches.GROUP)]
+
+    def firsts(step):
+        return [t for _, labels in batches.batch(step) for t in labels[:, 0].tolist()]
+
+    seen = [firsts(step) for step in range(Batches.GROUP)]
     assert all(sum(t < 1000 for t in batch) == 4 and len(batch) == 6 for batch in seen)
     assert sorted(t for batch in seen for t in batch) == sorted(p.target[0] for p in both)
-    later = [batches.batch(step)[1][:, 0].tolist() for step in range(16, 32)]
+    later = [firsts(step) for step in range(16, 32)]
     assert later != seen and sorted(sum(later, [])) == sorted(sum(seen, []))
     again = Batches(both, {NAME: 4, DOCSTRING: 2}, seed=3)
-    assert torch.equal(again.batch(21)[0], batches.batch(21)[0])
+    assert torch.equal(again.batch(21)[0][0], batches.batch(21)[0][0])
+
+
+def test_no_task_is_padded_to_anothers_length():
+    longer = [Pair(DOCSTRING, [5] * 9, [5] * 30) for _ in range(16)]
+    parts = Batches([*pairs(NAME, 32, 100), *longer], {NAME: 2, DOCSTRING: 1}, seed=1).batch(3)
+    assert [tuple(labels.shape) for _, labels in parts] == [(2, 2), (1, 30)]
 
 
 def test_batches_have_sources_of_like_length():
     batches = Batches(pairs(NAME, 128, 100), {NAME: 8}, seed=1)
-    inputs = [batches.batch(step)[0] for step in range(16)]
+    inputs = [batches.batch(step)[0][0] for step in range(16)]
     padded = sum(int((batch == 0).sum()) for batch in inputs)
     assert padded < 128
 
