@@ -27,7 +27,8 @@ def test_a_line_compares_with_the_best_peer():
 
 def test_the_page_has_all_families_and_conditions():
     results = {name: {"Tandem": [1.0]} for name in families.FAMILIES}
-    text = families.page(results, [["command", "`x`"]])
+    text = families.page(results, [["command", "`x`"]], families.Length())
+    assert "3 turns of 32 tokens" in text
     assert all(f"| {name} |" in text for name in families.FAMILIES)
     assert "| command | `x` |" in text
 
@@ -40,3 +41,12 @@ def test_configurations_are_of_their_family(name):
     config = getattr(transformers, family.kind)(**family.arguments)
     assert config.is_encoder_decoder == family.encoder
     assert family.engines()[0] is Tandem and len(family.engines()) == 3
+    shallow = getattr(transformers, family.kind)(**family.shallow().arguments)
+    assert shallow.num_hidden_layers == families.QUICK_LAYERS < config.num_hidden_layers
+    assert shallow.hidden_size == config.hidden_size
+
+
+def test_figures_of_a_quick_run_are_not_kept(capsys):
+    with pytest.raises(SystemExit):
+        families.main(["--quick", "--write"])
+    assert "--quick" in capsys.readouterr().err

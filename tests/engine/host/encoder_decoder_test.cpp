@@ -1,5 +1,5 @@
 // Models with an encoder, served: prompts are what it reads, and every method runs on them as on
-// decoders. Greedy tokens and the best of 4 beams are Transformers'.
+// decoders. Greedy tokens are Transformers' (beams: families_test.cpp).
 #ifdef TANDEM_WITH_TORCH
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,26 +49,6 @@ TEST_P(ServedModels, GreedyTokensAreTransformersAloneAndTogether) {
       EXPECT_EQ(sink.start().prompt_tokens, source);
       EXPECT_EQ(sink.end().usage.prompt_tokens, source);
     }
-  }
-}
-
-TEST_P(ServedModels, TheBestOfFourBeamsIsTransformers) {
-  const auto engine = make_engine(alone(served));
-  ASSERT_NE(engine, nullptr);
-  std::vector<std::shared_ptr<Recorder>> sinks;
-  for (int i = 0; i < served.golden.prompts(); ++i) {
-    GenerateRequest r = served.request(i, "t5");
-    r.stopping.max_new_tokens = 24;
-    r.stopping.ignore_eos = false;
-    set_setting(&r.beam, "width", int64_t{4});
-    set_setting(&r.beam, "length_penalty", 0.6);
-    sinks.push_back(std::make_shared<Recorder>());
-    engine->submit(std::move(r), sinks.back());
-  }
-  for (int i = 0; i < served.golden.prompts(); ++i) {
-    Recorder& sink = *sinks[static_cast<size_t>(i)];
-    ASSERT_TRUE(sink.wait().ok()) << sink.wait();
-    EXPECT_EQ(sink.ids(), served.golden.beam(i)) << "prompt " << i;
   }
 }
 

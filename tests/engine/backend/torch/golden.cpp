@@ -10,19 +10,31 @@
 
 namespace tandem {
 
-Golden::Golden(const std::string& name)
-    : directory_(source_dir() + "/tests/data/golden_models/" + name) {
-  auto bytes = MappedFile::open(directory_ + "/golden.safetensors");
-  EXPECT_TRUE(bytes.ok()) << bytes.status();
-  bytes_ = *std::move(bytes);
-  auto file = parse_safetensors(bytes_.bytes(), name);
+namespace {
+
+// `bytes` must outlive what is read of them.
+Safetensors open(const std::string& path, MappedFile* bytes) {
+  auto mapped = MappedFile::open(path);
+  EXPECT_TRUE(mapped.ok()) << mapped.status();
+  *bytes = *std::move(mapped);
+  auto file = parse_safetensors(bytes->bytes(), path);
   EXPECT_TRUE(file.ok()) << file.status();
-  file_ = *std::move(file);
-  lengths_ = integers("prompt_lengths");
+  return *std::move(file);
 }
 
+}  // namespace
+
+Golden::Golden(const std::string& name)
+    : directory_(source_dir() + "/tests/data/golden_models/" + name),
+      file_(open(directory_ + "/golden.safetensors", &bytes_)),
+      lengths_(integers("prompt_lengths")) {}
+
 std::vector<int32_t> Golden::integers(const std::string& tensor) const {
-  const TensorView& view = file_.tensors.at(tensor);
+  return integers(file_, tensor);
+}
+
+std::vector<int32_t> Golden::integers(const Safetensors& file, const std::string& tensor) {
+  const TensorView& view = file.tensors.at(tensor);
   EXPECT_EQ(view.dtype, SafeDType::kI32);
   std::vector<int32_t> values(view.bytes / sizeof(int32_t));
   std::memcpy(values.data(), view.data, view.bytes);
@@ -55,7 +67,10 @@ std::vector<Token> Golden::greedy(int i) const {
 }
 
 std::vector<Token> Golden::beam(int i) const {
-  const std::vector<int32_t> all = integers("beams");
+  MappedFile bytes;  // decoders have them in a file of their own
+  const std::vector<int32_t> all =
+      has("beams") ? integers("beams")
+                   : integers(open(directory_ + "/beams.safetensors", &bytes), "beams");
   const auto width = static_cast<int64_t>(all.size() / lengths_.size());
   const auto begin = all.begin() + i * width;
   return {begin, std::find(begin, begin + width, -1)};

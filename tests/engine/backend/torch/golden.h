@@ -22,7 +22,7 @@ class Golden {
   // which row of that each of the prompt's tokens is fed with.
   std::vector<Token> read(int i) const;
   std::vector<int> beside(int i) const;
-  std::vector<Token> beam(int i) const;  // of encoder-decoders: the best one's tokens
+  std::vector<Token> beam(int i) const;  // the best one's tokens
   bool has(const std::string& tensor) const { return file_.tensors.count(tensor) > 0; }
   // Rows of a float32 tensor [rows, vocab].
   std::vector<std::vector<float>> rows(const std::string& tensor) const;
@@ -31,6 +31,7 @@ class Golden {
   std::vector<int32_t> integers(const std::string& tensor) const;
   // The first `count` of row i of [prompts, longest].
   std::vector<int32_t> row(const std::string& tensor, int i, int32_t count) const;
+  static std::vector<int32_t> integers(const Safetensors& file, const std::string& tensor);
 
   std::string directory_;
   MappedFile bytes_;
