@@ -1,9 +1,10 @@
 """Every family's shape beside Transformers and CTranslate2: milliseconds per token, one stream.
 
-    scripts/bench_models --families [--models M ...] [--prepare] [--write]
+    scripts/bench_models --families [--models M ...] [--quick] [--prepare] [--write]
 
 T5, GPT-2 and Falcon in sizes that people run, with random weights in fp32 that are made on the fly (and
-kept, with what CTranslate2 converts, in TANDEM_HOME/benchmark: --prepare makes them and ends). An engine
+kept, with what CTranslate2 converts, in TANDEM_HOME/benchmark: --prepare makes them and ends). --quick
+has two layers of each, one turn and no trials: whether it all runs, not how fast. An engine
 is measured alone, in a process of its own, and ended before the next one starts; they take turns. What
 is counted is decoding: a call for all tokens less one for the first, as in whole_model.py.
 """
@@ -16,7 +17,7 @@ import shutil
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.peers import machine
@@ -28,7 +29,20 @@ from bench.peers.worker import Failed, Refused
 
 PAGE = ROOT / "docs" / "benchmarks" / "families.md"
 GOAL = 1.15
-PROMPT, NEW, TRIAL_NEW, TURNS = 64, 32, 8, 3
+PROMPT, TRIAL_NEW = 64, 8
+
+
+@dataclass(frozen=True)
+class Length:
+    """Of what is measured of each engine; `trial`: whether a peer's settings are tried first."""
+
+    new: int = 32
+    turns: int = 3
+    trial: bool = True
+
+
+QUICK = Length(new=4, turns=1, trial=False)
+QUICK_LAYERS = 2
 
 
 class EncoderTransformers(Transformers):
@@ -83,6 +97,12 @@ class Family:
             return [Tandem, EncoderTransformers, EncoderCTranslate2]
         return [Tandem, DecoderTransformers, DecoderCTranslate2]
 
+    def shallow(self) -> "Family":
+        """The same with QUICK_LAYERS layers."""
+        fewer = {"num_layers", "n_layer", "num_hidden_layers"} & set(self.arguments)
+        names = fewer or {"n_layer"}  # GPT-2's number is its configuration's default
+        return replace(self, arguments=self.arguments | dict.fromkeys(names, QUICK_LAYERS))
+
 
 def t5(width: int, inner: int, layers: int, heads: int) -> Family:
     sizes = dict(d_model=width, d_ff=inner, num_layers=layers, num_heads=heads, d_kv=64)
@@ -107,15 +127,15 @@ FAMILIES = {
 }
 
 
-def random_weights(name: str) -> Path:
+def random_weights(name: str, quick: bool = False) -> Path:
     """A Hugging Face directory; its tokenizer is code-large's, filled up with tokens of no text."""
-    folder = HOME / "benchmark" / name
+    family = FAMILIES[name].shallow() if quick else FAMILIES[name]
+    folder = HOME / "benchmark" / (f"{name}-quick" if quick else name)
     if (folder / "tokenizer.json").exists():
         return folder
     import torch
     import transformers
 
-    family = FAMILIES[name]
     config = getattr(transformers, family.kind)(**family.arguments)
     auto = "AutoModelForSeq2SeqLM" if family.encoder else "AutoModelForCausalLM"
     torch.manual_seed(1)
@@ -137,31 +157,31 @@ def random_weights(name: str) -> Path:
     return folder
 
 
-def milliseconds(one: Contender, settings: dict, source, turns: int) -> list[float]:
+def milliseconds(one: Contender, settings: dict, source, length: Length) -> list[float]:
     """Of a decoded token, turn by turn, each on a prompt of its own."""
     one.set(settings)
     one.warm([next(source)])
     found = []
-    for _ in range(turns):
-        tokens, seconds = one.run([next(source)], [next(source)], NEW)
-        assert len(tokens[0]) == NEW, (one.name, len(tokens[0]))
-        found.append(1e3 * (seconds["seconds"] - seconds["first"]) / (NEW - 1))
+    for _ in range(length.turns):
+        tokens, seconds = one.run([next(source)], [next(source)], length.new)
+        assert len(tokens[0]) == length.new, (one.name, len(tokens[0]))
+        found.append(1e3 * (seconds["seconds"] - seconds["first"]) / (length.new - 1))
     return found
 
 
-def measure(name: str) -> dict[str, list[float]]:
+def measure(name: str, length: Length) -> dict[str, list[float]]:
     """Milliseconds per token by engine; an engine that refuses the model is left out and told of."""
-    folder = random_weights(name)
+    folder = random_weights(name, quick=length == QUICK)
     source = prompts(PROMPT, start=3)
     found: dict[str, list[float]] = {}
     for kind in FAMILIES[name].engines():
         with contextlib.closing(Contender(kind, "fp32", folder)) as one:
             try:
                 settings = one.defaults()
-                if kind is not Tandem:
+                if kind is not Tandem and length.trial:
                     batches = [[next(source)] for _ in range(2)]
                     settings, _ = choose(one, batches, TRIAL_NEW)
-                found[kind.__name__] = milliseconds(one, settings, source, TURNS)
+                found[kind.__name__] = milliseconds(one, settings, source, length)
             except (Refused, Failed) as error:
                 print(f"{name}, {kind.__name__}: {error}", file=sys.stderr)
     return found
@@ -181,12 +201,14 @@ def line(name: str, found: dict[str, list[float]]) -> list[str]:
     return [name, *(cell(e) for e in engines), told]
 
 
-def page(results: dict[str, dict[str, list[float]]], conditions: list[list[str]]) -> str:
+def page(
+    results: dict[str, dict[str, list[float]]], conditions: list[list[str]], length: Length
+) -> str:
     head = ["shape", "Tandem, ms", "Transformers, ms", "CTranslate2, ms", "best peer / Tandem"]
     return f"""# What a token of each family costs
 
 Milliseconds per decoded token of one stream behind {PROMPT} tokens (of T5, behind a source of so many): greedy, fp32, random weights,
-all cores. Median of {TURNS} turns of {NEW} tokens, least and greatest. Transformers and CTranslate2 run with the settings that a trial found
+all cores. Median of {length.turns} turns of {length.new} tokens, least and greatest. Transformers and CTranslate2 run with the settings that a trial found
 fastest. Tandem is asked over gRPC. The goal is {GOAL} × the best peer's speed.
 
 {table(head, [line(name, found) for name, found in results.items()])}
@@ -198,12 +220,17 @@ fastest. Tandem is asked over gRPC. The goal is {GOAL} × the best peer's speed.
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=sorted(FAMILIES), default=list(FAMILIES))
+    parser.add_argument("--quick", action="store_true", help="two layers of each, one turn")
     parser.add_argument("--prepare", action="store_true", help="only make what is measured")
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
     args = parser.parse_args(arguments)
+    if args.quick and args.write:
+        parser.error(
+            "--quick: its figures are of no model that people run; allowed: without --write"
+        )
     if args.prepare:
         for name in args.models:
-            folder = random_weights(name)
+            folder = random_weights(name, args.quick)
             with contextlib.closing(Contender(FAMILIES[name].engines()[2], "fp32", folder)) as one:
                 try:
                     one.set(one.defaults())
@@ -212,7 +239,8 @@ def main(arguments: list[str] | None = None) -> None:
         return
     busy = [machine.load_before(args.write)]
     started = time.monotonic()
-    results = {name: measure(name) for name in args.models}
+    length = QUICK if args.quick else Length()
+    results = {name: measure(name, length) for name in args.models}
     busy.append(machine.load())
     told = "scripts/bench_models --families " + " ".join(arguments or sys.argv[1:])
     text = page(
@@ -227,6 +255,7 @@ def main(arguments: list[str] | None = None) -> None:
             ],
             ["machine busy before and after", ", ".join(f"{b:.0%}" for b in busy)],
         ],
+        length,
     )
     print(text)
     if args.write:
