@@ -182,6 +182,24 @@ TEST(Families, EachIsAsAloneAmongAllOthersOnTwoDevices) {
   }
 }
 
+// Learned positions end: beyond them there is nothing to read.
+TEST(Families, APromptBeyondLearnedPositionsIsRefused) {
+  const Served served("gpt2");
+  const auto engine =
+      make_engine(testing::real_engine_config("gpt2", served.path(), DType::kFloat32));
+  ASSERT_NE(engine, nullptr);
+  for (const size_t tokens : {191U, 192U, 193U}) {
+    GenerateRequest r = served.request(0, "gpt2");
+    r.prompt = std::vector<Token>(tokens, 3);
+    r.stopping.max_new_tokens = 1;
+    const auto sink = run(*engine, r);
+    const absl::StatusCode wanted =
+        tokens < 192 ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument;
+    EXPECT_EQ(sink->wait().code(), wanted) << tokens << ": " << sink->wait();
+    if (tokens == 191) EXPECT_EQ(sink->ids().size(), 1U);
+  }
+}
+
 }  // namespace
 }  // namespace tandem
 #endif
