@@ -2,16 +2,20 @@
 
     scripts/evaluate [--quick] [--write]
     scripts/evaluate --docstrings [--quick] [--write]
+    scripts/evaluate --llm-to-slm [--write]
+    scripts/evaluate --llm-to-slm-cost [--prompts N] [--write]
     scripts/evaluate --humaneval [N]
 
 Answers to held-out completion tasks go through our own server: first those that must be the large
 model's own, token for token; then every method over a grid of its parameters, for speed and
 quality. With --docstrings it is the pair with encoders on held-out functions (docstrings.py), with
---humaneval the coder pair on HumanEval's problems (humaneval.py). Ends with
-status 1 if an answer that must be equal is not.
+--humaneval the coder pair on HumanEval's problems (humaneval.py), with --llm-to-slm a small model that is
+told what the large one has read (told.py), with --llm-to-slm-cost what that costs (told_cost.py). Ends
+with status 1 if an answer that must be equal is not.
 """
 
 import argparse
+import functools
 import sys
 import time
 from pathlib import Path
@@ -23,7 +27,7 @@ from bench.peers import machine
 from bench.peers.models import ROOT
 from bench.peers.serving import BINARY, server
 from tuning import corpus
-from tuning.evaluate import acceptance, docstrings, humaneval, page
+from tuning.evaluate import acceptance, docstrings, humaneval, page, told, told_cost
 from tuning.evaluate.grid import configurations, exact_ones
 from tuning.evaluate.measure import count_equal, cut_tasks, rate, take_turns
 from tuning.evaluate.plot import draw
@@ -45,6 +49,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--docstrings", action="store_true", help="the pair with encoders, on held-out functions"
     )
+    parser.add_argument(
+        "--llm-to-slm", action="store_true", help="a small model that is told what a large one reads"
+    )
+    parser.add_argument("--llm-to-slm-cost", action="store_true", help="what that costs")
     parser.add_argument("--prompts", type=int, help="per turn (default: 20, quick: 4)")
     parser.add_argument("--turns", type=int, help="sets of prompts (default: 3, quick: 2)")
     parser.add_argument("--exact-prompts", type=int, help="default: 200, quick: 24")
@@ -108,10 +116,15 @@ def main(arguments: list[str] | None = None) -> int:
             args.small_dtype,
         )
         return humaneval.main(lambda config: server(args.server, config=config), run, command, bar)
-    if args.docstrings:
-        return docstrings.main(
-            lambda config: server(args.server, config=config), args, command, bar
-        )
+    sections = {
+        docstrings: args.docstrings,
+        told: args.llm_to_slm,
+        told_cost: args.llm_to_slm_cost,
+    }
+    for section, wanted in sections.items():
+        if wanted:
+            serve = functools.partial(server, args.server, None)
+            return section.main(serve, args, command, bar)
     started = time.monotonic()
     busy = [machine.load_before(args.write)]
     tokenizer = Tokenizer.from_file(str(ROOT / "models/code-large/tokenizer.json"))

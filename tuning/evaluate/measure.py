@@ -44,6 +44,7 @@ class Answer:
     corrected: int  # tokens in place of a proposal that was not kept
     large_passes: int
     small_passes: int
+    accept_lengths: tuple[int, ...] = ()  # [i]: rounds that kept i drafts
 
     @classmethod
     def of(cls, choice, seconds: float) -> "Answer":
@@ -54,6 +55,7 @@ class Answer:
             sum(token.corrected for token in choice.tokens),
             stats.large_passes,
             stats.small_passes,
+            tuple(stats.accept_lengths),
         )
 
 
@@ -78,6 +80,14 @@ class Row:
     @property
     def speedup(self) -> float:
         return statistics.median(self.speedups)
+
+    @property
+    def kept(self) -> float:
+        """Drafts that a round keeps, in the mean."""
+        rounds = [answer.accept_lengths for answer in self.answers()]
+        return sum(i * n for lengths in rounds for i, n in enumerate(lengths)) / sum(
+            map(sum, rounds)
+        )
 
     @property
     def fallbacks(self) -> float:

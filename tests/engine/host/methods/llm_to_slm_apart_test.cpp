@@ -149,6 +149,31 @@ TEST_F(LlmToSlmApart, TheLargeModelIsHeard) {
   EXPECT_GT(changed, 3);
 }
 
+// A prompt is cut for whoever will write, before a method is planned.
+TEST_F(LlmToSlmApart, AutoIsTheDefaultOrTheLargeModelItself) {
+  EngineConfig config = config_of(projector("some", 0.3f));
+  config.deployments[0].default_method = "llm_to_slm";
+  const auto engine = make_engine(config);
+  ASSERT_NE(engine, nullptr);
+  for (int i = 0; i < 4; ++i) {
+    GenerateRequest request = asking("pair", kAuto, i);
+    const auto got = run(*engine, request);
+    EXPECT_EQ(got->start().method, "llm_to_slm");
+    EXPECT_EQ(got->ids(), run(*engine, asking("pair", "llm_to_slm", i))->ids());
+    GenerateRequest large = asking("reader", kAutoregressive, i);
+    request.require_contract = Contract::kExact;
+    if (i == 2) {
+      request.require_contract = Contract::kLossy;
+      for (GenerateRequest* const r : {&request, &large}) {
+        set_setting(&r->beam, "width", int64_t{3});
+      }
+    }
+    const auto exact = run(*engine, request);
+    EXPECT_EQ(exact->start().method, kAutoregressive);
+    EXPECT_EQ(exact->ids(), run(*engine, large)->ids()) << i;
+  }
+}
+
 TEST_F(LlmToSlmApart, PromptsInTokensAreTheSourcesOrRefused) {
   GenerateRequest request = asking("pair", "llm_to_slm", 0);
   request.prompt = std::vector<Token>{5, 300, 7};  // the small model has no 300

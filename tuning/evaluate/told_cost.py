@@ -1,0 +1,209 @@
+"""What LLM-to-SLM costs: one reading of the large model, then the small one's own price.
+
+    scripts/evaluate --llm-to-slm-cost [--prompts N] [--write]
+
+Of the demo pair and, where `scripts/models` has fetched them, of Qwen2.5-Coder 1.5B that reads and SmolLM2
+135M that writes, which has other tokens. The projectors are as large as trained ones but add nothing: so
+the answers must be the small model's own, which is checked. Prompts and answers have 100 tokens of the
+small model's, as in the paper; every prompt is read anew.
+"""
+
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.peers import machine
+from bench.peers.models import ROOT
+from bench.peers.report import table
+from tuning import corpus, frozen_model, fusion, projector_file
+from tuning.evaluate import page
+from tuning.told_samples import Reader
+
+FETCHED = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem")) / "models"
+BEGIN, END = "<!-- cost of llm to slm: begin -->", "<!-- cost of llm to slm: end -->"
+TOKENS = 100
+CONFIG = """
+models {{ name: "large" path: "{large}" prefix_cache: false }}
+models {{
+  name: "small" path: "{small}" prefix_cache: false
+  extras {{ name: "whole" path: "{folder}/whole" }} extras {{ name: "third" path: "{folder}/third" }}
+}}
+deployments {{ name: "whole" large: "large" small: "small" llm_to_slm {{ adapter: "whole" }} }}
+deployments {{ name: "third" large: "large" small: "small" llm_to_slm {{ adapter: "third" }} }}
+deployments {{ name: "small" large: "small" }}
+"""
+
+
+@dataclass(frozen=True)
+class Pair:
+    name: str
+    large: Path
+    small: Path
+
+
+PAIRS = [
+    Pair("code-large → code-small", ROOT / "models/code-large", ROOT / "models/code-small"),
+    Pair(
+        "Qwen2.5-Coder 1.5B → SmolLM2 135M",
+        FETCHED / "qwen2.5-coder-1.5b.gguf",
+        FETCHED / "smollm2-135m.gguf",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A deployment of CONFIG, a method of it, and how many tokens are wanted."""
+
+    deployment: str
+    method: str
+    tokens: int = TOKENS
+
+
+LARGE, READING = Way("whole", "autoregressive"), Way("whole", "autoregressive", 1)
+SMALL = Way("small", "autoregressive")
+WHOLE, THIRD = Way("whole", "llm_to_slm"), Way("third", "llm_to_slm")
+WAYS = [LARGE, READING, SMALL, WHOLE, THIRD]
+
+
+def write_projectors(pair: Pair, folder: Path) -> None:
+    """Rows of the last layer, and of the one that ends the first third."""
+    reader, small = Reader(pair.large), frozen_model.load(pair.small)
+    layers, width = reader.shape
+    shared = reader.tokenizer.get_vocab() == small.tokenizer.get_vocab()
+    source = projector_file.source_of(reader.model)
+    projector = fusion.new_projector(width, small.model.config.hidden_size, 0)
+    for name, layer in (("whole", layers), ("third", -(-layers // 3))):
+        tokens = "shared" if shared else "aligned"
+        projector_file.save(folder / name, projector, source, small.model, layer, "add", tokens)
+
+
+def cut_prompts(stdlib: Path, pair: Pair, count: int, seed: int) -> list[str]:
+    """Beginnings of held-out files."""
+    tokenizer = frozen_model.load_tokenizer(pair.small)
+    _, held_out = corpus.split(corpus.read_documents(stdlib))
+    texts = [tokenizer.decode(tokenizer.encode(d.text[:2000]).ids[:TOKENS]) for d in held_out]
+    random.Random(seed).shuffle(texts)
+    if len(texts) < count:
+        raise SystemExit(f"--prompts: {count}; allowed: 1 to {len(texts)}, the held-out files")
+    return texts[:count]
+
+
+def ask(client, way: Way, prompt: str) -> tuple[list[int], float]:
+    """Greedy tokens, and seconds from the call to the whole answer."""
+    m = client.messages
+    method = {"autoregressive": m.Autoregressive, "llm_to_slm": m.LlmToSlm}[way.method]()
+    request = m.GenerateRequest(
+        model=way.deployment,
+        text=prompt,
+        temperature=0,
+        max_new_tokens=way.tokens,
+        ignore_eos=True,
+        return_tokens=True,
+        **{way.method: method},
+    )
+    start = time.perf_counter()
+    choice = client.complete(request)
+    return [token.id for token in choice.tokens], time.perf_counter() - start
+
+
+def measure(client, prompts: list[str], seed: int, progress) -> dict[Way, list[float]]:
+    """Seconds of each prompt's answer, by all ways in a random order; once before that unmeasured."""
+    order = random.Random(seed)
+    for way in WAYS:
+        ask(client, way, prompts[0])
+    seconds: dict[Way, list[float]] = {way: [] for way in WAYS}
+    for prompt in prompts:
+        tokens = {}
+        for way in order.sample(WAYS, len(WAYS)):
+            tokens[way], took = ask(client, way, prompt)
+            seconds[way].append(took)
+            progress()
+        if not tokens[SMALL] == tokens[WHOLE] == tokens[THIRD]:
+            raise RuntimeError("a projector that adds nothing changed what the small model writes")
+    return seconds
+
+
+def line(pair: Pair, seconds: dict[Way, list[float]]) -> list[str]:
+    def spread(ratios: list[float]) -> str:
+        return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+
+    def per_token(way: Way) -> str:
+        return f"{1000 * statistics.median(seconds[way]) / way.tokens:.2f}"
+
+    def faster(told: Way) -> str:
+        return spread([a / b for a, b in zip(seconds[LARGE], seconds[told], strict=True)])
+
+    all_three = zip(seconds[WHOLE], seconds[SMALL], seconds[READING], strict=True)
+    over = [whole / (small + reading) for whole, small, reading in all_three]
+    return [
+        pair.name,
+        per_token(LARGE),
+        per_token(SMALL),
+        f"{1000 * statistics.median(seconds[READING]):.1f}",
+        per_token(WHOLE),
+        spread(over),
+        faster(WHOLE),
+        per_token(THIRD),
+        faster(THIRD),
+    ]
+
+
+HEAD = [
+    "reads → writes",
+    "large, ms/token",
+    "small, ms/token",
+    "large reads, ms",
+    "LLM-to-SLM, ms/token",
+    "over small + reading",
+    "large / LLM-to-SLM",
+    "first third of layers, ms/token",
+    "large / that",
+]
+
+
+def main(serve, args, command: str, bar) -> int:
+    """`serve`: from a deployment file to a context with a Client."""
+    started = time.monotonic()
+    busy = [machine.load_before(args.write)]
+    pairs = [p for p in PAIRS if p.large.exists() and p.small.exists()]
+    lines = []
+    for pair in pairs:
+        prompts = cut_prompts(args.stdlib, pair, args.prompts, args.seed)
+        with tempfile.TemporaryDirectory(prefix="tandem-cost-") as folder:
+            write_projectors(pair, Path(folder))
+            config = Path(folder) / "cost.textproto"
+            config.write_text(CONFIG.format(large=pair.large, small=pair.small, folder=folder))
+            with serve(config) as client, bar(len(prompts) * len(WAYS), pair.name) as shown:
+                lines.append(line(pair, measure(client, prompts, args.seed, shown.update)))
+    busy.append(machine.load())
+    conditions = page.Conditions(
+        command=command,
+        commit=machine.commit(ROOT),
+        processor=f"{machine.processor()} ({machine.instructions()})",
+        cores=machine.cores(),
+        busy=busy,
+        prompts=args.prompts,
+        prompt_tokens=TOKENS,
+        new_tokens=TOKENS,
+        turns=1,
+        minutes=(time.monotonic() - started) / 60,
+    )
+    measured = f"""{args.prompts} prompts of {TOKENS} tokens, {TOKENS} new ones, one request at a time; medians, least and greatest of a prompt's
+ratio. "Large reads": its answer of one token. All answers of LLM-to-SLM are the small model's own, as they must be.
+
+{table(HEAD, lines)}
+
+{page.condition_table(conditions)}"""
+    print(measured)
+    if len(pairs) < len(PAIRS):
+        print("without the pair that scripts/models fetches", file=sys.stderr)
+    if args.write:
+        file = ROOT / "docs" / "fidelity.md"
+        file.write_text(page.put(file.read_text(), measured, BEGIN, END))
+    return 0
