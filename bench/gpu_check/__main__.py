@@ -100,18 +100,23 @@ def part_2(files: Path, device: str, dry: bool):
 def part_3(files: Path, device: str, dry: bool):
     bin_ = files / "bin"
     step = module("headline", f"--program={bin_ / 'bench_step'}", f"--device={device}")
-    serving = module(
-        "serving", f"--bin={bin_}", f"--models={files / 'models'}", f"--device={device}"
-    )
+    of_server = [f"--bin={bin_}", f"--models={files / 'models'}", f"--device={device}"]
+    serving = module("serving", *of_server)
+    faults = module("faults", *of_server)
     if dry:
         words = ["--shape=tiny", "--seconds=0.01", "--context=64", "--tokens=2", "--peer=eager"]
         yield Step("tiny", step + words, 200)
+        yield Step("ragged", step + words + ["--ragged"], 200)
         yield Step("serving", [*serving, "--tokens=8", "--concurrency=2"], 200)
+        yield Step("faults", [*faults, "--tokens=8", "--concurrency=2"], 200)
         return
-    yield Step("7b", [*step, "--shape=7b", "--peer=eager", "--peer=compiled"], 240)
-    yield Step("serving", serving, 120)
-    yield Step("1b", [*step, "--shape=1b", "--peer=eager"], 90)
-    yield Step("13b", [*step, "--shape=13b"], 110)
+    yield Step("7b", [*step, "--shape=7b", "--peer=eager", "--peer=compiled"], 190)
+    ragged = ["--shape=7b", "--ragged", "--context=2048", "--tokens=16", "--peer=eager"]
+    yield Step("ragged", [*step, *ragged], 100)
+    yield Step("serving", serving, 80)
+    yield Step("faults", faults, 70)
+    yield Step("1b", [*step, "--shape=1b", "--peer=eager"], 55)
+    yield Step("13b", [*step, "--shape=13b"], 65)
 
 
 def main(arguments=None) -> int:

@@ -77,10 +77,16 @@ def say(name, value, unit=""):
     print(json.dumps({"name": name, "value": value, "unit": unit}), flush=True)
 
 
+def ragged_contexts(most: int) -> list[int]:
+    """Of a batch's 32 sequences: spread evenly, the first of an eighth of the longest."""
+    return [most // 8 + (most - most // 8) * i // 31 for i in range(32)]
+
+
 def ours(
-    program: str, shape: str, device: str, seconds: float, contexts: list[int]
+    program: str, shape: str, device: str, seconds: float, contexts: list[int], ragged: bool
 ) -> dict[int, float]:
-    """Milliseconds of a step by context; also says those of many sequences."""
+    """Milliseconds of a step by context, or of a ragged batch by its longest; also says those of many
+    sequences."""
     with tempfile.TemporaryDirectory() as folder:
         config = config_of(shape, max(contexts) + 64)
         (Path(folder) / "config.json").write_text(json.dumps(config))
@@ -92,7 +98,8 @@ def ours(
             f"--device={device}",
             f"--seconds={seconds}",
         ]
-        command += [f"--dtype={'fp32' if cpu else 'bf16'}", "--table=context", "--table=sequences"]
+        tables = ["--table=ragged"] if ragged else ["--table=context", "--table=sequences"]
+        command += [f"--dtype={'fp32' if cpu else 'bf16'}", *tables]
         command += [f"--most-context={max(contexts)}", f"--csv={numbers}"]
         subprocess.run(command, check=True, stdout=sys.stderr)
         found = {}
@@ -101,24 +108,31 @@ def ours(
             if row["table"] == "context" and at in contexts:
                 found[at] = ms
                 say(f"{shape}.step.context_{at}", ms, "ms")
+            elif row["table"] == "ragged":
+                found[at] = ms
+                say(f"{shape}.step.ragged_32", ms, "ms")
             elif row["table"] == "sequences":
                 say(f"{shape}.step.sequences_{at}", ms, "ms")
         return found
 
 
-def theirs(shape: str, device: str, context: int, tokens: int, compiled: bool) -> float:
-    """Milliseconds of a step of Transformers."""
+def theirs(shape: str, device: str, contexts: list[int], tokens: int, compiled: bool) -> float:
+    """Milliseconds of a step of Transformers, of a batch that is padded on the left."""
     import torch
     import transformers
 
     torch.manual_seed(0)
     torch_device = torch.device("cpu" if device.startswith("cpu") else device.split("/")[0])
+    context = max(contexts)
     config = transformers.LlamaConfig(**config_of(shape, context + 4 * tokens))
     with torch.device(torch_device):
         torch.set_default_dtype(torch.float32 if torch_device.type == "cpu" else torch.bfloat16)
         model = transformers.LlamaForCausalLM(config).eval()
-    prompt = torch.randint(3, config.vocab_size, (1, context), device=torch_device)
-    options = dict(do_sample=False, pad_token_id=0, eos_token_id=None)
+    prompt = torch.randint(3, config.vocab_size, (len(contexts), context), device=torch_device)
+    mask = torch.ones_like(prompt)
+    for row, own in zip(mask, contexts, strict=True):
+        row[: context - own] = 0
+    options = dict(do_sample=False, pad_token_id=0, eos_token_id=None, attention_mask=mask)
     if compiled:
         options["cache_implementation"] = "static"
 
@@ -147,20 +161,23 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--context", type=int, action="append", default=[])
     parser.add_argument("--tokens", type=int, default=32, help="of Transformers' shorter run")
+    parser.add_argument("--ragged", action="store_true", help="32 sequences of unequal contexts")
     parser.add_argument("--peer", choices=("eager", "compiled"), action="append", default=[])
     args = parser.parse_args()
     contexts = args.context or [256, 2048]
-    mine = ours(args.program, args.shape, args.device, args.seconds, contexts)
+    mine = ours(args.program, args.shape, args.device, args.seconds, contexts, args.ragged)
+    batch = ragged_contexts(max(contexts)) if args.ragged else contexts[:1]
+    name = f"{args.shape}.ragged_32" if args.ragged else args.shape
     wrong = 0
     for peer in args.peer:
         try:
-            ms = theirs(args.shape, args.device, contexts[0], args.tokens, peer == "compiled")
+            ms = theirs(args.shape, args.device, batch, args.tokens, peer == "compiled")
         except Exception as error:  # whatever it is, the others go on
             print(f"{peer}: {type(error).__name__}: {error}", flush=True)
             wrong += 1
             continue
-        say(f"{args.shape}.transformers.{peer}", ms, "ms")
-        say(f"{args.shape}.ratio.{peer}", ms / mine[contexts[0]], "theirs / ours")
+        say(f"{name}.transformers.{peer}", ms, "ms")
+        say(f"{name}.ratio.{peer}", ms / mine[max(batch)], "theirs / ours")
     return 1 if wrong else 0
 
 

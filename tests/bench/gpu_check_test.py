@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.gpu_check import bundle, steps, table
+from bench.gpu_check import __main__ as judge
+from bench.gpu_check import bundle, headline, steps, table
 from bench.gpu_check.steps import Step
 
 
@@ -95,12 +96,25 @@ def test_the_table_says_what_figures_should_be():
 
 def test_every_expectation_names_a_figure_that_there_is():
     names = {"copy", "read", "copy_to_host", "launch", "round_trip", "record_and_wait"}
-    names |= {f"product.{p}.rows_1" for p in ("qkv", "o", "gate_up")}
+    names |= {f"{w}.{p}.rows_1" for w in ("product", "packed") for p in ("qkv", "o", "gate_up")}
     names |= {"attention.sequences_32.rows_1.context_2048"}
     names |= {f"{s}.step.context_{c}" for s in ("1b", "7b", "13b") for c in (256, 2048)}
     names |= {"7b.ratio.eager", "7b.ratio.compiled"}
+    names |= {"7b.step.ragged_32", "7b.ragged_32.ratio.eager"}
     used = {table.expected(n)[0] for n in names if table.expected(n)}
     assert used == {row[0] for row in table.EXPECTED}
+
+
+def test_sequences_of_a_ragged_batch_are_those_of_the_program():
+    contexts = headline.ragged_contexts(2048)  # as bench_step's
+    assert len(contexts) == 32 and contexts[0] == 256 and contexts[-1] == 2048
+    assert contexts == sorted(contexts) and sum(contexts) == 36849
+
+
+def test_parts_leave_time_for_all_their_steps():
+    for part in (judge.part_2, judge.part_3):
+        limits = [step.limit for step in part(Path("files"), "cuda:0", dry=False)]
+        assert sum(limits) <= judge.BUDGET, limits
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +154,14 @@ def test_dry_run_on_the_cpu(made, tmp_path):
     assert figures["tiny.ratio.eager"]["value"] > 0
     assert figures["server.autoregressive"]["value"] > 0
     assert figures["server.speculative.same"]["value"] is True
+    assert figures["tiny.step.ragged_32"]["value"] > 0
+    assert figures["tiny.ragged_32.ratio.eager"]["value"] > 0
     assert figures["server.unknown_device"]["value"] == "refused"
+    assert figures["server.too_little_memory"]["value"] == "refused"
+    assert figures["server.full_pools"]["value"] == "answered"
+    assert figures["server.memory_taken"]["value"] > 0
+    assert figures["server.after_taken"]["value"] == "answered"
+    assert figures["server.drain"]["value"] == "ok"
 
 
 def test_no_folder_that_is_not_empty(tmp_path):
