@@ -35,7 +35,9 @@ def test_projectors_are_for_the_pair_and_add_nothing(tmp_path, texts, sizes, tok
         assert about["source"]["layers"] == 4 and about["source"]["hidden_size"] == 24
         numbers = load_file(tmp_path / name / "adapter.safetensors")
         assert numbers["0.weight"].shape == (16, 24)
-        assert torch.count_nonzero(numbers["2.weight"]) == torch.count_nonzero(numbers["2.bias"]) == 0
+        assert (
+            torch.count_nonzero(numbers["2.weight"]) == torch.count_nonzero(numbers["2.bias"]) == 0
+        )
     large = told_cost.Reader(pair.large)
     assert about["source"] == projector_file.source_of(large.model)
 
@@ -66,7 +68,13 @@ def test_every_prompt_is_asked_by_all_ways(messages):  # noqa: F811
 
 
 def test_ratios_are_of_the_same_prompt():
-    seconds = {LARGE: [8, 8, 4], READING: [1, 1, 1], SMALL: [1, 1, 3], WHOLE: [2, 4, 4], THIRD: [1, 1, 1]}
+    seconds = {
+        LARGE: [8, 8, 4],
+        READING: [1, 1, 1],
+        SMALL: [1, 1, 3],
+        WHOLE: [2, 4, 4],
+        THIRD: [1, 1, 1],
+    }
     cells = told_cost.line(Pair("x", None, None), seconds)
     assert cells[0] == "x" and cells[3] == "1000.0"
     assert cells[5] == "1.00 (1.00-2.00)"  # over what the small one and the reading take

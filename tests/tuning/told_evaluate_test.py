@@ -52,7 +52,13 @@ def test_the_section_says_what_was_measured(messages):  # noqa: F811
         for answer in row.answers():
             answer.seconds = {told.SMALL: 2, told.TOLD: 3}.get(row.configuration, 8)
     cost = told.cost_of(ar, rows, reading=1)
-    assert (cost.reading, cost.small, cost.told, cost.large, cost.over) == (1000, 2000, 3000, 8000, 1)
+    assert (cost.reading, cost.small, cost.told, cost.large, cost.over) == (
+        1000,
+        2000,
+        3000,
+        8000,
+        1,
+    )
     reports = [
         {
             "settings": {"told": True, "fusion": "add", "layer": 8, "train": "full", "steps": 9}

@@ -50,7 +50,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--docstrings", action="store_true", help="the pair with encoders, on held-out functions"
     )
     parser.add_argument(
-        "--llm-to-slm", action="store_true", help="a small model that is told what a large one reads"
+        "--llm-to-slm",
+        action="store_true",
+        help="a small model that is told what a large one reads",
     )
     parser.add_argument("--llm-to-slm-cost", action="store_true", help="what that costs")
     parser.add_argument("--prompts", type=int, help="per turn (default: 20, quick: 4)")
