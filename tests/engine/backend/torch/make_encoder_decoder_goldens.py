@@ -28,10 +28,9 @@ COMMON = dict(d_model=32, d_kv=8, d_ff=56, num_heads=4, decoder_start_token_id=0
 MODELS = {
     # The first T5: plain ReLU, one matrix for embeddings and head, whose inputs are scaled; float32.
     "t5": dict(
-        seed=101,
-        std=0.25,
-        embedding_std=0.2,
-        distinct=4,  # what is tied likes to repeat itself
+        seed=113,
+        std=0.22,
+        embedding_std=0.5,
         dtype=torch.float32,
         config=transformers.T5Config(
             vocab_size=96,
@@ -83,6 +82,9 @@ def make_model(spec):
                 p.normal_(0, spec["embedding_std"])
             else:
                 p.normal_(0, spec["std"])
+        if "head_std" not in spec:  # a head that is the embedding would repeat what it reads
+            signs = torch.randint(0, 2, [spec["config"].d_model]) * 2 - 1
+            model.decoder.final_layer_norm.weight.mul_(signs)
         if "head_std" in spec:
             head = torch.empty_like(model.lm_head.weight).normal_(0, spec["head_std"])
             model.lm_head.weight = torch.nn.Parameter(head)
@@ -179,7 +181,7 @@ def make_goldens(name, spec, root):
             tensors[f"step_logits.{i}"] = steps.contiguous()
     assert error < MAX_ERROR, (name, error)
     mean_distinct = sum(distinct) / n
-    assert mean_distinct > spec.get("distinct", 10), (name, distinct)
+    assert mean_distinct > 10 and sum(d > 2 for d in distinct) > n - 2, (name, distinct)
     assert len({tuple(row.tolist()) for row in greedy}) > n - 2, name  # sources matter
     tensors |= dict(
         prompt_lengths=torch.tensor(PROMPT_LENGTHS, dtype=torch.int32),
