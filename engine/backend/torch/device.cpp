@@ -32,6 +32,7 @@
 #include "engine/backend/torch/weights/decoder_layout.h"
 #include "engine/backend/torch/weights/gguf_file.h"
 #include "engine/backend/torch/weights/hf_config.h"
+#include "engine/backend/torch/weights/packed_ints.h"
 #include "engine/base/status.h"
 #ifdef TANDEM_CUDA
 #include "engine/backend/torch/cuda/lane.h"
@@ -47,7 +48,7 @@ absl::StatusOr<DType> weight_dtype(DType dtype, const DecoderConfig& config, boo
     if (!on_cpu && file == SafeDType::kF16) return DType::kFloat16;
     return DType::kFloat32;
   }
-  if (!on_cpu && (dtype == DType::kInt8 || dtype == DType::kStored)) {
+  if (!on_cpu && (dtype == DType::kInt8 || dtype == DType::kInt4 || dtype == DType::kStored)) {
     return out_of_range("dtype", dtype_name(dtype), "auto, fp32, bf16, fp16, fp64 on CUDA");
   }
   return dtype;
@@ -216,22 +217,27 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
   const absl::Cleanup alone = [] { cpu::set_team_size(1); };
   TANDEM_ASSIGN_OR_RETURN(DecoderConfig whole, load_hf_config(config.path));
   TANDEM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(config.path));
-  TANDEM_ASSIGN_OR_RETURN(const DecoderLayout layout, check_decoder(whole, checkpoint));
+  std::optional<PackedIntSource> unpacked;
+  if (whole.packed_ints) {
+    TANDEM_ASSIGN_OR_RETURN(unpacked, PackedIntSource::make(checkpoint, *whole.packed_ints));
+  }
+  const TensorSource& tensors = unpacked ? static_cast<const TensorSource&>(*unpacked) : checkpoint;
+  TANDEM_ASSIGN_OR_RETURN(const DecoderLayout layout, check_decoder(whole, tensors));
   whole.names = layout.names;
   const int layers = config.layers == 0 ? whole.layers : config.layers;
   if (layers < 1 || layers > whole.layers) {
     return out_of_range(absl::StrCat("models[", config.name, "].layers"), layers,
                         absl::StrCat("1 to ", whole.layers, ", the layers of ", config.path));
   }
-  const bool stored = config.dtype == DType::kAuto && is_gguf(config.path) &&
+  const bool stored = config.dtype == DType::kAuto && (is_gguf(config.path) || unpacked) &&
                       impl_->device.is_cpu() && impl_->config.cpu_kernels == CpuKernels::kOwn;
   const DType dtype = stored ? DType::kStored : config.dtype;
   TANDEM_RETURN_IF_ERROR(load_shared(model, config.name, first_layers(whole, layers), layout.tied,
-                                     checkpoint, config.path, dtype, config.page_rows,
+                                     tensors, config.path, dtype, config.page_rows,
                                      config.kv_dtype));
   ModelShape& shape = impl_->models[model].shape;
   if (layers == whole.layers) shape.parameters = layout.parameters;
-  absl::StatusOr<std::string> sample = sample_of(whole, layout.tied, checkpoint);
+  absl::StatusOr<std::string> sample = sample_of(whole, layout.tied, tensors);
   if (!sample.ok() && !config.extras.empty()) return sample.status();  // else nobody asks
   if (sample.ok()) shape.sample = *std::move(sample);
   for (const ExtraConfig& extra : config.extras) {

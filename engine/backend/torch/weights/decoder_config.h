@@ -53,6 +53,14 @@ struct DecoderNames {
   std::string prefix;                // that names may all lack, or have: "transformer."
 };
 
+// Matrices of 4-bit integers with scales (packed_ints.h).
+struct PackedInts {
+  enum class Method : uint8_t { kGptq, kCompressedTensors };
+  Method method = Method::kGptq;
+  int64_t group = 128;  // inputs of a scale; 0: all
+  int zero = 8;         // GPTQ: as what the file has the 8 that is taken off, 7 or 8
+};
+
 struct DecoderConfig {
   std::string model_type;    // "llama", "mistral", ...
   std::string architecture;  // "LlamaForCausalLM", ...
@@ -91,8 +99,9 @@ struct DecoderConfig {
   std::shared_ptr<const DecoderConfig> encoder;  // null: there is none. Shares the embedding
   Token start_token = 0;                         // what a decoder with an encoder is fed first
   DecoderNames names;
-  std::optional<SafeDType> dtype;    // kF32, kBF16, kF16 or kF64, if the file says
-  std::vector<Token> eos_token_ids;  // may be empty
+  std::optional<SafeDType> dtype;         // kF32, kBF16, kF16 or kF64, if the file says
+  std::optional<PackedInts> packed_ints;  // instead, of most matrices
+  std::vector<Token> eos_token_ids;       // may be empty
   std::optional<Token> bos_token_id;
 
   int window_of(int layer) const {

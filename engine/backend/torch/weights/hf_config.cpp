@@ -10,6 +10,7 @@
 #include "engine/backend/torch/weights/gguf_model.h"
 #include "engine/backend/torch/weights/json_fields.h"
 #include "engine/backend/torch/weights/mapped_file.h"
+#include "engine/backend/torch/weights/packed_ints.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -76,9 +77,6 @@ void refuse_unsupported(JsonFields& fields, const Architecture& architecture) {
       fields.boolean("is_encoder_decoder", both) != both) {
     fields.refuse("is_encoder_decoder", both ? "true" : "false or null");
   }
-  if (fields.find("quantization_config") != nullptr) {
-    fields.refuse("quantization_config", "none: weights in F64, F32, F16 or BF16");
-  }
   for (const Neutral& neutral : kNeutral) {
     const json* value = fields.find(neutral.field);
     if (value == nullptr) continue;
@@ -120,6 +118,7 @@ absl::StatusOr<DecoderConfig> parse_hf_config(const std::string& text, absl::str
       architecture->read({fields, std::string(name), config.model_type}, config));
   config.tie_word_embeddings = fields.boolean("tie_word_embeddings", config.tie_word_embeddings);
   config.dtype = read_dtype(fields);
+  config.packed_ints = read_packed_ints(fields, name);
   config.eos_token_ids = fields.token_ids("eos_token_id");
   const std::vector<Token> bos = fields.token_ids("bos_token_id");
   if (bos.size() > 1) fields.refuse("bos_token_id", "one token id");

@@ -448,8 +448,9 @@ TEST(HfConfig, UnknownArchitectures) {
 }
 
 TEST(HfConfig, WhatWouldChangeResultsIsRefused) {
-  EXPECT_THAT(error({{"quantization_config", {{"quant_method", "gptq"}}}}),
-              HasSubstr("quantization_config: {\"quant_method\":\"gptq\"}; allowed: none"));
+  EXPECT_THAT(error({{"quantization_config", {{"quant_method", "awq"}}}}),
+              HasSubstr("quantization_config: {\"quant_method\":\"awq\"}; allowed: none, or "
+                        "quant_method gptq or compressed-tensors of 4 bits"));
   const std::vector<std::pair<const char*, json>> fields = {{"pretraining_tp", 2},
                                                             {"partial_rotary_factor", 0.5},
                                                             {"attn_logit_softcapping", 50.0},
