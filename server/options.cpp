@@ -27,12 +27,13 @@ Flags flags_of(Options* options) {
               options->models.device = std::string(value);
               return absl::OkStatus();
             });
-  flags.add("dtype", "TYPE",
-            "weights of the --model models: auto (default), fp32, bf16, fp16, int8, fp64, stored",
-            [options](absl::string_view value) {
-              options->models.dtype = std::string(value);
-              return absl::OkStatus();
-            });
+  flags.add(
+      "dtype", "TYPE",
+      "weights of the --model models: auto (default), fp32, bf16, fp16, int8, int4, fp64, stored",
+      [options](absl::string_view value) {
+        options->models.dtype = std::string(value);
+        return absl::OkStatus();
+      });
   flags.add("cpu-kernels", "WHICH",
             "of CPU devices with --model: own (default), aten (LibTorch's, a reference)",
             [options](absl::string_view value) {

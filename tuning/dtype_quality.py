@@ -19,7 +19,7 @@ from bench.peers.models import ROOT
 from tuning import corpus
 from tuning.heldout import HeldOut
 
-BOUNDS = {"fp32": 0.0, "bf16": 0.005, "fp16": 0.005, "int8": 0.015}
+BOUNDS = {"fp32": 0.0, "bf16": 0.005, "fp16": 0.005, "int8": 0.015, "int4": 0.03}
 STREAMS = 8
 
 

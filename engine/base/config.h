@@ -14,10 +14,12 @@
 
 namespace tandem {
 
-// Numbers of the linear layers' weights. kFloat16, kInt8 and kStored are for CPU devices only, as
-// is the fp64 that oracles need. kStored: in the blocks that a GGUF file has them in, and fp32
-// where it has none that products know; what kAuto is for such a file on a CPU.
-enum class DType { kAuto, kFloat32, kBFloat16, kFloat16, kFloat64, kInt8, kStored };
+// Numbers of the linear layers' weights. kFloat16, kInt8, kInt4 and kStored are for CPU devices
+// only, as is the fp64 that oracles need. kInt4: rounded at load to 15 steps for 32 inputs, those
+// of tokens to 8 bits. kStored: in the blocks that the file has them in (GGUF, GPTQ,
+// compressed-tensors), and fp32 where it has none that products know; what kAuto is for such a file
+// on a CPU.
+enum class DType { kAuto, kFloat32, kBFloat16, kFloat16, kFloat64, kInt8, kInt4, kStored };
 
 inline const char* dtype_name(DType dtype) {
   switch (dtype) {
@@ -33,6 +35,8 @@ inline const char* dtype_name(DType dtype) {
       return "fp64";
     case DType::kInt8:
       return "int8";
+    case DType::kInt4:
+      return "int4";
     case DType::kStored:
       return "stored";
   }

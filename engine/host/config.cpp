@@ -128,6 +128,8 @@ DType dtype_from(pb::Model::Dtype dtype) {
       return DType::kFloat16;
     case pb::Model::DTYPE_INT8:
       return DType::kInt8;
+    case pb::Model::DTYPE_INT4:
+      return DType::kInt4;
     case pb::Model::DTYPE_STORED:
       return DType::kStored;
     default:
@@ -273,9 +275,11 @@ absl::StatusOr<DType> parse_dtype(absl::string_view name) {
   if (name == "fp16" || name == "float16") return DType::kFloat16;
   if (name == "fp64" || name == "float64") return DType::kFloat64;
   if (name == "int8") return DType::kInt8;
+  if (name == "int4") return DType::kInt4;
   if (name == "stored") return DType::kStored;
   return absl::InvalidArgumentError(
-      "auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, fp64 or float64, int8, stored");
+      "auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, fp64 or float64, int8, int4, "
+      "stored");
 }
 
 absl::StatusOr<CpuKernels> parse_cpu_kernels(absl::string_view name) {

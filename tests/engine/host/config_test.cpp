@@ -301,7 +301,7 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
       {"models { name: \"m\" fake {} dtype: FP8 }",
        "/deploy/d.textproto:1:39: Unknown enumeration value of \"FP8\" for field \"dtype\". "
        "Allowed: DTYPE_UNSPECIFIED, DTYPE_FP32, DTYPE_BF16, DTYPE_FP64, DTYPE_FP16, DTYPE_INT8, "
-       "DTYPE_STORED."},
+       "DTYPE_STORED, DTYPE_INT4."},
       {"devices { name: \"cuda:0\" pin_threads: true }",
        "/deploy/d.textproto:1: devices[0].pin_threads: true; allowed: unset on a CUDA device"},
       {"devices { name: \"cpu:0\" packed_products: false }",
@@ -498,7 +498,7 @@ TEST_F(ConfigTest, ModelFlags) {
       {{{"a=" + folder_}, "cpu:0", "fp8"},
        "--dtype: \"fp8\"; allowed: auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, fp64 "
        "or "
-       "float64, int8, stored"},
+       "float64, int8, int4, stored"},
       {{{"a=" + folder_}, "cpu:0", "int8", "mkl"}, "--cpu-kernels: \"mkl\"; allowed: own, aten"},
   };
   for (const auto& c : cases) {

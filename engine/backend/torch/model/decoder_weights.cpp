@@ -128,8 +128,8 @@ int64_t sum_of(std::span<const DecoderWeights::Layer> layers, const F& of) {
   return n;
 }
 
-// In what an embedding is kept that is not tied to a head. Int8 is for products: a table keeps the
-// file's numbers.
+// In what an embedding is kept that is not tied to a head. Int8 and int4 are for products: a table
+// keeps the file's numbers.
 at::ScalarType embedding_type(const WeightStore& store, const DecoderConfig& c) {
   if (!store.device.is_cpu()) return store.rows();
   switch (store.dtype) {
@@ -138,6 +138,7 @@ at::ScalarType embedding_type(const WeightStore& store, const DecoderConfig& c) 
     case DType::kFloat16:
       return at::kHalf;
     case DType::kInt8:
+    case DType::kInt4:
       return c.dtype == SafeDType::kBF16  ? at::kBFloat16
              : c.dtype == SafeDType::kF16 ? at::kHalf
                                           : at::kFloat;

@@ -26,12 +26,21 @@ cpu::WeightType weight_type(DType dtype) {
     case DType::kFloat16:
       return cpu::WeightType::kHalf;
     case DType::kInt8:
+    case DType::kInt4:  // of inputs that are not in blocks
       return cpu::WeightType::kInt8;
     case DType::kFloat64:
       return cpu::WeightType::kDouble;
     default:
       return cpu::WeightType::kFloat;
   }
+}
+
+at::Tensor unpacked(const cpu::QuantizedMatrix& m) {
+  at::Tensor all = at::empty({m.outs(), m.in()}, at::kFloat);
+  for (int64_t r = 0; r < m.outs(); ++r) {
+    m.unpack(r, static_cast<float*>(all.mutable_data_ptr()) + r * m.in());
+  }
+  return all;
 }
 
 // The numbers that a packed matrix holds, in the type that it is computed in.
@@ -76,7 +85,15 @@ absl::StatusOr<Linear> Linear::load(const TensorSource& source, const WeightStor
   if (store.dtype == DType::kStored && store.packed()) {
     TANDEM_ASSIGN_OR_RETURN(l.quantized_, load_quantized(source, spec, layout));
   }
-  if (!l.quantized_.empty()) {
+  if (store.dtype == DType::kInt4) {
+    TANDEM_ASSIGN_OR_RETURN(
+        l.quantized_, load_rounded(source, spec, store.packed() ? layout : cpu::Layout::kInOrder));
+    if (!store.packed() && !l.quantized_.empty()) {
+      l.weight_ = unpacked(l.quantized_);
+      l.quantized_ = {};
+    }
+  }
+  if (!l.quantized_.empty() || l.weight_.defined()) {
     // as it is
   } else if (store.device.is_cpu()) {
     TANDEM_ASSIGN_OR_RETURN(l.packed_,

@@ -24,7 +24,7 @@ namespace tandem {
 
 // As what weights are kept, and where.
 struct WeightStore {
-  DType dtype = DType::kFloat32;  // not kAuto; on CUDA neither kInt8 nor kStored
+  DType dtype = DType::kFloat32;  // not kAuto; on CUDA none of kInt8, kInt4, kStored
   at::Device device = at::kCPU;
   CpuKernels kernels = CpuKernels::kOwn;
 
@@ -99,7 +99,7 @@ class Linear {
 
   const Ops* ops_ = nullptr;
   cpu::PackedMatrix packed_;
-  cpu::QuantizedMatrix quantized_;  // instead, of DType::kStored
+  cpu::QuantizedMatrix quantized_;  // instead, of DType::kStored and kInt4
   at::Tensor weight_;               // [out, in], where it is not packed
   at::Tensor tiles_;                // the same as Ops::pack() has it, or undefined
   bool pairs_ = false;              // for gate_into()

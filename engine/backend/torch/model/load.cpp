@@ -16,6 +16,7 @@
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/weights/convert.h"
 #include "engine/backend/torch/weights/gguf_blocks.h"
+#include "engine/backend/torch/weights/round_blocks.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -254,6 +255,37 @@ absl::StatusOr<cpu::QuantizedMatrix> load_quantized(const TensorSource& source,
     source.done(view);
   }
   return packed;
+}
+
+absl::StatusOr<cpu::QuantizedMatrix> load_rounded(const TensorSource& source,
+                                                  const LinearSpec& spec, cpu::Layout layout) {
+  if (spec.in % 32 != 0) return cpu::QuantizedMatrix();
+  const auto type = spec.tokens ? cpu::QuantType::kQ80 : cpu::QuantType::kQ41;
+  const auto block = spec.tokens ? BlockType::kQ80 : BlockType::kQ41;
+  const auto bytes = static_cast<size_t>(spec.in / 32 * (spec.tokens ? 34 : 20));
+  const int parts = layout == cpu::Layout::kPairs ? 2 : 1;
+  const int64_t outs = all_outs(spec) / parts;
+  cpu::QuantizedMatrix packed(std::vector<cpu::QuantizedMatrix::Part>(parts, {type, outs}), spec.in,
+                              layout);
+  std::atomic<int64_t> broken = -1;  // a row that cannot be rounded
+  TANDEM_RETURN_IF_ERROR(
+      each_rows(source, spec, at::kFloat, [&](int64_t first, int64_t rows, const std::byte* from) {
+        // Each row has bytes of its own.
+        cpu::parallel_for(rows, cpu::QuantizedMatrix::kUnit, [&](int64_t r, int64_t end) {
+          std::vector<std::byte> blocks(bytes);
+          for (; r < end; ++r) {
+            const auto* row = reinterpret_cast<const float*>(from) + r * spec.in;
+            if (round_row(block, {row, static_cast<size_t>(spec.in)}, blocks.data())) {
+              packed.pack(first + r, blocks.data());
+            } else {
+              broken = first + r;
+            }
+          }
+        });
+      }));
+  if (broken < 0) return packed;
+  return out_of_range(absl::StrCat(spec.names[0], ".weight: row ", broken.load()),
+                      "infinite or no numbers", "what int4 can hold: finite numbers");
 }
 
 absl::StatusOr<at::Tensor> load_bias(const TensorSource& source, const LinearSpec& spec,

@@ -37,6 +37,12 @@ absl::StatusOr<cpu::QuantizedMatrix> load_quantized(const TensorSource& source,
                                                     const LinearSpec& spec,
                                                     cpu::Layout layout = cpu::Layout::kInOrder);
 
+// The same, rounded to blocks of 4 bits, or of 8 where spec.tokens says so. Empty where inputs are
+// not a multiple of 32. INVALID_ARGUMENT too: a row that has no finite numbers.
+absl::StatusOr<cpu::QuantizedMatrix> load_rounded(const TensorSource& source,
+                                                  const LinearSpec& spec,
+                                                  cpu::Layout layout = cpu::Layout::kInOrder);
+
 // Its biases, [sum of outs]. Undefined without biases.
 absl::StatusOr<at::Tensor> load_bias(const TensorSource& source, const LinearSpec& spec,
                                      at::ScalarType type, at::Device device);

@@ -127,11 +127,12 @@ LayerSpec layer_spec(const DecoderConfig& c, int layer) {
 }
 
 LinearSpec embedding_spec(const DecoderConfig& c) {
-  return {{c.names.embedding}, {c.vocab_size}, c.hidden_size};
+  return {
+      .names = {c.names.embedding}, .outs = {c.vocab_size}, .in = c.hidden_size, .tokens = true};
 }
 
 LinearSpec head_spec(const DecoderConfig& c) {
-  return {{c.names.head}, {c.vocab_size}, c.hidden_size};
+  return {.names = {c.names.head}, .outs = {c.vocab_size}, .in = c.hidden_size, .tokens = true};
 }
 
 NormSpec final_norm_spec(const DecoderConfig& c) { return {c.names.final_norm, c.hidden_size}; }

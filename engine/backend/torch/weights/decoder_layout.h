@@ -30,6 +30,7 @@ struct LinearSpec {
   bool bias = false;
   bool transposed = false;
   HeadGroups groups = {};  // of one matrix of queries, keys and values
+  bool tokens = false;     // a row for each token: rounded to fewer than 8 bits, all of them suffer
 };
 
 // name + ".weight" [width], and + ".bias" [width] of NormKind::kLayer.
