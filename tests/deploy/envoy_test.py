@@ -316,6 +316,20 @@ def test_streams_without_settings_ack_are_bounded(proxied, api):
     assert seen <= 2000
 
 
+@pytest.mark.parametrize("bad", [(b"x-bin", b"!!!!"), (b"grpc-tags-bin", b"!"), (b"te", b"gzip")])
+def test_a_header_that_cannot_be_decoded_harms_nobody_else(proxied, api, bad):
+    """CVE-2024-7246: others' calls share Envoy's connection to the server, and HPACK's table there."""
+    proxy, _ = proxied()
+    client = proxy.client(api)
+    assert client.refusal() is None
+    with proxy.connect("h2") as connection:
+        call = headers(GENERATE) + literal(*bad)
+        connection.sendall(PREFACE + frame(4, 0, 0) + frame(4, 1, 0))
+        connection.sendall(b"".join(frame(1, 5, 2 * i + 1, call) for i in range(20)))
+        for _ in range(5):
+            assert client.refusal() is None
+
+
 def test_headers_without_end_are_ended(proxied, api):
     proxy, (server,) = proxied()
     before = Target(server, api).memory()
