@@ -69,7 +69,9 @@ namespace tandem {
   X(UnmaskSibling, 7, "a row of a tree sees its sibling instead of its parent")            \
   X(AcceptSibling, 7, "a tree's row draws the first of its children, likely or not")       \
   X(KeepLastRow, 7, "a tree's last row stays in the place of the last accepted one")       \
-  X(EmitForeseen, 7, "a row draws what a mask of its pass foresees for later")
+  X(EmitForeseen, 7, "a row draws what a mask of its pass foresees for later")             \
+  X(PlaceOnLost, 10, "requests are placed on replicas whose devices are lost")             \
+  X(LossSpreads, 13, "a lost device takes requests of other replicas along")
 
 enum class Bug : int {
   kNone = 0,

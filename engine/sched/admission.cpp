@@ -1,6 +1,7 @@
 #include "engine/sched/admission.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/planted.h"
@@ -31,7 +32,8 @@ Admission::Admission(const LimitsConfig& limits, const Lanes* lanes, const Reque
       page_queue_(page_queue),
       metrics_(metrics),
       waiting_(limits),
-      users_(lanes->models(), 0) {}
+      users_(lanes->models(), 0),
+      placement_(lanes, &users_) {}
 
 absl::Status Admission::check(const SequenceSpec& first, int choices, TimePoint now,
                               RejectReason* reason) const {
@@ -62,7 +64,6 @@ absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) cons
         "; allowed: at most ", room, " together, ", of));
   };
   for (const RoleModel& role : spec.roles) {
-    const ModelPools& pools = lanes_->pools(role.model);
     const int64_t rows = rows_of(role, spec, tokens);
     if (SequenceSpec::encodes(role) && rows > limits_.step_rows) {  // it is never divided
       return absl::InvalidArgumentError(absl::StrCat("source tokens: ", rows, "; allowed: at most ",
@@ -71,17 +72,20 @@ absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) cons
     // Evicted caches are filled again one by one, without the pages that forks shared. All read one
     // memory, and are told by one reader.
     const int width = role.prompt_only || spec.runs_apart(role) ? 1 : spec.width;
-    const int64_t room = pools.kv.total() / width * pools.page_rows;
-    if (rows > room) return too_large(room, "the KV memory of the model");
-    if (hidden_of(role, spec) > pools.values.total()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("prompt tokens: ", spec.prompt.size(), ", of which the method keeps ",
-                       hidden_of(role, spec), " hidden rows at once; allowed: at most ",
-                       pools.values.total(), " of the model"));
-    }
-    const int64_t frontier_room = pools.frontier.total() * pools.page_rows;
-    if (role.frontier_pages(pools.layers, pools.page_rows, rows) > pools.frontier.total()) {
-      return too_large(frontier_room, "the model's memory for rows between two layers");
+    for (const ModelId model : lanes_->replicas(role.model)) {  // whichever it will be
+      const ModelPools& pools = lanes_->pools(model);
+      const int64_t room = pools.kv.total() / width * pools.page_rows;
+      if (rows > room) return too_large(room, "the KV memory of the model");
+      if (hidden_of(role, spec) > pools.values.total()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("prompt tokens: ", spec.prompt.size(), ", of which the method keeps ",
+                         hidden_of(role, spec), " hidden rows at once; allowed: at most ",
+                         pools.values.total(), " of the model"));
+      }
+      const int64_t frontier_room = pools.frontier.total() * pools.page_rows;
+      if (role.frontier_pages(pools.layers, pools.page_rows, rows) > pools.frontier.total()) {
+        return too_large(frontier_room, "the model's memory for rows between two layers");
+      }
     }
   }
   return absl::OkStatus();
@@ -100,10 +104,10 @@ void Admission::count(const SequenceRun& run, int by) {
   }
 }
 
-SequenceRun* Admission::next() {
+Admission::Next Admission::next() {
   if (waiting_.empty()) {
     hint_.idle();
-    return nullptr;
+    return {};
   }
   std::vector<const SequenceRun*> blocked;
   for (SequenceRun* run : waiting_.heads()) {
@@ -114,34 +118,56 @@ SequenceRun* Admission::next() {
     const bool behind = std::any_of(blocked.begin(), blocked.end(), [run](const SequenceRun* b) {
       return b->shares_pools_with(*run);
     });
-    if (!behind && has_room(*run, n)) return run;
+    if (!behind) {
+      std::vector<ModelId> models = place(*run, n);
+      if (has_room(*run, models, n)) return {run, std::move(models)};
+    }
     blocked.push_back(run);
   }
-  return nullptr;
+  return {};
 }
 
-bool Admission::has_room(const SequenceRun& run, int choices) {
-  if (page_queue_->holds_up(run)) return false;
+std::vector<ModelId> Admission::place(const SequenceRun& run, int choices) const {
+  const auto has_choice = [this](const RoleModel& r) {
+    return lanes_->replicas(r.model).size() > 1;
+  };
+  if (!lanes_->has_replicas() || run.spec().placed) return {};
+  if (std::ranges::none_of(run.spec().roles, has_choice)) return {};
+  return placement_.place(run, [&](size_t role, ModelId model) {
+    std::vector<const PagePool*> lacking;
+    find_lacking(run, role, model, choices, &lacking);
+    return lacking.empty() && !page_queue_->holds_up(model);
+  });
+}
+
+void Admission::find_lacking(const SequenceRun& run, size_t role, ModelId model, int choices,
+                             std::vector<const PagePool*>* lacking) const {
+  const RoleModel& played = run.spec().roles[role];
+  const ModelPools& pools = lanes_->pools(model);
+  const auto prompt = static_cast<int64_t>(run.spec().prompt.size());
+  const int64_t rows = rows_of(played, run.spec(), prompt + 1);
+  int64_t pages = (rows + pools.page_rows - 1) / pools.page_rows;
+  const bool apart = run.spec().runs_apart(played);  // for each choice; else they share it
+  pages = apart ? pages * choices : pages + choices - 1;
+  const int64_t available = pools.kv.available();
+  if (pages > available && !apart) pages = run.first_pages(role, pools) + choices - 1;
+  if (pages > available) lacking->push_back(&pools.kv);
+  if (played.frontier_pages(pools.layers, pools.page_rows, rows) > pools.frontier.available()) {
+    lacking->push_back(&pools.frontier);
+  }
+}
+
+bool Admission::has_room(const SequenceRun& run, const std::vector<ModelId>& models, int choices) {
+  const auto& roles = run.spec().roles;
+  const auto model = [&](size_t role) { return models.empty() ? roles[role].model : models[role]; };
+  bool used = false;
+  for (size_t i = 0; i < roles.size(); ++i) {
+    if (page_queue_->holds_up(model(i))) return false;
+    used |= users_[model(i).index()] > 0;
+  }
   for (;;) {
     std::vector<const PagePool*> lacking;
-    bool used = false;
-    for (const RoleModel& role : run.spec().roles) {
-      const ModelPools& pools = lanes_->pools(role.model);
-      const auto prompt = static_cast<int64_t>(run.spec().prompt.size());
-      const int64_t rows = rows_of(role, run.spec(), prompt + 1);
-      int64_t pages = (rows + pools.page_rows - 1) / pools.page_rows;
-      const bool apart = run.spec().runs_apart(role);  // for each choice; else they share it
-      pages = apart ? pages * choices : pages + choices - 1;
-      const int64_t available = pools.kv.available();
-      if (pages > available && !apart) {
-        pages = run.first_pages(pools) + choices - 1;
-      }
-      used |= users_[role.model.index()] > 0;
-      if (pages > available) lacking.push_back(&pools.kv);
-      if (role.frontier_pages(pools.layers, pools.page_rows, rows) > pools.frontier.available()) {
-        lacking.push_back(&pools.frontier);
-      }
-    }
+    for (size_t i = 0; i < roles.size(); ++i) find_lacking(run, i, model(i), choices, &lacking);
     if (lacking.empty()) return true;
     if (!page_queue_->evict_held(lacking)) return !used;  // if nobody is there, all comes back
     metrics_->preemptions.add();

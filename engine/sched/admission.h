@@ -15,6 +15,7 @@
 #include "engine/sched/lanes.h"
 #include "engine/sched/metrics.h"
 #include "engine/sched/page_queue.h"
+#include "engine/sched/placement.h"
 #include "engine/sched/request_book.h"
 #include "engine/sched/sequence_run.h"
 #include "engine/sched/waiting.h"
@@ -34,7 +35,11 @@ class Admission {
   void wait(SequenceRun* first) { waiting_.push(first); }
   void leave(SequenceRun* first) { waiting_.erase(first); }  // nothing, if it does not wait
   // The next one that may come in now; null: none. It waits on until it leaves.
-  SequenceRun* next();
+  struct Next {
+    SequenceRun* first = nullptr;
+    std::vector<ModelId> models;  // of its roles; empty: it is placed, or has no choice
+  };
+  Next next();
   size_t waiting() const { return waiting_.size(); }
 
   // Slots.
@@ -57,7 +62,12 @@ class Admission {
   absl::Status can_ever_fit(const SequenceSpec& spec, int choices) const;
   int slots_used() const;
   void count(const SequenceRun& run, int by);
-  bool has_room(const SequenceRun& run, int choices);
+  std::vector<ModelId> place(const SequenceRun& run, int choices) const;
+  // `models`: as in Next.
+  bool has_room(const SequenceRun& run, const std::vector<ModelId>& models, int choices);
+  // Adds the pools of this model that have not the room which it takes to let the role in.
+  void find_lacking(const SequenceRun& run, size_t role, ModelId model, int choices,
+                    std::vector<const PagePool*>* lacking) const;
 
   const LimitsConfig limits_;
   const Lanes* const lanes_;
@@ -67,6 +77,7 @@ class Admission {
   WaitingRoom waiting_;
   RetryHint hint_;
   std::vector<int> users_;  // by model: sequences with a slot that may take its pages
+  Placement placement_;
   int running_ = 0;
   int held_ = 0;  // sequences that stand still for their readers
 };

@@ -53,6 +53,12 @@ CacheSet::CacheSet(const SequenceSpec* spec, RunHost* host) : spec_(spec), host_
   }
 }
 
+// What prefixes hang on names models as the request did: it is the same for all replicas.
+void CacheSet::placed() {
+  TANDEM_CHECK(caches_.empty());
+  for (size_t i = 0; i < roots_.size(); ++i) roots_[i].first = spec_->roles[i].model;
+}
+
 void CacheSet::open() {
   for (const RoleModel& role : spec_->roles) {
     ModelPools* pools = host_->pools(role.model);
@@ -160,6 +166,12 @@ bool CacheSet::runs_tokens(CacheId id) const {
   return std::any_of(stages_.begin(), stages_.end(), [id](const auto& s) {
     return s.second.cache == id && (s.first == Role::kLarge || s.first == Role::kSmall);
   });
+}
+
+bool CacheSet::runs_tokens(size_t role) const {
+  const RoleModel& played = spec_->roles[role];
+  if (spec_->runs_apart(played)) return false;
+  return played.role == Role::kLarge || played.role == Role::kSmall;
 }
 
 void CacheSet::publish(std::span<const Token> tokens, bool over) {

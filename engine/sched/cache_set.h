@@ -21,6 +21,7 @@ class CacheSet {
  public:
   // None yet; open() makes one for each role that does not share one. Both outlive it.
   CacheSet(const SequenceSpec* spec, RunHost* host);
+  void placed();  // the roles' models are others. REQUIRES: not open
   void open();
   // Gives all pages back. REQUIRES: no pass is with a device.
   void close();
@@ -57,10 +58,12 @@ class CacheSet {
   bool encodes(CacheId id) const;
   // Do its rows come by running the sequence's tokens? Workers' and encoders' do not.
   bool runs_tokens(CacheId id) const;
+  bool runs_tokens(size_t role) const;  // likewise, of an index into SequenceSpec::roles
 
   // Prefixes.
   // What the rows of a cache of this model depend on besides the sequence's tokens.
   const PrefixRoot& root(ModelId model) const;
+  const PrefixRoot& root_of_role(size_t role) const { return roots_[role].second; }
   bool prefix_cache() const { return spec_->prefix_cache; }
   // Makes known what the caches hold of `tokens`, final ones from the first. Passes may be under
   // way only if the caches are `over`.

@@ -57,6 +57,12 @@ std::span<const Candidate> Lane::runnable() {
   return candidates_;
 }
 
+int64_t Lane::pending_rows() const {
+  int64_t rows = 0;
+  for (const PassFlight* f : pending_) rows += f->fixed_rows() + f->rows() - f->started;
+  return rows;
+}
+
 // Do all passes here belong to one sequence?
 bool Lane::one_sequence() const {
   const SequenceRun* one = nullptr;

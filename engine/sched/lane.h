@@ -61,6 +61,7 @@ class Lane {
   bool idle() const { return running_.empty(); }
   bool has_work() const { return !pending_.empty() || wanted_ > flushed_; }
   size_t pending() const { return pending_.size(); }
+  int64_t pending_rows() const;  // of these passes, not launched yet
 
   // The next batch, taken from what is pending; null when nothing can run now.
   const Batch* next();

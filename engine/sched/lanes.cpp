@@ -22,6 +22,12 @@ Lanes::Lanes(const std::vector<Backend*>& devices, const std::vector<LoopModel>&
     models_.push_back({std::make_unique<ModelPools>(m.id, backend->shape(m.id), backend->pool(m.id),
                                                     lane.moves(), m.prefix_cache),
                        m.device, m.series, &backend->shape(m.id)});
+    models_.back().replicas = {m.id};
+  }
+  for (const LoopModel& m : models) {
+    if (!m.replica_of.valid()) continue;
+    models_[m.replica_of.index()].replicas.push_back(m.id);
+    has_replicas_ = true;
   }
 }
 
@@ -30,8 +36,9 @@ bool Lanes::busy() const {
 }
 
 absl::Status Lanes::can_serve(const SequenceSpec& spec) const {
+  const auto is_lost = [this](ModelId m) { return lost(device_of(m)); };
   for (const RoleModel& role : spec.roles) {
-    if (lost(device_of(role.model))) {
+    if (spec.placed ? is_lost(role.model) : std::ranges::all_of(replicas(role.model), is_lost)) {
       return with_reason(absl::UnavailableError("the model's device is lost; try another server"),
                          "DEVICE_LOST");
     }

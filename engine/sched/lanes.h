@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@ struct LoopModel {
   DeviceId device;
   ModelSeries* series = nullptr;  // may be null
   bool prefix_cache = true;
+  ModelId replica_of;  // invalid: none of another, see Lanes::replicas()
 };
 
 class Lanes {
@@ -40,10 +42,16 @@ class Lanes {
   const ModelPools& pools(ModelId model) const { return *models_[model.index()].pools; }
   DeviceId device_of(ModelId model) const { return models_[model.index()].device; }
   size_t models() const { return models_.size(); }
+  // Who may play a role that names this model: the model itself, and behind it its replicas, the
+  // same model on other devices. A replica's own name means itself.
+  std::span<const ModelId> replicas(ModelId model) const { return models_[model.index()].replicas; }
+  bool has_replicas() const { return has_replicas_; }  // any model
+  // Rows of passes that wait for this device.
+  int64_t pending_rows(DeviceId device) const { return lanes_[device.index()].pending_rows(); }
   bool busy() const;
   bool lost(DeviceId device) const { return lanes_[device.index()].lost(); }
   Duration at_one_batch(DeviceId device) const { return lanes_[device.index()].at_one_batch(); }
-  // UNAVAILABLE when a device of one of its models is lost.
+  // UNAVAILABLE when a device of one of its models is lost, with those of all its replicas.
   absl::Status can_serve(const SequenceSpec& spec) const;
 
   // A pass goes to the lane of its device.
@@ -91,12 +99,14 @@ class Lanes {
     ModelSeries* series;
     const ModelShape* shape;
     BatchCost cost = {};
+    std::vector<ModelId> replicas = {};  // itself first
   };
 
   Counter* const copied_;
   const Done done_;
   std::deque<Lane> lanes_;     // by device; they do not move, because pools hold their move logs
   std::vector<Model> models_;  // by model
+  bool has_replicas_ = false;
   std::vector<UnderWay> transfers_;  // oldest first
 };
 

@@ -204,18 +204,19 @@ bool Loop::fire_timers() {
 
 bool Loop::admit() {
   bool any = false;
-  while (SequenceRun* const run = admission_.next()) {
-    let_in(run);
-    any = true;
+  for (Admission::Next next; next = admission_.next(), next.first != nullptr; any = true) {
+    let_in(next);
   }
   return any;
 }
 
-void Loop::let_in(SequenceRun* first) {
+void Loop::let_in(const Admission::Next& next) {
+  SequenceRun* const first = next.first;
   OpenRequest& request = requests_.at(first->request());
   admission_.leave(first);
   requests_.admit(request, first->spec(), now());
   for (SequenceRun* run : request.choices) {
+    if (!next.models.empty()) run->place(next.models);
     run->enter(run == first ? SequenceRun::kRunning : SequenceRun::kFollowing);
     run->accounts().admitted(now());
     timers_.drop(admission_.queue_end(run->spec()), run->id());
@@ -314,14 +315,17 @@ void Loop::forget_values(SequenceRun* run) {
   run->forget_values([this](const PassFlight& flight) { lanes_.forget(flight); });
 }
 
+// Of those that run, whoever runs there; of those that wait, whoever could run nowhere else.
 void Loop::end_all_on(DeviceId device, const absl::Status& status) {
   std::vector<SequenceRun*> hit;
   for (const auto& [id, run] : runs_) {
-    const auto& roles = run->spec().roles;
-    if (std::any_of(roles.begin(), roles.end(),
-                    [&](const RoleModel& r) { return device_of(r.model) == device; })) {
-      hit.push_back(run.get());
-    }
+    const auto there = [&](const RoleModel& r) {
+      const auto replicas = lanes_.replicas(r.model);
+      return std::ranges::any_of(replicas, [&](ModelId m) { return device_of(m) == device; });
+    };
+    const bool spreads =
+        planted(Bug::kLossSpreads) && std::ranges::any_of(run->spec().roles, there);
+    if (spreads || !lanes_.can_serve(run->spec()).ok()) hit.push_back(run.get());
   }
   for (SequenceRun* run : hit) end(run, status);
 }

@@ -72,8 +72,8 @@ class Loop final : private RunHost {
   Duration retry_hint() const { return Duration(retry_hint_.load()); }
   bool device_busy() const { return lanes_.busy(); }
   // The device failed for good (a batch ended with UNAVAILABLE): its requests end with that, and
-  // new ones for its models are refused. Thread-safe, stays true, and is so before any of them
-  // hears.
+  // new ones for its models go to their replicas on other devices, or are refused. Thread-safe,
+  // stays true, and is so before any of them hears.
   bool device_lost(DeviceId device) const { return lanes_.lost(device); }
   // How long run() has been in one step, and the device at its oldest batch; zero: in none, at
   // none. On the real clock. Thread-safe.
@@ -109,7 +109,7 @@ class Loop final : private RunHost {
   void on_batch_done(Inbox::BatchDone batch);
   bool fire_timers();
   bool admit();
-  void let_in(SequenceRun* first);
+  void let_in(const Admission::Next& next);
   void start_followers(SequenceRun* leader);
   bool grant_pages();
   bool resume_ready();

@@ -35,9 +35,8 @@ bool PageQueue::ask(SequenceRun* run) {
   return false;
 }
 
-bool PageQueue::holds_up(const SequenceRun& run) const {
-  return std::any_of(waiting_.begin(), waiting_.end(),
-                     [&](const SequenceRun* w) { return w->shares_pools_with(run); });
+bool PageQueue::holds_up(ModelId model) const {
+  return std::ranges::any_of(waiting_, [model](const SequenceRun* w) { return w->uses(model); });
 }
 
 PageQueue::Served PageQueue::serve(const OthersHold& others_hold) {

@@ -45,8 +45,8 @@ class PageQueue {
   void hold(SequenceRun* run);
   // Takes the pages of the last one that stands still and has any of `pools`. False: there is none.
   bool evict_held(const std::vector<const PagePool*>& pools);
-  // Does anybody wait for pages of a pool that `run` uses?
-  bool holds_up(const SequenceRun& run) const;
+  // Does anybody who uses this model wait for pages?
+  bool holds_up(ModelId model) const;
 
   struct Served {
     std::vector<SequenceRun*> granted;   // running again, to be resumed

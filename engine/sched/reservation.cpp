@@ -172,15 +172,25 @@ void Reservation::adopt(std::span<const Token> tokens) {
   }
 }
 
-int64_t Reservation::first_pages(const ModelPools& pools, std::span<const Token> tokens) const {
-  const auto page_rows = static_cast<size_t>(pools.page_rows);
-  int64_t pages = static_cast<int64_t>(tokens.size() / page_rows) + 1;
-  if (!pools.prefix_cache || !caches_->prefix_cache()) return pages;
-  for (const PageId page :
-       pools.prefixes.find(caches_->root(pools.model), tokens, (tokens.size() - 1) / page_rows)) {
+std::vector<PageId> Reservation::known_pages(size_t role, const ModelPools& pools,
+                                             std::span<const Token> tokens) const {
+  if (!pools.prefix_cache || !caches_->prefix_cache() || !caches_->runs_tokens(role)) return {};
+  const auto most = (tokens.size() - 1) / static_cast<size_t>(pools.page_rows);
+  return pools.prefixes.find(caches_->root_of_role(role), tokens, most);
+}
+
+int64_t Reservation::first_pages(size_t role, const ModelPools& pools,
+                                 std::span<const Token> tokens) const {
+  int64_t pages = static_cast<int64_t>(tokens.size()) / pools.page_rows + 1;
+  for (const PageId page : known_pages(role, pools, tokens)) {
     if (pools.kv.users(page) > 0) --pages;
   }
   return pages;
+}
+
+int64_t Reservation::known_rows(size_t role, const ModelPools& pools,
+                                std::span<const Token> tokens) const {
+  return static_cast<int64_t>(known_pages(role, pools, tokens).size()) * pools.page_rows;
 }
 
 }  // namespace tandem

@@ -42,11 +42,18 @@ class Reservation {
   // Of this cache: the first row for which the granted round has room between two layers.
   int frontier_begin(CacheId cache) const;
 
-  // KV pages of `pools` that `tokens` and one more row need, less those that adopt() would find in
-  // use by others. Of a sequence that has no caches yet.
-  int64_t first_pages(const ModelPools& pools, std::span<const Token> tokens) const;
+  // Of a sequence that has no caches yet, if the role (an index into SequenceSpec::roles) were
+  // played by the model of `pools`:
+  // KV pages that `tokens` and one more row need, less those that adopt() would find in use by
+  // others;
+  int64_t first_pages(size_t role, const ModelPools& pools, std::span<const Token> tokens) const;
+  // rows that adopt() would find.
+  int64_t known_rows(size_t role, const ModelPools& pools, std::span<const Token> tokens) const;
 
  private:
+  std::vector<PageId> known_pages(size_t role, const ModelPools& pools,
+                                  std::span<const Token> tokens) const;
+
   // Of one cache: `total` rows, and room for hidden states of the rows from frontier_begin to
   // frontier_total that have not come to frontier_to. Totals, so they stay right when an eviction
   // empties a cache.

@@ -16,6 +16,13 @@ SequenceRun::~SequenceRun() {
   release();
 }
 
+void SequenceRun::place(std::span<const ModelId> models) {
+  TANDEM_CHECK(!task_.valid() && models.size() == spec().roles.size());
+  for (size_t i = 0; i < models.size(); ++i) parts_.spec.roles[i].model = models[i];
+  parts_.spec.placed = true;
+  parts_.caches.placed();
+}
+
 std::coroutine_handle<> SequenceRun::start() {
   parts_.caches.open();
   Sequence* const seen = &face_;
@@ -53,11 +60,14 @@ void SequenceRun::evict() {
   if (planted(Bug::kRedrawAfterEviction)) ++parts_.spec.warp.seed;
 }
 
+bool SequenceRun::uses(ModelId model) const {
+  return std::ranges::any_of(spec().roles,
+                             [model](const RoleModel& r) { return r.model == model; });
+}
+
 bool SequenceRun::shares_pools_with(const SequenceRun& other) const {
-  return std::any_of(spec().roles.begin(), spec().roles.end(), [&](const RoleModel& a) {
-    return std::any_of(other.spec().roles.begin(), other.spec().roles.end(),
-                       [&](const RoleModel& b) { return a.model == b.model; });
-  });
+  return std::ranges::any_of(other.spec().roles,
+                             [this](const RoleModel& r) { return uses(r.model); });
 }
 
 SequenceEnd SequenceRun::make_end(absl::Status status) const {

@@ -34,6 +34,9 @@ class SequenceRun final {
   RequestId id() const { return parts_.spec.id; }
   uint64_t order() const { return order_; }  // smaller: older
 
+  // From here on its roles are played by these models, one for each. REQUIRES: not started.
+  void place(std::span<const ModelId> models);
+
   // A choice of this request, the id of its first choice, of the client with this account.
   void belongs_to(RequestId request, Account* account) { request_ = request, account_ = account; }
   RequestId request() const { return request_; }
@@ -66,14 +69,18 @@ class SequenceRun final {
   void grant();
   int64_t rounds() const { return rounds_; }  // granted
   std::coroutine_handle<> take_waiter() { return face_.take_waiter(); }
-  int64_t first_pages(const ModelPools& pools) const {
-    return parts_.reservation.first_pages(pools, parts_.output.tokens());
+  int64_t first_pages(size_t role, const ModelPools& pools) const {
+    return parts_.reservation.first_pages(role, pools, parts_.output.tokens());
+  }
+  int64_t known_rows(size_t role, const ModelPools& pools) const {
+    return parts_.reservation.known_rows(role, pools, parts_.output.tokens());
   }
   // Caches become empty; the method fills them again. Full pages stay in the prefix caches until
   // someone needs them.
   void evict();
 
   const CacheSet& caches() const { return parts_.caches; }
+  bool uses(ModelId model) const;
   bool shares_pools_with(const SequenceRun& other) const;
 
   // Passes. The gate is held by those that a device works on.

@@ -74,8 +74,8 @@ class SequenceListener {
 // A model in a role of this sequence: gets a cache of its own unless it shares one.
 struct RoleModel {
   Role role = Role::kLarge;
-  ModelId model;
-  int to = 0;  // layers; 0: all
+  ModelId model;  // one with replicas stands for all of them, until the sequence is placed
+  int to = 0;     // layers; 0: all
   // Of a role below the top: how many of its rows lie between two layers at the same time, at most.
   // 0: all may.
   int frontier_rows = 0;
@@ -143,7 +143,9 @@ struct SequenceSpec {
   // Makes the method's coroutine. Not itself a coroutine; parameters are bound by value.
   std::function<Task<void>(Gen)> method;
   std::vector<RoleModel> roles;
-  int width = 1;  // caches of the same length that the method may hold in each role (beam search)
+  bool placed = false;  // roles name the very replicas; else admission chooses (placement.h)
+  // Caches of the same length that the method may hold in each role (beam search).
+  int width = 1;
   Warp warp;
   StopRules stops;
   int top_logprobs = 0;

@@ -63,6 +63,7 @@ struct BoxModel {
   int device = 0;
   int window = 0;
   bool prefix_cache = true;
+  int replica_of = -1;  // a model before it
 };
 
 struct BoxOptions {
@@ -84,8 +85,8 @@ class Box {
       const ModelId id(static_cast<int64_t>(m));
       backends[static_cast<size_t>(model.device)].add_model(id, "fake", model.config, model.pool,
                                                             model.window);
-      models.push_back(
-          {id, DeviceId(model.device), &metrics.models.emplace_back(), model.prefix_cache});
+      models.push_back({id, DeviceId(model.device), &metrics.models.emplace_back(),
+                        model.prefix_cache, ModelId(model.replica_of)});
     }
     std::vector<Backend*> devs;
     for (FakeBackend& b : backends) devs.push_back(&b);

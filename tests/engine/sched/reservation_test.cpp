@@ -83,7 +83,8 @@ TEST(Reservation, AnotherSequencesPagesAreFoundOnce) {
   theirs->end_pass();
   other.publish(kPrompt, /*over=*/false);
 
-  EXPECT_EQ(r.reservation.first_pages(*r.host.pools(ModelId(0)), kPrompt), 1) << "of two";
+  EXPECT_EQ(r.reservation.first_pages(0, *r.host.pools(ModelId(0)), kPrompt), 1) << "of two";
+  EXPECT_EQ(r.reservation.known_rows(0, *r.host.pools(ModelId(0)), kPrompt), 4);
   const Stage large = r.caches.stage(Role::kLarge, 0);
   r.want({{large, 6}});
   r.reservation.adopt(kPrompt);
