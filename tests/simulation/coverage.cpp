@@ -19,8 +19,8 @@ const char* phase_name(Phase phase) {
 
 const char* event_name(Event event) {
   constexpr const char* kNames[kEvents] = {
-      "cancel",    "deadline",  "time limit", "device error",   "NaN",
-      "no memory", "slow pass", "eviction",   "stalled reader", "shutdown"};
+      "cancel",    "deadline", "time limit",     "device error", "NaN",        "no memory",
+      "slow pass", "eviction", "stalled reader", "shutdown",     "device lost"};
   return kNames[static_cast<size_t>(event)];
 }
 
@@ -38,6 +38,8 @@ Coverage& Coverage::operator+=(const Coverage& o) {
   device_failures += o.device_failures;
   refused += o.refused;
   shut_down += o.shut_down;
+  lost += o.lost;
+  on_replicas += o.on_replicas;
   preemptions += o.preemptions;
   batches += o.batches;
   batches_behind += o.batches_behind;
@@ -55,7 +57,8 @@ Coverage& Coverage::operator+=(const Coverage& o) {
 std::string Coverage::summary() const {
   return absl::StrCat(requests, " requests: ", answered, " answered, ", cut, " cut, ", cancelled,
                       " cancelled, ", deadlines, " past their deadline, ", device_failures,
-                      " failed by a device, ", refused, " refused, ", shut_down, " shut down; ",
+                      " failed by a device, ", refused, " refused, ", shut_down, " shut down, ",
+                      lost, " lost with their device, ", on_replicas, " placed on replicas; ",
                       faults, " faults, ", preemptions, " preemptions, ", batches, " batches (",
                       batches_behind, " behind others), ", reused_tokens, " prompt tokens reused, ",
                       sources, " answered from a source");

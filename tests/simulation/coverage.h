@@ -44,8 +44,9 @@ enum class Event : uint8_t {
   kEviction,
   kStall,     // the reader stops reading
   kShutdown,  // everything is told to end
+  kDeviceLost,
 };
-inline constexpr int kEvents = 10;
+inline constexpr int kEvents = 11;
 const char* event_name(Event event);
 
 struct Coverage {
@@ -58,6 +59,8 @@ struct Coverage {
   int64_t device_failures = 0;
   int64_t refused = 0;
   int64_t shut_down = 0;
+  int64_t lost = 0;         // with their device
+  int64_t on_replicas = 0;  // placed there
   int64_t preemptions = 0;
   int64_t batches = 0;
   int64_t batches_behind = 0;  // others that were under way

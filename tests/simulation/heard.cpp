@@ -45,6 +45,11 @@ bool Heard::sure_to_agree() const {
 }
 
 void Heard::on_end(const SequenceEnd& e) {
+  world_->loop->visit([&](const SequenceRun& run) {
+    if (run.id() == id_of(request_, choice_) && world_->clock.now() >= world_->plan.loss) {
+      on_lost_device_ = world_->runs_on(run, world_->plan.lost_device);
+    }
+  });
   if (++ends_ > 1) world_->broken(absl::StrCat("request ", request_, " ends twice"));
   end_ = e;
   world_->note(3000 + static_cast<uint64_t>(e.status.code()));
@@ -116,8 +121,8 @@ void Heard::check_end() {
       ++sum.device_failures;
       break;
     case absl::StatusCode::kUnavailable:
-      if (!shut_down) unexplained();
-      ++sum.shut_down;
+      if (!shut_down && !on_lost_device_) unexplained();
+      ++(on_lost_device_ ? sum.lost : sum.shut_down);
       break;
     case absl::StatusCode::kResourceExhausted:
       if (admitted_ || stalled) {

@@ -54,6 +54,7 @@ class Heard final : public SequenceListener {
   std::vector<Token> tokens_;
   bool admitted_ = false;
   int ends_ = 0;
+  bool on_lost_device_ = false;  // when it ended
   SequenceEnd end_;
 };
 

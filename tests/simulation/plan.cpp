@@ -18,14 +18,18 @@ constexpr int kMaxBeams = 3;
 constexpr int kMaxChoices = 3;
 constexpr int kFaultMicros = 20'000;
 
-// Prompts begin alike, so that one can use another's rows.
+// Texts of a family begin alike.
+Token token_of(int family, size_t i) {
+  return static_cast<Token>((i * 5 + static_cast<size_t>(family)) % kVocab);
+}
+
+// So that one can use another's rows.
 std::vector<Token> make_prompt(Random& r, int longest) {
   std::vector<Token> prompt(static_cast<size_t>(r.between(1, longest)));
   const int family = r.below(3);
   const bool kin = r.one_in(2);
   for (size_t i = 0; i < prompt.size(); ++i) {
-    prompt[i] =
-        kin ? static_cast<Token>((i * 5 + static_cast<size_t>(family)) % kVocab) : r.below(kVocab);
+    prompt[i] = kin ? token_of(family, i) : r.below(kVocab);
   }
   if (kin) prompt.back() = r.below(kVocab);
   return prompt;
@@ -155,9 +159,8 @@ void add_readers(Plan& p, uint64_t seed) {
     if (f.reader_sees_all) f.at = p.model[kEncoders].layers;
     if (shape == 3) {
       q.source.resize(static_cast<size_t>(r.between(1, std::min(3, most))));
-      for (size_t i = 0; i < q.source.size(); ++i) {
-        q.source[i] = static_cast<Token>((i * 5 + static_cast<size_t>(family)) % kVocab);
-      }
+      const int its = p.alike ? 0 : family;
+      for (size_t i = 0; i < q.source.size(); ++i) q.source[i] = token_of(its, i);
     }
     f.read = q.source;
     if (shape == 3 && !own) continue;
@@ -175,9 +178,31 @@ void add_sources(Plan& p, uint64_t seed) {
   Random r(~seed ^ 0x5eed);
   for (Request& q : p.requests) {
     if (q.giant || !may_read(q.kind) || r.one_in(2)) continue;
-    q.source.resize(static_cast<size_t>(r.between(1, std::min(kMaxSource, p.limits.step_rows))));
-    for (Token& t : q.source) t = r.below(kVocab);
+    const int longest = std::min(p.alike ? 3 : kMaxSource, p.limits.step_rows);
+    q.source.resize(static_cast<size_t>(r.between(1, longest)));
+    for (size_t i = 0; i < q.source.size(); ++i) {
+      q.source[i] = p.alike ? token_of(0, i) : r.below(kVocab);
+    }
   }
+}
+
+// In one seed of four with replicas all prompts and sources begin alike, so that what looks like
+// another's rows and is not is often met.
+void make_alike(Plan& p, uint64_t seed) {
+  p.alike = p.replicated && Random(seed ^ 0xa11ce).one_in(4);
+  if (!p.alike) return;
+  for (Request& q : p.requests) {
+    for (size_t i = 0; i + 1 < q.prompt.size(); ++i) q.prompt[i] = token_of(0, i);
+  }
+}
+
+// And so the replicas. In a crowd nothing goes wrong.
+void add_replicas(Plan& p, uint64_t seed) {
+  Random r(seed ^ 0x2e911ca5);
+  p.replicated = seed >= kFirstWithReplicas;
+  if (!p.replicated || p.crowd || r.one_in(2)) return;
+  p.lost_device = p.device(r.below(2) + (r.one_in(2) ? kModels : 0));
+  p.loss = TimePoint(r.micros(kFaultMicros));
 }
 
 }  // namespace
@@ -215,8 +240,10 @@ Plan make_plan(uint64_t seed) {
   p.fault_every = r.one_in(4) ? 0 : r.between(5, 60);
   if (r.one_in(8)) {
     make_crowd(r, p);
+    add_replicas(p, seed);
     return p;
   }
+  add_replicas(p, seed);
   if (r.one_in(5)) p.shutdown = TimePoint(r.micros(kFaultMicros));
   for (int i = 0, n = r.between(8, 12); i < n; ++i) {
     Request q = make_request(r, beams, false);
@@ -241,6 +268,7 @@ Plan make_plan(uint64_t seed) {
     const bool as_deep = p.model[1].layers >= p.model[0].layers;
     if (q.kind == Kind::kPpd && as_deep) q.kind = Kind::kSpeculative;
   }
+  make_alike(p, seed);
   add_readers(p, seed);
   if (seed >= kFirstWithSources) add_sources(p, seed);
   const auto faulty = [](const Request& q) {

@@ -63,12 +63,24 @@ struct Request {
 // Large and small, and behind them the encoder of each.
 inline constexpr int kModels = 4;
 inline constexpr int kEncoders = 2;
+// Behind all these a replica of each, on devices of their own.
+inline constexpr int kReplicas = kModels;
+inline constexpr int kDevices = 4;
 
 struct Plan {
   FakeModelConfig model[kModels];
   PoolSize pool[kModels];
-  int device(int m) const { return m % 2 == 0 ? 0 : small_device; }
+  int models() const { return replicated ? kModels + kReplicas : kModels; }
+  const FakeModelConfig& config(int m) const { return model[m % kModels]; }
+  int device(int m) const {
+    return (m % 2 == 0 ? 0 : small_device) + (m < kModels ? 0 : kDevices / 2);
+  }
+  ModelId replica_of(int m) const { return m < kModels ? ModelId() : ModelId(m - kModels); }
   int small_device = 0;
+  bool replicated = false;
+  bool alike = false;    // all prompts and sources begin so
+  int lost_device = -1;  // fails for good
+  TimePoint loss = kNever;
   LimitsConfig limits;
   uint64_t shuffle = 0;
   std::vector<Request> requests;
@@ -81,6 +93,8 @@ struct Plan {
 
 // From this one on half of the requests whose methods take them have sources.
 inline constexpr uint64_t kFirstWithSources = 10'000;
+// And from this one on all models have replicas, too; half of the seeds lose a device.
+inline constexpr uint64_t kFirstWithReplicas = 12'000;
 
 Plan make_plan(uint64_t seed);
 

@@ -1,7 +1,11 @@
 #include "tests/simulation/simulation.h"
 
+#include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
+#include <set>
+#include <utility>
 
 #include "engine/backend/fake/fake_backend.h"
 #include "engine/decode/autoregressive.h"
@@ -38,6 +42,7 @@ class Simulation {
   void strike(size_t index, Event event);  // counts it, in whatever state the request is
   Fault judge_batch(int device, const Batch& batch);
   void count_fault(const Batch& batch, Event event);
+  void on_batch_done(int device);
   void see_states();
   bool tick();
   void probe();
@@ -47,13 +52,16 @@ class Simulation {
   VirtualTimer timer_{&world_.clock};
   ValueStore values_;
   FakeMemory memory_;
-  FakeBackend devices_[2] = {{&memory_, &values_, &world_.clock, &timer_},
-                             {&memory_, &values_, &world_.clock, &timer_}};
+  std::deque<FakeBackend> devices_;
   std::map<RequestId, std::shared_ptr<Heard>> heard_;  // by sequence
   Watch watch_{&world_, &heard_};
   std::multimap<TimePoint, std::function<void()>> script_;
   std::map<RequestId, int64_t> evictions_;
+  std::set<RequestId> on_replicas_;  // sequences that were placed there
   int64_t submitted_ = 0;
+  bool lost_ = false;     // the device that is to fail has failed,
+  bool failing_ = false;  // with a batch that is under way
+  bool probing_ = false;
 };
 
 // --- What devices do
@@ -66,6 +74,11 @@ Fault Simulation::judge_batch(int device, const Batch& batch) {
   watch_.on_batch(device, batch);
   const Plan& plan = world_.plan;
   Fault fault;
+  if (device == plan.lost_device && world_.clock.now() >= plan.loss && (lost_ || !probing_)) {
+    fault.status = absl::UnavailableError("the device is lost");
+    failing_ |= !std::exchange(lost_, true);
+    return fault;
+  }
   if (plan.fault_every == 0 || world_.clock.now() >= plan.quiet || batch.works.empty()) {
     return fault;
   }
@@ -104,16 +117,27 @@ Fault Simulation::judge_batch(int device, const Batch& batch) {
   return fault;
 }
 
+// What ends with a device is told by its first batch that fails.
+void Simulation::on_batch_done(int device) {
+  watch_.on_batch_done(device);
+  if (device != world_.plan.lost_device || !std::exchange(failing_, false)) return;
+  world_.loop->visit([&](const SequenceRun& run) {
+    if (choice_of(run.id()) == 0 && world_.runs_on(run, device)) {
+      strike(request_of(run.id()), Event::kDeviceLost);
+    }
+  });
+}
+
 // --- The course of events
 
 void Simulation::build() {
   const Plan& plan = world_.plan;
-  for (int m = 0; m < kModels; ++m) {
-    devices_[plan.device(m)].add_model(ModelId(m), "fake", plan.model[m], plan.pool[m]);
-  }
-  for (int d = 0; d < 2; ++d) {
-    devices_[d].set_faults([this, d](const Batch& b) { return judge_batch(d, b); });
-    devices_[d].set_on_done([this, d] { watch_.on_batch_done(d); });
+  std::vector<Backend*> devices;
+  for (int d = 0; d < kDevices; ++d) {
+    FakeBackend& device = devices_.emplace_back(&memory_, &values_, &world_.clock, &timer_);
+    device.set_faults([this, d](const Batch& b) { return judge_batch(d, b); });
+    device.set_on_done([this, d] { on_batch_done(d); });
+    devices.push_back(&device);
   }
   LoopOptions options;
   options.limits = plan.limits;
@@ -121,12 +145,15 @@ void Simulation::build() {
   options.log_frees = true;
   world_.metrics.series.emplace_back();
   std::vector<LoopModel> models;
-  for (int m = 0; m < kModels; ++m) {
-    models.push_back({ModelId(m), DeviceId(plan.device(m)), &world_.metrics.models.emplace_back()});
+  for (int m = 0; m < plan.models(); ++m) {
+    devices_[static_cast<size_t>(plan.device(m))].add_model(ModelId(m), "fake", plan.config(m),
+                                                            plan.pool[m % kModels]);
+    models.push_back({.id = ModelId(m),
+                      .device = DeviceId(plan.device(m)),
+                      .series = &world_.metrics.models.emplace_back(),
+                      .replica_of = plan.replica_of(m)});
   }
-  world_.loop = std::make_unique<Loop>(options, &world_.clock,
-                                       std::vector<Backend*>{&devices_[0], &devices_[1]}, models,
-                                       &world_.metrics);
+  world_.loop = std::make_unique<Loop>(options, &world_.clock, devices, models, &world_.metrics);
 }
 
 void Simulation::submit(size_t index) {
@@ -209,6 +236,8 @@ void Simulation::see_states() {
     int64_t& seen = evictions_[run.id()];
     if (run.accounts().stats().preemptions > seen) strike(request_of(run.id()), Event::kEviction);
     seen = run.accounts().stats().preemptions;
+    const bool elsewhere = run.spec().placed && run.spec().roles[0].model.index() >= kModels;
+    if (elsewhere) on_replicas_.insert(run.id());
   });
   for (const auto& [id, client] : heard_) {
     if (client->stalled && client->active()) client->loop_knows_stall = true;
@@ -238,25 +267,33 @@ bool Simulation::tick() {
   return true;
 }
 
-// The engine still serves on both models; and what devices are to forget goes with these batches.
+// The engine still serves on both models, and on each device that has them; and what devices are to
+// forget goes with these batches.
 void Simulation::probe() {
-  for (int m = 0; m < 2; ++m) {
-    const size_t index = world_.plan.requests.size() + static_cast<size_t>(m);
-    SequenceSpec s;
-    s.id = id_of(index);
-    s.prompt = {1, 2, 3};
-    s.method = autoregressive;
-    s.roles = {{Role::kLarge, ModelId(m), 0}};
-    s.stops.max_new_tokens = 2;
-    s.submitted = world_.clock.now();
-    const std::vector<Token> answer =
-        reference::autoregressive(world_.plan.model[m], s.prompt, s.warp, {}, 2);
-    const auto listener = std::make_shared<Probe>();
-    s.listener = listener;
-    world_.loop->submit(std::move(s));
-    while (world_.loop->step() || timer_.fire_next()) {
+  probing_ = true;
+  const Plan& plan = world_.plan;
+  size_t index = plan.requests.size();
+  for (const bool placed : {false, true}) {
+    for (int m = 0; m < plan.models(); ++m) {
+      if (m % kModels >= kEncoders || (!placed && m >= kModels)) continue;
+      if (placed && lost_ && plan.device(m) == plan.lost_device) continue;
+      SequenceSpec s;
+      s.id = id_of(index++);
+      s.prompt = {1, 2, 3};
+      s.method = autoregressive;
+      s.roles = {{Role::kLarge, ModelId(m), 0}};
+      s.placed = placed;
+      s.stops.max_new_tokens = 2;
+      s.submitted = world_.clock.now();
+      const std::vector<Token> answer =
+          reference::autoregressive(plan.config(m), s.prompt, s.warp, {}, 2);
+      const auto listener = std::make_shared<Probe>();
+      s.listener = listener;
+      world_.loop->submit(std::move(s));
+      while (world_.loop->step() || timer_.fire_next()) {
+      }
+      if (listener->tokens != answer) world_.broken("the engine no longer serves a plain request");
     }
-    if (listener->tokens != answer) world_.broken("the engine no longer serves a plain request");
   }
 }
 
@@ -274,10 +311,11 @@ Report Simulation::run() {
     }
     watch_.at_end();
     probe();
-    if (values_.size() > 0) {
+    if (values_.size() > 0 && !lost_) {  // one that is lost is told nothing any more
       world_.broken(absl::StrCat("idle, and a device keeps values of ", values_.size(), " passes"));
     }
   }
+  report.coverage.on_replicas = static_cast<int64_t>(on_replicas_.size());
   report.coverage.preemptions = world_.metrics.preemptions.value();
   // Where it broke, devices may still be busy and coroutines alive.
   world_.loop->stop_all(absl::CancelledError("the simulation is over"));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -14,9 +15,9 @@
 namespace tandem::simulation {
 namespace {
 
-constexpr uint64_t kSeeds = test::kSanitized ? 300 : 12'000;
-// With sources and without.
-constexpr uint64_t kFirst = test::kSanitized ? kFirstWithSources - 150 : 0;
+constexpr uint64_t kSeeds = test::kSanitized ? 300 : 14'000;
+// With sources and without, with replicas and without.
+constexpr uint64_t kFirst = test::kSanitized ? kFirstWithReplicas - 150 : 0;
 
 // Devices only know of requests that run; those that wait for pages or readers have no pass there.
 bool possible(Kind kind, Phase phase, Event event) {
@@ -31,6 +32,7 @@ bool possible(Kind kind, Phase phase, Event event) {
     case Event::kNan:
     case Event::kNoMemory:
     case Event::kSlowPass:
+    case Event::kDeviceLost:  // whoever waits for admission has the other replicas
       return phase == Phase::kPrefill || phase == Phase::kDecoding;
     case Event::kEviction:
       return phase == Phase::kPaused || phase == Phase::kHeld;
@@ -68,6 +70,10 @@ TEST(Simulation, InvariantsHold) {
                           sum.preemptions, sum.batches_behind, sum.reused_tokens, sum.sources}) {
     EXPECT_GT(n, static_cast<int64_t>(seeds / 10));
   }
+  if (first + seeds <= kFirstWithReplicas) return;
+  const auto replicated = static_cast<int64_t>(first + seeds - std::max(first, kFirstWithReplicas));
+  EXPECT_GT(sum.on_replicas, replicated);
+  EXPECT_GT(sum.lost, replicated / 4);
   if (seeds < 8000) return;  // enough to meet them all
   // Every method was hit by every event in every state in which it can be.
   for (int k = 0; k < kKinds; ++k) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <deque>
 #include <thread>
 
 #include "engine/backend/fake/fake_backend.h"
@@ -57,8 +58,11 @@ void run(uint64_t seed) {
   }
   {
     ThreadTimer timer;
-    FakeBackend devices[2] = {{&memory, &values, &clock, &timer},
-                              {&memory, &values, &clock, &timer}};
+    std::deque<FakeBackend> devices;
+    std::vector<Backend*> backends;
+    for (int d = 0; d < kDevices; ++d) {
+      backends.push_back(&devices.emplace_back(&memory, &values, &clock, &timer));
+    }
     std::atomic<int> batches{0};
     for (FakeBackend& d : devices) {
       d.set_faults([&](const Batch& batch) {
@@ -70,17 +74,21 @@ void run(uint64_t seed) {
         return fault;
       });
     }
-    for (int m = 0; m < kModels; ++m) {
-      plan.model[m].pass_seconds = 1e-5;
-      plan.model[m].row_seconds = 0;
-      devices[plan.device(m)].add_model(ModelId(m), "fake", plan.model[m], plan.pool[m]);
+    for (FakeModelConfig& model : plan.model) {
+      model.pass_seconds = 1e-5;
+      model.row_seconds = 0;
+    }
+    std::vector<LoopModel> models;
+    for (int m = 0; m < plan.models(); ++m) {
+      const int d = plan.device(m);
+      devices[static_cast<size_t>(d)].add_model(ModelId(m), "fake", plan.config(m),
+                                                plan.pool[m % kModels]);
+      models.push_back({.id = ModelId(m), .device = DeviceId(d), .replica_of = plan.replica_of(m)});
     }
     LoopOptions options;
     options.limits = plan.limits;
     options.log_frees = true;
-    std::vector<LoopModel> models;
-    for (int m = 0; m < kModels; ++m) models.push_back({ModelId(m), DeviceId(plan.device(m))});
-    Loop loop(options, &clock, {&devices[0], &devices[1]}, models, &metrics);
+    Loop loop(options, &clock, backends, models, &metrics);
     std::thread runner([&] { loop.run(); });
     std::thread submitter([&] {
       for (auto& choices : requests) loop.submit(std::move(choices));
@@ -102,7 +110,7 @@ void run(uint64_t seed) {
     loop.quit();
     runner.join();
     EXPECT_EQ(loop.check_pages(), "");
-    for (int m = 0; m < kModels; ++m) EXPECT_EQ(loop.model_pools(ModelId(m)).kv.used(), 0);
+    for (int m = 0; m < plan.models(); ++m) EXPECT_EQ(loop.model_pools(ModelId(m)).kv.used(), 0);
   }
   for (const auto& [id, client] : clients) {
     SCOPED_TRACE(id);
@@ -117,7 +125,9 @@ void run(uint64_t seed) {
 }
 
 TEST(SimulationThreads, WhatIsHeardIsTheSame) {
-  for (uint64_t seed = 0; seed < kSeeds && !HasFailure(); ++seed) run(seed);
+  for (uint64_t seed = 0; seed < kSeeds && !HasFailure(); ++seed) {
+    run(seed % 4 == 0 ? kFirstWithReplicas + seed : seed);
+  }
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ void Watch::on_batch(int device, const Batch& batch) {
   UnderWay& mine = batches.emplace_back();
   std::set<std::pair<ModelId, PageId>> written;
   for (const Work& w : batch.works) {
-    const int page_rows = plan.pool[w.model.index()].page_rows;
+    const int page_rows = plan.pool[w.model.index() % kModels].page_rows;
     mine.requests.insert(w.request);
     last_active_[w.request] = batches_done_;
     for (const PageId page : w.pages) mine.read.emplace_back(w.model, page);
@@ -136,8 +136,10 @@ void Watch::check_gone() {
     if (!client->ended() || in_batch) ++may_live;
   }
   // The last one stays while copies between devices are under way.
-  if (world_->loop->model_pools(ModelId(0)).kv.pinned() > 0)
-    may_live = std::max<int64_t>(may_live, 1);
+  for (int m = 0; m < world_->plan.models(); ++m) {
+    const bool moves = world_->loop->model_pools(ModelId(m)).kv.pinned() > 0;
+    if (moves) may_live = std::max<int64_t>(may_live, 1);
+  }
   if (world_->loop->live() > may_live) {
     world_->broken(absl::StrCat(world_->loop->live(), " sequences live; ", may_live, " may"));
   }
@@ -235,7 +237,7 @@ void Watch::at_end() {
   if (world_->loop->live() != 0) {
     world_->broken(absl::StrCat(world_->loop->live(), " sequences never go away"));
   }
-  for (int m = 0; m < 2; ++m) {
+  for (int m = 0; m < world_->plan.models(); ++m) {
     const ModelPools& pools = world_->loop->model_pools(ModelId(m));
     const int64_t used = pools.kv.used() + pools.frontier.used() + pools.values.used();
     if (used > 0) {

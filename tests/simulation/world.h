@@ -1,6 +1,7 @@
 // What the parts of a simulation share: the plan, virtual time, the loop, and what has happened.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -27,6 +28,13 @@ struct World {
   void note(uint64_t what) {
     const auto at = static_cast<uint64_t>(clock.now().time_since_epoch().count());
     report.trace = fake::mix(fake::mix(report.trace, at), what);
+  }
+
+  // Is it one of the devices that this sequence was placed on?
+  bool runs_on(const SequenceRun& run, int device) const {
+    return run.spec().placed && std::ranges::any_of(run.spec().roles, [&](const RoleModel& r) {
+             return plan.device(static_cast<int>(r.model.value)) == device;
+           });
   }
 
   const uint64_t seed;

@@ -22,7 +22,8 @@ struct Hunt {
   uint64_t seed = 0;    // that caught it
   std::string message;  // of the invariant, or of the device or check that stopped the process
 };
-// Runs seeds 0, 1, ... with the bug in a process of its own until one of them breaks.
+// Runs so many seeds, with replicas and without, with the bug in a process of its own until one of
+// them breaks.
 Hunt hunt(const PlantedBug& bug, uint64_t seeds);
 
 }  // namespace tandem::simulation

@@ -9,12 +9,13 @@
 #include <fstream>
 #include <map>
 
+#include "tests/simulation/plan.h"
 #include "tests/simulation/simulation.h"
 
 namespace tandem::simulation {
 namespace {
 
-constexpr uint64_t kSeeds = 2000;
+constexpr uint64_t kSeeds = 3000;
 
 // One line, without paths and without what a table cannot hold.
 std::string one_line(std::string text) {
@@ -31,7 +32,8 @@ std::string one_line(std::string text) {
 }
 
 TEST(PlantedBugs, NothingBreaksWithoutOne) {
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+  for (uint64_t i = 0; i < 200; ++i) {
+    const uint64_t seed = i % 2 == 0 ? i : kFirstWithReplicas + i;
     for (const std::string& what : simulate(seed).broken) ADD_FAILURE() << what;
   }
 }
