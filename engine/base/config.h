@@ -85,8 +85,8 @@ struct FakeModelConfig {
   double mask_accuracy = 0;
   std::string trace_file;    // engine/backend/fake/trace.h; empty: none
   bool check_memory = true;  // false: what a pass reads is believed to be there; wants trace_file
-  // For tests, asked before each batch: is the device lost from here on?
-  std::function<bool()> lost;
+  // For tests, asked before each batch: is this device lost from here on?
+  std::function<bool(const std::string& device)> lost;
 };
 
 // A head or an adapter that is loaded with a model: a folder (weights/adapter_file.h).
@@ -100,10 +100,11 @@ struct ModelConfig {
   std::string path;  // Hugging Face directory; empty for a fake model
   std::optional<FakeModelConfig> fake;
   std::string device = "cpu:0";
-  DType dtype = DType::kAuto;  // kAuto: fp32 on CPU, the file's own on CUDA
-  int page_rows = 16;          // rows per KV page
-  int64_t kv_pages = 0;        // 0: from the device's budget
-  bool prefix_cache = true;    // requests with the same beginning share its KV pages
+  std::vector<std::string> replicas;  // further devices that have it, too
+  DType dtype = DType::kAuto;         // kAuto: fp32 on CPU, the file's own on CUDA
+  int page_rows = 16;                 // rows per KV page
+  int64_t kv_pages = 0;               // 0: from the device's budget
+  bool prefix_cache = true;           // requests with the same beginning share its KV pages
   // Of keys and values: kFloat32, kBFloat16 or kAuto, which on CPU is fp32 (fp64 with fp64) and on
   // CUDA the dtype.
   DType kv_dtype = DType::kAuto;

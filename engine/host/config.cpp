@@ -166,6 +166,29 @@ absl::Status parts_from(const ConfigFile& file, const pb::Model& in, const Confi
   return absl::OkStatus();
 }
 
+absl::Status replicas_from(const pb::Model& in, const ConfigFields& fields, ModelConfig* out) {
+  const auto first = parse_device(out->device);
+  std::set<std::string> taken = {out->device};
+  for (int i = 0; i < in.replicas_size(); ++i) {
+    const std::string& name = in.replicas(i);
+    const auto error = [&](absl::string_view allowed) {
+      return fields.error(absl::StrCat("replicas[", i, "]"), quote_value(name), allowed);
+    };
+    const auto device = parse_device(name);
+    if (!device.ok()) return error(kDeviceRule);
+    if (device->kind != first->kind) {
+      return error(absl::StrCat("devices of one kind, as ", out->device));
+    }
+    if (!taken.insert(device->name()).second) return error("each device once, `device` included");
+    out->replicas.push_back(device->name());
+  }
+  if (out->fake && !out->fake->trace_file.empty() && !out->replicas.empty()) {
+    return fields.error("fake.trace_file", quote_value(out->fake->trace_file),
+                        "unset for a model with replicas");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
                                        std::set<std::string>* names) {
   const pb::Model& in = file.proto().models(index);
@@ -189,6 +212,7 @@ absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
     if (!device.ok()) return fields.error("device", quote_value(in.device()), kDeviceRule);
     out.device = device->name();
   }
+  TANDEM_RETURN_IF_ERROR(replicas_from(in, fields, &out));
   out.dtype = dtype_from(in.dtype());
   out.kv_dtype = dtype_from(in.kv_dtype());
   if (out.kv_dtype != DType::kAuto && out.kv_dtype != DType::kFloat32 &&
@@ -246,15 +270,40 @@ absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int ind
   return out;
 }
 
+const DeviceConfig* find_device(const std::vector<DeviceConfig>& devices, absl::string_view name) {
+  const auto found = std::ranges::find(devices, name, &DeviceConfig::name);
+  return found == devices.end() ? nullptr : &*found;
+}
+
 // Devices that models name and the configuration does not list.
 void add_missing_devices(EngineConfig* config) {
   for (const ModelConfig& model : config->models) {
-    const auto device = parse_device(model.device);
-    if (std::none_of(config->devices.begin(), config->devices.end(),
-                     [&](const DeviceConfig& d) { return d.name() == device->name(); })) {
-      config->devices.push_back(*device);
+    std::vector<std::string> names = model.replicas;
+    names.insert(names.begin(), model.device);
+    for (const std::string& name : names) {
+      if (!find_device(config->devices, name)) config->devices.push_back(*parse_device(name));
     }
   }
+}
+
+// Those that a model names are among those that are listed, and compute alike.
+absl::Status check_devices(const ConfigFile& file, int index, const ModelConfig& model,
+                           const std::vector<DeviceConfig>& devices) {
+  const ConfigFields fields(file, absl::StrCat("models[", index, "]."));
+  const DeviceConfig* const first = find_device(devices, model.device);
+  if (!first) return fields.error("device", quote_value(model.device), names_of(devices));
+  for (size_t i = 0; i < model.replicas.size(); ++i) {
+    const auto error = [&](const std::string& allowed) {
+      return fields.error(absl::StrCat("replicas[", i, "]"), quote_value(model.replicas[i]),
+                          allowed);
+    };
+    const DeviceConfig* const device = find_device(devices, model.replicas[i]);
+    if (!device) return error(names_of(devices));
+    if (device->cpu_kernels != first->cpu_kernels) {
+      return error(absl::StrCat("devices with the cpu_kernels of ", model.device));
+    }
+  }
+  return absl::OkStatus();
 }
 
 void add_default_deployments(bool prefix_cache_per_client, EngineConfig* config) {
@@ -306,9 +355,8 @@ absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file) {
   std::set<std::string> model_names;
   for (int i = 0; i < in.models_size(); ++i) {
     TANDEM_ASSIGN_OR_RETURN(ModelConfig model, model_from(file, i, &model_names));
-    if (!in.devices().empty() && device_names.count(model.device) == 0) {
-      return file.error(absl::StrCat("models[", i, "].device"), quote_value(model.device),
-                        names_of(out.devices));
+    if (!in.devices().empty()) {
+      TANDEM_RETURN_IF_ERROR(check_devices(file, i, model, out.devices));
     }
     out.models.push_back(std::move(model));
   }

@@ -90,7 +90,7 @@ absl::Status add_models(const std::map<std::string, LoadedModel>& models, Deploy
       if (known == models.end()) {
         const auto name = [](std::string* out, const auto& m) { out->append(m.first); };
         return refused(*d, *method,
-                       {"workers", quote_value(role.model),
+                       {role.field, quote_value(role.model),
                         absl::StrCat("names of models: ", absl::StrJoin(models, ", ", name))});
       }
       d->models[role.model] = &known->second;
@@ -171,6 +171,22 @@ void find_telling(Deployment* d) {
   }
 }
 
+ModelInDeployment describe(const std::string& role, const LoadedModel& model) {
+  ModelInDeployment m;
+  m.role = role;
+  m.name = model.config.name;
+  m.architecture = model.shape.architecture;
+  m.device = model.config.device;
+  m.dtype = model.shape.dtype;
+  m.parameters = model.shape.parameters;
+  m.weight_bytes = model.shape.weight_bytes;
+  if (model.encoder) m.weight_bytes += model.encoder->shape.weight_bytes;
+  m.layers = model.shape.layers;
+  m.hidden_size = model.shape.hidden_size;
+  m.keeps_row_bits = model.shape.keeps_row_bits;
+  return m;
+}
+
 }  // namespace
 
 int draft_vocabulary_of(const ModelShape& small, const Tokenizer& tokenizer) {
@@ -185,15 +201,19 @@ int draft_vocabulary_of(const ModelShape& small, const Tokenizer& tokenizer) {
 
 int64_t source_length_of(const LoadedModel& model, int64_t step_rows) {
   const LoadedModel& encoder = *model.encoder;
-  return std::min<int64_t>({encoder.shape.max_positions,
-                            encoder.pool.pages * encoder.pool.page_rows,
-                            step_rows});  // it is never divided
+  return std::min<int64_t>(
+      {encoder.shape.max_positions, encoder.kv_rows(), step_rows});  // it is never divided
 }
 
 bool Deployment::small_writes(const GenerateRequest& request) const {
   if (request.method != kAuto) return small_writes(request.method);
   return small_writes(methods.front().method) && !searches_beams(request) &&
          request.require_contract <= Contract::kLossy;
+}
+
+bool Deployment::can_run(const LoadedModel& model) const {
+  return std::ranges::any_of(model.instances(),
+                             [this](const LoadedModel* m) { return !lost || !lost(m->device); });
 }
 
 const MethodInfo* Deployment::offers(absl::string_view method) const {
@@ -217,20 +237,11 @@ DeploymentInfo Deployment::info() const {
   for (const auto& [_, model] : models) {
     if (model != large && model != small) roles.emplace_back("worker", model);
   }
-  for (const auto& [role, model] : roles) {
-    ModelInDeployment m;
-    m.role = role;
-    m.name = model->config.name;
-    m.architecture = model->shape.architecture;
-    m.device = model->config.device;
-    m.dtype = model->shape.dtype;
-    m.parameters = model->shape.parameters;
-    m.weight_bytes = model->shape.weight_bytes;
-    if (model->encoder) m.weight_bytes += model->encoder->shape.weight_bytes;
-    m.layers = model->shape.layers;
-    m.hidden_size = model->shape.hidden_size;
-    m.keeps_row_bits = model->shape.keeps_row_bits;
-    info.models.push_back(std::move(m));
+  for (const auto& [role, first] : roles) {
+    for (const LoadedModel* model : first->instances()) {
+      info.models.push_back(describe(role, *model));
+      info.models.back().device_lost = lost && lost(model->device);
+    }
   }
   info.vocab_size = vocab_size;
   info.context_length = context_length;
@@ -276,8 +287,7 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
       series.method = m.method;
       d.series[m.method] = &series;
     }
-    const PoolSize& pool = d.large->pool;
-    d.context_length = std::min<int64_t>(d.large->shape.max_positions, pool.pages * pool.page_rows);
+    d.context_length = std::min<int64_t>(d.large->shape.max_positions, d.large->kv_rows());
     for (const auto& [_, model] : d.models) {
       if (model->encoder == nullptr) continue;
       const int64_t length = source_length_of(*model, d.step_rows);

@@ -1,6 +1,8 @@
 // A deployment that is up: its models, text side and defaults, as requests are resolved against it.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,6 +39,23 @@ struct LoadedModel {
   std::vector<Token> eos;
   const LoadedModel* encoder = nullptr;  // reads the prompt; this one begins with start_token
   Token start_token = 0;
+  // The same model on further devices, with a shape, pools and an encoder of their own and nothing
+  // of text. A request runs on one of them all (sched/placement.h).
+  std::vector<const LoadedModel*> replicas;
+  bool is_replica = false;  // among another's
+
+  // Itself and its replicas.
+  std::vector<const LoadedModel*> instances() const {
+    std::vector<const LoadedModel*> all = {this};
+    all.insert(all.end(), replicas.begin(), replicas.end());
+    return all;
+  }
+  // Of its KV memory, on whichever device has the least.
+  int64_t kv_rows() const {
+    int64_t rows = pool.pages * pool.page_rows;
+    for (const LoadedModel* r : replicas) rows = std::min(rows, r->pool.pages * r->pool.page_rows);
+    return rows;
+  }
 };
 
 // How many of a vocabulary's ids a small model drafts among where nobody says: all, unless most of
@@ -84,6 +103,8 @@ struct Deployment {
   // Does the small model write, in tokens of its own?
   bool small_writes(absl::string_view method) const { return apart() && method == told_method; }
   bool small_writes(const GenerateRequest& request) const;
+  // Is there a device with this model that is not lost?
+  bool can_run(const LoadedModel& model) const;
   const MethodInfo* offers(absl::string_view method) const;
   std::string offered() const;  // "autoregressive, ngram"
   DeploymentInfo info() const;

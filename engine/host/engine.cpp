@@ -23,16 +23,22 @@ Engine::Impl::Impl(EngineConfig c)
 
 absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& progress) {
   TANDEM_ASSIGN_OR_RETURN(devices, Devices::load(config, &clock, progress));
-  std::vector<LoopModel> loop_models(devices->models().size());
-  std::vector<const LoadedModel*> by_id(loop_models.size());
-  for (const auto& [name, m] : devices->models()) by_id[m.id.index()] = &m;
+  const std::vector<const LoadedModel*> by_id = devices->all();
+  std::vector<LoopModel> loop_models(by_id.size());
   for (const LoadedModel* m : by_id) {
     ModelSeries& series = metrics.models.emplace_back();
     series.model = m->config.name;
     series.device = m->config.device;
     series.weight_bytes.set(static_cast<double>(m->shape.weight_bytes));
     series.kv_bytes.set(static_cast<double>(m->shape.page_bytes * m->pool.pages));
-    loop_models[m->id.index()] = {m->id, m->device, &series, m->config.prefix_cache};
+    LoopModel& model = loop_models[m->id.index()];
+    model.id = m->id;
+    model.device = m->device;
+    model.series = &series;
+    model.prefix_cache = m->config.prefix_cache;
+  }
+  for (const LoadedModel* m : by_id) {
+    for (const LoadedModel* r : m->replicas) loop_models[r->id.index()].replica_of = m->id;
   }
   TANDEM_ASSIGN_OR_RETURN(deployments, make_deployments(config, devices->models(), &metrics));
   LoopOptions options;
@@ -57,6 +63,7 @@ absl::Status Engine::Impl::warm_up(const LoadedModel& model) {
       {room - 1, model.shape.max_positions - 1, config.limits.prefill_chunk_rows}));
   spec.prompt.assign(std::max<size_t>(1, rows), 0);
   spec.method = [](Gen g) { return autoregressive(g); };
+  spec.placed = true;  // here, and on no replica
   spec.roles = {{Role::kLarge, model.id, 0}};
   if (model.encoder != nullptr) {
     spec.prompt.swap(spec.source);
@@ -73,8 +80,9 @@ absl::Status Engine::Impl::warm_up(const LoadedModel& model) {
   spec.listener = listener;
   loop->submit(std::move(spec));
   absl::Status status = listener->wait();
-  if (!status.ok()) return annotate(status, absl::StrCat("warm-up of model ", model.config.name));
-  return status;
+  if (status.ok()) return status;
+  return annotate(
+      status, absl::StrCat("warm-up of model ", model.config.name, " on ", model.config.device));
 }
 
 Engine::Impl::~Impl() {
@@ -124,13 +132,6 @@ void Engine::Impl::tell_of_lost_devices() {
   }
 }
 
-DeploymentInfo Engine::Impl::describe(const Deployment& deployment) const {
-  DeploymentInfo info = deployment.info();
-  info.models[0].device_lost = lost(deployment.large->device);
-  if (deployment.small) info.models[1].device_lost = lost(deployment.small->device);
-  return info;
-}
-
 // --- The public face
 // ------------------------------------------------------------------------------
 
@@ -162,13 +163,13 @@ std::function<std::string(Token)> Engine::token_bytes(const GenerateRequest& req
 
 std::vector<DeploymentInfo> Engine::deployments() const {
   std::vector<DeploymentInfo> infos;
-  for (const Deployment& d : impl_->deployments) infos.push_back(impl_->describe(d));
+  for (const Deployment& d : impl_->deployments) infos.push_back(d.info());
   return infos;
 }
 
 absl::StatusOr<DeploymentInfo> Engine::deployment(absl::string_view name) const {
   TANDEM_ASSIGN_OR_RETURN(const Deployment* const deployment, impl_->find(name));
-  return impl_->describe(*deployment);
+  return deployment->info();
 }
 
 std::vector<DeviceInfo> Engine::devices() const {

@@ -64,7 +64,6 @@ struct Engine::Impl {
   bool lost(DeviceId device) const { return loop->device_lost(device); }
   bool lost(size_t device) const { return lost(DeviceId(static_cast<int64_t>(device))); }
   void tell_of_lost_devices();
-  DeploymentInfo describe(const Deployment& deployment) const;
 
   const EngineConfig config;
   SteadyClock clock;

@@ -38,9 +38,7 @@ absl::Status lacks(const Deployment& deployment, absl::string_view field, absl::
       "METHOD_NOT_OFFERED");
 }
 
-// Rows of text that each of `width` caches on this model may have, beside `extra` others. Admission
-// counts the same.
-int64_t room_of(const LoadedModel& model, const RoleModel& role, int width, int extra) {
+int64_t room_on(const LoadedModel& model, const RoleModel& role, int width, int extra) {
   const int64_t most = model.shape.max_positions;
   const int64_t rows = std::min(most, model.pool.pages / width * model.pool.page_rows - extra);
   const int page_rows = model.pool.page_rows;
@@ -48,6 +46,16 @@ int64_t room_of(const LoadedModel& model, const RoleModel& role, int width, int 
     return rows;
   }
   return std::min(rows, model.pool.frontier_pages * page_rows - extra);
+}
+
+// Rows of text that each of `width` caches on this model may have, beside `extra` others, wherever
+// it runs. Admission counts the same.
+int64_t room_of(const LoadedModel& model, const RoleModel& role, int width, int extra) {
+  int64_t room = std::numeric_limits<int64_t>::max();
+  for (const LoadedModel* m : model.instances()) {
+    room = std::min(room, room_on(*m, role, width, extra));
+  }
+  return room;
 }
 
 // Whoever has an encoder reads what that leaves of the source: a role for each.
@@ -181,7 +189,7 @@ absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const Choice& c
     const LoadedModel& model = *deployment.models.at(wanted.model);
     TANDEM_ASSIGN_OR_RETURN(const RoleModel role, role_of(deployment, entry, wanted));
     plan.roles.push_back(role);
-    if (deployment.lost && deployment.lost(model.device)) plan.available = false;
+    if (!deployment.can_run(model)) plan.available = false;
     if (wanted.fed_by) plan.writer = model.config.name;
   }
   add_encoders(deployment, needs.models, &plan.roles);

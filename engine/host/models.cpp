@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <thread>
 #include <utility>
@@ -117,6 +118,25 @@ absl::Status load_text(const std::string& path, LoadedModel* model) {
 }
 #endif
 
+#ifdef TANDEM_WITH_TORCH
+// What its directory says about text and generation.
+absl::Status load_small_files(const DecoderConfig& hf, LoadedModel* m,
+                              const std::function<void(absl::string_view)>& progress) {
+  TANDEM_RETURN_IF_ERROR(load_text(m->config.path, m));
+  TANDEM_ASSIGN_OR_RETURN(const GenerationDefaults defaults,
+                          load_generation_config(m->config.path));
+  m->default_max_new_tokens = defaults.max_new_tokens;
+  m->default_min_new_tokens = defaults.min_new_tokens;
+  m->eos = defaults.eos_token_ids.empty() ? hf.eos_token_ids : defaults.eos_token_ids;
+  m->defaults = params_of(defaults, m->eos);
+  if (!progress) return absl::OkStatus();
+  for (const std::string& note : defaults.not_applied) {
+    progress(absl::StrCat(m->config.name, ": generation_config.json: ", note, " is not applied"));
+  }
+  return absl::OkStatus();
+}
+#endif
+
 class LoadedDevices final : public Devices {
  public:
   explicit LoadedDevices(const Clock* clock) : clock_(clock) {}
@@ -130,8 +150,12 @@ class LoadedDevices final : public Devices {
     return all;
   }
   const std::map<std::string, LoadedModel>& models() const override { return models_; }
+  std::vector<const LoadedModel*> all() const override { return {all_.begin(), all_.end()}; }
 
  private:
+  LoadedModel* add(LoadedModel* model);  // gives it its id
+  void add_replicas(LoadedModel* first);
+  void join_encoders();
   absl::Status load_fakes(const EngineConfig& config, const DeviceConfig& device,
                           const std::vector<LoadedModel*>& models,
                           const std::function<void(absl::string_view)>& progress);
@@ -150,23 +174,49 @@ class LoadedDevices final : public Devices {
   std::vector<std::unique_ptr<Backend>> backends_;
   std::unique_ptr<ThreadTimer> fake_timer_;  // destroyed first: it calls what is due
   std::map<std::string, LoadedModel> models_;
+  std::deque<LoadedModel> further_;  // replicas and encoders
+  std::vector<LoadedModel*> all_;    // by id
 };
+
+LoadedModel* LoadedDevices::add(LoadedModel* model) {
+  model->id = ModelId(static_cast<int64_t>(all_.size()));
+  all_.push_back(model);
+  return model;
+}
+
+void LoadedDevices::add_replicas(LoadedModel* first) {
+  for (const std::string& device : first->config.replicas) {
+    LoadedModel* const replica = add(&further_.emplace_back());
+    replica->config = first->config;
+    replica->config.device = device;
+    replica->config.replicas.clear();
+    replica->is_replica = true;
+    first->replicas.push_back(replica);
+  }
+}
+
+// A model's replicas have encoders of their own, which are its encoder's replicas.
+void LoadedDevices::join_encoders() {
+  for (auto& [name, first] : models_) {
+    if (first.encoder == nullptr) continue;
+    for (const LoadedModel* replica : first.replicas) {
+      all_[first.encoder->id.index()]->replicas.push_back(replica->encoder);
+    }
+  }
+}
 
 absl::Status LoadedDevices::load(const EngineConfig& config,
                                  const std::function<void(absl::string_view)>& progress) {
-  int64_t next = 0;
-  for (const ModelConfig& m : config.models) {
-    LoadedModel& loaded = models_[m.name];
-    loaded.id = ModelId(next++);
-    loaded.config = m;
-  }
+  for (const ModelConfig& m : config.models) add(&models_[m.name])->config = m;
+  for (const ModelConfig& m : config.models) add_replicas(&models_.at(m.name));
+  const size_t configured = all_.size();
   [[maybe_unused]] int cpus_taken = 0;
   for (size_t d = 0; d < config.devices.size(); ++d) {
     const DeviceConfig& device = config.devices[d];
     std::vector<LoadedModel*> here;
-    for (const ModelConfig& m : config.models) {  // in the order of their ids
-      if (m.device != device.name()) continue;
-      here.push_back(&models_.at(m.name));
+    for (size_t id = 0; id < configured; ++id) {
+      if (all_[id]->config.device != device.name()) continue;
+      here.push_back(all_[id]);
       here.back()->device = DeviceId(static_cast<int64_t>(d));
     }
     const auto fakes = std::count_if(
@@ -193,6 +243,7 @@ absl::Status LoadedDevices::load(const EngineConfig& config,
         "device ", device.name(), ": this build has no LibTorch; allowed: fake models"));
 #endif
   }
+  join_encoders();
   return absl::OkStatus();
 }
 
@@ -222,7 +273,9 @@ absl::Status LoadedDevices::load_fakes(const EngineConfig& config, const DeviceC
       TANDEM_ASSIGN_OR_RETURN(auto trace, BatchTrace::open(fake.trace_file));
       backend->set_trace(m->id, std::move(trace));
     }
-    if (fake.lost) lost.push_back(fake.lost);
+    if (fake.lost) {
+      lost.emplace_back([is_lost = fake.lost, on = device.name()] { return is_lost(on); });
+    }
     m->shape = backend->shape(m->id);
     m->pool = backend->pool(m->id);
     m->tokenizer = Tokenizer::bytes();
@@ -247,10 +300,7 @@ absl::Status LoadedDevices::load_fakes(const EngineConfig& config, const DeviceC
 
 #ifdef TANDEM_WITH_TORCH
 LoadedModel* LoadedDevices::add_encoder(LoadedModel* decoder, Token start_token) {
-  const auto id = static_cast<int64_t>(models_.size());
-  // No name of the configuration has a colon.
-  LoadedModel& encoder = models_[absl::StrCat(decoder->config.name, ":encoder")];
-  encoder.id = ModelId(id);
+  LoadedModel& encoder = *add(&further_.emplace_back());
   encoder.device = decoder->device;
   encoder.config = decoder->config;
   encoder.config.name = absl::StrCat(decoder->config.name, ":encoder");
@@ -271,18 +321,8 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
     with_encoders.push_back(m);
     const std::string& path = m->config.path;
     // The small files first: what is wrong in them is said before gigabytes are read.
-    TANDEM_RETURN_IF_ERROR(load_text(path, m));
-    TANDEM_ASSIGN_OR_RETURN(const GenerationDefaults defaults, load_generation_config(path));
     TANDEM_ASSIGN_OR_RETURN(const DecoderConfig hf, load_hf_config(path));
-    m->default_max_new_tokens = defaults.max_new_tokens;
-    m->default_min_new_tokens = defaults.min_new_tokens;
-    m->eos = defaults.eos_token_ids.empty() ? hf.eos_token_ids : defaults.eos_token_ids;
-    m->defaults = params_of(defaults, m->eos);
-    for (const std::string& note : defaults.not_applied) {
-      if (progress)
-        progress(
-            absl::StrCat(m->config.name, ": generation_config.json: ", note, " is not applied"));
-    }
+    if (!m->is_replica) TANDEM_RETURN_IF_ERROR(load_small_files(hf, m, progress));
     TANDEM_RETURN_IF_ERROR(backend->load(m->id, m->config, progress));
     const ModelShape& shape = backend->shape(m->id);
     for (const int64_t id : m->defaults.bad_token_ids) {

@@ -28,8 +28,10 @@ class Devices {
   virtual ~Devices() = default;
 
   virtual std::vector<Backend*> backends() const = 0;  // by DeviceId
-  virtual const std::map<std::string, LoadedModel>& models()
-      const = 0;  // by name; ids dense from 0
+  // The configuration's, by name.
+  virtual const std::map<std::string, LoadedModel>& models() const = 0;
+  // And with them their replicas and encoders: by id.
+  virtual std::vector<const LoadedModel*> all() const = 0;
 };
 
 // Reads the models' small files (configuration, tokenizer, chat template, a GGUF file's header), no

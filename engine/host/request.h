@@ -4,6 +4,7 @@
 // against the deployment (engine/host/resolve.h) before a method ever sees it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -183,7 +184,7 @@ struct ModelInDeployment {
   std::string name;
   std::string architecture;  // "llama", "fake"
   std::string device;
-  bool device_lost = false;  // it failed for good: what needs this model gets UNAVAILABLE
+  bool device_lost = false;  // it failed for good
   std::string dtype;
   int64_t parameters = 0;
   int64_t weight_bytes = 0;
@@ -195,14 +196,18 @@ struct DeploymentInfo {
   std::string name;
   std::vector<MethodInfo> methods;
   std::string default_method;
-  std::vector<ModelInDeployment> models;  // the large one first
+  std::vector<ModelInDeployment> models;  // the large one first; replicas one by one
   int64_t vocab_size = 0;
   int64_t context_length = 0;
   int64_t max_new_tokens = 0;
   bool has_chat_template = false;
 
   // Whether anything of it can be served: methods that need no other model than the large one.
-  bool available() const { return !models.front().device_lost; }
+  bool available() const {
+    return std::ranges::any_of(models, [this](const ModelInDeployment& m) {
+      return m.role == models.front().role && !m.device_lost;
+    });
+  }
 };
 struct DeviceInfo {
   std::string name;  // "cpu:0"

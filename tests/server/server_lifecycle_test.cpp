@@ -93,7 +93,9 @@ TEST(ServerLifecycle, ALostDeviceTakesItsModelsOutOfService) {
                    deployments { name: "across" large: "fake" small: "other" })",
             [&](EngineConfig* config) {
               for (ModelConfig& m : config->models) {
-                m.fake->lost = [&flag = lost[m.device == "cpu:1"]] { return flag.load(); };
+                m.fake->lost = [&lost](const std::string& device) {
+                  return lost[device == "cpu:1"].load();
+                };
               }
             });
   const auto health = [&](const std::string& model) {
@@ -151,7 +153,7 @@ TEST(ServerLifecycle, ADeviceThatHangsIsSeenAndSaid) {
   const std::shared_future<void> goes_on = go.get_future().share();
   Harness h("stuck_seconds: 1", true, "", [&](EngineConfig* config) {
     for (ModelConfig& m : config->models) {
-      m.fake->lost = [&] {
+      m.fake->lost = [&](const std::string&) {
         if (hangs.load()) goes_on.wait();
         return false;
       };

@@ -51,6 +51,7 @@ struct ModelInRole {
   // layers, and how. That role may run the prompt alone, and no further than it is read.
   std::optional<Role> fed_by;
   bool prompt_only = false;
+  std::string field = {};  // of the method's, that names the model; empty: the deployment itself
 };
 // Whose adapter it goes through: the model's, or where its encoder is fed, that one's.
 const ModelShape& fed_shape(const LoadedModel& model, const ModelInRole& role);

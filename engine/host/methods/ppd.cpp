@@ -41,6 +41,7 @@ MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
   needs.models.push_back({Role::kSmall, d.large, a.exit_layer, /*frontier_rows=*/2});
   for (const std::string& name : a.models) {
     ModelInRole worker{Role::kWorker, name};
+    worker.field = "workers";
     worker.keeps_top = true;
     needs.models.push_back(worker);
   }
@@ -67,9 +68,12 @@ std::optional<Refusal> misfit_of(const LoadedModel& worker, const LoadedModel& l
   if (mine.page_rows != theirs.page_rows) {
     return refused(absl::StrCat("page_rows: ", mine.page_rows), absl::StrCat(theirs.page_rows));
   }
-  if (mine.device == theirs.device) {
-    return refused(absl::StrCat("device: ", mine.device),
-                   "a device or a lane (cpu:0/1) beside the large model's");
+  for (const LoadedModel* m : worker.instances()) {
+    for (const LoadedModel* l : large.instances()) {
+      if (m->config.device != l->config.device) continue;
+      return refused(absl::StrCat("device: ", m->config.device),
+                     "a device or a lane (cpu:0/1) beside the large model's");
+    }
   }
   return std::nullopt;
 }

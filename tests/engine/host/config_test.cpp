@@ -239,6 +239,16 @@ TEST_F(ConfigTest, LayersAndExtrasOfAModel) {
   EXPECT_EQ(model.extras[1].name, "masks");
 }
 
+TEST_F(ConfigTest, ReplicasAreDevicesOfTheirOwn) {
+  const auto config =
+      parse(R"(models { name: "m" fake {} device: "cpu:2" replicas: ["cpu:0", "cpu:2/1"] })");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->models[0].replicas, (std::vector<std::string>{"cpu:0", "cpu:2/1"}));
+  std::vector<std::string> devices;
+  for (const DeviceConfig& d : config->devices) devices.push_back(d.name());
+  EXPECT_EQ(devices, (std::vector<std::string>{"cpu:2", "cpu:0", "cpu:2/1"}));
+}
+
 TEST_F(ConfigTest, UnsetFieldsKeepTheirDefaults) {
   const auto config = parse(R"(models { name: "m" fake {} })");
   ASSERT_TRUE(config.ok()) << config.status();
@@ -281,7 +291,7 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
       {"models {\n  name: \"m\"\n  pth: \"x\"\n}",
        "/deploy/d.textproto:3:6: Message type \"tandem.config.v1.Model\" has no field named "
        "\"pth\". Allowed: name, path, fake, device, dtype, page_rows, kv_pages, kv_dtype, layers, "
-       "extras, prefix_cache."},
+       "extras, replicas, prefix_cache."},
       {"models { name: \"m\" path: \"../models/big\" layers: 0 }",
        "/deploy/d.textproto:1: models[0].layers: 0; allowed: [1, 1000]"},
       {"models { name: \"m\" fake {} layers: 2 }",
@@ -339,6 +349,25 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "with N in [0, 255], or one of these and \"/L\" with L in [1, 15]"},
       {"devices { name: \"cpu:0\" }\nmodels { name: \"m\" fake {} device: \"cpu:1\" }",
        "/deploy/d.textproto:2: models[0].device: \"cpu:1\"; allowed: \"cpu:0\""},
+      {"devices { name: \"cpu:0\" }\nmodels { name: \"m\" fake {} replicas: \"cpu:1\" }",
+       "/deploy/d.textproto:2: models[0].replicas[0]: \"cpu:1\"; allowed: \"cpu:0\""},
+      {"models { name: \"m\" fake {} replicas: \"cpu:1\" replicas: \"tpu:1\" }",
+       "/deploy/d.textproto:1: models[0].replicas[1]: \"tpu:1\"; allowed: \"cpu:N\" or \"cuda:N\" "
+       "with N in [0, 255], or one of these and \"/L\" with L in [1, 15]"},
+      {"models { name: \"m\" fake {} replicas: \"cuda:0\" }",
+       "/deploy/d.textproto:1: models[0].replicas[0]: \"cuda:0\"; allowed: devices of one kind, as "
+       "cpu:0"},
+      {"models { name: \"m\" fake {} replicas: [\"cpu:1\", \"cpu:0\"] }",
+       "/deploy/d.textproto:1: models[0].replicas[1]: \"cpu:0\"; allowed: each device once, "
+       "`device` "
+       "included"},
+      {"devices { name: \"cpu:0\" }\ndevices { name: \"cpu:1\" cpu_kernels: CPU_KERNELS_ATEN }\n"
+       "models { name: \"m\" fake {} replicas: \"cpu:1\" }",
+       "/deploy/d.textproto:3: models[0].replicas[0]: \"cpu:1\"; allowed: devices with the "
+       "cpu_kernels of cpu:0"},
+      {"models { name: \"m\" fake { trace_file: \"t\" } replicas: \"cpu:1\" }",
+       "/deploy/d.textproto:1: models[0].fake.trace_file: \"t\"; allowed: unset for a model with "
+       "replicas"},
       {"devices { name: \"cpu:0\" }\ndevices { name: \"cpu:0\" }\n" + m,
        "/deploy/d.textproto:2: devices[1].name: \"cpu:0\"; allowed: a device that is not listed "
        "already"},

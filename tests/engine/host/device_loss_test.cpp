@@ -23,7 +23,9 @@ class DeviceLoss : public ::testing::Test {
     config.devices[1].index = 1;
     config.models[1].device = "cpu:1";
     for (size_t i = 0; i < 2; ++i) {
-      config.models[i].fake->lost = [&flag = lost_[i]] { return flag.load(); };
+      config.models[i].fake->lost = [this](const std::string& device) {
+        return lost_[device == "cpu:1"].load();
+      };
       config.deployments.push_back({config.models[i].name, config.models[i].name, ""});
     }
     engine_ = make_engine(std::move(config));

@@ -23,9 +23,13 @@ void check_config(const EngineConfig& c) {
   check(!c.models.empty() && !c.deployments.empty(), "nothing to serve");
   for (const ModelConfig& m : c.models) {
     check(is_model(m.name), "two models of a name", m.name);
-    check(std::count_if(c.devices.begin(), c.devices.end(),
-                        [&](const DeviceConfig& d) { return d.name() == m.device; }) == 1,
-          "a device that is not there", m.device);
+    std::vector<std::string> devices = m.replicas;
+    devices.push_back(m.device);
+    for (const std::string& device : devices) {
+      check(std::ranges::count(devices, device) == 1, "a device twice", device);
+      check(std::ranges::count(c.devices, device, &DeviceConfig::name) == 1,
+            "a device that is not there", device);
+    }
     check(m.fake.has_value() != !m.path.empty(), "neither a path nor a fake");
     check(m.page_rows >= 1 && m.page_rows <= 1024 && m.kv_pages >= 0, "pages");
     if (m.fake) check(m.fake->vocab_size >= 257 && m.fake->layers >= 1, "fake");
