@@ -35,6 +35,21 @@ int layers_of(const Batch& batch) {
   std::abort();
 }
 
+// Rows that are there have read no other memory than this one (a hash; 0: none), which those that
+// follow read.
+void check_memory(const Work& work, uint64_t memory, FakeMemory::Model* model) {
+  const int page_rows = model->pool.page_rows;
+  const int first = memory != 0 ? 0 : work.past / page_rows;
+  for (int p = first; p * page_rows < work.past + work.run_rows(); ++p) {
+    uint64_t& read = model->memory[work.pages[static_cast<size_t>(p)].index()];
+    const bool fresh = p * page_rows >= work.past;
+    if (!fresh && memory != 0 && read != 0 && read != memory) {
+      broken(work, p * page_rows, "a past row has read another memory");
+    }
+    if (fresh || memory != 0) read = memory;
+  }
+}
+
 // Of the page tables that a device reads until it is done: they lie in the sequences' caches.
 uint64_t digest(const Batch& batch) {
   uint64_t sum = 0;
@@ -54,6 +69,7 @@ void FakeMemory::move(const Move& m) {
     return;
   }
   if (m.kind == Move::kFree) {
+    if (m.store == Store::kKv) source.memory[m.from.page.index()] = 0;
     for (int i = 0; i < source.pool.page_rows; ++i) {
       const size_t slot = from + static_cast<size_t>(i);
       if (m.store == Store::kKv) {
@@ -68,6 +84,9 @@ void FakeMemory::move(const Move& m) {
   TANDEM_CHECK(m.from.slot + m.rows <= source.pool.page_rows);
   TANDEM_CHECK(m.to.slot + m.rows <= target.pool.page_rows);
   const auto to = m.to.page.index() * static_cast<size_t>(target.pool.page_rows);
+  if (m.store == Store::kKv) {
+    target.memory[m.to.page.index()] = source.memory[m.from.page.index()];
+  }
   for (int i = 0; i < m.rows; ++i) {
     const size_t a = from + static_cast<size_t>(m.from.slot + i);
     const size_t b = to + static_cast<size_t>(m.to.slot + i);
@@ -105,6 +124,7 @@ void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModel
   m.pool = pool;
   m.config = config;
   m.kv.resize(static_cast<size_t>(pool.pages * pool.page_rows));
+  m.memory.resize(static_cast<size_t>(pool.pages));
   m.frontier.resize(static_cast<size_t>(pool.frontier_pages * pool.page_rows));
   m.values.resize(static_cast<size_t>(pool.values));
   memory_->add(id, std::move(m));
@@ -223,6 +243,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
     if (slot.input == 0) broken(work, row, "a memory row was never written, or is freed");
     memory_sum += fake::mix(3, fake::seen(slot.input, row));
   }
+  check_memory(work, memory_sum, &model);
 
   const int n = work.run_rows();
   const std::vector<int> position = run_positions(work);

@@ -107,6 +107,7 @@ class FakeMemory {
     PoolSize pool;
     FakeModelConfig config;
     std::vector<Slot> kv;             // [pages * page_rows]
+    std::vector<uint64_t> memory;     // [pages] what their rows have read of an encoder; 0: nothing
     std::vector<HiddenRow> frontier;  // [frontier pages * page_rows]
     std::vector<Value> values;        // [values]
   };

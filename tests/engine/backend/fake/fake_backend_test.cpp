@@ -332,6 +332,28 @@ TEST_F(FakeBackendDeathTest, FindsWhatTheBooksGetWrong) {
   EXPECT_DEATH(run(work(next_, 5), {m}), "broken invariant") << "a move of what is not there";
 }
 
+TEST_F(FakeBackendDeathTest, FindsRowsOfAnotherMemory) {
+  const Pass prefix = pass({1, 2, 3}), next = pass({4});
+  const Pass sources[] = {pass({5, 6}), pass({6, 5})};
+  for (const int i : {0, 1}) {
+    Work source = work(sources[i], 0);
+    source.pages = test::page_table(5 + i, 1);
+    run(source);
+  }
+  const auto reading = [&](const Pass& p, int past, int source) {
+    Work w = work(p, past);
+    w.memory_model = w.model;
+    w.memory_pages = {PageId(5 + source)};
+    w.memory_rows = 2;
+    return w;
+  };
+  run(reading(prefix, 0, 0));
+  run(reading(next, 3, 0));
+  EXPECT_DEATH(run(reading(next, 3, 1)), "has read another memory");
+  run(reading(prefix, 0, 1));  // written anew
+  run(reading(next, 3, 1));
+}
+
 TEST_F(FakeBackendDeathTest, FindsHiddenRowsThatAreNotWhatTheyAreNamed) {
   run(work(leaving_, 0));
   EXPECT_DEATH(run(fed(PageId(1))), "never left, or is forgotten");
