@@ -1,6 +1,7 @@
 // What batches carry beside rows: values left on the device, moves, and faults of one work.
 #include "engine/backend/torch/device.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -232,6 +233,10 @@ TEST(TorchDevice, UnknownDevicesAndModelsAreStatuses) {
   const auto shared = std::make_shared<TorchShared>();
   const auto cuda = TorchDevice::create({.kind = DeviceKind::kCuda, .index = 99}, shared);
   EXPECT_EQ(cuda.status().code(), absl::StatusCode::kNotFound);
+  // Without a device, or with a driver that is too old for one, in the driver's words.
+  EXPECT_THAT(std::string(cuda.status().message()),
+              testing::MatchesRegex("device: cuda:99; allowed: .*(this build has no CUDA|CUDA "
+                                    "devices of this machine: ([1-9].*|0 \\(.+\\)))\\)?"));
   auto device = *TorchDevice::create({.threads = 1}, shared);
   const absl::Status missing = device->load(ModelId(0), {.name = "m", .path = "/no/such/place"});
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound) << missing;
