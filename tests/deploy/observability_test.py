@@ -1,5 +1,6 @@
 """Dashboard and alert rules: valid, of metrics that the server has, and rules that fire when they should."""
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -104,6 +105,30 @@ def test_the_dashboard_is_what_its_script_writes():
         timeout=60,
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_the_picture_asks_and_names_as_grafana_does():
+    path = FOLDER / "grafana" / "picture" / "picture.py"
+    spec = importlib.util.spec_from_file_location("picture", path)
+    picture = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(picture)
+    labels = {"model": "code", "le": "1"}
+    assert picture.legend({"legendFormat": "{{model}} p{{ le }}{{none}}"}, labels) == "code p1"
+    assert picture.legend({}, labels) == '{model="code", le="1"}'
+    for panel in panels():
+        for target in panel.get("targets", []):
+            assert "$" not in picture.asked(target["expr"]), target["expr"]
+
+
+def test_figures_are_red_where_something_is_wrong():
+    """Grafana's own threshold is 80, whatever a figure counts."""
+    red = {}
+    for panel in panels():
+        if panel["type"] == "stat":
+            steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+            assert steps[0] == {"color": "green", "value": None}
+            red.update((panel["title"], step["value"]) for step in steps[1:])
+    assert red == {"Failed, of all": 0.05, "Devices lost, servers stuck": 1}
 
 
 def test_panels_do_not_lie_on_each_other():

@@ -61,12 +61,17 @@ def legend(target, labels):
     return "{" + ", ".join(f'{k}="{v}"' for k, v in labels.items()) + "}"
 
 
+def asked(expression):
+    """A query with the dashboard's variables put in, all of each chosen."""
+    for name, value in ALL.items():
+        expression = expression.replace(name, value)
+    return expression
+
+
 def answered(address, panel, begin, end):
     found = []
     for target in panel.get("targets", []):
-        expression = target["expr"]
-        for name, value in ALL.items():
-            expression = expression.replace(name, value)
+        expression = asked(target["expr"])
         if target.get("instant"):
             answer = get(address, "/api/v1/query", query=expression, time=end)
         else:
