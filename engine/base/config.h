@@ -95,16 +95,24 @@ struct ExtraConfig {
   std::string path;
 };
 
+// The next layers of a model, and where they lie.
+struct ShardConfig {
+  std::string device;
+  int layers = 0;
+};
+
 struct ModelConfig {
   std::string name;
   std::string path;  // Hugging Face directory; empty for a fake model
   std::optional<FakeModelConfig> fake;
   std::string device = "cpu:0";
   std::vector<std::string> replicas;  // further devices that have it, too
-  DType dtype = DType::kAuto;         // kAuto: fp32 on CPU, the file's own on CUDA
-  int page_rows = 16;                 // rows per KV page
-  int64_t kv_pages = 0;               // 0: from the device's budget
-  bool prefix_cache = true;           // requests with the same beginning share its KV pages
+  // Its layers on several devices, the first of which is `device`; empty: all are there.
+  std::vector<ShardConfig> shards;
+  DType dtype = DType::kAuto;  // kAuto: fp32 on CPU, the file's own on CUDA
+  int page_rows = 16;          // rows per KV page
+  int64_t kv_pages = 0;        // 0: from the device's budget
+  bool prefix_cache = true;    // requests with the same beginning share its KV pages
   // Of keys and values: kFloat32, kBFloat16 or kAuto, which on CPU is fp32 (fp64 with fp64) and on
   // CUDA the dtype.
   DType kv_dtype = DType::kAuto;

@@ -24,6 +24,7 @@
 #include "engine/backend/torch/memory.h"
 #include "engine/backend/torch/model/decoder.h"
 #include "engine/backend/torch/model/encoder.h"
+#include "engine/backend/torch/model/sharded_decoder.h"
 #include "engine/backend/torch/mover.h"
 #include "engine/backend/torch/open_queue.h"
 #include "engine/backend/torch/queue/queue.h"
@@ -85,6 +86,29 @@ int team_size(const DeviceConfig& config) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   if (config.threads > 0) return config.threads;
   return config.kind == DeviceKind::kCpu ? cores : std::min(cores, 4);
+}
+
+// Where the configuration's shards end, and whose threads run them.
+absl::StatusOr<std::vector<LayerShard>> layer_shards(const ModelConfig& config,
+                                                     const DecoderConfig& decoder,
+                                                     const std::vector<DeviceConfig>& devices) {
+  std::vector<LayerShard> shards;
+  if (config.shards.empty()) return shards;
+  const std::string field = absl::StrCat("models[", config.name, "].shards");
+  if (decoder.encoder != nullptr) {
+    return out_of_range(field, config.shards.size(), "none for a model with an encoder");
+  }
+  int end = 0;
+  for (size_t i = 0; i < config.shards.size(); ++i) {
+    end += config.shards[i].layers;
+    const DeviceConfig& device = devices.at(i);
+    shards.push_back({end, team_size(device), device.pin_threads ? device.first_cpu : -1});
+  }
+  if (end != decoder.layers) {
+    return out_of_range(field, absl::StrCat(end, " layers together"),
+                        absl::StrCat(decoder.layers, ", the layers of ", config.path));
+  }
+  return shards;
 }
 
 }  // namespace
@@ -211,7 +235,8 @@ absl::StatusOr<std::unique_ptr<TorchDevice>> TorchDevice::create(
   }
 }
 
-absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const Progress& progress) {
+absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const Progress& progress,
+                               const std::vector<DeviceConfig>& shards) {
   const auto start = std::chrono::steady_clock::now();
   if (impl_->device.is_cpu()) cpu::set_team_size(team_size(impl_->config));
   const absl::Cleanup alone = [] { cpu::set_team_size(1); };
@@ -229,12 +254,14 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
     return out_of_range(absl::StrCat("models[", config.name, "].layers"), layers,
                         absl::StrCat("1 to ", whole.layers, ", the layers of ", config.path));
   }
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<LayerShard> parts,
+                          layer_shards(config, first_layers(whole, layers), shards));
   const bool stored = config.dtype == DType::kAuto && (is_gguf(config.path) || unpacked) &&
                       impl_->device.is_cpu() && impl_->config.cpu_kernels == CpuKernels::kOwn;
   const DType dtype = stored ? DType::kStored : config.dtype;
   TANDEM_RETURN_IF_ERROR(load_shared(model, config.name, first_layers(whole, layers), layout.tied,
-                                     tensors, config.path, dtype, config.page_rows,
-                                     config.kv_dtype));
+                                     tensors, config.path, dtype, config.page_rows, config.kv_dtype,
+                                     parts));
   ModelShape& shape = impl_->models[model].shape;
   if (layers == whole.layers) shape.parameters = layout.parameters;
   absl::StatusOr<std::string> sample = sample_of(whole, layout.tied, tensors);
@@ -303,14 +330,15 @@ absl::Status TorchDevice::load_extra(ModelId model, const std::string& name,
 absl::Status TorchDevice::load_decoder(ModelId model, const std::string& name,
                                        const DecoderConfig& config, bool tied,
                                        const TensorSource& source, DType dtype, int page_rows,
-                                       DType kv_dtype) {
-  return load_shared(model, name, config, tied, source, "", dtype, page_rows, kv_dtype);
+                                       DType kv_dtype, const std::vector<LayerShard>& shards) {
+  return load_shared(model, name, config, tied, source, "", dtype, page_rows, kv_dtype, shards);
 }
 
 absl::Status TorchDevice::load_shared(ModelId model, const std::string& name,
                                       const DecoderConfig& config, bool tied,
                                       const TensorSource& source, const std::string& path,
-                                      DType dtype, int page_rows, DType kv_dtype) try {
+                                      DType dtype, int page_rows, DType kv_dtype,
+                                      const std::vector<LayerShard>& shards) try {
   if (page_rows < 1) return out_of_range("page_rows", page_rows, "1 or more");
   const c10::InferenceMode inference;
   const bool on_cpu = impl_->device.is_cpu();
@@ -324,6 +352,18 @@ absl::Status TorchDevice::load_shared(ModelId model, const std::string& name,
   TANDEM_ASSIGN_OR_RETURN(const at::ScalarType kv, kv_type(kv_dtype, store.rows(), on_cpu));
   const c10::OptionalDeviceGuard guard(impl_->device.is_cuda() ? std::optional(impl_->device)
                                                                : std::nullopt);
+  if (!shards.empty()) {
+    absl::StatusOr<std::unique_ptr<ShardedDecoder>> sharded =
+        ShardedDecoder::load(name, config, tied, source, store, kv, shards);
+    if (!sharded.ok()) return annotate(sharded.status(), name);
+    Loaded& loaded = impl_->models[model];
+    loaded.config = config;
+    loaded.weights = (*sharded)->weights();
+    loaded.kv_type = kv;
+    loaded.model = *std::move(sharded);
+    impl_->complete(loaded, page_rows);
+    return absl::OkStatus();
+  }
   const std::string key =
       absl::StrCat(path, "|", impl_->device.str(), ":", impl_->config.index, "|",
                    dtype_name(store.dtype), "|", static_cast<int>(store.kernels));

@@ -19,10 +19,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/backend/torch/layer_shard.h"
 #include "engine/backend/torch/shared.h"
 #include "engine/base/config.h"
 #include "engine/pass/backend.h"
@@ -46,13 +48,17 @@ class TorchDevice final : public Backend {
   // into memory of the device, and with them the model's extras. `model`
   // is new, and unique among the devices that share. One line of progress per model, begun with its
   // name. Errors name the file or field. Not while batches are in flight.
-  absl::Status load(ModelId model, const ModelConfig& config, const Progress& progress = {});
+  // shards: of the devices that config.shards names; this one is the first.
+  absl::Status load(ModelId model, const ModelConfig& config, const Progress& progress = {},
+                    const std::vector<DeviceConfig>& shards = {});
 
   // The same of weights that are not in a Hugging Face directory. tied: the head is the
   // embedding. kv_dtype: as ModelConfig::kv_dtype.
+  // shards: of its layers; empty: all are this device's.
   absl::Status load_decoder(ModelId model, const std::string& name, const DecoderConfig& config,
                             bool tied, const TensorSource& source, DType dtype, int page_rows = 16,
-                            DType kv_dtype = DType::kAuto);
+                            DType kv_dtype = DType::kAuto,
+                            const std::vector<LayerShard>& shards = {});
 
   // The encoder of a loaded model that reads a memory (ModelShape::reads_memory), as a model of its
   // own, whose caches passes of `decoder` then name as their memories. It takes over the decoder's
@@ -77,7 +83,8 @@ class TorchDevice final : public Backend {
   // path: of weights that other lanes of the device may share; empty: none.
   absl::Status load_shared(ModelId model, const std::string& name, const DecoderConfig& config,
                            bool tied, const TensorSource& source, const std::string& path,
-                           DType dtype, int page_rows, DType kv_dtype);
+                           DType dtype, int page_rows, DType kv_dtype,
+                           const std::vector<LayerShard>& shards);
   absl::Status load_extra(ModelId model, const std::string& name, const ExtraConfig& extra,
                           const DecoderConfig& base, const std::string& sample);
   explicit TorchDevice(std::unique_ptr<Impl> impl);

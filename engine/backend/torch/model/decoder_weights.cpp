@@ -201,17 +201,16 @@ void DecoderWeights::embed(at::Tensor& x, const int32_t* token) const {
 
 absl::StatusOr<DecoderWeights> DecoderWeights::load(const DecoderConfig& c, bool tied,
                                                     const TensorSource& source,
-                                                    const WeightStore& store,
-                                                    const std::function<void(int)>& progress) {
+                                                    const WeightStore& store, const Range& range) {
   DecoderWeights w;
   w.store = store;
   w.tied = tied;
-  for (int i = 0; i < c.layers; ++i) {
-    TANDEM_ASSIGN_OR_RETURN(Layer layer, load_layer(c, i, source, store));
-    w.layers.push_back(std::move(layer));
-    if (progress) progress(i + 1);
+  w.layers.resize(static_cast<size_t>(c.layers));
+  for (int i = range.begin; i < (range.end < 0 ? c.layers : range.end); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(w.layers[static_cast<size_t>(i)], load_layer(c, i, source, store));
   }
   TANDEM_ASSIGN_OR_RETURN(w.distances, load_distances(c, /*both=*/false, source, store));
+  if (range.begin > 0) return w;
   if (c.encoder != nullptr) {
     TANDEM_ASSIGN_OR_RETURN(w.encoder, load_encoder(c, source, store));
   }

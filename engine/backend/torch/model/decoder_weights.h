@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -66,10 +65,16 @@ struct DecoderWeights {
   int64_t packed_bytes() const;
   void pack();
 
-  // `progress` is told the layers done after each. Errors as load_matrix().
+  // Of layers that lie on several devices: those of one. The others' places in `layers` are empty,
+  // and only the first range has what lies before and behind the layers.
+  struct Range {
+    int begin = 0;
+    int end = -1;  // -1: after all layers
+  };
+  // Errors as load_matrix().
   static absl::StatusOr<DecoderWeights> load(const DecoderConfig& config, bool tied,
                                              const TensorSource& source, const WeightStore& store,
-                                             const std::function<void(int layers)>& progress = {});
+                                             const Range& range = {0, -1});
 };
 
 }  // namespace tandem

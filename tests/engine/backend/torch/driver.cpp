@@ -37,7 +37,11 @@ Driver::Driver(const ModelConfig& config, PoolSize size, std::shared_ptr<TorchSh
   device_ = *std::move(device);
   ModelConfig sized = config;
   sized.page_rows = size.page_rows;
-  const absl::Status loaded = device_->load(model_, sized);
+  std::vector<DeviceConfig> shards;
+  for (size_t i = 0; i < config.shards.size(); ++i) {
+    shards.push_back(test_device(static_cast<int>(i)));
+  }
+  const absl::Status loaded = device_->load(model_, sized, {}, shards);
   EXPECT_TRUE(loaded.ok()) << loaded;
   if (shape().reads_memory) {
     encoder_ = ModelId(next_model++);

@@ -9,7 +9,7 @@ namespace tandem {
 
 absl::Status TinyModel::load_into(TorchDevice& device, ModelId id, int page_rows) const {
   return device.load_decoder(id, "tiny", config, tied, TensorMap(tensors), dtype, page_rows,
-                             kv_dtype);
+                             kv_dtype, shards);
 }
 
 DecoderConfig tiny_config() {

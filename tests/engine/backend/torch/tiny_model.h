@@ -18,6 +18,7 @@ struct TinyModel {
   bool tied = false;
   DType dtype = DType::kFloat64;
   DType kv_dtype = DType::kAuto;
+  std::vector<LayerShard> shards;  // empty: all layers are the device's
   std::map<std::string, std::vector<double>> values;
   std::map<std::string, TensorView> tensors;  // views of values
 
