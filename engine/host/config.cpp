@@ -166,6 +166,35 @@ absl::Status parts_from(const ConfigFile& file, const pb::Model& in, const Confi
   return absl::OkStatus();
 }
 
+absl::Status shards_from(const pb::Model& in, const ConfigFields& fields, ModelConfig* out) {
+  std::set<std::string> taken;
+  for (int i = 0; i < in.shards_size(); ++i) {
+    const pb::Shard& shard = in.shards(i);
+    const std::string field = absl::StrCat("shards[", i, "].");
+    const auto device = parse_device(shard.device());
+    if (!device.ok())
+      return fields.error(field + "device", quote_value(shard.device()), kDeviceRule);
+    const auto error = [&](absl::string_view allowed) {
+      return fields.error(field + "device", quote_value(shard.device()), allowed);
+    };
+    if (device->kind != DeviceKind::kCpu) return error("CPU devices");
+    if (!taken.insert(device->name()).second) return error("each device once");
+    if (i == 0 && !in.has_device()) out->device = device->name();
+    if (i == 0 && out->device != device->name())
+      return error(absl::StrCat(out->device, ", `device`"));
+    int layers = 0;
+    TANDEM_RETURN_IF_ERROR(fields.number(field + "layers", true, shard.layers(), 1, 1000, &layers));
+    out->shards.push_back({device->name(), layers});
+  }
+  if (out->shards.empty()) return absl::OkStatus();
+  const std::string count = absl::StrCat(out->shards.size());
+  if (out->shards.size() == 1) return fields.error("shards", count, "2 or more, or none");
+  if (out->fake) return fields.error("shards", count, "none for a fake model");
+  if (in.replicas_size() > 0)
+    return fields.error("shards", count, "none for a model with replicas");
+  return absl::OkStatus();
+}
+
 absl::Status replicas_from(const pb::Model& in, const ConfigFields& fields, ModelConfig* out) {
   const auto first = parse_device(out->device);
   std::set<std::string> taken = {out->device};
@@ -212,6 +241,7 @@ absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
     if (!device.ok()) return fields.error("device", quote_value(in.device()), kDeviceRule);
     out.device = device->name();
   }
+  TANDEM_RETURN_IF_ERROR(shards_from(in, fields, &out));
   TANDEM_RETURN_IF_ERROR(replicas_from(in, fields, &out));
   out.dtype = dtype_from(in.dtype());
   out.kv_dtype = dtype_from(in.kv_dtype());
@@ -275,14 +305,19 @@ const DeviceConfig* find_device(const std::vector<DeviceConfig>& devices, absl::
   return found == devices.end() ? nullptr : &*found;
 }
 
-// Devices that models name and the configuration does not list.
+// Devices that models name and the configuration does not list. Shards want theirs in their order,
+// so they come first.
 void add_missing_devices(EngineConfig* config) {
+  std::vector<std::string> names;
   for (const ModelConfig& model : config->models) {
-    std::vector<std::string> names = model.replicas;
-    names.insert(names.begin(), model.device);
-    for (const std::string& name : names) {
-      if (!find_device(config->devices, name)) config->devices.push_back(*parse_device(name));
-    }
+    for (const ShardConfig& shard : model.shards) names.push_back(shard.device);
+  }
+  for (const ModelConfig& model : config->models) {
+    names.push_back(model.device);
+    names.insert(names.end(), model.replicas.begin(), model.replicas.end());
+  }
+  for (const std::string& name : names) {
+    if (!find_device(config->devices, name)) config->devices.push_back(*parse_device(name));
   }
 }
 
@@ -292,15 +327,23 @@ absl::Status check_devices(const ConfigFile& file, int index, const ModelConfig&
   const ConfigFields fields(file, absl::StrCat("models[", index, "]."));
   const DeviceConfig* const first = find_device(devices, model.device);
   if (!first) return fields.error("device", quote_value(model.device), names_of(devices));
+  const auto check = [&](const std::string& field, const std::string& name) -> absl::Status {
+    const DeviceConfig* const device = find_device(devices, name);
+    if (!device) return fields.error(field, quote_value(name), names_of(devices));
+    if (device->cpu_kernels == first->cpu_kernels) return absl::OkStatus();
+    return fields.error(field, quote_value(name),
+                        absl::StrCat("devices with the cpu_kernels of ", model.device));
+  };
   for (size_t i = 0; i < model.replicas.size(); ++i) {
-    const auto error = [&](const std::string& allowed) {
-      return fields.error(absl::StrCat("replicas[", i, "]"), quote_value(model.replicas[i]),
-                          allowed);
-    };
-    const DeviceConfig* const device = find_device(devices, model.replicas[i]);
-    if (!device) return error(names_of(devices));
-    if (device->cpu_kernels != first->cpu_kernels) {
-      return error(absl::StrCat("devices with the cpu_kernels of ", model.device));
+    TANDEM_RETURN_IF_ERROR(check(absl::StrCat("replicas[", i, "]"), model.replicas[i]));
+  }
+  for (size_t i = 0; i < model.shards.size(); ++i) {
+    const std::string field = absl::StrCat("shards[", i, "].device");
+    TANDEM_RETURN_IF_ERROR(check(field, model.shards[i].device));
+    // A device's memory is dealt out when those before it have had theirs.
+    if (find_device(devices, model.shards[i].device) < first) {
+      return fields.error(field, quote_value(model.shards[i].device),
+                          absl::StrCat("devices listed behind ", model.device));
     }
   }
   return absl::OkStatus();
@@ -355,12 +398,12 @@ absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file) {
   std::set<std::string> model_names;
   for (int i = 0; i < in.models_size(); ++i) {
     TANDEM_ASSIGN_OR_RETURN(ModelConfig model, model_from(file, i, &model_names));
-    if (!in.devices().empty()) {
-      TANDEM_RETURN_IF_ERROR(check_devices(file, i, model, out.devices));
-    }
     out.models.push_back(std::move(model));
   }
   if (in.devices().empty()) add_missing_devices(&out);
+  for (int i = 0; i < in.models_size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(check_devices(file, i, out.models[static_cast<size_t>(i)], out.devices));
+  }
 
   std::set<std::string> deployment_names;
   for (int i = 0; i < in.deployments_size(); ++i) {

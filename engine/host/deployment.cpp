@@ -177,6 +177,9 @@ ModelInDeployment describe(const std::string& role, const LoadedModel& model) {
   m.name = model.config.name;
   m.architecture = model.shape.architecture;
   m.device = model.config.device;
+  for (size_t i = 1; i < model.config.shards.size(); ++i) {
+    absl::StrAppend(&m.device, "+", model.config.shards[i].device);
+  }
   m.dtype = model.shape.dtype;
   m.parameters = model.shape.parameters;
   m.weight_bytes = model.shape.weight_bytes;

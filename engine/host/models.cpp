@@ -75,13 +75,32 @@ PoolSize pool_size(int page_rows, int64_t pages, const HiddenRows& wanted) {
   return shape.page_bytes + (wanted.feeds ? 2 : 1) * rows;
 }
 
-// Threads of a CPU device whose configuration names none: CPU devices have teams of their own,
-// which together should not be more than the machine has.
-[[maybe_unused]] int share_of_threads(const EngineConfig& config) {
-  const auto cpus = std::count_if(config.devices.begin(), config.devices.end(),
-                                  [](const DeviceConfig& d) { return d.kind == DeviceKind::kCpu; });
-  return std::max(1,
-                  static_cast<int>(std::thread::hardware_concurrency()) / static_cast<int>(cpus));
+// The devices with the teams that they get: CPU devices have teams of their own, which together
+// should not be more than the machine has where the configuration does not say how many.
+std::vector<DeviceConfig> with_teams(const EngineConfig& config) {
+  const auto on_cpu = [](const DeviceConfig& d) { return d.kind == DeviceKind::kCpu; };
+  const auto cpus = static_cast<int>(std::ranges::count_if(config.devices, on_cpu));
+  const int share =
+      std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, cpus));
+  int taken = 0;
+  std::vector<DeviceConfig> devices = config.devices;
+  for (DeviceConfig& d : devices) {
+    if (!on_cpu(d)) continue;
+    if (d.threads == 0) d.threads = share;
+    d.first_cpu = std::exchange(taken, taken + d.threads);
+  }
+  return devices;
+}
+
+// Of a model's layers, those on the device. All where it has no shards.
+[[maybe_unused]] std::pair<int, int> layers_on(const ModelConfig& model,
+                                               const std::string& device) {
+  int here = model.shards.empty() ? 1 : 0, all = here;
+  for (const ShardConfig& shard : model.shards) {
+    all += shard.layers;
+    if (shard.device == device) here += shard.layers;
+  }
+  return {here, all};
 }
 
 #ifdef TANDEM_WITH_TORCH
@@ -163,12 +182,14 @@ class LoadedDevices final : public Devices {
   absl::Status load_real(const EngineConfig& config, const DeviceConfig& device,
                          const std::vector<LoadedModel*>& models,
                          const std::function<void(absl::string_view)>& progress);
+  std::vector<DeviceConfig> shard_devices(const ModelConfig& model) const;
   // Of a model that is loaded, as one of its own beside it.
   LoadedModel* add_encoder(LoadedModel* decoder, Token start_token);
   std::shared_ptr<TorchShared> torch_ = std::make_shared<TorchShared>();
 #endif
 
   const Clock* const clock_;
+  std::vector<DeviceConfig> devices_;  // with their teams
   ValueStore fake_values_;
   FakeMemory fake_memory_;
   std::vector<std::unique_ptr<Backend>> backends_;
@@ -210,7 +231,7 @@ absl::Status LoadedDevices::load(const EngineConfig& config,
   for (const ModelConfig& m : config.models) add(&models_[m.name])->config = m;
   for (const ModelConfig& m : config.models) add_replicas(&models_.at(m.name));
   const size_t configured = all_.size();
-  [[maybe_unused]] int cpus_taken = 0;
+  devices_ = with_teams(config);
   for (size_t d = 0; d < config.devices.size(); ++d) {
     const DeviceConfig& device = config.devices[d];
     std::vector<LoadedModel*> here;
@@ -221,7 +242,10 @@ absl::Status LoadedDevices::load(const EngineConfig& config,
     }
     const auto fakes = std::count_if(
         here.begin(), here.end(), [](const LoadedModel* m) { return m->config.fake.has_value(); });
-    if (fakes > 0 && static_cast<size_t>(fakes) < here.size()) {
+    const bool has_shards = std::ranges::any_of(config.models, [&](const ModelConfig& m) {
+      return std::ranges::find(m.shards, device.name(), &ShardConfig::device) != m.shards.end();
+    });
+    if (fakes > 0 && (has_shards || static_cast<size_t>(fakes) < here.size())) {
       return absl::InvalidArgumentError(absl::StrCat(
           "device ", device.name(), ": has models with weights and fake ones; allowed: one kind"));
     }
@@ -230,14 +254,7 @@ absl::Status LoadedDevices::load(const EngineConfig& config,
       continue;
     }
 #ifdef TANDEM_WITH_TORCH
-    DeviceConfig sized = device;
-    if (sized.kind == DeviceKind::kCpu && sized.threads == 0)
-      sized.threads = share_of_threads(config);
-    if (sized.kind == DeviceKind::kCpu) {
-      sized.first_cpu = cpus_taken;
-      cpus_taken += sized.threads;
-    }
-    TANDEM_RETURN_IF_ERROR(load_real(config, sized, here, progress));
+    TANDEM_RETURN_IF_ERROR(load_real(config, devices_[d], here, progress));
 #else
     return absl::FailedPreconditionError(absl::StrCat(
         "device ", device.name(), ": this build has no LibTorch; allowed: fake models"));
@@ -299,6 +316,14 @@ absl::Status LoadedDevices::load_fakes(const EngineConfig& config, const DeviceC
 }
 
 #ifdef TANDEM_WITH_TORCH
+std::vector<DeviceConfig> LoadedDevices::shard_devices(const ModelConfig& model) const {
+  std::vector<DeviceConfig> devices;
+  for (const ShardConfig& shard : model.shards) {
+    devices.push_back(*std::ranges::find(devices_, shard.device, &DeviceConfig::name));
+  }
+  return devices;
+}
+
 LoadedModel* LoadedDevices::add_encoder(LoadedModel* decoder, Token start_token) {
   LoadedModel& encoder = *add(&further_.emplace_back());
   encoder.device = decoder->device;
@@ -323,7 +348,7 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
     // The small files first: what is wrong in them is said before gigabytes are read.
     TANDEM_ASSIGN_OR_RETURN(const DecoderConfig hf, load_hf_config(path));
     if (!m->is_replica) TANDEM_RETURN_IF_ERROR(load_small_files(hf, m, progress));
-    TANDEM_RETURN_IF_ERROR(backend->load(m->id, m->config, progress));
+    TANDEM_RETURN_IF_ERROR(backend->load(m->id, m->config, progress, shard_devices(m->config)));
     const ModelShape& shape = backend->shape(m->id);
     for (const int64_t id : m->defaults.bad_token_ids) {
       if (id < shape.vocab_size) continue;
@@ -334,8 +359,10 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
     // Where there is an encoder, it is that whose rows are read.
     const HiddenRows encoded{.encodes = true, .feeds = shape.reads_memory && hidden.feeds};
     if (shape.reads_memory) hidden.feeds = false;
-    requests.push_back({m->config.name, bytes_of_page(shape, hidden), m->config.page_rows,
-                        shape.max_positions, m->config.kv_pages});
+    const auto [layers, all] = layers_on(m->config, device.name());
+    const int64_t elsewhere = shape.page_bytes * (all - layers) / all;
+    requests.push_back({m->config.name, bytes_of_page(shape, hidden) - elsewhere,
+                        m->config.page_rows, shape.max_positions, m->config.kv_pages});
     wanted.push_back(hidden);
     if (shape.reads_memory) {
       wanted.push_back(encoded);
@@ -346,6 +373,12 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
                           encoder->config.page_rows, half.max_positions, encoder->config.kv_pages});
       with_encoders.push_back(encoder);
     }
+  }
+  for (const LoadedModel* m : all_) {  // layers of models whose lane is another device's
+    const auto [layers, all] = layers_on(m->config, device.name());
+    if (m->config.device == device.name() || m->config.shards.empty() || layers == 0) continue;
+    requests.push_back({m->config.name, m->shape.page_bytes * layers / all, m->config.page_rows,
+                        m->shape.max_positions, m->pool.pages});
   }
   // Half of what is free: the rest is for buffers, and for what else runs on the machine.
   const int64_t budget = device.memory_bytes > 0 ? device.memory_bytes : backend->free_bytes() / 2;

@@ -239,6 +239,26 @@ TEST_F(ConfigTest, LayersAndExtrasOfAModel) {
   EXPECT_EQ(model.extras[1].name, "masks");
 }
 
+TEST_F(ConfigTest, ShardsAreLayersOfTheFirstDeviceAndOfOthers) {
+  const auto config = parse(R"(models { name: "m" path: "../models/big"
+      shards { device: "cpu:1" layers: 3 } shards { device: "cpu:0" layers: 9 } })");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->models[0].device, "cpu:1");
+  ASSERT_EQ(config->models[0].shards.size(), 2U);
+  EXPECT_EQ(config->models[0].shards[1].device, "cpu:0");
+  EXPECT_EQ(config->models[0].shards[1].layers, 9);
+  EXPECT_EQ(config->devices.size(), 2U);
+}
+
+TEST_F(ConfigTest, DevicesThatNobodyListsComeInTheOrderOfShards) {
+  const auto config = parse(R"(models { name: "f" path: "../models/big" device: "cpu:0" }
+      models { name: "m" path: "../models/big"
+               shards { device: "cpu:1" layers: 3 } shards { device: "cpu:0" layers: 9 } })");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->devices[0].name(), "cpu:1");
+  EXPECT_EQ(config->devices[1].name(), "cpu:0");
+}
+
 TEST_F(ConfigTest, ReplicasAreDevicesOfTheirOwn) {
   const auto config =
       parse(R"(models { name: "m" fake {} device: "cpu:2" replicas: ["cpu:0", "cpu:2/1"] })");
@@ -284,6 +304,11 @@ TEST_F(ConfigTest, UnsetFieldsKeepTheirDefaults) {
 
 TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
   const std::string m = "models { name: \"m\" fake {} }\n";
+  const auto sharded = [](const std::string& more) {
+    return "devices { name: \"cpu:0\" } devices { name: \"cpu:1\" } devices { name: \"cpu:2\" "
+           "cpu_kernels: CPU_KERNELS_ATEN }\nmodels { name: \"m\" path: \"../models/big\" " +
+           more + " }";
+  };
   const struct {
     std::string text;
     std::string message;  // without the file's folder
@@ -291,7 +316,7 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
       {"models {\n  name: \"m\"\n  pth: \"x\"\n}",
        "/deploy/d.textproto:3:6: Message type \"tandem.config.v1.Model\" has no field named "
        "\"pth\". Allowed: name, path, fake, device, dtype, page_rows, kv_pages, kv_dtype, layers, "
-       "extras, replicas, prefix_cache."},
+       "extras, replicas, shards, prefix_cache."},
       {"models { name: \"m\" path: \"../models/big\" layers: 0 }",
        "/deploy/d.textproto:1: models[0].layers: 0; allowed: [1, 1000]"},
       {"models { name: \"m\" fake {} layers: 2 }",
@@ -368,6 +393,35 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
       {"models { name: \"m\" fake { trace_file: \"t\" } replicas: \"cpu:1\" }",
        "/deploy/d.textproto:1: models[0].fake.trace_file: \"t\"; allowed: unset for a model with "
        "replicas"},
+      {sharded("shards { device: \"cpu:0\" layers: 1 }"),
+       "/deploy/d.textproto:2: models[0].shards: 1; allowed: 2 or more, or none"},
+      {sharded("shards { device: \"cpu:0\" layers: 1 } shards { device: \"cpu:7\" layers: 1 }"),
+       "/deploy/d.textproto:2: models[0].shards[1].device: \"cpu:7\"; allowed: \"cpu:0\", "
+       "\"cpu:1\", \"cpu:2\""},
+      {sharded("shards { device: \"cpu:0\" layers: 1 } shards { device: \"cpu:0\" layers: 1 }"),
+       "/deploy/d.textproto:2: models[0].shards[1].device: \"cpu:0\"; allowed: each device once"},
+      {sharded("shards { device: \"cpu:0\" layers: 1 } shards { device: \"cuda:0\" layers: 1 }"),
+       "/deploy/d.textproto:2: models[0].shards[1].device: \"cuda:0\"; allowed: CPU devices"},
+      {sharded("shards { device: \"gpu\" layers: 1 }"),
+       "/deploy/d.textproto:2: models[0].shards[0].device: \"gpu\"; allowed: \"cpu:N\" or "
+       "\"cuda:N\" "
+       "with N in [0, 255], or one of these and \"/L\" with L in [1, 15]"},
+      {sharded("shards { device: \"cpu:0\" layers: 0 }"),
+       "/deploy/d.textproto:2: models[0].shards[0].layers: 0; allowed: [1, 1000]"},
+      {sharded("device: \"cpu:1\" shards { device: \"cpu:0\" layers: 1 }"),
+       "/deploy/d.textproto:2: models[0].shards[0].device: \"cpu:0\"; allowed: cpu:1, `device`"},
+      {sharded("shards { device: \"cpu:1\" layers: 1 } shards { device: \"cpu:0\" layers: 1 }"),
+       "/deploy/d.textproto:2: models[0].shards[1].device: \"cpu:0\"; allowed: devices listed "
+       "behind cpu:1"},
+      {sharded("shards { device: \"cpu:0\" layers: 1 } shards { device: \"cpu:2\" layers: 1 }"),
+       "/deploy/d.textproto:2: models[0].shards[1].device: \"cpu:2\"; allowed: devices with the "
+       "cpu_kernels of cpu:0"},
+      {sharded("replicas: \"cpu:1\" shards { device: \"cpu:0\" layers: 1 } "
+               "shards { device: \"cpu:1\" layers: 1 }"),
+       "/deploy/d.textproto:2: models[0].shards: 2; allowed: none for a model with replicas"},
+      {"models { name: \"m\" fake {} shards { device: \"cpu:0\" layers: 1 } shards { device: "
+       "\"cpu:1\" layers: 3 } }",
+       "/deploy/d.textproto:1: models[0].shards: 2; allowed: none for a fake model"},
       {"devices { name: \"cpu:0\" }\ndevices { name: \"cpu:0\" }\n" + m,
        "/deploy/d.textproto:2: devices[1].name: \"cpu:0\"; allowed: a device that is not listed "
        "already"},
