@@ -123,7 +123,18 @@ def test_what_prometheus_and_grafana_take_up_renders():
 
 
 @pytest.mark.parametrize(
-    "name", ["base", "cuda", "own-models", "demo", "ppd-cpu", "ppd-gpus", "ppd-one-gpu"]
+    "name",
+    [
+        "base",
+        "cuda",
+        "own-models",
+        "demo",
+        "ppd-cpu",
+        "ppd-gpus",
+        "ppd-one-gpu",
+        "replicas",
+        "shards",
+    ],
 )
 def test_the_server_understands_the_configurations(name, binaries, tmp_path):
     """All but where the models are, which is elsewhere in a container."""
