@@ -65,20 +65,20 @@ class Counter final : public Backend {
       if (size.second > 0) {
         const std::lock_guard lock(mutex_);
         seconds_[size].push_back(seconds(result.busy));
-        ++counts_[size];
+        order_.push_back(size);
       }
       done(std::move(result));
     });
   }
 
-  // Passes of each size since the last call.
-  std::map<PassSize, int> take_counts() {
+  // Passes since the last call, one after the other.
+  std::vector<PassSize> take_passes() {
     const std::lock_guard lock(mutex_);
-    return std::exchange(counts_, {});
+    return std::exchange(order_, {});
   }
   void forget() {
     const std::lock_guard lock(mutex_);
-    counts_.clear();
+    order_.clear();
     seconds_.clear();
   }
   std::map<PassSize, std::vector<double>> all_seconds() const {
@@ -89,7 +89,7 @@ class Counter final : public Backend {
  private:
   Backend* const device_;
   mutable std::mutex mutex_;
-  std::map<PassSize, int> counts_;
+  std::vector<PassSize> order_;
   std::map<PassSize, std::vector<double>> seconds_;
 };
 
@@ -152,6 +152,21 @@ absl::StatusOr<std::vector<std::vector<double>>> mask_rates(const std::string& v
     found.push_back(std::move(by_rank));
   }
   return found;
+}
+
+// How many of each size, but for each model's first one of a prompt: a tree may have as many rows.
+std::map<PassSize, int> passes_behind(int prompt_tokens, const std::vector<PassSize>& all) {
+  std::map<PassSize, int> counts;
+  std::vector<ModelId> begun;
+  for (const PassSize& pass : all) {
+    const bool first = std::ranges::find(begun, pass.first) == begun.end();
+    if (first && pass.second >= prompt_tokens) {
+      begun.push_back(pass.first);
+    } else {
+      ++counts[pass];
+    }
+  }
+  return counts;
 }
 
 // One turn of one method.
@@ -229,7 +244,7 @@ class Pair {
     spec.prefix_cache = false;  // or the first of a turn would pay for the others' prompt
     spec.submitted = clock_.now();
     spec.listener = answer;
-    counter_->take_counts();
+    counter_->take_passes();
     const TimePoint start = clock_.now();
     loop_->submit(std::move(spec));
     answer->wait();
@@ -241,9 +256,7 @@ class Pair {
     turn.accept_lengths = stats.accept_lengths;
     turn.fallbacks = stats.own[BildFigures::kFallbacks];
     turn.rollbacks = stats.own[BildFigures::kRollbacks];
-    turn.passes = counter_->take_counts();
-    turn.passes.erase({kLarge, prompt_tokens});
-    turn.passes.erase({kSmall, prompt_tokens});
+    turn.passes = passes_behind(prompt_tokens, counter_->take_passes());
     *tokens = answer->tokens;
     return turn;
   }
