@@ -147,6 +147,7 @@ class Transformers(Engine):
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         load = getattr(transformers, self.LOADER).from_pretrained
         self.model = load(source, dtype=dtype, attn_implementation="sdpa").eval()
+        self.first = self.model.generation_config.decoder_start_token_id  # None: of a decoder
         if precision == "int8":
             each_row = {torch.nn.Linear: torch.ao.quantization.per_channel_dynamic_qconfig}
             self.model = torch.ao.quantization.quantize_dynamic(self.model, each_row)
@@ -169,6 +170,7 @@ class Transformers(Engine):
             max_new_tokens=new_tokens,
             eos_token_id=None,  # so no time goes into looking for the end
             pad_token_id=0,
+            decoder_start_token_id=self.first,
             cache_implementation=self.cache,
         )
         self.model.generation_config = config

@@ -196,7 +196,8 @@ def line(name: str, found: dict[str, list[float]]) -> list[str]:
 
     engines = [kind.__name__ for kind in FAMILIES[name].engines()]
     peers = {e: statistics.median(found[e]) for e in engines[1:] if e in found}
-    ratio = min(peers.values()) / statistics.median(found["Tandem"]) if peers else None
+    both = peers and found.get("Tandem")
+    ratio = min(peers.values()) / statistics.median(found["Tandem"]) if both else None
     told = "-" if ratio is None else f"**{ratio:.2f}**" + ("" if ratio >= GOAL else " (missed)")
     return [name, *(cell(e) for e in engines), told]
 
@@ -263,4 +264,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from bench.peers import families  # workers look for the engines by their module's name
+
+    families.main()

@@ -1,5 +1,7 @@
 """bench/peers/families.py: whose figures stand where, and what is said of an engine that is not there."""
 
+import importlib
+
 import pytest
 
 from bench.peers import families
@@ -23,6 +25,18 @@ def test_a_line_compares_with_the_best_peer():
     del found["EncoderCTranslate2"]
     assert families.line("t5-small", found)[3:] == ["-", "**4.50**"]
     assert families.line("gpt2", {"Tandem": [1.0]})[2:] == ["-", "-", "-"]
+    assert families.line("gpt2", {"DecoderTransformers": [1.0]})[1:] == [
+        "-",
+        "1.00 (1.00-1.00)",
+        "-",
+        "-",
+    ]
+
+
+def test_workers_find_the_engines():
+    for family in families.FAMILIES.values():
+        for kind in family.engines():
+            assert getattr(importlib.import_module(kind.__module__), kind.__name__) is kind
 
 
 def test_the_page_has_all_families_and_conditions():

@@ -129,6 +129,7 @@ def test_what_prometheus_and_grafana_take_up_renders():
         "cuda",
         "own-models",
         "demo",
+        "docstring",
         "ppd-cpu",
         "ppd-gpus",
         "ppd-one-gpu",

@@ -7,16 +7,18 @@ import pytest
 import torch
 from conftest import ROOT
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from tuning import corpus
+from tuning import corpus, functions, seq2seq, seq2seq_shapes
 from tuning.align import agreement
 from tuning.calibration import Sample, cut_prompts
+from tuning.pairs import Pair, read_pairs
 from tuning.shapes import SHAPES, llama, multiplications_per_token
 from tuning.windows import TokenStream
 
 MODELS = ROOT / "models"
 ALIGNED = "code-small-aligned"  # tuning/align.py
+DOCSTRINGS = "docstring-large", "docstring-small", "docstring-small-aligned"  # tuning/seq2seq.py
 MASKS = ("code-large-bita", "smollm2-135m-bita")  # tuning/bita.py
 HEADS = {  # tuning/early_heads.py
     "code-large-heads": (4, 5, 6, 7),
@@ -38,6 +40,7 @@ def test_weights_are_small_enough_for_the_repository():
     assert {file.parent.relative_to(MODELS).as_posix() for file in weights} == {
         *(f"code-{role}" for role in SHAPES),
         ALIGNED,
+        *DOCSTRINGS,
         *MASKS,
         *heads,
     }
@@ -121,6 +124,52 @@ def test_the_aligned_one_foresees_what_the_large_one_writes(pair):
         for name, model in (("small", pair["small"]), ("aligned", aligned))
     }
     assert shares["aligned"] > shares["small"] + 0.02, shares
+
+
+def held_out_docstrings(tokenizer, count):
+    documents = corpus.read_documents(corpus.standard_library())
+    held_out = functions.examples(
+        [d for d in documents if corpus.is_held_out(d.path, seq2seq.HELD_OUT_SHARE)]
+    )
+    pairs = read_pairs(
+        [example for example in held_out if example.task == functions.DOCSTRING],
+        tokenizer,
+        seq2seq.LONGEST_SOURCE,
+        seq2seq.LONGEST_TARGET,
+    )
+    return pairs[:: len(pairs) // count][:count]
+
+
+def test_the_pair_with_encoders_describes_functions():
+    tokenizer = Tokenizer.from_file(str(MODELS / "docstring-large" / "tokenizer.json"))
+    models = {name: seq2seq.load(MODELS / name) for name in DOCSTRINGS}
+    pairs = held_out_docstrings(tokenizer, 24)
+    large, small, aligned = (models[name] for name in DOCSTRINGS)
+    answers = list(seq2seq.write(large, [pair.source for pair in pairs], seq2seq.LONGEST_TARGET))
+    texts = tokenizer.decode_batch(answers)
+    assert sum(answer[-1] == 1 for answer in answers) > 20  # they end
+    assert len(set(texts)) > 12 and all(text.isprintable() for text in texts)
+    written = [Pair(p.task, p.source, a) for p, a in zip(pairs, answers, strict=True)]
+    assert seq2seq.agreement(aligned, written) > seq2seq.agreement(small, written) + 0.02
+    wanted = {functions.DOCSTRING: pairs}
+    losses = [seq2seq.held_out_loss(model, wanted, False)["docstring"] for model in (large, small)]
+    assert losses[0] < losses[1]
+
+
+@pytest.mark.parametrize("name", DOCSTRINGS)
+def test_models_with_encoders_are_of_their_shape(name):
+    config = AutoConfig.from_pretrained(MODELS / name)
+    shape = seq2seq_shapes.SHAPES[name.split("-")[1]]
+    assert (config.d_model, config.num_layers, config.num_decoder_layers) == (
+        shape["hidden"],
+        shape["encoder"],
+        shape["decoder"],
+    )
+    tokenizer = AutoTokenizer.from_pretrained(MODELS / name)
+    assert len(tokenizer) == config.vocab_size == 4096
+    assert tokenizer("x").input_ids[-1] == config.eos_token_id == tokenizer.eos_token_id
+    report = json.loads((MODELS / name / "training.json").read_text())
+    assert report["docstrings_rouge_l"] > 0.1
 
 
 def parses(source):

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <set>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "engine/decode/bild.h"
+#include "engine/host/config.h"
 #include "tests/engine/host/kit.h"
 #include "tests/engine/host/served_golden.h"
 
@@ -217,6 +219,43 @@ TEST(EncoderDecoders, PredictivePipelinedDecodingIsExact) {
     ASSERT_TRUE(sink->wait().ok()) << sink->wait();
     EXPECT_EQ(sink->ids(), served.golden.greedy(prompt)) << "prompt " << prompt;
   }
+}
+
+// The pair that comes with the repository, as its deployment file says.
+TEST(EncoderDecoders, TheShippedPairDescribesFunctions) {
+  auto config = load_deployment(std::string(TANDEM_SOURCE_DIR) + "/deploy/docstring.textproto");
+  ASSERT_TRUE(config.ok()) << config.status();
+  if (config->devices.empty()) config->devices.push_back({});
+  config->devices[0].threads = 1;
+  const auto engine = make_engine(*std::move(config));
+  ASSERT_NE(engine, nullptr);
+  std::set<std::string> texts;
+  int64_t drafted = 0;
+  for (const char* source :
+       {"docstring: def read(self, size=-1):\n    return self._file.read(size)\n",
+        "docstring: def is_empty(self):\n    return len(self.queue) == 0\n",
+        "name: def _(self):\n    self.file.close()\n    self.file = None\n",
+        "name: def _(self):\n    self.assertEqual(len('abc'), 3)\n"}) {
+    GenerateRequest r = testing::request_for(std::string(source), 40);
+    r.model = "docstring";
+    r.stopping.ignore_eos = false;
+    r.method = kAutoregressive;
+    const auto alone = run(*engine, r);
+    ASSERT_TRUE(alone->wait().ok()) << alone->wait();
+    EXPECT_EQ(alone->end().reason, FinishReason::kEos) << alone->text();
+    texts.insert(alone->text());
+    for (const char* method : {"bild", "speculative"}) {
+      r.method = method;
+      r.require_contract = Contract::kExact;
+      const auto sink = run(*engine, r);
+      ASSERT_TRUE(sink->wait().ok()) << sink->wait();
+      EXPECT_EQ(sink->text(), alone->text()) << method;
+      drafted += sink->end().stats.small_tokens;
+    }
+  }
+  EXPECT_EQ(texts.size(), 4U);  // what is read matters
+  EXPECT_FALSE(texts.contains(""));
+  EXPECT_GT(drafted, 4);
 }
 
 TEST(EncoderDecoders, WhatIsNotForThemIsRefused) {
