@@ -284,8 +284,11 @@ absl::StatusOr<cpu::QuantizedMatrix> load_rounded(const TensorSource& source,
         });
       }));
   if (broken < 0) return packed;
-  return out_of_range(absl::StrCat(spec.names[0], ".weight: row ", broken.load()),
-                      "infinite or no numbers", "what int4 can hold: finite numbers");
+  size_t part = 0;  // that the row is of
+  int64_t row = broken;
+  while (row >= spec.outs[part]) row -= spec.outs[part++];
+  return out_of_range(absl::StrCat(spec.names[part], ".weight: row ", row),
+                      "a number beyond fp16's 65504, or none", "finite numbers, for int4");
 }
 
 absl::StatusOr<at::Tensor> load_bias(const TensorSource& source, const LinearSpec& spec,

@@ -38,7 +38,8 @@ absl::StatusOr<cpu::QuantizedMatrix> load_quantized(const TensorSource& source,
                                                     cpu::Layout layout = cpu::Layout::kInOrder);
 
 // The same, rounded to blocks of 4 bits, or of 8 where spec.tokens says so. Empty where inputs are
-// not a multiple of 32. INVALID_ARGUMENT too: a row that has no finite numbers.
+// not a multiple of 32. INVALID_ARGUMENT too: a row with numbers that are not
+// finite, or that fp16 does not hold.
 absl::StatusOr<cpu::QuantizedMatrix> load_rounded(const TensorSource& source,
                                                   const LinearSpec& spec,
                                                   cpu::Layout layout = cpu::Layout::kInOrder);

@@ -210,24 +210,26 @@ absl::StatusOr<std::vector<uint16_t>> scales_of(const TensorView& view, const st
   return halves;
 }
 
-// Code of an input of an output.
-uint32_t code(const Parts& p, int64_t in, int64_t out) {
-  const int64_t at = p.by_input ? in / kCodes * p.out + out : out * (p.in / kCodes) + in / kCodes;
-  return word(*p.codes, at) >> (in % kCodes * 4) & 15;
+// Eight codes of an output, from input 8 `at` on: the first in the lowest bits.
+uint32_t codes(const Parts& p, int64_t out, int64_t at) {
+  return word(*p.codes, p.by_input ? at * p.out + out : out * (p.in / kCodes) + at);
 }
 
 // [out][in / 32] blocks of Q4_0: inputs 0 to 15 in the low halves of the bytes, the rest in the
 // high ones.
 void write_blocks(const Parts& p, const std::vector<uint16_t>& scales, std::byte* to) {
   for (int64_t out = 0; out < p.out; ++out) {
-    for (int64_t first = 0; first < p.in; first += kBlock, to += kBlockBytes) {
+    for (int64_t first = 0; first < p.in; first += kBlock) {
       const int64_t group = first / p.group;
       const int64_t at = p.by_input ? group * p.out + out : out * p.groups() + group;
       std::memcpy(to, &scales[static_cast<size_t>(at)], sizeof(uint16_t));
-      for (int64_t i = 0; i < kBlock / 2; ++i) {
-        const uint32_t low = code(p, first + i, out);
-        const uint32_t high = code(p, first + i + kBlock / 2, out);
-        to[2 + i] = static_cast<std::byte>(low | high << 4);
+      to += sizeof(uint16_t);
+      for (int64_t half = 0; half < 2; ++half) {
+        uint32_t low = codes(p, out, first / kCodes + half);
+        uint32_t high = codes(p, out, first / kCodes + 2 + half);
+        for (int64_t i = 0; i < kCodes; ++i, low >>= 4, high >>= 4) {
+          *to++ = static_cast<std::byte>((low & 15) | (high & 15) << 4);
+        }
       }
     }
   }

@@ -25,7 +25,10 @@ TEST(KeepsPacked, AsConfigured) {
   EXPECT_FALSE(keeps_packed(device, 1, 100));
 }
 
-TEST(KeepsPacked, OnCpusIfAskedTo) { EXPECT_FALSE(keeps_packed({}, 1, 100)); }
+TEST(KeepsPacked, OnCpusIfAskedTo) {
+  EXPECT_FALSE(keeps_packed({}, 1, 100));
+  EXPECT_TRUE(keeps_packed({.packed_products = true}, 1, 100));
+}
 
 }  // namespace
 }  // namespace tandem
