@@ -22,7 +22,7 @@ tandem_fuzz(stop_matcher ${text}/fuzz/stop_matcher_fuzz.cpp DEPS tandem::text)
 
 # What knows the methods' parameters: a part of engine/host, which this build has not as a whole.
 file(GLOB methods CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/engine/host/methods/*.cpp)
-list(APPEND methods engine/host/methods.cpp engine/host/deployment.cpp engine/host/names.cpp engine/host/settings_proto.cpp)
+list(APPEND methods engine/host/methods.cpp engine/host/alignment.cpp engine/host/deployment.cpp engine/host/names.cpp engine/host/settings_proto.cpp)
 tandem_fuzz(config engine/host/fuzz/config_fuzz.cpp
   SOURCES engine/host/config.cpp engine/host/config_file.cpp engine/host/config_limits.cpp engine/host/config_methods.cpp ${methods}
   SEEDS engine/host/fuzz/seeds/* DEPS tandem::sched tandem::text tandem::config_proto)
