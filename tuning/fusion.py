@@ -3,6 +3,9 @@ rows of a prompt are, which of them stands beside each row of the small model's 
 model says when they are added to its inputs or put in their place.
 """
 
+import json
+import re
+
 import numpy as np
 import torch
 from tokenizers import Tokenizer
@@ -97,15 +100,72 @@ def fused_memory_logits(
     return small(inputs_embeds=inputs, decoder_input_ids=ids, use_cache=False).logits
 
 
-def piece_bytes(tokenizer: Tokenizer, ids: list[int]) -> np.ndarray:
-    """Bytes of text that each token of a byte-level tokenizer stands for; of a special one, none."""
-    special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    return np.array([0 if i in special else len(tokenizer.id_to_token(i)) for i in ids])
+def _byte_characters() -> dict[str, bytes]:
+    """Byte-level vocabularies' characters: the printable ones stand for themselves."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    codes = dict(zip(printable, printable, strict=True)) | {
+        b: 256 + i for i, b in enumerate(others)
+    }
+    return {chr(code): bytes([byte]) for byte, code in codes.items()}
 
 
-def aligned_rows(large: np.ndarray, small: np.ndarray) -> np.ndarray:
-    """Of each token of one cut of a text, which token of another has its last byte. large, small: bytes of each token; totals that differ are scaled."""
-    large_ends, small_ends = np.cumsum(large), np.cumsum(small)
-    ends = small_ends * max(1, int(large_ends[-1]))
-    rows = np.searchsorted(large_ends * max(1, int(small_ends[-1])), ends)
+class Pieces:
+    """What each token adds to a text, as the server has it (Tokenizer::token_bytes)."""
+
+    BYTES, BLANK = _byte_characters(), "\u2581"
+    SENTENCE_PIECE = {"Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"}
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        self.added = tokenizer.get_added_tokens_decoder()
+        decoder = tokenizer.decoder and json.loads(tokenizer.decoder.__getstate__())
+        parts = decoder.get("decoders", [decoder]) if decoder else []
+        names = [part["type"] for part in parts]
+        self.byte_level = names == ["ByteLevel"]
+        if not self.byte_level and not (names and self.SENTENCE_PIECE.issuperset(names)):
+            raise SystemExit(
+                f"the tokenizer's decoder: {', '.join(names) or 'none'}; allowed where the models have "
+                f"different tokens: ByteLevel, or SentencePiece's {', '.join(sorted(self.SENTENCE_PIECE))}"
+            )
+
+    def is_special(self, token: int) -> bool:
+        return token in self.added and self.added[token].special
+
+    def bytes_of(self, token: int) -> bytes:
+        text = self.tokenizer.id_to_token(token) or ""
+        if token in self.added:
+            return text.encode()
+        if self.byte_level:
+            return b"".join(self.BYTES.get(c) or c.encode() for c in text)
+        if re.fullmatch("<0x[0-9A-F]{2}>", text):
+            return bytes([int(text[3:5], 16)])
+        return text.replace(self.BLANK, " ").encode()
+
+    def ends(self, ids: list[int], text: str) -> list[int]:
+        return piece_ends([(self.bytes_of(i), self.is_special(i)) for i in ids], text.encode())
+
+
+def piece_ends(pieces: list[tuple[bytes, bool]], text: bytes) -> list[int]:
+    """Where in `text` each token ends, by its bytes and whether it is a special one. As the server's
+    (engine/host/alignment.cpp): what the text lacks, a blank before it or a special token, has no bytes."""
+    ends, end = [], 0
+    for piece, special in pieces:
+        rest, word = text[end:], piece.removeprefix(b" ")
+        behind = rest.lstrip(b" \t\r\n")
+        if rest.startswith(piece):
+            end += len(piece)
+        elif behind.startswith(word):
+            end += len(rest) - len(behind) + len(word)
+        elif not special:
+            end += len(piece)
+        ends.append(end)
+    return ends
+
+
+def aligned_rows(large: list[int], small: list[int]) -> np.ndarray:
+    """Of each token of one cut of a text, which token of another has its last byte. large, small: where
+    each token ends; last ends that differ are scaled."""
+    ends = np.array(small) * max(1, large[-1])
+    rows = np.searchsorted(np.array(large) * max(1, small[-1]), ends)
     return np.minimum(rows, len(large) - 1)

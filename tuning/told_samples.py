@@ -155,11 +155,14 @@ class Samples:
     def read_with(self, large: Tokenizer, small: Tokenizer) -> None:
         """The prompts as another tokenizer has them."""
         read, beside = [], []
+        theirs, ours = fusion.Pieces(large), fusion.Pieces(small)
         for own in self.read:
-            ids = large.encode(small.decode(own)).ids
-            cuts = fusion.piece_bytes(large, ids), fusion.piece_bytes(small, own)
+            text = small.decode(own)
+            ids = large.encode(text).ids
             read.append(ids)
-            beside.append(fusion.aligned_rows(*cuts).tolist())
+            beside.append(
+                fusion.aligned_rows(theirs.ends(ids, text), ours.ends(own, text)).tolist()
+            )
         self.read, self.beside = read, pad(beside)
 
     def fill(self, large: Reader, layer: int, file: Path, at_once: int = 16) -> dict:

@@ -228,7 +228,8 @@ absl::StatusOr<Cut> cut_apart(const Deployment& d, const GenerateRequest& reques
                                          request.add_special_tokens));
   TANDEM_ASSIGN_OR_RETURN(out.read, cut(written, *d.large, d.vocab_size));
   TANDEM_ASSIGN_OR_RETURN(out.tokens, cut(written, *d.small, d.small_vocab_size));
-  out.beside = align_tokens(*d.large->tokenizer, out.read, *d.small->tokenizer, out.tokens);
+  out.beside =
+      align_tokens(written.text, *d.large->tokenizer, out.read, *d.small->tokenizer, out.tokens);
   return out;
 }
 

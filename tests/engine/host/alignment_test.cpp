@@ -19,9 +19,11 @@ std::shared_ptr<const Tokenizer> merging(const Merges& merges) {
 
 class Alignment : public ::testing::Test {
  protected:
-  std::vector<int> rows(const Tokenizer& large, const std::string& read, const Tokenizer& small,
-                        const std::string& written) const {
-    return align_tokens(large, cut(large, read), small, cut(small, written));
+  // Both of `text`, or of what stands in its place for one of them.
+  std::vector<int> rows(const std::string& text, const Tokenizer& large, const Tokenizer& small,
+                        const std::string& read = "", const std::string& written = "") const {
+    return align_tokens(text, large, cut(large, read.empty() ? text : read), small,
+                        cut(small, written.empty() ? text : written));
   }
   // "^" at the beginning: the special token.
   static std::vector<Token> cut(const Tokenizer& tokenizer, std::string text) {
@@ -41,17 +43,34 @@ class Alignment : public ::testing::Test {
 };
 
 TEST_F(Alignment, ARowGoesToTheTokensThatEndInItsToken) {
-  EXPECT_THAT(rows(*abc_de, "abcdef", *bc, "abcdef"), ElementsAre(0, 0, 1, 1, 2));
-  EXPECT_THAT(rows(*bc, "abcdef", *abc_de, "abcdef"), ElementsAre(1, 3, 4));
+  EXPECT_THAT(rows("abcdef", *abc_de, *bc), ElementsAre(0, 0, 1, 1, 2));
+  EXPECT_THAT(rows("abcdef", *bc, *abc_de), ElementsAre(1, 3, 4));
 }
 
-TEST_F(Alignment, SpecialTokensHaveNoBytes) {
-  EXPECT_THAT(rows(*letters, "^xyz", *letters, "xyz"), ElementsAre(1, 2, 3));
-  EXPECT_THAT(rows(*letters, "xyz", *letters, "^xyz"), ElementsAre(0, 0, 1, 2));
+TEST_F(Alignment, ABlankBeforeTheTextHasNoBytes) {
+  const auto ab_cd = merging({{"a", "b"}, {"c", "d"}});
+  const auto blank = merging({{"a", "b"}, {"\u0120", "ab"}, {"c", "d"}});
+  EXPECT_THAT(rows("abcd", *ab_cd, *blank, "abcd", " abcd"), ElementsAre(0, 1));
+  EXPECT_THAT(rows("abcd", *blank, *ab_cd, " abcd", "abcd"), ElementsAre(0, 1));
+  EXPECT_THAT(rows("abcd", *blank, *letters, " abcd", " abcd"), ElementsAre(0, 0, 0, 1, 1));
+  EXPECT_THAT(rows(" abcd", *blank, *ab_cd), ElementsAre(0, 0, 1));  // the text's own
+}
+
+TEST_F(Alignment, SpecialTokensThatTheTextLacksHaveNoBytes) {
+  EXPECT_THAT(rows("xyz", *letters, *letters, "^xyz"), ElementsAre(1, 2, 3));
+  EXPECT_THAT(rows("xyz", *letters, *letters, "", "^xyz"), ElementsAre(0, 0, 1, 2));
+}
+
+// A chat template spells them; a tokenizer that does not know them reads letters.
+TEST_F(Alignment, SpecialTokensOfTheTextHaveTheirBytes) {
+  const auto bytes = Tokenizer::bytes();
+  EXPECT_THAT(rows("<s>xy<s>z", *bytes, *letters), ElementsAre(2, 3, 4, 7, 8));
+  EXPECT_THAT(rows("<s>xy<s>z", *letters, *bytes), ElementsAre(0, 0, 0, 1, 2, 3, 3, 3, 4));
+  EXPECT_THAT(rows("x <s> y", *letters, *letters, "x<s>y"), ElementsAre(0, 1, 1, 2, 2));
 }
 
 TEST_F(Alignment, OtherLengthsAreScaled) {
-  EXPECT_THAT(rows(*letters, "wxyz", *letters, "wx"), ElementsAre(1, 3));
+  EXPECT_THAT(rows("wx", *letters, *letters, "wxyz"), ElementsAre(1, 3));
 }
 
 TEST_F(Alignment, ATokenizerThatSpellsItsTextHasOne) {
