@@ -350,9 +350,9 @@ absl::StatusOr<MethodPlan> plan_auto(const Deployment& deployment, const Generat
         automatic_choice(deployment.config, request, *find(methods, offer.method));
     TANDEM_ASSIGN_OR_RETURN(MethodPlan plan, plan_of(deployment, method, greedy));
     plan.method = offer.method;
-    const bool sound =
-        (plan.available && plan.context_length >= rows) ||
-        offer.method == kAutoregressive;  // then it is the request that asks too much
+    // Where no other method can follow, it is the request that asks too much.
+    const bool last = offer.method == kAutoregressive || deployment.small_writes(offer.method);
+    const bool sound = last || (plan.available && plan.context_length >= rows);
     if (plan.contract >= request.require_contract && sound) return plan;
   }
   // Autoregressive decoding would do, but for what is asked of it.

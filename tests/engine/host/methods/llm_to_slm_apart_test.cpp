@@ -174,6 +174,30 @@ TEST_F(LlmToSlmApart, AutoIsTheDefaultOrTheLargeModelItself) {
   }
 }
 
+// The small model has no room for all that is asked: nobody else can go on, so the answer ends
+// there.
+TEST_F(LlmToSlmApart, AutoEndsWhereTheSmallModelsRoomEnds) {
+  EngineConfig config = config_of(projector("some", 0.3f), 0, 18);
+  config.deployments[0].default_method = "llm_to_slm";
+  const auto engine = make_engine(config);
+  ASSERT_NE(engine, nullptr);
+  GenerateRequest request = asking("pair", kAuto, 0);
+  request.stopping.max_new_tokens.reset();
+  const auto got = run(*engine, request);
+  ASSERT_TRUE(got->wait().ok()) << got->wait();
+  EXPECT_EQ(got->start().method, "llm_to_slm");
+  request.method = "llm_to_slm";
+  const auto named = run(*engine, request);
+  ASSERT_TRUE(named->wait().ok()) << named->wait();
+  EXPECT_EQ(got->ids(), named->ids());
+  EXPECT_GT(got->ids().size(), 12U);
+  EXPECT_EQ(got->end().reason, named->end().reason);
+  request.method = kAuto;
+  request.stopping.max_new_tokens = 1000;
+  EXPECT_THAT(std::string(run(*engine, request)->wait().message()),
+              HasSubstr("max_new_tokens: 1000; allowed: at most"));
+}
+
 TEST_F(LlmToSlmApart, PromptsInTokensAreTheSourcesOrRefused) {
   GenerateRequest request = asking("pair", "llm_to_slm", 0);
   request.prompt = std::vector<Token>{5, 300, 7};  // the small model has no 300
