@@ -260,7 +260,12 @@ def read_samples(
 ) -> tuple[Samples, Samples, dict]:
     """For training and for checking; and what a projector's file says of the large model."""
     both, source = [], {}
-    for texts in texts_of(arguments, s, small):
+    parts = zip(texts_of(arguments, s, small), ("--batch", "--checked"), (s.batch, 1), strict=True)
+    for texts, option, least in parts:
+        if len(texts) < least:
+            raise SystemExit(
+                f"--task {s.task}: found {len(texts)} samples for {option}; allowed: {least} or more"
+            )
         samples = Samples(texts)
         if not shared:
             samples.read_with(large.tokenizer, small.tokenizer)

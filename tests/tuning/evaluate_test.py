@@ -177,6 +177,14 @@ def test_speed_is_compared_turn_by_turn():
     assert fast.speedups == [2, 4] and fast.speedup == 3
 
 
+def test_drafts_kept_are_those_of_a_round():
+    row = Row(grid.AR)
+    row.turns = [[Answer([1, 2], 1, 0, 2, 0), Answer([1, 2], 1, 0, 2, 0)]]
+    assert row.kept == 0  # no rounds
+    row.turns[0][0].accept_lengths = (1, 0, 2)
+    assert row.kept == pytest.approx(4 / 3)
+
+
 def test_unequal_answers_are_counted(messages):
     tasks = [task for turn in TURNS for task in turn]
     counts = measure.count_equal(Server(messages, "speculative"), CONFIGURATIONS[1:], tasks, 8, 3)

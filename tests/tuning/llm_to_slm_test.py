@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -106,6 +107,16 @@ def test_docstrings_are_what_stands_behind_their_functions():
     (text,) = told_samples.docstrings(examples, tokenizer, 0, 9, (4, 120), 64, seed=1)
     assert tokenizer.decode(text.prompt) == "def f(a):\n    return a" + told_samples.ASKED
     assert tokenizer.decode(text.answer) == " Return the argument." and text.answer[-1] == 0
+
+
+def test_fewer_samples_than_a_step_takes_are_refused(monkeypatch, texts):
+    refusals = {(7, 8): "7 samples for --batch; allowed: 8", (8, 0): "0 samples for --checked"}
+    for found, why in refusals.items():
+        parts = [texts[:n] for n in found]
+        monkeypatch.setattr(llm_to_slm, "texts_of", lambda *_, parts=parts: parts)
+        settings = replace(SETTINGS, task="docstring", told=False)
+        with pytest.raises(SystemExit, match=f"--task docstring: found {why}"):
+            llm_to_slm.read_samples(None, settings, SimpleNamespace(key="k"), None, True)
 
 
 @torch.no_grad()

@@ -6,8 +6,9 @@ import pytest
 import torch
 from evaluate_test import messages  # noqa: F401
 from safetensors.torch import load_file
+from tokenizers import processors
 
-from tuning import checkpoint, projector_file
+from tuning import checkpoint, corpus, projector_file
 from tuning.evaluate import told_cost
 from tuning.evaluate.told_cost import LARGE, READING, SMALL, THIRD, WAYS, WHOLE, Pair
 from tuning.shapes import llama, new_model
@@ -40,6 +41,24 @@ def test_projectors_are_for_the_pair_and_add_nothing(tmp_path, texts, sizes, tok
         )
     large = told_cost.Reader(pair.large)
     assert about["source"] == projector_file.source_of(large.model)
+
+
+def test_prompts_have_as_many_tokens_as_told(tmp_path, texts, monkeypatch):
+    pair = pair_in(tmp_path, texts)
+    tokenizer = told_cost.frozen_model.load_tokenizer(pair.small)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
+    )
+    tokenizer.save(str(pair.small / "tokenizer.json"))
+    documents = [corpus.Document("a", texts[0]), corpus.Document("b", "x = 1\n")]
+    monkeypatch.setattr(corpus, "read_documents", lambda _: documents)
+    monkeypatch.setattr(corpus, "split", lambda found: ([], found))
+    (prompt,) = told_cost.cut_prompts(tmp_path, pair, 1, seed=1)
+    assert texts[0].startswith(prompt)
+    ids = tokenizer.encode(texts[0], add_special_tokens=False).ids[: told_cost.TOKENS]
+    assert len(ids) == 100 and prompt == tokenizer.decode(ids)
+    with pytest.raises(SystemExit, match="allowed: 1 to 1"):
+        told_cost.cut_prompts(tmp_path, pair, 2, seed=1)
 
 
 class Server:

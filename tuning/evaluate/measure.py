@@ -83,11 +83,10 @@ class Row:
 
     @property
     def kept(self) -> float:
-        """Drafts that a round keeps, in the mean."""
+        """Drafts that a round keeps, in the mean; 0 where there was no round."""
         rounds = [answer.accept_lengths for answer in self.answers()]
-        return sum(i * n for lengths in rounds for i, n in enumerate(lengths)) / sum(
-            map(sum, rounds)
-        )
+        kept = sum(i * n for lengths in rounds for i, n in enumerate(lengths))
+        return kept / max(1, sum(map(sum, rounds)))
 
     @property
     def fallbacks(self) -> float:

@@ -84,10 +84,11 @@ def write_projectors(pair: Pair, folder: Path) -> None:
 
 
 def cut_prompts(stdlib: Path, pair: Pair, count: int, seed: int) -> list[str]:
-    """Beginnings of held-out files."""
+    """Beginnings of held-out files that have as many tokens."""
     tokenizer = frozen_model.load_tokenizer(pair.small)
     _, held_out = corpus.split(corpus.read_documents(stdlib))
-    texts = [tokenizer.decode(tokenizer.encode(d.text[:2000]).ids[:TOKENS]) for d in held_out]
+    cuts = [tokenizer.encode(d.text[:2000], add_special_tokens=False).ids for d in held_out]
+    texts = [tokenizer.decode(ids[:TOKENS]) for ids in cuts if len(ids) >= TOKENS]
     random.Random(seed).shuffle(texts)
     if len(texts) < count:
         raise SystemExit(f"--prompts: {count}; allowed: 1 to {len(texts)}, the held-out files")
