@@ -240,6 +240,7 @@ class Target:
     def _record(self, saw, grown):
         """What the bystander saw, in milliseconds, for people."""
         refusals, probes, gaps = (sorted(saw[what]) for what in ("refusals", "probes", "gaps"))
+        gaps = gaps or [0.0]  # where each stream came in one message
         figures = {
             "gap": gaps[-1] * 1e3,
             "gap_p99": gaps[len(gaps) * 99 // 100] * 1e3,

@@ -263,9 +263,11 @@ def main(arguments=None) -> int:
         before = machine.load()
         attacked(args.binaries.resolve(), args.mutations, keep)
         kept = merged(keep.read_text().splitlines())
+    binaries = os.path.relpath(args.binaries.resolve(), ROOT)
+    given = f"TANDEM_BIN={binaries} " if os.environ.get("TANDEM_BIN") else ""
     conditions = {
-        "command": f"`scripts/attacks --mutations {args.mutations}`",
-        "binaries": os.path.relpath(args.binaries.resolve(), ROOT),
+        "command": f"`{given}scripts/attacks --mutations {args.mutations}`",
+        "binaries": binaries,
         "commit": machine.commit(ROOT),
         "date": datetime.date.today().isoformat(),
         "processor": f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores",

@@ -5,7 +5,7 @@
 
 A tandem-server with the demo's models works under `tandem bench`, a Prometheus (Debian's) scrapes it every 2 s and answers
 the dashboard's own queries, and Grafana's own components (@grafana/ui of npm, of the version in deploy/compose) draw the answers in
-headless Chromium. Grafana's server takes no part: it is in none of the registries that set-up uses. Needs node, npm, `prometheus`
+headless Chromium. Grafana's server takes no part. Needs node, npm, `prometheus`
 and `chromium` (apt-get install prometheus chromium; `--prometheus` and `--chromium` name others).
 """
 
@@ -14,6 +14,7 @@ import contextlib
 import json
 import re
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -45,6 +46,31 @@ def running(command, **options):
     finally:
         process.terminate()
         process.wait(60)
+
+
+def wait_for(condition, process, what):
+    """Raises SystemExit where the process ends before; `120` only bounds a failure."""
+    end = time.monotonic() + 120
+    while not condition():
+        if process.poll() is not None:
+            raise SystemExit(f"{what}: ended with status {process.returncode}")
+        if time.monotonic() > end:
+            raise SystemExit(f"{what}: not ready after two minutes")
+        time.sleep(0.1)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return found.getsockname()[1]
+
+
+def ready(address):
+    """Whether that Prometheus answers queries."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/-/ready", timeout=10) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
 
 
 def get(address, path, **parameters):
@@ -100,18 +126,18 @@ def observe(args, folder):
     server = [args.binaries / "tandem-server", "--config", ROOT / "deploy/demo.textproto"]
     server += ["--listen=127.0.0.1:0", "--http=127.0.0.1:0", f"--port-file={ports}"]
     with contextlib.ExitStack() as stack:
-        stack.enter_context(running([*server, "--log-level=warn"]))
-        while not ports.exists():
-            time.sleep(0.1)
+        process = stack.enter_context(running([*server, "--log-level=warn"]))
+        wait_for(ports.exists, process, "tandem-server")
         at = dict(line.split("=", 1) for line in ports.read_text().split())
         (folder / "prometheus.yml").write_text(
             f"global: {{scrape_interval: {SCRAPE}s}}\n"
             f"scrape_configs: [{{job_name: tandem, static_configs: [{{targets: ['{at['http']}']}}]}}]\n"
         )
-        address = "127.0.0.1:19090"
+        address = f"127.0.0.1:{free_port()}"
         prometheus = [args.prometheus, f"--config.file={folder}/prometheus.yml"]
         prometheus += [f"--storage.tsdb.path={folder}/data", f"--web.listen-address={address}"]
-        stack.enter_context(running([*prometheus, "--log.level=warn"]))
+        process = stack.enter_context(running([*prometheus, "--log.level=warn"]))
+        wait_for(lambda: ready(address), process, "prometheus")
         begin = time.time()
         for load in LOADS:
             end = time.time() + args.minutes * 60 / len(LOADS)
