@@ -10,6 +10,10 @@ if(NOT TANDEM_SANITIZE)
   tandem_check(rules.includes_self_test rules 60 python3 tests/scripts/check_includes_test.py)
   tandem_check(rules.tidy_self_test rules 120 python3 tests/scripts/tidy_test.py)
   tandem_check(scripts.models rules 120 ${TANDEM_PYTHON} tests/scripts/models_test.py)
+  if(EXISTS ${TANDEM_SITE_PACKAGES}/pytest)
+    tandem_check(scripts.prove_image rules 120
+      ${TANDEM_PYTHON} -m pytest -q -p no:cacheprovider tests/scripts/prove_image_test.py)
+  endif()
 endif()
 
 if(EXISTS ${TANDEM_HOME}/python/bin/protolint AND NOT TANDEM_SANITIZE)
