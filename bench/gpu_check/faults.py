@@ -31,10 +31,10 @@ def refused(args, name: str, words: str, **server) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         one = Server(args, Path(folder), **server)
         try:
-            status = one.process.wait(120)
+            status = one.process.wait(args.patience)
         except subprocess.TimeoutExpired:
-            one.end()
-            return [f"{name}: the server runs"]
+            one.end(0)
+            return [f"{name}: the server runs: {one.last_words()}"]
         said = one.last_words()
         good = status != 0 and re.search(words, said) is not None
         say(f"server.{name}", "refused" if good else "wrong")
@@ -42,9 +42,9 @@ def refused(args, name: str, words: str, **server) -> list[str]:
 
 
 @contextlib.contextmanager
-def memory_taken(device: str):
+def memory_taken(args):
     """Nothing is left of the device's memory meanwhile. Yields the GiB that were."""
-    name = device.split("/")[0] if device.startswith("cuda") else "cpu"
+    name = args.device.split("/")[0] if args.device.startswith("cuda") else "cpu"
     taker = subprocess.Popen(
         [sys.executable, "-c", TAKE, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -56,16 +56,23 @@ def memory_taken(device: str):
     finally:
         with contextlib.suppress(BrokenPipeError):
             taker.stdin.close()
-        taker.wait(60)
+        try:
+            taker.wait(args.patience)
+        except subprocess.TimeoutExpired:
+            taker.kill()
+            taker.wait()
 
 
-def bench(args, address: str, requests: int) -> subprocess.CompletedProcess:
-    words = [f"--concurrency={args.concurrency}", f"--requests={requests}"]
-    return tandem(args, address, "bench", *words, f"--max-new-tokens={args.tokens}", seconds=100)
+def bench(args, address: str, concurrency: int, *words: str) -> subprocess.CompletedProcess:
+    words = (f"--concurrency={concurrency}", *words)
+    done = tandem(args, address, "bench", *words, seconds=args.patience)
+    print(done.stdout + done.stderr, flush=True)
+    return done
 
 
 def answers(args, address: str) -> bool:
-    done = tandem(args, address, "generate", "def f(", f"--max-new-tokens={args.tokens}")
+    words = ("def f(", f"--max-new-tokens={args.tokens}")
+    done = tandem(args, address, "generate", *words, seconds=args.patience)
     print(done.stdout + done.stderr, flush=True)
     return done.returncode == 0
 
@@ -77,11 +84,11 @@ def out_of_memory(args) -> list[str]:
         server = Server(args, Path(folder))
         wrong = []
         try:
-            address = server.wait_until_ready(90)
-            with memory_taken(args.device) as gib:
+            address = server.wait_until_ready(args.patience)
+            with memory_taken(args) as gib:
                 say("server.memory_taken", round(gib, 2), "GiB")
-                done = bench(args, address, 2 * args.concurrency)
-                print(done.stdout + done.stderr, flush=True)
+                words = (f"--requests={2 * args.concurrency}", f"--max-new-tokens={args.tokens}")
+                done = bench(args, address, args.concurrency, *words)
                 say("server.while_taken", "answered" if done.returncode == 0 else "some refused")
                 if server.process.poll() is not None:
                     wrong.append("out_of_memory: the server is gone: " + server.last_words())
@@ -92,26 +99,38 @@ def out_of_memory(args) -> list[str]:
         except (RuntimeError, subprocess.SubprocessError) as error:
             wrong.append(f"out_of_memory: {error}")
         finally:
-            if server.end() != 0:
+            if server.end(args.patience) != 0:
                 wrong.append("out_of_memory: the server ended badly: " + server.last_words())
         return wrong
 
 
 def full_pools(args) -> list[str]:
-    """More requests than KV pools hold at once: all are answered."""
-    small = f'devices {{ name: "{args.device}" memory_bytes: {args.pool_bytes} }}'
-    small += f' devices {{ name: "{args.device}/1" memory_bytes: {args.pool_bytes} }}'
+    """Requests that come in, and then grow to twice the KV pages that there are: some give theirs back
+    under way, and all are answered."""
+    concurrency, prompt, grows, page_rows, context = max(8, args.concurrency), 16, 240, 16, 1024
+    pages = max(context, concurrency * (prompt + grows) // 2) // page_rows
+    wrong = []
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(args, Path(folder), more=small)
+        server = Server(args, Path(folder), pages=pages)
         try:
-            done = bench(args, server.wait_until_ready(90), 4 * args.concurrency)
-            print(done.stdout + done.stderr, flush=True)
-            say("server.full_pools", "answered" if done.returncode == 0 else "wrong")
-            return [] if done.returncode == 0 else ["full_pools: not all are answered"]
-        except (RuntimeError, subprocess.SubprocessError) as error:
-            return [f"full_pools: {error}"]
+            address = server.wait_until_ready(args.patience)
+            words = [f"--requests={concurrency}", "--method=autoregressive"]
+            words += [f"--prompt-tokens={prompt}", f"--max-new-tokens={grows}"]
+            done = bench(args, address, concurrency, *words)
+            answered = done.returncode == 0 and "requests ended with" not in done.stderr
+            preempted = server.metric("tandem_preemptions_total")
+            say("server.full_pools", "answered" if answered else "wrong")
+            say("server.full_pools.preemptions", preempted)
+            if not answered:
+                wrong.append("full_pools: not all are answered")
+            if preempted == 0:
+                wrong.append("full_pools: the pools were never full")
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+            wrong.append(f"full_pools: {error}")
         finally:
-            server.end()
+            if server.end(args.patience) != 0:
+                wrong.append("full_pools: the server ended badly: " + server.last_words())
+    return wrong
 
 
 def main() -> int:
@@ -121,15 +140,21 @@ def main() -> int:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--concurrency", type=int, default=16)
-    parser.add_argument("--pool-bytes", type=int, default=24_000_000)
+    parser.add_argument("--patience", type=float, default=15, help="seconds of each wait")
     args = parser.parse_args()
     wrong = []
-    wrong += refused(args, "unknown_device", "allowed: ", device="cuda:99")
+
+    def note(found: list[str]) -> None:
+        for line in found:
+            print(line, flush=True)  # at once: the step's time may end
+        wrong.extend(found)
+
+    note(refused(args, "unknown_device", "allowed: ", device="cuda:99"))
     small = f'devices {{ name: "{args.device}" memory_bytes: 1000000 }}'
     small += f' devices {{ name: "{args.device}/1" }}'
-    wrong += refused(args, "too_little_memory", "memory", more=small)
-    wrong += full_pools(args)
-    wrong += out_of_memory(args)
+    note(refused(args, "too_little_memory", "memory", more=small))
+    note(full_pools(args))
+    note(out_of_memory(args))
     print("\n".join(wrong) if wrong else "all as it should be")
     return 1 if wrong else 0
 

@@ -2,7 +2,6 @@
 under load. Lines of JSON, as steps.figures_of reads them."""
 
 import argparse
-import contextlib
 import json
 import re
 import signal
@@ -10,12 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 CONFIG = """
 models {{
   name: "code-large" path: "{models}/code-large" device: "{device}"
   extras {{ name: "code-large-bita" path: "{models}/code-large-bita" }}
+  kv_pages: {pages}
 }}
 models {{ name: "code-small" path: "{models}/code-small" device: "{device}" }}
 models {{ name: "worker" path: "{models}/code-large" device: "{device}/1" layers: 4 }}
@@ -34,8 +35,13 @@ def say(name, value, unit=""):
 
 
 class Server:
-    def __init__(self, args, folder: Path, more: str = "", device: str | None = None):
-        text = CONFIG.format(models=args.models, device=device or args.device, more=more)
+    def __init__(
+        self, args, folder: Path, more: str = "", device: str | None = None, pages: int = 0
+    ):
+        """pages: of the large model; 0: from the device's memory."""
+        text = CONFIG.format(
+            models=args.models, device=device or args.device, more=more, pages=pages
+        )
         (folder / "config.textproto").write_text(text)
         self.ports_file = folder / "ports"
         self.log = folder / "log"
@@ -50,20 +56,30 @@ class Server:
             if self.process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError("the server does not start: " + self.last_words())
             time.sleep(0.02)
-        ports = dict(line.split("=", 1) for line in self.ports_file.read_text().split())
-        return ports["grpc"]
+        return self.addresses()["grpc"]
+
+    def addresses(self) -> dict[str, str]:
+        return dict(line.split("=", 1) for line in self.ports_file.read_text().split())
+
+    def metric(self, name: str) -> float:
+        with urllib.request.urlopen(
+            f"http://{self.addresses()['http']}/metrics", timeout=10
+        ) as page:
+            text = page.read().decode()
+        return float(re.search(rf"^{name} (\S+)", text, re.M)[1])
 
     def last_words(self) -> str:
         return " | ".join(self.log.read_text("utf-8", "replace").splitlines()[-3:])
 
-    def end(self) -> int:
+    def end(self, seconds: float = 30) -> int:
+        """Its status; that of SIGKILL if it does not end by itself."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(30)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
 
 
 def tandem(args, address: str, *words: str, seconds: float = 60) -> subprocess.CompletedProcess:

@@ -159,6 +159,7 @@ def test_dry_run_on_the_cpu(made, tmp_path):
     assert figures["server.unknown_device"]["value"] == "refused"
     assert figures["server.too_little_memory"]["value"] == "refused"
     assert figures["server.full_pools"]["value"] == "answered"
+    assert figures["server.full_pools.preemptions"]["value"] > 0
     assert figures["server.memory_taken"]["value"] > 0
     assert figures["server.after_taken"]["value"] == "answered"
     assert figures["server.drain"]["value"] == "ok"
