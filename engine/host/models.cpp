@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "engine/backend/fake/fake_backend.h"
 #include "engine/backend/fake/timer.h"
 #include "engine/base/status.h"
@@ -15,6 +16,7 @@
 #include "engine/host/methods/registry.h"
 #ifdef TANDEM_WITH_TORCH
 #include "engine/backend/torch/device.h"
+#include "engine/backend/torch/memory.h"
 #include "engine/backend/torch/weights/generation_config.h"
 #include "engine/backend/torch/weights/gguf_file.h"
 #include "engine/backend/torch/weights/gguf_tokenizer.h"
@@ -182,10 +184,14 @@ class LoadedDevices final : public Devices {
   absl::Status load_real(const EngineConfig& config, const DeviceConfig& device,
                          const std::vector<LoadedModel*>& models,
                          const std::function<void(absl::string_view)>& progress);
+  // Of weights on GPUs, where the configuration does not say whether. Last: whatever else has to
+  // fit is there.
+  absl::Status pack_weights(const std::function<void(absl::string_view)>& progress);
   std::vector<DeviceConfig> shard_devices(const ModelConfig& model) const;
   // Of a model that is loaded, as one of its own beside it.
   LoadedModel* add_encoder(LoadedModel* decoder, Token start_token);
   std::shared_ptr<TorchShared> torch_ = std::make_shared<TorchShared>();
+  std::vector<std::pair<DeviceConfig, TorchDevice*>> may_pack_;
 #endif
 
   const Clock* const clock_;
@@ -261,6 +267,9 @@ absl::Status LoadedDevices::load(const EngineConfig& config,
 #endif
   }
   join_encoders();
+#ifdef TANDEM_WITH_TORCH
+  TANDEM_RETURN_IF_ERROR(pack_weights(progress));
+#endif
   return absl::OkStatus();
 }
 
@@ -397,8 +406,31 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
                             m->shape.max_positions, " (memory_bytes of ", device.name(), ")"));
     }
   }
+  if (device.kind == DeviceKind::kCuda && !device.packed_products.has_value()) {
+    may_pack_.emplace_back(device, backend.get());
+  }
   backends_.push_back(std::move(backend));
   return absl::OkStatus();
+}
+
+absl::Status LoadedDevices::pack_weights(const std::function<void(absl::string_view)>& progress) {
+  std::vector<PackingLane> lanes;
+  for (const auto& entry : may_pack_) {
+    TorchDevice* const backend = entry.second;
+    PackingLane& lane = lanes.emplace_back();
+    lane.gpu = entry.first.index;
+    lane.free_bytes = [backend] { return backend->free_bytes(); };
+    lane.pack = [backend, &progress,
+                 name = entry.first.name()](int64_t most) -> absl::StatusOr<int64_t> {
+      TANDEM_ASSIGN_OR_RETURN(const int64_t taken, backend->pack_weights(most));
+      if (progress && taken > 0) {
+        progress(absl::StrFormat("%s: %.1f MB of weights packed for few rows", name,
+                                 static_cast<double>(taken) / 1e6));
+      }
+      return taken;
+    };
+  }
+  return pack_in_turn(lanes);
 }
 #endif
 

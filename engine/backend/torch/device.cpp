@@ -73,7 +73,8 @@ struct Loaded {
   std::shared_ptr<const DecoderWeights> weights;
   at::ScalarType kv_type = at::kFloat;
   bool shares_weights = false;
-  int64_t packed_bytes = 0;  // of weights that are kept a second time
+  std::shared_ptr<DecoderWeights> unpacked;  // that may be kept a second time; null: decided
+  int64_t packed_bytes = 0;                  // of weights that are kept a second time
   std::unique_ptr<Model> model;
   ModelExtras extras;
   ModelShape shape;
@@ -372,13 +373,18 @@ absl::Status TorchDevice::load_shared(ModelId model, const std::string& name,
   const bool there =
       weights != nullptr && weights->layers.size() >= static_cast<size_t>(config.layers);
   int64_t packed_bytes = 0;
+  std::shared_ptr<DecoderWeights> unpacked;
   if (!there) {
     absl::StatusOr<DecoderWeights> own = DecoderWeights::load(config, tied, source, store);
     if (!own.ok()) return annotate(own.status(), name);
-    packed_bytes = own->packed_bytes();
-    if (!keeps_packed(impl_->config, packed_bytes, free_bytes())) packed_bytes = 0;
-    if (packed_bytes > 0) own->pack();
-    weights = std::make_shared<const DecoderWeights>(*std::move(own));
+    auto fresh = std::make_shared<DecoderWeights>(*std::move(own));
+    const std::optional<bool> asked = impl_->config.packed_products;
+    if (asked.value_or(false)) {
+      packed_bytes = fresh->packed_bytes();
+      fresh->pack();
+    }
+    if (!asked.has_value()) unpacked = fresh;
+    weights = std::move(fresh);
     if (!path.empty()) impl_->shared->keep_weights(key, weights);
   }
 #ifdef TANDEM_CUDA
@@ -389,6 +395,7 @@ absl::Status TorchDevice::load_shared(ModelId model, const std::string& name,
   loaded.weights = weights;
   loaded.kv_type = kv;
   loaded.shares_weights = there;
+  loaded.unpacked = std::move(unpacked);
   loaded.packed_bytes = packed_bytes;
   loaded.model = std::make_unique<Decoder>(name, config, std::move(weights), kv);
   impl_->complete(loaded, page_rows);
@@ -454,6 +461,27 @@ absl::Status TorchDevice::allocate_pools(ModelId model, const PoolSize& size) tr
   return absl::OkStatus();
 } catch (...) {
   return caught("pools");
+}
+
+absl::StatusOr<int64_t> TorchDevice::pack_weights(int64_t most) try {
+  const c10::InferenceMode inference;
+  const c10::OptionalDeviceGuard guard(impl_->device.is_cuda() ? std::optional(impl_->device)
+                                                               : std::nullopt);
+  int64_t taken = 0;
+  for (auto& [id, loaded] : impl_->models) {
+    const auto weights = std::exchange(loaded.unpacked, nullptr);
+    const int64_t bytes = weights == nullptr ? 0 : weights->packed_bytes();
+    if (bytes == 0 || bytes > most - taken) continue;
+    weights->pack();
+    loaded.packed_bytes = bytes;
+    taken += bytes;
+  }
+#ifdef TANDEM_CUDA
+  if (impl_->device.is_cuda()) cuda::synchronize(impl_->config.index);
+#endif
+  return taken;
+} catch (...) {
+  return caught("packed_products");
 }
 
 int64_t TorchDevice::free_bytes() const {

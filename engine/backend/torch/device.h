@@ -69,6 +69,11 @@ class TorchDevice final : public Backend {
   // ModelConfig. RESOURCE_EXHAUSTED: not enough memory.
   absl::Status allocate_pools(ModelId model, const PoolSize& size);
 
+  // Keeps a second copy of weights, packed for products of few rows, model by model where it fits
+  // into `most` bytes; those of a device with DeviceConfig::packed_products were decided on at
+  // load. Bytes that it took. Not while batches are in flight.
+  absl::StatusOr<int64_t> pack_weights(int64_t most);
+
   // Memory that is free now on the device: what weights have left over for pools.
   int64_t free_bytes() const;
 

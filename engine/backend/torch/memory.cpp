@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <string>
+
+#include "engine/base/status.h"
 
 namespace tandem {
 namespace {
@@ -38,11 +41,15 @@ int64_t free_host_bytes() {
   return bytes;
 }
 
-bool keeps_packed(const DeviceConfig& config, int64_t bytes, int64_t free) {
-  if (bytes == 0) return false;
-  if (config.packed_products.has_value()) return *config.packed_products;
-  const int64_t pools = config.memory_bytes > 0 ? config.memory_bytes : free / 2;
-  return config.kind == DeviceKind::kCuda && bytes <= (free - pools) / 2;
+absl::Status pack_in_turn(const std::vector<PackingLane>& lanes) {
+  std::map<int, int64_t> left;  // by GPU
+  for (const PackingLane& lane : lanes) {
+    const auto [room, is_first] = left.try_emplace(lane.gpu, 0);
+    if (is_first) room->second = lane.free_bytes() / 2;
+    TANDEM_ASSIGN_OR_RETURN(const int64_t taken, lane.pack(room->second));
+    room->second -= taken;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tandem

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <vector>
 
-#include "engine/base/config.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace tandem {
 
@@ -11,8 +14,16 @@ namespace tandem {
 // container's limit) leaves if that is less. 0 if neither can be read.
 int64_t free_host_bytes();
 
-// Whether weights are kept a second time, packed (DeviceConfig::packed_products). bytes: that this
-// takes; free: what the weights have left over.
-bool keeps_packed(const DeviceConfig& config, int64_t bytes, int64_t free);
+// A lane whose weights may be kept a second time, packed, if there is memory for it.
+struct PackingLane {
+  int gpu = 0;  // lanes of one GPU have one memory
+  std::function<int64_t()> free_bytes;
+  // Packs what takes at most so many bytes. Bytes that it took
+  std::function<absl::StatusOr<int64_t>(int64_t most)> pack;
+};
+
+// To be called when weights and pools of all lanes are there: of what these leave over, half is for
+// packed weights, of all lanes of a GPU together.
+absl::Status pack_in_turn(const std::vector<PackingLane>& lanes);
 
 }  // namespace tandem

@@ -36,7 +36,9 @@ class Runner {
       : layers_(config.layers), vocab_(config.vocab_size), page_rows_(options.page_rows) {
     DeviceConfig config_of_device = options.device;
     config_of_device.index += index;
-    if (config_of_device.kind == DeviceKind::kCpu) config_of_device.threads = options.threads;
+    const bool on_cpu = config_of_device.kind == DeviceKind::kCpu;
+    if (on_cpu) config_of_device.threads = options.threads;
+    if (!on_cpu) config_of_device.packed_products = true;
     auto device = TorchDevice::create(config_of_device, std::make_shared<TorchShared>());
     if (!device.ok()) std::fprintf(stderr, "%s\n", device.status().ToString().c_str());
     TANDEM_CHECK(device.ok());

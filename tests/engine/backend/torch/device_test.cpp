@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <memory>
+#include <optional>
 
 #include "tests/engine/backend/torch/driver.h"
 
@@ -262,6 +264,26 @@ TEST(TorchDevice, TooMuchMemoryIsResourceExhausted) {
   const absl::Status s = device->allocate_pools(
       ModelId(900), {.page_rows = 16, .pages = int64_t{1} << 31, .frontier_pages = 0});
   EXPECT_EQ(s.code(), absl::StatusCode::kResourceExhausted) << s;
+}
+
+TEST(TorchDevice, PacksWeightsThatFitIfNothingIsConfigured) {
+  const int64_t bytes = 8 * (64 * 32 + 6 * (32 * 64 + 32 * 32 + 3 * 32 * 48));  // of one model
+  const auto device_with = [](std::optional<bool> packed) {
+    auto device = *TorchDevice::create(
+        {.threads = 1, .cpu_kernels = CpuKernels::kAten, .packed_products = packed},
+        std::make_shared<TorchShared>());
+    for (const int id : {910, 911}) {
+      EXPECT_TRUE(tiny_model().load_into(*device, ModelId(id), 16).ok());
+    }
+    return device;
+  };
+  const auto unset = device_with(std::nullopt);
+  EXPECT_EQ(*unset->pack_weights(2 * bytes - 1), bytes);
+  EXPECT_EQ(*unset->pack_weights(2 * bytes), 0) << "decided once";
+  EXPECT_EQ(*device_with(std::nullopt)->pack_weights(2 * bytes), 2 * bytes);
+  EXPECT_EQ(*device_with(std::nullopt)->pack_weights(bytes - 1), 0);
+  EXPECT_EQ(*device_with(true)->pack_weights(2 * bytes), 0) << "packed at load";
+  EXPECT_EQ(*device_with(false)->pack_weights(2 * bytes), 0);
 }
 
 TEST(TorchDevice, ShapeSaysWhatWasLoaded) {

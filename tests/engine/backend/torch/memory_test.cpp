@@ -1,33 +1,45 @@
 // What is decided of a device's memory.
 #include "engine/backend/torch/memory.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <map>
 
 namespace tandem {
 namespace {
 
-TEST(KeepsPacked, WhereHalfOfWhatIsLeftOverWillDo) {
-  DeviceConfig device{.kind = DeviceKind::kCuda};
-  EXPECT_TRUE(keeps_packed(device, 25, 100));  // pools take half of what is free
-  EXPECT_FALSE(keeps_packed(device, 26, 100));
-  device.memory_bytes = 80;
-  EXPECT_TRUE(keeps_packed(device, 10, 100));
-  EXPECT_FALSE(keeps_packed(device, 11, 100));
-  device.memory_bytes = 200;  // which is refused when pools are made
-  EXPECT_FALSE(keeps_packed(device, 1, 100));
+// Lanes whose GPUs have some memory free, and weights that take some.
+struct Machine {
+  std::map<int, int64_t> free;  // by GPU
+  std::vector<int64_t> given;   // what each lane was told, in their order
+
+  PackingLane lane(int gpu, int64_t bytes) {
+    return {.gpu = gpu,
+            .free_bytes = [this, gpu] { return free.at(gpu); },
+            .pack = [this, gpu, bytes](int64_t most) -> absl::StatusOr<int64_t> {
+              given.push_back(most);
+              if (bytes > most) return 0;
+              free.at(gpu) -= bytes;
+              return bytes;
+            }};
+  }
+};
+
+TEST(PackInTurn, AllLanesOfAGpuTakeHalfOfWhatIsLeftOver) {
+  Machine m{.free = {{0, 101}, {1, 60}}};
+  EXPECT_TRUE(pack_in_turn({m.lane(0, 30), m.lane(1, 31), m.lane(0, 21), m.lane(0, 20)}).ok());
+  EXPECT_THAT(m.given, testing::ElementsAre(50, 30, 20, 20));
+  EXPECT_EQ(m.free[0], 51);
+  EXPECT_EQ(m.free[1], 60);
 }
 
-TEST(KeepsPacked, AsConfigured) {
-  DeviceConfig device{.kind = DeviceKind::kCuda, .packed_products = true};
-  EXPECT_TRUE(keeps_packed(device, 1000, 100));
-  EXPECT_FALSE(keeps_packed(device, 0, 100)) << "nothing to pack";
-  device.packed_products = false;
-  EXPECT_FALSE(keeps_packed(device, 1, 100));
-}
-
-TEST(KeepsPacked, OnCpusIfAskedTo) {
-  EXPECT_FALSE(keeps_packed({}, 1, 100));
-  EXPECT_TRUE(keeps_packed({.packed_products = true}, 1, 100));
+TEST(PackInTurn, EndsWithTheFirstFailure) {
+  Machine m{.free = {{0, 100}}};
+  PackingLane lost = m.lane(0, 1);
+  lost.pack = [](int64_t) { return absl::UnavailableError("lost"); };
+  EXPECT_EQ(pack_in_turn({lost, m.lane(0, 1)}).message(), "lost");
+  EXPECT_TRUE(m.given.empty());
 }
 
 }  // namespace

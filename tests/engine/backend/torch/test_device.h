@@ -45,6 +45,7 @@ inline DeviceConfig test_device(int index = 0, int threads = 1,
     device.cpu_kernels = kernels;
   } else {
     device.lane += index;
+    device.packed_products = true;
   }
   return device;
 }
