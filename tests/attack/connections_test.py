@@ -9,8 +9,8 @@ import pytest
 
 from tests.attack.http2 import PREFACE, frame, headers, remembered
 
-# Refused of 20,000. What is open when a connection is closed (2048) comes before.
-FEW_CALLS = 12_000
+# Refused of 60,000. What is open when a connection is closed (2048) comes before.
+FEW_CALLS = 30_000
 
 
 def connect(target):
@@ -47,9 +47,9 @@ def is_closed(connection):
     ],
 )
 def test_streams_without_settings_ack(attack, path, short):
-    """20,000 calls of headers alone, from a client that acknowledges no limit, as bytes of which one
-    read holds few calls or many. The server has one processor: what takes calls must not depend on
-    what reads them leaving off."""
+    """60,000 calls of headers alone (some 560 MiB if they were kept) from a client that acknowledges no
+    limit, as bytes of which one read holds few calls or many. The server has one processor: what takes
+    calls must not depend on what reads them leaving off."""
     target = attack()
     target.on_one_processor()
     before = target.memory()
@@ -58,7 +58,7 @@ def test_streams_without_settings_ack(attack, path, short):
         connection.sendall(PREFACE + frame(4, 0, 0) + frame(1, 4, 1, first))
         opened = 1
         try:
-            for begin in range(1, 20_000, 500):
+            for begin in range(1, 60_000, 500):
                 connection.sendall(
                     b"".join(frame(1, 4, 2 * i + 1, later) for i in range(begin, begin + 500))
                 )
@@ -66,7 +66,7 @@ def test_streams_without_settings_ack(attack, path, short):
         except OSError:
             pass
         assert closed(connection), opened
-    assert target.memory() < before + (128 << 20)
+    assert target.memory() < before + (256 << 20)
     assert 1 <= target.metric("tandem_calls_refused_total") < FEW_CALLS
     target.until(lambda: target.metric("tandem_open_calls") == 0, "no call is left")
     target.assert_serves()
