@@ -31,11 +31,12 @@ std::string late(const std::string& what, Duration since) {
 // A client of the server in its own process.
 class Monitor::Probe {
  public:
-  explicit Probe(grpc::Server* server) : server_(server) {}
+  // Connected from the start: later there may be no file for it.
+  explicit Probe(grpc::Server* server) : server_(server) { connect(); }
 
   // Asks and waits for the answer.
   void ask() {
-    if (stub_ == nullptr) connect();
+    if (stub_ == nullptr && !connect()) return;
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kEvery);
     const grpc::health::v1::HealthCheckRequest request;
@@ -52,12 +53,13 @@ class Monitor::Probe {
   Duration since_answer() const { return now() - answered_; }
 
  private:
-  void connect() {
+  // False: no file is left. gRPC ends the process when it is given none.
+  bool connect() {
     int ends[2] = {-1, -1};
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0) {
-      grpc::AddInsecureChannelFromFd(server_, ends[0]);
-    }
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return false;
+    grpc::AddInsecureChannelFromFd(server_, ends[0]);
     stub_ = grpc::health::v1::Health::NewStub(grpc::CreateInsecureChannelFromFd("self", ends[1]));
+    return true;
   }
 
   grpc::Server* const server_;
