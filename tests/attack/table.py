@@ -67,8 +67,8 @@ ATTACKS = (
     ),
     Attack(
         f"{STREAMS}[{GENERATE}-whole]",
-        "20,000 streams of `Generate` without SETTINGS ACK",
-        "all of them open, 237 MiB",
+        "60,000 streams of `Generate` without SETTINGS ACK",
+        "all of 20,000 open, 237 MiB",
     ),
     Attack(f"{STREAMS}[{COMPLETE}-whole]", "the same of `Complete`"),
     Attack(
