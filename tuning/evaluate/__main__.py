@@ -165,17 +165,14 @@ def main(arguments: list[str] | None = None) -> int:
     busy.append(machine.load())
 
     if not args.exactness:
-        conditions = page.Conditions(
+        conditions = page.Conditions.here(
+            started,
             command=command,
-            commit=machine.commit(ROOT),
-            processor=f"{machine.processor()} ({machine.instructions()})",
-            cores=machine.cores(),
             busy=busy,
             prompts=timed,
             prompt_tokens=args.prompt_tokens,
             new_tokens=args.new_tokens,
             turns=args.turns,
-            minutes=(time.monotonic() - started) / 60,
         )
         measured = page.markdown(conditions, ar, rows, counts, args.exact_prompts, FIGURE.name)
         print(measured)

@@ -134,17 +134,14 @@ def main(serve, args, command: str, bar) -> int:
             ar, rows = take_turns(client, grid, turns, NEW_TOKENS, args.seed, shown.update, AR)
         rate(client, ar, rows, turns, rouge, scorer=None)
     busy.append(machine.load())
-    conditions = page.Conditions(
+    conditions = page.Conditions.here(
+        started,
         command=command,
-        commit=machine.commit(ROOT),
-        processor=f"{machine.processor()} ({machine.instructions()})",
-        cores=machine.cores(),
         busy=busy,
         prompts=args.turns * args.prompts,
         prompt_tokens=LONGEST_SOURCE,
         new_tokens=NEW_TOKENS,
         turns=args.turns,
-        minutes=(time.monotonic() - started) / 60,
     )
     measured = markdown(conditions, ar, rows, counts, len(checked))
     print(measured)

@@ -2,9 +2,12 @@
 
 import datetime
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench.peers import machine
+from bench.peers.models import ROOT
 from bench.peers.report import table
 from tuning.evaluate.grid import PAIRS, Configuration
 from tuning.evaluate.measure import Row
@@ -42,6 +45,17 @@ class Conditions:
     new_tokens: int
     turns: int
     minutes: float
+
+    @classmethod
+    def here(cls, started: float, **others) -> "Conditions":
+        """Of this machine and commit, since `started` (time.monotonic())."""
+        return cls(
+            commit=machine.commit(ROOT),
+            processor=f"{machine.processor()} ({machine.instructions()})",
+            cores=machine.cores(),
+            minutes=(time.monotonic() - started) / 60,
+            **others,
+        )
 
 
 def percent(share: float, digits: int = 1) -> str:

@@ -185,17 +185,14 @@ def main(serve, args, command: str, bar) -> int:
         reading = measure_reading(client, tasks)
         rate(client, ar, rows, turns)
     busy.append(machine.load())
-    conditions = page.Conditions(
+    conditions = page.Conditions.here(
+        started,
         command=command,
-        commit=machine.commit(ROOT),
-        processor=f"{machine.processor()} ({machine.instructions()})",
-        cores=machine.cores(),
         busy=busy,
         prompts=len(tasks),
         prompt_tokens=PROMPT_TOKENS,
         new_tokens=NEW_TOKENS,
         turns=args.turns,
-        minutes=(time.monotonic() - started) / 60,
     )
     reports = json.loads(REPORTS.read_text())
     measured = markdown(conditions, ar, rows, cost_of(ar, rows, reading), reports)

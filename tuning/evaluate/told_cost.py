@@ -183,17 +183,14 @@ def main(serve, args, command: str, bar) -> int:
             with serve(config) as client, bar(len(prompts) * len(WAYS), pair.name) as shown:
                 lines.append(line(pair, measure(client, prompts, args.seed, shown.update)))
     busy.append(machine.load())
-    conditions = page.Conditions(
+    conditions = page.Conditions.here(
+        started,
         command=command,
-        commit=machine.commit(ROOT),
-        processor=f"{machine.processor()} ({machine.instructions()})",
-        cores=machine.cores(),
         busy=busy,
         prompts=args.prompts,
         prompt_tokens=TOKENS,
         new_tokens=TOKENS,
         turns=1,
-        minutes=(time.monotonic() - started) / 60,
     )
     measured = f"""{args.prompts} prompts of {TOKENS} tokens, {TOKENS} new ones, one request at a time; medians, least and greatest of a prompt's
 ratio. "Large reads": its answer of one token. All answers of LLM-to-SLM are the small model's own, as they must be.
