@@ -1,6 +1,7 @@
 // What benchmarks of the loop share: one answer to wait for, and lists of shares as flags say them.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <string>
@@ -19,7 +20,11 @@ class Answer final : public SequenceListener {
  public:
   void on_admitted() override {}
   void on_tokens(std::vector<Emitted> more) override {
-    for (const Emitted& e : more) tokens.push_back(e.token);
+    const auto now = std::chrono::steady_clock::now();
+    for (const Emitted& e : more) {
+      tokens.push_back(e.token);
+      arrivals.push_back({now, e.provenance.proposed});
+    }
     const std::lock_guard lock(mutex_);
     begun_ = true;
     changed_.notify_all();
@@ -44,8 +49,14 @@ class Answer final : public SequenceListener {
     return ended_;
   }
 
+  struct Arrival {
+    std::chrono::steady_clock::time_point at;
+    Source proposed = Source::kLarge;
+  };
+
   // To be read after wait().
   std::vector<Token> tokens;
+  std::vector<Arrival> arrivals;  // of each token
   SequenceEnd end;
 
  private:

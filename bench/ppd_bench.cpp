@@ -18,9 +18,11 @@
 //               without workers
 //   ppd         with one worker, which runs all candidates as rows of one pass
 //
-// Prints one JSON object: of each its turns with the seconds from the first token to the last and
-// PPD's counts. bench/peers/ppd.py makes a page of it.
+// Prints one JSON object: of each its turns with the seconds from the first token to the last,
+// those of each round, by what the round before it was (a match or not), and PPD's counts.
+// bench/peers/ppd.py makes a page of it.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -103,10 +105,26 @@ struct Contender {
   }
 };
 
+// Rounds at an answer's beginning, while a worker reads the prompt, that are not typical.
+constexpr size_t kBeginning = 3;
+
 struct Turn {
   double seconds = 0;  // first token to last
   MethodStats stats;
+  // Seconds of rounds, without those at the beginning and the last, which starts no workers.
+  std::vector<double> after_miss, after_match;
 };
+
+Turn turn_of(const Answer& answer) {
+  Turn turn{answer.end.stats.decode_seconds, answer.end.stats, {}, {}};
+  for (size_t i = kBeginning; i + 1 < answer.arrivals.size(); ++i) {
+    const Answer::Arrival& before = answer.arrivals[i - 1];
+    const double took = std::chrono::duration<double>(answer.arrivals[i].at - before.at).count();
+    const bool matched = before.proposed == Source::kEarlyHead;
+    (matched ? turn.after_match : turn.after_miss).push_back(took);
+  }
+  return turn;
+}
 
 class Rig {
  public:
@@ -176,7 +194,7 @@ class Rig {
     }
     TANDEM_RETURN_IF_ERROR(answer->end.status);
     *tokens = answer->tokens;
-    return Turn{answer->end.stats.decode_seconds, answer->end.stats};
+    return turn_of(*answer);
   }
 
  private:
@@ -296,14 +314,22 @@ std::vector<Contender> contenders_of(const std::vector<Exit>& exits, const std::
   return all;
 }
 
+std::string json(const std::vector<double>& seconds) {
+  std::vector<std::string> numbers;
+  for (const double one : seconds) numbers.push_back(absl::StrFormat("%.6f", one));
+  return absl::StrCat("[", absl::StrJoin(numbers, ","), "]");
+}
+
 std::string json(const Turn& turn) {
   const auto& own = turn.stats.own;
   return absl::StrFormat(
       "{\"seconds\":%.9f,\"rounds\":%d,\"matches\":%d,\"adopted\":%d,\"copied_rows\":%d,"
-      "\"main_layers\":%d,\"predicted_main_layers\":%d,\"worker_layers\":%d}",
+      "\"main_layers\":%d,\"predicted_main_layers\":%d,\"worker_layers\":%d,"
+      "\"after_miss\":%s,\"after_match\":%s}",
       turn.seconds, own[PpdFigures::kRounds], own[PpdFigures::kMatches], own[PpdFigures::kAdopted],
       own[PpdFigures::kCopiedRows], own[PpdFigures::kMainLayers],
-      own[PpdFigures::kPredictedMainLayers], own[PpdFigures::kWorkerLayers]);
+      own[PpdFigures::kPredictedMainLayers], own[PpdFigures::kWorkerLayers], json(turn.after_miss),
+      json(turn.after_match));
 }
 
 absl::Status bench(const Options& o) {

@@ -23,6 +23,7 @@ from bench.peers.report import put, table
 PAGE = ROOT / "docs" / "benchmarks" / "ppd.md"
 FIGURE = PAGE.with_suffix(".svg")
 CANDIDATES = (1, 3)
+TOLERANCE = 0.1  # of what phases say
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,17 @@ def subjects() -> dict[str, Subject]:
 
 
 @dataclass
+class Kind:
+    """Rounds behind a match, or behind none: seconds of one, measured and by phase."""
+
+    measured: float
+    by_phase: float
+
+
+@dataclass
 class Line:
-    """PPD at one early layer with one number of candidates. Times are of a token, in seconds."""
+    """PPD at one early layer with one number of candidates. Times are of a token, in seconds; all
+    but `mean` are medians over rounds, behind matches and misses each for themselves."""
 
     exit: int
     layers: int  # of the model
@@ -72,20 +82,25 @@ class Line:
     matched: float  # share of rounds
     adopted: float  # of the matches
     measured: float
+    mean: float  # over all rounds of a turn, its median over the turns
     theorem: float  # layers alone
     with_reads: float  # and what it takes to read the early layer between two passes
     by_phase: float  # the same, where layers before the reading have the machine to themselves
+    after_miss: Kind
+    after_match: Kind
     alone: float  # autoregressive, on one processor
     both: float  # autoregressive, on both
-    spread: tuple[float, float]  # of measured / by_phase, by turn
+    spread: tuple[float, float]  # of a turn's mean / by_phase: quartiles
 
 
 def by_case(measured: dict) -> dict[tuple[str, int, int], list[dict]]:
     return {(c["name"], c["exit"], c["candidates"]): c["turns"] for c in measured["cases"]}
 
 
-def token_seconds(turns: list[dict], tokens: int) -> list[float]:
-    return [turn["seconds"] / (tokens - 1) for turn in turns]
+def median_round(turns: list[dict], kinds=("after_miss", "after_match")) -> float:
+    """Over all rounds of these kinds; 0 without any."""
+    rounds = [seconds for turn in turns for kind in kinds for seconds in turn[kind]]
+    return statistics.median(rounds) if rounds else 0
 
 
 @dataclass
@@ -98,67 +113,74 @@ class Times:
     end: float
 
 
-def times(measured: dict, exit_layer: int, at: int, how: str) -> Times:
-    """In one turn. how: "", by itself, or "_beside", while the other processor works."""
-    cases, tokens = by_case(measured), measured["new_tokens"]
+def times(measured: dict, how: str) -> Times:
+    """Of medians of rounds, a line through the models of all depths. how: "", by itself, or
+    "_beside", while the other processor works."""
+    cases = by_case(measured)
+    points, readings = [], []
+    for exit_layer in sorted({exit_layer for _, exit_layer, _ in cases if exit_layer}):
+        whole = median_round(cases["ar" + how, exit_layer if how else 0, 0])
+        points.append((measured["layers"], whole))
+        points.append((exit_layer, median_round(cases["lower" + how, exit_layer, 0])))
+        readings.append(median_round(cases["phases" + how, exit_layer, 0]) - whole)
+    layer, end = statistics.linear_regression(*zip(*points, strict=True))
+    return Times(layer, statistics.median(readings), end)
 
-    def of(name: str, exit_layer: int) -> float:
-        return token_seconds(cases[name, exit_layer, 0], tokens)[at]
 
-    whole = of("ar" + how, exit_layer if how else 0)
-    lower, phases = of("lower" + how, exit_layer), of("phases" + how, exit_layer)
-    layer = (whole - lower) / (measured["layers"] - exit_layer)
-    return Times(layer, phases - whole, lower - exit_layer * layer)
-
-
-def predictions(measured: dict, exit_layer: int, turn: dict, at: int) -> tuple[float, float, float]:
-    """Of a token in this turn of PPD.
-
-    (Theorem 4.1 with layer times while the other processor worked: a match saves the d - e lower
-    layers; the same with what reading the early layer costs, where main has read it; and by phase:
-    up to that reading no worker runs, so what is before it takes what it takes alone.)
-    """
-    layers = measured["layers"]
+def line(measured: dict, exit_layer: int, candidates: int, alone: Times, beside: Times) -> Line:
+    """By Theorem 4.1 with layer times while the other processor worked a match saves the d - e
+    lower layers; with reads, what reading the early layer costs where main has read it; and by
+    phase: up to that reading no worker runs, so what is before it takes what it takes alone."""
+    cases, layers = by_case(measured), measured["layers"]
+    turns = cases["ppd", exit_layer, candidates]
+    matches = sum(turn["matches"] for turn in turns)
+    rounds = [sum(len(turn[kind]) for turn in turns) for kind in ("after_miss", "after_match")]
+    share = rounds[1] / sum(rounds)
     upper = layers - exit_layer
-    alone, beside = (times(measured, exit_layer, at, how) for how in ("", "_beside"))
-    matched = turn["matches"] / (measured["new_tokens"] - 1)
-    theorem = (layers - upper * matched) * beside.layer + beside.end
+    theorem = (layers - upper * share) * beside.layer + beside.end
     # After half of the layers a worker has read what main takes over, beside main's own end.
     halves = 2 * exit_layer == layers
-    reads = 1 - matched if halves else 1
-    before = (exit_layer - upper * matched) * alone.layer + reads * alone.reading
+    reads = 1 - share if halves else 1
     behind = upper * beside.layer + (beside if halves else alone).end
-    return theorem, theorem + reads * beside.reading, before + behind
+    kinds = (
+        Kind(
+            median_round(turns, ["after_miss"]),
+            exit_layer * alone.layer + alone.reading + behind,
+        ),
+        Kind(
+            median_round(turns, ["after_match"]),
+            (exit_layer - upper) * alone.layer + (0 if halves else alone.reading) + behind,
+        ),
+    )
+    by_phase = (1 - share) * kinds[0].by_phase + share * kinds[1].by_phase
+    means = [turn["seconds"] / (measured["new_tokens"] - 1) for turn in turns]
+    ratios = sorted(mean / by_phase for mean in means)
+    return Line(
+        exit_layer,
+        layers,
+        candidates,
+        matches / sum(turn["rounds"] for turn in turns),
+        sum(turn["adopted"] for turn in turns) / max(1, matches),
+        (1 - share) * kinds[0].measured + share * kinds[1].measured,
+        statistics.median(means),
+        theorem,
+        theorem + reads * beside.reading,
+        by_phase,
+        *kinds,
+        median_round(cases["ar", 0, 0]),
+        median_round(cases["ar_both", 0, 0]),
+        (ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]),
+    )
 
 
 def evaluate(measured: dict) -> list[Line]:
-    """Medians over the turns of what bench_ppd printed."""
-    cases, tokens = by_case(measured), measured["new_tokens"]
-    alone = statistics.median(token_seconds(cases["ar", 0, 0], tokens))
-    both = statistics.median(token_seconds(cases["ar_both", 0, 0], tokens))
-    lines = []
-    for (name, exit_layer, candidates), turns in cases.items():
-        if name != "ppd":
-            continue
-        said = [predictions(measured, exit_layer, turn, at) for at, turn in enumerate(turns)]
-        took = token_seconds(turns, tokens)
-        shares = [a / b for a, (_, _, b) in zip(took, said, strict=True)]
-        matches = sum(turn["matches"] for turn in turns)
-        lines.append(
-            Line(
-                exit_layer,
-                measured["layers"],
-                candidates,
-                matches / sum(turn["rounds"] for turn in turns),
-                sum(turn["adopted"] for turn in turns) / max(1, matches),
-                statistics.median(took),
-                *(statistics.median(one) for one in zip(*said, strict=True)),
-                alone,
-                both,
-                (min(shares), max(shares)),
-            )
-        )
-    return lines
+    """What bench_ppd printed, case by case."""
+    alone, beside = (times(measured, how) for how in ("", "_beside"))
+    return [
+        line(measured, exit_layer, candidates, alone, beside)
+        for name, exit_layer, candidates in by_case(measured)
+        if name == "ppd"
+    ]
 
 
 def break_even(scaling: float, share: float) -> float:
@@ -167,15 +189,24 @@ def break_even(scaling: float, share: float) -> float:
     return max(0.0, (1 - 1 / scaling) / share)
 
 
-def section(subject: Subject, lines: list[Line]) -> str:
+def layer_times(measured: dict) -> str:
+    """As a table, in milliseconds."""
     rows = []
+    for name, how in (("alone", ""), ("beside", "_beside")):
+        found = times(measured, how)
+        rows.append([name, *(f"{1e3 * t:.3f}" for t in (found.layer, found.reading, found.end))])
+    return table(["ms", "a layer", "reading the early layer", "behind the last layer"], rows)
+
+
+def section(subject: Subject, lines: list[Line], measured: dict) -> str:
+    rows, profile = [], []
     for line in lines:
         share = 1 - line.exit / line.layers
         need = break_even(line.alone / line.both, share)
+        about = [f"{line.exit} of {line.layers}", str(line.candidates)]
         rows.append(
             [
-                f"{line.exit} of {line.layers}",
-                str(line.candidates),
+                *about,
                 f"{line.matched:.0%} ({line.adopted:.0%})",
                 f"{1e3 * line.measured:.2f}",
                 f"{1e3 * line.theorem:.2f}",
@@ -183,10 +214,21 @@ def section(subject: Subject, lines: list[Line]) -> str:
                 f"{1e3 * line.by_phase:.2f}",
                 f"{line.measured / line.theorem:.2f}",
                 f"{line.measured / line.with_reads:.2f}",
-                f"{line.measured / line.by_phase:.2f} ({line.spread[0]:.2f}-{line.spread[1]:.2f})",
+                f"{line.measured / line.by_phase:.2f}",
                 f"{line.alone / line.measured:.2f}",
                 f"{line.both / line.measured:.2f}",
                 f"{need:.0%}" if need <= 1 else "none",
+            ]
+        )
+        profile.append(
+            [
+                *about,
+                *(
+                    f"{1e3 * kind.measured:.2f} / {1e3 * kind.by_phase:.2f}"
+                    for kind in (line.after_miss, line.after_match)
+                ),
+                f"{1e3 * line.mean:.2f}",
+                f"{line.mean / line.by_phase:.2f} ({line.spread[0]:.2f}-{line.spread[1]:.2f})",
             ]
         )
     head = [
@@ -204,13 +246,44 @@ def section(subject: Subject, lines: list[Line]) -> str:
         "over AR, both",
         "break-even match rate",
     ]
+    deeper = [
+        "early layer",
+        "k",
+        "ms behind a miss: measured / by phase",
+        "behind a match",
+        "ms, mean of all rounds",
+        "mean / by phase (quartiles of turns)",
+    ]
     one, two = 1e3 * lines[0].alone, 1e3 * lines[0].both
     return f"""### {subject.title}
 
 A token of autoregressive decoding takes {one:.2f} ms on one core and {two:.2f} ms on both ({one / two:.2f} times as fast).
 
 {table(head, rows)}
+
+{layer_times(measured)}
+
+{table(deeper, profile)}
 """
+
+
+def verdict(found: list[tuple[Subject, list[Line]]]) -> str:
+    """How many rows are what phases say, and where the others differ."""
+    rows = [(subject, line) for subject, lines in found for line in lines]
+    off = [
+        f"{subject.title.split(',')[0]} at {line.exit} of {line.layers}, k = {line.candidates}: "
+        + ", ".join(
+            f"behind a {name} {kind.measured / kind.by_phase:.2f}"
+            for name, kind in (("miss", line.after_miss), ("match", line.after_match))
+        )
+        for subject, line in rows
+        if abs(line.measured / line.by_phase - 1) > TOLERANCE
+    ]
+    text = (
+        f"Measured is within {TOLERANCE:.0%} of what phases say in {len(rows) - len(off)} of "
+        f"{len(rows)} rows."
+    )
+    return text + (" Of it the others take: " + "; ".join(off) + "." if off else "")
 
 
 COLOURS = ("#1f6fb2", "#c2571a", "#3a8f4d", "#8452a1")
@@ -275,7 +348,7 @@ def parse(arguments):
     parser.add_argument("--models", nargs="+", choices=["smollm2", "llama-350m"])
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--prompt-tokens", type=int, default=64)
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--binary", type=Path, default=ROOT / "build/release/bin/bench_ppd")
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
     parser.add_argument("--busy", action="store_true", help="write what a busy machine gave, too")
@@ -286,7 +359,7 @@ def main(arguments=None) -> int:
     args = parse(arguments)
     busy = [machine.load_before(args.write and not args.busy)]
     known = subjects()
-    found = []
+    found, sections = [], []
     for name in args.models or known:
         subject = known[name]
         if name == "llama-350m":
@@ -298,7 +371,9 @@ def main(arguments=None) -> int:
         command += ["--new-tokens", str(args.new_tokens)]
         command += ["--prompt-tokens", str(args.prompt_tokens)]
         measured = json.loads(subprocess.check_output(command, text=True))
-        found.append((subject, evaluate(measured)))
+        lines = evaluate(measured)
+        sections.append(section(subject, lines, measured))
+        found.append((subject, lines))
     busy.append(machine.load())
     conditions = [
         ("command", f"`{' '.join(['scripts/bench_ppd', *(arguments or sys.argv[1:])])}`"),
@@ -312,8 +387,11 @@ def main(arguments=None) -> int:
         ("machine busy before and after", ", ".join(f"{b:.0%}" for b in busy)),
         ("prompt, new tokens, turns", f"{args.prompt_tokens}, {args.new_tokens}, {args.turns}"),
     ]
-    text = "\n".join(section(*one) for one in found)
-    text += "\n" + table(["condition", ""], [list(pair) for pair in conditions])
+    text = (
+        "\n".join(sections)
+        + f"\n{verdict(found)}\n\n"
+        + table(["condition", ""], [list(pair) for pair in conditions])
+    )
     print(text)
     if args.write:
         put(PAGE, "measured", text)
