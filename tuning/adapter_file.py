@@ -32,8 +32,8 @@ def sample_of(tensors: dict[str, torch.Tensor]) -> str:
 def write(
     folder: Path, kind: str, base: PreTrainedModel, tensors: dict[str, torch.Tensor], **fields
 ) -> None:
-    """`base`: with the numbers of its file, in fp32 or in the file's own type. `fields`: of
-    adapter.json, as the kind has them."""
+    """`base`: with the numbers of its file, in fp32, bf16 or the file's own type, which all give the
+    same sample. `fields`: of adapter.json, as the kind has them."""
     folder.mkdir(parents=True, exist_ok=True)
     sample = sample_of(frozen_model.tensors_of(base))
     about = {

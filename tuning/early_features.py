@@ -25,6 +25,10 @@ class Features:
         """One row in n."""
         return Features({layer: rows[::n] for layer, rows in self.early.items()}, self.top[::n])
 
+    def only(self, layers: list[int]) -> "Features":
+        """Of these layers."""
+        return Features({layer: self.early[layer] for layer in layers}, self.top)
+
 
 def read(model: PreTrainedModel, hidden: torch.Tensor) -> torch.Tensor:
     """Logits [rows, vocabulary] as the model's own norm and output matrix read rows."""

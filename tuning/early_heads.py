@@ -4,8 +4,8 @@
 
 A head is h + up (down h) before the model's own norm and output matrix, which stay as they are. It
 begins as the linear map that brings rows nearest to what they become at the top (reduced-rank
-regression), and then learns the distribution that the model itself has there. Rows are computed
-once; interrupted, a training goes on when the same command is given again.
+regression), and then, where --train says so, learns the distribution that the model itself has
+there. Rows are computed once; interrupted, a training goes on when the same command is given again.
 
 Printed is the match rate: how often the model's own greedy token is among a layer's k likeliest, on
 held-out text, with the model's own output matrix ("shared") and with a head.
@@ -194,7 +194,13 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="train nothing: how often the model's own output matrix is right, and no more",
     )
-    parser.add_argument("--write", type=int, nargs="*", help="of these layers (default: all)")
+    parser.add_argument(
+        "--train",
+        type=int,
+        nargs="*",
+        help="of these layers; the others keep what regression found (default: all)",
+    )
+    parser.add_argument("--write", type=int, nargs="*", help="of these layers (default: --train's)")
     resumable.add_arguments(parser, Settings(), "early_heads", keeps="rows")
     return parser.parse_args(arguments)
 
@@ -212,6 +218,40 @@ def layers_of(asked: list[int] | None, count: int) -> list[int]:
     return sorted(set(layers))
 
 
+def some_of(flag: str, asked: list[int] | None, layers: list[int]) -> list[int]:
+    """`asked`, which must be among the layers; all of these where nothing was asked."""
+    for layer in asked or []:
+        if layer not in layers:
+            raise SystemExit(f"{flag}: {layer}; allowed: layers that have a head: {layers}")
+    return layers if asked is None else sorted(set(asked))
+
+
+def learn(
+    frozen: FrozenModel,
+    heads: EarlyHeads,
+    training: Features,
+    checked: dict[str, Features],
+    settings: Settings,
+    budget: Budget,
+    folder: Path,
+) -> resumable.Training:
+    """Gradient steps for the heads of the layers that `training` has, on from its checkpoint."""
+    work = resumable.Training(heads, settings.rate, settings.warmup_steps, folder)
+    work.load()
+    batches = Batches(training, settings)
+
+    def check() -> dict:
+        """The first candidates' rates, by layer."""
+        return {
+            name: [first for first, *_ in match_rates(frozen, rows.every(CURVE), heads).values()]
+            for name, rows in checked.items()
+        }
+
+    work.run(lambda step: loss_of(frozen, heads, training, batches.rows(step)), budget, check)
+    work.save()
+    return work
+
+
 def write_report(arguments: argparse.Namespace, report: dict) -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     (arguments.output / "training.json").write_text(json.dumps(report, indent=1) + "\n")
@@ -226,6 +266,11 @@ def main() -> None:
     dtype = torch.bfloat16 if arguments.precision == "bf16" else torch.float32
     frozen = frozen_model.load(arguments.model, dtype)
     layers = layers_of(arguments.layers, frozen.shape["layers"])
+    train = some_of("--train", arguments.train, layers)
+    written = train if arguments.write is None else some_of("--write", arguments.write, layers)
+    budget = None
+    if train and not arguments.shared_only:
+        budget = Budget(minutes=arguments.minutes, steps=arguments.steps)
     learned, held_out = texts_of(frozen, settings, arguments)
     checked = {
         name: features_of(frozen, name, samples, layers, arguments.work)
@@ -249,36 +294,27 @@ def main() -> None:
     heads = EarlyHeads(layers, frozen.shape["hidden_size"], settings.rank)
     for layer, early in training.early.items():
         heads.of(layer).fit(early, training.top)
-    report |= {"rows": len(training), "fitted": rates(heads)}
-    # Another training has another checkpoint.
-    key = own_answers.identity(
-        frozen,
-        adapter_file.sample_of(frozen_model.tensors_of(frozen.model)),
-        settings=vars(settings),
-        layers=layers,
-        learned=[own_answers.token_lists(s) for s in learned],
-    )
-    folder = arguments.work / f"{arguments.output.name}-{key}"
-    work = resumable.Training(heads, settings.rate, settings.warmup_steps, folder)
-    work.load()
-    batches = Batches(training, settings)
-
-    def check() -> dict:
-        """The first candidates' rates, by layer."""
-        return {
-            name: [first for first, *_ in match_rates(frozen, rows.every(CURVE), heads).values()]
-            for name, rows in checked.items()
-        }
-
-    budget = Budget(minutes=arguments.minutes, steps=arguments.steps)
-    work.run(lambda step: loss_of(frozen, heads, training, batches.rows(step)), budget, check)
-    work.save()
-    report |= {"trained": rates(heads), "steps": work.step, "curve": work.curve}
-    report["minutes"] = round(work.seconds / 60, 1)
-    whole = frozen_model.load_weights(arguments.model)
-    for layer in layers if arguments.write is None else arguments.write:
+    report |= {"rows": len(training), "learned": train}
+    if budget:
+        few = {name: rows.only(train) for name, rows in checked.items()}
+        report["fitted"] = {name: match_rates(frozen, rows, heads) for name, rows in few.items()}
+        # Another training has another checkpoint.
+        key = own_answers.identity(
+            frozen,
+            adapter_file.sample_of(frozen_model.tensors_of(frozen.model)),
+            settings=vars(settings),
+            layers=layers,
+            train=train,
+            learned=[own_answers.token_lists(s) for s in learned],
+        )
+        folder = arguments.work / f"{arguments.output.name}-{key}"
+        work = learn(frozen, heads, training.only(train), few, settings, budget, folder)
+        report |= {"steps": work.step, "curve": work.curve}
+        report["minutes"] = round(work.seconds / 60, 1)
+    report["trained"] = rates(heads)
+    for layer in written:
         to = arguments.output / f"layer-{layer}"
-        adapter_file.write(to, "head", whole, heads.of(layer).tensors(), layer=layer)
+        adapter_file.write(to, "head", frozen.model, heads.of(layer).tensors(), layer=layer)
     write_report(arguments, report)
 
 

@@ -70,6 +70,22 @@ def tokens(count: int | None) -> str:
     return "" if count is None else f" ({count} tokens)"
 
 
+def about(report: dict) -> str:
+    if "trained" not in report:
+        return """Percent of tokens with the model's own output matrix, for which nothing was trained; latency is what Theorem 4.1 makes of
+them."""
+    rank, rows = report["settings"]["rank"], report["rows"]
+    steps = ""
+    if "steps" in report:
+        took = f"in {report['steps']} steps ({report['minutes']} minutes of a busy machine)"
+        steps = f", learned {took}"
+        if "learned" in report:
+            layers = ", ".join(map(str, report["learned"]))
+            steps = f"; those of layers {layers} learned on {took}"
+    return f"""Heads of rank {rank}, by regression on {rows} rows{steps}.
+Percent of tokens, shared / trained; latency is what Theorem 4.1 makes of the trained rate."""
+
+
 def section(name: str, layers: int, report: dict) -> str:
     head = ["layer", *(f"k = {k}" for k in CANDIDATES), "latency, k = 1", "latency, k = 3"]
     checked = report.get("checked_rows", {})
@@ -79,13 +95,7 @@ def section(name: str, layers: int, report: dict) -> str:
         for text, title in TEXTS.items()
         if text in report["shared"]
     ]
-    settings = report["settings"]
-    about = """Percent of tokens with the model's own output matrix, for which nothing was trained; latency is what Theorem 4.1 makes of
-them."""
-    if "trained" in report:
-        about = f"""Heads of rank {settings["rank"]}, learned from {report["rows"]} rows in {report["steps"]} steps ({report["minutes"]} minutes of a busy
-machine). Percent of tokens, shared / trained; latency is what Theorem 4.1 makes of the trained rate."""
-    return f"## {name}\n\n{about}\n\n{chr(10).join(blocks)}"
+    return f"## {name}\n\n{about(report)}\n\n{chr(10).join(blocks)}"
 
 
 def paper_section() -> str:

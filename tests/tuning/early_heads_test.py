@@ -138,6 +138,21 @@ def test_an_interrupted_training_goes_on_as_if_it_had_not_been(frozen, features,
         assert torch.equal(a, b)
 
 
+def test_heads_that_are_not_trained_keep_what_regression_found(frozen, features, tmp_path):
+    heads = early_heads.EarlyHeads(LAYERS, 32, SETTINGS.rank)
+    for layer, early in features.early.items():
+        heads.of(layer).fit(early, features.top)
+    before = {layer: heads.of(layer).up.detach().clone() for layer in LAYERS}
+    few = features.only([3])
+    work = early_heads.learn(
+        frozen, heads, few, {"files": few}, SETTINGS, Budget(steps=10), tmp_path
+    )
+    assert work.step == 10
+    assert [len(seen["files"]) for seen in work.curve] == [1] * len(work.curve)
+    assert torch.equal(heads.of(2).up, before[2])
+    assert not torch.equal(heads.of(3).up, before[3])
+
+
 def test_rows_are_computed_once(features, tmp_path):
     file = tmp_path / "rows.pt"
     first = early_features.stored(file, lambda: features)
@@ -167,6 +182,13 @@ def test_layers_out_of_range_are_refused(layers, count):
     assert early_heads.layers_of(None, 9) == [5, 6, 7, 8]
 
 
+def test_layers_without_a_head_cannot_be_trained_or_written():
+    assert early_heads.some_of("--train", None, [4, 5]) == [4, 5]
+    assert early_heads.some_of("--train", [], [4, 5]) == []
+    with pytest.raises(SystemExit, match="--write: 6; allowed: layers that have a head: "):
+        early_heads.some_of("--write", [4, 6], [4, 5])
+
+
 def test_every_setting_can_be_given():
     given = early_heads.parse_arguments(["model", "--output", "heads", "--rank", "3"])
     assert isinstance(given, argparse.Namespace)
@@ -186,6 +208,14 @@ def test_pages_show_what_was_found():
     assert "| 3 of 4 | 10 / 50 | 20 / 60 | 30 / 70 | 0.88 | 0.85 |" in match_rates.section(
         "m", 4, report
     )
+    about = match_rates.about(report)
+    assert about.startswith(
+        "Heads of rank 8, by regression on 10 rows, learned in 2 steps (1.5 min"
+    )
+    about = match_rates.about(report | {"learned": [3, 5]})
+    assert "on 10 rows; those of layers 3, 5 learned on in 2 steps (1.5 minutes" in about
+    del report["steps"]
+    assert "by regression on 10 rows.\n" in match_rates.about(report | {"learned": []})
     del report["trained"]
     report["checked_rows"] = {"humaneval": 480}
     assert "Own answers to HumanEval (480 tokens):\n\n| layer |" in match_rates.section(
