@@ -31,6 +31,7 @@ from tuning.frozen_model import FrozenModel
 from tuning.mask_rows import MaskParameters
 from tuning.schedule import Budget
 
+DEPTHS = ("all", "cycled")
 CURVE = 3  # one in so many held-out answers is looked at on the way
 
 
@@ -49,6 +50,7 @@ class Settings:
     checked: int = 48  # held-out prompts of each sort
     samples_per_batch: int = 16
     groups: int = 48  # of masks in a sample
+    depths: str = "all"  # masks of a batch's groups, or "cycled": 1 to M of them, batch by batch
     rate: float = 3e-2
     warmup_steps: int = 20
 
@@ -60,6 +62,8 @@ class Groups:
     """
 
     def __init__(self, samples: list[Sample], settings: Settings):
+        if settings.depths not in DEPTHS:
+            raise ValueError(f"depths {settings.depths}: allowed: {', '.join(DEPTHS)}")
         self.samples = [s for s in samples if len(s.output) > settings.masks]
         self.settings = settings
         size = settings.samples_per_batch
@@ -67,12 +71,19 @@ class Groups:
         self.batches = [by_length[i : i + size] for i in range(0, len(by_length), size)]
 
     def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(tokens [samples, length], rows [samples, groups], labels [samples, groups, M])."""
+        """(tokens [samples, length], rows [samples, groups], labels [samples, groups, masks]).
+
+        Masks are M, or with depths "cycled" the first 1, 2, .. M of them, and the fewer they are the
+        more groups: a tree's first depth counts most, and the deeper masks cost the most rows.
+        """
         epoch, within = divmod(step, len(self.batches))
         order = np.random.default_rng((self.settings.seed, epoch)).permutation(len(self.batches))
         random = np.random.default_rng((self.settings.seed, epoch, within))
         chosen = self.batches[order[within]]
-        count = min(self.settings.groups, max(len(s.output) for s in chosen) - 1)
+        masks = self.settings.masks
+        depth = 1 + step % masks if self.settings.depths == "cycled" else masks
+        groups = self.settings.groups * masks // depth
+        count = min(groups, max(len(s.output) for s in chosen) - 1)
         rows = []
         for sample in chosen:
             # From the prompt's last row on, as long as m_1 has a token to learn.
@@ -80,7 +91,7 @@ class Groups:
             every = np.arange(first, last + 1)
             rows.append(np.sort(random.choice(every, count, replace=len(every) < count)))
         at = torch.tensor(np.stack(rows))
-        return padded(chosen), at, labels_of(chosen, at, self.settings.masks)
+        return padded(chosen), at, labels_of(chosen, at, depth)
 
 
 def padded(samples: list[Sample]) -> torch.Tensor:
@@ -104,13 +115,14 @@ def labels_of(samples: list[Sample], at: torch.Tensor, masks: int) -> torch.Tens
 
 
 def loss_of(
-    model: torch.nn.Module, own: MaskParameters, batch: tuple[torch.Tensor, ...]
+    contexts: mask_rows.Contexts, own: MaskParameters, batch: tuple[torch.Tensor, ...]
 ) -> torch.Tensor:
     """Mean cross-entropy of the masks' tokens, nats."""
     tokens, at, labels = batch
-    hidden = mask_rows.hidden_rows(model, own, mask_rows.context(model, tokens), at)
+    past = contexts.of(tokens)
+    hidden = mask_rows.hidden_rows(contexts.model, own, past, at, labels.shape[-1])
     counts = labels != calibration.IGNORED
-    logits = model.lm_head(hidden[counts]).float()
+    logits = contexts.model.lm_head(hidden[counts]).float()
     return torch.nn.functional.cross_entropy(logits, labels[counts])
 
 
@@ -184,8 +196,8 @@ class Training(resumable.Training):
 
     def learn(self, samples: list[Sample], budget: Budget, check: Callable[[], dict]) -> None:
         groups = Groups(samples, self.settings)
-        model = self.frozen.model
-        self.run(lambda step: loss_of(model, self.own, groups.batch(step)), budget, check)
+        contexts = mask_rows.Contexts(self.frozen.model)
+        self.run(lambda step: loss_of(contexts, self.own, groups.batch(step)), budget, check)
 
 
 def identity(frozen: FrozenModel, settings: Settings, samples: list[Sample], **more) -> str:
@@ -257,8 +269,7 @@ def main() -> None:
         work.curve.append({"step": 0, "seconds": 0, **check()})
     work.learn(training, budget, check)
     work.save()
-    whole = frozen_model.load_weights(arguments.model)
-    adapter_file.write(arguments.output, "masks", whole, work.own.tensors(frozen.model))
+    adapter_file.write(arguments.output, "masks", frozen.model, work.own.tensors(frozen.model))
     report = {
         "settings": vars(settings),
         "answers": len(training),

@@ -88,6 +88,25 @@ def context(model: PreTrainedModel, tokens: torch.Tensor) -> DynamicCache:
     return past
 
 
+class Contexts:
+    """context(), computed once for each text as long as all keys and values fit into `limit` bytes."""
+
+    def __init__(self, model: PreTrainedModel, limit: int = 2 << 30):
+        self.model, self.left = model, limit
+        self.known: dict[tuple, DynamicCache] = {}
+
+    def of(self, tokens: torch.Tensor) -> DynamicCache:
+        key = (tuple(tokens.shape), tokens.numpy().tobytes())
+        if key in self.known:
+            return self.known[key]
+        past = context(self.model, tokens)
+        size = sum(layer.keys.nbytes + layer.values.nbytes for layer in past.layers)
+        if size <= self.left:
+            self.left -= size
+            self.known[key] = past
+        return past
+
+
 def with_prompts(model: PreTrainedModel, past: DynamicCache, own: MaskParameters) -> DynamicCache:
     """The prompts before the text, for mask rows."""
     whole = DynamicCache()
@@ -136,15 +155,20 @@ def visible(
 
 
 def hidden_rows(
-    model: PreTrainedModel, own: MaskParameters, past: DynamicCache, at: torch.Tensor
+    model: PreTrainedModel,
+    own: MaskParameters,
+    past: DynamicCache,
+    at: torch.Tensor,
+    masks: int | None = None,
 ) -> torch.Tensor:
     """The masks' last hidden states [rows, groups, M, hidden], groups attached to rows `at`
-    [rows, groups] of a text whose rows lie in `past`, which stays as it is."""
-    masks = own.masks.shape[0]
+    [rows, groups] of a text whose rows lie in `past`, which stays as it is. `masks`: the first so
+    many of each group, which do not see the others; all by default."""
+    masks = masks or own.masks.shape[0]
     rows, groups = at.shape
     length = past.layers[0].keys.shape[2]
     dtype = past.layers[0].keys.dtype
-    inputs = own.masks.to(dtype).repeat(groups, 1).expand(rows, -1, -1)
+    inputs = own.masks[:masks].to(dtype).repeat(groups, 1).expand(rows, -1, -1)
     positions = (at[..., None] + 1 + torch.arange(masks)).reshape(rows, -1)
     seen = visible(at, length, masks, own.prompts, window_of(model))
     bias = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)

@@ -99,6 +99,52 @@ def test_an_interrupted_training_goes_on_as_if_it_had_not_been(frozen, written, 
         assert torch.equal(a, b)
 
 
+def test_depths_are_cycled_at_about_as_many_rows(written):
+    settings = dataclasses.replace(SETTINGS, depths="cycled", groups=4)
+    groups = bita.Groups(written, settings)
+    shapes = [groups.batch(step)[2].shape for step in range(4)]
+    assert [tuple(shape) for shape in shapes] == [(8, 8, 1), (8, 4, 2), (8, 8, 1), (8, 4, 2)]
+    with pytest.raises(ValueError, match="deep: allowed: all, cycled"):
+        bita.Groups(written, dataclasses.replace(SETTINGS, depths="deep"))
+
+
+def test_masks_learn_with_cycled_depths(frozen, written, tmp_path):
+    settings = dataclasses.replace(SETTINGS, depths="cycled")
+    training = bita.Training(frozen, settings, tmp_path)
+    training.learn(written[:48], Budget(steps=60), dict)
+    assert min(rank_of(training.own, frozen, written[48:])) > 0.5
+
+
+def test_the_first_masks_rows_do_not_depend_on_how_many_there_are(frozen):
+    own = mask_rows.MaskParameters(frozen.model, 3, 3, seed=1)
+    text = torch.randint(0, 500, (2, 9), generator=torch.Generator().manual_seed(1))
+    at = torch.tensor([[3, 6], [2, 8]])
+    contexts = mask_rows.Contexts(frozen.model)
+    with torch.no_grad():
+        whole = mask_rows.hidden_rows(frozen.model, own, contexts.of(text), at)
+        first = mask_rows.hidden_rows(frozen.model, own, contexts.of(text), at, masks=1)
+    assert first.shape == (2, 2, 1, 32)
+    assert torch.allclose(whole[:, :, :1], first, atol=1e-5)
+
+
+def test_contexts_are_computed_once_as_long_as_they_fit(frozen):
+    text = torch.arange(1, 13).reshape(2, 6)
+    fresh = mask_rows.context(frozen.model, text)
+    bytes_of_one = sum(layer.keys.nbytes + layer.values.nbytes for layer in fresh.layers)
+    contexts = mask_rows.Contexts(frozen.model, limit=bytes_of_one)
+    first = contexts.of(text)
+    own = mask_rows.MaskParameters(frozen.model, 2, 3, seed=1)
+    with torch.no_grad():
+        mask_rows.hidden_rows(frozen.model, own, first, torch.tensor([[2], [3]]))
+    again = contexts.of(text.clone())
+    assert again is first
+    for kept, new in zip(again.layers, fresh.layers, strict=True):
+        assert torch.equal(kept.keys, new.keys) and torch.equal(kept.values, new.values)
+    other = text.reshape(3, 4)  # the same tokens, as three texts
+    assert contexts.of(other).layers[0].keys.shape[0] == 3
+    assert contexts.of(other) is not contexts.of(other), "no room"
+
+
 def test_mask_rows_see_their_own_text_and_nothing_else(frozen):
     own = mask_rows.MaskParameters(frozen.model, 2, 3, seed=1)
     text = torch.randint(0, 500, (1, 9), generator=torch.Generator().manual_seed(1))
