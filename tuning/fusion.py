@@ -22,6 +22,17 @@ def new_projector(large: int, small: int, seed: int) -> nn.Sequential:
     return projector
 
 
+def folded(projector: nn.Sequential, mean: torch.Tensor, deviation: torch.Tensor) -> nn.Sequential:
+    """The projector of rows as they are, from one that meets rows of mean 0 and deviation 1."""
+    first, _, second = projector
+    whole = new_projector(first.weight.shape[1], second.weight.shape[0], 0)
+    with torch.no_grad():
+        whole[0].weight.copy_(first.weight / deviation)
+        whole[0].bias.copy_(first.bias - (first.weight / deviation) @ mean)
+        whole[2].load_state_dict(second.state_dict())
+    return whole
+
+
 class _Read(Exception):
     """The layers behind the one that is read need not run."""
 

@@ -15,9 +15,11 @@ interrupted training goes on where it was saved.
 
 import argparse
 import json
+import math
 import sys
+import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -42,6 +44,7 @@ from tuning.windows import TokenStream
 
 DISTANCES = (4, 12)  # where held-out likelihoods are divided, in tokens behind the prompt
 HELD_OUT_FUNCTIONS = 0.05  # share of the files whose docstrings nobody is trained on
+GROUP = 16  # batches whose texts are sorted by length together
 
 
 @dataclass(frozen=True)
@@ -100,25 +103,34 @@ class Told(nn.Module):
 
     def folded(self) -> nn.Sequential:
         """The projector of rows as they are."""
-        first, _, second = self.projector
-        hidden, large = first.weight.shape
-        folded = fusion.new_projector(large, second.weight.shape[0], 0)
-        assert hidden == folded[0].weight.shape[0]
-        with torch.no_grad():
-            folded[0].weight.copy_(first.weight / self.deviation)
-            folded[0].bias.copy_(first.bias - (first.weight / self.deviation) @ self.mean)
-            folded[2].load_state_dict(second.state_dict())
-        return folded
+        return fusion.folded(self.projector, self.mean, self.deviation)
 
     def trained(self) -> dict[str, torch.Tensor]:
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
 
+def texts_of_step(samples: Samples, s: Settings, step: int) -> torch.Tensor:
+    """Which texts a step sees, by the seed and the step alone. Those of GROUP batches are sorted by length,
+    so that there is little padding, and the batches are in another order again."""
+    per_epoch = len(samples) // s.batch
+    epoch, place = divmod(step, per_epoch)
+    random = torch.Generator().manual_seed(s.seed * 1000 + epoch)
+    order = torch.randperm(len(samples), generator=random)
+    group = place // GROUP * GROUP
+    mine = order[group * s.batch : min(group + GROUP, per_epoch) * s.batch]
+    batches = mine[samples.length[mine].argsort(stable=True)].view(-1, s.batch)
+    return batches[torch.randperm(len(batches), generator=random)[place - group]]
+
+
 def train(
-    told: Told, samples: Samples, settings: Settings, file: Path, save_every: int = 32
+    told: Told,
+    samples: Samples,
+    settings: Settings,
+    file: Path,
+    save_every: int = 32,
+    minutes: float = math.inf,
 ) -> list[float]:
-    """Trains in place; the loss of each step. Which samples a step sees depends on the seed and the
-    step alone."""
+    """Trains in place; the loss of each step, of fewer than wanted if `minutes` are over."""
     small = told.small.requires_grad_(settings.train == "full")
     told.projector.requires_grad_(settings.told)
     tuned = [p for p in small.parameters() if p.requires_grad]
@@ -135,16 +147,12 @@ def train(
         losses = saved["losses"]
         told.load_state_dict(saved["told"], strict=False)
         optimizer.load_state_dict(saved["optimizer"])
-    per_epoch = len(samples) // settings.batch
-    first = len(losses)
+    first, end = len(losses), time.monotonic() + 60 * minutes
     bar = tqdm(
         range(first, settings.steps), "training", settings.steps, initial=first, mininterval=5
     )
     for step in bar:
-        epoch = torch.Generator().manual_seed(settings.seed * 1000 + step // per_epoch)
-        order = torch.randperm(len(samples), generator=epoch)
-        at = step % per_epoch * settings.batch
-        batch = samples.batch(order[at : at + settings.batch])
+        batch = samples.batch(texts_of_step(samples, settings, step))
         with torch.autocast("cpu", torch.bfloat16, enabled=settings.bfloat16):
             logits = told(batch)
         loss = answer_losses(logits, batch).mean()
@@ -156,10 +164,13 @@ def train(
         optimizer.step()
         losses.append(loss.item())
         bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
-        if (step + 1) % save_every == 0:
+        over = time.monotonic() > end
+        if over or (step + 1) % save_every == 0:
             state = {"losses": losses, "told": told.trained(), "optimizer": optimizer.state_dict()}
             file.parent.mkdir(parents=True, exist_ok=True)
             told_samples.save(state, file)
+        if over:
+            break
     if settings.train == "lora":
         low_rank.merge(small)
     told.requires_grad_(False)
@@ -212,6 +223,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     for name in ("rate", "small_rate"):
         option = "--" + name.replace("_", "-")
         parser.add_argument(option, type=float, default=getattr(Settings, name))
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="then it stops, to go on later"
+    )
     parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
     parser.add_argument("--work", type=Path, default=Path.home() / ".cache/tandem/llm_to_slm")
@@ -294,7 +308,10 @@ def main() -> None:
         whole = large.model.float()
         models["large"] = lambda b: fusion.head_logits(whole, b.says, input_ids=b.ids)
     measured = likelihoods(models, held_out)
-    losses = train(told, training, settings, arguments.work / f"training-{run}.pt")
+    file, minutes = arguments.work / f"training-{run}.pt", arguments.minutes
+    losses = train(told, training, settings, file, minutes=minutes)
+    if len(losses) < settings.steps:
+        sys.exit(f"{len(losses)} of {settings.steps} steps; the same command continues")
     if arguments.write_small:
         checkpoint.export(small.model, small.tokenizer, arguments.write_small)
         small.model.to(torch.bfloat16).float()  # as it was written
@@ -304,7 +321,10 @@ def main() -> None:
             arguments.output, told.folded(), source, small.model, layer, settings.fusion, tokens
         )
     name = "llm_to_slm" if settings.told else "small, tuned alone"
-    measured |= likelihoods({name: told}, held_out)
+    models = {name: told}
+    if settings.told:  # what is not owed to reading this prompt
+        models["told of another prompt"] = lambda b: told(replace(b, rows=b.rows.roll(1, 0)))
+    measured |= likelihoods(models, held_out)
     report = {
         "settings": asdict(settings) | {"samples": len(training), "checked": len(held_out)},
         "nats": measured,

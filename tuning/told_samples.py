@@ -141,6 +141,7 @@ class Samples:
         self.ids = pad(whole)
         self.prompt = torch.tensor([len(t.prompt) for t in texts])
         self.answer = torch.tensor([len(t.answer) for t in texts])
+        self.length = self.prompt + self.answer
         self.read = [t.prompt for t in texts]
         self.beside = pad([list(range(len(r))) for r in self.read])
         self.rows = torch.empty(0)

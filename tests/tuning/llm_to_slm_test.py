@@ -176,6 +176,32 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(samples, tmp_path,
     assert moved == (what != "frozen")
 
 
+def test_an_epoch_sees_every_text_once_and_little_padding(texts):
+    samples = Samples(texts * 20)
+    settings = replace(SETTINGS, batch=8)
+    per_epoch = len(samples) // 8
+    epochs = [
+        [llm_to_slm.texts_of_step(samples, settings, step) for step in range(at, at + per_epoch)]
+        for at in (0, per_epoch)
+    ]
+    for epoch in epochs:
+        assert sorted(torch.cat(epoch).tolist()) == list(range(len(samples)))
+    assert epochs[0][0].tolist() != epochs[1][0].tolist()
+    lengths = [samples.length[batch] for batch in epochs[0]]
+    padded = sum(int((length.max() - length).sum()) for length in lengths)
+    assert padded < 0.1 * int(samples.length.sum())
+
+
+def test_minutes_that_are_over_leave_a_checkpoint(samples, tmp_path):
+    def fresh():
+        return told(new_model(SMALL, seed=2).eval(), samples)
+
+    whole = llm_to_slm.train(fresh(), samples, SETTINGS, tmp_path / "whole")
+    model = fresh()
+    assert llm_to_slm.train(model, samples, SETTINGS, tmp_path / "cut", minutes=-1) == whole[:1]
+    assert llm_to_slm.train(fresh(), samples, SETTINGS, tmp_path / "cut") == whole
+
+
 def test_losses_are_of_the_answers_alone(samples):
     batch = samples.batch(torch.arange(4))
     logits = torch.zeros(4, batch.ids.shape[1], 60)
