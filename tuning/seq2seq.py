@@ -326,11 +326,12 @@ class Data:
 
     tokenizer: Tokenizer
     training: list[Pair]
-    held_out: dict[str, list[Pair]]  # by task, CHECKED of each
+    held_out: dict[str, list[Pair]]  # by task
 
     @classmethod
-    def read(cls, stdlib: Path, work: Path) -> "Data":
-        """Of this library, and kept in `work`, where the next run finds it."""
+    def read(cls, stdlib: Path, work: Path, checked: int = CHECKED) -> "Data":
+        """Of this library, and kept in `work`, where the next run finds it. `checked`: how many
+        held-out pairs of each task, at most."""
         limits = [HELD_OUT_SHARE, LONGEST_SOURCE, LONGEST_TARGET, VOCABULARY_SIZE]
         library = [sys.version, str(stdlib), sorted(map(str, stdlib.glob("*.py")))]
         key = hashlib.sha256(json.dumps([limits, library]).encode()).hexdigest()[:16]
@@ -349,7 +350,7 @@ class Data:
             new.write_text(json.dumps(pairs))
             new.replace(kept)
         training, held_out = ([Pair(**p) for p in some] for some in json.loads(kept.read_text()))
-        some = {t: [p for p in held_out if p.task == t][:CHECKED] for t in (NAME, DOCSTRING)}
+        some = {t: [p for p in held_out if p.task == t][:checked] for t in (NAME, DOCSTRING)}
         return cls(Tokenizer.from_file(str(vocabulary)), training, some)
 
 

@@ -1,0 +1,157 @@
+"""LLM-to-SLM's training on models with encoders of a few thousand weights."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tuning import fusion, projector_file, seq2seq, told_encoders
+from tuning.functions import DOCSTRING, NAME
+from tuning.pairs import Pair, encode
+from tuning.seq2seq_shapes import new_model, t5
+from tuning.told_encoders import SourceRows, Told
+from tuning.vocabulary import train_source_tokenizer
+
+LARGE = t5(hidden=24, encoder=3, decoder=3, heads=2, inner=32, vocabulary=300)
+SMALL = t5(hidden=16, encoder=1, decoder=1, heads=2, inner=24, vocabulary=300)
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    random = np.random.default_rng(1)
+    made = []
+    for task, kind, length in ((NAME, 2, 3), (DOCSTRING, 3, 5)):
+        for i in range(1024):
+            source = random.integers(4, 36, length + i % 2).tolist()
+            made.append(Pair(task, [kind, *source, 1], [source[-1], 1]))
+    return made
+
+
+@pytest.fixture(scope="module")
+def large():
+    return new_model(LARGE, 1).eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def rows(large, pairs, tmp_path_factory):
+    return SourceRows.read(large, pairs, tmp_path_factory.mktemp("rows"), at_once=50)
+
+
+def fresh(rows, kind="add", large_outputs=False):
+    told = Told(new_model(SMALL, 2), rows, kind, seed=3)
+    if large_outputs:
+        torch.nn.init.normal_(told.projector[2].weight)
+    return told.eval()
+
+
+@torch.no_grad()
+def test_rows_are_what_the_encoder_says_and_computed_once(large, pairs, rows, tmp_path):
+    some = pairs[:3] + pairs[-3:]
+    inputs, _ = encode(some)
+    beside = rows.beside(inputs, (inputs != 0).sum(1))
+    for row, pair in zip(beside, some, strict=True):
+        said = fusion.hidden_rows(large, torch.tensor([pair.source]), 3)[0]
+        torch.testing.assert_close(row[: len(pair.source)], said, rtol=1e-2, atol=1e-2)
+    SourceRows.read(large, some, tmp_path)
+    (file,) = tmp_path.iterdir()
+    marked = torch.zeros_like(torch.load(file))
+    torch.save(marked, file)
+    assert not SourceRows.read(large, some[::-1], tmp_path).rows.any()
+    other = new_model(LARGE, 7).requires_grad_(False)
+    assert SourceRows.read(other, some, tmp_path).rows.any()
+
+
+@torch.no_grad()
+def test_a_new_projector_adds_nothing(pairs, rows):
+    told = fresh(rows)
+    inputs, labels = encode(pairs[:4] + pairs[-4:])
+    asked = dict(input_ids=inputs, attention_mask=inputs != 0, labels=labels)
+    alone = told.small(**asked).logits
+    torch.testing.assert_close(told(**asked).logits, alone)
+    assert not torch.allclose(fresh(rows, "replace")(**asked).logits, alone)
+
+
+@pytest.mark.parametrize("kind", ["add", "replace"])
+@torch.no_grad()
+def test_it_is_the_forward_that_the_server_is_held_to(pairs, rows, kind):
+    """In a batch with padding, and with the projector that is written."""
+    told = fresh(rows, kind, large_outputs=True)
+    some = pairs[:2] + pairs[-2:]
+    inputs, labels = encode(some)
+    logits = told(inputs, inputs != 0, labels).logits
+    for i, pair in enumerate(some):
+        source = torch.tensor([pair.source])
+        said = rows.beside(source, torch.tensor([len(pair.source)]))
+        starts = torch.tensor([[0, *pair.target[:-1]]])
+        wanted = fusion.fused_memory_logits(told.small, told.folded()(said), source, starts, kind)
+        torch.testing.assert_close(logits[i], wanted[0], rtol=1e-3, atol=1e-3)
+    (first, *_) = seq2seq.write(told, [pair.source for pair in some], 3)
+    assert first[0] == int(logits[0, 0].argmax())
+
+
+@pytest.mark.parametrize("train", ["frozen", "full"])
+def test_an_interrupted_training_ends_as_an_uninterrupted_one(pairs, rows, tmp_path, train):
+    given = SimpleNamespace(seed=1, steps=6, bfloat16=False)
+
+    def trainer(file):
+        told = fresh(rows)
+        told.small.requires_grad_(train == "full")
+        return told_encoders.trainer_of(told, pairs, given, tmp_path / file)
+
+    whole = trainer("whole.pt")
+    losses = [whole.step() for _ in range(6)]
+    assert whole.step() is None
+    first = trainer("parts.pt")
+    parts = [first.step() for _ in range(2)]
+    first.save()
+    second = trainer("parts.pt")
+    assert second.resumed
+    assert parts + [second.step() for _ in range(4)] == losses
+    projector, small = whole.model.projector, whole.model.small
+    assert projector[2].weight.any()
+    moved = not torch.equal(small.shared.weight, new_model(SMALL, 2).shared.weight)
+    assert moved == (train == "full")
+
+
+def test_what_is_written_is_a_pair(texts, large, rows, tmp_path):
+    tokenizer = train_source_tokenizer(texts, size=300)
+    given = SimpleNamespace(
+        untold=False, write_small=tmp_path / "small", output=tmp_path / "projector", fusion="add"
+    )
+    told = fresh(rows)
+    data = seq2seq.Data(tokenizer, [], {})
+    told_encoders.write(given, told, data, large)
+    small = seq2seq.load(tmp_path / "small")
+    assert torch.equal(small.shared.weight, told.small.shared.weight)  # both rounded
+    about = json.loads((tmp_path / "projector/adapter.json").read_text())
+    assert about["base"]["sample"] == projector_file.sample_of(small)
+    assert about["source"] == projector_file.source_of(large)
+    assert (about["layer"], about["fusion"], about["tokens"]) == (3, "add", "shared")
+
+
+def test_all_docstrings_and_some_names(pairs):
+    some = told_encoders.some_of(pairs, 5, seed=1)
+    assert [p.task for p in some] == [DOCSTRING] * 1024 + [NAME] * 5
+    assert told_encoders.some_of(pairs, 5, seed=1) == some != told_encoders.some_of(pairs, 5, 2)
+
+
+def test_what_was_measured_is_kept(tmp_path):
+    file = tmp_path / "work/seen.json"
+    assert told_encoders.kept(file, lambda: {"nats": 3.5}) == {"nats": 3.5}
+    assert told_encoders.kept(file, lambda: {"nats": 1.0}) == {"nats": 3.5}
+
+
+@pytest.mark.parametrize(
+    "arguments, why",
+    [
+        (["--untold", "--train", "frozen"], "--untold"),
+        (["--untold", "--output", "x"], "--untold"),
+        (["--output", "x"], "--write-small: missing"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments, why, capsys):
+    with pytest.raises(SystemExit):
+        told_encoders.parse_arguments(["--steps", "1", *arguments])
+    assert why in capsys.readouterr().err

@@ -1,0 +1,261 @@
+"""Trains LLM-to-SLM (arXiv 2402.16844) on the pair with encoders: the large one reads a function, the
+small one, told what that made of it, writes its docstring's first line or its name.
+
+    python -m tuning.told_encoders --steps 1500 --write-small models/docstring-small-told \\
+        --output models/docstring-small-told/projector --report told.json
+
+The large model is frozen, and what its encoder says of each source is computed once and kept in bf16. The
+projector's rows enter the small model's encoder (section 4.1), which is trained with it, or stays as it is
+(--train frozen). `--untold` trains the small model alike without being told anything: what a tuned pair is
+to be compared with. Run a command again to continue after an interruption. Decoders: tuning/llm_to_slm.py.
+"""
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import nn
+from tqdm import tqdm
+from transformers import T5ForConditionalGeneration
+
+from tuning import corpus, fusion, projector_file, seq2seq, told_samples
+from tuning.functions import DOCSTRING, NAME
+from tuning.pairs import Batches, Pair, encode
+from tuning.pretrain import fast_at_bfloat16
+from tuning.schedule import Budget
+from tuning.seq2seq import Data, Recipe
+
+LEARNING = Recipe(
+    names=16,
+    docstrings=32,
+    warmup_steps=30,
+    matrix_rate=0.01,
+    vector_rate=0.003,
+    weight_decay=0.1,
+    report_every=2,
+)
+LEAST_DEVIATION = 1e-6
+
+
+class SourceRows:
+    """What a large model's encoder says of sources, by their ids. `rows` [all tokens, hidden] in bf16."""
+
+    def __init__(self, sources: list[tuple[int, ...]], rows: torch.Tensor):
+        lengths = torch.tensor([0, *map(len, sources)])
+        self.rows = rows
+        self.first = dict(zip(sources, lengths.cumsum(0).tolist(), strict=False))
+
+    @classmethod
+    def read(
+        cls,
+        large: T5ForConditionalGeneration,
+        pairs: list[Pair],
+        folder: Path,
+        bfloat16: bool = False,
+        at_once: int = 64,
+    ) -> "SourceRows":
+        """Computes them, or takes them from `folder`."""
+        sources = sorted({tuple(pair.source) for pair in pairs}, key=lambda ids: (len(ids), ids))
+        name = told_samples.key_of(projector_file.sample_of(large), bfloat16, sources)
+        file = folder / f"sources-{name}.pt"
+        if not file.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            starts = tqdm(range(0, len(sources), at_once), "reading", unit="batch", mininterval=10)
+            parts = [_said(large, sources[at : at + at_once], bfloat16) for at in starts]
+            told_samples.save(torch.cat(parts), file)
+        return cls(sources, torch.load(file, mmap=True))
+
+    def standard(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and deviation of each number of a row; of some rows from all of them."""
+        some = self.rows[:: max(1, len(self.rows) >> 16)].float()
+        return some.mean(0), some.std(0) + LEAST_DEVIATION
+
+    def beside(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """The rows of each source's tokens, of `ids` [sources, longest]: [sources, longest, hidden].
+        Behind a source's end, any."""
+        whole = zip(ids.tolist(), lengths.tolist(), strict=True)
+        first = torch.tensor([self.first[tuple(row[:n])] for row, n in whole])
+        at = first[:, None] + torch.arange(ids.shape[1])
+        return self.rows[at.clamp(max=len(self.rows) - 1)].float()
+
+
+@torch.no_grad()
+def _said(large: T5ForConditionalGeneration, sources: list, bfloat16: bool) -> torch.Tensor:
+    inputs, _ = encode([Pair(DOCSTRING, list(ids), []) for ids in sources])
+    mask = inputs != large.config.pad_token_id
+    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        rows = large.get_encoder()(input_ids=inputs, attention_mask=mask).last_hidden_state
+    return rows[mask].bfloat16()
+
+
+class Told(nn.Module):
+    """A small model whose encoder is told what the large one's says of the same source. Called as
+    Transformers' own, so that tuning/seq2seq.py trains and measures it."""
+
+    def __init__(self, small: T5ForConditionalGeneration, rows: SourceRows, kind: str, seed: int):
+        super().__init__()
+        self.small, self.rows, self.fusion = small, rows, kind
+        hidden = small.config.d_model
+        self.projector = fusion.new_projector(rows.rows.shape[1], hidden, seed)
+        if kind == "replace":  # as large as the embeddings that it stands for
+            scale = float(small.get_input_embeddings().weight.std())
+            nn.init.normal_(self.projector[2].weight, std=scale * hidden**-0.5)
+        mean, deviation = rows.standard()
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
+
+    @property
+    def config(self):
+        return self.small.config
+
+    def inputs(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """What the small encoder is fed with: [sources, longest, hidden]."""
+        lengths = mask.sum(1)
+        rows = (self.rows.beside(ids, lengths) - self.mean) / self.deviation
+        embedded = self.small.get_input_embeddings()(ids)
+        return fusion.fused_rows(embedded, self.projector(rows), lengths, self.fusion)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor):
+        return self.small(
+            inputs_embeds=self.inputs(input_ids, attention_mask),
+            attention_mask=attention_mask,
+            decoder_input_ids=self.small.prepare_decoder_input_ids_from_labels(labels),
+        )
+
+    def generate(self, inputs: torch.Tensor, attention_mask: torch.Tensor, **options):
+        encoded = self.small.get_encoder()(
+            inputs_embeds=self.inputs(inputs, attention_mask), attention_mask=attention_mask
+        )
+        return self.small.generate(
+            encoder_outputs=encoded, attention_mask=attention_mask, **options
+        )
+
+    def folded(self) -> nn.Sequential:
+        """The projector of rows as they are."""
+        return fusion.folded(self.projector, self.mean, self.deviation)
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--large", type=Path, default=seq2seq.ROOT / "models/docstring-large")
+    parser.add_argument("--small", type=Path, default=seq2seq.ROOT / "models/docstring-small")
+    parser.add_argument("--fusion", choices=["add", "replace"], default="add")
+    parser.add_argument("--train", choices=["frozen", "full"], default="full", help="the small one")
+    parser.add_argument("--untold", action="store_true", help="the small model alone")
+    parser.add_argument("--steps", type=int, required=True, help="updates, all runs together")
+    parser.add_argument("--names", type=int, default=4096, help="pairs with a name, at most")
+    parser.add_argument("--write-small", type=Path, help="where the tuned small model goes")
+    parser.add_argument("--output", type=Path, help="where the projector goes")
+    parser.add_argument("--report", type=Path, help="where settings and likelihoods go (JSON)")
+    parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
+    parser.add_argument("--seed", type=int, default=LEARNING.seed)
+    parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
+    parser.add_argument("--precision", choices=["auto", "fp32", "bf16"], default="auto")
+    home = Path.home() / ".cache/tandem"
+    parser.add_argument("--data", type=Path, default=home / "seq2seq", help="pairs, tokenizer")
+    parser.add_argument("--work", type=Path, default=home / "llm_to_slm", help="rows, checkpoints")
+    given = parser.parse_args(arguments)
+    if given.untold and (given.train == "frozen" or given.output):
+        parser.error("--untold: a small model alone; allowed without --train frozen and --output")
+    if given.output and given.train != "frozen" and given.write_small is None:
+        parser.error("--write-small: missing; --train full changes the model")
+    return given
+
+
+def some_of(pairs: list[Pair], names: int, seed: int) -> list[Pair]:
+    """All docstrings, and that many names: what a large model says of all takes much room."""
+    mine = [pair for pair in pairs if pair.task == NAME]
+    random = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(mine), generator=random)[:names]
+    return [*(p for p in pairs if p.task == DOCSTRING), *(mine[i] for i in chosen.tolist())]
+
+
+def trainer_of(model: nn.Module, pairs: list[Pair], given: argparse.Namespace, file: Path):
+    """`given`: seed, steps, and `bfloat16`."""
+    batches = Batches(pairs, {NAME: LEARNING.names, DOCSTRING: LEARNING.docstrings}, given.seed)
+    budget = Budget(steps=given.steps)
+    return seq2seq.Trainer(model, batches, LEARNING, budget, file, given.bfloat16)
+
+
+def measured(model, tokenizer, held_out: dict[str, list[Pair]]) -> dict:
+    """Of held-out pairs, in fp32: nats per token by task, names that are right, ROUGE-L of docstrings."""
+    nats = seq2seq.held_out_loss(model, held_out, bfloat16=False)
+    return {"nats": nats, **seq2seq.quality(model, tokenizer, held_out)}
+
+
+def kept(file: Path, make: Callable[[], dict]) -> dict:
+    """What `make` says, or said when it was asked first."""
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = file.with_suffix(".new")
+        new.write_text(json.dumps(make()))
+        new.replace(file)
+    return json.loads(file.read_text())
+
+
+def write(given: argparse.Namespace, model: nn.Module, data: Data, large) -> None:
+    """The tuned small model and the projector, where wanted; `model` becomes as they were written."""
+    small = model if given.untold else model.small
+    if given.write_small:
+        seq2seq.export(small, data.tokenizer, given.write_small)
+        small.load_state_dict(seq2seq.load(given.write_small).state_dict())
+    if given.output:
+        layers = large.config.num_layers
+        source = projector_file.source_of(large)
+        projector_file.save(given.output, model.folded(), source, small, layers, given.fusion)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    given = parse_arguments(arguments)
+    if given.threads:
+        torch.set_num_threads(given.threads)
+    given.bfloat16 = given.precision == "bf16" or (given.precision == "auto" and fast_at_bfloat16())
+    data = Data.read(given.stdlib, given.data, checked=sys.maxsize)
+    shown = {task: pairs[: seq2seq.CHECKED] for task, pairs in data.held_out.items()}
+    held_out = {NAME: shown[NAME], DOCSTRING: data.held_out[DOCSTRING]}
+    pairs = some_of(data.training, given.names, given.seed)
+    large, small = seq2seq.load(given.large), seq2seq.load(given.small)
+    report = {}
+    for name, alone in (("small", small), ("large", large)):
+        texts = [[pair.source, pair.target] for some in held_out.values() for pair in some]
+        key = told_samples.key_of(projector_file.sample_of(alone), texts)
+        made = functools.partial(measured, alone, data.tokenizer, held_out)
+        report[name] = kept(given.work / f"held-out-{key}.json", made)
+    model = small
+    if not given.untold:
+        asked = [pair for some in held_out.values() for pair in some]
+        rows = SourceRows.read(large, [*pairs, *asked], given.work, given.bfloat16)
+        model = Told(small, rows, given.fusion, given.seed)
+        small.requires_grad_(given.train == "full")
+    how = [given.fusion, given.train, given.untold, given.steps, given.names, given.bfloat16]
+    models = [projector_file.sample_of(m) for m in (large, small)]
+    run = told_samples.key_of(how, models, asdict(LEARNING), given.seed)
+    trainer = trainer_of(model, pairs, given, given.work / f"told-{run}.pt")
+    at = trainer.state.step
+    print(f"{len(pairs)} pairs, {'resumed' if trainer.resumed else 'starting'} at {at}", flush=True)
+    if not seq2seq.train(trainer, shown):
+        sys.exit("interrupted; the same command continues")
+    write(given, model, data, large)
+    name = "small, tuned alone" if given.untold else "llm_to_slm"
+    settings = asdict(LEARNING) | {"told": not given.untold, "train": given.train}
+    settings |= {"fusion": given.fusion, "steps": given.steps, "samples": len(pairs)}
+    settings |= {"seed": given.seed, "precision": "bf16" if given.bfloat16 else "fp32"}
+    settings |= {"checked": {task: len(some) for task, some in held_out.items()}}
+    report |= {name: measured(model, data.tokenizer, held_out), "settings": settings}
+    report |= {"minutes": round(trainer.state.seconds / 60, 1), "curve": trainer.curve}
+    text = json.dumps(report | {"command": sys.argv[1:]}, indent=1)
+    if given.report:
+        given.report.parent.mkdir(parents=True, exist_ok=True)
+        given.report.write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
