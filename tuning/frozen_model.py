@@ -5,7 +5,12 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedModel,
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,9 @@ def load_weights(path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedMo
     if path.suffix == ".gguf":
         model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=dtype)
     else:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        whole = AutoConfig.from_pretrained(path).is_encoder_decoder
+        kind = AutoModelForSeq2SeqLM if whole else AutoModelForCausalLM
+        model = kind.from_pretrained(path, dtype=dtype)
     return model.requires_grad_(False).eval()
 
 

@@ -29,7 +29,7 @@ def pair_in(folder, texts, sizes=(300, 280)):
 @pytest.mark.parametrize("sizes, tokens", [((300, 280), "aligned"), ((280, 280), "shared")])
 def test_projectors_are_for_the_pair_and_add_nothing(tmp_path, texts, sizes, tokens):
     pair = pair_in(tmp_path, texts, sizes)
-    told_cost.write_projectors(pair, tmp_path)
+    assert told_cost.write_projectors(pair, tmp_path) == ["whole", "third"]
     for name, layer in (("whole", 4), ("third", 2)):
         about = json.loads((tmp_path / name / "adapter.json").read_text())
         assert (about["layer"], about["tokens"], about["fusion"]) == (layer, tokens, "add")
@@ -41,6 +41,18 @@ def test_projectors_are_for_the_pair_and_add_nothing(tmp_path, texts, sizes, tok
         )
     large = told_cost.Reader(pair.large)
     assert about["source"] == projector_file.source_of(large.model)
+
+
+def test_encoders_are_read_at_their_end_alone(tmp_path):
+    shape = dict(d_model=24, d_ff=16, num_heads=2)
+    shapes = [shape | {"num_layers": 3}, shape | {"num_layers": 1}]
+    pair = told_cost.random_t5(tmp_path, shapes, words=4096)
+    assert told_cost.write_projectors(pair, tmp_path) == ["whole"]
+    about = json.loads((tmp_path / "whole/adapter.json").read_text())
+    assert (about["layer"], about["tokens"]) == (3, "shared")
+    text = told_cost.deployment_file(pair, tmp_path, ["whole"])
+    assert f'extras {{ name: "whole" path: "{tmp_path}/whole" }}' in text
+    assert text.count("deployments {") == 2 and "{{" not in text
 
 
 def test_prompts_have_as_many_tokens_as_told(tmp_path, texts, monkeypatch):
@@ -77,13 +89,13 @@ class Server:
 
 def test_every_prompt_is_asked_by_all_ways(messages):  # noqa: F811
     server, done = Server(messages), []
-    seconds = told_cost.measure(server, ["a", "b", "c"], 1, lambda: done.append(1))
+    seconds = told_cost.measure(server, WAYS, ["a", "b", "c"], 1, lambda: done.append(1))
     assert all(len(seconds[way]) == 3 for way in WAYS) and len(done) == 15
     asked = [(r.model, r.WhichOneof("method"), r.max_new_tokens, r.text) for r in server.asked]
     assert all(asked.count((w.deployment, w.method, w.tokens, "b")) == 1 for w in WAYS)
     assert all(r.ignore_eos and r.temperature == 0 for r in server.asked)
     with pytest.raises(RuntimeError, match="adds nothing changed"):
-        told_cost.measure(Server(messages, wrong=1), ["a"], 1, lambda: None)
+        told_cost.measure(Server(messages, wrong=1), WAYS, ["a"], 1, lambda: None)
 
 
 def test_ratios_are_of_the_same_prompt():
@@ -100,3 +112,5 @@ def test_ratios_are_of_the_same_prompt():
     assert cells[6] == "2.00 (1.00-4.00)"
     assert cells[8] == "8.00 (4.00-8.00)"
     assert len(cells) == len(told_cost.HEAD)
+    cells = told_cost.line(Pair("x", None, None), {w: seconds[w] for w in WAYS if w != THIRD})
+    assert cells[-2:] == ["-", "-"] and len(cells) == len(told_cost.HEAD)

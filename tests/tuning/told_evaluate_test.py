@@ -11,7 +11,8 @@ from tuning.evaluate.grid import AR
 from tuning.evaluate.measure import Task
 
 TURNS = [[Task((0, 10 * i + j), tuple(range(8))) for j in range(3)] for i in (1, 2)]
-GRID = told.WRITING + told.DRAFTING
+CODE, DOCSTRING = told.SETTINGS
+GRID = CODE.writing + CODE.drafting
 
 
 class Server(Written):
@@ -34,14 +35,26 @@ class Server(Written):
         return choice
 
 
-def test_every_configuration_has_its_deployment(messages):  # noqa: F811
-    deployed = told.CONFIG.read_text()
-    for configuration in [AR, *GRID]:
+@pytest.mark.parametrize("setting", told.SETTINGS, ids=lambda s: s.pair)
+def test_every_configuration_has_its_deployment(messages, setting):  # noqa: F811
+    deployed = setting.config.read_text()
+    for configuration in [setting.ar, *setting.writing, *setting.drafting]:
         configuration.message(messages)
-        assert f'deployments {{ name: "{configuration.deployment}"' in deployed
+        assert f'name: "{configuration.deployment}"' in deployed
     assert deployed.count("models {") == deployed.count("prefix_cache: false")
-    assert all(c.promises_exact for c in told.DRAFTING)
-    assert not any(c.promises_exact for c in told.WRITING)
+    assert all(c.promises_exact for c in setting.drafting)
+    assert not any(c.promises_exact for c in setting.writing)
+    assert (setting.ar == AR) == (setting is CODE)
+
+
+REPORT = {
+    "settings": {"told": True, "fusion": "add", "layer": 8, "train": "full", "steps": 9}
+    | {"batch": 4, "samples": 77},
+    "nats": {
+        name: {"all": nats, "1 to 4": 2.0, "5 to 9": 3.0}
+        for name, nats in (("small", 3.5), ("large", 2.5), ("llm_to_slm", 3.125))
+    },
+}
 
 
 def test_the_section_says_what_was_measured(messages):  # noqa: F811
@@ -50,8 +63,8 @@ def test_the_section_says_what_was_measured(messages):  # noqa: F811
     measure.rate(server, ar, rows, TURNS)
     for row in [ar, *rows]:
         for answer in row.answers():
-            answer.seconds = {told.SMALL: 2, told.TOLD: 3}.get(row.configuration, 8)
-    cost = told.cost_of(ar, rows, reading=1)
+            answer.seconds = {told.TUNED: 2, CODE.told: 3}.get(row.configuration, 8)
+    cost = told.cost_of(CODE, ar, rows, reading=1)
     assert (cost.reading, cost.small, cost.told, cost.large, cost.over) == (
         1000,
         2000,
@@ -59,25 +72,33 @@ def test_the_section_says_what_was_measured(messages):  # noqa: F811
         8000,
         1,
     )
-    reports = [
-        {
-            "settings": {"told": True, "fusion": "add", "layer": 8, "train": "full", "steps": 9}
-            | {"batch": 4, "samples": 77},
-            "nats": {
-                name: {"all": nats, "1 to 4": 2.0, "5 to 9": 3.0}
-                for name, nats in (("small", 3.5), ("large", 2.5), ("llm_to_slm", 3.125))
-            },
-        }
-    ]
-    text = told.markdown(conditions(), ar, rows, cost, reports)
-    assert "LLM-to-SLM, verified | 3.00 |" in text
-    assert "| add, layer 8 | full, 9 x 4 | 77 | 3.125 | 2.000 | 3.000 |" in text
-    assert "take 1.00 of the small" in text and "1/2.7 of the large" in text
+    part = told.markdown(CODE, ar, rows, cost, [REPORT])
+    assert "LLM-to-SLM, verified | 3.00 |" in part
+    assert "| add, layer 8 | full, 9 x 4 | 77 | 3.125 | 2.000 | 3.000 |" in part
+    assert "take 1.00 of the tuned small" in part and "1/2.7 of the large" in part
+    assert "nats/token under large" in told.writing_table(CODE, ar, rows)
+    assert "nats/token under large" not in told.writing_table(DOCSTRING, ar, rows)
+    text = told.section([part, "another"], conditions())
     whole = page.put(f"a {told.BEGIN} b {told.END} c", text, told.BEGIN, told.END)
-    assert " b " not in whole
+    assert " b " not in whole and whole.index("#### Completions") < whole.index("another")
 
 
-@pytest.mark.skipif(not told.REPORTS.exists(), reason="nothing is trained")
-def test_reports_are_of_the_same_texts():
-    reports = json.loads(told.REPORTS.read_text())
-    assert len({tuple(r["nats"]["small"].values()) for r in reports}) == 1
+def test_functions_have_words_and_names():
+    settings = {"told": False, "fusion": "add", "train": "full", "steps": 9}
+    settings |= {"names": 3, "docstrings": 4, "samples": 77}
+    values = {"nats": {"name": 3.5, "docstring": 4.25}, "names_right": 0.125}
+    seen = values | {"docstrings_rouge_l": 0.25}
+    report = {"settings": settings, "small": seen, "large": seen, "small, tuned alone": seen}
+    text = told.functions_table([report])
+    assert "| not told | full, 9 x 7 | 77 | 4.250 | 25.0 | 3.500 | 12.5 |" in text
+    assert text.count("| 4.250 | 25.0 |") == 3
+
+
+@pytest.mark.parametrize("setting", told.SETTINGS, ids=lambda s: s.pair)
+def test_reports_are_of_the_same_texts(setting):
+    if not setting.reports.exists():
+        pytest.skip("nothing is trained")
+    reports = json.loads(setting.reports.read_text())
+    small = [r["nats"]["small"] if "nats" in r else r["small"] for r in reports]
+    assert all(seen == small[0] for seen in small)
+    assert {r["settings"]["told"] for r in reports} == {True, False}

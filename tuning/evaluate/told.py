@@ -1,17 +1,19 @@
-"""LLM-to-SLM on the demo pair: what the small model writes when it is told what the large one has read.
+"""LLM-to-SLM on the demo pairs: what a small model writes when it is told what the large one has read.
 
-    scripts/evaluate --llm-to-slm [--write]
+    scripts/evaluate --llm-to-slm [--prompts N] [--write]
 
-Completions of held-out files, as elsewhere, but every prompt is read anew by whoever reads it. Beside the
-large model and the small one stands the small one tuned on the same texts without being told anything:
-what telling is worth is the difference to that. Then the same small models as drafters, whose answers
-must be the large model's own.
+Two pairs: completions of held-out files by decoders, and docstrings of held-out functions by models with
+encoders. Every prompt is read anew by whoever reads it. Beside the large model and the small one stands
+the small one tuned on the same texts without being told anything: what telling is worth is the difference
+to that. Then the same small models as drafters, whose answers must be the large model's own; and what
+trainings reported of held-out texts' likelihood, the paper's ablations among them.
 """
 
 import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,25 +23,26 @@ from bench.peers import machine
 from bench.peers.models import ROOT
 from bench.peers.report import table
 from tuning import corpus
-from tuning.evaluate import page
-from tuning.evaluate.grid import AR, Configuration, speculative
+from tuning.evaluate import docstrings, page
+from tuning.evaluate.grid import Configuration, speculative
 from tuning.evaluate.measure import (
+    LARGE,
     Row,
     Task,
     cut_tasks,
     decode,
     rate,
+    rouge_of_tokens,
     seconds_per_token,
     take_turns,
 )
+from tuning.evaluate.quality import rouge_l_of_texts
 from tuning.windows import TokenStream
 
-CONFIG = Path(__file__).with_name("told.textproto")
-REPORTS = ROOT / "models/code-small-told/training.json"
 BEGIN, END = "<!-- llm to slm: begin -->", "<!-- llm to slm: end -->"
 PROMPT_TOKENS = NEW_TOKENS = 100
 DRAFTS = 4
-# The paper's table 2, the mean of three languages: BLEU and ms per token.
+# The paper's table 2, the mean of three languages: BLEU and ms per token; table 3: ROUGE-L.
 PAPER = [
     ["T5-Large", "31.94", "61.5"],
     ["T5-Small", "29.93", "14.2"],
@@ -47,21 +50,54 @@ PAPER = [
     ["T5-Large → GPT-2", "31.05", "20.7"],
 ]
 
-SMALL = Configuration("code-small alone", "small", "Autoregressive")
-TUNED = Configuration("tuned, not told", "tuned", "Autoregressive")
-TOLD = Configuration("LLM-to-SLM", "code-told", "LlmToSlm")
-DRAFTING = [
-    speculative("code-small", "code", draft_tokens=DRAFTS),
-    speculative("tuned, not told", "code-tuned", draft_tokens=DRAFTS),
-    Configuration(
-        "LLM-to-SLM, verified",
-        "code-told",
-        "LlmToSlm",
-        {"speculative": True, "draft_tokens": DRAFTS},
-        promises_exact=True,
-    ),
-]
-WRITING = [SMALL, TUNED, TOLD]
+SMALL = Configuration("small alone", "small", "Autoregressive")
+TUNED = Configuration("small, tuned alone", "tuned", "Autoregressive")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A pair. Deployments of its file: `pair`, the large model with the small one as it came; that with
+    -tuned and -told; small and tuned, small models alone."""
+
+    title: str
+    pair: str
+    new_tokens: int
+    scorer: str | None  # a deployment of the large model, where texts have likelihoods
+    training_lines: Callable[[list[dict]], str]
+
+    @property
+    def config(self) -> Path:
+        return Path(__file__).with_name(f"told_{self.pair}.textproto")
+
+    @property
+    def reports(self) -> Path:
+        return ROOT / f"models/{self.pair}-small-told/training.json"
+
+    @property
+    def ar(self) -> Configuration:
+        return Configuration("autoregressive", self.pair, "Autoregressive", promises_exact=True)
+
+    @property
+    def told(self) -> Configuration:
+        return Configuration("LLM-to-SLM", f"{self.pair}-told", "LlmToSlm")
+
+    @property
+    def writing(self) -> list[Configuration]:
+        return [SMALL, TUNED, self.told]
+
+    @property
+    def drafting(self) -> list[Configuration]:
+        return [
+            speculative("small alone", self.pair, draft_tokens=DRAFTS),
+            speculative("small, tuned alone", f"{self.pair}-tuned", draft_tokens=DRAFTS),
+            Configuration(
+                "LLM-to-SLM, verified",
+                f"{self.pair}-told",
+                "LlmToSlm",
+                {"speculative": True, "draft_tokens": DRAFTS},
+                promises_exact=True,
+            ),
+        ]
 
 
 @dataclass(frozen=True)
@@ -83,30 +119,36 @@ def milliseconds(row: Row) -> float:
     return 1000 * seconds_per_token(row.answers())
 
 
-def measure_reading(client, tasks: list[Task]) -> float:
+def measure_reading(client, setting: Setting, tasks: list[Task]) -> float:
     """Seconds of an answer of one token by the large model: mostly its reading."""
-    return statistics.median(decode(client, AR, task, 1).seconds for task in tasks)
+    return statistics.median(decode(client, setting.ar, task, 1).seconds for task in tasks)
 
 
-def cost_of(ar: Row, rows: list[Row], reading: float) -> Cost:
+def cost_of(setting: Setting, ar: Row, rows: list[Row], reading: float) -> Cost:
+    """`small`: the one that is tuned like the told one, whose answers are about as long."""
+
     def whole(row: Row) -> float:
         return 1000 * statistics.mean(answer.seconds for answer in row.answers())
 
     by_name = {row.configuration: row for row in rows}
-    return Cost(1000 * reading, whole(by_name[SMALL]), whole(by_name[TOLD]), whole(ar))
+    return Cost(1000 * reading, whole(by_name[TUNED]), whole(by_name[setting.told]), whole(ar))
 
 
-def writing_table(ar: Row, rows: list[Row]) -> str:
-    lines = [["large", f"{milliseconds(ar):.2f}", "1", page.percent(ar.rouge), f"{ar.nll:.3f}"]]
-    for row in rows:
-        if row.configuration in WRITING:
-            cells = [f"{milliseconds(row):.2f}", page.spread(row), page.percent(row.rouge)]
-            lines.append([row.configuration.series, *cells, f"{row.nll:.3f}"])
-    head = ["writes", "ms per token", "speed-up over large", "ROUGE-L", "nats/token under large"]
+def writing_table(setting: Setting, ar: Row, rows: list[Row]) -> str:
+    head = ["writes", "ms per token", "speed-up over large", "ROUGE-L"]
+    lines = [["large", f"{milliseconds(ar):.2f}", "1", page.percent(ar.rouge)]]
+    shown = [ar] + [row for row in rows if row.configuration in setting.writing]
+    for row in shown[1:]:
+        cells = [f"{milliseconds(row):.2f}", page.spread(row), page.percent(row.rouge)]
+        lines.append([row.configuration.series, *cells])
+    if setting.scorer:
+        head.append("nats/token under large")
+        for line, row in zip(lines, shown, strict=True):
+            line.append(number(row.nll))
     return table(head, lines)
 
 
-def drafting_table(rows: list[Row]) -> str:
+def drafting_table(setting: Setting, rows: list[Row]) -> str:
     lines = [
         [
             row.configuration.series,
@@ -115,92 +157,154 @@ def drafting_table(rows: list[Row]) -> str:
             page.percent(row.equal, 0),
         ]
         for row in rows
-        if row.configuration in DRAFTING
+        if row.configuration in setting.drafting
     ]
     head = [f"drafts {DRAFTS}", "kept of a round", "speed-up over large", "equal to AR's, %"]
     return table(head, lines)
 
 
-def training_table(reports: list[dict]) -> str:
-    """Nats per token of the held-out files themselves, as trainings reported them."""
+def how(settings: dict) -> list[str]:
+    """What was trained, and how much."""
+    layer = f", layer {settings['layer']}" if "layer" in settings else ""
+    told = f"{settings['fusion']}{layer}" if settings["told"] else "not told"
+    batch = settings.get("batch") or settings["names"] + settings["docstrings"]
+    return [told, f"{settings['train']}, {settings['steps']} x {batch}", str(settings["samples"])]
+
+
+HOW_HEAD = ["", "small model trained, steps x texts", "texts"]
+
+
+def name_of(settings: dict) -> str:
+    return "llm_to_slm" if settings["told"] else "small, tuned alone"
+
+
+def completions_table(reports: list[dict]) -> str:
+    """Nats per token of the held-out files themselves behind cuts of 16 tokens and more, as trainings
+    (tuning/llm_to_slm.py) reported them."""
     first = reports[0]["nats"]
     lines = [[name, "-", "-", *map(number, first[name].values())] for name in ("small", "large")]
     for report in reports:
         s = report["settings"]
-        name = "llm_to_slm" if s["told"] else "small, tuned alone"
-        how = f"{s['fusion']}, layer {s['layer']}" if s["told"] else "not told"
-        trained = f"{s['train']}, {s['steps']} x {s['batch']}"
-        lines.append([how, trained, str(s["samples"]), *map(number, report["nats"][name].values())])
+        lines.append([*how(s), *map(number, report["nats"][name_of(s)].values())])
     parts = [f"tokens {part}" for part in list(first["small"])[1:]]
-    head = ["", "small model trained, steps x texts", "texts", "nats/token", *parts]
-    return table(head, lines)
+    return table([*HOW_HEAD, "nats/token", *parts], lines)
+
+
+def functions_table(reports: list[dict]) -> str:
+    """The same of held-out functions' docstrings and names (tuning/told_encoders.py)."""
+
+    def cells(seen: dict) -> list[str]:
+        nats, right = seen["nats"], page.percent(seen["names_right"])
+        rouge = page.percent(seen["docstrings_rouge_l"])
+        return [number(nats["docstring"]), rouge, number(nats["name"]), right]
+
+    lines = [[name, "-", "-", *cells(reports[0][name])] for name in ("small", "large")]
+    lines += [[*how(r["settings"]), *cells(r[name_of(r["settings"])])] for r in reports]
+    head = ["docstrings, nats/token", "ROUGE-L", "names, nats/token", "names right, %"]
+    return table([*HOW_HEAD, *head], lines)
+
+
+SETTINGS = [
+    Setting("Completions", "code", NEW_TOKENS, LARGE, completions_table),
+    Setting("Docstrings", "docstring", docstrings.NEW_TOKENS, None, functions_table),
+]
 
 
 def number(value: float) -> str:
     return f"{value:.3f}"
 
 
-def markdown(
-    conditions: page.Conditions, ar: Row, rows: list[Row], cost: Cost, reports: list[dict]
-) -> str:
-    return f"""{conditions.prompts} held-out prompts of {conditions.prompt_tokens} tokens, up to {conditions.new_tokens} new ones, one request at a time, no prefix cache; columns as
-above.
+def markdown(setting: Setting, ar: Row, rows: list[Row], cost: Cost, reports: list[dict]) -> str:
+    """A pair's own part of the section."""
+    answers = ar.answers()
+    length = statistics.mean(len(answer.tokens) for answer in answers)
+    return f"""#### {setting.title}
 
-{writing_table(ar, rows)}
+{len(answers)} held-out prompts, up to {setting.new_tokens} new tokens (the large model's answers: {length:.0f} in the mean), one request at a time, no
+prefix cache; columns as above.
 
-The large model reads a prompt (and says one token) in {cost.reading:.1f} ms. LLM-to-SLM's whole answers take {cost.over:.2f} of the small model's own
-time and that reading together ({cost.told:.1f} of {cost.small:.1f} + {cost.reading:.1f} ms), and 1/{cost.large / cost.told:.1f} of the large model's time.
+{writing_table(setting, ar, rows)}
+
+The large model reads a prompt (and says one token) in {cost.reading:.1f} ms. LLM-to-SLM's whole answers take {cost.over:.2f} of the tuned small
+model's own time and that reading together ({cost.told:.1f} of {cost.small:.1f} + {cost.reading:.1f} ms), and 1/{cost.large / cost.told:.1f} of the large model's time.
 
 The same small models as drafters. The answers are the large model's own:
 
-{drafting_table(rows)}
+{drafting_table(setting, rows)}
 
-What the files themselves say behind cuts of 16 tokens and more, in nats per token, held out (`tuning/llm_to_slm.py`):
+Held-out texts themselves, as the trainings saw them:
 
-{training_table(reports)}
+{setting.training_lines(reports)}
+"""
 
-The paper's own, translating on a GPU (table 2), with BLEU and ms per token:
+
+def section(parts: list[str], conditions: page.Conditions) -> str:
+    return f"""{"".join(part + chr(10) for part in parts)}The paper's own, translating on a GPU (table 2), with BLEU and ms per token:
 
 {table(["", "BLEU", "ms per token"], PAPER)}
 
 {page.condition_table(conditions)}"""
 
 
+def tasks_of(setting: Setting, args) -> tuple[list[list[Task]], Callable[[list[int], Task], float]]:
+    """Turns, and how near an answer is to what the held-out file says. All docstrings that there are: they
+    are short."""
+    name = ROOT / f"models/{setting.pair}-large/tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(name))
+    if setting.scorer is None:
+        tasks = docstrings.held_out_tasks(args.stdlib, tokenizer, args.seed)
+        size = len(tasks) // args.turns
+
+        def rouge(tokens: list[int], task: Task) -> float:
+            wanted = tokenizer.decode(list(task.reference))
+            return rouge_l_of_texts(tokenizer.decode(tokens), wanted)
+    else:
+        _, held_out = corpus.split(corpus.read_documents(args.stdlib))
+        stream = TokenStream(tokenizer, [document.text for document in held_out])
+        size, rouge = args.prompts, rouge_of_tokens
+        tasks = cut_tasks(stream, args.turns * size, PROMPT_TOKENS, setting.new_tokens, args.seed)
+    return [tasks[i * size : (i + 1) * size] for i in range(args.turns)], rouge
+
+
+def measure_pair(serve, setting: Setting, args, bar) -> tuple[str, list[Configuration]]:
+    """A pair's part of the section, and what was not equal to AR and must be."""
+    turns, rouge = tasks_of(setting, args)
+    tasks = [task for turn in turns for task in turn]
+    grid = setting.writing + setting.drafting
+    with serve(setting.config) as client:
+        with bar(len(tasks) * (len(grid) + 1), setting.title) as shown:
+            ar, rows = take_turns(
+                client, grid, turns, setting.new_tokens, args.seed, shown.update, setting.ar
+            )
+        reading = measure_reading(client, setting, tasks[: args.turns * args.prompts])
+        rate(client, ar, rows, turns, rouge, setting.scorer)
+    unequal = [r.configuration for r in rows if r.configuration.promises_exact and r.equal < 1]
+    reports = json.loads(setting.reports.read_text())
+    cost = cost_of(setting, ar, rows, reading)
+    return markdown(setting, ar, rows, cost, reports), unequal
+
+
 def main(serve, args, command: str, bar) -> int:
     """`serve`: from a deployment file to a context with a Client. 1: something that must be equal is not."""
-    if not REPORTS.exists():
-        print(f"{REPORTS.relative_to(ROOT)}: not there; models/README.md says how it is trained")
-        return 1
     started = time.monotonic()
     busy = [machine.load_before(args.write)]
-    tokenizer = Tokenizer.from_file(str(ROOT / "models/code-large/tokenizer.json"))
-    _, held_out = corpus.split(corpus.read_documents(args.stdlib))
-    stream = TokenStream(tokenizer, [document.text for document in held_out])
-    tasks = cut_tasks(stream, args.turns * args.prompts, PROMPT_TOKENS, NEW_TOKENS, args.seed)
-    turns = [tasks[i * args.prompts : (i + 1) * args.prompts] for i in range(args.turns)]
-    grid = WRITING + DRAFTING
-    with serve(CONFIG) as client:
-        with bar(len(tasks) * (len(grid) + 1), "speed and quality") as shown:
-            ar, rows = take_turns(client, grid, turns, NEW_TOKENS, args.seed, shown.update)
-        reading = measure_reading(client, tasks)
-        rate(client, ar, rows, turns)
+    measured = [measure_pair(serve, s, args, bar) for s in SETTINGS if s.reports.exists()]
     busy.append(machine.load())
     conditions = page.Conditions.here(
         started,
         command=command,
         busy=busy,
-        prompts=len(tasks),
+        prompts=args.turns * args.prompts,
         prompt_tokens=PROMPT_TOKENS,
         new_tokens=NEW_TOKENS,
         turns=args.turns,
     )
-    reports = json.loads(REPORTS.read_text())
-    measured = markdown(conditions, ar, rows, cost_of(ar, rows, reading), reports)
-    print(measured)
+    text = section([part for part, _ in measured], conditions)
+    print(text)
     if args.write:
         file = ROOT / "docs" / "fidelity.md"
-        file.write_text(page.put(file.read_text(), measured, BEGIN, END))
-    unequal = [r.configuration for r in rows if r.configuration.promises_exact and r.equal < 1]
+        file.write_text(page.put(file.read_text(), text, BEGIN, END))
+    unequal = [configuration for _, those in measured for configuration in those]
     for configuration in unequal:
         print(f"not equal to AR, and must be: {configuration}", file=sys.stderr)
     return 1 if unequal else 0

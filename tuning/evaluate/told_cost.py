@@ -2,20 +2,26 @@
 
     scripts/evaluate --llm-to-slm-cost [--prompts N] [--write]
 
-Of the demo pair and, where `scripts/models` has fetched them, of Qwen2.5-Coder 1.5B that reads and SmolLM2
-135M that writes, which has other tokens. The projectors are as large as trained ones but add nothing: so
-the answers must be the small model's own, which is checked. Prompts and answers have 100 tokens of the
-small model's, as in the paper; every prompt is read anew.
+Of the demo pairs; where `scripts/models` has fetched them, of Qwen2.5-Coder 1.5B that reads and SmolLM2
+135M that writes, which has other tokens; and of models of T5-Large's and T5-Small's shapes, the paper's
+pair, whose weights are random. The projectors are as large as trained ones but add nothing: so the answers
+must be the small model's own, which is checked. Prompts and answers have 100 tokens of the small model's,
+as in the paper; every prompt is read anew.
 """
 
 import os
 import random
+import shutil
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 
 from bench.peers import machine
 from bench.peers.models import ROOT
@@ -29,13 +35,11 @@ BEGIN, END = "<!-- cost of llm to slm: begin -->", "<!-- cost of llm to slm: end
 TOKENS = 100
 CONFIG = """
 models {{ name: "large" path: "{large}" prefix_cache: false }}
-models {{
-  name: "small" path: "{small}" prefix_cache: false
-  extras {{ name: "whole" path: "{folder}/whole" }} extras {{ name: "third" path: "{folder}/third" }}
-}}
-deployments {{ name: "whole" large: "large" small: "small" llm_to_slm {{ adapter: "whole" }} }}
-deployments {{ name: "third" large: "large" small: "small" llm_to_slm {{ adapter: "third" }} }}
+models {{ name: "small" path: "{small}" prefix_cache: false {extras} }}
 deployments {{ name: "small" large: "small" }}
+"""
+EXTRA = 'extras {{ name: "{name}" path: "{folder}/{name}" }}'
+DEPLOYMENT = """deployments {{ name: "{name}" large: "large" small: "small" llm_to_slm {{ adapter: "{name}" }} }}
 """
 
 
@@ -48,6 +52,11 @@ class Pair:
 
 PAIRS = [
     Pair("code-large → code-small", ROOT / "models/code-large", ROOT / "models/code-small"),
+    Pair(
+        "docstring-large → docstring-small",
+        ROOT / "models/docstring-large",
+        ROOT / "models/docstring-small",
+    ),
     Pair(
         "Qwen2.5-Coder 1.5B → SmolLM2 135M",
         FETCHED / "qwen2.5-coder-1.5b.gguf",
@@ -69,18 +78,52 @@ LARGE, READING = Way("whole", "autoregressive"), Way("whole", "autoregressive", 
 SMALL = Way("small", "autoregressive")
 WHOLE, THIRD = Way("whole", "llm_to_slm"), Way("third", "llm_to_slm")
 WAYS = [LARGE, READING, SMALL, WHOLE, THIRD]
+T5_LARGE = dict(d_model=1024, d_ff=4096, num_layers=24, num_heads=16)
+T5_SMALL = dict(d_model=512, d_ff=2048, num_layers=6, num_heads=8)
+T5_WORDS = 32128
 
 
-def write_projectors(pair: Pair, folder: Path) -> None:
-    """Rows of the last layer, and of the one that ends the first third."""
+def random_t5(folder: Path, shapes=(T5_LARGE, T5_SMALL), words: int = T5_WORDS) -> Pair:
+    """Models of these shapes in `folder`, with the docstring pair's tokenizer."""
+    for name, shape in zip(("large", "small"), shapes, strict=True):
+        torch.manual_seed(1)
+        starts = dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
+        config = T5Config(vocab_size=words, d_kv=64, **shape, **starts)
+        model = T5ForConditionalGeneration(config).to(torch.bfloat16)
+        model.generation_config = GenerationConfig(**starts)
+        model.save_pretrained(folder / name)
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(ROOT / "models/docstring-large" / file, folder / name)
+    return Pair("T5-Large → T5-Small (shapes)", folder / "large", folder / "small")
+
+
+def pairs(folder: Path) -> Iterator[Pair]:
+    """Those that are there, and one that is made in `folder`."""
+    yield from (p for p in PAIRS if p.large.exists() and p.small.exists())
+    yield random_t5(folder)
+
+
+def write_projectors(pair: Pair, folder: Path) -> list[str]:
+    """Rows of the last layer, and of the one that ends the first third; of an encoder, of its last alone.
+    Returns the projectors' names."""
     reader, small = Reader(pair.large), frozen_model.load(pair.small)
     layers, width = reader.shape
     shared = reader.tokenizer.get_vocab() == small.tokenizer.get_vocab()
     source = projector_file.source_of(reader.model)
     projector = fusion.new_projector(width, small.model.config.hidden_size, 0)
-    for name, layer in (("whole", layers), ("third", -(-layers // 3))):
+    named = {"whole": layers}
+    if not reader.model.config.is_encoder_decoder:
+        named["third"] = -(-layers // 3)
+    for name, layer in named.items():
         tokens = "shared" if shared else "aligned"
         projector_file.save(folder / name, projector, source, small.model, layer, "add", tokens)
+    return list(named)
+
+
+def deployment_file(pair: Pair, folder: Path, projectors: list[str]) -> str:
+    extras = " ".join(EXTRA.format(name=name, folder=folder) for name in projectors)
+    models = CONFIG.format(large=pair.large, small=pair.small, extras=extras)
+    return models + "".join(DEPLOYMENT.format(name=name) for name in projectors)
 
 
 def cut_prompts(stdlib: Path, pair: Pair, count: int, seed: int) -> list[str]:
@@ -113,19 +156,19 @@ def ask(client, way: Way, prompt: str) -> tuple[list[int], float]:
     return [token.id for token in choice.tokens], time.perf_counter() - start
 
 
-def measure(client, prompts: list[str], seed: int, progress) -> dict[Way, list[float]]:
+def measure(client, ways: list[Way], prompts: list[str], seed: int, progress) -> dict:
     """Seconds of each prompt's answer, by all ways in a random order; once before that unmeasured."""
     order = random.Random(seed)
-    for way in WAYS:
+    for way in ways:
         ask(client, way, prompts[0])
-    seconds: dict[Way, list[float]] = {way: [] for way in WAYS}
+    seconds: dict[Way, list[float]] = {way: [] for way in ways}
     for prompt in prompts:
         tokens = {}
-        for way in order.sample(WAYS, len(WAYS)):
+        for way in order.sample(ways, len(ways)):
             tokens[way], took = ask(client, way, prompt)
             seconds[way].append(took)
             progress()
-        if not tokens[SMALL] == tokens[WHOLE] == tokens[THIRD]:
+        if any(tokens[way] != tokens[SMALL] for way in (WHOLE, THIRD) if way in tokens):
             raise RuntimeError("a projector that adds nothing changed what the small model writes")
     return seconds
 
@@ -150,8 +193,7 @@ def line(pair: Pair, seconds: dict[Way, list[float]]) -> list[str]:
         per_token(WHOLE),
         spread(over),
         faster(WHOLE),
-        per_token(THIRD),
-        faster(THIRD),
+        *([per_token(THIRD), faster(THIRD)] if THIRD in seconds else ["-", "-"]),
     ]
 
 
@@ -172,16 +214,16 @@ def main(serve, args, command: str, bar) -> int:
     """`serve`: from a deployment file to a context with a Client."""
     started = time.monotonic()
     busy = [machine.load_before(args.write)]
-    pairs = [p for p in PAIRS if p.large.exists() and p.small.exists()]
     lines = []
-    for pair in pairs:
-        prompts = cut_prompts(args.stdlib, pair, args.prompts, args.seed)
-        with tempfile.TemporaryDirectory(prefix="tandem-cost-") as folder:
-            write_projectors(pair, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="tandem-cost-") as folder:
+        for pair in pairs(Path(folder)):
+            prompts = cut_prompts(args.stdlib, pair, args.prompts, args.seed)
+            names = write_projectors(pair, Path(folder))
             config = Path(folder) / "cost.textproto"
-            config.write_text(CONFIG.format(large=pair.large, small=pair.small, folder=folder))
-            with serve(config) as client, bar(len(prompts) * len(WAYS), pair.name) as shown:
-                lines.append(line(pair, measure(client, prompts, args.seed, shown.update)))
+            config.write_text(deployment_file(pair, Path(folder), names))
+            ways = [way for way in WAYS if way.deployment in ("small", *names)]
+            with serve(config) as client, bar(len(prompts) * len(ways), pair.name) as shown:
+                lines.append(line(pair, measure(client, ways, prompts, args.seed, shown.update)))
     busy.append(machine.load())
     conditions = page.Conditions.here(
         started,
@@ -199,7 +241,7 @@ ratio. "Large reads": its answer of one token. All answers of LLM-to-SLM are the
 
 {page.condition_table(conditions)}"""
     print(measured)
-    if len(pairs) < len(PAIRS):
+    if len(lines) <= len(PAIRS):
         print("without the pair that scripts/models fetches", file=sys.stderr)
     if args.write:
         file = ROOT / "docs" / "fidelity.md"
