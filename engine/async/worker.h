@@ -23,7 +23,7 @@ class Worker {
   // Runs on each thread and calls its argument once, which does the jobs: set up, work, tear down.
   using Around = std::function<void(const std::function<void()>& work)>;
 
-  explicit Worker(int threads = 1, Around around = {}) : alone_(threads == 1) {
+  explicit Worker(int threads = 1, const Around& around = {}) : alone_(threads == 1) {
     for (int i = 0; i < threads; ++i) {
       threads_.emplace_back([this, around] {
         if (!around) return work();

@@ -1,0 +1,65 @@
+#include "server/monitor.h"
+
+#include <grpcpp/server_builder.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <future>
+#include <map>
+#include <vector>
+
+#include "server/health_service.h"
+#include "tests/server/server_harness.h"
+
+namespace tandem {
+namespace {
+
+// No file is left in this process while it lives.
+class NoFiles {
+ public:
+  NoFiles() {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    Fd highest(dup(STDOUT_FILENO));
+    rlimit none = before_;
+    none.rlim_cur = static_cast<rlim_t>(highest.get()) + 1;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    while (highest.valid()) {
+      taken_.push_back(std::move(highest));
+      highest = Fd(dup(STDOUT_FILENO));
+    }
+  }
+  ~NoFiles() {
+    taken_.clear();
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0);
+  }
+
+ private:
+  rlimit before_ = {};
+  std::vector<Fd> taken_;
+};
+
+// Where no file is left for its connection to the server, it goes on without, and looks at the
+// rest: at an acceptor that nobody has started.
+TEST(Monitor, OutlivesALackOfFiles) {
+  set_up_log("error");
+  ServerState state{ServerConfig{}};
+  HealthService health([] { return std::map<std::string, bool>{{"", true}}; }, &state.open_to_all);
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials());
+  builder.RegisterService(&health);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const Acceptor idle(*listen_on("listen", "127.0.0.1:0"), {1, 1}, std::chrono::seconds(20));
+  std::promise<void> looked;
+  {
+    const NoFiles none;
+    Monitor monitor(&state, server.get(), &idle, /*openai=*/nullptr, [&] { looked.set_value(); });
+    looked.get_future().wait();
+    EXPECT_EQ(monitor.trouble().rfind("no connection has been accepted", 0), 0U);
+    EXPECT_TRUE(state.stuck.load());
+  }
+  server->Shutdown();
+}
+
+}  // namespace
+}  // namespace tandem
