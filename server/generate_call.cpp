@@ -67,6 +67,7 @@ void GenerateCall::arrived(bool ok) {
     return arrivals.leave();
   }
   const std::shared_ptr<GenerateCall> call = self_;  // may be over before this returns
+  service_.arrived(&context_);
   streams_.enter();
   accept(record_.state, service_, arrivals_, streams_);
   record_.info = begin_call("Generate", record_.state, context_);

@@ -18,6 +18,9 @@ class GenerationService final : public RawService {
   // Begins to take calls of Generate. The server has been started; the threads outlive it.
   void serve_streams(CallThread& arrivals, CallThread& streams);
 
+  // A call of Generate has come.
+  void arrived(grpc::ServerContext* context) { heard(context); }
+
   // Has `tag` come to `arrivals` when there is a call of Generate.
   void await_generate(grpc::ServerContext* context,
                       grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>* stream,

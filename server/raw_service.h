@@ -11,35 +11,56 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <functional>
+#include <string>
 #include <utility>
+#include <vector>
+
+#include "server/call_gate.h"
 
 namespace tandem {
 
 using RawReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 class RawService : public grpc::Service {
+ public:
+  // `gate` lets this service's calls in, and hears of each. Before the server starts; outlives it.
+  void enter_through(CallGate* gate) {
+    gate_ = gate;
+    for (const std::string& path : paths_) gate->serve(path);
+  }
+
  protected:
   // `path`: "/package.Service/Method", a literal. `begin` is called for each call.
   void add_method(const char* path,
                   std::function<RawReactor*(grpc::CallbackServerContext*)> begin) {
     const int index = add(path);
     using Handler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
-    MarkMethodRawCallback(index, new Handler(std::move(begin)));
+    const auto enter = [this, begin = std::move(begin)](grpc::CallbackServerContext* context) {
+      heard(context);
+      return begin(context);
+    };
+    MarkMethodRawCallback(index, new Handler(enter));
   }
-  // Likewise, served on completion queues: its number, for RequestAsyncBidiStreaming.
+  // Likewise, served on completion queues: its number, for RequestAsyncBidiStreaming. Whoever takes
+  // its calls says so by heard().
   int add_async_method(const char* path) {
     const int index = add(path);
     MarkMethodRaw(index);
     return index;
   }
+  void heard(grpc::ServerContextBase* context) {
+    if (gate_ != nullptr) gate_->heard(context);
+  }
 
  private:
   int add(const char* path) {
+    paths_.emplace_back(path);
     AddMethod(new grpc::internal::RpcServiceMethod(path, grpc::internal::RpcMethod::BIDI_STREAMING,
                                                    nullptr));
-    return methods_++;
+    return static_cast<int>(paths_.size()) - 1;
   }
-  int methods_ = 0;
+  std::vector<std::string> paths_;
+  CallGate* gate_ = nullptr;
 };
 
 }  // namespace tandem

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
+#include "grpc/reflection/v1alpha/reflection.pb.h"
 #include "server/grpc_status.h"
 #include "server/raw_message.h"
 
@@ -109,12 +110,16 @@ class ReflectionService::Call final : public RawReactor {
 
 ReflectionService::ReflectionService(std::vector<std::string> services, OpenCalls* calls)
     : services_(std::move(services)), calls_(*calls) {
-  add_method("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-             [this](grpc::CallbackServerContext* context) {
-               auto* const call = new Call(this, context->peer());
-               call->start();
-               return call;
-             });
+  // So that it is linked in, and can be described.
+  (void)grpc::reflection::v1alpha::ServerReflectionRequest::descriptor();
+  for (const char* path : {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+                           "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"}) {
+    add_method(path, [this](grpc::CallbackServerContext* context) {
+      auto* const call = new Call(this, context->peer());
+      call->start();
+      return call;
+    });
+  }
 }
 
 ServerReflectionResponse ReflectionService::answer(const ServerReflectionRequest& request) const {

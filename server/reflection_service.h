@@ -1,5 +1,6 @@
-// grpc.reflection.v1.ServerReflection: what the server's protos say, for tools such as grpcurl.
-// (gRPC 1.51 brings v1alpha only, and newer tools ask for v1.)
+// grpc.reflection.v1.ServerReflection, and v1alpha, which is the same on the wire: what the
+// server's protos say, for tools such as grpcurl. (gRPC 1.51 brings v1alpha only, with a thread for
+// each call, and newer tools ask for v1.)
 //
 // Needs no credentials, so it is bounded: in calls (ServerState::reflections), and in what a
 // request may hold. Takes no thread. Thread-safe.

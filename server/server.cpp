@@ -1,6 +1,5 @@
 #include "server/server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
@@ -8,7 +7,7 @@
 
 #include <algorithm>
 #include <future>
-#include <mutex>
+#include <initializer_list>
 #include <random>
 #include <thread>
 #include <utility>
@@ -24,10 +23,6 @@ namespace {
 // After the engine has ended all requests, their last messages still have to leave.
 constexpr auto kFlushTime = std::chrono::seconds(3);
 
-// Reflection v1alpha is gRPC's own service, and takes a thread for each of its calls. When none is
-// left they are refused; everything else is served without these threads.
-constexpr int kReflectionThreads = 32;
-
 // How often connections that have come to have no calls are closed in a drain.
 constexpr auto kGoodbyes = std::chrono::milliseconds(50);
 
@@ -37,7 +32,7 @@ int milliseconds(Duration d) {
 }
 
 // What gRPC reads of a connection at once. All calls in it exist before any is counted
-// (OpenCalls), and the smallest takes 15 bytes of it and some 15 KB of memory.
+// (UnheardCalls), and the smallest takes 15 bytes of it and some 15 KB of memory.
 constexpr int kReadBytes = 8 << 10;
 
 // Bounds on what one peer can make the server hold. gRPC's own defaults have none for most.
@@ -60,7 +55,6 @@ void set_limits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   // has acknowledged them.
   grpc::ResourceQuota quota("server");
   quota.Resize(static_cast<size_t>(config.max_transport_bytes));
-  quota.SetMaxThreads(kReflectionThreads);
   builder->SetResourceQuota(quota);
 }
 
@@ -174,21 +168,20 @@ void Server::start_spans() {
 
 absl::Status Server::start_grpc() {
   const ServerConfig& config = state_.config;
-  static std::once_flag reflection;
-  std::call_once(reflection, [] { grpc::reflection::InitProtoReflectionServerBuilderPlugin(); });
   grpc::ServerBuilder builder;
   if (config.use_tls) {
     TANDEM_RETURN_IF_ERROR(check_tls(config.tls));
-    tls_ = std::make_unique<TlsCredentials>(config.tls);
+    tls_ = std::make_unique<TlsCredentials>(config.tls, &gate_);
   }
   connections_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      config.use_tls ? tls_->credentials() : grpc::InsecureServerCredentials());
+      config.use_tls ? tls_->credentials() : plain_credentials(&gate_));
   set_limits(config, &builder);
-  builder.RegisterService(&generation_);
-  builder.RegisterService(&models_);
-  builder.RegisterService(&health_);
-  builder.RegisterService(&reflection_);
+  for (RawService* service :
+       std::initializer_list<RawService*>{&generation_, &models_, &health_, &reflection_}) {
+    service->enter_through(&gate_);
+    builder.RegisterService(service);
+  }
   for (auto& arrivals : arrivals_) {
     arrivals = std::make_unique<CallThread>(builder.AddCompletionQueue());
   }
@@ -232,8 +225,9 @@ std::vector<prometheus::MetricFamily> Server::edge_metrics() const {
   now.connections = static_cast<int64_t>(acceptor_->open());
   now.connections_refused = acceptor_->refused();
   now.open_calls = state_.calls.open();
-  now.calls_refused =
-      state_.calls.refused() + state_.open_to_all.refused() + state_.reflections.refused();
+  now.unheard_calls = gate_.calls().unheard();
+  now.calls_refused = state_.calls.refused() + state_.open_to_all.refused() +
+                      state_.reflections.refused() + gate_.calls().refused();
   if (openai_ != nullptr) {
     now.connections += static_cast<int64_t>(openai_->acceptor().open());
     now.connections_refused += openai_->acceptor().refused();

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/call_gate.h"
 #include "server/call_thread.h"
 #include "server/collector.h"
 #include "server/edge/acceptor.h"
@@ -69,6 +70,7 @@ class Server {
   void close(TimePoint deadline);
 
   ServerState state_;
+  CallGate gate_{{state_.config.max_open_calls, state_.config.max_concurrent_streams}};
   std::unique_ptr<SpanExporter> spans_;  // of calls, which tell it of their ends
   GenerationService generation_{state_};
   ModelsService models_{state_};

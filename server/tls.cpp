@@ -73,12 +73,14 @@ class TlsCredentials::Fetcher {
 // gRPC's C++ face has no credentials with a fetcher, so this is one.
 class TlsCredentials::Credentials final : public grpc::ServerCredentials {
  public:
-  Credentials(bool client_certificates, Fetcher* fetcher)
+  Credentials(bool client_certificates, Fetcher* fetcher, CallGate* gate)
       : credentials_(grpc_ssl_server_credentials_create_with_options(
             grpc_ssl_server_credentials_create_options_using_config_fetcher(
                 client_certificates ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
                                     : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE,
-                &Fetcher::fetch, fetcher))) {}
+                &Fetcher::fetch, fetcher))) {
+    gate->guard(credentials_);
+  }
   ~Credentials() override { grpc_server_credentials_release(credentials_); }
 
   void SetAuthMetadataProcessor(
@@ -92,9 +94,10 @@ class TlsCredentials::Credentials final : public grpc::ServerCredentials {
   grpc_server_credentials* const credentials_;
 };
 
-TlsCredentials::TlsCredentials(TlsConfig config)
+TlsCredentials::TlsCredentials(TlsConfig config, CallGate* gate)
     : fetcher_(std::make_unique<Fetcher>(config)),
-      credentials_(std::make_shared<Credentials>(!config.client_ca.empty(), fetcher_.get())) {}
+      credentials_(std::make_shared<Credentials>(!config.client_ca.empty(), fetcher_.get(), gate)) {
+}
 TlsCredentials::~TlsCredentials() = default;
 
 std::shared_ptr<grpc::ServerCredentials> TlsCredentials::credentials() const {

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "server/call_gate.h"
 #include "server/server_config.h"
 
 namespace tandem {
@@ -16,7 +17,8 @@ absl::Status check_tls(const TlsConfig& config);
 
 class TlsCredentials {
  public:
-  explicit TlsCredentials(TlsConfig config);
+  // `gate` outlives the server.
+  TlsCredentials(TlsConfig config, CallGate* gate);
   ~TlsCredentials();
 
   // For one port of one server, which this outlives.

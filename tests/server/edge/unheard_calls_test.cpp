@@ -1,0 +1,54 @@
+#include "server/edge/unheard_calls.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+namespace tandem {
+namespace {
+
+TEST(UnheardCalls, BoundsEachConnectionAndAllTogether) {
+  UnheardCalls calls({/*total=*/5, /*per_connection=*/2});
+  const int a = 0, b = 0, c = 0;
+  for (const int* connection : {&a, &b, &c}) {
+    EXPECT_TRUE(calls.made(connection));
+    if (connection == &c) break;
+    EXPECT_TRUE(calls.made(connection));
+    EXPECT_FALSE(calls.made(connection)) << "a third";
+  }
+  EXPECT_FALSE(calls.made(&c)) << "a sixth of all";
+  EXPECT_EQ(calls.unheard(), 5);
+  EXPECT_EQ(calls.refused(), 3);
+  calls.heard(&a);
+  EXPECT_TRUE(calls.made(&c));
+  EXPECT_FALSE(calls.made(&a)) << "its place is taken";
+}
+
+TEST(UnheardCalls, WhatWasRefusedIsNotHeardOf) {
+  UnheardCalls calls({/*total=*/0, /*per_connection=*/1});
+  const int connection = 0;
+  EXPECT_FALSE(calls.made(&connection));
+  calls.heard(&connection);  // of a connection without calls
+  EXPECT_EQ(calls.unheard(), 0);
+}
+
+TEST(UnheardCalls, ThreadsMayMeet) {
+  UnheardCalls calls({1000, 1000});
+  const int connection = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int k = 0; k < 200; ++k) {
+        EXPECT_TRUE(calls.made(&connection));
+        calls.heard(&connection);
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(calls.unheard(), 0);
+  EXPECT_EQ(calls.refused(), 0);
+}
+
+}  // namespace
+}  // namespace tandem
