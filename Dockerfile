@@ -32,7 +32,7 @@ RUN mkdir -p /runtime/usr/local/bin && cp build/cuda-image/bin/tandem-server bui
 FROM ${DEBIAN_SLIM} AS runtime
 RUN apt-get update -q \
  && apt-get install -yq --no-install-recommends ca-certificates libgrpc++1.51 libprotobuf32 \
-      libprometheus-cpp-core1.0 libabsl20220623 libhwy1 \
+      libprometheus-cpp-core1.0 libspdlog1.10 libfmt9 libabsl20220623 libhwy1 \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --system --uid 10001 --home-dir /srv/tandem --create-home tandem
 COPY deploy/demo.textproto deploy/healthcheck /srv/tandem/deploy/

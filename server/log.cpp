@@ -2,16 +2,16 @@
 
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
-#include <time.h>
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/logger.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/base_sink.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <memory>
+#include <mutex>
+#include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "server/edge/log_queue.h"
 #include "server/edge/log_value.h"
 
@@ -21,60 +21,75 @@ namespace {
 // About 30,000 lines that wait for their reader.
 constexpr size_t kMaxWaiting = 8 << 20;
 
-enum class Level { kDebug, kInfo, kWarn, kError };
-
-const char* level_name(Level level) {
-  switch (level) {
-    case Level::kDebug:
-      return "debug";
-    case Level::kInfo:
-      return "info";
-    case Level::kWarn:
-      return "warn";
-    case Level::kError:
-      return "error";
+// What spdlog has put together goes to a LogQueue. Its own asynchronous logger counts messages and
+// not their bytes, and its thread would hang in write(2) when the log is not read.
+class QueueSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit QueueSink(LogFormat format)
+      : format_(format),
+        queue_(STDERR_FILENO, kMaxWaiting, [this](int64_t dropped) { return note(dropped); }) {
+    const char* const pattern = format == LogFormat::kText
+                                    ? "ts=%Y-%m-%dT%H:%M:%S.%eZ level=%N %v"
+                                    : R"({"ts":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%N",%v})";
+    auto formatter =
+        std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc, "");
+    formatter->add_flag<LevelName>('N').set_pattern(pattern);
+    of_notes_ = formatter->clone();
+    set_formatter(std::move(formatter));
   }
-  return "";
-}
 
-struct Log {
-  Level least = Level::kInfo;
-  LogFormat format = LogFormat::kText;
-  std::unique_ptr<LogQueue> queue;  // null before set_up_log()
+  LogFormat format() const { return format_; }
+  LogQueue& queue() { return queue_; }
+
+ private:
+  // "warn", where spdlog says "warning".
+  class LevelName final : public spdlog::custom_flag_formatter {
+   public:
+    void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,
+                spdlog::memory_buf_t& out) override {
+      const spdlog::string_view_t name = message.level == spdlog::level::warn
+                                             ? "warn"
+                                             : spdlog::level::to_string_view(message.level);
+      out.append(name.begin(), name.end());
+    }
+    std::unique_ptr<custom_flag_formatter> clone() const override {
+      return std::make_unique<LevelName>();
+    }
+  };
+
+  static std::string formatted(spdlog::formatter& formatter,
+                               const spdlog::details::log_msg& message) {
+    spdlog::memory_buf_t line;
+    formatter.format(message, line);
+    return fmt::to_string(line);
+  }
+
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    queue_.write(formatted(*formatter_, message));
+  }
+  void flush_() override {}
+
+  std::string note(int64_t dropped) {
+    const std::string text = log_line(format_, "log_dropped", {{"lines", dropped}});
+    return formatted(*of_notes_, {"", spdlog::level::warn, text});
+  }
+
+  const LogFormat format_;
+  std::unique_ptr<spdlog::formatter> of_notes_;  // of the queue's thread alone
+  LogQueue queue_;
 };
 
-// Never destroyed: threads of libraries log until the process ends.
-Log& the_log() {
-  static Log* const log = new Log();
-  return *log;
-}
+struct Log {
+  std::shared_ptr<QueueSink> sink;
+  spdlog::logger logger{"tandem", sink};
+};
 
-std::string timestamp() {
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  tm utc = {};
-  gmtime_r(&now.tv_sec, &utc);
-  char text[64];
-  std::snprintf(text, sizeof(text), "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", utc.tm_year + 1900,
-                utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
-                static_cast<int>(now.tv_nsec / 1'000'000));
-  return text;
-}
+// Null before set_up_log(). Never destroyed: threads of libraries log until the process ends.
+Log* the_log = nullptr;
 
-std::string whole_line(Level level, absl::string_view event, const LogFields& fields) {
-  const LogFormat format = the_log().format;
-  const std::string line = log_line(format, event, fields);
-  if (format == LogFormat::kText) {
-    return absl::StrCat("ts=", timestamp(), " level=", level_name(level), " ", line);
-  }
-  return absl::StrCat(R"({"ts":")", timestamp(), R"(","level":")", level_name(level), R"(",)", line,
-                      "}");
-}
-
-void write(Level level, absl::string_view event, const LogFields& fields) {
-  Log& log = the_log();
-  if (level < log.least || log.queue == nullptr) return;
-  log.queue->write(whole_line(level, event, fields));
+void write(spdlog::level::level_enum level, absl::string_view event, const LogFields& fields) {
+  if (the_log == nullptr || !the_log->logger.should_log(level)) return;
+  the_log->logger.log(level, log_line(the_log->sink->format(), event, fields));
 }
 
 // Protobuf complains on stderr about messages that it cannot read.
@@ -123,39 +138,32 @@ std::string log_line(LogFormat format, absl::string_view event, const LogFields&
 }
 
 void set_up_log(const std::string& level, LogFormat format) {
-  Log& log = the_log();
-  log.least = level == "debug"   ? Level::kDebug
-              : level == "warn"  ? Level::kWarn
-              : level == "error" ? Level::kError
-                                 : Level::kInfo;
-  log.format = format;
-  log.queue = std::make_unique<LogQueue>(STDERR_FILENO, kMaxWaiting, [](int64_t dropped) {
-    return whole_line(Level::kWarn, "log_dropped", {{"lines", dropped}});
-  });
+  the_log = new Log{std::make_shared<QueueSink>(format)};
+  the_log->logger.set_level(level == "debug"   ? spdlog::level::debug
+                            : level == "warn"  ? spdlog::level::warn
+                            : level == "error" ? spdlog::level::err
+                                               : spdlog::level::info);
   google::protobuf::SetLogHandler(&on_protobuf_log);
   gpr_set_log_function(&on_grpc_log);
 }
 
 void flush_log(Duration limit) {
-  if (LogQueue* const queue = the_log().queue.get()) queue->flush(limit);
+  if (the_log != nullptr) the_log->sink->queue().flush(limit);
 }
 
-int64_t log_lines_dropped() {
-  const LogQueue* const queue = the_log().queue.get();
-  return queue == nullptr ? 0 : queue->dropped();
-}
+int64_t log_lines_dropped() { return the_log == nullptr ? 0 : the_log->sink->queue().dropped(); }
 
 void log_debug(absl::string_view event, const LogFields& fields) {
-  write(Level::kDebug, event, fields);
+  write(spdlog::level::debug, event, fields);
 }
 void log_info(absl::string_view event, const LogFields& fields) {
-  write(Level::kInfo, event, fields);
+  write(spdlog::level::info, event, fields);
 }
 void log_warn(absl::string_view event, const LogFields& fields) {
-  write(Level::kWarn, event, fields);
+  write(spdlog::level::warn, event, fields);
 }
 void log_error(absl::string_view event, const LogFields& fields) {
-  write(Level::kError, event, fields);
+  write(spdlog::level::err, event, fields);
 }
 
 }  // namespace tandem
