@@ -5,7 +5,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "engine/backend/torch/weights/gguf_file.h"
 #include "engine/backend/torch/weights/gguf_tokenizer.h"
 #include "engine/text/chat_template.h"
@@ -176,15 +180,17 @@ std::string fnv(const Ids& ids) {
   return hex;
 }
 
+// Where scripts/setup and scripts/models keep what they fetch.
+std::string cache() {
+  const char* const home = std::getenv("TANDEM_HOME");
+  const char* const user = std::getenv("HOME");
+  return home != nullptr ? home : user != nullptr ? std::string(user) + "/.cache/tandem" : "";
+}
+
 class FetchedTokenizers : public testing::TestWithParam<const char*> {};
 
 TEST_P(FetchedTokenizers, CutTextAsTransformersDoes) {
-  const char* const home = std::getenv("TANDEM_HOME");
-  const char* const user = std::getenv("HOME");
-  const std::string cache = home != nullptr   ? home
-                            : user != nullptr ? std::string(user) + "/.cache/tandem"
-                                              : "";
-  const std::string path = cache + "/models/" + GetParam() + ".gguf";
+  const std::string path = cache() + "/models/" + GetParam() + ".gguf";
   if (!std::filesystem::exists(path)) {
     GTEST_SKIP() << path << " is not there (scripts/models fetch " << GetParam() << ")";
   }
@@ -204,6 +210,50 @@ TEST_P(FetchedTokenizers, CutTextAsTransformersDoes) {
 
 INSTANTIATE_TEST_SUITE_P(All, FetchedTokenizers,
                          testing::Values("smollm2-135m", "qwen2.5-coder-0.5b", "gemma-3-270m"));
+
+std::string whole(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Vocabularies with texts and their tokens, as llama.cpp's sources have them for its own tests.
+class LlamaCppVectors : public testing::TestWithParam<const char*> {};
+
+TEST_P(LlamaCppVectors, AreCutAsLlamaCppDoes) {
+  const std::string path = cache() + "/vocabularies/ggml-vocab-" + GetParam() + ".gguf";
+  if (!std::filesystem::exists(path)) {
+    GTEST_SKIP() << path << " is not there (scripts/setup --peers)";
+  }
+  const absl::StatusOr<GgufFile> file = GgufFile::open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto tokenizer = tokenizer_of(file->content);
+  ASSERT_NE(tokenizer, nullptr);
+  const std::vector<std::string> inputs =
+      absl::StrSplit(whole(path + ".inp"), "\n__ggml_vocab_test__\n");
+  const std::vector<std::string> outputs = absl::StrSplit(whole(path + ".out"), '\n');
+  ASSERT_GT(inputs.size(), 40U);
+  ASSERT_GE(outputs.size(), inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Ids expected;
+    for (const absl::string_view id : absl::StrSplit(outputs[i], ' ', absl::SkipEmpty())) {
+      ASSERT_TRUE(absl::SimpleAtoi(id, &expected.emplace_back()));
+    }
+    const absl::StatusOr<Ids> ids = tokenizer->encode(inputs[i], false, SpecialText::kPlain);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    EXPECT_EQ(*ids, expected) << "text " << i << ": " << inputs[i];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(GgufText, LlamaCppVectors,
+                         testing::Values("command-r", "falcon", "gpt-2", "llama-bpe", "llama-spm",
+                                         "phi-3", "qwen2", "refact", "starcoder"),
+                         [](const auto& of) {
+                           std::string name = of.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace tandem

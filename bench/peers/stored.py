@@ -1,0 +1,176 @@
+"""The same GGUF file in Tandem and in llama.cpp, side by side: one stream, eight, and reading a prompt.
+
+    python -m bench.peers.stored [MODEL ...] [--turns 3] [--write]
+
+Ours is the whole server, asked over gRPC by a client in C++; llama.cpp's is its own
+llama-batched-bench, which calls the library without a server and draws no tokens, of the build that
+scripts/setup --peers makes for this processor. A trial chooses its fastest settings first, for each
+figure by itself. Then the engines take turns; each is the only one that runs.
+"""
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.peers import machine
+from bench.peers.engines import THREADS, Tandem
+from bench.peers.models import HOME, ROOT, prompts
+from bench.peers.report import put, spread, table
+from bench.peers.worker import Worker
+
+PAGE = ROOT / "docs" / "gguf.md"
+PROGRAM = HOME / "bin" / "llama-batched-bench"
+GOALS = {"1 stream": 1.35, "8 streams": 3.0, "prompt": 2.0}
+PROMPT, NEW, LONG = 64, 64, 512  # tokens
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of llama.cpp. The first of each are its defaults."""
+
+    threads: int = THREADS[0]
+    flash_attention: str = "auto"
+    poll: int = 50  # how eagerly its threads wait, per cent
+    repack: bool = True
+
+    def flags(self) -> list[str]:
+        flags = ["--threads", str(self.threads), "--flash-attn", self.flash_attention]
+        return [*flags, "--poll", str(self.poll), *([] if self.repack else ["--no-repack"])]
+
+    def shown(self) -> str:
+        repack = "" if self.repack else ", not repacked"
+        return f"{self.threads} threads, flash attention {self.flash_attention}, poll {self.poll}{repack}"
+
+
+def trials() -> list[Settings]:
+    """One change of the defaults at a time, and the usual pair of changes."""
+    changes = [
+        {"poll": 0},
+        {"flash_attention": "off"},
+        {"flash_attention": "on"},
+        {"repack": False},
+    ]
+    changes += [{"threads": n} for n in THREADS[1:]]
+    return [Settings(), *(Settings(**change) for change in changes)]
+
+
+def theirs(file: Path, settings: Settings, new: int = NEW) -> dict[str, float]:
+    """Tokens per second by figure, of one process of llama-batched-bench."""
+    command = [PROGRAM, "--model", file, "--output-format", "jsonl", *settings.flags()]
+    command += ["-c", str(8 * (PROMPT + NEW) + LONG), "-b", "2048", "-ub", "512"]
+    command += ["-npp", f"{PROMPT},{LONG}", "-ntg", str(new), "-npl", "1,8"]
+    done = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)
+    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    by = {(run["pp"], run["pl"]): run for run in said}
+    return {
+        "1 stream": by[PROMPT, 1]["speed_tg"],
+        "8 streams": by[PROMPT, 8]["speed_tg"],
+        "prompt": by[LONG, 1]["speed_pp"],
+    }
+
+
+def ours(worker: Worker, source, long_source) -> dict[str, float]:
+    """The same of our server. The time to a first token is that of other prompts, as long and as many."""
+
+    def seconds(batch, new: int) -> float:
+        return worker.ask("generate", prompts=batch, new_tokens=new)[1]
+
+    found = {}
+    for streams, name in ((1, "1 stream"), (8, "8 streams")):
+        batch, others = ([next(source) for _ in range(streams)] for _ in range(2))
+        first = seconds(others, 1)
+        found[name] = streams * NEW / (seconds(batch, NEW + 1) - first)
+    found["prompt"] = LONG / seconds([next(long_source)], 1)
+    return found
+
+
+@dataclass
+class Compared:
+    file: Path
+    ours: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in GOALS})
+    theirs: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in GOALS})
+    settings: dict[str, Settings] = field(default_factory=dict)
+
+    def rows(self) -> list[list[str]]:
+        rows = []
+        for name, goal in GOALS.items():
+            mine, peers = self.ours[name], self.theirs[name]
+            ratio = statistics.median(mine) / statistics.median(peers)
+            rows.append(
+                [
+                    self.file.stem,
+                    "prompt of 512" if name == "prompt" else name,
+                    spread(mine),
+                    spread(peers),
+                    f"**{ratio:.2f}**",
+                    f"{goal:.2f}",
+                    self.settings[name].shown(),
+                ]
+            )
+        return rows
+
+
+def compare(file: Path, turns: int) -> Compared:
+    result = Compared(file)
+    tried = {settings: theirs(file, settings, new=16) for settings in trials()}
+    for name in GOALS:
+        result.settings[name] = max(tried, key=lambda settings: tried[settings][name])
+    source, long_source = prompts(PROMPT), prompts(LONG, start=5)
+    with contextlib.closing(Worker(Tandem, file, "auto")) as worker:
+        ours(worker, source, long_source)  # warm
+        for turn in range(turns):
+            order = (ours, theirs) if turn % 2 == 0 else (theirs, ours)
+            for engine in order:
+                if engine is ours:
+                    figures = ours(worker, source, long_source)
+                    for name in GOALS:
+                        result.ours[name].append(figures[name])
+                    continue
+                for settings in set(result.settings.values()):
+                    figures = theirs(file, settings)
+                    for name, chosen in result.settings.items():
+                        if chosen == settings:
+                            result.theirs[name].append(figures[name])
+            print(f"{file.stem}, turn {turn + 1} of {turns}", file=sys.stderr, flush=True)
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", default=[], help="names of scripts/models (all here)")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="into docs/gguf.md")
+    args = parser.parse_args()
+    folder = HOME / "models"
+    files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
+    missing = [str(file) for file in [*files, PROGRAM] if not file.exists()]
+    if missing or not files:
+        print(f"missing: {', '.join(missing) or folder}; scripts/models fetch NAME,", end=" ")
+        print("scripts/setup --peers")
+        return 1
+    busy = machine.load_before(args.write)
+    rows = []
+    for file in files:
+        rows += compare(file, args.turns).rows()
+        print("\n".join(" | ".join(row) for row in rows[-len(GOALS) :]), flush=True)
+    head = ["file", "tokens/s of", "Tandem", "llama.cpp", "ratio", "goal", "its fastest settings"]
+    command = " ".join(["python -m bench.peers.stored", *sys.argv[1:]])
+    about = (
+        f"`{command}`, commit {machine.commit(ROOT)}, {machine.cores()} cores of "
+        f"{machine.processor()} ({machine.instructions()}), busy before: {busy:.0%}. "
+        f"{PROMPT} tokens of prompt, {NEW} new ones; median (least-most) of {args.turns} turns.\n"
+    )
+    text = f"{about}\n{table(head, rows)}\n"
+    print(text)
+    if args.write:
+        put(PAGE, "beside llama.cpp", text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
