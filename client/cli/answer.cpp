@@ -81,7 +81,8 @@ std::string Answer::footer() const {
   std::string out =
       absl::StrFormat("[%s, %s, %s: %d tokens in ", finish_reason_text(first.finish_reason()),
                       method_text(started_.method()), contract_text(started_.contract()), tokens);
-  if (const std::string figures = method_figures(stats); figures.empty() || choices_.size() > 1) {
+  const std::string figures = method_figures(started_.method(), stats);
+  if (figures.empty() || choices_.size() > 1) {
     int passes = 0;
     for (const AnswerChoice& choice : choices_) {
       passes += choice.finished.stats().large_passes() + choice.finished.stats().small_passes();

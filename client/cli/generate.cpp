@@ -112,9 +112,10 @@ int generate_command(const Args& args) {
     write_out(several ? apart(shown, paints) : "\n");
   if (!status.ok()) return request_failed(status);
   if (*json) write_out(dump(result.json()) + "\n");
-  const bool tandem = !method_figures(result.first().finished.stats()).empty();
+  const v1::Method method = result.started().method();
+  const bool tandem = !method_figures(method, result.first().finished.stats()).empty();
   if (paints && tandem) {
-    std::fprintf(stderr, "%s\n", legend(result.first().tokens, true).c_str());
+    std::fprintf(stderr, "%s\n", legend(method, result.first().tokens, true).c_str());
   }
   if (stats || (paints && tandem)) std::fprintf(stderr, "%s\n", result.footer().c_str());
   if (summary.has_value()) {

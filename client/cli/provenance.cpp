@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kLook = 16;  // tokens in line that may be next
 constexpr size_t kGap = 8;    // bytes that may come before a token: a space, parts of a character
-constexpr char kPlain[] = "\x1b[0m";
+constexpr char kPlain[] = "\x1b[0m", kDim[] = "\x1b[2m";
 
 struct Look {
   Origin origin;
@@ -99,8 +99,11 @@ std::string Painter::paint(const v1::Chunk& chunk) {
   return out + painted(run, colour_of(last_));
 }
 
-std::string legend(const std::vector<v1::Token>& tokens, bool colours) {
+std::string legend(v1::Method method, const std::vector<v1::Token>& tokens, bool colours) {
   std::string out;
+  if (method == v1::METHOD_LLM_TO_SLM && !tokens.empty()) {
+    out = painted("prompt, read by large", colours ? kDim : "");
+  }
   for (const Look& look : kLooks) {
     const auto n = std::count_if(tokens.begin(), tokens.end(),
                                  [&](const v1::Token& t) { return origin_of(t) == look.origin; });
@@ -112,11 +115,16 @@ std::string legend(const std::vector<v1::Token>& tokens, bool colours) {
   return out;
 }
 
-std::string method_figures(const v1::MethodStats& stats) {
+std::string method_figures(v1::Method method, const v1::MethodStats& stats) {
   std::string out;
   const auto add = [&](const std::string& text) {
     absl::StrAppend(&out, out.empty() ? "" : ", ", text);
   };
+  if (method == v1::METHOD_LLM_TO_SLM) {
+    const bool unchecked = stats.accept_lengths_size() == 0 && stats.small_tokens() > 0;
+    add(unchecked ? "the large model read, the small one wrote"
+                  : "drafts of a small model told what the large one read");
+  }
   if (stats.has_fallbacks()) add(count(stats.fallbacks(), "fallback"));
   if (stats.has_rollbacks()) {
     add(absl::StrCat(count(stats.rollbacks(), "rollback"), " of ",

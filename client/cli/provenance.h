@@ -42,11 +42,12 @@ class Painter {
 };
 
 // "small, kept 71 %  large 24 %  corrected 5 %", each in its colour where `colours`; what did not
-// occur is left out.
-std::string legend(const std::vector<v1::Token>& tokens, bool colours);
+// occur is left out. Of LLM-to-SLM, who read comes first: "prompt, read by large", as dim as an
+// echoed prompt.
+std::string legend(v1::Method method, const std::vector<v1::Token>& tokens, bool colours);
 
 // "12 fallbacks, 3 rollbacks of 5 tokens, 2.50 of 4.00 draft tokens kept"; empty for a method that
-// drafts nothing.
-std::string method_figures(const v1::MethodStats& stats);
+// drafts nothing and has one model.
+std::string method_figures(v1::Method method, const v1::MethodStats& stats);
 
 }  // namespace tandem::cli
