@@ -14,8 +14,9 @@ WIDE = {
     "attention_kernel": ("ld",),
     "move_kernel": ("ld", "st"),
     "product_kernel": ("ld",),
+    "block_product_kernel": ("ld",),
 }  # in words of 16 bytes
-TENSOR_CORES = {"product_kernel"}
+TENSOR_CORES = {"product_kernel": "m16n8k16", "block_product_kernel": "m16n8k32"}
 KERNELS = {
     "attention_kernel",
     "merge_kernel",
@@ -25,12 +26,14 @@ KERNELS = {
     "copy_rows_kernel",
     "move_kernel",
     "product_kernel",
+    "block_product_kernel",
+    "quantize_rows_kernel",
     "answer_rows_kernel",
 }
 
 
 def kernel_of(symbol):
-    return next((name for name in KERNELS if name in symbol), symbol)
+    return max((name for name in KERNELS if name in symbol), key=len, default=symbol)
 
 
 def reported(report):
@@ -76,7 +79,7 @@ def check(ptx, report):
         for what in WIDE.get(name, ()):
             if not re.search(rf"\b{what}\.global[.:\w]*\.v4\.[bu]32", text):
                 wrong.append(f"{name}: no {what}.global of 16 bytes")
-        if name in TENSOR_CORES and "mma.sync.aligned.m16n8k16" not in text:
+        if f"mma.sync.aligned.{TENSOR_CORES.get(name, '')}" not in text and name in TENSOR_CORES:
             wrong.append(f"{name}: nothing for tensor cores")
     return wrong
 
@@ -85,13 +88,14 @@ def self_test():
     """The check finds what it is for."""
     line = "ptxas info : Compiling entry function '_Z11{}I' for 'sm_90a'\n {} bytes stack frame, {} bytes spill stores, 0 bytes spill loads\nptxas info : Used {} registers\n"
     good = "".join(line.format(k, 0, 0, 32) for k in sorted(KERNELS))
-    text = " ld.global.nc.L1::no_allocate.v4.u32; st.global.v4.u32; mma.sync.aligned.m16n8k16"
+    text = " ld.global.nc.L1::no_allocate.v4.u32; st.global.v4.u32; mma.sync.aligned.m16n8k16; mma.sync.aligned.m16n8k32"
     ptx = "".join(f".entry _Z11{k}I()\n{text}" for k in sorted(WIDE))
     assert not check(ptx, good)
     assert check(ptx.replace("no_allocate.v4", "no_allocate.v2"), good)
     assert check(ptx.replace("m16n8k16", "m16n8k8"), good)
+    assert check(ptx.replace("m16n8k32", "m16n8k16"), good)
     assert check(ptx + f".entry _Z11{min(WIDE)}I()\n", good), "of every instance"
-    assert check(ptx.replace("product_kernel", "other"), good)
+    assert check(ptx.replace("_Z11product_kernel", "_Z5other"), good)
     assert check(ptx, good + line.format("gate_kernel", 0, 8, 32))
     assert check(ptx, good + line.format("gate_kernel", 16, 0, 32))
     assert check(ptx, good + line.format("gate_kernel", 0, 0, 168))

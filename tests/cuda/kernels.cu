@@ -3,6 +3,7 @@
 #include "engine/backend/torch/cuda/kernels/elementwise.h"
 #include "engine/backend/torch/cuda/kernels/moves.h"
 #include "engine/backend/torch/cuda/kernels/product.h"
+#include "engine/backend/torch/cuda/kernels/quantized.h"
 #include "engine/backend/torch/cuda/kernels/readout.h"
 
 namespace tandem::cuda {
@@ -29,6 +30,16 @@ template __global__ void product_kernel<BFloat16, 2, 1, true>(
     const __grid_constant__ ProductArguments<BFloat16>, int64_t);
 template __global__ void product_kernel<Half, 2, 2, false>(
     const __grid_constant__ ProductArguments<Half>, int64_t);
+template __global__ void block_product_kernel<BFloat16, BlockKind::kEights, 1, 1>(
+    const __grid_constant__ BlockArguments<BFloat16>, int64_t);
+template __global__ void block_product_kernel<BFloat16, BlockKind::kFours, 1, 1>(
+    const __grid_constant__ BlockArguments<BFloat16>, int64_t);
+template __global__ void block_product_kernel<BFloat16, BlockKind::kTwoLevelFours, 1, 1>(
+    const __grid_constant__ BlockArguments<BFloat16>, int64_t);
+template __global__ void block_product_kernel<Half, BlockKind::kTwoLevelFours, 2, 2>(
+    const __grid_constant__ BlockArguments<Half>, int64_t);
+template __global__ void quantize_rows_kernel<BFloat16>(BlockRows, Ptr<const BFloat16>, int,
+                                                        int64_t);
 template __global__ void answer_rows_kernel<RowAnswer>(const float*, int64_t, const RowQuestion*,
                                                        RowAnswer*);
 

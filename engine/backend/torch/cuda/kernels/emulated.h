@@ -43,7 +43,8 @@ struct alignas(16) uint4 {
 // Of the thread that runs.
 inline dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-using std::cos, std::erf, std::exp, std::max, std::memcpy, std::min, std::sin, std::sqrt, std::tanh;
+using std::cos, std::erf, std::exp, std::max, std::memcpy, std::min, std::rint, std::sin, std::sqrt,
+    std::tanh;
 // NOLINTEND
 
 namespace emulator {
@@ -273,6 +274,23 @@ void mma_m16n8k16(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1, const
       sum += x * half(all[column * 4 + at].b[k / 8], k % 2);
     }
     c[i] = static_cast<float>(sum);
+  }
+}
+
+// Exact: 32 products of a number without sign and one with, each 8 bits.
+inline void mma_u8s8(int32_t (&c)[4], const uint4& a, uint32_t b0, uint32_t b1,
+                     const std::source_location& where = std::source_location::current()) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const emulator::Fragments* const all = emulator::meet({{a.x, a.y, a.z, a.w}, {b0, b1}}, where);
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane / 4 + 8 * (i / 2);
+    const int column = 2 * (lane % 4) + i % 2;
+    for (int k = 0; k < 32; ++k) {
+      const int at = k % 16 / 4;
+      const uint32_t x = all[row % 8 * 4 + at].a[row / 8 + k / 16 * 2] >> (k % 4 * 8);
+      const uint32_t y = all[column * 4 + at].b[k / 16] >> (k % 4 * 8);
+      c[i] += static_cast<int32_t>(x & 255) * static_cast<int8_t>(y & 255);
+    }
   }
 }
 

@@ -59,7 +59,16 @@ namespace tandem::cuda {
   X(ProductScale, "all rows are normed as the first one")                              \
   X(ProductWeightOfNorm, "rows are scaled but not weighted")                           \
   X(ProductBias, "what is gated gets the gate's bias")                                 \
-  X(PackInOrder, "what is gated is packed behind the gates, not beside them")
+  X(PackInOrder, "what is gated is packed behind the gates, not beside them")          \
+  X(BlocksHalves, "the low and the high codes of a byte change places")                \
+  X(BlocksZero, "codes are taken as they are, without their zero")                     \
+  X(BlocksMin, "what a block's numbers are less by is forgotten")                      \
+  X(BlocksOuts, "a tile's last eight outs get the scales of the first")                \
+  X(BlocksTail, "a step is summed to its end, also behind the last input")             \
+  X(BlocksRows, "the second tile of rows gets the scales of the first")                \
+  X(BlocksRounded, "numbers of a row are cut off, not rounded")                        \
+  X(BlocksOfARow, "a row has the scale of its first 32 numbers")                       \
+  X(BlocksNan, "rows of NaN become zeros")
 
 enum class Mutant : uint8_t {
   kNone,

@@ -8,6 +8,8 @@
 //   read_once(p, i)    p[i], 16 bytes of constant memory that are not read again
 //   mma_bf16, mma_half(c, a, b0, b1)  a warp's c += a * b on tensor cores, of 16 x 16 and 16 x 8
 //                      numbers of 16 bits, summed in fp32 (PTX: mma.m16n8k16, where fragments are)
+//   mma_u8s8(c, a, b0, b1)  the same of 16 x 32 numbers of 8 bits without sign and 32 x 8 with,
+//                      summed exactly (PTX: mma.m16n8k32)
 //   SharedArray<T, N>  T[N] in shared memory: `__shared__ SharedArray<float, 4> sums;`
 //   Geometry, Stream, launch(stream, kernel, geometry, arguments...)
 //   planted(mutant)    mutants.h

@@ -16,16 +16,12 @@
 #include "engine/backend/torch/cuda/kernels/elementwise.h"
 #include "engine/backend/torch/cuda/kernels/numbers.h"
 #include "engine/backend/torch/cuda/kernels/platform.h"
+#include "engine/backend/torch/cuda/kernels/product_end.h"
 #include "engine/backend/torch/kinds.h"
 
 namespace tandem::cuda {
 
-inline constexpr int kMostProductRows = 16;
-inline constexpr int kMostNormedRows = 4;         // each block norms them for itself
-inline constexpr int kProductThreads = kThreads;  // as norms: their sums then have the same order
-inline constexpr int kProductWarps = kProductThreads / kWarp;
-inline constexpr int kTileOuts = 16;
-inline constexpr int kTileRows = 8;
+inline constexpr int kMostNormedRows = 4;  // each block norms them for itself
 inline constexpr int kStepInputs = 32;  // two instructions, of eight consecutive inputs of a lane
 
 // A matrix [outs, in] in tiles: [tiles][steps][2][kWarp] words of eight numbers. Filled up with
@@ -85,6 +81,7 @@ void pack(Stream stream, Ptr<T> packed, Ptr<const T> weights, const PackedShape&
 // For one launch. y = x W^T + bias
 template <class T>
 struct ProductArguments {
+  using Number = T;
   PackedShape shape;
   Ptr<const T> weights = nullptr;  // packed
   int rows = 0;
@@ -106,12 +103,11 @@ struct ProductArguments {
 template <class T, int kTiles, int kRowTiles, bool kNormed>
 class ProductBlock {
  public:
-  static constexpr int kOuts = kTiles * kTileOuts;
-  static constexpr int kRows = kRowTiles * kTileRows;
   static constexpr int kDepth = 4 / kTiles;  // steps whose weights are on their way together
 
+  using End = ProductEnd<ProductArguments<T>, kTiles, kRowTiles>;
   struct Shared {
-    SharedArray<float, 2 * kProductWarps * kOuts * kRows> sums;  // of two groups in turn, by warp
+    typename End::Sums sums;
     BlockSums<float> squares;
   };
 
@@ -121,14 +117,11 @@ class ProductBlock {
   // groups: of the whole launch
   __device__ void run(int64_t groups) {
     if constexpr (kNormed) scale_rows();
-    int turn = 0;
+    End end(a_, s_.sums);
     for (int64_t group = blockIdx.x; group < groups; group += gridDim.x) {
       float c[kTiles][kRowTiles][4] = {};
       add_steps(group, c);
-      leave(c, turn);
-      if (!planted(Mutant::kProductWithoutBarrier)) __syncthreads();
-      finish(group, turn);
-      if (!planted(Mutant::kProductOneBuffer)) turn = 1 - turn;
+      end.finish(group, c);
       if (planted(Mutant::kProductFirstTile)) break;
     }
   }
@@ -216,63 +209,6 @@ class ProductBlock {
   __device__ uint16_t normed(uint32_t x, uint32_t w) const {
     const float weight = planted(Mutant::kProductWeightOfNorm) ? 1.0f : __uint_as_float(w);
     return static_cast<T>(weight * (__uint_as_float(x) * scale_)).bits;
-  }
-
-  __device__ static int place(int turn, int warp, int row, int out) {
-    return ((turn * kProductWarps + warp) * kRows + row) * kOuts + out;
-  }
-
-  // The warp's sums of a group. Register i of a lane: row g + 8 (i / 2), column 2 t + i % 2.
-  __device__ void leave(const float (&c)[kTiles][kRowTiles][4], int turn) {
-#pragma unroll
-    for (int n = 0; n < kTiles * kRowTiles * 4; ++n) {
-      const int i = n % 4, tile = n / 4 % kRowTiles, of = n / 4 / kRowTiles;
-      const int row = tile * kTileRows + lane_ % 4 * 2 + i % 2;
-      s_.sums[place(turn, warp_, row, of * kTileOuts + lane_ / 4 + i / 2 * 8)] = c[of][tile][i];
-    }
-  }
-
-  __device__ void finish(int64_t group, int turn) {
-    const bool gated = a_.then == ProductThen::kGate;
-    const int outs = gated ? kTileOuts : kOuts;
-    const int64_t stride = a_.shape.width();
-    for (int i = threadIdx.x; i < outs * kRows; i += kProductThreads) {
-      const int row = i / outs;
-      const int out = i % outs;
-      const int64_t column = group * outs + out;
-      if (row >= a_.rows) return;
-      if (column >= a_.columns() && !planted(Mutant::kProductColumns)) continue;
-      float y = sum(turn, row, out) + bias(column);
-      if (a_.then == ProductThen::kActivate || gated) y = activated(y, a_.activation);
-      if (gated) {
-        const int64_t other = planted(Mutant::kProductBias) ? column : stride + column;
-        y *= sum(turn, row, kTileOuts + out) + bias(other);
-      }
-      put(row * stride + column, y);
-    }
-  }
-
-  __device__ float sum(int turn, int row, int out) {
-    float sum = 0;
-    for (int warp = 0; warp < kProductWarps; ++warp) {
-      const int w = planted(Mutant::kProductOrder) ? kProductWarps - 1 - warp : warp;
-      sum += s_.sums[place(turn, w, row, out)];
-    }
-    return sum;
-  }
-
-  __device__ float bias(int64_t out) const {
-    return a_.bias == nullptr ? 0.0f : static_cast<float>(a_.bias[out]);
-  }
-
-  __device__ void put(int64_t at, float y) {
-    if (a_.then == ProductThen::kAdd) {
-      a_.sums[at] += y;
-    } else if (a_.sums == nullptr) {
-      a_.out[at] = static_cast<T>(y);
-    } else {
-      a_.sums[at] = y;
-    }
   }
 
   const ProductArguments<T>& a_;

@@ -7,6 +7,7 @@
 #include "tests/engine/backend/torch/cuda/kernels/checks.h"
 #include "tests/engine/backend/torch/cuda/kernels/moves_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/product_check.h"
+#include "tests/engine/backend/torch/cuda/kernels/quantized_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/readout_check.h"
 
 namespace tandem::cuda {
@@ -56,6 +57,13 @@ std::string products() {
                    check_product<BFloat16>(gated, 2, 3), check_product<BFloat16>(normed, 3, 4)});
 }
 
+std::string blocks() {
+  BlocksShape levels{.type = cpu::QuantType::kQ4K, .outs = 20, .in = 256};
+  const BlocksShape fours{.outs = 20, .in = 160};
+  return first_of({check_blocks<BFloat16>(fours, 11, 1), check_blocks<BFloat16>(levels, 2, 2),
+                   check_blocks_nan<BFloat16>(fours, 3)});
+}
+
 struct Planted {
   Mutant mutant;
   const char* name;
@@ -76,7 +84,8 @@ std::string check_of(Mutant mutant) {
   if (mutant == Mutant::kGateRows) return activations();
   if (mutant < Mutant::kOneDirection) return attention();
   if (mutant < Mutant::kReadTies) return moves();
-  return mutant < Mutant::kProductTail ? readout() : products();
+  if (mutant < Mutant::kProductTail) return readout();
+  return mutant < Mutant::kBlocksHalves ? products() : blocks();
 }
 
 class Mutants : public testing::TestWithParam<Planted> {
@@ -104,7 +113,7 @@ TEST(WithoutMutants, NothingIsFound) {
   for (uint64_t seed = 0; seed < 2; ++seed) {
     emulator::seed(seed);
     EXPECT_EQ(first_of({inputs(), norms(), activations(), rope(), attention(), moves(), readout(),
-                        products()}),
+                        products(), blocks()}),
               "");
   }
 }

@@ -1,0 +1,104 @@
+// How products of few rows end: the warps' sums are added, first to last, and the result is biased,
+// activated, gated, added or rounded.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/backend/torch/cuda/kernels/elementwise.h"
+#include "engine/backend/torch/cuda/kernels/platform.h"
+#include "engine/backend/torch/kinds.h"
+
+namespace tandem::cuda {
+
+inline constexpr int kMostProductRows = 16;
+inline constexpr int kProductThreads = kThreads;  // as norms: their sums then have the same order
+inline constexpr int kProductWarps = kProductThreads / kWarp;
+inline constexpr int kTileOuts = 16;
+inline constexpr int kTileRows = 8;
+
+// Of one block, whose warps have summed their inputs: tiles of kTiles * 16 outs by kRowTiles * 8
+// rows. A: of a launch, as ProductArguments.
+template <class A, int kTiles, int kRowTiles>
+class ProductEnd {
+ public:
+  static constexpr int kOuts = kTiles * kTileOuts;
+  static constexpr int kRows = kRowTiles * kTileRows;
+  // In shared memory: of two groups in turn, by warp.
+  using Sums = SharedArray<float, 2 * kProductWarps * kOuts * kRows>;
+
+  __device__ ProductEnd(const A& a, Sums& sums)
+      : a_(a), sums_(sums), warp_(threadIdx.x / kWarp), lane_(threadIdx.x % kWarp) {}
+
+  // c: the calling warp's sums of a group of tiles, as a product of tiles leaves them in registers
+  __device__ void finish(int64_t group, const float (&c)[kTiles][kRowTiles][4]) {
+    leave(c, turn_);
+    if (!planted(Mutant::kProductWithoutBarrier)) __syncthreads();
+    put_all(group, turn_);
+    if (!planted(Mutant::kProductOneBuffer)) turn_ = 1 - turn_;
+  }
+
+ private:
+  __device__ static int place(int turn, int warp, int row, int out) {
+    return ((turn * kProductWarps + warp) * kRows + row) * kOuts + out;
+  }
+
+  // The warp's sums of a group. Register i of a lane: row g + 8 (i / 2), column 2 t + i % 2.
+  __device__ void leave(const float (&c)[kTiles][kRowTiles][4], int turn) {
+#pragma unroll
+    for (int n = 0; n < kTiles * kRowTiles * 4; ++n) {
+      const int i = n % 4, tile = n / 4 % kRowTiles, of = n / 4 / kRowTiles;
+      const int row = tile * kTileRows + lane_ % 4 * 2 + i % 2;
+      sums_[place(turn, warp_, row, of * kTileOuts + lane_ / 4 + i / 2 * 8)] = c[of][tile][i];
+    }
+  }
+
+  __device__ void put_all(int64_t group, int turn) {
+    const bool gated = a_.then == ProductThen::kGate;
+    const int outs = gated ? kTileOuts : kOuts;
+    const int64_t stride = a_.shape.width();
+    for (int i = threadIdx.x; i < outs * kRows; i += kProductThreads) {
+      const int row = i / outs;
+      const int out = i % outs;
+      const int64_t column = group * outs + out;
+      if (row >= a_.rows) return;
+      if (column >= a_.columns() && !planted(Mutant::kProductColumns)) continue;
+      float y = sum(turn, row, out) + bias(column);
+      if (a_.then == ProductThen::kActivate || gated) y = activated(y, a_.activation);
+      if (gated) {
+        const int64_t other = planted(Mutant::kProductBias) ? column : stride + column;
+        y *= sum(turn, row, kTileOuts + out) + bias(other);
+      }
+      put(row * stride + column, y);
+    }
+  }
+
+  __device__ float sum(int turn, int row, int out) {
+    float sum = 0;
+    for (int warp = 0; warp < kProductWarps; ++warp) {
+      const int w = planted(Mutant::kProductOrder) ? kProductWarps - 1 - warp : warp;
+      sum += sums_[place(turn, w, row, out)];
+    }
+    return sum;
+  }
+
+  __device__ float bias(int64_t out) const {
+    return a_.bias == nullptr ? 0.0f : static_cast<float>(a_.bias[out]);
+  }
+
+  __device__ void put(int64_t at, float y) {
+    if (a_.then == ProductThen::kAdd) {
+      a_.sums[at] += y;
+    } else if (a_.sums == nullptr) {
+      a_.out[at] = static_cast<typename A::Number>(y);
+    } else {
+      a_.sums[at] = y;
+    }
+  }
+
+  const A& a_;
+  Sums& sums_;
+  const int warp_, lane_;
+  int turn_ = 0;
+};
+
+}  // namespace tandem::cuda

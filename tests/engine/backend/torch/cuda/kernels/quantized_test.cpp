@@ -1,0 +1,139 @@
+// Products of up to 16 rows with weights in blocks, with the grids that a device would get.
+#include "engine/backend/torch/cuda/kernels/quantized.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/backend/torch/cpu/narrow_row.h"
+#include "tests/engine/backend/torch/cuda/kernels/quantized_check.h"
+
+namespace tandem::cuda {
+namespace {
+
+using cpu::QuantType;
+
+class BlockProductKernel : public testing::TestWithParam<QuantType> {
+ protected:
+  void SetUp() override { emulator::seed(7); }
+  // Of the type's blocks, at least this many.
+  static int64_t inputs(int64_t n) {
+    const int block = cpu::quant_format(GetParam()).inputs();
+    return (n + block - 1) / block * block;
+  }
+};
+
+// Of less than a step to several rounds of all warps; outs of less than a tile to several groups.
+TEST_P(BlockProductKernel, IsSummedInItsOrder) {
+  uint64_t seed = 0;
+  for (const int64_t in : {32, 160, 1088}) {
+    for (const int64_t outs : {1, 16, 50}) {
+      const BlocksShape s{.type = GetParam(), .outs = outs, .in = inputs(in)};
+      ++seed;
+      EXPECT_EQ(check_blocks<BFloat16>(s, 1 + static_cast<int>(seed * 5 % 16), seed), "");
+    }
+  }
+  EXPECT_EQ(check_blocks<Half>({.type = GetParam(), .in = inputs(64)}, 3, 50), "");
+}
+
+TEST_P(BlockProductKernel, OfWholeNumbersHasTheBitsOfTheCpu) {
+  for (const int rows : {1, 9}) {
+    for (const ProductThen then : {ProductThen::kStore, ProductThen::kAdd}) {
+      const BlocksShape s{
+          .type = GetParam(), .in = inputs(544), .then = then, .bias = true, .whole = true};
+      EXPECT_EQ(check_blocks<BFloat16>(s, rows, 20), "");
+    }
+  }
+}
+
+TEST_P(BlockProductKernel, AddsActivatesAndGates) {
+  uint64_t seed = 40;
+  for (const ProductThen then :
+       {ProductThen::kStore, ProductThen::kAdd, ProductThen::kActivate, ProductThen::kGate}) {
+    for (const int rows : {2, 16}) {
+      BlocksShape s{.type = GetParam(), .outs = 2 * 21, .in = inputs(96), .then = then};
+      s.bias = rows == 16;
+      s.in_fp32 = false;
+      EXPECT_EQ(check_blocks<BFloat16>(s, rows, ++seed), "");
+    }
+  }
+}
+
+// The law that greedy decoding rests on.
+TEST_P(BlockProductKernel, KeepsARowsBitsFromOneToSixteenRows) {
+  std::vector<int> all = first_rows(kMostProductRows + 1);
+  all.erase(all.begin());
+  EXPECT_EQ(
+      check_blocks_rows<BFloat16>({.type = GetParam(), .outs = 18, .in = inputs(64)}, 90, all), "");
+  const BlocksShape gated{
+      .type = GetParam(), .outs = 20, .in = inputs(160), .then = ProductThen::kGate};
+  EXPECT_EQ(check_blocks_rows<BFloat16>(gated, 91, {2, 8, 9, 16}), "");
+}
+
+TEST_P(BlockProductKernel, KeepsBitsForAnyGridAndOfTheFirstColumnsAlone) {
+  BlocksShape s{.type = GetParam(), .outs = 70, .in = inputs(96), .blocks = 1};
+  const std::vector<float> one = BlocksRig<BFloat16>(s, 95).run(first_rows(5));
+  s.blocks = 100;
+  EXPECT_EQ(same_bits("", BlocksRig<BFloat16>(s, 95).run(first_rows(5)), one), "");
+  s.first = 37;
+  EXPECT_EQ(check_blocks<BFloat16>(s, 5, 95), "");
+}
+
+TEST_P(BlockProductKernel, ARowOfNanIsAlone) {
+  EXPECT_EQ(check_blocks_nan<BFloat16>({.type = GetParam(), .in = inputs(96)}, 97), "");
+}
+
+// As many bytes as the file, but for what is not filled, and of two levels a quarter of a bit.
+TEST_P(BlockProductKernel, TakesTheFilesBytes) {
+  const BlocksShape s{.type = GetParam(), .outs = 64, .in = 512};
+  const BlocksRig<BFloat16> rig(s, 1);
+  const cpu::QuantFormat f = cpu::quant_format(GetParam());
+  const int64_t in_file = 64 * (512 / f.inputs()) * f.file_block_bytes();
+  const int64_t more = GetParam() == QuantType::kQ4K ? 64 * 512 / 4 / 8 : 0;
+  EXPECT_EQ(rig.device_shape.words() * 16, in_file + more);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, BlockProductKernel,
+                         testing::Values(QuantType::kQ80, QuantType::kQ40, QuantType::kQ4K),
+                         [](const auto& info) {
+                           return info.param == QuantType::kQ80   ? "Q80"
+                                  : info.param == QuantType::kQ40 ? "Q40"
+                                                                  : "Q4K";
+                         });
+
+// Rows are rounded as the CPU's are, code for code.
+TEST(QuantizeRowsKernel, RoundsAsTheCpu) {
+  if (cpu::quantized_words() != 12) GTEST_SKIP() << "another order of codes on this processor";
+  BlocksRig<BFloat16> rig({.in = 160}, 3);
+  for (int64_t i = 0; i < 32; ++i) rig.x(1, 32 + i) = 0;
+  for (int64_t i = 0; i < 32; ++i) rig.x(2, 64 + i) = 0x1p-110;
+  const std::vector<int> rows = {0, 1, 2};
+  const auto got = rig.rounded_rows(rows);
+  for (const int r : rows) {
+    std::vector<float> x;
+    for (int64_t i = 0; i < 160; ++i) x.push_back(static_cast<float>(rig.x(r, i)));
+    std::vector<int32_t> want(5 * 12);
+    cpu::quantize_groups(want.data(), x.data(), 160);
+    for (int g = 0; g < 5; ++g) {
+      const int32_t* const words = want.data() + 12 * g;
+      for (int i = 0; i < 32; ++i) {
+        const int at = ((r * 2 + g / 4) * 4 + i % 16 / 4) * 32 + (g % 4 * 2 + i / 16) * 4 + i % 4;
+        EXPECT_EQ(got.codes[at], reinterpret_cast<const uint8_t*>(words)[i]) << r << " " << g;
+      }
+      const GroupScale scale = got.scales[g * kMostProductRows + r];
+      EXPECT_EQ(scale.sum, words[8] + words[9]);
+      EXPECT_EQ(scale.scale, std::bit_cast<float>(words[10]));
+    }
+  }
+}
+
+TEST(PackedBlocks, AreOfOneTypeThatThereIsAProductFor) {
+  const auto fits = [](const std::vector<cpu::QuantizedMatrix::Part>& parts) {
+    return block_shape(cpu::QuantizedMatrix(parts, 256)).has_value();
+  };
+  EXPECT_TRUE(fits({{QuantType::kQ4K, 20}}));
+  EXPECT_FALSE(fits({{QuantType::kQ6K, 20}}));
+  EXPECT_FALSE(fits({{QuantType::kQ41, 20}}));
+  EXPECT_FALSE(fits({{QuantType::kQ4K, 20}, {QuantType::kQ6K, 20}}));
+}
+
+}  // namespace
+}  // namespace tandem::cuda
