@@ -63,6 +63,7 @@ struct DeviceConfig {
   // CUDA only (and CpuKernels::kAten): weights are kept a second time, for products of few rows.
   // Unset: where that takes no more than half of what weights and KV pools leave over.
   std::optional<bool> packed_products = std::nullopt;
+  bool graphs = true;  // CUDA only: steps of few rows are captured once and replayed
 
   std::string name() const {
     return (kind == DeviceKind::kCpu ? "cpu:" : "cuda:") + std::to_string(index) +

@@ -83,6 +83,9 @@ absl::StatusOr<DeviceConfig> device_from(const ConfigFile& file, int index) {
                           "unset on a CUDA device");
     }
     if (in.has_packed_products()) device->packed_products = in.packed_products();
+    if (in.has_graphs()) device->graphs = in.graphs();
+  } else if (in.has_graphs()) {
+    return fields.error("graphs", in.graphs() ? "true" : "false", "unset on a CPU device");
   } else if (in.has_packed_products()) {
     return fields.error("packed_products", in.packed_products() ? "true" : "false",
                         "unset on a CPU device");

@@ -444,9 +444,14 @@ absl::Status TorchDevice::allocate_pools(ModelId model, const PoolSize& size) tr
   }
   const c10::InferenceMode inference;
   const auto& adapters = loaded.extras.adapters;
-  const int64_t prompt_pages = first_prompt_page(loaded.shape, size, adapters.size()) - size.pages;
+  std::optional<int64_t> scratch;
+  int64_t end = first_prompt_page(loaded.shape, size, adapters.size());
+  if (impl_->queue != nullptr && impl_->config.graphs &&
+      StepGraphs::fit(*loaded.model, loaded.shape)) {
+    scratch = std::exchange(end, end + StepGraphs::scratch_pages(size.page_rows));
+  }
   loaded.pool = std::make_unique<KvPool>(loaded.model->geometry(), size, impl_->device,
-                                         prompt_pages, impl_->queue.get());
+                                         end - size.pages, impl_->queue.get());
   for (size_t i = 0; i < adapters.size(); ++i) {
     if (!adapters[i].prompt_keys.defined()) continue;
     loaded.pool->fill(first_prompt_page(loaded.shape, size, i), adapters[i].prompt_keys,
@@ -455,7 +460,7 @@ absl::Status TorchDevice::allocate_pools(ModelId model, const PoolSize& size) tr
   if (impl_->queue != nullptr) impl_->queue->finish();
   loaded.executor = std::make_unique<Executor>(
       *loaded.model, loaded.shape, loaded.extras, *loaded.pool, impl_->shared->values(),
-      [shared = impl_->shared.get()](ModelId id) { return shared->pool(id); });
+      [shared = impl_->shared.get()](ModelId id) { return shared->pool(id); }, scratch);
   loaded.size = size;
   impl_->shared->add_pool(model, loaded.pool.get());
   return absl::OkStatus();

@@ -45,7 +45,7 @@ bool can_ask(std::span<const Work> works, int vocab) {
 }  // namespace
 
 Executor::Executor(Model& model, const ModelShape& shape, ModelExtras& extras, const KvPool& pool,
-                   ValueStore& store, PoolOf pool_of)
+                   ValueStore& store, PoolOf pool_of, std::optional<int64_t> scratch)
     : model_(model),
       extras_(extras),
       pool_(pool),
@@ -64,6 +64,10 @@ Executor::Executor(Model& model, const ModelShape& shape, ModelExtras& extras, c
   hidden_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
   logits_ = RowBuffer(shape_.vocab_size, at::kFloat, device_, queue);
   answers_ = RowBuffer(sizeof(RowAnswer), at::kByte, device_, queue);
+  if (scratch) {
+    graphs_ = std::make_unique<StepGraphs>(model, shape_, pool, *scratch,
+                                           StepGraphs::Buffers{x_, hidden_, logits_, answers_});
+  }
 }
 
 void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
@@ -80,14 +84,24 @@ void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
         });
   }
   for (size_t i = 0; i < results.size(); ++i) results[i].status = plan_.items[i].status;
-  if (plan_.rows() > 0) {
-    place(batch);
+  const std::vector<ReadBlock> blocks = read_blocks(batch);
+  ask(batch);
+  stepped_ = step(batch, blocks);
+  if (plan_.rows() > 0 && !stepped_) {
+    place();
     follow_others();
     launch(lane_, [this] { forward(); });
   }
-  answer(batch, results);
+  for (const ReadBlock& block : blocks) read_block(batch, block, results);
   if (lane_ != nullptr) lane_->finish();
   name_left(batch, results);
+}
+
+bool Executor::step(const Batch& batch, const std::vector<ReadBlock>& blocks) {
+  if (graphs_ == nullptr || blocks.size() != 1) return false;
+  const std::span works(batch.works);
+  return graphs_->run(plan_, questions_, ids_wanted(works, shape_.vocab_size),
+                      can_ask(works, shape_.vocab_size));
 }
 
 void Executor::follow_others() const {
@@ -150,8 +164,7 @@ void Executor::ask(const Batch& batch) {
   }
 }
 
-void Executor::place(const Batch& batch) {
-  ask(batch);
+void Executor::place() {
   staging_.begin(plan_.array_bytes() + questions_.size() * sizeof(RowQuestion) + 16);
   placed_.views.clear();
   placed_.memories.clear();
@@ -331,10 +344,10 @@ void Executor::apply_heads() {
   }
 }
 
-void Executor::answer(const Batch& batch, std::vector<WorkResult>& results) {
+std::vector<ReadBlock> Executor::read_blocks(const Batch& batch) const {
   const int64_t row_bytes = shape_.vocab_size * static_cast<int64_t>(sizeof(float));
   const auto most = static_cast<int>(std::max<int64_t>(1, kLogitBytes / row_bytes));
-  for (const ReadBlock& block : plan_.read_blocks(batch, most)) read_block(batch, block, results);
+  return plan_.read_blocks(batch, most);
 }
 
 void Executor::read_block(const Batch& batch, const ReadBlock& block,
@@ -369,9 +382,11 @@ Executor::Seen Executor::see(const ReadBlock& block, int ids, bool answers) {
   const int first = block.first;
   const int count = block.count;
   at::Tensor& logits = logits_.rows(count);
-  launch(lane_, [this, logits, first, count, ids]() mutable {
-    model_.head(logits, hidden_.rows(plan_.reads).narrow(0, first, count), ids);
-  });
+  if (!stepped_) {
+    launch(lane_, [this, logits, first, count, ids]() mutable {
+      model_.head(logits, hidden_.rows(plan_.reads).narrow(0, first, count), ids);
+    });
+  }
   if (lane_ == nullptr) return {logits.mutable_data_ptr<float>()};
   if (!answers) {
     std::byte* const host = readback_.bring(logits.const_data_ptr(), logits.nbytes());
@@ -380,8 +395,10 @@ Executor::Seen Executor::see(const ReadBlock& block, int ids, bool answers) {
   }
   const at::Tensor& all = answers_.rows(count);
   auto* const to = static_cast<RowAnswer*>(all.mutable_data_ptr());
-  const RowQuestion* const asked = placed_.questions + first;
-  launch(lane_, [this, logits, asked, to] { ops_.answer_rows(logits, asked, to); });
+  if (!stepped_) {
+    const RowQuestion* const asked = placed_.questions + first;
+    launch(lane_, [this, logits, asked, to] { ops_.answer_rows(logits, asked, to); });
+  }
   std::byte* const host = readback_.bring(to, all.nbytes());
   lane_->queue->synchronize();
   return {nullptr, reinterpret_cast<const RowAnswer*>(host)};

@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "engine/backend/torch/queue/queue.h"
 #include "engine/backend/torch/queue/readback.h"
 #include "engine/backend/torch/queue/staging.h"
+#include "engine/backend/torch/step_graphs.h"
 #include "engine/sampling/readout.h"
 
 namespace tandem {
@@ -26,9 +29,10 @@ class Executor {
   using PoolOf = std::function<const KvPool*(ModelId)>;
 
   // All outlive the executor. pool_of: of any model, for the hidden rows that its passes left;
-  // null: unknown.
+  // null: unknown. scratch: the first of the pool's scratch pages (StepGraphs); unset: steps are
+  // not replayed.
   Executor(Model& model, const ModelShape& shape, ModelExtras& extras, const KvPool& pool,
-           ValueStore& store, PoolOf pool_of);
+           ValueStore& store, PoolOf pool_of, std::optional<int64_t> scratch = std::nullopt);
 
   // Runs the batch's works (not its moves) on the pool's lane, to their end. A work that fails has
   // its own status; what is thrown (out of memory, a lost device) concerns all. results: by
@@ -58,7 +62,7 @@ class Executor {
     const RowQuestion* questions = nullptr;    // [reads]
   };
 
-  void place(const Batch& batch);
+  void place();
   void ask(const Batch& batch);
   PlacedCopies place(const RowCopies& copies);
   RowView place(const RowColumns& columns, const int32_t* extra, const int32_t* pages);
@@ -67,13 +71,15 @@ class Executor {
   const KvPool* memory_pool(ModelId encoder) const;
   // Hidden rows and memories of other lanes are read behind their batches.
   void follow_others() const;
+  // The whole step by a graph, with what is seen of it; false: it is to be launched.
+  bool step(const Batch& batch, const std::vector<ReadBlock>& blocks);
+  std::vector<ReadBlock> read_blocks(const Batch& batch) const;
   void forward();
   void feed(at::Tensor& x);
   at::Tensor gather(const EmbeddedRows& rows, const int64_t* from) const;
   void feed_embedded(const EmbeddedRows& rows, const PlacedCopies& copies, at::Tensor& x);
   void run_segment(size_t segment, at::Tensor& x);
   void apply_heads();
-  void answer(const Batch& batch, std::vector<WorkResult>& results);
   void read_block(const Batch& batch, const ReadBlock& block, std::vector<WorkResult>& results);
   // Passes that ran may be named by their hidden rows from here on.
   void name_left(const Batch& batch, const std::vector<WorkResult>& results);
@@ -109,6 +115,8 @@ class Executor {
   RowBuffer logits_;                    // [reads of a block, vocab] fp32
   RowBuffer answers_;                   // [reads of a block] RowAnswer, of lanes with a queue
   Readback readback_;                   // of either
+  std::unique_ptr<StepGraphs> graphs_;  // null: steps are not replayed
+  bool stepped_ = false;                // this batch: logits or answers are on their way
 };
 
 }  // namespace tandem

@@ -26,11 +26,11 @@ int64_t KvGeometry::frontier_page_bytes(int page_rows) const {
   return int64_t{page_rows} * hidden_size * bytes_of(hidden_type);
 }
 
-KvPool::KvPool(const KvGeometry& g, const PoolSize& s, at::Device device, int64_t prompt_pages,
+KvPool::KvPool(const KvGeometry& g, const PoolSize& s, at::Device device, int64_t more_pages,
                const LaneQueue* own)
     : geometry(g), size(s), lane(own) {
   const auto kv = at::TensorOptions().dtype(g.kv_type).device(device);
-  const int64_t all = s.pages + prompt_pages;
+  const int64_t all = s.pages + more_pages;
   Queue* const queue = queue_of(lane);
   values = make({g.layers, all, g.kv_heads, s.page_rows, g.head_dim}, kv, queue);
   keys = device.is_cpu() ? make({g.layers, all, g.kv_heads, g.head_dim, s.page_rows}, kv, queue)

@@ -43,10 +43,11 @@ struct KvPool {
 
   // Of the lane that runs the model, which outlives it; null: the host's. Zeros, when the lane has
   // come there: a kernel that takes whole pages multiplies what no row has written by a weight of
-  // 0, and NaN stays NaN. In the host's memory nothing is touched until it is used. prompt_pages:
-  // behind those of `size`, which the scheduler knows. Throws c10::OutOfMemoryError.
+  // 0, and NaN stays NaN. In the host's memory nothing is touched until it is used. more_pages: of
+  // prompts and scratch, behind those of `size`, which the scheduler knows. Throws
+  // c10::OutOfMemoryError.
   KvPool(const KvGeometry& geometry, const PoolSize& size, at::Device device,
-         int64_t prompt_pages = 0, const LaneQueue* lane = nullptr);
+         int64_t more_pages = 0, const LaneQueue* lane = nullptr);
 
   int64_t pages() const { return values.size(1); }                   // all
   at::Tensor frontier_rows(int64_t page, int slot, int rows) const;  // [rows, hidden_size]

@@ -339,6 +339,8 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "DTYPE_STORED, DTYPE_INT4."},
       {"devices { name: \"cuda:0\" pin_threads: true }",
        "/deploy/d.textproto:1: devices[0].pin_threads: true; allowed: unset on a CUDA device"},
+      {"devices { name: \"cpu:0\" graphs: false }",
+       "/deploy/d.textproto:1: devices[0].graphs: false; allowed: unset on a CPU device"},
       {"devices { name: \"cpu:0\" packed_products: false }",
        "/deploy/d.textproto:1: devices[0].packed_products: false; allowed: unset on a CPU device"},
       {"devices { name: \"cuda:0\" cpu_kernels: CPU_KERNELS_ATEN }",

@@ -343,7 +343,7 @@ int run(const std::vector<std::string>& args) {
   std::vector<std::string> names, folders;
   std::optional<std::string> csv, device, dtype, kv_dtype;
   std::optional<double> threads, seconds, page_rows, most_context;
-  bool help = false;
+  bool help = false, no_graphs = false;
   Flags flags;
   flags.texts("model", "NAME", "code-large, llama-110m; several times for several (both)", &names);
   flags.texts("shape", "NAME=FOLDER", "instead: that of FOLDER/config.json; repeatable", &folders);
@@ -358,6 +358,7 @@ int run(const std::vector<std::string>& args) {
   flags.number("most-context", "N", "of the table context (8192)", 64, 16384, &most_context);
   flags.number("seconds", "S", "time spent on each number (1.5)", 0.01, 600, &seconds);
   flags.toggle("least", "least times instead of medians: for a machine that others use", &s.least);
+  flags.toggle("no-graphs", "on CUDA every kernel is launched, none replayed", &no_graphs);
   flags.toggle("help", "this text", &help);
   const auto rest = flags.parse(args);
   bool good = rest.ok() && rest->empty();
@@ -371,6 +372,7 @@ int run(const std::vector<std::string>& args) {
     return 2;
   }
   if (named.ok()) s.options.device = *named;
+  s.options.device.graphs = !no_graphs;
   if (!good || help) {
     const std::string error = rest.ok() ? "" : std::string(rest.status().message()) + "\n";
     std::fprintf(stderr, "%s%s", error.c_str(), flags.help().c_str());

@@ -1,11 +1,14 @@
 // A stream as a lane's queue.
 #include <ATen/Context.h>
+#include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
+
+#include <optional>
 
 #include "engine/backend/torch/cuda/lane.h"
 
@@ -23,6 +26,11 @@ class StreamEvent final : public Event {
   void synchronize() override { C10_CUDA_CHECK(cudaEventSynchronize(event)); }
 
   cudaEvent_t event = nullptr;
+};
+
+class StreamGraph final : public Graph {
+ public:
+  at::cuda::CUDAGraph graph;
 };
 
 // A tensor's memory for as long as the pointer is kept.
@@ -63,6 +71,29 @@ class StreamQueue final : public Queue {
     work();
   }
 
+  // Other lanes allocate meanwhile, so only this thread is held to what may be captured. Memory
+  // that is taken on the way is the graphs' own; they run one after the other and leave nothing
+  // there, so they share it.
+  std::unique_ptr<Graph> capture(std::function<void()> work) override {
+    const c10::cuda::CUDAStreamGuard here(stream_);
+    if (!graph_memory_) graph_memory_ = at::cuda::graph_pool_handle();
+    auto kept = std::make_unique<StreamGraph>();
+    kept->graph.capture_begin(*graph_memory_, cudaStreamCaptureModeThreadLocal);
+    try {
+      work();
+    } catch (...) {
+      end_capture(kept->graph);
+      throw;
+    }
+    kept->graph.capture_end();
+    return kept;
+  }
+
+  void replay(Graph& graph) override {
+    const c10::cuda::CUDAStreamGuard here(stream_);
+    static_cast<StreamGraph&>(graph).graph.replay();
+  }
+
   bool reads(const Queue& other) const override {
     const auto& theirs = static_cast<const StreamQueue&>(other);
     return reads_memory_of(stream_.device_index(), theirs.stream_.device_index());
@@ -89,7 +120,17 @@ class StreamQueue final : public Queue {
   }
 
  private:
+  // Of what could not be captured: the stream is to be used again.
+  static void end_capture(at::cuda::CUDAGraph& graph) noexcept {
+    try {
+      graph.capture_end();
+    } catch (...) {
+      static_cast<void>(cudaGetLastError());
+    }
+  }
+
   const c10::cuda::CUDAStream stream_;
+  std::optional<c10::MempoolId_t> graph_memory_;
 };
 
 }  // namespace

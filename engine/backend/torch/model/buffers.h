@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include <atomic>
 #include <bit>
 #include <cstdint>
 
@@ -27,6 +28,9 @@ inline int64_t row_bucket(int64_t rows) {
   return (rows + 63) / 64 * 64;
 }
 
+// How often buffers have moved, of all threads: what was captured (Queue::capture) names places.
+inline std::atomic<int64_t> row_buffers_moved{0};
+
 // [rows, width]
 class RowBuffer {
  public:
@@ -39,6 +43,7 @@ class RowBuffer {
     if (rows != view_rows_) {
       view_rows_ = -1;  // in case memory runs out below
       if (!all_.defined() || all_.size(0) < rows) {
+        if (all_.defined()) row_buffers_moved.fetch_add(1, std::memory_order_relaxed);
         view_ = all_ = at::Tensor();  // give back first
         all_ = empty_on(queue_, {row_bucket(rows), width_}, options_);
       }

@@ -40,6 +40,10 @@ class Model {
   virtual void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
                    const Memory& memory) = 0;
 
+  // Whether what embed(), run() and head() launch for as many rows names the same places whenever
+  // nothing has grown since, so that it may be captured.
+  virtual bool can_be_captured() const { return false; }
+
   // logits = head(final norm(hidden)). hidden: [n, hidden] as x, logits: [n, vocab] fp32, of which
   // the first `ids` columns are wanted
   virtual void head(at::Tensor& logits, const at::Tensor& hidden, int ids) = 0;

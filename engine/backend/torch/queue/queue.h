@@ -28,6 +28,17 @@ class Event {
   Event() = default;
 };
 
+// Work that was captured: what it launches, with the places and numbers that it named then.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+ protected:
+  Graph() = default;
+};
+
 class Queue {
  public:
   virtual ~Queue() = default;
@@ -49,6 +60,14 @@ class Queue {
   // On CUDA `work` runs now and puts its kernels on the queue. It uses what it names when the queue
   // comes there, and so nothing that may be changed or gone by then.
   virtual void launch(std::function<void()> work) = 0;
+
+  // Keeps what `work` launches, for replay(), and puts nothing on the queue. What it names must
+  // stay where it is for as long as there are replays. REQUIRES: work like it was launched before,
+  // so that it makes nothing for the first time: a device may refuse that here, by an error that is
+  // thrown.
+  virtual std::unique_ptr<Graph> capture(std::function<void()> work) = 0;
+  // As launch() of the work that was captured. REQUIRES: of this queue; stays until that is done
+  virtual void replay(Graph& graph) = 0;
 
   // Whether what is put here may read memory of the other's device where it lies.
   virtual bool reads(const Queue& other) const = 0;

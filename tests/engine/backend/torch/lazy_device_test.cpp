@@ -13,6 +13,7 @@
 
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/mover.h"
+#include "engine/backend/torch/weights/tensor_source.h"
 #include "tests/engine/backend/torch/driver.h"
 #include "tests/engine/backend/torch/queue/lazy_queue.h"
 
@@ -100,6 +101,7 @@ class LazyDevice : public testing::Test {
     if (test_device().kind != DeviceKind::kCpu)
       GTEST_SKIP() << "a CPU's kernels, whatever there is";
   }
+  void TearDown() override { test_device_graphs = true; }
 };
 
 TEST_F(LazyDevice, AnswersAreTheSameInEveryOrder) {
@@ -299,21 +301,29 @@ absl::Status status_of(Driver& on, Sequence& s, const Pass& pass) {
 }
 
 TEST_F(LazyDevice, AShortageEndsTheBatchAndLosesNothing) {
-  LazyDevices devices({});
-  Driver d(tiny(), shared_of(devices), 0, kSize);
   const Pass pass = reading(text_pass(3, 5, 1), 1);
-  Sequence plain = d.sequence();
-  const Rows want = logprobs(d.run(plain, pass));
-  for (const QueueCall call : {QueueCall::kCopy, QueueCall::kLaunch, QueueCall::kSynchronize}) {
-    devices.fail(call, 0, [] { throw std::bad_alloc(); });
-    Sequence s = d.sequence();
-    EXPECT_EQ(status_of(d, s, pass).code(), absl::StatusCode::kResourceExhausted);
-    d.release(s);
-    Sequence again = d.sequence();
-    EXPECT_EQ(logprobs(d.run(again, pass)), want) << name_of(call);
-    d.release(again);
+  for (const bool graphs : {false, true}) {
+    test_device_graphs = graphs;
+    LazyDevices devices({});
+    Driver d(tiny(), shared_of(devices), 0, kSize);
+    Rows want;
+    for (int i = 0; i < 3; ++i) {  // of which the third is replayed
+      Sequence s = d.sequence();
+      want = logprobs(d.run(s, pass));
+      d.release(s);
+    }
+    const QueueCall done = graphs ? QueueCall::kReplay : QueueCall::kLaunch;
+    for (const QueueCall call : {QueueCall::kCopy, done, QueueCall::kSynchronize}) {
+      devices.fail(call, 0, [] { throw std::bad_alloc(); });
+      Sequence s = d.sequence();
+      EXPECT_EQ(status_of(d, s, pass).code(), absl::StatusCode::kResourceExhausted);
+      d.release(s);
+      Sequence again = d.sequence();
+      EXPECT_EQ(logprobs(d.run(again, pass)), want) << name_of(call);
+      d.release(again);
+    }
+    EXPECT_EQ(devices.fault(), "");
   }
-  EXPECT_EQ(devices.fault(), "");
 }
 
 TEST_F(LazyDevice, ThatIsLostBetweenTwoBatchesHarmsNoOther) {
@@ -338,6 +348,27 @@ TEST_F(LazyDevice, ThatIsLostBetweenTwoBatchesHarmsNoOther) {
   }
 }
 
+// An illegal access is told by whatever is called next: any call of a batch, or the wait for it.
+TEST_F(LazyDevice, AnIllegalAccessIsALossWhereverItIsTold) {
+  test_device_graphs = false;  // replays: step_graphs_test.cpp
+  const Pass pass = reading(text_pass(3, 5, 1), 1);
+  for (const QueueCall call :
+       {QueueCall::kCopy, QueueCall::kLaunch, QueueCall::kRecord, QueueCall::kSynchronize}) {
+    for (const int n : {0, 1}) {
+      LazyDevices devices({});
+      Driver d(tiny(), shared_of(devices), 0, kSize);
+      Sequence s = d.sequence();
+      devices.fail(call, n, illegal_address, /*for_ever=*/true);
+      for (int batch = 0; batch < 2; ++batch) {
+        const absl::Status status = status_of(d, s, pass);
+        const bool in_time = batch > 0 || call != QueueCall::kRecord || n == 0;  // one a batch
+        EXPECT_EQ(status.code(), in_time ? absl::StatusCode::kUnavailable : absl::StatusCode::kOk)
+            << name_of(call) << " " << n << ": " << status;
+      }
+    }
+  }
+}
+
 TEST_F(LazyDevice, WithoutItsQueueIsNotMade) {
   const auto made = [](auto error) {
     const auto shared = std::make_shared<TorchShared>(
@@ -353,6 +384,41 @@ TEST_F(LazyDevice, WithoutItsQueueIsNotMade) {
   EXPECT_EQ(busy.code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(busy.message().find("cpu:0"), std::string::npos) << busy;
   EXPECT_NE(busy.message().find("busy"), std::string::npos) << busy;
+}
+
+// Tensors of which one no longer finds room on the device.
+class TooMany final : public TensorSource {
+ public:
+  explicit TooMany(int room) : all_(tiny().tensors), room_(room) {}
+
+  const TensorView* find(const std::string& name) const override {
+    if (room_-- == 0) throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "out of memory");
+    return all_.find(name);
+  }
+  std::vector<std::string> names() const override { return all_.names(); }
+  const std::string& where() const override { return all_.where(); }
+
+ private:
+  const TensorMap all_;
+  mutable int room_;
+};
+
+TEST_F(LazyDevice, WithTooLittleMemoryForWeightsSaysSoAndServesItsOthers) {
+  LazyDevices devices({});
+  Driver d(tiny(), shared_of(devices), 0, kSize);
+  const Pass pass = reading(text_pass(3, 5, 1), 1);
+  Sequence before = d.sequence();
+  const Rows want = logprobs(d.run(before, pass));
+  for (const int room : {0, 7, 20}) {
+    const absl::Status status =
+        d.device().load_decoder(ModelId(801), "second", tiny().config, false, TooMany(room),
+                                DType::kFloat64, 4, DType::kAuto, {});
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_NE(status.message().find("second"), std::string::npos) << status;
+    EXPECT_FALSE(d.device().allocate_pools(ModelId(801), kSize).ok());
+    d.release(before);
+    EXPECT_EQ(logprobs(d.run(before, pass)), want);
+  }
 }
 
 TEST_F(LazyDevice, WithTooLittleMemoryForPoolsSaysSo) {

@@ -20,6 +20,9 @@ inline bool test_device_is_lazy() {
   return name != nullptr && std::string(name) == "lazy";
 }
 
+// DeviceConfig::graphs of a test's devices.
+inline bool test_device_graphs = true;
+
 // What the devices of a test share.
 inline std::shared_ptr<TorchShared> test_shared() {
   if (!test_device_is_lazy()) return std::make_shared<TorchShared>();
@@ -34,6 +37,7 @@ inline DeviceConfig test_device(int index = 0, int threads = 1,
   if (name == nullptr || test_device_is_lazy()) {
     DeviceConfig device{.index = index, .threads = threads, .cpu_kernels = kernels};
     if (kernels == CpuKernels::kAten) device.packed_products = true;
+    device.graphs = test_device_graphs;
     return device;
   }
   const auto named = parse_device(name);
@@ -46,6 +50,7 @@ inline DeviceConfig test_device(int index = 0, int threads = 1,
   } else {
     device.lane += index;
     device.packed_products = true;
+    device.graphs = test_device_graphs;
   }
   return device;
 }

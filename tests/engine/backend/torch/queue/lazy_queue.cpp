@@ -39,7 +39,8 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 }  // namespace
 
 const char* name_of(QueueCall call) {
-  constexpr const char* kNames[] = {"copy", "zero", "launch", "record", "wait", "synchronize"};
+  constexpr const char* kNames[] = {"copy",   "zero",   "launch", "capture",
+                                    "replay", "record", "wait",   "synchronize"};
   return kNames[static_cast<int>(call)];
 }
 
@@ -58,6 +59,13 @@ class LazyEvent final : public Event {
 
  private:
   LazyDevices* devices_;
+};
+
+class LazyGraph final : public Graph {
+ public:
+  explicit LazyGraph(std::function<void()> w) : work(std::move(w)) {}
+
+  const std::function<void()> work;
 };
 
 class LazyQueue final : public Queue {
@@ -100,6 +108,18 @@ class LazyQueue final : public Queue {
     const std::lock_guard lock(devices_->mutex_);
     if (!devices_->enter(index_, QueueCall::kLaunch)) return;
     devices_->put(index_, {QueueCall::kLaunch, std::move(work)});
+  }
+
+  std::unique_ptr<Graph> capture(std::function<void()> work) override {
+    const std::lock_guard lock(devices_->mutex_);
+    if (!devices_->enter(index_, QueueCall::kCapture)) work = [] {};
+    return std::make_unique<LazyGraph>(std::move(work));
+  }
+
+  void replay(Graph& graph) override {
+    const std::lock_guard lock(devices_->mutex_);
+    if (!devices_->enter(index_, QueueCall::kReplay)) return;
+    devices_->put(index_, {QueueCall::kReplay, static_cast<LazyGraph&>(graph).work});
   }
 
   bool reads(const Queue& other) const override {

@@ -10,6 +10,9 @@
 // (SIGSEGV, with a word about it). What the host must leave alone meanwhile is watched: what a copy
 // reads must be the same when it happens, and what it writes untouched.
 //
+// What a graph launches it launches again as it was captured: work that looks up anything that has
+// changed since would hide what a device does, so it must hold all that it names by value.
+//
 // After the first such fault nothing happens any more, and who waits gets an exception.
 #pragma once
 
@@ -29,8 +32,17 @@
 
 namespace tandem {
 
-enum class QueueCall : uint8_t { kCopy, kZero, kLaunch, kRecord, kWait, kSynchronize };
-inline constexpr int kQueueCalls = 6;
+enum class QueueCall : uint8_t {
+  kCopy,
+  kZero,
+  kLaunch,
+  kCapture,
+  kReplay,
+  kRecord,
+  kWait,
+  kSynchronize
+};
+inline constexpr int kQueueCalls = 8;
 const char* name_of(QueueCall call);
 
 class LazyQueue;

@@ -107,6 +107,28 @@ TEST(LazyQueue, SeesWhoWritesWhereACopyWill) {
   EXPECT_NE(devices.fault().find("had yet to write"), std::string::npos) << devices.fault();
 }
 
+TEST(LazyQueue, ReplaysWhatWasCaptured) {
+  LazyDevices devices({});
+  const auto queue = devices.queue();
+  std::string done;
+  const auto graph = queue->capture([&] { done += "g"; });
+  queue->synchronize();
+  EXPECT_EQ(done, "") << "nothing was put on the queue";
+  queue->launch([&] { done += "a"; });
+  queue->replay(*graph);
+  queue->launch([&] { done += "b"; });
+  queue->replay(*graph);
+  EXPECT_EQ(done, "");
+  queue->synchronize();
+  EXPECT_EQ(done, "agbg");
+  devices.skip(QueueCall::kReplay, 0);
+  queue->replay(*graph);
+  queue->synchronize();
+  EXPECT_EQ(done, "agbg");
+  devices.fail(QueueCall::kCapture, 0, [] { throw std::bad_alloc(); });
+  EXPECT_THROW(queue->capture([] {}), std::bad_alloc);
+}
+
 TEST(LazyQueue, SkipsAndFailsAsPlanned) {
   LazyDevices devices({});
   const auto queue = devices.queue();

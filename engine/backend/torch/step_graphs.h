@@ -1,0 +1,133 @@
+// Decode steps of few rows as graphs (Queue::capture()): what a step launches is put together once
+// for each shape that it may have, and replayed from then on with other numbers in the same places.
+//
+// Rows, rows that are read and keys are filled up to the next of few sizes each, so that few shapes
+// are met. A row that fills up is one like others: token 0, in the scratch pages behind a pool's
+// own, which no sequence has, so it neither reads nor writes what is anybody's. A read that fills
+// up reads the first row once more, and nobody asks for it.
+//
+// When a shape is met first it is launched as it is, filled up: kernels are loaded and buffers
+// grow. Met again it is captured. All that it reads of a batch lies in one staging area, whose
+// layout is the shape's. Graphs are given up when buffers have moved (row_buffers_moved).
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "engine/backend/torch/kv_pool.h"
+#include "engine/backend/torch/model/buffers.h"
+#include "engine/backend/torch/model/model.h"
+#include "engine/backend/torch/ops.h"
+#include "engine/backend/torch/plan.h"
+#include "engine/backend/torch/queue/staging.h"
+#include "engine/sampling/row_answer.h"
+
+namespace tandem {
+
+// Faults planted in the graphs, asleep as those of base/planted.h and in the same builds: tests on
+// lazy queues find each.
+enum class GraphBug : uint8_t {
+  kNone,
+  kStagingMoves,      // every third step stages its tokens elsewhere
+  kRowsCut,           // rows are cut down to a size, not filled up
+  kNoScratch,         // rows that fill up lie in the first pages, which are somebody's
+  kKeptWhenMoved,     // graphs stay when buffers have moved
+  kReadsOfTheFirst,   // one graph for all numbers of reads
+  kAnswersOfFirst,    // one graph for answers and logits
+  kVocabOfTheFirst,   // one graph for all numbers of tokens that may be drawn
+  kStagedAfterwards,  // arrays go to the device behind the replay that reads them
+};
+#ifdef TANDEM_PLANTED_BUGS
+inline GraphBug planted_graph_bug = GraphBug::kNone;
+inline bool planted(GraphBug bug) { return planted_graph_bug == bug; }
+#else
+constexpr bool planted(GraphBug) { return false; }
+#endif
+
+// One lane thread's, under InferenceMode, of one model.
+class StepGraphs {
+ public:
+  static constexpr int kMostRows = 64;  // of a step, and reads of it
+
+  // What a step writes, the executor's own.
+  struct Buffers {
+    RowBuffer& x;        // [rows, hidden]
+    RowBuffer& hidden;   // [reads, hidden]
+    RowBuffer& logits;   // [reads, vocab] fp32
+    RowBuffer& answers;  // [reads] RowAnswer
+  };
+
+  // Pages of scratch that a pool must have, for rows that fill up.
+  static int64_t scratch_pages(int page_rows) {
+    return (kMostRows / 2 - 1 + page_rows - 1) / page_rows;
+  }
+  // Whether steps of such a model may be replayed.
+  static bool fit(const Model& model, const ModelShape& shape) {
+    return model.can_be_captured() && !shape.encodes && !shape.reads_memory &&
+           shape.max_positions >= kMostRows / 2;
+  }
+
+  // All outlive this; the pool is on a lane with a queue. scratch: the first of its scratch pages
+  StepGraphs(Model& model, const ModelShape& shape, const KvPool& pool, int64_t scratch,
+             const Buffers& buffers);
+
+  // Puts the plan's rows on the queue, from tokens to logits of all that is read, [reads, vocab] of
+  // which the first `ids` columns are wanted, and to the answers if they will do. questions:
+  // [reads]. False: it is no step for a graph, and nothing was done.
+  bool run(const Plan& plan, const std::vector<RowQuestion>& questions, int ids, bool answers);
+
+ private:
+  // What is the same in all steps of one graph. Numbers are filled up.
+  struct Shape {
+    int rows = 0;
+    int reads = 0;
+    int keys = 0;      // RowView::most_keys
+    int together = 0;  // RowView::together
+    int extra = 0;     // numbers of RowView::extra
+    int layers = 0;
+    int ids = 0;
+    bool answers = false;
+
+    auto operator<=>(const Shape&) const = default;
+  };
+  // What a step's launches name.
+  struct Step {
+    const int32_t* token = nullptr;
+    RowView rows;
+    const int64_t* read = nullptr;  // [reads] the row
+    const RowQuestion* questions = nullptr;
+    Shape shape;
+    at::Tensor x, hidden, logits;
+    at::Tensor answers;  // undefined: logits will do
+  };
+  struct Kept {
+    bool met = false;
+    bool refused = false;
+    std::unique_ptr<Graph> graph;
+  };
+
+  static bool fits(const Plan& plan);
+  Shape shape_of(const Plan& plan, int ids, bool answers) const;
+  Step stage(const Plan& plan, const std::vector<RowQuestion>& questions, const Shape& shape);
+  RowView stage_rows(const Plan& plan, const Shape& shape);
+  std::function<void()> work_of(Step step) const;
+  void capture(Kept& kept, const std::function<void()>& work) const;
+
+  Model& model_;
+  const ModelShape& shape_;
+  const KvPool& pool_;
+  const LaneQueue& lane_;
+  const Ops& ops_;
+  const int64_t scratch_;
+  const Buffers buffers_;
+  Staging staging_;
+  std::map<Shape, Kept> kept_;
+  int64_t moved_ = 0;  // row_buffers_moved, of kept_
+  int turn_ = 0;
+};
+
+}  // namespace tandem
