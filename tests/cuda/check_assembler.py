@@ -76,6 +76,8 @@ def check(ptx, report):
     for name in sorted({*WIDE, *TENSOR_CORES} - {name for name, _ in texts}):
         wrong.append(f"{name}: no text")
     for name, text in texts:
+        if "griddepcontrol.wait" not in text:
+            wrong.append(f"{name}: does not wait for the launch before")
         for what in WIDE.get(name, ()):
             if not re.search(rf"\b{what}\.global[.:\w]*\.v4\.[bu]32", text):
                 wrong.append(f"{name}: no {what}.global of 16 bytes")
@@ -88,12 +90,16 @@ def self_test():
     """The check finds what it is for."""
     line = "ptxas info : Compiling entry function '_Z11{}I' for 'sm_90a'\n {} bytes stack frame, {} bytes spill stores, 0 bytes spill loads\nptxas info : Used {} registers\n"
     good = "".join(line.format(k, 0, 0, 32) for k in sorted(KERNELS))
-    text = " ld.global.nc.L1::no_allocate.v4.u32; st.global.v4.u32; mma.sync.aligned.m16n8k16; mma.sync.aligned.m16n8k32"
+    text = (
+        " griddepcontrol.wait; ld.global.nc.L1::no_allocate.v4.u32; st.global.v4.u32;"
+        " mma.sync.aligned.m16n8k16; mma.sync.aligned.m16n8k32"
+    )
     ptx = "".join(f".entry _Z11{k}I()\n{text}" for k in sorted(WIDE))
     assert not check(ptx, good)
     assert check(ptx.replace("no_allocate.v4", "no_allocate.v2"), good)
     assert check(ptx.replace("m16n8k16", "m16n8k8"), good)
     assert check(ptx.replace("m16n8k32", "m16n8k16"), good)
+    assert check(ptx.replace("griddepcontrol.wait", ""), good)
     assert check(ptx + f".entry _Z11{min(WIDE)}I()\n", good), "of every instance"
     assert check(ptx.replace("_Z11product_kernel", "_Z5other"), good)
     assert check(ptx, good + line.format("gate_kernel", 0, 8, 32))

@@ -109,6 +109,8 @@ std::string built_for() {
   return all;
 }
 
+void overlap_launches(bool overlap) { launches_overlap = overlap; }
+
 void add_elementwise(Ops& ops) {
   ops.embed = embed;
   ops.scale_rows = scale_rows;

@@ -24,6 +24,10 @@ bool has_machine_code();
 std::string built_for();  // compute capabilities, as "8.0, 9.0"
 int max_head_dim();       // of attention
 
+// Whether launches begin while those before them end (programmatic dependent launch), on devices of
+// compute capability 9.0 and above. On at first. Not while anything is launched.
+void overlap_launches(bool overlap);
+
 // Moves of one store into a pool of the current device, in order. moves: [n], of the device. `from`
 // may be the same pool, or lie on another device whose memory this one reads.
 void move_rows(const RowMove* moves, int n, Store store, const KvPool& from, const KvPool& to);

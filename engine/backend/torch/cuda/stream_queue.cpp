@@ -8,8 +8,11 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
 #include <optional>
+#include <string_view>
 
+#include "engine/backend/torch/cuda/kernels.h"
 #include "engine/backend/torch/cuda/lane.h"
 
 namespace tandem::cuda {
@@ -141,6 +144,9 @@ std::unique_ptr<Queue> open_queue(int device) {
   const c10::cuda::CUDAStream stream =
       c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index);
   stream.synchronize();
+  if (const char* const overlap = std::getenv("TANDEM_CUDA_OVERLAP"); overlap != nullptr) {
+    overlap_launches(std::string_view(overlap) != "0");
+  }
   // Sums of products stay in fp32.
   at::globalContext().setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);
   at::globalContext().setAllowFP16ReductionCuBLAS(/*allow_reduced_precision=*/false);

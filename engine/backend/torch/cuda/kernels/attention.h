@@ -367,6 +367,7 @@ class AttentionBlock {
 
 template <class T, class Word>
 __global__ void attention_kernel(const __grid_constant__ AttentionArguments<T> a) {
+  begin_launch();
   __shared__ typename AttentionBlock<T, Word>::Shared shared;
   AttentionBlock<T, Word>(a, shared).run();
 }
@@ -374,6 +375,7 @@ __global__ void attention_kernel(const __grid_constant__ AttentionArguments<T> a
 // A block per row and query head: the softmax over all splits, in ascending order.
 template <class T>
 __global__ void merge_kernel(const __grid_constant__ AttentionArguments<T> a) {
+  begin_launch();
   using A = Residual<T>;
   const int d = a.kv.head_dim;
   const int64_t head = int64_t{blockIdx.x} * a.kv.heads + blockIdx.y;

@@ -19,6 +19,7 @@ inline constexpr int kThreads = 256;  // of a block, in this file
 template <class T, class R>
 __global__ void embed_kernel(Ptr<R> x, Ptr<const T> table, Ptr<const int32_t> token,
                              int64_t width) {
+  begin_launch();
   const int64_t r = blockIdx.x;
   if (token[r] < 0 && !planted(Mutant::kEmbedAdapters)) return;
   const Ptr<const T> from = table + token[r] * width;
@@ -38,6 +39,7 @@ void embed(Stream stream, Ptr<Residual<T>> x, Ptr<const T> table, Ptr<const int3
 template <class Word>
 __global__ void copy_rows_kernel(Ptr<Word> to, Ptr<const int64_t> to_index, Ptr<const Word> from,
                                  Ptr<const int64_t> from_index, int64_t words) {
+  begin_launch();
   const int64_t i = blockIdx.x;
   const Ptr<Word> t = to + (to_index == nullptr ? i : to_index[i]) * words;
   const Ptr<const Word> f = from + (from_index == nullptr ? i : from_index[i]) * words;
@@ -55,6 +57,7 @@ inline void copy_rows(Stream stream, Ptr<int32_t> to, Ptr<const int64_t> to_inde
 // A block per row.
 template <class R>
 __global__ void scale_rows_kernel(Ptr<R> x, Ptr<const int32_t> token, R scale, int64_t width) {
+  begin_launch();
   const int64_t r = blockIdx.x;
   if (token[r] < 0) return;
   for (int64_t i = threadIdx.x; i < width; i += kThreads) x[r * width + i] *= scale;
@@ -71,6 +74,7 @@ void scale_rows(Stream stream, Ptr<R> x, Ptr<const int32_t> token, double scale,
 template <class T, class R>
 __global__ void add_positions_kernel(Ptr<R> x, Ptr<const T> table, Ptr<const int32_t> token,
                                      Ptr<const int32_t> position, int64_t width) {
+  begin_launch();
   const int64_t r = blockIdx.x;
   if (token[r] < 0) return;
   const Ptr<const T> from = table + position[r] * width;
@@ -148,6 +152,7 @@ __device__ void norm_row(Ptr<To> to, Ptr<From> from, const NormArguments<R>& nor
 template <bool add, class To, class From, class R>
 __global__ void norm_kernel(Ptr<To> to, Ptr<const From> from, NormArguments<R> norm,
                             int64_t width) {
+  begin_launch();
   norm_row<add, To, const From, R>(to + blockIdx.x * width, from + blockIdx.x * width, norm, width);
 }
 
@@ -170,6 +175,7 @@ void add_norm(Stream stream, Ptr<Residual<T>> x, Ptr<const T> y,
 // A block per row and head; `x` begins with the first head.
 template <class T, class R>
 __global__ void norm_heads_kernel(Ptr<T> x, int64_t stride, NormArguments<R> norm, int head_dim) {
+  begin_launch();
   const Ptr<T> head = x + (blockIdx.x * stride + blockIdx.y * static_cast<int64_t>(head_dim));
   norm_row<false, T, T, R>(head, head, norm, head_dim);
 }
@@ -204,6 +210,7 @@ struct Rotation {
 template <class T, class R>
 __global__ void rope_and_store_kernel(Ptr<T> qkv, RowView rows, PagedHeads<T> kv,
                                       Rotation<R> rotation) {
+  begin_launch();
   const int64_t r = blockIdx.x;
   const int half = kv.head_dim / 2;
   const int next = planted(Mutant::kRopeNeighbours) ? 1 : half;
@@ -278,6 +285,7 @@ inline Geometry flat(int64_t n) {
 template <class T, class R>
 __global__ void gate_kernel(Ptr<T> out, Ptr<const T> gate_up, int64_t n, int64_t width,
                             Activation activation) {
+  begin_launch();
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < n;
        i += int64_t{gridDim.x} * kThreads) {
     const Ptr<const T> row = gate_up + i / width * 2 * width;
@@ -297,6 +305,7 @@ void gate(Stream stream, Ptr<T> out, Ptr<const T> gate_up, Activation activation
 
 template <class T, class R>
 __global__ void activate_kernel(Ptr<T> x, int64_t n, Activation activation) {
+  begin_launch();
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < n;
        i += int64_t{gridDim.x} * kThreads) {
     x[i] = static_cast<T>(activated(static_cast<R>(x[i]), activation));

@@ -3,7 +3,8 @@
 //
 // What ends a launch, by emulator::Fault: an access outside of its memory or badly aligned; a read
 // of what nobody wrote; two threads that touch the same memory, one of them to write, with no
-// barrier between; a barrier or shuffle to which only some threads come; too much shared memory.
+// barrier between; a barrier or shuffle to which only some threads come; too much shared memory; an
+// access to memory of the device by a thread that has not waited for the launch before.
 #pragma once
 
 #include <algorithm>
@@ -81,6 +82,9 @@ class Memory {
   std::byte* to_read(int64_t offset, size_t bytes, size_t alignment);
   std::byte* to_write(int64_t offset, size_t bytes, size_t alignment);
 
+  // Whether a thread might read there.
+  void check_place(int64_t offset, size_t bytes, size_t alignment);
+
   void written_by_host(int64_t offset, size_t bytes);
   bool is_written(int64_t offset) const;
 
@@ -89,7 +93,7 @@ class Memory {
     bool written = false;
     Stamp write, read;
   };
-  std::byte* check(int64_t offset, size_t bytes, size_t alignment);
+  std::byte* touch(int64_t offset, size_t bytes, size_t alignment);
 
   std::string name_;
   std::byte* base_;
@@ -114,6 +118,9 @@ struct Fragments {
 
 // Waits like a shuffle. Those of all lanes, [kWarp], until the lane meets the others again.
 const Fragments* meet(const Fragments& own, const std::source_location& where);
+
+// Before this a thread may touch no memory of the device.
+void wait_for_last();
 
 [[noreturn]] void null_pointer();
 
@@ -247,6 +254,17 @@ T __shfl_xor_sync(unsigned mask, T x, int lanes,
   return x;
 }
 // NOLINTEND
+
+inline void let_next_begin() {}
+inline void wait_for_last() {
+  if (!planted(Mutant::kNoWait)) emulator::wait_for_last();
+}
+
+template <class T>
+void prefetch(const Ptr<T>& p, int64_t i) {
+  if (p == nullptr) emulator::null_pointer();
+  p.memory()->check_place(p.at() + i * static_cast<int64_t>(sizeof(T)), sizeof(T), alignof(T));
+}
 
 template <class T>
 T read_once(const Ptr<const T>& p, int64_t i) {

@@ -31,6 +31,7 @@ struct MovedRows {
 template <class Word>
 __global__ void move_kernel(MovedRows<Word> rows, int64_t columns, Ptr<const RowMove> moves,
                             int n) {
+  begin_launch();
   const int64_t column = blockIdx.x * int64_t{kMoveThreads} + threadIdx.x;
   if (column >= columns) return;
   const int64_t word = column % rows.words;

@@ -68,7 +68,8 @@ namespace tandem::cuda {
   X(BlocksRows, "the second tile of rows gets the scales of the first")                \
   X(BlocksRounded, "numbers of a row are cut off, not rounded")                        \
   X(BlocksOfARow, "a row has the scale of its first 32 numbers")                       \
-  X(BlocksNan, "rows of NaN become zeros")
+  X(BlocksNan, "rows of NaN become zeros")                                             \
+  X(NoWait, "a kernel goes on before the launch before it is done")
 
 enum class Mutant : uint8_t {
   kNone,

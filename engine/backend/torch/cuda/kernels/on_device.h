@@ -35,6 +35,25 @@ __device__ inline uint4 read_once(const uint4* p, int64_t i) {
   return x;
 }
 
+// Programmatic dependent launch: a kernel begins while the one before it ends, if it was launched
+// so (launch()). A wait is for the whole of the launch before, which has waited likewise.
+__device__ inline void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ inline void wait_for_last() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Into the second cache, which no multiprocessor has for itself: what is written meanwhile is seen.
+template <class T>
+__device__ void prefetch(const T* p, int64_t i) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p + i));
+}
+
 __device__ inline void mma_bf16(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -60,6 +79,26 @@ using Stream = cudaStream_t;
 
 __host__ __device__ constexpr bool planted(Mutant) { return false; }
 
+// Whether launches begin while those before them end, where the device can do that.
+inline bool launches_overlap = true;
+
+// Of the current device: compute capability 9.0 or above.
+inline bool can_overlap() {
+  thread_local int known = -1;
+  thread_local bool can = false;
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return false;
+  if (device != known) {
+    int major = 0;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
+      return false;
+    }
+    known = device;
+    can = major >= 9;
+  }
+  return can;
+}
+
 // No blocks: nothing happens. Errors stay for cudaGetLastError().
 template <class... P, class... A>
 void launch(Stream stream, void (*kernel)(P...), const Geometry& g, A&&... arguments) {
@@ -69,6 +108,11 @@ void launch(Stream stream, void (*kernel)(P...), const Geometry& g, A&&... argum
                     static_cast<unsigned>(g.z)};
   config.blockDim = {static_cast<unsigned>(g.threads), 1, 1};
   config.stream = stream;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = launches_overlap && can_overlap() ? 1 : 0;
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, static_cast<P>(arguments)...));
 }
 

@@ -10,6 +10,10 @@
 //                      numbers of 16 bits, summed in fp32 (PTX: mma.m16n8k16, where fragments are)
 //   mma_u8s8(c, a, b0, b1)  the same of 16 x 32 numbers of 8 bits without sign and 32 x 8 with,
 //                      summed exactly (PTX: mma.m16n8k32)
+//   let_next_begin()   lets the stream's next launch begin, up to its wait_for_last()
+//   wait_for_last()    waits for the launches before this one; nothing is touched before
+//   begin_launch()     both
+//   prefetch(p, i)     p[i] will be read soon; may be called before wait_for_last()
 //   SharedArray<T, N>  T[N] in shared memory: `__shared__ SharedArray<float, 4> sums;`
 //   Geometry, Stream, launch(stream, kernel, geometry, arguments...)
 //   planted(mutant)    mutants.h
@@ -20,3 +24,12 @@
 #else
 #include "engine/backend/torch/cuda/kernels/emulated.h"
 #endif
+
+namespace tandem::cuda {
+
+__device__ inline void begin_launch() {
+  let_next_begin();
+  wait_for_last();
+}
+
+}  // namespace tandem::cuda

@@ -56,6 +56,7 @@ struct PackedShape {
 // 9 in 2 and 3. Which inputs these are is ours to say: the lane's four of the step's eight.
 template <class T>
 __global__ void pack_kernel(Ptr<T> packed, Ptr<const T> weights, PackedShape s) {
+  begin_launch();
   for (int64_t word = blockIdx.x * int64_t{kThreads} + threadIdx.x; word < s.words();
        word += int64_t{gridDim.x} * kThreads) {
     const int lane = static_cast<int>(word % kWarp);
@@ -116,6 +117,9 @@ class ProductBlock {
 
   // groups: of the whole launch
   __device__ void run(int64_t groups) {
+    let_next_begin();
+    prefetch_first();
+    wait_for_last();
     if constexpr (kNormed) scale_rows();
     End end(a_, s_.sums);
     for (int64_t group = blockIdx.x; group < groups; group += gridDim.x) {
@@ -127,6 +131,24 @@ class ProductBlock {
   }
 
  private:
+  // The weights that the block's warps read first are on their way while the launch before ends.
+  __device__ void prefetch_first() const {
+    const int steps = a_.shape.steps();
+    const int64_t stride = int64_t{steps} * 2 * kWarp;
+    const Ptr<const uint4> weights =
+        words_of<uint4>(a_.weights) + (blockIdx.x * kTiles * stride + lane_);
+    if (lane_ % kPrefetchLanes != 0) return;
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) {
+      const int step = warp_ + d * kProductWarps;
+      if (step >= steps) break;
+#pragma unroll
+      for (int i = 0; i < 2 * kTiles; ++i) {
+        prefetch(weights, i / 2 * stride + (2 * step + i % 2) * kWarp);
+      }
+    }
+  }
+
   // The norm's factor of the row that this lane multiplies, in norm_kernel's order.
   __device__ void scale_rows() {
     const int64_t in = a_.shape.in;

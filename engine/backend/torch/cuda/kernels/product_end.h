@@ -13,6 +13,7 @@ namespace tandem::cuda {
 inline constexpr int kMostProductRows = 16;
 inline constexpr int kProductThreads = kThreads;  // as norms: their sums then have the same order
 inline constexpr int kProductWarps = kProductThreads / kWarp;
+inline constexpr int kPrefetchLanes = 8;  // that share 128 bytes of the second cache
 inline constexpr int kTileOuts = 16;
 inline constexpr int kTileRows = 8;
 

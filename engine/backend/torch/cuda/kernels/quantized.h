@@ -92,6 +92,7 @@ __device__ X warp_most(X x) {
 // row's last are zeros, and so are scales of rows behind `rows`.
 template <class From>
 __global__ void quantize_rows_kernel(BlockRows to, Ptr<const From> x, int rows, int64_t in) {
+  begin_launch();
   const int row = static_cast<int>(blockIdx.x);
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int groups = static_cast<int>(in / kGroupInputs);
@@ -171,6 +172,9 @@ class BlockProduct {
 
   // groups: of tiles, of the whole launch
   __device__ void run(int64_t groups) {
+    let_next_begin();
+    prefetch_first();
+    wait_for_last();
     End end(a_, shared_);
     for (int64_t group = blockIdx.x; group < groups; group += gridDim.x) {
       float c[kTiles][kRowTiles][4] = {};
@@ -190,6 +194,21 @@ class BlockProduct {
   struct Line {
     float scale, less;
   };
+
+  // As ProductBlock's.
+  __device__ void prefetch_first() const {
+    const int steps = a_.shape.steps();
+    if (lane_ % kPrefetchLanes != 0) return;
+#pragma unroll
+    for (int n = 0; n < kDepth * kTiles; ++n) {
+      const int step = warp_ + n / kTiles * kProductWarps;
+      if (step >= steps) break;
+      const int64_t tile = int64_t{blockIdx.x} * kTiles + n % kTiles;
+      const Ptr<const uint4> from = a_.weights + (tile * steps + step) * kStepWords;
+#pragma unroll
+      for (int i = 0; i < kCodeWords; ++i) prefetch(from, i * kWarp + lane_);
+    }
+  }
 
   __device__ void add_steps(int64_t group, float (&c)[kTiles][kRowTiles][4]) {
     const int steps = a_.shape.steps();

@@ -235,6 +235,7 @@ class RowBlock {
 template <class Answer>
 __global__ void answer_rows_kernel(Ptr<const float> logits, int64_t stride,
                                    Ptr<const RowQuestion> questions, Ptr<Answer> answers) {
+  begin_launch();
   __shared__ RowBlock::Shared shared;
   const int64_t row = blockIdx.x;
   const RowQuestion question = questions[row];

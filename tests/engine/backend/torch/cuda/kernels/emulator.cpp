@@ -115,6 +115,8 @@ class Machine {
   [[noreturn]] void fail(const A&... what);
 
   void claim_shared(size_t bytes);
+  void wait_for_last() { waited_[static_cast<size_t>(now.thread)] = true; }
+  bool has_waited() const { return waited_[static_cast<size_t>(now.thread)]; }
   bool in_kernel() const { return current_ != &host_; }
 
   Stamp now;  // of the running thread
@@ -145,6 +147,7 @@ class Machine {
   int done_ = 0;
   Barrier block_;
   std::vector<Warp> warps_;
+  std::vector<bool> waited_;  // for the launch before, by thread
   size_t shared_bytes_ = 0;
   std::string fault_;
 };
@@ -295,6 +298,7 @@ void Machine::diverged() {
 
 void Machine::run_block() {
   block_ = {};
+  waited_.assign(static_cast<size_t>(threads_), false);
   warps_.assign(static_cast<size_t>(threads_ / kWarp), {});
   now.epoch = 0;
   done_ = 0;
@@ -384,6 +388,8 @@ const Fragments* meet(const Fragments& own, const std::source_location& where) {
   return machine().meet(own, where);
 }
 
+void wait_for_last() { machine().wait_for_last(); }
+
 void null_pointer() { machine().fail("a null pointer is read or written through"); }
 
 Memory::Memory(std::string name, void* base, size_t bytes, size_t cell, Kind kind)
@@ -394,13 +400,21 @@ Memory::Memory(std::string name, void* base, size_t bytes, size_t cell, Kind kin
       kind_(kind),
       cells_((bytes + cell - 1) / cell) {}
 
-std::byte* Memory::check(int64_t offset, size_t bytes, size_t alignment) {
+void Memory::check_place(int64_t offset, size_t bytes, size_t alignment) {
   Machine& m = machine();
   if (offset < 0 || static_cast<size_t>(offset) + bytes > bytes_) {
     m.fail(name_, ": ", bytes, " bytes at ", offset, " of ", bytes_);
   }
   if (static_cast<size_t>(offset) % alignment != 0) {
     m.fail(name_, ": ", bytes, " bytes at ", offset, ", which is not aligned");
+  }
+}
+
+std::byte* Memory::touch(int64_t offset, size_t bytes, size_t alignment) {
+  check_place(offset, bytes, alignment);
+  Machine& m = machine();
+  if (kind_ == Kind::kGlobal && m.in_kernel() && !m.has_waited()) {
+    m.fail(name_, ": touched at ", offset, " by a thread that has not waited for the last launch");
   }
   if (kind_ == Kind::kShared && claimed_by_ != m.now.launch) {
     claimed_by_ = m.now.launch;
@@ -410,7 +424,7 @@ std::byte* Memory::check(int64_t offset, size_t bytes, size_t alignment) {
 }
 
 std::byte* Memory::to_read(int64_t offset, size_t bytes, size_t alignment) {
-  std::byte* const place = check(offset, bytes, alignment);
+  std::byte* const place = touch(offset, bytes, alignment);
   Machine& m = machine();
   const Stamp& now = m.now;
   const size_t end = (static_cast<size_t>(offset) + bytes - 1) / cell_;
@@ -438,7 +452,7 @@ std::byte* Memory::to_read(int64_t offset, size_t bytes, size_t alignment) {
 }
 
 std::byte* Memory::to_write(int64_t offset, size_t bytes, size_t alignment) {
-  std::byte* const place = check(offset, bytes, alignment);
+  std::byte* const place = touch(offset, bytes, alignment);
   Machine& m = machine();
   const Stamp& now = m.now;
   const size_t end = (static_cast<size_t>(offset) + bytes - 1) / cell_;

@@ -26,6 +26,7 @@ std::string fault_of(const std::function<void()>& run) {
 }
 
 __global__ void sum_blocks(Ptr<int> out, Ptr<const int> in, bool barrier) {
+  begin_launch();
   __shared__ SharedArray<int, 4> sums;
   const int sum = warp_sum(static_cast<int>(in[blockIdx.x * blockDim.x + threadIdx.x]));
   if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = sum;
@@ -46,6 +47,24 @@ TEST(Emulator, RunsBlocksAndWarpsInAnyOrder) {
     const DeviceArray<int> out("out", 3);
     launch({}, sum_blocks, {128, 3}, out, in, true);
     for (int b = 0; b < 3; ++b) EXPECT_EQ(out[b], 128 * (128 * b) + 128 * 129 / 2);
+  }
+}
+
+__global__ void touch_early(Ptr<int> x, bool reads) {
+  prefetch(x, threadIdx.x);  // may always
+  if (reads) {
+    if (x[threadIdx.x] > 0) wait_for_last();
+  } else if (threadIdx.x != 5) {
+    wait_for_last();
+  }
+  x[threadIdx.x] = 1;
+}
+
+TEST(Emulator, FindsWhatIsTouchedBeforeTheLastLaunchIsDone) {
+  const DeviceArray<int> x("x", numbers(32));
+  for (const bool reads : {true, false}) {
+    EXPECT_THAT(fault_of([&] { launch({}, touch_early, {32}, x, reads); }),
+                testing::AllOf(HasSubstr("x: "), HasSubstr("has not waited for the last launch")));
   }
 }
 
@@ -77,6 +96,7 @@ TEST(Emulator, DrawsOrdersBySeed) {
 }
 
 __global__ void copy_at(Ptr<int> to, Ptr<const int> from, int shift) {
+  begin_launch();
   const int i = static_cast<int>(threadIdx.x);
   to[i] = from[i + shift];
 }
@@ -104,6 +124,7 @@ TEST(Emulator, EndsAtReadsOfWhatNobodyWrote) {
 }
 
 __global__ void read_as_words(Ptr<const uint4> in, int bytes) {
+  begin_launch();
   static_cast<void>(Ptr<const uint4>(in.memory(), bytes)[0]);
 }
 
@@ -116,9 +137,13 @@ TEST(Emulator, EndsAtMisalignedWords) {
   EXPECT_THAT(read(8), HasSubstr("not aligned"));
 }
 
-__global__ void write_one(Ptr<int> to, int by) { to[static_cast<int>(threadIdx.x) / by] = 1; }
+__global__ void write_one(Ptr<int> to, int by) {
+  begin_launch();
+  to[static_cast<int>(threadIdx.x) / by] = 1;
+}
 
 __global__ void write_block(Ptr<int> to) {
+  begin_launch();
   if (threadIdx.x == 0) to[0] = static_cast<int>(blockIdx.x);
 }
 
@@ -132,6 +157,7 @@ TEST(Emulator, EndsAtRaces) {
 }
 
 __global__ void shift_in_place(Ptr<int> x, bool barrier) {
+  begin_launch();
   const int i = static_cast<int>(threadIdx.x);
   const int next = x[i + 1];
   if (barrier) __syncthreads();
@@ -147,6 +173,7 @@ TEST(Emulator, EndsAtWritesOverWhatIsStillRead) {
 
 // One tile: c = a * b of numbers that say where they come from, laid out as PTX has it.
 __global__ void multiply_tiles(Ptr<float> c, bool half, bool all) {
+  begin_launch();
   const auto of = [half](int x) {
     return uint32_t{half ? Half(static_cast<float>(x)).bits : BFloat16(static_cast<float>(x)).bits};
   };
