@@ -17,7 +17,8 @@ struct OpenedQueue {
 };
 
 // Makes a CUDA device's context. NOT_FOUND: no such CUDA device, or a build without CUDA.
-// FAILED_PRECONDITION: one that this build has no machine code for. Throws for other errors.
+// FAILED_PRECONDITION: one that this build has no machine code for, or too old a driver. Throws for
+// other errors.
 absl::StatusOr<OpenedQueue> open_queue(const DeviceConfig& config, TorchShared& shared);
 
 }  // namespace tandem

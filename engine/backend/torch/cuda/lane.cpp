@@ -17,15 +17,35 @@ namespace {
 
 c10::DeviceIndex index_of(int device) { return static_cast<c10::DeviceIndex>(device); }
 
+// CUDA's way of numbering: 13000 is 13.0.
+std::string version_text(int version) {
+  return absl::StrCat(version / 1000, ".", version % 1000 / 10);
+}
+
+// Why there are no devices. A driver of version 0 is none at all.
+absl::Status without_devices(const std::string& field, cudaError_t error) {
+  static_cast<void>(cudaGetLastError());
+  int driver = 0;
+  int runtime = 0;
+  C10_CUDA_CHECK(cudaDriverGetVersion(&driver));
+  C10_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+  if (error == cudaErrorInsufficientDriver && driver > 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(field, ": its driver is for CUDA ", version_text(driver),
+                     "; allowed: a driver for CUDA ", version_text(runtime), " or newer"));
+  }
+  return absl::NotFoundError(
+      absl::StrCat(field, "; allowed: CUDA devices of this machine: 0 (",
+                   driver == 0 ? "no driver for NVIDIA's" : cudaGetErrorString(error), ")"));
+}
+
 }  // namespace
 
 absl::Status check_device(int device) {
   const std::string field = absl::StrCat("device: cuda:", device);
   int count = 0;
   if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    return absl::NotFoundError(absl::StrCat(field, "; allowed: CUDA devices of this machine: 0 (",
-                                            cudaGetErrorString(e), ")"));
+    return without_devices(field, e);
   }
   if (device >= count) {
     return absl::NotFoundError(

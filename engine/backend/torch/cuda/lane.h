@@ -11,8 +11,8 @@
 namespace tandem::cuda {
 
 // NOT_FOUND: no such device, with what the driver says where there is none at all.
-// FAILED_PRECONDITION: this build has no machine code for it. Makes the device's context; throws
-// where that fails.
+// FAILED_PRECONDITION: the driver is too old for this build, or this build has no machine code for
+// the device. Makes the device's context; throws where that fails.
 absl::Status check_device(int device);
 
 // INVALID_ARGUMENT: a shape that the kernels do not run.

@@ -235,7 +235,7 @@ TEST(TorchDevice, UnknownDevicesAndModelsAreStatuses) {
   const auto shared = std::make_shared<TorchShared>();
   const auto cuda = TorchDevice::create({.kind = DeviceKind::kCuda, .index = 99}, shared);
   EXPECT_EQ(cuda.status().code(), absl::StatusCode::kNotFound);
-  // Without a device, or with a driver that is too old for one, in the driver's words.
+  // Without a device, in the driver's words.
   EXPECT_THAT(std::string(cuda.status().message()),
               testing::MatchesRegex("device: cuda:99; allowed: .*(this build has no CUDA|CUDA "
                                     "devices of this machine: ([1-9].*|0 \\(.+\\)))\\)?"));
