@@ -59,18 +59,23 @@ def trials() -> list[Settings]:
     return [Settings(), *(Settings(**change) for change in changes)]
 
 
-def theirs(file: Path, settings: Settings, new: int = NEW) -> dict[str, float]:
-    """Tokens per second by figure, of one process of llama-batched-bench."""
+def run_theirs(file: Path, settings: Settings, prompt: int, new: int, streams: list[int]) -> dict:
+    """What a process of llama-batched-bench says, by its number of streams."""
     command = [PROGRAM, "--model", file, "--output-format", "jsonl", *settings.flags()]
-    command += ["-c", str(8 * (PROMPT + NEW) + LONG), "-b", "2048", "-ub", "512"]
-    command += ["-npp", f"{PROMPT},{LONG}", "-ntg", str(new), "-npl", "1,8"]
+    command += ["-c", streams[-1] * (prompt + new), "-b", "2048", "-ub", "512"]
+    command += ["-npp", prompt, "-ntg", new, "-npl", ",".join(map(str, streams))]
     done = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)
     said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    by = {(run["pp"], run["pl"]): run for run in said}
+    return {run["pl"]: run for run in said}
+
+
+def theirs(file: Path, settings: Settings, new: int = NEW) -> dict[str, float]:
+    """Tokens per second, by figure."""
+    decoding = run_theirs(file, settings, PROMPT, new, [1, 8])
     return {
-        "1 stream": by[PROMPT, 1]["speed_tg"],
-        "8 streams": by[PROMPT, 8]["speed_tg"],
-        "prompt": by[LONG, 1]["speed_pp"],
+        "1 stream": decoding[1]["speed_tg"],
+        "8 streams": decoding[8]["speed_tg"],
+        "prompt": run_theirs(file, settings, LONG, 1, [1])[1]["speed_pp"],
     }
 
 
