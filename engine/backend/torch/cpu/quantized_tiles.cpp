@@ -25,13 +25,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int kColumns = QuantizedMatrix::kColumns;
 
-// Units that a kernel takes at once, and rows: sums and totals of all stay in registers.
+// Rows that a kernel takes at once, and units: sums and totals of all stay in registers. Two units
+// hide more of what one waits for; more rows share what it costs to unpack a unit.
 #if HWY_TARGET <= HWY_AVX3
-constexpr int kMostRows = 6;
-constexpr int kUnits = 2;
+constexpr int kMostRows = 8;
+constexpr int units_of(int rows) { return rows <= 6 ? 2 : 1; }
 #else
 constexpr int kMostRows = 3;
-constexpr int kUnits = 1;
+constexpr int units_of(int) { return 1; }
 #endif
 
 // How far ahead of its reading a stream of weights is fetched, in bytes.
@@ -119,6 +120,7 @@ HWY_INLINE void multiply_units(const Tile& tile) {
                         : Kind == Scales::kSixteens ? 32
                                                     : 0;
   constexpr bool kSixteens = Kind == Scales::kSixteens;
+  constexpr int kUnits = units_of(Rows);
   constexpr int kStrips = kUnits * kSlices;
   // Few rows have their sums in two halves, which need not wait for each other.
   constexpr int kHalves = kSixteens || Rows <= 2 ? 2 : 1;
@@ -331,12 +333,13 @@ void quantized_panels(const QuantTask& t, int64_t first_panel, int64_t end_panel
         const auto rows = static_cast<int>(x.first_row(group + 1) - row);
         tile.x = reinterpret_cast<const int32_t*>(x.group(group));
         const Multiply multiply = pick(s.format, rows);
-        for (int u = 0; u < 2; u += kUnits) {
+        const int units = units_of(rows);
+        for (int u = 0; u < 2; u += units) {
           tile.unit = reinterpret_cast<const uint8_t*>(t.weights->panel(s, panel)) +
                       static_cast<size_t>(u) * tile.unit_bytes;
           // The next rows meet this panel again.
-          const bool again = u + kUnits == 2 && group + 1 < end_group;
-          tile.next = (again ? -u : kUnits) * s.unit_bytes;
+          const bool again = u + units == 2 && group + 1 < end_group;
+          tile.next = (again ? -u : units) * s.unit_bytes;
           tile.sums = sums + u * kUnit;
           multiply(tile);
         }
