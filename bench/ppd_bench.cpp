@@ -111,12 +111,15 @@ constexpr size_t kBeginning = 3;
 struct Turn {
   double seconds = 0;  // first token to last
   MethodStats stats;
+  // Of main's upper layers and the prompt; what comes before the first token is taken off.
+  double upper = 0;
   // Seconds of rounds, without those at the beginning and the last, which starts no workers.
   std::vector<double> after_miss, after_match;
 };
 
 Turn turn_of(const Answer& answer) {
-  Turn turn{answer.end.stats.decode_seconds, answer.end.stats, {}, {}};
+  const MethodStats& stats = answer.end.stats;
+  Turn turn{stats.decode_seconds, stats, stats.large_seconds - stats.prefill_seconds, {}, {}};
   for (size_t i = kBeginning; i + 1 < answer.arrivals.size(); ++i) {
     const Answer::Arrival& before = answer.arrivals[i - 1];
     const double took = std::chrono::duration<double>(answer.arrivals[i].at - before.at).count();
@@ -323,11 +326,12 @@ std::string json(const std::vector<double>& seconds) {
 std::string json(const Turn& turn) {
   const auto& own = turn.stats.own;
   return absl::StrFormat(
-      "{\"seconds\":%.9f,\"rounds\":%d,\"matches\":%d,\"adopted\":%d,\"copied_rows\":%d,"
+      "{\"seconds\":%.9f,\"upper\":%.9f,\"rounds\":%d,\"matches\":%d,\"adopted\":%d,"
+      "\"copied_rows\":%d,"
       "\"main_layers\":%d,\"predicted_main_layers\":%d,\"worker_layers\":%d,"
       "\"after_miss\":%s,\"after_match\":%s}",
-      turn.seconds, own[PpdFigures::kRounds], own[PpdFigures::kMatches], own[PpdFigures::kAdopted],
-      own[PpdFigures::kCopiedRows], own[PpdFigures::kMainLayers],
+      turn.seconds, turn.upper, own[PpdFigures::kRounds], own[PpdFigures::kMatches],
+      own[PpdFigures::kAdopted], own[PpdFigures::kCopiedRows], own[PpdFigures::kMainLayers],
       own[PpdFigures::kPredictedMainLayers], own[PpdFigures::kWorkerLayers], json(turn.after_miss),
       json(turn.after_match));
 }

@@ -65,7 +65,7 @@ def subjects() -> dict[str, Subject]:
 
 @dataclass
 class Kind:
-    """Rounds behind a match, or behind none: seconds of one, measured and by phase."""
+    """A kind of round, or a part of one: seconds, measured and by phase."""
 
     measured: float
     by_phase: float
@@ -83,6 +83,7 @@ class Line:
     adopted: float  # of the matches
     measured: float
     mean: float  # over all rounds of a turn, its median over the turns
+    upper: Kind  # of it: main's passes over the layers above the early one
     theorem: float  # layers alone
     with_reads: float  # and what it takes to read the early layer between two passes
     by_phase: float  # the same, where layers before the reading have the machine to themselves
@@ -154,6 +155,9 @@ def line(measured: dict, exit_layer: int, candidates: int, alone: Times, beside:
     )
     by_phase = (1 - share) * kinds[0].by_phase + share * kinds[1].by_phase
     means = [turn["seconds"] / (measured["new_tokens"] - 1) for turn in turns]
+    # With the prompt's own time one round's lower layers were taken off, too.
+    once = exit_layer * alone.layer + alone.reading
+    upper_means = [(turn["upper"] + once) / (measured["new_tokens"] - 1) for turn in turns]
     ratios = sorted(mean / by_phase for mean in means)
     return Line(
         exit_layer,
@@ -163,6 +167,7 @@ def line(measured: dict, exit_layer: int, candidates: int, alone: Times, beside:
         sum(turn["adopted"] for turn in turns) / max(1, matches),
         (1 - share) * kinds[0].measured + share * kinds[1].measured,
         statistics.median(means),
+        Kind(statistics.median(upper_means), behind),
         theorem,
         theorem + reads * beside.reading,
         by_phase,
@@ -228,6 +233,7 @@ def section(subject: Subject, lines: list[Line], measured: dict) -> str:
                     for kind in (line.after_miss, line.after_match)
                 ),
                 f"{1e3 * line.mean:.2f}",
+                f"{1e3 * line.upper.measured:.2f} / {1e3 * line.upper.by_phase:.2f}",
                 f"{line.mean / line.by_phase:.2f} ({line.spread[0]:.2f}-{line.spread[1]:.2f})",
             ]
         )
@@ -252,6 +258,7 @@ def section(subject: Subject, lines: list[Line], measured: dict) -> str:
         "ms behind a miss: measured / by phase",
         "behind a match",
         "ms, mean of all rounds",
+        "of it: upper layers",
         "mean / by phase (quartiles of turns)",
     ]
     one, two = 1e3 * lines[0].alone, 1e3 * lines[0].both

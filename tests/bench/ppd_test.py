@@ -11,6 +11,7 @@ def turn(seconds, matches=0, match=None):
     after_miss = [seconds] * (10 - matches)
     return {
         "seconds": sum(after_miss + after_match) + 0.01,  # something came between
+        "upper": 0.04,
         "rounds": 10,
         "matches": matches,
         "adopted": matches,
@@ -66,6 +67,9 @@ def test_the_theorem_in_layer_times(exit_layer, theorem, reads, miss, match):
     assert line.matched == 0.4 and line.adopted == 1
     assert line.measured == pytest.approx(0.011)
     assert line.mean == pytest.approx(0.012), "with what came between"
+    lower = 1e-3 * (exit_layer + 2)  # of the first token's round
+    assert line.upper.measured == pytest.approx((0.04 + lower) / 10)
+    assert line.upper.by_phase == pytest.approx(1e-3 * (miss - exit_layer - 2))
     assert line.spread == pytest.approx((12 / by_phase, 12 / by_phase))
 
 
@@ -102,6 +106,7 @@ def test_page_and_figure():
     assert "| 4 of 8 | 1 | 50% (100%) | 8.00 |" in text
     assert "| beside | 1.100 | 3.000 | 2.200 |" in text
     assert "| 4 of 8 | 1 | 10.00 / 12.60 | 6.00 / 6.60 | 9.00 |" in text
+    assert "| 4.60 / 6.60 |" in text, "40 ms and a round's lower half"
     assert "80%" in text, "break-even: 1 - 60 / 100, of half of the layers"
     picture = ppd.draw([(subject, lines)])
     assert picture.count("<circle") == 1 and "4/8, k 1" in picture
