@@ -51,6 +51,7 @@ class Recipe:
     warmup_steps: int = 30
     matrix_rate: float = 0.02
     vector_rate: float = 0.01
+    projector_rate: float = 0.003  # of what stands before the model, if anything does
     weight_decay: float = 0.02
     report_every: float = 6  # minutes
 
@@ -67,9 +68,11 @@ def optimizers(model: T5ForConditionalGeneration, recipe: Recipe, bfloat16: bool
     the head's size; what brings them to scale is that its queries' matrices are smaller by that, and
     so must their updates be.
     """
-    queries, matrices, others = [], [], []
+    queries, matrices, others, projector = [], [], [], []
     for name, parameter in model.named_parameters():
-        if parameter.ndim != 2 or "block" not in name or "relative_attention_bias" in name:
+        if name.startswith("projector."):
+            projector.append(parameter)
+        elif parameter.ndim != 2 or "block" not in name or "relative_attention_bias" in name:
             others.append(parameter)
         else:
             (queries if name.endswith("Attention.q.weight") else matrices).append(parameter)
@@ -83,6 +86,8 @@ def optimizers(model: T5ForConditionalGeneration, recipe: Recipe, bfloat16: bool
         dtype=torch.bfloat16 if bfloat16 else torch.float32,
     )
     groups = [{"params": others, "peak": recipe.vector_rate}]
+    if projector:
+        groups.append({"params": projector, "peak": recipe.projector_rate})
     return [muon, torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0)]
 
 
@@ -119,6 +124,7 @@ class Trainer:
         if factor == 0:
             return None
         self.model.train()
+        torch.manual_seed(self.recipe.seed * 1_000_003 + self.state.step)  # of dropout, if any
         parts = self.batches.batch(self.state.step)
         counts = [int((labels != IGNORED).sum()) for _, labels in parts]
         total = 0.0  # the mean over the tokens of all parts
@@ -263,8 +269,13 @@ def export(model: T5ForConditionalGeneration, tokenizer: Tokenizer, folder: Path
     save_source_tokenizer(tokenizer, folder, LONGEST_SOURCE)
 
 
-def load(folder: Path) -> T5ForConditionalGeneration:
-    return T5ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+def load(folder: Path, dropout: float = 0.0) -> T5ForConditionalGeneration:
+    """`dropout`: in training; it is not written."""
+    model = T5ForConditionalGeneration.from_pretrained(
+        folder, dtype=torch.float32, dropout_rate=dropout
+    )
+    model.config.dropout_rate = 0.0
+    return model
 
 
 def relabelled(
