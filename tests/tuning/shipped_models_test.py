@@ -19,6 +19,8 @@ from tuning.windows import TokenStream
 MODELS = ROOT / "models"
 ALIGNED = "code-small-aligned"  # tuning/align.py
 DOCSTRINGS = "docstring-large", "docstring-small", "docstring-small-aligned"  # tuning/seq2seq.py
+TOLD = ("docstring-small-told", "docstring-small-told/projector")  # tuning/told_encoders.py
+TUNED = "docstring-small-tuned"
 MASKS = ("code-large-bita", "smollm2-135m-bita")  # tuning/bita.py
 HEADS = {  # tuning/early_heads.py
     "code-large-heads": (4, 5, 6, 7),
@@ -42,6 +44,8 @@ def test_weights_are_small_enough_for_the_repository():
         *(f"code-{role}" for role in SHAPES),
         ALIGNED,
         *DOCSTRINGS,
+        *TOLD,
+        TUNED,
         *MASKS,
         *heads,
     }

@@ -221,13 +221,18 @@ TEST(EncoderDecoders, PredictivePipelinedDecodingIsExact) {
   }
 }
 
-// The pair that comes with the repository, as its deployment file says.
-TEST(EncoderDecoders, TheShippedPairDescribesFunctions) {
+// What comes with the repository, as its deployment file says.
+EngineConfig shipped() {
   auto config = load_deployment(std::string(TANDEM_SOURCE_DIR) + "/deploy/docstring.textproto");
-  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config.ok()) << config.status();
+  if (!config.ok()) return {};
   if (config->devices.empty()) config->devices.push_back({});
   config->devices[0].threads = 1;
-  const auto engine = make_engine(*std::move(config));
+  return *std::move(config);
+}
+
+TEST(EncoderDecoders, TheShippedPairDescribesFunctions) {
+  const auto engine = make_engine(shipped());
   ASSERT_NE(engine, nullptr);
   std::set<std::string> texts;
   int64_t drafted = 0;
@@ -237,7 +242,7 @@ TEST(EncoderDecoders, TheShippedPairDescribesFunctions) {
         "name: def _(self):\n    self.file.close()\n    self.file = None\n",
         "name: def _(self):\n    self.assertEqual(len('abc'), 3)\n"}) {
     GenerateRequest r = testing::request_for(std::string(source), 40);
-    r.model = "docstring";
+    r.model = "docstring-aligned";
     r.stopping.ignore_eos = false;
     r.method = kAutoregressive;
     const auto alone = run(*engine, r);
@@ -256,6 +261,53 @@ TEST(EncoderDecoders, TheShippedPairDescribesFunctions) {
   EXPECT_EQ(texts.size(), 4U);  // what is read matters
   EXPECT_FALSE(texts.contains(""));
   EXPECT_GT(drafted, 4);
+}
+
+// The small model is told what the large one has read, and writes; or drafts for it.
+TEST(EncoderDecoders, TheShippedSmallModelIsTold) {
+  EngineConfig config = shipped();
+  config.deployments.push_back({"untold", "docstring-small", ""});
+  const auto engine = make_engine(config);
+  ASSERT_NE(engine, nullptr);
+  std::set<std::string> texts;
+  int64_t other = 0, kept = 0;
+  for (const char* source :
+       {"docstring: def read(self, size=-1):\n    return self._file.read(size)\n",
+        "docstring: def is_empty(self):\n    return len(self.queue) == 0\n",
+        "docstring: def send(self, data):\n    self.socket.sendall(data)\n",
+        "docstring: def test_add(self):\n    self.assertEqual(add(1, 2), 3)\n"}) {
+    GenerateRequest r = testing::request_for(std::string(source), 40);
+    r.model = "docstring";
+    r.stopping.ignore_eos = false;
+    r.method = "llm_to_slm";
+    const auto told = run(*engine, r);
+    ASSERT_TRUE(told->wait().ok()) << told->wait();
+    EXPECT_EQ(told->start().contract, Contract::kLossy);
+    EXPECT_EQ(told->end().reason, FinishReason::kEos) << told->text();
+    EXPECT_EQ(told->end().stats.large_passes, 1);
+    EXPECT_EQ(told->end().stats.large_tokens, 0);
+    EXPECT_EQ(told->end().stats.small_tokens, static_cast<int64_t>(told->ids().size()));
+    texts.insert(told->text());
+
+    GenerateRequest alone = r;
+    alone.method = kAutoregressive;
+    const auto large = run(*engine, alone);
+    alone.model = "untold";
+    const auto small = run(*engine, alone);
+    ASSERT_TRUE(large->wait().ok() && small->wait().ok());
+    other += told->text() == small->text() ? 0 : 1;
+
+    r.parameters = {{"speculative", true}};
+    r.require_contract = Contract::kExact;
+    const auto verified = run(*engine, r);
+    ASSERT_TRUE(verified->wait().ok()) << verified->wait();
+    EXPECT_EQ(verified->ids(), large->ids());
+    kept += verified->end().stats.small_tokens;
+  }
+  EXPECT_GE(texts.size(), 3U);  // what is read matters
+  EXPECT_FALSE(texts.contains(""));
+  EXPECT_GE(other, 1);  // and so does what it is told
+  EXPECT_GE(kept, 4);
 }
 
 TEST(EncoderDecoders, WhatIsNotForThemIsRefused) {
