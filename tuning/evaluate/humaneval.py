@@ -362,6 +362,13 @@ def measured(client: Client, run: Run, temperature: float, bar) -> list[Result]:
             )
 
 
+def place_of(run: Run) -> str:
+    """The mark on the page that this run's table goes to."""
+    if run.streams > 1:
+        return "humaneval in company"
+    return "humaneval" if run.llama is None else "humaneval beside llama-server"
+
+
 def main(serve, run: Run, command: str, bar) -> int:
     """`serve`: from a deployment file to a context with a Client. `command`: this one, for the page."""
     if missing():
@@ -395,6 +402,5 @@ def main(serve, run: Run, command: str, bar) -> int:
             f"{machine.processor()} ({machine.instructions()}), busy before {busy:.0%}, after "
             f"{machine.load():.0%}, {minutes:.1f} minutes; {how}."
         )
-        place = "humaneval in company" if run.streams > 1 else "humaneval"
-        PAGE.write_text(put(PAGE.read_text(), "\n\n".join([conditions, *tables]), place))
+        PAGE.write_text(put(PAGE.read_text(), "\n\n".join([conditions, *tables]), place_of(run)))
     return 1 if failed else 0

@@ -1,0 +1,104 @@
+"""Transformers' assisted generation beside Tandem on the same pair: greedy, one stream.
+
+    python -m bench.peers.assisted [PROBLEMS] [--tokens 48]
+
+HumanEval's first prompts are continued by the coder pair: by Transformers in bfloat16, alone and with
+the small model as its assistant, and by our server on the files' own blocks, autoregressively and by
+`auto`. Each is timed alone, prompt by prompt, whole answers with the reading of the prompt.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from bench.peers import machine, serving
+from bench.peers.models import HOME, ROOT
+from bench.peers.report import table
+
+LARGE, SMALL = "qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b"
+
+
+def model(name: str):
+    folder = HOME / "models"
+    return AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=f"{name}.gguf", dtype=torch.bfloat16
+    ).eval()
+
+
+def transformers_speeds(prompts: list[list[int]], tokens: int) -> dict[str, float]:
+    large, small = model(LARGE), model(SMALL)
+    ways = {"Transformers, bf16": None, "Transformers, bf16, assisted by the 0.5B": small}
+
+    def answer(ids: list[int], assistant) -> int:
+        with torch.no_grad():
+            out = large.generate(
+                torch.tensor([ids]),
+                max_new_tokens=tokens,
+                min_new_tokens=tokens,
+                do_sample=False,
+                assistant_model=assistant,
+            )
+        return out.shape[1] - len(ids)
+
+    return {name: speed(lambda ids, a=a: answer(ids, a), prompts) for name, a in ways.items()}
+
+
+def our_speeds(prompts: list[list[int]], tokens: int) -> dict[str, float]:
+    folder = HOME / "models"
+    config = HOME / "benchmark" / "assisted.textproto"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text(
+        f'models {{ name: "large" path: "{folder / LARGE}.gguf" }}\n'
+        f'models {{ name: "small" path: "{folder / SMALL}.gguf" }}\n'
+        'deployments { name: "pair" large: "large" small: "small" }\n'
+    )
+    with serving.server(config=config) as client:
+        m = client.messages
+        ways = {"Tandem, autoregressive": m.Autoregressive(), "Tandem, auto": m.Auto()}
+
+        def answer(ids: list[int], method) -> int:
+            request = client.request("pair", ids, tokens, method, ignore_eos=True)
+            return len(client.complete(request).tokens)
+
+        return {name: speed(lambda ids, w=w: answer(ids, w), prompts) for name, w in ways.items()}
+
+
+def speed(answer: Callable[[list[int]], int], prompts: list[list[int]]) -> float:
+    """Tokens per second over all prompts but the first, which warms up."""
+    answer(prompts[0])
+    start = time.perf_counter()
+    tokens = sum(answer(ids) for ids in prompts[1:])
+    return tokens / (time.perf_counter() - start)
+
+
+def main() -> None:
+    from tuning.evaluate.humaneval import read_problems
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("problems", type=int, nargs="?", default=4)
+    parser.add_argument("--tokens", type=int, default=48)
+    args = parser.parse_args()
+    torch.set_num_threads(machine.cores())
+    tokenizer = AutoTokenizer.from_pretrained(HOME / "models", gguf_file=f"{LARGE}.gguf")
+    problems = read_problems()[: args.problems + 1]
+    prompts = [tokenizer(p.prompt, add_special_tokens=False)["input_ids"] for p in problems]
+    busy = machine.load()
+    speeds = {
+        **our_speeds(prompts, args.tokens),
+        **transformers_speeds(prompts, args.tokens),
+    }
+    best = speeds["Tandem, auto"]
+    rows = [[name, f"{x:.1f}", f"{best / x:.2f}"] for name, x in speeds.items()]
+    print(table(["", "tokens/s", "auto is faster by"], rows))
+    print(
+        f"\n{args.problems} prompts, {args.tokens} tokens each, commit {machine.commit(ROOT)}, "
+        f"{machine.cores()} cores of {machine.processor()} ({machine.instructions()}), "
+        f"busy before {busy:.0%}."
+    )
+
+
+if __name__ == "__main__":
+    main()
