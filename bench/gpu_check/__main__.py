@@ -95,6 +95,9 @@ def part_2(files: Path, device: str, dry: bool):
     command += ["--small", "--seconds=0.0001"] if dry else ["--seconds=0.2"]
     yield Step("products", [*command, "--only=products"], 200)
     yield Step("attention", [*command, "--only=attention"], 200)
+    step = module("headline", f"--program={files / 'bin' / 'bench_step'}", f"--device={device}")
+    words = ["--shape=tiny", "--seconds=0.01"] if dry else ["--shape=1b", "--context=256"]
+    yield Step("launches", [*step, *words, "--ways", *(["--context=64"] if dry else [])], 120)
 
 
 def part_3(files: Path, device: str, dry: bool):

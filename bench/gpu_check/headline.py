@@ -7,6 +7,7 @@ the slope between a short and a long run of `generate`. Lines of JSON, as steps.
 import argparse
 import csv
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -82,38 +83,72 @@ def ragged_contexts(most: int) -> list[int]:
     return [most // 8 + (most - most // 8) * i // 31 for i in range(32)]
 
 
-def ours(
-    program: str, shape: str, device: str, seconds: float, contexts: list[int], ragged: bool
-) -> dict[int, float]:
-    """Milliseconds of a step by context, or of a ragged batch by its longest; also says those of many
-    sequences."""
+def numbers_of(
+    program: str,
+    shape: str,
+    device: str,
+    seconds: float,
+    most: int,
+    words: list[str],
+    environment: dict[str, str],
+) -> list[tuple[str, int, float]]:
+    """Of a run of bench_step with contexts up to `most`: table, context or sequences, milliseconds."""
     with tempfile.TemporaryDirectory() as folder:
-        config = config_of(shape, max(contexts) + 64)
-        (Path(folder) / "config.json").write_text(json.dumps(config))
+        (Path(folder) / "config.json").write_text(json.dumps(config_of(shape, most + 64)))
         numbers = Path(folder) / "numbers.csv"
-        cpu = device.startswith("cpu")
         command = [
             program,
             f"--shape={shape}={folder}",
             f"--device={device}",
             f"--seconds={seconds}",
+            f"--dtype={'fp32' if device.startswith('cpu') else 'bf16'}",
+            f"--most-context={most}",
+            f"--csv={numbers}",
+            *words,
         ]
-        tables = ["--table=ragged"] if ragged else ["--table=context", "--table=sequences"]
-        command += [f"--dtype={'fp32' if cpu else 'bf16'}", *tables]
-        command += [f"--most-context={max(contexts)}", f"--csv={numbers}"]
-        subprocess.run(command, check=True, stdout=sys.stderr)
-        found = {}
-        for row in csv.DictReader(numbers.open()):
-            at, ms = int(float(row["x"])), float(row["milliseconds"])
-            if row["table"] == "context" and at in contexts:
-                found[at] = ms
-                say(f"{shape}.step.context_{at}", ms, "ms")
-            elif row["table"] == "ragged":
-                found[at] = ms
-                say(f"{shape}.step.ragged_32", ms, "ms")
-            elif row["table"] == "sequences":
-                say(f"{shape}.step.sequences_{at}", ms, "ms")
-        return found
+        subprocess.run(command, check=True, stdout=sys.stderr, env={**os.environ, **environment})
+        return [
+            (row["table"], int(float(row["x"])), float(row["milliseconds"]))
+            for row in csv.DictReader(numbers.open())
+        ]
+
+
+def ours(
+    program: str, shape: str, device: str, seconds: float, contexts: list[int], ragged: bool
+) -> dict[int, float]:
+    """Milliseconds of a step by context, or of a ragged batch by its longest; also says those of many
+    sequences."""
+    tables = ["--table=ragged"] if ragged else ["--table=context", "--table=sequences"]
+    found = {}
+    for table, at, ms in numbers_of(program, shape, device, seconds, max(contexts), tables, {}):
+        if table == "context" and at in contexts:
+            found[at] = ms
+            say(f"{shape}.step.context_{at}", ms, "ms")
+        elif table == "ragged":
+            found[at] = ms
+            say(f"{shape}.step.ragged_32", ms, "ms")
+        elif table == "sequences":
+            say(f"{shape}.step.sequences_{at}", ms, "ms")
+    return found
+
+
+# How a step's kernels get to the device: options of bench_step, environment.
+WAYS = {
+    "replayed": ([], {}),
+    "launched": (["--no-graphs"], {}),
+    "one_by_one": (["--no-graphs"], {"TANDEM_CUDA_OVERLAP": "0"}),
+    "replayed_one_by_one": ([], {"TANDEM_CUDA_OVERLAP": "0"}),
+}
+
+
+def ways(program: str, shape: str, device: str, seconds: float, context: int) -> None:
+    """Says the milliseconds of a step at one context, its kernels replayed or launched, each beginning
+    before the last has ended or not."""
+    for name, (words, environment) in WAYS.items():
+        tables = ["--table=context", *words]
+        for _, at, ms in numbers_of(program, shape, device, seconds, context, tables, environment):
+            if at == context:
+                say(f"{shape}.launches.{name}", ms, "ms")
 
 
 def theirs(shape: str, device: str, contexts: list[int], tokens: int, compiled: bool) -> float:
@@ -162,9 +197,13 @@ def main() -> int:
     parser.add_argument("--context", type=int, action="append", default=[])
     parser.add_argument("--tokens", type=int, default=32, help="of Transformers' shorter run")
     parser.add_argument("--ragged", action="store_true", help="32 sequences of unequal contexts")
+    parser.add_argument("--ways", action="store_true", help="just the ways of launching")
     parser.add_argument("--peer", choices=("eager", "compiled"), action="append", default=[])
     args = parser.parse_args()
     contexts = args.context or [256, 2048]
+    if args.ways:
+        ways(args.program, args.shape, args.device, args.seconds, contexts[0])
+        return 0
     mine = ours(args.program, args.shape, args.device, args.seconds, contexts, args.ragged)
     batch = ragged_contexts(max(contexts)) if args.ragged else contexts[:1]
     name = f"{args.shape}.ragged_32" if args.ragged else args.shape

@@ -99,6 +99,7 @@ def test_every_expectation_names_a_figure_that_there_is():
     names |= {f"{w}.{p}.rows_1" for w in ("product", "packed") for p in ("qkv", "o", "gate_up")}
     names |= {"attention.sequences_32.rows_1.context_2048"}
     names |= {f"{s}.step.context_{c}" for s in ("1b", "7b", "13b") for c in (256, 2048)}
+    names |= {f"1b.launches.{way}" for way in headline.WAYS}
     names |= {"7b.ratio.eager", "7b.ratio.compiled"}
     names |= {"7b.step.ragged_32", "7b.ragged_32.ratio.eager"}
     used = {table.expected(n)[0] for n in names if table.expected(n)}
@@ -152,6 +153,8 @@ def test_dry_run_on_the_cpu(made, tmp_path):
     assert figures["product.qkv.rows_8"]["bits"] is True
     assert figures["tiny.step.context_64"]["value"] > 0
     assert figures["tiny.ratio.eager"]["value"] > 0
+    for way in headline.WAYS:
+        assert figures[f"tiny.launches.{way}"]["value"] > 0
     assert figures["server.autoregressive"]["value"] > 0
     assert figures["server.speculative.same"]["value"] is True
     assert figures["tiny.step.ragged_32"]["value"] > 0
