@@ -4,6 +4,8 @@
 # For builds that can be repeated name Debian by its digest: --build-arg DEBIAN=debian@sha256:... --build-arg
 # DEBIAN_SLIM=debian@sha256:... (docker buildx imagetools inspect debian:12 prints it). Everything else is pinned in
 # scripts/versions.env and engine/text/rust/Cargo.lock.
+#
+# --build-arg NEWER_GRPC=1 compiles a newer gRPC than Debian's into the server (docs/security.md says what that mends).
 ARG DEBIAN=debian:12
 ARG DEBIAN_SLIM=debian:12-slim
 
@@ -15,24 +17,27 @@ COPY scripts/setup scripts/versions.env scripts/
 
 # Below /runtime lies what goes into the image: the programs, and of LibTorch and CUDA what these load.
 FROM source AS build-cpu
-RUN scripts/setup
+ARG NEWER_GRPC=
+RUN scripts/setup ${NEWER_GRPC:+--grpc}
 COPY . .
-RUN scripts/setup && scripts/build release tandem-server tandem
+RUN scripts/setup && TANDEM_CMAKE_FLAGS=${NEWER_GRPC:+-DTANDEM_NEWER_GRPC=ON} scripts/build release tandem-server tandem
 RUN mkdir -p /runtime/usr/local/bin && cp build/release/bin/tandem-server build/release/bin/tandem /runtime/usr/local/bin/ \
  && deploy/runtime_files build/release/bin/tandem-server build/release/bin/tandem | tar -chPf - -T - | tar -xf - -C /runtime
 
 FROM source AS build-cuda
-RUN scripts/setup --cuda
+ARG NEWER_GRPC=
+RUN scripts/setup --cuda ${NEWER_GRPC:+--grpc}
 COPY . .
-RUN scripts/setup --cuda && scripts/build cuda-image tandem-server tandem
+RUN scripts/setup --cuda && TANDEM_CMAKE_FLAGS=${NEWER_GRPC:+-DTANDEM_NEWER_GRPC=ON} scripts/build cuda-image tandem-server tandem
 RUN mkdir -p /runtime/usr/local/bin && cp build/cuda-image/bin/tandem-server build/cuda-image/bin/tandem /runtime/usr/local/bin/ \
  && deploy/runtime_files --cuda build/cuda-image/bin/tandem-server build/cuda-image/bin/tandem | tar -chPf - -T - | tar -xf - -C /runtime
 
 # What runs: Debian's libraries, the programs, the demo's models. No compiler, no Python, no tool that builds.
 FROM ${DEBIAN_SLIM} AS runtime
-RUN apt-get update -q \
- && apt-get install -yq --no-install-recommends ca-certificates libgrpc++1.51 libprotobuf32 \
-      libprometheus-cpp-core1.0 libspdlog1.10 libfmt9 libabsl20220623 libhwy1 \
+ARG NEWER_GRPC=
+RUN grpc=${NEWER_GRPC:+libcares2} && apt-get update -q \
+ && apt-get install -yq --no-install-recommends ca-certificates ${grpc:-libgrpc++1.51} libprotobuf32 \
+      libprometheus-cpp-core1.0 libspdlog1.10 libfmt9 libabsl20220623 libhwy1 libre2-9 libssl3 zlib1g \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --system --uid 10001 --home-dir /srv/tandem --create-home tandem
 COPY deploy/demo.textproto deploy/healthcheck /srv/tandem/deploy/

@@ -46,8 +46,8 @@ def is_closed(connection):
 def test_streams_without_settings_ack(attack, path, short):
     """60,000 calls of headers alone (some 560 MiB if they were kept) from a client that acknowledges no
     limit, as bytes of which one read holds few calls or many. At most 1024 wait for a service, 2048 are
-    open when the connection is closed, and two reads' worth is on its way out: some 64 MiB, however
-    late the threads are that take calls."""
+    open when the connection is closed, and two reads' worth is on its way out: some 64 MiB, with gRPC
+    1.56 twice that, however late the threads are that take calls."""
     target = attack()
     target.on_one_processor()
     before = target.memory()
@@ -64,7 +64,7 @@ def test_streams_without_settings_ack(attack, path, short):
         except OSError:
             pass
         assert closed(connection), opened
-    assert target.memory() < before + (128 << 20)
+    assert target.memory() < before + (192 << 20)
     assert target.metric("tandem_calls_refused_total") >= 1
     target.until(lambda: target.metric("tandem_open_calls") == 0, "no call is left")
     target.until(lambda: target.metric("tandem_unheard_calls") == 0, "all calls were heard of")
