@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench.peers import serving
+from bench.peers import machine, serving
 from bench.peers.models import HOME, ROOT
 from tuning import corpus
 
@@ -37,7 +37,11 @@ def held_out(tokenizer, tokens: int) -> tuple[str, list[list[int]]]:
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         if len(ids) >= tokens:
             break
-    return text, [ids[at : at + LENGTH] for at in range(0, tokens - LENGTH + 1, LENGTH)]
+    windows = [ids[at : at + LENGTH] for at in range(0, tokens - LENGTH + 1, LENGTH)]
+    if getattr(tokenizer, "add_bos_token", False):  # as llama-perplexity has it
+        for window in windows:
+            window[0] = tokenizer.bos_token_id
+    return text, windows
 
 
 def ours(path: Path, windows: list[list[int]], binary: Path) -> float:
@@ -69,11 +73,19 @@ def theirs(path: Path, text: str, chunks: int) -> float:
         file.write(text)
         file.flush()
         command = [PROGRAM, "--model", path, "--file", file.name, "--chunks", chunks]
-        command += ["--ctx-size", LENGTH, "--batch-size", LENGTH, "--threads", 2]
+        command += ["--ctx-size", LENGTH, "--batch-size", LENGTH]
+        command += ["--threads", machine.cores()]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    found = re.search(r"Final estimate: PPL = ([0-9.]+)", done.stdout + done.stderr)
+    if done.returncode != 0:
+        raise SystemExit(f"llama-perplexity: status {done.returncode}\n{done.stderr[-2000:]}")
+    return told(done.stdout + done.stderr)
+
+
+def told(text: str) -> float:
+    """The perplexity in what llama-perplexity writes."""
+    found = re.search(r"Final estimate: PPL = ([0-9.]+)", text)
     if not found:
-        raise SystemExit(f"llama-perplexity told no perplexity:\n{done.stderr[-2000:]}")
+        raise SystemExit(f"llama-perplexity told no perplexity:\n{text[-2000:]}")
     return float(found[1])
 
 
@@ -98,6 +110,8 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=40 * LENGTH)
     parser.add_argument("--server", type=Path, default=ROOT / "build/release/bin/tandem-server")
     arguments = parser.parse_args()
+    if not PROGRAM.exists():
+        raise SystemExit(f"{PROGRAM} is missing: scripts/setup --peers")
     print("| file | tokens | fp32, Transformers | stored, Tandem | stored, llama.cpp |")
     print("|---|---:|---:|---:|---:|", flush=True)
     return 0 if all([compare(name, arguments) for name in arguments.models]) else 1

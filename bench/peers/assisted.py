@@ -51,8 +51,8 @@ def our_speeds(prompts: list[list[int]], tokens: int) -> dict[str, float]:
     config = HOME / "benchmark" / "assisted.textproto"
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text(
-        f'models {{ name: "large" path: "{folder / LARGE}.gguf" }}\n'
-        f'models {{ name: "small" path: "{folder / SMALL}.gguf" }}\n'
+        f'models {{ name: "large" path: "{folder / LARGE}.gguf" prefix_cache: false }}\n'
+        f'models {{ name: "small" path: "{folder / SMALL}.gguf" prefix_cache: false }}\n'
         'deployments { name: "pair" large: "large" small: "small" }\n'
     )
     with serving.server(config=config) as client:

@@ -1,0 +1,86 @@
+"""What bench.peers.stored and tuning.gguf_perplexity make of what llama.cpp's programs say."""
+
+import statistics
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bench.peers import stored
+from tuning import gguf_perplexity
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """A llama-batched-bench: faster without polling when it decodes, slower when it reads."""
+    path = tmp_path / "program"
+    path.write_text(
+        """#!/usr/bin/env python3
+import json, sys
+a = sys.argv
+value = lambda flag: a[a.index(flag) + 1]
+fast = 2 if value("--poll") == "0" else 1
+print("a line of something else")
+for streams in map(int, value("-npl").split(",")):
+    tokens = int(value("-npp"))
+    assert int(value("-c")) >= streams * (tokens + int(value("-ntg")))
+    print(json.dumps({"pp": tokens, "pl": streams, "speed_tg": 10.0 * fast * streams,
+                      "speed_pp": 600.0 / fast}))
+"""
+    )
+    path.chmod(0o755)
+    monkeypatch.setattr(stored, "PROGRAM", path)
+
+
+class Server:
+    """Answers that take 0.1 s for a first token and 0.01 for each other."""
+
+    def __init__(self, *_):
+        pass
+
+    def ask(self, _, prompts, new_tokens):
+        return prompts, 0.1 + 0.01 * (new_tokens - 1)
+
+    def close(self):
+        pass
+
+
+def test_each_figure_has_the_settings_that_were_best_for_it(program, monkeypatch):
+    monkeypatch.setattr(stored, "Worker", Server)
+    monkeypatch.setattr(stored, "prompts", lambda tokens, start=0: iter(lambda: [0] * tokens, None))
+    result = stored.compare(Path("some.gguf"), turns=2)
+    one, eight, prompt = result.rows()
+    assert one[2].startswith("100.0") and one[3].startswith("20.0") and one[4] == "**5.00**"
+    assert eight[2].startswith("800.0") and eight[3].startswith("160.0")
+    assert "poll 0" in one[-1] and "poll 0" in eight[-1]
+    # Reading is fastest with the defaults.
+    assert prompt[3].startswith("600.0") and "poll 50" in prompt[-1]
+    assert statistics.median(result.ours["prompt"]) == pytest.approx(5120)
+
+
+def test_perplexity_is_read_from_what_the_program_says():
+    assert gguf_perplexity.told("...\nFinal estimate: PPL = 8.7512 +/- 0.1\n") == 8.7512
+    with pytest.raises(SystemExit, match="no perplexity"):
+        gguf_perplexity.told("out of memory")
+    assert gguf_perplexity.perplexity([[0.0, -1.0], [-2.0]]) == pytest.approx(2.718281828)
+
+
+class Words:
+    """A token for each character, and a first one."""
+
+    add_bos_token, bos_token_id = True, -1
+
+    def __call__(self, text, add_special_tokens):
+        return {"input_ids": [ord(c) for c in text]}
+
+
+def test_windows_are_whole_and_begin_as_the_file_says(monkeypatch):
+    documents = [SimpleNamespace(text=name * 600) for name in "abc"]
+    monkeypatch.setattr(gguf_perplexity.corpus, "standard_library", list)
+    monkeypatch.setattr(gguf_perplexity.corpus, "read_documents", lambda _: documents)
+    monkeypatch.setattr(gguf_perplexity.corpus, "split", lambda all: ([], all))
+    text, windows = gguf_perplexity.held_out(Words(), 2 * gguf_perplexity.LENGTH)
+    assert [len(w) for w in windows] == [gguf_perplexity.LENGTH] * 2
+    assert [w[0] for w in windows] == [-1, -1]
+    assert text == "a" * 600 + "b" * 600  # no more than is asked for
+    assert windows[1][1] == ord("a") and windows[1][-1] == ord("b")
