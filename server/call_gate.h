@@ -21,7 +21,7 @@ namespace tandem {
 class CallGate {
  public:
   // Outlives the server whose credentials it guards.
-  explicit CallGate(UnheardCalls::Bounds bounds) : calls_(bounds) {}
+  CallGate(UnheardCalls::Bounds bounds, const Clock* clock) : calls_(bounds, clock) {}
   CallGate(const CallGate&) = delete;
   CallGate& operator=(const CallGate&) = delete;
 

@@ -288,7 +288,8 @@ void Server::drain() {
     std::promise<void> ended;
     std::thread goodbye([this, over = ended.get_future()] {
       do {
-        send_idle_away();
+        // Of calls that are still on their way to a service nobody knows whose they are.
+        if (gate_.calls().unheard() == 0) send_idle_away();
       } while (over.wait_for(kGoodbyes) != std::future_status::ready);
     });
     engine->shutdown(end);

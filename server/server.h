@@ -70,7 +70,9 @@ class Server {
   void close(TimePoint deadline);
 
   ServerState state_;
-  CallGate gate_{{state_.config.max_open_calls, state_.config.max_concurrent_streams}};
+  const SteadyClock clock_;
+  // Before what gRPC serves: its calls ask it until the last of them has ended.
+  CallGate gate_{{state_.config.max_open_calls, state_.config.max_concurrent_streams}, &clock_};
   std::unique_ptr<SpanExporter> spans_;  // of calls, which tell it of their ends
   GenerationService generation_{state_};
   ModelsService models_{state_};

@@ -114,9 +114,8 @@ int generate_command(const Args& args) {
   if (*json) write_out(dump(result.json()) + "\n");
   const v1::Method method = result.started().method();
   const bool tandem = !method_figures(method, result.first().finished.stats()).empty();
-  if (paints && tandem) {
-    std::fprintf(stderr, "%s\n", legend(method, result.first().tokens, true).c_str());
-  }
+  const std::string looks = legend(method, result.first().tokens, true);
+  if (paints && tandem && !looks.empty()) std::fprintf(stderr, "%s\n", looks.c_str());
   if (stats || (paints && tandem)) std::fprintf(stderr, "%s\n", result.footer().c_str());
   if (summary.has_value()) {
     std::ofstream out(*summary, std::ios::app);

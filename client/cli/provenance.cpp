@@ -121,7 +121,7 @@ std::string method_figures(v1::Method method, const v1::MethodStats& stats) {
     absl::StrAppend(&out, out.empty() ? "" : ", ", text);
   };
   if (method == v1::METHOD_LLM_TO_SLM) {
-    const bool unchecked = stats.accept_lengths_size() == 0 && stats.small_tokens() > 0;
+    const bool unchecked = stats.accept_lengths_size() == 0;
     add(unchecked ? "the large model read, the small one wrote"
                   : "drafts of a small model told what the large one read");
   }

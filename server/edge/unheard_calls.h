@@ -4,6 +4,9 @@
 // a client sends on and on, before it has acknowledged any limit, is read as fast as it comes, so
 // calls would gather between the two threads. These are refused where they are made.
 //
+// Not every call that is made is ever heard of: one that is cancelled, or whose deadline comes,
+// before a thread takes it just ends inside gRPC, which tells nobody. So places last for a time.
+//
 // Thread-safe.
 #pragma once
 
@@ -11,6 +14,7 @@
 #include <mutex>
 
 #include "absl/container/flat_hash_map.h"
+#include "engine/base/clock.h"
 
 namespace tandem {
 
@@ -20,7 +24,12 @@ class UnheardCalls {
     int64_t total;
     int64_t per_connection;
   };
-  explicit UnheardCalls(Bounds bounds) : bounds_(bounds) {}
+  // A call that nobody has heard of for this long, or twice as long at most, ended unheard.
+  static constexpr Duration kGivenUp = std::chrono::seconds(30);
+
+  // `clock` outlives it.
+  UnheardCalls(Bounds bounds, const Clock* clock)
+      : bounds_(bounds), clock_(clock), turns_(clock->now() + kGivenUp) {}
 
   // A call was made; false: it is one too many, and is to be refused at once. `connection` names
   // one while it has calls.
@@ -29,14 +38,25 @@ class UnheardCalls {
   void heard(const void* connection);
 
   int64_t unheard() const;
-  int64_t refused() const;  // since the start
+  int64_t refused() const;   // since the start
+  int64_t given_up() const;  // likewise: places of calls that were never heard of
 
  private:
+  // Calls of a connection, by whether they were made since the last turn.
+  struct Made {
+    int64_t before = 0, since = 0;
+    int64_t all() const { return before + since; }
+  };
+  void turn();
+
   const Bounds bounds_;
+  const Clock* const clock_;
   mutable std::mutex mutex_;  // guards what follows
+  TimePoint turns_;           // next
   int64_t unheard_ = 0;
   int64_t refused_ = 0;
-  absl::flat_hash_map<const void*, int64_t> by_connection_;
+  int64_t given_up_ = 0;
+  absl::flat_hash_map<const void*, Made> by_connection_;
 };
 
 }  // namespace tandem

@@ -31,6 +31,10 @@ class ParkingService final : public RawService {
     add_method(kPath, [this](grpc::CallbackServerContext* context) {
       auto* const call = new Call;
       const std::lock_guard lock(mutex_);
+      if (ended_) {
+        call->Finish(grpc::Status::OK);
+        return call;
+      }
       calls_.push_back(call);
       contexts_.push_back(context);
       return call;
@@ -47,6 +51,7 @@ class ParkingService final : public RawService {
   }
   void end() {
     const std::lock_guard lock(mutex_);
+    ended_ = true;
     for (Call* call : calls_) call->Finish(grpc::Status::OK);
     calls_.clear();
     contexts_.clear();
@@ -54,12 +59,13 @@ class ParkingService final : public RawService {
 
  private:
   std::mutex mutex_;
+  bool ended_ = false;
   std::vector<Call*> calls_;
   std::vector<grpc::CallbackServerContext*> contexts_;
 };
 
 struct Fixture {
-  explicit Fixture(UnheardCalls::Bounds bounds) : gate(bounds) {
+  explicit Fixture(UnheardCalls::Bounds bounds) : gate(bounds, &clock) {
     gate.serve(kPath);
     grpc::ServerBuilder builder;
     int port = 0;
@@ -73,6 +79,7 @@ struct Fixture {
     server->Shutdown(std::chrono::system_clock::now());
   }
 
+  VirtualClock clock;
   CallGate gate;
   ParkingService parking;
   std::unique_ptr<grpc::Server> server;

@@ -37,6 +37,12 @@ bool eventually(Condition condition) {
   return true;
 }
 
+// The log is set up once in a process.
+inline void quiet_log() {
+  static const bool quiet = (set_up_log("error"), true);
+  (void)quiet;
+}
+
 struct Harness {
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Server> server;  // goes first
@@ -47,8 +53,7 @@ struct Harness {
   explicit Harness(const std::string& settings = "", bool attach = true,
                    const std::string& more = "",
                    const std::function<void(EngineConfig*)>& change = {}) {
-    static const bool quiet = (set_up_log("error"), true);
-    (void)quiet;
+    quiet_log();
     const auto file = ConfigFile::parse(
         std::string(kModels) + "server { listen: \"127.0.0.1:0\" http: \"127.0.0.1:0\" " +
             settings + "}" + more,

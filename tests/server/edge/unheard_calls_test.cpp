@@ -9,7 +9,8 @@ namespace tandem {
 namespace {
 
 TEST(UnheardCalls, BoundsEachConnectionAndAllTogether) {
-  UnheardCalls calls({/*total=*/5, /*per_connection=*/2});
+  const VirtualClock clock;
+  UnheardCalls calls({/*total=*/5, /*per_connection=*/2}, &clock);
   const int a = 0, b = 0, c = 0;
   for (const int* connection : {&a, &b, &c}) {
     EXPECT_TRUE(calls.made(connection));
@@ -26,15 +27,40 @@ TEST(UnheardCalls, BoundsEachConnectionAndAllTogether) {
 }
 
 TEST(UnheardCalls, WhatWasRefusedIsNotHeardOf) {
-  UnheardCalls calls({/*total=*/0, /*per_connection=*/1});
+  const VirtualClock clock;
+  UnheardCalls calls({/*total=*/0, /*per_connection=*/1}, &clock);
   const int connection = 0;
   EXPECT_FALSE(calls.made(&connection));
   calls.heard(&connection);  // of a connection without calls
   EXPECT_EQ(calls.unheard(), 0);
 }
 
+// A call that ends inside gRPC before a thread takes it is told to nobody; its place comes back.
+TEST(UnheardCalls, PlacesOfCallsThatAreNeverHeardOfComeBack) {
+  VirtualClock clock;
+  UnheardCalls calls({/*total=*/3, /*per_connection=*/2}, &clock);
+  const int a = 0, b = 0;
+  EXPECT_TRUE(calls.made(&a));
+  EXPECT_TRUE(calls.made(&a));
+  clock.advance(UnheardCalls::kGivenUp);
+  EXPECT_FALSE(calls.made(&a)) << "they may still be heard of";
+  EXPECT_TRUE(calls.made(&b));
+  calls.heard(&a);
+  clock.advance(UnheardCalls::kGivenUp);
+  EXPECT_TRUE(calls.made(&b));
+  EXPECT_EQ(calls.unheard(), 2);  // both of b; the other one of a was given up
+  EXPECT_EQ(calls.given_up(), 1);
+  calls.heard(&a);  // too late, and of nobody
+  EXPECT_EQ(calls.unheard(), 2);
+  clock.advance(10 * UnheardCalls::kGivenUp);
+  EXPECT_TRUE(calls.made(&a));
+  EXPECT_EQ(calls.unheard(), 1);
+  EXPECT_EQ(calls.given_up(), 3);
+}
+
 TEST(UnheardCalls, ThreadsMayMeet) {
-  UnheardCalls calls({1000, 1000});
+  const VirtualClock clock;
+  UnheardCalls calls({1000, 1000}, &clock);
   const int connection = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
