@@ -1,16 +1,21 @@
 // A stream as a lane's queue.
 #include <ATen/Context.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
-#include <optional>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include "engine/backend/torch/cuda/kernels.h"
 #include "engine/backend/torch/cuda/lane.h"
@@ -31,9 +36,88 @@ class StreamEvent final : public Event {
   cudaEvent_t event = nullptr;
 };
 
+// Held where graphs are begun, ended and destroyed, and nowhere else: LibTorch's generator of a
+// device keeps a set of them without a lock, and lanes of one GPU share it. What is captured and
+// what is replayed does not touch the set, so lanes capture side by side.
+std::mutex& set_of_graphs() {
+  static auto* const mutex = new std::mutex;
+  return *mutex;
+}
+
+// What graphs that live at one time take memory from. LibTorch refuses the name once the last of
+// them is gone.
+struct GraphMemory {
+  const c10::MempoolId_t id = at::cuda::graph_pool_handle();
+};
+
+template <class F>
+bool succeeds(const F& f) noexcept {
+  try {
+    f();
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+// On the current stream.
 class StreamGraph final : public Graph {
  public:
-  at::cuda::CUDAGraph graph;
+  explicit StreamGraph(std::shared_ptr<const GraphMemory> memory) : memory_(std::move(memory)) {}
+  ~StreamGraph() override {
+    const std::lock_guard lock(set_of_graphs());
+    graph_.reset();
+  }
+
+  void begin() {
+    const std::lock_guard lock(set_of_graphs());
+    graph_->capture_begin(memory_->id, cudaStreamCaptureModeThreadLocal);
+    begun_ = true;
+  }
+
+  void end() {
+    const std::lock_guard lock(set_of_graphs());
+    graph_->capture_end();
+  }
+
+  void replay() { graph_->replay(); }
+
+  // After an error, from begin() on: the stream and LibTorch's allocators are to be used again.
+  // False: LibTorch could not end the capture.
+  bool abandon(const c10::cuda::CUDAStream& stream) noexcept {
+    const std::lock_guard lock(set_of_graphs());
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    static_cast<void>(cudaStreamIsCapturing(stream.stream(), &status));
+    if (status != cudaStreamCaptureStatusNone) succeeds([&] { graph_->capture_end(); });
+    const bool ended = succeeds([&] { graph_->pool(); });
+    if (!ended) {
+      give_back(stream.device_index());
+      // A leak: LibTorch's generator may have this object in its set or not, and its destructor
+      // ends the process where it does not; an allocator that kept its filter asks it later.
+      static_cast<void>(graph_.release());
+    }
+    static_cast<void>(cudaGetLastError());
+    return ended;
+  }
+
+ private:
+  // capture_begin() hands both allocators a filter that names the graph. capture_end() takes it
+  // back only if the stream's capture ended well, ~CUDAGraph never. Where capture_begin() itself
+  // threw, an allocator that has the filter has counted the memory too.
+  void give_back(c10::DeviceIndex device) const noexcept {
+    namespace caching = c10::cuda::CUDACachingAllocator;
+    const c10::MempoolId_t id = memory_->id;
+    if (succeeds([&] { caching::endAllocateToPool(device, id); }) || begun_) {
+      succeeds([&] { caching::releasePool(device, id); });
+    }
+    if (succeeds([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(id); }) || begun_) {
+      succeeds([&] { at::getHostAllocator(at::kCUDA)->release_pool(id); });
+    }
+  }
+
+  const std::shared_ptr<const GraphMemory> memory_;
+  std::unique_ptr<at::cuda::CUDAGraph> graph_ = std::make_unique<at::cuda::CUDAGraph>();
+  bool begun_ = false;
 };
 
 // A tensor's memory for as long as the pointer is kept.
@@ -76,25 +160,25 @@ class StreamQueue final : public Queue {
 
   // Other lanes allocate meanwhile, so only this thread is held to what may be captured. Memory
   // that is taken on the way is the graphs' own; they run one after the other and leave nothing
-  // there, so they share it.
+  // there, so they share it. After a capture that LibTorch could not end there are no more.
   std::unique_ptr<Graph> capture(std::function<void()> work) override {
+    if (gave_up_) throw std::runtime_error("an earlier capture could not be ended");
     const c10::cuda::CUDAStreamGuard here(stream_);
-    if (!graph_memory_) graph_memory_ = at::cuda::graph_pool_handle();
-    auto kept = std::make_unique<StreamGraph>();
-    kept->graph.capture_begin(*graph_memory_, cudaStreamCaptureModeThreadLocal);
+    auto graph = std::make_unique<StreamGraph>(graph_memory());
     try {
+      graph->begin();
       work();
+      graph->end();
     } catch (...) {
-      end_capture(kept->graph);
+      gave_up_ = !graph->abandon(stream_);
       throw;
     }
-    kept->graph.capture_end();
-    return kept;
+    return graph;
   }
 
   void replay(Graph& graph) override {
     const c10::cuda::CUDAStreamGuard here(stream_);
-    static_cast<StreamGraph&>(graph).graph.replay();
+    static_cast<StreamGraph&>(graph).replay();
   }
 
   bool reads(const Queue& other) const override {
@@ -123,17 +207,15 @@ class StreamQueue final : public Queue {
   }
 
  private:
-  // Of what could not be captured: the stream is to be used again.
-  static void end_capture(at::cuda::CUDAGraph& graph) noexcept {
-    try {
-      graph.capture_end();
-    } catch (...) {
-      static_cast<void>(cudaGetLastError());
-    }
+  std::shared_ptr<const GraphMemory> graph_memory() {
+    std::shared_ptr<const GraphMemory> memory = graph_memory_.lock();
+    if (memory == nullptr) graph_memory_ = memory = std::make_shared<const GraphMemory>();
+    return memory;
   }
 
   const c10::cuda::CUDAStream stream_;
-  std::optional<c10::MempoolId_t> graph_memory_;
+  std::weak_ptr<const GraphMemory> graph_memory_;  // of the graphs that there are
+  bool gave_up_ = false;
 };
 
 }  // namespace
@@ -144,9 +226,11 @@ std::unique_ptr<Queue> open_queue(int device) {
   const c10::cuda::CUDAStream stream =
       c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index);
   stream.synchronize();
-  if (const char* const overlap = std::getenv("TANDEM_CUDA_OVERLAP"); overlap != nullptr) {
-    overlap_launches(std::string_view(overlap) != "0");
-  }
+  static std::once_flag asked;  // lanes that are there already launch meanwhile
+  std::call_once(asked, [] {
+    const char* const overlap = std::getenv("TANDEM_CUDA_OVERLAP");
+    if (overlap != nullptr) overlap_launches(std::string_view(overlap) != "0");
+  });
   // Sums of products stay in fp32.
   at::globalContext().setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);
   at::globalContext().setAllowFP16ReductionCuBLAS(/*allow_reduced_precision=*/false);
