@@ -8,6 +8,8 @@
 //
 // but in steps of four groups, which eight warps take in turn; their totals are added first to
 // last. So a row's bits depend on that row alone, and on nothing that is a tensor core's own.
+//
+// Only tests include this: no model loads quantized weights on CUDA yet.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // A quantized matrix as kernels/quantized.h reads it, of the CPU's (cpu/quantized_matrix.h): the
 // same bytes in another order, and of two levels the numbers of 6 bits in bytes. On the host, at
-// load.
+// load. Only tests include this: no model loads quantized weights on CUDA yet.
 #pragma once
 
 #include <cstddef>
