@@ -340,19 +340,29 @@ class Data:
     held_out: dict[str, list[Pair]]  # by task
 
     @classmethod
-    def read(cls, stdlib: Path, work: Path, checked: int = CHECKED) -> "Data":
+    def read(
+        cls,
+        stdlib: Path,
+        work: Path,
+        checked: int = CHECKED,
+        tokenizer: Tokenizer | None = None,
+    ) -> "Data":
         """Of this library, and kept in `work`, where the next run finds it. `checked`: how many
-        held-out pairs of each task, at most."""
+        held-out pairs of each task, at most. `tokenizer`: of models that are there; without it, one
+        is made for these pairs."""
+        own = tokenizer is None
         limits = [HELD_OUT_SHARE, LONGEST_SOURCE, LONGEST_TARGET, VOCABULARY_SIZE]
         library = [sys.version, str(stdlib), sorted(map(str, stdlib.glob("*.py")))]
-        key = hashlib.sha256(json.dumps([limits, library]).encode()).hexdigest()[:16]
+        theirs = [] if own else [tokenizer.to_str()]
+        key = hashlib.sha256(json.dumps([limits, library, *theirs]).encode()).hexdigest()[:16]
         vocabulary, kept = work / "tokenizer.json", work / f"pairs-{key}.json"
-        if not (vocabulary.exists() and kept.exists()):
+        if not (kept.exists() and (vocabulary.exists() or not own)):
             work.mkdir(parents=True, exist_ok=True)
             training, held_out = functions.split(corpus.read_documents(stdlib), HELD_OUT_SHARE)
-            texts = [text for example in training for text in (example.source, example.target)]
-            tokenizer = train_source_tokenizer(texts)
-            tokenizer.save(str(vocabulary))
+            if own:
+                texts = [text for example in training for text in (example.source, example.target)]
+                tokenizer = train_source_tokenizer(texts)
+                tokenizer.save(str(vocabulary))
             pairs = [
                 [vars(p) for p in read_pairs(e, tokenizer, LONGEST_SOURCE, LONGEST_TARGET)]
                 for e in (training, held_out)
@@ -362,7 +372,7 @@ class Data:
             new.replace(kept)
         training, held_out = ([Pair(**p) for p in some] for some in json.loads(kept.read_text()))
         some = {t: [p for p in held_out if p.task == t][:checked] for t in (NAME, DOCSTRING)}
-        return cls(Tokenizer.from_file(str(vocabulary)), training, some)
+        return cls(Tokenizer.from_file(str(vocabulary)) if own else tokenizer, training, some)
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:

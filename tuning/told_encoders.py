@@ -1,13 +1,14 @@
 """Trains LLM-to-SLM (arXiv 2402.16844) on the pair with encoders: the large one reads a function, the
 small one, told what that made of it, writes its docstring's first line or its name.
 
-    python -m tuning.told_encoders --steps 1500 --write-small models/docstring-small-told \\
-        --output models/docstring-small-told/projector --report told.json
+    python -m tuning.told_encoders --steps 1500 --write-small build/told \\
+        --output build/told/projector --report build/told.json
 
 The large model is frozen, and what its encoder says of each source is computed once and kept in bf16. The
 projector's rows enter the small model's encoder (section 4.1), which is trained with it, or stays as it is
-(--train frozen). `--untold` trains the small model alike without being told anything: what a tuned pair is
-to be compared with. Run a command again to continue after an interruption. Decoders: tuning/llm_to_slm.py.
+(--train frozen). `--untold`, with the same settings otherwise, trains the small model without being told
+anything: what a told one is to be compared with. The shipped models' commands are in their training.json.
+Run a command again to continue after an interruption. Decoders: tuning/llm_to_slm.py.
 """
 
 import argparse
@@ -15,10 +16,11 @@ import functools
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
 from torch import nn
 from tqdm import tqdm
 from transformers import T5ForConditionalGeneration
@@ -41,6 +43,12 @@ LEARNING = Recipe(
     report_every=1,
 )
 LEAST_DEVIATION = 1e-6
+# What has a rate of its own.
+PARTS = {
+    "matrix": "the small one's matrices",
+    "vector": "its other numbers",
+    "projector": "the projector",
+}
 
 
 class SourceRows:
@@ -153,6 +161,14 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, required=True, help="updates, all runs together")
     parser.add_argument("--dropout", type=float, default=0.2, help="of the small one, in training")
     parser.add_argument("--names", type=int, default=8192, help="pairs with a name, at most")
+    of_step = "of a step (default: %(default)s)"
+    for task in ("names", "docstrings"):
+        default = getattr(LEARNING, task)
+        parser.add_argument(f"--batch-{task}", type=int, default=default, help=of_step)
+    peak = "of %s, at its peak (default: %%(default)s)"
+    for part, of in PARTS.items():
+        default = getattr(LEARNING, f"{part}_rate")
+        parser.add_argument(f"--{part}-rate", type=float, default=default, help=peak % of)
     parser.add_argument("--write-small", type=Path, help="where the tuned small model goes")
     parser.add_argument("--output", type=Path, help="where the projector goes")
     parser.add_argument("--report", type=Path, help="where settings and likelihoods go (JSON)")
@@ -179,11 +195,38 @@ def some_of(pairs: list[Pair], names: int, seed: int) -> list[Pair]:
     return [*(p for p in pairs if p.task == DOCSTRING), *(mine[i] for i in chosen.tolist())]
 
 
-def trainer_of(model: nn.Module, pairs: list[Pair], given: argparse.Namespace, file: Path):
-    """`given`: seed, steps, and `bfloat16`."""
-    batches = Batches(pairs, {NAME: LEARNING.names, DOCSTRING: LEARNING.docstrings}, given.seed)
+def recipe_of(given: argparse.Namespace) -> Recipe:
+    """`given`: seed, a step's pairs, and rates."""
+    rates = {f"{part}_rate": getattr(given, f"{part}_rate") for part in PARTS}
+    of_step = {"names": given.batch_names, "docstrings": given.batch_docstrings}
+    return replace(LEARNING, seed=given.seed, **of_step, **rates)
+
+
+def shared_tokenizer(large: Path, small: Path) -> Tokenizer:
+    """Of both models, whose ids are the same."""
+    files = [folder / "tokenizer.json" for folder in (large, small)]
+    theirs, own = (Tokenizer.from_file(str(file)) for file in files)
+    if theirs.to_str() != own.to_str():
+        raise SystemExit(
+            f"--small: {files[1]} is another tokenizer than {files[0]}; allowed: models of one tokenizer"
+        )
+    return theirs
+
+
+def identity(given: argparse.Namespace, models: list[str], pairs: list[Pair]) -> str:
+    """A name for a training: other settings, `models` (their samples) or pairs have another checkpoint."""
+    how = [given.fusion, given.train, given.untold, given.steps, given.bfloat16, given.dropout]
+    learned = [[pair.task, pair.source, pair.target] for pair in pairs]
+    return told_samples.key_of(how, models, asdict(recipe_of(given)), learned)
+
+
+def trainer_of(
+    model: nn.Module, pairs: list[Pair], recipe: Recipe, given: argparse.Namespace, file: Path
+):
+    """`given`: steps, and `bfloat16`."""
+    batches = Batches(pairs, {NAME: recipe.names, DOCSTRING: recipe.docstrings}, recipe.seed)
     budget = Budget(steps=given.steps)
-    return seq2seq.Trainer(model, batches, LEARNING, budget, file, given.bfloat16)
+    return seq2seq.Trainer(model, batches, recipe, budget, file, given.bfloat16)
 
 
 def measured(model, tokenizer, held_out: dict[str, list[Pair]]) -> dict:
@@ -214,12 +257,27 @@ def write(given: argparse.Namespace, model: nn.Module, data: Data, large) -> Non
         projector_file.save(given.output, model.folded(), source, small, layers, given.fusion)
 
 
+def settings_of(given: argparse.Namespace, pairs: int) -> dict:
+    """As a report has them."""
+    return asdict(recipe_of(given)) | {
+        "told": not given.untold,
+        "train": given.train,
+        "fusion": given.fusion,
+        "steps": given.steps,
+        "samples": pairs,
+        "most_names": given.names,
+        "dropout": given.dropout,
+        "precision": "bf16" if given.bfloat16 else "fp32",
+    }
+
+
 def main(arguments: list[str] | None = None) -> None:
     given = parse_arguments(arguments)
     if given.threads:
         torch.set_num_threads(given.threads)
     given.bfloat16 = given.precision == "bf16" or (given.precision == "auto" and fast_at_bfloat16())
-    data = Data.read(given.stdlib, given.data, checked=sys.maxsize)
+    tokenizer = shared_tokenizer(given.large, given.small)
+    data = Data.read(given.stdlib, given.data, checked=sys.maxsize, tokenizer=tokenizer)
     shown = {task: pairs[: seq2seq.CHECKED] for task, pairs in data.held_out.items()}
     held_out = {NAME: shown[NAME], DOCSTRING: data.held_out[DOCSTRING]}
     pairs = some_of(data.training, given.names, given.seed)
@@ -236,24 +294,16 @@ def main(arguments: list[str] | None = None) -> None:
         rows = SourceRows.read(large, [*pairs, *asked], given.work, given.bfloat16)
         model = Told(small, rows, given.fusion, given.seed)
         small.requires_grad_(given.train == "full")
-    how = [given.fusion, given.train, given.untold, given.steps, given.names]
-    how += [given.bfloat16, given.dropout]
-    models = [projector_file.sample_of(m) for m in (large, small)]
-    run = told_samples.key_of(how, models, asdict(LEARNING), given.seed)
-    trainer = trainer_of(model, pairs, given, given.work / f"told-{run}.pt")
+    recipe = recipe_of(given)
+    run = identity(given, [projector_file.sample_of(m) for m in (large, small)], pairs)
+    trainer = trainer_of(model, pairs, recipe, given, given.work / f"told-{run}.pt")
     at = trainer.state.step
     print(f"{len(pairs)} pairs, {'resumed' if trainer.resumed else 'starting'} at {at}", flush=True)
     if not seq2seq.train(trainer, shown):
         sys.exit("interrupted; the same command continues")
     write(given, model, data, large)
     name = "small, tuned alone" if given.untold else "llm_to_slm"
-    settings = asdict(LEARNING) | {"told": not given.untold, "train": given.train}
-    settings |= {"fusion": given.fusion, "steps": given.steps, "samples": len(pairs)}
-    settings |= {
-        "dropout": given.dropout,
-        "seed": given.seed,
-        "precision": "bf16" if given.bfloat16 else "fp32",
-    }
+    settings = settings_of(given, len(pairs))
     settings |= {"checked": {task: len(some) for task, some in held_out.items()}}
     report |= {name: measured(model, data.tokenizer, held_out), "settings": settings}
     report |= {"minutes": round(trainer.state.seconds / 60, 1), "curve": trainer.curve}

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from conftest import ROOT
+from tokenizers import Tokenizer
 
 from tuning import fusion, projector_file, seq2seq, told_encoders
 from tuning.functions import DOCSTRING, NAME
@@ -93,12 +95,12 @@ def test_it_is_the_forward_that_the_server_is_held_to(pairs, rows, kind):
 
 @pytest.mark.parametrize("train", ["frozen", "full"])
 def test_an_interrupted_training_ends_as_an_uninterrupted_one(pairs, rows, tmp_path, train):
-    given = SimpleNamespace(seed=1, steps=6, bfloat16=False)
+    given = SimpleNamespace(steps=6, bfloat16=False)
 
     def trainer(file):
         told = fresh(rows)
         told.small.requires_grad_(train == "full")
-        return told_encoders.trainer_of(told, pairs, given, tmp_path / file)
+        return told_encoders.trainer_of(told, pairs, told_encoders.LEARNING, given, tmp_path / file)
 
     whole = trainer("whole.pt")
     losses = [whole.step() for _ in range(6)]
@@ -135,6 +137,111 @@ def test_all_docstrings_and_some_names(pairs):
     some = told_encoders.some_of(pairs, 5, seed=1)
     assert [p.task for p in some] == [DOCSTRING] * 1024 + [NAME] * 5
     assert told_encoders.some_of(pairs, 5, seed=1) == some != told_encoders.some_of(pairs, 5, 2)
+
+
+def arguments(*more):
+    given = told_encoders.parse_arguments(["--steps", "9", *more])
+    given.bfloat16 = False
+    return given
+
+
+def test_other_settings_models_or_pairs_have_another_checkpoint(pairs):
+    def key(*more, models=("a", "b"), some=pairs[:4]):
+        return told_encoders.identity(arguments(*more), list(models), some)
+
+    assert key() == key("--report", "x.json")
+    retold = [*pairs[:3], Pair(pairs[3].task, pairs[3].source, [*pairs[3].target, 1])]
+    keys = [
+        key(),
+        key(models=("a", "c")),
+        key(some=pairs[:3]),
+        key(some=pairs[1:5]),
+        key(some=retold),
+        key("--matrix-rate", "0.01"),
+        key("--vector-rate", "0.01"),
+        key("--projector-rate", "0.01"),
+        key("--batch-names", "16"),
+        key("--batch-docstrings", "16"),
+        key("--dropout", "0"),
+        key("--seed", "2"),
+        key("--untold"),
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+def test_reports_and_trainings_go_by_the_options():
+    given = arguments("--batch-names", "16", "--matrix-rate", "0.5", "--dropout", "0", "--seed=3")
+    recipe = told_encoders.recipe_of(given)
+    assert (recipe.names, recipe.docstrings, recipe.seed) == (16, 32, 3)
+    assert (recipe.matrix_rate, recipe.vector_rate) == (0.5, told_encoders.LEARNING.vector_rate)
+    settings = told_encoders.settings_of(given, 77)
+    assert (settings["names"], settings["matrix_rate"], settings["samples"]) == (16, 0.5, 77)
+    assert (settings["dropout"], settings["most_names"]) == (0, 8192)
+    assert told_encoders.recipe_of(arguments()) == told_encoders.LEARNING
+
+
+def test_the_shipped_commands_make_their_rows():
+    reports = json.loads((ROOT / "models/docstring-small-told/training.json").read_text())
+    for report in reports:
+        given = told_encoders.parse_arguments(report["command"])
+        given.bfloat16 = given.precision == "bf16"
+        recorded = report["settings"]
+        made = told_encoders.settings_of(given, recorded["samples"])
+        same = recorded.keys() & made.keys() - {"report_every"}  # minutes of the clock
+        assert {name: made[name] for name in same} == {name: recorded[name] for name in same}
+        assert {"matrix_rate", "names", "docstrings", "steps", "told", "precision"} <= same
+        assert made["dropout"] == recorded.get("dropout", 0)
+        # Before a projector had a rate of its own it learned at that of the vectors.
+        if made["told"]:
+            rate = recorded.get("projector_rate", recorded["vector_rate"])
+            assert made["projector_rate"] == rate
+    wrote = {str(told_encoders.parse_arguments(r["command"]).write_small) for r in reports}
+    assert {"models/docstring-small-told", "models/docstring-small-tuned"} < wrote
+
+
+@pytest.fixture(scope="module")
+def two_tokenizers(tmp_path_factory):
+    """Folders of models, and of another model whose ids mean other texts."""
+    folders = []
+    for name, text in (("models", "def f(a): return a\n"), ("other", "class B: pass\n")):
+        folder = tmp_path_factory.mktemp(name)
+        train_source_tokenizer([text] * 20, size=262).save(str(folder / "tokenizer.json"))
+        folders.append(folder)
+    return folders
+
+
+def test_a_small_model_of_other_tokens_is_refused(two_tokenizers):
+    one, other = two_tokenizers
+    with pytest.raises(SystemExit) as refused:
+        told_encoders.shared_tokenizer(one, other)
+    for folder in two_tokenizers:
+        assert str(folder / "tokenizer.json") in str(refused.value)
+    again = told_encoders.shared_tokenizer(one, one)
+    assert (
+        again.encode("def f").ids
+        == Tokenizer.from_file(str(one / "tokenizer.json")).encode("def f").ids
+    )
+
+
+def test_pairs_are_in_the_models_tokens(two_tokenizers, tmp_path):
+    """Also where the folder of data holds others, or none."""
+    library, work = tmp_path / "library", tmp_path / "work"
+    library.mkdir()
+    work.mkdir()
+    function = 'def add(a, b):\n    """Return the sum of both."""\n    return a + b\n'
+    for i in range(3):
+        (library / f"module_{i}.py").write_text(function.replace("add", f"add_{i}"))
+    one, other = (told_encoders.shared_tokenizer(folder, folder) for folder in two_tokenizers)
+    other.save(str(work / "tokenizer.json"))
+    before = (work / "tokenizer.json").read_bytes()
+    for tokenizer in (one, other, one):
+        data = seq2seq.Data.read(library, work, tokenizer=tokenizer)
+        assert data.tokenizer is tokenizer
+        seen = [pair for some in (data.training, *data.held_out.values()) for pair in some]
+        targets = {tokenizer.decode(pair.target) for pair in seen}
+        assert "Return the sum of both." in targets and targets & {f"add_{i}" for i in range(3)}
+    assert (work / "tokenizer.json").read_bytes() == before
+    assert len(list(work.glob("pairs-*.json"))) == 2
 
 
 def test_what_was_measured_is_kept(tmp_path):
