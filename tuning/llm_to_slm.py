@@ -19,7 +19,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -179,17 +179,22 @@ def train(
 
 @torch.no_grad()
 def likelihoods(
-    models: dict[str, Callable[[Batch], torch.Tensor]], samples: Samples
+    models: dict[str, Callable[[Batch], torch.Tensor]],
+    samples: Samples,
+    some: torch.Tensor | None = None,
+    read: torch.Tensor | None = None,
 ) -> dict[str, dict]:
     """Nats per token of the answers for each of `models`, from a batch to logits: in all, and by the
-    distance from the prompt."""
+    distance from the prompt. Of the samples `some` (all), with the large model's rows of `read` (the same)."""
+    some = torch.arange(len(samples)) if some is None else some
+    read = some if read is None else read
     firsts, lasts = (1, *(d + 1 for d in DISTANCES)), (*DISTANCES, int(samples.answer.max()))
     names = [f"{a} to {b}" for a, b in zip(firsts, lasts, strict=True)]
     measured = {}
     for model, logits_of in models.items():
         losses, distances = [], []
-        for index in torch.arange(len(samples)).split(16):
-            batch = samples.batch(index)
+        for index, rows_of in zip(some.split(16), read.split(16), strict=True):
+            batch = samples.batch(index, rows_of)
             losses.append(answer_losses(logits_of(batch), batch))
             distances.append(batch.distance[batch.says])
         loss, distance = torch.cat(losses), torch.cat(distances)
@@ -321,10 +326,11 @@ def main() -> None:
             arguments.output, told.folded(), source, small.model, layer, settings.fusion, tokens
         )
     name = "llm_to_slm" if settings.told else "small, tuned alone"
-    models = {name: told}
-    if settings.told:  # what is not owed to reading this prompt
-        models["told of another prompt"] = lambda b: told(replace(b, rows=b.rows.roll(1, 0)))
-    measured |= likelihoods(models, held_out)
+    measured |= likelihoods({name: told}, held_out)
+    some, others = told_samples.others(held_out)
+    if settings.told and len(some) > 0:  # what is not owed to reading this prompt
+        measured |= likelihoods({"told of another prompt": told}, held_out, some, others)
+        measured |= likelihoods({"the same texts, told of their own": told}, held_out, some)
     report = {
         "settings": asdict(settings) | {"samples": len(training), "checked": len(held_out)},
         "nats": measured,

@@ -197,9 +197,11 @@ class Samples:
             rows = fusion.hidden_rows(large, pad(read), layer)
         return [r[: len(ids)].bfloat16().clone() for r, ids in zip(rows, read, strict=True)]
 
-    def batch(self, index: torch.Tensor) -> Batch:
+    def batch(self, index: torch.Tensor, read: torch.Tensor | None = None) -> Batch:
+        """`read`: whose rows they are told, of samples with prompts as long as theirs (their own)."""
+        read = index if read is None else read
         prompt, answer = self.prompt[index], self.answer[index]
-        at = self.first[index, None] + self.beside[index, : int(prompt.max())]
+        at = self.first[read, None] + self.beside[read, : int(prompt.max())]
         ids = self.ids[index, : int((prompt + answer).max())]
         return Batch(ids, prompt, answer, self.rows[at].float() if len(self.rows) else self.rows)
 
@@ -208,6 +210,18 @@ class Samples:
         different size, and a training gets nowhere with them as they are."""
         some = self.rows[: 1 << 16].float()
         return some.mean(0), some.std(0) + 1e-6
+
+
+def others(samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:
+    """Samples, and beside each another one whose prompt is as long. Those with no such one are left out."""
+    some, beside = [], []
+    for length in samples.prompt.unique().tolist():
+        alike = (samples.prompt == length).nonzero().flatten()
+        if len(alike) > 1:
+            some.append(alike)
+            beside.append(alike.roll(1))
+    none = torch.empty(0, dtype=torch.long)
+    return torch.cat([none, *some]), torch.cat([none, *beside])
 
 
 def pad(rows: list[list[int]]) -> torch.Tensor:

@@ -80,6 +80,50 @@ def test_a_batch_has_texts_beside_their_rows(texts, samples):
     ]
 
 
+def test_another_prompts_rows_are_as_many(samples):
+    some, others = told_samples.others(samples)
+    assert len(some) == len(set(some.tolist())) and sorted(some.tolist()) == sorted(others.tolist())
+    assert (some != others).all()
+    assert torch.equal(samples.prompt[some], samples.prompt[others])
+    lengths = samples.prompt.tolist()
+    assert set(some.tolist()) == {i for i, n in enumerate(lengths) if lengths.count(n) > 1}
+    assert 0 < len(some) <= len(samples)
+    batch, own = samples.batch(some, others), samples.batch(some)
+    assert torch.equal(batch.ids, own.ids)
+    for rows, text, other in zip(batch.rows, some.tolist(), others.tolist(), strict=True):
+        read = samples.rows[samples.first[other] : samples.first[other + 1]].float()
+        assert len(read) == samples.prompt[text]
+        assert torch.equal(rows[: len(read)], read)
+
+
+def test_a_prompt_of_no_others_length_is_told_of_no_other(texts):
+    lone = [Text([1] * 3, [1]), Text([1] * 4, [1])]
+    assert [len(part) for part in told_samples.others(Samples(lone))] == [0, 0]
+    some, others = told_samples.others(Samples([*lone, Text([2] * 4, [1])]))
+    assert (some.tolist(), others.tolist()) == ([1, 2], [2, 1])
+
+
+def test_likelihoods_are_of_the_wanted_texts_and_rows(samples):
+    def by_both(batch):
+        logits = torch.zeros(int(batch.answer.sum()), 60)
+        said = batch.rows[:, 0].sum(1) * batch.ids[:, 0]
+        logits[:, 0] = said.repeat_interleave(batch.answer)
+        return logits
+
+    some, others = told_samples.others(samples)
+    measured = []
+    for read in (some, others):
+        nats = 0.0
+        for text, other in zip(some.tolist(), read.tolist(), strict=True):
+            said = samples.rows[samples.first[other]].float().sum() * samples.ids[text, 0]
+            nats += int(samples.answer[text]) * float((said.exp() + 59).log())  # 0 is no answer
+        seen = llm_to_slm.likelihoods({"it": by_both}, samples, some, read)["it"]
+        assert seen["all"] == pytest.approx(nats / int(samples.answer[some].sum()), rel=1e-5)
+        measured.append(seen["all"])
+    assert measured[0] == llm_to_slm.likelihoods({"it": by_both}, samples, some)["it"]["all"]
+    assert abs(measured[0] - measured[1]) > 1e-3
+
+
 def test_another_tokenizers_rows_are_laid_by_bytes():
     words = train_tokenizer(["def count(self): return self.count\n"] * 50, 270)
     letters = train_tokenizer(["x"], 257)
