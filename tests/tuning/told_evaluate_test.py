@@ -49,7 +49,7 @@ def test_every_configuration_has_its_deployment(messages, setting):  # noqa: F81
 
 REPORT = {
     "settings": {"told": True, "fusion": "add", "layer": 8, "train": "full", "steps": 9}
-    | {"batch": 4, "samples": 77},
+    | {"batch": 4, "samples": 77, "rate": 0.001, "small_rate": 0.0003},
     "nats": {
         name: {"all": nats, "1 to 4": 2.0, "5 to 9": 3.0}
         for name, nats in (("small", 3.5), ("large", 2.5), ("llm_to_slm", 3.125))
@@ -74,7 +74,10 @@ def test_the_section_says_what_was_measured(messages):  # noqa: F811
     )
     part = told.markdown(CODE, ar, rows, cost, [REPORT])
     assert "LLM-to-SLM, verified | 3.00 |" in part
-    assert "| add, layer 8 | full, 9 x 4 | 77 | 3.125 | 2.000 | 3.000 |" in part
+    assert (
+        "| add, layer 8 | full, 9 x 4 | 0.0003; 0.001; dropout 0 | 77 | 3.125 | 2.000 | 3.000 |"
+        in part
+    )
     assert "take 1.00 of the tuned small" in part and "1/2.7 of the large" in part
     assert "nats/token under large" in told.writing_table(CODE, ar, rows)
     assert "nats/token under large" not in told.writing_table(DOCSTRING, ar, rows)
@@ -85,13 +88,32 @@ def test_the_section_says_what_was_measured(messages):  # noqa: F811
 
 def test_functions_have_words_and_names():
     settings = {"told": False, "fusion": "add", "train": "full", "steps": 9}
-    settings |= {"names": 3, "docstrings": 4, "samples": 77}
+    settings |= {"names": 3, "docstrings": 4, "samples": 77, "dropout": 0.2}
+    settings |= {"matrix_rate": 0.005, "vector_rate": 0.002, "projector_rate": 0.003}
     values = {"nats": {"name": 3.5, "docstring": 4.25}, "names_right": 0.125}
     seen = values | {"docstrings_rouge_l": 0.25}
     report = {"settings": settings, "small": seen, "large": seen, "small, tuned alone": seen}
-    text = told.functions_table([report])
-    assert "| not told | full, 9 x 7 | 77 | 4.250 | 25.0 | 3.500 | 12.5 |" in text
-    assert text.count("| 4.250 | 25.0 |") == 3
+    shipped = {"command": ["--write-small", "models/x"], "llm_to_slm": seen}
+    shipped |= {"settings": settings | {"told": True}}
+    text = told.functions_table([report, shipped])
+    measured = "77 | 4.250 | 25.0 | 3.500 | 12.5 |"
+    assert f"| not told | full, 9 x 7 | 0.005, 0.002; dropout 0.2 | {measured}" in text
+    ours = f"| add, **shipped** | full, 9 x 7 | 0.005, 0.002; 0.003; dropout 0.2 | {measured}"
+    assert ours in text
+    assert text.count("| 4.250 | 25.0 |") == 4
+
+
+def test_what_went_into_the_repository_is_shipped():
+    for command, shipped in (
+        (["--write-small", "models/docstring-small-told"], True),
+        (["--write-small", "build/told"], False),
+        (["--report", "models/x"], False),
+        (["--write-small"], False),
+    ):
+        assert told.is_shipped({"command": command}) == shipped
+    assert not told.is_shipped({})
+    reports = json.loads(DOCSTRING.reports.read_text())
+    assert [told.is_shipped(report) for report in reports].count(True) == 2
 
 
 @pytest.mark.parametrize("setting", told.SETTINGS, ids=lambda s: s.pair)

@@ -4,9 +4,10 @@
 
 Two pairs: completions of held-out files by decoders, and docstrings of held-out functions by models with
 encoders. Every prompt is read anew by whoever reads it. Beside the large model and the small one stands
-the small one tuned on the same texts without being told anything: what telling is worth is the difference
-to that. Then the same small models as drafters, whose answers must be the large model's own; and what
-trainings reported of held-out texts' likelihood, the paper's ablations among them.
+the small one tuned on texts of the same files without being told anything; its settings and the told one's
+may differ, and the last table has them. Then the same small models as drafters, whose answers must be the
+large model's own; and what trainings reported of held-out texts' likelihood: what telling is worth is the
+difference between two whose settings are the same.
 """
 
 import json
@@ -125,7 +126,7 @@ def measure_reading(client, setting: Setting, tasks: list[Task]) -> float:
 
 
 def cost_of(setting: Setting, ar: Row, rows: list[Row], reading: float) -> Cost:
-    """`small`: the one that is tuned like the told one, whose answers are about as long."""
+    """`small`: the tuned one, whose answers are about as long as the told one's."""
 
     def whole(row: Row) -> float:
         return 1000 * statistics.mean(answer.seconds for answer in row.answers())
@@ -163,15 +164,43 @@ def drafting_table(setting: Setting, rows: list[Row]) -> str:
     return table(head, lines)
 
 
-def how(settings: dict) -> list[str]:
-    """What was trained, and how much."""
+def is_shipped(report: dict) -> bool:
+    """Whether the model that it trained went into models/."""
+    given = report.get("command", [])
+    written = [given[i + 1] for i, option in enumerate(given[:-1]) if option == "--write-small"]
+    return any(Path(folder).parent.name == "models" for folder in written)
+
+
+def rates(settings: dict) -> str:
+    """At their peak: the small model's, of matrices and of its other numbers where they differ; the
+    projector's; and dropout."""
+    of_vectors = settings.get("vector_rate")
+    if of_vectors is None:
+        parts, projector = [f"{settings['small_rate']:g}"], settings["rate"]
+    else:
+        parts = [f"{settings['matrix_rate']:g}, {of_vectors:g}"]
+        projector = settings.get("projector_rate", of_vectors)
+    if settings["told"]:
+        parts.append(f"{projector:g}")
+    return "; ".join([*parts, f"dropout {settings.get('dropout', 0):g}"])
+
+
+def how(report: dict) -> list[str]:
+    """What was trained, with what settings, and how much."""
+    settings = report["settings"]
     layer = f", layer {settings['layer']}" if "layer" in settings else ""
     told = f"{settings['fusion']}{layer}" if settings["told"] else "not told"
     batch = settings.get("batch") or settings["names"] + settings["docstrings"]
-    return [told, f"{settings['train']}, {settings['steps']} x {batch}", str(settings["samples"])]
+    trained = f"{settings['train']}, {settings['steps']} x {batch}"
+    return [
+        told + ", **shipped**" * is_shipped(report),
+        trained,
+        rates(settings),
+        str(settings["samples"]),
+    ]
 
 
-HOW_HEAD = ["", "small model trained, steps x texts", "texts"]
+HOW_HEAD = ["", "small model trained, steps x texts", "rates: small; projector; dropout", "texts"]
 
 
 def name_of(settings: dict) -> str:
@@ -182,10 +211,11 @@ def completions_table(reports: list[dict]) -> str:
     """Nats per token of the held-out files themselves behind cuts of 16 tokens and more, as trainings
     (tuning/llm_to_slm.py) reported them."""
     first = reports[0]["nats"]
-    lines = [[name, "-", "-", *map(number, first[name].values())] for name in ("small", "large")]
+    nobody = ["-"] * (len(HOW_HEAD) - 1)
+    lines = [[name, *nobody, *map(number, first[name].values())] for name in ("small", "large")]
     for report in reports:
-        s = report["settings"]
-        lines.append([*how(s), *map(number, report["nats"][name_of(s)].values())])
+        nats = report["nats"][name_of(report["settings"])]
+        lines.append([*how(report), *map(number, nats.values())])
     parts = [f"tokens {part}" for part in list(first["small"])[1:]]
     return table([*HOW_HEAD, "nats/token", *parts], lines)
 
@@ -198,8 +228,9 @@ def functions_table(reports: list[dict]) -> str:
         rouge = page.percent(seen["docstrings_rouge_l"])
         return [number(nats["docstring"]), rouge, number(nats["name"]), right]
 
-    lines = [[name, "-", "-", *cells(reports[0][name])] for name in ("small", "large")]
-    lines += [[*how(r["settings"]), *cells(r[name_of(r["settings"])])] for r in reports]
+    nobody = ["-"] * (len(HOW_HEAD) - 1)
+    lines = [[name, *nobody, *cells(reports[0][name])] for name in ("small", "large")]
+    lines += [[*how(r), *cells(r[name_of(r["settings"])])] for r in reports]
     head = ["docstrings, nats/token", "ROUGE-L", "names, nats/token", "names right, %"]
     return table([*HOW_HEAD, *head], lines)
 
