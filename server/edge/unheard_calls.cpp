@@ -25,7 +25,7 @@ void UnheardCalls::heard(const void* connection) {
   if (it->second.all() == 0) by_connection_.erase(it);
 }
 
-void UnheardCalls::turn() {
+void UnheardCalls::turn() const {
   const TimePoint now = clock_->now();
   if (now < turns_) return;
   const bool both = now - turns_ >= kGivenUp;  // nothing was made for two turns
@@ -43,6 +43,7 @@ void UnheardCalls::turn() {
 
 int64_t UnheardCalls::unheard() const {
   const std::lock_guard lock(mutex_);
+  turn();
   return unheard_;
 }
 
@@ -53,6 +54,7 @@ int64_t UnheardCalls::refused() const {
 
 int64_t UnheardCalls::given_up() const {
   const std::lock_guard lock(mutex_);
+  turn();
   return given_up_;
 }
 

@@ -47,16 +47,17 @@ class UnheardCalls {
     int64_t before = 0, since = 0;
     int64_t all() const { return before + since; }
   };
-  void turn();
+  void turn() const;
 
   const Bounds bounds_;
   const Clock* const clock_;
   mutable std::mutex mutex_;  // guards what follows
-  TimePoint turns_;           // next
-  int64_t unheard_ = 0;
   int64_t refused_ = 0;
-  int64_t given_up_ = 0;
-  absl::flat_hash_map<const void*, Made> by_connection_;
+  // Whoever looks, places that are too old are gone.
+  mutable TimePoint turns_;  // next
+  mutable int64_t unheard_ = 0;
+  mutable int64_t given_up_ = 0;
+  mutable absl::flat_hash_map<const void*, Made> by_connection_;
 };
 
 }  // namespace tandem

@@ -1,6 +1,7 @@
 """The judge of GPU nodes: its steps, its table, and a dry run of the whole folder on a CPU."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -151,14 +152,15 @@ def test_dry_run_on_the_cpu(made, tmp_path):
         assert (tmp_path / f"part_{part}" / "table.txt").read_text() in done.stdout
     assert figures["suites.passed"]["value"] > 0
     assert figures["product.qkv.rows_8"]["bits"] is True
-    assert figures["tiny.step.context_64"]["value"] > 0
-    assert figures["tiny.ratio.eager"]["value"] > 0
+    assert math.isfinite(figures["tiny.step.context_64"]["value"])
+    # A step is the difference of two times, here of tiny ones on a busy machine: any number.
+    assert math.isfinite(figures["tiny.ratio.eager"]["value"])
     for way in headline.WAYS:
         assert figures[f"tiny.launches.{way}"]["value"] > 0
     assert figures["server.autoregressive"]["value"] > 0
     assert figures["server.speculative.same"]["value"] is True
-    assert figures["tiny.step.ragged_32"]["value"] > 0
-    assert figures["tiny.ragged_32.ratio.eager"]["value"] > 0
+    assert math.isfinite(figures["tiny.step.ragged_32"]["value"])
+    assert math.isfinite(figures["tiny.ragged_32.ratio.eager"]["value"])
     assert figures["server.unknown_device"]["value"] == "refused"
     assert figures["server.too_little_memory"]["value"] == "refused"
     assert figures["server.full_pools"]["value"] == "answered"

@@ -52,10 +52,13 @@ TEST(UnheardCalls, PlacesOfCallsThatAreNeverHeardOfComeBack) {
   EXPECT_EQ(calls.given_up(), 1);
   calls.heard(&a);  // too late, and of nobody
   EXPECT_EQ(calls.unheard(), 2);
+  clock.advance(2 * UnheardCalls::kGivenUp);
+  EXPECT_EQ(calls.unheard(), 0) << "whoever looks";
+  EXPECT_TRUE(calls.made(&b));
   clock.advance(10 * UnheardCalls::kGivenUp);
   EXPECT_TRUE(calls.made(&a));
   EXPECT_EQ(calls.unheard(), 1);
-  EXPECT_EQ(calls.given_up(), 3);
+  EXPECT_EQ(calls.given_up(), 4);
 }
 
 TEST(UnheardCalls, ThreadsMayMeet) {
