@@ -1,10 +1,14 @@
 #include "engine/backend/torch/step_graphs.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <bit>
-#include <exception>
 #include <numeric>
+#include <string>
 #include <utility>
+
+#include "engine/backend/torch/caught.h"
 
 namespace tandem {
 namespace {
@@ -17,8 +21,8 @@ constexpr size_t kStagingBytes =
     StepGraphs::kMostRows * (9 * sizeof(int32_t) + 2 * sizeof(int64_t) + sizeof(RowQuestion)) +
     16 * size_t{16};
 
-constexpr int kKeys = 256;  // the fewest; as attention cuts them
-constexpr size_t kMostGraphs = 256;
+constexpr int kKeys = 256;        // the fewest; as attention cuts them
+constexpr int kMostRefusals = 4;  // of a shape, for want of memory
 
 int filled_up(int n) { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(n))); }
 
@@ -141,15 +145,31 @@ std::function<void()> StepGraphs::work_of(Step step) const {
   };
 }
 
+StepGraphs::Kept& StepGraphs::kept_of(const Shape& shape) {
+  const auto known = kept_.find(shape);
+  if (known != kept_.end()) return known->second;
+  if (kept_.size() >= kMostShapes) {
+    kept_.erase(std::ranges::min_element(kept_, {}, [](const auto& k) { return k.second.met; }));
+  }
+  return kept_[shape];
+}
+
 // A device that cannot keep it does without: what is launched instead says whether it is lost.
-void StepGraphs::capture(Kept& kept, const std::function<void()>& work) const {
+void StepGraphs::capture(Kept& kept, const std::function<void()>& work) {
+  kept.launches = 0;
   const int64_t before = row_buffers_moved;
   try {
     kept.graph = lane_.queue->capture(work);
-  } catch (const std::exception&) {
-    kept.refused = true;
+  } catch (...) {
+    refuse(kept, caught("steps are launched, not replayed, where a graph was refused"));
   }
   if (row_buffers_moved != before) kept.graph = nullptr;
+}
+
+void StepGraphs::refuse(Kept& kept, const absl::Status& why) {
+  if (!std::exchange(warned_, true)) TORCH_WARN(std::string(why.message()));
+  kept.launches = kStepsBeforeRetry << (3 * kept.refusals);
+  kept.hopeless = ++kept.refusals == kMostRefusals || !absl::IsResourceExhausted(why);
 }
 
 bool StepGraphs::run(const Plan& plan, const std::vector<RowQuestion>& questions, int ids,
@@ -158,23 +178,23 @@ bool StepGraphs::run(const Plan& plan, const std::vector<RowQuestion>& questions
   const Shape shape = shape_of(plan, ids, answers);
   const std::function<void()> work = work_of(stage(plan, questions, shape));
   if (moved_ != row_buffers_moved && !planted(GraphBug::kKeptWhenMoved)) kept_.clear();
-  if (kept_.size() >= kMostGraphs) kept_.clear();
   moved_ = row_buffers_moved;
   Shape key = shape;
   if (planted(GraphBug::kReadsOfTheFirst)) key.reads = 0;
   if (planted(GraphBug::kAnswersOfFirst)) key.answers = false;
   if (planted(GraphBug::kVocabOfTheFirst)) key.ids = 0;
-  Kept& kept = kept_[key];
+  Kept& kept = kept_of(key);
   const bool late = planted(GraphBug::kStagedAfterwards) && kept.graph != nullptr;
   if (!late) staging_.upload();
-  if (kept.met && !kept.refused && kept.graph == nullptr) capture(kept, work);
+  const bool due = kept.met > 0 && kept.graph == nullptr && !kept.hopeless;
+  if (due && kept.launches-- == 0) capture(kept, work);
   if (kept.graph != nullptr) {
     lane_.queue->replay(*kept.graph);
   } else {
     lane_.queue->launch(work);
   }
   if (late) staging_.upload();
-  kept.met = true;
+  kept.met = ++steps_;
   return true;
 }
 

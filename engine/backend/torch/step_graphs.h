@@ -8,7 +8,9 @@
 //
 // When a shape is met first it is launched as it is, filled up: kernels are loaded and buffers
 // grow. Met again it is captured. All that it reads of a batch lies in one staging area, whose
-// layout is the shape's. Graphs are given up when buffers have moved (row_buffers_moved).
+// layout is the shape's. Graphs are given up when buffers have moved (row_buffers_moved), and that
+// of the shape that was not met for longest when there are too many. A shape that the device will
+// not capture is launched; where it was short of memory it is asked again, some steps later.
 #pragma once
 
 #include <compare>
@@ -18,6 +20,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/model/buffers.h"
 #include "engine/backend/torch/model/model.h"
@@ -52,6 +55,10 @@ constexpr bool planted(GraphBug) { return false; }
 class StepGraphs {
  public:
   static constexpr int kMostRows = 64;  // of a step, and reads of it
+  static constexpr size_t kMostShapes = 256;
+  // Steps of a shape that are launched after its first refusal for want of memory; eight times as
+  // many after each one that follows.
+  static constexpr int kStepsBeforeRetry = 16;
 
   // What a step writes, the executor's own.
   struct Buffers {
@@ -105,8 +112,10 @@ class StepGraphs {
     at::Tensor answers;  // undefined: logits will do
   };
   struct Kept {
-    bool met = false;
-    bool refused = false;
+    int64_t met = 0;   // the last step of this shape; 0: none
+    int launches = 0;  // to go before a capture is tried
+    int refusals = 0;
+    bool hopeless = false;  // no capture is tried any more
     std::unique_ptr<Graph> graph;
   };
 
@@ -115,7 +124,9 @@ class StepGraphs {
   Step stage(const Plan& plan, const std::vector<RowQuestion>& questions, const Shape& shape);
   RowView stage_rows(const Plan& plan, const Shape& shape);
   std::function<void()> work_of(Step step) const;
-  void capture(Kept& kept, const std::function<void()>& work) const;
+  Kept& kept_of(const Shape& shape);
+  void capture(Kept& kept, const std::function<void()>& work);
+  void refuse(Kept& kept, const absl::Status& why);
 
   Model& model_;
   const ModelShape& shape_;
@@ -127,6 +138,8 @@ class StepGraphs {
   Staging staging_;
   std::map<Shape, Kept> kept_;
   int64_t moved_ = 0;  // row_buffers_moved, of kept_
+  int64_t steps_ = 0;
+  bool warned_ = false;  // of a refusal
   int turn_ = 0;
 };
 

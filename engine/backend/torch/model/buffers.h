@@ -5,7 +5,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
-#include <atomic>
 #include <bit>
 #include <cstdint>
 
@@ -28,8 +27,9 @@ inline int64_t row_bucket(int64_t rows) {
   return (rows + 63) / 64 * 64;
 }
 
-// How often buffers have moved, of all threads: what was captured (Queue::capture) names places.
-inline std::atomic<int64_t> row_buffers_moved{0};
+// How often buffers have moved on this thread: what was captured (Queue::capture) names places, and
+// a lane's thread uses its own models' buffers alone.
+inline constinit thread_local int64_t row_buffers_moved = 0;
 
 // [rows, width]
 class RowBuffer {
@@ -43,7 +43,7 @@ class RowBuffer {
     if (rows != view_rows_) {
       view_rows_ = -1;  // in case memory runs out below
       if (!all_.defined() || all_.size(0) < rows) {
-        if (all_.defined()) row_buffers_moved.fetch_add(1, std::memory_order_relaxed);
+        if (all_.defined()) ++row_buffers_moved;
         view_ = all_ = at::Tensor();  // give back first
         all_ = empty_on(queue_, {row_bucket(rows), width_}, options_);
       }

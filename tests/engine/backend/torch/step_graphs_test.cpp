@@ -3,6 +3,7 @@
 #include "engine/backend/torch/step_graphs.h"
 
 #include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
@@ -206,9 +207,55 @@ TEST_F(StepGraph, EveryReplayThatIsLeftOutIsSeen) {
 TEST_F(StepGraph, WhatADeviceDoesNotCaptureIsLaunched) {
   LazyDevices devices({});
   devices.fail(QueueCall::kCapture, 0, [] { throw std::runtime_error("not while capturing"); });
-  EXPECT_EQ(decoded(shared_of(devices)), expected());
+  static_cast<void>(expected());
+  testing::internal::CaptureStderr();
+  const std::vector<float> got = decoded(shared_of(devices));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("not while capturing"));
+  EXPECT_EQ(got, expected());
   EXPECT_EQ(calls(devices, QueueCall::kCapture), 5);
   EXPECT_EQ(calls(devices, QueueCall::kReplay), 8) << "of the four other shapes";
+}
+
+TEST_F(StepGraph, AShortageOfMemoryIsTriedAgain) {
+  LazyDevices devices({});
+  Driver d(tiny(), shared_of(devices), 0, kSize);
+  Sequence s = d.sequence();
+  Pass pass = text(1, 1);
+  pass.reading(greedy(64));
+  devices.fail(QueueCall::kCapture, 0, [] { throw std::bad_alloc(); });
+  for (int i = 0; i < 2 + StepGraphs::kStepsBeforeRetry; ++i) d.run(s, pass);
+  EXPECT_EQ(calls(devices, QueueCall::kCapture), 1);
+  EXPECT_EQ(calls(devices, QueueCall::kReplay), 0);
+  d.run(s, pass);
+  EXPECT_EQ(calls(devices, QueueCall::kCapture), 2);
+  EXPECT_EQ(calls(devices, QueueCall::kReplay), 1);
+}
+
+// Shapes of 1 to 8 rows and answers of 1 to 64 tokens, and then one more.
+TEST_F(StepGraph, TheShapeThatWasNotMetForLongestIsForgotten) {
+  LazyDevices devices({});
+  Driver d(tiny(), shared_of(devices), 0, kSize);
+  const auto meet = [&](int rows, int vocab) {
+    Sequence s = d.sequence();
+    Pass pass = text(rows, 1);
+    d.run(s, pass.reading(greedy(vocab)));
+    d.release(s);
+  };
+  const auto replayed = [&](int rows, int vocab) {
+    const int before = calls(devices, QueueCall::kReplay);
+    meet(rows, vocab);
+    return calls(devices, QueueCall::kReplay) > before;
+  };
+  meet(StepGraphs::kMostRows + 1, 1);  // no step of graphs; buffers are as large as they will be
+  for (int i = 0; i < 2; ++i) meet(1, 1);
+  for (int i = 0; i < 2; ++i) meet(1, 2);
+  for (const int rows : {1, 2, 4, 8}) {
+    for (int vocab = 1; vocab <= 64; ++vocab) meet(rows, vocab);
+  }
+  EXPECT_TRUE(replayed(1, 1));
+  meet(16, 1);
+  EXPECT_TRUE(replayed(1, 1));
+  EXPECT_FALSE(replayed(1, 2));
 }
 
 // An error in a replay is the batch's, and a device's own: the other one goes on.
