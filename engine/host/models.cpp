@@ -371,7 +371,8 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
     const auto [layers, all] = layers_on(m->config, device.name());
     const int64_t elsewhere = shape.page_bytes * (all - layers) / all;
     requests.push_back({m->config.name, bytes_of_page(shape, hidden) - elsewhere,
-                        m->config.page_rows, shape.max_positions, m->config.kv_pages});
+                        m->config.page_rows, shape.max_positions, m->config.kv_pages,
+                        backend->scratch_bytes(m->id)});
     wanted.push_back(hidden);
     if (shape.reads_memory) {
       wanted.push_back(encoded);
@@ -462,6 +463,7 @@ absl::StatusOr<std::vector<int64_t>> divide_pages(const std::vector<PoolRequest>
   std::vector<int64_t> pages(models.size(), 0);
   std::vector<size_t> sharing;  // models that have no pages yet
   int64_t left = budget_bytes;
+  for (const PoolRequest& m : models) left = std::max<int64_t>(0, left - m.bytes_besides);
   for (size_t i = 0; i < models.size(); ++i) {
     const PoolRequest& m = models[i];
     pages[i] = m.wanted_pages;
@@ -503,7 +505,7 @@ absl::StatusOr<std::vector<int64_t>> divide_pages(const std::vector<PoolRequest>
   int64_t named = 0, contexts = 0;
   int page_rows = 0;
   for (const PoolRequest& r : models) {
-    named += r.wanted_pages * r.page_bytes;
+    named += r.wanted_pages * r.page_bytes + r.bytes_besides;
     if (r.wanted_pages > 0) continue;
     page_rows = std::max(page_rows, r.page_rows);
     contexts += context_pages(r) * r.page_bytes;

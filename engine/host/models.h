@@ -48,7 +48,8 @@ struct PoolRequest {
   int64_t page_bytes = 0;
   int page_rows = 16;
   int max_positions = 0;
-  int64_t wanted_pages = 0;  // 0: from the budget
+  int64_t wanted_pages = 0;   // 0: from the budget
+  int64_t bytes_besides = 0;  // that the model takes of the budget first
 };
 absl::StatusOr<std::vector<int64_t>> divide_pages(const std::vector<PoolRequest>& models,
                                                   int64_t budget_bytes, int max_running);

@@ -133,6 +133,7 @@ struct TorchDevice::Impl {
 
   // What follows from a model that is there.
   void complete(Loaded& loaded, int page_rows) const;
+  int64_t scratch_pages(const Loaded& loaded) const;  // 0: its steps are not replayed
 
   BatchResult run(const Batch& batch);  // on the lane, like the next two
   absl::Status run_checked(const Batch& batch, BatchResult& result);
@@ -157,6 +158,12 @@ void TorchDevice::Impl::complete(Loaded& loaded, int page_rows) const {
   // Libraries' products take another order of sums for another number of rows.
   loaded.shape.keeps_row_bits = device.is_cpu() && config.cpu_kernels == CpuKernels::kOwn;
   loaded.size.page_rows = page_rows;
+}
+
+int64_t TorchDevice::Impl::scratch_pages(const Loaded& loaded) const {
+  const bool replays =
+      queue != nullptr && config.graphs && StepGraphs::fit(*loaded.model, loaded.shape);
+  return replays ? StepGraphs::scratch_pages(loaded.size.page_rows) : 0;
 }
 
 BatchResult TorchDevice::Impl::run(const Batch& batch) {
@@ -446,9 +453,8 @@ absl::Status TorchDevice::allocate_pools(ModelId model, const PoolSize& size) tr
   const auto& adapters = loaded.extras.adapters;
   std::optional<int64_t> scratch;
   int64_t end = first_prompt_page(loaded.shape, size, adapters.size());
-  if (impl_->queue != nullptr && impl_->config.graphs &&
-      StepGraphs::fit(*loaded.model, loaded.shape)) {
-    scratch = std::exchange(end, end + StepGraphs::scratch_pages(size.page_rows));
+  if (const int64_t pages = impl_->scratch_pages(loaded); pages > 0) {
+    scratch = std::exchange(end, end + pages);
   }
   loaded.pool = std::make_unique<KvPool>(loaded.model->geometry(), size, impl_->device,
                                          end - size.pages, impl_->queue.get());
@@ -487,6 +493,11 @@ absl::StatusOr<int64_t> TorchDevice::pack_weights(int64_t most) try {
   return taken;
 } catch (...) {
   return caught("packed_products");
+}
+
+int64_t TorchDevice::scratch_bytes(ModelId model) const {
+  const Loaded& loaded = impl_->models.at(model);
+  return impl_->scratch_pages(loaded) * loaded.shape.page_bytes;
 }
 
 int64_t TorchDevice::free_bytes() const {

@@ -74,6 +74,10 @@ class TorchDevice final : public Backend {
   // load. Bytes that it took. Not while batches are in flight.
   absl::StatusOr<int64_t> pack_weights(int64_t most);
 
+  // What allocate_pools() takes besides the pages that it is asked for: those of rows that fill up
+  // steps (StepGraphs). REQUIRES: loaded.
+  int64_t scratch_bytes(ModelId model) const;
+
   // Memory that is free now on the device: what weights have left over for pools.
   int64_t free_bytes() const;
 

@@ -1,5 +1,6 @@
 #include "engine/host/models.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace tandem {
@@ -25,6 +26,20 @@ TEST(DividePages, NoMoreThanAllSequencesNeed) {
   const auto pages = divide_pages({request("m", 10, 100)}, 1'000'000, 3);
   ASSERT_TRUE(pages.ok());
   EXPECT_EQ((*pages)[0], 7 * 3);
+}
+
+TEST(DividePages, WhatModelsTakeBesidesPagesIsOfTheBudget) {
+  PoolRequest large = request("large", 600, 1 << 20);
+  large.bytes_besides = 50'000;
+  const std::vector<PoolRequest> models{large, request("small", 400, 1 << 20)};
+  const auto pages = divide_pages(models, 150'000, 64);
+  ASSERT_TRUE(pages.ok());
+  EXPECT_EQ(*pages, (std::vector<int64_t>{100, 100}));
+  for (const int64_t budget : {1'000, 50'999}) {
+    EXPECT_THAT(divide_pages(models, budget, 64).status().message(),
+                testing::HasSubstr("allowed: at least 51000 for a page of each model"));
+  }
+  EXPECT_TRUE(divide_pages(models, 51'000, 64).ok());
 }
 
 TEST(DividePages, WhatTheDeploymentNamesComesFirst) {
