@@ -1,13 +1,13 @@
 # Two images: `docker build --target cpu -t tandem:cpu .` and `docker build --target cuda -t tandem:cuda .` (run with --gpus all).
 # Both are built by the lines that developers use: scripts/setup and the presets.
 #
-# For builds that can be repeated name Debian by its digest: --build-arg DEBIAN=debian@sha256:... --build-arg
-# DEBIAN_SLIM=debian@sha256:... (docker buildx imagetools inspect debian:12 prints it). Everything else is pinned in
-# scripts/versions.env and engine/text/rust/Cargo.lock.
+# Debian is pinned by the digests of its images for all platforms, so that builds can be repeated; a newer one by --build-arg
+# DEBIAN=debian:12@sha256:... and DEBIAN_SLIM=debian:12-slim@sha256:... (docker buildx imagetools inspect debian:12 prints it).
+# Everything else is pinned in scripts/versions.env and engine/text/rust/Cargo.lock.
 #
 # --build-arg NEWER_GRPC=1 compiles a newer gRPC than Debian's into the server (docs/security.md says what that mends).
-ARG DEBIAN=debian:12
-ARG DEBIAN_SLIM=debian:12-slim
+ARG DEBIAN=debian:12@sha256:8a8cd02c5912770b4980228a54d4aff9e4f986f1eb2525d2d371dec5232cefcc
+ARG DEBIAN_SLIM=debian:12-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
 
 FROM ${DEBIAN} AS source
 ENV TANDEM_HOME=/opt/tandem/home
