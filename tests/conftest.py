@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
+import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +42,11 @@ class Server:
 
     def log_text(self):
         return self.log.read_text("utf-8", errors="replace")
+
+    def metrics(self):
+        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=60) as answer:
+            assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+            return answer.read().decode()
 
     def stop(self, number=signal.SIGTERM, timeout=60):
         """Sends a signal; gives the exit status."""

@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-import urllib.request
 
 import pytest
 
@@ -60,10 +59,10 @@ def exported(server, binaries):
             capture_output=True,
             timeout=60,
         )
-    with urllib.request.urlopen(f"http://{server.http}/metrics", timeout=60) as answer:
-        text = answer.read().decode()
     found = {}
-    for name, labels in re.findall(r"^([a-z0-9_]+)(?:\{([^}]*)\})? ", text, re.MULTILINE):
+    for name, labels in re.findall(
+        r"^([a-z0-9_]+)(?:\{([^}]*)\})? ", server.metrics(), re.MULTILINE
+    ):
         found.setdefault(name, set()).update(re.findall(r'(\w+)="', labels))
     return found
 

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import threading
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -404,7 +403,7 @@ def start_stream(binaries, server, tokens, *args, **pipes):
         **pipes,
     )
     # Until the server says so, it may not have the request yet.
-    while 'requests_running{model="slow",method="autoregressive"} 1' not in metrics(server):
+    while 'requests_running{model="slow",method="autoregressive"} 1' not in server.metrics():
         pass
     return client
 
@@ -429,8 +428,3 @@ def test_streams_left_at_the_end_of_the_grace_get_unavailable(start_server, bina
     error = client.communicate(timeout=60)[1]
     assert client.returncode == 1
     assert error.startswith(b"UNAVAILABLE: ")
-
-
-def metrics(server):
-    with urllib.request.urlopen(f"http://{server.http}/metrics", timeout=60) as answer:
-        return answer.read().decode()

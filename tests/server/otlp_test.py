@@ -82,10 +82,9 @@ def traced(start_server, collector):
 
 
 def metric(server, name):
-    with urllib.request.urlopen(f"http://{server.http}/metrics", timeout=60) as answer:
-        for line in answer.read().decode().splitlines():
-            if line.startswith(f"tandem_{name} "):
-                return float(line.split()[1])
+    for line in server.metrics().splitlines():
+        if line.startswith(f"tandem_{name} "):
+            return float(line.split()[1])
     raise AssertionError(name)
 
 

@@ -115,19 +115,13 @@ def test_errors_have_their_status(grpcurl):
     assert "autoregressive" in done.stderr
 
 
-def metrics(server):
-    with urllib.request.urlopen(f"http://{server.http}/metrics", timeout=60) as answer:
-        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-        return answer.read()
-
-
 def test_promtool_accepts_the_metrics(server, grpcurl, tool):
     for method in ("autoregressive", "speculative", "bild"):
         data = {"model": "pair", "text": "x", "max_new_tokens": 8, method: {}}
         grpcurl("tandem.v1.Generation/Complete", data=data)
     done = subprocess.run(
         [tool("promtool"), "check", "metrics"],
-        input=metrics(server),
+        input=server.metrics().encode(),
         capture_output=True,
         timeout=60,
     )
