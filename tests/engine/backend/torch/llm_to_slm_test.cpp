@@ -19,10 +19,12 @@ constexpr PoolSize kSize = {.page_rows = 4, .pages = 100, .frontier_pages = 50, 
 struct Pair {
   const char *name, *large, *small;
 };
-constexpr Pair kPairs[] = {{"add", "llama3", "mistral"},       {"replace", "llama3", "mistral"},
-                           {"aligned", "llama3", "mistral"},   {"t5_add", "t5_v1_1", "t5"},
-                           {"mt5_replace", "t5_v1_1", "mt5"},  {"gpt2_add", "t5_v1_1", "gpt2"},
-                           {"gpt2_replace", "t5_v1_1", "gpt2"}};
+constexpr Pair kPairs[] = {
+    {"add", "llama3", "mistral"},       {"replace", "llama3", "mistral"},
+    {"aligned", "llama3", "mistral"},   {"aligned_replace", "llama3", "mistral"},
+    {"t5_add", "t5_v1_1", "t5"},        {"t5_replace", "t5_v1_1", "t5"},
+    {"mt5_replace", "t5_v1_1", "mt5"},  {"gpt2_add", "t5_v1_1", "gpt2"},
+    {"gpt2_replace", "t5_v1_1", "gpt2"}};
 constexpr Token kStart = 0;  // of T5's decoders
 
 class Fused {

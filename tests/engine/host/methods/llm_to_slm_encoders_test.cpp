@@ -82,6 +82,7 @@ TEST_P(EncoderPairs, TokensAreThoseOfPyTorch) {
 
 INSTANTIATE_TEST_SUITE_P(Pairs, EncoderPairs,
                          ::testing::Values(Pair{"t5_add", "t5", 96, 96},
+                                           Pair{"t5_replace", "t5", 96, 96},
                                            Pair{"mt5_replace", "mt5", 112, 128},
                                            Pair{"gpt2_replace", "gpt2", 112, 176}),
                          [](const auto& info) { return std::string(info.param.name); });
