@@ -20,9 +20,9 @@ using testing::run;
 using testing::Served;
 
 constexpr const char* kFamilies[] = {
-    "llama2", "llama3",   "mistral", "qwen2",  "qwen3",         "gemma3",          "gpt2",
+    "llama2", "llama3",   "mistral", "qwen2",  "starcoder2",    "gemma3",          "gpt2",
     "phi3",   "longrope", "yarn",    "falcon", "falcon_groups", "falcon_one_norm", "falcon_serial",
-    "t5",     "t5_v1_1",  "mt5"};
+    "t5",     "t5_v1_1",  "mt5",     "qwen3"};
 
 GenerateRequest beam_search(const Served& served, const std::string& model, int prompt) {
   GenerateRequest r = served.request(prompt, model);

@@ -95,7 +95,8 @@ TEST_P(Logits, OfAllPositionsEqualTransformers) {
 INSTANTIATE_TEST_SUITE_P(Models, Logits,
                          testing::Values("llama2", "llama3", "qwen2", "mistral", "qwen3", "gemma3",
                                          "gpt2", "phi3", "falcon", "falcon_groups",
-                                         "falcon_one_norm", "falcon_serial", "yarn", "longrope"));
+                                         "falcon_one_norm", "falcon_serial", "yarn", "longrope",
+                                         "starcoder2"));
 
 }  // namespace
 }  // namespace tandem

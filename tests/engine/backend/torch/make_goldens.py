@@ -274,6 +274,26 @@ MODELS = {
             **FALCON,
         ),
     ),
+    # Layer norms, biases everywhere, a plain MLP, a window, tied head; float32.
+    "starcoder2": dict(
+        seed=71,
+        std=0.3,
+        embedding_std=0.1,
+        dtype=torch.float32,
+        off=dict(sliding_window=None),
+        config=transformers.Starcoder2Config(
+            vocab_size=152,
+            hidden_size=48,
+            intermediate_size=96,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            sliding_window=24,
+            max_position_embeddings=256,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+    ),
     # Rotary angles stretched by YaRN, which also sharpens attention; float16.
     "yarn": dict(
         seed=41,

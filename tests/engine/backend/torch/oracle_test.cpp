@@ -137,7 +137,8 @@ TEST_P(Oracle, GreedyTokensInMixedBatchesOfEight) {
 INSTANTIATE_TEST_SUITE_P(Models, Oracle,
                          testing::Values("llama2", "llama3", "qwen2", "mistral", "qwen3", "gemma3",
                                          "gpt2", "phi3", "falcon", "falcon_groups",
-                                         "falcon_one_norm", "falcon_serial", "yarn", "longrope"),
+                                         "falcon_one_norm", "falcon_serial", "yarn", "longrope",
+                                         "starcoder2"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

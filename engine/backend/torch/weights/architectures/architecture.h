@@ -29,7 +29,7 @@ struct Architecture {
 };
 
 extern const Architecture kLlama, kMistral, kQwen2, kQwen3, kGemma3, kGpt2, kPhi3, kFalcon, kT5,
-    kMt5;
+    kMt5, kStarcoder2;
 
 std::span<const Architecture* const> architectures();
 

@@ -222,6 +222,7 @@ TEST(DecoderLayout, GoldenModels) {
       {"falcon_serial", SafeDType::kF16},
       {"yarn", SafeDType::kF16},
       {"longrope", SafeDType::kF16},
+      {"starcoder2", SafeDType::kF32},
       {"t5", SafeDType::kF32},
       {"t5_v1_1", SafeDType::kBF16},
       {"mt5", SafeDType::kF16}};

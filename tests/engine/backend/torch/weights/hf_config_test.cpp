@@ -320,6 +320,19 @@ TEST(HfConfig, Phi3) {
               HasSubstr("rope_scaling.short_factor: [1]; allowed: a list of 4 numbers"));
 }
 
+TEST(HfConfig, Starcoder2) {
+  const DecoderConfig c = good({{"norm_epsilon", 1e-6}}, "starcoder2");
+  EXPECT_EQ(c.norm, NormKind::kLayer);
+  EXPECT_EQ(c.norm_eps, 1e-6);
+  EXPECT_FALSE(c.gated);
+  EXPECT_EQ(c.activation, Activation::kGeluTanh);
+  EXPECT_TRUE(c.qkv_bias && c.o_bias && c.mlp_bias && c.tie_word_embeddings);
+  EXPECT_FALSE(good({{"use_bias", false}}, "starcoder2").o_bias);
+  EXPECT_EQ(good({{"sliding_window", 16}}, "starcoder2").window, 16);
+  EXPECT_THAT(error({{"hidden_act", "silu"}}, "starcoder2"),
+              HasSubstr("hidden_act: \"silu\"; allowed: gelu_new"));
+}
+
 TEST(HfConfig, Falcon) {
   const json object = {{"model_type", "falcon"}, {"vocab_size", 100},        {"hidden_size", 32},
                        {"num_hidden_layers", 3}, {"num_attention_heads", 4}, {"num_kv_heads", 2}};
@@ -438,7 +451,7 @@ TEST(HfConfig, BucketsOfDistances) {
 TEST(HfConfig, UnknownArchitectures) {
   EXPECT_EQ(error({{"model_type", "mamba"}}),
             "config.json: model_type: \"mamba\"; allowed: llama, mistral, qwen2, qwen3, "
-            "gemma3_text, gpt2, phi3, falcon, t5, mt5");
+            "gemma3_text, gpt2, phi3, falcon, t5, mt5, starcoder2");
   EXPECT_THAT(error({{"model_type", nullptr}}), HasSubstr("model_type: missing"));
   EXPECT_THAT(error({{"architectures", {"LlamaForSequenceClassification"}}}),
               HasSubstr("architectures: [\"LlamaForSequenceClassification\"]; allowed: "
