@@ -46,7 +46,12 @@ def test_projectors_are_for_the_pair_and_add_nothing(tmp_path, texts, sizes, tok
 def test_encoders_are_read_at_their_end_alone(tmp_path):
     shape = dict(d_model=24, d_ff=16, num_heads=2)
     shapes = [shape | {"num_layers": 3}, shape | {"num_layers": 1}]
-    pair = told_cost.random_t5(tmp_path, shapes, words=4096)
+    pair = told_cost.random_t5(tmp_path, shapes, words=4200)
+    tokenizer = told_cost.frozen_model.load_tokenizer(pair.small)
+    own = told_cost.frozen_model.load_tokenizer(told_cost.ROOT / "models/docstring-small")
+    assert tokenizer.get_vocab_size() == 4200  # a head of which all is read
+    text = "docstring: def f(a):\n    return a"
+    assert tokenizer.encode(text).ids == own.encode(text).ids
     assert told_cost.write_projectors(pair, tmp_path) == ["whole"]
     about = json.loads((tmp_path / "whole/adapter.json").read_text())
     assert (about["layer"], about["tokens"]) == (3, "shared")

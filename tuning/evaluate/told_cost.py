@@ -9,6 +9,7 @@ must be the small model's own, which is checked. Prompts and answers have 100 to
 as in the paper; every prompt is read anew.
 """
 
+import json
 import os
 import random
 import shutil
@@ -83,6 +84,16 @@ T5_SMALL = dict(d_model=512, d_ff=2048, num_layers=6, num_heads=8)
 T5_WORDS = 32128
 
 
+def copy_tokenizer(source: Path, folder: Path, words: int) -> None:
+    """Filled up with tokens of no text, as what has no name is padding, which a server does not read."""
+    shutil.copy(source / "tokenizer_config.json", folder)
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    used = set(vocabulary.values())
+    vocabulary.update({f"<|unused{i}|>": i for i in range(words) if i not in used})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False))
+
+
 def random_t5(folder: Path, shapes=(T5_LARGE, T5_SMALL), words: int = T5_WORDS) -> Pair:
     """Models of these shapes in `folder`, with the docstring pair's tokenizer."""
     for name, shape in zip(("large", "small"), shapes, strict=True):
@@ -92,8 +103,7 @@ def random_t5(folder: Path, shapes=(T5_LARGE, T5_SMALL), words: int = T5_WORDS) 
         model = T5ForConditionalGeneration(config).to(torch.bfloat16)
         model.generation_config = GenerationConfig(**starts)
         model.save_pretrained(folder / name)
-        for file in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(ROOT / "models/docstring-large" / file, folder / name)
+        copy_tokenizer(ROOT / "models/docstring-large", folder / name, words)
     return Pair("T5-Large → T5-Small (shapes)", folder / "large", folder / "small")
 
 
