@@ -22,6 +22,15 @@ def new_projector(large: int, small: int, seed: int) -> nn.Sequential:
     return projector
 
 
+def linear_projector(large: int, small: int, seed: int) -> nn.Sequential:
+    """One matrix, which begins as that of `new_projector` ends: what a projector's depth is worth."""
+    torch.manual_seed(seed)
+    projector = nn.Sequential(nn.Linear(large, small))
+    nn.init.zeros_(projector[0].weight)
+    nn.init.zeros_(projector[0].bias)
+    return projector
+
+
 def folded(projector: nn.Sequential, mean: torch.Tensor, deviation: torch.Tensor) -> nn.Sequential:
     """The projector of rows as they are, from one that meets rows of mean 0 and deviation 1."""
     first, _, second = projector

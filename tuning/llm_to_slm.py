@@ -9,8 +9,9 @@ The large model is frozen, and its hidden rows of each prompt are computed once 
 low-rank additions that are merged when it is written (lora), or whole (full). `--untold` trains the small
 model alike without what the large one says: what a tuned pair is to be compared with. The loss is that of
 the answer alone: of source files what stands behind a cut, or, with `--task docstring`, what a function's
-docstring says. Models with other tokenizers may read: rows are aligned by bytes (tuning/fusion.py). An
-interrupted training goes on where it was saved.
+docstring says, or, with `--task functions`, that or the function's name, of each as many. Models with other
+tokenizers may read: rows are aligned by bytes (tuning/fusion.py). An interrupted training goes on where it
+was saved.
 """
 
 import argparse
@@ -44,6 +45,7 @@ from tuning.windows import TokenStream
 
 DISTANCES = (4, 12)  # where held-out likelihoods are divided, in tokens behind the prompt
 HELD_OUT_FUNCTIONS = 0.05  # share of the files whose docstrings nobody is trained on
+TASKS = {"docstring": (functions.DOCSTRING,), "functions": (functions.DOCSTRING, functions.NAME)}
 GROUP = 16  # batches whose texts are sorted by length together
 
 
@@ -56,8 +58,9 @@ class Settings:
     fusion: str = "add"
     train: str = "full"  # the small model: "frozen", "lora" or "full"
     told: bool = True
-    task: str = "continue"  # or "docstring"
+    task: str = "continue"  # or one of TASKS
     rank: int = 16  # of lora
+    linear: bool = False  # one matrix for a projector, which no file of one holds
     seed: int = 1
     samples: int = 4096
     shortest_prompt: int = 16
@@ -85,10 +88,11 @@ class Told(nn.Module):
         super().__init__()
         self.small, self.settings = small, s
         hidden = small.get_input_embeddings().weight.shape[1]
-        self.projector = fusion.new_projector(len(mean), hidden, s.seed)
+        new = fusion.linear_projector if s.linear else fusion.new_projector
+        self.projector = new(len(mean), hidden, s.seed)
         if s.fusion == "replace":  # as large as the embeddings that it stands for
-            scale = float(small.get_input_embeddings().weight.std())
-            nn.init.normal_(self.projector[2].weight, std=scale * hidden**-0.5)
+            scale, last = float(small.get_input_embeddings().weight.std()), self.projector[-1]
+            nn.init.normal_(last.weight, std=scale * last.weight.shape[1] ** -0.5)
         self.register_buffer("mean", mean)
         self.register_buffer("deviation", deviation)
 
@@ -184,24 +188,31 @@ def likelihoods(
     some: torch.Tensor | None = None,
     read: torch.Tensor | None = None,
 ) -> dict[str, dict]:
-    """Nats per token of the answers for each of `models`, from a batch to logits: in all, and by the
-    distance from the prompt. Of the samples `some` (all), with the large model's rows of `read` (the same)."""
+    """Nats per token of the answers for each of `models`, from a batch to logits: in all, by the distance
+    from the prompt, and by kind where there are several. Of the samples `some` (all), with the large model's
+    rows of `read` (the same)."""
     some = torch.arange(len(samples)) if some is None else some
     read = some if read is None else read
     firsts, lasts = (1, *(d + 1 for d in DISTANCES)), (*DISTANCES, int(samples.answer.max()))
     names = [f"{a} to {b}" for a, b in zip(firsts, lasts, strict=True)]
+    kinds = sorted(set(samples.kinds))
+    kind_of = torch.tensor([kinds.index(kind) for kind in samples.kinds])
     measured = {}
     for model, logits_of in models.items():
-        losses, distances = [], []
+        losses, distances, asked = [], [], []
         for index, rows_of in zip(some.split(16), read.split(16), strict=True):
             batch = samples.batch(index, rows_of)
             losses.append(answer_losses(logits_of(batch), batch))
             distances.append(batch.distance[batch.says])
+            asked.append(kind_of[index].repeat_interleave(batch.answer))
         loss, distance = torch.cat(losses), torch.cat(distances)
         part = torch.bucketize(distance, torch.tensor(DISTANCES), right=True)
         measured[model] = {"all": loss.mean().item()} | {
             name: loss[part == i].mean().item() for i, name in enumerate(names)
         }
+        if len(kinds) > 1:
+            kind = torch.cat(asked)
+            measured[model] |= {k: loss[kind == i].mean().item() for i, k in enumerate(kinds)}
     return measured
 
 
@@ -215,7 +226,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--layer", type=int, help="of the large model (default: its last)")
     parser.add_argument("--fusion", choices=["add", "replace"], default="add")
     parser.add_argument("--train", choices=["frozen", "lora", "full"], default=Settings.train)
-    parser.add_argument("--task", choices=["continue", "docstring"], default=Settings.task)
+    parser.add_argument("--task", choices=["continue", *TASKS], default=Settings.task)
     parser.add_argument("--untold", action="store_true", help="the small model alone")
     parser.add_argument("--bfloat16", action="store_true", help="products in training")
     parser.add_argument("--write-small", type=Path, help="where the tuned small model goes")
@@ -256,11 +267,12 @@ def texts_of(arguments: argparse.Namespace, s: Settings, small: FrozenModel) -> 
     """For training and for checking."""
     documents = corpus.read_documents(arguments.stdlib)
     prompts, counts = (s.shortest_prompt, s.longest_prompt), (s.samples, s.checked)
-    if s.task == "docstring":
+    if s.task in TASKS:
         both = functions.split(documents, HELD_OUT_FUNCTIONS)
+        asked, end = TASKS[s.task], small.ends[0]
         return [
-            told_samples.docstrings(
-                examples, small.tokenizer, small.ends[0], count, prompts, s.answer, s.seed
+            told_samples.of_functions(
+                examples, asked, small.tokenizer, end, count, prompts, s.answer, s.seed
             )
             for examples, count in zip(both, counts, strict=True)
         ]
@@ -295,6 +307,17 @@ def read_samples(
     return both[0], both[1], source
 
 
+def held_out_likelihoods(told: Told, held_out: Samples) -> dict[str, dict]:
+    """Of a trained pair, and what of it is not owed to reading this prompt."""
+    name = "llm_to_slm" if told.settings.told else "small, tuned alone"
+    measured = likelihoods({name: told}, held_out)
+    some, others = told_samples.others(held_out)
+    if told.settings.told and len(some) > 0:
+        measured |= likelihoods({"told of another prompt": told}, held_out, some, others)
+        measured |= likelihoods({"the same texts, told of their own": told}, held_out, some)
+    return measured
+
+
 def main() -> None:
     arguments = parse_arguments()
     if arguments.threads:
@@ -325,12 +348,7 @@ def main() -> None:
         projector_file.save(
             arguments.output, told.folded(), source, small.model, layer, settings.fusion, tokens
         )
-    name = "llm_to_slm" if settings.told else "small, tuned alone"
-    measured |= likelihoods({name: told}, held_out)
-    some, others = told_samples.others(held_out)
-    if settings.told and len(some) > 0:  # what is not owed to reading this prompt
-        measured |= likelihoods({"told of another prompt": told}, held_out, some, others)
-        measured |= likelihoods({"the same texts, told of their own": told}, held_out, some)
+    measured |= held_out_likelihoods(told, held_out)
     report = {
         "settings": asdict(settings) | {"samples": len(training), "checked": len(held_out)},
         "nats": measured,

@@ -16,10 +16,14 @@ from tqdm import tqdm
 from transformers import AutoConfig, PreTrainedModel
 
 from tuning import calibration, frozen_model, fusion, projector_file
-from tuning.functions import DOCSTRING, Example
+from tuning.functions import DOCSTRING, NAME, Example
 from tuning.windows import TokenStream
 
-ASKED = "\n# In one line, what this function does:\n#"  # behind a function, before its docstring
+# Behind a function, before what is to be said of it.
+ASKED = {
+    DOCSTRING: "\n# In one line, what this function does:\n#",
+    NAME: "\n# What this function is called, where it says _:\n#",
+}
 
 
 def key_of(*parts) -> str:
@@ -68,6 +72,7 @@ class Text:
 
     prompt: list[int]
     answer: list[int]
+    kind: str = ""  # of functions: what is asked of it
 
 
 def continuations(
@@ -80,8 +85,14 @@ def continuations(
     return [Text(t[:c], t[c : c + answer]) for t, c in zip(texts, cuts.tolist(), strict=True)]
 
 
-def docstrings(
+def asked(example: Example) -> str:
+    """A function, and behind it what is asked of it: what decoders read. The answer begins with a blank."""
+    return example.source.removeprefix(f"{example.task}: ") + ASKED[example.task]
+
+
+def of_functions(
     examples: list[Example],
+    tasks: tuple[str, ...],
     tokenizer: Tokenizer,
     end: int,
     count: int,
@@ -89,18 +100,24 @@ def docstrings(
     answer: int,
     seed: int,
 ) -> list[Text]:
-    """Functions and the first lines of their docstrings, with `end`; too long ones are left out."""
-    found = []
-    for example in examples:
-        if example.task != DOCSTRING:
-            continue
-        function = example.source.removeprefix(f"{DOCSTRING}: ")
-        prompt = tokenizer.encode(function + ASKED).ids
-        said = tokenizer.encode(" " + example.target, add_special_tokens=False).ids
-        if prompts[0] <= len(prompt) <= prompts[1] and len(said) < answer:
-            found.append(Text(prompt, [*said, end]))
-    random.Random(seed).shuffle(found)
-    return found[:count]
+    """Functions, and their docstrings' first lines or their names with `end`: of each of `tasks` as many;
+    too long ones are left out."""
+    texts, shuffled = [], examples[:]
+    random.Random(seed).shuffle(shuffled)
+    for task in tasks:
+        found: list[Text] = []
+        for example in shuffled:
+            if len(found) == count // len(tasks):
+                break
+            if example.task != task:
+                continue
+            prompt = tokenizer.encode(asked(example)).ids
+            said = tokenizer.encode(" " + example.target, add_special_tokens=False).ids
+            if prompts[0] <= len(prompt) <= prompts[1] and len(said) < answer:
+                found.append(Text(prompt, [*said, end], task))
+        texts += found
+    random.Random(seed).shuffle(texts)
+    return texts
 
 
 @dataclass(frozen=True)
@@ -142,6 +159,7 @@ class Samples:
         self.prompt = torch.tensor([len(t.prompt) for t in texts])
         self.answer = torch.tensor([len(t.answer) for t in texts])
         self.length = self.prompt + self.answer
+        self.kinds = [t.kind for t in texts]
         self.read = [t.prompt for t in texts]
         self.beside = pad([list(range(len(r))) for r in self.read])
         self.rows = torch.empty(0)

@@ -141,16 +141,49 @@ def test_another_tokenizers_rows_are_laid_by_bytes():
     )
 
 
-def test_docstrings_are_what_stands_behind_their_functions():
+def test_functions_stand_before_what_is_asked_of_them():
     tokenizer = train_tokenizer(["def f(a):\n    return a\n"] * 20, 264)
     examples = [
         Example("docstring", "docstring: def f(a):\n    return a", "Return the argument."),
         Example("name", "name: def _(a):\n    return a", "f"),
+        Example("name", "name: def _(a):\n    return 1", "one"),
         Example("docstring", "docstring: def g(a):\n" + "    a\n" * 90, "Too long."),
     ]
-    (text,) = told_samples.docstrings(examples, tokenizer, 0, 9, (4, 120), 64, seed=1)
-    assert tokenizer.decode(text.prompt) == "def f(a):\n    return a" + told_samples.ASKED
+
+    def of(tasks, count):
+        return told_samples.of_functions(examples, tasks, tokenizer, 0, count, (4, 120), 64, seed=1)
+
+    (text,) = of(("docstring",), 9)
+    asked = told_samples.ASKED
+    assert tokenizer.decode(text.prompt) == "def f(a):\n    return a" + asked["docstring"]
     assert tokenizer.decode(text.answer) == " Return the argument." and text.answer[-1] == 0
+    both = of(("docstring", "name"), 3)
+    assert sorted(text.kind for text in both) == ["docstring", "name"]  # of each as many
+    named = next(text for text in both if text.kind == "name")
+    said = (tokenizer.decode(named.prompt), tokenizer.decode(named.answer))
+    behind = asked["name"]
+    assert said in {
+        ("def _(a):\n    return a" + behind, " f"),
+        ("def _(a):\n    return 1" + behind, " one"),
+    }
+    assert len(of(("docstring", "name"), 4)) == 3
+
+
+def test_likelihoods_of_several_kinds_are_told_apart(texts):
+    mixed = [replace(text, kind=kind) for text, kind in zip(texts, "aab" * 8, strict=True)]
+    samples = Samples(mixed)
+
+    def sure_of_a(batch):
+        logits = torch.zeros(int(batch.answer.sum()), 60)
+        where = torch.tensor([mixed[i].kind == "a" for i in shown]).repeat_interleave(batch.answer)
+        logits[where, batch.said[where]] = 50
+        return logits
+
+    shown = [0, 1, 2, 3, 4, 5]
+    seen = llm_to_slm.likelihoods({"it": sure_of_a}, samples, torch.tensor(shown))["it"]
+    assert seen["a"] < 1e-6 and seen["b"] == pytest.approx(torch.tensor(60.0).log().item())
+    alone = llm_to_slm.likelihoods({"it": sure_of_a}, Samples(texts), torch.tensor(shown))["it"]
+    assert {"a", "b"}.isdisjoint(alone)
 
 
 def test_fewer_samples_than_a_step_takes_are_refused(monkeypatch, texts):
@@ -171,8 +204,12 @@ def test_a_new_projector_adds_nothing(models, samples):
     torch.testing.assert_close(pair(batch), alone)
     untold = told(models[1], samples, replace(SETTINGS, told=False))
     assert torch.equal(untold(batch), pair(batch))
-    replaced = told(models[1], samples, replace(SETTINGS, fusion="replace"))
-    assert not torch.allclose(replaced(batch), pair(batch))
+    plain = told(models[1], samples, replace(SETTINGS, linear=True))
+    assert torch.equal(plain(batch), pair(batch)) and len(plain.projector) == 1
+    for linear in (False, True):
+        settings = replace(SETTINGS, fusion="replace", linear=linear)
+        replaced = told(models[1], samples, settings)
+        assert not torch.allclose(replaced(batch), pair(batch))
 
 
 @torch.no_grad()

@@ -20,7 +20,8 @@ MODELS = ROOT / "models"
 ALIGNED = "code-small-aligned"  # tuning/align.py
 DOCSTRINGS = "docstring-large", "docstring-small", "docstring-small-aligned"  # tuning/seq2seq.py
 TOLD = ("docstring-small-told", "docstring-small-told/projector")  # tuning/told_encoders.py
-TUNED = "docstring-small-tuned"
+TUNED = ("docstring-small-tuned",)
+TOLD_DECODERS = ("smollm2-135m-told",)  # tuning/llm_to_slm.py
 MASKS = ("code-large-bita", "smollm2-135m-bita")  # tuning/bita.py
 HEADS = {  # tuning/early_heads.py
     "code-large-heads": (4, 5, 6, 7),
@@ -45,7 +46,8 @@ def test_weights_are_small_enough_for_the_repository():
         ALIGNED,
         *DOCSTRINGS,
         *TOLD,
-        TUNED,
+        *TOLD_DECODERS,
+        *TUNED,
         *MASKS,
         *heads,
     }
@@ -62,6 +64,18 @@ def test_heads_help(name):
             shared, trained = (report[kind][texts][str(layer)] for kind in ("shared", "trained"))
             assert all(b >= a for a, b in zip(shared, trained, strict=True)), (texts, layer)
             assert trained[0] > shared[0] + 0.02
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m-told"])
+def test_being_told_of_a_prompt_helps(name):
+    """More than being told of another one, and than being as it came."""
+    for report in json.loads((MODELS / name / "training.json").read_text()):
+        nats = report["nats"]
+        if not report["settings"]["told"]:
+            continue
+        own, other = nats["the same texts, told of their own"], nats["told of another prompt"]
+        assert own["all"] < other["all"] - 0.05
+        assert nats["llm_to_slm"]["all"] < nats["small"]["all"] - 0.05
 
 
 def test_all_have_the_same_tokenizer():

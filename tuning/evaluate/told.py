@@ -7,7 +7,8 @@ encoders. Every prompt is read anew by whoever reads it. Beside the large model 
 the small one tuned on texts of the same files without being told anything; its settings and the told one's
 may differ, and the last table has them. Then the same small models as drafters, whose answers must be the
 large model's own; and what trainings reported of held-out texts' likelihood: what telling is worth is the
-difference between two whose settings are the same.
+difference between two whose settings are the same. Where scripts/models has fetched Qwen2.5-Coder 1.5B and
+SmolLM2 135M, they follow as a third pair (told_functions.py).
 """
 
 import json
@@ -24,7 +25,7 @@ from bench.peers import machine
 from bench.peers.models import ROOT
 from bench.peers.report import table
 from tuning import corpus
-from tuning.evaluate import docstrings, page
+from tuning.evaluate import docstrings, page, told_functions
 from tuning.evaluate.grid import Configuration, speculative
 from tuning.evaluate.measure import (
     LARGE,
@@ -320,6 +321,11 @@ def main(serve, args, command: str, bar) -> int:
     started = time.monotonic()
     busy = [machine.load_before(args.write)]
     measured = [measure_pair(serve, s, args, bar) for s in SETTINGS if s.reports.exists()]
+    parts = [part for part, _ in measured]
+    if told_functions.is_here():
+        parts.append(told_functions.part(serve, args, bar))
+    else:
+        print("without the pair that scripts/models fetches", file=sys.stderr)
     busy.append(machine.load())
     conditions = page.Conditions.here(
         started,
@@ -330,7 +336,7 @@ def main(serve, args, command: str, bar) -> int:
         new_tokens=NEW_TOKENS,
         turns=args.turns,
     )
-    text = section([part for part, _ in measured], conditions)
+    text = section(parts, conditions)
     print(text)
     if args.write:
         file = ROOT / "docs" / "fidelity.md"
