@@ -27,6 +27,7 @@ import numpy as np
 from bench.peers.models import HOME
 
 PEERS = HOME / "peers"  # scripts/setup --peers
+BINDINGS = HOME / "bindings"  # scripts/setup --bindings
 CONVERTED = HOME / "benchmark" / "converted"
 
 
@@ -64,12 +65,12 @@ def cores() -> int:
 THREADS = sorted({cores(), (cores() + 1) // 2}, reverse=True)
 
 
-def import_peers() -> None:
-    """Makes ctranslate2, llama_cpp and gguf importable."""
-    if not PEERS.exists():
-        raise SystemExit("ctranslate2 and llama.cpp are missing: run scripts/setup --peers")
-    if str(PEERS) not in sys.path:
-        sys.path.append(str(PEERS))
+def import_from(folder: Path) -> None:
+    """Makes what scripts/setup has put into `folder` importable."""
+    if not folder.exists():
+        raise SystemExit(f"{folder} is missing: run scripts/setup --{folder.name}")
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 def converted(source: Path, name: str, make) -> Path:
@@ -213,7 +214,7 @@ class CTranslate2(Engine):
 
     def __init__(self, source: Path, precision: str):
         super().__init__(precision)
-        import_peers()
+        import_from(PEERS)
         os.environ["CT2_VERBOSE"] = "1"
         for name in [n for n in os.environ if n.startswith("CT2_") and not os.environ[n]]:
             del os.environ[name]
@@ -292,7 +293,7 @@ class LlamaCpp(Engine):
 
     def __init__(self, source: Path, precision: str):
         super().__init__(precision)
-        import_peers()
+        import_from(BINDINGS)
         import llama_cpp
 
         self.api = llama_cpp

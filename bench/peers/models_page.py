@@ -421,7 +421,7 @@ its own way. Keys and values are fp32 with our fp32 weights and bf16 otherwise; 
 ## Conditions
 
 Processor: {c["processor"]}, {c["cores"]} cores. llama.cpp is compiled for this very processor, by clang and with ggml's own
-threads, which stay between calls (`scripts/setup --peers`; compiled by GCC with OpenMP it was slower with `code-large` and at 8
+threads, which stay between calls (`scripts/setup --bindings`; compiled by GCC with OpenMP it was slower with `code-large` and at 8
 streams, and equal otherwise). Tandem's binary runs on any x86-64-v3 and chooses its kernels at start. A line for each part:
 
 {conditions_table(parts)}

@@ -257,11 +257,6 @@ def test_weights_of_a_token(tmp_path):
 
 
 def test_gguf_file_has_the_same_weights(tmp_path):
-    from bench.peers import engines
-
-    if not engines.PEERS.exists():
-        pytest.skip("scripts/setup --peers was not run")
-    engines.import_peers()
     import gguf
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
