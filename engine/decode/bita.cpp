@@ -141,7 +141,7 @@ Walk walk(Gen g, const Laid& laid, const Foreseen& foreseen, const Readout& r, B
 
 Task<void> bita(Gen g, BitaParams a) {
   const Stage L = g.stage(Role::kLarge);
-  BitaBudget budget(a.tree, a.num_masks, a.num_candidates, a.only_if_faster);
+  BitaBudget budget(a.tree, a.num_masks, a.num_candidates, a.only_if_faster, a.lore);
   Foreseen foreseen;
   for (;;) {
     BitaTree tree = budget.tree().clipped(foreseen.counts(), g.remaining());

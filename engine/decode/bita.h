@@ -4,6 +4,7 @@
 // of its own on the nodes, so that wherever it ends the next tree is known.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "engine/async/task.h"
@@ -11,6 +12,8 @@
 #include "engine/decode/gen.h"
 
 namespace tandem {
+
+struct BitaLore;  // engine/decode/bita_budget.h
 
 struct BitaParams {
   int num_masks = 3;       // M of the adapter's masks. [1, ..)
@@ -20,6 +23,8 @@ struct BitaParams {
   // (engine/decode/bita_budget.h); else all of it in every round.
   bool only_if_faster = true;
   std::string adapter;  // where the masks are, by the name that the deployment knows
+  // What other requests have learnt about trees that pay; null: none has.
+  std::shared_ptr<BitaLore> lore = {};
 };
 
 // EXACT: each row that is not a mask draws as autoregressive decoding does, and a node stays if it

@@ -1,6 +1,7 @@
 #include "engine/decode/bita_budget.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace tandem {
@@ -48,36 +49,43 @@ Step step_of(const BitaTree& tree, const MaskHits& hits, int spent) {
 
 }  // namespace
 
-MaskHits::MaskHits(int masks, int candidates) {
-  Seen none;
-  none.hits.resize(static_cast<size_t>(candidates));
-  seen_.assign(static_cast<size_t>(masks), none);
-  rates_.assign(seen_.size(), none.hits);
+MaskHits::MaskHits(int masks, int candidates, const MaskHits* others, double memory)
+    : others_(others), memory_(memory) {
+  const auto ranks = static_cast<size_t>(candidates);
+  seen_.assign(static_cast<size_t>(masks), std::vector<Seen>(ranks));
+  rates_.assign(seen_.size(), std::vector<double>(ranks));
   estimate();
 }
 
-void MaskHits::saw(int mask, int rank) {
-  Seen& seen = seen_[static_cast<size_t>(mask)];
-  seen.tokens = kMemory * seen.tokens + 1;
-  for (double& hits : seen.hits) hits *= kMemory;
-  if (rank >= 0) ++seen.hits[static_cast<size_t>(rank)];
+void MaskHits::saw(int mask, int rank, int candidates) {
+  std::vector<Seen>& seen = seen_[static_cast<size_t>(mask)];
+  for (int r = 0; r < candidates; ++r) {
+    Seen& s = seen[static_cast<size_t>(r)];
+    s.tokens = memory_ * s.tokens + 1;
+    s.hits = memory_ * s.hits + (r == rank ? 1 : 0);
+  }
   estimate();
 }
 
 void MaskHits::doubt() {
-  for (Seen& seen : seen_) {
-    seen.tokens /= 2;
-    for (double& hits : seen.hits) hits /= 2;
+  for (std::vector<Seen>& ranks : seen_) {
+    for (Seen& seen : ranks) {
+      seen.tokens /= 2;
+      seen.hits /= 2;
+    }
   }
   estimate();
 }
 
 void MaskHits::estimate() {
+  const double doubt = others_ != nullptr ? kBelieved : kDoubt;
   for (size_t i = 0; i < seen_.size(); ++i) {
     double rank = kFirst;
     for (size_t r = 0; r < rates_[i].size(); ++r, rank *= kNextRank) {
-      const double assumed = i > 0 ? kNext * rates_[i - 1][r] : rank;
-      rates_[i][r] = (seen_[i].hits[r] + kDoubt * assumed) / (seen_[i].tokens + kDoubt);
+      const double guess = i > 0 ? kNext * rates_[i - 1][r] : rank;
+      const double assumed = others_ != nullptr ? others_->rates_[i][r] : guess;
+      const Seen& seen = seen_[i][r];
+      rates_[i][r] = (seen.hits + doubt * assumed) / (seen.tokens + doubt);
     }
   }
 }
@@ -101,8 +109,60 @@ double expected_tokens(const BitaTree& tree, const MaskHits& hits) {
   return tokens;
 }
 
-BitaBudget::BitaBudget(BitaTreeKind kind, int masks, int candidates, bool adaptive)
-    : adaptive_(adaptive), hits_(masks, candidates) {
+void TreeCost::saw(int rows, double seconds) {
+  for (auto& [size, seen] : seen_) {
+    const double memory = size == rows ? kOwnMemory : kMemory;
+    seen.rounds *= memory;
+    seen.more *= memory;
+  }
+  if (rows > 0 && line_.known_plain()) {
+    Seen& seen = seen_[rows];
+    ++seen.rounds;
+    seen.more += seconds - line_.measured();
+  }
+  line_.saw(rows, seconds);
+}
+
+double TreeCost::bent(int rows, const Seen& seen) const {
+  return std::max(0.0, (seen.more + kDoubt * rows * line_.more()) / (seen.rounds + kDoubt));
+}
+
+double TreeCost::with(int rows) const {
+  if (rows == 0 || seen_.empty()) return line_.with(rows);
+  const auto above = seen_.lower_bound(rows);
+  const bool none_below = above == seen_.begin();
+  const int low = none_below ? 0 : std::prev(above)->first;
+  const double cost = none_below ? 0 : bent(low, std::prev(above)->second);
+  // Beyond all that was seen rows are as dear as the last ones.
+  if (above == seen_.end()) return plain() + cost * rows / low;
+  const double share = static_cast<double>(rows - low) / (above->first - low);
+  return plain() + (1 - share) * cost + share * bent(above->first, above->second);
+}
+
+int TreeCost::reach() const {
+  int largest = 0;
+  for (const auto& [rows, seen] : seen_) {
+    if (seen.rounds >= 1) largest = rows;
+  }
+  return 2 * largest + 2;
+}
+
+bool TreeCost::seen(int rows) const {
+  const auto at = seen_.find(rows);
+  return at != seen_.end() && at->second.rounds >= kSeen;
+}
+
+void Promises::saw(int tokens, double expected) {
+  made_ = kMemory * made_ + tokens;
+  expected_ = kMemory * expected_ + expected;
+}
+
+BitaBudget::BitaBudget(BitaTreeKind kind, int masks, int candidates, bool adaptive,
+                       std::shared_ptr<BitaLore> lore)
+    : adaptive_(adaptive),
+      lore_(adaptive && lore ? std::move(lore) : std::make_shared<BitaLore>()),
+      hits_(masks, candidates, &lore_->hits) {
+  ++lore_->streams;
   if (!adaptive) {
     add(make_bita_tree(kind, masks, candidates));
     return;
@@ -112,7 +172,7 @@ BitaBudget::BitaBudget(BitaTreeKind kind, int masks, int candidates, bool adapti
   // Masks at the best candidates alone.
   if (kind == BitaTreeKind::kEfficient) add_options(BitaTreeKind::kSpine, masks, candidates);
   std::ranges::sort(options_, {}, &Option::rows);
-  best_ = now_ = kSmall;
+  best_ = best();
 }
 
 void BitaBudget::add(BitaTree tree) {
@@ -130,42 +190,63 @@ void BitaBudget::add_options(BitaTreeKind kind, int masks, int candidates) {
   }
 }
 
-size_t BitaBudget::best() const {
-  if (!cost_.known()) return kSmall;
+size_t BitaBudget::best() {
+  const TreeCost& cost = lore_->cost;
+  if (!cost.known()) return kSmall;
+  hits_.estimate();
+  const double kept = lore_->promises.kept();
   size_t best = 0;
-  double fastest = kWorth / cost_.plain();
-  for (size_t i = 1; i < options_.size(); ++i) {
-    const double speed = expected_tokens(options_[i].tree, hits_) / cost_.with(options_[i].rows);
-    if (speed < fastest) continue;
-    fastest = speed;
+  double fastest = kWorth / cost.plain() / kept;
+  const int reach = cost.reach();
+  for (size_t i = 1; i < options_.size() && options_[i].rows <= reach; ++i) {
+    const double seconds = cost.with(options_[i].rows);
+    if (1 + options_[i].tree.root_masks < fastest * seconds) continue;  // whatever is foreseen
+    const double tokens = expected_tokens(options_[i].tree, hits_);
+    if (tokens < fastest * seconds) continue;
+    fastest = tokens / seconds;
+    expected_ = tokens;
     best = i;
   }
   return best;
 }
 
+const BitaTree& BitaBudget::tree() {
+  if (adaptive_) {
+    now_ = lore_->next == Trials::Next::kPlain   ? 0
+           : lore_->next == Trials::Next::kTrial ? kSmall
+                                                 : best_;
+  }
+  return options_[now_].tree;
+}
+
 void BitaBudget::saw_token(int mask, int rank) {
-  if (adaptive_) hits_.saw(mask, rank);
+  if (!adaptive_) return;
+  lore_->hits.saw(mask, rank, hits_.candidates());
+  hits_.saw(mask, rank, hits_.candidates());
 }
 
 void BitaBudget::saw_round(int rows, int tokens, double seconds, bool caught_up) {
   if (!adaptive_) return;
-  if (!caught_up) cost_.saw(rows, seconds);
-  if (--until_choice_ <= 0 || trials_.trying()) {
-    until_choice_ = kChoose;
-    best_ = best();
+  TreeCost& cost = lore_->cost;
+  if (!caught_up) {
+    // (A round behind one without masks has no candidates.)
+    if (now_ > 0 && now_ == best_ && foresees_ && expected_ > 0) {
+      lore_->promises.saw(tokens, expected_ * seconds / cost.with(options_[now_].rows));
+    }
+    cost.saw(rows, seconds);
   }
-  const double lost = caught_up ? 0 : cost_.lost(tokens, seconds);
-  const bool trying = trials_.trying();
-  switch (trials_.saw(rows > 0, lost, best_ > 0)) {
-    case Trials::Next::kBest:
-      now_ = best_;
-      return;
-    case Trials::Next::kPlain:
-      now_ = 0;
-      return;
-    case Trials::Next::kTrial:
-      now_ = kSmall;
-      if (!trying) hits_.doubt();
+  foresees_ = rows > 0;
+  const bool trying = lore_->trials.trying();
+  if (--until_choice_ <= 0 || trying) {
+    best_ = best();
+    until_choice_ = cost.seen(options_[best_].rows) ? kChoose : kFirstChoice;
+  }
+  const double lost = caught_up ? 0 : cost.lost(tokens, seconds);
+  lore_->next = lore_->trials.saw(rows > 0, lost, best_ > 0, lore_->streams);
+  if (lore_->next == Trials::Next::kTrial && !trying) {
+    lore_->hits.doubt();
+    hits_.doubt();
+    lore_->promises.doubt();
   }
 }
 

@@ -1,6 +1,9 @@
 // How large a tree pays? From none up, by what masks foresee and what rows cost.
 #pragma once
 
+#include <algorithm>
+#include <map>
+#include <memory>
 #include <vector>
 
 #include "engine/decode/bita_tree.h"
@@ -9,36 +12,40 @@
 namespace tandem {
 
 // How often the candidates of masks are right where those before them were: of m_{i + 1} the one of
-// each rank, as far as tokens have shown. What a mask has not shown yet is taken to be a little
-// worse than at the mask before it.
+// each rank, as far as tokens have shown. What a mask has not shown yet is what others know of it,
+// or else taken to be a little worse than at the mask before it.
 class MaskHits {
  public:
   static constexpr double kMemory = 0.98;  // a token's weight against the one after it
   static constexpr double kDoubt = 2;      // tokens that what is assumed at first counts for
+  static constexpr double kBelieved = 8;   // and what `others` say
   static constexpr double kFirst = 0.5;    // the first mask's best candidate, at first
   static constexpr double kNext = 0.7;     // of the mask before it; of the rank before it: 1/4
   static constexpr double kNextRank = 0.25;
 
-  MaskHits(int masks, int candidates);
+  // others: of at least so many masks and candidates, outlives this; null: nobody knows anything.
+  MaskHits(int masks, int candidates, const MaskHits* others = nullptr, double memory = kMemory);
 
-  // The token that m_{mask + 1} had foreseen has come: its candidate `rank`, or -1: none of them.
-  void saw(int mask, int rank);
+  // The token that m_{mask + 1} had foreseen has come: its candidate `rank`, or -1: none of the
+  // first `candidates`, which are all that were looked at.
+  void saw(int mask, int rank, int candidates);
   double rate(int mask, int rank) const {  // in [0, 1]; over the ranks: at most 1
     return rates_[static_cast<size_t>(mask)][static_cast<size_t>(rank)];
   }
   // From here on what was seen so far says half as much.
   void doubt();
+  // Rates follow what is seen here; this has them follow what the others have seen since.
+  void estimate();
   int masks() const { return static_cast<int>(rates_.size()); }
   int candidates() const { return static_cast<int>(rates_[0].size()); }
 
  private:
-  void estimate();
-
   struct Seen {
-    double tokens = 0;
-    std::vector<double> hits;  // by rank
+    double tokens = 0, hits = 0;
   };
-  std::vector<Seen> seen_;
+  const MaskHits* others_;
+  double memory_;
+  std::vector<std::vector<Seen>> seen_;  // by mask and rank
   std::vector<std::vector<double>> rates_;
 };
 
@@ -46,23 +53,90 @@ class MaskHits {
 // those of the next tree are fresh; else they are what is left of the masks above it.
 double expected_tokens(const BitaTree& tree, const MaskHits& hits);
 
+// What rounds take by their rows: a line (RoundCost), bent towards what rounds of each size took of
+// late. Products take so many rows at once, so a row more may cost nothing or much.
+class TreeCost {
+ public:
+  static constexpr double kOwnMemory = 0.9;  // a round's weight against the next one of its size
+  static constexpr double kMemory = 0.99;    // and of another size
+  static constexpr double kDoubt = 1;        // rounds that the line counts for at each size
+  static constexpr double kSeen = 3;         // rounds until a size is known
+
+  // A round of so many rows beside the last token's.
+  void saw(int rows, double seconds);
+  bool known() const { return line_.known(); }
+  double plain() const { return line_.plain(); }
+  double with(int rows) const;  // seconds
+  // Sizes beyond are none to try yet: what the seen ones say of them may be far from true.
+  int reach() const;
+  bool seen(int rows) const;
+  double lost(int tokens, double seconds) const { return line_.lost(tokens, seconds); }
+
+ private:
+  struct Seen {
+    double rounds = 0, more = 0;  // seconds beside a round without rows
+  };
+  double bent(int rows, const Seen& seen) const;
+
+  RoundCost line_;
+  std::map<int, Seen> seen_;  // by rows
+};
+
+// What trees have made of the time that they took, beside what was expected of them.
+class Promises {
+ public:
+  static constexpr double kMemory = 0.99;  // a round's weight against the one after it
+  static constexpr double kTrust = 8;      // tokens made as expected, at first
+  static constexpr double kTrials = 0.75;  // what was seen before a trial counts for so much after
+
+  void saw(int tokens, double expected);
+  double kept() const { return std::min(1.0, (kTrust + made_) / (kTrust + expected_)); }
+  void doubt() { made_ *= kTrials, expected_ *= kTrials; }
+
+ private:
+  double made_ = 0, expected_ = 0;  // tokens
+};
+
+// What all requests of a deployment have learnt. A new one begins with it: where trees do not pay
+// it has none.
+struct BitaLore {
+  static constexpr int kMost = 16;          // masks and candidates
+  static constexpr double kMemory = 0.995;  // of a token
+  static constexpr int kTrial = 3;          // rounds: the first one has masks alone
+  static constexpr int kPlainEvery = 128;   // rounds with rows: each loses what was foreseen
+
+  MaskHits hits{kMost, kMost, nullptr, kMemory};
+  TreeCost cost;
+  Promises promises;
+  Trials trials{kTrial, kPlainEvery};
+  Trials::Next next = Trials::Next::kBest;
+  int streams = 0;  // requests that go by it now
+};
+
 // The tree of the next round: of all that have no more masks, candidates and rows than the whole
 // one, the one that makes most tokens in a second. Its rows are charged as
 // MethodStats::share_seconds has it, so that in full batches, where every row costs all others
-// time, trees are smaller.
+// time, trees are smaller. What is expected of it is what rates and costs say, less what trees have
+// fallen short of that of late; none pays that is not faster than no rows then.
 //
 // The tokens of a request must not depend on its trees, since time decides about them.
+//
+// Loop thread only.
 class BitaBudget {
  public:
-  static constexpr int kTrial = 3;         // rounds: the first one has masks alone
-  static constexpr int kPlainEvery = 128;  // rounds with rows: what is foreseen is lost with each
-  static constexpr int kChoose = 8;        // rounds from one choice to the next
-  static constexpr double kWorth = 1.05;   // so much faster than without rows it must seem
+  static constexpr int kChoose = 8;       // rounds from one choice to the next
+  static constexpr int kFirstChoice = 2;  // the same as long as a tree of this size is new
+  static constexpr double kWorth = 1.05;  // so much faster than without rows it must seem
 
-  // Not `adaptive`: always the whole tree.
-  BitaBudget(BitaTreeKind kind, int masks, int candidates, bool adaptive);
+  // Not `adaptive`: always the whole tree. lore: null: of this request alone.
+  BitaBudget(BitaTreeKind kind, int masks, int candidates, bool adaptive,
+             std::shared_ptr<BitaLore> lore = nullptr);
+  ~BitaBudget() { --lore_->streams; }
+  BitaBudget(const BitaBudget&) = delete;
+  BitaBudget& operator=(const BitaBudget&) = delete;
 
-  const BitaTree& tree() const { return options_[now_].tree; }
+  // Of the round that begins now.
+  const BitaTree& tree();
   // See MaskHits. Ranks may be those of candidates that the tree had no node for.
   void saw_token(int mask, int rank);
   // A round with so many rows beside the last token's has made so many tokens. `caught_up`: it ran
@@ -76,17 +150,18 @@ class BitaBudget {
   };
   void add_options(BitaTreeKind kind, int masks, int candidates);
   void add(BitaTree tree);
-  size_t best() const;
+  size_t best();
 
   static constexpr size_t kSmall = 1;  // the option that trials have, and the first rounds
 
   const bool adaptive_;
+  const std::shared_ptr<BitaLore> lore_;
   std::vector<Option> options_;  // [0]: no rows at all; the last one: the whole tree
   size_t now_ = 0, best_ = 0;    // best_: as far as is known
-  int until_choice_ = 0;         // rounds
+  double expected_ = 0;          // tokens of a pass of options_[best_]; 0: costs are not known
+  int until_choice_ = kChoose;   // rounds
+  bool foresees_ = false;        // the round before had masks
   MaskHits hits_;
-  RoundCost cost_;
-  Trials trials_{kTrial, kPlainEvery};
 };
 
 }  // namespace tandem

@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
+#include "engine/decode/bita_budget.h"
 #include "engine/decode/steering.h"
 #include "engine/host/methods.h"
 #include "engine/host/methods/registry.h"
@@ -268,6 +269,7 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
       TANDEM_RETURN_IF_ERROR(join(&d));
     }
     d.draft_lore = std::make_shared<DraftLore>();
+    d.bita_lore = std::make_shared<BitaLore>();
     if (d.small) d.draft_vocabulary = draft_vocabulary_of(d.small->shape, *d.small->tokenizer);
     d.vocab_size = named_tokens(*d.large);
     if (d.small) d.small_vocab_size = named_tokens(*d.small);

@@ -21,6 +21,7 @@
 
 namespace tandem {
 
+struct BitaLore;   // engine/decode/bita_budget.h
 struct DraftLore;  // engine/decode/steering.h
 
 // A loaded model, with what its directory says about text and generation. An encoder is one too,
@@ -77,6 +78,7 @@ struct Deployment {
   // Drafts of the small model are ids below this where nobody says otherwise; 0: all.
   int draft_vocabulary = 0;
   std::shared_ptr<DraftLore> draft_lore;
+  std::shared_ptr<BitaLore> bita_lore;
   // The method in which the small model writes what the large one has read, where the two cannot be
   // taken for each other: they have different tokens, or one has an encoder. Then this and
   // autoregressive decoding are all that is offered. Empty: they can.

@@ -118,7 +118,8 @@ MethodModels models_of(const Deployment& d) {
           .share_tokens = d.share_tokens,
           .by_name = &d.models,
           .draft_vocabulary = d.draft_vocabulary,
-          .draft_lore = d.draft_lore};
+          .draft_lore = d.draft_lore,
+          .bita_lore = d.bita_lore};
 }
 
 namespace {

@@ -51,6 +51,7 @@ const MethodEntry& bita_entry() {
                     .add("adapter", &P::adapter, "masks: an extra of the large model",
                          Field::By::kDeployment),
       .needs = needs_of,
+      .bind = [](const MethodModels& models, P* a) { a->lore = models.bita_lore; },
       .contract = [](const P&, bool) { return Contract::kExact; },
       .extra_rows =
           [](const P& a) { return bita_tree_rows(a.tree, a.num_masks, a.num_candidates); },

@@ -31,6 +31,7 @@
 
 namespace tandem {
 
+struct BitaLore;     // engine/decode/bita_budget.h
 struct DraftLore;    // engine/decode/steering.h
 struct LoadedModel;  // deployment.h
 
@@ -74,6 +75,7 @@ struct MethodModels {
   const std::map<std::string, const LoadedModel*>* by_name = nullptr;
   int draft_vocabulary = 0;                    // Deployment::draft_vocabulary
   std::shared_ptr<DraftLore> draft_lore = {};  // of the deployment's requests
+  std::shared_ptr<BitaLore> bita_lore = {};    // likewise
 };
 // Invalid: the model has no adapter of this name.
 AdapterId find_adapter(const ModelShape& model, const std::string& name);

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <random>
+#include <utility>
 
 namespace tandem {
 namespace {
@@ -80,15 +82,53 @@ TEST(MaskHits, AreWhatWasSeenAndAtFirstAGuess) {
   EXPECT_DOUBLE_EQ(hits.rate(0, 0), MaskHits::kFirst);
   EXPECT_LT(hits.rate(1, 0), hits.rate(0, 0));
   EXPECT_LT(hits.rate(0, 1), hits.rate(0, 0));
-  for (int i = 0; i < 400; ++i) hits.saw(0, i % 4 == 0 ? 2 : -1);
+  for (int i = 0; i < 400; ++i) hits.saw(0, i % 4 == 0 ? 2 : -1, 4);
   EXPECT_NEAR(hits.rate(0, 2), 0.25, 0.03);
   EXPECT_NEAR(hits.rate(0, 0), 0, 0.03);
   EXPECT_LT(hits.rate(2, 0), 0.05) << "of masks that nobody saw, it is as of those before them";
-  for (int i = 0; i < 400; ++i) hits.saw(2, 0);
+  for (int i = 0; i < 400; ++i) hits.saw(2, 0, 4);
   EXPECT_GT(hits.rate(2, 0), 0.9);
   hits.doubt();
-  for (int i = 0; i < 12; ++i) hits.saw(2, -1);
+  for (int i = 0; i < 12; ++i) hits.saw(2, -1, 4);
   EXPECT_LT(hits.rate(2, 0), 0.65);
+}
+
+TEST(MaskHits, BeginWithWhatOthersKnow) {
+  MaskHits others(4, 4);
+  for (int i = 0; i < 400; ++i) others.saw(0, i % 2 == 0 ? 0 : -1, 2);
+  MaskHits hits(2, 3, &others);
+  EXPECT_NEAR(hits.rate(0, 0), 0.5, 0.03);
+  EXPECT_NEAR(hits.rate(0, 1), 0, 0.01);
+  EXPECT_NEAR(hits.rate(0, 2), MaskHits::kFirst * MaskHits::kNextRank * MaskHits::kNextRank, 1e-9)
+      << "nobody looked at the third candidate";
+  for (int i = 0; i < 100; ++i) hits.saw(0, 0, 3);
+  EXPECT_GT(hits.rate(0, 0), 0.85);
+  for (int i = 0; i < 400; ++i) others.saw(1, 2, 3);
+  EXPECT_LT(hits.rate(1, 2), 0.2);
+  hits.estimate();
+  EXPECT_GT(hits.rate(1, 2), 0.9) << "what others have seen since";
+}
+
+TEST(TreeCost, IsWhatWasSeenOfEachSize) {
+  TreeCost cost;
+  cost.saw(3, 5);
+  EXPECT_FALSE(cost.known()) << "nothing to hold it against";
+  cost.saw(0, 10);
+  for (int i = 0; i < 40; ++i) cost.saw(3, 11);
+  ASSERT_TRUE(cost.known());
+  EXPECT_NEAR(cost.with(3), 11, 0.1);
+  EXPECT_NEAR(cost.with(12), 14, 0.3) << "of sizes that nobody saw, as those that were";
+  for (int i = 0; i < 40; ++i) cost.saw(12, 22);
+  EXPECT_NEAR(cost.with(12), 22, 0.1);
+  EXPECT_NEAR(cost.with(3), 11, 0.4);
+  EXPECT_NEAR(cost.with(6), 14.7, 0.6) << "between the two";
+  EXPECT_NEAR(cost.with(24), 34, 1);
+  EXPECT_EQ(cost.plain(), 10);
+  for (int i = 0; i < 90; ++i) cost.saw(12, 16);
+  EXPECT_NEAR(cost.with(12), 16, 0.9) << "and they change";
+  EXPECT_TRUE(cost.seen(12));
+  EXPECT_FALSE(cost.seen(13));
+  EXPECT_EQ(cost.reach(), 26) << "no more than twice the rows that were seen are tried";
 }
 
 // Against passes that are played.
@@ -99,7 +139,7 @@ TEST(ExpectedTokens, AreThoseOfManyPasses) {
       MaskHits hits(masks, 3);
       std::vector<std::vector<double>> rates;
       for (int m = 0; m < masks; ++m) {
-        for (int i = 0; i < 600; ++i) hits.saw(m, i % 10 < 5 ? 0 : i % 10 < 7 ? 1 : i % 10 - 7);
+        for (int i = 0; i < 600; ++i) hits.saw(m, i % 10 < 5 ? 0 : i % 10 < 7 ? 1 : i % 10 - 7, 3);
         auto& by_rank = rates.emplace_back();
         for (int r = 0; r < 3; ++r) by_rank.push_back(hits.rate(m, r));
       }
@@ -116,20 +156,34 @@ TEST(ExpectedTokens, AreThoseOfManyPasses) {
   }
 }
 
-// Rows that cost so much beside a pass without them, which takes 1.
-double speed_of(BitaBudget& budget, std::vector<std::vector<double>> rates, double row,
-                int tokens) {
+struct Played {
+  double speed = 0;  // tokens per pass without rows
+  double rows = 0;   // of a pass, on average
+};
+
+// A pass without rows takes 1, one with so many rows as much as `cost` says.
+template <class Cost>
+Played play(BitaBudget& budget, std::vector<std::vector<double>> rates, Cost cost, int tokens) {
   Text text(std::move(rates), 3);
   Foreseen foreseen;
   double seconds = 0;
-  for (int made = 0; made < tokens;) {
+  int rows = 0, made = 0, passes = 0;
+  for (; made < tokens; ++passes) {
     const Pass p = pass(budget.tree(), text, &foreseen,
                         [&](int mask, int rank) { budget.saw_token(mask, rank); });
-    budget.saw_round(p.rows, p.tokens, 1 + row * p.rows, made == 0);
-    seconds += 1 + row * p.rows;
+    budget.saw_round(p.rows, p.tokens, cost(p.rows), made == 0);
+    seconds += cost(p.rows);
     made += p.tokens;
+    rows += p.rows;
   }
-  return tokens / seconds;
+  return {made / seconds, static_cast<double>(rows) / passes};
+}
+
+// Rows that cost so much each.
+double speed_of(BitaBudget& budget, std::vector<std::vector<double>> rates, double row,
+                int tokens) {
+  const auto cost = [row](int rows) { return 1 + row * rows; };
+  return play(budget, std::move(rates), cost, tokens).speed;
 }
 
 const std::vector<std::vector<double>> kTrained = {
@@ -144,6 +198,62 @@ TEST(BitaBudget, IsNeverMuchSlowerThanNoRows) {
       EXPECT_GT(speed_of(budget, kTrained, row, 1000), 0.96) << row;
     }
   }
+}
+
+// Products that take eight rows at once: up to there a row costs little, the ninth as much as a
+// pass.
+TEST(BitaBudget, FindsWhereRowsBecomeDear) {
+  const auto cost = [](int rows) { return 1 + 0.01 * rows + (rows > 8 ? 1 : 0); };
+  BitaBudget budget(Kind::kEfficient, 3, 5, true);
+  play(budget, kTrained, cost, 500);
+  const Played later = play(budget, kTrained, cost, 2000);
+  EXPECT_LE(later.rows, 8);
+  EXPECT_GT(later.speed, 1.35);
+}
+
+// The first few rows cost nothing, so that larger trees seem to cost little, too.
+TEST(BitaBudget, IsNotSlowerWhereSmallTreesPromiseTooMuch) {
+  const auto cost = [](int rows) { return rows <= 3 ? 1.25 : 1.25 + 0.15 * (rows - 3); };
+  BitaBudget budget(Kind::kEfficient, 3, 5, true);
+  play(budget, kTrained, cost, 300);
+  EXPECT_GT(play(budget, kTrained, cost, 3000).speed, 0.97);
+}
+
+// Rates and costs say that rows pay, and what comes out says otherwise.
+TEST(BitaBudget, BelievesWhatTreesMadeRatherThanWhatTheyPromised) {
+  BitaBudget budget(Kind::kSpine, 3, 2, true);
+  double seconds = 0;
+  constexpr int kRounds = 2000;
+  for (int i = 0; i < kRounds; ++i) {
+    const int rows = budget.tree().rows();
+    for (int mask = 0; mask < 3; ++mask) budget.saw_token(mask, 0);
+    budget.saw_round(rows, 1, 1 + 0.02 * rows, false);
+    seconds += 1 + 0.02 * rows;
+  }
+  EXPECT_LT(seconds, 1.03 * kRounds) << "as many tokens without rows";
+}
+
+TEST(BitaBudget, ANewRequestBeginsWithWhatOthersLearnt) {
+  const auto dear = [](int rows) { return 1 + 0.4 * rows; };
+  const auto cheap = [](int rows) { return 1 + 0.002 * rows; };
+  auto lore = std::make_shared<BitaLore>();
+  {
+    BitaBudget first(Kind::kEfficient, 3, 5, true, lore);
+    EXPECT_LT(play(first, kTrained, dear, 200).speed, 0.97) << "somebody has to try";
+  }
+  for (int i = 0; i < 5; ++i) {
+    BitaBudget next(Kind::kEfficient, 3, 5, true, lore);
+    EXPECT_EQ(next.tree().rows(), 0);
+    EXPECT_GT(play(next, kTrained, dear, 200).speed, 0.97);
+  }
+  lore = std::make_shared<BitaLore>();
+  {
+    BitaBudget first(Kind::kEfficient, 3, 5, true, lore);
+    play(first, kTrained, cheap, 400);
+  }
+  BitaBudget next(Kind::kEfficient, 3, 5, true, lore);
+  EXPECT_GT(next.tree().rows(), 20);
+  EXPECT_EQ(lore->streams, 1);
 }
 
 // Of the best fixed tree's speed, whatever rows cost.

@@ -1,5 +1,8 @@
 #include "engine/decode/bita.h"
 
+#include <memory>
+
+#include "engine/decode/bita_budget.h"
 #include "tests/engine/decode/method_checks.h"
 #include "tests/reference/autoregressive.h"
 #include "tests/reference/bita.h"
@@ -269,6 +272,30 @@ TEST(Bita, IsFastWhereMasksAreRightAndRowsAreCheap) {
   EXPECT_LT(cost_of(1, 0.0001, 1, false).seconds, ar / 2.8) << "of 4 tokens in a pass";
   // Rows that cost a fifth of a pass: few masks.
   EXPECT_LT(cost_of(1, 0.002, 1, false).seconds, cost_of(1, 0.002, 1, true).seconds / 1.3);
+}
+
+TEST(Bita, WhereTreesDoNotPayALaterRequestHasNone) {
+  BoxOptions o;
+  o.models[0].config = tiny_model(5, 3, 40);
+  o.models[0].config.mask_accuracy = 0;
+  o.models[0].config.pass_seconds = 0.01;
+  o.models[0].config.row_seconds = 0.005;
+  o.models[0].pool = {16, 400, 0};
+  Box box{o};
+  BitaParams a;
+  a.lore = std::make_shared<BitaLore>();
+  const auto drafts = [&](int tokens) {
+    SequenceSpec s = box.spec({3, 1, 2}, tokens);
+    use(s, a);
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    EXPECT_EQ(r->tokens, box.greedy({3, 1, 2}, tokens));
+    return r->end.stats.draft_tokens;
+  };
+  EXPECT_GT(drafts(100), 0) << "somebody has to try";
+  EXPECT_EQ(drafts(20), 0);
+  a.lore = nullptr;
+  EXPECT_GT(drafts(20), 0);
 }
 
 // Where many share the batches a row costs as much as it does, and the pass next to nothing.
