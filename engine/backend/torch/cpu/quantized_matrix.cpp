@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "engine/base/check.h"
@@ -9,7 +10,9 @@
 namespace tandem::cpu {
 namespace {
 
-using Codes = std::array<uint8_t, 32>;  // of one column's 32 inputs
+// Of one column's 32 inputs, a byte each: eight in a word, the first in its lowest byte.
+using Codes = std::array<uint64_t, 4>;
+static_assert(std::endian::native == std::endian::little);
 
 template <class T>
 T load(const std::byte* from) {
@@ -20,31 +23,42 @@ T load(const std::byte* from) {
 uint8_t byte(const std::byte* from) { return static_cast<uint8_t>(*from); }
 float half(const std::byte* from) { return static_cast<float>(load<_Float16>(from)); }
 
+constexpr uint64_t kOnes = 0x0101010101010101;  // one in each byte
+uint64_t low_halves(uint64_t bytes) { return bytes & 15 * kOnes; }
+
+// Bit i of `bits` as byte i.
+uint64_t spread(uint8_t bits) {
+  const uint64_t each = bits * kOnes & 0x8040201008040201;
+  return (each + 127 * kOnes) >> 7 & kOnes;
+}
+
 // Codes of the g-th 32 inputs of a block as the file has it.
 //
 // Types of 32 inputs: nibbles of the first 16 low, of the others high; the fifth bits are one word.
 void read_small(const std::byte* block, int bits, int scales_bytes, Codes& codes) {
   const std::byte* at = block + scales_bytes;
   if (bits == 8) {
-    for (size_t i = 0; i < 32; ++i) codes[i] = byte(at + i) ^ 0x80;  // zero becomes 128
+    // Zero becomes 128.
+    for (size_t i = 0; i < 4; ++i) codes[i] = load<uint64_t>(at + 8 * i) ^ 128 * kOnes;
     return;
   }
-  const uint32_t fifth = bits == 5 ? load<uint32_t>(at) : 0;
+  const std::byte* fifths = at;
   if (bits == 5) at += 4;
-  for (size_t i = 0; i < 16; ++i) {
-    codes[i] = static_cast<uint8_t>((byte(at + i) & 15) | (fifth >> i & 1) << 4);
-    codes[i + 16] = static_cast<uint8_t>(byte(at + i) >> 4 | (fifth >> (i + 16) & 1) << 4);
+  for (size_t i = 0; i < 2; ++i) {
+    const auto nibbles = load<uint64_t>(at + 8 * i);
+    codes[i] = low_halves(nibbles);
+    codes[i + 2] = low_halves(nibbles >> 4);
   }
+  for (size_t i = 0; bits == 5 && i < 4; ++i) codes[i] |= spread(byte(fifths + i)) << 4;
 }
 
 // Q4_K and Q5_K: d, dmin, 12 bytes of s and n, the fifth bits if there are, nibbles.
 void read_two_levels(const std::byte* block, int bits, int g, Codes& codes) {
   const std::byte* fifths = block + 16;
   const std::byte* nibbles = block + (bits == 5 ? 48 : 16) + g / 2 * 32;
-  for (size_t i = 0; i < 32; ++i) {
-    const int low = byte(nibbles + i) >> g % 2 * 4 & 15;
-    const int fifth = bits == 5 ? byte(fifths + i) >> g & 1 : 0;
-    codes[i] = static_cast<uint8_t>(low | fifth << 4);
+  for (size_t i = 0; i < 4; ++i) {
+    codes[i] = low_halves(load<uint64_t>(nibbles + 8 * i) >> g % 2 * 4);
+    if (bits == 5) codes[i] |= (load<uint64_t>(fifths + 8 * i) >> g & kOnes) << 4;
   }
 }
 
@@ -52,9 +66,9 @@ void read_two_levels(const std::byte* block, int bits, int g, Codes& codes) {
 void read_sixteens(const std::byte* block, int g, Codes& codes) {
   const std::byte* nibbles = block + g / 4 * 64 + g % 2 * 32;
   const std::byte* twos = block + 128 + g / 4 * 32;
-  for (size_t i = 0; i < 32; ++i) {
-    const int low = byte(nibbles + i) >> g % 4 / 2 * 4 & 15;
-    codes[i] = static_cast<uint8_t>(low | (byte(twos + i) >> g % 4 * 2 & 3) << 4);
+  for (size_t i = 0; i < 4; ++i) {
+    codes[i] = low_halves(load<uint64_t>(nibbles + 8 * i) >> g % 4 / 2 * 4) |
+               (load<uint64_t>(twos + 8 * i) >> g % 4 * 2 & 3 * kOnes) << 4;
   }
 }
 
@@ -71,25 +85,32 @@ void read_codes(const QuantFormat& f, const std::byte* block, int g, Codes& code
   }
 }
 
-// A column's codes of 32 inputs in a unit, of which nothing is set yet.
+// A column's codes of 32 inputs to a unit.
 void put_codes(uint8_t* unit, int bits, int column, const Codes& codes) {
-  for (size_t i = 0; i < 32; ++i) {
-    const size_t quad = i / 4, at = static_cast<size_t>(column) * 4 + i % 4;
-    const int code = codes[i];
-    const auto add = [&](size_t to, int value) {
-      unit[to] = static_cast<uint8_t>(unit[to] | value);
-    };
-    if (bits == 8) {
-      add(64 * quad + at, code);
-      continue;
-    }
-    add(64 * (quad % 4) + at, (code & 15) << (quad < 4 ? 0 : 4));
-    if (bits == 5) add(256 + at, code >> 4 << quad);
-    if (bits == 6) add(256 + 64 * (quad / 4) + at, code >> 4 << 2 * (quad % 4));
+  uint8_t* at = unit + static_cast<size_t>(column) * 4;
+  const auto four = [&](size_t quad) {
+    return static_cast<uint32_t>(codes[quad / 2] >> quad % 2 * 32);
+  };
+  const auto store = [&](size_t to, uint32_t value) { std::memcpy(at + to, &value, 4); };
+  if (bits == 8) {
+    for (size_t quad = 0; quad < 8; ++quad) store(64 * quad, four(quad));
+    return;
   }
+  constexpr uint32_t kFourOnes = 0x01010101;
+  uint32_t fifths = 0, twos[2] = {};
+  for (size_t quad = 0; quad < 4; ++quad) {
+    const uint32_t low = four(quad), high = four(quad + 4);
+    store(64 * quad, (low & 15 * kFourOnes) | (high & 15 * kFourOnes) << 4);
+    fifths |= (low >> 4 & kFourOnes) << quad | (high >> 4 & kFourOnes) << (quad + 4);
+    twos[0] |= (low >> 4 & 3 * kFourOnes) << 2 * quad;
+    twos[1] |= (high >> 4 & 3 * kFourOnes) << 2 * quad;
+  }
+  if (bits == 5) store(256, fifths);
+  if (bits == 6) store(256, twos[0]);
+  if (bits == 6) store(320, twos[1]);
 }
 
-void get_codes(const uint8_t* unit, int bits, int column, Codes& codes) {
+void get_codes(const uint8_t* unit, int bits, int column, std::array<uint8_t, 32>& codes) {
   for (size_t i = 0; i < 32; ++i) {
     const size_t quad = i / 4, at = static_cast<size_t>(column) * 4 + i % 4;
     int code =
@@ -225,7 +246,13 @@ QuantizedMatrix::QuantizedMatrix(const std::vector<Part>& parts, int64_t in, Lay
     segments_.push_back(s);
   }
   data_.reset(allocate_weights(static_cast<size_t>(bytes_)));
-  std::memset(data_.get(), 0, static_cast<size_t>(bytes_));
+  // What no row fills. The rest is touched first by those who fill it, all at once.
+  for (const Segment& s : segments_) {
+    const int64_t side = layout == Layout::kPairs ? 2 * kUnit : kColumns;
+    if (s.outs % side == 0) continue;
+    const int64_t panel = 2 * s.unit_bytes;
+    std::memset(data_.get() + s.at + (s.panels - 1) * panel, 0, static_cast<size_t>(panel));
+  }
 }
 
 QuantizedMatrix::Place QuantizedMatrix::place(int64_t row) const {
@@ -263,7 +290,7 @@ void QuantizedMatrix::unpack(int64_t row, float* to) const {
   const QuantFormat& f = from.segment->format;
   const std::byte* unit = data_.get() + from.unit;
   const auto* codes = reinterpret_cast<const uint8_t*>(unit + from.segment->codes_at);
-  Codes some;
+  std::array<uint8_t, 32> some{};
   for (int64_t i = 0; i < in_; ++i) {
     if (i % 32 == 0) {
       get_codes(codes, f.bits, from.column, some);

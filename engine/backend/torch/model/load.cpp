@@ -11,6 +11,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/cpu/parallel.h"
@@ -141,7 +142,8 @@ absl::Status each_rows(const TensorSource& source, const LinearSpec& spec, at::S
 // it lies.
 std::optional<cpu::QuantType> quant_type(const TensorView& view) {
   if (view.block == nullptr || view.less != 0) return std::nullopt;
-  switch (view.block->type) {
+  const Widening* wider = find_widening(view.block->type);
+  switch (wider != nullptr ? wider->to : view.block->type) {
     case BlockType::kQ40:
       return cpu::QuantType::kQ40;
     case BlockType::kQ41:
@@ -229,11 +231,13 @@ absl::StatusOr<cpu::QuantizedMatrix> load_quantized(const TensorSource& source,
   for (size_t i = 0; i < views.size(); ++i) {
     const TensorView& view = *views[i];
     const BlockFormat& format = *view.block;
+    const Widening* wider = find_widening(format.type);
     const int64_t blocks = spec.in / format.values;
     constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
     std::atomic<int64_t> broken = kNone;  // the first block whose scale is not finite
     // Each row has bytes of its own.
     cpu::parallel_for(spec.outs[i], 8 * cpu::QuantizedMatrix::kUnit, [&](int64_t r, int64_t end) {
+      std::vector<std::byte> wide(static_cast<size_t>(wider ? blocks * wider->bytes : 0));
       for (; r < end; ++r) {
         const int64_t at = view.head_rows == 0 ? r : stored_row(r, view.head_rows);
         const std::byte* from = view.data + at * blocks * format.bytes;
@@ -243,7 +247,10 @@ absl::StatusOr<cpu::QuantizedMatrix> load_quantized(const TensorSource& source,
           while (at * blocks + b < first && !broken.compare_exchange_weak(first, at * blocks + b)) {
           }
         }
-        packed.pack(row + r, from);
+        for (int64_t b = 0; wider && b < blocks; ++b) {
+          wider->block(from + b * format.bytes, wide.data() + b * wider->bytes);
+        }
+        packed.pack(row + r, wider ? wide.data() : from);
       }
     });
     if (const int64_t b = broken; b != kNone) {

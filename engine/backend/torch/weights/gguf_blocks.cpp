@@ -97,15 +97,19 @@ void decode_q2_k(const std::byte* block, float* out) {
 }
 
 // Third bits (32 bytes: bit i / 32 of byte i % 32), low bits as above, 16 scales of 6 bits less 32.
+int q3_k_scale(const std::byte* block, int g) {
+  const std::byte* scales = block + 96;
+  return (bits(scales + g % 8, g / 8 * 4, 4) | bits(scales + 8 + g % 4, g / 4 * 2, 2) << 4) - 32;
+}
+int q3_k_code(const std::byte* block, int i) {
+  return bits(block + 32 + i / 128 * 32 + i % 32, i % 128 / 32 * 2, 2) -
+         (bits(block + i % 32, i / 32, 1) == 0 ? 4 : 0);
+}
 void decode_q3_k(const std::byte* block, float* out) {
-  const std::byte *mask = block, *q = block + 32, *scales = block + 96;
   const float d = half(block + 108);
   for (int i = 0; i < 256; ++i) {
-    const int g = i / 16;
-    const int s = bits(scales + g % 8, g / 8 * 4, 4) | bits(scales + 8 + g % 4, g / 4 * 2, 2) << 4;
-    const int code = bits(q + i / 128 * 32 + i % 32, i % 128 / 32 * 2, 2) -
-                     (bits(mask + i % 32, i / 32, 1) == 0 ? 4 : 0);
-    out[i] = d * static_cast<float>(s - 32) * static_cast<float>(code);
+    out[i] =
+        d * static_cast<float>(q3_k_scale(block, i / 16)) * static_cast<float>(q3_k_code(block, i));
   }
 }
 
@@ -182,6 +186,33 @@ void decode_iq4_xs(const std::byte* block, float* out) {
   }
 }
 
+// Q6_K's are d times a scale of 16, less 32.
+void q3_k_to_q6_k(const std::byte* from, std::byte* to) {
+  std::fill_n(to, 192, std::byte{0});
+  for (int i = 0; i < 256; ++i) {
+    const int half_block = i / 128, l = i % 128, code = q3_k_code(from, i) + 32;
+    to[half_block * 64 + l % 64] |= static_cast<std::byte>((code & 15) << l / 64 * 4);
+    to[128 + half_block * 32 + l % 32] |= static_cast<std::byte>(code >> 4 << l / 32 * 2);
+  }
+  for (int g = 0; g < 16; ++g) to[192 + g] = static_cast<std::byte>(q3_k_scale(from, g));
+  std::memcpy(to + 208, from + 108, 2);
+}
+
+// Q8_0's codes are any byte.
+void iq4_nl_to_q8_0(const std::byte* from, std::byte* to) {
+  std::memcpy(to, from, 2);
+  for (int i = 0; i < 16; ++i) {
+    const auto code = [](int number) {
+      return static_cast<std::byte>(kNonLinear[static_cast<size_t>(number)]);
+    };
+    to[2 + i] = code(low(from + 2 + i));
+    to[18 + i] = code(high(from + 2 + i));
+  }
+}
+
+constexpr Widening kQ3KToQ6K{BlockType::kQ6K, 210, q3_k_to_q6_k};
+constexpr Widening kIq4NlToQ80{BlockType::kQ80, 34, iq4_nl_to_q8_0};
+
 constexpr std::array<BlockFormat, 15> kFormats{{
     {BlockType::kF32, "F32", 1, 4, {-1, -1}, decode_f32},
     {BlockType::kF16, "F16", 1, 2, {-1, -1}, decode_f16},
@@ -215,6 +246,11 @@ const BlockFormat* find_block_format(uint32_t ggml_type) {
     return static_cast<uint32_t>(f.type) == ggml_type;
   });
   return it == kFormats.end() ? nullptr : it;
+}
+
+const Widening* find_widening(BlockType type) {
+  if (type == BlockType::kQ3K) return &kQ3KToQ6K;
+  return type == BlockType::kIq4Nl ? &kIq4NlToQ80 : nullptr;
 }
 
 bool has_finite_scales(const BlockFormat& format, const std::byte* block) {

@@ -41,6 +41,16 @@ struct BlockFormat {
 // Whether the scales of a block are finite numbers.
 bool has_finite_scales(const BlockFormat& format, const std::byte* block);
 
+// A type that has the same values in blocks of another one, as many to a block, which take more
+// bytes: products know that one.
+struct Widening {
+  BlockType to;
+  int bytes;  // of a block of it
+  // Any alignment.
+  void (*block)(const std::byte* from, std::byte* to);
+};
+const Widening* find_widening(BlockType type);  // null: none
+
 // Null: not a type of weights, or one that is not read.
 const BlockFormat* find_block_format(uint32_t ggml_type);
 

@@ -8,12 +8,15 @@
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/backend/torch/model/load.h"
+#include "engine/backend/torch/weights/gguf_blocks.h"
 #include "engine/backend/torch/weights/tensor_source.h"
 
 namespace tandem {
@@ -106,6 +109,36 @@ TEST_F(FewRows, AndMoreReadTheOthers) {
 TEST_F(FewRows, AreNoCaseOfTheCpusOwn) {
   const Linear own = *Linear::load(TensorMap(tensors_), WeightStore{}, {{"w"}, {kOuts}, kIn, true});
   EXPECT_EQ(own.packed_bytes(), 0);
+}
+
+// Blocks that products do not know are kept as blocks of another type that has the same values.
+TEST(StoredBlocks, OfATypeThatAnotherHolds) {
+  for (const BlockType type : {BlockType::kQ3K, BlockType::kIq4Nl, BlockType::kQ2K}) {
+    const BlockFormat& format = *find_block_format(static_cast<uint32_t>(type));
+    const int64_t outs = 5, in = 256, blocks = in / format.values;
+    std::vector<std::byte> bytes(static_cast<size_t>(outs * blocks * format.bytes));
+    std::mt19937_64 random(3);
+    for (std::byte& b : bytes) b = std::byte(random() & 0x3f);  // scales are finite
+    TensorView view{.shape = {outs, in}, .data = bytes.data(), .bytes = bytes.size()};
+    view.block = &format;
+    const auto load = [&] {
+      return load_quantized(TensorMap({{"w.weight", view}}), {{"w"}, {outs}, in, false},
+                            cpu::Layout::kInOrder);
+    };
+    const auto packed = load();
+    ASSERT_TRUE(packed.ok()) << packed.status();
+    ASSERT_EQ(packed->empty(), type == BlockType::kQ2K) << format.name;
+    std::vector<float> expected(static_cast<size_t>(format.values)), row(static_cast<size_t>(in));
+    for (int64_t i = 0; !packed->empty() && i < outs * blocks; ++i) {
+      format.decode(bytes.data() + i * format.bytes, expected.data());
+      packed->unpack(i / blocks, row.data());
+      EXPECT_TRUE(
+          std::equal(expected.begin(), expected.end(), row.begin() + i % blocks * format.values))
+          << format.name << ", block " << i;
+    }
+    bytes[bytes.size() - 1] = bytes[static_cast<size_t>(format.halves[0]) + 1] = std::byte{0x7c};
+    EXPECT_EQ(load().ok(), type == BlockType::kQ2K) << "a scale that is not finite";
+  }
 }
 
 }  // namespace

@@ -51,6 +51,30 @@ TEST_F(GgufBlocks, HaveTheReferencesValuesBitForBit) {
   EXPECT_EQ(types, 12);
 }
 
+TEST_F(GgufBlocks, HaveTheSameValuesInWiderOnes) {
+  int types = 0;
+  for (uint32_t id = 0; id < 64; ++id) {
+    const BlockFormat* from = find_block_format(id);
+    const Widening* wider = from == nullptr ? nullptr : find_widening(from->type);
+    if (wider == nullptr) continue;
+    ++types;
+    const BlockFormat* to = find_block_format(static_cast<uint32_t>(wider->to));
+    ASSERT_EQ(to->values, from->values);
+    ASSERT_EQ(to->bytes, wider->bytes);
+    const TensorView& blocks = tensors_.at(std::string(from->name) + ".blocks");
+    std::vector<std::byte> wide(static_cast<size_t>(wider->bytes), std::byte{0xa5});
+    std::vector<float> expected(static_cast<size_t>(from->values)), found = expected;
+    for (int64_t i = 0; i < blocks.shape[0]; ++i) {
+      from->decode(blocks.data + i * from->bytes, expected.data());
+      wider->block(blocks.data + i * from->bytes, wide.data());
+      to->decode(wide.data(), found.data());
+      EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)), 0)
+          << from->name << ", block " << i;
+    }
+  }
+  EXPECT_EQ(types, 2) << "Q3_K and IQ4_NL";
+}
+
 TEST_F(GgufBlocks, PartsOfATensorAreThoseOfTheWhole) {
   TensorView view = tensors_.at("Q5_0.blocks");
   view.block = find_block_format(static_cast<uint32_t>(BlockType::kQ50));
