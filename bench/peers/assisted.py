@@ -1,6 +1,6 @@
 """Transformers' assisted generation beside Tandem on the same pair: greedy, one stream.
 
-    python -m bench.peers.assisted [PROBLEMS] [--tokens 48]
+    python -m bench.peers.assisted [PROBLEMS] [--tokens 48] [--write]
 
 HumanEval's first prompts are continued by the coder pair: by Transformers in bfloat16, alone and with
 the small model as its assistant, and by our server on the files' own blocks, autoregressively and by
@@ -8,16 +8,19 @@ the small model as its assistant, and by our server on the files' own blocks, au
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bench.peers import machine, serving
 from bench.peers.models import HOME, ROOT
-from bench.peers.report import table
+from bench.peers.report import put, table
 
+PAGE = ROOT / "docs" / "fidelity.md"
 LARGE, SMALL = "qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b"
 
 
@@ -46,7 +49,7 @@ def transformers_speeds(prompts: list[list[int]], tokens: int) -> dict[str, floa
     return {name: speed(lambda ids, a=a: answer(ids, a), prompts) for name, a in ways.items()}
 
 
-def our_speeds(prompts: list[list[int]], tokens: int) -> dict[str, float]:
+def our_speeds(prompts: list[list[int]], tokens: int, binary: Path) -> dict[str, float]:
     folder = HOME / "models"
     config = HOME / "benchmark" / "assisted.textproto"
     config.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +58,7 @@ def our_speeds(prompts: list[list[int]], tokens: int) -> dict[str, float]:
         f'models {{ name: "small" path: "{folder / SMALL}.gguf" prefix_cache: false }}\n'
         'deployments { name: "pair" large: "large" small: "small" }\n'
     )
-    with serving.server(config=config) as client:
+    with serving.server(binary, config=config) as client:
         m = client.messages
         ways = {"Tandem, autoregressive": m.Autoregressive(), "Tandem, auto": m.Auto()}
 
@@ -80,24 +83,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("problems", type=int, nargs="?", default=4)
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--server", type=Path, default=serving.BINARY)
+    parser.add_argument("--write", action="store_true", help="into docs/fidelity.md")
     args = parser.parse_args()
+    busy = machine.load_before(args.write)
     torch.set_num_threads(machine.cores())
     tokenizer = AutoTokenizer.from_pretrained(HOME / "models", gguf_file=f"{LARGE}.gguf")
     problems = read_problems()[: args.problems + 1]
     prompts = [tokenizer(p.prompt, add_special_tokens=False)["input_ids"] for p in problems]
-    busy = machine.load()
     speeds = {
-        **our_speeds(prompts, args.tokens),
+        **our_speeds(prompts, args.tokens, args.server),
         **transformers_speeds(prompts, args.tokens),
     }
     best = speeds["Tandem, auto"]
     rows = [[name, f"{x:.1f}", f"{best / x:.2f}"] for name, x in speeds.items()]
-    print(table(["", "tokens/s", "auto is faster by"], rows))
-    print(
-        f"\n{args.problems} prompts, {args.tokens} tokens each, commit {machine.commit(ROOT)}, "
-        f"{machine.cores()} cores of {machine.processor()} ({machine.instructions()}), "
-        f"busy before {busy:.0%}."
+    command = " ".join(["python -m bench.peers.assisted", *sys.argv[1:]])
+    about = (
+        f"`{command}`, commit {machine.commit(ROOT)}, {machine.cores()} cores of "
+        f"{machine.processor()} ({machine.instructions()}), busy before {busy:.0%}: "
+        f"{args.problems} prompts, {args.tokens} tokens each, the prompt's reading included."
     )
+    text = f"{about}\n\n{table(['', 'tokens/s', 'auto is faster by'], rows)}\n"
+    print(text)
+    if args.write:
+        put(PAGE, "assisted", text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What bench.peers.stored and tuning.gguf_perplexity make of what llama.cpp's programs say."""
+"""What comparisons make of what llama.cpp's programs and bench_step say of GGUF files."""
 
 import statistics
 from pathlib import Path
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.peers import stored
+from bench.peers import stored, stored_step
 from tuning import gguf_perplexity
 
 
@@ -84,3 +84,26 @@ def test_windows_are_whole_and_begin_as_the_file_says(monkeypatch):
     assert [w[0] for w in windows] == [-1, -1]
     assert text == "a" * 600 + "b" * 600  # no more than is asked for
     assert windows[1][1] == ord("a") and windows[1][-1] == ord("b")
+
+
+STEPS = """table,model,x,milliseconds
+weights,m,100,0
+parts,m:product:1 row,1,6
+parts,m:head:1 row,1,2
+parts,m:attention:1 row,1,1
+parts,m:rope, K and V:1 row,1,1
+parts,m:product:64 rows, 1 read,64,30
+"""
+
+
+def test_a_step_is_held_against_reading_its_weights():
+    passes = stored_step.milliseconds(STEPS)
+    assert passes["1 row"] == {"product": 6, "head": 2, "attention": 1, "rope, K and V": 1}
+    for name in stored_step.PASSES:
+        passes.setdefault(name, {"product": 15})
+    cells = stored_step.row("m", 80_000_000, passes, probe=12.5e9)
+    assert cells[1:7] == ["80", "10.00", "60 %", "20 %", "10 %", "10 %"]
+    assert cells[7:9] == ["10.0", "80 %"], "80 MB in 8 ms, of 12.5 GB/s"
+    assert cells[9:] == ["1.50", "1.50", "1.50", "1.50", "3.00"]
+    head = stored_step.page([cells], "about").splitlines()[2]
+    assert head.count("|") == len(cells) + 1

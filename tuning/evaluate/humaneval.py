@@ -42,7 +42,9 @@ models {{ name: "large" path: "{large}" }}
 models {{ name: "small" path: "{small}" dtype: {dtype} }}
 deployments {{ name: "pair" large: "large" small: "small" }}
 deployments {{ name: "small" large: "small" }}
+deployments {{ name: "early" large: "large" bild {{ early_exit_layer: {early} }} }}
 """
+EARLY = 21  # of 28 layers: as small model of early exit, with the large one's own output matrix
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,12 @@ WAYS = (
     bild(0.6, 0.69),
     bild(0.6, 2),
     bild(0.6, 5),
+    Way(
+        f"early exit, layers 1-{EARLY}, BiLD (0.6, 0.69)",
+        "Bild",
+        "early",
+        {"fallback_threshold": 0.6, "rollback_threshold": 0.69, "early_exit": True},
+    ),
 )
 
 
@@ -167,7 +175,7 @@ class Result:
 def write_config(folder: str, small_dtype: str) -> Path:
     path = Path(folder) / "humaneval.textproto"
     dtype = f"DTYPE_{small_dtype.upper()}"
-    path.write_text(CONFIG.format(large=LARGE, small=SMALL, dtype=dtype))
+    path.write_text(CONFIG.format(large=LARGE, small=SMALL, dtype=dtype, early=EARLY))
     return path
 
 

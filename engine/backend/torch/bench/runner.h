@@ -1,4 +1,4 @@
-// A device with one random model and batches of one shape, run over and over.
+// A device with one model, random or of a file, and batches of one shape, run over and over.
 #pragma once
 
 #include <chrono>
@@ -33,27 +33,26 @@ class Runner {
   // kv_rows: rows that all sequences of a batch may have together.
   Runner(const DecoderConfig& config, const RandomWeights& weights, const Options& options,
          int64_t kv_rows, int index = 0)
-      : layers_(config.layers), vocab_(config.vocab_size), page_rows_(options.page_rows) {
-    DeviceConfig config_of_device = options.device;
-    config_of_device.index += index;
-    const bool on_cpu = config_of_device.kind == DeviceKind::kCpu;
-    if (on_cpu) config_of_device.threads = options.threads;
-    if (!on_cpu) config_of_device.packed_products = true;
-    auto device = TorchDevice::create(config_of_device, std::make_shared<TorchShared>());
-    if (!device.ok()) std::fprintf(stderr, "%s\n", device.status().ToString().c_str());
-    TANDEM_CHECK(device.ok());
-    device_ = *std::move(device);
+      : device_(make_device(options, index)), page_rows_(options.page_rows) {
     TANDEM_CHECK(device_
                      ->load_decoder(kModel, "random", config, config.tie_word_embeddings,
                                     weights.source(), options.dtype, page_rows_, options.kv_dtype)
                      .ok());
-    pages_ = kv_rows / page_rows_ + 128;
-    if (pages_ % kPageStep == 0) ++pages_;  // then steps visit all pages
-    TANDEM_CHECK(device_
-                     ->allocate_pools(
-                         kModel, {.page_rows = page_rows_, .pages = pages_, .frontier_pages = 1})
-                     .ok());
-    fill_pages();
+    begin(kv_rows);
+  }
+
+  // The weights of a file or directory, in its own type where it has one.
+  Runner(const std::string& path, const Options& options, int64_t kv_rows)
+      : device_(make_device(options, 0)), page_rows_(options.page_rows) {
+    ModelConfig model;
+    model.name = "model";
+    model.path = path;
+    model.page_rows = page_rows_;
+    model.kv_dtype = options.kv_dtype;
+    const absl::Status loaded = device_->load(kModel, model);
+    if (!loaded.ok()) std::fprintf(stderr, "%s\n", loaded.ToString().c_str());
+    TANDEM_CHECK(loaded.ok());
+    begin(kv_rows);
   }
 
   // Every sequence has `past` rows and gets `rows` more, of which the last `reads` are read
@@ -119,6 +118,30 @@ class Runner {
   static constexpr ModelId kModel = ModelId(0);
   static constexpr int64_t kPageStep = 61;
 
+  static std::unique_ptr<TorchDevice> make_device(const Options& options, int index) {
+    DeviceConfig config = options.device;
+    config.index += index;
+    const bool on_cpu = config.kind == DeviceKind::kCpu;
+    if (on_cpu) config.threads = options.threads;
+    if (!on_cpu) config.packed_products = true;
+    auto device = TorchDevice::create(config, std::make_shared<TorchShared>());
+    if (!device.ok()) std::fprintf(stderr, "%s\n", device.status().ToString().c_str());
+    TANDEM_CHECK(device.ok());
+    return *std::move(device);
+  }
+
+  void begin(int64_t kv_rows) {
+    layers_ = device_->shape(kModel).layers;
+    vocab_ = device_->shape(kModel).vocab_size;
+    pages_ = kv_rows / page_rows_ + 128;
+    if (pages_ % kPageStep == 0) ++pages_;  // then steps visit all pages
+    TANDEM_CHECK(device_
+                     ->allocate_pools(
+                         kModel, {.page_rows = page_rows_, .pages = pages_, .frontier_pages = 1})
+                     .ok());
+    fill_pages();
+  }
+
   // Real keys and values in all pages: one prompt's, copied.
   void fill_pages() {
     shape(1, 0, 16 * page_rows_);
@@ -138,7 +161,7 @@ class Runner {
   }
 
   std::unique_ptr<TorchDevice> device_;
-  int layers_, vocab_, page_rows_;
+  int layers_ = 0, vocab_ = 0, page_rows_;
   int64_t pages_ = 0;
   std::vector<std::vector<PageId>> tables_;  // of the batch, by sequence
   std::vector<PageId> pages_of_prompt_;

@@ -1,5 +1,6 @@
 // Where the time of a step goes, and how it grows: with the context, with sequences, with rows, and
-// with devices. Random weights; tables in Markdown on stdout, all numbers in a CSV file.
+// with devices. Random weights or a file's; tables in Markdown on stdout, all numbers in a CSV
+// file.
 //
 //   build/release/bin/bench_step --csv growth.csv
 //
@@ -46,7 +47,8 @@ struct Settings {
 
 struct Model {
   std::string name;
-  DecoderConfig config;
+  DecoderConfig config;   // of random weights
+  std::string path = {};  // of real ones instead
 };
 
 double milliseconds(Seconds s) { return s.count() * 1e3; }
@@ -298,7 +300,19 @@ void devices_table(const Settings& s, const Model& m, const RandomWeights& weigh
   s.put("devices:probe", m.name, 2, probe_scale[2]);
 }
 
+void measure_file(const Settings& s, const Model& m) {
+  Runner runner(m.path, s.options, 64 * 272);
+  s.put("weights", m.name, static_cast<double>(runner.weight_bytes()), 0);
+  if (s.wants("step")) step_table(s, m, runner);
+  if (s.wants("parts")) parts_table(s, m, runner);
+  if (s.wants("rows")) rows_table(s, m, runner);
+  if (s.wants("context")) context_table(s, m, runner);
+  if (s.wants("sequences")) sequences_table(s, m, runner);
+  std::fflush(stdout);
+}
+
 void measure(const Settings& s, const Model& m) {
+  if (!m.path.empty()) return measure_file(s, m);
   const RandomWeights weights(m.config);
   if (s.wants("step") || s.wants("parts") || s.wants("context") || s.wants("sequences") ||
       s.wants("rows")) {
@@ -319,10 +333,16 @@ void measure(const Settings& s, const Model& m) {
   std::fflush(stdout);
 }
 
-// Those of the built-in ones that are named, or all; or the shapes of folders, as NAME=FOLDER.
+// Those of the built-in ones that are named, or all; or the shapes of folders, as NAME=FOLDER; or
+// models with their weights, as NAME=PATH.
 absl::StatusOr<std::vector<Model>> choose_models(const std::vector<std::string>& names,
-                                                 const std::vector<std::string>& folders) {
+                                                 const std::vector<std::string>& folders,
+                                                 const std::vector<std::string>& files) {
   std::vector<Model> models;
+  for (const std::string& text : files) {
+    const std::pair<std::string, std::string> file = absl::StrSplit(text, absl::MaxSplits('=', 1));
+    models.push_back({file.first, {}, file.second});
+  }
   for (const std::string& text : folders) {
     const std::pair<std::string, std::string> shape = absl::StrSplit(text, absl::MaxSplits('=', 1));
     absl::StatusOr<DecoderConfig> config = load_hf_config(shape.second);
@@ -330,23 +350,26 @@ absl::StatusOr<std::vector<Model>> choose_models(const std::vector<std::string>&
     config->max_positions = code_large().max_positions;  // for all tables
     models.push_back({shape.first, *std::move(config)});
   }
+  const bool others = !models.empty();
   const std::vector<Model> known = {{"code-large", code_large()}, {"llama-110m", llama_110m()}};
   for (const Model& m : known) {
     const bool named = std::find(names.begin(), names.end(), m.name) != names.end();
-    if (named || (names.empty() && folders.empty())) models.push_back(m);
+    if (named || (names.empty() && !others)) models.push_back(m);
   }
   return models;
 }
 
 int run(const std::vector<std::string>& args) {
   Settings s;
-  std::vector<std::string> names, folders;
+  std::vector<std::string> names, folders, files;
   std::optional<std::string> csv, device, dtype, kv_dtype;
   std::optional<double> threads, seconds, page_rows, most_context;
   bool help = false, no_graphs = false;
   Flags flags;
   flags.texts("model", "NAME", "code-large, llama-110m; several times for several (both)", &names);
   flags.texts("shape", "NAME=FOLDER", "instead: that of FOLDER/config.json; repeatable", &folders);
+  flags.texts("file", "NAME=PATH", "instead: a GGUF file as it is, or a model's folder; repeatable",
+              &files);
   flags.texts("table", "NAME", "step, parts, rows, context, sequences, devices (these), ragged",
               &s.only);
   flags.text("csv", "FILE", "all numbers: table,model,x,milliseconds", &csv);
@@ -391,7 +414,7 @@ int run(const std::vector<std::string>& args) {
     }
     std::fputs("table,model,x,milliseconds\n", s.csv);
   }
-  const absl::StatusOr<std::vector<Model>> models = choose_models(names, folders);
+  const absl::StatusOr<std::vector<Model>> models = choose_models(names, folders, files);
   if (!models.ok()) {
     std::fprintf(stderr, "%s\n", std::string(models.status().message()).c_str());
     return 2;

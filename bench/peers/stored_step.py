@@ -1,0 +1,112 @@
+"""Where the time of a token of a GGUF file goes, beside what reading its weights alone would take.
+
+    python -m bench.peers.stored_step [MODEL ...] [--write]
+
+bench_step (engine/backend/torch/bench) runs passes of each file's own weights through the backend,
+without scheduler and server, behind 256 rows of context. What memory gives is probed beside it: all
+cores reading floats one after the other.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.peers import machine
+from bench.peers.models import HOME, ROOT
+from bench.peers.report import put, table
+
+PAGE = ROOT / "docs" / "gguf.md"
+BINARY = ROOT / "build/release/bin/bench_step"
+PARTS = ("product", "head", "attention")  # of a step; the others are shown together
+PASSES = ("2 rows", "4 rows", "8 rows", "8 sequences", "64 rows, 1 read")
+
+
+def bytes_of_a_token(path: Path) -> int:
+    """What a pass over one row reads of the weights: all, but of an untied embedding one row."""
+    import gguf
+
+    sizes = {tensor.name: int(tensor.n_bytes) for tensor in gguf.GGUFReader(path).tensors}
+    embedding = sizes.get("token_embd.weight", 0) if "output.weight" in sizes else 0
+    return sum(sizes.values()) - embedding
+
+
+def milliseconds(text: str) -> dict[str, dict[str, float]]:
+    """By kind of pass the time of its parts, of what bench_step wrote as CSV (table "parts")."""
+    found: dict[str, dict[str, float]] = {}
+    for line in text.splitlines():
+        kind, rest = line.split(",", 1)
+        if kind == "parts":  # MODEL:PART:PASS,rows,milliseconds; names have commas
+            names, _, time = rest.rsplit(",", 2)
+            _, part, name = names.split(":")
+            found.setdefault(name, {})[part] = float(time)
+    return found
+
+
+def row(name: str, read: int, passes: dict[str, dict[str, float]], probe: float) -> list[str]:
+    """`read`: bytes of a token's weights; `probe`: bytes per second of reading memory."""
+    one = passes["1 row"]
+    whole = sum(one.values())
+    # Products and head wait for memory, the rest for the processor.
+    rate = read / (one["product"] + one["head"]) * 1e3
+    rest = whole - sum(one[part] for part in PARTS)
+    return [
+        name,
+        f"{read / 1e6:,.0f}",
+        f"{whole:.2f}",
+        *(f"{100 * one[part] / whole:.0f} %" for part in PARTS),
+        f"{100 * rest / whole:.0f} %",
+        f"{rate / 1e9:.1f}",
+        f"{100 * rate / probe:.0f} %",
+        *(f"{sum(passes[name].values()) / whole:.2f}" for name in PASSES),
+    ]
+
+
+def page(rows: list[list[str]], about: str) -> str:
+    head = ["file", "MB a token", "ms, 1 row", *PARTS, "the rest", "GB/s", "of the probe", *PASSES]
+    return f"{about}\n\n{table(head, rows)}\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", default=[], help="names of scripts/models (all here)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="for each kind of pass")
+    parser.add_argument("--binary", type=Path, default=BINARY)
+    parser.add_argument("--write", action="store_true", help="into docs/gguf.md")
+    args = parser.parse_args(arguments)
+    folder = HOME / "models"
+    files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
+    missing = [str(file) for file in [*files, args.binary] if not file.exists()]
+    if missing or not files:
+        what = ", ".join(missing) or folder
+        print(f"missing: {what}; scripts/models fetch NAME, scripts/build release bench_step")
+        return 1
+    busy = machine.load_before(args.write)
+    rows, probes = [], [machine.bandwidth()]
+    for file in files:
+        with tempfile.NamedTemporaryFile("r", suffix=".csv") as out:
+            command = [args.binary, "--file", f"{file.stem}={file}", "--table", "parts"]
+            command += ["--seconds", args.seconds, "--csv", out.name]
+            command += ["--threads", machine.cores()]
+            subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
+            passes = milliseconds(out.read())
+        probes.append(machine.bandwidth())
+        rows.append(row(file.stem, bytes_of_a_token(file), passes, max(probes[-2:])))
+        print(" | ".join(rows[-1]), flush=True)
+    command = " ".join(["python -m bench.peers.stored_step", *(arguments or sys.argv[1:])])
+    shown = ", ".join(f"{probe / 1e9:.1f}" for probe in probes)
+    about = (
+        f"`{command}`, commit {machine.commit(ROOT)}, {machine.cores()} cores of "
+        f"{machine.processor()} ({machine.instructions()}), busy before: {busy:.0%}. Reading memory, "
+        f"before and after each file: {shown} GB/s. Medians."
+    )
+    text = page(rows, about)
+    print(text)
+    if args.write:
+        put(PAGE, "step", text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
