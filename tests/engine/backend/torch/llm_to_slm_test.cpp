@@ -73,10 +73,12 @@ class Fused {
     }
     std::vector<std::vector<float>> said;
     const bool own = tokens.empty();
+    Pass next = std::move(prefix);
     for (int i = 0; i < count; ++i) {
-      Pass next = i == 0 ? std::move(prefix) : chain_pass(0, std::vector<Token>{tokens.back()});
-      if (!own && i > 0)
-        next = chain_pass(0, std::vector<Token>{tokens[static_cast<size_t>(i) - 1]});
+      if (i > 0) {
+        const Token before = own ? tokens.back() : tokens[static_cast<size_t>(i) - 1];
+        next = chain_pass(0, std::vector<Token>{before});
+      }
       next.stage.to = small_->layers();
       next.reading(all_logprobs(last_rows(1, next.add.size()), small_->shape().vocab_size));
       item.pass = &next;
