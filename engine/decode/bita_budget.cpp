@@ -110,21 +110,20 @@ double expected_tokens(const BitaTree& tree, const MaskHits& hits) {
 }
 
 void TreeCost::saw(int rows, double seconds) {
-  for (auto& [size, seen] : seen_) {
-    const double memory = size == rows ? kOwnMemory : kMemory;
-    seen.rounds *= memory;
-    seen.more *= memory;
-  }
+  for (auto& [_, seen] : seen_) seen.rounds *= kMemory;
   if (rows > 0 && line_.known_plain()) {
     Seen& seen = seen_[rows];
-    ++seen.rounds;
-    seen.more += seconds - line_.measured();
+    seen.rounds = std::min(seen.rounds + 1, kMost);
+    // As of rounds without rows: what else a machine does only makes a round longer.
+    const double mean = seen.seconds + (seconds - seen.seconds) / seen.rounds;
+    seen.seconds = seen.rounds <= 1 ? seconds : std::min(seconds, mean);
   }
   line_.saw(rows, seconds);
 }
 
 double TreeCost::bent(int rows, const Seen& seen) const {
-  return std::max(0.0, (seen.more + kDoubt * rows * line_.more()) / (seen.rounds + kDoubt));
+  const double more = seen.rounds * (seen.seconds - line_.measured());
+  return std::max(0.0, (more + kDoubt * rows * line_.more()) / (seen.rounds + kDoubt));
 }
 
 double TreeCost::with(int rows) const {
@@ -228,16 +227,17 @@ void BitaBudget::saw_token(int mask, int rank) {
 void BitaBudget::saw_round(int rows, int tokens, double seconds, bool caught_up) {
   if (!adaptive_) return;
   TreeCost& cost = lore_->cost;
+  const bool dear = rows > 0 && cost.known() && seconds > kDear * cost.with(rows);
   if (!caught_up) {
     // (A round behind one without masks has no candidates.)
     if (now_ > 0 && now_ == best_ && foresees_ && expected_ > 0) {
-      lore_->promises.saw(tokens, expected_ * seconds / cost.with(options_[now_].rows));
+      lore_->promises.saw(tokens, expected_);
     }
     cost.saw(rows, seconds);
   }
   foresees_ = rows > 0;
   const bool trying = lore_->trials.trying();
-  if (--until_choice_ <= 0 || trying) {
+  if (--until_choice_ <= 0 || trying || dear) {
     best_ = best();
     until_choice_ = cost.seen(options_[best_].rows) ? kChoose : kFirstChoice;
   }

@@ -57,10 +57,10 @@ double expected_tokens(const BitaTree& tree, const MaskHits& hits);
 // late. Products take so many rows at once, so a row more may cost nothing or much.
 class TreeCost {
  public:
-  static constexpr double kOwnMemory = 0.9;  // a round's weight against the next one of its size
-  static constexpr double kMemory = 0.99;    // and of another size
-  static constexpr double kDoubt = 1;        // rounds that the line counts for at each size
-  static constexpr double kSeen = 3;         // rounds until a size is known
+  static constexpr double kMemory = 0.99;  // a round's weight against the next one of another size
+  static constexpr double kMost = 10;      // rounds of a size that count
+  static constexpr double kDoubt = 1;      // rounds that the line counts for at each size
+  static constexpr double kSeen = 3;       // rounds until a size is known
 
   // A round of so many rows beside the last token's.
   void saw(int rows, double seconds);
@@ -74,7 +74,7 @@ class TreeCost {
 
  private:
   struct Seen {
-    double rounds = 0, more = 0;  // seconds beside a round without rows
+    double rounds = 0, seconds = 0;
   };
   double bent(int rows, const Seen& seen) const;
 
@@ -82,7 +82,7 @@ class TreeCost {
   std::map<int, Seen> seen_;  // by rows
 };
 
-// What trees have made of the time that they took, beside what was expected of them.
+// The tokens that trees have made, beside those that were expected of them.
 class Promises {
  public:
   static constexpr double kMemory = 0.99;  // a round's weight against the one after it
@@ -126,6 +126,7 @@ class BitaBudget {
  public:
   static constexpr int kChoose = 8;       // rounds from one choice to the next
   static constexpr int kFirstChoice = 2;  // the same as long as a tree of this size is new
+  static constexpr double kDear = 2;      // a round that takes so many times what it should is one
   static constexpr double kWorth = 1.05;  // so much faster than without rows it must seem
 
   // Not `adaptive`: always the whole tree. lore: null: of this request alone.
