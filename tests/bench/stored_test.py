@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.peers import stored, stored_step
+from bench.peers import stored, stored_openvino, stored_step, worker
 from tuning import gguf_perplexity
 
 
@@ -84,6 +84,27 @@ def test_windows_are_whole_and_begin_as_the_file_says(monkeypatch):
     assert [w[0] for w in windows] == [-1, -1]
     assert text == "a" * 600 + "b" * 600  # no more than is asked for
     assert windows[1][1] == ord("a") and windows[1][-1] == ord("b")
+
+
+def test_another_engine_has_its_fastest_settings_and_what_does_not_load_is_told(monkeypatch):
+    class Engine(Server):
+        def __init__(self, kind, _, precision, environment):
+            self.slower = {"batching": 4, "plain": 2}.get(precision, 1)
+            if environment.get("GGUF_READER") == "LEGACY" and precision == "plain":
+                raise worker.Failed("a type that it does not read\nand more")
+
+        def ask(self, _, prompts, new_tokens):
+            return prompts, self.slower * super().ask(_, prompts, new_tokens)[1]
+
+    monkeypatch.setattr(stored_openvino, "Worker", Engine)
+    monkeypatch.setattr(
+        stored_openvino, "prompts", lambda tokens, start=0: iter(lambda: [0] * tokens, None)
+    )
+    rows, refused = stored_openvino.compare(Path("some.gguf"), turns=2)
+    assert [row[1] for row in rows] == ["1 stream", "8 streams", "prompt of 512"]
+    assert {row[4] for row in rows} == {"**2.00**"}
+    assert {row[5] for row in rows} == {"plain, frontend reader"}
+    assert refused == ["some, plain, LEGACY: a type that it does not read"]
 
 
 STEPS = """table,model,x,milliseconds

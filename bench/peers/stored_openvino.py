@@ -1,0 +1,147 @@
+"""The same GGUF file in Tandem and in OpenVINO GenAI, side by side: one stream, eight, and reading a prompt.
+
+    python -m bench.peers.stored_openvino [MODEL ...] [--turns 3] [--write]
+
+As bench.peers.stored, with OpenVINO GenAI (scripts/setup --peers) in a process of its own, which reads
+the file by itself: its pipeline that batches continuously and its plain one, by either of its two
+readers. A trial chooses the fastest of these for each figure; one that does not load a file is told.
+"""
+
+import argparse
+import contextlib
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from bench.peers import machine
+from bench.peers.engines import PEERS, Engine, Tandem, import_from
+from bench.peers.models import HOME, ROOT, prompts
+from bench.peers.report import put, spread, table
+from bench.peers.stored import LONG, NEW, PROMPT, ours
+from bench.peers.worker import Failed, Worker
+
+PAGE = ROOT / "docs" / "gguf.md"
+FIGURES = ("1 stream", "8 streams", "prompt")
+SETTINGS = [(kind, reader) for kind in ("batching", "plain") for reader in ("LEGACY", "FRONTEND")]
+
+
+class OpenVino(Engine):
+    """`precision`: "batching" or "plain". Its reader is chosen by GGUF_READER in the environment."""
+
+    PRECISIONS = ("batching", "plain")
+
+    def __init__(self, source: Path, precision: str):
+        super().__init__(precision)
+        import_from(PEERS)
+        import openvino
+        import openvino_genai
+
+        self.tensor, self.api = openvino.Tensor, openvino_genai
+        if precision == "batching":
+            scheduler = openvino_genai.SchedulerConfig()
+            self.pipe = openvino_genai.ContinuousBatchingPipeline(str(source), scheduler, "CPU")
+        else:
+            self.pipe = openvino_genai.LLMPipeline(str(source), "CPU")
+        self.details = {"version": f"openvino-genai {openvino_genai.__version__}"}
+
+    def generate(self, prompts, new_tokens):
+        import numpy as np
+
+        config = self.api.GenerationConfig()
+        config.max_new_tokens, config.ignore_eos, config.do_sample = new_tokens, True, False
+        ids = np.array(prompts, dtype=np.int64)
+        start = time.perf_counter()
+        if self.precision == "batching":
+            rows = [self.tensor(row[None]) for row in ids]
+            results = self.pipe.generate(rows, [config] * len(rows))
+            answers = [list(result.m_generation_ids[0]) for result in results]
+        else:
+            seen = self.tensor(np.ones_like(ids))
+            answers = self.pipe.generate(
+                self.api.TokenizedInputs(self.tensor(ids), seen), config
+            ).tokens
+        seconds = time.perf_counter() - start
+        if any(len(answer) != new_tokens for answer in answers):
+            raise RuntimeError(f"{[len(answer) for answer in answers]} tokens, not {new_tokens}")
+        return [list(map(int, answer)) for answer in answers], seconds
+
+
+def compare(file: Path, turns: int) -> tuple[list[list[str]], list[str]]:
+    """Rows of the table, and what did not run."""
+    refused = []
+    sources = prompts(PROMPT), prompts(LONG, start=5)
+    with contextlib.ExitStack() as stack:
+
+        def started(kind: type, precision: str, **environment) -> Worker:
+            return stack.enter_context(
+                contextlib.closing(Worker(kind, file, precision, environment))
+            )
+
+        theirs = {}
+        for kind, reader in SETTINGS:
+            try:
+                worker = started(OpenVino, kind, GGUF_READER=reader)
+                theirs[f"{kind}, {reader.lower()} reader"] = worker, ours(worker, *sources)
+            except Failed as error:
+                refused.append(f"{file.stem}, {kind}, {reader}: {str(error).splitlines()[0]}")
+        if not theirs:
+            return [], refused
+        best = {name: max(theirs, key=lambda way: theirs[way][1][name]) for name in FIGURES}
+        worker = started(Tandem, "auto")
+        ours(worker, *sources)  # warm
+        mine = {name: [] for name in FIGURES}
+        other = {way: {name: [] for name in FIGURES} for way in set(best.values())}
+        for turn in range(turns):
+            runs = [(worker, mine), *((theirs[way][0], found) for way, found in other.items())]
+            for engine, found in runs if turn % 2 == 0 else reversed(runs):
+                for name, figure in ours(engine, *sources).items():
+                    found[name].append(figure)
+            print(f"{file.stem}, turn {turn + 1} of {turns}", file=sys.stderr, flush=True)
+    rows = []
+    for name in FIGURES:
+        peer = other[best[name]][name]
+        ratio = statistics.median(mine[name]) / statistics.median(peer)
+        shown = "prompt of 512" if name == "prompt" else name
+        cells = [file.stem, shown, spread(mine[name]), spread(peer), f"**{ratio:.2f}**", best[name]]
+        rows.append(cells)
+    return rows, refused
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", default=[], help="names of scripts/models (all here)")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="into docs/gguf.md")
+    args = parser.parse_args(arguments)
+    folder = HOME / "models"
+    files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
+    missing = [str(path) for path in [*files, PEERS] if not os.path.exists(path)]
+    if missing or not files:
+        what = ", ".join(missing) or folder
+        print(f"missing: {what}; scripts/models fetch NAME, scripts/setup --peers")
+        return 1
+    busy = machine.load_before(args.write)
+    rows, refused = [], []
+    for file in files:
+        found, failed = compare(file, args.turns)
+        rows += found
+        refused += failed
+        print("\n".join([*(" | ".join(row) for row in found), *failed]), flush=True)
+    head = ["file", "tokens/s of", "Tandem", "OpenVINO GenAI", "ratio", "its fastest settings"]
+    command = " ".join(["python -m bench.peers.stored_openvino", *(arguments or sys.argv[1:])])
+    about = (
+        f"`{command}`, commit {machine.commit(ROOT)}, {machine.cores()} cores of "
+        f"{machine.processor()} ({machine.instructions()}), busy before: {busy:.0%}. "
+        f"{PROMPT} tokens of prompt, {NEW} new ones; median (least-most) of {args.turns} turns.\n"
+    )
+    text = "\n".join([about, table(head, rows), *(f"\nNot run: {line}" for line in refused)]) + "\n"
+    print(text)
+    if args.write:
+        put(PAGE, "beside openvino", text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
