@@ -27,6 +27,7 @@ from tuning.told_samples import Reader, Samples
 
 PAGE = ROOT / "docs" / "fidelity.md"
 LOW_RANK_RATE = 1e-3
+MATCHED = "the same texts, told of their own", "told of another prompt"
 PART = "ablations of llm to slm"
 # Table 9, layers of GPT2 XL (48) read for GPT2, mean of ROUGE-1, 2 and L; and table 7, BLEU.
 PAPER = [
@@ -108,10 +109,10 @@ class Pair:
         )
 
 
-def line(name: str, nats: dict[str, float], other: dict[str, float] | None = None) -> list[str]:
-    """`other`: told of another prompt."""
+def line(name: str, nats: dict[str, float], matched: tuple[dict, dict] | None = None) -> list[str]:
+    """`matched`: of the texts that have another one as long, told of their own prompt and of its."""
     cells = [f"{value:.3f}" for value in nats.values()]
-    return [name, *cells, f"{other['all']:.3f}" if other else "-"]
+    return [name, *cells, *(f"{m['all']:.3f}" for m in matched or ())] + ["-"] * (2 * (not matched))
 
 
 def section(
@@ -120,9 +121,10 @@ def section(
     lines = [line(f"the {name} model as it came", nats) for name, nats in alone.items()]
     for name, nats in found.items():
         said = nats.get("llm_to_slm") or nats["small, tuned alone"]
-        lines.append(line(name, said, nats.get("told of another prompt")))
+        matched = [nats[who] for who in MATCHED if who in nats]
+        lines.append(line(name, said, tuple(matched)))
     parts = [f"tokens {part}" for part in list(alone["small"])[1:]]
-    head = ["", "nats/token", *parts, "told of another prompt as long"]
+    head = ["", "nats/token", *parts, "those with another as long", "told of that one"]
     return f"""{s.steps} steps of {s.batch} texts ({s.samples} texts of {s.shortest_prompt} to {s.longest_prompt} tokens and the next {s.answer}), {s.checked} held-out ones.
 
 {table(head, lines)}
