@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/backend/fake/model.h"
+#include "engine/sampling/race.h"
 #include "engine/sampling/random.h"
 #include "engine/sampling/warp.h"
 #include "tests/reference/rows.h"

@@ -1,6 +1,7 @@
 // Processors under methods that draft: what a request's penalties count is what was emitted,
 // however many wrong tokens were fed and dropped on the way. So every method that is EXACT stays
 // so, token for token, with any processors; the reference counts the plain sequence.
+#include "engine/decode/autoregressive.h"
 #include "tests/engine/decode/pairs.h"
 #include "tests/engine/decode/sketches.h"
 #include "tests/reference/autoregressive.h"

@@ -1,5 +1,6 @@
 #include "engine/decode/llm_to_slm.h"
 
+#include "engine/decode/autoregressive.h"
 #include "engine/decode/beam.h"
 #include "tests/engine/decode/method_checks.h"
 #include "tests/reference/autoregressive.h"

@@ -2,6 +2,7 @@
 // an encoder's rows comes back without a word of theirs.
 #include <gtest/gtest.h>
 
+#include "engine/decode/autoregressive.h"
 #include "engine/decode/beam.h"
 #include "engine/decode/bild.h"
 #include "engine/decode/speculative.h"

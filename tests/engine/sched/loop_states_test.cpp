@@ -3,6 +3,7 @@
 #include <functional>
 #include <string>
 
+#include "engine/decode/autoregressive.h"
 #include "tests/engine/sched/kit.h"
 
 namespace tandem::test {

@@ -4,6 +4,7 @@
 #include <future>
 #include <thread>
 
+#include "engine/decode/autoregressive.h"
 #include "tests/engine/sched/kit.h"
 
 namespace tandem::test {

@@ -1,5 +1,6 @@
 // Choices that begin with the prompt rows of the first one: shared, in all caches, and each choice
 // as if it were alone.
+#include "engine/decode/autoregressive.h"
 #include "tests/engine/decode/sketches.h"
 #include "tests/engine/sched/kit.h"
 
