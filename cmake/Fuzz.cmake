@@ -8,18 +8,17 @@ function(tandem_fuzzed target)
   endif()
 endfunction()
 
-# tandem_fuzz(NAME MAIN [SOURCES ...] [SEEDS GLOB ...] [DICT FILE] [MAX_BYTES N] [RUNS N] [DEPS ...]): the program fuzz_NAME of MAIN, below tests/.
-# What it fuzzes is in rooms that this build has (DEPS, see tandem_fuzzed), or in SOURCES of rooms that it has not. In ctest it is fuzz.NAME:
-# the seeds, and RUNS inputs (2000) made from them, always the same ones. To look for more:
+# tandem_fuzz(NAME MAIN [SEEDS GLOB ...] [DICT FILE] [MAX_BYTES N] [RUNS N] [DEPS ...]): the program fuzz_NAME of MAIN, below tests/.
+# What it fuzzes is in DEPS (see tandem_fuzzed). In ctest it is fuzz.NAME: the seeds, and RUNS inputs (2000) made from them, always the
+# same ones. To look for more:
 #
 #   build/asan/bin/fuzz_NAME -dict=tests/fuzz/json.dict FOUND_FOLDER SEED_FOLDER ...
 function(tandem_fuzz name main)
-  cmake_parse_arguments(FUZZ "" "DICT;MAX_BYTES;RUNS" "SOURCES;SEEDS;DEPS" ${ARGN})
+  cmake_parse_arguments(FUZZ "" "DICT;MAX_BYTES;RUNS" "SEEDS;DEPS" ${ARGN})
   if(NOT TANDEM_SANITIZE MATCHES "address")
     return()
   endif()
-  list(TRANSFORM FUZZ_SOURCES PREPEND ${CMAKE_SOURCE_DIR}/)
-  add_executable(fuzz_${name} ${CMAKE_SOURCE_DIR}/tests/${main} ${FUZZ_SOURCES}
+  add_executable(fuzz_${name} ${CMAKE_SOURCE_DIR}/tests/${main}
     ${CMAKE_SOURCE_DIR}/cmake/sanitizer_options.cpp)
   tandem_own(fuzz_${name})
   target_link_libraries(fuzz_${name} PRIVATE ${FUZZ_DEPS})

@@ -20,15 +20,18 @@ tandem_fuzz(chat_template ${text}/fuzz/chat_template_fuzz.cpp
   DICT fuzz/jinja.dict DEPS tandem::text absl::time)
 tandem_fuzz(stop_matcher ${text}/fuzz/stop_matcher_fuzz.cpp DEPS tandem::text)
 
-# What knows the methods' parameters: a part of engine/host, which this build has not as a whole.
-file(GLOB methods CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/engine/host/methods/*.cpp)
-list(APPEND methods engine/host/methods.cpp engine/host/alignment.cpp engine/host/deployment.cpp engine/host/names.cpp engine/host/settings_proto.cpp)
-tandem_fuzz(config engine/host/fuzz/config_fuzz.cpp
-  SOURCES engine/host/config.cpp engine/host/config_file.cpp engine/host/config_limits.cpp engine/host/config_methods.cpp ${methods}
-  SEEDS engine/host/fuzz/seeds/* DEPS tandem::sched tandem::text tandem::config_proto)
-tandem_fuzz(request server/fuzz/request_fuzz.cpp
-  SOURCES server/request_from_proto.cpp server/chat_json.cpp ${methods}
-  SEEDS server/fuzz/seeds/* DEPS tandem::sched tandem::text tandem::proto)
+# Parts of engine/host and of server, which this build has not as a whole: what reads files of a deployment, and requests.
+file(GLOB parts CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/engine/host/methods/*.cpp)
+foreach(part alignment config config_file config_limits config_methods deployment methods names settings_proto)
+  list(APPEND parts ${CMAKE_SOURCE_DIR}/engine/host/${part}.cpp)
+endforeach()
+add_library(tandem_fuzzed_parts STATIC ${parts} ${CMAKE_SOURCE_DIR}/server/request_from_proto.cpp ${CMAKE_SOURCE_DIR}/server/chat_json.cpp)
+tandem_own(tandem_fuzzed_parts)
+tandem_fuzzed(tandem_fuzzed_parts)
+target_link_libraries(tandem_fuzzed_parts PUBLIC tandem::sched tandem::text tandem::config_proto tandem::proto)
+target_precompile_headers(tandem_fuzzed_parts REUSE_FROM tandem_pch)
+tandem_fuzz(config engine/host/fuzz/config_fuzz.cpp SEEDS engine/host/fuzz/seeds/* DEPS tandem_fuzzed_parts)
+tandem_fuzz(request server/fuzz/request_fuzz.cpp SEEDS server/fuzz/seeds/* DEPS tandem_fuzzed_parts)
 
 tandem_fuzz(http_reader server/edge/fuzz/http_reader_fuzz.cpp
   SEEDS server/edge/fuzz/seeds/* DEPS tandem::edge)
