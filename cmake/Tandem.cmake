@@ -63,13 +63,15 @@ function(tandem_program name main)
   target_precompile_headers(${name} REUSE_FROM tandem_pch)
 endfunction()
 
-# tandem_tests(NAME FOLDER [OPTIMIZED] [BY_SUITE] [EXCLUDE REGEX] [TIMEOUT SECONDS] [LABELS ...] [DEPS ...]): one executable test_NAME of the
+# tandem_tests(NAME FOLDER [THREADS] [OPTIMIZED] [BY_SUITE] [EXCLUDE REGEX] [TIMEOUT SECONDS] [LABELS ...] [DEPS ...]): one executable test_NAME of the
 # *.cpp below tests/FOLDER (tests in *_test.cpp, helpers beside them), each test case registered in ctest under NAME; BY_SUITE each suite, for
 # programs that take longer to start (LibTorch) than most cases take to run. Nothing if there is no *_test.cpp.
 # What is tested is compiled as the preset says; the tests' own code is not optimized, which halves its compilation, unless OPTIMIZED says
 # that it runs longer than it compiles.
+# THREADS: they start threads. Of others TSan has nothing to say, so its build is without them; and where one of them does start a thread,
+# its program ends (no_threads.cpp).
 function(tandem_tests name folder)
-  cmake_parse_arguments(TESTS "OPTIMIZED;BY_SUITE" "EXCLUDE;TIMEOUT" "LABELS;DEPS" ${ARGN})
+  cmake_parse_arguments(TESTS "THREADS;OPTIMIZED;BY_SUITE" "EXCLUDE;TIMEOUT" "LABELS;DEPS" ${ARGN})
   file(GLOB_RECURSE cases CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*_test.cpp)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*.cpp)
   set(exclude "/fuzz/")  # programs of their own
@@ -78,7 +80,7 @@ function(tandem_tests name folder)
   endif()
   list(FILTER cases EXCLUDE REGEX ${exclude})
   list(FILTER sources EXCLUDE REGEX ${exclude})
-  if(NOT cases)
+  if(NOT cases OR (TANDEM_SANITIZE MATCHES "thread" AND NOT TESTS_THREADS))
     return()
   endif()
   if(NOT TESTS_TIMEOUT)
@@ -90,6 +92,8 @@ function(tandem_tests name folder)
     string(REGEX REPLACE "^(.).*" "\\1san" sanitizer ${TANDEM_SANITIZE})
     set(prefix ${sanitizer}.${name})
     list(APPEND TESTS_LABELS ${sanitizer})
+  elseif(NOT TESTS_THREADS)
+    list(APPEND sources ${CMAKE_SOURCE_DIR}/cmake/no_threads.cpp)
   endif()
   string(REPLACE ";" "\\;" labels "cpp;${name};${TESTS_LABELS}")
   add_executable(test_${name} ${sources})
