@@ -6,6 +6,7 @@
 // then takes what is done, and sleeps when neither is left.
 #pragma once
 
+#include <grpc/support/time.h>
 #include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
 
@@ -14,7 +15,9 @@
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
+#include <utility>
+
+#include "server/edge/work_loop.h"
 
 namespace tandem {
 
@@ -26,18 +29,11 @@ class CallThread {
     void (*then)(void* whom, bool ok);
     void* whom;
   };
-  // Something to be done on the thread.
-  class Work {
-   public:
-    virtual void work() = 0;
-
-   protected:
-    ~Work() = default;
-  };
+  using Work = PostedWork;
 
   // Works from start() on, which comes after the server's start.
   explicit CallThread(std::unique_ptr<grpc::ServerCompletionQueue> queue)
-      : queue_(std::move(queue)) {}
+      : queue_(std::move(queue)), events_{queue_.get(), {}}, loop_(&events_) {}
   ~CallThread() { stop(); }
   void start();
   // Waits for every enter() to have its leave(), then for what is still on the queue. After the
@@ -48,23 +44,41 @@ class CallThread {
 
   // Calls `work->work()` soon, on the thread. REQUIRES: it is not waiting already, and lives until
   // then; a call has entered and does not leave before this returns. Thread-safe; never blocks.
-  void post(Work* work);
+  void post(Work* work) { loop_.post(work); }
 
   // A call that will start operations on queue() yet. Thread-safe.
   void enter();
   void leave();
 
  private:
-  void run();
+  // gRPC's queue, with an alarm to wake its thread.
+  struct Events {
+    struct Event {
+      void* tag;
+      bool ok;
+    };
+    bool wait(Event* event) { return queue->Next(&event->tag, &event->ok); }
+    bool poll(Event* event) {
+      return queue->AsyncNext(&event->tag, &event->ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) ==
+             grpc::CompletionQueue::GOT_EVENT;
+    }
+    void wake() { alarm.Set(queue, gpr_time_0(GPR_CLOCK_MONOTONIC), &alarm); }
+    bool take(const Event& event) {
+      if (event.tag == &alarm) return false;
+      const auto* done = static_cast<const Completion*>(event.tag);
+      done->then(done->whom, event.ok);
+      return true;
+    }
+    grpc::ServerCompletionQueue* const queue;
+    grpc::Alarm alarm;
+  };
 
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  Events events_;
+  WorkLoop<Events> loop_;
   std::mutex mutex_;
-  std::vector<Work*> posted_;  // guarded by mutex_
-  bool sleeping_ = false;      // guarded by mutex_: looks at posted_ only when it is woken
-  bool woken_ = false;         // guarded by mutex_: the alarm is on its way
-  int64_t calls_ = 0;          // guarded by mutex_
+  int64_t calls_ = 0;  // guarded by mutex_
   std::condition_variable none_;
-  grpc::Alarm alarm_;
   std::thread thread_;
 };
 

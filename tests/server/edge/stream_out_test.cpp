@@ -15,9 +15,13 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "tests/server/edge/schedule.h"
 
 namespace tandem {
 namespace {
+
+using test::Schedule;
+using test::SearchMutex;
 
 struct Item {
   explicit Item(std::string t, int choice = 0) : text(std::move(t)), which(choice) {}
@@ -30,38 +34,6 @@ struct Item {
 };
 
 constexpr StreamLimits kTight = {/*unread_bytes=*/1, /*unread_tokens=*/1, /*joined_bytes=*/100};
-
-// Decisions in the order in which they are asked for: those of a prefix, then zeros. next() moves
-// on to the next sequence, so that all are tried, depth first.
-class Schedule {
- public:
-  size_t choose(size_t options) {
-    if (at_ == taken_.size()) taken_.push_back({0, options});
-    return taken_[at_++].first;
-  }
-  bool next() {
-    at_ = 0;
-    while (!taken_.empty() && taken_.back().first + 1 == taken_.back().second) taken_.pop_back();
-    if (taken_.empty()) return false;
-    ++taken_.back().first;
-    return true;
-  }
-
- private:
-  std::vector<std::pair<size_t, size_t>> taken_;  // (decision, options)
-  size_t at_ = 0;
-};
-
-// Where the call's thread lets go of it, others may come.
-struct SearchMutex {
-  void lock() { ++locked; }
-  void unlock() {
-    --locked;
-    if (between) between();
-  }
-  static inline int locked = 0;
-  static inline std::function<void()> between;
-};
 
 // One run: the engine does its script, one event at a time, whenever the schedule says; c: a chunk,
 // m: it is made, f: the end with OK and a last item, x: the end with an error.
