@@ -50,6 +50,7 @@ struct EdgeNumbers {
   int64_t connections_refused = 0;
   int64_t open_calls = 0;
   int64_t unheard_calls = 0;
+  int64_t unheard_given_up = 0;
   int64_t calls_refused = 0;
   int64_t log_lines_dropped = 0;
   bool stuck = false;

@@ -54,8 +54,7 @@ void GenerateCall::accept(ServerState& state, GenerationService& service, CallTh
   call->self_ = call;
   arrivals.enter();
   call->context_.AsyncNotifyWhenDone(&call->over_);
-  service.await_generate(&call->context_, &call->writer_, streams.queue(), arrivals.queue(),
-                         &call->arrived_);
+  service.await_generate(&call->arrived_, &call->context_, &call->writer_, streams, arrivals);
 }
 
 // --- Thread for arrivals
@@ -67,7 +66,6 @@ void GenerateCall::arrived(bool ok) {
     return arrivals.leave();
   }
   const std::shared_ptr<GenerateCall> call = self_;  // may be over before this returns
-  service_.arrived(&context_);
   streams_.enter();
   accept(record_.state, service_, arrivals_, streams_);
   record_.info = begin_call("Generate", record_.state, context_);

@@ -20,6 +20,7 @@
 #include "server/call_thread.h"
 #include "server/edge/stream_out.h"
 #include "server/pending_chunk.h"
+#include "server/raw_service.h"
 #include "server/response_to_proto.h"
 #include "server/server_state.h"
 
@@ -108,7 +109,8 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall>,
   grpc::ServerContext context_;
   grpc::ByteBuffer request_;  // until it is read
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> writer_{&context_};
-  CallThread::Completion arrived_, read_, written_, finished_, over_;
+  RawService::Arrival arrived_;
+  CallThread::Completion read_, written_, finished_, over_;
   Step parse_{this, &GenerateCall::parse};
   Step work_{this, &GenerateCall::work};
   StreamOut<StreamItem> out_;

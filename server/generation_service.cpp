@@ -17,9 +17,6 @@ namespace {
 
 using Call = std::shared_ptr<UnaryCall>;
 
-// Clients that may come at once without one waiting for another to be looked at.
-constexpr int kCallsAwaited = 16;
-
 // What every unary method begins with.
 template <class Request>
 absl::StatusOr<Engine*> open(UnaryCall& call, ServerState& state, const grpc::ByteBuffer& bytes,
@@ -190,8 +187,8 @@ GenerationService::GenerationService(ServerState& state) : state_(state) {
   unary("/tandem.v1.Generation/Detokenize", "Detokenize", start_detokenize);
 }
 
-void GenerationService::serve_streams(CallThread& arrivals, CallThread& streams) {
-  for (int i = 0; i < kCallsAwaited; ++i) GenerateCall::accept(state_, *this, arrivals, streams);
+void GenerationService::serve_streams(CallThread& arrivals, CallThread& streams, int64_t calls) {
+  for (int64_t i = 0; i < calls; ++i) GenerateCall::accept(state_, *this, arrivals, streams);
 }
 
 }  // namespace tandem

@@ -15,18 +15,15 @@ class GenerationService final : public RawService {
   // `state` outlives the service.
   explicit GenerationService(ServerState& state);
 
-  // Begins to take calls of Generate. The server has been started; the threads outlive it.
-  void serve_streams(CallThread& arrivals, CallThread& streams);
+  // Begins to take calls of Generate, of which it waits for so many at once: gRPC queues what is
+  // more, and of a call that ends in that queue nobody hears. The server has been started; the
+  // threads outlive it.
+  void serve_streams(CallThread& arrivals, CallThread& streams, int64_t calls);
 
-  // A call of Generate has come.
-  void arrived(grpc::ServerContext* context) { heard(context); }
-
-  // Has `tag` come to `arrivals` when there is a call of Generate.
-  void await_generate(grpc::ServerContext* context,
-                      grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>* stream,
-                      grpc::CompletionQueue* streams, grpc::ServerCompletionQueue* arrivals,
-                      void* tag) {
-    RequestAsyncBidiStreaming(generate_, context, stream, streams, arrivals, tag);
+  // Waits for the next call of Generate.
+  void await_generate(Arrival* arrival, grpc::ServerContext* context, Stream* stream,
+                      const CallThread& streams, const CallThread& arrivals) {
+    await(generate_, arrival, context, stream, streams, arrivals);
   }
 
  private:

@@ -23,6 +23,9 @@ namespace {
 // After the engine has ended all requests, their last messages still have to leave.
 constexpr auto kFlushTime = std::chrono::seconds(3);
 
+// Calls of streams that each thread waits for besides its part of those that the gate lets in.
+constexpr int64_t kSpare = 16;
+
 // How often connections that have come to have no calls are closed in a drain.
 constexpr auto kGoodbyes = std::chrono::milliseconds(50);
 
@@ -193,7 +196,8 @@ absl::Status Server::start_grpc() {
   streams_->start();
   for (const auto& arrivals : arrivals_) {
     arrivals->start();
-    generation_.serve_streams(*arrivals, *streams_);
+    generation_.serve_streams(*arrivals, *streams_,
+                              gate_.calls().bounds().total / std::ssize(arrivals_) + kSpare);
   }
   acceptor_->start([this](int socket, int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
@@ -226,6 +230,7 @@ std::vector<prometheus::MetricFamily> Server::edge_metrics() const {
   now.connections_refused = acceptor_->refused();
   now.open_calls = state_.calls.open();
   now.unheard_calls = gate_.calls().unheard();
+  now.unheard_given_up = gate_.calls().given_up();
   now.calls_refused = state_.calls.refused() + state_.open_to_all.refused() +
                       state_.reflections.refused() + gate_.calls().refused();
   if (openai_ != nullptr) {

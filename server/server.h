@@ -17,6 +17,7 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <string>
@@ -42,6 +43,10 @@ namespace tandem {
 
 class Server {
  public:
+  // Calls on their way from gRPC to a service: in all, and of a connection whatever others have.
+  static constexpr int64_t kUnheardCalls = 2048;
+  static constexpr int64_t kUnheardOfItsOwn = 8;
+
   // What start() would say of the files that `config` names; listens nowhere.
   static absl::Status check(const ServerConfig& config);
 
@@ -72,7 +77,9 @@ class Server {
   ServerState state_;
   const SteadyClock clock_;
   // Before what gRPC serves: its calls ask it until the last of them has ended.
-  CallGate gate_{{state_.config.max_open_calls, state_.config.max_concurrent_streams}, &clock_};
+  CallGate gate_{{std::min<int64_t>(state_.config.max_open_calls, kUnheardCalls),
+                  state_.config.max_concurrent_streams, kUnheardOfItsOwn},
+                 &clock_};
   std::unique_ptr<SpanExporter> spans_;  // of calls, which tell it of their ends
   GenerationService generation_{state_};
   ModelsService models_{state_};

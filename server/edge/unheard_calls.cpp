@@ -6,7 +6,8 @@ bool UnheardCalls::made(const void* connection) {
   const std::lock_guard lock(mutex_);
   turn();
   Made& calls = by_connection_[connection];
-  if (calls.all() < bounds_.per_connection && unheard_ < bounds_.total) {
+  if (calls.all() < bounds_.per_connection &&
+      (unheard_ < bounds_.total || calls.all() < bounds_.its_own)) {
     ++calls.since;
     ++unheard_;
     return true;

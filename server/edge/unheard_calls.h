@@ -4,8 +4,9 @@
 // a client sends on and on, before it has acknowledged any limit, is read as fast as it comes, so
 // calls would gather between the two threads. These are refused where they are made.
 //
-// Not every call that is made is ever heard of: one that is cancelled, or whose deadline comes,
-// before a thread takes it just ends inside gRPC, which tells nobody. So places last for a time.
+// Not every call that is made is ever heard of: one that waits in gRPC for a service that is ready
+// for it, and is cancelled or meets its deadline there, just ends. So places last for a time.
+// (Where as many calls are waited for as are let in, none has to wait there.)
 //
 // Thread-safe.
 #pragma once
@@ -23,6 +24,8 @@ class UnheardCalls {
   struct Bounds {
     int64_t total;
     int64_t per_connection;
+    // Of these a connection has so many whatever others have, so that nobody is shut out by them.
+    int64_t its_own = 0;
   };
   // A call that nobody has heard of for this long, or twice as long at most, ended unheard.
   static constexpr Duration kGivenUp = std::chrono::seconds(30);
@@ -36,6 +39,8 @@ class UnheardCalls {
   bool made(const void* connection);
   // A service knows of a call that was made.
   void heard(const void* connection);
+
+  const Bounds& bounds() const { return bounds_; }
 
   int64_t unheard() const;
   int64_t refused() const;   // since the start

@@ -3,6 +3,8 @@
 #include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -64,24 +66,88 @@ class ParkingService final : public RawService {
   std::vector<grpc::CallbackServerContext*> contexts_;
 };
 
+constexpr char kAwaited[] = "/tandem.test.Ending/Awaited";
+constexpr char kCalledBack[] = "/tandem.test.Ending/CalledBack";
+
+// Ends each call as it comes, and counts it. Nothing in here thinks of the gate.
+class EndingService final : public RawService {
+ public:
+  EndingService() {
+    awaited_ = add_async_method(kAwaited);
+    add_method(kCalledBack, [this](grpc::CallbackServerContext*) {
+      auto* const call = new CalledBack;
+      call->Finish(grpc::Status::OK);
+      come.fetch_add(1);
+      return call;
+    });
+  }
+
+  // Takes so many calls of the awaited method; `again`: and one more for each that has come.
+  void take(CallThread& thread, int calls, bool again) {
+    for (int i = 0; i < calls; ++i) new Call(this, &thread, again);
+  }
+
+  std::atomic<int> come{0};
+
+ private:
+  struct CalledBack final : RawReactor {
+    void OnDone() override { delete this; }
+  };
+  // Owned by itself until it has ended.
+  struct Call {
+    Call(EndingService* s, CallThread* t, bool another) : service(*s), thread(*t), again(another) {
+      thread.enter();
+      service.await(service.awaited_, &arrival, &context, &stream, thread, thread);
+    }
+    void arrived(bool ok) {
+      if (!ok) return ended();
+      if (again) new Call(&service, &thread, again);
+      stream.Finish(grpc::Status::OK, &finished);
+      service.come.fetch_add(1);
+    }
+    void ended() {
+      CallThread& last = thread;
+      delete this;
+      last.leave();
+    }
+    EndingService& service;
+    CallThread& thread;
+    const bool again;
+    grpc::ServerContext context;
+    Stream stream{&context};
+    Arrival arrival{{[](void* call, bool ok) { static_cast<Call*>(call)->arrived(ok); }, this}};
+    CallThread::Completion finished{[](void* call, bool) { static_cast<Call*>(call)->ended(); },
+                                    this};
+  };
+
+  int awaited_ = 0;
+};
+
 struct Fixture {
   explicit Fixture(UnheardCalls::Bounds bounds) : gate(bounds, &clock) {
     gate.serve(kPath);
+    ending.enter_through(&gate);
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", plain_credentials(&gate), &port);
     builder.RegisterService(&parking);
+    builder.RegisterService(&ending);
+    thread = std::make_unique<CallThread>(builder.AddCompletionQueue());
     server = builder.BuildAndStart();
+    thread->start();
     address = absl::StrCat("127.0.0.1:", port);
   }
   ~Fixture() {
     parking.end();
     server->Shutdown(std::chrono::system_clock::now());
+    thread->stop();
   }
 
-  VirtualClock clock;
+  VirtualClock clock;  // stands still but where a test moves it
   CallGate gate;
   ParkingService parking;
+  EndingService ending;
+  std::unique_ptr<CallThread> thread;
   std::unique_ptr<grpc::Server> server;
   std::string address;
 };
@@ -104,13 +170,21 @@ std::string text(const std::string& value) {
 // A connection whose client sends its settings and acknowledges none.
 std::string hello() { return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, ""); }
 
-// `count` calls of headers alone, RFC 7541 without tables: :method POST, :scheme http, :path, ...
+// A call of headers alone, RFC 7541 without tables: :method POST, :scheme http, :path, ...
+// `timeout` as grpc-timeout has it; empty: none.
+std::string call(const std::string& path, uint32_t which, const std::string& timeout = "") {
+  std::string headers = "\x83\x86\x04" + text(path) + "\x01" + text("localhost") + "\x0f\x10" +
+                        text("application/grpc") + number(0, 1) + text("te") + text("trailers");
+  if (!timeout.empty()) headers += number(0, 1) + text("grpc-timeout") + text(timeout);
+  return frame(1, 4, 2 * which + 1, headers);
+}
+
+// RST_STREAM: CANCEL.
+std::string reset(uint32_t which) { return frame(3, 0, 2 * which + 1, number(8, 4)); }
+
 std::string calls(const std::string& path, uint32_t first, uint32_t count) {
-  const std::string headers = "\x83\x86\x04" + text(path) + "\x01" + text("localhost") +
-                              "\x0f\x10" + text("application/grpc") + number(0, 1) + text("te") +
-                              text("trailers");
   std::string out;
-  for (uint32_t i = 0; i < count; ++i) out += frame(1, 4, 2 * (first + i) + 1, headers);
+  for (uint32_t i = 0; i < count; ++i) out += call(path, first + i);
   return out;
 }
 
@@ -136,6 +210,85 @@ TEST(CallGate, BoundsCallsThatNoServiceHasHeardOf) {
   ASSERT_TRUE(eventually([&] { return f.parking.parked() == kBound + 2; }));
   EXPECT_EQ(f.gate.calls().refused(), kCalls - kBound);
 }
+
+// Whoever ends a call, and however soon: a service that is ready for calls hears of each that was
+// let in, so that no place is lost, not even for a time. (The clock stands still.)
+TEST(CallGate, CallsThatEndAtOnceKeepNoPlace) {
+  constexpr uint32_t kCalls = 300;
+  for (const std::string path : {kAwaited, kCalledBack}) {
+    Fixture f({/*total=*/1000, /*per_connection=*/1000});
+    f.ending.take(*f.thread, 1000, /*again=*/true);
+    const Fd client = connect_to(f.address);
+    std::string cancelled, expired;
+    for (uint32_t i = 0; i < kCalls; ++i) cancelled += call(path, i) + reset(i);
+    for (uint32_t i = 0; i < kCalls; ++i) expired += call(path, kCalls + 1 + i, "1n");
+    size_t parked = 0;
+    uint32_t last = kCalls;
+    for (const std::string& sent : {hello() + cancelled, expired}) {
+      ASSERT_TRUE(put(client, sent + call(kPath, last)));
+      // The last one is let in behind all others.
+      ASSERT_TRUE(eventually([&] { return f.parking.parked() == parked + 1; }));
+      f.parking.hear(&f.gate);
+      ASSERT_TRUE(eventually([&] { return f.gate.calls().unheard() == 0; }))
+          << path << ": " << f.gate.calls().unheard();
+      ++parked;
+      last = 2 * kCalls + 1;
+    }
+    EXPECT_GE(f.ending.come.load(), 1) << path;
+    EXPECT_EQ(f.gate.calls().given_up(), 0) << path;
+    EXPECT_EQ(f.gate.calls().refused(), 0) << path;
+    RecordProperty(path, f.ending.come.load());
+  }
+}
+
+// Where a service is not ready gRPC keeps calls in a queue, and of those that end there nobody ever
+// hears. Their places come back by time.
+TEST(CallGate, CallsThatEndInGrpcsQueueGiveTheirPlacesBackInTime) {
+  constexpr int kCalls = 50;
+  for (const bool by_deadline : {false, true}) {
+    Fixture f({/*total=*/kCalls, /*per_connection=*/kCalls});
+    const Fd client = connect_to(f.address);
+    std::string sent = hello();
+    for (uint32_t i = 0; i < kCalls; ++i) sent += call(kAwaited, i, by_deadline ? "1m" : "");
+    ASSERT_TRUE(put(client, sent));
+    ASSERT_TRUE(eventually([&] { return f.gate.calls().unheard() == kCalls; }));
+    std::string more;
+    if (!by_deadline) {
+      for (uint32_t i = 0; i < kCalls; ++i) more += reset(i);
+    }
+    ASSERT_TRUE(put(client, more + call(kAwaited, kCalls)));
+    ASSERT_TRUE(eventually([&] { return f.gate.calls().refused() == 1; })) << "no place is left";
+
+    f.clock.advance(2 * UnheardCalls::kGivenUp);
+    EXPECT_EQ(f.gate.calls().unheard(), 0);
+    EXPECT_EQ(f.gate.calls().given_up(), kCalls);
+    ASSERT_TRUE(put(client, call(kAwaited, kCalls + 1)));
+    ASSERT_TRUE(eventually([&] { return f.gate.calls().unheard() == 1; }));
+    f.ending.take(*f.thread, 1, /*again=*/true);
+    ASSERT_TRUE(eventually([&] { return f.gate.calls().unheard() == 0; }));
+    EXPECT_GE(f.ending.come.load(), 1);
+  }
+}
+
+// Awaiting a call otherwise than by await(), of which the gate hears, does not compile.
+class Sly : public RawService {
+ public:
+  template <class Self>
+  static constexpr bool passes_the_gate() {
+    return requires(Self self, grpc::ServerContext* context, Stream* stream,
+                    grpc::ServerCompletionQueue* queue) {
+      self.RequestAsyncBidiStreaming(0, context, stream, queue, queue, nullptr);
+    } || requires(Self self, grpc::internal::RpcServiceMethod* method) { self.AddMethod(method); };
+  }
+  template <class Self>
+  static constexpr bool comes_through_it() {
+    return requires(Self self, Arrival* arrival, grpc::ServerContext* context, Stream* stream,
+                    const CallThread& thread) {
+      self.await(0, arrival, context, stream, thread, thread);
+    };
+  }
+};
+static_assert(!Sly::passes_the_gate<Sly>() && Sly::comes_through_it<Sly>());
 
 TEST(CallGate, MethodsThatNobodyServesTakeNoPlace) {
   Fixture f({/*total=*/1, /*per_connection=*/1});

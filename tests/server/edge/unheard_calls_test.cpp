@@ -26,6 +26,20 @@ TEST(UnheardCalls, BoundsEachConnectionAndAllTogether) {
   EXPECT_FALSE(calls.made(&a)) << "its place is taken";
 }
 
+TEST(UnheardCalls, NobodyIsShutOutByOthers) {
+  const VirtualClock clock;
+  UnheardCalls calls({/*total=*/6, /*per_connection=*/4, /*its_own=*/2}, &clock);
+  const int a = 0, b = 0, c = 0;
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(calls.made(&a));
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(calls.made(&b));
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(calls.made(&c)) << "whatever others have";
+  for (const int* connection : {&a, &b, &c}) EXPECT_FALSE(calls.made(connection));
+  EXPECT_EQ(calls.unheard(), 8);
+  calls.heard(&c);
+  EXPECT_TRUE(calls.made(&c));
+  EXPECT_FALSE(calls.made(&c));
+}
+
 TEST(UnheardCalls, WhatWasRefusedIsNotHeardOf) {
   const VirtualClock clock;
   UnheardCalls calls({/*total=*/0, /*per_connection=*/1}, &clock);
