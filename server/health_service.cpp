@@ -1,10 +1,12 @@
 #include "server/health_service.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
+#include "server/edge/peer.h"
 #include "server/grpc_status.h"
 #include "server/raw_message.h"
 
@@ -41,7 +43,10 @@ grpc::ByteBuffer answer(Serving status) {
 // What checks and watches have in common: counted in, and the name of the service read.
 class HealthService::Call : public RawReactor {
  public:
-  Call(HealthService* service, std::string peer) : service_(*service), peer_(std::move(peer)) {}
+  Call(HealthService* service, std::string peer)
+      : service_(*service), peer_(std::move(peer)), host_(host_of(peer_)) {}
+
+  const std::string& host() const { return host_; }
 
   // After the object is owned.
   void start() {
@@ -81,7 +86,7 @@ class HealthService::Call : public RawReactor {
 
   static absl::Status no_message() { return absl::CancelledError("the client sent no request"); }
 
-  const std::string peer_;
+  const std::string peer_, host_;
   bool entered_ = false;
   grpc::ByteBuffer request_;
 };
@@ -212,9 +217,14 @@ void HealthService::end_watches() {
 absl::Status HealthService::begin(const std::shared_ptr<WatchCall>& watch) {
   const std::lock_guard lock(mutex_);
   if (ended_) return absl::UnavailableError("the server is shutting down");
-  if (watches_.size() >= kMaxWatches) {
+  const std::string& host = watch->host();
+  const auto of_host = std::count_if(watches_.begin(), watches_.end(), [&](const auto& other) {
+    return !host.empty() && other->host() == host;
+  });
+  if (std::ssize(watches_) >= kMaxWatches || of_host >= part_of_one_host(kMaxWatches)) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("too many watch health: ", kMaxWatches, "; Check needs no place"));
+        absl::StrCat("too many watch health: ", kMaxWatches, " (of one host ",
+                     part_of_one_host(kMaxWatches), "); Check needs no place"));
   }
   watches_.insert(watch);
   watch->update(services_());

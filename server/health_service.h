@@ -22,7 +22,7 @@ namespace tandem {
 class HealthService final : public RawService {
  public:
   static constexpr size_t kMaxName = 128;  // bytes of a service's name
-  static constexpr size_t kMaxWatches = 128;
+  static constexpr int kMaxWatches = 128;  // of one host: part_of_one_host()
 
   // `services`: whether it is served, by name. Thread-safe, and outlives this, as does `calls`.
   HealthService(std::function<std::map<std::string, bool>()> services, OpenCalls* calls);

@@ -1,16 +1,12 @@
 #include "server/edge/acceptor.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
-
-#include "absl/strings/str_cat.h"
 
 namespace tandem {
 namespace {
@@ -26,14 +22,6 @@ uint64_t cookie_of(int fd) {
   uint64_t cookie = 0;
   socklen_t length = sizeof(cookie);
   return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
-}
-
-bool is_mapped(const in6_addr& address) { return IN6_IS_ADDR_V4MAPPED(&address) != 0; }
-
-std::string text_of(int family, const void* address) {
-  char text[INET6_ADDRSTRLEN] = "";
-  inet_ntop(family, address, text, sizeof(text));
-  return text;
 }
 
 // Unlike after a shutdown, what has come is not read any more: a peer may have sent megabytes of
@@ -53,31 +41,6 @@ void close_hard(Fd fd) {
 }
 
 }  // namespace
-
-std::string peer_of(const sockaddr_storage& address) {
-  if (address.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    return absl::StrCat("ipv4:", text_of(AF_INET, &v4.sin_addr), ":", ntohs(v4.sin_port));
-  }
-  if (address.ss_family != AF_INET6) return "";
-  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-  if (is_mapped(v6.sin6_addr)) {
-    return absl::StrCat("ipv4:", text_of(AF_INET, v6.sin6_addr.s6_addr + 12), ":",
-                        ntohs(v6.sin6_port));
-  }
-  return absl::StrCat("ipv6:%5B", text_of(AF_INET6, &v6.sin6_addr), "%5D:", ntohs(v6.sin6_port));
-}
-
-std::string host_of(const sockaddr_storage& address) {
-  if (address.ss_family == AF_INET) {
-    return text_of(AF_INET, &reinterpret_cast<const sockaddr_in&>(address).sin_addr);
-  }
-  if (address.ss_family != AF_INET6) return "";
-  in6_addr network = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
-  if (is_mapped(network)) return text_of(AF_INET, network.s6_addr + 12);
-  std::memset(network.s6_addr + 8, 0, 8);
-  return absl::StrCat(text_of(AF_INET6, &network), "/64");
-}
 
 Acceptor::Acceptor(Listener listener, Bounds bounds, Duration unacknowledged_limit)
     : listener_(std::move(listener)), bounds_(bounds), user_timeout_(unacknowledged_limit) {}

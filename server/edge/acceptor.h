@@ -7,8 +7,6 @@
 // tells (SO_COOKIE: never used twice).
 #pragma once
 
-#include <sys/socket.h>
-
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -19,6 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/base/clock.h"
+#include "server/edge/peer.h"
 #include "server/edge/socket.h"
 
 namespace tandem {
@@ -83,11 +82,5 @@ class Acceptor {
   TimePoint swept_;               // own thread
   std::thread thread_;
 };
-
-// As gRPC names it: "ipv4:10.0.0.7:41234", "ipv6:%5B2001:db8::1%5D:41234"; IPv4 in IPv6 is IPv4.
-// Empty for others.
-std::string peer_of(const sockaddr_storage& address);
-// The part that counts as one client: "10.0.0.7", "2001:db8::/64".
-std::string host_of(const sockaddr_storage& address);
 
 }  // namespace tandem

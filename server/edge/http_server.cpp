@@ -82,7 +82,11 @@ struct HttpConnection {
   enum class State { kReading, kAnswering, kLingering, kClosed };
 
   HttpConnection(Fd f, HttpReader::Limits limits)
-      : fd(std::move(f)), peer(peer_at(fd.get())), reader(limits), born(now()) {}
+      : fd(std::move(f)),
+        peer(peer_at(fd.get())),
+        host(host_of(peer)),
+        reader(limits),
+        born(now()) {}
 
   void send_error(int status, const std::string& body) {
     out += absl::StrCat("HTTP/1.1 ", status, " ", reason(status),
@@ -93,7 +97,7 @@ struct HttpConnection {
   }
 
   Fd fd;
-  const std::string peer;
+  const std::string peer, host;
   bool too_many = false;  // came when there were enough already
   State state = State::kReading;
   HttpReader reader;
@@ -316,9 +320,9 @@ void HttpServer::use(HttpConnection& c, absl::string_view bytes) {
   const HttpReader::State before = c.reader.state();
   const size_t taken = c.reader.feed(bytes);
   const HttpReader::State after = c.reader.state();
-  count_held(c);
+  hold(c, c.reader.held_bytes());
   if (after == HttpReader::State::kRefused) return refuse(c, c.reader.refusal());
-  if (held_ > bounds_.held_bytes) return refuse(c, 429);
+  if (holds_too_much(c)) return refuse(c, 429);
   if (after == HttpReader::State::kWhole) {
     c.in.assign(bytes.data() + taken, bytes.size() - taken);
     return dispatch(c);
@@ -354,10 +358,20 @@ void HttpServer::refuse(HttpConnection& c, int status) {
 }
 
 // The bytes count until the request is answered: its call may hold them so long.
-void HttpServer::count_held(HttpConnection& c) {
-  const size_t held = c.reader.held_bytes();
-  held_ += held - c.held;
-  c.held = held;
+void HttpServer::hold(HttpConnection& c, size_t bytes) {
+  held_ += bytes - c.held;
+  if (!c.host.empty()) {
+    const auto of_host = held_of_.try_emplace(c.host, 0).first;
+    of_host->second += bytes - c.held;
+    if (of_host->second == 0) held_of_.erase(of_host);
+  }
+  c.held = bytes;
+}
+
+bool HttpServer::holds_too_much(const HttpConnection& c) const {
+  const auto of_host = held_of_.find(c.host);
+  return held_ > bounds_.held_bytes ||
+         (of_host != held_of_.end() && of_host->second > part_of_one_host(bounds_.held_bytes));
 }
 
 void HttpServer::put(HttpConnection& c, bool last) {
@@ -387,7 +401,7 @@ void HttpServer::flush(HttpConnection& c) {
 
 void HttpServer::answered(HttpConnection& c) {
   if (c.exchange != nullptr) std::exchange(c.exchange, nullptr)->connection_ = nullptr;
-  held_ -= std::exchange(c.held, 0);
+  hold(c, 0);
   if (!c.keep_alive) {
     shutdown(c.fd.get(), SHUT_WR);
     c.state = HttpConnection::State::kLingering;
@@ -414,7 +428,7 @@ void HttpServer::close(HttpConnection& c) {
   if (c.state == HttpConnection::State::kClosed) return;
   c.state = HttpConnection::State::kClosed;
   c.fd.reset();
-  held_ -= std::exchange(c.held, 0);
+  hold(c, 0);
   if (c.exchange != nullptr) {
     c.exchange->connection_ = nullptr;
     if (!c.told) tellings_.push_back({c.exchange, true, false});

@@ -80,7 +80,8 @@ class HttpServer {
     size_t connections = 2048;  // beyond: 429
     size_t head_bytes = 8 << 10;
     size_t body_bytes = 4 << 20;
-    size_t held_bytes = 1 << 30;  // of requests, all together; beyond: 429
+    // Of requests, all together; of one host's, part_of_one_host(). Beyond: 429.
+    size_t held_bytes = 1 << 30;
     Duration head_time = std::chrono::seconds(10);
     Duration body_time = std::chrono::seconds(60);
     Duration idle_time = std::chrono::seconds(60);   // between two requests
@@ -136,7 +137,8 @@ class HttpServer {
   void use(HttpConnection& c, absl::string_view bytes);
   void dispatch(HttpConnection& c);
   void refuse(HttpConnection& c, int status);
-  void count_held(HttpConnection& c);
+  void hold(HttpConnection& c, size_t bytes);
+  bool holds_too_much(const HttpConnection& c) const;
   void put(HttpConnection& c, bool last);
   void flush(HttpConnection& c);
   void answered(HttpConnection& c);
@@ -157,6 +159,7 @@ class HttpServer {
   std::vector<Telling> tellings_;
   std::vector<HttpConnection*> next_;  // may have a further request already
   size_t held_ = 0;
+  absl::flat_hash_map<std::string, size_t> held_of_;  // by host
   bool drained_ = false;
   bool stopped_ = false;
   TimePoint swept_;

@@ -9,7 +9,9 @@
 #include <condition_variable>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "server/edge/open_calls.h"
+#include "server/edge/peer.h"
 #include "tests/server/edge/sockets.h"
 
 namespace tandem {
@@ -192,6 +194,14 @@ TEST(Acceptor, NamesPeersAsGrpcDoes) {
   EXPECT_EQ(host_of(name), "10.0.0.7");
 }
 
+TEST(Peer, HostsOfNames) {
+  EXPECT_EQ(host_of("ipv4:10.0.0.7:41234"), "10.0.0.7");
+  EXPECT_EQ(host_of("ipv6:%5B2001:db8:0:1:2::3%5D:7"), "2001:db8:0:1::/64");
+  EXPECT_EQ(host_of("ipv6:%5Bfe80::1%25eth0%5D:7"), "fe80::/64");
+  EXPECT_EQ(host_of("unix:/tmp/x"), "");
+  EXPECT_EQ(host_of(""), "");
+}
+
 TEST(OpenCalls, RefusesAtTheBoundAndClosesWhoPassesItTwice) {
   std::vector<std::string> closed;
   OpenCalls calls({/*total=*/5, /*per_connection=*/2},
@@ -206,6 +216,21 @@ TEST(OpenCalls, RefusesAtTheBoundAndClosesWhoPassesItTwice) {
   EXPECT_EQ(calls.refused(), 2);
   calls.leave("a");
   EXPECT_TRUE(calls.enter("b").ok());
+}
+
+TEST(OpenCalls, LeavesSomeToOtherHosts) {
+  OpenCalls calls({/*total=*/8, /*per_connection=*/8}, [](const std::string&) {});
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_TRUE(calls.enter(absl::StrCat("ipv4:10.0.0.7:", 1000 + i)).ok());
+  }
+  const absl::Status refused = calls.enter("ipv4:10.0.0.7:2000");
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("of one host are open: 6"));
+  EXPECT_TRUE(calls.enter("ipv4:10.0.0.8:1").ok());
+  EXPECT_TRUE(calls.enter("unix:").ok()) << "such peers are as many as they are";
+  EXPECT_FALSE(calls.any_of("ipv4:10.0.0.7:2000"));
+  calls.leave("ipv4:10.0.0.7:1000");
+  EXPECT_TRUE(calls.enter("ipv4:10.0.0.7:2000").ok());
 }
 
 }  // namespace
