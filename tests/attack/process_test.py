@@ -11,6 +11,7 @@ import sys
 import termios
 import threading
 import time
+import urllib.error
 import urllib.request
 
 import grpc
@@ -68,6 +69,15 @@ def until(condition):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def ready(ports):
+    """Whether /readyz says so."""
+    try:
+        with urllib.request.urlopen(f"http://{ports['http']}/readyz", timeout=30) as page:
+            return page.status == 200
+    except urllib.error.HTTPError:
+        return False
 
 
 def complete(api, address, **fields):
@@ -152,6 +162,46 @@ def test_a_drain_with_a_backlog_ends(start, api):
     assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}, codes
     record(drained=len(streams), seconds=time.monotonic() - began)
     channel.close()
+
+
+def test_asked_twice_it_ends_at_once(start, api):
+    process, ports = start("", "--grace-seconds=3600", stderr=subprocess.DEVNULL)
+    with grpc.insecure_channel(ports["grpc"]) as channel:
+        request = api.messages.GenerateRequest(
+            model="slow", text="x", max_new_tokens=4000, ignore_eos=True
+        )
+        call = api.services.GenerationStub(channel).Generate(request)
+        next(call)
+        process.send_signal(signal.SIGTERM)
+        until(lambda: not ready(ports))
+        process.send_signal(signal.SIGHUP)  # ends nobody's drain
+        next(call)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 1
+        call.cancel()
+
+
+def test_signals_before_anything_is_served(binaries, tmp_path):
+    """SIGHUP ends nothing, and SIGTERM at once: there is nothing to drain."""
+    trace = tmp_path / "trace"
+    os.mkfifo(trace)  # which nobody reads: its model is never loaded
+    config = f'models {{ name: "waits" fake {{ trace_file: "{trace}" }} }}'
+    (tmp_path / "config").write_text(config)
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                binaries / "tandem-server",
+                f"--config={tmp_path / 'config'}",
+                "--listen=127.0.0.1:0",
+                "--http=off",
+            ],
+            stderr=log,
+        )
+    until(lambda: process.poll() is None and "listening" in (tmp_path / "log").read_text())
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    assert "event=ready" not in (tmp_path / "log").read_text()
 
 
 def test_hangup_rereads_tokens(start, api, tmp_path):
