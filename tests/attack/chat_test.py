@@ -77,7 +77,7 @@ def test_chats_of_much_json(attack, llama):
     clients = [target.client() for _ in range(4)]
     messages = [clients[0].messages.ChatMessage(role="user", content="hi")]
     tools = ['{"a": [' + "1," * 2_000_000 + "1]}"]
-    with target.bystander():
+    with target.bystander(allowed=160):
         calls = [
             client.generate(
                 model="llama", chat=client.messages.Chat(messages=messages, tools=tools)

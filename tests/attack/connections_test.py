@@ -3,16 +3,19 @@
 import contextlib
 import resource
 import socket
+import struct
 
 import grpc
 import pytest
 
-from tests.attack.http2 import PREFACE, frame, headers, remembered
+from tests.attack.http2 import PREFACE, frame, headers, literal, remembered
+
+OTHER_HOST = "127.0.0.2"
 
 
-def connect(target):
+def connect(target, source=None):
     host, port = target.server.grpc.rsplit(":", 1)
-    return socket.create_connection((host, int(port)), timeout=30)
+    return socket.create_connection((host, int(port)), 30, (source, 0) if source else None)
 
 
 def closed(connection):
@@ -52,7 +55,7 @@ def test_streams_without_settings_ack(attack, path, short):
     target.on_one_processor()
     before = target.memory()
     first, later = remembered(path) if short else [headers(path)] * 2
-    with target.bystander(), connect(target) as connection:
+    with target.bystander(allowed=192), connect(target) as connection:
         connection.sendall(PREFACE + frame(4, 0, 0) + frame(1, 4, 1, first))
         opened = 1
         try:
@@ -66,9 +69,35 @@ def test_streams_without_settings_ack(attack, path, short):
         assert closed(connection), opened
     assert target.memory() < before + (192 << 20)
     assert target.metric("tandem_calls_refused_total") >= 1
-    target.until(lambda: target.metric("tandem_open_calls") == 0, "no call is left")
-    # Of some that ended with their connection nobody hears: their places come back in a minute.
-    target.until(lambda: target.metric("tandem_unheard_calls") == 0, "no place is lost", 120)
+    target.assert_no_call_is_left()
+    target.assert_serves()
+
+
+@pytest.mark.parametrize("call", ["cancelled", "expired"])
+def test_calls_that_end_at_once(attack, call):
+    """On 20 connections of a host calls are opened and ended at once (CVE-2023-44487), or have no time
+    at all: 30,000 of them. Each gives its place back, and nobody else is refused meanwhile. What they
+    cost is bounded by how many of one host may be open, three quarters of 16384 of some 40 KB."""
+    target = attack()
+    first, later = remembered(b"/tandem.v1.Generation/Generate")
+    if call == "expired":
+        later += literal(b"grpc-timeout", b"1n")
+    end = b"" if call == "expired" else struct.pack(">I", 8)
+
+    def calls(begin, end_of):
+        for stream in range(2 * begin + 1, 2 * end_of + 1, 2):
+            yield frame(1, 4, stream, later) + (frame(3, 0, stream, end) if end else b"")
+
+    with contextlib.ExitStack() as held, target.bystander(allowed=640):
+        connections = [held.enter_context(connect(target, OTHER_HOST)) for _ in range(20)]
+        for connection in connections:
+            begin = PREFACE + frame(4, 0, 0) + frame(4, 1, 0)
+            connection.sendall(begin + frame(1, 4, 1, first) + frame(3, 0, 1, struct.pack(">I", 8)))
+        for begin in range(1, 1500, 100):
+            for connection in connections:
+                with contextlib.suppress(OSError):  # closed: more were open than may be
+                    connection.sendall(b"".join(calls(begin, begin + 100)))
+        target.assert_no_call_is_left()
     target.assert_serves()
 
 
@@ -126,7 +155,7 @@ def test_connections_of_one_host_are_bounded(attack):
 
 
 def test_watches_with_long_names(attack):
-    """Health needs no credentials, and so has little room: names of 128 bytes, 128 watches."""
+    """Health needs no credentials, and so has little room: names of 128 bytes, 96 watches of a host."""
     target = attack()
     before = target.memory()
     watch = target.client().channel.unary_stream("/grpc.health.v1.Health/Watch")
@@ -145,21 +174,54 @@ def test_watches_with_long_names(attack):
             codes.append("open")
         except grpc.RpcError as error:
             codes.append(error.code())
-    assert codes.count("open") == 128
-    assert codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED) == 72
+    assert codes.count("open") == 96, "of one host; 32 are left to others"
+    assert codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED) == 104
     for stream in watches:
         stream.cancel()
     target.assert_serves()
 
 
+def test_one_host_leaves_room_for_others(attack):
+    """It opens all calls, checks and watches of health that it can, and sends nothing more."""
+    target = attack("server { max_open_calls: 2000 }")
+    check, watch = b"/grpc.health.v1.Health/Check", b"/grpc.health.v1.Health/Watch"
+    nothing = b"\0\0\0\0\0"  # a message without fields
+    with contextlib.ExitStack() as held, target.bystander():
+
+        def hold(connections, calls, path, message=None):
+            for _ in range(connections):
+                connection = held.enter_context(connect(target, OTHER_HOST))
+                connection.sendall(PREFACE + frame(4, 0, 0) + frame(4, 1, 0))
+                for i in range(calls):
+                    data = b"" if message is None else frame(0, 1, 2 * i + 1, message)
+                    connection.sendall(frame(1, 4, 2 * i + 1, headers(path)) + data)
+
+        before = target.metric("tandem_calls_refused_total")
+        hold(2, 100, watch, nothing)
+        hold(4, 100, check)
+        hold(3, 1000, b"/tandem.v1.Generation/Generate")
+        target.until(
+            lambda: target.metric("tandem_calls_refused_total") >= before + 1500, "it is refused"
+        )
+        assert target.metric("tandem_open_calls") <= 1500 + 2  # and the bystander's
+        channel = target.client().channel
+        assert channel.unary_unary(check.decode())(b"", timeout=60) == b"\x08\x01"
+        watching = channel.unary_stream(watch.decode())(b"", timeout=60)
+        assert next(watching) == b"\x08\x01"
+        watching.cancel()
+        target.assert_serves()
+    target.assert_no_call_is_left()
+
+
 def test_open_calls_are_bounded(attack):
     target = attack("server { max_open_calls: 50 }")
-    held = [target.client().generate(model="slow", max_new_tokens=2000) for _ in range(50)]
+    held = [target.client().generate(model="slow", max_new_tokens=2000) for _ in range(38)]
     for stream in held:
         next(stream)
     error = target.client().refusal()
     assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert target.client().details(error)[0] == "TOO_MANY_CALLS"
+    assert "of one host are open: 38" in error.details()
     assert target.http("/healthz")[0] == 200, "being full is no illness"
     for stream in held:
         stream.cancel()

@@ -210,10 +210,24 @@ class Target:
 
         self.until(quiet, "no request and no page in use")
 
+    def assert_no_call_is_left(self):
+        """Nor the place of one: each that was let in was heard of."""
+
+        def none():
+            open_calls, unheard = (
+                self.metric(f"tandem_{kind}_calls") for kind in ("open", "unheard")
+            )
+            # Those of whoever else is served meanwhile come and go.
+            return open_calls <= 2 and unheard == 0
+
+        self.until(none, "no call is left, and no place")
+        assert self.metric("tandem_unheard_calls_given_up_total") == 0
+
     @contextlib.contextmanager
-    def bystander(self, model="slow", tokens=200, token=None):
+    def bystander(self, model="slow", tokens=200, token=None, allowed=96):
         """Another client, in a process of its own, is served beside what is done in the `with`: its
-        streams come through whole, what it must be refused is, and /healthz says 200."""
+        streams come through whole, what it must be refused is, and /healthz says 200. The server's
+        memory may grow by `allowed` MiB meanwhile."""
         command = [sys.executable, "-m", "tests.attack.bystander", self.api.folder]
         command += [self.server.grpc, self.server.http, model, str(tokens)]
         other = subprocess.Popen(
@@ -234,10 +248,11 @@ class Target:
             grown = self.memory() - memory
             output, _ = other.communicate(timeout=180)
         saw = json.loads(output)
-        assert saw["wrong"] == []
-        self._record(saw, grown)
+        assert saw["wrong"] == [], f"{len(saw['wrong'])}: {saw['wrong'][:3]}"
+        self._record(saw, grown, allowed)
+        assert grown < allowed << 20, f"{grown >> 20} MiB more; allowed: {allowed}"
 
-    def _record(self, saw, grown):
+    def _record(self, saw, grown, allowed):
         """What the bystander saw, in milliseconds, for people."""
         refusals, probes, gaps = (sorted(saw[what]) for what in ("refusals", "probes", "gaps"))
         gaps = gaps or [0.0]  # where each stream came in one message
@@ -248,6 +263,7 @@ class Target:
             "refusal": refusals[-1] * 1e3,
             "probe": probes[-1] * 1e3 if probes else None,
             "grown": grown / 2**20,
+            "allowed": allowed,
         }
         print(f"beside it: {figures}")
         record(**figures)

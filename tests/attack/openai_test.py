@@ -11,9 +11,9 @@ from http_test import send_until_refused
 FLAG = "--openai=127.0.0.1:0"
 
 
-def connect(target):
+def connect(target, source=None):
     host, port = target.server.ports["openai"].rsplit(":", 1)
-    return socket.create_connection((host, int(port)), timeout=30)
+    return socket.create_connection((host, int(port)), 30, (source, 0) if source else None)
 
 
 def head(length, more=""):
@@ -118,15 +118,18 @@ def test_more_connections_than_there_may_be(attack):
 
 
 def test_more_bodies_than_memory_for_them(attack):
+    """Of one host; others have their part meanwhile."""
     target = attack("server { max_transport_bytes: 16777216 max_receive_bytes: 4194304 }", FLAG)
     before = target.memory()
     held = []
     with target.bystander():
         for _ in range(40):
-            connection = connect(target)
+            connection = connect(target, "127.0.0.2")
             connection.sendall(head(4 << 20))
             send_until_refused(connection, b"x" * (1 << 20), 3 << 20)
             held.append(connection)
+        text = json.dumps({"model": "fake", "prompt": "x" * 1000, "max_tokens": 1})
+        assert ask(target, text)[0] == 200
     assert target.memory() < before + (64 << 20)
     for connection in held:
         connection.close()
@@ -217,7 +220,7 @@ def test_hostile_json(attack):
         "numbers": '{"model":"fake","prompt":"x","temperature":1e999999,"n":' + "9" * 100_000 + "}",
         "broken text": '{"model":"fake","prompt":"\\ud800"}',
     }
-    with target.bystander():
+    with target.bystander(allowed=160):
         for what, body in bodies.items():
             path = "/v1/chat/completions" if '"messages"' in body[:40] else "/v1/completions"
             status, answer = ask(target, body, path)

@@ -28,7 +28,7 @@ def test_fat_prompts_are_refused_by_their_size(attack):
 def test_what_waits_stays_within_its_memory(attack):
     target = attack(WIDE + "limits { max_waiting_bytes: 33554432 }")
     before = target.memory()
-    with target.bystander():
+    with target.bystander(allowed=320):
         calls = [target.client().generate(model="wide", text=FAT) for _ in range(4) for _ in "ab"]
         more = [target.client().generate(model="wide", text=FAT) for _ in range(40)]
         for call in more:  # of one client: that address may have half of the memory
@@ -63,7 +63,7 @@ def test_stop_strings_of_many_choices(attack):
     assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert "stop_sequences: 65536 bytes in all of them; allowed: at most 4096" in error.details()
     before = target.memory()
-    with target.bystander():
+    with target.bystander(allowed=200):
         calls = [
             client.generate(model="slow", n=16, max_new_tokens=20, stop_sequences=stops(64, 64))
             for _ in range(200)

@@ -14,6 +14,7 @@ SAW = {
     "refusal": 30.4,
     "probe": 4.0,
     "grown": 7.7,
+    "allowed": 96,
 }
 
 
@@ -38,7 +39,7 @@ def test_rows_are_tests(test):
 
 def test_page():
     page = markdown(merged(lines()), {"date": "today"})
-    rows = [line for line in page.splitlines() if "| 6, 12 | 1.2, 30 | 4 | 8 |" in line]
+    rows = [line for line in page.splitlines() if "| 6, 12 | 1.2, 30 | 4 | 8 of 96 |" in line]
     assert len(rows) == len(ATTACKS)
     assert "did not run" not in page
     assert "3 unary and 4 stream calls were answered, **0 lost**" in page
