@@ -43,14 +43,14 @@ grpc::ByteBuffer answer(Serving status) {
 // What checks and watches have in common: counted in, and the name of the service read.
 class HealthService::Call : public RawReactor {
  public:
-  Call(HealthService* service, std::string peer)
-      : service_(*service), peer_(std::move(peer)), host_(host_of(peer_)) {}
+  Call(HealthService* owner, std::string peer)
+      : service(*owner), peer_(std::move(peer)), host_(host_of(peer_)) {}
 
   const std::string& host() const { return host_; }
 
   // After the object is owned.
   void start() {
-    const absl::Status entered = service_.calls_.enter(peer_);
+    const absl::Status entered = service.calls_.enter(peer_);
     entered_ = entered.ok();
     if (entered.ok()) {
       StartRead(&request_);
@@ -65,10 +65,10 @@ class HealthService::Call : public RawReactor {
 
   // For OnDone.
   void leave() {
-    if (entered_) service_.calls_.leave(peer_);
+    if (entered_) service.calls_.leave(peer_);
   }
 
-  HealthService& service_;
+  HealthService& service;
 
  private:
   void OnReadDone(bool ok) override {
@@ -98,7 +98,7 @@ class HealthService::CheckCall final : public Call {
 
  private:
   void asked(const std::string& name) override {
-    const Serving status = status_of(service_.services_(), name);
+    const Serving status = status_of(service.services_(), name);
     if (status == HealthCheckResponse::SERVICE_UNKNOWN) return refuse(unknown_service());
     response_ = answer(status);
     StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
@@ -140,7 +140,7 @@ class HealthService::WatchCall final : public Call, public std::enable_shared_fr
  private:
   void asked(const std::string& name) override {
     name_ = name;
-    const absl::Status begun = service_.begin(shared_from_this());
+    const absl::Status begun = service.begin(shared_from_this());
     if (!begun.ok()) refuse(begun);
   }
 
@@ -158,7 +158,7 @@ class HealthService::WatchCall final : public Call, public std::enable_shared_fr
   void OnDone() override {
     const std::shared_ptr<WatchCall> last = std::move(self_);  // may destroy *this on return
     leave();
-    service_.forget(last);
+    service.forget(last);
   }
 
   // REQUIRES: mutex_ is held.
