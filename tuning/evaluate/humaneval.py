@@ -114,6 +114,7 @@ WAYS = (
 # llama-server on the same files, at the settings that were its best: polling helpers take the
 # processor from the draft model's.
 DRAFTS = ("--model-draft", str(SMALL), "--threads-draft", "2", "--poll", "0", "--poll-draft", "0")
+DRAFTS += ("--spec-type", "draft-simple")
 LLAMA_WAYS = (
     Way("llama-server, autoregressive", "", "", llama=()),
     Way(
