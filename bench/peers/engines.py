@@ -435,6 +435,46 @@ class LlamaCpp(Engine):
         return statistics.median(times)
 
 
+class OpenVino(Engine):
+    """OpenVINO GenAI on a GGUF file. `precision` is its pipeline: "batching" or "plain"; its reader is
+    chosen by GGUF_READER in the environment."""
+
+    PRECISIONS = ("batching", "plain")
+
+    def __init__(self, source: Path, precision: str):
+        super().__init__(precision)
+        import_from(PEERS)
+        import openvino
+        import openvino_genai
+
+        self.tensor, self.api = openvino.Tensor, openvino_genai
+        if precision == "batching":
+            scheduler = openvino_genai.SchedulerConfig()
+            self.pipe = openvino_genai.ContinuousBatchingPipeline(str(source), scheduler, "CPU")
+        else:
+            self.pipe = openvino_genai.LLMPipeline(str(source), "CPU")
+        self.details = {"version": f"openvino-genai {openvino_genai.__version__}"}
+
+    def generate(self, prompts, new_tokens):
+        config = self.api.GenerationConfig()
+        config.max_new_tokens, config.ignore_eos, config.do_sample = new_tokens, True, False
+        ids = np.array(prompts, dtype=np.int64)
+        start = time.perf_counter()
+        if self.precision == "batching":
+            rows = [self.tensor(row[None]) for row in ids]
+            results = self.pipe.generate(rows, [config] * len(rows))
+            answers = [list(result.m_generation_ids[0]) for result in results]
+        else:
+            seen = self.tensor(np.ones_like(ids))
+            answers = self.pipe.generate(
+                self.api.TokenizedInputs(self.tensor(ids), seen), config
+            ).tokens
+        seconds = time.perf_counter() - start
+        if any(len(answer) != new_tokens for answer in answers):
+            raise RuntimeError(f"{[len(answer) for answer in answers]} tokens, not {new_tokens}")
+        return [list(map(int, answer)) for answer in answers], seconds
+
+
 class PoolParams(ctypes.Structure):
     """ggml_threadpool_params of ggml.h."""
 

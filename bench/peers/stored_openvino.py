@@ -12,11 +12,10 @@ import contextlib
 import os
 import statistics
 import sys
-import time
 from pathlib import Path
 
 from bench.peers import machine
-from bench.peers.engines import PEERS, Engine, Tandem, import_from
+from bench.peers.engines import PEERS, OpenVino, Tandem
 from bench.peers.models import HOME, ROOT, prompts
 from bench.peers.report import put, spread, table
 from bench.peers.stored import LONG, NEW, PROMPT, ours
@@ -25,47 +24,6 @@ from bench.peers.worker import Failed, Worker
 PAGE = ROOT / "docs" / "gguf.md"
 FIGURES = ("1 stream", "8 streams", "prompt")
 SETTINGS = [(kind, reader) for kind in ("batching", "plain") for reader in ("LEGACY", "FRONTEND")]
-
-
-class OpenVino(Engine):
-    """`precision`: "batching" or "plain". Its reader is chosen by GGUF_READER in the environment."""
-
-    PRECISIONS = ("batching", "plain")
-
-    def __init__(self, source: Path, precision: str):
-        super().__init__(precision)
-        import_from(PEERS)
-        import openvino
-        import openvino_genai
-
-        self.tensor, self.api = openvino.Tensor, openvino_genai
-        if precision == "batching":
-            scheduler = openvino_genai.SchedulerConfig()
-            self.pipe = openvino_genai.ContinuousBatchingPipeline(str(source), scheduler, "CPU")
-        else:
-            self.pipe = openvino_genai.LLMPipeline(str(source), "CPU")
-        self.details = {"version": f"openvino-genai {openvino_genai.__version__}"}
-
-    def generate(self, prompts, new_tokens):
-        import numpy as np
-
-        config = self.api.GenerationConfig()
-        config.max_new_tokens, config.ignore_eos, config.do_sample = new_tokens, True, False
-        ids = np.array(prompts, dtype=np.int64)
-        start = time.perf_counter()
-        if self.precision == "batching":
-            rows = [self.tensor(row[None]) for row in ids]
-            results = self.pipe.generate(rows, [config] * len(rows))
-            answers = [list(result.m_generation_ids[0]) for result in results]
-        else:
-            seen = self.tensor(np.ones_like(ids))
-            answers = self.pipe.generate(
-                self.api.TokenizedInputs(self.tensor(ids), seen), config
-            ).tokens
-        seconds = time.perf_counter() - start
-        if any(len(answer) != new_tokens for answer in answers):
-            raise RuntimeError(f"{[len(answer) for answer in answers]} tokens, not {new_tokens}")
-        return [list(map(int, answer)) for answer in answers], seconds
 
 
 def compare(file: Path, turns: int) -> tuple[list[list[str]], list[str]]:
@@ -85,7 +43,9 @@ def compare(file: Path, turns: int) -> tuple[list[list[str]], list[str]]:
                 worker = started(OpenVino, kind, GGUF_READER=reader)
                 theirs[f"{kind}, {reader.lower()} reader"] = worker, ours(worker, *sources)
             except Failed as error:
-                refused.append(f"{file.stem}, {kind}, {reader}: {str(error).splitlines()[0]}")
+                refused.append(
+                    f"{file.stem}, {kind}, {reader}: {str(error).strip().splitlines()[-1]}"
+                )
         if not theirs:
             return [], refused
         best = {name: max(theirs, key=lambda way: theirs[way][1][name]) for name in FIGURES}
