@@ -6,10 +6,9 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <cuda_runtime_api.h>
 
-#include <string>
-
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/cuda/kernels.h"
+#include "engine/backend/torch/cuda/refusals.h"
 #include "engine/base/status.h"
 
 namespace tandem::cuda {
@@ -17,49 +16,36 @@ namespace {
 
 c10::DeviceIndex index_of(int device) { return static_cast<c10::DeviceIndex>(device); }
 
-// CUDA's way of numbering: 13000 is 13.0.
-std::string version_text(int version) {
-  return absl::StrCat(version / 1000, ".", version % 1000 / 10);
-}
-
-// Why there are no devices. A driver of version 0 is none at all.
-absl::Status without_devices(const std::string& field, cudaError_t error) {
+// What there is to be said where devices cannot be counted. A driver of version 0 is none at all.
+DeviceFacts without_devices(int device, cudaError_t error) {
   static_cast<void>(cudaGetLastError());
-  int driver = 0;
+  DeviceFacts f;
+  f.device = device;
+  f.error = cudaGetErrorString(error);
+  f.old_driver = error == cudaErrorInsufficientDriver;
+  f.runtime = CUDART_VERSION;
   // Where it fails, too, there is none. (Asking the runtime for its own version may fail then.)
-  if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
+  if (cudaDriverGetVersion(&f.driver) != cudaSuccess) f.driver = 0;
   static_cast<void>(cudaGetLastError());
-  if (error == cudaErrorInsufficientDriver && driver > 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(field, ": its driver is for CUDA ", version_text(driver),
-                     "; allowed: a driver for CUDA ", version_text(CUDART_VERSION), " or newer"));
-  }
-  return absl::NotFoundError(
-      absl::StrCat(field, "; allowed: CUDA devices of this machine: 0 (",
-                   driver == 0 ? "no driver for NVIDIA's" : cudaGetErrorString(error), ")"));
+  return f;
 }
 
 }  // namespace
 
 absl::Status check_device(int device) {
-  const std::string field = absl::StrCat("device: cuda:", device);
-  int count = 0;
-  if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess) {
-    return without_devices(field, e);
+  DeviceFacts f;
+  f.device = device;
+  if (const cudaError_t e = cudaGetDeviceCount(&f.count); e != cudaSuccess) {
+    return refusal(without_devices(device, e));
   }
-  if (device >= count) {
-    return absl::NotFoundError(
-        absl::StrCat(field, "; allowed: CUDA devices of this machine: ", count));
+  if (device < f.count) {
+    const c10::cuda::CUDAGuard on_device(index_of(device));
+    f.has_code = has_machine_code();
+    f.built_for = built_for();
+    C10_CUDA_CHECK(cudaDeviceGetAttribute(&f.major, cudaDevAttrComputeCapabilityMajor, device));
+    C10_CUDA_CHECK(cudaDeviceGetAttribute(&f.minor, cudaDevAttrComputeCapabilityMinor, device));
   }
-  const c10::cuda::CUDAGuard on_device(index_of(device));
-  if (has_machine_code()) return absl::OkStatus();
-  int major = 0;
-  int minor = 0;
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-  return absl::FailedPreconditionError(
-      absl::StrCat(field, ": compute capability ", major, ".", minor,
-                   "; allowed: what this build is for: ", built_for()));
+  return refusal(f);
 }
 
 absl::Status check_shape(const DecoderConfig& config) {
