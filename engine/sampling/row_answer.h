@@ -31,4 +31,13 @@ struct RowAnswer {
   float top_logit[kAnsweredTop];
 };
 
+// What a row is fed with of an answer that the device has kept.
+struct ChosenToken {
+  static constexpr int32_t kArgmax = -1;
+  static constexpr int32_t kDrawn = -2;
+
+  int32_t answer = -1;      // its place among those kept; -1: none, the row has a token of its own
+  int32_t which = kArgmax;  // or a rank among the best
+};
+
 }  // namespace tandem

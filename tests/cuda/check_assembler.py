@@ -15,6 +15,7 @@ WIDE = {
     "move_kernel": ("ld", "st"),
     "product_kernel": ("ld",),
     "block_product_kernel": ("ld",),
+    "unpack_blocks_kernel": ("ld",),
 }  # in words of 16 bytes
 TENSOR_CORES = {"product_kernel": "m16n8k16", "block_product_kernel": "m16n8k32"}
 KERNELS = {
@@ -28,6 +29,8 @@ KERNELS = {
     "product_kernel",
     "block_product_kernel",
     "quantize_rows_kernel",
+    "unpack_blocks_kernel",
+    "choose_kernel",
     "answer_rows_kernel",
 }
 

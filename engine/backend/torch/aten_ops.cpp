@@ -152,11 +152,13 @@ int64_t packed_numbers(int64_t outs, int64_t in, at::ScalarType, bool) { return 
 
 at::Tensor pack(const at::Tensor& weights, bool) { return weights.clone(); }
 
-void packed_product(at::Tensor& out, const at::Tensor& x, const PackedProduct& p) {
+// p: a PackedProduct or a BlockProduct
+template <class Product>
+void multiply(at::Tensor& out, const at::Tensor& x, const at::Tensor& weights, const Product& p) {
   if (p.norm != nullptr) norm(*p.normed, x, *p.norm);
   const at::Tensor& rows = p.norm != nullptr ? *p.normed : x;
   const std::optional<at::Tensor> bias = p.bias.defined() ? std::optional(p.bias) : std::nullopt;
-  const at::Tensor y = at::linear(rows, p.weights, bias);
+  const at::Tensor y = at::linear(rows, weights, bias);
   switch (p.then) {
     case ProductThen::kStore:
       out.copy_(y);
@@ -170,6 +172,32 @@ void packed_product(at::Tensor& out, const at::Tensor& x, const PackedProduct& p
     case ProductThen::kGate:
       gate(out, y, p.activation);
       break;
+  }
+}
+
+void packed_product(at::Tensor& out, const at::Tensor& x, const PackedProduct& p) {
+  multiply(out, x, p.weights, p);
+}
+
+// Blocks are their numbers here, [outs, in] fp32.
+BlockMatrix pack_blocks(const cpu::QuantizedMatrix& m, size_t segment, at::Device) {
+  const cpu::QuantizedMatrix::Segment& s = m.segments()[segment];
+  at::Tensor all = at::empty({s.outs, m.in()}, at::kFloat);
+  auto* const to = static_cast<float*>(all.mutable_data_ptr());
+  for (int64_t r = 0; r < s.outs; ++r) m.unpack(s.first_out + r, to + r * m.in());
+  return {all, s.format, s.outs, m.in(), m.layout() == cpu::Layout::kPairs};
+}
+
+void block_product(at::Tensor& out, const at::Tensor& x, const BlockProduct& p) {
+  std::vector<at::Tensor> parts;
+  for (const BlockMatrix& part : p.parts) parts.push_back(part.data);
+  multiply(out, x, at::cat(parts), p);
+}
+
+void unpack_blocks(at::Tensor& to, const BlockMatrix& m, const int32_t* rows) {
+  for (int64_t r = 0; r < to.size(0); ++r) {
+    const int64_t row = rows == nullptr ? r : rows[r];
+    if (row >= 0) to.select(0, r).copy_(m.data.select(0, row));
   }
 }
 
@@ -188,6 +216,9 @@ const Ops& aten_ops() {
     some.packed_numbers = packed_numbers;
     some.pack = pack;
     some.packed_product = packed_product;
+    some.pack_blocks = pack_blocks;
+    some.block_product = block_product;
+    some.unpack_blocks = unpack_blocks;
     return some;
   }();
   return ops;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <optional>
 #include <thread>
@@ -20,6 +21,7 @@
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/cpu/targets.h"
 #include "engine/backend/torch/executor.h"
+#include "engine/backend/torch/kept_answers.h"
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/memory.h"
 #include "engine/backend/torch/model/decoder.h"
@@ -49,8 +51,9 @@ absl::StatusOr<DType> weight_dtype(DType dtype, const DecoderConfig& config, boo
     if (!on_cpu && file == SafeDType::kF16) return DType::kFloat16;
     return DType::kFloat32;
   }
-  if (!on_cpu && (dtype == DType::kInt8 || dtype == DType::kInt4 || dtype == DType::kStored)) {
-    return out_of_range("dtype", dtype_name(dtype), "auto, fp32, bf16, fp16, fp64 on CUDA");
+  if (!on_cpu && dtype == DType::kInt8) {
+    return out_of_range("dtype", dtype_name(dtype),
+                        "auto, fp32, bf16, fp16, fp64, int4, stored on CUDA");
   }
   return dtype;
 }
@@ -89,6 +92,11 @@ int team_size(const DeviceConfig& config) {
   return config.kind == DeviceKind::kCpu ? cores : std::min(cores, 4);
 }
 
+bool has_blocks(const TensorSource& source) {
+  return std::ranges::any_of(
+      source.names(), [&](const std::string& name) { return source.find(name)->block != nullptr; });
+}
+
 // Where the configuration's shards end, and whose threads run them.
 absl::StatusOr<std::vector<LayerShard>> layer_shards(const ModelConfig& config,
                                                      const DecoderConfig& decoder,
@@ -122,6 +130,8 @@ struct TorchDevice::Impl {
                                           : at::Device(at::kCUDA, static_cast<int8_t>(c.index))),
         shared(std::move(s)),
         queue(own == nullptr ? nullptr : std::make_unique<LaneQueue>(std::move(own))),
+        kept(queue == nullptr || !c.graphs ? nullptr
+                                           : std::make_unique<KeptAnswers>(*queue->queue, device)),
         mover(queue.get()),
         lane(1, [this](const std::function<void()>& loop) { run_lane(loop); }) {}
 
@@ -135,19 +145,37 @@ struct TorchDevice::Impl {
   void complete(Loaded& loaded, int page_rows) const;
   int64_t scratch_pages(const Loaded& loaded) const;  // 0: its steps are not replayed
 
-  BatchResult run(const Batch& batch);  // on the lane, like the next two
-  absl::Status run_checked(const Batch& batch, BatchResult& result);
+  // A batch that the device has and the host has not looked at yet.
+  struct UnderWay {
+    const Batch* batch;
+    Executor* executor;
+    Done done;
+    std::chrono::steady_clock::time_point start;
+    int64_t number;
+  };
+
+  // On the lane, like what follows: runs the batch to its end, or leaves it under way.
+  void begin(const Batch& batch, Done done);
+  absl::StatusOr<Executor*> prepare(const Batch& batch);
+  void finish_up_to(int64_t number);  // those under way
+  void finish_oldest();
+  BatchResult ended(const Batch& batch, BatchResult result,
+                    std::chrono::steady_clock::time_point start);
   absl::Status settled(absl::Status failure) const;
 
   const DeviceConfig config;
   const at::Device device;
   const std::shared_ptr<TorchShared> shared;
   const std::unique_ptr<const LaneQueue> queue;
-  Mover mover;                       // the lane's
-  std::map<ModelId, Loaded> models;  // changed only while no batch is in flight
-  bool refused = false;              // the last batch: it had no memory. The lane's
-  std::string peers;                 // what is to be said of other devices
-  Worker lane;                       // last: ends before what it uses
+  const std::unique_ptr<KeptAnswers> kept;  // null: batches end before others begin
+  Mover mover;                              // the lane's
+  std::map<ModelId, Loaded> models;         // changed only while no batch is in flight
+  bool refused = false;                     // the last batch: it had no memory. The lane's
+  std::deque<UnderWay> under_way;           // oldest first. The lane's, as the next two
+  int64_t begun = 0;
+  std::chrono::steady_clock::time_point last_end;
+  std::string peers;  // what is to be said of other devices
+  Worker lane;        // last: ends before what it uses
 };
 
 void TorchDevice::Impl::complete(Loaded& loaded, int page_rows) const {
@@ -166,22 +194,69 @@ int64_t TorchDevice::Impl::scratch_pages(const Loaded& loaded) const {
   return replays ? StepGraphs::scratch_pages(loaded.size.page_rows) : 0;
 }
 
-BatchResult TorchDevice::Impl::run(const Batch& batch) {
+// A batch that is put on the queue as a whole, answers included, stays under way while jobs that
+// wait for the lane are begun: what follows on it is launched before the host has looked at it. Of
+// a chain of drafts the host so waits for the first when the device has the last.
+void TorchDevice::Impl::begin(const Batch& batch, Done done) {
   const auto start = std::chrono::steady_clock::now();
+  const bool alone = !batch.moves.empty() || !batch.forget.empty() || (batch.behind && refused) ||
+                     under_way.size() == KeptAnswers::kMostBatches;
+  if (alone) finish_up_to(begun);
   BatchResult result;
   try {
-    result.status = run_checked(batch, result);
+    absl::StatusOr<Executor*> executor = prepare(batch);
+    result.status = executor.status();
+    if (executor.ok() && *executor != nullptr) {
+      if ((*executor)->start(batch)) {
+        refused = false;
+        under_way.push_back({&batch, *executor, std::move(done), start, ++begun});
+        lane.post([this, number = begun] { finish_up_to(number); });
+        return;
+      }
+      finish_up_to(begun);
+      (*executor)->run(batch, result.works);
+    }
   } catch (...) {
     result.status = caught(config.name());
   }
+  finish_up_to(begun);
+  result = ended(batch, std::move(result), start);
+  refused = absl::IsResourceExhausted(result.status);
+  done(std::move(result));
+}
+
+void TorchDevice::Impl::finish_up_to(int64_t number) {
+  while (!under_way.empty() && under_way.front().number <= number) finish_oldest();
+}
+
+void TorchDevice::Impl::finish_oldest() {
+  UnderWay oldest = std::move(under_way.front());
+  under_way.pop_front();
+  BatchResult result;
+  try {
+    oldest.executor->finish(*oldest.batch, result.works);
+  } catch (...) {
+    result.status = caught(config.name());
+  }
+  if (refused && oldest.batch->behind && result.status.ok()) {
+    result.status = absl::ResourceExhaustedError("behind a batch that had no memory");
+  }
+  result = ended(*oldest.batch, std::move(result), oldest.start);
+  refused = absl::IsResourceExhausted(result.status);
+  oldest.done(std::move(result));
+}
+
+BatchResult TorchDevice::Impl::ended(const Batch& batch, BatchResult result,
+                                     std::chrono::steady_clock::time_point start) {
   if (!result.status.ok()) {
     result.status = settled(std::move(result.status));
     result.works.clear();
     result.works.resize(batch.works.size());
     for (WorkResult& w : result.works) w.status = result.status;
   }
-  refused = absl::IsResourceExhausted(result.status);
-  result.busy = std::chrono::steady_clock::now() - start;
+  const auto end = std::chrono::steady_clock::now();
+  result.busy = end - std::max(start, last_end);
+  last_end = end;
   return result;
 }
 
@@ -198,7 +273,8 @@ absl::Status TorchDevice::Impl::settled(absl::Status failure) const {
   return failure;
 }
 
-absl::Status TorchDevice::Impl::run_checked(const Batch& batch, BatchResult& result) {
+// What goes before its works. Null: there are none.
+absl::StatusOr<Executor*> TorchDevice::Impl::prepare(const Batch& batch) {
   shared->values().forget(batch.forget);
   TANDEM_RETURN_IF_ERROR(mover.put(batch.moves, [this](ModelId id) { return shared->pool(id); }));
   if (batch.behind && refused) {
@@ -206,7 +282,7 @@ absl::Status TorchDevice::Impl::run_checked(const Batch& batch, BatchResult& res
   }
   if (batch.works.empty()) {
     if (queue != nullptr && !batch.moves.empty()) queue->finish();
-    return absl::OkStatus();
+    return nullptr;
   }
   const ModelId id = batch.works.front().model;
   const auto it = models.find(id);
@@ -216,8 +292,7 @@ absl::Status TorchDevice::Impl::run_checked(const Batch& batch, BatchResult& res
   for (const Work& w : batch.works) {
     if (w.model != id) return absl::InternalError("a batch with works of several models");
   }
-  it->second.executor->run(batch, result.works);
-  return absl::OkStatus();
+  return it->second.executor.get();
 }
 
 TorchDevice::TorchDevice(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -264,8 +339,10 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
   }
   TANDEM_ASSIGN_OR_RETURN(const std::vector<LayerShard> parts,
                           layer_shards(config, first_layers(whole, layers), shards));
-  const bool stored = config.dtype == DType::kAuto && (is_gguf(config.path) || unpacked) &&
-                      impl_->device.is_cpu() && impl_->config.cpu_kernels == CpuKernels::kOwn;
+  const bool in_blocks = impl_->device.is_cpu() ? impl_->config.cpu_kernels == CpuKernels::kOwn &&
+                                                      (is_gguf(config.path) || unpacked)
+                                                : has_blocks(tensors);
+  const bool stored = config.dtype == DType::kAuto && in_blocks;
   const DType dtype = stored ? DType::kStored : config.dtype;
   TANDEM_RETURN_IF_ERROR(load_shared(model, config.name, first_layers(whole, layers), layout.tied,
                                      tensors, config.path, dtype, config.page_rows, config.kv_dtype,
@@ -282,10 +359,16 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
   if (progress) {
     const auto time = std::chrono::steady_clock::now() - start;
     const Loaded& loaded = impl_->models[model];
+    const int64_t expanded = loaded.weights->expanded_bytes();
+    const std::string of_these =
+        expanded == 0
+            ? ""
+            : absl::StrFormat(" (%.1f MB of them expanded from blocks that no product reads)",
+                              static_cast<double>(expanded) / 1e6);
     progress(absl::StrFormat(
-        "%s: %s, %.1f M parameters, %s, %.1f MB on %s%s, loaded in %.1f s", config.name,
+        "%s: %s, %.1f M parameters, %s, %.1f MB%s on %s%s, loaded in %.1f s", config.name,
         whole.architecture, static_cast<double>(shape.parameters) / 1e6, shape.dtype,
-        static_cast<double>(shape.weight_bytes) / 1e6, impl_->config.name(),
+        static_cast<double>(shape.weight_bytes) / 1e6, of_these, impl_->config.name(),
         loaded.shares_weights     ? " (shared with another lane)"
         : loaded.packed_bytes > 0 ? absl::StrFormat(" and %.1f MB of them packed for few rows",
                                                     static_cast<double>(loaded.packed_bytes) / 1e6)
@@ -466,7 +549,8 @@ absl::Status TorchDevice::allocate_pools(ModelId model, const PoolSize& size) tr
   if (impl_->queue != nullptr) impl_->queue->finish();
   loaded.executor = std::make_unique<Executor>(
       *loaded.model, loaded.shape, loaded.extras, *loaded.pool, impl_->shared->values(),
-      [shared = impl_->shared.get()](ModelId id) { return shared->pool(id); }, scratch);
+      [shared = impl_->shared.get()](ModelId id) { return shared->pool(id); }, impl_->kept.get(),
+      scratch);
   loaded.size = size;
   impl_->shared->add_pool(model, loaded.pool.get());
   return absl::OkStatus();
@@ -512,7 +596,8 @@ const ModelShape& TorchDevice::shape(ModelId model) const { return impl_->models
 const PoolSize& TorchDevice::pool(ModelId model) const { return impl_->models.at(model).size; }
 
 void TorchDevice::launch(const Batch& batch, Done done) {
-  impl_->lane.post([this, &batch, done = std::move(done)] { done(impl_->run(batch)); });
+  impl_->lane.post(
+      [this, &batch, done = std::move(done)]() mutable { impl_->begin(batch, std::move(done)); });
 }
 
 }  // namespace tandem

@@ -7,7 +7,9 @@
 #include <exception>
 #include <limits>
 #include <span>
+#include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/ops.h"
@@ -45,7 +47,8 @@ bool can_ask(std::span<const Work> works, int vocab) {
 }  // namespace
 
 Executor::Executor(Model& model, const ModelShape& shape, ModelExtras& extras, const KvPool& pool,
-                   ValueStore& store, PoolOf pool_of, std::optional<int64_t> scratch)
+                   ValueStore& store, PoolOf pool_of, KeptAnswers* kept,
+                   std::optional<int64_t> scratch)
     : model_(model),
       extras_(extras),
       pool_(pool),
@@ -56,7 +59,8 @@ Executor::Executor(Model& model, const ModelShape& shape, ModelExtras& extras, c
       ops_(ops_of(device_)),
       shape_(shape),
       staging_(queue_of(lane_)),
-      readback_(queue_of(lane_)) {
+      readback_(queue_of(lane_)),
+      kept_(kept) {
   const KvGeometry& g = pool.geometry;
   Queue* const queue = queue_of(lane_);
   x_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
@@ -64,25 +68,89 @@ Executor::Executor(Model& model, const ModelShape& shape, ModelExtras& extras, c
   hidden_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
   logits_ = RowBuffer(shape_.vocab_size, at::kFloat, device_, queue);
   answers_ = RowBuffer(sizeof(RowAnswer), at::kByte, device_, queue);
-  if (scratch) {
-    graphs_ = std::make_unique<StepGraphs>(model, shape_, pool, *scratch,
+  if (scratch && kept_ != nullptr) {
+    graphs_ = std::make_unique<StepGraphs>(model, shape_, pool, *scratch, *kept_,
                                            StepGraphs::Buffers{x_, hidden_, logits_, answers_});
   }
+}
+
+void Executor::build(const Batch& batch, const Plan::KeptOf& kept_of) {
+  const StepProfile::Section section(StepProfile::kPlan);
+  plan_.build(
+      batch, shape_, pool_.size, store_,
+      [this](const Work::Embed& place, TicketId left_by) { return width_of(place, left_by); },
+      [this](ModelId encoder) {
+        const KvPool* const pool = memory_pool(encoder);
+        return pool == nullptr ? nullptr : &pool->size;
+      },
+      kept_of);
+}
+
+bool Executor::start(const Batch& batch) {
+  if (graphs_ == nullptr) return false;
+  build(batch, [this](const In& in) { return kept_->find(in, shape_.vocab_size); });
+  const std::span works(batch.works);
+  const std::vector<ReadBlock> blocks = read_blocks(batch);
+  if (blocks.size() != 1 || !StepGraphs::fits(plan_) || !can_ask(works, shape_.vocab_size)) {
+    return false;
+  }
+  ask(batch);
+  if (finished_.empty()) finished_.push_back(std::make_unique<Started>(lane_->queue.get()));
+  Started& s = *finished_.back();
+  KeptAnswers::Batch kept = keep(batch);
+  const absl::Cleanup undo = [&] { kept_->forget(kept); };
+  graphs_->run(plan_, questions_, ids_wanted(works, shape_.vocab_size), /*answers=*/true,
+               kept.names.empty() ? std::vector<int64_t>() : kept.places);
+  const at::Tensor& answers = answers_.rows(blocks.front().count);
+  s.answers = reinterpret_cast<const RowAnswer*>(
+      s.readback.bring(answers.const_data_ptr(), answers.nbytes()));
+  lane_->queue->record(*lane_->done);
+  lane_->queue->record(*s.done);
+  s.block = blocks.front();
+  std::swap(s.kept, kept);
+  std::swap(s.plan, plan_);
+  std::swap(s.questions, questions_);
+  started_.push_back(std::move(finished_.back()));
+  finished_.pop_back();
+  return true;
+}
+
+KeptAnswers::Batch Executor::keep(const Batch& batch) {
+  KeptAnswers::Batch kept = kept_->begin(plan_.reads);
+  for (size_t w = 0; w < batch.works.size(); ++w) {
+    if (!plan_.items[w].status.ok()) continue;
+    int next = plan_.items[w].first_read;
+    for (const Work::Output& o : batch.works[w].outputs) {
+      const Read& read = batch.works[w].pass->read[static_cast<size_t>(o.read)];
+      if (read.hidden) continue;
+      const int i = next++;
+      if (!KeptAnswers::keeps(batch.works[w], o)) continue;
+      kept_->add(kept, i, batch.works[w], o, questions_[static_cast<size_t>(i)].vocab);
+    }
+  }
+  return kept;
+}
+
+void Executor::finish(const Batch& batch, std::vector<WorkResult>& results) {
+  finished_.push_back(std::move(started_.front()));
+  started_.pop_front();
+  Started& s = *finished_.back();
+  kept_->forget(std::exchange(s.kept, {}));
+  s.done->synchronize();
+  std::swap(s.plan, plan_);
+  std::swap(s.questions, questions_);
+  plan_.settle(batch, store_);
+  results.clear();
+  results.resize(batch.works.size());
+  for (size_t i = 0; i < results.size(); ++i) results[i].status = plan_.items[i].status;
+  answer_block(batch, s.block, {nullptr, s.answers}, results);
+  if (started_.empty()) graphs_->let_go();
 }
 
 void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
   results.clear();
   results.resize(batch.works.size());
-  {
-    const StepProfile::Section section(StepProfile::kPlan);
-    plan_.build(
-        batch, shape_, pool_.size, store_,
-        [this](const Work::Embed& place, TicketId left_by) { return width_of(place, left_by); },
-        [this](ModelId encoder) {
-          const KvPool* const pool = memory_pool(encoder);
-          return pool == nullptr ? nullptr : &pool->size;
-        });
-  }
+  build(batch, {});
   for (size_t i = 0; i < results.size(); ++i) results[i].status = plan_.items[i].status;
   const std::vector<ReadBlock> blocks = read_blocks(batch);
   ask(batch);
@@ -94,14 +162,16 @@ void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
   }
   for (const ReadBlock& block : blocks) read_block(batch, block, results);
   if (lane_ != nullptr) lane_->finish();
+  if (graphs_ != nullptr) graphs_->let_go();
   name_left(batch, results);
 }
 
 bool Executor::step(const Batch& batch, const std::vector<ReadBlock>& blocks) {
-  if (graphs_ == nullptr || blocks.size() != 1) return false;
+  if (graphs_ == nullptr || blocks.size() != 1 || !StepGraphs::fits(plan_)) return false;
   const std::span works(batch.works);
-  return graphs_->run(plan_, questions_, ids_wanted(works, shape_.vocab_size),
-                      can_ask(works, shape_.vocab_size));
+  graphs_->run(plan_, questions_, ids_wanted(works, shape_.vocab_size),
+               can_ask(works, shape_.vocab_size));
+  return true;
 }
 
 void Executor::follow_others() const {
@@ -355,11 +425,15 @@ void Executor::read_block(const Batch& batch, const ReadBlock& block,
   const auto works = std::span(batch.works).subspan(block.begin, block.end - block.begin);
   const int ids = ids_wanted(works, shape_.vocab_size);
   const bool answers = lane_ != nullptr && can_ask(works, shape_.vocab_size);
-  const Seen seen = block.count > 0 ? see(block, ids, answers) : Seen{};
+  answer_block(batch, block, block.count > 0 ? see(block, ids, answers) : Seen{}, results);
+}
+
+void Executor::answer_block(const Batch& batch, const ReadBlock& block, const Seen& seen,
+                            std::vector<WorkResult>& results) {
   const StepProfile::Section section(StepProfile::kReadout);
   const auto count = static_cast<int64_t>(block.end - block.begin);
   const int team = cpu::team_size();
-  const bool many = !answers && block.count * int64_t{shape_.vocab_size} > 65536;
+  const bool many = seen.answers == nullptr && block.count * int64_t{shape_.vocab_size} > 65536;
   const int64_t grain = many ? (count + team - 1) / team : count;
   while (static_cast<int64_t>(readers_.size()) < (count + grain - 1) / grain) {
     readers_.emplace_back(&store_);

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "engine/backend/torch/adapter.h"
+#include "engine/backend/torch/kept_answers.h"
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/model/buffers.h"
 #include "engine/backend/torch/model/model.h"
@@ -29,15 +31,24 @@ class Executor {
   using PoolOf = std::function<const KvPool*(ModelId)>;
 
   // All outlive the executor. pool_of: of any model, for the hidden rows that its passes left;
-  // null: unknown. scratch: the first of the pool's scratch pages (StepGraphs); unset: steps are
-  // not replayed.
+  // null: unknown. kept: of the lane, and scratch: the first of the pool's scratch pages
+  // (StepGraphs); unset: steps are not replayed.
   Executor(Model& model, const ModelShape& shape, ModelExtras& extras, const KvPool& pool,
-           ValueStore& store, PoolOf pool_of, std::optional<int64_t> scratch = std::nullopt);
+           ValueStore& store, PoolOf pool_of, KeptAnswers* kept = nullptr,
+           std::optional<int64_t> scratch = std::nullopt);
 
   // Runs the batch's works (not its moves) on the pool's lane, to their end. A work that fails has
   // its own status; what is thrown (out of memory, a lost device) concerns all. results: by
-  // Batch::works.
+  // Batch::works. REQUIRES: all that was started on the lane is finished
   void run(const Batch& batch, std::vector<WorkResult>& results);
+
+  // The same in two parts, so that the device has the next batch before the host sees what became
+  // of this one. start(): false: it is a batch for run() alone, and nothing was done; so it is with
+  // one that is fed what another one under way leaves, as long as that has not been finished.
+  // REQUIRES: fewer than KeptAnswers::kMostBatches batches are started on the lane
+  bool start(const Batch& batch);
+  // Of the oldest that was started.
+  void finish(const Batch& batch, std::vector<WorkResult>& results);
 
  private:
   // The plan's arrays where kernels read them.
@@ -62,6 +73,21 @@ class Executor {
     const RowQuestion* questions = nullptr;    // [reads]
   };
 
+  // A batch that is under way: what finish() needs.
+  struct Started {
+    explicit Started(Queue* queue) : readback(queue), done(queue->event()) {}
+
+    Plan plan;
+    std::vector<RowQuestion> questions;
+    KeptAnswers::Batch kept;
+    ReadBlock block;
+    Readback readback;
+    const RowAnswer* answers = nullptr;  // [reads], when `done` is
+    std::unique_ptr<Event> done;
+  };
+
+  void build(const Batch& batch, const Plan::KeptOf& kept_of);
+  KeptAnswers::Batch keep(const Batch& batch);
   void place();
   void ask(const Batch& batch);
   PlacedCopies place(const RowCopies& copies);
@@ -91,6 +117,8 @@ class Executor {
     const RowAnswer* answers = nullptr;
   };
   Seen see(const ReadBlock& block, int ids, bool answers);
+  void answer_block(const Batch& batch, const ReadBlock& block, const Seen& seen,
+                    std::vector<WorkResult>& results);
   // seen: from the block's first head input of this work on
   absl::Status read_work(const Work& work, const Plan::Item& item, const ReadBlock& block,
                          Seen seen, RowReader& reader, Readout& readout) const;
@@ -116,7 +144,10 @@ class Executor {
   RowBuffer answers_;                   // [reads of a block] RowAnswer, of lanes with a queue
   Readback readback_;                   // of either
   std::unique_ptr<StepGraphs> graphs_;  // null: steps are not replayed
-  bool stepped_ = false;                // this batch: logits or answers are on their way
+  KeptAnswers* const kept_;
+  std::deque<std::unique_ptr<Started>> started_;    // oldest first
+  std::vector<std::unique_ptr<Started>> finished_;  // to be used again
+  bool stepped_ = false;  // this batch: logits or answers are on their way
 };
 
 }  // namespace tandem

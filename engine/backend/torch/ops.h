@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/backend/torch/cpu/quantized_matrix.h"
 #include "engine/backend/torch/kinds.h"
 #include "engine/backend/torch/row_view.h"
 #include "engine/base/config.h"
@@ -77,6 +78,28 @@ struct PackedProduct {
   int64_t first = 0;  // only the first so many columns of out are wanted; 0: all
 };
 
+inline constexpr int kMostBlockRows = 64;
+
+// A matrix in blocks of one type, as Ops::pack_blocks() has it.
+struct BlockMatrix {
+  at::Tensor data;
+  cpu::QuantFormat format{};
+  int64_t outs = 0;
+  int64_t in = 0;
+  bool pairs = false;  // as packed_numbers()
+};
+
+// A product of up to kMostBlockRows rows with weights that Ops::pack_blocks() has packed.
+struct BlockProduct {
+  const std::vector<BlockMatrix>& parts;  // of which the columns stand side by side
+  const at::Tensor& bias;                 // this and the rest as of PackedProduct
+  const Norm* norm = nullptr;
+  at::Tensor* normed = nullptr;
+  ProductThen then = ProductThen::kStore;
+  Activation activation = Activation::kSilu;
+  int64_t first = 0;
+};
+
 // A device's operations: one table each.
 struct Ops {
   // x[r] = table[token[r]] where token[r] >= 0. x: [rows, hidden], table: [vocab, hidden]
@@ -118,6 +141,11 @@ struct Ops {
   // device. A vocabulary has at most kMostAnsweredVocab tokens.
   void (*answer_rows)(const at::Tensor& logits, const RowQuestion* questions, RowAnswer* answers);
 
+  // to[r] = the token chosen[r] of the answers that are kept, or where it names none, token[r]. -1:
+  // an answer that is not valid. [rows] each, on the device
+  void (*choose)(int32_t* to, const int32_t* token, const ChosenToken* chosen, int64_t rows,
+                 const RowAnswer* kept);
+
   // x = act(x)
   void (*activate)(at::Tensor& x, Activation activation);
 
@@ -129,6 +157,16 @@ struct Ops {
   // out: [rows, outs], if gated [rows, outs / 2], of type T or fp32; of kAdd of type R. Each row's
   // bits are the same for every number of rows.
   void (*packed_product)(at::Tensor& out, const at::Tensor& x, const PackedProduct& p) = nullptr;
+
+  // Where there are products with weights in blocks of which the CPU's own are not: one segment of
+  // such a matrix, in the device's memory.
+  BlockMatrix (*pack_blocks)(const cpu::QuantizedMatrix& m, size_t segment,
+                             at::Device device) = nullptr;
+  // out: as packed_product(). Each row's bits are the same for every number of rows.
+  void (*block_product)(at::Tensor& out, const at::Tensor& x, const BlockProduct& p) = nullptr;
+  // to[r] = row rows[r] of the matrix where that is not negative; rows null: all. to: [rows or
+  // outs, in] fp32 or of type T. Numbers that the file says, rounded to that type.
+  void (*unpack_blocks)(at::Tensor& to, const BlockMatrix& m, const int32_t* rows) = nullptr;
 };
 
 const Ops& cpu_ops();   // of cpu/

@@ -52,9 +52,11 @@ int64_t slot_of(std::span<const PageId> pages, int row, int page_rows) {
 }  // namespace
 
 void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& pool,
-                 const ValueStore& store, const WidthOf& width_of, const MemoryOf& memory_of) {
+                 const ValueStore& store, const WidthOf& width_of, const MemoryOf& memory_of,
+                 const KeptOf& kept_of) {
   items.assign(batch.works.size(), {});
   token.clear();
+  chosen.clear();
   masks.clear();
   embedded.clear();
   fed.clear();
@@ -76,7 +78,7 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
     item.first_row = rows();
     item.first_read = reads;
     item.status = check(work, shape, pool, memory_of);
-    if (item.status.ok()) item.status = resolve_inputs(work, shape, store, width_of);
+    if (item.status.ok()) item.status = resolve_inputs(work, shape, store, width_of, kept_of);
     if (!item.status.ok()) continue;
     add_rows(work, shape, pool);
     if (shape.encodes) {
@@ -88,8 +90,25 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
     add_frontier(work, pool);
     add_reads(work, item);
   }
+  if (!chosen.empty()) chosen.resize(token.size());
   mark_fed();
   cut_segments();
+}
+
+void Plan::settle(const Batch& batch, const ValueStore& store) {
+  if (chosen.empty()) return;
+  for (size_t w = 0; w < items.size(); ++w) {
+    const Work& work = batch.works[w];
+    Item& item = items[w];
+    for (int i = 0; item.status.ok() && i < work.count; ++i) {
+      const auto row = static_cast<size_t>(item.first_row + work.frontier_rows() + i);
+      if (chosen[row].answer < 0) continue;
+      const In& in = work.pass->add.in[static_cast<size_t>(work.first + i)];
+      const absl::StatusOr<Token> t = store.pick(in.ref, in.id);
+      item.status = t.status();
+      if (t.ok()) token[row] = *t;
+    }
+  }
 }
 
 void Plan::mark_fed() {
@@ -229,8 +248,10 @@ absl::Status Plan::feed_embedded(const Work& work, const In& in, const Work::Emb
 }
 
 absl::Status Plan::resolve_inputs(const Work& work, const ModelShape& shape,
-                                  const ValueStore& store, const WidthOf& width_of) {
-  chosen_.clear();
+                                  const ValueStore& store, const WidthOf& width_of,
+                                  const KeptOf& kept_of) {
+  tokens_.clear();
+  work_chosen_.clear();
   work_masks_.clear();
   work_embedded_.clear();
   size_t embeds = 0;
@@ -239,7 +260,13 @@ absl::Status Plan::resolve_inputs(const Work& work, const ModelShape& shape,
     const int row = work.frontier_rows() + i - work.first;
     Token t = in.id;
     if (in.kind == In::kChosen) {
-      TANDEM_ASSIGN_OR_RETURN(t, store.pick(in.ref, in.id));
+      absl::StatusOr<Token> pick = store.pick(in.ref, in.id);
+      const std::optional<ChosenToken> kept = pick.ok() || !kept_of ? std::nullopt : kept_of(in);
+      if (kept) {
+        work_chosen_.emplace_back(row, *kept);
+        pick = Token{0};
+      }
+      TANDEM_ASSIGN_OR_RETURN(t, pick);
     } else if (in.kind == In::kMask) {
       TANDEM_RETURN_IF_ERROR(feed_mask(*work.pass, in.id, row, shape));
     } else if (in.kind == In::kEmbed) {
@@ -253,7 +280,7 @@ absl::Status Plan::resolve_inputs(const Work& work, const ModelShape& shape,
     } else if (t < 0 || t >= shape.vocab_size) {
       return out_of_range("token", t, absl::StrCat("0 to ", shape.vocab_size - 1));
     }
-    chosen_.push_back(t);
+    tokens_.push_back(t);
   }
   // Positions grow along the tree, so the deepest row decides.
   position_ = run_positions(work);
@@ -298,8 +325,13 @@ void Plan::add_rows(const Work& work, const ModelShape& shape, const PoolSize& p
     for (int i = 0; i < shape.adapters[adapter].prompt_rows; ++i) prompts_.push_back(first + i);
   }
   add_fed();
+  for (const auto& [row, from] : work_chosen_) {
+    const size_t at = token.size() + static_cast<size_t>(row);
+    if (chosen.size() <= at) chosen.resize(at + 1);
+    chosen[at] = from;
+  }
   token.insert(token.end(), static_cast<size_t>(work.frontier_rows()), -1);
-  token.insert(token.end(), chosen_.begin(), chosen_.end());
+  token.insert(token.end(), tokens_.begin(), tokens_.end());
   columns.position.insert(columns.position.end(), position_.begin(), position_.end());
   for (int j = 0; j < work.run_rows(); ++j) {
     columns.table.push_back(table);

@@ -8,12 +8,15 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/backend/torch/row_view.h"
 #include "engine/pass/backend.h"
+#include "engine/sampling/row_answer.h"
 #include "engine/sampling/value_store.h"
 
 namespace tandem {
@@ -87,9 +90,18 @@ class Plan {
   // Pools of an encoder whose rows this model can read; null: it cannot.
   using MemoryOf = std::function<const PoolSize*(ModelId encoder)>;
 
-  // Rebuilds the plan, keeping the memory of the last one. `store` resolves kChosen inputs.
+  // What the device has of a kChosen input that the host has not seen yet; none: the same as it.
+  using KeptOf = std::function<std::optional<ChosenToken>(const In& in)>;
+
+  // Rebuilds the plan, keeping the memory of the last one. `store` resolves kChosen inputs, and
+  // where it has none, kept_of.
   void build(const Batch& batch, const ModelShape& shape, const PoolSize& pool,
-             const ValueStore& store, const WidthOf& width_of, const MemoryOf& memory_of);
+             const ValueStore& store, const WidthOf& width_of, const MemoryOf& memory_of,
+             const KeptOf& kept_of = {});
+
+  // The tokens of rows that kept_of knew, once the host has seen them. A work whose tokens are not
+  // there gets a status.
+  void settle(const Batch& batch, const ValueStore& store);
 
   struct Item {
     absl::Status status;
@@ -97,9 +109,10 @@ class Plan {
     int first_read = 0;  // its first head input
     int reads = 0;       // its head inputs: one for each output that is not a hidden row
   };
-  std::vector<Item> items;      // by Batch::works
-  std::vector<Token> token;     // [rows]; -1 for frontier rows, masks and replaced embeddings
-  std::vector<MaskRows> masks;  // one for each adapter
+  std::vector<Item> items;          // by Batch::works
+  std::vector<Token> token;         // [rows]; -1 for frontier rows, masks and replaced embeddings
+  std::vector<ChosenToken> chosen;  // [rows]: what the device has of their tokens; empty: nothing
+  std::vector<MaskRows> masks;      // one for each adapter
   std::vector<EmbeddedRows> embedded;  // likewise, and for each model and way
   std::vector<int32_t> fed;  // [rows]: 0 for masks and replaced embeddings, else -1; empty: none is
   RowColumns columns;        // [rows]
@@ -127,7 +140,7 @@ class Plan {
   absl::Status check_memory(const Work& work, const ModelShape& shape, const MemoryOf& memory_of);
   absl::Status check_outputs(const Work& work, const ModelShape& shape, const PoolSize& pool) const;
   absl::Status resolve_inputs(const Work& work, const ModelShape& shape, const ValueStore& store,
-                              const WidthOf& width_of);
+                              const WidthOf& width_of, const KeptOf& kept_of);
   absl::Status feed_mask(const Pass& pass, int mask, int row, const ModelShape& shape);
   absl::Status feed_embedded(const Work& work, const In& in, const Work::Embed& place, int row,
                              const ModelShape& shape, const WidthOf& width_of);
@@ -144,10 +157,11 @@ class Plan {
 
   std::vector<int32_t> from_, to_;  // [rows] layers that the row runs
   std::vector<int32_t> borders_;
-  std::vector<Token> chosen_;                // scratch: tokens of one work's added rows
-  std::vector<MaskRows> work_masks_;         // scratch: of one work, by run row
-  std::vector<EmbeddedRows> work_embedded_;  // scratch: likewise
-  std::vector<int> position_;                // scratch: positions of one work's run rows
+  std::vector<Token> tokens_;                             // scratch: of one work's added rows
+  std::vector<std::pair<int, ChosenToken>> work_chosen_;  // scratch: likewise, by run row
+  std::vector<MaskRows> work_masks_;                      // scratch: of one work, by run row
+  std::vector<EmbeddedRows> work_embedded_;               // scratch: likewise
+  std::vector<int> position_;     // scratch: positions of one work's run rows
   std::vector<int32_t> prompts_;  // scratch: cache rows that one work's mask rows see as well
   std::vector<std::vector<int32_t>> path_;  // scratch: by run row, its extra rows before the window
 };

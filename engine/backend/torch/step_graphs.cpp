@@ -18,8 +18,9 @@ constexpr int kMostExtra = 2048;
 constexpr size_t kMostPages = 32768;
 constexpr size_t kStagingBytes =
     (kMostExtra + kMostPages) * sizeof(int32_t) +
-    StepGraphs::kMostRows * (9 * sizeof(int32_t) + 2 * sizeof(int64_t) + sizeof(RowQuestion)) +
-    16 * size_t{16};
+    StepGraphs::kMostRows *
+        (9 * sizeof(int32_t) + 3 * sizeof(int64_t) + sizeof(RowQuestion) + sizeof(ChosenToken)) +
+    18 * size_t{16};
 
 constexpr int kKeys = 256;        // the fewest; as attention cuts them
 constexpr int kMostRefusals = 4;  // of a shape, for want of memory
@@ -37,15 +38,17 @@ std::vector<T> filled(std::vector<T> array, int n, const F& fill) {
 }  // namespace
 
 StepGraphs::StepGraphs(Model& model, const ModelShape& shape, const KvPool& pool, int64_t scratch,
-                       const Buffers& buffers)
+                       const KeptAnswers& kept, const Buffers& buffers)
     : model_(model),
       shape_(shape),
       pool_(pool),
       lane_(*pool.lane),
       ops_(ops_of(pool.keys.device())),
       scratch_(scratch),
+      kept_answers_(kept),
       buffers_(buffers),
-      staging_(queue_of(pool.lane)) {}
+      staging_(queue_of(pool.lane), planted(GraphBug::kOneArea) ? 1 : KeptAnswers::kMostBatches),
+      fed_(pool.lane->queue->device_memory(kMostRows * sizeof(int32_t))) {}
 
 bool StepGraphs::fits(const Plan& plan) {
   if (plan.rows() == 0 || plan.rows() > kMostRows || plan.reads == 0 || plan.reads > kMostRows) {
@@ -61,7 +64,7 @@ bool StepGraphs::fits(const Plan& plan) {
          plan.extra.size() <= size_t{kMostExtra} && plan.pages.size() + kMostRows <= kMostPages;
 }
 
-StepGraphs::Shape StepGraphs::shape_of(const Plan& plan, int ids, bool answers) const {
+StepGraphs::Shape StepGraphs::shape_of(const Plan& plan, int ids, bool answers, bool keeps) const {
   Shape s;
   s.rows = filled_up(plan.rows());
   if (planted(GraphBug::kRowsCut) && s.rows > plan.rows()) s.rows /= 2;
@@ -72,6 +75,8 @@ StepGraphs::Shape StepGraphs::shape_of(const Plan& plan, int ids, bool answers) 
   s.layers = plan.segments.front().to;
   s.ids = ids;
   s.answers = answers;
+  s.chosen = !plan.chosen.empty() && !planted(GraphBug::kFedAsStaged);
+  s.keeps = keeps && !planted(GraphBug::kKeptNowhere);
   return s;
 }
 
@@ -107,7 +112,7 @@ RowView StepGraphs::stage_rows(const Plan& plan, const Shape& shape) {
 }
 
 StepGraphs::Step StepGraphs::stage(const Plan& plan, const std::vector<RowQuestion>& questions,
-                                   const Shape& shape) {
+                                   const std::vector<int64_t>& keep, const Shape& shape) {
   Step step;
   step.shape = shape;
   staging_.begin(kStagingBytes);
@@ -120,6 +125,17 @@ StepGraphs::Step StepGraphs::stage(const Plan& plan, const std::vector<RowQuesti
   std::vector<RowQuestion> asked = questions;
   asked.resize(static_cast<size_t>(reads), {.vocab = shape_.vocab_size});
   step.questions = staging_.place(asked);
+  if (shape.chosen) {
+    std::vector<ChosenToken> chosen = plan.chosen;
+    chosen.resize(static_cast<size_t>(shape.rows));
+    step.chosen = staging_.place(chosen);
+    step.fed = reinterpret_cast<int32_t*>(fed_.get());
+  }
+  if (shape.keeps) {
+    step.keep =
+        staging_.place(filled(keep, shape.reads, [](int64_t) { return KeptAnswers::kNowhere; }));
+  }
+  if (shape.chosen || shape.keeps) step.kept = kept_answers_.answers();
   step.rows = stage_rows(plan, shape);
   if (moves) step.token = staging_.place(token);
   step.x = buffers_.x.rows(shape.rows);
@@ -135,13 +151,21 @@ std::function<void()> StepGraphs::work_of(Step step) const {
     at::Tensor x = step.x;
     at::Tensor hidden = step.hidden;
     at::Tensor logits = step.logits;
-    model.embed(x, step.token, step.rows.position, step.shape.keys - 1);
+    const int32_t* token = step.token;
+    if (step.shape.chosen) {
+      ops.choose(step.fed, token, step.chosen, step.shape.rows,
+                 static_cast<const RowAnswer*>(step.kept.const_data_ptr()));
+      token = step.fed;
+    }
+    model.embed(x, token, step.rows.position, step.shape.keys - 1);
     model.run(0, step.shape.layers, x, step.rows, pool, {});
     ops.copy_rows(hidden, nullptr, x, step.read, step.shape.reads);
     model.head(logits, hidden, step.shape.ids);
     if (!step.shape.answers) return;
     ops.answer_rows(logits, step.questions,
                     static_cast<RowAnswer*>(step.answers.mutable_data_ptr()));
+    at::Tensor kept = step.kept;
+    if (step.shape.keeps) ops.copy_rows(kept, step.keep, step.answers, nullptr, step.shape.reads);
   };
 }
 
@@ -149,7 +173,10 @@ StepGraphs::Kept& StepGraphs::kept_of(const Shape& shape) {
   const auto known = kept_.find(shape);
   if (known != kept_.end()) return known->second;
   if (kept_.size() >= kMostShapes) {
-    kept_.erase(std::ranges::min_element(kept_, {}, [](const auto& k) { return k.second.met; }));
+    const auto oldest =
+        std::ranges::min_element(kept_, {}, [](const auto& k) { return k.second.met; });
+    given_up_.push_back(std::move(oldest->second.graph));
+    kept_.erase(oldest);
   }
   return kept_[shape];
 }
@@ -172,12 +199,14 @@ void StepGraphs::refuse(Kept& kept, const absl::Status& why) {
   kept.hopeless = ++kept.refusals == kMostRefusals || !absl::IsResourceExhausted(why);
 }
 
-bool StepGraphs::run(const Plan& plan, const std::vector<RowQuestion>& questions, int ids,
-                     bool answers) {
-  if (!fits(plan)) return false;
-  const Shape shape = shape_of(plan, ids, answers);
-  const std::function<void()> work = work_of(stage(plan, questions, shape));
-  if (moved_ != row_buffers_moved && !planted(GraphBug::kKeptWhenMoved)) kept_.clear();
+void StepGraphs::run(const Plan& plan, const std::vector<RowQuestion>& questions, int ids,
+                     bool answers, const std::vector<int64_t>& keep) {
+  const Shape shape = shape_of(plan, ids, answers, !keep.empty());
+  const std::function<void()> work = work_of(stage(plan, questions, keep, shape));
+  if (moved_ != row_buffers_moved && !planted(GraphBug::kKeptWhenMoved)) {
+    for (auto& [key, kept] : kept_) given_up_.push_back(std::move(kept.graph));
+    kept_.clear();
+  }
   moved_ = row_buffers_moved;
   Shape key = shape;
   if (planted(GraphBug::kReadsOfTheFirst)) key.reads = 0;
@@ -195,7 +224,6 @@ bool StepGraphs::run(const Plan& plan, const std::vector<RowQuestion>& questions
   }
   if (late) staging_.upload();
   kept.met = ++steps_;
-  return true;
 }
 
 }  // namespace tandem

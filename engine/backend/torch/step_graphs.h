@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/backend/torch/kept_answers.h"
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/model/buffers.h"
 #include "engine/backend/torch/model/model.h"
@@ -43,6 +44,9 @@ enum class GraphBug : uint8_t {
   kAnswersOfFirst,    // one graph for answers and logits
   kVocabOfTheFirst,   // one graph for all numbers of tokens that may be drawn
   kStagedAfterwards,  // arrays go to the device behind the replay that reads them
+  kOneArea,           // all batches under way stage their arrays in one area of the host
+  kFedAsStaged,       // rows whose tokens the device has are fed what the host knows of them
+  kKeptNowhere,       // answers are kept where nobody finds them
 };
 #ifdef TANDEM_PLANTED_BUGS
 inline GraphBug planted_graph_bug = GraphBug::kNone;
@@ -78,14 +82,23 @@ class StepGraphs {
            shape.max_positions >= kMostRows / 2;
   }
 
-  // All outlive this; the pool is on a lane with a queue. scratch: the first of its scratch pages
+  // All outlive this; the pool is on a lane with a queue. scratch: the first of its scratch pages;
+  // kept: where answers are kept and looked for
   StepGraphs(Model& model, const ModelShape& shape, const KvPool& pool, int64_t scratch,
-             const Buffers& buffers);
+             const KeptAnswers& kept, const Buffers& buffers);
+
+  // Whether the plan is a step for a graph.
+  static bool fits(const Plan& plan);
 
   // Puts the plan's rows on the queue, from tokens to logits of all that is read, [reads, vocab] of
   // which the first `ids` columns are wanted, and to the answers if they will do. questions:
-  // [reads]. False: it is no step for a graph, and nothing was done.
-  bool run(const Plan& plan, const std::vector<RowQuestion>& questions, int ids, bool answers);
+  // [reads]; keep: [reads] where answers are kept besides, or empty. REQUIRES: fits(); fewer than
+  // KeptAnswers::kMostBatches batches are under way
+  void run(const Plan& plan, const std::vector<RowQuestion>& questions, int ids, bool answers,
+           const std::vector<int64_t>& keep = {});
+
+  // Lets graphs go that were given up. REQUIRES: all batches of the executor have ended
+  void let_go() { given_up_.clear(); }
 
  private:
   // What is the same in all steps of one graph. Numbers are filled up.
@@ -98,6 +111,8 @@ class StepGraphs {
     int layers = 0;
     int ids = 0;
     bool answers = false;
+    bool chosen = false;  // some rows' tokens are of answers that are kept
+    bool keeps = false;   // answers are kept
 
     auto operator<=>(const Shape&) const = default;
   };
@@ -107,9 +122,13 @@ class StepGraphs {
     RowView rows;
     const int64_t* read = nullptr;  // [reads] the row
     const RowQuestion* questions = nullptr;
+    const ChosenToken* chosen = nullptr;  // [rows]
+    const int64_t* keep = nullptr;        // [reads]
     Shape shape;
+    int32_t* fed = nullptr;  // [rows], of Shape::chosen: the tokens
     at::Tensor x, hidden, logits;
     at::Tensor answers;  // undefined: logits will do
+    at::Tensor kept;     // all that are kept
   };
   struct Kept {
     int64_t met = 0;   // the last step of this shape; 0: none
@@ -119,9 +138,9 @@ class StepGraphs {
     std::unique_ptr<Graph> graph;
   };
 
-  static bool fits(const Plan& plan);
-  Shape shape_of(const Plan& plan, int ids, bool answers) const;
-  Step stage(const Plan& plan, const std::vector<RowQuestion>& questions, const Shape& shape);
+  Shape shape_of(const Plan& plan, int ids, bool answers, bool keeps) const;
+  Step stage(const Plan& plan, const std::vector<RowQuestion>& questions,
+             const std::vector<int64_t>& keep, const Shape& shape);
   RowView stage_rows(const Plan& plan, const Shape& shape);
   std::function<void()> work_of(Step step) const;
   Kept& kept_of(const Shape& shape);
@@ -134,10 +153,13 @@ class StepGraphs {
   const LaneQueue& lane_;
   const Ops& ops_;
   const int64_t scratch_;
+  const KeptAnswers& kept_answers_;
   const Buffers buffers_;
   Staging staging_;
+  std::shared_ptr<std::byte> fed_;  // [kMostRows] int32_t
   std::map<Shape, Kept> kept_;
-  int64_t moved_ = 0;  // row_buffers_moved, of kept_
+  std::vector<std::unique_ptr<Graph>> given_up_;  // which may be replayed at this moment
+  int64_t moved_ = 0;                             // row_buffers_moved, of kept_
   int64_t steps_ = 0;
   bool warned_ = false;  // of a refusal
   int turn_ = 0;

@@ -18,6 +18,7 @@ void add_elementwise(Ops& ops);
 void add_attention(Ops& ops);
 void add_readout(Ops& ops);
 void add_product(Ops& ops);
+void add_quantized(Ops& ops);
 
 // Has this build machine code for the current device? Throws where the device has no context.
 bool has_machine_code();

@@ -11,6 +11,7 @@ const Ops& ops() {
     add_attention(all);
     add_readout(all);
     add_product(all);
+    add_quantized(all);
     return all;
   }();
   return table;

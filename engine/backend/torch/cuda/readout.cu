@@ -14,8 +14,17 @@ void answer_rows(const at::Tensor& logits, const RowQuestion* questions, RowAnsw
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
+void choose(int32_t* to, const int32_t* token, const ChosenToken* chosen, int64_t rows,
+            const RowAnswer* kept) {
+  cuda::choose(stream(), to, token, chosen, rows, kept);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
 }  // namespace
 
-void add_readout(Ops& ops) { ops.answer_rows = answer_rows; }
+void add_readout(Ops& ops) {
+  ops.answer_rows = answer_rows;
+  ops.choose = choose;
+}
 
 }  // namespace tandem::cuda

@@ -178,6 +178,16 @@ int64_t DecoderWeights::encoder_parameters() const {
   return n;
 }
 
+int64_t DecoderWeights::expanded_bytes() const {
+  int64_t n = head.expanded_bytes();
+  const auto add = [&](const Linear& l) { n += l.expanded_bytes(); };
+  for (const Layer& layer : layers) each_linear(layer, add);
+  if (encoder == nullptr) return n;
+  for (const Layer& layer : encoder->layers) each_linear(layer, add);
+  for (const Linear& memory : encoder->memory) add(memory);
+  return n;
+}
+
 int64_t DecoderWeights::packed_bytes() const {
   int64_t n = head.packed_bytes();
   for (const Layer& layer : layers) {
@@ -220,8 +230,9 @@ absl::StatusOr<DecoderWeights> DecoderWeights::load(const DecoderConfig& c, bool
     TANDEM_ASSIGN_OR_RETURN(w.head, Linear::load(source, store, embedding_spec(c)));
     w.embedding = w.head.weight();
   } else {
-    if (store.dtype == DType::kStored && store.packed()) {
+    if (store.dtype == DType::kStored) {
       TANDEM_ASSIGN_OR_RETURN(w.table, Linear::load(source, store, embedding_spec(c)));
+      if (w.table.weight().defined()) w.embedding = std::exchange(w.table, {}).weight();
     } else {
       TANDEM_ASSIGN_OR_RETURN(w.embedding, load_matrix(source, embedding_spec(c),
                                                        embedding_type(store, c), store.device));

@@ -35,7 +35,7 @@ struct DecoderWeights {
   bool tied = false;  // the head is the embedding
   at::Tensor
       embedding;  // [vocab, hidden]; undefined where it is the rows of a packed head or table
-  Linear table;   // of DType::kStored if not tied: the embedding in the file's blocks
+  Linear table;   // of DType::kStored if not tied: the embedding in the file's blocks, or packed
   at::Tensor positions;  // [max_positions, hidden], if they are learned
   std::vector<Layer> layers;
   DistanceBias distances;
@@ -57,6 +57,7 @@ struct DecoderWeights {
   // With the first so many layers, and without an encoder.
   int64_t bytes(int first_layers) const;
   int64_t parameters(int first_layers) const;
+  int64_t expanded_bytes() const;  // Linear::expanded_bytes(), an encoder's too
   int64_t encoder_bytes() const;
   int64_t encoder_parameters() const;
 

@@ -35,12 +35,19 @@ cpu::WeightType weight_type(DType dtype) {
   }
 }
 
-at::Tensor unpacked(const cpu::QuantizedMatrix& m) {
-  at::Tensor all = at::empty({m.outs(), m.in()}, at::kFloat);
-  for (int64_t r = 0; r < m.outs(); ++r) {
-    m.unpack(r, static_cast<float*>(all.mutable_data_ptr()) + r * m.in());
-  }
-  return all;
+template <class F>
+int64_t sum_of(const std::vector<BlockMatrix>& all, const F& of) {
+  int64_t n = 0;
+  for (const BlockMatrix& m : all) n += of(m);
+  return n;
+}
+
+// Whether the file has some of the matrices in blocks.
+bool is_in_blocks(const TensorSource& source, const LinearSpec& spec) {
+  return std::ranges::any_of(spec.names, [&](const std::string& name) {
+    const TensorView* const view = source.find(name + ".weight");
+    return view != nullptr && view->block != nullptr;
+  });
 }
 
 // The numbers that a packed matrix holds, in the type that it is computed in.
@@ -61,10 +68,8 @@ at::Tensor unpacked(const cpu::PackedMatrix& m) {
 
 at::ScalarType WeightStore::rows() const {
   if (dtype == DType::kFloat64) return at::kDouble;
-  if (device.is_cpu()) return at::kFloat;
-  return dtype == DType::kBFloat16  ? at::kBFloat16
-         : dtype == DType::kFloat16 ? at::kHalf
-                                    : at::kFloat;
+  if (device.is_cpu() || dtype == DType::kFloat32) return at::kFloat;
+  return dtype == DType::kFloat16 ? at::kHalf : at::kBFloat16;
 }
 
 at::ScalarType WeightStore::residual() const {
@@ -82,18 +87,20 @@ absl::StatusOr<Linear> Linear::load(const TensorSource& source, const WeightStor
   Linear l;
   l.ops_ = &store.ops();
   l.pairs_ = layout == cpu::Layout::kPairs;
-  if (store.dtype == DType::kStored && store.packed()) {
+  l.rows_ = store.rows();
+  if (store.dtype == DType::kStored) {
     TANDEM_ASSIGN_OR_RETURN(l.quantized_, load_quantized(source, spec, layout));
+    l.expanded_ = l.quantized_.empty() && is_in_blocks(source, spec);
+  } else if (store.dtype == DType::kInt4) {
+    TANDEM_ASSIGN_OR_RETURN(l.quantized_, load_rounded(source, spec, layout));
   }
-  if (store.dtype == DType::kInt4) {
-    TANDEM_ASSIGN_OR_RETURN(
-        l.quantized_, load_rounded(source, spec, store.packed() ? layout : cpu::Layout::kInOrder));
-    if (!store.packed() && !l.quantized_.empty()) {
-      l.weight_ = unpacked(l.quantized_);
-      l.quantized_ = {};
+  if (!l.quantized_.empty() && !store.packed()) {
+    for (size_t i = 0; i < l.quantized_.segments().size(); ++i) {
+      l.blocks_.push_back(l.ops_->pack_blocks(l.quantized_, i, store.device));
     }
+    l.quantized_ = {};
   }
-  if (!l.quantized_.empty() || l.weight_.defined()) {
+  if (!l.quantized_.empty() || !l.blocks_.empty()) {
     // as it is
   } else if (store.device.is_cpu()) {
     TANDEM_ASSIGN_OR_RETURN(l.packed_,
@@ -152,10 +159,20 @@ void Linear::pack() {
 
 bool Linear::few_rows(at::Tensor& out, const LinearInput& input, ProductThen then,
                       Activation activation, int64_t first) const {
-  const bool fits = tiles_.defined() && input.x.size(0) <= kMostPackedRows &&
-                    pairs_ == (then == ProductThen::kGate);
-  if (!fits) return false;
+  const int64_t most = tiles_.defined() ? kMostPackedRows : !blocks_.empty() ? kMostBlockRows : 0;
+  if (input.x.size(0) > most || pairs_ != (then == ProductThen::kGate)) return false;
   const StepProfile::Section section(StepProfile::kProduct);
+  if (!blocks_.empty()) {
+    ops_->block_product(out, input.x,
+                        {.parts = blocks_,
+                         .bias = bias_,
+                         .norm = input.norm,
+                         .normed = input.normed,
+                         .then = then,
+                         .activation = activation,
+                         .first = first});
+    return true;
+  }
   ops_->packed_product(out, input.x,
                        {.weights = tiles_,
                         .outs = outs(),
@@ -176,15 +193,16 @@ void Linear::into(at::Tensor& out, const LinearInput& input, int64_t first) cons
   if (few_rows(out, input, ProductThen::kStore, Activation::kSilu, first)) return;
   const at::Tensor& x = rows(input);
   const StepProfile::Section section(StepProfile::kProduct);
+  const at::Tensor weight = numbers();
   if (x.is_cpu() || x.scalar_type() == at::kDouble) {
-    out.copy_(at::linear(x, weight_, bias_));
+    out.copy_(at::linear(x, weight, bias_));
   } else if (out.scalar_type() != x.scalar_type()) {
-    at::mm_out(out, x, weight_.t(), out.scalar_type());
+    at::mm_out(out, x, weight.t(), out.scalar_type());
     if (bias_.defined()) out.add_(bias_);
   } else if (bias_.defined()) {
-    at::addmm_out(out, bias_, x, weight_.t());
+    at::addmm_out(out, bias_, x, weight.t());
   } else {
-    at::mm_out(out, x, weight_.t());
+    at::mm_out(out, x, weight.t());
   }
 }
 
@@ -197,9 +215,9 @@ void Linear::add_to(at::Tensor& residual, const LinearInput& input, at::Tensor& 
   const at::Tensor& x = rows(input);
   const StepProfile::Section section(StepProfile::kProduct);
   if (x.is_cpu()) {
-    residual.add_(at::linear(x, weight_, bias_));
+    residual.add_(at::linear(x, numbers(), bias_));
   } else if (residual.scalar_type() == x.scalar_type()) {
-    residual.addmm_(x, weight_.t());
+    residual.addmm_(x, numbers().t());
     if (bias_.defined()) residual.add_(bias_);
   } else {
     into(scratch, x);
@@ -225,8 +243,25 @@ void Linear::gate_into(at::Tensor& out, const LinearInput& input, Activation act
   ops_->gate(out, both, activation);
 }
 
+at::Tensor Linear::numbers() const {
+  if (blocks_.empty()) return weight_;
+  const at::TensorOptions like = blocks_.front().data.options();
+  at::Tensor all = at::empty({outs(), in()}, like.dtype(rows_));
+  int64_t first = 0;
+  for (const BlockMatrix& part : blocks_) {
+    at::Tensor some = all.narrow(0, first, part.outs);
+    ops_->unpack_blocks(some, part, nullptr);
+    first += part.outs;
+  }
+  return all;
+}
+
 void Linear::look_up(at::Tensor& to, const int32_t* row) const {
   const StepProfile::Section section(StepProfile::kEmbed);
+  if (!blocks_.empty()) {
+    TORCH_CHECK(blocks_.size() == 1, "an embedding in several parts");
+    return ops_->unpack_blocks(to, blocks_.front(), row);
+  }
   const int64_t in = this->in();
   const auto each = [&]<class R>(R* out) {
     cpu::parallel_for(to.size(0), std::max<int64_t>(1, 4096 / in),
@@ -252,17 +287,20 @@ void Linear::look_up(at::Tensor& to, const int32_t* row) const {
 
 int64_t Linear::in() const {
   if (weight_.defined()) return weight_.size(1);
+  if (!blocks_.empty()) return blocks_.front().in;
   return packed_.empty() ? quantized_.in() : packed_.in();
 }
 
 int64_t Linear::outs() const {
   if (weight_.defined()) return weight_.size(0);
+  if (!blocks_.empty()) return sum_of(blocks_, [](const BlockMatrix& m) { return m.outs; });
   return packed_.empty() ? quantized_.outs() : packed_.outs();
 }
 
 int64_t Linear::parameters() const {
-  const int64_t weights =
-      weight_.numel() + packed_.outs() * packed_.in() + quantized_.outs() * quantized_.in();
+  const int64_t weights = weight_.numel() + packed_.outs() * packed_.in() +
+                          quantized_.outs() * quantized_.in() +
+                          sum_of(blocks_, [](const BlockMatrix& m) { return m.outs * m.in; });
   return weights + (bias_.defined() ? bias_.numel() : 0);
 }
 
@@ -270,7 +308,8 @@ int64_t Linear::bytes() const {
   const auto of = [](const at::Tensor& t) {
     return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0;
   };
-  return (packed_.empty() ? 0 : packed_.bytes()) + quantized_.bytes() + of(weight_) + of(bias_);
+  return (packed_.empty() ? 0 : packed_.bytes()) + quantized_.bytes() + of(weight_) + of(bias_) +
+         sum_of(blocks_, [&](const BlockMatrix& m) { return of(m.data); });
 }
 
 }  // namespace tandem

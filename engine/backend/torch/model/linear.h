@@ -3,7 +3,8 @@
 // On CPU the products are our own (cpu/product.h), of weights packed at load; rows between the
 // layers are fp32 (fp64 for fp64 weights) whatever the weights are. On CUDA rows are of the
 // weights' type, and the products are LibTorch's, or our own of few rows where weights are packed
-// too.
+// too. Weights in blocks of 4 to 8 bits stay so there; rows are bf16 then, and products of more
+// rows than kMostBlockRows unpack a matrix for LibTorch's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +25,7 @@ namespace tandem {
 
 // As what weights are kept, and where.
 struct WeightStore {
-  DType dtype = DType::kFloat32;  // not kAuto; on CUDA none of kInt8, kInt4, kStored
+  DType dtype = DType::kFloat32;  // not kAuto; on CUDA not kInt8
   at::Device device = at::kCPU;
   CpuKernels kernels = CpuKernels::kOwn;
 
@@ -81,29 +82,37 @@ class Linear {
   int64_t packed_bytes() const;
   void pack();
 
-  const at::Tensor& weight() const { return weight_; }  // undefined where it is packed
+  const at::Tensor& weight() const { return weight_; }  // undefined where it is packed or in blocks
   int64_t in() const;
   int64_t outs() const;
   int64_t parameters() const;
   int64_t bytes() const;  // without the second copy
+  // Of DType::kStored: of weights that the file has in blocks, which these here are not.
+  int64_t expanded_bytes() const { return expanded_ ? bytes() : 0; }
 
  private:
   void product(at::Tensor& out, const LinearInput& x, cpu::Then then,
                Activation activation = Activation::kSilu, int64_t first = 0) const;
-  // Whether that is a product for Ops::packed_product(), which then has been made.
+  // Whether that is a product for Ops::packed_product() or block_product(), which then has been
+  // made.
   bool few_rows(at::Tensor& out, const LinearInput& x, ProductThen then,
                 Activation activation = Activation::kSilu, int64_t first = 0) const;
   bool is_packed() const { return !packed_.empty() || !quantized_.empty(); }
+  // weight_, or what blocks say, of rows' type.
+  at::Tensor numbers() const;
   // The input's rows, for products that know of no norms.
   const at::Tensor& rows(const LinearInput& x) const;
 
   const Ops* ops_ = nullptr;
   cpu::PackedMatrix packed_;
-  cpu::QuantizedMatrix quantized_;  // instead, of DType::kStored and kInt4
-  at::Tensor weight_;               // [out, in], where it is not packed
-  at::Tensor tiles_;                // the same as Ops::pack() has it, or undefined
-  bool pairs_ = false;              // for gate_into()
-  at::Tensor bias_;                 // [out] or undefined
+  cpu::QuantizedMatrix quantized_;   // instead, of DType::kStored and kInt4
+  at::Tensor weight_;                // [out, in], where it is not packed
+  at::Tensor tiles_;                 // the same as Ops::pack() has it, or undefined
+  std::vector<BlockMatrix> blocks_;  // instead of weight_, where the device multiplies blocks
+  at::ScalarType rows_ = at::kFloat;
+  bool expanded_ = false;
+  bool pairs_ = false;  // for gate_into()
+  at::Tensor bias_;     // [out] or undefined
 };
 
 }  // namespace tandem

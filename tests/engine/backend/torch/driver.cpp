@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 
 namespace tandem {
 namespace {
@@ -163,6 +164,28 @@ std::vector<WorkResult> Driver::run(std::span<const Item> items) {
   BatchResult result = launch(batch);
   EXPECT_TRUE(result.status.ok()) << result.status;
   return std::move(result.works);
+}
+
+std::vector<BatchResult> Driver::run_chain(std::span<const std::vector<Item>> batches,
+                                           const std::function<void()>& seen) {
+  std::deque<Batch> all(batches.size() + 1);
+  std::promise<void> launched, done;
+  std::vector<BatchResult> results;
+  device_->launch(all[0], [&](const BatchResult&) { launched.get_future().wait(); });
+  all[1].moves = std::exchange(moves_, {});
+  for (size_t i = 0; i < batches.size(); ++i) {
+    Batch& batch = all[i + 1];
+    batch.behind = i > 0;
+    for (const Item& item : batches[i]) batch.works.push_back(lower(item));
+    device_->launch(batch, [&, i](BatchResult r) {
+      if (i == 0) seen();
+      results.push_back(std::move(r));
+      if (results.size() == batches.size()) done.set_value();
+    });
+  }
+  launched.set_value();
+  done.get_future().wait();
+  return results;
 }
 
 Readout Driver::run(Sequence& s, const Pass& pass, int chunk, TicketId ticket) {

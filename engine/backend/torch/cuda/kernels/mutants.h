@@ -47,6 +47,9 @@ namespace tandem::cuda {
   X(ReadLanesOverlap, "the next lanes are written before the last are joined")         \
   X(ReadLanesTurned, "lanes of a sum are joined in another order")                     \
   X(RaceKeyTurned, "a draw takes the words of its key the other way round")            \
+  X(ChooseAlways, "rows with a token of their own are fed another's")                  \
+  X(ChooseBest, "the best token is fed whatever was chosen")                           \
+  X(ChooseInvalid, "a token is taken from an answer that is none")                     \
   X(ProductTail, "a product reads rows behind their last number")                      \
   X(ProductRows, "a product reads rows that there are not")                            \
   X(ProductStride, "tiles of weights are as far apart as if they had a step more")     \
@@ -69,6 +72,11 @@ namespace tandem::cuda {
   X(BlocksRounded, "numbers of a row are cut off, not rounded")                        \
   X(BlocksOfARow, "a row has the scale of its first 32 numbers")                       \
   X(BlocksNan, "rows of NaN become zeros")                                             \
+  X(BlocksUpper, "two registers change their codes' upper bits")                       \
+  X(BlocksSixteens, "the last 16 inputs of a group get the scale of the first")        \
+  X(BlocksStride, "rows of a result are as far apart as a part of it is wide")         \
+  X(BlocksUnweighted, "rows are normed but not weighted before they are rounded")      \
+  X(UnpackInTiles, "rows are unpacked in the order in which tiles have them")          \
   X(NoWait, "a kernel goes on before the launch before it is done")
 
 enum class Mutant : uint8_t {

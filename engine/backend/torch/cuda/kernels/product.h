@@ -98,6 +98,7 @@ struct ProductArguments {
   int64_t end = 0;  // only the first so many columns; 0: all
 
   __host__ __device__ int64_t columns() const { return end > 0 ? end : shape.width(); }
+  __host__ __device__ int64_t row_stride() const { return shape.width(); }
 };
 
 // A block's task: groups of kTiles tiles, `gridDim.x` apart, for up to kRowTiles * 8 rows.

@@ -56,7 +56,8 @@ class ProductEnd {
   __device__ void put_all(int64_t group, int turn) {
     const bool gated = a_.then == ProductThen::kGate;
     const int outs = gated ? kTileOuts : kOuts;
-    const int64_t stride = a_.shape.width();
+    const int64_t width = a_.shape.width();
+    const int64_t stride = planted(Mutant::kBlocksStride) ? width : a_.row_stride();
     for (int i = threadIdx.x; i < outs * kRows; i += kProductThreads) {
       const int row = i / outs;
       const int out = i % outs;
@@ -66,7 +67,7 @@ class ProductEnd {
       float y = sum(turn, row, out) + bias(column);
       if (a_.then == ProductThen::kActivate || gated) y = activated(y, a_.activation);
       if (gated) {
-        const int64_t other = planted(Mutant::kProductBias) ? column : stride + column;
+        const int64_t other = planted(Mutant::kProductBias) ? column : width + column;
         y *= sum(turn, row, kTileOuts + out) + bias(other);
       }
       put(row * stride + column, y);

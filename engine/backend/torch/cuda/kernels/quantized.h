@@ -1,4 +1,4 @@
-// Few rows times a weight matrix in blocks of 4 or 8 bits (cpu/quantized_matrix.h) on tensor cores.
+// Few rows times a weight matrix in blocks of 4 to 8 bits (cpu/quantized_matrix.h) on tensor cores.
 //
 // As on the CPU, rows are rounded to numbers of 8 bits with a scale for each 32 of them, a group.
 // The products of a group are integers and summed exactly (mma.m16n8k32), and its sum is added as
@@ -8,12 +8,11 @@
 //
 // but in steps of four groups, which eight warps take in turn; their totals are added first to
 // last. So a row's bits depend on that row alone, and on nothing that is a tensor core's own.
-//
-// Only tests include this: no model loads quantized weights on CUDA yet.
 #pragma once
 
 #include <cstdint>
 
+#include "engine/backend/torch/cuda/kernels/elementwise.h"
 #include "engine/backend/torch/cuda/kernels/numbers.h"
 #include "engine/backend/torch/cuda/kernels/platform.h"
 #include "engine/backend/torch/cuda/kernels/product_end.h"
@@ -24,24 +23,70 @@ namespace tandem::cuda {
 inline constexpr int kGroupInputs = 32;
 inline constexpr int kStepGroups = 4;
 
-enum class BlockKind : uint8_t {
-  kEights,         // Q8_0: 8 bits less 128, a scale for 32 inputs
-  kFours,          // Q4_0: 4 bits less 8, the same
-  kTwoLevelFours,  // Q4_K: 4 bits; d and dmin for 256 inputs, 6 bits times each of both for 32
+// As cpu::QuantType.
+enum class BlockKind : uint8_t { kQ40, kQ41, kQ50, kQ51, kQ80, kQ4K, kQ5K, kQ6K };
+
+// value = scale (q - zero) - less
+enum class BlockScales : uint8_t {
+  kScale,        // fp16 for 32 inputs
+  kScaleAndMin,  // and what is added
+  kTwoLevels,    // fp16 d and dmin for 256 inputs, 6 bits times each of both for 32
+  kSixteens,     // fp16 d for 256 inputs, times 8 bits with sign for 16
 };
 
-// How a step of a tile lies, in words of 16 bytes: codes, [code_words][kWarp]; scales, [8]; of two
-// levels those of 256 inputs, [4].
+struct BlockLayout {
+  int bits;  // that a code takes here: 4, 6 (also of those of 5) or 8
+  BlockScales scales;
+  int zero;
+
+  // In words of 16 bytes, of a step of a tile.
+  __host__ __device__ constexpr int code_words() const { return bits / 2; }
+  __host__ __device__ constexpr int step_words() const {
+    return code_words() * kWarp + 8 +
+           (scales == BlockScales::kScaleAndMin ? 8
+            : scales == BlockScales::kTwoLevels ? 4
+            : scales == BlockScales::kSixteens  ? 2
+                                                : 0);
+  }
+};
+
+__host__ __device__ constexpr BlockLayout layout_of(BlockKind kind) {
+  switch (kind) {
+    case BlockKind::kQ40:
+      return {4, BlockScales::kScale, 8};
+    case BlockKind::kQ41:
+      return {4, BlockScales::kScaleAndMin, 0};
+    case BlockKind::kQ50:
+      return {6, BlockScales::kScale, 16};
+    case BlockKind::kQ51:
+      return {6, BlockScales::kScaleAndMin, 0};
+    case BlockKind::kQ80:
+      return {8, BlockScales::kScale, 128};
+    case BlockKind::kQ4K:
+      return {4, BlockScales::kTwoLevels, 0};
+    case BlockKind::kQ5K:
+      return {6, BlockScales::kTwoLevels, 0};
+    case BlockKind::kQ6K:
+      break;
+  }
+  return {6, BlockScales::kSixteens, 32};
+}
+
+// How a step of a tile lies, in words of 16 bytes: codes, [code_words][kWarp]; scales, [8]; then
+// minimums, [8], or what is said for 256 inputs, [4] of two levels, [2] of sixteens.
 //
 // A word of a lane 4 g + t has the codes that its registers of a product of tiles want: of 8 bits
 // those of a group; of 4 bits outs g and g + 8 of two groups, inputs 4 t .. 4 t + 3 low and 16 on
-// high. Word g of the scales has 32 bits for each group: fp16 scales of outs g and g + 8; of two
-// levels s and n of g, then of g + 8, a byte each. Then fp16 d and dmin of g, and of g + 8.
+// high. Of 6 bits the low four so, and a third word, of which 32 bits are a group's: two of each
+// byte for each of four registers. Word g of the scales has 32 bits for each group: fp16 scales of
+// outs g and g + 8; of two levels s and n of g, then of g + 8, a byte each; of sixteens the first
+// and second of g, then of g + 8. Minimums lie as fp16 scales. Then fp16 d and dmin of g, and of
+// g + 8; of sixteens d of both.
 struct BlockShape {
   int64_t outs = 0;
-  int64_t in = 0;      // a multiple of 32; of two levels of 256
+  int64_t in = 0;      // a multiple of 32; of two levels and sixteens of 256
   bool pairs = false;  // as PackedShape
-  BlockKind kind = BlockKind::kFours;
+  BlockKind kind = BlockKind::kQ40;
 
   __host__ __device__ int64_t width() const { return pairs ? outs / 2 : outs; }
   __host__ __device__ int groups() const { return static_cast<int>(in / kGroupInputs); }
@@ -51,20 +96,35 @@ struct BlockShape {
     const int64_t outs_of_two = pairs ? kTileOuts : 2 * kTileOuts;
     return (width() + outs_of_two - 1) / outs_of_two * 2;
   }
-  __host__ __device__ static constexpr int code_words(BlockKind kind) {
-    return kind == BlockKind::kEights ? 4 : 2;
+  __host__ __device__ int64_t words() const {
+    return tiles() * steps() * layout_of(kind).step_words();
   }
-  __host__ __device__ static constexpr int step_words(BlockKind kind) {
-    return code_words(kind) * kWarp + 8 + (kind == BlockKind::kTwoLevelFours ? 4 : 0);
+
+  // Row of the matrix in a tile's row r; outs and more: there is none.
+  __device__ int64_t out_of(int64_t tile, int r) const {
+    const int64_t i = (pairs ? tile / 2 : tile) * kTileOuts + r;
+    return i < width() ? i + (pairs ? tile % 2 * width() : 0) : outs;
   }
-  __host__ __device__ int64_t words() const { return tiles() * steps() * step_words(kind); }
+  __device__ int64_t tile_of(int64_t out) const {
+    const int64_t side = pairs ? out / width() : 0;
+    const int64_t i = out - side * width();
+    return pairs ? i / kTileOuts * 2 + side : i / kTileOuts;
+  }
 };
 
 // A row's numbers of one group: value = scale * code.
 struct GroupScale {
   float scale;
-  int32_t sum;  // of its codes
+  uint32_t sums;  // of its first and its last 16 codes, 16 bits each
+
+  __host__ __device__ static uint32_t of(int32_t first, int32_t last) {
+    return (static_cast<uint32_t>(first) & 0xffff) | static_cast<uint32_t>(last) << 16;
+  }
 };
+__host__ __device__ inline int32_t first_sum(uint32_t sums) { return static_cast<int16_t>(sums); }
+__host__ __device__ inline int32_t last_sum(uint32_t sums) {
+  return static_cast<int16_t>(sums >> 16);
+}
 
 // Rows as products of blocks read them.
 struct BlockRows {
@@ -90,19 +150,33 @@ __device__ X warp_most(X x) {
   return x;
 }
 
-// A block to a row, a warp to a group, as cpu::quantize_groups() rounds. Codes of groups behind a
-// row's last are zeros, and so are scales of rows behind `rows`.
+// A block to a row, a warp to a group, as cpu::quantize_groups() rounds; of the row's norm, if
+// there is one, in norm_kernel's order. Codes of groups behind a row's last are zeros, and so are
+// scales of rows behind `rows`.
 template <class From>
-__global__ void quantize_rows_kernel(BlockRows to, Ptr<const From> x, int rows, int64_t in) {
+__global__ void quantize_rows_kernel(BlockRows to, Ptr<const From> x, int rows, int64_t in,
+                                     NormArguments<float> norm) {
   begin_launch();
   const int row = static_cast<int>(blockIdx.x);
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int groups = static_cast<int>(in / kGroupInputs);
   const int steps = (groups + kStepGroups - 1) / kStepGroups;
+  const bool normed = !(norm.weight == nullptr);
+  float factor = 1;
+  if (normed && row < rows) {
+    __shared__ BlockSums<float> sums;
+    const float squares = own_squares(x + row * in, 0.0f, in);
+    factor = 1.0f / sqrt(block_sum(squares, sums) / static_cast<float>(in) + norm.eps);
+  }
   float first = 0;
   for (int group = threadIdx.x / kWarp; group < steps * kStepGroups; group += kProductWarps) {
     const bool there = row < rows && group < groups;
-    const float v = there ? static_cast<float>(x[row * in + group * kGroupInputs + lane]) : 0.0f;
+    float v = 0;
+    if (there) {
+      const int64_t i = int64_t{group} * kGroupInputs + lane;
+      v = static_cast<float>(x[row * in + i]);
+      if (normed) v = (planted(Mutant::kBlocksUnweighted) ? 1.0f : norm.weight[i]) * (v * factor);
+    }
     // By bits, so that NaN is the largest of all.
     const uint32_t most = warp_most(__float_as_uint(v) & 0x7fffffffu);
     const bool finite = most < 0x7f800000u;
@@ -113,7 +187,9 @@ __global__ void quantize_rows_kernel(BlockRows to, Ptr<const From> x, int rows, 
     code =
         planted(Mutant::kBlocksRounded) ? static_cast<float>(static_cast<int>(code)) : rint(code);
     const auto whole = static_cast<int32_t>(code);
-    const int32_t sum = warp_sum(whole);
+    int32_t sum = whole;  // of the lane's half
+    for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    const int32_t other = __shfl_xor_sync(0xffffffffu, sum, 16);
     if (row < rows) {
       const int step = group / kStepGroups;
       const int64_t at = ((int64_t{row} * steps + step) * 4 + lane % 16 / 4) * kGroupInputs;
@@ -126,15 +202,113 @@ __global__ void quantize_rows_kernel(BlockRows to, Ptr<const From> x, int rows, 
     if (!there) scale = 0;
     if (group == 0) first = scale;
     if (planted(Mutant::kBlocksOfARow)) scale = first;
-    to.scales[int64_t{group} * kMostProductRows + row] = {scale, sum};
+    to.scales[int64_t{group} * kMostProductRows + row] = {scale, GroupScale::of(sum, other)};
   }
 }
 
-// x: [rows, in] of BFloat16, Half or float
+// x: [rows, in] of BFloat16, Half or float. norm: of it, root mean square; without a weight: none
 template <class From>
-void quantize_rows(Stream stream, const BlockRows& to, Ptr<const From> x, int rows, int64_t in) {
-  launch(stream, quantize_rows_kernel<From>, {kProductThreads, kMostProductRows}, to, x, rows, in);
+void quantize_rows(Stream stream, const BlockRows& to, Ptr<const From> x, int rows, int64_t in,
+                   const NormArguments<float>& norm = {}) {
+  launch(stream, quantize_rows_kernel<From>, {kProductThreads, kMostProductRows}, to, x, rows, in,
+         norm);
 }
+
+// A step of one tile, as a lane has it in registers.
+template <BlockKind kKind>
+struct BlockStep {
+  static constexpr int kBits = layout_of(kKind).bits;
+  static constexpr BlockScales kScales = layout_of(kKind).scales;
+  static constexpr int kZero = layout_of(kKind).zero;
+  static constexpr int kCodeWords = layout_of(kKind).code_words();
+  static constexpr int kStepWords = layout_of(kKind).step_words();
+  static constexpr bool kLess =
+      kScales == BlockScales::kScaleAndMin || kScales == BlockScales::kTwoLevels;
+
+  // Of an out: value = scale (q - zero) - less.
+  struct Line {
+    float scale, less;
+  };
+
+  uint4 packed[kCodeWords];
+  uint4 scales;
+  uint4 minimums;
+  uint32_t levels[2];  // fp16 d and dmin, of outs g and g + 8; of sixteens d of both in the first
+
+  __device__ void load(Ptr<const uint4> from, int lane) {
+#pragma unroll
+    for (int i = 0; i < kCodeWords; ++i) packed[i] = read_once(from, i * kWarp + lane);
+    scales = read_once(from, kCodeWords * kWarp + lane / 4);
+    const Ptr<const uint32_t> more = words_of<uint32_t>(from) + (kCodeWords * kWarp + 8) * 4;
+    if constexpr (kScales == BlockScales::kScaleAndMin) {
+      minimums = read_once(from, kCodeWords * kWarp + 8 + lane / 4);
+    } else if constexpr (kScales == BlockScales::kTwoLevels) {
+      levels[0] = more[lane / 4 * 2];
+      levels[1] = more[lane / 4 * 2 + 1];
+    } else if constexpr (kScales == BlockScales::kSixteens) {
+      levels[0] = more[lane / 4];
+    }
+  }
+
+  // The lane's registers of a product of tiles, of the step's group j.
+  __device__ uint4 codes(int j) const {
+    if constexpr (kBits == 8) {
+      return packed[j];
+    } else {
+      constexpr uint32_t kLow = 0x0f0f0f0f;
+      const uint4& two = packed[j / 2];
+      const uint32_t a = j % 2 == 0 ? two.x : two.z;
+      const uint32_t b = j % 2 == 0 ? two.y : two.w;
+      uint4 c = {a & kLow, b & kLow, a >> 4 & kLow, b >> 4 & kLow};
+      if (planted(Mutant::kBlocksHalves)) {
+        c = {a >> 4 & kLow, b >> 4 & kLow, a & kLow, b & kLow};
+      }
+      if constexpr (kBits == 6) {
+        const uint32_t upper = of_group(packed[2], j);
+        c.x |= twos(upper);
+        c.y |= twos(upper >> (planted(Mutant::kBlocksUpper) ? 4 : 2));
+        c.z |= twos(upper >> (planted(Mutant::kBlocksUpper) ? 2 : 4));
+        c.w |= twos(upper >> 6);
+      }
+      return c;
+    }
+  }
+
+  // Of out g (which: 0) or g + 8. Not of sixteens.
+  __device__ Line line(int j, int which) const {
+    const uint32_t word = of_group(scales, j) >> (16 * which);
+    if constexpr (kScales == BlockScales::kTwoLevels) {
+      const uint32_t both = levels[which];
+      return {__fmul_rn(half(both), static_cast<float>(word & 255)),
+              __fmul_rn(half(both >> 16), static_cast<float>(word >> 8 & 255))};
+    } else if constexpr (kScales == BlockScales::kScaleAndMin) {
+      return {half(word), -half(of_group(minimums, j) >> (16 * which))};
+    } else {
+      return {half(word), 0};
+    }
+  }
+
+  // Of sixteens: the scale of the group's first (last: 0) or last 16 inputs.
+  __device__ float scale(int j, int which, int last) const {
+    if (planted(Mutant::kBlocksSixteens)) last = 0;
+    const uint32_t byte = of_group(scales, j) >> (16 * which + 8 * last) & 255;
+    return __fmul_rn(half(levels[0] >> (16 * which)),
+                     static_cast<float>(static_cast<int8_t>(byte)));
+  }
+
+ private:
+  __device__ static uint32_t of_group(const uint4& words, int j) {
+    return j == 0 ? words.x : j == 1 ? words.y : j == 2 ? words.z : words.w;
+  }
+  __device__ static uint32_t twos(uint32_t x) { return (x & 0x03030303) << 4; }
+
+  // Of the low 16 bits.
+  __device__ static float half(uint32_t bits) {
+    Half h;
+    h.bits = static_cast<uint16_t>(bits & 0xffff);
+    return static_cast<float>(h);
+  }
+};
 
 // For one launch. y = x W^T + bias; T: of biases and results
 template <class T>
@@ -150,20 +324,20 @@ struct BlockArguments {
   Ptr<T> out = nullptr;
   Ptr<float> sums = nullptr;
   int64_t end = 0;
+  int64_t stride = 0;  // from one row of the result to the next; 0: as wide as the matrix
 
   __host__ __device__ int64_t columns() const { return end > 0 ? end : shape.width(); }
+  __host__ __device__ int64_t row_stride() const { return stride > 0 ? stride : shape.width(); }
 };
 
 // A block's task, as ProductBlock.
 template <class T, BlockKind kKind, int kTiles, int kRowTiles>
 class BlockProduct {
  public:
-  static constexpr bool kTwoLevels = kKind == BlockKind::kTwoLevelFours;
-  static constexpr int kCodeWords = BlockShape::code_words(kKind);
-  static constexpr int kStepWords = BlockShape::step_words(kKind);
-  static constexpr int kZero = kKind == BlockKind::kEights ? 128 : kTwoLevels ? 0 : 8;
-  static constexpr int kDepth = 8 / kCodeWords / kTiles / kRowTiles > 0
-                                    ? 8 / kCodeWords / kTiles / kRowTiles
+  using Step = BlockStep<kKind>;
+  static constexpr int kStepWords = Step::kStepWords;
+  static constexpr int kDepth = 8 / Step::kCodeWords / kTiles / kRowTiles > 0
+                                    ? 8 / Step::kCodeWords / kTiles / kRowTiles
                                     : 1;  // steps whose weights are on their way together
 
   using End = ProductEnd<BlockArguments<T>, kTiles, kRowTiles>;
@@ -186,17 +360,6 @@ class BlockProduct {
   }
 
  private:
-  // A step of one tile, as a lane has it.
-  struct Weights {
-    uint4 codes[kCodeWords];
-    uint4 scales;
-    uint32_t levels[2];  // fp16 d and dmin, of outs g and g + 8
-  };
-  // Of an out: value = scale (q - zero) - less.
-  struct Line {
-    float scale, less;
-  };
-
   // As ProductBlock's.
   __device__ void prefetch_first() const {
     const int steps = a_.shape.steps();
@@ -208,20 +371,21 @@ class BlockProduct {
       const int64_t tile = int64_t{blockIdx.x} * kTiles + n % kTiles;
       const Ptr<const uint4> from = a_.weights + (tile * steps + step) * kStepWords;
 #pragma unroll
-      for (int i = 0; i < kCodeWords; ++i) prefetch(from, i * kWarp + lane_);
+      for (int i = 0; i < Step::kCodeWords; ++i) prefetch(from, i * kWarp + lane_);
     }
   }
 
   __device__ void add_steps(int64_t group, float (&c)[kTiles][kRowTiles][4]) {
     const int steps = a_.shape.steps();
     for (int first = warp_; first < steps; first += kProductWarps * kDepth) {
-      Weights w[kDepth][kTiles];
+      Step w[kDepth][kTiles];
 #pragma unroll
       for (int d = 0; d < kDepth; ++d) {
         const int step = first + d * kProductWarps;
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
-          if (step < steps) load(w[d][i], (group * kTiles + i) * steps + step);
+          if (step >= steps) continue;
+          w[d][i].load(a_.weights + ((group * kTiles + i) * steps + step) * kStepWords, lane_);
         }
       }
 #pragma unroll
@@ -232,20 +396,7 @@ class BlockProduct {
     }
   }
 
-  // at: tile and step
-  __device__ void load(Weights& w, int64_t at) const {
-    const Ptr<const uint4> from = a_.weights + at * kStepWords;
-#pragma unroll
-    for (int i = 0; i < kCodeWords; ++i) w.codes[i] = read_once(from, i * kWarp + lane_);
-    w.scales = read_once(from, kCodeWords * kWarp + lane_ / 4);
-    if constexpr (kTwoLevels) {
-      const Ptr<const uint32_t> levels = words_of<uint32_t>(from) + (kCodeWords * kWarp + 8) * 4;
-      w.levels[0] = levels[lane_ / 4 * 2];
-      w.levels[1] = levels[lane_ / 4 * 2 + 1];
-    }
-  }
-
-  __device__ void add_step(int step, const Weights (&w)[kTiles],
+  __device__ void add_step(int step, const Step (&w)[kTiles],
                            float (&c)[kTiles][kRowTiles][4]) const {
     const int groups = a_.shape.groups();
 #pragma unroll
@@ -277,56 +428,45 @@ class BlockProduct {
   }
 
   // rows: GroupScale of two rows
-  __device__ static void add_group(float (&c)[4], const Weights& w, int j, uint32_t x0, uint32_t x1,
+  __device__ static void add_group(float (&c)[4], const Step& w, int j, uint32_t x0, uint32_t x1,
                                    const uint4& rows) {
+    if constexpr (Step::kScales == BlockScales::kSixteens) {
+      add_sixteens(c, w, j, x0, x1, rows);
+      return;
+    }
     int32_t sums[4] = {};
-    mma_u8s8(sums, codes(w, j), x0, x1);
-    const float dx[2] = {__uint_as_float(rows.x), __uint_as_float(rows.z)};
-    const auto sum0 = static_cast<int32_t>(rows.y), sum1 = static_cast<int32_t>(rows.w);
+    mma_u8s8(sums, w.codes(j), x0, x1);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const Line line = line_of(w, j, planted(Mutant::kBlocksOuts) ? 0 : i / 2);
-      const int32_t x = i % 2 == 0 ? sum0 : sum1;
-      const int32_t q = sums[i] - (planted(Mutant::kBlocksZero) ? 0 : kZero * x);
-      c[i] = __fmaf_rn(static_cast<float>(q), __fmul_rn(line.scale, dx[i % 2]), c[i]);
-      if (kTwoLevels && !planted(Mutant::kBlocksMin)) {
-        c[i] = __fmaf_rn(-line.less, __fmul_rn(dx[i % 2], static_cast<float>(x)), c[i]);
+      const auto line = w.line(j, planted(Mutant::kBlocksOuts) ? 0 : i / 2);
+      const float dx = __uint_as_float(i % 2 == 0 ? rows.x : rows.z);
+      const uint32_t both = i % 2 == 0 ? rows.y : rows.w;
+      const int32_t x = first_sum(both) + last_sum(both);
+      const int32_t q = sums[i] - (planted(Mutant::kBlocksZero) ? 0 : Step::kZero * x);
+      c[i] = __fmaf_rn(static_cast<float>(q), __fmul_rn(line.scale, dx), c[i]);
+      if (Step::kLess && !planted(Mutant::kBlocksMin)) {
+        c[i] = __fmaf_rn(-line.less, __fmul_rn(dx, static_cast<float>(x)), c[i]);
       }
     }
   }
 
-  // The lane's registers of a product of tiles, of the step's group j.
-  __device__ static uint4 codes(const Weights& w, int j) {
-    if constexpr (kKind == BlockKind::kEights) {
-      return w.codes[j];
-    } else {
-      constexpr uint32_t kLow = 0x0f0f0f0f;
-      const uint4& two = w.codes[j / 2];
-      const uint32_t a = j % 2 == 0 ? two.x : two.z;
-      const uint32_t b = j % 2 == 0 ? two.y : two.w;
-      if (planted(Mutant::kBlocksHalves)) return {a >> 4 & kLow, b >> 4 & kLow, a & kLow, b & kLow};
-      return {a & kLow, b & kLow, a >> 4 & kLow, b >> 4 & kLow};
+  // Each 16 inputs have their scale: the product of tiles is made of them alone, twice.
+  __device__ static void add_sixteens(float (&c)[4], const Step& w, int j, uint32_t x0, uint32_t x1,
+                                      const uint4& rows) {
+    const uint4 codes = w.codes(j);
+    int32_t first[4] = {}, last[4] = {};
+    mma_u8s8(first, codes, x0, 0);
+    mma_u8s8(last, codes, 0, x1);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float dx = __uint_as_float(i % 2 == 0 ? rows.x : rows.z);
+      const uint32_t both = i % 2 == 0 ? rows.y : rows.w;
+      const auto q0 = static_cast<float>(first[i] - Step::kZero * first_sum(both));
+      const auto q1 = static_cast<float>(last[i] - Step::kZero * last_sum(both));
+      const float both_sums =
+          __fmaf_rn(q1, w.scale(j, i / 2, 1), __fmul_rn(q0, w.scale(j, i / 2, 0)));
+      c[i] = __fmaf_rn(both_sums, dx, c[i]);
     }
-  }
-
-  // Of out g (which: 0) or g + 8.
-  __device__ static Line line_of(const Weights& w, int j, int which) {
-    const uint4& s = w.scales;
-    const uint32_t word = (j == 0 ? s.x : j == 1 ? s.y : j == 2 ? s.z : s.w) >> (16 * which);
-    if constexpr (kTwoLevels) {
-      const uint32_t levels = w.levels[which];
-      return {__fmul_rn(half(levels), static_cast<float>(word & 255)),
-              __fmul_rn(half(levels >> 16), static_cast<float>(word >> 8 & 255))};
-    } else {
-      return {half(word), 0};
-    }
-  }
-
-  // Of the low 16 bits.
-  __device__ static float half(uint32_t bits) {
-    Half h;
-    h.bits = static_cast<uint16_t>(bits & 0xffff);
-    return static_cast<float>(h);
   }
 
   const BlockArguments<T>& a_;
@@ -349,6 +489,29 @@ void launch_block_product(Stream stream, const BlockArguments<T>& a, int64_t mos
          {kProductThreads, groups < most_blocks ? groups : most_blocks}, a, groups);
 }
 
+// Calls f.operator()<kind>().
+template <class F>
+void for_kind(BlockKind kind, const F& f) {
+  switch (kind) {
+    case BlockKind::kQ40:
+      return f.template operator()<BlockKind::kQ40>();
+    case BlockKind::kQ41:
+      return f.template operator()<BlockKind::kQ41>();
+    case BlockKind::kQ50:
+      return f.template operator()<BlockKind::kQ50>();
+    case BlockKind::kQ51:
+      return f.template operator()<BlockKind::kQ51>();
+    case BlockKind::kQ80:
+      return f.template operator()<BlockKind::kQ80>();
+    case BlockKind::kQ4K:
+      return f.template operator()<BlockKind::kQ4K>();
+    case BlockKind::kQ5K:
+      return f.template operator()<BlockKind::kQ5K>();
+    case BlockKind::kQ6K:
+      return f.template operator()<BlockKind::kQ6K>();
+  }
+}
+
 // a.x: of quantize_rows(). a.rows: 1 to kMostProductRows. most_blocks: as of product()
 template <class T>
 void block_product(Stream stream, const BlockArguments<T>& a, int64_t most_blocks) {
@@ -363,14 +526,68 @@ void block_product(Stream stream, const BlockArguments<T>& a, int64_t most_block
             : launch_block_product<T, kKind, 1, 1>(stream, a, most_blocks);
     }
   };
-  switch (a.shape.kind) {
-    case BlockKind::kEights:
-      return go.template operator()<BlockKind::kEights>();
-    case BlockKind::kFours:
-      return go.template operator()<BlockKind::kFours>();
-    case BlockKind::kTwoLevelFours:
-      return go.template operator()<BlockKind::kTwoLevelFours>();
+  for_kind(a.shape.kind, go);
+}
+
+// A warp to a step of a tile; with `rows` to a step of one of these rows, and none where a row is
+// negative.
+template <class To, BlockKind kKind>
+__global__ void unpack_blocks_kernel(Ptr<To> to, Ptr<const uint4> weights, BlockShape s,
+                                     Ptr<const int32_t> rows, int64_t n) {
+  begin_launch();
+  using Step = BlockStep<kKind>;
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int64_t task = blockIdx.x * int64_t{kProductWarps} + threadIdx.x / kWarp;
+  const int step = static_cast<int>(task % s.steps());
+  const int64_t which = task / s.steps();
+  if (which >= n) return;
+  const bool some = !(rows == nullptr);
+  const int64_t row = some ? rows[which] : 0;
+  if (some && row < 0) return;
+  const int64_t tile = some ? s.tile_of(row) : which;
+  Step w;
+  w.load(weights + (tile * s.steps() + step) * Step::kStepWords, lane);
+#pragma unroll
+  for (int j = 0; j < kStepGroups; ++j) {
+    const int64_t group = int64_t{step} * kStepGroups + j;
+    if (group >= s.groups()) break;
+    const uint4 codes = w.codes(j);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t out = s.out_of(tile, lane / 4 + i % 2 * 8);
+      if (some ? out != row : out >= s.outs) continue;
+      float scale = 0, less = 0;
+      if constexpr (Step::kScales == BlockScales::kSixteens) {
+        scale = w.scale(j, i % 2, i / 2);
+      } else {
+        const auto line = w.line(j, i % 2);
+        scale = line.scale;
+        less = line.less;
+      }
+      const uint32_t four = i == 0 ? codes.x : i == 1 ? codes.y : i == 2 ? codes.z : codes.w;
+      const int64_t place = planted(Mutant::kUnpackInTiles) ? tile * kTileOuts + lane / 4 : out;
+      const int64_t at =
+          (some ? which : place) * s.in + group * kGroupInputs + i / 2 * 16 + lane % 4 * 4;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int32_t code = static_cast<int32_t>(four >> (8 * k) & 255) - Step::kZero;
+        to[at + k] = static_cast<To>(__fadd_rn(__fmul_rn(scale, static_cast<float>(code)), -less));
+      }
+    }
   }
+}
+
+// to[r] = row rows[r] of the matrix where that is not negative, [n, in]; rows null: all, [outs,
+// in].
+template <class To>
+void unpack_blocks(Stream stream, Ptr<To> to, Ptr<const uint4> weights, const BlockShape& s,
+                   Ptr<const int32_t> rows, int64_t n) {
+  const int64_t all = rows == nullptr ? s.tiles() : n;
+  const int64_t blocks = (all * s.steps() + kProductWarps - 1) / kProductWarps;
+  for_kind(s.kind, [&]<BlockKind kKind>() {
+    launch(stream, unpack_blocks_kernel<To, kKind>, {kProductThreads, blocks}, to, weights, s, rows,
+           all);
+  });
 }
 
 }  // namespace tandem::cuda

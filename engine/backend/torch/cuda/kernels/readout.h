@@ -3,6 +3,7 @@
 // order, every operation rounded by itself or fused where the CPU's is.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "engine/backend/torch/cuda/kernels/platform.h"
@@ -242,6 +243,37 @@ __global__ void answer_rows_kernel(Ptr<const float> logits, int64_t stride,
   RowBlock block(logits + row * stride, question, shared);
   const Answer answer = block.run();
   if (threadIdx.x == 0) answers[row] = answer;
+}
+
+// A thread to a row.
+template <class Answer>
+__global__ void choose_kernel(Ptr<int32_t> to, Ptr<const int32_t> token,
+                              Ptr<const ChosenToken> chosen, int64_t rows, Ptr<const Answer> kept) {
+  begin_launch();
+  const int64_t r = blockIdx.x * int64_t{kReadThreads} + threadIdx.x;
+  if (r >= rows) return;
+  const ChosenToken c = chosen[r];
+  int32_t t = token[r];
+  if (c.answer >= 0 || planted(Mutant::kChooseAlways)) {
+    // By words: an index into an answer in registers would put it into local memory.
+    const Ptr<const int32_t> words =
+        words_of<int32_t>(kept) + c.answer * static_cast<int64_t>(sizeof(Answer) / 4);
+    const int which = planted(Mutant::kChooseBest) ? ChosenToken::kArgmax : c.which;
+    const size_t at = which == ChosenToken::kArgmax ? offsetof(Answer, argmax)
+                      : which == ChosenToken::kDrawn
+                          ? offsetof(Answer, drawn)
+                          : offsetof(Answer, top) + sizeof(int32_t) * which;
+    t = words[static_cast<int64_t>(at / 4)];
+    if (words[offsetof(Answer, valid) / 4] == 0 && !planted(Mutant::kChooseInvalid)) t = -1;
+  }
+  to[r] = t;
+}
+
+// to[r] = the token that chosen[r] names, or token[r]: see Ops::choose().
+inline void choose(Stream stream, Ptr<int32_t> to, Ptr<const int32_t> token,
+                   Ptr<const ChosenToken> chosen, int64_t rows, Ptr<const RowAnswer> kept) {
+  launch(stream, choose_kernel<RowAnswer>, {kReadThreads, (rows + kReadThreads - 1) / kReadThreads},
+         to, token, chosen, rows, kept);
 }
 
 // vocab of the questions: 1 to kMostReadVocab.

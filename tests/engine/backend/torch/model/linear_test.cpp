@@ -1,23 +1,30 @@
 // Products of few rows go to weights that are packed for them, all others to the weights as they
 // are: here on a CPU in LibTorch's operators, on CUDA in the kernels that are tested by themselves.
+// Weights in blocks are read so by up to 64 rows, and unpacked for more.
 #include "engine/backend/torch/model/linear.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
+#include <deque>
 #include <map>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/backend/torch/model/load.h"
 #include "engine/backend/torch/weights/gguf_blocks.h"
+#include "engine/backend/torch/weights/round_blocks.h"
 #include "engine/backend/torch/weights/tensor_source.h"
+#include "tests/engine/backend/torch/test_device.h"
 
 namespace tandem {
 namespace {
@@ -139,6 +146,151 @@ TEST(StoredBlocks, OfATypeThatAnotherHolds) {
     bytes[bytes.size() - 1] = bytes[static_cast<size_t>(format.halves[0]) + 1] = std::byte{0x7c};
     EXPECT_EQ(load().ok(), type == BlockType::kQ2K) << "a scale that is not finite";
   }
+}
+
+// Matrices of a file in blocks, side by side, on the tests' device: as the numbers that they say.
+class InBlocks : public testing::Test {
+ protected:
+  static constexpr int64_t kWide = 96;
+
+  void SetUp() override {
+    at::manual_seed(9);
+    put("q.weight", BlockType::kQ41, 24);
+    put("k.weight", BlockType::kQ80, 16);
+    put("up.weight", BlockType::kQ41, 24);
+    bias_ = at::randn({40});
+    TensorView& view = tensors_["q.bias"];
+    view.shape = {24};
+    view.data = static_cast<const std::byte*>(bias_.const_data_ptr());
+    view.bytes = 24 * sizeof(float);
+    tensors_["k.bias"] = view;
+    tensors_["k.bias"].shape = {16};
+    tensors_["k.bias"].data += 24 * sizeof(float);
+  }
+
+  void put(const char* name, BlockType type, int64_t outs) {
+    const BlockFormat* const format = find_block_format(static_cast<uint32_t>(type));
+    const auto row_bytes = static_cast<size_t>(kWide / format->values * format->bytes);
+    auto& bytes = bytes_.emplace_back(row_bytes * static_cast<size_t>(outs));
+    for (int64_t r = 0; r < outs; ++r) {
+      const at::Tensor row = at::randn({kWide});
+      const std::span values(static_cast<const float*>(row.const_data_ptr()), size_t{kWide});
+      ASSERT_TRUE(round_row(type, values, bytes.data() + static_cast<size_t>(r) * row_bytes));
+    }
+    tensors_[name] = {
+        .shape = {outs, kWide}, .data = bytes.data(), .bytes = bytes.size(), .block = format};
+  }
+
+  Linear load(const LinearSpec& spec, DType dtype, cpu::Layout layout = cpu::Layout::kInOrder) {
+    const WeightStore store{dtype, device_, CpuKernels::kAten};
+    return *Linear::load(TensorMap(tensors_), store, spec, layout);
+  }
+  // What a reference on the host computes in the same way.
+  Linear host(const LinearSpec& spec) {
+    return *Linear::load(TensorMap(tensors_),
+                         {DType::kFloat32, at::Device(at::kCPU), CpuKernels::kAten}, spec);
+  }
+
+  at::ScalarType rows_type() const { return device_.is_cpu() ? at::kFloat : at::kBFloat16; }
+
+  // Rows are rounded to 8 bits on a GPU, and nothing is on a CPU in LibTorch's operators.
+  void expect_close(const at::Tensor& got, const at::Tensor& want) const {
+    const at::Tensor g = got.to(at::kCPU).to(at::kFloat);
+    if (device_.is_cpu()) {
+      EXPECT_TRUE(g.allclose(want, 1e-5, 1e-5));
+    } else {
+      EXPECT_LT((g - want).norm().item<float>(), 0.02f * want.norm().item<float>());
+    }
+  }
+
+  static at::Device device() {
+    const DeviceConfig config = test_device();
+    return config.kind == DeviceKind::kCpu
+               ? at::Device(at::kCPU)
+               : at::Device(at::kCUDA, static_cast<int8_t>(config.index));
+  }
+
+  const c10::InferenceMode inference_;
+  const at::Device device_ = device();
+  const LinearSpec two_{{"q", "k"}, {24, 16}, kWide, true};
+  std::map<std::string, TensorView> tensors_;
+  std::deque<std::vector<std::byte>> bytes_;
+  at::Tensor bias_;
+};
+
+TEST_F(InBlocks, ProductsOfAnyNumberOfRows) {
+  const Linear blocks = load(two_, DType::kStored), plain = host(two_);
+  EXPECT_FALSE(blocks.weight().defined());
+  EXPECT_EQ(blocks.outs(), 40);
+  EXPECT_EQ(blocks.in(), kWide);
+  EXPECT_EQ(blocks.parameters(), 40 * kWide + 40);
+  for (const int64_t n : {1, 16, 17, 64, 65}) {
+    const at::Tensor x = at::randn({n, kWide}), there = x.to(rows_type()).to(device_);
+    at::Tensor got = at::empty({n, 40}, at::device(device_)), want = at::empty({n, 40});
+    blocks.into(got, there);
+    plain.into(want, x);
+    expect_close(got, want);
+
+    at::Tensor scratch = at::empty({n, 40}, at::device(device_).dtype(rows_type())), none;
+    blocks.add_to(got, there, scratch);
+    plain.add_to(want, x, none);
+    expect_close(got, want);
+
+    blocks.activate_into(scratch, there, Activation::kRelu);
+    plain.activate_into(want, x, Activation::kRelu);
+    expect_close(scratch, want);
+  }
+}
+
+TEST_F(InBlocks, AreNormedAndGated) {
+  const LinearSpec spec{{"q", "up"}, {24, 24}, kWide, false};
+  const Linear blocks = load(spec, DType::kStored, cpu::Layout::kPairs), plain = host(spec);
+  for (const NormKind kind : {NormKind::kRms, NormKind::kLayer}) {
+    const Norm norm{kind, at::randn({kWide}), at::randn({kWide}), 1e-5};
+    const Norm there{kind, norm.weight.to(device_), norm.bias.to(device_), 1e-5};
+    for (const int64_t n : {3, 70}) {
+      const at::Tensor x = at::randn({n, kWide}), residual = x.to(device_);
+      const auto like = at::device(device_).dtype(rows_type());
+      RowBuffer scratch(48, rows_type(), device_), host_scratch(48, at::kFloat, at::kCPU);
+      at::Tensor normed = at::empty({n, kWide}, like), host_normed = at::empty({n, kWide});
+      at::Tensor got = at::empty({n, 24}, like), want = at::empty({n, 24});
+      blocks.gate_into(got, {residual, there, normed}, Activation::kSilu, scratch);
+      plain.gate_into(want, {x, norm, host_normed}, Activation::kSilu, host_scratch);
+      expect_close(got, want);
+    }
+  }
+}
+
+TEST_F(InBlocks, AreLookedUp) {
+  const LinearSpec spec{{"k"}, {16}, kWide, false};
+  const Linear blocks = load(spec, DType::kStored), plain = host(spec);
+  const std::vector<int32_t> token{15, -1, 0, 7};
+  at::Tensor on_device = at::empty({4}, at::kInt);
+  std::memcpy(on_device.mutable_data_ptr(), token.data(), sizeof(int32_t) * token.size());
+  on_device = on_device.to(device_);
+  at::Tensor got = at::zeros({4, kWide}, at::device(device_));
+  blocks.look_up(got, static_cast<const int32_t*>(on_device.const_data_ptr()));
+  const at::Tensor numbers = got.to(at::kCPU);
+  for (int64_t r = 0; r < 4; ++r) {
+    const int32_t t = token[static_cast<size_t>(r)];
+    const at::Tensor want = t < 0 ? at::zeros({kWide}) : plain.weight().select(0, t);
+    EXPECT_TRUE(numbers.select(0, r).equal(want)) << r;
+  }
+}
+
+// In blocks of other types they are expanded, and that is said.
+TEST_F(InBlocks, OfTypesWithoutProductsAreExpanded) {
+  const LinearSpec spec{{"k"}, {16}, kWide, false};
+  EXPECT_EQ(load(spec, DType::kStored).expanded_bytes(), 0);
+  const BlockFormat* const other = find_block_format(static_cast<uint32_t>(BlockType::kQ2K));
+  bytes_.emplace_back(static_cast<size_t>(16 * other->bytes));
+  tensors_["k.weight"].shape = {16, 256};
+  tensors_["k.weight"].block = other;
+  tensors_["k.weight"].data = bytes_.back().data();
+  tensors_["k.weight"].bytes = bytes_.back().size();
+  const Linear expanded = load({{"k"}, {16}, 256, false}, DType::kStored);
+  EXPECT_TRUE(expanded.weight().defined());
+  EXPECT_EQ(expanded.expanded_bytes(), expanded.bytes());
 }
 
 }  // namespace

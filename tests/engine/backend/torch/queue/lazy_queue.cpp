@@ -64,8 +64,10 @@ class LazyEvent final : public Event {
 class LazyGraph final : public Graph {
  public:
   explicit LazyGraph(std::function<void()> w) : work(std::move(w)) {}
+  ~LazyGraph() override { *there = false; }
 
   const std::function<void()> work;
+  const std::shared_ptr<bool> there = std::make_shared<bool>(true);
 };
 
 class LazyQueue final : public Queue {
@@ -119,7 +121,11 @@ class LazyQueue final : public Queue {
   void replay(Graph& graph) override {
     const std::lock_guard lock(devices_->mutex_);
     if (!devices_->enter(index_, QueueCall::kReplay)) return;
-    devices_->put(index_, {QueueCall::kReplay, static_cast<LazyGraph&>(graph).work});
+    const auto& lazy = static_cast<LazyGraph&>(graph);
+    devices_->put(index_, {QueueCall::kReplay, [work = lazy.work, there = lazy.there] {
+                             if (!*there) throw "a graph is gone before its replay";
+                             work();
+                           }});
   }
 
   bool reads(const Queue& other) const override {

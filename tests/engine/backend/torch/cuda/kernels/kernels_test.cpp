@@ -184,6 +184,10 @@ TEST(ReadoutKernel, AnswersAsTheCpuDoes) {
 }
 
 // More blocks of sums than groups of threads, so that groups take several.
+TEST(ReadoutKernel, FeedsWhatWasChosen) {
+  for (uint64_t seed = 0; seed < 3; ++seed) EXPECT_EQ(check_choices(seed), "");
+}
+
 TEST(ReadoutKernel, OverManyBlocks) { EXPECT_EQ(check_readout(17 * kSumBlock + 5, 40), ""); }
 
 // The draw's arithmetic is that of race.h for every word, and exp that of lanes.h.

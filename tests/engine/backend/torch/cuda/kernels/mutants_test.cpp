@@ -46,7 +46,7 @@ std::string moves() {
 
 std::string readout() {
   return first_of({check_readout(40, 1), check_readout(40, 2), check_readout(1500, 3),
-                   check_readout(17 * kSumBlock, 4)});
+                   check_readout(17 * kSumBlock, 4), check_choices(5)});
 }
 
 std::string products() {
@@ -58,10 +58,12 @@ std::string products() {
 }
 
 std::string blocks() {
-  BlocksShape levels{.type = cpu::QuantType::kQ4K, .outs = 20, .in = 256};
+  const BlocksShape levels{.type = cpu::QuantType::kQ4K, .outs = 20, .in = 256, .beside = 3};
+  const BlocksShape sixteens{.type = cpu::QuantType::kQ6K, .outs = 20, .in = 256, .normed = true};
   const BlocksShape fours{.outs = 20, .in = 160};
   return first_of({check_blocks<BFloat16>(fours, 11, 1), check_blocks<BFloat16>(levels, 2, 2),
-                   check_blocks_nan<BFloat16>(fours, 3)});
+                   check_blocks<BFloat16>(sixteens, 2, 4), check_blocks_nan<BFloat16>(fours, 3),
+                   BlocksRig<BFloat16>(fours, 5).unpacked<float>()});
 }
 
 struct Planted {

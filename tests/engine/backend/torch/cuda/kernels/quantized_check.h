@@ -28,6 +28,8 @@ struct BlocksShape {
   int64_t first = 0;    // columns wanted; 0: all
   int64_t blocks = 3;   // at most
   Activation activation = Activation::kSilu;
+  bool normed = false;  // rows are fp32, and their norm is multiplied
+  int64_t beside = 0;   // columns of another matrix before this one's, of kStore and kAdd
 };
 
 // Sixteen rows, a matrix, and any of these rows times it.
@@ -42,12 +44,14 @@ class BlocksRig {
         cpu::QuantizedMatrix(parts, s.in, gated ? cpu::Layout::kPairs : cpu::Layout::kInOrder);
     for (int64_t row = 0; row < s.outs; ++row) matrix_.pack(row, blocks_of_a_row().data());
     for (int64_t i = 0; i < kMostProductRows * s.in; ++i) x_.push_back(number(i));
+    for (int64_t i = 0; i < s.in; ++i) norm_weight_.push_back(rounded(normal()));
     for (int64_t i = 0; i < s.outs; ++i) bias_.push_back(rounded(normal()));
     for (int64_t i = 0; i < kMostProductRows * s.outs; ++i) residual_.push_back(rounded(normal()));
-    const auto fits = block_shape(matrix_);
-    if (fits) device_shape = *fits;
+    device_shape = block_shape(matrix_);
     std::vector<std::byte> packed(static_cast<size_t>(device_shape.words()) * 16);
-    pack_blocks(packed.data(), matrix_, device_shape);
+    const int64_t half = device_shape.tiles() / 2;  // whoever packs shares tiles
+    pack_blocks(packed.data(), matrix_, 0, device_shape, half, device_shape.tiles());
+    pack_blocks(packed.data(), matrix_, 0, device_shape, 0, half);
     std::vector<uint4> words(static_cast<size_t>(device_shape.words()));
     std::memcpy(words.data(), packed.data(), packed.size());
     weights_.emplace("weights", words);
@@ -67,6 +71,13 @@ class BlocksRig {
     const int steps = device_shape.steps();
     Rounded r{{"codes", BlockRows::code_bytes(steps, n)},
               {"scales", BlockRows::scale_count(steps)}};
+    if (s.normed) {
+      const DeviceArray<float> from("residual", taken(x_, rows, s.in));
+      const DeviceArray<float> weight("norm weight", norm_weight_);
+      quantize_rows<float>({}, {r.codes, r.scales}, from, static_cast<int>(n), s.in,
+                           {false, weight, nullptr, kEps});
+      return r;
+    }
     const DeviceArray<T> from("x", taken(x_, rows, s.in));
     quantize_rows<T>({}, {r.codes, r.scales}, from, static_cast<int>(n), s.in);
     return r;
@@ -88,20 +99,33 @@ class BlocksRig {
     if (s.bias) a.bias = b;
     const bool add = s.then == ProductThen::kAdd;
     const bool in_fp32 = add || (s.then == ProductThen::kStore && s.in_fp32);
-    const DeviceArray<T> out("out", in_fp32 ? 0 : n * width());
-    const DeviceArray<float> sums("sums",
-                                  add ? taken(residual_, rows, width()) : std::vector<double>{});
-    const DeviceArray<float> logits("logits", in_fp32 && !add ? n * width() : 0);
+    const int64_t stride = s.beside + width();
+    a.stride = stride;
+    const DeviceArray<T> out("out", in_fp32 ? 0 : n * stride);
+    std::vector<double> before;
+    for (const int r : rows) {
+      before.insert(before.end(), static_cast<size_t>(s.beside), 0.5);
+      before.insert(before.end(), residual_.begin() + r * width(),
+                    residual_.begin() + (r + 1) * width());
+    }
+    const DeviceArray<float> sums("sums", add ? before : std::vector<double>{});
+    const DeviceArray<float> logits("logits", in_fp32 && !add ? n * stride : 0);
     if (in_fp32) {
-      a.sums = add ? sums : logits;
+      a.sums = (add ? sums : logits).ptr() + s.beside;
     } else {
-      a.out = out;
+      a.out = out.ptr() + s.beside;
     }
     block_product<T>({}, a, s.blocks);
     std::vector<float> all;
-    for (int64_t i = 0; i < n * width(); ++i) {
-      if (i % width() >= columns()) continue;
-      all.push_back(add ? sums[i] : in_fp32 ? logits[i] : static_cast<float>(out[i]));
+    for (int64_t i = 0; i < n * stride; ++i) {
+      const int64_t column = i % stride - s.beside;
+      if (column >= 0 && column < columns()) {
+        all.push_back(add ? sums[i] : in_fp32 ? logits[i] : static_cast<float>(out[i]));
+      } else if (add       ? column < 0 && sums[i] != 0.5f
+                 : in_fp32 ? logits.is_written(i)
+                           : out.is_written(i)) {
+        return {};
+      }
     }
     return all;
   }
@@ -110,9 +134,10 @@ class BlocksRig {
   std::vector<float> wanted(const std::vector<int>& rows) const {
     std::vector<float> all;
     for (const int r : rows) {
+      const std::vector<double> own = row_of(r);
       for (int64_t c = 0; c < columns(); ++c) {
         const auto at = [&](int64_t out) {
-          return ordered(r, out) +
+          return ordered(own, out) +
                  (s.bias ? static_cast<float>(bias_[static_cast<size_t>(out)]) : 0);
         };
         float y = at(c);
@@ -138,8 +163,10 @@ class BlocksRig {
     const cpu::Then then = s.then == ProductThen::kGate  ? cpu::Then::kGate
                            : s.then == ProductThen::kAdd ? cpu::Then::kAdd
                                                          : cpu::Then::kStore;
-    cpu::product(all.data(), {from.data(), static_cast<int64_t>(rows.size()), s.in, {}}, matrix_,
-                 s.bias ? b.data() : nullptr, then, s.activation);
+    const std::vector<float> weight(norm_weight_.begin(), norm_weight_.end());
+    cpu::Rows<float> x{from.data(), static_cast<int64_t>(rows.size()), s.in, {}};
+    if (s.normed) x.norm = {NormKind::kRms, weight.data(), nullptr, kEps};
+    cpu::product(all.data(), x, matrix_, s.bias ? b.data() : nullptr, then, s.activation);
     if (s.then == ProductThen::kActivate) {
       cpu::for_activation(s.activation, [&]<Activation activation>() {
         cpu::activate<activation, float, float>(all.data(), static_cast<int64_t>(all.size()));
@@ -152,10 +179,44 @@ class BlocksRig {
     return some;
   }
 
+  // Rows of the matrix as numbers, all or those that are named, by the device and by the CPU: ""
+  // where they are the same.
+  template <class To>
+  std::string unpacked(const std::vector<int>& rows = {}) const {
+    const std::vector<int> every = first(static_cast<int>(s.outs));
+    const DeviceArray<int32_t> named("rows", rows);
+    const auto n = static_cast<int64_t>(rows.empty() ? s.outs : rows.size());
+    const DeviceArray<To> to("numbers", n * s.in);
+    if (rows.empty()) {
+      unpack_blocks<To>({}, to, *weights_, device_shape, nullptr, 0);
+    } else {
+      unpack_blocks<To>({}, to, *weights_, device_shape, named, n);
+    }
+    std::vector<float> want(static_cast<size_t>(s.in));
+    for (int64_t r = 0; r < n; ++r) {
+      const int row = (rows.empty() ? every : rows)[static_cast<size_t>(r)];
+      if (row >= 0) matrix_.unpack(row, want.data());
+      for (int64_t k = 0; k < s.in; ++k) {
+        const int64_t at = r * s.in + k;
+        if (to.is_written(at) != (row >= 0)) return absl::StrCat("row ", row, " written or not");
+        if (row < 0) continue;
+        const auto w = static_cast<float>(static_cast<To>(want[static_cast<size_t>(k)]));
+        if (static_cast<float>(to[at]) != w) return absl::StrCat("row ", row, " input ", k);
+      }
+    }
+    return "";
+  }
+
   const BlocksShape s;
   BlockShape device_shape;
 
  private:
+  static constexpr float kEps = 1e-5f;
+  static std::vector<int> first(int n) {
+    std::vector<int> all(static_cast<size_t>(n));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
   double normal() { return std::normal_distribution<double>()(random_); }
   static double rounded(double x) { return static_cast<double>(static_cast<T>(x)); }
 
@@ -173,10 +234,11 @@ class BlocksRig {
       for (int i = 0; i < f.file_block_bytes(); ++i) {
         all.push_back(static_cast<std::byte>(random_() & 255));
       }
-      const bool two = f.scales == cpu::Scales::kTwoLevels;
+      const bool two = f.scales == cpu::Scales::kTwoLevels || f.scales == cpu::Scales::kScaleAndMin;
+      const size_t halves = f.scales == cpu::Scales::kSixteens ? 208 : 0;
       for (size_t i = 0; i < (two ? 2 : 1); ++i) {
         const Half d(s.whole ? 0.5f : static_cast<float>(0.01 + 0.002 * std::abs(normal())));
-        std::memcpy(all.data() + at + 2 * i, &d.bits, 2);
+        std::memcpy(all.data() + at + halves + 2 * i, &d.bits, 2);
       }
     }
     return all;
@@ -195,27 +257,37 @@ class BlocksRig {
   struct Group {
     std::vector<int> codes;
     float scale = 1;
-    int sum = 0;
+    int sums[2] = {};
   };
-  Group group_of(int64_t row, int64_t group) const {
+  Group group_of(const std::vector<double>& x, int64_t group) const {
     Group g;
     float most = 0;
     const auto at = [&](int64_t i) {
-      return static_cast<float>(x_[static_cast<size_t>(row * s.in + group * kGroupInputs + i)]);
+      return static_cast<float>(x[static_cast<size_t>(group * kGroupInputs + i)]);
     };
     for (int64_t i = 0; i < kGroupInputs; ++i) most = std::max(most, std::abs(at(i)));
     for (int64_t i = 0; i < kGroupInputs; ++i) {
       g.codes.push_back(most == 0 ? 0 : static_cast<int>(std::rint(at(i) * (127 / most))));
-      g.sum += g.codes.back();
+      g.sums[i / 16] += g.codes.back();
     }
     if (most > 0) g.scale = most / 127;
     return g;
   }
 
+  // A row's numbers, or those of its norm.
+  std::vector<double> row_of(int64_t row) const {
+    const std::vector<double> own = taken(x_, {static_cast<int>(row)}, s.in);
+    if (!s.normed) return own;
+    const DeviceArray<float> before("residual", own), weight("norm weight", norm_weight_);
+    const DeviceArray<float> after("normed", s.in);
+    norm<float>({}, after, before, {false, weight, nullptr, kEps}, 1, s.in);
+    return after.numbers();
+  }
+
   // A weight is d s q - dmin n. Of two inputs of a group follow what codes there are: the matrix
   // says them as numbers, which are exact but for the last rounding, so lines are found from the
   // blocks.
-  float ordered(int64_t row, int64_t out) const {
+  float ordered(const std::vector<double>& row, int64_t out) const {
     const cpu::QuantFormat f = cpu::quant_format(s.type);
     const std::vector<UnitLine> lines = lines_of(out);
     float sum = 0;
@@ -226,11 +298,18 @@ class BlocksRig {
              g < std::min<int64_t>((step + 1) * kStepGroups, device_shape.groups()); ++g) {
           const Group x = group_of(row, g);
           const UnitLine& line = lines[static_cast<size_t>(g)];
-          int q = 0;
-          for (size_t i = 0; i < 32; ++i) q += line.codes[i] * x.codes[i];
-          total = std::fma(static_cast<float>(q - f.zero * x.sum), line.scale * x.scale, total);
-          if (f.scales == cpu::Scales::kTwoLevels) {
-            total = std::fma(-line.less, x.scale * static_cast<float>(x.sum), total);
+          int q[2] = {};
+          for (size_t i = 0; i < 32; ++i) q[i / 16] += (line.codes[i] - f.zero) * x.codes[i];
+          if (f.scales == cpu::Scales::kSixteens) {
+            const float two = std::fma(static_cast<float>(q[1]), line.scale[1],
+                                       static_cast<float>(q[0]) * line.scale[0]);
+            total = std::fma(two, x.scale, total);
+            continue;
+          }
+          total = std::fma(static_cast<float>(q[0] + q[1]), line.scale[0] * x.scale, total);
+          if (f.scales != cpu::Scales::kScale) {
+            total =
+                std::fma(-line.less, x.scale * static_cast<float>(x.sums[0] + x.sums[1]), total);
           }
         }
       }
@@ -241,7 +320,8 @@ class BlocksRig {
 
   struct UnitLine {
     int codes[32];
-    float scale = 0, less = 0;
+    float scale[2] = {};  // of the first and of the last 16 inputs
+    float less = 0;
   };
   // Read from the CPU's order by its description, not by what packs it for the device.
   std::vector<UnitLine> lines_of(int64_t out) const {
@@ -261,7 +341,9 @@ class BlocksRig {
     for (size_t g = 0; g < all.size(); ++g) {
       const auto block = g * 32 / static_cast<size_t>(f.inputs());
       const std::byte* const scales = from + block * static_cast<size_t>(f.scale_bytes());
-      all[g].scale = half(scales + 2 * column);
+      const bool sixteens = f.scales == cpu::Scales::kSixteens;
+      float scale = half(scales + (sixteens ? 256 : 0) + 2 * column);
+      if (f.scales == cpu::Scales::kScaleAndMin) all[g].less = -half(scales + 32 + 2 * column);
       if (f.scales == cpu::Scales::kTwoLevels) {
         const auto six = [&](size_t n) {
           uint32_t w[3];
@@ -269,8 +351,12 @@ class BlocksRig {
           const uint32_t rest = w[0] >> 30 | w[1] >> 30 << 2 | w[2] >> 30 << 4;
           return static_cast<float>(n < 15 ? w[n / 5] >> n % 5 * 6 & 63 : rest);
         };
-        all[g].scale *= six(g % 8);
+        scale *= six(g % 8);
         all[g].less = half(scales + 32 + 2 * column) * six(8 + g % 8);
+      }
+      for (size_t i = 0; i < 2; ++i) {
+        const auto s8 = static_cast<int8_t>(scales[(g % 8 * 2 + i) * 16 + column]);
+        all[g].scale[i] = sixteens ? scale * static_cast<float>(s8) : scale;
       }
       const std::byte* const codes =
           from + segment.codes_at + static_cast<int64_t>(g) * f.code_bytes();
@@ -278,13 +364,18 @@ class BlocksRig {
         const size_t quad = f.bits == 8 ? k / 4 : k / 4 % 4;
         const auto byte = static_cast<int>(codes[64 * quad + 4 * column + k % 4]);
         all[g].codes[k] = f.bits == 8 ? byte : k < 16 ? byte & 15 : byte >> 4;
+        const auto upper = [&](size_t at) {
+          return static_cast<int>(codes[256 + at + 4 * column + k % 4]);
+        };
+        if (f.bits == 5) all[g].codes[k] |= (upper(0) >> k / 4 & 1) << 4;
+        if (f.bits == 6) all[g].codes[k] |= (upper(k / 16 * 64) >> k / 4 % 4 * 2 & 3) << 4;
       }
     }
     return all;
   }
 
   cpu::QuantizedMatrix matrix_;
-  std::vector<double> x_, bias_, residual_;
+  std::vector<double> x_, norm_weight_, bias_, residual_;
   std::optional<DeviceArray<uint4>> weights_;
   std::mt19937_64 random_;
 };

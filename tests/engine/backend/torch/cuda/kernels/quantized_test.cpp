@@ -34,6 +34,32 @@ TEST_P(BlockProductKernel, IsSummedInItsOrder) {
   EXPECT_EQ(check_blocks<Half>({.type = GetParam(), .in = inputs(64)}, 3, 50), "");
 }
 
+TEST_P(BlockProductKernel, NormsRowsBeforeTheyAreRounded) {
+  EXPECT_EQ(check_blocks<BFloat16>({.type = GetParam(), .in = inputs(300), .normed = true}, 11, 60),
+            "");
+}
+
+// As queries, keys and values that a file has in blocks of several types.
+TEST_P(BlockProductKernel, WritesBesideAnother) {
+  for (const ProductThen then : {ProductThen::kStore, ProductThen::kAdd}) {
+    EXPECT_EQ(
+        check_blocks<BFloat16>(
+            {.type = GetParam(), .outs = 20, .in = inputs(64), .then = then, .beside = 7}, 9, 61),
+        "");
+  }
+}
+
+// What more than 64 rows and embeddings read: the numbers that the file has.
+TEST_P(BlockProductKernel, IsUnpackedToTheFilesNumbers) {
+  const BlocksRig<BFloat16> rig({.type = GetParam(), .outs = 37, .in = inputs(160)}, 62);
+  EXPECT_EQ(rig.unpacked<BFloat16>(), "");
+  EXPECT_EQ(rig.unpacked<float>({36, -1, 0, 17, 17}), "");
+  const BlocksRig<BFloat16> pairs(
+      {.type = GetParam(), .outs = 2 * 21, .in = inputs(64), .then = ProductThen::kGate}, 63);
+  EXPECT_EQ(pairs.unpacked<float>(), "");
+  EXPECT_EQ(pairs.unpacked<float>({20, 21, 41}), "");
+}
+
 TEST_P(BlockProductKernel, OfWholeNumbersHasTheBitsOfTheCpu) {
   for (const int rows : {1, 9}) {
     for (const ProductThen then : {ProductThen::kStore, ProductThen::kAdd}) {
@@ -81,23 +107,26 @@ TEST_P(BlockProductKernel, ARowOfNanIsAlone) {
   EXPECT_EQ(check_blocks_nan<BFloat16>({.type = GetParam(), .in = inputs(96)}, 97), "");
 }
 
-// As many bytes as the file, but for what is not filled, and of two levels a quarter of a bit.
+// As many bytes as the file, but for what is not filled; of 5 bits one more, of two levels a
+// quarter of a bit.
 TEST_P(BlockProductKernel, TakesTheFilesBytes) {
   const BlocksShape s{.type = GetParam(), .outs = 64, .in = 512};
   const BlocksRig<BFloat16> rig(s, 1);
   const cpu::QuantFormat f = cpu::quant_format(GetParam());
   const int64_t in_file = 64 * (512 / f.inputs()) * f.file_block_bytes();
-  const int64_t more = GetParam() == QuantType::kQ4K ? 64 * 512 / 4 / 8 : 0;
+  const int64_t sixteenths = f.scales == cpu::Scales::kTwoLevels  ? 4
+                             : f.scales == cpu::Scales::kSixteens ? 1
+                                                                  : 0;  // of a bit for each weight
+  const int64_t more = 64 * 512 * (sixteenths + (f.bits == 5 ? 16 : 0)) / 16 / 8;
   EXPECT_EQ(rig.device_shape.words() * 16, in_file + more);
 }
 
+constexpr const char* kNames[] = {"Q40", "Q41", "Q50", "Q51", "Q80", "Q4K", "Q5K", "Q6K"};
 INSTANTIATE_TEST_SUITE_P(Types, BlockProductKernel,
-                         testing::Values(QuantType::kQ80, QuantType::kQ40, QuantType::kQ4K),
-                         [](const auto& info) {
-                           return info.param == QuantType::kQ80   ? "Q80"
-                                  : info.param == QuantType::kQ40 ? "Q40"
-                                                                  : "Q4K";
-                         });
+                         testing::Values(QuantType::kQ40, QuantType::kQ41, QuantType::kQ50,
+                                         QuantType::kQ51, QuantType::kQ80, QuantType::kQ4K,
+                                         QuantType::kQ5K, QuantType::kQ6K),
+                         [](const auto& info) { return kNames[static_cast<int>(info.param)]; });
 
 // Rows are rounded as the CPU's are, code for code.
 TEST(QuantizeRowsKernel, RoundsAsTheCpu) {
@@ -119,20 +148,32 @@ TEST(QuantizeRowsKernel, RoundsAsTheCpu) {
         EXPECT_EQ(got.codes[at], reinterpret_cast<const uint8_t*>(words)[i]) << r << " " << g;
       }
       const GroupScale scale = got.scales[g * kMostProductRows + r];
-      EXPECT_EQ(scale.sum, words[8] + words[9]);
+      EXPECT_EQ(first_sum(scale.sums), words[8]);
+      EXPECT_EQ(last_sum(scale.sums), words[9]);
       EXPECT_EQ(scale.scale, std::bit_cast<float>(words[10]));
     }
   }
 }
 
-TEST(PackedBlocks, AreOfOneTypeThatThereIsAProductFor) {
-  const auto fits = [](const std::vector<cpu::QuantizedMatrix::Part>& parts) {
-    return block_shape(cpu::QuantizedMatrix(parts, 256)).has_value();
-  };
-  EXPECT_TRUE(fits({{QuantType::kQ4K, 20}}));
-  EXPECT_FALSE(fits({{QuantType::kQ6K, 20}}));
-  EXPECT_FALSE(fits({{QuantType::kQ41, 20}}));
-  EXPECT_FALSE(fits({{QuantType::kQ4K, 20}, {QuantType::kQ6K, 20}}));
+// Parts of several types are a matrix each, which lie one behind the other on the CPU.
+TEST(PackedBlocks, AreOfEachSegment) {
+  const std::vector<cpu::QuantizedMatrix::Part> parts = {{QuantType::kQ4K, 20},
+                                                         {QuantType::kQ6K, 40}};
+  cpu::QuantizedMatrix both(parts, 256), second({parts[1]}, 256);
+  std::mt19937_64 random(8);
+  for (int64_t row = 0; row < 60; ++row) {
+    std::vector<std::byte> blocks(256);
+    for (std::byte& b : blocks) b = static_cast<std::byte>(random() & 255);
+    both.pack(row, blocks.data());
+    if (row >= 20) second.pack(row - 20, blocks.data());
+  }
+  const BlockShape shape = block_shape(both, 1);
+  EXPECT_EQ(shape.outs, 40);
+  EXPECT_EQ(shape.kind, BlockKind::kQ6K);
+  std::vector<std::byte> got(static_cast<size_t>(shape.words()) * 16), want(got.size());
+  pack_blocks(got.data(), both, 1, shape, 0, shape.tiles());
+  pack_blocks(want.data(), second, 0, block_shape(second), 0, shape.tiles());
+  EXPECT_EQ(got, want);
 }
 
 }  // namespace

@@ -126,4 +126,45 @@ inline std::string check_readout(int width, uint64_t seed) {
   return "";
 }
 
+// Rows with a token of their own, and with each kind of choice of answers, one of which is none.
+inline std::string check_choices(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<RowAnswer> kept(5);
+  for (RowAnswer& a : kept) {
+    a.valid = 1;
+    a.argmax = static_cast<int32_t>(random() % 1000);
+    a.drawn = static_cast<int32_t>(random() % 1000);
+    for (int32_t& t : a.top) t = static_cast<int32_t>(random() % 1000);
+  }
+  kept[3].valid = 0;
+  std::vector<ChosenToken> chosen;
+  std::vector<int32_t> token, want;
+  for (int r = 0; r < kReadThreads + 9; ++r) {
+    const auto answer = static_cast<int32_t>(random() % 6) - 1;
+    const auto which = static_cast<int32_t>(random() % 5) - 2;
+    chosen.push_back({answer, which});
+    token.push_back(2000 + r);
+    if (answer < 0) {
+      want.push_back(token.back());
+      continue;
+    }
+    const RowAnswer& a = kept[static_cast<size_t>(answer)];
+    want.push_back(a.valid == 0                    ? -1
+                   : which == ChosenToken::kArgmax ? a.argmax
+                   : which == ChosenToken::kDrawn  ? a.drawn
+                                                   : a.top[which]);
+  }
+  const auto n = static_cast<int64_t>(want.size());
+  const DeviceArray<int32_t> to("chosen", n), from("token", token);
+  const DeviceArray<ChosenToken> asked("choices", chosen);
+  const DeviceArray<RowAnswer> answers("answers", kept);
+  choose({}, to, from, asked, n, answers);
+  for (int64_t r = 0; r < n; ++r) {
+    if (to[r] != want[static_cast<size_t>(r)]) {
+      return absl::StrCat("row ", r, " is fed ", to[r], ", not ", want[static_cast<size_t>(r)]);
+    }
+  }
+  return "";
+}
+
 }  // namespace tandem::cuda
