@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "engine/backend/torch/weights/gguf_blocks.h"
+#include "engine/backend/torch/weights/load.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -16,13 +17,6 @@ namespace {
 // Whether elements lie one by one, in order and as they are.
 bool as_stored(const TensorView& tensor) {
   return tensor.block == nullptr && tensor.head_rows == 0 && tensor.less == 0;
-}
-
-template <class Stored>
-Stored load(const std::byte* at) {
-  Stored value;
-  std::memcpy(&value, at, sizeof(value));
-  return value;
 }
 
 template <class Stored, class Out, class Widen>

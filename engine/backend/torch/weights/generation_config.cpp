@@ -16,7 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxConfigBytes = 4 << 20;
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
 // Read below, or without influence on which tokens come out.

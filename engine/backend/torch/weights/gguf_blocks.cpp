@@ -3,20 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstring>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "engine/backend/torch/weights/load.h"
 
 namespace tandem {
 namespace {
-
-template <class T>
-T load(const std::byte* at) {
-  T value;
-  std::memcpy(&value, at, sizeof(value));
-  return value;
-}
 
 float half(const std::byte* at) { return static_cast<float>(load<_Float16>(at)); }
 int u8(const std::byte* at) { return static_cast<int>(*at); }

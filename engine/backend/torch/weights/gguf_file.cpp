@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "engine/backend/torch/weights/load.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 
@@ -22,13 +22,6 @@ bool is_number(GgufType type) {
 bool is_bool(GgufType type) { return type == GgufType::kBool; }
 bool is_text(GgufType type) { return type == GgufType::kString; }
 bool is_f32(GgufType type) { return type == GgufType::kF32; }
-
-template <class T>
-T load(const std::byte* at) {
-  T value;
-  std::memcpy(&value, at, sizeof(value));
-  return value;
-}
 
 // Calls visit(value) with the i-th number, of its own type.
 template <class Visit>

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/backend/torch/weights/gguf_file.h"
 #include "engine/backend/torch/weights/gguf_names.h"
+#include "engine/backend/torch/weights/hf_fields.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 
@@ -25,7 +26,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxVocab = 1 << 24, kMaxWidth = 1 << 20, kMaxPositions = 1 << 26;
 constexpr char kShortFactors[] = "rope_factors_short.weight";
 constexpr char kLongFactors[] = "rope_factors_long.weight";
 

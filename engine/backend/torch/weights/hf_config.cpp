@@ -18,8 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxConfigBytes = 4 << 20;
-
 // Fields that change a model's results in architectures close to these, and the one value (besides
 // null) at which they change nothing.
 struct Neutral {

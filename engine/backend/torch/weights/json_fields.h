@@ -1,6 +1,7 @@
 // Reading JSON files that nobody has checked.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -15,6 +16,8 @@
 #include "engine/base/status.h"
 
 namespace tandem {
+
+inline constexpr size_t kMaxConfigBytes = 4 << 20;  // of a model's config.json and the like
 
 // A JSON value, fit for a message.
 std::string value_text(const nlohmann::json& value);

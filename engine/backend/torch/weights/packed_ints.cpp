@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 using Method = PackedInts::Method;
 
-constexpr int64_t kBlock = 32;  // inputs of a block of Q4_0: fp16 scale, then 16 bytes
+constexpr int64_t kBlockInputs = 32;  // inputs of a block of Q4_0: fp16 scale, then 16 bytes
 constexpr int64_t kBlockBytes = 18;
 constexpr int64_t kCodes = 8;  // of a word
 constexpr int64_t kMaxGroup = 1 << 20;
@@ -32,7 +32,7 @@ PackedInts read_gptq(JsonFields& own) {
   own.integer("bits", std::nullopt, 4, 4);
   const int64_t group = own.integer("group_size", std::nullopt, -1, kMaxGroup);
   ints.group = std::max(group, int64_t{0});
-  if (group == 0 || group % kBlock > 0) own.refuse("group_size", "-1, or a multiple of 32");
+  if (group == 0 || group % kBlockInputs > 0) own.refuse("group_size", "-1, or a multiple of 32");
   if (!own.boolean("sym", true)) own.refuse("sym", "true");
   if (own.boolean("desc_act", false)) own.refuse("desc_act", "false");
   const std::string format = own.text("checkpoint_format", "gptq");
@@ -72,8 +72,8 @@ PackedInts read_compressed(JsonFields& own, const std::string& context) {
   }
   const std::string strategy = scheme.text("strategy", "group");
   if (strategy == "group") {
-    ints.group = scheme.integer("group_size", std::nullopt, kBlock, kMaxGroup);
-    if (ints.group % kBlock != 0) scheme.refuse("group_size", "a multiple of 32");
+    ints.group = scheme.integer("group_size", std::nullopt, kBlockInputs, kMaxGroup);
+    if (ints.group % kBlockInputs != 0) scheme.refuse("group_size", "a multiple of 32");
   } else {
     if (strategy != "channel") scheme.refuse("strategy", "group, channel");
     ints.group = 0;
@@ -135,7 +135,7 @@ absl::Status check_inputs(const std::string& name, int64_t in, const PackedInts&
                           Parts& parts) {
   parts.in = in;
   parts.group = ints.group == 0 ? in : ints.group;
-  if (in % kBlock == 0 && in % parts.group == 0) return absl::OkStatus();
+  if (in % kBlockInputs == 0 && in % parts.group == 0) return absl::OkStatus();
   return out_of_range(absl::StrCat("inputs of ", name), in,
                       absl::StrCat("a multiple of 32, and of the group of ", parts.group));
 }
@@ -219,7 +219,7 @@ uint32_t codes(const Parts& p, int64_t out, int64_t at) {
 // high ones.
 void write_blocks(const Parts& p, const std::vector<uint16_t>& scales, std::byte* to) {
   for (int64_t out = 0; out < p.out; ++out) {
-    for (int64_t first = 0; first < p.in; first += kBlock) {
+    for (int64_t first = 0; first < p.in; first += kBlockInputs) {
       const int64_t group = first / p.group;
       const int64_t at = p.by_input ? group * p.out + out : out * p.groups() + group;
       std::memcpy(to, &scales[static_cast<size_t>(at)], sizeof(uint16_t));
@@ -286,7 +286,7 @@ absl::Status PackedIntSource::add(const std::string& stem, const PackedInts& int
                                                  : compressed_parts(*base_, stem, ints));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<uint16_t> scales, scales_of(*parts.scales, stem));
   TensorView view{SafeDType::kF32, {parts.out, parts.in}};
-  view.bytes = static_cast<size_t>(parts.out * (parts.in / kBlock) * kBlockBytes);
+  view.bytes = static_cast<size_t>(parts.out * (parts.in / kBlockInputs) * kBlockBytes);
   view.block = find_block_format(static_cast<uint32_t>(BlockType::kQ40));
   memory_.push_back(std::make_unique_for_overwrite<std::byte[]>(view.bytes));
   write_blocks(parts, scales, memory_.back().get());

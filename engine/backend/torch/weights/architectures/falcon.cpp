@@ -49,7 +49,7 @@ absl::Status read_heads(const HfFile& file, bool new_decoder, DecoderConfig& c) 
   return absl::OkStatus();
 }
 
-absl::Status read(const HfFile& file, DecoderConfig& c) {
+absl::Status read_falcon(const HfFile& file, DecoderConfig& c) {
   JsonFields& fields = file.fields;
   TANDEM_RETURN_IF_ERROR(read_sizes(file, c));
   read_rope(file, c);
@@ -83,6 +83,6 @@ absl::Status read(const HfFile& file, DecoderConfig& c) {
 
 }  // namespace
 
-const Architecture kFalcon{"falcon", "FalconForCausalLM", read};
+const Architecture kFalcon{"falcon", "FalconForCausalLM", read_falcon};
 
 }  // namespace tandem

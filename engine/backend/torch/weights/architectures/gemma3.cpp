@@ -12,7 +12,7 @@
 namespace tandem {
 namespace {
 
-absl::Status read(const HfFile& file, DecoderConfig& c) {
+absl::Status read_gemma3(const HfFile& file, DecoderConfig& c) {
   JsonFields& fields = file.fields;
   TANDEM_RETURN_IF_ERROR(read_sizes(file,
                                     {.kv_heads = 4,
@@ -40,6 +40,6 @@ absl::Status read(const HfFile& file, DecoderConfig& c) {
 
 }  // namespace
 
-const Architecture kGemma3{"gemma3_text", "Gemma3ForCausalLM", read};
+const Architecture kGemma3{"gemma3_text", "Gemma3ForCausalLM", read_gemma3};
 
 }  // namespace tandem

@@ -18,7 +18,7 @@ void refuse_variants(JsonFields& fields) {
   }
 }
 
-absl::Status read(const HfFile& file, DecoderConfig& c) {
+absl::Status read_gpt2(const HfFile& file, DecoderConfig& c) {
   JsonFields& fields = file.fields;
   refuse_variants(fields);
   c.vocab_size = read_size(file, "vocab_size", std::nullopt, kMaxVocab);
@@ -59,6 +59,6 @@ absl::Status read(const HfFile& file, DecoderConfig& c) {
 
 }  // namespace
 
-const Architecture kGpt2{"gpt2", "GPT2LMHeadModel", read};
+const Architecture kGpt2{"gpt2", "GPT2LMHeadModel", read_gpt2};
 
 }  // namespace tandem

@@ -7,7 +7,7 @@
 namespace tandem {
 namespace {
 
-absl::Status read(const HfFile& file, DecoderConfig& c) {
+absl::Status read_llama(const HfFile& file, DecoderConfig& c) {
   TANDEM_RETURN_IF_ERROR(read_sizes(file, {.max_positions = 2048}, c));
   read_rope(file, c);
   read_windows(file, {}, c);
@@ -18,6 +18,6 @@ absl::Status read(const HfFile& file, DecoderConfig& c) {
 
 }  // namespace
 
-const Architecture kLlama{"llama", "LlamaForCausalLM", read};
+const Architecture kLlama{"llama", "LlamaForCausalLM", read_llama};
 
 }  // namespace tandem

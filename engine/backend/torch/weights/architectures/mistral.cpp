@@ -6,7 +6,7 @@
 namespace tandem {
 namespace {
 
-absl::Status read(const HfFile& file, DecoderConfig& c) {
+absl::Status read_mistral(const HfFile& file, DecoderConfig& c) {
   TANDEM_RETURN_IF_ERROR(read_sizes(file, {.kv_heads = 8, .max_positions = 131072}, c));
   read_rope(file, c);
   read_windows(file, {.window = 4096}, c);
@@ -15,6 +15,6 @@ absl::Status read(const HfFile& file, DecoderConfig& c) {
 
 }  // namespace
 
-const Architecture kMistral{"mistral", "MistralForCausalLM", read};
+const Architecture kMistral{"mistral", "MistralForCausalLM", read_mistral};
 
 }  // namespace tandem

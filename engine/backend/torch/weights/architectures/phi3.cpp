@@ -7,7 +7,7 @@
 namespace tandem {
 namespace {
 
-absl::Status read(const HfFile& file, DecoderConfig& c) {
+absl::Status read_phi3(const HfFile& file, DecoderConfig& c) {
   TANDEM_RETURN_IF_ERROR(read_sizes(file, {.norm_eps = 1e-5, .max_positions = 4096}, c));
   read_rope(file, c);
   read_windows(file, {.may = true}, c);
@@ -18,6 +18,6 @@ absl::Status read(const HfFile& file, DecoderConfig& c) {
 
 }  // namespace
 
-const Architecture kPhi3{"phi3", "Phi3ForCausalLM", read};
+const Architecture kPhi3{"phi3", "Phi3ForCausalLM", read_phi3};
 
 }  // namespace tandem

@@ -7,7 +7,7 @@
 namespace tandem {
 namespace {
 
-absl::Status read(const HfFile& file, DecoderConfig& c) {
+absl::Status read_qwen2(const HfFile& file, DecoderConfig& c) {
   TANDEM_RETURN_IF_ERROR(read_sizes(file, {.kv_heads = 32, .max_positions = 32768}, c));
   read_rope(file, c);
   read_windows(file, {.window = 4096, .asked_for = true}, c);
@@ -17,6 +17,6 @@ absl::Status read(const HfFile& file, DecoderConfig& c) {
 
 }  // namespace
 
-const Architecture kQwen2{"qwen2", "Qwen2ForCausalLM", read};
+const Architecture kQwen2{"qwen2", "Qwen2ForCausalLM", read_qwen2};
 
 }  // namespace tandem

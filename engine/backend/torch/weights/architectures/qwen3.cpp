@@ -7,7 +7,7 @@
 namespace tandem {
 namespace {
 
-absl::Status read(const HfFile& file, DecoderConfig& c) {
+absl::Status read_qwen3(const HfFile& file, DecoderConfig& c) {
   TANDEM_RETURN_IF_ERROR(
       read_sizes(file, {.kv_heads = 32, .head_dim = 128, .max_positions = 32768}, c));
   read_rope(file, c);
@@ -20,6 +20,6 @@ absl::Status read(const HfFile& file, DecoderConfig& c) {
 
 }  // namespace
 
-const Architecture kQwen3{"qwen3", "Qwen3ForCausalLM", read};
+const Architecture kQwen3{"qwen3", "Qwen3ForCausalLM", read_qwen3};
 
 }  // namespace tandem
