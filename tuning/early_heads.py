@@ -8,15 +8,21 @@ regression), and then, where --train says so, learns the distribution that the m
 there. Rows are computed once; interrupted, a training goes on when the same command is given again.
 
 Printed is the match rate: how often the model's own greedy token is among a layer's k likeliest, on
-held-out text, with the model's own output matrix ("shared") and with a head.
+held-out text, with the model's own output matrix ("shared") and with a head; with --draft-vocabulary
+also where only ids below that are proposed ("frequent"), as PPD's parameter of this name has it.
+
+    python -m tuning.early_heads MODEL --output FOLDER --shipped --draft-vocabulary 16384
+
+trains nothing: it looks at the heads that FOLDER has, and adds that to what its report says.
 """
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 
 from tuning import (
     adapter_file,
@@ -132,15 +138,18 @@ def loss_of(frozen: FrozenModel, heads: EarlyHeads, features: Features, rows: to
 
 
 @torch.no_grad()
-def match_rates(frozen: FrozenModel, features: Features, heads: EarlyHeads | None) -> dict:
-    """Of each layer the shares of rows whose token, the model's likeliest, is among the first k."""
+def match_rates(
+    frozen: FrozenModel, features: Features, heads: EarlyHeads | None, ids: int | None = None
+) -> dict:
+    """Of each layer the shares of rows whose token, the model's likeliest, is among the first k of
+    the token ids below `ids`, or of all."""
     hits = {layer: [0] * len(CANDIDATES) for layer in features.early}
     for at in range(0, len(features), BLOCK):
         rows = slice(at, at + BLOCK)
         token = early_features.read(frozen.model, features.top[rows]).argmax(-1, keepdim=True)
         for layer, early in features.early.items():
             hidden = early[rows] if heads is None else heads.of(layer)(early[rows])
-            best = early_features.read(frozen.model, hidden).topk(max(CANDIDATES)).indices
+            best = early_features.read(frozen.model, hidden)[:, :ids].topk(max(CANDIDATES)).indices
             for i, k in enumerate(CANDIDATES):
                 hits[layer][i] += int((best[:, :k] == token).sum())
     return {
@@ -201,6 +210,14 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help="of these layers; the others keep what regression found (default: all)",
     )
     parser.add_argument("--write", type=int, nargs="*", help="of these layers (default: --train's)")
+    parser.add_argument(
+        "--draft-vocabulary", type=int, help="match rates of candidates below this id, too"
+    )
+    parser.add_argument(
+        "--shipped",
+        action="store_true",
+        help="train nothing: add those of the heads in --output to its report",
+    )
     resumable.add_arguments(parser, Settings(), "early_heads", keeps="rows")
     return parser.parse_args(arguments)
 
@@ -252,6 +269,42 @@ def learn(
     return work
 
 
+def read_heads(folder: Path) -> EarlyHeads:
+    """Those that were written there, by layer."""
+    tensors = {
+        int(head.name.removeprefix("layer-")): load_file(head / "adapter.safetensors")
+        for head in folder.glob("layer-*")
+    }
+    if not tensors:
+        raise SystemExit(f"--output: {folder}; allowed with --shipped: a folder of heads")
+    rank, hidden = next(iter(tensors.values()))["down.weight"].shape
+    heads = EarlyHeads(sorted(tensors), hidden, rank)
+    for layer, weights in tensors.items():
+        heads.of(layer).load_state_dict(
+            {name.removesuffix(".weight"): tensor for name, tensor in weights.items()}
+        )
+    return heads
+
+
+def tell_shipped(frozen: FrozenModel, arguments: argparse.Namespace) -> dict:
+    """The report of the heads in `arguments.output`, with the match rates among frequent tokens on
+    the texts that it was made with."""
+    report = json.loads((arguments.output / "training.json").read_text())
+    settings = replace(
+        Settings(**report["settings"]), windows=0, code_prompts=0, function_prompts=0
+    )
+    heads = read_heads(arguments.output)
+    layers = [int(layer) for layer in heads]
+    ids = arguments.draft_vocabulary
+    report |= {"draft_vocabulary": ids, "frequent": {}}
+    _, held_out = texts_of(frozen, settings, arguments)
+    for name, samples in held_out.items():
+        rows = features_of(frozen, name, samples, layers, arguments.work)
+        print(name, "among all:", match_rates(frozen, rows, heads))
+        report["frequent"][name] = match_rates(frozen, rows, heads, ids)
+    return report
+
+
 def write_report(arguments: argparse.Namespace, report: dict) -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     (arguments.output / "training.json").write_text(json.dumps(report, indent=1) + "\n")
@@ -265,6 +318,9 @@ def main() -> None:
     settings = Settings(**{name: getattr(arguments, name) for name in vars(Settings())})
     dtype = torch.bfloat16 if arguments.precision == "bf16" else torch.float32
     frozen = frozen_model.load(arguments.model, dtype)
+    if arguments.shipped:
+        write_report(arguments, tell_shipped(frozen, arguments))
+        return
     layers = layers_of(arguments.layers, frozen.shape["layers"])
     train = some_of("--train", arguments.train, layers)
     written = train if arguments.write is None else some_of("--write", arguments.write, layers)
@@ -277,8 +333,8 @@ def main() -> None:
         for name, samples in held_out.items()
     }
 
-    def rates(heads: EarlyHeads | None) -> dict:
-        return {name: match_rates(frozen, rows, heads) for name, rows in checked.items()}
+    def rates(heads: EarlyHeads | None, ids: int | None = None) -> dict:
+        return {name: match_rates(frozen, rows, heads, ids) for name, rows in checked.items()}
 
     report = {
         "settings": vars(settings),
@@ -312,6 +368,9 @@ def main() -> None:
         report |= {"steps": work.step, "curve": work.curve}
         report["minutes"] = round(work.seconds / 60, 1)
     report["trained"] = rates(heads)
+    if arguments.draft_vocabulary:
+        ids = arguments.draft_vocabulary
+        report |= {"draft_vocabulary": ids, "frequent": rates(heads, ids)}
     for layer in written:
         to = arguments.output / f"layer-{layer}"
         adapter_file.write(to, "head", frozen.model, heads.of(layer).tensors(), layer=layer)

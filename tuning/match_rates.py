@@ -50,16 +50,21 @@ def latency(match_rate: float, layer: int, layers: int) -> float:
     return 1 - (1 - layer / layers) * match_rate
 
 
-def pair(shared: float, trained: float | None) -> str:
-    """In percent."""
-    return f"{100 * shared:.0f}" + ("" if trained is None else f" / {100 * trained:.0f}")
+def percents(*rates: float | None) -> str:
+    """Those that there are."""
+    return " / ".join(f"{100 * rate:.0f}" for rate in rates if rate is not None)
 
 
 def rows_of(text: str, layers: int, report: dict) -> list[list[str]]:
     rows = []
     for layer, shared in report["shared"][text].items():
-        trained = report.get("trained", {}).get(text, {}).get(layer)
-        rates = [pair(*both) for both in zip(shared, trained or [None] * 3, strict=True)]
+        trained, frequent = (
+            report.get(kind, {}).get(text, {}).get(layer) for kind in ("trained", "frequent")
+        )
+        none = [None] * len(CANDIDATES)
+        rates = [
+            percents(*all) for all in zip(shared, trained or none, frequent or none, strict=True)
+        ]
         best = trained or shared
         bounds = [f"{latency(p, int(layer), layers):.2f}" for p in best[:2]]
         rows.append([f"{layer} of {layers}", *rates, *bounds])
@@ -82,8 +87,11 @@ them."""
         if "learned" in report:
             layers = ", ".join(map(str, report["learned"]))
             steps = f"; those of layers {layers} learned on {took}"
+    kinds = "shared / trained"
+    if "frequent" in report:
+        kinds += f" / trained, of the first {report['draft_vocabulary']} token ids alone"
     return f"""Heads of rank {rank}, by regression on {rows} rows{steps}.
-Percent of tokens, shared / trained; latency is what Theorem 4.1 makes of the trained rate."""
+Percent of tokens, {kinds}; latency is what Theorem 4.1 makes of the trained rate."""
 
 
 def section(name: str, layers: int, report: dict) -> str:

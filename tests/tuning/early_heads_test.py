@@ -175,6 +175,39 @@ def test_the_adapter_says_which_layer_it_reads(frozen, tmp_path):
     }
 
 
+def test_frequent_tokens_alone(frozen, features):
+    heads = early_heads.EarlyHeads(LAYERS, 32, 4)
+    all_ids = early_heads.match_rates(frozen, features, heads)
+    assert early_heads.match_rates(frozen, features, heads, 96) == all_ids
+    few = early_heads.match_rates(frozen, features, heads, 8)
+    top = early_features.read(frozen.model, features.top).argmax(-1)
+    could_be = float((top < 8).float().mean())
+    assert 0 < could_be < 1
+    for layer in LAYERS:
+        assert few[layer][-1] <= round(could_be, 3), "others are never proposed"
+        assert few[layer][-1] > 0
+
+
+def test_heads_that_were_written_are_read_again(frozen, tmp_path):
+    with pytest.raises(SystemExit, match="allowed with --shipped: a folder of heads"):
+        early_heads.read_heads(tmp_path)
+    heads = early_heads.EarlyHeads(LAYERS, 32, 5)
+    for n, tensor in enumerate(heads.parameters()):
+        torch.nn.init.normal_(tensor, generator=torch.Generator().manual_seed(n))
+    for layer in LAYERS:
+        adapter_file.write(
+            tmp_path / f"layer-{layer}",
+            "head",
+            frozen.model,
+            heads.of(layer).tensors(),
+            layer=layer,
+        )
+    again = early_heads.read_heads(tmp_path)
+    rows = torch.randn(3, 32, generator=torch.Generator().manual_seed(1))
+    for layer in LAYERS:
+        assert torch.equal(again.of(layer)(rows), heads.of(layer)(rows))
+
+
 @pytest.mark.parametrize(("layers", "count"), [([3], 8), ([8], 8), ([4, 9], 9)])
 def test_layers_out_of_range_are_refused(layers, count):
     with pytest.raises(SystemExit, match="allowed: "):
@@ -214,6 +247,14 @@ def test_pages_show_what_was_found():
     )
     about = match_rates.about(report | {"learned": [3, 5]})
     assert "on 10 rows; those of layers 3, 5 learned on in 2 steps (1.5 minutes" in about
+    report |= {"draft_vocabulary": 4096, "frequent": {"humaneval": {"3": [0.4, 0.5, 0.6]}}}
+    assert "| 3 of 4 | 10 / 50 / 40 | 20 / 60 / 50 | 30 / 70 / 60 | 0.88 | 0.85 |" in (
+        match_rates.section("m", 4, report)
+    )
+    assert "shared / trained / trained, of the first 4096 token ids alone; lat" in (
+        match_rates.about(report)
+    )
+    del report["frequent"]
     del report["steps"]
     assert "by regression on 10 rows.\n" in match_rates.about(report | {"learned": []})
     del report["trained"]

@@ -27,6 +27,7 @@ HEADS = {  # tuning/early_heads.py
     "code-large-heads": (4, 5, 6, 7),
     "smollm2-135m-heads": (15, 18, 22, 26),
     "qwen2.5-coder-0.5b-heads": (12, 16, 18, 20),
+    "qwen2.5-coder-1.5b-heads": (14, 21),
 }
 
 
