@@ -29,9 +29,12 @@ class Family {
   }
 
   void counter(Labels labels, int64_t value) {
+    counter(std::move(labels), static_cast<double>(value));
+  }
+  void counter(Labels labels, double value) {
     ClientMetric metric;
     metric.label = std::move(labels);
-    metric.counter.value = static_cast<double>(value);
+    metric.counter.value = value;
     family_.metric.push_back(std::move(metric));
   }
 
@@ -263,7 +266,7 @@ void add_own_families(const Metrics& metrics, std::vector<MetricFamily>* out) {
       Family family(method->name + "_" + counter.name + "_total", counter.help,
                     MetricType::Counter);
       for (const Series& s : metrics.series) {
-        if (s.method == method->name) family.counter(of(s), s.own[i].value());
+        if (s.method == method->name) family.counter(of(s), counter.told(s.own[i].value()));
       }
       per.add(&family);
     }

@@ -34,9 +34,17 @@ void stats_to_proto(const std::string& method, const MethodStats& in, int64_t co
     out->set_large_tokens(narrow(in.large_tokens));
   }
   for (size_t i = 0; entry && i < entry->counters.size(); ++i) {
-    const auto* const field =
-        v1::MethodStats::descriptor()->FindFieldByName(entry->counters[i].name);
-    if (field) out->GetReflection()->SetInt32(out, field, narrow(in.own[i]));
+    const MethodCounter& counter = entry->counters[i];
+    const auto* const field = v1::MethodStats::descriptor()->FindFieldByName(counter.name);
+    if (!field) continue;
+    using google::protobuf::FieldDescriptor;
+    if (counter.is_time) {
+      out->GetReflection()->SetDouble(out, field, counter.told(in.own[i]));
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
+      out->GetReflection()->SetInt64(out, field, in.own[i]);
+    } else {
+      out->GetReflection()->SetInt32(out, field, narrow(in.own[i]));
+    }
   }
   if (out->rounds() > 0) {
     out->set_match_rate(static_cast<double>(out->matches()) / out->rounds());

@@ -134,6 +134,8 @@ std::string method_figures(v1::Method method, const v1::MethodStats& stats) {
     add(absl::StrFormat("%.0f %% of %s matched, %d layers in a row (Theorem 4.1: %d)",
                         100 * stats.match_rate(), count(stats.rounds(), "token"),
                         stats.main_layers(), stats.predicted_main_layers()));
+    add(absl::StrFormat("%.2f s up to the early layer, %.2f above it, %.2f behind workers",
+                        stats.lower_seconds(), stats.upper_seconds(), stats.barrier_seconds()));
   }
   int64_t drafts = 0, kept = 0;
   for (int i = 0; i < stats.accept_lengths_size(); ++i) {

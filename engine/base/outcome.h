@@ -54,7 +54,7 @@ struct MethodStats {
   std::vector<int64_t> accept_lengths;
   int64_t draft_tokens = 0;  // proposed
   // The method's own figures; its entry names them, in this order (engine/host/methods/entry.h).
-  static constexpr size_t kOwn = 8;
+  static constexpr size_t kOwn = 13;
   std::array<int64_t, kOwn> own{};
 
   // Counts a final token.

@@ -27,6 +27,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "engine/async/task.h"
+#include "engine/base/clock.h"
 #include "engine/base/ids.h"
 #include "engine/base/outcome.h"
 #include "engine/pass/pass.h"
@@ -155,6 +156,7 @@ class Sequence {
   virtual bool wants_logprobs() const = 0;
   virtual bool raw_logprobs() const = 0;
   virtual MethodStats& stats() = 0;
+  virtual TimePoint now() const = 0;
   // True: granted at once. False: `waiter` goes on when it is.
   virtual bool reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) = 0;
   // An empty pass, with the memory of one that is over.
@@ -170,7 +172,7 @@ class Sequence {
   virtual void truncate(CacheId cache, int at_most) = 0;
   virtual CacheId fork(CacheId cache) = 0;
   virtual void drop(CacheId cache) = 0;
-  virtual void copy(CacheId from, int begin, int end, CacheId to) = 0;
+  virtual int64_t copy(CacheId from, int begin, int end, CacheId to) = 0;
   virtual bool ends(std::span<const Token> tentative) const = 0;
   virtual bool is_end(Token token) const = 0;
   virtual int end_tokens() const = 0;
@@ -187,6 +189,7 @@ class Gen {
   Stage stage(Role role, int i = 0) const { return s_->stage(role, i); }
   const Warp& warp() const { return s_->warp(); }
   MethodStats& stats() { return s_->stats(); }             // what only the method can count
+  TimePoint now() const { return s_->now(); }              // to measure: never to choose a token by
   int rows(Stage stage) const { return s_->rows(stage); }  // that have come to stage.to
   // Rows of seq() that have not come to stage.to.
   int missing(Stage stage) const { return static_cast<int>(s_->tokens().size()) - s_->rows(stage); }
@@ -233,7 +236,10 @@ class Gen {
   // Ends a forked cache; its id means nothing from here on.
   void drop(CacheId cache) { s_->drop(cache); }
   // Rows [begin, end) with their frontier, between caches of different devices or layer ranges.
-  void copy(CacheId from, int begin, int end, CacheId to) { s_->copy(from, begin, end, to); }
+  // Returns the bytes that go from one device or lane to another.
+  int64_t copy(CacheId from, int begin, int end, CacheId to) {
+    return s_->copy(from, begin, end, to);
+  }
 
   // Would emitting `tentative` end the request?
   bool ends(std::span<const Token> tentative) const { return s_->ends(tentative); }

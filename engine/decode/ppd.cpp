@@ -6,6 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/clock.h"
+#include "engine/decode/draft_ids.h"
+
 namespace tandem {
 namespace {
 
@@ -43,9 +46,31 @@ void settle(Gen g, Worker& w) {
     if (right >= 0) path.push_back(static_cast<Row>(w.before + right));
     g.keep(w.stage.cache, path);
   }
-  if (!w.candidates.empty()) w.seconds = w.pass->seconds();
+  if (!w.candidates.empty()) {
+    w.seconds = w.pass->seconds();
+    g.stats().own[PpdFigures::kWorkerTime] += static_cast<int64_t>(w.seconds * 1e9);
+  }
   w.pass.reset();
 }
+
+// Charges the time of each phase, from the first token on.
+class Phases {
+ public:
+  explicit Phases(Gen g) : g_(g) {}
+
+  void begin() { at_ = g_.now(); }
+  void begin_to_count() { counts_ = true; }
+  void end(size_t figure) {
+    const TimePoint now = g_.now();
+    if (counts_) g_.stats().own[figure] += Duration(now - at_).count();
+    at_ = now;
+  }
+
+ private:
+  Gen g_;
+  bool counts_ = false;
+  TimePoint at_;
+};
 
 // The k best of an early row; where main is going to draw, the first is what this row would draw in
 // the same race.
@@ -54,6 +79,7 @@ Read early_read(Gen g, const PpdParams& a, HeadId head, RowList rows) {
   read.rows = std::move(rows);
   read.head = head;
   read.warp = g.warp();
+  read.warp.vocab = draft_ids(g.warp(), a.draft_vocabulary.value_or(0));
   read.draw = !g.warp().greedy();
   read.top = a.candidates;
   return read;
@@ -87,6 +113,11 @@ Task<void> ppd(Gen g, PpdParams a) {
   std::vector<Token> candidates;  // for the token after next, where a worker has read them
   bool matched = false;           // was the last token a candidate?
   CacheId winner;                 // whose rows main has taken over
+  Phases phases(g);
+  const auto copy_row = [&](CacheId from, int row, CacheId to) {
+    own[PpdFigures::kCopiedBytes] += g.copy(from, row, row + 1, to);
+    ++own[PpdFigures::kCopiedRows];
+  };
 
   for (;;) {
     const int next = g.remaining() > 1 ? 1 : 0;  // no workers after the last token that is wanted
@@ -102,6 +133,7 @@ Task<void> ppd(Gen g, PpdParams a) {
     const auto share = team.empty() ? 0 : static_cast<int>((k + team.size() - 1) / team.size());
     for (const Worker* w : team) needs.push_back({w->stage, g.missing(w->stage) + share});
     co_await g.round(std::move(needs));
+    phases.begin();
     const auto n = static_cast<int>(g.seq().size());
     const bool adopted = g.missing(M) == 1 && g.rows({M.cache, s}) == n;
 
@@ -114,8 +146,7 @@ Task<void> ppd(Gen g, PpdParams a) {
         w->at = n;
         w->pass = g.submit(g.catch_up(w->stage));
       } else if (adopted && lacks_last(w)) {
-        g.copy(winner, n - 1, n, w->stage.cache);
-        ++own[PpdFigures::kCopiedRows];
+        copy_row(winner, n - 1, w->stage.cache);
       }
     }
 
@@ -128,9 +159,9 @@ Task<void> ppd(Gen g, PpdParams a) {
     }
     for (Worker* w : team) {
       if (!lacks_last(w)) continue;
-      g.copy(M.cache, n - 1, n, w->stage.cache);
-      ++own[PpdFigures::kCopiedRows];
+      copy_row(M.cache, n - 1, w->stage.cache);
     }
+    phases.end(PpdFigures::kLowerTime);
 
     // C: main's upper layers, and beside them the lower layers of the next token.
     Pass upper = g.catch_up(M);
@@ -156,6 +187,7 @@ Task<void> ppd(Gen g, PpdParams a) {
     own[PpdFigures::kRounds] += team.empty() ? 0 : 1;
     Readout r = co_await main;
     upper_seconds = main.seconds();
+    phases.end(PpdFigures::kUpperTime);
 
     // D: the token is main's own, match or not.
     const Token x = r.row[0].token;
@@ -166,6 +198,7 @@ Task<void> ppd(Gen g, PpdParams a) {
     own[PpdFigures::kFirstMatches] += matched && rank == 0;
     const Source proposed = matched ? Source::kEarlyHead : Source::kLarge;
     if (g.emit(g.emitted(r.row[0], {proposed, Source::kLarge, false, rank}))) co_return;
+    phases.begin_to_count();
     candidates.clear();
     winner = CacheId();
     for (Worker* w : team) {
@@ -182,11 +215,11 @@ Task<void> ppd(Gen g, PpdParams a) {
         const Out& early = ran.row[static_cast<size_t>(index)];
         candidates = candidates_of(early, a, g.warp().greedy());
       }
-      g.copy(w->stage.cache, n, n + 1, M.cache);
+      copy_row(w->stage.cache, n, M.cache);
       winner = w->stage.cache;
       ++own[PpdFigures::kAdopted];
-      ++own[PpdFigures::kCopiedRows];
     }
+    phases.end(PpdFigures::kBarrierTime);
   }
 }
 

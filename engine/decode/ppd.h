@@ -3,6 +3,7 @@
 // layer proposes. Tokens are those of autoregressive decoding; what falls is the time to each.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "engine/async/task.h"
@@ -17,6 +18,9 @@ struct PpdParams {
   // for a worker: its own.
   HeadId head = kOwnHead;
   std::vector<HeadId> worker_heads = {};
+  // Candidates are ids below this alone, which spares the rest of the output matrix, see
+  // SpeculativeParams. 0: all of them. Unset: what suits the models, here all.
+  std::optional<int> draft_vocabulary = {};
 };
 
 // MethodStats::own, in this order.
@@ -32,6 +36,13 @@ struct PpdFigures {
     // Layers that main would have run had every match been in time: the latency of Theorem 4.1,
     // d l - (d - e)(l - 1) p. With kWorkerLayers, the compute of section 4.
     kPredictedMainLayers,
+    kCopiedBytes,  // of kCopiedRows
+    // Where time went after the first token, nanoseconds. The first three and waits for memory are
+    // MethodStats::decode_seconds.
+    kLowerTime,    // main up to the early layer, and reading it: A, B
+    kUpperTime,    // main's other layers, until the token is there: C
+    kBarrierTime,  // waits for workers behind the token: D
+    kWorkerTime,   // workers' passes over candidates, beside the others
   };
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/decode/draft_ids.h"
 #include "engine/decode/first_token.h"
 #include "engine/decode/judge.h"
 #include "engine/decode/ngram_index.h"
@@ -20,15 +21,6 @@ struct Draft {
   float min_probability = 0;
   int vocab = 0;  // Warp::vocab
 };
-
-// Ids that drafts may be: more than the request may ban, so that one is left.
-int draft_ids(const Warp& warp, int draft_vocabulary) {
-  if (draft_vocabulary == 0) return warp.vocab;
-  size_t banned = 0;
-  if (const Processors* p = warp.processors.get()) banned = p->bias.size() + p->ends.size();
-  const int ids = std::max(draft_vocabulary, static_cast<int>(banned) + 1);
-  return warp.vocab > 0 ? std::min(warp.vocab, ids) : ids;
-}
 
 // Draws from the draft's last row: by the target's own race, or for the ratio rule apart from it.
 Read draft_read(Gen g, const Draft& d, const Pass& pass) {

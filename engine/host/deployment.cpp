@@ -131,6 +131,16 @@ absl::Status check_methods(const Deployment& d) {
   return absl::OkStatus();
 }
 
+std::vector<std::string> notes_of(const Deployment& d) {
+  std::vector<std::string> all;
+  for (const MethodEntry* method : all_methods()) {
+    for (const std::string& note : method->notes(d.config, models_of(d))) {
+      all.push_back(absl::StrCat("deployments[", d.name, "].", method->name, ": ", note));
+    }
+  }
+  return all;
+}
+
 // The method in which one model writes what another has read; null: the file has none.
 const MethodEntry* telling(const DeploymentConfig& config) {
   for (const MethodEntry* method : all_methods()) {
@@ -193,13 +203,13 @@ ModelInDeployment describe(const std::string& role, const LoadedModel& model) {
 
 }  // namespace
 
-int draft_vocabulary_of(const ModelShape& small, const Tokenizer& tokenizer) {
+int draft_vocabulary_of(const ModelShape& model, const Tokenizer& tokenizer) {
   constexpr int kFrequent = 32768;
   constexpr double kShare = 0.125;  // of the parameters that a token needs
-  const int64_t head = int64_t{small.vocab_size} * small.hidden_size;
+  const int64_t head = int64_t{model.vocab_size} * model.hidden_size;
   // Where the head has a matrix of its own, a token reads one row of the other.
-  const bool worth = small.vocab_size >= 2 * kFrequent &&
-                     static_cast<double>(head) >= kShare * static_cast<double>(small.parameters);
+  const bool worth = model.vocab_size >= 2 * kFrequent &&
+                     static_cast<double>(head) >= kShare * static_cast<double>(model.parameters);
   return worth && merges_in_order(tokenizer) ? kFrequent : 0;
 }
 
@@ -271,6 +281,7 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
     d.draft_lore = std::make_shared<DraftLore>();
     d.bita_lore = std::make_shared<BitaLore>();
     if (d.small) d.draft_vocabulary = draft_vocabulary_of(d.small->shape, *d.small->tokenizer);
+    d.early_vocabulary = draft_vocabulary_of(d.large->shape, *d.large->tokenizer);
     d.vocab_size = named_tokens(*d.large);
     if (d.small) d.small_vocab_size = named_tokens(*d.small);
     if (d.small && d.share_tokens) {
@@ -278,6 +289,7 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
     }
     TANDEM_RETURN_IF_ERROR(add_models(models, &d));
     TANDEM_RETURN_IF_ERROR(check_methods(d));
+    d.notes = notes_of(d);
     find_telling(&d);
     d.methods = offered_methods(c, d.large->shape.keeps_row_bits, all_methods(), d.told_method);
     if (d.apart() && !c.default_method.empty() && !d.offers(c.default_method)) {

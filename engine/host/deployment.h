@@ -59,9 +59,10 @@ struct LoadedModel {
   }
 };
 
-// How many of a vocabulary's ids a small model drafts among where nobody says: all, unless most of
-// what it reads for a draft would be its output matrix and the frequent tokens come first. 0: all
-int draft_vocabulary_of(const ModelShape& small, const Tokenizer& tokenizer);
+// How many of a vocabulary's ids a model, or an early layer of it, drafts among where nobody says:
+// all, unless much of what it reads for a draft would be its output matrix and the frequent tokens
+// come first. 0: all
+int draft_vocabulary_of(const ModelShape& model, const Tokenizer& tokenizer);
 
 struct Deployment {
   std::string name;
@@ -71,12 +72,15 @@ struct Deployment {
   std::map<std::string, const LoadedModel*> models;  // all of them, by name
   std::vector<MethodInfo> methods;                   // offered, the default first
   std::map<std::string, Series*> series;             // by method
+  std::vector<std::string> notes;                    // for its operator, a line each
   std::function<bool(DeviceId)> lost;  // has it failed for good? From any thread; null: none has
   // Ids that may be fed and drawn: [0, vocab_size). Those that its models have beyond are padding.
   // Of models apart, the large one's.
   int vocab_size = 0;
   // Drafts of the small model are ids below this where nobody says otherwise; 0: all.
   int draft_vocabulary = 0;
+  // Likewise what an early layer of the large model proposes.
+  int early_vocabulary = 0;
   std::shared_ptr<DraftLore> draft_lore;
   std::shared_ptr<BitaLore> bita_lore;
   // The method in which the small model writes what the large one has read, where the two cannot be

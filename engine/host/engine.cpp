@@ -41,6 +41,11 @@ absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& p
     for (const LoadedModel* r : m->replicas) loop_models[r->id.index()].replica_of = m->id;
   }
   TANDEM_ASSIGN_OR_RETURN(deployments, make_deployments(config, devices->models(), &metrics));
+  for (const Deployment& d : deployments) {
+    for (const std::string& note : d.notes) {
+      if (progress) progress(note);
+    }
+  }
   LoopOptions options;
   options.limits = config.limits;
   options.log_frees = true;  // cheap, and fake devices check them

@@ -55,7 +55,8 @@ void Lanes::forget(const PassFlight& flight) {
   if (flight.begun) lanes_[flight.device.index()].forget(flight.id);
 }
 
-void Lanes::begin(std::shared_ptr<Transfer> transfer) {
+int64_t Lanes::begin(std::shared_ptr<Transfer> transfer) {
+  const int64_t bytes = bytes_from_elsewhere(transfer->moves());
   Lane& source = lane_of(*transfer->source());
   Lane& target = lane_of(*transfer->target());
   // On one device the order of the log is enough.
@@ -63,6 +64,7 @@ void Lanes::begin(std::shared_ptr<Transfer> transfer) {
   source.flush(after);
   transfers_.push_back({std::move(transfer), &source, &target, after});
   advance_transfers();
+  return bytes;
 }
 
 // True: it is made, or with a lost device nobody wants it any more.
@@ -105,11 +107,10 @@ bool Lanes::launch() {
   return any;
 }
 
-// Of rows that its moves bring from other devices or lanes, and of hidden rows that its works are
-// fed with from there.
-int64_t Lanes::bytes_from_elsewhere(const Batch& batch) const {
+// Of rows that moves bring from other devices or lanes.
+int64_t Lanes::bytes_from_elsewhere(std::span<const Move> moves) const {
   int64_t bytes = 0;
-  for (const Move& m : batch.moves) {
+  for (const Move& m : moves) {
     if (m.kind != Move::kCopy || device_of(m.from.model) == device_of(m.to.model)) continue;
     const Model& to = models_[m.to.model.index()];
     const int64_t of_page = m.store == Store::kKv
@@ -117,6 +118,12 @@ int64_t Lanes::bytes_from_elsewhere(const Batch& batch) const {
                                 : to.shape->frontier_page_bytes;
     bytes += of_page * m.rows / to.pools->page_rows;
   }
+  return bytes;
+}
+
+// The same, and of hidden rows that its works are fed with from there.
+int64_t Lanes::bytes_from_elsewhere(const Batch& batch) const {
+  int64_t bytes = bytes_from_elsewhere(std::span(batch.moves));
   for (const Work& w : batch.works) {
     for (const Work::Embed& e : w.embeds) {
       if (device_of(e.model) == device_of(w.model)) continue;

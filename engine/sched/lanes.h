@@ -60,8 +60,9 @@ class Lanes {
   void remove(const SequenceRun* run);
   // The sequence will not name the values of this pass any more.
   void forget(const PassFlight& flight);
-  // Has its moves made as soon as the rows that they read are there.
-  void begin(std::shared_ptr<Transfer> transfer);
+  // Has its moves made as soon as the rows that they read are there. Returns the bytes that come
+  // from another device.
+  int64_t begin(std::shared_ptr<Transfer> transfer);
 
   // Gives devices their next batches. False: nobody can have one.
   bool launch();
@@ -81,6 +82,7 @@ class Lanes {
 
  private:
   void launch(Lane& lane, const Batch& batch);
+  int64_t bytes_from_elsewhere(std::span<const Move> moves) const;
   int64_t bytes_from_elsewhere(const Batch& batch) const;
   struct UnderWay {
     std::shared_ptr<Transfer> transfer;

@@ -96,7 +96,9 @@ class Loop final : private RunHost {
   TicketId new_ticket_id() override { return next_ticket_++; }
   bool ask_pages(SequenceRun* run) override;
   void enqueue(PassFlight* flight) override { lanes_.enqueue(flight); }
-  void begin(std::shared_ptr<Transfer> transfer) override { lanes_.begin(std::move(transfer)); }
+  int64_t begin(std::shared_ptr<Transfer> transfer) override {
+    return lanes_.begin(std::move(transfer));
+  }
   void prefix_looked_up(int64_t rows, int64_t found) override;
   void tokens_emitted(SequenceRun* run, int64_t count) override {
     requests_.charge_tokens(run->account(), count);

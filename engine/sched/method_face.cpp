@@ -113,13 +113,13 @@ void MethodFace::submit_refill(Pass&& pass) {
   submit_leaving(std::move(pass), SequencePasses::kRefill)->detach();
 }
 
-void MethodFace::copy(CacheId from, int begin, int end, CacheId to) {
+int64_t MethodFace::copy(CacheId from, int begin, int end, CacheId to) {
   SequenceCache* source = parts_->caches.find_idle(from);
   SequenceCache* target = parts_->caches.find_idle(to);
   source->settle();
   auto transfer = std::make_shared<Transfer>(source->pools(), target->pools());
   target->copy_from(*source, begin, end, transfer);
-  host_->begin(std::move(transfer));
+  return host_->begin(std::move(transfer));
 }
 
 bool MethodFace::emit(std::vector<Emitted> tokens) {

@@ -57,6 +57,7 @@ class MethodFace final : public Sequence {
   bool wants_logprobs() const override { return parts_->spec.logprobs; }
   bool raw_logprobs() const override { return parts_->spec.raw_logprobs; }
   MethodStats& stats() override { return parts_->accounts.stats(); }
+  TimePoint now() const override { return host_->now(); }
   bool reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) override;
   Pass blank_pass() override { return parts_->passes.blank(); }
   void refill(Stage stage) override;
@@ -70,7 +71,7 @@ class MethodFace final : public Sequence {
   }
   CacheId fork(CacheId cache) override { return parts_->caches.fork(cache); }
   void drop(CacheId cache) override { parts_->caches.drop(cache); }
-  void copy(CacheId from, int begin, int end, CacheId to) override;
+  int64_t copy(CacheId from, int begin, int end, CacheId to) override;
   bool ends(std::span<const Token> tentative) const override {
     return parts_->output.ends(tentative);
   }

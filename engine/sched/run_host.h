@@ -28,8 +28,9 @@ class RunHost {
   // A cache of `rows` rows to be was looked up in its prefix index, and `found` of them were there.
   virtual void prefix_looked_up(int64_t rows, int64_t found) = 0;
   virtual void tokens_emitted(SequenceRun* run, int64_t count) = 0;
-  // Has its moves made as soon as the rows that they read are there.
-  virtual void begin(std::shared_ptr<Transfer> transfer) = 0;
+  // Has its moves made as soon as the rows that they read are there. Returns the bytes that come
+  // from another device.
+  virtual int64_t begin(std::shared_ptr<Transfer> transfer) = 0;
 };
 
 }  // namespace tandem

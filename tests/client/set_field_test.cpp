@@ -82,7 +82,8 @@ TEST(SetField, ErrorsNamePathValueAndAllowed) {
   EXPECT_EQ(error("require_contract=BEST"),
             "require_contract: \"BEST\"; allowed: ANY, LOSSY, DISTRIBUTION, EXACT");
   EXPECT_EQ(error("ppd.layer=1"),
-            "ppd.layer: no field \"layer\" in tandem.v1.Ppd; allowed: num_candidates");
+            "ppd.layer: no field \"layer\" in tandem.v1.Ppd; allowed: num_candidates, "
+            "draft_vocabulary");
   EXPECT_EQ(error("chat.messages[2].role=x"),
             "chat.messages[2].role: 2; allowed: [0, 0] (one more than there are)");
   EXPECT_EQ(error("chat.messages.role=x"),

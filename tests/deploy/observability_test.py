@@ -21,6 +21,10 @@ ELSEWHERE = {
     "tandem_ppd_matches_total",
     "tandem_ppd_first_matches_total",
     "tandem_ppd_rounds_total",
+    "tandem_ppd_lower_seconds_total",
+    "tandem_ppd_upper_seconds_total",
+    "tandem_ppd_barrier_seconds_total",
+    "tandem_ppd_worker_seconds_total",
     "tandem_proposed_tokens_total",
 }
 

@@ -88,6 +88,11 @@ void add_pipeline(Metrics& metrics) {
   stats.own[PpdFigures::kWorkerLayers] = 96;
   stats.own[PpdFigures::kCopiedRows] = 10;
   stats.own[PpdFigures::kPredictedMainLayers] = 60;
+  stats.own[PpdFigures::kCopiedBytes] = 5120;
+  stats.own[PpdFigures::kLowerTime] = 1'500'000'000;
+  stats.own[PpdFigures::kUpperTime] = 250'000'000;
+  stats.own[PpdFigures::kBarrierTime] = 500'000;
+  stats.own[PpdFigures::kWorkerTime] = 125'000'000;
   stats.tokens_by_index = {2, 0, 1};
   ppd.add_method_stats(stats);
 }
@@ -206,7 +211,9 @@ TEST(Collector, MatchesAreToldByRank) {
                         line("rounds", "8") + line("matches", "3") + line("first_matches", "2") +
                         line("adopted_rows", "2") + line("main_layers", "64") +
                         line("worker_layers", "96") + line("copied_rows", "10") +
-                        line("predicted_main_layers", "60"));
+                        line("predicted_main_layers", "60") + line("copied_bytes", "5120") +
+                        line("lower_seconds", "1.5") + line("upper_seconds", "0.25") +
+                        line("barrier_seconds", "0.0005") + line("worker_seconds", "0.125"));
 }
 
 TEST(Collector, ClientsThatAreNamedAndAllOthers) {

@@ -208,7 +208,7 @@ TEST(RequestFromProto, BoundsAreInclusive) {
            "speculative { draft_tokens: 64 min_draft_probability: 1 }",
            "ngram { draft_tokens: 64 max_ngram: 4 adaptive: true }",
            "bita { num_masks: 16 num_candidates: 1 tree: TREE_FULL only_if_faster: false }",
-           "ppd { num_candidates: 16 }",
+           "ppd { num_candidates: 16 draft_vocabulary: 0 }",
            "llm_to_slm { draft_tokens: 1 }",
        }) {
     EXPECT_EQ(error(ok), "no error") << ok;
@@ -284,6 +284,7 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
       {"bild { rollback_threshold: nan }", "bild.rollback_threshold: nan; allowed: [0, inf]"},
       {"ppd { num_candidates: 0 }", "ppd.num_candidates: 0; allowed: [1, 16]"},
       {"ppd { num_candidates: 17 }", "ppd.num_candidates: 17; allowed: [1, 16]"},
+      {"ppd { draft_vocabulary: -1 }", "ppd.draft_vocabulary: -1; allowed: [0, 16777216]"},
       {"n: 0", "n: 0; allowed: [1, 16]"},
       {"n: -1", "n: -1; allowed: [1, 16]"},
       {"n: 17", "n: 17; allowed: [1, 16]"},

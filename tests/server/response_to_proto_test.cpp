@@ -69,12 +69,24 @@ TEST(ResponseToProto, PpdSaysWhatTheTheoremPredicts) {
   own[PpdFigures::kMainLayers] = 8 * 11 - 4 * 4;
   own[PpdFigures::kPredictedMainLayers] = 8 * 11 - 4 * 5;
   own[PpdFigures::kWorkerLayers] = 3 * 4 * 10;
+  own[PpdFigures::kCopiedRows] = 14;
+  own[PpdFigures::kCopiedBytes] = int64_t{5} << 32;
+  own[PpdFigures::kLowerTime] = 1'500'000'000;
+  own[PpdFigures::kUpperTime] = 250'000'000;
+  own[PpdFigures::kBarrierTime] = 2'000;
+  own[PpdFigures::kWorkerTime] = 240'000'000;
   in.stats.tokens_by_index = {3, 0, 2};
   const v1::MethodStats out = finished_to_proto(in, 0).stats();
   EXPECT_DOUBLE_EQ(out.match_rate(), 0.5);
   EXPECT_EQ(out.main_layers(), 72);
   EXPECT_EQ(out.predicted_main_layers(), 68);
   EXPECT_EQ(out.predicted_layers(), 68 + 120);
+  EXPECT_EQ(out.copied_rows(), 14);
+  EXPECT_EQ(out.copied_bytes(), int64_t{5} << 32) << "more than 32 bits have";
+  EXPECT_DOUBLE_EQ(out.lower_seconds(), 1.5);
+  EXPECT_DOUBLE_EQ(out.upper_seconds(), 0.25);
+  EXPECT_DOUBLE_EQ(out.barrier_seconds(), 2e-6);
+  EXPECT_DOUBLE_EQ(out.worker_seconds(), 0.24);
   EXPECT_EQ(std::vector<int>(out.tokens_by_index().begin(), out.tokens_by_index().end()),
             (std::vector<int>{3, 0, 2}));
   in.method = "autoregressive";

@@ -62,6 +62,7 @@ void choose_parameters(Random& r, Request& q) {
   q.fusion.at = r.between(1, 3);
   q.fusion.replace = r.one_in(2);
   q.ppd.candidates = r.between(1, 3);
+  if (q.ppd.candidates == 2) q.ppd.draft_vocabulary = kVocab / 2;
 }
 
 // LLM-to-SLM has sources of its own, see add_readers().

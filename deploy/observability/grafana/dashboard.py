@@ -288,6 +288,16 @@ ROWS = [
                 ),
                 "",
             ),
+            (
+                "timeseries",
+                "PPD: time by phase",
+                "short",
+                rate("tandem_ppd_lower_seconds_total", "model", "{{model}} to the early layer")
+                + rate("tandem_ppd_upper_seconds_total", "model", "{{model}} above it")
+                + rate("tandem_ppd_barrier_seconds_total", "model", "{{model}} behind workers")
+                + rate("tandem_ppd_worker_seconds_total", "model", "{{model}} workers, beside"),
+                "Seconds a second, all requests together.",
+            ),
         ],
     ),
     (

@@ -74,6 +74,7 @@ struct MethodModels {
   bool share_tokens = true;           // the same token behind each id
   const std::map<std::string, const LoadedModel*>* by_name = nullptr;
   int draft_vocabulary = 0;                    // Deployment::draft_vocabulary
+  int early_vocabulary = 0;                    // Deployment::early_vocabulary
   std::shared_ptr<DraftLore> draft_lore = {};  // of the deployment's requests
   std::shared_ptr<BitaLore> bita_lore = {};    // likewise
 };
@@ -86,8 +87,13 @@ std::optional<Refusal> adapter_misfit(const ModelShape& model, const ModelInRole
 
 // A method's own counter: MethodStats::own, in the order of the entry.
 struct MethodCounter {
-  std::string name;  // of a field of tandem.v1.MethodStats
-  std::string help;  // of the metric tandem_METHOD_NAME_total
+  std::string name;      // of a field of tandem.v1.MethodStats
+  std::string help;      // of the metric tandem_METHOD_NAME_total
+  bool is_time = false;  // counted in nanoseconds, told in seconds
+
+  double told(int64_t count) const {
+    return is_time ? static_cast<double>(count) * 1e-9 : static_cast<double>(count);
+  }
 };
 
 // A method with the parameters that hold for a request.
@@ -132,6 +138,9 @@ class MethodEntry {
   // What of the deployment's settings does not go with its models.
   virtual std::optional<Refusal> misfit(const DeploymentConfig& deployment,
                                         const MethodModels& models) const = 0;
+  // What will do, but its operator should know of. REQUIRES: no misfit.
+  virtual std::vector<std::string> notes(const DeploymentConfig& deployment,
+                                         const MethodModels& models) const = 0;
 };
 
 // How an entry is written. P: the method's parameters, a plain struct whose members' initial values
@@ -151,6 +160,8 @@ struct MethodDescription {
   std::function<MethodNeeds(const P&, const DeploymentConfig&)> needs;
   std::function<std::optional<Refusal>(const P&, const MethodModels&)> misfit =
       [](const P&, const MethodModels&) { return std::optional<Refusal>(); };
+  std::function<std::vector<std::string>(const P&, const MethodModels&)> notes =
+      [](const P&, const MethodModels&) { return std::vector<std::string>(); };
   // Fills in what parameters name of the models: their ids.
   std::function<void(const MethodModels&, P*)> bind = [](const MethodModels&, P*) {};
   std::function<Contract(const P&, bool greedy)> contract;
@@ -183,6 +194,10 @@ const MethodEntry* make_entry(MethodDescription<P> description) {
     std::optional<Refusal> misfit(const DeploymentConfig& deployment,
                                   const MethodModels& models) const override {
       return d_.misfit(of(deployment), models);
+    }
+    std::vector<std::string> notes(const DeploymentConfig& deployment,
+                                   const MethodModels& models) const override {
+      return d_.notes(of(deployment), models);
     }
 
    private:

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/quote.h"
@@ -144,8 +145,27 @@ std::optional<Refusal> misfit_of(const Params& a, const MethodModels& models) {
   return heads_misfit(a, models);
 }
 
+// Lanes of one GPU take turns at the same processors.
+std::vector<std::string> notes_of(const Params& a, const MethodModels& models) {
+  const auto gpu_of = [](const LoadedModel& m) {
+    const std::string& device = m.config.device;
+    return absl::StartsWith(device, "cuda:") ? device.substr(0, device.find('/')) : "";
+  };
+  std::vector<std::string> notes;
+  if (a.exit_layer == 0) return notes;
+  const std::string gpu = gpu_of(*models.by_name->at(models.large_name));
+  for (const std::string& name : a.models) {
+    if (gpu.empty() || gpu_of(*models.by_name->at(name)) != gpu) continue;
+    notes.push_back(absl::StrCat("worker ", name, " shares ", gpu, " with model ",
+                                 models.large_name,
+                                 ": it works, and no speed-up is to be expected"));
+  }
+  return notes;
+}
+
 void bind(const MethodModels& models, Params* a) {
   a->workers = static_cast<int>(a->models.size());
+  if (!a->draft_vocabulary) a->draft_vocabulary = models.early_vocabulary;
   if (a->reader.empty()) return;
   a->head = find_head(models.large, a->reader);
   for (const std::string& name : a->models) {
@@ -158,6 +178,7 @@ void bind(const MethodModels& models, Params* a) {
 const MethodEntry& ppd_entry() {
   using P = Params;
   using By = Field::By;
+  constexpr bool kTime = true;
   static const auto* const kEntry = make_entry<P>({
       .name = "ppd",
       .wants = "`ppd.exit_layer` and `ppd.workers`",
@@ -170,10 +191,18 @@ const MethodEntry& ppd_entry() {
                    {"worker_layers", "Layers that workers ran for candidates."},
                    {"copied_rows", "Rows copied between devices."},
                    {"predicted_main_layers",
-                    "Layers that the large model would have run had all workers been in time."}},
+                    "Layers that the large model would have run had all workers been in time."},
+                   {"copied_bytes", "Bytes of rows copied between devices."},
+                   {"lower_seconds",
+                    "After the first token: the large model up to the early layer.", kTime},
+                   {"upper_seconds", "After the first token: the large model above it.", kTime},
+                   {"barrier_seconds", "After the first token: waits for workers.", kTime},
+                   {"worker_seconds", "Workers' passes over candidates.", kTime}},
       .fields = Fields<P>()
                     .add("num_candidates", &P::candidates, {1, 16},
                          "tokens that the early layer proposes for the next one")
+                    .add("draft_vocabulary", &P::draft_vocabulary, {0, 1 << 24},
+                         "only ids below this are proposed; 0: all; unset: what suits the model")
                     .add("exit_layer", &P::exit_layer, {1, 1023},
                          "the layer of the large model that proposes", By::kDeployment)
                     .add("workers", &P::models, "models that run the lower layers of candidates",
@@ -184,6 +213,7 @@ const MethodEntry& ppd_entry() {
       .defaults = defaults_of,
       .needs = needs_of,
       .misfit = [](const P& a, const MethodModels& models) { return misfit_of(a, models); },
+      .notes = notes_of,
       .bind = bind,
       .contract = [](const P&, bool) { return Contract::kExact; },
       .extra_rows = [](const P& a) { return a.candidates; },

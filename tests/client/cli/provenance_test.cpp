@@ -149,8 +149,12 @@ TEST(Provenance, FiguresOfMethods) {
   ppd.set_rounds(10);
   ppd.set_main_layers(72);
   ppd.set_predicted_main_layers(68);
+  ppd.set_lower_seconds(1.5);
+  ppd.set_upper_seconds(1);
+  ppd.set_barrier_seconds(0.125);
   EXPECT_EQ(method_figures(v1::METHOD_PPD, ppd),
-            "50 % of 10 tokens matched, 72 layers in a row (Theorem 4.1: 68)");
+            "50 % of 10 tokens matched, 72 layers in a row (Theorem 4.1: 68), "
+            "1.50 s up to the early layer, 1.00 above it, 0.12 behind workers");
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ Pipeline random_pipeline(Rng& rng, int layers) {
 struct Expected {
   Tokens tokens;
   int64_t rounds = 0, matches = 0, first = 0;
+  bool last_matched = false;     // the token before the last
   std::vector<int64_t> by_rank;  // matches, but the last: the token that it is of is not emitted
 };
 Expected without_caches(const FakeModelConfig& main, const Pipeline& p, const SequenceSpec& s) {
@@ -57,7 +58,8 @@ Expected without_caches(const FakeModelConfig& main, const Pipeline& p, const Se
     const auto i = static_cast<size_t>(t);
     if (t + 1 < s.stops.max_new_tokens) {
       ++e.rounds;
-      const reference::Row early(reference::Model(main, p.exit), seq);
+      const reference::Row early(reference::Model(main, p.exit), seq,
+                                 p.params.draft_vocabulary.value_or(0));
       const reference::Row top(reference::Model(main), seq);
       Tokens c;
       if (!s.warp.greedy()) c.push_back(early.draw(s.warp));
@@ -71,7 +73,8 @@ Expected without_caches(const FakeModelConfig& main, const Pipeline& p, const Se
       }
       c.resize(std::min(c.size(), static_cast<size_t>(p.params.candidates)));
       const auto right = std::ranges::find(c, top.draw(s.warp));
-      e.matches += right != c.end();
+      e.last_matched = right != c.end();
+      e.matches += e.last_matched;
       e.first += right == c.begin();
       const auto rank = static_cast<size_t>(right - c.begin());
       if (right != c.end() && i < e.tokens.size()) {
@@ -112,6 +115,7 @@ TEST(Ppd, GivesTheTokensOfAutoregressiveDecoding) {
                                                           s.stops.max_new_tokens));
       Pipeline p = shared;
       p.params.candidates = between(rng, 1, 6);
+      if (i % 3 == 1) p.params.draft_vocabulary = 1 + static_cast<int>(seed % 12);
       if (!chance(rng, 20)) use(s, p);
       all.back().first = box.submit(std::move(s));
     }
@@ -168,6 +172,7 @@ TEST(Ppd, TakesTheTimeOfTheTheorem) {
     Pipeline p = random_pipeline(rng, main.layers);
     p.params.workers = p.params.candidates;  // Algorithm 1: a compute unit for each candidate
     p.params.candidates = p.params.workers = std::min(p.params.candidates, main.vocab_size);
+    if (seed % 3 == 0) p.params.draft_vocabulary = std::max(p.params.candidates, 3);
     Box box{devices_of(main, p)};
     SequenceSpec s = box.spec({1}, 12);
     s.prefix_cache = false;
@@ -191,9 +196,70 @@ TEST(Ppd, TakesTheTimeOfTheTheorem) {
     EXPECT_NEAR(seconds(box.clock.now().time_since_epoch()), 0.001 * static_cast<double>(layers),
                 1e-9)
         << "d " << d << ", e " << p.exit << ", k " << p.params.candidates;
+    // By phase, from the first token on: below the early layer and above it. The last token starts
+    // no workers, so that nothing reads the early layer for it. A worker's layers are as many as
+    // main's upper ones, so nobody waits.
+    const auto of_layers = [](int64_t n) { return static_cast<double>(n) * 1e6; };
+    const int64_t upper = lower * 10 + d - (e.last_matched ? lower : 0);
+    EXPECT_NEAR(static_cast<double>(own[PpdFigures::kUpperTime]), of_layers(upper), 10);
+    EXPECT_NEAR(static_cast<double>(own[PpdFigures::kLowerTime]), of_layers(layers - d - upper),
+                10);
+    EXPECT_EQ(own[PpdFigures::kBarrierTime], 0);
+    EXPECT_NEAR(static_cast<double>(own[PpdFigures::kWorkerTime]),
+                of_layers(own[PpdFigures::kWorkerLayers]), 100);
+    EXPECT_NEAR(r->end.stats.decode_seconds, 0.001 * static_cast<double>(layers - d), 1e-9);
     matches += e.matches;
   }
   EXPECT_GT(matches, 100);
+}
+
+// A worker that takes half as long again as main's upper layers is waited for where it was right.
+TEST(Ppd, TellsWhatWaitingForWorkersTook) {
+  const Pipeline p{2, {1, 1}};
+  FakeModelConfig main = tiny_model(3, 4, 3);
+  main.pass_seconds = main.row_seconds = 0;
+  main.layer_seconds = 0.001;
+  BoxOptions o = devices_of(main, p);
+  o.models[1].config.layer_seconds = 0.0015;
+  Box box{o};
+  SequenceSpec s = box.spec({1}, 40);
+  s.prefix_cache = false;
+  use(s, p);
+  const auto r = box.submit(std::move(s));
+  box.pump();
+  ASSERT_TRUE(r->ok());
+  const auto& own = r->end.stats.own;
+  EXPECT_GT(own[PpdFigures::kAdopted], 5);
+  EXPECT_GE(own[PpdFigures::kBarrierTime], own[PpdFigures::kAdopted] * 1'000'000);
+  EXPECT_NEAR(static_cast<double>(own[PpdFigures::kLowerTime] + own[PpdFigures::kUpperTime] +
+                                  own[PpdFigures::kBarrierTime]),
+              1e9 * r->end.stats.decode_seconds, 10);
+}
+
+// Ids from there on are never proposed, whatever the early layer makes of them.
+TEST(Ppd, CandidatesAreOfTheDraftVocabulary) {
+  Pipeline p{2, {3, 2}};
+  p.params.draft_vocabulary = 4;
+  Box box{devices_of(tiny_model(1, 4, 12), p)};
+  int64_t proposed = 0, others = 0;
+  for (Token t = 0; t < 12; ++t) {
+    SequenceSpec s = box.spec({t, 2, 0}, 20);
+    use(s, p);
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    ASSERT_TRUE(r->ok());
+    EXPECT_EQ(r->tokens, box.greedy({t, 2, 0}, 20));
+    for (const Emitted& e : r->emitted) {
+      if (e.provenance.proposed == Source::kEarlyHead) {
+        EXPECT_LT(e.token, 4);
+        ++proposed;
+      } else {
+        others += e.token >= 4;
+      }
+    }
+  }
+  EXPECT_GT(proposed, 5);
+  EXPECT_GT(others, 20);
 }
 
 TEST(Ppd, StopsWhereAutoregressiveDecodingStops) {

@@ -457,6 +457,8 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "/deploy/d.textproto:2: deployments[0].ppd.num_candidates: 0; allowed: [1, 16]"},
       {m + "deployments { name: \"d\" large: \"m\" ppd { num_candidates: 17 } }",
        "/deploy/d.textproto:2: deployments[0].ppd.num_candidates: 17; allowed: [1, 16]"},
+      {m + "deployments { name: \"d\" large: \"m\" ppd { draft_vocabulary: -1 } }",
+       "/deploy/d.textproto:2: deployments[0].ppd.draft_vocabulary: -1; allowed: [0, 16777216]"},
       {m + "deployments { name: \"d\" large: \"m\" speculative { draft_tokens: 65 } }",
        "/deploy/d.textproto:2: deployments[0].speculative.draft_tokens: 65; allowed: [1, 64]"},
       {m + "deployments { name: \"d\" large: \"m\" speculative { min_draft_probability: nan } }",

@@ -130,6 +130,30 @@ TEST_F(Deployments, EarlyExitIsBelowTheTop) {
             "model's layers");
 }
 
+// A lane of the large model's GPU works, and promises nothing.
+TEST_F(Deployments, PpdWorkersThatShareAGpuAreTold) {
+  models_["big"].config.device = "cuda:0";
+  for (const auto& [name, device] : {std::pair{"lane", "cuda:0/1"}, {"other", "cuda:1"}}) {
+    LoadedModel& worker = models_[name];
+    worker = models_["big"];
+    worker.config.name = name;
+    worker.config.device = device;
+    worker.shape.layers = 2;
+  }
+  config_.deployments[0].methods["ppd"] = {{"exit_layer", int64_t{2}},
+                                           {"workers", std::vector<std::string>{"lane", "other"}}};
+  const auto notes = [this] {
+    return make_deployments(config_, models_, &metrics_)->front().notes;
+  };
+  ASSERT_EQ(error(), "no error");
+  EXPECT_EQ(notes(), (std::vector<std::string>{
+                         "deployments[pair].ppd: worker lane shares cuda:0 with model big: it "
+                         "works, and no speed-up is to be expected"}));
+  models_["big"].config.device = "cpu:0";
+  models_["lane"].config.device = "cpu:0/1";  // threads of its own
+  EXPECT_TRUE(notes().empty());
+}
+
 // A vocabulary of many tokens, in the order of their merges, whose matrix is much of a small model.
 TEST_F(Deployments, DraftsAreAmongTheFrequentTokensWhereThatSparesMuch) {
   const auto tokenizer = demo_tokenizer();
@@ -153,6 +177,7 @@ TEST_F(Deployments, DraftsAreAmongTheFrequentTokensWhereThatSparesMuch) {
   const auto made = make_deployments(config_, models_, &metrics_);
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_EQ(made->front().draft_vocabulary, 0);
+  EXPECT_EQ(made->front().early_vocabulary, 0);
   EXPECT_NE(made->front().draft_lore, nullptr) << "requests learn from each other";
 }
 

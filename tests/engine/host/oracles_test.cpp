@@ -139,6 +139,8 @@ std::vector<Way> exact_ways() {
   ways.push_back({"ngram", "early", {{"draft_tokens", int64_t{4}}}});
   ways.push_back({"ppd", "early", {{"num_candidates", int64_t{1}}}});
   ways.push_back({"ppd", "early", {{"num_candidates", int64_t{4}}}});
+  ways.push_back(
+      {"ppd", "early", {{"num_candidates", int64_t{2}}, {"draft_vocabulary", int64_t{40}}}});
   for (const char* tree : {"TREE_EFFICIENT", "TREE_TRIANGLE"}) {
     ways.push_back({"bita",
                     "early",

@@ -214,7 +214,7 @@ class Desk final : public RunHost {
   void enqueue(PassFlight* flight) override { flight->sequence->flight_done(*flight); }
   void prefix_looked_up(int64_t, int64_t) override {}
   void tokens_emitted(SequenceRun*, int64_t) override {}
-  void begin(std::shared_ptr<Transfer>) override {}
+  int64_t begin(std::shared_ptr<Transfer>) override { return 0; }
 
   // A sequence that runs its prompt and then wants `more` rows.
   SequenceRun* add(int priority, std::vector<Token> prompt, int more) {

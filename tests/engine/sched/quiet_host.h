@@ -42,7 +42,7 @@ class QuietHost final : public RunHost {
     looked_up.emplace_back(rows, found);
   }
   void tokens_emitted(SequenceRun*, int64_t) override {}
-  void begin(std::shared_ptr<Transfer>) override {}
+  int64_t begin(std::shared_ptr<Transfer>) override { return 0; }
 
   std::vector<Move> moves;
   std::vector<std::pair<int64_t, int64_t>> looked_up;
