@@ -16,10 +16,15 @@
 //               are the times of the layers above it
 //   phases_beside  autoregressive in two passes with the early layer read between them: PPD's main
 //               without workers
+//   lower, phases  the same two by themselves
 //   ppd         with one worker, which runs all candidates as rows of one pass
 //
+// The last two of them with each of --draft-vocabularies: so many of the output matrix's rows an
+// early layer is read with.
+//
 // Prints one JSON object: of each its turns with the seconds from the first token to the last,
-// those of each round, by what the round before it was (a match or not), and PPD's counts.
+// those of each round, by what the round before it was (a match or not), those of PPD's phases, and
+// PPD's counts.
 // bench/peers/ppd.py makes a page of it.
 #include <algorithm>
 #include <chrono>
@@ -57,19 +62,19 @@ constexpr int kPageRows = 16;
 constexpr int kLongest = 2048;  // rows of the request that keeps cpu:1 busy
 
 struct Options {
-  std::optional<std::string> model, exit_layers, candidates, rates, dtype;
+  std::optional<std::string> model, exit_layers, candidates, draft_vocabularies, rates, dtype;
   std::optional<double> prompt_tokens, new_tokens, turns;
 };
 
 // An early layer, with the models that have the layers below it and as many as lie above it.
 struct Exit {
   int layer = 0;
-  std::vector<double> rates;  // of its candidates, by rank
+  std::vector<std::vector<double>> rates;  // of its candidates, by draft vocabulary and rank
   ModelId lower, worker;
 };
 
 // PPD's main by itself.
-Task<void> two_phases(Gen g, int candidates) {
+Task<void> two_phases(Gen g, int draft_vocabulary) {
   const Stage M = g.stage(Role::kLarge), E = g.stage(Role::kSmall);
   for (;;) {
     Needs needs{{E, g.missing(E)}, {M, g.missing(M)}};
@@ -79,7 +84,8 @@ Task<void> two_phases(Gen g, int candidates) {
     Read early;
     early.rows = last_rows(1, lower.add.size());
     early.warp = g.warp();
-    early.top = candidates;
+    early.warp.vocab = draft_vocabulary;
+    early.top = 1;
     lower.reading(std::move(early));
     Readout read = co_await g.submit(std::move(lower));
     (void)read;
@@ -96,11 +102,17 @@ struct Contender {
   int candidates = 0;
   ModelId model = kWhole;
   bool beside = false;  // something else decodes on cpu:1 meanwhile
+  int draft_vocabulary = 0;
+  std::vector<double> rates = {};  // of candidates, by rank
 
   bool is_phases() const { return name == "phases" || name == "phases_beside"; }
   std::function<Task<void>(Gen)> method() const {
-    if (name == "ppd") return [k = candidates](Gen g) { return ppd(g, {.candidates = k}); };
-    if (is_phases()) return [](Gen g) { return two_phases(g, 1); };
+    if (name == "ppd") {
+      return [k = candidates, ids = draft_vocabulary](Gen g) {
+        return ppd(g, {.candidates = k, .draft_vocabulary = ids});
+      };
+    }
+    if (is_phases()) return [ids = draft_vocabulary](Gen g) { return two_phases(g, ids); };
     return autoregressive;
   }
 };
@@ -111,15 +123,13 @@ constexpr size_t kBeginning = 3;
 struct Turn {
   double seconds = 0;  // first token to last
   MethodStats stats;
-  // Of main's upper layers and the prompt; what comes before the first token is taken off.
-  double upper = 0;
   // Seconds of rounds, without those at the beginning and the last, which starts no workers.
   std::vector<double> after_miss, after_match;
 };
 
 Turn turn_of(const Answer& answer) {
   const MethodStats& stats = answer.end.stats;
-  Turn turn{stats.decode_seconds, stats, stats.large_seconds - stats.prefill_seconds, {}, {}};
+  Turn turn{stats.decode_seconds, stats, {}, {}};
   for (size_t i = kBeginning; i + 1 < answer.arrivals.size(); ++i) {
     const Answer::Arrival& before = answer.arrivals[i - 1];
     const double took = std::chrono::duration<double>(answer.arrivals[i].at - before.at).count();
@@ -171,7 +181,7 @@ class Rig {
   absl::StatusOr<Turn> run(const Contender& c, const ModelId* busy, uint64_t seed,
                            int prompt_tokens, int new_tokens, std::vector<Token>* tokens) {
     Script script{.vocab_size = shape().vocab_size};
-    if (c.exit) script.early = c.exit->rates;
+    script.early = c.rates;
     for (const auto& device : scripted_) device->set_script(script);
     std::shared_ptr<Answer> other;
     RequestId other_id = 0;
@@ -284,35 +294,46 @@ absl::StatusOr<std::vector<int>> parse_numbers(const char* flag, const std::stri
   return found;
 }
 
-absl::StatusOr<std::vector<Exit>> parse_exits(const Options& o) {
+// One for all, or one for each early layer with each draft vocabulary.
+absl::StatusOr<std::vector<Exit>> parse_exits(const Options& o, size_t vocabularies) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<int> layers,
                           parse_numbers("--exit-layers", o.exit_layers.value_or(""), 1, 1023));
   const std::vector<std::string> rates =
       absl::StrSplit(o.rates.value_or("0.5:0.1:0.1"), absl::ByChar(','));
-  if (rates.size() != 1 && rates.size() != layers.size()) {
+  if (rates.size() != 1 && rates.size() != layers.size() * vocabularies) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--rates: ", *o.rates, "; allowed: one, or one for each of --exit-layers"));
+        absl::StrCat("--rates: ", *o.rates, "; allowed: one, or ", layers.size() * vocabularies,
+                     ", for each of --exit-layers with each of --draft-vocabularies"));
   }
   std::vector<Exit> exits;
   for (size_t i = 0; i < layers.size(); ++i) {
     Exit& exit = exits.emplace_back();
     exit.layer = layers[i];
-    TANDEM_ASSIGN_OR_RETURN(exit.rates,
-                            parse_shares("--rates", rates[rates.size() == 1 ? 0 : i], ':'));
+    for (size_t v = 0; v < vocabularies; ++v) {
+      const size_t at = rates.size() == 1 ? 0 : i * vocabularies + v;
+      TANDEM_ASSIGN_OR_RETURN(exit.rates.emplace_back(), parse_shares("--rates", rates[at], ':'));
+    }
   }
   return exits;
 }
 
-std::vector<Contender> contenders_of(const std::vector<Exit>& exits, const std::vector<int>& ks) {
+std::vector<Contender> contenders_of(const std::vector<Exit>& exits, const std::vector<int>& ks,
+                                     const std::vector<int>& vocabularies) {
   std::vector<Contender> all = {{"ar"}, {"ar_both", nullptr, 0, kWholeOnBoth}};
   for (const Exit& exit : exits) {
     for (const bool beside : {false, true}) {
       const char* const how = beside ? "_beside" : "";
       if (beside) all.push_back({"ar_beside", &exit, 0, kWhole, true});
       all.push_back({absl::StrCat("lower", how), &exit, 0, exit.lower, beside});
-      all.push_back({absl::StrCat("phases", how), &exit, 0, kWhole, beside});
+      for (const int ids : vocabularies) {
+        all.push_back({absl::StrCat("phases", how), &exit, 0, kWhole, beside, ids});
+      }
     }
-    for (const int k : ks) all.push_back({"ppd", &exit, k});
+    for (size_t v = 0; v < vocabularies.size(); ++v) {
+      for (const int k : ks) {
+        all.push_back({"ppd", &exit, k, kWhole, false, vocabularies[v], exit.rates[v]});
+      }
+    }
   }
   return all;
 }
@@ -325,15 +346,18 @@ std::string json(const std::vector<double>& seconds) {
 
 std::string json(const Turn& turn) {
   const auto& own = turn.stats.own;
+  const auto seconds = [&](size_t figure) { return 1e-9 * static_cast<double>(own[figure]); };
   return absl::StrFormat(
-      "{\"seconds\":%.9f,\"upper\":%.9f,\"rounds\":%d,\"matches\":%d,\"adopted\":%d,"
+      "{\"seconds\":%.9f,\"lower\":%.9f,\"upper\":%.9f,\"barrier\":%.9f,\"worker\":%.9f,"
+      "\"rounds\":%d,\"matches\":%d,\"adopted\":%d,"
       "\"copied_rows\":%d,"
       "\"main_layers\":%d,\"predicted_main_layers\":%d,\"worker_layers\":%d,"
       "\"after_miss\":%s,\"after_match\":%s}",
-      turn.seconds, turn.upper, own[PpdFigures::kRounds], own[PpdFigures::kMatches],
-      own[PpdFigures::kAdopted], own[PpdFigures::kCopiedRows], own[PpdFigures::kMainLayers],
-      own[PpdFigures::kPredictedMainLayers], own[PpdFigures::kWorkerLayers], json(turn.after_miss),
-      json(turn.after_match));
+      turn.seconds, seconds(PpdFigures::kLowerTime), seconds(PpdFigures::kUpperTime),
+      seconds(PpdFigures::kBarrierTime), seconds(PpdFigures::kWorkerTime), own[PpdFigures::kRounds],
+      own[PpdFigures::kMatches], own[PpdFigures::kAdopted], own[PpdFigures::kCopiedRows],
+      own[PpdFigures::kMainLayers], own[PpdFigures::kPredictedMainLayers],
+      own[PpdFigures::kWorkerLayers], json(turn.after_miss), json(turn.after_match));
 }
 
 absl::Status bench(const Options& o) {
@@ -344,11 +368,14 @@ absl::Status bench(const Options& o) {
   const int prompt = static_cast<int>(o.prompt_tokens.value_or(64));
   const int tokens = static_cast<int>(o.new_tokens.value_or(64));
   const int turns = static_cast<int>(o.turns.value_or(5));
-  TANDEM_ASSIGN_OR_RETURN(std::vector<Exit> exits, parse_exits(o));
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::vector<int> vocabularies,
+      parse_numbers("--draft-vocabularies", o.draft_vocabularies.value_or("0"), 0, 1 << 24));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<Exit> exits, parse_exits(o, vocabularies.size()));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<int> ks,
                           parse_numbers("--candidates", o.candidates.value_or("1,3"), 1, 16));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Rig> rig, Rig::load(o, &exits));
-  const std::vector<Contender> contenders = contenders_of(exits, ks);
+  const std::vector<Contender> contenders = contenders_of(exits, ks, vocabularies);
 
   std::vector<std::vector<std::string>> lines(contenders.size());
   for (int turn = -1; turn < turns; ++turn) {  // the first one warms up, and does not count
@@ -371,8 +398,9 @@ absl::Status bench(const Options& o) {
   for (size_t c = 0; c < contenders.size(); ++c) {
     const Contender& one = contenders[c];
     cases.push_back(absl::StrFormat(
-        "{\"name\":\"%s\",\"exit\":%d,\"candidates\":%d,\"turns\":[%s]}", one.name,
-        one.exit ? one.exit->layer : 0, one.candidates, absl::StrJoin(lines[c], ",\n")));
+        "{\"name\":\"%s\",\"exit\":%d,\"candidates\":%d,\"draft_vocabulary\":%d,\"turns\":[%s]}",
+        one.name, one.exit ? one.exit->layer : 0, one.candidates, one.draft_vocabulary,
+        absl::StrJoin(lines[c], ",\n")));
   }
   absl::PrintF(
       "{\"prompt_tokens\":%d,\"new_tokens\":%d,\"layers\":%d,\"parameters\":%d,\"dtype\":\"%s\",\n"
@@ -391,9 +419,11 @@ int run(const std::vector<std::string>& args) {
   flags.text("exit-layers", "LIST", "early layers, each from half of the layers on",
              &o.exit_layers);
   flags.text("candidates", "LIST", "tokens that an early layer proposes (1,3)", &o.candidates);
+  flags.text("draft-vocabularies", "LIST", "candidates are ids below this; 0: all (0)",
+             &o.draft_vocabularies);
   flags.text("rates", "LIST",
-             "how often candidates are right, best first, for all early layers or by early layer "
-             "(0.5:0.1:0.1)",
+             "how often candidates are right, best first: one for all, or by early layer and draft "
+             "vocabulary (0.5:0.1:0.1)",
              &o.rates);
   flags.number("prompt-tokens", "N", "of a prompt (64)", 1, 1024, &o.prompt_tokens);
   flags.number("new-tokens", "N", "of an answer (64)", 2, 900, &o.new_tokens);

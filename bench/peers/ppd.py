@@ -23,33 +23,50 @@ from bench.peers.report import put, table
 PAGE = ROOT / "docs" / "benchmarks" / "ppd.md"
 FIGURE = PAGE.with_suffix(".svg")
 CANDIDATES = (1, 3)
-TOLERANCE = 0.1  # of what phases say
+TOLERANCE = 0.1
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, its early layers, and how often k = 1 and k = 3 candidates are right there."""
+    """A model, and by early layer and draft vocabulary (0: all tokens) how often k = 1 and k = 3
+    candidates are right. Each early layer has the same draft vocabularies."""
 
     title: str
     path: Path
-    rates: dict[int, tuple[float, float]]
+    rates: dict[tuple[int, int], tuple[float, float]]
     dtype: str = "auto"
 
-    def rates_by_rank(self) -> str:
+    def arguments(self) -> list[str]:
         """What bench_ppd takes: ranks 2 and 3 share what they have together."""
-        exits = []
-        for first, three in self.rates.values():
-            other = (three - first) / 2
-            exits.append(f"{first:g}:{other:g}:{other:g}")
-        return ",".join(exits)
+        exits = sorted({exit_layer for exit_layer, _ in self.rates})
+        vocabularies = sorted({ids for _, ids in self.rates})
+        rates = []
+        for exit_layer in exits:
+            for ids in vocabularies:
+                first, three = self.rates[exit_layer, ids]
+                other = (three - first) / 2
+                rates.append(f"{first:g}:{other:g}:{other:g}")
+        return [
+            *("--model", str(self.path), "--dtype", self.dtype),
+            *("--exit-layers", ",".join(map(str, exits))),
+            *("--draft-vocabularies", ",".join(map(str, vocabularies))),
+            *("--rates", ",".join(rates)),
+        ]
 
 
 def subjects() -> dict[str, Subject]:
-    """SmolLM2 at the rates of its own heads; a shape of 350 million weights at the paper's rates of
-    Vicuna-13B on SQuAD, by the share of layers below."""
+    """SmolLM2 at the rates of its own heads, among all tokens and among frequent ones; a shape of
+    350 million weights, whose vocabulary is small, at the paper's rates of Vicuna-13B on SQuAD, by
+    the share of layers below."""
     report = json.loads((ROOT / "models/smollm2-135m-heads/training.json").read_text())
-    trained = report["trained"]["humaneval"]
-    smollm2 = {layer: (trained[str(layer)][0], trained[str(layer)][1]) for layer in (15, 22)}
+    smollm2 = {}
+    kinds = {"trained": 0}
+    if "frequent" in report:
+        kinds["frequent"] = report["draft_vocabulary"]
+    for kind, ids in kinds.items():
+        for layer in (15, 22):
+            first, three, _ = report[kind]["humaneval"][str(layer)]
+            smollm2[layer, ids] = (first, three)
     return {
         "smollm2": Subject(
             "SmolLM2 135M Instruct, 4-bit blocks", HOME / "models" / "smollm2-135m.gguf", smollm2
@@ -57,7 +74,7 @@ def subjects() -> dict[str, Subject]:
         "llama-350m": Subject(
             "A Llama of 350 million random weights, int8",
             HOME / "benchmark" / "llama-350m",
-            {12: (0.528, 0.684), 18: (0.723, 0.875)},
+            {(12, 0): (0.528, 0.684), (18, 0): (0.723, 0.875)},
             "int8",
         ),
     }
@@ -74,16 +91,19 @@ class Kind:
 @dataclass
 class Line:
     """PPD at one early layer with one number of candidates. Times are of a token, in seconds; all
-    but `mean` are medians over rounds, behind matches and misses each for themselves."""
+    but means are medians over rounds, behind matches and misses each for themselves."""
 
     exit: int
     layers: int  # of the model
     candidates: int
+    draft_vocabulary: int  # 0: all
     matched: float  # share of rounds
     adopted: float  # of the matches
     measured: float
     mean: float  # over all rounds of a turn, its median over the turns
-    upper: Kind  # of it: main's passes over the layers above the early one
+    lower: Kind  # of the mean: main up to the early layer, and reading it
+    upper: Kind  # main's layers above it
+    barrier: float  # waits for workers
     theorem: float  # layers alone
     with_reads: float  # and what it takes to read the early layer between two passes
     by_phase: float  # the same, where layers before the reading have the machine to themselves
@@ -94,8 +114,12 @@ class Line:
     spread: tuple[float, float]  # of a turn's mean / by_phase: quartiles
 
 
-def by_case(measured: dict) -> dict[tuple[str, int, int], list[dict]]:
-    return {(c["name"], c["exit"], c["candidates"]): c["turns"] for c in measured["cases"]}
+def by_case(measured: dict) -> dict[tuple[str, int, int, int], list[dict]]:
+    """Turns by name, early layer, candidates and draft vocabulary."""
+    return {
+        (c["name"], c["exit"], c["candidates"], c["draft_vocabulary"]): c["turns"]
+        for c in measured["cases"]
+    }
 
 
 def median_round(turns: list[dict], kinds=("after_miss", "after_match")) -> float:
@@ -106,11 +130,11 @@ def median_round(turns: list[dict], kinds=("after_miss", "after_match")) -> floa
 
 @dataclass
 class Times:
-    """Of a layer, of reading the early one between two passes, and of what comes behind the last
-    layer; seconds."""
+    """Of a layer, of reading the early one between two passes, by draft vocabulary, and of what
+    comes behind the last layer; seconds."""
 
     layer: float
-    reading: float
+    reading: dict[int, float]
     end: float
 
 
@@ -118,62 +142,74 @@ def times(measured: dict, how: str) -> Times:
     """Of medians of rounds, a line through the models of all depths. how: "", by itself, or
     "_beside", while the other processor works."""
     cases = by_case(measured)
-    points, readings = [], []
-    for exit_layer in sorted({exit_layer for _, exit_layer, _ in cases if exit_layer}):
-        whole = median_round(cases["ar" + how, exit_layer if how else 0, 0])
+    vocabularies = sorted({ids for *_, ids in cases})
+    points: list[tuple[int, float]] = []
+    readings: dict[int, list[float]] = {ids: [] for ids in vocabularies}
+    for exit_layer in sorted({exit_layer for _, exit_layer, *_ in cases if exit_layer}):
+        whole = median_round(cases["ar" + how, exit_layer if how else 0, 0, 0])
         points.append((measured["layers"], whole))
-        points.append((exit_layer, median_round(cases["lower" + how, exit_layer, 0])))
-        readings.append(median_round(cases["phases" + how, exit_layer, 0]) - whole)
+        points.append((exit_layer, median_round(cases["lower" + how, exit_layer, 0, 0])))
+        for ids in vocabularies:
+            phases = cases.get(("phases" + how, exit_layer, 0, ids))
+            if phases:
+                readings[ids].append(median_round(phases) - whole)
     layer, end = statistics.linear_regression(*zip(*points, strict=True))
-    return Times(layer, statistics.median(readings), end)
+    reading = {ids: statistics.median(found) for ids, found in readings.items() if found}
+    return Times(layer, reading, end)
 
 
-def line(measured: dict, exit_layer: int, candidates: int, alone: Times, beside: Times) -> Line:
+def line(
+    measured: dict, exit_layer: int, candidates: int, ids: int, alone: Times, beside: Times
+) -> Line:
     """By Theorem 4.1 with layer times while the other processor worked a match saves the d - e
     lower layers; with reads, what reading the early layer costs where main has read it; and by
     phase: up to that reading no worker runs, so what is before it takes what it takes alone."""
     cases, layers = by_case(measured), measured["layers"]
-    turns = cases["ppd", exit_layer, candidates]
+    turns = cases["ppd", exit_layer, candidates, ids]
     matches = sum(turn["matches"] for turn in turns)
     rounds = [sum(len(turn[kind]) for turn in turns) for kind in ("after_miss", "after_match")]
     share = rounds[1] / sum(rounds)
-    upper = layers - exit_layer
-    theorem = (layers - upper * share) * beside.layer + beside.end
+    saved = layers - exit_layer
+    theorem = (layers - saved * share) * beside.layer + beside.end
     # After half of the layers a worker has read what main takes over, beside main's own end.
     halves = 2 * exit_layer == layers
     reads = 1 - share if halves else 1
-    behind = upper * beside.layer + (beside if halves else alone).end
-    kinds = (
-        Kind(
-            median_round(turns, ["after_miss"]),
-            exit_layer * alone.layer + alone.reading + behind,
-        ),
-        Kind(
-            median_round(turns, ["after_match"]),
-            (exit_layer - upper) * alone.layer + (0 if halves else alone.reading) + behind,
-        ),
+    upper = saved * beside.layer + (beside if halves else alone).end
+    lower = (
+        exit_layer * alone.layer + alone.reading[ids],
+        (exit_layer - saved) * alone.layer + (0 if halves else alone.reading[ids]),
     )
-    by_phase = (1 - share) * kinds[0].by_phase + share * kinds[1].by_phase
-    means = [turn["seconds"] / (measured["new_tokens"] - 1) for turn in turns]
-    # With the prompt's own time one round's lower layers were taken off, too.
-    once = exit_layer * alone.layer + alone.reading
-    upper_means = [(turn["upper"] + once) / (measured["new_tokens"] - 1) for turn in turns]
-    ratios = sorted(mean / by_phase for mean in means)
+    kinds = [
+        Kind(median_round(turns, [name]), before + upper)
+        for name, before in zip(("after_miss", "after_match"), lower, strict=True)
+    ]
+
+    def of_both(miss: float, match: float) -> float:
+        return (1 - share) * miss + share * match
+
+    def mean(part: str) -> float:
+        return statistics.median(turn[part] / (measured["new_tokens"] - 1) for turn in turns)
+
+    by_phase = of_both(*(kind.by_phase for kind in kinds))
+    ratios = sorted(turn["seconds"] / (measured["new_tokens"] - 1) / by_phase for turn in turns)
     return Line(
         exit_layer,
         layers,
         candidates,
+        ids,
         matches / sum(turn["rounds"] for turn in turns),
         sum(turn["adopted"] for turn in turns) / max(1, matches),
-        (1 - share) * kinds[0].measured + share * kinds[1].measured,
-        statistics.median(means),
-        Kind(statistics.median(upper_means), behind),
+        of_both(*(kind.measured for kind in kinds)),
+        mean("seconds"),
+        Kind(mean("lower"), of_both(*lower)),
+        Kind(mean("upper"), upper),
+        mean("barrier"),
         theorem,
-        theorem + reads * beside.reading,
+        theorem + reads * beside.reading[ids],
         by_phase,
         *kinds,
-        median_round(cases["ar", 0, 0]),
-        median_round(cases["ar_both", 0, 0]),
+        median_round(cases["ar", 0, 0, 0]),
+        median_round(cases["ar_both", 0, 0, 0]),
         (ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]),
     )
 
@@ -182,8 +218,8 @@ def evaluate(measured: dict) -> list[Line]:
     """What bench_ppd printed, case by case."""
     alone, beside = (times(measured, how) for how in ("", "_beside"))
     return [
-        line(measured, exit_layer, candidates, alone, beside)
-        for name, exit_layer, candidates in by_case(measured)
+        line(measured, exit_layer, candidates, ids, alone, beside)
+        for name, exit_layer, candidates, ids in by_case(measured)
         if name == "ppd"
     ]
 
@@ -194,35 +230,58 @@ def break_even(scaling: float, share: float) -> float:
     return max(0.0, (1 - 1 / scaling) / share)
 
 
+def tokens(ids: int) -> str:
+    return f"first {ids}" if ids else "all"
+
+
 def layer_times(measured: dict) -> str:
     """As a table, in milliseconds."""
-    rows = []
-    for name, how in (("alone", ""), ("beside", "_beside")):
-        found = times(measured, how)
-        rows.append([name, *(f"{1e3 * t:.3f}" for t in (found.layer, found.reading, found.end))])
-    return table(["ms", "a layer", "reading the early layer", "behind the last layer"], rows)
+    found = [(name, times(measured, how)) for name, how in (("alone", ""), ("beside", "_beside"))]
+    reads = [f"reading the early layer, {tokens(ids)} tokens" for ids in found[0][1].reading]
+    rows = [
+        [name, *(f"{1e3 * t:.3f}" for t in (of.layer, *of.reading.values(), of.end))]
+        for name, of in found
+    ]
+    return table(["ms", "a layer", *reads, "behind the last layer"], rows)
+
+
+# What is beside a row's measured time, and how the page calls it.
+KINDS = {"theorem": "the theorem", "with_reads": "it with reads", "by_phase": "phases"}
 
 
 def section(subject: Subject, lines: list[Line], measured: dict) -> str:
-    rows, profile = [], []
+    rows, terms, profile = [], [], []
     for line in lines:
         share = 1 - line.exit / line.layers
         need = break_even(line.alone / line.both, share)
-        about = [f"{line.exit} of {line.layers}", str(line.candidates)]
+        about = [
+            f"{line.exit} of {line.layers}",
+            str(line.candidates),
+            tokens(line.draft_vocabulary),
+        ]
+        said = [getattr(line, kind) for kind in KINDS]
         rows.append(
             [
                 *about,
                 f"{line.matched:.0%} ({line.adopted:.0%})",
                 f"{1e3 * line.measured:.2f}",
-                f"{1e3 * line.theorem:.2f}",
-                f"{1e3 * line.with_reads:.2f}",
-                f"{1e3 * line.by_phase:.2f}",
-                f"{line.measured / line.theorem:.2f}",
-                f"{line.measured / line.with_reads:.2f}",
-                f"{line.measured / line.by_phase:.2f}",
+                *(f"{1e3 * seconds:.2f} ({line.measured / seconds:.2f})" for seconds in said),
                 f"{line.alone / line.measured:.2f}",
                 f"{line.both / line.measured:.2f}",
                 f"{need:.0%}" if need <= 1 else "none",
+            ]
+        )
+        steps = [
+            line.with_reads - line.theorem,
+            line.by_phase - line.with_reads,
+            line.measured - line.by_phase,
+        ]
+        terms.append(
+            [
+                *about,
+                f"{1e3 * line.theorem:.2f}",
+                *(f"{1e3 * step:+.2f}" for step in steps),
+                f"{1e3 * line.measured:.2f}",
             ]
         )
         profile.append(
@@ -230,35 +289,41 @@ def section(subject: Subject, lines: list[Line], measured: dict) -> str:
                 *about,
                 *(
                     f"{1e3 * kind.measured:.2f} / {1e3 * kind.by_phase:.2f}"
-                    for kind in (line.after_miss, line.after_match)
+                    for kind in (line.after_miss, line.after_match, line.lower, line.upper)
                 ),
+                f"{1e3 * line.barrier:.2f}",
                 f"{1e3 * line.mean:.2f}",
-                f"{1e3 * line.upper.measured:.2f} / {1e3 * line.upper.by_phase:.2f}",
                 f"{line.mean / line.by_phase:.2f} ({line.spread[0]:.2f}-{line.spread[1]:.2f})",
             ]
         )
+    about = ["early layer", "k", "candidates of"]
     head = [
-        "early layer",
-        "k",
+        *about,
         "matches (in time)",
         "ms, measured",
-        "theorem",
+        "theorem (measured / it)",
         "with reads",
         "by phase",
-        "measured / theorem",
-        "measured / with reads",
-        "measured / by phase",
         "over AR, one core",
         "over AR, both",
         "break-even match rate",
     ]
+    ways = [
+        *about,
+        "ms, theorem",
+        "reading the early layer",
+        "lower layers without company",
+        "not explained",
+        "measured",
+    ]
     deeper = [
-        "early layer",
-        "k",
+        *about,
         "ms behind a miss: measured / by phase",
         "behind a match",
-        "ms, mean of all rounds",
-        "of it: upper layers",
+        "mean: to the early layer",
+        "above it",
+        "behind workers",
+        "all",
         "mean / by phase (quartiles of turns)",
     ]
     one, two = 1e3 * lines[0].alone, 1e3 * lines[0].both
@@ -268,6 +333,12 @@ A token of autoregressive decoding takes {one:.2f} ms on one core and {two:.2f} 
 
 {table(head, rows)}
 
+From the theorem to what was measured:
+
+{table(ways, terms)}
+
+Layers' times, and where a round's time went (the last columns are means over all rounds, with whatever came between):
+
 {layer_times(measured)}
 
 {table(deeper, profile)}
@@ -275,78 +346,122 @@ A token of autoregressive decoding takes {one:.2f} ms on one core and {two:.2f} 
 
 
 def verdict(found: list[tuple[Subject, list[Line]]]) -> str:
-    """How many rows are what phases say, and where the others differ."""
+    """How many rows are what is said of them, and where the others differ."""
     rows = [(subject, line) for subject, lines in found for line in lines]
-    off = [
-        f"{subject.title.split(',')[0]} at {line.exit} of {line.layers}, k = {line.candidates}: "
-        + ", ".join(
-            f"behind a {name} {kind.measured / kind.by_phase:.2f}"
-            for name, kind in (("miss", line.after_miss), ("match", line.after_match))
-        )
-        for subject, line in rows
-        if abs(line.measured / line.by_phase - 1) > TOLERANCE
+    parts, off = [], []
+    for kind, name in KINDS.items():
+        near = [abs(line.measured / getattr(line, kind) - 1) <= TOLERANCE for _, line in rows]
+        parts.append(f"of {name} in {sum(near)}")
+        if kind == "theorem":
+            off = [row for row, is_near in zip(rows, near, strict=True) if not is_near]
+    text = f"Of {len(rows)} rows measured is within {TOLERANCE:.0%} {', '.join(parts)}."
+    if not off:
+        return text
+    apart = [
+        f"{subject.title.split(',')[0]} at {line.exit} of {line.layers}, k = {line.candidates}, "
+        f"{tokens(line.draft_vocabulary)} tokens: {1e3 * (line.measured - line.theorem):+.2f} ms, "
+        f"of which reading {1e3 * (line.with_reads - line.theorem):+.2f}"
+        for subject, line in off
     ]
-    text = (
-        f"Measured is within {TOLERANCE:.0%} of what phases say in {len(rows) - len(off)} of "
-        f"{len(rows)} rows."
-    )
-    return text + (" Of it the others take: " + "; ".join(off) + "." if off else "")
+    return f"{text} Beyond that of the theorem: {'; '.join(apart)}."
 
 
 COLOURS = ("#1f6fb2", "#c2571a", "#3a8f4d", "#8452a1")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 620, 380, 52, 190, 34, 44
-LOW, HIGH = 0.6, 2.1  # speed-ups
+
+
+@dataclass
+class Panel:
+    """One of the figure's two, from `top` down: axes, and what is drawn into them."""
+
+    top: int
+    title: str
+    across: str  # what the horizontal axis is
+    x: tuple[float, float]
+    y: tuple[float, float]
+    out: list[str]
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+        return (
+            LEFT + (x - self.x[0]) / (self.x[1] - self.x[0]) * width,
+            self.top + HEIGHT - BOTTOM - (y - self.y[0]) / (self.y[1] - self.y[0]) * height,
+        )
+
+    def text(self, x: float, y: float, what: str, style: str = "") -> None:
+        self.out.append(f'<text x="{x:.1f}" y="{y:.1f}" {style}>{what}</text>')
+
+    def axes(self, columns: list[float], rows: list[float]) -> None:
+        self.text(LEFT, self.top + 20, self.title, 'class="title"')
+        self.text((LEFT + WIDTH - RIGHT) / 2 - 60, self.top + HEIGHT - 8, self.across)
+        for value in rows:
+            x, y = self.at(self.x[0], value)
+            line = f'x1="{x}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"'
+            self.out.append(f"<line {line}/>")
+            self.text(x - 6, y + 4, f"{value:g}", 'text-anchor="end"')
+        for value in columns:
+            x, y = self.at(value, self.y[0])
+            self.text(x, y + 16, f"{value:g}", 'text-anchor="middle"')
+
+    def curve(self, points: list[tuple[float, float]], name: str, style: str = "#333") -> None:
+        path = " ".join("{:.1f},{:.1f}".format(*self.at(*point)) for point in points)
+        shape = f'points="{path}" fill="none" stroke="{style}" stroke-width="1.5"'
+        self.out.append(f"<polyline {shape}/>")
+        x, y = self.at(*points[-1])
+        self.text(x + 6, y + 4, name)
+
+    def point(self, x: float, y: float, name: str, colour: str) -> None:
+        x, y = self.at(x, y)
+        self.out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>')
+        self.text(x + 6, y + 12, name, f'style="fill:{colour}"')
 
 
 def draw(found: list[tuple[Subject, list[Line]]]) -> str:
-    """Speed-up over one device by match rate: the theorem's curves, what was measured, and what
-    plain decoding has of both cores, above which PPD would have to come."""
-
-    def at(rate: float, speed: float) -> tuple[float, float]:
-        across, up = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-        return LEFT + rate * across, HEIGHT - BOTTOM - (speed - LOW) / (HIGH - LOW) * up
-
-    def text(x: float, y: float, what: str, style: str = "") -> str:
-        return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{what}</text>'
-
+    """Above: speed-up over one device by match rate, the theorem's curves, what was measured, and
+    what plain decoding has of both cores, above which PPD would have to come. Below: the match rate
+    at which it does, by what plain decoding has of the same devices."""
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
-        f'viewBox="0 0 {WIDTH} {HEIGHT}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{2 * HEIGHT}" '
+        f'viewBox="0 0 {WIDTH} {2 * HEIGHT}">',
         "<style>text{font:11px sans-serif;fill:#333}.title{font-weight:bold}"
         ".grid{stroke:#ddd}</style>",
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        text(LEFT, 20, "Speed-up over one device, by match rate", 'class="title"'),
-        text((LEFT + WIDTH - RIGHT) / 2 - 30, HEIGHT - 8, "match rate p"),
+        f'<rect width="{WIDTH}" height="{2 * HEIGHT}" fill="white"/>',
     ]
-    for step in range(7, 22, 2):
-        x, y = at(0, step / 10)
-        out.append(f'<line x1="{x}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>')
-        out.append(text(x - 6, y + 4, f"{step / 10:g}", 'text-anchor="end"'))
-    for rate in (0, 0.25, 0.5, 0.75, 1):
-        x, _ = at(rate, LOW)
-        out.append(text(x, HEIGHT - BOTTOM + 16, f"{rate:g}", 'text-anchor="middle"'))
+    speed = Panel(
+        0, "Speed-up over one device, by match rate", "match rate p", (0, 1), (0.6, 2.1), out
+    )
+    speed.axes([0, 0.25, 0.5, 0.75, 1], [step / 10 for step in range(7, 22, 2)])
+    need = Panel(
+        HEIGHT,
+        "Break-even: the match rate from which k + 1 devices are better used by PPD",
+        "plain decoding on all k + 1 devices, over one",
+        (1, 2),
+        (0, 1),
+        out,
+    )
+    need.axes([1, 1.25, 1.5, 1.75, 2], [0, 0.25, 0.5, 0.75, 1])
     for share in (0.5, 0.25):
-        curve = [at(p / 50, 1 / (1 - share * p / 50)) for p in range(51)]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in curve)
-        out.append(f'<polyline points="{path}" fill="none" stroke="#333" stroke-width="1.5"/>')
-        x, y = curve[-1]
-        out.append(text(x + 6, y + 4, f"Theorem 4.1, {1 - share:.0%} of layers below"))
+        name = f"Theorem 4.1, {1 - share:.0%} of layers below"
+        rates = [p / 50 for p in range(51)]
+        speed.curve([(p, 1 / (1 - share * p)) for p in rates], name)
+        need.curve([(1 / (1 - share * p), p) for p in rates], name)
     for number, (subject, lines) in enumerate(found):
         colour = COLOURS[number]
-        style = f'style="fill:{colour}"'
         scaling = lines[0].alone / lines[0].both
-        (x, y), (end, _) = at(0, scaling), at(1, scaling)
+        (x, y), (end, _) = speed.at(0, scaling), speed.at(1, scaling)
         out.append(
             f'<line x1="{x:.1f}" x2="{end:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{colour}" '
             'stroke-dasharray="5 4"/>'
         )
-        name = subject.title.split(",")[0]
-        out.append(text(end + 6, y + 4 + 12 * number, f"AR on both cores: {name}", style))
+        name = f"AR on both cores: {subject.title.split(',')[0]}"
+        speed.text(end + 6, y + 4 + 12 * number, name, f'style="fill:{colour}"')
         for line in lines:
-            x, y = at(line.matched, line.alone / line.measured)
-            out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>')
             point = f"{line.exit}/{line.layers}, k {line.candidates}"
-            out.append(text(x + 6, y + 12, point, style))
+            if line.draft_vocabulary:
+                point += f", {line.draft_vocabulary}"
+            speed.point(line.matched, line.alone / line.measured, point, colour)
+            if not line.draft_vocabulary:  # their rates are nearly those of all tokens
+                need.point(scaling, line.matched, point, colour)
     return "\n".join([*out, "</svg>", ""])
 
 
@@ -355,7 +470,7 @@ def parse(arguments):
     parser.add_argument("--models", nargs="+", choices=["smollm2", "llama-350m"])
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--prompt-tokens", type=int, default=64)
-    parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--binary", type=Path, default=ROOT / "build/release/bin/bench_ppd")
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
     parser.add_argument("--busy", action="store_true", help="write what a busy machine gave, too")
@@ -371,10 +486,8 @@ def main(arguments=None) -> int:
         subject = known[name]
         if name == "llama-350m":
             random_llama(name)
-        command = [args.binary, "--model", subject.path, "--dtype", subject.dtype]
-        command += ["--exit-layers", ",".join(map(str, subject.rates))]
+        command = [args.binary, *subject.arguments(), "--turns", str(args.turns)]
         command += ["--candidates", ",".join(map(str, CANDIDATES))]
-        command += ["--rates", subject.rates_by_rank(), "--turns", str(args.turns)]
         command += ["--new-tokens", str(args.new_tokens)]
         command += ["--prompt-tokens", str(args.prompt_tokens)]
         measured = json.loads(subprocess.check_output(command, text=True))
