@@ -219,7 +219,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help="train nothing: add those of the heads in --output to its report",
     )
     resumable.add_arguments(parser, Settings(), "early_heads", keeps="rows")
-    return parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
+    if parsed.shipped and parsed.draft_vocabulary is None:
+        parser.error("--shipped: needs --draft-vocabulary, below which its rates are taken")
+    return parsed
 
 
 def layers_of(asked: list[int] | None, count: int) -> list[int]:

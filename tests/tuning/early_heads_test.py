@@ -188,6 +188,12 @@ def test_frequent_tokens_alone(frozen, features):
         assert few[layer][-1] > 0
 
 
+def test_rates_of_shipped_heads_are_those_below_a_vocabulary(capsys):
+    with pytest.raises(SystemExit):
+        early_heads.parse_arguments(["model.gguf", "--output", "heads", "--shipped"])
+    assert "--draft-vocabulary" in capsys.readouterr().err
+
+
 def test_heads_that_were_written_are_read_again(frozen, tmp_path):
     with pytest.raises(SystemExit, match="allowed with --shipped: a folder of heads"):
         early_heads.read_heads(tmp_path)

@@ -44,6 +44,10 @@
 namespace tandem {
 namespace {
 
+absl::Status behind_a_shortage() {
+  return absl::ResourceExhaustedError("behind a batch that had no memory");
+}
+
 absl::StatusOr<DType> weight_dtype(DType dtype, const DecoderConfig& config, bool on_cpu) {
   if (dtype == DType::kAuto) {
     const SafeDType file = config.dtype.value_or(SafeDType::kF32);
@@ -213,8 +217,12 @@ void TorchDevice::Impl::begin(const Batch& batch, Done done) {
         lane.post([this, number = begun] { finish_up_to(number); });
         return;
       }
-      finish_up_to(begun);
-      (*executor)->run(batch, result.works);
+      finish_up_to(begun);  // which may be refused only now
+      if (batch.behind && refused) {
+        result.status = behind_a_shortage();
+      } else {
+        (*executor)->run(batch, result.works);
+      }
     }
   } catch (...) {
     result.status = caught(config.name());
@@ -239,7 +247,7 @@ void TorchDevice::Impl::finish_oldest() {
     result.status = caught(config.name());
   }
   if (refused && oldest.batch->behind && result.status.ok()) {
-    result.status = absl::ResourceExhaustedError("behind a batch that had no memory");
+    result.status = behind_a_shortage();
   }
   result = ended(*oldest.batch, std::move(result), oldest.start);
   refused = absl::IsResourceExhausted(result.status);
@@ -277,9 +285,7 @@ absl::Status TorchDevice::Impl::settled(absl::Status failure) const {
 absl::StatusOr<Executor*> TorchDevice::Impl::prepare(const Batch& batch) {
   shared->values().forget(batch.forget);
   TANDEM_RETURN_IF_ERROR(mover.put(batch.moves, [this](ModelId id) { return shared->pool(id); }));
-  if (batch.behind && refused) {
-    return absl::ResourceExhaustedError("behind a batch that had no memory");
-  }
+  if (batch.behind && refused) return behind_a_shortage();
   if (batch.works.empty()) {
     if (queue != nullptr && !batch.moves.empty()) queue->finish();
     return nullptr;

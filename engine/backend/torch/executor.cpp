@@ -89,6 +89,10 @@ void Executor::build(const Batch& batch, const Plan::KeptOf& kept_of) {
 bool Executor::start(const Batch& batch) {
   if (graphs_ == nullptr) return false;
   build(batch, [this](const In& in) { return kept_->find(in, shape_.vocab_size); });
+  // A work that is wrong, or fed what one under way leaves to the host alone: run() tells them
+  // apart.
+  const auto is_built = [](const Plan::Item& item) { return item.status.ok(); };
+  if (!std::ranges::all_of(plan_.items, is_built)) return false;
   const std::span works(batch.works);
   const std::vector<ReadBlock> blocks = read_blocks(batch);
   if (blocks.size() != 1 || !StepGraphs::fits(plan_) || !can_ask(works, shape_.vocab_size)) {

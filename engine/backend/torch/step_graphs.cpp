@@ -21,6 +21,7 @@ constexpr size_t kStagingBytes =
     StepGraphs::kMostRows *
         (9 * sizeof(int32_t) + 3 * sizeof(int64_t) + sizeof(RowQuestion) + sizeof(ChosenToken)) +
     18 * size_t{16};
+static_assert(KeptAnswers::kMostReads >= StepGraphs::kMostRows, "each batch has places of its own");
 
 constexpr int kKeys = 256;        // the fewest; as attention cuts them
 constexpr int kMostRefusals = 4;  // of a shape, for want of memory

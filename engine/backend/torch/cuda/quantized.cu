@@ -27,7 +27,8 @@ BlockMatrix pack_blocks(const cpu::QuantizedMatrix& m, size_t segment, at::Devic
 
 // Rows are rounded to 8 bits, sixteen at a time, and multiplied by each part.
 void block_product(at::Tensor& out, const at::Tensor& x, const tandem::BlockProduct& p) {
-  const bool fold = p.norm != nullptr && p.norm->kind == NormKind::kRms;
+  const bool fold = p.norm != nullptr && p.norm->kind == NormKind::kRms &&
+                    x.scalar_type() == at::kFloat;  // of fp32 rows alone
   if (p.norm != nullptr && !fold) {
     TORCH_CHECK(p.normed != nullptr, "a norm without a place for its rows");
     ops().norm(*p.normed, x, *p.norm);
