@@ -16,8 +16,8 @@ namespace tandem {
 struct BitaLore;  // engine/decode/bita_budget.h
 
 struct BitaParams {
-  int num_masks = 3;       // M of the adapter's masks. [1, ..)
-  int num_candidates = 5;  // k: a mask's best tokens. [1, ..)
+  int num_masks = 3;       // M of the adapter's masks. [1, 16]
+  int num_candidates = 5;  // k: a mask's best tokens. [1, 16]
   BitaTreeKind tree = BitaTreeKind::kEfficient;
   // As much of the tree as makes tokens fastest, by what masks foresee and what rows cost
   // (engine/decode/bita_budget.h); else all of it in every round.

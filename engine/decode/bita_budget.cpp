@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "engine/base/check.h"
+
 namespace tandem {
 namespace {
 
@@ -161,6 +163,7 @@ BitaBudget::BitaBudget(BitaTreeKind kind, int masks, int candidates, bool adapti
     : adaptive_(adaptive),
       lore_(adaptive && lore ? std::move(lore) : std::make_shared<BitaLore>()),
       hits_(masks, candidates, &lore_->hits) {
+  TANDEM_CHECK(masks <= BitaLore::kMost && candidates <= BitaLore::kMost);
   ++lore_->streams;
   if (!adaptive) {
     add(make_bita_tree(kind, masks, candidates));
@@ -211,9 +214,7 @@ size_t BitaBudget::best() {
 
 const BitaTree& BitaBudget::tree() {
   if (adaptive_) {
-    now_ = lore_->next == Trials::Next::kPlain   ? 0
-           : lore_->next == Trials::Next::kTrial ? kSmall
-                                                 : best_;
+    now_ = lore_->trials.trying() ? kSmall : plain_next_ ? 0 : best_;
   }
   return options_[now_].tree;
 }
@@ -242,8 +243,9 @@ void BitaBudget::saw_round(int rows, int tokens, double seconds, bool caught_up)
     until_choice_ = cost.seen(options_[best_].rows) ? kChoose : kFirstChoice;
   }
   const double lost = caught_up ? 0 : cost.lost(tokens, seconds);
-  lore_->next = lore_->trials.saw(rows > 0, lost, best_ > 0, lore_->streams);
-  if (lore_->next == Trials::Next::kTrial && !trying) {
+  const Trials::Next next = lore_->trials.saw(rows > 0, lost, best_ > 0, lore_->streams);
+  plain_next_ = next == Trials::Next::kPlain;
+  if (next == Trials::Next::kTrial && !trying) {
     lore_->hits.doubt();
     hits_.doubt();
     lore_->promises.doubt();

@@ -98,7 +98,8 @@ class Promises {
 };
 
 // What all requests of a deployment have learnt. A new one begins with it: where trees do not pay
-// it has none.
+// it has none. Costs are those of all its devices, contexts and batches of late as one, so they are
+// right where these are alike; as others they are the mean, which follows the rounds that are.
 struct BitaLore {
   static constexpr int kMost = 16;          // masks and candidates
   static constexpr double kMemory = 0.995;  // of a token
@@ -109,7 +110,6 @@ struct BitaLore {
   TreeCost cost;
   Promises promises;
   Trials trials{kTrial, kPlainEvery};
-  Trials::Next next = Trials::Next::kBest;
   int streams = 0;  // requests that go by it now
 };
 
@@ -162,6 +162,7 @@ class BitaBudget {
   double expected_ = 0;          // tokens of a pass of options_[best_]; 0: costs are not known
   int until_choice_ = kChoose;   // rounds
   bool foresees_ = false;        // the round before had masks
+  bool plain_next_ = false;      // whatever is best: for the round's cost to be known
   MaskHits hits_;
 };
 

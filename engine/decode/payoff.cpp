@@ -41,8 +41,11 @@ Trials::Next Trials::saw(bool drafted, double lost, bool pays, int streams) {
     return Next::kTrial;
   }
   if (pays && !drafting_) rest_ = kRest;
-  drafting_ = pays && since_plain_ < plain_due_;
-  if (pays && !drafting_) plain_due_ = std::min(2 * plain_due_, plain_every_);
+  drafting_ = pays && since_plain_ < plain_due_ * streams;
+  if (pays && !drafting_) {
+    plain_due_ = std::min(2 * plain_due_, plain_every_);
+    since_plain_ = 0;
+  }
   return drafting_ ? Next::kBest : Next::kPlain;
 }
 

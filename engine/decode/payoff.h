@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 namespace tandem {
 
@@ -47,24 +48,23 @@ class Trials {
   };
   // A trial has so many `rounds` with drafts; one round without them comes after `plain_every`
   // with, at first sooner: one disturbed round must not be all that is known of them.
-  Trials(int rounds, int plain_every)
-      : rounds_(rounds), plain_every_(plain_every), since_plain_(plain_every) {}
+  Trials(int rounds, int plain_every) : rounds_(rounds), plain_every_(plain_every) {}
 
   bool trying() const { return trial_ > 0; }
   // What the next round is, after one that had drafts or not and lost as much as RoundCost says.
-  // `pays`: is the best with drafts, as far as is known? `streams`: that call this in turn; a trial
-  // is one of them all.
+  // `pays`: is the best with drafts, as far as is known? `streams`: that call this in turn. All of
+  // them have a trial's rounds; a round without drafts that is due is the caller's alone.
   Next saw(bool drafted, double lost, bool pays, int streams = 1);
 
  private:
   const int rounds_, plain_every_;
   int plain_due_ = std::max(1, std::min(kFirstPlain, plain_every_) / 2);  // doubled by the first
   bool drafting_ = true;
-  int since_drafts_ = 0;  // rounds
-  int since_plain_;       // rounds
-  int trial_ = 0;         // rounds left of a trial
-  double lost_ = 0;       // by it, in rounds
-  int rest_ = kRest;      // rounds from one trial to the next
+  int since_drafts_ = 0;                                   // rounds
+  int since_plain_ = std::numeric_limits<int>::max() / 2;  // rounds, or since one was due
+  int trial_ = 0;                                          // rounds left of a trial
+  double lost_ = 0;                                        // by it, in rounds
+  int rest_ = kRest;                                       // rounds from one trial to the next
 };
 
 // The gamma of the next round: the one that makes most tokens in a second, as far as is known. With

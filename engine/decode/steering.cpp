@@ -102,7 +102,9 @@ void Steering::begin() {
   passes_ = 0;
   spent_ = 0;
   further_ = false;
-  mode_ = lore_->next;
+  mode_ = lore_->trials.trying() ? Trials::Next::kTrial
+          : plain_next_          ? Trials::Next::kPlain
+                                 : Trials::Next::kBest;
   may_draft_ = mode_ == Trials::Next::kTrial ||
                (mode_ == Trials::Next::kBest && (unknown() || gain_of_small(1) >= 0));
 }
@@ -193,15 +195,14 @@ void Steering::plan(bool drafted, double lost) {
   before_ = after_;
   const bool was_trial = lore_->trials.trying();
   const bool pays = unknown() || gain_of_small(1) >= 0;
-  Trials::Next next = lore_->trials.saw(drafted, lost, pays, lore_->streams);
+  const Trials::Next next = lore_->trials.saw(drafted, lost, pays, lore_->streams);
   // Where the small model does not pay there may be drafts all the same, looked up.
-  if (next == Trials::Next::kPlain && !pays) next = Trials::Next::kBest;
+  plain_next_ = next == Trials::Next::kPlain && pays;
   if (next == Trials::Next::kTrial && !was_trial) {
     // What is tried now says more than what was tried then.
     lore_->odds.forget(4);
     odds_.forget(1);
   }
-  lore_->next = next;
 }
 
 }  // namespace tandem

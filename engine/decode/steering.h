@@ -87,7 +87,6 @@ struct DraftLore {
   RoundMeans means;
   RoundCost large, small;  // of a pass: of one row, and of each further one
   Trials trials{kTrial, kPlain};
-  Trials::Next next = Trials::Next::kBest;
   int since_further = 0;
   int barred = 0;   // drafts that were less sure than a request allows
   int streams = 0;  // requests that go by it now
@@ -156,6 +155,7 @@ class Steering {
   bool further_ = false;
   bool first_ = true;  // no round yet: the small model still reads the prompt
   Trials::Next mode_ = Trials::Next::kBest;
+  bool plain_next_ = false;  // for the round's cost to be known
 };
 
 }  // namespace tandem

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <random>
 #include <utility>
+#include <vector>
 
 namespace tandem {
 namespace {
@@ -254,6 +256,41 @@ TEST(BitaBudget, ANewRequestBeginsWithWhatOthersLearnt) {
   BitaBudget next(Kind::kEfficient, 3, 5, true, lore);
   EXPECT_GT(next.tree().rows(), 20);
   EXPECT_EQ(lore->streams, 1);
+}
+
+// Requests in one batch: what one of them finds out all know.
+TEST(BitaBudget, RequestsTogetherHaveAsFewRoundsWithoutRowsAsOne) {
+  for (const int streams : {1, 2, 8}) {
+    auto lore = std::make_shared<BitaLore>();
+    std::vector<std::unique_ptr<BitaBudget>> budgets;
+    std::vector<Text> texts;
+    std::vector<Foreseen> foreseen(static_cast<size_t>(streams));
+    for (int s = 0; s < streams; ++s) {
+      budgets.push_back(std::make_unique<BitaBudget>(Kind::kEfficient, 3, 5, true, lore));
+      texts.emplace_back(kTrained, static_cast<uint64_t>(s));
+    }
+    constexpr int kWarm = 1000, kSteps = 20 * BitaLore::kPlainEvery;
+    int plain = 0, most_at_once = 0;
+    for (int step = 0; step < kWarm + kSteps; ++step) {
+      std::vector<Pass> passes;
+      int at_once = 0;
+      for (size_t s = 0; s < budgets.size(); ++s) {
+        BitaBudget& budget = *budgets[s];
+        passes.push_back(pass(budget.tree(), texts[s], &foreseen[s],
+                              [&](int mask, int rank) { budget.saw_token(mask, rank); }));
+        at_once += passes.back().rows == 0;
+      }
+      for (size_t s = 0; s < budgets.size(); ++s) {
+        const Pass& p = passes[s];
+        budgets[s]->saw_round(p.rows, p.tokens, 1 + 0.005 * p.rows, false);
+      }
+      if (step < kWarm) continue;
+      plain += at_once;
+      most_at_once = std::max(most_at_once, at_once);
+    }
+    EXPECT_NEAR(plain, 20, 2) << streams;
+    EXPECT_EQ(most_at_once, 1) << streams;
+  }
 }
 
 // Of the best fixed tree's speed, whatever rows cost.
