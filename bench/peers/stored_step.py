@@ -23,13 +23,18 @@ PARTS = ("product", "head", "attention")  # of a step; the others are shown toge
 PASSES = ("2 rows", "4 rows", "8 rows", "8 sequences", "64 rows, 1 read")
 
 
-def bytes_of_a_token(path: Path) -> int:
-    """What a pass over one row reads of the weights: all, but of an untied embedding one row."""
+def untied_embedding(path: Path) -> int:
+    """Bytes of a matrix of which a pass over one row reads one row; 0: the head reads all of it."""
     import gguf
 
     sizes = {tensor.name: int(tensor.n_bytes) for tensor in gguf.GGUFReader(path).tensors}
-    embedding = sizes.get("token_embd.weight", 0) if "output.weight" in sizes else 0
-    return sum(sizes.values()) - embedding
+    return sizes.get("token_embd.weight", 0) if "output.weight" in sizes else 0
+
+
+def weight_bytes(text: str) -> int:
+    """Of the model in memory, where blocks of some types are others than in the file (CSV as below)."""
+    (line,) = [line for line in text.splitlines() if line.startswith("weights,")]
+    return int(float(line.split(",")[-2]))
 
 
 def milliseconds(text: str) -> dict[str, dict[str, float]]:
@@ -90,9 +95,10 @@ def main(arguments: list[str] | None = None) -> int:
             command += ["--seconds", args.seconds, "--csv", out.name]
             command += ["--threads", machine.cores()]
             subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
-            passes = milliseconds(out.read())
+            text = out.read()
+        passes, read = milliseconds(text), weight_bytes(text) - untied_embedding(file)
         probes.append(machine.bandwidth())
-        rows.append(row(file.stem, bytes_of_a_token(file), passes, max(probes[-2:])))
+        rows.append(row(file.stem, read, passes, max(probes[-2:])))
         print(" | ".join(rows[-1]), flush=True)
     command = " ".join(["python -m bench.peers.stored_step", *(arguments or sys.argv[1:])])
     shown = ", ".join(f"{probe / 1e9:.1f}" for probe in probes)

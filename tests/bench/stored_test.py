@@ -108,7 +108,7 @@ def test_another_engine_has_its_fastest_settings_and_what_does_not_load_is_told(
 
 
 STEPS = """table,model,x,milliseconds
-weights,m,100,0
+weights,m,8e+07,0
 parts,m:product:1 row,1,6
 parts,m:head:1 row,1,2
 parts,m:attention:1 row,1,1
@@ -118,6 +118,7 @@ parts,m:product:64 rows, 1 read,64,30
 
 
 def test_a_step_is_held_against_reading_its_weights():
+    assert stored_step.weight_bytes(STEPS) == 80_000_000
     passes = stored_step.milliseconds(STEPS)
     assert passes["1 row"] == {"product": 6, "head": 2, "attention": 1, "rope, K and V": 1}
     for name in stored_step.PASSES:

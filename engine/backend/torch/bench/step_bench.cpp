@@ -10,8 +10,10 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -41,7 +43,8 @@ struct Settings {
   // Asked for by its name alone.
   bool names(const char* table) const { return !only.empty() && wants(table); }
   void put(const char* table, const std::string& model, double x, double milliseconds) const {
-    if (csv != nullptr) std::fprintf(csv, "%s,%s,%g,%.6f\n", table, model.c_str(), x, milliseconds);
+    if (csv != nullptr)
+      std::fprintf(csv, "%s,%s,%.12g,%.6f\n", table, model.c_str(), x, milliseconds);
   }
 };
 
@@ -50,6 +53,9 @@ struct Model {
   DecoderConfig config;   // of random weights
   std::string path = {};  // of real ones instead
 };
+
+// Tables of models with their weights.
+constexpr std::string_view kOfFiles[] = {"step", "parts", "rows", "context", "sequences"};
 
 double milliseconds(Seconds s) { return s.count() * 1e3; }
 double microseconds(Seconds s) { return s.count() * 1e6; }
@@ -400,6 +406,18 @@ int run(const std::vector<std::string>& args) {
     const std::string error = rest.ok() ? "" : std::string(rest.status().message()) + "\n";
     std::fprintf(stderr, "%s%s", error.c_str(), flags.help().c_str());
     return help ? 0 : 2;
+  }
+  for (const std::string& table : s.only) {
+    if (files.empty() || std::ranges::find(kOfFiles, table) != std::end(kOfFiles)) continue;
+    std::fprintf(stderr,
+                 "--table: %s; allowed with --file: step, parts, rows, context, sequences\n",
+                 table.c_str());
+    return 2;
+  }
+  if (dtype && !files.empty()) {
+    std::fprintf(stderr, "--dtype: %s; allowed: not with --file, whose own type it is\n",
+                 dtype->c_str());
+    return 2;
   }
   s.seconds = seconds.value_or(s.seconds);
   s.options.threads = static_cast<int>(threads.value_or(s.options.threads));
