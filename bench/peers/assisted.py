@@ -2,8 +2,8 @@
 
     python -m bench.peers.assisted [PROBLEMS] [--tokens 48] [--write]
 
-HumanEval's first prompts are continued by the coder pair: by Transformers in bfloat16, alone and with
-the small model as its assistant, and by our server on the files' own blocks, autoregressively and by
+HumanEval's first prompts are continued by the coder pair: by Transformers in bfloat16 (it reads GGUF
+only by dequantizing), alone and with the small model as its assistant, and by our server on the files' own blocks, autoregressively and by
 `auto`. Each is timed alone, prompt by prompt, whole answers with the reading of the prompt.
 """
 
@@ -33,7 +33,10 @@ def model(name: str):
 
 def transformers_speeds(prompts: list[list[int]], tokens: int) -> dict[str, float]:
     large, small = model(LARGE), model(SMALL)
-    ways = {"Transformers, bf16": None, "Transformers, bf16, assisted by the 0.5B": small}
+    ways = {
+        "Transformers, 16 bits a weight": None,
+        "Transformers, 16 bits a weight, assisted by the 0.5B": small,
+    }
 
     def answer(ids: list[int], assistant) -> int:
         with torch.no_grad():
@@ -60,7 +63,7 @@ def our_speeds(prompts: list[list[int]], tokens: int, binary: Path) -> dict[str,
     )
     with serving.server(binary, config=config) as client:
         m = client.messages
-        ways = {"Tandem, autoregressive": m.Autoregressive(), "Tandem, auto": m.Auto()}
+        ways = {"Tandem, 4-bit blocks": m.Autoregressive(), "Tandem, 4-bit blocks, auto": m.Auto()}
 
         def answer(ids: list[int], method) -> int:
             request = client.request("pair", ids, tokens, method, ignore_eos=True)
@@ -95,7 +98,7 @@ def main() -> None:
         **our_speeds(prompts, args.tokens, args.server),
         **transformers_speeds(prompts, args.tokens),
     }
-    best = speeds["Tandem, auto"]
+    best = speeds["Tandem, 4-bit blocks, auto"]
     rows = [[name, f"{x:.1f}", f"{best / x:.2f}"] for name, x in speeds.items()]
     command = " ".join(["python -m bench.peers.assisted", *sys.argv[1:]])
     about = (
