@@ -19,6 +19,7 @@ import json
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -307,6 +308,12 @@ def read_samples(
     return both[0], both[1], source
 
 
+def matched_counts(samples: Samples) -> dict[str, int]:
+    """Of each kind, how many texts have another one to be told of (told_samples.others)."""
+    some, _ = told_samples.others(samples)
+    return dict(sorted(Counter(samples.kinds[i] or "all" for i in some.tolist()).items()))
+
+
 def held_out_likelihoods(told: Told, held_out: Samples) -> dict[str, dict]:
     """Of a trained pair, and what of it is not owed to reading this prompt."""
     name = "llm_to_slm" if told.settings.told else "small, tuned alone"
@@ -351,6 +358,7 @@ def main() -> None:
     measured |= held_out_likelihoods(told, held_out)
     report = {
         "settings": asdict(settings) | {"samples": len(training), "checked": len(held_out)},
+        "matched": matched_counts(held_out),
         "nats": measured,
         "losses": [round(sum(losses[i : i + 32]) / 32, 4) for i in range(0, len(losses) - 31, 32)],
         "command": sys.argv[1:],

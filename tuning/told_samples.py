@@ -231,15 +231,14 @@ class Samples:
 
 
 def others(samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:
-    """Samples, and beside each another one whose prompt is as long. Those with no such one are left out."""
-    some, beside = [], []
-    for length in samples.prompt.unique().tolist():
-        alike = (samples.prompt == length).nonzero().flatten()
-        if len(alike) > 1:
-            some.append(alike)
-            beside.append(alike.roll(1))
+    """Samples, and beside each another one of its kind whose prompt is as long. Those with no such one are
+    left out."""
+    alike: dict[tuple[int, str], list[int]] = {}
+    for i, key in enumerate(zip(samples.prompt.tolist(), samples.kinds, strict=True)):
+        alike.setdefault(key, []).append(i)
+    groups = [torch.tensor(alike[key]) for key in sorted(alike) if len(alike[key]) > 1]
     none = torch.empty(0, dtype=torch.long)
-    return torch.cat([none, *some]), torch.cat([none, *beside])
+    return torch.cat([none, *groups]), torch.cat([none, *(g.roll(1) for g in groups)])
 
 
 def pad(rows: list[list[int]]) -> torch.Tensor:

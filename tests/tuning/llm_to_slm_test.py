@@ -103,6 +103,19 @@ def test_a_prompt_of_no_others_length_is_told_of_no_other(texts):
     assert (some.tolist(), others.tolist()) == ([1, 2], [2, 1])
 
 
+def test_a_prompt_is_told_of_others_of_its_kind():
+    """Two kinds of the same length, of one of which there is but one."""
+    kinds = ["name", "docstring", "name", "docstring", "docstring"]
+    mixed = Samples([Text([i] * 4, [1], kind) for i, kind in enumerate(kinds)])
+    some, others = told_samples.others(mixed)
+    assert sorted(some.tolist()) == [0, 1, 2, 3, 4] and (some != others).all()
+    assert [kinds[i] for i in some.tolist()] == [kinds[i] for i in others.tolist()]
+    assert llm_to_slm.matched_counts(mixed) == {"docstring": 3, "name": 2}
+    alone = Samples([Text([1] * 4, [1], kind) for kind in ("name", "docstring")])
+    assert [len(part) for part in told_samples.others(alone)] == [0, 0]
+    assert llm_to_slm.matched_counts(alone) == {}
+
+
 def test_likelihoods_are_of_the_wanted_texts_and_rows(samples):
     def by_both(batch):
         logits = torch.zeros(int(batch.answer.sum()), 60)

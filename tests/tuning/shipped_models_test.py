@@ -68,8 +68,9 @@ def test_heads_help(name):
 
 
 @pytest.mark.parametrize("name", ["smollm2-135m-told"])
-def test_being_told_of_a_prompt_helps(name):
-    """More than being told of another one, and than being as it came."""
+def test_the_record_of_a_told_training_is_what_is_said_of_it(name):
+    """Of training.json, not of the weights: told of its own prompt it was better than told of another one,
+    and than as it came."""
     for report in json.loads((MODELS / name / "training.json").read_text()):
         nats = report["nats"]
         if not report["settings"]["told"]:
