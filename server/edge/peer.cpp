@@ -52,7 +52,7 @@ std::string host_of(absl::string_view peer) {
   if (absl::StartsWith(peer, "ipv4:")) return std::string(absl::StripPrefix(address, "ipv4:"));
   if (!absl::StartsWith(peer, "ipv6:")) return "";
   // "%5B", the address, perhaps "%25" and its zone, "%5D".
-  const std::string text(absl::StripPrefix(address, "ipv6:%5B"));
+  std::string text(absl::StripPrefix(address, "ipv6:%5B"));
   sockaddr_storage name = {};
   name.ss_family = AF_INET6;
   auto& v6 = reinterpret_cast<sockaddr_in6&>(name);
