@@ -194,10 +194,11 @@ absl::Status Server::start_grpc() {
     return absl::UnavailableError(absl::StrCat("listen: cannot serve on ", grpc_address_));
   }
   streams_->start();
+  const int64_t threads = std::ssize(arrivals_);
+  const int64_t of_each = (gate_.calls().bounds().ceiling() + threads - 1) / threads;
   for (const auto& arrivals : arrivals_) {
     arrivals->start();
-    generation_.serve_streams(*arrivals, *streams_,
-                              gate_.calls().bounds().total / std::ssize(arrivals_) + kSpare);
+    generation_.serve_streams(*arrivals, *streams_, of_each + kSpare);
   }
   acceptor_->start([this](int socket, int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;

@@ -43,9 +43,11 @@ namespace tandem {
 
 class Server {
  public:
-  // Calls on their way from gRPC to a service: in all, and of a connection whatever others have.
+  // Calls on their way from gRPC to a service: in all, and in reserve for connections with few.
+  // Each is waited for, which takes some 4 KiB.
   static constexpr int64_t kUnheardCalls = 2048;
   static constexpr int64_t kUnheardOfItsOwn = 8;
+  static constexpr int64_t kUnheardReserve = 256;
 
   // What start() would say of the files that `config` names; listens nowhere.
   static absl::Status check(const ServerConfig& config);
@@ -78,7 +80,7 @@ class Server {
   const SteadyClock clock_;
   // Before what gRPC serves: its calls ask it until the last of them has ended.
   CallGate gate_{{std::min<int64_t>(state_.config.max_open_calls, kUnheardCalls),
-                  state_.config.max_concurrent_streams, kUnheardOfItsOwn},
+                  state_.config.max_concurrent_streams, kUnheardOfItsOwn, kUnheardReserve},
                  &clock_};
   std::unique_ptr<SpanExporter> spans_;  // of calls, which tell it of their ends
   GenerationService generation_{state_};

@@ -7,7 +7,8 @@ bool UnheardCalls::made(const void* connection) {
   turn();
   Made& calls = by_connection_[connection];
   if (calls.all() < bounds_.per_connection &&
-      (unheard_ < bounds_.total || calls.all() < bounds_.its_own)) {
+      (unheard_ < bounds_.total ||
+       (unheard_ < bounds_.ceiling() && calls.all() < bounds_.its_own))) {
     ++calls.since;
     ++unheard_;
     return true;

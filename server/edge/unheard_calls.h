@@ -6,7 +6,7 @@
 //
 // Not every call that is made is ever heard of: one that waits in gRPC for a service that is ready
 // for it, and is cancelled or meets its deadline there, just ends. So places last for a time.
-// (Where as many calls are waited for as are let in, none has to wait there.)
+// (Where as many calls are waited for as are let in, Bounds::ceiling(), none has to wait there.)
 //
 // Thread-safe.
 #pragma once
@@ -24,8 +24,13 @@ class UnheardCalls {
   struct Bounds {
     int64_t total;
     int64_t per_connection;
-    // Of these a connection has so many whatever others have, so that nobody is shut out by them.
+    // When these are taken there are `reserve` more, for connections that have fewer than
+    // `its_own`: so that one is not shut out by a few that have many.
     int64_t its_own = 0;
+    int64_t reserve = 0;
+
+    // There are never more, of however many connections.
+    int64_t ceiling() const { return total + reserve; }
   };
   // A call that nobody has heard of for this long, or twice as long at most, ended unheard.
   static constexpr Duration kGivenUp = std::chrono::seconds(30);

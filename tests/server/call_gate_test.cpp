@@ -211,6 +211,23 @@ TEST(CallGate, BoundsCallsThatNoServiceHasHeardOf) {
   EXPECT_EQ(f.gate.calls().refused(), kCalls - kBound);
 }
 
+// Nor are there more of many connections together than the ceiling, whatever each has of its own.
+TEST(CallGate, ManyConnectionsMeetTheCeiling) {
+  constexpr uint32_t kCalls = 30;
+  Fixture f({/*total=*/20, /*per_connection=*/100, /*its_own=*/8, /*reserve=*/40});
+  const auto& gate = f.gate.calls();
+  std::vector<Fd> clients;
+  // 20, five times its own 8, and none for two.
+  for (const int64_t unheard : {20, 28, 36, 44, 52, 60, 60, 60}) {
+    clients.push_back(connect_to(f.address));
+    ASSERT_TRUE(put(clients.back(), hello() + calls(kPath, 0, kCalls)));
+    const auto sent = static_cast<int64_t>(clients.size() * kCalls);
+    ASSERT_TRUE(eventually([&] { return gate.unheard() + gate.refused() == sent; }));
+    EXPECT_EQ(gate.unheard(), unheard);
+  }
+  EXPECT_EQ(gate.unheard(), gate.bounds().ceiling());
+}
+
 // Whoever ends a call, and however soon: a service that is ready for calls hears of those that were
 // let in, so that their places are not lost, not even for a time. (The clock stands still.)
 TEST(CallGate, CallsThatEndAtOnceKeepNoPlace) {
@@ -235,7 +252,11 @@ TEST(CallGate, CallsThatEndAtOnceKeepNoPlace) {
       ++parked;
       last = 2 * kCalls + 1;
     }
-    EXPECT_GE(f.ending.come.load(), 1) << path;
+    // Each was made: a service had it, or its place is still taken.
+    EXPECT_TRUE(eventually([&] {
+      return f.ending.come.load() + f.gate.calls().unheard() == 2 * kCalls;
+    })) << path
+        << ": " << f.ending.come.load();
     EXPECT_EQ(f.gate.calls().given_up(), 0) << path;
     EXPECT_EQ(f.gate.calls().refused(), 0) << path;
     f.clock.advance(2 * UnheardCalls::kGivenUp);

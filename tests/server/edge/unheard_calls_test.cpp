@@ -28,7 +28,7 @@ TEST(UnheardCalls, BoundsEachConnectionAndAllTogether) {
 
 TEST(UnheardCalls, NobodyIsShutOutByOthers) {
   const VirtualClock clock;
-  UnheardCalls calls({/*total=*/6, /*per_connection=*/4, /*its_own=*/2}, &clock);
+  UnheardCalls calls({/*total=*/6, /*per_connection=*/4, /*its_own=*/2, /*reserve=*/2}, &clock);
   const int a = 0, b = 0, c = 0;
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(calls.made(&a));
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(calls.made(&b));
@@ -38,6 +38,25 @@ TEST(UnheardCalls, NobodyIsShutOutByOthers) {
   calls.heard(&c);
   EXPECT_TRUE(calls.made(&c));
   EXPECT_FALSE(calls.made(&c));
+}
+
+TEST(UnheardCalls, ManyConnectionsWithPlacesOfTheirOwnMeetTheCeiling) {
+  const VirtualClock clock;
+  UnheardCalls calls({/*total=*/10, /*per_connection=*/10, /*its_own=*/8, /*reserve=*/20}, &clock);
+  EXPECT_EQ(calls.bounds().ceiling(), 30);
+  const std::vector<int> connections(100);
+  int64_t made = 0;
+  for (const int& connection : connections) {
+    for (int i = 0; i < 10; ++i) made += calls.made(&connection) ? 1 : 0;
+  }
+  EXPECT_EQ(made, 30);
+  EXPECT_EQ(calls.unheard(), 30);
+  EXPECT_EQ(calls.refused(), 970);
+  // One that is free again is for whoever has few.
+  calls.heard(&connections[0]);
+  EXPECT_FALSE(calls.made(&connections[0])) << "it has more than its own";
+  EXPECT_TRUE(calls.made(&connections[99]));
+  EXPECT_FALSE(calls.made(&connections[98]));
 }
 
 TEST(UnheardCalls, WhatWasRefusedIsNotHeardOf) {
