@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "engine/base/status.h"
+#include "server/edge/peer.h"
 
 namespace tandem {
 namespace {
@@ -106,10 +107,8 @@ absl::StatusOr<std::string> Authenticator::identify(const grpc::ServerContextBas
 }
 
 std::string host_of_peer(const std::string& peer) {
-  const size_t scheme = peer.find(':');
-  if (scheme == std::string::npos || !absl::StartsWith(peer, "ipv")) return peer;
-  const size_t port = peer.rfind(':');
-  return port > scheme ? peer.substr(scheme + 1, port - scheme - 1) : peer;
+  const std::string host = host_of(peer);
+  return host.empty() ? peer : host;
 }
 
 }  // namespace tandem

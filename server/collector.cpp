@@ -396,7 +396,7 @@ std::vector<MetricFamily> edge_families(const EdgeNumbers& now) {
   add("open_calls", "Calls from their headers to their end.", MetricType::Gauge, now.open_calls);
   add("unheard_calls", "Calls that gRPC has made and no service has taken yet.", MetricType::Gauge,
       now.unheard_calls);
-  add("unheard_calls_given_up_total", "Of these, calls that have ended before a service took them.",
+  add("unheard_calls_given_up_total", "Places of such calls that were given back by time alone.",
       MetricType::Counter, now.unheard_given_up);
   add("calls_refused_total", "Calls refused because too many were open.", MetricType::Counter,
       now.calls_refused);

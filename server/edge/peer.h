@@ -17,10 +17,12 @@ std::string host_of(const sockaddr_storage& address);
 // Of a peer's name as gRPC has it. Empty for unix sockets, whose peers have none.
 std::string host_of(absl::string_view peer);
 
-// Of `total` places, so many may be one host's: a quarter is left to others.
+// Of `total` places, so many may be one host's: a quarter is left to others, and at least one where
+// there are two.
 template <class Number>
 constexpr Number part_of_one_host(Number total) {
-  return total - total / 4;
+  const Number others = total < 4 ? 1 : total / 4;
+  return total > 1 ? total - others : total;
 }
 
 }  // namespace tandem

@@ -37,7 +37,8 @@ const char* meaning(int status) {
     case 408:
       return "the request did not come in time";
     case 413:
-      return "the body is longer than this server takes (server.max_receive_bytes)";
+      return "the body is longer than this server takes (server.max_receive_bytes, and three "
+             "quarters of max_transport_bytes)";
     case 417:
       return "Expect: allowed: 100-continue";
     case 429:

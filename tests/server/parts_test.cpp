@@ -143,7 +143,7 @@ TEST(Authenticator, BadFilesAreRefusedWithoutQuotingSecrets) {
 
 TEST(Authenticator, OneHostIsOneClient) {
   EXPECT_EQ(host_of_peer("ipv4:10.0.0.7:41234"), "10.0.0.7");
-  EXPECT_EQ(host_of_peer("ipv6:[::1]:5000"), "[::1]");
+  EXPECT_EQ(host_of_peer("ipv6:%5B2001:db8::1%5D:5000"), "2001:db8::/64");
   EXPECT_EQ(host_of_peer("unix:/tmp/x"), "unix:/tmp/x");
 }
 
