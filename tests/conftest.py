@@ -48,6 +48,14 @@ class Server:
             assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
             return answer.read().decode()
 
+    def until(self, condition, what, seconds=60):
+        """Waits for what must come true; `seconds` only bounds a failure."""
+        end = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, self.log_text()[-2000:]
+            assert time.monotonic() < end, f"never: {what}"
+            time.sleep(0.02)
+
     def stop(self, number=signal.SIGTERM, timeout=60):
         """Sends a signal; gives the exit status."""
         if self.process.poll() is None:

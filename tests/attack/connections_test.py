@@ -2,7 +2,6 @@
 
 import contextlib
 import resource
-import socket
 import struct
 
 import grpc
@@ -11,11 +10,6 @@ import pytest
 from tests.attack.http2 import PREFACE, frame, headers, literal, remembered
 
 OTHER_HOST = "127.0.0.2"
-
-
-def connect(target, source=None):
-    host, port = target.server.grpc.rsplit(":", 1)
-    return socket.create_connection((host, int(port)), 30, (source, 0) if source else None)
 
 
 def closed(connection):
@@ -55,7 +49,7 @@ def test_streams_without_settings_ack(attack, path, short):
     target.on_one_processor()
     before = target.memory()
     first, later = remembered(path) if short else [headers(path)] * 2
-    with target.bystander(allowed=192), connect(target) as connection:
+    with target.bystander(allowed=192), target.connect() as connection:
         connection.sendall(PREFACE + frame(4, 0, 0) + frame(1, 4, 1, first))
         opened = 1
         try:
@@ -64,7 +58,7 @@ def test_streams_without_settings_ack(attack, path, short):
                     b"".join(frame(1, 4, 2 * i + 1, later) for i in range(begin, begin + 500))
                 )
                 opened = begin + 500
-        except OSError:
+        except ConnectionError:
             pass
         assert closed(connection), opened
     assert target.memory() < before + (192 << 20)
@@ -76,7 +70,7 @@ def test_streams_without_settings_ack(attack, path, short):
 @pytest.mark.parametrize("call", ["cancelled", "expired"])
 def test_calls_that_end_at_once(attack, call):
     """On 20 connections of a host calls are opened and ended at once (CVE-2023-44487), or have no time
-    at all: 30,000 of them. Each gives its place back, and nobody else is refused meanwhile. What they
+    at all: 30,000 of them. They give their places back, and the bystander is not refused. What they
     cost is bounded by how many of one host may be open, three quarters of 16384 of some 40 KB."""
     target = attack()
     first, later = remembered(b"/tandem.v1.Generation/Generate")
@@ -89,15 +83,28 @@ def test_calls_that_end_at_once(attack, call):
             yield frame(1, 4, stream, later) + (frame(3, 0, stream, end) if end else b"")
 
     with contextlib.ExitStack() as held, target.bystander(allowed=640):
-        connections = [held.enter_context(connect(target, OTHER_HOST)) for _ in range(20)]
+        connections = [held.enter_context(target.connect(OTHER_HOST)) for _ in range(20)]
         for connection in connections:
             begin = PREFACE + frame(4, 0, 0) + frame(4, 1, 0)
             connection.sendall(begin + frame(1, 4, 1, first) + frame(3, 0, 1, struct.pack(">I", 8)))
+        gone = set()
         for begin in range(1, 1500, 100):
             for connection in connections:
-                with contextlib.suppress(OSError):  # closed: more were open than may be
+                if connection in gone:
+                    continue
+                try:
                     connection.sendall(b"".join(calls(begin, begin + 100)))
+                except ConnectionError:  # more were open than may be
+                    gone.add(connection)
         target.assert_no_call_is_left()
+        heard, lost = (
+            target.metric(f"tandem_{what}_total")
+            for what in ("requests_failed", "unheard_calls_given_up")
+        )
+        # A share, and not a number: how many end between gate and service is the machine's affair. If
+        # gRPC had to queue calls, most of those that were let in would be lost.
+        assert heard >= 1500, f"no attack: {heard} calls came, {len(gone)} connections are gone"
+        assert lost < heard / 2, f"{lost} calls lost their places, and {heard} were heard of"
     target.assert_serves()
 
 
@@ -107,7 +114,7 @@ def test_reflection_without_settings_ack(attack, version):
     target = attack()
     threads = target.threads()
     call = headers(b"/grpc.reflection." + version + b".ServerReflection/ServerReflectionInfo")
-    with target.bystander(), connect(target) as connection:
+    with target.bystander(), target.connect() as connection:
         connection.sendall(PREFACE + frame(4, 0, 0))
         connection.sendall(b"".join(frame(1, 4, 2 * i + 1, call) for i in range(600)))
         target.assert_serves()
@@ -124,7 +131,7 @@ def test_more_connections_than_files(attack):
     with target.bystander():
         for _ in range(400):
             with contextlib.suppress(ConnectionError):  # a reset may come that soon
-                held.append(connect(target))
+                held.append(target.connect())
         # Each is greeted or closed, none is left to wait. (How many depends on how fast they come:
         # those that say nothing give their places back.)
         refused = [c for c in held if is_closed(c)]
@@ -144,7 +151,7 @@ def test_more_connections_than_files(attack):
 
 def test_connections_of_one_host_are_bounded(attack):
     target = attack("server { max_connections: 100 max_connections_per_host: 20 }")
-    held = [connect(target) for _ in range(60)]
+    held = [target.connect() for _ in range(60)]
     target.until(lambda: target.metric("tandem_connections_refused_total") >= 40, "some are closed")
     assert target.metric("tandem_connections") <= 20
     assert target.http("/healthz")[0] == 200
@@ -190,7 +197,7 @@ def test_one_host_leaves_room_for_others(attack):
 
         def hold(connections, calls, path, message=None):
             for _ in range(connections):
-                connection = held.enter_context(connect(target, OTHER_HOST))
+                connection = held.enter_context(target.connect(OTHER_HOST))
                 connection.sendall(PREFACE + frame(4, 0, 0) + frame(4, 1, 0))
                 for i in range(calls):
                     data = b"" if message is None else frame(0, 1, 2 * i + 1, message)

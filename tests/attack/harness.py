@@ -11,10 +11,10 @@ import importlib
 import json
 import os
 import re
+import socket
 import statistics
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -142,6 +142,11 @@ class Target:
             client.close()
         self.server.stop()
 
+    def connect(self, source=None, door="grpc"):
+        """A bare connection, perhaps from another of this machine's addresses."""
+        host, port = self.server.ports[door].rsplit(":", 1)
+        return socket.create_connection((host, int(port)), 30, (source, 0) if source else None)
+
     @property
     def pid(self):
         return self.server.process.pid
@@ -187,11 +192,7 @@ class Target:
 
     def until(self, condition, what, seconds=60):
         """Waits for what must come true; `seconds` only bounds a failure."""
-        end = time.monotonic() + seconds
-        while not condition():
-            assert self.server.process.poll() is None, self.server.log_text()[-2000:]
-            assert time.monotonic() < end, f"never: {what}"
-            time.sleep(0.02)
+        self.server.until(condition, what, seconds)
 
     def assert_serves(self, token=None):
         """Probes say 200, and a request is answered."""
@@ -211,7 +212,7 @@ class Target:
         self.until(quiet, "no request and no page in use")
 
     def assert_no_call_is_left(self):
-        """Nor the place of one: all but a few that were let in were heard of."""
+        """Nor the place of one: one that ended unheard comes back in a minute."""
 
         def none():
             open_calls, unheard = (
@@ -221,8 +222,6 @@ class Target:
             return open_calls <= 2 and unheard == 0
 
         self.until(none, "no call is left, and no place", 120)
-        # Few can end between the gate and their service; their places come back in a minute.
-        assert self.metric("tandem_unheard_calls_given_up_total") < 1000
 
     @contextlib.contextmanager
     def bystander(self, model="slow", tokens=200, token=None, allowed=96):

@@ -12,8 +12,7 @@ FLAG = "--openai=127.0.0.1:0"
 
 
 def connect(target, source=None):
-    host, port = target.server.ports["openai"].rsplit(":", 1)
-    return socket.create_connection((host, int(port)), 30, (source, 0) if source else None)
+    return target.connect(source, "openai")
 
 
 def head(length, more=""):

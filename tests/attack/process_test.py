@@ -25,10 +25,11 @@ TOKEN = "0123456789abcdef"
 
 @pytest.fixture
 def start(binaries, tmp_path):
-    """start(text, *flags, **Popen's): a process and its addresses, of grpc and http."""
+    """start(text, *flags, **Popen's): a process and its addresses, of grpc and http; where it is not
+    `served`, that is, none of its ports is waited for, the process."""
     processes = []
 
-    def run(text="", *flags, **options):
+    def run(text="", *flags, served=True, **options):
         name = str(len(processes))
         (tmp_path / name).write_text(MODELS + text, "utf-8")
         ports = tmp_path / f"{name}.ports"
@@ -44,6 +45,8 @@ def start(binaries, tmp_path):
             **options,
         )
         processes.append(process)
+        if not served:
+            return process
         end = time.monotonic() + 60
         while not ports.exists():
             assert process.poll() is None and time.monotonic() < end
@@ -164,8 +167,10 @@ def test_a_drain_with_a_backlog_ends(start, api):
     channel.close()
 
 
-def test_asked_twice_it_ends_at_once(start, api):
-    process, ports = start("", "--grace-seconds=3600", stderr=subprocess.DEVNULL)
+def test_asked_twice_it_ends_at_once(start, api, tmp_path):
+    with (tmp_path / "log").open("wb") as log:
+        process, ports = start("", "--grace-seconds=3600", stderr=log)
+    log_text = (tmp_path / "log").read_text
     with grpc.insecure_channel(ports["grpc"]) as channel:
         request = api.messages.GenerateRequest(
             model="slow", text="x", max_new_tokens=4000, ignore_eos=True
@@ -174,29 +179,22 @@ def test_asked_twice_it_ends_at_once(start, api):
         next(call)
         process.send_signal(signal.SIGTERM)
         until(lambda: not ready(ports))
-        process.send_signal(signal.SIGHUP)  # ends nobody's drain
+        process.send_signal(signal.SIGHUP)
+        until(lambda: f"event=signal number={signal.SIGHUP:d}" in log_text())
         next(call)
+        assert process.poll() is None, "it ends nobody's drain"
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 1
         call.cancel()
 
 
-def test_signals_before_anything_is_served(binaries, tmp_path):
+def test_signals_before_anything_is_served(start, tmp_path):
     """SIGHUP ends nothing, and SIGTERM at once: there is nothing to drain."""
     trace = tmp_path / "trace"
     os.mkfifo(trace)  # which nobody reads: its model is never loaded
-    config = f'models {{ name: "waits" fake {{ trace_file: "{trace}" }} }}'
-    (tmp_path / "config").write_text(config)
+    waits = f'models {{ name: "waits" fake {{ trace_file: "{trace}" }} }}'
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                binaries / "tandem-server",
-                f"--config={tmp_path / 'config'}",
-                "--listen=127.0.0.1:0",
-                "--http=off",
-            ],
-            stderr=log,
-        )
+        process = start(waits, stderr=log, served=False)
     until(lambda: process.poll() is None and "listening" in (tmp_path / "log").read_text())
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGTERM)

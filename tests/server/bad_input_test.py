@@ -403,8 +403,8 @@ def start_stream(binaries, server, tokens, *args, **pipes):
         **pipes,
     )
     # Until the server says so, it may not have the request yet.
-    while 'requests_running{model="slow",method="autoregressive"} 1' not in server.metrics():
-        pass
+    runs = 'requests_running{model="slow",method="autoregressive"} 1\n'
+    server.until(lambda: runs in server.metrics(), "it runs")
     return client
 
 

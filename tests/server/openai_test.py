@@ -279,8 +279,13 @@ def test_a_closed_connection_cancels(start_server):
         stream = complete(client, model="slow", max_tokens=4000, stream=True)
         next(iter(stream))
         stream.close()
-    while "openai/completions" not in server.log_text():
-        pass
+    server.until(lambda: "openai/completions" in server.log_text(), "the call has ended")
+    running = r'^tandem_requests_running{model="slow",.*} %d$'
+
+    def runs(count):
+        return re.search(running % count, server.metrics(), re.MULTILINE)
+
+    server.until(lambda: runs(0), "nothing runs")
     # One that is not streamed: the connection goes while the server works.
     host, port = server.ports["openai"].rsplit(":", 1)
     body = json.dumps({"model": "slow", "prompt": "x", "max_tokens": 4000}).encode()
@@ -289,8 +294,7 @@ def test_a_closed_connection_cancels(start_server):
             b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
         )
-        while not re.search(r'requests_running{model="slow",.*} 1', server.metrics()):
-            pass
+        server.until(lambda: runs(1), "the second runs")
     assert server.stop() == 0, "nothing is left that a drain would wait for"
     ended = [line for line in server.log_text().splitlines() if "openai/completions" in line]
     assert len(ended) == 2 and all("status=CANCELLED" in line for line in ended)
