@@ -3,6 +3,7 @@
 #
 # Debian is pinned by the digests of its images for all platforms, so that builds can be repeated; a newer one by --build-arg
 # DEBIAN=debian:12@sha256:... and DEBIAN_SLIM=debian:12-slim@sha256:... (docker buildx imagetools inspect debian:12 prints it).
+# The digests are those that other projects pin, not verified against a registry: check them in the same way.
 # Everything else is pinned in scripts/versions.env and engine/text/rust/Cargo.lock.
 #
 # --build-arg NEWER_GRPC=1 compiles a newer gRPC than Debian's into the server (docs/security.md says what that mends).

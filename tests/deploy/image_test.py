@@ -108,7 +108,8 @@ def named_images():
 
 
 def test_images_of_others_are_pinned_by_digest():
-    """A tag can come to mean something else. Our own are built by who uses them; Envoy's digest is not known here."""
+    """A tag can come to mean something else. Our own are built by who uses them; Envoy's digest is not
+    known here. That a registry has these digests is not verified: `docker buildx imagetools inspect`."""
     seen = set()
     for path, image in named_images():
         name = image.split(":")[0]
