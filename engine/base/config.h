@@ -14,11 +14,11 @@
 
 namespace tandem {
 
-// Numbers of the linear layers' weights. kFloat16, kInt8, kInt4 and kStored are for CPU devices
-// only, as is the fp64 that oracles need. kInt4: rounded at load to 15 steps for 32 inputs, those
-// of tokens to 8 bits. kStored: in the blocks that the file has them in (GGUF, GPTQ,
-// compressed-tensors), and fp32 where it has none that products know; what kAuto is for such a file
-// on a CPU.
+// Numbers of the linear layers' weights. kInt8 is for CPU devices only; kFloat64 is for oracles.
+// kInt4: rounded at load to 15 steps for 32 inputs, those of tokens to 8 bits. kStored: in the
+// blocks that the file has them in (GGUF, GPTQ, compressed-tensors), and expanded where the
+// device's products know none of a tensor's. kAuto: kStored where the file has blocks; else fp32 on
+// a CPU, the file's own on CUDA.
 enum class DType { kAuto, kFloat32, kBFloat16, kFloat16, kFloat64, kInt8, kInt4, kStored };
 
 inline const char* dtype_name(DType dtype) {
