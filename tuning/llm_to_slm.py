@@ -7,8 +7,11 @@
 The large model is frozen, and its hidden rows of each prompt are computed once and kept in bf16
 (tuning/told_samples.py). The projector is trained, and with it the small model: not at all (frozen), by
 low-rank additions that are merged when it is written (lora), or whole (full). `--untold` trains the small
-model alike without what the large one says: what a tuned pair is to be compared with. The loss is that of
-the answer alone: of source files what stands behind a cut, or, with `--task docstring`, what a function's
+model alike without what the large one says: what a tuned pair is to be compared with. Where the small model
+stays as it came, `--rows other` trains the same projector on what the large one says of other texts, which
+teaches it the answers' form alone, and `--large` may be the small model itself, which then tells itself what
+it reads. `python -m tuning.told_difference` says what lies between two reports. The loss is that of the
+answer alone: of source files what stands behind a cut, or, with `--task docstring`, what a function's
 docstring says, or, with `--task functions`, that or the function's name, of each as many. Models with other
 tokenizers may read: rows are aligned by bytes (tuning/fusion.py). An interrupted training goes on where it
 was saved.
@@ -59,6 +62,7 @@ class Settings:
     fusion: str = "add"
     train: str = "full"  # the small model: "frozen", "lora" or "full"
     told: bool = True
+    rows: str = "own"  # or "other": always told of another text (told_samples.strangers)
     task: str = "continue"  # or one of TASKS
     rank: int = 16  # of lora
     linear: bool = False  # one matrix for a projector, which no file of one holds
@@ -127,6 +131,13 @@ def texts_of_step(samples: Samples, s: Settings, step: int) -> torch.Tensor:
     return batches[torch.randperm(len(batches), generator=random)[place - group]]
 
 
+def read_of(samples: Samples, s: Settings, index: torch.Tensor, epoch: int) -> torch.Tensor | None:
+    """Whose rows the samples `index` are told in an epoch; None: their own."""
+    if s.rows == "own":
+        return None
+    return told_samples.strangers(samples, s.seed * 1000 + epoch)[index]
+
+
 def train(
     told: Told,
     samples: Samples,
@@ -157,7 +168,9 @@ def train(
         range(first, settings.steps), "training", settings.steps, initial=first, mininterval=5
     )
     for step in bar:
-        batch = samples.batch(texts_of_step(samples, settings, step))
+        index = texts_of_step(samples, settings, step)
+        epoch = step // (len(samples) // settings.batch)
+        batch = samples.batch(index, read_of(samples, settings, index, epoch))
         with torch.autocast("cpu", torch.bfloat16, enabled=settings.bfloat16):
             logits = told(batch)
         loss = answer_losses(logits, batch).mean()
@@ -188,10 +201,11 @@ def likelihoods(
     samples: Samples,
     some: torch.Tensor | None = None,
     read: torch.Tensor | None = None,
+    texts: dict[str, list[float]] | None = None,
 ) -> dict[str, dict]:
     """Nats per token of the answers for each of `models`, from a batch to logits: in all, by the distance
     from the prompt, and by kind where there are several. Of the samples `some` (all), with the large model's
-    rows of `read` (the same)."""
+    rows of `read` (the same). `texts` is given each model's nats of each whole answer."""
     some = torch.arange(len(samples)) if some is None else some
     read = some if read is None else read
     firsts, lasts = (1, *(d + 1 for d in DISTANCES)), (*DISTANCES, int(samples.answer.max()))
@@ -214,6 +228,9 @@ def likelihoods(
         if len(kinds) > 1:
             kind = torch.cat(asked)
             measured[model] |= {k: loss[kind == i].mean().item() for i, k in enumerate(kinds)}
+        if texts is not None:
+            answers = loss.split(samples.answer[some].tolist())
+            texts[model] = [round(answer.sum().item(), 4) for answer in answers]
     return measured
 
 
@@ -229,12 +246,18 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--train", choices=["frozen", "lora", "full"], default=Settings.train)
     parser.add_argument("--task", choices=["continue", *TASKS], default=Settings.task)
     parser.add_argument("--untold", action="store_true", help="the small model alone")
+    parser.add_argument(
+        "--rows",
+        choices=["own", "other"],
+        default=Settings.rows,
+        help="what the large model says of each text, or always of another one (default: own)",
+    )
     parser.add_argument("--bfloat16", action="store_true", help="products in training")
     parser.add_argument("--write-small", type=Path, help="where the tuned small model goes")
     parser.add_argument("--output", type=Path, help="where the projector goes")
     parser.add_argument("--report", type=Path, help="where settings and likelihoods go (JSON)")
     sizes = ("samples", "shortest_prompt", "longest_prompt", "answer", "batch", "steps", "checked")
-    for name in (*sizes, "seed"):
+    for name in (*sizes, "rank", "seed"):
         option = "--" + name.replace("_", "-")
         parser.add_argument(option, type=int, default=getattr(Settings, name))
     for name in ("rate", "small_rate"):
@@ -256,9 +279,24 @@ def settings_of(arguments: argparse.Namespace, layers: int) -> Settings:
         raise SystemExit(f"--layer: {layer}; allowed: 1 to {layers}")
     if arguments.untold and arguments.train == "frozen":
         raise SystemExit("--untold: nothing is trained; allowed with --train lora or full")
+    if arguments.rows == "other" and (arguments.untold or arguments.output):
+        option = "--untold" if arguments.untold else "--output"
+        raise SystemExit(f"--rows: other; allowed with {option}: own")
+    if arguments.rank < 1:
+        raise SystemExit(f"--rank: {arguments.rank}; allowed: 1 or more")
     if arguments.output and arguments.train != "frozen" and arguments.write_small is None:
         raise SystemExit(f"--write-small: missing; --train {arguments.train} changes the model")
-    names = ("fusion", "train", "task", "seed", "samples", "shortest_prompt", "longest_prompt")
+    names = (
+        "fusion",
+        "train",
+        "rows",
+        "task",
+        "rank",
+        "seed",
+        "samples",
+        "shortest_prompt",
+        "longest_prompt",
+    )
     names += ("answer", "batch", "steps", "checked", "rate", "small_rate", "bfloat16")
     same = {name: getattr(arguments, name) for name in names}
     return Settings(layer=layer, told=not arguments.untold, **same)
@@ -314,12 +352,19 @@ def matched_counts(samples: Samples) -> dict[str, int]:
     return dict(sorted(Counter(samples.kinds[i] or "all" for i in some.tolist()).items()))
 
 
-def held_out_likelihoods(told: Told, held_out: Samples) -> dict[str, dict]:
-    """Of a trained pair, and what of it is not owed to reading this prompt."""
-    name = "llm_to_slm" if told.settings.told else "small, tuned alone"
-    measured = likelihoods({name: told}, held_out)
+def held_out_likelihoods(
+    told: Told, held_out: Samples, texts: dict[str, list[float]] | None = None
+) -> dict[str, dict]:
+    """Of a trained pair, told as it was in training, and what of it is not owed to reading this prompt.
+    `texts`: as of likelihoods."""
+    s = told.settings
+    name = "llm_to_slm" if s.told else "small, tuned alone"
+    everybody = torch.arange(len(held_out))
+    measured = likelihoods(
+        {name: told}, held_out, read=read_of(held_out, s, everybody, 0), texts=texts
+    )
     some, others = told_samples.others(held_out)
-    if told.settings.told and len(some) > 0:
+    if s.told and s.rows == "own" and len(some) > 0:
         measured |= likelihoods({"told of another prompt": told}, held_out, some, others)
         measured |= likelihoods({"the same texts, told of their own": told}, held_out, some)
     return measured
@@ -342,7 +387,8 @@ def main() -> None:
     if shared:
         whole = large.model.float()
         models["large"] = lambda b: fusion.head_logits(whole, b.says, input_ids=b.ids)
-    measured = likelihoods(models, held_out)
+    texts: dict[str, list[float]] = {}
+    measured = likelihoods(models, held_out, texts=texts)
     file, minutes = arguments.work / f"training-{run}.pt", arguments.minutes
     losses = train(told, training, settings, file, minutes=minutes)
     if len(losses) < settings.steps:
@@ -355,19 +401,20 @@ def main() -> None:
         projector_file.save(
             arguments.output, told.folded(), source, small.model, layer, settings.fusion, tokens
         )
-    measured |= held_out_likelihoods(told, held_out)
+    measured |= held_out_likelihoods(told, held_out, texts)
+    answers = {"kinds": held_out.kinds, "tokens": held_out.answer.tolist(), "nats": texts}
     report = {
+        "models": {"large": arguments.large.name, "small": arguments.small.name},
         "settings": asdict(settings) | {"samples": len(training), "checked": len(held_out)},
         "matched": matched_counts(held_out),
         "nats": measured,
         "losses": [round(sum(losses[i : i + 32]) / 32, 4) for i in range(0, len(losses) - 31, 32)],
         "command": sys.argv[1:],
     }
-    text = json.dumps(report, indent=2)
+    print(json.dumps(report, indent=2))
     if arguments.report:
         arguments.report.parent.mkdir(parents=True, exist_ok=True)
-        arguments.report.write_text(text + "\n")
-    print(text)
+        arguments.report.write_text(json.dumps(report | {"texts": answers}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

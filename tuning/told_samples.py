@@ -216,10 +216,11 @@ class Samples:
         return [r[: len(ids)].bfloat16().clone() for r, ids in zip(rows, read, strict=True)]
 
     def batch(self, index: torch.Tensor, read: torch.Tensor | None = None) -> Batch:
-        """`read`: whose rows they are told, of samples with prompts as long as theirs (their own)."""
+        """`read`: whose rows they are told (their own); where that prompt is shorter its last row again."""
         read = index if read is None else read
         prompt, answer = self.prompt[index], self.answer[index]
-        at = self.first[read, None] + self.beside[read, : int(prompt.max())]
+        place = torch.arange(int(prompt.max())).minimum(self.prompt[read, None] - 1)
+        at = self.first[read, None] + self.beside[read].gather(1, place)
         ids = self.ids[index, : int((prompt + answer).max())]
         return Batch(ids, prompt, answer, self.rows[at].float() if len(self.rows) else self.rows)
 
@@ -239,6 +240,23 @@ def others(samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:
     groups = [torch.tensor(alike[key]) for key in sorted(alike) if len(alike[key]) > 1]
     none = torch.empty(0, dtype=torch.long)
     return torch.cat([none, *groups]), torch.cat([none, *(g.roll(1) for g in groups)])
+
+
+def strangers(samples: Samples, seed: int) -> torch.Tensor:
+    """Of each sample another one of its kind, about as long (the longest one's is short): [samples]. Which
+    one is the seed's. SystemExit for a kind of which there is but one."""
+    random = torch.Generator().manual_seed(seed)
+    length = samples.prompt + 8 * torch.rand(len(samples), generator=random)
+    partner = torch.empty(len(samples), dtype=torch.long)
+    for kind in sorted(set(samples.kinds)):
+        mine = torch.tensor([i for i, k in enumerate(samples.kinds) if k == kind])
+        if len(mine) < 2:
+            raise SystemExit(
+                f"--rows other: 1 sample {kind}".rstrip() + "; allowed: 2 or more of a kind"
+            )
+        order = mine[length[mine].argsort(stable=True)]
+        partner[order] = order.roll(-1)
+    return partner
 
 
 def pad(rows: list[list[int]]) -> torch.Tensor:

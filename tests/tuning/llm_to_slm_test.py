@@ -116,6 +116,93 @@ def test_a_prompt_is_told_of_others_of_its_kind():
     assert llm_to_slm.matched_counts(alone) == {}
 
 
+def test_strangers_are_of_the_same_kind_and_about_as_long(texts):
+    longer = [replace(text, prompt=text.prompt * 10) for text in texts * 3]
+    mixed = Samples([replace(t, kind=k) for t, k in zip(longer, "aab" * 24, strict=True)])
+    partner = told_samples.strangers(mixed, seed=1)
+    assert sorted(partner.tolist()) == list(range(len(mixed)))
+    assert all(
+        i != other and mixed.kinds[i] == mixed.kinds[other] for i, other in enumerate(partner)
+    )
+    less = mixed.prompt - mixed.prompt[partner]
+    assert less.sort(descending=True).values[2] < 8  # but for the longest one of each kind
+    again = told_samples.strangers(mixed, seed=1), told_samples.strangers(mixed, seed=2)
+    assert torch.equal(again[0], partner) and not torch.equal(again[1], partner)
+    lone = Samples([replace(texts[0], kind="name"), *(replace(t, kind="docstring") for t in texts)])
+    with pytest.raises(SystemExit, match="--rows other: 1 sample name; allowed: 2 or more"):
+        told_samples.strangers(lone, seed=1)
+
+
+def test_a_shorter_prompts_last_row_is_told_again(texts, samples):
+    by_length = sorted(range(len(texts)), key=lambda i: len(texts[i].prompt))
+    short, long = by_length[0], by_length[-1]
+    rows = samples.batch(torch.tensor([long]), torch.tensor([short])).rows[0]
+    first, end = samples.first[short], samples.first[short + 1]
+    assert len(rows) == len(texts[long].prompt) > end - first
+    assert torch.equal(rows[: end - first], samples.rows[first:end].float())
+    assert (rows[end - first :] == samples.rows[end - 1].float()).all()
+
+
+def test_a_twin_is_told_of_others_throughout(samples, tmp_path):
+    settings = replace(SETTINGS, train="frozen", rows="other")
+    twin = told(new_model(SMALL, seed=2).eval(), samples, settings)
+    batch, asked = samples.batch, []
+
+    def noted(index, read=None):
+        asked.append((index, read))
+        return batch(index, read)
+
+    samples.batch = noted
+    llm_to_slm.train(twin, samples, settings, tmp_path / "twin")
+    assert len(asked) == settings.steps and all((i != r).all() for i, r in asked)
+    epochs = [
+        sorted((int(i), int(r)) for pair in part for i, r in zip(*pair, strict=True))
+        for part in (asked[:3], asked[3:])
+    ]
+    assert len(epochs[0]) == len(samples) and epochs[0] != epochs[1]
+    asked.clear()
+    measured = llm_to_slm.held_out_likelihoods(twin, samples)
+    assert measured.keys() == {"llm_to_slm"} and all((i != r).all() for i, r in asked)
+    everybody = torch.arange(len(samples))
+    strangers = told_samples.strangers(samples, settings.seed * 1000)
+    again = llm_to_slm.likelihoods({"it": twin}, samples, everybody, strangers)["it"]["all"]
+    own = llm_to_slm.likelihoods({"it": twin}, samples)["it"]["all"]
+    assert again == measured["llm_to_slm"]["all"] != own
+
+
+def test_each_answers_nats_are_kept(models, samples):
+    pair, texts = told(models[1], samples), {}
+    measured = llm_to_slm.held_out_likelihoods(pair, samples, texts)
+    assert texts.keys() == {"llm_to_slm"}  # of all texts alone
+    total = sum(texts["llm_to_slm"]) / int(samples.answer.sum())
+    assert total == pytest.approx(measured["llm_to_slm"]["all"], rel=1e-4)
+    with torch.no_grad():
+        batch = samples.batch(torch.tensor([7]))
+        alone = llm_to_slm.answer_losses(pair(batch), batch).sum().item()
+    assert texts["llm_to_slm"][7] == pytest.approx(alone, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "given, why",
+    [
+        (["--rows", "other", "--untold"], "--rows: other; allowed with --untold: own"),
+        (["--rows", "other", "--output", "x"], "--rows: other; allowed with --output: own"),
+        (["--rank", "0", "--train", "lora"], "--rank: 0; allowed: 1 or more"),
+        (["--layer", "4"], "--layer: 4; allowed: 1 to 3"),
+        (["--untold", "--train", "frozen"], "--untold: nothing is trained; allowed with"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(given, why):
+    with pytest.raises(SystemExit, match=why):
+        llm_to_slm.settings_of(llm_to_slm.parse_arguments(given), 3)
+
+
+def test_settings_are_those_asked_for():
+    given = ["--rows", "other", "--rank", "4", "--train", "frozen"]
+    found = llm_to_slm.settings_of(llm_to_slm.parse_arguments(given), 3)
+    assert (found.rows, found.rank, found.train, found.layer) == ("other", 4, "frozen", 3)
+
+
 def test_likelihoods_are_of_the_wanted_texts_and_rows(samples):
     def by_both(batch):
         logits = torch.zeros(int(batch.answer.sum()), 60)
@@ -234,9 +321,11 @@ def test_the_written_projector_takes_rows_as_they_are(models, samples):
     torch.testing.assert_close(pair.folded()(rows), standard, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("what", ["frozen", "lora", "full"])
-def test_an_interrupted_training_ends_as_an_uninterrupted_one(samples, tmp_path, what):
-    settings = replace(SETTINGS, train=what, rank=2)
+@pytest.mark.parametrize(
+    "what, rows", [("frozen", "own"), ("frozen", "other"), ("lora", "own"), ("full", "own")]
+)
+def test_an_interrupted_training_ends_as_an_uninterrupted_one(samples, tmp_path, what, rows):
+    settings = replace(SETTINGS, train=what, rank=2, rows=rows)
 
     class Stop(Exception):
         pass
@@ -248,11 +337,11 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(samples, tmp_path,
     losses = llm_to_slm.train(whole, samples, settings, tmp_path / "whole", 3)
     batch, seen = samples.batch, []
 
-    def failing(index):
-        seen.append(index)
+    def failing(*asked):
+        seen.append(asked)
         if len(seen) == 5:
             raise Stop
-        return batch(index)
+        return batch(*asked)
 
     samples.batch = failing
     with pytest.raises(Stop):

@@ -1,5 +1,7 @@
 """tuning/evaluate/told_functions.py: what is asked of whom, and what is made of the answers."""
 
+import json
+
 import pytest
 from evaluate_test import messages  # noqa: F401
 
@@ -83,3 +85,28 @@ def test_functions_are_as_long_as_those_of_the_training(monkeypatch):
         "docstring",
         "name",
     ]
+
+
+def test_trainings_say_who_told_what():
+    settings = {"told": True, "fusion": "add", "layer": 10, "train": "frozen", "rank": 4}
+    models = {"large": "a.gguf", "small": "b.gguf"}
+
+    def name(models=models, **changed):
+        return told_functions.who_tells({"settings": settings | changed, "models": models})
+
+    assert name() == name(rows="own") == "told, add, layer 10"
+    assert told_functions.who_tells({"settings": settings}) == name()  # of an older report
+    assert name(rows="other") == "told of other functions throughout, add, layer 10"
+    assert name({"large": "b.gguf", "small": "b.gguf"}) == "told by itself, add, layer 10"
+    assert name(told=False) == "not told"
+    nats = {"all": 2.0, "docstring": 2.5, "name": 1.5}
+    lora = {"told": False, "train": "lora", "steps": 9, "batch": 4, "samples": 36}
+    report = {"settings": settings | lora, "nats": {"small": nats, "small, tuned alone": nats}}
+    text = told_functions.trainings([report])
+    assert "| not told, small model by LoRA of rank 4 | 9 x 4 of 36 | 2.000 |" in text
+
+
+def test_shipped_reports_are_of_the_same_texts():
+    reports = json.loads((told_functions.PROJECTOR / "training.json").read_text())
+    assert all(report["nats"]["small"] == reports[0]["nats"]["small"] for report in reports)
+    assert all(report["settings"]["seed"] == 1 for report in reports)

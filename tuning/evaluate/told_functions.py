@@ -24,12 +24,13 @@ from tuning.evaluate import page
 from tuning.evaluate.quality import rouge_l_of_texts
 from tuning.functions import DOCSTRING, NAME
 from tuning.llm_to_slm import HELD_OUT_FUNCTIONS
+from tuning.told_difference import trained
 
 FETCHED = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem")) / "models"
 LARGE, SMALL = FETCHED / "qwen2.5-coder-1.5b.gguf", FETCHED / "smollm2-135m.gguf"
 PROJECTOR = ROOT / "models/smollm2-135m-told"
 NEW_TOKENS = 32
-TRAINED = {"frozen": "as it came", "lora": "by LoRA", "full": "whole"}
+TRAINED = {"frozen": "as it came", "lora": "by LoRA of rank {rank}", "full": "whole"}
 CONFIG = f"""
 models {{ name: "large" path: "{LARGE}" prefix_cache: false }}
 models {{
@@ -169,14 +170,25 @@ def trainings(reports: list[dict]) -> str:
     lines = [["the small model as it came", "-", *nats_of(reports[0]["nats"]["small"])]]
     for report in reports:
         s, nats = report["settings"], report["nats"]
-        told = f"told, {s['fusion']}, layer {s['layer']}" if s["told"] else "not told"
-        trained = f"{s['steps']} x {s['batch']} of {s['samples']}"
-        said = nats["llm_to_slm" if s["told"] else "small, tuned alone"]
-        lines.append([f"{told}, small model {TRAINED[s['train']]}", trained, *nats_of(said)])
+        small = TRAINED[s["train"]].format_map(s)
+        steps = f"{s['steps']} x {s['batch']} of {s['samples']}"
+        said = nats[trained(report)]
+        lines.append([f"{who_tells(report)}, small model {small}", steps, *nats_of(said)])
         for part in ("the same texts, told of their own", "told of another prompt"):
             if part in nats:
                 lines.append([part, "", *nats_of(nats[part])])
     return table(["", "steps x texts", "nats/token", "of docstrings", "of names"], lines)
+
+
+def who_tells(report: dict) -> str:
+    """Of a training: whose rows the small model was told."""
+    s, models = report["settings"], report.get("models", {"large": "", "small": None})
+    if not s["told"]:
+        return "not told"
+    told = "told by itself" if models["large"] == models["small"] else "told"
+    if s.get("rows") == "other":
+        told += " of other functions throughout"
+    return f"{told}, {s['fusion']}, layer {s['layer']}"
 
 
 def nats_of(nats: dict[str, float]) -> list[str]:
