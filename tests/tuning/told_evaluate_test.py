@@ -6,7 +6,7 @@ import pytest
 from evaluate_test import Server as Written
 from evaluate_test import conditions, messages  # noqa: F401
 
-from tuning.evaluate import measure, page, told
+from tuning.evaluate import __main__, measure, page, told
 from tuning.evaluate.grid import AR
 from tuning.evaluate.measure import Task
 
@@ -112,15 +112,72 @@ def test_what_went_into_the_repository_is_shipped():
     ):
         assert told.is_shipped({"command": command}) == shipped
     assert not told.is_shipped({})
-    reports = json.loads(DOCSTRING.reports.read_text())
+    reports = json.loads(DOCSTRING.reports().read_text())
     assert [told.is_shipped(report) for report in reports].count(True) == 2
 
 
 @pytest.mark.parametrize("setting", told.SETTINGS, ids=lambda s: s.pair)
 def test_reports_are_of_the_same_texts(setting):
-    if not setting.reports.exists():
+    if not setting.reports().exists():
         pytest.skip("nothing is trained")
-    reports = json.loads(setting.reports.read_text())
+    reports = json.loads(setting.reports().read_text())
     small = [r["nats"]["small"] if "nats" in r else r["small"] for r in reports]
     assert all(seen == small[0] for seen in small)
     assert {r["settings"]["told"] for r in reports} == {True, False}
+
+
+def test_a_pairs_models_may_lie_elsewhere(tmp_path):
+    models = told.ROOT / "models"
+    names = "code-small-told", "code-small-tuned"
+    assert CODE.folder(tmp_path) == models
+    for name in names:
+        (tmp_path / name).mkdir()
+    assert CODE.folder(tmp_path) == models  # without training.json nothing says what they are
+    (tmp_path / names[0] / "training.json").write_text("[]")
+    assert CODE.folder(tmp_path) == tmp_path and CODE.folder() == models
+    assert CODE.reports(tmp_path) == tmp_path / "code-small-told/training.json"
+    assert DOCSTRING.folder(tmp_path) == models
+    text = CODE.deployments(tmp_path)
+    wanted = [tmp_path / names[0], tmp_path / names[1], tmp_path / names[0] / "projector"]
+    wanted += [models / "code-large", models / "code-small"]
+    assert all(text.count(f'path: "{path}"') == 1 for path in wanted) and "../" not in text
+    docstrings = DOCSTRING.deployments(tmp_path)
+    assert str(tmp_path) not in docstrings and f'"{models}/docstring-small-told"' in docstrings
+
+
+def test_a_folder_of_no_pair_is_refused(tmp_path):
+    args = __main__.parse(["--llm-to-slm", "--told-models", str(tmp_path)])
+    with pytest.raises(SystemExit, match=f"--told-models: {tmp_path} has no pair; allowed: "):
+        told.main(None, args, "", None)
+
+
+def test_what_is_counted_alone_goes_into_no_page(capsys):
+    with pytest.raises(SystemExit):
+        __main__.parse(["--llm-to-slm", "--acceptance", "--write"])
+    assert "--write: not with --acceptance" in capsys.readouterr().err
+
+
+class Erring(Server):
+    """Verified drafts of the told one end in another text."""
+
+    def complete(self, request):
+        choice = super().complete(request)
+        choice.tokens[0].id += 500 * (request.WhichOneof("method") == "llm_to_slm")
+        return choice
+
+
+def test_drafts_that_stay_are_counted_and_answers_compared(messages):  # noqa: F811
+    tasks, done = [task for turn in TURNS for task in turn], []
+    rows = told.count_kept(Server(messages), CODE, tasks, lambda: done.append(1))
+    assert len(done) == 4 * len(tasks) and [row.equal for row in rows] == [1, 1, 1]
+    text = told.kept_table(rows)
+    assert f"| LLM-to-SLM, verified | 3.000 ± 0.000 | {2 * len(tasks)} | 100 |" in text
+    rows = told.count_kept(Erring(messages), CODE, tasks, lambda: None)
+    assert [row.equal for row in rows] == [1, 1, 0]
+    assert told.say([row.configuration for row in rows if row.equal < 1]) == 1
+    assert told.say([]) == 0
+
+
+def test_a_training_on_others_rows_is_called_so():
+    other = REPORT | {"settings": REPORT["settings"] | {"rows": "other"}}
+    assert told.how(other)[0] == "add, layer 8, others' rows"

@@ -2,7 +2,7 @@
 
     scripts/evaluate [--quick] [--write]
     scripts/evaluate --docstrings [--quick] [--write]
-    scripts/evaluate --llm-to-slm [--write]
+    scripts/evaluate --llm-to-slm [--acceptance] [--write]
     scripts/evaluate --llm-to-slm-cost [--prompts N] [--write]
     scripts/evaluate --humaneval [N]
 
@@ -44,7 +44,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a coarse grid, few prompts")
     parser.add_argument("--exactness", action="store_true", help="only what must be equal")
     parser.add_argument(
-        "--acceptance", action="store_true", help="only how many drafts stay, by both rules"
+        "--acceptance",
+        action="store_true",
+        help="only how many drafts stay: by both rules, or of --llm-to-slm's pairs",
     )
     parser.add_argument(
         "--docstrings", action="store_true", help="the pair with encoders, on held-out functions"
@@ -53,6 +55,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--llm-to-slm",
         action="store_true",
         help="a small model that is told what a large one reads",
+    )
+    parser.add_argument(
+        "--told-models", type=Path, help="of --llm-to-slm: a folder of told and tuned small models"
     )
     parser.add_argument("--llm-to-slm-cost", action="store_true", help="what that costs")
     parser.add_argument("--prompts", type=int, help="per turn (default: 20, quick: 4)")
@@ -90,6 +95,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--llama-server", type=Path, help="of --humaneval: this llama-server beside ours, greedy"
     )
     args = parser.parse_args(arguments)
+    if args.acceptance and args.write:
+        parser.error("--write: not with --acceptance, which goes into no page")
     usual = (4, 2, 24) if args.quick else (20, 3, 200)
     for name, value in zip(("prompts", "turns", "exact_prompts"), usual, strict=True):
         if getattr(args, name) is None:

@@ -1,6 +1,7 @@
 """LLM-to-SLM on the demo pairs: what a small model writes when it is told what the large one has read.
 
-    scripts/evaluate --llm-to-slm [--prompts N] [--write]
+    scripts/evaluate --llm-to-slm [--prompts N] [--told-models FOLDER] [--write]
+    scripts/evaluate --llm-to-slm --acceptance
 
 Two pairs: completions of held-out files by decoders, and docstrings of held-out functions by models with
 encoders. Every prompt is read anew by whoever reads it. Beside the large model and the small one stands
@@ -8,14 +9,19 @@ the small one tuned on texts of the same files without being told anything; its 
 may differ, and the last table has them. Then the same small models as drafters, whose answers must be the
 large model's own; and what trainings reported of held-out texts' likelihood: what telling is worth is the
 difference between two whose settings are the same. Where scripts/models has fetched Qwen2.5-Coder 1.5B and
-SmolLM2 135M, they follow as a third pair (told_functions.py).
+SmolLM2 135M, they follow as a third pair (told_functions.py). A pair whose told and tuned models lie in
+--told-models (`PAIR-small-told` with training.json, `PAIR-small-tuned`) is measured with those.
+
+With --acceptance it is only how many drafts stay: counts, so a busy machine changes nothing.
 """
 
+import contextlib
 import json
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,11 +30,13 @@ from tokenizers import Tokenizer
 from bench.peers import machine
 from bench.peers.models import ROOT
 from bench.peers.report import table
+from bench.peers.serving import Client, at_once
 from tuning import corpus
 from tuning.evaluate import docstrings, page, told_functions
 from tuning.evaluate.grid import Configuration, speculative
 from tuning.evaluate.measure import (
     LARGE,
+    Answer,
     Row,
     Task,
     cut_tasks,
@@ -39,11 +47,13 @@ from tuning.evaluate.measure import (
     take_turns,
 )
 from tuning.evaluate.quality import rouge_l_of_texts
+from tuning.told_difference import mean_and_error, trained
 from tuning.windows import TokenStream
 
 BEGIN, END = "<!-- llm to slm: begin -->", "<!-- llm to slm: end -->"
 PROMPT_TOKENS = NEW_TOKENS = 100
 DRAFTS = 4
+STREAMS = 8  # where nothing is timed
 # The paper's table 2, the mean of three languages: BLEU and ms per token; table 3: ROUGE-L.
 PAPER = [
     ["T5-Large", "31.94", "61.5"],
@@ -71,9 +81,21 @@ class Setting:
     def config(self) -> Path:
         return Path(__file__).with_name(f"told_{self.pair}.textproto")
 
-    @property
-    def reports(self) -> Path:
-        return ROOT / f"models/{self.pair}-small-told/training.json"
+    def folder(self, others: Path | None = None) -> Path:
+        """Where its told and its tuned model are: `others` if they are there, or the repository's models."""
+        names = f"{self.pair}-small-told/training.json", f"{self.pair}-small-tuned"
+        there = others is not None and all((others / name).exists() for name in names)
+        return others.resolve() if there else ROOT / "models"
+
+    def reports(self, others: Path | None = None) -> Path:
+        return self.folder(others) / f"{self.pair}-small-told/training.json"
+
+    def deployments(self, others: Path | None = None) -> str:
+        """What a server is to serve: `config`, its models by their whole paths."""
+        text, folder = self.config.read_text(), self.folder(others)
+        for name in (f"{self.pair}-small-told", f"{self.pair}-small-tuned"):
+            text = text.replace(f"../../models/{name}", str(folder / name))
+        return text.replace("../../models", str(ROOT / "models"))
 
     @property
     def ar(self) -> Configuration:
@@ -165,6 +187,45 @@ def drafting_table(setting: Setting, rows: list[Row]) -> str:
     return table(head, lines)
 
 
+@contextlib.contextmanager
+def served(serve, setting: Setting, others: Path | None) -> Iterator[Client]:
+    with tempfile.TemporaryDirectory(prefix="tandem-told-") as folder:
+        config = Path(folder) / "told.textproto"
+        config.write_text(setting.deployments(others))
+        with serve(config) as client:
+            yield client
+
+
+def count_kept(client, setting: Setting, tasks: list[Task], progress) -> list[Row]:
+    """The small models as drafters of every task."""
+
+    def row_of(configuration: Configuration) -> Row:
+        def one(task: Task) -> Answer:
+            answer = decode(client, configuration, task, setting.new_tokens)
+            progress()
+            return answer
+
+        return Row(configuration, [list(at_once(one, tasks, STREAMS))])
+
+    wanted = [answer.tokens for answer in row_of(setting.ar).answers()]
+    rows = [row_of(configuration) for configuration in setting.drafting]
+    for row in rows:
+        pairs = zip(row.answers(), wanted, strict=True)
+        row.equal = statistics.mean(answer.tokens == tokens for answer, tokens in pairs)
+    return rows
+
+
+def kept_table(rows: list[Row]) -> str:
+    lines = []
+    for row in rows:
+        rounds = [sum(answer.accept_lengths) for answer in row.answers()]
+        kept = [sum(i * n for i, n in enumerate(a.accept_lengths)) for a in row.answers()]
+        mean, error = mean_and_error(kept, rounds)
+        cells = [f"{mean:.3f} ± {error:.3f}", str(sum(rounds)), page.percent(row.equal, 0)]
+        lines.append([row.configuration.series, *cells])
+    return table([f"drafts {DRAFTS}", "kept of a round", "rounds", "equal to AR's, %"], lines)
+
+
 def is_shipped(report: dict) -> bool:
     """Whether the model that it trained went into models/."""
     given = report.get("command", [])
@@ -191,21 +252,17 @@ def how(report: dict) -> list[str]:
     settings = report["settings"]
     layer = f", layer {settings['layer']}" if "layer" in settings else ""
     told = f"{settings['fusion']}{layer}" if settings["told"] else "not told"
+    told += ", others' rows" * (settings.get("rows") == "other")
     batch = settings.get("batch") or settings["names"] + settings["docstrings"]
-    trained = f"{settings['train']}, {settings['steps']} x {batch}"
     return [
         told + ", **shipped**" * is_shipped(report),
-        trained,
+        f"{settings['train']}, {settings['steps']} x {batch}",
         rates(settings),
         str(settings["samples"]),
     ]
 
 
 HOW_HEAD = ["", "small model trained, steps x texts", "rates: small; projector; dropout", "texts"]
-
-
-def name_of(settings: dict) -> str:
-    return "llm_to_slm" if settings["told"] else "small, tuned alone"
 
 
 def completions_table(reports: list[dict]) -> str:
@@ -215,7 +272,7 @@ def completions_table(reports: list[dict]) -> str:
     nobody = ["-"] * (len(HOW_HEAD) - 1)
     lines = [[name, *nobody, *map(number, first[name].values())] for name in ("small", "large")]
     for report in reports:
-        nats = report["nats"][name_of(report["settings"])]
+        nats = report["nats"][trained(report)]
         lines.append([*how(report), *map(number, nats.values())])
     parts = [f"tokens {part}" for part in list(first["small"])[1:]]
     return table([*HOW_HEAD, "nats/token", *parts], lines)
@@ -231,7 +288,7 @@ def functions_table(reports: list[dict]) -> str:
 
     nobody = ["-"] * (len(HOW_HEAD) - 1)
     lines = [[name, *nobody, *cells(reports[0][name])] for name in ("small", "large")]
-    lines += [[*how(r), *cells(r[name_of(r["settings"])])] for r in reports]
+    lines += [[*how(r), *cells(r[trained(r)])] for r in reports]
     head = ["docstrings, nats/token", "ROUGE-L", "names, nats/token", "names right, %"]
     return table([*HOW_HEAD, *head], lines)
 
@@ -303,7 +360,7 @@ def measure_pair(serve, setting: Setting, args, bar) -> tuple[str, list[Configur
     turns, rouge = tasks_of(setting, args)
     tasks = [task for turn in turns for task in turn]
     grid = setting.writing + setting.drafting
-    with serve(setting.config) as client:
+    with served(serve, setting, args.told_models) as client:
         with bar(len(tasks) * (len(grid) + 1), setting.title) as shown:
             ar, rows = take_turns(
                 client, grid, turns, setting.new_tokens, args.seed, shown.update, setting.ar
@@ -311,16 +368,47 @@ def measure_pair(serve, setting: Setting, args, bar) -> tuple[str, list[Configur
         reading = measure_reading(client, setting, tasks[: args.turns * args.prompts])
         rate(client, ar, rows, turns, rouge, setting.scorer)
     unequal = [r.configuration for r in rows if r.configuration.promises_exact and r.equal < 1]
-    reports = json.loads(setting.reports.read_text())
+    reports = json.loads(setting.reports(args.told_models).read_text())
     cost = cost_of(setting, ar, rows, reading)
     return markdown(setting, ar, rows, cost, reports), unequal
 
 
+def measure_kept(serve, settings: list[Setting], args, bar) -> list[Configuration]:
+    """Prints how many drafts stay; what was not equal to AR."""
+    unequal = []
+    for setting in settings:
+        tasks = [task for turn in tasks_of(setting, args)[0] for task in turn]
+        total = len(tasks) * (len(setting.drafting) + 1)
+        serving = served(serve, setting, args.told_models)
+        with serving as client, bar(total, setting.title) as shown:
+            rows = count_kept(client, setting, tasks, shown.update)
+        title = f"#### {setting.title}\n\n{len(tasks)} held-out prompts, up to {setting.new_tokens} new tokens."
+        print(f"{title}\n\n{kept_table(rows)}\n")
+        unequal += [row.configuration for row in rows if row.equal < 1]
+    return unequal
+
+
+def say(unequal: list[Configuration]) -> int:
+    for configuration in unequal:
+        print(f"not equal to AR, and must be: {configuration}", file=sys.stderr)
+    return 1 if unequal else 0
+
+
 def main(serve, args, command: str, bar) -> int:
     """`serve`: from a deployment file to a context with a Client. 1: something that must be equal is not."""
+    others = args.told_models
+    if others and all(setting.folder(others) != others.resolve() for setting in SETTINGS):
+        pairs = " or ".join(setting.pair for setting in SETTINGS)
+        raise SystemExit(
+            f"--told-models: {others} has no pair; allowed: a folder with PAIR-small-told, in it training.json, "
+            f"and PAIR-small-tuned, of {pairs}"
+        )
+    settings = [s for s in SETTINGS if s.reports(others).exists()]
+    if args.acceptance:
+        return say(measure_kept(serve, settings, args, bar))
     started = time.monotonic()
     busy = [machine.load_before(args.write)]
-    measured = [measure_pair(serve, s, args, bar) for s in SETTINGS if s.reports.exists()]
+    measured = [measure_pair(serve, s, args, bar) for s in settings]
     parts = [part for part, _ in measured]
     if told_functions.is_here():
         parts.append(told_functions.part(serve, args, bar))
@@ -341,7 +429,4 @@ def main(serve, args, command: str, bar) -> int:
     if args.write:
         file = ROOT / "docs" / "fidelity.md"
         file.write_text(page.put(file.read_text(), text, BEGIN, END))
-    unequal = [configuration for _, those in measured for configuration in those]
-    for configuration in unequal:
-        print(f"not equal to AR, and must be: {configuration}", file=sys.stderr)
-    return 1 if unequal else 0
+    return say([configuration for _, those in measured for configuration in those])
