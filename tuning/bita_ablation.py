@@ -121,6 +121,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
     parser.add_argument("--humaneval", type=Path, help="HumanEval.jsonl.gz: held-out prompts too")
+    parser.add_argument(
+        "--chat", action="store_true", help="held-out questions too, which the model asks itself"
+    )
     parser.add_argument("--work", type=Path, default=Path.home() / ".cache/tandem/bita")
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
@@ -139,7 +142,7 @@ def main() -> None:
         checked=arguments.checked,
         new_tokens=arguments.new_tokens,
     )
-    samples, held_out = bita_prompts.answers(frozen, whole, arguments)
+    samples, held_out = bita_prompts.answers(frozen, whole, arguments, arguments.chat)
     own = mask_rows.shipped(frozen.model, arguments.adapter)
     masks = len(own.masks)
     text = tree_table(measure(frozen, own, held_out), masks)

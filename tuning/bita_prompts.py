@@ -57,9 +57,10 @@ def humaneval(frozen: FrozenModel, file: Path, count: int) -> list[list[int]]:
 
 
 def answers(
-    frozen: FrozenModel, settings, arguments: argparse.Namespace
+    frozen: FrozenModel, settings, arguments: argparse.Namespace, chat: bool = False
 ) -> tuple[list[Sample], dict[str, list[Sample]]]:
-    """(for training, held-out by sort of prompt), written once and kept in `arguments.work`."""
+    """(for training, held-out by sort of prompt), written once and kept in `arguments.work`. With
+    `chat` there are held-out chat prompts even if none is trained on."""
     sample = adapter_file.sample_of(frozen_model.tensors_of(frozen.model))
 
     def of(name: str, make_prompts, **what) -> list[Sample]:
@@ -76,8 +77,9 @@ def answers(
     parts = corpus.split(corpus.read_documents(arguments.stdlib))
     texts = [[document.text for document in part] for part in parts]
     sets: list[dict[str, list[Sample]]] = []
+    chat_checked = settings.checked if chat or settings.chat_prompts > 0 else 0
     for part, counts in enumerate(
-        ((settings.code_prompts, settings.chat_prompts), (settings.checked, settings.checked))
+        ((settings.code_prompts, settings.chat_prompts), (settings.checked, chat_checked))
     ):
         sets.append({})
         where = ("training", "held_out")[part]
@@ -95,7 +97,7 @@ def answers(
                 ),
                 count=settings.function_prompts,
             )
-        if settings.chat_prompts > 0:
+        if counts[1] > 0:
             sets[part]["chat"] = of(
                 f"{where}-chat",
                 lambda part=part, n=counts[1]: own_answers.questions(

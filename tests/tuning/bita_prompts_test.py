@@ -1,8 +1,10 @@
 """tuning/bita_prompts.py: where prompts come from."""
 
+import argparse
+
 import pytest
 
-from tuning import bita_prompts, frozen_model
+from tuning import bita, bita_prompts, frozen_model
 
 FILE = '''
 import os
@@ -46,3 +48,28 @@ def test_functions_end_with_their_docstring():
     assert bita_prompts.functions(frozen, files, 2, seed=1) == found
     with pytest.raises(ValueError, match="at most 2"):
         bita_prompts.functions(frozen, files, 3, seed=1)
+
+
+def test_chat_prompts_can_be_held_out_without_being_trained_on(monkeypatch, tmp_path):
+    """Who writes is replaced: this is about which sets of answers there are."""
+    monkeypatch.setattr(bita_prompts.frozen_model, "tensors_of", lambda model: {})
+    monkeypatch.setattr(bita_prompts.adapter_file, "sample_of", lambda tensors: "sample")
+    own = bita_prompts.own_answers
+    monkeypatch.setattr(own, "identity", lambda frozen, sample, **what: what["name"])
+    monkeypatch.setattr(own, "stored", lambda file, make: [file.stem])
+    (tmp_path / "module.py").write_text(FILE)
+    arguments = argparse.Namespace(stdlib=tmp_path, work=tmp_path, humaneval=None)
+    frozen = frozen_model.FrozenModel(None, Letters(), (0,))
+
+    def sets(chat_prompts: int, chat: bool):
+        settings = bita.Settings(code_prompts=1, chat_prompts=chat_prompts, checked=1)
+        return bita_prompts.answers(frozen, settings, arguments, chat)
+
+    code = "training-code-training-code"
+    assert sets(0, False) == ([code], {"code": ["held_out-code-held_out-code"]})
+    training, held_out = sets(0, True)
+    assert training == [code]
+    assert held_out["chat"] == ["held_out-chat-held_out-chat"]
+    training, held_out = sets(1, False)
+    assert training == [code, "training-chat-training-chat"]
+    assert held_out["chat"] == ["held_out-chat-held_out-chat"]
