@@ -4,11 +4,13 @@
 
 Each server is started with the file in the page cache and asked for 16 tokens; seconds are until it
 listens (llama.cpp: until it says that it is healthy), the least of all turns; memory is what is resident after the
-answer: all of it, and without pages of files, which the system may take back.
+answer: all of it, and without pages of files, which the system may take back; and of the latter what
+our server has beyond one whose model is a fake, for each byte of packed weights.
 """
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -34,6 +36,7 @@ class Start:
     seconds: float
     resident: int  # bytes
     own: int  # of these no pages of files
+    weights: int = 0  # packed; 0: not said
 
 
 def resident(process: int) -> tuple[int, int]:
@@ -51,12 +54,23 @@ def read_all(path: Path) -> None:
             pass
 
 
-def ours(path: Path, binary: Path) -> Start:
+def weights_of(log: str) -> int:
+    """What the server's line about its model says, in bytes."""
+    found = re.search(r"([\d.]+) MB on cpu", log)
+    return int(float(found[1]) * 1e6) if found else 0
+
+
+def ours(path: Path | None, binary: Path) -> Start:
+    """None: with a fake model."""
     with tempfile.TemporaryDirectory() as folder:
-        ports = Path(folder) / "ports"
-        flags = [f"--model=m={path}", "--listen=127.0.0.1:0", "--http=off", f"--port-file={ports}"]
+        ports, log = Path(folder) / "ports", Path(folder) / "log"
+        config = Path(folder) / "fake.textproto"
+        config.write_text('models { name: "m" fake {} }\n')
+        model = f"--model=m={path}" if path else f"--config={config}"
+        flags = [model, "--listen=127.0.0.1:0", "--http=off", f"--port-file={ports}"]
         start = time.perf_counter()
-        process = subprocess.Popen([binary, *flags], stderr=subprocess.DEVNULL)
+        with log.open("w") as out:
+            process = subprocess.Popen([binary, *flags], stderr=out)
         try:
             while not ports.exists():
                 if process.poll() is not None:
@@ -71,7 +85,7 @@ def ours(path: Path, binary: Path) -> Start:
                 )
             )
             client.close()
-            return Start(seconds, *resident(process.pid))
+            return Start(seconds, *resident(process.pid), weights_of(log.read_text()))
         finally:
             process.terminate()
             process.wait(60)
@@ -104,11 +118,15 @@ def best(runs: list[Start]) -> Start:
     return min(runs, key=lambda run: run.seconds)
 
 
-def row(file: Path, engine: str, run: Start) -> str:
+def row(file: Path, engine: str, run: Start, bare: int = 0) -> str:
+    """bare: Start.own of the same server without a model."""
     size = file.stat().st_size
+    weights = f"{run.weights / 1e6:,.0f}" if run.weights else "-"
+    of_weights = f"{(run.own - bare) / run.weights:.2f}" if run.weights else "-"
     return (
         f"| {file.stem} | {engine} | {size / 1e6:,.0f} | {run.seconds:.2f} | "
-        f"{run.resident / 1e6:,.0f} | {run.resident / size:.2f} | {run.own / 1e6:,.0f} |"
+        f"{run.resident / 1e6:,.0f} | {run.resident / size:.2f} | {run.own / 1e6:,.0f} | "
+        f"{weights} | {of_weights} |"
     )
 
 
@@ -127,14 +145,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     busy = machine.load_before(args.write)
     lines = [
-        "| file | server | MB of the file | s until it serves | MB resident | of the file | MB, no pages of files |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| file | server | MB of the file | s until it serves | MB resident | of the file | MB, no pages of files "
+        "| MB of packed weights | of these, beyond a server without |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
+    bare = ours(None, args.server).own
     for file in files:
         read_all(file)
-        lines.append(
-            row(file, "Tandem", best([ours(file, args.server) for _ in range(args.turns)]))
-        )
+        runs = [ours(file, args.server) for _ in range(args.turns)]
+        lines.append(row(file, "Tandem", best(runs), bare))
         if args.llama_server:
             runs = [theirs(file, args.llama_server) for _ in range(args.turns)]
             lines.append(row(file, "llama.cpp", best(runs)))
@@ -142,7 +161,8 @@ def main(arguments: list[str] | None = None) -> int:
     command = " ".join(["python -m bench.peers.start", *(arguments or sys.argv[1:])])
     about = (
         f"`{command}`, commit {machine.commit(ROOT)}, {machine.cores()} cores of "
-        f"{machine.processor()}, busy before: {busy:.0%}."
+        f"{machine.processor()}, busy before: {busy:.0%}. With a fake model the server has {bare / 1e6:.0f} MB that are "
+        "no pages of files, LibTorch's own the most of them."
     )
     measured = "\n".join([about, "", *lines])
     print(measured)

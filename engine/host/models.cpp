@@ -442,6 +442,9 @@ absl::StatusOr<std::unique_ptr<Devices>> Devices::load(
     const std::function<void(absl::string_view)>& progress) {
   auto devices = std::make_unique<LoadedDevices>(clock);
   TANDEM_RETURN_IF_ERROR(devices->load(config, progress));
+#ifdef TANDEM_WITH_TORCH
+  return_freed_memory();
+#endif
   return absl::StatusOr<std::unique_ptr<Devices>>(std::move(devices));
 }
 

@@ -1,5 +1,7 @@
 #include "engine/backend/torch/memory.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -40,6 +42,8 @@ int64_t free_host_bytes() {
   if (limit && used) bytes = std::min(bytes, std::max<int64_t>(0, *limit - *used));
   return bytes;
 }
+
+void return_freed_memory() { malloc_trim(0); }
 
 absl::Status pack_in_turn(const std::vector<PackingLane>& lanes) {
   std::map<int, int64_t> left;  // by GPU

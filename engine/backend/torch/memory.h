@@ -14,6 +14,10 @@ namespace tandem {
 // container's limit) leaves if that is less. 0 if neither can be read.
 int64_t free_host_bytes();
 
+// Gives the system back what the process has freed and its allocator keeps: after loading, tens of
+// MB that files and tokenizers took on the way.
+void return_freed_memory();
+
 // A lane whose weights may be kept a second time, packed, if there is memory for it.
 struct PackingLane {
   int gpu = 0;  // lanes of one GPU have one memory

@@ -4,7 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <fstream>
 #include <map>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace tandem {
 namespace {
@@ -40,6 +45,31 @@ TEST(PackInTurn, EndsWithTheFirstFailure) {
   lost.pack = [](int64_t) { return absl::UnavailableError("lost"); };
   EXPECT_EQ(pack_in_turn({lost, m.lane(0, 1)}).message(), "lost");
   EXPECT_TRUE(m.given.empty());
+}
+
+// Bytes of this process in memory that are no file's.
+int64_t resident_bytes() {
+  std::ifstream in("/proc/self/status");
+  std::string word;
+  while (in >> word) {
+    int64_t kilobytes = 0;
+    if (word == "RssAnon:" && in >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
+}
+
+TEST(ReturnFreedMemory, WhatIsFreedBelowWhatIsHeldGoesBackToTheSystem) {
+  constexpr size_t kBlock = 4000, kBlocks = 16'000;
+  std::vector<std::unique_ptr<char[]>> blocks;
+  for (size_t i = 0; i < kBlocks; ++i) {
+    blocks.push_back(std::make_unique_for_overwrite<char[]>(kBlock));
+    std::memset(blocks.back().get(), 1, kBlock);
+  }
+  const std::unique_ptr<char[]> last = std::move(blocks.back());  // the heap cannot shrink
+  blocks.clear();
+  const int64_t before = resident_bytes();
+  return_freed_memory();
+  EXPECT_LT(resident_bytes(), before - int64_t{kBlock * kBlocks / 2});
 }
 
 }  // namespace
