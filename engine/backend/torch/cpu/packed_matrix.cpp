@@ -1,21 +1,16 @@
 #include "engine/backend/torch/cpu/packed_matrix.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "engine/backend/torch/cpu/product_tiles.h"
+#include "engine/backend/torch/cpu/weight_memory.h"
 #include "engine/base/check.h"
 
 namespace tandem::cpu {
 namespace {
-
-constexpr size_t kHugePage = size_t{2} << 20;
 
 int64_t element_bytes(WeightType type) {
   switch (type) {
@@ -32,19 +27,6 @@ int64_t element_bytes(WeightType type) {
 
 }  // namespace
 
-// Weights are streamed from memory once per batch: fewer, larger pages spare the processor
-// look-ups. Only a wish, and before the pages are touched.
-std::byte* allocate_weights(size_t bytes) {
-  const size_t alignment = bytes >= kHugePage ? kHugePage : 64;
-  const size_t rounded = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
-  void* data = std::aligned_alloc(alignment, rounded);
-  if (data == nullptr) throw std::bad_alloc();
-  if (alignment == kHugePage) madvise(data, rounded, MADV_HUGEPAGE);
-  return static_cast<std::byte*>(data);
-}
-
-void FreeMemory::operator()(std::byte* data) const { std::free(data); }
-
 PackedMatrix::PackedMatrix(WeightType type, int64_t outs, int64_t in, Layout layout)
     : type_(type), outs_(outs), in_(in), layout_(layout) {
   const int64_t sides = layout == Layout::kPairs ? 2 : 1;
@@ -57,7 +39,7 @@ PackedMatrix::PackedMatrix(WeightType type, int64_t outs, int64_t in, Layout lay
   const int64_t padded_in = (in + inputs_ - 1) / inputs_ * inputs_;
   panel_bytes_ = padded_in * columns_ * element_bytes(type);
   const auto bytes = static_cast<size_t>(panels() * panel_bytes_);
-  data_.reset(allocate_weights(bytes));
+  data_ = allocate_weights(bytes);
   // What no row fills.
   if (panels() * columns_ != outs || padded_in != in) {
     const auto last = static_cast<size_t>((panels() - 1) * panel_bytes_);

@@ -17,16 +17,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
-namespace tandem::cpu {
+#include "engine/backend/torch/cpu/weight_memory.h"
 
-// Memory that weights are streamed from, in huge pages where it is large, aligned to 64 bytes.
-std::byte* allocate_weights(size_t bytes);
-struct FreeMemory {
-  void operator()(std::byte* data) const;
-};
+namespace tandem::cpu {
 
 enum class WeightType : uint8_t { kFloat, kBFloat16, kHalf, kInt8, kDouble };
 
@@ -84,7 +79,7 @@ class PackedMatrix {
   int64_t side_ = 0;  // rows that stand in order: all, or half of them
   int64_t run_ = 0;   // of them in a panel
   int64_t panel_bytes_ = 0;
-  std::unique_ptr<std::byte, FreeMemory> data_;
+  WeightMemory data_;
   std::vector<float> scales_;
 };
 

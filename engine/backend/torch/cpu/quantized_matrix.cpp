@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 
+#include "engine/backend/torch/cpu/weight_memory.h"
 #include "engine/base/check.h"
 
 namespace tandem::cpu {
@@ -245,7 +246,7 @@ QuantizedMatrix::QuantizedMatrix(const std::vector<Part>& parts, int64_t in, Lay
     bytes_ += s.panels * 2 * s.unit_bytes;
     segments_.push_back(s);
   }
-  data_.reset(allocate_weights(static_cast<size_t>(bytes_)));
+  data_ = allocate_weights(static_cast<size_t>(bytes_));
   // What no row fills. The rest is touched first by those who fill it, all at once.
   for (const Segment& s : segments_) {
     const int64_t side = layout == Layout::kPairs ? 2 * kUnit : kColumns;

@@ -26,10 +26,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "engine/backend/torch/cpu/packed_matrix.h"
+#include "engine/backend/torch/cpu/weight_memory.h"
 
 namespace tandem::cpu {
 
@@ -113,7 +113,7 @@ class QuantizedMatrix {
   int64_t panels_ = 0;
   int64_t bytes_ = 0;
   std::vector<Segment> segments_;
-  std::unique_ptr<std::byte, FreeMemory> data_;
+  WeightMemory data_;
 };
 
 }  // namespace tandem::cpu

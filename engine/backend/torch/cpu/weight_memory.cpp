@@ -1,0 +1,56 @@
+#include "engine/backend/torch/cpu/weight_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+namespace tandem::cpu {
+namespace {
+
+constexpr size_t kLine = 64;
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kStretch = size_t{64} << 20;  // of addresses: memory is what is touched
+// What is smaller is read from a cache, and to clear a large page for it takes longer.
+constexpr size_t kLeast = size_t{64} << 10;
+
+size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+struct Stretch {
+  Stretch(size_t alignment, size_t bytes)
+      : size(bytes), data(static_cast<std::byte*>(std::aligned_alloc(alignment, bytes))) {
+    if (data == nullptr) throw std::bad_alloc();
+  }
+  ~Stretch() { std::free(data); }
+  Stretch(const Stretch&) = delete;
+  Stretch& operator=(const Stretch&) = delete;
+
+  const size_t size;
+  std::byte* const data;
+  size_t used = 0;
+};
+
+}  // namespace
+
+WeightMemory allocate_weights(size_t bytes) {
+  bytes = round_up(std::max<size_t>(bytes, 1), kLine);
+  if (bytes < kLeast) {
+    const auto own = std::make_shared<Stretch>(kLine, bytes);
+    return {own->data, {own}};
+  }
+  // A thread's own: threads of devices far from each other do not share pages.
+  thread_local std::weak_ptr<Stretch> last;
+  std::shared_ptr<Stretch> stretch = last.lock();
+  if (stretch == nullptr || stretch->size - stretch->used < bytes) {
+    const size_t size = round_up(std::max(bytes, kStretch), kHugePage);
+    stretch = std::make_shared<Stretch>(kHugePage, size);
+    madvise(stretch->data, size, MADV_HUGEPAGE);
+    last = stretch;
+  }
+  std::byte* const at = stretch->data + stretch->used;
+  stretch->used += bytes;
+  return {at, {stretch}};
+}
+
+}  // namespace tandem::cpu

@@ -1,0 +1,64 @@
+#include "engine/backend/torch/cpu/weight_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace tandem::cpu {
+namespace {
+
+uintptr_t address(const WeightMemory& m) { return reinterpret_cast<uintptr_t>(m.get()); }
+
+// What is small has memory of its own, what is large lies beside others, or has a stretch of its
+// own: in any case nobody else writes there.
+TEST(WeightMemory, IsAlignedAndNobodyElses) {
+  constexpr size_t kMiB = size_t{1} << 20;
+  const std::vector<size_t> sizes = {0,        1,         63,       65,        4096,     100'000,
+                                     kMiB + 1, 90 * kMiB, 3 * kMiB, 60 * kMiB, 5 * kMiB, 65'536};
+  std::vector<WeightMemory> all;
+  for (const size_t size : sizes) {
+    all.push_back(allocate_weights(size));
+    EXPECT_EQ(address(all.back()) % 64, 0u) << size;
+    if (size == 0) continue;
+    // The first and the last byte suffice: where two overlap, one of them has an end in the other.
+    all.back().get()[0] = static_cast<std::byte>(all.size());
+    all.back().get()[size - 1] = static_cast<std::byte>(all.size());
+  }
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0) continue;
+    EXPECT_EQ(all[i].get()[0], static_cast<std::byte>(i + 1)) << sizes[i];
+    EXPECT_EQ(all[i].get()[sizes[i] - 1], static_cast<std::byte>(i + 1)) << sizes[i];
+  }
+}
+
+TEST(WeightMemory, LiesSideBySideInTurn) {
+  const size_t size = 300'000;
+  const WeightMemory a = allocate_weights(size), b = allocate_weights(size);
+  EXPECT_EQ(address(b), address(a) + (size + 63) / 64 * 64);
+}
+
+TEST(WeightMemory, StaysWhileANeighbourIsThere) {
+  const size_t size = 300'000;
+  WeightMemory a = allocate_weights(size), b = allocate_weights(size);
+  std::memset(b.get(), 7, size);
+  a.reset();
+  WeightMemory c = allocate_weights(size);
+  std::memset(c.get(), 8, size);
+  const auto sevens = [&](const WeightMemory& m) {
+    return std::count(m.get(), m.get() + size, std::byte{7});
+  };
+  EXPECT_EQ(sevens(b), static_cast<int64_t>(size));
+  // To another owner, and from a thread that is gone.
+  WeightMemory d = std::move(b);
+  std::thread([&] { c = allocate_weights(size); }).join();
+  std::memset(c.get(), 9, size);
+  EXPECT_EQ(sevens(d), static_cast<int64_t>(size));
+  EXPECT_EQ(b, nullptr);  // NOLINT(bugprone-use-after-move)
+}
+
+}  // namespace
+}  // namespace tandem::cpu
