@@ -420,8 +420,8 @@ void Executor::apply_heads() {
 
 std::vector<ReadBlock> Executor::read_blocks(const Batch& batch) const {
   const int64_t row_bytes = shape_.vocab_size * static_cast<int64_t>(sizeof(float));
-  const auto most = static_cast<int>(std::max<int64_t>(1, kLogitBytes / row_bytes));
-  return plan_.read_blocks(batch, most);
+  const int64_t most = std::clamp<int64_t>(kLogitBytes / row_bytes, 1, model_.most_head_rows());
+  return plan_.read_blocks(batch, static_cast<int>(most));
 }
 
 void Executor::read_block(const Batch& batch, const ReadBlock& block,

@@ -40,6 +40,7 @@ class Decoder final : public Model {
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
            const Memory& memory) override;
   void head(at::Tensor& logits, const at::Tensor& hidden, int ids) override;
+  int most_head_rows() const override { return weights_.head.most_rows(); }
   bool can_be_captured() const override { return true; }
   // As embed() does, for one whose layers follow on another's.
   void reach(int max_position) { runner_.reach(max_position); }

@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -283,6 +284,10 @@ void Linear::look_up(at::Tensor& to, const int32_t* row) const {
   } else {
     each(static_cast<float*>(to.mutable_data_ptr()));
   }
+}
+
+int Linear::most_rows() const {
+  return blocks_.empty() ? std::numeric_limits<int>::max() : kMostBlockRows;
 }
 
 int64_t Linear::in() const {

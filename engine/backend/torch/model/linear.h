@@ -82,6 +82,10 @@ class Linear {
   int64_t packed_bytes() const;
   void pack();
 
+  // Rows that a product has at most without a copy of the weights as numbers, which of a head for
+  // 152,000 tokens is 1 GB.
+  int most_rows() const;
+
   const at::Tensor& weight() const { return weight_; }  // undefined where it is packed or in blocks
   int64_t in() const;
   int64_t outs() const;

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
 
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/row_view.h"
@@ -47,6 +48,9 @@ class Model {
   // logits = head(final norm(hidden)). hidden: [n, hidden] as x, logits: [n, vocab] fp32, of which
   // the first `ids` columns are wanted
   virtual void head(at::Tensor& logits, const at::Tensor& hidden, int ids) = 0;
+
+  // Rows that head() takes at a time without making a second copy of its weights.
+  virtual int most_head_rows() const { return std::numeric_limits<int>::max(); }
 };
 
 }  // namespace tandem

@@ -10,6 +10,7 @@
 #include <map>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/mover.h"
@@ -384,6 +385,37 @@ TEST_F(LazyDevice, WithoutItsQueueIsNotMade) {
   EXPECT_EQ(busy.code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(busy.message().find("cpu:0"), std::string::npos) << busy;
   EXPECT_NE(busy.message().find("busy"), std::string::npos) << busy;
+}
+
+// A head in blocks is not unpacked for many rows: it takes them by 64, one of numbers all at once.
+TEST_F(LazyDevice, RowsAreReadByAsManyAsTheHeadTakes) {
+  DecoderConfig config = tiny_config();
+  config.layers = 1;
+  TinyModel model = tiny_model(config);
+  const auto read = [&](const std::shared_ptr<TorchShared>& shared, const LazyDevices* devices,
+                        int rows) {
+    Driver d(model, shared, 0, {.page_rows = 4, .pages = 60, .frontier_pages = 4}, /*threads=*/1,
+             CpuKernels::kAten);
+    Sequence s = d.sequence();
+    const auto waits = [&] {
+      return devices ? devices->calls()[static_cast<size_t>(QueueCall::kSynchronize)] : 0;
+    };
+    const int before = waits();
+    Rows said = logprobs(d.run(s, reading(text_pass(1, rows, 1), rows)));
+    return std::pair(waits() - before, std::move(said));
+  };
+  const auto waits = [&](DType dtype, int rows) {
+    model.dtype = dtype;
+    LazyDevices devices({});
+    const auto [waited, said] = read(shared_of(devices), &devices, rows);
+    EXPECT_EQ(said.size(), static_cast<size_t>(rows));
+    EXPECT_EQ(said, read(std::make_shared<TorchShared>(), nullptr, rows).second);
+    return waited;
+  };
+  const int once = waits(DType::kFloat32, 129);
+  EXPECT_EQ(waits(DType::kInt4, 64), once);
+  EXPECT_EQ(waits(DType::kInt4, 65), once + 1);
+  EXPECT_EQ(waits(DType::kInt4, 129), once + 2);
 }
 
 // Tensors of which one no longer finds room on the device.

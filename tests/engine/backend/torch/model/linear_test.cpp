@@ -221,6 +221,8 @@ class InBlocks : public testing::Test {
 TEST_F(InBlocks, ProductsOfAnyNumberOfRows) {
   const Linear blocks = load(two_, DType::kStored), plain = host(two_);
   EXPECT_FALSE(blocks.weight().defined());
+  EXPECT_EQ(blocks.most_rows(), kMostBlockRows);
+  EXPECT_GT(plain.most_rows(), 1 << 20);
   EXPECT_EQ(blocks.outs(), 40);
   EXPECT_EQ(blocks.in(), kWide);
   EXPECT_EQ(blocks.parameters(), 40 * kWide + 40);
