@@ -189,7 +189,10 @@ struct BatchResult {
   // is tried again in smaller batches. Anything else: the batch's works have failed.
   absl::Status status;
   std::vector<WorkResult> works;
-  Duration busy{};  // time the device spent on the batch
+  // Time that the lane spent on the batch: from when it began, or was done with the batch before,
+  // until the host saw the end. So times of a lane's batches never overlap. Lanes of one GPU run at
+  // once, as processes on one processor do: what one of them waits for another counts as its own.
+  Duration busy{};
 };
 
 // One device. launch() is called from one thread at a time, also while batches are under way;
