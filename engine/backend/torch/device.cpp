@@ -327,7 +327,7 @@ absl::StatusOr<std::unique_ptr<TorchDevice>> TorchDevice::create(
 absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const Progress& progress,
                                const std::vector<DeviceConfig>& shards) {
   const auto start = std::chrono::steady_clock::now();
-  if (impl_->device.is_cpu()) cpu::set_team_size(team_size(impl_->config));
+  cpu::set_team_size(team_size(impl_->config));  // for a GPU too: blocks are put in its order here
   const absl::Cleanup alone = [] { cpu::set_team_size(1); };
   TANDEM_ASSIGN_OR_RETURN(DecoderConfig whole, load_hf_config(config.path));
   TANDEM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(config.path));
