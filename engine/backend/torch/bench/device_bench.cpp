@@ -1,13 +1,17 @@
 // What a device can do, and how near its kernels come to it: ceilings of copies and reads, costs of
-// launches and waits, products of few rows, attention. One JSON object a line on stdout:
+// launches and waits, products of few rows, also of weights in blocks of 4 to 8 bits, attention.
+// One JSON object a line on stdout:
 //
 //   {"name": "product.gate_up.rows_1", "value": 41.2, "unit": "us", "share": 0.83}
 //
 // share: of the time that reading its weights, or keys and values, takes at the rate that this run
 // read memory with. bits (products): whether each row's are those that it has alone. Products of
-// few rows of packed weights, where the device has them, are packed.gate_up.rows_1 and so on.
+// few rows of packed weights, where the device has them, are packed.gate_up.rows_1 and so on; of
+// weights in blocks blocks.q4_k.gate_up.rows_1, and blocks.q4_k.gate_up.difference how far they are
+// from the CPU's, relative to those: a product that is wrong ends the run with status 1.
 //
 //   build/cuda/bin/bench_device --device cuda:0
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
@@ -26,6 +30,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/backend/torch/bench/random_model.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/model/linear.h"
 #include "engine/backend/torch/open_queue.h"
@@ -52,11 +57,11 @@ struct Shape {
 };
 
 Shape small_shape() {
-  return {.hidden = 128,
-          .inner = 256,
+  return {.hidden = 256,
+          .inner = 512,
           .vocab = 500,
           .copy_bytes = 1 << 20,
-          .heads = 4,
+          .heads = 8,
           .kv_heads = 2,
           .head_dim = 32,
           .contexts = {40}};
@@ -86,7 +91,9 @@ class Bench {
 
   void ceilings();
   void products();
+  void blocks();
   void attention();
+  bool wrong() const { return wrong_; }
 
  private:
   const LaneQueue* lane() const { return lane_ ? &*lane_ : nullptr; }
@@ -106,6 +113,8 @@ class Bench {
   double time_alone(const std::function<void()>& work) const;
   void copies_between_host_and_device() const;
   void product(const std::string& name, int64_t outs, int64_t in);
+  void block_product(const RandomBlocks& type, const std::string& name, int64_t outs, int64_t in);
+  Linear load(const TensorView& weights, const WeightStore& store) const;
   void multiply(const std::string& name, const Linear& linear, const std::vector<int>& rows);
   void attend(int sequences, int rows, int context);
   std::string share(double bytes, double seconds) const;
@@ -117,6 +126,7 @@ class Bench {
   std::optional<LaneQueue> lane_;
   WeightStore store_;
   double read_rate_ = 0;  // bytes per second
+  bool wrong_ = false;
 };
 
 at::Tensor Bench::random_rows(at::IntArrayRef shape, uint32_t seed) const {
@@ -226,24 +236,70 @@ void Bench::product(const std::string& name, int64_t outs, int64_t in) {
   view.shape = {outs, in};
   view.data = reinterpret_cast<const std::byte*>(numbers.data());
   view.bytes = numbers.size() * sizeof(float);
-  const TensorMap source({{"w.weight", view}});
-  absl::StatusOr<Linear> linear =
-      Linear::load(source, store_, {.names = {"w"}, .outs = {outs}, .in = in});
+  Linear linear = load(view, store_);
+  multiply("product." + name, linear, {1, 2, 4, 8, 16, 64});
+  if (linear.packed_bytes() == 0) return;
+  linear.pack();
+  multiply("packed." + name, linear, {1, 2, 4, 8, 16});
+}
+
+Linear Bench::load(const TensorView& weights, const WeightStore& store) const {
+  const TensorMap source({{"w.weight", weights}});
+  absl::StatusOr<Linear> linear = Linear::load(
+      source, store, {.names = {"w"}, .outs = {weights.shape.front()}, .in = weights.shape.back()});
   if (!linear.ok()) std::fprintf(stderr, "%s\n", linear.status().ToString().c_str());
   TANDEM_CHECK(linear.ok());
+  return *std::move(linear);
+}
 
-  multiply("product." + name, *linear, {1, 2, 4, 8, 16, 64});
-  if (linear->packed_bytes() == 0) return;
-  linear->pack();
-  multiply("packed." + name, *linear, {1, 2, 4, 8, 16});
+void Bench::block_product(const RandomBlocks& type, const std::string& name, int64_t outs,
+                          int64_t in) {
+  const std::vector<std::byte> bytes = random_blocks(type, outs * in);
+  TensorView view;
+  view.shape = {outs, in};
+  view.data = bytes.data();
+  view.bytes = bytes.size();
+  view.block = find_block_format(static_cast<uint32_t>(type.type));
+  const Linear linear = load(view, {.dtype = DType::kStored, .device = device_});
+  const std::string whole = "blocks." + block_name(type) + "." + name;
+  multiply(whole, linear, {1, 8, 16, 64});
+
+  constexpr int64_t kRows = 16;
+  constexpr double kMost = 1e-3;  // what another order of sums in fp32 is far below
+  const at::Tensor x = random_rows({kRows, in}, 2);
+  at::Tensor got = at::empty({kRows, outs}, at::TensorOptions().dtype(at::kFloat).device(device_));
+  launch(lane(), [&] { linear.into(got, LinearInput(x)); });
+  wait();
+  at::Tensor want = at::empty({kRows, outs}, at::kFloat);
+  load(view, {.dtype = DType::kStored}).into(want, LinearInput(x.to(at::kCPU).to(at::kFloat)));
+  const double norm = want.norm().item<float>();
+  const double off = (got.to(at::kCPU) - want).norm().item<float>() / norm;
+  put(whole + ".difference", off, "of the CPU's");
+  if (off <= kMost) return;
+  std::fprintf(stderr, "%s: %g from the CPU's product, relative to it; allowed: up to %g\n",
+               whole.c_str(), off, kMost);
+  wrong_ = true;
+}
+
+void Bench::blocks() {
+  const int64_t q = int64_t{shape_.heads} * shape_.head_dim;
+  const int64_t kv = int64_t{shape_.kv_heads} * shape_.head_dim;
+  for (const RandomBlocks& type : kRandomBlocks) {
+    block_product(type, "gate_up", 2 * shape_.inner, shape_.hidden);
+    if (type.type != BlockType::kQ4K) continue;
+    block_product(type, "qkv", q + 2 * kv, shape_.hidden);
+    block_product(type, "o", shape_.hidden, q);
+    block_product(type, "down", shape_.hidden, shape_.inner);
+    block_product(type, "head", shape_.vocab, shape_.hidden);
+  }
 }
 
 void Bench::multiply(const std::string& name, const Linear& linear, const std::vector<int>& rows) {
   const int64_t outs = linear.outs();
   const at::Tensor x = random_rows({rows.back(), linear.in()}, 2);
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device_);
-  std::vector<at::Tensor> alone;  // rows 0 to 15 one at a time
-  for (int64_t r = 0; r < 16; ++r) {
+  std::vector<at::Tensor> alone;  // each row by itself
+  for (int64_t r = 0; r < rows.back(); ++r) {
     at::Tensor& out = alone.emplace_back(at::empty({1, outs}, fp32));
     const at::Tensor row = x.narrow(0, r, 1);
     launch(lane(), [&] { linear.into(out, LinearInput(row)); });
@@ -254,7 +310,7 @@ void Bench::multiply(const std::string& name, const Linear& linear, const std::v
     at::Tensor out = at::empty({n, outs}, fp32);
     const double took = time([&] { linear.into(out, LinearInput(some)); });
     bool same = true;
-    for (int r = 0; r < std::min(n, 16); ++r) {
+    for (int r = 0; r < n; ++r) {
       same = same && out[r].cpu().equal(alone[static_cast<size_t>(r)][0].cpu());
     }
     put(name + ".rows_" + std::to_string(n), 1e6 * took, "us",
@@ -345,7 +401,7 @@ int run(const std::vector<std::string>& args) {
   bool help = false;
   Flags flags;
   flags.text("device", "NAME", "cpu:0 or cuda:0 (cpu:0)", &device);
-  flags.texts("only", "NAME", "ceilings, products, attention; repeatable (all)", &only);
+  flags.texts("only", "NAME", "ceilings, products, blocks, attention; repeatable (all)", &only);
   flags.number("seconds", "S", "time spent on each figure (0.2)", 0.0001, 600, &seconds);
   flags.number("threads", "N", "of a CPU device (2)", 1, 1024, &threads);
   flags.toggle("small", "shapes for a test of this program, not for figures", &small);
@@ -368,8 +424,9 @@ int run(const std::vector<std::string>& args) {
   Bench bench(*named, small ? small_shape() : Shape{}, seconds.value_or(0.2));
   bench.ceilings();  // shares are of these
   if (wants("products")) bench.products();
+  if (wants("blocks")) bench.blocks();
   if (wants("attention")) bench.attention();
-  return 0;
+  return bench.wrong() ? 1 : 0;
 }
 
 }  // namespace

@@ -2,13 +2,19 @@
 // what they cost is not.
 #pragma once
 
+#include <c10/util/Half.h>
+
+#include <algorithm>
+#include <cstring>
 #include <map>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "engine/backend/torch/weights/decoder_config.h"
 #include "engine/backend/torch/weights/decoder_layout.h"
+#include "engine/backend/torch/weights/gguf_blocks.h"
 #include "engine/backend/torch/weights/tensor_source.h"
 
 namespace tandem::bench {
@@ -43,9 +49,48 @@ inline DecoderConfig llama_110m() {
   return c;
 }
 
+// A type of blocks that products read, and two scales with which random codes are numbers between
+// -0.1 and 0.1: those that stand at BlockFormat::halves.
+struct RandomBlocks {
+  BlockType type;
+  float scale, other;
+};
+inline constexpr RandomBlocks kRandomBlocks[] = {
+    {BlockType::kQ40, 0.01f, 0},       {BlockType::kQ41, 0.01f, -0.075f},
+    {BlockType::kQ50, 0.005f, 0},      {BlockType::kQ51, 0.005f, -0.0775f},
+    {BlockType::kQ80, 0.0007f, 0},     {BlockType::kQ4K, 1e-4f, 7.5e-4f},
+    {BlockType::kQ5K, 5e-5f, 7.5e-4f}, {BlockType::kQ6K, 2e-5f, 0},
+};
+
+// "q4_k": as files name the type, in small letters.
+inline std::string block_name(const RandomBlocks& blocks) {
+  return absl::AsciiStrToLower(find_block_format(static_cast<uint32_t>(blocks.type))->name);
+}
+
+// So many numbers, a multiple of the type's block.
+inline std::vector<std::byte> random_blocks(const RandomBlocks& blocks, int64_t numbers) {
+  const BlockFormat& format = *find_block_format(static_cast<uint32_t>(blocks.type));
+  std::vector<std::byte> all(static_cast<size_t>(numbers / format.values * format.bytes));
+  std::mt19937 random(1);
+  for (size_t i = 0; i < all.size(); i += sizeof(uint32_t)) {
+    const auto word = static_cast<uint32_t>(random());
+    std::memcpy(all.data() + i, &word, std::min(sizeof(word), all.size() - i));
+  }
+  const float scales[] = {blocks.scale, blocks.other};
+  for (size_t at = 0; at < all.size(); at += static_cast<size_t>(format.bytes)) {
+    for (size_t i = 0; i < 2; ++i) {
+      const c10::Half half(scales[i]);
+      if (format.halves[i] < 0) continue;
+      std::memcpy(all.data() + at + format.halves[i], &half.x, sizeof(half.x));
+    }
+  }
+  return all;
+}
+
 class RandomWeights {
  public:
-  explicit RandomWeights(const DecoderConfig& config) {
+  // blocks: matrices are in blocks of this type. REQUIRES: fits(config, *blocks)
+  explicit RandomWeights(const DecoderConfig& config, const RandomBlocks* blocks = nullptr) {
     int64_t most = 0;
     for (const TensorSpec& spec : decoder_tensors(config, config.tie_word_embeddings)) {
       TensorView& view = tensors_[spec.name];
@@ -55,16 +100,35 @@ class RandomWeights {
       view.bytes = static_cast<size_t>(n) * sizeof(float);
       most = std::max(most, n);
     }
-    // All tensors begin with the same numbers: what is loaded are copies.
-    std::mt19937 random(1);
-    std::normal_distribution<float> normal(0, 0.03f);
-    numbers_.resize(static_cast<size_t>(most));
-    for (float& x : numbers_) x = normal(random);
     norm_.assign(static_cast<size_t>(config.hidden_size), 1);
+    // All tensors begin with the same numbers: what is loaded are copies.
+    if (blocks != nullptr) {
+      blocks_ = random_blocks(*blocks, most);
+    } else {
+      std::mt19937 random(1);
+      std::normal_distribution<float> normal(0, 0.03f);
+      numbers_.resize(static_cast<size_t>(most));
+      for (float& x : numbers_) x = normal(random);
+    }
     for (auto& [name, view] : tensors_) {
       const bool norm = name.ends_with("norm.weight");
       view.data = reinterpret_cast<const std::byte*>(norm ? norm_.data() : numbers_.data());
+      if (norm || blocks == nullptr) continue;
+      view.block = find_block_format(static_cast<uint32_t>(blocks->type));
+      view.bytes = view.bytes / sizeof(float) / static_cast<size_t>(view.block->values) *
+                   static_cast<size_t>(view.block->bytes);
+      view.data = blocks_.data();
     }
+  }
+
+  // Whether the rows of all matrices are whole blocks, and there is nothing but these and norms.
+  static bool fits(const DecoderConfig& config, const RandomBlocks& blocks) {
+    const int64_t values = find_block_format(static_cast<uint32_t>(blocks.type))->values;
+    return std::ranges::all_of(decoder_tensors(config, config.tie_word_embeddings),
+                               [&](const TensorSpec& spec) {
+                                 return spec.name.ends_with("norm.weight") ||
+                                        (spec.shape.size() == 2 && spec.shape.back() % values == 0);
+                               });
   }
 
   TensorMap source() const { return TensorMap(tensors_); }
@@ -72,6 +136,7 @@ class RandomWeights {
  private:
   std::map<std::string, TensorView> tensors_;
   std::vector<float> numbers_, norm_;
+  std::vector<std::byte> blocks_;
 };
 
 }  // namespace tandem::bench

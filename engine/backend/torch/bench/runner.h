@@ -1,15 +1,18 @@
 // A device with one model, random or of a file, and batches of one shape, run over and over.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/backend/torch/bench/random_model.h"
+#include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/device.h"
 #include "engine/backend/torch/shared.h"
 #include "engine/base/check.h"
@@ -34,10 +37,13 @@ class Runner {
   Runner(const DecoderConfig& config, const RandomWeights& weights, const Options& options,
          int64_t kv_rows, int index = 0)
       : device_(make_device(options, index)), page_rows_(options.page_rows) {
-    TANDEM_CHECK(device_
-                     ->load_decoder(kModel, "random", config, config.tie_word_embeddings,
-                                    weights.source(), options.dtype, page_rows_, options.kv_dtype)
-                     .ok());
+    cpu::set_team_size(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+    const absl::Status loaded =
+        device_->load_decoder(kModel, "random", config, config.tie_word_embeddings,
+                              weights.source(), options.dtype, page_rows_, options.kv_dtype);
+    cpu::set_team_size(1);
+    if (!loaded.ok()) std::fprintf(stderr, "%s\n", loaded.ToString().c_str());
+    TANDEM_CHECK(loaded.ok());
     begin(kv_rows);
   }
 

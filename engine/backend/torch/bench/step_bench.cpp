@@ -31,7 +31,8 @@ namespace {
 
 struct Settings {
   Options options;
-  double seconds = 1.5;  // for one number
+  const RandomBlocks* blocks = nullptr;  // of random weights; null: they are numbers
+  double seconds = 1.5;                  // for one number
   bool least = false;
   int most_context = 8192;
   std::vector<std::string> only;
@@ -319,7 +320,7 @@ void measure_file(const Settings& s, const Model& m) {
 
 void measure(const Settings& s, const Model& m) {
   if (!m.path.empty()) return measure_file(s, m);
-  const RandomWeights weights(m.config);
+  const RandomWeights weights(m.config, s.blocks);
   if (s.wants("step") || s.wants("parts") || s.wants("context") || s.wants("sequences") ||
       s.wants("rows")) {
     Runner runner(m.config, weights, s.options, 64 * 272);
@@ -380,7 +381,8 @@ int run(const std::vector<std::string>& args) {
               &s.only);
   flags.text("csv", "FILE", "all numbers: table,model,x,milliseconds", &csv);
   flags.text("device", "NAME", "the (first) device: cpu:0 or cuda:0 (cpu:0)", &device);
-  flags.text("dtype", "TYPE", "fp32, bf16, fp16 or int8 (fp32)", &dtype);
+  flags.text("dtype", "TYPE", "fp32, bf16, fp16, int8, int4, or blocks: q4_0, .. q6_k (fp32)",
+             &dtype);
   flags.text("kv-dtype", "TYPE", "of keys and values: fp32 or bf16 (fp32)", &kv_dtype);
   flags.number("threads", "N", "of the device, where there is one (2)", 1, 1024, &threads);
   flags.number("page-rows", "N", "rows of a KV page (16)", 1, 1024, &page_rows);
@@ -391,10 +393,16 @@ int run(const std::vector<std::string>& args) {
   flags.toggle("help", "this text", &help);
   const auto rest = flags.parse(args);
   bool good = rest.ok() && rest->empty();
-  for (const DType type : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8}) {
+  for (const DType type :
+       {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8, DType::kInt4}) {
     if (dtype.value_or("fp32") == dtype_name(type)) s.options.dtype = type;
   }
-  good = good && dtype.value_or("fp32") == dtype_name(s.options.dtype);
+  for (const RandomBlocks& blocks : kRandomBlocks) {
+    if (dtype.value_or("fp32") != block_name(blocks)) continue;
+    s.blocks = &blocks;
+    s.options.dtype = DType::kStored;
+  }
+  good = good && (s.blocks != nullptr || dtype.value_or("fp32") == dtype_name(s.options.dtype));
   const absl::StatusOr<DeviceConfig> named = parse_device(device.value_or("cpu:0"));
   if (good && !named.ok()) {
     std::fprintf(stderr, "--device: %s; allowed: %s\n", device->c_str(), kDeviceRule);
@@ -435,6 +443,12 @@ int run(const std::vector<std::string>& args) {
   const absl::StatusOr<std::vector<Model>> models = choose_models(names, folders, files);
   if (!models.ok()) {
     std::fprintf(stderr, "%s\n", std::string(models.status().message()).c_str());
+    return 2;
+  }
+  for (const Model& m : *models) {
+    if (s.blocks == nullptr || RandomWeights::fits(m.config, *s.blocks)) continue;
+    std::fprintf(stderr, "--dtype: %s; allowed with %s: types of which its rows are whole blocks\n",
+                 dtype->c_str(), m.name.c_str());
     return 2;
   }
   for (const Model& m : *models) measure(s, m);
