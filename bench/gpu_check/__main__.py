@@ -77,6 +77,9 @@ def part_1(files: Path, device: str, dry: bool):
         yield Step("link", [str(bin_ / "test_cuda_link")], 60, end="torch sees CUDA: yes")
     ceilings = [str(bin_ / "bench_device"), f"--device={device}", "--only=ceilings"]
     yield Step("ceilings", ceilings + (["--small", "--seconds=0.001"] if dry else []), 90)
+    served = [f"--bin={bin_}", f"--models={files / 'models'}", f"--device={device}"]
+    served += ["--tokens=8", "--patience=90"] if dry else []
+    yield Step("served blocks", module("blocks", *served), 200 if dry else 60)
     which = ["Caught", "TorchDevice"] if dry else []
     yield Step("suites", module("suites", tests, "200" if dry else "60", *which), 400)
     if not device.startswith("cpu"):
@@ -93,11 +96,16 @@ def part_1(files: Path, device: str, dry: bool):
 def part_2(files: Path, device: str, dry: bool):
     command = [str(files / "bin" / "bench_device"), f"--device={device}"]
     command += ["--small", "--seconds=0.0001"] if dry else ["--seconds=0.2"]
-    yield Step("products", [*command, "--only=products"], 200)
-    yield Step("attention", [*command, "--only=attention"], 200)
+    yield Step("products", [*command, "--only=products"], 150)
+    threads = f"--threads={len(os.sched_getaffinity(0))}"  # the CPU's products beside the device's
+    yield Step("blocks", [*command, "--only=blocks", threads], 120)
+    yield Step("attention", [*command, "--only=attention"], 100)
     step = module("headline", f"--program={files / 'bin' / 'bench_step'}", f"--device={device}")
-    words = ["--shape=tiny", "--seconds=0.01"] if dry else ["--shape=1b", "--context=256"]
-    yield Step("launches", [*step, *words, "--ways", *(["--context=64"] if dry else [])], 120)
+    tiny = ["--shape=tiny", "--seconds=0.01", "--context=64"]
+    words = tiny if dry else ["--shape=1b", "--context=256"]
+    yield Step("launches", [*step, *words, "--ways"], 90)
+    words = [*tiny, "--blocks=q4_0"] if dry else ["--shape=7b", "--blocks=q4_k", "--context=256"]
+    yield Step("7b of blocks", [*step, *words], 100)
 
 
 def part_3(files: Path, device: str, dry: bool):

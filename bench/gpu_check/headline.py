@@ -91,8 +91,12 @@ def numbers_of(
     most: int,
     words: list[str],
     environment: dict[str, str],
+    blocks: str = "",
 ) -> list[tuple[str, int, float]]:
-    """Of a run of bench_step with contexts up to `most`: table, context or sequences, milliseconds."""
+    """Of a run of bench_step with contexts up to `most`: table, context or sequences, milliseconds.
+
+    blocks: the type that weights are in, as q4_k; "": 16 bits, on a CPU 32."""
+    dtype = blocks or ("fp32" if device.startswith("cpu") else "bf16")
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config_of(shape, most + 64)))
         numbers = Path(folder) / "numbers.csv"
@@ -101,7 +105,7 @@ def numbers_of(
             f"--shape={shape}={folder}",
             f"--device={device}",
             f"--seconds={seconds}",
-            f"--dtype={'fp32' if device.startswith('cpu') else 'bf16'}",
+            f"--dtype={dtype}",
             f"--most-context={most}",
             f"--csv={numbers}",
             *words,
@@ -114,21 +118,29 @@ def numbers_of(
 
 
 def ours(
-    program: str, shape: str, device: str, seconds: float, contexts: list[int], ragged: bool
+    program: str,
+    shape: str,
+    device: str,
+    seconds: float,
+    contexts: list[int],
+    ragged: bool,
+    blocks: str = "",
 ) -> dict[int, float]:
     """Milliseconds of a step by context, or of a ragged batch by its longest; also says those of many
     sequences."""
     tables = ["--table=ragged"] if ragged else ["--table=context", "--table=sequences"]
+    name = f"{shape}.{blocks}" if blocks else shape
     found = {}
-    for table, at, ms in numbers_of(program, shape, device, seconds, max(contexts), tables, {}):
+    most = max(contexts)
+    for table, at, ms in numbers_of(program, shape, device, seconds, most, tables, {}, blocks):
         if table == "context" and at in contexts:
             found[at] = ms
-            say(f"{shape}.step.context_{at}", ms, "ms")
+            say(f"{name}.step.context_{at}", ms, "ms")
         elif table == "ragged":
             found[at] = ms
-            say(f"{shape}.step.ragged_32", ms, "ms")
+            say(f"{name}.step.ragged_32", ms, "ms")
         elif table == "sequences":
-            say(f"{shape}.step.sequences_{at}", ms, "ms")
+            say(f"{name}.step.sequences_{at}", ms, "ms")
     return found
 
 
@@ -198,13 +210,16 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=32, help="of Transformers' shorter run")
     parser.add_argument("--ragged", action="store_true", help="32 sequences of unequal contexts")
     parser.add_argument("--ways", action="store_true", help="just the ways of launching")
+    parser.add_argument("--blocks", default="", help="what ours has its weights in, as q4_k")
     parser.add_argument("--peer", choices=("eager", "compiled"), action="append", default=[])
     args = parser.parse_args()
     contexts = args.context or [256, 2048]
     if args.ways:
         ways(args.program, args.shape, args.device, args.seconds, contexts[0])
         return 0
-    mine = ours(args.program, args.shape, args.device, args.seconds, contexts, args.ragged)
+    mine = ours(
+        args.program, args.shape, args.device, args.seconds, contexts, args.ragged, args.blocks
+    )
     batch = ragged_contexts(max(contexts)) if args.ragged else contexts[:1]
     name = f"{args.shape}.ragged_32" if args.ragged else args.shape
     wrong = 0

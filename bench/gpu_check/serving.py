@@ -36,10 +36,16 @@ def say(name, value, unit=""):
 
 class Server:
     def __init__(
-        self, args, folder: Path, more: str = "", device: str | None = None, pages: int = 0
+        self,
+        args,
+        folder: Path,
+        more: str = "",
+        device: str | None = None,
+        pages: int = 0,
+        config: str = CONFIG,
     ):
         """pages: of the large model; 0: from the device's memory."""
-        text = CONFIG.format(
+        text = config.format(
             models=args.models, device=device or args.device, more=more, pages=pages
         )
         (folder / "config.textproto").write_text(text)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.gpu_check import __main__ as judge
-from bench.gpu_check import bundle, headline, steps, table
+from bench.gpu_check import blocks, bundle, headline, steps, table
 from bench.gpu_check.steps import Step
 
 
@@ -98,6 +98,10 @@ def test_the_table_says_what_figures_should_be():
 def test_every_expectation_names_a_figure_that_there_is():
     names = {"copy", "read", "copy_to_host", "launch", "round_trip", "record_and_wait"}
     names |= {f"{w}.{p}.rows_1" for w in ("product", "packed") for p in ("qkv", "o", "gate_up")}
+    names |= {f"blocks.{b}.gate_up.rows_8" for b in ("q4_0", "q4_k", "q5_1", "q6_k", "q8_0")}
+    names |= {"blocks.q4_k.head.rows_1", "blocks.q4_k.o.difference"}
+    names |= {"blocks.served.below_best", "blocks.served.difference"}
+    names |= {"7b.q4_k.step.context_256"}
     names |= {"attention.sequences_32.rows_1.context_2048"}
     names |= {f"{s}.step.context_{c}" for s in ("1b", "7b", "13b") for c in (256, 2048)}
     names |= {f"1b.launches.{way}" for way in headline.WAYS}
@@ -111,6 +115,48 @@ def test_sequences_of_a_ragged_batch_are_those_of_the_program():
     contexts = headline.ragged_contexts(2048)  # as bench_step's
     assert len(contexts) == 32 and contexts[0] == 256 and contexts[-1] == 2048
     assert contexts == sorted(contexts) and sum(contexts) == 36849
+
+
+def test_answers_of_blocks_are_held_against_the_cpus(capsys):
+    tokens, far = [5, 6, 7, 8], [5, 6, 9, 9]
+    own, best = [-1.0, -2.0, -0.5, -0.25], [-1.0, -2.0, -0.5, -0.25]
+    assert not blocks.judged(tokens, tokens, (own, best), own, own, exact=True)
+    said = {f["name"]: f["value"] for f in steps.figures_of(capsys.readouterr().out)}
+    assert said == {
+        "blocks.served.same": 4,
+        "blocks.served.below_best": 0,
+        "blocks.served.difference": 0,
+    }
+    near = [best[0] + 0.3, *best[1:]]
+    assert not blocks.judged(far, tokens, (own, near), own, [x + 0.1 for x in own], exact=False)
+    assert '"blocks.served.same", "value": 2' in capsys.readouterr().out
+    for case in (
+        dict(said=tokens[:3]),
+        dict(said_by_host=(own, [best[0] + 0.6, *best[1:]])),
+        dict(said_by_host=([math.nan, *own[1:]], best)),
+        dict(by_device=[x - 0.3 for x in own]),
+        dict(by_device=[math.nan, *own[1:]]),
+        dict(said=far, exact=True),
+        dict(said_by_host=(own, near), exact=True),
+        dict(by_host=[x + 1e-6 for x in own], exact=True),
+    ):
+        good = dict(
+            said=tokens,
+            wanted=tokens,
+            said_by_host=(own, best),
+            by_device=own,
+            by_host=own,
+            exact=False,
+        )
+        assert blocks.judged(**{**good, **case}), case
+
+
+def test_steps_of_blocks_want_whole_blocks(binaries):
+    """Of code-large's 320 numbers a row none of 256 is one."""
+    command = [binaries / "bench_step", "--model=code-large", "--dtype=q4_k"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "--dtype: q4_k; allowed with code-large: types of which" in done.stderr
 
 
 def test_parts_leave_time_for_all_their_steps():
@@ -152,7 +198,14 @@ def test_dry_run_on_the_cpu(made, tmp_path):
         assert (tmp_path / f"part_{part}" / "table.txt").read_text() in done.stdout
     assert figures["suites.passed"]["value"] > 0
     assert figures["product.qkv.rows_8"]["bits"] is True
+    for of_blocks in ("q4_0.gate_up", "q6_k.gate_up", "q4_k.qkv", "q4_k.head"):
+        assert figures[f"blocks.{of_blocks}.rows_64"]["bits"] is True
+        assert figures[f"blocks.{of_blocks}.difference"]["value"] == 0
+    assert figures["blocks.served.same"]["value"] == 8
+    assert figures["blocks.served.below_best"]["value"] == 0
+    assert figures["blocks.served.difference"]["value"] == 0
     assert math.isfinite(figures["tiny.step.context_64"]["value"])
+    assert math.isfinite(figures["tiny.q4_0.step.context_64"]["value"])
     # A step is the difference of two times, here of tiny ones on a busy machine: any number.
     assert math.isfinite(figures["tiny.ratio.eager"]["value"])
     for way in headline.WAYS:
