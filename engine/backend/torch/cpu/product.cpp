@@ -46,6 +46,22 @@ uint64_t next_call() {
 RowType row_type_of(const PackedMatrix& w) { return row_type(w.type()); }
 RowType row_type_of(const QuantizedMatrix&) { return RowType::kInt8x32; }
 
+// Starts to read the beginning of a panel, before the rows are prepared: kernels fetch what lies
+// further on. Worth it where a product takes few microseconds.
+void fetch_start(const PackedMatrix&, int64_t) {}
+void fetch_start(const QuantizedMatrix& w, int64_t panel) {
+  const auto fetch = [](const std::byte* from, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
+  };
+  for (const QuantizedMatrix::Segment& s : w.segments()) {
+    if (panel >= s.first_panel + s.panels) continue;
+    const std::byte* const unit = w.panel(s, panel);
+    fetch(unit, std::min<int64_t>(512, s.codes_at));
+    fetch(unit + s.codes_at, std::min<int64_t>(8192, s.unit_bytes - s.codes_at));
+    return;
+  }
+}
+
 TileShape shape_for(const PackedMatrix& w) {
   const TileShape shape = tile_shape(w.type());
   TANDEM_CHECK(shape.columns == w.columns() && shape.inputs == w.inputs());
@@ -78,10 +94,12 @@ struct Call {
   Then then;
   Activation activation;
 
-  const PreparedRows& rows() const {
+  // first: the panel that this thread begins with, if this is its first call
+  const PreparedRows& rows(int64_t first) const {
     if (shared != nullptr) return *shared;
     Prepared& mine = prepared();
     if (mine.call != number) {
+      fetch_start(*weights, first);
       mine.rows.prepare(row_type_of(*weights), x);
       mine.call = number;
     }
@@ -91,7 +109,7 @@ struct Call {
   // Columns [begin, end) of a list of the wanted panels with the first part of the rows, then with
   // the second part and so on.
   void operator()(int64_t begin, int64_t end) const {
-    const PreparedRows& prepared = rows();
+    const PreparedRows& prepared = rows(begin % panels);
     const auto task = task_of(weights, &prepared, bias, out, then, activation);
     while (begin < end) {
       const int64_t p = begin / panels;
