@@ -231,6 +231,7 @@ void SequenceCache::shrink_pages() {
 }
 
 void SequenceCache::shrink_frontier() {
+  if (frontier_pages_.empty()) return;
   const auto pages = static_cast<size_t>(page_count(rows()));
   for (size_t p = 0; p < frontier_pages_.size(); ++p) {
     const bool holds =

@@ -125,6 +125,15 @@ class SequenceCache {
   // is known, this cache goes over to it. REQUIRES: no pass on this cache is under way, or the
   // cache will not be used any more.
   void publish(const PrefixRoot& root, std::span<const Token> tokens);
+  // False: publish() with so many tokens would do nothing.
+  bool has_news(size_t tokens) const {
+    if (!pools_->prefix_cache) return false;
+    const auto page_rows = static_cast<size_t>(pools_->page_rows);
+    const auto published = static_cast<size_t>(published_);
+    const size_t known = std::min(static_cast<size_t>(reusable()), tokens);
+    return (published + 1) * page_rows <= known || late_ || !tree_parent_.empty() ||
+           (published > 0 && !pools_->prefixes.knows(pages_[published - 1]));
+  }
   // Takes over the longest known beginning of `tokens`, whole pages of `at_most` rows. Returns its
   // rows. REQUIRES: empty, and nothing reserved.
   int adopt(const PrefixRoot& root, std::span<const Token> tokens, int at_most);

@@ -100,7 +100,8 @@ void CacheSet::drop(CacheId id) {
   TANDEM_CHECK(std::none_of(stages_.begin(), stages_.end(),
                             [id](const auto& s) { return s.second.cache == id; }));
   const SequenceCache* const dropped = find_idle(id);
-  std::erase_if(caches_, [dropped](const auto& held) { return held.get() == dropped; });
+  caches_.erase(
+      std::ranges::find_if(caches_, [dropped](const auto& held) { return held.get() == dropped; }));
 }
 
 Stage CacheSet::stage(Role role, int i) const {
@@ -115,7 +116,8 @@ Stage CacheSet::stage(Role role, int i) const {
 // one plays the same part.
 Role CacheSet::role_of(const SequenceCache& cache, int to) const {
   for (const auto& [role, stage] : stages_) {
-    if (cache.model() == find(stage.cache)->model() && to == stage.to) return role;
+    if (to != stage.to) continue;
+    if (cache.id() == stage.cache || cache.model() == find(stage.cache)->model()) return role;
   }
   return Role::kSmall;
 }
@@ -177,8 +179,8 @@ bool CacheSet::runs_tokens(size_t role) const {
 void CacheSet::publish(std::span<const Token> tokens, bool over) {
   if (!spec_->prefix_cache) return;
   for (const auto& held : caches_) {
-    if (runs_tokens(held->id()) && (held->idle() || over))
-      held->publish(root(held->model()), tokens);
+    if (!held->has_news(tokens.size()) || !(held->idle() || over)) continue;
+    if (runs_tokens(held->id())) held->publish(root(held->model()), tokens);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "engine/base/check.h"
 #include "engine/cache/sequence_cache.h"
 #include "engine/decode/gen.h"
@@ -26,8 +27,10 @@ class CacheSet {
   // Gives all pages back. REQUIRES: no pass is with a device.
   void close();
 
+  // Few, and where the set itself lies.
+  using Caches = absl::InlinedVector<std::unique_ptr<SequenceCache>, 2>;
   // In the order in which they were made, so ascending by id.
-  const std::vector<std::unique_ptr<SequenceCache>>& all() const { return caches_; }
+  const Caches& all() const { return caches_; }
   SequenceCache* find(CacheId id) const {  // REQUIRES: it is one of these
     size_t i = 0;
     while (i < caches_.size() && caches_[i]->id() != id) ++i;
@@ -52,6 +55,7 @@ class CacheSet {
     std::span<const int> beside;  // SequenceSpec::beside
   };
   Feed feed_of(const SequenceCache& cache) const { return is_fed_ ? fed(cache) : Feed(); }
+  bool is_fed() const { return is_fed_; }  // any of them with anything
   // What a cache holds that runs other tokens than the sequence's (SequenceSpec::runs_apart), and
   // whether all its rows see each other; null: it runs the sequence's.
   const std::vector<Token>* apart(CacheId id) const;
@@ -91,11 +95,11 @@ class CacheSet {
 
   const SequenceSpec* const spec_;
   RunHost* const host_;
-  std::vector<std::pair<ModelId, PrefixRoot>> roots_;  // one for each role
   bool is_fed_ = false;  // has any role a memory, an adapter or a source of hidden rows?
-  std::vector<std::unique_ptr<SequenceCache>> caches_;  // few
-  std::vector<std::pair<Role, Stage>> stages_;          // of the spec's roles, in their order
+  Caches caches_;
+  absl::InlinedVector<std::pair<Role, Stage>, 2> stages_;  // of the spec's roles, in their order
   std::vector<CacheId> taken_over_;  // caches with a leader's rows, before their first round
+  std::vector<std::pair<ModelId, PrefixRoot>> roots_;  // one for each role
 };
 
 }  // namespace tandem

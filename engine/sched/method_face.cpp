@@ -35,6 +35,7 @@ void MethodFace::refill(Stage stage) {
 }
 
 FedRows MethodFace::feed(Stage stage) {
+  if (!parts_->caches.is_fed()) return {};
   const SequenceCache& cache = *parts_->caches.find(stage.cache);
   const CacheSet::Feed feed = parts_->caches.feed_of(cache);
   if (!feed.source.cache.valid() || cache.rows() >= feed.rows) return {};
@@ -89,6 +90,9 @@ Flight* MethodFace::submit(Pass&& pass) {
 
 // A pass that runs the prompt leaves the rows that another cache is fed with.
 Flight* MethodFace::submit_leaving(Pass&& pass, SequencePasses::Why why) {
+  if (!parts_->caches.is_fed()) {
+    return parts_->passes.submit(std::move(pass), parts_->caches, host_, why);
+  }
   bring_memory(pass.stage.cache);
   const Reservation::Feeding* const feeding = parts_->reservation.feeding(pass.stage.cache);
   const int begin = parts_->caches.find(pass.stage.cache)->rows();

@@ -17,10 +17,23 @@ Reservation::Want& Reservation::want_of(SequenceCache* cache) {
   return wants_.emplace_back(Want{cache, 0, cache->pools()->layers, kAny, 0, 0, 0, kAny, 0, {}});
 }
 
+// An encoder's rows are all there or not at all.
+void Reservation::want_memories(std::span<const Need> needs) {
+  if (!caches_->is_fed()) return;
+  for (const Need& need : needs) {
+    const CacheId memory = caches_->feed_of(*caches_->find(need.stage.cache)).memory;
+    if (!memory.valid()) continue;
+    Want& want = want_of(caches_->find(memory));
+    want.total = static_cast<int>(caches_->apart(memory)->size());
+    want.adoptable = 0;
+  }
+}
+
 // What caches are fed with is there in the same round: places for the hidden rows of their sources,
 // and room for the rows that leave them. A row of a source that is there already has left nothing.
 // A source that runs tokens of its own leaves all of them: any may be wanted.
 void Reservation::want_sources() {
+  if (!caches_->is_fed()) return;
   feeding_.clear();
   for (size_t i = 0; i < wants_.size(); ++i) {
     const SequenceCache& fed = *wants_[i].cache;
@@ -66,13 +79,7 @@ void Reservation::want(std::span<const Need> needs, std::span<const Token> token
     want.frontier_begin = std::min(want.frontier_begin, std::max(0, total - need.frontier));
     want.frontier_total = std::max(want.frontier_total, total);
   }
-  for (const Need& need : needs) {  // an encoder's rows are all there or not at all
-    const CacheId memory = caches_->feed_of(*caches_->find(need.stage.cache)).memory;
-    if (!memory.valid()) continue;
-    Want& want = want_of(caches_->find(memory));
-    want.total = static_cast<int>(caches_->apart(memory)->size());
-    want.adoptable = 0;
-  }
+  want_memories(needs);
   want_sources();
   for (const Want& want : wants_) {
     if (caches_->forget_taken_over(want.cache->id())) want.cache->truncate(want.adoptable);

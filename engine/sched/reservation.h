@@ -70,6 +70,7 @@ class Reservation {
     std::optional<uint64_t> looked_up;  // what version of the index
   };
   Want& want_of(SequenceCache* cache);
+  void want_memories(std::span<const Need> needs);
   void want_sources();
   static PageNeed need_of(const Want& want);
 

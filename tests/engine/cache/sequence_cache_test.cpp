@@ -344,7 +344,10 @@ class Walk {
   void publish(Model& m) {
     settle(m);
     const size_t final_tokens = below(4) ? m.text.size() : below(m.text.size());
+    const uint64_t before = m.cache->pools()->prefixes.version();
+    const bool news = m.cache->has_news(final_tokens);
     m.cache->publish({}, std::span<const Token>(m.text).first(final_tokens));
+    if (!news) EXPECT_EQ(m.cache->pools()->prefixes.version(), before);
     for (size_t n = kPageRows; n <= std::min(final_tokens, m.rows.size()); n += kPageRows) {
       for (size_t r = n - kPageRows; r < n; ++r) {
         if (m.rows[r].token != m.text[r] || m.rows[r].layers < kLayers) return;
@@ -763,6 +766,21 @@ TEST(SequenceCache, GoesOnPublishingWhereTheIndexForgot) {
   EXPECT_EQ(two.b.adopt({}, kText, 10), 8);
 }
 
+TEST(SequenceCache, ThereIsNewsWhereAPageIsFullOrForgotten) {
+  Two two;
+  feed(two.a, {1, 2, 3, 4, 5, 6, 7});
+  EXPECT_FALSE(two.a.has_news(3)) << "not final";
+  EXPECT_TRUE(two.a.has_news(4));
+  two.a.publish({}, kText);
+  EXPECT_FALSE(two.a.has_news(kText.size()));
+  feed(two.a, {8});
+  EXPECT_FALSE(two.a.has_news(7)) << "not final";
+  EXPECT_TRUE(two.a.has_news(8));
+  two.a.publish({}, kText);
+  two.w.pools.drop_prefixes();
+  EXPECT_TRUE(two.a.has_news(8));
+}
+
 TEST(SequenceCache, ACachedPageIsGivenUpForANewOne) {
   Two two;
   feed(two.a, kText);
@@ -784,6 +802,7 @@ TEST(SequenceCache, SwitchedOffNothingIsKnown) {
   ModelPools pools(ModelId(0), World::shape(), {kPageRows, kPages, kPages}, &log, false);
   SequenceCache a(CacheId(0), &pools), b(CacheId(1), &pools);
   feed(a, kText);
+  EXPECT_FALSE(a.has_news(kText.size()));
   a.publish({}, kText);
   EXPECT_EQ(b.adopt({}, kText, 10), 0);
   a.clear();
