@@ -33,22 +33,24 @@ const char* finish_reason_name(FinishReason r);  // "EOS", "STOP_SEQUENCE", ...
 
 // What a request cost.
 struct MethodStats {
+  // What grows with every pass and token stands first, so that a round touches one line of it.
   int64_t large_passes = 0;
   int64_t small_passes = 0;
+  double large_seconds = 0;  // time its passes spent in batches of the large model
+  double small_seconds = 0;
+  double share_seconds = 0;  // of these batches' time, its share (engine/sched/batch_cost.h)
+  // Final tokens, by Provenance::proposed: the large model's own, and all others.
+  int64_t large_tokens = 0;
+  int64_t small_tokens = 0;
+
   double mean_batch_rows = 0;  // rows of the batches this request's passes shared, mean
   double queue_seconds = 0;
   double prefill_seconds = 0;  // admission to first token
   double decode_seconds = 0;   // first token to end
-  double large_seconds = 0;    // time its passes spent in batches of the large model
-  double small_seconds = 0;
-  double share_seconds = 0;  // of these batches' time, its share (engine/sched/batch_cost.h)
   int64_t preemptions = 0;
   int64_t cached_tokens = 0;  // of the prompt: rows that the prefix cache or another choice had
 
-  // Final tokens, by Provenance::proposed: the large model's own, and all others.
-  int64_t large_tokens = 0;
-  int64_t small_tokens = 0;
-  // Of the latter those of kMask and kEarlyHead, by Provenance::index.
+  // Of small_tokens those of kMask and kEarlyHead, by Provenance::index.
   std::vector<int64_t> tokens_by_index;
   // Speculative sampling, and all that verifies drafts: [i]: verifications that kept i of them.
   std::vector<int64_t> accept_lengths;

@@ -51,7 +51,7 @@ bool PassFlight::may_run() const {
                                           : memory->all_done_before(memory_turn))) {
     return false;
   }
-  if (planted(Bug::kLaunchBeforeInput)) return true;
+  if (!linked || planted(Bug::kLaunchBeforeInput)) return true;
   return std::all_of(before.begin(), before.end(), [this](const PassFlight* f) {
     return f->done || (f->device == device && f->launched());
   });
@@ -59,7 +59,7 @@ bool PassFlight::may_run() const {
 
 bool PassFlight::follows() const {
   return !cache->all_done_before(turn) || (memory && !memory->all_done_before(memory_turn)) ||
-         std::any_of(before.begin(), before.end(), [](const PassFlight* f) { return !f->done; });
+         (linked && std::ranges::any_of(before, [](const PassFlight* f) { return !f->done; }));
 }
 
 void prepare(PassFlight& flight) {
@@ -71,17 +71,23 @@ void prepare(PassFlight& flight) {
   flight.splittable = splittable_rows(pass);
   flight.outputs = flight.started = 0;
   flight.begun = flight.under_way = false;
-  flight.awaits.clear();
-  for (const In& in : pass.add.in) {
-    if (in.kind == In::kChosen || in.kind == In::kEmbed) flight.awaits.push_back(in.ref.ticket);
+  if (flight.linked) {
+    flight.awaits.clear();
+    flight.before.clear();
+    flight.values.clear();
+    flight.embeds.clear();
   }
-  flight.values.clear();
-  flight.embeds.clear();
-  flight.leaves_values = pass.share;
+  flight.linked = flight.leaves_values = pass.share;
+  for (const In& in : pass.add.in) {
+    if (in.kind != In::kChosen && in.kind != In::kEmbed) continue;
+    flight.linked = true;
+    flight.awaits.push_back(in.ref.ticket);
+  }
   for (const Read& read : pass.read) {
     flight.leaves_values |= read.keep || read.hidden;
     flight.outputs += static_cast<int>(read.rows.size());
     if (read.against.valid() && read.against.ticket != kOneHot) {
+      flight.linked = true;
       flight.awaits.push_back(read.against.ticket);
       flight.awaits.insert(flight.awaits.end(), read.against.more.begin(), read.against.more.end());
     }
@@ -89,6 +95,7 @@ void prepare(PassFlight& flight) {
       TANDEM_CHECK(row < flight.rows() && row >= -static_cast<Row>(flight.frontier.size()));
     }
   }
+  flight.linked |= flight.leaves_values;
 }
 
 // Sets every field: `to` has been another work.
@@ -139,8 +146,10 @@ void lower(const PassFlight& flight, int count, Work* to) {
     }
   }
   work.embeds.clear();
-  for (const Work::Embed& e : flight.embeds) {
-    if (e.row >= work.first && e.row < work.first + count) work.embeds.push_back(e);
+  if (flight.linked) {
+    for (const Work::Embed& e : flight.embeds) {
+      if (e.row >= work.first && e.row < work.first + count) work.embeds.push_back(e);
+    }
   }
   work.outputs.clear();
   int out = 0;

@@ -19,35 +19,37 @@ class SequenceRun;
 struct PassFlight final : Flight {
   SequenceRun* sequence = nullptr;
   SequencePasses* owner = nullptr;
-  Pass pass;
   SequenceCache* cache = nullptr;
   SequenceCache* memory = nullptr;
   int turn = 0;           // on the cache, see SequenceCache::begin_pass()
   int memory_turn = 0;    // on the memory
   RequestId request = 0;  // of the sequence
-  Role role = Role::kLarge;
   DeviceId device;
   DeviceId memory_device;
   uint64_t order = 0;  // smaller: submitted earlier
   int priority = 0;
 
-  int base = 0;                           // cache rows before the pass
-  int past = 0;                           // of these, rows that have come to stage.to
-  std::vector<int> frontier;              // layers done by rows past .. base-1
-  int splittable = 0;                     // leading added rows that may run in a chunk of their own
-  int outputs = 0;                        // of the whole pass
-  std::vector<TicketId> awaits;           // passes whose values this one reads
-  std::vector<const PassFlight*> before;  // these passes
-  bool leaves_values = false;             // later passes may name its picks and what it keeps
-  std::vector<PageId> values;             // by output: where its hidden row goes; empty: none does
-  std::vector<Work::Embed> embeds;        // by input row
-  bool shared = false;                    // so its sequence keeps it
-  bool refill = false;                    // brings back what an eviction took
+  int base = 0;        // cache rows before the pass
+  int past = 0;        // of these, rows that have come to stage.to
+  int splittable = 0;  // leading added rows that may run in a chunk of their own
+  int outputs = 0;     // of the whole pass
+  int started = 0;     // added rows in chunks that were launched
+  Gate::Pass gate;     // held while under_way
+  Role role = Role::kLarge;
+  bool begun = false;          // a chunk was launched
+  bool under_way = false;      // a chunk is with the device
+  bool leaves_values = false;  // later passes may name its picks and what it keeps
+  bool shared = false;         // so its sequence keeps it
+  bool refill = false;         // brings back what an eviction took
+  bool linked = false;  // it reads or leaves values; else the first four at the end are empty
+  Pass pass;
+  std::vector<int> frontier;  // layers done by rows past .. base-1
 
-  int started = 0;                             // added rows in chunks that were launched
-  bool begun = false;                          // a chunk was launched
-  bool under_way = false;                      // a chunk is with the device
-  Gate::Pass gate;                             // held while under_way
+  // Of few passes, so that most need not look here:
+  std::vector<TicketId> awaits;                // passes whose values this one reads
+  std::vector<const PassFlight*> before;       // these passes
+  std::vector<PageId> values;                  // by output: where its hidden row goes; or empty
+  std::vector<Work::Embed> embeds;             // by input row
   std::vector<std::pair<int, int>> top_range;  // by output, into readout.ranked, until it is final
 
   int rows() const { return static_cast<int>(pass.add.size()); }

@@ -38,14 +38,15 @@ class SequenceAccounts {
 
  private:
   const TimePoint submitted_;
-  Series* const series_;
-  MethodStats stats_;
   TimePoint admitted_at_ = kNever;
+  // What each round touches, and of the statistics their beginning.
+  Series* const series_;
   TimePoint first_token_at_ = kNever;
   TimePoint last_token_at_{};
-  bool begun_ = false;
   double batch_rows_sum_ = 0;
   int64_t chunks_ = 0;
+  bool begun_ = false;
+  MethodStats stats_;
 };
 
 }  // namespace tandem

@@ -85,12 +85,11 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Why
   flight->role = caches.role_of(*c, flight->pass.stage.to);
   flight->device = host->device_of(c->model());
   prepare(*flight);
-  flight->before.clear();
-  if (!flight->awaits.empty()) find_awaited(flight);
+  if (flight->linked) find_awaited(flight);
   const bool causal = flight->pass.see == See::kCausal;
   if (causal && !flight->pass.memory.valid()) flight->pass.memory = feed.memory;
   if (!flight->pass.adapter.valid()) flight->pass.adapter = feed.adapter;
-  if (flight->leaves_values || !flight->before.empty()) place_values(*flight);
+  if (flight->linked) place_values(*flight);
   flight->memory = flight->pass.memory.valid() ? caches.find(flight->pass.memory) : nullptr;
   if (flight->memory) {
     flight->memory_turn = flight->memory->begin_reader();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "engine/pass/pass.h"
 #include "engine/sched/cache_set.h"
 #include "engine/sched/flight.h"
@@ -46,13 +47,13 @@ class SequencePasses {
   void find_awaited(PassFlight* flight) const;
   static void place_values(PassFlight& flight);
 
+  int under_way_ = 0;
+  absl::InlinedVector<PassFlight*, 2> spare_;  // of all_, those that are over
+  std::vector<PassFlight*> shared_;            // and those whose values stay on a device
   SequenceRun* const sequence_;
   const RequestId id_;
   const int priority_;
-  int under_way_ = 0;
   std::vector<std::unique_ptr<PassFlight>> all_;  // as many as there were at the same time
-  std::vector<PassFlight*> spare_;                // of these, those that are over
-  std::vector<PassFlight*> shared_;               // and those whose values stay on a device
 };
 
 }  // namespace tandem

@@ -111,7 +111,18 @@ struct RoleModel {
 // One choice of a request. It can be copied for further choices; then id, warp.choice and listener
 // are to be set anew.
 struct SequenceSpec {
+  // What each round looks at stands first, close together.
   RequestId id = 0;
+  Warp warp;
+  StopRules stops;
+  std::shared_ptr<SequenceListener> listener;
+  int top_logprobs = 0;
+  bool logprobs = false;
+  bool raw_logprobs = false;  // before processors
+  // Rows that other sequences have run may be taken over, and others may take this one's, if their
+  // `salt` is the same.
+  bool prefix_cache = true;
+
   std::vector<Token> prompt;  // at least one
   std::vector<Token> source;  // what encoders run, all rows at once; empty: there are none
   // What the role runs whose hidden rows another is fed with, where it does not run what that does:
@@ -146,24 +157,15 @@ struct SequenceSpec {
   bool placed = false;  // roles name the very replicas; else admission chooses (placement.h)
   // Caches of the same length that the method may hold in each role (beam search).
   int width = 1;
-  Warp warp;
-  StopRules stops;
-  int top_logprobs = 0;
-  bool logprobs = false;
-  bool raw_logprobs = false;  // before processors
   // Rows that a round of the method may want beyond prompt and max_new_tokens: its longest guess.
   int extra_rows = 0;
   int priority = 0;  // larger first
   std::string client;
-  // Rows that other sequences have run may be taken over, and others may take this one's, if their
-  // `salt` is the same.
-  bool prefix_cache = true;
-  std::string salt;
+  std::string salt;               // see prefix_cache
   TimePoint submitted{};          // when the client's request came in
   TimePoint deadline = kNever;    // DEADLINE_EXCEEDED
   TimePoint time_limit = kNever;  // TIME_LIMIT, with what is final by then
   Series* series = nullptr;       // may be null
-  std::shared_ptr<SequenceListener> listener;
 };
 
 }  // namespace tandem
