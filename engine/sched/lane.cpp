@@ -98,7 +98,7 @@ std::vector<Picked> Lane::pick() {
   return picked;
 }
 
-const Batch* Lane::next() {
+const Lane::Running* Lane::next(TimePoint now) {
   if (!idle() && running_.front()->doomed) return nullptr;
   const std::vector<Picked> picked = pick();
   if (picked.empty() && (!idle() || wanted_ <= flushed_)) return nullptr;
@@ -112,6 +112,7 @@ const Batch* Lane::next() {
   batch.forget.swap(forget_);
   batch.works.resize(picked.size());
   running->flights.reserve(picked.size());
+  running->rows = 0;
   for (size_t i = 0; i < picked.size(); ++i) {
     const Picked& p = picked[i];
     PassFlight* const f = pending_[static_cast<size_t>(p.index)];
@@ -122,14 +123,18 @@ const Batch* Lane::next() {
     f->gate = f->sequence->gate().enter();
     if (batch.works[i].last) f->cache->launch_pass();
     running->flights.push_back(f);
+    running->rows += batch.works[i].run_rows();
   }
   if (!batch.works.empty()) last_model_ = batch.works.front().model;
-  std::erase_if(pending_, [](const PassFlight* f) { return f->under_way; });
-  running->rows = batch.run_rows();
+  if (picked.size() == pending_.size()) {
+    pending_.clear();
+  } else {
+    std::erase_if(pending_, [](const PassFlight* f) { return f->under_way; });
+  }
   rows_under_way_ += running->rows;
+  if (idle()) oldest_since_.store(now, std::memory_order_relaxed);
   running_.push_back(std::move(running));
-  if (running_.size() == 1) oldest_changed();
-  return &running_.back()->batch;
+  return running_.back().get();
 }
 
 // The batch is over. Flights whose works are `left` are pending again, by age.
@@ -146,17 +151,17 @@ void Lane::put_back(const Running& batch, Left left) {
   std::ranges::sort(pending_, {}, [](const PassFlight* f) { return f->order; });
 }
 
-std::unique_ptr<Lane::Running> Lane::take_oldest() {
+std::unique_ptr<Lane::Running> Lane::take_oldest(TimePoint now) {
   std::unique_ptr<Running> oldest = std::move(running_.front());
   running_.pop_front();
-  oldest_changed();
+  oldest_since_.store(idle() ? kNever : now, std::memory_order_relaxed);
   rows_under_way_ -= oldest->rows;
   made_ = oldest->moves_end;
   return oldest;
 }
 
-std::unique_ptr<Lane::Running> Lane::finish() {
-  std::unique_ptr<Running> done = take_oldest();
+std::unique_ptr<Lane::Running> Lane::finish(TimePoint now) {
+  std::unique_ptr<Running> done = take_oldest(now);
   put_back(*done, [](const Work& w) { return !w.last; });
   recover();
   return done;
@@ -179,7 +184,7 @@ void Lane::recover() {
   limits_.works = std::min(limits_.works * 2, full_limits_.works);
 }
 
-bool Lane::retry_smaller() {
+bool Lane::retry_smaller(TimePoint now) {
   const Running& refused = *running_.front();
   if (!refused.doomed) {
     for (size_t i = 1; i < running_.size(); ++i) running_[i]->doomed = true;
@@ -190,12 +195,12 @@ bool Lane::retry_smaller() {
     limits_.works = std::max<int>(1, static_cast<int>(refused.flights.size()) / 2);
     went_well_ = 0;
   }
-  take_back();
+  take_back(now);
   return true;
 }
 
-void Lane::take_back() {
-  std::unique_ptr<Running> refused = take_oldest();
+void Lane::take_back(TimePoint now) {
+  std::unique_ptr<Running> refused = take_oldest(now);
   for (size_t i = 0; i < refused->flights.size(); ++i) {
     PassFlight& f = *refused->flights[i];
     const Work& work = refused->batch.works[i];
@@ -205,19 +210,6 @@ void Lane::take_back() {
   }
   put_back(*refused, [](const Work&) { return true; });
   recycle(std::move(refused));
-}
-
-// On the real clock, whatever the loop's is: this is for those who watch the process.
-void Lane::oldest_changed() {
-  oldest_since_.store(
-      running_.empty() ? 0 : std::chrono::steady_clock::now().time_since_epoch().count(),
-      std::memory_order_relaxed);
-}
-
-Duration Lane::at_one_batch() const {
-  const int64_t since = oldest_since_.load(std::memory_order_relaxed);
-  if (since == 0) return Duration::zero();
-  return std::chrono::steady_clock::now().time_since_epoch() - Duration(since);
 }
 
 }  // namespace tandem

@@ -64,9 +64,9 @@ class Lane {
   int64_t pending_rows() const;  // of these passes, not launched yet
 
   // The next batch, taken from what is pending; null when nothing can run now.
-  const Batch* next();
+  const Running* next(TimePoint now);
   // The oldest batch is done: hands it over; passes with rows left are pending again.
-  std::unique_ptr<Running> finish();
+  std::unique_ptr<Running> finish(TimePoint now);
   // Takes it back, so that the next batch can use its memory.
   void recycle(std::unique_ptr<Running> done);
 
@@ -75,12 +75,15 @@ class Lane {
   bool lost() const { return lost_.load(std::memory_order_relaxed); }  // from any thread
 
   // How long the device has been at its oldest batch; zero: it has none. From any thread.
-  Duration at_one_batch() const;
+  Duration at_one_batch(TimePoint now) const {
+    const TimePoint since = oldest_since_.load(std::memory_order_relaxed);
+    return since == kNever ? Duration::zero() : now - since;
+  }
 
   // The device had no memory for the oldest batch: its passes are pending again and batches get
   // smaller, until kRecovery of them went well. False: the batch cannot get smaller, and is done.
   // Those behind it come back likewise, and then nothing is under way until all have.
-  bool retry_smaller();
+  bool retry_smaller(TimePoint now);
   bool oldest_doomed() const { return running_.front()->doomed; }
 
  private:
@@ -92,14 +95,13 @@ class Lane {
   void take_moves(Running* to);
   std::vector<Picked> pick();
   bool one_sequence() const;
-  std::unique_ptr<Running> take_oldest();
-  void take_back();
+  std::unique_ptr<Running> take_oldest(TimePoint now);
+  void take_back(TimePoint now);
   template <class Left>
   void put_back(const Running& batch, Left left);
   // Until the next call.
   std::span<const Candidate> runnable();
   void recover();
-  void oldest_changed();
 
   const DeviceId device_;
   Backend* const backend_;
@@ -118,7 +120,7 @@ class Lane {
   std::vector<Candidate> candidates_;            // of the last runnable()
   std::vector<std::unique_ptr<Running>> spare_;  // their contents are over; their memory is not
   std::atomic<bool> lost_{false};
-  std::atomic<int64_t> oldest_since_{0};  // nanoseconds of the steady clock; 0: nothing is running
+  std::atomic<TimePoint> oldest_since_{kNever};  // never: nothing is running
   ModelId last_model_;
 };
 

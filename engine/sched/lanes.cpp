@@ -91,16 +91,16 @@ void Lanes::advance_transfers() {
   });
 }
 
-bool Lanes::launch() {
+bool Lanes::launch(TimePoint now) {
   bool any = false;
   for (Lane& lane : lanes_) {
     if (planted(Bug::kRealTime) && SteadyClock().now().time_since_epoch().count() / 512 % 2 == 0) {
       continue;
     }
     while (!lane.lost() && lane.has_work()) {
-      const Batch* const batch = lane.next();
-      if (!batch) break;
-      launch(lane, *batch);
+      const Lane::Running* const next = lane.next(now);
+      if (!next) break;
+      launch(lane, *next);
       any = true;
     }
   }
@@ -123,6 +123,7 @@ int64_t Lanes::bytes_from_elsewhere(std::span<const Move> moves) const {
 
 // The same, and of hidden rows that its works are fed with from there.
 int64_t Lanes::bytes_from_elsewhere(const Batch& batch) const {
+  if (lanes_.size() == 1) return 0;
   int64_t bytes = bytes_from_elsewhere(std::span(batch.moves));
   for (const Work& w : batch.works) {
     for (const Work::Embed& e : w.embeds) {
@@ -134,30 +135,31 @@ int64_t Lanes::bytes_from_elsewhere(const Batch& batch) const {
   return bytes;
 }
 
-void Lanes::launch(Lane& lane, const Batch& batch) {
-  copied_->add(bytes_from_elsewhere(batch));
+void Lanes::launch(Lane& lane, const Lane::Running& next) {
+  const Batch& batch = next.batch;
+  if (const int64_t bytes = bytes_from_elsewhere(batch); bytes > 0) copied_->add(bytes);
   ModelSeries* series = nullptr;  // none for a batch of moves alone
   if (!batch.works.empty()) series = models_[batch.works.front().model.index()].series;
   if (series) {
     series->batches.add();
-    series->batch_rows.observe(batch.run_rows());
+    series->batch_rows.observe(next.rows);
   }
   const DeviceId device = lane.device();
   lane.backend()->launch(batch,
                          [this, device](BatchResult result) { done_(device, std::move(result)); });
 }
 
-Lanes::Finished Lanes::finish(DeviceId device, BatchResult result) {
+Lanes::Finished Lanes::finish(DeviceId device, BatchResult result, TimePoint now) {
   Finished finished;
   Lane& lane = lanes_[device.index()];
-  if (absl::IsResourceExhausted(result.status) && lane.retry_smaller()) {
+  if (absl::IsResourceExhausted(result.status) && lane.retry_smaller(now)) {
     advance_transfers();  // its moves are made
     return finished;
   }
   TANDEM_CHECK(!lane.oldest_doomed() || !result.status.ok());
   finished.lost = absl::IsUnavailable(result.status);
   if (finished.lost) lane.lose();
-  std::unique_ptr<Lane::Running> batch = lane.finish();
+  std::unique_ptr<Lane::Running> batch = lane.finish(now);
   const int rows = batch->rows;
   TANDEM_CHECK(!result.status.ok() || result.works.size() == batch->flights.size());
   finished.done.reserve(batch->flights.size());

@@ -50,7 +50,9 @@ class Lanes {
   int64_t pending_rows(DeviceId device) const { return lanes_[device.index()].pending_rows(); }
   bool busy() const;
   bool lost(DeviceId device) const { return lanes_[device.index()].lost(); }
-  Duration at_one_batch(DeviceId device) const { return lanes_[device.index()].at_one_batch(); }
+  Duration at_one_batch(DeviceId device, TimePoint now) const {
+    return lanes_[device.index()].at_one_batch(now);
+  }
   // UNAVAILABLE when a device of one of its models is lost, with those of all its replicas.
   absl::Status can_serve(const SequenceSpec& spec) const;
 
@@ -65,7 +67,7 @@ class Lanes {
   int64_t begin(std::shared_ptr<Transfer> transfer);
 
   // Gives devices their next batches. False: nobody can have one.
-  bool launch();
+  bool launch(TimePoint now);
 
   struct Finished {
     std::vector<PassFlight*> done;  // readouts are there
@@ -74,14 +76,14 @@ class Lanes {
   };
   // What was said to `done`. Passes with rows left are pending again, and so are all when the
   // batch was too large for the device's memory.
-  Finished finish(DeviceId device, BatchResult result);
+  Finished finish(DeviceId device, BatchResult result, TimePoint now);
 
   void update_gauges();
   // Recounts every page. Returns what is wrong; empty: nothing. `runs`: all that hold any.
   std::string check_pages(const std::vector<const SequenceRun*>& runs) const;
 
  private:
-  void launch(Lane& lane, const Batch& batch);
+  void launch(Lane& lane, const Lane::Running& next);
   int64_t bytes_from_elsewhere(std::span<const Move> moves) const;
   int64_t bytes_from_elsewhere(const Batch& batch) const;
   struct UnderWay {

@@ -98,7 +98,7 @@ bool Loop::step() {
     again |= resume_ready();
     again |= reap();
   }
-  progress |= lanes_.launch();
+  progress |= lanes_.launch(now());
   if (progress) update_gauges();
   return progress;
 }
@@ -295,7 +295,7 @@ void Loop::after_resume(SequenceRun* run) {
 
 void Loop::on_batch_done(Inbox::BatchDone batch) {
   const absl::Status status = batch.result.status;
-  const Lanes::Finished finished = lanes_.finish(batch.device, std::move(batch.result));
+  const Lanes::Finished finished = lanes_.finish(batch.device, std::move(batch.result), now());
   for (PassFlight* flight : finished.done) finish_flight(*flight);
   for (const auto& [run, failure] : finished.failed) end(run, failure);
   if (finished.lost) end_all_on(batch.device, status);

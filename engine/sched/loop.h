@@ -75,10 +75,13 @@ class Loop final : private RunHost {
   // new ones for its models go to their replicas on other devices, or are refused. Thread-safe,
   // stays true, and is so before any of them hears.
   bool device_lost(DeviceId device) const { return lanes_.lost(device); }
-  // How long run() has been in one step, and the device at its oldest batch; zero: in none, at
-  // none. On the real clock. Thread-safe.
+  // How long run() has been in one step, on the real clock; zero: in none. Thread-safe.
   Duration in_one_step() const;
-  Duration at_one_batch(DeviceId device) const { return lanes_.at_one_batch(device); }
+  // How long the device has been at its oldest batch, since the step began in which it became that;
+  // zero: it has none. Thread-safe.
+  Duration at_one_batch(DeviceId device) const {
+    return lanes_.at_one_batch(device, clock_->now());
+  }
   const ModelPools& model_pools(ModelId id) const { return lanes_.pools(id); }
   // For checks: every sequence that is not gone.
   void visit(const std::function<void(const SequenceRun&)>& f) const {
