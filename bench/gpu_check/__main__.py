@@ -69,6 +69,10 @@ def module(name: str, *words: str) -> list[str]:
     return [sys.executable, "-m", f"gpu_check.{name}", *words]
 
 
+# In a dry run: tiny tensors are no work for several threads, which wait for each other on a busy machine.
+ALONE = {"OMP_NUM_THREADS": "1"}
+
+
 def part_1(files: Path, device: str, dry: bool):
     bin_ = files / "bin"
     tests = str(bin_ / "test_torch")
@@ -76,7 +80,8 @@ def part_1(files: Path, device: str, dry: bool):
     if (bin_ / "test_cuda_link").exists():
         yield Step("link", [str(bin_ / "test_cuda_link")], 60, end="torch sees CUDA: yes")
     ceilings = [str(bin_ / "bench_device"), f"--device={device}", "--only=ceilings"]
-    yield Step("ceilings", ceilings + (["--small", "--seconds=0.001"] if dry else []), 90)
+    ceilings += ["--small", "--seconds=0.001"] if dry else []
+    yield Step("ceilings", ceilings, 90, environment=ALONE if dry else {})
     served = [f"--bin={bin_}", f"--models={files / 'models'}", f"--device={device}"]
     served += ["--tokens=8", "--patience=90"] if dry else []
     yield Step("served blocks", module("blocks", *served), 200 if dry else 60)
@@ -96,10 +101,11 @@ def part_1(files: Path, device: str, dry: bool):
 def part_2(files: Path, device: str, dry: bool):
     command = [str(files / "bin" / "bench_device"), f"--device={device}"]
     command += ["--small", "--seconds=0.0001"] if dry else ["--seconds=0.2"]
-    yield Step("products", [*command, "--only=products"], 150)
+    alone = ALONE if dry else {}
+    yield Step("products", [*command, "--only=products"], 150, environment=alone)
     threads = f"--threads={len(os.sched_getaffinity(0))}"  # the CPU's products beside the device's
-    yield Step("blocks", [*command, "--only=blocks", threads], 120)
-    yield Step("attention", [*command, "--only=attention"], 100)
+    yield Step("blocks", [*command, "--only=blocks", threads], 120, environment=alone)
+    yield Step("attention", [*command, "--only=attention"], 100, environment=alone)
     step = module("headline", f"--program={files / 'bin' / 'bench_step'}", f"--device={device}")
     tiny = ["--shape=tiny", "--seconds=0.01", "--context=64"]
     words = tiny if dry else ["--shape=1b", "--context=256"]
@@ -117,8 +123,7 @@ def part_3(files: Path, device: str, dry: bool):
     if dry:
         words = ["--shape=tiny", "--seconds=0.01", "--context=64", "--tokens=2", "--peer=eager"]
         yield Step("tiny", step + words, 200)
-        alone = {"OMP_NUM_THREADS": "1"}  # tiny products are no work for several
-        yield Step("ragged", [*step, *words, "--ragged"], 200, environment=alone)
+        yield Step("ragged", [*step, *words, "--ragged"], 200, environment=ALONE)
         yield Step("serving", [*serving, "--tokens=8", "--concurrency=2"], 200)
         patient = ["--tokens=8", "--concurrency=2", "--patience=90"]  # a slow machine is no fault
         yield Step("faults", [*faults, *patient], 200)

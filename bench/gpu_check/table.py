@@ -101,7 +101,10 @@ def table(results, judge: bool) -> str:
             bits = "" if "bits" not in f else "same" if f["bits"] else "differ"
             want, holds = judged(f) if judge else ("", "")
             value = f["value"]
-            shown = f"{value:.4g}" if isinstance(value, (int, float)) else str(value)
+            if isinstance(value, bool):
+                shown = "true" if value else "false"
+            else:
+                shown = f"{value:.4g}" if isinstance(value, (int, float)) else str(value)
             figures.append([f["name"], shown, f.get("unit", ""), share, bits, want, holds])
     if figures:
         head = ["figure", "value", "unit", "of what it reads", "bits of rows", "expected", ""]

@@ -84,13 +84,15 @@ def test_the_table_says_what_figures_should_be():
     good = {"name": "product.qkv.rows_1", "value": 9, "unit": "us", "share": 0.8, "bits": True}
     slow = {"name": "round_trip", "value": 50, "unit": "us"}
     free = {"name": "anything", "value": "text"}
-    result = steps.Result("s", "ok", 1.0, figures=[good, slow, free])
+    same = {"name": "server.x.same", "value": True}
+    result = steps.Result("s", "ok", 1.0, figures=[good, slow, free, same])
     text = table.table([result, steps.Result("t", "failed", 2.0, "why")], judge=True)
     rows = {line.split()[0]: line for line in text.splitlines() if line}
     assert rows["product.qkv.rows_1"].split()[-4:] == ["share", ">=", "0.7", "yes"]
     assert "80.0 %" in rows["product.qkv.rows_1"] and "same" in rows["product.qkv.rows_1"]
     assert rows["round_trip"].split()[-3:] == ["<=", "20", "NO"]
     assert rows["anything"].endswith("text")
+    assert rows["server.x.same"].split()[-1] == "true"
     assert text.splitlines()[-1] == "1 failed, 1 ok"
     assert "yes" not in table.table([result], judge=False)
 
@@ -163,6 +165,16 @@ def test_parts_leave_time_for_all_their_steps():
     for part in (judge.part_2, judge.part_3):
         limits = [step.limit for step in part(Path("files"), "cuda:0", dry=False)]
         assert sum(limits) <= judge.BUDGET, limits
+
+
+def test_tiny_tensors_are_one_threads():
+    """By two threads on a busy machine a dry run read 0.05 GB/s, and its products were 600 times as fast."""
+    for dry, wanted in ((True, {"OMP_NUM_THREADS": "1"}), (False, {})):
+        for part in (judge.part_1, judge.part_2):
+            found = [
+                s for s in part(Path("files"), "cuda:0", dry) if "bench_device" in s.command[0]
+            ]
+            assert found and all(s.environment == wanted for s in found)
 
 
 @pytest.fixture(scope="module")
