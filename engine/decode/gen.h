@@ -228,8 +228,8 @@ class Gen {
   Ticket submit(Pass&& pass) { return Ticket(s_->submit(std::move(pass))); }
 
   // Of the rows of the last pass on `cache`, those in `path` stay. Unasked, a chain stays whole and
-  // a tree only up to its first branch. REQUIRES, as for truncate, fork and copy: no pass on the
-  // cache is under way.
+  // a tree only up to its first branch. REQUIRES, as for fork, copy, and truncate where it has more
+  // rows: no pass on the cache is under way.
   void keep(CacheId cache, std::span<const Row> path) { s_->keep(cache, path); }
   void truncate(CacheId cache, int at_most) { s_->truncate(cache, at_most); }
   CacheId fork(CacheId cache) { return s_->fork(cache); }

@@ -67,6 +67,9 @@ class MethodFace final : public Sequence {
     parts_->caches.find_idle(cache)->keep(path);
   }
   void truncate(CacheId cache, int at_most) override {
+    // A pass that nobody waits for, as a prompt's, may go on where nothing of it goes.
+    if (parts_->caches.find(cache)->rows() <= at_most && !parts_->caches.find(cache)->idle())
+      return;
     parts_->caches.find_idle(cache)->truncate(at_most);
   }
   CacheId fork(CacheId cache) override { return parts_->caches.fork(cache); }

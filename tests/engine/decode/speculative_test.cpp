@@ -255,6 +255,40 @@ TEST(Speculative, NeverDraftsBeyondTheLastToken) {
   EXPECT_EQ(first->end.stats.small_passes, 0) << "one token needs no draft model";
 }
 
+// On a device of its own the small model still reads a long prompt when copies of the text are
+// judged and rows of the caches are cut.
+TEST(Speculative, DoesNotWaitForASmallModelThatReadsThePrompt) {
+  int64_t unasked = 0;  // answers of requests that had the prompt read and no draft made of it
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    BoxOptions o;
+    o.models.resize(2);
+    o.models[0].config = o.models[1].config = tiny_model(seed, 4, 2);
+    o.models[1].device = 1;
+    o.models[1].prefix_cache = false;
+    o.models[1].config.pass_seconds = 0;
+    o.models[1].config.row_seconds = o.models[0].config.pass_seconds / 3;
+    Box box{o};
+    SpeculativeParams a;
+    a.adaptive = a.only_if_faster = true;
+    a.lore = std::make_shared<DraftLore>();
+    for (int i = 0; i < 20; ++i) {
+      SequenceSpec s = box.spec({}, 20);
+      for (int row = 0; row < 60; ++row) s.prompt.push_back((row * row + i) % 3 % 2);
+      const Tokens expected = reference::autoregressive(box.config(), s.prompt, s.warp, s.stops.eos,
+                                                        s.stops.max_new_tokens);
+      s.roles = two_models();
+      s.method = [a](Gen g) { return speculative(g, a); };
+      const auto r = box.submit(std::move(s));
+      box.pump();
+      ASSERT_TRUE(r->ok()) << r->end.status;
+      EXPECT_EQ(r->tokens, expected);
+      unasked += r->end.stats.small_passes == 1;
+    }
+    box.expect_idle();
+  }
+  EXPECT_GT(unasked, 0);
+}
+
 // gamma follows what is accepted, up and down.
 TEST(Speculative, AdaptsToTheAcceptLength) {
   for (const bool same : {true, false}) {
