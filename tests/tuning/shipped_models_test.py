@@ -73,8 +73,8 @@ def test_the_record_of_a_told_training_is_what_is_said_of_it(name):
     and than as it came."""
     for report in json.loads((MODELS / name / "training.json").read_text()):
         nats = report["nats"]
-        if not report["settings"]["told"]:
-            continue
+        if not report["settings"]["told"] or report["settings"].get("rows") == "other":
+            continue  # a twin, which is never told of its own prompt
         own, other = nats["the same texts, told of their own"], nats["told of another prompt"]
         assert own["all"] < other["all"] - 0.05
         assert nats["llm_to_slm"]["all"] < nats["small"]["all"] - 0.05
