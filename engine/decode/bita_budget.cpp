@@ -193,7 +193,8 @@ void BitaBudget::add_options(BitaTreeKind kind, int masks, int candidates) {
 }
 
 size_t BitaBudget::best() {
-  const TreeCost& cost = lore_->cost;
+  load_ = &lore_->load();
+  const TreeCost& cost = load_->cost;
   if (!cost.known()) return kSmall;
   hits_.estimate();
   const double kept = lore_->promises.kept();
@@ -214,7 +215,8 @@ size_t BitaBudget::best() {
 
 const BitaTree& BitaBudget::tree() {
   if (adaptive_) {
-    now_ = lore_->trials.trying() ? kSmall : plain_next_ ? 0 : best_;
+    if (load_ != &lore_->load()) best_ = best();
+    now_ = load_->trials.trying() ? kSmall : plain_next_ ? 0 : best_;
   }
   return options_[now_].tree;
 }
@@ -227,7 +229,7 @@ void BitaBudget::saw_token(int mask, int rank) {
 
 void BitaBudget::saw_round(int rows, int tokens, double seconds, bool caught_up) {
   if (!adaptive_) return;
-  TreeCost& cost = lore_->cost;
+  auto& [cost, trials] = lore_->load();
   const bool dear = rows > 0 && cost.known() && seconds > kDear * cost.with(rows);
   if (!caught_up) {
     // (A round behind one without masks has no candidates.)
@@ -237,13 +239,13 @@ void BitaBudget::saw_round(int rows, int tokens, double seconds, bool caught_up)
     cost.saw(rows, seconds);
   }
   foresees_ = rows > 0;
-  const bool trying = lore_->trials.trying();
+  const bool trying = trials.trying();
   if (--until_choice_ <= 0 || trying || dear) {
     best_ = best();
     until_choice_ = cost.seen(options_[best_].rows) ? kChoose : kFirstChoice;
   }
   const double lost = caught_up ? 0 : cost.lost(tokens, seconds);
-  const Trials::Next next = lore_->trials.saw(rows > 0, lost, best_ > 0, lore_->streams);
+  const Trials::Next next = trials.saw(rows > 0, lost, best_ > 0, lore_->streams);
   plain_next_ = next == Trials::Next::kPlain;
   if (next == Trials::Next::kTrial && !trying) {
     lore_->hits.doubt();

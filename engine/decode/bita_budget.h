@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <memory>
 #include <vector>
@@ -98,19 +99,25 @@ class Promises {
 };
 
 // What all requests of a deployment have learnt. A new one begins with it: where trees do not pay
-// it has none. Costs are those of all its devices, contexts and batches of late as one, so they are
-// right where these are alike; as others they are the mean, which follows the rounds that are.
+// it has none. What rows cost is known for each number of requests at once, roughly: a row that
+// costs nothing in the batches of one may cost as much as a token in those of eight. Devices,
+// contexts and requests of other methods are not told apart: costs are the mean of late.
 struct BitaLore {
   static constexpr int kMost = 16;          // masks and candidates
   static constexpr double kMemory = 0.995;  // of a token
   static constexpr int kTrial = 3;          // rounds: the first one has masks alone
   static constexpr int kPlainEvery = 128;   // rounds with rows: each loses what was foreseen
 
+  struct Load {
+    TreeCost cost;
+    Trials trials{kTrial, kPlainEvery};
+  };
+  Load& load() { return loads[std::bit_width(static_cast<unsigned>(streams))]; }
+
   MaskHits hits{kMost, kMost, nullptr, kMemory};
-  TreeCost cost;
   Promises promises;
-  Trials trials{kTrial, kPlainEvery};
-  int streams = 0;  // requests that go by it now
+  int streams = 0;                // requests that go by it now
+  std::map<int, Load> loads = {};  // by requests at once: none, 1, 2 or 3, 4 to 7 ...
 };
 
 // The tree of the next round: of all that have no more masks, candidates and rows than the whole
@@ -157,6 +164,7 @@ class BitaBudget {
 
   const bool adaptive_;
   const std::shared_ptr<BitaLore> lore_;
+  const BitaLore::Load* load_ = nullptr;  // that best_ is of
   std::vector<Option> options_;  // [0]: no rows at all; the last one: the whole tree
   size_t now_ = 0, best_ = 0;    // best_: as far as is known
   double expected_ = 0;          // tokens of a pass of options_[best_]; 0: costs are not known

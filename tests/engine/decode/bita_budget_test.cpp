@@ -293,6 +293,45 @@ TEST(BitaBudget, RequestsTogetherHaveAsFewRoundsWithoutRowsAsOne) {
   }
 }
 
+// As on a processor whose kernels take eight rows in the time of one: what a tree of a request
+// alone costs says nothing of eight requests' trees, and the other way round.
+TEST(BitaBudget, WhatRowsCostInACrowdIsLearntInOne) {
+  const auto batch = [](int rows) { return rows <= 8 ? 1 : 1 + 0.12 * (rows - 8); };
+  auto lore = std::make_shared<BitaLore>();
+  // Tokens in a second of so many requests at once, of 100 rounds each.
+  const auto speed = [&](size_t streams) {
+    std::vector<std::unique_ptr<BitaBudget>> budgets;
+    std::vector<Text> texts;
+    std::vector<Foreseen> foreseen(streams);
+    for (size_t s = 0; s < streams; ++s) {
+      budgets.push_back(std::make_unique<BitaBudget>(Kind::kEfficient, 3, 5, true, lore));
+      texts.emplace_back(kTrained, s);
+    }
+    double seconds = 0, tokens = 0;
+    for (int round = 0; round < 100; ++round) {
+      std::vector<Pass> passes;
+      int rows = 0;
+      for (size_t s = 0; s < streams; ++s) {
+        passes.push_back(
+            pass(budgets[s]->tree(), texts[s], &foreseen[s],
+                 [&](int mask, int rank) { budgets[s]->saw_token(mask, rank); }));
+        rows += 1 + passes.back().rows;
+      }
+      seconds += batch(rows);
+      for (size_t s = 0; s < streams; ++s) {
+        const Pass& p = passes[s];
+        tokens += p.tokens;
+        budgets[s]->saw_round(p.rows, p.tokens, batch(rows) * (1 + p.rows) / rows, false);
+      }
+    }
+    return tokens / seconds;
+  };
+  speed(1);
+  EXPECT_GT(speed(1), 1.3) << "rows up to eight cost nothing";
+  EXPECT_GT(speed(8), 0.8 * 8) << "eight tokens a second without rows";
+  EXPECT_GT(speed(1), 1.3);
+}
+
 // Of the best fixed tree's speed, whatever rows cost.
 TEST(BitaBudget, ComesNearTheBestTree) {
   for (const double row : {0.002, 0.01, 0.03, 0.1}) {
