@@ -170,7 +170,7 @@ def section(subject: Subject, lines: list[Line], turns: int) -> str:
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=list(SUBJECTS), default=list(SUBJECTS))
-    parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("--prompts", type=int, default=max(STREAMS))
     parser.add_argument("--new-tokens", type=int, default=96)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--server", type=Path, default=BINARY)
