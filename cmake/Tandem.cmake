@@ -6,6 +6,11 @@ function(tandem_pch name header)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARGN})
   target_precompile_headers(${name} PRIVATE ${CMAKE_SOURCE_DIR}/cmake/${header})
+  # What is precompiled remembers its header's size, so what ccache kept from before a comment changed would be refused.
+  if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES ccache)
+    set_target_properties(${name} PROPERTIES CXX_COMPILER_LAUNCHER
+      "env;CCACHE_EXTRAFILES=${CMAKE_SOURCE_DIR}/cmake/${header};${CMAKE_CXX_COMPILER_LAUNCHER}")
+  endif()
 endfunction()
 
 # tandem_own(TARGET): what all code of ours has in common.
