@@ -113,10 +113,13 @@ class Tandem(Engine):
 
     def generate(self, prompts, new_tokens):
         ids = (",".join(map(str, prompt)) for prompt in prompts)
-        print(new_tokens, *ids, sep=";", file=self.asked.stdin, flush=True)
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            print(new_tokens, *ids, sep=";", file=self.asked.stdin, flush=True)
         answer = self.asked.stdout.readline().rstrip()
-        if not answer or answer.startswith("error:"):
-            raise RuntimeError(f"bench_client: {answer or 'ended'}")
+        if not answer:
+            raise RuntimeError(f"bench_client ended with {self.asked.wait()}")
+        if answer.startswith("error:"):
+            raise RuntimeError(f"bench_client: {answer}")
         seconds, *streams = answer.split(";")
         return [[int(token) for token in stream.split(",")] for stream in streams], float(seconds)
 
