@@ -111,25 +111,34 @@ double expected_tokens(const BitaTree& tree, const MaskHits& hits) {
   return tokens;
 }
 
+void RecentMedian::saw(double x) { last_[seen_++ % kMost] = x; }
+
+double RecentMedian::value() const {
+  std::array<double, kMost> some = last_;
+  const size_t n = std::min(seen_, kMost);
+  if (n == 0) return 0;
+  std::nth_element(some.begin(), some.begin() + (n - 1) / 2, some.begin() + n);
+  return some[(n - 1) / 2];
+}
+
 void TreeCost::saw(int rows, double seconds) {
   for (auto& [_, seen] : seen_) seen.rounds *= kMemory;
-  if (rows > 0 && line_.known_plain()) {
-    Seen& seen = seen_[rows];
-    seen.rounds = std::min(seen.rounds + 1, kMost);
-    // As of rounds without rows: what else a machine does only makes a round longer.
-    const double mean = seen.seconds + (seconds - seen.seconds) / seen.rounds;
-    seen.seconds = seen.rounds <= 1 ? seconds : std::min(seconds, mean);
-  }
-  line_.saw(rows, seconds);
+  if (rows == 0) return plain_.saw(seconds);
+  if (plain_.empty()) return;
+  Seen& seen = seen_[rows];
+  seen.rounds = std::min(seen.rounds + 1, kMost);
+  seen.seconds.saw(seconds);
+  rows_ = (1 - kWeight) * rows_ + rows;
+  more_ = (1 - kWeight) * more_ + seconds - plain_.value();
 }
 
 double TreeCost::bent(int rows, const Seen& seen) const {
-  const double more = seen.rounds * (seen.seconds - line_.measured());
-  return std::max(0.0, (more + kDoubt * rows * line_.more()) / (seen.rounds + kDoubt));
+  const double more = seen.rounds * (seen.seconds.value() - plain_.value());
+  return std::max(0.0, (more + kDoubt * rows * per_row()) / (seen.rounds + kDoubt));
 }
 
 double TreeCost::with(int rows) const {
-  if (rows == 0 || seen_.empty()) return line_.with(rows);
+  if (rows == 0 || seen_.empty()) return plain() + rows * per_row();
   const auto above = seen_.lower_bound(rows);
   const bool none_below = above == seen_.begin();
   const int low = none_below ? 0 : std::prev(above)->first;
@@ -138,6 +147,10 @@ double TreeCost::with(int rows) const {
   if (above == seen_.end()) return plain() + cost * rows / low;
   const double share = static_cast<double>(rows - low) / (above->first - low);
   return plain() + (1 - share) * cost + share * bent(above->first, above->second);
+}
+
+double TreeCost::lost(int tokens, double seconds) const {
+  return plain_.value() > 0 ? seconds / plain_.value() - tokens : 0;
 }
 
 int TreeCost::reach() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <map>
 #include <memory>
@@ -54,33 +55,55 @@ class MaskHits {
 // those of the next tree are fresh; else they are what is left of the masks above it.
 double expected_tokens(const BitaTree& tree, const MaskHits& hits);
 
-// What rounds take by their rows: a line (RoundCost), bent towards what rounds of each size took of
-// late. Products take so many rows at once, so a row more may cost nothing or much.
+// The median of the last few numbers: one round that a machine disturbs does not move it, and a few
+// do not make rounds of one kind look longer than those of another, of which there are more.
+class RecentMedian {
+ public:
+  static constexpr size_t kMost = 5;
+
+  void saw(double x);
+  double value() const;  // 0: nothing was seen
+  bool empty() const { return seen_ == 0; }
+
+ private:
+  std::array<double, kMost> last_{};
+  size_t seen_ = 0;
+};
+
+// What rounds take by their rows, in seconds of MethodStats::share_seconds: a line, bent towards
+// what rounds of each size took of late. Products take so many rows at once, so a row more may cost
+// nothing or much.
 class TreeCost {
  public:
-  static constexpr double kMemory = 0.99;  // a round's weight against the next one of another size
-  static constexpr double kMost = 10;      // rounds of a size that count
-  static constexpr double kDoubt = 1;      // rounds that the line counts for at each size
-  static constexpr double kSeen = 3;       // rounds until a size is known
+  static constexpr double kWeight = 0.125;  // of a round, in the line's slope
+  static constexpr double kMemory = 0.99;   // a round's weight against the next one of another size
+  static constexpr double kMost = 10;       // rounds of a size that count
+  static constexpr double kDoubt = 1;       // rounds that the line counts for at each size
+  static constexpr double kSeen = 3;        // rounds until a size is known
 
-  // A round of so many rows beside the last token's.
+  // A round of so many rows beside the last token's. REQUIRES: nothing else made it longer.
   void saw(int rows, double seconds);
-  bool known() const { return line_.known(); }
-  double plain() const { return line_.plain(); }
-  double with(int rows) const;  // seconds
+  bool known() const { return !plain_.empty() && rows_ > 0; }
+  // Where nothing costs time, as on a virtual clock, all rounds take 1.
+  double plain() const { return plain_.value() > 0 ? plain_.value() : 1; }
+  double with(int rows) const;
   // Sizes beyond are none to try yet: what the seen ones say of them may be far from true.
   int reach() const;
   bool seen(int rows) const;
-  double lost(int tokens, double seconds) const { return line_.lost(tokens, seconds); }
+  // By how many rounds without rows a round of so many seconds is longer than it has tokens.
+  double lost(int tokens, double seconds) const;
 
  private:
   struct Seen {
-    double rounds = 0, seconds = 0;
+    double rounds = 0;
+    RecentMedian seconds;
   };
-  double bent(int rows, const Seen& seen) const;
+  double per_row() const { return rows_ > 0 ? std::max(0.0, more_ / rows_) : 0; }
+  double bent(int rows, const Seen& seen) const;  // seconds more than without rows
 
-  RoundCost line_;
-  std::map<int, Seen> seen_;  // by rows
+  RecentMedian plain_;          // of a round without rows
+  double rows_ = 0, more_ = 0;  // of late, and seconds that they added
+  std::map<int, Seen> seen_;    // by rows
 };
 
 // The tokens that trees have made, beside those that were expected of them.
@@ -116,7 +139,7 @@ struct BitaLore {
 
   MaskHits hits{kMost, kMost, nullptr, kMemory};
   Promises promises;
-  int streams = 0;                // requests that go by it now
+  int streams = 0;                 // requests that go by it now
   std::map<int, Load> loads = {};  // by requests at once: none, 1, 2 or 3, 4 to 7 ...
 };
 
@@ -165,12 +188,12 @@ class BitaBudget {
   const bool adaptive_;
   const std::shared_ptr<BitaLore> lore_;
   const BitaLore::Load* load_ = nullptr;  // that best_ is of
-  std::vector<Option> options_;  // [0]: no rows at all; the last one: the whole tree
-  size_t now_ = 0, best_ = 0;    // best_: as far as is known
-  double expected_ = 0;          // tokens of a pass of options_[best_]; 0: costs are not known
-  int until_choice_ = kChoose;   // rounds
-  bool foresees_ = false;        // the round before had masks
-  bool plain_next_ = false;      // whatever is best: for the round's cost to be known
+  std::vector<Option> options_;           // [0]: no rows at all; the last one: the whole tree
+  size_t now_ = 0, best_ = 0;             // best_: as far as is known
+  double expected_ = 0;         // tokens of a pass of options_[best_]; 0: costs are not known
+  int until_choice_ = kChoose;  // rounds
+  bool foresees_ = false;       // the round before had masks
+  bool plain_next_ = false;     // whatever is best: for the round's cost to be known
   MaskHits hits_;
 };
 
