@@ -11,7 +11,7 @@ from bench.peers.report import put, table
 from tuning import bita
 
 PAGE = ROOT / "docs" / "benchmarks" / "bita.md"
-MODELS = ("code-large-bita", "smollm2-135m-bita")
+MODELS = ("code-large-bita", "smollm2-135m-bita", "qwen2.5-coder-0.5b-bita")
 TREE = "efficient k=5"  # whose accept lengths are shown
 TEXTS = {"code": "code", "humaneval": "HumanEval", "chat": "chat"}
 

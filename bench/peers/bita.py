@@ -49,10 +49,14 @@ class Subject:
 
 
 SMOLLM2 = HOME / "models" / "smollm2-135m.gguf"
+CODER = HOME / "models" / "qwen2.5-coder-0.5b.gguf"
 SUBJECTS = {
     "smollm2": Subject("SmolLM2 135M Instruct, 4-bit blocks", SMOLLM2, "smollm2-135m-bita"),
     "smollm2-int8": Subject(
         "SmolLM2 135M Instruct, int8", SMOLLM2, "smollm2-135m-bita", "DTYPE_INT8"
+    ),
+    "coder": Subject(
+        "Qwen2.5-Coder 0.5B Instruct, blocks of 4 to 8 bits", CODER, "qwen2.5-coder-0.5b-bita"
     ),
     "code-large": Subject(
         "code-large", ROOT / "models" / "code-large", "code-large-bita", small="code-small"

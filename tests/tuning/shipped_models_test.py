@@ -22,7 +22,7 @@ DOCSTRINGS = "docstring-large", "docstring-small", "docstring-small-aligned"  # 
 TOLD = ("docstring-small-told", "docstring-small-told/projector")  # tuning/told_encoders.py
 TUNED = ("docstring-small-tuned",)
 TOLD_DECODERS = ("smollm2-135m-told",)  # tuning/llm_to_slm.py
-MASKS = ("code-large-bita", "smollm2-135m-bita")  # tuning/bita.py
+MASKS = ("code-large-bita", "qwen2.5-coder-0.5b-bita", "smollm2-135m-bita")  # tuning/bita.py
 HEADS = {  # tuning/early_heads.py
     "code-large-heads": (4, 5, 6, 7),
     "smollm2-135m-heads": (15, 18, 22, 26),
