@@ -78,7 +78,8 @@ def part_1(files: Path, device: str, dry: bool):
     tests = str(bin_ / "test_torch")
     yield Step("facts", module("facts"), 60)
     if (bin_ / "test_cuda_link").exists():
-        yield Step("link", [str(bin_ / "test_cuda_link")], 60, end="torch sees CUDA: yes")
+        said = "torch sees CUDA: " + ("" if device.startswith("cpu") else "yes")
+        yield Step("link", [str(bin_ / "test_cuda_link")], 60, end=said)
     ceilings = [str(bin_ / "bench_device"), f"--device={device}", "--only=ceilings"]
     ceilings += ["--small", "--seconds=0.001"] if dry else []
     yield Step("ceilings", ceilings, 90, environment=ALONE if dry else {})

@@ -167,6 +167,16 @@ def test_parts_leave_time_for_all_their_steps():
         assert sum(limits) <= judge.BUDGET, limits
 
 
+def test_a_dry_run_of_the_folder_for_gpus_needs_none(run, tmp_path):
+    program = tmp_path / "bin" / "test_cuda_link"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho torch sees CUDA: no, devices: 0\n")
+    program.chmod(0o755)
+    for device, status in (("cpu:0", "ok"), ("cuda:0", "failed")):
+        (link,) = (s for s in judge.part_1(tmp_path, device, dry=True) if s.name == "link")
+        assert [r.status for r in run(link)] == [status]
+
+
 def test_tiny_tensors_are_one_threads():
     """By two threads on a busy machine a dry run read 0.05 GB/s, and its products were 600 times as fast."""
     for dry, wanted in ((True, {"OMP_NUM_THREADS": "1"}), (False, {})):
