@@ -61,14 +61,18 @@ class Worker:
     def answer(self):
         line = self.process.stdout.readline()
         if not line:
-            self.log.seek(0)
-            end = self.log.read().decode("utf-8", "replace")[-2000:]
-            raise Failed(f"{self.name} ended with {self.process.wait()}:\n{end}")
+            raise Failed(f"{self.name} ended with {self.process.wait()}:\n{self.written()}")
         answer = json.loads(line)
         if "error" in answer:
-            kind = Refused if answer["kind"] == "ValueError" else Failed
-            raise kind(answer["error"])
+            if answer["kind"] == "ValueError":
+                raise Refused(answer["error"])
+            raise Failed(f"{answer['error']}\n{self.written()}")
         return answer["result"]
+
+    def written(self) -> str:
+        """The end of what the engine's processes wrote."""
+        self.log.seek(0)
+        return self.log.read().decode("utf-8", "replace")[-2000:]
 
     def ask(self, method: str, **arguments):
         with self.running():
