@@ -124,7 +124,8 @@ class Promises {
 // What all requests of a deployment have learnt. A new one begins with it: where trees do not pay
 // it has none. What rows cost is known for each number of requests at once, roughly: a row that
 // costs nothing in the batches of one may cost as much as a token in those of eight. Devices,
-// contexts and requests of other methods are not told apart: costs are the mean of late.
+// contexts and requests of other methods are not told apart: costs are those of late rounds,
+// whichever they were.
 struct BitaLore {
   static constexpr int kMost = 16;          // masks and candidates
   static constexpr double kMemory = 0.995;  // of a token

@@ -17,7 +17,6 @@ class RoundCost {
   void saw(int drafts, double seconds);
 
   bool known() const { return rounds_ > 0 && drafts_ > 0; }
-  bool known_plain() const { return rounds_ > 0; }
   // Where nothing costs time, as on a virtual clock, all rounds take 1.
   double plain() const { return plain_ > 0 ? plain_ : 1; }
   double with(int drafts) const { return plain() + drafts * more(); }
