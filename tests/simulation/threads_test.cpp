@@ -14,7 +14,7 @@
 namespace tandem::simulation {
 namespace {
 
-constexpr uint64_t kSeeds = test::kSanitized ? 40 : 200;
+constexpr uint64_t kThreadSeeds = test::kSanitized ? 40 : 200;
 
 // Filled on the loop's thread, read when the loop is gone.
 class Client final : public SequenceListener {
@@ -125,7 +125,7 @@ void run(uint64_t seed) {
 }
 
 TEST(SimulationThreads, WhatIsHeardIsTheSame) {
-  for (uint64_t seed = 0; seed < kSeeds && !HasFailure(); ++seed) {
+  for (uint64_t seed = 0; seed < kThreadSeeds && !HasFailure(); ++seed) {
     run(seed % 4 == 0 ? kFirstWithReplicas + seed : seed);
   }
 }

@@ -18,7 +18,7 @@ namespace tandem {
 namespace {
 
 constexpr int kLayers = 5;
-constexpr int kPageRows = 4;
+constexpr int kRowsOfAPage = 4;
 constexpr int kPages = 18;
 using Tokens = std::vector<Token>;
 
@@ -39,23 +39,23 @@ struct World {
     s.layers = kLayers;
     return s;
   }
-  World() : pools(ModelId(0), shape(), {kPageRows, kPages, kPages}, &log) {}
+  World() : pools(ModelId(0), shape(), {kRowsOfAPage, kPages, kPages}, &log) {}
 
   // Executes the log. Freed slots become 0.
   void flush() {
     for (const Move& m : log) {
       auto& store = m.store == Store::kKv ? kv : hidden;
-      const auto from = m.from.page.index() * kPageRows;
-      for (int i = 0; i < (m.kind == Move::kFree ? kPageRows : m.rows); ++i) {
+      const auto from = m.from.page.index() * kRowsOfAPage;
+      for (int i = 0; i < (m.kind == Move::kFree ? kRowsOfAPage : m.rows); ++i) {
         if (m.kind == Move::kFree) {
           store[from + static_cast<size_t>(i)] = 0;
           continue;
         }
         const auto a = static_cast<size_t>(m.from.slot + i), b = static_cast<size_t>(m.to.slot + i);
-        ASSERT_LT(a, kPageRows);
-        ASSERT_LT(b, kPageRows);
+        ASSERT_LT(a, kRowsOfAPage);
+        ASSERT_LT(b, kRowsOfAPage);
         ASSERT_NE(store[from + a], 0U) << "moves what is not there";
-        store[m.to.page.index() * kPageRows + b] = store[from + a];
+        store[m.to.page.index() * kRowsOfAPage + b] = store[from + a];
       }
     }
     log.clear();
@@ -63,8 +63,8 @@ struct World {
 
   std::vector<Move> log;
   ModelPools pools;
-  std::vector<uint64_t> kv = std::vector<uint64_t>(kPages * kPageRows);
-  std::vector<uint64_t> hidden = std::vector<uint64_t>(kPages * kPageRows);
+  std::vector<uint64_t> kv = std::vector<uint64_t>(kPages * kRowsOfAPage);
+  std::vector<uint64_t> hidden = std::vector<uint64_t>(kPages * kRowsOfAPage);
   std::map<Tokens, PageId> published;
 };
 
@@ -83,8 +83,8 @@ struct Model {
 };
 
 size_t slot(std::span<const PageId> pages, int row) {
-  return pages[static_cast<size_t>(row / kPageRows)].index() * kPageRows +
-         static_cast<size_t>(row % kPageRows);
+  return pages[static_cast<size_t>(row / kRowsOfAPage)].index() * kRowsOfAPage +
+         static_cast<size_t>(row % kRowsOfAPage);
 }
 
 void check(World& w, const std::vector<Model>& all) {
@@ -193,7 +193,7 @@ class Walk {
           m.rows.clear();
         } else {
           m.cache->release_unused();
-          EXPECT_LE(m.cache->reserved_rows(), m.cache->rows() + kPageRows - 1);
+          EXPECT_LE(m.cache->reserved_rows(), m.cache->rows() + kRowsOfAPage - 1);
         }
     }
     if (w_.pools.prefixes.size() < known) {
@@ -226,7 +226,7 @@ class Walk {
     const PageNeed need = m.cache->need(total, to);
     const int64_t kv = w_.pools.kv.available(), frontier = w_.pools.frontier.available();
     if (need.kv > kv || need.frontier > frontier) return false;
-    const auto cut = static_cast<size_t>(m.cache->rows() / kPageRows);
+    const auto cut = static_cast<size_t>(m.cache->rows() / kRowsOfAPage);
     const auto pages = m.cache->pages();
     const bool takes_back =
         cut < pages.size() && std::any_of(
@@ -348,11 +348,11 @@ class Walk {
     const bool news = m.cache->has_news(final_tokens);
     m.cache->publish({}, std::span<const Token>(m.text).first(final_tokens));
     if (!news) EXPECT_EQ(m.cache->pools()->prefixes.version(), before);
-    for (size_t n = kPageRows; n <= std::min(final_tokens, m.rows.size()); n += kPageRows) {
-      for (size_t r = n - kPageRows; r < n; ++r) {
+    for (size_t n = kRowsOfAPage; n <= std::min(final_tokens, m.rows.size()); n += kRowsOfAPage) {
+      for (size_t r = n - kRowsOfAPage; r < n; ++r) {
         if (m.rows[r].token != m.text[r] || m.rows[r].layers < kLayers) return;
       }
-      const PageId page = m.cache->pages()[n / kPageRows - 1];
+      const PageId page = m.cache->pages()[n / kRowsOfAPage - 1];
       const auto [known, fresh] = w_.published.try_emplace(
           Tokens(m.text.begin(), m.text.begin() + static_cast<ptrdiff_t>(n)), page);
       EXPECT_EQ(known->second, page) << "two pages with the same rows";
@@ -369,9 +369,10 @@ class Walk {
     check(w_, all_);
     const auto at_most = static_cast<int>(below(m.text.size()));
     int expected = 0;
-    while (expected + kPageRows <= at_most &&
-           w_.published.contains(Tokens(m.text.begin(), m.text.begin() + expected + kPageRows))) {
-      expected += kPageRows;
+    while (
+        expected + kRowsOfAPage <= at_most &&
+        w_.published.contains(Tokens(m.text.begin(), m.text.begin() + expected + kRowsOfAPage))) {
+      expected += kRowsOfAPage;
     }
     ASSERT_EQ(m.cache->adopt({}, m.text, at_most), expected);
     for (int r = 0; r < expected; ++r) {
@@ -470,7 +471,7 @@ TEST(SequenceCache, ATableUnderAPassStaysWhereItIs) {
   one.append(kLayers, {-1, 0, 1});
   const std::span<const PageId> read = one.cache.pages();
   const std::vector<PageId> known(read.begin(), read.end());
-  for (int rows = 4; rows < 16 * kPageRows; ++rows) one.cache.reserve(rows, kLayers);
+  for (int rows = 4; rows < 16 * kRowsOfAPage; ++rows) one.cache.reserve(rows, kLayers);
   EXPECT_TRUE(std::ranges::equal(read, known));
   EXPECT_TRUE(std::ranges::equal(one.cache.pages().first(known.size()), known));
   EXPECT_EQ(one.cache.pages().size(), 16U);
@@ -788,18 +789,18 @@ TEST(SequenceCache, ACachedPageIsGivenUpForANewOne) {
   two.a.clear();
   EXPECT_EQ(two.w.pools.kv.cached(), 2);
   two.w.flush();
-  two.b.reserve((kPages - 1) * kPageRows, kLayers);
+  two.b.reserve((kPages - 1) * kRowsOfAPage, kLayers);
   EXPECT_EQ(two.w.pools.kv.cached(), 1);
   ASSERT_EQ(two.w.log.size(), 1U);
   EXPECT_EQ(two.w.log[0].kind, Move::kFree) << "what it held is nobody's any more";
-  two.b.reserve(kPages * kPageRows, kLayers);
+  two.b.reserve(kPages * kRowsOfAPage, kLayers);
   EXPECT_EQ(two.w.pools.prefixes.size(), 0U);
   EXPECT_EQ(two.w.pools.kv.available(), 0);
 }
 
 TEST(SequenceCache, SwitchedOffNothingIsKnown) {
   std::vector<Move> log;
-  ModelPools pools(ModelId(0), World::shape(), {kPageRows, kPages, kPages}, &log, false);
+  ModelPools pools(ModelId(0), World::shape(), {kRowsOfAPage, kPages, kPages}, &log, false);
   SequenceCache a(CacheId(0), &pools), b(CacheId(1), &pools);
   feed(a, kText);
   EXPECT_FALSE(a.has_news(kText.size()));

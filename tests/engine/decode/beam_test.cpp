@@ -10,7 +10,7 @@ namespace {
 
 using reference::Tokens;
 
-void use(SequenceSpec& s, BeamParams a) {
+void use_beams(SequenceSpec& s, BeamParams a) {
   s.width = a.width;
   s.method = [a](Gen g) { return beam(g, a); };
 }
@@ -25,7 +25,7 @@ BoxOptions random_box(Rng& rng) {
   return o;
 }
 
-BeamParams random_params(Rng& rng) {
+BeamParams random_beams(Rng& rng) {
   BeamParams a;
   a.width = between(rng, 1, 5);
   a.length_penalty = chance(rng, 50) ? 1 : 2 * fraction(rng) - 0.3F;
@@ -42,7 +42,7 @@ TEST(Beam, EqualsTheReference) {
       SequenceSpec s = random_spec(box, rng, /*greedy=*/true);
       s.warp.temperature = chance(rng, 50) ? 0 : 2;  // does nothing
       s.warp.top_k = 1;
-      const BeamParams a = random_params(rng);
+      const BeamParams a = random_beams(rng);
       const reference::Model model(box.config());
       Tokens eos = s.stops.eos;
       std::sort(eos.begin(), eos.end());
@@ -51,7 +51,7 @@ TEST(Beam, EqualsTheReference) {
       Tokens expected = reference::beam(model, s.prompt, a, s.stops.eos, s.stops.max_new_tokens);
       not_greedy += expected != reference::autoregressive(box.config(), s.prompt, Warp(),
                                                           s.stops.eos, s.stops.max_new_tokens);
-      use(s, a);
+      use_beams(s, a);
       all.emplace_back(box.submit(std::move(s)), std::move(expected));
     }
     box.pump();
@@ -73,7 +73,7 @@ TEST(Beam, OneBeamIsGreedyDecoding) {
     SequenceSpec s = random_spec(box, rng, true);
     const Tokens expected = reference::autoregressive(box.config(), s.prompt, s.warp, s.stops.eos,
                                                       s.stops.max_new_tokens);
-    use(s, {1, 1});
+    use_beams(s, {1, 1});
     const auto r = box.submit(std::move(s));
     box.pump();
     ASSERT_EQ(r->tokens, expected) << seed;
@@ -102,7 +102,7 @@ TEST(Beam, AWideBeamFindsTheMostProbableText) {
     }
     SequenceSpec s = box.spec(prompt, 3);
     s.logprobs = true;
-    use(s, {9, 0.6F});
+    use_beams(s, {9, 0.6F});
     const auto r = box.submit(std::move(s));
     box.pump();
     ASSERT_TRUE(r->ok());
@@ -128,7 +128,7 @@ TEST(Beam, EvictionsChangeNothing) {
       s.stops.max_new_tokens = 20;
       const BeamParams a = {3, 1};
       Tokens expected = reference::beam(reference::Model(box.config()), s.prompt, a, {}, 20);
-      use(s, a);
+      use_beams(s, a);
       all.emplace_back(box.submit(std::move(s)), std::move(expected));
     }
     box.pump();
@@ -147,10 +147,10 @@ TEST(Beam, WhatCannotFitInAllBeamsIsRefused) {
   o.models[0].pool = {4, 23, 0};
   Box box{o};
   SequenceSpec s = box.spec({1, 2, 3, 4}, 28);
-  use(s, {3, 1});
+  use_beams(s, {3, 1});
   const auto refused = box.submit(std::move(s));
   SequenceSpec t = box.spec({1, 2, 3, 4}, 24);
-  use(t, {3, 1});
+  use_beams(t, {3, 1});
   const auto fits = box.submit(std::move(t));
   box.pump();
   EXPECT_EQ(refused->end.status.code(), absl::StatusCode::kInvalidArgument);
@@ -167,7 +167,7 @@ TEST(Beam, StopStrings) {
     Box box{o};
     SequenceSpec s = box.spec({1, 2}, 30);
     s.stops.text = std::make_unique<TokenStop>(Tokens{1, 3});
-    use(s, {4, 1});
+    use_beams(s, {4, 1});
     const auto r = box.submit(std::move(s));
     box.pump();
     ASSERT_TRUE(r->ok());
@@ -187,7 +187,7 @@ TEST(Beam, TellsTheBestTokensOfEachRow) {
   SequenceSpec s = box.spec({1, 2, 3}, 8);
   s.logprobs = true;
   s.top_logprobs = 20;  // more than it needs itself
-  use(s, {2, 1});
+  use_beams(s, {2, 1});
   const auto r = box.submit(std::move(s));
   box.pump();
   ASSERT_TRUE(r->ok());

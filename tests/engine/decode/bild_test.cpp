@@ -13,7 +13,7 @@ using reference::Tokens;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-BildParams random_params(Rng& rng) {
+BildParams random_bild(Rng& rng) {
   BildParams a;
   a.fallback_threshold = chance(rng, 20) ? 0 : fraction(rng);
   a.rollback_threshold = chance(rng, 20) ? kInf : 5 * fraction(rng);
@@ -23,7 +23,7 @@ BildParams random_params(Rng& rng) {
   return a;
 }
 
-void use(SequenceSpec& s, const BildParams& a, std::vector<RoleModel> roles) {
+void use_bild(SequenceSpec& s, const BildParams& a, std::vector<RoleModel> roles) {
   s.roles = std::move(roles);
   s.method = [a](Gen g) { return bild(g, a); };
 }
@@ -42,19 +42,19 @@ void expect_stats(const MethodStats& got, const MethodStats& expected, int64_t p
   EXPECT_EQ(got.draft_tokens, expected.draft_tokens);
 }
 
-struct Seen {
+struct BildSeen {
   MethodStats sum;
   int64_t exact = 0, lossy = 0;
 };
 
 // Tokens and statistics; where bild_is_exact() says so, autoregressive decoding's tokens.
-struct Case {
-  Case(const BoxOptions& o, Rng& rng, bool exit_early, Seen* s)
+struct BildCase {
+  BildCase(const BoxOptions& o, Rng& rng, bool exit_early, BildSeen* s)
       : box(o), exit(exit_early ? between(rng, 1, box.config().layers - 1) : 0), seen(s) {}
 
   reference::Bilded ask(SequenceSpec& s, Rng& rng) const {
-    const BildParams a = random_params(rng);
-    use(s, a, exit > 0 ? early_exit(exit) : two_models());
+    const BildParams a = random_bild(rng);
+    use_bild(s, a, exit > 0 ? early_exit(exit) : two_models());
     const reference::Model large(box.config(0));
     const reference::Model small =
         exit > 0 ? reference::Model(box.config(0), exit) : reference::Model(box.config(1));
@@ -80,19 +80,19 @@ struct Case {
 
   Box box;
   int exit;  // 0: two models
-  Seen* seen;
+  BildSeen* seen;
 };
 
-Seen against_the_reference(uint64_t first_seed, int boxes, bool tight, bool exit_early) {
-  Seen seen;
+BildSeen bild_against_the_reference(uint64_t first_seed, int boxes, bool tight, bool exit_early) {
+  BildSeen seen;
   expect_equals_reference(first_seed, boxes, [&](Rng& rng) {
-    return std::make_unique<Case>(random_pair(rng, tight), rng, exit_early, &seen);
+    return std::make_unique<BildCase>(random_pair(rng, tight), rng, exit_early, &seen);
   });
   return seen;
 }
 
 TEST(Bild, EqualsTheReference) {
-  const Seen seen = against_the_reference(0, 500, /*tight=*/false, /*exit_early=*/false);
+  const BildSeen seen = bild_against_the_reference(0, 500, /*tight=*/false, /*exit_early=*/false);
   EXPECT_GT(seen.sum.own[BildFigures::kFallbacks], 1000);
   EXPECT_GT(seen.sum.own[BildFigures::kForcedCalls], 1000);
   EXPECT_GT(seen.sum.own[BildFigures::kRollbacks], 1000);
@@ -102,15 +102,15 @@ TEST(Bild, EqualsTheReference) {
 }
 
 TEST(Bild, EarlyExitEqualsTheReference) {
-  const Seen seen = against_the_reference(5000, 500, /*tight=*/false, /*exit_early=*/true);
+  const BildSeen seen = bild_against_the_reference(5000, 500, /*tight=*/false, /*exit_early=*/true);
   EXPECT_GT(seen.sum.own[BildFigures::kFallbacks], 1000);
   EXPECT_GT(seen.sum.own[BildFigures::kRollbacks], 1000);
   EXPECT_GT(seen.exact, 50);
 }
 
 TEST(Bild, EvictionsChangeNothing) {
-  EXPECT_GT(against_the_reference(10000, 200, /*tight=*/true, false).sum.preemptions, 200);
-  EXPECT_GT(against_the_reference(20000, 200, /*tight=*/true, true).sum.preemptions, 200);
+  EXPECT_GT(bild_against_the_reference(10000, 200, /*tight=*/true, false).sum.preemptions, 200);
+  EXPECT_GT(bild_against_the_reference(20000, 200, /*tight=*/true, true).sum.preemptions, 200);
 }
 
 // --- METHODS F.2 to F.4, against autoregressive decoding itself
@@ -130,7 +130,7 @@ int differences(uint64_t seed, const BildParams& a, float temperature, int n, bo
     ar.warp = s.warp;
     ar.stops.eos = s.stops.eos;
     ar.roles = {{Role::kLarge, ModelId(ar_model), 0}};
-    use(s, a, two_models());
+    use_bild(s, a, two_models());
     auto first = box.submit(std::move(s));
     all.emplace_back(std::move(first), box.submit(std::move(ar)));
   }
@@ -173,11 +173,11 @@ TEST(Bild, AFallbackThresholdAbove1IsLargeAlone) {
 TEST(Bild, SampledAndExactItGivesTheTokensOfAutoregressiveDecoding) {
   int64_t small = 0;
   const auto use_exact = [](SequenceSpec& s, Rng& rng) {
-    BildParams a = random_params(rng);
+    BildParams a = random_bild(rng);
     a.fallback_threshold = 1.01F + fraction(rng) / 2;
     a.window.reset();
     ASSERT_TRUE(bild_is_exact(a, /*greedy=*/false));
-    use(s, a, chance(rng, 70) ? two_models() : early_exit(1));
+    use_bild(s, a, chance(rng, 70) ? two_models() : early_exit(1));
   };
   expect_the_tokens_of_ar(1000, use_exact,
                           [&](const MethodStats& stats) { small += stats.small_tokens; });
@@ -197,7 +197,7 @@ TEST(Bild, TheLastTokenNeedsNoSmallPass) {
     for (const int tokens : {3, 4}) {  // large's first; one of small's and large's next; one more
       SequenceSpec s = box.spec({0, 1, 2}, tokens);
       s.prefix_cache = false;
-      use(s, a, exit_early ? early_exit(1) : two_models());
+      use_bild(s, a, exit_early ? early_exit(1) : two_models());
       const auto r = box.submit(std::move(s));
       box.pump();
       ASSERT_EQ(r->tokens.size(), static_cast<size_t>(tokens));
@@ -237,7 +237,7 @@ TEST(Bild, WithoutRollbackAndVerificationIsSmallAlone) {
                                     s.stops.eos, s.stops.max_new_tokens - 1);
       expected = reference::joined(expected, rest);
     }
-    use(s, a, two_models());
+    use_bild(s, a, two_models());
     const auto r = box.submit(std::move(s));
     box.pump();
     ASSERT_TRUE(r->ok());
@@ -283,7 +283,7 @@ TEST(Bild, ThresholdsAreStrict) {
     a.rollback_threshold = 0;
     SequenceSpec s = box.spec({0}, 9);
     s.warp.temperature = temperature;
-    use(s, a, two_models());
+    use_bild(s, a, two_models());
     const auto r = box.submit(std::move(s));
     box.pump();
     ASSERT_TRUE(r->ok());
@@ -344,7 +344,7 @@ TEST(Bild, CorrectionsAreIndependentOfWhatTheyReplace) {
     ++broken[Tokens(same_number.begin(), same_number.begin() + 2)];
     SequenceSpec s = box.spec(prompt, 3);
     s.warp = w;
-    use(s, a, two_models());
+    use_bild(s, a, two_models());
     return s;
   };
   sample(box, 100000, make, [&](const Recorder& r) {
@@ -375,7 +375,7 @@ TEST(Bild, EarlyExitRunsEachLayerOfARowOnce) {
     for (int i = 0; i < 3; ++i) {
       SequenceSpec s = random_spec(box, rng, chance(rng, 50));
       s.prefix_cache = false;  // every row of the prompt is to be counted
-      BildParams a = random_params(rng);
+      BildParams a = random_bild(rng);
       if (!a.verify_eos && a.rollback_threshold == kInf) a.verify_eos = true;  // see below
       const auto expected =
           reference::bild(reference::Model(box.config(0)), reference::Model(box.config(0), l),
@@ -383,8 +383,8 @@ TEST(Bild, EarlyExitRunsEachLayerOfARowOnce) {
       SequenceSpec apart = box.spec(s.prompt, s.stops.max_new_tokens);
       apart.warp = s.warp;
       apart.stops.eos = s.stops.eos;
-      use(apart, a, two_models());
-      use(s, a, early_exit(l));
+      use_bild(apart, a, two_models());
+      use_bild(s, a, early_exit(l));
       const Tokens prompt = s.prompt;
       const auto r = box.submit(std::move(s));
       watch.follow(prompt, r);
@@ -405,11 +405,11 @@ TEST(Bild, EarlyExitRunsEachLayerOfARowOnce) {
 // --- Rounds
 
 TEST(Bild, CachesHoldFinalTokensOnly) {
-  const auto use_bild = [](SequenceSpec& s, Rng& rng) {
-    const BildParams a = random_params(rng);
-    use(s, a, chance(rng, 50) ? two_models() : early_exit(1));
+  const auto use_random = [](SequenceSpec& s, Rng& rng) {
+    const BildParams a = random_bild(rng);
+    use_bild(s, a, chance(rng, 50) ? two_models() : early_exit(1));
   };
-  EXPECT_GT(expect_final_rows_only(150, use_bild), 10000);
+  EXPECT_GT(expect_final_rows_only(150, use_random), 10000);
 }
 
 // A run without a limit goes through many rounds, and loses its caches between them.
@@ -436,7 +436,7 @@ TEST(Bild, UnlimitedRunsGoThroughEvictions) {
             reference::Model(box.config(0)),
             exit_early ? reference::Model(box.config(0), 2) : reference::Model(box.config(1)),
             s.prompt, s.warp, a, {}, 150);
-        use(s, a, exit_early ? early_exit(2) : two_models());
+        use_bild(s, a, exit_early ? early_exit(2) : two_models());
         all.emplace_back(box.submit(std::move(s)), std::move(expected));
       }
       box.pump();
@@ -479,7 +479,7 @@ TEST(Bild, EarlyExitComesBackInChunks) {
       SequenceSpec s = box.spec(random_prompt(rng, 50, 60, 6), 40);
       const reference::Model large(box.config(0)), small(box.config(0), 2);
       auto expected = reference::bild(large, small, s.prompt, s.warp, a, {}, 40);
-      use(s, a, early_exit(2));
+      use_bild(s, a, early_exit(2));
       s.roles.back().frontier_rows = longest_small_run(a) + 1;
       all.emplace_back(box.submit(std::move(s)), std::move(expected));
     }
@@ -513,7 +513,7 @@ TEST(Bild, ARunWithoutALimitHasOne) {
   a.max_small_run = 0;
   a.rollback_threshold = 100;
   SequenceSpec s = box.spec({1, 2, 3}, 600);
-  use(s, a, early_exit(2));
+  use_bild(s, a, early_exit(2));
   const auto r = box.submit(std::move(s));
   box.pump();
   ASSERT_TRUE(r->ok()) << r->end.status;
@@ -532,7 +532,7 @@ TEST(Bild, StopsWhereAutoregressiveDecodingStops) {
   a.rollback_threshold = 0.69F;
   a.max_small_run = 6;
   for (const auto& roles : {two_models(), early_exit(2)}) {
-    expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use(s, a, roles); });
+    expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use_bild(s, a, roles); });
   }
 }
 
@@ -548,7 +548,7 @@ TEST(Bild, NeedsNoMoreRowsThanAutoregressiveDecoding) {
     a.fallback_threshold = 0;
     a.max_small_run = 0;
     SequenceSpec s = box.spec({1, 2, 3, 4}, 12);
-    use(s, a, exit_early ? early_exit(2) : two_models());
+    use_bild(s, a, exit_early ? early_exit(2) : two_models());
     const auto r = box.submit(std::move(s));
     box.pump();
     ASSERT_TRUE(r->ok()) << r->end.status;
@@ -564,9 +564,9 @@ TEST(Bild, LogProbabilitiesAreLarges) {
     Rng rng(seed);
     Box box{random_pair(rng)};
     SequenceSpec s = random_spec(box, rng, chance(rng, 50));
-    BildParams a = random_params(rng);
+    BildParams a = random_bild(rng);
     a.verify_eos = true;
-    use(s, a, two_models());
+    use_bild(s, a, two_models());
     const auto r = expect_logprobs_of_large(box, std::move(s));
     for (const Emitted& e : r->emitted) of_small += e.provenance.proposed == Source::kSmall;
   }
@@ -582,10 +582,10 @@ TEST(Bild, NothingIsToldOfWhatLargeNeverSaw) {
     SequenceSpec s = random_spec(box, rng, chance(rng, 50));
     s.logprobs = true;
     s.top_logprobs = 2;
-    BildParams a = random_params(rng);
+    BildParams a = random_bild(rng);
     a.rollback_threshold = kInf;
     a.verify_eos = false;
-    use(s, a, two_models());
+    use_bild(s, a, two_models());
     const auto r = box.submit(std::move(s));
     box.pump();
     ASSERT_TRUE(r->ok()) << r->end.status;

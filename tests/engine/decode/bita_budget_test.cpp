@@ -52,16 +52,17 @@ struct Foreseen {
   int depths = 0, spent = 0;
 };
 
-struct Pass {
+struct Verified {
   int rows = 0, tokens = 1;
 };
 
-// A pass of the method, without a model. `see` is told of each token that a mask had foreseen.
+// What a pass of the method finds, without a model. `see` is told of each token that a mask had
+// foreseen.
 template <class See>
-Pass pass(const BitaTree& whole, Text& text, Foreseen* foreseen, See see) {
+Verified verify(const BitaTree& whole, Text& text, Foreseen* foreseen, See see) {
   const BitaTree tree =
       whole.clipped(std::vector<int>(static_cast<size_t>(foreseen->depths), 1 << 20), 1 << 20);
-  Pass p;
+  Verified p;
   p.rows = tree.rows();
   int node = BitaTree::kRoot;
   bool best = true;
@@ -180,7 +181,7 @@ TEST(ExpectedTokens, AreThoseOfManyPasses) {
       int64_t tokens = 0;
       constexpr int kPasses = 40000;
       for (int i = 0; i < kPasses; ++i) {
-        tokens += pass(tree, text, &foreseen, [](int, int) {}).tokens;
+        tokens += verify(tree, text, &foreseen, [](int, int) {}).tokens;
       }
       EXPECT_NEAR(expected_tokens(tree, hits), static_cast<double>(tokens) / kPasses, 0.03)
           << static_cast<int>(kind) << ", " << masks;
@@ -201,8 +202,8 @@ Played play(BitaBudget& budget, std::vector<std::vector<double>> rates, Cost cos
   double seconds = 0;
   int rows = 0, made = 0, passes = 0;
   for (; made < tokens; ++passes) {
-    const Pass p = pass(budget.tree(), text, &foreseen,
-                        [&](int mask, int rank) { budget.saw_token(mask, rank); });
+    const Verified p = verify(budget.tree(), text, &foreseen,
+                              [&](int mask, int rank) { budget.saw_token(mask, rank); });
     budget.saw_round(p.rows, p.tokens, cost(p.rows), made == 0);
     seconds += cost(p.rows);
     made += p.tokens;
@@ -302,16 +303,16 @@ TEST(BitaBudget, RequestsTogetherHaveAsFewRoundsWithoutRowsAsOne) {
     constexpr int kWarm = 1000, kSteps = 20 * BitaLore::kPlainEvery;
     int plain = 0, most_at_once = 0;
     for (int step = 0; step < kWarm + kSteps; ++step) {
-      std::vector<Pass> passes;
+      std::vector<Verified> passes;
       int at_once = 0;
       for (size_t s = 0; s < budgets.size(); ++s) {
         BitaBudget& budget = *budgets[s];
-        passes.push_back(pass(budget.tree(), texts[s], &foreseen[s],
-                              [&](int mask, int rank) { budget.saw_token(mask, rank); }));
+        passes.push_back(verify(budget.tree(), texts[s], &foreseen[s],
+                                [&](int mask, int rank) { budget.saw_token(mask, rank); }));
         at_once += passes.back().rows == 0;
       }
       for (size_t s = 0; s < budgets.size(); ++s) {
-        const Pass& p = passes[s];
+        const Verified& p = passes[s];
         budgets[s]->saw_round(p.rows, p.tokens, 1 + 0.005 * p.rows, false);
       }
       if (step < kWarm) continue;
@@ -339,16 +340,16 @@ TEST(BitaBudget, WhatRowsCostInACrowdIsLearntInOne) {
     }
     double seconds = 0, tokens = 0;
     for (int round = 0; round < 100; ++round) {
-      std::vector<Pass> passes;
+      std::vector<Verified> passes;
       int rows = 0;
       for (size_t s = 0; s < streams; ++s) {
-        passes.push_back(pass(budgets[s]->tree(), texts[s], &foreseen[s],
-                              [&](int mask, int rank) { budgets[s]->saw_token(mask, rank); }));
+        passes.push_back(verify(budgets[s]->tree(), texts[s], &foreseen[s],
+                                [&](int mask, int rank) { budgets[s]->saw_token(mask, rank); }));
         rows += 1 + passes.back().rows;
       }
       seconds += batch(rows);
       for (size_t s = 0; s < streams; ++s) {
-        const Pass& p = passes[s];
+        const Verified& p = passes[s];
         tokens += p.tokens;
         budgets[s]->saw_round(p.rows, p.tokens, batch(rows) * (1 + p.rows) / rows, false);
       }
@@ -380,8 +381,8 @@ TEST(BitaBudget, FindsWhatPaysOnADisturbedMachine) {
       Text text(rates, seed * 100 + static_cast<uint64_t>(request));
       Foreseen foreseen;
       for (int made = 0; made < 96;) {
-        const Pass p = pass(budget.tree(), text, &foreseen,
-                            [&](int mask, int rank) { budget.saw_token(mask, rank); });
+        const Verified p = verify(budget.tree(), text, &foreseen,
+                                  [&](int mask, int rank) { budget.saw_token(mask, rank); });
         const double longer = disturbed();
         budget.saw_round(p.rows, p.tokens, longer * cost(p.rows), made == 0);
         seconds += longer * cost(p.rows);
@@ -406,7 +407,7 @@ TEST(BitaBudget, ComesNearTheBestTree) {
           const BitaTree tree = make_bita_tree(kind, m, k);
           double seconds = 0, tokens = 0;
           for (int i = 0; i < 2000; ++i) {
-            const Pass p = pass(tree, text, &foreseen, [](int, int) {});
+            const Verified p = verify(tree, text, &foreseen, [](int, int) {});
             seconds += 1 + row * p.rows;
             tokens += p.tokens;
           }
@@ -427,8 +428,8 @@ TEST(BitaBudget, DearRowsAreFew) {
     Text text(kTrained, 3);
     Foreseen foreseen;
     for (int i = 0; i < 1000; ++i) {
-      const Pass p = pass(budget.tree(), text, &foreseen,
-                          [&](int mask, int rank) { budget.saw_token(mask, rank); });
+      const Verified p = verify(budget.tree(), text, &foreseen,
+                                [&](int mask, int rank) { budget.saw_token(mask, rank); });
       budget.saw_round(p.rows, p.tokens, 1 + row * p.rows, i == 0);
       if (i >= 200) all += p.rows;
     }
@@ -464,7 +465,7 @@ TEST(BitaBudget, WhereNothingCostsTimeTreesAreLarge) {
   int whole = 0;
   for (int i = 0; i < 400; ++i) {
     whole += budget.tree().rows() == bita_tree_rows(Kind::kEfficient, 3, 3);
-    const Pass p = pass(budget.tree(), text, &foreseen, [](int, int) {});
+    const Verified p = verify(budget.tree(), text, &foreseen, [](int, int) {});
     budget.saw_round(p.rows, p.tokens, 0, false);
   }
   EXPECT_GT(whole, 350);

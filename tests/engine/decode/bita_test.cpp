@@ -21,7 +21,7 @@ BitaParams fixed_tree() {
   return a;
 }
 
-BitaParams random_params(Rng& rng) {
+BitaParams random_bita(Rng& rng) {
   BitaParams a = fixed_tree();
   do {
     a.num_masks = between(rng, 1, 4);
@@ -31,7 +31,7 @@ BitaParams random_params(Rng& rng) {
   return a;
 }
 
-void use(SequenceSpec& s, const BitaParams& a) {
+void use_bita(SequenceSpec& s, const BitaParams& a) {
   RoleModel large{Role::kLarge, ModelId(0), 0};
   large.masks = kAdapter;
   s.roles = {large};
@@ -49,17 +49,17 @@ BoxOptions random_box(Rng& rng, bool tight) {
   return o;
 }
 
-struct Seen {
+struct BitaSeen {
   int64_t accepted = 0, preempted = 0, biased = 0;
 };
 
 // Tokens, greedy and under a seed autoregressive decoding's, statistics and provenance.
-struct Case {
-  Case(const BoxOptions& o, Seen* s) : box(o), seen(s) {}
+struct BitaCase {
+  BitaCase(const BoxOptions& o, BitaSeen* s) : box(o), seen(s) {}
 
   reference::Foretold ask(SequenceSpec& s, Rng& rng) const {
-    const BitaParams a = random_params(rng);
-    use(s, a);
+    const BitaParams a = random_bita(rng);
+    use_bita(s, a);
     const auto by_reference = [&](bool biased) {
       return reference::bita(reference::Model(box.config()), s.prompt, s.warp, a, kAdapter,
                              s.stops.eos, s.stops.max_new_tokens, biased);
@@ -90,32 +90,32 @@ struct Case {
   }
 
   Box box;
-  Seen* seen;
+  BitaSeen* seen;
 };
 
-Seen against_the_reference(uint64_t first_seed, int boxes, bool tight) {
-  Seen seen;
+BitaSeen bita_against_the_reference(uint64_t first_seed, int boxes, bool tight) {
+  BitaSeen seen;
   expect_equals_reference(first_seed, boxes, [&](Rng& rng) {
-    return std::make_unique<Case>(random_box(rng, tight), &seen);
+    return std::make_unique<BitaCase>(random_box(rng, tight), &seen);
   });
   return seen;
 }
 
 TEST(Bita, EqualsTheReference) {
-  const Seen seen = against_the_reference(0, 400, /*tight=*/false);
+  const BitaSeen seen = bita_against_the_reference(0, 400, /*tight=*/false);
   EXPECT_GT(seen.accepted, 5000);
   EXPECT_GT(seen.biased, 500) << "a biased walk would have been noticed";
 }
 
 TEST(Bita, EvictionsChangeNothing) {
-  const Seen seen = against_the_reference(10000, 200, /*tight=*/true);
+  const BitaSeen seen = bita_against_the_reference(10000, 200, /*tight=*/true);
   EXPECT_GT(seen.accepted, 2000);
   EXPECT_GT(seen.preempted, 200);
 }
 
 TEST(Bita, LeavesOnlyFinalRows) {
   EXPECT_GT(
-      expect_final_rows_only(100, [](SequenceSpec& s, Rng& rng) { use(s, random_params(rng)); }),
+      expect_final_rows_only(100, [](SequenceSpec& s, Rng& rng) { use_bita(s, random_bita(rng)); }),
       10000);
 }
 
@@ -126,10 +126,10 @@ TEST(Bita, SampledTokensAreThoseOfAr) {
       [](SequenceSpec& s, Rng& rng) {
         BitaParams a;
         do {
-          a = random_params(rng);
+          a = random_bita(rng);
         } while (bita_tree_rows(a.tree, a.num_masks, a.num_candidates) > 6);
         a.only_if_faster = chance(rng, 50);
-        use(s, a);
+        use_bita(s, a);
       },
       [&](const MethodStats& stats) { accepted += stats.small_tokens; });
   EXPECT_GT(accepted, 300);
@@ -141,7 +141,7 @@ TEST(Bita, StopsWhereArDoes) {
   for (const BitaTreeKind kind : {BitaTreeKind::kEfficient, BitaTreeKind::kStraightforward}) {
     BitaParams a = fixed_tree();
     a.tree = kind;
-    expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use(s, a); });
+    expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use_bita(s, a); });
   }
 }
 
@@ -157,7 +157,7 @@ TEST(Bita, PassesWhereAllMasksAreRight) {
     BitaParams a = fixed_tree();
     a.num_candidates = 3;
     a.tree = kind;
-    use(s, a);
+    use_bita(s, a);
     const auto r = box.submit(std::move(s));
     box.pump();
     ASSERT_TRUE(r->ok());
@@ -182,7 +182,7 @@ TEST(Bita, StraightforwardGoesOnWithTheMasksThatAreLeft) {
   SequenceSpec s = box.spec({3, 1, 2}, 20);
   BitaParams a = fixed_tree();
   a.tree = BitaTreeKind::kStraightforward;
-  use(s, a);
+  use_bita(s, a);
   const auto r = box.submit(std::move(s));
   box.pump();
   ASSERT_TRUE(r->ok());
@@ -207,9 +207,9 @@ TEST(Bita, TheBudgetOfRowsChangesNoToken) {
       SequenceSpec s = random_spec(box, rng, chance(rng, 50));
       Tokens expected = reference::autoregressive(box.config(), s.prompt, s.warp, s.stops.eos,
                                                   s.stops.max_new_tokens);
-      BitaParams a = random_params(rng);
+      BitaParams a = random_bita(rng);
       a.only_if_faster = true;
-      use(s, a);
+      use_bita(s, a);
       all.emplace_back(box.submit(std::move(s)), std::move(expected));
     }
     box.pump();
@@ -245,7 +245,7 @@ Cost cost_of(double mask_accuracy, double row_seconds, int requests, bool by_ar)
   for (int i = 0; i < requests; ++i) {
     SequenceSpec s = box.spec({3, 1, i}, 200);
     s.prefix_cache = false;
-    if (!by_ar) use(s, {.num_masks = 3, .num_candidates = 3, .adapter = ""});
+    if (!by_ar) use_bita(s, {.num_masks = 3, .num_candidates = 3, .adapter = ""});
     all.push_back(box.submit(std::move(s)));
   }
   box.pump();
@@ -286,7 +286,7 @@ TEST(Bita, WhereTreesDoNotPayALaterRequestHasNone) {
   a.lore = std::make_shared<BitaLore>();
   const auto drafts = [&](int tokens) {
     SequenceSpec s = box.spec({3, 1, 2}, tokens);
-    use(s, a);
+    use_bita(s, a);
     const auto r = box.submit(std::move(s));
     box.pump();
     EXPECT_EQ(r->tokens, box.greedy({3, 1, 2}, tokens));
@@ -318,7 +318,7 @@ TEST(Bita, BannedTokensAreNoCandidates) {
     BitaParams a = fixed_tree();
     a.num_masks = 1;
     a.num_candidates = 3;
-    use(s, a);
+    use_bita(s, a);
     const auto r = box.submit(std::move(s));
     box.pump();
     EXPECT_TRUE(r->ok());
@@ -337,7 +337,7 @@ TEST(Bita, LogprobsAreTheLargeModels) {
     Rng rng(seed);
     Box box{random_box(rng, false)};
     SequenceSpec s = random_spec(box, rng, chance(rng, 50));
-    use(s, random_params(rng));
+    use_bita(s, random_bita(rng));
     expect_logprobs_of_large(box, std::move(s));
   }
 }

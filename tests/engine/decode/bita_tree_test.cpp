@@ -13,8 +13,8 @@ namespace {
 using Kind = BitaTreeKind;
 using reference::RankPath;
 
-constexpr Kind kKinds[] = {Kind::kEfficient, Kind::kSpine, Kind::kTriangle,
-                           Kind::kFull,      Kind::kChain, Kind::kStraightforward};
+constexpr Kind kTreeKinds[] = {Kind::kEfficient, Kind::kSpine, Kind::kTriangle,
+                               Kind::kFull,      Kind::kChain, Kind::kStraightforward};
 
 RankPath path_of(const BitaTree& tree, int node) {
   RankPath path;
@@ -40,7 +40,7 @@ std::vector<RankPath> all_paths(int depths, int ranks) {
 }
 
 TEST(BitaTree, HasTheNodesAndMasksOfItsKind) {
-  for (const Kind kind : kKinds) {
+  for (const Kind kind : kTreeKinds) {
     for (int masks = 1; masks <= 4; ++masks) {
       for (int k = 1; k <= 4; ++k) {
         const BitaTree tree = make_bita_tree(kind, masks, k);
@@ -79,7 +79,7 @@ TEST(BitaTree, SizesOfThePaper) {
 }
 
 TEST(BitaTree, IsClippedToWhatMayCome) {
-  for (const Kind kind : kKinds) {
+  for (const Kind kind : kTreeKinds) {
     const BitaTree whole = make_bita_tree(kind, 3, 3);
     for (int remaining = 1; remaining <= 7; ++remaining) {
       for (const std::vector<int>& candidates :

@@ -2,27 +2,11 @@
 #include <cmath>
 
 #include "engine/decode/score.h"
+#include "tests/engine/decode/feeding.h"
 #include "tests/engine/sched/kit.h"
 
 namespace tandem::test {
 namespace {
-
-using Answers = std::vector<Token>;
-
-Token best(const FakeModelConfig& model, const std::vector<Token>& tokens, int layers) {
-  const auto l = fake::logits_after(model, tokens, layers);
-  return static_cast<Token>(std::max_element(l.begin(), l.end()) - l.begin());
-}
-
-Pass feed(Stage stage, const std::vector<Token>& tokens) {
-  Pass p;
-  p.stage = stage;
-  for (const Token t : tokens) p.add.chain(token_in(t));
-  Read r;
-  r.rows = last_rows(1, p.add.size());
-  p.reading(std::move(r));
-  return p;
-}
 
 std::vector<Token> joined(std::vector<Token> a, const std::vector<Token>& b) {
   a.insert(a.end(), b.begin(), b.end());

@@ -11,9 +11,7 @@ namespace {
 
 using Method = std::function<Task<void>(Gen)>;
 
-constexpr int kLength = 14;
-
-BoxOptions pair_of(uint64_t seed) { return test::pair_of(seed, static_cast<int>(seed % 2)); }
+constexpr int kAnswer = 14;
 
 // Runs `n` random prompts under random processors at once.
 void expect_reference(const BoxOptions& options, const std::vector<RoleModel>& roles, uint64_t seed,
@@ -24,7 +22,7 @@ void expect_reference(const BoxOptions& options, const std::vector<RoleModel>& r
   std::vector<std::shared_ptr<Recorder>> all;
   std::vector<std::vector<Token>> expected;
   for (int i = 0; i < 8; ++i) {
-    SequenceSpec s = box.spec(random_prompt(rng, 1, 14, vocab), kLength);
+    SequenceSpec s = box.spec(random_prompt(rng, 1, 14, vocab), kAnswer);
     s.stops.eos = {static_cast<Token>(rng() % static_cast<uint64_t>(vocab))};
     s.warp.temperature = temperature;
     s.warp.seed = rng();
@@ -32,7 +30,7 @@ void expect_reference(const BoxOptions& options, const std::vector<RoleModel>& r
     s.roles = roles;
     s.method = method;
     expected.push_back(
-        reference::autoregressive(box.config(), s.prompt, s.warp, s.stops.eos, kLength));
+        reference::autoregressive(box.config(), s.prompt, s.warp, s.stops.eos, kAnswer));
     all.push_back(box.submit(std::move(s)));
   }
   box.pump();
@@ -46,8 +44,8 @@ void expect_reference(const BoxOptions& options, const std::vector<RoleModel>& r
 
 TEST(ContractProcessors, Autoregressive) {
   for (uint64_t seed = 0; seed < 150; ++seed) {
-    expect_reference(pair_of(seed), {{Role::kLarge, ModelId(0), 0}}, seed, seed % 2 ? 0.9F : 0,
-                     autoregressive);
+    expect_reference(pair_of(seed, static_cast<int>(seed % 2)), {{Role::kLarge, ModelId(0), 0}},
+                     seed, seed % 2 ? 0.9F : 0, autoregressive);
     if (HasFatalFailure()) return;
   }
 }
@@ -56,7 +54,7 @@ TEST(ContractProcessors, GreedyBild) {
   SketchStats stats;
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const BildArgs args = {1 + static_cast<int>(seed % 6), static_cast<float>(seed % 4) / 8, 0.69F};
-    BoxOptions o = pair_of(seed);
+    BoxOptions o = pair_of(seed, static_cast<int>(seed % 2));
     if (seed % 2) {  // so that both models are sure of the same token now and then
       for (BoxModel& m : o.models) m.config.vocab_size = 6;
     }
@@ -70,7 +68,7 @@ TEST(ContractProcessors, GreedyBild) {
 TEST(ContractProcessors, GreedySpeculative) {
   SketchStats stats;
   for (uint64_t seed = 0; seed < 200; ++seed) {
-    BoxOptions o = pair_of(seed);
+    BoxOptions o = pair_of(seed, static_cast<int>(seed % 2));
     if (seed % 3 == 0) o.models[1].config = o.models[0].config;  // all drafts are good
     const int gamma = 1 + static_cast<int>(seed % 5);
     expect_reference(o, two_models(), seed, 0,
@@ -85,7 +83,7 @@ TEST(ContractProcessors, TreesGreedyAndSampled) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const int M = 1 + static_cast<int>(seed % 3), k = 1 + static_cast<int>(seed % 4);
     const auto tree = static_cast<BitaTreeKind>(seed % 6);
-    BoxOptions o = pair_of(seed);
+    BoxOptions o = pair_of(seed, static_cast<int>(seed % 2));
     o.models[0].config.vocab_size = 8;  // so that guesses are right now and then
     expect_reference(o, {{Role::kLarge, ModelId(0), 0}}, seed, seed % 2 ? 0.9F : 0,
                      [&stats, M, k, tree](Gen g) { return bita(g, {M, k, tree, false}, &stats); });
@@ -98,7 +96,7 @@ TEST(ContractProcessors, EvictedRowsCountOnce) {
   SketchStats stats;
   int64_t preemptions = 0;
   for (uint64_t seed = 0; seed < 80; ++seed) {
-    BoxOptions o = pair_of(seed);
+    BoxOptions o = pair_of(seed, static_cast<int>(seed % 2));
     for (BoxModel& m : o.models) m.pool = {4, 9, 9};
     const auto spec = [&stats](Gen g) { return speculative(g, 4, &stats); };
     const auto big = [&stats](Gen g) { return bild(g, {4, 0.1F, 0.69F}, &stats); };
@@ -111,7 +109,7 @@ TEST(ContractProcessors, EvictedRowsCountOnce) {
 // p == q under the same processors: what each model counts of its own cache is the same, so all
 // drafts stay.
 TEST(ContractProcessors, SampledDraftsOfTheSameModelAreAllAccepted) {
-  BoxOptions o = pair_of(1);
+  BoxOptions o = pair_of(1, 1);
   o.models[1].config = o.models[0].config;
   Box box{o};
   SketchStats stats;

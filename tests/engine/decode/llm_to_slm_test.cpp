@@ -92,7 +92,7 @@ std::vector<RoleModel> roles_of(const Pair& p) {
   return roles;
 }
 
-void use(SequenceSpec& s, const Pair& p) {
+void use_pair(SequenceSpec& s, const Pair& p) {
   s.roles = roles_of(p);
   s.source = p.source;
   s.read = p.f.read;
@@ -107,7 +107,7 @@ Pair between_decoders(int at) {
 }
 
 // Random requests of all kinds of pairs, some at once, against the reference (METHODS F.8, F.9).
-int64_t expect_equals_reference(uint64_t first_seed, int boxes, bool tight) {
+int64_t expect_equals_pair_reference(uint64_t first_seed, int boxes, bool tight) {
   int64_t preempted = 0;
   for (uint64_t seed = first_seed; seed < first_seed + static_cast<uint64_t>(boxes); ++seed) {
     Rng rng(seed);
@@ -121,7 +121,7 @@ int64_t expect_equals_reference(uint64_t first_seed, int boxes, bool tight) {
         s.warp.processors =
             random_processors(rng, box.config().vocab_size, static_cast<int>(s.prompt.size()));
       }
-      use(s, p);
+      use_pair(s, p);
       Tokens expected = reference::llm_to_slm(box.config(1), p.f, s.prompt, s.warp, s.stops.eos,
                                               s.stops.max_new_tokens, p.source);
       all.emplace_back(box.submit(std::move(s)), std::move(expected));
@@ -143,10 +143,10 @@ int64_t expect_equals_reference(uint64_t first_seed, int boxes, bool tight) {
   return preempted;
 }
 
-TEST(LlmToSlm, EqualsTheReference) { expect_equals_reference(0, 400, /*tight=*/false); }
+TEST(LlmToSlm, EqualsTheReference) { expect_equals_pair_reference(0, 400, /*tight=*/false); }
 
 TEST(LlmToSlm, EvictionsChangeNothing) {
-  EXPECT_GT(expect_equals_reference(10000, 300, /*tight=*/true), 200);
+  EXPECT_GT(expect_equals_pair_reference(10000, 300, /*tight=*/true), 200);
 }
 
 // The best of several beams of a small model that is told, whoever is evicted.
@@ -165,7 +165,7 @@ TEST(LlmToSlm, BeamsEqualTheReference) {
     for (int i = 0; i < 10; ++i) {
       SequenceSpec s = random_spec(box, rng, /*greedy=*/true);
       const Pair p = random_pair_of(rng, box, s.prompt, options.limits.step_rows);
-      use(s, p);
+      use_pair(s, p);
       s.width = a.width;
       s.method = [a](Gen g) { return beam(g, a); };
       Tokens expected = reference::beam(reference::told(box.config(1), p.f, s.prompt, p.source),
@@ -197,7 +197,7 @@ TEST(LlmToSlm, PrefixesOfAFedMemoryAreItsOwn) {
     Pair p;
     p.from_encoder = p.into_encoder = true;
     p.source = p.f.read = source;
-    use(s, p);
+    use_pair(s, p);
     if (!told) {
       s.read.clear();
       s.roles = {{Role::kLarge, ModelId(1)}, {Role::kEncoder, ModelId(3)}};
@@ -225,7 +225,7 @@ TEST(LlmToSlm, TheLargeModelGivesItsPagesBack) {
   o.models[0].pool.values = 20;
   Box box{o};
   SequenceSpec s = box.spec({1, 2, 3, 4, 5, 6, 7, 8, 9}, 20);
-  use(s, between_decoders(2));
+  use_pair(s, between_decoders(2));
   const auto r = box.submit(std::move(s));
   int after_first = 0;
   while (box.tick()) {
@@ -247,7 +247,7 @@ TEST(LlmToSlm, LongerPromptsThanItHasPlacesForAreRefused) {
   Box box{o};
   for (const int n : {8, 9}) {
     SequenceSpec s = box.spec(Tokens(static_cast<size_t>(n), 3), 4);
-    use(s, between_decoders(4));
+    use_pair(s, between_decoders(4));
     const auto r = box.submit(std::move(s));
     box.pump();
     if (n == 8) {

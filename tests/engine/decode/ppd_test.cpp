@@ -28,7 +28,7 @@ BoxOptions devices_of(const FakeModelConfig& main, const Pipeline& p) {
   return o;
 }
 
-void use(SequenceSpec& s, const Pipeline& p) {
+void use_pipeline(SequenceSpec& s, const Pipeline& p) {
   s.roles = {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(0), p.exit, 2}};
   for (int w = 1; w <= p.params.workers; ++w) s.roles.push_back({Role::kWorker, ModelId(w), 0});
   s.extra_rows = p.params.candidates;
@@ -116,7 +116,7 @@ TEST(Ppd, GivesTheTokensOfAutoregressiveDecoding) {
       Pipeline p = shared;
       p.params.candidates = between(rng, 1, 6);
       if (i % 3 == 1) p.params.draft_vocabulary = 1 + static_cast<int>(seed % 12);
-      if (!chance(rng, 20)) use(s, p);
+      if (!chance(rng, 20)) use_pipeline(s, p);
       all.back().first = box.submit(std::move(s));
     }
     box.pump();
@@ -148,7 +148,7 @@ TEST(Ppd, SampledRequestsKeepTheirTokens) {
       SequenceSpec ar = box.spec(s.prompt, s.stops.max_new_tokens);
       ar.warp = s.warp;
       ar.stops.eos = s.stops.eos;
-      use(s, p);
+      use_pipeline(s, p);
       const auto r = box.submit(std::move(s)), plain = box.submit(std::move(ar));
       box.pump();
       ASSERT_TRUE(r->ok() && plain->ok());
@@ -176,7 +176,7 @@ TEST(Ppd, TakesTheTimeOfTheTheorem) {
     Box box{devices_of(main, p)};
     SequenceSpec s = box.spec({1}, 12);
     s.prefix_cache = false;
-    use(s, p);
+    use_pipeline(s, p);
     const Expected e = without_caches(main, p, s);
     const auto r = box.submit(std::move(s));
     box.pump();
@@ -224,7 +224,7 @@ TEST(Ppd, TellsWhatWaitingForWorkersTook) {
   Box box{o};
   SequenceSpec s = box.spec({1}, 40);
   s.prefix_cache = false;
-  use(s, p);
+  use_pipeline(s, p);
   const auto r = box.submit(std::move(s));
   box.pump();
   ASSERT_TRUE(r->ok());
@@ -244,7 +244,7 @@ TEST(Ppd, CandidatesAreOfTheDraftVocabulary) {
   int64_t proposed = 0, others = 0;
   for (Token t = 0; t < 12; ++t) {
     SequenceSpec s = box.spec({t, 2, 0}, 20);
-    use(s, p);
+    use_pipeline(s, p);
     const auto r = box.submit(std::move(s));
     box.pump();
     ASSERT_TRUE(r->ok());
@@ -266,7 +266,7 @@ TEST(Ppd, StopsWhereAutoregressiveDecodingStops) {
   for (const int exit : {2, 3}) {
     const Pipeline p{exit, {3, 2}};
     expect_stops_where_ar_does(devices_of(tiny_model(1, 4, 6), p),
-                               [&p](SequenceSpec& s) { use(s, p); });
+                               [&p](SequenceSpec& s) { use_pipeline(s, p); });
   }
 }
 
@@ -274,7 +274,7 @@ TEST(Ppd, TellsLogprobsOfMain) {
   const Pipeline p{2, {3, 2}};
   Box box{devices_of(tiny_model(1, 4, 6), p)};
   SequenceSpec s = box.spec({1, 2, 0}, 16);
-  use(s, p);
+  use_pipeline(s, p);
   const auto r = expect_logprobs_of_large(box, std::move(s));
   const auto proposed = std::ranges::count_if(
       r->emitted, [](const Emitted& e) { return e.provenance.proposed == Source::kEarlyHead; });
@@ -290,7 +290,7 @@ TimePoint end_of_other(double worker_seconds, int64_t* adopted, int64_t* layers_
   o.models[1].config.pass_seconds = worker_seconds;
   Box box{o};
   SequenceSpec s = box.spec({1, 2, 0}, 60);
-  use(s, p);
+  use_pipeline(s, p);
   const auto a = box.submit(std::move(s));
   const auto b = box.submit(box.spec({2, 0, 1}, 40));
   EXPECT_TRUE(box.pump_until([&] { return b->ends > 0; }));
@@ -325,7 +325,7 @@ TEST(Ppd, ASlowWorkerCostsOthersNothing) {
     o.models[1].config.pass_seconds = 100 * main.pass_seconds;
     Box box{o};
     SequenceSpec s = box.spec({1, 2, 0}, 150);
-    if (!by_ar) use(s, p);
+    if (!by_ar) use_pipeline(s, p);
     const auto a = box.submit(std::move(s));
     const auto b = box.submit(box.spec({2, 0, 1}, 100));
     EXPECT_TRUE(box.pump_until([&] { return b->ends > 0; }));
@@ -358,7 +358,7 @@ TEST(Ppd, AWorkersDeviceServesOthersToo) {
   for (Token t = 0; t < 4; ++t) {
     const Tokens prompt = {t, 2, 0};
     SequenceSpec s = box.spec(prompt, 30), other = box.spec(prompt, 30);
-    use(s, p);
+    use_pipeline(s, p);
     other.roles = {{Role::kLarge, ModelId(2), 0}};
     all.emplace_back(box.submit(std::move(s)), box.greedy(prompt, 30));
     all.emplace_back(box.submit(std::move(other)), box.greedy(prompt, 30, 2));
@@ -382,7 +382,7 @@ TEST(Ppd, ALostWorkerEndsItsRequestsAndNoOthers) {
     return ++batches == 5 ? Fault{absl::UnavailableError("gone"), {}, {}} : Fault();
   });
   SequenceSpec s = box.spec({1, 2, 0}, 40);
-  use(s, p);
+  use_pipeline(s, p);
   const auto a = box.submit(std::move(s));
   const auto b = box.submit(box.spec({2, 0, 1}, 40));
   box.pump();

@@ -13,7 +13,7 @@ using reference::Tokens;
 using Acceptance = SpeculativeParams::Acceptance;
 
 // Of both methods that judge drafts: with a small model, and with n-grams.
-Drafting random_params(Rng& rng) {
+Drafting random_drafting(Rng& rng) {
   Drafting a;
   if (chance(rng, 25)) a.max_ngram = between(rng, 1, kMaxNgram);
   a.draft_tokens = between(rng, 1, 7);
@@ -26,12 +26,12 @@ Drafting random_params(Rng& rng) {
 
 // The same, where nobody asks how many drafts there are: they may be made as far as they pay.
 Drafting random_or_paying(Rng& rng) {
-  Drafting a = random_params(rng);
+  Drafting a = random_drafting(rng);
   a.only_if_faster = chance(rng, 50);
   return a;
 }
 
-void use(SequenceSpec& s, const Drafting& a) {
+void use_drafting(SequenceSpec& s, const Drafting& a) {
   s.roles = two_models();
   s.method = [p = SpeculativeParams(a)](Gen g) { return speculative(g, p); };
   if (!a.by_lookup()) return;
@@ -39,17 +39,17 @@ void use(SequenceSpec& s, const Drafting& a) {
   s.method = [p = a.ngram()](Gen g) { return ngram(g, p); };
 }
 
-struct Seen {
+struct DraftsSeen {
   int64_t accepted = 0, preempted = 0;
 };
 
 // Tokens and statistics; where it is exact, autoregressive decoding's tokens.
-struct Case {
-  Case(const BoxOptions& o, Seen* s) : box(o), seen(s) {}
+struct DraftsCase {
+  DraftsCase(const BoxOptions& o, DraftsSeen* s) : box(o), seen(s) {}
 
   reference::Speculated ask(SequenceSpec& s, Rng& rng) const {
-    const Drafting a = random_params(rng);
-    use(s, a);
+    const Drafting a = random_drafting(rng);
+    use_drafting(s, a);
     reference::Speculated expected =
         reference::speculative(reference::Model(box.config(0)), reference::Model(box.config(1)),
                                s.prompt, s.warp, a, s.stops.eos, s.stops.max_new_tokens);
@@ -70,23 +70,23 @@ struct Case {
   }
 
   Box box;
-  Seen* seen;
+  DraftsSeen* seen;
 };
 
-Seen against_the_reference(uint64_t first_seed, int boxes, bool tight) {
-  Seen seen;
+DraftsSeen drafting_against_the_reference(uint64_t first_seed, int boxes, bool tight) {
+  DraftsSeen seen;
   expect_equals_reference(first_seed, boxes, [&](Rng& rng) {
-    return std::make_unique<Case>(random_pair(rng, tight), &seen);
+    return std::make_unique<DraftsCase>(random_pair(rng, tight), &seen);
   });
   return seen;
 }
 
 TEST(Speculative, EqualsTheReference) {
-  EXPECT_GT(against_the_reference(0, 400, /*tight=*/false).accepted, 2000);
+  EXPECT_GT(drafting_against_the_reference(0, 400, /*tight=*/false).accepted, 2000);
 }
 
 TEST(Speculative, EvictionsChangeNothing) {
-  const Seen seen = against_the_reference(10000, 200, /*tight=*/true);
+  const DraftsSeen seen = drafting_against_the_reference(10000, 200, /*tight=*/true);
   EXPECT_GT(seen.accepted, 1000);
   EXPECT_GT(seen.preempted, 200);
 }
@@ -103,7 +103,7 @@ TEST(Speculative, AModelAcceptsAllOfItsOwnDrafts) {
     Drafting a;
     a.draft_tokens = 3;
     if (seed % 2) a.acceptance = Acceptance::kRatio;
-    use(s, a);
+    use_drafting(s, a);
     const auto r = box.submit(std::move(s));
     box.pump();
     ASSERT_TRUE(r->ok());
@@ -130,9 +130,9 @@ TEST(Speculative, StopsWhereAutoregressiveDecodingStops) {
         a.max_ngram = max_ngram;
         a.draft_tokens = 5;
         a.min_draft_probability = least;
-        expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use(s, a); });
+        expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use_drafting(s, a); });
         a.adaptive = a.only_if_faster = true;
-        expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use(s, a); });
+        expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use_drafting(s, a); });
       }
     }
   }
@@ -145,7 +145,7 @@ TEST(Speculative, SampledTokensAreAutoregressiveDecodings) {
   const auto use_exact = [](SequenceSpec& s, Rng& rng) {
     Drafting a = random_or_paying(rng);
     a.acceptance = Acceptance::kMatch;
-    use(s, a);
+    use_drafting(s, a);
   };
   expect_the_tokens_of_ar(1000, use_exact,
                           [&](const MethodStats& stats) { accepted += stats.small_tokens; });
@@ -162,10 +162,10 @@ TEST(Speculative, TheRatioRuleGivesOtherTokens) {
     SequenceSpec ar = box.spec(s.prompt, s.stops.max_new_tokens);
     ar.warp = s.warp;
     ar.stops.eos = s.stops.eos;
-    Drafting a = random_params(rng);
+    Drafting a = random_drafting(rng);
     a.acceptance = Acceptance::kRatio;
     a.max_ngram = 0;
-    use(s, a);
+    use_drafting(s, a);
     const auto r = box.submit(std::move(s));
     const auto by_ar = box.submit(std::move(ar));
     box.pump();
@@ -212,7 +212,7 @@ TEST(Speculative, DraftsBehindTheEndAreNotCountedAsAccepted) {
   a.draft_tokens = 12;
   SequenceSpec s = box.spec({3, 1, 2}, 16);
   s.stops.eos = {text[place]};
-  use(s, a);
+  use_drafting(s, a);
   const auto r = box.submit(std::move(s));
   box.pump();
   ASSERT_TRUE(r->ok());
@@ -225,9 +225,9 @@ TEST(Speculative, DraftsBehindTheEndAreNotCountedAsAccepted) {
 
 // Rejections, full acceptances and rounds without drafts leave caches alike.
 TEST(Speculative, CachesHoldFinalTokensOnly) {
-  EXPECT_GT(
-      expect_final_rows_only(150, [](SequenceSpec& s, Rng& rng) { use(s, random_or_paying(rng)); }),
-      10000);
+  EXPECT_GT(expect_final_rows_only(
+                150, [](SequenceSpec& s, Rng& rng) { use_drafting(s, random_or_paying(rng)); }),
+            10000);
 }
 
 TEST(Speculative, NeverDraftsBeyondTheLastToken) {
@@ -240,7 +240,7 @@ TEST(Speculative, NeverDraftsBeyondTheLastToken) {
   Drafting a;
   a.draft_tokens = 100;
   SequenceSpec s = box.spec({1, 2, 3, 4}, 12);
-  use(s, a);
+  use_drafting(s, a);
   const auto r = box.submit(std::move(s));
   box.pump();
   ASSERT_TRUE(r->ok()) << r->end.status;
@@ -249,7 +249,7 @@ TEST(Speculative, NeverDraftsBeyondTheLastToken) {
   EXPECT_EQ(r->end.stats.large_passes, 2);
 
   SequenceSpec one = box.spec({1, 2, 3, 4}, 1);
-  use(one, a);
+  use_drafting(one, a);
   const auto first = box.submit(std::move(one));
   box.pump();
   EXPECT_EQ(first->end.stats.small_passes, 0) << "one token needs no draft model";
@@ -301,7 +301,7 @@ TEST(Speculative, AdaptsToTheAcceptLength) {
     a.draft_tokens = 8;
     a.adaptive = true;
     SequenceSpec s = box.spec({1, 2, 3}, 100);
-    use(s, a);
+    use_drafting(s, a);
     const auto r = box.submit(std::move(s));
     box.pump();
     ASSERT_TRUE(r->ok());
@@ -340,7 +340,7 @@ double seconds_of(const Costs& costs, int streams, const Drafting* a) {
   std::vector<std::shared_ptr<Recorder>> all;
   for (int i = 0; i < streams; ++i) {
     SequenceSpec s = box.spec({i, 2, 3}, kTokens);
-    if (a) use(s, *a);
+    if (a) use_drafting(s, *a);
     all.push_back(box.submit(std::move(s)));
   }
   box.pump();
@@ -382,7 +382,7 @@ TEST(Speculative, LogProbabilitiesAreTheTargets) {
     Rng rng(seed);
     Box box{random_pair(rng)};
     SequenceSpec s = random_spec(box, rng, chance(rng, 50));
-    use(s, random_or_paying(rng));
+    use_drafting(s, random_or_paying(rng));
     expect_logprobs_of_large(box, std::move(s));
   }
 }
@@ -418,12 +418,12 @@ std::vector<Setting> settings() {
   return all;
 }
 
-constexpr int kTokens = 3;
+constexpr int kSampled = 3;
 const Tokens kPrompt = {4, 0, 1, 2, 0, 1, 3, 0, 1};
 
 std::map<Tokens, double> enumerate(const reference::Model& model, const Warp& warp) {
   std::map<Tokens, double> joint = {{{}, 1.0}};
-  for (int i = 0; i < kTokens; ++i) {
+  for (int i = 0; i < kSampled; ++i) {
     std::map<Tokens, double> longer;
     for (const auto& [tokens, p] : joint) {
       const auto row = reference::Row(model, reference::joined(kPrompt, tokens)).warped(warp);
@@ -451,14 +451,14 @@ void expect_the_targets_distribution(const Setting& setting) {
   std::map<Tokens, int> count;
   int64_t accepted = 0, rejected = 0;
   const auto make = [&](uint64_t seed) {
-    SequenceSpec s = box.spec(kPrompt, kTokens + 1);
+    SequenceSpec s = box.spec(kPrompt, kSampled + 1);
     s.warp = setting.warp;
     s.warp.seed = seed;
-    use(s, setting.params);
+    use_drafting(s, setting.params);
     return s;
   };
   sample(box, 100000, make, [&](const Recorder& r) {
-    ++count[Tokens(r.tokens.begin(), r.tokens.begin() + kTokens)];
+    ++count[Tokens(r.tokens.begin(), r.tokens.begin() + kSampled)];
     for (size_t i = 1; i < r.emitted.size(); ++i) {
       ++(r.emitted[i].provenance.proposed == Source::kLarge ? rejected : accepted);
     }
@@ -497,8 +497,8 @@ TEST(Speculative, ResamplingFromPOnRejectionIsNoticed) {
         Warp w = setting.warp;
         w.seed = seed;
         const auto r = reference::speculative(target, draft, kPrompt, w, setting.params, {},
-                                              kTokens + 1, broken);
-        ++count[Tokens(r.tokens.begin(), r.tokens.begin() + kTokens)];
+                                              kSampled + 1, broken);
+        ++count[Tokens(r.tokens.begin(), r.tokens.begin() + kSampled)];
       }
       EXPECT_EQ(chi_square_fits(expected, count), !broken) << setting.name;
     }

@@ -17,7 +17,7 @@ struct Place {
   float sure;
   bool right;
 };
-using Text = std::vector<Place>;
+using Places = std::vector<Place>;
 
 // `easy` of the positions are so (confidence 0.98, right `easy_right` of the time), at the others
 // the confidence is spread evenly over [low, high] and says how often the draft is right; or it is
@@ -28,10 +28,10 @@ struct Profile {
   bool knows;
 };
 
-Text text_of(const Profile& p, uint64_t seed, int length) {
+Places text_of(const Profile& p, uint64_t seed, int length) {
   std::mt19937_64 rng(seed);
   const auto uniform = [&] { return static_cast<double>(rng() >> 11) * 0x1p-53; };
-  Text text;
+  Places text;
   for (int i = 0; i < length; ++i) {
     const bool easy = uniform() < p.easy;
     const double right = easy ? p.easy_right : p.low + (p.high - p.low) * uniform();
@@ -46,7 +46,7 @@ struct Costs {
 };
 
 // Seconds for the text with up to `most` drafts a round, as long as the small model is this sure.
-double fixed(const Text& text, Costs costs, int most, double sure) {
+double fixed(const Places& text, Costs costs, int most, double sure) {
   double seconds = 0;
   for (size_t at = 0; at < text.size();) {
     size_t kept = 0;
@@ -65,7 +65,7 @@ double fixed(const Text& text, Costs costs, int most, double sure) {
   return seconds;
 }
 
-double best_fixed(const Text& text, Costs costs) {
+double best_fixed(const Places& text, Costs costs) {
   double best = static_cast<double>(text.size());  // autoregressive decoding
   for (int most = 1; most <= 8; ++most) {
     for (const double sure : {0.0, 0.3, 0.5, 0.7, 0.9}) {
@@ -80,7 +80,7 @@ struct Counts {
   int passes = 0, rounds = 0;
 };
 
-void steer(Steering& steering, const Text& text, Costs costs, Counts* counts) {
+void steer(Steering& steering, const Places& text, Costs costs, Counts* counts) {
   for (size_t at = 0; at < text.size(); ++counts->rounds) {
     steering.begin();
     std::vector<Place> drafts;
@@ -140,9 +140,9 @@ TEST(Steering, IsNearlyAsFastAsTheBestFixedSettingForEachProfile) {
     for (const Costs& costs : kCosts) {
       auto lore = std::make_shared<DraftLore>();
       Counts counts;
-      Text all;
+      Places all;
       for (uint64_t request = 0; request < kRequests; ++request) {
-        const Text text = text_of(profile, request, kLength);
+        const Places text = text_of(profile, request, kLength);
         Steering steering(8, lore);
         steer(steering, text, costs, &counts);
         all.insert(all.end(), text.begin(), text.end());
@@ -168,7 +168,7 @@ TEST(Steering, WhereDraftsFailItIsAtMostTwoPercentSlowerThanWithout) {
 // One that learns alone has less time for it.
 TEST(Steering, ARequestAloneLosesLittleToo) {
   for (const Profile& profile : kProfiles) {
-    const Text text = text_of(profile, 1, 600);
+    const Places text = text_of(profile, 1, 600);
     Counts counts;
     Steering steering(8, nullptr);
     steer(steering, text, {0.27, 0.05}, &counts);

@@ -19,7 +19,7 @@
 namespace tandem {
 namespace {
 
-class ConfigTest : public testing::Test {
+class ConfigTest : public ::testing::Test {
  protected:
   void SetUp() override {
     std::filesystem::create_directories(folder_ + "/deploy");

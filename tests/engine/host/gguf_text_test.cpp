@@ -187,7 +187,7 @@ std::string cache() {
   return home != nullptr ? home : user != nullptr ? std::string(user) + "/.cache/tandem" : "";
 }
 
-class FetchedTokenizers : public testing::TestWithParam<const char*> {};
+class FetchedTokenizers : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(FetchedTokenizers, CutTextAsTransformersDoes) {
   const std::string path = cache() + "/models/" + GetParam() + ".gguf";
@@ -209,7 +209,7 @@ TEST_P(FetchedTokenizers, CutTextAsTransformersDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FetchedTokenizers,
-                         testing::Values("smollm2-135m", "qwen2.5-coder-0.5b", "gemma-3-270m"));
+                         ::testing::Values("smollm2-135m", "qwen2.5-coder-0.5b", "gemma-3-270m"));
 
 std::string whole(const std::string& path) {
   std::ifstream file(path);
@@ -219,7 +219,7 @@ std::string whole(const std::string& path) {
 }
 
 // Vocabularies with texts and their tokens, as llama.cpp's sources have them for its own tests.
-class LlamaCppVectors : public testing::TestWithParam<const char*> {};
+class LlamaCppVectors : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(LlamaCppVectors, AreCutAsLlamaCppDoes) {
   const std::string path = cache() + "/vocabularies/ggml-vocab-" + GetParam() + ".gguf";
@@ -247,8 +247,8 @@ TEST_P(LlamaCppVectors, AreCutAsLlamaCppDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(GgufText, LlamaCppVectors,
-                         testing::Values("command-r", "falcon", "gpt-2", "llama-bpe", "llama-spm",
-                                         "phi-3", "qwen2", "refact", "starcoder"),
+                         ::testing::Values("command-r", "falcon", "gpt-2", "llama-bpe", "llama-spm",
+                                           "phi-3", "qwen2", "refact", "starcoder"),
                          [](const auto& of) {
                            std::string name = of.param;
                            std::ranges::replace(name, '-', '_');

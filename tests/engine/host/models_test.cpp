@@ -37,7 +37,7 @@ TEST(DividePages, WhatModelsTakeBesidesPagesIsOfTheBudget) {
   EXPECT_EQ(*pages, (std::vector<int64_t>{100, 100}));
   for (const int64_t budget : {1'000, 50'999}) {
     EXPECT_THAT(divide_pages(models, budget, 64).status().message(),
-                testing::HasSubstr("allowed: at least 51000 for a page of each model"));
+                ::testing::HasSubstr("allowed: at least 51000 for a page of each model"));
   }
   EXPECT_TRUE(divide_pages(models, 51'000, 64).ok());
 }

@@ -8,11 +8,11 @@
 namespace tandem::test {
 namespace {
 
-const std::vector<Token> kPrompt = {1, 2, 3, 4, 5, 6};
+const std::vector<Token> kCached = {1, 2, 3, 4, 5, 6};
 
 SequenceSpec spec(std::vector<RoleModel> roles) {
   SequenceSpec s;
-  s.prompt = kPrompt;
+  s.prompt = kCached;
   s.roles = std::move(roles);
   return s;
 }
@@ -52,7 +52,7 @@ TEST(CacheSet, AForkPlaysThePartOfItsOriginAndCanBeDropped) {
   CacheSet caches(&s, &host);
   caches.open();
   const CacheId origin = caches.stage(Role::kLarge, 0).cache;
-  run(caches.find(origin), kPrompt);
+  run(caches.find(origin), kCached);
   const CacheId fork = caches.fork(origin);
   EXPECT_EQ(caches.find(fork)->rows(), 6);
   EXPECT_EQ(caches.role_of(*caches.find(fork), 4), Role::kLarge);
@@ -73,7 +73,7 @@ TEST(CacheSet, AFollowerGetsAllRowsOfThePromptButTheLast) {
   CacheSet leader(&s, &host), follower(&s, &host);
   leader.open();
   follower.open();
-  run(leader.find(leader.stage(Role::kLarge, 0).cache), kPrompt);
+  run(leader.find(leader.stage(Role::kLarge, 0).cache), kCached);
   follower.take_over(leader);
   const CacheId mine = follower.stage(Role::kLarge, 0).cache;
   EXPECT_EQ(follower.find(mine)->rows(), 5);
@@ -86,12 +86,12 @@ TEST(CacheSet, SequencesOfOneSaltFindEachOthersPages) {
   SequenceSpec s = spec({{Role::kLarge, ModelId(0), 0}});
   CacheSet a(&s, &host);
   a.open();
-  run(a.find(a.stage(Role::kLarge, 0).cache), kPrompt);
-  a.publish(kPrompt, /*over=*/false);
+  run(a.find(a.stage(Role::kLarge, 0).cache), kCached);
+  a.publish(kCached, /*over=*/false);
   const PrefixIndex& known = host.pools(ModelId(0))->prefixes;
-  EXPECT_EQ(known.find(a.root(ModelId(0)), kPrompt, 1).size(), 1U);
+  EXPECT_EQ(known.find(a.root(ModelId(0)), kCached, 1).size(), 1U);
   s.salt = "another";
-  EXPECT_TRUE(known.find(CacheSet(&s, &host).root(ModelId(0)), kPrompt, 1).empty());
+  EXPECT_TRUE(known.find(CacheSet(&s, &host).root(ModelId(0)), kCached, 1).empty());
 }
 
 }  // namespace

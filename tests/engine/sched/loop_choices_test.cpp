@@ -11,11 +11,11 @@ SequenceSpec sampled(Box& box, std::vector<Token> prompt, int tokens) {
   return s;
 }
 
-const std::vector<Token> kPrompt = {7, 3, 9, 1, 4, 4, 2, 8, 5, 30, 31};
+const std::vector<Token> kLongPrompt = {7, 3, 9, 1, 4, 4, 2, 8, 5, 30, 31};
 
 std::vector<Token> alone(uint32_t choice, int tokens) {
   Box box{BoxOptions()};
-  SequenceSpec s = sampled(box, kPrompt, tokens);
+  SequenceSpec s = sampled(box, kLongPrompt, tokens);
   s.warp.choice = choice;
   const auto r = box.submit(std::move(s));
   box.pump();
@@ -28,7 +28,7 @@ TEST(LoopChoices, EachIsAsAlone) {
     o.limits.prefill_chunk_rows = 4;
     o.models[0].pool.pages = pages;
     Box box{o};
-    const auto all = box.submit(sampled(box, kPrompt, 20), 5);
+    const auto all = box.submit(sampled(box, kLongPrompt, 20), 5);
     box.pump();
     for (uint32_t i = 0; i < 5; ++i) {
       EXPECT_TRUE(all[i]->ok()) << all[i]->end.status;
@@ -41,15 +41,15 @@ TEST(LoopChoices, EachIsAsAlone) {
 
 TEST(LoopChoices, GreedyOnesAreEqual) {
   Box box{BoxOptions()};
-  const auto all = box.submit(box.spec(kPrompt, 9), 3);
+  const auto all = box.submit(box.spec(kLongPrompt, 9), 3);
   box.pump();
-  for (const auto& r : all) EXPECT_EQ(r->tokens, box.greedy(kPrompt, 9));
+  for (const auto& r : all) EXPECT_EQ(r->tokens, box.greedy(kLongPrompt, 9));
 }
 
 // The first choice may be done before the others begin.
 TEST(LoopChoices, OfOneTokenEach) {
   Box box{BoxOptions()};
-  const auto all = box.submit(sampled(box, kPrompt, 1), 4);
+  const auto all = box.submit(sampled(box, kLongPrompt, 1), 4);
   box.pump();
   for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(all[i]->tokens, alone(i, 1)) << i;
   box.expect_idle();
@@ -62,9 +62,9 @@ TEST(LoopChoices, TheOthersBeginWithTheRowsOfThePrompt) {
     rows += b.run_rows();
     return Fault();
   });
-  box.submit(sampled(box, kPrompt, 1), 4);
+  box.submit(sampled(box, kLongPrompt, 1), 4);
   box.pump();
-  EXPECT_EQ(rows, static_cast<int64_t>(kPrompt.size()) + 3) << "the last row again for each";
+  EXPECT_EQ(rows, static_cast<int64_t>(kLongPrompt.size()) + 3) << "the last row again for each";
 }
 
 TEST(LoopChoices, CountAsOneRequest) {
@@ -72,14 +72,14 @@ TEST(LoopChoices, CountAsOneRequest) {
   o.limits.max_waiting = 2;
   o.limits.max_running = 4;
   Box box{o};
-  const auto a = box.submit(sampled(box, kPrompt, 6), 4);
+  const auto a = box.submit(sampled(box, kLongPrompt, 6), 4);
   box.loop->step();
   const Series& m = box.metrics.series.front();
   EXPECT_EQ(m.requests_running.value(), 1);
-  const auto b = box.submit(sampled(box, kPrompt, 6), 4);
-  const auto c = box.submit(sampled(box, kPrompt, 6), 4);
-  const auto d = box.submit(sampled(box, kPrompt, 6), 4);
-  const auto large = box.submit(sampled(box, kPrompt, 6), 5);
+  const auto b = box.submit(sampled(box, kLongPrompt, 6), 4);
+  const auto c = box.submit(sampled(box, kLongPrompt, 6), 4);
+  const auto d = box.submit(sampled(box, kLongPrompt, 6), 4);
+  const auto large = box.submit(sampled(box, kLongPrompt, 6), 5);
   box.loop->step();
   EXPECT_EQ(box.metrics.requests_waiting.value(), 2);
   box.pump();
@@ -94,7 +94,7 @@ TEST(LoopChoices, CountAsOneRequest) {
   }
   EXPECT_EQ(m.finished[static_cast<size_t>(FinishReason::kMaxTokens)].value(), 3);
   EXPECT_EQ(m.generated_tokens.value(), 3 * 4 * 6);
-  EXPECT_EQ(m.prompt_tokens.value(), 3 * static_cast<int64_t>(kPrompt.size()));
+  EXPECT_EQ(m.prompt_tokens.value(), 3 * static_cast<int64_t>(kLongPrompt.size()));
   EXPECT_EQ(m.time_to_first_token.total(), 3);
   EXPECT_EQ(m.e2e_latency.total(), 3);
   EXPECT_EQ(m.queue_time.total(), 3);
@@ -112,7 +112,7 @@ TEST(LoopChoices, OneThatFailsTakesTheOthersWithIt) {
       if (++batches == at) f.nan_works = {static_cast<int>(b.works.size()) - 1};
       return f;
     });
-    const auto all = box.submit(sampled(box, kPrompt, 12), 3);
+    const auto all = box.submit(sampled(box, kLongPrompt, 12), 3);
     box.pump();
     for (const auto& r : all) {
       EXPECT_EQ(r->ends, 1);

@@ -7,11 +7,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const std::vector<Token> kPrompt = {3, 1, 4, 1, 5};
+const std::vector<Token> kShortPrompt = {3, 1, 4, 1, 5};
 
 TEST(LoopPause, StopsAtTheNextRoundAndGoesOnWithTheSameOutput) {
   Box box{BoxOptions()};
-  const auto r = box.submit(box.spec(kPrompt, 30));
+  const auto r = box.submit(box.spec(kShortPrompt, 30));
   const auto other = box.submit(box.spec({9, 9}, 30));
   ASSERT_TRUE(box.pump_until([&] { return r->tokens.size() == 5; }));
   box.loop->pause(1);
@@ -23,7 +23,7 @@ TEST(LoopPause, StopsAtTheNextRoundAndGoesOnWithTheSameOutput) {
   EXPECT_FALSE(box.loop->device_busy());
   box.loop->resume(1);
   box.pump();
-  EXPECT_EQ(r->tokens, box.greedy(kPrompt, 30));
+  EXPECT_EQ(r->tokens, box.greedy(kShortPrompt, 30));
   EXPECT_EQ(r->end.stats.preemptions, 0);
   EXPECT_EQ(box.metrics.requests_paused.value(), 0);
   box.expect_idle();
@@ -34,7 +34,7 @@ TEST(LoopPause, GivesItsPagesBackAfterAWhile) {
   o.limits.slow_reader_hold_seconds = 3;
   o.limits.stalled_stream_seconds = 1000;
   Box box{o};
-  const auto r = box.submit(box.spec(kPrompt, 30));
+  const auto r = box.submit(box.spec(kShortPrompt, 30));
   ASSERT_TRUE(box.pump_until([&] { return r->tokens.size() == 5; }));
   const TimePoint paused = box.clock.now();
   box.loop->pause(1);
@@ -45,7 +45,7 @@ TEST(LoopPause, GivesItsPagesBackAfterAWhile) {
   box.clock.advance(100s);
   box.loop->resume(1);
   box.pump();
-  EXPECT_EQ(r->tokens, box.greedy(kPrompt, 30));
+  EXPECT_EQ(r->tokens, box.greedy(kShortPrompt, 30));
   EXPECT_EQ(r->end.stats.preemptions, 1);
   box.expect_idle();
 }
@@ -85,7 +85,7 @@ TEST(LoopPause, TakesNoSlot) {
   BoxOptions o;
   o.limits.max_running = 1;
   Box box{o};
-  const auto slow = box.submit(box.spec(kPrompt, 10));
+  const auto slow = box.submit(box.spec(kShortPrompt, 10));
   ASSERT_TRUE(box.pump_until([&] { return slow->tokens.size() == 2; }));
   const auto other = box.submit(box.spec({1}, 10));
   box.loop->pause(1);
@@ -101,7 +101,7 @@ TEST(LoopPause, AReaderThatNeverReadsEndsTheRequestInTheEnd) {
   BoxOptions o;
   o.limits.stalled_stream_seconds = 50;
   Box box{o};
-  const auto r = box.submit(box.spec(kPrompt, 30));
+  const auto r = box.submit(box.spec(kShortPrompt, 30));
   ASSERT_TRUE(box.pump_until([&] { return r->tokens.size() == 5; }));
   const TimePoint paused = box.clock.now();
   box.loop->pause(1);
@@ -120,7 +120,7 @@ TEST(LoopPause, TheStallIsCountedFromTheLastPause) {
   o.limits.stalled_stream_seconds = 50;
   o.limits.slow_reader_hold_seconds = 1e6;
   Box box{o};
-  const auto r = box.submit(box.spec(kPrompt, 200));
+  const auto r = box.submit(box.spec(kShortPrompt, 200));
   for (int i = 0; i < 5; ++i) {
     const size_t n = r->tokens.size() + 3;
     ASSERT_TRUE(box.pump_until([&] { return r->tokens.size() >= n; }));
@@ -133,13 +133,13 @@ TEST(LoopPause, TheStallIsCountedFromTheLastPause) {
     box.loop->resume(1);
   }
   box.pump();
-  EXPECT_EQ(r->tokens, box.greedy(kPrompt, 200));
+  EXPECT_EQ(r->tokens, box.greedy(kShortPrompt, 200));
   box.expect_idle();
 }
 
 TEST(LoopPause, PausesAllChoices) {
   Box box{BoxOptions()};
-  const auto all = box.submit(box.spec(kPrompt, 20), 3);
+  const auto all = box.submit(box.spec(kShortPrompt, 20), 3);
   ASSERT_TRUE(box.pump_until([&] { return all[2]->tokens.size() == 3; }));
   box.loop->pause(1);
   while (box.loop->step() || box.timer.fire_next()) {
@@ -147,7 +147,7 @@ TEST(LoopPause, PausesAllChoices) {
   for (const auto& r : all) EXPECT_LT(r->tokens.size(), 8U);
   box.loop->resume(1);
   box.pump();
-  for (const auto& r : all) EXPECT_EQ(r->tokens, box.greedy(kPrompt, 20));
+  for (const auto& r : all) EXPECT_EQ(r->tokens, box.greedy(kShortPrompt, 20));
   box.expect_idle();
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kLater = 1000s;
+constexpr Duration kMuchLater = 1000s;
 
 enum class In {
   kWaiting,
@@ -73,8 +73,8 @@ class EndsEarly : public testing::TestWithParam<Case> {
   SequenceSpec victim(Box& box) const {
     const In in = GetParam().in;
     SequenceSpec s = count(box.spec(victim_prompt(in), long_prompt(in) ? 5 : 28));
-    if (GetParam().by == By::kDeadline) s.deadline = box.clock.now() + kLater;
-    if (GetParam().by == By::kTimeLimit) s.time_limit = box.clock.now() + kLater;
+    if (GetParam().by == By::kDeadline) s.deadline = box.clock.now() + kMuchLater;
+    if (GetParam().by == By::kTimeLimit) s.time_limit = box.clock.now() + kMuchLater;
     return s;
   }
   // Brings the victim to its state.
@@ -132,7 +132,7 @@ class EndsEarly : public testing::TestWithParam<Case> {
         return box.loop->stop(id, absl::OkStatus());
       case By::kDeadline:
       case By::kTimeLimit:
-        return box.clock.advance_to(TimePoint(kLater));
+        return box.clock.advance_to(TimePoint(kMuchLater));
       case By::kAll:
         return box.loop->stop_all(absl::UnavailableError("shutdown"));
       case By::kStall:

@@ -38,15 +38,15 @@ constexpr StreamLimits kTight = {/*unread_bytes=*/1, /*unread_tokens=*/1, /*join
 // One run: the engine does its script, one event at a time, whenever the schedule says; c: a chunk,
 // m: it is made, f: the end with OK and a last item, x: the end with an error.
 template <bool kPlanted>
-class World final : private StreamPort<Item> {
+class StreamWorld final : private StreamPort<Item> {
  public:
-  World(std::string script, bool client_leaves, Schedule* schedule)
+  StreamWorld(std::string script, bool client_leaves, Schedule* schedule)
       : script_(std::move(script)), client_leaves_(client_leaves), schedule_(*schedule) {
     SearchMutex::between = [this] {
       if (on_call_thread_) interrupt();
     };
   }
-  ~World() { SearchMutex::between = {}; }
+  ~StreamWorld() { SearchMutex::between = {}; }
 
   // Empty, or what went wrong.
   std::string run() {
@@ -204,7 +204,7 @@ std::string search(const std::string& script, bool client_leaves, int64_t* order
   Schedule schedule;
   do {
     ++*orders;
-    const std::string wrong = World<kPlanted>(script, client_leaves, &schedule).run();
+    const std::string wrong = StreamWorld<kPlanted>(script, client_leaves, &schedule).run();
     if (!wrong.empty()) return wrong;
   } while (schedule.next());
   return "";

@@ -13,8 +13,8 @@ class ProductKernel : public testing::Test {
  protected:
   void SetUp() override { emulator::seed(7); }
 };
-using Types = testing::Types<BFloat16, Half>;
-TYPED_TEST_SUITE(ProductKernel, Types);
+using NarrowTypes = testing::Types<BFloat16, Half>;
+TYPED_TEST_SUITE(ProductKernel, NarrowTypes);
 
 // Of less than a step to several rounds of all warps; outs of less than a tile to several groups.
 TYPED_TEST(ProductKernel, IsSummedInItsOrder) {
