@@ -19,11 +19,22 @@ function(tandem_own target)
   target_link_libraries(${target} PRIVATE tandem_warnings)
 endfunction()
 
-# tandem_room(NAME [RECURSE] [INLINED] [EXCLUDE REGEX] [PCH TARGET] [SOURCES ...] [DEPS ...]): the static library tandem_NAME (alias tandem::NAME) of
-# the *.cpp in this folder, without its subfolders unless RECURSE; only headers make an INTERFACE library.
+# tandem_unity(TARGET REGEX SOURCE ...): the target's sources are compiled several at a time, as one file that includes them, but for those
+# that REGEX finds: they have names of their own that others have, too.
+function(tandem_unity target alone)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+  if(alone)
+    list(FILTER ARGN INCLUDE REGEX ${alone})
+    set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
+endfunction()
+
+# tandem_room(NAME [RECURSE] [INLINED] [ALONE REGEX] [EXCLUDE REGEX] [PCH TARGET] [SOURCES ...] [DEPS ...]): the static library tandem_NAME
+# (alias tandem::NAME) of the *.cpp in this folder, without its subfolders unless RECURSE; only headers make an INTERFACE library.
 # INLINED: what is shipped is optimized across its sources and those of other such rooms: a token costs the scheduler many small calls.
+# ALONE: of which sources no two can be one file (TANDEM_UNITY).
 function(tandem_room name)
-  cmake_parse_arguments(ROOM "RECURSE;INLINED" "EXCLUDE;PCH" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ROOM "RECURSE;INLINED" "ALONE;EXCLUDE;PCH" "SOURCES;DEPS" ${ARGN})
   if(ROOM_RECURSE)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   else()
@@ -47,6 +58,9 @@ function(tandem_room name)
     if(TANDEM_PRECOMPILE_ROOMS AND TARGET ${ROOM_PCH})
       target_precompile_headers(tandem_${name} REUSE_FROM ${ROOM_PCH})
     endif()
+    if(TANDEM_UNITY STREQUAL "all")
+      tandem_unity(tandem_${name} "${ROOM_ALONE}" ${sources})
+    endif()
   else()
     add_library(tandem_${name} INTERFACE)
     target_include_directories(tandem_${name} INTERFACE ${CMAKE_SOURCE_DIR})
@@ -68,15 +82,16 @@ function(tandem_program name main)
   target_precompile_headers(${name} REUSE_FROM tandem_pch)
 endfunction()
 
-# tandem_tests(NAME FOLDER [THREADS] [OPTIMIZED] [BY_SUITE] [EXCLUDE REGEX] [TIMEOUT SECONDS] [LABELS ...] [DEPS ...]): one executable test_NAME of the
+# tandem_tests(NAME FOLDER [THREADS] [OPTIMIZED] [BY_SUITE] [ALONE REGEX] [EXCLUDE REGEX] [TIMEOUT SECONDS] [LABELS ...] [DEPS ...]): one executable test_NAME of the
 # *.cpp below tests/FOLDER (tests in *_test.cpp, helpers beside them), each test case registered in ctest under NAME; BY_SUITE each suite, for
 # programs that take longer to start (LibTorch) than most cases take to run. Nothing if there is no *_test.cpp.
 # What is tested is compiled as the preset says; the tests' own code is not optimized, which halves its compilation, unless OPTIMIZED says
 # that it runs longer than it compiles.
 # THREADS: they start threads. Of others TSan has nothing to say, so its build is without them; and where one of them does start a thread,
 # its program ends (no_threads.cpp).
+# ALONE: as of a room.
 function(tandem_tests name folder)
-  cmake_parse_arguments(TESTS "THREADS;OPTIMIZED;BY_SUITE" "EXCLUDE;TIMEOUT" "LABELS;DEPS" ${ARGN})
+  cmake_parse_arguments(TESTS "THREADS;OPTIMIZED;BY_SUITE" "ALONE;EXCLUDE;TIMEOUT" "LABELS;DEPS" ${ARGN})
   file(GLOB_RECURSE cases CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*_test.cpp)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*.cpp)
   set(exclude "/fuzz/")  # programs of their own
@@ -103,6 +118,9 @@ function(tandem_tests name folder)
   string(REPLACE ";" "\\;" labels "cpp;${name};${TESTS_LABELS}")
   add_executable(test_${name} ${sources})
   tandem_own(test_${name})
+  if(TANDEM_UNITY)
+    tandem_unity(test_${name} "${TESTS_ALONE}" ${sources})
+  endif()
   target_link_libraries(test_${name} PRIVATE ${TESTS_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
   target_compile_definitions(test_${name} PRIVATE TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
     TANDEM_BINARY_DIR="${CMAKE_BINARY_DIR}" TANDEM_PYTHON="${TANDEM_PYTHON}")
