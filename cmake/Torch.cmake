@@ -21,7 +21,7 @@ target_compile_options(torch::c10 INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter ${TANDEM_TORCH_ROOT}/include>"
   "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-isystem ${TANDEM_TORCH_ROOT}/include>")
 tandem_torch_library(torch_cpu torch::c10 Threads::Threads)
-if(TANDEM_CUDA)
+if(TANDEM_CUDA OR TANDEM_CUDA_LINK)
   tandem_torch_library(c10_cuda torch::c10 CUDA::cudart)
   tandem_torch_library(torch_cuda torch::torch_cpu torch::c10_cuda)
   # It registers itself, so nothing may refer to it by name: keep the linker from dropping it.
