@@ -84,7 +84,7 @@ endfunction()
 
 # tandem_tests(NAME FOLDER [THREADS] [OPTIMIZED] [BY_SUITE] [ALONE REGEX] [EXCLUDE REGEX] [TIMEOUT SECONDS] [LABELS ...] [DEPS ...]): one executable test_NAME of the
 # *.cpp below tests/FOLDER (tests in *_test.cpp, helpers beside them), each test case registered in ctest under NAME; BY_SUITE each suite, for
-# programs that take longer to start (LibTorch) than most cases take to run. Nothing if there is no *_test.cpp.
+# programs that take longer to start than most cases take to run: those with LibTorch, and all under sanitizers. Nothing if there is no *_test.cpp.
 # What is tested is compiled as the preset says; the tests' own code is not optimized, which halves its compilation, unless OPTIMIZED says
 # that it runs longer than it compiles.
 # THREADS: they start threads. Of others TSan has nothing to say, so its build is without them; and where one of them does start a thread,
@@ -129,6 +129,10 @@ function(tandem_tests name folder)
   else()
     target_compile_options(test_${name} PRIVATE -O0)
     target_precompile_headers(test_${name} REUSE_FROM tandem_pch_test)
+  endif()
+  if(TANDEM_SANITIZE AND NOT TESTS_BY_SUITE)
+    set(TESTS_BY_SUITE ON)
+    math(EXPR TESTS_TIMEOUT "4 * ${TESTS_TIMEOUT}")
   endif()
   if(TESTS_BY_SUITE)
     set(script ${CMAKE_CURRENT_BINARY_DIR}/test_${name}_suites.cmake)

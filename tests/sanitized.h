@@ -9,4 +9,8 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
+// Draws of a test of a distribution: the numbers are those of the build without sanitizers, where
+// more of them see smaller faults.
+inline constexpr int kDraws = kSanitized ? 10'000 : 100'000;
+
 }  // namespace tandem::test

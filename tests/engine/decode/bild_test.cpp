@@ -5,6 +5,7 @@
 
 #include "tests/engine/decode/method_checks.h"
 #include "tests/reference/autoregressive.h"
+#include "tests/sanitized.h"
 
 namespace tandem::test {
 namespace {
@@ -347,12 +348,12 @@ TEST(Bild, CorrectionsAreIndependentOfWhatTheyReplace) {
     use_bild(s, a, two_models());
     return s;
   };
-  sample(box, 100000, make, [&](const Recorder& r) {
+  sample(box, kDraws, make, [&](const Recorder& r) {
     ++count[Tokens(r.tokens.begin(), r.tokens.begin() + 2)];
     rollbacks += r.end.stats.own[BildFigures::kRollbacks];
   });
   ASSERT_FALSE(HasFatalFailure());
-  EXPECT_GT(rollbacks, 20000);
+  EXPECT_GT(rollbacks, kDraws / 5);
   double z = 0;
   EXPECT_TRUE(chi_square_fits(expected, count, &z)) << z;
   EXPECT_FALSE(chi_square_fits(expected, broken)) << "one number for both draws";

@@ -4,6 +4,7 @@
 #include "engine/decode/steering.h"
 #include "tests/engine/decode/method_checks.h"
 #include "tests/reference/autoregressive.h"
+#include "tests/sanitized.h"
 
 namespace tandem::test {
 namespace {
@@ -457,7 +458,7 @@ void expect_the_targets_distribution(const Setting& setting) {
     use_drafting(s, setting.params);
     return s;
   };
-  sample(box, 100000, make, [&](const Recorder& r) {
+  sample(box, kDraws, make, [&](const Recorder& r) {
     ++count[Tokens(r.tokens.begin(), r.tokens.begin() + kSampled)];
     for (size_t i = 1; i < r.emitted.size(); ++i) {
       ++(r.emitted[i].provenance.proposed == Source::kLarge ? rejected : accepted);
@@ -467,8 +468,8 @@ void expect_the_targets_distribution(const Setting& setting) {
   double z = 0;
   EXPECT_TRUE(chi_square_fits(enumerate(reference::Model(box.config()), setting.warp), count, &z))
       << setting.name << ": z = " << z;
-  EXPECT_GT(accepted, 10000) << setting.name;
-  EXPECT_GT(rejected, 10000) << setting.name;
+  EXPECT_GT(accepted, kDraws / 10) << setting.name;
+  EXPECT_GT(rejected, kDraws / 10) << setting.name;
 }
 
 TEST(Speculative, ChainedDraftsSampleTheTargetsDistribution) {
@@ -493,7 +494,7 @@ TEST(Speculative, ResamplingFromPOnRejectionIsNoticed) {
     const auto expected = enumerate(target, setting.warp);
     for (const bool broken : {false, true}) {
       std::map<Tokens, int> count;
-      for (uint64_t seed = 0; seed < 100000; ++seed) {
+      for (uint64_t seed = 0; seed < kDraws; ++seed) {
         Warp w = setting.warp;
         w.seed = seed;
         const auto r = reference::speculative(target, draft, kPrompt, w, setting.params, {},

@@ -11,6 +11,7 @@
 #include "engine/sampling/random.h"
 #include "engine/sampling/warp.h"
 #include "tests/engine/sampling/statistics.h"
+#include "tests/sanitized.h"
 
 namespace tandem::sampling {
 namespace {
@@ -92,7 +93,7 @@ double joint_p(uint32_t tables, size_t gamma, Draft kind, OnRejection on_rejecti
     }
   }
   std::vector<int64_t> counts(joint.size());
-  for (uint64_t seed = 0; seed < 100000; ++seed) {
+  for (uint64_t seed = 0; seed < test::kDraws; ++seed) {
     const std::vector<Token> s = speculate(target, draft, seed, gamma, kind, on_rejection);
     ++counts[(static_cast<size_t>(s[0]) * kVocab + static_cast<size_t>(s[1])) * kVocab +
              static_cast<size_t>(s[2])];

@@ -17,6 +17,7 @@
 #include "engine/sampling/random.h"
 #include "tests/engine/sampling/brute_force.h"
 #include "tests/engine/sampling/statistics.h"
+#include "tests/sanitized.h"
 
 namespace tandem {
 namespace {
@@ -576,11 +577,11 @@ class Speculation {
   Readout last_;
 };
 
-// How often speculation yields each text of 3 tokens, numbered in order, of 100,000 seeds.
+// How often speculation yields each text of 3 tokens, numbered in order, of kDraws seeds.
 std::vector<int64_t> count_texts(const Model& target, const Model& draft, Warp warp, bool one_hot) {
   const size_t n = kVocab;
   std::vector<int64_t> counts(n * n * n);
-  for (warp.seed = 0; warp.seed < 100000; ++warp.seed) {
+  for (warp.seed = 0; warp.seed < test::kDraws; ++warp.seed) {
     Speculation s(target, draft, warp);
     std::vector<Token> seq;
     while (seq.size() < 3) s.round(seq, 2, one_hot);
