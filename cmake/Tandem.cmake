@@ -82,8 +82,8 @@ function(tandem_program name main)
   target_precompile_headers(${name} REUSE_FROM tandem_pch)
 endfunction()
 
-# tandem_tests(NAME FOLDER [THREADS] [OPTIMIZED] [BY_SUITE] [ALONE REGEX] [EXCLUDE REGEX] [TIMEOUT SECONDS] [LABELS ...] [DEPS ...]): one executable test_NAME of the
-# *.cpp below tests/FOLDER (tests in *_test.cpp, helpers beside them), each test case registered in ctest under NAME; BY_SUITE each suite, for
+# tandem_tests(NAME FOLDER [THREADS] [OPTIMIZED] [BY_SUITE] [ALONE REGEX] [EXCLUDE REGEX] [TIMEOUT SECONDS] [LABELS ...] [DEPS ...]):
+# one executable test_NAME of the *.cpp below tests/FOLDER (tests in *_test.cpp, helpers beside them), each test case registered in ctest under NAME; BY_SUITE each suite, for
 # programs that take longer to start than most cases take to run: those with LibTorch, and all under sanitizers. Nothing if there is no *_test.cpp.
 # What is tested is compiled as the preset says; the tests' own code is not optimized, which halves its compilation, unless OPTIMIZED says
 # that it runs longer than it compiles.
