@@ -236,10 +236,10 @@ double read_bandwidth(const Settings& s, size_t bytes) {
         Line sum[8] = {};
         const std::byte* at = slice + begin * kPart;
         for (const std::byte* to = slice + end * kPart; at < to; at += sizeof sum) {
-          for (size_t l = 0; l < sizeof sum; l += 64) {
-            if (ahead > 0) __builtin_prefetch(at + ahead + l);
+          for (size_t l = 0; ahead > 0 && l < std::size(sum); ++l) {
+            __builtin_prefetch(at + ahead + l * sizeof(Line));
           }
-          for (size_t l = 0; l < 8; ++l) {
+          for (size_t l = 0; l < std::size(sum); ++l) {
             Line line;
             std::memcpy(&line, at + l * sizeof line, sizeof line);
             sum[l] += line;
