@@ -30,6 +30,8 @@ constexpr int kColumns = QuantizedMatrix::kColumns;
 // wait for each other only in their totals, so a processor is several groups ahead.
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kMostRows = 8;
+#elif HWY_TARGET == HWY_EMU128  // a reference; each number of rows takes seconds to compile
+constexpr int kMostRows = 1;
 #else
 constexpr int kMostRows = 3;
 #endif
