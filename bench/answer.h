@@ -19,7 +19,7 @@ namespace tandem {
 class Answer final : public SequenceListener {
  public:
   void on_admitted() override {}
-  void on_tokens(std::vector<Emitted> more) override {
+  void on_tokens(std::span<Emitted> more) override {
     const auto now = std::chrono::steady_clock::now();
     for (const Emitted& e : more) {
       tokens.push_back(e.token);

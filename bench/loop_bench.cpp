@@ -78,9 +78,7 @@ class CountingListener final : public SequenceListener {
   int64_t tokens = 0;
 
   void on_admitted() override {}
-  void on_tokens(std::vector<Emitted> more) override {
-    tokens += static_cast<int64_t>(more.size());
-  }
+  void on_tokens(std::span<Emitted> more) override { tokens += static_cast<int64_t>(more.size()); }
   void on_end(const SequenceEnd& end) override {
     TANDEM_CHECK(end.status.ok() || absl::IsCancelled(end.status));
   }

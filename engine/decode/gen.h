@@ -177,7 +177,7 @@ class Sequence {
   virtual bool is_end(Token token) const = 0;
   virtual int end_tokens() const = 0;
   virtual int remaining() const = 0;
-  virtual bool emit(std::vector<Emitted> tokens) = 0;
+  virtual bool emit(std::span<Emitted> tokens) = 0;
 };
 
 class Gen {
@@ -249,12 +249,8 @@ class Gen {
   // Tokens until max_new_tokens is reached; 1 or more until emit() has said true.
   int remaining() const { return s_->remaining(); }
   // Final tokens; cut where autoregressive decoding would stop. True: the request has ended.
-  bool emit(std::vector<Emitted> tokens) { return s_->emit(std::move(tokens)); }
-  bool emit(Emitted token) {
-    std::vector<Emitted> one;
-    one.push_back(std::move(token));
-    return s_->emit(std::move(one));
-  }
+  bool emit(std::vector<Emitted> tokens) { return s_->emit(tokens); }
+  bool emit(Emitted token) { return s_->emit({&token, 1}); }
 
  private:
   Sequence* s_;

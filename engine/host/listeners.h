@@ -21,7 +21,7 @@ namespace tandem {
 class WarmUp final : public SequenceListener {
  public:
   void on_admitted() override {}
-  void on_tokens(std::vector<Emitted>) override {}
+  void on_tokens(std::span<Emitted>) override {}
   void on_end(const SequenceEnd& end) override {
     const std::lock_guard lock(mutex_);
     status_ = end.status;
@@ -58,7 +58,7 @@ class ScoreListener final : public SequenceListener {
   std::vector<Scored>* scored() { return &scored_; }
   int begin() const { return request_.begin; }
   void on_admitted() override { claims_->admitted(); }
-  void on_tokens(std::vector<Emitted>) override {}
+  void on_tokens(std::span<Emitted>) override {}
   void on_end(const SequenceEnd& end) override;
 
  private:

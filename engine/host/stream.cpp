@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 #include <mutex>
+#include <span>
 #include <utility>
 
 #include "engine/text/stream_decoder.h"
@@ -36,7 +37,7 @@ class RequestStream : public std::enable_shared_from_this<RequestStream> {
   struct Choice final : public SequenceListener {
     Choice(RequestStream* of, int number);
     void on_admitted() override;
-    void on_tokens(std::vector<Emitted> tokens) override;
+    void on_tokens(std::span<Emitted> tokens) override;
     void on_end(const SequenceEnd& how) override;
 
     // Text thread.
@@ -47,6 +48,7 @@ class RequestStream : public std::enable_shared_from_this<RequestStream> {
     const int index;
     StreamDecoder decoder;
     StopMatcher stops;
+    std::vector<Emitted> taken;        // text thread; its memory is used in turns with that of:
     std::vector<Emitted> arrived;      // guarded by mutex_
     std::unique_ptr<SequenceEnd> end;  // guarded by mutex_
   };
@@ -97,15 +99,11 @@ void RequestStream::Choice::on_admitted() {
   stream->schedule_locked();
 }
 
-void RequestStream::Choice::on_tokens(std::vector<Emitted> tokens) {
+void RequestStream::Choice::on_tokens(std::span<Emitted> tokens) {
   stream->sink_->made(static_cast<int64_t>(tokens.size()));
   const std::lock_guard lock(stream->mutex_);
-  if (arrived.empty()) {
-    arrived = std::move(tokens);
-  } else {
-    arrived.insert(arrived.end(), std::make_move_iterator(tokens.begin()),
-                   std::make_move_iterator(tokens.end()));
-  }
+  arrived.insert(arrived.end(), std::make_move_iterator(tokens.begin()),
+                 std::make_move_iterator(tokens.end()));
   stream->schedule_locked();
 }
 
@@ -124,20 +122,20 @@ void RequestStream::schedule_locked() {
 
 void RequestStream::run() {
   for (const std::unique_ptr<Choice>& choice : choices_) {
-    std::vector<Emitted> tokens;
     std::unique_ptr<SequenceEnd> end;
     bool start = false;
     {
       const std::lock_guard lock(mutex_);
       start = admitted_ && !started_;
-      tokens.swap(choice->arrived);
+      choice->taken.swap(choice->arrived);
       end = std::move(choice->end);
     }
     if (start) {
       started_ = true;
       if (!failed_) sink_->started(plan_.started);
     }
-    deliver(*choice, tokens, std::move(end));
+    deliver(*choice, choice->taken, std::move(end));
+    choice->taken.clear();
   }
   const std::lock_guard lock(mutex_);
   scheduled_ = false;

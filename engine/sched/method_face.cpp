@@ -126,15 +126,21 @@ int64_t MethodFace::copy(CacheId from, int begin, int end, CacheId to) {
   return host_->begin(std::move(transfer));
 }
 
-bool MethodFace::emit(std::vector<Emitted> tokens) {
-  int64_t taken = parts_->output.emit(&tokens, &stats());
+bool MethodFace::emit(std::span<Emitted> tokens) {
+  int64_t taken = parts_->output.emit(tokens, &stats());
   const bool over = parts_->output.ended();
   if (taken == 0) return over;
+  tokens = tokens.first(static_cast<size_t>(taken));
   if (planted(Bug::kUncountedToken) && over) --taken;
   const bool first_choice = run_->request() == run_->id();
   parts_->accounts.emitted(taken, first_choice, host_->now());
   host_->tokens_emitted(run_, taken);
-  parts_->spec.listener->on_tokens(std::move(tokens));
+  SequenceListener& listener = *parts_->spec.listener;
+  if (planted(Bug::kRepeatToken) && stats().preemptions > 0) {
+    Emitted again = tokens.front();
+    listener.on_tokens({&again, 1});
+  }
+  listener.on_tokens(tokens);
   return over;
 }
 

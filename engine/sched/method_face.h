@@ -81,7 +81,7 @@ class MethodFace final : public Sequence {
   bool is_end(Token token) const override { return parts_->output.is_end(token); }
   int end_tokens() const override { return parts_->output.end_tokens(); }
   int remaining() const override { return parts_->output.remaining(); }
-  bool emit(std::vector<Emitted> tokens) override;
+  bool emit(std::span<Emitted> tokens) override;
 
  private:
   void submit_refill(Pass&& pass);

@@ -45,22 +45,18 @@ bool SequenceOutput::take(Emitted* e) {
   return true;
 }
 
-int64_t SequenceOutput::emit(std::vector<Emitted>* tokens, MethodStats* stats) {
+int64_t SequenceOutput::emit(std::span<Emitted> tokens, MethodStats* stats) {
   TANDEM_CHECK(!ended_);
   size_t taken = 0;
-  while (taken < tokens->size()) {
+  while (taken < tokens.size()) {
     if (ended_ && !planted(Bug::kOvershootStop)) break;
-    Emitted& e = (*tokens)[taken];
+    Emitted& e = tokens[taken];
     if (!take(&e) && !planted(Bug::kOvershootStop)) break;
     ++taken;
     ++emitted_;
     if (!e.end) stats->count_token(e.provenance);
   }
   if (planted(Bug::kDropToken) && taken > 2) --taken;
-  tokens->resize(taken);
-  if (planted(Bug::kRepeatToken) && taken > 0 && stats->preemptions > 0) {
-    tokens->insert(tokens->begin(), tokens->front());
-  }
   return static_cast<int64_t>(taken);
 }
 

@@ -26,9 +26,9 @@ class SequenceOutput {
   // Would emitting `tentative` end it?
   bool ends(std::span<const Token> tentative) const;
 
-  // Makes `tokens` final, and drops those behind the end. Counts them by who proposed them, and
-  // returns how many there are. REQUIRES: !ended().
-  int64_t emit(std::vector<Emitted>* tokens, MethodStats* stats);
+  // Makes `tokens` final up to the end. Counts them by who proposed them, and returns how many
+  // there are: the first ones. REQUIRES: !ended().
+  int64_t emit(std::span<Emitted> tokens, MethodStats* stats);
   void end_with(FinishReason reason) {
     ended_ = true;
     reason_ = reason;

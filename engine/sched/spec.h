@@ -67,7 +67,7 @@ class SequenceListener {
  public:
   virtual ~SequenceListener() = default;
   virtual void on_admitted() = 0;
-  virtual void on_tokens(std::vector<Emitted> tokens) = 0;
+  virtual void on_tokens(std::span<Emitted> tokens) = 0;  // which it may move from
   virtual void on_end(const SequenceEnd& end) = 0;
 };
 

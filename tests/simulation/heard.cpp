@@ -15,7 +15,7 @@ void Heard::on_admitted() {
   world_->note(1000 + id_of(request_, choice_));
 }
 
-void Heard::on_tokens(std::vector<Emitted> more) {
+void Heard::on_tokens(std::span<Emitted> more) {
   const std::string who = absl::StrCat("request ", request_, ", choice ", choice_);
   if (ends_ > 0) world_->broken(absl::StrCat(who, " hears tokens after its end"));
   if (!admitted_) world_->broken(absl::StrCat(who, " hears tokens before it is admitted"));

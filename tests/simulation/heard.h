@@ -18,7 +18,7 @@ class Heard final : public SequenceListener {
   Heard(World* world, size_t request, int choice, std::vector<Token> answer);
 
   void on_admitted() override;
-  void on_tokens(std::vector<Emitted> more) override;
+  void on_tokens(std::span<Emitted> more) override;
   void on_end(const SequenceEnd& end) override;
 
   const Request& request() const { return world_->plan.requests[request_]; }

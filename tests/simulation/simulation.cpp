@@ -22,7 +22,7 @@ constexpr int kMostTicks = 200'000;
 
 struct Probe final : SequenceListener {
   void on_admitted() override {}
-  void on_tokens(std::vector<Emitted> more) override {
+  void on_tokens(std::span<Emitted> more) override {
     for (const Emitted& e : more) tokens.push_back(e.token);
   }
   void on_end(const SequenceEnd&) override {}

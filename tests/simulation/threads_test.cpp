@@ -20,7 +20,7 @@ constexpr uint64_t kThreadSeeds = test::kSanitized ? 40 : 200;
 class Client final : public SequenceListener {
  public:
   void on_admitted() override {}
-  void on_tokens(std::vector<Emitted> more) override {
+  void on_tokens(std::span<Emitted> more) override {
     late |= ends > 0;
     for (const Emitted& e : more) tokens.push_back(e.token);
   }

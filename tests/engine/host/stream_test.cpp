@@ -30,10 +30,11 @@ class LoggingSink final : public Sink {
   std::vector<std::string> log;  // text thread, until the pool is gone
 };
 
-std::vector<Emitted> emitted(const std::string& text) {
+// A token for each letter.
+void hear(SequenceListener& listener, const std::string& text) {
   std::vector<Emitted> tokens(text.size());
   for (size_t i = 0; i < text.size(); ++i) tokens[i].token = static_cast<unsigned char>(text[i]);
-  return tokens;
+  listener.on_tokens(tokens);
 }
 
 SequenceEnd end_with(absl::Status status) {
@@ -72,8 +73,8 @@ using Log = std::vector<std::string>;
 TEST(RequestStreams, WhatPilesUpBecomesOneChunk) {
   Streams s(1);
   s.listeners[0]->on_admitted();
-  s.listeners[0]->on_tokens(emitted("ab"));
-  s.listeners[0]->on_tokens(emitted("c"));
+  hear(*s.listeners[0], "ab");
+  hear(*s.listeners[0], "c");
   s.listeners[0]->on_end(end_with(absl::OkStatus()));
   EXPECT_EQ(s.log(), (Log{"started r", "chunk 0 'abc' 97 98 99", "finished 0"}));
   EXPECT_EQ(s.gone, 1);
@@ -82,8 +83,8 @@ TEST(RequestStreams, WhatPilesUpBecomesOneChunk) {
 TEST(RequestStreams, TokensAreSaidToBeMadeBeforeTheyAreText) {
   Streams s(2);
   for (const auto& listener : s.listeners) listener->on_admitted();
-  s.listeners[0]->on_tokens(emitted("ab"));
-  s.listeners[1]->on_tokens(emitted("x"));
+  hear(*s.listeners[0], "ab");
+  hear(*s.listeners[1], "x");
   EXPECT_EQ(s.sink->made_tokens.load(), 3);
   for (const auto& listener : s.listeners) listener->on_end(end_with(absl::OkStatus()));
   EXPECT_EQ(s.log(), (Log{"started r", "chunk 0 'ab' 97 98", "finished 0", "chunk 1 'x' 120",
@@ -94,9 +95,9 @@ TEST(RequestStreams, TokensAreSaidToBeMadeBeforeTheyAreText) {
 TEST(RequestStreams, AFailureIsTheLastThatTheSinkHears) {
   Streams s(2);
   for (const auto& listener : s.listeners) listener->on_admitted();
-  s.listeners[0]->on_tokens(emitted("a"));
+  hear(*s.listeners[0], "a");
   s.listeners[0]->on_end(end_with(absl::InternalError("broken")));
-  s.listeners[1]->on_tokens(emitted("x"));
+  hear(*s.listeners[1], "x");
   s.listeners[1]->on_end(end_with(absl::InternalError("broken")));
   EXPECT_EQ(s.log(), (Log{"started r", "chunk 0 'a' 97", "failed broken"}));
   EXPECT_EQ(s.gone, 1);
@@ -117,7 +118,7 @@ TEST(RequestStreams, TextThatAStopStringMayBeginWithIsHeldBack) {
   {
     Worker pool(1);
     const auto listeners = request_streams(&pool, std::move(plan), 1, sink, [] {});
-    listeners[0]->on_tokens(emitted("aEN"));
+    hear(*listeners[0], "aEN");
     listeners[0]->on_end(end_with(absl::OkStatus()));
   }
   std::string text;

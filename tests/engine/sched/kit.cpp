@@ -13,7 +13,7 @@ void Recorder::on_admitted() {
   EXPECT_EQ(++admitted, 1);
 }
 
-void Recorder::on_tokens(std::vector<Emitted> more) {
+void Recorder::on_tokens(std::span<Emitted> more) {
   EXPECT_EQ(admitted, 1);
   EXPECT_EQ(ends, 0) << "tokens after the end";
   EXPECT_FALSE(more.empty());

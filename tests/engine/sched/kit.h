@@ -19,7 +19,7 @@ namespace tandem::test {
 class Recorder final : public SequenceListener {
  public:
   void on_admitted() override;
-  void on_tokens(std::vector<Emitted> more) override;
+  void on_tokens(std::span<Emitted> more) override;
   void on_end(const SequenceEnd& e) override;
   bool ok() const { return ends == 1 && end.status.ok(); }
 

@@ -13,7 +13,7 @@ namespace {
 class Latch final : public SequenceListener {
  public:
   void on_admitted() override {}
-  void on_tokens(std::vector<Emitted> more) override {
+  void on_tokens(std::span<Emitted> more) override {
     for (const Emitted& e : more) tokens_.push_back(e.token);
   }
   // A status of its own: TSan does not see all that abseil does to count a shared one's owners.

@@ -26,7 +26,7 @@ constexpr uint64_t kSeed = 11;  // of the requests
 class Heard final : public SequenceListener {
  public:
   void on_admitted() override {}
-  void on_tokens(std::vector<Emitted> more) override {
+  void on_tokens(std::span<Emitted> more) override {
     for (const Emitted& e : more) tokens.push_back(e.token);
   }
   void on_end(const SequenceEnd& e) override { end = e; }
