@@ -42,6 +42,11 @@ class ReadyQueue {
     return e;
   }
 
+  // What pop() gives after `ahead` others, if nothing else happens until then; null: nothing.
+  const Entry* peek(size_t ahead) const {
+    return ahead < size() ? &entries_[next_ + ahead] : nullptr;
+  }
+
   // Forgets what belongs to frames that are about to be destroyed.
   void purge(Owner owner) {
     const auto gone =

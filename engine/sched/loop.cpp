@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/planted.h"
+#include "engine/base/prefetch.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -283,6 +284,8 @@ bool Loop::resume_ready() {
   bool any = false;
   while (const auto entry = ready_.pop()) {
     any = true;
+    if (const auto* const later = ready_.peek(1)) later->owner->prefetch_round(later->waiter);
+    if (const auto* const later = ready_.peek(2)) prefetch(later->owner);
     entry->waiter.resume();
     after_resume(entry->owner);
   }

@@ -5,6 +5,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/planted.h"
+#include "engine/base/prefetch.h"
 
 namespace tandem {
 
@@ -49,6 +50,12 @@ void SequenceRun::grant() {
     parts_.accounts.begun(std::min(rows, static_cast<int64_t>(spec().prompt.size())));
   }
   parts_.reservation.grant(host_);
+}
+
+void SequenceRun::prefetch_round(std::coroutine_handle<> waiter) const {
+  constexpr size_t kFrame = 512;  // a frame's size is not known
+  prefetch(waiter.address(), kFrame);
+  for (const auto& cache : parts_.caches.all()) prefetch(cache.get());
 }
 
 void SequenceRun::evict() {

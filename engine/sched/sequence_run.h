@@ -69,6 +69,8 @@ class SequenceRun final {
   void grant();
   int64_t rounds() const { return rounds_; }  // granted
   std::coroutine_handle<> take_waiter() { return face_.take_waiter(); }
+  // Soon `waiter` is resumed, whose frame this sequence owns. Its own memory is near by now.
+  void prefetch_round(std::coroutine_handle<> waiter) const;
   int64_t first_pages(size_t role, const ModelPools& pools) const {
     return parts_.reservation.first_pages(role, pools, parts_.output.tokens());
   }
