@@ -111,9 +111,10 @@ HttpServer::Bounds bounds_of(const ServerConfig& config, size_t connections) {
   out.connections = connections;
   out.head_bytes = static_cast<size_t>(config.max_metadata_bytes);
   out.held_bytes = static_cast<size_t>(config.max_transport_bytes);
-  // More than one host may ever hold would be told to come again (429), for ever.
-  out.body_bytes =
-      std::min(static_cast<size_t>(config.max_receive_bytes), part_of_one_host(out.held_bytes));
+  // What with its head is more than one host may ever hold would be told to come again (429), for
+  // ever.
+  out.body_bytes = std::min(static_cast<size_t>(config.max_receive_bytes),
+                            part_of_one_host(out.held_bytes) - out.head_bytes);
   out.head_time = config.handshake_timeout;
   out.idle_time = config.max_connection_idle;
   out.age = config.max_connection_age;

@@ -204,8 +204,22 @@ void HttpReader::on_chunk_size(absl::string_view line) {
   part_ = left_ == 0 ? Part::kTrailer : Part::kChunk;
 }
 
+// Memory for `more` bytes of the body: twice what has come, but never for more than may come. (A
+// string that has any would at least double it.)
+void HttpReader::grow_body(size_t more) {
+  std::string& body = message_.body;
+  const size_t size = body.size() + more;
+  if (size <= body.capacity()) return;
+  const size_t most = part_ == Part::kSized ? body.size() + left_ : limits_.body_bytes;
+  std::string grown;
+  grown.reserve(std::min(most, 2 * size));
+  grown.append(body);
+  body.swap(grown);
+}
+
 size_t HttpReader::feed_body(absl::string_view bytes) {
   const size_t length = std::min(left_, bytes.size());
+  grow_body(length);
   message_.body.append(bytes.data(), length);
   left_ -= length;
   if (left_ > 0) return length;

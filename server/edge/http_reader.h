@@ -44,6 +44,7 @@ class HttpReader {
   bool begun() const { return state_ != State::kHead || !line_.empty() || head_bytes_ > 0; }
   // The client waits for "100 Continue" before it sends the body; true once.
   bool take_expectation() { return std::exchange(expects_, false) && state_ == State::kBody; }
+  // At most Limits' together.
   size_t held_bytes() const { return head_bytes_ + message_.body.capacity(); }
 
   // kWhole: the request, and reads the next one from here on.
@@ -59,6 +60,7 @@ class HttpReader {
   void on_header(absl::string_view line);
   void on_head();
   void on_chunk_size(absl::string_view line);
+  void grow_body(size_t more);
   size_t feed_body(absl::string_view bytes);
   void refuse(int status);
 

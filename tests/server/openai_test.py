@@ -315,6 +315,32 @@ def test_a_drain_finishes_streams(start_server):
     assert server.process.wait(60) == 0
 
 
+def test_a_body_is_no_larger_than_what_one_host_may_hold(start_server):
+    """Three quarters of 16 MiB: 413 says so, where 429 would have the client come again for ever."""
+    server = start_server(
+        'models { name: "fake" fake {} } '
+        "server { max_receive_bytes: 1073741824 max_transport_bytes: 16777216 }",
+        "--openai=127.0.0.1:0",
+    )
+    most = 12 * (1 << 20) - 8192  # less what its head may have
+    host, port = server.ports["openai"].rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n" % (most + 1)
+        )
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 413 ")
+    # All that it may hold is read, and is no JSON.
+    body = urllib.request.Request(
+        f"http://{server.ports['openai']}/v1/completions",
+        b"x" * most,
+        {"Content-Type": "application/json"},
+    )
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(body)
+    assert error.value.code == 400
+
+
 def test_other_types_and_paths_are_refused(door):
     def post(path, content_type, method="POST"):
         request = urllib.request.Request(

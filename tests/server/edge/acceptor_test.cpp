@@ -1,6 +1,5 @@
 #include "server/edge/acceptor.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/un.h>
@@ -9,8 +8,6 @@
 #include <condition_variable>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
-#include "server/edge/open_calls.h"
 #include "server/edge/peer.h"
 #include "tests/server/edge/sockets.h"
 
@@ -179,58 +176,6 @@ TEST(Acceptor, OutlivesALackOfFiles) {
   EXPECT_EQ(holder.acceptor.refused(), 20);
   const Fd after = connect_to(holder.acceptor.address());
   holder.wait_for(2);
-}
-
-TEST(Acceptor, NamesPeersAsGrpcDoes) {
-  sockaddr_storage name = {};
-  auto& v6 = reinterpret_cast<sockaddr_in6&>(name);
-  v6.sin6_family = AF_INET6;
-  v6.sin6_port = htons(7);
-  ASSERT_EQ(inet_pton(AF_INET6, "2001:db8:0:1:2::3", &v6.sin6_addr), 1);
-  EXPECT_EQ(peer_of(name), "ipv6:%5B2001:db8:0:1:2::3%5D:7");
-  EXPECT_EQ(host_of(name), "2001:db8:0:1::/64");
-  ASSERT_EQ(inet_pton(AF_INET6, "::ffff:10.0.0.7", &v6.sin6_addr), 1);
-  EXPECT_EQ(peer_of(name), "ipv4:10.0.0.7:7");
-  EXPECT_EQ(host_of(name), "10.0.0.7");
-}
-
-TEST(Peer, HostsOfNames) {
-  EXPECT_EQ(host_of("ipv4:10.0.0.7:41234"), "10.0.0.7");
-  EXPECT_EQ(host_of("ipv6:%5B2001:db8:0:1:2::3%5D:7"), "2001:db8:0:1::/64");
-  EXPECT_EQ(host_of("ipv6:%5Bfe80::1%25eth0%5D:7"), "fe80::/64");
-  EXPECT_EQ(host_of("unix:/tmp/x"), "");
-  EXPECT_EQ(host_of(""), "");
-}
-
-TEST(OpenCalls, RefusesAtTheBoundAndClosesWhoPassesItTwice) {
-  std::vector<std::string> closed;
-  OpenCalls calls({/*total=*/5, /*per_connection=*/2},
-                  [&](const std::string& peer) { closed.push_back(peer); });
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(calls.enter("a").ok());
-  EXPECT_EQ(calls.enter("a").code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(closed, std::vector<std::string>{"a"});
-  EXPECT_TRUE(calls.enter("b").ok());
-  EXPECT_THAT(std::string(calls.enter("b").message()), testing::HasSubstr("server.max_open_calls"));
-  EXPECT_EQ(closed.size(), 1U);
-  EXPECT_EQ(calls.open(), 5);
-  EXPECT_EQ(calls.refused(), 2);
-  calls.leave("a");
-  EXPECT_TRUE(calls.enter("b").ok());
-}
-
-TEST(OpenCalls, LeavesSomeToOtherHosts) {
-  OpenCalls calls({/*total=*/8, /*per_connection=*/8}, [](const std::string&) {});
-  for (int i = 0; i < 6; ++i) {
-    EXPECT_TRUE(calls.enter(absl::StrCat("ipv4:10.0.0.7:", 1000 + i)).ok());
-  }
-  const absl::Status refused = calls.enter("ipv4:10.0.0.7:2000");
-  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("of one host are open: 6"));
-  EXPECT_TRUE(calls.enter("ipv4:10.0.0.8:1").ok());
-  EXPECT_TRUE(calls.enter("unix:").ok()) << "such peers are as many as they are";
-  EXPECT_FALSE(calls.any_of("ipv4:10.0.0.7:2000"));
-  calls.leave("ipv4:10.0.0.7:1000");
-  EXPECT_TRUE(calls.enter("ipv4:10.0.0.7:2000").ok());
 }
 
 }  // namespace

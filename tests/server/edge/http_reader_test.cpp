@@ -141,5 +141,20 @@ TEST(HttpReader, RefusesWhatIsTooLong) {
   EXPECT_EQ(read(post("Transfer-Encoding: chunked\r\n", some)).refusal, 413);
 }
 
+// What one client may hold is bounded by that: a body whose memory doubled would be refused.
+TEST(HttpReader, HoldsNoMoreThanMayCome) {
+  constexpr size_t kBody = 80;  // of at most 100
+  for (const std::string& start :
+       {post("Content-Length: 80\r\n"), post("Transfer-Encoding: chunked\r\n", "50\r\n")}) {
+    HttpReader reader(kLimits);
+    reader.feed(start);
+    const size_t most = start.find("80") != start.npos ? kBody : kLimits.body_bytes;
+    for (size_t i = 0; i < kBody; ++i) {
+      reader.feed("x");
+      ASSERT_LE(reader.held_bytes(), start.size() + most) << i;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -1,0 +1,46 @@
+#include "server/edge/peer.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+
+#include <cstdint>
+
+namespace tandem {
+namespace {
+
+TEST(Peer, NamesAsGrpcHasThem) {
+  sockaddr_storage name = {};
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(name);
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(7);
+  ASSERT_EQ(inet_pton(AF_INET6, "2001:db8:0:1:2::3", &v6.sin6_addr), 1);
+  EXPECT_EQ(peer_of(name), "ipv6:%5B2001:db8:0:1:2::3%5D:7");
+  EXPECT_EQ(host_of(name), "2001:db8:0:1::/64");
+  ASSERT_EQ(inet_pton(AF_INET6, "::ffff:10.0.0.7", &v6.sin6_addr), 1);
+  EXPECT_EQ(peer_of(name), "ipv4:10.0.0.7:7");
+  EXPECT_EQ(host_of(name), "10.0.0.7");
+}
+
+TEST(Peer, HostsOfNames) {
+  EXPECT_EQ(host_of("ipv4:10.0.0.7:41234"), "10.0.0.7");
+  EXPECT_EQ(host_of("ipv6:%5B2001:db8:0:1:2::3%5D:7"), "2001:db8:0:1::/64");
+  EXPECT_EQ(host_of("ipv6:%5Bfe80::1%25eth0%5D:7"), "fe80::/64");
+  EXPECT_EQ(host_of("unix:/tmp/x"), "");
+  EXPECT_EQ(host_of(""), "");
+}
+
+TEST(Peer, OneHostLeavesAQuarterToOthers) {
+  EXPECT_EQ(part_of_one_host(128), 96);
+  EXPECT_EQ(part_of_one_host(4), 3);
+  EXPECT_EQ(part_of_one_host(5), 4);
+  // Of few, one is left; the only one is whoever's comes first.
+  EXPECT_EQ(part_of_one_host(3), 2);
+  EXPECT_EQ(part_of_one_host(2), 1);
+  EXPECT_EQ(part_of_one_host(1), 1);
+  EXPECT_EQ(part_of_one_host(0), 0);
+  EXPECT_EQ(part_of_one_host(uint64_t{1} << 40), 3 * (uint64_t{1} << 38));
+}
+
+}  // namespace
+}  // namespace tandem
