@@ -4,16 +4,19 @@
 
 All read the same text, held-out files of Python's standard library, in windows of 512 tokens, and are
 judged by the second half of each, as llama-perplexity (scripts/setup --peers) does. fp32 is
-Transformers' model of the dequantized file. Prints a Markdown table; ends with status 1 where ours is
-further from fp32 than llama.cpp's is.
+Transformers' model of the dequantized file. Prints a Markdown table, in which +- is the standard error
+of a distance from fp32, by windows; and for each file how much further ours is than llama.cpp's. Ends
+with status 1 where that is more than its own standard error.
 """
 
 import argparse
 import math
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -44,31 +47,27 @@ def held_out(tokenizer, tokens: int) -> tuple[str, list[list[int]]]:
     return text, windows
 
 
-def ours(path: Path, windows: list[list[int]], binary: Path) -> float:
+def ours(path: Path, windows: list[list[int]], binary: Path) -> list[float]:
+    """By window, as the others: the mean of -log p of its tokens that count."""
     with serving.server(binary, {"model": path}, dtype="stored") as client:
-        logprobs = [client.score("model", ids)[FIRST - 1 :] for ids in windows]
-    return perplexity(logprobs)
+        return [-mean(client.score("model", ids)[FIRST - 1 :]) for ids in windows]
 
 
-def of_transformers(path: Path, windows: list[list[int]]) -> float:
+def of_transformers(path: Path, windows: list[list[int]]) -> list[float]:
     model = AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32
     ).eval()
-    logprobs = []
+    losses = []
     for ids in windows:
         with torch.no_grad():
             logits = model(torch.tensor([ids[:-1]])).logits[0, FIRST - 1 :]
         wanted = torch.tensor(ids[FIRST:])[:, None]
-        logprobs.append(torch.log_softmax(logits, dim=-1).gather(1, wanted)[:, 0].double().tolist())
-    return perplexity(logprobs)
+        of_wanted = torch.log_softmax(logits, dim=-1).gather(1, wanted)[:, 0]
+        losses.append(-of_wanted.double().mean().item())
+    return losses
 
 
-def perplexity(logprobs: list[list[float]]) -> float:
-    every = [x for window in logprobs for x in window]
-    return math.exp(-sum(every) / len(every))
-
-
-def theirs(path: Path, text: str, chunks: int) -> float:
+def theirs(path: Path, text: str, chunks: int) -> list[float]:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write(text)
         file.flush()
@@ -78,15 +77,42 @@ def theirs(path: Path, text: str, chunks: int) -> float:
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"llama-perplexity: status {done.returncode}\n{done.stderr[-2000:]}")
-    return told(done.stdout + done.stderr)
+    return told(done.stdout + done.stderr, chunks)
 
 
-def told(text: str) -> float:
-    """The perplexity in what llama-perplexity writes."""
-    found = re.search(r"Final estimate: PPL = ([0-9.]+)", text)
-    if not found:
-        raise SystemExit(f"llama-perplexity told no perplexity:\n{text[-2000:]}")
-    return float(found[1])
+def told(text: str, chunks: int) -> list[float]:
+    """By window, from what llama-perplexity writes: the perplexity of all windows until then."""
+    until = {int(n): float(x) for n, x in re.findall(r"\[(\d+)\]([0-9.]+),", text)}
+    if sorted(until) != list(range(1, chunks + 1)):
+        raise SystemExit(
+            f"llama-perplexity told of {len(until)} of {chunks} windows:\n{text[-2000:]}"
+        )
+    sums = [0.0] + [n * math.log(until[n]) for n in range(1, chunks + 1)]
+    return [after - before for before, after in pairwise(sums)]
+
+
+def mean(numbers: list[float]) -> float:
+    return sum(numbers) / len(numbers)
+
+
+def error(numbers: list[float]) -> float:
+    """The standard error of their mean."""
+    return statistics.stdev(numbers) / math.sqrt(len(numbers))
+
+
+def further(exact: list[float], stored: list[float], peer: list[float]) -> tuple[float, float]:
+    """How much further from `exact` the mean of `stored` is than that of `peer`, and its standard error."""
+    ways = [(s - e, p - e) for e, s, p in zip(exact, stored, peer, strict=True)]
+    here = math.copysign(1, mean([s for s, _ in ways]))
+    there = math.copysign(1, mean([p for _, p in ways]))
+    more = [here * s - there * p for s, p in ways]
+    return mean(more), error(more)
+
+
+def beside(losses: list[float], exact: list[float]) -> str:
+    """A perplexity and how far it is from that of `exact`."""
+    ways = [a - b for a, b in zip(losses, exact, strict=True)]
+    return f"{math.exp(mean(losses)):.4f} ({math.expm1(mean(ways)):+.3%} +- {error(ways):.3%})"
 
 
 def compare(name: str, arguments: argparse.Namespace) -> bool:
@@ -96,12 +122,13 @@ def compare(name: str, arguments: argparse.Namespace) -> bool:
     stored = ours(path, windows, arguments.server)
     peer = theirs(path, text, len(windows))
     exact = of_transformers(path, windows)
+    more, by_chance = further(exact, stored, peer)
     print(
-        f"| {name} | {len(windows) * LENGTH:,} | {exact:.4f} "
-        f"| {stored:.4f} ({stored / exact - 1:+.3%}) | {peer:.4f} ({peer / exact - 1:+.3%}) |",
+        f"| {name} | {len(windows) * LENGTH:,} | {math.exp(mean(exact)):.4f} "
+        f"| {beside(stored, exact)} | {beside(peer, exact)} | {more:+.3%} +- {by_chance:.3%} |",
         flush=True,
     )
-    return abs(stored - exact) <= abs(peer - exact)
+    return more <= by_chance
 
 
 def main() -> int:
@@ -112,8 +139,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if not PROGRAM.exists():
         raise SystemExit(f"{PROGRAM} is missing: scripts/setup --peers")
-    print("| file | tokens | fp32, Transformers | stored, Tandem | stored, llama.cpp |")
-    print("|---|---:|---:|---:|---:|", flush=True)
+    print("| file | tokens | fp32, Transformers | stored, Tandem | stored, llama.cpp | further |")
+    print("|---|---:|---:|---:|---:|---:|", flush=True)
     return 0 if all([compare(name, arguments) for name in arguments.models]) else 1
 
 

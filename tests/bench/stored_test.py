@@ -59,10 +59,20 @@ def test_each_figure_has_the_settings_that_were_best_for_it(program, monkeypatch
 
 
 def test_perplexity_is_read_from_what_the_program_says():
-    assert gguf_perplexity.told("...\nFinal estimate: PPL = 8.7512 +/- 0.1\n") == 8.7512
-    with pytest.raises(SystemExit, match="no perplexity"):
-        gguf_perplexity.told("out of memory")
-    assert gguf_perplexity.perplexity([[0.0, -1.0], [-2.0]]) == pytest.approx(2.718281828)
+    # All three windows: ln 2, ln 8 and 0.
+    said = "...[1]2.0000,[2]4.0000,[3]2.5198,\nFinal estimate: PPL = 2.5198 +/- 0.1\n"
+    losses = gguf_perplexity.told(said, 3)
+    assert losses == pytest.approx([0.6931, 2.0794, 0.0], abs=1e-3)
+    with pytest.raises(SystemExit, match="0 of 3 windows"):
+        gguf_perplexity.told("out of memory", 3)
+
+
+def test_distances_from_fp32_have_standard_errors():
+    said = gguf_perplexity.beside([1.0, 1.0, 0.7], [1.0, 1.0, 1.0])
+    assert said == "2.4596 (-9.516% +- 10.000%)"
+    # 0.2 too much beside 0.1 too little: 0.1 further.
+    more = gguf_perplexity.further([0.0, 0.0], [0.1, 0.3], [-0.1, -0.1])
+    assert more == pytest.approx((0.1, 0.1))
 
 
 class Words:
