@@ -3,7 +3,8 @@
     python -m tuning.gguf_perplexity smollm2-135m [...] [--tokens 20480]
 
 All read the same text, held-out files of Python's standard library, in windows of 512 tokens, and are
-judged by the second half of each, as llama-perplexity (scripts/setup --peers) does. fp32 is
+judged by the second half of each, as llama-perplexity (scripts/setup --peers) does. The tokens are those
+of llama.cpp's tokenizer: were one text cut otherwise, all windows behind it would be others. fp32 is
 Transformers' model of the dequantized file. Prints a Markdown table, in which +- is the standard error
 of a distance from fp32, by windows; and for each file how much further ours is than llama.cpp's. Ends
 with status 1 where that is more than its own standard error.
@@ -16,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +25,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bench.peers import machine, serving
+from bench.peers.llama_server import llama_server
 from bench.peers.models import HOME, ROOT
 from tuning import corpus
 
@@ -31,19 +34,21 @@ LENGTH = 512
 FIRST = LENGTH // 2 + 1  # the first token of a window that counts
 
 
-def held_out(tokenizer, tokens: int) -> tuple[str, list[list[int]]]:
-    """A text of at least so many tokens, and its tokens in whole windows."""
+def held_out(
+    ids_of: Callable[[str], list[int]], first: int | None, tokens: int
+) -> tuple[str, list[list[int]]]:
+    """A text of at least so many tokens, and its tokens in whole windows; `first` begins each."""
     _, documents = corpus.split(corpus.read_documents(corpus.standard_library()))
     text = ""
     for document in documents:
         text += document.text
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = ids_of(text)
         if len(ids) >= tokens:
             break
     windows = [ids[at : at + LENGTH] for at in range(0, tokens - LENGTH + 1, LENGTH)]
-    if getattr(tokenizer, "add_bos_token", False):  # as llama-perplexity has it
+    if first is not None:  # as llama-perplexity has it
         for window in windows:
-            window[0] = tokenizer.bos_token_id
+            window[0] = first
     return text, windows
 
 
@@ -118,7 +123,9 @@ def beside(losses: list[float], exact: list[float]) -> str:
 def compare(name: str, arguments: argparse.Namespace) -> bool:
     path = HOME / "models" / f"{name}.gguf"
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    text, windows = held_out(tokenizer, arguments.tokens)
+    first = tokenizer.bos_token_id if getattr(tokenizer, "add_bos_token", False) else None
+    with llama_server(HOME / "bin" / "llama-server", path, context=LENGTH) as server:
+        text, windows = held_out(server.tokenize, first, arguments.tokens)
     stored = ours(path, windows, arguments.server)
     peer = theirs(path, text, len(windows))
     exact = of_transformers(path, windows)

@@ -31,6 +31,12 @@ class LlamaServer:
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False
 
+    def tokenize(self, text: str) -> list[int]:
+        """As its other programs read a text: with the tokens that begin one, none by its name."""
+        return self.ask("tokenize", {"content": text, "add_special": True, "parse_special": False})[
+            "tokens"
+        ]
+
     def complete(self, prompt: str, new_tokens: int, stops: Sequence[str]) -> Answer:
         body = {
             "prompt": prompt,
@@ -41,14 +47,17 @@ class LlamaServer:
             "cache_prompt": True,
             "return_tokens": True,
         }
+        said = self.ask("completion", body)
+        return Answer(said["content"], said["tokens"])
+
+    def ask(self, path: str, body: dict) -> dict:
         request = urllib.request.Request(
-            f"{self.url}/completion",
+            f"{self.url}/{path}",
             data=json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=600) as answer:
-            said = json.load(answer)
-        return Answer(said["content"], said["tokens"])
+            return json.load(answer)
 
 
 def free_port() -> int:

@@ -75,21 +75,13 @@ def test_distances_from_fp32_have_standard_errors():
     assert more == pytest.approx((0.1, 0.1))
 
 
-class Words:
-    """A token for each character, and a first one."""
-
-    add_bos_token, bos_token_id = True, -1
-
-    def __call__(self, text, add_special_tokens):
-        return {"input_ids": [ord(c) for c in text]}
-
-
 def test_windows_are_whole_and_begin_as_the_file_says(monkeypatch):
     documents = [SimpleNamespace(text=name * 600) for name in "abc"]
     monkeypatch.setattr(gguf_perplexity.corpus, "standard_library", list)
     monkeypatch.setattr(gguf_perplexity.corpus, "read_documents", lambda _: documents)
     monkeypatch.setattr(gguf_perplexity.corpus, "split", lambda all: ([], all))
-    text, windows = gguf_perplexity.held_out(Words(), 2 * gguf_perplexity.LENGTH)
+    letters = [lambda text: [ord(c) for c in text], -1]
+    text, windows = gguf_perplexity.held_out(*letters, 2 * gguf_perplexity.LENGTH)
     assert [len(w) for w in windows] == [gguf_perplexity.LENGTH] * 2
     assert [w[0] for w in windows] == [-1, -1]
     assert text == "a" * 600 + "b" * 600  # no more than is asked for
