@@ -13,13 +13,13 @@ with status 1 where that is more than its own standard error.
 import argparse
 import math
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean, stdev
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -55,7 +55,7 @@ def held_out(
 def ours(path: Path, windows: list[list[int]], binary: Path) -> list[float]:
     """By window, as the others: the mean of -log p of its tokens that count."""
     with serving.server(binary, {"model": path}, dtype="stored") as client:
-        return [-mean(client.score("model", ids)[FIRST - 1 :]) for ids in windows]
+        return [-fmean(client.score("model", ids)[FIRST - 1 :]) for ids in windows]
 
 
 def of_transformers(path: Path, windows: list[list[int]]) -> list[float]:
@@ -96,28 +96,24 @@ def told(text: str, chunks: int) -> list[float]:
     return [after - before for before, after in pairwise(sums)]
 
 
-def mean(numbers: list[float]) -> float:
-    return sum(numbers) / len(numbers)
-
-
 def error(numbers: list[float]) -> float:
     """The standard error of their mean."""
-    return statistics.stdev(numbers) / math.sqrt(len(numbers))
+    return stdev(numbers) / math.sqrt(len(numbers))
 
 
 def further(exact: list[float], stored: list[float], peer: list[float]) -> tuple[float, float]:
     """How much further from `exact` the mean of `stored` is than that of `peer`, and its standard error."""
     ways = [(s - e, p - e) for e, s, p in zip(exact, stored, peer, strict=True)]
-    here = math.copysign(1, mean([s for s, _ in ways]))
-    there = math.copysign(1, mean([p for _, p in ways]))
+    here = math.copysign(1, fmean([s for s, _ in ways]))
+    there = math.copysign(1, fmean([p for _, p in ways]))
     more = [here * s - there * p for s, p in ways]
-    return mean(more), error(more)
+    return fmean(more), error(more)
 
 
 def beside(losses: list[float], exact: list[float]) -> str:
     """A perplexity and how far it is from that of `exact`."""
     ways = [a - b for a, b in zip(losses, exact, strict=True)]
-    return f"{math.exp(mean(losses)):.4f} ({math.expm1(mean(ways)):+.3%} +- {error(ways):.3%})"
+    return f"{math.exp(fmean(losses)):.4f} ({math.expm1(fmean(ways)):+.3%} +- {error(ways):.3%})"
 
 
 def compare(name: str, arguments: argparse.Namespace) -> bool:
@@ -131,7 +127,7 @@ def compare(name: str, arguments: argparse.Namespace) -> bool:
     exact = of_transformers(path, windows)
     more, by_chance = further(exact, stored, peer)
     print(
-        f"| {name} | {len(windows) * LENGTH:,} | {math.exp(mean(exact)):.4f} "
+        f"| {name} | {len(windows) * LENGTH:,} | {math.exp(fmean(exact)):.4f} "
         f"| {beside(stored, exact)} | {beside(peer, exact)} | {more:+.3%} +- {by_chance:.3%} |",
         flush=True,
     )
