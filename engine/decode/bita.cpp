@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "engine/decode/bita_budget.h"
+#include "engine/decode/mask_rows.h"
 
 namespace tandem {
 namespace {
 
 // What masks foresaw: the candidates for each depth of the next tree, the best first.
 struct Foreseen {
-  std::vector<std::vector<Token>> tokens;
+  Candidates tokens;
   int mask = 0;  // the first depth's are m_{mask + 1}'s
 
   // Of the candidates for what follows a node of this depth, the one that is `token`; -1: none.
@@ -28,43 +29,8 @@ struct Foreseen {
   }
 };
 
-// A tree in a pass: the rows of the root and the nodes, and the masks that hang on each.
-struct Laid {
-  BitaTree tree;
-  std::vector<Token> token;  // by node
-  RowList rows;              // [0]: the root; [1 + i]: node i
-  RowList masks;             // group after group, in the order of `rows`
-  std::vector<int> group;    // where a row's begins in `masks`
-
-  size_t index(int node) const { return static_cast<size_t>(node + 1); }  // in `rows`
-};
-
-// Behind the root, which is the last row of `pass`: the nodes, then everybody's masks.
-Laid lay(BitaTree tree, const Foreseen& foreseen, Pass* pass) {
-  Laid laid;
-  laid.rows.push_back(static_cast<Row>(pass->add.size()) - 1);
-  for (const BitaTree::Node& node : tree.nodes) {
-    laid.token.push_back(
-        foreseen.tokens[static_cast<size_t>(node.depth) - 1][static_cast<size_t>(node.rank)]);
-    const Row above = laid.rows[laid.index(node.parent)];
-    laid.rows.push_back(pass->add.add(token_in(laid.token.back()), above));
-  }
-  for (int node = BitaTree::kRoot; node < tree.size(); ++node) {
-    laid.group.push_back(static_cast<int>(laid.masks.size()));
-    Row above = laid.rows[laid.index(node)];
-    for (int i = 0; i < tree.masks(node); ++i) {
-      In mask;
-      mask.kind = In::kMask;
-      mask.id = i;
-      laid.masks.push_back(above = pass->add.add(mask, above));
-    }
-  }
-  laid.tree = std::move(tree);
-  return laid;
-}
-
 // The child of `node` that is `drawn`, or kRoot.
-int child_of(const Laid& laid, int node, Token drawn) {
+int child_of(const LaidTree& laid, int node, Token drawn) {
   for (int i = 0; i < laid.tree.size(); ++i) {
     if (laid.tree.at(i).parent != node) continue;
     if (laid.token[static_cast<size_t>(i)] == drawn) return i;
@@ -80,7 +46,7 @@ bool has_children(const BitaTree& tree, int node) {
 }
 
 // The nearest masks: of the node itself, or what lies ahead of it of those above it.
-Foreseen foresee(const Laid& laid, int node, std::span<const Out> masks) {
+Foreseen foresee(const LaidTree& laid, int node, std::span<const Out> masks) {
   int ahead = 0;
   int from = node;
   while (from != BitaTree::kRoot && laid.tree.masks(from) == 0) {
@@ -91,20 +57,10 @@ Foreseen foresee(const Laid& laid, int node, std::span<const Out> masks) {
   foreseen.mask = ahead;
   for (int i = ahead; i < laid.tree.masks(from); ++i) {
     std::vector<Token>& depth = foreseen.tokens.emplace_back();
-    const auto row = static_cast<size_t>(laid.group[laid.index(from)] + i);
+    const auto row = static_cast<size_t>(laid.group[LaidTree::index(from)] + i);
     for (const Ranked& candidate : masks[row].top) depth.push_back(candidate.token);
   }
   return foreseen;
-}
-
-// A mask's best tokens under the request's own processors, whatever is drawn elsewhere.
-Read candidates(Gen g, RowList masks, int k) {
-  Read read;
-  read.rows = std::move(masks);
-  read.warp = g.warp();
-  read.warp.temperature = 0;
-  read.top = k;
-  return read;
 }
 
 // Down the tree as long as what a row draws is among its children.
@@ -114,12 +70,13 @@ struct Walk {
   int node = BitaTree::kRoot;  // the last one
 };
 
-Walk walk(Gen g, const Laid& laid, const Foreseen& foreseen, const Readout& r, BitaBudget* budget) {
+Walk walk(Gen g, const LaidTree& laid, const Foreseen& foreseen, const Readout& r,
+          BitaBudget* budget) {
   Walk w;
   for (Row row = 0; row <= laid.rows[0]; ++row) w.path.push_back(row);
   bool best = true;  // candidates all the way
   for (;;) {
-    const Out& drawn = r.row[laid.index(w.node)];
+    const Out& drawn = r.row[LaidTree::index(w.node)];
     const int depth = laid.tree.depth(w.node);
     if (best && depth < foreseen.depths()) {
       budget->saw_token(foreseen.mask + depth, foreseen.rank_of(depth, drawn.token));
@@ -133,7 +90,7 @@ Walk walk(Gen g, const Laid& laid, const Foreseen& foreseen, const Readout& r, B
     best = best && laid.tree.at(child).rank == 0;
     w.out.push_back(
         g.emitted(drawn, {Source::kMask, Source::kLarge, false, foreseen.mask + depth}));
-    w.path.push_back(laid.rows[laid.index(w.node = child)]);
+    w.path.push_back(laid.rows[LaidTree::index(w.node = child)]);
   }
 }
 
@@ -149,9 +106,9 @@ Task<void> bita(Gen g, BitaParams a) {
     co_await g.round({{L, g.missing(L) + tree.rows()}});
     Pass p = g.catch_up(L);
     const bool catches_up = p.add.size() > 1;
-    const Laid laid = lay(std::move(tree), foreseen, &p);
+    const LaidTree laid = lay(std::move(tree), foreseen.tokens, &p);
     p.reading(g.draw(laid.rows));
-    if (!laid.masks.empty()) p.reading(candidates(g, laid.masks, a.num_candidates));
+    if (!laid.masks.empty()) p.reading(foreseen_by(g, laid.masks, a.num_candidates));
     Readout r = co_await g.submit(std::move(p));
 
     Walk w = walk(g, laid, foreseen, r, &budget);

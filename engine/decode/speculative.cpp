@@ -7,32 +7,13 @@
 #include "engine/decode/draft_ids.h"
 #include "engine/decode/first_token.h"
 #include "engine/decode/judge.h"
+#include "engine/decode/masked_draft.h"
 #include "engine/decode/ngram_index.h"
 #include "engine/decode/payoff.h"
 #include "engine/decode/steering.h"
 
 namespace tandem {
 namespace {
-
-// How the drafts of a request are made.
-struct Draft {
-  Stage stage;
-  bool by_ratio = false;
-  float min_probability = 0;
-  int vocab = 0;  // Warp::vocab
-};
-
-// Draws from the draft's last row: by the target's own race, or for the ratio rule apart from it.
-Read draft_read(Gen g, const Draft& d, const Pass& pass) {
-  Read read;
-  read.rows = last_rows(1, pass.add.size());
-  read.warp = g.warp();
-  read.warp.vocab = d.vocab;
-  read.draw = true;
-  read.keep = d.by_ratio;
-  read.round_start = static_cast<int>(g.seq().size());
-  return read;
-}
 
 // Each draft is fed to the next pass by its device, where all of them lie in line: the loop neither
 // sees one nor waits for one.
@@ -41,7 +22,7 @@ Drafts chained_drafts(Gen g, Draft d, int gamma) {
   if (gamma == 0) return drafts;  // there is no room on it in this round
   Pass p = g.catch_up(d.stage);
   for (int i = 0; i < gamma; ++i) {
-    p.reading(draft_read(g, d, p));
+    p.reading(draft_read(g, d, last_rows(1, p.add.size())));
     p.share = true;
     const Ticket draft = g.submit(std::move(p));
     drafts.add(draft.chosen(0), d.by_ratio ? draft.id() : 0);
@@ -52,54 +33,81 @@ Drafts chained_drafts(Gen g, Draft d, int gamma) {
   return drafts;
 }
 
+// Adds what a pass has said, up to what is not sure or ends the request. False: all was not added.
+bool add(Gen g, const DraftPass& pass, const Draft& d, std::vector<Token>* x, Drafts* drafts) {
+  for (const Proposal& said : pass.said) {
+    if (said.probability < d.min_probability) return false;
+    x->push_back(said.token);
+    drafts->add(token_in(said.token), d.by_ratio ? pass.ticket : 0);
+    if (g.ends(*x)) return false;
+  }
+  return true;
+}
+
 // Stops before the first row of q that is not sure. That looks at the row alone and never at what
 // is drawn from it: under the ratio rule, to drop a token for its own probability would bias the
-// output (METHODS 1).
-Task<Drafts> confident_drafts(Gen g, Draft d, int gamma) {
+// output (METHODS 1). What masks still guess then is judged too, as far as they are sure.
+Task<Drafts> awaited_drafts(Gen g, Draft d, int gamma) {
   Drafts drafts;
   std::vector<Token> x;
-  while (drafts.size() < gamma && !g.ends(x)) {
-    Pass p = g.catch_up(d.stage, x);
-    Read read = draft_read(g, d, p);
-    read.max_prob = true;
-    p.reading(std::move(read));
-    Ticket draft = g.submit(std::move(p));
-    const TicketId id = draft.id();
-    Readout r = co_await draft;
-    if (r.row[0].max_prob < d.min_probability) break;
-    x.push_back(r.row[0].token);
-    drafts.add(token_in(x.back()), d.by_ratio ? id : 0);
+  std::vector<Proposal> guesses;
+  bool on = true;
+  while (on && drafts.size() + static_cast<int>(guesses.size()) < gamma) {
+    const DraftPass pass = co_await draft_pass(g, d, x, gamma - drafts.size(), &guesses);
+    on = add(g, pass, d, &x, &drafts);
+    if (!on) co_return drafts;
   }
+  add(g, {std::move(guesses)}, d, &x, &drafts);
   co_return drafts;
 }
 
-// Each draft as long as it pays, looked up or the small model's.
+Task<Drafts> drafts_of(Gen g, Draft d, int gamma) {
+  if (d.min_probability <= 0 && d.masks == 0) co_return chained_drafts(g, d, gamma);
+  Drafts drafts = co_await awaited_drafts(g, d, gamma);
+  co_return drafts;
+}
+
+Need room_for(Gen g, const Draft& d, int gamma) {
+  return {d.stage, g.missing(d.stage) + gamma - 1 + masked_draft_rows(d.masks)};
+}
+
+// Each draft as long as it pays: looked up, what the small model says, or at last what its masks
+// guess.
 Task<Drafts> paying_drafts(Gen g, Draft d, Steering* steering, NgramIndex* ngrams, int gamma) {
   Drafts drafts;
   std::vector<Token> x;
-  while (drafts.size() < gamma && !g.ends(x)) {
+  std::vector<Proposal> guesses;
+  const auto add = [&](Token token, Source by) {
+    x.push_back(token);
+    drafts.by.push_back(by);
+    drafts.add(token_in(token), 0);
+    return drafts.size() < gamma && !g.ends(x);
+  };
+  bool on = gamma > 0;
+  while (on) {
     const NgramIndex::Found found = ngrams->look_up(g.seq(), x, 1);
     const int rows = g.missing(d.stage) + static_cast<int>(x.size());
-    const Steering::Next next = steering->next(found.matched, rows);
+    const Steering::Next next =
+        steering->next(found.matched, rows, guesses.empty() ? 0 : guesses[0].probability);
     if (next == Steering::Next::kStop) break;
     if (next == Steering::Next::kLookup) {
+      guesses.clear();
       steering->looked_up(found.matched);
-      x.push_back(found.tokens.front());
-      drafts.by.push_back(Source::kNgram);
-    } else {
-      const double before = g.stats().share_seconds;
-      Pass p = g.catch_up(d.stage, x);
-      Read read = draft_read(g, d, p);
-      read.max_prob = true;
-      p.reading(std::move(read));
-      Readout r = co_await g.submit(std::move(p));
-      const float sure = r.row[0].max_prob;
-      const double seconds = g.stats().share_seconds - before;
-      if (!steering->drafted(sure, rows, seconds, d.min_probability)) break;
-      x.push_back(r.row[0].token);
-      drafts.by.push_back(Source::kSmall);
+      on = add(found.tokens.front(), Source::kNgram);
+      continue;
     }
-    drafts.add(token_in(x.back()), 0);
+    const double before = g.stats().share_seconds;
+    const DraftPass pass = co_await draft_pass(g, d, x, gamma - drafts.size(), &guesses);
+    steering->passed(rows, g.stats().share_seconds - before);
+    for (const Proposal& said : pass.said) {
+      if (!steering->drafted(said.probability, d.min_probability)) co_return drafts;
+      on = add(said.token, Source::kSmall);
+      if (!on) break;
+    }
+  }
+  for (const Proposal& guess : guesses) {
+    if (!on || !steering->guessed(guess.probability, d.min_probability)) break;
+    on = add(guess.token, Source::kSmall);
   }
   co_return drafts;
 }
@@ -109,7 +117,7 @@ Task<Drafts> paying_drafts(Gen g, Draft d, Steering* steering, NgramIndex* ngram
 // that is set before it.
 Task<void> steered(Gen g, Draft draft, SpeculativeParams a) {
   const Stage T = g.stage(Role::kLarge), D = draft.stage;
-  Steering steering(a.draft_tokens, a.lore);
+  Steering steering(a.draft_tokens, a.lore, draft.masks > 0);
   Payoff payoff(a.draft_tokens, /*adaptive=*/true);
   NgramIndex ngrams(kMaxNgram);
   std::vector<Stage> beside;
@@ -123,19 +131,19 @@ Task<void> steered(Gen g, Draft draft, SpeculativeParams a) {
     const double start = g.stats().share_seconds;
     const int behind = g.missing(D);
     Needs needs{{T, g.missing(T) + gamma}};
+    Draft made = draft;
+    if (!alone) made.masks = 0;  // whose rows are dear in full batches
     const bool small = gamma > 0 && (!alone || steering.may_draft());
-    if (small) needs.push_back({D, g.missing(D) + gamma - 1});
+    if (small) needs.push_back(room_for(g, made, gamma));
     co_await g.round(std::move(needs));
 
     Drafts drafts;
     if (alone) {
-      Drafts paying = co_await paying_drafts(g, draft, &steering, &ngrams, gamma);
+      Drafts paying = co_await paying_drafts(g, made, &steering, &ngrams, gamma);
       drafts = std::move(paying);
-    } else if (draft.min_probability > 0) {
-      Drafts sure = co_await confident_drafts(g, draft, gamma);
-      drafts = std::move(sure);
     } else {
-      drafts = chained_drafts(g, draft, gamma);
+      Drafts all = co_await drafts_of(g, made, gamma);
+      drafts = std::move(all);
     }
     const int drafted = drafts.size(), rows = g.missing(T) + drafted;
     const double before = g.stats().share_seconds;
@@ -158,7 +166,8 @@ Task<void> speculative(Gen g, SpeculativeParams a) {
   const bool by_ratio = !speculative_is_exact(a, g.warp().greedy());
   Pace pace(a.draft_tokens, a.adaptive);
   const Draft draft{D, by_ratio, a.min_draft_probability,
-                    draft_ids(g.warp(), a.draft_vocabulary.value_or(0))};
+                    draft_ids(g.warp(), a.draft_vocabulary.value_or(0)),
+                    by_ratio ? 0 : a.num_masks.value_or(0)};
   const bool paid = a.only_if_faster && !by_ratio;
   if (paid && a.adaptive) {
     co_await steered(g, draft, std::move(a));
@@ -173,16 +182,10 @@ Task<void> speculative(Gen g, SpeculativeParams a) {
     const double before = g.stats().share_seconds;
     const int behind = g.missing(D);
     Needs needs{{T, g.missing(T) + gamma}};
-    if (gamma > 0) needs.push_back({D, g.missing(D) + gamma - 1});
+    if (gamma > 0) needs.push_back(room_for(g, draft, gamma));
     co_await g.round(std::move(needs));
 
-    Drafts drafts;
-    if (a.min_draft_probability > 0) {
-      Drafts sure = co_await confident_drafts(g, draft, gamma);
-      drafts = std::move(sure);
-    } else {
-      drafts = chained_drafts(g, draft, gamma);
-    }
+    Drafts drafts = co_await drafts_of(g, draft, gamma);
     const int drafted = drafts.size();
     const Judged judged = co_await judge(g, std::move(drafts), Source::kSmall);
     pace.saw(drafted, judged.accepted);

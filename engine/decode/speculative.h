@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "engine/async/task.h"
 #include "engine/decode/gen.h"
@@ -31,6 +32,12 @@ struct SpeculativeParams {
   // A run ends before the first token whose row of q (before temperature) nowhere exceeds this.
   // 0: off; then drafts are a chain of passes. [0, 1]
   float min_draft_probability = 0;
+  // Masks of the small model that foresee what it will say, so that its passes draft several tokens
+  // (masked_draft.h): 0, none, or as many as its adapter has at most. They are used where drafts
+  // are judged exactly, by `only_if_faster` in requests without company alone. Unset: 1 where the
+  // deployment names an adapter.
+  std::optional<int> num_masks;
+  std::string adapter;  // where the masks are, by the name that the deployment knows
   // Drafts are ids below this alone, which spares the draft model the rest of its output matrix.
   // Vocabularies that were made by merging have the frequent tokens first. 0: all of them. Unset:
   // what suits the models, here all.

@@ -21,9 +21,12 @@ constexpr std::array<double, DraftOdds::kConfidences> kRight = {0.08, 0.22, 0.37
 constexpr std::array<double, kMaxNgram> kBegun = {0.5, 0.65, 0.75, 0.8};
 constexpr std::array<double, kMaxNgram> kGoesOn = {0.7, 0.8, 0.85, 0.9};
 constexpr double kSmallAtFirst = 0.7;  // of the small model's drafts
+constexpr double kGuessed = 0.8;       // of a guess beside a draft that the model is as sure of
+constexpr double kGuessAtFirst = 0.5;
 
 double believed(int made) {
   if (made < DraftOdds::kConfidences) return kRight[static_cast<size_t>(made)];
+  if (made >= DraftOdds::kGuess) return kGuessed * believed(made - DraftOdds::kGuess);
   const auto i = static_cast<size_t>(made - DraftOdds::kConfidences);
   return i < kMaxNgram ? kBegun[i] : kGoesOn[i - kMaxNgram];
 }
@@ -41,6 +44,7 @@ int DraftOdds::by_lookup(int matched, bool goes_on) {
 void DraftOdds::forget(double most) {
   for (KeptRate& r : made) r.forget(most);
   for (KeptRate& r : next) r.forget(most);
+  guess.forget(most);
 }
 
 void RoundMeans::saw(double memory, int tokens_of, int drafts_of, int passes_of) {
@@ -56,8 +60,9 @@ void RoundMeans::forget(double most) {
   for (double* sum : {&rounds, &tokens, &drafts, &small_passes}) *sum *= share;
 }
 
-Steering::Steering(int most, std::shared_ptr<DraftLore> lore)
+Steering::Steering(int most, std::shared_ptr<DraftLore> lore, bool guesses)
     : most_(most),
+      guesses_(guesses),
       lore_(lore ? std::move(lore) : std::make_shared<DraftLore>()),
       means_(lore_->means) {
   ++lore_->streams;
@@ -86,12 +91,24 @@ double Steering::pace() const {
   return std::max(plain, m.tokens / seconds);
 }
 
-double Steering::gain_of_small(int rows) const {
-  const double pass = lore_->small.measured() + std::min(rows - 1, kBehind) * lore_->small.more();
-  return alive_ * rate_of_next() - pace() * (pass + lore_->large.more());
+double Steering::rate_of_guess() const {
+  const double known = lore_->odds.guess.rate_from_guess(kGuessAtFirst, kGuessWeight);
+  return odds_.guess.rate(known, kLoreWeight);
 }
 
-double Steering::gain_of_lookup(int made) const {
+// With masks it says two tokens where what they guess is right, and leaves a guess behind them; but
+// what is guessed now could be judged without that pass.
+double Steering::gain_of_small(int rows, float guess) const {
+  const double rate = rate_of_next();
+  const double known = guess > 0 ? rate_of(DraftOdds::by_guess(guess)) : 0;
+  const double left = guesses_ ? rate * rate_of_guess() : 0;
+  const double pass = lore_->small.measured() + std::min(rows - 1, kBehind) * lore_->small.more();
+  const int drafts = guesses_ ? 2 : 1;
+  return alive_ * (rate + known * rate + left - known) -
+         pace() * (pass + drafts * lore_->large.more());
+}
+
+double Steering::gain_of_known(int made) const {
   return alive_ * rate_of(made) - pace() * lore_->large.more();
 }
 
@@ -109,16 +126,16 @@ void Steering::begin() {
                (mode_ == Trials::Next::kBest && (unknown() || gain_of_small(1) >= 0));
 }
 
-Steering::Next Steering::next(int matched, int rows) {
+Steering::Next Steering::next(int matched, int rows, float guess) {
   const auto count = static_cast<int>(drafts_.size());
   if (count >= most_ || mode_ == Trials::Next::kPlain) return Next::kStop;
   const bool trial = mode_ == Trials::Next::kTrial && count == 0;
   if (trial || (unknown() && count < kUnknown)) return Next::kSmall;
   // (Less than nothing where it may not.)
-  const double small = may_draft_ ? gain_of_small(rows) : -1;
+  const double small = may_draft_ ? gain_of_small(rows, guess) : -1;
   if (matched > 0) {
     const bool goes_on = count > 0 && !drafts_.back().by_small;
-    const double lookup = gain_of_lookup(DraftOdds::by_lookup(matched, goes_on));
+    const double lookup = gain_of_known(DraftOdds::by_lookup(matched, goes_on));
     const double later = kThen * (rate_of(DraftOdds::by_lookup(matched, goes_on)) - rate_of_next());
     if (lookup >= 0 && (!may_draft_ || lookup + alive_ * later >= small)) return Next::kLookup;
   }
@@ -139,10 +156,13 @@ void Steering::made(int how) {
   before_ = how;
 }
 
-bool Steering::drafted(float max_prob, int rows, double seconds, float least) {
+void Steering::passed(int rows, double seconds) {
   ++passes_;
   spent_ += seconds;
   if (!first_ && rows <= kBehind) lore_->small.saw(rows - 1, seconds);
+}
+
+bool Steering::drafted(float max_prob, float least) {
   const int how = DraftOdds::by_confidence(max_prob);
   // (A class of confidence that was hardly ever verified may be better than it sounds.)
   constexpr double kKnown = 4;
@@ -157,6 +177,13 @@ bool Steering::drafted(float max_prob, int rows, double seconds, float least) {
     lore_->odds.next[before].saw(false, kLoreMemory);
     return false;
   }
+  made(how);
+  return true;
+}
+
+bool Steering::guessed(float max_prob, float least) {
+  const int how = DraftOdds::by_guess(max_prob);
+  if (max_prob < least || gain_of_known(how) < 0) return false;
   made(how);
   return true;
 }
@@ -177,6 +204,7 @@ void Steering::judged(int accepted, int rows, double seconds) {
     const auto how = static_cast<size_t>(d.made), before = static_cast<size_t>(d.before);
     saw(odds_.made[how], lore_->odds.made[how]);
     if (d.by_small) saw(odds_.next[before], lore_->odds.next[before]);
+    if (d.made >= DraftOdds::kGuess) saw(odds_.guess, lore_->odds.guess);
   }
   if (mode_ == Trials::Next::kBest && !first_) {
     means_.saw(kRoundMemory, accepted + 1, drafts, passes_);

@@ -57,16 +57,19 @@ class KeptRate {
 // How likely drafts are kept, where all before them were.
 struct DraftOdds {
   static constexpr int kConfidences = 10;  // classes of the small model's confidence
-  static constexpr int kMade = kConfidences + 2 * kMaxNgram;  // and of matched lengths, at first
-                                                              // and when a copy goes on
+  static constexpr int kGuess = kConfidences + 2 * kMaxNgram;  // and of matched lengths, at first
+                                                               // and when a copy goes on
+  static constexpr int kMade = kGuess + kConfidences;          // and of its masks' confidence
   // What comes before a draft: one that was made so, or a round that kept all, or that did not.
   static constexpr int kAfterAll = kMade, kAfterSome = kMade + 1, kBefore = kMade + 2;
 
   static int by_confidence(float max_prob);
   static int by_lookup(int matched, bool goes_on);  // matched: [1, kMaxNgram]
+  static int by_guess(float max_prob) { return kGuess + by_confidence(max_prob); }
 
   std::array<KeptRate, kMade> made;    // of a draft, by how it was made
   std::array<KeptRate, kBefore> next;  // of the small model's next draft, by what comes before it
+  KeptRate guess;                      // of its masks' guess behind that
   void forget(double most);
 };
 
@@ -104,7 +107,8 @@ class Steering {
   static constexpr int kBarred = 16;         // tries to know them where drafts may not be made
 
   // lore: null: of this request alone.
-  Steering(int most, std::shared_ptr<DraftLore> lore);
+  // guesses: do masks guess what the small model will say?
+  Steering(int most, std::shared_ptr<DraftLore> lore, bool guesses = false);
   ~Steering() { --lore_->streams; }
   Steering(const Steering&) = delete;
   Steering& operator=(const Steering&) = delete;
@@ -116,11 +120,15 @@ class Steering {
   bool may_draft() const { return may_draft_; }
   enum class Next : uint8_t { kStop, kSmall, kLookup };
   // matched: of what n-grams propose next, 0: nothing. rows: of the small model's pass, if it makes
-  // one now.
-  Next next(int matched, int rows);
-  // The small model has made one, in a pass of so many rows. False: it is less sure than `least`,
-  // or not worth its row of the large model; then the round has no more.
-  bool drafted(float max_prob, int rows, double seconds, float least = 0);
+  // one now. guess: how sure its masks are of what they guess next; 0: they guess nothing.
+  Next next(int matched, int rows, float guess = 0);
+  // The small model has made a pass of so many rows of the text. What it said follows.
+  void passed(int rows, double seconds);
+  // A token that it said. False: it is less sure than `least`, or not worth its row of the large
+  // model; then the round has no more.
+  bool drafted(float max_prob, float least = 0);
+  // The same of a guess by its masks, which nobody has made a pass for.
+  bool guessed(float max_prob, float least = 0);
   void looked_up(int matched);
   // The large model has kept `accepted` of the drafts, in a pass of `rows` rows.
   void judged(int accepted, int rows, double seconds);
@@ -129,13 +137,15 @@ class Steering {
   double rate_of(int made) const;
   double rate_of_next() const;
   double pace() const;  // tokens in a second, at best
-  double gain_of_small(int rows) const;
-  double gain_of_lookup(int made) const;
+  double rate_of_guess() const;
+  double gain_of_small(int rows, float guess = 0) const;
+  double gain_of_known(int made) const;  // one that costs a row of the large model alone
   bool unknown() const { return !lore_->large.known() && lore_->barred < kBarred; }
   void made(int how);
   void plan(bool drafted, double lost);
 
   const int most_;
+  const bool guesses_;
   const std::shared_ptr<DraftLore> lore_;
   DraftOdds odds_;
   RoundMeans means_;

@@ -37,8 +37,9 @@ inline bool has_masks(BitaTreeKind kind, const RankPath& path) {
   return kind != BitaTreeKind::kSpine || path.back() == 0;
 }
 
-// The best `k` tokens of m_{i + 1}, hung on the last of `text`.
-inline Tokens mask_candidates(const Model& m, const Tokens& text, int i, int k, AdapterId adapter) {
+// Logits of m_{i + 1}, hung on the last of `text`.
+inline std::vector<float> mask_logits(const Model& m, const Tokens& text, int i,
+                                      AdapterId adapter) {
   uint64_t plain = 0;
   int position = 0;
   for (const Token t : text) plain += fake::seen(fake::token_input(t), position++);
@@ -47,6 +48,12 @@ inline Tokens mask_candidates(const Model& m, const Tokens& text, int i, int k, 
   std::vector<float> logits(static_cast<size_t>(m.config.vocab_size));
   fake::logits(m.config, sum, m.layers, logits);
   fake::foresee(m.config, sum, plain, static_cast<int>(text.size()) - 1, i, m.layers, logits);
+  return logits;
+}
+
+// Its best `k` tokens.
+inline Tokens mask_candidates(const Model& m, const Tokens& text, int i, int k, AdapterId adapter) {
+  const std::vector<float> logits = mask_logits(m, text, i, adapter);
   Tokens all(logits.size());
   std::iota(all.begin(), all.end(), 0);
   std::sort(all.begin(), all.end(), [&](Token a, Token b) {

@@ -49,7 +49,10 @@ Token race(const std::vector<float>& weights, std::array<uint32_t, 2> key) {
 }
 
 Row::Row(const Model& m, const Tokens& tokens, int ids)
-    : logits(m.logits_after(tokens)), position(static_cast<int>(tokens.size()) - 1) {
+    : Row(m.logits_after(tokens), static_cast<int>(tokens.size()) - 1, ids) {}
+
+Row::Row(std::vector<float> of_logits, int at, int ids)
+    : logits(std::move(of_logits)), position(at) {
   if (ids > 0 && index(ids) < logits.size()) logits.resize(index(ids));
   argmax = static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }

@@ -38,6 +38,7 @@ struct Row {
 
   // `ids`: the row ends there; 0: all of it.
   Row(const Model& m, const Tokens& tokens, int ids = 0);
+  Row(std::vector<float> of_logits, int at, int ids);
 
   double log_softmax(Token t) const;
   double confidence() const;

@@ -4,13 +4,15 @@
 #include "engine/base/outcome.h"
 #include "engine/decode/ngram.h"
 #include "engine/decode/speculative.h"
+#include "tests/reference/bita.h"
 #include "tests/reference/rows.h"
 
 namespace tandem::reference {
 
 // Of either method.
 struct Drafting : SpeculativeParams {
-  int max_ngram = 0;  // 0: the draft model's
+  int max_ngram = 0;     // 0: the draft model's
+  AdapterId by_adapter;  // its masks
 
   bool by_lookup() const { return max_ngram > 0; }
   NgramParams ngram() const { return {draft_tokens, max_ngram, adaptive}; }
@@ -19,6 +21,7 @@ struct Drafting : SpeculativeParams {
 struct Speculated {
   Tokens tokens;
   MethodStats stats;
+  int64_t draft_passes = 0;  // with masks, where nothing was evicted, but for the prompt's
 };
 
 // What followed the most recent earlier occurrence of the longest suffix, of at most `longest`
@@ -34,6 +37,54 @@ inline Tokens prompt_lookup(const Tokens& text, int longest, int n) {
     }
   }
   return {};
+}
+
+// What one pass of a draft model with masks says behind `text`, at most `room` tokens: `guesses`,
+// as far as it says them itself, with a token of its own. Then guesses are what its masks foresee
+// behind that, with their confidence.
+struct Guess {
+  Token token;
+  double confidence;
+};
+inline std::vector<Guess> said(const Model& draft, Tokens text, const Warp& w, const Drafting& a,
+                               int room, std::vector<Guess>* guesses) {
+  std::vector<Guess> out;
+  const int ids = a.draft_vocabulary.value_or(0);
+  const auto judged = std::min(guesses->size(), Row::index(room - 1));
+  for (size_t i = 0;; ++i) {
+    const Row row(draft, text, ids);
+    out.push_back({row.draw(w), row.confidence()});
+    if (i == judged || out.back().token != (*guesses)[i].token) break;
+    text.push_back(out.back().token);
+  }
+  guesses->clear();
+  for (int i = 0; i < std::min(*a.num_masks, room - static_cast<int>(out.size())); ++i) {
+    const Row mask(mask_logits(draft, text, i, a.by_adapter), 0, ids);
+    guesses->push_back({mask.argmax, mask.confidence()});
+  }
+  return out;
+}
+
+// All drafts of a round by such passes.
+inline Tokens masked_drafts(const Model& draft, const Output& out, const Warp& w, const Drafting& a,
+                            int gamma, int64_t* passes) {
+  Tokens x;
+  std::vector<Guess> guesses;
+  const auto add = [&](const std::vector<Guess>& tokens) {
+    for (const Guess& g : tokens) {
+      if (g.confidence < a.min_draft_probability) return false;
+      x.push_back(g.token);
+      if (out.would_end(x)) return false;
+    }
+    return true;
+  };
+  while (static_cast<int>(x.size() + guesses.size()) < gamma) {
+    const int room = gamma - static_cast<int>(x.size());
+    ++*passes;
+    if (!add(said(draft, joined(out.seq, x), w, a, room, &guesses))) return x;
+  }
+  add(guesses);
+  return x;
 }
 
 // `broken`: the rejected are drawn again from p instead of the residual, or drafts are drawn apart
@@ -56,11 +107,13 @@ inline Speculated speculative(const Model& target, const Model& draft, const Tok
                    : a.draft_tokens;
     const int gamma = std::min(pace, out.remaining() - 1);
     Tokens x = lookup ? prompt_lookup(out.seq, a.max_ngram, gamma) : Tokens();
+    const bool masked = !lookup && !by_ratio && a.num_masks.value_or(0) > 0;
+    if (masked && gamma > 0) x = masked_drafts(draft, out, w, a, gamma, &result.draft_passes);
     std::vector<std::vector<float>> q;
     for (size_t i = 0; i < x.size(); ++i) {
       if (out.is_eos(x[i])) x.resize(i + 1);
     }
-    while (!lookup && static_cast<int>(x.size()) < gamma) {
+    while (!lookup && !masked && static_cast<int>(x.size()) < gamma) {
       const Row row(draft, joined(out.seq, x), a.draft_vocabulary.value_or(0));
       if (a.min_draft_probability > 0) {
         if (out.would_end(x) || row.confidence() < a.min_draft_probability) break;

@@ -1,8 +1,16 @@
 #include "engine/decode/speculative.h"
 
+#include <string>
+
+#include "engine/decode/masked_draft.h"
 #include "engine/host/methods/entry.h"
 
 namespace tandem {
+namespace {
+
+int masks_of(const SpeculativeParams& a) { return a.num_masks.value_or(a.adapter.empty() ? 0 : 1); }
+
+}  // namespace
 
 const MethodEntry& speculative_entry() {
   using P = SpeculativeParams;
@@ -19,6 +27,10 @@ const MethodEntry& speculative_entry() {
               .add("only_if_faster", &P::only_if_faster, "drafts as far as they make it faster")
               .add("min_draft_probability", &P::min_draft_probability, {0, 1},
                    "drafting stops before a token that is less likely than this")
+              .add("num_masks", &P::num_masks, {0, 16},
+                   "tokens that the small model's masks foresee in each of its passes")
+              .add("adapter", &P::adapter, "masks: an extra of the small model",
+                   Field::By::kDeployment)
               .add("draft_vocabulary", &P::draft_vocabulary, {0, 1 << 24},
                    "only ids below this are drafted; 0: all; unset: what suits the models")
               .add("acceptance", &P::acceptance,
@@ -26,9 +38,16 @@ const MethodEntry& speculative_entry() {
                     {"ACCEPTANCE_RATIO", P::Acceptance::kRatio}},
                    "which drafts stay when tokens are sampled"),
       .needs =
-          [](const P&, const DeploymentConfig& d) {
+          [](const P& a, const DeploymentConfig& d) {
             MethodNeeds needs{{of_large(d), of_small(d)}, {}};
-            if (d.small.empty()) needs.lacking = Refusal();  // no parameter would do without
+            needs.models[1].masks = masks_of(a);
+            if (masks_of(a) > 0) needs.models[1].adapter = a.adapter;
+            if (d.small.empty()) {
+              needs.lacking = Refusal();  // no parameter would do without
+            } else if (masks_of(a) > 0 && a.adapter.empty()) {
+              needs.lacking = Refusal{"num_masks", std::to_string(masks_of(a)),
+                                      "0, as the deployment has no speculative.adapter"};
+            }
             return needs;
           },
       .bind =
@@ -37,12 +56,14 @@ const MethodEntry& speculative_entry() {
             if (!a->draft_vocabulary && a->acceptance == P::Acceptance::kMatch) {
               a->draft_vocabulary = models.draft_vocabulary;
             }
+            a->num_masks = masks_of(*a);
             a->lore = models.draft_lore;
           },
       .contract =
           [](const P& a, bool greedy) {
             return speculative_is_exact(a, greedy) ? Contract::kExact : Contract::kDistribution;
           },
+      .extra_rows = [](const P& a) { return masked_draft_rows(masks_of(a)); },
       .start = speculative,
   });
   return *kEntry;

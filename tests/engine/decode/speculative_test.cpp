@@ -1,5 +1,6 @@
 #include "tests/reference/speculative.h"
 
+#include "engine/decode/masked_draft.h"
 #include "engine/decode/ngram_index.h"
 #include "engine/decode/steering.h"
 #include "tests/engine/decode/method_checks.h"
@@ -13,6 +14,8 @@ using reference::Drafting;
 using reference::Tokens;
 using Acceptance = SpeculativeParams::Acceptance;
 
+const AdapterId kAdapter(3);
+
 // Of both methods that judge drafts: with a small model, and with n-grams.
 Drafting random_drafting(Rng& rng) {
   Drafting a;
@@ -22,6 +25,8 @@ Drafting random_drafting(Rng& rng) {
   if (chance(rng, 40)) a.min_draft_probability = fraction(rng);
   if (chance(rng, 40)) a.acceptance = Acceptance::kRatio;
   if (chance(rng, 30)) a.draft_vocabulary = between(rng, 1, 12);
+  a.by_adapter = kAdapter;
+  if (chance(rng, 40)) a.num_masks = between(rng, 0, 2);  // whose rows a tight box has room for
   return a;
 }
 
@@ -35,13 +40,26 @@ Drafting random_or_paying(Rng& rng) {
 void use_drafting(SequenceSpec& s, const Drafting& a) {
   s.roles = two_models();
   s.method = [p = SpeculativeParams(a)](Gen g) { return speculative(g, p); };
+  if (a.num_masks.value_or(0) > 0) {
+    s.roles[1].masks = a.by_adapter;
+    s.extra_rows = masked_draft_rows(*a.num_masks);
+  }
   if (!a.by_lookup()) return;
+  s.extra_rows = 0;
   s.roles.pop_back();
   s.method = [p = a.ngram()](Gen g) { return ngram(g, p); };
 }
 
+// Masks are right now and then, sometimes never or always.
+BoxOptions random_drafters(Rng& rng, bool tight = false) {
+  BoxOptions o = random_pair(rng, tight);
+  o.models[1].config.mask_accuracy = chance(rng, 20) ? 0 : chance(rng, 20) ? 1 : fraction(rng);
+  return o;
+}
+
 struct DraftsSeen {
   int64_t accepted = 0, preempted = 0;
+  int64_t masked = 0, spared = 0;  // drafts of requests with masks, and those beyond their passes
 };
 
 // Tokens and statistics; where it is exact, autoregressive decoding's tokens.
@@ -68,6 +86,9 @@ struct DraftsCase {
       seen->accepted += static_cast<int64_t>(n) * got.accept_lengths[n];
     }
     seen->preempted += got.preemptions;
+    if (expected.draft_passes == 0) return;
+    seen->masked += got.draft_tokens;
+    seen->spared += got.draft_tokens - expected.draft_passes;
   }
 
   Box box;
@@ -77,13 +98,16 @@ struct DraftsCase {
 DraftsSeen drafting_against_the_reference(uint64_t first_seed, int boxes, bool tight) {
   DraftsSeen seen;
   expect_equals_reference(first_seed, boxes, [&](Rng& rng) {
-    return std::make_unique<DraftsCase>(random_pair(rng, tight), &seen);
+    return std::make_unique<DraftsCase>(random_drafters(rng, tight), &seen);
   });
   return seen;
 }
 
 TEST(Speculative, EqualsTheReference) {
-  EXPECT_GT(drafting_against_the_reference(0, 400, /*tight=*/false).accepted, 2000);
+  const DraftsSeen seen = drafting_against_the_reference(0, 400, /*tight=*/false);
+  EXPECT_GT(seen.accepted, 2000);
+  EXPECT_GT(seen.masked, 500);
+  EXPECT_GT(seen.spared, 100);
 }
 
 TEST(Speculative, EvictionsChangeNothing) {
@@ -133,6 +157,10 @@ TEST(Speculative, StopsWhereAutoregressiveDecodingStops) {
         a.min_draft_probability = least;
         expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use_drafting(s, a); });
         a.adaptive = a.only_if_faster = true;
+        expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use_drafting(s, a); });
+        a.num_masks = 2;
+        expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use_drafting(s, a); });
+        a.adaptive = a.only_if_faster = false;
         expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use_drafting(s, a); });
       }
     }
@@ -222,6 +250,54 @@ TEST(Speculative, DraftsBehindTheEndAreNotCountedAsAccepted) {
   once.back() = 1;
   EXPECT_EQ(r->end.stats.accept_lengths, once);
   EXPECT_EQ(r->end.stats.draft_tokens, 12);
+}
+
+// Both models agree, and all that masks foresee comes: the small model's passes say two tokens each
+// but the first of a round, and the last one leaves a guess for the large model to judge.
+TEST(Speculative, MasksForeseeWhatIsDrafted) {
+  BoxOptions o;
+  o.models.resize(2);
+  o.models[0].config = o.models[1].config = tiny_model(1, 4, 12);
+  o.models[1].config.mask_accuracy = 1;
+  Box box{o};
+  Drafting a;
+  a.draft_tokens = 6;
+  a.by_adapter = kAdapter;
+  a.num_masks = 1;
+  SequenceSpec s = box.spec({1, 2, 0}, 22);
+  use_drafting(s, a);
+  const auto r = box.submit(std::move(s));
+  box.pump();
+  ASSERT_TRUE(r->ok()) << r->end.status;
+  EXPECT_EQ(r->tokens, box.greedy({1, 2, 0}, 22));
+  EXPECT_EQ(r->end.stats.accept_lengths, (std::vector<int64_t>{0, 0, 0, 0, 0, 0, 3}));
+  EXPECT_EQ(r->end.stats.large_passes, 1 + 3);
+  EXPECT_EQ(r->end.stats.small_passes, 1 + 3 * 3) << "1, 2, 2 and a guess";
+}
+
+// Guesses have no distribution that the ratio rule could be applied to.
+TEST(Speculative, TheRatioRuleHasNoUseForMasks) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    std::vector<Token> tokens[2];
+    int64_t passes[2];
+    for (const int masks : {0, 1}) {
+      Rng rng(seed);
+      Box box{random_drafters(rng)};
+      SequenceSpec s = random_spec(box, rng, /*greedy=*/false);
+      Drafting a;
+      a.acceptance = Acceptance::kRatio;
+      a.by_adapter = kAdapter;
+      a.num_masks = masks;
+      use_drafting(s, a);
+      const auto r = box.submit(std::move(s));
+      box.pump();
+      ASSERT_TRUE(r->ok()) << r->end.status;
+      tokens[masks] = r->tokens;
+      passes[masks] = r->end.stats.small_passes;
+    }
+    EXPECT_EQ(tokens[0], tokens[1]);
+    EXPECT_EQ(passes[0], passes[1]);
+  }
 }
 
 // Rejections, full acceptances and rounds without drafts leave caches alike.

@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace tandem {
@@ -88,7 +89,8 @@ void steer(Steering& steering, const Places& text, Costs costs, Counts* counts) 
       counts->seconds += costs.small;
       ++counts->passes;
       const Place& place = text[at + drafts.size()];
-      if (!steering.drafted(place.sure, 1, costs.small)) break;
+      steering.passed(1, costs.small);
+      if (!steering.drafted(place.sure)) break;
       drafts.push_back(place);
     }
     size_t kept = 0;
@@ -124,7 +126,8 @@ TEST(Steering, DraftsThatAreBarredAreNotAskedForAgainAndAgain) {
   for (int round = 0; round < 600; ++round) {
     steering.begin();
     if (steering.next(0, 1) == Steering::Next::kSmall) {
-      EXPECT_FALSE(steering.drafted(0.2F, 1, 0.3, /*least=*/0.5F));
+      steering.passed(1, 0.3);
+      EXPECT_FALSE(steering.drafted(0.2F, /*least=*/0.5F));
       ++passes;
       if (round >= 300) ++late;
     }
@@ -223,7 +226,9 @@ TEST(Steering, CopiesAreTakenWhereTheyAreKept) {
         kept.push_back(copy ? good : round % 8 != 0);
         if (copy) {
           steering.looked_up(3);
-        } else if (!steering.drafted(0.9F, 1, 0.3)) {
+        } else {
+          steering.passed(1, 0.3);
+          if (steering.drafted(0.9F)) continue;
           kept.pop_back();
           break;
         }
@@ -266,12 +271,86 @@ TEST(Steering, NeverMoreThanItMay) {
   for (int round = 0; round < 100; ++round) {
     steering.begin();
     int drafts = 0;
-    while (steering.next(0, 1) == Steering::Next::kSmall && steering.drafted(0.99F, 1, 0.01)) {
-      ++drafts;
+    while (steering.next(0, 1) == Steering::Next::kSmall) {
+      steering.passed(1, 0.01);
+      drafts += steering.drafted(0.99F);
     }
     EXPECT_LE(drafts, 3);
     steering.judged(drafts, drafts + 1, 1);
   }
+}
+
+// A small model with a mask, which foresees `foreseen` of its tokens and is sure of 0.6 of them;
+// a guess that is judged is then the large model's token as often as the small one's own would be.
+struct Masked {
+  double seconds = 0;
+  int tokens = 0, guesses = 0, judged_guesses = 0;
+};
+
+Masked steer_masked(double foreseen, Costs costs, bool masks, int rounds) {
+  std::mt19937_64 rng(5);
+  const auto chance = [&](double p) { return static_cast<double>(rng() >> 11) * 0x1p-53 < p; };
+  Steering steering(12, nullptr, masks);
+  Masked m;
+  for (int round = 0; round < rounds; ++round) {
+    steering.begin();
+    std::vector<bool> kept;
+    bool on = true, guess = false, right = false;
+    while (on && steering.next(0, 1, guess ? 0.6F : 0) == Steering::Next::kSmall) {
+      m.seconds += costs.small;
+      steering.passed(1, costs.small);
+      for (bool says = true; says && on; says = std::exchange(right, false)) {
+        on = steering.drafted(0.9F);
+        if (on) kept.push_back(chance(0.9));
+      }
+      guess = masks;
+      right = masks && chance(foreseen);
+      m.guesses += masks;
+    }
+    if (on && guess && steering.guessed(0.6F)) {
+      ++m.judged_guesses;
+      kept.push_back(right && chance(0.9));
+    }
+    const auto accepted =
+        static_cast<int>(std::find(kept.begin(), kept.end(), false) - kept.begin());
+    const auto rows = static_cast<int>(kept.size()) + 1;
+    const double pass = 1 + costs.row * (rows - 1);
+    m.seconds += pass;
+    steering.judged(accepted, rows, pass);
+    m.tokens += accepted + 1;
+  }
+  return m;
+}
+
+TEST(Steering, WhatMasksForeseeSparesPasses) {
+  const auto pace = [](double foreseen, Costs costs, bool masks) {
+    const Masked m = steer_masked(foreseen, costs, masks, 3000);
+    return m.tokens / m.seconds;
+  };
+  for (const Costs costs : {Costs{0.3, 0.03}, Costs{0.15, 0.05}, Costs{0.5, 0.02}}) {
+    const double without = pace(0, costs, false);
+    EXPECT_GT(pace(0.6, costs, true), 1.1 * without) << costs.small;
+    EXPECT_GT(pace(0.9, costs, true), 1.25 * without) << costs.small;
+    EXPECT_GT(pace(0, costs, true), 0.95 * without) << costs.small;
+  }
+}
+
+// As drafts that nothing was paid for yet, but their rows.
+TEST(Steering, GuessesAreJudgedWhereTheyAreWorthTheirRows) {
+  const auto share = [](double foreseen, double row) {
+    const Masked m = steer_masked(foreseen, {0.3, row}, true, 1000);
+    return static_cast<double>(m.judged_guesses) / 1000;
+  };
+  EXPECT_GT(share(0.6, 0.03), 0.8);
+  EXPECT_LT(share(0, 0.03), 0.2);
+  EXPECT_LT(share(0.3, 0.6), 0.2);
+}
+
+TEST(Steering, AGuessThatIsLessSureThanARequestAllowsIsNotJudged) {
+  Steering steering(8, nullptr, true);
+  steering.begin();
+  EXPECT_FALSE(steering.guessed(0.4F, 0.5F));
+  EXPECT_TRUE(steering.guessed(0.6F, 0.5F));
 }
 
 }  // namespace
