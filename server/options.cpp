@@ -22,6 +22,13 @@ Flags flags_of(Options* options) {
               options->models.small = std::string(value);
               return absl::OkStatus();
             });
+  flags.add("small-masks", "DIRECTORY",
+            "masks that foresee what the small model will say (tuning/bita.py),\nso that it "
+            "drafts faster",
+            [options](absl::string_view value) {
+              options->models.small_masks = std::string(value);
+              return absl::OkStatus();
+            });
   flags.add("device", "DEVICE", "of the --model models: cpu:0 (default), cuda:0, ...",
             [options](absl::string_view value) {
               options->models.device = std::string(value);
@@ -105,6 +112,10 @@ absl::StatusOr<Options> parse_options(const std::vector<std::string>& args) {
   }
   if (options.config.has_value() && !options.models.small.empty()) {
     return out_of_range("--small", quote_value(options.models.small), "with --model only");
+  }
+  if (options.config.has_value() && !options.models.small_masks.empty()) {
+    return out_of_range("--small-masks", quote_value(options.models.small_masks),
+                        "with --model and --small only");
   }
   if (options.log_level.has_value() && *options.log_level != "debug" &&
       *options.log_level != "info" && *options.log_level != "warn" &&

@@ -33,8 +33,8 @@ Task<Judged> judge(Gen g, Drafts drafts, Source drafter) {
 
   std::vector<Emitted> out;
   for (size_t i = 0; i < static_cast<size_t>(r.accepted); ++i) {
-    const Source by = drafts.by.empty() ? drafter : drafts.by[i];
-    out.push_back(g.emitted(r.row[i], {by, Source::kLarge}));
+    const Provenance by = drafts.by.empty() ? Provenance{drafter} : drafts.by[i];
+    out.push_back(g.emitted(r.row[i], by));
   }
   const bool rejected = r.accepted < drafts.size();
   out.push_back(g.emitted(r.row[static_cast<size_t>(r.accepted)],

@@ -14,7 +14,7 @@ namespace tandem {
 struct Drafts {
   std::vector<In> x;
   DistRef q;
-  std::vector<Source> by;  // what proposed each of them; empty: judge()'s drafter all
+  std::vector<Provenance> by;  // what proposed each of them; empty: judge()'s drafter all
 
   int size() const { return static_cast<int>(x.size()); }
   void add(In token, TicketId dist);  // dist: 0 where none is kept

@@ -33,32 +33,43 @@ Drafts chained_drafts(Gen g, Draft d, int gamma) {
   return drafts;
 }
 
-// Adds what a pass has said, up to what is not sure or ends the request. False: all was not added.
-bool add(Gen g, const DraftPass& pass, const Draft& d, std::vector<Token>* x, Drafts* drafts) {
-  for (const Proposal& said : pass.said) {
-    if (said.probability < d.min_probability) return false;
-    x->push_back(said.token);
-    drafts->add(token_in(said.token), d.by_ratio ? pass.ticket : 0);
-    if (g.ends(*x)) return false;
+// Drafts of a round as they come.
+struct Run {
+  std::vector<Token> x;
+  Drafts drafts;
+  std::vector<Proposal> guesses;  // of what comes behind x
+
+  int room(int gamma) const { return gamma - drafts.size(); }
+  // False: nothing may come behind it.
+  bool add(Gen g, Token token, Provenance by, TicketId dist = 0) {
+    x.push_back(token);
+    drafts.add(token_in(token), dist);
+    drafts.by.push_back(by);
+    return !g.ends(x);
   }
-  return true;
-}
+};
+
+// What a mask guessed and nobody said.
+Provenance by_mask(size_t i) { return {Source::kMask, Source::kLarge, false, static_cast<int>(i)}; }
 
 // Stops before the first row of q that is not sure. That looks at the row alone and never at what
 // is drawn from it: under the ratio rule, to drop a token for its own probability would bias the
 // output (METHODS 1). What masks still guess then is judged too, as far as they are sure.
 Task<Drafts> awaited_drafts(Gen g, Draft d, int gamma) {
-  Drafts drafts;
-  std::vector<Token> x;
-  std::vector<Proposal> guesses;
-  bool on = true;
-  while (on && drafts.size() + static_cast<int>(guesses.size()) < gamma) {
-    const DraftPass pass = co_await draft_pass(g, d, x, gamma - drafts.size(), &guesses);
-    on = add(g, pass, d, &x, &drafts);
-    if (!on) co_return drafts;
+  Run run;
+  while (static_cast<int>(run.guesses.size()) < run.room(gamma)) {
+    const DraftPass pass = co_await draft_pass(g, d, run.x, run.room(gamma), &run.guesses);
+    for (const Proposal& said : pass.said) {
+      if (said.probability < d.min_probability) co_return std::move(run.drafts);
+      const bool on = run.add(g, said.token, {Source::kSmall}, d.by_ratio ? pass.ticket : 0);
+      if (!on) co_return std::move(run.drafts);
+    }
   }
-  add(g, {std::move(guesses)}, d, &x, &drafts);
-  co_return drafts;
+  for (size_t i = 0; i < run.guesses.size(); ++i) {
+    if (run.guesses[i].probability < d.min_probability) break;
+    if (!run.add(g, run.guesses[i].token, by_mask(i))) break;
+  }
+  co_return std::move(run.drafts);
 }
 
 Task<Drafts> drafts_of(Gen g, Draft d, int gamma) {
@@ -74,42 +85,32 @@ Need room_for(Gen g, const Draft& d, int gamma) {
 // Each draft as long as it pays: looked up, what the small model says, or at last what its masks
 // guess.
 Task<Drafts> paying_drafts(Gen g, Draft d, Steering* steering, NgramIndex* ngrams, int gamma) {
-  Drafts drafts;
-  std::vector<Token> x;
-  std::vector<Proposal> guesses;
-  const auto add = [&](Token token, Source by) {
-    x.push_back(token);
-    drafts.by.push_back(by);
-    drafts.add(token_in(token), 0);
-    return drafts.size() < gamma && !g.ends(x);
-  };
-  bool on = gamma > 0;
-  while (on) {
-    const NgramIndex::Found found = ngrams->look_up(g.seq(), x, 1);
-    const int rows = g.missing(d.stage) + static_cast<int>(x.size());
-    const Steering::Next next =
-        steering->next(found.matched, rows, guesses.empty() ? 0 : guesses[0].probability);
+  Run run;
+  while (run.room(gamma) > 0) {
+    const NgramIndex::Found found = ngrams->look_up(g.seq(), run.x, 1);
+    const int rows = g.missing(d.stage) + static_cast<int>(run.x.size());
+    const float guess = run.guesses.empty() ? 0 : run.guesses[0].probability;
+    const Steering::Next next = steering->next(found.matched, rows, guess);
     if (next == Steering::Next::kStop) break;
     if (next == Steering::Next::kLookup) {
-      guesses.clear();
+      run.guesses.clear();
       steering->looked_up(found.matched);
-      on = add(found.tokens.front(), Source::kNgram);
+      if (!run.add(g, found.tokens.front(), {Source::kNgram})) co_return std::move(run.drafts);
       continue;
     }
     const double before = g.stats().share_seconds;
-    const DraftPass pass = co_await draft_pass(g, d, x, gamma - drafts.size(), &guesses);
+    const DraftPass pass = co_await draft_pass(g, d, run.x, run.room(gamma), &run.guesses);
     steering->passed(rows, g.stats().share_seconds - before);
     for (const Proposal& said : pass.said) {
-      if (!steering->drafted(said.probability, d.min_probability)) co_return drafts;
-      on = add(said.token, Source::kSmall);
-      if (!on) break;
+      if (!steering->drafted(said.probability, d.min_probability)) co_return std::move(run.drafts);
+      if (!run.add(g, said.token, {Source::kSmall})) co_return std::move(run.drafts);
     }
   }
-  for (const Proposal& guess : guesses) {
-    if (!on || !steering->guessed(guess.probability, d.min_probability)) break;
-    on = add(guess.token, Source::kSmall);
+  for (size_t i = 0; i < run.guesses.size() && run.room(gamma) > 0; ++i) {
+    if (!steering->guessed(run.guesses[i].probability, d.min_probability)) break;
+    if (!run.add(g, run.guesses[i].token, by_mask(i))) break;
   }
-  co_return drafts;
+  co_return std::move(run.drafts);
 }
 
 // Drafts as far as they pay, exact ones. Alone each is decided on by itself. In company requests
@@ -142,8 +143,8 @@ Task<void> steered(Gen g, Draft draft, SpeculativeParams a) {
       Drafts paying = co_await paying_drafts(g, made, &steering, &ngrams, gamma);
       drafts = std::move(paying);
     } else {
-      Drafts all = co_await drafts_of(g, made, gamma);
-      drafts = std::move(all);
+      Drafts sure = co_await drafts_of(g, made, gamma);
+      drafts = std::move(sure);
     }
     const int drafted = drafts.size(), rows = g.missing(T) + drafted;
     const double before = g.stats().share_seconds;

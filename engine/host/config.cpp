@@ -36,9 +36,14 @@ bool valid_name(absl::string_view name) {
 }
 
 // What a model's path may be: a Hugging Face directory or a GGUF file.
+bool is_directory(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
+
 bool is_model(const std::string& path) {
   std::error_code error;
-  return std::filesystem::is_directory(path, error) ||
+  return is_directory(path) ||
          (absl::EndsWith(path, ".gguf") && std::filesystem::is_regular_file(path, error));
 }
 
@@ -160,7 +165,7 @@ absl::Status parts_from(const ConfigFile& file, const pb::Model& in, const Confi
     }
     const std::string path = file.resolve(extra.path());
     std::error_code error;
-    if (extra.path().empty() || !std::filesystem::is_directory(path, error)) {
+    if (extra.path().empty() || !is_directory(path)) {
       return fields.error(field + "path", quote_value(extra.path().empty() ? "" : path),
                           "a directory that exists");
     }
@@ -453,6 +458,11 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
       return out_of_range("--small", quote_value(flags.small), "unset with several --model");
     }
     all.push_back("small=" + flags.small);
+  } else if (!flags.small_masks.empty()) {
+    return out_of_range("--small-masks", quote_value(flags.small_masks), "unset without --small");
+  }
+  if (!flags.small_masks.empty() && !is_directory(flags.small_masks)) {
+    return out_of_range("--small-masks", quote_value(flags.small_masks), "a directory that exists");
   }
   for (const std::string& flag : all) {
     const size_t equals = flag.find('=');
@@ -483,6 +493,10 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
     DeploymentConfig& pair = out.deployments.emplace_back();
     pair.name = pair.large = out.models[0].name;
     pair.small = out.models[1].name;
+    if (!flags.small_masks.empty()) {
+      out.models[1].extras.push_back({"masks", flags.small_masks});
+      pair.methods["speculative"] = {{"adapter", std::string("masks")}};
+    }
   }
   return out;
 }

@@ -28,6 +28,7 @@ struct ModelFlags {
   std::string dtype = "auto";
   std::string cpu_kernels = "own";
   std::string small;  // the directory of a small model beside the one of `models`; empty: none
+  std::string small_masks;  // of masks that foresee what it will say; empty: none
 };
 absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags);
 

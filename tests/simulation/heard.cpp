@@ -36,12 +36,12 @@ void Heard::on_tokens(std::span<Emitted> more) {
   }
 }
 
-// A draft of the same model is the token that its target draws.
+// A draft of the same model is the token that its target draws, but for what masks guess.
 bool Heard::sure_to_agree() const {
   const FakeModelConfig& large = world_->plan.model[0];
   const FakeModelConfig& small = world_->plan.model[1];
-  return request().kind == Kind::kSpeculative && large.seed == small.seed &&
-         large.layers == small.layers;
+  return request().kind == Kind::kSpeculative && request().speculative.num_masks == 0 &&
+         large.seed == small.seed && large.layers == small.layers;
 }
 
 void Heard::on_end(const SequenceEnd& e) {

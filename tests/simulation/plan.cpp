@@ -263,8 +263,11 @@ Plan make_plan(uint64_t seed) {
   // From numbers of their own: what else a seed stands for does not hang on them.
   Random apart(~seed);
   p.model[0].mask_accuracy = apart.uniform(0, 1);
+  Random masks(~seed / 2);
+  p.model[1].mask_accuracy = masks.uniform(0, 1);
   for (Request& q : p.requests) {
     q.bita = make_bita(apart);
+    q.speculative.num_masks = masks.between(0, 2);
     // A worker has fewer layers.
     const bool as_deep = p.model[1].layers >= p.model[0].layers;
     if (q.kind == Kind::kPpd && as_deep) q.kind = Kind::kSpeculative;

@@ -92,6 +92,7 @@ std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index) {
     }
     if (!q.source.empty() && q.kind != Kind::kEmbedded) add_encoders(q, s);
     if (q.kind == Kind::kBita) s.roles[0].masks = AdapterId(0);
+    if (q.kind == Kind::kSpeculative) s.roles[1].masks = AdapterId(0);
     s.warp = q.warp;
     s.warp.choice = static_cast<uint32_t>(choice);
     s.stops.eos = q.eos;

@@ -273,6 +273,7 @@ TEST(Speculative, MasksForeseeWhatIsDrafted) {
   EXPECT_EQ(r->end.stats.accept_lengths, (std::vector<int64_t>{0, 0, 0, 0, 0, 0, 3}));
   EXPECT_EQ(r->end.stats.large_passes, 1 + 3);
   EXPECT_EQ(r->end.stats.small_passes, 1 + 3 * 3) << "1, 2, 2 and a guess";
+  EXPECT_EQ(r->end.stats.tokens_by_index, std::vector<int64_t>{3}) << "guesses";
 }
 
 // Guesses have no distribution that the ratio rule could be applied to.

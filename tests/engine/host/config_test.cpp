@@ -155,7 +155,8 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
       deployments {
         name: "pair" large: "l" small: "s" default_method: METHOD_BILD
         speculative { draft_tokens: 9 adaptive: true min_draft_probability: 0.25
-                      acceptance: ACCEPTANCE_RATIO draft_vocabulary: 16384 }
+                      acceptance: ACCEPTANCE_RATIO draft_vocabulary: 16384 adapter: "masks"
+                      num_masks: 2 }
         ngram { max_ngram: 2 }
         bild { fallback_threshold: 0 rollback_threshold: inf max_small_run: 0 verify_eos: false
                early_exit_layer: 2 }
@@ -172,7 +173,9 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
                                                       {"adaptive", true},
                                                       {"min_draft_probability", 0.25},
                                                       {"acceptance", "ACCEPTANCE_RATIO"},
-                                                      {"draft_vocabulary", 16384}}));
+                                                      {"draft_vocabulary", 16384},
+                                                      {"adapter", "masks"},
+                                                      {"num_masks", 2}}));
   EXPECT_EQ(pair.methods.at("ngram"), (Settings{{"max_ngram", 2}}));
   EXPECT_EQ(pair.methods.at("bild"), (Settings{{"fallback_threshold", 0.0},
                                                {"rollback_threshold", kInf},
@@ -190,6 +193,7 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
                                                {"adaptive", false},
                                                {"only_if_faster", false},
                                                {"min_draft_probability", 0.0},
+                                               {"adapter", ""},
                                                {"acceptance", "ACCEPTANCE_MATCH"}}));
   EXPECT_EQ(
       defaults("ngram"),
@@ -549,6 +553,18 @@ TEST_F(ConfigTest, ModelFlags) {
   EXPECT_EQ(tandem->deployments[0].small, "small");
   EXPECT_EQ(tandem->deployments[0].default_method, "") << "as far as that pays";
   EXPECT_EQ(tandem->models[1].path, both.small);
+  ModelFlags masked = both;
+  masked.small_masks = folder_;
+  const auto with_masks = from_models(masked);
+  ASSERT_TRUE(with_masks.ok()) << with_masks.status();
+  EXPECT_EQ(with_masks->models[0].extras.size(), 0U);
+  ASSERT_EQ(with_masks->models[1].extras.size(), 1U);
+  EXPECT_EQ(with_masks->models[1].extras[0].path, folder_);
+  EXPECT_EQ(with_masks->deployments[0].methods.at("speculative"),
+            (Settings{{"adapter", with_masks->models[1].extras[0].name}}));
+  ModelFlags no_masks = both, no_small{{"a=" + folder_}};
+  no_masks.small_masks = "/nonexistent";
+  no_small.small_masks = folder_;
   ModelFlags three = both;
   three.models.push_back("c=" + folder_);
   three.small = "x";
@@ -560,6 +576,8 @@ TEST_F(ConfigTest, ModelFlags) {
     std::string message;
   } cases[] = {
       {three, "--small: \"x\"; allowed: unset with several --model"},
+      {no_masks, "--small-masks: \"/nonexistent\"; allowed: a directory that exists"},
+      {no_small, "--small-masks: \"" + folder_ + "\"; allowed: unset without --small"},
       {missing,
        "--model small: \"/nonexistent\"; allowed: a directory that exists, or a "
        ".gguf file"},

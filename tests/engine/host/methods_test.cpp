@@ -170,6 +170,7 @@ TEST_F(Methods, OffersSayTheContractAndParametersOfARequestThatSetsNothing) {
                                               {"adaptive", false},
                                               {"only_if_faster", false},
                                               {"min_draft_probability", 0.0},
+                                              {"adapter", ""},
                                               {"acceptance", "ACCEPTANCE_MATCH"}}));
   const MethodInfo& bild = *plain.offers("bild");
   EXPECT_EQ(bild.greedy, Contract::kLossy);

@@ -40,6 +40,7 @@ EngineConfig config_of(const std::string& directory, const std::string& other,
   add("large", directory, DType::kFloat64);
   config.models.back().extras = {masks};
   add("same", directory, DType::kFloat64);
+  config.models.back().extras = {masks};
   add("near", directory, DType::kInt8);
   add("other", other, DType::kFloat64);
   add("worker", directory, DType::kFloat64);  // of the lower half
@@ -51,6 +52,8 @@ EngineConfig config_of(const std::string& directory, const std::string& other,
     alone.name = std::string(small) + " alone";
     alone.large = small;
   }
+  config.deployments.push_back({"masked", "large", "same"});
+  config.deployments.back().methods["speculative"] = {{"adapter", masks.name}};
   config.deployments.push_back({"early", "large", ""});
   config.deployments.back().methods["bild"] = {{"early_exit_layer", 3}};
   config.deployments.back().methods["ppd"] = {{"exit_layer", 3},
@@ -136,6 +139,11 @@ std::vector<Way> exact_ways() {
     ways.push_back({"bild", small, verified, /*when_sampled=*/false});
     ways.push_back({"auto", small, {}});
   }
+  ways.push_back({"speculative", "masked", {{"draft_tokens", int64_t{5}}}});
+  ways.push_back(
+      {"speculative", "masked", {{"draft_tokens", int64_t{7}}, {"num_masks", int64_t{3}}}});
+  ways.push_back({"speculative", "masked", {{"adaptive", true}, {"only_if_faster", true}}});
+  ways.push_back({"auto", "masked", {}});
   ways.push_back({"ngram", "early", {{"draft_tokens", int64_t{4}}}});
   ways.push_back({"ppd", "early", {{"num_candidates", int64_t{1}}}});
   ways.push_back({"ppd", "early", {{"num_candidates", int64_t{4}}}});
@@ -156,6 +164,26 @@ std::vector<Way> exact_ways() {
   return ways;
 }
 
+TEST_F(Oracles, AsManyMasksAsTheSmallModelHas) {
+  const auto refusal = [&](const char* model, int64_t masks) {
+    GenerateRequest r = random_request(1);
+    r.model = model;
+    r.method = "speculative";
+    r.parameters = {{"num_masks", masks}};
+    return send(std::move(r))->wait();
+  };
+  EXPECT_TRUE(refusal("masked", 0).ok());
+  EXPECT_TRUE(refusal("masked", 4).ok());
+  EXPECT_TRUE(refusal("near", 0).ok());
+  EXPECT_THAT(
+      std::string(refusal("masked", 5).message()),
+      ::testing::HasSubstr("speculative.num_masks: 5; allowed: 1 to 4, the masks of masks"));
+  EXPECT_THAT(std::string(refusal("near", 1).message()),
+              ::testing::HasSubstr("speculative.num_masks: 1"));
+  EXPECT_THAT(std::string(refusal("near", 1).message()),
+              ::testing::HasSubstr("speculative.adapter"));
+}
+
 // F.1, F.2, F.9: requests of all methods at once, each beside autoregressive decoding.
 TEST_F(Oracles, ExactMethodsGiveTheTokensOfAutoregressiveDecoding) {
   const std::vector<Way> ways = exact_ways();
@@ -165,7 +193,7 @@ TEST_F(Oracles, ExactMethodsGiveTheTokensOfAutoregressiveDecoding) {
   };
   std::vector<int64_t> drafted(ways.size());
   int sampled_requests = 0;
-  constexpr uint64_t kRequests = 1500, kAtOnce = 100;
+  constexpr uint64_t kRequests = 2300, kAtOnce = 100;
   for (uint64_t first = 0; first < kRequests; first += kAtOnce) {
     std::vector<Sent> all;
     for (uint64_t i = first; i < first + kAtOnce; ++i) {
