@@ -22,6 +22,7 @@ from bench.peers.report import put, table
 
 PAGE = ROOT / "docs" / "fidelity.md"
 LARGE, SMALL = "qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b"
+MASKS = "qwen2.5-coder-0.5b-bita"
 
 
 def model(name: str):
@@ -58,8 +59,9 @@ def our_speeds(prompts: list[list[int]], tokens: int, binary: Path) -> dict[str,
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text(
         f'models {{ name: "large" path: "{folder / LARGE}.gguf" prefix_cache: false }}\n'
-        f'models {{ name: "small" path: "{folder / SMALL}.gguf" prefix_cache: false }}\n'
-        'deployments { name: "pair" large: "large" small: "small" }\n'
+        f'models {{ name: "small" path: "{folder / SMALL}.gguf" prefix_cache: false\n'
+        f'  extras {{ name: "masks" path: "{ROOT / "models" / MASKS}" }} }}\n'
+        'deployments { name: "pair" large: "large" small: "small" speculative { adapter: "masks" } }\n'
     )
     with serving.server(binary, config=config) as client:
         m = client.messages

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/decode/first_token.h"
+#include "engine/decode/masked_draft.h"
 
 namespace tandem {
 namespace {
@@ -22,7 +23,9 @@ struct Policy : BildParams {
   Policy(const BildParams& params, bool is_greedy) : BildParams(params), greedy(is_greedy) {}
 
   // Equation 2.
-  bool falls_back(const Out& small) const { return !window && small.max_prob < fallback_threshold; }
+  bool falls_back(const Proposal& small) const {
+    return !window && small.probability < fallback_threshold;
+  }
   // Equation 3. Greedy, large's own choice is exempt (METHODS 2.5).
   bool rolls_back(const Out& large, Token y) const {
     return large.nll > rollback_threshold && !(greedy && large.argmax == y);
@@ -31,6 +34,8 @@ struct Policy : BildParams {
   bool trusts_small() const {
     return rollback_threshold == std::numeric_limits<float>::infinity() && !verify_eos;
   }
+
+  int masks() const { return num_masks.value_or(0); }
 
   bool greedy;
 };
@@ -60,13 +65,19 @@ void tell_logprobs(const Out& large, Emitted* e) {
 
 // Room for the next tokens of the run. Small is not fed its last one; nor is large, if that is the
 // last one of the request. Early exit: what was fed since large's last pass lies between the two.
-Needs room_for(Gen g, const Run& run, int longest) {
+Needs room_for(Gen g, const Run& run, int room, int masks) {
   const Stage S = g.stage(Role::kSmall), L = g.stage(Role::kLarge);
   const auto tentative = static_cast<int>(run.y.size());
-  const int room = std::min({kRoundTokens, longest - run.length, g.remaining() - tentative});
-  Need small{S, g.missing(S) + tentative + room - 1};
+  Need small{S, g.missing(S) + tentative + room - 1 + masked_draft_rows(masks)};
   small.frontier = run.length + room + 1;
   return {small, {L, g.missing(L) + std::min(tentative + room, g.remaining() - 1)}};
+}
+
+// Tokens of a run that its round still has room for.
+int room_of(Gen g, const Run& run, int longest) {
+  const int begun = run.length % kRoundTokens;
+  return std::min(
+      {kRoundTokens - begun, longest - run.length, g.remaining() - static_cast<int>(run.y.size())});
 }
 
 // Small on its own: until it is not sure, its run is long enough, or would end the request.
@@ -75,26 +86,28 @@ Task<Run> small_run(Gen g, Policy policy) {
   const int longest = longest_small_run(policy);
   const auto start = static_cast<int>(g.seq().size());
   Run run;
+  std::vector<Proposal> guesses;  // by masks, behind y
   while (!run.over() && run.length < longest) {
-    if (run.length % kRoundTokens == 0) co_await g.round(room_for(g, run, longest));
+    const int room = room_of(g, run, longest);
+    if (run.length % kRoundTokens == 0) co_await g.round(room_for(g, run, room, policy.masks()));
     if (g.remaining() == 1 && !policy.trusts_small()) co_return run;  // large's pass gives that one
-    Pass p = g.catch_up(S, run.y);
-    Read propose = g.draw(last_rows(1, p.add.size()));
-    propose.max_prob = true;
+    Read propose = g.draw({});
     propose.tentative = !policy.trusts_small();  // large may draw at this position as well
     propose.round_start = start;
-    p.reading(std::move(propose));
-    Readout small = co_await g.submit(std::move(p));
+    const DraftPass small =
+        co_await draft_pass(g, S, std::move(propose), policy.masks(), &run.y, room, &guesses);
 
-    const Out& proposed = small.row[0];
-    run.fell_back = policy.falls_back(proposed);  // the proposal goes; the row that was fed stays
-    if (run.fell_back) continue;
-    ++run.length;
-    if (policy.trusts_small()) {
-      run.ended = g.emit(small_token(proposed.token, Source::kSmall));
-    } else {
-      run.y.push_back(proposed.token);
-      run.ends = g.ends(run.y);
+    for (const Proposal& proposed : small.said) {
+      if (run.over()) break;
+      run.fell_back = policy.falls_back(proposed);  // the proposal goes; the row that was fed stays
+      if (run.fell_back) break;
+      ++run.length;
+      if (policy.trusts_small()) {
+        run.ended = g.emit(small_token(proposed.token, Source::kSmall));
+      } else {
+        run.y.push_back(proposed.token);
+        run.ends = g.ends(run.y);
+      }
     }
   }
   g.stats().own[BildFigures::kFallbacks] += run.fell_back;

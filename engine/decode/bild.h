@@ -26,8 +26,13 @@ struct BildParams {
   // alpha_RB: a small token goes where its cross-entropy under large is above (nats). [0, +inf];
   // +inf: never.
   float rollback_threshold = 5;
-  int max_small_run = 10;     // small tokens between two large passes; 0, or above: kLongestRun
-  bool verify_eos = true;     // off: an end token of small's ends the request unchecked
+  int max_small_run = 10;  // small tokens between two large passes; 0, or above: kLongestRun
+  bool verify_eos = true;  // off: an end token of small's ends the request unchecked
+  // Masks of the small model that foresee what it will say, so that its passes say several tokens
+  // (masked_draft.h). Whatever they are, its tokens are the same. Unset: 1 where the deployment
+  // names an adapter; none with early exit.
+  std::optional<int> num_masks;
+  std::string adapter;        // where the masks are, by the name that the deployment knows
   std::optional<int> window;  // ablation: runs of just so many tokens, instead of fallback. [1, ..)
 };
 

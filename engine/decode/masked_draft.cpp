@@ -20,33 +20,19 @@ BitaTree chain_of(int nodes, int masks, int room) {
 
 }  // namespace
 
-Read draft_read(Gen g, const Draft& d, RowList rows) {
-  Read read;
-  read.rows = std::move(rows);
-  read.warp = g.warp();
-  read.warp.vocab = d.vocab;
-  read.draw = true;
-  read.keep = d.by_ratio;
-  read.round_start = static_cast<int>(g.seq().size());
-  return read;
-}
-
-Task<DraftPass> draft_pass(Gen g, const Draft& d, const std::vector<Token>& x, int room,
-                           std::vector<Proposal>* guesses) {
+Task<DraftPass> draft_pass(Gen g, Stage stage, Read how, int masks, const std::vector<Token>* x,
+                           int room, std::vector<Proposal>* guesses) {
   Candidates candidates;
   for (const Proposal& guess : *guesses) candidates.push_back({guess.token});
   const int nodes = std::min(static_cast<int>(guesses->size()), room - 1);
-  Pass p = g.catch_up(d.stage, x);
-  const LaidTree laid = lay(chain_of(nodes, d.masks, room), candidates, &p);
-  Read draws = draft_read(g, d, laid.rows);
-  draws.max_prob = true;
-  p.reading(std::move(draws));
-  if (!laid.masks.empty()) {
-    Read masks = foreseen_by(g, laid.masks, 1);
-    masks.warp.vocab = d.vocab;
-    masks.max_prob = true;
-    p.reading(std::move(masks));
-  }
+  Pass p = g.catch_up(stage, *x);
+  const LaidTree laid = lay(chain_of(nodes, masks, room), candidates, &p);
+  Read foreseen = foreseen_by(g, laid.masks, 1);
+  foreseen.warp.vocab = how.warp.vocab;
+  how.rows = laid.rows;
+  how.max_prob = foreseen.max_prob = true;
+  p.reading(std::move(how));
+  if (!laid.masks.empty()) p.reading(std::move(foreseen));
   Ticket ticket = g.submit(std::move(p));
   DraftPass done;
   done.ticket = ticket.id();
@@ -64,7 +50,7 @@ Task<DraftPass> draft_pass(Gen g, const Draft& d, const std::vector<Token>& x, i
   if (laid.tree.rows() > 0) {
     std::vector<Row> path;
     for (Row row = 0; row <= laid.rows[last]; ++row) path.push_back(row);
-    g.keep(d.stage.cache, path);
+    g.keep(stage.cache, path);
   }
   co_return done;
 }

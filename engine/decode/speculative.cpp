@@ -15,6 +15,26 @@
 namespace tandem {
 namespace {
 
+// How the drafts of a request are made.
+struct Draft {
+  Stage stage;
+  bool by_ratio = false;
+  float min_probability = 0;
+  int vocab = 0;  // Warp::vocab
+  int masks = 0;  // that hang on each row that draws; none where by_ratio
+};
+
+// Draws from the draft's rows: by the target's own race, or for the ratio rule apart from it.
+Read draft_read(Gen g, const Draft& d) {
+  Read read;
+  read.warp = g.warp();
+  read.warp.vocab = d.vocab;
+  read.draw = true;
+  read.keep = d.by_ratio;
+  read.round_start = static_cast<int>(g.seq().size());
+  return read;
+}
+
 // Each draft is fed to the next pass by its device, where all of them lie in line: the loop neither
 // sees one nor waits for one.
 Drafts chained_drafts(Gen g, Draft d, int gamma) {
@@ -22,7 +42,9 @@ Drafts chained_drafts(Gen g, Draft d, int gamma) {
   if (gamma == 0) return drafts;  // there is no room on it in this round
   Pass p = g.catch_up(d.stage);
   for (int i = 0; i < gamma; ++i) {
-    p.reading(draft_read(g, d, last_rows(1, p.add.size())));
+    Read read = draft_read(g, d);
+    read.rows = last_rows(1, p.add.size());
+    p.reading(std::move(read));
     p.share = true;
     const Ticket draft = g.submit(std::move(p));
     drafts.add(draft.chosen(0), d.by_ratio ? draft.id() : 0);
@@ -40,6 +62,9 @@ struct Run {
   std::vector<Proposal> guesses;  // of what comes behind x
 
   int room(int gamma) const { return gamma - drafts.size(); }
+  Task<DraftPass> pass(Gen g, const Draft& d, int gamma) {
+    return draft_pass(g, d.stage, draft_read(g, d), d.masks, &x, room(gamma), &guesses);
+  }
   // False: nothing may come behind it.
   bool add(Gen g, Token token, Provenance by, TicketId dist = 0) {
     x.push_back(token);
@@ -58,7 +83,7 @@ Provenance by_mask(size_t i) { return {Source::kMask, Source::kLarge, false, sta
 Task<Drafts> awaited_drafts(Gen g, Draft d, int gamma) {
   Run run;
   while (static_cast<int>(run.guesses.size()) < run.room(gamma)) {
-    const DraftPass pass = co_await draft_pass(g, d, run.x, run.room(gamma), &run.guesses);
+    const DraftPass pass = co_await run.pass(g, d, gamma);
     for (const Proposal& said : pass.said) {
       if (said.probability < d.min_probability) co_return std::move(run.drafts);
       const bool on = run.add(g, said.token, {Source::kSmall}, d.by_ratio ? pass.ticket : 0);
@@ -99,7 +124,7 @@ Task<Drafts> paying_drafts(Gen g, Draft d, Steering* steering, NgramIndex* ngram
       continue;
     }
     const double before = g.stats().share_seconds;
-    const DraftPass pass = co_await draft_pass(g, d, run.x, run.room(gamma), &run.guesses);
+    const DraftPass pass = co_await run.pass(g, d, gamma);
     steering->passed(rows, g.stats().share_seconds - before);
     for (const Proposal& said : pass.said) {
       if (!steering->drafted(said.probability, d.min_probability)) co_return std::move(run.drafts);

@@ -495,7 +495,9 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
     pair.small = out.models[1].name;
     if (!flags.small_masks.empty()) {
       out.models[1].extras.push_back({"masks", flags.small_masks});
-      pair.methods["speculative"] = {{"adapter", std::string("masks")}};
+      for (const char* method : {"speculative", "bild"}) {
+        pair.methods[method] = {{"adapter", std::string("masks")}};
+      }
     }
   }
   return out;

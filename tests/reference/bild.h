@@ -8,6 +8,7 @@
 namespace tandem::reference {
 
 struct Bilded {
+  bool masked = false;  // small has masks, which spare it passes
   Tokens tokens;
   MethodStats stats;
   // Early exit's cost: rows that went through small's layers, and through those above.

@@ -39,11 +39,19 @@ STOPS = ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(", "\n```", "\n@", "\nas
 
 CONFIG = """
 models {{ name: "large" path: "{large}" }}
-models {{ name: "small" path: "{small}" dtype: {dtype} }}
-deployments {{ name: "pair" large: "large" small: "small" }}
+models {{
+  name: "small" path: "{small}" dtype: {dtype}
+  extras {{ name: "masks" path: "{masks}" }}
+}}
+deployments {{
+  name: "pair" large: "large" small: "small"
+  speculative {{ adapter: "masks" }} bild {{ adapter: "masks" }}
+}}
 deployments {{ name: "small" large: "small" }}
 deployments {{ name: "early" large: "large" bild {{ early_exit_layer: {early} }} }}
 """
+# They foresee what the small model will say, so that a pass of it drafts more than one token.
+MASKS = ROOT / "models" / "qwen2.5-coder-0.5b-bita"
 EARLY = 21  # of 28 layers: as small model of early exit, with the large one's own output matrix
 
 
@@ -80,13 +88,17 @@ class Way:
         return getattr(messages, self.method)(**self.parameters)
 
 
-def bild(fallback: float, rollback: float) -> Way:
+def bild(fallback: float, rollback: float, masks: int = 0) -> Way:
     parameters = {"fallback_threshold": fallback, "rollback_threshold": rollback}
-    return Way(f"BiLD ({fallback:g}, {rollback:g})", "Bild", parameters=parameters)
+    name = f"BiLD ({fallback:g}, {rollback:g})" + (", a mask" if masks else "")
+    return Way(name, "Bild", parameters=parameters | {"num_masks": masks})
 
 
-def speculative(name: str, **parameters) -> Way:
-    return Way(name, "Speculative", parameters=parameters, promises_exact=True)
+def speculative(name: str, masks: int = 0, **parameters) -> Way:
+    name += ", a mask" if masks else ""
+    return Way(
+        name, "Speculative", parameters=parameters | {"num_masks": masks}, promises_exact=True
+    )
 
 
 AR = Way("autoregressive", "Autoregressive", promises_exact=True)
@@ -97,11 +109,12 @@ WAYS = (
     speculative("speculative, γ 4", draft_tokens=4),
     speculative("speculative, adaptive, γ 8", draft_tokens=8, adaptive=True),
     speculative("speculative, γ 8 while sure", draft_tokens=8, min_draft_probability=0.5),
+    speculative("speculative, γ 8 while sure", 1, draft_tokens=8, min_draft_probability=0.5),
     Way("n-grams, γ 4", "Ngram", parameters={"draft_tokens": 4}, promises_exact=True),
     Way("auto", "Auto", promises_exact=True),
     bild(0.6, 0.69),
-    bild(0.6, 2),
-    bild(0.6, 5),
+    *(bild(0.6, rollback, masks=1) for rollback in (0.69, 2, 5)),
+    bild(0.4, 5, masks=1),
     Way(
         f"early exit, layers 1-{EARLY}, BiLD (0.6, 0.69)",
         "Bild",
@@ -176,7 +189,7 @@ class Result:
 def write_config(folder: str, small_dtype: str) -> Path:
     path = Path(folder) / "humaneval.textproto"
     dtype = f"DTYPE_{small_dtype.upper()}"
-    path.write_text(CONFIG.format(large=LARGE, small=SMALL, dtype=dtype, early=EARLY))
+    path.write_text(CONFIG.format(large=LARGE, small=SMALL, masks=MASKS, dtype=dtype, early=EARLY))
     return path
 
 

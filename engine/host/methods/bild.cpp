@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "engine/host/methods/entry.h"
+#include "engine/host/methods/small_masks.h"
 
 namespace tandem {
 namespace {
@@ -22,7 +22,10 @@ MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
     needs.lacking = {"early_exit", "true", "false (its deployment names no bild.early_exit_layer)"};
   } else if (!a.early_exit && d.small.empty()) {
     needs.lacking = {"early_exit", "false", "true (there is no small model)"};
+  } else if (a.early_exit && a.num_masks.value_or(0) > 0) {
+    needs.lacking = {"num_masks", absl::StrCat(*a.num_masks), "0 with early_exit"};
   }
+  if (!a.early_exit) need_small_masks(a, &needs);
   return needs;
 }
 
@@ -59,6 +62,9 @@ const MethodEntry& bild_entry() {
               .add("max_small_run", &P::max_small_run, {0, 4096},
                    "small tokens between two large passes; 0 or above 256: 256")
               .add("verify_eos", &P::verify_eos, "the large model checks an end of the small one's")
+              .add("num_masks", &P::num_masks, {0, 16},
+                   "tokens that the small model's masks foresee in each of its passes")
+              .add("adapter", &P::adapter, "masks: an extra of the small model", By::kDeployment)
               .add("early_exit", &P::early_exit, "the small model is the lower part of the large",
                    By::kRequest)
               .add("window", &P::window, {1, 64}, "runs of just so many tokens, for ablations",
@@ -73,10 +79,12 @@ const MethodEntry& bild_entry() {
           },
       .needs = needs_of,
       .misfit = misfit_of,
+      .bind = [](const MethodModels&, P* a) { a->num_masks = a->early_exit ? 0 : small_masks(*a); },
       .contract =
           [](const P& a, bool greedy) {
             return bild_is_exact(a, greedy) ? Contract::kExact : Contract::kLossy;
           },
+      .extra_rows = [](const P& a) { return a.early_exit ? 0 : masked_draft_rows(small_masks(a)); },
       .start = bild,
   });
   return *kEntry;

@@ -1,16 +1,8 @@
 #include "engine/decode/speculative.h"
 
-#include <string>
-
-#include "engine/decode/masked_draft.h"
-#include "engine/host/methods/entry.h"
+#include "engine/host/methods/small_masks.h"
 
 namespace tandem {
-namespace {
-
-int masks_of(const SpeculativeParams& a) { return a.num_masks.value_or(a.adapter.empty() ? 0 : 1); }
-
-}  // namespace
 
 const MethodEntry& speculative_entry() {
   using P = SpeculativeParams;
@@ -40,14 +32,8 @@ const MethodEntry& speculative_entry() {
       .needs =
           [](const P& a, const DeploymentConfig& d) {
             MethodNeeds needs{{of_large(d), of_small(d)}, {}};
-            needs.models[1].masks = masks_of(a);
-            if (masks_of(a) > 0) needs.models[1].adapter = a.adapter;
-            if (d.small.empty()) {
-              needs.lacking = Refusal();  // no parameter would do without
-            } else if (masks_of(a) > 0 && a.adapter.empty()) {
-              needs.lacking = Refusal{"num_masks", std::to_string(masks_of(a)),
-                                      "0, as the deployment has no speculative.adapter"};
-            }
+            if (d.small.empty()) needs.lacking = Refusal();  // no parameter would do without
+            need_small_masks(a, &needs);
             return needs;
           },
       .bind =
@@ -56,14 +42,14 @@ const MethodEntry& speculative_entry() {
             if (!a->draft_vocabulary && a->acceptance == P::Acceptance::kMatch) {
               a->draft_vocabulary = models.draft_vocabulary;
             }
-            a->num_masks = masks_of(*a);
+            a->num_masks = small_masks(*a);
             a->lore = models.draft_lore;
           },
       .contract =
           [](const P& a, bool greedy) {
             return speculative_is_exact(a, greedy) ? Contract::kExact : Contract::kDistribution;
           },
-      .extra_rows = [](const P& a) { return masked_draft_rows(masks_of(a)); },
+      .extra_rows = [](const P& a) { return masked_draft_rows(small_masks(a)); },
       .start = speculative,
   });
   return *kEntry;

@@ -12,7 +12,6 @@ namespace {
 
 using reference::Tokens;
 
-const AdapterId kAdapter(3);
 constexpr int kMostRows = 40;  // of a tree
 
 BitaParams fixed_tree() {

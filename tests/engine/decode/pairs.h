@@ -7,6 +7,8 @@
 
 namespace tandem::test {
 
+inline const AdapterId kAdapter(3);  // of masks: fake devices know those of any
+
 // Model 0 is large, model 1 small.
 inline std::vector<RoleModel> two_models() {
   return {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(1), 0}};

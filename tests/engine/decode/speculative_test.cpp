@@ -14,8 +14,6 @@ using reference::Drafting;
 using reference::Tokens;
 using Acceptance = SpeculativeParams::Acceptance;
 
-const AdapterId kAdapter(3);
-
 // Of both methods that judge drafts: with a small model, and with n-grams.
 Drafting random_drafting(Rng& rng) {
   Drafting a;

@@ -203,6 +203,7 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
                                         {"rollback_threshold", 5.0},
                                         {"max_small_run", 10},
                                         {"verify_eos", true},
+                                        {"adapter", ""},
                                         {"early_exit", false},
                                         {"early_exit_layer", 0}}));
   EXPECT_EQ(config->deployments[2].default_method, "bild");
@@ -560,8 +561,10 @@ TEST_F(ConfigTest, ModelFlags) {
   EXPECT_EQ(with_masks->models[0].extras.size(), 0U);
   ASSERT_EQ(with_masks->models[1].extras.size(), 1U);
   EXPECT_EQ(with_masks->models[1].extras[0].path, folder_);
-  EXPECT_EQ(with_masks->deployments[0].methods.at("speculative"),
-            (Settings{{"adapter", with_masks->models[1].extras[0].name}}));
+  for (const char* method : {"speculative", "bild"}) {
+    EXPECT_EQ(with_masks->deployments[0].methods.at(method),
+              (Settings{{"adapter", with_masks->models[1].extras[0].name}}));
+  }
   ModelFlags no_masks = both, no_small{{"a=" + folder_}};
   no_masks.small_masks = "/nonexistent";
   no_small.small_masks = folder_;

@@ -124,7 +124,7 @@ TEST_F(Methods, RangesNameFieldValueAndWhatIsAllowed) {
       // The deployment's own.
       {status_of("bild", {{"early_exit_layer", 3}}),
        "bild.early_exit_layer: 3; allowed: unset (parameters are fallback_threshold, "
-       "rollback_threshold, max_small_run, verify_eos, early_exit, window)"},
+       "rollback_threshold, max_small_run, verify_eos, num_masks, early_exit, window)"},
       {check_parameters(beam_entry(), {{"width", 0}}), "beam.width: 0; allowed: [1, 16]"},
       {check_parameters(beam_entry(), {{"width", 17}}), "beam.width: 17; allowed: [1, 16]"},
       {check_parameters(beam_entry(), {{"length_penalty", kInf}}),
@@ -180,6 +180,7 @@ TEST_F(Methods, OffersSayTheContractAndParametersOfARequestThatSetsNothing) {
                                        {"rollback_threshold", 5.0},
                                        {"max_small_run", 10},
                                        {"verify_eos", true},
+                                       {"adapter", ""},
                                        {"early_exit", false},
                                        {"early_exit_layer", 0}}));
 

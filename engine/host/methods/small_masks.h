@@ -1,0 +1,30 @@
+// Masks of a small model that foresee what it will say (engine/decode/masked_draft.h), as the
+// methods have them in which it writes.
+#pragma once
+
+#include <string>
+
+#include "engine/decode/masked_draft.h"
+#include "engine/host/methods/entry.h"
+
+namespace tandem {
+
+// P: a method's parameters, with num_masks and adapter.
+template <class P>
+int small_masks(const P& a) {
+  return a.num_masks.value_or(a.adapter.empty() ? 0 : 1);
+}
+
+// What its small model, the second of `needs`, has to have for them.
+template <class P>
+void need_small_masks(const P& a, MethodNeeds* needs) {
+  const int masks = small_masks(a);
+  if (masks == 0) return;
+  needs->models[1].masks = masks;
+  needs->models[1].adapter = a.adapter;
+  if (!a.adapter.empty() || needs->lacking) return;
+  needs->lacking = Refusal{"num_masks", std::to_string(masks),
+                           "0 (its deployment names no adapter of this method)"};
+}
+
+}  // namespace tandem
