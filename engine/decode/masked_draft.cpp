@@ -45,6 +45,7 @@ Task<DraftPass> draft_pass(Gen g, Stage stage, Read how, int masks, const std::v
   const int on_last = laid.tree.masks(static_cast<int>(last) - 1);
   for (int i = 0; i < on_last; ++i) {
     const size_t mask = laid.rows.size() + static_cast<size_t>(laid.group[last] + i);
+    if (r.row[mask].top.empty()) break;  // everything is banned
     guesses->push_back({r.row[mask].top[0].token, r.row[mask].max_prob});
   }
   if (laid.tree.rows() > 0) {
