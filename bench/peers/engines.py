@@ -24,9 +24,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.peers.models import HOME
+from bench.peers.models import HOME, ROOT
 
 PEERS = HOME / "peers"  # scripts/setup --peers
+# Our server and what asks it: scripts/build release tandem-server bench_client
+OURS = [ROOT / "build/release/bin" / name for name in ("tandem-server", "bench_client")]
 BINDINGS = HOME / "bindings"  # scripts/setup --bindings
 CONVERTED = HOME / "benchmark" / "converted"
 
@@ -103,7 +105,7 @@ class Tandem(Engine):
         running = serving.server(models={name: source}, dtype=precision, end_with_parent=True)
         address = self.stack.enter_context(running).address
         self.asked = subprocess.Popen(
-            [serving.BINARY.with_name("bench_client"), "--server", address, "--model", name],
+            [OURS[1], "--server", address, "--model", name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.peers import machine
-from bench.peers.engines import THREADS, Tandem
+from bench.peers.engines import OURS, THREADS, Tandem
 from bench.peers.models import HOME, ROOT, prompts
 from bench.peers.report import put, spread, table
 from bench.peers.worker import Worker
@@ -160,10 +160,10 @@ def main() -> int:
     args = parser.parse_args()
     folder = HOME / "models"
     files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
-    missing = [str(file) for file in [*files, PROGRAM] if not file.exists()]
+    missing = [str(file) for file in [*files, PROGRAM, *OURS] if not file.exists()]
     if missing or not files:
         print(f"missing: {', '.join(missing) or folder}; scripts/models fetch NAME,", end=" ")
-        print("scripts/setup --peers")
+        print("scripts/setup --peers, scripts/build release tandem-server bench_client")
         return 1
     busy = machine.load_before(args.write)
     rows = []

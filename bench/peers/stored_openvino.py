@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from bench.peers import machine
-from bench.peers.engines import PEERS, OpenVino, Tandem
+from bench.peers.engines import OURS, PEERS, OpenVino, Tandem
 from bench.peers.models import HOME, ROOT, prompts
 from bench.peers.report import put, spread, table
 from bench.peers.stored import LONG, NEW, PROMPT, ours
@@ -77,10 +77,11 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     folder = HOME / "models"
     files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
-    missing = [str(path) for path in [*files, PEERS] if not os.path.exists(path)]
+    missing = [str(path) for path in [*files, PEERS, *OURS] if not os.path.exists(path)]
     if missing or not files:
         what = ", ".join(missing) or folder
-        print(f"missing: {what}; scripts/models fetch NAME, scripts/setup --peers")
+        print(f"missing: {what}; scripts/models fetch NAME, scripts/setup --peers,", end=" ")
+        print("scripts/build release tandem-server bench_client")
         return 1
     busy = machine.load_before(args.write)
     rows, refused = [], []

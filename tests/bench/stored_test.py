@@ -1,6 +1,7 @@
 """What comparisons make of what llama.cpp's programs and bench_step say of GGUF files."""
 
 import statistics
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,6 +44,15 @@ class Server:
 
     def close(self):
         pass
+
+
+def test_what_is_not_built_is_named_with_the_command_for_it(tmp_path, monkeypatch, capsys):
+    for module in (stored, stored_openvino):
+        monkeypatch.setattr(module, "OURS", [tmp_path / "bench_client"])
+        monkeypatch.setattr(sys, "argv", ["it", "some"])
+        assert module.main() == 1
+        said = capsys.readouterr().out
+        assert str(tmp_path / "bench_client") in said and "scripts/build release" in said
 
 
 def test_each_figure_has_the_settings_that_were_best_for_it(program, monkeypatch):
