@@ -34,8 +34,8 @@ struct SpeculativeParams {
   float min_draft_probability = 0;
   // Masks of the small model that foresee what it will say, so that its passes draft several tokens
   // (masked_draft.h): 0, none, or as many as its adapter has at most. They are used where drafts
-  // are judged exactly, by `only_if_faster` in requests without company alone. Unset: 1 where the
-  // deployment names an adapter.
+  // are judged exactly; where each draft is steered, by requests without company alone. Unset: 1
+  // where the deployment names an adapter.
   std::optional<int> num_masks;
   std::string adapter;  // where the masks are, by the name that the deployment knows
   // Drafts are ids below this alone, which spares the draft model the rest of its output matrix.
