@@ -240,7 +240,7 @@ class Rig {
     const int64_t rows = std::min(kLongest, on.shape(id).max_positions);
     const int64_t pages = 2 * (rows / kPageRows + 1);
     PoolSize pool{kPageRows, pages, pages};
-    pool.keeps_top = device == kBeside;
+    pool.retains_top_hidden = device == kBeside;
     TANDEM_RETURN_IF_ERROR(on.allocate_pools(id, pool));
     if (layers == 0) scripted_[device.index()]->add_large(id);
     models_.push_back({id, device});

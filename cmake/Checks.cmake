@@ -11,8 +11,8 @@ if(NOT TANDEM_SANITIZE)
   tandem_check(rules.tidy_self_test rules 120 python3 tests/scripts/tidy_test.py)
   tandem_check(scripts.models rules 120 ${TANDEM_PYTHON} tests/scripts/models_test.py)
   if(EXISTS ${TANDEM_SITE_PACKAGES}/pytest)
-    tandem_check(scripts.prove_image rules 120
-      ${TANDEM_PYTHON} -m pytest -q -p no:cacheprovider tests/scripts/prove_image_test.py)
+    tandem_check(scripts.test_image rules 120
+      ${TANDEM_PYTHON} -m pytest -q -p no:cacheprovider tests/scripts/test_image_test.py)
   endif()
 endif()
 

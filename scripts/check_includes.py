@@ -76,9 +76,9 @@ LIBRARIES = [
     ),
     (re.compile(r"(prometheus/|httplib\.h)"), "the server's libraries", {"server"}),
 ]
-# Bugs are planted where passes are kept, run and answered: the contract and the methods stay clean.
-PLANTED = "engine/base/planted.h"
-WITHOUT_PLANTED = {"engine/pass", "engine/decode"}
+# Mutations live where passes are stored, run and answered: the contract and the methods have none.
+MUTATION_HEADER = "engine/base/mutation.h"
+WITHOUT_MUTATIONS = {"engine/pass", "engine/decode"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -128,8 +128,12 @@ def check_file(path, text):
             found.append(
                 f"{where}: <torch/torch.h> takes 26 s and 1 GB: include operator by operator"
             )
-        if header == PLANTED and not path.startswith("tests/") and room in WITHOUT_PLANTED:
-            found.append(f"{where}: {room} may have no planted bugs ({header})")
+        if (
+            header == MUTATION_HEADER
+            and not path.startswith("tests/")
+            and room in WITHOUT_MUTATIONS
+        ):
+            found.append(f"{where}: {room} may have no mutations ({header})")
         target = room_of(header)
         if target is not None:
             if target not in allowed:

@@ -322,7 +322,7 @@ void add_totals(const Metrics& metrics, std::vector<MetricFamily>* out) {
       metrics.prefix_cache_queries);
   add("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
       metrics.prefix_cache_hits);
-  add("device_copy_bytes_total", "Bytes of rows copied between devices or lanes.",
+  add("device_copy_bytes_total", "Bytes of rows copied between devices or device queues.",
       metrics.device_copy_bytes);
 }
 

@@ -68,7 +68,7 @@ class Monitor::Probe {
 };
 
 Monitor::Monitor(ServerState* state, grpc::Server* server, const Acceptor* acceptor,
-                 OpenAiDoor* openai, std::function<void()> changed)
+                 OpenAiApi* openai, std::function<void()> changed)
     : state_(*state),
       acceptor_(*acceptor),
       openai_(openai),

@@ -17,7 +17,7 @@
 
 #include "engine/base/clock.h"
 #include "server/edge/acceptor.h"
-#include "server/openai_door.h"
+#include "server/openai_api.h"
 #include "server/server_state.h"
 
 namespace tandem {
@@ -26,7 +26,7 @@ class Monitor {
  public:
   // `changed` is called, on the monitor's thread, when `state.stuck` has changed. All outlive it,
   // or at least its stop(). `openai` may be null.
-  Monitor(ServerState* state, grpc::Server* server, const Acceptor* acceptor, OpenAiDoor* openai,
+  Monitor(ServerState* state, grpc::Server* server, const Acceptor* acceptor, OpenAiApi* openai,
           std::function<void()> changed);
   ~Monitor();
   // Before the server shuts down. Does nothing the second time.
@@ -42,7 +42,7 @@ class Monitor {
 
   ServerState& state_;
   const Acceptor& acceptor_;
-  OpenAiDoor* const openai_;
+  OpenAiApi* const openai_;
   const std::function<void()> changed_;
   std::unique_ptr<Probe> probe_;
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "engine/base/status.h"
-#include "server/openai_door.h"
+#include "server/openai_api.h"
 
 namespace tandem {
 namespace {

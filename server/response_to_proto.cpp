@@ -210,7 +210,7 @@ v1::Model model_to_proto(const DeploymentInfo& in) {
     loaded->set_weight_bytes(model.weight_bytes);
     loaded->set_layer_count(model.layers);
     loaded->set_hidden_size(model.hidden_size);
-    loaded->set_keeps_row_bits(model.keeps_row_bits);
+    loaded->set_batch_invariant(model.batch_invariant);
   }
   out.mutable_limits()->set_vocab_size(narrow(in.vocab_size));
   out.mutable_limits()->set_context_length(narrow(in.context_length));

@@ -132,7 +132,7 @@ absl::Status Server::listen() {
   };
   TANDEM_RETURN_IF_ERROR(start_grpc());
   if (!config.openai.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(openai_, OpenAiDoor::start(config.openai, bounds, state_));
+    TANDEM_ASSIGN_OR_RETURN(openai_, OpenAiApi::start(config.openai, bounds, state_));
     openai_address_ = openai_->address();
   }
   monitor_ = std::make_unique<Monitor>(&state_, grpc_.get(), acceptor_.get(), openai_.get(),

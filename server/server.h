@@ -33,7 +33,7 @@
 #include "server/health_service.h"
 #include "server/models_service.h"
 #include "server/monitor.h"
-#include "server/openai_door.h"
+#include "server/openai_api.h"
 #include "server/reflection_service.h"
 #include "server/server_state.h"
 #include "server/span_exporter.h"
@@ -101,7 +101,7 @@ class Server {
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Monitor> monitor_;
   std::unique_ptr<HttpEndpoint> http_;
-  std::unique_ptr<OpenAiDoor> openai_;
+  std::unique_ptr<OpenAiApi> openai_;
   std::string grpc_address_;
   std::string http_address_;
   std::string openai_address_;

@@ -12,7 +12,7 @@ from tuning import frozen_model
 SAMPLES = 64
 
 
-def sample_of(tensors: dict[str, torch.Tensor]) -> str:
+def fingerprint_of(tensors: dict[str, torch.Tensor]) -> str:
     """What tells one base model from another of the same shape: 16 hexadecimal digits.
 
     FNV-1a over each tensor, sorted by name: the name, then 64 of its numbers, evenly spread from
@@ -35,12 +35,12 @@ def write(
     """`base`: with the numbers of its file, in fp32, bf16 or the file's own type, which all give the
     same sample. `fields`: of adapter.json, as the kind has them."""
     folder.mkdir(parents=True, exist_ok=True)
-    sample = sample_of(frozen_model.tensors_of(base))
+    sample = fingerprint_of(frozen_model.tensors_of(base))
     about = {
         "format": "tandem-adapter-1",
         "kind": kind,
         **fields,
-        "base": {**frozen_model.shape_of(base), "sample": sample},
+        "base": {**frozen_model.shape_of(base), "fingerprint": sample},
     }
     (folder / "adapter.json").write_text(json.dumps(about, indent=2) + "\n")
     whole = {name: tensor.detach().float().contiguous() for name, tensor in tensors.items()}

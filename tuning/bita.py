@@ -204,7 +204,7 @@ def identity(frozen: FrozenModel, settings: Settings, samples: list[Sample], **m
     """A name for a training: another model, other settings or answers have another checkpoint."""
     return own_answers.identity(
         frozen,
-        adapter_file.sample_of(frozen_model.tensors_of(frozen.model)),
+        adapter_file.fingerprint_of(frozen_model.tensors_of(frozen.model)),
         settings=vars(settings),
         learned=[own_answers.token_lists(s) for s in samples],
         **more,
@@ -244,7 +244,7 @@ def main() -> None:
     frozen = frozen_model.load(arguments.model, dtype)
     training, held_out = bita_prompts.answers(frozen, settings, arguments)
     begin = arguments.begin and mask_rows.shipped(frozen.model, arguments.begin)
-    begun = begin and adapter_file.sample_of(begin.state_dict())
+    begun = begin and adapter_file.fingerprint_of(begin.state_dict())
     key = identity(frozen, settings, training, begin=begun)
     folder = arguments.work / f"{arguments.output.name}-{key}"
     work = Training(frozen, settings, folder, begin)

@@ -61,7 +61,7 @@ def answers(
 ) -> tuple[list[Sample], dict[str, list[Sample]]]:
     """(for training, held-out by sort of prompt), written once and kept in `arguments.work`. With
     `chat` there are held-out chat prompts even if none is trained on."""
-    sample = adapter_file.sample_of(frozen_model.tensors_of(frozen.model))
+    sample = adapter_file.fingerprint_of(frozen_model.tensors_of(frozen.model))
 
     def of(name: str, make_prompts, **what) -> list[Sample]:
         key = own_answers.identity(

@@ -181,7 +181,7 @@ def texts_of(
 def features_of(
     frozen: FrozenModel, name: str, samples: list[Sample], layers: list[int], work: Path
 ) -> Features:
-    sample = adapter_file.sample_of(frozen_model.tensors_of(frozen.model))
+    sample = adapter_file.fingerprint_of(frozen_model.tensors_of(frozen.model))
     key = own_answers.identity(
         frozen, sample, layers=layers, tokens=[s.prompt + s.output for s in samples]
     )
@@ -360,7 +360,7 @@ def main() -> None:
         # Another training has another checkpoint.
         key = own_answers.identity(
             frozen,
-            adapter_file.sample_of(frozen_model.tensors_of(frozen.model)),
+            adapter_file.fingerprint_of(frozen_model.tensors_of(frozen.model)),
             settings=vars(settings),
             layers=layers,
             train=train,

@@ -1,16 +1,16 @@
 """Trains LLM-to-SLM (arXiv 2402.16844): the large model reads a prompt, the small one goes on with it.
 
     python -m tuning.llm_to_slm --large models/code-large --small models/code-small \\
-        --layer 8 --train full --write-small models/code-small-told \\
-        --output models/code-small-told-projector
+        --layer 8 --train full --write-small models/code-small-conditioned \\
+        --output models/code-small-conditioned-projector
 
 The large model is frozen, and its hidden rows of each prompt are computed once and kept in bf16
-(tuning/told_samples.py). The projector is trained, and with it the small model: not at all (frozen), by
+(tuning/conditioned_samples.py). The projector is trained, and with it the small model: not at all (frozen), by
 low-rank additions that are merged when it is written (lora), or whole (full). `--untold` trains the small
 model alike without what the large one says: what a tuned pair is to be compared with. Where the small model
 stays as it came, `--rows other` trains the same projector on what the large one says of other texts, which
 teaches it the answers' form alone, and `--large` may be the small model itself, which then tells itself what
-it reads. `python -m tuning.told_difference` says what lies between two reports. The loss is that of the
+it reads. `python -m tuning.conditioned_difference` says what lies between two reports. The loss is that of the
 answer alone: of source files what stands behind a cut, or, with `--task docstring`, what a function's
 docstring says, or, with `--task functions`, that or the function's name, of each as many. Models with other
 tokenizers may read: rows are aligned by bytes (tuning/fusion.py). An interrupted training goes on where it
@@ -34,17 +34,17 @@ from transformers import PreTrainedModel
 
 from tuning import (
     checkpoint,
+    conditioned_samples,
     corpus,
     frozen_model,
     functions,
     fusion,
     low_rank,
     projector_file,
-    told_samples,
 )
+from tuning.conditioned_samples import Batch, Reader, Samples, key_of
 from tuning.frozen_model import FrozenModel
 from tuning.schedule import cosine_factor
-from tuning.told_samples import Batch, Reader, Samples, key_of
 from tuning.windows import TokenStream
 
 DISTANCES = (4, 12)  # where held-out likelihoods are divided, in tokens behind the prompt
@@ -62,7 +62,7 @@ class Settings:
     fusion: str = "add"
     train: str = "full"  # the small model: "frozen", "lora" or "full"
     told: bool = True
-    rows: str = "own"  # or "other": always told of another text (told_samples.strangers)
+    rows: str = "own"  # or "other": always told of another text (conditioned_samples.strangers)
     task: str = "continue"  # or one of TASKS
     rank: int = 16  # of lora
     linear: bool = False  # one matrix for a projector, which no file of one holds
@@ -135,7 +135,7 @@ def read_of(samples: Samples, s: Settings, index: torch.Tensor, epoch: int) -> t
     """Whose rows the samples `index` are told in an epoch; None: their own."""
     if s.rows == "own":
         return None
-    return told_samples.strangers(samples, s.seed * 1000 + epoch)[index]
+    return conditioned_samples.strangers(samples, s.seed * 1000 + epoch)[index]
 
 
 def train(
@@ -186,7 +186,7 @@ def train(
         if over or (step + 1) % save_every == 0:
             state = {"losses": losses, "told": told.trained(), "optimizer": optimizer.state_dict()}
             file.parent.mkdir(parents=True, exist_ok=True)
-            told_samples.save(state, file)
+            conditioned_samples.save(state, file)
         if over:
             break
     if settings.train == "lora":
@@ -310,7 +310,7 @@ def texts_of(arguments: argparse.Namespace, s: Settings, small: FrozenModel) -> 
         both = functions.split(documents, HELD_OUT_FUNCTIONS)
         asked, end = TASKS[s.task], small.ends[0]
         return [
-            told_samples.of_functions(
+            conditioned_samples.of_functions(
                 examples, asked, small.tokenizer, end, count, prompts, s.answer, s.seed
             )
             for examples, count in zip(both, counts, strict=True)
@@ -320,7 +320,7 @@ def texts_of(arguments: argparse.Namespace, s: Settings, small: FrozenModel) -> 
         for part in corpus.split(documents)
     ]
     return [
-        told_samples.continuations(stream, count, prompts, s.answer, s.seed)
+        conditioned_samples.continuations(stream, count, prompts, s.answer, s.seed)
         for stream, count in zip(streams, counts, strict=True)
     ]
 
@@ -347,8 +347,8 @@ def read_samples(
 
 
 def matched_counts(samples: Samples) -> dict[str, int]:
-    """Of each kind, how many texts have another one to be told of (told_samples.others)."""
-    some, _ = told_samples.others(samples)
+    """Of each kind, how many texts have another one to be told of (conditioned_samples.others)."""
+    some, _ = conditioned_samples.others(samples)
     return dict(sorted(Counter(samples.kinds[i] or "all" for i in some.tolist()).items()))
 
 
@@ -363,7 +363,7 @@ def held_out_likelihoods(
     measured = likelihoods(
         {name: told}, held_out, read=read_of(held_out, s, everybody, 0), texts=texts
     )
-    some, others = told_samples.others(held_out)
+    some, others = conditioned_samples.others(held_out)
     if s.told and s.rows == "own" and len(some) > 0:
         measured |= likelihoods({"told of another prompt": told}, held_out, some, others)
         measured |= likelihoods({"the same texts, told of their own": told}, held_out, some)
@@ -379,7 +379,7 @@ def main() -> None:
     settings = settings_of(arguments, large.shape[0])
     shared = large.tokenizer.get_vocab() == small.tokenizer.get_vocab()
     training, held_out, source = read_samples(arguments, settings, large, small, shared)
-    run = key_of(asdict(settings), large.key, projector_file.sample_of(small.model))
+    run = key_of(asdict(settings), large.key, projector_file.fingerprint_of(small.model))
     width = large.shape[1]
     standard = training.standard() if settings.told else (torch.zeros(width), torch.ones(width))
     told = Told(small.model, *standard, settings)

@@ -71,11 +71,11 @@ def stored(file: Path, make) -> list[Sample]:
 
 
 def identity(frozen: FrozenModel, sample: str, **settings) -> str:
-    """A name for what this model writes under these settings. `sample`: adapter_file.sample_of()."""
+    """A name for what this model writes under these settings. `sample`: adapter_file.fingerprint_of()."""
     import hashlib
     import json
 
-    text = json.dumps({"sample": sample, "dtype": str(frozen.model.dtype), **settings})
+    text = json.dumps({"fingerprint": sample, "dtype": str(frozen.model.dtype), **settings})
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

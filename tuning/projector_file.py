@@ -8,9 +8,9 @@ from transformers import PreTrainedModel
 from tuning import adapter_file, frozen_model
 
 
-def sample_of(model: PreTrainedModel) -> str:
+def fingerprint_of(model: PreTrainedModel) -> str:
     """What tells the model's weights from others of the same shape."""
-    return adapter_file.sample_of(frozen_model.tensors_of(model))
+    return adapter_file.fingerprint_of(frozen_model.tensors_of(model))
 
 
 def source_of(large: PreTrainedModel) -> dict:
@@ -18,7 +18,7 @@ def source_of(large: PreTrainedModel) -> dict:
     return {
         "hidden_size": large.config.hidden_size,
         "layers": large.config.num_hidden_layers,
-        "sample": sample_of(large),
+        "fingerprint": fingerprint_of(large),
     }
 
 

@@ -1,5 +1,5 @@
-// Threads that do what is posted, so that others need not wait for it: a device's lane, text,
-// requests of the OpenAI door.
+// Threads that do what is posted, so that others need not wait for it: a device's device queue,
+// text, requests of the OpenAI door.
 #pragma once
 
 #include <condition_variable>

@@ -47,14 +47,14 @@ enum class CpuKernels { kOwn, kAten };  // kAten: LibTorch's operators, a refere
 
 enum class DeviceKind { kCpu, kCuda };
 
-// One device, written "cpu:0" or "cuda:1"; "cpu:0/1" is a further lane of cpu:0: threads (or a
-// stream) of its own, but the weights that cpu:0 has loaded already. CPU devices are virtual: each
-// has its own lane, threads and weight copies, so that every multi-device path runs on a machine
-// without a GPU.
+// One device, written "cpu:0" or "cuda:1"; "cpu:0/1" is a further device queue of cpu:0: threads
+// (or a stream) of its own, but the weights that cpu:0 has loaded already. CPU devices are virtual:
+// each has its own device queue, threads and weight copies, so that every multi-device path runs on
+// a machine without a GPU.
 struct DeviceConfig {
   DeviceKind kind = DeviceKind::kCpu;
   int index = 0;
-  int lane = 0;
+  int queue = 0;
   int threads = 0;           // CPU only: threads of its kernels; 0: hardware threads / CPU devices
   int64_t memory_bytes = 0;  // budget for all KV pools of the device; 0: chosen from what is free
   bool pin_threads = false;  // CPU only: each thread stays on a processor of its own,
@@ -67,7 +67,7 @@ struct DeviceConfig {
 
   std::string name() const {
     return (kind == DeviceKind::kCpu ? "cpu:" : "cuda:") + std::to_string(index) +
-           (lane > 0 ? "/" + std::to_string(lane) : "");
+           (queue > 0 ? "/" + std::to_string(queue) : "");
   }
   friend bool operator==(const DeviceConfig&, const DeviceConfig&) = default;
 };

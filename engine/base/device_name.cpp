@@ -27,7 +27,7 @@ absl::StatusOr<DeviceConfig> parse_device(absl::string_view name) {
            absl::SimpleAtoi(text, to);
   };
   if (const size_t slash = index.find('/'); slash != absl::string_view::npos) {
-    if (!number(index.substr(slash + 1), &device.lane) || device.lane < 1 || device.lane > 15) {
+    if (!number(index.substr(slash + 1), &device.queue) || device.queue < 1 || device.queue > 15) {
       return absl::InvalidArgumentError(kDeviceRule);
     }
     index = index.substr(0, slash);

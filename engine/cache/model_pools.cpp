@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 #include "engine/cache/sequence_cache.h"
 
 namespace tandem {
@@ -39,7 +39,8 @@ PageId ModelPools::take_kv() {
 }
 
 void ModelPools::release(Store store, PageId page) {
-  if (planted(Bug::kDoubleFree) && store == Store::kKv && kv.users(page) > 1) kv.give_back(page);
+  if (mutated(Mutation::kDoubleFree) && store == Store::kKv && kv.users(page) > 1)
+    kv.give_back(page);
   if (of(store).give_back(page)) log_freed(store, page);
 }
 

@@ -22,7 +22,7 @@ struct ModelPools {
       : model(id),
         layers(shape.layers),
         page_rows(size.page_rows),
-        keeps_top(size.keeps_top),
+        retains_top_hidden(size.retains_top_hidden),
         prefix_cache(prefix_cache),
         kv(size.pages),
         frontier(size.frontier_pages),
@@ -40,7 +40,7 @@ struct ModelPools {
     return store == Store::kKv ? kv : store == Store::kFrontier ? frontier : values;
   }
   // Do rows that have come to layer `to` leave their hidden states in frontier pages?
-  bool keeps_hidden(int to) const { return to < layers || keeps_top; }
+  bool retains_hidden(int to) const { return to < layers || retains_top_hidden; }
   void forget_prefix(PageId page);  // and those behind it
   // Gives up all cached pages, and forgets those that are used.
   void drop_prefixes();
@@ -52,8 +52,8 @@ struct ModelPools {
   ModelId model;
   int layers;
   int page_rows;
-  bool keeps_top;     // PoolSize::keeps_top
-  bool prefix_cache;  // do sequences leave pages to others and take theirs?
+  bool retains_top_hidden;  // PoolSize::retains_top_hidden
+  bool prefix_cache;        // do sequences leave pages to others and take theirs?
   PagePool kv;
   PagePool frontier;
   PagePool values;  // of one row each

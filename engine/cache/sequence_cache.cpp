@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 
 namespace tandem {
 namespace {
@@ -53,7 +53,7 @@ PageNeed SequenceCache::need(int total, int to, int frontier) const {
   const int pages = page_count(total);
   n.kv = std::max(0, pages - static_cast<int>(pages_.size()));
   for_shared(total, [&](size_t) { ++n.kv; });
-  if (pools_->keeps_hidden(to)) {
+  if (pools_->retains_hidden(to)) {
     for (int p = std::max(rows(to), frontier) / pools_->page_rows; p < pages; ++p) {
       const auto i = static_cast<size_t>(p);
       if (i >= frontier_pages_.size() || !frontier_pages_[i].valid()) ++n.frontier;
@@ -66,7 +66,7 @@ void SequenceCache::reserve(int total, int to, int frontier) {
   const int pages = page_count(total);
   for (int p = rows() / pools_->page_rows; p < std::min<int>(pages, pages_.size()); ++p) {
     const auto i = static_cast<size_t>(p);
-    if (!is_shared(i) || planted(Bug::kWriteShared)) {
+    if (!is_shared(i) || mutated(Mutation::kWriteShared)) {
       if (pools_->kv.kept(pages_[i])) pools_->forget_prefix(pages_[i]);
       continue;
     }
@@ -78,7 +78,7 @@ void SequenceCache::reserve(int total, int to, int frontier) {
     pages_[i] = copy;
   }
   while (static_cast<int>(pages_.size()) < pages) add_page(pools_->take_kv());
-  if (pools_->keeps_hidden(to)) {
+  if (pools_->retains_hidden(to)) {
     if (static_cast<int>(frontier_pages_.size()) < pages) {
       frontier_pages_.resize(static_cast<size_t>(pages));
     }
@@ -114,8 +114,8 @@ void SequenceCache::append(int to, const Tree& tree) {
   TANDEM_CHECK(n <= reserved_rows());
   for (int p = rows() / pools_->page_rows; p < page_count(n); ++p) {
     const auto i = static_cast<size_t>(p);
-    TANDEM_CHECK(pools_->kv.owners(pages_[i]) == 1 || planted(Bug::kWriteShared));
-    TANDEM_CHECK(!pools_->keeps_hidden(to) ||
+    TANDEM_CHECK(pools_->kv.owners(pages_[i]) == 1 || mutated(Mutation::kWriteShared));
+    TANDEM_CHECK(!pools_->retains_hidden(to) ||
                  (i < frontier_pages_.size() && frontier_pages_[i].valid()));
   }
   tree_begin_ = rows();
@@ -141,11 +141,11 @@ void SequenceCache::append_private(int to, const Tree& tree) {
 
 void SequenceCache::keep(std::span<const Row> path) {
   std::vector<Row> other;  // than was asked for
-  if (planted(Bug::kWrongPath)) {
+  if (mutated(Mutation::kWrongPath)) {
     for (size_t i = 0; i < path.size(); ++i) other.push_back(static_cast<Row>(i));
     path = other;
   }
-  if (planted(Bug::kKeepLastRow) && !tree_parent_.empty() && !path.empty()) {
+  if (mutated(Mutation::kKeepLastRow) && !tree_parent_.empty() && !path.empty()) {
     other.assign(path.begin(), path.end());
     other.back() = static_cast<Row>(rows() - 1 - tree_begin_);
     path = other;
@@ -184,7 +184,7 @@ void SequenceCache::settle() {
 
 void SequenceCache::truncate(int at_most) {
   settle();
-  if (at_most >= rows() || planted(Bug::kSkipTruncate)) return;
+  if (at_most >= rows() || mutated(Mutation::kSkipTruncate)) return;
   if (at_most <= full_) {
     full_ = std::max(0, at_most);
     frontier_.clear();
@@ -205,7 +205,7 @@ void SequenceCache::know(std::span<const Token> tokens) {
 }
 
 void SequenceCache::cut_inputs(int rows) {
-  if (planted(Bug::kCountRejected) && rows > 0) return;
+  if (mutated(Mutation::kCountRejected) && rows > 0) return;
   fed_.resize(static_cast<size_t>(rows));
   done_ = std::min(done_, full_);
   top_from_ = std::min(top_from_, full_);
@@ -223,7 +223,7 @@ void SequenceCache::release_unused() {
 void SequenceCache::shrink_pages() {
   const auto pages = static_cast<size_t>(page_count(rows()));
   while (pages_.size() > pages) {
-    if (!planted(Bug::kLeakOnTruncate) || pages_.size() > pages + 1)
+    if (!mutated(Mutation::kLeakOnTruncate) || pages_.size() > pages + 1)
       release(Store::kKv, pages_.back());
     pages_.pop_back();
   }
@@ -254,7 +254,7 @@ PageId SequenceCache::take_value() {
 }
 
 void SequenceCache::release_values() {
-  if (planted(Bug::kKeepValueRows)) return;
+  if (mutated(Mutation::kKeepValueRows)) return;
   for (const PageId value : values_) release(Store::kValue, value);
   values_.clear();
   taken_values_ = 0;
@@ -365,7 +365,7 @@ void SequenceCache::copy_state(const SequenceCache& other, int row) {
     return;
   }
   const auto page = static_cast<size_t>(row / pools_->page_rows);
-  TANDEM_CHECK(!other_full || (other.pools_->keeps_top && row >= other.top_from_));
+  TANDEM_CHECK(!other_full || (other.pools_->retains_top_hidden && row >= other.top_from_));
   TANDEM_CHECK(page < other.frontier_pages_.size() && page < frontier_pages_.size() &&
                frontier_pages_[page].valid());
   TANDEM_CHECK(frontier_.empty() || done <= frontier_.back());
@@ -394,7 +394,7 @@ Transfer* SequenceCache::on_its_way() const {
 }
 
 bool SequenceCache::transfers_allow(int past, std::span<const int> frontier, bool saves) const {
-  if (planted(Bug::kRunBeforeTransfer)) return true;
+  if (mutated(Mutation::kRunBeforeTransfer)) return true;
   if (on_its_way()) return false;
   const int base = past + static_cast<int>(frontier.size());
   return std::ranges::all_of(outgoing_, [&](const Outgoing& o) {
@@ -414,7 +414,8 @@ void SequenceCache::move_row(int from, int to) {
   const auto to_page = static_cast<size_t>(to / page_rows);
   emit(Store::kKv, *pools_, pages_[from_page], from % page_rows, pages_[to_page], to % page_rows, 1,
        pools_->layers);
-  const bool has_top = pools_->keeps_top && to >= top_from_ && !planted(Bug::kLeaveTopBehind);
+  const bool has_top =
+      pools_->retains_top_hidden && to >= top_from_ && !mutated(Mutation::kLeaveTopBehind);
   if (from < full_ && !has_top) return;
   if (from >= full_) {
     TANDEM_CHECK(to >= full_);

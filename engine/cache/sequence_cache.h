@@ -29,7 +29,7 @@
 #include <vector>
 
 #include "engine/base/ids.h"
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 #include "engine/cache/model_pools.h"
 #include "engine/cache/transfer.h"
 #include "engine/pass/backend.h"
@@ -107,8 +107,8 @@ class SequenceCache {
   // Copies rows [begin, end) with their layers [0, layers of both) from a cache of another device
   // or depth. A row that has done less than this cache's layers becomes a frontier row, so its
   // hidden state comes with it: of a full row of a shallower cache it must be there, see
-  // PoolSize::keeps_top and top_from(). The moves go with `transfer`, or to the log when it is
-  // null. REQUIRES: settled, idle, room reserved, rows() == begin, equal page sizes.
+  // PoolSize::retains_top_hidden and top_from(). The moves go with `transfer`, or to the log when
+  // it is null. REQUIRES: settled, idle, room reserved, rows() == begin, equal page sizes.
   void copy_from(SequenceCache& other, int begin, int end,
                  const std::shared_ptr<Transfer>& transfer = nullptr);
   // May a pass run now that continues rows past, past + 1, ..., of which each has done `frontier`
@@ -138,7 +138,9 @@ class SequenceCache {
   // rows. REQUIRES: empty, and nothing reserved.
   int adopt(const PrefixRoot& root, std::span<const Token> tokens, int at_most);
   // Rows in memory with all layers, which follow from the tokens that were fed.
-  int reusable() const { return std::min(planted(Bug::kKeepFailedRows) ? full_ : done_, private_); }
+  int reusable() const {
+    return std::min(mutated(Mutation::kKeepFailedRows) ? full_ : done_, private_);
+  }
 
   // Places for hidden rows that passes leave (Read::hidden): reserved for a round, taken one by
   // one, and given back together when nobody can name them any more.

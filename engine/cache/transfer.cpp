@@ -1,7 +1,7 @@
 #include "engine/cache/transfer.h"
 
 #include "engine/base/check.h"
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 
 namespace tandem {
 
@@ -13,7 +13,7 @@ bool Transfer::has_turn() {
 void Transfer::add(const Move& move) {
   TANDEM_CHECK(state_ == kWaiting && move.kind == Move::kCopy);
   moves_.push_back(move);
-  if (planted(Bug::kForgetPin)) return;
+  if (mutated(Mutation::kForgetPin)) return;
   for (const Move::Place& place : {move.from, move.to}) {
     pools(place.model)->of(move.store).pin(place.page);
   }
@@ -27,7 +27,7 @@ void Transfer::made() {
 }
 
 void Transfer::unpin() {
-  if (planted(Bug::kForgetPin)) return;
+  if (mutated(Mutation::kForgetPin)) return;
   for (const Move& move : moves_) {
     for (const Move::Place& place : {move.from, move.to}) {
       pools(place.model)->unpin(move.store, place.page);

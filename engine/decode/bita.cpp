@@ -11,7 +11,7 @@ namespace tandem {
 namespace {
 
 // What masks foresaw: the candidates for each depth of the next tree, the best first.
-struct Foreseen {
+struct Predicted {
   Candidates tokens;
   int mask = 0;  // the first depth's are m_{mask + 1}'s
 
@@ -46,14 +46,14 @@ bool has_children(const BitaTree& tree, int node) {
 }
 
 // The nearest masks: of the node itself, or what lies ahead of it of those above it.
-Foreseen foresee(const LaidTree& laid, int node, std::span<const Out> masks) {
+Predicted foresee(const LaidTree& laid, int node, std::span<const Out> masks) {
   int ahead = 0;
   int from = node;
   while (from != BitaTree::kRoot && laid.tree.masks(from) == 0) {
     from = laid.tree.at(from).parent;
     ++ahead;
   }
-  Foreseen foreseen;
+  Predicted foreseen;
   foreseen.mask = ahead;
   for (int i = ahead; i < laid.tree.masks(from); ++i) {
     std::vector<Token>& depth = foreseen.tokens.emplace_back();
@@ -70,7 +70,7 @@ struct Walk {
   int node = BitaTree::kRoot;  // the last one
 };
 
-Walk walk(Gen g, const LaidTree& laid, const Foreseen& foreseen, const Readout& r,
+Walk walk(Gen g, const LaidTree& laid, const Predicted& foreseen, const Readout& r,
           BitaBudget* budget) {
   Walk w;
   for (Row row = 0; row <= laid.rows[0]; ++row) w.path.push_back(row);
@@ -99,7 +99,7 @@ Walk walk(Gen g, const LaidTree& laid, const Foreseen& foreseen, const Readout& 
 Task<void> bita(Gen g, BitaParams a) {
   const Stage L = g.stage(Role::kLarge);
   BitaBudget budget(a.tree, a.num_masks, a.num_candidates, a.only_if_faster, a.lore);
-  Foreseen foreseen;
+  Predicted foreseen;
   for (;;) {
     BitaTree tree = budget.tree().clipped(foreseen.counts(), g.remaining());
     const double before = g.stats().share_seconds;
@@ -108,7 +108,7 @@ Task<void> bita(Gen g, BitaParams a) {
     const bool catches_up = p.add.size() > 1;
     const LaidTree laid = lay(std::move(tree), foreseen.tokens, &p);
     p.reading(g.draw(laid.rows));
-    if (!laid.masks.empty()) p.reading(foreseen_by(g, laid.masks, a.num_candidates));
+    if (!laid.masks.empty()) p.reading(predicted_by(g, laid.masks, a.num_candidates));
     Readout r = co_await g.submit(std::move(p));
 
     Walk w = walk(g, laid, foreseen, r, &budget);

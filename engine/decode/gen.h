@@ -236,7 +236,7 @@ class Gen {
   // Ends a forked cache; its id means nothing from here on.
   void drop(CacheId cache) { s_->drop(cache); }
   // Rows [begin, end) with their frontier, between caches of different devices or layer ranges.
-  // Returns the bytes that go from one device or lane to another.
+  // Returns the bytes that go from one device or device queue to another.
   int64_t copy(CacheId from, int begin, int end, CacheId to) {
     return s_->copy(from, begin, end, to);
   }

@@ -27,7 +27,7 @@ LaidTree lay(BitaTree tree, const Candidates& candidates, Pass* pass) {
   return laid;
 }
 
-Read foreseen_by(Gen g, RowList masks, int k) {
+Read predicted_by(Gen g, RowList masks, int k) {
   Read read;
   read.rows = std::move(masks);
   read.warp = g.warp();

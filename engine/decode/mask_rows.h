@@ -28,6 +28,6 @@ struct LaidTree {
 LaidTree lay(BitaTree tree, const Candidates& candidates, Pass* pass);
 
 // A mask's k best tokens under the request's own processors, whatever is drawn elsewhere.
-Read foreseen_by(Gen g, RowList masks, int k);
+Read predicted_by(Gen g, RowList masks, int k);
 
 }  // namespace tandem

@@ -27,7 +27,7 @@ Task<DraftPass> draft_pass(Gen g, Stage stage, Read how, int masks, const std::v
   const int nodes = std::min(static_cast<int>(guesses->size()), room - 1);
   Pass p = g.catch_up(stage, *x);
   const LaidTree laid = lay(chain_of(nodes, masks, room), candidates, &p);
-  Read foreseen = foreseen_by(g, laid.masks, 1);
+  Read foreseen = predicted_by(g, laid.masks, 1);
   foreseen.warp.vocab = how.warp.vocab;
   how.rows = laid.rows;
   how.max_prob = foreseen.max_prob = true;

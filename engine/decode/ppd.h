@@ -48,7 +48,7 @@ struct PpdFigures {
 
 // Roles: kLarge, all d layers of main; kSmall, its layers [0, e), e the early layer, with d / 2 <=
 // e < d; kWorker i, a model of main's layers [0, d - e) whose pool keeps the hidden rows of its top
-// (PoolSize::keeps_top).
+// (PoolSize::retains_top_hidden).
 //
 // A round waits for main, for the worker whose candidate was right while that takes less than
 // running its layers again, and for the others while they are as fast as main. So a slow worker

@@ -197,7 +197,7 @@ ModelInDeployment describe(const std::string& role, const LoadedModel& model) {
   if (model.encoder) m.weight_bytes += model.encoder->shape.weight_bytes;
   m.layers = model.shape.layers;
   m.hidden_size = model.shape.hidden_size;
-  m.keeps_row_bits = model.shape.keeps_row_bits;
+  m.batch_invariant = model.shape.batch_invariant;
   return m;
 }
 
@@ -291,7 +291,7 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
     TANDEM_RETURN_IF_ERROR(check_methods(d));
     d.notes = notes_of(d);
     find_telling(&d);
-    d.methods = offered_methods(c, d.large->shape.keeps_row_bits, all_methods(), d.told_method);
+    d.methods = offered_methods(c, d.large->shape.batch_invariant, all_methods(), d.told_method);
     if (d.apart() && !c.default_method.empty() && !d.offers(c.default_method)) {
       return out_of_range(
           absl::StrCat("deployments[", c.name, "].default_method"), c.default_method,

@@ -13,7 +13,7 @@
 #include "engine/host/request_size.h"
 #include "engine/host/resolve.h"
 #include "engine/host/stream.h"
-#include "engine/sched/waiting.h"
+#include "engine/sched/admission_queue.h"
 
 namespace tandem {
 namespace {

@@ -19,8 +19,8 @@ using Methods = std::vector<const MethodEntry*>;
 
 // EXACT is bit for bit. Several rows in a pass are what each alone would be only on a device that
 // keeps their bits; elsewhere such a method follows the large model's distribution up to rounding.
-Contract promised(const MethodEntry& entry, Contract contract, bool keeps_row_bits) {
-  const bool rounds = contract == Contract::kExact && !entry.rows_alone && !keeps_row_bits;
+Contract promised(const MethodEntry& entry, Contract contract, bool batch_invariant) {
+  const bool rounds = contract == Contract::kExact && !entry.rows_alone && !batch_invariant;
   return rounds ? Contract::kDistribution : contract;
 }
 
@@ -181,7 +181,8 @@ absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const Choice& c
   }
   MethodPlan plan;
   plan.method = entry.name;
-  plan.contract = promised(entry, method->contract(greedy), deployment.large->shape.keeps_row_bits);
+  plan.contract =
+      promised(entry, method->contract(greedy), deployment.large->shape.batch_invariant);
   plan.start = method->start(models_of(deployment));
   plan.width = method->width();
   plan.extra_rows = method->extra_rows();
@@ -270,7 +271,7 @@ std::vector<std::string> remedies(const Deployment& deployment, const Choice& me
     });
   };
   std::vector<std::string> out;
-  if (promised(entry, required, deployment.large->shape.keeps_row_bits) == required) {
+  if (promised(entry, required, deployment.large->shape.batch_invariant) == required) {
     const bool at_zero = !greedy && entry.with(config, method.asked)->contract(true) >= required;
     if (at_zero) out.emplace_back("temperature 0");
     const std::vector<Settings> none;
@@ -380,7 +381,7 @@ bool searches_beams(const GenerateRequest& request) {
   return whole && *whole > 1;
 }
 
-std::vector<MethodInfo> offered_methods(const DeploymentConfig& config, bool keeps_row_bits,
+std::vector<MethodInfo> offered_methods(const DeploymentConfig& config, bool batch_invariant,
                                         const Methods& methods, const std::string& told_method) {
   std::vector<MethodInfo> offered;
   for (const MethodEntry* entry : methods) {
@@ -390,8 +391,8 @@ std::vector<MethodInfo> offered_methods(const DeploymentConfig& config, bool kee
     if (method->needs(config).lacking) continue;
     MethodInfo& info = offered.emplace_back();
     info.method = entry->name;
-    info.greedy = promised(*entry, method->contract(true), keeps_row_bits);
-    info.sampled = promised(*entry, method->contract(false), keeps_row_bits);
+    info.greedy = promised(*entry, method->contract(true), batch_invariant);
+    info.sampled = promised(*entry, method->contract(false), batch_invariant);
     info.parameters = method->settings();
   }
   const std::string named = default_of(config, methods, offered);

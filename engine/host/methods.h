@@ -28,11 +28,11 @@ absl::Status check_parameters(const MethodEntry& method, const Settings& asked);
 
 // What a deployment of these models offers, its default first: contracts and parameters are those
 // of a request that sets nothing. Every method whose needs the deployment meets, hence
-// autoregressive decoding always. `keeps_row_bits`: of the large model. `told_method`, if it is not
-// empty: no others but that (Deployment::told_method).
-// REQUIRES: config's settings are within their ranges.
+// autoregressive decoding always. `batch_invariant`: of the large model. `told_method`, if it is
+// not empty: no others but that (Deployment::told_method). REQUIRES: config's settings are within
+// their ranges.
 std::vector<MethodInfo> offered_methods(
-    const DeploymentConfig& config, bool keeps_row_bits,
+    const DeploymentConfig& config, bool batch_invariant,
     const std::vector<const MethodEntry*>& methods = all_methods(),
     const std::string& told_method = "");
 

@@ -45,7 +45,7 @@ HiddenRows wanted_of(const EngineConfig& config, const std::string& model) {
     for (const MethodEntry* method : all_methods()) {
       const MethodNeeds needs = method->with(d, {})->needs(d);
       for (const ModelInRole& role : needs.models) {
-        if (role.model == model) wanted.top |= role.keeps_top;
+        if (role.model == model) wanted.top |= role.retains_top_hidden;
         if (needs.lacking || !role.fed_by) continue;
         wanted.feeds |= std::ranges::any_of(needs.models, [&](const ModelInRole& source) {
           return source.role == *role.fed_by && source.model == model;
@@ -65,7 +65,7 @@ PoolSize pool_size(int page_rows, int64_t pages, const HiddenRows& wanted) {
   size.pages = pages;
   const bool all = wanted.top || (wanted.feeds && !wanted.encodes);
   size.frontier_pages = all ? pages : std::max<int64_t>(4, pages / kKvPagesPerFrontierPage);
-  size.keeps_top = wanted.top;
+  size.retains_top_hidden = wanted.top;
   size.values = wanted.feeds ? pages * page_rows : 0;
   return size;
 }
@@ -384,7 +384,7 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
       with_encoders.push_back(encoder);
     }
   }
-  for (const LoadedModel* m : all_) {  // layers of models whose lane is another device's
+  for (const LoadedModel* m : all_) {  // layers of models whose device queue is another device's
     const auto [layers, all] = layers_on(m->config, device.name());
     if (m->config.device == device.name() || m->config.shards.empty() || layers == 0) continue;
     requests.push_back({m->config.name, m->shape.page_bytes * layers / all, m->config.page_rows,
@@ -415,14 +415,14 @@ absl::Status LoadedDevices::load_real(const EngineConfig& config, const DeviceCo
 }
 
 absl::Status LoadedDevices::pack_weights(const std::function<void(absl::string_view)>& progress) {
-  std::vector<PackingLane> lanes;
+  std::vector<PackableDevice> device_queues;
   for (const auto& entry : may_pack_) {
     TorchDevice* const backend = entry.second;
-    PackingLane& lane = lanes.emplace_back();
-    lane.gpu = entry.first.index;
-    lane.free_bytes = [backend] { return backend->free_bytes(); };
-    lane.pack = [backend, &progress,
-                 name = entry.first.name()](int64_t most) -> absl::StatusOr<int64_t> {
+    PackableDevice& device_queue = device_queues.emplace_back();
+    device_queue.gpu = entry.first.index;
+    device_queue.free_bytes = [backend] { return backend->free_bytes(); };
+    device_queue.pack = [backend, &progress,
+                         name = entry.first.name()](int64_t most) -> absl::StatusOr<int64_t> {
       TANDEM_ASSIGN_OR_RETURN(const int64_t taken, backend->pack_weights(most));
       if (progress && taken > 0) {
         progress(absl::StrFormat("%s: %.1f MB of weights packed for few rows", name,
@@ -431,7 +431,7 @@ absl::Status LoadedDevices::pack_weights(const std::function<void(absl::string_v
       return taken;
     };
   }
-  return pack_in_turn(lanes);
+  return pack_in_turn(device_queues);
 }
 #endif
 

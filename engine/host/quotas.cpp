@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
-#include "engine/sched/waiting.h"
+#include "engine/sched/admission_queue.h"
 
 namespace tandem {
 namespace {

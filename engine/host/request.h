@@ -190,7 +190,7 @@ struct ModelInDeployment {
   int64_t weight_bytes = 0;
   int layers = 0;
   int hidden_size = 0;
-  bool keeps_row_bits = false;
+  bool batch_invariant = false;
 };
 struct DeploymentInfo {
   std::string name;

@@ -32,7 +32,7 @@ struct AdapterShape {
   int prompt_rows = 0;  // rows that mask rows see before the context
   int source = 0;       // width of the hidden rows that it projects; 0: none
   // Of a projector: which model's rows, after how many layers, and how a row becomes an input.
-  std::string source_sample;
+  std::string source_fingerprint;
   int layer = 0;
   bool replace = false;
   bool foreign = false;  // the prompt's ids are the other model's
@@ -60,8 +60,8 @@ struct ModelShape {
   int64_t frontier_page_bytes = 0;
   // A row's bits depend on neither its neighbours nor their number: several rows in a pass give
   // what each alone gives. Else two nearly equal logits may change places.
-  bool keeps_row_bits = false;
-  std::string sample;            // what tells its weights from others; empty: not known
+  bool batch_invariant = false;
+  std::string fingerprint;       // what tells its weights from others; empty: not known
   std::vector<HeadShape> heads;  // beside its own
   std::vector<AdapterShape> adapters;
 };
@@ -74,7 +74,7 @@ struct PoolSize {
   int64_t values = 0;          // hidden rows that passes leave for others
   // Rows that have done all layers leave their hidden states, before the last norm, in frontier
   // pages too, until their sequence's next round: for caches of deeper models that take them over.
-  bool keeps_top = false;
+  bool retains_top_hidden = false;
 };
 
 enum class Store : uint8_t {
@@ -189,9 +189,10 @@ struct BatchResult {
   // is tried again in smaller batches. Anything else: the batch's works have failed.
   absl::Status status;
   std::vector<WorkResult> works;
-  // Time that the lane spent on the batch: from when it began, or was done with the batch before,
-  // until the host saw the end. So times of a lane's batches never overlap. Lanes of one GPU run at
-  // once, as processes on one processor do: what one of them waits for another counts as its own.
+  // Time that the device queue spent on the batch: from when it began, or was done with the batch
+  // before, until the host saw the end. So times of a device queue's batches never overlap. Device
+  // queues of one GPU run at once, as processes on one processor do: what one of them waits for
+  // another counts as its own.
   Duration busy{};
 };
 

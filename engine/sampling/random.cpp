@@ -1,6 +1,6 @@
 #include "engine/sampling/random.h"
 
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 
 namespace tandem::sampling {
 
@@ -21,7 +21,7 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<u
 }
 
 RaceKey race_key(uint64_t seed, uint32_t choice, Purpose purpose, int position, int round_start) {
-  const bool of_round = purpose != Purpose::kToken || planted(Bug::kDrawByRound);
+  const bool of_round = purpose != Purpose::kToken || mutated(Mutation::kDrawByRound);
   const uint32_t round = of_round ? static_cast<uint32_t>(round_start) : 0;
   const auto word =
       philox4x32({static_cast<uint32_t>(position), choice, static_cast<uint32_t>(purpose), round},

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 #include "engine/base/status.h"
 #include "engine/pass/rows.h"
 #include "engine/sampling/accept.h"
@@ -31,7 +31,7 @@ bool cuts(const Warp& warp) {
 
 // Of a draw that no draft is judged by.
 Purpose purpose_of(const Read& read, const Pass& pass) {
-  const bool draft = planted(Bug::kDraftsApart) && pass.share;
+  const bool draft = mutated(Mutation::kDraftsApart) && pass.share;
   return read.keep || read.tentative || draft ? Purpose::kDraft : Purpose::kToken;
 }
 
@@ -363,7 +363,7 @@ absl::Status RowReader::verify(const Read& read, const Work::Output& output, int
 void RowReader::conclude(bool bonus, bool accepted, Token token, Token drafted, Out& out) {
   out.token = token;
   if (bonus) return;
-  if (planted(Bug::kCommitRejected)) out.token = drafted;
+  if (mutated(Mutation::kCommitRejected)) out.token = drafted;
   rejected_ = !accepted;
   readout_.accepted += accepted ? 1 : 0;
 }

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 #include "engine/base/status.h"
 #include "engine/sched/timers.h"
 
@@ -24,16 +24,16 @@ int64_t hidden_of(const RoleModel& role, const SequenceSpec& spec) {
 
 }  // namespace
 
-Admission::Admission(const LimitsConfig& limits, const Lanes* lanes, const RequestBook* requests,
-                     PageQueue* page_queue, Metrics* metrics)
+Admission::Admission(const LimitsConfig& limits, const Dispatcher* dispatcher,
+                     const RequestBook* requests, PageQueue* page_queue, Metrics* metrics)
     : limits_(limits),
-      lanes_(lanes),
+      dispatcher_(dispatcher),
       requests_(requests),
       page_queue_(page_queue),
       metrics_(metrics),
       waiting_(limits),
-      users_(lanes->models(), 0),
-      placement_(lanes, &users_) {}
+      users_(dispatcher->models(), 0),
+      placement_(dispatcher, &users_) {}
 
 absl::Status Admission::check(const SequenceSpec& first, int choices, TimePoint now,
                               RejectReason* reason) const {
@@ -41,7 +41,7 @@ absl::Status Admission::check(const SequenceSpec& first, int choices, TimePoint 
   absl::Status status = can_ever_fit(first, choices);
   if (!status.ok()) return status;
   *reason = RejectReason::kDeviceLost;
-  status = lanes_->can_serve(first);
+  status = dispatcher_->can_serve(first);
   if (!status.ok()) return status;
   status = waiting_.check(first.prompt_tokens(), reason);
   return status.ok() ? status : with_retry_hint(status, retry_hint(now));
@@ -72,8 +72,8 @@ absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) cons
     // Evicted caches are filled again one by one, without the pages that forks shared. All read one
     // memory, and are told by one reader.
     const int width = role.prompt_only || spec.runs_apart(role) ? 1 : spec.width;
-    for (const ModelId model : lanes_->replicas(role.model)) {  // whichever it will be
-      const ModelPools& pools = lanes_->pools(model);
+    for (const ModelId model : dispatcher_->replicas(role.model)) {  // whichever it will be
+      const ModelPools& pools = dispatcher_->pools(model);
       const int64_t room = pools.kv.total() / width * pools.page_rows;
       if (rows > room) return too_large(room, "the KV memory of the model");
       if (hidden_of(role, spec) > pools.values.total()) {
@@ -112,7 +112,7 @@ Admission::Next Admission::next() {
   std::vector<const SequenceRun*> blocked;
   for (SequenceRun* run : waiting_.heads()) {
     const auto n = static_cast<int>(requests_->at(run->request()).choices.size());
-    if (slots_used() + n > limits_.max_running && !planted(Bug::kIgnoreMaxRunning)) {
+    if (slots_used() + n > limits_.max_running && !mutated(Mutation::kIgnoreMaxRunning)) {
       break;  // for all lines: no overtaking
     }
     const bool behind = std::any_of(blocked.begin(), blocked.end(), [run](const SequenceRun* b) {
@@ -129,9 +129,9 @@ Admission::Next Admission::next() {
 
 std::vector<ModelId> Admission::place(const SequenceRun& run, int choices) const {
   const auto has_choice = [this](const RoleModel& r) {
-    return lanes_->replicas(r.model).size() > 1;
+    return dispatcher_->replicas(r.model).size() > 1;
   };
-  if (!lanes_->has_replicas() || run.spec().placed) return {};
+  if (!dispatcher_->has_replicas() || run.spec().placed) return {};
   if (std::ranges::none_of(run.spec().roles, has_choice)) return {};
   return placement_.place(run, [&](size_t role, ModelId model) {
     std::vector<const PagePool*> lacking;
@@ -143,7 +143,7 @@ std::vector<ModelId> Admission::place(const SequenceRun& run, int choices) const
 void Admission::find_lacking(const SequenceRun& run, size_t role, ModelId model, int choices,
                              std::vector<const PagePool*>* lacking) const {
   const RoleModel& played = run.spec().roles[role];
-  const ModelPools& pools = lanes_->pools(model);
+  const ModelPools& pools = dispatcher_->pools(model);
   const auto prompt = static_cast<int64_t>(run.spec().prompt.size());
   const int64_t rows = rows_of(played, run.spec(), prompt + 1);
   int64_t pages = (rows + pools.page_rows - 1) / pools.page_rows;

@@ -12,20 +12,20 @@
 #include "absl/status/status.h"
 #include "engine/base/clock.h"
 #include "engine/base/config.h"
-#include "engine/sched/lanes.h"
+#include "engine/sched/admission_queue.h"
+#include "engine/sched/dispatcher.h"
 #include "engine/sched/metrics.h"
 #include "engine/sched/page_queue.h"
 #include "engine/sched/placement.h"
 #include "engine/sched/request_book.h"
 #include "engine/sched/sequence_run.h"
-#include "engine/sched/waiting.h"
 
 namespace tandem {
 
 class Admission {
  public:
   // All outlive it.
-  Admission(const LimitsConfig& limits, const Lanes* lanes, const RequestBook* requests,
+  Admission(const LimitsConfig& limits, const Dispatcher* dispatcher, const RequestBook* requests,
             PageQueue* page_queue, Metrics* metrics);
 
   // Why a request of so many choices, the first one `first`, cannot even wait:
@@ -70,11 +70,11 @@ class Admission {
                     std::vector<const PagePool*>* lacking) const;
 
   const LimitsConfig limits_;
-  const Lanes* const lanes_;
+  const Dispatcher* const dispatcher_;
   const RequestBook* const requests_;
   PageQueue* const page_queue_;
   Metrics* const metrics_;
-  WaitingRoom waiting_;
+  AdmissionQueue waiting_;
   RetryHint hint_;
   std::vector<int> users_;  // by model: sequences with a slot that may take its pages
   Placement placement_;

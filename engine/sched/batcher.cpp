@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 
 namespace tandem {
 namespace {
@@ -99,7 +99,7 @@ std::vector<Picked> pick_batch(std::span<const Candidate> candidates, ModelId la
     picked.push_back({c->index, c->rows});
     left -= c->total();
   }
-  if (planted(Bug::kStarvePrefill) && !picked.empty()) return picked;
+  if (mutated(Mutation::kStarvePrefill) && !picked.empty()) return picked;
   for (const InLine& next : prefills) {
     const Candidate* const c = next.candidate;
     if (static_cast<int>(picked.size()) >= limits.works) break;

@@ -1,4 +1,4 @@
-// Which of the pending passes a lane runs next, and how much of each: a pure function.
+// Which of the pending passes a device queue runs next, and how much of each: a pure function.
 //
 // Decodes, verifications and trees go whole; a long chain prefix (a prefill) is cut into chunks. A
 // quarter of the row budget belongs to prefills when there are any, so a stream of decodes does not

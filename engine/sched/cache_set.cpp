@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/check.h"
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 
 namespace tandem {
 namespace {
@@ -34,12 +34,13 @@ std::string fed_with(const SequenceSpec& spec, const RoleModel& role) {
 }
 
 PrefixRoot root_of(const SequenceSpec& spec, const RoleModel& role) {
-  PrefixRoot root{planted(Bug::kIgnoreSalt) ? "" : spec.salt, role.adapter, fed_with(spec, role)};
+  PrefixRoot root{mutated(Mutation::kIgnoreSalt) ? "" : spec.salt, role.adapter,
+                  fed_with(spec, role)};
   if (role.memory >= 0) {  // the encoder and its tokens themselves: no two are taken for one
     const RoleModel& memory = spec.roles[static_cast<size_t>(role.memory)];
     absl::StrAppend(&root.source, memory.model.value, ":",
                     absl::StrJoin(spec.request_of(memory), ","),
-                    planted(Bug::kForgetFeed) ? "" : fed_with(spec, memory));
+                    mutated(Mutation::kForgetFeed) ? "" : fed_with(spec, memory));
   }
   return root;
 }
@@ -75,7 +76,7 @@ void CacheSet::open() {
 }
 
 void CacheSet::close() {
-  if (planted(Bug::kLeakCache)) {
+  if (mutated(Mutation::kLeakCache)) {
     for (auto& held : caches_) static_cast<void>(held.release());
   }
   caches_.clear();
@@ -184,7 +185,7 @@ void CacheSet::publish(std::span<const Token> tokens, bool over) {
   }
 }
 
-void CacheSet::take_over(const CacheSet& leader) {
+void CacheSet::adopt(const CacheSet& leader) {
   const std::vector<Token>& prompt = spec_->prompt;
   TANDEM_CHECK(prompt == leader.spec_->prompt && roots_ == leader.roots_);
   TANDEM_CHECK(stages_.size() == leader.stages_.size());

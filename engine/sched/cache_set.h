@@ -72,8 +72,8 @@ class CacheSet {
   // Makes known what the caches hold of `tokens`, final ones from the first. Passes may be under
   // way only if the caches are `over`.
   void publish(std::span<const Token> tokens, bool over);
-  // A follower's, see SequenceRun::take_over.
-  void take_over(const CacheSet& leader);
+  // A follower's, see SequenceRun::adopt.
+  void adopt(const CacheSet& leader);
   // Was `cache` given a leader's rows since it was last asked for?
   bool forget_taken_over(CacheId id) { return std::erase(taken_over_, id) > 0; }
 

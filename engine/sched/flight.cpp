@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 
 namespace tandem {
 namespace {
@@ -44,14 +44,15 @@ bool counts_tokens(const Pass& pass) {
 
 bool PassFlight::may_run() const {
   if (!cache->all_launched_before(turn)) return false;
-  if (!begun && !cache->moves_allow(past, frontier, cache->pools()->keeps_hidden(pass.stage.to))) {
+  if (!begun &&
+      !cache->moves_allow(past, frontier, cache->pools()->retains_hidden(pass.stage.to))) {
     return false;
   }
   if (memory && !(memory_device == device ? memory->all_launched_before(memory_turn)
                                           : memory->all_done_before(memory_turn))) {
     return false;
   }
-  if (!linked || planted(Bug::kLaunchBeforeInput)) return true;
+  if (!linked || mutated(Mutation::kLaunchBeforeInput)) return true;
   return std::all_of(before.begin(), before.end(), [this](const PassFlight* f) {
     return f->done || (f->device == device && f->launched());
   });
@@ -116,13 +117,13 @@ void lower(const PassFlight& flight, int count, Work* to) {
   work.past = first_chunk ? flight.past : flight.base + flight.started;
   work.frontier.clear();
   if (first_chunk) work.frontier.assign(flight.frontier.begin(), flight.frontier.end());
-  if (planted(Bug::kStaleFrontier)) {
+  if (mutated(Mutation::kStaleFrontier)) {
     for (int& done : work.frontier) --done;
   }
   const int page_rows = cache.pools()->page_rows;
   const auto pages = static_cast<size_t>((work.rows_before() + count + page_rows - 1) / page_rows);
   work.pages = cache.pages().first(pages);
-  work.save_frontier = cache.pools()->keeps_hidden(work.to);
+  work.save_frontier = cache.pools()->retains_hidden(work.to);
   work.frontier_pages.clear();
   if (work.save_frontier || !work.frontier.empty()) {
     const auto frontier = cache.frontier_pages();

@@ -1,4 +1,4 @@
-// A submitted pass on its way through a lane, and its lowering to Works.
+// A submitted pass on its way through a device queue, and its lowering to Works.
 #pragma once
 
 #include <utility>
@@ -15,7 +15,7 @@ class SequencePasses;
 class SequenceRun;
 
 // The books as they were when the pass was submitted; its cache has counted it since. A sequence
-// owns its flights, and lanes point to them.
+// owns its flights, and device queues point to them.
 struct PassFlight final : Flight {
   SequenceRun* sequence = nullptr;
   SequencePasses* owner = nullptr;

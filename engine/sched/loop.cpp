@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 #include "engine/base/prefetch.h"
 #include "engine/base/status.h"
 
@@ -19,9 +19,9 @@ BatchLimits full_batches(const LimitsConfig& limits) {
 }
 
 // Is a copy between devices under way?
-bool copies(const Lanes& lanes) {
-  for (size_t m = 0; m < lanes.models(); ++m) {
-    if (lanes.pools(ModelId(static_cast<int64_t>(m))).kv.pinned() > 0) return true;
+bool copies(const Dispatcher& dispatcher) {
+  for (size_t m = 0; m < dispatcher.models(); ++m) {
+    if (dispatcher.pools(ModelId(static_cast<int64_t>(m))).kv.pinned() > 0) return true;
   }
   return false;
 }
@@ -33,17 +33,18 @@ Loop::Loop(LoopOptions options, const Clock* clock, const std::vector<Backend*>&
     : limits_(options.limits),
       clock_(clock),
       metrics_(metrics),
-      lanes_(devices, models, full_batches(limits_), options.log_frees, &metrics->device_copy_bytes,
-             [this](DeviceId device, BatchResult result) {
-               inbox_.post(Inbox::BatchDone{device, std::move(result)});
-             }),
+      dispatcher_(devices, models, full_batches(limits_), options.log_frees,
+                  &metrics->device_copy_bytes,
+                  [this](DeviceId device, BatchResult result) {
+                    inbox_.post(Inbox::BatchDone{device, std::move(result)});
+                  }),
       requests_({limits_.fair_prompt_weight, limits_.fair_token_weight, limits_.client_weights},
                 metrics),
       page_queue_(limits_.preemption),
-      admission_(limits_, &lanes_, &requests_, &page_queue_, metrics),
+      admission_(limits_, &dispatcher_, &requests_, &page_queue_, metrics),
       readers_(limits_, &timers_, &page_queue_, &admission_) {
   if (options.shuffle) ready_.shuffle(*options.shuffle);
-  if (planted(Bug::kUnseededOrder)) {
+  if (mutated(Mutation::kUnseededOrder)) {
     ready_.shuffle(static_cast<uint64_t>(SteadyClock().now().time_since_epoch().count()));
   }
   update_gauges();
@@ -99,7 +100,7 @@ bool Loop::step() {
     again |= resume_ready();
     again |= reap();
   }
-  progress |= lanes_.launch(now());
+  progress |= dispatcher_.launch(now());
   if (progress) update_gauges();
   return progress;
 }
@@ -155,14 +156,14 @@ void Loop::on_stop(const Inbox::Stop& stop) {
     for (const auto& [id, run] : runs_) all.push_back(run.get());
   }
   for (SequenceRun* run : all) {
-    if (planted(Bug::kLostCancel) && run->flights() > 0) continue;
+    if (mutated(Mutation::kLostCancel) && run->flights() > 0) continue;
     run->end_with(FinishReason::kCancelled);
     end(run, stop.status);
   }
 }
 
 void Loop::on_pause(const Inbox::Pause& pause) {
-  if (planted(Bug::kUnboundedReader)) return;
+  if (mutated(Mutation::kUnboundedReader)) return;
   OpenRequest* const request = requests_.find(pause.id);
   if (!request || request->paused == pause.on) return;
   requests_.pause(*request, pause.on);
@@ -206,12 +207,12 @@ bool Loop::fire_timers() {
 bool Loop::admit() {
   bool any = false;
   for (Admission::Next next; next = admission_.next(), next.first != nullptr; any = true) {
-    let_in(next);
+    admit(next);
   }
   return any;
 }
 
-void Loop::let_in(const Admission::Next& next) {
+void Loop::admit(const Admission::Next& next) {
   SequenceRun* const first = next.first;
   OpenRequest& request = requests_.at(first->request());
   admission_.leave(first);
@@ -238,7 +239,7 @@ void Loop::start_followers(SequenceRun* leader) {
   for (SequenceRun* run : std::exchange(requests_.at(leader->request()).following, {})) {
     run->enter(SequenceRun::kRunning);
     const std::coroutine_handle<> begin = run->start();
-    run->take_over(*leader);
+    run->adopt(*leader);
     ready_.push(begin, run);
   }
 }
@@ -268,7 +269,7 @@ bool Loop::grant_pages() {
           return &other != &run && !waits && other.caches().holds_pages_of(pools);
         });
       });
-  if (!planted(Bug::kHiddenPreemption)) metrics_->preemptions.add(served.evicted);
+  if (!mutated(Mutation::kHiddenPreemption)) metrics_->preemptions.add(served.evicted);
   for (SequenceRun* run : served.granted) ready_.push(run->take_waiter(), run);
   for (SequenceRun* run : served.hopeless) {
     end(run, with_reason(absl::ResourceExhaustedError(
@@ -298,7 +299,8 @@ void Loop::after_resume(SequenceRun* run) {
 
 void Loop::on_batch_done(Inbox::BatchDone batch) {
   const absl::Status status = batch.result.status;
-  const Lanes::Finished finished = lanes_.finish(batch.device, std::move(batch.result), now());
+  const Dispatcher::Finished finished =
+      dispatcher_.finish(batch.device, std::move(batch.result), now());
   for (PassFlight* flight : finished.done) finish_flight(*flight);
   for (const auto& [run, failure] : finished.failed) end(run, failure);
   if (finished.lost) end_all_on(batch.device, status);
@@ -310,12 +312,12 @@ void Loop::finish_flight(PassFlight& flight) {
   const TicketId id = flight.id;
   run->flight_done(flight);
   if (run->flights() == 0 && run->state() == SequenceRun::kPaused) forget_values(run);
-  if (planted(Bug::kLostWaiter) && id % 97 == 0) return;
+  if (mutated(Mutation::kLostWaiter) && id % 97 == 0) return;
   if (waiter) ready_.push(waiter, run);
 }
 
 void Loop::forget_values(SequenceRun* run) {
-  run->forget_values([this](const PassFlight& flight) { lanes_.forget(flight); });
+  run->forget_values([this](const PassFlight& flight) { dispatcher_.forget(flight); });
 }
 
 // Of those that run, whoever runs there; of those that wait, whoever could run nowhere else.
@@ -323,12 +325,12 @@ void Loop::end_all_on(DeviceId device, const absl::Status& status) {
   std::vector<SequenceRun*> hit;
   for (const auto& [id, run] : runs_) {
     const auto there = [&](const RoleModel& r) {
-      const auto replicas = lanes_.replicas(r.model);
+      const auto replicas = dispatcher_.replicas(r.model);
       return std::ranges::any_of(replicas, [&](ModelId m) { return device_of(m) == device; });
     };
     const bool spreads =
-        planted(Bug::kLossSpreads) && std::ranges::any_of(run->spec().roles, there);
-    if (spreads || !lanes_.can_serve(run->spec()).ok()) hit.push_back(run.get());
+        mutated(Mutation::kLossSpreads) && std::ranges::any_of(run->spec().roles, there);
+    if (spreads || !dispatcher_.can_serve(run->spec()).ok()) hit.push_back(run.get());
   }
   for (SequenceRun* run : hit) end(run, status);
 }
@@ -356,10 +358,10 @@ void Loop::end(SequenceRun* run, absl::Status status) {
   }
   readers_.forget(run);
   run->gate().close();
-  lanes_.remove(run);
+  dispatcher_.remove(run);
   ready_.purge(run);
   run->drop_frame();
-  if (!planted(Bug::kLeakRun) || !run->ended()) ending_.push_back(run);
+  if (!mutated(Mutation::kLeakRun) || !run->ended()) ending_.push_back(run);
   std::erase(request.choices, run);
   std::erase(request.following, run);
   if (run->id() == id || !status.ok()) request.end = end;
@@ -369,18 +371,18 @@ void Loop::end(SequenceRun* run, absl::Status status) {
     if (admitted) admission_.served(now());
     requests_.close(id, run->spec(), now());
   }
-  if (!planted(Bug::kLostEnd) || admitted) run->spec().listener->on_end(end);
-  if (planted(Bug::kEndTwice) && absl::IsCancelled(status)) run->spec().listener->on_end(end);
+  if (!mutated(Mutation::kLostEnd) || admitted) run->spec().listener->on_end(end);
+  if (mutated(Mutation::kEndTwice) && absl::IsCancelled(status)) run->spec().listener->on_end(end);
   if (next && !status.ok()) this->end(next, std::move(status));  // one that fails takes the others
 }
 
 bool Loop::reap() {
   bool any = false;
   std::erase_if(ending_, [&](SequenceRun* run) {
-    if (!run->gate().empty() && !planted(Bug::kFreeUnderPass)) return false;
-    if (planted(Bug::kLateRelease) && admission_.running() > 0) return false;
+    if (!run->gate().empty() && !mutated(Mutation::kFreeUnderPass)) return false;
+    if (mutated(Mutation::kLateRelease) && admission_.running() > 0) return false;
     // Where nobody lives, no device is busy.
-    if (runs_.size() == 1 && copies(lanes_)) return false;
+    if (runs_.size() == 1 && copies(dispatcher_)) return false;
     forget_values(run);
     run->release();
     runs_.erase(run->id());
@@ -410,13 +412,13 @@ void Loop::prefix_looked_up(int64_t rows, int64_t found) {
 std::string Loop::check_pages() const {
   std::vector<const SequenceRun*> runs;
   for (const auto& [id, run] : runs_) runs.push_back(run.get());
-  return lanes_.check_pages(runs);
+  return dispatcher_.check_pages(runs);
 }
 
 void Loop::update_gauges() {
   metrics_->requests_waiting.set(static_cast<double>(admission_.waiting()));
   retry_hint_.store(admission_.retry_hint(now()).count());
-  lanes_.update_gauges();
+  dispatcher_.update_gauges();
 }
 
 }  // namespace tandem

@@ -2,7 +2,8 @@
 //
 // Each step takes what came in (requests, stops, finished batches), grants pages, resumes every
 // ready coroutine to its next await, so that the set of pending passes is exact, and gives the
-// lanes their next batches. Nothing else touches coroutines or books; backends only see batches.
+// device queues their next batches. Nothing else touches coroutines or books; backends only see
+// batches.
 //
 // submit, stop, pause, resume, stop_all, quit, the counts, device_lost, in_one_step and
 // at_one_batch are thread-safe. step() and run() belong to the loop thread; the simulator calls
@@ -21,8 +22,8 @@
 #include "engine/base/clock.h"
 #include "engine/base/config.h"
 #include "engine/sched/admission.h"
+#include "engine/sched/dispatcher.h"
 #include "engine/sched/inbox.h"
-#include "engine/sched/lanes.h"
 #include "engine/sched/metrics.h"
 #include "engine/sched/page_queue.h"
 #include "engine/sched/request_book.h"
@@ -70,19 +71,19 @@ class Loop final : private RunHost {
   int64_t live() const { return live_.load(); }  // sequences not gone, with all their pages
   // When to try again after RESOURCE_EXHAUSTED, as things stand.
   Duration retry_hint() const { return Duration(retry_hint_.load()); }
-  bool device_busy() const { return lanes_.busy(); }
+  bool device_busy() const { return dispatcher_.busy(); }
   // The device failed for good (a batch ended with UNAVAILABLE): its requests end with that, and
   // new ones for its models go to their replicas on other devices, or are refused. Thread-safe,
   // stays true, and is so before any of them hears.
-  bool device_lost(DeviceId device) const { return lanes_.lost(device); }
+  bool device_lost(DeviceId device) const { return dispatcher_.lost(device); }
   // How long run() has been in one step, on the real clock; zero: in none. Thread-safe.
   Duration in_one_step() const;
   // How long the device has been at its oldest batch, since the step began in which it became that;
   // zero: it has none. Thread-safe.
   Duration at_one_batch(DeviceId device) const {
-    return lanes_.at_one_batch(device, clock_->now());
+    return dispatcher_.at_one_batch(device, clock_->now());
   }
-  const ModelPools& model_pools(ModelId id) const { return lanes_.pools(id); }
+  const ModelPools& model_pools(ModelId id) const { return dispatcher_.pools(id); }
   // For checks: every sequence that is not gone.
   void visit(const std::function<void(const SequenceRun&)>& f) const {
     for (const auto& [id, run] : runs_) f(*run);
@@ -93,14 +94,14 @@ class Loop final : private RunHost {
  private:
   // RunHost:
   TimePoint now() const override { return now_; }
-  ModelPools* pools(ModelId model) override { return &lanes_.pools(model); }
-  DeviceId device_of(ModelId model) const override { return lanes_.device_of(model); }
+  ModelPools* pools(ModelId model) override { return &dispatcher_.pools(model); }
+  DeviceId device_of(ModelId model) const override { return dispatcher_.device_of(model); }
   CacheId new_cache_id() override { return CacheId(next_cache_++); }
   TicketId new_ticket_id() override { return next_ticket_++; }
   bool ask_pages(SequenceRun* run) override;
-  void enqueue(PassFlight* flight) override { lanes_.enqueue(flight); }
+  void enqueue(PassFlight* flight) override { dispatcher_.enqueue(flight); }
   int64_t begin(std::shared_ptr<Transfer> transfer) override {
-    return lanes_.begin(std::move(transfer));
+    return dispatcher_.begin(std::move(transfer));
   }
   void prefix_looked_up(int64_t rows, int64_t found) override;
   void tokens_emitted(SequenceRun* run, int64_t count) override {
@@ -114,7 +115,7 @@ class Loop final : private RunHost {
   void on_batch_done(Inbox::BatchDone batch);
   bool fire_timers();
   bool admit();
-  void let_in(const Admission::Next& next);
+  void admit(const Admission::Next& next);
   void start_followers(SequenceRun* leader);
   bool grant_pages();
   bool resume_ready();
@@ -133,7 +134,7 @@ class Loop final : private RunHost {
   TimePoint now_ = clock_->now();  // when the present step began
   Metrics* const metrics_;
   Inbox inbox_;
-  Lanes lanes_;
+  Dispatcher dispatcher_;
   Timers timers_;
   RequestBook requests_;
   PageQueue page_queue_;

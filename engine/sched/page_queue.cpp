@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 
 namespace tandem {
 
@@ -23,7 +23,7 @@ bool PageQueue::ask(SequenceRun* run) {
   const auto goes_before = [&](const SequenceRun* w) {
     return before(w, run) && w->shares_pools_with(*run);
   };
-  if (std::none_of(waiting_.begin(), waiting_.end(), goes_before) || planted(Bug::kOvertake)) {
+  if (std::none_of(waiting_.begin(), waiting_.end(), goes_before) || mutated(Mutation::kOvertake)) {
     run->adopt();
     if (run->can_grant()) {
       run->grant();
@@ -62,7 +62,7 @@ PageQueue::Served PageQueue::serve(const OthersHold& others_hold) {
         served.hopeless.push_back(run);  // when it has ended, there is more for those behind it
       }
     }
-    if (!planted(Bug::kOvertake)) blocked.push_back(run);
+    if (!mutated(Mutation::kOvertake)) blocked.push_back(run);
     ++i;
   }
   return served;

@@ -4,15 +4,16 @@
 #include <tuple>
 
 #include "engine/base/check.h"
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 
 namespace tandem {
 
 int64_t Placement::rows_ahead(const SequenceRun& run, size_t role, ModelId model) const {
-  const DeviceId device = lanes_->device_of(model);
-  int64_t rows = lanes_->pending_rows(device) - run.known_rows(role, lanes_->pools(model));
+  const DeviceId device = dispatcher_->device_of(model);
+  int64_t rows =
+      dispatcher_->pending_rows(device) - run.known_rows(role, dispatcher_->pools(model));
   for (size_t m = 0; m < users_->size(); ++m) {
-    if (lanes_->device_of(ModelId(static_cast<int64_t>(m))) == device) rows += (*users_)[m];
+    if (dispatcher_->device_of(ModelId(static_cast<int64_t>(m))) == device) rows += (*users_)[m];
   }
   return rows;
 }
@@ -27,13 +28,13 @@ std::vector<ModelId> Placement::best_first(const SequenceRun& run, size_t role,
     std::tuple<int64_t, bool, int64_t, ModelId> cost;  // the model last: then the first one
   };
   std::vector<Rated> rated;
-  for (const ModelId m : lanes_->replicas(named)) {
-    const DeviceId device = lanes_->device_of(m);
-    if (lanes_->lost(device) && !planted(Bug::kPlaceOnLost)) continue;
+  for (const ModelId m : dispatcher_->replicas(named)) {
+    const DeviceId device = dispatcher_->device_of(m);
+    if (dispatcher_->lost(device) && !mutated(Mutation::kPlaceOnLost)) continue;
     const bool apart = std::none_of(models.begin(), models.end(), [&](ModelId other) {
-      return other.valid() && lanes_->device_of(other) == device;
+      return other.valid() && dispatcher_->device_of(other) == device;
     });
-    rated.push_back({{rows_ahead(run, role, m), apart, -lanes_->pools(m).kv.available(), m}});
+    rated.push_back({{rows_ahead(run, role, m), apart, -dispatcher_->pools(m).kv.available(), m}});
   }
   TANDEM_CHECK(!rated.empty());
   std::ranges::sort(rated, {}, &Rated::cost);
@@ -47,9 +48,9 @@ void Placement::place_encoders(const std::vector<RoleModel>& roles,
   for (size_t i = 0; i < roles.size(); ++i) {
     if (roles[i].memory < 0) continue;
     const auto encoder = static_cast<size_t>(roles[i].memory);
-    const auto replicas = lanes_->replicas(roles[encoder].model);
+    const auto replicas = dispatcher_->replicas(roles[encoder].model);
     const auto beside = std::ranges::find_if(replicas, [&](ModelId m) {
-      return lanes_->device_of(m) == lanes_->device_of((*models)[i]);
+      return dispatcher_->device_of(m) == dispatcher_->device_of((*models)[i]);
     });
     TANDEM_CHECK(beside != replicas.end());
     (*models)[encoder] = *beside;

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "engine/base/ids.h"
-#include "engine/sched/lanes.h"
+#include "engine/sched/dispatcher.h"
 #include "engine/sched/sequence_run.h"
 
 namespace tandem {
@@ -25,11 +25,12 @@ namespace tandem {
 class Placement {
  public:
   // `users`: by model, sequences that may take its pages. Both outlive it.
-  Placement(const Lanes* lanes, const std::vector<int>* users) : lanes_(lanes), users_(users) {}
+  Placement(const Dispatcher* dispatcher, const std::vector<int>* users)
+      : dispatcher_(dispatcher), users_(users) {}
 
   // Models for the roles of a sequence that is not placed, one for each: of the replicas whose
   // devices are not lost the best that `has_room(role, model)`, and the best of all where none has.
-  // An encoder is where the model is that reads it. REQUIRES: Lanes::can_serve().
+  // An encoder is where the model is that reads it. REQUIRES: Device queues::can_serve().
   template <class HasRoom>
   std::vector<ModelId> place(const SequenceRun& run, HasRoom has_room) const {
     const auto& roles = run.spec().roles;
@@ -55,7 +56,7 @@ class Placement {
   int64_t rows_ahead(const SequenceRun& run, size_t role, ModelId model) const;
   void place_encoders(const std::vector<RoleModel>& roles, std::vector<ModelId>* models) const;
 
-  const Lanes* const lanes_;
+  const Dispatcher* const dispatcher_;
   const std::vector<int>* const users_;
 };
 

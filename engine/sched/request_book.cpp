@@ -1,7 +1,7 @@
 #include "engine/sched/request_book.h"
 
 #include "engine/base/check.h"
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 
 namespace tandem {
 
@@ -36,7 +36,7 @@ void RequestBook::close(RequestId id, const SequenceSpec& last, TimePoint now) {
   if (request.paused) pause(request, false);
   if (Series* s = last.series) {
     const SequenceEnd& end = request.end;
-    if (request.admitted && (!planted(Bug::kGaugeStays) || end.status.ok())) {
+    if (request.admitted && (!mutated(Mutation::kGaugeStays) || end.status.ok())) {
       s->requests_running.add(-1);
     }
     if (end.status.ok()) {

@@ -4,7 +4,7 @@
 #include <limits>
 #include <map>
 
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 
 namespace tandem {
 
@@ -129,7 +129,7 @@ bool Reservation::can_grant(std::vector<const PagePool*>* lacking) const {
     // Where all owners of a page copy it, the last one finds itself alone and needs no copy.
     for (const auto& [page, n] : sum.copies) sum.need.kv -= n == pools->kv.users(page) ? 1 : 0;
     if (fits(sum.need, *pools)) continue;
-    if (planted(Bug::kOverGrant) && sums.size() > 1) continue;
+    if (mutated(Mutation::kOverGrant) && sums.size() > 1) continue;
     enough = false;
     if (!lacking) break;
     if (sum.need.kv > pools->kv.available()) lacking->push_back(&pools->kv);

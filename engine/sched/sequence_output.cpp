@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 
 namespace tandem {
 namespace {
@@ -49,14 +49,14 @@ int64_t SequenceOutput::emit(std::span<Emitted> tokens, MethodStats* stats) {
   TANDEM_CHECK(!ended_);
   size_t taken = 0;
   while (taken < tokens.size()) {
-    if (ended_ && !planted(Bug::kOvershootStop)) break;
+    if (ended_ && !mutated(Mutation::kOvershootStop)) break;
     Emitted& e = tokens[taken];
-    if (!take(&e) && !planted(Bug::kOvershootStop)) break;
+    if (!take(&e) && !mutated(Mutation::kOvershootStop)) break;
     ++taken;
     ++emitted_;
     if (!e.end) stats->count_token(e.provenance);
   }
-  if (planted(Bug::kDropToken) && taken > 2) --taken;
+  if (mutated(Mutation::kDropToken) && taken > 2) --taken;
   return static_cast<int64_t>(taken);
 }
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 
 namespace tandem {
 namespace {
@@ -12,14 +12,14 @@ namespace {
 // A pass of more rows, a prompt's, gives its memory back when it is over.
 constexpr size_t kKeptRows = 64;
 
-// Planted: each row of a tree sees the row before it.
+// Mutation: each row of a tree sees the row before it.
 void unmask_siblings(Tree* tree) {
   for (size_t i = 0; i < tree->size(); ++i) {
     if (tree->parent[i] >= 0) tree->parent[i] = static_cast<Row>(i) - 1;
   }
 }
 
-// Planted: the first of several children of `row`; `drawn` where it has none.
+// Mutation: the first of several children of `row`; `drawn` where it has none.
 Token first_child(const Tree& tree, Row row, Token drawn) {
   std::vector<Token> children;
   for (size_t i = 0; i < tree.size(); ++i) {
@@ -29,7 +29,7 @@ Token first_child(const Tree& tree, Row row, Token drawn) {
   return row >= 0 && children.size() > 1 ? children.front() : drawn;
 }
 
-// Planted: what rows draw is something else.
+// Mutation: what rows draw is something else.
 void spoil_draws(PassFlight* flight) {
   const Tree& tree = flight->pass.add;
   Token foreseen = -1;
@@ -39,12 +39,12 @@ void spoil_draws(PassFlight* flight) {
       Out& answer = flight->readout.row[out++];
       const bool by_mask = row >= 0 && tree.in[static_cast<size_t>(row)].kind == In::kMask;
       if (by_mask && foreseen < 0 && !answer.top.empty()) foreseen = answer.top[0].token;
-      if (read.draw && planted(Bug::kAcceptSibling)) {
+      if (read.draw && mutated(Mutation::kAcceptSibling)) {
         answer.token = first_child(tree, row, answer.token);
       }
     }
   }
-  if (planted(Bug::kEmitForeseen) && foreseen >= 0) flight->readout.row[0].token = foreseen;
+  if (mutated(Mutation::kEmitPredicted) && foreseen >= 0) flight->readout.row[0].token = foreseen;
 }
 
 }  // namespace
@@ -75,7 +75,7 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Why
   if (c->idle()) c->settle();
   flight->id = flight->order = host->new_ticket_id();
   flight->pass = std::move(pass);
-  if (planted(Bug::kUnmaskSibling)) unmask_siblings(&flight->pass.add);
+  if (mutated(Mutation::kUnmaskSibling)) unmask_siblings(&flight->pass.add);
   flight->done = false;
   flight->held = true;
   flight->seconds = 0;
@@ -132,7 +132,7 @@ void SequencePasses::place_values(PassFlight& flight) {
     const auto from = std::ranges::find(flight.before, in.ref.ticket, &PassFlight::id);
     const auto left = static_cast<size_t>(in.ref.out);
     TANDEM_CHECK(left < (*from)->values.size() && (*from)->values[left].valid());
-    const size_t read = planted(Bug::kWrongValue) && left > 0 ? left - 1 : left;
+    const size_t read = mutated(Mutation::kWrongValue) && left > 0 ? left - 1 : left;
     flight.embeds.push_back({row, (*from)->cache->model(), (*from)->values[read]});
   }
 }
@@ -140,8 +140,8 @@ void SequencePasses::place_values(PassFlight& flight) {
 void SequencePasses::done(PassFlight& flight) {
   --under_way_;
   flight.cache->end_pass();
-  if (planted(Bug::kForgetValueRow)) flight.cache->release_values();
-  if (planted(Bug::kAcceptSibling) || planted(Bug::kEmitForeseen)) spoil_draws(&flight);
+  if (mutated(Mutation::kForgetValueRow)) flight.cache->release_values();
+  if (mutated(Mutation::kAcceptSibling) || mutated(Mutation::kEmitPredicted)) spoil_draws(&flight);
   if (flight.memory) flight.memory->end_reader();
   flight.done = true;
   reuse(&flight);

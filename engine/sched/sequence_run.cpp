@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/base/planted.h"
+#include "engine/base/mutation.h"
 #include "engine/base/prefetch.h"
 
 namespace tandem {
@@ -64,7 +64,7 @@ void SequenceRun::evict() {
   parts_.caches.clear();
   parts_.reservation.evicted();
   parts_.accounts.evicted();
-  if (planted(Bug::kRedrawAfterEviction)) ++parts_.spec.warp.seed;
+  if (mutated(Mutation::kRedrawAfterEviction)) ++parts_.spec.warp.seed;
 }
 
 bool SequenceRun::uses(ModelId model) const {

@@ -1,5 +1,5 @@
 // One admitted or waiting sequence as the loop sees it: where it stands, its coroutine, and what it
-// holds. What its method sees is in method_face.h, and made of the same parts.
+// holds. What its method sees is in method_context.h, and made of the same parts.
 //
 // Loop thread only.
 #pragma once
@@ -13,7 +13,7 @@
 #include "engine/async/task.h"
 #include "engine/sched/fairness.h"
 #include "engine/sched/flight.h"
-#include "engine/sched/method_face.h"
+#include "engine/sched/method_context.h"
 #include "engine/sched/run_host.h"
 #include "engine/sched/sequence_state.h"
 #include "engine/sched/spec.h"
@@ -59,7 +59,7 @@ class SequenceRun final {
   // itself, and all of what the leader lacks. REQUIRES: started, and has not been resumed yet; the
   // same prompt, roles and salt; the leader is at a round without passes under way and has not been
   // granted its pages, or it submits nothing any more.
-  void take_over(const SequenceRun& leader) { parts_.caches.take_over(leader.parts_.caches); }
+  void adopt(const SequenceRun& leader) { parts_.caches.adopt(leader.parts_.caches); }
 
   // What its round wants (reservation.h), and who waits for it.
   void adopt() { parts_.reservation.adopt(parts_.output.tokens()); }
@@ -115,7 +115,7 @@ class SequenceRun final {
   CheckedState state_;
   Gate gate_;
   SequenceParts parts_;
-  MethodFace face_;
+  MethodContext face_;
   Task<void> task_;  // goes before what it uses
 };
 

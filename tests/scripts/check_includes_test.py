@@ -52,9 +52,9 @@ class CheckIncludesTest(unittest.TestCase):
         )
 
     def test_methods_have_no_planted_bugs(self):
-        header = '"engine/base/planted.h"'
-        self.assert_violation("engine/decode/a.h", header, "planted")
-        self.assert_violation("engine/pass/a.h", header, "planted")
+        header = '"engine/base/mutation.h"'
+        self.assert_violation("engine/decode/a.h", header, "mutations")
+        self.assert_violation("engine/pass/a.h", header, "mutations")
         self.assertEqual(self.found("engine/sched/a.h", header), [])
         self.assertEqual(self.found("tests/engine/decode/a.h", header), [])
 

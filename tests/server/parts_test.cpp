@@ -324,7 +324,7 @@ TEST(ServerConfig, Exposure) {
 }
 
 // The OpenAI door has neither TLS nor client certificates, whatever gRPC has.
-TEST(ServerConfig, ExposureOfTheOpenAiDoor) {
+TEST(ServerConfig, ExposureOfTheOpenAiApi) {
   ServerConfig config;
   config.use_tls = true;
   config.openai = "127.0.0.1:8000";

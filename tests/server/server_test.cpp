@@ -489,7 +489,7 @@ TEST(Server, ModelsSayWhatTheirMethodsDefaultTo) {
   EXPECT_EQ(pair->methods(3).bild().rollback_threshold(), 5);
   EXPECT_TRUE(pair->methods(3).bild().verify_eos());
   EXPECT_FALSE(pair->methods(3).bild().has_window());
-  EXPECT_TRUE(pair->components(0).keeps_row_bits());
+  EXPECT_TRUE(pair->components(0).batch_invariant());
 }
 
 TEST(Server, BadRequestsAreRefusedAndServingGoesOn) {

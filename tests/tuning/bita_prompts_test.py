@@ -53,7 +53,7 @@ def test_functions_end_with_their_docstring():
 def test_chat_prompts_can_be_held_out_without_being_trained_on(monkeypatch, tmp_path):
     """Who writes is replaced: this is about which sets of answers there are."""
     monkeypatch.setattr(bita_prompts.frozen_model, "tensors_of", lambda model: {})
-    monkeypatch.setattr(bita_prompts.adapter_file, "sample_of", lambda tensors: "sample")
+    monkeypatch.setattr(bita_prompts.adapter_file, "fingerprint_of", lambda tensors: "sample")
     own = bita_prompts.own_answers
     monkeypatch.setattr(own, "identity", lambda frozen, sample, **what: what["name"])
     monkeypatch.setattr(own, "stored", lambda file, make: [file.stem])

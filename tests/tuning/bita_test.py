@@ -203,12 +203,12 @@ def test_the_adapter_says_whose_it_is(frozen, tmp_path):
         "heads": 4,
         "kv_heads": 2,
         "head_dim": 8,
-        "sample": adapter_file.sample_of(frozen_model.tensors_of(frozen.model)),
+        "fingerprint": adapter_file.fingerprint_of(frozen_model.tensors_of(frozen.model)),
     }
     lower = frozen.model.to(torch.bfloat16)
-    same = adapter_file.sample_of(frozen_model.tensors_of(lower))
+    same = adapter_file.fingerprint_of(frozen_model.tensors_of(lower))
     frozen.model.to(torch.float32)
-    assert same == about["base"]["sample"], "of a model in fp32 and in bf16"
+    assert same == about["base"]["fingerprint"], "of a model in fp32 and in bf16"
 
 
 @pytest.mark.parametrize(

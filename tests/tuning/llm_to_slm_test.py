@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tuning import fusion, llm_to_slm, projector_file, told_samples
+from tuning import conditioned_samples, fusion, llm_to_slm, projector_file
+from tuning.conditioned_samples import Reader, Samples, Text
 from tuning.functions import Example
 from tuning.shapes import llama, new_model
-from tuning.told_samples import Reader, Samples, Text
 from tuning.vocabulary import train_tokenizer
 
 LARGE = llama(hidden=24, layers=3, heads=3, key_value_heads=1, inner=32, vocabulary=60)
@@ -81,7 +81,7 @@ def test_a_batch_has_texts_beside_their_rows(texts, samples):
 
 
 def test_another_prompts_rows_are_as_many(samples):
-    some, others = told_samples.others(samples)
+    some, others = conditioned_samples.others(samples)
     assert len(some) == len(set(some.tolist())) and sorted(some.tolist()) == sorted(others.tolist())
     assert (some != others).all()
     assert torch.equal(samples.prompt[some], samples.prompt[others])
@@ -98,8 +98,8 @@ def test_another_prompts_rows_are_as_many(samples):
 
 def test_a_prompt_of_no_others_length_is_told_of_no_other(texts):
     lone = [Text([1] * 3, [1]), Text([1] * 4, [1])]
-    assert [len(part) for part in told_samples.others(Samples(lone))] == [0, 0]
-    some, others = told_samples.others(Samples([*lone, Text([2] * 4, [1])]))
+    assert [len(part) for part in conditioned_samples.others(Samples(lone))] == [0, 0]
+    some, others = conditioned_samples.others(Samples([*lone, Text([2] * 4, [1])]))
     assert (some.tolist(), others.tolist()) == ([1, 2], [2, 1])
 
 
@@ -107,30 +107,33 @@ def test_a_prompt_is_told_of_others_of_its_kind():
     """Two kinds of the same length, of one of which there is but one."""
     kinds = ["name", "docstring", "name", "docstring", "docstring"]
     mixed = Samples([Text([i] * 4, [1], kind) for i, kind in enumerate(kinds)])
-    some, others = told_samples.others(mixed)
+    some, others = conditioned_samples.others(mixed)
     assert sorted(some.tolist()) == [0, 1, 2, 3, 4] and (some != others).all()
     assert [kinds[i] for i in some.tolist()] == [kinds[i] for i in others.tolist()]
     assert llm_to_slm.matched_counts(mixed) == {"docstring": 3, "name": 2}
     alone = Samples([Text([1] * 4, [1], kind) for kind in ("name", "docstring")])
-    assert [len(part) for part in told_samples.others(alone)] == [0, 0]
+    assert [len(part) for part in conditioned_samples.others(alone)] == [0, 0]
     assert llm_to_slm.matched_counts(alone) == {}
 
 
 def test_strangers_are_of_the_same_kind_and_about_as_long(texts):
     longer = [replace(text, prompt=text.prompt * 10) for text in texts * 3]
     mixed = Samples([replace(t, kind=k) for t, k in zip(longer, "aab" * 24, strict=True)])
-    partner = told_samples.strangers(mixed, seed=1)
+    partner = conditioned_samples.strangers(mixed, seed=1)
     assert sorted(partner.tolist()) == list(range(len(mixed)))
     assert all(
         i != other and mixed.kinds[i] == mixed.kinds[other] for i, other in enumerate(partner)
     )
     less = mixed.prompt - mixed.prompt[partner]
     assert less.sort(descending=True).values[2] < 8  # but for the longest one of each kind
-    again = told_samples.strangers(mixed, seed=1), told_samples.strangers(mixed, seed=2)
+    again = (
+        conditioned_samples.strangers(mixed, seed=1),
+        conditioned_samples.strangers(mixed, seed=2),
+    )
     assert torch.equal(again[0], partner) and not torch.equal(again[1], partner)
     lone = Samples([replace(texts[0], kind="name"), *(replace(t, kind="docstring") for t in texts)])
     with pytest.raises(SystemExit, match="--rows other: 1 sample name; allowed: 2 or more"):
-        told_samples.strangers(lone, seed=1)
+        conditioned_samples.strangers(lone, seed=1)
 
 
 def test_a_shorter_prompts_last_row_is_told_again(texts, samples):
@@ -164,7 +167,7 @@ def test_a_twin_is_told_of_others_throughout(samples, tmp_path):
     measured = llm_to_slm.held_out_likelihoods(twin, samples)
     assert measured.keys() == {"llm_to_slm"} and all((i != r).all() for i, r in asked)
     everybody = torch.arange(len(samples))
-    strangers = told_samples.strangers(samples, settings.seed * 1000)
+    strangers = conditioned_samples.strangers(samples, settings.seed * 1000)
     again = llm_to_slm.likelihoods({"it": twin}, samples, everybody, strangers)["it"]["all"]
     own = llm_to_slm.likelihoods({"it": twin}, samples)["it"]["all"]
     assert again == measured["llm_to_slm"]["all"] != own
@@ -210,7 +213,7 @@ def test_likelihoods_are_of_the_wanted_texts_and_rows(samples):
         logits[:, 0] = said.repeat_interleave(batch.answer)
         return logits
 
-    some, others = told_samples.others(samples)
+    some, others = conditioned_samples.others(samples)
     measured = []
     for read in (some, others):
         nats = 0.0
@@ -251,10 +254,12 @@ def test_functions_stand_before_what_is_asked_of_them():
     ]
 
     def of(tasks, count):
-        return told_samples.of_functions(examples, tasks, tokenizer, 0, count, (4, 120), 64, seed=1)
+        return conditioned_samples.of_functions(
+            examples, tasks, tokenizer, 0, count, (4, 120), 64, seed=1
+        )
 
     (text,) = of(("docstring",), 9)
-    asked = told_samples.ASKED
+    asked = conditioned_samples.ASKED
     assert tokenizer.decode(text.prompt) == "def f(a):\n    return a" + asked["docstring"]
     assert tokenizer.decode(text.answer) == " Return the argument." and text.answer[-1] == 0
     both = of(("docstring", "name"), 3)
@@ -402,8 +407,12 @@ def test_the_file_says_what_it_was_made_for(models, tmp_path):
     projector_file.save(tmp_path, projector, source, small, layer=2, fusion="add")
     about = json.loads((tmp_path / "adapter.json").read_text())
     assert about["layer"] == 2 and about["fusion"] == "add" and about["tokens"] == "shared"
-    assert about["source"]["sample"] == projector_file.sample_of(large)
-    assert about["base"]["sample"] == projector_file.sample_of(small) != about["source"]["sample"]
+    assert about["source"]["fingerprint"] == projector_file.fingerprint_of(large)
+    assert (
+        about["base"]["fingerprint"]
+        == projector_file.fingerprint_of(small)
+        != about["source"]["fingerprint"]
+    )
     with torch.no_grad():
         small.model.norm.weight[0] += 1
-    assert projector_file.sample_of(small) != about["base"]["sample"]
+    assert projector_file.fingerprint_of(small) != about["base"]["fingerprint"]

@@ -19,9 +19,12 @@ from tuning.windows import TokenStream
 MODELS = ROOT / "models"
 ALIGNED = "code-small-aligned"  # tuning/align.py
 DOCSTRINGS = "docstring-large", "docstring-small", "docstring-small-aligned"  # tuning/seq2seq.py
-TOLD = ("docstring-small-told", "docstring-small-told/projector")  # tuning/told_encoders.py
+TOLD = (
+    "docstring-small-conditioned",
+    "docstring-small-conditioned/projector",
+)  # tuning/conditioned_encoders.py
 TUNED = ("docstring-small-tuned",)
-TOLD_DECODERS = ("smollm2-135m-told",)  # tuning/llm_to_slm.py
+TOLD_DECODERS = ("smollm2-135m-conditioned",)  # tuning/llm_to_slm.py
 MASKS = ("code-large-bita", "qwen2.5-coder-0.5b-bita", "smollm2-135m-bita")  # tuning/bita.py
 HEADS = {  # tuning/early_heads.py
     "code-large-heads": (4, 5, 6, 7),
@@ -67,7 +70,7 @@ def test_heads_help(name):
             assert trained[0] > shared[0] + 0.02
 
 
-@pytest.mark.parametrize("name", ["smollm2-135m-told"])
+@pytest.mark.parametrize("name", ["smollm2-135m-conditioned"])
 def test_the_record_of_a_told_training_is_what_is_said_of_it(name):
     """Of training.json, not of the weights: told of its own prompt it was better than told of another one,
     and than as it came."""

@@ -10,7 +10,7 @@ Answers to held-out completion tasks go through our own server: first those that
 model's own, token for token; then every method over a grid of its parameters, for speed and
 quality. With --docstrings it is the pair with encoders on held-out functions (docstrings.py), with
 --humaneval the coder pair on HumanEval's problems (humaneval.py), with --llm-to-slm a small model that is
-told what the large one has read (told.py), with --llm-to-slm-cost what that costs (told_cost.py). Ends
+told what the large one has read (told.py), with --llm-to-slm-cost what that costs (conditioned_cost.py). Ends
 with status 1 if an answer that must be equal is not.
 """
 
@@ -27,7 +27,7 @@ from bench.peers import machine
 from bench.peers.models import ROOT
 from bench.peers.serving import BINARY, server
 from tuning import corpus
-from tuning.evaluate import acceptance, docstrings, humaneval, page, told, told_cost
+from tuning.evaluate import acceptance, conditioned_cost, docstrings, humaneval, page, told
 from tuning.evaluate.grid import configurations, exact_ones
 from tuning.evaluate.measure import count_equal, cut_tasks, rate, take_turns
 from tuning.evaluate.plot import draw
@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
     sections = {
         docstrings: args.docstrings,
         told: args.llm_to_slm,
-        told_cost: args.llm_to_slm_cost,
+        conditioned_cost: args.llm_to_slm_cost,
     }
     for section, wanted in sections.items():
         if wanted:

@@ -120,7 +120,7 @@ void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModel
   m.shape.page_bytes = page_bytes(pool.page_rows);
   m.shape.frontier_page_bytes =
       static_cast<int64_t>(sizeof(FakeMemory::HiddenRow)) * pool.page_rows;
-  m.shape.keeps_row_bits = true;
+  m.shape.batch_invariant = true;
   m.pool = pool;
   m.config = config;
   m.kv.resize(static_cast<size_t>(pool.pages * pool.page_rows));

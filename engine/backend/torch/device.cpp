@@ -17,11 +17,11 @@
 #include "absl/strings/str_format.h"
 #include "engine/async/worker.h"
 #include "engine/backend/torch/adapter.h"
+#include "engine/backend/torch/answer_cache.h"
 #include "engine/backend/torch/caught.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/cpu/targets.h"
 #include "engine/backend/torch/executor.h"
-#include "engine/backend/torch/kept_answers.h"
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/memory.h"
 #include "engine/backend/torch/model/decoder.h"
@@ -38,7 +38,7 @@
 #include "engine/backend/torch/weights/packed_ints.h"
 #include "engine/base/status.h"
 #ifdef TANDEM_CUDA
-#include "engine/backend/torch/cuda/lane.h"
+#include "engine/backend/torch/cuda/stream.h"
 #endif
 
 namespace tandem {
@@ -127,17 +127,17 @@ absl::StatusOr<std::vector<LayerShard>> layer_shards(const ModelConfig& config,
 }  // namespace
 
 struct TorchDevice::Impl {
-  // own: the lane's queue; null: the host's
+  // own: the device queue's queue; null: the host's
   Impl(const DeviceConfig& c, std::shared_ptr<TorchShared> s, std::unique_ptr<Queue> own)
       : config(c),
         device(c.kind == DeviceKind::kCpu ? at::Device(at::kCPU)
                                           : at::Device(at::kCUDA, static_cast<int8_t>(c.index))),
         shared(std::move(s)),
-        queue(own == nullptr ? nullptr : std::make_unique<LaneQueue>(std::move(own))),
+        queue(own == nullptr ? nullptr : std::make_unique<DeviceQueue>(std::move(own))),
         kept(queue == nullptr || !c.graphs ? nullptr
-                                           : std::make_unique<KeptAnswers>(*queue->queue, device)),
+                                           : std::make_unique<AnswerCache>(*queue->queue, device)),
         mover(queue.get()),
-        lane(1, [this](const std::function<void()>& loop) { run_lane(loop); }) {}
+        device_queue(1, [this](const std::function<void()>& loop) { run_lane(loop); }) {}
 
   void run_lane(const std::function<void()>& loop) const {
     const c10::InferenceMode inference;
@@ -158,7 +158,7 @@ struct TorchDevice::Impl {
     int64_t number;
   };
 
-  // On the lane, like what follows: runs the batch to its end, or leaves it under way.
+  // On the device queue, like what follows: runs the batch to its end, or leaves it under way.
   void begin(const Batch& batch, Done done);
   absl::StatusOr<Executor*> prepare(const Batch& batch);
   void finish_up_to(int64_t number);  // those under way
@@ -170,16 +170,16 @@ struct TorchDevice::Impl {
   const DeviceConfig config;
   const at::Device device;
   const std::shared_ptr<TorchShared> shared;
-  const std::unique_ptr<const LaneQueue> queue;
-  const std::unique_ptr<KeptAnswers> kept;  // null: batches end before others begin
-  Mover mover;                              // the lane's
+  const std::unique_ptr<const DeviceQueue> queue;
+  const std::unique_ptr<AnswerCache> kept;  // null: batches end before others begin
+  Mover mover;                              // the device queue's
   std::map<ModelId, Loaded> models;         // changed only while no batch is in flight
-  bool refused = false;                     // the last batch: it had no memory. The lane's
-  std::deque<UnderWay> under_way;           // oldest first. The lane's, as the next two
+  bool refused = false;                     // the last batch: it had no memory. The device queue's
+  std::deque<UnderWay> under_way;           // oldest first. The device queue's, as the next two
   int64_t begun = 0;
   std::chrono::steady_clock::time_point last_end;
-  std::string peers;  // what is to be said of other devices
-  Worker lane;        // last: ends before what it uses
+  std::string peers;    // what is to be said of other devices
+  Worker device_queue;  // last: ends before what it uses
 };
 
 void TorchDevice::Impl::complete(Loaded& loaded, int page_rows) const {
@@ -188,7 +188,7 @@ void TorchDevice::Impl::complete(Loaded& loaded, int page_rows) const {
   loaded.shape.page_bytes = geometry.page_bytes(page_rows);
   loaded.shape.frontier_page_bytes = geometry.frontier_page_bytes(page_rows);
   // Libraries' products take another order of sums for another number of rows.
-  loaded.shape.keeps_row_bits = device.is_cpu() && config.cpu_kernels == CpuKernels::kOwn;
+  loaded.shape.batch_invariant = device.is_cpu() && config.cpu_kernels == CpuKernels::kOwn;
   loaded.size.page_rows = page_rows;
 }
 
@@ -199,12 +199,12 @@ int64_t TorchDevice::Impl::scratch_pages(const Loaded& loaded) const {
 }
 
 // A batch that is put on the queue as a whole, answers included, stays under way while jobs that
-// wait for the lane are begun: what follows on it is launched before the host has looked at it. Of
-// a chain of drafts the host so waits for the first when the device has the last.
+// wait for the device queue are begun: what follows on it is launched before the host has looked at
+// it. Of a chain of drafts the host so waits for the first when the device has the last.
 void TorchDevice::Impl::begin(const Batch& batch, Done done) {
   const auto start = std::chrono::steady_clock::now();
   const bool alone = !batch.moves.empty() || !batch.forget.empty() || (batch.behind && refused) ||
-                     under_way.size() == KeptAnswers::kMostBatches;
+                     under_way.size() == AnswerCache::kMostBatches;
   if (alone) finish_up_to(begun);
   BatchResult result;
   try {
@@ -214,7 +214,7 @@ void TorchDevice::Impl::begin(const Batch& batch, Done done) {
       if ((*executor)->start(batch)) {
         refused = false;
         under_way.push_back({&batch, *executor, std::move(done), start, ++begun});
-        lane.post([this, number = begun] { finish_up_to(number); });
+        device_queue.post([this, number = begun] { finish_up_to(number); });
         return;
       }
       finish_up_to(begun);  // which may be refused only now
@@ -355,11 +355,11 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
                                      parts));
   ModelShape& shape = impl_->models[model].shape;
   if (layers == whole.layers) shape.parameters = layout.parameters;
-  absl::StatusOr<std::string> sample = sample_of(whole, layout.tied, tensors);
-  if (!sample.ok() && !config.extras.empty()) return sample.status();  // else nobody asks
-  if (sample.ok()) shape.sample = *std::move(sample);
+  absl::StatusOr<std::string> fingerprint = fingerprint_of(whole, layout.tied, tensors);
+  if (!fingerprint.ok() && !config.extras.empty()) return fingerprint.status();  // else nobody asks
+  if (fingerprint.ok()) shape.fingerprint = *std::move(fingerprint);
   for (const ExtraConfig& extra : config.extras) {
-    TANDEM_RETURN_IF_ERROR(load_extra(model, config.name, extra, whole, shape.sample));
+    TANDEM_RETURN_IF_ERROR(load_extra(model, config.name, extra, whole, shape.fingerprint));
   }
   if (progress && !impl_->peers.empty()) progress(std::exchange(impl_->peers, {}));
   if (progress) {
@@ -375,7 +375,7 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
         "%s: %s, %.1f M parameters, %s, %.1f MB%s on %s%s, loaded in %.1f s", config.name,
         whole.architecture, static_cast<double>(shape.parameters) / 1e6, shape.dtype,
         static_cast<double>(shape.weight_bytes) / 1e6, of_these, impl_->config.name(),
-        loaded.shares_weights     ? " (shared with another lane)"
+        loaded.shares_weights     ? " (shared with another device queue)"
         : loaded.packed_bytes > 0 ? absl::StrFormat(" and %.1f MB of them packed for few rows",
                                                     static_cast<double>(loaded.packed_bytes) / 1e6)
                                   : "",
@@ -386,9 +386,9 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
 
 absl::Status TorchDevice::load_extra(ModelId model, const std::string& name,
                                      const ExtraConfig& extra, const DecoderConfig& base,
-                                     const std::string& sample) try {
+                                     const std::string& fingerprint) try {
   const auto prefix = absl::StrCat("models[", name, "].extras[", extra.name, "]");
-  absl::StatusOr<AdapterFile> file = AdapterFile::open(extra.path, base, sample);
+  absl::StatusOr<AdapterFile> file = AdapterFile::open(extra.path, base, fingerprint);
   if (!file.ok()) return annotate(file.status(), prefix);
   const c10::InferenceMode inference;
   const c10::OptionalDeviceGuard guard(impl_->device.is_cuda() ? std::optional(impl_->device)
@@ -413,7 +413,7 @@ absl::Status TorchDevice::load_extra(ModelId model, const std::string& name,
   shape.masks = size(adapter.masks, 0);
   shape.prompt_rows = size(adapter.prompt_keys, 1);
   shape.source = adapter.projector ? adapter.projector->source() : 0;
-  shape.source_sample = file->source_sample;
+  shape.source_fingerprint = file->source_fingerprint;
   shape.layer = file->layer;
   shape.replace = file->replace;
   shape.foreign = file->foreign;
@@ -514,7 +514,7 @@ absl::Status TorchDevice::load_encoder(ModelId encoder, ModelId decoder) try {
   loaded.shares_weights = true;
   loaded.model = std::make_unique<Encoder>(name, whole.config, whole.weights, whole.kv_type);
   impl_->complete(loaded, whole.size.page_rows);
-  loaded.shape.sample = whole.shape.sample;
+  loaded.shape.fingerprint = whole.shape.fingerprint;
   // What is fed with another model's rows is the encoder; masks stay with the decoder.
   std::vector<Adapter> kept;
   std::vector<AdapterShape> shapes;
@@ -602,7 +602,7 @@ const ModelShape& TorchDevice::shape(ModelId model) const { return impl_->models
 const PoolSize& TorchDevice::pool(ModelId model) const { return impl_->models.at(model).size; }
 
 void TorchDevice::launch(const Batch& batch, Done done) {
-  impl_->lane.post(
+  impl_->device_queue.post(
       [this, &batch, done = std::move(done)]() mutable { impl_->begin(batch, std::move(done)); });
 }
 

@@ -47,22 +47,22 @@ bool can_ask(std::span<const Work> works, int vocab) {
 }  // namespace
 
 Executor::Executor(Model& model, const ModelShape& shape, ModelExtras& extras, const KvPool& pool,
-                   ValueStore& store, PoolOf pool_of, KeptAnswers* kept,
+                   ValueStore& store, PoolOf pool_of, AnswerCache* kept,
                    std::optional<int64_t> scratch)
     : model_(model),
       extras_(extras),
       pool_(pool),
       store_(store),
       pool_of_(std::move(pool_of)),
-      lane_(pool.lane),
+      device_queue_(pool.device_queue),
       device_(pool.keys.device()),
       ops_(ops_of(device_)),
       shape_(shape),
-      staging_(queue_of(lane_)),
-      readback_(queue_of(lane_)),
+      staging_(queue_of(device_queue_)),
+      readback_(queue_of(device_queue_)),
       kept_(kept) {
   const KvGeometry& g = pool.geometry;
-  Queue* const queue = queue_of(lane_);
+  Queue* const queue = queue_of(device_queue_);
   x_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
   part_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
   hidden_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
@@ -99,17 +99,17 @@ bool Executor::start(const Batch& batch) {
     return false;
   }
   ask(batch);
-  if (finished_.empty()) finished_.push_back(std::make_unique<Started>(lane_->queue.get()));
+  if (finished_.empty()) finished_.push_back(std::make_unique<Started>(device_queue_->queue.get()));
   Started& s = *finished_.back();
-  KeptAnswers::Batch kept = keep(batch);
+  AnswerCache::Batch kept = keep(batch);
   const absl::Cleanup undo = [&] { kept_->forget(kept); };
   graphs_->run(plan_, questions_, ids_wanted(works, shape_.vocab_size), /*answers=*/true,
                kept.names.empty() ? std::vector<int64_t>() : kept.places);
   const at::Tensor& answers = answers_.rows(blocks.front().count);
   s.answers = reinterpret_cast<const RowAnswer*>(
       s.readback.bring(answers.const_data_ptr(), answers.nbytes()));
-  lane_->queue->record(*lane_->done);
-  lane_->queue->record(*s.done);
+  device_queue_->queue->record(*device_queue_->done);
+  device_queue_->queue->record(*s.done);
   s.block = blocks.front();
   std::swap(s.kept, kept);
   std::swap(s.plan, plan_);
@@ -119,8 +119,8 @@ bool Executor::start(const Batch& batch) {
   return true;
 }
 
-KeptAnswers::Batch Executor::keep(const Batch& batch) {
-  KeptAnswers::Batch kept = kept_->begin(plan_.reads);
+AnswerCache::Batch Executor::keep(const Batch& batch) {
+  AnswerCache::Batch kept = kept_->begin(plan_.reads);
   for (size_t w = 0; w < batch.works.size(); ++w) {
     if (!plan_.items[w].status.ok()) continue;
     int next = plan_.items[w].first_read;
@@ -128,7 +128,7 @@ KeptAnswers::Batch Executor::keep(const Batch& batch) {
       const Read& read = batch.works[w].pass->read[static_cast<size_t>(o.read)];
       if (read.hidden) continue;
       const int i = next++;
-      if (!KeptAnswers::keeps(batch.works[w], o)) continue;
+      if (!AnswerCache::keeps(batch.works[w], o)) continue;
       kept_->add(kept, i, batch.works[w], o, questions_[static_cast<size_t>(i)].vocab);
     }
   }
@@ -162,10 +162,10 @@ void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
   if (plan_.rows() > 0 && !stepped_) {
     place();
     follow_others();
-    launch(lane_, [this] { forward(); });
+    launch(device_queue_, [this] { forward(); });
   }
   for (const ReadBlock& block : blocks) read_block(batch, block, results);
-  if (lane_ != nullptr) lane_->finish();
+  if (device_queue_ != nullptr) device_queue_->finish();
   if (graphs_ != nullptr) graphs_->let_go();
   name_left(batch, results);
 }
@@ -179,8 +179,9 @@ bool Executor::step(const Batch& batch, const std::vector<ReadBlock>& blocks) {
 }
 
 void Executor::follow_others() const {
-  for (const EmbeddedRows& e : plan_.embedded) follow(lane_, pool_of_(e.model)->lane);
-  if (plan_.memory.valid()) follow(lane_, memory_pool(plan_.memory)->lane);
+  for (const EmbeddedRows& e : plan_.embedded)
+    follow(device_queue_, pool_of_(e.model)->device_queue);
+  if (plan_.memory.valid()) follow(device_queue_, memory_pool(plan_.memory)->device_queue);
 }
 
 absl::StatusOr<int> Executor::width_of(const Work::Embed& place, TicketId left_by) const {
@@ -221,7 +222,7 @@ void Executor::name_left(const Batch& batch, const std::vector<WorkResult>& resu
 // nothing.
 void Executor::ask(const Batch& batch) {
   questions_.assign(static_cast<size_t>(plan_.reads), {.vocab = shape_.vocab_size});
-  if (lane_ == nullptr || shape_.vocab_size > kMostAnsweredVocab) return;
+  if (device_queue_ == nullptr || shape_.vocab_size > kMostAnsweredVocab) return;
   for (size_t w = 0; w < batch.works.size(); ++w) {
     const Plan::Item& item = plan_.items[w];
     if (!item.status.ok()) continue;
@@ -365,7 +366,7 @@ at::Tensor Executor::gather(const EmbeddedRows& rows, const int64_t* from) const
   const at::Tensor& places = pool.hidden;
   const auto n = static_cast<int64_t>(rows.copies.from.size());
   at::Tensor all;
-  if (reads(lane_, pool.lane)) {
+  if (reads(device_queue_, pool.device_queue)) {
     all = at::empty({n, places.size(1)}, places.options().device(device_));
     ops_.copy_rows(all, nullptr, places, from, n);
   } else {
@@ -428,7 +429,7 @@ void Executor::read_block(const Batch& batch, const ReadBlock& block,
                           std::vector<WorkResult>& results) {
   const auto works = std::span(batch.works).subspan(block.begin, block.end - block.begin);
   const int ids = ids_wanted(works, shape_.vocab_size);
-  const bool answers = lane_ != nullptr && can_ask(works, shape_.vocab_size);
+  const bool answers = device_queue_ != nullptr && can_ask(works, shape_.vocab_size);
   answer_block(batch, block, block.count > 0 ? see(block, ids, answers) : Seen{}, results);
 }
 
@@ -461,24 +462,24 @@ Executor::Seen Executor::see(const ReadBlock& block, int ids, bool answers) {
   const int count = block.count;
   at::Tensor& logits = logits_.rows(count);
   if (!stepped_) {
-    launch(lane_, [this, logits, first, count, ids]() mutable {
+    launch(device_queue_, [this, logits, first, count, ids]() mutable {
       model_.head(logits, hidden_.rows(plan_.reads).narrow(0, first, count), ids);
     });
   }
-  if (lane_ == nullptr) return {logits.mutable_data_ptr<float>()};
+  if (device_queue_ == nullptr) return {logits.mutable_data_ptr<float>()};
   if (!answers) {
     std::byte* const host = readback_.bring(logits.const_data_ptr(), logits.nbytes());
-    lane_->queue->synchronize();
+    device_queue_->queue->synchronize();
     return {reinterpret_cast<float*>(host)};
   }
   const at::Tensor& all = answers_.rows(count);
   auto* const to = static_cast<RowAnswer*>(all.mutable_data_ptr());
   if (!stepped_) {
     const RowQuestion* const asked = placed_.questions + first;
-    launch(lane_, [this, logits, asked, to] { ops_.answer_rows(logits, asked, to); });
+    launch(device_queue_, [this, logits, asked, to] { ops_.answer_rows(logits, asked, to); });
   }
   std::byte* const host = readback_.bring(to, all.nbytes());
-  lane_->queue->synchronize();
+  device_queue_->queue->synchronize();
   return {nullptr, reinterpret_cast<const RowAnswer*>(host)};
 }
 

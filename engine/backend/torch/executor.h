@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/backend/torch/adapter.h"
-#include "engine/backend/torch/kept_answers.h"
+#include "engine/backend/torch/answer_cache.h"
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/model/buffers.h"
 #include "engine/backend/torch/model/model.h"
@@ -25,27 +25,28 @@
 
 namespace tandem {
 
-// Used by one lane thread, under InferenceMode. One per model: its buffers have the model's widths.
+// Used by one device queue thread, under InferenceMode. One per model: its buffers have the model's
+// widths.
 class Executor {
  public:
   using PoolOf = std::function<const KvPool*(ModelId)>;
 
   // All outlive the executor. pool_of: of any model, for the hidden rows that its passes left;
-  // null: unknown. kept: of the lane, and scratch: the first of the pool's scratch pages
+  // null: unknown. kept: of the device queue, and scratch: the first of the pool's scratch pages
   // (StepGraphs); unset: steps are not replayed.
   Executor(Model& model, const ModelShape& shape, ModelExtras& extras, const KvPool& pool,
-           ValueStore& store, PoolOf pool_of, KeptAnswers* kept = nullptr,
+           ValueStore& store, PoolOf pool_of, AnswerCache* kept = nullptr,
            std::optional<int64_t> scratch = std::nullopt);
 
-  // Runs the batch's works (not its moves) on the pool's lane, to their end. A work that fails has
-  // its own status; what is thrown (out of memory, a lost device) concerns all. results: by
-  // Batch::works. REQUIRES: all that was started on the lane is finished
+  // Runs the batch's works (not its moves) on the pool's device queue, to their end. A work that
+  // fails has its own status; what is thrown (out of memory, a lost device) concerns all. results:
+  // by Batch::works. REQUIRES: all that was started on the device queue is finished
   void run(const Batch& batch, std::vector<WorkResult>& results);
 
   // The same in two parts, so that the device has the next batch before the host sees what became
   // of this one. start(): false: it is a batch for run() alone, and nothing was done; so it is with
   // one that is fed what another one under way leaves, as long as that has not been finished.
-  // REQUIRES: fewer than KeptAnswers::kMostBatches batches are started on the lane
+  // REQUIRES: fewer than AnswerCache::kMostBatches batches are started on the device queue
   bool start(const Batch& batch);
   // Of the oldest that was started.
   void finish(const Batch& batch, std::vector<WorkResult>& results);
@@ -79,7 +80,7 @@ class Executor {
 
     Plan plan;
     std::vector<RowQuestion> questions;
-    KeptAnswers::Batch kept;
+    AnswerCache::Batch kept;
     ReadBlock block;
     Readback readback;
     const RowAnswer* answers = nullptr;  // [reads], when `done` is
@@ -87,7 +88,7 @@ class Executor {
   };
 
   void build(const Batch& batch, const Plan::KeptOf& kept_of);
-  KeptAnswers::Batch keep(const Batch& batch);
+  AnswerCache::Batch keep(const Batch& batch);
   void place();
   void ask(const Batch& batch);
   PlacedCopies place(const RowCopies& copies);
@@ -95,7 +96,7 @@ class Executor {
   Memory place_memory(const RowColumns& columns, const RowView& own, const int32_t* zeros);
   // The pool of an encoder whose rows lie as this model reads them; null: they do not.
   const KvPool* memory_pool(ModelId encoder) const;
-  // Hidden rows and memories of other lanes are read behind their batches.
+  // Hidden rows and memories of other device queues are read behind their batches.
   void follow_others() const;
   // The whole step by a graph, with what is seen of it; false: it is to be launched.
   bool step(const Batch& batch, const std::vector<ReadBlock>& blocks);
@@ -128,23 +129,23 @@ class Executor {
   const KvPool& pool_;
   ValueStore& store_;
   const PoolOf pool_of_;
-  const LaneQueue* const lane_;
+  const DeviceQueue* const device_queue_;
   at::Device device_;
   const Ops& ops_;
   ModelShape shape_;  // the model's
   Plan plan_;
   Staging staging_;
   Placed placed_;
-  std::vector<RowQuestion> questions_;  // [reads], of lanes with a queue
+  std::vector<RowQuestion> questions_;  // [reads], of device queues with a queue
   std::vector<RowReader> readers_;      // by range of a parallel loop
   RowBuffer x_;                         // [rows, hidden] residual stream
   RowBuffer part_;                      // the same of a segment that not all rows run
   RowBuffer hidden_;                    // [reads, hidden] what the head reads
   RowBuffer logits_;                    // [reads of a block, vocab] fp32
-  RowBuffer answers_;                   // [reads of a block] RowAnswer, of lanes with a queue
-  Readback readback_;                   // of either
+  RowBuffer answers_;  // [reads of a block] RowAnswer, of device queues with a queue
+  Readback readback_;  // of either
   std::unique_ptr<StepGraphs> graphs_;  // null: steps are not replayed
-  KeptAnswers* const kept_;
+  AnswerCache* const kept_;
   std::deque<std::unique_ptr<Started>> started_;    // oldest first
   std::vector<std::unique_ptr<Started>> finished_;  // to be used again
   bool stepped_ = false;  // this batch: logits or answers are on their way

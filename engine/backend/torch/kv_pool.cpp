@@ -27,11 +27,11 @@ int64_t KvGeometry::frontier_page_bytes(int page_rows) const {
 }
 
 KvPool::KvPool(const KvGeometry& g, const PoolSize& s, at::Device device, int64_t more_pages,
-               const LaneQueue* own)
-    : geometry(g), size(s), lane(own) {
+               const DeviceQueue* own)
+    : geometry(g), size(s), device_queue(own) {
   const auto kv = at::TensorOptions().dtype(g.kv_type).device(device);
   const int64_t all = s.pages + more_pages;
-  Queue* const queue = queue_of(lane);
+  Queue* const queue = queue_of(device_queue);
   values = make({g.layers, all, g.kv_heads, s.page_rows, g.head_dim}, kv, queue);
   keys = device.is_cpu() ? make({g.layers, all, g.kv_heads, g.head_dim, s.page_rows}, kv, queue)
                          : make(values.sizes(), kv, queue);
@@ -56,7 +56,7 @@ at::Tensor KvPool::kv_rows(bool of_keys, int64_t page, int slot, int rows, int l
 }
 
 void KvPool::fill(int64_t first, const at::Tensor& row_keys, const at::Tensor& row_values) {
-  launch(lane, [this, first, row_keys, row_values] {
+  launch(device_queue, [this, first, row_keys, row_values] {
     const int64_t rows = row_keys.size(1);
     for (int64_t row = 0; row < rows; row += size.page_rows) {
       const int64_t n = std::min<int64_t>(size.page_rows, rows - row);

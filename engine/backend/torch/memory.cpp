@@ -45,12 +45,12 @@ int64_t free_host_bytes() {
 
 void return_freed_memory() { malloc_trim(0); }
 
-absl::Status pack_in_turn(const std::vector<PackingLane>& lanes) {
+absl::Status pack_in_turn(const std::vector<PackableDevice>& device_queues) {
   std::map<int, int64_t> left;  // by GPU
-  for (const PackingLane& lane : lanes) {
-    const auto [room, is_first] = left.try_emplace(lane.gpu, 0);
-    if (is_first) room->second = lane.free_bytes() / 2;
-    TANDEM_ASSIGN_OR_RETURN(const int64_t taken, lane.pack(room->second));
+  for (const PackableDevice& device_queue : device_queues) {
+    const auto [room, is_first] = left.try_emplace(device_queue.gpu, 0);
+    if (is_first) room->second = device_queue.free_bytes() / 2;
+    TANDEM_ASSIGN_OR_RETURN(const int64_t taken, device_queue.pack(room->second));
     room->second -= taken;
   }
   return absl::OkStatus();

@@ -18,16 +18,16 @@ int64_t free_host_bytes();
 // MB that files and tokenizers took on the way.
 void return_freed_memory();
 
-// A lane whose weights may be kept a second time, packed, if there is memory for it.
-struct PackingLane {
-  int gpu = 0;  // lanes of one GPU have one memory
+// A device queue whose weights may be kept a second time, packed, if there is memory for it.
+struct PackableDevice {
+  int gpu = 0;  // device queues of one GPU have one memory
   std::function<int64_t()> free_bytes;
   // Packs what takes at most so many bytes. Bytes that it took
   std::function<absl::StatusOr<int64_t>(int64_t most)> pack;
 };
 
-// To be called when weights and pools of all lanes are there: of what these leave over, half is for
-// packed weights, of all lanes of a GPU together.
-absl::Status pack_in_turn(const std::vector<PackingLane>& lanes);
+// To be called when weights and pools of all device queues are there: of what these leave over,
+// half is for packed weights, of all device queues of a GPU together.
+absl::Status pack_in_turn(const std::vector<PackableDevice>& device_queues);
 
 }  // namespace tandem

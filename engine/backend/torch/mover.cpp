@@ -133,11 +133,11 @@ absl::Status Mover::put(std::span<const Move> moves, const PoolOf& pool_of) {
   const RowMove* const all = staging_.place(list_);
   staging_.upload();
   for (const Run& run : runs_) {
-    const bool reads = tandem::reads(lane_, run.from->lane);
-    follow(lane_, run.from->lane);
+    const bool reads = tandem::reads(device_queue_, run.from->device_queue);
+    follow(device_queue_, run.from->device_queue);
     const RowMove* const placed = all + run.first;
     const RowMove* const here = list_.data() + run.first;
-    launch(lane_, [run, reads, placed, here] {
+    launch(device_queue_, [run, reads, placed, here] {
       for (int i = 0; reads && run.to->keys.is_cpu() && i < run.n; ++i) {
         move_on_host(placed[i], run.store, *run.from, *run.to);
       }

@@ -14,22 +14,22 @@
 
 namespace tandem {
 
-// Of one lane.
+// Of one device queue.
 class Mover {
  public:
   // Finds a model's pool; null: unknown.
   using PoolOf = std::function<const KvPool*(ModelId)>;
 
-  // lane: null: the host's. Outlives this.
-  explicit Mover(const LaneQueue* lane) : lane_(lane), staging_(queue_of(lane)) {}
+  // device queue: null: the host's. Outlives this.
+  explicit Mover(const DeviceQueue* device_queue)
+      : device_queue_(device_queue), staging_(queue_of(device_queue)) {}
 
-  // Puts moves on the lane, in their order: one copy of the list of all, and a launch for those
-  // of one kind that stand together. The last call's are done by then.
+  // Puts moves on the device queue, in their order: one copy of the list of all, and a launch for
+  // those of one kind that stand together. The last call's are done by then.
   //
-  // A `from` of another device is read as it lies there, behind the batches of its lane. Nothing
-  // may write those rows before this lane's batch is done.
-  // INTERNAL: a move that leaves its page, or between pools of different geometry; nothing is
-  // moved.
+  // A `from` of another device is read as it lies there, behind the batches of its device queue.
+  // Nothing may write those rows before this device queue's batch is done. INTERNAL: a move that
+  // leaves its page, or between pools of different geometry; nothing is moved.
   absl::Status put(std::span<const Move> moves, const PoolOf& pool_of);
 
  private:
@@ -44,7 +44,7 @@ class Mover {
 
   absl::Status list(std::span<const Move> moves, const PoolOf& pool_of);
 
-  const LaneQueue* lane_;
+  const DeviceQueue* device_queue_;
   Staging staging_;
   std::vector<RowMove> list_;
   std::vector<Run> runs_;

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
 #ifdef TANDEM_CUDA
-#include "engine/backend/torch/cuda/lane.h"
+#include "engine/backend/torch/cuda/stream.h"
 #endif
 
 namespace tandem {

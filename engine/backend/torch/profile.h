@@ -4,8 +4,9 @@
 //   ... batches ...
 //   const StepProfile::Times times = StepProfile::stop();
 //
-// Compiled in always; while it is off a section costs one load. Times are the lane's own: a section
-// lasts until its parallel loops are done. Of sections within each other the outermost counts.
+// Compiled in always; while it is off a section costs one load. Times are the device queue's own: a
+// section lasts until its parallel loops are done. Of sections within each other the outermost
+// counts.
 #pragma once
 
 #include <array>

@@ -54,8 +54,8 @@ class TorchShared {
     return before;
   }
 
-  // Weights that several lanes of one device read. `key` says where they come from, how they are
-  // kept and on which device; null: nobody has them any more.
+  // Weights that several device queues of one device read. `key` says where they come from, how
+  // they are kept and on which device; null: nobody has them any more.
   std::shared_ptr<const DecoderWeights> weights(const std::string& key) const {
     const std::lock_guard lock(mutex_);
     const auto it = weights_.find(key);

@@ -21,7 +21,7 @@ constexpr size_t kStagingBytes =
     StepGraphs::kMostRows *
         (9 * sizeof(int32_t) + 3 * sizeof(int64_t) + sizeof(RowQuestion) + sizeof(ChosenToken)) +
     18 * size_t{16};
-static_assert(KeptAnswers::kMostReads >= StepGraphs::kMostRows, "each batch has places of its own");
+static_assert(AnswerCache::kMostReads >= StepGraphs::kMostRows, "each batch has places of its own");
 
 constexpr int kKeys = 256;        // the fewest; as attention cuts them
 constexpr int kMostRefusals = 4;  // of a shape, for want of memory
@@ -39,17 +39,18 @@ std::vector<T> filled(std::vector<T> array, int n, const F& fill) {
 }  // namespace
 
 StepGraphs::StepGraphs(Model& model, const ModelShape& shape, const KvPool& pool, int64_t scratch,
-                       const KeptAnswers& kept, const Buffers& buffers)
+                       const AnswerCache& kept, const Buffers& buffers)
     : model_(model),
       shape_(shape),
       pool_(pool),
-      lane_(*pool.lane),
+      device_queue_(*pool.device_queue),
       ops_(ops_of(pool.keys.device())),
       scratch_(scratch),
-      kept_answers_(kept),
+      answer_cache_(kept),
       buffers_(buffers),
-      staging_(queue_of(pool.lane), planted(GraphBug::kOneArea) ? 1 : KeptAnswers::kMostBatches),
-      fed_(pool.lane->queue->device_memory(kMostRows * sizeof(int32_t))) {}
+      staging_(queue_of(pool.device_queue),
+               mutated(GraphMutation::kOneArea) ? 1 : AnswerCache::kMostBatches),
+      fed_(pool.device_queue->queue->device_memory(kMostRows * sizeof(int32_t))) {}
 
 bool StepGraphs::fits(const Plan& plan) {
   if (plan.rows() == 0 || plan.rows() > kMostRows || plan.reads == 0 || plan.reads > kMostRows) {
@@ -68,7 +69,7 @@ bool StepGraphs::fits(const Plan& plan) {
 StepGraphs::Shape StepGraphs::shape_of(const Plan& plan, int ids, bool answers, bool keeps) const {
   Shape s;
   s.rows = filled_up(plan.rows());
-  if (planted(GraphBug::kRowsCut) && s.rows > plan.rows()) s.rows /= 2;
+  if (mutated(GraphMutation::kRowsCut) && s.rows > plan.rows()) s.rows /= 2;
   s.reads = filled_up(plan.reads);
   s.keys = std::max(kKeys, filled_up(plan.columns.most_keys()));
   s.together = filled_up(RowColumns::together(plan.columns.table));
@@ -76,8 +77,8 @@ StepGraphs::Shape StepGraphs::shape_of(const Plan& plan, int ids, bool answers, 
   s.layers = plan.segments.front().to;
   s.ids = ids;
   s.answers = answers;
-  s.chosen = !plan.chosen.empty() && !planted(GraphBug::kFedAsStaged);
-  s.keeps = keeps && !planted(GraphBug::kKeptNowhere);
+  s.chosen = !plan.chosen.empty() && !mutated(GraphMutation::kFedAsStaged);
+  s.keeps = keeps && !mutated(GraphMutation::kKeptNowhere);
   return s;
 }
 
@@ -85,7 +86,7 @@ RowView StepGraphs::stage_rows(const Plan& plan, const Shape& shape) {
   const RowColumns& c = plan.columns;
   const int n = shape.rows;
   const int64_t page_rows = pool_.size.page_rows;
-  const int64_t first = (planted(GraphBug::kNoScratch) ? 0 : scratch_) * page_rows;
+  const int64_t first = (mutated(GraphMutation::kNoScratch) ? 0 : scratch_) * page_rows;
   const int64_t pages = scratch_pages(pool_.size.page_rows);
   const auto own = [](auto i) { return i; };
   const auto none = [](auto) { return 0; };
@@ -118,7 +119,7 @@ StepGraphs::Step StepGraphs::stage(const Plan& plan, const std::vector<RowQuesti
   step.shape = shape;
   staging_.begin(kStagingBytes);
   const std::vector<Token> token = filled(plan.token, shape.rows, [](Token) { return 0; });
-  const bool moves = planted(GraphBug::kStagingMoves) && turn_++ % 3 == 1;
+  const bool moves = mutated(GraphMutation::kStagingMoves) && turn_++ % 3 == 1;
   step.token = staging_.place(moves ? std::vector<Token>(token.size()) : token);
   const int reads = std::max(shape.rows, shape.reads);
   step.read =
@@ -134,9 +135,9 @@ StepGraphs::Step StepGraphs::stage(const Plan& plan, const std::vector<RowQuesti
   }
   if (shape.keeps) {
     step.keep =
-        staging_.place(filled(keep, shape.reads, [](int64_t) { return KeptAnswers::kNowhere; }));
+        staging_.place(filled(keep, shape.reads, [](int64_t) { return AnswerCache::kNowhere; }));
   }
-  if (shape.chosen || shape.keeps) step.kept = kept_answers_.answers();
+  if (shape.chosen || shape.keeps) step.kept = answer_cache_.answers();
   step.rows = stage_rows(plan, shape);
   if (moves) step.token = staging_.place(token);
   step.x = buffers_.x.rows(shape.rows);
@@ -187,7 +188,7 @@ void StepGraphs::capture(Kept& kept, const std::function<void()>& work) {
   kept.launches = 0;
   const int64_t before = row_buffers_moved;
   try {
-    kept.graph = lane_.queue->capture(work);
+    kept.graph = device_queue_.queue->capture(work);
   } catch (...) {
     refuse(kept, caught("steps are launched, not replayed, where a graph was refused"));
   }
@@ -204,24 +205,24 @@ void StepGraphs::run(const Plan& plan, const std::vector<RowQuestion>& questions
                      bool answers, const std::vector<int64_t>& keep) {
   const Shape shape = shape_of(plan, ids, answers, !keep.empty());
   const std::function<void()> work = work_of(stage(plan, questions, keep, shape));
-  if (moved_ != row_buffers_moved && !planted(GraphBug::kKeptWhenMoved)) {
+  if (moved_ != row_buffers_moved && !mutated(GraphMutation::kKeptWhenMoved)) {
     for (auto& [key, kept] : kept_) given_up_.push_back(std::move(kept.graph));
     kept_.clear();
   }
   moved_ = row_buffers_moved;
   Shape key = shape;
-  if (planted(GraphBug::kReadsOfTheFirst)) key.reads = 0;
-  if (planted(GraphBug::kAnswersOfFirst)) key.answers = false;
-  if (planted(GraphBug::kVocabOfTheFirst)) key.ids = 0;
+  if (mutated(GraphMutation::kReadsOfTheFirst)) key.reads = 0;
+  if (mutated(GraphMutation::kAnswersOfFirst)) key.answers = false;
+  if (mutated(GraphMutation::kVocabOfTheFirst)) key.ids = 0;
   Kept& kept = kept_of(key);
-  const bool late = planted(GraphBug::kStagedAfterwards) && kept.graph != nullptr;
+  const bool late = mutated(GraphMutation::kStagedAfterwards) && kept.graph != nullptr;
   if (!late) staging_.upload();
   const bool due = kept.met > 0 && kept.graph == nullptr && !kept.hopeless;
   if (due && kept.launches-- == 0) capture(kept, work);
   if (kept.graph != nullptr) {
-    lane_.queue->replay(*kept.graph);
+    device_queue_.queue->replay(*kept.graph);
   } else {
-    lane_.queue->launch(work);
+    device_queue_.queue->launch(work);
   }
   if (late) staging_.upload();
   kept.met = ++steps_;

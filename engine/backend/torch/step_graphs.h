@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/backend/torch/kept_answers.h"
+#include "engine/backend/torch/answer_cache.h"
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/model/buffers.h"
 #include "engine/backend/torch/model/model.h"
@@ -32,9 +32,9 @@
 
 namespace tandem {
 
-// Faults planted in the graphs, asleep as those of base/planted.h and in the same builds: tests on
-// lazy queues find each.
-enum class GraphBug : uint8_t {
+// Mutations of the step graphs, inactive like those of base/mutation.h and in the same builds:
+// tests on lazy queues find each.
+enum class GraphMutation : uint8_t {
   kNone,
   kStagingMoves,      // every third step stages its tokens elsewhere
   kRowsCut,           // rows are cut down to a size, not filled up
@@ -48,14 +48,14 @@ enum class GraphBug : uint8_t {
   kFedAsStaged,       // rows whose tokens the device has are fed what the host knows of them
   kKeptNowhere,       // answers are kept where nobody finds them
 };
-#ifdef TANDEM_PLANTED_BUGS
-inline GraphBug planted_graph_bug = GraphBug::kNone;
-inline bool planted(GraphBug bug) { return planted_graph_bug == bug; }
+#ifdef TANDEM_MUTATIONS
+inline GraphMutation graph_mutation = GraphMutation::kNone;
+inline bool mutated(GraphMutation mutation) { return graph_mutation == mutation; }
 #else
-constexpr bool planted(GraphBug) { return false; }
+constexpr bool mutated(GraphMutation) { return false; }
 #endif
 
-// One lane thread's, under InferenceMode, of one model.
+// One device queue thread's, under InferenceMode, of one model.
 class StepGraphs {
  public:
   static constexpr int kMostRows = 64;  // of a step, and reads of it
@@ -82,10 +82,10 @@ class StepGraphs {
            shape.max_positions >= kMostRows / 2;
   }
 
-  // All outlive this; the pool is on a lane with a queue. scratch: the first of its scratch pages;
-  // kept: where answers are kept and looked for
+  // All outlive this; the pool is on a device queue with a queue. scratch: the first of its scratch
+  // pages; kept: where answers are kept and looked for
   StepGraphs(Model& model, const ModelShape& shape, const KvPool& pool, int64_t scratch,
-             const KeptAnswers& kept, const Buffers& buffers);
+             const AnswerCache& kept, const Buffers& buffers);
 
   // Whether the plan is a step for a graph.
   static bool fits(const Plan& plan);
@@ -93,7 +93,7 @@ class StepGraphs {
   // Puts the plan's rows on the queue, from tokens to logits of all that is read, [reads, vocab] of
   // which the first `ids` columns are wanted, and to the answers if they will do. questions:
   // [reads]; keep: [reads] where answers are kept besides, or empty. REQUIRES: fits(); fewer than
-  // KeptAnswers::kMostBatches batches are under way
+  // AnswerCache::kMostBatches batches are under way
   void run(const Plan& plan, const std::vector<RowQuestion>& questions, int ids, bool answers,
            const std::vector<int64_t>& keep = {});
 
@@ -150,10 +150,10 @@ class StepGraphs {
   Model& model_;
   const ModelShape& shape_;
   const KvPool& pool_;
-  const LaneQueue& lane_;
+  const DeviceQueue& device_queue_;
   const Ops& ops_;
   const int64_t scratch_;
-  const KeptAnswers& kept_answers_;
+  const AnswerCache& answer_cache_;
   const Buffers buffers_;
   Staging staging_;
   std::shared_ptr<std::byte> fed_;  // [kMostRows] int32_t

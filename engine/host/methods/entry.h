@@ -46,8 +46,8 @@ struct ModelInRole {
   // method names. Empty: none.
   std::string adapter;
   int masks = 0;  // that the adapter is to have
-  // Its rows that have done all layers leave their hidden states (PoolSize::keeps_top).
-  bool keeps_top = false;
+  // Its rows that have done all layers leave their hidden states (PoolSize::retains_top_hidden).
+  bool retains_top_hidden = false;
   // The role whose hidden rows of the prompt it is fed with, as that adapter says: after which
   // layers, and how. That role may run the prompt alone, and no further than it is read.
   std::optional<Role> fed_by;
@@ -102,7 +102,7 @@ class MethodWithParams {
   virtual ~MethodWithParams() = default;
   virtual Settings settings() const = 0;  // every field that is set or has a default
   virtual MethodNeeds needs(const DeploymentConfig& deployment) const = 0;
-  // Of its algorithm, where the device keeps the bits of rows (ModelShape::keeps_row_bits).
+  // Of its algorithm, where the device keeps the bits of rows (ModelShape::batch_invariant).
   virtual Contract contract(bool greedy) const = 0;
   virtual int extra_rows() const = 0;  // SequenceSpec::extra_rows
   virtual int width() const = 0;       // SequenceSpec::width

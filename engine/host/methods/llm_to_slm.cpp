@@ -26,12 +26,13 @@ MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
 std::optional<Refusal> source_misfit(const Params& a, const AdapterShape& adapter,
                                      const LoadedModel& large) {
   const ModelShape& reader = large.encoder != nullptr ? large.encoder->shape : large.shape;
-  if (adapter.source_sample != reader.sample) {
-    return Refusal{"adapter",
-                   absl::StrCat(quote_value(a.adapter), ", for rows of a model with the sample ",
-                                quote_value(adapter.source_sample)),
-                   absl::StrCat("one for model ", large.shape.name, ", which has ",
-                                quote_value(reader.sample))};
+  if (adapter.source_fingerprint != reader.fingerprint) {
+    return Refusal{
+        "adapter",
+        absl::StrCat(quote_value(a.adapter), ", for rows of a model with the fingerprint ",
+                     quote_value(adapter.source_fingerprint)),
+        absl::StrCat("one for model ", large.shape.name, ", which has ",
+                     quote_value(reader.fingerprint))};
   }
   const bool fits = reader.encodes ? adapter.layer == reader.depth : adapter.layer <= reader.layers;
   if (adapter.source == reader.hidden_size && fits) return std::nullopt;

@@ -43,7 +43,7 @@ MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
   for (const std::string& name : a.models) {
     ModelInRole worker{Role::kWorker, name};
     worker.field = "workers";
-    worker.keeps_top = true;
+    worker.retains_top_hidden = true;
     needs.models.push_back(worker);
   }
   return needs;
@@ -73,7 +73,7 @@ std::optional<Refusal> misfit_of(const LoadedModel& worker, const LoadedModel& l
     for (const LoadedModel* l : large.instances()) {
       if (m->config.device != l->config.device) continue;
       return refused(absl::StrCat("device: ", m->config.device),
-                     "a device or a lane (cpu:0/1) beside the large model's");
+                     "a device or a device queue (cpu:0/1) beside the large model's");
     }
   }
   return std::nullopt;
@@ -145,7 +145,7 @@ std::optional<Refusal> misfit_of(const Params& a, const MethodModels& models) {
   return heads_misfit(a, models);
 }
 
-// Lanes of one GPU take turns at the same processors.
+// Device queues of one GPU take turns at the same processors.
 std::vector<std::string> notes_of(const Params& a, const MethodModels& models) {
   const auto gpu_of = [](const LoadedModel& m) {
     const std::string& device = m.config.device;

@@ -48,7 +48,7 @@ int child_of(const BitaTree& tree, int node, int rank) {
 }
 
 // What a mask's candidates are for: as the method has them from one pass to the next.
-struct Foreseen {
+struct Predicted {
   int depths = 0, spent = 0;
 };
 
@@ -59,7 +59,7 @@ struct Verified {
 // What a pass of the method finds, without a model. `see` is told of each token that a mask had
 // foreseen.
 template <class See>
-Verified verify(const BitaTree& whole, Text& text, Foreseen* foreseen, See see) {
+Verified verify(const BitaTree& whole, Text& text, Predicted* foreseen, See see) {
   const BitaTree tree =
       whole.clipped(std::vector<int>(static_cast<size_t>(foreseen->depths), 1 << 20), 1 << 20);
   Verified p;
@@ -177,7 +177,7 @@ TEST(ExpectedTokens, AreThoseOfManyPasses) {
         for (int r = 0; r < 3; ++r) by_rank.push_back(hits.rate(m, r));
       }
       Text text(rates, 7);
-      Foreseen foreseen;
+      Predicted foreseen;
       int64_t tokens = 0;
       constexpr int kPasses = 40000;
       for (int i = 0; i < kPasses; ++i) {
@@ -198,7 +198,7 @@ struct Played {
 template <class Cost>
 Played play(BitaBudget& budget, std::vector<std::vector<double>> rates, Cost cost, int tokens) {
   Text text(std::move(rates), 3);
-  Foreseen foreseen;
+  Predicted foreseen;
   double seconds = 0;
   int rows = 0, made = 0, passes = 0;
   for (; made < tokens; ++passes) {
@@ -295,7 +295,7 @@ TEST(BitaBudget, RequestsTogetherHaveAsFewRoundsWithoutRowsAsOne) {
     auto lore = std::make_shared<BitaLore>();
     std::vector<std::unique_ptr<BitaBudget>> budgets;
     std::vector<Text> texts;
-    std::vector<Foreseen> foreseen(static_cast<size_t>(streams));
+    std::vector<Predicted> foreseen(static_cast<size_t>(streams));
     for (int s = 0; s < streams; ++s) {
       budgets.push_back(std::make_unique<BitaBudget>(Kind::kEfficient, 3, 5, true, lore));
       texts.emplace_back(kTrained, static_cast<uint64_t>(s));
@@ -333,7 +333,7 @@ TEST(BitaBudget, WhatRowsCostInACrowdIsLearntInOne) {
   const auto speed = [&](size_t streams) {
     std::vector<std::unique_ptr<BitaBudget>> budgets;
     std::vector<Text> texts;
-    std::vector<Foreseen> foreseen(streams);
+    std::vector<Predicted> foreseen(streams);
     for (size_t s = 0; s < streams; ++s) {
       budgets.push_back(std::make_unique<BitaBudget>(Kind::kEfficient, 3, 5, true, lore));
       texts.emplace_back(kTrained, s);
@@ -379,7 +379,7 @@ TEST(BitaBudget, FindsWhatPaysOnADisturbedMachine) {
     for (int request = 0; request < 8; ++request) {
       BitaBudget budget(Kind::kEfficient, 3, 5, true, lore);
       Text text(rates, seed * 100 + static_cast<uint64_t>(request));
-      Foreseen foreseen;
+      Predicted foreseen;
       for (int made = 0; made < 96;) {
         const Verified p = verify(budget.tree(), text, &foreseen,
                                   [&](int mask, int rank) { budget.saw_token(mask, rank); });
@@ -403,7 +403,7 @@ TEST(BitaBudget, ComesNearTheBestTree) {
       for (int m = 1; m <= 3; ++m) {
         for (int k = 1; k <= 5; ++k) {
           Text text(kTrained, 5);
-          Foreseen foreseen;
+          Predicted foreseen;
           const BitaTree tree = make_bita_tree(kind, m, k);
           double seconds = 0, tokens = 0;
           for (int i = 0; i < 2000; ++i) {
@@ -426,7 +426,7 @@ TEST(BitaBudget, DearRowsAreFew) {
     BitaBudget budget(Kind::kEfficient, 3, 5, true);
     double all = 0;
     Text text(kTrained, 3);
-    Foreseen foreseen;
+    Predicted foreseen;
     for (int i = 0; i < 1000; ++i) {
       const Verified p = verify(budget.tree(), text, &foreseen,
                                 [&](int mask, int rank) { budget.saw_token(mask, rank); });
@@ -461,7 +461,7 @@ TEST(BitaBudget, AFixedTreeStays) {
 TEST(BitaBudget, WhereNothingCostsTimeTreesAreLarge) {
   BitaBudget budget(Kind::kEfficient, 3, 3, true);
   Text text(kTrained, 3);
-  Foreseen foreseen;
+  Predicted foreseen;
   int whole = 0;
   for (int i = 0; i < 400; ++i) {
     whole += budget.tree().rows() == bita_tree_rows(Kind::kEfficient, 3, 3);

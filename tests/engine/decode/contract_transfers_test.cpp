@@ -6,12 +6,12 @@ namespace tandem::test {
 namespace {
 
 // Main on device 0; on device 1 a worker that has main's first `layers` layers.
-BoxOptions main_and_worker(int layers, bool keeps_top = false) {
+BoxOptions main_and_worker(int layers, bool retains_top_hidden = false) {
   BoxOptions o;
   o.models.resize(2);
   o.models[1].config = tiny_model(1, layers);
   o.models[1].device = 1;
-  o.models[1].pool.keeps_top = keeps_top;
+  o.models[1].pool.retains_top_hidden = retains_top_hidden;
   return o;
 }
 
@@ -55,7 +55,7 @@ Task<void> share_the_layers(Gen g, Answers* out) {
 
 TEST(ContractTransfers, RowsGoBetweenDepths) {
   for (const int chunk : {1, 3, 100}) {
-    BoxOptions o = main_and_worker(2, /*keeps_top=*/true);
+    BoxOptions o = main_and_worker(2, /*retains_top_hidden=*/true);
     o.limits.prefill_chunk_rows = chunk;
     Box box{o};
     Answers out, expected;

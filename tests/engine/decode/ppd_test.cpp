@@ -23,7 +23,7 @@ BoxOptions devices_of(const FakeModelConfig& main, const Pipeline& p) {
     worker.config = main;
     worker.config.layers = main.layers - p.exit;
     worker.device = w;
-    worker.pool.keeps_top = true;
+    worker.pool.retains_top_hidden = true;
   }
   return o;
 }
@@ -99,10 +99,10 @@ TEST(Ppd, GivesTheTokensOfAutoregressiveDecoding) {
     const bool tight = seed % 3 == 0, slow = seed % 4 == 1;
     for (size_t w = 1; w < o.models.size(); ++w) {
       if (slow) o.models[w].config.pass_seconds = 0.1;
-      if (chance(rng, 20)) o.models[w].device = 0;  // no lane of its own
+      if (chance(rng, 20)) o.models[w].device = 0;  // no device queue of its own
     }
     if (tight) {
-      for (BoxModel& m : o.models) m.pool = {4, 10, 10, m.pool.values, m.pool.keeps_top};
+      for (BoxModel& m : o.models) m.pool = {4, 10, 10, m.pool.values, m.pool.retains_top_hidden};
     }
     o.shuffle = rng();
     o.limits.prefill_chunk_rows = between(rng, 1, 8);

@@ -130,27 +130,28 @@ TEST_F(Deployments, EarlyExitIsBelowTheTop) {
             "model's layers");
 }
 
-// A lane of the large model's GPU works, and promises nothing.
+// A device queue of the large model's GPU works, and promises nothing.
 TEST_F(Deployments, PpdWorkersThatShareAGpuAreTold) {
   models_["big"].config.device = "cuda:0";
-  for (const auto& [name, device] : {std::pair{"lane", "cuda:0/1"}, {"other", "cuda:1"}}) {
+  for (const auto& [name, device] : {std::pair{"device queue", "cuda:0/1"}, {"other", "cuda:1"}}) {
     LoadedModel& worker = models_[name];
     worker = models_["big"];
     worker.config.name = name;
     worker.config.device = device;
     worker.shape.layers = 2;
   }
-  config_.deployments[0].methods["ppd"] = {{"exit_layer", int64_t{2}},
-                                           {"workers", std::vector<std::string>{"lane", "other"}}};
+  config_.deployments[0].methods["ppd"] = {
+      {"exit_layer", int64_t{2}}, {"workers", std::vector<std::string>{"device queue", "other"}}};
   const auto notes = [this] {
     return make_deployments(config_, models_, &metrics_)->front().notes;
   };
   ASSERT_EQ(error(), "no error");
-  EXPECT_EQ(notes(), (std::vector<std::string>{
-                         "deployments[pair].ppd: worker lane shares cuda:0 with model big: it "
-                         "works, and no speed-up is to be expected"}));
+  EXPECT_EQ(notes(),
+            (std::vector<std::string>{
+                "deployments[pair].ppd: worker device queue shares cuda:0 with model big: it "
+                "works, and no speed-up is to be expected"}));
   models_["big"].config.device = "cpu:0";
-  models_["lane"].config.device = "cpu:0/1";  // threads of its own
+  models_["device queue"].config.device = "cpu:0/1";  // threads of its own
   EXPECT_TRUE(notes().empty());
 }
 

@@ -266,7 +266,7 @@ TEST(EncoderDecoders, TheShippedPairDescribesFunctions) {
 // The small model is told what the large one has read, and writes; or drafts for it.
 TEST(EncoderDecoders, TheShippedSmallModelIsTold) {
   EngineConfig config = shipped();
-  config.deployments.push_back({"untold", "docstring-small-told", ""});
+  config.deployments.push_back({"untold", "docstring-small-conditioned", ""});
   const auto engine = make_engine(config);
   ASSERT_NE(engine, nullptr);
   std::set<std::string> texts;

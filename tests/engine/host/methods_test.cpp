@@ -23,7 +23,7 @@ class Methods : public ::testing::Test {
     small_.id = ModelId(1);
     large_.config.device = "cpu:0";
     for (LoadedModel* m : {&large_, &small_}) {
-      m->shape.keeps_row_bits = true;
+      m->shape.batch_invariant = true;
       m->shape.max_positions = 512;
       m->shape.layers = 4;
       m->pool.pages = 64;
@@ -39,7 +39,7 @@ class Methods : public ::testing::Test {
     d.large = &large_;
     d.small = with_small ? &small_ : nullptr;
     d.models = {{"large", &large_}, {"small", &small_}};
-    d.methods = offered_methods(config, large_.shape.keeps_row_bits);
+    d.methods = offered_methods(config, large_.shape.batch_invariant);
     d.config = std::move(config);
     d.context_length = 512;
     d.max_new_tokens = 511;
@@ -329,7 +329,7 @@ TEST_F(Methods, AContractThatCannotBeSaysWhatWouldGiveIt) {
 // METHODS G: one row and several take different kernels there, and nearly equal logits change
 // places.
 TEST_F(Methods, ADeviceThatKeepsNoBitsPromisesExactOnlyOfRowsThatRunAlone) {
-  large_.shape.keeps_row_bits = false;
+  large_.shape.batch_invariant = false;
   DeploymentConfig config;
   config.default_method = "speculative";
   config.methods["bild"] = {{"rollback_threshold", 0.69}};
@@ -455,7 +455,7 @@ TEST_F(Methods, WithoutADefaultAutoDraftsAsFarAsThatPaysAndIsExact) {
   GenerateRequest searching;
   searching.beam = {{"width", 4}};
   EXPECT_EQ(plan_method(deployment(true), searching, true, 1)->method, kAutoregressive);
-  large_.shape.keeps_row_bits = false;
+  large_.shape.batch_invariant = false;
   EXPECT_EQ(chosen(deployment(true)), kAutoregressive);
   EXPECT_EQ(deployment(true).methods.front().method, kAutoregressive);
 }

@@ -25,9 +25,9 @@ using testing::Recorder;
 EngineConfig config_of(const std::string& directory, const std::string& other,
                        const ExtraConfig& masks) {
   EngineConfig config;
-  for (const int lane : {0, 1}) {
+  for (const int device_queue : {0, 1}) {
     DeviceConfig& d = config.devices.emplace_back();
-    d.lane = lane;
+    d.device_queue = device_queue;
     d.threads = 1;
     d.memory_bytes = 256 << 20;
   }
@@ -227,14 +227,14 @@ TEST_F(Oracles, ExactMethodsGiveTheTokensOfAutoregressiveDecoding) {
   }
 }
 
-// Models of five and of six layers, and workers with one to three of them: a lane beside, and
-// another device.
+// Models of five and of six layers, and workers with one to three of them: a device queue beside,
+// and another device.
 EngineConfig pipelines_of(const std::string& directory) {
   EngineConfig config;
-  for (const auto& [index, lane] : {std::pair(0, 0), {0, 1}, {1, 0}}) {
+  for (const auto& [index, device_queue] : {std::pair(0, 0), {0, 1}, {1, 0}}) {
     DeviceConfig& d = config.devices.emplace_back();
     d.index = index;
-    d.lane = lane;
+    d.device_queue = device_queue;
     d.threads = 1;
     d.memory_bytes = 64 << 20;
   }
@@ -247,7 +247,7 @@ EngineConfig pipelines_of(const std::string& directory) {
     model.dtype = DType::kFloat64;
   };
   for (const int s : {1, 2, 3}) {
-    add("lane " + std::to_string(s), s, "cpu:0/1");
+    add("device queue " + std::to_string(s), s, "cpu:0/1");
     add("device " + std::to_string(s), s, "cpu:1");
   }
   for (const int layers : {5, 6}) {
@@ -256,7 +256,7 @@ EngineConfig pipelines_of(const std::string& directory) {
     for (int exit = (layers + 1) / 2; exit < layers; ++exit) {
       const std::string s = std::to_string(layers - exit);
       for (const std::vector<std::string>& workers :
-           {std::vector<std::string>{"lane " + s}, {"lane " + s, "device " + s}}) {
+           {std::vector<std::string>{"device queue " + s}, {"device queue " + s, "device " + s}}) {
         DeploymentConfig& d = config.deployments.emplace_back();
         d.name = large + "/" + std::to_string(exit) + "/" + std::to_string(workers.size());
         d.large = large;

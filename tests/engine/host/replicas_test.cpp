@@ -138,17 +138,17 @@ TEST(ReplicasOf, DifferentRoomHaveTheContextOfTheLeast) {
 }
 
 #ifdef TANDEM_WITH_TORCH
-// Transformers on two devices, and workers on a lane of each.
+// Transformers on two devices, and workers on a device queue of each.
 class ReplicatedWeights : public ::testing::Test {
  protected:
   void SetUp() override {
     test::write_tiny_model(large_.path(), 1);
     EngineConfig config;
     for (const int index : {0, 1}) {
-      for (const int lane : {0, 1}) {
+      for (const int device_queue : {0, 1}) {
         DeviceConfig& d = config.devices.emplace_back();
         d.index = index;
-        d.lane = lane;
+        d.device_queue = device_queue;
         d.threads = 1;
         d.memory_bytes = 64 << 20;
       }

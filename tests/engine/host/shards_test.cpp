@@ -111,7 +111,7 @@ TEST_F(Shards, EveryMethodGivesWhatItGivesOnOneDevice) {
   EXPECT_EQ(info.models[0].weight_bytes, engine->deployment("whole")->models[0].weight_bytes);
 }
 
-// A device's budget is for the layers that it has, whichever device's lane runs the model.
+// A device's budget is for the layers that it has, whichever device's device queue runs the model.
 TEST_F(Shards, PagesComeOutOfEachDevicesBudget) {
   EngineConfig config;
   for (const int index : {0, 1}) {

@@ -74,7 +74,7 @@ TEST(CacheSet, AFollowerGetsAllRowsOfThePromptButTheLast) {
   leader.open();
   follower.open();
   run(leader.find(leader.stage(Role::kLarge, 0).cache), kCached);
-  follower.take_over(leader);
+  follower.adopt(leader);
   const CacheId mine = follower.stage(Role::kLarge, 0).cache;
   EXPECT_EQ(follower.find(mine)->rows(), 5);
   EXPECT_TRUE(follower.forget_taken_over(mine));

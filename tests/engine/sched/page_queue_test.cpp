@@ -287,7 +287,7 @@ TEST(PageQueue, WhoseGoingMakesNoRoomStays) {
   EXPECT_FALSE(desk.go(own));     // has two, and wants another
   desk.end(passing);
   EXPECT_FALSE(desk.go(first));  // has one, and wants another
-  follower->take_over(*leader);
+  follower->adopt(*leader);
   EXPECT_FALSE(desk.go(follower));  // wants one for its last row
   ASSERT_EQ(desk.kv().available(), 0);
   const PageQueue::Served served = desk.serve();
@@ -306,7 +306,7 @@ TEST(PageQueue, ThoseWhoShareGoTogether) {
   SequenceRun* first = desk.add(1, {9, 8, 7, 6}, 1);
   EXPECT_TRUE(desk.go(passing));
   EXPECT_FALSE(desk.go(leader));
-  follower->take_over(*leader);
+  follower->adopt(*leader);
   EXPECT_FALSE(desk.go(follower));  // both pages are the leader's as well
   desk.end(passing);
   EXPECT_FALSE(desk.go(first));
@@ -323,7 +323,7 @@ TEST(PageQueue, NobodyIsEvictedForTheHopeless) {
   SequenceRun* leader = desk.add(1, kNine, 4 * 4);
   SequenceRun* follower = desk.add(0, kNine, 0);
   EXPECT_FALSE(desk.go(leader));
-  follower->take_over(*leader);
+  follower->adopt(*leader);
   EXPECT_FALSE(desk.go(follower));
   const PageQueue::Served served = desk.serve();
   EXPECT_EQ(served.hopeless, std::vector<SequenceRun*>{leader});

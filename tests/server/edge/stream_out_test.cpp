@@ -224,7 +224,7 @@ TEST(StreamOut, NothingGoesWrongInAnyOrder) {
 
 // The bug that was once there: work that came while the call's thread was about to work anyway was
 // posted besides, and could come when the call was over.
-TEST(StreamOut, TheSearchFindsThePlantedBug) {
+TEST(StreamOut, TheSearchFindsTheMutation) {
   int64_t orders = 0;
   EXPECT_EQ(search<true>("f", false, &orders), "");
   const std::string wrong = search<true>("ccf", false, &orders);

@@ -161,7 +161,7 @@ TEST(WorkLoop, LosesNothingInAnyOrder) {
 }
 
 // Asleep a moment after it has looked whether there is anything to do.
-TEST(WorkLoop, TheSearchFindsThePlantedBug) {
+TEST(WorkLoop, TheSearchFindsTheMutation) {
   int64_t orders = 0;
   EXPECT_EQ(search<true>(1, 0, &orders), "asleep, and something is posted");
 }

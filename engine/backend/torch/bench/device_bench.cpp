@@ -86,7 +86,7 @@ class Bench {
     absl::StatusOr<OpenedQueue> opened = open_queue(config, shared_);
     if (!opened.ok()) std::fprintf(stderr, "%s\n", opened.status().ToString().c_str());
     TANDEM_CHECK(opened.ok());
-    if (opened->queue != nullptr) lane_.emplace(std::move(opened->queue));
+    if (opened->queue != nullptr) device_queue_.emplace(std::move(opened->queue));
   }
 
   void ceilings();
@@ -96,9 +96,9 @@ class Bench {
   bool wrong() const { return wrong_; }
 
  private:
-  const LaneQueue* lane() const { return lane_ ? &*lane_ : nullptr; }
+  const DeviceQueue* device_queue() const { return device_queue_ ? &*device_queue_ : nullptr; }
   void wait() const {
-    if (lane_) lane_->queue->synchronize();
+    if (device_queue_) device_queue_->queue->synchronize();
   }
   at::TensorOptions rows() const {
     return at::TensorOptions().dtype(store_.rows()).device(device_);
@@ -123,7 +123,7 @@ class Bench {
   double seconds_;
   at::Device device_;
   TorchShared shared_;
-  std::optional<LaneQueue> lane_;
+  std::optional<DeviceQueue> device_queue_;
   WeightStore store_;
   double read_rate_ = 0;  // bytes per second
   bool wrong_ = false;
@@ -145,13 +145,13 @@ at::Tensor Bench::on_device(const std::vector<T>& numbers, at::ScalarType type) 
 }
 
 double Bench::time(const std::function<void()>& work) const {
-  for (int i = 0; i < 3; ++i) launch(lane(), work);
+  for (int i = 0; i < 3; ++i) launch(device_queue(), work);
   wait();
   int n = 1;
   std::vector<double> each;
   while (each.size() < 5) {
     const auto start = Clock::now();
-    for (int i = 0; i < n; ++i) launch(lane(), work);
+    for (int i = 0; i < n; ++i) launch(device_queue(), work);
     wait();
     const double took = seconds_since(start);
     if (took < seconds_ / 10 && n < 100000) {
@@ -169,7 +169,7 @@ double Bench::time_alone(const std::function<void()>& work) const {
   const auto begin = Clock::now();
   while (each.size() < 20 || (seconds_since(begin) < seconds_ && each.size() < 10000)) {
     const auto start = Clock::now();
-    launch(lane(), work);
+    launch(device_queue(), work);
     wait();
     each.push_back(seconds_since(start));
   }
@@ -196,11 +196,11 @@ void Bench::ceilings() {
   at::Tensor one = at::zeros({1}, options);
   put("launch", 1e6 * time([&] { one.add_(1); }), "us");
   put("round_trip", 1e6 * time_alone([&] { one.add_(1); }), "us");
-  if (lane_) copies_between_host_and_device();
+  if (device_queue_) copies_between_host_and_device();
 }
 
 void Bench::copies_between_host_and_device() const {
-  Queue& queue = *lane_->queue;
+  Queue& queue = *device_queue_->queue;
   const size_t n = static_cast<size_t>(std::min(shape_.copy_bytes, int64_t{256} << 20));
   const auto host = queue.host_memory(n);
   const auto device = queue.device_memory(n);
@@ -268,7 +268,7 @@ void Bench::block_product(const RandomBlocks& type, const std::string& name, int
   constexpr double kMost = 1e-3;  // what another order of sums in fp32 is far below
   const at::Tensor x = random_rows({kRows, in}, 2);
   at::Tensor got = at::empty({kRows, outs}, at::TensorOptions().dtype(at::kFloat).device(device_));
-  launch(lane(), [&] { linear.into(got, LinearInput(x)); });
+  launch(device_queue(), [&] { linear.into(got, LinearInput(x)); });
   wait();
   at::Tensor want = at::empty({kRows, outs}, at::kFloat);
   load(view, {.dtype = DType::kStored}).into(want, LinearInput(x.to(at::kCPU).to(at::kFloat)));
@@ -302,7 +302,7 @@ void Bench::multiply(const std::string& name, const Linear& linear, const std::v
   for (int64_t r = 0; r < rows.back(); ++r) {
     at::Tensor& out = alone.emplace_back(at::empty({1, outs}, fp32));
     const at::Tensor row = x.narrow(0, r, 1);
-    launch(lane(), [&] { linear.into(out, LinearInput(row)); });
+    launch(device_queue(), [&] { linear.into(out, LinearInput(row)); });
     wait();
   }
   for (const int n : rows) {

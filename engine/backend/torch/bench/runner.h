@@ -104,7 +104,7 @@ class Runner {
 
   struct Time {
     Seconds wall{};  // from launch() until the answer is here
-    Seconds busy{};  // of the lane
+    Seconds busy{};  // of the device queue
   };
   Time run() {
     std::promise<BatchResult> done;

@@ -1,4 +1,4 @@
-// A stream as a lane's queue.
+// A stream as a device queue's queue.
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "engine/backend/torch/cuda/kernels.h"
-#include "engine/backend/torch/cuda/lane.h"
+#include "engine/backend/torch/cuda/stream.h"
 
 namespace tandem::cuda {
 namespace {
@@ -37,8 +37,8 @@ class StreamEvent final : public Event {
 };
 
 // Held where graphs are begun, ended and destroyed, and nowhere else: LibTorch's generator of a
-// device keeps a set of them without a lock, and lanes of one GPU share it. What is captured and
-// what is replayed does not touch the set, so lanes capture side by side.
+// device keeps a set of them without a lock, and device queues of one GPU share it. What is
+// captured and what is replayed does not touch the set, so device queues capture side by side.
 std::mutex& set_of_graphs() {
   static auto* const mutex = new std::mutex;
   return *mutex;
@@ -158,9 +158,9 @@ class StreamQueue final : public Queue {
     work();
   }
 
-  // Other lanes allocate meanwhile, so only this thread is held to what may be captured. Memory
-  // that is taken on the way is the graphs' own; they run one after the other and leave nothing
-  // there, so they share it. After a capture that LibTorch could not end there are no more.
+  // Other device queues allocate meanwhile, so only this thread is held to what may be captured.
+  // Memory that is taken on the way is the graphs' own; they run one after the other and leave
+  // nothing there, so they share it. After a capture that LibTorch could not end there are no more.
   std::unique_ptr<Graph> capture(std::function<void()> work) override {
     if (gave_up_) throw std::runtime_error("an earlier capture could not be ended");
     const c10::cuda::CUDAStreamGuard here(stream_);
@@ -226,7 +226,7 @@ std::unique_ptr<Queue> open_queue(int device) {
   const c10::cuda::CUDAStream stream =
       c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index);
   stream.synchronize();
-  static std::once_flag asked;  // lanes that are there already launch meanwhile
+  static std::once_flag asked;  // device queues that are there already launch meanwhile
   std::call_once(asked, [] {
     const char* const overlap = std::getenv("TANDEM_CUDA_OVERLAP");
     if (overlap != nullptr) overlap_launches(std::string_view(overlap) != "0");

@@ -28,7 +28,7 @@ inline int64_t row_bucket(int64_t rows) {
 }
 
 // How often buffers have moved on this thread: what was captured (Queue::capture) names places, and
-// a lane's thread uses its own models' buffers alone.
+// a device queue's thread uses its own models' buffers alone.
 inline constinit thread_local int64_t row_buffers_moved = 0;
 
 // [rows, width]

@@ -18,7 +18,7 @@ struct Memory {
   const KvPool* pool = nullptr;  // null: rows read none
 };
 
-// Used by one lane thread, under InferenceMode. May throw what LibTorch throws.
+// Used by one device queue thread, under InferenceMode. May throw what LibTorch throws.
 class Model {
  public:
   virtual ~Model() = default;

@@ -6,9 +6,9 @@
 // that device alone. So whatever a pass is (a prefill, a tree, rows that stop between two layers
 // and go on later), it is the same as on one device, bit for bit where kernels keep rows' bits.
 //
-// A device's part runs on a thread of its own with the device's team, while the lane waits: a batch
-// is on one device at a time. CPU devices only, which share the host's memory; so nothing of a
-// batch but its rows need be moved.
+// A device's part runs on a thread of its own with the device's team, while the device queue waits:
+// a batch is on one device at a time. CPU devices only, which share the host's memory; so nothing
+// of a batch but its rows need be moved.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -52,7 +52,7 @@ class ShardedDecoder final : public Model {
     int begin = 0, end = 0;  // layers
     std::shared_ptr<const DecoderWeights> weights;
     std::unique_ptr<Decoder> decoder;
-    std::unique_ptr<Worker> thread;  // null: the lane itself
+    std::unique_ptr<Worker> thread;  // null: the device queue itself
     // On the part's thread, whose exceptions come back.
     void call(absl::FunctionRef<void()> f) const;
   };

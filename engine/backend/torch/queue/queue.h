@@ -1,9 +1,10 @@
 // What a device is asked to do while the host goes on: copies, launches, events and waits.
 //
-// Each lane has one queue. What is put on it happens later, in that order; queues know nothing of
-// each other but by events. On CUDA a queue is a stream (cuda/stream_queue.cpp). CPU devices have
-// none: their kernels read the host's memory, and all happens at once. Tests put queues below CPU
-// devices that do everything as late as they may (tests/engine/backend/torch/queue/lazy_queue.h).
+// A device queue has one command queue. What is put on it happens later, in that order; queues know
+// nothing of each other but by events. On CUDA a queue is a stream (cuda/stream_queue.cpp). CPU
+// devices have none: their kernels read the host's memory, and all happens at once. Tests put
+// queues below CPU devices that do everything as late as they may
+// (tests/engine/backend/torch/queue/lazy_queue.h).
 //
 // Errors are thrown, like all of a device's; those of what happens later by later calls.
 #pragma once
@@ -83,9 +84,9 @@ class Queue {
   Queue() = default;
 };
 
-// A lane's queue, and how far its batches have come, for others that read what they wrote.
-struct LaneQueue {
-  explicit LaneQueue(std::unique_ptr<Queue> own) : queue(std::move(own)), done(queue->event()) {}
+// A command queue, and how far its batches have come, for others that read what they wrote.
+struct DeviceQueue {
+  explicit DeviceQueue(std::unique_ptr<Queue> own) : queue(std::move(own)), done(queue->event()) {}
 
   // Ends a batch.
   void finish() const {
@@ -97,36 +98,36 @@ struct LaneQueue {
   const std::unique_ptr<Event> done;
 };
 
-// Those of lanes whose lane is null happen at once, in the host's memory.
+// Those whose device queue is null happen at once, in the host's memory.
 
 template <class Work>
-void launch(const LaneQueue* lane, Work&& work) {
-  if (lane == nullptr) {
+void launch(const DeviceQueue* device_queue, Work&& work) {
+  if (device_queue == nullptr) {
     work();
   } else {
-    lane->queue->launch(std::forward<Work>(work));
+    device_queue->queue->launch(std::forward<Work>(work));
   }
 }
 
 // As Queue::reads().
-inline bool reads(const LaneQueue* lane, const LaneQueue* other) {
-  if (lane == nullptr || other == nullptr) return lane == other;
-  return lane == other || lane->queue->reads(*other->queue);
+inline bool reads(const DeviceQueue* device_queue, const DeviceQueue* other) {
+  if (device_queue == nullptr || other == nullptr) return device_queue == other;
+  return device_queue == other || device_queue->queue->reads(*other->queue);
 }
 
-// What `lane` does from here on comes after the batches of `other`: by the queues, or where what is
-// read goes through the host's memory, the host waits.
-inline void follow(const LaneQueue* lane, const LaneQueue* other) {
-  if (other == nullptr || other == lane) return;
-  if (reads(lane, other)) {
-    lane->queue->wait(*other->done);
+// What `device_queue` does from here on comes after the batches of `other`: by the queues, or where
+// what is read goes through the host's memory, the host waits.
+inline void follow(const DeviceQueue* device_queue, const DeviceQueue* other) {
+  if (other == nullptr || other == device_queue) return;
+  if (reads(device_queue, other)) {
+    device_queue->queue->wait(*other->done);
   } else {
     other->done->synchronize();
   }
 }
 
-inline Queue* queue_of(const LaneQueue* lane) {
-  return lane == nullptr ? nullptr : lane->queue.get();
+inline Queue* queue_of(const DeviceQueue* device_queue) {
+  return device_queue == nullptr ? nullptr : device_queue->queue.get();
 }
 
 }  // namespace tandem

@@ -38,7 +38,7 @@ class Fnv {
 };
 
 absl::Status check_base(JsonFields& fields, const std::string& path, const DecoderConfig& base,
-                        const std::string& sample) {
+                        const std::string& fingerprint) {
   const json* object = fields.find("base");
   if (object == nullptr || !object->is_object()) {
     return out_of_range(absl::StrCat(path, ": base"),
@@ -52,11 +52,11 @@ absl::Status check_base(JsonFields& fields, const std::string& path, const Decod
     const int64_t value = inner.integer(field, std::nullopt, 1, int64_t{1} << 31);
     if (value != own) inner.refuse(field, absl::StrCat(own, ", as the model has it"));
   }
-  const std::string of = inner.text("sample", std::nullopt);
-  if (of != sample) {
-    inner.refuse("sample", absl::StrCat(quote_value(sample),
-                                        ": the model's (this adapter was made "
-                                        "for other weights)"));
+  const std::string of = inner.text("fingerprint", std::nullopt);
+  if (of != fingerprint) {
+    inner.refuse("fingerprint", absl::StrCat(quote_value(fingerprint),
+                                             ": the model's (this adapter was made "
+                                             "for other weights)"));
   }
   return inner.status();
 }
@@ -71,7 +71,7 @@ absl::Status read_source(JsonFields& fields, const std::string& path, AdapterFil
   JsonFields inner(*object, absl::StrCat(path, ": source."));
   file->source_hidden = inner.integer("hidden_size", std::nullopt, 1, int64_t{1} << 31);
   const int64_t layers = inner.integer("layers", std::nullopt, 1, 1 << 20);
-  file->source_sample = inner.text("sample", std::nullopt);
+  file->source_fingerprint = inner.text("fingerprint", std::nullopt);
   TANDEM_RETURN_IF_ERROR(inner.status());
   file->layer = static_cast<int>(fields.integer("layer", std::nullopt, 1, layers));
   const std::string fusion = fields.text("fusion", std::nullopt);
@@ -172,8 +172,8 @@ absl::Status check_tensors_of(const AdapterFile& file, const DecoderConfig& base
 
 }  // namespace
 
-absl::StatusOr<std::string> sample_of(const DecoderConfig& config, bool tied,
-                                      const TensorSource& source) {
+absl::StatusOr<std::string> fingerprint_of(const DecoderConfig& config, bool tied,
+                                           const TensorSource& source) {
   std::vector<std::string> names;
   for (const TensorSpec& spec : decoder_tensors(config, tied)) names.push_back(spec.name);
   std::sort(names.begin(), names.end());
@@ -194,7 +194,7 @@ absl::StatusOr<std::string> sample_of(const DecoderConfig& config, bool tied,
 
 absl::StatusOr<AdapterFile> AdapterFile::open(const std::string& directory,
                                               const DecoderConfig& base,
-                                              const std::string& sample) {
+                                              const std::string& fingerprint) {
   const std::string path = directory + "/adapter.json";
   TANDEM_ASSIGN_OR_RETURN(const std::string text, read_small_file(path, kMaxJsonBytes));
   TANDEM_ASSIGN_OR_RETURN(const json object, parse_json_object(text, path));
@@ -218,7 +218,7 @@ absl::StatusOr<AdapterFile> AdapterFile::open(const std::string& directory,
   }
   if (file.kind == kProjector) TANDEM_RETURN_IF_ERROR(read_source(fields, path, &file));
   TANDEM_RETURN_IF_ERROR(fields.status());
-  TANDEM_RETURN_IF_ERROR(check_base(fields, path, base, sample));
+  TANDEM_RETURN_IF_ERROR(check_base(fields, path, base, fingerprint));
   TANDEM_ASSIGN_OR_RETURN(file.tensors, Checkpoint::open_file(directory, "adapter.safetensors"));
   TANDEM_RETURN_IF_ERROR(check_tensors_of(file, base, directory + "/adapter.safetensors"));
   return file;

@@ -229,7 +229,7 @@ TEST(ScriptedDevices, EarlyLayersProposeAsOftenAsTheScriptSays) {
   fakes[0].add_model(ModelId(0), "main", config, {4, 256, 256});
   config.layers /= 2;
   PoolSize pool{4, 256, 256};
-  pool.keeps_top = true;
+  pool.retains_top_hidden = true;
   fakes[1].add_model(ModelId(1), "worker", config, pool);
   main.add_large(ModelId(0));
   const Script script{.vocab_size = kVocab, .agreement = 0, .early = {0.5, 0.2, 0.1}};

@@ -28,7 +28,7 @@ class AdapterFolders {
     const Checkpoint weights = *Checkpoint::open(model);
     const DecoderLayout layout = *check_decoder(base, weights);
     base.names = layout.names;
-    sample = *sample_of(base, layout.tied, weights);
+    fingerprint = *fingerprint_of(base, layout.tied, weights);
   }
 
   // fields: those of adapter.json beside format and base.
@@ -36,13 +36,10 @@ class AdapterFolders {
                     const std::vector<Matrix>& tensors) const {
     nlohmann::json about = fields;
     about["format"] = "tandem-adapter-1";
-    about["base"] = {{"vocab_size", base.vocab_size},
-                     {"hidden_size", base.hidden_size},
-                     {"layers", base.layers},
-                     {"heads", base.heads},
-                     {"kv_heads", base.kv_heads},
-                     {"head_dim", base.head_dim},
-                     {"sample", sample}};
+    about["base"] = {{"vocab_size", base.vocab_size}, {"hidden_size", base.hidden_size},
+                     {"layers", base.layers},         {"heads", base.heads},
+                     {"kv_heads", base.kv_heads},     {"head_dim", base.head_dim},
+                     {"fingerprint", fingerprint}};
     dir_.write(name + "/adapter.json", about.dump());
     std::vector<FileTensor> described;
     std::string numbers;
@@ -60,7 +57,7 @@ class AdapterFolders {
   std::string path() const { return dir_.path(); }
 
   DecoderConfig base;
-  std::string sample;  // what the folders say of the model
+  std::string fingerprint;  // what the folders say of the model
 
  private:
   const TempDir dir_;

@@ -135,22 +135,22 @@ TEST_F(Heads, ALayerRangeAnswersAsTheWholeDoesThere) {
               1e-5);
 }
 
-// Three lanes on one device, the last with fewer layers, and another device.
+// Three device queues on one device, the last with fewer layers, and another device.
 TEST_F(Heads, LanesOfADeviceShareWeights) {
   auto shared = test_shared();
   std::vector<std::unique_ptr<TorchDevice>> devices;
   std::vector<std::string> said;
   for (const DeviceConfig& where :
-       {DeviceConfig{.threads = 1}, DeviceConfig{.lane = 1, .threads = 1},
-        DeviceConfig{.lane = 2, .threads = 1}, DeviceConfig{.index = 1, .threads = 1}}) {
+       {DeviceConfig{.threads = 1}, DeviceConfig{.queue = 1, .threads = 1},
+        DeviceConfig{.queue = 2, .threads = 1}, DeviceConfig{.index = 1, .threads = 1}}) {
     devices.push_back(*TorchDevice::create(where, shared));
     const absl::Status loaded = devices.back()->load(
-        ModelId(2000 + static_cast<int>(devices.size())), model({}, where.lane == 2 ? 1 : 0),
+        ModelId(2000 + static_cast<int>(devices.size())), model({}, where.queue == 2 ? 1 : 0),
         [&](absl::string_view line) { said.emplace_back(line); });
     ASSERT_TRUE(loaded.ok()) << loaded;
   }
   ASSERT_EQ(said.size(), 4u);
-  const auto shares = HasSubstr("(shared with another lane)");
+  const auto shares = HasSubstr("(shared with another device queue)");
   EXPECT_THAT(said[0], testing::Not(shares));
   EXPECT_THAT(said[1], shares);
   EXPECT_THAT(said[1], HasSubstr("on cpu:0/1 "));
@@ -168,10 +168,10 @@ TEST_F(Heads, WhatDoesNotFitIsRefusedAtLoad) {
   EXPECT_THAT(load(model({}, 4)), HasSubstr("models[llama2].layers: 4; allowed: 1 to 3"));
   EXPECT_THAT(load(model({head("high", 3, 0)}, 2)),
               HasSubstr("adapter.json: layer: 3; allowed: 1 to 2, the layers that are loaded"));
-  folders.sample = "0000000000000000";
+  folders.fingerprint = "0000000000000000";
   EXPECT_THAT(load(model({head("other", 2, 0)})), HasSubstr("models[llama2].extras[other]: "));
   EXPECT_THAT(load(model({head("other", 2, 0)})),
-              HasSubstr("base.sample: \"0000000000000000\"; allowed: "));
+              HasSubstr("base.fingerprint: \"0000000000000000\"; allowed: "));
   EXPECT_THAT(load(model({{"none", folders.path() + "/none"}})), HasSubstr("none/adapter.json"));
 }
 

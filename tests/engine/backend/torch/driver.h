@@ -68,8 +68,8 @@ class Driver {
   };
   // All in one batch, so of one model, with the moves that wait. results: by item.
   std::vector<WorkResult> run(std::span<const Item> items);
-  // Batches that are all launched before the lane begins the first. seen: called when the first one
-  // is done. results: by batch.
+  // Batches that are all launched before the device queue begins the first. seen: called when the
+  // first one is done. results: by batch.
   std::vector<BatchResult> run_chain(
       std::span<const std::vector<Item>> batches, const std::function<void()>& seen = [] {});
   // One pass alone, in chunks of at most `chunk` rows (its tree must be a chain then); the answers

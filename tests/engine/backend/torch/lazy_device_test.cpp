@@ -184,7 +184,8 @@ TEST_F(LazyDevice, EveryCallThatIsLeftOutIsSeen) {
   EXPECT_EQ(nothing_to_do.size(), 1u);  // synchronize, behind a readback
 }
 
-// A worker's batch that the host does not wait for, as lanes would have it that go on meanwhile.
+// A worker's batch that the host does not wait for, as device queues would have it that go on
+// meanwhile.
 Rows pulled(LazyDevices& devices, bool by_events) {
   const auto shared = shared_of(devices);
   Driver main(tiny(), shared, 0, kSize);
@@ -247,12 +248,12 @@ TEST_F(LazyDevice, ACopyOfFreedPagesIsSeen) {
 TEST_F(LazyDevice, PoolsAreZeroed) {
   for (const bool skipped : {false, true}) {
     LazyDevices devices({});
-    const LaneQueue lane(devices.queue());
+    const DeviceQueue device_queue(devices.queue());
     if (skipped) devices.skip(QueueCall::kZero, 1);
     const KvPool pool({.layers = 2, .kv_heads = 2, .head_dim = 4, .hidden_size = 8},
                       {.page_rows = 4, .pages = 3, .frontier_pages = 2, .values = 3}, at::kCPU, 1,
-                      &lane);
-    lane.finish();
+                      &device_queue);
+    device_queue.finish();
     bool zero = true;
     for (const at::Tensor& t : {pool.keys, pool.values, pool.frontier, pool.hidden}) {
       ASSERT_GT(t.nbytes(), 0u);
@@ -267,10 +268,10 @@ TEST_F(LazyDevice, PoolsAreZeroed) {
 
 TEST_F(LazyDevice, MovesThatLeaveTheirPageMoveNothing) {
   LazyDevices devices({});
-  const LaneQueue lane(devices.queue());
+  const DeviceQueue device_queue(devices.queue());
   const KvPool pool({.layers = 1, .kv_heads = 1, .head_dim = 4, .hidden_size = 8},
-                    {.page_rows = 4, .pages = 3}, at::kCPU, 0, &lane);
-  Mover mover(&lane);
+                    {.page_rows = 4, .pages = 3}, at::kCPU, 0, &device_queue);
+  Mover mover(&device_queue);
   std::vector<Move> moves(2);
   moves[0].layers = moves[1].layers = 1;
   for (Move& m : moves) {
@@ -284,7 +285,7 @@ TEST_F(LazyDevice, MovesThatLeaveTheirPageMoveNothing) {
   EXPECT_EQ(devices.calls()[static_cast<size_t>(QueueCall::kLaunch)], before);
   moves[1].to.slot = 3;
   EXPECT_TRUE(mover.put(moves, [&](ModelId) { return &pool; }).ok());
-  lane.finish();
+  device_queue.finish();
 }
 
 // Statuses of works whose device has an error in the middle of things.

@@ -14,12 +14,12 @@
 namespace tandem {
 namespace {
 
-// Lanes whose GPUs have some memory free, and weights that take some.
+// Device queues whose GPUs have some memory free, and weights that take some.
 struct Machine {
   std::map<int, int64_t> free;  // by GPU
-  std::vector<int64_t> given;   // what each lane was told, in their order
+  std::vector<int64_t> given;   // what each device queue was told, in their order
 
-  PackingLane lane(int gpu, int64_t bytes) {
+  PackableDevice device_queue(int gpu, int64_t bytes) {
     return {.gpu = gpu,
             .free_bytes = [this, gpu] { return free.at(gpu); },
             .pack = [this, gpu, bytes](int64_t most) -> absl::StatusOr<int64_t> {
@@ -33,7 +33,9 @@ struct Machine {
 
 TEST(PackInTurn, AllLanesOfAGpuTakeHalfOfWhatIsLeftOver) {
   Machine m{.free = {{0, 101}, {1, 60}}};
-  EXPECT_TRUE(pack_in_turn({m.lane(0, 30), m.lane(1, 31), m.lane(0, 21), m.lane(0, 20)}).ok());
+  EXPECT_TRUE(pack_in_turn({m.device_queue(0, 30), m.device_queue(1, 31), m.device_queue(0, 21),
+                            m.device_queue(0, 20)})
+                  .ok());
   EXPECT_THAT(m.given, testing::ElementsAre(50, 30, 20, 20));
   EXPECT_EQ(m.free[0], 51);
   EXPECT_EQ(m.free[1], 60);
@@ -41,9 +43,9 @@ TEST(PackInTurn, AllLanesOfAGpuTakeHalfOfWhatIsLeftOver) {
 
 TEST(PackInTurn, EndsWithTheFirstFailure) {
   Machine m{.free = {{0, 100}}};
-  PackingLane lost = m.lane(0, 1);
+  PackableDevice lost = m.device_queue(0, 1);
   lost.pack = [](int64_t) { return absl::UnavailableError("lost"); };
-  EXPECT_EQ(pack_in_turn({lost, m.lane(0, 1)}).message(), "lost");
+  EXPECT_EQ(pack_in_turn({lost, m.device_queue(0, 1)}).message(), "lost");
   EXPECT_TRUE(m.given.empty());
 }
 

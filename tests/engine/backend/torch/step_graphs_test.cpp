@@ -156,7 +156,8 @@ TEST_F(StepGraph, AreNotMadeIfSwitchedOff) {
   EXPECT_EQ(calls(devices, QueueCall::kReplay), 0);
 }
 
-// Arrays go over, the graph runs, what is read comes back; marks for other lanes and for the host.
+// Arrays go over, the graph runs, what is read comes back; marks for other device queues and for
+// the host.
 TEST_F(StepGraph, AStepIsOneCopyOneReplayOneCopy) {
   LazyDevices devices({});
   Driver d(tiny(), shared_of(devices), 0, kSize);
@@ -292,17 +293,18 @@ TEST_F(StepGraph, AnIllegalAccessInAReplayLosesThatDeviceAlone) {
   EXPECT_EQ(got, want);
 }
 
-#ifdef TANDEM_PLANTED_BUGS
-TEST_F(StepGraph, PlantedBugsAreFound) {
-  for (const GraphBug bug :
-       {GraphBug::kStagingMoves, GraphBug::kRowsCut, GraphBug::kNoScratch, GraphBug::kKeptWhenMoved,
-        GraphBug::kReadsOfTheFirst, GraphBug::kAnswersOfFirst, GraphBug::kVocabOfTheFirst,
-        GraphBug::kStagedAfterwards}) {
+#ifdef TANDEM_MUTATIONS
+TEST_F(StepGraph, MutationsAreFound) {
+  for (const GraphMutation bug :
+       {GraphMutation::kStagingMoves, GraphMutation::kRowsCut, GraphMutation::kNoScratch,
+        GraphMutation::kKeptWhenMoved, GraphMutation::kReadsOfTheFirst,
+        GraphMutation::kAnswersOfFirst, GraphMutation::kVocabOfTheFirst,
+        GraphMutation::kStagedAfterwards}) {
     static_cast<void>(expected());
-    planted_graph_bug = bug;
+    graph_mutation = bug;
     LazyDevices devices({});
     EXPECT_TRUE(is_wrong(devices)) << static_cast<int>(bug);
-    planted_graph_bug = GraphBug::kNone;
+    graph_mutation = GraphMutation::kNone;
   }
 }
 #endif

@@ -30,7 +30,8 @@ inline std::shared_ptr<TorchShared> test_shared() {
   return std::make_shared<TorchShared>([devices](const DeviceConfig&) { return devices->queue(); });
 }
 
-// Of a test's devices the index-th one: on CUDA a lane of its own on the device that is named.
+// Of a test's devices the index-th one: on CUDA a device queue of its own on the device that is
+// named.
 inline DeviceConfig test_device(int index = 0, int threads = 1,
                                 CpuKernels kernels = CpuKernels::kOwn) {
   const char* const name = std::getenv("TANDEM_TEST_DEVICE");
@@ -48,14 +49,14 @@ inline DeviceConfig test_device(int index = 0, int threads = 1,
     device.threads = threads;
     device.cpu_kernels = kernels;
   } else {
-    device.lane += index;
+    device.queue += index;
     device.packed_products = true;
     device.graphs = test_device_graphs;
   }
   return device;
 }
 
-// Whether a row's bits depend on the rows beside it there (ModelShape::keeps_row_bits).
+// Whether a row's bits depend on the rows beside it there (ModelShape::batch_invariant).
 inline bool test_device_keeps_bits() { return test_device().kind == DeviceKind::kCpu; }
 
 }  // namespace tandem

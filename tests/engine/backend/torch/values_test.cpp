@@ -331,7 +331,7 @@ class TorchAdapters : public testing::Test {
          {"layer", 2},
          {"fusion", "add"},
          {"tokens", "shared"},
-         {"source", {{"hidden_size", source}, {"layers", 6}, {"sample", "0011223344556677"}}}},
+         {"source", {{"hidden_size", source}, {"layers", 6}, {"fingerprint", "0011223344556677"}}}},
         tensors);
   }
   ExtraConfig masks() {

@@ -42,7 +42,7 @@ class LlmToSlmApart : public ::testing::Test {
          {"layer", 5},
          {"fusion", fusion},
          {"tokens", tokens},
-         {"source", {{"hidden_size", source}, {"layers", 8}, {"sample", large.sample}}}},
+         {"source", {{"hidden_size", source}, {"layers", 8}, {"fingerprint", large.fingerprint}}}},
         {{"0.weight", {kInner, source}, numbers(cells, 0.1f)},
          {"0.bias", {kInner}, numbers(kInner, 0.1f)},
          {"2.weight", {hidden, kInner}, numbers(static_cast<size_t>(hidden) * kInner, scale)},

@@ -95,16 +95,17 @@ class Untold : public ::testing::TestWithParam<const char*> {
   ExtraConfig zero(const std::string& name, int layer = 2) const {
     const int64_t in = from.base.hidden_size, out = to.base.hidden_size;
     const auto zeros = [](int64_t n) { return std::vector<float>(static_cast<size_t>(n)); };
-    return to.write(name,
-                    {{"kind", "projector"},
-                     {"layer", layer},
-                     {"fusion", "add"},
-                     {"tokens", "shared"},
-                     {"source", {{"hidden_size", in}, {"layers", 2}, {"sample", from.sample}}}},
-                    {{"0.weight", {out, in}, zeros(out * in)},
-                     {"0.bias", {out}, zeros(out)},
-                     {"2.weight", {out, out}, zeros(out * out)},
-                     {"2.bias", {out}, zeros(out)}});
+    return to.write(
+        name,
+        {{"kind", "projector"},
+         {"layer", layer},
+         {"fusion", "add"},
+         {"tokens", "shared"},
+         {"source", {{"hidden_size", in}, {"layers", 2}, {"fingerprint", from.fingerprint}}}},
+        {{"0.weight", {out, in}, zeros(out * in)},
+         {"0.bias", {out}, zeros(out)},
+         {"2.weight", {out, out}, zeros(out * out)},
+         {"2.bias", {out}, zeros(out)}});
   }
   GenerateRequest asking(const std::string& model, int i) const {
     std::vector<Token> prompt = large.golden.prompt(i);

@@ -39,7 +39,7 @@ class LlmToSlmPair : public ::testing::Test {
          {"layer", layer},
          {"fusion", fusion},
          {"tokens", "shared"},
-         {"source", {{"hidden_size", kLarge}, {"layers", 8}, {"sample", large.sample}}}},
+         {"source", {{"hidden_size", kLarge}, {"layers", 8}, {"fingerprint", large.fingerprint}}}},
         {{"0.weight", {kInner, kLarge}, numbers(size_t{kInner} * kLarge, 0.1f)},
          {"0.bias", {kInner}, numbers(kInner, 0.1f)},
          {"2.weight", {kSmall, kInner}, numbers(size_t{kSmall} * kInner, scale)},

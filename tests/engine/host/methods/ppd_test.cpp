@@ -1,5 +1,5 @@
-// A large model and workers of its lower layers on devices and lanes beside it: the demo's model,
-// and deployments that do not fit.
+// A large model and workers of its lower layers on devices and device queues beside it: the demo's
+// model, and deployments that do not fit.
 #include "engine/decode/ppd.h"
 
 #include <gmock/gmock.h>
@@ -38,7 +38,7 @@ EngineConfig pipeline(int exit_layer, const std::vector<std::string>& devices) {
   const auto add_device = [&config](const std::string& name) {
     DeviceConfig& d = config.devices.emplace_back();
     d.index = name[4] - '0';
-    d.lane = name.size() > 5 ? name[6] - '0' : 0;
+    d.device_queue = name.size() > 5 ? name[6] - '0' : 0;
     d.threads = 1;
     d.memory_bytes = 64 << 20;
   };
@@ -100,8 +100,8 @@ TEST(PpdMethod, GivesTheTokensOfAutoregressiveDecodingOnRealModels) {
 #ifndef TANDEM_WITH_TORCH
   GTEST_SKIP() << "built without LibTorch";
 #endif
-  const std::vector<std::string> one_lane = {"cpu:0/1"}, two = {"cpu:1", "cpu:2"};
-  for (const auto& [exit_layer, devices] : {std::pair{4, one_lane}, {6, one_lane}, {5, two}}) {
+  const std::vector<std::string> one_queue = {"cpu:0/1"}, two = {"cpu:1", "cpu:2"};
+  for (const auto& [exit_layer, devices] : {std::pair{4, one_queue}, {6, one_queue}, {5, two}}) {
     const MethodStats sum = expect_the_tokens_of_ar(pipeline(exit_layer, devices),
                                                     "exit layer " + std::to_string(exit_layer));
     EXPECT_GT(sum.own[PpdFigures::kAdopted], 8) << "of some 24 tokens of each of 8 requests";
@@ -209,7 +209,7 @@ TEST_F(PpdHeads, RefusesThoseThatDoNotFit) {
   ExtraConfig other = head("elsewhere", 4, 0);
   other.name = "early";
   test::AdapterFolders others{std::string(TANDEM_SOURCE_DIR) + "/models/code-large"};
-  const std::string sample = std::exchange(others.sample, "0123456789abcdef");
+  const std::string sample = std::exchange(others.fingerprint, "0123456789abcdef");
   const ExtraConfig foreign = others.write("early", {{"kind", "head"}, {"layer", 4}},
                                            {{"down.weight", {1, 320}, std::vector<float>(320)},
                                             {"up.weight", {320, 1}, std::vector<float>(320)}});
@@ -236,7 +236,7 @@ TEST_F(PpdHeads, RefusesThoseThatDoNotFit) {
       {"deployments[code].ppd.head: \"early\"; allowed: unset without exit_layer",
        [](EngineConfig& c) { c.deployments[0].methods["ppd"] = {{"head", std::string("early")}}; }},
       {"models[large].extras[early]: " + foreign.path +
-           "/adapter.json: base.sample: \"0123456789abcdef\"; allowed: \"" + sample +
+           "/adapter.json: base.fingerprint: \"0123456789abcdef\"; allowed: \"" + sample +
            "\": the model's (this adapter was made for other weights)",
        [&](EngineConfig& c) { c.models[0].extras = {foreign}; }},
       {"models[worker0].extras[late]: " + late.path +
@@ -274,7 +274,8 @@ TEST(PpdMethod, RefusesDeploymentsThatDoNotFit) {
        "large "
        "model has above exit_layer",
        [](EngineConfig& c) { c.models[1].layers = 3; }},
-      {"deployments[code].ppd.workers: \"worker0\" with device: cpu:0; allowed: a device or a lane "
+      {"deployments[code].ppd.workers: \"worker0\" with device: cpu:0; allowed: a device or a "
+       "device queue "
        "(cpu:0/1) beside the large model's",
        [](EngineConfig& c) { c.models[1].device = "cpu:0"; }},
       {"deployments[code].ppd.workers: \"worker0\" with page_rows: 8; allowed: 16",
@@ -329,7 +330,7 @@ TEST(PpdMethod, WorkersWantADeviceThatIsThere) {
 // A worker with memory for 320 rows, beside a large model with more of it.
 TEST(PpdMethod, CandidatesAreNoMoreThanTheWorkersRows) {
   EngineConfig config = testing::fake_engine_config();
-  config.devices.push_back({.lane = 1});
+  config.devices.push_back({.device_queue = 1});
   ModelConfig& worker = config.models[1];
   worker.fake = config.models[0].fake;
   worker.fake->layers = 2;
@@ -353,7 +354,7 @@ TEST(PpdMethod, CandidatesAreNoMoreThanTheWorkersRows) {
   EXPECT_TRUE(fits->wait().ok()) << fits->wait();
 }
 
-// Those for GPUs, on as many CPU devices and lanes, with fake models of their layers.
+// Those for GPUs, on as many CPU devices and device queues, with fake models of their layers.
 TEST(PpdMethod, DeploymentsForGpusAreServed) {
   for (const std::string name : {"ppd-gpus", "ppd-one-gpu"}) {
     const std::string path = std::string(TANDEM_SOURCE_DIR) + "/deploy/" + name + ".textproto";

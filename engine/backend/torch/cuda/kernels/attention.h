@@ -43,19 +43,19 @@ struct Seen {
 };
 
 inline __device__ Seen seen_by(const RowView& rows, int64_t r) {
-  const bool cut = rows.window > 0 && !planted(Mutant::kNoWindow);
+  const bool cut = rows.window > 0 && !mutated(Mutant::kNoWindow);
   const int prompts = rows.prompts == nullptr ? 0 : rows.prompts[r];
-  const int kept = planted(Mutant::kPromptsCut) ? rows.window : prompts + rows.window;
+  const int kept = mutated(Mutant::kPromptsCut) ? rows.window : prompts + rows.window;
   Seen seen;
-  seen.dense = rows.dense_end[r] + (planted(Mutant::kSeeNext) ? 1 : 0);
+  seen.dense = rows.dense_end[r] + (mutated(Mutant::kSeeNext) ? 1 : 0);
   const int oldest = rows.position[r] + 1 - rows.window;
   seen.first = cut ? min(seen.dense, max(rows.first_key[r], oldest)) : rows.first_key[r];
   seen.extra = cut ? max(rows.extra_begin[r], rows.extra_end[r] - kept) : rows.extra_begin[r];
   seen.position = rows.position[r];
-  const int extras = planted(Mutant::kNoExtra) ? 0 : rows.extra_end[r] - seen.extra;
+  const int extras = mutated(Mutant::kNoExtra) ? 0 : rows.extra_end[r] - seen.extra;
   seen.end = extras > 0 ? seen.position + prompts + 1 : seen.dense;
   seen.others = seen.end - extras;
-  seen.table = planted(Mutant::kFirstTable) ? 0 : rows.table[r];
+  seen.table = mutated(Mutant::kFirstTable) ? 0 : rows.table[r];
   return seen;
 }
 
@@ -149,9 +149,9 @@ class AttentionBlock {
       keys_ = max(keys_, min(seen.end, base_ + kSplitKeys) - base_);
     }
     score();
-    if (!planted(Mutant::kSoftenWithoutBarrier)) __syncthreads();
+    if (!mutated(Mutant::kSoftenWithoutBarrier)) __syncthreads();
     soften();
-    if (!planted(Mutant::kWeighWithoutBarrier)) __syncthreads();
+    if (!mutated(Mutant::kWeighWithoutBarrier)) __syncthreads();
     weigh();
   }
 
@@ -159,7 +159,7 @@ class AttentionBlock {
   __device__ int64_t row_of(int query) const { return first_row_ + query / heads_; }
   __device__ int head_of(int query) const {
     const int head = first_head_ + query % heads_;
-    return planted(Mutant::kHeadsInTurn) ? query % heads_ * a_.kv.kv_heads + kv_head_ : head;
+    return mutated(Mutant::kHeadsInTurn) ? query % heads_ * a_.kv.kv_heads + kv_head_ : head;
   }
 
   // Where the query's key lies, in words; -1: the row does not see it. key: of the split
@@ -170,7 +170,7 @@ class AttentionBlock {
     const RowView& rows = a_.rows;
     const int row = number < seen.dense ? number : rows.extra[seen.extra + number - seen.others];
     const int64_t page = rows.pages[seen.table + row / rows.page_rows];
-    const int heads = a_.kv.kv_heads + (planted(Mutant::kPageStride) ? 1 : 0);
+    const int heads = a_.kv.kv_heads + (mutated(Mutant::kPageStride) ? 1 : 0);
     return ((page * heads + kv_head_) * rows.page_rows + row % rows.page_rows) * words_;
   }
 
@@ -233,7 +233,7 @@ class AttentionBlock {
     if (bias.table == nullptr) return 0;
     const Seen seen = s_.seen[query / heads_];
     const int distance =
-        planted(Mutant::kDistanceTurned) ? seen.position - number : number - seen.position;
+        mutated(Mutant::kDistanceTurned) ? seen.position - number : number - seen.position;
     const int64_t row = int64_t{head_of(query)} * (bias.before + 1 + bias.after) + bias.before;
     return bias.table[row + min(max(distance, -bias.before), bias.after)];
   }
@@ -271,13 +271,13 @@ class AttentionBlock {
     for (int first = 0; first < queries_; first += kPass) {
       for (int w = 0; w < words_; w += kValueLanes) {
         add_values(first, w);
-        if (!planted(Mutant::kSumsWithoutBarrier)) __syncthreads();
+        if (!mutated(Mutant::kSumsWithoutBarrier)) __syncthreads();
         for (int i = threadIdx.x; i < kPassNumbers; i += kAttentionThreads) {
           const int query = first + i / (kValueLanes * kN);
           const int dimension = w * kN + i % (kValueLanes * kN);
           if (query < queries_ && is_head(dimension)) leave(query, dimension, i);
         }
-        if (!planted(Mutant::kPassesOverlap)) __syncthreads();
+        if (!mutated(Mutant::kPassesOverlap)) __syncthreads();
       }
     }
     const int j = threadIdx.x;
@@ -288,7 +288,7 @@ class AttentionBlock {
   }
 
   __device__ bool is_head(int dimension) const {
-    return dimension < a_.kv.head_dim || planted(Mutant::kTailOfHead);
+    return dimension < a_.kv.head_dim || mutated(Mutant::kTailOfHead);
   }
 
   // Sums of a pass's queries for words [first_word, first_word + kValueLanes), by warp.
@@ -392,7 +392,7 @@ __global__ void merge_kernel(const __grid_constant__ AttentionArguments<T> a) {
     for (int s = 0; s < a.grid.splits; ++s) {
       const A total = a.parts.totals[first + s];
       if (total == A(0)) continue;
-      const A weight = planted(Mutant::kNotRescaled) ? A(1) : exp(a.parts.tops[first + s] - best);
+      const A weight = mutated(Mutant::kNotRescaled) ? A(1) : exp(a.parts.tops[first + s] - best);
       sum += a.parts.sums[(first + s) * d + i] * weight;
       whole += total * weight;
     }

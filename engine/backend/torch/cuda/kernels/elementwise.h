@@ -21,7 +21,7 @@ __global__ void embed_kernel(Ptr<R> x, Ptr<const T> table, Ptr<const int32_t> to
                              int64_t width) {
   begin_launch();
   const int64_t r = blockIdx.x;
-  if (token[r] < 0 && !planted(Mutant::kEmbedAdapters)) return;
+  if (token[r] < 0 && !mutated(Mutant::kEmbedAdapters)) return;
   const Ptr<const T> from = table + token[r] * width;
   for (int64_t i = threadIdx.x; i < width; i += kThreads) {
     x[r * width + i] = static_cast<R>(from[i]);
@@ -98,9 +98,9 @@ using BlockSums = SharedArray<R, kThreads / kWarp>;
 template <class R>
 __device__ R block_sum(R x, BlockSums<R>& sums) {
   x = warp_sum(x);
-  if (!planted(Mutant::kSumsOverlap)) __syncthreads();  // the last sum has been read
+  if (!mutated(Mutant::kSumsOverlap)) __syncthreads();  // the last sum has been read
   if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = x;
-  if (!planted(Mutant::kSumWithoutBarrier)) __syncthreads();
+  if (!mutated(Mutant::kSumWithoutBarrier)) __syncthreads();
   R total = 0;
   for (int w = 0; w < kThreads / kWarp; ++w) total += sums[w];
   return total;
@@ -119,9 +119,9 @@ template <class From, class R>
 __device__ R own_squares(Ptr<From> from, R mean, int64_t width) {
   R squares = 0;
   for (int64_t i = threadIdx.x; i < width; i += kThreads) {
-    const R x = static_cast<R>(from[i]) - (planted(Mutant::kMeanNotTaken) ? R(0) : mean);
+    const R x = static_cast<R>(from[i]) - (mutated(Mutant::kMeanNotTaken) ? R(0) : mean);
     squares += x * x;
-    if (planted(Mutant::kNormStride)) break;
+    if (mutated(Mutant::kNormStride)) break;
   }
   return squares;
 }
@@ -137,10 +137,10 @@ __device__ void norm_row(Ptr<To> to, Ptr<From> from, const NormArguments<R>& nor
     mean = block_sum(sum, sums) / static_cast<R>(width);
   }
   const R squares = own_squares(from, mean, width);
-  if (planted(Mutant::kSumInOneWarp) && threadIdx.x >= kWarp) return;
-  if (planted(Mutant::kHalfShuffle) && threadIdx.x >= width) return;
+  if (mutated(Mutant::kSumInOneWarp) && threadIdx.x >= kWarp) return;
+  if (mutated(Mutant::kHalfShuffle) && threadIdx.x >= width) return;
   const R scale = R(1) / sqrt(block_sum(squares, sums) / static_cast<R>(width) + norm.eps);
-  const int64_t end = planted(Mutant::kNormWidth) ? width + 1 : width;
+  const int64_t end = mutated(Mutant::kNormWidth) ? width + 1 : width;
   for (int64_t i = threadIdx.x; i < end; i += kThreads) {
     R y = norm.weight[i] * ((static_cast<R>(from[i]) - mean) * scale);
     if (norm.layer) y += norm.bias[i];
@@ -213,11 +213,11 @@ __global__ void rope_and_store_kernel(Ptr<T> qkv, RowView rows, PagedHeads<T> kv
   begin_launch();
   const int64_t r = blockIdx.x;
   const int half = kv.head_dim / 2;
-  const int next = planted(Mutant::kRopeNeighbours) ? 1 : half;
+  const int next = mutated(Mutant::kRopeNeighbours) ? 1 : half;
   const Ptr<T> row = qkv + r * (kv.heads + 2 * kv.kv_heads) * kv.head_dim;
   const auto position = static_cast<float>(rows.position[r]);
   const bool rotate = !(rotation.inverse_frequencies == nullptr);
-  const int64_t place = planted(Mutant::kStoreInOrder) ? r : rows.slot[r];
+  const int64_t place = mutated(Mutant::kStoreInOrder) ? r : rows.slot[r];
   const int64_t page = place / rows.page_rows;
   const int64_t slot = place % rows.page_rows;
   for (int p = threadIdx.x; p < (kv.heads + kv.kv_heads) * half; p += kThreads) {
@@ -289,7 +289,7 @@ __global__ void gate_kernel(Ptr<T> out, Ptr<const T> gate_up, int64_t n, int64_t
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < n;
        i += int64_t{gridDim.x} * kThreads) {
     const Ptr<const T> row = gate_up + i / width * 2 * width;
-    const int64_t up = planted(Mutant::kGateRows) ? 2 * width : width;
+    const int64_t up = mutated(Mutant::kGateRows) ? 2 * width : width;
     const R g = static_cast<R>(row[i % width]);
     out[i] = static_cast<T>(activated(g, activation) * static_cast<R>(row[up + i % width]));
   }

@@ -223,7 +223,7 @@ class SharedArray {
 
 struct Stream {};
 
-inline bool planted(Mutant mutant) { return emulator::awake == mutant; }
+inline bool mutated(Mutant mutant) { return emulator::awake == mutant; }
 
 template <class... P, class... A>
 void launch(Stream, void (*kernel)(P...), const Geometry& g, A&&... arguments) {
@@ -257,7 +257,7 @@ T __shfl_xor_sync(unsigned mask, T x, int lanes,
 
 inline void let_next_begin() {}
 inline void wait_for_last() {
-  if (!planted(Mutant::kNoWait)) emulator::wait_for_last();
+  if (!mutated(Mutant::kNoWait)) emulator::wait_for_last();
 }
 
 template <class T>

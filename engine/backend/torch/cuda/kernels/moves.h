@@ -40,16 +40,16 @@ __global__ void move_kernel(MovedRows<Word> rows, int64_t columns, Ptr<const Row
   // Not by index: arguments that are indexed are copied to local memory.
   const Ptr<const Word> from = blockIdx.y == 0 ? rows.from[0] : rows.from[1];
   const Ptr<Word> to = blockIdx.y == 0 ? rows.to[0] : rows.to[1];
-  const bool apart = planted(Mutant::kMovesAtOnce);
+  const bool apart = mutated(Mutant::kMovesAtOnce);
   for (int m = apart ? blockIdx.z : 0; m < (apart ? static_cast<int>(blockIdx.z) + 1 : n); ++m) {
     const RowMove move = moves[m];
-    if (layer >= move.layers && !planted(Mutant::kAllLayers)) continue;
+    if (layer >= move.layers && !mutated(Mutant::kAllLayers)) continue;
     const int64_t from_page = (layer * rows.from_pages + move.from_page) * rows.heads + head;
     const int64_t to_page = (layer * rows.to_pages + move.to_page) * rows.heads + head;
     const Ptr<const Word> f =
         from + ((from_page * rows.from_page_rows + move.from_slot) * rows.words + word);
     const Ptr<Word> t = to + ((to_page * rows.to_page_rows + move.to_slot) * rows.words + word);
-    const bool down = t <= f || planted(Mutant::kOneDirection);
+    const bool down = t <= f || mutated(Mutant::kOneDirection);
     for (int i = 0; i < move.rows; ++i) {
       const int64_t row = down ? i : move.rows - 1 - i;
       t[row * rows.words] = f[row * rows.words];
@@ -62,7 +62,7 @@ void move_words(Stream stream, const MovedRows<Word>& rows, Ptr<const RowMove> m
   const int64_t columns = rows.columns();
   launch(stream, move_kernel<Word>,
          {kMoveThreads, (columns + kMoveThreads - 1) / kMoveThreads, rows.kinds,
-          planted(Mutant::kMovesAtOnce) ? n : 1},
+          mutated(Mutant::kMovesAtOnce) ? n : 1},
          rows, columns, moves, n);
 }
 

@@ -1,8 +1,8 @@
 // Faults planted in the kernels, to show that the tests on an emulated device would find them.
 //
-//   if (!planted(Mutant::kSumWithoutBarrier)) __syncthreads();
+//   if (!mutated(Mutant::kSumWithoutBarrier)) __syncthreads();
 //
-// On a device planted() is false at compile time and nothing is left of such a line.
+// On a device mutated() is false at compile time and nothing is left of such a line.
 #pragma once
 
 #include <cstdint>

@@ -77,7 +77,7 @@ __device__ inline void mma_u8s8(int32_t (&c)[4], const uint4& a, uint32_t b0, ui
 
 using Stream = cudaStream_t;
 
-__host__ __device__ constexpr bool planted(Mutant) { return false; }
+__host__ __device__ constexpr bool mutated(Mutant) { return false; }
 
 // Whether launches begin while those before them end, where the device can do that.
 inline bool launches_overlap = true;

@@ -16,7 +16,7 @@
 //   prefetch(p, i)     p[i] will be read soon; may be called before wait_for_last()
 //   SharedArray<T, N>  T[N] in shared memory: `__shared__ SharedArray<float, 4> sums;`
 //   Geometry, Stream, launch(stream, kernel, geometry, arguments...)
-//   planted(mutant)    mutants.h
+//   mutated(mutant)    mutants.h
 #pragma once
 
 #ifdef __CUDACC__

@@ -45,7 +45,7 @@ struct PackedShape {
 
   // Row of the matrix in a tile's row r; -1: there is none.
   __device__ int64_t out_of(int64_t tile, int r) const {
-    const bool beside = pairs && !planted(Mutant::kPackInOrder);
+    const bool beside = pairs && !mutated(Mutant::kPackInOrder);
     const int64_t i = (beside ? tile / 2 : tile) * kTileOuts + r;
     return i < width() ? i + (beside ? tile % 2 * width() : 0) : -1;
   }
@@ -127,7 +127,7 @@ class ProductBlock {
       float c[kTiles][kRowTiles][4] = {};
       add_steps(group, c);
       end.finish(group, c);
-      if (planted(Mutant::kProductFirstTile)) break;
+      if (mutated(Mutant::kProductFirstTile)) break;
     }
   }
 
@@ -153,7 +153,7 @@ class ProductBlock {
   // The norm's factor of the row that this lane multiplies, in norm_kernel's order.
   __device__ void scale_rows() {
     const int64_t in = a_.shape.in;
-    const int own = planted(Mutant::kProductScale) ? 0 : lane_ / 4;
+    const int own = mutated(Mutant::kProductScale) ? 0 : lane_ / 4;
     for (int r = 0; r < a_.rows; ++r) {
       const float squares = own_squares(a_.residual + r * in, 0.0f, in);
       const float scale =
@@ -164,7 +164,7 @@ class ProductBlock {
 
   __device__ void add_steps(int64_t group, float (&c)[kTiles][kRowTiles][4]) {
     const int steps = a_.shape.steps();
-    const int64_t stride = int64_t{steps + (planted(Mutant::kProductStride) ? 1 : 0)} * 2 * kWarp;
+    const int64_t stride = int64_t{steps + (mutated(Mutant::kProductStride) ? 1 : 0)} * 2 * kWarp;
     const Ptr<const uint4> weights =
         words_of<uint4>(a_.weights) + (group * kTiles * stride + lane_);
     for (int first = warp_; first < steps; first += kProductWarps * kDepth) {
@@ -194,7 +194,7 @@ class ProductBlock {
   }
 
   static __device__ void multiply(float (&c)[4], const uint4 (&w)[2], const uint4& x) {
-    const bool turned = planted(Mutant::kProductHalves);
+    const bool turned = mutated(Mutant::kProductHalves);
     add_tile(c, w[turned ? 1 : 0], x.x, x.y);
     add_tile(c, w[turned ? 0 : 1], x.z, x.w);
   }
@@ -211,8 +211,8 @@ class ProductBlock {
   __device__ uint4 inputs(int tile, int step) const {
     const int row = tile * kTileRows + lane_ / 4;
     const int64_t k = int64_t{step} * kStepInputs + lane_ % 4 * 8;
-    if (row >= a_.rows && !planted(Mutant::kProductRows)) return {};
-    if (k >= a_.shape.in && !planted(Mutant::kProductTail)) return {};
+    if (row >= a_.rows && !mutated(Mutant::kProductRows)) return {};
+    if (k >= a_.shape.in && !mutated(Mutant::kProductTail)) return {};
     const int64_t at = row * a_.shape.in + k;
     if constexpr (kNormed) {
       const Ptr<const uint4> x = words_of<uint4>(a_.residual) + at / 4;
@@ -230,7 +230,7 @@ class ProductBlock {
     return normed(x0, w0) | uint32_t{normed(x1, w1)} << 16;
   }
   __device__ uint16_t normed(uint32_t x, uint32_t w) const {
-    const float weight = planted(Mutant::kProductWeightOfNorm) ? 1.0f : __uint_as_float(w);
+    const float weight = mutated(Mutant::kProductWeightOfNorm) ? 1.0f : __uint_as_float(w);
     return static_cast<T>(weight * (__uint_as_float(x) * scale_)).bits;
   }
 

@@ -33,9 +33,9 @@ class ProductEnd {
   // c: the calling warp's sums of a group of tiles, as a product of tiles leaves them in registers
   __device__ void finish(int64_t group, const float (&c)[kTiles][kRowTiles][4]) {
     leave(c, turn_);
-    if (!planted(Mutant::kProductWithoutBarrier)) __syncthreads();
+    if (!mutated(Mutant::kProductWithoutBarrier)) __syncthreads();
     put_all(group, turn_);
-    if (!planted(Mutant::kProductOneBuffer)) turn_ = 1 - turn_;
+    if (!mutated(Mutant::kProductOneBuffer)) turn_ = 1 - turn_;
   }
 
  private:
@@ -57,17 +57,17 @@ class ProductEnd {
     const bool gated = a_.then == ProductThen::kGate;
     const int outs = gated ? kTileOuts : kOuts;
     const int64_t width = a_.shape.width();
-    const int64_t stride = planted(Mutant::kBlocksStride) ? width : a_.row_stride();
+    const int64_t stride = mutated(Mutant::kBlocksStride) ? width : a_.row_stride();
     for (int i = threadIdx.x; i < outs * kRows; i += kProductThreads) {
       const int row = i / outs;
       const int out = i % outs;
       const int64_t column = group * outs + out;
       if (row >= a_.rows) return;
-      if (column >= a_.columns() && !planted(Mutant::kProductColumns)) continue;
+      if (column >= a_.columns() && !mutated(Mutant::kProductColumns)) continue;
       float y = sum(turn, row, out) + bias(column);
       if (a_.then == ProductThen::kActivate || gated) y = activated(y, a_.activation);
       if (gated) {
-        const int64_t other = planted(Mutant::kProductBias) ? column : width + column;
+        const int64_t other = mutated(Mutant::kProductBias) ? column : width + column;
         y *= sum(turn, row, kTileOuts + out) + bias(other);
       }
       put(row * stride + column, y);
@@ -77,7 +77,7 @@ class ProductEnd {
   __device__ float sum(int turn, int row, int out) {
     float sum = 0;
     for (int warp = 0; warp < kProductWarps; ++warp) {
-      const int w = planted(Mutant::kProductOrder) ? kProductWarps - 1 - warp : warp;
+      const int w = mutated(Mutant::kProductOrder) ? kProductWarps - 1 - warp : warp;
       sum += sums_[place(turn, w, row, out)];
     }
     return sum;

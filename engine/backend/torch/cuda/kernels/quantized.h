@@ -175,7 +175,7 @@ __global__ void quantize_rows_kernel(BlockRows to, Ptr<const From> x, int rows, 
     if (there) {
       const int64_t i = int64_t{group} * kGroupInputs + lane;
       v = static_cast<float>(x[row * in + i]);
-      if (normed) v = (planted(Mutant::kBlocksUnweighted) ? 1.0f : norm.weight[i]) * (v * factor);
+      if (normed) v = (mutated(Mutant::kBlocksUnweighted) ? 1.0f : norm.weight[i]) * (v * factor);
     }
     // By bits, so that NaN is the largest of all.
     const uint32_t most = warp_most(__float_as_uint(v) & 0x7fffffffu);
@@ -185,7 +185,7 @@ __global__ void quantize_rows_kernel(BlockRows to, Ptr<const From> x, int rows, 
     float code = 0;
     if (finite && !tiny) code = v * __fdiv_rn(127.0f, top);
     code =
-        planted(Mutant::kBlocksRounded) ? static_cast<float>(static_cast<int>(code)) : rint(code);
+        mutated(Mutant::kBlocksRounded) ? static_cast<float>(static_cast<int>(code)) : rint(code);
     const auto whole = static_cast<int32_t>(code);
     int32_t sum = whole;  // of the lane's half
     for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
@@ -198,10 +198,10 @@ __global__ void quantize_rows_kernel(BlockRows to, Ptr<const From> x, int rows, 
     }
     if (lane != 0 || group >= groups) continue;
     float scale = tiny ? 1.0f : __fdiv_rn(top, 127.0f);
-    if (!finite) scale = planted(Mutant::kBlocksNan) ? 1.0f : __uint_as_float(0x7fc00000u);
+    if (!finite) scale = mutated(Mutant::kBlocksNan) ? 1.0f : __uint_as_float(0x7fc00000u);
     if (!there) scale = 0;
     if (group == 0) first = scale;
-    if (planted(Mutant::kBlocksOfARow)) scale = first;
+    if (mutated(Mutant::kBlocksOfARow)) scale = first;
     to.scales[int64_t{group} * kMostProductRows + row] = {scale, GroupScale::of(sum, other)};
   }
 }
@@ -260,14 +260,14 @@ struct BlockStep {
       const uint32_t a = j % 2 == 0 ? two.x : two.z;
       const uint32_t b = j % 2 == 0 ? two.y : two.w;
       uint4 c = {a & kLow, b & kLow, a >> 4 & kLow, b >> 4 & kLow};
-      if (planted(Mutant::kBlocksHalves)) {
+      if (mutated(Mutant::kBlocksHalves)) {
         c = {a >> 4 & kLow, b >> 4 & kLow, a & kLow, b & kLow};
       }
       if constexpr (kBits == 6) {
         const uint32_t upper = of_group(packed[2], j);
         c.x |= twos(upper);
-        c.y |= twos(upper >> (planted(Mutant::kBlocksUpper) ? 4 : 2));
-        c.z |= twos(upper >> (planted(Mutant::kBlocksUpper) ? 2 : 4));
+        c.y |= twos(upper >> (mutated(Mutant::kBlocksUpper) ? 4 : 2));
+        c.z |= twos(upper >> (mutated(Mutant::kBlocksUpper) ? 2 : 4));
         c.w |= twos(upper >> 6);
       }
       return c;
@@ -290,7 +290,7 @@ struct BlockStep {
 
   // Of sixteens: the scale of the group's first (last: 0) or last 16 inputs.
   __device__ float scale(int j, int which, int last) const {
-    if (planted(Mutant::kBlocksSixteens)) last = 0;
+    if (mutated(Mutant::kBlocksSixteens)) last = 0;
     const uint32_t byte = of_group(scales, j) >> (16 * which + 8 * last) & 255;
     return __fmul_rn(half(levels[0] >> (16 * which)),
                      static_cast<float>(static_cast<int8_t>(byte)));
@@ -411,9 +411,9 @@ class BlockProduct {
 #pragma unroll
       for (int j = 0; j < kStepGroups; ++j) {
         const int group = step * kStepGroups + j;
-        if (group >= groups && !planted(Mutant::kBlocksTail)) break;
+        if (group >= groups && !mutated(Mutant::kBlocksTail)) break;
         // The scales of rows 2 t and 2 t + 1.
-        const int scaled = planted(Mutant::kBlocksRows) ? 0 : tile;
+        const int scaled = mutated(Mutant::kBlocksRows) ? 0 : tile;
         const uint4 s = words_of<uint4>(
             a_.x.scales)[(int64_t{group} * kMostProductRows + scaled * kTileRows + lane_ % 4 * 2) /
                          2];
@@ -438,13 +438,13 @@ class BlockProduct {
     mma_u8s8(sums, w.codes(j), x0, x1);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const auto line = w.line(j, planted(Mutant::kBlocksOuts) ? 0 : i / 2);
+      const auto line = w.line(j, mutated(Mutant::kBlocksOuts) ? 0 : i / 2);
       const float dx = __uint_as_float(i % 2 == 0 ? rows.x : rows.z);
       const uint32_t both = i % 2 == 0 ? rows.y : rows.w;
       const int32_t x = first_sum(both) + last_sum(both);
-      const int32_t q = sums[i] - (planted(Mutant::kBlocksZero) ? 0 : Step::kZero * x);
+      const int32_t q = sums[i] - (mutated(Mutant::kBlocksZero) ? 0 : Step::kZero * x);
       c[i] = __fmaf_rn(static_cast<float>(q), __fmul_rn(line.scale, dx), c[i]);
-      if (Step::kLess && !planted(Mutant::kBlocksMin)) {
+      if (Step::kLess && !mutated(Mutant::kBlocksMin)) {
         c[i] = __fmaf_rn(-line.less, __fmul_rn(dx, static_cast<float>(x)), c[i]);
       }
     }
@@ -565,7 +565,7 @@ __global__ void unpack_blocks_kernel(Ptr<To> to, Ptr<const uint4> weights, Block
         less = line.less;
       }
       const uint32_t four = i == 0 ? codes.x : i == 1 ? codes.y : i == 2 ? codes.z : codes.w;
-      const int64_t place = planted(Mutant::kUnpackInTiles) ? tile * kTileOuts + lane / 4 : out;
+      const int64_t place = mutated(Mutant::kUnpackInTiles) ? tile * kTileOuts + lane / 4 : out;
       const int64_t at =
           (some ? which : place) * s.in + group * kGroupInputs + i / 2 * 16 + lane % 4 * 4;
 #pragma unroll

@@ -92,7 +92,7 @@ struct Ranking {
   int32_t token;
 
   __device__ bool before(const Ranking& other) const {
-    const bool first = planted(Mutant::kReadTies) ? token > other.token : token < other.token;
+    const bool first = mutated(Mutant::kReadTies) ? token > other.token : token < other.token;
     return number > other.number || (number == other.number && first);
   }
 };
@@ -148,16 +148,16 @@ class RowBlock {
       s_.numbers[thread_ / kWarp] = mine.number;
       s_.tokens[thread_ / kWarp] = mine.token;
     }
-    if (!planted(Mutant::kReadBestEarly)) __syncthreads();
+    if (!mutated(Mutant::kReadBestEarly)) __syncthreads();
     for (int warp = 0; warp < kReadWarps; ++warp) {
       const Ranking other = {s_.numbers[warp], s_.tokens[warp]};
       if (other.before(mine)) mine = other;
     }
-    if (!planted(Mutant::kReadBestOverlap)) __syncthreads();
+    if (!mutated(Mutant::kReadBestOverlap)) __syncthreads();
     return mine;
   }
 
-  __device__ int vocab() const { return q_.vocab + (planted(Mutant::kReadVocab) ? 1 : 0); }
+  __device__ int vocab() const { return q_.vocab + (mutated(Mutant::kReadVocab) ? 1 : 0); }
 
   // The best token that comes behind `last`.
   __device__ Ranking best(const Ranking& last) {
@@ -173,7 +173,7 @@ class RowBlock {
   __device__ bool all_below_infinity() {
     int wrong = 0;
     for (int i = thread_; i < q_.vocab; i += kReadThreads) wrong |= x_[i] < INFINITY ? 0 : 1;
-    if (planted(Mutant::kReadNan)) wrong = 0;
+    if (mutated(Mutant::kReadNan)) wrong = 0;
     return first_of({static_cast<float>(wrong), 0}).number == 0.0f;
   }
 
@@ -191,7 +191,7 @@ class RowBlock {
       s_.lanes[thread_] = sum;
       __syncthreads();
       if (lane == 0 && block < blocks) s_.blocks[block] = join(thread_);
-      if (!planted(Mutant::kReadLanesOverlap)) __syncthreads();
+      if (!mutated(Mutant::kReadLanesOverlap)) __syncthreads();
     }
     double total = 0;
     for (int block = 0; block < blocks; ++block) total += s_.blocks[block];
@@ -203,7 +203,7 @@ class RowBlock {
   __device__ double join(int first) {
     double sum = 0;
     for (int lane = 0; lane < kSumLanes; ++lane) {
-      sum += s_.lanes[first + (planted(Mutant::kReadLanesTurned) ? kSumLanes - 1 - lane : lane)];
+      sum += s_.lanes[first + (mutated(Mutant::kReadLanesTurned) ? kSumLanes - 1 - lane : lane)];
     }
     return sum;
   }
@@ -214,7 +214,7 @@ class RowBlock {
 
   __device__ Ranking race(float max) {
     Ranking mine = {0, kNoToken};
-    const bool turned = planted(Mutant::kRaceKeyTurned);
+    const bool turned = mutated(Mutant::kRaceKeyTurned);
     for (int i = thread_; i < q_.vocab; i += kReadThreads) {
       const uint32_t word =
           race_word(q_.key[turned ? 1 : 0], q_.key[turned ? 0 : 1], static_cast<uint32_t>(i));
@@ -254,17 +254,17 @@ __global__ void choose_kernel(Ptr<int32_t> to, Ptr<const int32_t> token,
   if (r >= rows) return;
   const ChosenToken c = chosen[r];
   int32_t t = token[r];
-  if (c.answer >= 0 || planted(Mutant::kChooseAlways)) {
+  if (c.answer >= 0 || mutated(Mutant::kChooseAlways)) {
     // By words: an index into an answer in registers would put it into local memory.
     const Ptr<const int32_t> words =
         words_of<int32_t>(kept) + c.answer * static_cast<int64_t>(sizeof(Answer) / 4);
-    const int which = planted(Mutant::kChooseBest) ? ChosenToken::kArgmax : c.which;
+    const int which = mutated(Mutant::kChooseBest) ? ChosenToken::kArgmax : c.which;
     const size_t at = which == ChosenToken::kArgmax ? offsetof(Answer, argmax)
                       : which == ChosenToken::kDrawn
                           ? offsetof(Answer, drawn)
                           : offsetof(Answer, top) + sizeof(int32_t) * which;
     t = words[static_cast<int64_t>(at / 4)];
-    if (words[offsetof(Answer, valid) / 4] == 0 && !planted(Mutant::kChooseInvalid)) t = -1;
+    if (words[offsetof(Answer, valid) / 4] == 0 && !mutated(Mutant::kChooseInvalid)) t = -1;
   }
   to[r] = t;
 }

@@ -1,4 +1,5 @@
-// Rows that go from one lane to another: what orders them, and that nothing of it can be left out.
+// Rows that go from one device queue to another: what orders them, and that nothing of it can be
+// left out.
 #include "engine/backend/torch/queue/queue.h"
 
 #include <gtest/gtest.h>
@@ -15,15 +16,15 @@ namespace {
 
 constexpr int kPages = 4;
 
-// A lane with pages of one number each.
+// A device queue with pages of one number each.
 struct Lane {
   explicit Lane(LazyDevices& devices)
-      : lane(devices.queue()),
-        staging(lane.queue.get()),
-        readback(lane.queue.get()),
-        memory(lane.queue->device_memory(kPages * sizeof(int32_t))),
+      : device_queue(devices.queue()),
+        staging(device_queue.queue.get()),
+        readback(device_queue.queue.get()),
+        memory(device_queue.queue->device_memory(kPages * sizeof(int32_t))),
         pages(reinterpret_cast<int32_t*>(memory.get())) {
-    lane.queue->zero(pages, kPages * sizeof(int32_t));
+    device_queue.queue->zero(pages, kPages * sizeof(int32_t));
   }
 
   // numbers go to pages [first, ..), by a batch that the host does not wait for.
@@ -31,31 +32,31 @@ struct Lane {
     staging.begin(64);
     const int32_t* const placed = staging.place(numbers);
     staging.upload();
-    lane.queue->launch([to = pages + first, placed, n = numbers.size()] {
+    device_queue.queue->launch([to = pages + first, placed, n = numbers.size()] {
       std::memcpy(to, placed, n * sizeof(int32_t));
     });
-    lane.queue->record(*lane.done);
+    device_queue.queue->record(*device_queue.done);
   }
   void write(int first, const std::vector<int32_t>& numbers) {
     put_write(first, numbers);
-    lane.finish();
+    device_queue.finish();
   }
 
-  // Pages of another lane.
+  // Pages of another device queue.
   void put_pull(const Lane& from, int page, int to) {
-    follow(&lane, &from.lane);
-    lane.queue->launch([f = from.pages + page, t = pages + to] { *t = *f; });
+    follow(&device_queue, &from.device_queue);
+    device_queue.queue->launch([f = from.pages + page, t = pages + to] { *t = *f; });
   }
 
   std::vector<int32_t> read() {
     const std::byte* const host = readback.bring(pages, kPages * sizeof(int32_t));
-    lane.queue->synchronize();
+    device_queue.queue->synchronize();
     std::vector<int32_t> all(kPages);
     std::memcpy(all.data(), host, kPages * sizeof(int32_t));
     return all;
   }
 
-  const LaneQueue lane;
+  const DeviceQueue device_queue;
   Staging staging;
   Readback readback;
   std::shared_ptr<std::byte> memory;
@@ -70,7 +71,8 @@ enum class Fault : uint8_t {
   kStagingTooEarly  // the next batch is staged while the last one waits
 };
 
-// A worker's pages go to the main lane while the worker's next batch is put together, as PPD's do.
+// A worker's pages go to the main device queue while the worker's next batch is put together, as
+// PPD's do.
 std::vector<int32_t> pulled(LazyDevices& devices, Fault fault) {
   Lane worker(devices);
   Lane main(devices);
@@ -80,13 +82,13 @@ std::vector<int32_t> pulled(LazyDevices& devices, Fault fault) {
   if (fault == Fault::kStagingTooEarly) worker.put_write(3, {99});
   main.put_pull(worker, 1, 0);
   main.put_pull(worker, 2, 3);
-  if (fault != Fault::kFreedTooEarly) main.lane.finish();
+  if (fault != Fault::kFreedTooEarly) main.device_queue.finish();
   worker.write(1, {20, 21});  // another sequence's
   main.write(2, {30});
   return main.read();
 }
 
-TEST(LaneQueue, RowsGoFromLaneToLaneInOrder) {
+TEST(DeviceQueue, RowsGoFromLaneToLaneInOrder) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     for (const bool eager : {false, true}) {
       LazyDevices devices({.seed = seed, .eager = eager});
@@ -96,7 +98,7 @@ TEST(LaneQueue, RowsGoFromLaneToLaneInOrder) {
   }
 }
 
-TEST(LaneQueue, PlantedFaultsAreFound) {
+TEST(DeviceQueue, MutationsAreFound) {
   for (const Fault fault :
        {Fault::kNoEvent, Fault::kNoRecord, Fault::kFreedTooEarly, Fault::kStagingTooEarly}) {
     LazyDevices devices({});
@@ -110,29 +112,29 @@ TEST(LaneQueue, PlantedFaultsAreFound) {
   }
 }
 
-TEST(LaneQueue, WithoutAQueueAllHappensAtOnce) {
+TEST(DeviceQueue, WithoutAQueueAllHappensAtOnce) {
   int done = 0;
   launch(nullptr, [&] { ++done; });
   EXPECT_EQ(done, 1);
   follow(nullptr, nullptr);
   LazyDevices devices({});
-  const LaneQueue other(devices.queue());
+  const DeviceQueue other(devices.queue());
   other.queue->launch([&] { ++done; });
   other.queue->record(*other.done);
   follow(nullptr, &other);  // the host waits
   EXPECT_EQ(done, 2);
 }
 
-TEST(LaneQueue, LanesHaveThreadsOfTheirOwn) {
+TEST(DeviceQueue, LanesHaveThreadsOfTheirOwn) {
   LazyDevices devices({.eager = true});
   Lane a(devices);
   Lane b(devices);
   a.write(0, {1, 2, 3, 4});
-  const auto turn = [](Lane& lane, const Lane& other) {
+  const auto turn = [](Lane& device_queue, const Lane& other) {
     for (int i = 0; i < 50; ++i) {
-      lane.put_pull(other, 3, 2);
-      lane.lane.finish();
-      lane.write(0, {i, i});
+      device_queue.put_pull(other, 3, 2);
+      device_queue.device_queue.finish();
+      device_queue.write(0, {i, i});
     }
   };
   std::thread thread([&] { turn(a, b); });

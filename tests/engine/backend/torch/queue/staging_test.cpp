@@ -26,10 +26,10 @@ TEST(Staging, WithoutAQueueArraysStayWhereTheyAre) {
 
 // Batches of several sizes, each the sum of what kernels find at the places that they are told.
 std::vector<int64_t> sums_of_batches(LazyDevices& devices) {
-  const LaneQueue lane(devices.queue());
-  Staging staging(lane.queue.get());
-  Readback readback(lane.queue.get());
-  const auto sum = lane.queue->device_memory(sizeof(int64_t));
+  const DeviceQueue device_queue(devices.queue());
+  Staging staging(device_queue.queue.get());
+  Readback readback(device_queue.queue.get());
+  const auto sum = device_queue.queue->device_memory(sizeof(int64_t));
   std::vector<int64_t> sums;
   for (const int n : {3, 40, 7, 200, 40}) {
     const std::vector<int32_t> a = counted(n, 100 * n);
@@ -40,16 +40,16 @@ std::vector<int64_t> sums_of_batches(LazyDevices& devices) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(placed_a) % 16, 0u);
     staging.upload();
     auto* const to = reinterpret_cast<int64_t*>(sum.get());
-    lane.queue->launch([=, na = a.size(), nb = b.size()] {
+    device_queue.queue->launch([=, na = a.size(), nb = b.size()] {
       *to = std::accumulate(placed_a, placed_a + na, int64_t{0});
       for (size_t i = 0; i < nb; ++i) *to += placed_b[i];
     });
     const std::byte* const back = readback.bring(to, sizeof(int64_t));
-    lane.queue->synchronize();
+    device_queue.queue->synchronize();
     int64_t got = 0;
     std::memcpy(&got, back, sizeof(got));
     sums.push_back(got);
-    lane.finish();
+    device_queue.finish();
   }
   return sums;
 }

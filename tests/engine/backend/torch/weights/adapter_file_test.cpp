@@ -43,11 +43,11 @@ json description(const std::string& kind) {
                 {"heads", 2},
                 {"kv_heads", 1},
                 {"head_dim", 4},
-                {"sample", "0123456789abcdef"}}}};
+                {"fingerprint", "0123456789abcdef"}}}};
   if (kind == "head") all["layer"] = 2;
   if (kind == "projector") {
     all["layer"] = 5;
-    all["source"] = {{"hidden_size", 9}, {"layers", 6}, {"sample", "00112233445566ff"}};
+    all["source"] = {{"hidden_size", 9}, {"layers", 6}, {"fingerprint", "00112233445566ff"}};
     all["fusion"] = "replace";
     all["tokens"] = "source";
   }
@@ -86,7 +86,7 @@ TEST(AdapterFile, EveryKind) {
     ASSERT_TRUE(file.ok()) << file.status();
     EXPECT_EQ(adapter_kind_name(file->kind), kind);
     EXPECT_EQ(file->layer, kind == "head" ? 2 : kind == "projector" ? 5 : 0);
-    EXPECT_EQ(file->source_sample, kind == "projector" ? "00112233445566ff" : "");
+    EXPECT_EQ(file->source_fingerprint, kind == "projector" ? "00112233445566ff" : "");
     EXPECT_EQ(file->replace, kind == "projector");
     EXPECT_EQ(file->foreign, kind == "projector");
     EXPECT_EQ(file->tensors.names().size(), tensors(kind).size());
@@ -141,9 +141,9 @@ TEST(AdapterFile, AnotherModelsAdapterIsRefused) {
     EXPECT_THAT(error(about, weights), HasSubstr(std::string("base.") + field + ": 5; allowed: "));
   }
   json about = description("head");
-  about["base"]["sample"] = "fedcba9876543210";
+  about["base"]["fingerprint"] = "fedcba9876543210";
   EXPECT_THAT(error(about, weights),
-              HasSubstr("base.sample: \"fedcba9876543210\"; allowed: \"0123456789abcdef\""));
+              HasSubstr("base.fingerprint: \"fedcba9876543210\"; allowed: \"0123456789abcdef\""));
 }
 
 TEST(AdapterFile, TensorsAreChecked) {
@@ -222,7 +222,7 @@ TEST(AdapterFile, ASampleTellsModelsApart) {
       view = {SafeDType::kBF16, spec.shape, reinterpret_cast<const std::byte*>(b.data()),
               b.size() * sizeof(uint16_t)};
     }
-    const auto got = sample_of(base(), false, TensorMap(views));
+    const auto got = fingerprint_of(base(), false, TensorMap(views));
     EXPECT_TRUE(got.ok()) << got.status();
     return got.value_or("");
   };

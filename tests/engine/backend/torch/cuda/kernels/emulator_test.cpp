@@ -205,16 +205,16 @@ TEST(Emulator, MultipliesTiles) {
   }
 }
 
-enum class Meeting { kAll, kSomeLeave, kTwoPlaces, kHalfWarp, kLanesLeave };
+enum class Meeting { kAll, kSomeLeave, kTwoPlaces, kHalfWarp, kQueuesLeave };
 
 __global__ void meet(Meeting how) {
   const unsigned t = threadIdx.x;
   if (how == Meeting::kSomeLeave && t >= 40) return;
-  if (how == Meeting::kLanesLeave && t == 7) return;
+  if (how == Meeting::kQueuesLeave && t == 7) return;
   if (how == Meeting::kTwoPlaces && t == 3) {
     __syncthreads();
-  } else if (how == Meeting::kHalfWarp || how == Meeting::kLanesLeave) {
-    if (t % 2 == 0 || how == Meeting::kLanesLeave) static_cast<void>(__shfl_xor_sync(~0u, 1, 1));
+  } else if (how == Meeting::kHalfWarp || how == Meeting::kQueuesLeave) {
+    if (t % 2 == 0 || how == Meeting::kQueuesLeave) static_cast<void>(__shfl_xor_sync(~0u, 1, 1));
   } else {
     __syncthreads();
   }
@@ -226,7 +226,7 @@ TEST(Emulator, EndsWhereThreadsDiverge) {
   EXPECT_THAT(fault(Meeting::kSomeLeave), HasSubstr("24 of 64 threads have ended"));
   EXPECT_THAT(fault(Meeting::kTwoPlaces), HasSubstr("threads wait for each other at"));
   EXPECT_THAT(fault(Meeting::kHalfWarp), HasSubstr("divergence"));
-  EXPECT_THAT(fault(Meeting::kLanesLeave), HasSubstr("with 30 others"));
+  EXPECT_THAT(fault(Meeting::kQueuesLeave), HasSubstr("with 30 others"));
   EXPECT_EQ(fault(Meeting::kAll), "none") << "a launch that ended badly leaves nothing behind";
 }
 

@@ -1,0 +1,171 @@
+"""What a token costs through either door: the OpenAI door's server CPU beside gRPC's.
+
+    scripts/bench_http [--write]
+
+tandem-server with a fake device serves bench/http_load.cpp's readers by each door in turn, a process
+of its own for each turn. Its tokens are those that its metrics count.
+"""
+
+import argparse
+import datetime
+import statistics
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.peers import machine
+from bench.peers.models import ROOT
+from bench.peers.report import table
+from bench.peers.streams import cpu_seconds, running
+
+PAGE = ROOT / "docs" / "benchmarks" / "doors.md"
+TOKENS = "tandem_generated_tokens_total"
+
+CONFIG = """\
+models {{
+  name: "fake"
+  kv_pages: {pages}
+  fake {{ pass_seconds: {pass_seconds} trace_file: "{trace}" check_memory: false }}
+}}
+limits {{ max_running: 1024 max_waiting: 1024 max_waiting_per_client: 1024 step_rows: 16384 }}
+server {{ max_concurrent_streams: 1024 max_connections_per_host: 1024 openai: "127.0.0.1:0" }}
+"""
+# Name, door, whether each of gRPC's streams has a connection of its own, as OpenAI's have.
+DOORS = (
+    ("gRPC, one connection", "grpc", False),
+    ("gRPC, a connection each", "grpc", True),
+    ("OpenAI", "openai", True),
+)
+PACES = (("as fast as it goes", 0.0), ("a token every 10 ms", 0.01))
+
+
+@dataclass
+class Turn:
+    rate: float  # tokens per second, all streams
+    cpu: float  # of the server, microseconds per token
+    joined: float  # tokens per message
+
+
+def tokens(http: str) -> int:
+    with urllib.request.urlopen(f"http://{http}/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(int(float(line.split()[-1])) for line in lines if line.startswith(TOKENS + "{"))
+
+
+def turn(args, door: str, own: bool, streams: int, pass_seconds: float) -> Turn:
+    with tempfile.TemporaryDirectory(prefix="tandem-doors-") as temporary:
+        folder = Path(temporary)
+        pages = streams * (args.new_tokens // 16 + 4)
+        config = folder / "config.textproto"
+        config.write_text(
+            CONFIG.format(pages=pages, pass_seconds=pass_seconds, trace=folder / "trace")
+        )
+        command = [str(args.binaries / "tandem-server"), f"--config={config}"]
+        flags = ["--listen=127.0.0.1:0", "--http=127.0.0.1:0", "--grace-seconds=1"]
+        with running([*command, *flags, "--log-level=warn"], folder) as (process, _):
+            ports = dict(line.split("=", 1) for line in (folder / "ports").read_text().splitlines())
+            load = [args.binaries / "http_load", f"--door={door}", f"--address={ports[door]}"]
+            load += [f"--streams={streams}", f"--connections={streams if own else 1}"]
+            load += [f"--new-tokens={args.new_tokens}", f"--seconds={args.seconds}"]
+            with subprocess.Popen(load, stdout=subprocess.PIPE, text=True) as readers:
+                at = []
+                for word in ("begin", "end"):
+                    said = readers.stdout.readline().strip()
+                    if said != word:
+                        raise RuntimeError(f"http_load said {said!r}")
+                    at.append((cpu_seconds(process.pid), tokens(ports["http"])))
+                last = readers.stdout.readline().split()
+                if readers.wait(60) != 0:
+                    raise RuntimeError("streams failed")
+    (cpu_before, before), (cpu_after, after) = at
+    made = after - before
+    return Turn(
+        rate=made / args.seconds,
+        cpu=(cpu_after - cpu_before) / made * 1e6,
+        joined=made / int(last[1]),
+    )
+
+
+def spread(values: list[float], digits: int) -> str:
+    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f}-{max(values):,.{digits}f})"
+
+
+def markdown(results: dict, args, conditions: dict[str, str]) -> str:
+    rows = []
+    for (pace, streams), doors in results.items():
+        cpus = {name: statistics.median(t.cpu for t in turns) for name, turns in doors.items()}
+        for name, turns in doors.items():
+            ratio = cpus[name] / cpus[DOORS[1][0]]
+            rows.append(
+                [
+                    pace,
+                    str(streams),
+                    name,
+                    spread([t.rate for t in turns], 0),
+                    spread([t.cpu for t in turns], 1),
+                    f"**{ratio:.2f}**" if name == "OpenAI" else f"{ratio:.2f}",
+                    f"{statistics.median(t.joined for t in turns):.1f}",
+                ]
+            )
+    head = ["pace", "streams", "door", "tokens/s", "server CPU, µs per token"]
+    main = table([*head, "ratio", "tokens per message"], rows)
+    facts = "\n".join(f"| {name} | {value} |" for name, value in conditions.items())
+    return f"""# What a token costs through either door
+
+The server's CPU (user and system) for each token that it streams, through gRPC and through the OpenAI door. "ratio" is to gRPC with a
+connection for each stream, which is what OpenAI's clients have; many streams of gRPC's on one connection share its writes.
+
+{main}
+
+Medians of {args.repeats} turns of {args.seconds:.0f} s, smallest and largest in parentheses; the doors take turns.
+
+- `tandem-server` with a fake device: admission, scheduler, KV books, detokenizing, stop conditions, metrics and flow control are
+  those of production, and in the figures. The device's passes take no time, or 10 ms; it does not check memory (`check_memory`).
+- A stream is a completion of {args.new_tokens} tokens behind a prompt of 16, only text, no usage, and begins again when it has ended.
+- The readers (`bench/http_load.cpp`) run on the same machine, and parse nothing of an event but where it begins. Where they do not keep
+  up, the server joins tokens in a message; the last column says how many.
+
+| condition | |
+|---|---|
+{facts}
+"""
+
+
+def main(arguments=None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 64, 200])
+    parser.add_argument("--new-tokens", type=int, default=256, help="of a request")
+    parser.add_argument("--seconds", type=float, default=5, help="that are measured")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--binaries", type=Path, default=ROOT / "build/release/bin")
+    parser.add_argument("--write", action="store_true", help="into docs/benchmarks/http_api.md")
+    args = parser.parse_args(arguments)
+    busy = machine.load_before(args.write)
+    results = {}
+    for pace, pass_seconds in PACES:
+        for streams in args.streams:
+            doors = results[pace, streams] = {name: [] for name, _, _ in DOORS}
+            for _ in range(args.repeats):
+                for name, door, own in DOORS:
+                    doors[name].append(turn(args, door, own, streams, pass_seconds))
+                    print(pace, streams, name, doors[name][-1], file=sys.stderr)
+    command = f"`scripts/bench_http {' '.join(arguments or sys.argv[1:])}`".replace(" `", "`")
+    conditions = {
+        "command": command,
+        "commit": machine.commit(ROOT),
+        "date": datetime.date.today().isoformat(),
+        "processor": f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores",
+        "machine busy before and after": f"{busy:.0%}, {machine.load():.0%}",
+    }
+    text = markdown(results, args, conditions)
+    print(text)
+    if args.write:
+        PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

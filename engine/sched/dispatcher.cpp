@@ -1,0 +1,224 @@
+#include "engine/sched/dispatcher.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/check.h"
+#include "engine/base/mutation.h"
+#include "engine/base/status.h"
+
+namespace tandem {
+
+Dispatcher::Dispatcher(const std::vector<Backend*>& devices, const std::vector<LoopModel>& models,
+                       const BatchLimits& limits, bool log_frees, Counter* copied, Done done)
+    : copied_(copied), done_(std::move(done)) {
+  for (size_t d = 0; d < devices.size(); ++d) {
+    schedulers_.emplace_back(DeviceId(static_cast<int64_t>(d)), devices[d], limits, log_frees);
+  }
+  for (const LoopModel& m : models) {
+    TANDEM_CHECK(m.id.index() == models_.size());
+    DeviceScheduler& scheduler = schedulers_[m.device.index()];
+    Backend* const backend = scheduler.backend();
+    models_.push_back({std::make_unique<ModelPools>(m.id, backend->shape(m.id), backend->pool(m.id),
+                                                    scheduler.moves(), m.prefix_cache),
+                       m.device, m.series, &backend->shape(m.id)});
+    models_.back().replicas = {m.id};
+  }
+  for (const LoopModel& m : models) {
+    if (!m.replica_of.valid()) continue;
+    models_[m.replica_of.index()].replicas.push_back(m.id);
+    has_replicas_ = true;
+  }
+}
+
+bool Dispatcher::busy() const {
+  return std::any_of(schedulers_.begin(), schedulers_.end(),
+                     [](const DeviceScheduler& l) { return !l.idle(); });
+}
+
+absl::Status Dispatcher::can_serve(const SequenceSpec& spec) const {
+  const auto is_lost = [this](ModelId m) { return lost(device_of(m)); };
+  for (const RoleModel& role : spec.roles) {
+    if (spec.placed ? is_lost(role.model) : std::ranges::all_of(replicas(role.model), is_lost)) {
+      return with_reason(absl::UnavailableError("the model's device is lost; try another server"),
+                         "DEVICE_LOST");
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Dispatcher::remove(const SequenceRun* run) {
+  for (DeviceScheduler& scheduler : schedulers_) scheduler.remove(run);
+}
+
+void Dispatcher::forget(const PassFlight& flight) {
+  if (mutated(Mutation::kLeakValues)) return;
+  if (flight.begun) schedulers_[flight.device.index()].forget(flight.id);
+}
+
+int64_t Dispatcher::begin(std::shared_ptr<Transfer> transfer) {
+  const int64_t bytes = bytes_from_elsewhere(transfer->moves());
+  DeviceScheduler& source = scheduler_of(*transfer->source());
+  DeviceScheduler& target = scheduler_of(*transfer->target());
+  // On one device the order of the log is enough.
+  const uint64_t after = &source == &target ? 0 : source.end_of_copies_to(transfer->moves());
+  source.flush(after);
+  transfers_.push_back({std::move(transfer), &source, &target, after});
+  advance_transfers();
+  return bytes;
+}
+
+// True: it is made, or with a lost device nobody wants it any more.
+bool Dispatcher::advance(UnderWay& t) {
+  if (t.target->lost()) return true;
+  if (t.transfer->state() == Transfer::kWaiting) {
+    if (t.source->lost()) return true;
+    if (!t.transfer->has_turn() || t.source->made() < t.after) return false;
+    std::vector<Move>& log = *t.target->moves();
+    log.insert(log.end(), t.transfer->moves().begin(), t.transfer->moves().end());
+    t.end = t.target->log_end();
+    t.target->flush(t.end);
+    t.transfer->logged();
+  }
+  return t.target->made() >= t.end;
+}
+
+void Dispatcher::advance_transfers() {
+  // In order: one may have its turn when those before it are made.
+  std::erase_if(transfers_, [](UnderWay& t) {
+    if (!advance(t)) return false;
+    t.transfer->made();
+    return true;
+  });
+}
+
+bool Dispatcher::launch(TimePoint now) {
+  bool any = false;
+  for (DeviceScheduler& scheduler : schedulers_) {
+    if (mutated(Mutation::kRealTime) &&
+        SteadyClock().now().time_since_epoch().count() / 512 % 2 == 0) {
+      continue;
+    }
+    while (!scheduler.lost() && scheduler.has_work()) {
+      const DeviceScheduler::Running* const next = scheduler.next(now);
+      if (!next) break;
+      launch(scheduler, *next);
+      any = true;
+    }
+  }
+  return any;
+}
+
+// Of rows that moves bring from other devices or device queues.
+int64_t Dispatcher::bytes_from_elsewhere(std::span<const Move> moves) const {
+  int64_t bytes = 0;
+  for (const Move& m : moves) {
+    if (m.kind != Move::kCopy || device_of(m.from.model) == device_of(m.to.model)) continue;
+    const Model& to = models_[m.to.model.index()];
+    const int64_t of_page = m.store == Store::kKv
+                                ? to.shape->page_bytes * m.layers / to.shape->layers
+                                : to.shape->frontier_page_bytes;
+    bytes += of_page * m.rows / to.pools->page_rows;
+  }
+  return bytes;
+}
+
+// The same, and of hidden rows that its works are fed with from there.
+int64_t Dispatcher::bytes_from_elsewhere(const Batch& batch) const {
+  if (schedulers_.size() == 1) return 0;
+  int64_t bytes = bytes_from_elsewhere(std::span(batch.moves));
+  for (const Work& w : batch.works) {
+    for (const Work::Embed& e : w.embeds) {
+      if (device_of(e.model) == device_of(w.model)) continue;
+      const Model& from = models_[e.model.index()];
+      bytes += from.shape->frontier_page_bytes / from.pools->page_rows;
+    }
+  }
+  return bytes;
+}
+
+void Dispatcher::launch(DeviceScheduler& scheduler, const DeviceScheduler::Running& next) {
+  const Batch& batch = next.batch;
+  if (const int64_t bytes = bytes_from_elsewhere(batch); bytes > 0) copied_->add(bytes);
+  ModelSeries* series = nullptr;  // none for a batch of moves alone
+  if (!batch.works.empty()) series = models_[batch.works.front().model.index()].series;
+  if (series) {
+    series->batches.add();
+    series->batch_rows.observe(next.rows);
+  }
+  const DeviceId device = scheduler.device();
+  scheduler.backend()->launch(
+      batch, [this, device](BatchResult result) { done_(device, std::move(result)); });
+}
+
+Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, TimePoint now) {
+  Finished finished;
+  DeviceScheduler& scheduler = schedulers_[device.index()];
+  if (absl::IsResourceExhausted(result.status) && scheduler.retry_smaller(now)) {
+    advance_transfers();  // its moves are made
+    return finished;
+  }
+  TANDEM_CHECK(!scheduler.oldest_doomed() || !result.status.ok());
+  finished.lost = absl::IsUnavailable(result.status);
+  if (finished.lost) scheduler.lose();
+  std::unique_ptr<DeviceScheduler::Running> batch = scheduler.finish(now);
+  const int rows = batch->rows;
+  TANDEM_CHECK(!result.status.ok() || result.works.size() == batch->flights.size());
+  finished.done.reserve(batch->flights.size());
+  const int works = static_cast<int>(batch->flights.size());
+  BatchCost* cost = nullptr;  // none for a batch of moves alone
+  if (works > 0) cost = &models_[batch->batch.works.front().model.index()].cost;
+  if (cost && result.status.ok()) cost->saw(rows, seconds(result.busy));
+  for (size_t i = 0; i < batch->flights.size(); ++i) {
+    PassFlight& flight = *batch->flights[i];
+    const Work& work = batch->batch.works[i];
+    SequenceRun* const run = flight.sequence;
+    if (run->state() == SequenceRun::kEnding) continue;
+    absl::Status status = result.status.ok() ? result.works[i].status : result.status;
+    if (mutated(Mutation::kFaultSpreads) && result.status.ok()) {
+      for (const WorkResult& w : result.works) status.Update(w.status);
+    }
+    if (mutated(Mutation::kNanAccepted) && result.status.ok() && !status.ok()) {
+      status = absl::OkStatus();
+      result.works[i].readout.row.resize(work.outputs.size());
+      for (Out& out : result.works[i].readout.row) out.token = out.argmax = 0;
+    }
+    if (!status.ok()) {
+      finished.failed.emplace_back(run, status);
+      continue;
+    }
+    flight.seconds += seconds(result.busy);
+    run->accounts().ran(flight.role, rows, result.busy, cost->share(work.run_rows(), rows, works),
+                        work.last && !flight.refill);
+    absorb(flight, work, std::move(result.works[i].readout));
+    if (!work.last) continue;
+    // As in a request's statistics: what brings back evicted rows is none of the method's passes.
+    ModelSeries* const series = models_[work.model.index()].series;
+    if (series && !flight.refill) series->passes[static_cast<size_t>(flight.role)].add();
+    finished.done.push_back(&flight);
+  }
+  scheduler.recycle(std::move(batch));
+  advance_transfers();
+  return finished;
+}
+
+void Dispatcher::update_gauges() {
+  for (const Model& m : models_) {
+    if (!m.series) continue;
+    m.series->kv_pages_total.set(static_cast<double>(m.pools->kv.total()));
+    m.series->kv_pages_used.set(static_cast<double>(m.pools->kv.used()));
+    m.series->kv_pages_cached.set(static_cast<double>(m.pools->kv.cached()));
+  }
+}
+
+std::string Dispatcher::check_pages(const std::vector<const SequenceRun*>& runs) const {
+  for (const Model& m : models_) {
+    std::vector<const SequenceCache*> caches;
+    for (const SequenceRun* run : runs) run->caches().add_caches_of(*m.pools, &caches);
+    const std::string wrong = m.pools->check(caches);
+    if (!wrong.empty()) return absl::StrCat("model ", m.pools->model.value, ": ", wrong);
+  }
+  return "";
+}
+
+}  // namespace tandem

@@ -1,0 +1,259 @@
+"""What LLM-to-SLM costs: one reading of the large model, then the small one's own price.
+
+    scripts/evaluate --llm-to-slm-cost [--prompts N] [--write]
+
+Of the demo pairs; where `scripts/models` has fetched them, of Qwen2.5-Coder 1.5B that reads and SmolLM2
+135M that writes, which has other tokens; and of models of T5-Large's and T5-Small's shapes, the paper's
+pair, whose weights are random. The projectors are as large as trained ones but add nothing: so the answers
+must be the small model's own, which is checked. Prompts and answers have 100 tokens of the small model's,
+as in the paper; every prompt is read anew.
+"""
+
+import json
+import os
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
+
+from bench.peers import machine
+from bench.peers.models import ROOT
+from bench.peers.report import table
+from tuning import corpus, frozen_model, fusion, projector_file
+from tuning.conditioned_samples import Reader
+from tuning.evaluate import page
+
+FETCHED = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem")) / "models"
+BEGIN, END = "<!-- cost of llm to slm: begin -->", "<!-- cost of llm to slm: end -->"
+TOKENS = 100
+CONFIG = """
+models {{ name: "large" path: "{large}" prefix_cache: false }}
+models {{ name: "small" path: "{small}" prefix_cache: false {extras} }}
+deployments {{ name: "small" large: "small" }}
+"""
+EXTRA = 'extras {{ name: "{name}" path: "{folder}/{name}" }}'
+DEPLOYMENT = """deployments {{ name: "{name}" large: "large" small: "small" llm_to_slm {{ adapter: "{name}" }} }}
+"""
+
+
+@dataclass(frozen=True)
+class Pair:
+    name: str
+    large: Path
+    small: Path
+
+
+PAIRS = [
+    Pair("code-large → code-small", ROOT / "models/code-large", ROOT / "models/code-small"),
+    Pair(
+        "docstring-large → docstring-small",
+        ROOT / "models/docstring-large",
+        ROOT / "models/docstring-small",
+    ),
+    Pair(
+        "Qwen2.5-Coder 1.5B → SmolLM2 135M",
+        FETCHED / "qwen2.5-coder-1.5b.gguf",
+        FETCHED / "smollm2-135m.gguf",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A deployment of CONFIG, a method of it, and how many tokens are wanted."""
+
+    deployment: str
+    method: str
+    tokens: int = TOKENS
+
+
+LARGE, READING = Way("whole", "autoregressive"), Way("whole", "autoregressive", 1)
+SMALL = Way("small", "autoregressive")
+WHOLE, THIRD = Way("whole", "llm_to_slm"), Way("third", "llm_to_slm")
+WAYS = [LARGE, READING, SMALL, WHOLE, THIRD]
+T5_LARGE = dict(d_model=1024, d_ff=4096, num_layers=24, num_heads=16)
+T5_SMALL = dict(d_model=512, d_ff=2048, num_layers=6, num_heads=8)
+T5_WORDS = 32128
+
+
+def copy_tokenizer(source: Path, folder: Path, words: int) -> None:
+    """Filled up with tokens of no text, as what has no name is padding, which a server does not read."""
+    shutil.copy(source / "tokenizer_config.json", folder)
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    used = set(vocabulary.values())
+    vocabulary.update({f"<|unused{i}|>": i for i in range(words) if i not in used})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False))
+
+
+def random_t5(folder: Path, shapes=(T5_LARGE, T5_SMALL), words: int = T5_WORDS) -> Pair:
+    """Models of these shapes in `folder`, with the docstring pair's tokenizer."""
+    for name, shape in zip(("large", "small"), shapes, strict=True):
+        torch.manual_seed(1)
+        starts = dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
+        config = T5Config(vocab_size=words, d_kv=64, **shape, **starts)
+        model = T5ForConditionalGeneration(config).to(torch.bfloat16)
+        model.generation_config = GenerationConfig(**starts)
+        model.save_pretrained(folder / name)
+        copy_tokenizer(ROOT / "models/docstring-large", folder / name, words)
+    return Pair("T5-Large → T5-Small (shapes)", folder / "large", folder / "small")
+
+
+def pairs(folder: Path) -> Iterator[Pair]:
+    """Those that are there, and one that is made in `folder`."""
+    yield from (p for p in PAIRS if p.large.exists() and p.small.exists())
+    yield random_t5(folder)
+
+
+def write_projectors(pair: Pair, folder: Path) -> list[str]:
+    """Rows of the last layer, and of the one that ends the first third; of an encoder, of its last alone.
+    Returns the projectors' names."""
+    reader, small = Reader(pair.large), frozen_model.load(pair.small)
+    layers, width = reader.shape
+    shared = reader.tokenizer.get_vocab() == small.tokenizer.get_vocab()
+    source = projector_file.source_of(reader.model)
+    projector = fusion.new_projector(width, small.model.config.hidden_size, 0)
+    named = {"whole": layers}
+    if not reader.model.config.is_encoder_decoder:
+        named["third"] = -(-layers // 3)
+    for name, layer in named.items():
+        tokens = "shared" if shared else "aligned"
+        projector_file.save(folder / name, projector, source, small.model, layer, "add", tokens)
+    return list(named)
+
+
+def deployment_file(pair: Pair, folder: Path, projectors: list[str]) -> str:
+    extras = " ".join(EXTRA.format(name=name, folder=folder) for name in projectors)
+    models = CONFIG.format(large=pair.large, small=pair.small, extras=extras)
+    return models + "".join(DEPLOYMENT.format(name=name) for name in projectors)
+
+
+def cut_prompts(stdlib: Path, pair: Pair, count: int, seed: int) -> list[str]:
+    """Beginnings of held-out files that have as many tokens."""
+    tokenizer = frozen_model.load_tokenizer(pair.small)
+    _, held_out = corpus.split(corpus.read_documents(stdlib))
+    cuts = [tokenizer.encode(d.text[:2000], add_special_tokens=False).ids for d in held_out]
+    texts = [tokenizer.decode(ids[:TOKENS]) for ids in cuts if len(ids) >= TOKENS]
+    random.Random(seed).shuffle(texts)
+    if len(texts) < count:
+        raise SystemExit(f"--prompts: {count}; allowed: 1 to {len(texts)}, the held-out files")
+    return texts[:count]
+
+
+def ask(client, way: Way, prompt: str) -> tuple[list[int], float]:
+    """Greedy tokens, and seconds from the call to the whole answer."""
+    m = client.messages
+    method = {"autoregressive": m.Autoregressive, "llm_to_slm": m.LlmToSlm}[way.method]()
+    request = m.GenerateRequest(
+        model=way.deployment,
+        text=prompt,
+        temperature=0,
+        max_new_tokens=way.tokens,
+        ignore_eos=True,
+        return_tokens=True,
+        **{way.method: method},
+    )
+    start = time.perf_counter()
+    choice = client.complete(request)
+    return [token.id for token in choice.tokens], time.perf_counter() - start
+
+
+def measure(client, ways: list[Way], prompts: list[str], seed: int, progress) -> dict:
+    """Seconds of each prompt's answer, by all ways in a random order; once before that unmeasured."""
+    order = random.Random(seed)
+    for way in ways:
+        ask(client, way, prompts[0])
+    seconds: dict[Way, list[float]] = {way: [] for way in ways}
+    for prompt in prompts:
+        tokens = {}
+        for way in order.sample(ways, len(ways)):
+            tokens[way], took = ask(client, way, prompt)
+            seconds[way].append(took)
+            progress()
+        if any(tokens[way] != tokens[SMALL] for way in (WHOLE, THIRD) if way in tokens):
+            raise RuntimeError("a projector that adds nothing changed what the small model writes")
+    return seconds
+
+
+def line(pair: Pair, seconds: dict[Way, list[float]]) -> list[str]:
+    def spread(ratios: list[float]) -> str:
+        return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+
+    def per_token(way: Way) -> str:
+        return f"{1000 * statistics.median(seconds[way]) / way.tokens:.2f}"
+
+    def faster(told: Way) -> str:
+        return spread([a / b for a, b in zip(seconds[LARGE], seconds[told], strict=True)])
+
+    all_three = zip(seconds[WHOLE], seconds[SMALL], seconds[READING], strict=True)
+    over = [whole / (small + reading) for whole, small, reading in all_three]
+    return [
+        pair.name,
+        per_token(LARGE),
+        per_token(SMALL),
+        f"{1000 * statistics.median(seconds[READING]):.1f}",
+        per_token(WHOLE),
+        spread(over),
+        faster(WHOLE),
+        *([per_token(THIRD), faster(THIRD)] if THIRD in seconds else ["-", "-"]),
+    ]
+
+
+HEAD = [
+    "reads → writes",
+    "large, ms/token",
+    "small, ms/token",
+    "large reads, ms",
+    "LLM-to-SLM, ms/token",
+    "over small + reading",
+    "large / LLM-to-SLM",
+    "first third of layers, ms/token",
+    "large / that",
+]
+
+
+def main(serve, args, command: str, bar) -> int:
+    """`serve`: from a deployment file to a context with a Client."""
+    started = time.monotonic()
+    busy = [machine.load_before(args.write)]
+    lines = []
+    with tempfile.TemporaryDirectory(prefix="tandem-cost-") as folder:
+        for pair in pairs(Path(folder)):
+            prompts = cut_prompts(args.stdlib, pair, args.prompts, args.seed)
+            names = write_projectors(pair, Path(folder))
+            config = Path(folder) / "cost.textproto"
+            config.write_text(deployment_file(pair, Path(folder), names))
+            ways = [way for way in WAYS if way.deployment in ("small", *names)]
+            with serve(config) as client, bar(len(prompts) * len(ways), pair.name) as shown:
+                lines.append(line(pair, measure(client, ways, prompts, args.seed, shown.update)))
+    busy.append(machine.load())
+    conditions = page.Conditions.here(
+        started,
+        command=command,
+        busy=busy,
+        prompts=args.prompts,
+        prompt_tokens=TOKENS,
+        new_tokens=TOKENS,
+        turns=1,
+    )
+    measured = f"""{args.prompts} prompts of {TOKENS} tokens, {TOKENS} new ones, one request at a time; medians, least and greatest of a prompt's
+ratio. "Large reads": its answer of one token. All answers of LLM-to-SLM are the small model's own, as they must be.
+
+{table(HEAD, lines)}
+
+{page.condition_table(conditions)}"""
+    print(measured)
+    if len(lines) <= len(PAIRS):
+        print("without the pair that scripts/models fetches", file=sys.stderr)
+    if args.write:
+        file = ROOT / "docs" / "fidelity.md"
+        file.write_text(page.put(file.read_text(), measured, BEGIN, END))
+    return 0

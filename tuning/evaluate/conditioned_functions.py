@@ -1,0 +1,206 @@
+"""LLM-to-SLM with a real pair of different tokens: Qwen2.5-Coder 1.5B reads functions, SmolLM2 135M says in
+one line what they do, or what they are called.
+
+A part of scripts/evaluate --llm-to-slm where scripts/models has fetched both. The small model is as it came;
+only a projector was trained (tuning/llm_to_slm.py --task functions --train frozen). Functions are of files
+that it was not trained on; what the two models themselves were trained on is not known, and the standard
+library is likely among it. All three are asked by the same text, which ends as a comment begins, and
+answer to the end of the line.
+"""
+
+import json
+import os
+import random
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.peers.models import ROOT
+from bench.peers.report import table
+from tuning import conditioned_samples, corpus, frozen_model, functions
+from tuning.conditioned_difference import trained
+from tuning.evaluate import page
+from tuning.evaluate.quality import rouge_l_of_texts
+from tuning.functions import DOCSTRING, NAME
+from tuning.llm_to_slm import HELD_OUT_FUNCTIONS
+
+FETCHED = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem")) / "models"
+LARGE, SMALL = FETCHED / "qwen2.5-coder-1.5b.gguf", FETCHED / "smollm2-135m.gguf"
+PROJECTOR = ROOT / "models/smollm2-135m-conditioned"
+NEW_TOKENS = 32
+TRAINED = {"frozen": "as it came", "lora": "by LoRA of rank {rank}", "full": "whole"}
+CONFIG = f"""
+models {{ name: "large" path: "{LARGE}" prefix_cache: false }}
+models {{
+  name: "small" path: "{SMALL}" prefix_cache: false
+  extras {{ name: "told" path: "{PROJECTOR}" }}
+}}
+deployments {{ name: "small" large: "small" }}
+deployments {{ name: "pair" large: "large" small: "small" llm_to_slm {{ adapter: "projector" }} }}
+"""
+
+
+@dataclass(frozen=True)
+class Way:
+    """Who writes: a deployment of CONFIG and its method. `tokens`: at most."""
+
+    name: str
+    deployment: str
+    method: str
+    tokens: int = NEW_TOKENS
+
+
+READING = Way("the large one's first token", "pair", "autoregressive", 1)
+WAYS = [
+    Way("SmolLM2 135M", "small", "autoregressive"),
+    Way("LLM-to-SLM", "pair", "llm_to_slm"),
+    Way("Qwen2.5-Coder 1.5B", "pair", "autoregressive"),
+    READING,
+]
+
+
+@dataclass
+class Answers:
+    """Of one way: texts by what was asked, each beside what the file says; and seconds and tokens of all."""
+
+    texts: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
+    tokens: int = 0
+
+    @property
+    def names_right(self) -> float:
+        return statistics.mean(said.strip() == name for said, name in self.texts[NAME])
+
+    @property
+    def rouge(self) -> float:
+        return statistics.mean(rouge_l_of_texts(*pair) for pair in self.texts[DOCSTRING])
+
+
+def is_here() -> bool:
+    return LARGE.exists() and SMALL.exists() and (PROJECTOR / "adapter.json").exists()
+
+
+def tasks(stdlib: Path, settings: dict, count: int, seed: int) -> list[functions.Example]:
+    """So many held-out functions of each question, as long in the small model's tokens as those of the
+    training (`settings`, of its report)."""
+    tokenizer = frozen_model.load_tokenizer(SMALL)
+    _, held_out = functions.split(corpus.read_documents(stdlib), HELD_OUT_FUNCTIONS)
+    random.Random(seed).shuffle(held_out)
+    found: list[functions.Example] = []
+    for task in (DOCSTRING, NAME):
+        fit = (
+            example
+            for example in held_out
+            if example.task == task
+            and settings["shortest_prompt"]
+            <= len(tokenizer.encode(conditioned_samples.asked(example)).ids)
+            <= settings["longest_prompt"]
+        )
+        found += [example for example, _ in zip(fit, range(count), strict=False)]
+    return found
+
+
+def ask(client, way: Way, example: functions.Example) -> tuple[str, int, float]:
+    """The greedy answer, its tokens, and the seconds that it took."""
+    m = client.messages
+    method = {"autoregressive": m.Autoregressive, "llm_to_slm": m.LlmToSlm}[way.method]()
+    request = m.GenerateRequest(
+        model=way.deployment,
+        text=conditioned_samples.asked(example),
+        temperature=0,
+        max_new_tokens=way.tokens,
+        stop_sequences=["\n"],
+        **{way.method: method},
+    )
+    start = time.perf_counter()
+    choice = client.complete(request)
+    return choice.text, choice.finished.usage.completion_tokens, time.perf_counter() - start
+
+
+def measure(client, asked: list[functions.Example], seed: int, progress) -> dict[Way, Answers]:
+    """Of each function by all ways in a random order; the first one once before that, unmeasured."""
+    order, found = random.Random(seed), {way: Answers() for way in WAYS}
+    for way in WAYS:
+        ask(client, way, asked[0])
+    for example in asked:
+        for way in order.sample(WAYS, len(WAYS)):
+            text, tokens, seconds = ask(client, way, example)
+            answers = found[way]
+            answers.texts.setdefault(example.task, []).append((text, example.target))
+            answers.seconds.append(seconds)
+            answers.tokens += tokens
+            progress()
+    return found
+
+
+def markdown(found: dict[Way, Answers], reports: list[dict]) -> str:
+    lines = []
+    for way, answers in found.items():
+        if way == READING:
+            continue
+        whole = sum(answers.seconds)
+        lines.append(
+            [
+                way.name,
+                page.percent(answers.names_right),
+                page.percent(answers.rouge),
+                f"{answers.tokens / len(answers.seconds):.1f}",
+                f"{1000 * whole / len(answers.seconds):.0f}",
+                f"{1000 * whole / answers.tokens:.1f}",
+            ]
+        )
+    head = ["writes", "names right, %", "ROUGE-L of docstrings", "tokens of an answer"]
+    asked = {task: len(texts) for task, texts in found[READING].texts.items()}
+    reading = statistics.median(found[READING].seconds)
+    return f"""#### Functions: Qwen2.5-Coder 1.5B reads, SmolLM2 135M writes
+
+{asked[DOCSTRING]} held-out functions without their docstrings, to be told in one line, and {asked[NAME]} without their names, to be named; one request
+at a time, no prefix cache, greedy to the end of the line. The large model reads one (and says a token) in {1000 * reading:.0f} ms.
+
+{table([*head, "ms per answer", "ms per token"], lines)}
+
+{trainings(reports)}
+"""
+
+
+def trainings(reports: list[dict]) -> str:
+    """Held-out answers' likelihoods under the small model, as the trainings reported them."""
+    lines = [["the small model as it came", "-", *nats_of(reports[0]["nats"]["small"])]]
+    for report in reports:
+        s, nats = report["settings"], report["nats"]
+        small = TRAINED[s["train"]].format_map(s)
+        steps = f"{s['steps']} x {s['batch']} of {s['samples']}"
+        said = nats[trained(report)]
+        lines.append([f"{who_tells(report)}, small model {small}", steps, *nats_of(said)])
+        for part in ("the same texts, told of their own", "told of another prompt"):
+            if part in nats:
+                lines.append([part, "", *nats_of(nats[part])])
+    return table(["", "steps x texts", "nats/token", "of docstrings", "of names"], lines)
+
+
+def who_tells(report: dict) -> str:
+    """Of a training: whose rows the small model was told."""
+    s, models = report["settings"], report.get("models", {"large": "", "small": None})
+    if not s["told"]:
+        return "not told"
+    told = "told by itself" if models["large"] == models["small"] else "told"
+    if s.get("rows") == "other":
+        told += " of other functions throughout"
+    return f"{told}, {s['fusion']}, layer {s['layer']}"
+
+
+def nats_of(nats: dict[str, float]) -> list[str]:
+    return [f"{nats[part]:.3f}" for part in ("all", DOCSTRING, NAME)]
+
+
+def part(serve, args, bar) -> str:
+    """Of the section of --llm-to-slm."""
+    reports = json.loads((PROJECTOR / "training.json").read_text())
+    asked = tasks(args.stdlib, reports[0]["settings"], args.turns * args.prompts, args.seed)
+    with tempfile.TemporaryDirectory(prefix="tandem-told-") as folder:
+        config = Path(folder) / "told.textproto"
+        config.write_text(CONFIG)
+        with serve(config) as client, bar(len(asked) * len(WAYS), "Functions") as shown:
+            return markdown(measure(client, asked, args.seed, shown.update), reports)
