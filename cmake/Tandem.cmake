@@ -34,7 +34,7 @@ endfunction()
 # INLINED: what is shipped is optimized across its sources and those of other such rooms: a token costs the scheduler many small calls.
 # ALONE: of which sources no two can be one file (TANDEM_UNITY).
 function(tandem_module name)
-  cmake_parse_arguments(ROOM "RECURSE;INLINED" "ALONE;EXCLUDE;PCH" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(MODULE "RECURSE;INLINED" "ALONE;EXCLUDE;PCH" "SOURCES;DEPS" ${ARGN})
   if(MODULE_RECURSE)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   else()
