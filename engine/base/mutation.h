@@ -81,8 +81,8 @@ enum class Mutation : int {
 };
 
 #ifdef TANDEM_MUTATIONS
-inline Bug active_mutation = Mutation::kNone;
-inline bool mutated(Mutation mutation) { return active_mutation == bug; }
+inline Mutation active_mutation = Mutation::kNone;
+inline bool mutated(Mutation mutation) { return active_mutation == mutation; }
 #else
 constexpr bool mutated(Mutation) { return false; }
 #endif

@@ -27,7 +27,7 @@ EngineConfig config_of(const std::string& directory, const std::string& other,
   EngineConfig config;
   for (const int device_queue : {0, 1}) {
     DeviceConfig& d = config.devices.emplace_back();
-    d.device_queue = device_queue;
+    d.queue = device_queue;
     d.threads = 1;
     d.memory_bytes = 256 << 20;
   }
@@ -234,7 +234,7 @@ EngineConfig pipelines_of(const std::string& directory) {
   for (const auto& [index, device_queue] : {std::pair(0, 0), {0, 1}, {1, 0}}) {
     DeviceConfig& d = config.devices.emplace_back();
     d.index = index;
-    d.device_queue = device_queue;
+    d.queue = device_queue;
     d.threads = 1;
     d.memory_bytes = 64 << 20;
   }

@@ -148,7 +148,7 @@ class ReplicatedWeights : public ::testing::Test {
       for (const int device_queue : {0, 1}) {
         DeviceConfig& d = config.devices.emplace_back();
         d.index = index;
-        d.device_queue = device_queue;
+        d.queue = device_queue;
         d.threads = 1;
         d.memory_bytes = 64 << 20;
       }

@@ -9,9 +9,8 @@
 namespace tandem {
 namespace {
 
-using enum SequenceState;
-
 TEST(SequenceState, OnlyTheseFollow) {
+  using enum SequenceState;
   const std::set<std::pair<SequenceState, SequenceState>> legal = {
       {kWaiting, kRunning}, {kWaiting, kFollowing}, {kFollowing, kRunning}, {kRunning, kPaused},
       {kPaused, kRunning},  {kRunning, kHeld},      {kPaused, kHeld},       {kHeld, kPaused},
@@ -28,6 +27,7 @@ TEST(SequenceState, OnlyTheseFollow) {
 }
 
 TEST(SequenceState, WaitsAtFirst) {
+  using enum SequenceState;
   CheckedState state;
   EXPECT_EQ(state.get(), kWaiting);
   state.enter(kRunning);
@@ -37,6 +37,7 @@ TEST(SequenceState, WaitsAtFirst) {
 
 using SequenceStateDeathTest = testing::Test;
 TEST(SequenceStateDeathTest, NothingFollowsTheEnd) {
+  using enum SequenceState;
   CheckedState state;
   state.enter(kEnding);
   EXPECT_DEATH(state.enter(kRunning), "broken invariant");

@@ -21,8 +21,8 @@ namespace {
 uint64_t hunting_seed(uint64_t i) { return i % 3 == 2 ? kFirstWithReplicas + i / 3 : i - i / 3; }
 
 // The child: prints "seed message" on `out` when a seed breaks.
-[[noreturn]] void look(Bug bug, uint64_t seeds, int out) {
-  active_mutation = bug;
+[[noreturn]] void look(Mutation mutation, uint64_t seeds, int out) {
+  active_mutation = mutation;
   dup2(out, STDERR_FILENO);  // what a check says before it stops the process
   for (uint64_t i = 0; i < seeds; ++i) {
     const uint64_t seed = hunting_seed(i);
@@ -51,22 +51,22 @@ uint64_t hunting_seed(uint64_t i) { return i % 3 == 2 ? kFirstWithReplicas + i /
 }  // namespace
 
 const std::vector<NamedMutation>& mutations() {
-  static const std::vector<NamedMutation> bugs = {
+  static const std::vector<NamedMutation> all = {
 #define TANDEM_MUTATION(name, invariant, what) {Mutation::k##name, #name, invariant, what},
       TANDEM_MUTATION_LIST(TANDEM_MUTATION)
 #undef TANDEM_MUTATION
   };
-  return bugs;
+  return all;
 }
 
-Hunt hunt(const NamedMutation& bug, uint64_t seeds) {
+Hunt hunt(const NamedMutation& mutation, uint64_t seeds) {
   int pipe_ends[2];
   if (pipe(pipe_ends) != 0) return {};
   std::fflush(nullptr);
   const pid_t child = fork();
   if (child == 0) {
     close(pipe_ends[0]);
-    look(bug.bug, seeds, pipe_ends[1]);
+    look(mutation.mutation, seeds, pipe_ends[1]);
   }
   close(pipe_ends[1]);
   // Only what comes after the last line's begin matters.

@@ -10,9 +10,9 @@
 namespace tandem::simulation {
 
 struct NamedMutation {
-  Bug bug;
+  Mutation mutation;
   const char* name;
-  int invariant;  // of RELIABILITY.md, that it breaks
+  int invariant;  // of docs/reliability.md, that it breaks
   const char* what;
 };
 const std::vector<NamedMutation>& mutations();
@@ -22,8 +22,8 @@ struct Hunt {
   uint64_t seed = 0;    // that caught it
   std::string message;  // of the invariant, or of the device or check that stopped the process
 };
-// Runs so many seeds, with replicas and without, with the bug in a process of its own until one of
+// Runs so many seeds, with replicas and without, with the mutation active, in a process of its own until one of
 // them breaks.
-Hunt hunt(const NamedMutation& bug, uint64_t seeds);
+Hunt hunt(const NamedMutation& mutation, uint64_t seeds);
 
 }  // namespace tandem::simulation

@@ -43,20 +43,20 @@ TEST(Mutations, AreCaught) {
   size_t hunted = 0, caught = 0;
   std::map<int, int> per_invariant;
   std::string table =
-      "| bug | breaks | what it does | caught by seed | what was seen |\n|---|--:|---|--:|---|\n";
-  for (const NamedMutation& bug : mutations()) {
-    if (only && std::string(only) != bug.name) continue;
+      "| mutation | breaks | what it does | caught by seed | what was seen |\n|---|--:|---|--:|---|\n";
+  for (const NamedMutation& mutation : mutations()) {
+    if (only && std::string(only) != mutation.name) continue;
     ++hunted;
-    const Hunt result = hunt(bug, kSeeds);
+    const Hunt result = hunt(mutation, kSeeds);
     caught += result.caught;
-    per_invariant[bug.invariant] += result.caught;
+    per_invariant[mutation.invariant] += result.caught;
     std::printf(
-        "%-20s %2d %s\n", bug.name, bug.invariant,
+        "%-20s %2d %s\n", mutation.name, mutation.invariant,
         result.caught
             ? ("seed " + std::to_string(result.seed) + ": " + one_line(result.message)).c_str()
             : "NOT CAUGHT");
-    table += std::string("| ") + bug.name + " | " + std::to_string(bug.invariant) + " | " +
-             bug.what + " | " + (result.caught ? std::to_string(result.seed) : "not caught") +
+    table += std::string("| ") + mutation.name + " | " + std::to_string(mutation.invariant) + " | " +
+             mutation.what + " | " + (result.caught ? std::to_string(result.seed) : "not caught") +
              " | " + one_line(result.message) + " |\n";
   }
   std::printf("%zu of %zu mutations detected\n", caught, hunted);

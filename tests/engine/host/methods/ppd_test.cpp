@@ -38,7 +38,7 @@ EngineConfig pipeline(int exit_layer, const std::vector<std::string>& devices) {
   const auto add_device = [&config](const std::string& name) {
     DeviceConfig& d = config.devices.emplace_back();
     d.index = name[4] - '0';
-    d.device_queue = name.size() > 5 ? name[6] - '0' : 0;
+    d.queue = name.size() > 5 ? name[6] - '0' : 0;
     d.threads = 1;
     d.memory_bytes = 64 << 20;
   };
@@ -330,7 +330,7 @@ TEST(PpdMethod, WorkersWantADeviceThatIsThere) {
 // A worker with memory for 320 rows, beside a large model with more of it.
 TEST(PpdMethod, CandidatesAreNoMoreThanTheWorkersRows) {
   EngineConfig config = testing::fake_engine_config();
-  config.devices.push_back({.device_queue = 1});
+  config.devices.push_back({.queue = 1});
   ModelConfig& worker = config.models[1];
   worker.fake = config.models[0].fake;
   worker.fake->layers = 2;
