@@ -1,4 +1,4 @@
-# The tests that are not C++: rules of the house, Rust, Python, style.
+# Tests that are not C++: rules of the code base, Rust, Python, style.
 function(tandem_check name label timeout)
   add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout}
@@ -8,6 +8,8 @@ endfunction()
 if(NOT TANDEM_SANITIZE)
   tandem_check(rules.includes rules 60 python3 scripts/check_includes.py)
   tandem_check(rules.includes_self_test rules 60 python3 tests/scripts/check_includes_test.py)
+  tandem_check(rules.prose rules 60 python3 scripts/check_prose.py)
+  tandem_check(rules.prose_self_test rules 60 python3 tests/scripts/check_prose_test.py)
   tandem_check(rules.tidy_self_test rules 120 python3 tests/scripts/tidy_test.py)
   tandem_check(scripts.models rules 120 ${TANDEM_PYTHON} tests/scripts/models_test.py)
   if(EXISTS ${TANDEM_SITE_PACKAGES}/pytest)
