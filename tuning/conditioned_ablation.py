@@ -23,25 +23,25 @@ from bench.peers.models import ROOT
 from bench.peers.report import put, table
 from tuning import conditioned_samples, corpus, frozen_model, fusion, llm_to_slm, projector_file
 from tuning.conditioned_samples import Reader, Samples
-from tuning.llm_to_slm import Settings, Told
+from tuning.llm_to_slm import Conditioned, Settings
 
 PAGE = ROOT / "docs" / "fidelity.md"
 LOW_RANK_RATE = 1e-3
-MATCHED = "the same texts, told of their own", "told of another prompt"
+MATCHED = "the same texts, conditioned on their own", "conditioned on another prompt"
 PART = "ablations of llm to slm"
 # Table 9, layers of GPT2 XL (48) read for GPT2, mean of ROUGE-1, 2 and L; and table 7, BLEU.
 PAPER = [
     ["GPT2 alone (CNN/Daily Mail)", "27.83"],
-    ["told by GPT2 XL, layer 1; 4; 8; all", "28.03; 26.25; 23.51; 26.94"],
+    ["conditioned by GPT2 XL, layer 1; 4; 8; all", "28.03; 26.25; 23.51; 26.94"],
     ["T5 Large → T5 Small, translating, add; replace", "31.54; 31.47"],
-    ["the same, the small model frozen; LoRA of it, not told", "30.27; 26.36"],
+    ["the same, the small model frozen; LoRA of it, unconditioned", "30.27; 26.36"],
 ]
 
 
 def variants(layers: int) -> dict[str, dict]:
     """Beside the large model's last layer, added, the small model trained whole."""
     found: dict[str, dict] = {
-        "not told": {"told": False},
+        "unconditioned": {"conditioned": False},
         "add, last layer": {},
         "replace, last layer": {"fusion": "replace"},
     }
@@ -51,7 +51,7 @@ def variants(layers: int) -> dict[str, dict]:
     found |= {
         "add, one matrix for a projector": {"linear": True},
         "add, LoRA of the small model": low_rank,
-        "not told, LoRA of the small model": low_rank | {"told": False},
+        "unconditioned, LoRA of the small model": low_rank | {"conditioned": False},
         "add, the small model frozen": {"train": "frozen"},
     }
     return found
@@ -85,20 +85,20 @@ class Pair:
         small = frozen_model.load(self.arguments.small)
         training, held_out = self.read(s, small)
         width = self.large.shape[1]
-        standard = training.standard() if s.told else (torch.zeros(width), torch.ones(width))
-        told = Told(small.model, *standard, s)
+        standard = training.standard() if s.conditioned else (torch.zeros(width), torch.ones(width))
+        conditioned = Conditioned(small.model, *standard, s)
         run = conditioned_samples.key_of(
             asdict(s), self.large.key, projector_file.fingerprint_of(small.model)
         )
-        llm_to_slm.train(told, training, s, self.arguments.work / f"training-{run}.pt")
-        measured = llm_to_slm.held_out_likelihoods(told, held_out)
+        llm_to_slm.train(conditioned, training, s, self.arguments.work / f"training-{run}.pt")
+        measured = llm_to_slm.held_out_likelihoods(conditioned, held_out)
         file.write_text(json.dumps(measured))
         return measured
 
     def untrained(self, s: Settings) -> dict[str, dict]:
         """Of the two models as they came."""
         small = frozen_model.load(self.arguments.small)
-        held_out = self.read(replace(s, told=False), small)[1]
+        held_out = self.read(replace(s, conditioned=False), small)[1]
         models = {"small": small.model}
         if self.shared:
             models["large"] = self.large.model.float()
@@ -112,7 +112,7 @@ class Pair:
 
 
 def line(name: str, nats: dict[str, float], matched: tuple[dict, dict] | None = None) -> list[str]:
-    """`matched`: of the texts that have another one as long, told of their own prompt and of its."""
+    """`matched`: of the texts that have another one as long, conditioned on their own prompt and of its."""
     cells = [f"{value:.3f}" for value in nats.values()]
     return [name, *cells, *(f"{m['all']:.3f}" for m in matched or ())] + ["-"] * (2 * (not matched))
 
@@ -126,7 +126,7 @@ def section(
         matched = [nats[who] for who in MATCHED if who in nats]
         lines.append(line(name, said, tuple(matched)))
     parts = [f"tokens {part}" for part in list(alone["small"])[1:]]
-    head = ["", "nats/token", *parts, "those with another as long", "told of that one"]
+    head = ["", "nats/token", *parts, "those with another as long", "conditioned on that one"]
     return f"""{s.steps} steps of {s.batch} texts ({s.samples} texts of {s.shortest_prompt} to {s.longest_prompt} tokens and the next {s.answer}), {s.checked} held-out ones.
 
 {table(head, lines)}

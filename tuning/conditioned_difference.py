@@ -1,6 +1,6 @@
 """What lies between trainings of tuning/llm_to_slm.py: nats per token of the same held-out answers.
 
-    python -m tuning.conditioned_difference told.json untold.json [more.json]
+    python -m tuning.conditioned_difference conditioned.json unconditioned.json [more.json]
 
 Of reports (`--report`), the first one beside each of the others, in all and by what was asked. Below 0 the
 first one foresees the answers better. ±: standard error, for answers drawn independently; of one training
@@ -27,7 +27,7 @@ def mean_and_error(sums: list[float], counts: list[int]) -> tuple[float, float]:
 
 def trained(report: dict) -> str:
     """By which name a report has what it measured of the model that it trained."""
-    return "llm_to_slm" if report["settings"]["told"] else "small, tuned alone"
+    return "llm_to_slm" if report["settings"]["conditioned"] else "small, tuned alone"
 
 
 def differences(first: dict, other: dict) -> dict[str, tuple[float, float]]:

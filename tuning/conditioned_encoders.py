@@ -1,13 +1,13 @@
 """Trains LLM-to-SLM (arXiv 2402.16844) on the pair with encoders: the large one reads a function, the
-small one, told what that made of it, writes its docstring's first line or its name.
+small one, conditioned what that made of it, writes its docstring's first line or its name.
 
-    python -m tuning.conditioned_encoders --steps 1500 --write-small build/told \\
-        --output build/told/projector --report build/told.json
+    python -m tuning.conditioned_encoders --steps 1500 --write-small build/conditioned \\
+        --output build/conditioned/projector --report build/conditioned.json
 
 The large model is frozen, and what its encoder says of each source is computed once and kept in bf16. The
 projector's rows enter the small model's encoder (section 4.1), which is trained with it, or stays as it is
-(--train frozen). `--untold`, with the same settings otherwise, trains the small model without being told
-anything: what a told one is to be compared with. The shipped models' commands are in their training.json.
+(--train frozen). `--unconditioned`, with the same settings otherwise, trains the small model without being conditioned
+anything: what a conditioned one is to be compared with. The shipped models' commands are in their training.json.
 Run a command again to continue after an interruption. Decoders: tuning/llm_to_slm.py.
 """
 
@@ -102,8 +102,8 @@ def _said(large: T5ForConditionalGeneration, sources: list, bfloat16: bool) -> t
     return rows[mask].bfloat16()
 
 
-class Told(nn.Module):
-    """A small model whose encoder is told what the large one's says of the same source. Called as
+class Conditioned(nn.Module):
+    """A small model whose encoder is conditioned what the large one's says of the same source. Called as
     Transformers' own, so that tuning/seq2seq.py trains and measures it."""
 
     def __init__(self, small: T5ForConditionalGeneration, rows: SourceRows, kind: str, seed: int):
@@ -157,7 +157,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--small", type=Path, default=seq2seq.ROOT / "models/docstring-small")
     parser.add_argument("--fusion", choices=["add", "replace"], default="add")
     parser.add_argument("--train", choices=["frozen", "full"], default="full", help="the small one")
-    parser.add_argument("--untold", action="store_true", help="the small model alone")
+    parser.add_argument("--unconditioned", action="store_true", help="the small model alone")
     parser.add_argument("--steps", type=int, required=True, help="updates, all runs together")
     parser.add_argument("--dropout", type=float, default=0.2, help="of the small one, in training")
     parser.add_argument("--names", type=int, default=8192, help="pairs with a name, at most")
@@ -180,8 +180,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=home / "seq2seq", help="pairs, tokenizer")
     parser.add_argument("--work", type=Path, default=home / "llm_to_slm", help="rows, checkpoints")
     given = parser.parse_args(arguments)
-    if given.untold and (given.train == "frozen" or given.output):
-        parser.error("--untold: a small model alone; allowed without --train frozen and --output")
+    if given.unconditioned and (given.train == "frozen" or given.output):
+        parser.error(
+            "--unconditioned: a small model alone; allowed without --train frozen and --output"
+        )
     if given.output and given.train != "frozen" and given.write_small is None:
         parser.error("--write-small: missing; --train full changes the model")
     return given
@@ -215,7 +217,14 @@ def shared_tokenizer(large: Path, small: Path) -> Tokenizer:
 
 def identity(given: argparse.Namespace, models: list[str], pairs: list[Pair]) -> str:
     """A name for a training: other settings, `models` (their samples) or pairs have another checkpoint."""
-    how = [given.fusion, given.train, given.untold, given.steps, given.bfloat16, given.dropout]
+    how = [
+        given.fusion,
+        given.train,
+        given.unconditioned,
+        given.steps,
+        given.bfloat16,
+        given.dropout,
+    ]
     learned = [[pair.task, pair.source, pair.target] for pair in pairs]
     return conditioned_samples.key_of(how, models, asdict(recipe_of(given)), learned)
 
@@ -247,7 +256,7 @@ def kept(file: Path, make: Callable[[], dict]) -> dict:
 
 def write(given: argparse.Namespace, model: nn.Module, data: Data, large) -> None:
     """The tuned small model and the projector, where wanted; `model` becomes as they were written."""
-    small = model if given.untold else model.small
+    small = model if given.unconditioned else model.small
     if given.write_small:
         seq2seq.export(small, data.tokenizer, given.write_small)
         small.load_state_dict(seq2seq.load(given.write_small).state_dict())
@@ -260,7 +269,7 @@ def write(given: argparse.Namespace, model: nn.Module, data: Data, large) -> Non
 def settings_of(given: argparse.Namespace, pairs: int) -> dict:
     """As a report has them."""
     return asdict(recipe_of(given)) | {
-        "told": not given.untold,
+        "conditioned": not given.unconditioned,
         "train": given.train,
         "fusion": given.fusion,
         "steps": given.steps,
@@ -289,20 +298,20 @@ def main(arguments: list[str] | None = None) -> None:
         made = functools.partial(measured, alone, data.tokenizer, held_out)
         report[name] = kept(given.work / f"held-out-{key}.json", made)
     model = small
-    if not given.untold:
+    if not given.unconditioned:
         asked = [pair for some in held_out.values() for pair in some]
         rows = SourceRows.read(large, [*pairs, *asked], given.work, given.bfloat16)
-        model = Told(small, rows, given.fusion, given.seed)
+        model = Conditioned(small, rows, given.fusion, given.seed)
         small.requires_grad_(given.train == "full")
     recipe = recipe_of(given)
     run = identity(given, [projector_file.fingerprint_of(m) for m in (large, small)], pairs)
-    trainer = trainer_of(model, pairs, recipe, given, given.work / f"told-{run}.pt")
+    trainer = trainer_of(model, pairs, recipe, given, given.work / f"conditioned-{run}.pt")
     at = trainer.state.step
     print(f"{len(pairs)} pairs, {'resumed' if trainer.resumed else 'starting'} at {at}", flush=True)
     if not seq2seq.train(trainer, shown):
         sys.exit("interrupted; the same command continues")
     write(given, model, data, large)
-    name = "small, tuned alone" if given.untold else "llm_to_slm"
+    name = "small, tuned alone" if given.unconditioned else "llm_to_slm"
     settings = settings_of(given, len(pairs))
     settings |= {"checked": {task: len(some) for task, some in held_out.items()}}
     report |= {name: measured(model, data.tokenizer, held_out), "settings": settings}

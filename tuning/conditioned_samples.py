@@ -216,7 +216,7 @@ class Samples:
         return [r[: len(ids)].bfloat16().clone() for r, ids in zip(rows, read, strict=True)]
 
     def batch(self, index: torch.Tensor, read: torch.Tensor | None = None) -> Batch:
-        """`read`: whose rows they are told (their own); where that prompt is shorter its last row again."""
+        """`read`: whose rows they are conditioned (their own); where that prompt is shorter its last row again."""
         read = index if read is None else read
         prompt, answer = self.prompt[index], self.answer[index]
         place = torch.arange(int(prompt.max())).minimum(self.prompt[read, None] - 1)

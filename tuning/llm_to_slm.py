@@ -6,7 +6,7 @@
 
 The large model is frozen, and its hidden rows of each prompt are computed once and kept in bf16
 (tuning/conditioned_samples.py). The projector is trained, and with it the small model: not at all (frozen), by
-low-rank additions that are merged when it is written (lora), or whole (full). `--untold` trains the small
+low-rank additions that are merged when it is written (lora), or whole (full). `--unconditioned` trains the small
 model alike without what the large one says: what a tuned pair is to be compared with. Where the small model
 stays as it came, `--rows other` trains the same projector on what the large one says of other texts, which
 teaches it the answers' form alone, and `--large` may be the small model itself, which then tells itself what
@@ -61,8 +61,10 @@ class Settings:
     layer: int
     fusion: str = "add"
     train: str = "full"  # the small model: "frozen", "lora" or "full"
-    told: bool = True
-    rows: str = "own"  # or "other": always told of another text (conditioned_samples.strangers)
+    conditioned: bool = True
+    rows: str = (
+        "own"  # or "other": always conditioned on another text (conditioned_samples.strangers)
+    )
     task: str = "continue"  # or one of TASKS
     rank: int = 16  # of lora
     linear: bool = False  # one matrix for a projector, which no file of one holds
@@ -86,7 +88,7 @@ def answer_losses(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
     return nn.functional.cross_entropy(logits.float(), batch.said, reduction="none")
 
 
-class Told(nn.Module):
+class Conditioned(nn.Module):
     """A projector that meets rows of mean 0 and deviation 1, and the small model."""
 
     def __init__(self, small: PreTrainedModel, mean: torch.Tensor, deviation: torch.Tensor, s):
@@ -103,7 +105,7 @@ class Told(nn.Module):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits of the rows that say the answers: [rows, vocabulary]."""
-        if not self.settings.told:
+        if not self.settings.conditioned:
             return fusion.head_logits(self.small, batch.says, input_ids=batch.ids)
         projected = self.projector((batch.rows - self.mean) / self.deviation)
         return fusion.fused_logits(
@@ -132,14 +134,14 @@ def texts_of_step(samples: Samples, s: Settings, step: int) -> torch.Tensor:
 
 
 def read_of(samples: Samples, s: Settings, index: torch.Tensor, epoch: int) -> torch.Tensor | None:
-    """Whose rows the samples `index` are told in an epoch; None: their own."""
+    """Whose rows the samples `index` are conditioned in an epoch; None: their own."""
     if s.rows == "own":
         return None
     return conditioned_samples.strangers(samples, s.seed * 1000 + epoch)[index]
 
 
 def train(
-    told: Told,
+    conditioned: Conditioned,
     samples: Samples,
     settings: Settings,
     file: Path,
@@ -147,12 +149,12 @@ def train(
     minutes: float = math.inf,
 ) -> list[float]:
     """Trains in place; the loss of each step, of fewer than wanted if `minutes` are over."""
-    small = told.small.requires_grad_(settings.train == "full")
-    told.projector.requires_grad_(settings.told)
+    small = conditioned.small.requires_grad_(settings.train == "full")
+    conditioned.projector.requires_grad_(settings.conditioned)
     tuned = [p for p in small.parameters() if p.requires_grad]
     if settings.train == "lora":
         tuned = low_rank.add(small, settings.rank, settings.seed)
-    projector = [p for p in told.projector.parameters() if p.requires_grad]
+    projector = [p for p in conditioned.projector.parameters() if p.requires_grad]
     groups = [{"params": projector, "peak": settings.rate}] if projector else []
     groups += [{"params": tuned, "peak": settings.small_rate}] if tuned else []
     optimizer = torch.optim.AdamW(groups, settings.rate, weight_decay=settings.weight_decay)
@@ -161,7 +163,7 @@ def train(
     if file.exists():
         saved = torch.load(file)
         losses = saved["losses"]
-        told.load_state_dict(saved["told"], strict=False)
+        conditioned.load_state_dict(saved["conditioned"], strict=False)
         optimizer.load_state_dict(saved["optimizer"])
     first, end = len(losses), time.monotonic() + 60 * minutes
     bar = tqdm(
@@ -172,7 +174,7 @@ def train(
         epoch = step // (len(samples) // settings.batch)
         batch = samples.batch(index, read_of(samples, settings, index, epoch))
         with torch.autocast("cpu", torch.bfloat16, enabled=settings.bfloat16):
-            logits = told(batch)
+            logits = conditioned(batch)
         loss = answer_losses(logits, batch).mean()
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * cosine_factor(step / settings.steps, step, warmup)
@@ -184,14 +186,18 @@ def train(
         bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
         over = time.monotonic() > end
         if over or (step + 1) % save_every == 0:
-            state = {"losses": losses, "told": told.trained(), "optimizer": optimizer.state_dict()}
+            state = {
+                "losses": losses,
+                "conditioned": conditioned.trained(),
+                "optimizer": optimizer.state_dict(),
+            }
             file.parent.mkdir(parents=True, exist_ok=True)
             conditioned_samples.save(state, file)
         if over:
             break
     if settings.train == "lora":
         low_rank.merge(small)
-    told.requires_grad_(False)
+    conditioned.requires_grad_(False)
     return losses
 
 
@@ -245,7 +251,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--fusion", choices=["add", "replace"], default="add")
     parser.add_argument("--train", choices=["frozen", "lora", "full"], default=Settings.train)
     parser.add_argument("--task", choices=["continue", *TASKS], default=Settings.task)
-    parser.add_argument("--untold", action="store_true", help="the small model alone")
+    parser.add_argument("--unconditioned", action="store_true", help="the small model alone")
     parser.add_argument(
         "--rows",
         choices=["own", "other"],
@@ -277,10 +283,10 @@ def settings_of(arguments: argparse.Namespace, layers: int) -> Settings:
     layer = arguments.layer or layers
     if not 1 <= layer <= layers:
         raise SystemExit(f"--layer: {layer}; allowed: 1 to {layers}")
-    if arguments.untold and arguments.train == "frozen":
-        raise SystemExit("--untold: nothing is trained; allowed with --train lora or full")
-    if arguments.rows == "other" and (arguments.untold or arguments.output):
-        option = "--untold" if arguments.untold else "--output"
+    if arguments.unconditioned and arguments.train == "frozen":
+        raise SystemExit("--unconditioned: nothing is trained; allowed with --train lora or full")
+    if arguments.rows == "other" and (arguments.unconditioned or arguments.output):
+        option = "--unconditioned" if arguments.unconditioned else "--output"
         raise SystemExit(f"--rows: other; allowed with {option}: own")
     if arguments.rank < 1:
         raise SystemExit(f"--rank: {arguments.rank}; allowed: 1 or more")
@@ -299,7 +305,7 @@ def settings_of(arguments: argparse.Namespace, layers: int) -> Settings:
     )
     names += ("answer", "batch", "steps", "checked", "rate", "small_rate", "bfloat16")
     same = {name: getattr(arguments, name) for name in names}
-    return Settings(layer=layer, told=not arguments.untold, **same)
+    return Settings(layer=layer, conditioned=not arguments.unconditioned, **same)
 
 
 def texts_of(arguments: argparse.Namespace, s: Settings, small: FrozenModel) -> list[list]:
@@ -340,33 +346,37 @@ def read_samples(
         if not shared:
             samples.read_with(large.tokenizer, small.tokenizer)
         name = key_of(samples.read, s.layer, large.key)
-        if s.told:
+        if s.conditioned:
             source = samples.fill(large, s.layer, arguments.work / f"rows-{name}.pt")
         both.append(samples)
     return both[0], both[1], source
 
 
 def matched_counts(samples: Samples) -> dict[str, int]:
-    """Of each kind, how many texts have another one to be told of (conditioned_samples.others)."""
+    """Of each kind, how many texts have another one to be conditioned on (conditioned_samples.others)."""
     some, _ = conditioned_samples.others(samples)
     return dict(sorted(Counter(samples.kinds[i] or "all" for i in some.tolist()).items()))
 
 
 def held_out_likelihoods(
-    told: Told, held_out: Samples, texts: dict[str, list[float]] | None = None
+    conditioned: Conditioned, held_out: Samples, texts: dict[str, list[float]] | None = None
 ) -> dict[str, dict]:
-    """Of a trained pair, told as it was in training, and what of it is not owed to reading this prompt.
+    """Of a trained pair, conditioned as it was in training, and what of it is not owed to reading this prompt.
     `texts`: as of likelihoods."""
-    s = told.settings
-    name = "llm_to_slm" if s.told else "small, tuned alone"
+    s = conditioned.settings
+    name = "llm_to_slm" if s.conditioned else "small, tuned alone"
     everybody = torch.arange(len(held_out))
     measured = likelihoods(
-        {name: told}, held_out, read=read_of(held_out, s, everybody, 0), texts=texts
+        {name: conditioned}, held_out, read=read_of(held_out, s, everybody, 0), texts=texts
     )
     some, others = conditioned_samples.others(held_out)
-    if s.told and s.rows == "own" and len(some) > 0:
-        measured |= likelihoods({"told of another prompt": told}, held_out, some, others)
-        measured |= likelihoods({"the same texts, told of their own": told}, held_out, some)
+    if s.conditioned and s.rows == "own" and len(some) > 0:
+        measured |= likelihoods(
+            {"conditioned on another prompt": conditioned}, held_out, some, others
+        )
+        measured |= likelihoods(
+            {"the same texts, conditioned on their own": conditioned}, held_out, some
+        )
     return measured
 
 
@@ -381,8 +391,10 @@ def main() -> None:
     training, held_out, source = read_samples(arguments, settings, large, small, shared)
     run = key_of(asdict(settings), large.key, projector_file.fingerprint_of(small.model))
     width = large.shape[1]
-    standard = training.standard() if settings.told else (torch.zeros(width), torch.ones(width))
-    told = Told(small.model, *standard, settings)
+    standard = (
+        training.standard() if settings.conditioned else (torch.zeros(width), torch.ones(width))
+    )
+    conditioned = Conditioned(small.model, *standard, settings)
     models = {"small": lambda b: fusion.head_logits(small.model, b.says, input_ids=b.ids)}
     if shared:
         whole = large.model.float()
@@ -390,18 +402,24 @@ def main() -> None:
     texts: dict[str, list[float]] = {}
     measured = likelihoods(models, held_out, texts=texts)
     file, minutes = arguments.work / f"training-{run}.pt", arguments.minutes
-    losses = train(told, training, settings, file, minutes=minutes)
+    losses = train(conditioned, training, settings, file, minutes=minutes)
     if len(losses) < settings.steps:
         sys.exit(f"{len(losses)} of {settings.steps} steps; the same command continues")
     if arguments.write_small:
         checkpoint.export(small.model, small.tokenizer, arguments.write_small)
         small.model.to(torch.bfloat16).float()  # as it was written
-    if settings.told and arguments.output:
+    if settings.conditioned and arguments.output:
         tokens, layer = "shared" if shared else "aligned", settings.layer
         projector_file.save(
-            arguments.output, told.folded(), source, small.model, layer, settings.fusion, tokens
+            arguments.output,
+            conditioned.folded(),
+            source,
+            small.model,
+            layer,
+            settings.fusion,
+            tokens,
         )
-    measured |= held_out_likelihoods(told, held_out, texts)
+    measured |= held_out_likelihoods(conditioned, held_out, texts)
     answers = {"kinds": held_out.kinds, "tokens": held_out.answer.tolist(), "nats": texts}
     report = {
         "models": {"large": arguments.large.name, "small": arguments.small.name},

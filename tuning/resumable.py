@@ -82,7 +82,7 @@ class Training:
 
 
 def add_arguments(parser: argparse.ArgumentParser, settings: object, name: str, keeps: str) -> None:
-    """What every training on a frozen model may be told: how long, each of its `settings` (a
+    """What every training on a frozen model may be conditioned: how long, each of its `settings` (a
     dataclass's defaults), texts, and where it `keeps` what it makes on its way."""
     parser.add_argument("--minutes", type=float, help="of training")
     parser.add_argument("--steps", type=int, help="of training, instead of minutes")

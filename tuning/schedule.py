@@ -1,7 +1,7 @@
 """How long to train, and the learning rate on the way.
 
 `rate_factor`: warm up, stay constant, then fall to zero ("warmup, stable, decay"). The constant part knows nothing
-of the end, so a training can be continued with a larger budget, or be told to end soon: the fall
+of the end, so a training can be continued with a larger budget, or be conditioned to end soon: the fall
 begins when the budget's last fifth does and then takes whatever is left, all of it.
 
 `cosine_factor`: warm up, then half a cosine down to zero over a budget that does not change.

@@ -8,7 +8,7 @@ from tuning.evaluate.measure import Task
 
 
 class MadeUp(Client):
-    """Answers 5 tokens in two large passes, with drafts that stayed as told by the rule."""
+    """Answers 5 tokens in two large passes, with drafts that stayed as the rule states."""
 
     def __init__(self, messages):
         self.messages, self.asked = messages, []

@@ -46,7 +46,7 @@ def test_too_many_prompts_are_refused(stream):
 
 
 class Server:
-    """Answers a prompt with its first token + 1, + 2, ..., ending as told."""
+    """Answers a prompt with its first token + 1, + 2, ..., ending as asked."""
 
     messages = SimpleNamespace(FinishReason=SimpleNamespace(Name=lambda reason: reason))
 

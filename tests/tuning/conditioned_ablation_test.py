@@ -8,14 +8,14 @@ from tuning.shapes import llama, new_model
 from tuning.vocabulary import train_tokenizer
 
 
-def test_variants_differ_from_the_first_told_one_in_one_thing():
+def test_variants_differ_from_the_first_conditioned_one_in_one_thing():
     found = conditioned_ablation.variants(8)
     assert [change["layer"] for change in found.values() if "layer" in change] == [2, 4, 6]
     assert found["add, last layer"] == {}
     for name, change in found.items():
         rate = {"small_rate"} if change.get("train") == "lora" else set()
         others = change.keys() - rate
-        assert len(others) <= 1 or name == "not told, LoRA of the small model"
+        assert len(others) <= 1 or name == "unconditioned, LoRA of the small model"
     assert [c["layer"] for c in conditioned_ablation.variants(2).values() if "layer" in c] == [1]
 
 
@@ -38,7 +38,7 @@ def pair(tmp_path, texts, monkeypatch):
 
 def test_a_variant_is_trained_once(pair, monkeypatch):
     seen = {}
-    for name in ("add, layer 1", "add, one matrix for a projector", "not told"):
+    for name in ("add, layer 1", "add, one matrix for a projector", "unconditioned"):
         change = conditioned_ablation.variants(pair.layers)[name]
         seen[name] = pair.measure(pair.settings(**change))
     nats = {name: next(iter(said.values()))["all"] for name, said in seen.items()}
@@ -46,11 +46,13 @@ def test_a_variant_is_trained_once(pair, monkeypatch):
     alone = pair.untrained(pair.settings())
     assert alone.keys() == {"small", "large"}
     text = conditioned_ablation.section(alone, seen, pair.settings(), [["commit", "x"]])
-    untold = next(line for line in text.splitlines() if line.startswith("| not told |"))
-    assert f"| {nats['not told']:.3f} |" in untold and untold.endswith("| - | - |")
-    other = seen["add, layer 1"]["told of another prompt"]["all"]
+    unconditioned = next(line for line in text.splitlines() if line.startswith("| unconditioned |"))
+    assert f"| {nats['unconditioned']:.3f} |" in unconditioned and unconditioned.endswith(
+        "| - | - |"
+    )
+    other = seen["add, layer 1"]["conditioned on another prompt"]["all"]
     line = next(line for line in text.splitlines() if line.startswith("| add, layer 1 |"))
-    own = seen["add, layer 1"]["the same texts, told of their own"]["all"]
+    own = seen["add, layer 1"]["the same texts, conditioned on their own"]["all"]
     assert (
         line.endswith(f"| {own:.3f} | {other:.3f} |") and f"| {nats['add, layer 1']:.3f} |" in line
     )
@@ -67,8 +69,8 @@ def test_what_is_frozen_stays(pair):
         small = conditioned_ablation.frozen_model.load(pair.arguments.small)
         before = small.model.state_dict()["model.layers.0.mlp.up_proj.weight"].clone()
         training, _ = pair.read(s, small)
-        told = conditioned_ablation.Told(small.model, *training.standard(), s)
-        llm_to_slm.train(told, training, s, pair.arguments.work / f"{train}.pt")
+        conditioned = conditioned_ablation.Conditioned(small.model, *training.standard(), s)
+        llm_to_slm.train(conditioned, training, s, pair.arguments.work / f"{train}.pt")
         after = small.model.state_dict()["model.layers.0.mlp.up_proj.weight"]
         models.append(torch.equal(before, after))
     assert models == [True, False]

@@ -62,7 +62,7 @@ def test_encoders_are_read_at_their_end_alone(tmp_path):
     assert text.count("deployments {") == 2 and "{{" not in text
 
 
-def test_prompts_have_as_many_tokens_as_told(tmp_path, texts, monkeypatch):
+def test_prompts_have_as_many_tokens_as_asked(tmp_path, texts, monkeypatch):
     pair = pair_in(tmp_path, texts)
     tokenizer = conditioned_cost.frozen_model.load_tokenizer(pair.small)
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -81,7 +81,7 @@ def test_prompts_have_as_many_tokens_as_told(tmp_path, texts, monkeypatch):
 
 
 class Server:
-    """Answers with numbers from 0; another one, if it is told to, where a small model is told."""
+    """Answers with numbers from 0; another one, if asked to, where a small model is conditioned."""
 
     def __init__(self, protocol, wrong=0):
         self.messages, self.wrong, self.asked = protocol, wrong, []

@@ -8,13 +8,15 @@ import pytest
 from tuning import conditioned_difference
 
 
-def report(told, nats, kinds=("name", "docstring", "name", "docstring"), tokens=(1, 4, 3, 2)):
-    name = "llm_to_slm" if told else "small, tuned alone"
+def report(
+    conditioned, nats, kinds=("name", "docstring", "name", "docstring"), tokens=(1, 4, 3, 2)
+):
+    name = "llm_to_slm" if conditioned else "small, tuned alone"
     texts = {"kinds": list(kinds), "tokens": list(tokens), "nats": {name: nats, "small": [9] * 4}}
-    return {"settings": {"told": told}, "texts": texts}
+    return {"settings": {"conditioned": conditioned}, "texts": texts}
 
 
-TOLD, UNTOLD = report(True, [1.0, 8.0, 6.0, 5.0]), report(False, [2.0, 8.0, 9.0, 5.0])
+CONDITIONED, UNCONDITIONED = report(True, [1.0, 8.0, 6.0, 5.0]), report(False, [2.0, 8.0, 9.0, 5.0])
 
 
 def test_a_mean_of_equal_parts_has_the_usual_error():
@@ -29,26 +31,32 @@ def test_a_mean_of_equal_parts_has_the_usual_error():
 
 
 def test_differences_are_of_tokens_in_all_and_by_kind():
-    found = conditioned_difference.differences(TOLD, UNTOLD)
+    found = conditioned_difference.differences(CONDITIONED, UNCONDITIONED)
     assert {name: mean for name, (mean, _) in found.items()} == {
         "all": -0.4,
         "docstring": 0,
         "name": -1,
     }
     assert found["docstring"][1] == found["name"][1] == 0 < found["all"][1]
-    one_kind = [report(told, [1.0] * 4, [""] * 4) for told in (True, False)]
+    one_kind = [report(conditioned, [1.0] * 4, [""] * 4) for conditioned in (True, False)]
     assert conditioned_difference.differences(*one_kind) == {"all": (0, 0)}
 
 
 def test_reports_of_other_texts_are_refused():
     for field, others in (("kinds", ["name"] * 4), ("tokens", [1, 4, 3, 3])):
         with pytest.raises(SystemExit, match=f"texts differ in {field}; allowed"):
-            conditioned_difference.differences(TOLD, report(False, [1.0] * 4, **{field: others}))
+            conditioned_difference.differences(
+                CONDITIONED, report(False, [1.0] * 4, **{field: others})
+            )
 
 
 def test_each_other_report_has_a_line(tmp_path, capsys):
     files = []
-    for name, text in (("told", TOLD), ("untold", UNTOLD), ("again", TOLD)):
+    for name, text in (
+        ("conditioned", CONDITIONED),
+        ("unconditioned", UNCONDITIONED),
+        ("again", CONDITIONED),
+    ):
         files.append(tmp_path / f"{name}.json")
         files[-1].write_text(json.dumps(text))
     conditioned_difference.main([str(file) for file in files])
@@ -59,5 +67,7 @@ def test_each_other_report_has_a_line(tmp_path, capsys):
         "docstring",
         "name",
     ]
-    assert "told - untold | -0.400 ± " in lines[2] and "| -1.000 ± 0.000 |" in lines[2]
-    assert "told - again | +0.000 ± 0.000 |" in lines[3]
+    assert (
+        "conditioned - unconditioned | -0.400 ± " in lines[2] and "| -1.000 ± 0.000 |" in lines[2]
+    )
+    assert "conditioned - again | +0.000 ± 0.000 |" in lines[3]

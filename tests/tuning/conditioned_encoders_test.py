@@ -10,7 +10,7 @@ from conftest import ROOT
 from tokenizers import Tokenizer
 
 from tuning import conditioned_encoders, fusion, projector_file, seq2seq
-from tuning.conditioned_encoders import SourceRows, Told
+from tuning.conditioned_encoders import Conditioned, SourceRows
 from tuning.functions import DOCSTRING, NAME
 from tuning.pairs import Pair, encode
 from tuning.seq2seq_shapes import new_model, t5
@@ -42,10 +42,10 @@ def rows(large, pairs, tmp_path_factory):
 
 
 def fresh(rows, kind="add", large_outputs=False):
-    told = Told(new_model(SMALL, 2), rows, kind, seed=3)
+    conditioned = Conditioned(new_model(SMALL, 2), rows, kind, seed=3)
     if large_outputs:
-        torch.nn.init.normal_(told.projector[2].weight)
-    return told.eval()
+        torch.nn.init.normal_(conditioned.projector[2].weight)
+    return conditioned.eval()
 
 
 @torch.no_grad()
@@ -67,11 +67,11 @@ def test_rows_are_what_the_encoder_says_and_computed_once(large, pairs, rows, tm
 
 @torch.no_grad()
 def test_a_new_projector_adds_nothing(pairs, rows):
-    told = fresh(rows)
+    conditioned = fresh(rows)
     inputs, labels = encode(pairs[:4] + pairs[-4:])
     asked = dict(input_ids=inputs, attention_mask=inputs != 0, labels=labels)
-    alone = told.small(**asked).logits
-    torch.testing.assert_close(told(**asked).logits, alone)
+    alone = conditioned.small(**asked).logits
+    torch.testing.assert_close(conditioned(**asked).logits, alone)
     assert not torch.allclose(fresh(rows, "replace")(**asked).logits, alone)
 
 
@@ -79,17 +79,19 @@ def test_a_new_projector_adds_nothing(pairs, rows):
 @torch.no_grad()
 def test_it_is_the_forward_that_the_server_is_held_to(pairs, rows, kind):
     """In a batch with padding, and with the projector that is written."""
-    told = fresh(rows, kind, large_outputs=True)
+    conditioned = fresh(rows, kind, large_outputs=True)
     some = pairs[:2] + pairs[-2:]
     inputs, labels = encode(some)
-    logits = told(inputs, inputs != 0, labels).logits
+    logits = conditioned(inputs, inputs != 0, labels).logits
     for i, pair in enumerate(some):
         source = torch.tensor([pair.source])
         said = rows.beside(source, torch.tensor([len(pair.source)]))
         starts = torch.tensor([[0, *pair.target[:-1]]])
-        wanted = fusion.fused_memory_logits(told.small, told.folded()(said), source, starts, kind)
+        wanted = fusion.fused_memory_logits(
+            conditioned.small, conditioned.folded()(said), source, starts, kind
+        )
         torch.testing.assert_close(logits[i], wanted[0], rtol=1e-3, atol=1e-3)
-    (first, *_) = seq2seq.write(told, [pair.source for pair in some], 3)
+    (first, *_) = seq2seq.write(conditioned, [pair.source for pair in some], 3)
     assert first[0] == int(logits[0, 0].argmax())
 
 
@@ -98,10 +100,10 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(pairs, rows, tmp_p
     given = SimpleNamespace(steps=6, bfloat16=False)
 
     def trainer(file):
-        told = fresh(rows)
-        told.small.requires_grad_(train == "full")
+        conditioned = fresh(rows)
+        conditioned.small.requires_grad_(train == "full")
         return conditioned_encoders.trainer_of(
-            told, pairs, conditioned_encoders.LEARNING, given, tmp_path / file
+            conditioned, pairs, conditioned_encoders.LEARNING, given, tmp_path / file
         )
 
     whole = trainer("whole.pt")
@@ -122,13 +124,16 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(pairs, rows, tmp_p
 def test_what_is_written_is_a_pair(texts, large, rows, tmp_path):
     tokenizer = train_source_tokenizer(texts, size=300)
     given = SimpleNamespace(
-        untold=False, write_small=tmp_path / "small", output=tmp_path / "projector", fusion="add"
+        unconditioned=False,
+        write_small=tmp_path / "small",
+        output=tmp_path / "projector",
+        fusion="add",
     )
-    told = fresh(rows)
+    conditioned = fresh(rows)
     data = seq2seq.Data(tokenizer, [], {})
-    conditioned_encoders.write(given, told, data, large)
+    conditioned_encoders.write(given, conditioned, data, large)
     small = seq2seq.load(tmp_path / "small")
-    assert torch.equal(small.shared.weight, told.small.shared.weight)  # both rounded
+    assert torch.equal(small.shared.weight, conditioned.small.shared.weight)  # both rounded
     about = json.loads((tmp_path / "projector/adapter.json").read_text())
     assert about["base"]["fingerprint"] == projector_file.fingerprint_of(small)
     assert about["source"] == projector_file.source_of(large)
@@ -170,7 +175,7 @@ def test_other_settings_models_or_pairs_have_another_checkpoint(pairs):
         key("--batch-docstrings", "16"),
         key("--dropout", "0"),
         key("--seed", "2"),
-        key("--untold"),
+        key("--unconditioned"),
     ]
     assert len(set(keys)) == len(keys)
 
@@ -198,10 +203,10 @@ def test_the_shipped_commands_make_their_rows():
         made = conditioned_encoders.settings_of(given, recorded["samples"])
         same = recorded.keys() & made.keys() - {"report_every"}  # minutes of the clock
         assert {name: made[name] for name in same} == {name: recorded[name] for name in same}
-        assert {"matrix_rate", "names", "docstrings", "steps", "told", "precision"} <= same
+        assert {"matrix_rate", "names", "docstrings", "steps", "conditioned", "precision"} <= same
         assert made["dropout"] == recorded.get("dropout", 0)
         # Before a projector had a rate of its own it learned at that of the vectors.
-        if made["told"]:
+        if made["conditioned"]:
             rate = recorded.get("projector_rate", recorded["vector_rate"])
             assert made["projector_rate"] == rate
     wrote = {str(conditioned_encoders.parse_arguments(r["command"]).write_small) for r in reports}
@@ -264,8 +269,8 @@ def test_what_was_measured_is_kept(tmp_path):
 @pytest.mark.parametrize(
     "arguments, why",
     [
-        (["--untold", "--train", "frozen"], "--untold"),
-        (["--untold", "--output", "x"], "--untold"),
+        (["--unconditioned", "--train", "frozen"], "--unconditioned"),
+        (["--unconditioned", "--output", "x"], "--unconditioned"),
         (["--output", "x"], "--write-small: missing"),
     ],
 )

@@ -52,11 +52,15 @@ def test_the_part_tells_what_was_measured_and_trained(messages):  # noqa: F811
     for way, answers in found.items():
         answers.seconds = [0.25 if way == READING else 1.0] * 3
     nats = {"all": 2.0, "docstring": 2.5, "name": 1.5}
-    settings = {"told": True, "fusion": "add", "layer": 10, "train": "frozen"}
+    settings = {"conditioned": True, "fusion": "add", "layer": 10, "train": "frozen"}
     settings |= {"steps": 9, "batch": 4, "samples": 36}
     report = {
         "settings": settings,
-        "nats": {"small": nats, "llm_to_slm": nats | {"all": 1.75}, "told of another prompt": nats},
+        "nats": {
+            "small": nats,
+            "llm_to_slm": nats | {"all": 1.75},
+            "conditioned on another prompt": nats,
+        },
     }
     text = conditioned_functions.markdown(found, [report])
     assert (
@@ -64,9 +68,9 @@ def test_the_part_tells_what_was_measured_and_trained(messages):  # noqa: F811
     )
     assert "in 250 ms" in text
     assert "| LLM-to-SLM | 50.0 | 40.0 | 4.0 | 1000 | 250.0 |" in text
-    told = "| told, add, layer 10, small model as it came | 9 x 4 of 36 | 1.750 | 2.500 | 1.500 |"
-    assert told in text
-    assert "| told of another prompt |  | 2.000 |" in text
+    conditioned = "| conditioned, add, layer 10, small model as it came | 9 x 4 of 36 | 1.750 | 2.500 | 1.500 |"
+    assert conditioned in text
+    assert "| conditioned on another prompt |  | 2.000 |" in text
 
 
 def test_functions_are_as_long_as_those_of_the_training(monkeypatch):
@@ -87,23 +91,27 @@ def test_functions_are_as_long_as_those_of_the_training(monkeypatch):
     ]
 
 
-def test_trainings_say_who_told_what():
-    settings = {"told": True, "fusion": "add", "layer": 10, "train": "frozen", "rank": 4}
+def test_trainings_say_who_conditioned_what():
+    settings = {"conditioned": True, "fusion": "add", "layer": 10, "train": "frozen", "rank": 4}
     models = {"large": "a.gguf", "small": "b.gguf"}
 
     def name(models=models, **changed):
-        return conditioned_functions.who_tells({"settings": settings | changed, "models": models})
+        return conditioned_functions.conditioning_of(
+            {"settings": settings | changed, "models": models}
+        )
 
-    assert name() == name(rows="own") == "told, add, layer 10"
-    assert conditioned_functions.who_tells({"settings": settings}) == name()  # of an older report
-    assert name(rows="other") == "told of other functions throughout, add, layer 10"
-    assert name({"large": "b.gguf", "small": "b.gguf"}) == "told by itself, add, layer 10"
-    assert name(told=False) == "not told"
+    assert name() == name(rows="own") == "conditioned, add, layer 10"
+    assert (
+        conditioned_functions.conditioning_of({"settings": settings}) == name()
+    )  # of an older report
+    assert name(rows="other") == "conditioned on other functions throughout, add, layer 10"
+    assert name({"large": "b.gguf", "small": "b.gguf"}) == "conditioned on itself, add, layer 10"
+    assert name(conditioned=False) == "unconditioned"
     nats = {"all": 2.0, "docstring": 2.5, "name": 1.5}
-    lora = {"told": False, "train": "lora", "steps": 9, "batch": 4, "samples": 36}
+    lora = {"conditioned": False, "train": "lora", "steps": 9, "batch": 4, "samples": 36}
     report = {"settings": settings | lora, "nats": {"small": nats, "small, tuned alone": nats}}
     text = conditioned_functions.trainings([report])
-    assert "| not told, small model by LoRA of rank 4 | 9 x 4 of 36 | 2.000 |" in text
+    assert "| unconditioned, small model by LoRA of rank 4 | 9 x 4 of 36 | 2.000 |" in text
 
 
 def test_shipped_reports_are_of_the_same_texts():

@@ -151,7 +151,7 @@ def test_all_are_asked_the_same_in_no_fixed_order(measured):
     assert len(orders) > 1
 
 
-def test_quality_is_told_from_the_answers(measured):
+def test_quality_is_conditioned_from_the_answers(measured):
     server, ar, rows = measured
     lossy, exact, speculative = rows
     assert (lossy.equal, lossy.similarity) == (0, 7 / 8)
@@ -262,7 +262,7 @@ def test_ticks_are_round_numbers_within():
     assert plot.ticks(0.0012, 0.0031) == [0.0015, 0.002, 0.0025, 0.003]
 
 
-def test_quick_is_small_and_can_be_told_otherwise():
+def test_quick_is_small_and_can_be_conditioned_otherwise():
     assert (parse(["--quick"]).prompts, parse([]).prompts) == (4, 20)
     assert parse(["--quick", "--prompts", "9"]).prompts == 9
     assert parse([]).exact_prompts == 200

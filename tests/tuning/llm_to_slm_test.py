@@ -49,8 +49,8 @@ def samples(models, texts, tmp_path):
     return samples
 
 
-def told(small, samples, settings=SETTINGS):
-    return llm_to_slm.Told(small, *samples.standard(), settings)
+def conditioned(small, samples, settings=SETTINGS):
+    return llm_to_slm.Conditioned(small, *samples.standard(), settings)
 
 
 def test_rows_are_computed_once(models, texts, samples, tmp_path):
@@ -96,14 +96,14 @@ def test_another_prompts_rows_are_as_many(samples):
         assert torch.equal(rows[: len(read)], read)
 
 
-def test_a_prompt_of_no_others_length_is_told_of_no_other(texts):
+def test_a_prompt_of_no_others_length_is_conditioned_of_no_other(texts):
     lone = [Text([1] * 3, [1]), Text([1] * 4, [1])]
     assert [len(part) for part in conditioned_samples.others(Samples(lone))] == [0, 0]
     some, others = conditioned_samples.others(Samples([*lone, Text([2] * 4, [1])]))
     assert (some.tolist(), others.tolist()) == ([1, 2], [2, 1])
 
 
-def test_a_prompt_is_told_of_others_of_its_kind():
+def test_a_prompt_is_conditioned_of_others_of_its_kind():
     """Two kinds of the same length, of one of which there is but one."""
     kinds = ["name", "docstring", "name", "docstring", "docstring"]
     mixed = Samples([Text([i] * 4, [1], kind) for i, kind in enumerate(kinds)])
@@ -136,7 +136,7 @@ def test_strangers_are_of_the_same_kind_and_about_as_long(texts):
         conditioned_samples.strangers(lone, seed=1)
 
 
-def test_a_shorter_prompts_last_row_is_told_again(texts, samples):
+def test_a_shorter_prompts_last_row_is_conditioned_again(texts, samples):
     by_length = sorted(range(len(texts)), key=lambda i: len(texts[i].prompt))
     short, long = by_length[0], by_length[-1]
     rows = samples.batch(torch.tensor([long]), torch.tensor([short])).rows[0]
@@ -146,9 +146,9 @@ def test_a_shorter_prompts_last_row_is_told_again(texts, samples):
     assert (rows[end - first :] == samples.rows[end - 1].float()).all()
 
 
-def test_a_twin_is_told_of_others_throughout(samples, tmp_path):
+def test_a_twin_is_conditioned_of_others_throughout(samples, tmp_path):
     settings = replace(SETTINGS, train="frozen", rows="other")
-    twin = told(new_model(SMALL, seed=2).eval(), samples, settings)
+    twin = conditioned(new_model(SMALL, seed=2).eval(), samples, settings)
     batch, asked = samples.batch, []
 
     def noted(index, read=None):
@@ -174,7 +174,7 @@ def test_a_twin_is_told_of_others_throughout(samples, tmp_path):
 
 
 def test_each_answers_nats_are_kept(models, samples):
-    pair, texts = told(models[1], samples), {}
+    pair, texts = conditioned(models[1], samples), {}
     measured = llm_to_slm.held_out_likelihoods(pair, samples, texts)
     assert texts.keys() == {"llm_to_slm"}  # of all texts alone
     total = sum(texts["llm_to_slm"]) / int(samples.answer.sum())
@@ -188,11 +188,17 @@ def test_each_answers_nats_are_kept(models, samples):
 @pytest.mark.parametrize(
     "given, why",
     [
-        (["--rows", "other", "--untold"], "--rows: other; allowed with --untold: own"),
+        (
+            ["--rows", "other", "--unconditioned"],
+            "--rows: other; allowed with --unconditioned: own",
+        ),
         (["--rows", "other", "--output", "x"], "--rows: other; allowed with --output: own"),
         (["--rank", "0", "--train", "lora"], "--rank: 0; allowed: 1 or more"),
         (["--layer", "4"], "--layer: 4; allowed: 1 to 3"),
-        (["--untold", "--train", "frozen"], "--untold: nothing is trained; allowed with"),
+        (
+            ["--unconditioned", "--train", "frozen"],
+            "--unconditioned: nothing is trained; allowed with",
+        ),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(given, why):
@@ -274,7 +280,7 @@ def test_functions_stand_before_what_is_asked_of_them():
     assert len(of(("docstring", "name"), 4)) == 3
 
 
-def test_likelihoods_of_several_kinds_are_told_apart(texts):
+def test_likelihoods_of_several_kinds_are_conditioned_apart(texts):
     mixed = [replace(text, kind=kind) for text, kind in zip(texts, "aab" * 8, strict=True)]
     samples = Samples(mixed)
 
@@ -296,7 +302,7 @@ def test_fewer_samples_than_a_step_takes_are_refused(monkeypatch, texts):
     for found, why in refusals.items():
         parts = [texts[:n] for n in found]
         monkeypatch.setattr(llm_to_slm, "texts_of", lambda *_, parts=parts: parts)
-        settings = replace(SETTINGS, task="docstring", told=False)
+        settings = replace(SETTINGS, task="docstring", conditioned=False)
         with pytest.raises(SystemExit, match=f"--task docstring: found {why}"):
             llm_to_slm.read_samples(None, settings, SimpleNamespace(key="k"), None, True)
 
@@ -304,22 +310,22 @@ def test_fewer_samples_than_a_step_takes_are_refused(monkeypatch, texts):
 @torch.no_grad()
 def test_a_new_projector_adds_nothing(models, samples):
     batch = samples.batch(torch.arange(4))
-    pair = told(models[1], samples)
+    pair = conditioned(models[1], samples)
     alone = models[1](input_ids=batch.ids).logits[batch.says]
     torch.testing.assert_close(pair(batch), alone)
-    untold = told(models[1], samples, replace(SETTINGS, told=False))
-    assert torch.equal(untold(batch), pair(batch))
-    plain = told(models[1], samples, replace(SETTINGS, linear=True))
+    unconditioned = conditioned(models[1], samples, replace(SETTINGS, conditioned=False))
+    assert torch.equal(unconditioned(batch), pair(batch))
+    plain = conditioned(models[1], samples, replace(SETTINGS, linear=True))
     assert torch.equal(plain(batch), pair(batch)) and len(plain.projector) == 1
     for linear in (False, True):
         settings = replace(SETTINGS, fusion="replace", linear=linear)
-        replaced = told(models[1], samples, settings)
+        replaced = conditioned(models[1], samples, settings)
         assert not torch.allclose(replaced(batch), pair(batch))
 
 
 @torch.no_grad()
 def test_the_written_projector_takes_rows_as_they_are(models, samples):
-    pair = told(models[1], samples)
+    pair = conditioned(models[1], samples)
     torch.nn.init.normal_(pair.projector[2].weight)
     rows = samples.batch(torch.arange(4)).rows
     standard = pair.projector((rows - pair.mean) / pair.deviation)
@@ -336,7 +342,7 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(samples, tmp_path,
         pass
 
     def fresh():
-        return told(new_model(SMALL, seed=2).eval(), samples, settings)
+        return conditioned(new_model(SMALL, seed=2).eval(), samples, settings)
 
     whole, cut, again = fresh(), fresh(), fresh()
     losses = llm_to_slm.train(whole, samples, settings, tmp_path / "whole", 3)
@@ -382,7 +388,7 @@ def test_an_epoch_sees_every_text_once_and_little_padding(texts):
 
 def test_minutes_that_are_over_leave_a_checkpoint(samples, tmp_path):
     def fresh():
-        return told(new_model(SMALL, seed=2).eval(), samples)
+        return conditioned(new_model(SMALL, seed=2).eval(), samples)
 
     whole = llm_to_slm.train(fresh(), samples, SETTINGS, tmp_path / "whole")
     model = fresh()

@@ -1,16 +1,16 @@
-"""LLM-to-SLM on the demo pairs: what a small model writes when it is told what the large one has read.
+"""LLM-to-SLM on the demo pairs: what a small model writes when it is conditioned what the large one has read.
 
-    scripts/evaluate --llm-to-slm [--prompts N] [--told-models FOLDER] [--write]
+    scripts/evaluate --llm-to-slm [--prompts N] [--conditioned-models FOLDER] [--write]
     scripts/evaluate --llm-to-slm --acceptance
 
 Two pairs: completions of held-out files by decoders, and docstrings of held-out functions by models with
 encoders. Every prompt is read anew by whoever reads it. Beside the large model and the small one stands
-the small one tuned on texts of the same files without being told anything; its settings and the told one's
+the small one tuned on texts of the same files without being conditioned anything; its settings and the conditioned one's
 may differ, and the last table has them. Then the same small models as drafters, whose answers must be the
 large model's own; and what trainings reported of held-out texts' likelihood: what telling is worth is the
 difference between two whose settings are the same. Where scripts/models has fetched Qwen2.5-Coder 1.5B and
-SmolLM2 135M, they follow as a third pair (conditioned_functions.py). A pair whose told and tuned models lie in
---told-models (`PAIR-small-told` with training.json, `PAIR-small-tuned`) is measured with those.
+SmolLM2 135M, they follow as a third pair (conditioned_functions.py). A pair whose conditioned and tuned models lie in
+--conditioned-models (`PAIR-small-conditioned` with training.json, `PAIR-small-tuned`) is measured with those.
 
 With --acceptance it is only how many drafts stay: counts, so a busy machine changes nothing.
 """
@@ -69,7 +69,7 @@ TUNED = Configuration("small, tuned alone", "tuned", "Autoregressive")
 @dataclass(frozen=True)
 class Setting:
     """A pair. Deployments of its file: `pair`, the large model with the small one as it came; that with
-    -tuned and -told; small and tuned, small models alone."""
+    -tuned and -conditioned; small and tuned, small models alone."""
 
     title: str
     pair: str
@@ -79,21 +79,21 @@ class Setting:
 
     @property
     def config(self) -> Path:
-        return Path(__file__).with_name(f"told_{self.pair}.textproto")
+        return Path(__file__).with_name(f"conditioned_{self.pair}.textproto")
 
     def folder(self, others: Path | None = None) -> Path:
-        """Where its told and its tuned model are: `others` if they are there, or the repository's models."""
-        names = f"{self.pair}-small-told/training.json", f"{self.pair}-small-tuned"
+        """Where its conditioned and its tuned model are: `others` if they are there, or the repository's models."""
+        names = f"{self.pair}-small-conditioned/training.json", f"{self.pair}-small-tuned"
         there = others is not None and all((others / name).exists() for name in names)
         return others.resolve() if there else ROOT / "models"
 
     def reports(self, others: Path | None = None) -> Path:
-        return self.folder(others) / f"{self.pair}-small-told/training.json"
+        return self.folder(others) / f"{self.pair}-small-conditioned/training.json"
 
     def deployments(self, others: Path | None = None) -> str:
         """What a server is to serve: `config`, its models by their whole paths."""
         text, folder = self.config.read_text(), self.folder(others)
-        for name in (f"{self.pair}-small-told", f"{self.pair}-small-tuned"):
+        for name in (f"{self.pair}-small-conditioned", f"{self.pair}-small-tuned"):
             text = text.replace(f"../../models/{name}", str(folder / name))
         return text.replace("../../models", str(ROOT / "models"))
 
@@ -102,12 +102,12 @@ class Setting:
         return Configuration("autoregressive", self.pair, "Autoregressive", promises_exact=True)
 
     @property
-    def told(self) -> Configuration:
-        return Configuration("LLM-to-SLM", f"{self.pair}-told", "LlmToSlm")
+    def conditioned(self) -> Configuration:
+        return Configuration("LLM-to-SLM", f"{self.pair}-conditioned", "LlmToSlm")
 
     @property
     def writing(self) -> list[Configuration]:
-        return [SMALL, TUNED, self.told]
+        return [SMALL, TUNED, self.conditioned]
 
     @property
     def drafting(self) -> list[Configuration]:
@@ -116,7 +116,7 @@ class Setting:
             speculative("small, tuned alone", f"{self.pair}-tuned", draft_tokens=DRAFTS),
             Configuration(
                 "LLM-to-SLM, verified",
-                f"{self.pair}-told",
+                f"{self.pair}-conditioned",
                 "LlmToSlm",
                 {"speculative": True, "draft_tokens": DRAFTS},
                 promises_exact=True,
@@ -130,13 +130,13 @@ class Cost:
 
     reading: float
     small: float
-    told: float
+    conditioned: float
     large: float
 
     @property
     def over(self) -> float:
-        """The told model's time over the small one's own and the reading."""
-        return self.told / (self.small + self.reading)
+        """The conditioned model's time over the small one's own and the reading."""
+        return self.conditioned / (self.small + self.reading)
 
 
 def milliseconds(row: Row) -> float:
@@ -149,13 +149,15 @@ def measure_reading(client, setting: Setting, tasks: list[Task]) -> float:
 
 
 def cost_of(setting: Setting, ar: Row, rows: list[Row], reading: float) -> Cost:
-    """`small`: the tuned one, whose answers are about as long as the told one's."""
+    """`small`: the tuned one, whose answers are about as long as the conditioned one's."""
 
     def whole(row: Row) -> float:
         return 1000 * statistics.mean(answer.seconds for answer in row.answers())
 
     by_name = {row.configuration: row for row in rows}
-    return Cost(1000 * reading, whole(by_name[TUNED]), whole(by_name[setting.told]), whole(ar))
+    return Cost(
+        1000 * reading, whole(by_name[TUNED]), whole(by_name[setting.conditioned]), whole(ar)
+    )
 
 
 def writing_table(setting: Setting, ar: Row, rows: list[Row]) -> str:
@@ -189,8 +191,8 @@ def drafting_table(setting: Setting, rows: list[Row]) -> str:
 
 @contextlib.contextmanager
 def served(serve, setting: Setting, others: Path | None) -> Iterator[Client]:
-    with tempfile.TemporaryDirectory(prefix="tandem-told-") as folder:
-        config = Path(folder) / "told.textproto"
+    with tempfile.TemporaryDirectory(prefix="tandem-conditioned-") as folder:
+        config = Path(folder) / "conditioned.textproto"
         config.write_text(setting.deployments(others))
         with serve(config) as client:
             yield client
@@ -242,7 +244,7 @@ def rates(settings: dict) -> str:
     else:
         parts = [f"{settings['matrix_rate']:g}, {of_vectors:g}"]
         projector = settings.get("projector_rate", of_vectors)
-    if settings["told"]:
+    if settings["conditioned"]:
         parts.append(f"{projector:g}")
     return "; ".join([*parts, f"dropout {settings.get('dropout', 0):g}"])
 
@@ -251,11 +253,11 @@ def how(report: dict) -> list[str]:
     """What was trained, with what settings, and how much."""
     settings = report["settings"]
     layer = f", layer {settings['layer']}" if "layer" in settings else ""
-    told = f"{settings['fusion']}{layer}" if settings["told"] else "not told"
-    told += ", others' rows" * (settings.get("rows") == "other")
+    conditioned = f"{settings['fusion']}{layer}" if settings["conditioned"] else "unconditioned"
+    conditioned += ", others' rows" * (settings.get("rows") == "other")
     batch = settings.get("batch") or settings["names"] + settings["docstrings"]
     return [
-        told + ", **shipped**" * is_shipped(report),
+        conditioned + ", **shipped**" * is_shipped(report),
         f"{settings['train']}, {settings['steps']} x {batch}",
         rates(settings),
         str(settings["samples"]),
@@ -315,7 +317,7 @@ prefix cache; columns as above.
 {writing_table(setting, ar, rows)}
 
 The large model reads a prompt (and says one token) in {cost.reading:.1f} ms. LLM-to-SLM's whole answers take {cost.over:.2f} of the tuned small
-model's own time and that reading together ({cost.told:.1f} of {cost.small:.1f} + {cost.reading:.1f} ms), and 1/{cost.large / cost.told:.1f} of the large model's time.
+model's own time and that reading together ({cost.conditioned:.1f} of {cost.small:.1f} + {cost.reading:.1f} ms), and 1/{cost.large / cost.conditioned:.1f} of the large model's time.
 
 The same small models as drafters. The answers are the large model's own:
 
@@ -360,7 +362,7 @@ def measure_pair(serve, setting: Setting, args, bar) -> tuple[str, list[Configur
     turns, rouge = tasks_of(setting, args)
     tasks = [task for turn in turns for task in turn]
     grid = setting.writing + setting.drafting
-    with served(serve, setting, args.told_models) as client:
+    with served(serve, setting, args.conditioned_models) as client:
         with bar(len(tasks) * (len(grid) + 1), setting.title) as shown:
             ar, rows = take_turns(
                 client, grid, turns, setting.new_tokens, args.seed, shown.update, setting.ar
@@ -368,7 +370,7 @@ def measure_pair(serve, setting: Setting, args, bar) -> tuple[str, list[Configur
         reading = measure_reading(client, setting, tasks[: args.turns * args.prompts])
         rate(client, ar, rows, turns, rouge, setting.scorer)
     unequal = [r.configuration for r in rows if r.configuration.promises_exact and r.equal < 1]
-    reports = json.loads(setting.reports(args.told_models).read_text())
+    reports = json.loads(setting.reports(args.conditioned_models).read_text())
     cost = cost_of(setting, ar, rows, reading)
     return markdown(setting, ar, rows, cost, reports), unequal
 
@@ -379,7 +381,7 @@ def measure_kept(serve, settings: list[Setting], args, bar) -> list[Configuratio
     for setting in settings:
         tasks = [task for turn in tasks_of(setting, args)[0] for task in turn]
         total = len(tasks) * (len(setting.drafting) + 1)
-        serving = served(serve, setting, args.told_models)
+        serving = served(serve, setting, args.conditioned_models)
         with serving as client, bar(total, setting.title) as shown:
             rows = count_kept(client, setting, tasks, shown.update)
         title = f"#### {setting.title}\n\n{len(tasks)} held-out prompts, up to {setting.new_tokens} new tokens."
@@ -396,11 +398,11 @@ def say(unequal: list[Configuration]) -> int:
 
 def main(serve, args, command: str, bar) -> int:
     """`serve`: from a deployment file to a context with a Client. 1: something that must be equal is not."""
-    others = args.told_models
+    others = args.conditioned_models
     if others and all(setting.folder(others) != others.resolve() for setting in SETTINGS):
         pairs = " or ".join(setting.pair for setting in SETTINGS)
         raise SystemExit(
-            f"--told-models: {others} has no pair; allowed: a folder with PAIR-small-told, in it training.json, "
+            f"--conditioned-models: {others} has no pair; allowed: a folder with PAIR-small-conditioned, in it training.json, "
             f"and PAIR-small-tuned, of {pairs}"
         )
     settings = [s for s in SETTINGS if s.reports(others).exists()]

@@ -190,8 +190,8 @@ def line(pair: Pair, seconds: dict[Way, list[float]]) -> list[str]:
     def per_token(way: Way) -> str:
         return f"{1000 * statistics.median(seconds[way]) / way.tokens:.2f}"
 
-    def faster(told: Way) -> str:
-        return spread([a / b for a, b in zip(seconds[LARGE], seconds[told], strict=True)])
+    def faster(conditioned: Way) -> str:
+        return spread([a / b for a, b in zip(seconds[LARGE], seconds[conditioned], strict=True)])
 
     all_three = zip(seconds[WHOLE], seconds[SMALL], seconds[READING], strict=True)
     over = [whole / (small + reading) for whole, small, reading in all_three]

@@ -35,7 +35,7 @@ CONFIG = f"""
 models {{ name: "large" path: "{LARGE}" prefix_cache: false }}
 models {{
   name: "small" path: "{SMALL}" prefix_cache: false
-  extras {{ name: "told" path: "{PROJECTOR}" }}
+  extras {{ name: "conditioned" path: "{PROJECTOR}" }}
 }}
 deployments {{ name: "small" large: "small" }}
 deployments {{ name: "pair" large: "large" small: "small" llm_to_slm {{ adapter: "projector" }} }}
@@ -156,7 +156,7 @@ def markdown(found: dict[Way, Answers], reports: list[dict]) -> str:
     reading = statistics.median(found[READING].seconds)
     return f"""#### Functions: Qwen2.5-Coder 1.5B reads, SmolLM2 135M writes
 
-{asked[DOCSTRING]} held-out functions without their docstrings, to be told in one line, and {asked[NAME]} without their names, to be named; one request
+{asked[DOCSTRING]} held-out functions without their docstrings, to be conditioned in one line, and {asked[NAME]} without their names, to be named; one request
 at a time, no prefix cache, greedy to the end of the line. The large model reads one (and says a token) in {1000 * reading:.0f} ms.
 
 {table([*head, "ms per answer", "ms per token"], lines)}
@@ -173,22 +173,22 @@ def trainings(reports: list[dict]) -> str:
         small = TRAINED[s["train"]].format_map(s)
         steps = f"{s['steps']} x {s['batch']} of {s['samples']}"
         said = nats[trained(report)]
-        lines.append([f"{who_tells(report)}, small model {small}", steps, *nats_of(said)])
-        for part in ("the same texts, told of their own", "told of another prompt"):
+        lines.append([f"{conditioning_of(report)}, small model {small}", steps, *nats_of(said)])
+        for part in ("the same texts, conditioned on their own", "conditioned on another prompt"):
             if part in nats:
                 lines.append([part, "", *nats_of(nats[part])])
     return table(["", "steps x texts", "nats/token", "of docstrings", "of names"], lines)
 
 
-def who_tells(report: dict) -> str:
-    """Of a training: whose rows the small model was told."""
+def conditioning_of(report: dict) -> str:
+    """Of a training: whose rows the small model was conditioned."""
     s, models = report["settings"], report.get("models", {"large": "", "small": None})
-    if not s["told"]:
-        return "not told"
-    told = "told by itself" if models["large"] == models["small"] else "told"
+    if not s["conditioned"]:
+        return "unconditioned"
+    conditioned = "conditioned on itself" if models["large"] == models["small"] else "conditioned"
     if s.get("rows") == "other":
-        told += " of other functions throughout"
-    return f"{told}, {s['fusion']}, layer {s['layer']}"
+        conditioned += " on other functions throughout"
+    return f"{conditioned}, {s['fusion']}, layer {s['layer']}"
 
 
 def nats_of(nats: dict[str, float]) -> list[str]:
@@ -199,8 +199,8 @@ def part(serve, args, bar) -> str:
     """Of the section of --llm-to-slm."""
     reports = json.loads((PROJECTOR / "training.json").read_text())
     asked = tasks(args.stdlib, reports[0]["settings"], args.turns * args.prompts, args.seed)
-    with tempfile.TemporaryDirectory(prefix="tandem-told-") as folder:
-        config = Path(folder) / "told.textproto"
+    with tempfile.TemporaryDirectory(prefix="tandem-conditioned-") as folder:
+        config = Path(folder) / "conditioned.textproto"
         config.write_text(CONFIG)
         with serve(config) as client, bar(len(asked) * len(WAYS), "Functions") as shown:
             return markdown(measure(client, asked, args.seed, shown.update), reports)

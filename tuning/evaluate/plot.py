@@ -12,7 +12,7 @@ INK, GRID = "#222222", "#e3e3e3"
 
 @dataclass
 class Series:
-    """Points (x, y, what the mouse is told). Drawn in their order, joined by a line if asked."""
+    """Points (x, y, what the mouse is conditioned). Drawn in their order, joined by a line if asked."""
 
     name: str
     points: list[tuple[float, float, str]]
@@ -43,13 +43,13 @@ def bounds(values: list[float]) -> tuple[float, float]:
     return low - air, high + air
 
 
-def marker(kind: str, x: float, y: float, colour: str, told: str) -> str:
+def marker(kind: str, x: float, y: float, colour: str, conditioned: str) -> str:
     shape = {
         "circle": f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"',
         "square": f'<rect x="{x - 3.5:.1f}" y="{y - 3.5:.1f}" width="7" height="7"',
         "diamond": f'<path d="M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z"',
     }[kind]
-    return f'{shape} fill="{colour}"><title>{escape(told)}</title></{shape[1:].split()[0]}>'
+    return f'{shape} fill="{colour}"><title>{escape(conditioned)}</title></{shape[1:].split()[0]}>'
 
 
 def draw(panels: list[Panel], x_label: str, y_label: str) -> str:
@@ -107,8 +107,8 @@ def draw(panels: list[Panel], x_label: str, y_label: str) -> str:
                     f'<polyline points="{path}" fill="none" stroke="{series.colour}" '
                     f'stroke-width="1.5"{dashes}/>'
                 )
-            for a, b, told in series.points:
-                out.append(marker(series.marker, x(a), y(b), series.colour, told))
+            for a, b, conditioned in series.points:
+                out.append(marker(series.marker, x(a), y(b), series.colour, conditioned))
             at_x = left + (place % 2) * (right - left) / 2
             at_y = HEIGHT + 4 + 16 * (place // 2)
             out.append(marker(series.marker, at_x + 5, at_y, series.colour, series.name))
