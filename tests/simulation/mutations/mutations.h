@@ -12,7 +12,7 @@ namespace tandem::simulation {
 struct NamedMutation {
   Bug bug;
   const char* name;
-  int invariant;  // of RELIABILITY.md, that it breaks
+  int invariant;  // of docs/reliability.md, that it breaks
   const char* what;
 };
 const std::vector<NamedMutation>& mutations();
