@@ -1,4 +1,4 @@
-"""Trains BiTA's masks and prompts for a frozen model (arXiv 2401.12522, METHODS section 3).
+"""Trains BiTA's masks and prompts for a frozen model (arXiv 2401.12522).
 
     python -m tuning.bita models/code-large --output models/code-large-bita --minutes 40
 

@@ -1,4 +1,4 @@
-"""BiTA's token trees (METHODS section 3), and how far each comes on text that is known."""
+"""BiTA's token trees, and how far each comes on text that is known."""
 
 import numpy as np
 

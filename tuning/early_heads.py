@@ -1,4 +1,4 @@
-"""Trains heads that read a frozen model's early layers, for PPD (arXiv 2307.05908, METHODS section 4).
+"""Trains heads that read a frozen model's early layers, for PPD (arXiv 2307.05908).
 
     python -m tuning.early_heads models/code-large --output models/code-large-heads --minutes 5
 

@@ -1,4 +1,4 @@
-"""LLM-to-SLM's forward pass (arXiv 2402.16844, METHODS section 5), without a server: what a large model's
+"""LLM-to-SLM's forward pass (arXiv 2402.16844), without a server: what a large model's
 rows of a prompt are, which of them stands beside each row of the small model's prompt, and what the small
 model says when they are added to its inputs or put in their place.
 """

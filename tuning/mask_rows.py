@@ -1,4 +1,4 @@
-"""What BiTA adds to a frozen model (METHODS section 3): masks, prompts, and the rows that see them.
+"""What BiTA adds to a frozen model: masks, prompts, and the rows that see them.
 
 Rows are numbered from 0. A group of M masks is attached to a row; m_i, i from 1, has the position
 i behind it. It sees the prompts, the text up to that row, and m_1 .. m_i of its own group. Where the

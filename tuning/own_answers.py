@@ -1,4 +1,4 @@
-"""What a model writes greedily behind prompts: the data that BiTA learns from (METHODS section 3).
+"""What a model writes greedily behind prompts: the data that BiTA learns from.
 
 Prompts come from documents, or from the model itself: behind the beginning of a user's turn it
 writes a question as it has learned to expect them (arXiv 2406.08464), and then answers it.

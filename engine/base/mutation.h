@@ -11,7 +11,7 @@
 
 namespace tandem {
 
-// name, the invariant of RELIABILITY.md that it breaks, what it does
+// name, the invariant of docs/reliability.md that it breaks, what it does
 #define TANDEM_MUTATION_LIST(X)                                                            \
   X(DoubleFree, 1, "a page that a cache gives back is given back twice")                   \
   X(LeakOnTruncate, 1, "the last page behind a cut stays with nobody")                     \

@@ -1,4 +1,4 @@
-// Autoregressive decoding: METHODS section 0, the baseline that every method is measured against.
+// Autoregressive decoding, the baseline that every method is measured against.
 #pragma once
 
 #include "engine/async/task.h"

@@ -1,4 +1,4 @@
-// Beam search: METHODS section 5, as Transformers does it (generation/utils.py, early_stopping =
+// Beam search, as Transformers does it (generation/utils.py, early_stopping =
 // False).
 #pragma once
 
@@ -11,7 +11,7 @@ struct BeamParams {
   int width = 4;  // W. [1, ..)
   // A hypothesis of n tokens (its end token counts) scores sum(log p) / n^length_penalty.
   float length_penalty = 1;
-  // kSmall: of a model that is told what the large one reads (METHODS section 5).
+  // kSmall: of a model that is told what the large one reads (LLM-to-SLM).
   Role writer = Role::kLarge;
 };
 

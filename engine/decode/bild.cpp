@@ -18,7 +18,7 @@ constexpr int kRoundTokens = 32;
 // Just under ln 2, by more than fp32 cross-entropies are off.
 constexpr float kLn2 = 0.69314F;
 
-// Policies 1 and 2 of the paper, and where METHODS adds to them.
+// Policies 1 and 2 of the paper, and the deviations in docs/architecture.md.
 struct Policy : BildParams {
   Policy(const BildParams& params, bool is_greedy) : BildParams(params), greedy(is_greedy) {}
 
@@ -26,7 +26,7 @@ struct Policy : BildParams {
   bool falls_back(const Proposal& small) const {
     return !window && small.probability < fallback_threshold;
   }
-  // Equation 3. Greedy, large's own choice is exempt (METHODS 2.5).
+  // Equation 3. Greedy, large's own choice is exempt (docs/architecture.md, deviations).
   bool rolls_back(const Out& large, Token y) const {
     return large.nll > rollback_threshold && !(greedy && large.argmax == y);
   }

@@ -1,4 +1,4 @@
-// BiLD, the big-little decoder: METHODS section 2 (Kim et al. 2023, "Speculative Decoding with Big
+// BiLD, the big-little decoder (Kim et al. 2023, "Speculative Decoding with Big
 // Little Decoder"). A small model runs on its own; it falls back to the large one where it is not
 // sure (equation 2), and the large one rolls it back where it strays (equation 3).
 //
@@ -44,7 +44,7 @@ struct BildFigures {
   static constexpr size_t kRolledBackTokens = 3;  // small tokens dropped, the replaced one included
 };
 
-// Is the output large's own? METHODS section 2, "Contract". Else it is LOSSY.
+// Is the output large's own? See docs/decoding_methods.md. Else it is LOSSY.
 //
 // Greedy with verify_eos and alpha_RB < ln 2: a token that is not large's argmax has at most half
 // of the probability, p(token) <= p(argmax) and both <= 1 together, so its cross-entropy is at

@@ -1,4 +1,4 @@
-// Bi-directional tuning, BiTA: arXiv 2401.12522, METHODS section 3. One model drafts and verifies
+// Bi-directional tuning, BiTA: arXiv 2401.12522. One model drafts and verifies
 // itself in the same pass. Mask rows, fed with learned inputs behind the text, foresee the tokens
 // after the next one; what they see most likely is the tree that the next pass verifies, with masks
 // of its own on the nodes, so that wherever it ends the next tree is known.

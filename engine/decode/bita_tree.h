@@ -1,4 +1,4 @@
-// BiTA's token trees as data (METHODS section 3; arXiv 2401.12522, sections 3.2 and 4.3.4).
+// BiTA's token trees as data (arXiv 2401.12522, sections 3.2 and 4.3.4).
 #pragma once
 
 #include <cstddef>

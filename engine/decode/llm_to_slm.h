@@ -1,4 +1,4 @@
-// METHODS section 5, of the paper "Think Big, Generate Quick: LLM-to-SLM" (2402.16844): the large
+// LLM-to-SLM, of the paper "Think Big, Generate Quick: LLM-to-SLM" (2402.16844): the large
 // model reads the prompt once, and the small one writes.
 //
 //   H = LLM(x)            the large model's hidden rows of the prompt, after some layer: [m, d_l]

@@ -1,4 +1,4 @@
-// Masks in a pass (METHODS section 3): the rows of a token tree, and the masks that hang on them.
+// Masks in a pass: the rows of a token tree, and the masks that hang on them.
 #pragma once
 
 #include <cstddef>

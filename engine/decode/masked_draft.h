@@ -1,5 +1,5 @@
 // A small model's passes, with masks if it has some: they guess what it will say after its next
-// token, and its next pass finds out (BiTA, METHODS section 3), so that a pass says several tokens.
+// token, and its next pass finds out (BiTA), so that a pass says several tokens.
 // What it says is what it would have said in passes of one token each.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Prompt lookup: n-grams as the draft of speculative sampling (METHODS section 1), so that it needs
+// Prompt lookup: n-grams as the draft of speculative sampling, so that it needs
 // no second model.
 #pragma once
 

@@ -97,7 +97,7 @@ std::vector<Token> candidates_of(const Out& early, const PpdParams& a, bool gree
 
 }  // namespace
 
-// Algorithm 1; the letters are those of METHODS section 4.
+// Algorithm 1; the steps are those of docs/architecture.md, Algorithms.
 Task<void> ppd(Gen g, PpdParams a) {
   const Stage M = g.stage(Role::kLarge), E = g.stage(Role::kSmall);
   std::vector<Worker> workers;

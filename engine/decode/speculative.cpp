@@ -79,7 +79,8 @@ Provenance by_mask(size_t i) { return {Source::kMask, Source::kLarge, false, sta
 
 // Stops before the first row of q that is not sure. That looks at the row alone and never at what
 // is drawn from it: under the ratio rule, to drop a token for its own probability would bias the
-// output (METHODS 1). What masks still guess then is judged too, as far as they are sure.
+// output (docs/architecture.md, deviations). What masks still guess then is judged too, as far as
+// they are sure.
 Task<Drafts> awaited_drafts(Gen g, Draft d, int gamma) {
   Run run;
   while (static_cast<int>(run.guesses.size()) < run.room(gamma)) {

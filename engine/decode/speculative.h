@@ -1,4 +1,4 @@
-// Speculative sampling: METHODS section 1 (Leviathan et al. 2023, algorithm 1; Chen et al. 2023,
+// Speculative sampling (Leviathan et al. 2023, algorithm 1; Chen et al. 2023,
 // algorithm 2). A cheap draft q proposes a run of tokens, one pass of the target p judges them all.
 //
 // Which drafts stay, when sampled? Draft and target draw by the same race at a position

@@ -1,5 +1,5 @@
 // Two tokenizers' cuts of one text, side by side: which row of a large model is a small model fed
-// with at each of its own tokens (LLM-to-SLM, METHODS section 5).
+// with at each of its own tokens (LLM-to-SLM).
 #pragma once
 
 #include <string>

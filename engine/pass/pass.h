@@ -153,8 +153,8 @@ struct Read {
   std::vector<Token> score;  // negative log-likelihood of score[i] at rows[i], unwarped softmax;
                              // may be shorter than rows
   // rows is then a chain of n + 1 rows whose last n inputs are drafts, accepted in order. Either
-  // each row draws its own token, and a draft stays if it is that (METHODS 1, exact sampling); or
-  // drafts were drawn from the n distributions `against`: the ratio rule, with a draw from the
+  // each row draws its own token, and a draft stays if it is that (shared draws, sampling/race.h);
+  // or drafts were drawn from the n distributions `against`: the ratio rule, with a draw from the
   // residual at the first rejection, or after the last one from that row's own distribution.
   bool match = false;
   DistRef against;

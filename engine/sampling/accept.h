@@ -1,4 +1,4 @@
-// Speculative sampling's acceptance: by match (METHODS section 1, exact sampling) or by the ratio
+// Speculative sampling's acceptance: by match (shared draws, race.h) or by the ratio
 // rule (Leviathan et al. 2023, Chen et al. 2023).
 //
 // A chain of drafts is walked row by row: the target's row i judges draft i, until the first

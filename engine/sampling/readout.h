@@ -8,11 +8,11 @@
 //   result.readout = reader.take();
 //
 // Definitions. "Unwarped" are the logits after the processors (processors.h) and before temperature
-// and truncation (METHODS 2.5); "raw" are the model's own. Argmax ties go to the lowest id. Greedy
-// (temperature 0) logprobs are the log-softmax of the unwarped logits; a greedy kept distribution
-// is one-hot on the argmax. Raw logprobs are the log-softmax of the raw logits, of the same tokens:
-// `top` stays in the order of the unwarped ones, which is the order in which tokens would be
-// chosen.
+// and truncation (BiLD compares these); "raw" are the model's own. Argmax ties go to the lowest id.
+// Greedy (temperature 0) logprobs are the log-softmax of the unwarped logits; a greedy kept
+// distribution is one-hot on the argmax. Raw logprobs are the log-softmax of the raw logits, of the
+// same tokens: `top` stays in the order of the unwarped ones, which is the order in which tokens
+// would be chosen.
 //
 // Which key a token is drawn with (random.h, race.h), always at the position of the row whose
 // logits are drawn from:

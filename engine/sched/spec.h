@@ -86,7 +86,7 @@ struct RoleModel {
   int hidden = 0;     // rows that a round leaves on it at most, see Need::hidden
   AdapterId masks;  // of mask rows, which leave nothing in the cache; only where `adapter` is none
   // The prompt's rows of its cache, of an encoder the source's, are fed with the hidden rows that
-  // another role leaves, through `adapter` (METHODS section 5). Passes of that role leave them, and
+  // another role leaves, through `adapter`. Passes of that role leave them, and
   // where they are not there, as after an eviction, Gen::catch_up has them made.
   struct Fed {
     int role = -1;         // an index into SequenceSpec::roles; -1: all rows are fed with tokens

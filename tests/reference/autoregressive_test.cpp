@@ -1,4 +1,5 @@
-// The engine's autoregressive decoding equals the reference, greedy and sampled (METHODS F.8).
+// The engine's autoregressive decoding equals the reference, greedy and sampled
+// (docs/reliability.md, oracle 8).
 #include "tests/reference/autoregressive.h"
 
 #include "tests/engine/sched/kit.h"

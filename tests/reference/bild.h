@@ -1,4 +1,4 @@
-// BiLD without caches (METHODS section 2).
+// BiLD without caches (docs/architecture.md, Algorithms).
 #pragma once
 
 #include "engine/base/outcome.h"

@@ -1,4 +1,5 @@
-// BiTA without caches (METHODS section 3): every row is computed from the tokens that it sees.
+// BiTA without caches (docs/architecture.md, Algorithms): every row is computed from the tokens
+// that it sees.
 #pragma once
 
 #include <numeric>
@@ -12,7 +13,7 @@ namespace tandem::reference {
 // Ranks of the candidates that lead from the root to a node, from 0.
 using RankPath = std::vector<int>;
 
-// Which paths are nodes, as METHODS has it.
+// Which paths are nodes, as docs/decoding_methods.md lists them.
 inline bool is_node(BitaTreeKind kind, int candidates, const RankPath& path) {
   const bool best = std::all_of(path.begin(), path.end() - 1, [](int rank) { return rank == 0; });
   const int depth = static_cast<int>(path.size()), rank = path.back();

@@ -1,4 +1,4 @@
-// LLM-to-SLM without caches, batches or engine, written from METHODS section 5.
+// LLM-to-SLM without caches, batches or engine, written from docs/architecture.md, Algorithms.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Speculative sampling without caches (METHODS section 1), with a draft model or n-grams.
+// Speculative sampling without caches (docs/architecture.md, Algorithms), with a draft model or
+// n-grams.
 #pragma once
 
 #include "engine/base/outcome.h"

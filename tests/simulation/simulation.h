@@ -3,8 +3,8 @@
 // The real loop, batcher, caches and methods run on one thread over fake devices on virtual time. A
 // phase with faults (cancels, deadlines, time limits, stalled readers, device errors, NaN rows,
 // lack of memory, slow passes, shutdown) is followed by a quiet one in which everything must
-// finish. The invariants of RELIABILITY.md are checked at each step (watch.h, heard.h); a broken
-// one is a message that names the seed.
+// finish. The invariants of docs/reliability.md are checked at each step (watch.h, heard.h); a
+// broken one is a message that names the seed.
 #pragma once
 
 #include <cstdint>

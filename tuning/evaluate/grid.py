@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-# METHODS section 2: under ln 2, greedy BiLD is the large model's own text.
+# docs/decoding_methods.md, BiLD: under ln 2, greedy BiLD is the large model's own text.
 EXACT_ROLLBACK = 0.69
 PAIRS = {"code": "normal", "code-aligned": "aligned"}  # deployment: its small model
 DOCSTRING_PAIRS = {"docstring": "normal", "docstring-aligned": "aligned"}  # docstrings.textproto

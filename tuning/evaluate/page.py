@@ -15,7 +15,7 @@ from tuning.evaluate.plot import COLOURS, Panel, Series
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
-# METHODS section H, of the papers 2302.07863 (BiLD, tables 1, 3 and 4): on a T4, one request at a time.
+# Of the papers 2302.07863 (BiLD, tables 1, 3 and 4): on a T4, one request at a time.
 PAPER = [
     ["IWSLT", "1.43", "1.62", "1.78", "1.28", "21.1 / 1.6", "23.2 / 9.8"],
     ["WMT", "1.34", "1.47", "1.70", "-", "-", "-"],

@@ -17,7 +17,7 @@ const MethodEntry& autoregressive_entry() {
       .name = kAutoregressive,
       .rows_alone = true,
       .needs = [](const NoParams&, const DeploymentConfig& d) { return large_alone(d); },
-      // By definition; sampled too, in that a seed decides the tokens (METHODS, contracts).
+      // By definition; sampled too, in that a seed decides the tokens (docs/decoding_methods.md).
       .contract = [](const NoParams&, bool) { return Contract::kExact; },
       .start = [](Gen g, NoParams) { return autoregressive(g); },
   });

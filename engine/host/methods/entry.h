@@ -1,5 +1,5 @@
 // What the server knows of a decoding method: one entry each, in a file of its own beside this one,
-// listed in registry.cpp. docs/recipes.md says how one is added.
+// listed in registry.cpp. docs/adding.md says how one is added.
 //
 //   const MethodEntry& ngram_entry() {
 //     static const auto* const kEntry = make_entry<NgramParams>({

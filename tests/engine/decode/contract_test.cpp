@@ -1,6 +1,6 @@
 // The contract carries whole methods: BiLD, early exit, speculative sampling and BiTA's trees, run
 // concurrently, on small pools, in any order, equal autoregressive decoding where the papers say so
-// (METHODS F).
+// (docs/reliability.md, method oracles).
 #include "tests/engine/decode/pairs.h"
 #include "tests/engine/decode/sketches.h"
 

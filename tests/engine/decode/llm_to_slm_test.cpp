@@ -106,7 +106,8 @@ Pair between_decoders(int at) {
   return p;
 }
 
-// Random requests of all kinds of pairs, some at once, against the reference (METHODS F.8, F.9).
+// Random requests of all kinds of pairs, some at once, against the reference (docs/reliability.md,
+// oracles 8 and 9).
 int64_t expect_equals_pair_reference(uint64_t first_seed, int boxes, bool tight) {
   int64_t preempted = 0;
   for (uint64_t seed = first_seed; seed < first_seed + static_cast<uint64_t>(boxes); ++seed) {

@@ -12,9 +12,9 @@
 namespace tandem::test {
 
 // Random requests, eight at once in each of `boxes` boxes, against what a reference says without
-// caches (METHODS F.1, F.8, F.9). `make` gives a case: its `box`; ask(spec, rng), which gives a
-// request its method and tells what is expected, at least `tokens`; and compare(recorder, expected)
-// of the rest.
+// caches (docs/reliability.md, oracles 1, 8, 9). `make` gives a case: its `box`; ask(spec, rng),
+// which gives a request its method and tells what is expected, at least `tokens`; and
+// compare(recorder, expected) of the rest.
 template <class Make>
 void expect_equals_reference(uint64_t first_seed, int boxes, const Make& make) {
   for (uint64_t seed = first_seed; seed < first_seed + static_cast<uint64_t>(boxes); ++seed) {
@@ -41,11 +41,11 @@ void expect_equals_reference(uint64_t first_seed, int boxes, const Make& make) {
   }
 }
 
-// METHODS F.5: whatever is drafted and dropped leaves no row behind. Returns how many cache rows
-// were looked at.
+// docs/reliability.md, oracle 5: whatever is drafted and dropped leaves no row behind. Returns how
+// many cache rows were looked at.
 int64_t expect_final_rows_only(int boxes, const std::function<void(SequenceSpec&, Rng&)>& use);
 
-// METHODS, EXACT under sampling: `requests` with temperatures, truncations, penalties and seeds
+// EXACT under sampling: `requests` with temperatures, truncations, penalties and seeds
 // give the tokens of autoregressive decoding, one by one. `seen` is shown what each cost.
 void expect_the_tokens_of_ar(int requests, const std::function<void(SequenceSpec&, Rng&)>& use,
                              const std::function<void(const MethodStats&)>& seen);

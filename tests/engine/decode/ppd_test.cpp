@@ -88,7 +88,8 @@ Expected without_caches(const FakeModelConfig& main, const Pipeline& p, const Se
   return e;
 }
 
-// Random requests, some at once, over random layers, workers and memory (METHODS F.1, F.7).
+// Random requests, some at once, over random layers, workers and memory (docs/reliability.md,
+// oracles 1 and 7).
 TEST(Ppd, GivesTheTokensOfAutoregressiveDecoding) {
   int64_t adopted = 0, late = 0, preempted = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {

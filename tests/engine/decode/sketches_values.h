@@ -9,7 +9,7 @@
 
 namespace tandem::test {
 
-// METHODS section 5, with a decoder as the large model: it runs the prompt once and leaves the rows
+// LLM-to-SLM, with a decoder as the large model: it runs the prompt once and leaves the rows
 // after layer `at`; the small model gets them beside the prompt's tokens, and decodes alone.
 inline Task<void> embedded(Gen g, int at) {
   const Stage L = g.stage(Role::kLarge), S = g.stage(Role::kSmall);

@@ -326,8 +326,8 @@ TEST_F(Methods, AContractThatCannotBeSaysWhatWouldGiveIt) {
             "require_contract: EXACT; beam gives LOSSY; needed: beam.width 1");
 }
 
-// METHODS G: one row and several take different kernels there, and nearly equal logits change
-// places.
+// docs/architecture.md, Determinism: one row and several take different kernels there, and nearly
+// equal logits change places.
 TEST_F(Methods, ADeviceThatKeepsNoBitsPromisesExactOnlyOfRowsThatRunAlone) {
   large_.shape.batch_invariant = false;
   DeploymentConfig config;

@@ -255,7 +255,7 @@ TEST(LogNormalizer, EqualsLogSoftmax) {
   }
 }
 
-// Draws against the enumerated distribution (METHODS F.7).
+// Draws against the enumerated distribution (docs/reliability.md, oracle 7).
 TEST(Draw, FollowsTheWarpedDistribution) {
   std::mt19937 rng(13);
   for (int round = 0; round < 9; ++round) {

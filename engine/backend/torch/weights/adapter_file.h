@@ -14,7 +14,7 @@
 //   projector   0.weight [inner, source], 0.bias [inner], 2.weight [H, inner], 2.bias [H]: hidden
 //               rows of another model become inputs, Linear, ReLU, Linear
 //
-// A projector says more (LLM-to-SLM, METHODS section 5):
+// A projector says more (LLM-to-SLM):
 //   "source": {"hidden_size": 320, "layers": 8, "fingerprint": ".."}   the model whose rows it
 //   takes, "layer": 8,            // after layers [0, 8) of it; all of the prompt's "fusion":
 //   "add",       // to the prompt's embeddings, or "replace": in their place "tokens": "shared" //

@@ -99,8 +99,8 @@ TEST_P(MaskRows, SayWhatTransformersSays) {
   }
 }
 
-// METHODS F.6, bit by bit and in every type: the rows beside them are what they are without masks,
-// and so is what they leave in the cache.
+// docs/reliability.md, oracle 6, bit by bit and in every type: the rows beside them are what they
+// are without masks, and so is what they leave in the cache.
 TEST_P(MaskRows, ChangeNobodyElse) {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kInt8}) {
     Driver driver = golden_.load(16, dtype);

@@ -95,7 +95,8 @@ GenerateRequest asking(const std::string& method, int i) {
   return r;
 }
 
-// METHODS F.4. The engine of both, one device and two; small KV memory makes them give way.
+// docs/reliability.md, oracle 4. The engine of both, one device and two; small KV memory makes them
+// give way.
 TEST_F(LlmToSlmPair, AZeroProjectorIsThePlainSmallModel) {
   const ExtraConfig extra = projector("zero", 0);
   for (const char* device : {"cpu:0", "cpu:1"}) {
