@@ -137,7 +137,7 @@ def test_each_field_of_a_completion_does_what_its_row_says(client):
 
 
 def test_rows_refused_and_ignored_are_true():
-    """"refused" alone means that no value is accepted; "ignored" means that no value is refused."""
+    """A row "refused" means that no value is accepted, and "ignored" that none is refused."""
     for name, what in rows().items():
         outcomes = {outcome for _, outcome in CHAT.get(name, []) + COMPLETION.get(name, [])}
         if what == "refused":
