@@ -1,6 +1,6 @@
 // The OpenAI door: GET /v1/models, POST /v1/completions and /v1/chat/completions, over plain HTTP
 // on a listener of its own. Requests become messages of our own API (openai/request.h) and go the
-// way of gRPC's; docs/openai.md says what becomes of each field.
+// way of gRPC's; docs/http_api.md says what becomes of each field.
 //
 // start() and close() belong to one thread.
 #pragma once

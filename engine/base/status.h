@@ -20,7 +20,7 @@ namespace tandem {
 // again.
 inline constexpr char kRetryPayload[] = "tandem/retry-after-ms";
 
-// Payload: what kind of refusal this is, for programs: "QUEUE_FULL". docs/api.md lists them.
+// Payload: what kind of refusal this is, for programs: "QUEUE_FULL". docs/grpc_api.md lists them.
 inline constexpr char kReasonPayload[] = "tandem/reason";
 
 inline absl::Status with_reason(absl::Status status, absl::string_view reason) {

@@ -19,8 +19,8 @@ absl::Status told_status(const absl::Status& status, const std::string& request_
 // "INVALID_ARGUMENT"
 const char* code_name(absl::StatusCode code);
 
-// "QUEUE_FULL": a reason of docs/api.md. Where nobody gave one, the fields are wrong or the code
-// says it all.
+// Reason for programs: "QUEUE_FULL" (docs/grpc_api.md, "Errors"). Without one of its own a status
+// has INVALID_FIELD, if fields are wrong, or the name of its code.
 std::string reason_of(const absl::Status& status);
 
 // Of RESOURCE_EXHAUSTED: milliseconds until it may be worth trying again.

@@ -12,7 +12,7 @@ namespace tandem::openai {
 int http_status(const absl::Status& status);
 
 // `message`: what the client may know (server/status_text.h). `param` is the first wrong field,
-// `code` the reason of docs/api.md.
+// `code` the reason of docs/grpc_api.md.
 std::string error_json(const absl::Status& status, const std::string& message);
 // For what the HTTP server itself refuses.
 std::string error_json(int http_status);

@@ -130,7 +130,7 @@ void Fields::only(absl::string_view name, absl::string_view neutral) {
 void Fields::end() {
   for (const Entry& entry : entries_) {
     if (entry.asked || kind_of(entry.member.value) == JsonKind::kNull) continue;
-    wrong_.add(wrong_field(path(entry.member.name), "unknown field; docs/openai.md has them all"));
+    wrong_.add(wrong_field(path(entry.member.name), "unknown field; docs/http_api.md lists all"));
   }
 }
 

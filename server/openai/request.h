@@ -2,7 +2,7 @@
 // API cannot do is refused here, by name; ranges are checked where they are for all
 // (server/request_from_proto.h), and renamed() turns what is said of them into OpenAI's names.
 //
-// docs/openai.md has all fields. Pure functions; errors are INVALID_ARGUMENT and quote no texts.
+// docs/http_api.md has all fields. Pure functions; errors are INVALID_ARGUMENT and quote no texts.
 #pragma once
 
 #include <string>

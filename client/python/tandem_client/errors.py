@@ -1,4 +1,4 @@
-"""What a call that failed says."""
+"""The exception of failed calls."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ _DETAILS = "grpc-status-details-bin"
 
 
 class TandemError(Exception):
-    """`status`: gRPC's ("INVALID_ARGUMENT"); `reason`: docs/api.md's ("QUEUE_FULL"), or empty; `fields`:
-    what is wrong with each wrong field; `retry_after`: seconds, where the server says so."""
+    """A failed call.
+
+    `status`: the gRPC status ("INVALID_ARGUMENT"). `reason`: from docs/grpc_api.md ("QUEUE_FULL"), or empty.
+    `fields`: field name -> violation. `retry_after`: seconds, if the server sends a retry delay."""
 
     def __init__(
         self,
