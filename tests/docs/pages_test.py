@@ -1,9 +1,10 @@
 """Runs every fenced `sh` block of README and of Getting started, in order, as a reader would.
 
 A block whose info string is `sh no-test` is not run: it downloads, needs root or a cluster. A block that
-starts a server runs in the background until the next one or the end of the page.
+starts a server in the foreground runs until the next such block or the end of the page.
 """
 
+import contextlib
 import os
 import re
 import signal
@@ -20,7 +21,7 @@ BINARIES = os.environ.get("TANDEM_BIN", str(ROOT / "build/test/bin"))
 PAGES = ["README.md", "docs/getting_started.md"]
 READY = "http://127.0.0.1:9400/readyz"
 BLOCK = re.compile(r"^```sh[ ]*\n(.*?)^```\s*$", re.S | re.M)
-SERVER = re.compile(r"^(?:\S*/)?tandem-server\b(?!.*--(?:help|check|version))", re.M)
+SERVER = re.compile(r"^(?:\S*/)?tandem-server\b(?!.*(?:--(?:help|check|version)|&\s*$))", re.M)
 
 
 def blocks(page):
@@ -70,7 +71,7 @@ class Shell:
         try:
             output, _ = process.communicate(timeout=300)
         finally:
-            if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):  # what the block left running
                 os.killpg(process.pid, signal.SIGKILL)
         assert process.returncode == 0, f"{block}\n{output}"
 
