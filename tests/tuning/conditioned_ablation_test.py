@@ -15,7 +15,7 @@ def test_variants_differ_from_the_first_told_one_in_one_thing():
     for name, change in found.items():
         rate = {"small_rate"} if change.get("train") == "lora" else set()
         others = change.keys() - rate
-        assert len(others) <= 1 or name == "not told, LoRA of the small model"
+        assert len(others) <= 1 or name == "not conditioned, LoRA of the small model"
     assert [c["layer"] for c in conditioned_ablation.variants(2).values() if "layer" in c] == [1]
 
 
@@ -38,7 +38,7 @@ def pair(tmp_path, texts, monkeypatch):
 
 def test_a_variant_is_trained_once(pair, monkeypatch):
     seen = {}
-    for name in ("add, layer 1", "add, one matrix for a projector", "not told"):
+    for name in ("add, layer 1", "add, linear projector", "not conditioned"):
         change = conditioned_ablation.variants(pair.layers)[name]
         seen[name] = pair.measure(pair.settings(**change))
     nats = {name: next(iter(said.values()))["all"] for name, said in seen.items()}
@@ -46,8 +46,8 @@ def test_a_variant_is_trained_once(pair, monkeypatch):
     alone = pair.untrained(pair.settings())
     assert alone.keys() == {"small", "large"}
     text = conditioned_ablation.section(alone, seen, pair.settings(), [["commit", "x"]])
-    untold = next(line for line in text.splitlines() if line.startswith("| not told |"))
-    assert f"| {nats['not told']:.3f} |" in untold and untold.endswith("| - | - |")
+    untold = next(line for line in text.splitlines() if line.startswith("| not conditioned |"))
+    assert f"| {nats['not conditioned']:.3f} |" in untold and untold.endswith("| - | - |")
     other = seen["add, layer 1"]["told of another prompt"]["all"]
     line = next(line for line in text.splitlines() if line.startswith("| add, layer 1 |"))
     own = seen["add, layer 1"]["the same texts, told of their own"]["all"]

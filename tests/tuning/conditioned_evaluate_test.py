@@ -6,12 +6,12 @@ import pytest
 from evaluate_test import Server as Written
 from evaluate_test import conditions, messages  # noqa: F401
 
-from tuning.evaluate import __main__, measure, page, told
+from tuning.evaluate import __main__, conditioned, measure, page
 from tuning.evaluate.grid import AR
 from tuning.evaluate.measure import Task
 
 TURNS = [[Task((0, 10 * i + j), tuple(range(8))) for j in range(3)] for i in (1, 2)]
-CODE, DOCSTRING = told.SETTINGS
+CODE, DOCSTRING = conditioned.SETTINGS
 GRID = CODE.writing + CODE.drafting
 
 
@@ -35,7 +35,7 @@ class Server(Written):
         return choice
 
 
-@pytest.mark.parametrize("setting", told.SETTINGS, ids=lambda s: s.pair)
+@pytest.mark.parametrize("setting", conditioned.SETTINGS, ids=lambda s: s.pair)
 def test_every_configuration_has_its_deployment(messages, setting):  # noqa: F811
     deployed = setting.config.read_text()
     for configuration in [setting.ar, *setting.writing, *setting.drafting]:
@@ -63,8 +63,8 @@ def test_the_section_says_what_was_measured(messages):  # noqa: F811
     measure.rate(server, ar, rows, TURNS)
     for row in [ar, *rows]:
         for answer in row.answers():
-            answer.seconds = {told.TUNED: 2, CODE.told: 3}.get(row.configuration, 8)
-    cost = told.cost_of(CODE, ar, rows, reading=1)
+            answer.seconds = {conditioned.TUNED: 2, CODE.told: 3}.get(row.configuration, 8)
+    cost = conditioned.cost_of(CODE, ar, rows, reading=1)
     assert (cost.reading, cost.small, cost.told, cost.large, cost.over) == (
         1000,
         2000,
@@ -72,18 +72,20 @@ def test_the_section_says_what_was_measured(messages):  # noqa: F811
         8000,
         1,
     )
-    part = told.markdown(CODE, ar, rows, cost, [REPORT])
+    part = conditioned.markdown(CODE, ar, rows, cost, [REPORT])
     assert "LLM-to-SLM, verified | 3.00 |" in part
     assert (
         "| add, layer 8 | full, 9 x 4 | 0.0003; 0.001; dropout 0 | 77 | 3.125 | 2.000 | 3.000 |"
         in part
     )
-    assert "take 1.00 of the tuned small" in part and "1/2.7 of the large" in part
-    assert "nats/token under large" in told.writing_table(CODE, ar, rows)
-    assert "nats/token under large" not in told.writing_table(DOCSTRING, ar, rows)
-    text = told.section([part, "another"], conditions())
-    whole = page.put(f"a {told.BEGIN} b {told.END} c", text, told.BEGIN, told.END)
-    assert " b " not in whole and whole.index("#### Completions") < whole.index("another")
+    assert "3000.0 ms: 1.00 × the tuned small" in part and "1/2.7 of the large" in part
+    assert "nats/token under large" in conditioned.writing_table(CODE, ar, rows)
+    assert "nats/token under large" not in conditioned.writing_table(DOCSTRING, ar, rows)
+    text = conditioned.section([part, "another"], conditions())
+    whole = page.put(
+        f"a {conditioned.BEGIN} b {conditioned.END} c", text, conditioned.BEGIN, conditioned.END
+    )
+    assert " b " not in whole and whole.index("### Completions") < whole.index("another")
 
 
 def test_functions_have_words_and_names():
@@ -95,9 +97,9 @@ def test_functions_have_words_and_names():
     report = {"settings": settings, "small": seen, "large": seen, "small, tuned alone": seen}
     shipped = {"command": ["--write-small", "models/x"], "llm_to_slm": seen}
     shipped |= {"settings": settings | {"told": True}}
-    text = told.functions_table([report, shipped])
+    text = conditioned.functions_table([report, shipped])
     measured = "77 | 4.250 | 25.0 | 3.500 | 12.5 |"
-    assert f"| not told | full, 9 x 7 | 0.005, 0.002; dropout 0.2 | {measured}" in text
+    assert f"| not conditioned | full, 9 x 7 | 0.005, 0.002; dropout 0.2 | {measured}" in text
     ours = f"| add, **shipped** | full, 9 x 7 | 0.005, 0.002; 0.003; dropout 0.2 | {measured}"
     assert ours in text
     assert text.count("| 4.250 | 25.0 |") == 4
@@ -110,13 +112,13 @@ def test_what_went_into_the_repository_is_shipped():
         (["--report", "models/x"], False),
         (["--write-small"], False),
     ):
-        assert told.is_shipped({"command": command}) == shipped
-    assert not told.is_shipped({})
+        assert conditioned.is_shipped({"command": command}) == shipped
+    assert not conditioned.is_shipped({})
     reports = json.loads(DOCSTRING.reports().read_text())
-    assert [told.is_shipped(report) for report in reports].count(True) == 2
+    assert [conditioned.is_shipped(report) for report in reports].count(True) == 2
 
 
-@pytest.mark.parametrize("setting", told.SETTINGS, ids=lambda s: s.pair)
+@pytest.mark.parametrize("setting", conditioned.SETTINGS, ids=lambda s: s.pair)
 def test_reports_are_of_the_same_texts(setting):
     if not setting.reports().exists():
         pytest.skip("nothing is trained")
@@ -127,7 +129,7 @@ def test_reports_are_of_the_same_texts(setting):
 
 
 def test_a_pairs_models_may_lie_elsewhere(tmp_path):
-    models = told.ROOT / "models"
+    models = conditioned.ROOT / "models"
     names = "code-small-conditioned", "code-small-tuned"
     assert CODE.folder(tmp_path) == models
     for name in names:
@@ -148,9 +150,11 @@ def test_a_pairs_models_may_lie_elsewhere(tmp_path):
 
 
 def test_a_folder_of_no_pair_is_refused(tmp_path):
-    args = __main__.parse(["--llm-to-slm", "--told-models", str(tmp_path)])
-    with pytest.raises(SystemExit, match=f"--told-models: {tmp_path} has no pair; allowed: "):
-        told.main(None, args, "", None)
+    args = __main__.parse(["--llm-to-slm", "--conditioned-models", str(tmp_path)])
+    with pytest.raises(
+        SystemExit, match=f"--conditioned-models: {tmp_path} has no pair; allowed: "
+    ):
+        conditioned.main(None, args, "", None)
 
 
 def test_what_is_counted_alone_goes_into_no_page(capsys):
@@ -170,16 +174,16 @@ class Erring(Server):
 
 def test_drafts_that_stay_are_counted_and_answers_compared(messages):  # noqa: F811
     tasks, done = [task for turn in TURNS for task in turn], []
-    rows = told.count_kept(Server(messages), CODE, tasks, lambda: done.append(1))
+    rows = conditioned.count_kept(Server(messages), CODE, tasks, lambda: done.append(1))
     assert len(done) == 4 * len(tasks) and [row.equal for row in rows] == [1, 1, 1]
-    text = told.kept_table(rows)
+    text = conditioned.kept_table(rows)
     assert f"| LLM-to-SLM, verified | 3.000 ± 0.000 | {2 * len(tasks)} | 100 |" in text
-    rows = told.count_kept(Erring(messages), CODE, tasks, lambda: None)
+    rows = conditioned.count_kept(Erring(messages), CODE, tasks, lambda: None)
     assert [row.equal for row in rows] == [1, 1, 0]
-    assert told.say([row.configuration for row in rows if row.equal < 1]) == 1
-    assert told.say([]) == 0
+    assert conditioned.say([row.configuration for row in rows if row.equal < 1]) == 1
+    assert conditioned.say([]) == 0
 
 
 def test_a_training_on_others_rows_is_called_so():
     other = REPORT | {"settings": REPORT["settings"] | {"rows": "other"}}
-    assert told.how(other)[0] == "add, layer 8, others' rows"
+    assert conditioned.how(other)[0] == "add, layer 8, other texts' states"

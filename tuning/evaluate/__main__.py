@@ -1,4 +1,4 @@
-"""Measures the decoding methods on the demo pair, and writes docs/fidelity.md.
+"""Measures the decoding methods on the demo pair, and writes docs/reports/fidelity.md.
 
     scripts/evaluate [--quick] [--write]
     scripts/evaluate --docstrings [--quick] [--write]
@@ -10,7 +10,7 @@ Answers to held-out completion tasks go through our own server: first those that
 model's own, token for token; then every method over a grid of its parameters, for speed and
 quality. With --docstrings it is the pair with encoders on held-out functions (docstrings.py), with
 --humaneval the coder pair on HumanEval's problems (humaneval.py), with --llm-to-slm a small model that is
-told what the large one has read (told.py), with --llm-to-slm-cost what that costs (conditioned_cost.py). Ends
+told what the large one has read (conditioned.py), with --llm-to-slm-cost what that costs (conditioned_cost.py). Ends
 with status 1 if an answer that must be equal is not.
 """
 
@@ -27,14 +27,14 @@ from bench.peers import machine
 from bench.peers.models import ROOT
 from bench.peers.serving import BINARY, server
 from tuning import corpus
-from tuning.evaluate import acceptance, conditioned_cost, docstrings, humaneval, page, told
+from tuning.evaluate import acceptance, conditioned, conditioned_cost, docstrings, humaneval, page
 from tuning.evaluate.grid import configurations, exact_ones
 from tuning.evaluate.measure import count_equal, cut_tasks, rate, take_turns
 from tuning.evaluate.plot import draw
 from tuning.windows import TokenStream
 
 PAIRS_FILE = Path(__file__).with_name("pairs.textproto")
-PAGE = ROOT / "docs" / "fidelity.md"
+PAGE = ROOT / "docs" / "reports" / "fidelity.md"
 FIGURE = PAGE.with_name("fidelity.svg")
 STREAMS = 8
 
@@ -57,7 +57,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="a small model that is told what a large one reads",
     )
     parser.add_argument(
-        "--told-models", type=Path, help="of --llm-to-slm: a folder of told and tuned small models"
+        "--conditioned-models",
+        type=Path,
+        help="of --llm-to-slm: a folder of told and tuned small models",
     )
     parser.add_argument("--llm-to-slm-cost", action="store_true", help="what that costs")
     parser.add_argument("--prompts", type=int, help="per turn (default: 20, quick: 4)")
@@ -69,7 +71,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
     parser.add_argument("--config", type=Path, default=PAIRS_FILE)
     parser.add_argument("--server", type=Path, default=BINARY)
-    parser.add_argument("--write", action="store_true", help="into docs/fidelity.md")
+    parser.add_argument("--write", action="store_true", help="into docs/reports")
     parser.add_argument("--figure", type=Path, help="also writes the curve here, as SVG")
     parser.add_argument(
         "--humaneval",
@@ -127,7 +129,7 @@ def main(arguments: list[str] | None = None) -> int:
         return humaneval.main(lambda config: server(args.server, config=config), run, command, bar)
     sections = {
         docstrings: args.docstrings,
-        told: args.llm_to_slm,
+        conditioned: args.llm_to_slm,
         conditioned_cost: args.llm_to_slm_cost,
     }
     for section, wanted in sections.items():

@@ -1,6 +1,6 @@
 """LLM-to-SLM on the demo pairs: what a small model writes when it is told what the large one has read.
 
-    scripts/evaluate --llm-to-slm [--prompts N] [--told-models FOLDER] [--write]
+    scripts/evaluate --llm-to-slm [--prompts N] [--conditioned-models FOLDER] [--write]
     scripts/evaluate --llm-to-slm --acceptance
 
 Two pairs: completions of held-out files by decoders, and docstrings of held-out functions by models with
@@ -10,7 +10,7 @@ may differ, and the last table has them. Then the same small models as drafters,
 large model's own; and what trainings reported of held-out texts' likelihood: what telling is worth is the
 difference between two whose settings are the same. Where scripts/models has fetched Qwen2.5-Coder 1.5B and
 SmolLM2 135M, they follow as a third pair (conditioned_functions.py). A pair whose told and tuned models lie in
---told-models (`PAIR-small-told` with training.json, `PAIR-small-tuned`) is measured with those.
+--conditioned-models (`PAIR-small-conditioned` with training.json, `PAIR-small-tuned`) is measured with those.
 
 With --acceptance it is only how many drafts stay: counts, so a busy machine changes nothing.
 """
@@ -69,7 +69,7 @@ TUNED = Configuration("small, tuned alone", "tuned", "Autoregressive")
 @dataclass(frozen=True)
 class Setting:
     """A pair. Deployments of its file: `pair`, the large model with the small one as it came; that with
-    -tuned and -told; small and tuned, small models alone."""
+    -tuned and -conditioned; small and tuned, small models alone."""
 
     title: str
     pair: str
@@ -79,21 +79,21 @@ class Setting:
 
     @property
     def config(self) -> Path:
-        return Path(__file__).with_name(f"told_{self.pair}.textproto")
+        return Path(__file__).with_name(f"conditioned_{self.pair}.textproto")
 
     def folder(self, others: Path | None = None) -> Path:
         """Where its told and its tuned model are: `others` if they are there, or the repository's models."""
-        names = f"{self.pair}-small-told/training.json", f"{self.pair}-small-tuned"
+        names = f"{self.pair}-small-conditioned/training.json", f"{self.pair}-small-tuned"
         there = others is not None and all((others / name).exists() for name in names)
         return others.resolve() if there else ROOT / "models"
 
     def reports(self, others: Path | None = None) -> Path:
-        return self.folder(others) / f"{self.pair}-small-told/training.json"
+        return self.folder(others) / f"{self.pair}-small-conditioned/training.json"
 
     def deployments(self, others: Path | None = None) -> str:
         """What a server is to serve: `config`, its models by their whole paths."""
         text, folder = self.config.read_text(), self.folder(others)
-        for name in (f"{self.pair}-small-told", f"{self.pair}-small-tuned"):
+        for name in (f"{self.pair}-small-conditioned", f"{self.pair}-small-tuned"):
             text = text.replace(f"../../models/{name}", str(folder / name))
         return text.replace("../../models", str(ROOT / "models"))
 
@@ -103,7 +103,7 @@ class Setting:
 
     @property
     def told(self) -> Configuration:
-        return Configuration("LLM-to-SLM", f"{self.pair}-told", "LlmToSlm")
+        return Configuration("LLM-to-SLM", f"{self.pair}-conditioned", "LlmToSlm")
 
     @property
     def writing(self) -> list[Configuration]:
@@ -116,7 +116,7 @@ class Setting:
             speculative("small, tuned alone", f"{self.pair}-tuned", draft_tokens=DRAFTS),
             Configuration(
                 "LLM-to-SLM, verified",
-                f"{self.pair}-told",
+                f"{self.pair}-conditioned",
                 "LlmToSlm",
                 {"speculative": True, "draft_tokens": DRAFTS},
                 promises_exact=True,
@@ -159,7 +159,7 @@ def cost_of(setting: Setting, ar: Row, rows: list[Row], reading: float) -> Cost:
 
 
 def writing_table(setting: Setting, ar: Row, rows: list[Row]) -> str:
-    head = ["writes", "ms per token", "speed-up over large", "ROUGE-L"]
+    head = ["generates", "ms per token", "speed-up over large", "ROUGE-L"]
     lines = [["large", f"{milliseconds(ar):.2f}", "1", page.percent(ar.rouge)]]
     shown = [ar] + [row for row in rows if row.configuration in setting.writing]
     for row in shown[1:]:
@@ -183,7 +183,7 @@ def drafting_table(setting: Setting, rows: list[Row]) -> str:
         for row in rows
         if row.configuration in setting.drafting
     ]
-    head = [f"drafts {DRAFTS}", "kept of a round", "speed-up over large", "equal to AR's, %"]
+    head = [f"drafts {DRAFTS}", "accepted per round", "speed-up over large", "equal to AR's, %"]
     return table(head, lines)
 
 
@@ -223,7 +223,7 @@ def kept_table(rows: list[Row]) -> str:
         mean, error = mean_and_error(kept, rounds)
         cells = [f"{mean:.3f} ± {error:.3f}", str(sum(rounds)), page.percent(row.equal, 0)]
         lines.append([row.configuration.series, *cells])
-    return table([f"drafts {DRAFTS}", "kept of a round", "rounds", "equal to AR's, %"], lines)
+    return table([f"drafts {DRAFTS}", "accepted per round", "rounds", "equal to AR's, %"], lines)
 
 
 def is_shipped(report: dict) -> bool:
@@ -251,8 +251,8 @@ def how(report: dict) -> list[str]:
     """What was trained, with what settings, and how much."""
     settings = report["settings"]
     layer = f", layer {settings['layer']}" if "layer" in settings else ""
-    told = f"{settings['fusion']}{layer}" if settings["told"] else "not told"
-    told += ", others' rows" * (settings.get("rows") == "other")
+    told = f"{settings['fusion']}{layer}" if settings["told"] else "not conditioned"
+    told += ", other texts' states" * (settings.get("rows") == "other")
     batch = settings.get("batch") or settings["names"] + settings["docstrings"]
     return [
         told + ", **shipped**" * is_shipped(report),
@@ -262,7 +262,12 @@ def how(report: dict) -> list[str]:
     ]
 
 
-HOW_HEAD = ["", "small model trained, steps x texts", "rates: small; projector; dropout", "texts"]
+HOW_HEAD = [
+    "",
+    "training of the small model, steps x texts",
+    "rates: small; projector; dropout",
+    "texts",
+]
 
 
 def completions_table(reports: list[dict]) -> str:
@@ -307,28 +312,27 @@ def markdown(setting: Setting, ar: Row, rows: list[Row], cost: Cost, reports: li
     """A pair's own part of the section."""
     answers = ar.answers()
     length = statistics.mean(len(answer.tokens) for answer in answers)
-    return f"""#### {setting.title}
+    return f"""### {setting.title}
 
-{len(answers)} held-out prompts, up to {setting.new_tokens} new tokens (the large model's answers: {length:.0f} in the mean), one request at a time, no
-prefix cache; columns as above.
+{len(answers)} held-out prompts, up to {setting.new_tokens} new tokens (large model's mean: {length:.0f}), one request at a time, no prefix cache.
 
 {writing_table(setting, ar, rows)}
 
-The large model reads a prompt (and says one token) in {cost.reading:.1f} ms. LLM-to-SLM's whole answers take {cost.over:.2f} of the tuned small
-model's own time and that reading together ({cost.told:.1f} of {cost.small:.1f} + {cost.reading:.1f} ms), and 1/{cost.large / cost.told:.1f} of the large model's time.
+Prefill and one token of the large model take {cost.reading:.1f} ms. An LLM-to-SLM answer takes {cost.told:.1f} ms: {cost.over:.2f} × the tuned small
+model's {cost.small:.1f} ms plus that prefill, and 1/{cost.large / cost.told:.1f} of the large model's time.
 
-The same small models as drafters. The answers are the large model's own:
+The same small models as draft models:
 
 {drafting_table(setting, rows)}
 
-Held-out texts themselves, as the trainings saw them:
+Likelihood of held-out texts, from the training reports:
 
 {setting.training_lines(reports)}
 """
 
 
 def section(parts: list[str], conditions: page.Conditions) -> str:
-    return f"""{"".join(part + chr(10) for part in parts)}The paper's own, translating on a GPU (table 2), with BLEU and ms per token:
+    return f"""{"".join(part + chr(10) for part in parts)}The paper's results for translation on a GPU (table 2):
 
 {table(["", "BLEU", "ms per token"], PAPER)}
 
@@ -360,7 +364,7 @@ def measure_pair(serve, setting: Setting, args, bar) -> tuple[str, list[Configur
     turns, rouge = tasks_of(setting, args)
     tasks = [task for turn in turns for task in turn]
     grid = setting.writing + setting.drafting
-    with served(serve, setting, args.told_models) as client:
+    with served(serve, setting, args.conditioned_models) as client:
         with bar(len(tasks) * (len(grid) + 1), setting.title) as shown:
             ar, rows = take_turns(
                 client, grid, turns, setting.new_tokens, args.seed, shown.update, setting.ar
@@ -368,7 +372,7 @@ def measure_pair(serve, setting: Setting, args, bar) -> tuple[str, list[Configur
         reading = measure_reading(client, setting, tasks[: args.turns * args.prompts])
         rate(client, ar, rows, turns, rouge, setting.scorer)
     unequal = [r.configuration for r in rows if r.configuration.promises_exact and r.equal < 1]
-    reports = json.loads(setting.reports(args.told_models).read_text())
+    reports = json.loads(setting.reports(args.conditioned_models).read_text())
     cost = cost_of(setting, ar, rows, reading)
     return markdown(setting, ar, rows, cost, reports), unequal
 
@@ -379,10 +383,10 @@ def measure_kept(serve, settings: list[Setting], args, bar) -> list[Configuratio
     for setting in settings:
         tasks = [task for turn in tasks_of(setting, args)[0] for task in turn]
         total = len(tasks) * (len(setting.drafting) + 1)
-        serving = served(serve, setting, args.told_models)
+        serving = served(serve, setting, args.conditioned_models)
         with serving as client, bar(total, setting.title) as shown:
             rows = count_kept(client, setting, tasks, shown.update)
-        title = f"#### {setting.title}\n\n{len(tasks)} held-out prompts, up to {setting.new_tokens} new tokens."
+        title = f"### {setting.title}\n\n{len(tasks)} held-out prompts, up to {setting.new_tokens} new tokens."
         print(f"{title}\n\n{kept_table(rows)}\n")
         unequal += [row.configuration for row in rows if row.equal < 1]
     return unequal
@@ -396,11 +400,11 @@ def say(unequal: list[Configuration]) -> int:
 
 def main(serve, args, command: str, bar) -> int:
     """`serve`: from a deployment file to a context with a Client. 1: something that must be equal is not."""
-    others = args.told_models
+    others = args.conditioned_models
     if others and all(setting.folder(others) != others.resolve() for setting in SETTINGS):
         pairs = " or ".join(setting.pair for setting in SETTINGS)
         raise SystemExit(
-            f"--told-models: {others} has no pair; allowed: a folder with PAIR-small-told, in it training.json, "
+            f"--conditioned-models: {others} has no pair; allowed: a folder with PAIR-small-conditioned, in it training.json, "
             f"and PAIR-small-tuned, of {pairs}"
         )
     settings = [s for s in SETTINGS if s.reports(others).exists()]
@@ -427,6 +431,6 @@ def main(serve, args, command: str, bar) -> int:
     text = section(parts, conditions)
     print(text)
     if args.write:
-        file = ROOT / "docs" / "fidelity.md"
+        file = ROOT / "docs" / "reports" / "llm_to_slm.md"
         file.write_text(page.put(file.read_text(), text, BEGIN, END))
     return say([configuration for _, those in measured for configuration in those])
