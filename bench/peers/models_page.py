@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.peers.engines import SHOWN, bytes_per_weight
-from bench.peers.report import table
+from bench.peers.report import folded, table
 
 WIDTH_NAMES = {"32": "32 bit", "16": "16 bit", "8": "8 bit"}
 # Decoding, ours over the best peer of equal width, by (width, streams).
@@ -382,11 +382,11 @@ Time relative to one row (medians), context 256. Goal: {PASS_ROWS} rows of fp32 
 
 `bench_step`, context 256, for the cases that miss their goal.
 
-{profile_text(parts)}
+{folded("Parts by model and width", profile_text(parts))}
 
 ### All engines
 
-{engines_table(parts)}
+{folded("Every engine and number of streams", engines_table(parts))}
 
 {refused_text(parts)}
 ### Conditions
@@ -399,5 +399,5 @@ Processor: {c["processor"]}, {c["cores"]} cores.
 
 {versions_table(parts)}
 
-{settings_table(parts)}
+{folded("Settings of each engine", settings_table(parts))}
 """

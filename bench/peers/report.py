@@ -59,6 +59,11 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def folded(summary: str, text: str) -> str:
+    """A part of a page that opens on a click."""
+    return f"<details>\n<summary>{summary}</summary>\n\n{text}\n\n</details>"
+
+
 def markdown(conditions: Conditions, cases: list[Case]) -> str:
     c = conditions
     rows = []

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from bench.peers import machine
 from bench.peers.models import ROOT
-from bench.peers.report import table
+from bench.peers.report import folded, table
 from tuning import corpus, functions
 from tuning.evaluate import page
 from tuning.evaluate.grid import (
@@ -100,7 +100,7 @@ def markdown(
 
 {page.summary(ar, rows, DOCSTRING_PAIRS)}
 
-{table(HEAD, [own, *(line(row) for row in rows)])}
+{folded("All settings", table(HEAD, [own, *(line(row) for row in rows)]))}
 
 {page.condition_table(conditions)}"""
 

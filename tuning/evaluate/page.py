@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bench.peers import machine
 from bench.peers.models import ROOT
-from bench.peers.report import table
+from bench.peers.report import folded, table
 from tuning.evaluate.grid import PAIRS, Configuration
 from tuning.evaluate.measure import Row
 from tuning.evaluate.plot import COLOURS, Panel, Series
@@ -230,9 +230,7 @@ The papers' results, on other tasks and a T4 GPU (BiLD tables 1, 3 and 4):
 
 ![Speed-up and similarity to the large model's text]({figure})
 
-All settings:
-
-{measurements(ar, rows)}
+{folded("All settings", measurements(ar, rows))}
 
 {condition_table(c)}
 """
