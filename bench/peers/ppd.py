@@ -236,13 +236,15 @@ def tokens(ids: int) -> str:
 
 def layer_times(measured: dict) -> str:
     """As a table, in milliseconds."""
-    found = [(name, times(measured, how)) for name, how in (("alone", ""), ("beside", "_beside"))]
+    found = [
+        (name, times(measured, how)) for name, how in (("idle", ""), ("under load", "_beside"))
+    ]
     reads = [f"reading the early layer, {tokens(ids)} tokens" for ids in found[0][1].reading]
     rows = [
         [name, *(f"{1e3 * t:.3f}" for t in (of.layer, *of.reading.values(), of.end))]
         for name, of in found
     ]
-    return table(["ms", "a layer", *reads, "behind the last layer"], rows)
+    return table(["ms", "layer", *reads, "after the last layer"], rows)
 
 
 # What is beside a row's measured time, and how the page calls it.

@@ -150,7 +150,7 @@ def test_page_and_figure():
         in text
     )
     assert "| 4 of 8 | 1 | all | 8.80 | +1.50 | -0.70 | -1.60 | 8.00 |" in text
-    assert "| beside | 1.100 | 3.000 | 1.500 | 2.200 |" in text
+    assert "| under load | 1.100 | 3.000 | 1.500 | 2.200 |" in text
     assert (
         "| 4 of 8 | 1 | all | 10.00 / 12.60 | 6.00 / 6.60 | 6.00 / 3.00 | 4.00 / 6.60 | 0.50 |"
         in text
