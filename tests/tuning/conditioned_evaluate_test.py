@@ -113,7 +113,7 @@ def test_what_went_into_the_repository_is_shipped():
         (["--write-small"], False),
     ):
         assert conditioned.is_shipped({"command": command}) == shipped
-    assert unconditioned.is_shipped({})
+    assert not conditioned.is_shipped({})
     reports = json.loads(DOCSTRING.reports().read_text())
     assert [conditioned.is_shipped(report) for report in reports].count(True) == 2
 
