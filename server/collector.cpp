@@ -8,7 +8,7 @@
 
 #include "engine/base/version.h"
 #include "engine/host/methods/registry.h"
-#include "engine/host/request.h"
+#include "engine/host/requests/request.h"
 #include "server/edge/status_text.h"
 
 namespace tandem {

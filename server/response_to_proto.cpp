@@ -6,8 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "engine/host/config/settings_proto.h"
 #include "engine/host/methods/registry.h"
-#include "engine/host/settings_proto.h"
 #include "engine/text/utf8.h"
 
 namespace tandem {

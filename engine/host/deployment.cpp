@@ -8,7 +8,7 @@
 #include "engine/base/status.h"
 #include "engine/decode/bita_budget.h"
 #include "engine/decode/steering.h"
-#include "engine/host/methods.h"
+#include "engine/host/methods/plan.h"
 #include "engine/host/methods/registry.h"
 #include "engine/text/merge_order.h"
 

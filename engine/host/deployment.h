@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/config.h"
-#include "engine/host/request.h"
+#include "engine/host/requests/request.h"
 #include "engine/pass/backend.h"
 #include "engine/sampling/params.h"
 #include "engine/sched/metrics.h"

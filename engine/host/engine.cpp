@@ -9,8 +9,8 @@
 #include "engine/base/status.h"
 #include "engine/decode/autoregressive.h"
 #include "engine/host/engine_impl.h"
-#include "engine/host/listeners.h"
-#include "engine/host/resolve.h"
+#include "engine/host/requests/listeners.h"
+#include "engine/host/requests/resolve.h"
 
 namespace tandem {
 

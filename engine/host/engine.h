@@ -19,7 +19,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/config.h"
 #include "engine/base/ids.h"
-#include "engine/host/request.h"
+#include "engine/host/requests/request.h"
 #include "engine/sched/metrics.h"
 
 namespace tandem {

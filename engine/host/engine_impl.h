@@ -14,13 +14,13 @@
 #include "engine/async/worker.h"
 #include "engine/base/config.h"
 #include "engine/base/status.h"
-#include "engine/host/claims.h"
 #include "engine/host/deployment.h"
 #include "engine/host/engine.h"
-#include "engine/host/ingress.h"
-#include "engine/host/models.h"
-#include "engine/host/quotas.h"
-#include "engine/host/waiting_budget.h"
+#include "engine/host/models/models.h"
+#include "engine/host/requests/claims.h"
+#include "engine/host/requests/ingress.h"
+#include "engine/host/requests/quotas.h"
+#include "engine/host/requests/waiting_budget.h"
 #include "engine/sched/loop.h"
 
 namespace tandem {

@@ -9,10 +9,10 @@
 #include "engine/base/status.h"
 #include "engine/decode/score.h"
 #include "engine/host/engine_impl.h"
-#include "engine/host/listeners.h"
-#include "engine/host/request_size.h"
-#include "engine/host/resolve.h"
-#include "engine/host/stream.h"
+#include "engine/host/requests/listeners.h"
+#include "engine/host/requests/request_size.h"
+#include "engine/host/requests/resolve.h"
+#include "engine/host/requests/stream.h"
 #include "engine/sched/admission_queue.h"
 
 namespace tandem {

@@ -26,7 +26,7 @@
 #include "engine/base/settings.h"
 #include "engine/decode/gen.h"
 #include "engine/host/methods/fields.h"
-#include "engine/host/request.h"
+#include "engine/host/requests/request.h"
 #include "engine/pass/backend.h"
 
 namespace tandem {

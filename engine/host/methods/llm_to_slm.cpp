@@ -2,9 +2,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/quote.h"
-#include "engine/host/alignment.h"
 #include "engine/host/deployment.h"
 #include "engine/host/methods/entry.h"
+#include "engine/host/models/alignment.h"
 
 namespace tandem {
 namespace {

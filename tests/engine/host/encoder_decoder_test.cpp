@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/decode/bild.h"
-#include "engine/host/config.h"
+#include "engine/host/config/config.h"
 #include "tests/engine/host/kit.h"
 #include "tests/engine/host/served_golden.h"
 

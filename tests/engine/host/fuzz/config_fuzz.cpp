@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "engine/host/config.h"
+#include "engine/host/config/config.h"
 #include "engine/host/methods/registry.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_replace.h"
-#include "engine/host/config.h"
+#include "engine/host/config/config.h"
 #include "tests/engine/backend/torch/adapter_folders.h"
 #include "tests/engine/host/kit.h"
 

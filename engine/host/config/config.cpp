@@ -1,0 +1,506 @@
+#include "engine/host/config/config.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/base/device_name.h"
+#include "engine/base/quote.h"
+#include "engine/base/status.h"
+#include "engine/host/config/config_fields.h"
+#include "engine/host/config/config_limits.h"
+#include "engine/host/config/config_methods.h"
+
+namespace tandem {
+namespace {
+
+namespace pb = tandem::config::v1;
+
+constexpr char kNameRule[] = "1 to 64 of letters, digits and . _ - /";
+constexpr char kModelRule[] = "a directory that exists, or a .gguf file";
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+
+bool valid_name(absl::string_view name) {
+  return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+           absl::StrContains("._-/", absl::string_view(&c, 1));
+  });
+}
+
+// What a model's path may be: a Hugging Face directory or a GGUF file.
+bool is_directory(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
+
+bool is_model(const std::string& path) {
+  std::error_code error;
+  return is_directory(path) ||
+         (absl::EndsWith(path, ".gguf") && std::filesystem::is_regular_file(path, error));
+}
+
+// What a path that is no model should have been. `path` as it was written.
+std::string model_rule(absl::string_view path) {
+  if (absl::StartsWith(path, "~")) {
+    return "a path with the home directory written out: ~ means nothing outside a shell";
+  }
+  if (absl::EndsWith(path, ".gguf")) return "a .gguf file that exists";
+  const bool relative = !absl::StartsWith(path, "/") && !absl::StartsWith(path, ".");
+  if (relative && std::count(path.begin(), path.end(), '/') == 1) {
+    return absl::StrCat(kModelRule,
+                        "; names of a model hub are not looked up: download the model, "
+                        "and give its directory");
+  }
+  return kModelRule;
+}
+
+absl::Status check_new_name(const ConfigFields& fields, const std::string& name,
+                            std::set<std::string>* taken) {
+  if (!valid_name(name)) return fields.error("name", quote_value(name), kNameRule);
+  if (!taken->insert(name).second) {
+    return fields.error("name", quote_value(name), "a name that is not taken already");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DeviceConfig> device_from(const ConfigFile& file, int index) {
+  const pb::Device& in = file.proto().devices(index);
+  const ConfigFields fields(file, absl::StrCat("devices[", index, "]."));
+  auto device = parse_device(in.name());
+  if (!device.ok()) return fields.error("name", quote_value(in.name()), kDeviceRule);
+  if (in.has_threads() && in.threads() != 0 && device->kind != DeviceKind::kCpu) {
+    return fields.error("threads", absl::StrCat(in.threads()), "unset on a CUDA device");
+  }
+  TANDEM_NUMBER(fields, in, threads, 0, 1024, &device->threads);
+  TANDEM_NUMBER(fields, in, memory_bytes, int64_t{0}, kMaxInt64, &device->memory_bytes);
+  if (device->kind != DeviceKind::kCpu) {
+    if (in.pin_threads()) return fields.error("pin_threads", "true", "unset on a CUDA device");
+    if (in.cpu_kernels() != pb::Device::CPU_KERNELS_UNSPECIFIED) {
+      return fields.error("cpu_kernels", pb::Device::CpuKernels_Name(in.cpu_kernels()),
+                          "unset on a CUDA device");
+    }
+    if (in.has_packed_products()) device->packed_products = in.packed_products();
+    if (in.has_graphs()) device->graphs = in.graphs();
+  } else if (in.has_graphs()) {
+    return fields.error("graphs", in.graphs() ? "true" : "false", "unset on a CPU device");
+  } else if (in.has_packed_products()) {
+    return fields.error("packed_products", in.packed_products() ? "true" : "false",
+                        "unset on a CPU device");
+  }
+  device->pin_threads = in.pin_threads();
+  if (in.cpu_kernels() == pb::Device::CPU_KERNELS_ATEN) device->cpu_kernels = CpuKernels::kAten;
+  return *device;
+}
+
+absl::StatusOr<FakeModelConfig> fake_from(const pb::Fake& in, const ConfigFields& fields) {
+  FakeModelConfig out;
+  const auto number = [&](absl::string_view name, bool set, auto value, auto min, auto max,
+                          auto* to) {
+    return fields.number(absl::StrCat("fake.", name), set, value, min, max, to);
+  };
+  TANDEM_RETURN_IF_ERROR(
+      number("vocab_size", in.has_vocab_size(), in.vocab_size(), 257, 1 << 20, &out.vocab_size));
+  TANDEM_RETURN_IF_ERROR(number("layers", in.has_layers(), in.layers(), 1, 1024, &out.layers));
+  TANDEM_RETURN_IF_ERROR(number("max_positions", in.has_max_positions(), in.max_positions(), 16,
+                                1 << 24, &out.max_positions));
+  TANDEM_RETURN_IF_ERROR(number("pass_seconds", in.has_pass_seconds(), in.pass_seconds(), 0.0, 60.0,
+                                &out.pass_seconds));
+  TANDEM_RETURN_IF_ERROR(
+      number("row_seconds", in.has_row_seconds(), in.row_seconds(), 0.0, 60.0, &out.row_seconds));
+  if (in.has_seed()) out.seed = in.seed();
+  out.trace_file = in.trace_file();
+  if (in.has_check_memory()) out.check_memory = in.check_memory();
+  if (!out.check_memory && out.trace_file.empty()) {
+    return fields.error("fake.check_memory", "false", "true where there is no trace_file");
+  }
+  return out;
+}
+
+DType dtype_from(pb::Model::Dtype dtype) {
+  switch (dtype) {
+    case pb::Model::DTYPE_FP32:
+      return DType::kFloat32;
+    case pb::Model::DTYPE_BF16:
+      return DType::kBFloat16;
+    case pb::Model::DTYPE_FP64:
+      return DType::kFloat64;
+    case pb::Model::DTYPE_FP16:
+      return DType::kFloat16;
+    case pb::Model::DTYPE_INT8:
+      return DType::kInt8;
+    case pb::Model::DTYPE_INT4:
+      return DType::kInt4;
+    case pb::Model::DTYPE_STORED:
+      return DType::kStored;
+    default:
+      return DType::kAuto;
+  }
+}
+
+// Which layers are loaded, and what is loaded with them.
+absl::Status parts_from(const ConfigFile& file, const pb::Model& in, const ConfigFields& fields,
+                        ModelConfig* out) {
+  TANDEM_NUMBER(fields, in, layers, 1, 1000, &out->layers);
+  if (out->fake && in.has_layers()) {
+    return fields.error("layers", absl::StrCat(in.layers()), "unset for a fake model");
+  }
+  if (out->fake && in.extras_size() > 0) {
+    return fields.error("extras", absl::StrCat(in.extras_size()), "none for a fake model");
+  }
+  std::set<std::string> names;
+  for (int i = 0; i < in.extras_size(); ++i) {
+    const pb::Extra& extra = in.extras(i);
+    const std::string field = absl::StrCat("extras[", i, "].");
+    if (extra.name().empty() || !names.insert(extra.name()).second) {
+      return fields.error(field + "name", quote_value(extra.name()),
+                          "a name that no other extra of the model has");
+    }
+    const std::string path = file.resolve(extra.path());
+    std::error_code error;
+    if (extra.path().empty() || !is_directory(path)) {
+      return fields.error(field + "path", quote_value(extra.path().empty() ? "" : path),
+                          "a directory that exists");
+    }
+    out->extras.push_back({extra.name(), path});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status shards_from(const pb::Model& in, const ConfigFields& fields, ModelConfig* out) {
+  std::set<std::string> taken;
+  for (int i = 0; i < in.shards_size(); ++i) {
+    const pb::Shard& shard = in.shards(i);
+    const std::string field = absl::StrCat("shards[", i, "].");
+    const auto device = parse_device(shard.device());
+    if (!device.ok())
+      return fields.error(field + "device", quote_value(shard.device()), kDeviceRule);
+    const auto error = [&](absl::string_view allowed) {
+      return fields.error(field + "device", quote_value(shard.device()), allowed);
+    };
+    if (device->kind != DeviceKind::kCpu) return error("CPU devices");
+    if (!taken.insert(device->name()).second) return error("each device once");
+    if (i == 0 && !in.has_device()) out->device = device->name();
+    if (i == 0 && out->device != device->name())
+      return error(absl::StrCat(out->device, ", `device`"));
+    int layers = 0;
+    TANDEM_RETURN_IF_ERROR(fields.number(field + "layers", true, shard.layers(), 1, 1000, &layers));
+    out->shards.push_back({device->name(), layers});
+  }
+  if (out->shards.empty()) return absl::OkStatus();
+  const std::string count = absl::StrCat(out->shards.size());
+  if (out->shards.size() == 1) return fields.error("shards", count, "2 or more, or none");
+  if (out->fake) return fields.error("shards", count, "none for a fake model");
+  if (in.replicas_size() > 0)
+    return fields.error("shards", count, "none for a model with replicas");
+  return absl::OkStatus();
+}
+
+absl::Status replicas_from(const pb::Model& in, const ConfigFields& fields, ModelConfig* out) {
+  const auto first = parse_device(out->device);
+  std::set<std::string> taken = {out->device};
+  for (int i = 0; i < in.replicas_size(); ++i) {
+    const std::string& name = in.replicas(i);
+    const auto error = [&](absl::string_view allowed) {
+      return fields.error(absl::StrCat("replicas[", i, "]"), quote_value(name), allowed);
+    };
+    const auto device = parse_device(name);
+    if (!device.ok()) return error(kDeviceRule);
+    if (device->kind != first->kind) {
+      return error(absl::StrCat("devices of one kind, as ", out->device));
+    }
+    if (!taken.insert(device->name()).second) return error("each device once, `device` included");
+    out->replicas.push_back(device->name());
+  }
+  if (out->fake && !out->fake->trace_file.empty() && !out->replicas.empty()) {
+    return fields.error("fake.trace_file", quote_value(out->fake->trace_file),
+                        "unset for a model with replicas");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
+                                       std::set<std::string>* names) {
+  const pb::Model& in = file.proto().models(index);
+  const ConfigFields fields(file, absl::StrCat("models[", index, "]."));
+  ModelConfig out;
+  TANDEM_RETURN_IF_ERROR(check_new_name(fields, in.name(), names));
+  out.name = in.name();
+  if (in.has_fake()) {
+    TANDEM_ASSIGN_OR_RETURN(out.fake, fake_from(in.fake(), fields));
+  } else if (in.path().empty()) {
+    return fields.error("path", quote_value(""),
+                        "a Hugging Face directory or a GGUF file (or `fake {}`)");
+  } else {
+    out.path = file.resolve(in.path());
+    if (!is_model(out.path)) {
+      return fields.error("path", quote_value(out.path), model_rule(in.path()));
+    }
+  }
+  if (in.has_device()) {
+    auto device = parse_device(in.device());
+    if (!device.ok()) return fields.error("device", quote_value(in.device()), kDeviceRule);
+    out.device = device->name();
+  }
+  TANDEM_RETURN_IF_ERROR(shards_from(in, fields, &out));
+  TANDEM_RETURN_IF_ERROR(replicas_from(in, fields, &out));
+  out.dtype = dtype_from(in.dtype());
+  out.kv_dtype = dtype_from(in.kv_dtype());
+  if (out.kv_dtype != DType::kAuto && out.kv_dtype != DType::kFloat32 &&
+      out.kv_dtype != DType::kBFloat16) {
+    return fields.error("kv_dtype", pb::Model::Dtype_Name(in.kv_dtype()), "DTYPE_FP32, DTYPE_BF16");
+  }
+  TANDEM_NUMBER(fields, in, page_rows, 1, 1024, &out.page_rows);
+  TANDEM_NUMBER(fields, in, kv_pages, int64_t{0}, kMaxInt32, &out.kv_pages);
+  if (in.has_prefix_cache()) out.prefix_cache = in.prefix_cache();
+  TANDEM_RETURN_IF_ERROR(parts_from(file, in, fields, &out));
+  return out;
+}
+
+std::string names_of(const std::vector<ModelConfig>& models) {
+  return absl::StrJoin(models, ", ", [](std::string* out, const ModelConfig& m) {
+    absl::StrAppend(out, quote_value(m.name));
+  });
+}
+
+std::string names_of(const std::vector<DeviceConfig>& devices) {
+  return absl::StrJoin(devices, ", ", [](std::string* out, const DeviceConfig& d) {
+    absl::StrAppend(out, quote_value(d.name()));
+  });
+}
+
+// Whether clients are who they say they are.
+bool knows_clients(const pb::Config& in) {
+  return !in.server().bearer_token_file().empty() || !in.server().tls().client_ca().empty();
+}
+
+absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int index,
+                                                 const std::vector<ModelConfig>& models,
+                                                 std::set<std::string>* names) {
+  const pb::Deployment& in = file.proto().deployments(index);
+  const ConfigFields fields(file, absl::StrCat("deployments[", index, "]."));
+  TANDEM_RETURN_IF_ERROR(check_new_name(fields, in.name(), names));
+  const auto known = [&](const std::string& name) {
+    return std::any_of(models.begin(), models.end(),
+                       [&](const ModelConfig& m) { return m.name == name; });
+  };
+  if (!known(in.large())) return fields.error("large", quote_value(in.large()), names_of(models));
+  if (!in.small().empty() && !known(in.small())) {
+    return fields.error("small", quote_value(in.small()), names_of(models));
+  }
+  if (in.small() == in.large()) {
+    return fields.error("small", quote_value(in.small()), "a model other than `large`, or none");
+  }
+  DeploymentConfig out;
+  out.name = in.name();
+  out.large = in.large();
+  out.small = in.small();
+  out.prefix_cache_per_client =
+      in.has_prefix_cache_per_client() ? in.prefix_cache_per_client() : knows_clients(file.proto());
+  TANDEM_RETURN_IF_ERROR(method_defaults_from(in, fields, &out));
+  return out;
+}
+
+const DeviceConfig* find_device(const std::vector<DeviceConfig>& devices, absl::string_view name) {
+  const auto found = std::ranges::find(devices, name, &DeviceConfig::name);
+  return found == devices.end() ? nullptr : &*found;
+}
+
+// Devices that models name and the configuration does not list. Shards want theirs in their order,
+// so they come first.
+void add_missing_devices(EngineConfig* config) {
+  std::vector<std::string> names;
+  for (const ModelConfig& model : config->models) {
+    for (const ShardConfig& shard : model.shards) names.push_back(shard.device);
+  }
+  for (const ModelConfig& model : config->models) {
+    names.push_back(model.device);
+    names.insert(names.end(), model.replicas.begin(), model.replicas.end());
+  }
+  for (const std::string& name : names) {
+    if (!find_device(config->devices, name)) config->devices.push_back(*parse_device(name));
+  }
+}
+
+// Those that a model names are among those that are listed, and compute alike.
+absl::Status check_devices(const ConfigFile& file, int index, const ModelConfig& model,
+                           const std::vector<DeviceConfig>& devices) {
+  const ConfigFields fields(file, absl::StrCat("models[", index, "]."));
+  const DeviceConfig* const first = find_device(devices, model.device);
+  if (!first) return fields.error("device", quote_value(model.device), names_of(devices));
+  const auto check = [&](const std::string& field, const std::string& name) -> absl::Status {
+    const DeviceConfig* const device = find_device(devices, name);
+    if (!device) return fields.error(field, quote_value(name), names_of(devices));
+    if (device->cpu_kernels == first->cpu_kernels) return absl::OkStatus();
+    return fields.error(field, quote_value(name),
+                        absl::StrCat("devices with the cpu_kernels of ", model.device));
+  };
+  for (size_t i = 0; i < model.replicas.size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(check(absl::StrCat("replicas[", i, "]"), model.replicas[i]));
+  }
+  for (size_t i = 0; i < model.shards.size(); ++i) {
+    const std::string field = absl::StrCat("shards[", i, "].device");
+    TANDEM_RETURN_IF_ERROR(check(field, model.shards[i].device));
+    // A device's memory is dealt out when those before it have had theirs.
+    if (find_device(devices, model.shards[i].device) < first) {
+      return fields.error(field, quote_value(model.shards[i].device),
+                          absl::StrCat("devices listed behind ", model.device));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void add_default_deployments(bool prefix_cache_per_client, EngineConfig* config) {
+  for (const ModelConfig& model : config->models) {
+    DeploymentConfig deployment;
+    deployment.name = deployment.large = model.name;
+    deployment.prefix_cache_per_client = prefix_cache_per_client;
+    config->deployments.push_back(std::move(deployment));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<DType> parse_dtype(absl::string_view name) {
+  if (name == "auto") return DType::kAuto;
+  if (name == "fp32" || name == "float32") return DType::kFloat32;
+  if (name == "bf16" || name == "bfloat16") return DType::kBFloat16;
+  if (name == "fp16" || name == "float16") return DType::kFloat16;
+  if (name == "fp64" || name == "float64") return DType::kFloat64;
+  if (name == "int8") return DType::kInt8;
+  if (name == "int4") return DType::kInt4;
+  if (name == "stored") return DType::kStored;
+  return absl::InvalidArgumentError(
+      "auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, fp64 or float64, int8, int4, "
+      "stored");
+}
+
+absl::StatusOr<CpuKernels> parse_cpu_kernels(absl::string_view name) {
+  if (name == "own") return CpuKernels::kOwn;
+  if (name == "aten") return CpuKernels::kAten;
+  return absl::InvalidArgumentError("own, aten");
+}
+
+absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file) {
+  const pb::Config& in = file.proto();
+  EngineConfig out;
+
+  std::set<std::string> device_names;
+  for (int i = 0; i < in.devices_size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(DeviceConfig device, device_from(file, i));
+    if (!device_names.insert(device.name()).second) {
+      return file.error(absl::StrCat("devices[", i, "].name"), quote_value(device.name()),
+                        "a device that is not listed already");
+    }
+    out.devices.push_back(device);
+  }
+
+  if (in.models().empty()) return file.error("models", "none", "at least one");
+  std::set<std::string> model_names;
+  for (int i = 0; i < in.models_size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(ModelConfig model, model_from(file, i, &model_names));
+    out.models.push_back(std::move(model));
+  }
+  if (in.devices().empty()) add_missing_devices(&out);
+  for (int i = 0; i < in.models_size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(check_devices(file, i, out.models[static_cast<size_t>(i)], out.devices));
+  }
+
+  std::set<std::string> deployment_names;
+  for (int i = 0; i < in.deployments_size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(DeploymentConfig deployment,
+                            deployment_from(file, i, out.models, &deployment_names));
+    out.deployments.push_back(std::move(deployment));
+  }
+  if (in.deployments().empty()) add_default_deployments(knows_clients(in), &out);
+
+  TANDEM_RETURN_IF_ERROR(limits_from(file, &out.limits));
+  TANDEM_NUMBER(ConfigFields(file, ""), in, text_threads, 1, 64, &out.text_threads);
+  TANDEM_NUMBER(ConfigFields(file, ""), in, tokenize_threads, 1, 64, &out.tokenize_threads);
+  return out;
+}
+
+absl::StatusOr<EngineConfig> parse_deployment(absl::string_view text, absl::string_view file_name) {
+  TANDEM_ASSIGN_OR_RETURN(const ConfigFile file, ConfigFile::parse(text, file_name));
+  return engine_config(file);
+}
+
+absl::StatusOr<EngineConfig> load_deployment(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const ConfigFile file, ConfigFile::load(path));
+  return engine_config(file);
+}
+
+absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
+  EngineConfig out;
+  if (flags.models.empty()) return out_of_range("--model", "none", "at least one NAME=PATH");
+  const auto device = parse_device(flags.device);
+  if (!device.ok()) return out_of_range("--device", quote_value(flags.device), kDeviceRule);
+  const auto dtype = parse_dtype(flags.dtype);
+  if (!dtype.ok())
+    return out_of_range("--dtype", quote_value(flags.dtype), dtype.status().message());
+  const auto kernels = parse_cpu_kernels(flags.cpu_kernels);
+  if (!kernels.ok()) {
+    return out_of_range("--cpu-kernels", quote_value(flags.cpu_kernels),
+                        kernels.status().message());
+  }
+
+  std::set<std::string> names;
+  std::vector<std::string> all = flags.models;
+  if (!flags.small.empty()) {
+    if (all.size() > 1) {
+      return out_of_range("--small", quote_value(flags.small), "unset with several --model");
+    }
+    all.push_back("small=" + flags.small);
+  } else if (!flags.small_masks.empty()) {
+    return out_of_range("--small-masks", quote_value(flags.small_masks), "unset without --small");
+  }
+  if (!flags.small_masks.empty() && !is_directory(flags.small_masks)) {
+    return out_of_range("--small-masks", quote_value(flags.small_masks), "a directory that exists");
+  }
+  for (const std::string& flag : all) {
+    const size_t equals = flag.find('=');
+    if (equals == std::string::npos) return out_of_range("--model", quote_value(flag), "NAME=PATH");
+    ModelConfig model;
+    model.name = flag.substr(0, equals);
+    model.path = flag.substr(equals + 1);
+    model.device = device->name();
+    model.dtype = *dtype;
+    if (!valid_name(model.name)) {
+      return out_of_range("--model name", quote_value(model.name), kNameRule);
+    }
+    if (!names.insert(model.name).second) {
+      return out_of_range("--model name", quote_value(model.name),
+                          "a name that is not taken already");
+    }
+    if (!is_model(model.path)) {
+      return out_of_range(absl::StrCat("--model ", model.name), quote_value(model.path),
+                          model_rule(model.path));
+    }
+    out.models.push_back(std::move(model));
+  }
+  add_missing_devices(&out);
+  for (DeviceConfig& d : out.devices) d.cpu_kernels = *kernels;
+  if (flags.small.empty()) {
+    add_default_deployments(false, &out);
+  } else {
+    DeploymentConfig& pair = out.deployments.emplace_back();
+    pair.name = pair.large = out.models[0].name;
+    pair.small = out.models[1].name;
+    if (!flags.small_masks.empty()) {
+      out.models[1].extras.push_back({"masks", flags.small_masks});
+      for (const char* method : {"speculative", "bild"}) {
+        pair.methods[method] = {{"adapter", std::string("masks")}};
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace tandem
