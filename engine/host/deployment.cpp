@@ -10,7 +10,6 @@
 #include "engine/decode/steering.h"
 #include "engine/host/methods/plan.h"
 #include "engine/host/methods/registry.h"
-#include "engine/text/merge_order.h"
 
 namespace tandem {
 namespace {
@@ -22,13 +21,6 @@ constexpr int kMostPadding = 128;
 // A token is taken to stand for so many bytes at least, whatever the vocabulary: normalizers
 // shorten texts (blanks, full-width letters), and an unknown word may be one token.
 constexpr int64_t kLeastPiece = 16;
-
-// Ids that name a token. A matrix may have more rows.
-int named_tokens(const LoadedModel& model) {
-  Token end = model.tokenizer->vocab_size();
-  for (const Token t : model.eos) end = std::max(end, t + 1);
-  return std::min(end, model.shape.vocab_size);
-}
 
 // A small model drafts for a large one, so both must mean the same by every token id.
 absl::Status same_vocabulary(const std::string& deployment, const LoadedModel& large,
@@ -203,22 +195,6 @@ ModelInDeployment describe(const std::string& role, const LoadedModel& model) {
 
 }  // namespace
 
-int draft_vocabulary_of(const ModelShape& model, const Tokenizer& tokenizer) {
-  constexpr int kFrequent = 32768;
-  constexpr double kShare = 0.125;  // of the parameters that a token needs
-  const int64_t head = int64_t{model.vocab_size} * model.hidden_size;
-  // Where the head has a matrix of its own, a token reads one row of the other.
-  const bool worth = model.vocab_size >= 2 * kFrequent &&
-                     static_cast<double>(head) >= kShare * static_cast<double>(model.parameters);
-  return worth && merges_in_order(tokenizer) ? kFrequent : 0;
-}
-
-int64_t source_length_of(const LoadedModel& model, int64_t step_rows) {
-  const LoadedModel& encoder = *model.encoder;
-  return std::min<int64_t>(
-      {encoder.shape.max_positions, encoder.kv_rows(), step_rows});  // it is never divided
-}
-
 bool Deployment::small_writes(const GenerateRequest& request) const {
   if (request.method != kAuto) return small_writes(request.method);
   return small_writes(methods.front().method) && !searches_beams(request) &&
@@ -282,8 +258,8 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
     d.bita_lore = std::make_shared<BitaLore>();
     if (d.small) d.draft_vocabulary = draft_vocabulary_of(d.small->shape, *d.small->tokenizer);
     d.early_vocabulary = draft_vocabulary_of(d.large->shape, *d.large->tokenizer);
-    d.vocab_size = named_tokens(*d.large);
-    if (d.small) d.small_vocab_size = named_tokens(*d.small);
+    d.vocab_size = d.large->named_tokens();
+    if (d.small) d.small_vocab_size = d.small->named_tokens();
     if (d.small && d.share_tokens) {
       d.small_vocab_size = d.vocab_size = std::min(d.vocab_size, d.small_vocab_size);
     }

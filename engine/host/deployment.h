@@ -1,68 +1,24 @@
 // A deployment that is up: its models, text side and defaults, as requests are resolved against it.
 #pragma once
 
-#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/config.h"
+#include "engine/host/models/loaded_model.h"
 #include "engine/host/requests/request.h"
 #include "engine/pass/backend.h"
-#include "engine/sampling/params.h"
 #include "engine/sched/metrics.h"
-#include "engine/text/chat_template.h"
-#include "engine/text/tokenizer.h"
 
 namespace tandem {
 
 struct BitaLore;   // engine/decode/bita_budget.h
 struct DraftLore;  // engine/decode/steering.h
-
-// A loaded model, with what its directory says about text and generation. An encoder is one too,
-// with nothing of these.
-struct LoadedModel {
-  ModelId id;
-  DeviceId device;
-  ModelConfig config;
-  ModelShape shape;
-  PoolSize pool;
-  std::shared_ptr<const Tokenizer> tokenizer;
-  std::shared_ptr<const ChatTemplate> chat;
-  sampling::Params defaults;  // generation_config.json
-  int64_t default_min_new_tokens = 0;
-  std::optional<int64_t> default_max_new_tokens;
-  std::vector<Token> eos;
-  const LoadedModel* encoder = nullptr;  // reads the prompt; this one begins with start_token
-  Token start_token = 0;
-  // The same model on further devices, with a shape, pools and an encoder of their own and nothing
-  // of text. A request runs on one of them all (sched/placement.h).
-  std::vector<const LoadedModel*> replicas;
-  bool is_replica = false;  // among another's
-
-  // Itself and its replicas.
-  std::vector<const LoadedModel*> instances() const {
-    std::vector<const LoadedModel*> all = {this};
-    all.insert(all.end(), replicas.begin(), replicas.end());
-    return all;
-  }
-  // Of its KV memory, on whichever device has the least.
-  int64_t kv_rows() const {
-    int64_t rows = pool.pages * pool.page_rows;
-    for (const LoadedModel* r : replicas) rows = std::min(rows, r->pool.pages * r->pool.page_rows);
-    return rows;
-  }
-};
-
-// How many of a vocabulary's ids a model, or an early layer of it, drafts among where nobody says:
-// all, unless much of what it reads for a draft would be its output matrix and the frequent tokens
-// come first. 0: all
-int draft_vocabulary_of(const ModelShape& model, const Tokenizer& tokenizer);
 
 struct Deployment {
   std::string name;
@@ -115,9 +71,6 @@ struct Deployment {
   std::string offered() const;  // "autoregressive, ngram"
   DeploymentInfo info() const;
 };
-
-// Tokens that the encoder of a model reads at once. REQUIRES: it has one.
-int64_t source_length_of(const LoadedModel& model, int64_t step_rows);
 
 // Every deployment of the configuration. INVALID_ARGUMENT when two models of one deployment do not
 // fit together: the same token behind each id, and output matrices that differ by at most 128 rows

@@ -9,6 +9,7 @@
 #include "engine/base/status.h"
 #include "engine/decode/autoregressive.h"
 #include "engine/host/engine_impl.h"
+#include "engine/host/methods/declare.h"
 #include "engine/host/requests/listeners.h"
 #include "engine/host/requests/resolve.h"
 
@@ -22,8 +23,9 @@ Engine::Impl::Impl(EngineConfig c)
       ingress(std::max(1, config.tokenize_threads), config.limits, &clock, &text, &metrics) {}
 
 absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& progress) {
-  TANDEM_ASSIGN_OR_RETURN(devices, Devices::load(config, &clock, progress));
-  const std::vector<const LoadedModel*> by_id = devices->all();
+  TANDEM_ASSIGN_OR_RETURN(devices,
+                          Devices::load(config, hidden_states_of(config), &clock, progress));
+  const std::vector<LoadedModel*>& by_id = devices->models().all();
   std::vector<LoopModel> loop_models(by_id.size());
   for (const LoadedModel* m : by_id) {
     ModelSeries& series = metrics.models.emplace_back();
@@ -40,7 +42,8 @@ absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& p
   for (const LoadedModel* m : by_id) {
     for (const LoadedModel* r : m->replicas) loop_models[r->id.index()].replica_of = m->id;
   }
-  TANDEM_ASSIGN_OR_RETURN(deployments, make_deployments(config, devices->models(), &metrics));
+  TANDEM_ASSIGN_OR_RETURN(deployments,
+                          make_deployments(config, devices->models().by_name(), &metrics));
   for (const Deployment& d : deployments) {
     for (const std::string& note : d.notes) {
       if (progress) progress(note);

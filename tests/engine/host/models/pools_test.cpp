@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/host/models/models.h"
+#include "engine/host/models/pools.h"
 
 namespace tandem {
 namespace {
@@ -30,7 +30,7 @@ TEST(DividePages, NoMoreThanAllSequencesNeed) {
 
 TEST(DividePages, WhatModelsTakeBesidesPagesIsOfTheBudget) {
   PoolRequest large = request("large", 600, 1 << 20);
-  large.bytes_besides = 50'000;
+  large.other_bytes = 50'000;
   const std::vector<PoolRequest> models{large, request("small", 400, 1 << 20)};
   const auto pages = divide_pages(models, 150'000, 64);
   ASSERT_TRUE(pages.ok());
