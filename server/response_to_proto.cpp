@@ -39,7 +39,7 @@ void stats_to_proto(const std::string& method, const MethodStats& in, int64_t co
     if (!field) continue;
     using google::protobuf::FieldDescriptor;
     if (counter.is_time) {
-      out->GetReflection()->SetDouble(out, field, counter.told(in.own[i]));
+      out->GetReflection()->SetDouble(out, field, counter.reported(in.own[i]));
     } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
       out->GetReflection()->SetInt64(out, field, in.own[i]);
     } else {

@@ -1,18 +1,20 @@
-// A deployment that is up: its models, text side and defaults, as requests are resolved against it.
+// A deployment with its models loaded and its methods compiled: requests are resolved against it.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/config.h"
+#include "engine/host/methods/compile.h"
 #include "engine/host/models/loaded_model.h"
 #include "engine/host/requests/request.h"
-#include "engine/pass/backend.h"
 #include "engine/sched/metrics.h"
 
 namespace tandem {
@@ -20,64 +22,65 @@ namespace tandem {
 struct BitaLore;   // engine/decode/bita_budget.h
 struct DraftLore;  // engine/decode/steering.h
 
+// How a small model that cannot draft for the large one uses it: the large model's hidden states of
+// the prompt condition the small one, which answers in its own tokens (llm_to_slm).
+struct Conditioning {
+  std::string method;
+  const AdapterShape* adapter = nullptr;
+};
+
 struct Deployment {
   std::string name;
-  DeploymentConfig config;  // with what requests leave unset
+  DeploymentConfig config;
   const LoadedModel* large = nullptr;
   const LoadedModel* small = nullptr;                // may be null
-  std::map<std::string, const LoadedModel*> models;  // all of them, by name
+  std::map<std::string, const LoadedModel*> models;  // large, small and workers, by name
   std::vector<MethodInfo> methods;                   // offered, the default first
+  std::map<std::string, CompiledMethod> compiled;    // those, and beam search, by name
   std::map<std::string, Series*> series;             // by method
-  std::vector<std::string> notes;                    // for its operator, a line each
-  std::function<bool(DeviceId)> lost;  // has it failed for good? From any thread; null: none has
-  // Ids that may be fed and drawn: [0, vocab_size). Those that its models have beyond are padding.
-  // Of models apart, the large one's.
+  std::vector<std::string> notices;                  // for the operator, a line each
+  std::function<bool(DeviceId)> lost;  // has the device failed for good? Thread-safe; null: never
+  // Ids that may be fed and drawn: [0, vocab_size). Ids above are padding. The vocabulary that a
+  // pair shares, else the large model's.
   int vocab_size = 0;
-  // Drafts of the small model are ids below this where nobody says otherwise; 0: all.
-  int draft_vocabulary = 0;
-  // Likewise what an early layer of the large model proposes.
-  int early_vocabulary = 0;
-  std::shared_ptr<DraftLore> draft_lore;
-  std::shared_ptr<BitaLore> bita_lore;
-  // The method in which the small model writes what the large one has read, where the two cannot be
-  // taken for each other: they have different tokens, or one has an encoder. Then this and
-  // autoregressive decoding are all that is offered. Empty: they can.
-  std::string told_method;
-  const AdapterShape* told_by = nullptr;  // then: through which the rows go
-  bool share_tokens = true;               // of large and small: the same token behind each id
-  int small_vocab_size = 0;               // then: vocab_size of the small model
-  // Rows a sequence may have: the large model, and its KV memory. A small one may have fewer
-  // (MethodPlan::context_length).
+  int small_vocab_size = 0;  // likewise of the small model
+  int draft_vocabulary = 0;  // default for drafts of the small model (draft_vocabulary_of)
+  int early_vocabulary = 0;  // default for tokens that an early layer of the large model proposes
+  std::shared_ptr<DraftLore> draft_lore;  // shared by the deployment's requests
+  std::shared_ptr<BitaLore> bita_lore;    // likewise
+  bool share_tokens = true;               // large and small model mean the same token by each id
+  // Set if large and small model have different tokens, or only one has an encoder. Then only this
+  // method and autoregressive decoding are offered.
+  std::optional<Conditioning> conditioning;
+  // Rows of a sequence: limited by the large model and its KV memory. The small model may allow
+  // fewer (MethodPlan::context_length).
   int64_t context_length = 0;
-  int64_t source_length = 0;  // of models with an encoder: tokens that it reads at most; else 0
-  int64_t step_rows = 0;      // of a batch
-  int64_t longest_piece = 0;  // bytes of text that one token may stand for
-  // Of text that the context could hold.
-  int64_t max_text_bytes() const { return context_length * longest_piece; }
+  int64_t source_length = 0;  // most tokens that the encoders run; 0: no model has an encoder
+  int64_t step_rows = 0;      // LimitsConfig::step_rows
+  int64_t longest_piece = 0;  // most bytes of text that one token stands for
   int64_t max_new_tokens = 0;
   int64_t default_max_new_tokens = 0;
-  bool prefix_cache_per_client = false;
 
+  int64_t max_text_bytes() const { return context_length * longest_piece; }
   std::string prefix_salt(const std::string& client) const {
-    return prefix_cache_per_client ? "client " + client : "";
+    return config.prefix_cache_per_client ? "client " + client : "";
   }
-  bool apart() const { return !told_method.empty(); }
-  // Does the small model write, in tokens of its own?
-  bool small_writes(absl::string_view method) const { return apart() && method == told_method; }
-  bool small_writes(const GenerateRequest& request) const;
-  // Is there a device with this model that is not lost?
+  bool conditioned_only() const { return conditioning.has_value(); }
+  // Is the answer in tokens of the small model that are not the large one's?
+  bool answers_in_small_tokens(absl::string_view method) const {
+    return conditioned_only() && method == conditioning->method;
+  }
+  bool answers_in_small_tokens(const GenerateRequest& request) const;
+  // Is there an instance of the model on a device that is not lost?
   bool can_run(const LoadedModel& model) const;
   const MethodInfo* offers(absl::string_view method) const;
   std::string offered() const;  // "autoregressive, ngram"
   DeploymentInfo info() const;
 };
 
-// Every deployment of the configuration. INVALID_ARGUMENT when two models of one deployment do not
-// fit together: the same token behind each id, and output matrices that differ by at most 128 rows
-// of padding, which are never drawn. The error names the first token that differs. Also when one of
-// two models has an encoder. Neither matters where the one is told what the other reads
-// (llm_to_slm.adapter). Also when an early exit layer is none of the large model's. `metrics` gets
-// the deployments' series.
+// Every deployment of the configuration. INVALID_ARGUMENT, with field, value and what is allowed,
+// if its models or its methods' settings do not fit together. `metrics` gets a series for each
+// method of each deployment.
 absl::StatusOr<std::vector<Deployment>> make_deployments(
     const EngineConfig& config, const std::map<std::string, LoadedModel>& models, Metrics* metrics);
 

@@ -45,8 +45,8 @@ absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& p
   TANDEM_ASSIGN_OR_RETURN(deployments,
                           make_deployments(config, devices->models().by_name(), &metrics));
   for (const Deployment& d : deployments) {
-    for (const std::string& note : d.notes) {
-      if (progress) progress(note);
+    for (const std::string& notice : d.notices) {
+      if (progress) progress(notice);
     }
   }
   LoopOptions options;
@@ -165,7 +165,7 @@ std::function<std::string(Token)> Engine::token_bytes(const GenerateRequest& req
   const auto found = impl_->find(request.model);
   if (!found.ok()) return [](Token) { return std::string(); };
   const Deployment& d = **found;
-  const LoadedModel* const writer = d.small_writes(request) ? d.small : d.large;
+  const LoadedModel* const writer = d.answers_in_small_tokens(request) ? d.small : d.large;
   return [writer](Token id) { return writer->tokenizer->token_bytes(id); };
 }
 

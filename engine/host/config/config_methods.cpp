@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/status.h"
 #include "engine/host/config/settings_proto.h"
-#include "engine/host/methods/plan.h"
+#include "engine/host/methods/compile.h"
 
 namespace tandem {
 namespace {
@@ -23,10 +23,8 @@ absl::Status default_method_from(const pb::Deployment& in, const ConfigFields& f
   const auto& type = *pb::Deployment::Method_descriptor();
   const std::string name = method_of_number(type, in.default_method());
   if (name.empty()) return absl::OkStatus();
-  const std::vector<MethodInfo> offered = offered_methods(*out, true);
-  const bool is_offered = std::any_of(offered.begin(), offered.end(),
-                                      [&](const MethodInfo& m) { return m.method == name; });
-  if (!is_offered) {
+  const std::vector<MethodInfo> offered = offers_of(*out, declared_methods(*out), true);
+  if (std::ranges::find(offered, name, &MethodInfo::method) == offered.end()) {
     const MethodEntry* method = find_method(name);
     const std::string names =
         absl::StrJoin(offered, ", ", [&](std::string* text, const MethodInfo& m) {
@@ -35,7 +33,7 @@ absl::Status default_method_from(const pb::Deployment& in, const ConfigFields& f
         });
     return fields.error(
         "default_method", pb::Deployment::Method_Name(in.default_method()),
-        method ? absl::StrCat(names, " (", name, " needs ", method->wants, ")") : names);
+        method ? absl::StrCat(names, " (", name, " needs ", method->requirement, ")") : names);
   }
   out->default_method = name;
   return absl::OkStatus();

@@ -3,14 +3,15 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "engine/host/deployment.h"
 #include "engine/host/methods/small_masks.h"
 
 namespace tandem {
 namespace {
 
 struct Params : BildParams {
-  bool early_exit = false;   // small is the lower part of large
-  int early_exit_layer = 0;  // which of large's layers that is, [0, this); 0: none
+  bool early_exit = false;   // the small model is the lower layers of the large one
+  int early_exit_layer = 0;  // how many layers those are; 0: none
 };
 
 MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
@@ -29,8 +30,8 @@ MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
   return needs;
 }
 
-std::optional<Refusal> misfit_of(const Params& a, const MethodModels& models) {
-  const int layers = models.large.layers;
+std::optional<Refusal> misfit_of(const Params& a, const Deployment& d) {
+  const int layers = d.large->shape.layers;
   if (a.early_exit_layer < layers) return std::nullopt;
   return Refusal{"early_exit_layer", absl::StrCat(a.early_exit_layer),
                  absl::StrCat("[1, ", layers - 1, "], below the large model's layers")};
@@ -44,15 +45,17 @@ const MethodEntry& bild_entry() {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   static const auto* const kEntry = make_entry<P>({
       .name = "bild",
-      .wants = "a `small` model or `bild.early_exit_layer`",
+      .requirement = "a `small` model or `bild.early_exit_layer`",
       .drafts = true,
       // In the order of BildFigures.
-      .counters = {{"fallbacks", "Times the small model was too unsure of its token."},
-                   {"forced_calls", "Times a run of the small model was as long as it may be."},
+      .counters = {{"fallbacks",
+                    "Times the small model's best token was below the fallback threshold."},
+                   {"forced_calls", "Times a run of the small model reached its longest length."},
                    {"rollbacks", "Times the large model replaced a token of the small one."},
-                   {"rolled_back_tokens", "Tokens of the small model dropped with these."}},
+                   {"rolled_back_tokens", "Tokens of the small model that rollbacks dropped."}},
       .stricter = {{{"rollback_threshold", 0.69}, {"verify_eos", true}},  // below ln 2
                    {{"fallback_threshold", 1.01}}},
+      .variant = "early_exit",
       .fields =
           Fields<P>()
               .add("fallback_threshold", &P::fallback_threshold, {0, 2},
@@ -79,7 +82,7 @@ const MethodEntry& bild_entry() {
           },
       .needs = needs_of,
       .misfit = misfit_of,
-      .bind = [](const MethodModels&, P* a) { a->num_masks = a->early_exit ? 0 : small_masks(*a); },
+      .bind = [](const Deployment&, P* a) { a->num_masks = a->early_exit ? 0 : small_masks(*a); },
       .contract =
           [](const P& a, bool greedy) {
             return bild_is_exact(a, greedy) ? Contract::kExact : Contract::kLossy;

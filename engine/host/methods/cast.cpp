@@ -22,8 +22,8 @@ int64_t room_on(const LoadedModel& model, const RoleModel& role, int width, int 
 
 }  // namespace
 
-absl::Status lacks(const Deployment& deployment, absl::string_view field, absl::string_view value,
-                   absl::string_view offered) {
+absl::Status not_offered(const Deployment& deployment, absl::string_view field,
+                         absl::string_view value, absl::string_view offered) {
   return with_reason(
       absl::FailedPreconditionError(absl::StrCat(field, ": ", value, "; offered by model \"",
                                                  deployment.name, "\": ", offered)),
@@ -75,9 +75,9 @@ absl::Status feed_roles(const Deployment& deployment, const MethodEntry& entry,
       const int layers = deployment.large->shape.layers;
       source->to = adapter.layer < layers ? adapter.layer : 0;
     }
-    if (!source->prompt_only && deployment.apart()) {
-      return lacks(deployment, entry.path("speculative"), "true",
-                   "false (its models cannot be taken for each other)");
+    if (!source->prompt_only && deployment.conditioned_only()) {
+      return not_offered(deployment, entry.path("speculative"), "true",
+                         "false (its models cannot be taken for each other)");
     }
   }
   return absl::OkStatus();

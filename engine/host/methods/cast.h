@@ -14,8 +14,8 @@
 namespace tandem {
 
 // FAILED_PRECONDITION, reason METHOD_NOT_OFFERED: the deployment does not offer this value.
-absl::Status lacks(const Deployment& deployment, absl::string_view field, absl::string_view value,
-                   absl::string_view offered);
+absl::Status not_offered(const Deployment& deployment, absl::string_view field,
+                         absl::string_view value, absl::string_view offered);
 
 absl::StatusOr<RoleModel> role_of(const Deployment& deployment, const MethodEntry& entry,
                                   const ModelInRole& wanted);

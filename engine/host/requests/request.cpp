@@ -16,4 +16,10 @@ const char* contract_name(Contract c) {
   return "?";
 }
 
+bool searches_beams(const GenerateRequest& request) {
+  const SettingValue* width = find_setting(request.beam, "width");
+  const auto* whole = width ? std::get_if<int64_t>(width) : nullptr;
+  return whole && *whole > 1;
+}
+
 }  // namespace tandem

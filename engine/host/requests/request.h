@@ -84,6 +84,9 @@ struct GenerateRequest {
   TimePoint deadline = kNever;
 };
 
+// Is beam.width above 1?
+bool searches_beams(const GenerateRequest& request);
+
 struct TokenInfo {
   Token id = -1;
   Provenance provenance;

@@ -64,7 +64,7 @@ class Deployments : public ::testing::Test {
 
 constexpr char kPair[] = "deployments[pair].small: \"little\" and large \"big\" have different ";
 constexpr char kRule[] =
-    "; allowed: one shared vocabulary, behind it at most 128 more ids of padding in one of them";
+    "; allowed: one shared vocabulary, followed in one of them by at most 128 ids of padding";
 
 TEST_F(Deployments, APairWithOneVocabularyHasASeriesForEachMethod) {
   const auto made = make_deployments(config_, models_, &metrics_);
@@ -109,7 +109,7 @@ TEST_F(Deployments, APairMayDifferByPadding) {
 TEST_F(Deployments, WhatOneModelLacksIsNoToken) {
   models_["little"].shape.vocab_size = 4090;
   EXPECT_EQ(error().find(std::string(kPair) +
-                         "vocabulary sizes (4090, 4096), and id 4090 is no padding but \""),
+                         "vocabulary sizes (4090, 4096), and id 4090 is not padding but \""),
             0U);
 }
 
@@ -143,13 +143,13 @@ TEST_F(Deployments, PpdWorkersThatShareAGpuAreTold) {
   config_.deployments[0].methods["ppd"] = {
       {"exit_layer", int64_t{2}}, {"workers", std::vector<std::string>{"device queue", "other"}}};
   const auto notes = [this] {
-    return make_deployments(config_, models_, &metrics_)->front().notes;
+    return make_deployments(config_, models_, &metrics_)->front().notices;
   };
   ASSERT_EQ(error(), "no error");
   EXPECT_EQ(notes(),
             (std::vector<std::string>{
-                "deployments[pair].ppd: worker device queue shares cuda:0 with model big: it "
-                "works, and no speed-up is to be expected"}));
+                "deployments[pair].ppd: worker device queue shares cuda:0 with model big: no "
+                "speed-up is to be expected"}));
   models_["big"].config.device = "cpu:0";
   models_["device queue"].config.device = "cpu:0/1";  // threads of its own
   EXPECT_TRUE(notes().empty());

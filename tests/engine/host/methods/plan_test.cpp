@@ -16,9 +16,9 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // A deployment that is up, of models that need no weights to be asked about.
-class Methods : public ::testing::Test {
+class Plans : public ::testing::Test {
  protected:
-  Methods() {
+  Plans() {
     large_.id = ModelId(0);
     small_.id = ModelId(1);
     large_.config.device = "cpu:0";
@@ -31,7 +31,8 @@ class Methods : public ::testing::Test {
     }
   }
 
-  Deployment deployment(bool with_small, DeploymentConfig config = {}) const {
+  Deployment deployment(bool with_small, DeploymentConfig config = {},
+                        const Methods& methods = all_methods()) const {
     Deployment d;
     d.name = config.name = "d";
     config.large = "large";
@@ -39,11 +40,11 @@ class Methods : public ::testing::Test {
     d.large = &large_;
     d.small = with_small ? &small_ : nullptr;
     d.models = {{"large", &large_}, {"small", &small_}};
-    d.methods = offered_methods(config, large_.shape.batch_invariant);
     d.config = std::move(config);
     d.context_length = 512;
     d.max_new_tokens = 511;
     d.default_max_new_tokens = 16;
+    compile_methods(declared_methods(d.config, methods), &d);
     return d;
   }
 
@@ -89,7 +90,7 @@ std::vector<std::pair<Role, int>> roles(const MethodPlan& plan) {
   return out;
 }
 
-TEST_F(Methods, RangesNameFieldValueAndWhatIsAllowed) {
+TEST_F(Plans, RangesNameFieldValueAndWhatIsAllowed) {
   const auto status_of = [](const char* method, Settings asked) {
     return check_parameters(*find_method(method), asked);
   };
@@ -144,7 +145,7 @@ TEST_F(Methods, RangesNameFieldValueAndWhatIsAllowed) {
       "speculative.draft_tokens: 65; allowed: [1, 64]");
 }
 
-TEST_F(Methods, WhatIsOfferedFollowsFromTheDeployment) {
+TEST_F(Plans, WhatIsOfferedFollowsFromTheDeployment) {
   EXPECT_THAT(names(deployment(false).methods), ElementsAre("ngram", "autoregressive"));
   EXPECT_THAT(names(deployment(true).methods),
               ElementsAre("speculative", "autoregressive", "ngram", "bild"));
@@ -161,7 +162,7 @@ TEST_F(Methods, WhatIsOfferedFollowsFromTheDeployment) {
               ElementsAre("speculative", "autoregressive", "ngram", "bild"));
 }
 
-TEST_F(Methods, OffersSayTheContractAndParametersOfARequestThatSetsNothing) {
+TEST_F(Plans, OffersSayTheContractAndParametersOfARequestThatSetsNothing) {
   const Deployment plain = deployment(true);
   const MethodInfo& speculative = *plain.offers("speculative");
   EXPECT_EQ(speculative.greedy, Contract::kExact);
@@ -196,7 +197,7 @@ TEST_F(Methods, OffersSayTheContractAndParametersOfARequestThatSetsNothing) {
   EXPECT_EQ(of(false, "ngram", "draft_tokens"), SettingValue(int64_t{9}));
 }
 
-TEST_F(Methods, WhatIsNotOfferedSaysWhatIs) {
+TEST_F(Plans, WhatIsNotOfferedSaysWhatIs) {
   DeploymentConfig exits;
   exits.methods["bild"] = {{"early_exit_layer", 2}};
   const struct {
@@ -222,7 +223,7 @@ TEST_F(Methods, WhatIsNotOfferedSaysWhatIs) {
   }
 }
 
-TEST_F(Methods, ModelsInTheirRoles) {
+TEST_F(Plans, ModelsInTheirRoles) {
   DeploymentConfig config;
   config.methods["bild"] = {{"early_exit_layer", 2}};
   const Deployment d = deployment(true, config);
@@ -237,7 +238,7 @@ TEST_F(Methods, ModelsInTheirRoles) {
   EXPECT_EQ(plan_method(d, bild({{"early_exit", true}}), true, 1)->roles[1].model, large_.id);
 }
 
-TEST_F(Methods, ExactIsReportedWhereItHoldsAndNowhereElse) {
+TEST_F(Plans, ExactIsReportedWhereItHoldsAndNowhereElse) {
   const Deployment d = deployment(true);
   const struct {
     GenerateRequest request;
@@ -275,7 +276,7 @@ TEST_F(Methods, ExactIsReportedWhereItHoldsAndNowhereElse) {
   }
 }
 
-TEST_F(Methods, AContractThatCannotBeSaysWhatWouldGiveIt) {
+TEST_F(Plans, AContractThatCannotBeSaysWhatWouldGiveIt) {
   const Deployment d = deployment(true);
   const struct {
     GenerateRequest request;
@@ -328,7 +329,7 @@ TEST_F(Methods, AContractThatCannotBeSaysWhatWouldGiveIt) {
 
 // METHODS G: one row and several take different kernels there, and nearly equal logits change
 // places.
-TEST_F(Methods, ADeviceThatKeepsNoBitsPromisesExactOnlyOfRowsThatRunAlone) {
+TEST_F(Plans, ADeviceThatKeepsNoBitsPromisesExactOnlyOfRowsThatRunAlone) {
   large_.shape.batch_invariant = false;
   DeploymentConfig config;
   config.default_method = "speculative";
@@ -348,8 +349,8 @@ TEST_F(Methods, ADeviceThatKeepsNoBitsPromisesExactOnlyOfRowsThatRunAlone) {
   const auto refused = plan_method(d, request, true, 1);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(message(refused.status()),
-            "require_contract: EXACT; bild on cpu:0, where a row's bits depend on the rows beside "
-            "it, gives DISTRIBUTION; needed: method autoregressive");
+            "require_contract: EXACT; bild on cpu:0, which is not batch-invariant, "
+            "gives DISTRIBUTION; needed: method autoregressive");
   request = asking(kAuto);
   request.require_contract = Contract::kExact;
   EXPECT_EQ(plan_method(d, request, true, 1)->method, kAutoregressive);
@@ -362,10 +363,10 @@ struct TreeParams {
   std::string adapter;
 };
 
-TEST_F(Methods, AnEntryIsAllThatAMethodNeeds) {
+TEST_F(Plans, AnEntryIsAllThatAMethodNeeds) {
   static const auto* const kTree = make_entry<TreeParams>({
       .name = "tree",
-      .wants = "`tree.path`",
+      .requirement = "`tree.path`",
       .fields = Fields<TreeParams>()
                     .add("nodes", &TreeParams::nodes, {1, 99}, "of a tree", Field::By::kRequest)
                     .add("path", &TreeParams::path, "a file", Field::By::kDeployment)
@@ -381,30 +382,27 @@ TEST_F(Methods, AnEntryIsAllThatAMethodNeeds) {
       .extra_rows = [](const TreeParams& a) { return a.nodes; },
       .start = [](Gen, const TreeParams&) { return Task<void>(); },
   });
-  const std::vector<const MethodEntry*> all = {find_method(kAutoregressive), kTree};
+  const Methods all = {find_method(kAutoregressive), kTree};
   DeploymentConfig config;
-  config.name = "d";
-  config.large = "large";
-  EXPECT_THAT(names(offered_methods(config, true, all)), ElementsAre("autoregressive"));
+  EXPECT_THAT(names(deployment(false, config, all).methods), ElementsAre("autoregressive"));
   config.methods["tree"] = {{"path", "x.safetensors"}, {"adapter", "second"}};
   large_.shape.adapters = {{"first", 3, 0, 0}, {"second", 3, 0, 0}};
-  Deployment d = deployment(false, config);
-  d.methods = offered_methods(d.config, true, all);
+  const Deployment d = deployment(false, config, all);
   EXPECT_THAT(names(d.methods), ElementsAre("autoregressive", "tree"));
 
-  const auto plan = plan_method(d, asking("tree", {{"nodes", 9}}), true, 1, all);
+  const auto plan = plan_method(d, asking("tree", {{"nodes", 9}}), true, 1);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->extra_rows, 9);
   EXPECT_EQ(plan->contract, Contract::kExact);
   EXPECT_EQ(plan->roles[0].adapter, AdapterId(1));
   EXPECT_EQ(plan->context_length, 512) << "positions are not taken by rows of a tree";
   large_.pool.pages = 10;
-  EXPECT_EQ(plan_method(d, asking("tree", {{"nodes", 9}}), true, 1, all)->context_length, 151);
-  EXPECT_EQ(message(plan_method(d, asking("tree", {{"path", "y"}}), true, 1, all).status()),
+  EXPECT_EQ(plan_method(d, asking("tree", {{"nodes", 9}}), true, 1)->context_length, 151);
+  EXPECT_EQ(message(plan_method(d, asking("tree", {{"path", "y"}}), true, 1).status()),
             "tree.path: y; allowed: unset (parameters are nodes)");
 }
 
-TEST_F(Methods, AutoIsTheDefaultWhereThatGivesTheContract) {
+TEST_F(Plans, AutoIsTheDefaultWhereThatGivesTheContract) {
   DeploymentConfig config;
   config.default_method = "bild";
   const auto chosen = [&](const Deployment& d, Contract required, bool greedy) {
@@ -434,7 +432,7 @@ TEST_F(Methods, AutoIsTheDefaultWhereThatGivesTheContract) {
   EXPECT_EQ(plan_method(speculative, searching, true, 1)->method, kAutoregressive);
 }
 
-TEST_F(Methods, WithoutADefaultAutoDraftsAsFarAsThatPaysAndIsExact) {
+TEST_F(Plans, WithoutADefaultAutoDraftsAsFarAsThatPaysAndIsExact) {
   const auto chosen = [](const Deployment& d) {
     return plan_method(d, GenerateRequest(), false, 1)->method;
   };
@@ -460,7 +458,7 @@ TEST_F(Methods, WithoutADefaultAutoDraftsAsFarAsThatPaysAndIsExact) {
   EXPECT_EQ(deployment(true).methods.front().method, kAutoregressive);
 }
 
-TEST_F(Methods, ASmallModelWithLessRoomShortensNoAnswerOfAuto) {
+TEST_F(Plans, ASmallModelWithLessRoomShortensNoAnswerOfAuto) {
   small_.shape.max_positions = 100;
   DeploymentConfig config;
   config.default_method = "speculative";
@@ -484,7 +482,7 @@ TEST_F(Methods, ASmallModelWithLessRoomShortensNoAnswerOfAuto) {
 }
 
 // Between two layers there is room for a run, and that is all that early exit needs.
-TEST_F(Methods, EarlyExitHasTheRoomOfItsModel) {
+TEST_F(Plans, EarlyExitHasTheRoomOfItsModel) {
   DeploymentConfig config;
   config.default_method = "bild";
   config.methods["bild"] = {{"early_exit_layer", int64_t{2}}};
@@ -500,17 +498,17 @@ TEST_F(Methods, EarlyExitHasTheRoomOfItsModel) {
   EXPECT_EQ(plan_method(d, bild({{"max_small_run", int64_t{64}}}), true, 300)->context_length, 32);
 }
 
-TEST_F(Methods, BeamsWantOneChoiceAndNoTemperature) {
+TEST_F(Plans, BeamsWantOneChoiceAndNoTemperature) {
   const Deployment d = deployment(true);
   const struct {
     std::function<void(GenerateRequest&)> change;
     const char* text;
   } cases[] = {
       {[](auto& r) { r.method = "speculative"; },
-       "beam.width: 4; allowed: 1 with method speculative (beam search is one model's that writes "
-       "alone)"},
+       "beam.width: 4; allowed: 1 with method speculative (beam search needs a model that "
+       "decodes alone)"},
       {[](auto& r) { r.method = "bild"; },
-       "beam.width: 4; allowed: 1 with method bild (beam search is one model's that writes alone)"},
+       "beam.width: 4; allowed: 1 with method bild (beam search needs a model that decodes alone)"},
       {[](auto& r) { r.n = 2; }, "n: 2; allowed: 1 with beam.width 4"},
       {[](auto& r) { r.sampling.temperature = 0.5; },
        "temperature: 0.5; allowed: 0 with beam.width 4"},
@@ -530,7 +528,7 @@ TEST_F(Methods, BeamsWantOneChoiceAndNoTemperature) {
   EXPECT_TRUE(plan_method(d, greedy, true, 1).ok());
 }
 
-TEST_F(Methods, EachBeamNeedsRoomForTheWholeText) {
+TEST_F(Plans, EachBeamNeedsRoomForTheWholeText) {
   large_.pool.pages = 22;  // 5 for each of 4 beams
   const auto plan = plan_method(deployment(true), beams(4), true, 1);
   ASSERT_TRUE(plan.ok()) << plan.status();
