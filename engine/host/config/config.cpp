@@ -35,7 +35,6 @@ bool valid_name(absl::string_view name) {
   });
 }
 
-// What a model's path may be: a Hugging Face directory or a GGUF file.
 bool is_directory(const std::string& path) {
   std::error_code error;
   return std::filesystem::is_directory(path, error);
@@ -47,7 +46,7 @@ bool is_model(const std::string& path) {
          (absl::EndsWith(path, ".gguf") && std::filesystem::is_regular_file(path, error));
 }
 
-// What a path that is no model should have been. `path` as it was written.
+// Allowed values for a wrong model path. `path` is as written in the file.
 std::string model_rule(absl::string_view path) {
   if (absl::StartsWith(path, "~")) {
     return "a path with the home directory written out: ~ means nothing outside a shell";
@@ -145,7 +144,7 @@ DType dtype_from(pb::Model::Dtype dtype) {
   }
 }
 
-// Which layers are loaded, and what is loaded with them.
+// Fills in `layers` and `extras`.
 absl::Status parts_from(const ConfigFile& file, const pb::Model& in, const ConfigFields& fields,
                         ModelConfig* out) {
   TANDEM_NUMBER(fields, in, layers, 1, 1000, &out->layers);
@@ -276,7 +275,7 @@ std::string names_of(const std::vector<DeviceConfig>& devices) {
   });
 }
 
-// Whether clients are who they say they are.
+// Are clients authenticated?
 bool knows_clients(const pb::Config& in) {
   return !in.server().bearer_token_file().empty() || !in.server().tls().client_ca().empty();
 }
@@ -313,8 +312,8 @@ const DeviceConfig* find_device(const std::vector<DeviceConfig>& devices, absl::
   return found == devices.end() ? nullptr : &*found;
 }
 
-// Devices that models name and the configuration does not list. Shards want theirs in their order,
-// so they come first.
+// Adds devices that models name and the configuration does not list, those of shards first, in
+// their order.
 void add_missing_devices(EngineConfig* config) {
   std::vector<std::string> names;
   for (const ModelConfig& model : config->models) {
@@ -329,7 +328,7 @@ void add_missing_devices(EngineConfig* config) {
   }
 }
 
-// Those that a model names are among those that are listed, and compute alike.
+// The devices of a model must be listed, and have the same kernels.
 absl::Status check_devices(const ConfigFile& file, int index, const ModelConfig& model,
                            const std::vector<DeviceConfig>& devices) {
   const ConfigFields fields(file, absl::StrCat("models[", index, "]."));
@@ -348,7 +347,7 @@ absl::Status check_devices(const ConfigFile& file, int index, const ModelConfig&
   for (size_t i = 0; i < model.shards.size(); ++i) {
     const std::string field = absl::StrCat("shards[", i, "].device");
     TANDEM_RETURN_IF_ERROR(check(field, model.shards[i].device));
-    // A device's memory is dealt out when those before it have had theirs.
+    // Devices divide their memory in the order of the list.
     if (find_device(devices, model.shards[i].device) < first) {
       return fields.error(field, quote_value(model.shards[i].device),
                           absl::StrCat("devices listed behind ", model.device));

@@ -1,7 +1,6 @@
-// From a deployment file (proto/tandem/config/v1) or from `--model NAME=PATH` flags to the
-// engine's configuration. Validated whole: what comes out names only models and devices that are in
-// it, directories that exist and numbers within their ranges. What is inside a model's directory is
-// the loader's business.
+// From a deployment file (proto/tandem/config/v1) or `--model NAME=PATH` flags to the engine's
+// configuration. The result is valid: it names only its own models and devices, directories that
+// exist and numbers within their ranges. The content of model directories is checked by the loader.
 #pragma once
 
 #include <string>
@@ -21,14 +20,14 @@ absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file);
 absl::StatusOr<EngineConfig> parse_deployment(absl::string_view text, absl::string_view file_name);
 absl::StatusOr<EngineConfig> load_deployment(const std::string& path);
 
-// What `tandem-server` takes instead of a file.
+// Flags of tandem-server, in place of a file.
 struct ModelFlags {
   std::vector<std::string> models;  // "NAME=PATH"
   std::string device = "cpu:0";
   std::string dtype = "auto";
   std::string cpu_kernels = "own";
-  std::string small;  // the directory of a small model beside the one of `models`; empty: none
-  std::string small_masks;  // of masks that foresee what it will say; empty: none
+  std::string small;        // path of a small model for the only one of `models`; empty: none
+  std::string small_masks;  // path of its parallel draft tokens; empty: none
 };
 absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags);
 

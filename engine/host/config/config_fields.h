@@ -1,4 +1,4 @@
-// Reading one message of a deployment file: every value is checked, and errors say where it stood.
+// Reads one message of a deployment file. Errors name the line of the value.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace tandem {
 
-// Checks and copies fields of one message, whose path in the file is `prefix`.
+// Checks and copies the fields of one message. `prefix` is its path in the file.
 class ConfigFields {
  public:
   ConfigFields(const ConfigFile& file, std::string prefix)
@@ -41,7 +41,7 @@ class ConfigFields {
 
 }  // namespace tandem
 
-// ConfigFields::number for an `optional` field, named once.
+// ConfigFields::number for an `optional` field.
 #define TANDEM_NUMBER(fields, message, field, min, max, to) \
   TANDEM_RETURN_IF_ERROR(                                   \
       (fields).number(#field, (message).has_##field(), (message).field(), min, max, to))

@@ -60,7 +60,7 @@ std::string between(const std::string& text, const std::string& open, const std:
   return end == std::string::npos ? "" : text.substr(start, end - start);
 }
 
-// What the parser's message leaves out: the names that would have been right.
+// The valid names, which the parser's message leaves out.
 std::string allowed_names(const std::string& message) {
   std::vector<std::string> names;
   if (absl::StrContains(message, "has no field named")) {

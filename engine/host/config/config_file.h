@@ -1,5 +1,5 @@
-// A deployment file as it was read: the parsed message, and where in the file each field stood, so
-// that an error about a value can say file and line.
+// A parsed deployment file with the line of each field, so that errors about values name file and
+// line.
 //
 // Immutable after parse(); thread-safe.
 #pragma once
@@ -20,7 +20,7 @@ namespace tandem {
 
 class ConfigFile {
  public:
-  // `file_name` is named in errors, and its folder is what paths are relative to.
+  // `file_name` appears in errors. Its folder is the base of relative paths.
   static absl::StatusOr<ConfigFile> parse(absl::string_view text, absl::string_view file_name);
   static absl::StatusOr<ConfigFile> load(const std::string& path);
   ~ConfigFile();
@@ -29,13 +29,13 @@ class ConfigFile {
 
   const tandem::config::v1::Config& proto() const { return *proto_; }
 
-  // "demo.textproto:12: models[1].path: VALUE; allowed: ALLOWED". `field` is the path of a field,
-  // with indices where it repeats; when it is not in the file the line is that of the nearest
-  // message around it.
+  // "demo.textproto:12: models[1].path: VALUE; allowed: ALLOWED". `field` is a path, with an index
+  // for repeated fields. If the field is not set, the line is that of the nearest enclosing
+  // message.
   absl::Status error(absl::string_view field, absl::string_view value,
                      absl::string_view allowed) const;
 
-  // `path` as seen from the file's folder.
+  // `path` relative to the file's folder.
   std::string resolve(absl::string_view path) const;
 
  private:

@@ -14,7 +14,7 @@ namespace pb = tandem::config::v1;
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
-// What is unset stays as it is in `out`.
+// Unset fields do not change `out`.
 absl::Status client_from(const pb::ClientLimits& in, const ConfigFields& fields,
                          const std::string& path, ClientLimits* out) {
   const auto number = [&](absl::string_view field, bool set, auto value, auto min, auto max,

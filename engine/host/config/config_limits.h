@@ -1,4 +1,4 @@
-// The part of a deployment file that bounds what runs and waits, and what each client may do.
+// The `limits` of a deployment file.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-// Fills `out` with what is set in `limits`; the error names field and range.
+// Sets the fields of `out` that `limits` sets. Errors name field and range.
 absl::Status limits_from(const ConfigFile& file, LimitsConfig* out);
 
 }  // namespace tandem

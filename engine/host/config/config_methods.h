@@ -1,4 +1,4 @@
-// The part of a deployment file that says how its requests are decoded when they do not.
+// The defaults of a deployment for the methods of its requests.
 #pragma once
 
 #include "absl/status/status.h"
@@ -8,9 +8,9 @@
 
 namespace tandem {
 
-// Fills default_method and methods of `out`, whose models are known: of every method in the
-// registry the message that has its name. Refuses also what the deployment cannot have, since it
-// would fail every request. `fields` are those of `in`.
+// Sets default_method and methods of `out`, whose models are set: the message with the name of each
+// registered method. Refuses a default method that the deployment cannot run. `fields` are those of
+// `in`.
 absl::Status method_defaults_from(const config::v1::Deployment& in, const ConfigFields& fields,
                                   DeploymentConfig* out);
 

@@ -72,7 +72,7 @@ int32_t narrow(int64_t n) {
   return static_cast<int32_t>(std::clamp<int64_t>(n, Limits::min(), Limits::max()));
 }
 
-// Nothing where the field is of another kind.
+// Does nothing if the field has another type.
 void put(const SettingValue& value, const FieldDescriptor& field, Message* to) {
   const auto& r = *to->GetReflection();
   if (const auto* texts = std::get_if<std::vector<std::string>>(&value)) {

@@ -1,5 +1,5 @@
-// Messages as settings, whatever fields they have: the bridge between the protos, which a client or
-// a deployment file fills, and the entries of methods, which know no proto.
+// Converts between proto messages and Settings, so that the entries of methods do not depend on
+// protos.
 #pragma once
 
 #include <string>
@@ -13,16 +13,16 @@ class Message;
 
 namespace tandem {
 
-// The fields that are set. Those of a message within as "tree.depth"; an enum's value by its name,
-// one that the enum does not have as its number, its zero (nothing said) not at all. Numbers,
-// texts, enums and lists of texts; fields of other kinds are left out.
+// The fields that are set: numbers, strings, enums and lists of strings. Fields of a nested message
+// are named "tree.depth". Enum values have their names, unknown ones their number. Zero
+// (unspecified) is left out.
 Settings settings_from(const google::protobuf::Message& message);
 
-// Those settings that `message` has fields for.
+// Sets the fields of `message` that `settings` names and it has.
 void put_settings(const Settings& settings, google::protobuf::Message* message);
 
-// The value of an enum behind a method's name, and the other way round: "llm_to_slm" is LLM_TO_SLM.
-// 0 and "" where there is none.
+// From a method's name to its enum value and back: "llm_to_slm" is METHOD_LLM_TO_SLM. Unknown: 0
+// and "".
 int method_number(const google::protobuf::EnumDescriptor& type, const std::string& method);
 std::string method_of_number(const google::protobuf::EnumDescriptor& type, int number);
 

@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-// FAILED_PRECONDITION, reason METHOD_NOT_OFFERED: the deployment does not offer this value.
+// FAILED_PRECONDITION, reason METHOD_NOT_OFFERED: the deployment offers only `offered`.
 absl::Status not_offered(const Deployment& deployment, absl::string_view field,
                          absl::string_view value, absl::string_view offered);
 

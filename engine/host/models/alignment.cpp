@@ -11,11 +11,11 @@
 namespace tandem {
 namespace {
 
-// Words, figures and signs, as every tokenizer of text has them.
+// Words, digits and signs that every text tokenizer can spell.
 constexpr const char* kProbe = "It's 20 o'clock (Zone B): the quick brown fox ran 3.14 miles.";
 
-// Where in `text` a token ends that begins at `at` or behind the blanks there, which some added
-// tokens take with them.
+// Where in `text` a token ends that begins at `at`, or after the blanks there: some added tokens
+// strip blanks.
 size_t end_of(std::string_view text, size_t at, std::string_view piece, bool special) {
   const std::string_view rest = text.substr(std::min(at, text.size()));
   if (rest.starts_with(piece)) return at + piece.size();
@@ -25,7 +25,7 @@ size_t end_of(std::string_view text, size_t at, std::string_view piece, bool spe
   return special ? at : at + piece.size();
 }
 
-// Bytes from the text's beginning to the end of each token.
+// The byte offset at which each token ends.
 std::vector<int64_t> ends_of(const Tokenizer& tokenizer, absl::Span<const Token> tokens,
                              std::string_view text) {
   std::vector<int64_t> ends;
@@ -51,16 +51,16 @@ std::string why_unaligned(const Tokenizer& tokenizer) {
 std::vector<int> align_tokens(std::string_view text, const Tokenizer& large_tokenizer,
                               absl::Span<const Token> large, const Tokenizer& small_tokenizer,
                               absl::Span<const Token> small) {
-  const std::vector<int64_t> there = ends_of(large_tokenizer, large, text);
-  const std::vector<int64_t> here = ends_of(small_tokenizer, small, text);
-  const int64_t whole_there = std::max<int64_t>(1, there.back());
-  const int64_t whole_here = here.empty() ? 1 : std::max<int64_t>(1, here.back());
+  const std::vector<int64_t> large_ends = ends_of(large_tokenizer, large, text);
+  const std::vector<int64_t> small_ends = ends_of(small_tokenizer, small, text);
+  const int64_t large_length = std::max<int64_t>(1, large_ends.back());
+  const int64_t small_length = small_ends.empty() ? 1 : std::max<int64_t>(1, small_ends.back());
   std::vector<int> rows;
-  for (const int64_t end : here) {
+  for (const int64_t end : small_ends) {
     const auto first = std::ranges::partition_point(
-        there, [&](int64_t e) { return e * whole_here < end * whole_there; });
-    const auto row = static_cast<int>(first - there.begin());
-    rows.push_back(std::min(row, static_cast<int>(there.size()) - 1));
+        large_ends, [&](int64_t e) { return e * small_length < end * large_length; });
+    const auto row = static_cast<int>(first - large_ends.begin());
+    rows.push_back(std::min(row, static_cast<int>(large_ends.size()) - 1));
   }
   return rows;
 }

@@ -1,5 +1,5 @@
-// What a request holds of what is bounded: its part of the memory for what waits, until it is
-// admitted, and its client's open request, until it ends.
+// What a request holds of the bounded resources: memory of waiting requests until it is admitted,
+// and an open request of its client until it ends.
 #pragma once
 
 #include "engine/host/requests/quotas.h"
@@ -8,11 +8,11 @@
 namespace tandem {
 
 struct Claims {
-  WaitingBudget::Part waiting;
-  Quotas::Open open;
+  WaitingBudget::Share waiting;
+  Quotas::OpenRequest open;
 
   void admitted() { waiting.release(); }
-  // Before its client hears of the end, so that he may come again.
+  // Called before the client learns of the end, so that its next request is not refused.
   void ended() {
     waiting.release();
     open.close();

@@ -18,7 +18,7 @@ absl::Status shutting_down() {
   return with_reason(absl::UnavailableError("the server is shutting down"), "DRAINING");
 }
 
-// A byte of a prompt is a unit of service here: what it costs to tokenize.
+// The unit of service is a byte of a prompt.
 Ingress::Ingress(int threads, const LimitsConfig& limits, const Clock* clock, Worker* answers,
                  Metrics* metrics)
     : limits_(limits),
@@ -32,7 +32,7 @@ Ingress::Ingress(int threads, const LimitsConfig& limits, const Clock* clock, Wo
 Ingress::~Ingress() {
   {
     const std::lock_guard lock(mutex_);
-    TANDEM_CHECK(places_.empty());
+    TANDEM_CHECK(waiting_.empty());
     quit_ = true;
   }
   changed_.notify_all();
@@ -43,7 +43,7 @@ absl::Status Ingress::enter(Arrival arrival) {
   const std::lock_guard lock(mutex_);
   if (stopping_) return shutting_down();
   expire_locked(clock_->now());
-  const size_t here = places_.size() + at_work_.size();
+  const size_t here = waiting_.size() + started_.size();
   if (here >= static_cast<size_t>(limits_.max_waiting)) {
     return with_reason(absl::ResourceExhaustedError(absl::StrCat(
                            "queue is full: ", here, " requests are being tokenized; allowed: ",
@@ -54,11 +54,11 @@ absl::Status Ingress::enter(Arrival arrival) {
   waiter.account = ledger_.open(arrival.client);
   waiter.until = std::min(arrival.deadline, arrival.submitted + duration(limits_.queue_seconds));
   waiter.arrival = std::move(arrival);
-  Line& line = lines_[waiter.account];
-  if (line.empty()) turns_.add(waiter.account);
-  const auto place = line.insert(line.end(), std::move(waiter));
-  places_.emplace(place->arrival.id, place);
-  ends_.emplace(place->until, place->arrival.id);
+  Queue& queue = queues_[waiter.account];
+  if (queue.empty()) turns_.add(waiter.account);
+  const auto place = queue.insert(queue.end(), std::move(waiter));
+  waiting_.emplace(place->arrival.id, place);
+  expiries_.emplace(place->until, place->arrival.id);
   count_locked();
   changed_.notify_one();
   return absl::OkStatus();
@@ -66,57 +66,58 @@ absl::Status Ingress::enter(Arrival arrival) {
 
 bool Ingress::cancel(RequestId id) {
   const std::lock_guard lock(mutex_);
-  if (const auto waits = places_.find(id); waits != places_.end()) {
-    answer_locked(waits->second, cancelled());
+  if (const auto waiter = waiting_.find(id); waiter != waiting_.end()) {
+    answer_locked(waiter->second, cancelled());
     return true;
   }
-  const auto at_work = at_work_.find(id);
-  if (at_work == at_work_.end()) return false;
-  at_work->second = true;
+  const auto started = started_.find(id);
+  if (started == started_.end()) return false;
+  started->second = true;
   return true;
 }
 
-absl::Status Ingress::pass(RequestId id, absl::FunctionRef<void()> on) {
+absl::Status Ingress::hand_over(RequestId id, absl::FunctionRef<void()> submit) {
   const std::lock_guard lock(mutex_);
-  const auto at_work = at_work_.find(id);
-  if (at_work->second) return cancelled();
+  const auto started = started_.find(id);
+  if (started->second) return cancelled();
   if (stopping_) return shutting_down();
-  on();
-  at_work_.erase(at_work);
+  submit();
+  started_.erase(started);
   return absl::OkStatus();
 }
 
 void Ingress::stop() {
   const std::lock_guard lock(mutex_);
   stopping_ = true;
-  while (!places_.empty()) answer_locked(places_.begin()->second, shutting_down());
+  while (!waiting_.empty()) answer_locked(waiting_.begin()->second, shutting_down());
 }
 
-// Its line may be gone after it.
-Ingress::Waiter Ingress::take_locked(Line::iterator place) {
+// May erase the queue.
+Ingress::Waiter Ingress::take_locked(Queue::iterator place) {
   Waiter waiter = std::move(*place);
-  Line& line = lines_[waiter.account];
-  line.erase(place);
-  if (line.empty()) {
-    lines_.erase(waiter.account);
+  Queue& queue = queues_[waiter.account];
+  queue.erase(place);
+  if (queue.empty()) {
+    queues_.erase(waiter.account);
     turns_.remove(waiter.account);
   }
-  places_.erase(waiter.arrival.id);
-  ends_.erase({waiter.until, waiter.arrival.id});
+  waiting_.erase(waiter.arrival.id);
+  expiries_.erase({waiter.until, waiter.arrival.id});
   return waiter;
 }
 
-void Ingress::answer_locked(Line::iterator place, absl::Status status) {
+void Ingress::answer_locked(Queue::iterator place, absl::Status status) {
   Waiter waiter = take_locked(place);
   ledger_.close(waiter.account, /*waiting=*/true);
   count_locked();
-  answers_->post(
-      [go = std::move(waiter.arrival.go), status = std::move(status)]() mutable { go(status); });
+  answers_->post([start = std::move(waiter.arrival.start), status = std::move(status)]() mutable {
+    start(status);
+  });
 }
 
 void Ingress::expire_locked(TimePoint now) {
-  while (!ends_.empty() && ends_.begin()->first <= now) {
-    const Line::iterator place = places_.at(ends_.begin()->second);
+  while (!expiries_.empty() && expiries_.begin()->first <= now) {
+    const Queue::iterator place = waiting_.at(expiries_.begin()->second);
     answer_locked(place, out_of_time(*place));
   }
 }
@@ -132,7 +133,7 @@ absl::Status Ingress::out_of_time(const Waiter& waiter) const {
 }
 
 void Ingress::count_locked() {
-  metrics_->requests_tokenizing.set(static_cast<double>(places_.size() + at_work_.size()));
+  metrics_->requests_tokenizing.set(static_cast<double>(waiting_.size() + started_.size()));
 }
 
 void Ingress::run() {
@@ -142,16 +143,16 @@ void Ingress::run() {
     if (quit_) return;
     expire_locked(clock_->now());
     if (turns_.empty()) continue;
-    Waiter waiter = take_locked(lines_.at(turns_.first()).begin());
+    Waiter waiter = take_locked(queues_.at(turns_.first()).begin());
     ledger_.admit(waiter.account);
     ledger_.charge_prompt(waiter.account, waiter.arrival.bytes);
     const RequestId id = waiter.arrival.id;
-    at_work_.emplace(id, false);
+    started_.emplace(id, false);
     lock.unlock();
-    waiter.arrival.go(absl::OkStatus());
-    waiter.arrival.go = nullptr;  // what it holds is freed without the lock
+    waiter.arrival.start(absl::OkStatus());
+    waiter.arrival.start = nullptr;  // frees its captures without the lock
     lock.lock();
-    at_work_.erase(id);  // unless it was handed on
+    started_.erase(id);  // unless it was handed over
     ledger_.close(waiter.account, /*waiting=*/false);
     count_locked();
   }

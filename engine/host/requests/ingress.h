@@ -1,9 +1,11 @@
-// What has come in and is not with the loop yet: prompts that wait to be tokenized, and those that
-// are being.
+// Requests between submit() and the loop: those that wait to be tokenized, and those being
+// tokenized.
 //
-// Threads of its own, apart from those that make text, so that nobody's prompt holds up anybody's
-// stream. Clients take turns, counted in bytes (sched/fairness.h); within a client first in, first
-// out. Who is cancelled, out of time, or here when the engine stops, is answered without his turn.
+// Tokenizing has its own threads, so that prompts do not delay output streams. Clients are served
+// fairly by bytes (sched/fairness.h), and requests of one client in order. Requests that are
+// cancelled, out of time, or here when the engine stops are answered at once.
+//
+// Thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -29,7 +31,7 @@
 
 namespace tandem {
 
-// What everything that runs when the engine stops ends with.
+// The status of requests that the engine ends when it stops.
 absl::Status shutting_down();
 
 class Ingress {
@@ -37,44 +39,43 @@ class Ingress {
   struct Arrival {
     RequestId id;
     std::string client;
-    int64_t bytes = 0;  // what its tokenizing costs
+    int64_t bytes = 0;  // of the prompt: the cost of tokenizing it
     TimePoint submitted;
     TimePoint deadline = kNever;
-    // Called once. OK: it is its turn, on a thread of the ingress. Else why it gets none, on a
-    // thread of the pool for answers.
-    absl::AnyInvocable<void(const absl::Status&)> go;
+    // Called once: with OK on a tokenizing thread, or with an error on a thread of `answers`.
+    absl::AnyInvocable<void(const absl::Status&)> start;
   };
 
-  // All outlive it.
+  // The arguments outlive the ingress.
   Ingress(int threads, const LimitsConfig& limits, const Clock* clock, Worker* answers,
           Metrics* metrics);
-  ~Ingress();  // REQUIRES: nothing waits
+  ~Ingress();  // REQUIRES: no request waits
 
-  // RESOURCE_EXHAUSTED when too many are here, UNAVAILABLE when none is wanted any more: nothing of
-  // the arrival is kept then.
+  // RESOURCE_EXHAUSTED if too many requests are here, UNAVAILABLE after stop(). On error the
+  // arrival is dropped and not started.
   absl::Status enter(Arrival arrival);
 
-  // Whoever is here ends with CANCELLED: at once, or in pass(). False: nobody of that id is here.
+  // Ends the request with CANCELLED, at once or in hand_over(). False: it is not here.
   bool cancel(RequestId id);
 
-  // In `go`, when its turn has come: hands the request on by `on`, unless it was cancelled or the
-  // engine stops. A cancel() that does not find the id here comes after `on`.
-  absl::Status pass(RequestId id, absl::FunctionRef<void()> on);
+  // Called within `start`: calls `submit` and forgets the request, unless it was cancelled or the
+  // engine stops. If a later cancel() returns false, `submit` has been called.
+  absl::Status hand_over(RequestId id, absl::FunctionRef<void()> submit);
 
-  // Everybody who is here or comes ends with UNAVAILABLE.
+  // Ends present and later requests with UNAVAILABLE.
   void stop();
 
  private:
   struct Waiter {
     Arrival arrival;
     Account* account;
-    TimePoint until;  // the deadline or the longest wait, whichever is first
+    TimePoint until;  // the deadline, or the end of the longest wait
   };
-  using Line = std::list<Waiter>;
+  using Queue = std::list<Waiter>;
 
   void run();
-  Waiter take_locked(Line::iterator place);
-  void answer_locked(Line::iterator place, absl::Status status);
+  Waiter take_locked(Queue::iterator place);
+  void answer_locked(Queue::iterator place, absl::Status status);
   void expire_locked(TimePoint now);
   absl::Status out_of_time(const Waiter& waiter) const;
   void count_locked();
@@ -84,14 +85,14 @@ class Ingress {
   Worker* const answers_;
   Metrics* const metrics_;
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members down to quit_
   std::condition_variable changed_;
   Ledger ledger_;
-  Turns turns_;                               // of accounts with a line
-  std::unordered_map<Account*, Line> lines_;  // none is empty
-  std::unordered_map<RequestId, Line::iterator> places_;
-  std::set<std::pair<TimePoint, RequestId>> ends_;
-  std::unordered_map<RequestId, bool> at_work_;  // true: cancelled meanwhile
+  Turns turns_;                                 // accounts with a queue
+  std::unordered_map<Account*, Queue> queues_;  // without empty ones
+  std::unordered_map<RequestId, Queue::iterator> waiting_;
+  std::set<std::pair<TimePoint, RequestId>> expiries_;  // of waiting_
+  std::unordered_map<RequestId, bool> started_;         // true: cancelled meanwhile
   bool stopping_ = false;
   bool quit_ = false;
 

@@ -5,15 +5,15 @@ namespace tandem {
 void ScoreListener::on_end(const SequenceEnd& end) {
   claims_->ended();
   if (!end.status.ok()) {
-    pool_->post([done = done_, gone = gone_, status = end.status] {
+    pool_->post([done = done_, ended = ended_, status = end.status] {
       done(status);
-      gone();
+      ended();
     });
     return;
   }
-  pool_->post([done = done_, gone = gone_, result = result()] {
+  pool_->post([done = done_, ended = ended_, result = result()] {
     done(result);
-    gone();
+    ended();
   });
 }
 

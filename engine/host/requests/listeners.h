@@ -1,4 +1,4 @@
-// Listeners of sequences that are not text streams (those are in stream.h).
+// Listeners of sequences without text output (requests/stream.h has the others).
 #pragma once
 
 #include <condition_variable>
@@ -17,7 +17,7 @@
 
 namespace tandem {
 
-// A sequence whose tokens nobody reads, and a way to wait for its end.
+// Ignores the tokens of a sequence and waits for its end.
 class WarmUp final : public SequenceListener {
  public:
   void on_admitted() override {}
@@ -41,19 +41,19 @@ class WarmUp final : public SequenceListener {
   bool ended_ = false;
 };
 
-// Collects what the score method found and hands it over on a text thread.
+// Collects scores and delivers them on a text thread.
 class ScoreListener final : public SequenceListener {
  public:
   using Done = std::function<void(absl::StatusOr<ScoreResult>)>;
 
-  // `claims` are given back as the request goes on.
+  // `claims` are released as the request proceeds.
   ScoreListener(Worker* pool, ResolvedScore request, std::shared_ptr<Claims> claims, Done done,
-                std::function<void()> gone)
+                std::function<void()> ended)
       : pool_(pool),
         request_(std::move(request)),
         claims_(std::move(claims)),
         done_(std::move(done)),
-        gone_(std::move(gone)) {}
+        ended_(std::move(ended)) {}
 
   std::vector<Scored>* scored() { return &scored_; }
   int begin() const { return request_.begin; }
@@ -68,7 +68,7 @@ class ScoreListener final : public SequenceListener {
   const ResolvedScore request_;
   const std::shared_ptr<Claims> claims_;
   const Done done_;
-  const std::function<void()> gone_;
+  const std::function<void()> ended_;
   std::vector<Scored> scored_;
 };
 

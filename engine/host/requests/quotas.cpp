@@ -15,11 +15,11 @@ namespace {
 
 constexpr double kMinute = 60;
 
-// What a bucket holds: one request at least, or there would never be one.
-double room(double per_minute) { return std::max(per_minute, 1.0); }
+// Holds at least 1, or no request would ever pass.
+double bucket_size(double per_minute) { return std::max(per_minute, 1.0); }
 
-absl::Status over(const std::string& client, absl::string_view what, double allowed,
-                  absl::string_view field, double seconds) {
+absl::Status exceeded(const std::string& client, absl::string_view what, double allowed,
+                      absl::string_view field, double seconds) {
   const auto wait = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
   return with_retry_hint(
       with_reason(absl::ResourceExhaustedError(absl::StrCat(
@@ -36,7 +36,7 @@ Quotas::Quotas(const LimitsConfig& limits, const Clock* clock) : limits_(limits)
   for (const auto& [name, bounds] : limits.clients) uses_.try_emplace(name);
 }
 
-Quotas::Open& Quotas::Open::operator=(Open&& other) noexcept {
+Quotas::OpenRequest& Quotas::OpenRequest::operator=(OpenRequest&& other) noexcept {
   if (this == &other) return *this;
   close();
   use_ = std::exchange(other.use_, nullptr);
@@ -45,7 +45,7 @@ Quotas::Open& Quotas::Open::operator=(Open&& other) noexcept {
   return *this;
 }
 
-void Quotas::Open::charge(int64_t tokens) {
+void Quotas::OpenRequest::charge(int64_t tokens) {
   if (use_) use_->tokens.add(tokens);
   if (!of_ || client_->second.limits->tokens_per_minute == 0) return;
   const std::lock_guard lock(of_->mutex_);
@@ -53,7 +53,7 @@ void Quotas::Open::charge(int64_t tokens) {
   client_->second.tokens -= static_cast<double>(tokens);
 }
 
-void Quotas::Open::close() {
+void Quotas::OpenRequest::close() {
   if (ClientUse* const use = std::exchange(use_, nullptr)) use->open.add(-1);
   Quotas* const of = std::exchange(of_, nullptr);
   if (!of) return;
@@ -80,10 +80,10 @@ ClientUse& Quotas::use_of(const std::string& client) {
   return own == uses_.end() ? uses_.at("") : own->second;
 }
 
-absl::StatusOr<Quotas::Open> Quotas::open(const std::string& client, RejectReason* reason) {
+absl::StatusOr<Quotas::OpenRequest> Quotas::open(const std::string& client, RejectReason* reason) {
   const ClientLimits& limits = limits_of(client);
   ClientUse& use = use_of(client);
-  absl::StatusOr<Open> open = Open();
+  absl::StatusOr<OpenRequest> open = OpenRequest();
   if (limits.max_requests > 0 || limits.requests_per_minute > 0 || limits.tokens_per_minute > 0) {
     open = open_bounded(client, limits, reason);
   }
@@ -97,35 +97,36 @@ absl::StatusOr<Quotas::Open> Quotas::open(const std::string& client, RejectReaso
   return open;
 }
 
-absl::StatusOr<Quotas::Open> Quotas::open_bounded(const std::string& client,
-                                                  const ClientLimits& limits,
-                                                  RejectReason* reason) {
+absl::StatusOr<Quotas::OpenRequest> Quotas::open_bounded(const std::string& client,
+                                                         const ClientLimits& limits,
+                                                         RejectReason* reason) {
   const std::lock_guard lock(mutex_);
   if (clients_.size() >= forget_at_) forget_locked();
   const auto [place, fresh] = clients_.try_emplace(client);
   Client& own = place->second;
   if (fresh) {
-    own = {&limits, 0, room(limits.requests_per_minute), limits.tokens_per_minute, clock_->now()};
+    own = {&limits, 0, bucket_size(limits.requests_per_minute), limits.tokens_per_minute,
+           clock_->now()};
   }
   fill_locked(own);
   if (limits.max_requests > 0 && own.open >= limits.max_requests) {
     *reason = RejectReason::kQuotaOpen;
-    return over(client, absl::StrCat(own.open, " requests are open"), limits.max_requests,
-                "max_requests", 1);
+    return exceeded(client, absl::StrCat(own.open, " requests are open"), limits.max_requests,
+                    "max_requests", 1);
   }
   if (limits.requests_per_minute > 0 && own.requests < 1) {
     *reason = RejectReason::kQuotaRequests;
-    return over(client, "too many requests", limits.requests_per_minute, "requests_per_minute",
-                (1 - own.requests) * kMinute / limits.requests_per_minute);
+    return exceeded(client, "too many requests", limits.requests_per_minute, "requests_per_minute",
+                    (1 - own.requests) * kMinute / limits.requests_per_minute);
   }
   if (limits.tokens_per_minute > 0 && own.tokens <= 0) {
     *reason = RejectReason::kQuotaTokens;
-    return over(client, "too many tokens", limits.tokens_per_minute, "tokens_per_minute",
-                (1 - own.tokens) * kMinute / limits.tokens_per_minute);
+    return exceeded(client, "too many tokens", limits.tokens_per_minute, "tokens_per_minute",
+                    (1 - own.tokens) * kMinute / limits.tokens_per_minute);
   }
   ++own.open;
   own.requests -= 1;
-  Open open;
+  OpenRequest open;
   open.of_ = this;
   open.client_ = &*place;
   return open;
@@ -140,7 +141,7 @@ void Quotas::fill_locked(Client& client) const {
   const TimePoint now = clock_->now();
   const double minutes = seconds(now - client.as_of) / kMinute;
   const ClientLimits& limits = *client.limits;
-  client.requests = std::min(room(limits.requests_per_minute),
+  client.requests = std::min(bucket_size(limits.requests_per_minute),
                              client.requests + minutes * limits.requests_per_minute);
   client.tokens =
       std::min(limits.tokens_per_minute, client.tokens + minutes * limits.tokens_per_minute);
@@ -153,8 +154,8 @@ void Quotas::forget_locked() {
     fill_locked(client);
     const ClientLimits& limits = *client.limits;
     const double most = limits.requests_per_minute;
-    const bool full =
-        (most == 0 || client.requests >= room(most)) && client.tokens >= limits.tokens_per_minute;
+    const bool full = (most == 0 || client.requests >= bucket_size(most)) &&
+                      client.tokens >= limits.tokens_per_minute;
     it = client.open == 0 && full ? clients_.erase(it) : std::next(it);
   }
   forget_at_ = std::max(kFewClients, 2 * clients_.size());

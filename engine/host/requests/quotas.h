@@ -1,9 +1,8 @@
-// What each client may do (ClientLimits): how many requests it may have open, and how many requests
-// and tokens it may ask for in a minute.
+// Quotas of each client (ClientLimits): open requests, and requests and tokens per minute.
 //
-// Rates are token buckets that hold a minute's worth and start full. A request takes one from the
-// bucket of requests, and from that of tokens what it turns out to need: the bucket may go below
-// nothing, and then no request is let in until it is paid off.
+// Rates are token buckets that hold one minute's worth and start full. A request takes 1 from the
+// bucket of requests. Its tokens are charged as they are used, so that bucket may become negative;
+// then requests are refused until it is positive again.
 //
 // Thread-safe.
 #pragma once
@@ -24,56 +23,56 @@
 
 namespace tandem {
 
-// What a client asks for and is refused, for metrics.
+// Metrics of one client.
 struct ClientUse {
-  Gauge open;                                   // requests
-  Counter requests;                             // let in
+  Gauge open;                                   // requests now open
+  Counter requests;                             // accepted
   Counter tokens;                               // of their prompts and answers
-  std::array<Counter, kRejectReasons> refused;  // by the quota that was used up
+  std::array<Counter, kRejectReasons> refused;  // by the exhausted quota
 };
 
 class Quotas {
   struct Client {
     const ClientLimits* limits = nullptr;
     int open = 0;
-    double requests = 0;  // left in the buckets at `as_of`
+    double requests = 0;  // in the bucket at `as_of`
     double tokens = 0;
     TimePoint as_of;
   };
   using Clients = std::unordered_map<std::string, Client>;
 
  public:
-  // A client's open request, until it is closed or destroyed.
-  class Open {
+  // Counts as an open request until it is closed or destroyed.
+  class OpenRequest {
    public:
-    Open() = default;
-    Open(Open&& other) noexcept { *this = std::move(other); }
-    Open& operator=(Open&& other) noexcept;
-    ~Open() { close(); }
+    OpenRequest() = default;
+    OpenRequest(OpenRequest&& other) noexcept { *this = std::move(other); }
+    OpenRequest& operator=(OpenRequest&& other) noexcept;
+    ~OpenRequest() { close(); }
 
-    // Tokens of the prompt or the answer. Thread-safe.
+    // Charges tokens of the prompt or the answer. Thread-safe.
     void charge(int64_t tokens);
     void close();
 
    private:
     friend class Quotas;
-    ClientUse* use_ = nullptr;  // null: it is closed
-    Quotas* of_ = nullptr;      // these two null: the client has no bounds
+    ClientUse* use_ = nullptr;  // null: closed
+    Quotas* of_ = nullptr;      // null, with client_: the client has no quotas
     Clients::pointer client_ = nullptr;
   };
 
-  // `clock` outlives it.
+  // `clock` outlives the quotas.
   Quotas(const LimitsConfig& limits, const Clock* clock);
 
-  // PERMISSION_DENIED for a priority above what the client may ask for.
+  // PERMISSION_DENIED for a priority above the client's max_priority.
   absl::Status check_priority(const std::string& client, int priority) const;
-  // RESOURCE_EXHAUSTED, with the time after which there is room. `reason` says which bound.
-  absl::StatusOr<Open> open(const std::string& client, RejectReason* reason);
+  // RESOURCE_EXHAUSTED with a retry delay; `reason` gets the exhausted quota.
+  absl::StatusOr<OpenRequest> open(const std::string& client, RejectReason* reason);
 
-  // By client: those that the limits name, and under "" all others together.
+  // By client that the limits name; all others together under "".
   const std::map<std::string, ClientUse>& uses() const { return uses_; }
 
-  // Clients that are remembered.
+  // Clients with state, for tests.
   size_t size() const;
 
  private:
@@ -81,18 +80,18 @@ class Quotas {
 
   const ClientLimits& limits_of(const std::string& client) const;
   ClientUse& use_of(const std::string& client);
-  // Counts the request in where the client's bounds allow it.
-  absl::StatusOr<Open> open_bounded(const std::string& client, const ClientLimits& limits,
-                                    RejectReason* reason);
+  // For a client with quotas.
+  absl::StatusOr<OpenRequest> open_bounded(const std::string& client, const ClientLimits& limits,
+                                           RejectReason* reason);
   void fill_locked(Client& client) const;
   void forget_locked();
 
   const LimitsConfig limits_;
   const Clock* const clock_;
-  std::map<std::string, ClientUse> uses_;  // as many as at the start
+  std::map<std::string, ClientUse> uses_;  // complete from the start
   mutable std::mutex mutex_;
-  // Guarded by mutex_: those with something open or buckets that are not full, and some others,
-  // that are forgotten when there are many.
+  // Guarded by mutex_. Clients without open requests and with full buckets are dropped when there
+  // are many.
   Clients clients_;
   size_t forget_at_ = kFewClients;
 };

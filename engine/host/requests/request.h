@@ -1,7 +1,7 @@
-// What goes into the engine and what comes out: requests, stream events, descriptions of models.
+// Requests, stream events and descriptions of models: the types of the engine's interface.
 //
-// Everything here is in the client's terms (text, names, optional fields). The engine resolves it
-// against the deployment (engine/host/requests/resolve.h) before a method ever sees it.
+// They are in the client's terms: text, names, optional fields. requests/resolve.h resolves a
+// request against its deployment.
 #pragma once
 
 #include <algorithm>
@@ -20,11 +20,11 @@
 
 namespace tandem {
 
-// Methods go by their names in the protos: "ngram". engine/host/methods/registry.h has them all.
+// Methods have the names of the protos, such as "ngram" (engine/host/methods/registry.h).
 inline constexpr char kAuto[] = "auto";                      // the engine chooses
 inline constexpr char kAutoregressive[] = "autoregressive";  // always offered, always EXACT
 
-// How exact the output is with respect to the large model decoding on its own.
+// How the output relates to that of the large model alone.
 enum class Contract { kAny, kLossy, kDistribution, kExact };
 const char* contract_name(Contract c);  // "ANY", "LOSSY", "DISTRIBUTION", "EXACT"
 
@@ -46,14 +46,14 @@ struct SamplingFields {
   std::optional<double> repetition_penalty;
   std::optional<double> presence_penalty;
   std::optional<double> frequency_penalty;
-  std::vector<std::pair<int64_t, double>> logit_bias;  // token, what is added
+  std::vector<std::pair<int64_t, double>> logit_bias;  // token, bias
   std::vector<int64_t> bad_token_ids;                  // never drawn
-  std::optional<uint64_t> seed;                        // unset: drawn by the engine and reported
+  std::optional<uint64_t> seed;                        // unset: the engine draws one and reports it
 };
 
 struct StoppingFields {
   std::optional<int64_t> max_new_tokens;
-  std::optional<int64_t> min_new_tokens;  // neither eos nor a stop token before
+  std::optional<int64_t> min_new_tokens;  // no end or stop token before
   std::vector<std::string> stop_sequences;
   std::vector<int64_t> stop_token_ids;  // as the client sent them; checked against the vocabulary
   bool include_stop_sequence = false;
@@ -64,19 +64,19 @@ struct StoppingFields {
 struct GenerateRequest {
   std::string model;       // deployment name
   std::string request_id;  // the client's; empty: the engine makes one
-  std::string client;      // for fairness and logs: authenticated identity, else peer address
+  std::string client;      // for fairness and logs: authenticated identity, or peer address
   Prompt prompt;
   bool add_special_tokens = true;                 // text prompts only
   bool skip_special_tokens = true;                // in the output text
   std::optional<int64_t> truncate_prompt_tokens;  // keep the last n prompt tokens
   std::string method = kAuto;
-  Settings parameters;  // of `method`; unset: the deployment's defaults
+  Settings parameters;  // of `method`; unset ones: the deployment's defaults
   Contract require_contract = Contract::kAny;
   SamplingFields sampling;
   Settings beam;  // width, length_penalty: of autoregressive decoding
   int64_t n = 1;  // choices
   StoppingFields stopping;
-  bool include_eos_token = false;  // what ended the text, or a stop token, is among the tokens
+  bool include_eos_token = false;  // the end or stop token is among the tokens
   bool raw_logprobs = false;       // before processors
   bool logprobs = false;           // of chosen tokens
   int64_t top_logprobs = 0;
@@ -104,7 +104,7 @@ struct Started {
 struct Chunk {
   int index = 0;                  // choice
   std::string text;               // valid UTF-8
-  std::vector<TokenInfo> tokens;  // may be empty when only held-back text comes out
+  std::vector<TokenInfo> tokens;  // empty if the chunk only releases held-back text
 };
 
 struct Usage {
@@ -115,23 +115,22 @@ struct Usage {
 
 struct Finished {
   int index = 0;
-  std::string method;  // whose `stats` these are
+  std::string method;  // of `stats`
   FinishReason reason = FinishReason::kMaxTokens;
-  std::string stop_sequence;  // which, for kStopSequence
+  std::string stop_sequence;  // for kStopSequence
   uint64_t seed = 0;
   Usage usage;
   MethodStats stats;
 };
 
-// Receives one request's events: started once, chunks, and for each choice one `finished` after its
-// last chunk. Or, instead of what is left of all that, `failed`: a request that is refused gets
-// nothing else. Calls come from an engine thread, or from within submit() for a request that is
-// refused at once; one at a time per request. They must not block.
+// Receives the events of one request: `started` once, chunks, and `finished` for each choice after
+// its last chunk. `failed` replaces the remaining events; it is the only one of a refused request.
+// Calls come one at a time, on an engine thread or within submit(). They must not block.
 class Sink {
  public:
   virtual ~Sink() = default;
-  // `tokens` more are final and will come as chunks when there is text of them. Called beside the
-  // others, and before the chunk; whoever bounds what lies unread counts from here on.
+  // `tokens` more are final; their chunks follow. Called on the loop thread, possibly during
+  // another call. Bounds on unread output count from here.
   virtual void made(int64_t tokens) { static_cast<void>(tokens); }
   virtual void started(const Started& event) = 0;
   virtual void chunk(Chunk event) = 0;
@@ -152,7 +151,7 @@ struct ScoreRequest {
   TimePoint deadline = kNever;
 };
 
-// What a text is in tokens, and tokens in text: nothing of the model's is run.
+// Text to tokens and back. They run no model.
 struct TokenizeRequest {
   std::string model;
   std::string client;
@@ -175,10 +174,10 @@ struct ScoreResult {
   Usage usage;
 };
 
-// A method that a deployment offers: what holds of a request that sets none of its parameters.
+// A method that a deployment offers, for requests without parameters.
 struct MethodInfo {
   std::string method;
-  Contract greedy = Contract::kExact;  // contract when temperature is 0
+  Contract greedy = Contract::kExact;  // at temperature 0
   Contract sampled = Contract::kExact;
   Settings parameters;  // the deployment's defaults
 };
@@ -187,7 +186,7 @@ struct ModelInDeployment {
   std::string name;
   std::string architecture;  // "llama", "fake"
   std::string device;
-  bool device_lost = false;  // it failed for good
+  bool device_lost = false;  // failed for good
   std::string dtype;
   int64_t parameters = 0;
   int64_t weight_bytes = 0;
@@ -205,7 +204,7 @@ struct DeploymentInfo {
   int64_t max_new_tokens = 0;
   bool has_chat_template = false;
 
-  // Whether anything of it can be served: methods that need no other model than the large one.
+  // Can it serve any request? An instance of the large model is enough.
   bool available() const {
     return std::ranges::any_of(models, [this](const ModelInDeployment& m) {
       return m.role == models.front().role && !m.device_lost;

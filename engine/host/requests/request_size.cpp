@@ -12,7 +12,7 @@ namespace tandem {
 namespace {
 
 constexpr int64_t kRequestBytes = 1024;
-// A template may leave out most of what it is given (what was reasoned long ago, tools).
+// A template may drop most of its input (old reasoning, tools).
 constexpr int64_t kLeastChatBytes = 256 << 10;
 
 template <class T>
@@ -62,7 +62,7 @@ absl::Status check_prompt(const Deployment& deployment, const Prompt& prompt, in
   if (std::holds_alternative<ChatPrompt>(prompt)) {
     return check_bytes(deployment, "chat", bytes, std::max(context, kLeastChatBytes), most);
   }
-  return check_bytes(deployment, "token_ids", bytes, most, most);  // these need no tokenizing
+  return check_bytes(deployment, "token_ids", bytes, most, most);  // already tokenized
 }
 
 }  // namespace

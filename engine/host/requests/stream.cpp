@@ -23,14 +23,14 @@ TokenInfo token_info(const Emitted& token, bool logprobs) {
 
 namespace {
 
-// All choices of a request on their way out. The loop leaves what has happened with its choice; a
-// job on a text thread, one at a time for a request, takes it from there.
+// All choices of a request. The loop queues events at their choice. At most one job per request
+// takes them from there, on a text thread.
 class RequestStream : public std::enable_shared_from_this<RequestStream> {
  public:
   RequestStream(Worker* pool, StreamPlan plan, int choices, std::shared_ptr<Sink> sink,
-                std::function<void()> gone);
+                std::function<void()> ended);
 
-  // The listener of one choice. Lives as long as the stream.
+  // The listener of one choice, owned by the stream.
   SequenceListener* choice(int index) { return choices_[static_cast<size_t>(index)].get(); }
 
  private:
@@ -48,12 +48,12 @@ class RequestStream : public std::enable_shared_from_this<RequestStream> {
     const int index;
     StreamDecoder decoder;
     StopMatcher stops;
-    std::vector<Emitted> taken;        // text thread; its memory is used in turns with that of:
+    std::vector<Emitted> taken;        // text thread; swaps memory with `arrived`
     std::vector<Emitted> arrived;      // guarded by mutex_
     std::unique_ptr<SequenceEnd> end;  // guarded by mutex_
   };
 
-  // What has happened is complete: under the lock, makes sure that a job comes for it.
+  // Posts a job, unless one is posted already. REQUIRES: mutex_ is held.
   void schedule_locked();
   void run();
   void deliver(Choice& choice, const std::vector<Emitted>& tokens,
@@ -63,10 +63,10 @@ class RequestStream : public std::enable_shared_from_this<RequestStream> {
   Worker* const pool_;
   const StreamPlan plan_;
   const std::shared_ptr<Sink> sink_;
-  const std::function<void()> gone_;
+  const std::function<void()> ended_;
   std::vector<std::unique_ptr<Choice>> choices_;
   size_t left_;          // choices that have not ended; text thread
-  bool failed_ = false;  // the sink hears no more; text thread
+  bool failed_ = false;  // the sink gets no more events; text thread
 
   std::mutex mutex_;
   bool scheduled_ = false;  // guarded by mutex_
@@ -81,11 +81,11 @@ RequestStream::Choice::Choice(RequestStream* of, int number)
       stops(of->plan_.stops, of->plan_.include_stop_sequence) {}
 
 RequestStream::RequestStream(Worker* pool, StreamPlan plan, int choices, std::shared_ptr<Sink> sink,
-                             std::function<void()> gone)
+                             std::function<void()> ended)
     : pool_(pool),
       plan_(std::move(plan)),
       sink_(std::move(sink)),
-      gone_(std::move(gone)),
+      ended_(std::move(ended)),
       left_(static_cast<size_t>(choices)) {
   for (int i = 0; i < choices; ++i) choices_.push_back(std::make_unique<Choice>(this, i));
 }
@@ -94,7 +94,7 @@ RequestStream::RequestStream(Worker* pool, StreamPlan plan, int choices, std::sh
 
 void RequestStream::Choice::on_admitted() {
   const std::lock_guard lock(stream->mutex_);
-  if (std::exchange(stream->admitted_, true)) return;  // with another choice
+  if (std::exchange(stream->admitted_, true)) return;  // another choice came first
   if (stream->plan_.claims) stream->plan_.claims->admitted();
   stream->schedule_locked();
 }
@@ -139,7 +139,7 @@ void RequestStream::run() {
   }
   const std::lock_guard lock(mutex_);
   scheduled_ = false;
-  // Behind the others' jobs, so that one busy request does not hold a thread.
+  // As a new job, so that one busy request does not hold a thread.
   const bool more = std::any_of(choices_.begin(), choices_.end(), [](const auto& choice) {
     return !choice->arrived.empty() || choice->end != nullptr;
   });
@@ -164,7 +164,7 @@ void RequestStream::deliver(Choice& choice, const std::vector<Emitted>& tokens,
       sink_->finished(finished);
     }
   }
-  if (end != nullptr && --left_ == 0) gone_();
+  if (end != nullptr && --left_ == 0) ended_();
 }
 
 void RequestStream::send(Chunk chunk) const {
@@ -185,7 +185,7 @@ Chunk RequestStream::Choice::text_of(const std::vector<Emitted>& tokens) {
   return chunk;
 }
 
-// Adds to `last` what was held back.
+// Adds held-back text to `last`.
 Finished RequestStream::Choice::finish(const SequenceEnd& how, Chunk* last) {
   std::string text;
   decoder.finish(text);
@@ -211,9 +211,9 @@ Finished RequestStream::Choice::finish(const SequenceEnd& how, Chunk* last) {
 std::vector<std::shared_ptr<SequenceListener>> request_streams(Worker* pool, StreamPlan plan,
                                                                int choices,
                                                                std::shared_ptr<Sink> sink,
-                                                               std::function<void()> gone) {
+                                                               std::function<void()> ended) {
   const auto stream = std::make_shared<RequestStream>(pool, std::move(plan), choices,
-                                                      std::move(sink), std::move(gone));
+                                                      std::move(sink), std::move(ended));
   std::vector<std::shared_ptr<SequenceListener>> listeners;
   for (int i = 0; i < choices; ++i) listeners.emplace_back(stream, stream->choice(i));
   return listeners;

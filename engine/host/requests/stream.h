@@ -1,8 +1,7 @@
-// A request's way out: from tokens on the loop to text at the sink.
+// Output of a request: tokens of the loop become text at the sink.
 //
-// The loop only hands events over; they are decoded, cut at stop strings and delivered on a text
-// thread, in order. What has piled up since the last delivery becomes one chunk. The choices of one
-// request have a decoder each, and one sink.
+// The loop queues events. A text thread decodes them, cuts them at stop strings and delivers them
+// in order, with all that is queued in one chunk. Each choice has a decoder; all share the sink.
 #pragma once
 
 #include <functional>
@@ -19,7 +18,7 @@
 
 namespace tandem {
 
-// Everything that delivery needs to know of a resolved request.
+// The part of a resolved request that delivery needs.
 struct StreamPlan {
   Started started;
   uint64_t seed = 0;
@@ -29,17 +28,17 @@ struct StreamPlan {
   std::vector<Token> context;  // the prompt's last tokens
   std::shared_ptr<const StopStrings> stops = std::make_shared<const StopStrings>();
   bool include_stop_sequence = false;
-  std::shared_ptr<Claims> claims;  // given back as it goes on; or null
+  std::shared_ptr<Claims> claims;  // released as the request proceeds; may be null
 };
 
-// A listener for each of `choices` choices; they speak to `sink` one at a time. `gone` is called
-// once, after the sink's last call.
+// One listener per choice. They call `sink` one at a time. `ended` is called once, after the sink's
+// last call.
 std::vector<std::shared_ptr<SequenceListener>> request_streams(Worker* pool, StreamPlan plan,
                                                                int choices,
                                                                std::shared_ptr<Sink> sink,
-                                                               std::function<void()> gone);
+                                                               std::function<void()> ended);
 
-// Log-probabilities, as engine/decode/score.h gives them, for a caller's callback.
+// `logprobs`: with log-probabilities.
 TokenInfo token_info(const Emitted& token, bool logprobs);
 
 }  // namespace tandem

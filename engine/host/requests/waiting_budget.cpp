@@ -18,7 +18,7 @@ absl::Status full(absl::string_view what, absl::string_view reason) {
 
 }  // namespace
 
-WaitingBudget::Part& WaitingBudget::Part::operator=(Part&& other) noexcept {
+WaitingBudget::Share& WaitingBudget::Share::operator=(Share&& other) noexcept {
   if (this == &other) return *this;
   release();
   of_ = std::exchange(other.of_, nullptr);
@@ -27,14 +27,14 @@ WaitingBudget::Part& WaitingBudget::Part::operator=(Part&& other) noexcept {
   return *this;
 }
 
-void WaitingBudget::Part::resize(int64_t bytes) {
+void WaitingBudget::Share::resize(int64_t bytes) {
   if (!of_) return;
   const std::lock_guard lock(of_->mutex_);
   of_->change_locked(client_, bytes - bytes_);
   bytes_ = bytes;
 }
 
-void WaitingBudget::Part::release() {
+void WaitingBudget::Share::release() {
   WaitingBudget* const of = std::exchange(of_, nullptr);
   if (!of) return;
   const std::lock_guard lock(of->mutex_);
@@ -48,8 +48,8 @@ WaitingBudget::WaitingBudget(const LimitsConfig& limits, Metrics* metrics)
                                                         : std::max(1, limits.max_waiting / 2)),
       metrics_(metrics) {}
 
-absl::StatusOr<WaitingBudget::Part> WaitingBudget::take(const std::string& client, int64_t bytes,
-                                                        RejectReason* reason) {
+absl::StatusOr<WaitingBudget::Share> WaitingBudget::reserve(const std::string& client,
+                                                            int64_t bytes, RejectReason* reason) {
   const std::lock_guard lock(mutex_);
   const Clients::pointer own = &*clients_.try_emplace(client).first;
   const auto refuse = [&](absl::Status status, RejectReason why) {
@@ -77,13 +77,13 @@ absl::StatusOr<WaitingBudget::Part> WaitingBudget::take(const std::string& clien
                        "QUEUE_FULL"),
                   RejectReason::kQueueBytes);
   }
-  Part part;
-  part.of_ = this;
-  part.client_ = own;
-  part.bytes_ = bytes;
+  Share share;
+  share.of_ = this;
+  share.client_ = own;
+  share.bytes_ = bytes;
   ++own->second.requests;
   change_locked(own, bytes);
-  return part;
+  return share;
 }
 
 void WaitingBudget::change_locked(Clients::pointer client, int64_t bytes) {

@@ -1,6 +1,5 @@
-// What requests may take up before they are admitted: one budget of memory for all of them, and of
-// it, as of their number, no more than half for one client. So nobody's requests keep out everybody
-// else's.
+// Bounds the memory of requests before admission. One client gets at most half of the memory and of
+// the number of requests.
 //
 // Thread-safe.
 #pragma once
@@ -25,32 +24,32 @@ class WaitingBudget {
   using Clients = std::unordered_map<std::string, Client>;
 
  public:
-  // A request's part of the budget, until it is released or destroyed. One thread at a time.
-  class Part {
+  // A request's share of the budget, until it is released or destroyed. Not thread-safe.
+  class Share {
    public:
-    Part() = default;
-    Part(Part&& other) noexcept { *this = std::move(other); }
-    Part& operator=(Part&& other) noexcept;
-    ~Part() { release(); }
+    Share() = default;
+    Share(Share&& other) noexcept { *this = std::move(other); }
+    Share& operator=(Share&& other) noexcept;
+    ~Share() { release(); }
 
-    // What the request takes up from now on. Never refused: the next ones are.
+    // Sets the bytes of the request. May exceed the budget, so that later requests are refused.
     void resize(int64_t bytes);
     void release();
 
    private:
     friend class WaitingBudget;
-    WaitingBudget* of_ = nullptr;  // null: nothing is held
+    WaitingBudget* of_ = nullptr;  // null: released
     Clients::pointer client_ = nullptr;
     int64_t bytes_ = 0;
   };
 
-  // Both outlive it. `metrics` hear of the bytes.
+  // `metrics`, with the gauge waiting_bytes, outlives the budget.
   WaitingBudget(const LimitsConfig& limits, Metrics* metrics);
 
-  // RESOURCE_EXHAUSTED, naming the bound that is reached. `reason` says which.
-  absl::StatusOr<Part> take(const std::string& client, int64_t bytes, RejectReason* reason);
+  // RESOURCE_EXHAUSTED with the bound that is reached, which also sets `reason`.
+  absl::StatusOr<Share> reserve(const std::string& client, int64_t bytes, RejectReason* reason);
 
-  // The largest request that finds room when its client has no other.
+  // The largest request that fits if its client has no other.
   int64_t largest() const { return max_bytes_ / 2; }
 
  private:
@@ -61,7 +60,7 @@ class WaitingBudget {
   Metrics* const metrics_;
   std::mutex mutex_;
   int64_t bytes_ = 0;  // guarded by mutex_, as is clients_
-  Clients clients_;    // those with requests
+  Clients clients_;    // with at least one request
 };
 
 }  // namespace tandem

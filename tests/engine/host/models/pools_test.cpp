@@ -1,7 +1,7 @@
+#include "engine/host/models/pools.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "engine/host/models/pools.h"
 
 namespace tandem {
 namespace {

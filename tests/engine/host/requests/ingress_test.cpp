@@ -27,11 +27,11 @@ class Held {
     std::promise<void> began;
     Ingress::Arrival first = arrival("holder");
     holder_ = first.id;
-    first.go = [this, &began, opened = hold_.get_future().share(),
-                ingress = ingress_.get()](const absl::Status&) {
+    first.start = [this, &began, opened = hold_.get_future().share(),
+                   ingress = ingress_.get()](const absl::Status&) {
       began.set_value();
       opened.wait();
-      passed_ = ingress->pass(holder_, [] {});
+      passed_ = ingress->hand_over(holder_, [] {});
     };
     EXPECT_TRUE(ingress_->enter(std::move(first)).ok());
     began.get_future().wait();
@@ -50,7 +50,7 @@ class Held {
     a.client = client;
     a.bytes = bytes;
     a.submitted = clock_.now();
-    a.go = [this, client](const absl::Status& status) {
+    a.start = [this, client](const absl::Status& status) {
       const std::lock_guard lock(mutex_);
       log_.push_back(client + " " + absl::StatusCodeToString(status.code()));
       last_ = status;
@@ -76,7 +76,7 @@ class Held {
     for (const std::string& client : std::set<std::string>(clients_)) {
       Ingress::Arrival last = arrival(client);
       std::promise<void>& done = served.emplace_back();
-      last.go = [&done](const absl::Status&) { done.set_value(); };
+      last.start = [&done](const absl::Status&) { done.set_value(); };
       if (!ingress_->enter(std::move(last)).ok()) served.pop_back();
     }
     for (std::promise<void>& done : served) done.get_future().wait();
@@ -117,7 +117,7 @@ TEST(Ingress, WhatIsRefusedIsNotKept) {
   EXPECT_TRUE(held.enter("a").ok());
   const auto prompt = std::make_shared<int>();
   Ingress::Arrival third = held.arrival("b");
-  third.go = [prompt](const absl::Status&) {};
+  third.start = [prompt](const absl::Status&) {};
   const absl::Status status = held.ingress_->enter(std::move(third));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(status.message(), HasSubstr("2 requests are being tokenized; allowed: 2"));

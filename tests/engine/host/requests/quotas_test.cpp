@@ -37,7 +37,7 @@ struct Kit {
 
   VirtualClock clock;
   std::unique_ptr<Quotas> quotas;
-  std::vector<Quotas::Open> held;
+  std::vector<Quotas::OpenRequest> held;
   RejectReason reason{};
   std::string message;
 };

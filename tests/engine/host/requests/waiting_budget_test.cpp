@@ -22,26 +22,26 @@ TEST(WaitingBudget, BoundsMemoryOfAllAndHalfOfItForOne) {
   Metrics metrics;
   WaitingBudget budget(limits(1000, 100), &metrics);
   RejectReason reason{};
-  auto first = budget.take("ann", 400, &reason);
+  auto first = budget.reserve("ann", 400, &reason);
   ASSERT_TRUE(first.ok());
-  const auto more = budget.take("ann", 101, &reason);
+  const auto more = budget.reserve("ann", 101, &reason);
   EXPECT_EQ(more.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(more.status().message(), HasSubstr("400 bytes of client \"ann\" wait"));
   EXPECT_EQ(reason, RejectReason::kQueueClient);
 
-  auto second = budget.take("bob", 500, &reason);
+  auto second = budget.reserve("bob", 500, &reason);
   ASSERT_TRUE(second.ok());
   EXPECT_EQ(metrics.waiting_bytes.value(), 900);
-  EXPECT_THAT(budget.take("eve", 101, &reason).status().message(),
+  EXPECT_THAT(budget.reserve("eve", 101, &reason).status().message(),
               HasSubstr("900 bytes wait, and this request has 101; allowed: 1000"));
   EXPECT_EQ(reason, RejectReason::kQueueBytes);
 
-  second->resize(100);                                 // tokenized
-  EXPECT_TRUE(budget.take("eve", 101, &reason).ok());  // and given back at once
+  second->resize(100);                                    // tokenized
+  EXPECT_TRUE(budget.reserve("eve", 101, &reason).ok());  // and given back at once
   first->release();
   EXPECT_EQ(metrics.waiting_bytes.value(), 100);
   {
-    const WaitingBudget::Part moved = *std::move(second);
+    const WaitingBudget::Share moved = *std::move(second);
   }
   EXPECT_EQ(metrics.waiting_bytes.value(), 0);
 }
@@ -50,14 +50,14 @@ TEST(WaitingBudget, BoundsAClientsRequests) {
   Metrics metrics;
   WaitingBudget budget(limits(1 << 20, 3), &metrics);
   RejectReason reason{};
-  std::vector<WaitingBudget::Part> parts;
-  for (int i = 0; i < 3; ++i) parts.push_back(*budget.take("ann", 1, &reason));
-  EXPECT_THAT(budget.take("ann", 1, &reason).status().message(),
+  std::vector<WaitingBudget::Share> parts;
+  for (int i = 0; i < 3; ++i) parts.push_back(*budget.reserve("ann", 1, &reason));
+  EXPECT_THAT(budget.reserve("ann", 1, &reason).status().message(),
               HasSubstr("3 requests of client \"ann\" wait; allowed: 3"));
   EXPECT_EQ(reason, RejectReason::kQueueClient);
-  EXPECT_TRUE(budget.take("bob", 1, &reason).ok());
+  EXPECT_TRUE(budget.reserve("bob", 1, &reason).ok());
   parts.pop_back();
-  EXPECT_TRUE(budget.take("ann", 1, &reason).ok());
+  EXPECT_TRUE(budget.reserve("ann", 1, &reason).ok());
 }
 
 }  // namespace
