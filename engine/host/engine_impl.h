@@ -56,6 +56,9 @@ struct Engine::Impl {
   absl::Status enter(Ingress::Arrival arrival, Claims* claims);
   absl::Status refused(RejectReason reason, absl::Status status);
   void count_failure(const absl::Status& status);
+  // Ends a request that has not reached the loop; `report` calls its owner.
+  template <class Report>
+  void end_early(Claims* claims, const absl::Status& status, const Report& report);
   void prepare(const StartedRequest<GenerateRequest>& started, const std::shared_ptr<Sink>& sink);
   void prepare(const StartedRequest<ScoreRequest>& started,
                const std::function<void(absl::StatusOr<ScoreResult>)>& done);

@@ -47,6 +47,14 @@ void Engine::Impl::count_failure(const absl::Status& status) {
   metrics.refused[static_cast<size_t>(code)].add();
 }
 
+template <class Report>
+void Engine::Impl::end_early(Claims* claims, const absl::Status& status, const Report& report) {
+  if (!status.ok()) count_failure(status);
+  claims->ended();
+  report();
+  request_ended();
+}
+
 template <class Request>
 absl::StatusOr<const Deployment*> Engine::Impl::check(const Request& request) {
   if (draining.load()) {
@@ -111,10 +119,7 @@ RequestId Engine::Impl::accept(Request request,
       if (absl::IsResourceExhausted(verdict)) {
         metrics.rejected[static_cast<size_t>(RejectReason::kQueueTime)].add();
       }
-      count_failure(verdict);
-      own.claims->ended();
-      fail(verdict);
-      request_ended();
+      end_early(own.claims.get(), verdict, [&] { fail(verdict); });
     };
     return enter(std::move(arrival), claims.get());
   };
@@ -152,10 +157,7 @@ RequestId Engine::tokenize(TokenizeRequest request,
       [impl = impl_.get(), done](const StartedRequest<TokenizeRequest>& started) {
         auto tokens = tandem::tokenize(*started.deployment, started.request.prompt,
                                        started.request.add_special_tokens);
-        if (!tokens.ok()) impl->count_failure(tokens.status());
-        started.claims->ended();
-        done(std::move(tokens));
-        impl->request_ended();
+        impl->end_early(started.claims.get(), tokens.status(), [&] { done(std::move(tokens)); });
       },
       [done](const absl::Status& status) { done(status); });
 }
@@ -167,10 +169,7 @@ RequestId Engine::detokenize(DetokenizeRequest request,
       [impl = impl_.get(), done](const StartedRequest<DetokenizeRequest>& started) {
         auto text = tandem::detokenize(*started.deployment, started.request.token_ids,
                                        started.request.skip_special_tokens);
-        if (!text.ok()) impl->count_failure(text.status());
-        started.claims->ended();
-        done(std::move(text));
-        impl->request_ended();
+        impl->end_early(started.claims.get(), text.status(), [&] { done(std::move(text)); });
       },
       [done](const absl::Status& status) { done(status); });
 }
@@ -187,10 +186,7 @@ void Engine::Impl::prepare(const StartedRequest<GenerateRequest>& started,
   const GenerateRequest& request = started.request;
   const Deployment& deployment = *started.deployment;
   const auto fail = [&](const absl::Status& status) {
-    count_failure(status);
-    started.claims->ended();
-    sink->failed(status);
-    request_ended();
+    end_early(started.claims.get(), status, [&] { sink->failed(status); });
   };
   if (request.n < 1 || request.n > config.limits.max_choices) {
     return fail(
@@ -239,10 +235,7 @@ void Engine::Impl::prepare(const StartedRequest<ScoreRequest>& started,
   const ScoreRequest& request = started.request;
   const Deployment& deployment = *started.deployment;
   const auto fail = [&](const absl::Status& status) {
-    count_failure(status);
-    started.claims->ended();
-    done(status);
-    request_ended();
+    end_early(started.claims.get(), status, [&] { done(status); });
   };
   absl::StatusOr<ResolvedScore> resolved = resolve(deployment, request);
   if (!resolved.ok()) return fail(refused(RejectReason::kInvalid, resolved.status()));

@@ -33,7 +33,7 @@ const MethodEntry& beam_entry() {
       .fields = Fields<BeamParams>()
                     .add("width", &BeamParams::width, {1, 16}, "hypotheses; 1: off", By::kRequest)
                     .add("length_penalty", &BeamParams::length_penalty, {-10, 10},
-                         "a score is sum(log p) / tokens^this", By::kRequest),
+                         "score is sum(log p) / tokens^length_penalty", By::kRequest),
       .defaults = [](const DeploymentConfig&) { return BeamParams{.width = 1}; },
       .needs = [](const BeamParams&, const DeploymentConfig& d) { return large_alone(d); },
       // EXACT means equal to greedy decoding, which beam search is not.

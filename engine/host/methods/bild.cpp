@@ -59,19 +59,19 @@ const MethodEntry& bild_entry() {
       .fields =
           Fields<P>()
               .add("fallback_threshold", &P::fallback_threshold, {0, 2},
-                   "the large model takes over where the small one's best token is less likely")
+                   "the large model takes over if the small one's best token is less likely")
               .add("rollback_threshold", &P::rollback_threshold, {0, kInf},
-                   "a small token goes where the large model's -log p of it is above (nats)")
+                   "a small token is rolled back if the large model's -log p of it is above (nats)")
               .add("max_small_run", &P::max_small_run, {0, 4096},
                    "small tokens between two large passes; 0 or above 256: 256")
-              .add("verify_eos", &P::verify_eos, "the large model checks an end of the small one's")
+              .add("verify_eos", &P::verify_eos,
+                   "the large model verifies end tokens of the small one")
               .add("num_masks", &P::num_masks, {0, 16},
-                   "tokens that the small model's masks foresee in each of its passes")
+                   "parallel draft tokens in each pass of the small model")
               .add("adapter", &P::adapter, "masks: an extra of the small model", By::kDeployment)
-              .add("early_exit", &P::early_exit, "the small model is the lower part of the large",
-                   By::kRequest)
-              .add("window", &P::window, {1, 64}, "runs of just so many tokens, for ablations",
-                   By::kRequest)
+              .add("early_exit", &P::early_exit,
+                   "the small model is the lower layers of the large one", By::kRequest)
+              .add("window", &P::window, {1, 64}, "fixed run length, for ablations", By::kRequest)
               .add("early_exit_layer", &P::early_exit_layer, {1, 1023},
                    "layers of the large model that may serve as the small one", By::kDeployment),
       .defaults =

@@ -21,7 +21,7 @@ MethodNeeds needs_of(const BitaParams& a, const DeploymentConfig& d) {
   } else if (bita_tree_rows(a.tree, a.num_masks, a.num_candidates) > kMostRows) {
     needs.lacking = Refusal{"tree",
                             std::to_string(bita_tree_rows(a.tree, a.num_masks, a.num_candidates)) +
-                                " rows with so many masks and candidates",
+                                " rows with these masks and candidates",
                             std::to_string(kMostRows) + " rows or fewer"};
   }
   return needs;

@@ -99,12 +99,13 @@ const MethodEntry& llm_to_slm_entry() {
       .drafts = true,
       .stricter = {{{"speculative", true}}},
       .variant = "speculative",
-      .fields =
-          Fields<P>()
-              .add("speculative", &P::speculative, "the large model verifies what the small writes")
-              .add("draft_tokens", &P::draft_tokens, {1, 64}, "drafts in a round, if so")
-              .add("adapter", &P::adapter, "the projector, among the small model's extras",
-                   Field::By::kDeployment),
+      .fields = Fields<P>()
+                    .add("speculative", &P::speculative,
+                         "the large model verifies the small model's tokens")
+                    .add("draft_tokens", &P::draft_tokens, {1, 64},
+                         "drafts in a round, with `speculative`")
+                    .add("adapter", &P::adapter, "the projector, among the small model's extras",
+                         Field::By::kDeployment),
       .needs = needs_of,
       .misfit = misfit_of,
       .contract = [](const P& a,

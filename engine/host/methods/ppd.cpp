@@ -74,7 +74,7 @@ std::optional<Refusal> worker_misfit(const LoadedModel& worker, const LoadedMode
     for (const LoadedModel* l : large.instances()) {
       if (m->config.device != l->config.device) continue;
       return refused(absl::StrCat("device: ", m->config.device),
-                     "a device or a device queue (cpu:0/1) beside the large model's");
+                     "a device or a device queue (cpu:0/1) other than the large model's");
     }
   }
   return std::nullopt;
@@ -182,10 +182,10 @@ const MethodEntry& ppd_entry() {
       .name = "ppd",
       .requirement = "`ppd.exit_layer` and `ppd.workers`",
       // In the order of PpdFigures.
-      .counters = {{"rounds", "Tokens for whose successor workers were started."},
-                   {"matches", "Rounds whose successor was a candidate."},
-                   {"first_matches", "Rounds whose successor was the first candidate."},
-                   {"adopted_rows", "Matches whose worker was in time."},
+      .counters = {{"rounds", "Tokens after which workers ran candidates for the next one."},
+                   {"matches", "Rounds in which a candidate was right."},
+                   {"first_matches", "Rounds in which the first candidate was right."},
+                   {"adopted_rows", "Matches whose worker finished in time."},
                    {"main_layers", "Layers that the large model ran for answers."},
                    {"worker_layers", "Layers that workers ran for candidates."},
                    {"copied_rows", "Rows copied between devices."},
@@ -201,13 +201,13 @@ const MethodEntry& ppd_entry() {
                     .add("num_candidates", &P::candidates, {1, 16},
                          "tokens that the early layer proposes for the next one")
                     .add("draft_vocabulary", &P::draft_vocabulary, {0, 1 << 24},
-                         "only ids below this are proposed; 0: all; unset: what suits the model")
+                         "only ids below this are proposed; 0: all; unset: chosen for the model")
                     .add("exit_layer", &P::exit_layer, {1, 1023},
                          "the layer of the large model that proposes", By::kDeployment)
-                    .add("workers", &P::models, "models that run the lower layers of candidates",
+                    .add("workers", &P::models, "models that run the lower layers for candidates",
                          By::kDeployment)
                     .add("head", &P::reader,
-                         "what reads the early layer: a head among the large model's extras",
+                         "the head that reads the early layer, among the large model's extras",
                          By::kDeployment),
       .defaults = defaults_of,
       .needs = needs_of,
