@@ -1,4 +1,4 @@
-// Models that are put together in a deployment must fit together.
+// The models of a deployment must fit together.
 #include "engine/host/deployment.h"
 
 #include <gtest/gtest.h>
@@ -91,7 +91,7 @@ TEST_F(Deployments, ATokenThatOnlyOneOfThemHasDiffers) {
   EXPECT_EQ(error(), std::string(kPair) + "tokens for id 4096 (\"\", \"<|more|>\")" + kRule);
 }
 
-// Of the ids that have no token behind them one model may have more than the other.
+// One model may have more ids of padding than the other.
 TEST_F(Deployments, APairMayDifferByPadding) {
   for (const char* padded : {"little", "big"}) {
     models_["little"].shape.vocab_size = models_["big"].shape.vocab_size = 4096;
@@ -106,7 +106,7 @@ TEST_F(Deployments, APairMayDifferByPadding) {
   EXPECT_EQ(error(), std::string(kPair) + "vocabulary sizes (4225, 4096)" + kRule);
 }
 
-TEST_F(Deployments, WhatOneModelLacksIsNoToken) {
+TEST_F(Deployments, IdsThatOneModelLacksMustBePadding) {
   models_["little"].shape.vocab_size = 4090;
   EXPECT_EQ(error().find(std::string(kPair) +
                          "vocabulary sizes (4090, 4096), and id 4090 is not padding but \""),
@@ -130,8 +130,8 @@ TEST_F(Deployments, EarlyExitIsBelowTheTop) {
             "model's layers");
 }
 
-// A device queue of the large model's GPU works, and promises nothing.
-TEST_F(Deployments, PpdWorkersThatShareAGpuAreTold) {
+// A worker on a device queue of the large model's GPU works, but does not speed up.
+TEST_F(Deployments, PpdWorkersThatShareAGpuAreReported) {
   models_["big"].config.device = "cuda:0";
   for (const auto& [name, device] : {std::pair{"device queue", "cuda:0/1"}, {"other", "cuda:1"}}) {
     LoadedModel& worker = models_[name];
@@ -155,8 +155,8 @@ TEST_F(Deployments, PpdWorkersThatShareAGpuAreTold) {
   EXPECT_TRUE(notes().empty());
 }
 
-// A vocabulary of many tokens, in the order of their merges, whose matrix is much of a small model.
-TEST_F(Deployments, DraftsAreAmongTheFrequentTokensWhereThatSparesMuch) {
+// A large vocabulary in merge order, whose output matrix is a large part of a small model.
+TEST_F(Deployments, DraftsAreAmongFrequentTokensIfThatSavesMuch) {
   const auto tokenizer = demo_tokenizer();
   const auto ids = [&](int vocabulary, int hidden, int64_t parameters) {
     ModelShape shape;

@@ -1,4 +1,4 @@
-// A device that fails for good: who is told, and what goes on.
+// A device that fails for good: how it is reported, and which requests continue.
 #include <gtest/gtest.h>
 
 #include <atomic>

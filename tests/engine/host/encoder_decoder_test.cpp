@@ -1,5 +1,5 @@
-// Models with an encoder, served: prompts are what it reads, and every method runs on them as on
-// decoders. Greedy tokens are Transformers' (beams: families_test.cpp).
+// Models with an encoder, which runs the prompt. Every method works as on decoders. Greedy tokens
+// are Transformers' (beams: families_test.cpp).
 #ifdef TANDEM_WITH_TORCH
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -59,8 +59,7 @@ INSTANTIATE_TEST_SUITE_P(Models, ServedModels,
                                            std::pair("mt5", 128)),
                          [](const auto& info) { return std::string(info.param.first); });
 
-// The whole model, and as its small one the same with one layer of the decoder; on one device or
-// two.
+// The whole model, with a one-layer decoder of it as the small model, on one device or two.
 EngineConfig pair_config(const Served& served, int devices) {
   EngineConfig config;
   for (int d = 0; d < devices; ++d) {
@@ -95,7 +94,7 @@ class EncoderDecoderPairs : public ::testing::TestWithParam<int> {
     return c;
   }
 
-  // What promises to be autoregressive decoding.
+  // EXACT methods.
   std::vector<std::pair<const char*, GenerateRequest>> exact_ways(int prompt) const {
     std::vector<std::pair<const char*, GenerateRequest>> ways;
     const auto way = [&](const char* name, const char* method, const Settings& settings) {
@@ -143,7 +142,7 @@ TEST_P(EncoderDecoderPairs, WhatPromisesToBeExactIs) {
   }
   EXPECT_GT(accepted, 200);
   EXPECT_GT(rollbacks, 10);
-  EXPECT_GT(foreseen, 10);  // of masks that nobody trained
+  EXPECT_GT(foreseen, 10);  // of untrained masks
 }
 
 TEST_P(EncoderDecoderPairs, SampledTokensAreThoseOfAutoregressiveDecoding) {
@@ -170,8 +169,8 @@ TEST_P(EncoderDecoderPairs, SampledTokensAreThoseOfAutoregressiveDecoding) {
   }
 }
 
-// Of all methods at once, with memory for few of them, whoever is evicted (that it comes to this is
-// decode/source_test.cpp's and the simulator's: here it hangs on the threads).
+// All methods at once, with memory for few requests, so that some are preempted.
+// (decode/source_test.cpp and the simulator check preemption itself; here it depends on timing.)
 TEST_P(EncoderDecoderPairs, ACrowdInLittleMemoryIsEachAsAlone) {
   EngineConfig little = config();
   for (ModelConfig& model : little.models) {
@@ -221,7 +220,7 @@ TEST(EncoderDecoders, PredictivePipelinedDecodingIsExact) {
   }
 }
 
-// What comes with the repository, as its deployment file says.
+// The models in the repository, with their deployment file.
 EngineConfig shipped() {
   auto config = load_deployment(std::string(TANDEM_SOURCE_DIR) + "/deploy/docstring.textproto");
   EXPECT_TRUE(config.ok()) << config.status();
@@ -258,12 +257,12 @@ TEST(EncoderDecoders, TheShippedPairDescribesFunctions) {
       drafted += sink->end().stats.small_tokens;
     }
   }
-  EXPECT_EQ(texts.size(), 4U);  // what is read matters
+  EXPECT_EQ(texts.size(), 4U);  // the prompt matters
   EXPECT_FALSE(texts.contains(""));
   EXPECT_GT(drafted, 4);
 }
 
-// The small model is told what the large one has read, and writes; or drafts for it.
+// The large model conditions the small one, which answers or drafts for it.
 TEST(EncoderDecoders, TheShippedSmallModelIsTold) {
   EngineConfig config = shipped();
   config.deployments.push_back({"untold", "docstring-small-conditioned", ""});
@@ -304,9 +303,9 @@ TEST(EncoderDecoders, TheShippedSmallModelIsTold) {
     EXPECT_EQ(verified->ids(), large->ids());
     kept += verified->end().stats.small_tokens;
   }
-  EXPECT_GE(texts.size(), 3U);  // what is read matters
+  EXPECT_GE(texts.size(), 3U);  // the prompt matters
   EXPECT_FALSE(texts.contains(""));
-  EXPECT_GE(other, 1);  // and so does what it is told
+  EXPECT_GE(other, 1);  // and so does the conditioning
   EXPECT_GE(kept, 4);
 }
 
@@ -338,7 +337,7 @@ TEST(EncoderDecoders, WhatIsNotForThemIsRefused) {
   EXPECT_EQ(scored.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(scored.message()), HasSubstr("has an encoder"));
 
-  // A decoder drafts for no model that reads a source, nor the other way round.
+  // A decoder-only model and a model with an encoder cannot draft for each other.
   const Served decoder("gpt2", 128);
   EngineConfig mixed = alone(served);
   ModelConfig small = mixed.models[0];

@@ -1,4 +1,4 @@
-// The prefix cache as a client sees it: cached tokens in the usage, and nothing else.
+// The prefix cache for clients: it changes the cached tokens of the usage, and nothing else.
 #include "tests/engine/host/kit.h"
 
 namespace tandem::testing {
@@ -75,7 +75,7 @@ TEST(PrefixCache, ADevicesBudgetIsDividedBetweenItsModels) {
 }
 
 #ifdef TANDEM_WITH_TORCH
-// With weights: what was found is, bit for bit, what running it gives.
+// With weights: cached rows are bit-identical to computed ones.
 TEST(PrefixCache, FoundRowsAreWhatRunningThemGives) {
   std::vector<Token> prompt;
   for (int i = 0; i < 100; ++i) prompt.push_back((i * 37 + 11) % 4096);

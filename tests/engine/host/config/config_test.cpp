@@ -30,7 +30,7 @@ class ConfigTest : public ::testing::Test {
   absl::StatusOr<EngineConfig> parse(const std::string& text) const {
     return parse_deployment(text, folder_ + "/deploy/d.textproto");
   }
-  // The error's message without the folder, so that it reads the same everywhere.
+  // The error message without the folder.
   std::string error(const std::string& text) const {
     const auto result = parse(text);
     if (result.ok()) return "no error";
@@ -132,7 +132,7 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(limits.max_waiting_bytes, 65536);
   EXPECT_EQ(limits.max_waiting_per_client, 12);
   EXPECT_EQ(limits.default_client, (ClientLimits{.max_priority = -1, .requests_per_minute = 60}));
-  // What is not said of ann is as for everybody.
+  // Unset limits of ann are those of default_client.
   EXPECT_EQ(limits.clients, (std::map<std::string, ClientLimits>{{"ann",
                                                                   {.max_priority = 5,
                                                                    .max_requests = 6,
@@ -185,7 +185,7 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
   const DeploymentConfig& plain = config->deployments[1];
   EXPECT_EQ(plain.default_method, "ngram");
   EXPECT_TRUE(plain.methods.empty());
-  // What the schema says of its defaults.
+  // The defaults that the schema documents.
   const auto defaults = [&](const char* method) {
     return find_method(method)->with(pair_without_settings(), {})->settings();
   };
@@ -209,8 +209,7 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
   EXPECT_EQ(config->deployments[2].default_method, "bild");
 }
 
-// A field of the schema that no entry describes, or one that is described and not there, would be
-// ignored in silence.
+// A field without an entry, or an entry without a field, would be ignored silently.
 TEST_F(ConfigTest, TheSchemaAndTheEntriesAgreeOnEveryParameter) {
   const auto* const deployment = config::v1::Deployment::descriptor();
   for (const MethodEntry* method : all_methods()) {
@@ -290,7 +289,7 @@ TEST_F(ConfigTest, UnsetFieldsKeepTheirDefaults) {
   EXPECT_EQ(config->deployments[0].large, "m");
   EXPECT_EQ(config->deployments[0].small, "");
   EXPECT_FALSE(config->deployments[0].prefix_cache_per_client);
-  // Apart where it is known who somebody is, unless the deployment says otherwise.
+  // Prefixes are per client if clients are authenticated, unless the deployment sets it.
   const std::string model = "models { name: \"m\" fake {} } ";
   const std::string tokens = "server { bearer_token_file: \"t\" } ";
   const std::string certificates = "server { tls { client_ca: \"c\" } } ";

@@ -21,7 +21,7 @@ TEST(SettingsProto, OnlyWhatIsSetAndAZeroThatWasSetIsAZero) {
 }
 
 TEST(SettingsProto, EveryKindOfFieldComesBack) {
-  // Messages that no method has, for their fields: numbers, texts, enums and messages within.
+  // Any messages with numbers, strings, enums and nested messages.
   pb::Config config;
   ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
       R"(text_threads: 3

@@ -1,5 +1,4 @@
-// Deployment files: what is taken is whole (every name in it names something) and within its
-// ranges; what is refused says where.
+// Deployment files: an accepted file is consistent and within its ranges; errors name the place.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// LLM-to-SLM where an encoder reads: T5 to T5, whose encoder is fed, and T5 to GPT-2. Tokens are
-// PyTorch's in fp64 (make_llm_to_slm_goldens.py), whoever is beside them.
+// LLM-to-SLM with encoders: T5 conditions T5 (its encoder) and GPT-2. Tokens are PyTorch's in fp64
+// (make_llm_to_slm_goldens.py), in any batch.
 #include <gmock/gmock.h>
 
 #include "tests/engine/backend/torch/adapter_folders.h"
@@ -52,7 +52,7 @@ class EncoderPairs : public ::testing::TestWithParam<Pair> {
       small{GetParam().small, GetParam().small_words};
 };
 
-// In little memory too, where they take turns.
+// Also with little memory, where requests are preempted.
 TEST_P(EncoderPairs, TokensAreThoseOfPyTorch) {
   for (const int64_t pages : {0, 80}) {
     const auto engine =
@@ -153,7 +153,7 @@ TEST_P(Untold, EncodersAreReadAtTheirTop) {
 INSTANTIATE_TEST_SUITE_P(Writers, Untold, ::testing::Values("t5", "gpt2"),
                          [](const auto& info) { return std::string(info.param); });
 
-// Encoders differ in what they say, so a told small one differs from itself.
+// A conditioned small model gives other answers than alone.
 TEST(LlmToSlmEncoders, SpeculativeIsTheLargeModelsAnswer) {
   const Served large("t5_v1_1", 96), small("t5", 96);
   const Golden projector("../llm_to_slm/t5_add");
@@ -199,7 +199,7 @@ TEST(LlmToSlmEncoders, WhatDoesNotFitIsRefused) {
       std::string(run(*engine, request)->wait().message()),
       HasSubstr("prompt: 33 tokens; allowed: at most 32 (context of large, which reads it)"));
 
-  config.deployments[0] = {"pair", "small", "large"};  // GPT-2 reads, T5 writes
+  config.deployments[0] = {"pair", "small", "large"};  // GPT-2 conditions T5
   config.deployments[0].methods["llm_to_slm"] = {{"adapter", "told"}};
   config.models[0].extras = {};
   const auto refused = Engine::create(config);

@@ -1,4 +1,4 @@
-// LLM-to-SLM in a deployment: the demo's large model reads, its small one writes.
+// LLM-to-SLM in a deployment: the demo's large model conditions its small one.
 #include <gmock/gmock.h>
 
 #include "tests/engine/backend/torch/adapter_folders.h"
@@ -95,7 +95,7 @@ GenerateRequest asking(const std::string& method, int i) {
   return r;
 }
 
-// METHODS F.4. The engine of both, one device and two; small KV memory makes them give way.
+// METHODS F.4, on one device and two, with KV memory so small that requests are preempted.
 TEST_F(LlmToSlmPair, AZeroProjectorIsThePlainSmallModel) {
   const ExtraConfig extra = projector("zero", 0);
   for (const char* device : {"cpu:0", "cpu:1"}) {

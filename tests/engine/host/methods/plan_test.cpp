@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// A deployment that is up, of models that need no weights to be asked about.
+// A compiled deployment of models without weights.
 class Plans : public ::testing::Test {
  protected:
   Plans() {
@@ -90,7 +90,7 @@ std::vector<std::pair<Role, int>> roles(const MethodPlan& plan) {
   return out;
 }
 
-TEST_F(Plans, RangesNameFieldValueAndWhatIsAllowed) {
+TEST_F(Plans, RangeErrorsNameFieldValueAndRange) {
   const auto status_of = [](const char* method, Settings asked) {
     return check_parameters(*find_method(method), asked);
   };
@@ -122,7 +122,7 @@ TEST_F(Plans, RangesNameFieldValueAndWhatIsAllowed) {
       {status_of("bild", {{"max_small_run", -1}}), "bild.max_small_run: -1; allowed: [0, 4096]"},
       {status_of("bild", {{"verify_eos", 1}}), "bild.verify_eos: 1; allowed: true, false"},
       {status_of("bild", {{"window", 65}}), "bild.window: 65; allowed: [1, 64]"},
-      // The deployment's own.
+      // A field of the deployment.
       {status_of("bild", {{"early_exit_layer", 3}}),
        "bild.early_exit_layer: 3; allowed: unset (parameters are fallback_threshold, "
        "rollback_threshold, max_small_run, verify_eos, num_masks, early_exit, window)"},
@@ -137,7 +137,7 @@ TEST_F(Plans, RangesNameFieldValueAndWhatIsAllowed) {
   }
   EXPECT_TRUE(status_of("bild", {{"fallback_threshold", 0}, {"rollback_threshold", kInf}}).ok());
   EXPECT_TRUE(check_parameters(beam_entry(), {{"width", 16}, {"length_penalty", -10}}).ok());
-  // plan_method() looks at the method's own.
+  // plan_method() checks them too.
   EXPECT_EQ(message(plan_method(deployment(true), bild({{"window", 0}}), true, 1).status()),
             "bild.window: 0; allowed: [1, 64]");
   EXPECT_EQ(
@@ -145,7 +145,7 @@ TEST_F(Plans, RangesNameFieldValueAndWhatIsAllowed) {
       "speculative.draft_tokens: 65; allowed: [1, 64]");
 }
 
-TEST_F(Plans, WhatIsOfferedFollowsFromTheDeployment) {
+TEST_F(Plans, OffersFollowFromTheDeployment) {
   EXPECT_THAT(names(deployment(false).methods), ElementsAre("ngram", "autoregressive"));
   EXPECT_THAT(names(deployment(true).methods),
               ElementsAre("speculative", "autoregressive", "ngram", "bild"));
@@ -162,7 +162,7 @@ TEST_F(Plans, WhatIsOfferedFollowsFromTheDeployment) {
               ElementsAre("speculative", "autoregressive", "ngram", "bild"));
 }
 
-TEST_F(Plans, OffersSayTheContractAndParametersOfARequestThatSetsNothing) {
+TEST_F(Plans, OffersHaveTheContractAndParametersOfARequestWithoutParameters) {
   const Deployment plain = deployment(true);
   const MethodInfo& speculative = *plain.offers("speculative");
   EXPECT_EQ(speculative.greedy, Contract::kExact);
@@ -176,7 +176,7 @@ TEST_F(Plans, OffersSayTheContractAndParametersOfARequestThatSetsNothing) {
   const MethodInfo& bild = *plain.offers("bild");
   EXPECT_EQ(bild.greedy, Contract::kLossy);
   EXPECT_EQ(bild.sampled, Contract::kLossy);
-  // As somebody would write them, and nothing of `window`, which has no default.
+  // As short decimals, and without `window`, which has no default.
   EXPECT_EQ(bild.parameters, (Settings{{"fallback_threshold", 0.6},
                                        {"rollback_threshold", 5.0},
                                        {"max_small_run", 10},
@@ -197,7 +197,7 @@ TEST_F(Plans, OffersSayTheContractAndParametersOfARequestThatSetsNothing) {
   EXPECT_EQ(of(false, "ngram", "draft_tokens"), SettingValue(int64_t{9}));
 }
 
-TEST_F(Plans, WhatIsNotOfferedSaysWhatIs) {
+TEST_F(Plans, AnErrorListsTheOfferedMethods) {
   DeploymentConfig exits;
   exits.methods["bild"] = {{"early_exit_layer", 2}};
   const struct {
@@ -238,7 +238,7 @@ TEST_F(Plans, ModelsInTheirRoles) {
   EXPECT_EQ(plan_method(d, bild({{"early_exit", true}}), true, 1)->roles[1].model, large_.id);
 }
 
-TEST_F(Plans, ExactIsReportedWhereItHoldsAndNowhereElse) {
+TEST_F(Plans, ExactIsReportedOnlyIfItHolds) {
   const Deployment d = deployment(true);
   const struct {
     GenerateRequest request;
@@ -276,7 +276,7 @@ TEST_F(Plans, ExactIsReportedWhereItHoldsAndNowhereElse) {
   }
 }
 
-TEST_F(Plans, AContractThatCannotBeSaysWhatWouldGiveIt) {
+TEST_F(Plans, AnUnsatisfiedContractListsRemedies) {
   const Deployment d = deployment(true);
   const struct {
     GenerateRequest request;
@@ -292,12 +292,12 @@ TEST_F(Plans, AContractThatCannotBeSaysWhatWouldGiveIt) {
        "require_contract: EXACT; bild gives LOSSY; needed: bild.verify_eos true, or "
        "bild.fallback_threshold 1.01, or method speculative, or method autoregressive, or method "
        "ngram"},
-      // A threshold above 1 is no use with a window.
+      // A fallback threshold above 1 does not help with a window.
       {bild({{"rollback_threshold", 0.7}, {"verify_eos", false}, {"window", 3}}),
        Contract::kDistribution, true,
        "require_contract: DISTRIBUTION; bild gives LOSSY; needed: bild.rollback_threshold 0.69 and "
        "bild.verify_eos true, or method speculative, or method autoregressive, or method ngram"},
-      // Sampled, a threshold above 1 alone gives the large model's tokens.
+      // When sampled, only a fallback threshold above 1 gives the large model's tokens.
       {bild({{"rollback_threshold", 0.5}}), Contract::kExact, false,
        "require_contract: EXACT; bild with a temperature above 0 gives LOSSY; needed: temperature "
        "0, or bild.fallback_threshold 1.01, or method speculative, or method autoregressive, or "
@@ -319,7 +319,7 @@ TEST_F(Plans, AContractThatCannotBeSaysWhatWouldGiveIt) {
     EXPECT_EQ(plan.status().code(), absl::StatusCode::kFailedPrecondition) << c.text;
     EXPECT_EQ(message(plan.status()), c.text);
   }
-  // `auto` finds no method that searches beams and is EXACT.
+  // No method searches beams and is EXACT.
   GenerateRequest searching = beams(4);
   searching.method = kAuto;
   searching.require_contract = Contract::kExact;
@@ -327,9 +327,9 @@ TEST_F(Plans, AContractThatCannotBeSaysWhatWouldGiveIt) {
             "require_contract: EXACT; beam gives LOSSY; needed: beam.width 1");
 }
 
-// METHODS G: one row and several take different kernels there, and nearly equal logits change
-// places.
-TEST_F(Plans, ADeviceThatKeepsNoBitsPromisesExactOnlyOfRowsThatRunAlone) {
+// METHODS G: one row and several rows use different kernels, so the order of nearly equal logits
+// may change.
+TEST_F(Plans, WithoutBatchInvarianceOnlySingleRowPassesAreExact) {
   large_.shape.batch_invariant = false;
   DeploymentConfig config;
   config.default_method = "speculative";
@@ -356,14 +356,14 @@ TEST_F(Plans, ADeviceThatKeepsNoBitsPromisesExactOnlyOfRowsThatRunAlone) {
   EXPECT_EQ(plan_method(d, request, true, 1)->method, kAutoregressive);
 }
 
-// What an entry says of rows and needs reaches the plan: here of a method that no server has.
+// Rows and needs of an entry reach the plan. The method exists only in this test.
 struct TreeParams {
   int nodes = 6;
   std::string path;
   std::string adapter;
 };
 
-TEST_F(Plans, AnEntryIsAllThatAMethodNeeds) {
+TEST_F(Plans, AnEntryDescribesAMethodCompletely) {
   static const auto* const kTree = make_entry<TreeParams>({
       .name = "tree",
       .requirement = "`tree.path`",
@@ -402,7 +402,7 @@ TEST_F(Plans, AnEntryIsAllThatAMethodNeeds) {
             "tree.path: y; allowed: unset (parameters are nodes)");
 }
 
-TEST_F(Plans, AutoIsTheDefaultWhereThatGivesTheContract) {
+TEST_F(Plans, AutoIsTheDefaultIfThatGivesTheContract) {
   DeploymentConfig config;
   config.default_method = "bild";
   const auto chosen = [&](const Deployment& d, Contract required, bool greedy) {
@@ -426,13 +426,13 @@ TEST_F(Plans, AutoIsTheDefaultWhereThatGivesTheContract) {
   const Deployment ratio = deployment(true, config);
   EXPECT_EQ(chosen(ratio, Contract::kDistribution, false), "speculative");
   EXPECT_EQ(chosen(ratio, Contract::kExact, false), kAutoregressive);
-  // Beam search is autoregressive decoding's.
+  // Beam search replaces autoregressive decoding.
   GenerateRequest searching;
   searching.beam = {{"width", 4}};
   EXPECT_EQ(plan_method(speculative, searching, true, 1)->method, kAutoregressive);
 }
 
-TEST_F(Plans, WithoutADefaultAutoDraftsAsFarAsThatPaysAndIsExact) {
+TEST_F(Plans, WithoutADefaultAutoIsTheFirstExactMethodThatDrafts) {
   const auto chosen = [](const Deployment& d) {
     return plan_method(d, GenerateRequest(), false, 1)->method;
   };
@@ -441,7 +441,7 @@ TEST_F(Plans, WithoutADefaultAutoDraftsAsFarAsThatPaysAndIsExact) {
   DeploymentConfig config;
   config.methods["speculative"] = {{"acceptance", "ACCEPTANCE_RATIO"}};
   EXPECT_EQ(chosen(deployment(true, config)), "ngram") << "of the same distribution is not enough";
-  // What the deployment says of the method holds.
+  // The deployment's settings hold.
   config.methods["speculative"] = {{"draft_tokens", int64_t{2}}};
   const int usual = plan_method(deployment(true), GenerateRequest(), true, 1)->extra_rows;
   EXPECT_LE(plan_method(deployment(true, config), GenerateRequest(), true, 1)->extra_rows, usual);
@@ -458,7 +458,7 @@ TEST_F(Plans, WithoutADefaultAutoDraftsAsFarAsThatPaysAndIsExact) {
   EXPECT_EQ(deployment(true).methods.front().method, kAutoregressive);
 }
 
-TEST_F(Plans, ASmallModelWithLessRoomShortensNoAnswerOfAuto) {
+TEST_F(Plans, AutoAvoidsASmallModelThatWouldShortenTheAnswer) {
   small_.shape.max_positions = 100;
   DeploymentConfig config;
   config.default_method = "speculative";
@@ -473,7 +473,7 @@ TEST_F(Plans, ASmallModelWithLessRoomShortensNoAnswerOfAuto) {
   EXPECT_EQ(chosen(20, 80), "speculative");
   EXPECT_EQ(chosen(20, 81), kAutoregressive);
   EXPECT_EQ(chosen(20, std::numeric_limits<int64_t>::max()), kAutoregressive);
-  // Asked for by name, the room is the smaller one, for the caller to check.
+  // For a named method the context is the smaller one, which the caller checks.
   EXPECT_EQ(plan_method(d, speculative({}), true, 200)->context_length, 100);
   EXPECT_EQ(plan_method(d, ngram({}), true, 1)->context_length, 512);
   small_.shape.max_positions = 512;
@@ -481,8 +481,8 @@ TEST_F(Plans, ASmallModelWithLessRoomShortensNoAnswerOfAuto) {
   EXPECT_EQ(plan_method(d, bild({}), true, 1)->context_length, 32);
 }
 
-// Between two layers there is room for a run, and that is all that early exit needs.
-TEST_F(Plans, EarlyExitHasTheRoomOfItsModel) {
+// Early exit needs frontier rows only for one run.
+TEST_F(Plans, EarlyExitHasTheContextOfItsModel) {
   DeploymentConfig config;
   config.default_method = "bild";
   config.methods["bild"] = {{"early_exit_layer", int64_t{2}}};
@@ -494,11 +494,11 @@ TEST_F(Plans, EarlyExitHasTheRoomOfItsModel) {
   const auto plan = plan_method(d, bild({}), true, 300);
   EXPECT_EQ(plan->context_length, 512);
   EXPECT_EQ(plan->roles[1].frontier_rows, 11);
-  // A run for which there is no room.
+  // A run that does not fit the frontier.
   EXPECT_EQ(plan_method(d, bild({{"max_small_run", int64_t{64}}}), true, 300)->context_length, 32);
 }
 
-TEST_F(Plans, BeamsWantOneChoiceAndNoTemperature) {
+TEST_F(Plans, BeamsTakeOneChoiceAndNoTemperature) {
   const Deployment d = deployment(true);
   const struct {
     std::function<void(GenerateRequest&)> change;

@@ -1,4 +1,4 @@
-// The same cases as tests/tuning/fusion_test.py: rows are laid in training as the server lays them.
+// The same cases as tests/tuning/fusion_test.py: training and server align rows alike.
 #include "engine/host/models/alignment.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ std::shared_ptr<const Tokenizer> merging(const Merges& merges) {
 
 class Alignment : public ::testing::Test {
  protected:
-  // Both of `text`, or of what stands in its place for one of them.
+  // Both encode `text`, or a replacement for one of them.
   std::vector<int> rows(const std::string& text, const Tokenizer& large, const Tokenizer& small,
                         const std::string& read = "", const std::string& written = "") const {
     return align_tokens(text, large, cut(large, read.empty() ? text : read), small,
@@ -61,7 +61,7 @@ TEST_F(Alignment, SpecialTokensThatTheTextLacksHaveNoBytes) {
   EXPECT_THAT(rows("xyz", *letters, *letters, "", "^xyz"), ElementsAre(0, 0, 1, 2));
 }
 
-// A chat template spells them; a tokenizer that does not know them reads letters.
+// A chat template spells special tokens. A tokenizer without them encodes letters.
 TEST_F(Alignment, SpecialTokensOfTheTextHaveTheirBytes) {
   const auto bytes = Tokenizer::bytes();
   EXPECT_THAT(rows("<s>xy<s>z", *bytes, *letters), ElementsAre(2, 3, 4, 7, 8));

@@ -42,7 +42,7 @@ class Held {
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
 
-  // Writes down "NAME CODE" when it is called.
+  // Records "NAME CODE".
   Ingress::Arrival arrival(const std::string& client, int64_t bytes = 1) {
     clients_.insert(client);
     Ingress::Arrival a;
@@ -61,7 +61,7 @@ class Held {
     return ingress_->enter(arrival(client, bytes));
   }
 
-  // All that was answered without a turn.
+  // Requests that were answered without being started.
   Log answered() {
     std::promise<void> done;  // the pool has one thread: behind all that is posted
     answers_->post([&done] { done.set_value(); });
@@ -71,7 +71,7 @@ class Held {
   }
   Log open() {
     hold_.set_value();
-    // Behind all that its client has here.
+    // After all other requests of its client.
     std::deque<std::promise<void>> served;
     for (const std::string& client : std::set<std::string>(clients_)) {
       Ingress::Arrival last = arrival(client);
@@ -90,8 +90,8 @@ class Held {
   std::unique_ptr<Ingress> ingress_;
   RequestId holder_ = 0;
   RequestId last_id_ = 0;
-  absl::Status last_;    // what `go` of the last one heard
-  absl::Status passed_;  // what pass() told the holder
+  absl::Status last_;    // what `start` of the last one got
+  absl::Status passed_;  // what hand_over() returned to the holder
 
  private:
   std::promise<void> hold_;

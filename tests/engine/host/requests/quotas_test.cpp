@@ -49,7 +49,7 @@ TEST(Quotas, BoundWhatAClientHasOpen) {
   EXPECT_NE(kit.try_open(), "");
   EXPECT_EQ(kit.reason, RejectReason::kQuotaOpen);
   EXPECT_THAT(kit.message, HasSubstr("client \"ann\": 2 requests are open; allowed: 2"));
-  EXPECT_TRUE(kit.quotas->open("bob", &kit.reason).ok());  // who has no bounds
+  EXPECT_TRUE(kit.quotas->open("bob", &kit.reason).ok());  // who has no quotas
   kit.held.pop_back();
   EXPECT_EQ(kit.try_open(), "");
 }

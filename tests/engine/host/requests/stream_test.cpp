@@ -1,4 +1,4 @@
-// What listeners make of a sequence's events, with the text thread held by the test.
+// Listeners of sequences, with a text thread that the test controls.
 #include "engine/host/requests/stream.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ struct Streams {
     pool->post([go = hold_.get_future().share()] { go.wait(); });
     listeners = request_streams(pool.get(), std::move(plan), choices, sink, [this] { ++gone; });
   }
-  // What happened so far is looked at now, and all is waited for.
+  // Delivers the events so far and waits for them.
   const std::vector<std::string>& log() {
     hold_.set_value();
     pool.reset();

@@ -1,5 +1,5 @@
-// LLM-to-SLM between models with different tokens: code-large reads, a golden model of a few
-// letters writes. The deployment offers that and the large model's own answers.
+// LLM-to-SLM between models with distinct tokenizers: code-large conditions a golden model whose
+// tokens are a few letters. The deployment offers this and the large model's own answers.
 #include <gmock/gmock.h>
 
 #include "tests/engine/backend/torch/adapter_folders.h"
@@ -133,7 +133,8 @@ TEST_F(LlmToSlmApart, AZeroProjectorIsThePlainSmallModel) {
   }
 }
 
-// What the large model reads changes what is written; and the large one's own answers stay.
+// The large model's prompt changes the small model's answer. The large model's own answers do not
+// change.
 TEST_F(LlmToSlmApart, TheLargeModelIsHeard) {
   const auto engine = make_engine(config_of(projector("some", 0.3f)));
   ASSERT_NE(engine, nullptr);
@@ -149,7 +150,7 @@ TEST_F(LlmToSlmApart, TheLargeModelIsHeard) {
   EXPECT_GT(changed, 3);
 }
 
-// A prompt is cut for whoever will write, before a method is planned.
+// The prompt is tokenized for the model that answers, before a method is planned.
 TEST_F(LlmToSlmApart, AutoIsTheDefaultOrTheLargeModelItself) {
   EngineConfig config = config_of(projector("some", 0.3f));
   config.deployments[0].default_method = "llm_to_slm";
@@ -174,8 +175,7 @@ TEST_F(LlmToSlmApart, AutoIsTheDefaultOrTheLargeModelItself) {
   }
 }
 
-// The small model has no room for all that is asked: nobody else can go on, so the answer ends
-// there.
+// The small model's context is too short for the whole answer, and no other model can continue it.
 TEST_F(LlmToSlmApart, AutoEndsWhereTheSmallModelsRoomEnds) {
   EngineConfig config = config_of(projector("some", 0.3f), 0, 18);
   config.deployments[0].default_method = "llm_to_slm";
@@ -273,7 +273,7 @@ TEST_F(LlmToSlmApart, WhatDoesNotFitIsRefusedAtStart) {
   EXPECT_THAT(error(config), HasSubstr("different vocabulary sizes"));
 }
 
-// Words alone do not say where in a text they are.
+// Tokens that are words have no position in the text.
 TEST_F(LlmToSlmApart, TokenizersWithoutAnAlignmentAreRefusedByName) {
   const Served words{"mistral", 128};
   EngineConfig config = config_of(projector("aligned", 0));
