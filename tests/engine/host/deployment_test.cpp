@@ -113,7 +113,7 @@ TEST_F(Deployments, IdsThatOneModelLacksMustBePadding) {
             0U);
 }
 
-TEST_F(Deployments, APaddedModelAloneHasItsTokensOnly) {
+TEST_F(Deployments, APaddedModelWithoutAPairDropsItsPadding) {
   models_["big"].shape.vocab_size = 5000;
   config_.deployments[0].small.clear();
   const auto made = make_deployments(config_, models_, &metrics_);

@@ -33,7 +33,7 @@ class ServedModels : public ::testing::TestWithParam<std::pair<const char*, int>
   const Served served;
 };
 
-TEST_P(ServedModels, GreedyTokensAreTransformersAloneAndTogether) {
+TEST_P(ServedModels, GreedyTokensAreTransformersAloneAndInBatches) {
   const auto engine = make_engine(alone(served));
   ASSERT_NE(engine, nullptr);
   for (const bool together : {false, true}) {
@@ -124,7 +124,7 @@ class EncoderDecoderPairs : public ::testing::TestWithParam<int> {
   const test::AdapterFolders folders;
 };
 
-TEST_P(EncoderDecoderPairs, WhatPromisesToBeExactIs) {
+TEST_P(EncoderDecoderPairs, ExactMethodsAreExact) {
   const auto engine = make_engine(config());
   ASSERT_NE(engine, nullptr);
   int64_t accepted = 0, rollbacks = 0, foreseen = 0;
@@ -171,7 +171,7 @@ TEST_P(EncoderDecoderPairs, SampledTokensAreThoseOfAutoregressiveDecoding) {
 
 // All methods at once, with memory for few requests, so that some are preempted.
 // (decode/source_test.cpp and the simulator check preemption itself; here it depends on timing.)
-TEST_P(EncoderDecoderPairs, ACrowdInLittleMemoryIsEachAsAlone) {
+TEST_P(EncoderDecoderPairs, ManyRequestsInLittleMemoryAnswerAsAlone) {
   EngineConfig little = config();
   for (ModelConfig& model : little.models) {
     model.kv_pages = 40;
@@ -263,7 +263,7 @@ TEST(EncoderDecoders, TheShippedPairDescribesFunctions) {
 }
 
 // The large model conditions the small one, which answers or drafts for it.
-TEST(EncoderDecoders, TheShippedSmallModelIsTold) {
+TEST(EncoderDecoders, TheShippedSmallModelIsConditioned) {
   EngineConfig config = shipped();
   config.deployments.push_back({"untold", "docstring-small-conditioned", ""});
   const auto engine = make_engine(config);
@@ -279,14 +279,15 @@ TEST(EncoderDecoders, TheShippedSmallModelIsTold) {
     r.model = "docstring";
     r.stopping.ignore_eos = false;
     r.method = "llm_to_slm";
-    const auto told = run(*engine, r);
-    ASSERT_TRUE(told->wait().ok()) << told->wait();
-    EXPECT_EQ(told->start().contract, Contract::kLossy);
-    EXPECT_EQ(told->end().reason, FinishReason::kEos) << told->text();
-    EXPECT_EQ(told->end().stats.large_passes, 1);
-    EXPECT_EQ(told->end().stats.large_tokens, 0);
-    EXPECT_EQ(told->end().stats.small_tokens, static_cast<int64_t>(told->ids().size()));
-    texts.insert(told->text());
+    const auto conditioned = run(*engine, r);
+    ASSERT_TRUE(conditioned->wait().ok()) << conditioned->wait();
+    EXPECT_EQ(conditioned->start().contract, Contract::kLossy);
+    EXPECT_EQ(conditioned->end().reason, FinishReason::kEos) << conditioned->text();
+    EXPECT_EQ(conditioned->end().stats.large_passes, 1);
+    EXPECT_EQ(conditioned->end().stats.large_tokens, 0);
+    EXPECT_EQ(conditioned->end().stats.small_tokens,
+              static_cast<int64_t>(conditioned->ids().size()));
+    texts.insert(conditioned->text());
 
     GenerateRequest alone = r;
     alone.method = kAutoregressive;
@@ -294,7 +295,7 @@ TEST(EncoderDecoders, TheShippedSmallModelIsTold) {
     alone.model = "untold";
     const auto small = run(*engine, alone);
     ASSERT_TRUE(large->wait().ok() && small->wait().ok());
-    other += told->text() == small->text() ? 0 : 1;
+    other += conditioned->text() == small->text() ? 0 : 1;
 
     r.parameters = {{"speculative", true}};
     r.require_contract = Contract::kExact;
@@ -309,7 +310,7 @@ TEST(EncoderDecoders, TheShippedSmallModelIsTold) {
   EXPECT_GE(kept, 4);
 }
 
-TEST(EncoderDecoders, WhatIsNotForThemIsRefused) {
+TEST(EncoderDecoders, UnsupportedRequestsAreRefused) {
   const Served served("mt5", 128);
   EngineConfig config = alone(served);
   config.limits.step_rows = 32;

@@ -51,7 +51,7 @@ TEST(Engine, StreamsTheModelsOwnGreedyText) {
   EXPECT_EQ(sink->end().stats.large_passes, 24);
 }
 
-TEST(Engine, SixteenAtOnceAreEachAsAlone) {
+TEST(Engine, SixteenConcurrentRequestsAnswerAsAlone) {
   const auto engine = make_engine();
   std::vector<std::shared_ptr<Recorder>> sinks;
   for (int i = 0; i < 16; ++i) {
@@ -165,7 +165,7 @@ TEST(Engine, RawLogprobsAreWithoutProcessorsAndWarpers) {
   EXPECT_EQ(token.top[0].second, *token.logprob);
 }
 
-TEST(Engine, ProcessorsChangeWhatIsChosen) {
+TEST(Engine, ProcessorsChangeTheChosenToken) {
   const auto engine = make_engine();
   const std::vector<Token> plain = run(*engine, request_for(std::string("loop"), 40))->ids();
   GenerateRequest request = request_for(std::string("loop"), 40);
@@ -188,7 +188,7 @@ TEST(Engine, ProcessorsChangeWhatIsChosen) {
   EXPECT_EQ(std::unique(ids.begin(), ids.end()), ids.end());
 }
 
-TEST(Engine, MinNewTokensHoldsBackWhatEndsAText) {
+TEST(Engine, MinNewTokensDelaysEndTokens) {
   const auto engine = make_engine();
   const auto whole = run(*engine, request_for(std::string("stop"), 40));
   const Token stop = whole->ids()[3];
@@ -287,7 +287,7 @@ TEST(Engine, CancelEndsARequestWhereverItIs) {
   EXPECT_TRUE(std::equal(got.begin(), got.end(), expected.begin()));
 }
 
-TEST(Engine, ChoicesAreEachAsAloneAndEndOnce) {
+TEST(Engine, ChoicesAnswerAsAloneAndEndOnce) {
   const auto engine = make_engine();
   GenerateRequest request = request_for(std::string("several"), 30);
   request.sampling.temperature = 1.1;
@@ -347,7 +347,7 @@ TEST(Engine, CancelEndsAllChoicesWithOneStatus) {
   EXPECT_EQ(engine->live_requests(), 0);
 }
 
-TEST(Engine, APausedRequestStandsStillAndOthersGoOn) {
+TEST(Engine, APausedRequestMakesNoTokensAndOthersContinue) {
   EngineConfig config = testing::fake_engine_config();
   config.models[0].fake->pass_seconds = 0.0005;
   const auto engine = make_engine(config);
@@ -382,7 +382,7 @@ TEST(Engine, DrainRefusesNewAndFinishesRunning) {
   EXPECT_EQ(running->ids().size(), 50U);
 }
 
-TEST(Engine, ShutdownAtOnceEndsWhatRunsWithUnavailable) {
+TEST(Engine, ImmediateShutdownEndsRequestsWithUnavailable) {
   EngineConfig config = testing::fake_engine_config();
   config.models[0].fake->pass_seconds = 0.001;
   const auto engine = make_engine(config);
@@ -393,7 +393,7 @@ TEST(Engine, ShutdownAtOnceEndsWhatRunsWithUnavailable) {
   EXPECT_EQ(running->wait().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST(Engine, TextCallsNameWhatIsWrong) {
+TEST(Engine, TextCallsReportErrors) {
   const auto engine = make_engine();
   const auto tokenize = [&](const std::string& model, const std::string& text) {
     std::promise<absl::StatusOr<std::vector<Token>>> tokens;
@@ -449,7 +449,7 @@ TEST(Engine, RefusesFatPromptsBeforeTheyAreTokenized) {
   EXPECT_TRUE(run(*engine, truncated)->wait().ok());
 }
 
-TEST(Engine, MemoryOfWhatWaitsIsBounded) {
+TEST(Engine, MemoryOfWaitingRequestsIsBounded) {
   EngineConfig config = testing::fake_engine_config();
   config.models[0].fake->pass_seconds = 0.001;
   config.limits.max_running = 1;
@@ -488,7 +488,7 @@ TEST(Engine, MemoryOfWhatWaitsIsBounded) {
   EXPECT_EQ(engine->metrics().waiting_bytes.value(), 0);
 }
 
-TEST(Engine, AFreshSeedIsNobodysSuccessor) {
+TEST(Engine, FreshSeedsAreUnpredictable) {
   const auto engine = make_engine();
   std::set<uint64_t> seeds;
   for (int i = 0; i < 8; ++i) {

@@ -35,7 +35,7 @@ GenerateRequest beam_search(const Served& served, const std::string& model, int 
 
 class Beams : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(Beams, TheBestOfFourIsTransformersAloneAndInChunksTogether) {
+TEST_P(Beams, TheBestOfFourIsTransformersAloneAndInSharedBatches) {
   const Served served(GetParam());
   EngineConfig config = testing::real_engine_config("model", served.path(), DType::kFloat32);
   const auto alone = make_engine(config);
@@ -147,7 +147,7 @@ class Families {
   std::vector<std::unique_ptr<test::AdapterFolders>> folders_;
 };
 
-TEST(Families, EachIsAsAloneAmongAllOthersOnTwoDevices) {
+TEST(Families, ConcurrentRequestsOnTwoDevicesAnswerAsAlone) {
   const Families families;
   const auto first = make_engine(families.config());
   ASSERT_NE(first, nullptr);

@@ -151,7 +151,7 @@ void expect_same(const Recorder& a, const Recorder& b) {
   EXPECT_EQ(s.large_tokens, t.large_tokens);
 }
 
-TEST_P(Pairs, WhatPromisesToBeExactIs) {
+TEST_P(Pairs, ExactMethodsAreExact) {
   std::vector<std::pair<std::string, GenerateRequest>> ways;
   const auto way = [&](const char* name, const char* method, auto set) {
     GenerateRequest r = plain(0);
@@ -197,7 +197,7 @@ TEST_P(Pairs, WhatPromisesToBeExactIs) {
 }
 
 // When sampled with a seed, the tokens are autoregressive decoding's, also with penalties.
-TEST_P(Pairs, SampledWhatPromisesToBeExactIs) {
+TEST_P(Pairs, SampledExactMethodsAreExact) {
   std::vector<std::pair<std::string, GenerateRequest>> ways;
   const auto way = [&](const char* name, const char* method, auto set) {
     GenerateRequest r = plain(0);
@@ -241,7 +241,7 @@ TEST_P(Pairs, SampledWhatPromisesToBeExactIs) {
   EXPECT_GT(accepted, 30) << "even of fakes that seldom agree";
 }
 
-TEST_P(Pairs, AMixedCrowdIsEachAsAloneAndMetricsAreTheSumOfStatistics) {
+TEST_P(Pairs, MixedRequestsAnswerAsAloneAndMetricsAreTheSumOfStatistics) {
   std::vector<std::shared_ptr<Recorder>> alone, together;
   for (int i = 0; i < kCrowd; ++i) {
     alone.push_back(run(*engine_, mixed(i)));
@@ -327,7 +327,7 @@ TEST_P(Pairs, PassesAreCountedByTheirRole) {
   }
 }
 
-TEST_P(Pairs, CancellingAThirdGivesBothModelsPagesBackAndChangesNobodyElse) {
+TEST_P(Pairs, CancellingAThirdFreesPagesOfBothModelsAndChangesNoOther) {
   std::vector<std::shared_ptr<Recorder>> alone, together;
   std::vector<RequestId> ids;
   // Requests to be cancelled run long enough, even on a busy machine.

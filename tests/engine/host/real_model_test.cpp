@@ -59,7 +59,7 @@ class RealModel : public ::testing::TestWithParam<DType> {
   std::unique_ptr<Engine> engine_;
 };
 
-TEST_P(RealModel, SixteenStreamsShareBatchesAndEachIsAsAlone) {
+TEST_P(RealModel, SixteenStreamsShareBatchesAndAnswerAsAlone) {
   std::vector<std::vector<Token>> alone;
   for (int i = 0; i < kStreams; ++i) {
     const auto sink = run(*engine_, request(i));
@@ -82,7 +82,7 @@ TEST_P(RealModel, SixteenStreamsShareBatchesAndEachIsAsAlone) {
   EXPECT_GT(rows, 8);
 }
 
-TEST_P(RealModel, CancellingHalfGivesTheirPagesBackAndChangesNobodyElse) {
+TEST_P(RealModel, CancellingHalfFreesTheirPagesAndChangesNoOther) {
   // Requests to be cancelled run long enough, even on a busy machine.
   const auto long_or_short = [this](int i) {
     GenerateRequest r = request(i);

@@ -72,7 +72,7 @@ class Replicas : public ::testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
-TEST_F(Replicas, AreToldOneByOne) {
+TEST_F(Replicas, AreListedOneByOne) {
   const DeploymentInfo pair = info();
   ASSERT_EQ(pair.models.size(), 3U);
   const char* const devices[] = {"cpu:0", "cpu:1", "cpu:2"};
@@ -121,7 +121,7 @@ TEST_F(Replicas, OneThatIsLostLeavesTheOthers) {
   EXPECT_FALSE(info().available());
 }
 
-TEST(ReplicasOf, DifferentRoomHaveTheContextOfTheLeast) {
+TEST(ReplicasOf, DifferentMemoryHaveTheContextOfTheSmallest) {
   EngineConfig config = testing::fake_engine_config();
   add_devices(&config, 2);
   config.models[0].replicas = {"cpu:1"};

@@ -91,7 +91,7 @@ class Shards : public ::testing::Test {
 };
 
 // Prompts in chunks, and pages for a few requests only.
-TEST_F(Shards, WhatIsEvictedComesBack) {
+TEST_F(Shards, PreemptedRequestsAreRecomputed) {
   EngineConfig config = config_of(model_.path());
   config.limits.prefill_chunk_rows = 5;
   for (ModelConfig& m : config.models) m.kv_pages = 8;
@@ -102,7 +102,7 @@ TEST_F(Shards, WhatIsEvictedComesBack) {
   } while (engine->metrics().preemptions.value() == 0 && !HasFailure());
 }
 
-TEST_F(Shards, EveryMethodGivesWhatItGivesOnOneDevice) {
+TEST_F(Shards, EveryMethodAnswersAsOnOneDevice) {
   const auto engine = make_engine(config_of(model_.path()));
   ASSERT_NE(engine, nullptr);
   expect_equal_answers(*engine);

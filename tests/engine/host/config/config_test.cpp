@@ -254,7 +254,7 @@ TEST_F(ConfigTest, ShardsAreLayersOfTheFirstDeviceAndOfOthers) {
   EXPECT_EQ(config->devices.size(), 2U);
 }
 
-TEST_F(ConfigTest, DevicesThatNobodyListsComeInTheOrderOfShards) {
+TEST_F(ConfigTest, UnlistedDevicesAreAddedInTheOrderOfShards) {
   const auto config = parse(R"(models { name: "f" path: "../models/big" device: "cpu:0" }
       models { name: "m" path: "../models/big"
                shards { device: "cpu:1" layers: 3 } shards { device: "cpu:0" layers: 9 } })");
@@ -295,13 +295,13 @@ TEST_F(ConfigTest, UnsetFieldsKeepTheirDefaults) {
   const std::string certificates = "server { tls { client_ca: \"c\" } } ";
   const std::string shared =
       "deployments { name: \"d\" large: \"m\" prefix_cache_per_client: false }";
-  const auto apart = [](const std::string& text) {
+  const auto per_client = [](const std::string& text) {
     return parse_deployment(text, "d.textproto")->deployments[0].prefix_cache_per_client;
   };
-  EXPECT_TRUE(apart(model + tokens));
-  EXPECT_TRUE(apart(model + certificates));
-  EXPECT_TRUE(apart(model + tokens + "deployments { name: \"d\" large: \"m\" }"));
-  EXPECT_FALSE(apart(model + tokens + shared));
+  EXPECT_TRUE(per_client(model + tokens));
+  EXPECT_TRUE(per_client(model + certificates));
+  EXPECT_TRUE(per_client(model + tokens + "deployments { name: \"d\" large: \"m\" }"));
+  EXPECT_FALSE(per_client(model + tokens + shared));
   EXPECT_TRUE(config->models[0].prefix_cache);
   EXPECT_EQ(config->limits.preemption, Preemption::kLowestPriority);
 }

@@ -10,7 +10,7 @@ namespace {
 
 namespace pb = tandem::config::v1;
 
-TEST(SettingsProto, OnlyWhatIsSetAndAZeroThatWasSetIsAZero) {
+TEST(SettingsProto, ReadsOnlySetFieldsAndKeepsExplicitZeros) {
   pb::BildDefaults bild;
   EXPECT_EQ(settings_from(bild), Settings());
   bild.set_fallback_threshold(0);
@@ -48,7 +48,7 @@ TEST(SettingsProto, AnEnumsNumberWithoutANameStaysANumber) {
   EXPECT_EQ(settings_from(limits), Settings());
 }
 
-TEST(SettingsProto, WhatAMessageHasNoFieldForIsLeftOut) {
+TEST(SettingsProto, SettingsWithoutAFieldAreIgnored) {
   pb::BildDefaults bild;
   put_settings({{"window", 3}, {"verify_eos", "yes"}, {"max_small_run", int64_t{1} << 40}}, &bild);
   EXPECT_FALSE(bild.has_verify_eos());

@@ -29,7 +29,7 @@ std::vector<float> numbers(size_t n, float scale) {
   return all;
 }
 
-class LlmToSlmApart : public ::testing::Test {
+class LlmToSlmCrossTokenizer : public ::testing::Test {
  protected:
   // `scale` 0: it adds nothing.
   ExtraConfig projector(const std::string& name, float scale, const std::string& fusion = "add",
@@ -103,20 +103,20 @@ GenerateRequest asking(const std::string& model, const std::string& method, int 
 }
 
 // METHODS F.4: its tokens, log-probabilities, stops and usage are the small model's own.
-TEST_F(LlmToSlmApart, AZeroProjectorIsThePlainSmallModel) {
+TEST_F(LlmToSlmCrossTokenizer, AZeroProjectorIsThePlainSmallModel) {
   const auto engine = make_engine(config_of(projector("zero", 0)));
   ASSERT_NE(engine, nullptr);
   for (int i = 0; i < 9; ++i) {
-    GenerateRequest told = asking("pair", "llm_to_slm", i);
+    GenerateRequest conditioned = asking("pair", "llm_to_slm", i);
     GenerateRequest alone = asking("writer", kAutoregressive, i);
-    for (GenerateRequest* const r : {&told, &alone}) {
+    for (GenerateRequest* const r : {&conditioned, &alone}) {
       r->top_logprobs = 3;
       r->skip_special_tokens = false;
       if (i == 2) set_setting(&r->beam, "width", int64_t{4});
       if (i == 4) r->truncate_prompt_tokens = 5;
       if (i == 6) r->stopping.stop_sequences = {"e"};
     }
-    const auto got = run(*engine, told), want = run(*engine, alone);
+    const auto got = run(*engine, conditioned), want = run(*engine, alone);
     ASSERT_TRUE(got->wait().ok()) << got->wait();
     EXPECT_EQ(got->ids(), want->ids()) << i;
     EXPECT_EQ(got->text(), want->text()) << i;
@@ -127,7 +127,7 @@ TEST_F(LlmToSlmApart, AZeroProjectorIsThePlainSmallModel) {
       EXPECT_EQ(got->tokens()[t].logprob, want->tokens()[t].logprob);
     }
     std::string spelled;
-    const auto bytes_of = engine->token_bytes(told);
+    const auto bytes_of = engine->token_bytes(conditioned);
     for (const Token t : got->ids()) spelled += bytes_of(t);
     if (i != 6) EXPECT_EQ(spelled, got->text()) << i;
   }
@@ -135,7 +135,7 @@ TEST_F(LlmToSlmApart, AZeroProjectorIsThePlainSmallModel) {
 
 // The large model's prompt changes the small model's answer. The large model's own answers do not
 // change.
-TEST_F(LlmToSlmApart, TheLargeModelIsHeard) {
+TEST_F(LlmToSlmCrossTokenizer, TheLargeModelConditionsTheAnswer) {
   const auto engine = make_engine(config_of(projector("some", 0.3f)));
   ASSERT_NE(engine, nullptr);
   int changed = 0;
@@ -151,7 +151,7 @@ TEST_F(LlmToSlmApart, TheLargeModelIsHeard) {
 }
 
 // The prompt is tokenized for the model that answers, before a method is planned.
-TEST_F(LlmToSlmApart, AutoIsTheDefaultOrTheLargeModelItself) {
+TEST_F(LlmToSlmCrossTokenizer, AutoIsTheDefaultOrTheLargeModelItself) {
   EngineConfig config = config_of(projector("some", 0.3f));
   config.deployments[0].default_method = "llm_to_slm";
   const auto engine = make_engine(config);
@@ -176,7 +176,7 @@ TEST_F(LlmToSlmApart, AutoIsTheDefaultOrTheLargeModelItself) {
 }
 
 // The small model's context is too short for the whole answer, and no other model can continue it.
-TEST_F(LlmToSlmApart, AutoEndsWhereTheSmallModelsRoomEnds) {
+TEST_F(LlmToSlmCrossTokenizer, AutoEndsAtTheSmallModelsContext) {
   EngineConfig config = config_of(projector("some", 0.3f), 0, 18);
   config.deployments[0].default_method = "llm_to_slm";
   const auto engine = make_engine(config);
@@ -198,7 +198,7 @@ TEST_F(LlmToSlmApart, AutoEndsWhereTheSmallModelsRoomEnds) {
               HasSubstr("max_new_tokens: 1000; allowed: at most"));
 }
 
-TEST_F(LlmToSlmApart, PromptsInTokensAreTheSourcesOrRefused) {
+TEST_F(LlmToSlmCrossTokenizer, TokenPromptsAreInTheSourcesTokensOrRefused) {
   GenerateRequest request = asking("pair", "llm_to_slm", 0);
   request.prompt = std::vector<Token>{5, 300, 7};  // the small model has no 300
   const auto aligned = make_engine(config_of(projector("aligned", 0.2f)));
@@ -211,7 +211,7 @@ TEST_F(LlmToSlmApart, PromptsInTokensAreTheSourcesOrRefused) {
   EXPECT_EQ(got->end().usage.prompt_tokens, 3);
 }
 
-TEST_F(LlmToSlmApart, ManyAtOnceAsEachAlone) {
+TEST_F(LlmToSlmCrossTokenizer, ManyConcurrentRequestsAnswerAsAlone) {
   for (const std::string tokens : {"aligned", "source"}) {
     const auto engine = make_engine(config_of(projector(tokens, 0.2f, "replace", tokens), 20, 20));
     ASSERT_NE(engine, nullptr);
@@ -240,7 +240,7 @@ TEST_F(LlmToSlmApart, ManyAtOnceAsEachAlone) {
   }
 }
 
-TEST_F(LlmToSlmApart, LongPromptsSayWhoCannotHoldThem) {
+TEST_F(LlmToSlmCrossTokenizer, TooLongPromptsNameTheModel) {
   std::string longer;
   for (int i = 0; i < 200; ++i) longer += "x = 1\n";
   const auto refusal = [&](int64_t large_pages, int64_t small_pages) {
@@ -255,7 +255,7 @@ TEST_F(LlmToSlmApart, LongPromptsSayWhoCannotHoldThem) {
   EXPECT_THAT(refusal(0, 18), HasSubstr("of small, which writes, less one new token)"));
 }
 
-TEST_F(LlmToSlmApart, WhatDoesNotFitIsRefusedAtStart) {
+TEST_F(LlmToSlmCrossTokenizer, MisfitsAreRefusedAtStart) {
   EXPECT_THAT(
       error(config_of(projector("shared", 0, "add", "shared"))),
       HasSubstr("deployments[pair].llm_to_slm.adapter: \"shared\", whose tokens are shared; "
@@ -274,7 +274,7 @@ TEST_F(LlmToSlmApart, WhatDoesNotFitIsRefusedAtStart) {
 }
 
 // Tokens that are words have no position in the text.
-TEST_F(LlmToSlmApart, TokenizersWithoutAnAlignmentAreRefusedByName) {
+TEST_F(LlmToSlmCrossTokenizer, TokenizersWithoutAnAlignmentAreRefusedByName) {
   const Served words{"mistral", 128};
   EngineConfig config = config_of(projector("aligned", 0));
   config.models[1].path = words.path();

@@ -528,7 +528,7 @@ TEST_F(Plans, BeamsTakeOneChoiceAndNoTemperature) {
   EXPECT_TRUE(plan_method(d, greedy, true, 1).ok());
 }
 
-TEST_F(Plans, EachBeamNeedsRoomForTheWholeText) {
+TEST_F(Plans, EachBeamNeedsRowsForTheWholeText) {
   large_.pool.pages = 22;  // 5 for each of 4 beams
   const auto plan = plan_method(deployment(true), beams(4), true, 1);
   ASSERT_TRUE(plan.ok()) << plan.status();

@@ -42,7 +42,7 @@ class Alignment : public ::testing::Test {
                                          bc = merging({{"b", "c"}}), letters = merging({});
 };
 
-TEST_F(Alignment, ARowGoesToTheTokensThatEndInItsToken) {
+TEST_F(Alignment, ATokenIsAlignedWithTheTokenOfItsLastByte) {
   EXPECT_THAT(rows("abcdef", *abc_de, *bc), ElementsAre(0, 0, 1, 1, 2));
   EXPECT_THAT(rows("abcdef", *bc, *abc_de), ElementsAre(1, 3, 4));
 }

@@ -28,7 +28,7 @@ TEST(DividePages, NoMoreThanAllSequencesNeed) {
   EXPECT_EQ((*pages)[0], 7 * 3);
 }
 
-TEST(DividePages, WhatModelsTakeBesidesPagesIsOfTheBudget) {
+TEST(DividePages, OtherBytesOfModelsAreChargedToTheBudget) {
   PoolRequest large = request("large", 600, 1 << 20);
   large.other_bytes = 50'000;
   const std::vector<PoolRequest> models{large, request("small", 400, 1 << 20)};
@@ -42,7 +42,7 @@ TEST(DividePages, WhatModelsTakeBesidesPagesIsOfTheBudget) {
   EXPECT_TRUE(divide_pages(models, 51'000, 64).ok());
 }
 
-TEST(DividePages, WhatTheDeploymentNamesComesFirst) {
+TEST(DividePages, WantedPagesComeFirst) {
   const auto pages =
       divide_pages({request("named", 100, 1 << 20, 30), request("rest", 100, 1 << 20)}, 5'000, 64);
   ASSERT_TRUE(pages.ok());
@@ -57,7 +57,7 @@ TEST(DividePages, EqualRowsForPagesOfDifferentLength) {
   EXPECT_EQ(*pages, (std::vector<int64_t>{100, 200}));
 }
 
-TEST(DividePages, WhatOneModelCannotUseIsTheOthers) {
+TEST(DividePages, UnusablePagesGoToTheOthers) {
   const auto pages =
       divide_pages({request("short", 100, 32), request("long", 100, 1 << 20)}, 10'000, 5);
   ASSERT_TRUE(pages.ok());
@@ -77,7 +77,7 @@ TEST(DividePages, TakesNoMoreThanTheBudget) {
   }
 }
 
-TEST(DividePages, RefusesABudgetWithoutRoomForAPage) {
+TEST(DividePages, RefusesABudgetBelowOnePage) {
   const auto none = divide_pages({request("m", 1000, 100), request("n", 500, 40)}, 1499, 3);
   EXPECT_EQ(none.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(none.status().message(),

@@ -110,7 +110,7 @@ TEST(Ingress, ClientsTakeTurnsByBytes) {
   EXPECT_EQ(held.metrics_.requests_tokenizing.value(), 0);
 }
 
-TEST(Ingress, WhatIsRefusedIsNotKept) {
+TEST(Ingress, RefusedRequestsAreDropped) {
   LimitsConfig limits;
   limits.max_waiting = 2;
   Held held(limits);
@@ -157,7 +157,7 @@ TEST(Ingress, DeadlinesAndTheLongestWaitEndWithoutATurn) {
                                        "next OK", "next OK"));
 }
 
-TEST(Ingress, StoppingEndsWhatWaitsAndWhatIsAtWork) {
+TEST(Ingress, StoppingEndsWaitingAndStartedRequests) {
   Held held;
   EXPECT_TRUE(held.enter("a").ok());
   EXPECT_TRUE(held.enter("b").ok());

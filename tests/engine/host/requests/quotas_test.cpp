@@ -42,7 +42,7 @@ struct Kit {
   std::string message;
 };
 
-TEST(Quotas, BoundWhatAClientHasOpen) {
+TEST(Quotas, BoundOpenRequests) {
   Kit kit({.max_requests = 2});
   EXPECT_EQ(kit.try_open(), "");
   EXPECT_EQ(kit.try_open(), "");

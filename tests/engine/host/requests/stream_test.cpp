@@ -70,7 +70,7 @@ struct Streams {
 
 using Log = std::vector<std::string>;
 
-TEST(RequestStreams, WhatPilesUpBecomesOneChunk) {
+TEST(RequestStreams, QueuedTokensBecomeOneChunk) {
   Streams s(1);
   s.listeners[0]->on_admitted();
   hear(*s.listeners[0], "ab");
