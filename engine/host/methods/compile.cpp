@@ -22,45 +22,39 @@ std::string default_of(const DeploymentConfig& config, const std::vector<Declare
   return kAutoregressive;
 }
 
-absl::Status compile_roles(const Deployment& d, const MethodEntry& entry,
-                           const std::vector<ModelInRole>& wanted, MethodVariant* out) {
-  for (const ModelInRole& model : wanted) {
+absl::Status compile_roles(const Deployment& d, const MethodEntry& entry, MethodVariant* out) {
+  for (const ModelInRole& model : out->needs) {
     TANDEM_ASSIGN_OR_RETURN(const RoleModel role, role_of(d, entry, model));
     out->roles.push_back(role);
-    out->conditioned |= role.prompt_only;
     if (model.fed_by) out->writer = model.model;
   }
-  add_encoders(d, wanted, &out->roles);
-  TANDEM_RETURN_IF_ERROR(feed_roles(d, entry, wanted, &out->roles));
-  for (size_t i = 0; i < wanted.size(); ++i) {
+  add_encoders(d, out->needs, &out->roles);
+  TANDEM_RETURN_IF_ERROR(feed_roles(d, entry, out->needs, &out->roles));
+  for (size_t i = 0; i < out->needs.size(); ++i) {
     if (!out->roles[i].prompt_only) continue;
-    const LoadedModel& model = *d.models.at(wanted[i].model);
-    out->reader = wanted[i].model;
+    const LoadedModel& model = *d.models.at(out->needs[i].model);
+    out->reader = out->needs[i].model;
     out->prompt_length = std::min(out->prompt_length, room_to_read(d, model, out->roles[i]));
   }
   return absl::OkStatus();
 }
 
 MethodVariant compile_variant(const Deployment& d, const MethodEntry& entry,
-                              const std::vector<ModelInRole>& wanted) {
+                              std::vector<ModelInRole> needs) {
   MethodVariant out;
-  const bool all_loaded =
-      std::ranges::all_of(wanted, [&](const ModelInRole& m) { return d.models.contains(m.model); });
-  // Else a request with this value is refused: its needs are lacking.
-  if (all_loaded) out.status = compile_roles(d, entry, wanted, &out);
+  out.needs = std::move(needs);
+  out.status = compile_roles(d, entry, &out);
   return out;
 }
 
 CompiledMethod compile(const Deployment& d, const DeclaredMethod& method) {
   const MethodEntry& entry = *method.entry;
-  CompiledMethod out{&entry, {}};
-  if (entry.variant.empty()) {
-    out.variants[0] = compile_variant(d, entry, method.needs.models);
-    return out;
-  }
+  CompiledMethod out{&entry, {compile_variant(d, entry, method.needs.models)}};
+  if (entry.variant.empty()) return out;
   for (const bool value : {false, true}) {
-    const MethodNeeds needs = entry.with(d.config, {{entry.variant, value}})->needs(d.config);
-    out.variants[value ? 1 : 0] = compile_variant(d, entry, needs.models);
+    MethodNeeds needs = entry.with(d.config, {{entry.variant, value}})->needs(d.config);
+    if (needs.lacking || needs.models == method.needs.models) continue;
+    out.variants.push_back(compile_variant(d, entry, std::move(needs.models)));
   }
   return out;
 }
@@ -89,12 +83,6 @@ void plan_beams(const Deployment& d, const Settings& beams, MethodPlan* plan) {
 }
 
 }  // namespace
-
-const MethodVariant& CompiledMethod::variant_of(const MethodWithParams& method) const {
-  if (entry->variant.empty()) return variants[0];
-  const Settings settings = method.settings();
-  return variants[std::get<bool>(*find_setting(settings, entry->variant)) ? 1 : 0];
-}
 
 Contract contract_on(const MethodEntry& entry, Contract contract, bool batch_invariant) {
   const bool rounds = contract == Contract::kExact && !entry.single_row_passes && !batch_invariant;
@@ -141,7 +129,13 @@ absl::StatusOr<MethodPlan> plan_choice(const Deployment& d, const MethodChoice& 
     return not_offered(d, entry.path(needs.lacking->field), needs.lacking->value,
                        needs.lacking->allowed);
   }
-  const MethodVariant& variant = d.compiled.at(entry.name).variant_of(*method);
+  // Few parameters change the roles; they are compiled for the request.
+  const CompiledMethod& compiled = d.compiled.at(entry.name);
+  const auto known = std::ranges::find(compiled.variants, needs.models, &MethodVariant::needs);
+  MethodVariant variant =
+      known != compiled.variants.end() ? *known : compile_variant(d, entry, needs.models);
+  TANDEM_RETURN_IF_ERROR(variant.status);
+
   MethodPlan plan;
   plan.method = entry.name;
   plan.contract = contract_on(entry, method->contract(greedy), d.large->shape.batch_invariant);
@@ -149,19 +143,14 @@ absl::StatusOr<MethodPlan> plan_choice(const Deployment& d, const MethodChoice& 
   plan.width = method->width();
   plan.extra_rows = method->extra_rows();
   if (choice.beams) plan_beams(d, *choice.beams, &plan);
-  plan.roles = variant.roles;
+  plan.roles = std::move(variant.roles);
   plan.prompt_length = variant.prompt_length;
   plan.reader = variant.reader;
   plan.writer = variant.writer;
   plan.context_length = std::numeric_limits<int64_t>::max();
-  for (size_t i = 0; i < needs.models.size(); ++i) {
-    // Parameters may change the masks of a role and its frontier.
-    TANDEM_ASSIGN_OR_RETURN(const RoleModel wanted, role_of(d, entry, needs.models[i]));
-    if (!variant.status.ok()) return variant.status;
-    RoleModel& role = plan.roles[i];
-    role.masks = wanted.masks;
-    role.frontier_rows = wanted.frontier_rows;
-    const LoadedModel& model = *d.models.at(needs.models[i].model);
+  for (size_t i = 0; i < variant.needs.size(); ++i) {
+    const LoadedModel& model = *d.models.at(variant.needs[i].model);
+    const RoleModel& role = plan.roles[i];
     if (!d.can_run(model)) plan.available = false;
     if (role.prompt_only) continue;
     plan.context_length =

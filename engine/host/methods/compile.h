@@ -2,7 +2,6 @@
 // adds its parameters. docs/architecture_request.mmd draws the way of a request.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -35,11 +34,11 @@ struct MethodPlan {
   std::string reader, writer;  // model names, if one model runs the prompt for another
 };
 
-// The roles of a method, for one value of its entry's `variant` switch.
+// The roles of a method with some parameters.
 struct MethodVariant {
-  absl::Status status;           // why a request cannot use this variant
-  std::vector<RoleModel> roles;  // those of the method's needs, in their order, then encoders
-  bool conditioned = false;      // one model runs the prompt, another one answers
+  std::vector<ModelInRole> needs;
+  absl::Status status;           // why requests cannot use it
+  std::vector<RoleModel> roles;  // of `needs` in their order, then encoders
   int64_t prompt_length = std::numeric_limits<int64_t>::max();
   std::string reader, writer;
 };
@@ -47,9 +46,7 @@ struct MethodVariant {
 // A method that a deployment offers. Immutable.
 struct CompiledMethod {
   const MethodEntry* entry = nullptr;
-  std::array<MethodVariant, 2> variants;  // by the switch's value; [0] if there is no switch
-
-  const MethodVariant& variant_of(const MethodWithParams& method) const;
+  std::vector<MethodVariant> variants;  // with default parameters, and each value of the switch
 };
 
 // A method and its parameters, as chosen for a request.

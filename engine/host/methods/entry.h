@@ -52,6 +52,8 @@ struct ModelInRole {
   std::optional<Role> fed_by;
   bool prompt_only = false;  // it runs only the prompt, up to the layer that the adapter reads
   std::string field = {};    // the method's field that names the model; empty: `large` or `small`
+
+  friend bool operator==(const ModelInRole&, const ModelInRole&) = default;
 };
 // The shape whose adapters the role uses: the model's, or its encoder's if that is conditioned.
 const ModelShape& fed_shape(const LoadedModel& model, const ModelInRole& role);
@@ -113,8 +115,8 @@ class MethodEntry {
   // Settings with which `auto` runs the method, except those that the deployment sets. Empty:
   // `auto` runs it only as the deployment's default.
   Settings automatic;
-  // The switch among the fields whose value changes the roles. Both variants are compiled at load.
-  // Empty: none.
+  // The switch among the fields that changes the roles. Both values are compiled at load. Empty:
+  // none.
   std::string variant;
   std::vector<Field> fields;
 

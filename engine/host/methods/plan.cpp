@@ -10,18 +10,13 @@
 namespace tandem {
 namespace {
 
-// `method`: the one that the request names; null for `auto`.
-absl::Status check_beams(const Deployment& d, const GenerateRequest& request,
-                         const CompiledMethod* method) {
-  if (!searches_beams(request)) return absl::OkStatus();
+// REQUIRES: the request searches beams.
+absl::Status check_beams(const GenerateRequest& request, const MethodPlan& plan) {
   const std::string width = setting_text(*find_setting(request.beam, "width"));
-  if (method && method->entry->name != kAutoregressive) {
-    const auto with_params = method->entry->with(d.config, request.parameters);
-    if (!method->variant_of(*with_params).conditioned) {
-      return out_of_range("beam.width", width,
-                          absl::StrCat("1 with method ", request.method,
-                                       " (beam search needs a model that decodes alone)"));
-    }
+  if (plan.method != kAutoregressive && plan.reader.empty()) {
+    return out_of_range("beam.width", width,
+                        absl::StrCat("1 with method ", plan.method,
+                                     " (beam search needs a model that decodes alone)"));
   }
   const std::string reason = absl::StrCat(" with beam.width ", width);
   if (request.n != 1) return out_of_range("n", request.n, "1" + reason);
@@ -29,6 +24,24 @@ absl::Status check_beams(const Deployment& d, const GenerateRequest& request,
     return out_of_range("temperature", *t, "0" + reason);
   }
   return absl::OkStatus();
+}
+
+// Of a method that the request names.
+absl::StatusOr<MethodPlan> plan_named(const Deployment& d, const GenerateRequest& request,
+                                      bool greedy) {
+  if (!d.offers(request.method)) {
+    return not_offered(d, "method", request.method, d.offered());
+  }
+  const MethodEntry& entry = *d.compiled.at(request.method).entry;
+  TANDEM_RETURN_IF_ERROR(check_parameters(entry, request.parameters));
+  const MethodChoice choice = choice_of(request, entry);
+  TANDEM_ASSIGN_OR_RETURN(MethodPlan plan, plan_choice(d, choice, greedy));
+  plan.method = request.method;
+  if (searches_beams(request)) TANDEM_RETURN_IF_ERROR(check_beams(request, plan));
+  if (plan.contract < request.require_contract) {
+    return unsatisfied(d, request, choice, plan.contract, greedy);
+  }
+  return plan;
 }
 
 }  // namespace
@@ -46,22 +59,9 @@ absl::Status check_parameters(const MethodEntry& method, const Settings& asked) 
 absl::StatusOr<MethodPlan> plan_method(const Deployment& d, const GenerateRequest& request,
                                        bool greedy, int64_t prompt_tokens) {
   TANDEM_RETURN_IF_ERROR(check_parameters(beam_entry(), request.beam));
-  if (request.method == kAuto) {
-    TANDEM_RETURN_IF_ERROR(check_beams(d, request, nullptr));
-    return plan_auto(d, request, greedy, prompt_tokens);
-  }
-  if (!d.offers(request.method)) {
-    return not_offered(d, "method", request.method, d.offered());
-  }
-  const CompiledMethod& method = d.compiled.at(request.method);
-  TANDEM_RETURN_IF_ERROR(check_parameters(*method.entry, request.parameters));
-  TANDEM_RETURN_IF_ERROR(check_beams(d, request, &method));
-  const MethodChoice choice = choice_of(request, *method.entry);
-  TANDEM_ASSIGN_OR_RETURN(MethodPlan plan, plan_choice(d, choice, greedy));
-  plan.method = request.method;
-  if (plan.contract < request.require_contract) {
-    return unsatisfied(d, request, choice, plan.contract, greedy);
-  }
+  if (request.method != kAuto) return plan_named(d, request, greedy);
+  TANDEM_ASSIGN_OR_RETURN(MethodPlan plan, plan_auto(d, request, greedy, prompt_tokens));
+  if (searches_beams(request)) TANDEM_RETURN_IF_ERROR(check_beams(request, plan));
   return plan;
 }
 

@@ -78,24 +78,26 @@ class CompiledMethods : public ::testing::Test {
   LoadedModel large_, small_;
 };
 
-TEST_F(CompiledMethods, ASwitchSelectsTheRoles) {
+TEST_F(CompiledMethods, BothValuesOfASwitchAreCompiled) {
   DeploymentConfig config = pair_config();
   config.methods["bild"] = {{"early_exit_layer", int64_t{2}}};
   Deployment d = deployment(config);
   compile_methods(declared_methods(config), &d);
   const CompiledMethod& bild = d.compiled.at("bild");
+  ASSERT_EQ(bild.variants.size(), 2U);
+  EXPECT_EQ(bild.variants[0].roles[1].model, small_.id);
+  EXPECT_EQ(bild.variants[1].roles[1].model, large_.id);
   const auto small_of = [&](const Settings& parameters) {
-    const auto method = bild.entry->with(config, parameters);
-    return bild.variant_of(*method).roles[1];
+    const auto plan = plan_choice(d, {bild.entry, parameters}, true);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan->roles[1];
   };
   EXPECT_EQ(small_of({}).model, small_.id);
   EXPECT_EQ(small_of({{"early_exit", true}}).model, large_.id);
   EXPECT_EQ(small_of({{"early_exit", true}}).to, 2);
-  // Other parameters are added to the compiled roles.
-  const auto plan =
-      plan_choice(d, {bild.entry, {{"early_exit", true}, {"max_small_run", int64_t{7}}}}, true);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->roles[1].frontier_rows, 8);
+  // Other parameters change the roles too; these are compiled for the request.
+  EXPECT_EQ(small_of({{"early_exit", true}, {"max_small_run", int64_t{7}}}).frontier_rows, 8);
+  EXPECT_EQ(bild.variants.size(), 2U);
 }
 
 // Parallel draft tokens are a number among the parameters: zero needs no adapter.
