@@ -24,7 +24,7 @@ struct DraftLore;  // engine/decode/steering.h
 
 // How a small model that cannot draft for the large one uses it: the large model's hidden states of
 // the prompt condition the small one, which answers in its own tokens (llm_to_slm).
-struct Conditioning {
+struct ConditionedMethod {
   std::string method;
   const AdapterShape* adapter = nullptr;
 };
@@ -51,7 +51,7 @@ struct Deployment {
   bool share_tokens = true;               // large and small model mean the same token by each id
   // Set if large and small model have different tokens, or only one has an encoder. Then only this
   // method and autoregressive decoding are offered.
-  std::optional<Conditioning> conditioning;
+  std::optional<ConditionedMethod> conditioning;
   // Rows of a sequence: limited by the large model and its KV memory. The small model may allow
   // fewer (MethodPlan::context_length).
   int64_t context_length = 0;

@@ -131,7 +131,7 @@ TEST_F(CompiledMethods, AConditionedPairOffersOnlyThat) {
   config.methods["llm_to_slm"] = {{"adapter", std::string("projector")}};
   Deployment d = deployment(config);
   d.share_tokens = false;
-  d.conditioning = Conditioning{"llm_to_slm"};
+  d.conditioning = ConditionedMethod{"llm_to_slm"};
   compile_methods(declared_methods(config), &d);
   EXPECT_EQ(d.offered(), "autoregressive, llm_to_slm");
   EXPECT_EQ(d.conditioning->adapter, &small_.shape.adapters[0]);
