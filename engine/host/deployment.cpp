@@ -51,8 +51,8 @@ absl::Status add_models(const Models& models, const Declared& declared, Deployme
 std::optional<Refusal> adapter_refusal(const Deployment& d, const ModelInRole& role) {
   if (role.adapter.empty()) return std::nullopt;
   const LoadedModel& model = *d.models.at(role.model);
-  const ModelShape& shape = fed_shape(model, role);
-  if (model.encoder != nullptr && !role.fed_by && role.masks == 0) {
+  const ModelShape& shape = adapter_owner(model, role);
+  if (model.encoder != nullptr && !role.conditioned_by && role.masks == 0) {
     return Refusal{"adapter", quote_value(role.adapter),
                    absl::StrCat("none: ", role.model, " has an encoder")};
   }
@@ -97,8 +97,9 @@ absl::Status join_pair(const Declared& declared, Deployment* d) {
   d->share_tokens = tokens.ok();
   if (tokens.ok() && kind.ok()) return absl::OkStatus();
   const auto conditions = [](const DeclaredMethod& method) {
-    return std::ranges::any_of(method.needs.models,
-                               [](const ModelInRole& role) { return role.fed_by.has_value(); });
+    return std::ranges::any_of(method.needs.models, [](const ModelInRole& role) {
+      return role.conditioned_by.has_value();
+    });
   };
   const auto method = std::ranges::find_if(declared, conditions);
   if (method == declared.end()) return tokens.ok() ? kind : tokens;

@@ -59,11 +59,11 @@ void add_encoders(const Deployment& deployment, const std::vector<ModelInRole>& 
 absl::Status feed_roles(const Deployment& deployment, const MethodEntry& entry,
                         const std::vector<ModelInRole>& wanted, std::vector<RoleModel>* roles) {
   for (size_t i = 0; i < wanted.size(); ++i) {
-    if (!wanted[i].fed_by) continue;
-    const auto source = std::ranges::find(*roles, *wanted[i].fed_by, &RoleModel::role);
+    if (!wanted[i].conditioned_by) continue;
+    const auto source = std::ranges::find(*roles, *wanted[i].conditioned_by, &RoleModel::role);
     const AdapterId id = std::exchange((*roles)[i].adapter, AdapterId());
     const AdapterShape& adapter =
-        fed_shape(*deployment.models.at(wanted[i].model), wanted[i]).adapters[id.index()];
+        adapter_owner(*deployment.models.at(wanted[i].model), wanted[i]).adapters[id.index()];
     RoleModel& fed =
         (*roles)[i].memory < 0 ? (*roles)[i] : (*roles)[static_cast<size_t>((*roles)[i].memory)];
     const bool encoded = source->sees_all || source->memory >= 0;
@@ -98,7 +98,7 @@ absl::StatusOr<RoleModel> role_of(const Deployment& deployment, const MethodEntr
   role.sees_all = wanted.prompt_only && model.encoder != nullptr;
   if (role.sees_all) role.model = model.encoder->id;
   if (wanted.adapter.empty()) return role;
-  const ModelShape& shape = fed_shape(model, wanted);
+  const ModelShape& shape = adapter_owner(model, wanted);
   if (const auto misfit = adapter_misfit(shape, wanted)) {
     return out_of_range(entry.path(misfit->field), misfit->value, misfit->allowed);
   }

@@ -26,7 +26,7 @@ absl::Status compile_roles(const Deployment& d, const MethodEntry& entry, Method
   for (const ModelInRole& model : out->needs) {
     TANDEM_ASSIGN_OR_RETURN(const RoleModel role, role_of(d, entry, model));
     out->roles.push_back(role);
-    if (model.fed_by) out->writer = model.model;
+    if (model.conditioned_by) out->writer = model.model;
   }
   add_encoders(d, out->needs, &out->roles);
   TANDEM_RETURN_IF_ERROR(feed_roles(d, entry, out->needs, &out->roles));
@@ -62,8 +62,8 @@ CompiledMethod compile(const Deployment& d, const DeclaredMethod& method) {
 // The adapter through which one model of a method conditions another.
 const AdapterShape* adapter_of(const Deployment& d, const MethodNeeds& needs) {
   for (const ModelInRole& role : needs.models) {
-    if (!role.fed_by) continue;
-    const ModelShape& shape = fed_shape(*d.models.at(role.model), role);
+    if (!role.conditioned_by) continue;
+    const ModelShape& shape = adapter_owner(*d.models.at(role.model), role);
     return &shape.adapters[find_adapter(shape, role.adapter).index()];
   }
   return nullptr;

@@ -20,9 +20,9 @@ HiddenStatesByModel hidden_states_of(const EngineConfig& config) {
     for (const DeclaredMethod& method : declared_methods(d)) {
       for (const ModelInRole& role : method.needs.models) {
         use[role.model].retain_top |= role.retains_top_hidden;
-        if (!role.fed_by) continue;
+        if (!role.conditioned_by) continue;
         for (const ModelInRole& source : method.needs.models) {
-          use[source.model].condition |= source.role == *role.fed_by;
+          use[source.model].condition |= source.role == *role.conditioned_by;
         }
       }
     }

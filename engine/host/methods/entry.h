@@ -49,14 +49,14 @@ struct ModelInRole {
   // Rows that ran all layers keep their hidden states (PoolSize::retains_top_hidden).
   bool retains_top_hidden = false;
   // The role whose hidden states of the prompt condition this one, through `adapter`.
-  std::optional<Role> fed_by;
+  std::optional<Role> conditioned_by;
   bool prompt_only = false;  // it runs only the prompt, up to the layer that the adapter reads
   std::string field = {};    // the method's field that names the model; empty: `large` or `small`
 
   friend bool operator==(const ModelInRole&, const ModelInRole&) = default;
 };
 // The shape whose adapters the role uses: the model's, or its encoder's if that is conditioned.
-const ModelShape& fed_shape(const LoadedModel& model, const ModelInRole& role);
+const ModelShape& adapter_owner(const LoadedModel& model, const ModelInRole& role);
 
 // The models that a method needs, the large one first.
 struct MethodNeeds {

@@ -17,7 +17,7 @@ MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
   MethodNeeds needs{{of_large(d), of_small(d)}, {}};
   needs.models[0].prompt_only = !a.speculative;
   needs.models[1].adapter = a.adapter;
-  needs.models[1].fed_by = Role::kLarge;
+  needs.models[1].conditioned_by = Role::kLarge;
   if (a.adapter.empty() || d.small.empty()) needs.lacking = Refusal();
   return needs;
 }
