@@ -276,7 +276,7 @@ TEST(PpdMethod, RefusesDeploymentsThatDoNotFit) {
        [](EngineConfig& c) { c.models[1].layers = 3; }},
       {"deployments[code].ppd.workers: \"worker0\" with device: cpu:0; allowed: a device or a "
        "device queue "
-       "(cpu:0/1) beside the large model's",
+       "(cpu:0/1) other than the large model's",
        [](EngineConfig& c) { c.models[1].device = "cpu:0"; }},
       {"deployments[code].ppd.workers: \"worker0\" with page_rows: 8; allowed: 16",
        [](EngineConfig& c) { c.models[1].page_rows = 8; }},
