@@ -19,7 +19,7 @@
 
 #include "bench/sample_text.h"
 #include "engine/base/check.h"
-#include "engine/host/stream.h"
+#include "engine/host/requests/stream.h"
 #include "engine/text/tokenizer.h"
 
 namespace tandem {

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/clock.h"
-#include "engine/host/request.h"
+#include "engine/host/requests/request.h"
 #include "server/server_state.h"
 
 namespace tandem {

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/host/request.h"
+#include "engine/host/requests/request.h"
 #include "server/call_info.h"
 #include "server/response_to_proto.h"
 #include "server/server_state.h"

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/clock.h"
-#include "engine/host/request.h"
+#include "engine/host/requests/request.h"
 #include "opentelemetry/proto/trace/v1/trace.pb.h"
 #include "server/call_info.h"
 

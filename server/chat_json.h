@@ -6,7 +6,7 @@
 #pragma once
 
 #include "engine/base/violations.h"
-#include "engine/host/request.h"
+#include "engine/host/requests/request.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem {

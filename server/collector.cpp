@@ -8,7 +8,7 @@
 
 #include "engine/base/version.h"
 #include "engine/host/methods/registry.h"
-#include "engine/host/request.h"
+#include "engine/host/requests/request.h"
 #include "server/edge/status_text.h"
 
 namespace tandem {
@@ -266,7 +266,7 @@ void add_own_families(const Metrics& metrics, std::vector<MetricFamily>* out) {
       Family family(method->name + "_" + counter.name + "_total", counter.help,
                     MetricType::Counter);
       for (const Series& s : metrics.series) {
-        if (s.method == method->name) family.counter(of(s), counter.told(s.own[i].value()));
+        if (s.method == method->name) family.counter(of(s), counter.reported(s.own[i].value()));
       }
       per.add(&family);
     }

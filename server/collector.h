@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/host/quotas.h"
+#include "engine/host/requests/quotas.h"
 #include "server/server_state.h"
 
 namespace tandem {

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
-#include "engine/host/request.h"
+#include "engine/host/requests/request.h"
 #include "server/response_to_proto.h"
 #include "tandem/v1/generation.pb.h"
 

@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/version.h"
 #include "engine/host/engine.h"
-#include "engine/host/models.h"
+#include "engine/host/models/models.h"
 #include "server/log.h"
 #include "server/options.h"
 #include "server/server.h"

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/base/config.h"
-#include "engine/host/config.h"
+#include "engine/host/config/config.h"
 #include "server/server_config.h"
 
 namespace tandem {

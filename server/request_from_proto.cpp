@@ -14,8 +14,8 @@
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/base/violations.h"
-#include "engine/host/methods.h"
-#include "engine/host/settings_proto.h"
+#include "engine/host/config/settings_proto.h"
+#include "engine/host/methods/plan.h"
 #include "server/chat_json.h"
 
 namespace tandem {

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/host/request.h"
+#include "engine/host/requests/request.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem {

@@ -6,8 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "engine/host/config/settings_proto.h"
 #include "engine/host/methods/registry.h"
-#include "engine/host/settings_proto.h"
 #include "engine/text/utf8.h"
 
 namespace tandem {
@@ -39,7 +39,7 @@ void stats_to_proto(const std::string& method, const MethodStats& in, int64_t co
     if (!field) continue;
     using google::protobuf::FieldDescriptor;
     if (counter.is_time) {
-      out->GetReflection()->SetDouble(out, field, counter.told(in.own[i]));
+      out->GetReflection()->SetDouble(out, field, counter.reported(in.own[i]));
     } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
       out->GetReflection()->SetInt64(out, field, in.own[i]);
     } else {

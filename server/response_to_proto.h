@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "engine/host/request.h"
+#include "engine/host/requests/request.h"
 #include "tandem/v1/generation.pb.h"
 #include "tandem/v1/models.pb.h"
 

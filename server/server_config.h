@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/base/clock.h"
-#include "engine/host/config_file.h"
+#include "engine/host/config/config_file.h"
 
 namespace tandem {
 

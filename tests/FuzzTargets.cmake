@@ -21,8 +21,8 @@ tandem_fuzz(chat_template ${text}/fuzz/chat_template_fuzz.cpp
 tandem_fuzz(stop_matcher ${text}/fuzz/stop_matcher_fuzz.cpp DEPS tandem::text)
 
 # Parts of engine/host and of server, which this build has not as a whole: what reads files of a deployment, and requests.
-file(GLOB parts CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/engine/host/methods/*.cpp)
-foreach(part alignment config config_file config_limits config_methods deployment methods names settings_proto)
+file(GLOB parts CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/engine/host/config/*.cpp ${CMAKE_SOURCE_DIR}/engine/host/methods/*.cpp)
+foreach(part deployment models/alignment models/loaded_model models/pair requests/request)
   list(APPEND parts ${CMAKE_SOURCE_DIR}/engine/host/${part}.cpp)
 endforeach()
 add_library(tandem_fuzzed_parts STATIC ${parts} ${CMAKE_SOURCE_DIR}/server/request_from_proto.cpp ${CMAKE_SOURCE_DIR}/server/chat_json.cpp)

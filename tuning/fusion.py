@@ -168,7 +168,7 @@ class Pieces:
 
 def piece_ends(pieces: list[tuple[bytes, bool]], text: bytes) -> list[int]:
     """Where in `text` each token ends, by its bytes and whether it is a special one. As the server's
-    (engine/host/alignment.cpp): what the text lacks, a blank before it or a special token, has no bytes."""
+    (engine/host/models/alignment.cpp): what the text lacks, a blank before it or a special token, has no bytes."""
     ends, end = [], 0
     for piece, special in pieces:
         rest, word = text[end:], piece.removeprefix(b" ")

@@ -1,6 +1,6 @@
 // What a deployment says, after validation: plain structs, no protobuf.
 //
-// The textproto schema is proto/tandem/config/v1; engine/host/config.h turns one into the other.
+// The textproto schema is proto/tandem/config/v1; engine/host/config/config.h turns one into the other.
 #pragma once
 
 #include <cstdint>
@@ -128,7 +128,7 @@ struct DeploymentConfig {
   std::string small;                     // empty: none
   bool prefix_cache_per_client = false;  // clients share prefixes with nobody but themselves
   // What `auto` means. Empty: what makes the large model's own tokens fastest, in tandem where that
-  // pays (engine/host/methods.h).
+  // pays (engine/host/methods/plan.h).
   std::string default_method;
   // By method: its parameters where a request names none, and what it needs of the deployment.
   std::map<std::string, Settings> methods;

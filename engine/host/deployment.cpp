@@ -1,6 +1,7 @@
 #include "engine/host/deployment.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -8,89 +9,36 @@
 #include "engine/base/status.h"
 #include "engine/decode/bita_budget.h"
 #include "engine/decode/steering.h"
-#include "engine/host/methods.h"
-#include "engine/host/methods/registry.h"
-#include "engine/text/merge_order.h"
+#include "engine/host/methods/declare.h"
+#include "engine/host/models/pair.h"
 
 namespace tandem {
 namespace {
 
-// Ids that the output matrices of a pair may be apart: matrices are padded for speed, those of one
-// family differently (Qwen 2: 151936 and 152064 rows for 151665 tokens).
-constexpr int kMostPadding = 128;
+using Declared = std::vector<DeclaredMethod>;
+using Models = std::map<std::string, LoadedModel>;
 
-// A token is taken to stand for so many bytes at least, whatever the vocabulary: normalizers
-// shorten texts (blanks, full-width letters), and an unknown word may be one token.
+// A token stands for at least this many bytes, whatever the vocabulary: normalizers shorten text
+// (blanks, full-width letters), and an unknown word may be one token.
 constexpr int64_t kLeastPiece = 16;
 
-// Ids that name a token. A matrix may have more rows.
-int named_tokens(const LoadedModel& model) {
-  Token end = model.tokenizer->vocab_size();
-  for (const Token t : model.eos) end = std::max(end, t + 1);
-  return std::min(end, model.shape.vocab_size);
-}
-
-// A small model drafts for a large one, so both must mean the same by every token id.
-absl::Status same_vocabulary(const std::string& deployment, const LoadedModel& large,
-                             const LoadedModel& small) {
-  const auto differ = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("deployments[", deployment, "].small: \"", small.config.name,
-                     "\" and large \"", large.config.name, "\" have different ", what,
-                     "; allowed: one shared vocabulary, behind it at most ", kMostPadding,
-                     " more ids of padding in one of them"));
-  };
-  const auto [fewer, more] = std::minmax(small.shape.vocab_size, large.shape.vocab_size);
-  const std::string sizes =
-      absl::StrCat("vocabulary sizes (", small.shape.vocab_size, ", ", large.shape.vocab_size, ")");
-  if (more - fewer > kMostPadding) return differ(sizes);
-  const Token tokens = std::max(large.tokenizer->vocab_size(), small.tokenizer->vocab_size());
-  for (Token t = 0; t < tokens; ++t) {
-    const std::string in_large = large.tokenizer->token_text(t);
-    const std::string in_small = small.tokenizer->token_text(t);
-    if (in_large != in_small) {
-      return differ(absl::StrCat("tokens for id ", t, " (", quote_value(in_small), ", ",
-                                 quote_value(in_large), ")"));
-    }
-    if (t >= fewer && t < more && !in_large.empty()) {
-      return differ(
-          absl::StrCat(sizes, ", and id ", t, " is no padding but ", quote_value(in_large)));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// The prompt is read by encoders or by decoders, by those of all models.
-absl::Status same_reading(const std::string& deployment, const LoadedModel& large,
-                          const LoadedModel& small) {
-  if ((large.encoder == nullptr) == (small.encoder == nullptr)) {
-    if (large.start_token == small.start_token) return absl::OkStatus();
-    return out_of_range(
-        absl::StrCat("deployments[", deployment, "].small: ", quote_value(small.config.name),
-                     ": decoder_start_token_id"),
-        small.start_token, absl::StrCat(large.start_token, ", that of ", large.config.name));
-  }
-  return out_of_range(
-      absl::StrCat("deployments[", deployment, "].small"), quote_value(small.config.name),
-      large.encoder == nullptr ? absl::StrCat("models without an encoder, as ", large.config.name)
-                               : absl::StrCat("models with an encoder, as ", large.config.name));
+std::string field_of(const Deployment& d, absl::string_view field) {
+  return absl::StrCat("deployments[", d.name, "].", field);
 }
 
 absl::Status refused(const Deployment& d, const MethodEntry& method, const Refusal& why) {
-  return out_of_range(absl::StrCat("deployments[", d.name, "].", method.path(why.field)), why.value,
-                      why.allowed);
+  return out_of_range(field_of(d, method.path(why.field)), why.value, why.allowed);
 }
 
-// Those that methods need beside the large and the small one.
-absl::Status add_models(const std::map<std::string, LoadedModel>& models, Deployment* d) {
-  for (const MethodEntry* method : all_methods()) {
-    const MethodNeeds needs = method->with(d->config, {})->needs(d->config);
-    for (const ModelInRole& role : needs.models) {
-      if (needs.lacking || d->models.contains(role.model)) continue;
+// Looks up the models that methods need besides the large and the small one.
+absl::Status add_models(const Models& models, const Declared& declared, Deployment* d) {
+  for (const DeclaredMethod& method : declared) {
+    for (const ModelInRole& role : method.needs.models) {
+      if (d->models.contains(role.model)) continue;
       const auto known = models.find(role.model);
       if (known == models.end()) {
         const auto name = [](std::string* out, const auto& m) { out->append(m.first); };
-        return refused(*d, *method,
+        return refused(*d, *method.entry,
                        {role.field, quote_value(role.model),
                         absl::StrCat("names of models: ", absl::StrJoin(models, ", ", name))});
       }
@@ -100,86 +48,132 @@ absl::Status add_models(const std::map<std::string, LoadedModel>& models, Deploy
   return absl::OkStatus();
 }
 
-// What the file says of a method, against the models as they are.
-absl::Status check_methods(const Deployment& d) {
-  for (const MethodEntry* method : all_methods()) {
-    const MethodNeeds needs = method->with(d.config, {})->needs(d.config);
-    for (const ModelInRole& role : needs.models) {
-      if (needs.lacking || role.adapter.empty()) continue;
-      const LoadedModel& model = *d.models.at(role.model);
-      const ModelShape& shape = fed_shape(model, role);
-      if (model.encoder != nullptr && !role.fed_by && role.masks == 0) {
-        return refused(d, *method,
-                       {"adapter", quote_value(role.adapter),
-                        absl::StrCat("none: ", role.model, " has an encoder")});
+std::optional<Refusal> adapter_refusal(const Deployment& d, const ModelInRole& role) {
+  if (role.adapter.empty()) return std::nullopt;
+  const LoadedModel& model = *d.models.at(role.model);
+  const ModelShape& shape = adapter_owner(model, role);
+  if (model.encoder != nullptr && !role.conditioned_by && role.masks == 0) {
+    return Refusal{"adapter", quote_value(role.adapter),
+                   absl::StrCat("none: ", role.model, " has an encoder")};
+  }
+  if (find_adapter(shape, role.adapter).valid()) return adapter_misfit(shape, role);
+  const auto name = [](std::string* out, const AdapterShape& a) { out->append(a.name); };
+  const std::string names = absl::StrJoin(shape.adapters, ", ", name);
+  return Refusal{"adapter", quote_value(role.adapter),
+                 absl::StrCat(names.empty() ? "none" : names,
+                              ", the adapters among the extras of model ", role.model)};
+}
+
+// Checks the methods' settings against the loaded models.
+absl::Status check_methods(const Declared& declared, const Deployment& d) {
+  for (const MethodEntry* entry : all_methods()) {
+    for (const DeclaredMethod& method : declared) {
+      if (method.entry != entry) continue;
+      for (const ModelInRole& role : method.needs.models) {
+        if (const auto why = adapter_refusal(d, role)) return refused(d, *entry, *why);
       }
-      if (find_adapter(shape, role.adapter).valid()) {
-        const auto misfit = adapter_misfit(shape, role);
-        if (misfit) return refused(d, *method, *misfit);
-        continue;
-      }
-      const auto name = [](std::string* out, const AdapterShape& a) { out->append(a.name); };
-      const std::string names = absl::StrJoin(shape.adapters, ", ", name);
-      return refused(d, *method,
-                     {"adapter", quote_value(role.adapter),
-                      absl::StrCat(names.empty() ? "none" : names, ", the adapters among ",
-                                   "the extras of model ", role.model)});
     }
-    const auto misfit = method->misfit(d.config, models_of(d));
-    if (misfit) return refused(d, *method, *misfit);
+    if (const auto why = entry->misfit(d)) return refused(d, *entry, *why);
   }
   return absl::OkStatus();
 }
 
-std::vector<std::string> notes_of(const Deployment& d) {
+std::vector<std::string> notices_of(const Deployment& d) {
   std::vector<std::string> all;
   for (const MethodEntry* method : all_methods()) {
-    for (const std::string& note : method->notes(d.config, models_of(d))) {
-      all.push_back(absl::StrCat("deployments[", d.name, "].", method->name, ": ", note));
+    for (const std::string& notice : method->notices(d)) {
+      all.push_back(absl::StrCat(field_of(d, method->name), ": ", notice));
     }
   }
   return all;
 }
 
-// The method in which one model writes what another has read; null: the file has none.
-const MethodEntry* telling(const DeploymentConfig& config) {
-  for (const MethodEntry* method : all_methods()) {
-    const MethodNeeds needs = method->with(config, {})->needs(config);
-    const bool tells = std::ranges::any_of(
-        needs.models, [](const ModelInRole& role) { return role.fed_by.has_value(); });
-    if (tells && !needs.lacking) return method;
-  }
-  return nullptr;
-}
-
-// Whether two models can be taken for each other, or else how one is told what the other reads.
-absl::Status join(Deployment* d) {
-  const absl::Status tokens = same_vocabulary(d->name, *d->large, *d->small);
-  const absl::Status reading = same_reading(d->name, *d->large, *d->small);
+// Whether large and small model can be used for each other's tokens. If not, one must condition the
+// other.
+absl::Status join_pair(const Declared& declared, Deployment* d) {
+  const std::string field = field_of(*d, "small");
+  const absl::Status tokens = check_same_tokens(field, *d->large, *d->small);
+  const absl::Status kind = check_same_kind(field, *d->large, *d->small);
   d->share_tokens = tokens.ok();
-  if (tokens.ok() && reading.ok()) return absl::OkStatus();
-  const MethodEntry* const method = telling(d->config);
-  if (method == nullptr) return tokens.ok() ? reading : tokens;
-  d->told_method = method->name;
-  for (const ModelInRole& role : method->with(d->config, {})->needs(d->config).models) {
-    if (role.role != Role::kLarge || role.prompt_only) continue;
+  if (tokens.ok() && kind.ok()) return absl::OkStatus();
+  const auto conditions = [](const DeclaredMethod& method) {
+    return std::ranges::any_of(method.needs.models, [](const ModelInRole& role) {
+      return role.conditioned_by.has_value();
+    });
+  };
+  const auto method = std::ranges::find_if(declared, conditions);
+  if (method == declared.end()) return tokens.ok() ? kind : tokens;
+  if (!method->needs.models.front().prompt_only) {
     return refused(
-        *d, *method,
+        *d, *method->entry,
         {"speculative", "true",
          absl::StrCat("false, as ", d->small->config.name, " and ", d->large->config.name,
-                      tokens.ok() ? " read differently" : " have different tokens")});
+                      tokens.ok() ? " read the prompt differently" : " have different tokens")});
   }
+  d->conditioning = {method->entry->name};
   return absl::OkStatus();
 }
 
-// Through which adapter a model is told, once its methods are checked.
-void find_telling(Deployment* d) {
-  if (!d->apart()) return;
-  for (const ModelInRole& role : telling(d->config)->with(d->config, {})->needs(d->config).models) {
-    if (!role.fed_by) continue;
-    const ModelShape& shape = fed_shape(*d->models.at(role.model), role);
-    d->told_by = &shape.adapters[find_adapter(shape, role.adapter).index()];
+void set_lengths(const LimitsConfig& limits, Deployment* d) {
+  d->step_rows = limits.step_rows;
+  d->context_length = std::min<int64_t>(d->large->shape.max_positions, d->large->kv_rows());
+  for (const auto& [_, model] : d->models) {
+    if (model->encoder == nullptr) continue;
+    const int64_t length = source_length_of(*model, d->step_rows);
+    d->source_length = d->source_length > 0 ? std::min(d->source_length, length) : length;
   }
+  d->longest_piece =
+      std::max(kLeastPiece, static_cast<int64_t>(d->large->tokenizer->longest_piece()));
+  d->max_new_tokens = d->context_length - 1;
+  if (limits.max_new_tokens > 0) {
+    d->max_new_tokens = std::min<int64_t>(d->max_new_tokens, limits.max_new_tokens);
+  }
+  d->default_max_new_tokens = std::min<int64_t>(
+      d->max_new_tokens, d->large->default_max_new_tokens.value_or(limits.default_max_new_tokens));
+}
+
+void set_vocabularies(Deployment* d) {
+  d->early_vocabulary = draft_vocabulary_of(d->large->shape, *d->large->tokenizer);
+  d->vocab_size = d->large->named_tokens();
+  if (!d->small) return;
+  d->draft_vocabulary = draft_vocabulary_of(d->small->shape, *d->small->tokenizer);
+  d->small_vocab_size = d->small->named_tokens();
+  if (!d->share_tokens) return;
+  d->small_vocab_size = d->vocab_size = std::min(d->vocab_size, d->small_vocab_size);
+}
+
+absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
+                                           const LimitsConfig& limits, const Models& models,
+                                           Metrics* metrics) {
+  Deployment d;
+  d.name = config.name;
+  d.config = config;
+  d.large = d.models[config.large] = &models.at(config.large);
+  const Declared declared = declared_methods(config);
+  if (!config.small.empty()) {
+    d.small = d.models[config.small] = &models.at(config.small);
+    TANDEM_RETURN_IF_ERROR(join_pair(declared, &d));
+  }
+  d.draft_lore = std::make_shared<DraftLore>();
+  d.bita_lore = std::make_shared<BitaLore>();
+  set_vocabularies(&d);
+  TANDEM_RETURN_IF_ERROR(add_models(models, declared, &d));
+  TANDEM_RETURN_IF_ERROR(check_methods(declared, d));
+  d.notices = notices_of(d);
+  set_lengths(limits, &d);
+  compile_methods(declared, &d);
+  if (d.conditioned_only() && !config.default_method.empty() && !d.offers(config.default_method)) {
+    return out_of_range(
+        field_of(d, "default_method"), config.default_method,
+        absl::StrCat(d.offered(), ", as its models do not share tokens and architecture"));
+  }
+  for (const MethodInfo& m : d.methods) {
+    Series& series = metrics->series.emplace_back();
+    series.model = config.name;
+    series.method = m.method;
+    d.series[m.method] = &series;
+  }
+  return d;
 }
 
 ModelInDeployment describe(const std::string& role, const LoadedModel& model) {
@@ -203,25 +197,11 @@ ModelInDeployment describe(const std::string& role, const LoadedModel& model) {
 
 }  // namespace
 
-int draft_vocabulary_of(const ModelShape& model, const Tokenizer& tokenizer) {
-  constexpr int kFrequent = 32768;
-  constexpr double kShare = 0.125;  // of the parameters that a token needs
-  const int64_t head = int64_t{model.vocab_size} * model.hidden_size;
-  // Where the head has a matrix of its own, a token reads one row of the other.
-  const bool worth = model.vocab_size >= 2 * kFrequent &&
-                     static_cast<double>(head) >= kShare * static_cast<double>(model.parameters);
-  return worth && merges_in_order(tokenizer) ? kFrequent : 0;
-}
+const DeploymentConfig& config_of(const Deployment& deployment) { return deployment.config; }
 
-int64_t source_length_of(const LoadedModel& model, int64_t step_rows) {
-  const LoadedModel& encoder = *model.encoder;
-  return std::min<int64_t>(
-      {encoder.shape.max_positions, encoder.kv_rows(), step_rows});  // it is never divided
-}
-
-bool Deployment::small_writes(const GenerateRequest& request) const {
-  if (request.method != kAuto) return small_writes(request.method);
-  return small_writes(methods.front().method) && !searches_beams(request) &&
+bool Deployment::answers_in_small_tokens(const GenerateRequest& request) const {
+  if (request.method != kAuto) return answers_in_small_tokens(request.method);
+  return answers_in_small_tokens(methods.front().method) && !searches_beams(request) &&
          request.require_contract <= Contract::kLossy;
 }
 
@@ -231,8 +211,7 @@ bool Deployment::can_run(const LoadedModel& model) const {
 }
 
 const MethodInfo* Deployment::offers(absl::string_view method) const {
-  const auto it = std::find_if(methods.begin(), methods.end(),
-                               [&](const MethodInfo& info) { return info.method == method; });
+  const auto it = std::ranges::find(methods, method, &MethodInfo::method);
   return it == methods.end() ? nullptr : &*it;
 }
 
@@ -264,61 +243,11 @@ DeploymentInfo Deployment::info() const {
   return info;
 }
 
-absl::StatusOr<std::vector<Deployment>> make_deployments(
-    const EngineConfig& config, const std::map<std::string, LoadedModel>& models,
-    Metrics* metrics) {
+absl::StatusOr<std::vector<Deployment>> make_deployments(const EngineConfig& config,
+                                                         const Models& models, Metrics* metrics) {
   std::vector<Deployment> deployments;
   for (const DeploymentConfig& c : config.deployments) {
-    Deployment d;
-    d.name = c.name;
-    d.config = c;
-    d.prefix_cache_per_client = c.prefix_cache_per_client;
-    d.large = d.models[c.large] = &models.at(c.large);
-    if (!c.small.empty()) {
-      d.small = d.models[c.small] = &models.at(c.small);
-      TANDEM_RETURN_IF_ERROR(join(&d));
-    }
-    d.draft_lore = std::make_shared<DraftLore>();
-    d.bita_lore = std::make_shared<BitaLore>();
-    if (d.small) d.draft_vocabulary = draft_vocabulary_of(d.small->shape, *d.small->tokenizer);
-    d.early_vocabulary = draft_vocabulary_of(d.large->shape, *d.large->tokenizer);
-    d.vocab_size = named_tokens(*d.large);
-    if (d.small) d.small_vocab_size = named_tokens(*d.small);
-    if (d.small && d.share_tokens) {
-      d.small_vocab_size = d.vocab_size = std::min(d.vocab_size, d.small_vocab_size);
-    }
-    TANDEM_RETURN_IF_ERROR(add_models(models, &d));
-    TANDEM_RETURN_IF_ERROR(check_methods(d));
-    d.notes = notes_of(d);
-    find_telling(&d);
-    d.methods = offered_methods(c, d.large->shape.batch_invariant, all_methods(), d.told_method);
-    if (d.apart() && !c.default_method.empty() && !d.offers(c.default_method)) {
-      return out_of_range(
-          absl::StrCat("deployments[", c.name, "].default_method"), c.default_method,
-          absl::StrCat(d.offered(), ", as its models cannot be taken for each other"));
-    }
-    d.step_rows = config.limits.step_rows;
-    for (const MethodInfo& m : d.methods) {
-      Series& series = metrics->series.emplace_back();
-      series.model = c.name;
-      series.method = m.method;
-      d.series[m.method] = &series;
-    }
-    d.context_length = std::min<int64_t>(d.large->shape.max_positions, d.large->kv_rows());
-    for (const auto& [_, model] : d.models) {
-      if (model->encoder == nullptr) continue;
-      const int64_t length = source_length_of(*model, d.step_rows);
-      d.source_length = d.source_length > 0 ? std::min(d.source_length, length) : length;
-    }
-    d.longest_piece =
-        std::max(kLeastPiece, static_cast<int64_t>(d.large->tokenizer->longest_piece()));
-    d.max_new_tokens = d.context_length - 1;
-    if (config.limits.max_new_tokens > 0) {
-      d.max_new_tokens = std::min<int64_t>(d.max_new_tokens, config.limits.max_new_tokens);
-    }
-    d.default_max_new_tokens = std::min<int64_t>(
-        d.max_new_tokens,
-        d.large->default_max_new_tokens.value_or(config.limits.default_max_new_tokens));
+    TANDEM_ASSIGN_OR_RETURN(Deployment d, make_deployment(c, config.limits, models, metrics));
     deployments.push_back(std::move(d));
   }
   return deployments;

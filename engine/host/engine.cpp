@@ -9,8 +9,9 @@
 #include "engine/base/status.h"
 #include "engine/decode/autoregressive.h"
 #include "engine/host/engine_impl.h"
-#include "engine/host/listeners.h"
-#include "engine/host/resolve.h"
+#include "engine/host/methods/declare.h"
+#include "engine/host/requests/listeners.h"
+#include "engine/host/requests/resolve.h"
 
 namespace tandem {
 
@@ -22,8 +23,9 @@ Engine::Impl::Impl(EngineConfig c)
       ingress(std::max(1, config.tokenize_threads), config.limits, &clock, &text, &metrics) {}
 
 absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& progress) {
-  TANDEM_ASSIGN_OR_RETURN(devices, Devices::load(config, &clock, progress));
-  const std::vector<const LoadedModel*> by_id = devices->all();
+  TANDEM_ASSIGN_OR_RETURN(devices,
+                          Devices::load(config, hidden_states_of(config), &clock, progress));
+  const std::vector<LoadedModel*>& by_id = devices->models().all();
   std::vector<LoopModel> loop_models(by_id.size());
   for (const LoadedModel* m : by_id) {
     ModelSeries& series = metrics.models.emplace_back();
@@ -40,25 +42,27 @@ absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& p
   for (const LoadedModel* m : by_id) {
     for (const LoadedModel* r : m->replicas) loop_models[r->id.index()].replica_of = m->id;
   }
-  TANDEM_ASSIGN_OR_RETURN(deployments, make_deployments(config, devices->models(), &metrics));
+  TANDEM_ASSIGN_OR_RETURN(deployments,
+                          make_deployments(config, devices->models().by_name(), &metrics));
   for (const Deployment& d : deployments) {
-    for (const std::string& note : d.notes) {
-      if (progress) progress(note);
+    for (const std::string& notice : d.notices) {
+      if (progress) progress(notice);
     }
   }
   LoopOptions options;
   options.limits = config.limits;
-  options.log_frees = true;  // cheap, and fake devices check them
+  options.log_frees = true;  // fake devices check them
   loop = std::make_unique<Loop>(options, &clock, devices->backends(), loop_models, &metrics);
   for (Deployment& d : deployments) d.lost = [this](DeviceId device) { return lost(device); };
   loop_thread = std::thread([this] { loop->run(); });
   for (const LoadedModel* m : by_id) {
-    if (!m->shape.encodes) TANDEM_RETURN_IF_ERROR(warm_up(*m));  // an encoder with its decoder
+    if (!m->shape.encodes) TANDEM_RETURN_IF_ERROR(warm_up(*m));  // encoders run with their decoders
   }
   return absl::OkStatus();
 }
 
-// A prefill and a decode through the whole engine: pages are touched, buffers grow, kernels load.
+// Runs a prefill and a decode through the whole engine, so that pages are touched, buffers have
+// grown and kernels are loaded.
 absl::Status Engine::Impl::warm_up(const LoadedModel& model) {
   const auto listener = std::make_shared<WarmUp>();
   SequenceSpec spec;
@@ -68,7 +72,7 @@ absl::Status Engine::Impl::warm_up(const LoadedModel& model) {
       {room - 1, model.shape.max_positions - 1, config.limits.prefill_chunk_rows}));
   spec.prompt.assign(std::max<size_t>(1, rows), 0);
   spec.method = [](Gen g) { return autoregressive(g); };
-  spec.placed = true;  // here, and on no replica
+  spec.placed = true;  // on this instance
   spec.roles = {{Role::kLarge, model.id, 0}};
   if (model.encoder != nullptr) {
     spec.prompt.swap(spec.source);
@@ -95,9 +99,9 @@ Engine::Impl::~Impl() {
   stop_running();
   {
     std::unique_lock lock(mutex);
-    fewer.wait(lock, [this] { return live == 0; });
+    live_changed.wait(lock, [this] { return live == 0; });
   }
-  while (loop->live() > 0) std::this_thread::yield();  // pages of the last ones go back
+  while (loop->live() > 0) std::this_thread::yield();  // until their pages are released
   loop->quit();
   loop_thread.join();
 }
@@ -119,26 +123,23 @@ void Engine::Impl::stop_running() {
   loop->stop_all(shutting_down());
 }
 
-void Engine::Impl::one_gone() {
-  tell_of_lost_devices();
+void Engine::Impl::request_ended() {
+  report_lost_devices();
   const std::lock_guard lock(mutex);
   --live;
-  fewer.notify_all();
+  live_changed.notify_all();
 }
 
-// The loop says that a device is lost before any request on it ends, so none is missed.
-void Engine::Impl::tell_of_lost_devices() {
-  for (size_t d = 0; d < told.size(); ++d) {
+// The loop marks a device as lost before it ends a request there, so no loss is missed.
+void Engine::Impl::report_lost_devices() {
+  for (size_t d = 0; d < loss_reported.size(); ++d) {
     if (!lost(d)) continue;
     const std::lock_guard lock(loss_mutex);
-    if (told[d] || !on_loss) continue;
-    told[d] = true;
+    if (loss_reported[d] || !on_loss) continue;
+    loss_reported[d] = true;
     on_loss(config.devices[d].name());
   }
 }
-
-// --- The public face
-// ------------------------------------------------------------------------------
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() { impl_->draining.store(true); }
@@ -162,7 +163,7 @@ std::function<std::string(Token)> Engine::token_bytes(const GenerateRequest& req
   const auto found = impl_->find(request.model);
   if (!found.ok()) return [](Token) { return std::string(); };
   const Deployment& d = **found;
-  const LoadedModel* const writer = d.small_writes(request) ? d.small : d.large;
+  const LoadedModel* const writer = d.answers_in_small_tokens(request) ? d.small : d.large;
   return [writer](Token id) { return writer->tokenizer->token_bytes(id); };
 }
 
@@ -211,11 +212,11 @@ void Engine::shutdown(TimePoint deadline) {
   start_drain();
   std::unique_lock lock(impl_->mutex);
   const auto none = [this] { return impl_->live == 0; };
-  if (impl_->fewer.wait_until(lock, deadline, none)) return;
+  if (impl_->live_changed.wait_until(lock, deadline, none)) return;
   lock.unlock();
   impl_->stop_running();
   lock.lock();
-  impl_->fewer.wait(lock, none);
+  impl_->live_changed.wait(lock, none);
 }
 
 const Metrics& Engine::metrics() const { return impl_->metrics; }

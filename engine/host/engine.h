@@ -1,8 +1,8 @@
-// The engine: models on devices behind one scheduler. This is all that a server needs to know.
+// The engine: models on devices behind one scheduler. This is the interface for servers.
 //
-// submit() never blocks: what cannot be taken is refused at once, and nothing of it kept. Else the
-// prompt is rendered and tokenized on a thread for that, the request is validated there, admitted
-// or refused by the loop, and every outcome reaches the sink. All methods are thread-safe.
+// submit() never blocks. It refuses a request at once or queues it. A tokenizing thread renders,
+// tokenizes and validates it, and the loop admits it. Every outcome reaches the sink. All methods
+// are thread-safe.
 #pragma once
 
 #include <functional>
@@ -19,79 +19,79 @@
 #include "engine/base/clock.h"
 #include "engine/base/config.h"
 #include "engine/base/ids.h"
-#include "engine/host/request.h"
+#include "engine/host/requests/request.h"
 #include "engine/sched/metrics.h"
 
 namespace tandem {
 
 struct ClientUse;
 
-// Times since; zero: idle.
+// Liveness of the engine's threads. Zero: idle.
 struct Vitals {
-  Duration step{0};                                       // the loop began its step
-  std::vector<std::pair<std::string, Duration>> batches;  // by device: it began its oldest batch
+  Duration step{0};                                       // since the loop began its step
+  std::vector<std::pair<std::string, Duration>> batches;  // since a device began its oldest batch
 };
 
 class Engine {
  public:
-  // Loads every model (a progress line each through `progress`) and runs a warm-up pass of each.
+  // Loads every model, with a line of progress for each, and warms it up.
   // Errors name the model and the file or field.
   static absl::StatusOr<std::unique_ptr<Engine>> create(
       EngineConfig config, const std::function<void(absl::string_view)>& progress = {});
-  ~Engine();  // as shutdown(now)
+  ~Engine();  // like shutdown(now)
 
-  // The returned id names the request, with all its choices, in cancel() and pause(). Outcomes,
-  // refusals included, reach `sink`, which is kept until its last call.
+  // The id names the request, with all its choices, in cancel() and pause(). Outcomes, refusals
+  // too, reach `sink`, which lives until its last call.
   RequestId submit(GenerateRequest request, const std::shared_ptr<Sink>& sink);
 
-  // Ends the request with CANCELLED at its next step, in whatever state it is. Unknown or ended
-  // ids are ignored.
+  // Ends the request with CANCELLED at its next step, in any state. Unknown and ended ids are
+  // ignored.
   void cancel(RequestId id);
 
-  // The request's reader is behind: it makes no further tokens, beyond those under way, until
-  // resume(). Meanwhile it may lose its pages to others, and in the end its patience
-  // (LimitsConfig). These two only leave a message for the loop, so a sink may call them.
+  // For slow readers: after the passes under way the request makes no tokens until resume(). While
+  // paused it may be preempted, and it ends after LimitsConfig::stalled_stream_seconds. Both calls
+  // only post a message to the loop, so a sink may make them.
   void pause(RequestId id);
   void resume(RequestId id);
 
-  // Log-probabilities of given tokens. `done` is called once, as a sink's failed() is.
+  // Log-probabilities of given tokens. `done` is called once, under the rules of Sink.
   RequestId score(ScoreRequest request,
                   const std::function<void(absl::StatusOr<ScoreResult>)>& done);
 
-  // Text only. They take their turn with the prompts of requests, and are refused likewise. `done`
-  // is called once, as a sink's failed() is.
+  // Text only. They queue with the prompts of requests and can be refused like them. `done` is
+  // called once, under the rules of Sink.
   RequestId tokenize(TokenizeRequest request,
                      const std::function<void(absl::StatusOr<std::vector<Token>>)>& done);
   RequestId detokenize(DetokenizeRequest request,
                        const std::function<void(absl::StatusOr<std::string>)>& done);
-  // What the token adds to a text: bytes that need not be UTF-8. Empty for what is unknown.
+  // The bytes that a token adds to a text; not always UTF-8. Empty for unknown models and ids.
   std::string token_bytes(absl::string_view model, Token id) const;
-  // The same of the tokens that answer a request, which may be those of a deployment's small model.
-  // Good as long as this is.
+  // The same for the tokens of a request's answer, which may be the small model's. The engine must
+  // outlive the result.
   std::function<std::string(Token)> token_bytes(const GenerateRequest& request) const;
 
   std::vector<DeploymentInfo> deployments() const;
   absl::StatusOr<DeploymentInfo> deployment(absl::string_view name) const;
   std::vector<DeviceInfo> devices() const;
 
-  // `lost` is called once for each device that fails for good, with its name, on an engine thread:
-  // when the first request that it took along has ended. It must not call this. An empty one: none
-  // is called any more, and none is under way when this returns.
+  // `lost` is called with the name of each device that fails for good, once, on an engine thread,
+  // when the first of its requests has ended. It must not call this function. An empty function
+  // ends the calls; none is under way when this returns.
   void on_device_lost(std::function<void(const std::string& device)> lost);
 
-  // How long the engine has been at what it does, for those who watch the process.
+  // For watchdogs.
   Vitals vitals() const;
 
-  // From here on new requests get UNAVAILABLE; running ones go on.
+  // New requests get UNAVAILABLE; running ones continue.
   void start_drain();
-  // Requests accepted and not yet ended.
+  // Accepted requests that have not ended.
   int64_t live_requests() const;
-  // Ends what still runs at `deadline` with UNAVAILABLE, and returns when nothing runs.
+  // Drains. Ends requests that still run at `deadline` with UNAVAILABLE. Returns when none is left.
   void shutdown(TimePoint deadline);
 
-  // Fed by the loop; read by the metrics endpoint at any time.
+  // Written by the loop. Readable at any time.
   const Metrics& metrics() const;
-  // By name; under "" all clients that the limits do not name. Likewise.
+  // By client; all that the limits do not name are under "". Readable at any time.
   const std::map<std::string, ClientUse>& client_uses() const;
 
  private:

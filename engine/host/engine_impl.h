@@ -1,5 +1,5 @@
-// What an Engine is made of. engine.cpp brings it up and down; engine_requests.cpp has the way of a
-// request from submit() to the loop.
+// Members of Engine. engine.cpp starts and stops it; engine_requests.cpp takes requests from
+// submit() to the loop.
 #pragma once
 
 #include <atomic>
@@ -14,20 +14,20 @@
 #include "engine/async/worker.h"
 #include "engine/base/config.h"
 #include "engine/base/status.h"
-#include "engine/host/claims.h"
 #include "engine/host/deployment.h"
 #include "engine/host/engine.h"
-#include "engine/host/ingress.h"
-#include "engine/host/models.h"
-#include "engine/host/quotas.h"
-#include "engine/host/waiting_budget.h"
+#include "engine/host/models/models.h"
+#include "engine/host/requests/claims.h"
+#include "engine/host/requests/ingress.h"
+#include "engine/host/requests/quotas.h"
+#include "engine/host/requests/waiting_budget.h"
 #include "engine/sched/loop.h"
 
 namespace tandem {
 
-// A request whose turn to be tokenized has come.
+// A request that is being tokenized.
 template <class Request>
-struct Turn {
+struct StartedRequest {
   RequestId id;
   Request request;
   const Deployment* deployment;
@@ -43,27 +43,31 @@ struct Engine::Impl {
   absl::Status warm_up(const LoadedModel& model);
   absl::StatusOr<const Deployment*> find(absl::string_view name) const;
 
-  // A request's way in. Exactly one is called, once: `turn` on a thread of the ingress, which calls
-  // one_gone() when the request has ended; or `fail`, on this thread when the request is refused at
-  // once, and then nothing of it is kept.
+  // Checks a request and queues it for tokenizing. Calls one of the functions, once: `start`, on a
+  // tokenizing thread, which must cause request_ended(); or `fail`, on this thread if the request
+  // is refused at once.
   template <class Request>
-  RequestId take(Request request, const std::function<void(const Turn<Request>&)>& turn,
-                 const std::function<void(const absl::Status&)>& fail);
+  RequestId accept(Request request,
+                   const std::function<void(const StartedRequest<Request>&)>& start,
+                   const std::function<void(const absl::Status&)>& fail);
   template <class Request>
   absl::StatusOr<const Deployment*> check(const Request& request);
   absl::StatusOr<std::shared_ptr<Claims>> claim(const std::string& client, int64_t bytes);
   absl::Status enter(Ingress::Arrival arrival, Claims* claims);
   absl::Status refused(RejectReason reason, absl::Status status);
   void count_failure(const absl::Status& status);
-  void prepare(const Turn<GenerateRequest>& turn, const std::shared_ptr<Sink>& sink);
-  void prepare(const Turn<ScoreRequest>& turn,
+  // Ends a request that has not reached the loop; `report` calls its owner.
+  template <class Report>
+  void end_early(Claims* claims, const absl::Status& status, const Report& report);
+  void prepare(const StartedRequest<GenerateRequest>& started, const std::shared_ptr<Sink>& sink);
+  void prepare(const StartedRequest<ScoreRequest>& started,
                const std::function<void(absl::StatusOr<ScoreResult>)>& done);
 
   void stop_running();
-  void one_gone();
+  void request_ended();
   bool lost(DeviceId device) const { return loop->device_lost(device); }
   bool lost(size_t device) const { return lost(DeviceId(static_cast<int64_t>(device))); }
-  void tell_of_lost_devices();
+  void report_lost_devices();
 
   const EngineConfig config;
   SteadyClock clock;
@@ -75,18 +79,19 @@ struct Engine::Impl {
 
   std::atomic<RequestId> next_id{1};
   std::atomic<bool> draining{false};
-  std::mutex mutex;  // guards what follows
-  int64_t live = 0;  // accepted, and the last call to their owners to come
-  std::condition_variable fewer;
+  std::mutex mutex;  // guards live
+  int64_t live = 0;  // accepted requests whose last callback has not returned
+  std::condition_variable live_changed;
 
-  std::mutex loss_mutex;  // guards what follows; held while it is called
+  std::mutex loss_mutex;  // guards the next two members; held during the call
   std::function<void(const std::string&)> on_loss;
-  std::vector<bool> told = std::vector<bool>(config.devices.size());  // by device
+  std::vector<bool> loss_reported = std::vector<bool>(config.devices.size());  // by device
 
   WaitingBudget budget;
   Quotas quotas;
-  Worker text;      // its threads use the above,
-  Ingress ingress;  // and those of this one the pool too
+  // Destroyed first, in reverse order: their threads use the members above.
+  Worker text;
+  Ingress ingress;
 };
 
 }  // namespace tandem

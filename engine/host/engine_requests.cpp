@@ -1,4 +1,4 @@
-// The way of a request from submit() to the loop.
+// Requests from submit() to the loop.
 #include <sys/random.h>
 
 #include <algorithm>
@@ -9,16 +9,16 @@
 #include "engine/base/status.h"
 #include "engine/decode/score.h"
 #include "engine/host/engine_impl.h"
-#include "engine/host/listeners.h"
-#include "engine/host/request_size.h"
-#include "engine/host/resolve.h"
-#include "engine/host/stream.h"
+#include "engine/host/requests/listeners.h"
+#include "engine/host/requests/request_size.h"
+#include "engine/host/requests/resolve.h"
+#include "engine/host/requests/stream.h"
 #include "engine/sched/admission_queue.h"
 
 namespace tandem {
 namespace {
 
-// From the system, so that nobody finds other clients' seeds by his own. Fits clients without
+// From the system, so that clients cannot compute each other's seeds. 63 bits, for clients without
 // unsigned integers.
 uint64_t fresh_seed() {
   uint64_t seed = 0;
@@ -34,8 +34,6 @@ int64_t memory_of(const SequenceSpec& spec, int64_t choices) {
 
 }  // namespace
 
-// --- In
-
 absl::Status Engine::Impl::refused(RejectReason reason, absl::Status status) {
   metrics.rejected[static_cast<size_t>(reason)].add();
   if (status.code() != absl::StatusCode::kResourceExhausted || status.GetPayload(kRetryPayload)) {
@@ -47,6 +45,14 @@ absl::Status Engine::Impl::refused(RejectReason reason, absl::Status status) {
 void Engine::Impl::count_failure(const absl::Status& status) {
   const int code = std::clamp(static_cast<int>(status.code()), 0, kStatusCodes - 1);
   metrics.refused[static_cast<size_t>(code)].add();
+}
+
+template <class Report>
+void Engine::Impl::end_early(Claims* claims, const absl::Status& status, const Report& report) {
+  if (!status.ok()) count_failure(status);
+  claims->ended();
+  report();
+  request_ended();
 }
 
 template <class Request>
@@ -70,11 +76,11 @@ absl::StatusOr<const Deployment*> Engine::Impl::check(const Request& request) {
 absl::StatusOr<std::shared_ptr<Claims>> Engine::Impl::claim(const std::string& client,
                                                             int64_t bytes) {
   RejectReason reason = RejectReason::kQueueFull;
-  absl::StatusOr<Quotas::Open> open = quotas.open(client, &reason);
+  absl::StatusOr<Quotas::OpenRequest> open = quotas.open(client, &reason);
   if (!open.ok()) return refused(reason, open.status());
-  absl::StatusOr<WaitingBudget::Part> part = budget.take(client, bytes, &reason);
-  if (!part.ok()) return refused(reason, part.status());
-  return std::make_shared<Claims>(*std::move(part), *std::move(open));
+  absl::StatusOr<WaitingBudget::Share> share = budget.reserve(client, bytes, &reason);
+  if (!share.ok()) return refused(reason, share.status());
+  return std::make_shared<Claims>(*std::move(share), *std::move(open));
 }
 
 absl::Status Engine::Impl::enter(Ingress::Arrival arrival, Claims* claims) {
@@ -85,14 +91,15 @@ absl::Status Engine::Impl::enter(Ingress::Arrival arrival, Claims* claims) {
   absl::Status status = ingress.enter(std::move(arrival));
   if (status.ok()) return status;
   claims->ended();
-  one_gone();
+  request_ended();
   return refused(absl::IsUnavailable(status) ? RejectReason::kDraining : RejectReason::kQueueFull,
                  std::move(status));
 }
 
 template <class Request>
-RequestId Engine::Impl::take(Request request, const std::function<void(const Turn<Request>&)>& turn,
-                             const std::function<void(const absl::Status&)>& fail) {
+RequestId Engine::Impl::accept(Request request,
+                               const std::function<void(const StartedRequest<Request>&)>& start,
+                               const std::function<void(const absl::Status&)>& fail) {
   const RequestId id = next_id.fetch_add(1);
   const auto try_enter = [&]() -> absl::Status {
     TANDEM_ASSIGN_OR_RETURN(const Deployment* const deployment, check(request));
@@ -104,17 +111,15 @@ RequestId Engine::Impl::take(Request request, const std::function<void(const Tur
     arrival.deadline = request.deadline;
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Claims> claims,
                             claim(request.client, arrival.bytes));
-    arrival.go = [this, turn, fail,
-                  own = Turn<Request>{id, std::move(request), deployment, arrival.submitted,
-                                      claims}](const absl::Status& verdict) {
-      if (verdict.ok()) return turn(own);
+    arrival.start = [this, start, fail,
+                     own = StartedRequest<Request>{id, std::move(request), deployment,
+                                                   arrival.submitted,
+                                                   claims}](const absl::Status& verdict) {
+      if (verdict.ok()) return start(own);
       if (absl::IsResourceExhausted(verdict)) {
         metrics.rejected[static_cast<size_t>(RejectReason::kQueueTime)].add();
       }
-      count_failure(verdict);
-      own.claims->ended();
-      fail(verdict);
-      one_gone();
+      end_early(own.claims.get(), verdict, [&] { fail(verdict); });
     };
     return enter(std::move(arrival), claims.get());
   };
@@ -127,46 +132,44 @@ RequestId Engine::Impl::take(Request request, const std::function<void(const Tur
 }
 
 RequestId Engine::submit(GenerateRequest request, const std::shared_ptr<Sink>& sink) {
-  return impl_->take<GenerateRequest>(
+  return impl_->accept<GenerateRequest>(
       std::move(request),
-      [impl = impl_.get(), sink](const Turn<GenerateRequest>& turn) { impl->prepare(turn, sink); },
+      [impl = impl_.get(), sink](const StartedRequest<GenerateRequest>& started) {
+        impl->prepare(started, sink);
+      },
       [sink](const absl::Status& status) { sink->failed(status); });
 }
 
 RequestId Engine::score(ScoreRequest request,
                         const std::function<void(absl::StatusOr<ScoreResult>)>& done) {
-  return impl_->take<ScoreRequest>(
+  return impl_->accept<ScoreRequest>(
       std::move(request),
-      [impl = impl_.get(), done](const Turn<ScoreRequest>& turn) { impl->prepare(turn, done); },
+      [impl = impl_.get(), done](const StartedRequest<ScoreRequest>& started) {
+        impl->prepare(started, done);
+      },
       [done](const absl::Status& status) { done(status); });
 }
 
 RequestId Engine::tokenize(TokenizeRequest request,
                            const std::function<void(absl::StatusOr<std::vector<Token>>)>& done) {
-  return impl_->take<TokenizeRequest>(
+  return impl_->accept<TokenizeRequest>(
       std::move(request),
-      [impl = impl_.get(), done](const Turn<TokenizeRequest>& turn) {
-        auto tokens = tandem::tokenize(*turn.deployment, turn.request.prompt,
-                                       turn.request.add_special_tokens);
-        if (!tokens.ok()) impl->count_failure(tokens.status());
-        turn.claims->ended();
-        done(std::move(tokens));
-        impl->one_gone();
+      [impl = impl_.get(), done](const StartedRequest<TokenizeRequest>& started) {
+        auto tokens = tandem::tokenize(*started.deployment, started.request.prompt,
+                                       started.request.add_special_tokens);
+        impl->end_early(started.claims.get(), tokens.status(), [&] { done(std::move(tokens)); });
       },
       [done](const absl::Status& status) { done(status); });
 }
 
 RequestId Engine::detokenize(DetokenizeRequest request,
                              const std::function<void(absl::StatusOr<std::string>)>& done) {
-  return impl_->take<DetokenizeRequest>(
+  return impl_->accept<DetokenizeRequest>(
       std::move(request),
-      [impl = impl_.get(), done](const Turn<DetokenizeRequest>& turn) {
-        auto text = tandem::detokenize(*turn.deployment, turn.request.token_ids,
-                                       turn.request.skip_special_tokens);
-        if (!text.ok()) impl->count_failure(text.status());
-        turn.claims->ended();
-        done(std::move(text));
-        impl->one_gone();
+      [impl = impl_.get(), done](const StartedRequest<DetokenizeRequest>& started) {
+        auto text = tandem::detokenize(*started.deployment, started.request.token_ids,
+                                       started.request.skip_special_tokens);
+        impl->end_early(started.claims.get(), text.status(), [&] { done(std::move(text)); });
       },
       [done](const absl::Status& status) { done(status); });
 }
@@ -176,16 +179,14 @@ void Engine::cancel(RequestId id) {
   impl_->loop->stop(id, absl::CancelledError("cancelled by the client"));
 }
 
-// --- On a thread of the ingress
+// --- Tokenizing threads
 
-void Engine::Impl::prepare(const Turn<GenerateRequest>& turn, const std::shared_ptr<Sink>& sink) {
-  const GenerateRequest& request = turn.request;
-  const Deployment& deployment = *turn.deployment;
+void Engine::Impl::prepare(const StartedRequest<GenerateRequest>& started,
+                           const std::shared_ptr<Sink>& sink) {
+  const GenerateRequest& request = started.request;
+  const Deployment& deployment = *started.deployment;
   const auto fail = [&](const absl::Status& status) {
-    count_failure(status);
-    turn.claims->ended();
-    sink->failed(status);
-    one_gone();
+    end_early(started.claims.get(), status, [&] { sink->failed(status); });
   };
   if (request.n < 1 || request.n > config.limits.max_choices) {
     return fail(
@@ -198,7 +199,7 @@ void Engine::Impl::prepare(const Turn<GenerateRequest>& turn, const std::shared_
   SequenceSpec spec = std::move(resolved->spec);
   StreamPlan plan;
   plan.started.request_id =
-      request.request_id.empty() ? absl::StrCat("r", turn.id) : request.request_id;
+      request.request_id.empty() ? absl::StrCat("r", started.id) : request.request_id;
   plan.started.prompt_tokens = spec.prompt_tokens();
   plan.started.method = resolved->method;
   plan.started.contract = resolved->contract;
@@ -210,57 +211,57 @@ void Engine::Impl::prepare(const Turn<GenerateRequest>& turn, const std::shared_
   plan.stops = resolved->stops;
   plan.include_stop_sequence = request.stopping.include_stop_sequence;
 
-  spec.submitted = turn.submitted;
-  if (request.stopping.time_limit) spec.time_limit = turn.submitted + *request.stopping.time_limit;
+  spec.submitted = started.submitted;
+  if (request.stopping.time_limit)
+    spec.time_limit = started.submitted + *request.stopping.time_limit;
   const auto n = static_cast<int>(request.n);
-  turn.claims->waiting.resize(memory_of(spec, n));
-  turn.claims->open.charge(spec.prompt_tokens());
-  plan.claims = turn.claims;
-  auto streams = request_streams(&text, std::move(plan), n, sink, [this] { one_gone(); });
+  started.claims->waiting.resize(memory_of(spec, n));
+  started.claims->open.charge(spec.prompt_tokens());
+  plan.claims = started.claims;
+  auto streams = request_streams(&text, std::move(plan), n, sink, [this] { request_ended(); });
   std::vector<SequenceSpec> choices(static_cast<size_t>(n), spec);
   for (size_t i = 0; i < choices.size(); ++i) {
-    choices[i].id = i == 0 ? turn.id : next_id.fetch_add(1);
+    choices[i].id = i == 0 ? started.id : next_id.fetch_add(1);
     choices[i].warp.choice = static_cast<uint32_t>(i);
     choices[i].listener = std::move(streams[i]);
   }
-  const absl::Status passed = ingress.pass(turn.id, [&] { loop->submit(std::move(choices)); });
-  if (!passed.ok()) fail(passed);
+  const absl::Status handed_over =
+      ingress.hand_over(started.id, [&] { loop->submit(std::move(choices)); });
+  if (!handed_over.ok()) fail(handed_over);
 }
 
-void Engine::Impl::prepare(const Turn<ScoreRequest>& turn,
+void Engine::Impl::prepare(const StartedRequest<ScoreRequest>& started,
                            const std::function<void(absl::StatusOr<ScoreResult>)>& done) {
-  const ScoreRequest& request = turn.request;
-  const Deployment& deployment = *turn.deployment;
+  const ScoreRequest& request = started.request;
+  const Deployment& deployment = *started.deployment;
   const auto fail = [&](const absl::Status& status) {
-    count_failure(status);
-    turn.claims->ended();
-    done(status);
-    one_gone();
+    end_early(started.claims.get(), status, [&] { done(status); });
   };
   absl::StatusOr<ResolvedScore> resolved = resolve(deployment, request);
   if (!resolved.ok()) return fail(refused(RejectReason::kInvalid, resolved.status()));
 
   SequenceSpec spec;
-  spec.id = turn.id;
+  spec.id = started.id;
   spec.prompt = resolved->tokens;
   spec.warp.vocab = deployment.vocab_size;
   spec.roles = {{Role::kLarge, deployment.large->id, 0}};
   spec.priority = request.priority;
   spec.client = request.client;
   spec.salt = deployment.prefix_salt(request.client);
-  spec.submitted = turn.submitted;
+  spec.submitted = started.submitted;
   spec.deadline = request.deadline;
-  turn.claims->open.charge(static_cast<int64_t>(spec.prompt.size()));
-  turn.claims->waiting.resize(memory_of(spec, 2));  // the listener has the tokens too
-  const auto listener = std::make_shared<ScoreListener>(&text, *std::move(resolved), turn.claims,
-                                                        done, [this] { one_gone(); });
+  started.claims->open.charge(static_cast<int64_t>(spec.prompt.size()));
+  started.claims->waiting.resize(memory_of(spec, 2));  // the listener has a copy of the tokens
+  const auto listener = std::make_shared<ScoreListener>(&text, *std::move(resolved), started.claims,
+                                                        done, [this] { request_ended(); });
   spec.listener = listener;
   const int top = static_cast<int>(request.top_logprobs);
   spec.method = [begin = listener->begin(), top, out = listener->scored()](Gen g) {
     return tandem::score(g, begin, top, out);
   };
-  const absl::Status passed = ingress.pass(turn.id, [&] { loop->submit(std::move(spec)); });
-  if (!passed.ok()) fail(passed);
+  const absl::Status handed_over =
+      ingress.hand_over(started.id, [&] { loop->submit(std::move(spec)); });
+  if (!handed_over.ok()) fail(handed_over);
 }
 
 }  // namespace tandem

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "engine/base/violations.h"
+#include "engine/host/config/settings_proto.h"
 #include "engine/host/methods/registry.h"
-#include "engine/host/settings_proto.h"
 #include "tandem/v1/models.pb.h"
 
 namespace tandem {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "client/client.h"
-#include "engine/host/config.h"
+#include "engine/host/config/config.h"
 #include "engine/host/engine.h"
 #include "server/log.h"
 #include "server/server.h"

@@ -29,7 +29,7 @@ def test_prompts_alone_are_fused():
     assert replaced.tolist() == [[10, 10, 10, 10, 1], [10, 10, 1, 1, 1]]
 
 
-# The same cases as tests/engine/host/alignment_test.cpp: the server lays rows as they were in training.
+# The same cases as tests/engine/host/models/alignment_test.cpp: the server lays rows as they were in training.
 def test_a_row_goes_to_the_tokens_that_end_in_its_token():
     def rows(text, large, small):
         cuts = ([(p.encode(), p == "<s>") for p in pieces] for pieces in (large, small))

@@ -3,14 +3,15 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "engine/host/deployment.h"
 #include "engine/host/methods/small_masks.h"
 
 namespace tandem {
 namespace {
 
 struct Params : BildParams {
-  bool early_exit = false;   // small is the lower part of large
-  int early_exit_layer = 0;  // which of large's layers that is, [0, this); 0: none
+  bool early_exit = false;   // the small model is the lower layers of the large one
+  int early_exit_layer = 0;  // how many layers those are; 0: none
 };
 
 MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
@@ -29,8 +30,8 @@ MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
   return needs;
 }
 
-std::optional<Refusal> misfit_of(const Params& a, const MethodModels& models) {
-  const int layers = models.large.layers;
+std::optional<Refusal> misfit_of(const Params& a, const Deployment& d) {
+  const int layers = d.large->shape.layers;
   if (a.early_exit_layer < layers) return std::nullopt;
   return Refusal{"early_exit_layer", absl::StrCat(a.early_exit_layer),
                  absl::StrCat("[1, ", layers - 1, "], below the large model's layers")};
@@ -44,31 +45,33 @@ const MethodEntry& bild_entry() {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   static const auto* const kEntry = make_entry<P>({
       .name = "bild",
-      .wants = "a `small` model or `bild.early_exit_layer`",
+      .requirement = "a `small` model or `bild.early_exit_layer`",
       .drafts = true,
       // In the order of BildFigures.
-      .counters = {{"fallbacks", "Times the small model was too unsure of its token."},
-                   {"forced_calls", "Times a run of the small model was as long as it may be."},
+      .counters = {{"fallbacks",
+                    "Times the small model's best token was below the fallback threshold."},
+                   {"forced_calls", "Times a run of the small model reached its longest length."},
                    {"rollbacks", "Times the large model replaced a token of the small one."},
-                   {"rolled_back_tokens", "Tokens of the small model dropped with these."}},
+                   {"rolled_back_tokens", "Tokens of the small model that rollbacks dropped."}},
       .stricter = {{{"rollback_threshold", 0.69}, {"verify_eos", true}},  // below ln 2
                    {{"fallback_threshold", 1.01}}},
+      .variant = "early_exit",
       .fields =
           Fields<P>()
               .add("fallback_threshold", &P::fallback_threshold, {0, 2},
-                   "the large model takes over where the small one's best token is less likely")
+                   "the large model takes over if the small one's best token is less likely")
               .add("rollback_threshold", &P::rollback_threshold, {0, kInf},
-                   "a small token goes where the large model's -log p of it is above (nats)")
+                   "a small token is rolled back if the large model's -log p of it is above (nats)")
               .add("max_small_run", &P::max_small_run, {0, 4096},
                    "small tokens between two large passes; 0 or above 256: 256")
-              .add("verify_eos", &P::verify_eos, "the large model checks an end of the small one's")
+              .add("verify_eos", &P::verify_eos,
+                   "the large model verifies end tokens of the small one")
               .add("num_masks", &P::num_masks, {0, 16},
-                   "tokens that the small model's masks foresee in each of its passes")
+                   "parallel draft tokens in each pass of the small model")
               .add("adapter", &P::adapter, "masks: an extra of the small model", By::kDeployment)
-              .add("early_exit", &P::early_exit, "the small model is the lower part of the large",
-                   By::kRequest)
-              .add("window", &P::window, {1, 64}, "runs of just so many tokens, for ablations",
-                   By::kRequest)
+              .add("early_exit", &P::early_exit,
+                   "the small model is the lower layers of the large one", By::kRequest)
+              .add("window", &P::window, {1, 64}, "fixed run length, for ablations", By::kRequest)
               .add("early_exit_layer", &P::early_exit_layer, {1, 1023},
                    "layers of the large model that may serve as the small one", By::kDeployment),
       .defaults =
@@ -79,7 +82,7 @@ const MethodEntry& bild_entry() {
           },
       .needs = needs_of,
       .misfit = misfit_of,
-      .bind = [](const MethodModels&, P* a) { a->num_masks = a->early_exit ? 0 : small_masks(*a); },
+      .bind = [](const Deployment&, P* a) { a->num_masks = a->early_exit ? 0 : small_masks(*a); },
       .contract =
           [](const P& a, bool greedy) {
             return bild_is_exact(a, greedy) ? Contract::kExact : Contract::kLossy;

@@ -2,12 +2,13 @@
 
 #include <string>
 
+#include "engine/host/deployment.h"
 #include "engine/host/methods/entry.h"
 
 namespace tandem {
 namespace {
 
-// Rows of a tree and its masks that a round has at most.
+// Most rows of a tree, with its masks, in one round.
 constexpr int kMostRows = 256;
 
 MethodNeeds needs_of(const BitaParams& a, const DeploymentConfig& d) {
@@ -16,11 +17,11 @@ MethodNeeds needs_of(const BitaParams& a, const DeploymentConfig& d) {
   large.masks = a.num_masks;
   MethodNeeds needs{{std::move(large)}, {}};
   if (a.adapter.empty()) {
-    needs.lacking = Refusal();  // no request can bring it
+    needs.lacking = Refusal();  // whatever the parameters
   } else if (bita_tree_rows(a.tree, a.num_masks, a.num_candidates) > kMostRows) {
     needs.lacking = Refusal{"tree",
                             std::to_string(bita_tree_rows(a.tree, a.num_masks, a.num_candidates)) +
-                                " rows with so many masks and candidates",
+                                " rows with these masks and candidates",
                             std::to_string(kMostRows) + " rows or fewer"};
   }
   return needs;
@@ -32,7 +33,7 @@ const MethodEntry& bita_entry() {
   using P = BitaParams;
   static const auto* const kEntry = make_entry<P>({
       .name = "bita",
-      .wants = "`bita.adapter`, masks among the large model's extras",
+      .requirement = "`bita.adapter`, masks among the large model's extras",
       .drafts = true,
       .fields = Fields<P>()
                     .add("num_masks", &P::num_masks, {1, 16}, "tokens that are foreseen in a round")
@@ -51,7 +52,7 @@ const MethodEntry& bita_entry() {
                     .add("adapter", &P::adapter, "masks: an extra of the large model",
                          Field::By::kDeployment),
       .needs = needs_of,
-      .bind = [](const MethodModels& models, P* a) { a->lore = models.bita_lore; },
+      .bind = [](const Deployment& d, P* a) { a->lore = d.bita_lore; },
       .contract = [](const P&, bool) { return Contract::kExact; },
       .extra_rows =
           [](const P& a) { return bita_tree_rows(a.tree, a.num_masks, a.num_candidates); },

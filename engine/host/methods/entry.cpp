@@ -19,8 +19,8 @@ HeadId find_head(const ModelShape& model, const std::string& name) {
   return found == model.heads.end() ? HeadId() : HeadId(found - model.heads.begin());
 }
 
-const ModelShape& fed_shape(const LoadedModel& model, const ModelInRole& role) {
-  return role.fed_by && model.encoder != nullptr ? model.encoder->shape : model.shape;
+const ModelShape& adapter_owner(const LoadedModel& model, const ModelInRole& role) {
+  return role.conditioned_by && model.encoder != nullptr ? model.encoder->shape : model.shape;
 }
 
 std::optional<Refusal> adapter_misfit(const ModelShape& model, const ModelInRole& role) {

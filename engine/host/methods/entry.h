@@ -1,5 +1,5 @@
-// What the server knows of a decoding method: one entry each, in a file of its own beside this one,
-// listed in registry.cpp. docs/adding.md says how one is added.
+// What the server knows of a decoding method: one entry per method, each in its own file, listed in
+// registry.cpp. docs/recipes.md explains how to add one.
 //
 //   const MethodEntry& ngram_entry() {
 //     static const auto* const kEntry = make_entry<NgramParams>({
@@ -14,7 +14,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,144 +25,137 @@
 #include "engine/base/settings.h"
 #include "engine/decode/gen.h"
 #include "engine/host/methods/fields.h"
-#include "engine/host/request.h"
+#include "engine/host/requests/request.h"
 #include "engine/pass/backend.h"
 
 namespace tandem {
 
-struct BitaLore;     // engine/decode/bita_budget.h
-struct DraftLore;    // engine/decode/steering.h
-struct LoadedModel;  // deployment.h
+struct Deployment;   // engine/host/deployment.h
+struct LoadedModel;  // engine/host/models/loaded_model.h
 
-// A model of the configuration in a role, the large one first.
+const DeploymentConfig& config_of(const Deployment& deployment);  // Deployment::config
+
+// A model of the configuration in a role.
 struct ModelInRole {
   Role role = Role::kLarge;
   std::string model;  // its name in the configuration
   int to = 0;         // layers; 0: all
-  // Of a role below the top: its rows that lie between two layers at the same time. 0: all may.
+  // For a role below the top: rows that may lie between two layers at the same time. 0: all.
   int frontier_rows = 0;
-  // Which of the model's extras its passes go through: what the deployment's field `adapter` of the
-  // method names. Empty: none.
+  // The extra of the model that its passes use, from the method's deployment field `adapter`.
+  // Empty: none.
   std::string adapter;
-  int masks = 0;  // that the adapter is to have
-  // Its rows that have done all layers leave their hidden states (PoolSize::retains_top_hidden).
+  int masks = 0;  // mask tokens that the adapter must have
+  // Rows that ran all layers keep their hidden states (PoolSize::retains_top_hidden).
   bool retains_top_hidden = false;
-  // The role whose hidden rows of the prompt it is fed with, as that adapter says: after which
-  // layers, and how. That role may run the prompt alone, and no further than it is read.
-  std::optional<Role> fed_by;
-  bool prompt_only = false;
-  std::string field = {};  // of the method's, that names the model; empty: the deployment itself
-};
-// Whose adapter it goes through: the model's, or where its encoder is fed, that one's.
-const ModelShape& fed_shape(const LoadedModel& model, const ModelInRole& role);
+  // The role whose hidden states of the prompt condition this one, through `adapter`.
+  std::optional<Role> conditioned_by;
+  bool prompt_only = false;  // it runs only the prompt, up to the layer that the adapter reads
+  std::string field = {};    // the method's field that names the model; empty: `large` or `small`
 
-// What a method with its parameters wants of its deployment. It is offered where that is there.
+  friend bool operator==(const ModelInRole&, const ModelInRole&) = default;
+};
+// The shape whose adapters the role uses: the model's, or its encoder's if that is conditioned.
+const ModelShape& adapter_owner(const LoadedModel& model, const ModelInRole& role);
+
+// The models that a method needs, the large one first.
 struct MethodNeeds {
   std::vector<ModelInRole> models;
-  std::optional<Refusal> lacking;  // what is not there, and which value would do without
+  // Set if the deployment cannot run the method with these parameters. `allowed` names a value of
+  // the field that it can run.
+  std::optional<Refusal> lacking;
 };
 inline ModelInRole of_large(const DeploymentConfig& d) { return {Role::kLarge, d.large, 0}; }
 inline ModelInRole of_small(const DeploymentConfig& d) { return {Role::kSmall, d.small, 0}; }
 
-// The models of a deployment as they are, when all are loaded.
-struct MethodModels {
-  const ModelShape& large;
-  const ModelShape* small = nullptr;  // null: there is none
-  std::string large_name;             // of the configuration
-  std::string small_name;             // likewise; empty: there is none
-  bool share_tokens = true;           // the same token behind each id
-  const std::map<std::string, const LoadedModel*>* by_name = nullptr;
-  int draft_vocabulary = 0;                    // Deployment::draft_vocabulary
-  int early_vocabulary = 0;                    // Deployment::early_vocabulary
-  std::shared_ptr<DraftLore> draft_lore = {};  // of the deployment's requests
-  std::shared_ptr<BitaLore> bita_lore = {};    // likewise
-};
-// Invalid: the model has no adapter of this name.
+// The model's adapter or head of this name. Invalid: it has none.
 AdapterId find_adapter(const ModelShape& model, const std::string& name);
-// Likewise, of its heads.
 HeadId find_head(const ModelShape& model, const std::string& name);
-// What of a role's adapter, which is there, will not do.
+// Why an adapter does not serve the role. REQUIRES: the model has it.
 std::optional<Refusal> adapter_misfit(const ModelShape& model, const ModelInRole& role);
 
-// A method's own counter: MethodStats::own, in the order of the entry.
+// A counter of one method: MethodStats::own, in the order of the entry.
 struct MethodCounter {
-  std::string name;      // of a field of tandem.v1.MethodStats
+  std::string name;      // field of tandem.v1.MethodStats
   std::string help;      // of the metric tandem_METHOD_NAME_total
-  bool is_time = false;  // counted in nanoseconds, told in seconds
+  bool is_time = false;  // counted in nanoseconds, reported in seconds
 
-  double told(int64_t count) const {
+  double reported(int64_t count) const {
     return is_time ? static_cast<double>(count) * 1e-9 : static_cast<double>(count);
   }
 };
 
-// A method with the parameters that hold for a request.
+// A method with a request's parameters.
 class MethodWithParams {
  public:
   virtual ~MethodWithParams() = default;
   virtual Settings settings() const = 0;  // every field that is set or has a default
   virtual MethodNeeds needs(const DeploymentConfig& deployment) const = 0;
-  // Of its algorithm, where the device keeps the bits of rows (ModelShape::batch_invariant).
+  // Of the algorithm, on batch-invariant devices (ModelShape::batch_invariant).
   virtual Contract contract(bool greedy) const = 0;
   virtual int extra_rows() const = 0;  // SequenceSpec::extra_rows
   virtual int width() const = 0;       // SequenceSpec::width
-  virtual std::function<Task<void>(Gen)> start(const MethodModels& models) const = 0;
+  virtual std::function<Task<void>(Gen)> start(const Deployment& deployment) const = 0;
 };
 
 class MethodEntry {
  public:
   virtual ~MethodEntry() = default;
 
-  std::string name;   // as in the protos: "ngram"
-  std::string wants;  // of a deployment, for people; empty: no more than its large model
-  // Every row that decides a token runs in a pass of its own, as autoregressive decoding runs it.
-  // Else EXACT wants kernels that give a row the same bits beside others.
-  bool rows_alone = false;
-  bool drafts = false;  // it verifies drafts: MethodStats::accept_lengths and the like are its
+  std::string name;         // as in the protos: "ngram"
+  std::string requirement;  // of the deployment, for error messages; empty: only the large model
+  // Every row that decides a token runs in a pass of its own, as in autoregressive decoding. Other
+  // methods are EXACT only on batch-invariant devices.
+  bool single_row_passes = false;
+  bool drafts =
+      false;  // it verifies drafts, and so counts MethodStats::accept_lengths and the like
   std::vector<MethodCounter> counters;
-  // Settings that may bring about a stricter contract, the most welcome first.
+  // Settings that can give a stricter contract, the preferred one first.
   std::vector<Settings> stricter;
-  // Its settings where the engine chooses it, but for those that the deployment has; none: the
-  // engine never does.
+  // Settings with which `auto` runs the method, except those that the deployment sets. Empty:
+  // `auto` runs it only as the deployment's default.
   Settings automatic;
+  // The switch among the fields that changes the roles. Both values are compiled at load. Empty:
+  // none.
+  std::string variant;
   std::vector<Field> fields;
 
-  // The first of them that is no field of `by`, or out of its range.
+  // The first setting that is not a field of `by`, or is out of range.
   std::optional<Refusal> check(const Settings& settings, Field::By by) const;
   // "ngram.max_ngram"
   std::string path(const std::string& field) const { return name + "." + field; }
 
-  // REQUIRES: the settings have been checked, those of `deployment` too.
+  // `asked` overrides the deployment's settings. REQUIRES: both have been checked.
   virtual std::unique_ptr<MethodWithParams> with(const DeploymentConfig& deployment,
                                                  const Settings& asked) const = 0;
-  // What of the deployment's settings does not go with its models.
-  virtual std::optional<Refusal> misfit(const DeploymentConfig& deployment,
-                                        const MethodModels& models) const = 0;
-  // What will do, but its operator should know of. REQUIRES: no misfit.
-  virtual std::vector<std::string> notes(const DeploymentConfig& deployment,
-                                         const MethodModels& models) const = 0;
+  // The first of the deployment's settings that does not fit its models.
+  virtual std::optional<Refusal> misfit(const Deployment& deployment) const = 0;
+  // Warnings for the operator. REQUIRES: no misfit.
+  virtual std::vector<std::string> notices(const Deployment& deployment) const = 0;
 };
 
-// How an entry is written. P: the method's parameters, a plain struct whose members' initial values
-// are the defaults.
+// How an entry is written. P: the method's parameters, a plain struct whose initial values are the
+// defaults.
 template <class P>
 struct MethodDescription {
   std::string name;
-  std::string wants;
-  bool rows_alone = false;
+  std::string requirement;
+  bool single_row_passes = false;
   bool drafts = false;
   std::vector<MethodCounter> counters;
   std::vector<Settings> stricter;
   Settings automatic;
+  std::string variant;
   Fields<P> fields;
-  // Defaults that depend on what the deployment has.
+  // Defaults that depend on the deployment.
   std::function<P(const DeploymentConfig&)> defaults = [](const DeploymentConfig&) { return P(); };
   std::function<MethodNeeds(const P&, const DeploymentConfig&)> needs;
-  std::function<std::optional<Refusal>(const P&, const MethodModels&)> misfit =
-      [](const P&, const MethodModels&) { return std::optional<Refusal>(); };
-  std::function<std::vector<std::string>(const P&, const MethodModels&)> notes =
-      [](const P&, const MethodModels&) { return std::vector<std::string>(); };
-  // Fills in what parameters name of the models: their ids.
-  std::function<void(const MethodModels&, P*)> bind = [](const MethodModels&, P*) {};
+  std::function<std::optional<Refusal>(const P&, const Deployment&)> misfit =
+      [](const P&, const Deployment&) { return std::optional<Refusal>(); };
+  std::function<std::vector<std::string>(const P&, const Deployment&)> notices =
+      [](const P&, const Deployment&) { return std::vector<std::string>(); };
+  // Sets the parameters that come from the deployment's models.
+  std::function<void(const Deployment&, P*)> bind = [](const Deployment&, P*) {};
   std::function<Contract(const P&, bool greedy)> contract;
   std::function<int(const P&)> extra_rows = [](const P&) { return 0; };
   std::function<int(const P&)> width = [](const P&) { return 1; };
@@ -176,53 +168,52 @@ const MethodEntry* make_entry(MethodDescription<P> description) {
    public:
     explicit Entry(MethodDescription<P> description) : d_(std::move(description)) {
       name = d_.name;
-      wants = d_.wants;
-      rows_alone = d_.rows_alone;
+      requirement = d_.requirement;
+      single_row_passes = d_.single_row_passes;
       drafts = d_.drafts;
       counters = d_.counters;
       stricter = d_.stricter;
       automatic = d_.automatic;
+      variant = d_.variant;
       fields = d_.fields.described();
     }
 
     std::unique_ptr<MethodWithParams> with(const DeploymentConfig& deployment,
                                            const Settings& asked) const override {
-      P params = of(deployment);
+      P params = defaults_of(deployment);
       d_.fields.apply(asked, &params);
       return std::make_unique<WithParams>(d_, std::move(params));
     }
-    std::optional<Refusal> misfit(const DeploymentConfig& deployment,
-                                  const MethodModels& models) const override {
-      return d_.misfit(of(deployment), models);
+    std::optional<Refusal> misfit(const Deployment& deployment) const override {
+      return d_.misfit(defaults_of(config_of(deployment)), deployment);
     }
-    std::vector<std::string> notes(const DeploymentConfig& deployment,
-                                   const MethodModels& models) const override {
-      return d_.notes(of(deployment), models);
+    std::vector<std::string> notices(const Deployment& deployment) const override {
+      return d_.notices(defaults_of(config_of(deployment)), deployment);
     }
 
    private:
     class WithParams final : public MethodWithParams {
      public:
-      WithParams(const MethodDescription<P>& d, P params) : d_(d), a_(std::move(params)) {}
-      Settings settings() const override { return d_.fields.read(a_); }
+      WithParams(const MethodDescription<P>& d, P params) : d_(d), params_(std::move(params)) {}
+      Settings settings() const override { return d_.fields.read(params_); }
       MethodNeeds needs(const DeploymentConfig& deployment) const override {
-        return d_.needs(a_, deployment);
+        return d_.needs(params_, deployment);
       }
-      Contract contract(bool greedy) const override { return d_.contract(a_, greedy); }
-      int extra_rows() const override { return d_.extra_rows(a_); }
-      int width() const override { return d_.width(a_); }
-      std::function<Task<void>(Gen)> start(const MethodModels& models) const override {
-        P bound = a_;
-        d_.bind(models, &bound);
+      Contract contract(bool greedy) const override { return d_.contract(params_, greedy); }
+      int extra_rows() const override { return d_.extra_rows(params_); }
+      int width() const override { return d_.width(params_); }
+      std::function<Task<void>(Gen)> start(const Deployment& deployment) const override {
+        P bound = params_;
+        d_.bind(deployment, &bound);
         return [start = d_.start, a = std::move(bound)](Gen g) { return start(g, a); };
       }
 
      private:
       const MethodDescription<P>& d_;
-      const P a_;
+      const P params_;
     };
 
-    P of(const DeploymentConfig& deployment) const {
+    P defaults_of(const DeploymentConfig& deployment) const {
       P params = d_.defaults(deployment);
       const auto set = deployment.methods.find(d_.name);
       if (set != deployment.methods.end()) d_.fields.apply(set->second, &params);

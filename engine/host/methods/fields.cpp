@@ -10,7 +10,7 @@
 namespace tandem {
 namespace {
 
-// Whole bounds as such: 4096, and not 4.1e+03.
+// Integral bounds in full: 4096, not 4.1e+03.
 std::string bound(double v) {
   constexpr double kWhole = 1 << 30;
   return v >= -kWhole && v <= kWhole && v == static_cast<double>(static_cast<int64_t>(v))

@@ -1,6 +1,6 @@
-// The parameters of a method, described once: of each field its name, range and meaning; its
-// default is that of the struct's member. What requests and deployments may set, what offers say
-// and every check follow from it.
+// Describes the parameters of a method once: name, range and meaning of each field. Its default is
+// the member's initial value. Checks, offers and what requests and deployments may set follow from
+// it.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace tandem {
 
-// A value that will not do, and what would.
+// A refused value, and what is allowed.
 struct Refusal {
   std::string field, value, allowed;
 };
@@ -26,22 +26,22 @@ struct Field {
 
   std::string name;
   Kind kind = Kind::kSwitch;
-  double min = 0, max = 0;  // of kInteger and kNumber, both included
+  double min = 0, max = 0;  // of kInteger and kNumber, inclusive
   std::vector<std::string> choices;
   std::string meaning;
   By by = By::kBoth;
 
   std::string allowed() const;  // "[0, 2]", "true, false"
-  // Not of this kind, or out of its range. Whole numbers may stand for others.
+  // Set if the value has another kind or is out of range. Integers are valid numbers.
   std::optional<Refusal> check(const SettingValue& value) const;
 };
 
-// A float as somebody would write it: the shortest decimal that is read as this float.
+// The shortest decimal that parses as this float.
 double as_written(float v);
-// The nearest float, and infinity for what is beyond them all.
+// The nearest float; infinity beyond the range of floats.
 float to_float(double v);
 
-// T, or what an optional T holds.
+// T, or T of std::optional<T>.
 template <class T>
 struct Unwrapped {
   using Type = T;
@@ -51,7 +51,7 @@ struct Unwrapped<std::optional<T>> {
   using Type = T;
 };
 
-// Fields of a parameter struct P, each bound to a member of P or of a base of it.
+// Fields of a parameter struct P, each bound to a member of P or of its base.
 template <class P>
 class Fields {
  public:
@@ -64,7 +64,7 @@ class Fields {
   using Choices = std::vector<std::pair<std::string, E>>;
   using By = Field::By;
 
-  // A bool, std::string or list of strings; or an optional one, unset where nobody sets it.
+  // A bool, a string or a list of strings, or an optional one, which has no default.
   template <class T, class B>
   Fields&& add(std::string name, T B::* member, std::string meaning, By by = By::kBoth) && {
     using V = Plain<T>;
@@ -79,7 +79,7 @@ class Fields {
     return std::move(*this);
   }
 
-  // A number, likewise.
+  // A number, or an optional one.
   template <class T, class B>
   Fields&& add(std::string name, T B::* member, Range range, std::string meaning,
                By by = By::kBoth) && {
@@ -94,7 +94,7 @@ class Fields {
     return std::move(*this);
   }
 
-  // One of several, by their names in the protos.
+  // One of several values, by their names in the protos.
   template <class E, class B>
   Fields&& add(std::string name, E B::* member, const Choices<Plain<E>>& choices,
                std::string meaning, By by = By::kBoth) && {
@@ -128,7 +128,7 @@ class Fields {
       if (const SettingValue* v = find_setting(settings, b.field.name)) b.set(*v, to);
     }
   }
-  // What `of` says of every field; nothing of one that is unset.
+  // The value of every field of `of` that is set.
   Settings read(const P& of) const {
     Settings out;
     for (const Bound& b : bound_) {

@@ -2,9 +2,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/quote.h"
-#include "engine/host/alignment.h"
 #include "engine/host/deployment.h"
 #include "engine/host/methods/entry.h"
+#include "engine/host/models/alignment.h"
 
 namespace tandem {
 namespace {
@@ -17,12 +17,12 @@ MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
   MethodNeeds needs{{of_large(d), of_small(d)}, {}};
   needs.models[0].prompt_only = !a.speculative;
   needs.models[1].adapter = a.adapter;
-  needs.models[1].fed_by = Role::kLarge;
+  needs.models[1].conditioned_by = Role::kLarge;
   if (a.adapter.empty() || d.small.empty()) needs.lacking = Refusal();
   return needs;
 }
 
-// Rows of which model it takes, and after which layer.
+// Checks the model, the width and the layer whose hidden states the projector takes.
 std::optional<Refusal> source_misfit(const Params& a, const AdapterShape& adapter,
                                      const LoadedModel& large) {
   const ModelShape& reader = large.encoder != nullptr ? large.encoder->shape : large.shape;
@@ -46,20 +46,19 @@ std::optional<Refusal> source_misfit(const Params& a, const AdapterShape& adapte
                                     reader.layers, " of model ", large.shape.name)};
 }
 
-// What stands for the prompt's tokens where the two models have different ones, and where not.
+// Checks how the projector pairs the tokens of the two models.
 std::optional<Refusal> tokens_misfit(const Params& a, const AdapterShape& adapter,
-                                     const MethodModels& models, const LoadedModel& large,
-                                     const LoadedModel& small) {
+                                     const Deployment& d) {
   const bool shared = !adapter.foreign && !adapter.aligned;
-  if (shared != models.share_tokens) {
-    return Refusal{
-        "adapter",
-        absl::StrCat(quote_value(a.adapter), ", whose tokens are ",
-                     shared ? "shared" : (adapter.foreign ? "the source's" : "aligned")),
-        absl::StrCat(shared ? "source or aligned, as " : "shared, as ", large.config.name, " and ",
-                     small.config.name, shared ? " have different tokens" : " have the same")};
+  if (shared != d.share_tokens) {
+    return Refusal{"adapter",
+                   absl::StrCat(quote_value(a.adapter), ", whose tokens are ",
+                                shared ? "shared" : (adapter.foreign ? "the source's" : "aligned")),
+                   absl::StrCat(shared ? "source or aligned, as " : "shared, as ",
+                                d.large->config.name, " and ", d.small->config.name,
+                                shared ? " have different tokens" : " have the same")};
   }
-  for (const LoadedModel* const model : {&large, &small}) {
+  for (const LoadedModel* const model : {d.large, d.small}) {
     if (!adapter.aligned) break;
     const std::string why = why_unaligned(*model->tokenizer);
     if (why.empty()) continue;
@@ -70,25 +69,24 @@ std::optional<Refusal> tokens_misfit(const Params& a, const AdapterShape& adapte
   return std::nullopt;
 }
 
-std::optional<Refusal> misfit_of(const Params& a, const MethodModels& models) {
+std::optional<Refusal> misfit_of(const Params& a, const Deployment& d) {
   if (a.adapter.empty()) return std::nullopt;
-  if (models.small == nullptr) {
+  if (d.small == nullptr) {
     return Refusal{"adapter", quote_value(a.adapter), "unset without a `small` model"};
   }
-  const LoadedModel& large = *models.by_name->at(models.large_name);
-  const LoadedModel& small = *models.by_name->at(models.small_name);
+  const LoadedModel &large = *d.large, &small = *d.small;
   if (small.encoder != nullptr && large.encoder == nullptr) {
     return Refusal{"adapter", quote_value(a.adapter),
                    absl::StrCat("unset, as ", small.config.name, " has an encoder and ",
                                 large.config.name, " has none")};
   }
-  const ModelShape& fed = small.encoder != nullptr ? small.encoder->shape : small.shape;
-  const AdapterShape& adapter = fed.adapters[find_adapter(fed, a.adapter).index()];
+  const ModelShape& conditioned = small.encoder != nullptr ? small.encoder->shape : small.shape;
+  const AdapterShape& adapter = conditioned.adapters[find_adapter(conditioned, a.adapter).index()];
   if (adapter.source == 0) {
     return Refusal{"adapter", quote_value(a.adapter), "an adapter of kind projector"};
   }
   if (auto misfit = source_misfit(a, adapter, large)) return misfit;
-  return tokens_misfit(a, adapter, models, large, small);
+  return tokens_misfit(a, adapter, d);
 }
 
 }  // namespace
@@ -97,15 +95,17 @@ const MethodEntry& llm_to_slm_entry() {
   using P = Params;
   static const auto* const kEntry = make_entry<P>({
       .name = "llm_to_slm",
-      .wants = "a `small` model and `llm_to_slm.adapter`",
+      .requirement = "a `small` model and `llm_to_slm.adapter`",
       .drafts = true,
       .stricter = {{{"speculative", true}}},
-      .fields =
-          Fields<P>()
-              .add("speculative", &P::speculative, "the large model verifies what the small writes")
-              .add("draft_tokens", &P::draft_tokens, {1, 64}, "drafts in a round, if so")
-              .add("adapter", &P::adapter, "the projector, among the small model's extras",
-                   Field::By::kDeployment),
+      .variant = "speculative",
+      .fields = Fields<P>()
+                    .add("speculative", &P::speculative,
+                         "the large model verifies the small model's tokens")
+                    .add("draft_tokens", &P::draft_tokens, {1, 64},
+                         "drafts in a round, with `speculative`")
+                    .add("adapter", &P::adapter, "the projector, among the small model's extras",
+                         Field::By::kDeployment),
       .needs = needs_of,
       .misfit = misfit_of,
       .contract = [](const P& a,

@@ -38,7 +38,7 @@ MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
     needs.lacking = {"workers", "none", "models of the large one's lower layers"};
   }
   if (needs.lacking) return needs;
-  // The last row of the text, and with it the one that a worker hands over.
+  // The last row of the text, and the row that a worker copies.
   needs.models.push_back({Role::kSmall, d.large, a.exit_layer, /*frontier_rows=*/2});
   for (const std::string& name : a.models) {
     ModelInRole worker{Role::kWorker, name};
@@ -49,8 +49,9 @@ MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
   return needs;
 }
 
-// Is it the lower part of the large model, and may it run beside it?
-std::optional<Refusal> misfit_of(const LoadedModel& worker, const LoadedModel& large, int lower) {
+// A worker is the lower layers of the large model, on another device queue.
+std::optional<Refusal> worker_misfit(const LoadedModel& worker, const LoadedModel& large,
+                                     int lower) {
   const ModelConfig &mine = worker.config, &theirs = large.config;
   const std::string name = quote_value(mine.name);
   const auto refused = [&](absl::string_view what, absl::string_view allowed) {
@@ -73,13 +74,13 @@ std::optional<Refusal> misfit_of(const LoadedModel& worker, const LoadedModel& l
     for (const LoadedModel* l : large.instances()) {
       if (m->config.device != l->config.device) continue;
       return refused(absl::StrCat("device: ", m->config.device),
-                     "a device or a device queue (cpu:0/1) beside the large model's");
+                     "a device or a device queue (cpu:0/1) other than the large model's");
     }
   }
   return std::nullopt;
 }
 
-// Has the model the head for the layer where candidates are read?
+// The model must have the head for the layer that proposes candidates.
 std::optional<Refusal> head_misfit(const Params& a, const LoadedModel& model) {
   const HeadId head = find_head(model.shape, a.reader);
   const auto fits = [&](const HeadShape& h) { return h.layer == a.exit_layer; };
@@ -96,22 +97,23 @@ std::optional<Refusal> head_misfit(const Params& a, const LoadedModel& model) {
                    a.exit_layer, " among the extras of model ", model.config.name)};
 }
 
-// Where a head of that name comes from.
+// The path of the head of this name.
 std::string path_of_head(const LoadedModel& model, const std::string& name) {
   const auto& extras = model.config.extras;
   const auto found = std::ranges::find(extras, name, &ExtraConfig::name);
   return found == extras.end() ? "" : found->path;
 }
 
-// The same head wherever candidates are read: after half of the layers workers read them, too.
-std::optional<Refusal> heads_misfit(const Params& a, const MethodModels& models) {
+// All models that propose candidates need the same head. If exit_layer is half of the layers,
+// workers propose too.
+std::optional<Refusal> heads_misfit(const Params& a, const Deployment& d) {
   if (a.reader.empty()) return std::nullopt;
-  const LoadedModel& large = *models.by_name->at(models.large_name);
+  const LoadedModel& large = *d.large;
   if (auto why = head_misfit(a, large)) return why;
-  if (models.large.layers != 2 * a.exit_layer) return std::nullopt;
+  if (large.shape.layers != 2 * a.exit_layer) return std::nullopt;
   const std::string path = path_of_head(large, a.reader);
   for (const std::string& name : a.models) {
-    const LoadedModel& worker = *models.by_name->at(name);
+    const LoadedModel& worker = *d.models.at(name);
     if (auto why = head_misfit(a, worker)) return why;
     if (const std::string other = path_of_head(worker, a.reader); other != path) {
       return Refusal{"head", absl::StrCat(other, " of model ", name),
@@ -121,55 +123,52 @@ std::optional<Refusal> heads_misfit(const Params& a, const MethodModels& models)
   return std::nullopt;
 }
 
-std::optional<Refusal> misfit_of(const Params& a, const MethodModels& models) {
+std::optional<Refusal> misfit_of(const Params& a, const Deployment& d) {
   if (a.exit_layer == 0) {
     if (a.reader.empty()) return std::nullopt;
     return Refusal{"head", quote_value(a.reader), "unset without exit_layer"};
   }
-  const int layers = models.large.layers;
+  const int layers = d.large->shape.layers;
   const int lowest = (layers + 1) / 2;
   if (a.exit_layer < lowest || a.exit_layer >= layers) {
     return Refusal{"exit_layer", absl::StrCat(a.exit_layer),
                    absl::StrCat("[", lowest, ", ", layers - 1, "], from half of the large model's ",
                                 layers, " layers on")};
   }
-  for (const auto& [name, model] : *models.by_name) {
+  for (const auto& [name, model] : d.models) {
     if (std::ranges::count(a.models, name) > 1) {
       return Refusal{"workers", absl::StrCat(quote_value(name), " twice"), "each model once"};
     }
     if (std::ranges::find(a.models, name) == a.models.end()) continue;
-    const auto why =
-        misfit_of(*model, *models.by_name->at(models.large_name), layers - a.exit_layer);
-    if (why) return why;
+    if (auto why = worker_misfit(*model, *d.large, layers - a.exit_layer)) return why;
   }
-  return heads_misfit(a, models);
+  return heads_misfit(a, d);
 }
 
-// Device queues of one GPU take turns at the same processors.
-std::vector<std::string> notes_of(const Params& a, const MethodModels& models) {
+// Device queues of one GPU share its multiprocessors.
+std::vector<std::string> notices_of(const Params& a, const Deployment& d) {
   const auto gpu_of = [](const LoadedModel& m) {
     const std::string& device = m.config.device;
     return absl::StartsWith(device, "cuda:") ? device.substr(0, device.find('/')) : "";
   };
-  std::vector<std::string> notes;
-  if (a.exit_layer == 0) return notes;
-  const std::string gpu = gpu_of(*models.by_name->at(models.large_name));
+  std::vector<std::string> notices;
+  if (a.exit_layer == 0) return notices;
+  const std::string gpu = gpu_of(*d.large);
   for (const std::string& name : a.models) {
-    if (gpu.empty() || gpu_of(*models.by_name->at(name)) != gpu) continue;
-    notes.push_back(absl::StrCat("worker ", name, " shares ", gpu, " with model ",
-                                 models.large_name,
-                                 ": it works, and no speed-up is to be expected"));
+    if (gpu.empty() || gpu_of(*d.models.at(name)) != gpu) continue;
+    notices.push_back(absl::StrCat("worker ", name, " shares ", gpu, " with model ", d.config.large,
+                                   ": no speed-up is to be expected"));
   }
-  return notes;
+  return notices;
 }
 
-void bind(const MethodModels& models, Params* a) {
+void bind(const Deployment& d, Params* a) {
   a->workers = static_cast<int>(a->models.size());
-  if (!a->draft_vocabulary) a->draft_vocabulary = models.early_vocabulary;
+  if (!a->draft_vocabulary) a->draft_vocabulary = d.early_vocabulary;
   if (a->reader.empty()) return;
-  a->head = find_head(models.large, a->reader);
+  a->head = find_head(d.large->shape, a->reader);
   for (const std::string& name : a->models) {
-    a->worker_heads.push_back(find_head(models.by_name->at(name)->shape, a->reader));
+    a->worker_heads.push_back(find_head(d.models.at(name)->shape, a->reader));
   }
 }
 
@@ -181,12 +180,12 @@ const MethodEntry& ppd_entry() {
   constexpr bool kTime = true;
   static const auto* const kEntry = make_entry<P>({
       .name = "ppd",
-      .wants = "`ppd.exit_layer` and `ppd.workers`",
+      .requirement = "`ppd.exit_layer` and `ppd.workers`",
       // In the order of PpdFigures.
-      .counters = {{"rounds", "Tokens for whose successor workers were started."},
-                   {"matches", "Rounds whose successor was a candidate."},
-                   {"first_matches", "Rounds whose successor was the first candidate."},
-                   {"adopted_rows", "Matches whose worker was in time."},
+      .counters = {{"rounds", "Tokens after which workers ran candidates for the next one."},
+                   {"matches", "Rounds in which a candidate was right."},
+                   {"first_matches", "Rounds in which the first candidate was right."},
+                   {"adopted_rows", "Matches whose worker finished in time."},
                    {"main_layers", "Layers that the large model ran for answers."},
                    {"worker_layers", "Layers that workers ran for candidates."},
                    {"copied_rows", "Rows copied between devices."},
@@ -202,18 +201,18 @@ const MethodEntry& ppd_entry() {
                     .add("num_candidates", &P::candidates, {1, 16},
                          "tokens that the early layer proposes for the next one")
                     .add("draft_vocabulary", &P::draft_vocabulary, {0, 1 << 24},
-                         "only ids below this are proposed; 0: all; unset: what suits the model")
+                         "only ids below this are proposed; 0: all; unset: chosen for the model")
                     .add("exit_layer", &P::exit_layer, {1, 1023},
                          "the layer of the large model that proposes", By::kDeployment)
-                    .add("workers", &P::models, "models that run the lower layers of candidates",
+                    .add("workers", &P::models, "models that run the lower layers for candidates",
                          By::kDeployment)
                     .add("head", &P::reader,
-                         "what reads the early layer: a head among the large model's extras",
+                         "the head that reads the early layer, among the large model's extras",
                          By::kDeployment),
       .defaults = defaults_of,
       .needs = needs_of,
-      .misfit = [](const P& a, const MethodModels& models) { return misfit_of(a, models); },
-      .notes = notes_of,
+      .misfit = misfit_of,
+      .notices = notices_of,
       .bind = bind,
       .contract = [](const P&, bool) { return Contract::kExact; },
       .extra_rows = [](const P& a) { return a.candidates; },

@@ -12,19 +12,17 @@ const MethodEntry& bita_entry();
 const MethodEntry& ppd_entry();
 const MethodEntry& llm_to_slm_entry();
 
-const std::vector<const MethodEntry*>& all_methods() {
-  static const auto* const kAll = new std::vector<const MethodEntry*>{
+const Methods& all_methods() {
+  static const auto* const kAll = new Methods{
       &autoregressive_entry(), &speculative_entry(), &ngram_entry(),      &bild_entry(),
       &bita_entry(),           &ppd_entry(),         &llm_to_slm_entry(),
   };
   return *kAll;
 }
 
-const MethodEntry* find_method(absl::string_view name) {
-  const auto& all = all_methods();
-  const auto it =
-      std::find_if(all.begin(), all.end(), [&](const MethodEntry* m) { return m->name == name; });
-  return it == all.end() ? nullptr : *it;
+const MethodEntry* find_method(absl::string_view name, const Methods& methods) {
+  const auto it = std::ranges::find(methods, name, &MethodEntry::name);
+  return it == methods.end() ? nullptr : *it;
 }
 
 }  // namespace tandem

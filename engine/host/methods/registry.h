@@ -1,4 +1,4 @@
-// Every method that a request can ask for by name.
+// The methods that a request can name.
 #pragma once
 
 #include <vector>
@@ -8,13 +8,15 @@
 
 namespace tandem {
 
-// In the order in which `auto` looks for one, behind the deployment's default.
-const std::vector<const MethodEntry*>& all_methods();
+using Methods = std::vector<const MethodEntry*>;
 
-// Null where there is none: a method of another version.
-const MethodEntry* find_method(absl::string_view name);
+// In the order in which `auto` tries them, after the deployment's default.
+const Methods& all_methods();
 
-// Autoregressive decoding's other way: of the message `beam` of a request.
+// Null: unknown, for example a method of a newer version.
+const MethodEntry* find_method(absl::string_view name, const Methods& methods = all_methods());
+
+// Autoregressive decoding with the request's `beam` message.
 const MethodEntry& beam_entry();
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// Masks of a small model that foresee what it will say (engine/decode/masked_draft.h), as the
-// methods have them in which it writes.
+// Parallel draft tokens of the small model (engine/decode/masked_draft.h): parameters that the
+// methods which draft with it share.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace tandem {
 
-// P: a method's parameters, with num_masks and adapter.
+// P: parameters with `num_masks` and `adapter`.
 template <class P>
 int small_masks(const P& a) {
   return a.num_masks.value_or(a.adapter.empty() ? 0 : 1);
 }
 
-// What its small model, the second of `needs`, has to have for them.
+// Adds them to the needs of the small model, the second of `needs`.
 template <class P>
 void need_small_masks(const P& a, MethodNeeds* needs) {
   const int masks = small_masks(a);

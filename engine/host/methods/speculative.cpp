@@ -1,5 +1,6 @@
 #include "engine/decode/speculative.h"
 
+#include "engine/host/deployment.h"
 #include "engine/host/methods/small_masks.h"
 
 namespace tandem {
@@ -8,7 +9,7 @@ const MethodEntry& speculative_entry() {
   using P = SpeculativeParams;
   static const auto* const kEntry = make_entry<P>({
       .name = "speculative",
-      .wants = "a `small` model",
+      .requirement = "a `small` model",
       .drafts = true,
       .stricter = {{{"acceptance", std::string("ACCEPTANCE_MATCH")}}},
       .automatic = {{"draft_tokens", int64_t{12}}, {"adaptive", true}, {"only_if_faster", true}},
@@ -32,18 +33,18 @@ const MethodEntry& speculative_entry() {
       .needs =
           [](const P& a, const DeploymentConfig& d) {
             MethodNeeds needs{{of_large(d), of_small(d)}, {}};
-            if (d.small.empty()) needs.lacking = Refusal();  // no parameter would do without
+            if (d.small.empty()) needs.lacking = Refusal();  // whatever the parameters
             need_small_masks(a, &needs);
             return needs;
           },
       .bind =
-          [](const MethodModels& models, P* a) {
-            // By the ratio rule another q draws other tokens under the same seed.
+          [](const Deployment& d, P* a) {
+            // Under the ratio rule the draft distribution changes the tokens that a seed draws.
             if (!a->draft_vocabulary && a->acceptance == P::Acceptance::kMatch) {
-              a->draft_vocabulary = models.draft_vocabulary;
+              a->draft_vocabulary = d.draft_vocabulary;
             }
             a->num_masks = small_masks(*a);
-            a->lore = models.draft_lore;
+            a->lore = d.draft_lore;
           },
       .contract =
           [](const P& a, bool greedy) {

@@ -1,4 +1,4 @@
-// Small tokenizers of bytes and what merges make of them.
+// Small byte-level BPE tokenizers.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Models that are put together in a deployment must fit together.
+// The models of a deployment must fit together.
 #include "engine/host/deployment.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ class Deployments : public ::testing::Test {
 
 constexpr char kPair[] = "deployments[pair].small: \"little\" and large \"big\" have different ";
 constexpr char kRule[] =
-    "; allowed: one shared vocabulary, behind it at most 128 more ids of padding in one of them";
+    "; allowed: one shared vocabulary, followed in one of them by at most 128 ids of padding";
 
 TEST_F(Deployments, APairWithOneVocabularyHasASeriesForEachMethod) {
   const auto made = make_deployments(config_, models_, &metrics_);
@@ -91,7 +91,7 @@ TEST_F(Deployments, ATokenThatOnlyOneOfThemHasDiffers) {
   EXPECT_EQ(error(), std::string(kPair) + "tokens for id 4096 (\"\", \"<|more|>\")" + kRule);
 }
 
-// Of the ids that have no token behind them one model may have more than the other.
+// One model may have more ids of padding than the other.
 TEST_F(Deployments, APairMayDifferByPadding) {
   for (const char* padded : {"little", "big"}) {
     models_["little"].shape.vocab_size = models_["big"].shape.vocab_size = 4096;
@@ -106,14 +106,14 @@ TEST_F(Deployments, APairMayDifferByPadding) {
   EXPECT_EQ(error(), std::string(kPair) + "vocabulary sizes (4225, 4096)" + kRule);
 }
 
-TEST_F(Deployments, WhatOneModelLacksIsNoToken) {
+TEST_F(Deployments, IdsThatOneModelLacksMustBePadding) {
   models_["little"].shape.vocab_size = 4090;
   EXPECT_EQ(error().find(std::string(kPair) +
-                         "vocabulary sizes (4090, 4096), and id 4090 is no padding but \""),
+                         "vocabulary sizes (4090, 4096), and id 4090 is not padding but \""),
             0U);
 }
 
-TEST_F(Deployments, APaddedModelAloneHasItsTokensOnly) {
+TEST_F(Deployments, APaddedModelWithoutAPairDropsItsPadding) {
   models_["big"].shape.vocab_size = 5000;
   config_.deployments[0].small.clear();
   const auto made = make_deployments(config_, models_, &metrics_);
@@ -130,8 +130,8 @@ TEST_F(Deployments, EarlyExitIsBelowTheTop) {
             "model's layers");
 }
 
-// A device queue of the large model's GPU works, and promises nothing.
-TEST_F(Deployments, PpdWorkersThatShareAGpuAreTold) {
+// A worker on a device queue of the large model's GPU works, but does not speed up.
+TEST_F(Deployments, PpdWorkersThatShareAGpuAreReported) {
   models_["big"].config.device = "cuda:0";
   for (const auto& [name, device] : {std::pair{"device queue", "cuda:0/1"}, {"other", "cuda:1"}}) {
     LoadedModel& worker = models_[name];
@@ -143,20 +143,20 @@ TEST_F(Deployments, PpdWorkersThatShareAGpuAreTold) {
   config_.deployments[0].methods["ppd"] = {
       {"exit_layer", int64_t{2}}, {"workers", std::vector<std::string>{"device queue", "other"}}};
   const auto notes = [this] {
-    return make_deployments(config_, models_, &metrics_)->front().notes;
+    return make_deployments(config_, models_, &metrics_)->front().notices;
   };
   ASSERT_EQ(error(), "no error");
   EXPECT_EQ(notes(),
             (std::vector<std::string>{
-                "deployments[pair].ppd: worker device queue shares cuda:0 with model big: it "
-                "works, and no speed-up is to be expected"}));
+                "deployments[pair].ppd: worker device queue shares cuda:0 with model big: no "
+                "speed-up is to be expected"}));
   models_["big"].config.device = "cpu:0";
   models_["device queue"].config.device = "cpu:0/1";  // threads of its own
   EXPECT_TRUE(notes().empty());
 }
 
-// A vocabulary of many tokens, in the order of their merges, whose matrix is much of a small model.
-TEST_F(Deployments, DraftsAreAmongTheFrequentTokensWhereThatSparesMuch) {
+// A large vocabulary in merge order, whose output matrix is a large part of a small model.
+TEST_F(Deployments, DraftsAreAmongFrequentTokensIfThatSavesMuch) {
   const auto tokenizer = demo_tokenizer();
   const auto ids = [&](int vocabulary, int hidden, int64_t parameters) {
     ModelShape shape;

@@ -1,4 +1,4 @@
-// A device that fails for good: who is told, and what goes on.
+// A device that fails for good: how it is reported, and which requests continue.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -42,7 +42,7 @@ class DeviceLoss : public ::testing::Test {
     r.method = method;
     return run(*engine_, std::move(r))->wait();
   }
-  std::vector<std::string> told() {
+  std::vector<std::string> conditioned() {
     const std::lock_guard lock(mutex_);
     return told_;
   }
@@ -54,9 +54,9 @@ class DeviceLoss : public ::testing::Test {
   std::unique_ptr<Engine> engine_;  // last: it calls back
 };
 
-TEST_F(DeviceLoss, TakesItsModelsAlongAndIsToldOnce) {
+TEST_F(DeviceLoss, LosesItsModelsAndIsReportedOnce) {
   EXPECT_TRUE(generate("little").ok());
-  EXPECT_TRUE(told().empty());
+  EXPECT_TRUE(conditioned().empty());
   lost_[1] = true;
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(generate("little").code(), absl::StatusCode::kUnavailable);
@@ -64,7 +64,7 @@ TEST_F(DeviceLoss, TakesItsModelsAlongAndIsToldOnce) {
     EXPECT_TRUE(available("big") && available("pair"));
   }
   while (engine_->live_requests() > 0) std::this_thread::yield();
-  EXPECT_EQ(told(), std::vector<std::string>{"cpu:1"});
+  EXPECT_EQ(conditioned(), std::vector<std::string>{"cpu:1"});
   const std::vector<DeviceInfo> devices = engine_->devices();
   ASSERT_EQ(devices.size(), 2U);
   EXPECT_FALSE(devices[0].lost);
@@ -72,7 +72,7 @@ TEST_F(DeviceLoss, TakesItsModelsAlongAndIsToldOnce) {
   EXPECT_EQ(devices[1].name, "cpu:1");
 }
 
-TEST_F(DeviceLoss, OfTheSmallModelLeavesWhatNeedsOnlyTheLarge) {
+TEST_F(DeviceLoss, OfTheSmallModelLeavesMethodsOfTheLargeModel) {
   lost_[1] = true;
   EXPECT_EQ(generate("pair", "speculative").code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(generate("pair").ok());
@@ -84,15 +84,15 @@ TEST_F(DeviceLoss, OfTheSmallModelLeavesWhatNeedsOnlyTheLarge) {
   EXPECT_EQ(generate("pair").code(), absl::StatusCode::kUnavailable);
   for (const DeploymentInfo& d : engine_->deployments()) EXPECT_FALSE(d.available()) << d.name;
   while (engine_->live_requests() > 0) std::this_thread::yield();
-  EXPECT_EQ(told(), (std::vector<std::string>{"cpu:1", "cpu:0"}));
+  EXPECT_EQ(conditioned(), (std::vector<std::string>{"cpu:1", "cpu:0"}));
 }
 
-TEST_F(DeviceLoss, NobodyIsToldWhoDoesNotListenAnyMore) {
+TEST_F(DeviceLoss, IsNotReportedToARemovedListener) {
   engine_->on_device_lost({});
   lost_[0] = true;
   EXPECT_EQ(generate("big").code(), absl::StatusCode::kUnavailable);
   while (engine_->live_requests() > 0) std::this_thread::yield();
-  EXPECT_TRUE(told().empty());
+  EXPECT_TRUE(conditioned().empty());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Models with an encoder, served: prompts are what it reads, and every method runs on them as on
-// decoders. Greedy tokens are Transformers' (beams: families_test.cpp).
+// Models with an encoder, which runs the prompt. Every method works as on decoders. Greedy tokens
+// are Transformers' (beams: families_test.cpp).
 #ifdef TANDEM_WITH_TORCH
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/decode/bild.h"
-#include "engine/host/config.h"
+#include "engine/host/config/config.h"
 #include "tests/engine/host/kit.h"
 #include "tests/engine/host/served_golden.h"
 
@@ -33,7 +33,7 @@ class ServedModels : public ::testing::TestWithParam<std::pair<const char*, int>
   const Served served;
 };
 
-TEST_P(ServedModels, GreedyTokensAreTransformersAloneAndTogether) {
+TEST_P(ServedModels, GreedyTokensAreTransformersAloneAndInBatches) {
   const auto engine = make_engine(alone(served));
   ASSERT_NE(engine, nullptr);
   for (const bool together : {false, true}) {
@@ -59,8 +59,7 @@ INSTANTIATE_TEST_SUITE_P(Models, ServedModels,
                                            std::pair("mt5", 128)),
                          [](const auto& info) { return std::string(info.param.first); });
 
-// The whole model, and as its small one the same with one layer of the decoder; on one device or
-// two.
+// The whole model, with a one-layer decoder of it as the small model, on one device or two.
 EngineConfig pair_config(const Served& served, int devices) {
   EngineConfig config;
   for (int d = 0; d < devices; ++d) {
@@ -95,7 +94,7 @@ class EncoderDecoderPairs : public ::testing::TestWithParam<int> {
     return c;
   }
 
-  // What promises to be autoregressive decoding.
+  // EXACT methods.
   std::vector<std::pair<const char*, GenerateRequest>> exact_ways(int prompt) const {
     std::vector<std::pair<const char*, GenerateRequest>> ways;
     const auto way = [&](const char* name, const char* method, const Settings& settings) {
@@ -125,7 +124,7 @@ class EncoderDecoderPairs : public ::testing::TestWithParam<int> {
   const test::AdapterFolders folders;
 };
 
-TEST_P(EncoderDecoderPairs, WhatPromisesToBeExactIs) {
+TEST_P(EncoderDecoderPairs, ExactMethodsAreExact) {
   const auto engine = make_engine(config());
   ASSERT_NE(engine, nullptr);
   int64_t accepted = 0, rollbacks = 0, foreseen = 0;
@@ -143,7 +142,7 @@ TEST_P(EncoderDecoderPairs, WhatPromisesToBeExactIs) {
   }
   EXPECT_GT(accepted, 200);
   EXPECT_GT(rollbacks, 10);
-  EXPECT_GT(foreseen, 10);  // of masks that nobody trained
+  EXPECT_GT(foreseen, 10);  // of untrained masks
 }
 
 TEST_P(EncoderDecoderPairs, SampledTokensAreThoseOfAutoregressiveDecoding) {
@@ -170,9 +169,9 @@ TEST_P(EncoderDecoderPairs, SampledTokensAreThoseOfAutoregressiveDecoding) {
   }
 }
 
-// Of all methods at once, with memory for few of them, whoever is evicted (that it comes to this is
-// decode/source_test.cpp's and the simulator's: here it hangs on the threads).
-TEST_P(EncoderDecoderPairs, ACrowdInLittleMemoryIsEachAsAlone) {
+// All methods at once, with memory for few requests, so that some are preempted.
+// (decode/source_test.cpp and the simulator check preemption itself; here it depends on timing.)
+TEST_P(EncoderDecoderPairs, ManyRequestsInLittleMemoryAnswerAsAlone) {
   EngineConfig little = config();
   for (ModelConfig& model : little.models) {
     model.kv_pages = 40;
@@ -221,7 +220,7 @@ TEST(EncoderDecoders, PredictivePipelinedDecodingIsExact) {
   }
 }
 
-// What comes with the repository, as its deployment file says.
+// The models in the repository, with their deployment file.
 EngineConfig shipped() {
   auto config = load_deployment(std::string(TANDEM_SOURCE_DIR) + "/deploy/docstring.textproto");
   EXPECT_TRUE(config.ok()) << config.status();
@@ -258,13 +257,13 @@ TEST(EncoderDecoders, TheShippedPairDescribesFunctions) {
       drafted += sink->end().stats.small_tokens;
     }
   }
-  EXPECT_EQ(texts.size(), 4U);  // what is read matters
+  EXPECT_EQ(texts.size(), 4U);  // the prompt matters
   EXPECT_FALSE(texts.contains(""));
   EXPECT_GT(drafted, 4);
 }
 
-// The small model is told what the large one has read, and writes; or drafts for it.
-TEST(EncoderDecoders, TheShippedSmallModelIsTold) {
+// The large model conditions the small one, which answers or drafts for it.
+TEST(EncoderDecoders, TheShippedSmallModelIsConditioned) {
   EngineConfig config = shipped();
   config.deployments.push_back({"untold", "docstring-small-conditioned", ""});
   const auto engine = make_engine(config);
@@ -280,14 +279,15 @@ TEST(EncoderDecoders, TheShippedSmallModelIsTold) {
     r.model = "docstring";
     r.stopping.ignore_eos = false;
     r.method = "llm_to_slm";
-    const auto told = run(*engine, r);
-    ASSERT_TRUE(told->wait().ok()) << told->wait();
-    EXPECT_EQ(told->start().contract, Contract::kLossy);
-    EXPECT_EQ(told->end().reason, FinishReason::kEos) << told->text();
-    EXPECT_EQ(told->end().stats.large_passes, 1);
-    EXPECT_EQ(told->end().stats.large_tokens, 0);
-    EXPECT_EQ(told->end().stats.small_tokens, static_cast<int64_t>(told->ids().size()));
-    texts.insert(told->text());
+    const auto conditioned = run(*engine, r);
+    ASSERT_TRUE(conditioned->wait().ok()) << conditioned->wait();
+    EXPECT_EQ(conditioned->start().contract, Contract::kLossy);
+    EXPECT_EQ(conditioned->end().reason, FinishReason::kEos) << conditioned->text();
+    EXPECT_EQ(conditioned->end().stats.large_passes, 1);
+    EXPECT_EQ(conditioned->end().stats.large_tokens, 0);
+    EXPECT_EQ(conditioned->end().stats.small_tokens,
+              static_cast<int64_t>(conditioned->ids().size()));
+    texts.insert(conditioned->text());
 
     GenerateRequest alone = r;
     alone.method = kAutoregressive;
@@ -295,7 +295,7 @@ TEST(EncoderDecoders, TheShippedSmallModelIsTold) {
     alone.model = "untold";
     const auto small = run(*engine, alone);
     ASSERT_TRUE(large->wait().ok() && small->wait().ok());
-    other += told->text() == small->text() ? 0 : 1;
+    other += conditioned->text() == small->text() ? 0 : 1;
 
     r.parameters = {{"speculative", true}};
     r.require_contract = Contract::kExact;
@@ -304,13 +304,13 @@ TEST(EncoderDecoders, TheShippedSmallModelIsTold) {
     EXPECT_EQ(verified->ids(), large->ids());
     kept += verified->end().stats.small_tokens;
   }
-  EXPECT_GE(texts.size(), 3U);  // what is read matters
+  EXPECT_GE(texts.size(), 3U);  // the prompt matters
   EXPECT_FALSE(texts.contains(""));
-  EXPECT_GE(other, 1);  // and so does what it is told
+  EXPECT_GE(other, 1);  // and so does the conditioning
   EXPECT_GE(kept, 4);
 }
 
-TEST(EncoderDecoders, WhatIsNotForThemIsRefused) {
+TEST(EncoderDecoders, UnsupportedRequestsAreRefused) {
   const Served served("mt5", 128);
   EngineConfig config = alone(served);
   config.limits.step_rows = 32;
@@ -338,7 +338,7 @@ TEST(EncoderDecoders, WhatIsNotForThemIsRefused) {
   EXPECT_EQ(scored.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(scored.message()), HasSubstr("has an encoder"));
 
-  // A decoder drafts for no model that reads a source, nor the other way round.
+  // A decoder-only model and a model with an encoder cannot draft for each other.
   const Served decoder("gpt2", 128);
   EngineConfig mixed = alone(served);
   ModelConfig small = mixed.models[0];

@@ -51,7 +51,7 @@ TEST(Engine, StreamsTheModelsOwnGreedyText) {
   EXPECT_EQ(sink->end().stats.large_passes, 24);
 }
 
-TEST(Engine, SixteenAtOnceAreEachAsAlone) {
+TEST(Engine, SixteenConcurrentRequestsAnswerAsAlone) {
   const auto engine = make_engine();
   std::vector<std::shared_ptr<Recorder>> sinks;
   for (int i = 0; i < 16; ++i) {
@@ -140,7 +140,7 @@ TEST(Engine, RawLogprobsAreWithoutProcessorsAndWarpers) {
   GenerateRequest request = request_for(std::string("ab"), 6);
   request.logprobs = true;
   const auto plain = run(*engine, request);
-  // Sampled, and nothing but one token that is not the best is left.
+  // Sampled, with all tokens banned except one that is not the best.
   const auto banned = static_cast<int64_t>(plain->ids()[0]);
   request.sampling.temperature = 0.7;
   request.sampling.top_k = 1;
@@ -165,7 +165,7 @@ TEST(Engine, RawLogprobsAreWithoutProcessorsAndWarpers) {
   EXPECT_EQ(token.top[0].second, *token.logprob);
 }
 
-TEST(Engine, ProcessorsChangeWhatIsChosen) {
+TEST(Engine, ProcessorsChangeTheChosenToken) {
   const auto engine = make_engine();
   const std::vector<Token> plain = run(*engine, request_for(std::string("loop"), 40))->ids();
   GenerateRequest request = request_for(std::string("loop"), 40);
@@ -173,7 +173,7 @@ TEST(Engine, ProcessorsChangeWhatIsChosen) {
   for (const Token t : run(*engine, request)->ids()) {
     EXPECT_EQ(std::count(plain.begin(), plain.end(), t), 0);
   }
-  // A large presence penalty: nothing comes twice as long as there is something else.
+  // A large presence penalty: no token repeats while another one is left.
   request = request_for(std::string("loop"), 40);
   request.sampling.presence_penalty = 2;
   request.sampling.frequency_penalty = 2;
@@ -188,7 +188,7 @@ TEST(Engine, ProcessorsChangeWhatIsChosen) {
   EXPECT_EQ(std::unique(ids.begin(), ids.end()), ids.end());
 }
 
-TEST(Engine, MinNewTokensHoldsBackWhatEndsAText) {
+TEST(Engine, MinNewTokensDelaysEndTokens) {
   const auto engine = make_engine();
   const auto whole = run(*engine, request_for(std::string("stop"), 40));
   const Token stop = whole->ids()[3];
@@ -226,7 +226,7 @@ TEST(Engine, TheTokenThatEndsATextIsGivenOnRequest) {
   EXPECT_EQ(with->end().reason, FinishReason::kStopToken);
   EXPECT_EQ(with->end().usage.completion_tokens, static_cast<int64_t>(expected.size()));
   EXPECT_TRUE(with->tokens().back().logprob.has_value());
-  // The same for the model's own end; nothing is added where something else ended the text.
+  // The same for the model's end token; nothing is added if something else ended the text.
   request = request_for(std::string("stop"), 3);
   request.include_eos_token = true;
   request.stopping.ignore_eos = false;
@@ -270,7 +270,7 @@ TEST(Engine, ScoreIsTheLogOfTheModelsProbabilities) {
 
 TEST(Engine, CancelEndsARequestWhereverItIs) {
   EngineConfig config = testing::fake_engine_config();
-  config.models[0].fake->pass_seconds = 0.001;  // so that it does not end by itself first
+  config.models[0].fake->pass_seconds = 0.001;  // so that it does not end before
   const auto engine = make_engine(config);
   const auto early = std::make_shared<Recorder>();
   engine->cancel(engine->submit(request_for(std::string("early"), 400), early));
@@ -287,7 +287,7 @@ TEST(Engine, CancelEndsARequestWhereverItIs) {
   EXPECT_TRUE(std::equal(got.begin(), got.end(), expected.begin()));
 }
 
-TEST(Engine, ChoicesAreEachAsAloneAndEndOnce) {
+TEST(Engine, ChoicesAnswerAsAloneAndEndOnce) {
   const auto engine = make_engine();
   GenerateRequest request = request_for(std::string("several"), 30);
   request.sampling.temperature = 1.1;
@@ -321,7 +321,7 @@ TEST(Engine, ChoicesEndWithTheirOwnReasonAndStop) {
   request.sampling.seed = 6;
   request.n = 3;
   const auto whole = run(*engine, request);
-  // A string that only one of them writes.
+  // A string that only one of them generates.
   const std::string stop = whole->text(1).substr(5, 3);
   ASSERT_EQ(whole->text(0).find(stop), std::string::npos);
   request.stopping.stop_sequences = {stop};
@@ -347,7 +347,7 @@ TEST(Engine, CancelEndsAllChoicesWithOneStatus) {
   EXPECT_EQ(engine->live_requests(), 0);
 }
 
-TEST(Engine, APausedRequestStandsStillAndOthersGoOn) {
+TEST(Engine, APausedRequestMakesNoTokensAndOthersContinue) {
   EngineConfig config = testing::fake_engine_config();
   config.models[0].fake->pass_seconds = 0.0005;
   const auto engine = make_engine(config);
@@ -357,7 +357,7 @@ TEST(Engine, APausedRequestStandsStillAndOthersGoOn) {
   engine->pause(id);
   const size_t before = slow->count();
   EXPECT_TRUE(run(*engine, request_for(std::string("other"), 100))->wait().ok());
-  // What was under way when the message came, and not the hundred rounds of the other.
+  // Only the passes under way, and not the hundred rounds of the other request.
   EXPECT_LE(slow->count(), before + 60);
   EXPECT_FALSE(slow->ended());
   EXPECT_EQ(engine->metrics().requests_paused.value(), 1);
@@ -382,7 +382,7 @@ TEST(Engine, DrainRefusesNewAndFinishesRunning) {
   EXPECT_EQ(running->ids().size(), 50U);
 }
 
-TEST(Engine, ShutdownAtOnceEndsWhatRunsWithUnavailable) {
+TEST(Engine, ImmediateShutdownEndsRequestsWithUnavailable) {
   EngineConfig config = testing::fake_engine_config();
   config.models[0].fake->pass_seconds = 0.001;
   const auto engine = make_engine(config);
@@ -393,7 +393,7 @@ TEST(Engine, ShutdownAtOnceEndsWhatRunsWithUnavailable) {
   EXPECT_EQ(running->wait().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST(Engine, TextCallsNameWhatIsWrong) {
+TEST(Engine, TextCallsReportErrors) {
   const auto engine = make_engine();
   const auto tokenize = [&](const std::string& model, const std::string& text) {
     std::promise<absl::StatusOr<std::vector<Token>>> tokens;
@@ -445,11 +445,11 @@ TEST(Engine, RefusesFatPromptsBeforeTheyAreTokenized) {
   EXPECT_EQ(engine->live_requests(), 0);
   EXPECT_EQ(engine->metrics().waiting_bytes.value(), 0);
 
-  truncated.prompt = std::string(8192, 'x');  // what a context might hold may be cut
+  truncated.prompt = std::string(8192, 'x');  // text that fits the longest context may be truncated
   EXPECT_TRUE(run(*engine, truncated)->wait().ok());
 }
 
-TEST(Engine, MemoryOfWhatWaitsIsBounded) {
+TEST(Engine, MemoryOfWaitingRequestsIsBounded) {
   EngineConfig config = testing::fake_engine_config();
   config.models[0].fake->pass_seconds = 0.001;
   config.limits.max_running = 1;
@@ -464,7 +464,7 @@ TEST(Engine, MemoryOfWhatWaitsIsBounded) {
   std::shared_ptr<Recorder> refused;
   while (!refused) {
     const auto sink = std::make_shared<Recorder>();
-    // Those who are in may still grow: they turn into tokens on the ingress' threads, at any time.
+    // Accepted requests may still grow: tokenizing threads replace their texts at any time.
     const double before = engine->metrics().waiting_bytes.value();
     engine->submit(request_for(std::string(480, 'x')), sink);
     if (before + 480 > 32 << 10) EXPECT_TRUE(sink->ended());  // one client: half of it
@@ -488,7 +488,7 @@ TEST(Engine, MemoryOfWhatWaitsIsBounded) {
   EXPECT_EQ(engine->metrics().waiting_bytes.value(), 0);
 }
 
-TEST(Engine, AFreshSeedIsNobodysSuccessor) {
+TEST(Engine, FreshSeedsAreUnpredictable) {
   const auto engine = make_engine();
   std::set<uint64_t> seeds;
   for (int i = 0; i < 8; ++i) {
@@ -577,8 +577,8 @@ TEST(Engine, TruncateKeepsTheEndOfThePrompt) {
   EXPECT_EQ(sink->ids(), fake::greedy(testing::fake_model(), bytes("6789"), 24));
 }
 
-// A pair whose large model has 43 ids that no token stands behind: nobody feeds, scores or draws
-// them, and the pair decodes as the large model does.
+// A pair whose large model has 43 ids of padding: they are not accepted, scored or drawn, and the
+// pair decodes like the large model.
 TEST(Engine, PaddingIsNeverDrawn) {
   EngineConfig config = testing::fake_engine_config();
   config.models[0].fake->vocab_size = 300;

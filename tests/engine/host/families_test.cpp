@@ -1,5 +1,5 @@
-// Every family as an engine serves it: the best of 4 beams is Transformers', and all families and
-// methods together, on two devices, give each request the answer that it gets alone.
+// Every model family on an engine: the best of 4 beams is Transformers', and concurrent requests of
+// all families and methods, on two devices, get the same answers as alone.
 #ifdef TANDEM_WITH_TORCH
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ GenerateRequest beam_search(const Served& served, const std::string& model, int 
 
 class Beams : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(Beams, TheBestOfFourIsTransformersAloneAndInChunksTogether) {
+TEST_P(Beams, TheBestOfFourIsTransformersAloneAndInSharedBatches) {
   const Served served(GetParam());
   EngineConfig config = testing::real_engine_config("model", served.path(), DType::kFloat32);
   const auto alone = make_engine(config);
@@ -60,8 +60,8 @@ TEST_P(Beams, TheBestOfFourIsTransformersAloneAndInChunksTogether) {
 INSTANTIATE_TEST_SUITE_P(Models, Beams, ::testing::ValuesIn(kFamilies),
                          [](const auto& info) { return std::string(info.param); });
 
-// Every golden model with its lowest layer as its small model, and as its worker, on the other
-// device. Half of the large ones are on either.
+// Every golden model, with its lowest layer as small model and as worker on the other device. Each
+// device has half of the large models.
 class Families {
  public:
   Families() {
@@ -80,7 +80,7 @@ class Families {
     std::vector<Token> known;  // Transformers' tokens, or their beginning; empty: unknown
   };
 
-  // By every method that a deployment offers, greedily and drawn, and by a search of beams.
+  // With every method that a deployment offers, greedy and sampled, and with beam search.
   std::vector<Asked> requests(const Engine& engine) const {
     std::vector<Asked> all;
     for (const auto& [name, served] : served_) {
@@ -121,7 +121,7 @@ class Families {
                                  {"workers", std::vector<std::string>{name + "-small"}}};
   }
 
-  // BiLD drawn is LOSSY: nothing is known of it but what it is alone.
+  // Sampled BiLD is LOSSY: compared only with its answer alone.
   static Asked request(const std::string& name, const Served& served, const std::string& method,
                        double temperature) {
     const int prompt = temperature > 0 ? 6 : 4;
@@ -147,7 +147,7 @@ class Families {
   std::vector<std::unique_ptr<test::AdapterFolders>> folders_;
 };
 
-TEST(Families, EachIsAsAloneAmongAllOthersOnTwoDevices) {
+TEST(Families, ConcurrentRequestsOnTwoDevicesAnswerAsAlone) {
   const Families families;
   const auto first = make_engine(families.config());
   ASSERT_NE(first, nullptr);
@@ -167,7 +167,7 @@ TEST(Families, EachIsAsAloneAmongAllOthersOnTwoDevices) {
     EXPECT_EQ(by[method].size(), std::size(kFamilies)) << method;
   }
 
-  const auto crowd = make_engine(families.config());  // which has seen none of the prompts
+  const auto crowd = make_engine(families.config());  // with an empty prefix cache
   ASSERT_NE(crowd, nullptr);
   std::vector<std::shared_ptr<Recorder>> sinks;
   for (const auto& [r, known] : all) {
@@ -182,7 +182,7 @@ TEST(Families, EachIsAsAloneAmongAllOthersOnTwoDevices) {
   }
 }
 
-// Learned positions end: beyond them there is nothing to read.
+// Learned positions bound the context.
 TEST(Families, APromptBeyondLearnedPositionsIsRefused) {
   const Served served("gpt2");
   const auto engine =

@@ -1,5 +1,5 @@
-// Tokenizers of GGUF files against Transformers on 500 hostile strings: of files made here from
-// golden tokenizers, and of real models where scripts/models has fetched them.
+// Tokenizers of GGUF files against Transformers on 500 hostile strings: files made from golden
+// tokenizers, and real models if scripts/models has fetched them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const Gguf& gguf) {
   return tokenizer.ok() ? *tokenizer : nullptr;
 }
 
-// What a converter would have written for the golden tokenizer `name`.
+// The GGUF metadata that a converter writes for the golden tokenizer `name`.
 test::GgufBuilder converted(const std::string& name) {
   const json file = test::read_json(test::data_path("tokenizers/" + name + "/tokenizer.json"));
   const json& vocab = file["model"]["vocab"];
@@ -101,8 +101,8 @@ TEST(GgufText, ConvertedTokenizersCutTextAsTheOriginals) {
   }
 }
 
-// T5's tokens as a converter writes them: scores in fp32, pieces that nobody uses behind them. With
-// an empty map of characters, as files without one have none.
+// T5's tokens as a converter writes them: scores in fp32, then unused pieces. The map of characters
+// is empty, as in files without one.
 test::GgufBuilder unigram(const json& file) {
   const json& vocab = file["model"]["vocab"];
   std::vector<std::string> tokens;
@@ -180,7 +180,7 @@ std::string fnv(const Ids& ids) {
   return hex;
 }
 
-// Where scripts/setup and scripts/models keep what they fetch.
+// The folder of files fetched by scripts/setup and scripts/models.
 std::string cache() {
   const char* const home = std::getenv("TANDEM_HOME");
   const char* const user = std::getenv("HOME");
@@ -218,7 +218,7 @@ std::string whole(const std::string& path) {
   return text.str();
 }
 
-// Vocabularies with texts and their tokens, as llama.cpp's sources have them for its own tests.
+// Vocabularies with texts and their tokens, from llama.cpp's own tests.
 class LlamaCppVectors : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(LlamaCppVectors, AreCutAsLlamaCppDoes) {

@@ -1,4 +1,4 @@
-// An engine on fake models, and a sink that remembers: what host tests stand on.
+// An engine on fake models, and a sink that records events.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ inline EngineConfig fake_engine_config() {
   return config;
 }
 
-// A model with weights, alone on one thread of a device, served under its own name.
+// A model with weights, on one thread of one device, in a deployment of the same name.
 inline EngineConfig real_engine_config(const std::string& name, const std::string& path,
                                        DType dtype) {
   EngineConfig config;
@@ -56,7 +56,7 @@ inline std::unique_ptr<Engine> make_engine(EngineConfig config = fake_engine_con
   return engine.ok() ? *std::move(engine) : nullptr;
 }
 
-// Remembers what it hears of a request, choice by choice, and that it may hear it.
+// Records the events of a request for each choice, and checks their order.
 class Recorder final : public Sink {
  public:
   explicit Recorder(int64_t choices = 1)
@@ -95,7 +95,7 @@ class Recorder final : public Sink {
     changed_.notify_all();
   }
 
-  // What follows may be read after wait().
+  // Call the following after wait().
   absl::Status wait() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return over(); });

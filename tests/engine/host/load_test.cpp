@@ -1,7 +1,7 @@
-// Two hundred mixed requests on a model with weights, with far too little memory for them: each
-// ends once, each is what it is alone, and nothing is left behind.
+// Two hundred mixed requests on a model with weights and too little memory: each ends once, with
+// the same answer as alone, and releases its memory.
 //
-// To bring a new method or parameter into it, add a line to kOptions.
+// To add a method or parameter, add a line to kOptions.
 #ifdef TANDEM_WITH_TORCH
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using testing::run;
 constexpr int kRequests = 200;
 constexpr int kLongestPrompt = 800;
 
-// One of these is made to each request, in turn.
+// Requests use these in turn.
 const std::function<void(GenerateRequest& r)> kOptions[] = {
     [](GenerateRequest&) {},  // greedy
     [](GenerateRequest& r) { r.sampling.temperature = 0.8; },
@@ -61,7 +61,7 @@ const std::function<void(GenerateRequest& r)> kOptions[] = {
       r.method = "bild";
       set_setting(&r.parameters, "early_exit", true),
           set_setting(&r.parameters, "rollback_threshold", 2);
-      r.truncate_prompt_tokens = 20;  // small's rows lie between two layers, where room is scarce
+      r.truncate_prompt_tokens = 20;  // the small model's rows need frontier pages, which are few
     },
     [](GenerateRequest& r) { set_setting(&r.beam, "width", 3), r.truncate_prompt_tokens = 50; },
 };
@@ -135,7 +135,7 @@ void run_load(const std::string& path, DType dtype, int vocab) {
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (jobs[i].fate == Fate::kPaused) engine->pause(ids[i]);
     if (jobs[i].fate != Fate::kCancelled) continue;
-    if (i % 2) sinks[i]->wait_for_tokens(1);  // others are cancelled where they wait
+    if (i % 2) sinks[i]->wait_for_tokens(1);  // others are cancelled while they wait
     engine->cancel(ids[i]);
   }
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -158,8 +158,8 @@ void run_load(const std::string& path, DType dtype, int vocab) {
   EXPECT_EQ(engine->metrics().requests_waiting.value(), 0);
   EXPECT_EQ(engine->metrics().requests_paused.value(), 0);
   EXPECT_EQ(engine->metrics().series[0].requests_running.value(), 0);
-  // The sinks' last calls are on their way, and the loop's next step gives the last pages back; a
-  // leak makes this hang.
+  // The sinks' last calls may still run, and the loop's next step frees the last pages. A leak
+  // makes this hang.
   while (engine->live_requests() > 0) std::this_thread::yield();
   while (engine->metrics().models[0].kv_pages_used.value() > 0) std::this_thread::yield();
 

@@ -1,5 +1,5 @@
-// Narrow weights on a trained model: its perplexity hardly changes. (On all held-out files: python
-// -m tuning.dtype_quality.)
+// Narrow number formats hardly change the perplexity of a trained model. python -m
+// tuning.dtype_quality measures all held-out files.
 #ifdef TANDEM_WITH_TORCH
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 namespace tandem {
 namespace {
 
-// Python that the model has not seen.
+// Held-out Python.
 std::string text() {
   std::ifstream file(std::string(TANDEM_SOURCE_DIR) + "/tuning/corpus.py");
   std::string all{std::istreambuf_iterator<char>(file), {}};

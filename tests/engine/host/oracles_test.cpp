@@ -1,5 +1,5 @@
-// docs/reliability.md, method oracles, on the whole engine: small random transformers in fp64, the
-// methods that requests get, many requests under way at once. Equal means equal tokens.
+// METHODS.md F on the whole engine: small random transformers in fp64 and many concurrent requests
+// of all methods. Equal means equal tokens.
 #ifdef TANDEM_WITH_TORCH
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@ namespace {
 using testing::make_engine;
 using testing::Recorder;
 
-// The large model; and small ones: itself, itself in int8, so that it is wrong now and then, and
-// another one, which is right by chance.
+// The large model and three small ones: itself, itself in int8 (sometimes wrong), and another model
+// (right by chance).
 EngineConfig config_of(const std::string& directory, const std::string& other,
                        const ExtraConfig& masks) {
   EngineConfig config;
@@ -63,7 +63,7 @@ EngineConfig config_of(const std::string& directory, const std::string& other,
   return config;
 }
 
-// Four masks and a prompt of three rows, of random numbers.
+// Four random masks and a random prompt of three rows.
 ExtraConfig random_masks(const test::AdapterFolders& folders) {
   std::mt19937_64 random(3);
   std::normal_distribution<float> normal;
@@ -121,7 +121,7 @@ GenerateRequest sampled(uint64_t i) {
   return r;
 }
 
-// A method with parameters under which it promises autoregressive decoding's tokens.
+// A method with parameters for which it is EXACT.
 struct Way {
   const char* method;
   const char* model;
@@ -185,7 +185,7 @@ TEST_F(Oracles, AsManyMasksAsTheSmallModelHas) {
   EXPECT_THAT(std::string(refusal("near", 1).message()), ::testing::HasSubstr("names no adapter"));
 }
 
-// F.1, F.2, F.9: requests of all methods at once, each beside autoregressive decoding.
+// F.1, F.2, F.9: concurrent requests of all methods, each compared with autoregressive decoding.
 TEST_F(Oracles, ExactMethodsGiveTheTokensOfAutoregressiveDecoding) {
   const std::vector<Way> ways = exact_ways();
   struct Sent {
@@ -219,7 +219,7 @@ TEST_F(Oracles, ExactMethodsGiveTheTokensOfAutoregressiveDecoding) {
     }
   }
   EXPECT_GE(sampled_requests, 1000);
-  for (size_t w = 0; w < ways.size(); ++w) {  // drafts were kept, so equality is no accident
+  for (size_t w = 0; w < ways.size(); ++w) {  // drafts were accepted, so equality is not trivial
     const bool never = ways[w].parameters == Settings{{"fallback_threshold", 1.5}};
     if (!never && ways[w].method != std::string("auto")) {
       EXPECT_GT(drafted[w], 5) << ways[w].method << " with " << ways[w].model;
@@ -227,8 +227,8 @@ TEST_F(Oracles, ExactMethodsGiveTheTokensOfAutoregressiveDecoding) {
   }
 }
 
-// Models of five and of six layers, and workers with one to three of them: a device queue beside,
-// and another device.
+// Models of five and six layers, and workers with one to three layers, on another device queue and
+// on another device.
 EngineConfig pipelines_of(const std::string& directory) {
   EngineConfig config;
   for (const auto& [index, device_queue] : {std::pair(0, 0), {0, 1}, {1, 0}}) {
@@ -314,7 +314,8 @@ TEST(PpdOracles, EveryEarlyLayerAndNumberOfCandidatesGivesTheTokensOfAutoregress
   }
 }
 
-// F.3: never unsure and never checked, it is the small model after the large one's first token.
+// F.3: without fallbacks and rollbacks the small model decodes alone after the large one's first
+// token.
 TEST_F(Oracles, BildThatIsNeverCheckedIsTheSmallModel) {
   for (const char* small : {"near", "other"}) {
     for (uint64_t i = 0; i < 20; ++i) {

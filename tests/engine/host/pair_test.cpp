@@ -1,5 +1,6 @@
-// A large and a small model behind one name, and requests that each decode in their own way: all
-// share batches, and nobody notices. On fake models, on the demo's, and on one device and two.
+// A large and a small model in one deployment, and concurrent requests of different methods: they
+// share batches and get the same answers as alone. On fake models and the demo's, on one device and
+// two.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -18,7 +19,7 @@ using testing::run;
 struct Pair {
   const char* name;
   bool real;      // the demo's models, else fake ones
-  uint64_t seed;  // fake: of the small model; 1 is the large one's, which then always agrees
+  uint64_t seed;  // of the fake small model; 1: the large one's, so that they always agree
   const char* small_device;
 };
 
@@ -69,7 +70,7 @@ class Pairs : public ::testing::TestWithParam<Pair> {
   std::unique_ptr<Engine> engine_;
 };
 
-// Written for this test, in the demo models' language.
+// Python, as the demo models know it.
 const char* const kPrompts[] = {
     "def count_words(text):\n    counts = {}\n",
     "import socket\n\nclass Listener:\n    def __init__(self, port):\n",
@@ -83,7 +84,7 @@ GenerateRequest plain(int prompt) {
   return testing::request_for(std::string(kPrompts[prompt % std::size(kPrompts)]), 32);
 }
 
-// The i-th of a crowd in which all methods and many parameters meet.
+// The i-th of many requests with all methods and many parameters.
 GenerateRequest mixed(int i) {
   GenerateRequest r = plain(i);
   r.stopping.max_new_tokens = 20 + i % 13;
@@ -150,7 +151,7 @@ void expect_same(const Recorder& a, const Recorder& b) {
   EXPECT_EQ(s.large_tokens, t.large_tokens);
 }
 
-TEST_P(Pairs, WhatPromisesToBeExactIs) {
+TEST_P(Pairs, ExactMethodsAreExact) {
   std::vector<std::pair<std::string, GenerateRequest>> ways;
   const auto way = [&](const char* name, const char* method, auto set) {
     GenerateRequest r = plain(0);
@@ -195,8 +196,8 @@ TEST_P(Pairs, WhatPromisesToBeExactIs) {
   }
 }
 
-// Sampled, too: under a seed the tokens are autoregressive decoding's, penalties and all.
-TEST_P(Pairs, SampledWhatPromisesToBeExactIs) {
+// When sampled with a seed, the tokens are autoregressive decoding's, also with penalties.
+TEST_P(Pairs, SampledExactMethodsAreExact) {
   std::vector<std::pair<std::string, GenerateRequest>> ways;
   const auto way = [&](const char* name, const char* method, auto set) {
     GenerateRequest r = plain(0);
@@ -240,7 +241,7 @@ TEST_P(Pairs, SampledWhatPromisesToBeExactIs) {
   EXPECT_GT(accepted, 30) << "even of fakes that seldom agree";
 }
 
-TEST_P(Pairs, AMixedCrowdIsEachAsAloneAndMetricsAreTheSumOfStatistics) {
+TEST_P(Pairs, MixedRequestsAnswerAsAloneAndMetricsAreTheSumOfStatistics) {
   std::vector<std::shared_ptr<Recorder>> alone, together;
   for (int i = 0; i < kCrowd; ++i) {
     alone.push_back(run(*engine_, mixed(i)));
@@ -326,10 +327,10 @@ TEST_P(Pairs, PassesAreCountedByTheirRole) {
   }
 }
 
-TEST_P(Pairs, CancellingAThirdGivesBothModelsPagesBackAndChangesNobodyElse) {
+TEST_P(Pairs, CancellingAThirdFreesPagesOfBothModelsAndChangesNoOther) {
   std::vector<std::shared_ptr<Recorder>> alone, together;
   std::vector<RequestId> ids;
-  // Those to be cancelled go on long enough to be, whatever else the machine does.
+  // Requests to be cancelled run long enough, even on a busy machine.
   const auto request = [&](int i) {
     GenerateRequest r = mixed(i);
     if (i % 3 != 0) return r;
@@ -367,7 +368,7 @@ TEST_P(Pairs, CancellingAThirdGivesBothModelsPagesBackAndChangesNobodyElse) {
   expect_pages_back();
 }
 
-// Drafts end where the context does: no method asks for rows that no model has.
+// Drafts end at the context's end: no method requests rows beyond it.
 TEST_P(Pairs, TheWholeContextCanBeFilled) {
   const int64_t context = engine_->deployment("pair")->context_length;
   const int64_t prompt = context - 12;

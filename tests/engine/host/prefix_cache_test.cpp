@@ -1,4 +1,4 @@
-// The prefix cache as a client sees it: cached tokens in the usage, and nothing else.
+// The prefix cache for clients: it changes the cached tokens of the usage, and nothing else.
 #include "tests/engine/host/kit.h"
 
 namespace tandem::testing {
@@ -29,7 +29,7 @@ Answer generate(Engine& engine, const GenerateRequest& r) {
   return {sink->ids(), sink->end().usage.cached_tokens};
 }
 
-TEST(PrefixCache, UsageTellsWhatWasThereAlready) {
+TEST(PrefixCache, UsageReportsCachedTokens) {
   const auto engine = make_engine();
   const Answer first = generate(*engine, request("a", kText));
   const Answer again = generate(*engine, request("b", kText));
@@ -75,8 +75,8 @@ TEST(PrefixCache, ADevicesBudgetIsDividedBetweenItsModels) {
 }
 
 #ifdef TANDEM_WITH_TORCH
-// With weights: what was found is, bit for bit, what running it gives.
-TEST(PrefixCache, FoundRowsAreWhatRunningThemGives) {
+// With weights: cached rows are bit-identical to computed ones.
+TEST(PrefixCache, CachedRowsAreBitIdentical) {
   std::vector<Token> prompt;
   for (int i = 0; i < 100; ++i) prompt.push_back((i * 37 + 11) % 4096);
   const auto engine_of = [](DType dtype, bool prefix_cache) {

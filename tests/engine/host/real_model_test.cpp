@@ -1,6 +1,7 @@
-// The whole engine on a model with weights: concurrent requests share batches, and nobody notices.
+// An engine on a model with weights: concurrent requests share batches and get the same answers as
+// alone.
 //
-// Equality is strict in every type of arithmetic: on CPU a row's bits do not depend on its batch.
+// Answers are equal in every number format: CPU kernels are batch-invariant.
 #ifdef TANDEM_WITH_TORCH
 #include <gtest/gtest.h>
 
@@ -58,7 +59,7 @@ class RealModel : public ::testing::TestWithParam<DType> {
   std::unique_ptr<Engine> engine_;
 };
 
-TEST_P(RealModel, SixteenStreamsShareBatchesAndEachIsAsAlone) {
+TEST_P(RealModel, SixteenStreamsShareBatchesAndAnswerAsAlone) {
   std::vector<std::vector<Token>> alone;
   for (int i = 0; i < kStreams; ++i) {
     const auto sink = run(*engine_, request(i));
@@ -81,9 +82,8 @@ TEST_P(RealModel, SixteenStreamsShareBatchesAndEachIsAsAlone) {
   EXPECT_GT(rows, 8);
 }
 
-TEST_P(RealModel, CancellingHalfGivesTheirPagesBackAndChangesNobodyElse) {
-  // Those that are to be cancelled run long, so that they are not over before this thread comes
-  // round to it on a busy machine.
+TEST_P(RealModel, CancellingHalfFreesTheirPagesAndChangesNoOther) {
+  // Requests to be cancelled run long enough, even on a busy machine.
   const auto long_or_short = [this](int i) {
     GenerateRequest r = request(i);
     if (i % 2 == 0) r.stopping.max_new_tokens = 180;  // of a context of 256
@@ -138,7 +138,7 @@ TEST_P(RealModel, ScoreEqualsTheLogprobsOfGeneration) {
   }
 }
 
-// generation_config.json's processors are what a request gets that leaves them out.
+// Requests without processors get those of generation_config.json.
 TEST_P(RealModel, DefaultsOfTheModelAreProcessorsToo) {
   GenerateRequest plain = request(0);
   const auto before = run(*engine_, plain);
@@ -149,7 +149,7 @@ TEST_P(RealModel, DefaultsOfTheModelAreProcessorsToo) {
   const auto expected = run(*engine_, asked);
   ASSERT_NE(expected->ids(), before->ids());
 
-  // The end of the text, 2, is not banned whatever the file says.
+  // The end token, 2, is not banned, although the file lists it.
   const auto restart = [&](const std::string& bans) {
     std::ofstream(directory_.path() + "/generation_config.json", std::ios::trunc)
         << R"({"eos_token_id": 2, "repetition_penalty": 1.5, "bad_words_ids": )" << bans << "}";

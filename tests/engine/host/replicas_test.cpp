@@ -1,5 +1,5 @@
-// A model on several devices: every method gives the same tokens wherever a request runs, and who
-// asks is told of each replica.
+// A model on several devices: every method gives the same tokens on each, and the deployment lists
+// every replica.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -72,7 +72,7 @@ class Replicas : public ::testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
-TEST_F(Replicas, AreToldOneByOne) {
+TEST_F(Replicas, AreListedOneByOne) {
   const DeploymentInfo pair = info();
   ASSERT_EQ(pair.models.size(), 3U);
   const char* const devices[] = {"cpu:0", "cpu:1", "cpu:2"};
@@ -89,7 +89,7 @@ TEST_F(Replicas, AllWarmUpAndShareTheRequests) {
   const auto warm = passes(*engine_, "big");
   EXPECT_EQ(warm.size(), 2U);
   for (const auto& [device, n] : warm) EXPECT_GT(n, 0) << device;
-  // One that comes when all before it have gone runs on the first.
+  // A request on an idle engine runs on the first replica.
   while (!all_grew(warm, passes(*engine_, "big"))) {
     std::vector<std::shared_ptr<Recorder>> all;
     for (int i = 0; i < 20; ++i) {
@@ -106,7 +106,7 @@ TEST_F(Replicas, OneThatIsLostLeavesTheOthers) {
   std::string before, after;
   ASSERT_TRUE(generate("autoregressive", &before).ok());
   lost_[0] = true;
-  // Whoever comes to it ends with it; from then on all go to the other.
+  // Requests there end with the device. Later requests go to the other replica.
   const absl::Status struck = generate("speculative");
   EXPECT_TRUE(struck.ok() || absl::IsUnavailable(struck)) << struck;
   while (!info().models[0].device_lost) (void)generate("autoregressive");
@@ -121,7 +121,7 @@ TEST_F(Replicas, OneThatIsLostLeavesTheOthers) {
   EXPECT_FALSE(info().available());
 }
 
-TEST(ReplicasOf, DifferentRoomHaveTheContextOfTheLeast) {
+TEST(ReplicasOf, DifferentMemoryHaveTheContextOfTheSmallest) {
   EngineConfig config = testing::fake_engine_config();
   add_devices(&config, 2);
   config.models[0].replicas = {"cpu:1"};

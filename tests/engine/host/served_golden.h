@@ -1,4 +1,4 @@
-// Golden models as an engine serves them: with a tokenizer, and masks that BiTA reads.
+// Golden models with what an engine needs: a tokenizer, and masks for BiTA.
 #pragma once
 
 #include <filesystem>
@@ -56,7 +56,7 @@ class Served {
   test::TempDir folder_;
 };
 
-// Masks and prompts that nobody trained.
+// Untrained masks and prompts.
 inline ExtraConfig write_masks(const test::AdapterFolders& folders) {
   const DecoderConfig& base = folders.base;
   const auto drawn = [](const std::string& name, std::vector<int64_t> shape) {

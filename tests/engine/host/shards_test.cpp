@@ -1,5 +1,5 @@
-// A model whose layers lie on several devices, served: every method gives the tokens, and the same
-// log-probabilities, that it gives on one device.
+// A model with its layers on several devices: every method gives the same tokens and
+// log-probabilities as on one device.
 #ifdef TANDEM_WITH_TORCH
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -91,7 +91,7 @@ class Shards : public ::testing::Test {
 };
 
 // Prompts in chunks, and pages for a few requests only.
-TEST_F(Shards, WhatIsEvictedComesBack) {
+TEST_F(Shards, PreemptedRequestsAreRecomputed) {
   EngineConfig config = config_of(model_.path());
   config.limits.prefill_chunk_rows = 5;
   for (ModelConfig& m : config.models) m.kv_pages = 8;
@@ -102,7 +102,7 @@ TEST_F(Shards, WhatIsEvictedComesBack) {
   } while (engine->metrics().preemptions.value() == 0 && !HasFailure());
 }
 
-TEST_F(Shards, EveryMethodGivesWhatItGivesOnOneDevice) {
+TEST_F(Shards, EveryMethodAnswersAsOnOneDevice) {
   const auto engine = make_engine(config_of(model_.path()));
   ASSERT_NE(engine, nullptr);
   expect_equal_answers(*engine);
@@ -111,7 +111,7 @@ TEST_F(Shards, EveryMethodGivesWhatItGivesOnOneDevice) {
   EXPECT_EQ(info.models[0].weight_bytes, engine->deployment("whole")->models[0].weight_bytes);
 }
 
-// A device's budget is for the layers that it has, whichever device's device queue runs the model.
+// A device's budget is charged for its layers, whichever device queue runs the model.
 TEST_F(Shards, PagesComeOutOfEachDevicesBudget) {
   EngineConfig config;
   for (const int index : {0, 1}) {

@@ -14,7 +14,7 @@ void write(const std::string& path, const std::string& content) {
   std::ofstream(path, std::ios::binary) << content;
 }
 
-// Characters '0' to 'o'; the backslash among them is written as JSON wants it.
+// Characters '0' to 'o', with the backslash escaped for JSON.
 std::string tokenizer_json(int vocab) {
   std::string entries;
   for (int id = 0; id < vocab; ++id) {

@@ -1,5 +1,5 @@
 // A tiny random model (tests/engine/backend/torch/tiny_model.h) as a Hugging Face directory, so
-// that the whole engine can load it.
+// that an engine can load it.
 #pragma once
 
 #ifdef TANDEM_WITH_TORCH

@@ -1,12 +1,11 @@
-// Deployment files: what is taken is whole (every name in it names something) and within its
-// ranges; what is refused says where.
+// Deployment files: an accepted file is consistent and within its ranges; errors name the place.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "absl/strings/match.h"
-#include "engine/host/config.h"
+#include "engine/host/config/config.h"
 #include "engine/host/methods/registry.h"
 #include "tests/fuzz/fuzz.h"
 

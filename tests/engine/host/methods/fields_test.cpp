@@ -44,7 +44,7 @@ TEST(Fields, DefaultsAreTheStructsAndFloatsAreAsWritten) {
                                                {"workers", std::vector<std::string>()}}));
 }
 
-TEST(Fields, WhatIsSetReplacesTheDefaultAndNothingElse) {
+TEST(Fields, SettingsReplaceOnlyTheirDefaults) {
   Params a;
   const Settings set = {{"shape", "SHAPE_CHAIN"},
                         {"window", 4},
@@ -77,7 +77,7 @@ TEST(Fields, AreDescribed) {
   EXPECT_EQ(all[6].kind, Field::Kind::kTexts);
 }
 
-TEST(Fields, ARefusalNamesFieldValueAndWhatIsAllowed) {
+TEST(Fields, ARefusalNamesFieldValueAndRange) {
   const std::vector<Field> all = fields().described();
   const auto refused = [&](size_t field, SettingValue value) {
     const auto refusal = all[field].check(value);

@@ -1,5 +1,5 @@
-// LLM-to-SLM where an encoder reads: T5 to T5, whose encoder is fed, and T5 to GPT-2. Tokens are
-// PyTorch's in fp64 (make_llm_to_slm_goldens.py), whoever is beside them.
+// LLM-to-SLM with encoders: T5 conditions T5 (its encoder) and GPT-2. Tokens are PyTorch's in fp64
+// (make_llm_to_slm_goldens.py), in any batch.
 #include <gmock/gmock.h>
 
 #include "tests/engine/backend/torch/adapter_folders.h"
@@ -52,11 +52,11 @@ class EncoderPairs : public ::testing::TestWithParam<Pair> {
       small{GetParam().small, GetParam().small_words};
 };
 
-// In little memory too, where they take turns.
+// Also with little memory, where requests are preempted.
 TEST_P(EncoderPairs, TokensAreThoseOfPyTorch) {
   for (const int64_t pages : {0, 80}) {
-    const auto engine =
-        make_engine(config_of(large, small, {"told", golden.directory()}, DType::kFloat64, pages));
+    const auto engine = make_engine(
+        config_of(large, small, {"conditioned", golden.directory()}, DType::kFloat64, pages));
     ASSERT_NE(engine, nullptr);
     std::vector<std::pair<int, std::shared_ptr<Recorder>>> sinks;
     for (int i = 0; i < 3 * golden.prompts(); ++i) {
@@ -88,9 +88,9 @@ INSTANTIATE_TEST_SUITE_P(Pairs, EncoderPairs,
                          [](const auto& info) { return std::string(info.param.name); });
 
 // A projector that adds nothing, from one model's encoder to another model.
-class Untold : public ::testing::TestWithParam<const char*> {
+class Unconditioned : public ::testing::TestWithParam<const char*> {
  protected:
-  Untold() : small(GetParam(), 96), to(small.path()), from(large.path()) {}
+  Unconditioned() : small(GetParam(), 96), to(small.path()), from(large.path()) {}
 
   ExtraConfig zero(const std::string& name, int layer = 2) const {
     const int64_t in = from.base.hidden_size, out = to.base.hidden_size;
@@ -121,43 +121,43 @@ class Untold : public ::testing::TestWithParam<const char*> {
   const test::AdapterFolders to, from;
 };
 
-// docs/reliability.md, oracle 4, sampled too, and the best of 4 beams with length penalty 0.6.
-TEST_P(Untold, AZeroProjectorIsThePlainSmallModel) {
+// METHODS F.4, sampled too, and the best of 4 beams with length penalty 0.6.
+TEST_P(Unconditioned, AZeroProjectorIsThePlainSmallModel) {
   const auto engine = make_engine(config_of(large, small, zero("zero")));
   ASSERT_NE(engine, nullptr);
   for (int i = 0; i < 12; ++i) {
-    GenerateRequest told = asking("pair", i), alone = asking("writer", i);
-    told.sampling.temperature = alone.sampling.temperature = i % 3 == 1 ? 0.9 : 0;
-    told.sampling.seed = alone.sampling.seed = 5;
+    GenerateRequest conditioned = asking("pair", i), alone = asking("writer", i);
+    conditioned.sampling.temperature = alone.sampling.temperature = i % 3 == 1 ? 0.9 : 0;
+    conditioned.sampling.seed = alone.sampling.seed = 5;
     if (i % 3 == 2) {
       alone.method = kAutoregressive;
-      for (GenerateRequest* const r : {&told, &alone}) {
+      for (GenerateRequest* const r : {&conditioned, &alone}) {
         r->stopping.ignore_eos = false;
         set_setting(&r->beam, "width", int64_t{4});
         set_setting(&r->beam, "length_penalty", 0.6);
       }
     }
-    const auto got = run(*engine, told), want = run(*engine, alone);
+    const auto got = run(*engine, conditioned), want = run(*engine, alone);
     ASSERT_TRUE(got->wait().ok()) << got->wait();
     EXPECT_EQ(got->ids(), want->ids()) << i;
   }
 }
 
-TEST_P(Untold, EncodersAreReadAtTheirTop) {
+TEST_P(Unconditioned, EncodersConditionWithTheirLastLayer) {
   const auto engine = Engine::create(config_of(large, small, zero("low", 1)));
   EXPECT_THAT(std::string(engine.status().message()),
               HasSubstr("for rows of width 32 after layer 1; allowed: width 32 after layer 2, the "
                         "last of the encoder of model large"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Writers, Untold, ::testing::Values("t5", "gpt2"),
+INSTANTIATE_TEST_SUITE_P(Writers, Unconditioned, ::testing::Values("t5", "gpt2"),
                          [](const auto& info) { return std::string(info.param); });
 
-// Encoders differ in what they say, so a told small one differs from itself.
+// A conditioned small model gives other answers than alone.
 TEST(LlmToSlmEncoders, SpeculativeIsTheLargeModelsAnswer) {
   const Served large("t5_v1_1", 96), small("t5", 96);
   const Golden projector("../llm_to_slm/t5_add");
-  const auto engine = make_engine(config_of(large, small, {"told", projector.directory()}));
+  const auto engine = make_engine(config_of(large, small, {"conditioned", projector.directory()}));
   ASSERT_NE(engine, nullptr);
   std::vector<std::string> offered;
   const DeploymentInfo info = *engine->deployment("pair");
@@ -185,10 +185,10 @@ TEST(LlmToSlmEncoders, SpeculativeIsTheLargeModelsAnswer) {
   }
 }
 
-TEST(LlmToSlmEncoders, WhatDoesNotFitIsRefused) {
+TEST(LlmToSlmEncoders, MisfitsAreRefused) {
   const Served large("t5_v1_1", 112), small("gpt2", 176);
   const Golden projector("../llm_to_slm/gpt2_replace");
-  EngineConfig config = config_of(large, small, {"told", projector.directory()});
+  EngineConfig config = config_of(large, small, {"conditioned", projector.directory()});
   config.limits.step_rows = 32;
   const auto engine = make_engine(config);
   ASSERT_NE(engine, nullptr);
@@ -199,13 +199,13 @@ TEST(LlmToSlmEncoders, WhatDoesNotFitIsRefused) {
       std::string(run(*engine, request)->wait().message()),
       HasSubstr("prompt: 33 tokens; allowed: at most 32 (context of large, which reads it)"));
 
-  config.deployments[0] = {"pair", "small", "large"};  // GPT-2 reads, T5 writes
-  config.deployments[0].methods["llm_to_slm"] = {{"adapter", "told"}};
+  config.deployments[0] = {"pair", "small", "large"};  // GPT-2 conditions T5
+  config.deployments[0].methods["llm_to_slm"] = {{"adapter", "conditioned"}};
   config.models[0].extras = {};
   const auto refused = Engine::create(config);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.status().message()),
-              HasSubstr("deployments[pair].llm_to_slm.adapter: \"told\""));
+              HasSubstr("deployments[pair].llm_to_slm.adapter: \"conditioned\""));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// LLM-to-SLM in a deployment: the demo's large model reads, its small one writes.
+// LLM-to-SLM in a deployment: the demo's large model conditions its small one.
 #include <gmock/gmock.h>
 
 #include "tests/engine/backend/torch/adapter_folders.h"
@@ -95,26 +95,25 @@ GenerateRequest asking(const std::string& method, int i) {
   return r;
 }
 
-// docs/reliability.md, oracle 4. The engine of both, one device and two; small KV memory makes them
-// give way.
+// METHODS F.4, on one device and two, with KV memory so small that requests are preempted.
 TEST_F(LlmToSlmPair, AZeroProjectorIsThePlainSmallModel) {
   const ExtraConfig extra = projector("zero", 0);
   for (const char* device : {"cpu:0", "cpu:1"}) {
     const auto engine = make_engine(config_of(extra, device));
     ASSERT_NE(engine, nullptr);
     for (int i = 0; i < 4; ++i) {
-      const auto told = run(*engine, asking("llm_to_slm", i));
+      const auto conditioned = run(*engine, asking("llm_to_slm", i));
       GenerateRequest alone = asking("autoregressive", i);
       alone.model = "alone";
       const auto want = run(*engine, alone);
-      EXPECT_EQ(told->ids(), want->ids());
-      EXPECT_EQ(told->start().contract, Contract::kLossy);
-      EXPECT_EQ(told->end().stats.large_passes, 1);
+      EXPECT_EQ(conditioned->ids(), want->ids());
+      EXPECT_EQ(conditioned->start().contract, Contract::kLossy);
+      EXPECT_EQ(conditioned->end().stats.large_passes, 1);
     }
   }
 }
 
-TEST_F(LlmToSlmPair, ManyAtOnceAsEachAlone) {
+TEST_F(LlmToSlmPair, ManyConcurrentRequestsAnswerAsAlone) {
   for (const std::string fusion : {"add", "replace"}) {
     const auto engine = make_engine(config_of(projector(fusion, 0.2f, 8, fusion), "cpu:1", 18, 18));
     ASSERT_NE(engine, nullptr);
@@ -150,7 +149,7 @@ TEST_F(LlmToSlmPair, VerifiedItIsTheLargeModelsAnswer) {
   }
 }
 
-TEST_F(LlmToSlmPair, LongPromptsSayWhoCannotHoldThem) {
+TEST_F(LlmToSlmPair, TooLongPromptsNameTheModel) {
   const std::string text = "x = 1\n";
   std::string longer;
   for (int i = 0; i < 200; ++i) longer += text;
@@ -167,7 +166,7 @@ TEST_F(LlmToSlmPair, LongPromptsSayWhoCannotHoldThem) {
   EXPECT_THAT(refusal(0, 18), HasSubstr("of small, which writes, less one new token)"));
 }
 
-TEST_F(LlmToSlmPair, WhatDoesNotFitIsRefusedAtStart) {
+TEST_F(LlmToSlmPair, MisfitsAreRefusedAtStart) {
   EngineConfig config = config_of(projector("some", 0), "cpu:0");
   config.deployments[0].methods["llm_to_slm"] = {{"adapter", "other"}};
   EXPECT_THAT(error(config),

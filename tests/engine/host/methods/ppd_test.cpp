@@ -1,5 +1,5 @@
-// A large model and workers of its lower layers on devices and device queues beside it: the demo's
-// model, and deployments that do not fit.
+// PPD: a large model, with workers of its lower layers on other devices and device queues. The
+// demo's model, and deployments whose settings do not fit.
 #include "engine/decode/ppd.h"
 
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_replace.h"
-#include "engine/host/config.h"
+#include "engine/host/config/config.h"
 #include "tests/engine/backend/torch/adapter_folders.h"
 #include "tests/engine/host/kit.h"
 
@@ -57,7 +57,7 @@ EngineConfig pipeline(int exit_layer, const std::vector<std::string>& devices) {
   return config;
 }
 
-// Written for this test, in the demo models' language.
+// Python, as the demo models know it.
 const char* const kPrompts[] = {
     "def count_words(text):\n    counts = {}\n",
     "    for name, value in sorted(headers.items()):\n",
@@ -74,7 +74,7 @@ GenerateRequest request(int i, const std::string& method) {
   return r;
 }
 
-// Sends them all at once, and autoregressive ones beside them, which must say the same.
+// Sends all requests at once, with autoregressive ones that must give the same answers.
 MethodStats expect_the_tokens_of_ar(const EngineConfig& config, const std::string& what) {
   constexpr size_t kRequests = 8;
   MethodStats sum;
@@ -122,7 +122,7 @@ TEST(PpdMethod, CopiesAsManyBytesAsItsRowsHave) {
     const auto engine = make_engine(config);
     ASSERT_NE(engine, nullptr);
     int64_t rows = 0, adopted = 0, bytes = 0;
-    for (int i = 0; adopted <= 8; ++i) {  // how many are in time is the machine's business
+    for (int i = 0; adopted <= 8; ++i) {  // how many workers finish in time depends on the machine
       const auto sink = testing::run(*engine, request(i, "ppd"));
       ASSERT_TRUE(sink->wait().ok()) << sink->wait();
       rows += sink->end().stats.own[PpdFigures::kCopiedRows];
@@ -169,20 +169,20 @@ TEST_F(PpdHeads, ReadTheEarlyLayer) {
     const MethodStats sum = expect_the_tokens_of_ar(config, used.name);
     EXPECT_GT(sum.own[PpdFigures::kRounds], 8);
     if (used.name == "same") EXPECT_GT(sum.own[PpdFigures::kAdopted], 8);
-    // All tokens are as likely to it: it proposes the first ids, which nobody writes.
+    // All tokens are equally likely: it proposes the first ids, which are never right.
     if (used.name == "blind") {
       EXPECT_LT(8 * sum.own[PpdFigures::kFirstMatches], sum.own[PpdFigures::kRounds]);
     }
   }
-  // Workers run two layers here, and read nothing.
+  // Workers run two layers here, and propose nothing.
   EngineConfig config = pipeline(6, {"cpu:0/1"});
   config.models[0].extras = {head("sixth", 6, 0)};
   set_setting(&config.deployments[0].methods["ppd"], "head", std::string("sixth"));
   EXPECT_GT(expect_the_tokens_of_ar(config, "sixth").own[PpdFigures::kAdopted], 8);
 }
 
-// models/code-large-heads: what they propose is right far more often than what the model's own
-// output matrix reads of the same layer.
+// models/code-large-heads: their candidates are right far more often than those that the model's
+// own output matrix gives at the same layer.
 TEST_F(PpdHeads, ShippedOnesMatchMoreOften) {
   for (const int layer : {4, 6}) {
     const std::string name = "layer-" + std::to_string(layer);
@@ -276,7 +276,7 @@ TEST(PpdMethod, RefusesDeploymentsThatDoNotFit) {
        [](EngineConfig& c) { c.models[1].layers = 3; }},
       {"deployments[code].ppd.workers: \"worker0\" with device: cpu:0; allowed: a device or a "
        "device queue "
-       "(cpu:0/1) beside the large model's",
+       "(cpu:0/1) other than the large model's",
        [](EngineConfig& c) { c.models[1].device = "cpu:0"; }},
       {"deployments[code].ppd.workers: \"worker0\" with page_rows: 8; allowed: 16",
        [](EngineConfig& c) { c.models[1].page_rows = 8; }},
@@ -327,7 +327,7 @@ TEST(PpdMethod, WorkersWantADeviceThatIsThere) {
       ::testing::HasSubstr("models[2].device: \"cpu:0/2\"; allowed: \"cpu:0\", \"cpu:0/1\""));
 }
 
-// A worker with memory for 320 rows, beside a large model with more of it.
+// A worker with memory for 320 rows, and a large model with more.
 TEST(PpdMethod, CandidatesAreNoMoreThanTheWorkersRows) {
   EngineConfig config = testing::fake_engine_config();
   config.devices.push_back({.queue = 1});
@@ -354,7 +354,7 @@ TEST(PpdMethod, CandidatesAreNoMoreThanTheWorkersRows) {
   EXPECT_TRUE(fits->wait().ok()) << fits->wait();
 }
 
-// Those for GPUs, on as many CPU devices and device queues, with fake models of their layers.
+// The deployments for GPUs, with CPU devices and device queues and fake models of as many layers.
 TEST(PpdMethod, DeploymentsForGpusAreServed) {
   for (const std::string name : {"ppd-gpus", "ppd-one-gpu"}) {
     const std::string path = std::string(TANDEM_SOURCE_DIR) + "/deploy/" + name + ".textproto";

@@ -1,0 +1,110 @@
+#include "engine/host/config/config.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/base/quote.h"
+#include "engine/base/status.h"
+#include "engine/host/config/config_fields.h"
+#include "engine/host/config/config_limits.h"
+#include "engine/host/config/config_methods.h"
+#include "engine/host/config/config_models.h"
+
+namespace tandem {
+namespace {
+
+namespace pb = tandem::config::v1;
+
+std::string names_of(const std::vector<ModelConfig>& models) {
+  return absl::StrJoin(models, ", ", [](std::string* out, const ModelConfig& m) {
+    absl::StrAppend(out, quote_value(m.name));
+  });
+}
+
+// Are clients authenticated?
+bool knows_clients(const pb::Config& in) {
+  return !in.server().bearer_token_file().empty() || !in.server().tls().client_ca().empty();
+}
+
+absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int index,
+                                                 const std::vector<ModelConfig>& models,
+                                                 std::set<std::string>* names) {
+  const pb::Deployment& in = file.proto().deployments(index);
+  const ConfigFields fields(file, absl::StrCat("deployments[", index, "]."));
+  TANDEM_RETURN_IF_ERROR(check_new_name(fields, in.name(), names));
+  const auto known = [&](const std::string& name) {
+    return std::any_of(models.begin(), models.end(),
+                       [&](const ModelConfig& m) { return m.name == name; });
+  };
+  if (!known(in.large())) return fields.error("large", quote_value(in.large()), names_of(models));
+  if (!in.small().empty() && !known(in.small())) {
+    return fields.error("small", quote_value(in.small()), names_of(models));
+  }
+  if (in.small() == in.large()) {
+    return fields.error("small", quote_value(in.small()), "a model other than `large`, or none");
+  }
+  DeploymentConfig out;
+  out.name = in.name();
+  out.large = in.large();
+  out.small = in.small();
+  out.prefix_cache_per_client =
+      in.has_prefix_cache_per_client() ? in.prefix_cache_per_client() : knows_clients(file.proto());
+  TANDEM_RETURN_IF_ERROR(method_defaults_from(in, fields, &out));
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file) {
+  const pb::Config& in = file.proto();
+  EngineConfig out;
+
+  std::set<std::string> device_names;
+  for (int i = 0; i < in.devices_size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(DeviceConfig device, device_from(file, i));
+    if (!device_names.insert(device.name()).second) {
+      return file.error(absl::StrCat("devices[", i, "].name"), quote_value(device.name()),
+                        "a device that is not listed already");
+    }
+    out.devices.push_back(device);
+  }
+
+  if (in.models().empty()) return file.error("models", "none", "at least one");
+  std::set<std::string> model_names;
+  for (int i = 0; i < in.models_size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(ModelConfig model, model_from(file, i, &model_names));
+    out.models.push_back(std::move(model));
+  }
+  if (in.devices().empty()) add_missing_devices(&out);
+  for (int i = 0; i < in.models_size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(check_devices(file, i, out.models[static_cast<size_t>(i)], out.devices));
+  }
+
+  std::set<std::string> deployment_names;
+  for (int i = 0; i < in.deployments_size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(DeploymentConfig deployment,
+                            deployment_from(file, i, out.models, &deployment_names));
+    out.deployments.push_back(std::move(deployment));
+  }
+  if (in.deployments().empty()) add_default_deployments(knows_clients(in), &out);
+
+  TANDEM_RETURN_IF_ERROR(limits_from(file, &out.limits));
+  TANDEM_NUMBER(ConfigFields(file, ""), in, text_threads, 1, 64, &out.text_threads);
+  TANDEM_NUMBER(ConfigFields(file, ""), in, tokenize_threads, 1, 64, &out.tokenize_threads);
+  return out;
+}
+
+absl::StatusOr<EngineConfig> parse_deployment(absl::string_view text, absl::string_view file_name) {
+  TANDEM_ASSIGN_OR_RETURN(const ConfigFile file, ConfigFile::parse(text, file_name));
+  return engine_config(file);
+}
+
+absl::StatusOr<EngineConfig> load_deployment(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const ConfigFile file, ConfigFile::load(path));
+  return engine_config(file);
+}
+
+}  // namespace tandem

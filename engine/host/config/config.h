@@ -1,0 +1,39 @@
+// From a deployment file (proto/tandem/config/v1) or `--model NAME=PATH` flags to the engine's
+// configuration. The result is valid: it names only its own models and devices, directories that
+// exist and numbers within their ranges. The content of model directories is checked by the loader.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/base/config.h"
+#include "engine/host/config/config_file.h"
+
+namespace tandem {
+
+absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file);
+
+// ConfigFile::parse or ::load, then engine_config.
+absl::StatusOr<EngineConfig> parse_deployment(absl::string_view text, absl::string_view file_name);
+absl::StatusOr<EngineConfig> load_deployment(const std::string& path);
+
+// Flags of tandem-server, in place of a file.
+struct ModelFlags {
+  std::vector<std::string> models;  // "NAME=PATH"
+  std::string device = "cpu:0";
+  std::string dtype = "auto";
+  std::string cpu_kernels = "own";
+  std::string small;        // path of a small model for the only one of `models`; empty: none
+  std::string small_masks;  // path of its parallel draft tokens; empty: none
+};
+absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags);
+
+// "auto", "fp32", "bf16", "fp16", "fp64", "int8", or "float32" and so on.
+absl::StatusOr<DType> parse_dtype(absl::string_view name);
+// "own", "aten".
+absl::StatusOr<CpuKernels> parse_cpu_kernels(absl::string_view name);
+
+}  // namespace tandem

@@ -1,0 +1,102 @@
+// EngineConfig from flags, in place of a deployment file.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/device_name.h"
+#include "engine/base/quote.h"
+#include "engine/base/status.h"
+#include "engine/host/config/config.h"
+#include "engine/host/config/config_models.h"
+
+namespace tandem {
+
+absl::StatusOr<DType> parse_dtype(absl::string_view name) {
+  constexpr std::pair<const char*, DType> kLongNames[] = {{"float32", DType::kFloat32},
+                                                          {"bfloat16", DType::kBFloat16},
+                                                          {"float16", DType::kFloat16},
+                                                          {"float64", DType::kFloat64}};
+  for (const auto& [alias, dtype] : kLongNames) {
+    if (name == alias) return dtype;
+  }
+  for (const DType dtype : {DType::kAuto, DType::kFloat32, DType::kBFloat16, DType::kFloat16,
+                            DType::kFloat64, DType::kInt8, DType::kInt4, DType::kStored}) {
+    if (name == dtype_name(dtype)) return dtype;
+  }
+  return absl::InvalidArgumentError(
+      "auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, fp64 or float64, int8, int4, "
+      "stored");
+}
+
+absl::StatusOr<CpuKernels> parse_cpu_kernels(absl::string_view name) {
+  if (name == "own") return CpuKernels::kOwn;
+  if (name == "aten") return CpuKernels::kAten;
+  return absl::InvalidArgumentError("own, aten");
+}
+
+absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
+  EngineConfig out;
+  if (flags.models.empty()) return out_of_range("--model", "none", "at least one NAME=PATH");
+  const auto device = parse_device(flags.device);
+  if (!device.ok()) return out_of_range("--device", quote_value(flags.device), kDeviceRule);
+  const auto dtype = parse_dtype(flags.dtype);
+  if (!dtype.ok())
+    return out_of_range("--dtype", quote_value(flags.dtype), dtype.status().message());
+  const auto kernels = parse_cpu_kernels(flags.cpu_kernels);
+  if (!kernels.ok()) {
+    return out_of_range("--cpu-kernels", quote_value(flags.cpu_kernels),
+                        kernels.status().message());
+  }
+
+  std::set<std::string> names;
+  std::vector<std::string> all = flags.models;
+  if (!flags.small.empty()) {
+    if (all.size() > 1) {
+      return out_of_range("--small", quote_value(flags.small), "unset with several --model");
+    }
+    all.push_back("small=" + flags.small);
+  } else if (!flags.small_masks.empty()) {
+    return out_of_range("--small-masks", quote_value(flags.small_masks), "unset without --small");
+  }
+  if (!flags.small_masks.empty() && !is_directory(flags.small_masks)) {
+    return out_of_range("--small-masks", quote_value(flags.small_masks), "a directory that exists");
+  }
+  for (const std::string& flag : all) {
+    const size_t equals = flag.find('=');
+    if (equals == std::string::npos) return out_of_range("--model", quote_value(flag), "NAME=PATH");
+    ModelConfig model;
+    model.name = flag.substr(0, equals);
+    model.path = flag.substr(equals + 1);
+    model.device = device->name();
+    model.dtype = *dtype;
+    if (!valid_name(model.name)) {
+      return out_of_range("--model name", quote_value(model.name), kNameRule);
+    }
+    if (!names.insert(model.name).second) {
+      return out_of_range("--model name", quote_value(model.name),
+                          "a name that is not taken already");
+    }
+    if (!is_model(model.path)) {
+      return out_of_range(absl::StrCat("--model ", model.name), quote_value(model.path),
+                          model_rule(model.path));
+    }
+    out.models.push_back(std::move(model));
+  }
+  add_missing_devices(&out);
+  for (DeviceConfig& d : out.devices) d.cpu_kernels = *kernels;
+  if (flags.small.empty()) {
+    add_default_deployments(false, &out);
+  } else {
+    DeploymentConfig& pair = out.deployments.emplace_back();
+    pair.name = pair.large = out.models[0].name;
+    pair.small = out.models[1].name;
+    if (!flags.small_masks.empty()) {
+      out.models[1].extras.push_back({"masks", flags.small_masks});
+      for (const char* method : {"speculative", "bild"}) {
+        pair.methods[method] = {{"adapter", std::string("masks")}};
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace tandem

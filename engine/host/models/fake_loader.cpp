@@ -1,0 +1,93 @@
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/backend/fake/fake_backend.h"
+#include "engine/backend/fake/timer.h"
+#include "engine/base/status.h"
+#include "engine/host/models/loader.h"
+#include "engine/sampling/value_store.h"
+
+namespace tandem {
+namespace {
+
+// Slots of a device's fake models, if its configuration has no memory_bytes.
+constexpr int64_t kFakeBudget = int64_t{256} << 20;
+
+class FakeLoader final : public ModelLoader {
+ public:
+  explicit FakeLoader(const Clock* clock) : clock_(clock) {}
+
+  absl::Status check(const ModelConfig&) const override { return absl::OkStatus(); }
+  absl::StatusOr<Backend*> load(const LoadContext& context, const DeviceConfig& device,
+                                const std::vector<LoadedModel*>& models) override;
+  absl::Status finish(const LoadContext&) override { return absl::OkStatus(); }
+
+ private:
+  const Clock* const clock_;
+  ValueStore values_;
+  FakeMemory memory_;
+  std::vector<std::unique_ptr<FakeBackend>> backends_;
+  std::unique_ptr<ThreadTimer> timer_;  // last: its thread calls the backends
+};
+
+// Batches fail from the moment that a test declares the device lost.
+void set_losses(const std::vector<LoadedModel*>& models, const DeviceConfig& device,
+                FakeBackend* backend) {
+  std::vector<std::function<bool()>> losses;
+  for (const LoadedModel* m : models) {
+    const auto& lost = m->config.fake->lost;
+    if (lost) losses.emplace_back([lost, name = device.name()] { return lost(name); });
+  }
+  if (losses.empty()) return;
+  backend->set_faults([losses](const Batch&) {
+    Fault fault;
+    for (const auto& lost : losses) {
+      if (lost()) fault.status = absl::UnavailableError("the device is lost");
+    }
+    return fault;
+  });
+}
+
+absl::StatusOr<Backend*> FakeLoader::load(const LoadContext& context, const DeviceConfig& device,
+                                          const std::vector<LoadedModel*>& models) {
+  if (!timer_) timer_ = std::make_unique<ThreadTimer>();
+  FakeBackend* const backend =
+      backends_
+          .emplace_back(std::make_unique<FakeBackend>(&memory_, &values_, clock_, timer_.get()))
+          .get();
+  std::vector<PoolRequest> requests;
+  for (const LoadedModel* m : models) {
+    requests.push_back({m->config.name, FakeBackend::page_bytes(m->config.page_rows),
+                        m->config.page_rows, m->config.fake->max_positions, m->config.kv_pages});
+  }
+  const int64_t budget = device.memory_bytes > 0 ? device.memory_bytes : kFakeBudget;
+  const absl::StatusOr<std::vector<int64_t>> pages =
+      divide_pages(requests, budget, context.config.limits.max_running);
+  if (!pages.ok()) return annotate(pages.status(), absl::StrCat("device ", device.name()));
+  for (size_t i = 0; i < models.size(); ++i) {
+    LoadedModel* const m = models[i];
+    const FakeModelConfig& fake = *m->config.fake;
+    backend->add_model(m->id, m->config.name, fake,
+                       pool_size(m->config.page_rows, (*pages)[i], context.hidden_states_of(*m)));
+    if (!fake.trace_file.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(auto trace, BatchTrace::open(fake.trace_file));
+      backend->set_trace(m->id, std::move(trace));
+    }
+    m->shape = backend->shape(m->id);
+    m->pool = backend->pool(m->id);
+    m->tokenizer = Tokenizer::bytes();
+    if (fake.vocab_size > 256) m->eos = {256};
+    context.report(absl::StrCat(m->config.name, ": fake model on ", device.name(), ", ",
+                                fake.vocab_size, " tokens, ", (*pages)[i], " pages"));
+  }
+  set_losses(models, device, backend);
+  return backend;
+}
+
+}  // namespace
+
+std::unique_ptr<ModelLoader> make_fake_loader(const Clock* clock) {
+  return std::make_unique<FakeLoader>(clock);
+}
+
+}  // namespace tandem

@@ -1,0 +1,77 @@
+// Loads models onto devices. There is one implementation for fake models and one for weights.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/base/clock.h"
+#include "engine/base/config.h"
+#include "engine/host/models/loaded_model.h"
+#include "engine/host/models/pools.h"
+#include "engine/pass/backend.h"
+
+namespace tandem {
+
+using Progress = std::function<void(absl::string_view)>;  // takes one line; may be empty
+
+// Every model of an engine, by id and by name. Addresses are stable.
+class ModelTable {
+ public:
+  void add_all(const std::vector<ModelConfig>& models);  // and their replicas
+  LoadedModel& add_encoder(LoadedModel& decoder, Token start_token);
+  // Encoders of replicas become replicas of the first model's encoder. Call once, after loading.
+  void link_encoders();
+
+  // The configuration's, without replicas and encoders.
+  const std::map<std::string, LoadedModel>& by_name() const { return named_; }
+  const std::vector<LoadedModel*>& all() const { return all_; }  // by id
+
+ private:
+  LoadedModel& register_model(LoadedModel& model);
+
+  std::map<std::string, LoadedModel> named_;
+  std::deque<LoadedModel> others_;  // replicas and encoders
+  std::vector<LoadedModel*> all_;
+};
+
+struct LoadContext {
+  const EngineConfig& config;
+  std::vector<DeviceConfig> devices;  // as in `config`, with the thread team of each CPU device
+  const HiddenStatesByModel& hidden_states;
+  const Progress& progress;
+  ModelTable* models;
+
+  void report(absl::string_view line) const {
+    if (progress) progress(line);
+  }
+  HiddenStates hidden_states_of(const LoadedModel& model) const;
+};
+
+// Owns the backends that it makes.
+class ModelLoader {
+ public:
+  virtual ~ModelLoader() = default;
+
+  // Reads the small files of a model: configuration, tokenizer, chat template, GGUF header.
+  virtual absl::Status check(const ModelConfig& model) const = 0;
+  // Loads `models` onto a device and sizes their pools. Errors name the model and the file or
+  // field.
+  virtual absl::StatusOr<Backend*> load(const LoadContext& context, const DeviceConfig& device,
+                                        const std::vector<LoadedModel*>& models) = 0;
+  // Called once, after the last device.
+  virtual absl::Status finish(const LoadContext& context) = 0;
+};
+
+// `clock` outlives the loader.
+std::unique_ptr<ModelLoader> make_fake_loader(const Clock* clock);
+// Weights, on LibTorch devices. A build without LibTorch links a loader that refuses to load.
+std::unique_ptr<ModelLoader> make_weights_loader();
+
+}  // namespace tandem

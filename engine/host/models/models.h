@@ -1,0 +1,43 @@
+// The devices of an engine and the models on them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/base/clock.h"
+#include "engine/base/config.h"
+#include "engine/host/models/loader.h"
+#include "engine/pass/backend.h"
+
+namespace tandem {
+
+class Devices {
+ public:
+  // Loads every model of `config`, with a line of progress for each. Errors name the model and the
+  // file or field. `clock` outlives the result.
+  static absl::StatusOr<std::unique_ptr<Devices>> load(const EngineConfig& config,
+                                                       const HiddenStatesByModel& hidden_states,
+                                                       const Clock* clock,
+                                                       const Progress& progress);
+
+  const std::vector<Backend*>& backends() const { return backends_; }  // by DeviceId
+  const ModelTable& models() const { return models_; }
+
+ private:
+  explicit Devices(const Clock* clock);
+  absl::Status load_models(const LoadContext& context);
+
+  ModelTable models_;
+  const std::unique_ptr<ModelLoader> fakes_, weights_;
+  std::vector<Backend*> backends_;
+};
+
+// Reads the small files of every model (ModelLoader::check), no weights. Errors are those of
+// load().
+absl::Status check_files(const EngineConfig& config);
+
+}  // namespace tandem

@@ -1,0 +1,23 @@
+// Linked in place of torch_loader.cpp by builds without LibTorch.
+#include "absl/strings/str_cat.h"
+#include "engine/host/models/loader.h"
+
+namespace tandem {
+namespace {
+
+class NoTorchLoader final : public ModelLoader {
+ public:
+  absl::Status check(const ModelConfig&) const override { return absl::OkStatus(); }
+  absl::StatusOr<Backend*> load(const LoadContext&, const DeviceConfig& device,
+                                const std::vector<LoadedModel*>&) override {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "device ", device.name(), ": this build has no LibTorch; allowed: fake models"));
+  }
+  absl::Status finish(const LoadContext&) override { return absl::OkStatus(); }
+};
+
+}  // namespace
+
+std::unique_ptr<ModelLoader> make_weights_loader() { return std::make_unique<NoTorchLoader>(); }
+
+}  // namespace tandem

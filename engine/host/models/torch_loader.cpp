@@ -1,0 +1,214 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/backend/torch/device.h"
+#include "engine/backend/torch/memory.h"
+#include "engine/backend/torch/weights/generation_config.h"
+#include "engine/backend/torch/weights/gguf_file.h"
+#include "engine/backend/torch/weights/gguf_tokenizer.h"
+#include "engine/backend/torch/weights/hf_config.h"
+#include "engine/base/status.h"
+#include "engine/host/models/loader.h"
+
+namespace tandem {
+namespace {
+
+// Like Transformers, never bans an end token, whatever the file lists.
+sampling::Params params_of(const GenerationDefaults& defaults, const std::vector<Token>& eos) {
+  sampling::Params params;
+  params.temperature = defaults.temperature;
+  params.top_k = defaults.top_k;
+  params.top_p = defaults.top_p;
+  params.min_p = defaults.min_p;
+  params.typical_p = defaults.typical_p;
+  params.repetition_penalty = defaults.repetition_penalty;
+  for (const Token id : defaults.bad_token_ids) {
+    if (std::find(eos.begin(), eos.end(), id) == eos.end()) params.bad_token_ids.push_back(id);
+  }
+  return params;
+}
+
+// Tokenizer and chat template.
+absl::Status load_text(const std::string& path, LoadedModel* model) {
+  if (!is_gguf(path)) {
+    TANDEM_ASSIGN_OR_RETURN(model->tokenizer, Tokenizer::load(path));
+    TANDEM_ASSIGN_OR_RETURN(model->chat, ChatTemplate::load(path));
+    return absl::OkStatus();
+  }
+  TANDEM_ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::open(path));
+  TANDEM_ASSIGN_OR_RETURN(const GgufTokenizer texts, gguf_tokenizer(gguf.content, path));
+  TANDEM_ASSIGN_OR_RETURN(
+      model->tokenizer, Tokenizer::parse(path, texts.tokenizer_json, texts.tokenizer_config_json));
+  TANDEM_ASSIGN_OR_RETURN(model->chat, ChatTemplate::parse(path, texts.tokenizer_config_json));
+  return absl::OkStatus();
+}
+
+// Text files and generation defaults.
+absl::Status load_small_files(const LoadContext& context, const DecoderConfig& hf, LoadedModel* m) {
+  TANDEM_RETURN_IF_ERROR(load_text(m->config.path, m));
+  TANDEM_ASSIGN_OR_RETURN(const GenerationDefaults defaults,
+                          load_generation_config(m->config.path));
+  m->default_max_new_tokens = defaults.max_new_tokens;
+  m->default_min_new_tokens = defaults.min_new_tokens;
+  m->eos = defaults.eos_token_ids.empty() ? hf.eos_token_ids : defaults.eos_token_ids;
+  m->defaults = params_of(defaults, m->eos);
+  for (const std::string& note : defaults.not_applied) {
+    context.report(
+        absl::StrCat(m->config.name, ": generation_config.json: ", note, " is not applied"));
+  }
+  return absl::OkStatus();
+}
+
+// Layers of a model on `device`, and all of them; 1 of 1 without shards.
+std::pair<int, int> layers_on(const ModelConfig& model, const std::string& device) {
+  int here = model.shards.empty() ? 1 : 0, all = here;
+  for (const ShardConfig& shard : model.shards) {
+    all += shard.layers;
+    if (shard.device == device) here += shard.layers;
+  }
+  return {here, all};
+}
+
+std::vector<DeviceConfig> shard_devices(const LoadContext& context, const ModelConfig& model) {
+  std::vector<DeviceConfig> devices;
+  for (const ShardConfig& shard : model.shards) {
+    devices.push_back(*std::ranges::find(context.devices, shard.device, &DeviceConfig::name));
+  }
+  return devices;
+}
+
+// A model whose weights are loaded and whose pools are not allocated yet.
+struct WithoutPools {
+  LoadedModel* model;
+  HiddenStates hidden;
+  PoolRequest request;
+};
+
+class TorchLoader final : public ModelLoader {
+ public:
+  absl::Status check(const ModelConfig& model) const override;
+  absl::StatusOr<Backend*> load(const LoadContext& context, const DeviceConfig& device,
+                                const std::vector<LoadedModel*>& models) override;
+  absl::Status finish(const LoadContext& context) override;
+
+ private:
+  std::shared_ptr<TorchShared> shared_ = std::make_shared<TorchShared>();
+  std::vector<std::unique_ptr<TorchDevice>> devices_;
+  // Devices whose configuration leaves packed_products open.
+  std::vector<std::pair<DeviceConfig, TorchDevice*>> packable_;
+};
+
+absl::Status TorchLoader::check(const ModelConfig& model) const {
+  LoadedModel unused;
+  TANDEM_RETURN_IF_ERROR(load_text(model.path, &unused));
+  TANDEM_RETURN_IF_ERROR(load_generation_config(model.path).status());
+  return load_hf_config(model.path).status();
+}
+
+// Adds the model to `loaded`, and its encoder if it has one.
+absl::Status load_weights(const LoadContext& context, const DeviceConfig& device, LoadedModel* m,
+                          TorchDevice* backend, std::vector<WithoutPools>* loaded) {
+  const std::string& path = m->config.path;
+  // Small files first: their errors are reported before gigabytes are read.
+  TANDEM_ASSIGN_OR_RETURN(const DecoderConfig hf, load_hf_config(path));
+  if (!m->is_replica) TANDEM_RETURN_IF_ERROR(load_small_files(context, hf, m));
+  TANDEM_RETURN_IF_ERROR(
+      backend->load(m->id, m->config, context.progress, shard_devices(context, m->config)));
+  const ModelShape& shape = backend->shape(m->id);
+  for (const int64_t id : m->defaults.bad_token_ids) {
+    if (id < shape.vocab_size) continue;
+    return out_of_range(absl::StrCat(path, "/generation_config.json: bad_words_ids"), id,
+                        absl::StrCat("0 to ", shape.vocab_size - 1));
+  }
+  HiddenStates hidden = context.hidden_states_of(*m);
+  // The hidden states of a model with an encoder are the encoder's.
+  const HiddenStates encoded{.encodes = true, .condition = shape.reads_memory && hidden.condition};
+  if (shape.reads_memory) hidden.condition = false;
+  const auto [layers, all] = layers_on(m->config, device.name());
+  const int64_t on_other_devices = shape.page_bytes * (all - layers) / all;
+  loaded->push_back(
+      {m,
+       hidden,
+       {m->config.name, bytes_of_page(shape, hidden) - on_other_devices, m->config.page_rows,
+        shape.max_positions, m->config.kv_pages, backend->scratch_bytes(m->id)}});
+  if (!shape.reads_memory) return absl::OkStatus();
+  LoadedModel& encoder = context.models->add_encoder(*m, hf.start_token);
+  TANDEM_RETURN_IF_ERROR(backend->load_encoder(encoder.id, m->id));
+  const ModelShape& encoder_shape = backend->shape(encoder.id);
+  loaded->push_back(
+      {&encoder,
+       encoded,
+       {encoder.config.name, bytes_of_page(encoder_shape, encoded), encoder.config.page_rows,
+        encoder_shape.max_positions, encoder.config.kv_pages}});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Backend*> TorchLoader::load(const LoadContext& context, const DeviceConfig& device,
+                                           const std::vector<LoadedModel*>& models) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TorchDevice> backend,
+                          TorchDevice::create(device, shared_));
+  std::vector<WithoutPools> loaded;
+  for (LoadedModel* m : models) {
+    TANDEM_RETURN_IF_ERROR(load_weights(context, device, m, backend.get(), &loaded));
+  }
+  std::vector<PoolRequest> requests;
+  for (const WithoutPools& l : loaded) requests.push_back(l.request);
+  // Shards of models that another device runs.
+  for (const LoadedModel* m : context.models->all()) {
+    const auto [layers, all] = layers_on(m->config, device.name());
+    if (m->config.device == device.name() || m->config.shards.empty() || layers == 0) continue;
+    requests.push_back({m->config.name, m->shape.page_bytes * layers / all, m->config.page_rows,
+                        m->shape.max_positions, m->pool.pages});
+  }
+  // Half of the free memory: the rest is for buffers and for other processes.
+  const int64_t budget = device.memory_bytes > 0 ? device.memory_bytes : backend->free_bytes() / 2;
+  const absl::StatusOr<std::vector<int64_t>> pages =
+      divide_pages(requests, budget, context.config.limits.max_running);
+  if (!pages.ok()) return annotate(pages.status(), absl::StrCat("device ", device.name()));
+  for (size_t i = 0; i < loaded.size(); ++i) {
+    LoadedModel* const m = loaded[i].model;
+    m->pool = pool_size(m->config.page_rows, (*pages)[i], loaded[i].hidden);
+    const absl::Status allocated = backend->allocate_pools(m->id, m->pool);
+    if (!allocated.ok()) return annotate(allocated, absl::StrCat("model ", m->config.name));
+    m->shape = backend->shape(m->id);
+    const int64_t rows = m->pool.pages * m->pool.page_rows;
+    if (rows >= m->shape.max_positions) continue;
+    context.report(absl::StrCat(m->config.name, ": its KV pages hold ", rows,
+                                " rows, of a context of ", m->shape.max_positions,
+                                " (memory_bytes of ", device.name(), ")"));
+  }
+  if (device.kind == DeviceKind::kCuda && !device.packed_products.has_value()) {
+    packable_.emplace_back(device, backend.get());
+  }
+  return devices_.emplace_back(std::move(backend)).get();
+}
+
+// Packs weights last, into memory that nothing else needs.
+absl::Status TorchLoader::finish(const LoadContext& context) {
+  std::vector<PackableDevice> devices;
+  for (const auto& [device, backend] : packable_) {
+    PackableDevice& packable = devices.emplace_back();
+    packable.gpu = device.index;
+    packable.free_bytes = [backend = backend] { return backend->free_bytes(); };
+    packable.pack = [backend = backend, &context,
+                     name = device.name()](int64_t most) -> absl::StatusOr<int64_t> {
+      TANDEM_ASSIGN_OR_RETURN(const int64_t taken, backend->pack_weights(most));
+      if (taken > 0) {
+        context.report(absl::StrFormat("%s: %.1f MB of weights packed for few rows", name,
+                                       static_cast<double>(taken) / 1e6));
+      }
+      return taken;
+    };
+  }
+  TANDEM_RETURN_IF_ERROR(pack_in_turn(devices));
+  return_freed_memory();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::unique_ptr<ModelLoader> make_weights_loader() { return std::make_unique<TorchLoader>(); }
+
+}  // namespace tandem

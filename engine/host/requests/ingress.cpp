@@ -1,0 +1,161 @@
+#include "engine/host/requests/ingress.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/check.h"
+#include "engine/base/status.h"
+#include "engine/sched/timers.h"
+
+namespace tandem {
+namespace {
+
+absl::Status cancelled() { return absl::CancelledError("cancelled by the client"); }
+
+}  // namespace
+
+absl::Status shutting_down() {
+  return with_reason(absl::UnavailableError("the server is shutting down"), "DRAINING");
+}
+
+// The unit of service is a byte of a prompt.
+Ingress::Ingress(int threads, const LimitsConfig& limits, const Clock* clock, Worker* answers,
+                 Metrics* metrics)
+    : limits_(limits),
+      clock_(clock),
+      answers_(answers),
+      metrics_(metrics),
+      ledger_({1, 1, limits.client_weights}) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+}
+
+Ingress::~Ingress() {
+  {
+    const std::lock_guard lock(mutex_);
+    TANDEM_CHECK(waiting_.empty());
+    quit_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& t : threads_) t.join();
+}
+
+absl::Status Ingress::enter(Arrival arrival) {
+  const std::lock_guard lock(mutex_);
+  if (stopping_) return shutting_down();
+  expire_locked(clock_->now());
+  const size_t here = waiting_.size() + started_.size();
+  if (here >= static_cast<size_t>(limits_.max_waiting)) {
+    return with_reason(absl::ResourceExhaustedError(absl::StrCat(
+                           "queue is full: ", here, " requests are being tokenized; allowed: ",
+                           limits_.max_waiting, " (limits.max_waiting); try again later")),
+                       "QUEUE_FULL");
+  }
+  Waiter waiter;
+  waiter.account = ledger_.open(arrival.client);
+  waiter.until = std::min(arrival.deadline, arrival.submitted + duration(limits_.queue_seconds));
+  waiter.arrival = std::move(arrival);
+  Queue& queue = queues_[waiter.account];
+  if (queue.empty()) turns_.add(waiter.account);
+  const auto place = queue.insert(queue.end(), std::move(waiter));
+  waiting_.emplace(place->arrival.id, place);
+  expiries_.emplace(place->until, place->arrival.id);
+  count_locked();
+  changed_.notify_one();
+  return absl::OkStatus();
+}
+
+bool Ingress::cancel(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  if (const auto waiter = waiting_.find(id); waiter != waiting_.end()) {
+    answer_locked(waiter->second, cancelled());
+    return true;
+  }
+  const auto started = started_.find(id);
+  if (started == started_.end()) return false;
+  started->second = true;
+  return true;
+}
+
+absl::Status Ingress::hand_over(RequestId id, absl::FunctionRef<void()> submit) {
+  const std::lock_guard lock(mutex_);
+  const auto started = started_.find(id);
+  if (started->second) return cancelled();
+  if (stopping_) return shutting_down();
+  submit();
+  started_.erase(started);
+  return absl::OkStatus();
+}
+
+void Ingress::stop() {
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  while (!waiting_.empty()) answer_locked(waiting_.begin()->second, shutting_down());
+}
+
+// May erase the queue.
+Ingress::Waiter Ingress::take_locked(Queue::iterator place) {
+  Waiter waiter = std::move(*place);
+  Queue& queue = queues_[waiter.account];
+  queue.erase(place);
+  if (queue.empty()) {
+    queues_.erase(waiter.account);
+    turns_.remove(waiter.account);
+  }
+  waiting_.erase(waiter.arrival.id);
+  expiries_.erase({waiter.until, waiter.arrival.id});
+  return waiter;
+}
+
+void Ingress::answer_locked(Queue::iterator place, absl::Status status) {
+  Waiter waiter = take_locked(place);
+  ledger_.close(waiter.account, /*waiting=*/true);
+  count_locked();
+  answers_->post([start = std::move(waiter.arrival.start), status = std::move(status)]() mutable {
+    start(status);
+  });
+}
+
+void Ingress::expire_locked(TimePoint now) {
+  while (!expiries_.empty() && expiries_.begin()->first <= now) {
+    const Queue::iterator place = waiting_.at(expiries_.begin()->second);
+    answer_locked(place, out_of_time(*place));
+  }
+}
+
+absl::Status Ingress::out_of_time(const Waiter& waiter) const {
+  if (waiter.until == waiter.arrival.deadline) {
+    return absl::DeadlineExceededError("the request's deadline passed before it was tokenized");
+  }
+  return with_reason(absl::ResourceExhaustedError(absl::StrCat(
+                         "waited ", limits_.queue_seconds, " s to be tokenized; allowed: ",
+                         limits_.queue_seconds, " s (limits.queue_seconds); try again later")),
+                     "QUEUE_TIMEOUT");
+}
+
+void Ingress::count_locked() {
+  metrics_->requests_tokenizing.set(static_cast<double>(waiting_.size() + started_.size()));
+}
+
+void Ingress::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return quit_ || !turns_.empty(); });
+    if (quit_) return;
+    expire_locked(clock_->now());
+    if (turns_.empty()) continue;
+    Waiter waiter = take_locked(queues_.at(turns_.first()).begin());
+    ledger_.admit(waiter.account);
+    ledger_.charge_prompt(waiter.account, waiter.arrival.bytes);
+    const RequestId id = waiter.arrival.id;
+    started_.emplace(id, false);
+    lock.unlock();
+    waiter.arrival.start(absl::OkStatus());
+    waiter.arrival.start = nullptr;  // frees its captures without the lock
+    lock.lock();
+    started_.erase(id);  // unless it was handed over
+    ledger_.close(waiter.account, /*waiting=*/false);
+    count_locked();
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,102 @@
+// Requests between submit() and the loop: those that wait to be tokenized, and those being
+// tokenized.
+//
+// Tokenizing has its own threads, so that prompts do not delay output streams. Clients are served
+// fairly by bytes (sched/fairness.h), and requests of one client in order. Requests that are
+// cancelled, out of time, or here when the engine stops are answered at once.
+//
+// Thread-safe.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "engine/async/worker.h"
+#include "engine/base/clock.h"
+#include "engine/base/config.h"
+#include "engine/base/ids.h"
+#include "engine/sched/fairness.h"
+#include "engine/sched/metrics.h"
+
+namespace tandem {
+
+// The status of requests that the engine ends when it stops.
+absl::Status shutting_down();
+
+class Ingress {
+ public:
+  struct Arrival {
+    RequestId id;
+    std::string client;
+    int64_t bytes = 0;  // of the prompt: the cost of tokenizing it
+    TimePoint submitted;
+    TimePoint deadline = kNever;
+    // Called once: with OK on a tokenizing thread, or with an error on a thread of `answers`.
+    absl::AnyInvocable<void(const absl::Status&)> start;
+  };
+
+  // The arguments outlive the ingress.
+  Ingress(int threads, const LimitsConfig& limits, const Clock* clock, Worker* answers,
+          Metrics* metrics);
+  ~Ingress();  // REQUIRES: no request waits
+
+  // RESOURCE_EXHAUSTED if too many requests are here, UNAVAILABLE after stop(). On error the
+  // arrival is dropped and not started.
+  absl::Status enter(Arrival arrival);
+
+  // Ends the request with CANCELLED, at once or in hand_over(). False: it is not here.
+  bool cancel(RequestId id);
+
+  // Called within `start`: calls `submit` and forgets the request, unless it was cancelled or the
+  // engine stops. If a later cancel() returns false, `submit` has been called.
+  absl::Status hand_over(RequestId id, absl::FunctionRef<void()> submit);
+
+  // Ends present and later requests with UNAVAILABLE.
+  void stop();
+
+ private:
+  struct Waiter {
+    Arrival arrival;
+    Account* account;
+    TimePoint until;  // the deadline, or the end of the longest wait
+  };
+  using Queue = std::list<Waiter>;
+
+  void run();
+  Waiter take_locked(Queue::iterator place);
+  void answer_locked(Queue::iterator place, absl::Status status);
+  void expire_locked(TimePoint now);
+  absl::Status out_of_time(const Waiter& waiter) const;
+  void count_locked();
+
+  const LimitsConfig limits_;
+  const Clock* const clock_;
+  Worker* const answers_;
+  Metrics* const metrics_;
+
+  std::mutex mutex_;  // guards the members down to quit_
+  std::condition_variable changed_;
+  Ledger ledger_;
+  Turns turns_;                                 // accounts with a queue
+  std::unordered_map<Account*, Queue> queues_;  // without empty ones
+  std::unordered_map<RequestId, Queue::iterator> waiting_;
+  std::set<std::pair<TimePoint, RequestId>> expiries_;  // of waiting_
+  std::unordered_map<RequestId, bool> started_;         // true: cancelled meanwhile
+  bool stopping_ = false;
+  bool quit_ = false;
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace tandem

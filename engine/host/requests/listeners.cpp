@@ -1,0 +1,39 @@
+#include "engine/host/requests/listeners.h"
+
+namespace tandem {
+
+void ScoreListener::on_end(const SequenceEnd& end) {
+  claims_->ended();
+  if (!end.status.ok()) {
+    pool_->post([done = done_, ended = ended_, status = end.status] {
+      done(status);
+      ended();
+    });
+    return;
+  }
+  pool_->post([done = done_, ended = ended_, result = result()] {
+    done(result);
+    ended();
+  });
+}
+
+ScoreResult ScoreListener::result() const {
+  ScoreResult result;
+  const auto prompt = static_cast<size_t>(request_.prompt_tokens);
+  const auto begin = static_cast<size_t>(request_.begin);
+  for (size_t i = begin < prompt ? 0 : prompt; i < request_.tokens.size(); ++i) {
+    TokenInfo info;
+    info.id = request_.tokens[i];
+    if (i >= begin) {
+      const Scored& s = scored_[i - begin];
+      info.logprob = s.logprob;
+      for (const Ranked& r : s.top) info.top.emplace_back(r.token, r.logprob);
+      if (i >= prompt) result.total_logprob += static_cast<double>(s.logprob);
+    }
+    (i < prompt ? result.prompt : result.continuation).push_back(std::move(info));
+  }
+  result.usage.prompt_tokens = request_.prompt_tokens;
+  return result;
+}
+
+}  // namespace tandem

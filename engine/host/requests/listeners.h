@@ -1,0 +1,75 @@
+// Listeners of sequences without text output (requests/stream.h has the others).
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/async/worker.h"
+#include "engine/decode/score.h"
+#include "engine/host/requests/claims.h"
+#include "engine/host/requests/request.h"
+#include "engine/host/requests/resolve.h"
+#include "engine/sched/spec.h"
+
+namespace tandem {
+
+// Ignores the tokens of a sequence and waits for its end.
+class WarmUp final : public SequenceListener {
+ public:
+  void on_admitted() override {}
+  void on_tokens(std::span<Emitted>) override {}
+  void on_end(const SequenceEnd& end) override {
+    const std::lock_guard lock(mutex_);
+    status_ = end.status;
+    ended_ = true;
+    changed_.notify_all();
+  }
+  absl::Status wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return ended_; });
+    return status_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  absl::Status status_;
+  bool ended_ = false;
+};
+
+// Collects scores and delivers them on a text thread.
+class ScoreListener final : public SequenceListener {
+ public:
+  using Done = std::function<void(absl::StatusOr<ScoreResult>)>;
+
+  // `claims` are released as the request proceeds.
+  ScoreListener(Worker* pool, ResolvedScore request, std::shared_ptr<Claims> claims, Done done,
+                std::function<void()> ended)
+      : pool_(pool),
+        request_(std::move(request)),
+        claims_(std::move(claims)),
+        done_(std::move(done)),
+        ended_(std::move(ended)) {}
+
+  std::vector<Scored>* scored() { return &scored_; }
+  int begin() const { return request_.begin; }
+  void on_admitted() override { claims_->admitted(); }
+  void on_tokens(std::span<Emitted>) override {}
+  void on_end(const SequenceEnd& end) override;
+
+ private:
+  ScoreResult result() const;
+
+  Worker* const pool_;
+  const ResolvedScore request_;
+  const std::shared_ptr<Claims> claims_;
+  const Done done_;
+  const std::function<void()> ended_;
+  std::vector<Scored> scored_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,219 @@
+// Requests, stream events and descriptions of models: the types of the engine's interface.
+//
+// They are in the client's terms: text, names, optional fields. requests/resolve.h resolves a
+// request against its deployment.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/base/clock.h"
+#include "engine/base/ids.h"
+#include "engine/base/outcome.h"
+#include "engine/base/settings.h"
+
+namespace tandem {
+
+// Methods have the names of the protos, such as "ngram" (engine/host/methods/registry.h).
+inline constexpr char kAuto[] = "auto";                      // the engine chooses
+inline constexpr char kAutoregressive[] = "autoregressive";  // always offered, always EXACT
+
+// How the output relates to that of the large model alone.
+enum class Contract { kAny, kLossy, kDistribution, kExact };
+const char* contract_name(Contract c);  // "ANY", "LOSSY", "DISTRIBUTION", "EXACT"
+
+struct ChatPrompt {
+  std::string messages_json;       // JSON array of {role, content, ...}
+  std::string tools_json;          // JSON array, or empty
+  std::string template_args_json;  // JSON object, or empty
+  bool add_generation_prompt = true;
+};
+using Prompt = std::variant<std::string, std::vector<Token>, ChatPrompt>;
+
+// Unset fields follow the model's generation_config.json, then greedy decoding.
+struct SamplingFields {
+  std::optional<double> temperature;
+  std::optional<int64_t> top_k;
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<double> typical_p;
+  std::optional<double> repetition_penalty;
+  std::optional<double> presence_penalty;
+  std::optional<double> frequency_penalty;
+  std::vector<std::pair<int64_t, double>> logit_bias;  // token, bias
+  std::vector<int64_t> bad_token_ids;                  // never drawn
+  std::optional<uint64_t> seed;                        // unset: the engine draws one and reports it
+};
+
+struct StoppingFields {
+  std::optional<int64_t> max_new_tokens;
+  std::optional<int64_t> min_new_tokens;  // no end or stop token before
+  std::vector<std::string> stop_sequences;
+  std::vector<int64_t> stop_token_ids;  // as the client sent them; checked against the vocabulary
+  bool include_stop_sequence = false;
+  bool ignore_eos = false;
+  std::optional<Duration> time_limit;  // partial text and TIME_LIMIT, not an error
+};
+
+struct GenerateRequest {
+  std::string model;       // deployment name
+  std::string request_id;  // the client's; empty: the engine makes one
+  std::string client;      // for fairness and logs: authenticated identity, or peer address
+  Prompt prompt;
+  bool add_special_tokens = true;                 // text prompts only
+  bool skip_special_tokens = true;                // in the output text
+  std::optional<int64_t> truncate_prompt_tokens;  // keep the last n prompt tokens
+  std::string method = kAuto;
+  Settings parameters;  // of `method`; unset ones: the deployment's defaults
+  Contract require_contract = Contract::kAny;
+  SamplingFields sampling;
+  Settings beam;  // width, length_penalty: of autoregressive decoding
+  int64_t n = 1;  // choices
+  StoppingFields stopping;
+  bool include_eos_token = false;  // the end or stop token is among the tokens
+  bool raw_logprobs = false;       // before processors
+  bool logprobs = false;           // of chosen tokens
+  int64_t top_logprobs = 0;
+  int priority = 0;  // larger runs earlier
+  TimePoint deadline = kNever;
+};
+
+// Is beam.width above 1?
+bool searches_beams(const GenerateRequest& request);
+
+struct TokenInfo {
+  Token id = -1;
+  Provenance provenance;
+  std::optional<float> logprob;              // natural log, after processors unless raw_logprobs
+  std::vector<std::pair<Token, float>> top;  // best first
+};
+
+struct Started {
+  std::string request_id;
+  int64_t prompt_tokens = 0;
+  std::string method;
+  Contract contract = Contract::kExact;
+};
+
+struct Chunk {
+  int index = 0;                  // choice
+  std::string text;               // valid UTF-8
+  std::vector<TokenInfo> tokens;  // empty if the chunk only releases held-back text
+};
+
+struct Usage {
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;
+  int64_t completion_tokens = 0;
+};
+
+struct Finished {
+  int index = 0;
+  std::string method;  // of `stats`
+  FinishReason reason = FinishReason::kMaxTokens;
+  std::string stop_sequence;  // for kStopSequence
+  uint64_t seed = 0;
+  Usage usage;
+  MethodStats stats;
+};
+
+// Receives the events of one request: `started` once, chunks, and `finished` for each choice after
+// its last chunk. `failed` replaces the remaining events; it is the only one of a refused request.
+// Calls come one at a time, on an engine thread or within submit(). They must not block.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  // `tokens` more are final; their chunks follow. Called on the loop thread, possibly during
+  // another call. Bounds on unread output count from here.
+  virtual void made(int64_t tokens) { static_cast<void>(tokens); }
+  virtual void started(const Started& event) = 0;
+  virtual void chunk(Chunk event) = 0;
+  virtual void finished(const Finished& event) = 0;
+  virtual void failed(const absl::Status& status) = 0;
+};
+
+struct ScoreRequest {
+  std::string model;
+  std::string request_id;
+  std::string client;
+  Prompt prompt;  // context; scored too when `score_prompt`
+  std::variant<std::string, std::vector<Token>> continuation;  // may be empty with score_prompt
+  bool score_prompt = false;
+  bool add_special_tokens = true;
+  int64_t top_logprobs = 0;
+  int priority = 0;
+  TimePoint deadline = kNever;
+};
+
+// Text to tokens and back. They run no model.
+struct TokenizeRequest {
+  std::string model;
+  std::string client;
+  Prompt prompt;
+  bool add_special_tokens = true;
+  TimePoint deadline = kNever;
+};
+struct DetokenizeRequest {
+  std::string model;
+  std::string client;
+  std::vector<int64_t> token_ids;
+  bool skip_special_tokens = true;
+  TimePoint deadline = kNever;
+};
+
+struct ScoreResult {
+  std::vector<TokenInfo> prompt;  // with score_prompt: all but the first have a logprob
+  std::vector<TokenInfo> continuation;
+  double total_logprob = 0;  // of the continuation, natural log
+  Usage usage;
+};
+
+// A method that a deployment offers, for requests without parameters.
+struct MethodInfo {
+  std::string method;
+  Contract greedy = Contract::kExact;  // at temperature 0
+  Contract sampled = Contract::kExact;
+  Settings parameters;  // the deployment's defaults
+};
+struct ModelInDeployment {
+  std::string role;  // "large", "small"
+  std::string name;
+  std::string architecture;  // "llama", "fake"
+  std::string device;
+  bool device_lost = false;  // failed for good
+  std::string dtype;
+  int64_t parameters = 0;
+  int64_t weight_bytes = 0;
+  int layers = 0;
+  int hidden_size = 0;
+  bool batch_invariant = false;
+};
+struct DeploymentInfo {
+  std::string name;
+  std::vector<MethodInfo> methods;
+  std::string default_method;
+  std::vector<ModelInDeployment> models;  // the large one first; replicas one by one
+  int64_t vocab_size = 0;
+  int64_t context_length = 0;
+  int64_t max_new_tokens = 0;
+  bool has_chat_template = false;
+
+  // Can it serve any request? An instance of the large model is enough.
+  bool available() const {
+    return std::ranges::any_of(models, [this](const ModelInDeployment& m) {
+      return m.role == models.front().role && !m.device_lost;
+    });
+  }
+};
+struct DeviceInfo {
+  std::string name;  // "cpu:0"
+  bool lost = false;
+};
+
+}  // namespace tandem

@@ -1,0 +1,179 @@
+#include "engine/host/requests/resolve.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/status.h"
+#include "engine/base/violations.h"
+#include "engine/host/methods/plan.h"
+#include "engine/host/requests/matching_stops.h"
+#include "engine/host/requests/resolve_sampling.h"
+
+namespace tandem {
+namespace {
+
+constexpr int64_t kMostTopLogprobs = 20;
+
+Writer writer_of(const Deployment& d, const GenerateRequest& request) {
+  if (d.answers_in_small_tokens(request)) return {*d.small, d.small_vocab_size};
+  return {*d.large, d.vocab_size};
+}
+
+absl::Status check_top_logprobs(int64_t top_logprobs) {
+  if (top_logprobs >= 0 && top_logprobs <= kMostTopLogprobs) return absl::OkStatus();
+  return out_of_range("top_logprobs", top_logprobs, absl::StrCat("0 to ", kMostTopLogprobs));
+}
+
+absl::Status check_truncation(const std::optional<int64_t>& tokens) {
+  if (!tokens || *tokens >= 1) return absl::OkStatus();
+  return out_of_range("truncate_prompt_tokens", *tokens, "1 or more");
+}
+
+absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, const MethodPlan& plan,
+                                           int64_t prompt, const std::optional<int64_t>& wanted) {
+  const int64_t context = plan.context_length;
+  const int64_t room = context - prompt;
+  if (room < 1) {
+    const std::string whose = plan.writer.empty() ? "" : " of " + plan.writer + ", which writes,";
+    return too_long(
+        prompt, absl::StrCat(context - 1, " (context of ", context, whose, " less one new token)"));
+  }
+  if (!wanted) return static_cast<int>(std::min(room, deployment.default_max_new_tokens));
+  if (*wanted < 1 || *wanted > deployment.max_new_tokens) {
+    return out_of_range("max_new_tokens", *wanted,
+                        absl::StrCat("1 to ", deployment.max_new_tokens));
+  }
+  if (*wanted > room) {
+    return with_reason(out_of_range("max_new_tokens", *wanted,
+                                    absl::StrCat("at most ", room, " after ", prompt,
+                                                 " prompt tokens (context of ", context, ")")),
+                       "CONTEXT_LENGTH_EXCEEDED");
+  }
+  return static_cast<int>(*wanted);
+}
+
+// Moves the prompt into `spec`. With an encoder, the decoder's prompt is its start token.
+absl::Status set_prompt(const Deployment& d, const LoadedModel& model, TokenizedPrompt prompt,
+                        SequenceSpec* spec) {
+  spec->prompt = std::move(prompt.tokens);
+  spec->read = std::move(prompt.read);
+  spec->beside = std::move(prompt.beside);
+  if (model.encoder == nullptr) return absl::OkStatus();
+  spec->source = std::exchange(spec->prompt, {model.start_token});
+  if (spec->prompt_tokens() <= d.source_length) return absl::OkStatus();
+  return too_long(spec->prompt_tokens(),
+                  absl::StrCat(d.source_length, " (what the encoder reads at once)"));
+}
+
+// Moves the plan's coroutine and roles into `spec`.
+absl::Status set_plan(MethodPlan* plan, SequenceSpec* spec) {
+  spec->method = std::move(plan->start);
+  spec->roles = std::move(plan->roles);
+  spec->width = plan->width;
+  spec->extra_rows = plan->extra_rows;
+  if (spec->read.empty() && std::ranges::any_of(spec->roles, &RoleModel::sees_all)) {
+    spec->read = spec->source.empty() ? spec->prompt : spec->source;
+  }
+  const auto read =
+      static_cast<int64_t>(spec->read.empty() ? spec->prompt.size() : spec->read.size());
+  if (read <= plan->prompt_length) return absl::OkStatus();
+  return too_long(
+      read, absl::StrCat(plan->prompt_length, " (context of ", plan->reader, ", which reads it)"));
+}
+
+}  // namespace
+
+absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateRequest& request,
+                                 uint64_t fresh_seed) {
+  Resolved resolved;
+  SequenceSpec& spec = resolved.spec;
+  const Writer writer = writer_of(deployment, request);
+  const LoadedModel& model = writer.model;
+
+  // Independent fields first, so that one error reports all that are wrong.
+  Violations wrong;
+  const absl::StatusOr<sampling::Params> params = resolve_params(writer, request.sampling);
+  wrong.add(params.status());
+  absl::StatusOr<TokenizedPrompt> prompt = tokenize_prompt(deployment, request);
+  wrong.add(prompt.status());
+  spec.stops.stop_tokens =
+      resolve_stop_tokens(request.stopping.stop_token_ids, writer.vocab_size, &wrong);
+  wrong.add(check_truncation(request.truncate_prompt_tokens));
+  wrong.add(check_top_logprobs(request.top_logprobs));
+  TANDEM_RETURN_IF_ERROR(wrong.status());
+
+  spec.warp = sampling::warp_of(*params);
+  spec.warp.vocab = writer.vocab_size;
+  spec.warp.seed = request.sampling.seed.value_or(fresh_seed);
+  // Beam search draws nothing, whatever generation_config.json sets.
+  if (searches_beams(request) && !request.sampling.temperature) spec.warp.temperature = 0;
+
+  resolved.tokenizer = model.tokenizer;
+  resolved.context = std::move(prompt->context);
+  TANDEM_RETURN_IF_ERROR(set_prompt(deployment, model, *std::move(prompt), &spec));
+  if (model.encoder != nullptr) resolved.context = spec.prompt;
+
+  const auto prompt_tokens = static_cast<int64_t>(spec.prompt.size());
+  TANDEM_ASSIGN_OR_RETURN(MethodPlan plan,
+                          plan_method(deployment, request, spec.warp.greedy(), prompt_tokens));
+  resolved.method = plan.method;
+  resolved.contract = plan.contract;
+  TANDEM_RETURN_IF_ERROR(set_plan(&plan, &spec));
+  TANDEM_ASSIGN_OR_RETURN(
+      spec.stops.max_new_tokens,
+      resolve_max_new_tokens(deployment, plan, prompt_tokens, request.stopping.max_new_tokens));
+  if (!request.stopping.ignore_eos) spec.stops.eos = model.eos;
+  spec.stops.include_end = request.include_eos_token;
+  TANDEM_ASSIGN_OR_RETURN(spec.warp.processors,
+                          resolve_processors(writer, *params, spec.stops, prompt_tokens,
+                                             request.stopping.min_new_tokens));
+  resolved.stops = std::make_shared<const StopStrings>(request.stopping.stop_sequences);
+  if (resolved.stops->any()) {
+    spec.stops.text = std::make_unique<MatchingStops>(model.tokenizer, request.skip_special_tokens,
+                                                      resolved.context, resolved.stops);
+  }
+  spec.top_logprobs = static_cast<int>(std::min<int64_t>(request.top_logprobs, writer.vocab_size));
+  spec.logprobs = request.logprobs || request.top_logprobs > 0;
+  spec.raw_logprobs = request.raw_logprobs;
+  spec.priority = request.priority;
+  spec.client = request.client;
+  spec.salt = deployment.prefix_salt(request.client);
+  spec.deadline = request.deadline;
+  spec.series = deployment.series.at(resolved.method);
+  return resolved;
+}
+
+absl::StatusOr<ResolvedScore> resolve(const Deployment& deployment, const ScoreRequest& request) {
+  ResolvedScore resolved;
+  if (deployment.large->encoder != nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("score: model \"", deployment.name, "\" has an encoder; offered: Generate"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(resolved.tokens,
+                          tokenize(deployment, request.prompt, request.add_special_tokens));
+  resolved.prompt_tokens = static_cast<int64_t>(resolved.tokens.size());
+  std::vector<Token> continuation;
+  if (const auto* text = std::get_if<std::string>(&request.continuation)) {
+    TANDEM_ASSIGN_OR_RETURN(continuation, deployment.large->tokenizer->encode(*text, false));
+  } else {
+    continuation = std::get<std::vector<Token>>(request.continuation);
+  }
+  TANDEM_RETURN_IF_ERROR(
+      check_tokens("continuation_token_ids", continuation, deployment.vocab_size));
+  if (continuation.empty() && !request.score_prompt) {
+    return out_of_range("continuation", "empty", "1 token or more, or score_prompt");
+  }
+  resolved.tokens.insert(resolved.tokens.end(), continuation.begin(), continuation.end());
+  const auto n = static_cast<int64_t>(resolved.tokens.size());
+  if (n > deployment.context_length) {
+    return with_reason(out_of_range("prompt and continuation tokens", n,
+                                    absl::StrCat("at most ", deployment.context_length)),
+                       "CONTEXT_LENGTH_EXCEEDED");
+  }
+  TANDEM_RETURN_IF_ERROR(check_top_logprobs(request.top_logprobs));
+  resolved.begin = request.score_prompt ? 1 : static_cast<int>(resolved.prompt_tokens);
+  return resolved;
+}
+
+}  // namespace tandem

@@ -1,0 +1,40 @@
+// From a request in the client's terms to a sequence that the loop can run.
+//
+// Runs on a tokenizing thread. Errors name the request's field, its value and what is allowed.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/host/deployment.h"
+#include "engine/host/requests/request.h"
+#include "engine/host/requests/resolve_prompt.h"
+#include "engine/sched/spec.h"
+#include "engine/text/stop_matcher.h"
+
+namespace tandem {
+
+struct Resolved {
+  SequenceSpec spec;  // without id, listener and times
+  std::string method;
+  Contract contract = Contract::kExact;
+  std::shared_ptr<const StopStrings> stops;
+  // Of the model that answers, and the last tokens of the prompt in it.
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::vector<Token> context;
+};
+// `fresh_seed` is used if the request has none.
+absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateRequest& request,
+                                 uint64_t fresh_seed);
+
+// Prompt and continuation in one sequence. Tokens from `begin` on are scored.
+struct ResolvedScore {
+  std::vector<Token> tokens;
+  int64_t prompt_tokens = 0;
+  int begin = 0;
+};
+absl::StatusOr<ResolvedScore> resolve(const Deployment& deployment, const ScoreRequest& request);
+
+}  // namespace tandem

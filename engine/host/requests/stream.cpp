@@ -1,0 +1,222 @@
+#include "engine/host/requests/stream.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include "engine/text/stream_decoder.h"
+
+namespace tandem {
+
+TokenInfo token_info(const Emitted& token, bool logprobs) {
+  TokenInfo info;
+  info.id = token.token;
+  info.provenance = token.provenance;
+  if (!logprobs) return info;
+  if (!std::isnan(token.logprob)) info.logprob = token.logprob;
+  for (const Ranked& r : token.top) info.top.emplace_back(r.token, r.logprob);
+  return info;
+}
+
+namespace {
+
+// All choices of a request. The loop queues events at their choice. At most one job per request
+// takes them from there, on a text thread.
+class RequestStream : public std::enable_shared_from_this<RequestStream> {
+ public:
+  RequestStream(Worker* pool, StreamPlan plan, int choices, std::shared_ptr<Sink> sink,
+                std::function<void()> ended);
+
+  // The listener of one choice, owned by the stream.
+  SequenceListener* choice(int index) { return choices_[static_cast<size_t>(index)].get(); }
+
+ private:
+  struct Choice final : public SequenceListener {
+    Choice(RequestStream* of, int number);
+    void on_admitted() override;
+    void on_tokens(std::span<Emitted> tokens) override;
+    void on_end(const SequenceEnd& how) override;
+
+    // Text thread.
+    Chunk text_of(const std::vector<Emitted>& tokens);
+    Finished finish(const SequenceEnd& how, Chunk* last);
+
+    RequestStream* const stream;
+    const int index;
+    StreamDecoder decoder;
+    StopMatcher stops;
+    std::vector<Emitted> taken;        // text thread; swaps memory with `arrived`
+    std::vector<Emitted> arrived;      // guarded by mutex_
+    std::unique_ptr<SequenceEnd> end;  // guarded by mutex_
+  };
+
+  // Posts a job, unless one is posted already. REQUIRES: mutex_ is held.
+  void schedule_locked();
+  void run();
+  void deliver(Choice& choice, const std::vector<Emitted>& tokens,
+               std::unique_ptr<SequenceEnd> end);
+  void send(Chunk chunk) const;
+
+  Worker* const pool_;
+  const StreamPlan plan_;
+  const std::shared_ptr<Sink> sink_;
+  const std::function<void()> ended_;
+  std::vector<std::unique_ptr<Choice>> choices_;
+  size_t left_;          // choices that have not ended; text thread
+  bool failed_ = false;  // the sink gets no more events; text thread
+
+  std::mutex mutex_;
+  bool scheduled_ = false;  // guarded by mutex_
+  bool admitted_ = false;   // guarded by mutex_
+  bool started_ = false;    // text thread
+};
+
+RequestStream::Choice::Choice(RequestStream* of, int number)
+    : stream(of),
+      index(number),
+      decoder(of->plan_.tokenizer, of->plan_.skip_special_tokens, of->plan_.context),
+      stops(of->plan_.stops, of->plan_.include_stop_sequence) {}
+
+RequestStream::RequestStream(Worker* pool, StreamPlan plan, int choices, std::shared_ptr<Sink> sink,
+                             std::function<void()> ended)
+    : pool_(pool),
+      plan_(std::move(plan)),
+      sink_(std::move(sink)),
+      ended_(std::move(ended)),
+      left_(static_cast<size_t>(choices)) {
+  for (int i = 0; i < choices; ++i) choices_.push_back(std::make_unique<Choice>(this, i));
+}
+
+// --- Loop thread
+
+void RequestStream::Choice::on_admitted() {
+  const std::lock_guard lock(stream->mutex_);
+  if (std::exchange(stream->admitted_, true)) return;  // another choice came first
+  if (stream->plan_.claims) stream->plan_.claims->admitted();
+  stream->schedule_locked();
+}
+
+void RequestStream::Choice::on_tokens(std::span<Emitted> tokens) {
+  stream->sink_->made(static_cast<int64_t>(tokens.size()));
+  const std::lock_guard lock(stream->mutex_);
+  arrived.insert(arrived.end(), std::make_move_iterator(tokens.begin()),
+                 std::make_move_iterator(tokens.end()));
+  stream->schedule_locked();
+}
+
+void RequestStream::Choice::on_end(const SequenceEnd& how) {
+  const std::lock_guard lock(stream->mutex_);
+  end = std::make_unique<SequenceEnd>(how);
+  stream->schedule_locked();
+}
+
+void RequestStream::schedule_locked() {
+  if (std::exchange(scheduled_, true)) return;
+  pool_->post([self = shared_from_this()] { self->run(); });
+}
+
+// --- Text thread
+
+void RequestStream::run() {
+  for (const std::unique_ptr<Choice>& choice : choices_) {
+    std::unique_ptr<SequenceEnd> end;
+    bool start = false;
+    {
+      const std::lock_guard lock(mutex_);
+      start = admitted_ && !started_;
+      choice->taken.swap(choice->arrived);
+      end = std::move(choice->end);
+    }
+    if (start) {
+      started_ = true;
+      if (!failed_) sink_->started(plan_.started);
+    }
+    deliver(*choice, choice->taken, std::move(end));
+    choice->taken.clear();
+  }
+  const std::lock_guard lock(mutex_);
+  scheduled_ = false;
+  // As a new job, so that one busy request does not hold a thread.
+  const bool more = std::any_of(choices_.begin(), choices_.end(), [](const auto& choice) {
+    return !choice->arrived.empty() || choice->end != nullptr;
+  });
+  if (more) schedule_locked();
+}
+
+void RequestStream::deliver(Choice& choice, const std::vector<Emitted>& tokens,
+                            std::unique_ptr<SequenceEnd> end) {
+  if (plan_.claims) {
+    plan_.claims->open.charge(static_cast<int64_t>(tokens.size()));
+    if (end != nullptr && left_ == 1) plan_.claims->ended();
+  }
+  if (!failed_) {
+    Chunk chunk = choice.text_of(tokens);
+    if (end == nullptr || !end->status.ok()) {
+      send(std::move(chunk));
+      failed_ = end != nullptr;
+      if (failed_) sink_->failed(end->status);
+    } else {
+      const Finished finished = choice.finish(*end, &chunk);
+      send(std::move(chunk));
+      sink_->finished(finished);
+    }
+  }
+  if (end != nullptr && --left_ == 0) ended_();
+}
+
+void RequestStream::send(Chunk chunk) const {
+  if (chunk.tokens.empty() && chunk.text.empty()) return;
+  sink_->chunk(std::move(chunk));
+}
+
+Chunk RequestStream::Choice::text_of(const std::vector<Emitted>& tokens) {
+  Chunk chunk;
+  chunk.index = index;
+  chunk.tokens.reserve(tokens.size());
+  for (const Emitted& e : tokens) {
+    std::string text;
+    if (!e.end) decoder.push(e.token, text);
+    stops.push(text, chunk.text);
+    chunk.tokens.push_back(token_info(e, stream->plan_.logprobs));
+  }
+  return chunk;
+}
+
+// Adds held-back text to `last`.
+Finished RequestStream::Choice::finish(const SequenceEnd& how, Chunk* last) {
+  std::string text;
+  decoder.finish(text);
+  stops.push(text, last->text);
+  stops.finish(last->text);
+  Finished finished;
+  finished.index = index;
+  finished.method = stream->plan_.started.method;
+  finished.reason = how.reason;
+  if (how.stop_index >= 0) {
+    finished.stop_sequence = stream->plan_.stops->at(static_cast<size_t>(how.stop_index));
+  }
+  finished.seed = stream->plan_.seed;
+  finished.usage.prompt_tokens = how.prompt_tokens;
+  finished.usage.cached_tokens = how.stats.cached_tokens;
+  finished.usage.completion_tokens = how.completion_tokens;
+  finished.stats = how.stats;
+  return finished;
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<SequenceListener>> request_streams(Worker* pool, StreamPlan plan,
+                                                               int choices,
+                                                               std::shared_ptr<Sink> sink,
+                                                               std::function<void()> ended) {
+  const auto stream = std::make_shared<RequestStream>(pool, std::move(plan), choices,
+                                                      std::move(sink), std::move(ended));
+  std::vector<std::shared_ptr<SequenceListener>> listeners;
+  for (int i = 0; i < choices; ++i) listeners.emplace_back(stream, stream->choice(i));
+  return listeners;
+}
+
+}  // namespace tandem
