@@ -120,9 +120,9 @@ void SequenceCache::append(int to, const Tree& tree) {
   }
   tree_begin_ = rows();
   for (const In& in : tree.in) {
-    if (in.kind == In::kEmbed) private_ = std::min(private_, static_cast<int>(fed_.size()));
-    if (in.kind == In::kChosen) chosen_.emplace_back(static_cast<int>(fed_.size()), in);
-    fed_.push_back(in.kind == In::kChosen ? -1 : in.kind == In::kMask ? kNoToken : in.id);
+    if (in.kind == In::kEmbed) private_ = std::min(private_, static_cast<int>(inputs_.size()));
+    if (in.kind == In::kChosen) chosen_.emplace_back(static_cast<int>(inputs_.size()), in);
+    inputs_.push_back(in.kind == In::kChosen ? -1 : in.kind == In::kMask ? kNoToken : in.id);
   }
   if (to >= pools_->layers) {
     full_ = n;
@@ -170,12 +170,13 @@ void SequenceCache::keep(std::span<const Row> path) {
     TANDEM_CHECK(path[i] >= static_cast<Row>(i) && tree_begin_ + path[i] < rows());
     TANDEM_CHECK(i == 0 || path[i] > path[i - 1]);
     move_row(tree_begin_ + path[i], tree_begin_ + static_cast<int>(i));
-    fed_[static_cast<size_t>(tree_begin_) + i] = fed_[static_cast<size_t>(tree_begin_ + path[i])];
+    inputs_[static_cast<size_t>(tree_begin_) + i] =
+        inputs_[static_cast<size_t>(tree_begin_ + path[i])];
   }
   truncate(tree_begin_ + static_cast<int>(path.size()));
 }
 
-void SequenceCache::settle() {
+void SequenceCache::commit_tree() {
   if (tree_parent_.empty()) return;
   const auto stay = static_cast<int>(unbranched_prefix(tree_parent_));
   tree_parent_.clear();
@@ -183,7 +184,7 @@ void SequenceCache::settle() {
 }
 
 void SequenceCache::truncate(int at_most) {
-  settle();
+  commit_tree();
   if (at_most >= rows() || mutated(Mutation::kSkipTruncate)) return;
   if (at_most <= full_) {
     full_ = std::max(0, at_most);
@@ -194,19 +195,19 @@ void SequenceCache::truncate(int at_most) {
   cut_inputs(rows());
 }
 
-void SequenceCache::know(std::span<const Token> tokens) {
+void SequenceCache::resolve_inputs(std::span<const Token> tokens) {
   size_t known = 0;
   for (; known < chosen_.size(); ++known) {
     const auto row = static_cast<size_t>(chosen_[known].first);
     if (row >= tokens.size()) break;
-    fed_[row] = tokens[row];
+    inputs_[row] = tokens[row];
   }
   chosen_.erase(chosen_.begin(), chosen_.begin() + static_cast<ptrdiff_t>(known));
 }
 
 void SequenceCache::cut_inputs(int rows) {
   if (mutated(Mutation::kCountRejected) && rows > 0) return;
-  fed_.resize(static_cast<size_t>(rows));
+  inputs_.resize(static_cast<size_t>(rows));
   done_ = std::min(done_, full_);
   top_from_ = std::min(top_from_, full_);
   published_ = std::min(published_, full_ / pools_->page_rows);
@@ -273,14 +274,14 @@ void SequenceCache::clear() {
 
 void SequenceCache::fork_from(SequenceCache& other, int at_most) {
   TANDEM_CHECK(rows() == 0 && pages_.empty() && pools_ == other.pools_);
-  if (at_most > other.done_) other.settle();
+  if (at_most > other.done_) other.commit_tree();
   // Frontier rows are not shared: they are cheap to make again.
   incoming_ = other.incoming_;
   full_ = top_from_ = std::min(other.full_, at_most);
   done_ = std::min(other.done_, full_);
   private_ = other.private_;
   published_ = other.published_;
-  fed_ = other.fed_;
+  inputs_ = other.inputs_;
   chosen_ = other.chosen_;
   cut_inputs(full_);
   const auto pages = static_cast<size_t>(page_count(full_));
@@ -290,7 +291,7 @@ void SequenceCache::fork_from(SequenceCache& other, int at_most) {
 
 void SequenceCache::publish(const PrefixRoot& root, std::span<const Token> tokens) {
   if (!pools_->prefix_cache) return;
-  settle();
+  commit_tree();
   if (late_) passes_done();
   const auto page_rows = static_cast<size_t>(pools_->page_rows);
   const auto pages =
@@ -300,7 +301,7 @@ void SequenceCache::publish(const PrefixRoot& root, std::span<const Token> token
   for (; published_ < pages; ++published_) {
     const auto begin = static_cast<size_t>(published_) * page_rows;
     const auto rows = tokens.subspan(begin, page_rows);
-    if (!std::ranges::equal(rows, fed().subspan(begin, page_rows))) return;
+    if (!std::ranges::equal(rows, inputs().subspan(begin, page_rows))) return;
     PageId& mine = page(published_);
     if (pools_->prefixes.knows(mine)) continue;  // shared with a fork that published it
     const PageId before = published_ > 0 ? page(published_ - 1) : PageId();
@@ -320,7 +321,7 @@ int SequenceCache::adopt(const PrefixRoot& root, std::span<const Token> tokens, 
   for (const PageId page : pages_) pools_->kv.share(page);
   full_ = done_ = top_from_ = static_cast<int>(pages_.size()) * pools_->page_rows;
   published_ = static_cast<int>(pages_.size());
-  fed_.assign(tokens.begin(), tokens.begin() + full_);
+  inputs_.assign(tokens.begin(), tokens.begin() + full_);
   return full_;
 }
 
@@ -345,7 +346,8 @@ void SequenceCache::copy_from(SequenceCache& other, int begin, int end,
     for (int r = row; r < row + n; ++r) copy_state(other, r);
     row += n;
   }
-  for (int row = begin; row < end; ++row) fed_.push_back(other.fed_[static_cast<size_t>(row)]);
+  for (int row = begin; row < end; ++row)
+    inputs_.push_back(other.inputs_[static_cast<size_t>(row)]);
   for (const auto& [row, in] : other.chosen_) {
     if (row >= begin && row < end) chosen_.emplace_back(row, in);
   }

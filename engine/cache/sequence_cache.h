@@ -93,7 +93,7 @@ class SequenceCache {
   // prefix.
   void keep(std::span<const Row> path);
   // What happens to a tree that nobody settles: the rows up to and with the first branch stay.
-  void settle();
+  void commit_tree();
   void truncate(int at_most);
   void clear();  // gives all pages back
   // Gives back pages behind the last row, and frontier pages whose rows went on. A tree that nobody
@@ -150,11 +150,11 @@ class SequenceCache {
   std::span<const PageId> values() const { return values_; }
 
   // What each row was fed. -1: a kChosen input, see chosen(); -2: no token (a mask).
-  std::span<const Token> fed() const { return fed_; }
+  std::span<const Token> inputs() const { return inputs_; }
   // The rows whose token the host does not know, ascending, with what was fed instead.
   std::span<const std::pair<int, In>> chosen() const { return chosen_; }
   // The sequence's tokens are known up to here, so what was chosen on a device is known as well.
-  void know(std::span<const Token> tokens);
+  void resolve_inputs(std::span<const Token> tokens);
   // Those of the pages that other caches own as well and that reserve(total, ..) copies.
   std::vector<PageId> shared_pages(int total) const;
   // Good until the cache is idle and changes.
@@ -194,7 +194,7 @@ class SequenceCache {
   int private_ = kNone;        // the first row that does not follow from tokens alone
   int published_ = 0;          // leading pages that the index knows, unless it gave them up
   std::vector<int> frontier_;  // layers done by each row after them
-  std::vector<Token> fed_;     // by row
+  std::vector<Token> inputs_;  // by row
   std::vector<std::pair<int, In>> chosen_;
   std::vector<PageId> pages_;
   std::vector<std::vector<PageId>> outgrown_;  // what pages_ was, while passes may read it there

@@ -30,12 +30,11 @@
 #include "engine/base/clock.h"
 #include "engine/base/ids.h"
 #include "engine/base/outcome.h"
+#include "engine/pass/cast.h"
 #include "engine/pass/pass.h"
 
 namespace tandem {
 
-enum class Role : uint8_t { kLarge, kSmall, kEncoder, kWorker };
-inline constexpr size_t kRoles = 4;
 const char* role_name(Role r);  // "large", "small", "encoder", "worker"
 
 // A final token on its way out.
@@ -56,7 +55,6 @@ struct Need {
   // prompt. Rows from here on are left to this sequence, because it reads them or feeds them
   // something else than seq(). The row of seq()'s last token always is.
   int reads_from = std::numeric_limits<int>::max();
-  int hidden = 0;  // rows that passes on this cache leave in this round, see Read::hidden
   // Of a stage below the top: so many of its rows, the last ones, lie between two layers at the
   // same time. The method brings those before them all the way (Gen::catch_up to a row).
   int frontier = std::numeric_limits<int>::max();
@@ -103,16 +101,6 @@ class Ticket {
     in.ref.out = out;
     return in;
   }
-  // The row whose hidden state output `out` left: in place of `token`'s embedding, or added to it.
-  In embedded(int out, Token token, bool replace) const {
-    In in;
-    in.kind = In::kEmbed;
-    in.id = token;
-    in.ref.ticket = id();
-    in.ref.out = out;
-    in.ref.replace = replace;
-    return in;
-  }
   DistRef distributions() const {
     DistRef kept;
     kept.ticket = id();
@@ -130,20 +118,6 @@ class Ticket {
   Flight* flight_;
 };
 
-// The rows before `end` that a cache lacks, of seq() or an encoder's, are fed with hidden rows: row
-// i with what row i, or beside[i], of another cache left. That cache's row `first` is output `out`
-// of a pass.
-struct FedRows {
-  TicketId ticket = 0;
-  int out = 0;
-  int first = 0, end = 0;
-  std::span<const int> beside;
-  bool replace = false;
-  bool foreign = false;  // tokens there are another model's
-
-  In input(Token token, int row) const;  // of row first to end - 1, which is `token`
-};
-
 // What the scheduler does for a method. One per sequence.
 class Sequence {
  public:
@@ -159,14 +133,11 @@ class Sequence {
   virtual TimePoint now() const = 0;
   // True: granted at once. False: `waiter` goes on when it is.
   virtual bool reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) = 0;
-  // An empty pass, with the memory of one that is over.
-  virtual Pass blank_pass() = 0;
-  // Submits a pass that brings rows all the way for which there is no room at `stage`, below the
-  // top: what an eviction took, but for the last ones.
-  virtual void refill(Stage stage) = 0;
-  // Of the rows that the cache lacks, those that are fed with another role's hidden rows. Submits
-  // the pass that leaves them, if none has in this round.
-  virtual FedRows feed(Stage stage) = 0;
+  // A pass to `stage` that begins with the next rows of the prompt, up to row `end`, that are
+  // conditioned on another role's hidden rows; empty where there are none. Submits earlier passes
+  // that it depends on: the conditioning role's, and recomputation of preempted rows that may not
+  // stay between two layers (Need::frontier). The pass reuses the memory of a completed one.
+  virtual Pass begin_pass(Stage stage, int end) = 0;
   virtual Flight* submit(Pass&& pass) = 0;
   virtual void keep(CacheId cache, std::span<const Row> path) = 0;
   virtual void truncate(CacheId cache, int at_most) = 0;
@@ -210,11 +181,11 @@ class Gen {
     return Awaiter{s_, std::move(needs)};
   }
 
-  // A pass that adds what stage.cache lacks of seq() and `tentative`, as a chain. After an eviction
-  // rows that Need::frontier has no room for between two layers go all the way before it, by a pass
-  // of their own; rows of the stage's memory are brought back when the pass is submitted. Where the
-  // role is fed with hidden rows (RoleModel::fed), so are the prompt's rows here.
-  // REQUIRES: the stage is among the round's needs, if it has Need::frontier or is fed so.
+  // A pass that adds what stage.cache lacks of seq() and `tentative`, as a chain. After preemption,
+  // rows that Need::frontier has no capacity for run through all layers first, in a pass of their
+  // own; the stage's memory is recomputed when the pass is submitted. Prompt rows of a conditioned
+  // role (ConditioningEdge) take hidden rows as inputs.
+  // REQUIRES: the stage is among the round's needs, if it has Need::frontier or is conditioned.
   Pass catch_up(Stage stage, std::span<const Token> tentative = {}) const;
   // The same up to row `upto` of seq().
   Pass catch_up(Stage stage, int upto) const;

@@ -11,15 +11,19 @@
 namespace tandem {
 namespace {
 
-// Of a sequence with so many tokens of its own: an encoder runs its source alone.
-int64_t rows_of(const RoleModel& role, const SequenceSpec& spec, int64_t tokens) {
-  const bool once = role.prompt_only || spec.runs_apart(role);
-  return once ? static_cast<int64_t>(spec.request_of(role).size()) : tokens;
+// True: the role runs the request's tokens once, not the sequence. Its beams share the rows.
+bool runs_once(const SequenceSpec& spec, size_t role) {
+  return spec.roles()[role].prompt_only || spec.runs_fixed_tokens(role);
 }
 
-// Hidden rows that it leaves in a round at most.
-int64_t hidden_of(const RoleModel& role, const SequenceSpec& spec) {
-  return spec.feeds(role) ? static_cast<int64_t>(spec.request_of(role).size()) : role.hidden;
+// The rows of a role whose sequence has `tokens` tokens.
+int64_t rows_of(const SequenceSpec& spec, size_t role, int64_t tokens) {
+  return runs_once(spec, role) ? static_cast<int64_t>(spec.request_tokens(role).size()) : tokens;
+}
+
+// The most hidden rows that a role leaves in one round.
+int64_t hidden_of(const SequenceSpec& spec, size_t role) {
+  return spec.cast->conditions(role) ? static_cast<int64_t>(spec.request_tokens(role).size()) : 0;
 }
 
 }  // namespace
@@ -63,23 +67,23 @@ absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) cons
         spec.width > 1 ? absl::StrCat(" in each of ", spec.width, " beams") : "",
         "; allowed: at most ", room, " together, ", of));
   };
-  for (const RoleModel& role : spec.roles) {
-    const int64_t rows = rows_of(role, spec, tokens);
-    if (SequenceSpec::encodes(role) && rows > limits_.step_rows) {  // it is never divided
+  for (size_t i = 0; i < spec.roles().size(); ++i) {
+    const CastRole& role = spec.roles()[i];
+    const int64_t rows = rows_of(spec, i, tokens);
+    if (role.encodes && rows > limits_.step_rows) {  // its pass is never divided
       return absl::InvalidArgumentError(absl::StrCat("source tokens: ", rows, "; allowed: at most ",
                                                      limits_.step_rows, " (limits.step_rows)"));
     }
-    // Evicted caches are filled again one by one, without the pages that forks shared. All read one
-    // memory, and are told by one reader.
-    const int width = role.prompt_only || spec.runs_apart(role) ? 1 : spec.width;
+    // Preempted caches are recomputed one by one, without the pages that forks shared.
+    const int width = runs_once(spec, i) ? 1 : spec.width;
     for (const ModelId model : dispatcher_->replicas(role.model)) {  // whichever it will be
       const ModelPools& pools = dispatcher_->pools(model);
       const int64_t room = pools.kv.total() / width * pools.page_rows;
       if (rows > room) return too_large(room, "the KV memory of the model");
-      if (hidden_of(role, spec) > pools.values.total()) {
+      if (hidden_of(spec, i) > pools.values.total()) {
         return absl::InvalidArgumentError(
             absl::StrCat("prompt tokens: ", spec.prompt.size(), ", of which the method keeps ",
-                         hidden_of(role, spec), " hidden rows at once; allowed: at most ",
+                         hidden_of(spec, i), " hidden rows at once; allowed: at most ",
                          pools.values.total(), " of the model"));
       }
       const int64_t frontier_room = pools.frontier.total() * pools.page_rows;
@@ -96,9 +100,9 @@ int Admission::slots_used() const { return running_ + std::max(0, held_ - limits
 
 void Admission::count(const SequenceRun& run, int by) {
   running_ += by;
-  const auto& roles = run.spec().roles;
+  const auto& roles = run.spec().roles();
   for (size_t i = 0; i < roles.size(); ++i) {
-    const auto same = [&](const RoleModel& r) { return r.model == roles[i].model; };
+    const auto same = [&](const CastRole& r) { return r.model == roles[i].model; };
     if (std::any_of(roles.begin(), roles.begin() + static_cast<ptrdiff_t>(i), same)) continue;
     users_[roles[i].model.index()] += by;
   }
@@ -128,11 +132,11 @@ Admission::Next Admission::next() {
 }
 
 std::vector<ModelId> Admission::place(const SequenceRun& run, int choices) const {
-  const auto has_choice = [this](const RoleModel& r) {
+  const auto has_choice = [this](const CastRole& r) {
     return dispatcher_->replicas(r.model).size() > 1;
   };
   if (!dispatcher_->has_replicas() || run.spec().placed) return {};
-  if (std::ranges::none_of(run.spec().roles, has_choice)) return {};
+  if (std::ranges::none_of(run.spec().roles(), has_choice)) return {};
   return placement_.place(run, [&](size_t role, ModelId model) {
     std::vector<const PagePool*> lacking;
     find_lacking(run, role, model, choices, &lacking);
@@ -142,15 +146,16 @@ std::vector<ModelId> Admission::place(const SequenceRun& run, int choices) const
 
 void Admission::find_lacking(const SequenceRun& run, size_t role, ModelId model, int choices,
                              std::vector<const PagePool*>* lacking) const {
-  const RoleModel& played = run.spec().roles[role];
+  const CastRole& played = run.spec().roles()[role];
   const ModelPools& pools = dispatcher_->pools(model);
   const auto prompt = static_cast<int64_t>(run.spec().prompt.size());
-  const int64_t rows = rows_of(played, run.spec(), prompt + 1);
+  const int64_t rows = rows_of(run.spec(), role, prompt + 1);
   int64_t pages = (rows + pools.page_rows - 1) / pools.page_rows;
-  const bool apart = run.spec().runs_apart(played);  // for each choice; else they share it
-  pages = apart ? pages * choices : pages + choices - 1;
+  // Choices share a cached prompt, but not caches of other tokens.
+  const bool fixed = run.spec().runs_fixed_tokens(role);
+  pages = fixed ? pages * choices : pages + choices - 1;
   const int64_t available = pools.kv.available();
-  if (pages > available && !apart) pages = run.first_pages(role, pools) + choices - 1;
+  if (pages > available && !fixed) pages = run.first_pages(role, pools) + choices - 1;
   if (pages > available) lacking->push_back(&pools.kv);
   if (played.frontier_pages(pools.layers, pools.page_rows, rows) > pools.frontier.available()) {
     lacking->push_back(&pools.frontier);
@@ -158,7 +163,7 @@ void Admission::find_lacking(const SequenceRun& run, size_t role, ModelId model,
 }
 
 bool Admission::has_room(const SequenceRun& run, const std::vector<ModelId>& models, int choices) {
-  const auto& roles = run.spec().roles;
+  const auto& roles = run.spec().roles();
   const auto model = [&](size_t role) { return models.empty() ? roles[role].model : models[role]; };
   bool used = false;
   for (size_t i = 0; i < roles.size(); ++i) {

@@ -35,7 +35,7 @@ absl::Status AdmissionQueue::check(int64_t prompt_tokens, RejectReason* reason) 
 
 std::vector<ModelId> AdmissionQueue::line_of(const SequenceRun& run) {
   std::vector<ModelId> models;
-  for (const RoleModel& role : run.spec().roles) models.push_back(role.model);
+  for (const CastRole& role : run.spec().roles()) models.push_back(role.model);
   std::sort(models.begin(), models.end());
   models.erase(std::unique(models.begin(), models.end()), models.end());
   return models;

@@ -43,26 +43,21 @@ class CacheSet {
 
   // The i-th stage that plays `role`. REQUIRES: there is one.
   Stage stage(Role role, int i) const;
-  // Whose part a pass to layer `to` on this cache plays.
+  // The stage of a role, an index into SequenceSpec::roles().
+  Stage stage_of(size_t role) const { return stages_[role].second; }
+  // The role that a pass to layer `to` on this cache plays. A fork plays its origin's roles.
+  // REQUIRES: a role has that stage.
   Role role_of(const SequenceCache& cache, int to) const;
-  // What its passes read and go through besides their rows. A fork's are those of its origin.
-  struct Feed {
-    CacheId memory;
-    AdapterId adapter;
-    Stage source;  // whose hidden rows the first `rows` rows are fed with; invalid cache: none
-    RoleModel::Fed fed;
-    int rows = 0;
-    std::span<const int> beside;  // SequenceSpec::beside
-  };
-  Feed feed_of(const SequenceCache& cache) const { return is_fed_ ? fed(cache) : Feed(); }
-  bool is_fed() const { return is_fed_; }  // any of them with anything
-  // What a cache holds that runs other tokens than the sequence's (SequenceSpec::runs_apart), and
-  // whether all its rows see each other; null: it runs the sequence's.
-  const std::vector<Token>* apart(CacheId id) const;
-  bool encodes(CacheId id) const;
-  // Do its rows come by running the sequence's tokens? Workers' and encoders' do not.
-  bool runs_tokens(CacheId id) const;
-  bool runs_tokens(size_t role) const;  // likewise, of an index into SequenceSpec::roles
+  // The first role of the cache's model.
+  size_t first_role_of(const SequenceCache& cache) const;
+  // The adapter of the cache's passes; invalid: none.
+  AdapterId adapter_of(const SequenceCache& cache) const {
+    return has_adapters_ ? find_adapter(cache) : AdapterId();
+  }
+  // True: its rows are the sequence's tokens. False for workers, encoders and roles with tokens of
+  // their own (SequenceSpec::runs_fixed_tokens), and for forks.
+  bool runs_sequence(CacheId id) const;
+  bool runs_sequence(size_t role) const;
 
   // Prefixes.
   // What the rows of a cache of this model depend on besides the sequence's tokens.
@@ -75,7 +70,7 @@ class CacheSet {
   // A follower's, see SequenceRun::adopt.
   void adopt(const CacheSet& leader);
   // Was `cache` given a leader's rows since it was last asked for?
-  bool forget_taken_over(CacheId id) { return std::erase(taken_over_, id) > 0; }
+  bool take_adopted(CacheId id) { return std::erase(adopted_, id) > 0; }
 
   // Empties all; the caches stay.
   void clear();
@@ -90,15 +85,14 @@ class CacheSet {
   void add_caches_of(const ModelPools& pools, std::vector<const SequenceCache*>* caches) const;
 
  private:
-  Feed fed(const SequenceCache& cache) const;
-  const RoleModel* role_with(CacheId id) const;  // the first; null: it is a fork
+  AdapterId find_adapter(const SequenceCache& cache) const;
 
   const SequenceSpec* const spec_;
   RunHost* const host_;
-  bool is_fed_ = false;  // has any role a memory, an adapter or a source of hidden rows?
+  bool has_adapters_ = false;
   Caches caches_;
   absl::InlinedVector<std::pair<Role, Stage>, 2> stages_;  // of the spec's roles, in their order
-  std::vector<CacheId> taken_over_;  // caches with a leader's rows, before their first round
+  std::vector<CacheId> adopted_;  // caches with a leader's rows, before their first round
   std::vector<std::pair<ModelId, PrefixRoot>> roots_;  // one for each role
 };
 

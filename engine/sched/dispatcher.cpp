@@ -38,7 +38,7 @@ bool Dispatcher::busy() const {
 
 absl::Status Dispatcher::can_serve(const SequenceSpec& spec) const {
   const auto is_lost = [this](ModelId m) { return lost(device_of(m)); };
-  for (const RoleModel& role : spec.roles) {
+  for (const CastRole& role : spec.roles()) {
     if (spec.placed ? is_lost(role.model) : std::ranges::all_of(replicas(role.model), is_lost)) {
       return with_reason(absl::UnavailableError("the model's device is lost; try another server"),
                          "DEVICE_LOST");
@@ -189,12 +189,12 @@ Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, Tim
     }
     flight.seconds += seconds(result.busy);
     run->accounts().ran(flight.role, rows, result.busy, cost->share(work.run_rows(), rows, works),
-                        work.last && !flight.refill);
+                        work.last && !flight.recompute);
     absorb(flight, work, std::move(result.works[i].readout));
     if (!work.last) continue;
     // As in a request's statistics: what brings back evicted rows is none of the method's passes.
     ModelSeries* const series = models_[work.model.index()].series;
-    if (series && !flight.refill) series->passes[static_cast<size_t>(flight.role)].add();
+    if (series && !flight.recompute) series->passes[static_cast<size_t>(flight.role)].add();
     finished.done.push_back(&flight);
   }
   scheduler.recycle(std::move(batch));

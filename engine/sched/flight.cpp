@@ -140,7 +140,7 @@ void lower(const PassFlight& flight, int count, Work* to) {
   work.history_chosen.clear();
   if (counts_tokens(pass)) {
     const int n = work.rows_before();
-    const auto fed = cache.fed().first(static_cast<size_t>(n));
+    const auto fed = cache.inputs().first(static_cast<size_t>(n));
     work.history.assign(fed.begin(), fed.end());
     for (const auto& [row, in] : cache.chosen()) {
       if (row < n) work.history_chosen.emplace_back(row, in);

@@ -40,7 +40,7 @@ struct PassFlight final : Flight {
   bool under_way = false;      // a chunk is with the device
   bool leaves_values = false;  // later passes may name its picks and what it keeps
   bool shared = false;         // so its sequence keeps it
-  bool refill = false;         // brings back what an eviction took
+  bool recompute = false;      // restores rows that preemption took
   bool linked = false;  // it reads or leaves values; else the first four at the end are empty
   Pass pass;
   std::vector<int> frontier;  // layers done by rows past .. base-1

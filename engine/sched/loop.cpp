@@ -324,12 +324,12 @@ void Loop::forget_values(SequenceRun* run) {
 void Loop::end_all_on(DeviceId device, const absl::Status& status) {
   std::vector<SequenceRun*> hit;
   for (const auto& [id, run] : runs_) {
-    const auto there = [&](const RoleModel& r) {
+    const auto there = [&](const CastRole& r) {
       const auto replicas = dispatcher_.replicas(r.model);
       return std::ranges::any_of(replicas, [&](ModelId m) { return device_of(m) == device; });
     };
     const bool spreads =
-        mutated(Mutation::kLossSpreads) && std::ranges::any_of(run->spec().roles, there);
+        mutated(Mutation::kLossSpreads) && std::ranges::any_of(run->spec().roles(), there);
     if (spreads || !dispatcher_.can_serve(run->spec()).ok()) hit.push_back(run.get());
   }
   for (SequenceRun* run : hit) end(run, status);

@@ -33,7 +33,7 @@ class Placement {
   // An encoder is where the model is that reads it. REQUIRES: Device queues::can_serve().
   template <class HasRoom>
   std::vector<ModelId> place(const SequenceRun& run, HasRoom has_room) const {
-    const auto& roles = run.spec().roles;
+    const auto& roles = run.spec().roles();
     std::vector<ModelId> models(roles.size());
     for (size_t i = 0; i < roles.size(); ++i) {
       if (roles[i].role == Role::kEncoder) continue;
@@ -45,7 +45,7 @@ class Placement {
         break;
       }
     }
-    place_encoders(roles, &models);
+    place_encoders(*run.spec().cast, &models);
     return models;
   }
 
@@ -54,7 +54,7 @@ class Placement {
   std::vector<ModelId> best_first(const SequenceRun& run, size_t role,
                                   std::span<const ModelId> models) const;
   int64_t rows_ahead(const SequenceRun& run, size_t role, ModelId model) const;
-  void place_encoders(const std::vector<RoleModel>& roles, std::vector<ModelId>* models) const;
+  void place_encoders(const Cast& cast, std::vector<ModelId>* models) const;
 
   const Dispatcher* const dispatcher_;
   const std::vector<int>* const users_;

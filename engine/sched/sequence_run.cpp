@@ -18,8 +18,10 @@ SequenceRun::~SequenceRun() {
 }
 
 void SequenceRun::place(std::span<const ModelId> models) {
-  TANDEM_CHECK(!task_.valid() && models.size() == spec().roles.size());
-  for (size_t i = 0; i < models.size(); ++i) parts_.spec.roles[i].model = models[i];
+  TANDEM_CHECK(!task_.valid() && models.size() == spec().roles().size());
+  auto cast = std::make_shared<Cast>(*spec().cast);
+  for (size_t i = 0; i < models.size(); ++i) cast->roles[i].model = models[i];
+  parts_.spec.cast = std::move(cast);
   parts_.spec.placed = true;
   parts_.caches.placed();
 }
@@ -62,19 +64,19 @@ void SequenceRun::evict() {
   TANDEM_CHECK(flights() == 0);
   publish();
   parts_.caches.clear();
-  parts_.reservation.evicted();
+  parts_.reservation.preempted();
   parts_.accounts.evicted();
   if (mutated(Mutation::kRedrawAfterEviction)) ++parts_.spec.warp.seed;
 }
 
 bool SequenceRun::uses(ModelId model) const {
-  return std::ranges::any_of(spec().roles,
-                             [model](const RoleModel& r) { return r.model == model; });
+  return std::ranges::any_of(spec().roles(),
+                             [model](const CastRole& r) { return r.model == model; });
 }
 
 bool SequenceRun::shares_pools_with(const SequenceRun& other) const {
-  return std::ranges::any_of(other.spec().roles,
-                             [this](const RoleModel& r) { return uses(r.model); });
+  return std::ranges::any_of(other.spec().roles(),
+                             [this](const CastRole& r) { return uses(r.model); });
 }
 
 SequenceEnd SequenceRun::make_end(absl::Status status) const {

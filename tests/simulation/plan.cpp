@@ -156,8 +156,8 @@ void add_readers(Plan& p, uint64_t seed) {
     if (q.kind != Kind::kEmbedded || q.giant || shape == 0) continue;
     const int most = std::min(kMaxSource, p.limits.step_rows);
     reference::Fusion& f = q.fusion;
-    f.reader_sees_all = shape > 1;
-    if (f.reader_sees_all) f.at = p.model[kEncoders].layers;
+    f.encoded = shape > 1;
+    if (f.encoded) f.at = p.model[kEncoders].layers;
     if (shape == 3) {
       q.source.resize(static_cast<size_t>(r.between(1, std::min(3, most))));
       const int its = p.alike ? 0 : family;
@@ -170,7 +170,7 @@ void add_readers(Plan& p, uint64_t seed) {
     int row = 0;
     for (size_t i = 0; i < (shape == 3 ? q.source : q.prompt).size(); ++i) {
       row = r.between(row, static_cast<int>(f.read.size()) - 1);
-      f.beside.push_back(row);
+      f.alignment.push_back(row);
     }
   }
 }

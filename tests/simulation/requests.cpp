@@ -4,7 +4,6 @@
 
 #include "engine/decode/autoregressive.h"
 #include "engine/decode/llm_to_slm.h"
-#include "tests/engine/decode/sketches_values.h"
 #include "tests/reference/autoregressive.h"
 #include "tests/reference/beam.h"
 
@@ -38,35 +37,53 @@ std::function<Task<void>(Gen)> method_of(const Request& q) {
   return nullptr;
 }
 
-// Of each role's model; two that share it share its encoder's cache as well.
-void add_encoders(const Request& q, SequenceSpec& s) {
-  s.source = q.source;
-  const size_t roles = s.roles.size();
+// Adds the encoder of each role's model. Roles of one model share it and its cache.
+void add_encoders(Cast& cast) {
+  const size_t roles = cast.roles.size();
   for (size_t i = 0; i < roles; ++i) {
-    const ModelId encoder(s.roles[i].model.value + kEncoders);
-    auto known = std::ranges::find(s.roles, encoder, &RoleModel::model);
-    if (known == s.roles.end()) known = s.roles.insert(known, {Role::kEncoder, encoder, 0});
-    s.roles[i].memory = static_cast<int>(known - s.roles.begin());
+    const ModelId encoder(cast.roles[i].model.value + kEncoders);
+    auto known = std::ranges::find(cast.roles, encoder, &CastRole::model);
+    if (known == cast.roles.end()) known = cast.roles.insert(known, encoder_role(encoder));
+    cast.memories.push_back(
+        {.reader = static_cast<int>(i), .encoder = static_cast<int>(known - cast.roles.begin())});
   }
 }
 
-// The large model or its encoder reads; the small one, or its encoder, is fed with its rows.
-void tell(const Request& q, SequenceSpec& s) {
+// Hidden rows of the large model or its encoder condition the small model or its encoder.
+void add_conditioning(const Request& q, Cast& cast) {
   const reference::Fusion& f = q.fusion;
-  s.read = f.read;
-  s.beside = f.beside;
-  s.source = q.source;
-  RoleModel& reader = s.roles[0];
-  reader.prompt_only = true;
-  reader.sees_all = f.reader_sees_all;
-  reader.to = f.reader_sees_all ? 0 : f.at;
-  if (f.reader_sees_all) reader.model = ModelId(kEncoders);
+  CastRole& large = cast.roles[0];
+  large.prompt_only = true;
+  large.encodes = f.encoded;
+  large.layers = f.encoded ? 0 : f.at;
+  if (f.encoded) large.model = ModelId(kEncoders);
   if (!q.source.empty()) {
-    s.roles[1].memory = 2;
-    s.roles.push_back({Role::kEncoder, ModelId(kEncoders + 1)});
+    cast.memories = {{.reader = 1, .encoder = 2}};
+    cast.roles.push_back(encoder_role(ModelId(kEncoders + 1)));
   }
-  s.roles.back().adapter = f.adapter;
-  s.roles.back().fed = {.role = 0, .at = f.reader_sees_all ? 0 : f.at, .replace = f.replace};
+  cast.roles.back().adapter = f.adapter;
+  cast.conditioning = {{.from = 0,
+                        .to = q.source.empty() ? 1 : 2,
+                        .layer = f.encoded ? 0 : f.at,
+                        .replace = f.replace}};
+}
+
+std::shared_ptr<const Cast> cast_of(const Plan& plan, const Request& q) {
+  auto cast = std::make_shared<Cast>();
+  cast->roles = {{Role::kLarge, ModelId(0)}};
+  if (has_small_model(q.kind)) {
+    cast->roles.push_back({Role::kSmall, ModelId(1)});
+    if (q.kind == Kind::kEmbedded) add_conditioning(q, *cast);
+  } else if (q.kind == Kind::kEarlyExit) {
+    cast->roles.push_back({Role::kSmall, ModelId(0), 1});
+  } else if (q.kind == Kind::kPpd) {
+    cast->roles.push_back({Role::kSmall, ModelId(0), plan.model[1].layers, 2});
+    cast->roles.push_back({Role::kWorker, ModelId(1)});
+  }
+  if (!q.source.empty() && q.kind != Kind::kEmbedded) add_encoders(*cast);
+  if (q.kind == Kind::kBita) cast->roles[0].mask_adapter = AdapterId(0);
+  if (q.kind == Kind::kSpeculative) cast->roles[1].mask_adapter = AdapterId(0);
+  return cast;
 }
 
 }  // namespace
@@ -79,20 +96,13 @@ std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index) {
     s.id = id_of(index, choice);
     s.prompt = q.prompt;
     s.method = method_of(q);
-    s.roles = {{Role::kLarge, ModelId(0), 0}};
-    if (has_small_model(q.kind)) {
-      s.roles.push_back({Role::kSmall, ModelId(1), 0});
-      if (q.kind == Kind::kEmbedded) tell(q, s);
-    } else if (q.kind == Kind::kEarlyExit) {
-      s.roles.push_back({Role::kSmall, ModelId(0), 1});
-    } else if (q.kind == Kind::kPpd) {
-      s.roles.push_back({Role::kSmall, ModelId(0), plan.model[1].layers, 2});
-      s.roles.push_back({Role::kWorker, ModelId(1), 0});
-      s.extra_rows = q.ppd.candidates;
+    s.cast = cast_of(plan, q);
+    s.encoder_tokens = q.source;
+    if (q.kind == Kind::kEmbedded) {
+      s.conditioning_tokens = q.fusion.read;
+      s.alignment = q.fusion.alignment;
     }
-    if (!q.source.empty() && q.kind != Kind::kEmbedded) add_encoders(q, s);
-    if (q.kind == Kind::kBita) s.roles[0].masks = AdapterId(0);
-    if (q.kind == Kind::kSpeculative) s.roles[1].masks = AdapterId(0);
+    if (q.kind == Kind::kPpd) s.extra_rows = q.ppd.candidates;
     s.warp = q.warp;
     s.warp.choice = static_cast<uint32_t>(choice);
     s.stops.eos = q.eos;

@@ -236,7 +236,7 @@ void Simulation::see_states() {
     int64_t& seen = evictions_[run.id()];
     if (run.accounts().stats().preemptions > seen) strike(request_of(run.id()), Event::kEviction);
     seen = run.accounts().stats().preemptions;
-    const bool elsewhere = run.spec().placed && run.spec().roles[0].model.index() >= kModels;
+    const bool elsewhere = run.spec().placed && run.spec().roles()[0].model.index() >= kModels;
     if (elsewhere) on_replicas_.insert(run.id());
   });
   for (const auto& [id, client] : heard_) {
@@ -281,7 +281,7 @@ void Simulation::probe() {
       s.id = id_of(index++);
       s.prompt = {1, 2, 3};
       s.method = autoregressive;
-      s.roles = {{Role::kLarge, ModelId(m), 0}};
+      s.cast = make_cast({{Role::kLarge, ModelId(m), 0}});
       s.placed = placed;
       s.stops.max_new_tokens = 2;
       s.submitted = world_.clock.now();

@@ -32,7 +32,7 @@ struct World {
 
   // Is it one of the devices that this sequence was placed on?
   bool runs_on(const SequenceRun& run, int device) const {
-    return run.spec().placed && std::ranges::any_of(run.spec().roles, [&](const RoleModel& r) {
+    return run.spec().placed && std::ranges::any_of(run.spec().roles(), [&](const CastRole& r) {
              return plan.device(static_cast<int>(r.model.value)) == device;
            });
   }

@@ -97,23 +97,20 @@ absl::StatusOr<MethodPlan> plan_of(const Deployment& deployment, const Choice& c
   plan.context_length = std::numeric_limits<int64_t>::max();
   for (const ModelInRole& wanted : needs.models) {
     const LoadedModel& model = *deployment.models.at(wanted.model);
-    TANDEM_ASSIGN_OR_RETURN(const RoleModel role, role_of(deployment, entry, wanted));
-    plan.roles.push_back(role);
     if (!deployment.can_run(model)) plan.available = false;
     if (wanted.fed_by) plan.writer = model.config.name;
   }
-  add_encoders(deployment, needs.models, &plan.roles);
-  TANDEM_RETURN_IF_ERROR(feed_roles(deployment, entry, needs.models, &plan.roles));
+  TANDEM_ASSIGN_OR_RETURN(plan.cast, cast_of(deployment, entry, needs.models));
   for (size_t i = 0; i < needs.models.size(); ++i) {
     const LoadedModel& model = *deployment.models.at(needs.models[i].model);
-    const RoleModel& role = plan.roles[i];
+    const CastRole& role = plan.cast->roles[i];
     if (role.prompt_only) {
       plan.reader = model.config.name;
-      plan.prompt_length = std::min(plan.prompt_length, room_to_read(deployment, model, role));
+      plan.prompt_length = std::min(plan.prompt_length, prompt_capacity(deployment, model, role));
       continue;
     }
     plan.context_length =
-        std::min(plan.context_length, room_of(model, role, plan.width, plan.extra_rows));
+        std::min(plan.context_length, text_capacity(model, role, plan.width, plan.extra_rows));
   }
   return plan;
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,11 +41,11 @@ struct MethodPlan {
   std::string method;  // never kAuto
   Contract contract = Contract::kExact;
   std::function<Task<void>(Gen)> start;
-  std::vector<RoleModel> roles;  // large first
-  int width = 1;                 // SequenceSpec::width
-  int extra_rows = 0;            // SequenceSpec::extra_rows
-  int64_t context_length = 0;    // rows of text that every cache of it may have
-  bool available = true;         // no device that it needs is lost
+  std::shared_ptr<const Cast> cast;
+  int width = 1;               // SequenceSpec::width
+  int extra_rows = 0;          // SequenceSpec::extra_rows
+  int64_t context_length = 0;  // rows of text that every cache of it may have
+  bool available = true;       // no device that it needs is lost
   // Of caches that have the prompt's rows alone: so many. The models' names, for errors.
   int64_t prompt_length = std::numeric_limits<int64_t>::max();
   std::string reader, writer;  // empty: one model has both

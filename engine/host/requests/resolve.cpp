@@ -188,7 +188,7 @@ absl::StatusOr<std::vector<Token>> cut(const Written& written, const LoadedModel
 struct Cut {
   std::vector<Token> tokens;   // of the rows that the writer sees
   std::vector<Token> read;     // those of the large model, where it does not run these
-  std::vector<int> beside;     // SequenceSpec::beside
+  std::vector<int> alignment;  // SequenceSpec::alignment
   std::vector<Token> context;  // the last of the text as the writer's tokenizer has it
 };
 
@@ -196,11 +196,11 @@ void keep_end(int64_t keep, Cut* prompt) {
   const int64_t drop = static_cast<int64_t>(prompt->tokens.size()) - keep;
   if (drop <= 0) return;
   prompt->tokens.erase(prompt->tokens.begin(), prompt->tokens.begin() + drop);
-  if (prompt->beside.empty()) return;
-  prompt->beside.erase(prompt->beside.begin(), prompt->beside.begin() + drop);
-  const int unread = prompt->beside.front();
+  if (prompt->alignment.empty()) return;
+  prompt->alignment.erase(prompt->alignment.begin(), prompt->alignment.begin() + drop);
+  const int unread = prompt->alignment.front();
   prompt->read.erase(prompt->read.begin(), prompt->read.begin() + unread);
-  for (int& row : prompt->beside) row -= unread;
+  for (int& row : prompt->alignment) row -= unread;
 }
 
 // For a small model that writes in tokens of its own.
@@ -228,7 +228,7 @@ absl::StatusOr<Cut> cut_apart(const Deployment& d, const GenerateRequest& reques
                                          request.add_special_tokens));
   TANDEM_ASSIGN_OR_RETURN(out.read, cut(written, *d.large, d.vocab_size));
   TANDEM_ASSIGN_OR_RETURN(out.tokens, cut(written, *d.small, d.small_vocab_size));
-  out.beside =
+  out.alignment =
       align_tokens(written.text, *d.large->tokenizer, out.read, *d.small->tokenizer, out.tokens);
   return out;
 }
@@ -249,13 +249,15 @@ absl::StatusOr<Cut> cut_prompt(const Deployment& d, const GenerateRequest& reque
   return out;
 }
 
-// What a reader runs, where a role has its rows.
-void give_to_reader(Cut prompt, SequenceSpec* spec) {
-  spec->read = std::move(prompt.read);
-  spec->beside = std::move(prompt.beside);
-  const bool sees_all = std::ranges::any_of(spec->roles, &RoleModel::sees_all);
-  if (sees_all && spec->read.empty())
-    spec->read = spec->source.empty() ? spec->prompt : spec->source;
+// The tokens of the conditioning role, and which of its rows condition which row.
+void set_conditioning(Cut prompt, SequenceSpec* spec) {
+  spec->conditioning_tokens = std::move(prompt.read);
+  spec->alignment = std::move(prompt.alignment);
+  const bool encoded = std::ranges::any_of(
+      spec->roles(), [](const CastRole& r) { return r.encodes && r.role != Role::kEncoder; });
+  if (encoded && spec->conditioning_tokens.empty()) {
+    spec->conditioning_tokens = spec->encoder_tokens.empty() ? spec->prompt : spec->encoder_tokens;
+  }
 }
 
 }  // namespace
@@ -331,7 +333,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   if (searches_beams(request) && !request.sampling.temperature) spec.warp.temperature = 0;
 
   if (model.encoder != nullptr) {
-    spec.source = std::exchange(spec.prompt, {model.start_token});
+    spec.encoder_tokens = std::exchange(spec.prompt, {model.start_token});
     resolved.context = spec.prompt;
     if (spec.prompt_tokens() > deployment.source_length) {
       return too_long(spec.prompt_tokens(),
@@ -344,11 +346,13 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   resolved.method = plan.method;
   resolved.contract = plan.contract;
   spec.method = std::move(plan.start);
-  spec.roles = std::move(plan.roles);
+  spec.cast = std::move(plan.cast);
   spec.width = plan.width;
   spec.extra_rows = plan.extra_rows;
-  give_to_reader(*std::move(prompt), &spec);
-  const auto read = spec.read.empty() ? prompt_tokens : static_cast<int64_t>(spec.read.size());
+  set_conditioning(*std::move(prompt), &spec);
+  const auto read = spec.conditioning_tokens.empty()
+                        ? prompt_tokens
+                        : static_cast<int64_t>(spec.conditioning_tokens.size());
   if (read > plan.prompt_length) {
     return too_long(
         read, absl::StrCat(plan.prompt_length, " (context of ", plan.reader, ", which reads it)"));

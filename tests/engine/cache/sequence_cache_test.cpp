@@ -129,7 +129,7 @@ void check(World& w, const std::vector<Model>& all) {
   std::vector<const SequenceCache*> caches;
   for (const Model& m : all) {
     caches.push_back(m.cache.get());
-    for (size_t r = 0; r < m.rows.size(); ++r) ASSERT_EQ(m.cache->fed()[r], m.rows[r].token);
+    for (size_t r = 0; r < m.rows.size(); ++r) ASSERT_EQ(m.cache->inputs()[r], m.rows[r].token);
   }
   ASSERT_EQ(w.pools.check(caches), "");
   std::erase_if(w.published, [&](const auto& p) { return !w.pools.prefixes.knows(p.second); });
@@ -187,7 +187,7 @@ class Walk {
         adopt(m);
         break;
       default:
-        settle(m);
+        commit_tree(m);
         if (below(6) == 0) {
           m.cache->clear();
           m.rows.clear();
@@ -211,8 +211,8 @@ class Walk {
     return m;
   }
 
-  void settle(Model& m) {
-    m.cache->settle();
+  void commit_tree(Model& m) {
+    m.cache->commit_tree();
     if (m.tree.empty()) return;
     // Up to and with the first row that has not exactly one child.
     size_t stay = 0;
@@ -245,7 +245,7 @@ class Walk {
     return true;
   }
   void append(Model& m) {
-    settle(m);
+    commit_tree(m);
     const int to = below(2) ? kLayers : 1 + static_cast<int>(below(kLayers));
     const int n = static_cast<int>(below(7));
     if (m.rows.size() + static_cast<size_t>(n) > 40) return truncate(m);
@@ -300,7 +300,7 @@ class Walk {
   }
 
   void truncate(Model& m) {
-    settle(m);
+    commit_tree(m);
     const auto at_most = static_cast<int>(below(45));
     const int reserved = m.cache->reserved_rows();
     m.cache->truncate(at_most);
@@ -309,7 +309,7 @@ class Walk {
   }
 
   void fork(Model& m) {
-    settle(m);
+    commit_tree(m);
     Model& other = all_[below(all_.size())];
     if (&other == &m) return;
     const int64_t used = w_.pools.kv.used();
@@ -323,10 +323,10 @@ class Walk {
 
   // Appends what another cache has at the same rows.
   void copy(Model& m) {
-    settle(m);
+    commit_tree(m);
     Model& other = all_[below(all_.size())];
     if (&other == &m) return;
-    settle(other);
+    commit_tree(other);
     const int begin = static_cast<int>(m.rows.size()), end = static_cast<int>(other.rows.size());
     if (begin >= end) return;
     const auto last = static_cast<size_t>(begin) - 1;
@@ -342,7 +342,7 @@ class Walk {
 
   // Its rows become known as far as they are its text's and have done all layers.
   void publish(Model& m) {
-    settle(m);
+    commit_tree(m);
     const size_t final_tokens = below(4) ? m.text.size() : below(m.text.size());
     const uint64_t before = m.cache->pools()->prefixes.version();
     const bool news = m.cache->has_news(final_tokens);
@@ -422,7 +422,7 @@ TEST(SequenceCache, AnUnsettledTreeKeepsItsUnbranchedPrefix) {
     one.cache.reserve(8, kLayers);
     one.append(kLayers, parents);
     EXPECT_EQ(one.cache.rows(), static_cast<int>(parents.size()));
-    one.cache.settle();
+    one.cache.commit_tree();
     EXPECT_EQ(one.cache.rows(), stay);
   }
 }
@@ -499,7 +499,7 @@ std::vector<std::pair<int, TicketId>> chosen_rows(const SequenceCache& cache) {
   return rows;
 }
 
-Tokens fed(const SequenceCache& cache) { return {cache.fed().begin(), cache.fed().end()}; }
+Tokens fed(const SequenceCache& cache) { return {cache.inputs().begin(), cache.inputs().end()}; }
 
 using Chosen = std::vector<std::pair<int, TicketId>>;
 
@@ -511,7 +511,7 @@ TEST(SequenceCache, TellsWhatItsRowsWereFed) {
   one.cache.append(kLayers, first);
   EXPECT_EQ(fed(one.cache), (Tokens{5, -1, 6, -1}));
   EXPECT_EQ(chosen_rows(one.cache), (Chosen{{1, 70}, {3, 71}}));
-  one.cache.know(Tokens{5, 8, 6});
+  one.cache.resolve_inputs(Tokens{5, 8, 6});
   EXPECT_EQ(fed(one.cache), (Tokens{5, 8, 6, -1})) << "row 3 is not final yet";
   EXPECT_EQ(chosen_rows(one.cache), (Chosen{{3, 71}}));
   one.cache.truncate(3);
@@ -540,7 +540,7 @@ TEST(SequenceCache, TellsWhatItsRowsWereFed) {
   copy.copy_from(one.cache, 0, 6);
   EXPECT_EQ(fed(copy), fed(one.cache));
   EXPECT_EQ(chosen_rows(copy), chosen_rows(one.cache));
-  one.cache.know(Tokens{5, 8, 6, 1, 9, 3, 4});
+  one.cache.resolve_inputs(Tokens{5, 8, 6, 1, 9, 3, 4});
   EXPECT_EQ(fed(one.cache), (Tokens{5, 8, 6, 1, 9, 3}));
   EXPECT_EQ(chosen_rows(fork), (Chosen{{4, 72}})) << "the others learn it at rounds of their own";
   one.cache.clear();
@@ -727,7 +727,7 @@ TEST(SequenceCache, PublishesWhatIsFinalAndInMemory) {
          c.reserve(4, kLayers);
          c.append(kLayers, tree);
          c.passes_done();
-         c.know(kText);
+         c.resolve_inputs(kText);
        },
        1},
   };
@@ -835,7 +835,7 @@ TEST(SequenceCacheDeathTest, BooksThatDoNotAddUp) {
   EXPECT_DEATH(one.append(kLayers, {-1}), "broken invariant") << "on an unsettled tree";
   EXPECT_DEATH(one.cache.keep(std::vector<Row>{1, 0}), "broken invariant");
   EXPECT_DEATH(one.cache.keep(std::vector<Row>{0, 7}), "broken invariant");
-  one.cache.settle();
+  one.cache.commit_tree();
   SequenceCache fork(CacheId(1), &one.w.pools);
   fork.fork_from(one.cache);
   EXPECT_DEATH(one.append(kLayers, {-1}), "broken invariant") << "a page with two owners";

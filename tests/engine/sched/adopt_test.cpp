@@ -24,7 +24,7 @@ SequenceSpec request(Box& box, const Method& method, int prompt, int tokens) {
   std::mt19937_64 rng(static_cast<uint64_t>(prompt));
   SequenceSpec s = box.spec(random_prompt(rng, prompt, prompt), tokens);
   s.method = method;
-  s.roles.push_back({Role::kSmall, ModelId(1), 0});
+  edit_cast(s).roles.push_back({Role::kSmall, ModelId(1), 0});
   s.warp.temperature = 1.1F;
   s.warp.seed = 5;
   return s;

@@ -15,6 +15,13 @@
 
 namespace tandem::test {
 
+// Gives the spec a cast of its own, to be changed.
+inline Cast& edit_cast(SequenceSpec& spec) {
+  const auto copy = std::make_shared<Cast>(*spec.cast);
+  spec.cast = copy;
+  return *copy;
+}
+
 // Records what one sequence hears, and that it hears it in a legal order.
 class Recorder final : public SequenceListener {
  public:

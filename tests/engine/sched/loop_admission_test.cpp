@@ -79,10 +79,10 @@ TEST(LoopAdmission, WhoWaitsForPagesHoldsUpOnlyItsOwnPool) {
   const auto head = box.submit(box.spec(std::vector<Token>(12, 2), 4));
   const auto behind = box.submit(box.spec({3}, 4));  // there would be room for it
   SequenceSpec elsewhere = box.spec({4}, 4);
-  elsewhere.roles = {{Role::kLarge, ModelId(1), 0}};
+  elsewhere.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
   const auto other = box.submit(std::move(elsewhere));
   SequenceSpec in_both = box.spec({5}, 4);
-  in_both.roles.push_back({Role::kSmall, ModelId(1), 0});
+  edit_cast(in_both).roles.push_back({Role::kSmall, ModelId(1), 0});
   const auto both = box.submit(std::move(in_both));
   box.loop->step();
   EXPECT_EQ(head->admitted, 0);
@@ -105,7 +105,7 @@ TEST(LoopAdmission, SlotsAreNotTakenFromWhoWaitsForSeveral) {
   box.loop->step();
   const auto group = box.submit(box.spec({2}, 4), 4);
   SequenceSpec single = box.spec({3}, 4);
-  single.roles = {{Role::kLarge, ModelId(1), 0}};
+  single.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
   const auto late = box.submit(std::move(single));
   ASSERT_TRUE(box.pump_until([&] { return late->admitted == 1; }));
   EXPECT_EQ(group[0]->admitted, 1);
@@ -119,9 +119,10 @@ TEST(LoopAdmission, WhatCanNeverFitIsRefused) {
   o.models[0].pool = {4, 10, 5};  // 40 rows, 20 between layers
   o.models[1].pool = {4, 5, 5};   // 20 rows
   Box box{o};
-  const auto with = [&](int prompt, int tokens, std::vector<RoleModel> more, int extra) {
+  const auto with = [&](int prompt, int tokens, std::vector<CastRole> more, int extra) {
     SequenceSpec s = box.spec(std::vector<Token>(static_cast<size_t>(prompt), 1), tokens);
-    s.roles.insert(s.roles.end(), more.begin(), more.end());
+    auto& roles = edit_cast(s).roles;
+    roles.insert(roles.end(), more.begin(), more.end());
     s.extra_rows = extra;
     const auto r = box.submit(std::move(s));
     box.pump();

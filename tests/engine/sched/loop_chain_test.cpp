@@ -41,7 +41,7 @@ struct ChainBox : Box {
   // First token and rounds of kDrafts drafts and a bonus.
   SequenceSpec drafting(std::vector<Token> prompt, int rounds, float temperature = 0) {
     SequenceSpec s = spec(std::move(prompt), 1 + rounds * (kDrafts + 1));
-    s.roles = {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(1), 0}};
+    s.cast = make_cast({{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(1), 0}});
     s.warp.temperature = temperature;
     s.warp.seed = 5;
     SpeculativeParams a;

@@ -268,9 +268,9 @@ TEST(LoopStates, ALostDeviceTakesOnlyItsOwn) {
   o.models[1].device = 1;
   Box box{o};
   SequenceSpec there = box.spec({1, 2}, 20);
-  there.roles = {{Role::kLarge, ModelId(1), 0}};
+  there.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
   SequenceSpec both = box.spec({1, 2}, 20);
-  both.roles.push_back({Role::kSmall, ModelId(1), 0});
+  edit_cast(both).roles.push_back({Role::kSmall, ModelId(1), 0});
   const auto a = box.submit(box.spec({1, 2}, 20));
   const auto b = box.submit(std::move(there));
   const auto c = box.submit(std::move(both));
@@ -286,7 +286,7 @@ TEST(LoopStates, ALostDeviceTakesOnlyItsOwn) {
   EXPECT_EQ(b->tokens, box.greedy({1, 2}, 20, 1));
   const auto refused = box.submit(box.spec({1, 2}, 2));
   SequenceSpec fine = box.spec({1, 2}, 2);
-  fine.roles = {{Role::kLarge, ModelId(1), 0}};
+  fine.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
   const auto served = box.submit(std::move(fine));
   box.pump();
   EXPECT_TRUE(absl::IsUnavailable(refused->end.status));

@@ -201,7 +201,7 @@ TEST(Loop, LanesCycleIndependently) {
   o.models[0].config.pass_seconds = 1.0;  // a slow device and a quick one
   Box box{o};
   SequenceSpec quick = box.spec({1, 2}, 20);
-  quick.roles = {{Role::kLarge, ModelId(1), 0}};
+  quick.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
   const auto slow = box.submit(box.spec({1, 2}, 3));
   const auto fast = box.submit(std::move(quick));
   ASSERT_TRUE(box.pump_until([&] { return fast->ends == 1; }));
@@ -223,7 +223,7 @@ TEST(Loop, PoolsCycleIndependently) {
   for (const Token t : {1, 2, 3}) contended.push_back(box.submit(box.spec({t, 2, 3}, 28)));
   ASSERT_TRUE(box.pump_until([&] { return box.metrics.preemptions.value() > 0; }));
   SequenceSpec other = box.spec({1, 2}, 20);
-  other.roles = {{Role::kLarge, ModelId(1), 0}};
+  other.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
   const TimePoint start = box.clock.now();
   const auto fast = box.submit(std::move(other));
   ASSERT_TRUE(box.pump_until([&] { return fast->ends == 1; }));

@@ -58,7 +58,7 @@ TEST(LoopThreads, ManyClientsOneLoop) {
           s.id = static_cast<RequestId>(c * kEach + i + 1);
           s.prompt = random_prompt(rng, 1, 20);
           s.method = autoregressive;
-          s.roles = {{Role::kLarge, ModelId(static_cast<int64_t>(rng() % 2)), 0}};
+          s.cast = make_cast({{Role::kLarge, ModelId(static_cast<int64_t>(rng() % 2)), 0}});
           s.stops.max_new_tokens = 8;
           s.submitted = clock.now();
           s.client = std::to_string(c);
@@ -125,7 +125,7 @@ TEST(LoopThreads, ALostDeviceIsKnownOutside) {
     s.id = static_cast<RequestId>(model) + 1;
     s.prompt = {1, 2};
     s.method = autoregressive;
-    s.roles = {{Role::kLarge, ModelId(model), 0}};
+    s.cast = make_cast({{Role::kLarge, ModelId(model), 0}});
     s.stops.max_new_tokens = 8;
     s.submitted = clock.now();
     const auto latch = std::make_shared<Latch>();

@@ -55,9 +55,9 @@ TEST(PageQueue, ARoundGetsAllItsPagesOrNone) {
   o.models[1].pool.pages = 5;
   Box box{o};
   SequenceSpec large = box.spec({1, 2, 3, 4}, 30), pair = box.spec({5, 6, 7, 8}, 8);
-  large.roles = {{Role::kLarge, ModelId(1), 0}};
+  large.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
   large.stops.max_new_tokens = 12;
-  pair.roles.push_back({Role::kSmall, ModelId(1), 0});
+  edit_cast(pair).roles.push_back({Role::kSmall, ModelId(1), 0});
   SketchStats stats;
   pair.method = [&stats](Gen g) { return bild(g, {3, 0.1F, 0.69F}, &stats); };
   const auto a = box.submit(std::move(large));
@@ -94,8 +94,8 @@ TEST(PageQueue, RequestsWithTwoCachesDoNotBlockEachOther) {
       SequenceSpec s = box.spec(prompt, 20);
       s.priority = static_cast<int>(rng() % 3);
       const bool swapped = i % 2 > 0;  // its large model is the other one's small one
-      s.roles = {{Role::kLarge, ModelId(swapped ? 1 : 0), 0},
-                 {Role::kSmall, ModelId(swapped ? 0 : 1), 0}};
+      s.cast = make_cast({{Role::kLarge, ModelId(swapped ? 1 : 0), 0},
+                          {Role::kSmall, ModelId(swapped ? 0 : 1), 0}});
       if (rng() % 2) {
         s.method = [&stats](Gen g) { return bild(g, {3, 0.1F, 0.69F}, &stats); };
       } else {
@@ -181,7 +181,7 @@ TEST(PageQueue, OnlyWhoHoldsWhatLacksGivesItUp) {
   std::vector<std::shared_ptr<Recorder>> both;
   for (int i = 0; i < 2; ++i) {
     SequenceSpec s = box.spec({1, 2, 3, 4, 5, 6, 7, 8}, 1);
-    s.roles.push_back({Role::kSmall, ModelId(0), 2});
+    edit_cast(s).roles.push_back({Role::kSmall, ModelId(0), 2});
     s.method = in_two_steps;
     both.push_back(box.submit(std::move(s)));
   }
@@ -221,7 +221,7 @@ class Desk final : public RunHost {
     SequenceSpec s;
     s.id = runs.size() + 1;
     s.prompt = std::move(prompt);
-    s.roles = {{Role::kLarge, ModelId(0), 0}};
+    s.cast = make_cast({{Role::kLarge, ModelId(0), 0}});
     s.priority = priority;
     s.method = [more](Gen g) { return runs_and_wants(g, more); };
     RunHost* const host = this;

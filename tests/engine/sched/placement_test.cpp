@@ -116,7 +116,7 @@ TEST(Placement, ModelsOfARequestLieTogetherWhereNothingSpeaksAgainst) {
   std::swap(o.models[1].device, o.models[3].device);  // the small one's first is on device 1
   Placed p{o};
   SequenceSpec s = p.box.spec(prompt_of(9), 8);
-  s.roles.push_back({Role::kSmall, ModelId(1), 0});
+  edit_cast(s).roles.push_back({Role::kSmall, ModelId(1), 0});
   s.method = [](Gen g) { return speculative(g, {}); };
   p.box.submit(std::move(s));
   p.box.pump();
@@ -129,9 +129,9 @@ TEST(Placement, AnEncoderIsWhereItsReaderIs) {
   std::set<size_t> used;
   for (int i = 0; i < 4; ++i) {
     SequenceSpec s = p.box.spec({1}, 6);
-    s.source = prompt_of(6, i);
-    s.roles.push_back({Role::kEncoder, ModelId(1), 0});
-    s.roles[0].memory = 1;
+    s.encoder_tokens = prompt_of(6, i);
+    edit_cast(s).roles.push_back(encoder_role(ModelId(1)));
+    edit_cast(s).memories = {{.reader = 0, .encoder = 1}};
     p.box.submit(std::move(s));
   }
   p.box.pump();
@@ -170,7 +170,7 @@ TEST(Placement, IsForGood) {
     std::vector<std::pair<std::vector<Token>, std::shared_ptr<Recorder>>> all;
     for (int i = 0; i < 12; ++i) {
       SequenceSpec s = p.box.spec(random_prompt(rng, 4, 20), 20);
-      s.roles.push_back({Role::kSmall, ModelId(1), 0});
+      edit_cast(s).roles.push_back({Role::kSmall, ModelId(1), 0});
       s.method = [](Gen g) { return speculative(g, {}); };
       const std::vector<Token> prompt = s.prompt;
       all.emplace_back(prompt, p.box.submit(std::move(s)));
@@ -178,7 +178,7 @@ TEST(Placement, IsForGood) {
     while (p.box.tick()) {
       p.box.loop->visit([&](const SequenceRun& run) {
         for (size_t i = 0; run.spec().placed && i < 2; ++i) {
-          models[run.id()][i].insert(run.spec().roles[i].model);
+          models[run.id()][i].insert(run.spec().roles()[i].model);
         }
       });
     }
@@ -241,7 +241,7 @@ TEST(Placement, WhoNamesAReplicaOrIsPlacedHasNoChoice) {
   Placed p{on_two_devices()};
   for (int i = 0; i < 2; ++i) {
     SequenceSpec s = p.box.spec(prompt_of(9, i), 3);
-    s.roles[0].model = ModelId(1);
+    edit_cast(s).roles[0].model = ModelId(1);
     p.box.submit(std::move(s));
   }
   for (int i = 0; i < 2; ++i) {

@@ -326,13 +326,13 @@ Mix mixed(uint64_t seed) {
     prompt = joined(prompt, random_prompt(rng, 1, 8));
     SequenceSpec s = box.spec(prompt, 1 + static_cast<int>(rng() % 10));
     s.priority = static_cast<int>(rng() % 2);
-    s.roles.push_back({Role::kSmall, ModelId(1), 0});
+    edit_cast(s).roles.push_back({Role::kSmall, ModelId(1), 0});
     switch (rng() % 5) {
       case 0:
         s.method = [&stats](Gen g) { return bild(g, {4, 0.1F, 0.69F}, &stats); };
         break;
       case 1:
-        s.roles[1] = {Role::kSmall, ModelId(0), 2};  // early exit
+        edit_cast(s).roles[1] = {Role::kSmall, ModelId(0), 2};  // early exit
         s.method = [&stats](Gen g) { return bild(g, {4, 0.1F, 0.69F}, &stats); };
         break;
       case 2:

@@ -64,9 +64,9 @@ class ScriptedBackendTest : public testing::Test {
     spec.prompt = {5, 4, 3, 2, 1};
     spec.method = std::move(method);
     spec.extra_rows = 64;
-    spec.roles = {{Role::kLarge, ModelId(0), 0},
-                  {Role::kSmall, ModelId(early_exit ? 0 : 1), early_exit ? 2 : 0}};
-    spec.roles[0].masks = AdapterId(0);
+    CastRole large{Role::kLarge, ModelId(0)};
+    large.mask_adapter = AdapterId(0);
+    spec.cast = make_cast({large, {Role::kSmall, ModelId(early_exit ? 0 : 1), early_exit ? 2 : 0}});
     spec.stops.max_new_tokens = tokens;
     spec.warp.seed = kSeed;
     spec.warp.temperature = temperature;
@@ -246,9 +246,9 @@ TEST(ScriptedDevices, EarlyLayersProposeAsOftenAsTheScriptSays) {
     spec.prompt = {5, 4, 3, 2, 1};
     spec.method = [k](Gen g) { return ppd(g, {.candidates = k, .workers = 1}); };
     spec.extra_rows = k;
-    spec.roles = {{Role::kLarge, ModelId(0), 0},
-                  {Role::kSmall, ModelId(0), config.layers, 2},
-                  {Role::kWorker, ModelId(1), 0}};
+    spec.cast = make_cast({{Role::kLarge, ModelId(0), 0},
+                           {Role::kSmall, ModelId(0), config.layers, 2},
+                           {Role::kWorker, ModelId(1), 0}});
     spec.stops.max_new_tokens = 100;
     spec.warp.seed = kSeed;
     spec.listener = heard;
