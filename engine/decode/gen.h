@@ -139,7 +139,7 @@ class Sequence {
   // stay between two layers (Need::frontier). The pass reuses the memory of a completed one.
   virtual Pass begin_pass(Stage stage, int end) = 0;
   virtual Flight* submit(Pass&& pass) = 0;
-  virtual void keep(CacheId cache, std::span<const Row> path) = 0;
+  virtual void retain(CacheId cache, std::span<const Row> path) = 0;
   virtual void truncate(CacheId cache, int at_most) = 0;
   virtual CacheId fork(CacheId cache) = 0;
   virtual void drop(CacheId cache) = 0;
@@ -201,7 +201,7 @@ class Gen {
   // Of the rows of the last pass on `cache`, those in `path` stay. Unasked, a chain stays whole and
   // a tree only up to its first branch. REQUIRES, as for fork, copy, and truncate where it has more
   // rows: no pass on the cache is under way.
-  void keep(CacheId cache, std::span<const Row> path) { s_->keep(cache, path); }
+  void retain(CacheId cache, std::span<const Row> path) { s_->retain(cache, path); }
   void truncate(CacheId cache, int at_most) { s_->truncate(cache, at_most); }
   CacheId fork(CacheId cache) { return s_->fork(cache); }
   // Ends a forked cache; its id means nothing from here on.

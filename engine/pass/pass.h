@@ -126,9 +126,6 @@ struct DistRef {
   bool valid() const { return ticket != 0; }
 };
 
-// Instead of a ticket in DistRef: the drafts were certain (an n-gram's), q is one-hot.
-inline constexpr TicketId kOneHot = std::numeric_limits<TicketId>::max();
-
 using RowList = absl::InlinedVector<Row, 4>;  // a decode reads one row, a verification a few
 
 // What is wanted of which rows.

@@ -140,7 +140,7 @@ std::vector<ModelId> Admission::place(const SequenceRun& run, int choices) const
   return placement_.place(run, [&](size_t role, ModelId model) {
     std::vector<const PagePool*> lacking;
     find_lacking(run, role, model, choices, &lacking);
-    return lacking.empty() && !page_queue_->holds_up(model);
+    return lacking.empty() && !page_queue_->blocks(model);
   });
 }
 
@@ -167,14 +167,14 @@ bool Admission::has_room(const SequenceRun& run, const std::vector<ModelId>& mod
   const auto model = [&](size_t role) { return models.empty() ? roles[role].model : models[role]; };
   bool used = false;
   for (size_t i = 0; i < roles.size(); ++i) {
-    if (page_queue_->holds_up(model(i))) return false;
+    if (page_queue_->blocks(model(i))) return false;
     used |= users_[model(i).index()] > 0;
   }
   for (;;) {
     std::vector<const PagePool*> lacking;
     for (size_t i = 0; i < roles.size(); ++i) find_lacking(run, i, model(i), choices, &lacking);
     if (lacking.empty()) return true;
-    if (!page_queue_->evict_held(lacking)) return !used;  // if nobody is there, all comes back
+    if (!page_queue_->preempt_held(lacking)) return !used;  // if nobody is there, all comes back
     metrics_->preemptions.add();
   }
 }
@@ -187,7 +187,7 @@ TimePoint Admission::queue_end(const SequenceSpec& spec) const {
   return spec.submitted + duration(limits_.queue_seconds);
 }
 
-absl::Status Admission::waited_too_long(const SequenceSpec& spec, TimePoint now) const {
+absl::Status Admission::queue_timeout(const SequenceSpec& spec, TimePoint now) const {
   return with_retry_hint(with_reason(absl::ResourceExhaustedError(absl::StrCat(
                                          "waited ", seconds(now - spec.submitted),
                                          " s in the queue; allowed: ", limits_.queue_seconds,

@@ -56,7 +56,7 @@ class Admission {
   Duration retry_hint(TimePoint now) const { return hint_.estimate(waiting_.size(), now); }
   // Until when a request may wait, and how it is refused after that.
   TimePoint queue_end(const SequenceSpec& spec) const;
-  absl::Status waited_too_long(const SequenceSpec& spec, TimePoint now) const;
+  absl::Status queue_timeout(const SequenceSpec& spec, TimePoint now) const;
 
  private:
   absl::Status can_ever_fit(const SequenceSpec& spec, int choices) const;

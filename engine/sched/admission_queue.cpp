@@ -44,7 +44,7 @@ std::vector<ModelId> AdmissionQueue::line_of(const SequenceRun& run) {
 void AdmissionQueue::push(SequenceRun* run) {
   Level& level = lines_[line_of(*run)][run->spec().priority];
   std::deque<SequenceRun*>& mine = level.of[run->account()];
-  if (mine.empty()) level.turns.add(run->account());
+  if (mine.empty()) level.order.add(run->account());
   mine.push_back(run);
   ++size_;
   tokens_ += run->spec().prompt_tokens();
@@ -63,7 +63,7 @@ void AdmissionQueue::erase(SequenceRun* run) {
   tokens_ -= run->spec().prompt_tokens();
   if (Series* s = run->spec().series) s->requests_waiting.add(-1);
   if (!mine->second.empty()) return;
-  level->second.turns.remove(run->account());
+  level->second.order.remove(run->account());
   level->second.of.erase(mine);
   if (!level->second.of.empty()) return;
   line->second.erase(level);
@@ -74,8 +74,8 @@ std::vector<SequenceRun*> AdmissionQueue::heads() {
   std::vector<SequenceRun*> heads;
   for (auto& [models, line] : lines_) {
     Level& level = line.begin()->second;
-    heads.push_back(level.of.at(level.turns.first()).front());
-    if (mutated(Mutation::kLastInFirstOut)) heads.back() = level.of.at(level.turns.first()).back();
+    heads.push_back(level.of.at(level.order.first()).front());
+    if (mutated(Mutation::kLastInFirstOut)) heads.back() = level.of.at(level.order.first()).back();
     if (mutated(Mutation::kIgnoreClients)) {
       for (const auto& [account, mine] : level.of) {
         if (mine.front()->order() < heads.back()->order()) heads.back() = mine.front();

@@ -38,7 +38,7 @@ class AdmissionQueue {
 
  private:
   struct Level {  // one priority of a line
-    Turns turns;
+    ServiceOrder order;
     std::unordered_map<const Account*, std::deque<SequenceRun*>> of;
   };
   using Line = std::map<int, Level, std::greater<>>;  // by priority

@@ -4,7 +4,7 @@
 
 namespace tandem {
 
-void BatchCost::saw(int rows, double seconds) {
+void BatchCost::observe(int rows, double seconds) {
   if (rows <= 0) return;
   const double weight = std::max(1.0 / ++seen_, kWeight);
   const double dx = 1.0 / rows - x_, dy = seconds / rows - y_;

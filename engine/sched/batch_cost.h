@@ -14,7 +14,7 @@ class BatchCost {
  public:
   static constexpr double kWeight = 1.0 / 64;  // of a batch, in moving averages
 
-  void saw(int rows, double seconds);
+  void observe(int rows, double seconds);
 
   // The share of a work with `rows` rows in the time of a batch of so many rows and works: those of
   // all its works make 1. As long as all batches were alike it is by rows. In [0, 1].

@@ -17,12 +17,12 @@ ModelId model_in_turn(std::span<const Candidate> candidates, ModelId last) {
   return next.valid() ? next : first;
 }
 
-struct InLine {
+struct Queued {
   const Candidate* candidate;
   double served;  // as it will be when those of the same client before it have run
 
   auto key() const { return std::tuple(-candidate->priority, served, candidate->order); }
-  friend bool operator<(const InLine& a, const InLine& b) { return a.key() < b.key(); }
+  friend bool operator<(const Queued& a, const Queued& b) { return a.key() < b.key(); }
 };
 
 bool is_prefill(const Candidate& c, const BatchLimits& limits) {
@@ -41,8 +41,8 @@ bool all_fit(std::span<const Candidate> candidates, ModelId model, const BatchLi
   return true;
 }
 
-std::vector<InLine> in_line(std::span<const Candidate> candidates, ModelId model) {
-  std::vector<InLine> line;
+std::vector<Queued> queue_of(std::span<const Candidate> candidates, ModelId model) {
+  std::vector<Queued> line;
   line.reserve(candidates.size());
   for (const Candidate& c : candidates) {
     if (c.model == model) line.push_back({&c, c.served});
@@ -50,12 +50,12 @@ std::vector<InLine> in_line(std::span<const Candidate> candidates, ModelId model
   const auto same = [](const Candidate& a, const Candidate& b) {
     return a.priority == b.priority && a.client == b.client;
   };
-  std::sort(line.begin(), line.end(), [](const InLine& a, const InLine& b) {
+  std::sort(line.begin(), line.end(), [](const Queued& a, const Queued& b) {
     return std::tuple(a.candidate->priority, a.candidate->client, a.candidate->order) <
            std::tuple(b.candidate->priority, b.candidate->client, b.candidate->order);
   });
   for (size_t i = 1; i < line.size(); ++i) {
-    const InLine& before = line[i - 1];
+    const Queued& before = line[i - 1];
     if (!same(*before.candidate, *line[i].candidate)) continue;
     line[i].served = before.served + before.candidate->cost;
   }
@@ -75,8 +75,8 @@ std::vector<Picked> pick_batch(std::span<const Candidate> candidates, ModelId la
     for (const Candidate& c : candidates) picked.push_back({c.index, c.rows});
     return picked;
   }
-  std::vector<InLine> decodes = in_line(candidates, model), prefills;
-  std::erase_if(decodes, [&](const InLine& c) {
+  std::vector<Queued> decodes = queue_of(candidates, model), prefills;
+  std::erase_if(decodes, [&](const Queued& c) {
     const bool prefill = is_prefill(*c.candidate, limits);
     if (prefill) prefills.push_back(c);
     return prefill;
@@ -90,7 +90,7 @@ std::vector<Picked> pick_batch(std::span<const Candidate> candidates, ModelId la
     for_prefill = std::max(limits.step_rows / 4, prefills.front().candidate->fixed_rows + 1);
     --works;
   }
-  for (const InLine& next : decodes) {
+  for (const Queued& next : decodes) {
     const Candidate* const c = next.candidate;
     // The first of all goes in whatever its size, so that it always goes on.
     const bool first = picked.empty() && (prefills.empty() || next < prefills.front());
@@ -100,7 +100,7 @@ std::vector<Picked> pick_batch(std::span<const Candidate> candidates, ModelId la
     left -= c->total();
   }
   if (mutated(Mutation::kStarvePrefill) && !picked.empty()) return picked;
-  for (const InLine& next : prefills) {
+  for (const Queued& next : prefills) {
     const Candidate* const c = next.candidate;
     if (static_cast<int>(picked.size()) >= limits.works) break;
     int count = std::min({c->rows, limits.chunk_rows, left - c->fixed_rows});

@@ -30,7 +30,7 @@ PrefixRoot root_of(const SequenceSpec& spec, size_t role) {
 
 }  // namespace
 
-CacheSet::CacheSet(const SequenceSpec* spec, RunHost* host) : spec_(spec), host_(host) {
+CacheSet::CacheSet(const SequenceSpec* spec, LoopServices* loop) : spec_(spec), loop_(loop) {
   for (size_t i = 0; i < spec->roles().size(); ++i) {
     const CastRole& role = spec->roles()[i];
     roots_.emplace_back(role.model, root_of(*spec, i));
@@ -46,13 +46,13 @@ void CacheSet::placed() {
 
 void CacheSet::open() {
   for (const CastRole& role : spec_->roles()) {
-    ModelPools* pools = host_->pools(role.model);
+    ModelPools* pools = loop_->pools(role.model);
     CacheId id;
     for (const auto& held : caches_) {
       if (held->pools() == pools) id = held->id();  // early exit: two roles, one cache
     }
     if (!id.valid()) {
-      id = host_->new_cache_id();
+      id = loop_->new_cache_id();
       caches_.push_back(std::make_unique<SequenceCache>(id, pools));
     }
     stages_.emplace_back(role.role, Stage{id, role.layers > 0 ? role.layers : pools->layers});
@@ -74,7 +74,7 @@ SequenceCache* CacheSet::find_idle(CacheId id) const {
 
 CacheId CacheSet::fork(CacheId id) {
   SequenceCache* from = find_idle(id);
-  const CacheId copy = host_->new_cache_id();
+  const CacheId copy = loop_->new_cache_id();
   auto forked = std::make_unique<SequenceCache>(copy, from->pools());
   forked->fork_from(*from);
   caches_.push_back(std::move(forked));
@@ -145,7 +145,7 @@ bool CacheSet::runs_sequence(size_t role) const {
 void CacheSet::publish(std::span<const Token> tokens, bool over) {
   if (!spec_->prefix_cache) return;
   for (const auto& held : caches_) {
-    if (!held->has_news(tokens.size()) || !(held->idle() || over)) continue;
+    if (!held->can_publish(tokens.size()) || !(held->idle() || over)) continue;
     if (runs_sequence(held->id())) held->publish(root(held->model()), tokens);
   }
 }

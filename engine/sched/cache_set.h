@@ -13,7 +13,7 @@
 #include "engine/base/check.h"
 #include "engine/cache/sequence_cache.h"
 #include "engine/decode/gen.h"
-#include "engine/sched/run_host.h"
+#include "engine/sched/loop_services.h"
 #include "engine/sched/spec.h"
 
 namespace tandem {
@@ -21,7 +21,7 @@ namespace tandem {
 class CacheSet {
  public:
   // None yet; open() makes one for each role that does not share one. Both outlive it.
-  CacheSet(const SequenceSpec* spec, RunHost* host);
+  CacheSet(const SequenceSpec* spec, LoopServices* loop);
   void placed();  // the roles' models are others. REQUIRES: not open
   void open();
   // Gives all pages back. REQUIRES: no pass is with a device.
@@ -88,7 +88,7 @@ class CacheSet {
   AdapterId find_adapter(const SequenceCache& cache) const;
 
   const SequenceSpec* const spec_;
-  RunHost* const host_;
+  LoopServices* const loop_;
   bool has_adapters_ = false;
   Caches caches_;
   absl::InlinedVector<std::pair<Role, Stage>, 2> stages_;  // of the spec's roles, in their order

@@ -36,9 +36,9 @@ std::string prefix_dependencies(const SequenceSpec& spec, size_t role) {
   return key;
 }
 
-std::unique_ptr<Conditioning> Conditioning::create(SequenceParts* parts, RunHost* host) {
+std::unique_ptr<Conditioning> Conditioning::create(SequenceParts* parts, LoopServices* loop) {
   if (!parts->spec.cast->has_edges()) return nullptr;
-  return std::unique_ptr<Conditioning>(new Conditioning(parts, host));
+  return std::unique_ptr<Conditioning>(new Conditioning(parts, loop));
 }
 
 const Cast& Conditioning::cast() const { return *parts_->spec.cast; }
@@ -195,7 +195,7 @@ Flight* Conditioning::submit(Pass&& pass, SequencePasses::Purpose purpose) {
     pass.reading(std::move(rows));
   }
   Flight* const flight =
-      parts_->passes.submit(std::move(pass), parts_->caches, host_, purpose, memory_of(cache));
+      parts_->passes.submit(std::move(pass), parts_->caches, loop_, purpose, memory_of(cache));
   if (leaves) hidden->ticket = flight->id;
   return flight;
 }

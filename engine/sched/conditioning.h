@@ -13,8 +13,8 @@
 
 #include "engine/decode/gen.h"
 #include "engine/pass/cast.h"
+#include "engine/sched/loop_services.h"
 #include "engine/sched/requirements.h"
-#include "engine/sched/run_host.h"
 #include "engine/sched/sequence_passes.h"
 #include "engine/sched/spec.h"
 
@@ -29,7 +29,7 @@ std::string prefix_dependencies(const SequenceSpec& spec, size_t role);
 class Conditioning {
  public:
   // Null if the cast has no edges. All outlive it.
-  static std::unique_ptr<Conditioning> create(SequenceParts* parts, RunHost* host);
+  static std::unique_ptr<Conditioning> create(SequenceParts* parts, LoopServices* loop);
 
   // A new round: adds the memories of the needed caches and the sources of conditioned ones to its
   // requirements. Hidden rows of earlier rounds are gone.
@@ -44,7 +44,7 @@ class Conditioning {
   Flight* submit(Pass&& pass, SequencePasses::Purpose purpose);
 
  private:
-  Conditioning(SequenceParts* parts, RunHost* host) : parts_(parts), host_(host) {}
+  Conditioning(SequenceParts* parts, LoopServices* loop) : parts_(parts), loop_(loop) {}
 
   // Rows [first, end) of a cache whose hidden rows condition another cache in this round.
   struct HiddenRows {
@@ -75,7 +75,7 @@ class Conditioning {
   void recompute_memory(const SequenceCache& reader);
 
   SequenceParts* const parts_;
-  RunHost* const host_;
+  LoopServices* const loop_;
   std::vector<HiddenRows> hidden_;
 };
 

@@ -27,7 +27,7 @@ uint64_t DeviceScheduler::end_of_copies_to(std::span<const Move> reading) const 
   return 0;
 }
 
-void DeviceScheduler::take_moves(Running* to) {
+void DeviceScheduler::take_moves(LaunchedBatch* to) {
   for (const Move& move : moves_) {
     if (move.kind != Move::kFree || log_frees_) to->batch.moves.push_back(move);
   }
@@ -98,13 +98,13 @@ std::vector<Picked> DeviceScheduler::pick() {
   return picked;
 }
 
-const DeviceScheduler::Running* DeviceScheduler::next(TimePoint now) {
+const DeviceScheduler::LaunchedBatch* DeviceScheduler::next(TimePoint now) {
   if (!idle() && running_.front()->doomed) return nullptr;
   const std::vector<Picked> picked = pick();
   if (picked.empty() && (!idle() || wanted_ <= flushed_)) return nullptr;
 
-  if (spare_.empty()) spare_.push_back(std::make_unique<Running>());
-  std::unique_ptr<Running> running = std::move(spare_.back());
+  if (spare_.empty()) spare_.push_back(std::make_unique<LaunchedBatch>());
+  std::unique_ptr<LaunchedBatch> running = std::move(spare_.back());
   spare_.pop_back();
   Batch& batch = running->batch;
   batch.behind = !idle();
@@ -139,7 +139,7 @@ const DeviceScheduler::Running* DeviceScheduler::next(TimePoint now) {
 
 // The batch is over. Flights whose works are `left` are pending again, by age.
 template <class Left>
-void DeviceScheduler::put_back(const Running& batch, Left left) {
+void DeviceScheduler::put_back(const LaunchedBatch& batch, Left left) {
   const size_t before = pending_.size();
   for (size_t i = 0; i < batch.flights.size(); ++i) {
     PassFlight* const f = batch.flights[i];
@@ -151,8 +151,8 @@ void DeviceScheduler::put_back(const Running& batch, Left left) {
   std::ranges::sort(pending_, {}, [](const PassFlight* f) { return f->order; });
 }
 
-std::unique_ptr<DeviceScheduler::Running> DeviceScheduler::take_oldest(TimePoint now) {
-  std::unique_ptr<Running> oldest = std::move(running_.front());
+std::unique_ptr<DeviceScheduler::LaunchedBatch> DeviceScheduler::take_oldest(TimePoint now) {
+  std::unique_ptr<LaunchedBatch> oldest = std::move(running_.front());
   running_.pop_front();
   oldest_since_.store(idle() ? kNever : now, std::memory_order_relaxed);
   rows_under_way_ -= oldest->rows;
@@ -160,15 +160,15 @@ std::unique_ptr<DeviceScheduler::Running> DeviceScheduler::take_oldest(TimePoint
   return oldest;
 }
 
-std::unique_ptr<DeviceScheduler::Running> DeviceScheduler::finish(TimePoint now) {
-  std::unique_ptr<Running> done = take_oldest(now);
+std::unique_ptr<DeviceScheduler::LaunchedBatch> DeviceScheduler::finish(TimePoint now) {
+  std::unique_ptr<LaunchedBatch> done = take_oldest(now);
   put_back(*done, [](const Work& w) { return !w.last; });
   recover();
   return done;
 }
 
 // The works stay as they are: next() writes over them.
-void DeviceScheduler::recycle(std::unique_ptr<Running> done) {
+void DeviceScheduler::recycle(std::unique_ptr<LaunchedBatch> done) {
   done->batch.moves.clear();
   done->batch.forget.clear();
   done->flights.clear();
@@ -185,7 +185,7 @@ void DeviceScheduler::recover() {
 }
 
 bool DeviceScheduler::retry_smaller(TimePoint now) {
-  const Running& refused = *running_.front();
+  const LaunchedBatch& refused = *running_.front();
   if (!refused.doomed) {
     for (size_t i = 1; i < running_.size(); ++i) running_[i]->doomed = true;
     if (refused.flights.empty()) return false;
@@ -200,7 +200,7 @@ bool DeviceScheduler::retry_smaller(TimePoint now) {
 }
 
 void DeviceScheduler::take_back(TimePoint now) {
-  std::unique_ptr<Running> refused = take_oldest(now);
+  std::unique_ptr<LaunchedBatch> refused = take_oldest(now);
   for (size_t i = 0; i < refused->flights.size(); ++i) {
     PassFlight& f = *refused->flights[i];
     const Work& work = refused->batch.works[i];

@@ -26,7 +26,7 @@ namespace tandem {
 class DeviceScheduler {
  public:
   // A batch with the device. `batch` stays where it is until the backend is done with it.
-  struct Running {
+  struct LaunchedBatch {
     Batch batch;
     std::vector<PassFlight*> flights;  // by work
     int rows = 0;
@@ -64,11 +64,11 @@ class DeviceScheduler {
   int64_t pending_rows() const;  // of these passes, not launched yet
 
   // The next batch, taken from what is pending; null when nothing can run now.
-  const Running* next(TimePoint now);
+  const LaunchedBatch* next(TimePoint now);
   // The oldest batch is done: hands it over; passes with rows left are pending again.
-  std::unique_ptr<Running> finish(TimePoint now);
+  std::unique_ptr<LaunchedBatch> finish(TimePoint now);
   // Takes it back, so that the next batch can use its memory.
-  void recycle(std::unique_ptr<Running> done);
+  void recycle(std::unique_ptr<LaunchedBatch> done);
 
   // The device is gone: nothing is launched any more.
   void lose() { lost_.store(true, std::memory_order_relaxed); }
@@ -93,13 +93,13 @@ class DeviceScheduler {
   // chain.
   static constexpr size_t kAhead = 2;
   static constexpr size_t kChain = 16;
-  void take_moves(Running* to);
+  void take_moves(LaunchedBatch* to);
   std::vector<Picked> pick();
   bool one_sequence() const;
-  std::unique_ptr<Running> take_oldest(TimePoint now);
+  std::unique_ptr<LaunchedBatch> take_oldest(TimePoint now);
   void take_back(TimePoint now);
   template <class Left>
-  void put_back(const Running& batch, Left left);
+  void put_back(const LaunchedBatch& batch, Left left);
   // Until the next call.
   std::span<const Candidate> runnable();
   void recover();
@@ -116,10 +116,11 @@ class DeviceScheduler {
   uint64_t made_ = 0;                 // of these, in batches that are done
   uint64_t wanted_ = 0;               // someone waits until so many are made
   std::vector<TicketId> forget_;
-  std::deque<std::unique_ptr<Running>> running_;  // oldest first
+  std::deque<std::unique_ptr<LaunchedBatch>> running_;  // oldest first
   int rows_under_way_ = 0;
-  std::vector<Candidate> candidates_;            // of the last runnable()
-  std::vector<std::unique_ptr<Running>> spare_;  // their contents are over; their memory is not
+  std::vector<Candidate> candidates_;  // of the last runnable()
+  std::vector<std::unique_ptr<LaunchedBatch>>
+      spare_;  // their contents are over; their memory is not
   std::atomic<bool> lost_{false};
   std::atomic<TimePoint> oldest_since_{kNever};  // never: nothing is running
   ModelId last_model_;

@@ -69,7 +69,7 @@ int64_t Dispatcher::begin(std::shared_ptr<Transfer> transfer) {
 }
 
 // True: it is made, or with a lost device nobody wants it any more.
-bool Dispatcher::advance(UnderWay& t) {
+bool Dispatcher::advance(PendingTransfer& t) {
   if (t.target->lost()) return true;
   if (t.transfer->state() == Transfer::kWaiting) {
     if (t.source->lost()) return true;
@@ -85,7 +85,7 @@ bool Dispatcher::advance(UnderWay& t) {
 
 void Dispatcher::advance_transfers() {
   // In order: one may have its turn when those before it are made.
-  std::erase_if(transfers_, [](UnderWay& t) {
+  std::erase_if(transfers_, [](PendingTransfer& t) {
     if (!advance(t)) return false;
     t.transfer->made();
     return true;
@@ -100,7 +100,7 @@ bool Dispatcher::launch(TimePoint now) {
       continue;
     }
     while (!scheduler.lost() && scheduler.has_work()) {
-      const DeviceScheduler::Running* const next = scheduler.next(now);
+      const DeviceScheduler::LaunchedBatch* const next = scheduler.next(now);
       if (!next) break;
       launch(scheduler, *next);
       any = true;
@@ -137,7 +137,7 @@ int64_t Dispatcher::bytes_from_elsewhere(const Batch& batch) const {
   return bytes;
 }
 
-void Dispatcher::launch(DeviceScheduler& scheduler, const DeviceScheduler::Running& next) {
+void Dispatcher::launch(DeviceScheduler& scheduler, const DeviceScheduler::LaunchedBatch& next) {
   const Batch& batch = next.batch;
   if (const int64_t bytes = bytes_from_elsewhere(batch); bytes > 0) copied_->add(bytes);
   ModelSeries* series = nullptr;  // none for a batch of moves alone
@@ -161,14 +161,14 @@ Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, Tim
   TANDEM_CHECK(!scheduler.oldest_doomed() || !result.status.ok());
   finished.lost = absl::IsUnavailable(result.status);
   if (finished.lost) scheduler.lose();
-  std::unique_ptr<DeviceScheduler::Running> batch = scheduler.finish(now);
+  std::unique_ptr<DeviceScheduler::LaunchedBatch> batch = scheduler.finish(now);
   const int rows = batch->rows;
   TANDEM_CHECK(!result.status.ok() || result.works.size() == batch->flights.size());
   finished.done.reserve(batch->flights.size());
   const int works = static_cast<int>(batch->flights.size());
   BatchCost* cost = nullptr;  // none for a batch of moves alone
   if (works > 0) cost = &models_[batch->batch.works.front().model.index()].cost;
-  if (cost && result.status.ok()) cost->saw(rows, seconds(result.busy));
+  if (cost && result.status.ok()) cost->observe(rows, seconds(result.busy));
   for (size_t i = 0; i < batch->flights.size(); ++i) {
     PassFlight& flight = *batch->flights[i];
     const Work& work = batch->batch.works[i];

@@ -83,17 +83,17 @@ class Dispatcher {
   std::string check_pages(const std::vector<const SequenceRun*>& runs) const;
 
  private:
-  void launch(DeviceScheduler& scheduler, const DeviceScheduler::Running& next);
+  void launch(DeviceScheduler& scheduler, const DeviceScheduler::LaunchedBatch& next);
   int64_t bytes_from_elsewhere(std::span<const Move> moves) const;
   int64_t bytes_from_elsewhere(const Batch& batch) const;
-  struct UnderWay {
+  struct PendingTransfer {
     std::shared_ptr<Transfer> transfer;
     DeviceScheduler* source;
     DeviceScheduler* target;
     uint64_t after;    // of the source's log: moves that go before
     uint64_t end = 0;  // of the target's log, where it is logged
   };
-  static bool advance(UnderWay& transfer);
+  static bool advance(PendingTransfer& transfer);
   void advance_transfers();
   DeviceScheduler& scheduler_of(const ModelPools& pools) {
     return schedulers_[device_of(pools.model).index()];
@@ -114,7 +114,7 @@ class Dispatcher {
       schedulers_;             // by device; they do not move, because pools hold their move logs
   std::vector<Model> models_;  // by model
   bool has_replicas_ = false;
-  std::vector<UnderWay> transfers_;  // oldest first
+  std::vector<PendingTransfer> transfers_;  // oldest first
 };
 
 }  // namespace tandem

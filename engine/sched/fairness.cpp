@@ -6,20 +6,20 @@
 
 namespace tandem {
 
-void Turns::add(Account* account) {
+void ServiceOrder::add(Account* account) {
   const auto [at, fresh] = order_.insert({account->served(), account->number(), account});
   TANDEM_CHECK(fresh);
   place_.emplace(account, at);
 }
 
-void Turns::remove(Account* account) {
+void ServiceOrder::remove(Account* account) {
   const auto place = place_.find(account);
   TANDEM_CHECK(place != place_.end());
   order_.erase(place->second);
   place_.erase(place);
 }
 
-Account* Turns::first() {
+Account* ServiceOrder::first() {
   while (order_.begin()->served != order_.begin()->account->served()) {
     Account* const account = order_.begin()->account;
     remove(account);

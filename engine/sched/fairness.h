@@ -45,7 +45,7 @@ class Account {
 
 // Clients in the order of their turns. The order is right although accounts are charged behind its
 // back: they only grow, so an entry whose key is still its account's is the least of all.
-class Turns {
+class ServiceOrder {
  public:
   void add(Account* account);
   void remove(Account* account);
@@ -53,16 +53,16 @@ class Turns {
   bool empty() const { return order_.empty(); }
 
  private:
-  struct Turn {
+  struct Entry {
     double served;
     uint64_t number;
     Account* account;
-    bool operator<(const Turn& o) const {
+    bool operator<(const Entry& o) const {
       return served != o.served ? served < o.served : number < o.number;
     }
   };
-  std::set<Turn> order_;
-  std::unordered_map<const Account*, std::set<Turn>::iterator> place_;
+  std::set<Entry> order_;
+  std::unordered_map<const Account*, std::set<Entry>::iterator> place_;
 };
 
 struct FairnessOptions {
@@ -101,7 +101,7 @@ class Ledger {
   const FairnessOptions options_;
   std::unordered_map<std::string, std::unique_ptr<Account>> accounts_;
   std::list<Account*> idle_;  // without requests, longest first
-  Turns waiting_;
+  ServiceOrder waiting_;
   double last_ = 0;  // service of the client that was the last to wait
   uint64_t next_number_ = 0;
 };

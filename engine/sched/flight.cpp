@@ -45,7 +45,7 @@ bool counts_tokens(const Pass& pass) {
 bool PassFlight::may_run() const {
   if (!cache->all_launched_before(turn)) return false;
   if (!begun &&
-      !cache->moves_allow(past, frontier, cache->pools()->retains_hidden(pass.stage.to))) {
+      !cache->transfers_allow(past, frontier, cache->pools()->retains_hidden(pass.stage.to))) {
     return false;
   }
   if (memory && !(memory_device == device ? memory->all_launched_before(memory_turn)
@@ -87,7 +87,7 @@ void prepare(PassFlight& flight) {
   for (const Read& read : pass.read) {
     flight.leaves_values |= read.keep || read.hidden;
     flight.outputs += static_cast<int>(read.rows.size());
-    if (read.against.valid() && read.against.ticket != kOneHot) {
+    if (read.against.valid()) {
       flight.linked = true;
       flight.awaits.push_back(read.against.ticket);
       flight.awaits.insert(flight.awaits.end(), read.against.more.begin(), read.against.more.end());

@@ -98,7 +98,7 @@ bool Loop::step() {
     again = admit();
     again |= grant_pages();
     again |= resume_ready();
-    again |= reap();
+    again |= release_ended();
   }
   progress |= dispatcher_.launch(now());
   if (progress) update_gauges();
@@ -133,9 +133,9 @@ void Loop::on_submit(std::vector<SequenceSpec> choices) {
   }
   const RequestId id = choices.front().id;
   OpenRequest& request = requests_.open(id, choices.front().client);
-  RunHost* host = this;
+  LoopServices* services = this;
   for (SequenceSpec& spec : choices) {
-    auto run = std::make_unique<SequenceRun>(std::move(spec), next_order_++, host);
+    auto run = std::make_unique<SequenceRun>(std::move(spec), next_order_++, services);
     run->belongs_to(id, request.account);
     request.choices.push_back(run.get());
     for (const TimePoint t :
@@ -189,12 +189,12 @@ bool Loop::fire_timers() {
       end(run, absl::OkStatus());
     } else if (run->state() == SequenceRun::kWaiting && admission_.queue_end(spec) <= now()) {
       metrics_->rejected[static_cast<size_t>(RejectReason::kQueueTime)].add();
-      end(run, admission_.waited_too_long(spec, now()));
-    } else if (readers_.is_lost(run, now())) {
-      end(run, readers_.lost());
+      end(run, admission_.queue_timeout(spec, now()));
+    } else if (readers_.is_stalled(run, now())) {
+      end(run, readers_.stalled_status());
     } else if (readers_.hold_is_over(run, now())) {
       if (run->flights() == 0 && run->caches().holds_pages()) {
-        run->evict();
+        run->preempt();
         metrics_->preemptions.add();
       }
     }
@@ -246,7 +246,7 @@ void Loop::start_followers(SequenceRun* leader) {
 
 // --- Pages
 
-bool Loop::ask_pages(SequenceRun* run) {
+bool Loop::request_pages(SequenceRun* run) {
   if (run->flights() == 0) {  // else passes under way may still read them
     forget_values(run);
     if (run->leads() && run->accounts().has_first_token()) start_followers(run);
@@ -255,7 +255,7 @@ bool Loop::ask_pages(SequenceRun* run) {
     readers_.hold(run, now());
     return false;
   }
-  return page_queue_.ask(run);
+  return page_queue_.request(run);
 }
 
 bool Loop::grant_pages() {
@@ -269,14 +269,14 @@ bool Loop::grant_pages() {
           return &other != &run && !waits && other.caches().holds_pages_of(pools);
         });
       });
-  if (!mutated(Mutation::kHiddenPreemption)) metrics_->preemptions.add(served.evicted);
+  if (!mutated(Mutation::kHiddenPreemption)) metrics_->preemptions.add(served.preempted);
   for (SequenceRun* run : served.granted) ready_.push(run->take_waiter(), run);
   for (SequenceRun* run : served.hopeless) {
     end(run, with_reason(absl::ResourceExhaustedError(
                              "the request needs more KV memory than its model has (kv_pages)"),
                          "OUT_OF_KV_MEMORY"));
   }
-  return !served.granted.empty() || !served.hopeless.empty() || served.evicted > 0;
+  return !served.granted.empty() || !served.hopeless.empty() || served.preempted > 0;
 }
 
 // --- Coroutines and batches
@@ -376,7 +376,7 @@ void Loop::end(SequenceRun* run, absl::Status status) {
   if (next && !status.ok()) this->end(next, std::move(status));  // one that fails takes the others
 }
 
-bool Loop::reap() {
+bool Loop::release_ended() {
   bool any = false;
   std::erase_if(ending_, [&](SequenceRun* run) {
     if (!run->gate().empty() && !mutated(Mutation::kFreeUnderPass)) return false;

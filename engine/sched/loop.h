@@ -40,7 +40,7 @@ struct LoopOptions {
   bool log_frees = false;           // batches carry kFree moves, for backends that check them
 };
 
-class Loop final : private RunHost {
+class Loop final : private LoopServices {
  public:
   // devices[i] is DeviceId(i); models by ModelId. `metrics` and the backends outlive the loop.
   Loop(LoopOptions options, const Clock* clock, const std::vector<Backend*>& devices,
@@ -92,13 +92,13 @@ class Loop final : private RunHost {
   std::string check_pages() const;
 
  private:
-  // RunHost:
+  // LoopServices:
   TimePoint now() const override { return now_; }
   ModelPools* pools(ModelId model) override { return &dispatcher_.pools(model); }
   DeviceId device_of(ModelId model) const override { return dispatcher_.device_of(model); }
   CacheId new_cache_id() override { return CacheId(next_cache_++); }
   TicketId new_ticket_id() override { return next_ticket_++; }
-  bool ask_pages(SequenceRun* run) override;
+  bool request_pages(SequenceRun* run) override;
   void enqueue(PassFlight* flight) override { dispatcher_.enqueue(flight); }
   int64_t begin(std::shared_ptr<Transfer> transfer) override {
     return dispatcher_.begin(std::move(transfer));
@@ -124,7 +124,7 @@ class Loop final : private RunHost {
   void forget_values(SequenceRun* run);
   void end_all_on(DeviceId device, const absl::Status& status);
   void end(SequenceRun* run, absl::Status status);
-  bool reap();
+  bool release_ended();
   void refuse(const std::vector<SequenceSpec>& choices, const absl::Status& status,
               RejectReason reason);
   void update_gauges();

@@ -13,7 +13,7 @@ namespace tandem {
 bool MethodContext::reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) {
   parts_->reservation.begin_round(needs, tokens());
   waiter_ = waiter;
-  if (!host_->ask_pages(run_)) return false;
+  if (!loop_->request_pages(run_)) return false;
   waiter_ = nullptr;
   return true;
 }
@@ -42,7 +42,7 @@ void MethodContext::recompute_rows(Stage stage) {
 
 Flight* MethodContext::submit(Pass&& pass, Purpose purpose) {
   if (parts_->conditioning) return parts_->conditioning->submit(std::move(pass), purpose);
-  return parts_->passes.submit(std::move(pass), parts_->caches, host_, purpose);
+  return parts_->passes.submit(std::move(pass), parts_->caches, loop_, purpose);
 }
 
 int64_t MethodContext::copy(CacheId from, int begin, int end, CacheId to) {
@@ -51,7 +51,7 @@ int64_t MethodContext::copy(CacheId from, int begin, int end, CacheId to) {
   source->commit_tree();
   auto transfer = std::make_shared<Transfer>(source->pools(), target->pools());
   target->copy_from(*source, begin, end, transfer);
-  return host_->begin(std::move(transfer));
+  return loop_->begin(std::move(transfer));
 }
 
 bool MethodContext::emit(std::span<Emitted> tokens) {
@@ -61,8 +61,8 @@ bool MethodContext::emit(std::span<Emitted> tokens) {
   tokens = tokens.first(static_cast<size_t>(taken));
   if (mutated(Mutation::kUncountedToken) && over) --taken;
   const bool first_choice = run_->request() == run_->id();
-  parts_->accounts.emitted(taken, first_choice, host_->now());
-  host_->tokens_emitted(run_, taken);
+  parts_->accounts.emitted(taken, first_choice, loop_->now());
+  loop_->tokens_emitted(run_, taken);
   SequenceListener& listener = *parts_->spec.listener;
   if (mutated(Mutation::kRepeatToken) && stats().preemptions > 0) {
     Emitted again = tokens.front();

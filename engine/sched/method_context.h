@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/decode/gen.h"
-#include "engine/sched/run_host.h"
+#include "engine/sched/loop_services.h"
 #include "engine/sched/sequence_parts.h"
 
 namespace tandem {
@@ -17,8 +17,8 @@ namespace tandem {
 class MethodContext final : public Sequence {
  public:
   // All outlive it.
-  MethodContext(SequenceRun* run, SequenceParts* parts, RunHost* host)
-      : run_(run), parts_(parts), host_(host) {}
+  MethodContext(SequenceRun* run, SequenceParts* parts, LoopServices* loop)
+      : run_(run), parts_(parts), loop_(loop) {}
 
   // The coroutine of the round that waits for pages; null: none waits.
   std::coroutine_handle<> take_waiter() { return std::exchange(waiter_, nullptr); }
@@ -32,12 +32,12 @@ class MethodContext final : public Sequence {
   bool wants_logprobs() const override { return parts_->spec.logprobs; }
   bool raw_logprobs() const override { return parts_->spec.raw_logprobs; }
   MethodStats& stats() override { return parts_->accounts.stats(); }
-  TimePoint now() const override { return host_->now(); }
+  TimePoint now() const override { return loop_->now(); }
   bool reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) override;
   Pass begin_pass(Stage stage, int end) override;
   Flight* submit(Pass&& pass) override { return submit(std::move(pass), Purpose::kRequested); }
-  void keep(CacheId cache, std::span<const Row> path) override {
-    parts_->caches.find_idle(cache)->keep(path);
+  void retain(CacheId cache, std::span<const Row> path) override {
+    parts_->caches.find_idle(cache)->retain(path);
   }
   void truncate(CacheId cache, int at_most) override {
     // A pass without a waiter, as a prompt's, may still run if no row of it is dropped.
@@ -66,7 +66,7 @@ class MethodContext final : public Sequence {
 
   SequenceRun* const run_;
   SequenceParts* const parts_;
-  RunHost* const host_;
+  LoopServices* const loop_;
   std::coroutine_handle<> waiter_;
 };
 

@@ -36,7 +36,7 @@ class PageQueue {
   explicit PageQueue(Preemption policy = Preemption::kLowestPriority) : policy_(policy) {}
 
   // True: granted at once. False: `run` is paused and waits.
-  bool ask(SequenceRun* run);
+  bool request(SequenceRun* run);
   void erase(SequenceRun* run) {
     std::erase(waiting_, run);
     std::erase(held_, run);
@@ -44,14 +44,14 @@ class PageQueue {
   // `run` stands still, and for others gives up its pages before anyone who waits does.
   void hold(SequenceRun* run);
   // Takes the pages of the last one that stands still and has any of `pools`. False: there is none.
-  bool evict_held(const std::vector<const PagePool*>& pools);
+  bool preempt_held(const std::vector<const PagePool*>& pools);
   // Does anybody who uses this model wait for pages?
-  bool holds_up(ModelId model) const;
+  bool blocks(ModelId model) const;
 
   struct Served {
     std::vector<SequenceRun*> granted;   // running again, to be resumed
     std::vector<SequenceRun*> hopeless;  // want more than will ever be free; still waiting
-    int64_t evicted = 0;
+    int64_t preempted = 0;
   };
   // `others_hold(run, pools)`: does any other sequence hold pages of these pools, but for those
   // that wait here without passes under way?
@@ -62,7 +62,7 @@ class PageQueue {
  private:
   bool before(const SequenceRun* a, const SequenceRun* b) const;
   void insert(std::vector<SequenceRun*>* line, SequenceRun* run) const;
-  bool evict_for(const SequenceRun& head);
+  bool preempt_for(const SequenceRun& head);
   SequenceRun* victim_behind(const SequenceRun& head,
                              const std::vector<const PagePool*>& pools) const;
 

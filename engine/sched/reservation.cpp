@@ -97,10 +97,10 @@ bool Reservation::can_grant(std::vector<const PagePool*>* lacking) const {
   return enough;
 }
 
-void Reservation::grant(RunHost* host) {
+void Reservation::grant(LoopServices* loop) {
   frontier_begin_.clear();
   for (const CacheRequirement& r : required_) {
-    if (r.looked_up) host->prefix_looked_up(r.adoptable, r.adopted);
+    if (r.looked_up) loop->prefix_looked_up(r.adoptable, r.adopted);
     r.cache->reserve(r.rows, r.cache->pools()->layers);
     if (r.frontier_end > 0) {
       r.cache->reserve(r.frontier_end, r.frontier_to, r.frontier_begin);

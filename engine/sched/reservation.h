@@ -11,8 +11,8 @@
 #include "engine/cache/sequence_cache.h"
 #include "engine/decode/gen.h"
 #include "engine/sched/cache_set.h"
+#include "engine/sched/loop_services.h"
 #include "engine/sched/requirements.h"
-#include "engine/sched/run_host.h"
 
 namespace tandem {
 
@@ -31,7 +31,7 @@ class Reservation {
   void adopt(std::span<const Token> tokens);
   // `lacking`: receives the pools without enough free pages.
   bool can_grant(std::vector<const PagePool*>* lacking = nullptr) const;
-  void grant(RunHost* host);
+  void grant(LoopServices* loop);
   // The caches were emptied, so the waiting round requires more.
   void preempted();
   // The first row of a cache that the granted round may leave between two layers.

@@ -30,7 +30,7 @@ class SequenceAccounts {
   void ran(Role role, int batch_rows, Duration busy, double share, bool last);
   // So many tokens went out, at least one. `first_choice`: they count as the request's first.
   void emitted(int64_t tokens, bool first_choice, TimePoint now);
-  void evicted() { ++stats_.preemptions; }
+  void preempted() { ++stats_.preemptions; }
   bool has_first_token() const { return first_token_at_ != kNever; }
 
   // What comes of it when it ends now.

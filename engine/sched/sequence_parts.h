@@ -8,8 +8,8 @@
 
 #include "engine/sched/cache_set.h"
 #include "engine/sched/conditioning.h"
+#include "engine/sched/loop_services.h"
 #include "engine/sched/reservation.h"
-#include "engine/sched/run_host.h"
 #include "engine/sched/sequence_accounts.h"
 #include "engine/sched/sequence_output.h"
 #include "engine/sched/sequence_passes.h"
@@ -18,11 +18,11 @@
 namespace tandem {
 
 struct SequenceParts {
-  SequenceParts(SequenceSpec&& sequence, SequenceRun* run, RunHost* host)
+  SequenceParts(SequenceSpec&& sequence, SequenceRun* run, LoopServices* loop)
       : spec(std::move(sequence)),
         output(&spec),
-        caches(&spec, host),
-        conditioning(Conditioning::create(this, host)),
+        caches(&spec, loop),
+        conditioning(Conditioning::create(this, loop)),
         reservation(&caches, conditioning.get()),
         passes(run, spec.id, spec.priority),
         accounts(spec.submitted, spec.series) {}

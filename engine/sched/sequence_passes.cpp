@@ -68,12 +68,12 @@ PassFlight* SequencePasses::take_spare() {
   return flight;
 }
 
-Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Purpose purpose,
+Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, LoopServices* loop, Purpose purpose,
                                CacheId memory) {
   SequenceCache* const c = caches.find(pass.stage.cache);
   PassFlight* const flight = take_spare();
   if (c->idle()) c->commit_tree();
-  flight->id = flight->order = host->new_ticket_id();
+  flight->id = flight->order = loop->new_ticket_id();
   flight->pass = std::move(pass);
   if (mutated(Mutation::kUnmaskSibling)) unmask_siblings(&flight->pass.add);
   flight->done = false;
@@ -83,7 +83,7 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Pur
   flight->recompute = purpose == kRecompute;
   flight->cache = c;
   flight->role = caches.role_of(*c, flight->pass.stage.to);
-  flight->device = host->device_of(c->model());
+  flight->device = loop->device_of(c->model());
   prepare(*flight);
   if (flight->linked) find_awaited(flight);
   const bool causal = flight->pass.see == See::kCausal;
@@ -93,7 +93,7 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Pur
   flight->memory = flight->pass.memory.valid() ? caches.find(flight->pass.memory) : nullptr;
   if (flight->memory) {
     flight->memory_turn = flight->memory->begin_reader();
-    flight->memory_device = host->device_of(flight->memory->model());
+    flight->memory_device = loop->device_of(flight->memory->model());
   }
   flight->turn = c->begin_pass();
   if (!causal || flight->pass.memory != memory) {
@@ -104,7 +104,7 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Pur
   ++under_way_;
   flight->shared = flight->leaves_values;
   if (flight->shared) shared_.push_back(flight);
-  host->enqueue(flight);
+  loop->enqueue(flight);
   return flight;
 }
 

@@ -10,7 +10,7 @@
 #include "engine/pass/pass.h"
 #include "engine/sched/cache_set.h"
 #include "engine/sched/flight.h"
-#include "engine/sched/run_host.h"
+#include "engine/sched/loop_services.h"
 
 namespace tandem {
 
@@ -26,7 +26,7 @@ class SequencePasses {
   enum Purpose : bool { kRequested, kRecompute };
   // Counts the pass in its cache and queues it on the device of its model. It reads the cache
   // `memory`, unless it names another.
-  Flight* submit(Pass&& pass, CacheSet& caches, RunHost* host, Purpose purpose = kRequested,
+  Flight* submit(Pass&& pass, CacheSet& caches, LoopServices* loop, Purpose purpose = kRequested,
                  CacheId memory = {});
   void done(PassFlight& flight);
   // Makes the flight spare, unless it is under way, its ticket exists or its values may be named.

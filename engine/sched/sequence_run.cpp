@@ -9,8 +9,11 @@
 
 namespace tandem {
 
-SequenceRun::SequenceRun(SequenceSpec spec, uint64_t order, RunHost* host)
-    : order_(order), host_(host), parts_(std::move(spec), this, host), face_(this, &parts_, host) {}
+SequenceRun::SequenceRun(SequenceSpec spec, uint64_t order, LoopServices* loop)
+    : order_(order),
+      loop_(loop),
+      parts_(std::move(spec), this, loop),
+      context_(this, &parts_, loop) {}
 
 SequenceRun::~SequenceRun() {
   drop_frame();
@@ -28,7 +31,7 @@ void SequenceRun::place(std::span<const ModelId> models) {
 
 std::coroutine_handle<> SequenceRun::start() {
   parts_.caches.open();
-  Sequence* const seen = &face_;
+  Sequence* const seen = &context_;
   task_ = parts_.spec.method(Gen(seen));
   return task_.handle();
 }
@@ -51,7 +54,7 @@ void SequenceRun::grant() {
     const int64_t rows = parts_.caches.find(large)->rows();
     parts_.accounts.begun(std::min(rows, static_cast<int64_t>(spec().prompt.size())));
   }
-  parts_.reservation.grant(host_);
+  parts_.reservation.grant(loop_);
 }
 
 void SequenceRun::prefetch_round(std::coroutine_handle<> waiter) const {
@@ -60,12 +63,12 @@ void SequenceRun::prefetch_round(std::coroutine_handle<> waiter) const {
   for (const auto& cache : parts_.caches.all()) prefetch(cache.get());
 }
 
-void SequenceRun::evict() {
+void SequenceRun::preempt() {
   TANDEM_CHECK(flights() == 0);
   publish();
   parts_.caches.clear();
   parts_.reservation.preempted();
-  parts_.accounts.evicted();
+  parts_.accounts.preempted();
   if (mutated(Mutation::kRedrawAfterEviction)) ++parts_.spec.warp.seed;
 }
 
@@ -86,7 +89,7 @@ SequenceEnd SequenceRun::make_end(absl::Status status) const {
   end.stop_index = parts_.output.stop_index();
   end.prompt_tokens = spec().prompt_tokens();
   end.completion_tokens = parts_.output.emitted();
-  end.stats = parts_.accounts.at_end(host_->now());
+  end.stats = parts_.accounts.at_end(loop_->now());
   return end;
 }
 

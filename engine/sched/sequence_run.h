@@ -13,8 +13,8 @@
 #include "engine/async/task.h"
 #include "engine/sched/fairness.h"
 #include "engine/sched/flight.h"
+#include "engine/sched/loop_services.h"
 #include "engine/sched/method_context.h"
-#include "engine/sched/run_host.h"
 #include "engine/sched/sequence_state.h"
 #include "engine/sched/spec.h"
 
@@ -25,7 +25,7 @@ class SequenceRun final {
   using State = SequenceState;
   using enum SequenceState;
 
-  SequenceRun(SequenceSpec spec, uint64_t order, RunHost* host);
+  SequenceRun(SequenceSpec spec, uint64_t order, LoopServices* loop);
   ~SequenceRun();
   SequenceRun(const SequenceRun&) = delete;
   SequenceRun& operator=(const SequenceRun&) = delete;
@@ -68,7 +68,7 @@ class SequenceRun final {
   }
   void grant();
   int64_t rounds() const { return rounds_; }  // granted
-  std::coroutine_handle<> take_waiter() { return face_.take_waiter(); }
+  std::coroutine_handle<> take_waiter() { return context_.take_waiter(); }
   // Soon `waiter` is resumed, whose frame this sequence owns. Its own memory is near by now.
   void prefetch_round(std::coroutine_handle<> waiter) const;
   int64_t first_pages(size_t role, const ModelPools& pools) const {
@@ -79,7 +79,7 @@ class SequenceRun final {
   }
   // Caches become empty; the method fills them again. Full pages stay in the prefix caches until
   // someone needs them.
-  void evict();
+  void preempt();
 
   const CacheSet& caches() const { return parts_.caches; }
   bool uses(ModelId model) const;
@@ -107,7 +107,7 @@ class SequenceRun final {
   void publish();
 
   const uint64_t order_;
-  RunHost* const host_;
+  LoopServices* const loop_;
   RequestId request_ = 0;
   Account* account_ = nullptr;
   bool leads_ = false;
@@ -115,7 +115,7 @@ class SequenceRun final {
   CheckedState state_;
   Gate gate_;
   SequenceParts parts_;
-  MethodContext face_;
+  MethodContext context_;
   Task<void> task_;  // goes before what it uses
 };
 

@@ -40,13 +40,13 @@ class SlowReaders {
 
   // Timers: has its reader been behind for too long? Has it stood still for so long that it gives
   // up its pages? Says so once.
-  bool is_lost(const SequenceRun* run, TimePoint now) const;
+  bool is_stalled(const SequenceRun* run, TimePoint now) const;
   bool hold_is_over(const SequenceRun* run, TimePoint now);
-  absl::Status lost() const;  // how a request ends whose reader is behind for too long
+  absl::Status stalled_status() const;  // how a request ends whose reader is behind for too long
 
  private:
   struct Wait {
-    TimePoint lost_at = kNever;     // its reader's patience ends
+    TimePoint stalled_at = kNever;  // its reader's patience ends
     TimePoint held_until = kNever;  // it keeps its pages
   };
   const LimitsConfig limits_;

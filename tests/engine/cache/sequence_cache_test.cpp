@@ -122,7 +122,7 @@ void check(World& w, const std::vector<Model>& all) {
     ASSERT_EQ(w.pools.kv.owners(page), owners + (w.pools.prefixes.knows(page) ? 1 : 0));
   }
   for (const PageId page : w.pools.prefixes.pages()) {
-    EXPECT_EQ(w.pools.kv.kept(page), true);
+    EXPECT_EQ(w.pools.kv.indexed(page), true);
   }
   ASSERT_EQ(w.pools.kv.used(), static_cast<int64_t>(kv.size()));
   ASSERT_EQ(w.pools.frontier.used(), frontier_pages);
@@ -231,7 +231,7 @@ class Walk {
     const bool takes_back =
         cut < pages.size() && std::any_of(
                                   pages.begin() + static_cast<ptrdiff_t>(cut), pages.end(),
-                                  [&](PageId page) { return w_.pools.kv.kept(page); });
+                                  [&](PageId page) { return w_.pools.kv.indexed(page); });
     const bool needs_cached = need.kv > w_.pools.kv.free();
     const size_t known = w_.pools.prefixes.size();
     m.cache->reserve(total, to);
@@ -290,7 +290,7 @@ class Walk {
          r = m.tree[static_cast<size_t>(r)]) {
       path.insert(path.begin(), r);
     }
-    m.cache->keep(path);
+    m.cache->retain(path);
     const size_t begin = m.rows.size() - m.tree.size();
     std::vector<Content> kept;
     for (const Row r : path) kept.push_back(m.rows[begin + static_cast<size_t>(r)]);
@@ -345,7 +345,7 @@ class Walk {
     commit_tree(m);
     const size_t final_tokens = below(4) ? m.text.size() : below(m.text.size());
     const uint64_t before = m.cache->pools()->prefixes.version();
-    const bool news = m.cache->has_news(final_tokens);
+    const bool news = m.cache->can_publish(final_tokens);
     m.cache->publish({}, std::span<const Token>(m.text).first(final_tokens));
     if (!news) EXPECT_EQ(m.cache->pools()->prefixes.version(), before);
     for (size_t n = kRowsOfAPage; n <= std::min(final_tokens, m.rows.size()); n += kRowsOfAPage) {
@@ -528,7 +528,7 @@ TEST(SequenceCache, TellsWhatItsRowsWereFed) {
   tree.add(chosen_in(74), 2);
   one.cache.append(kLayers, tree);
   EXPECT_EQ(fed(one.cache), (Tokens{5, 8, 6, 1, 2, -1, -2, -1, -1}));
-  one.cache.keep(std::vector<Row>{0, 2, 5});
+  one.cache.retain(std::vector<Row>{0, 2, 5});
   EXPECT_EQ(fed(one.cache), (Tokens{5, 8, 6, 1, -1, -1}));
   EXPECT_EQ(chosen_rows(one.cache), (Chosen{{4, 72}, {5, 74}}));
 
@@ -749,7 +749,7 @@ TEST(SequenceCache, AnEmbeddingStaysPrivateWhereItMoves) {
   two.a.reserve(5, kLayers);
   two.a.append(kLayers, tree);
   two.a.passes_done();
-  two.a.keep(std::vector<Row>{4});
+  two.a.retain(std::vector<Row>{4});
   feed(two.a, {2, 3, 4});
   EXPECT_EQ(fed(two.a), (Tokens{1, 2, 3, 4}));
   two.a.publish({}, kText);
@@ -770,16 +770,16 @@ TEST(SequenceCache, GoesOnPublishingWhereTheIndexForgot) {
 TEST(SequenceCache, ThereIsNewsWhereAPageIsFullOrForgotten) {
   Two two;
   feed(two.a, {1, 2, 3, 4, 5, 6, 7});
-  EXPECT_FALSE(two.a.has_news(3)) << "not final";
-  EXPECT_TRUE(two.a.has_news(4));
+  EXPECT_FALSE(two.a.can_publish(3)) << "not final";
+  EXPECT_TRUE(two.a.can_publish(4));
   two.a.publish({}, kText);
-  EXPECT_FALSE(two.a.has_news(kText.size()));
+  EXPECT_FALSE(two.a.can_publish(kText.size()));
   feed(two.a, {8});
-  EXPECT_FALSE(two.a.has_news(7)) << "not final";
-  EXPECT_TRUE(two.a.has_news(8));
+  EXPECT_FALSE(two.a.can_publish(7)) << "not final";
+  EXPECT_TRUE(two.a.can_publish(8));
   two.a.publish({}, kText);
   two.w.pools.drop_prefixes();
-  EXPECT_TRUE(two.a.has_news(8));
+  EXPECT_TRUE(two.a.can_publish(8));
 }
 
 TEST(SequenceCache, ACachedPageIsGivenUpForANewOne) {
@@ -803,7 +803,7 @@ TEST(SequenceCache, SwitchedOffNothingIsKnown) {
   ModelPools pools(ModelId(0), World::shape(), {kRowsOfAPage, kPages, kPages}, &log, false);
   SequenceCache a(CacheId(0), &pools), b(CacheId(1), &pools);
   feed(a, kText);
-  EXPECT_FALSE(a.has_news(kText.size()));
+  EXPECT_FALSE(a.can_publish(kText.size()));
   a.publish({}, kText);
   EXPECT_EQ(b.adopt({}, kText, 10), 0);
   a.clear();
@@ -819,8 +819,8 @@ TEST(ModelPools, ARecountFindsWhatIsWrong) {
   EXPECT_NE(two.w.pools.check({}), "") << "pages that no cache owns";
   two.w.pools.kv.share(two.a.pages()[0]);
   EXPECT_NE(two.w.pools.check(caches), "") << "an owner too many";
-  two.w.pools.kv.give_back(two.a.pages()[0]);
-  two.w.pools.kv.give_back(two.a.pages()[2]);
+  two.w.pools.kv.release(two.a.pages()[0]);
+  two.w.pools.kv.release(two.a.pages()[2]);
   EXPECT_NE(two.w.pools.check(caches), "") << "a used page among the free ones";
   EXPECT_EQ(two.w.pools.kv.take(), two.a.pages()[2]);
   EXPECT_EQ(two.w.pools.check(caches), "");
@@ -833,8 +833,8 @@ TEST(SequenceCacheDeathTest, BooksThatDoNotAddUp) {
   EXPECT_DEATH(one.append(2, {-1}), "broken invariant") << "no frontier page";
   one.append(kLayers, {-1, 0, 0});
   EXPECT_DEATH(one.append(kLayers, {-1}), "broken invariant") << "on an unsettled tree";
-  EXPECT_DEATH(one.cache.keep(std::vector<Row>{1, 0}), "broken invariant");
-  EXPECT_DEATH(one.cache.keep(std::vector<Row>{0, 7}), "broken invariant");
+  EXPECT_DEATH(one.cache.retain(std::vector<Row>{1, 0}), "broken invariant");
+  EXPECT_DEATH(one.cache.retain(std::vector<Row>{0, 7}), "broken invariant");
   one.cache.commit_tree();
   SequenceCache fork(CacheId(1), &one.w.pools);
   fork.fork_from(one.cache);

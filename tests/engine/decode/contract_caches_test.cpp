@@ -178,7 +178,7 @@ Task<void> exchange(Gen g, Answers* out) {
       p.stage = s;
       for (Token t : {10, 11, 12}) p.add.add(token_in(t), -1);
       Readout r = co_await g.submit(std::move(p));
-      g.keep(s.cache, std::vector<Row>{s.cache == a.cache ? 2 : 1});
+      g.retain(s.cache, std::vector<Row>{s.cache == a.cache ? 2 : 1});
     }
     g.truncate(b.cache, n);
     g.copy(a.cache, n, n + 1, b.cache);

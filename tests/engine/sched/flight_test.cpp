@@ -73,7 +73,7 @@ TEST(Flight, ReadsThatBelongTogetherAreNotCut) {
   EXPECT_EQ(Bench().fly(std::move(kept)).splittable, 5);
   Pass judged = chain(8);
   judged.reading(reading({4, 5, 6, 7}));
-  judged.read[0].against.ticket = kOneHot;
+  judged.read[0].against.ticket = 7;
   EXPECT_EQ(Bench().fly(std::move(judged)).splittable, 4);
   Pass matched = chain(8);
   matched.reading(reading({4, 5, 6, 7}));

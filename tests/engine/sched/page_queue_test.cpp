@@ -197,7 +197,7 @@ TEST(PageQueue, OnlyWhoHoldsWhatLacksGivesItUp) {
 // --- Shared pages
 
 // Runs as the loop would, but for the devices: passes are done at once, and nobody is resumed.
-class Desk final : public RunHost {
+class Desk final : public LoopServices {
  public:
   explicit Desk(int64_t pages) : pools_(ModelId(0), shape(), {4, pages, pages}, &log_) {}
   ~Desk() override {
@@ -210,7 +210,7 @@ class Desk final : public RunHost {
   DeviceId device_of(ModelId) const override { return DeviceId(0); }
   CacheId new_cache_id() override { return CacheId(next_++); }
   TicketId new_ticket_id() override { return static_cast<TicketId>(++next_); }
-  bool ask_pages(SequenceRun* run) override { return queue.ask(run); }
+  bool request_pages(SequenceRun* run) override { return queue.request(run); }
   void enqueue(PassFlight* flight) override { flight->sequence->flight_done(*flight); }
   void prefix_looked_up(int64_t, int64_t) override {}
   void tokens_emitted(SequenceRun*, int64_t) override {}
@@ -224,7 +224,7 @@ class Desk final : public RunHost {
     s.cast = make_cast({{Role::kLarge, ModelId(0), 0}});
     s.priority = priority;
     s.method = [more](Gen g) { return runs_and_wants(g, more); };
-    RunHost* const host = this;
+    LoopServices* const host = this;
     runs.push_back(std::make_unique<SequenceRun>(std::move(s), runs.size(), host));
     runs.back()->enter(SequenceRun::kRunning);
     begin_.push_back(runs.back()->start());
@@ -292,7 +292,7 @@ TEST(PageQueue, WhoseGoingMakesNoRoomStays) {
   ASSERT_EQ(desk.kv().available(), 0);
   const PageQueue::Served served = desk.serve();
   EXPECT_EQ(served.granted, std::vector<SequenceRun*>{first});
-  EXPECT_EQ(served.evicted, 1);
+  EXPECT_EQ(served.preempted, 1);
   EXPECT_EQ(own->accounts().stats().preemptions, 1);
   EXPECT_EQ(follower->accounts().stats().preemptions, 0) << "the leader would keep its pages";
   EXPECT_TRUE(served.hopeless.empty());
@@ -313,7 +313,7 @@ TEST(PageQueue, ThoseWhoShareGoTogether) {
   ASSERT_EQ(desk.kv().available(), 0);
   const PageQueue::Served served = desk.serve();
   EXPECT_EQ(served.granted, std::vector<SequenceRun*>{first});
-  EXPECT_EQ(served.evicted, 2);
+  EXPECT_EQ(served.preempted, 2);
   EXPECT_EQ(leader->accounts().stats().preemptions + follower->accounts().stats().preemptions, 2);
 }
 
@@ -327,7 +327,7 @@ TEST(PageQueue, NobodyIsEvictedForTheHopeless) {
   EXPECT_FALSE(desk.go(follower));
   const PageQueue::Served served = desk.serve();
   EXPECT_EQ(served.hopeless, std::vector<SequenceRun*>{leader});
-  EXPECT_EQ(served.evicted, 0);
+  EXPECT_EQ(served.preempted, 0);
 }
 
 }  // namespace

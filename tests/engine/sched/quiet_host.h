@@ -9,7 +9,7 @@
 
 namespace tandem::test {
 
-class QuietHost final : public RunHost {
+class QuietHost final : public LoopServices {
  public:
   // Each model: four layers, pages of four rows.
   struct Model {
@@ -31,7 +31,7 @@ class QuietHost final : public RunHost {
   DeviceId device_of(ModelId) const override { return DeviceId(0); }
   CacheId new_cache_id() override { return CacheId(next_++); }
   TicketId new_ticket_id() override { return static_cast<TicketId>(++next_); }
-  bool ask_pages(SequenceRun* run) override {
+  bool request_pages(SequenceRun* run) override {
     run->adopt();
     if (!run->can_grant()) return false;
     run->grant();

@@ -14,16 +14,16 @@ namespace tandem {
 
 class SequenceRun;
 
-class RunHost {
+class LoopServices {
  public:
-  virtual ~RunHost() = default;
+  virtual ~LoopServices() = default;
   virtual TimePoint now() const = 0;  // one moment for all that happens in a step
   virtual ModelPools* pools(ModelId model) = 0;
   virtual DeviceId device_of(ModelId model) const = 0;
   virtual CacheId new_cache_id() = 0;
   virtual TicketId new_ticket_id() = 0;
   // True: what the run's reservation wants was granted at once.
-  virtual bool ask_pages(SequenceRun* run) = 0;
+  virtual bool request_pages(SequenceRun* run) = 0;
   virtual void enqueue(PassFlight* flight) = 0;
   // A cache of `rows` rows to be was looked up in its prefix index, and `found` of them were there.
   virtual void prefix_looked_up(int64_t rows, int64_t found) = 0;
