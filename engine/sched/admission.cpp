@@ -51,8 +51,8 @@ absl::Status Admission::check(const SequenceSpec& first, int choices, TimePoint 
   return status.ok() ? status : with_retry_hint(status, retry_hint(now));
 }
 
-// Any sequence comes to its pages when it is the first that waits for them and nobody else needs
-// its own: so what must fit is one choice alone, at its longest.
+// The first sequence in the page queue can preempt all others, so it suffices that one choice fits
+// alone at its maximum length.
 absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) const {
   if (choices > limits_.max_running) {
     return absl::InvalidArgumentError(absl::StrCat("n: ", choices, "; allowed: at most ",
@@ -76,7 +76,7 @@ absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) cons
     }
     // Preempted caches are recomputed one by one, without the pages that forks shared.
     const int width = runs_once(spec, i) ? 1 : spec.width;
-    for (const ModelId model : dispatcher_->replicas(role.model)) {  // whichever it will be
+    for (const ModelId model : dispatcher_->replicas(role.model)) {  // any may be chosen
       const ModelPools& pools = dispatcher_->pools(model);
       const int64_t room = pools.kv.total() / width * pools.page_rows;
       if (rows > room) return too_large(room, "the KV memory of the model");
@@ -95,7 +95,7 @@ absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) cons
   return absl::OkStatus();
 }
 
-// Who stands still for its reader needs no slot; but so many that they would be a queue do.
+// Held sequences need no slot, up to max_waiting of them.
 int Admission::slots_used() const { return running_ + std::max(0, held_ - limits_.max_waiting); }
 
 void Admission::count(const SequenceRun& run, int by) {
@@ -117,7 +117,7 @@ Admission::Next Admission::next() {
   for (SequenceRun* run : waiting_.heads()) {
     const auto n = static_cast<int>(requests_->at(run->request()).choices.size());
     if (slots_used() + n > limits_.max_running && !mutated(Mutation::kIgnoreMaxRunning)) {
-      break;  // for all lines: no overtaking
+      break;  // in all lines, so that smaller requests do not overtake
     }
     const bool behind = std::any_of(blocked.begin(), blocked.end(), [run](const SequenceRun* b) {
       return b->shares_pools_with(*run);
@@ -174,7 +174,7 @@ bool Admission::has_room(const SequenceRun& run, const std::vector<ModelId>& mod
     std::vector<const PagePool*> lacking;
     for (size_t i = 0; i < roles.size(); ++i) find_lacking(run, i, model(i), choices, &lacking);
     if (lacking.empty()) return true;
-    if (!page_queue_->preempt_held(lacking)) return !used;  // if nobody is there, all comes back
+    if (!page_queue_->preempt_held(lacking)) return !used;  // unused: all pages will be released
     metrics_->preemptions.add();
   }
 }

@@ -92,13 +92,13 @@ std::vector<SequenceRun*> AdmissionQueue::heads() {
 }
 
 void RetryHint::served(TimePoint now) {
-  lately_.push_back(now);
-  if (lately_.size() > kWindow) lately_.pop_front();
+  recent_.push_back(now);
+  if (recent_.size() > kWindow) recent_.pop_front();
 }
 
 Duration RetryHint::estimate(size_t ahead, TimePoint now) const {
-  if (lately_.size() < 2) return std::chrono::seconds(1);
-  const Duration each = (now - lately_.front()) / static_cast<int64_t>(lately_.size() - 1);
+  if (recent_.size() < 2) return std::chrono::seconds(1);
+  const Duration each = (now - recent_.front()) / static_cast<int64_t>(recent_.size() - 1);
   const auto most = static_cast<size_t>(kMost / std::max(each, Duration(1))) + 1;
   return std::clamp(each * static_cast<int64_t>(std::min(ahead + 1, most)), kLeast, kMost);
 }

@@ -19,7 +19,7 @@ ModelId model_in_turn(std::span<const Candidate> candidates, ModelId last) {
 
 struct Queued {
   const Candidate* candidate;
-  double served;  // as it will be when those of the same client before it have run
+  double served;  // after earlier passes of the same client in this batch
 
   auto key() const { return std::tuple(-candidate->priority, served, candidate->order); }
   friend bool operator<(const Queued& a, const Queued& b) { return a.key() < b.key(); }
@@ -29,8 +29,7 @@ bool is_prefill(const Candidate& c, const BatchLimits& limits) {
   return c.splittable > 0 && c.total() > limits.chunk_rows / 4;
 }
 
-// The usual case: decodes of one model, and room for all of them, so that nobody has to stand in
-// line.
+// The common case needs no order: decodes of one model that all fit.
 bool all_fit(std::span<const Candidate> candidates, ModelId model, const BatchLimits& limits) {
   int left = limits.step_rows;
   if (static_cast<int>(candidates.size()) > limits.works) return false;
@@ -92,10 +91,10 @@ std::vector<Picked> pick_batch(std::span<const Candidate> candidates, ModelId la
   }
   for (const Queued& next : decodes) {
     const Candidate* const c = next.candidate;
-    // The first of all goes in whatever its size, so that it always goes on.
+    // The first pass runs whatever its size, so that it always makes progress.
     const bool first = picked.empty() && (prefills.empty() || next < prefills.front());
-    const bool room = c->total() <= left - for_prefill && static_cast<int>(picked.size()) < works;
-    if (!first && !room) continue;
+    const bool fits = c->total() <= left - for_prefill && static_cast<int>(picked.size()) < works;
+    if (!first && !fits) continue;
     picked.push_back({c->index, c->rows});
     left -= c->total();
   }
@@ -106,7 +105,7 @@ std::vector<Picked> pick_batch(std::span<const Candidate> candidates, ModelId la
     int count = std::min({c->rows, limits.chunk_rows, left - c->fixed_rows});
     if (c->rows > count) count = std::min(count, c->splittable);
     if (count < c->rows && count <= 0) {
-      // No room, or nothing can be cut off: whole, when it would otherwise never run.
+      // It does not fit or cannot be divided: runs whole, if the batch is empty.
       if (!picked.empty()) continue;
       count = c->splittable > 0 ? std::min(c->splittable, std::max(1, limits.step_rows)) : c->rows;
     }

@@ -9,7 +9,7 @@
 namespace tandem {
 namespace {
 
-// Calls f with each page of `pool` that `cache` holds; of hidden rows, each is one.
+// Calls f with each page of `pool` that `cache` holds.
 template <class F>
 void for_pages(const SequenceCache& cache, const PagePool* pool, F f) {
   if (pool == &cache.pools()->kv) {

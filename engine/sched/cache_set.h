@@ -1,4 +1,4 @@
-// The caches of one sequence, and which roles they play.
+// The caches of one sequence, and the roles that they play.
 //
 // Loop thread only.
 #pragma once
@@ -20,24 +20,24 @@ namespace tandem {
 
 class CacheSet {
  public:
-  // None yet; open() makes one for each role that does not share one. Both outlive it.
+  // Empty until open(). Both outlive it.
   CacheSet(const SequenceSpec* spec, LoopServices* loop);
-  void placed();  // the roles' models are others. REQUIRES: not open
-  void open();
-  // Gives all pages back. REQUIRES: no pass is with a device.
+  void placed();  // the cast has changed to its replicas. REQUIRES: not open
+  void open();    // creates a cache for each model
+  // Releases all pages. REQUIRES: no pass is on a device.
   void close();
 
-  // Few, and where the set itself lies.
+  // Inlined for the common case of one or two.
   using Caches = absl::InlinedVector<std::unique_ptr<SequenceCache>, 2>;
-  // In the order in which they were made, so ascending by id.
+  // In order of creation, so ascending by id.
   const Caches& all() const { return caches_; }
-  SequenceCache* find(CacheId id) const {  // REQUIRES: it is one of these
+  SequenceCache* find(CacheId id) const {  // REQUIRES: it exists
     size_t i = 0;
     while (i < caches_.size() && caches_[i]->id() != id) ++i;
     TANDEM_CHECK(i < caches_.size());
     return caches_[i].get();
   }
-  SequenceCache* find_idle(CacheId id) const;  // REQUIRES: and no pass on it is under way
+  SequenceCache* find_idle(CacheId id) const;  // REQUIRES: it exists and is idle
   CacheId fork(CacheId id);
   void drop(CacheId id);  // REQUIRES: a fork
 
@@ -60,19 +60,19 @@ class CacheSet {
   bool runs_sequence(size_t role) const;
 
   // Prefixes.
-  // What the rows of a cache of this model depend on besides the sequence's tokens.
+  // What rows of this model's cache depend on besides the sequence's tokens.
   const PrefixRoot& root(ModelId model) const;
   const PrefixRoot& root_of_role(size_t role) const { return roots_[role].second; }
   bool prefix_cache() const { return spec_->prefix_cache; }
-  // Makes known what the caches hold of `tokens`, final ones from the first. Passes may be under
-  // way only if the caches are `over`.
+  // Publishes the rows of `tokens`, the sequence's first final tokens. Busy caches are skipped,
+  // unless the caches are not used again (`over`).
   void publish(std::span<const Token> tokens, bool over);
-  // A follower's, see SequenceRun::adopt.
+  // See SequenceRun::adopt.
   void adopt(const CacheSet& leader);
-  // Was `cache` given a leader's rows since it was last asked for?
+  // True, once, if the cache has adopted a leader's rows.
   bool take_adopted(CacheId id) { return std::erase(adopted_, id) > 0; }
 
-  // Empties all; the caches stay.
+  // Empties all caches.
   void clear();
 
   // Pages.
@@ -80,7 +80,7 @@ class CacheSet {
   using PageCounts = std::map<std::pair<const PagePool*, PageId>, int>;
   bool holds_pages() const;
   bool holds_pages_of(Pools pools) const;
-  // Adds the pages of these pools that the caches hold, with how often.
+  // Adds the pages of these pools that the caches hold, and their number of owners here.
   void count_pages_of(Pools pools, PageCounts* counts) const;
   void add_caches_of(const ModelPools& pools, std::vector<const SequenceCache*>* caches) const;
 
@@ -91,9 +91,9 @@ class CacheSet {
   LoopServices* const loop_;
   bool has_adapters_ = false;
   Caches caches_;
-  absl::InlinedVector<std::pair<Role, Stage>, 2> stages_;  // of the spec's roles, in their order
-  std::vector<CacheId> adopted_;  // caches with a leader's rows, before their first round
-  std::vector<std::pair<ModelId, PrefixRoot>> roots_;  // one for each role
+  absl::InlinedVector<std::pair<Role, Stage>, 2> stages_;  // by role
+  std::vector<CacheId> adopted_;  // caches with a leader's rows, until their first round
+  std::vector<std::pair<ModelId, PrefixRoot>> roots_;  // by role
 };
 
 }  // namespace tandem

@@ -63,7 +63,7 @@ int64_t DeviceScheduler::pending_rows() const {
   return rows;
 }
 
-// Do all passes here belong to one sequence?
+// True: all pending and launched passes belong to one sequence.
 bool DeviceScheduler::one_sequence() const {
   const SequenceRun* one = nullptr;
   const auto same = [&one](const PassFlight* f) {
@@ -80,7 +80,7 @@ std::vector<Picked> DeviceScheduler::pick() {
   if (mutated(Mutation::kIgnoreStepRows)) limits.step_rows = 1 << 20;
   if (idle()) return pick_batch(runnable(), last_model_, limits);
 
-  // Together these batches hold up a newcomer for no longer than one full batch.
+  // Together, launched batches delay a new sequence by at most one full batch.
   limits.step_rows -= rows_under_way_;
   const bool chained = std::ranges::any_of(
       pending_, [](const PassFlight* f) { return f->may_run() && f->follows(); });
@@ -101,7 +101,7 @@ std::vector<Picked> DeviceScheduler::pick() {
 const DeviceScheduler::LaunchedBatch* DeviceScheduler::next(TimePoint now) {
   if (!idle() && running_.front()->doomed) return nullptr;
   const std::vector<Picked> picked = pick();
-  if (picked.empty() && (!idle() || wanted_ <= flushed_)) return nullptr;
+  if (picked.empty() && (!idle() || required_ <= flushed_)) return nullptr;
 
   if (spare_.empty()) spare_.push_back(std::make_unique<LaunchedBatch>());
   std::unique_ptr<LaunchedBatch> running = std::move(spare_.back());
@@ -137,7 +137,7 @@ const DeviceScheduler::LaunchedBatch* DeviceScheduler::next(TimePoint now) {
   return running_.back().get();
 }
 
-// The batch is over. Flights whose works are `left` are pending again, by age.
+// The batch has ended. Flights whose works are `left` are pending again, by age.
 template <class Left>
 void DeviceScheduler::put_back(const LaunchedBatch& batch, Left left) {
   const size_t before = pending_.size();
@@ -167,7 +167,7 @@ std::unique_ptr<DeviceScheduler::LaunchedBatch> DeviceScheduler::finish(TimePoin
   return done;
 }
 
-// The works stay as they are: next() writes over them.
+// next() overwrites the works.
 void DeviceScheduler::recycle(std::unique_ptr<LaunchedBatch> done) {
   done->batch.moves.clear();
   done->batch.forget.clear();
@@ -177,8 +177,8 @@ void DeviceScheduler::recycle(std::unique_ptr<LaunchedBatch> done) {
 }
 
 void DeviceScheduler::recover() {
-  if (++went_well_ < kRecovery) return;
-  went_well_ = 0;
+  if (++succeeded_ < kRecovery) return;
+  succeeded_ = 0;
   limits_.step_rows = std::min(limits_.step_rows * 2, full_limits_.step_rows);
   limits_.chunk_rows = std::min(limits_.chunk_rows * 2, full_limits_.chunk_rows);
   limits_.works = std::min(limits_.works * 2, full_limits_.works);
@@ -193,7 +193,7 @@ bool DeviceScheduler::retry_smaller(TimePoint now) {
     limits_.step_rows = std::max(1, std::min(limits_.step_rows, refused.rows) / 2);
     limits_.chunk_rows = std::min(limits_.chunk_rows, limits_.step_rows);
     limits_.works = std::max<int>(1, static_cast<int>(refused.flights.size()) / 2);
-    went_well_ = 0;
+    succeeded_ = 0;
   }
   take_back(now);
   return true;

@@ -60,7 +60,7 @@ int64_t Dispatcher::begin(std::shared_ptr<Transfer> transfer) {
   const int64_t bytes = bytes_from_elsewhere(transfer->moves());
   DeviceScheduler& source = scheduler_of(*transfer->source());
   DeviceScheduler& target = scheduler_of(*transfer->target());
-  // On one device the order of the log is enough.
+  // On one device the log is in order already.
   const uint64_t after = &source == &target ? 0 : source.end_of_copies_to(transfer->moves());
   source.flush(after);
   transfers_.push_back({std::move(transfer), &source, &target, after});
@@ -68,7 +68,7 @@ int64_t Dispatcher::begin(std::shared_ptr<Transfer> transfer) {
   return bytes;
 }
 
-// True: it is made, or with a lost device nobody wants it any more.
+// True: it is done, or abandoned because a device is lost.
 bool Dispatcher::advance(PendingTransfer& t) {
   if (t.target->lost()) return true;
   if (t.transfer->state() == Transfer::kWaiting) {
@@ -84,7 +84,7 @@ bool Dispatcher::advance(PendingTransfer& t) {
 }
 
 void Dispatcher::advance_transfers() {
-  // In order: one may have its turn when those before it are made.
+  // In order: a transfer may follow earlier ones.
   std::erase_if(transfers_, [](PendingTransfer& t) {
     if (!advance(t)) return false;
     t.transfer->made();
@@ -109,7 +109,7 @@ bool Dispatcher::launch(TimePoint now) {
   return any;
 }
 
-// Of rows that moves bring from other devices or device queues.
+// Bytes that moves bring from other devices.
 int64_t Dispatcher::bytes_from_elsewhere(std::span<const Move> moves) const {
   int64_t bytes = 0;
   for (const Move& m : moves) {
@@ -123,7 +123,7 @@ int64_t Dispatcher::bytes_from_elsewhere(std::span<const Move> moves) const {
   return bytes;
 }
 
-// The same, and of hidden rows that its works are fed with from there.
+// The same, and the bytes of hidden rows that are inputs of the batch.
 int64_t Dispatcher::bytes_from_elsewhere(const Batch& batch) const {
   if (schedulers_.size() == 1) return 0;
   int64_t bytes = bytes_from_elsewhere(std::span(batch.moves));
@@ -192,7 +192,7 @@ Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, Tim
                         work.last && !flight.recompute);
     absorb(flight, work, std::move(result.works[i].readout));
     if (!work.last) continue;
-    // As in a request's statistics: what brings back evicted rows is none of the method's passes.
+    // As in a request's statistics, recomputation is not counted as a pass of the method.
     ModelSeries* const series = models_[work.model.index()].series;
     if (series && !flight.recompute) series->passes[static_cast<size_t>(flight.role)].add();
     finished.done.push_back(&flight);

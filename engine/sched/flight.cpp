@@ -8,8 +8,8 @@
 namespace tandem {
 namespace {
 
-// The longest prefix of added rows that can run before the rest: a chain, of which the rest sees
-// only the last row as its past, and whose rows no undivided read wants.
+// The longest prefix of added rows that can run before the rest: a chain of which later rows have
+// only the last row as a parent, and which no indivisible read contains.
 int splittable_rows(const Pass& pass) {
   if (pass.see == See::kAll) return 0;
   const auto& parent = pass.add.parent;
@@ -99,7 +99,7 @@ void prepare(PassFlight& flight) {
   flight.linked |= flight.leaves_values;
 }
 
-// Sets every field: `to` has been another work.
+// Sets every field, as `to` is reused.
 void lower(const PassFlight& flight, int count, Work* to) {
   Work& work = *to;
   const Pass& pass = flight.pass;
@@ -175,7 +175,7 @@ void absorb(PassFlight& flight, const Work& work, Readout chunk) {
   TANDEM_CHECK(chunk.row.size() == work.outputs.size());
   if (work.last && !work.outputs.empty() &&
       static_cast<int>(work.outputs.size()) == flight.outputs) {
-    flight.readout = std::move(chunk);  // the usual case: one chunk has all answers
+    flight.readout = std::move(chunk);  // the common case: one chunk has all answers
     return;
   }
   Readout& whole = flight.readout;

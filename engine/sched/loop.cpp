@@ -18,7 +18,7 @@ BatchLimits full_batches(const LimitsConfig& limits) {
   return full;
 }
 
-// Is a copy between devices under way?
+// True: a copy between devices is under way.
 bool copies(const Dispatcher& dispatcher) {
   for (size_t m = 0; m < dispatcher.models(); ++m) {
     if (dispatcher.pools(ModelId(static_cast<int64_t>(m))).kv.pinned() > 0) return true;
@@ -107,7 +107,7 @@ bool Loop::step() {
 
 bool Loop::take_inbox() {
   std::vector<Inbox::Message> messages = inbox_.take();
-  now_ = clock_->now();  // not before anything that came in
+  now_ = clock_->now();  // not before any of the messages
   for (Inbox::Message& m : messages) {
     if (auto* choices = std::get_if<Inbox::Submit>(&m)) {
       on_submit(std::move(*choices));
@@ -180,7 +180,7 @@ bool Loop::fire_timers() {
   bool fired = false;
   while (const auto id = timers_.take_due(now())) {
     fired = true;
-    SequenceRun* const run = runs_.at(*id).get();  // end() takes a sequence's timers away
+    SequenceRun* const run = runs_.at(*id).get();  // end() removes a sequence's timers
     const SequenceSpec& spec = run->spec();
     if (spec.deadline <= now()) {
       end(run, absl::DeadlineExceededError("the request's deadline passed"));
@@ -227,13 +227,13 @@ void Loop::admit(const Admission::Next& next) {
   }
   request.following.assign(request.choices.begin() + 1, request.choices.end());
   first->lead(!request.following.empty());
-  // The first await is its first round, so it takes its pages before the next one is looked at.
+  // The first await is its first round, so it has its pages before the next request is considered.
   first->start().resume();
   after_resume(first);
 }
 
-// The other choices begin with the rows of the prompt that the first one has in memory: all, unless
-// it ends before its time.
+// Other choices start with the prompt rows that the first one has in memory: all of them, unless it
+// ended early.
 void Loop::start_followers(SequenceRun* leader) {
   leader->lead(false);
   for (SequenceRun* run : std::exchange(requests_.at(leader->request()).following, {})) {
@@ -247,7 +247,7 @@ void Loop::start_followers(SequenceRun* leader) {
 // --- Pages
 
 bool Loop::request_pages(SequenceRun* run) {
-  if (run->flights() == 0) {  // else passes under way may still read them
+  if (run->flights() == 0) {  // else passes under way may read the values
     forget_values(run);
     if (run->leads() && run->accounts().has_first_token()) start_followers(run);
   }
@@ -320,7 +320,7 @@ void Loop::forget_values(SequenceRun* run) {
   run->forget_values([this](const PassFlight& flight) { dispatcher_.forget(flight); });
 }
 
-// Of those that run, whoever runs there; of those that wait, whoever could run nowhere else.
+// Ends the requests that run on this device, and waiting ones without another replica.
 void Loop::end_all_on(DeviceId device, const absl::Status& status) {
   std::vector<SequenceRun*> hit;
   for (const auto& [id, run] : runs_) {
@@ -373,7 +373,8 @@ void Loop::end(SequenceRun* run, absl::Status status) {
   }
   if (!mutated(Mutation::kLostEnd) || admitted) run->spec().listener->on_end(end);
   if (mutated(Mutation::kEndTwice) && absl::IsCancelled(status)) run->spec().listener->on_end(end);
-  if (next && !status.ok()) this->end(next, std::move(status));  // one that fails takes the others
+  if (next && !status.ok())
+    this->end(next, std::move(status));  // a failed choice fails the request
 }
 
 bool Loop::release_ended() {
@@ -381,7 +382,7 @@ bool Loop::release_ended() {
   std::erase_if(ending_, [&](SequenceRun* run) {
     if (!run->gate().empty() && !mutated(Mutation::kFreeUnderPass)) return false;
     if (mutated(Mutation::kLateRelease) && admission_.running() > 0) return false;
-    // Where nobody lives, no device is busy.
+    // The last run waits for copies, so that no device is busy when no run is left.
     if (runs_.size() == 1 && copies(dispatcher_)) return false;
     forget_values(run);
     run->release();
@@ -402,7 +403,7 @@ void Loop::refuse(const std::vector<SequenceSpec>& choices, const absl::Status& 
   for (const SequenceSpec& spec : choices) spec.listener->on_end(end);
 }
 
-// --- What others ask
+// --- Services
 
 void Loop::prefix_looked_up(int64_t rows, int64_t found) {
   metrics_->prefix_cache_queries.add(rows);

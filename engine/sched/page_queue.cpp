@@ -59,7 +59,7 @@ PageQueue::Served PageQueue::serve(const OthersHold& others_hold) {
         continue;
       }
       if (run->flights() == 0 && !others_hold(*run, lacking)) {
-        served.hopeless.push_back(run);  // when it has ended, there is more for those behind it
+        served.hopeless.push_back(run);  // its end frees pages for later ones
       }
     }
     if (!mutated(Mutation::kOvertake)) blocked.push_back(run);
@@ -83,7 +83,7 @@ bool PageQueue::preempt_held(const std::vector<const PagePool*>& pools) {
   return false;
 }
 
-// Who gives its pages for `head`, if that makes room.
+// The sequence to preempt for `head`; null: preemption frees no page.
 SequenceRun* PageQueue::victim_behind(const SequenceRun& head,
                                       const std::vector<const PagePool*>& pools) const {
   std::vector<SequenceRun*> behind;
@@ -95,7 +95,7 @@ SequenceRun* PageQueue::victim_behind(const SequenceRun& head,
     std::sort(behind.begin(), behind.end(),
               [](const SequenceRun* a, const SequenceRun* b) { return a->order() > b->order(); });
   }
-  const auto makes_room = [&](std::span<SequenceRun* const> victims) {
+  const auto frees_pages = [&](std::span<SequenceRun* const> victims) {
     CacheSet::PageCounts counts;
     for (const SequenceRun* v : victims) v->caches().count_pages_of(pools, &counts);
     return std::any_of(counts.begin(), counts.end(), [](const auto& entry) {
@@ -103,12 +103,12 @@ SequenceRun* PageQueue::victim_behind(const SequenceRun& head,
     });
   };
   for (SequenceRun* const& run : behind) {
-    if (makes_room({&run, 1})) return run;
+    if (frees_pages({&run, 1})) return run;
   }
-  return makes_room(behind) ? behind.front() : nullptr;
+  return frees_pages(behind) ? behind.front() : nullptr;
 }
 
-// Takes the pages of one that stands still, else of one that waits behind `head`.
+// Preempts a held sequence, else one that waits behind `head`.
 bool PageQueue::preempt_for(const SequenceRun& head) {
   std::vector<const PagePool*> lacking;
   head.can_grant(&lacking);

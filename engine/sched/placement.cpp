@@ -25,16 +25,17 @@ std::vector<ModelId> Placement::best_first(const SequenceRun& run, size_t role,
     if (run.spec().roles()[i].model == named) return {models[i]};
   }
   struct Rated {
-    std::tuple<int64_t, bool, int64_t, ModelId> cost;  // the model last: then the first one
+    std::tuple<int64_t, bool, int64_t, ModelId> cost;  // the model id breaks ties
   };
   std::vector<Rated> rated;
   for (const ModelId m : dispatcher_->replicas(named)) {
     const DeviceId device = dispatcher_->device_of(m);
     if (dispatcher_->lost(device) && !mutated(Mutation::kPlaceOnLost)) continue;
-    const bool apart = std::none_of(models.begin(), models.end(), [&](ModelId other) {
+    const bool new_device = std::none_of(models.begin(), models.end(), [&](ModelId other) {
       return other.valid() && dispatcher_->device_of(other) == device;
     });
-    rated.push_back({{rows_ahead(run, role, m), apart, -dispatcher_->pools(m).kv.available(), m}});
+    rated.push_back(
+        {{rows_ahead(run, role, m), new_device, -dispatcher_->pools(m).kv.available(), m}});
   }
   TANDEM_CHECK(!rated.empty());
   std::ranges::sort(rated, {}, &Rated::cost);

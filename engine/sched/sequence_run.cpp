@@ -36,7 +36,6 @@ std::coroutine_handle<> SequenceRun::start() {
   return task_.handle();
 }
 
-// Makes known what the caches hold.
 void SequenceRun::publish() {
   parts_.caches.publish(parts_.output.tokens(), /*over=*/state() == kEnding);
 }
@@ -58,7 +57,7 @@ void SequenceRun::grant() {
 }
 
 void SequenceRun::prefetch_round(std::coroutine_handle<> waiter) const {
-  constexpr size_t kFrame = 512;  // a frame's size is not known
+  constexpr size_t kFrame = 512;  // a guess: frame sizes are unknown
   prefetch(waiter.address(), kFrame);
   for (const auto& cache : parts_.caches.all()) prefetch(cache.get());
 }

@@ -9,7 +9,7 @@ void SlowReaders::pause(SequenceRun* run, TimePoint now) {
   Wait& wait = waits_[run];
   wait.stalled_at = now + duration(limits_.stalled_stream_seconds);
   timers_->set(wait.stalled_at, run->id());
-  if (run->state() != SequenceRun::kPaused) return;  // its next round notices
+  if (run->state() != SequenceRun::kPaused) return;  // held at its next round
   page_queue_->erase(run);
   hold(run, now);
 }

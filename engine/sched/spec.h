@@ -1,4 +1,4 @@
-// What the loop must know of a request: everything text-level is resolved already.
+// A request as the loop runs it: everything about text is resolved already.
 #pragma once
 
 #include <algorithm>
@@ -21,18 +21,18 @@
 
 namespace tandem {
 
-// Stop strings are matched on text; the loop only asks. One per sequence.
+// Matches stop strings on the text of one sequence.
 class TextStops {
  public:
   virtual ~TextStops() = default;
-  virtual std::unique_ptr<TextStops> clone() const = 0;  // as it is now
+  virtual std::unique_ptr<TextStops> clone() const = 0;  // with its state
   // Index of the stop string that `token` completes, or -1.
   virtual int push(Token token) = 0;
-  // Would pushing `tokens` complete one?
+  // True: pushing `tokens` would complete one.
   virtual bool would_stop(std::span<const Token> tokens) const = 0;
 };
 
-// Owns a T that is copied with it.
+// A unique_ptr whose copy owns a clone.
 template <class T>
 class Cloned : public std::unique_ptr<T> {
  public:
@@ -49,13 +49,13 @@ class Cloned : public std::unique_ptr<T> {
 struct StopRules {
   std::vector<Token> eos;          // end the request and are not part of the text
   std::vector<Token> stop_tokens;  // likewise
-  bool include_end = false;        // the one that ended it is emitted, as the last token
+  bool include_end = false;        // the end token is emitted, as the last one
   int max_new_tokens = 0;          // >= 1 for methods that emit
   Cloned<TextStops> text;          // may be null
 };
 
 struct SequenceEnd {
-  absl::Status status;  // not ok: the rest means nothing but `stats`
+  absl::Status status;  // not OK: only `stats` is meaningful
   FinishReason reason = FinishReason::kMaxTokens;
   int stop_index = -1;  // into the stop strings, for kStopSequence
   int64_t prompt_tokens = 0;
@@ -63,19 +63,19 @@ struct SequenceEnd {
   MethodStats stats;
 };
 
-// Hears about one sequence, on the loop thread; must not block. on_end is the last call.
+// Receives the tokens and the end of one sequence, on the loop thread. Must not block. on_end is
+// the last call.
 class SequenceListener {
  public:
   virtual ~SequenceListener() = default;
   virtual void on_admitted() = 0;
-  virtual void on_tokens(std::span<Emitted> tokens) = 0;  // which it may move from
+  virtual void on_tokens(std::span<Emitted> tokens) = 0;  // may move from them
   virtual void on_end(const SequenceEnd& end) = 0;
 };
 
-// One choice of a request. It can be copied for further choices; then id, warp.choice and listener
-// are to be set anew.
+// One choice of a request. A copy for another choice needs a new id, warp.choice and listener.
 struct SequenceSpec {
-  // What each round looks at stands first, close together.
+  // Members used in each round come first.
   RequestId id = 0;
   Warp warp;
   StopRules stops;
@@ -83,8 +83,7 @@ struct SequenceSpec {
   int top_logprobs = 0;
   bool logprobs = false;
   bool raw_logprobs = false;  // before processors
-  // Rows that other sequences have run may be taken over, and others may take this one's, if their
-  // `salt` is the same.
+  // Shares prefixes with other sequences of the same `salt`.
   bool prefix_cache = true;
 
   std::vector<Token> prompt;          // at least one
@@ -100,7 +99,7 @@ struct SequenceSpec {
     return static_cast<int64_t>(encoder_tokens.empty() ? prompt.size() : encoder_tokens.size());
   }
 
-  // Makes the method's coroutine. Not itself a coroutine; parameters are bound by value.
+  // Creates the method's coroutine. It is not a coroutine; parameters are bound by value.
   std::function<Task<void>(Gen)> method;
   std::shared_ptr<const Cast> cast = no_cast();
   bool placed = false;  // the cast names replicas; else admission chooses them (placement.h)
@@ -116,16 +115,16 @@ struct SequenceSpec {
     return roles()[role].role == Role::kEncoder ||
            (!conditioning_tokens.empty() && cast->conditions(role));
   }
-  // Caches of the same length that the method may hold in each role (beam search).
+  // The number of caches of full length that the method may hold in each role (beams).
   int width = 1;
-  // Rows that a round of the method may want beyond prompt and max_new_tokens: its longest guess.
+  // The most rows that a round may need beyond prompt and max_new_tokens: its longest draft.
   int extra_rows = 0;
   int priority = 0;  // larger first
   std::string client;
   std::string salt;               // see prefix_cache
-  TimePoint submitted{};          // when the client's request came in
+  TimePoint submitted{};          // arrival of the client's request
   TimePoint deadline = kNever;    // DEADLINE_EXCEEDED
-  TimePoint time_limit = kNever;  // TIME_LIMIT, with what is final by then
+  TimePoint time_limit = kNever;  // TIME_LIMIT, with its tokens so far
   Series* series = nullptr;       // may be null
 
  private:
