@@ -31,7 +31,7 @@ Pass Gen::catch_up(Stage stage, std::span<const Token> tentative) const {
   const auto seq = static_cast<int>(s_->tokens().size());
   const int have = s_->rows({stage.cache, 0});
   Pass pass = catch_up(stage, seq);
-  // Tentative rows may be there already.
+  // Some tentative rows may be in the cache already.
   for (auto i = static_cast<size_t>(std::max(0, have - seq)); i < tentative.size(); ++i) {
     pass.add.chain(token_in(tentative[i]));
   }

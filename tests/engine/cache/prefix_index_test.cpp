@@ -174,7 +174,7 @@ TEST(PrefixIndex, WhatIsUsedIsNotGivenUp) {
   EXPECT_EQ(f.evict_oldest(), std::vector<PageId>{gone[2]});
   EXPECT_EQ(f.pool.cached(), 0);
   EXPECT_EQ(f.known({1, 1, 2, 2}), 2U);
-  f.release(kept);
+  f.give_back(kept);
   EXPECT_EQ(f.pool.cached(), 2);
 }
 
@@ -202,7 +202,7 @@ TEST(PrefixIndex, ForgetsAll) {
   EXPECT_EQ(freed.size(), 2U);
   EXPECT_EQ(f.index.size(), 0U);
   EXPECT_EQ(f.pool.used(), 2);
-  f.release(used);
+  f.give_back(used);
   EXPECT_EQ(f.pool.free(), f.pool.total());
 }
 
