@@ -10,28 +10,29 @@
 namespace tandem::simulation {
 namespace {
 
-bool has_small_model(Kind kind) {
-  return kind == Kind::kSpeculative || kind == Kind::kBild || kind == Kind::kEmbedded;
+bool has_small_model(MethodKind kind) {
+  return kind == MethodKind::kSpeculative || kind == MethodKind::kBild ||
+         kind == MethodKind::kConditioned;
 }
 
 std::function<Task<void>(Gen)> method_of(const Request& q) {
   switch (q.kind) {
-    case Kind::kAr:
+    case MethodKind::kAr:
       return autoregressive;
-    case Kind::kSpeculative:
+    case MethodKind::kSpeculative:
       return [a = q.speculative](Gen g) { return speculative(g, a); };
-    case Kind::kNgram:
+    case MethodKind::kNgram:
       return [a = q.ngram](Gen g) { return ngram(g, a); };
-    case Kind::kBild:
-    case Kind::kEarlyExit:
+    case MethodKind::kBild:
+    case MethodKind::kEarlyExit:
       return [a = q.bild](Gen g) { return bild(g, a); };
-    case Kind::kBita:
+    case MethodKind::kBita:
       return [a = q.bita](Gen g) { return bita(g, a); };
-    case Kind::kBeam:
+    case MethodKind::kBeam:
       return [a = q.beam](Gen g) { return beam(g, a); };
-    case Kind::kEmbedded:
+    case MethodKind::kConditioned:
       return [](Gen g) { return llm_to_slm(g, {}); };
-    case Kind::kPpd:
+    case MethodKind::kPpd:
       return [a = q.ppd](Gen g) { return ppd(g, a); };
   }
   return nullptr;
@@ -73,16 +74,16 @@ std::shared_ptr<const Cast> cast_of(const Plan& plan, const Request& q) {
   cast->roles = {{Role::kLarge, ModelId(0)}};
   if (has_small_model(q.kind)) {
     cast->roles.push_back({Role::kSmall, ModelId(1)});
-    if (q.kind == Kind::kEmbedded) add_conditioning(q, *cast);
-  } else if (q.kind == Kind::kEarlyExit) {
+    if (q.kind == MethodKind::kConditioned) add_conditioning(q, *cast);
+  } else if (q.kind == MethodKind::kEarlyExit) {
     cast->roles.push_back({Role::kSmall, ModelId(0), 1});
-  } else if (q.kind == Kind::kPpd) {
+  } else if (q.kind == MethodKind::kPpd) {
     cast->roles.push_back({Role::kSmall, ModelId(0), plan.model[1].layers, 2});
     cast->roles.push_back({Role::kWorker, ModelId(1)});
   }
-  if (!q.source.empty() && q.kind != Kind::kEmbedded) add_encoders(*cast);
-  if (q.kind == Kind::kBita) cast->roles[0].mask_adapter = AdapterId(0);
-  if (q.kind == Kind::kSpeculative) cast->roles[1].mask_adapter = AdapterId(0);
+  if (!q.source.empty() && q.kind != MethodKind::kConditioned) add_encoders(*cast);
+  if (q.kind == MethodKind::kBita) cast->roles[0].mask_adapter = AdapterId(0);
+  if (q.kind == MethodKind::kSpeculative) cast->roles[1].mask_adapter = AdapterId(0);
   return cast;
 }
 
@@ -98,16 +99,16 @@ std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index) {
     s.method = method_of(q);
     s.cast = cast_of(plan, q);
     s.encoder_tokens = q.source;
-    if (q.kind == Kind::kEmbedded) {
+    if (q.kind == MethodKind::kConditioned) {
       s.conditioning_tokens = q.fusion.read;
       s.alignment = q.fusion.alignment;
     }
-    if (q.kind == Kind::kPpd) s.extra_rows = q.ppd.candidates;
+    if (q.kind == MethodKind::kPpd) s.extra_rows = q.ppd.candidates;
     s.warp = q.warp;
     s.warp.choice = static_cast<uint32_t>(choice);
     s.stops.eos = q.eos;
     s.stops.max_new_tokens = q.max_new_tokens;
-    if (q.kind == Kind::kBeam) s.width = q.beam.width;
+    if (q.kind == MethodKind::kBeam) s.width = q.beam.width;
     s.priority = q.priority;
     s.client = q.client;
     s.salt = q.salt;
@@ -122,11 +123,11 @@ std::vector<Token> answer_to(const Plan& plan, size_t index, int choice) {
   const Request& q = plan.requests[index];
   Warp warp = q.warp;
   warp.choice = static_cast<uint32_t>(choice);
-  if (q.kind == Kind::kBeam) {
+  if (q.kind == MethodKind::kBeam) {
     return reference::beam(reference::Model(large, 0, q.source), q.prompt, q.beam, q.eos,
                            q.max_new_tokens);
   }
-  if (q.kind == Kind::kEmbedded) {
+  if (q.kind == MethodKind::kConditioned) {
     return reference::llm_to_slm(plan.model[1], q.fusion, q.prompt, warp, q.eos, q.max_new_tokens,
                                  q.source);
   }
