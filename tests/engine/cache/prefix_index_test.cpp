@@ -25,7 +25,7 @@ struct Fixture {
     give_back(pages);
     return pages;
   }
-  // Likewise, and goes on.
+  // Likewise, but does not end.
   std::vector<PageId> run(const Tokens& tokens, const PrefixRoot& root = {}) {
     std::vector<PageId> pages = index.find(root, tokens, 100);
     for (const PageId page : pages) pool.share(page);
@@ -143,7 +143,7 @@ uint64_t recording(uint64_t before, std::span<const Token> tokens) {
   return PrefixIndex::hash(before, tokens);
 }
 
-// What a chain's hashes are cannot be told from its tokens.
+// Hashes of a chain cannot be predicted from its tokens.
 TEST(PrefixIndex, HashesBeginAnywhere) {
   for (int i = 0; i < 5; ++i) {
     Fixture f(16, &recording);
@@ -178,7 +178,7 @@ TEST(PrefixIndex, WhatIsUsedIsNotGivenUp) {
   EXPECT_EQ(f.pool.cached(), 2);
 }
 
-// A fork may hold the end of a chain whose beginning it has pages of its own for.
+// A fork may share the end of a chain but own its beginning.
 TEST(PrefixIndex, APageTakesThoseBehindItAlong) {
   Fixture f;
   const auto chain = f.run({1, 1, 2, 2, 3, 3});

@@ -1,8 +1,7 @@
-// Sequence caches against a model that keeps every row's content in a list: whatever is done to the
-// books, executing the emitted moves on a memory leaves each row's content in its slot. A row's
-// content follows from its tokens and all before, as keys and values do, so a page that comes from
-// the prefix index has to hold what the model says. What the index knows is modelled by a map from
-// tokens to pages.
+// Compares sequence caches with a model that lists the content of every row: after all operations,
+// executing the logged moves leaves each row's content in its slot. A row's content depends on its
+// token and all earlier ones, as keys and values do, so shared pages are checked too. A map from
+// tokens to pages models the prefix index.
 #include "engine/cache/sequence_cache.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +21,7 @@ constexpr int kRowsOfAPage = 4;
 constexpr int kPages = 18;
 using Tokens = std::vector<Token>;
 
-// What a row holds: an identity, and the layers that it has done.
+// The content of a row: an identity, and the layers done.
 struct Content {
   uint64_t id = 0;
   int layers = 0;
@@ -68,7 +67,7 @@ struct World {
   std::map<Tokens, PageId> published;
 };
 
-// A cache, and what it must hold.
+// A cache and its expected content.
 struct Model {
   std::unique_ptr<SequenceCache> cache;
   Tokens text;  // what its sequence comes to
@@ -139,7 +138,7 @@ void check(World& w, const std::vector<Model>& all) {
 class Walk {
  public:
   explicit Walk(uint64_t seed) : rng_(seed), all_(3) {
-    // Texts that have more or less in common.
+    // Texts with common prefixes of various lengths.
     Tokens text(48);
     for (const size_t same : {0, 13, 25}) {
       for (size_t i = same; i < text.size(); ++i) text[i] = static_cast<Token>(below(3));
@@ -214,14 +213,14 @@ class Walk {
   void commit_tree(Model& m) {
     m.cache->commit_tree();
     if (m.tree.empty()) return;
-    // Up to and with the first row that has not exactly one child.
+    // Up to and including the first row without exactly one child.
     size_t stay = 0;
     while (std::count(m.tree.begin(), m.tree.end(), static_cast<Row>(stay) - 1) == 1) ++stay;
     m.rows.resize(m.rows.size() - m.tree.size() + stay);
     m.tree.clear();
   }
 
-  // reserve() takes exactly what need() told.
+  // reserve() takes exactly the pages that need() returned.
   bool reserve(Model& m, int total, int to) {
     const PageNeed need = m.cache->need(total, to);
     const int64_t kv = w_.pools.kv.available(), frontier = w_.pools.frontier.available();
@@ -265,7 +264,7 @@ class Walk {
       tree.add(token_in(token), parent);
     }
     m.cache->append(to, tree);
-    // The device: rows that were behind come to `to`, and new ones are there.
+    // The device: frontier rows and new rows do layers up to `to`.
     for (Content& c : m.rows) c.layers = std::max(c.layers, to);
     m.rows.insert(m.rows.end(), added.begin(), added.end());
     for (size_t r = 0; r < m.rows.size(); ++r) {
@@ -321,7 +320,7 @@ class Walk {
     EXPECT_LE(w_.pools.kv.used(), used) << "a fork takes no pages";
   }
 
-  // Appends what another cache has at the same rows.
+  // Appends the same rows of another cache.
   void copy(Model& m) {
     commit_tree(m);
     Model& other = all_[below(all_.size())];
@@ -340,7 +339,7 @@ class Walk {
     m.rows.insert(m.rows.end(), other.rows.begin() + begin, other.rows.end());
   }
 
-  // Its rows become known as far as they are its text's and have done all layers.
+  // Publishes rows that are of its text and have done all layers.
   void publish(Model& m) {
     commit_tree(m);
     const size_t final_tokens = below(4) ? m.text.size() : below(m.text.size());
@@ -359,7 +358,7 @@ class Walk {
     }
   }
 
-  // A sequence ends. Another one's cache takes over the longest known beginning of its text.
+  // A sequence ends. The cache of another one adopts the longest known prefix of its text.
   void adopt(Model& m) {
     if (below(4)) publish(m);
     m.cache->clear();
@@ -463,7 +462,7 @@ TEST(SequenceCache, PassesHaveTheirTurns) {
   EXPECT_TRUE(one.cache.idle());
 }
 
-// A device reads the page table where it lies.
+// Devices read the page table in place.
 TEST(SequenceCache, ATableUnderAPassStaysWhereItIs) {
   One one;
   one.cache.reserve(3, kLayers);
@@ -518,7 +517,7 @@ TEST(SequenceCache, TellsWhatItsRowsWereFed) {
   EXPECT_EQ(fed(one.cache), (Tokens{5, 8, 6}));
   EXPECT_EQ(chosen_rows(one.cache), Chosen());
 
-  // A tree, of which the path 0, 2, 5 stays; its rows bring along what they were fed.
+  // A tree whose path 0, 2, 5 is retained; its rows keep their inputs.
   Tree tree;
   tree.add(token_in(1), -1);
   tree.add(token_in(2), 0);
@@ -549,7 +548,7 @@ TEST(SequenceCache, TellsWhatItsRowsWereFed) {
 
 // --- The prefix index
 
-// A cache of which `tokens` were fed, in one pass that is done.
+// A cache with the inputs `tokens`, from one completed pass.
 void feed(SequenceCache& cache, const Tokens& tokens, int to = kLayers) {
   Tree tree;
   for (const Token t : tokens) tree.chain(token_in(t));
@@ -596,7 +595,7 @@ TEST(SequenceCache, WhatIsSharedIsCopiedBeforeItIsWritten) {
   EXPECT_EQ(two.w.pools.prefixes.size(), 3U);
 }
 
-// The last user of a published page that it has cut needs no copy, and so no page, to go on.
+// The last user of a published page can overwrite it after a truncation, without a copy.
 TEST(SequenceCache, ACutPageThatNobodyElseUsesIsTakenBack) {
   Two two;
   feed(two.a, kText);

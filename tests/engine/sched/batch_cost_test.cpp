@@ -18,7 +18,7 @@ TEST(BatchCost, ARowIsChargedForItselfAndTheRestIsEverybodys) {
     const int rows = i % 7 + 1;
     cost.observe(rows, 1 + 0.1 * rows);
   }
-  // A batch of 10 rows in 4 works takes 2: 1 for the weights.
+  // A batch of 10 rows in 4 works takes 2 s: 1 s for the weights.
   EXPECT_NEAR(2 * cost.share(1, 10, 4), 0.25 + 0.1, 1e-9);
   EXPECT_NEAR(2 * cost.share(7, 10, 4), 0.25 + 0.7, 1e-9);
   EXPECT_NEAR(3 * cost.share(1, 10, 4) + cost.share(7, 10, 4), 1, 1e-9);
@@ -36,7 +36,7 @@ TEST(BatchCost, RowsAloneOrWeightsAloneMayCost) {
   EXPECT_DOUBLE_EQ(free.share(3, 12, 2), 0.25);
 }
 
-// Larger batches in less time, as noise has it, charge nobody less than nothing.
+// Shares are not negative, even if noise makes larger batches faster.
 TEST(BatchCost, SharesAreNeverNegative) {
   BatchCost cost;
   for (int n = 1; n < 50; ++n) cost.observe(n, 10 - 0.1 * n);

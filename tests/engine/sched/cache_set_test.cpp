@@ -1,4 +1,4 @@
-// Which caches a sequence has, and what part each plays.
+// The caches of a sequence, and their roles.
 #include "engine/sched/cache_set.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ SequenceSpec spec(std::vector<CastRole> roles) {
   return s;
 }
 
-// As a pass of all layers that is over.
+// Runs a pass through all layers.
 void run(SequenceCache* cache, std::span<const Token> tokens, int to = 4) {
   Tree rows;
   for (const Token t : tokens) rows.chain(token_in(t));

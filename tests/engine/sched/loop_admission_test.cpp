@@ -1,4 +1,4 @@
-// Who is let in, in which order, and who is refused.
+// Order of admission, and refusals.
 #include "engine/base/status.h"
 #include "tests/engine/sched/kit.h"
 
@@ -67,8 +67,7 @@ TEST(LoopAdmission, ByPriorityThenInOrder) {
   EXPECT_EQ(order, (std::vector<size_t>{2, 4, 3, 0, 1, 5}));
 }
 
-// The first that waits for pages of one model holds up nobody who wants none of them; but nobody
-// who wants some overtakes it.
+// A request that waits for pages of one model blocks later requests for that model only.
 TEST(LoopAdmission, WhoWaitsForPagesHoldsUpOnlyItsOwnPool) {
   BoxOptions o;
   o.models.resize(2);
@@ -94,7 +93,7 @@ TEST(LoopAdmission, WhoWaitsForPagesHoldsUpOnlyItsOwnPool) {
   box.expect_idle();
 }
 
-// Slots belong to all models together: who needs several is not overtaken for ever.
+// Slots are common to all models: a request that needs several is not overtaken forever.
 TEST(LoopAdmission, SlotsAreNotTakenFromWhoWaitsForSeveral) {
   BoxOptions o;
   o.models.resize(2);
@@ -112,7 +111,7 @@ TEST(LoopAdmission, SlotsAreNotTakenFromWhoWaitsForSeveral) {
   box.pump();
 }
 
-// What is accepted comes to its end; what could not is refused, and blocks nobody.
+// Requests that can never fit are refused and do not block others.
 TEST(LoopAdmission, WhatCanNeverFitIsRefused) {
   BoxOptions o;
   o.models.resize(2);
@@ -162,7 +161,7 @@ TEST(LoopAdmission, ADeadlineEndsTheWaitAtItsVeryMoment) {
   EXPECT_EQ(r->end.stats.queue_seconds, 12.345);
 }
 
-// The hint is the queue's length over the rate at which it went lately.
+// The retry delay is the queue's length over its recent rate.
 TEST(LoopAdmission, ARefusalSaysWhenToTryAgain) {
   BoxOptions o;
   o.limits.max_running = 1;

@@ -46,7 +46,7 @@ TEST(LoopChoices, GreedyOnesAreEqual) {
   for (const auto& r : all) EXPECT_EQ(r->tokens, box.greedy(kLongPrompt, 9));
 }
 
-// The first choice may be done before the others begin.
+// The first choice may end before the others start.
 TEST(LoopChoices, OfOneTokenEach) {
   Box box{BoxOptions()};
   const auto all = box.submit(sampled(box, kLongPrompt, 1), 4);

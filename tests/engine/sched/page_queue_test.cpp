@@ -1,4 +1,4 @@
-// Who gets pages, who gives them back for it, and that all come to theirs.
+// Order of service, preemption, and progress of all sequences.
 #include "engine/sched/page_queue.h"
 
 #include "tests/engine/decode/sketches.h"
@@ -9,8 +9,8 @@ namespace {
 
 // --- Needs of several caches
 
-// Two forks of a cache whose last page is half full, which each go on: one of them copies the page,
-// and the other, alone with it then, goes on in place.
+// Two forks that share a half-full last page and continue: one copies the page, the other then owns
+// it alone and writes in place.
 Task<void> forks(Gen g, int* granted) {
   const Stage a = g.stage(Role::kLarge);
   co_await g.round({{a, g.missing(a)}});
@@ -72,7 +72,7 @@ TEST(PageQueue, ARoundGetsAllItsPagesOrNone) {
   box.expect_idle();
 }
 
-// Each of two requests could hold the pool that the other one lacks, for ever.
+// Two requests could deadlock, each with the pages that the other needs.
 TEST(PageQueue, RequestsWithTwoCachesDoNotBlockEachOther) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     std::mt19937_64 rng(seed);
@@ -119,8 +119,8 @@ TEST(PageQueue, RequestsWithTwoCachesDoNotBlockEachOther) {
 
 // --- Victims
 
-// Three requests fill the pool with equally many rows and want another page at the same time.
-// Which of them were evicted?
+// Three requests fill the pool equally and need another page at the same time. Returns which were
+// preempted.
 std::vector<bool> victims(Preemption policy, const std::vector<int>& priorities) {
   BoxOptions o;
   o.limits.preemption = policy;
@@ -157,7 +157,7 @@ TEST(PageQueue, TheVictimIsWhomThePolicyNames) {
 
 // --- Rows between two layers
 
-// Runs its prompt halfway, then the rest of the layers.
+// Runs its prompt through half of the layers, then the rest.
 Task<void> in_two_steps(Gen g) {
   const Stage S = g.stage(Role::kSmall), L = g.stage(Role::kLarge);
   co_await g.round({{S, g.missing(S)}, {L, g.missing(L)}});
@@ -168,7 +168,7 @@ Task<void> in_two_steps(Gen g) {
   g.emit(g.emitted(r.row[0]));
 }
 
-// What lacks is memory between two layers: whoever has none of it keeps its pages.
+// Frontier pages are short: sequences without any are not preempted.
 TEST(PageQueue, OnlyWhoHoldsWhatLacksGivesItUp) {
   BoxOptions o;
   o.models[0].pool = {4, 64, 3};  // of two that one of them wants
@@ -196,7 +196,7 @@ TEST(PageQueue, OnlyWhoHoldsWhatLacksGivesItUp) {
 
 // --- Shared pages
 
-// Runs as the loop would, but for the devices: passes are done at once, and nobody is resumed.
+// A loop without devices: passes complete at once, and coroutines are not resumed.
 class Desk final : public LoopServices {
  public:
   explicit Desk(int64_t pages) : pools_(ModelId(0), shape(), {4, pages, pages}, &log_) {}
@@ -216,7 +216,7 @@ class Desk final : public LoopServices {
   void tokens_emitted(SequenceRun*, int64_t) override {}
   int64_t begin(std::shared_ptr<Transfer>) override { return 0; }
 
-  // A sequence that runs its prompt and then wants `more` rows.
+  // A sequence that runs its prompt and then needs `more` rows.
   SequenceRun* add(int priority, std::vector<Token> prompt, int more) {
     SequenceSpec s;
     s.id = runs.size() + 1;
@@ -230,7 +230,7 @@ class Desk final : public LoopServices {
     begin_.push_back(runs.back()->start());
     return runs.back().get();
   }
-  // True: it has got what it wants.
+  // True: its round was granted.
   bool go(SequenceRun* run) {
     begin_[run->id() - 1].resume();
     return run->state() == SequenceRun::kRunning;
@@ -317,7 +317,7 @@ TEST(PageQueue, ThoseWhoShareGoTogether) {
   EXPECT_EQ(leader->accounts().stats().preemptions + follower->accounts().stats().preemptions, 2);
 }
 
-// All that the first one lacks is its own already: that others share it changes nothing.
+// The head shares all pages with others: preempting them frees nothing.
 TEST(PageQueue, NobodyIsEvictedForTheHopeless) {
   Desk desk(3);
   SequenceRun* leader = desk.add(1, kNine, 4 * 4);

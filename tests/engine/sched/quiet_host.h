@@ -1,4 +1,5 @@
-// A loop that grants what fits and whose devices are done at once: for a sequence's parts alone.
+// A minimal loop for tests of a sequence's parts: grants pages if they fit; passes complete at
+// once.
 #pragma once
 
 #include <deque>

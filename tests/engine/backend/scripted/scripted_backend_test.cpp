@@ -35,7 +35,7 @@ class Heard final : public SequenceListener {
   SequenceEnd end;
 };
 
-// The loop over a scripted device around a fake one, which checks that caches are read as written.
+// The loop on a scripted device around a fake one, which checks memory accesses.
 class ScriptedBackendTest : public testing::Test {
  protected:
   ScriptedBackendTest()
@@ -55,7 +55,7 @@ class ScriptedBackendTest : public testing::Test {
     return {{ModelId(0), DeviceId(0)}, {ModelId(1), DeviceId(0)}};
   }
 
-  // early_exit: small is the lower half of large.
+  // early_exit: the small model is the lower half of the large one.
   std::shared_ptr<Heard> run(std::function<Task<void>(Gen)> method, int tokens = 200,
                              bool early_exit = false, float temperature = 0) {
     auto heard = std::make_shared<Heard>();
@@ -146,7 +146,7 @@ TEST_F(ScriptedBackendTest, SpeculativeTextIsTheSameAndDraftsAreKeptAsTheScriptS
 
 TEST_F(ScriptedBackendTest, DraftsThatTheHostSeesAreTheSame) {
   set_script(0.8);
-  // Not chained on the device: every draft is awaited.
+  // Drafts are not chained on the device; each is awaited.
   const auto heard = run(speculative_of({.draft_tokens = 4, .min_draft_probability = 0.01F}));
   EXPECT_EQ(heard->tokens, larges(200));
   EXPECT_EQ(heard->end.stats.accept_lengths, accept_lengths(200, 4));
@@ -215,7 +215,7 @@ TEST_F(ScriptedBackendTest, MasksForeseeAsOftenAsTheScriptSays) {
               0.12);
 }
 
-// Main and a worker, each on a scripted device of its own.
+// The large model and a worker, each on its own scripted device.
 TEST(ScriptedDevices, EarlyLayersProposeAsOftenAsTheScriptSays) {
   FakeMemory memory;
   ValueStore values;
