@@ -21,7 +21,7 @@ std::vector<Violation> violations_of(const absl::Status& status);
 class Violations {
  public:
   // Adds the violations in `status`; none if it is OK. The first error of another code is returned
-  // alone by status().
+  // by status(), without the others.
   void add(const absl::Status& status);
 
   bool any() const { return !first_.ok(); }

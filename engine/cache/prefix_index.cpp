@@ -168,7 +168,7 @@ std::string PrefixIndex::check() const {
     for (const Node* n = at->first; n; left = n, n = n->right) {
       const std::string page = "page " + std::to_string(n->page.value);
       if (n->left != left || n->before != at || n->root != at->root) return page + ": a bad link";
-      if (!pool_->indexed(n->page)) return page + ": known, but the pool does not say so";
+      if (!pool_->indexed(n->page)) return page + ": indexed here, but not in the pool";
       if (child(at, hash_(at->hash, n->tokens), n->tokens) != n) return page + ": is not found";
       if (nodes_[n->page.index()].get() != n) return page + ": not among the pages";
       ++reached;

@@ -24,7 +24,7 @@ struct CastRole {
   // In a cast that is not placed, any replica may take the place of this model.
   ModelId model;
   int layers = 0;  // that its passes run: [0, layers); 0: all
-  // Of a role below the top: the most rows that lie between two layers at one time. 0: no bound.
+  // Of a role below the top: the most rows that are between two layers at one time. 0: no bound.
   int frontier_rows = 0;
   AdapterId adapter;       // of its passes; invalid: none
   AdapterId mask_adapter;  // of its mask rows, which leave nothing in the cache; excludes `adapter`

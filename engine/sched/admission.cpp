@@ -60,12 +60,12 @@ absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) cons
   }
   const int64_t tokens =
       static_cast<int64_t>(spec.prompt.size()) + spec.stops.max_new_tokens + spec.extra_rows;
-  const auto too_large = [&](int64_t room, absl::string_view of) {
+  const auto too_large = [&](int64_t capacity, absl::string_view of) {
     return absl::InvalidArgumentError(absl::StrCat(
         "prompt tokens + max_new_tokens: ", spec.prompt.size(), " + ", spec.stops.max_new_tokens,
         spec.extra_rows > 0 ? absl::StrCat(" (and ", spec.extra_rows, " rows for guesses)") : "",
         spec.width > 1 ? absl::StrCat(" in each of ", spec.width, " beams") : "",
-        "; allowed: at most ", room, " together, ", of));
+        "; allowed: at most ", capacity, " together, ", of));
   };
   for (size_t i = 0; i < spec.roles().size(); ++i) {
     const CastRole& role = spec.roles()[i];
@@ -78,17 +78,17 @@ absl::Status Admission::can_ever_fit(const SequenceSpec& spec, int choices) cons
     const int width = runs_once(spec, i) ? 1 : spec.width;
     for (const ModelId model : dispatcher_->replicas(role.model)) {  // any may be chosen
       const ModelPools& pools = dispatcher_->pools(model);
-      const int64_t room = pools.kv.total() / width * pools.page_rows;
-      if (rows > room) return too_large(room, "the KV memory of the model");
+      const int64_t capacity = pools.kv.total() / width * pools.page_rows;
+      if (rows > capacity) return too_large(capacity, "the KV memory of the model");
       if (hidden_of(spec, i) > pools.values.total()) {
         return absl::InvalidArgumentError(
-            absl::StrCat("prompt tokens: ", spec.prompt.size(), ", of which the method keeps ",
+            absl::StrCat("prompt tokens: ", spec.prompt.size(), ", for which the method keeps ",
                          hidden_of(spec, i), " hidden rows at once; allowed: at most ",
                          pools.values.total(), " of the model"));
       }
-      const int64_t frontier_room = pools.frontier.total() * pools.page_rows;
+      const int64_t frontier_capacity = pools.frontier.total() * pools.page_rows;
       if (role.frontier_pages(pools.layers, pools.page_rows, rows) > pools.frontier.total()) {
-        return too_large(frontier_room, "the model's memory for rows between two layers");
+        return too_large(frontier_capacity, "the model's memory for rows between two layers");
       }
     }
   }

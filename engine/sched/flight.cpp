@@ -140,8 +140,8 @@ void lower(const PassFlight& flight, int count, Work* to) {
   work.history_chosen.clear();
   if (counts_tokens(pass)) {
     const int n = work.rows_before();
-    const auto fed = cache.inputs().first(static_cast<size_t>(n));
-    work.history.assign(fed.begin(), fed.end());
+    const auto inputs = cache.inputs().first(static_cast<size_t>(n));
+    work.history.assign(inputs.begin(), inputs.end());
     for (const auto& [row, in] : cache.chosen()) {
       if (row < n) work.history_chosen.emplace_back(row, in);
     }

@@ -33,7 +33,7 @@ void Reservation::require(std::span<const Need> needs) {
   if (conditioning_) conditioning_->require(needs, &required_);
 }
 
-// A follower was given its leader's rows before it said which rows it runs itself.
+// A follower adopts its leader's rows before its first round states Need::reads_from.
 void Reservation::drop_adopted_rows() {
   for (const CacheRequirement& r : required_) {
     if (caches_->take_adopted(r.cache->id())) r.cache->truncate(r.adoptable);

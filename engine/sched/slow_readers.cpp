@@ -54,7 +54,7 @@ bool SlowReaders::hold_is_over(const SequenceRun* run, TimePoint now) {
 
 absl::Status SlowReaders::stalled_status() const {
   return with_reason(absl::ResourceExhaustedError(absl::StrCat(
-                         "the client reads too slowly: what it was sent lies unread for ",
+                         "the client reads too slowly: sent data was unread for ",
                          limits_.stalled_stream_seconds, " s (limits.stalled_stream_seconds)")),
                      "SLOW_READER");
 }

@@ -7,7 +7,7 @@ namespace tandem::simulation {
 const char* kind_name(MethodKind kind) {
   constexpr const char* kNames[kKinds] = {"autoregressive", "speculative",      "n-gram",
                                           "BiLD",           "BiLD, early exit", "BiTA",
-                                          "beam",           "embedded rows",    "PPD"};
+                                          "beam",           "LLM-to-SLM",       "PPD"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -19,8 +19,8 @@ const char* phase_name(Phase phase) {
 
 const char* event_name(Event event) {
   constexpr const char* kNames[kEvents] = {
-      "cancel",    "deadline", "time limit",     "device error", "NaN",        "no memory",
-      "slow pass", "eviction", "stalled reader", "shutdown",     "device lost"};
+      "cancel",    "deadline",   "time limit",     "device error", "NaN",        "no memory",
+      "slow pass", "preemption", "stalled reader", "shutdown",     "device lost"};
   return kNames[static_cast<size_t>(event)];
 }
 

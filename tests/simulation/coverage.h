@@ -41,7 +41,7 @@ enum class Event : uint8_t {
   kNan,          // a pass fails
   kNoMemory,     // a device cannot run a batch
   kSlowPass,
-  kEviction,
+  kPreemption,
   kStall,     // the reader stops reading
   kShutdown,  // all requests are stopped
   kDeviceLost,

@@ -56,7 +56,7 @@ class Simulation {
   std::map<RequestId, std::shared_ptr<Heard>> heard_;  // by sequence
   Watch watch_{&world_, &heard_};
   std::multimap<TimePoint, std::function<void()>> script_;
-  std::map<RequestId, int64_t> evictions_;
+  std::map<RequestId, int64_t> preemptions_;
   std::set<RequestId> on_replicas_;  // sequences placed on replicas
   int64_t submitted_ = 0;
   bool lost_ = false;     // the planned device loss has happened,
@@ -233,8 +233,8 @@ void Simulation::arrivals() {
 // Records preemptions and held readers, which are visible only in the loop.
 void Simulation::see_states() {
   world_.loop->visit([this](const SequenceRun& run) {
-    int64_t& seen = evictions_[run.id()];
-    if (run.accounts().stats().preemptions > seen) strike(request_of(run.id()), Event::kEviction);
+    int64_t& seen = preemptions_[run.id()];
+    if (run.accounts().stats().preemptions > seen) strike(request_of(run.id()), Event::kPreemption);
     seen = run.accounts().stats().preemptions;
     const bool elsewhere = run.spec().placed && run.spec().roles()[0].model.index() >= kModels;
     if (elsewhere) on_replicas_.insert(run.id());

@@ -35,7 +35,7 @@ bool possible(MethodKind kind, Phase phase, Event event) {
     case Event::kSlowPass:
     case Event::kDeviceLost:  // waiting requests can use other replicas
       return phase == Phase::kPrefill || phase == Phase::kDecoding;
-    case Event::kEviction:
+    case Event::kPreemption:
       return phase == Phase::kPaused || phase == Phase::kHeld;
     case Event::kStall:
       return phase != Phase::kHeld;

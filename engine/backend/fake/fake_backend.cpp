@@ -369,7 +369,7 @@ absl::StatusOr<uint64_t> FakeBackend::input_of(const Work& work, int i) const {
       break;
   }
   const auto embed = std::ranges::find(work.embeds, i, &Work::Embed::row);
-  if (embed == work.embeds.end()) broken(work, i, "an embedded row that lies nowhere");
+  if (embed == work.embeds.end()) broken(work, i, "an embedded row without a place");
   const FakeMemory::Value& value = memory_->model(embed->model).values.at(embed->value.index());
   if (value.ticket == 0) {
     if (failed_tickets_.contains(in.ref.ticket)) {

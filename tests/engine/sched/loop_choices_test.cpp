@@ -23,7 +23,7 @@ std::vector<Token> alone(uint32_t choice, int tokens) {
 }
 
 TEST(LoopChoices, EachIsAsAlone) {
-  for (const int64_t pages : {256, 9}) {  // with room, and with eviction
+  for (const int64_t pages : {256, 9}) {  // without and with preemption
     BoxOptions o;
     o.limits.prefill_chunk_rows = 4;
     o.models[0].pool.pages = pages;

@@ -108,7 +108,7 @@ TEST(LoopPause, AReaderThatNeverReadsEndsTheRequestInTheEnd) {
   box.pump();
   EXPECT_EQ(r->end.status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(r->end.status.message(),
-            "the client reads too slowly: what it was sent lies unread for 50 s "
+            "the client reads too slowly: sent data was unread for 50 s "
             "(limits.stalled_stream_seconds)");
   EXPECT_EQ(seconds(box.clock.now() - paused), 50);
   EXPECT_EQ(box.metrics.requests_paused.value(), 0);

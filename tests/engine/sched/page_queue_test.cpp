@@ -134,14 +134,14 @@ std::vector<bool> victims(Preemption policy, const std::vector<int>& priorities)
     all.push_back(box.submit(std::move(s)));
   }
   box.pump();
-  std::vector<bool> evicted;
+  std::vector<bool> preempted;
   for (size_t i = 0; i < all.size(); ++i) {
     EXPECT_EQ(all[i]->tokens, box.greedy({static_cast<Token>(i), 1, 2, 3, 4, 5, 6}, 9));
     EXPECT_LE(all[i]->end.stats.preemptions, 1);
-    evicted.push_back(all[i]->end.stats.preemptions > 0);
+    preempted.push_back(all[i]->end.stats.preemptions > 0);
   }
   box.expect_idle();
-  return evicted;
+  return preempted;
 }
 
 TEST(PageQueue, TheVictimIsWhomThePolicyNames) {

@@ -358,7 +358,7 @@ TEST_F(FakeBackendDeathTest, FindsHiddenRowsThatAreNotWhatTheyAreNamed) {
   EXPECT_DEATH(run(fed(PageId(1))), "never left, or is forgotten");
   EXPECT_DEATH(run(fed(PageId(2), 1, 1)), "of another pass or output");
   EXPECT_DEATH(run(fed(PageId(2), 9)), "of another pass or output");
-  EXPECT_DEATH(run(fed(PageId())), "lies nowhere");
+  EXPECT_DEATH(run(fed(PageId())), "without a place");
   EXPECT_DEATH(run(fed(PageId(2)), {freed(Store::kValue, 2)}), "never left, or is forgotten");
 }
 
