@@ -138,8 +138,8 @@ const DeviceScheduler::LaunchedBatch* DeviceScheduler::next(TimePoint now) {
 }
 
 // The batch has ended. Flights whose works are `left` are pending again, by age.
-template <class Left>
-void DeviceScheduler::put_back(const LaunchedBatch& batch, Left left) {
+template <class IsLeft>
+void DeviceScheduler::put_back(const LaunchedBatch& batch, IsLeft left) {
   const size_t before = pending_.size();
   for (size_t i = 0; i < batch.flights.size(); ++i) {
     PassFlight* const f = batch.flights[i];

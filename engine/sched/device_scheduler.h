@@ -98,8 +98,8 @@ class DeviceScheduler {
   bool one_sequence() const;
   std::unique_ptr<LaunchedBatch> take_oldest(TimePoint now);
   void take_back(TimePoint now);
-  template <class Left>
-  void put_back(const LaunchedBatch& batch, Left left);
+  template <class IsLeft>
+  void put_back(const LaunchedBatch& batch, IsLeft left);
   // Valid until the next call.
   std::span<const Candidate> runnable();
   void recover();

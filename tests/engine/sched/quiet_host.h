@@ -16,6 +16,7 @@ class QuietHost final : public LoopServices {
   struct Model {
     int64_t pages = 8;
     int64_t frontier_pages = 8;
+    int64_t values = 8;
   };
   using Models = std::vector<Model>;
   explicit QuietHost(const Models& models) {
@@ -23,7 +24,7 @@ class QuietHost final : public LoopServices {
     shape.layers = 4;
     for (const Model& m : models) {
       const ModelId id(static_cast<int64_t>(pools_.size()));
-      pools_.emplace_back(id, shape, PoolSize{4, m.pages, m.frontier_pages}, &moves);
+      pools_.emplace_back(id, shape, PoolSize{4, m.pages, m.frontier_pages, m.values}, &moves);
     }
   }
 
