@@ -87,7 +87,7 @@ class Ingress {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   Ledger ledger_;
-  Turns turns_;                               // of accounts with a line
+  ServiceOrder turns_;                               // of accounts with a line
   std::unordered_map<Account*, Line> lines_;  // none is empty
   std::unordered_map<RequestId, Line::iterator> places_;
   std::set<std::pair<TimePoint, RequestId>> ends_;
