@@ -114,7 +114,7 @@ void round_of_sequences(benchmark::State& state) {
         spec.prompt.push_back(static_cast<Token>(id >> (4 * (k % 8)) & 15));
       }
       spec.method = autoregressive;
-      spec.roles = {{Role::kLarge, ModelId(0), 0}};
+      spec.cast = make_cast({{Role::kLarge, ModelId(0), 0}});
       spec.stops.max_new_tokens = rounds_each + 2;
       spec.series = &metrics.series.front();
       spec.submitted = clock.now();

@@ -236,8 +236,9 @@ class Pair {
     const ScriptedText text({.vocab_size = device_->shape(kLarge).vocab_size}, seed, 0);
     for (int i = 0; i < prompt_tokens; ++i) spec.prompt.push_back(text.large(i));
     spec.method = method.make;
-    spec.roles = {{Role::kLarge, kLarge, 0}, {Role::kSmall, kSmall, 0}};
-    if (!device_->shape(kLarge).adapters.empty()) spec.roles[0].masks = AdapterId(0);
+    CastRole large{Role::kLarge, kLarge};
+    if (!device_->shape(kLarge).adapters.empty()) large.mask_adapter = AdapterId(0);
+    spec.cast = make_cast({large, {Role::kSmall, kSmall}});
     spec.extra_rows = bita_tree_rows(BitaTreeKind::kEfficient, kMasks, kCandidates);
     spec.stops.max_new_tokens = new_tokens;
     spec.warp.seed = seed;

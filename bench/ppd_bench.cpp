@@ -192,10 +192,12 @@ class Rig {
       other->wait_for_first();
     }
     SequenceSpec spec = spec_of(c.model, c.method(), seed, prompt_tokens, new_tokens);
+    std::vector<CastRole> roles = spec.roles();
     if (c.name == "ppd" || c.is_phases()) {
-      spec.roles.push_back({Role::kSmall, kWhole, c.exit->layer, /*frontier_rows=*/2});
+      roles.push_back({Role::kSmall, kWhole, c.exit->layer, /*frontier_rows=*/2});
     }
-    if (c.name == "ppd") spec.roles.push_back({Role::kWorker, c.exit->worker, 0});
+    if (c.name == "ppd") roles.push_back({Role::kWorker, c.exit->worker, 0});
+    spec.cast = make_cast(std::move(roles));
     spec.extra_rows = c.candidates;
     RequestId id = 0;
     const std::shared_ptr<Answer> answer = submit(std::move(spec), &id);
@@ -253,7 +255,7 @@ class Rig {
     const ScriptedText text({.vocab_size = shape().vocab_size}, seed, 0);
     for (int i = 0; i < prompt_tokens; ++i) spec.prompt.push_back(text.large(i));
     spec.method = std::move(method);
-    spec.roles = {{Role::kLarge, model, 0}};
+    spec.cast = make_cast({{Role::kLarge, model, 0}});
     spec.stops.max_new_tokens = new_tokens;
     spec.warp.seed = seed;
     spec.prefix_cache = false;

@@ -1,7 +1,7 @@
-// Counts what is under way on behalf of an owner, so that the owner's storage outlives it.
+// Counts operations under way for an owner, so that the owner's storage outlives them.
 //
-// A request's frame and pages go only when its gate is closed and empty: passes that a device works
-// on hold it open. Not thread-safe: on the loop only.
+// A request's pages are released only when its gate is closed and empty; passes on a device hold
+// it. Not thread-safe: on the loop only.
 #pragma once
 
 #include <cassert>
@@ -11,7 +11,7 @@ namespace tandem {
 
 class Gate {
  public:
-  // Holds the gate open while it lives.
+  // Holds the gate during its lifetime.
   class Pass {
    public:
     Pass() = default;

@@ -1,7 +1,7 @@
-// Coroutines that may go on, in the order in which they became ready.
+// Coroutines that are ready to be resumed.
 //
-// Whatever completes an await puts the waiter here instead of resuming it, so that resumption never
-// nests and its order is one decision in one place: first in first out, or seeded in simulation.
+// An operation that completes an await queues the waiter here instead of resuming it. So resumption
+// never nests, and the order is defined in one place: first in, first out, or seeded in simulation.
 // Not thread-safe: on the loop only.
 #pragma once
 
@@ -21,10 +21,10 @@ class ReadyQueue {
  public:
   struct Entry {
     std::coroutine_handle<> waiter;
-    Owner owner;  // whose frame it is
+    Owner owner;  // of the frame
   };
 
-  // With a seed, pop() takes a random entry: an order that a test can replay.
+  // From now on pop() takes a random entry, in an order that the seed determines.
   void shuffle(uint64_t seed) { order_.emplace(seed); }
 
   void push(std::coroutine_handle<> waiter, Owner owner) { entries_.push_back({waiter, owner}); }
@@ -42,12 +42,12 @@ class ReadyQueue {
     return e;
   }
 
-  // What pop() gives after `ahead` others, if nothing else happens until then; null: nothing.
+  // The entry that pop() returns after `ahead` others, if nothing is pushed; null: none.
   const Entry* peek(size_t ahead) const {
     return ahead < size() ? &entries_[next_ + ahead] : nullptr;
   }
 
-  // Forgets what belongs to frames that are about to be destroyed.
+  // Removes the entries of an owner whose frames are about to be destroyed.
   void purge(Owner owner) {
     const auto gone =
         std::remove_if(entries_.begin() + static_cast<ptrdiff_t>(next_), entries_.end(),
@@ -59,7 +59,7 @@ class ReadyQueue {
   size_t size() const { return entries_.size() - next_; }
 
  private:
-  std::vector<Entry> entries_;  // those before next_ are gone
+  std::vector<Entry> entries_;  // those before next_ were popped
   size_t next_ = 0;
   std::optional<std::mt19937_64> order_;
 };

@@ -1,11 +1,11 @@
-// Task<T>: a lazy coroutine, the form of every decoding method and of what methods call.
+// Task<T>: a lazy coroutine, used for decoding methods and their subroutines.
 //
-// Threading: a task lives on the loop thread only. Ownership is a tree: a task owns its frame, and
-// a task that awaits another holds it in its own frame, so destroying the root destroys all frames
-// below it, innermost first, wherever each one is suspended. That is how a request is cancelled.
+// Loop thread only. Ownership is a tree: a task owns its frame, and a frame holds the tasks that it
+// awaits. Destroying the root therefore destroys all frames, innermost first, wherever they are
+// suspended. This is how requests are cancelled.
 //
-// Rules for coroutines in this code base: parameters by value; no capturing lambdas as coroutines;
-// `auto r = co_await f();` as a statement of its own. No exceptions: one that escapes terminates.
+// Rules for coroutines: parameters by value; no capturing lambdas; `auto r = co_await f();` as a
+// statement of its own. An exception that escapes terminates the process.
 #pragma once
 
 #include <coroutine>
@@ -73,7 +73,7 @@ class [[nodiscard]] Task {
   }
   ~Task() { reset(); }
 
-  // Destroys the frame and all frames that it awaits. REQUIRES: not running.
+  // Destroys the frame and all frames that it awaits. REQUIRES: suspended.
   void reset() {
     if (handle_) std::exchange(handle_, nullptr).destroy();
   }

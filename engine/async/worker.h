@@ -1,5 +1,4 @@
-// Threads that do what is posted, so that others need not wait for it: a device's device queue,
-// text, requests of the OpenAI door.
+// Worker threads with a job queue: for devices, text, and requests of the OpenAI-compatible API.
 #pragma once
 
 #include <condition_variable>
@@ -16,11 +15,11 @@ namespace tandem {
 
 using Job = absl::AnyInvocable<void()>;
 
-// Jobs begin in the order in which they were posted; with one thread each ends before the next
-// begins. A job must not throw. It is destroyed when it is done, on its thread.
+// Jobs start in the order in which they were posted; with one thread, each ends before the next
+// starts. A job must not throw. It is destroyed on its thread when it is done.
 class Worker {
  public:
-  // Runs on each thread and calls its argument once, which does the jobs: set up, work, tear down.
+  // Runs on each thread for setup and teardown; calls its argument once, which runs the jobs.
   using Around = std::function<void(const std::function<void()>& work)>;
 
   explicit Worker(int threads = 1, const Around& around = {}) : alone_(threads == 1) {
@@ -31,7 +30,7 @@ class Worker {
       });
     }
   }
-  // Does what has been posted, also by those jobs, then ends.
+  // Runs all posted jobs, and those that they post, then ends.
   ~Worker() {
     {
       const std::lock_guard lock(mutex_);
@@ -43,7 +42,7 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // Thread-safe, and a job may post; never waits for one.
+  // Thread-safe, also from a job. Does not wait.
   void post(Job job) {
     {
       const std::lock_guard lock(mutex_);
@@ -60,7 +59,7 @@ class Worker {
       filled_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
       if (jobs_.empty()) return;
       if (alone_) {
-        taken.swap(jobs_);  // nobody else would begin them sooner
+        taken.swap(jobs_);  // no other thread could start them sooner
       } else {
         taken.push_back(std::move(jobs_.front()));
         jobs_.pop_front();
@@ -72,11 +71,11 @@ class Worker {
   }
 
   const bool alone_;  // there is one thread
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards jobs_ and ending_
   std::condition_variable filled_;
   std::deque<Job> jobs_;
   bool ending_ = false;
-  std::vector<std::thread> threads_;  // last: they use the rest
+  std::vector<std::thread> threads_;  // last, as they use the other members
 };
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// Invariants of our own code. A broken one is a bug: it stops the process with the place and the
-// condition. Bad input never gets here; it is a Status.
+// Checks of internal invariants. A violation is a bug: it aborts with location and condition.
+// Invalid input is reported as a Status instead.
 #pragma once
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// Time for the engine. Everything that waits or measures takes a Clock, so that tests and the
-// simulator run on virtual time.
+// Clocks. Code that waits or measures takes a Clock, so that tests and the simulator can run on
+// virtual time.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ class SteadyClock final : public Clock {
   TimePoint now() const override { return std::chrono::steady_clock::now(); }
 };
 
-// Stands still until told otherwise. Thread-safe.
+// Advances only when a test advances it. Thread-safe.
 class VirtualClock final : public Clock {
  public:
   TimePoint now() const override { return TimePoint(Duration(nanos_.load())); }

@@ -1,6 +1,7 @@
-// What a deployment says, after validation: plain structs, no protobuf.
+// The validated configuration, as plain structs without protobuf.
 //
-// The textproto schema is proto/tandem/config/v1; engine/host/config/config.h turns one into the other.
+// The textproto schema is proto/tandem/config/v1; engine/host/config/config.h turns one into the
+// other.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,11 @@
 
 namespace tandem {
 
-// Numbers of the linear layers' weights. kInt8 is for CPU devices only; kFloat64 is for oracles.
-// kInt4: rounded at load to 15 steps for 32 inputs, those of tokens to 8 bits. kStored: in the
-// blocks that the file has them in (GGUF, GPTQ, compressed-tensors), and expanded where the
-// device's products know none of a tensor's. kAuto: kStored where the file has blocks; else fp32 on
-// a CPU, the file's own on CUDA.
+// The number format of the linear layers' weights. kInt8: CPU devices only. kFloat64: for oracles
+// in tests. kInt4: rounded at load to 15 steps per 32 inputs; token embeddings to 8 bits. kStored:
+// the quantized blocks of the file (GGUF, GPTQ, compressed-tensors), expanded if the device has no
+// kernel for a tensor's blocks. kAuto: kStored if the file has blocks; else fp32 on a CPU, the
+// file's dtype on CUDA.
 enum class DType { kAuto, kFloat32, kBFloat16, kFloat16, kFloat64, kInt8, kInt4, kStored };
 
 inline const char* dtype_name(DType dtype) {
@@ -47,21 +48,20 @@ enum class CpuKernels { kOwn, kAten };  // kAten: LibTorch's operators, a refere
 
 enum class DeviceKind { kCpu, kCuda };
 
-// One device, written "cpu:0" or "cuda:1"; "cpu:0/1" is a further device queue of cpu:0: threads
-// (or a stream) of its own, but the weights that cpu:0 has loaded already. CPU devices are virtual:
-// each has its own device queue, threads and weight copies, so that every multi-device path runs on
-// a machine without a GPU.
+// One device, written "cpu:0" or "cuda:1". "cpu:0/1" is another device queue of cpu:0: it has its
+// own threads (or stream), but shares the weights of cpu:0. CPU devices are virtual: each has its
+// own queue, threads and weights, so multi-device code can run without GPUs.
 struct DeviceConfig {
   DeviceKind kind = DeviceKind::kCpu;
   int index = 0;
   int queue = 0;
   int threads = 0;           // CPU only: threads of its kernels; 0: hardware threads / CPU devices
-  int64_t memory_bytes = 0;  // budget for all KV pools of the device; 0: chosen from what is free
-  bool pin_threads = false;  // CPU only: each thread stays on a processor of its own,
-  int first_cpu = 0;         // the first on this one of those that the process may use
+  int64_t memory_bytes = 0;  // budget for all KV pools of the device; 0: from its free memory
+  bool pin_threads = false;  // CPU only: pins each thread to its own processor,
+  int first_cpu = 0;         // starting with this one of those that the process may use
   CpuKernels cpu_kernels = CpuKernels::kOwn;
-  // CUDA only (and CpuKernels::kAten): weights are kept a second time, for products of few rows.
-  // Unset: where that takes no more than half of what weights and KV pools leave over.
+  // CUDA only (and CpuKernels::kAten): a second copy of the weights, for products of few rows.
+  // Unset: if it takes at most half of the memory that weights and KV pools leave free.
   std::optional<bool> packed_products = std::nullopt;
   bool graphs = true;  // CUDA only: steps of few rows are captured once and replayed
 
@@ -72,31 +72,30 @@ struct DeviceConfig {
   friend bool operator==(const DeviceConfig&, const DeviceConfig&) = default;
 };
 
-// A model made of arithmetic instead of weights (engine/backend/fake), for tests and load tests.
+// A closed-form model without weights (engine/backend/fake), for tests and load tests.
 struct FakeModelConfig {
   int vocab_size = 257;  // byte tokenizer: 256 bytes and end of text
   int layers = 4;
   int max_positions = 4096;
-  double pass_seconds = 0;   // time that one batch takes, plus
-  double row_seconds = 0;    // time per row of it
-  double layer_seconds = 0;  // time per layer that it runs, whatever the rows; tests only
+  double pass_seconds = 0;   // time of a batch, plus
+  double row_seconds = 0;    // time per row, plus
+  double layer_seconds = 0;  // time per layer, for any number of rows; tests only
   uint64_t seed = 1;
-  // How often a mask row's best token is what greedy decoding comes to there. Of each row by
-  // itself.
+  // The probability that a mask row predicts the token of greedy decoding; independent per row.
   double mask_accuracy = 0;
   std::string trace_file;    // engine/backend/fake/trace.h; empty: none
-  bool check_memory = true;  // false: what a pass reads is believed to be there; wants trace_file
-  // For tests, asked before each batch: is this device lost from here on?
+  bool check_memory = true;  // false: reads are not checked; requires trace_file
+  // For tests, called before each batch. True: the device is lost from now on.
   std::function<bool(const std::string& device)> lost;
 };
 
-// A head or an adapter that is loaded with a model: a folder (weights/adapter_file.h).
+// A head or an adapter of a model, in a folder (weights/adapter_file.h).
 struct ExtraConfig {
-  std::string name;  // unique among the model's
+  std::string name;  // unique in the model
   std::string path;
 };
 
-// The next layers of a model, and where they lie.
+// Consecutive layers of a model on one device.
 struct ShardConfig {
   std::string device;
   int layers = 0;
@@ -107,44 +106,43 @@ struct ModelConfig {
   std::string path;  // Hugging Face directory; empty for a fake model
   std::optional<FakeModelConfig> fake;
   std::string device = "cpu:0";
-  std::vector<std::string> replicas;  // further devices that have it, too
-  // Its layers on several devices, the first of which is `device`; empty: all are there.
+  std::vector<std::string> replicas;  // further devices with the same model
+  // Its layers by device, beginning with `device`; empty: all on `device`.
   std::vector<ShardConfig> shards;
-  DType dtype = DType::kAuto;  // kAuto: fp32 on CPU, the file's own on CUDA
-  int page_rows = 16;          // rows per KV page
-  int64_t kv_pages = 0;        // 0: from the device's budget
-  bool prefix_cache = true;    // requests with the same beginning share its KV pages
-  // Of keys and values: kFloat32, kBFloat16 or kAuto, which on CPU is fp32 (fp64 with fp64) and on
-  // CUDA the dtype.
+  DType dtype = DType::kAuto;
+  int page_rows = 16;        // rows per KV page
+  int64_t kv_pages = 0;      // 0: from the device's budget
+  bool prefix_cache = true;  // requests with the same prefix share KV pages
+  // Of keys and values: kFloat32, kBFloat16 or kAuto. kAuto is fp32 on a CPU (fp64 with fp64
+  // weights) and the dtype on CUDA.
   DType kv_dtype = DType::kAuto;
-  int layers = 0;  // only the first so many, with the model's norm and head above them; 0: all
+  int layers = 0;  // uses the first `layers` layers, then the final norm and head; 0: all
   std::vector<ExtraConfig> extras;
 };
 
-// What clients name in `model`: one or more models in roles.
+// A deployment, which requests name in `model`: models in roles.
 struct DeploymentConfig {
   std::string name;
-  std::string large;                     // model names; `large` is always there
+  std::string large;                     // model names; `large` is required
   std::string small;                     // empty: none
-  bool prefix_cache_per_client = false;  // clients share prefixes with nobody but themselves
-  // What `auto` means. Empty: what makes the large model's own tokens fastest, in tandem where that
-  // pays (engine/host/methods/plan.h).
+  bool prefix_cache_per_client = false;  // clients do not share prefixes with each other
+  // The method of `auto`. Empty: the fastest exact one (engine/host/methods/plan.h).
   std::string default_method;
-  // By method: its parameters where a request names none, and what it needs of the deployment.
+  // By method: default parameters, and fields that only a deployment may set.
   std::map<std::string, Settings> methods;
 };
 
-// Who gives up its KV pages first when there are not enough, and comes to them last.
+// The order of preemption if KV pages are short.
 enum class Preemption {
-  kLowestPriority,  // and of these the youngest
-  kYoungest,        // whatever its priority
+  kLowestPriority,  // the youngest of these first
+  kYoungest,        // independent of priority
 };
 
-// What one client may do. Bounds of 0: none.
+// Limits of one client. 0: no limit.
 struct ClientLimits {
-  int max_priority = 0;            // of its requests; below it they may ask for any
-  int max_requests = 0;            // open at once, those that wait included
-  double requests_per_minute = 0;  // that are let in; a minute's worth may come at once
+  int max_priority = 0;            // the highest priority that its requests may have
+  int max_requests = 0;            // open at once, including waiting ones
+  double requests_per_minute = 0;  // admitted; bursts of one minute's worth are allowed
   double tokens_per_minute = 0;    // of prompts and answers together, likewise
   friend bool operator==(const ClientLimits&, const ClientLimits&) = default;
 };
@@ -163,12 +161,12 @@ struct LimitsConfig {
   Preemption preemption = Preemption::kLowestPriority;
   int max_choices = 16;  // choices of one request
   // Fair shares between clients (engine/sched/fairness.h).
-  double fair_prompt_weight = 1;                 // service that a prompt token counts as
-  double fair_token_weight = 2;                  // and a generated one
-  std::map<std::string, double> client_weights;  // share by client; 1 where there is none
+  double fair_prompt_weight = 1;                 // service per prompt token
+  double fair_token_weight = 2;                  // service per generated token
+  std::map<std::string, double> client_weights;  // share by client; default 1
   ClientLimits default_client;
   std::map<std::string, ClientLimits> clients;  // by client; default_client for all others
-  // A request whose client reads too slowly keeps its pages so long, and ends after so long.
+  // Slow readers: how long a held request keeps its pages, and when it ends.
   double slow_reader_hold_seconds = 2;
   double stalled_stream_seconds = 600;
 };
@@ -178,8 +176,8 @@ struct EngineConfig {
   std::vector<ModelConfig> models;
   std::vector<DeploymentConfig> deployments;
   LimitsConfig limits;
-  int text_threads = 1;      // that make text of tokens
-  int tokenize_threads = 1;  // that make tokens of prompts
+  int text_threads = 1;      // detokenization
+  int tokenize_threads = 1;  // tokenization of prompts
 };
 
 }  // namespace tandem

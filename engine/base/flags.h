@@ -1,5 +1,5 @@
-// Command line flags: "--name VALUE" or "--name=VALUE", switches ("--name", "--name=false"), and
-// the help text made from the same table.
+// Command line flags: "--name VALUE" or "--name=VALUE", switches ("--name", "--name=false"), and a
+// help text from the same table.
 //
 // A flag may appear several times; its setter sees every value. Errors are INVALID_ARGUMENT and
 // name the flag, the value and what is allowed.
@@ -21,7 +21,7 @@ class Flags {
  public:
   using Setter = std::function<absl::Status(absl::string_view value)>;
 
-  // `name` without dashes; `value_name` is what the help calls the value. Empty `help`: not listed.
+  // `name` without dashes; `value_name` names the value in the help. Empty `help`: not listed.
   void add(std::string name, std::string value_name, std::string help, Setter set);
   void add_switch(std::string name, std::string help, std::function<void(bool)> set);
 
@@ -34,13 +34,13 @@ class Flags {
               std::optional<double>* to);
   void toggle(std::string name, std::string help, bool* to);
 
-  // Who writes `usual`, another program's name for it, is told of `ours`.
+  // The error for `usual`, the name in other programs, suggests `ours`.
   void also_known(std::string usual, std::string ours);
 
   // A heading in the help for the flags that follow.
   void section(std::string title);
 
-  // What is neither a flag nor a flag's value, in order. Everything after "--" is such.
+  // Positional arguments, in order, including everything after "--".
   absl::StatusOr<std::vector<std::string>> parse(const std::vector<std::string>& args) const;
 
   std::string help() const;

@@ -1,4 +1,4 @@
-// Small value types that every room speaks.
+// Small value types used by all modules.
 #pragma once
 
 #include <compare>

@@ -1,77 +1,76 @@
-// Deliberate bugs (mutations) that show what the simulator detects.
+// Mutations: deliberate bugs that the simulator must detect.
 //
 //   if (mutated(Mutation::kSkipTruncate)) return;
 //
-// Only a build with TANDEM_MUTATIONS (preset `test`) compiles them in, inactive: the program that
-// counts what the simulator catches wakes one at a time. Everywhere else mutated() is false at
-// compile time and nothing is left of such a line.
+// Only builds with TANDEM_MUTATIONS (preset `test`) contain them, inactive. The mutation tests
+// activate one at a time. In other builds mutated() is false at compile time.
 #pragma once
 
 #include <cstdint>
 
 namespace tandem {
 
-// name, the invariant of docs/reliability.md that it breaks, what it does
-#define TANDEM_MUTATION_LIST(X)                                                            \
-  X(DoubleFree, 1, "a page that a cache gives back is given back twice")                   \
-  X(LeakOnTruncate, 1, "the last page behind a cut stays with nobody")                     \
-  X(LeakValues, 2, "kept distributions and picks are never forgotten on the device")       \
-  X(LeakRun, 2, "a request that was stopped stays for ever")                               \
-  X(LeakCache, 2, "an ended request's caches are not given back")                          \
-  X(EndTwice, 3, "a cancelled request is told twice that it ended")                        \
-  X(LostEnd, 3, "a request cancelled while it waits is never told")                        \
-  X(LaunchBeforeInput, 6, "a pass goes to its device before its input's is done")          \
-  X(RepeatToken, 4, "the first token after a resumption is streamed twice")                \
-  X(DropToken, 4, "of several tokens accepted at once the last is not streamed")           \
-  X(OvershootStop, 4, "tokens behind an end in the same round are streamed too")           \
-  X(LostCancel, 5, "a cancel is forgotten while a pass is under way")                      \
-  X(LateRelease, 5, "an ended request's pages go back only when nothing else runs")        \
-  X(WriteShared, 6, "a page that two caches own is written without a copy")                \
-  X(ForgetPin, 6, "pages of a copy between devices are given away before it is made")      \
-  X(RunBeforeTransfer, 6, "passes do not wait for rows that are on their way")             \
-  X(KeepValueRows, 2, "hidden rows that passes left are never given back")                 \
-  X(ForgetValueRow, 6, "a hidden row is given back when its pass is done")                 \
-  X(RefillWithTokens, 6, "after an eviction tokens are fed in place of hidden rows")       \
-  X(WrongValue, 7, "a row is fed with the value of the output before")                     \
-  X(RowBeside, 7, "a row is fed with the row of its own number, whatever lies beside it")  \
-  X(ForgetFeed, 13, "rows that read a fed memory are found by those that read a bare one") \
-  X(RefillUnfed, 6, "after an eviction an encoder runs tokens in place of hidden rows")    \
-  X(FreeUnderPass, 6, "an ended request's pages go back while a device still reads them")  \
-  X(CommitRejected, 7, "speculative sampling emits the draft that was rejected")           \
-  X(SkipTruncate, 7, "rejected rows stay in the cache")                                    \
-  X(CountRejected, 7, "penalties count tokens that were drafted and rejected")             \
-  X(WrongPath, 7, "of a tree the first rows stay instead of the accepted path")            \
-  X(LeaveTopBehind, 8, "a row kept of a worker's tree leaves its hidden state behind")     \
-  X(StaleFrontier, 8, "rows are continued from another layer than they came to")           \
-  X(DrawByRound, 8, "a token's draw depends on where its method's round began")            \
-  X(DraftsApart, 8, "drafts are drawn with another key than their target's own tokens")    \
-  X(RedrawAfterEviction, 8, "draws depend on how often a request was evicted")             \
-  X(IgnoreStepRows, 9, "a batch takes whatever is pending")                                \
-  X(IgnoreMaxRunning, 9, "requests are admitted whatever runs")                            \
-  X(OverGrant, 9, "a round of two caches is granted when the first one fits")              \
-  X(LostWaiter, 10, "one in some resumptions is forgotten")                                \
-  X(StarvePrefill, 10, "a prefill waits as long as anybody decodes")                       \
-  X(Overtake, 10, "whoever fits takes pages past the first in the queue")                  \
-  X(IgnoreClients, 11, "admission looks at age alone")                                     \
-  X(LastInFirstOut, 11, "of one client's requests the newest is admitted first")           \
-  X(UnboundedQueue, 12, "the waiting room has no bound")                                   \
-  X(NoRetryHint, 12, "a full queue does not say when to come back")                        \
-  X(UnboundedReader, 12, "a sequence goes on whether its reader reads or not")             \
-  X(FaultSpreads, 13, "a NaN row fails the whole batch")                                   \
-  X(NanAccepted, 13, "a failed pass's answer is used")                                     \
-  X(KeepFailedRows, 13, "rows of a failed pass are found in the prefix cache")             \
-  X(UncountedToken, 14, "the last token of a request is not counted")                      \
-  X(GaugeStays, 14, "a cancelled request is counted as running for ever")                  \
-  X(HiddenPreemption, 14, "evictions are not counted")                                     \
-  X(UnseededOrder, 15, "ready coroutines run in an order that no seed fixes")              \
-  X(RealTime, 15, "a device waits for a batch or not as the real clock says")              \
-  X(IgnoreSalt, 13, "one client's prefix is reused for another in spite of the salt")      \
-  X(UnmaskSibling, 7, "a row of a tree sees its sibling instead of its parent")            \
-  X(AcceptSibling, 7, "a tree's row draws the first of its children, likely or not")       \
-  X(KeepLastRow, 7, "a tree's last row stays in the place of the last accepted one")       \
-  X(EmitPredicted, 7, "a row draws what a mask of its pass foresees for later")            \
-  X(PlaceOnLost, 10, "requests are placed on replicas whose devices are lost")             \
-  X(LossSpreads, 13, "a lost device takes requests of other replicas along")
+// Name, the invariant of docs/reliability.md that it breaks, and its effect.
+#define TANDEM_MUTATION_LIST(X)                                                                   \
+  X(DoubleFree, 1, "a page that a cache releases is released twice")                              \
+  X(LeakOnTruncate, 1, "truncation does not release the last page after the cut")                 \
+  X(LeakValues, 2, "distributions and picks are never forgotten on the device")                   \
+  X(LeakRun, 2, "a stopped request is never removed")                                             \
+  X(LeakCache, 2, "an ended request's caches are not released")                                   \
+  X(EndTwice, 3, "a cancelled request ends twice")                                                \
+  X(LostEnd, 3, "a request cancelled while it waits never ends")                                  \
+  X(LaunchBeforeInput, 6, "a pass is launched before its input's pass is done")                   \
+  X(RepeatToken, 4, "the first token after a preemption is streamed twice")                       \
+  X(DropToken, 4, "the last of several tokens accepted at once is not streamed")                  \
+  X(OvershootStop, 4, "tokens after an end in the same round are streamed")                       \
+  X(LostCancel, 5, "a cancellation is ignored while a pass is under way")                         \
+  X(LateRelease, 5, "an ended request's pages are released only when nothing else runs")          \
+  X(WriteShared, 6, "a page with two owners is written without a copy")                           \
+  X(ForgetPin, 6, "pages of a pending transfer are reused before it is done")                     \
+  X(RunBeforeTransfer, 6, "passes do not wait for rows that are arriving")                        \
+  X(KeepValueRows, 2, "hidden rows that passes left are never released")                          \
+  X(ForgetValueRow, 6, "a hidden row is released when its pass is done")                          \
+  X(RefillWithTokens, 6, "after a preemption tokens replace conditioned inputs")                  \
+  X(WrongValue, 7, "an input is the hidden row of the previous output")                           \
+  X(RowBeside, 7, "the alignment of conditioned rows is ignored")                                 \
+  X(ForgetFeed, 13, "rows that read a conditioned memory are shared with readers of a plain one") \
+  X(RefillUnfed, 6, "after a preemption an encoder runs tokens in place of conditioned inputs")   \
+  X(FreeUnderPass, 6, "an ended request's pages are released while a device reads them")          \
+  X(CommitRejected, 7, "speculative sampling emits the rejected draft")                           \
+  X(SkipTruncate, 7, "rejected rows stay in the cache")                                           \
+  X(CountRejected, 7, "penalties count drafted tokens that were rejected")                        \
+  X(WrongPath, 7, "the first rows of a tree stay in place of the accepted path")                  \
+  X(LeaveTopBehind, 8, "a retained row of a worker's tree loses its hidden state")                \
+  X(StaleFrontier, 8, "rows are continued from another layer than they have done")                \
+  X(DrawByRound, 8, "a token's draw depends on where its method's round began")                   \
+  X(DraftsApart, 8, "drafts are drawn with another key than the target's tokens")                 \
+  X(RedrawAfterEviction, 8, "draws depend on the number of preemptions")                          \
+  X(IgnoreStepRows, 9, "batches ignore the row limit")                                            \
+  X(IgnoreMaxRunning, 9, "admission ignores the limit of running requests")                       \
+  X(OverGrant, 9, "a round of two caches is granted when only the first one fits")                \
+  X(LostWaiter, 10, "one in some resumptions is lost")                                            \
+  X(StarvePrefill, 10, "a prefill waits while any sequence decodes")                              \
+  X(Overtake, 10, "sequences overtake the head of the page queue")                                \
+  X(IgnoreClients, 11, "admission orders by age alone")                                           \
+  X(LastInFirstOut, 11, "a client's newest request is admitted first")                            \
+  X(UnboundedQueue, 12, "the admission queue has no bound")                                       \
+  X(NoRetryHint, 12, "a full queue gives no retry delay")                                         \
+  X(UnboundedReader, 12, "sequences ignore slow readers")                                         \
+  X(FaultSpreads, 13, "a NaN row fails the whole batch")                                          \
+  X(NanAccepted, 13, "a failed pass's answer is used")                                            \
+  X(KeepFailedRows, 13, "rows of a failed pass are published in the prefix cache")                \
+  X(UncountedToken, 14, "the last token of a request is not counted")                             \
+  X(GaugeStays, 14, "a cancelled request is counted as running forever")                          \
+  X(HiddenPreemption, 14, "preemptions are not counted")                                          \
+  X(UnseededOrder, 15, "ready coroutines run in an order that no seed determines")                \
+  X(RealTime, 15, "launches depend on the real clock")                                            \
+  X(IgnoreSalt, 13, "a client's prefix is shared with another client despite the salt")           \
+  X(UnmaskSibling, 7, "a row of a tree sees its sibling instead of its parent")                   \
+  X(AcceptSibling, 7, "a tree's row always draws its first child")                                \
+  X(KeepLastRow, 7, "a tree's last row replaces the last accepted one")                           \
+  X(EmitPredicted, 7, "a row draws the prediction of a mask in its pass")                         \
+  X(PlaceOnLost, 10, "requests are placed on replicas with lost devices")                         \
+  X(LossSpreads, 13, "a lost device ends requests on other replicas")
 
 enum class Mutation : int {
   kNone = 0,

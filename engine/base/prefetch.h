@@ -1,7 +1,7 @@
-// Asks for memory ahead of its use.
+// Memory prefetching.
 //
-// The loop goes through hundreds of sequences in turn, and their state is more than a processor's
-// near caches hold. Told a sequence or two before, it need not wait for each.
+// The loop visits hundreds of sequences in turn, whose state exceeds the processor's inner caches.
+// It prefetches a sequence one or two visits ahead.
 #pragma once
 
 #include <cstddef>

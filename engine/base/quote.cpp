@@ -9,7 +9,7 @@ namespace tandem {
 
 std::string quote_value(absl::string_view value, size_t max) {
   size_t end = std::min(value.size(), max);
-  // Not in the middle of a character.
+  // Do not split a character.
   while (end < value.size() && end > 0 && (static_cast<unsigned char>(value[end]) & 0xC0) == 0x80) {
     --end;
   }

@@ -1,4 +1,4 @@
-// A value as error messages and logs show it.
+// Quoting of values in error messages and logs.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace tandem {
 
-// In double quotes, with control characters and ill-formed UTF-8 escaped, and cut after `max`
+// In double quotes, with control characters and ill-formed UTF-8 escaped; truncated after `max`
 // bytes.
 std::string quote_value(absl::string_view value, size_t max = 200);
 

@@ -1,4 +1,4 @@
-// Values by name: what somebody set of a method's parameters, whoever knows what they mean.
+// Named values: parameters of a method that a configuration or a request sets.
 #pragma once
 
 #include <cstdint>
@@ -10,25 +10,25 @@
 
 namespace tandem {
 
-// A string is also what a value of an enum is called.
+// A string may be the name of an enum value.
 using SettingValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
 
 struct Setting {
-  std::string name;  // of a field; "tree.depth" for one of a message within
+  std::string name;  // of a field; "tree.depth" in a nested message
   SettingValue value;
   friend bool operator==(const Setting&, const Setting&) = default;
 };
 
-// What is not in here was not set. Each name once.
+// The values that were set. Names are unique.
 using Settings = std::vector<Setting>;
 
-// Null where there is none of this name.
+// Null: not set.
 const SettingValue* find_setting(const Settings& settings, absl::string_view name);
 
-// In place of the one of this name, if there is one.
+// Replaces the value of this name, if any.
 void set_setting(Settings* settings, absl::string_view name, SettingValue value);
 
-// As messages show it: "0.5", "true", "MODEL", "a, b".
+// As in messages: "0.5", "true", "MODEL", "a, b".
 std::string setting_text(const SettingValue& value);
 
 }  // namespace tandem

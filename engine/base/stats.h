@@ -1,7 +1,7 @@
-// Counters and histograms that the loop feeds without locks and a scraper reads at any time.
+// Counters, gauges and histograms that a scraper may read at any time, without locks.
 //
-// One writer or many: every cell is a relaxed atomic. A scrape sees each cell at some moment, not
-// all cells at one moment, which is what Prometheus expects.
+// Every cell is a relaxed atomic with any number of writers. A scrape does not see all cells at the
+// same moment, which Prometheus allows.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class Gauge {
   std::atomic<double> value_{0};
 };
 
-// `bounds`: ascending upper bounds; one more bucket takes what is above the last.
+// `bounds`: ascending upper bounds; one more bucket counts larger values.
 class Histogram {
  public:
   explicit Histogram(std::span<const double> bounds)

@@ -1,8 +1,7 @@
-// Status helpers. (Debian's abseil has its own string_view: absl functions take absl::string_view,
-// to which std::string converts and std::string_view does not.)
+// Status helpers. (absl functions take absl::string_view: std::string converts to it, but with
+// Debian's abseil std::string_view does not.)
 //
-//  Errors are absl::Status; a message names the field or file, its value and the
-// allowed range, so that the reader knows what to change.
+// Error messages name the field or file, its value and the allowed range.
 #pragma once
 
 #include <string>
@@ -16,11 +15,10 @@
 
 namespace tandem {
 
-// Payload of a RESOURCE_EXHAUSTED status: milliseconds, in decimal, until it may be worth trying
-// again.
+// Payload of a RESOURCE_EXHAUSTED status: the retry delay in decimal milliseconds.
 inline constexpr char kRetryPayload[] = "tandem/retry-after-ms";
 
-// Payload: what kind of refusal this is, for programs: "QUEUE_FULL". docs/grpc_api.md lists them.
+// Payload: the machine-readable reason, such as "QUEUE_FULL". docs/api.md lists them.
 inline constexpr char kReasonPayload[] = "tandem/reason";
 
 inline absl::Status with_reason(absl::Status status, absl::string_view reason) {
@@ -28,7 +26,7 @@ inline absl::Status with_reason(absl::Status status, absl::string_view reason) {
   return status;
 }
 
-// INVALID_ARGUMENT "field: description", which violations_of (violations.h) takes apart again.
+// INVALID_ARGUMENT "field: description", which violations_of (violations.h) parses.
 absl::Status wrong_field(absl::string_view field, absl::string_view description);
 
 // "field: value; allowed: range". `value` is anything absl::StrCat takes.
@@ -37,7 +35,7 @@ absl::Status out_of_range(absl::string_view field, const Value& value, absl::str
   return wrong_field(field, absl::StrCat(value, "; allowed: ", allowed));
 }
 
-// The same status with `context` put before its message: "context: message".
+// The same status with the message "context: message".
 inline absl::Status annotate(const absl::Status& status, absl::string_view context) {
   if (status.ok()) return status;
   absl::Status out(status.code(), absl::StrCat(context, ": ", status.message()));

@@ -8,7 +8,8 @@ namespace tandem {
 
 int edit_distance(absl::string_view a, absl::string_view b) {
   const size_t width = b.size() + 1;
-  std::vector<int> at((a.size() + 1) * width);  // [i, j]: of the first i letters and the first j
+  std::vector<int> at((a.size() + 1) *
+                      width);  // [i, j]: distance of the first i and first j letters
   for (size_t i = 0; i <= a.size(); ++i) at[i * width] = static_cast<int>(i);
   for (size_t j = 0; j <= b.size(); ++j) at[j] = static_cast<int>(j);
   for (size_t i = 1; i <= a.size(); ++i) {
@@ -26,7 +27,7 @@ int edit_distance(absl::string_view a, absl::string_view b) {
 }
 
 std::string nearest(absl::string_view word, const std::vector<std::string>& names) {
-  constexpr size_t kLongest = 64;  // nobody means a name by more
+  constexpr size_t kLongest = 64;  // longer words are not looked up
   if (word.size() > kLongest) return "";
   std::string meant(word);
   std::replace(meant.begin(), meant.end(), '_', '-');

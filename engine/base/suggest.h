@@ -1,4 +1,4 @@
-// The name that was probably meant, for an error that a name is unknown.
+// Suggestions for unknown names in error messages.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace tandem {
 
-// Letters added, left out, changed or swapped with their neighbour, to make one of the other
-// (optimal string alignment).
+// Edit distance with insertions, deletions, substitutions and swaps of neighbours (optimal string
+// alignment).
 int edit_distance(absl::string_view a, absl::string_view b);
 
-// Of `names` the nearest to `word`: one in three letters may be wrong, and an end may be missing
-// where only one name goes on so. Empty: none is near.
+// The most similar of `names`: at most one in three letters may be wrong, or `word` is a prefix of
+// only one name. Empty: none is similar.
 std::string nearest(absl::string_view word, const std::vector<std::string>& names);
 
 }  // namespace tandem

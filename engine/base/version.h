@@ -1,4 +1,4 @@
-// What was built. The build system defines TANDEM_COMMIT and the like; without it they are empty.
+// Version information. The build system defines TANDEM_COMMIT etc.; empty if it does not.
 #pragma once
 
 #ifndef TANDEM_VERSION

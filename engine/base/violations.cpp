@@ -12,10 +12,10 @@
 namespace tandem {
 namespace {
 
-// Each: field, NUL, description, NUL. No field is spelt with a NUL, and values are quoted.
+// Each: field, NUL, description, NUL. Fields contain no NUL, and values are quoted.
 constexpr char kPayload[] = "tandem/violations";
 constexpr char kEnd = '\0';
-constexpr size_t kMost = 24;  // a list of a thousand bad ids is one mistake
+constexpr size_t kMost = 24;  // bounds the message for long lists of invalid ids
 
 std::string line(const Violation& v) {
   return v.field.empty() ? v.description : absl::StrCat(v.field, ": ", v.description);

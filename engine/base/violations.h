@@ -1,5 +1,4 @@
-// The fields of a request that are wrong: all of them at once, so that nobody has to send it again
-// to hear of the next one.
+// Collects all invalid fields of a request, so that one response reports them together.
 #pragma once
 
 #include <string>
@@ -16,18 +15,18 @@ struct Violation {
   friend bool operator==(const Violation&, const Violation&) = default;
 };
 
-// Of an INVALID_ARGUMENT that out_of_range or Violations made. Empty for other statuses.
+// The violations in an INVALID_ARGUMENT from out_of_range or Violations. Empty for other statuses.
 std::vector<Violation> violations_of(const absl::Status& status);
 
 class Violations {
  public:
-  // What is wrong by `status`; nothing when it is OK. A first error of another kind than
-  // INVALID_ARGUMENT is what status() then returns, alone.
+  // Adds the violations in `status`; none if it is OK. The first error of another code is returned
+  // by status(), without the others.
   void add(const absl::Status& status);
 
   bool any() const { return !first_.ok(); }
 
-  // OK; the status of the one thing that is wrong; or INVALID_ARGUMENT with a line for each.
+  // OK; the status of a single violation; or INVALID_ARGUMENT with a line for each.
   absl::Status status() const;
 
  private:

@@ -15,14 +15,14 @@ std::string check_pool(const PagePool& pool, std::span<const int> owners, const 
     if (pool.owners(page) != owners[p]) {
       return std::string(name) + " page " + std::to_string(p) + " has " +
              std::to_string(owners[p]) + " owners, and " + std::to_string(pool.owners(page)) +
-             " in the books";
+             " by the pool's count";
     }
-    const bool nobodys = !pool.pinned(page) && owners[p] == (pool.kept(page) ? 1 : 0);
-    ++(!nobodys ? used : pool.kept(page) ? cached : free);
+    const bool unused = !pool.pinned(page) && owners[p] == (pool.indexed(page) ? 1 : 0);
+    ++(!unused ? used : pool.indexed(page) ? cached : free);
   }
   if (free == pool.free() && cached == pool.cached() && used == pool.used()) return "";
   return std::string(name) + " pages: " + std::to_string(free) + " free, " + std::to_string(used) +
-         " used, " + std::to_string(cached) + " cached; in the books " +
+         " used, " + std::to_string(cached) + " cached; by the pool's count " +
          std::to_string(pool.free()) + ", " + std::to_string(pool.used()) + ", " +
          std::to_string(pool.cached());
 }
@@ -32,16 +32,15 @@ std::string check_pool(const PagePool& pool, std::span<const int> owners, const 
 PageId ModelPools::take_kv() {
   if (kv.free() == 0) {
     std::vector<PageId> freed;
-    prefixes.give_up(&freed);
+    prefixes.evict_oldest(&freed);
     for (const PageId page : freed) log_freed(Store::kKv, page);
   }
   return kv.take();
 }
 
 void ModelPools::release(Store store, PageId page) {
-  if (mutated(Mutation::kDoubleFree) && store == Store::kKv && kv.users(page) > 1)
-    kv.give_back(page);
-  if (of(store).give_back(page)) log_freed(store, page);
+  if (mutated(Mutation::kDoubleFree) && store == Store::kKv && kv.users(page) > 1) kv.release(page);
+  if (of(store).release(page)) log_freed(store, page);
 }
 
 void ModelPools::unpin(Store store, PageId page) {

@@ -1,4 +1,5 @@
-// The pools of one model on one device, with what is known of pages that nobody uses any more.
+// The page pools of one model on one device, with its prefix index.
+//
 // Not thread-safe: on the loop only.
 #pragma once
 
@@ -15,10 +16,9 @@ namespace tandem {
 
 class SequenceCache;
 
-// `moves` is the device's log, shared by its models.
 struct ModelPools {
   ModelPools(ModelId id, const ModelShape& shape, const PoolSize& size, std::vector<Move>* log,
-             bool prefix_cache = true)
+             bool prefix_cache = true)  // `log` is the device's, shared by its models
       : model(id),
         layers(shape.layers),
         page_rows(size.page_rows),
@@ -30,33 +30,34 @@ struct ModelPools {
         prefixes(&kv, size.page_rows),
         moves(log) {}
 
-  // A KV page with one owner; a cached one is given up for it when none is free.
+  // A KV page with one owner. Evicts a cached page if none is free.
   // REQUIRES: kv.available() > 0.
   PageId take_kv();
-  // One owner less. A page that comes free says so in the log.
+  // Removes an owner or a pin. A page that becomes free is logged as Move::kFree.
   void release(Store store, PageId page);
-  void unpin(Store store, PageId page);  // likewise
+  void unpin(Store store, PageId page);
   PagePool& of(Store store) {
     return store == Store::kKv ? kv : store == Store::kFrontier ? frontier : values;
   }
-  // Do rows that have come to layer `to` leave their hidden states in frontier pages?
+  // True: rows that a pass brings to layer `to` leave their hidden states in frontier pages.
   bool retains_hidden(int to) const { return to < layers || retains_top_hidden; }
-  void forget_prefix(PageId page);  // and those behind it
-  // Gives up all cached pages, and forgets those that are used.
+  // Removes a page and its successors from the index.
+  void forget_prefix(PageId page);
+  // Empties the index, so that cached pages become free.
   void drop_prefixes();
 
-  // Recounts the owners of every page. `caches`: all of these pools. Returns what is wrong; empty:
-  // nothing. For tests and the simulation: it looks at every page.
+  // Recounts the owners of every page. `caches`: all that use these pools. Returns the first error;
+  // empty: none. Slow: for tests and the simulation.
   std::string check(std::span<const SequenceCache* const> caches) const;
 
   ModelId model;
   int layers;
   int page_rows;
   bool retains_top_hidden;  // PoolSize::retains_top_hidden
-  bool prefix_cache;        // do sequences leave pages to others and take theirs?
+  bool prefix_cache;        // sequences share pages by prefix
   PagePool kv;
   PagePool frontier;
-  PagePool values;  // of one row each
+  PagePool values;  // a page holds one hidden row
   PrefixIndex prefixes;
   std::vector<Move>* moves;
 

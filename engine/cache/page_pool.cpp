@@ -6,7 +6,7 @@ namespace tandem {
 
 PagePool::PagePool(int64_t pages)
     : owners_(static_cast<size_t>(pages), 0),
-      kept_(owners_.size(), 0),
+      indexed_(owners_.size(), 0),
       pins_(owners_.size(), 0),
       place_(owners_.size()) {
   free_.reserve(owners_.size());
@@ -28,24 +28,24 @@ void PagePool::share(PageId page) {
   ++owners_[page.index()];
 }
 
-bool PagePool::give_back(PageId page) {
-  TANDEM_CHECK(owners(page) > (kept(page) ? 1 : 0));
+bool PagePool::release(PageId page) {
+  TANDEM_CHECK(owners(page) > (indexed(page) ? 1 : 0));
   --owners_[page.index()];
-  return settle(page);
+  return update_free(page);
 }
 
-void PagePool::keep(PageId page) {
-  TANDEM_CHECK(owners(page) > 0 && !kept(page));
+void PagePool::add_to_index(PageId page) {
+  TANDEM_CHECK(owners(page) > 0 && !indexed(page));
   ++owners_[page.index()];
-  kept_[page.index()] = 1;
+  indexed_[page.index()] = 1;
 }
 
-bool PagePool::drop(PageId page) {
-  TANDEM_CHECK(kept(page));
+bool PagePool::remove_from_index(PageId page) {
+  TANDEM_CHECK(indexed(page));
   if (is_cached(page)) cached_.erase(place_[page.index()]);
-  kept_[page.index()] = 0;
+  indexed_[page.index()] = 0;
   --owners_[page.index()];
-  return settle(page);
+  return update_free(page);
 }
 
 void PagePool::pin(PageId page) {
@@ -58,11 +58,11 @@ bool PagePool::unpin(PageId page) {
   TANDEM_CHECK(pinned(page));
   if (--pins_[page.index()] > 0) return false;
   --pinned_;
-  return settle(page);
+  return update_free(page);
 }
 
-// It has one owner or pin less.
-bool PagePool::settle(PageId page) {
+// The page has lost an owner or a pin. True: it is free now.
+bool PagePool::update_free(PageId page) {
   if (owners(page) == 0 && !pinned(page)) {
     free_.push_back(page);
     return true;

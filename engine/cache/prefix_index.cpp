@@ -75,7 +75,7 @@ PageId PrefixIndex::insert(const PrefixRoot& root, PageId before, std::span<cons
     parent = &it->second;
     if (fresh) {
       parent->root = &it->first;
-      // Drawn, so that nobody outside can make up prompts that collide.
+      // Random, so that clients cannot construct prompts that collide.
       TANDEM_CHECK(getentropy(&parent->hash, sizeof(parent->hash)) == 0);
     }
   }
@@ -93,7 +93,7 @@ PageId PrefixIndex::insert(const PrefixRoot& root, PageId before, std::span<cons
   node->next = std::exchange(bucket(hash), node.get());
   nodes_[page.index()] = std::move(node);
   ++known_;
-  pool_->keep(page);
+  pool_->add_to_index(page);
   ++version_;
   return page;
 }
@@ -112,7 +112,7 @@ void PrefixIndex::unlink(Node* node) {
 
 void PrefixIndex::forget(Node* node, std::vector<PageId>* freed) {
   Node* const before = node->before;
-  // From the ends on, without recursion: chains are as long as contexts.
+  // Removes leaves first. Not recursive: chains may be as long as contexts.
   for (Node* at = node; at != before;) {
     if (at->first) {
       at = at->first;
@@ -123,7 +123,7 @@ void PrefixIndex::forget(Node* node, std::vector<PageId>* freed) {
     unlink(at);
     nodes_[page.index()].reset();
     --known_;
-    if (pool_->drop(page)) freed->push_back(page);
+    if (pool_->remove_from_index(page)) freed->push_back(page);
     ++version_;
     at = up;
   }
@@ -136,7 +136,7 @@ void PrefixIndex::forget(PageId page, std::vector<PageId>* freed) {
   forget(node, freed);
 }
 
-void PrefixIndex::give_up(std::vector<PageId>* freed) {
+void PrefixIndex::evict_oldest(std::vector<PageId>* freed) {
   TANDEM_CHECK(pool_->cached() > 0);
   forget(pool_->oldest(), freed);
 }
@@ -168,7 +168,7 @@ std::string PrefixIndex::check() const {
     for (const Node* n = at->first; n; left = n, n = n->right) {
       const std::string page = "page " + std::to_string(n->page.value);
       if (n->left != left || n->before != at || n->root != at->root) return page + ": a bad link";
-      if (!pool_->kept(n->page)) return page + ": known, but the pool does not say so";
+      if (!pool_->indexed(n->page)) return page + ": indexed here, but not in the pool";
       if (child(at, hash_(at->hash, n->tokens), n->tokens) != n) return page + ": is not found";
       if (nodes_[n->page.index()].get() != n) return page + ": not among the pages";
       ++reached;

@@ -1,17 +1,16 @@
-// Full pages by the inputs of their rows and of all rows before, so that another sequence with the
-// same beginning takes them over instead of computing them again.
+// The prefix cache: full pages, indexed by the inputs of their rows and of all earlier rows, so
+// that sequences with the same prefix share them.
 //
-// A page is known by its place in a tree: by the page before it, and by its own rows' tokens. The
-// lookup goes by a hash that is chained along the path, but what it finds is compared, the parent
-// by identity and the tokens one by one, so a collision costs time and never an answer: four bytes
-// a row are nothing beside the row's keys and values. What else a page's content depends on is the
-// root that its chain hangs on. Model, layer range, dtype and device need no place in a key: there
-// is an index per pool.
+// The index is a tree. The key of a page is its predecessor and its rows' tokens. Lookups use a
+// hash that is chained along the path, then compare the predecessor and every token, so hash
+// collisions never give a wrong page. Everything else that a page's content depends on is in the
+// root of its chain. Model, layer range, dtype and device are not part of a key: each pool has its
+// own index.
 //
-// The index owns the pages that it knows (PagePool::keep). Pages that nobody else owns are given up
-// when the pool needs them, the one that has been so for longest first. Sequences give pages back
-// from their end on, so a page is older than those before it and chains shrink from their ends;
-// should a page go before its successors (a sibling fork may own those alone), they go with it.
+// The index is an owner of its pages (PagePool::add_to_index). Pages without other owners are
+// evicted when the pool needs them, the one cached longest first. Sequences release their pages
+// from the end, so chains shrink from their ends. If a page is evicted before its successors (a
+// fork may own those), they are removed with it.
 //
 // Not thread-safe: on the loop only.
 #pragma once
@@ -28,17 +27,17 @@
 
 namespace tandem {
 
-// What the rows of a chain depend on besides their tokens.
+// What the rows of a chain depend on besides their tokens. Chains of different roots share nothing.
 struct PrefixRoot {
-  std::string salt;    // chains of different salts never meet: a client's own, or empty
-  AdapterId adapter;   // through which inputs went; invalid: none
-  std::string source;  // digest of what was embedded instead of tokens; empty: nothing
+  std::string salt;    // of one client, or empty
+  AdapterId adapter;   // of the inputs; invalid: none
+  std::string source;  // memories and conditioning (prefix_dependencies()); empty: none
   friend auto operator<=>(const PrefixRoot&, const PrefixRoot&) = default;
 };
 
 class PrefixIndex {
  public:
-  // Of a page: its tokens, and the hash of the pages before. Tests bring bad ones.
+  // The hash of a page, from the hash of its predecessors and its tokens. Tests use weak ones.
   using Hash = uint64_t (*)(uint64_t before, std::span<const Token> tokens);
   static uint64_t hash(uint64_t before, std::span<const Token> tokens);
 
@@ -47,38 +46,38 @@ class PrefixIndex {
   PrefixIndex(const PrefixIndex&) = delete;
   PrefixIndex& operator=(const PrefixIndex&) = delete;
 
-  // The pages that hold the first k * page_rows of `tokens`: as many as are known, `most` at most.
-  // The caller becomes an owner of those that it uses before anything else happens.
+  // The longest indexed chain for a prefix of `tokens`, at most `most` pages. The caller must
+  // become an owner of the pages before the pool is used again.
   std::vector<PageId> find(const PrefixRoot& root, std::span<const Token> tokens,
                            size_t most) const;
-  // `page` holds `tokens` behind the rows of page `before` (invalid: it is the first). Returns the
-  // page under which these rows are known from here on: `page`, or one that was known before it.
-  // Invalid: `before` itself is not known. REQUIRES: `page` has an owner and is not known.
+  // Adds `page`, whose rows hold `tokens` after the rows of page `before` (invalid: it is the
+  // first). Returns the indexed page for these rows: `page`, or one that was there before. Invalid:
+  // `before` is not indexed. REQUIRES: `page` has an owner and is not indexed.
   PageId insert(const PrefixRoot& root, PageId before, std::span<const Token> tokens, PageId page);
-  bool knows(PageId page) const { return pool_->kept(page); }
+  bool knows(PageId page) const { return pool_->indexed(page); }
 
-  // Forgets the page that has been cached for longest, and those behind it. The ones that are free
-  // now are added to `freed`: at least that page. REQUIRES: pool.cached() > 0.
-  void give_up(std::vector<PageId>* freed);
-  // Forgets a page and those behind it. REQUIRES: knows(page).
+  // Removes the page that has been cached longest, and its successors. Adds the pages that become
+  // free to `freed`: at least that page. REQUIRES: pool.cached() > 0.
+  void evict_oldest(std::vector<PageId>* freed);
+  // Removes a page and its successors. REQUIRES: knows(page).
   void forget(PageId page, std::vector<PageId>* freed);
-  void clear(std::vector<PageId>* freed);  // forgets all
+  void clear(std::vector<PageId>* freed);
 
   size_t size() const { return known_; }  // pages
-  // Changes with every page that becomes known or is forgotten.
+  // Changes whenever a page is added or removed.
   uint64_t version() const { return version_; }
   std::vector<PageId> pages() const;
-  // What is wrong with the tree; empty: nothing.
+  // The first inconsistency of the tree; empty: none.
   std::string check() const;
 
  private:
   struct Node {
     PageId page;        // invalid: a root
-    uint64_t hash = 0;  // of its tokens and all before
+    uint64_t hash = 0;  // of its tokens and all earlier ones
     std::vector<Token> tokens;
     const PrefixRoot* root = nullptr;
-    Node* before = nullptr;                  // a root has none
-    Node* first = nullptr;                   // of those behind it
+    Node* before = nullptr;                  // null: a root
+    Node* first = nullptr;                   // successor
     Node *left = nullptr, *right = nullptr;  // siblings
     Node* next = nullptr;                    // in its bucket
   };
@@ -92,8 +91,8 @@ class PrefixIndex {
   PagePool* const pool_;
   const size_t page_rows_;
   const Hash hash_;
-  std::map<PrefixRoot, Node> roots_;          // those with pages
-  std::vector<std::unique_ptr<Node>> nodes_;  // by page; null: not known
+  std::map<PrefixRoot, Node> roots_;          // all have pages
+  std::vector<std::unique_ptr<Node>> nodes_;  // by page; null: not indexed
   std::vector<Node*> buckets_;                // by hash: a power of two, at least one for each page
   size_t known_ = 0;
   uint64_t version_ = 0;

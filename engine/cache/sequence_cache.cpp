@@ -15,7 +15,7 @@ bool is_chain(std::span<const Row> parent) {
   return true;
 }
 
-// Rows up to and with the first one that has not exactly one child.
+// The number of rows up to and including the first one without exactly one child.
 size_t unbranched_prefix(std::span<const Row> parent) {
   std::vector<int> children(parent.size() + 1, 0);  // [0]: of the past
   for (const Row p : parent) ++children[static_cast<size_t>(p + 1)];
@@ -41,7 +41,6 @@ std::vector<int> SequenceCache::frontier_from(int to) const {
   return {begin, frontier_.end()};
 }
 
-// Pages that this cache is going to write and does not own alone.
 std::vector<PageId> SequenceCache::shared_pages(int total) const {
   std::vector<PageId> shared;
   for_shared(total, [&](size_t page) { shared.push_back(pages_[page]); });
@@ -67,10 +66,10 @@ void SequenceCache::reserve(int total, int to, int frontier) {
   for (int p = rows() / pools_->page_rows; p < std::min<int>(pages, pages_.size()); ++p) {
     const auto i = static_cast<size_t>(p);
     if (!is_shared(i) || mutated(Mutation::kWriteShared)) {
-      if (pools_->kv.kept(pages_[i])) pools_->forget_prefix(pages_[i]);
+      if (pools_->kv.indexed(pages_[i])) pools_->forget_prefix(pages_[i]);
       continue;
     }
-    TANDEM_CHECK(idle());  // else a device may look at this entry
+    TANDEM_CHECK(idle());  // else a device may read this entry
     const PageId copy = pools_->take_kv();
     const int held = rows() - p * pools_->page_rows;
     if (held > 0) emit(Store::kKv, *pools_, pages_[i], 0, copy, 0, held, pools_->layers);
@@ -89,7 +88,7 @@ void SequenceCache::reserve(int total, int to, int frontier) {
   }
 }
 
-// Grows by moving to other memory, but not from under passes that read it.
+// Grows into new memory, and keeps the old table while passes may read it.
 void SequenceCache::add_page(PageId page) {
   if (pages_.size() == pages_.capacity() && !idle()) {
     std::vector<PageId> larger;
@@ -101,8 +100,8 @@ void SequenceCache::add_page(PageId page) {
 }
 
 void SequenceCache::passes_done() {
-  late_ = on_its_way() != nullptr;
-  if (!idle() || late_) return;
+  arriving_ = transfers_.pending() != nullptr;
+  if (!idle() || arriving_) return;
   done_ = full_;
   if (!outgrown_.empty()) outgrown_.clear();
 }
@@ -120,13 +119,13 @@ void SequenceCache::append(int to, const Tree& tree) {
   }
   tree_begin_ = rows();
   for (const In& in : tree.in) {
-    if (in.kind == In::kEmbed) private_ = std::min(private_, static_cast<int>(fed_.size()));
-    if (in.kind == In::kChosen) chosen_.emplace_back(static_cast<int>(fed_.size()), in);
-    fed_.push_back(in.kind == In::kChosen ? -1 : in.kind == In::kMask ? kNoToken : in.id);
+    if (in.kind == In::kEmbed) private_ = std::min(private_, static_cast<int>(inputs_.size()));
+    if (in.kind == In::kChosen) chosen_.emplace_back(static_cast<int>(inputs_.size()), in);
+    inputs_.push_back(in.kind == In::kChosen ? -1 : in.kind == In::kMask ? kNoToken : in.id);
   }
   if (to >= pools_->layers) {
     full_ = n;
-    frontier_.clear();  // its pages stay until the pass has read them: release_unused()
+    frontier_.clear();  // the pass reads its pages until release_unused()
   } else {
     frontier_.resize(static_cast<size_t>(past - full_));
     frontier_.resize(static_cast<size_t>(n - full_), to);
@@ -135,12 +134,12 @@ void SequenceCache::append(int to, const Tree& tree) {
 }
 
 void SequenceCache::append_private(int to, const Tree& tree) {
-  private_ = std::min(private_, rows(to));  // rows that go on from there see it too
+  private_ = std::min(private_, rows(to));  // continued rows depend on it too
   append(to, tree);
 }
 
-void SequenceCache::keep(std::span<const Row> path) {
-  std::vector<Row> other;  // than was asked for
+void SequenceCache::retain(std::span<const Row> path) {
+  std::vector<Row> other;  // by a mutation
   if (mutated(Mutation::kWrongPath)) {
     for (size_t i = 0; i < path.size(); ++i) other.push_back(static_cast<Row>(i));
     path = other;
@@ -155,7 +154,7 @@ void SequenceCache::keep(std::span<const Row> path) {
     const auto at = std::lower_bound(path.begin(), path.end(), private_ - tree_begin_);
     private_ = tree_begin_ + static_cast<int>(at - path.begin());
   }
-  std::vector<std::pair<int, In>> chosen;  // of the rows that stay, where they go
+  std::vector<std::pair<int, In>> chosen;  // of retained rows, by their new numbers
   for (auto& [row, in] : chosen_) {
     if (row < tree_begin_) {
       chosen.emplace_back(row, in);
@@ -170,12 +169,13 @@ void SequenceCache::keep(std::span<const Row> path) {
     TANDEM_CHECK(path[i] >= static_cast<Row>(i) && tree_begin_ + path[i] < rows());
     TANDEM_CHECK(i == 0 || path[i] > path[i - 1]);
     move_row(tree_begin_ + path[i], tree_begin_ + static_cast<int>(i));
-    fed_[static_cast<size_t>(tree_begin_) + i] = fed_[static_cast<size_t>(tree_begin_ + path[i])];
+    inputs_[static_cast<size_t>(tree_begin_) + i] =
+        inputs_[static_cast<size_t>(tree_begin_ + path[i])];
   }
   truncate(tree_begin_ + static_cast<int>(path.size()));
 }
 
-void SequenceCache::settle() {
+void SequenceCache::commit_tree() {
   if (tree_parent_.empty()) return;
   const auto stay = static_cast<int>(unbranched_prefix(tree_parent_));
   tree_parent_.clear();
@@ -183,7 +183,7 @@ void SequenceCache::settle() {
 }
 
 void SequenceCache::truncate(int at_most) {
-  settle();
+  commit_tree();
   if (at_most >= rows() || mutated(Mutation::kSkipTruncate)) return;
   if (at_most <= full_) {
     full_ = std::max(0, at_most);
@@ -194,19 +194,19 @@ void SequenceCache::truncate(int at_most) {
   cut_inputs(rows());
 }
 
-void SequenceCache::know(std::span<const Token> tokens) {
+void SequenceCache::resolve_inputs(std::span<const Token> tokens) {
   size_t known = 0;
   for (; known < chosen_.size(); ++known) {
     const auto row = static_cast<size_t>(chosen_[known].first);
     if (row >= tokens.size()) break;
-    fed_[row] = tokens[row];
+    inputs_[row] = tokens[row];
   }
   chosen_.erase(chosen_.begin(), chosen_.begin() + static_cast<ptrdiff_t>(known));
 }
 
 void SequenceCache::cut_inputs(int rows) {
   if (mutated(Mutation::kCountRejected) && rows > 0) return;
-  fed_.resize(static_cast<size_t>(rows));
+  inputs_.resize(static_cast<size_t>(rows));
   done_ = std::min(done_, full_);
   top_from_ = std::min(top_from_, full_);
   published_ = std::min(published_, full_ / pools_->page_rows);
@@ -234,9 +234,9 @@ void SequenceCache::shrink_frontier() {
   if (frontier_pages_.empty()) return;
   const auto pages = static_cast<size_t>(page_count(rows()));
   for (size_t p = 0; p < frontier_pages_.size(); ++p) {
-    const bool holds =
-        p<pages&& static_cast<int>(p + 1) * pools_->page_rows> full_ && !frontier_.empty();
-    if (!holds && frontier_pages_[p].valid()) {
+    const int end = static_cast<int>(p + 1) * pools_->page_rows;
+    const bool used = p < pages && end > full_ && !frontier_.empty();
+    if (!used && frontier_pages_[p].valid()) {
       release(Store::kFrontier, frontier_pages_[p]);
       frontier_pages_[p] = PageId();
     }
@@ -263,8 +263,7 @@ void SequenceCache::release_values() {
 void SequenceCache::clear() {
   release_values();
   tree_parent_.clear();
-  incoming_.clear();  // what is on its way comes to pages that are pinned
-  outgoing_.clear();
+  transfers_.clear();  // rows under way arrive in pinned pages
   full_ = 0;
   frontier_.clear();
   cut_inputs(0);
@@ -273,14 +272,14 @@ void SequenceCache::clear() {
 
 void SequenceCache::fork_from(SequenceCache& other, int at_most) {
   TANDEM_CHECK(rows() == 0 && pages_.empty() && pools_ == other.pools_);
-  if (at_most > other.done_) other.settle();
-  // Frontier rows are not shared: they are cheap to make again.
-  incoming_ = other.incoming_;
+  if (at_most > other.done_) other.commit_tree();
+  // Frontier rows are not shared: recomputing them is cheap.
+  transfers_.fork_from(other.transfers_);
   full_ = top_from_ = std::min(other.full_, at_most);
   done_ = std::min(other.done_, full_);
   private_ = other.private_;
   published_ = other.published_;
-  fed_ = other.fed_;
+  inputs_ = other.inputs_;
   chosen_ = other.chosen_;
   cut_inputs(full_);
   const auto pages = static_cast<size_t>(page_count(full_));
@@ -290,8 +289,8 @@ void SequenceCache::fork_from(SequenceCache& other, int at_most) {
 
 void SequenceCache::publish(const PrefixRoot& root, std::span<const Token> tokens) {
   if (!pools_->prefix_cache) return;
-  settle();
-  if (late_) passes_done();
+  commit_tree();
+  if (arriving_) passes_done();
   const auto page_rows = static_cast<size_t>(pools_->page_rows);
   const auto pages =
       static_cast<int>(std::min(static_cast<size_t>(reusable()), tokens.size()) / page_rows);
@@ -300,7 +299,7 @@ void SequenceCache::publish(const PrefixRoot& root, std::span<const Token> token
   for (; published_ < pages; ++published_) {
     const auto begin = static_cast<size_t>(published_) * page_rows;
     const auto rows = tokens.subspan(begin, page_rows);
-    if (!std::ranges::equal(rows, fed().subspan(begin, page_rows))) return;
+    if (!std::ranges::equal(rows, inputs().subspan(begin, page_rows))) return;
     PageId& mine = page(published_);
     if (pools_->prefixes.knows(mine)) continue;  // shared with a fork that published it
     const PageId before = published_ > 0 ? page(published_ - 1) : PageId();
@@ -320,7 +319,7 @@ int SequenceCache::adopt(const PrefixRoot& root, std::span<const Token> tokens, 
   for (const PageId page : pages_) pools_->kv.share(page);
   full_ = done_ = top_from_ = static_cast<int>(pages_.size()) * pools_->page_rows;
   published_ = static_cast<int>(pages_.size());
-  fed_.assign(tokens.begin(), tokens.begin() + full_);
+  inputs_.assign(tokens.begin(), tokens.begin() + full_);
   return full_;
 }
 
@@ -330,10 +329,8 @@ void SequenceCache::copy_from(SequenceCache& other, int begin, int end,
   TANDEM_CHECK(pools_->page_rows == other.pools_->page_rows);
   const int layers = std::min(pools_->layers, other.pools_->layers);
   if (transfer) {
-    follow_transfers(*transfer, /*writes=*/true);
-    other.follow_transfers(*transfer, /*writes=*/false);
-    incoming_.push_back(transfer);
-    other.outgoing_.push_back({transfer, end, layers});
+    transfers_.add_incoming(transfer);
+    other.transfers_.add_outgoing(transfer, end, layers);
   }
   const int page_rows = pools_->page_rows;
   for (int row = begin; row < end;) {
@@ -345,7 +342,8 @@ void SequenceCache::copy_from(SequenceCache& other, int begin, int end,
     for (int r = row; r < row + n; ++r) copy_state(other, r);
     row += n;
   }
-  for (int row = begin; row < end; ++row) fed_.push_back(other.fed_[static_cast<size_t>(row)]);
+  for (int row = begin; row < end; ++row)
+    inputs_.push_back(other.inputs_[static_cast<size_t>(row)]);
   for (const auto& [row, in] : other.chosen_) {
     if (row >= begin && row < end) chosen_.emplace_back(row, in);
   }
@@ -354,7 +352,8 @@ void SequenceCache::copy_from(SequenceCache& other, int begin, int end,
   passes_done();
 }
 
-// Row `row` comes from `other`. If it goes on from there, it brings its hidden state along.
+// Row `row` of `other` becomes the next row here. A row that continues here brings its hidden
+// state.
 void SequenceCache::copy_state(const SequenceCache& other, int row) {
   const bool other_full = row < other.full_;
   const int done =
@@ -373,38 +372,6 @@ void SequenceCache::copy_state(const SequenceCache& other, int row) {
   const int slot = row % pools_->page_rows;
   emit(Store::kFrontier, *other.pools_, other.frontier_pages_[page], slot, frontier_pages_[page],
        slot, 1, 0);
-}
-
-// What it reads must have come; where it writes, others must have read what was there.
-void SequenceCache::follow_transfers(Transfer& transfer, bool writes) {
-  std::erase_if(incoming_, [](const auto& t) { return t->state() == Transfer::kMade; });
-  std::erase_if(outgoing_,
-                [](const Outgoing& o) { return o.transfer->state() == Transfer::kMade; });
-  for (const auto& earlier : incoming_) transfer.follow(earlier);
-  if (!writes) return;
-  for (const Outgoing& o : outgoing_) transfer.follow(o.transfer);
-}
-
-// The last transfer to here whose moves are in no log yet: what moves here goes with it.
-Transfer* SequenceCache::on_its_way() const {
-  for (auto t = incoming_.rbegin(); t != incoming_.rend(); ++t) {
-    if ((*t)->state() == Transfer::kWaiting) return t->get();
-  }
-  return nullptr;
-}
-
-bool SequenceCache::transfers_allow(int past, std::span<const int> frontier, bool saves) const {
-  if (mutated(Mutation::kRunBeforeTransfer)) return true;
-  if (on_its_way()) return false;
-  const int base = past + static_cast<int>(frontier.size());
-  return std::ranges::all_of(outgoing_, [&](const Outgoing& o) {
-    if (o.transfer->state() == Transfer::kMade) return true;
-    if (base < o.end) return false;
-    for (int row = past; row < o.end; ++row) {
-      if (saves || frontier[static_cast<size_t>(row - past)] < o.layers) return false;
-    }
-    return true;
-  });
 }
 
 void SequenceCache::move_row(int from, int to) {
@@ -433,7 +400,7 @@ void SequenceCache::emit(Store store, const ModelPools& source, PageId from, int
   move.to = {pools_->model, to, to_slot};
   move.rows = rows;
   move.layers = layers;
-  if (Transfer* const transfer = on_its_way()) {
+  if (Transfer* const transfer = transfers_.pending()) {
     transfer->add(move);
   } else {
     pools_->moves->push_back(move);

@@ -1,9 +1,8 @@
-// Moves that wait for others: rows on their way from a cache to one of another device.
+// A copy of rows between caches of two devices: moves that must wait for earlier moves.
 //
-// The target's device makes them, when the source's has made the moves that it was asked for before
-// (a compaction of these very rows, say). Until then the pages that they name are pinned: whoever
-// owned them may give them back, and nobody else gets them. Passes of the two caches look here
-// whether they may run (sequence_cache.h); nobody else waits.
+// The target's device makes the moves after the source's device has made its earlier ones (it may
+// compact the same rows). Until then the pages are pinned: owners may release them, but the pools
+// do not reuse them. Passes on the two caches may have to wait (CacheTransfers); others do not.
 //
 // Loop thread only.
 #pragma once
@@ -19,8 +18,8 @@ class Transfer {
  public:
   enum State {
     kWaiting,
-    kLogged,  // in the log of the target's device, and made before what is launched there later
-    kMade,    // or nobody wants it any more, with a lost device
+    kLogged,  // in the log of the target's device; later launches there see it made
+    kMade,    // or abandoned with a lost device
   };
 
   Transfer(ModelPools* source, ModelPools* target) : source_(source), target_(target) {}
@@ -32,9 +31,9 @@ class Transfer {
   ModelPools* target() const { return target_; }
   State state() const { return state_; }
   const std::vector<Move>& moves() const { return moves_; }
-  // Transfers of the same caches that must be made before.
+  // Adds an earlier transfer of the same caches, which must be made first.
   void follow(std::shared_ptr<Transfer> earlier) { after_.push_back(std::move(earlier)); }
-  bool has_turn();
+  bool has_turn();  // all earlier transfers are made
   // REQUIRES: waiting.
   void add(const Move& move);
 

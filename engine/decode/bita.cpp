@@ -115,7 +115,7 @@ Task<void> bita(Gen g, BitaParams a) {
     foreseen = foresee(laid, w.node, std::span<const Out>(r.row).subspan(laid.rows.size()));
     budget.saw_round(laid.tree.rows(), static_cast<int>(w.out.size()),
                      g.stats().share_seconds - before, catches_up);
-    g.keep(L.cache, w.path);
+    g.retain(L.cache, w.path);
     const int64_t kept = g.stats().small_tokens;
     const bool ended = g.emit(std::move(w.out));
     g.stats().count_verification(laid.tree.size(), g.stats().small_tokens - kept);

@@ -29,7 +29,7 @@ struct BitaParams {
 
 // EXACT: each row that is not a mask draws as autoregressive decoding does, and a node stays if it
 // is what its parent draws.
-// REQUIRES: Role::kLarge with masks (RoleModel::masks).
+// REQUIRES: Role::kLarge with masks (CastRole::mask_adapter).
 Task<void> bita(Gen g, BitaParams a);
 
 }  // namespace tandem

@@ -18,26 +18,12 @@ const char* role_name(Role r) {
   return "?";
 }
 
-In FedRows::input(Token token, int row) const {
-  In in;
-  in.kind = In::kEmbed;
-  in.id = foreign ? kNoToken : token;
-  const int from = beside.empty() ? row : beside[static_cast<size_t>(row)];
-  in.ref = {ticket, out + from - first, replace};
-  return in;
-}
-
 Pass Gen::catch_up(Stage stage, int upto) const {
-  s_->refill(stage);
-  const FedRows fed = s_->feed(stage);
-  Pass pass = s_->blank_pass();
-  pass.stage = stage;
   const auto& seq = s_->tokens();
   const auto end = std::min(static_cast<size_t>(upto), seq.size());
-  for (auto i = static_cast<size_t>(s_->rows({stage.cache, 0})); i < end; ++i) {
-    const auto row = static_cast<int>(i);
-    pass.add.chain(row < fed.end ? fed.input(seq[i], row) : token_in(seq[i]));
-  }
+  Pass pass = s_->begin_pass(stage, static_cast<int>(end));
+  const auto begin = static_cast<size_t>(s_->rows({stage.cache, 0})) + pass.add.size();
+  for (size_t i = begin; i < end; ++i) pass.add.chain(token_in(seq[i]));
   return pass;
 }
 
@@ -45,7 +31,7 @@ Pass Gen::catch_up(Stage stage, std::span<const Token> tentative) const {
   const auto seq = static_cast<int>(s_->tokens().size());
   const int have = s_->rows({stage.cache, 0});
   Pass pass = catch_up(stage, seq);
-  // Tentative rows may be there already.
+  // Some tentative rows may be in the cache already.
   for (auto i = static_cast<size_t>(std::max(0, have - seq)); i < tentative.size(); ++i) {
     pass.add.chain(token_in(tentative[i]));
   }

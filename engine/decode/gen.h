@@ -1,9 +1,9 @@
-// What a decoding method sees: Gen, a value handle on one sequence.
+// Gen: the interface of decoding methods, a handle on one sequence.
 //
 // A method is a coroutine that reads like its paper. It owns no tensors and no KV memory: it
-// reserves (round), submits passes, awaits their readouts, and emits final tokens. Awaits never
-// return an error: when a request fails, is cancelled or runs out of time, its frame is destroyed
-// where it is.
+// reserves pages (round), submits passes, awaits their readouts, and emits final tokens. Awaits
+// never return errors: if a request fails, is cancelled or exceeds its time, its frame is
+// destroyed.
 //
 //   Task<void> autoregressive(Gen g) {
 //     const Stage L = g.stage(Role::kLarge);
@@ -30,47 +30,43 @@
 #include "engine/base/clock.h"
 #include "engine/base/ids.h"
 #include "engine/base/outcome.h"
+#include "engine/pass/cast.h"
 #include "engine/pass/pass.h"
 
 namespace tandem {
 
-enum class Role : uint8_t { kLarge, kSmall, kEncoder, kWorker };
-inline constexpr size_t kRoles = 4;
 const char* role_name(Role r);  // "large", "small", "encoder", "worker"
 
-// A final token on its way out.
+// A final token.
 struct Emitted {
   Token token = -1;
   Provenance provenance;
   float logprob = kUnset;
   std::vector<Ranked> top;
-  bool end = false;  // the loop's: ends the request, and is not part of its text
+  bool end = false;  // set by the loop: ends the request, not part of its text
 };
 
-// Room for `rows` rows beyond those that have come to stage.to.
+// Capacity for `rows` rows beyond those that have done stage.to layers.
 struct Need {
   Stage stage;
   int rows = 0;
-  // Rows of an empty cache may be there after the round without a pass of this sequence: another
-  // one has had the same tokens (the prefix cache), or another choice of the request has run the
-  // prompt. Rows from here on are left to this sequence, because it reads them or feeds them
-  // something else than seq(). The row of seq()'s last token always is.
+  // An empty cache may receive rows without a pass of this sequence: from the prefix cache, or from
+  // another choice that has run the prompt. Rows from `reads_from` on are left to this sequence,
+  // because it reads them or their inputs are not seq(). So is the row of seq()'s last token.
   int reads_from = std::numeric_limits<int>::max();
-  int hidden = 0;  // rows that passes on this cache leave in this round, see Read::hidden
-  // Of a stage below the top: so many of its rows, the last ones, lie between two layers at the
-  // same time. The method brings those before them all the way (Gen::catch_up to a row).
+  // Of a stage below the top: at most this many of its rows, the last ones, are between two layers.
+  // The method runs earlier rows through all layers (Gen::catch_up to a row).
   int frontier = std::numeric_limits<int>::max();
 };
 
 using Needs = absl::InlinedVector<Need, 2>;
 
-// A submitted pass. The sequence's, which uses its memory again when the pass is done and no Ticket
-// names it any more.
+// A submitted pass. The sequence owns it, and reuses it when it is done and has no Ticket.
 struct Flight {
   TicketId id = 0;
   bool done = false;
   bool held = true;    // by its Ticket
-  double seconds = 0;  // that its batches have taken
+  double seconds = 0;  // the time of its batches
   Readout readout;
   std::coroutine_handle<> waiter;
 
@@ -80,7 +76,7 @@ struct Flight {
   ~Flight() = default;
 };
 
-// co_await gives the Readout, once. Moves, and is not copied.
+// A handle on a submitted pass. co_await returns the Readout, once. Move-only.
 class Ticket {
  public:
   explicit Ticket(Flight* flight) : flight_(flight) {}
@@ -94,7 +90,7 @@ class Ticket {
   }
 
   TicketId id() const { return flight_->id; }
-  // For inputs of later passes; the pass must have been submitted with Pass::share.
+  // An input of later passes. REQUIRES: the pass was submitted with Pass::share.
   In chosen(int out, int rank = kDrawn) const {
     In in;
     in.kind = In::kChosen;
@@ -103,23 +99,13 @@ class Ticket {
     in.ref.out = out;
     return in;
   }
-  // The row whose hidden state output `out` left: in place of `token`'s embedding, or added to it.
-  In embedded(int out, Token token, bool replace) const {
-    In in;
-    in.kind = In::kEmbed;
-    in.id = token;
-    in.ref.ticket = id();
-    in.ref.out = out;
-    in.ref.replace = replace;
-    return in;
-  }
   DistRef distributions() const {
-    DistRef kept;
-    kept.ticket = id();
-    return kept;
+    DistRef dists;
+    dists.ticket = id();
+    return dists;
   }
 
-  // REQUIRES: it is done. How long its device took.
+  // The time that its device took. REQUIRES: it is done.
   double seconds() const { return flight_->seconds; }
 
   bool await_ready() const { return flight_->done; }
@@ -130,21 +116,7 @@ class Ticket {
   Flight* flight_;
 };
 
-// The rows before `end` that a cache lacks, of seq() or an encoder's, are fed with hidden rows: row
-// i with what row i, or beside[i], of another cache left. That cache's row `first` is output `out`
-// of a pass.
-struct FedRows {
-  TicketId ticket = 0;
-  int out = 0;
-  int first = 0, end = 0;
-  std::span<const int> beside;
-  bool replace = false;
-  bool foreign = false;  // tokens there are another model's
-
-  In input(Token token, int row) const;  // of row first to end - 1, which is `token`
-};
-
-// What the scheduler does for a method. One per sequence.
+// The scheduler's implementation of Gen. One per sequence.
 class Sequence {
  public:
   virtual ~Sequence() = default;
@@ -157,18 +129,15 @@ class Sequence {
   virtual bool raw_logprobs() const = 0;
   virtual MethodStats& stats() = 0;
   virtual TimePoint now() const = 0;
-  // True: granted at once. False: `waiter` goes on when it is.
+  // True: granted at once. False: `waiter` is resumed when it is granted.
   virtual bool reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) = 0;
-  // An empty pass, with the memory of one that is over.
-  virtual Pass blank_pass() = 0;
-  // Submits a pass that brings rows all the way for which there is no room at `stage`, below the
-  // top: what an eviction took, but for the last ones.
-  virtual void refill(Stage stage) = 0;
-  // Of the rows that the cache lacks, those that are fed with another role's hidden rows. Submits
-  // the pass that leaves them, if none has in this round.
-  virtual FedRows feed(Stage stage) = 0;
+  // A pass to `stage` that begins with the next rows of the prompt, up to row `end`, that are
+  // conditioned on another role's hidden rows; empty where there are none. Submits earlier passes
+  // that it depends on: the conditioning role's, and recomputation of preempted rows that may not
+  // stay between two layers (Need::frontier). The pass reuses the memory of a completed one.
+  virtual Pass begin_pass(Stage stage, int end) = 0;
   virtual Flight* submit(Pass&& pass) = 0;
-  virtual void keep(CacheId cache, std::span<const Row> path) = 0;
+  virtual void retain(CacheId cache, std::span<const Row> path) = 0;
   virtual void truncate(CacheId cache, int at_most) = 0;
   virtual CacheId fork(CacheId cache) = 0;
   virtual void drop(CacheId cache) = 0;
@@ -184,21 +153,21 @@ class Gen {
  public:
   explicit Gen(Sequence* sequence) : s_(sequence) {}
 
-  // Prompt and emitted tokens. The reference is good until the next emit().
+  // Prompt and emitted tokens. The reference is valid until the next emit().
   const std::vector<Token>& seq() const { return s_->tokens(); }
   Stage stage(Role role, int i = 0) const { return s_->stage(role, i); }
   const Warp& warp() const { return s_->warp(); }
-  MethodStats& stats() { return s_->stats(); }             // what only the method can count
-  TimePoint now() const { return s_->now(); }              // to measure: never to choose a token by
-  int rows(Stage stage) const { return s_->rows(stage); }  // that have come to stage.to
-  // Rows of seq() that have not come to stage.to.
+  MethodStats& stats() { return s_->stats(); }             // for the method's own figures
+  TimePoint now() const { return s_->now(); }              // never to choose a token by
+  int rows(Stage stage) const { return s_->rows(stage); }  // that have done stage.to layers
+  // Rows of seq() that have not done stage.to layers.
   int missing(Stage stage) const { return static_cast<int>(s_->tokens().size()) - s_->rows(stage); }
 
-  // co_await: reserves pages for all needs, all or none. The only place where a request waits for
-  // memory or is evicted; so no value read from a device is kept over it, and caches may be shorter
-  // (even empty) after it, or an empty one longer (Need::reads_from): catch_up() adds whatever is
-  // missing. Rows of seq() that are in a cache now are final: until the next round nothing
-  // truncates them but the row of its last token.
+  // co_await: reserves pages for all needs or none. Only here may a request wait for memory or be
+  // preempted. Values left on a device do not survive it. Caches may be shorter after it, even
+  // empty, or an empty one longer (Need::reads_from); catch_up() adds the missing rows. Rows of
+  // seq() in a cache are final: until the next round only the row of the last token may be
+  // truncated.
   auto round(Needs needs) {
     struct Awaiter {
       Sequence* s;
@@ -210,45 +179,46 @@ class Gen {
     return Awaiter{s_, std::move(needs)};
   }
 
-  // A pass that adds what stage.cache lacks of seq() and `tentative`, as a chain. After an eviction
-  // rows that Need::frontier has no room for between two layers go all the way before it, by a pass
-  // of their own; rows of the stage's memory are brought back when the pass is submitted. Where the
-  // role is fed with hidden rows (RoleModel::fed), so are the prompt's rows here.
-  // REQUIRES: the stage is among the round's needs, if it has Need::frontier or is fed so.
+  // A pass that adds what stage.cache lacks of seq() and `tentative`, as a chain. After preemption,
+  // rows that Need::frontier has no capacity for run through all layers first, in a pass of their
+  // own; the stage's memory is recomputed when the pass is submitted. Prompt rows of a conditioned
+  // role (ConditioningEdge) take hidden rows as inputs.
+  // REQUIRES: the stage is among the round's needs, if it has Need::frontier or is conditioned.
   Pass catch_up(Stage stage, std::span<const Token> tentative = {}) const;
   // The same up to row `upto` of seq().
   Pass catch_up(Stage stage, int upto) const;
-  // Reads a token for each of `rows` under the request's own processors, with the log-probabilities
-  // that the request asked for.
+  // A read that draws a token at each of `rows` with the request's warp and requested
+  // log-probabilities.
   Read draw(RowList rows) const;
-  // The token of `out`, with what the request wants to know about it.
+  // The token of `out`, with its requested log-probabilities.
   Emitted emitted(const Out& out, Provenance provenance = {}) const;
 
-  // Several passes may be under way; those on one cache run in order.
+  // Several passes may be under way. Passes on one cache run in order.
   Ticket submit(Pass&& pass) { return Ticket(s_->submit(std::move(pass))); }
 
-  // Of the rows of the last pass on `cache`, those in `path` stay. Unasked, a chain stays whole and
-  // a tree only up to its first branch. REQUIRES, as for fork, copy, and truncate where it has more
-  // rows: no pass on the cache is under way.
-  void keep(CacheId cache, std::span<const Row> path) { s_->keep(cache, path); }
+  // Retains the rows in `path` of the last pass on `cache`. Without this call, a chain stays whole
+  // and a tree up to its first branch. REQUIRES: no pass on the cache is under way; likewise for
+  // fork, copy, and truncate of existing rows.
+  void retain(CacheId cache, std::span<const Row> path) { s_->retain(cache, path); }
   void truncate(CacheId cache, int at_most) { s_->truncate(cache, at_most); }
   CacheId fork(CacheId cache) { return s_->fork(cache); }
-  // Ends a forked cache; its id means nothing from here on.
+  // Destroys a forked cache.
   void drop(CacheId cache) { s_->drop(cache); }
-  // Rows [begin, end) with their frontier, between caches of different devices or layer ranges.
-  // Returns the bytes that go from one device or device queue to another.
+  // Copies rows [begin, end) with their frontier between caches of different devices or depths.
+  // Returns the bytes that move between devices.
   int64_t copy(CacheId from, int begin, int end, CacheId to) {
     return s_->copy(from, begin, end, to);
   }
 
-  // Would emitting `tentative` end the request?
+  // True: emitting `tentative` would end the request.
   bool ends(std::span<const Token> tentative) const { return s_->ends(tentative); }
-  // Is `token` one that ends a request wherever it comes? How many such tokens are there?
+  // End tokens end a request wherever they occur: whether `token` is one, and their number.
   bool is_end(Token token) const { return s_->is_end(token); }
   int end_tokens() const { return s_->end_tokens(); }
-  // Tokens until max_new_tokens is reached; 1 or more until emit() has said true.
+  // Tokens until max_new_tokens is reached; at least 1 until emit() returns true.
   int remaining() const { return s_->remaining(); }
-  // Final tokens; cut where autoregressive decoding would stop. True: the request has ended.
+  // Emits final tokens, up to where autoregressive decoding would stop. True: the request has
+  // ended.
   bool emit(std::vector<Emitted> tokens) { return s_->emit(tokens); }
   bool emit(Emitted token) { return s_->emit({&token, 1}); }
 

@@ -6,7 +6,7 @@
 //   y_t ~ SLM(Z (+) embed(x), y_<t)    fusion (+): Z beside the prompt's embeddings, or in their
 //                                      place
 //
-// What the small model is fed with is said by its role (RoleModel::fed), so that it comes back
+// What the small model is fed with is said by the cast (ConditioningEdge), so that it comes back
 // after an eviction as it came first; the passes that make H and Z are asked for by catch_up.
 #pragma once
 

@@ -51,7 +51,7 @@ Task<DraftPass> draft_pass(Gen g, Stage stage, Read how, int masks, const std::v
   if (laid.tree.rows() > 0) {
     std::vector<Row> path;
     for (Row row = 0; row <= laid.rows[last]; ++row) path.push_back(row);
-    g.keep(stage.cache, path);
+    g.retain(stage.cache, path);
   }
   co_return done;
 }

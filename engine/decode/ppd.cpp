@@ -44,7 +44,7 @@ void settle(Gen g, Worker& w) {
     RowList path;
     for (Row row = 0; row < w.before; ++row) path.push_back(row);
     if (right >= 0) path.push_back(static_cast<Row>(w.before + right));
-    g.keep(w.stage.cache, path);
+    g.retain(w.stage.cache, path);
   }
   if (!w.candidates.empty()) {
     w.seconds = w.pass->seconds();

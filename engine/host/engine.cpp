@@ -73,16 +73,17 @@ absl::Status Engine::Impl::warm_up(const LoadedModel& model) {
   spec.prompt.assign(std::max<size_t>(1, rows), 0);
   spec.method = [](Gen g) { return autoregressive(g); };
   spec.placed = true;  // on this instance
-  spec.roles = {{Role::kLarge, model.id, 0}};
+  Cast cast{.roles = {{Role::kLarge, model.id}}};
   if (model.encoder != nullptr) {
-    spec.prompt.swap(spec.source);
+    spec.prompt.swap(spec.encoder_tokens);
     const auto most = static_cast<size_t>(std::min<int64_t>(
         model.encoder->pool.pages * model.encoder->pool.page_rows, config.limits.step_rows));
-    spec.source.resize(std::min(spec.source.size(), most));
+    spec.encoder_tokens.resize(std::min(spec.encoder_tokens.size(), most));
     spec.prompt = {model.start_token};
-    spec.roles.push_back({Role::kEncoder, model.encoder->id, 0});
-    spec.roles[0].memory = 1;
+    cast.roles.push_back(encoder_role(model.encoder->id));
+    cast.memories.push_back({.reader = 0, .encoder = 1});
   }
+  spec.cast = std::make_shared<const Cast>(std::move(cast));
   spec.prefix_cache = false;
   spec.stops.max_new_tokens = static_cast<int>(std::min<int64_t>(2, room - 1));
   spec.submitted = clock.now();

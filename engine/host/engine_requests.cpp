@@ -27,8 +27,8 @@ uint64_t fresh_seed() {
 }
 
 int64_t memory_of(const SequenceSpec& spec, int64_t choices) {
-  const size_t tokens =
-      spec.prompt.size() + spec.source.size() + spec.read.size() + spec.beside.size();
+  const size_t tokens = spec.prompt.size() + spec.encoder_tokens.size() +
+                        spec.conditioning_tokens.size() + spec.alignment.size();
   return choices * static_cast<int64_t>(sizeof(SequenceSpec) + tokens * sizeof(Token));
 }
 
@@ -244,7 +244,7 @@ void Engine::Impl::prepare(const StartedRequest<ScoreRequest>& started,
   spec.id = started.id;
   spec.prompt = resolved->tokens;
   spec.warp.vocab = deployment.vocab_size;
-  spec.roles = {{Role::kLarge, deployment.large->id, 0}};
+  spec.cast = make_cast({{Role::kLarge, deployment.large->id}});
   spec.priority = request.priority;
   spec.client = request.client;
   spec.salt = deployment.prefix_salt(request.client);

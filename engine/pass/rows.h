@@ -1,4 +1,4 @@
-// What every backend derives from a Work: tokens, positions, visibility.
+// Positions and visibility of the rows of a Work, for all backends.
 #pragma once
 
 #include <vector>
@@ -7,14 +7,13 @@
 
 namespace tandem {
 
-// Parent of run row j as a run row, or -1 when its parent is cache row past - 1 (or none, past =
-// 0).
+// The parent of run row j as a run row; -1: cache row past - 1, or none if past is 0.
 inline int parent_run_row(const Work& w, int j) {
   const int f = w.frontier_rows();
   if (j < f) return j - 1;
   const int i = w.first + (j - f);  // added row of the pass
   const Row p = w.pass->add.parent[static_cast<size_t>(i)];
-  // A chunk's earlier added rows have become past or frontier rows of the cache, chain-wise.
+  // Added rows of earlier chunks are a chain at the end of the past or the frontier.
   if (p < 0 || p < w.first) return f - 1;
   return f + (p - w.first);
 }

@@ -352,9 +352,8 @@ absl::Status RowReader::verify(const Read& read, const Work::Output& output, int
     sampling::normalize(scratch_.weight, warped_.total, scratch_.weight);
     const double accept_u = sampling::uniform(read.warp.seed, read.warp.choice, Purpose::kAccept,
                                               position, read.round_start);
-    verdict = sampling::judge(scratch_.weight,
-                              {q ? std::span<const float>(*q) : std::span<const float>()}, drafted,
-                              accept_u, key_of(read, Purpose::kResidual, position));
+    verdict = sampling::judge(scratch_.weight, {*q}, drafted, accept_u,
+                              key_of(read, Purpose::kResidual, position));
   }
   conclude(bonus, verdict.accepted, verdict.token, drafted, out);
   return absl::OkStatus();
@@ -368,7 +367,6 @@ void RowReader::conclude(bool bonus, bool accepted, Token token, Token drafted, 
   readout_.accepted += accepted ? 1 : 0;
 }
 
-// Null for a one-hot draft.
 absl::StatusOr<std::shared_ptr<const Distribution>> RowReader::draft_dist(const DistRef& ref,
                                                                           int i) const {
   TicketId ticket = ref.ticket;
@@ -381,7 +379,6 @@ absl::StatusOr<std::shared_ptr<const Distribution>> RowReader::draft_dist(const 
     if (i > 0) ticket = ref.more[static_cast<size_t>(i - 1)];
     out = 0;
   }
-  if (ticket == kOneHot) return std::shared_ptr<const Distribution>();
   return store_->dist(ticket, out);
 }
 

@@ -1,8 +1,8 @@
-// Who may come in, and when: what can never be served is refused, the rest waits (waiting.h) until
-// there is a slot for each of its choices and room for its prompt.
+// Admission control. Requests that can never be served are refused. Others wait (admission_queue.h)
+// until each of their choices has a slot and their prompt has pages.
 //
-// A sequence has a slot (limits.max_running) from its admission to its end, but not while it stands
-// still for its reader: then its pages go to whoever needs them.
+// A sequence occupies a slot (limits.max_running) from admission to its end, except while it is
+// held for its reader; other sequences may then take its pages.
 //
 // Loop thread only.
 #pragma once
@@ -28,16 +28,16 @@ class Admission {
   Admission(const LimitsConfig& limits, const Dispatcher* dispatcher, const RequestBook* requests,
             PageQueue* page_queue, Metrics* metrics);
 
-  // Why a request of so many choices, the first one `first`, cannot even wait:
+  // Checks that a request of `choices` choices may wait; `first` is the first choice. Errors:
   // INVALID_ARGUMENT, UNAVAILABLE (a lost device), or RESOURCE_EXHAUSTED with a retry hint.
   absl::Status check(const SequenceSpec& first, int choices, TimePoint now,
                      RejectReason* reason) const;
   void wait(SequenceRun* first) { waiting_.push(first); }
-  void leave(SequenceRun* first) { waiting_.erase(first); }  // nothing, if it does not wait
-  // The next one that may come in now; null: none. It waits on until it leaves.
+  void leave(SequenceRun* first) { waiting_.erase(first); }  // no-op if it does not wait
+  // The next request that can be admitted now; null: none. It stays queued until leave().
   struct Next {
     SequenceRun* first = nullptr;
-    std::vector<ModelId> models;  // of its roles; empty: it is placed, or has no choice
+    std::vector<ModelId> models;  // by role; empty: already placed, or there are no replicas
   };
   Next next();
   size_t waiting() const { return waiting_.size(); }
@@ -52,11 +52,11 @@ class Admission {
 
   // A request that was admitted has ended.
   void served(TimePoint now);
-  // When to try again after RESOURCE_EXHAUSTED, as things stand.
+  // The retry delay for RESOURCE_EXHAUSTED at the current load.
   Duration retry_hint(TimePoint now) const { return hint_.estimate(waiting_.size(), now); }
-  // Until when a request may wait, and how it is refused after that.
+  // The end of a request's time in the queue, and the error after it.
   TimePoint queue_end(const SequenceSpec& spec) const;
-  absl::Status waited_too_long(const SequenceSpec& spec, TimePoint now) const;
+  absl::Status queue_timeout(const SequenceSpec& spec, TimePoint now) const;
 
  private:
   absl::Status can_ever_fit(const SequenceSpec& spec, int choices) const;
@@ -65,7 +65,7 @@ class Admission {
   std::vector<ModelId> place(const SequenceRun& run, int choices) const;
   // `models`: as in Next.
   bool has_room(const SequenceRun& run, const std::vector<ModelId>& models, int choices);
-  // Adds the pools of this model that have not the room which it takes to let the role in.
+  // Adds the pools of this model that lack pages to admit the role.
   void find_lacking(const SequenceRun& run, size_t role, ModelId model, int choices,
                     std::vector<const PagePool*>* lacking) const;
 
@@ -79,7 +79,7 @@ class Admission {
   std::vector<int> users_;  // by model: sequences with a slot that may take its pages
   Placement placement_;
   int running_ = 0;
-  int held_ = 0;  // sequences that stand still for their readers
+  int held_ = 0;  // sequences held for their readers
 };
 
 }  // namespace tandem

@@ -35,7 +35,7 @@ absl::Status AdmissionQueue::check(int64_t prompt_tokens, RejectReason* reason) 
 
 std::vector<ModelId> AdmissionQueue::line_of(const SequenceRun& run) {
   std::vector<ModelId> models;
-  for (const RoleModel& role : run.spec().roles) models.push_back(role.model);
+  for (const CastRole& role : run.spec().roles()) models.push_back(role.model);
   std::sort(models.begin(), models.end());
   models.erase(std::unique(models.begin(), models.end()), models.end());
   return models;
@@ -44,7 +44,7 @@ std::vector<ModelId> AdmissionQueue::line_of(const SequenceRun& run) {
 void AdmissionQueue::push(SequenceRun* run) {
   Level& level = lines_[line_of(*run)][run->spec().priority];
   std::deque<SequenceRun*>& mine = level.of[run->account()];
-  if (mine.empty()) level.turns.add(run->account());
+  if (mine.empty()) level.order.add(run->account());
   mine.push_back(run);
   ++size_;
   tokens_ += run->spec().prompt_tokens();
@@ -63,7 +63,7 @@ void AdmissionQueue::erase(SequenceRun* run) {
   tokens_ -= run->spec().prompt_tokens();
   if (Series* s = run->spec().series) s->requests_waiting.add(-1);
   if (!mine->second.empty()) return;
-  level->second.turns.remove(run->account());
+  level->second.order.remove(run->account());
   level->second.of.erase(mine);
   if (!level->second.of.empty()) return;
   line->second.erase(level);
@@ -74,8 +74,8 @@ std::vector<SequenceRun*> AdmissionQueue::heads() {
   std::vector<SequenceRun*> heads;
   for (auto& [models, line] : lines_) {
     Level& level = line.begin()->second;
-    heads.push_back(level.of.at(level.turns.first()).front());
-    if (mutated(Mutation::kLastInFirstOut)) heads.back() = level.of.at(level.turns.first()).back();
+    heads.push_back(level.of.at(level.order.first()).front());
+    if (mutated(Mutation::kLastInFirstOut)) heads.back() = level.of.at(level.order.first()).back();
     if (mutated(Mutation::kIgnoreClients)) {
       for (const auto& [account, mine] : level.of) {
         if (mine.front()->order() < heads.back()->order()) heads.back() = mine.front();
@@ -92,13 +92,13 @@ std::vector<SequenceRun*> AdmissionQueue::heads() {
 }
 
 void RetryHint::served(TimePoint now) {
-  lately_.push_back(now);
-  if (lately_.size() > kWindow) lately_.pop_front();
+  recent_.push_back(now);
+  if (recent_.size() > kWindow) recent_.pop_front();
 }
 
 Duration RetryHint::estimate(size_t ahead, TimePoint now) const {
-  if (lately_.size() < 2) return std::chrono::seconds(1);
-  const Duration each = (now - lately_.front()) / static_cast<int64_t>(lately_.size() - 1);
+  if (recent_.size() < 2) return std::chrono::seconds(1);
+  const Duration each = (now - recent_.front()) / static_cast<int64_t>(recent_.size() - 1);
   const auto most = static_cast<size_t>(kMost / std::max(each, Duration(1))) + 1;
   return std::clamp(each * static_cast<int64_t>(std::min(ahead + 1, most)), kLeast, kMost);
 }

@@ -1,8 +1,8 @@
-// Requests that wait for admission: bounded in number and in prompt tokens; by priority, then by
-// whose turn it is (fairness.h), first in first out within one client.
+// The queue of requests before admission, bounded in requests and prompt tokens. Ordered by
+// priority, then by the clients' fair shares (fairness.h), then first in, first out.
 //
-// Requests that use the same models stand in one line, so that the first of a line, which waits for
-// pages of its models, holds up nobody else's. Pure bookkeeping, loop thread only.
+// Requests that use the same models form one line, so a line that waits for pages of its models
+// does not block other lines. Bookkeeping only. Loop thread only.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@ class AdmissionQueue {
  public:
   explicit AdmissionQueue(const LimitsConfig& limits) : limits_(limits) {}
 
-  // RESOURCE_EXHAUSTED, naming the bound, when there is no room. `reason` says which bound.
+  // RESOURCE_EXHAUSTED if the queue is full; the message and `reason` name the exceeded bound.
   absl::Status check(int64_t prompt_tokens, RejectReason* reason) const;
   // REQUIRES: the run has an account.
   void push(SequenceRun* run);
-  void erase(SequenceRun* run);  // nothing, if it does not wait here
-  // The first of each line, in the order in which they are served.
+  void erase(SequenceRun* run);  // no-op if it is not queued
+  // The first request of each line, in service order.
   std::vector<SequenceRun*> heads();
 
   bool empty() const { return size_ == 0; }
@@ -37,8 +37,8 @@ class AdmissionQueue {
   int64_t tokens() const { return tokens_; }
 
  private:
-  struct Level {  // one priority of a line
-    Turns turns;
+  struct Level {  // the requests of one priority in a line
+    ServiceOrder order;
     std::unordered_map<const Account*, std::deque<SequenceRun*>> of;
   };
   using Line = std::map<int, Level, std::greater<>>;  // by priority
@@ -50,21 +50,21 @@ class AdmissionQueue {
   int64_t tokens_ = 0;
 };
 
-// How long what waits will take, by how fast it went lately: the hint that goes with a refusal.
+// Estimates the retry delay of a refused request from the recent service rate.
 class RetryHint {
  public:
   static constexpr Duration kLeast = std::chrono::milliseconds(100);
   static constexpr Duration kMost = std::chrono::seconds(30);
 
-  // A request ended while others wait: room for one of them.
+  // A request ended while others wait.
   void served(TimePoint now);
-  void idle() { lately_.clear(); }  // nobody waits any more: what was measured grows old
-  // Until about `ahead` requests will have been served, within [kLeast, kMost].
+  void idle() { recent_.clear(); }  // the queue is empty: drops outdated measurements
+  // The time in which about `ahead` requests will be served, within [kLeast, kMost].
   Duration estimate(size_t ahead, TimePoint now) const;
 
  private:
   static constexpr size_t kWindow = 32;
-  std::deque<TimePoint> lately_;
+  std::deque<TimePoint> recent_;
 };
 
 // `status` with `hint` in its payload kRetryPayload.

@@ -4,7 +4,7 @@
 
 namespace tandem {
 
-void BatchCost::saw(int rows, double seconds) {
+void BatchCost::observe(int rows, double seconds) {
   if (rows <= 0) return;
   const double weight = std::max(1.0 / ++seen_, kWeight);
   const double dx = 1.0 / rows - x_, dy = seconds / rows - y_;
@@ -15,7 +15,7 @@ void BatchCost::saw(int rows, double seconds) {
 }
 
 double BatchCost::per_batch() const {
-  constexpr double kAlike = 1e-6;  // of the mean's square: then there is no line
+  constexpr double kAlike = 1e-6;  // variance over squared mean: too little for a line
   if (xx_ <= kAlike * x_ * x_) return 0;
   return std::clamp(xy_ / xx_, 0.0, y_ / x_);
 }

@@ -1,27 +1,26 @@
-// What a batch's time is made of, and who is charged for it.
+// The cost model of a model's batches, and each work's share of their time.
 #pragma once
 
 namespace tandem {
 
-// A model's batches cost a part each, which is mostly reading the weights, and a part for each row.
-// Both are learnt from the batches that were, as a line through seconds / rows over 1 / rows, with
-// more weight on late ones. Who adds a row to a batch that runs anyway is charged for the row; the
-// rest is everybody's alike. By rows alone drafts would seem as dear as others' tokens even where
-// their rows cost next to nothing.
+// A batch has a fixed cost, mostly reading the weights, and a cost per row. Both are estimated from
+// past batches: a line fitted to seconds / rows over 1 / rows, weighted towards recent batches. A
+// work pays for its rows and an equal part of the fixed cost. Shares by rows alone would overcharge
+// draft rows, which add little to a batch that runs anyway.
 //
 // Loop thread only.
 class BatchCost {
  public:
   static constexpr double kWeight = 1.0 / 64;  // of a batch, in moving averages
 
-  void saw(int rows, double seconds);
+  void observe(int rows, double seconds);
 
-  // The share of a work with `rows` rows in the time of a batch of so many rows and works: those of
-  // all its works make 1. As long as all batches were alike it is by rows. In [0, 1].
+  // The share, in [0, 1], of a work with `rows` rows in a batch's time. The shares of a batch add
+  // up to 1. By rows only while all batches have had similar sizes.
   double share(int rows, int batch_rows, int works) const;
 
  private:
-  double per_batch() const;  // seconds; so is the next
+  double per_batch() const;  // seconds, as is per_row()
   double per_row() const { return y_ - per_batch() * x_; }
 
   int seen_ = 0;

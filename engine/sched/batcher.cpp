@@ -17,20 +17,19 @@ ModelId model_in_turn(std::span<const Candidate> candidates, ModelId last) {
   return next.valid() ? next : first;
 }
 
-struct InLine {
+struct Queued {
   const Candidate* candidate;
-  double served;  // as it will be when those of the same client before it have run
+  double served;  // after earlier passes of the same client in this batch
 
   auto key() const { return std::tuple(-candidate->priority, served, candidate->order); }
-  friend bool operator<(const InLine& a, const InLine& b) { return a.key() < b.key(); }
+  friend bool operator<(const Queued& a, const Queued& b) { return a.key() < b.key(); }
 };
 
 bool is_prefill(const Candidate& c, const BatchLimits& limits) {
   return c.splittable > 0 && c.total() > limits.chunk_rows / 4;
 }
 
-// The usual case: decodes of one model, and room for all of them, so that nobody has to stand in
-// line.
+// The common case needs no order: decodes of one model that all fit.
 bool all_fit(std::span<const Candidate> candidates, ModelId model, const BatchLimits& limits) {
   int left = limits.step_rows;
   if (static_cast<int>(candidates.size()) > limits.works) return false;
@@ -41,8 +40,8 @@ bool all_fit(std::span<const Candidate> candidates, ModelId model, const BatchLi
   return true;
 }
 
-std::vector<InLine> in_line(std::span<const Candidate> candidates, ModelId model) {
-  std::vector<InLine> line;
+std::vector<Queued> queue_of(std::span<const Candidate> candidates, ModelId model) {
+  std::vector<Queued> line;
   line.reserve(candidates.size());
   for (const Candidate& c : candidates) {
     if (c.model == model) line.push_back({&c, c.served});
@@ -50,12 +49,12 @@ std::vector<InLine> in_line(std::span<const Candidate> candidates, ModelId model
   const auto same = [](const Candidate& a, const Candidate& b) {
     return a.priority == b.priority && a.client == b.client;
   };
-  std::sort(line.begin(), line.end(), [](const InLine& a, const InLine& b) {
+  std::sort(line.begin(), line.end(), [](const Queued& a, const Queued& b) {
     return std::tuple(a.candidate->priority, a.candidate->client, a.candidate->order) <
            std::tuple(b.candidate->priority, b.candidate->client, b.candidate->order);
   });
   for (size_t i = 1; i < line.size(); ++i) {
-    const InLine& before = line[i - 1];
+    const Queued& before = line[i - 1];
     if (!same(*before.candidate, *line[i].candidate)) continue;
     line[i].served = before.served + before.candidate->cost;
   }
@@ -75,8 +74,8 @@ std::vector<Picked> pick_batch(std::span<const Candidate> candidates, ModelId la
     for (const Candidate& c : candidates) picked.push_back({c.index, c.rows});
     return picked;
   }
-  std::vector<InLine> decodes = in_line(candidates, model), prefills;
-  std::erase_if(decodes, [&](const InLine& c) {
+  std::vector<Queued> decodes = queue_of(candidates, model), prefills;
+  std::erase_if(decodes, [&](const Queued& c) {
     const bool prefill = is_prefill(*c.candidate, limits);
     if (prefill) prefills.push_back(c);
     return prefill;
@@ -90,23 +89,23 @@ std::vector<Picked> pick_batch(std::span<const Candidate> candidates, ModelId la
     for_prefill = std::max(limits.step_rows / 4, prefills.front().candidate->fixed_rows + 1);
     --works;
   }
-  for (const InLine& next : decodes) {
+  for (const Queued& next : decodes) {
     const Candidate* const c = next.candidate;
-    // The first of all goes in whatever its size, so that it always goes on.
+    // The first pass runs whatever its size, so that it always makes progress.
     const bool first = picked.empty() && (prefills.empty() || next < prefills.front());
-    const bool room = c->total() <= left - for_prefill && static_cast<int>(picked.size()) < works;
-    if (!first && !room) continue;
+    const bool fits = c->total() <= left - for_prefill && static_cast<int>(picked.size()) < works;
+    if (!first && !fits) continue;
     picked.push_back({c->index, c->rows});
     left -= c->total();
   }
   if (mutated(Mutation::kStarvePrefill) && !picked.empty()) return picked;
-  for (const InLine& next : prefills) {
+  for (const Queued& next : prefills) {
     const Candidate* const c = next.candidate;
     if (static_cast<int>(picked.size()) >= limits.works) break;
     int count = std::min({c->rows, limits.chunk_rows, left - c->fixed_rows});
     if (c->rows > count) count = std::min(count, c->splittable);
     if (count < c->rows && count <= 0) {
-      // No room, or nothing can be cut off: whole, when it would otherwise never run.
+      // It does not fit or cannot be divided: runs whole, if the batch is empty.
       if (!picked.empty()) continue;
       count = c->splittable > 0 ? std::min(c->splittable, std::max(1, limits.step_rows)) : c->rows;
     }

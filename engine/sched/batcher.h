@@ -1,14 +1,12 @@
-// Which of the pending passes a device queue runs next, and how much of each: a pure function.
+// Selects the pending passes of the next batch, and how many rows of each. Pure functions.
 //
-// Decodes, verifications and trees go whole; a long chain prefix (a prefill) is cut into chunks. A
-// quarter of the row budget belongs to prefills when there are any, so a stream of decodes does not
-// starve them, and a chunk is never longer than `chunk_rows`, so a long prompt does not starve
-// decodes.
+// Decodes, verifications and trees run whole; a long chain prefix (a prefill) is divided into
+// chunks. A quarter of the row budget is reserved for prefills, so decodes do not starve them. A
+// chunk has at most `chunk_rows` rows, so a long prompt does not starve decodes.
 //
-// Who goes first where not all fit: by priority, then the client that was served least
-// (fairness.h), where each pass counts for those behind it of the same client; then the pass that
-// waits longest. So the step is divided fairly too, and as a pass that ran comes back as a younger
-// one, everything has its turn.
+// If not all passes fit, the order is: priority, then the least served client (fairness.h), then
+// the longest waiting pass. A pass counts as service for later passes of its client, so clients
+// share the batch fairly. A sequence's next pass is younger, so no pass waits forever.
 #pragma once
 
 #include <cstdint>
@@ -20,22 +18,22 @@
 namespace tandem {
 
 struct Candidate {
-  int index = 0;  // the caller's
+  int index = 0;  // chosen by the caller
   ModelId model;
-  int fixed_rows = 0;  // rows that run with the first chunk whatever its size (frontier)
+  int fixed_rows = 0;  // rows that run with the first chunk, whatever its size (frontier)
   int rows = 0;        // added rows not run yet
   int splittable = 0;  // of these, leading rows that may run in an earlier chunk
   int priority = 0;
   uint64_t order = 0;   // smaller: has waited longer
   uint64_t client = 0;  // Account::number()
   double served = 0;    // Account::served()
-  double cost = 0;      // by what `served` will grow when it has run
+  double cost = 0;      // added to `served` when it has run
 
   int total() const { return fixed_rows + rows; }
 };
 
 struct BatchLimits {
-  int step_rows = 512;  // a pass that cannot be split may exceed it, alone
+  int step_rows = 512;  // exceeded only by a pass that cannot be divided, alone in its batch
   int chunk_rows = 256;
   int works = 256;
 };
@@ -45,8 +43,8 @@ struct Picked {
   int count = 0;  // added rows to run now
 };
 
-// All of one model: the first in turn after `last` that has candidates. Not empty when `candidates`
-// is not.
+// All of one model: the next one with candidates after `last`, in cyclic order. Not empty unless
+// `candidates` is.
 std::vector<Picked> pick_batch(std::span<const Candidate> candidates, ModelId last,
                                const BatchLimits& limits);
 

@@ -2,15 +2,14 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "engine/base/check.h"
 #include "engine/base/mutation.h"
+#include "engine/sched/conditioning.h"
 
 namespace tandem {
 namespace {
 
-// Calls f with each page of `pool` that `cache` holds; of hidden rows, each is one.
+// Calls f with each page of `pool` that `cache` holds.
 template <class F>
 void for_pages(const SequenceCache& cache, const PagePool* pool, F f) {
   if (pool == &cache.pools()->kv) {
@@ -24,54 +23,39 @@ void for_pages(const SequenceCache& cache, const PagePool* pool, F f) {
   }
 }
 
-// What the rows of a role are fed with.
-std::string fed_with(const SequenceSpec& spec, const RoleModel& role) {
-  if (role.fed.role < 0) return "";
-  const RoleModel& source = spec.roles[static_cast<size_t>(role.fed.role)];
-  return absl::StrCat("rows of ", source.model.value, " after ", role.fed.at, " of ", source.to,
-                      role.fed.replace ? " alone" : " and tokens", " through ", role.adapter.value,
-                      " of ", absl::StrJoin(spec.read, ","));
-}
-
-PrefixRoot root_of(const SequenceSpec& spec, const RoleModel& role) {
-  PrefixRoot root{mutated(Mutation::kIgnoreSalt) ? "" : spec.salt, role.adapter,
-                  fed_with(spec, role)};
-  if (role.memory >= 0) {  // the encoder and its tokens themselves: no two are taken for one
-    const RoleModel& memory = spec.roles[static_cast<size_t>(role.memory)];
-    absl::StrAppend(&root.source, memory.model.value, ":",
-                    absl::StrJoin(spec.request_of(memory), ","),
-                    mutated(Mutation::kForgetFeed) ? "" : fed_with(spec, memory));
-  }
-  return root;
+PrefixRoot root_of(const SequenceSpec& spec, size_t role) {
+  return {mutated(Mutation::kIgnoreSalt) ? "" : spec.salt, spec.roles()[role].adapter,
+          spec.cast->has_edges() ? prefix_dependencies(spec, role) : ""};
 }
 
 }  // namespace
 
-CacheSet::CacheSet(const SequenceSpec* spec, RunHost* host) : spec_(spec), host_(host) {
-  for (const RoleModel& role : spec->roles) {
-    roots_.emplace_back(role.model, root_of(*spec, role));
-    is_fed_ |= role.memory >= 0 || role.adapter.valid() || role.masks.valid() || role.fed.role >= 0;
+CacheSet::CacheSet(const SequenceSpec* spec, LoopServices* loop) : spec_(spec), loop_(loop) {
+  for (size_t i = 0; i < spec->roles().size(); ++i) {
+    const CastRole& role = spec->roles()[i];
+    roots_.emplace_back(role.model, root_of(*spec, i));
+    has_adapters_ |= role.adapter.valid() || role.mask_adapter.valid();
   }
 }
 
-// What prefixes hang on names models as the request did: it is the same for all replicas.
+// Roots name models as the request did, so replicas share them.
 void CacheSet::placed() {
   TANDEM_CHECK(caches_.empty());
-  for (size_t i = 0; i < roots_.size(); ++i) roots_[i].first = spec_->roles[i].model;
+  for (size_t i = 0; i < roots_.size(); ++i) roots_[i].first = spec_->roles()[i].model;
 }
 
 void CacheSet::open() {
-  for (const RoleModel& role : spec_->roles) {
-    ModelPools* pools = host_->pools(role.model);
+  for (const CastRole& role : spec_->roles()) {
+    ModelPools* pools = loop_->pools(role.model);
     CacheId id;
     for (const auto& held : caches_) {
       if (held->pools() == pools) id = held->id();  // early exit: two roles, one cache
     }
     if (!id.valid()) {
-      id = host_->new_cache_id();
+      id = loop_->new_cache_id();
       caches_.push_back(std::make_unique<SequenceCache>(id, pools));
     }
-    stages_.emplace_back(role.role, Stage{id, role.to > 0 ? role.to : pools->layers});
+    stages_.emplace_back(role.role, Stage{id, role.layers > 0 ? role.layers : pools->layers});
   }
 }
 
@@ -90,7 +74,7 @@ SequenceCache* CacheSet::find_idle(CacheId id) const {
 
 CacheId CacheSet::fork(CacheId id) {
   SequenceCache* from = find_idle(id);
-  const CacheId copy = host_->new_cache_id();
+  const CacheId copy = loop_->new_cache_id();
   auto forked = std::make_unique<SequenceCache>(copy, from->pools());
   forked->fork_from(*from);
   caches_.push_back(std::move(forked));
@@ -113,31 +97,26 @@ Stage CacheSet::stage(Role role, int i) const {
   return {};
 }
 
-// By layers too: with early exit, small and large share a cache. By model, not by cache: a forked
-// one plays the same part.
+// By layers too: with early exit, small and large share a cache. By model, not by cache: a fork has
+// another id.
 Role CacheSet::role_of(const SequenceCache& cache, int to) const {
   for (const auto& [role, stage] : stages_) {
     if (to != stage.to) continue;
     if (cache.id() == stage.cache || cache.model() == find(stage.cache)->model()) return role;
   }
-  return Role::kSmall;
+  TANDEM_CHECK(!"no role runs to this layer on this cache");
+  return {};
 }
 
-CacheSet::Feed CacheSet::fed(const SequenceCache& cache) const {
-  for (const RoleModel& role : spec_->roles) {
-    if (role.model != cache.model()) continue;
-    Feed feed;
-    feed.adapter = role.adapter.valid() ? role.adapter : role.masks;
-    if (role.memory >= 0) feed.memory = stages_[static_cast<size_t>(role.memory)].second.cache;
-    if (role.fed.role >= 0) {
-      feed.source = stages_[static_cast<size_t>(role.fed.role)].second;
-      feed.fed = role.fed;
-      feed.rows = static_cast<int>(spec_->request_of(role).size());
-      feed.beside = spec_->beside;
-    }
-    return feed;
-  }
-  return {};
+size_t CacheSet::first_role_of(const SequenceCache& cache) const {
+  const auto role = std::ranges::find(spec_->roles(), cache.model(), &CastRole::model);
+  TANDEM_CHECK(role != spec_->roles().end());
+  return static_cast<size_t>(role - spec_->roles().begin());
+}
+
+AdapterId CacheSet::find_adapter(const SequenceCache& cache) const {
+  const CastRole& role = spec_->roles()[first_role_of(cache)];
+  return role.adapter.valid() ? role.adapter : role.mask_adapter;
 }
 
 const PrefixRoot& CacheSet::root(ModelId model) const {
@@ -147,41 +126,27 @@ const PrefixRoot& CacheSet::root(ModelId model) const {
   return known->second;
 }
 
-const RoleModel* CacheSet::role_with(CacheId id) const {
+bool CacheSet::runs_sequence(CacheId id) const {
+  bool runs = false;
   for (size_t i = 0; i < stages_.size(); ++i) {
-    if (stages_[i].second.cache == id) return &spec_->roles[i];
+    if (stages_[i].second.cache != id) continue;
+    if (spec_->runs_fixed_tokens(i)) return false;
+    runs |= stages_[i].first == Role::kLarge || stages_[i].first == Role::kSmall;
   }
-  return nullptr;
+  return runs;
 }
 
-const std::vector<Token>* CacheSet::apart(CacheId id) const {
-  const RoleModel* const role = role_with(id);
-  return role && spec_->runs_apart(*role) ? &spec_->request_of(*role) : nullptr;
-}
-
-bool CacheSet::encodes(CacheId id) const {
-  const RoleModel* const role = role_with(id);
-  return role && SequenceSpec::encodes(*role);
-}
-
-bool CacheSet::runs_tokens(CacheId id) const {
-  if (apart(id) != nullptr) return false;
-  return std::any_of(stages_.begin(), stages_.end(), [id](const auto& s) {
-    return s.second.cache == id && (s.first == Role::kLarge || s.first == Role::kSmall);
-  });
-}
-
-bool CacheSet::runs_tokens(size_t role) const {
-  const RoleModel& played = spec_->roles[role];
-  if (spec_->runs_apart(played)) return false;
-  return played.role == Role::kLarge || played.role == Role::kSmall;
+bool CacheSet::runs_sequence(size_t role) const {
+  if (spec_->runs_fixed_tokens(role)) return false;
+  const Role played = spec_->roles()[role].role;
+  return played == Role::kLarge || played == Role::kSmall;
 }
 
 void CacheSet::publish(std::span<const Token> tokens, bool over) {
   if (!spec_->prefix_cache) return;
   for (const auto& held : caches_) {
-    if (!held->has_news(tokens.size()) || !(held->idle() || over)) continue;
-    if (runs_tokens(held->id())) held->publish(root(held->model()), tokens);
+    if (!held->can_publish(tokens.size()) || !(held->idle() || over)) continue;
+    if (runs_sequence(held->id())) held->publish(root(held->model()), tokens);
   }
 }
 
@@ -194,14 +159,14 @@ void CacheSet::adopt(const CacheSet& leader) {
     SequenceCache* mine = find(id);
     SequenceCache* theirs = leader.find(leader.stages_[i].second.cache);
     TANDEM_CHECK(stages_[i].first == leader.stages_[i].first && mine->pools() == theirs->pools());
-    if (mine->rows() > 0 || !runs_tokens(id)) continue;
-    const auto fed = theirs->fed();
-    const auto [end, _] = std::ranges::mismatch(fed, prompt);
-    const auto rows = std::min({static_cast<int>(end - fed.begin()), theirs->reusable(),
+    if (mine->rows() > 0 || !runs_sequence(id)) continue;
+    const auto inputs = theirs->inputs();
+    const auto [end, _] = std::ranges::mismatch(inputs, prompt);
+    const auto rows = std::min({static_cast<int>(end - inputs.begin()), theirs->reusable(),
                                 static_cast<int>(prompt.size()) - 1});
     if (rows <= 0) continue;
     mine->fork_from(*theirs, rows);
-    taken_over_.push_back(id);
+    adopted_.push_back(id);
   }
 }
 

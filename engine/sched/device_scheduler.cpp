@@ -27,7 +27,7 @@ uint64_t DeviceScheduler::end_of_copies_to(std::span<const Move> reading) const 
   return 0;
 }
 
-void DeviceScheduler::take_moves(Running* to) {
+void DeviceScheduler::take_moves(LaunchedBatch* to) {
   for (const Move& move : moves_) {
     if (move.kind != Move::kFree || log_frees_) to->batch.moves.push_back(move);
   }
@@ -63,7 +63,7 @@ int64_t DeviceScheduler::pending_rows() const {
   return rows;
 }
 
-// Do all passes here belong to one sequence?
+// True: all pending and launched passes belong to one sequence.
 bool DeviceScheduler::one_sequence() const {
   const SequenceRun* one = nullptr;
   const auto same = [&one](const PassFlight* f) {
@@ -80,7 +80,7 @@ std::vector<Picked> DeviceScheduler::pick() {
   if (mutated(Mutation::kIgnoreStepRows)) limits.step_rows = 1 << 20;
   if (idle()) return pick_batch(runnable(), last_model_, limits);
 
-  // Together these batches hold up a newcomer for no longer than one full batch.
+  // Together, launched batches delay a new sequence by at most one full batch.
   limits.step_rows -= rows_under_way_;
   const bool chained = std::ranges::any_of(
       pending_, [](const PassFlight* f) { return f->may_run() && f->follows(); });
@@ -98,13 +98,13 @@ std::vector<Picked> DeviceScheduler::pick() {
   return picked;
 }
 
-const DeviceScheduler::Running* DeviceScheduler::next(TimePoint now) {
+const DeviceScheduler::LaunchedBatch* DeviceScheduler::next(TimePoint now) {
   if (!idle() && running_.front()->doomed) return nullptr;
   const std::vector<Picked> picked = pick();
-  if (picked.empty() && (!idle() || wanted_ <= flushed_)) return nullptr;
+  if (picked.empty() && (!idle() || required_ <= flushed_)) return nullptr;
 
-  if (spare_.empty()) spare_.push_back(std::make_unique<Running>());
-  std::unique_ptr<Running> running = std::move(spare_.back());
+  if (spare_.empty()) spare_.push_back(std::make_unique<LaunchedBatch>());
+  std::unique_ptr<LaunchedBatch> running = std::move(spare_.back());
   spare_.pop_back();
   Batch& batch = running->batch;
   batch.behind = !idle();
@@ -137,9 +137,9 @@ const DeviceScheduler::Running* DeviceScheduler::next(TimePoint now) {
   return running_.back().get();
 }
 
-// The batch is over. Flights whose works are `left` are pending again, by age.
-template <class Left>
-void DeviceScheduler::put_back(const Running& batch, Left left) {
+// The batch has ended. Flights whose works are `left` are pending again, by age.
+template <class IsLeft>
+void DeviceScheduler::put_back(const LaunchedBatch& batch, IsLeft left) {
   const size_t before = pending_.size();
   for (size_t i = 0; i < batch.flights.size(); ++i) {
     PassFlight* const f = batch.flights[i];
@@ -151,8 +151,8 @@ void DeviceScheduler::put_back(const Running& batch, Left left) {
   std::ranges::sort(pending_, {}, [](const PassFlight* f) { return f->order; });
 }
 
-std::unique_ptr<DeviceScheduler::Running> DeviceScheduler::take_oldest(TimePoint now) {
-  std::unique_ptr<Running> oldest = std::move(running_.front());
+std::unique_ptr<DeviceScheduler::LaunchedBatch> DeviceScheduler::take_oldest(TimePoint now) {
+  std::unique_ptr<LaunchedBatch> oldest = std::move(running_.front());
   running_.pop_front();
   oldest_since_.store(idle() ? kNever : now, std::memory_order_relaxed);
   rows_under_way_ -= oldest->rows;
@@ -160,15 +160,15 @@ std::unique_ptr<DeviceScheduler::Running> DeviceScheduler::take_oldest(TimePoint
   return oldest;
 }
 
-std::unique_ptr<DeviceScheduler::Running> DeviceScheduler::finish(TimePoint now) {
-  std::unique_ptr<Running> done = take_oldest(now);
+std::unique_ptr<DeviceScheduler::LaunchedBatch> DeviceScheduler::finish(TimePoint now) {
+  std::unique_ptr<LaunchedBatch> done = take_oldest(now);
   put_back(*done, [](const Work& w) { return !w.last; });
   recover();
   return done;
 }
 
-// The works stay as they are: next() writes over them.
-void DeviceScheduler::recycle(std::unique_ptr<Running> done) {
+// next() overwrites the works.
+void DeviceScheduler::recycle(std::unique_ptr<LaunchedBatch> done) {
   done->batch.moves.clear();
   done->batch.forget.clear();
   done->flights.clear();
@@ -177,15 +177,15 @@ void DeviceScheduler::recycle(std::unique_ptr<Running> done) {
 }
 
 void DeviceScheduler::recover() {
-  if (++went_well_ < kRecovery) return;
-  went_well_ = 0;
+  if (++succeeded_ < kRecovery) return;
+  succeeded_ = 0;
   limits_.step_rows = std::min(limits_.step_rows * 2, full_limits_.step_rows);
   limits_.chunk_rows = std::min(limits_.chunk_rows * 2, full_limits_.chunk_rows);
   limits_.works = std::min(limits_.works * 2, full_limits_.works);
 }
 
 bool DeviceScheduler::retry_smaller(TimePoint now) {
-  const Running& refused = *running_.front();
+  const LaunchedBatch& refused = *running_.front();
   if (!refused.doomed) {
     for (size_t i = 1; i < running_.size(); ++i) running_[i]->doomed = true;
     if (refused.flights.empty()) return false;
@@ -193,14 +193,14 @@ bool DeviceScheduler::retry_smaller(TimePoint now) {
     limits_.step_rows = std::max(1, std::min(limits_.step_rows, refused.rows) / 2);
     limits_.chunk_rows = std::min(limits_.chunk_rows, limits_.step_rows);
     limits_.works = std::max<int>(1, static_cast<int>(refused.flights.size()) / 2);
-    went_well_ = 0;
+    succeeded_ = 0;
   }
   take_back(now);
   return true;
 }
 
 void DeviceScheduler::take_back(TimePoint now) {
-  std::unique_ptr<Running> refused = take_oldest(now);
+  std::unique_ptr<LaunchedBatch> refused = take_oldest(now);
   for (size_t i = 0; i < refused->flights.size(); ++i) {
     PassFlight& f = *refused->flights[i];
     const Work& work = refused->batch.works[i];

@@ -1,12 +1,13 @@
-// A device queue: the passes that wait for it, the moves that go before them, and the batches it
-// works on. Device queues cycle independently of each other; there is no global step.
+// Schedules one device: its pending passes, the log of moves that precede them, and its launched
+// batches. Devices run independently; there is no global step.
 //
-// A batch goes behind one that is under way where a pass follows on one that is under way, as in a
-// chain of drafts: the device finds the earlier ones' rows and picks when it comes to it, and need
-// not wait for the loop between them. Other passes go with it, but not behind others without it:
-// they would miss the company of those that come back from the batch that is under way.
+// A batch is launched behind another one if one of its passes depends on a pass under way, as in a
+// chain of drafts: the device finds the rows and picks without a round trip to the loop.
+// Independent passes may join such a batch, but do not cause one: they wait until the device is
+// idle and then share a batch with the next passes of the sequences under way. Otherwise batches
+// fragment.
 //
-// Loop thread only. Completions come to the loop's inbox from the backend's thread.
+// Loop thread only. Completions reach the loop's inbox from the backend's thread.
 #pragma once
 
 #include <algorithm>
@@ -25,13 +26,13 @@ namespace tandem {
 
 class DeviceScheduler {
  public:
-  // A batch with the device. `batch` stays where it is until the backend is done with it.
-  struct Running {
+  // A batch on the device. `batch` does not move until the backend is done with it.
+  struct LaunchedBatch {
     Batch batch;
     std::vector<PassFlight*> flights;  // by work
     int rows = 0;
-    uint64_t moves_end = 0;  // of the log: the batch carries the moves before
-    bool doomed = false;     // behind one that had no memory: it has not run either
+    uint64_t moves_end = 0;  // the batch carries the log up to here
+    bool doomed = false;     // behind a batch that ran out of memory: it does not run either
   };
   DeviceScheduler(DeviceId device, Backend* backend, const BatchLimits& limits, bool log_frees)
       : device_(device),
@@ -44,63 +45,62 @@ class DeviceScheduler {
   Backend* backend() const { return backend_; }
   std::vector<Move>* moves() { return &moves_; }
 
-  // The flight stays where it is until it is done or removed.
+  // The flight outlives its time in the queue.
   void enqueue(PassFlight* flight) { pending_.push_back(flight); }
-  // Takes out the passes of a sequence that no device works on yet.
+  // Removes the passes of a sequence that are not launched.
   void remove(const SequenceRun* sequence);
-  // Values of this pass are not wanted any more.
+  // No later pass names the values of this pass.
   void forget(TicketId ticket) { forget_.push_back(ticket); }
 
-  // Moves that someone waits for go with the next batch, if need be one of their own.
-  void flush(uint64_t end) { wanted_ = std::max(wanted_, end); }
-  uint64_t log_end() const { return flushed_ + moves_.size(); }  // moves asked for so far
-  uint64_t made() const { return made_; }                        // of these, made
-  // Where the last copy to one of the places that `moves` read stands in the log; 0: it is made.
+  // The log up to `end` goes with the next batch, if necessary in a batch of its own.
+  void flush(uint64_t end) { required_ = std::max(required_, end); }
+  uint64_t log_end() const { return flushed_ + moves_.size(); }  // moves logged so far
+  uint64_t made() const { return made_; }                        // of these, done
+  // The log position after the last copy to a page that `moves` read; 0: all are done.
   uint64_t end_of_copies_to(std::span<const Move> moves) const;
 
   bool idle() const { return running_.empty(); }
-  bool has_work() const { return !pending_.empty() || wanted_ > flushed_; }
+  bool has_work() const { return !pending_.empty() || required_ > flushed_; }
   size_t pending() const { return pending_.size(); }
   int64_t pending_rows() const;  // of these passes, not launched yet
 
-  // The next batch, taken from what is pending; null when nothing can run now.
-  const Running* next(TimePoint now);
-  // The oldest batch is done: hands it over; passes with rows left are pending again.
-  std::unique_ptr<Running> finish(TimePoint now);
-  // Takes it back, so that the next batch can use its memory.
-  void recycle(std::unique_ptr<Running> done);
+  // The next batch of pending passes; null: nothing can run now.
+  const LaunchedBatch* next(TimePoint now);
+  // Returns the oldest batch, which is done. Passes with rows left are pending again.
+  std::unique_ptr<LaunchedBatch> finish(TimePoint now);
+  // Keeps its memory for the next batch.
+  void recycle(std::unique_ptr<LaunchedBatch> done);
 
-  // The device is gone: nothing is launched any more.
+  // The device is lost: nothing more is launched.
   void lose() { lost_.store(true, std::memory_order_relaxed); }
   bool lost() const { return lost_.load(std::memory_order_relaxed); }  // from any thread
 
-  // How long the device has been at its oldest batch; zero: it has none. From any thread.
+  // The age of the device's oldest batch; zero: none. From any thread.
   Duration at_one_batch(TimePoint now) const {
     const TimePoint since = oldest_since_.load(std::memory_order_relaxed);
     return since == kNever ? Duration::zero() : now - since;
   }
 
-  // The device had no memory for the oldest batch: its passes are pending again and batches get
-  // smaller, until kRecovery of them went well. False: the batch cannot get smaller, and is done.
-  // Those behind it come back likewise, and then nothing is under way until all have.
+  // The device ran out of memory for the oldest batch: its passes are pending again, and batches
+  // are smaller until kRecovery of them succeed. Batches behind it are returned in the same way;
+  // nothing is launched until all have been. False: the batch cannot be smaller, and has failed.
   bool retry_smaller(TimePoint now);
   bool oldest_doomed() const { return running_.front()->doomed; }
 
  private:
   static constexpr int kRecovery = 32;
-  // Batches under way at once: two, so that the device has the next one when it is done, and others
-  // can join it soon. Where a single sequence uses the device queue nobody could join: so many of a
-  // chain.
+  // Batches launched at once: two, so that the device never waits for the next one, and other
+  // sequences can soon join. If only one sequence uses the device, kChain of its chained passes.
   static constexpr size_t kAhead = 2;
   static constexpr size_t kChain = 16;
-  void take_moves(Running* to);
+  void take_moves(LaunchedBatch* to);
   std::vector<Picked> pick();
   bool one_sequence() const;
-  std::unique_ptr<Running> take_oldest(TimePoint now);
+  std::unique_ptr<LaunchedBatch> take_oldest(TimePoint now);
   void take_back(TimePoint now);
-  template <class Left>
-  void put_back(const Running& batch, Left left);
-  // Until the next call.
+  template <class IsLeft>
+  void put_back(const LaunchedBatch& batch, IsLeft left);
+  // Valid until the next call.
   std::span<const Candidate> runnable();
   void recover();
 
@@ -108,20 +108,20 @@ class DeviceScheduler {
   Backend* const backend_;
   const BatchLimits full_limits_;
   BatchLimits limits_;  // at present
-  int went_well_ = 0;   // batches since limits_ changed
+  int succeeded_ = 0;   // batches since limits_ changed
   const bool log_frees_;
   std::vector<PassFlight*> pending_;  // oldest first
-  std::vector<Move> moves_;           // the log, from number flushed_ on
-  uint64_t flushed_ = 0;              // moves that went with batches
-  uint64_t made_ = 0;                 // of these, in batches that are done
-  uint64_t wanted_ = 0;               // someone waits until so many are made
+  std::vector<Move> moves_;           // the log from position flushed_ on
+  uint64_t flushed_ = 0;              // moves that were launched with batches
+  uint64_t made_ = 0;                 // of these, moves of completed batches
+  uint64_t required_ = 0;             // the log must be launched up to here
   std::vector<TicketId> forget_;
-  std::deque<std::unique_ptr<Running>> running_;  // oldest first
+  std::deque<std::unique_ptr<LaunchedBatch>> running_;  // oldest first
   int rows_under_way_ = 0;
-  std::vector<Candidate> candidates_;            // of the last runnable()
-  std::vector<std::unique_ptr<Running>> spare_;  // their contents are over; their memory is not
+  std::vector<Candidate> candidates_;                  // of the last runnable()
+  std::vector<std::unique_ptr<LaunchedBatch>> spare_;  // for reuse of their memory
   std::atomic<bool> lost_{false};
-  std::atomic<TimePoint> oldest_since_{kNever};  // never: nothing is running
+  std::atomic<TimePoint> oldest_since_{kNever};  // kNever: no batch
   ModelId last_model_;
 };
 

@@ -38,7 +38,7 @@ bool Dispatcher::busy() const {
 
 absl::Status Dispatcher::can_serve(const SequenceSpec& spec) const {
   const auto is_lost = [this](ModelId m) { return lost(device_of(m)); };
-  for (const RoleModel& role : spec.roles) {
+  for (const CastRole& role : spec.roles()) {
     if (spec.placed ? is_lost(role.model) : std::ranges::all_of(replicas(role.model), is_lost)) {
       return with_reason(absl::UnavailableError("the model's device is lost; try another server"),
                          "DEVICE_LOST");
@@ -60,7 +60,7 @@ int64_t Dispatcher::begin(std::shared_ptr<Transfer> transfer) {
   const int64_t bytes = bytes_from_elsewhere(transfer->moves());
   DeviceScheduler& source = scheduler_of(*transfer->source());
   DeviceScheduler& target = scheduler_of(*transfer->target());
-  // On one device the order of the log is enough.
+  // On one device the log is in order already.
   const uint64_t after = &source == &target ? 0 : source.end_of_copies_to(transfer->moves());
   source.flush(after);
   transfers_.push_back({std::move(transfer), &source, &target, after});
@@ -68,8 +68,8 @@ int64_t Dispatcher::begin(std::shared_ptr<Transfer> transfer) {
   return bytes;
 }
 
-// True: it is made, or with a lost device nobody wants it any more.
-bool Dispatcher::advance(UnderWay& t) {
+// True: it is done, or abandoned because a device is lost.
+bool Dispatcher::advance(PendingTransfer& t) {
   if (t.target->lost()) return true;
   if (t.transfer->state() == Transfer::kWaiting) {
     if (t.source->lost()) return true;
@@ -84,8 +84,8 @@ bool Dispatcher::advance(UnderWay& t) {
 }
 
 void Dispatcher::advance_transfers() {
-  // In order: one may have its turn when those before it are made.
-  std::erase_if(transfers_, [](UnderWay& t) {
+  // In order: a transfer may follow earlier ones.
+  std::erase_if(transfers_, [](PendingTransfer& t) {
     if (!advance(t)) return false;
     t.transfer->made();
     return true;
@@ -100,7 +100,7 @@ bool Dispatcher::launch(TimePoint now) {
       continue;
     }
     while (!scheduler.lost() && scheduler.has_work()) {
-      const DeviceScheduler::Running* const next = scheduler.next(now);
+      const DeviceScheduler::LaunchedBatch* const next = scheduler.next(now);
       if (!next) break;
       launch(scheduler, *next);
       any = true;
@@ -109,7 +109,7 @@ bool Dispatcher::launch(TimePoint now) {
   return any;
 }
 
-// Of rows that moves bring from other devices or device queues.
+// Bytes that moves bring from other devices.
 int64_t Dispatcher::bytes_from_elsewhere(std::span<const Move> moves) const {
   int64_t bytes = 0;
   for (const Move& m : moves) {
@@ -123,7 +123,7 @@ int64_t Dispatcher::bytes_from_elsewhere(std::span<const Move> moves) const {
   return bytes;
 }
 
-// The same, and of hidden rows that its works are fed with from there.
+// The same, and the bytes of hidden rows that are inputs of the batch.
 int64_t Dispatcher::bytes_from_elsewhere(const Batch& batch) const {
   if (schedulers_.size() == 1) return 0;
   int64_t bytes = bytes_from_elsewhere(std::span(batch.moves));
@@ -137,7 +137,7 @@ int64_t Dispatcher::bytes_from_elsewhere(const Batch& batch) const {
   return bytes;
 }
 
-void Dispatcher::launch(DeviceScheduler& scheduler, const DeviceScheduler::Running& next) {
+void Dispatcher::launch(DeviceScheduler& scheduler, const DeviceScheduler::LaunchedBatch& next) {
   const Batch& batch = next.batch;
   if (const int64_t bytes = bytes_from_elsewhere(batch); bytes > 0) copied_->add(bytes);
   ModelSeries* series = nullptr;  // none for a batch of moves alone
@@ -161,14 +161,14 @@ Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, Tim
   TANDEM_CHECK(!scheduler.oldest_doomed() || !result.status.ok());
   finished.lost = absl::IsUnavailable(result.status);
   if (finished.lost) scheduler.lose();
-  std::unique_ptr<DeviceScheduler::Running> batch = scheduler.finish(now);
+  std::unique_ptr<DeviceScheduler::LaunchedBatch> batch = scheduler.finish(now);
   const int rows = batch->rows;
   TANDEM_CHECK(!result.status.ok() || result.works.size() == batch->flights.size());
   finished.done.reserve(batch->flights.size());
   const int works = static_cast<int>(batch->flights.size());
   BatchCost* cost = nullptr;  // none for a batch of moves alone
   if (works > 0) cost = &models_[batch->batch.works.front().model.index()].cost;
-  if (cost && result.status.ok()) cost->saw(rows, seconds(result.busy));
+  if (cost && result.status.ok()) cost->observe(rows, seconds(result.busy));
   for (size_t i = 0; i < batch->flights.size(); ++i) {
     PassFlight& flight = *batch->flights[i];
     const Work& work = batch->batch.works[i];
@@ -189,12 +189,12 @@ Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, Tim
     }
     flight.seconds += seconds(result.busy);
     run->accounts().ran(flight.role, rows, result.busy, cost->share(work.run_rows(), rows, works),
-                        work.last && !flight.refill);
+                        work.last && !flight.recompute);
     absorb(flight, work, std::move(result.works[i].readout));
     if (!work.last) continue;
-    // As in a request's statistics: what brings back evicted rows is none of the method's passes.
+    // As in a request's statistics, recomputation is not counted as a pass of the method.
     ModelSeries* const series = models_[work.model.index()].series;
-    if (series && !flight.refill) series->passes[static_cast<size_t>(flight.role)].add();
+    if (series && !flight.recompute) series->passes[static_cast<size_t>(flight.role)].add();
     finished.done.push_back(&flight);
   }
   scheduler.recycle(std::move(batch));

@@ -6,20 +6,20 @@
 
 namespace tandem {
 
-void Turns::add(Account* account) {
+void ServiceOrder::add(Account* account) {
   const auto [at, fresh] = order_.insert({account->served(), account->number(), account});
   TANDEM_CHECK(fresh);
   place_.emplace(account, at);
 }
 
-void Turns::remove(Account* account) {
+void ServiceOrder::remove(Account* account) {
   const auto place = place_.find(account);
   TANDEM_CHECK(place != place_.end());
   order_.erase(place->second);
   place_.erase(place);
 }
 
-Account* Turns::first() {
+Account* ServiceOrder::first() {
   while (order_.begin()->served != order_.begin()->account->served()) {
     Account* const account = order_.begin()->account;
     remove(account);
@@ -56,11 +56,11 @@ void Ledger::close(Account* account, bool waiting) {
   if (waiting) left(account);
   if (--account->requests_ > 0) return;
   account->idle_ = idle_.insert(idle_.end(), account);
-  if (idle_.size() == accounts_.size()) {  // nobody is left to be fair to
+  if (idle_.size() == accounts_.size()) {  // no client has requests
     idle_.clear();
     accounts_.clear();
     last_ = 0;
-  } else if (account->served_ <= floor()) {  // it would be lifted at least so far
+  } else if (account->served_ <= floor()) {  // open() would raise it at least this far
     drop(account);
   } else if (idle_.size() > kRemembered) {
     drop(idle_.front());
@@ -77,7 +77,7 @@ void Ledger::left(Account* account) {
 
 void Ledger::drop(Account* account) {
   idle_.erase(account->idle_);
-  const std::string client = account->client_;  // outlives the account that is erased by it
+  const std::string client = account->client_;  // a copy: erase() deletes the account
   accounts_.erase(client);
 }
 

@@ -1,13 +1,12 @@
-// Fair shares between clients: how much service each has had, and so whose turn it is.
+// Fair shares between clients, after the virtual token counter of Sheng et al., "Fairness in
+// Serving Large Language Models", OSDI 2024, algorithm 2.
 //
-// Service is counted in weighted tokens: a prompt when it is admitted, generated tokens as they
-// come. Of the clients that wait, the one with the least goes next. A client that starts to wait is
-// lifted to the least of those that wait already, so idleness banks no credit; what it has had too
-// much of stays on its account. (The virtual token counter of Sheng et al., "Fairness in Serving
-// Large Language Models", OSDI 2024, algorithm 2; there, theorem 4.4 bounds by how much the service
-// of two clients that keep waiting can differ.)
+// Service is counted in weighted tokens: a prompt at admission, generated tokens as they come. The
+// waiting client with the least service is next. A client that starts to wait is raised to the
+// least service of the waiting ones, so idle time earns no credit; service above that remains
+// counted. Theorem 4.4 of the paper bounds the difference between two clients that keep waiting.
 //
-// Bookkeeping only, and deterministic. Loop thread only.
+// Bookkeeping only, deterministic. Loop thread only.
 #pragma once
 
 #include <cstddef>
@@ -22,14 +21,14 @@
 
 namespace tandem {
 
-// One client's account. Owned by the Ledger, which also changes it.
+// One client's account. The Ledger owns and updates it.
 class Account {
  public:
   const std::string& client() const { return client_; }
   // Weighted tokens, divided by the client's weight. Only grows.
   double served() const { return served_; }
-  double token_cost() const { return token_cost_; }  // by what a generated token adds to it
-  uint64_t number() const { return number_; }        // for ties: smaller was opened earlier
+  double token_cost() const { return token_cost_; }  // added to served() by a generated token
+  uint64_t number() const { return number_; }        // breaks ties: smaller is older
 
  private:
   friend class Ledger;
@@ -43,9 +42,9 @@ class Account {
   std::list<Account*>::iterator idle_;
 };
 
-// Clients in the order of their turns. The order is right although accounts are charged behind its
-// back: they only grow, so an entry whose key is still its account's is the least of all.
-class Turns {
+// Clients ordered by service. Accounts are charged without updating this order. As service only
+// grows, the first entry with an up-to-date key is still the least.
+class ServiceOrder {
  public:
   void add(Account* account);
   void remove(Account* account);
@@ -53,16 +52,16 @@ class Turns {
   bool empty() const { return order_.empty(); }
 
  private:
-  struct Turn {
+  struct Entry {
     double served;
     uint64_t number;
     Account* account;
-    bool operator<(const Turn& o) const {
+    bool operator<(const Entry& o) const {
       return served != o.served ? served < o.served : number < o.number;
     }
   };
-  std::set<Turn> order_;
-  std::unordered_map<const Account*, std::set<Turn>::iterator> place_;
+  std::set<Entry> order_;
+  std::unordered_map<const Account*, std::set<Entry>::iterator> place_;
 };
 
 struct FairnessOptions {
@@ -75,10 +74,10 @@ class Ledger {
  public:
   explicit Ledger(FairnessOptions options) : options_(std::move(options)) {}
 
-  // A request of `client` comes in and waits. Each is followed by admit() or none, and by close().
+  // A request of `client` arrives and waits. Then comes admit(), unless it fails, and close().
   Account* open(const std::string& client);
   void admit(Account* account);
-  // The request has ended; `waiting`: it was never admitted. The account may be gone after it.
+  // The request has ended; `waiting`: it was never admitted. May delete the account.
   void close(Account* account, bool waiting);
 
   void charge_prompt(Account* account, int64_t tokens) {
@@ -90,7 +89,7 @@ class Ledger {
 
   size_t size() const { return accounts_.size(); }
 
-  // Clients without requests whose service is remembered, at most; the longest idle go first.
+  // The most idle clients whose service is remembered; the longest idle is dropped first.
   static constexpr size_t kRemembered = 1024;
 
  private:
@@ -100,9 +99,9 @@ class Ledger {
 
   const FairnessOptions options_;
   std::unordered_map<std::string, std::unique_ptr<Account>> accounts_;
-  std::list<Account*> idle_;  // without requests, longest first
-  Turns waiting_;
-  double last_ = 0;  // service of the client that was the last to wait
+  std::list<Account*> idle_;  // without requests, longest idle first
+  ServiceOrder waiting_;
+  double last_ = 0;  // service of the client that stopped waiting last
   uint64_t next_number_ = 0;
 };
 

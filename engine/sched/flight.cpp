@@ -8,8 +8,8 @@
 namespace tandem {
 namespace {
 
-// The longest prefix of added rows that can run before the rest: a chain, of which the rest sees
-// only the last row as its past, and whose rows no undivided read wants.
+// The longest prefix of added rows that can run before the rest: a chain of which later rows have
+// only the last row as a parent, and which no indivisible read contains.
 int splittable_rows(const Pass& pass) {
   if (pass.see == See::kAll) return 0;
   const auto& parent = pass.add.parent;
@@ -45,7 +45,7 @@ bool counts_tokens(const Pass& pass) {
 bool PassFlight::may_run() const {
   if (!cache->all_launched_before(turn)) return false;
   if (!begun &&
-      !cache->moves_allow(past, frontier, cache->pools()->retains_hidden(pass.stage.to))) {
+      !cache->transfers_allow(past, frontier, cache->pools()->retains_hidden(pass.stage.to))) {
     return false;
   }
   if (memory && !(memory_device == device ? memory->all_launched_before(memory_turn)
@@ -87,7 +87,7 @@ void prepare(PassFlight& flight) {
   for (const Read& read : pass.read) {
     flight.leaves_values |= read.keep || read.hidden;
     flight.outputs += static_cast<int>(read.rows.size());
-    if (read.against.valid() && read.against.ticket != kOneHot) {
+    if (read.against.valid()) {
       flight.linked = true;
       flight.awaits.push_back(read.against.ticket);
       flight.awaits.insert(flight.awaits.end(), read.against.more.begin(), read.against.more.end());
@@ -99,7 +99,7 @@ void prepare(PassFlight& flight) {
   flight.linked |= flight.leaves_values;
 }
 
-// Sets every field: `to` has been another work.
+// Sets every field, as `to` is reused.
 void lower(const PassFlight& flight, int count, Work* to) {
   Work& work = *to;
   const Pass& pass = flight.pass;
@@ -140,8 +140,8 @@ void lower(const PassFlight& flight, int count, Work* to) {
   work.history_chosen.clear();
   if (counts_tokens(pass)) {
     const int n = work.rows_before();
-    const auto fed = cache.fed().first(static_cast<size_t>(n));
-    work.history.assign(fed.begin(), fed.end());
+    const auto inputs = cache.inputs().first(static_cast<size_t>(n));
+    work.history.assign(inputs.begin(), inputs.end());
     for (const auto& [row, in] : cache.chosen()) {
       if (row < n) work.history_chosen.emplace_back(row, in);
     }
@@ -175,7 +175,7 @@ void absorb(PassFlight& flight, const Work& work, Readout chunk) {
   TANDEM_CHECK(chunk.row.size() == work.outputs.size());
   if (work.last && !work.outputs.empty() &&
       static_cast<int>(work.outputs.size()) == flight.outputs) {
-    flight.readout = std::move(chunk);  // the usual case: one chunk has all answers
+    flight.readout = std::move(chunk);  // the common case: one chunk has all answers
     return;
   }
   Readout& whole = flight.readout;

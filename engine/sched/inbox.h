@@ -1,6 +1,6 @@
-// What reaches the loop from other threads: requests, stops, readers, finished batches.
+// Messages to the loop from other threads: requests, stops, paused readers, finished batches.
 //
-// post() and quit() are thread-safe, take() and wait() belong to the loop thread.
+// post() and quit() are thread-safe; take() and wait() are for the loop thread.
 #pragma once
 
 #include <condition_variable>
@@ -34,7 +34,7 @@ class Inbox {
   };
   using Message = std::variant<Submit, Stop, Pause, BatchDone>;
 
-  // Notified under the lock: what is posted may be the last thing that keeps the loop alive.
+  // Notifies under the lock: the loop may be destroyed once it has the message.
   void post(Message message) {
     const std::lock_guard lock(mutex_);
     messages_.push_back(std::move(message));
@@ -46,12 +46,12 @@ class Inbox {
     filled_.notify_one();
   }
 
-  // All that came in, in its order.
+  // All messages, in order.
   std::vector<Message> take() {
     const std::lock_guard lock(mutex_);
     return std::exchange(messages_, {});
   }
-  // Sleeps until something comes in or `clock` comes to `until`. False: quit() was called.
+  // Sleeps until a message arrives or `clock` reaches `until`. False: quit() was called.
   bool wait(TimePoint until, const Clock& clock) {
     std::unique_lock lock(mutex_);
     const auto filled = [this] { return quit_ || !messages_.empty(); };

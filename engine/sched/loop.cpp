@@ -18,7 +18,7 @@ BatchLimits full_batches(const LimitsConfig& limits) {
   return full;
 }
 
-// Is a copy between devices under way?
+// True: a copy between devices is under way.
 bool copies(const Dispatcher& dispatcher) {
   for (size_t m = 0; m < dispatcher.models(); ++m) {
     if (dispatcher.pools(ModelId(static_cast<int64_t>(m))).kv.pinned() > 0) return true;
@@ -98,7 +98,7 @@ bool Loop::step() {
     again = admit();
     again |= grant_pages();
     again |= resume_ready();
-    again |= reap();
+    again |= release_ended();
   }
   progress |= dispatcher_.launch(now());
   if (progress) update_gauges();
@@ -107,7 +107,7 @@ bool Loop::step() {
 
 bool Loop::take_inbox() {
   std::vector<Inbox::Message> messages = inbox_.take();
-  now_ = clock_->now();  // not before anything that came in
+  now_ = clock_->now();  // not before any of the messages
   for (Inbox::Message& m : messages) {
     if (auto* choices = std::get_if<Inbox::Submit>(&m)) {
       on_submit(std::move(*choices));
@@ -133,9 +133,9 @@ void Loop::on_submit(std::vector<SequenceSpec> choices) {
   }
   const RequestId id = choices.front().id;
   OpenRequest& request = requests_.open(id, choices.front().client);
-  RunHost* host = this;
+  LoopServices* services = this;
   for (SequenceSpec& spec : choices) {
-    auto run = std::make_unique<SequenceRun>(std::move(spec), next_order_++, host);
+    auto run = std::make_unique<SequenceRun>(std::move(spec), next_order_++, services);
     run->belongs_to(id, request.account);
     request.choices.push_back(run.get());
     for (const TimePoint t :
@@ -180,7 +180,7 @@ bool Loop::fire_timers() {
   bool fired = false;
   while (const auto id = timers_.take_due(now())) {
     fired = true;
-    SequenceRun* const run = runs_.at(*id).get();  // end() takes a sequence's timers away
+    SequenceRun* const run = runs_.at(*id).get();  // end() removes a sequence's timers
     const SequenceSpec& spec = run->spec();
     if (spec.deadline <= now()) {
       end(run, absl::DeadlineExceededError("the request's deadline passed"));
@@ -189,12 +189,12 @@ bool Loop::fire_timers() {
       end(run, absl::OkStatus());
     } else if (run->state() == SequenceRun::kWaiting && admission_.queue_end(spec) <= now()) {
       metrics_->rejected[static_cast<size_t>(RejectReason::kQueueTime)].add();
-      end(run, admission_.waited_too_long(spec, now()));
-    } else if (readers_.is_lost(run, now())) {
-      end(run, readers_.lost());
+      end(run, admission_.queue_timeout(spec, now()));
+    } else if (readers_.is_stalled(run, now())) {
+      end(run, readers_.stalled_status());
     } else if (readers_.hold_is_over(run, now())) {
       if (run->flights() == 0 && run->caches().holds_pages()) {
-        run->evict();
+        run->preempt();
         metrics_->preemptions.add();
       }
     }
@@ -227,13 +227,13 @@ void Loop::admit(const Admission::Next& next) {
   }
   request.following.assign(request.choices.begin() + 1, request.choices.end());
   first->lead(!request.following.empty());
-  // The first await is its first round, so it takes its pages before the next one is looked at.
+  // The first await is its first round, so it has its pages before the next request is considered.
   first->start().resume();
   after_resume(first);
 }
 
-// The other choices begin with the rows of the prompt that the first one has in memory: all, unless
-// it ends before its time.
+// Other choices start with the prompt rows that the first one has in memory: all of them, unless it
+// ended early.
 void Loop::start_followers(SequenceRun* leader) {
   leader->lead(false);
   for (SequenceRun* run : std::exchange(requests_.at(leader->request()).following, {})) {
@@ -246,8 +246,8 @@ void Loop::start_followers(SequenceRun* leader) {
 
 // --- Pages
 
-bool Loop::ask_pages(SequenceRun* run) {
-  if (run->flights() == 0) {  // else passes under way may still read them
+bool Loop::request_pages(SequenceRun* run) {
+  if (run->flights() == 0) {  // else passes under way may read the values
     forget_values(run);
     if (run->leads() && run->accounts().has_first_token()) start_followers(run);
   }
@@ -255,7 +255,7 @@ bool Loop::ask_pages(SequenceRun* run) {
     readers_.hold(run, now());
     return false;
   }
-  return page_queue_.ask(run);
+  return page_queue_.request(run);
 }
 
 bool Loop::grant_pages() {
@@ -269,14 +269,14 @@ bool Loop::grant_pages() {
           return &other != &run && !waits && other.caches().holds_pages_of(pools);
         });
       });
-  if (!mutated(Mutation::kHiddenPreemption)) metrics_->preemptions.add(served.evicted);
+  if (!mutated(Mutation::kHiddenPreemption)) metrics_->preemptions.add(served.preempted);
   for (SequenceRun* run : served.granted) ready_.push(run->take_waiter(), run);
   for (SequenceRun* run : served.hopeless) {
     end(run, with_reason(absl::ResourceExhaustedError(
                              "the request needs more KV memory than its model has (kv_pages)"),
                          "OUT_OF_KV_MEMORY"));
   }
-  return !served.granted.empty() || !served.hopeless.empty() || served.evicted > 0;
+  return !served.granted.empty() || !served.hopeless.empty() || served.preempted > 0;
 }
 
 // --- Coroutines and batches
@@ -320,16 +320,16 @@ void Loop::forget_values(SequenceRun* run) {
   run->forget_values([this](const PassFlight& flight) { dispatcher_.forget(flight); });
 }
 
-// Of those that run, whoever runs there; of those that wait, whoever could run nowhere else.
+// Ends the requests that run on this device, and waiting ones without another replica.
 void Loop::end_all_on(DeviceId device, const absl::Status& status) {
   std::vector<SequenceRun*> hit;
   for (const auto& [id, run] : runs_) {
-    const auto there = [&](const RoleModel& r) {
+    const auto there = [&](const CastRole& r) {
       const auto replicas = dispatcher_.replicas(r.model);
       return std::ranges::any_of(replicas, [&](ModelId m) { return device_of(m) == device; });
     };
     const bool spreads =
-        mutated(Mutation::kLossSpreads) && std::ranges::any_of(run->spec().roles, there);
+        mutated(Mutation::kLossSpreads) && std::ranges::any_of(run->spec().roles(), there);
     if (spreads || !dispatcher_.can_serve(run->spec()).ok()) hit.push_back(run.get());
   }
   for (SequenceRun* run : hit) end(run, status);
@@ -373,15 +373,16 @@ void Loop::end(SequenceRun* run, absl::Status status) {
   }
   if (!mutated(Mutation::kLostEnd) || admitted) run->spec().listener->on_end(end);
   if (mutated(Mutation::kEndTwice) && absl::IsCancelled(status)) run->spec().listener->on_end(end);
-  if (next && !status.ok()) this->end(next, std::move(status));  // one that fails takes the others
+  if (next && !status.ok())
+    this->end(next, std::move(status));  // a failed choice fails the request
 }
 
-bool Loop::reap() {
+bool Loop::release_ended() {
   bool any = false;
   std::erase_if(ending_, [&](SequenceRun* run) {
     if (!run->gate().empty() && !mutated(Mutation::kFreeUnderPass)) return false;
     if (mutated(Mutation::kLateRelease) && admission_.running() > 0) return false;
-    // Where nobody lives, no device is busy.
+    // The last run waits for copies, so that no device is busy when no run is left.
     if (runs_.size() == 1 && copies(dispatcher_)) return false;
     forget_values(run);
     run->release();
@@ -402,7 +403,7 @@ void Loop::refuse(const std::vector<SequenceSpec>& choices, const absl::Status& 
   for (const SequenceSpec& spec : choices) spec.listener->on_end(end);
 }
 
-// --- What others ask
+// --- Services
 
 void Loop::prefix_looked_up(int64_t rows, int64_t found) {
   metrics_->prefix_cache_queries.add(rows);

@@ -1,4 +1,4 @@
-// What a method sees of its sequence (decode/gen.h), put together from the sequence's parts.
+// A method's view of its sequence (decode/gen.h), implemented on the sequence's parts.
 //
 // Loop thread only.
 #pragma once
@@ -9,43 +9,18 @@
 #include <vector>
 
 #include "engine/decode/gen.h"
-#include "engine/sched/cache_set.h"
-#include "engine/sched/reservation.h"
-#include "engine/sched/run_host.h"
-#include "engine/sched/sequence_accounts.h"
-#include "engine/sched/sequence_output.h"
-#include "engine/sched/sequence_passes.h"
-#include "engine/sched/spec.h"
+#include "engine/sched/loop_services.h"
+#include "engine/sched/sequence_parts.h"
 
 namespace tandem {
-
-// The parts of a sequence that its method works on.
-struct SequenceParts {
-  SequenceParts(SequenceSpec&& wanted, SequenceRun* run, RunHost* host)
-      : spec(std::move(wanted)),
-        output(&spec),
-        caches(&spec, host),
-        reservation(&caches),
-        passes(run, spec.id, spec.priority),
-        accounts(spec.submitted, spec.series) {}
-  SequenceParts(const SequenceParts&) = delete;
-  SequenceParts& operator=(const SequenceParts&) = delete;
-
-  SequenceSpec spec;
-  SequenceOutput output;
-  CacheSet caches;
-  Reservation reservation;
-  SequencePasses passes;
-  SequenceAccounts accounts;
-};
 
 class MethodContext final : public Sequence {
  public:
   // All outlive it.
-  MethodContext(SequenceRun* run, SequenceParts* parts, RunHost* host)
-      : run_(run), parts_(parts), host_(host) {}
+  MethodContext(SequenceRun* run, SequenceParts* parts, LoopServices* loop)
+      : run_(run), parts_(parts), loop_(loop) {}
 
-  // Of the round that waits for its pages; null: none does.
+  // The coroutine of the round that waits for pages; null: none waits.
   std::coroutine_handle<> take_waiter() { return std::exchange(waiter_, nullptr); }
 
   // Sequence:
@@ -57,17 +32,15 @@ class MethodContext final : public Sequence {
   bool wants_logprobs() const override { return parts_->spec.logprobs; }
   bool raw_logprobs() const override { return parts_->spec.raw_logprobs; }
   MethodStats& stats() override { return parts_->accounts.stats(); }
-  TimePoint now() const override { return host_->now(); }
+  TimePoint now() const override { return loop_->now(); }
   bool reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) override;
-  Pass blank_pass() override { return parts_->passes.blank(); }
-  void refill(Stage stage) override;
-  FedRows feed(Stage stage) override;
-  Flight* submit(Pass&& pass) override;
-  void keep(CacheId cache, std::span<const Row> path) override {
-    parts_->caches.find_idle(cache)->keep(path);
+  Pass begin_pass(Stage stage, int end) override;
+  Flight* submit(Pass&& pass) override { return submit(std::move(pass), Purpose::kRequested); }
+  void retain(CacheId cache, std::span<const Row> path) override {
+    parts_->caches.find_idle(cache)->retain(path);
   }
   void truncate(CacheId cache, int at_most) override {
-    // A pass that nobody waits for, as a prompt's, may go on where nothing of it goes.
+    // A pass without a waiter, as a prompt's, may still run if no row of it is dropped.
     if (parts_->caches.find(cache)->rows() <= at_most && !parts_->caches.find(cache)->idle())
       return;
     parts_->caches.find_idle(cache)->truncate(at_most);
@@ -84,25 +57,17 @@ class MethodContext final : public Sequence {
   bool emit(std::span<Emitted> tokens) override;
 
  private:
-  void submit_refill(Pass&& pass);
-  // What the passes of `cache` read through cross-attention is there from here on.
-  void bring_memory(CacheId cache);
-  // All that a cache holds that runs other tokens than the sequence's (CacheSet::apart).
-  Pass pass_apart(CacheId cache, const std::vector<Token>& tokens);
-  Flight* submit_leaving(Pass&& pass, SequencePasses::Why why);
-  // The hidden rows that passes of this round have left for caches that are fed with them.
-  struct Left {
-    CacheId source;
-    TicketId ticket = 0;
-    int out = 0;
-    int first = 0, end = 0;
-  };
+  using Purpose = SequencePasses::Purpose;
+
+  // Recomputes rows that the round may not leave between two layers (Need::frontier). As part of a
+  // prompt pass they could not be divided.
+  void recompute_rows(Stage stage);
+  Flight* submit(Pass&& pass, Purpose purpose);
 
   SequenceRun* const run_;
   SequenceParts* const parts_;
-  RunHost* const host_;
+  LoopServices* const loop_;
   std::coroutine_handle<> waiter_;
-  std::vector<Left> left_;
 };
 
 }  // namespace tandem

@@ -20,13 +20,13 @@ const std::vector<double> kAcceptLengthBuckets = {0, 1, 2, 3, 4, 5, 6, 8, 10, 16
 
 void Series::add_method_stats(const MethodStats& stats) {
   draft_tokens.add(stats.draft_tokens);
-  for (size_t kept = 0; kept < stats.accept_lengths.size(); ++kept) {
-    const int64_t times = stats.accept_lengths[kept];
+  for (size_t accepted = 0; accepted < stats.accept_lengths.size(); ++accepted) {
+    const int64_t times = stats.accept_lengths[accepted];
     if (times == 0) continue;
     drafts.add(times);
-    accepted_tokens.add(static_cast<int64_t>(kept) * times);
-    for (size_t i = 0; i < std::min(kept, kDraftPositions); ++i) accepted_at[i].add(times);
-    accept_length.observe(static_cast<double>(kept), times);
+    accepted_tokens.add(static_cast<int64_t>(accepted) * times);
+    for (size_t i = 0; i < std::min(accepted, kDraftPositions); ++i) accepted_at[i].add(times);
+    accept_length.observe(static_cast<double>(accepted), times);
   }
   for (size_t i = 0; i < own.size(); ++i) own[i].add(stats.own[i]);
   for (size_t i = 0; i < stats.tokens_by_index.size(); ++i) {

@@ -1,7 +1,7 @@
-// Everything the loop counts, as cells that a scraper may read at any time (base/stats.h).
+// The loop's metrics, which a scraper may read at any time (base/stats.h).
 //
-// The set of series is fixed when the engine starts, so the hot path never looks up a label: a
-// request holds a pointer to its Series.
+// The set of series is fixed when the engine starts. A request points to its Series, so the hot
+// path never looks up a label.
 #pragma once
 
 #include <array>
@@ -15,8 +15,7 @@
 
 namespace tandem {
 
-// Bucket bounds in seconds (docs/operations.md, "Metrics"). Fast decoding emits a token in less
-// than 10 ms.
+// Bucket bounds; times in seconds, dense below 10 ms (docs/CONVENTIONS.md).
 extern const std::vector<double> kFirstTokenBuckets;
 extern const std::vector<double> kInterTokenBuckets;
 extern const std::vector<double> kRequestBuckets;
@@ -27,9 +26,9 @@ extern const std::vector<double> kAcceptLengthBuckets;
 
 inline constexpr int kStatusCodes = 17;  // gRPC's
 
-// Draft positions that are counted one by one: as many as a draft may have.
+// The longest draft; each position is counted.
 inline constexpr size_t kDraftPositions = 64;
-inline constexpr size_t kProposers = 16;  // masks, or an early layer's candidates
+inline constexpr size_t kProposers = 16;  // mask tokens, or ranks of an early layer's candidates
 
 // One per (deployment, method).
 struct Series {
@@ -51,17 +50,17 @@ struct Series {
   Histogram answer_length{kLengthBuckets};  // of a request's first choice
   Histogram tokens_per_pass{kTokensPerPassBuckets};
 
-  // Of methods that verify drafts. A draft is what one verification looks at.
+  // Of methods that verify drafts. A draft is the input of one verification.
   Counter drafts;
   Counter draft_tokens;
   Counter accepted_tokens;
-  std::array<Counter, kDraftPositions> accepted_at;  // [i]: drafts whose token i was kept
+  std::array<Counter, kDraftPositions> accepted_at;  // [i]: drafts whose token i was accepted
   Histogram accept_length{kAcceptLengthBuckets};
-  std::array<Counter, MethodStats::kOwn> own;  // the method's own
-  // [i]: final tokens that mask or candidate i proposed; the last one: and all further ones.
+  std::array<Counter, MethodStats::kOwn> own;  // MethodStats::own
+  // [i]: final tokens that mask or candidate i proposed. The last entry includes all later ones.
   std::array<Counter, kProposers> proposed_by;
 
-  // Adds what a request's method did. Once per request, when it has ended.
+  // Adds a request's statistics, once, when it has ended.
   void add_method_stats(const MethodStats& stats);
 };
 
@@ -74,7 +73,7 @@ struct ModelSeries {
   Histogram batch_rows{kRowsBuckets};
   Gauge kv_pages_total;
   Gauge kv_pages_used;
-  Gauge kv_pages_cached;  // of nobody but the prefix cache
+  Gauge kv_pages_cached;  // owned by the prefix cache alone
   Gauge weight_bytes;
   Gauge kv_bytes;
 };
@@ -101,9 +100,9 @@ struct Metrics {
   std::deque<Series> series;       // fixed after start
   std::deque<ModelSeries> models;  // fixed after start
   Gauge requests_waiting;          // of all series, and of requests without one
-  Gauge requests_tokenizing;       // on their way to the loop
+  Gauge requests_tokenizing;       // before the loop
   Gauge waiting_bytes;             // memory of requests before admission
-  Gauge requests_paused;           // by their readers
+  Gauge requests_paused;           // for their readers
   std::array<Counter, kRejectReasons> rejected;
   // Requests that ended before they reached the loop, by status code.
   std::array<Counter, kStatusCodes> refused;

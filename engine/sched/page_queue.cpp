@@ -19,7 +19,7 @@ void PageQueue::insert(std::vector<SequenceRun*>* line, SequenceRun* run) const 
   line->insert(place, run);
 }
 
-bool PageQueue::ask(SequenceRun* run) {
+bool PageQueue::request(SequenceRun* run) {
   const auto goes_before = [&](const SequenceRun* w) {
     return before(w, run) && w->shares_pools_with(*run);
   };
@@ -35,7 +35,7 @@ bool PageQueue::ask(SequenceRun* run) {
   return false;
 }
 
-bool PageQueue::holds_up(ModelId model) const {
+bool PageQueue::blocks(ModelId model) const {
   return std::ranges::any_of(waiting_, [model](const SequenceRun* w) { return w->uses(model); });
 }
 
@@ -49,7 +49,7 @@ PageQueue::Served PageQueue::serve(const OthersHold& others_hold) {
     });
     if (!behind) {
       run->adopt();
-      while (!run->can_grant() && evict_for(*run)) ++served.evicted;
+      while (!run->can_grant() && preempt_for(*run)) ++served.preempted;
       std::vector<const PagePool*> lacking;
       if (run->can_grant(&lacking)) {
         waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
@@ -59,7 +59,7 @@ PageQueue::Served PageQueue::serve(const OthersHold& others_hold) {
         continue;
       }
       if (run->flights() == 0 && !others_hold(*run, lacking)) {
-        served.hopeless.push_back(run);  // when it has ended, there is more for those behind it
+        served.hopeless.push_back(run);  // its end frees pages for later ones
       }
     }
     if (!mutated(Mutation::kOvertake)) blocked.push_back(run);
@@ -73,17 +73,17 @@ void PageQueue::hold(SequenceRun* run) {
   insert(&held_, run);
 }
 
-bool PageQueue::evict_held(const std::vector<const PagePool*>& pools) {
+bool PageQueue::preempt_held(const std::vector<const PagePool*>& pools) {
   for (size_t i = held_.size(); i-- > 0;) {
     SequenceRun* victim = held_[i];
     if (victim->flights() > 0 || !victim->caches().holds_pages_of(pools)) continue;
-    victim->evict();
+    victim->preempt();
     return true;
   }
   return false;
 }
 
-// Who gives its pages for `head`, if that makes room.
+// The sequence to preempt for `head`; null: preemption frees no page.
 SequenceRun* PageQueue::victim_behind(const SequenceRun& head,
                                       const std::vector<const PagePool*>& pools) const {
   std::vector<SequenceRun*> behind;
@@ -95,7 +95,7 @@ SequenceRun* PageQueue::victim_behind(const SequenceRun& head,
     std::sort(behind.begin(), behind.end(),
               [](const SequenceRun* a, const SequenceRun* b) { return a->order() > b->order(); });
   }
-  const auto makes_room = [&](std::span<SequenceRun* const> victims) {
+  const auto frees_pages = [&](std::span<SequenceRun* const> victims) {
     CacheSet::PageCounts counts;
     for (const SequenceRun* v : victims) v->caches().count_pages_of(pools, &counts);
     return std::any_of(counts.begin(), counts.end(), [](const auto& entry) {
@@ -103,18 +103,18 @@ SequenceRun* PageQueue::victim_behind(const SequenceRun& head,
     });
   };
   for (SequenceRun* const& run : behind) {
-    if (makes_room({&run, 1})) return run;
+    if (frees_pages({&run, 1})) return run;
   }
-  return makes_room(behind) ? behind.front() : nullptr;
+  return frees_pages(behind) ? behind.front() : nullptr;
 }
 
-// Takes the pages of one that stands still, else of one that waits behind `head`.
-bool PageQueue::evict_for(const SequenceRun& head) {
+// Preempts a held sequence, else one that waits behind `head`.
+bool PageQueue::preempt_for(const SequenceRun& head) {
   std::vector<const PagePool*> lacking;
   head.can_grant(&lacking);
-  if (evict_held(lacking)) return true;
+  if (preempt_held(lacking)) return true;
   SequenceRun* const victim = victim_behind(head, lacking);
-  if (victim) victim->evict();
+  if (victim) victim->preempt();
   return victim != nullptr;
 }
 

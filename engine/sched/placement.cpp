@@ -20,21 +20,22 @@ int64_t Placement::rows_ahead(const SequenceRun& run, size_t role, ModelId model
 
 std::vector<ModelId> Placement::best_first(const SequenceRun& run, size_t role,
                                            std::span<const ModelId> models) const {
-  const ModelId named = run.spec().roles[role].model;
+  const ModelId named = run.spec().roles()[role].model;
   for (size_t i = 0; i < role; ++i) {  // early exit: two roles, one cache
-    if (run.spec().roles[i].model == named) return {models[i]};
+    if (run.spec().roles()[i].model == named) return {models[i]};
   }
   struct Rated {
-    std::tuple<int64_t, bool, int64_t, ModelId> cost;  // the model last: then the first one
+    std::tuple<int64_t, bool, int64_t, ModelId> cost;  // the model id breaks ties
   };
   std::vector<Rated> rated;
   for (const ModelId m : dispatcher_->replicas(named)) {
     const DeviceId device = dispatcher_->device_of(m);
     if (dispatcher_->lost(device) && !mutated(Mutation::kPlaceOnLost)) continue;
-    const bool apart = std::none_of(models.begin(), models.end(), [&](ModelId other) {
+    const bool new_device = std::none_of(models.begin(), models.end(), [&](ModelId other) {
       return other.valid() && dispatcher_->device_of(other) == device;
     });
-    rated.push_back({{rows_ahead(run, role, m), apart, -dispatcher_->pools(m).kv.available(), m}});
+    rated.push_back(
+        {{rows_ahead(run, role, m), new_device, -dispatcher_->pools(m).kv.available(), m}});
   }
   TANDEM_CHECK(!rated.empty());
   std::ranges::sort(rated, {}, &Rated::cost);
@@ -43,17 +44,16 @@ std::vector<ModelId> Placement::best_first(const SequenceRun& run, size_t role,
   return best;
 }
 
-void Placement::place_encoders(const std::vector<RoleModel>& roles,
-                               std::vector<ModelId>* models) const {
-  for (size_t i = 0; i < roles.size(); ++i) {
-    if (roles[i].memory < 0) continue;
-    const auto encoder = static_cast<size_t>(roles[i].memory);
-    const auto replicas = dispatcher_->replicas(roles[encoder].model);
-    const auto beside = std::ranges::find_if(replicas, [&](ModelId m) {
-      return dispatcher_->device_of(m) == dispatcher_->device_of((*models)[i]);
+void Placement::place_encoders(const Cast& cast, std::vector<ModelId>* models) const {
+  for (const MemoryEdge& edge : cast.memories) {
+    const auto reader = static_cast<size_t>(edge.reader);
+    const auto encoder = static_cast<size_t>(edge.encoder);
+    const auto replicas = dispatcher_->replicas(cast.roles[encoder].model);
+    const auto local = std::ranges::find_if(replicas, [&](ModelId m) {
+      return dispatcher_->device_of(m) == dispatcher_->device_of((*models)[reader]);
     });
-    TANDEM_CHECK(beside != replicas.end());
-    (*models)[encoder] = *beside;
+    TANDEM_CHECK(local != replicas.end());
+    (*models)[encoder] = *local;
   }
 }
 

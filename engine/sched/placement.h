@@ -1,14 +1,13 @@
-// Which replicas of its models a request runs on.
+// Selects the replicas of its models on which a request runs.
 //
-// That is settled when the request is let in, for all its choices and for good: its caches, what
-// they are filled again from after an eviction, and the rows that roles leave for each other stay
-// where they are. So nothing that comes after admission knows of replicas.
+// Placement is final and common to all choices of a request: its caches, and the rows that roles
+// pass to each other, stay on their devices. Code after admission does not know of replicas.
 //
-// The best replica has the fewest rows to run before the request's first token: those of the prompt
-// that its prefix cache does not know, those that wait for its device, and one of each sequence
-// that decodes there. So what is known draws requests to where it is known, and no further than it
-// saves. Where that is equal, a device that plays another role of the request goes first, on which
-// passes follow each other without a turn of the loop, and then the one with more free pages.
+// The best replica has the fewest rows to run before the request's first token: prompt rows that
+// its prefix cache lacks, pending rows of its device, and one row for each sequence decoding there.
+// So requests go to cached prefixes only if that saves time. Ties go to a device that already plays
+// another role of the request, where passes follow each other without the loop, then to more free
+// pages.
 //
 // Loop thread only.
 #pragma once
@@ -24,16 +23,16 @@ namespace tandem {
 
 class Placement {
  public:
-  // `users`: by model, sequences that may take its pages. Both outlive it.
+  // `users`: by model, sequences with a slot that may use its pages. Both outlive it.
   Placement(const Dispatcher* dispatcher, const std::vector<int>* users)
       : dispatcher_(dispatcher), users_(users) {}
 
-  // Models for the roles of a sequence that is not placed, one for each: of the replicas whose
-  // devices are not lost the best that `has_room(role, model)`, and the best of all where none has.
-  // An encoder is where the model is that reads it. REQUIRES: Device queues::can_serve().
+  // A model for each role of a sequence that is not placed: the best replica on a working device
+  // with `has_room(role, model)`, or, if none has room, the best one. An encoder is placed on the
+  // device of its reader. REQUIRES: Dispatcher::can_serve().
   template <class HasRoom>
   std::vector<ModelId> place(const SequenceRun& run, HasRoom has_room) const {
-    const auto& roles = run.spec().roles;
+    const auto& roles = run.spec().roles();
     std::vector<ModelId> models(roles.size());
     for (size_t i = 0; i < roles.size(); ++i) {
       if (roles[i].role == Role::kEncoder) continue;
@@ -45,16 +44,16 @@ class Placement {
         break;
       }
     }
-    place_encoders(roles, &models);
+    place_encoders(*run.spec().cast, &models);
     return models;
   }
 
  private:
-  // Of one role, when those before it have their models.
+  // Replicas for one role, after earlier roles have their models.
   std::vector<ModelId> best_first(const SequenceRun& run, size_t role,
                                   std::span<const ModelId> models) const;
   int64_t rows_ahead(const SequenceRun& run, size_t role, ModelId model) const;
-  void place_encoders(const std::vector<RoleModel>& roles, std::vector<ModelId>* models) const;
+  void place_encoders(const Cast& cast, std::vector<ModelId>* models) const;
 
   const Dispatcher* const dispatcher_;
   const std::vector<int>* const users_;

@@ -1,5 +1,5 @@
-// Requests from their arrival until their last choice has ended, and what they leave in the
-// accounts: the clients' shares (fairness.h) and the series of their method (metrics.h).
+// Open requests, from arrival until their last choice has ended. Updates the clients' shares
+// (fairness.h) and the metrics of their methods (metrics.h).
 //
 // Loop thread only.
 #pragma once
@@ -20,12 +20,12 @@
 namespace tandem {
 
 struct OpenRequest {
-  std::vector<SequenceRun*> choices;    // that have not ended, the first one first
+  std::vector<SequenceRun*> choices;    // that have not ended, in order
   std::vector<SequenceRun*> following;  // of these, not started yet
   Account* account = nullptr;
   bool admitted = false;
   bool paused = false;
-  SequenceEnd end;  // of the first choice, or the one that failed
+  SequenceEnd end;  // of the first choice, or of the failed one
 };
 
 class RequestBook {
@@ -42,12 +42,11 @@ class RequestBook {
   OpenRequest& at(RequestId id) { return requests_.at(id); }
   const OpenRequest& at(RequestId id) const { return requests_.at(id); }
 
-  // `first`: what its first choice wants.
+  // `first`: the spec of its first choice.
   void admit(OpenRequest& request, const SequenceSpec& first, TimePoint now);
   void pause(OpenRequest& request, bool on);
   void charge_tokens(Account* account, int64_t count) { ledger_.charge_tokens(account, count); }
-  // Its last choice, `last`, has ended: counts the request, whatever the number of its choices, and
-  // forgets it.
+  // Its last choice, `last`, has ended: counts the request once and removes it.
   void close(RequestId id, const SequenceSpec& last, TimePoint now);
   // Counts a request that was never opened.
   void refuse(const SequenceSpec& first, const absl::Status& status, RejectReason reason);

@@ -1,106 +1,62 @@
 #include "engine/sched/reservation.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 
 #include "engine/base/mutation.h"
+#include "engine/sched/conditioning.h"
 
 namespace tandem {
 
-Reservation::Want& Reservation::want_of(SequenceCache* cache) {
-  const auto known = std::find_if(wants_.begin(), wants_.end(), [cache](const Want& w) {
-    return w.cache == cache;  // early exit: two stages of one cache
-  });
-  if (known != wants_.end()) return *known;
-  constexpr int kAny = std::numeric_limits<int>::max();
-  return wants_.emplace_back(Want{cache, 0, cache->pools()->layers, kAny, 0, 0, 0, kAny, 0, {}});
+void Reservation::begin_round(std::span<const Need> needs, std::span<const Token> tokens) {
+  require(needs);
+  drop_adopted_rows();
+  commit(tokens);
+  const int known = static_cast<int>(tokens.size()) - 1;  // the last token's row may be dropped
+  for (CacheRequirement& r : required_) r.adoptable = std::min({r.adoptable, r.rows, known});
 }
 
-// An encoder's rows are all there or not at all.
-void Reservation::want_memories(std::span<const Need> needs) {
-  if (!caches_->is_fed()) return;
-  for (const Need& need : needs) {
-    const CacheId memory = caches_->feed_of(*caches_->find(need.stage.cache)).memory;
-    if (!memory.valid()) continue;
-    Want& want = want_of(caches_->find(memory));
-    want.total = static_cast<int>(caches_->apart(memory)->size());
-    want.adoptable = 0;
-  }
-}
-
-// What caches are fed with is there in the same round: places for the hidden rows of their sources,
-// and room for the rows that leave them. A row of a source that is there already has left nothing.
-// A source that runs tokens of its own leaves all of them: any may be wanted.
-void Reservation::want_sources() {
-  if (!caches_->is_fed()) return;
-  feeding_.clear();
-  for (size_t i = 0; i < wants_.size(); ++i) {
-    const SequenceCache& fed = *wants_[i].cache;
-    const CacheSet::Feed feed = caches_->feed_of(fed);
-    if (!feed.source.cache.valid() || fed.rows() >= feed.rows) continue;
-    SequenceCache* const source = caches_->find(feed.source.cache);
-    const std::vector<Token>* const apart = caches_->apart(source->id());
-    const int first = apart ? 0 : fed.rows();
-    const int end = apart ? static_cast<int>(apart->size()) : feed.rows;
-    if (source->idle()) source->settle();
-    if (source->rows() > first) source->truncate(first);
-    Want& want = want_of(source);
-    want.total = std::max(want.total, end);
-    want.adoptable = std::min(want.adoptable, first);
-    want.fed = end - first;
-    if (feed.source.to < source->pools()->layers) {
-      want.frontier_to = feed.source.to;
-      want.frontier_begin = 0;
-      want.frontier_total = std::max(want.frontier_total, end);
-    }
-    const int at = feed.fed.at > 0 ? feed.fed.at : feed.source.to;
-    feeding_.push_back({source->id(), first, end, at});
-  }
-}
-
-const Reservation::Feeding* Reservation::feeding(CacheId source) const {
-  const auto found = std::ranges::find(feeding_, source, &Feeding::source);
-  return found == feeding_.end() ? nullptr : &*found;
-}
-
-void Reservation::want(std::span<const Need> needs, std::span<const Token> tokens) {
-  wants_.clear();
+void Reservation::require(std::span<const Need> needs) {
+  required_.clear();
   for (const Need& need : needs) {
     SequenceCache* c = caches_->find(need.stage.cache);
-    if (c->idle()) c->settle();
-    Want& want = want_of(c);
-    const int total = c->rows(need.stage.to) + need.rows;
-    want.total = std::max(want.total, total);
-    want.hidden += need.hidden;
-    want.adoptable = std::min(want.adoptable, need.reads_from);
+    if (c->idle()) c->commit_tree();
+    CacheRequirement& r = required_.of(c);
+    const int rows = c->rows(need.stage.to) + need.rows;
+    r.rows = std::max(r.rows, rows);
+    r.adoptable = std::min(r.adoptable, need.reads_from);
     if (need.stage.to >= c->pools()->layers) continue;
-    want.frontier_to = std::min(want.frontier_to, need.stage.to);
-    want.frontier_begin = std::min(want.frontier_begin, std::max(0, total - need.frontier));
-    want.frontier_total = std::max(want.frontier_total, total);
+    r.frontier_to = std::min(r.frontier_to, need.stage.to);
+    r.frontier_begin = std::min(r.frontier_begin, std::max(0, rows - need.frontier));
+    r.frontier_end = std::max(r.frontier_end, rows);
   }
-  want_memories(needs);
-  want_sources();
-  for (const Want& want : wants_) {
-    if (caches_->forget_taken_over(want.cache->id())) want.cache->truncate(want.adoptable);
-  }
-  for (const auto& held : caches_->all()) {
-    if (!held->idle()) continue;
-    held->release_unused();
-    held->know(tokens);
-  }
-  const int known = static_cast<int>(tokens.size()) - 1;  // the last token's row may be dropped
-  caches_->publish(tokens.first(static_cast<size_t>(known)), /*over=*/false);
-  for (Want& want : wants_) want.adoptable = std::min({want.adoptable, want.total, known});
+  if (conditioning_) conditioning_->require(needs, &required_);
 }
 
-PageNeed Reservation::need_of(const Want& want) {
-  PageNeed need = want.cache->need(want.total, want.cache->pools()->layers);
-  if (want.frontier_total > 0) {
-    const SequenceCache& cache = *want.cache;
-    need.frontier = cache.need(want.frontier_total, want.frontier_to, want.frontier_begin).frontier;
+// A follower adopts its leader's rows before its first round states Need::reads_from.
+void Reservation::drop_adopted_rows() {
+  for (const CacheRequirement& r : required_) {
+    if (caches_->take_adopted(r.cache->id())) r.cache->truncate(r.adoptable);
   }
-  need.values = want.hidden + want.fed;
+}
+
+void Reservation::commit(std::span<const Token> tokens) {
+  for (const auto& cache : caches_->all()) {
+    if (!cache->idle()) continue;
+    cache->release_unused();
+    cache->resolve_inputs(tokens);
+  }
+  caches_->publish(tokens.first(tokens.size() - 1), /*over=*/false);
+}
+
+PageNeed Reservation::need_of(const CacheRequirement& required) {
+  const SequenceCache& cache = *required.cache;
+  PageNeed need = cache.need(required.rows, cache.pools()->layers);
+  if (required.frontier_end > 0) {
+    need.frontier =
+        cache.need(required.frontier_end, required.frontier_to, required.frontier_begin).frontier;
+  }
+  need.values = required.values;
   return need;
 }
 
@@ -109,24 +65,26 @@ bool Reservation::can_grant(std::vector<const PagePool*>* lacking) const {
     return need.kv <= pools.kv.available() && need.frontier <= pools.frontier.available() &&
            need.values <= pools.values.available();
   };
-  if (wants_.size() == 1 && fits(need_of(wants_[0]), *wants_[0].cache->pools())) return true;
+  if (required_.size() == 1) {
+    const CacheRequirement& only = *required_.begin();
+    if (fits(need_of(only), *only.cache->pools())) return true;
+  }
   struct Sum {
     PageNeed need;
-    std::map<PageId, int> copies;  // of a shared page: by how many caches
+    std::map<PageId, int> copies;  // of a shared page: caches that would copy it
   };
-  // Needs of one pool add up: a sequence may have several caches in it.
-  std::map<const ModelPools*, Sum> sums;
-  for (const Want& want : wants_) {
-    Sum& sum = sums[want.cache->pools()];
-    const PageNeed need = need_of(want);
+  std::map<const ModelPools*, Sum> sums;  // several caches may use one pool
+  for (const CacheRequirement& r : required_) {
+    Sum& sum = sums[r.cache->pools()];
+    const PageNeed need = need_of(r);
     sum.need.kv += need.kv;
     sum.need.frontier += need.frontier;
     sum.need.values += need.values;
-    for (const PageId page : want.cache->shared_pages(want.total)) ++sum.copies[page];
+    for (const PageId page : r.cache->shared_pages(r.rows)) ++sum.copies[page];
   }
   bool enough = true;
   for (auto& [pools, sum] : sums) {
-    // Where all owners of a page copy it, the last one finds itself alone and needs no copy.
+    // If all owners of a page copy it, the last one is the only owner left and needs no copy.
     for (const auto& [page, n] : sum.copies) sum.need.kv -= n == pools->kv.users(page) ? 1 : 0;
     if (fits(sum.need, *pools)) continue;
     if (mutated(Mutation::kOverGrant) && sums.size() > 1) continue;
@@ -139,18 +97,18 @@ bool Reservation::can_grant(std::vector<const PagePool*>* lacking) const {
   return enough;
 }
 
-void Reservation::grant(RunHost* host) {
+void Reservation::grant(LoopServices* loop) {
   frontier_begin_.clear();
-  for (const Want& w : wants_) {
-    if (w.looked_up) host->prefix_looked_up(w.adoptable, w.adopted);
-    w.cache->reserve(w.total, w.cache->pools()->layers);
-    if (w.frontier_total > 0) {
-      w.cache->reserve(w.frontier_total, w.frontier_to, w.frontier_begin);
-      frontier_begin_.emplace_back(w.cache->id(), w.frontier_begin);
+  for (const CacheRequirement& r : required_) {
+    if (r.looked_up) loop->prefix_looked_up(r.adoptable, r.adopted);
+    r.cache->reserve(r.rows, r.cache->pools()->layers);
+    if (r.frontier_end > 0) {
+      r.cache->reserve(r.frontier_end, r.frontier_to, r.frontier_begin);
+      frontier_begin_.emplace_back(r.cache->id(), r.frontier_begin);
     }
-    w.cache->reserve_values(w.hidden + w.fed);
+    r.cache->reserve_values(r.values);
   }
-  wants_.clear();
+  required_.clear();
 }
 
 int Reservation::frontier_begin(CacheId cache) const {
@@ -159,29 +117,29 @@ int Reservation::frontier_begin(CacheId cache) const {
   return known == frontier_begin_.end() ? 0 : known->second;
 }
 
-void Reservation::evicted() {
-  for (Want& want : wants_) want.looked_up.reset();
-  want_sources();
+void Reservation::preempted() {
+  for (CacheRequirement& r : required_) r.looked_up.reset();
+  if (conditioning_) conditioning_->require_sources(&required_);
 }
 
 void Reservation::adopt(std::span<const Token> tokens) {
   if (!caches_->prefix_cache()) return;
-  for (Want& want : wants_) {
-    SequenceCache* c = want.cache;
-    if (!c->pools()->prefix_cache || c->rows() > 0 || want.adoptable < c->pools()->page_rows ||
-        !caches_->runs_tokens(c->id()) || !c->idle()) {
+  for (CacheRequirement& r : required_) {
+    SequenceCache* c = r.cache;
+    if (!c->pools()->prefix_cache || c->rows() > 0 || r.adoptable < c->pools()->page_rows ||
+        !caches_->runs_sequence(c->id()) || !c->idle()) {
       continue;
     }
     const uint64_t version = c->pools()->prefixes.version();
-    if (want.looked_up == version) continue;
-    want.looked_up = version;
-    want.adopted = c->adopt(caches_->root(c->model()), tokens, want.adoptable);
+    if (r.looked_up == version) continue;
+    r.looked_up = version;
+    r.adopted = c->adopt(caches_->root(c->model()), tokens, r.adoptable);
   }
 }
 
 std::vector<PageId> Reservation::known_pages(size_t role, const ModelPools& pools,
                                              std::span<const Token> tokens) const {
-  if (!pools.prefix_cache || !caches_->prefix_cache() || !caches_->runs_tokens(role)) return {};
+  if (!pools.prefix_cache || !caches_->prefix_cache() || !caches_->runs_sequence(role)) return {};
   const auto most = (tokens.size() - 1) / static_cast<size_t>(pools.page_rows);
   return pools.prefixes.find(caches_->root_of_role(role), tokens, most);
 }

@@ -3,7 +3,7 @@
 namespace tandem {
 
 void SequenceAccounts::ran(Role role, int batch_rows, Duration busy, double share, bool last) {
-  const bool encodes = role == Role::kEncoder;  // whose time is taken for the large model's
+  const bool encodes = role == Role::kEncoder;  // its time counts as the large model's
   const bool large = role == Role::kLarge || encodes;
   if (last && !encodes) ++(large ? stats_.large_passes : stats_.small_passes);
   (large ? stats_.large_seconds : stats_.small_seconds) += seconds(busy);

@@ -1,5 +1,4 @@
-// What a sequence did and how long it took: its statistics, its moments, and what its method's
-// series hear of it.
+// A sequence's statistics and timestamps, and its contribution to its method's metrics.
 //
 // Loop thread only.
 #pragma once
@@ -18,28 +17,28 @@ class SequenceAccounts {
   // `series` may be null, and outlives it.
   SequenceAccounts(TimePoint submitted, Series* series) : submitted_(submitted), series_(series) {}
 
-  MethodStats& stats() { return stats_; }  // what only the method can count
+  MethodStats& stats() { return stats_; }  // the method updates some of it
   const MethodStats& stats() const { return stats_; }
 
   void admitted(TimePoint now) { admitted_at_ = now; }
-  // Its first round has its pages, and of its prompt so many tokens' rows from others.
+  // Its first round has its pages. `cached_tokens` rows of its prompt came from other sequences.
   void begun(int64_t cached_tokens) { begun_ = true, stats_.cached_tokens = cached_tokens; }
   bool has_begun() const { return begun_; }
-  // Rows of a pass, the last ones or not, ran in a batch of so many rows, which took so long and of
-  // which they are charged `share`, in [0, 1].
+  // A chunk of a pass, its last one or not, ran in a batch of `batch_rows` rows that took `busy`.
+  // Its share of that time is `share`, in [0, 1].
   void ran(Role role, int batch_rows, Duration busy, double share, bool last);
-  // So many tokens went out, at least one. `first_choice`: they count as the request's first.
+  // `tokens` >= 1 tokens were emitted. `first_choice`: by the request's first choice.
   void emitted(int64_t tokens, bool first_choice, TimePoint now);
-  void evicted() { ++stats_.preemptions; }
+  void preempted() { ++stats_.preemptions; }
   bool has_first_token() const { return first_token_at_ != kNever; }
 
-  // What comes of it when it ends now.
+  // The final statistics, if it ends now.
   MethodStats at_end(TimePoint now) const;
 
  private:
   const TimePoint submitted_;
   TimePoint admitted_at_ = kNever;
-  // What each round touches, and of the statistics their beginning.
+  // Members used in each round come first, with the beginning of the statistics.
   Series* const series_;
   TimePoint first_token_at_ = kNever;
   TimePoint last_token_at_{};

@@ -1,4 +1,4 @@
-// A sequence's tokens: its prompt and what was emitted, and when that is enough.
+// A sequence's tokens, prompt and answer, and its stop conditions.
 //
 // Loop thread only.
 #pragma once
@@ -15,7 +15,7 @@ namespace tandem {
 
 class SequenceOutput {
  public:
-  // Stop rules are the spec's, and change with what is emitted. It outlives this.
+  // `spec` outlives it; emitting updates the state of its stop rules.
   explicit SequenceOutput(SequenceSpec* spec) : stops_(&spec->stops), tokens_(spec->prompt) {}
 
   const std::vector<Token>& tokens() const { return tokens_; }
@@ -26,8 +26,8 @@ class SequenceOutput {
   // Would emitting `tentative` end it?
   bool ends(std::span<const Token> tentative) const;
 
-  // Makes `tokens` final up to the end. Counts them by who proposed them, and returns how many
-  // there are: the first ones. REQUIRES: !ended().
+  // Makes `tokens` final, up to the one that ends the sequence, and counts them by proposer.
+  // Returns how many of the leading tokens are final. REQUIRES: !ended().
   int64_t emit(std::span<Emitted> tokens, MethodStats* stats);
   void end_with(FinishReason reason) {
     ended_ = true;
@@ -38,7 +38,7 @@ class SequenceOutput {
   int stop_index() const { return stop_index_; }
 
  private:
-  // Takes one token. False: it was not taken.
+  // Appends one token. False: it ends the sequence and is not part of it.
   bool take(Emitted* token);
 
   StopRules* const stops_;

@@ -9,8 +9,8 @@
 namespace tandem {
 namespace {
 
-// A pass of more rows, a prompt's, gives its memory back when it is over.
-constexpr size_t kKeptRows = 64;
+// Passes of more rows, as of a prompt, free their buffers when they are done.
+constexpr size_t kReusedRows = 64;
 
 // Mutation: each row of a tree sees the row before it.
 void unmask_siblings(Tree* tree) {
@@ -29,22 +29,22 @@ Token first_child(const Tree& tree, Row row, Token drawn) {
   return row >= 0 && children.size() > 1 ? children.front() : drawn;
 }
 
-// Mutation: what rows draw is something else.
+// Mutation: rows draw other tokens.
 void spoil_draws(PassFlight* flight) {
   const Tree& tree = flight->pass.add;
-  Token foreseen = -1;
+  Token predicted = -1;
   size_t out = 0;
   for (const Read& read : flight->pass.read) {
     for (const Row row : read.rows) {
       Out& answer = flight->readout.row[out++];
       const bool by_mask = row >= 0 && tree.in[static_cast<size_t>(row)].kind == In::kMask;
-      if (by_mask && foreseen < 0 && !answer.top.empty()) foreseen = answer.top[0].token;
+      if (by_mask && predicted < 0 && !answer.top.empty()) predicted = answer.top[0].token;
       if (read.draw && mutated(Mutation::kAcceptSibling)) {
         answer.token = first_child(tree, row, answer.token);
       }
     }
   }
-  if (mutated(Mutation::kEmitPredicted) && foreseen >= 0) flight->readout.row[0].token = foreseen;
+  if (mutated(Mutation::kEmitPredicted) && predicted >= 0) flight->readout.row[0].token = predicted;
 }
 
 }  // namespace
@@ -68,35 +68,35 @@ PassFlight* SequencePasses::take_spare() {
   return flight;
 }
 
-Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Why why) {
+Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, LoopServices* loop, Purpose purpose,
+                               CacheId memory) {
   SequenceCache* const c = caches.find(pass.stage.cache);
-  const CacheSet::Feed feed = caches.feed_of(*c);
   PassFlight* const flight = take_spare();
-  if (c->idle()) c->settle();
-  flight->id = flight->order = host->new_ticket_id();
+  if (c->idle()) c->commit_tree();
+  flight->id = flight->order = loop->new_ticket_id();
   flight->pass = std::move(pass);
   if (mutated(Mutation::kUnmaskSibling)) unmask_siblings(&flight->pass.add);
   flight->done = false;
   flight->held = true;
   flight->seconds = 0;
   flight->waiter = nullptr;
-  flight->refill = why == kRefill;
+  flight->recompute = purpose == kRecompute;
   flight->cache = c;
   flight->role = caches.role_of(*c, flight->pass.stage.to);
-  flight->device = host->device_of(c->model());
+  flight->device = loop->device_of(c->model());
   prepare(*flight);
   if (flight->linked) find_awaited(flight);
   const bool causal = flight->pass.see == See::kCausal;
-  if (causal && !flight->pass.memory.valid()) flight->pass.memory = feed.memory;
-  if (!flight->pass.adapter.valid()) flight->pass.adapter = feed.adapter;
+  if (causal && !flight->pass.memory.valid()) flight->pass.memory = memory;
+  if (!flight->pass.adapter.valid()) flight->pass.adapter = caches.adapter_of(*c);
   if (flight->linked) place_values(*flight);
   flight->memory = flight->pass.memory.valid() ? caches.find(flight->pass.memory) : nullptr;
   if (flight->memory) {
     flight->memory_turn = flight->memory->begin_reader();
-    flight->memory_device = host->device_of(flight->memory->model());
+    flight->memory_device = loop->device_of(flight->memory->model());
   }
   flight->turn = c->begin_pass();
-  if (!causal || flight->pass.memory != feed.memory) {
+  if (!causal || flight->pass.memory != memory) {
     c->append_private(flight->pass.stage.to, flight->pass.add);
   } else {
     c->append(flight->pass.stage.to, flight->pass.add);
@@ -104,7 +104,7 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, RunHost* host, Why
   ++under_way_;
   flight->shared = flight->leaves_values;
   if (flight->shared) shared_.push_back(flight);
-  host->enqueue(flight);
+  loop->enqueue(flight);
   return flight;
 }
 
@@ -112,12 +112,12 @@ void SequencePasses::find_awaited(PassFlight* flight) const {
   for (const TicketId ticket : flight->awaits) {
     const auto before = std::find_if(shared_.begin(), shared_.end(),
                                      [ticket](const PassFlight* f) { return f->id == ticket; });
-    TANDEM_CHECK(before != shared_.end());  // else it would wait for ever
+    TANDEM_CHECK(before != shared_.end());  // else the pass would never run
     flight->before.push_back(*before);
   }
 }
 
-// Where its hidden rows go, and where those lie that it is fed with.
+// Assigns places to the hidden rows that it leaves, and finds those that are its inputs.
 void SequencePasses::place_values(PassFlight& flight) {
   size_t out = 0;
   for (const Read& read : flight.pass.read) {
@@ -149,7 +149,7 @@ void SequencePasses::done(PassFlight& flight) {
 
 void SequencePasses::reuse(PassFlight* flight) {
   if (!flight->done || flight->held || flight->shared) return;
-  if (flight->pass.add.size() > kKeptRows) flight->pass = Pass();
+  if (flight->pass.add.size() > kReusedRows) flight->pass = Pass();
   flight->pass.clear();
   flight->readout = Readout();
   spare_.push_back(flight);

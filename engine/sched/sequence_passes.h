@@ -1,4 +1,4 @@
-// The passes of one sequence: submitted ones, and the memory of those that are over.
+// The passes of one sequence: submitted ones, and completed ones kept for reuse.
 //
 // Loop thread only.
 #pragma once
@@ -10,28 +10,30 @@
 #include "engine/pass/pass.h"
 #include "engine/sched/cache_set.h"
 #include "engine/sched/flight.h"
-#include "engine/sched/run_host.h"
+#include "engine/sched/loop_services.h"
 
 namespace tandem {
 
 class SequencePasses {
  public:
-  // Whose they are. The loop finds it in its passes; it outlives them.
+  // The passes point to `sequence`, which outlives them.
   SequencePasses(SequenceRun* sequence, RequestId id, int priority)
       : sequence_(sequence), id_(id), priority_(priority) {}
 
-  // An empty pass, with the memory of one that is over.
+  // An empty pass with the buffers of a completed one.
   Pass blank();
-  // Books the pass and gives it to the device of its model. A refill makes again what was made
-  // before: it takes time, and no statistics count it as a pass.
-  enum Why : bool { kAsked, kRefill };
-  Flight* submit(Pass&& pass, CacheSet& caches, RunHost* host, Why why = kAsked);
+  // Recomputation restores rows that preemption took: statistics count its time, but no pass.
+  enum Purpose : bool { kRequested, kRecompute };
+  // Counts the pass in its cache and queues it on the device of its model. It reads the cache
+  // `memory`, unless it names another.
+  Flight* submit(Pass&& pass, CacheSet& caches, LoopServices* loop, Purpose purpose = kRequested,
+                 CacheId memory = {});
   void done(PassFlight& flight);
-  // Its memory is used again, if nobody needs it any more.
+  // Makes the flight spare, unless it is under way, its ticket exists or its values may be named.
   void reuse(PassFlight* flight);
   int under_way() const { return under_way_; }  // submitted and not done
 
-  // Calls f with each pass whose values stay on a device: nobody may name them from here on.
+  // Calls f with each pass whose values are on a device. Later passes may not name them.
   template <class F>
   void forget_values(F f) {
     for (PassFlight* const flight : shared_) {
@@ -48,12 +50,12 @@ class SequencePasses {
   static void place_values(PassFlight& flight);
 
   int under_way_ = 0;
-  absl::InlinedVector<PassFlight*, 2> spare_;  // of all_, those that are over
-  std::vector<PassFlight*> shared_;            // and those whose values stay on a device
+  absl::InlinedVector<PassFlight*, 2> spare_;  // of all_: completed, ready for reuse
+  std::vector<PassFlight*> shared_;            // of all_: their values are on a device
   SequenceRun* const sequence_;
   const RequestId id_;
   const int priority_;
-  std::vector<std::unique_ptr<PassFlight>> all_;  // as many as there were at the same time
+  std::vector<std::unique_ptr<PassFlight>> all_;  // its size is the most passes held at one time
 };
 
 }  // namespace tandem

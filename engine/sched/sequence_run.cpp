@@ -9,8 +9,11 @@
 
 namespace tandem {
 
-SequenceRun::SequenceRun(SequenceSpec spec, uint64_t order, RunHost* host)
-    : order_(order), host_(host), parts_(std::move(spec), this, host), face_(this, &parts_, host) {}
+SequenceRun::SequenceRun(SequenceSpec spec, uint64_t order, LoopServices* loop)
+    : order_(order),
+      loop_(loop),
+      parts_(std::move(spec), this, loop),
+      context_(this, &parts_, loop) {}
 
 SequenceRun::~SequenceRun() {
   drop_frame();
@@ -18,20 +21,21 @@ SequenceRun::~SequenceRun() {
 }
 
 void SequenceRun::place(std::span<const ModelId> models) {
-  TANDEM_CHECK(!task_.valid() && models.size() == spec().roles.size());
-  for (size_t i = 0; i < models.size(); ++i) parts_.spec.roles[i].model = models[i];
+  TANDEM_CHECK(!task_.valid() && models.size() == spec().roles().size());
+  auto cast = std::make_shared<Cast>(*spec().cast);
+  for (size_t i = 0; i < models.size(); ++i) cast->roles[i].model = models[i];
+  parts_.spec.cast = std::move(cast);
   parts_.spec.placed = true;
   parts_.caches.placed();
 }
 
 std::coroutine_handle<> SequenceRun::start() {
   parts_.caches.open();
-  Sequence* const seen = &face_;
+  Sequence* const seen = &context_;
   task_ = parts_.spec.method(Gen(seen));
   return task_.handle();
 }
 
-// Makes known what the caches hold.
 void SequenceRun::publish() {
   parts_.caches.publish(parts_.output.tokens(), /*over=*/state() == kEnding);
 }
@@ -49,32 +53,32 @@ void SequenceRun::grant() {
     const int64_t rows = parts_.caches.find(large)->rows();
     parts_.accounts.begun(std::min(rows, static_cast<int64_t>(spec().prompt.size())));
   }
-  parts_.reservation.grant(host_);
+  parts_.reservation.grant(loop_);
 }
 
 void SequenceRun::prefetch_round(std::coroutine_handle<> waiter) const {
-  constexpr size_t kFrame = 512;  // a frame's size is not known
+  constexpr size_t kFrame = 512;  // a guess: frame sizes are unknown
   prefetch(waiter.address(), kFrame);
   for (const auto& cache : parts_.caches.all()) prefetch(cache.get());
 }
 
-void SequenceRun::evict() {
+void SequenceRun::preempt() {
   TANDEM_CHECK(flights() == 0);
   publish();
   parts_.caches.clear();
-  parts_.reservation.evicted();
-  parts_.accounts.evicted();
+  parts_.reservation.preempted();
+  parts_.accounts.preempted();
   if (mutated(Mutation::kRedrawAfterEviction)) ++parts_.spec.warp.seed;
 }
 
 bool SequenceRun::uses(ModelId model) const {
-  return std::ranges::any_of(spec().roles,
-                             [model](const RoleModel& r) { return r.model == model; });
+  return std::ranges::any_of(spec().roles(),
+                             [model](const CastRole& r) { return r.model == model; });
 }
 
 bool SequenceRun::shares_pools_with(const SequenceRun& other) const {
-  return std::ranges::any_of(other.spec().roles,
-                             [this](const RoleModel& r) { return uses(r.model); });
+  return std::ranges::any_of(other.spec().roles(),
+                             [this](const CastRole& r) { return uses(r.model); });
 }
 
 SequenceEnd SequenceRun::make_end(absl::Status status) const {
@@ -84,7 +88,7 @@ SequenceEnd SequenceRun::make_end(absl::Status status) const {
   end.stop_index = parts_.output.stop_index();
   end.prompt_tokens = spec().prompt_tokens();
   end.completion_tokens = parts_.output.emitted();
-  end.stats = parts_.accounts.at_end(host_->now());
+  end.stats = parts_.accounts.at_end(loop_->now());
   return end;
 }
 

@@ -1,5 +1,5 @@
-// One admitted or waiting sequence as the loop sees it: where it stands, its coroutine, and what it
-// holds. What its method sees is in method_context.h, and made of the same parts.
+// One waiting or admitted sequence, as the loop manages it: its state, coroutine and resources. Its
+// method uses the same parts through MethodContext.
 //
 // Loop thread only.
 #pragma once
@@ -13,8 +13,8 @@
 #include "engine/async/task.h"
 #include "engine/sched/fairness.h"
 #include "engine/sched/flight.h"
+#include "engine/sched/loop_services.h"
 #include "engine/sched/method_context.h"
-#include "engine/sched/run_host.h"
 #include "engine/sched/sequence_state.h"
 #include "engine/sched/spec.h"
 
@@ -25,7 +25,7 @@ class SequenceRun final {
   using State = SequenceState;
   using enum SequenceState;
 
-  SequenceRun(SequenceSpec spec, uint64_t order, RunHost* host);
+  SequenceRun(SequenceSpec spec, uint64_t order, LoopServices* loop);
   ~SequenceRun();
   SequenceRun(const SequenceRun&) = delete;
   SequenceRun& operator=(const SequenceRun&) = delete;
@@ -34,42 +34,41 @@ class SequenceRun final {
   RequestId id() const { return parts_.spec.id; }
   uint64_t order() const { return order_; }  // smaller: older
 
-  // From here on its roles are played by these models, one for each. REQUIRES: not started.
+  // Assigns a replica to each role. REQUIRES: not started.
   void place(std::span<const ModelId> models);
 
-  // A choice of this request, the id of its first choice, of the client with this account.
+  // Sets its request, by the id of its first choice, and its client's account.
   void belongs_to(RequestId request, Account* account) { request_ = request, account_ = account; }
   RequestId request() const { return request_; }
   Account* account() const { return account_; }
-  // Do other choices wait for its prompt rows?
+  // True: other choices wait for its prompt rows.
   bool leads() const { return leads_; }
   void lead(bool others_follow) { leads_ = others_follow; }
 
   State state() const { return state_.get(); }
   void enter(State next) { state_.enter(next); }  // REQUIRES: may_follow(state(), next)
 
-  // Life. start() makes caches and coroutine; the caller makes it ready. drop_frame() destroys the
-  // coroutine; release() gives all pages back. REQUIRES for release: no pass is with a device.
+  // Lifetime. start() creates caches and coroutine; the caller resumes it. drop_frame() destroys
+  // the coroutine, release() releases all pages. REQUIRES for release: no pass is on a device.
   std::coroutine_handle<> start();
   bool method_done() const { return task_.valid() && task_.done(); }
   void drop_frame() { task_.reset(); }
   void release();
-  // A follower, another choice of the leader's request, begins with the rows of the prompt that the
-  // leader's caches have, all but the last, shared and not copied: it runs the prompt's last row
-  // itself, and all of what the leader lacks. REQUIRES: started, and has not been resumed yet; the
-  // same prompt, roles and salt; the leader is at a round without passes under way and has not been
-  // granted its pages, or it submits nothing any more.
+  // Shares the prompt rows of another choice of its request, except the last one. It runs that row
+  // and all rows that the leader lacks. REQUIRES: started, not resumed yet; the same prompt, cast
+  // and salt. The leader waits at a round without passes under way, or submits no more passes.
   void adopt(const SequenceRun& leader) { parts_.caches.adopt(leader.parts_.caches); }
 
-  // What its round wants (reservation.h), and who waits for it.
+  // Its round (reservation.h), and the coroutine that waits for it.
   void adopt() { parts_.reservation.adopt(parts_.output.tokens()); }
   bool can_grant(std::vector<const PagePool*>* lacking = nullptr) const {
     return parts_.reservation.can_grant(lacking);
   }
   void grant();
   int64_t rounds() const { return rounds_; }  // granted
-  std::coroutine_handle<> take_waiter() { return face_.take_waiter(); }
-  // Soon `waiter` is resumed, whose frame this sequence owns. Its own memory is near by now.
+  std::coroutine_handle<> take_waiter() { return context_.take_waiter(); }
+  // Prefetches what resuming `waiter`, this sequence's coroutine, touches. Its own members must be
+  // in the processor's cache already.
   void prefetch_round(std::coroutine_handle<> waiter) const;
   int64_t first_pages(size_t role, const ModelPools& pools) const {
     return parts_.reservation.first_pages(role, pools, parts_.output.tokens());
@@ -77,15 +76,15 @@ class SequenceRun final {
   int64_t known_rows(size_t role, const ModelPools& pools) const {
     return parts_.reservation.known_rows(role, pools, parts_.output.tokens());
   }
-  // Caches become empty; the method fills them again. Full pages stay in the prefix caches until
-  // someone needs them.
-  void evict();
+  // Empties its caches; the next passes recompute them. Full pages stay in the prefix cache until
+  // they are needed.
+  void preempt();
 
   const CacheSet& caches() const { return parts_.caches; }
   bool uses(ModelId model) const;
   bool shares_pools_with(const SequenceRun& other) const;
 
-  // Passes. The gate is held by those that a device works on.
+  // Passes. Those on a device hold the gate.
   Gate& gate() { return gate_; }
   int flights() const { return parts_.passes.under_way(); }  // submitted and not done
   void flight_done(PassFlight& flight) { parts_.passes.done(flight); }
@@ -98,7 +97,7 @@ class SequenceRun final {
   SequenceAccounts& accounts() { return parts_.accounts; }
   const SequenceAccounts& accounts() const { return parts_.accounts; }
 
-  // The end that its method or its client wants.
+  // The end, by its method or its client.
   bool ended() const { return parts_.output.ended(); }
   void end_with(FinishReason reason) { parts_.output.end_with(reason); }
   SequenceEnd make_end(absl::Status status) const;
@@ -107,7 +106,7 @@ class SequenceRun final {
   void publish();
 
   const uint64_t order_;
-  RunHost* const host_;
+  LoopServices* const loop_;
   RequestId request_ = 0;
   Account* account_ = nullptr;
   bool leads_ = false;
@@ -115,8 +114,8 @@ class SequenceRun final {
   CheckedState state_;
   Gate gate_;
   SequenceParts parts_;
-  MethodContext face_;
-  Task<void> task_;  // goes before what it uses
+  MethodContext context_;
+  Task<void> task_;  // destroyed before the members it uses
 };
 
 }  // namespace tandem

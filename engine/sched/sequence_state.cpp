@@ -29,7 +29,7 @@ bool may_follow(SequenceState before, SequenceState next) {
       return false;
     case kFollowing:
       return before == kWaiting;
-    case kRunning:  // admitted, its prompt rows are there, its pages are, its reader is
+    case kRunning:  // by admission, prompt rows, pages or its reader
       return before != kRunning && before != kEnding;
     case kPaused:
       return before == kRunning || before == kHeld;

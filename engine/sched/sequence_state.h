@@ -1,4 +1,4 @@
-// Where a sequence stands between its arrival and its end, and what may follow what.
+// The states of a sequence, and their transitions.
 #pragma once
 
 #include <cstdint>
@@ -6,21 +6,21 @@
 namespace tandem {
 
 enum class SequenceState : uint8_t {
-  kWaiting,    // for admission
-  kFollowing,  // admitted; for the prompt rows of its request's first choice
+  kWaiting,    // waits for admission
+  kFollowing,  // admitted; waits for the prompt rows of its request's first choice
   kRunning,
-  kPaused,  // for pages
-  kHeld,    // for its reader
+  kPaused,  // waits for pages
+  kHeld,    // waits for its reader
   kEnding,
 };
 inline constexpr int kSequenceStates = 6;
 const char* state_name(SequenceState state);  // "waiting", ...
 
-// Every sequence waits first and ends last, from wherever it is; in between it runs from round to
-// round, and stops only at one: for pages, for its reader, or first for the one and then the other.
+// A sequence starts waiting and may end in any state. In between it runs from round to round; at a
+// round it may stop for pages, for its reader, or for one after the other.
 bool may_follow(SequenceState before, SequenceState next);
 
-// A state that changes in no other way.
+// A state that checks its transitions.
 class CheckedState {
  public:
   SequenceState get() const { return now_; }

@@ -7,9 +7,9 @@ namespace tandem {
 
 void SlowReaders::pause(SequenceRun* run, TimePoint now) {
   Wait& wait = waits_[run];
-  wait.lost_at = now + duration(limits_.stalled_stream_seconds);
-  timers_->set(wait.lost_at, run->id());
-  if (run->state() != SequenceRun::kPaused) return;  // its next round notices
+  wait.stalled_at = now + duration(limits_.stalled_stream_seconds);
+  timers_->set(wait.stalled_at, run->id());
+  if (run->state() != SequenceRun::kPaused) return;  // held at its next round
   page_queue_->erase(run);
   hold(run, now);
 }
@@ -19,7 +19,7 @@ bool SlowReaders::resume(SequenceRun* run) {
   if (run->state() != SequenceRun::kHeld) return false;
   page_queue_->erase(run);
   admission_->resume(*run);
-  if (!page_queue_->ask(run)) return false;
+  if (!page_queue_->request(run)) return false;
   run->enter(SequenceRun::kRunning);
   return true;
 }
@@ -35,14 +35,14 @@ void SlowReaders::hold(SequenceRun* run, TimePoint now) {
 void SlowReaders::forget(const SequenceRun* run) {
   const auto wait = waits_.find(run);
   if (wait == waits_.end()) return;
-  timers_->drop(wait->second.lost_at, run->id());
+  timers_->drop(wait->second.stalled_at, run->id());
   timers_->drop(wait->second.held_until, run->id());
   waits_.erase(wait);
 }
 
-bool SlowReaders::is_lost(const SequenceRun* run, TimePoint now) const {
+bool SlowReaders::is_stalled(const SequenceRun* run, TimePoint now) const {
   const auto wait = waits_.find(run);
-  return wait != waits_.end() && wait->second.lost_at <= now;
+  return wait != waits_.end() && wait->second.stalled_at <= now;
 }
 
 bool SlowReaders::hold_is_over(const SequenceRun* run, TimePoint now) {
@@ -52,9 +52,9 @@ bool SlowReaders::hold_is_over(const SequenceRun* run, TimePoint now) {
   return true;
 }
 
-absl::Status SlowReaders::lost() const {
+absl::Status SlowReaders::stalled_status() const {
   return with_reason(absl::ResourceExhaustedError(absl::StrCat(
-                         "the client reads too slowly: what it was sent lies unread for ",
+                         "the client reads too slowly: sent data was unread for ",
                          limits_.stalled_stream_seconds, " s (limits.stalled_stream_seconds)")),
                      "SLOW_READER");
 }

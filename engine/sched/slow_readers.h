@@ -1,9 +1,9 @@
-// Sequences whose readers are behind: they stop at their next round, and stand still.
+// Backpressure: sequences with slow readers are held at their next round.
 //
-// One that stands still has no slot (admission.h), and others get its pages if they want them;
-// after limits.slow_reader_hold_seconds it has none. When its reader goes on, so does it, in its
-// old place: it waits for pages (page_queue.h), not for admission. A reader that is behind for
-// limits.stalled_stream_seconds has lost its request.
+// A held sequence has no slot (admission.h) and is preempted before others. After
+// limits.slow_reader_hold_seconds it is preempted in any case. When its reader catches up, it waits
+// for pages in its old position (page_queue.h), not for admission. If the reader stalls for
+// limits.stalled_stream_seconds, the request ends.
 //
 // Loop thread only.
 #pragma once
@@ -27,33 +27,33 @@ class SlowReaders {
               Admission* admission)
       : limits_(limits), timers_(timers), page_queue_(page_queue), admission_(admission) {}
 
-  // The reader of `run` is behind. A sequence that waits for pages is at a round already.
+  // The reader of `run` is behind. A sequence that waits for pages is held at once.
   void pause(SequenceRun* run, TimePoint now);
-  // It has caught up. True: `run` stood still, and has its pages to go on.
+  // The reader has caught up. True: `run` was held and has its pages; the caller resumes it.
   bool resume(SequenceRun* run);
-  // `run`, whose reader is behind, has come to a round: it stands still from here on.
+  // Holds `run`, whose reader is behind, at a round.
   void hold(SequenceRun* run, TimePoint now);
-  // Is its reader behind, so that it stops at its next round?
+  // True: its reader is behind, so it is held at its next round.
   bool is_behind(const SequenceRun* run) const { return !waits_.empty() && waits_.contains(run); }
-  // It ends, or its reader has caught up.
+  // The sequence ends, or its reader has caught up.
   void forget(const SequenceRun* run);
 
-  // Timers: has its reader been behind for too long? Has it stood still for so long that it gives
-  // up its pages? Says so once.
-  bool is_lost(const SequenceRun* run, TimePoint now) const;
+  // Timers. is_stalled: its reader has been behind for too long. hold_is_over: it has been held for
+  // so long that it loses its pages; true once.
+  bool is_stalled(const SequenceRun* run, TimePoint now) const;
   bool hold_is_over(const SequenceRun* run, TimePoint now);
-  absl::Status lost() const;  // how a request ends whose reader is behind for too long
+  absl::Status stalled_status() const;  // the end of a request with a stalled reader
 
  private:
   struct Wait {
-    TimePoint lost_at = kNever;     // its reader's patience ends
-    TimePoint held_until = kNever;  // it keeps its pages
+    TimePoint stalled_at = kNever;  // the request ends
+    TimePoint held_until = kNever;  // it loses its pages
   };
   const LimitsConfig limits_;
   Timers* const timers_;
   PageQueue* const page_queue_;
   Admission* const admission_;
-  std::unordered_map<const SequenceRun*, Wait> waits_;  // of those whose readers are behind
+  std::unordered_map<const SequenceRun*, Wait> waits_;  // of sequences whose readers are behind
 };
 
 }  // namespace tandem

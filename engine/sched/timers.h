@@ -1,6 +1,6 @@
-// Moments at which the loop has to look at a sequence again: deadlines, limits, patience.
+// Times at which the loop must check a sequence: deadlines, limits, stalled readers.
 //
-// A timer says when, not why: who is due looks at all that it waits for. Loop thread only.
+// A timer has no reason: the loop checks everything that the sequence waits for. Loop thread only.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,18 @@ inline Duration duration(double seconds) { return Duration(static_cast<int64_t>(
 
 class Timers {
  public:
-  // kNever sets nothing. The same moment may be set several times, and counts as often.
+  // kNever sets nothing. Equal timers count separately.
   void set(TimePoint when, RequestId id) {
     if (when != kNever) timers_.emplace(when, id);
   }
-  // Takes one back; nothing, where none is set.
+  // Removes one timer, if there is one.
   void drop(TimePoint when, RequestId id) {
     const auto it = timers_.find({when, id});
     if (it != timers_.end()) timers_.erase(it);
   }
   // kNever: none is set.
   TimePoint next() const { return timers_.empty() ? kNever : timers_.begin()->first; }
-  // Takes the earliest, if its moment has come.
+  // Removes and returns the earliest timer, if it is due.
   std::optional<RequestId> take_due(TimePoint now) {
     if (now < next() || timers_.empty()) return std::nullopt;
     return timers_.extract(timers_.begin()).value().second;

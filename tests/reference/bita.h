@@ -48,7 +48,7 @@ inline std::vector<float> mask_logits(const Model& m, const Tokens& text, int i,
   for (int j = 0; j <= i; ++j) sum += fake::seen(fake::mask_input(adapter, j), position++);
   std::vector<float> logits(static_cast<size_t>(m.config.vocab_size));
   fake::logits(m.config, sum, m.layers, logits);
-  fake::foresee(m.config, sum, plain, static_cast<int>(text.size()) - 1, i, m.layers, logits);
+  fake::predict(m.config, sum, plain, static_cast<int>(text.size()) - 1, i, m.layers, logits);
   return logits;
 }
 
@@ -122,7 +122,7 @@ inline Foretold bita(const Model& model, const Tokens& prompt, const Warp& w, co
       text.push_back(own);
     }
     result.stats.count_verification(drafted, useful);
-    // What the nearest masks foresee behind the last row of the path.
+    // The predictions of the nearest masks after the last row of the path.
     int ahead = 0;
     RankPath with_masks = path;
     while (!has_masks(a.tree, with_masks)) {

@@ -12,49 +12,49 @@ struct Fusion {
   AdapterId adapter{0};
   int at = 0;  // layers of the large model
   bool replace = false;
-  bool foreign = false;          // the prompt's ids are the large model's own
-  bool reader_sees_all = false;  // an encoder reads
-  Tokens read;  // in the large model's own tokens; empty: what the small one is fed with
-  std::vector<int> beside;  // which of `read`'s rows each row is fed with; empty: its own number's
+  bool distinct_tokenizer = false;  // the prompt's ids are the large model's
+  bool encoded = false;             // the hidden rows are an encoder's
+  Tokens read;  // the text in the large model's tokens; empty: the small model's tokens
+  std::vector<int> alignment;  // by conditioned row: the row of `read`; empty: the same index
 };
 
-// What the rows of `tokens` are fed with.
+// The inputs of the rows of `tokens`.
 inline std::vector<uint64_t> fused_inputs(const Fusion& f, const Tokens& tokens) {
   std::vector<uint64_t> large, hidden, inputs;
   for (const Token t : f.read.empty() ? tokens : f.read) {
     large.push_back(fake::token_input(t));
     hidden.push_back(fake::chain(large));
   }
-  if (f.reader_sees_all) {
+  if (f.encoded) {
     for (uint64_t& h : hidden) h = fake::mix(fake::chain(large), h);
   }
   for (size_t i = 0; i < tokens.size(); ++i) {
-    const size_t row = f.beside.empty() ? i : Row::index(f.beside[i]);
+    const size_t row = f.alignment.empty() ? i : Row::index(f.alignment[i]);
     inputs.push_back(fake::embed_input(f.adapter, hidden[row], f.at, f.replace ? -1 : tokens[i]));
   }
   return inputs;
 }
 
-// The small model with what it is fed with: behind `prompt`, or, where it has an encoder, behind a
-// `source` that is fed in the prompt's place.
-inline Model told(const FakeModelConfig& small, const Fusion& f, const Tokens& prompt,
-                  const Tokens& source) {
+// The small model after its conditioned rows: those of `prompt`, or, if it has an encoder, of
+// `source`.
+inline Model conditioned(const FakeModelConfig& small, const Fusion& f, const Tokens& prompt,
+                         const Tokens& source) {
   Model model(small);
-  const std::vector<uint64_t> fed = fused_inputs(f, source.empty() ? prompt : source);
-  for (size_t i = 0; i < fed.size(); ++i) {
-    const uint64_t seen = fake::seen(fed[i], static_cast<int>(i));
+  const std::vector<uint64_t> inputs = fused_inputs(f, source.empty() ? prompt : source);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const uint64_t seen = fake::seen(inputs[i], static_cast<int>(i));
     model.memory += source.empty() ? seen : fake::mix(3, seen);
   }
-  if (source.empty()) model.first = static_cast<int>(fed.size());
+  if (source.empty()) model.first = static_cast<int>(inputs.size());
   return model;
 }
 
 inline Tokens llm_to_slm(const FakeModelConfig& small, const Fusion& f, const Tokens& prompt,
                          const Warp& warp, const Tokens& eos, int max_new_tokens,
                          const Tokens& source = {}) {
-  const Model model = told(small, f, prompt, source);
-  Tokens behind = source.empty() ? Tokens() : prompt;  // what was fed as it is
-  const bool counted = !f.foreign || !source.empty();
+  const Model model = conditioned(small, f, prompt, source);
+  Tokens behind = source.empty() ? Tokens() : prompt;  // tokens that are not conditioned
+  const bool counted = !f.distinct_tokenizer || !source.empty();
   Tokens seen = counted ? prompt : Tokens(), answer;  // tokens that processors count
   const auto ends = [&](Token t) { return std::ranges::find(eos, t) != eos.end(); };
   while (static_cast<int>(answer.size()) < max_new_tokens) {

@@ -4,10 +4,10 @@
 
 namespace tandem::simulation {
 
-const char* kind_name(Kind kind) {
+const char* kind_name(MethodKind kind) {
   constexpr const char* kNames[kKinds] = {"autoregressive", "speculative",      "n-gram",
                                           "BiLD",           "BiLD, early exit", "BiTA",
-                                          "beam",           "embedded rows",    "PPD"};
+                                          "beam",           "LLM-to-SLM",       "PPD"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -19,12 +19,12 @@ const char* phase_name(Phase phase) {
 
 const char* event_name(Event event) {
   constexpr const char* kNames[kEvents] = {
-      "cancel",    "deadline", "time limit",     "device error", "NaN",        "no memory",
-      "slow pass", "eviction", "stalled reader", "shutdown",     "device lost"};
+      "cancel",    "deadline",   "time limit",     "device error", "NaN",        "no memory",
+      "slow pass", "preemption", "stalled reader", "shutdown",     "device lost"};
   return kNames[static_cast<size_t>(event)];
 }
 
-void Coverage::count(Kind kind, Phase phase, Event event) {
+void Coverage::count(MethodKind kind, Phase phase, Event event) {
   ++hit[static_cast<size_t>(kind)][static_cast<size_t>(phase)][static_cast<size_t>(event)];
   ++faults;
 }
@@ -74,7 +74,7 @@ std::string Coverage::table() const {
   absl::StrAppend(&out, "\n", rule, "\n");
   for (int k = 0; k < kKinds; ++k) {
     for (int p = 0; p < kPhases; ++p) {
-      absl::StrAppend(&out, "| ", kind_name(static_cast<Kind>(k)), " | ",
+      absl::StrAppend(&out, "| ", kind_name(static_cast<MethodKind>(k)), " | ",
                       phase_name(static_cast<Phase>(p)), " |");
       for (const int64_t n : hit[static_cast<size_t>(k)][static_cast<size_t>(p)]) {
         absl::StrAppend(&out, " ", n, " |");

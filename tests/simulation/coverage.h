@@ -1,4 +1,4 @@
-// What happened, summed up over seeds: a run whose faults never strike proves nothing.
+// Event counts over all seeds, to check that faults occur in every state.
 #pragma once
 
 #include <array>
@@ -7,8 +7,8 @@
 
 namespace tandem::simulation {
 
-// How a request is decoded.
-enum class Kind : uint8_t {
+// Decoding methods.
+enum class MethodKind : uint8_t {
   kAr,
   kSpeculative,
   kNgram,
@@ -16,13 +16,13 @@ enum class Kind : uint8_t {
   kEarlyExit,
   kBita,
   kBeam,
-  kEmbedded,  // LLM-to-SLM: hidden rows of one model, fed to another
+  kConditioned,  // LLM-to-SLM: one model's hidden rows condition another
   kPpd,
 };
 inline constexpr int kKinds = 9;
-const char* kind_name(Kind kind);
+const char* kind_name(MethodKind kind);
 
-// Where a request is when something happens to it.
+// The state of a request at an event.
 enum class Phase : uint8_t {
   kWaiting,   // for admission
   kPrefill,   // admitted, no token yet
@@ -35,22 +35,22 @@ const char* phase_name(Phase phase);
 
 enum class Event : uint8_t {
   kCancel,       // by the client
-  kDeadline,     // the call's
-  kTimeLimit,    // the request's own
+  kDeadline,     // of the call
+  kTimeLimit,    // of the request
   kDeviceError,  // a batch fails
   kNan,          // a pass fails
   kNoMemory,     // a device cannot run a batch
   kSlowPass,
-  kEviction,
+  kPreemption,
   kStall,     // the reader stops reading
-  kShutdown,  // everything is told to end
+  kShutdown,  // all requests are stopped
   kDeviceLost,
 };
 inline constexpr int kEvents = 11;
 const char* event_name(Event event);
 
 struct Coverage {
-  // Of whole requests.
+  // Counts of requests.
   int64_t requests = 0;
   int64_t answered = 0;  // OK and complete
   int64_t cut = 0;       // OK, ended by time limit or cancel
@@ -59,20 +59,20 @@ struct Coverage {
   int64_t device_failures = 0;
   int64_t refused = 0;
   int64_t shut_down = 0;
-  int64_t lost = 0;         // with their device
-  int64_t on_replicas = 0;  // placed there
+  int64_t lost = 0;         // ended with their device
+  int64_t on_replicas = 0;  // placed on replicas
   int64_t preemptions = 0;
   int64_t batches = 0;
-  int64_t batches_behind = 0;  // others that were under way
-  int64_t reused_tokens = 0;   // prompt rows out of the prefix cache
-  int64_t sources = 0;         // answered out of an encoder's rows
+  int64_t batches_behind = 0;  // launched behind others
+  int64_t reused_tokens = 0;   // prompt rows from the prefix cache
+  int64_t sources = 0;         // answered with an encoder
   int64_t faults = 0;          // of all kinds
   std::array<std::array<std::array<int64_t, kEvents>, kPhases>, kKinds> hit{};
 
-  void count(Kind kind, Phase phase, Event event);
+  void count(MethodKind kind, Phase phase, Event event);
   Coverage& operator+=(const Coverage& o);
   std::string summary() const;
-  // Markdown: a row for each kind and phase, a column for each event.
+  // Markdown: a row per method and phase, a column per event.
   std::string table() const;
 };
 

@@ -19,7 +19,7 @@ void Heard::on_tokens(std::span<Emitted> more) {
   const std::string who = absl::StrCat("request ", request_, ", choice ", choice_);
   if (ends_ > 0) world_->broken(absl::StrCat(who, " hears tokens after its end"));
   if (!admitted_) world_->broken(absl::StrCat(who, " hears tokens before it is admitted"));
-  // What was under way when the reader stopped may still come: one round.
+  // Tokens of the round under way may still arrive.
   if (loop_knows_stall && ++after_stall > 1) {
     world_->broken(absl::StrCat(who, " is written to although its reader does not read"));
   }
@@ -36,11 +36,11 @@ void Heard::on_tokens(std::span<Emitted> more) {
   }
 }
 
-// A draft of the same model is the token that its target draws, but for what masks guess.
+// A draft of the same model is the token that its target draws, except for drafts of masks.
 bool Heard::sure_to_agree() const {
   const FakeModelConfig& large = world_->plan.model[0];
   const FakeModelConfig& small = world_->plan.model[1];
-  return request().kind == Kind::kSpeculative && request().speculative.num_masks == 0 &&
+  return request().kind == MethodKind::kSpeculative && request().speculative.num_masks == 0 &&
          large.seed == small.seed && large.layers == small.layers;
 }
 
@@ -130,7 +130,7 @@ void Heard::check_end() {
         ++sum.device_failures;
       } else {
         ++sum.refused;
-        // Overload says when to come back.
+        // Overload errors carry a retry delay.
         if (!end_.status.GetPayload(kRetryPayload)) {
           world_->broken(absl::StrCat(
               "request ", request_, " is refused without a retry hint: ", end_.status.ToString()));

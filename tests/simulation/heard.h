@@ -1,8 +1,8 @@
-// What a client hears of one choice of its request, and whether it may hear that.
+// The listener of one choice, which checks what a client may receive.
 //
 // Invariants 3 (every request ends exactly once), 4 (tokens are a prefix of the known answer, and
-// all of it when OK), 5 (nothing after the end or a cancel), 8 and 13 (whatever happens to itself
-// or others, the answer is the same), 12 (a stalled reader is not written to without end).
+// all of it when OK), 5 (nothing after the end or a cancel), 8 and 13 (no event changes the
+// answer), 12 (writes to a stalled reader are bounded).
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@ namespace tandem::simulation {
 
 class Heard final : public SequenceListener {
  public:
-  // `answer`: of the reference.
+  // `answer`: the reference's.
   Heard(World* world, size_t request, int choice, std::vector<Token> answer);
 
   void on_admitted() override;
@@ -29,18 +29,18 @@ class Heard final : public SequenceListener {
   bool active() const { return submitted && !ended(); }
   Phase phase() const;  // REQUIRES: active
 
-  // Is the end explained by what happened? Counts it.
+  // Checks that an event explains the end, and counts it.
   void check_end();
 
-  // What happened to it.
+  // Its events.
   bool submitted = false;
-  int64_t order = 0;  // among all that were submitted
+  int64_t order = 0;  // of submission
   bool cancelled = false;
   bool struck = false;     // a device failed one of its passes
-  bool no_memory = false;  // a device had no memory for one of its passes
+  bool no_memory = false;  // a device lacked memory for one of its passes
   bool shut_down = false;
-  bool stalled = false;  // its reader does not read at present
-  int after_stall = 0;   // deliveries since the loop has known of that
+  bool stalled = false;  // its reader has stopped
+  int after_stall = 0;   // deliveries since the loop was notified
   bool loop_knows_stall = false;
 
  private:

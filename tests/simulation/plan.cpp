@@ -6,24 +6,23 @@
 namespace tandem::simulation {
 namespace {
 
-constexpr int kVocab = 12;  // small, so that guesses come true now and then
+constexpr int kVocab = 12;  // small, so that drafts are sometimes accepted
 constexpr int kMaxPrompt = 20;
 constexpr int kMaxNew = 16;
 constexpr int kMaxSource = 12;
-// The most rows that one sequence may need at once: beside its own those of a tree and its masks,
-// or of a run of drafts.
+// The most rows that one sequence may need: its own, and those of a tree with masks or of drafts.
 constexpr int kMaxTree = 14;
 constexpr int kMaxRows = kMaxPrompt + kMaxNew + kMaxTree;
 constexpr int kMaxBeams = 3;
 constexpr int kMaxChoices = 3;
 constexpr int kFaultMicros = 20'000;
 
-// Texts of a family begin alike.
+// Texts of a family share a prefix.
 Token token_of(int family, size_t i) {
   return static_cast<Token>((i * 5 + static_cast<size_t>(family)) % kVocab);
 }
 
-// So that one can use another's rows.
+// Prompts of families, which can share prefixes.
 std::vector<Token> make_prompt(Random& r, int longest) {
   std::vector<Token> prompt(static_cast<size_t>(r.between(1, longest)));
   const int family = r.below(3);
@@ -53,8 +52,7 @@ void choose_parameters(Random& r, Request& q) {
   q.ngram.adaptive = q.speculative.adaptive = r.one_in(2);
   if (r.one_in(2)) q.speculative.min_draft_probability = r.uniform(0, 0.6F);
   q.bild.fallback_threshold = r.uniform(0, 1.1F);
-  q.bild.rollback_threshold =
-      0.69F;  // EXACT when greedy, so the answer is autoregressive decoding's
+  q.bild.rollback_threshold = 0.69F;  // EXACT when greedy: the answer of autoregressive decoding
   q.bild.max_small_run = r.between(1, 4);
   if (r.one_in(3)) q.bild.window = r.between(1, 4);
   q.beam.width = r.between(2, kMaxBeams);
@@ -65,8 +63,8 @@ void choose_parameters(Random& r, Request& q) {
   if (q.ppd.candidates == 2) q.ppd.draft_vocabulary = kVocab / 2;
 }
 
-// LLM-to-SLM has sources of its own, see add_readers().
-bool may_read(Kind kind) { return kind != Kind::kEmbedded; }
+// For LLM-to-SLM see add_readers().
+bool may_read(MethodKind kind) { return kind != MethodKind::kConditioned; }
 
 BitaParams make_bita(Random& r) {
   BitaParams a;
@@ -82,22 +80,22 @@ BitaParams make_bita(Random& r) {
 Request make_request(Random& r, bool beams, bool quiet) {
   Request q;
   do {
-    q.kind = static_cast<Kind>(r.below(kKinds));
-  } while (q.kind == Kind::kBeam && !beams);
-  if (beams && r.one_in(2)) q.kind = Kind::kBeam;
+    q.kind = static_cast<MethodKind>(r.below(kKinds));
+  } while (q.kind == MethodKind::kBeam && !beams);
+  if (beams && r.one_in(2)) q.kind = MethodKind::kBeam;
   q.prompt = make_prompt(r, kMaxPrompt);
   q.max_new_tokens = r.between(1, kMaxNew);
   if (r.one_in(2)) q.eos = {r.below(kVocab)};
   choose_parameters(r, q);
-  const bool plain = q.kind == Kind::kBeam;
+  const bool plain = q.kind == MethodKind::kBeam;
   // Sampled, the others give autoregressive decoding's own tokens.
   if (!plain && r.one_in(2)) {
-    q.bild.fallback_threshold = 1.01F;  // EXACT when sampled, too
+    q.bild.fallback_threshold = 1.01F;  // EXACT when sampled as well
     q.bild.window.reset();
     q.warp.temperature = r.uniform(0.5F, 1.5F);
     if (r.one_in(2)) q.warp.top_p = 0.9F;
     q.warp.seed = r.next();
-    if (q.kind == Kind::kAr && r.one_in(3)) q.choices = r.between(2, kMaxChoices);
+    if (q.kind == MethodKind::kAr && r.one_in(3)) q.choices = r.between(2, kMaxChoices);
   }
   if (r.one_in(3) && !plain) q.warp.processors = make_processors(r, q);
   q.priority = r.below(3);
@@ -117,7 +115,7 @@ Request make_request(Random& r, bool beams, bool quiet) {
   return q;
 }
 
-// A flood of one client's requests and a few of another's, on a device for few at a time.
+// Many requests of one client and a few of another, on a device for few at a time.
 void make_crowd(Random& r, Plan& p) {
   p.crowd = true;
   p.fault_every = 0;
@@ -132,10 +130,11 @@ void make_crowd(Random& r, Plan& p) {
     q.arrival = TimePoint(r.micros(i < n - 4 ? 10 : 3000));
     p.requests.push_back(std::move(q));
   }
-  p.requests.front().cancel = p.requests.front().arrival + r.micros(200);  // a fault it must have
+  p.requests.front().cancel =
+      p.requests.front().arrival + r.micros(200);  // every seed needs a fault
 }
 
-// From numbers of their own, too.
+// Also from separate random numbers.
 void add_encoders(Plan& p, uint64_t seed) {
   Random r(seed ^ 0x5eed);
   const int page_rows = p.pool[0].page_rows;
@@ -146,18 +145,18 @@ void add_encoders(Plan& p, uint64_t seed) {
   }
 }
 
-// Of LLM-to-SLM: who reads, which tokens, and what of the small model is fed. Sources are few, so
-// that rows behind one memory are looked for behind another.
+// LLM-to-SLM: which model conditions, with which tokens, and what is conditioned. Few sources, so
+// that prefix look-ups meet rows of other memories.
 void add_readers(Plan& p, uint64_t seed) {
   Random r(~seed ^ 0x7e11);
   for (Request& q : p.requests) {
     const int shape = r.below(4), family = r.below(2);
     const bool own = r.one_in(2);
-    if (q.kind != Kind::kEmbedded || q.giant || shape == 0) continue;
+    if (q.kind != MethodKind::kConditioned || q.giant || shape == 0) continue;
     const int most = std::min(kMaxSource, p.limits.step_rows);
     reference::Fusion& f = q.fusion;
-    f.reader_sees_all = shape > 1;
-    if (f.reader_sees_all) f.at = p.model[kEncoders].layers;
+    f.encoded = shape > 1;
+    if (f.encoded) f.at = p.model[kEncoders].layers;
     if (shape == 3) {
       q.source.resize(static_cast<size_t>(r.between(1, std::min(3, most))));
       const int its = p.alike ? 0 : family;
@@ -170,7 +169,7 @@ void add_readers(Plan& p, uint64_t seed) {
     int row = 0;
     for (size_t i = 0; i < (shape == 3 ? q.source : q.prompt).size(); ++i) {
       row = r.between(row, static_cast<int>(f.read.size()) - 1);
-      f.beside.push_back(row);
+      f.alignment.push_back(row);
     }
   }
 }
@@ -187,8 +186,8 @@ void add_sources(Plan& p, uint64_t seed) {
   }
 }
 
-// In one seed of four with replicas all prompts and sources begin alike, so that what looks like
-// another's rows and is not is often met.
+// In one of four seeds with replicas, all prompts and sources share a prefix, so that look-ups
+// often meet rows with the same tokens but other dependencies.
 void make_alike(Plan& p, uint64_t seed) {
   p.alike = p.replicated && Random(seed ^ 0xa11ce).one_in(4);
   if (!p.alike) return;
@@ -197,7 +196,7 @@ void make_alike(Plan& p, uint64_t seed) {
   }
 }
 
-// And so the replicas. In a crowd nothing goes wrong.
+// Replicas, likewise. Crowds have no faults.
 void add_replicas(Plan& p, uint64_t seed) {
   Random r(seed ^ 0x2e911ca5);
   p.replicated = seed >= kFirstWithReplicas;
@@ -212,13 +211,13 @@ Plan make_plan(uint64_t seed) {
   Random r(seed);
   Plan p;
   const int page_rows = r.between(1, 5);
-  // A beam search forks: each beam may have pages of its own.
+  // Each beam may have its own pages.
   const bool beams = r.one_in(3);
   const int alone = (kMaxRows + page_rows - 1) / page_rows;
   for (int m = 0; m < 2; ++m) {
     p.model[m].vocab_size = kVocab;
     p.model[m].layers = m == 0 || r.one_in(4) ? 3 : 2;
-    p.model[m].seed = static_cast<uint64_t>(r.between(1, 3));  // at times the small one is as large
+    p.model[m].seed = static_cast<uint64_t>(r.between(1, 3));  // sometimes both models are equal
     p.model[m].pass_seconds = 1e-6 * r.between(20, 400);
     p.model[m].row_seconds = 1e-6 * r.between(0, 20);
     const int pages = beams ? kMaxBeams * (alone + 1) + r.below(alone)
@@ -260,7 +259,7 @@ Plan make_plan(uint64_t seed) {
     p.requests.back().arrival = p.quiet;
     p.requests.back().choices = 1;
   }
-  // From numbers of their own: what else a seed stands for does not hang on them.
+  // From separate random numbers, so that they do not change the rest of the plan.
   Random apart(~seed);
   p.model[0].mask_accuracy = apart.uniform(0, 1);
   Random masks(~seed / 2);
@@ -270,7 +269,7 @@ Plan make_plan(uint64_t seed) {
     q.speculative.num_masks = masks.between(0, 2);
     // A worker has fewer layers.
     const bool as_deep = p.model[1].layers >= p.model[0].layers;
-    if (q.kind == Kind::kPpd && as_deep) q.kind = Kind::kSpeculative;
+    if (q.kind == MethodKind::kPpd && as_deep) q.kind = MethodKind::kSpeculative;
   }
   make_alike(p, seed);
   add_readers(p, seed);

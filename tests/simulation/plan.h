@@ -1,4 +1,4 @@
-// What one seed stands for: models, limits, requests, and what goes wrong when.
+// The plan of one seed: models, limits, requests, and timed faults.
 #pragma once
 
 #include <cstdint>
@@ -33,37 +33,37 @@ class Random {
 };
 
 struct Request {
-  Kind kind = Kind::kAr;
+  MethodKind kind = MethodKind::kAr;
   SpeculativeParams speculative;
   NgramParams ngram;
   BildParams bild;
   BitaParams bita;
   BeamParams beam;
   PpdParams ppd;
-  reference::Fusion fusion;  // kEmbedded
+  reference::Fusion fusion;  // kConditioned
   std::vector<Token> prompt;
-  std::vector<Token> source;  // empty: of models without an encoder
+  std::vector<Token> source;  // encoder input; empty: no encoder
   int max_new_tokens = 1;
   std::vector<Token> eos;
   Warp warp;
   int choices = 1;
-  bool giant = false;  // can never fit
+  bool giant = false;  // too large for the pools
   int priority = 0;
   std::string client;
-  std::string salt;  // of the prefix cache; nobody else has it
+  std::string salt;  // of the prefix cache, unique
   TimePoint arrival{};
   TimePoint deadline = kNever;
   TimePoint time_limit = kNever;
   TimePoint cancel = kNever;
-  bool cancel_ok = false;     // ends it with kCancelled instead of a status
+  bool cancel_ok = false;     // ends with kCancelled instead of an error
   TimePoint stall = kNever;   // its reader stops reading ...
   TimePoint resume = kNever;  // ... and goes on; kNever: never
 };
 
-// Large and small, and behind them the encoder of each.
+// Large, small, then the encoder of each.
 inline constexpr int kModels = 4;
 inline constexpr int kEncoders = 2;
-// Behind all these a replica of each, on devices of their own.
+// Then a replica of each of these, on other devices.
 inline constexpr int kReplicas = kModels;
 inline constexpr int kDevices = 4;
 
@@ -78,22 +78,22 @@ struct Plan {
   ModelId replica_of(int m) const { return m < kModels ? ModelId() : ModelId(m - kModels); }
   int small_device = 0;
   bool replicated = false;
-  bool alike = false;    // all prompts and sources begin so
-  int lost_device = -1;  // fails for good
+  bool alike = false;    // all prompts and sources share a prefix
+  int lost_device = -1;  // fails permanently
   TimePoint loss = kNever;
   LimitsConfig limits;
   uint64_t shuffle = 0;
   std::vector<Request> requests;
-  TimePoint quiet{};    // from here on nothing goes wrong, and the last requests come
-  int fault_every = 0;  // one batch in so many; 0: none
+  TimePoint quiet{};    // no faults from here on; the last requests arrive
+  int fault_every = 0;  // one batch in this many fails; 0: none
   TimePoint shutdown = kNever;
-  // Many requests of few clients, all alike and nothing going wrong: who is served when?
+  // Many similar requests of few clients without faults: checks the order of service.
   bool crowd = false;
 };
 
-// From this one on half of the requests whose methods take them have sources.
+// From this seed on, half of the requests have encoder input if their method supports it.
 inline constexpr uint64_t kFirstWithSources = 10'000;
-// And from this one on all models have replicas, too; half of the seeds lose a device.
+// From this seed on, all models have replicas too, and half of the seeds lose a device.
 inline constexpr uint64_t kFirstWithReplicas = 12'000;
 
 Plan make_plan(uint64_t seed);

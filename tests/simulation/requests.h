@@ -1,4 +1,4 @@
-// A plan's requests as the loop takes them, and what they must be answered.
+// A plan's requests as the loop receives them, and their expected answers.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace tandem::simulation {
 
-// A request with n choices is n sequences; ids of the first are kStride apart.
+// A request with n choices is n sequences. The ids of first choices are kStride apart.
 inline constexpr int kStride = 16;
 inline RequestId id_of(size_t request, int choice = 0) {
   return static_cast<RequestId>(kStride) * (request + 1) + static_cast<RequestId>(choice);
@@ -16,10 +16,10 @@ inline RequestId id_of(size_t request, int choice = 0) {
 inline size_t request_of(RequestId id) { return id / kStride - 1; }
 inline int choice_of(RequestId id) { return static_cast<int>(id % kStride); }
 
-// All choices of a request, without listeners, series and the time of submission.
+// All choices of a request, without listener, series and submission time.
 std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index);
 
-// By the references, which know neither caches nor batches.
+// The expected answer, from the references without caches and batches.
 std::vector<Token> answer_to(const Plan& plan, size_t index, int choice);
 
 }  // namespace tandem::simulation

@@ -39,7 +39,7 @@ class Simulation {
   void arrivals();
   void submit(size_t index);
   void script(size_t index);
-  void strike(size_t index, Event event);  // counts it, in whatever state the request is
+  void strike(size_t index, Event event);  // counts it by the request's state
   Fault judge_batch(int device, const Batch& batch);
   void count_fault(const Batch& batch, Event event);
   void on_batch_done(int device);
@@ -56,15 +56,15 @@ class Simulation {
   std::map<RequestId, std::shared_ptr<Heard>> heard_;  // by sequence
   Watch watch_{&world_, &heard_};
   std::multimap<TimePoint, std::function<void()>> script_;
-  std::map<RequestId, int64_t> evictions_;
-  std::set<RequestId> on_replicas_;  // sequences that were placed there
+  std::map<RequestId, int64_t> preemptions_;
+  std::set<RequestId> on_replicas_;  // sequences placed on replicas
   int64_t submitted_ = 0;
-  bool lost_ = false;     // the device that is to fail has failed,
-  bool failing_ = false;  // with a batch that is under way
+  bool lost_ = false;     // the planned device loss has happened,
+  bool failing_ = false;  // while a batch was under way
   bool probing_ = false;
 };
 
-// --- What devices do
+// --- Devices
 
 void Simulation::count_fault(const Batch& batch, Event event) {
   for (const Work& w : batch.works) strike(request_of(w.request), event);
@@ -83,7 +83,7 @@ Fault Simulation::judge_batch(int device, const Batch& batch) {
     return fault;
   }
   if (!faults_.one_in(plan.fault_every)) return fault;
-  // What befalls one choice of a request ends the others, too.
+  // A failure of one choice ends the request.
   const auto mark = [&](const Work& w, bool Heard::* what) {
     const size_t index = request_of(w.request);
     for (int c = 0; c < kStride; ++c) {
@@ -117,7 +117,7 @@ Fault Simulation::judge_batch(int device, const Batch& batch) {
   return fault;
 }
 
-// What ends with a device is told by its first batch that fails.
+// The first failed batch shows which requests end with the device.
 void Simulation::on_batch_done(int device) {
   watch_.on_batch_done(device);
   if (device != world_.plan.lost_device || !std::exchange(failing_, false)) return;
@@ -128,7 +128,7 @@ void Simulation::on_batch_done(int device) {
   });
 }
 
-// --- The course of events
+// --- Events
 
 void Simulation::build() {
   const Plan& plan = world_.plan;
@@ -181,7 +181,7 @@ void Simulation::script(size_t index) {
     for (int c = 0; c < world_.plan.requests[index].choices; ++c) f(*heard_.at(id_of(index, c)));
   };
   script_.emplace(q.arrival, [this, index] { submit(index); });
-  // What the loop does by itself at these times, it does after what is scripted for them.
+  // Scripted events come before the loop's timers at the same time.
   if (q.deadline != kNever) {
     script_.emplace(q.deadline, [this, index] { strike(index, Event::kDeadline); });
   }
@@ -230,13 +230,13 @@ void Simulation::arrivals() {
   });
 }
 
-// Evictions, which only the loop knows of, and which readers it knows to stand still.
+// Records preemptions and held readers, which are visible only in the loop.
 void Simulation::see_states() {
   world_.loop->visit([this](const SequenceRun& run) {
-    int64_t& seen = evictions_[run.id()];
-    if (run.accounts().stats().preemptions > seen) strike(request_of(run.id()), Event::kEviction);
+    int64_t& seen = preemptions_[run.id()];
+    if (run.accounts().stats().preemptions > seen) strike(request_of(run.id()), Event::kPreemption);
     seen = run.accounts().stats().preemptions;
-    const bool elsewhere = run.spec().placed && run.spec().roles[0].model.index() >= kModels;
+    const bool elsewhere = run.spec().placed && run.spec().roles()[0].model.index() >= kModels;
     if (elsewhere) on_replicas_.insert(run.id());
   });
   for (const auto& [id, client] : heard_) {
@@ -244,7 +244,7 @@ void Simulation::see_states() {
   }
 }
 
-// A step of the loop, or the next thing in time. False: nothing is left to happen.
+// Runs a step of the loop, or else the next timed event. False: none is left.
 bool Simulation::tick() {
   const bool stepped = world_.loop->step();
   see_states();
@@ -267,8 +267,8 @@ bool Simulation::tick() {
   return true;
 }
 
-// The engine still serves on both models, and on each device that has them; and what devices are to
-// forget goes with these batches.
+// The engine still serves both models on each device that has them. These batches also carry the
+// values that devices must forget.
 void Simulation::probe() {
   probing_ = true;
   const Plan& plan = world_.plan;
@@ -281,7 +281,7 @@ void Simulation::probe() {
       s.id = id_of(index++);
       s.prompt = {1, 2, 3};
       s.method = autoregressive;
-      s.roles = {{Role::kLarge, ModelId(m), 0}};
+      s.cast = make_cast({{Role::kLarge, ModelId(m), 0}});
       s.placed = placed;
       s.stops.max_new_tokens = 2;
       s.submitted = world_.clock.now();
@@ -311,13 +311,13 @@ Report Simulation::run() {
     }
     watch_.at_end();
     probe();
-    if (values_.size() > 0 && !lost_) {  // one that is lost is told nothing any more
+    if (values_.size() > 0 && !lost_) {  // a lost device gets no batches
       world_.broken(absl::StrCat("idle, and a device keeps values of ", values_.size(), " passes"));
     }
   }
   report.coverage.on_replicas = static_cast<int64_t>(on_replicas_.size());
   report.coverage.preemptions = world_.metrics.preemptions.value();
-  // Where it broke, devices may still be busy and coroutines alive.
+  // After a failure, devices may be busy and coroutines alive.
   world_.loop->stop_all(absl::CancelledError("the simulation is over"));
   while (world_.loop->step() || timer_.fire_next()) {
   }

@@ -1,4 +1,4 @@
-// Many seeds of the simulation. TANDEM_SEED=n replays one, TANDEM_SEEDS=n runs so many.
+// Runs the simulation on many seeds. TANDEM_SEED=n replays one; TANDEM_SEEDS=n sets their number.
 #include "tests/simulation/simulation.h"
 
 #include <gtest/gtest.h>
@@ -16,25 +16,26 @@ namespace tandem::simulation {
 namespace {
 
 constexpr uint64_t kSeeds = test::kSanitized ? 300 : 14'000;
-// With sources and without, with replicas and without.
+// With and without encoders, with and without replicas.
 constexpr uint64_t kFirst = test::kSanitized ? kFirstWithReplicas - 150 : 0;
 
-// Devices only know of requests that run; those that wait for pages or readers have no pass there.
-bool possible(Kind kind, Phase phase, Event event) {
-  if (kind == Kind::kBeam && phase == Phase::kDecoding)
-    return false;  // all its tokens come at once
-  // Its pools must hold all its beams, so it seldom waits for pages: the table tells how often.
-  if (kind == Kind::kBeam && phase == Phase::kPaused) return false;
-  // Nor do these, whose prompts are short; and few requests see the server end.
-  if (kind == Kind::kEmbedded && phase == Phase::kPaused && event == Event::kShutdown) return false;
+// Events of a device need a pass there; requests that wait for pages or readers have none.
+bool possible(MethodKind kind, Phase phase, Event event) {
+  if (kind == MethodKind::kBeam && phase == Phase::kDecoding)
+    return false;  // it emits all its tokens at once
+  // The pools must hold all its beams, so it rarely waits for pages; see the table.
+  if (kind == MethodKind::kBeam && phase == Phase::kPaused) return false;
+  // Short prompts rarely do; shutdown affects few requests.
+  if (kind == MethodKind::kConditioned && phase == Phase::kPaused && event == Event::kShutdown)
+    return false;
   switch (event) {
     case Event::kDeviceError:
     case Event::kNan:
     case Event::kNoMemory:
     case Event::kSlowPass:
-    case Event::kDeviceLost:  // whoever waits for admission has the other replicas
+    case Event::kDeviceLost:  // waiting requests can use other replicas
       return phase == Phase::kPrefill || phase == Phase::kDecoding;
-    case Event::kEviction:
+    case Event::kPreemption:
       return phase == Phase::kPaused || phase == Phase::kHeld;
     case Event::kStall:
       return phase != Phase::kHeld;
@@ -74,12 +75,12 @@ TEST(Simulation, InvariantsHold) {
   const auto replicated = static_cast<int64_t>(first + seeds - std::max(first, kFirstWithReplicas));
   EXPECT_GT(sum.on_replicas, replicated);
   EXPECT_GT(sum.lost, replicated / 4);
-  if (seeds < 8000) return;  // enough to meet them all
-  // Every method was hit by every event in every state in which it can be.
+  if (seeds < 8000) return;  // too few for all events
+  // Every possible event occurred in every state of every method.
   for (int k = 0; k < kKinds; ++k) {
     for (int p = 0; p < kPhases; ++p) {
       for (int e = 0; e < kEvents; ++e) {
-        const auto kind = static_cast<Kind>(k);
+        const auto kind = static_cast<MethodKind>(k);
         const auto phase = static_cast<Phase>(p);
         const auto event = static_cast<Event>(e);
         if (!possible(kind, phase, event)) continue;

@@ -1,6 +1,5 @@
 // The simulation's requests on real threads, for TSan: one thread runs the loop, one is the
-// devices' timer, others submit, cancel, pause and resume. When what happens is not fixed here;
-// what is heard is, all the same.
+// devices' timer, others submit, cancel, pause and resume. Timing varies; answers do not.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -16,7 +15,7 @@ namespace {
 
 constexpr uint64_t kThreadSeeds = test::kSanitized ? 40 : 200;
 
-// Filled on the loop's thread, read when the loop is gone.
+// Written on the loop's thread, read after the loop has ended.
 class Client final : public SequenceListener {
  public:
   void on_admitted() override {}
@@ -49,7 +48,7 @@ void run(uint64_t seed) {
     std::vector<SequenceSpec> choices = specs_of(plan, i);
     for (SequenceSpec& s : choices) {
       s.listener = clients[s.id] = std::make_shared<Client>();
-      // Relative to a start long ago they would all be over.
+      // Relative to the start they would all have passed.
       if (s.deadline != kNever) s.deadline = start + s.deadline.time_since_epoch();
       if (s.time_limit != kNever) s.time_limit = start + s.time_limit.time_since_epoch();
       s.submitted = start;
@@ -104,7 +103,7 @@ void run(uint64_t seed) {
     });
     submitter.join();
     meddler.join();
-    // A pause that came after its request's resume would hold it for ever.
+    // A pause after its request's resume would hold it forever.
     for (size_t i = 0; i < plan.requests.size(); ++i) loop.resume(id_of(i));
     while (loop.live() > 0) std::this_thread::yield();
     loop.quit();

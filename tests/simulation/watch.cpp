@@ -8,15 +8,15 @@
 namespace tandem::simulation {
 namespace {
 
-// Batches that may go by while a sequence that could run does not: passes run first in, first out,
-// so it waits for at most one of each other sequence, on either device. A few more than max_running
-// run when readers come back.
+// The most batches for which a runnable sequence may wait: passes run first in, first out, so it
+// waits for at most one of each other sequence on each device. Slightly more than max_running run
+// when readers resume.
 int64_t patience(const LimitsConfig& limits) {
   constexpr int kUsualRows = 20;
   return 24 + int64_t{4} * (limits.max_running + 4) * (1 + kUsualRows / limits.step_rows);
 }
 
-// Service of the dearest request of a crowd: its prompt, and its tokens twice (plan.cpp).
+// The largest service of a crowd's request: its prompt, and its tokens twice (plan.cpp).
 constexpr int64_t kCrowdCost = 8 + 2 * 6;
 
 }  // namespace
@@ -28,9 +28,9 @@ void Watch::on_batch(int device, const Batch& batch) {
     world_->broken(
         absl::StrCat("a batch of ", batch.run_rows(), " rows; allowed: ", plan.limits.step_rows));
   }
-  std::deque<UnderWay>& batches = under_way_[device];
+  std::deque<LaunchedBatch>& batches = under_way_[device];
   if (!batches.empty()) ++world_->report.coverage.batches_behind;
-  UnderWay& mine = batches.emplace_back();
+  LaunchedBatch& mine = batches.emplace_back();
   std::set<std::pair<ModelId, PageId>> written;
   for (const Work& w : batch.works) {
     const int page_rows = plan.pool[w.model.index() % kModels].page_rows;
@@ -47,11 +47,11 @@ void Watch::on_batch(int device, const Batch& batch) {
         world_->broken("a page with two owners is written");
       }
     }
-    // Penalties count what is final, and nothing else that the host knows.
+    // Penalties count final tokens only.
     const auto it = heard_->find(w.request);
     if (it == heard_->end()) continue;
     const Heard& client = *it->second;
-    if (it->second->request().kind == Kind::kBeam) continue;  // hypotheses are not final
+    if (it->second->request().kind == MethodKind::kBeam) continue;  // hypotheses are not final
     const std::vector<Token>& prompt = client.request().prompt;
     const size_t final_rows = prompt.size() + client.tokens().size();
     for (size_t i = 0; i < std::min(final_rows, w.history.size()); ++i) {
@@ -95,12 +95,12 @@ void Watch::after_step() {
   if (static_cast<int>(waiting.size()) > limits.max_waiting) {
     world_->broken(absl::StrCat(waiting.size(), " requests wait; allowed: ", limits.max_waiting));
   }
-  // A prompt of any length may wait alone.
+  // A single prompt may exceed the bound.
   if (tokens > std::max<int64_t>(limits.max_waiting_tokens, longest)) {
     world_->broken(
         absl::StrCat(tokens, " prompt tokens wait; allowed: ", limits.max_waiting_tokens));
   }
-  // One that stood still for its reader does not queue again.
+  // A held request does not queue again.
   int back = 0;
   for (const Request& q : world_->plan.requests) {
     back += q.resume <= world_->clock.now() ? q.choices : 0;
@@ -114,7 +114,7 @@ void Watch::check_pages() {
   const std::string wrong = world_->loop->check_pages();
   if (!wrong.empty()) world_->broken(wrong);
   for (const auto& [device, batches] : under_way_) {
-    for (const UnderWay& batch : batches) {
+    for (const LaunchedBatch& batch : batches) {
       for (const auto& [model, page] : batch.read) {
         if (world_->loop->model_pools(model).kv.owners(page) > 0) continue;
         world_->broken("a page went back while a pass reads it");
@@ -124,14 +124,14 @@ void Watch::check_pages() {
   }
 }
 
-// An ended request is gone but for passes that a device still works on.
+// An ended request is released, unless a device still runs its passes.
 void Watch::check_gone() {
   int64_t may_live = 0;
   for (const auto& [id, client] : *heard_) {
     if (!client->submitted) continue;
     const bool in_batch = std::ranges::any_of(under_way_, [id = id](const auto& device) {
       return std::ranges::any_of(device.second,
-                                 [id](const UnderWay& b) { return b.requests.contains(id); });
+                                 [id](const LaunchedBatch& b) { return b.requests.contains(id); });
     });
     if (!client->ended() || in_batch) ++may_live;
   }
@@ -145,8 +145,7 @@ void Watch::check_gone() {
   }
 }
 
-// Who is admitted: of a client's requests the first, and of two clients that both wait the one that
-// has had less.
+// Admission order: first in, first out per client; the client with less service first.
 void Watch::check_turns() {
   const auto alike = [](const Request& a, const Request& b) {
     return a.priority == b.priority && a.kind == b.kind;
@@ -182,7 +181,7 @@ void Watch::check_turns() {
     return;
   }
   if (both_wait_since_.empty()) both_wait_since_ = served;
-  // What runs already, and one more of each, is not a matter of turns.
+  // Running requests, and one more of each, do not count.
   const int64_t bound = kCrowdCost * (world_->plan.limits.max_running + 1);
   const int64_t flood = served["flood"] - both_wait_since_["flood"];
   const int64_t few = served["few"] - both_wait_since_["few"];
@@ -192,15 +191,15 @@ void Watch::check_turns() {
   }
 }
 
-// Nobody gets pages past somebody who comes first and wants pages of the same pool.
+// No sequence gets pages before an earlier one that waits for the same pool.
 void Watch::check_order() {
-  std::map<RequestId, Seen> now;
+  std::map<RequestId, Observed> now;
   std::vector<const SequenceRun*> still, granted;
   world_->loop->visit([&](const SequenceRun& run) {
     now[run.id()] = {run.state(), run.rounds()};
     const auto before = states_.find(run.id());
     if (before == states_.end() || before->second.state != SequenceRun::kPaused) return;
-    // In its old place; one that had its pages and wants others already has not been passed over.
+    // A sequence that was granted pages and waits again was not overtaken.
     const bool same_round = before->second.rounds == run.rounds();
     if (run.state() == SequenceRun::kPaused && same_round) still.push_back(&run);
     if (run.state() == SequenceRun::kRunning) granted.push_back(&run);
@@ -221,7 +220,7 @@ void Watch::check_order() {
   states_ = std::move(now);
 }
 
-// Of those that could run, the ones that go before all others must.
+// The runnable sequences that precede all others must run.
 void Watch::check_progress(const SequenceRun& run, int first_priority) {
   int64_t& last = last_active_.try_emplace(run.id(), batches_done_).first->second;
   if (run.state() != SequenceRun::kRunning || run.spec().priority < first_priority) {
@@ -247,7 +246,7 @@ void Watch::at_end() {
   check_metrics();
 }
 
-// The metrics are the event log, summed up.
+// The metrics equal the sums over the event log.
 void Watch::check_metrics() {
   const Metrics& m = world_->metrics;
   int64_t tokens = 0, finished = 0, failed = 0, preemptions = 0, rejected = 0;

@@ -1,10 +1,10 @@
-// What must hold between steps, whatever the clients hear.
+// Invariants that are checked between steps.
 //
 // Invariants 1 and 6 (pages: free + used + cached = total, owners as counted, none written by two
-// or taken back under a pass), 2 (idle: nothing used, no coroutine), 5 (ended requests' pages are
-// free within a step), 7 (what a pass counts and reads is committed), 9 (budgets), 10 (who can go
-// on does, and nobody overtakes), 11 (fair shares, first in first out), 12 (bounded queues), 14
-// (metrics equal what was heard).
+// or released under a pass), 2 (idle: nothing used, no coroutine), 5 (ended requests' pages are
+// free within a step), 7 (a pass counts and reads committed rows), 9 (budgets), 10 (progress
+// without overtaking), 11 (fair shares, first in first out), 12 (bounded queues), 14 (metrics equal
+// the events).
 #pragma once
 
 #include <deque>
@@ -25,7 +25,7 @@ class Watch {
   Watch(World* world, const std::map<RequestId, std::shared_ptr<Heard>>* heard)
       : world_(world), heard_(heard) {}
 
-  // When a batch is given to a device, and when the device is done.
+  // Called when a batch is launched and when it is done.
   void on_batch(int device, const Batch& batch);
   void on_batch_done(int device);
   void after_step();
@@ -41,20 +41,20 @@ class Watch {
 
   World* const world_;
   const std::map<RequestId, std::shared_ptr<Heard>>* const heard_;
-  struct UnderWay {  // a batch
+  struct LaunchedBatch {  // a batch
     std::set<RequestId> requests;
     std::vector<std::pair<ModelId, PageId>> read;
   };
-  std::map<int, std::deque<UnderWay>> under_way_;  // by device, oldest first
+  std::map<int, std::deque<LaunchedBatch>> under_way_;  // by device, oldest first
   int64_t batches_done_ = 0;
-  std::map<RequestId, int64_t> last_active_;  // batches_done_ when it last ran, or could not
-  struct Seen {
+  std::map<RequestId, int64_t> last_active_;  // batches_done_ when it last ran or was blocked
+  struct Observed {
     SequenceRun::State state;
     int64_t rounds;
   };
-  std::map<RequestId, Seen> states_;  // after the last step
+  std::map<RequestId, Observed> states_;  // after the last step
   std::set<RequestId> admitted_;
-  std::map<std::string, int64_t> both_wait_since_;  // service by client when both began to wait
+  std::map<std::string, int64_t> both_wait_since_;  // service by client when both started to wait
 };
 
 }  // namespace tandem::simulation

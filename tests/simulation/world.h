@@ -1,4 +1,4 @@
-// What the parts of a simulation share: the plan, virtual time, the loop, and what has happened.
+// Shared state of a simulation: plan, virtual time, loop and event counts.
 #pragma once
 
 #include <algorithm>
@@ -24,15 +24,15 @@ struct World {
       report.broken.push_back(absl::StrCat("seed ", seed, ": ", what));
     }
   }
-  // Everything that can be heard from outside, with its time: the same seed must give the same.
+  // A hash of all observable events with their times, to compare runs of the same seed.
   void note(uint64_t what) {
     const auto at = static_cast<uint64_t>(clock.now().time_since_epoch().count());
     report.trace = fake::mix(fake::mix(report.trace, at), what);
   }
 
-  // Is it one of the devices that this sequence was placed on?
+  // True: the sequence was placed on this device, among others.
   bool runs_on(const SequenceRun& run, int device) const {
-    return run.spec().placed && std::ranges::any_of(run.spec().roles, [&](const RoleModel& r) {
+    return run.spec().placed && std::ranges::any_of(run.spec().roles(), [&](const CastRole& r) {
              return plan.device(static_cast<int>(r.model.value)) == device;
            });
   }

@@ -14,7 +14,7 @@
 namespace tandem {
 namespace {
 
-// That its longest work runs.
+// The layers that the batch's longest work runs.
 int layers_of(const Batch& batch) {
   int layers = 0;
   for (const Work& work : batch.works) {
@@ -25,7 +25,7 @@ int layers_of(const Batch& batch) {
   return layers;
 }
 
-// The memory does not hold what the batch says it holds: a bug in the books.
+// Memory and batch disagree: a bug in the scheduler's bookkeeping.
 [[noreturn]] void broken(const Work& work, int row, const char* what) {
   std::fprintf(stderr,
                "fake device: %s: model %d, cache %d, cache row %d, pass to layer %d (past %d, "
@@ -35,8 +35,8 @@ int layers_of(const Batch& batch) {
   std::abort();
 }
 
-// Rows that are there have read no other memory than this one (a hash; 0: none), which those that
-// follow read.
+// Checks that past rows have read no other memory than `memory` (a hash; 0: none), and records it
+// for the new rows.
 void check_memory(const Work& work, uint64_t memory, FakeMemory::Model* model) {
   const int page_rows = model->pool.page_rows;
   const int first = memory != 0 ? 0 : work.past / page_rows;
@@ -50,7 +50,7 @@ void check_memory(const Work& work, uint64_t memory, FakeMemory::Model* model) {
   }
 }
 
-// Of the page tables that a device reads until it is done: they lie in the sequences' caches.
+// A digest of the page tables, which are in the sequences' caches and must not change.
 uint64_t digest(const Batch& batch) {
   uint64_t sum = 0;
   for (const Work& work : batch.works) {
@@ -218,8 +218,8 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
     return model.frontier[work.frontier_pages[r / page_rows].index() * page_rows + r % page_rows];
   };
 
-  // The past, as attention would read it: terms[p] is what a row that sees position p gets of it.
-  // Not wanted where the answer is the batch's number; then the past need not be looked at either.
+  // The past, as attention would read it: terms[p] is the contribution of position p. Unused if the
+  // answer is the batch number; then checks are optional too.
   std::vector<uint64_t> terms(traced < 0 ? static_cast<size_t>(work.past) : 0);
   const bool look = traced < 0 || model.config.check_memory;
   uint64_t chain = look || work.past == 0 ? 0 : kv(work.past - 1).chain;
@@ -250,7 +250,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
   std::vector<uint64_t> input(static_cast<size_t>(n)), chains(static_cast<size_t>(n));
   for (int j = 0; j < n; ++j) {
     const auto k = static_cast<size_t>(j);
-    const int row = work.past + j;  // its slot; run rows lie one after the other
+    const int row = work.past + j;  // its slot; run rows are consecutive
     const int parent = parent_run_row(work, j);
     const uint64_t before = parent < 0 ? chain : chains[static_cast<size_t>(parent)];
     FakeMemory::Slot& slot = kv(row);
@@ -265,12 +265,12 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
       if (h.chain != slot.chain || h.layers != from) broken(work, row, "a stale frontier row");
       slot.layers = work.to;
     } else {
-      const absl::StatusOr<uint64_t> fed = input_of(work, work.first + j - work.frontier_rows());
-      if (!fed.ok()) {
-        result.status = fed.status();
+      const absl::StatusOr<uint64_t> added = input_of(work, work.first + j - work.frontier_rows());
+      if (!added.ok()) {
+        result.status = added.status();
         return result;
       }
-      input[k] = *fed;
+      input[k] = *added;
       chains[k] = fake::mix(before, input[k]);
       slot = {input[k], position[k], work.to, chains[k]};
     }
@@ -310,7 +310,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
         for (int p = first_seen; p < work.past; ++p) sum += terms[static_cast<size_t>(p)];
       }
       fake::logits(model.config, sum, at, logits);
-      // Of a mask row; those above it may have run in an earlier chunk.
+      // A mask row. Mask rows above it may have run in an earlier chunk.
       int masks = 0;
       uint64_t plain = sum;
       const Tree& added = pass.add;
@@ -323,14 +323,14 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
         plain -= fake::seen(fake::mask_input(pass.adapter, mask), position[run] - masks);
       }
       if (masks > 0) {
-        fake::foresee(model.config, sum, plain, position[run] - masks, masks - 1, at, logits);
+        fake::predict(model.config, sum, plain, position[run] - masks, masks - 1, at, logits);
       }
     } else {
       std::fill(logits.begin(), logits.end(), 0.0F);
       logits[static_cast<size_t>(BatchTrace::token(traced))] = 100;
     }
     if (nan) logits[0] = std::numeric_limits<float>::quiet_NaN();
-    // A drafted chain: the token fed after this row.
+    // Of a drafted chain: the draft after this row.
     Token next = -1;
     if (read.judges() && output.index + 1 < static_cast<int>(read.rows.size())) {
       const In& in =
@@ -369,7 +369,7 @@ absl::StatusOr<uint64_t> FakeBackend::input_of(const Work& work, int i) const {
       break;
   }
   const auto embed = std::ranges::find(work.embeds, i, &Work::Embed::row);
-  if (embed == work.embeds.end()) broken(work, i, "an embedded row that lies nowhere");
+  if (embed == work.embeds.end()) broken(work, i, "an embedded row without a place");
   const FakeMemory::Value& value = memory_->model(embed->model).values.at(embed->value.index());
   if (value.ticket == 0) {
     if (failed_tickets_.contains(in.ref.ticket)) {

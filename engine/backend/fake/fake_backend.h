@@ -1,18 +1,14 @@
-// A device that checks the memory it reads, and computes nothing else.
+// A fake device that checks all memory accesses of passes.
 //
-// Every physical slot remembers what was written to it: which input at which position, the chain of
-// inputs before it, and how many layers it has done. A pass walks its page table as attention
-// would; an unwritten or freed slot, one that belongs to another sequence's text, one that has not
-// done enough layers, a stale frontier row, a wrong position, or a hidden row that was not left
-// under the name that it is fed by stops the process with a message.
-// What the rows then see decides the answer (model.h).
+// Every physical slot records what was written to it: the input, its position, the chain of inputs
+// before it, and the layers done. A pass reads its page table as attention would. The process
+// aborts with a message on an unwritten or freed slot, a slot of another sequence, too few layers,
+// a stale frontier row, a wrong position, or a hidden row under another name. It also aborts if a
+// batch changes while the device has it. The rows that are seen determine the answer (model.h).
 //
-// A batch that changes while the device has it stops the process too.
-//
-// Batches run one after the other, each `pass_seconds + rows * row_seconds + layers *
-// layer_seconds` after the one before it, or after its launch: then, by the timer, all its bytes
-// change and its answer comes. So what a batch reads too early is not there yet. Threading as
-// Backend says.
+// Batches run one after the other. A batch ends `pass_seconds + rows * row_seconds + layers *
+// layer_seconds` after the previous one or its launch. Only then does it change memory and answer,
+// so premature reads are detected. Threading: see Backend.
 #pragma once
 
 #include <functional>
@@ -30,14 +26,14 @@
 
 namespace tandem {
 
-// What goes wrong with a batch, for tests.
+// Injected faults of a batch, for tests.
 struct Fault {
-  absl::Status status;         // of the whole batch; with an error nothing runs but moves
+  absl::Status status;         // of the whole batch; with an error only moves run
   std::vector<int> nan_works;  // works whose logits are NaN
-  Duration delay{};            // on top of the time it takes
+  Duration delay{};            // added to its time
 };
 
-// All models of a process by id, for moves between devices; shared by its fake devices.
+// The memory of all models of a process, by id. Fake devices share it for moves between them.
 class FakeMemory;
 
 class FakeBackend final : public Backend {
@@ -47,13 +43,13 @@ class FakeBackend final : public Backend {
 
   void add_model(ModelId id, const std::string& name, const FakeModelConfig& config,
                  const PoolSize& pool, int window = 0);
-  // The model's answers are the numbers of its batches from here on (trace.h).
+  // From now on the model answers with the numbers of its batches (trace.h).
   void set_trace(ModelId id, std::unique_ptr<BatchTrace> trace) { traces_[id] = std::move(trace); }
-  // Asked when a batch is launched.
+  // Called when a batch is launched.
   void set_faults(std::function<Fault(const Batch&)> faults) { faults_ = std::move(faults); }
-  // Called when a batch begins to change memory.
+  // Called when a batch starts to change memory.
   void set_on_run(std::function<void(const Batch&)> on_run) { on_run_ = std::move(on_run); }
-  // Called when a batch is done, before its `done`.
+  // Called when a batch is done, before its `done` callback.
   void set_on_done(std::function<void()> on_done) { on_done_ = std::move(on_done); }
 
   static int64_t page_bytes(int page_rows);
@@ -63,10 +59,10 @@ class FakeBackend final : public Backend {
   void launch(const Batch& batch, Done done) override;
 
  private:
-  // `traced`: the number of the batch where that is the answer, or -1.
+  // `traced`: the batch number to answer with; -1: none.
   BatchResult run(const Batch& batch, Fault fault, int64_t traced);
   WorkResult run(const Work& work, bool nan, int64_t traced);
-  // Of added row `i`.
+  // The input of added row `i`.
   absl::StatusOr<uint64_t> input_of(const Work& work, int i) const;
 
   FakeMemory* const memory_;
@@ -74,10 +70,10 @@ class FakeBackend final : public Backend {
   const Clock* const clock_;
   Timer* const timer_;
   RowReader reader_;
-  TimePoint free_at_{};                // the last batch is done
-  bool refused_ = false;               // it has no memory
-  std::set<CacheId> incomplete_;       // caches with a pass that failed, whose rows may be missing
-  std::set<TicketId> failed_tickets_;  // these passes
+  TimePoint free_at_{};                // the end of the last batch
+  bool refused_ = false;               // the last batch ran out of memory
+  std::set<CacheId> incomplete_;       // caches with a failed pass; their rows may be missing
+  std::set<TicketId> failed_tickets_;  // the failed passes
   std::function<Fault(const Batch&)> faults_;
   std::function<void(const Batch&)> on_run_;
   std::function<void()> on_done_;
@@ -87,17 +83,17 @@ class FakeBackend final : public Backend {
 class FakeMemory {
  public:
   struct Slot {
-    uint64_t input = 0;  // 0: nothing written, or freed
+    uint64_t input = 0;  // 0: unwritten or freed
     int position = 0;
     int layers = 0;
-    uint64_t chain = 0;  // hash of this input and all before it
+    uint64_t chain = 0;  // hash of this input and all earlier ones
   };
   struct HiddenRow {
-    uint64_t chain = 0;  // 0: nothing
+    uint64_t chain = 0;  // 0: unwritten
     int layers = 0;
   };
-  struct Value {          // a hidden row that a pass left
-    TicketId ticket = 0;  // 0: nothing, or forgotten
+  struct Value {          // a hidden row left by a pass
+    TicketId ticket = 0;  // 0: unwritten or released
     int out = 0;
     uint64_t chain = 0;
     int layers = 0;
@@ -106,8 +102,9 @@ class FakeMemory {
     ModelShape shape;
     PoolSize pool;
     FakeModelConfig config;
-    std::vector<Slot> kv;             // [pages * page_rows]
-    std::vector<uint64_t> memory;     // [pages] what their rows have read of an encoder; 0: nothing
+    std::vector<Slot> kv;  // [pages * page_rows]
+    std::vector<uint64_t>
+        memory;  // [pages] hash of the encoder rows that their rows have read; 0: none
     std::vector<HiddenRow> frontier;  // [frontier pages * page_rows]
     std::vector<Value> values;        // [values]
   };

@@ -31,22 +31,22 @@ uint64_t chain(std::span<const uint64_t> inputs) {
 void logits(const FakeModelConfig& model, uint64_t sum, int layers, std::span<float> out) {
   const uint64_t h = mix(mix(sum, model.seed), static_cast<uint64_t>(layers));
   for (size_t v = 0; v < out.size(); ++v) {
-    // Uniform in [0, 8), so that some tokens stand out and confidence varies.
+    // Uniform in [0, 8), so that confidence varies.
     out[v] = static_cast<float>(scramble(h ^ (v * 0xd6e8feb86659fd93ULL)) >> 40) * 0x1p-21F;
   }
   if (out.size() < 257) return;
-  // A byte vocabulary: mostly readable text, now and then the end.
+  // A byte vocabulary: mostly printable text, sometimes the end token.
   for (size_t v = 0; v < out.size(); ++v) {
     const bool readable = v >= kFirstPrintable && v < kEndPrintable;
     if (!readable && v != 256) out[v] -= 16;
   }
 }
 
-void foresee(const FakeModelConfig& model, uint64_t sum, uint64_t plain, int position, int mask,
+void predict(const FakeModelConfig& model, uint64_t sum, uint64_t plain, int position, int mask,
              int layers, std::span<float> out) {
   constexpr double kScale = 0x1p-64;
   if (static_cast<double>(mix(5, sum)) * kScale >= model.mask_accuracy) return;
-  // Greedy decoding from there: its next token, and as many after it as the mask is ahead.
+  // Greedy decoding from there: the next token, then one more for each mask up to this one.
   std::vector<float> next(out.size());
   Token best = 0;
   for (int i = 0; i <= mask + 1; ++i) {

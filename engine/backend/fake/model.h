@@ -1,8 +1,8 @@
-// A model in closed form: what the fake backend answers, and what tests expect of it.
+// A model in closed form: the answers of the fake backend, which tests compute as well.
 //
-// The answer for a row is a hash of the (input, position) pairs that it sees and of the number of
-// layers it has gone through. So a wrong token, position, mask, window, slot or layer count changes
-// the answer, and tests know every answer without running anything.
+// The logits of a row are a hash of the (input, position) pairs that it sees and of its layers
+// done. So a wrong token, position, mask, window, slot or layer count changes the answer, and tests
+// know every answer without running a pass.
 #pragma once
 
 #include <cstdint>
@@ -24,36 +24,36 @@ inline uint64_t scramble(uint64_t x) {
 // A good 64-bit hash of the pair.
 inline uint64_t mix(uint64_t a, uint64_t b) { return scramble(scramble(a) ^ b); }
 
-// What one visible row adds to the answers of those that see it; sums commute.
+// The contribution of a visible row to the answers of rows that see it. Contributions are summed.
 inline uint64_t seen(uint64_t input, int position) {
   return mix(input, static_cast<uint64_t>(position));
 }
-// Identity of inputs: tokens, and an adapter's masks.
+// Hashes of inputs: tokens, and mask embeddings of an adapter.
 uint64_t token_input(Token token);
 uint64_t mask_input(AdapterId adapter, int mask);
-// A hidden row, by the inputs up to it (see chain()) and its layers, through an adapter (invalid:
-// none); added to the embedding of `token`, or in its place (-1).
+// The hash of a hidden row, from the inputs up to it (see chain()) and its layers, after an adapter
+// (invalid: none). Added to the embedding of `token`; -1: replaces it.
 uint64_t embed_input(AdapterId adapter, uint64_t chain, int layers, Token token);
-// Hash of inputs in their order.
+// The hash of inputs in order.
 uint64_t chain(std::span<const uint64_t> inputs);
 
-// logits: [vocab] fp32 out. `sum`: of seen() over the visible rows; `layers`: done by the row.
+// logits: [vocab] fp32 out. `sum`: of seen() over the visible rows. `layers`: done by the row.
 void logits(const FakeModelConfig& model, uint64_t sum, int layers, std::span<float> logits);
 
-// Of a mask row: `plain`, seen() of the rows that it sees but for masks, the last of which lies
-// at `position` and is the one that mask m_{mask + 1} hangs on. With config's mask_accuracy,
-// decided by `sum`, the token that greedy decoding comes to there is made the likeliest. Windows do
-// not move with it.
-void foresee(const FakeModelConfig& model, uint64_t sum, uint64_t plain, int position, int mask,
+// Adjusts the logits of a mask row: with probability mask_accuracy, decided by `sum`, the token of
+// greedy decoding becomes the most probable one. `plain`: the sum of seen() over its visible rows
+// without masks. The last of these, at `position`, is the parent of the chain of masks that ends
+// with m_{mask + 1}. Windows are not moved.
+void predict(const FakeModelConfig& model, uint64_t sum, uint64_t plain, int position, int mask,
              int layers, std::span<float> logits);
 
-// logits() of the last row of a sequence of inputs.
+// logits() of the last of a sequence of inputs.
 std::vector<float> logits_after_inputs(const FakeModelConfig& model,
                                        std::span<const uint64_t> inputs, int layers);
-// The same for the last row of a plain sequence: what AR reads after `tokens`. window 0: none.
+// logits() after `tokens`, as autoregressive decoding reads them. window 0: none.
 std::vector<float> logits_after(const FakeModelConfig& model, std::span<const Token> tokens,
                                 int layers, int window = 0);
-// Greedy continuation of `prompt` by `n` tokens.
+// The greedy continuation of `prompt` by `n` tokens.
 std::vector<Token> greedy(const FakeModelConfig& model, std::vector<Token> prompt, int n,
                           int window = 0);
 

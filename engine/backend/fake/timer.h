@@ -1,4 +1,4 @@
-// When a fake device is done: on a thread in real time, or whenever the test says.
+// Timers of fake devices: a thread in real time, or virtual time advanced by tests.
 #pragma once
 
 #include <condition_variable>
@@ -14,11 +14,11 @@ namespace tandem {
 class Timer {
  public:
   virtual ~Timer() = default;
-  // Calls `f` at `when` or soon after; calls for one moment happen in the order they came in.
+  // Calls `f` at `when` or soon after. Calls for the same time run in order.
   virtual void at(TimePoint when, std::function<void()> f) = 0;
 };
 
-// Calls on a thread of its own. What is left when it is destroyed is called at once, in order.
+// Calls on its own thread. The destructor makes the remaining calls at once, in order.
 class ThreadTimer final : public Timer {
  public:
   ThreadTimer();
@@ -35,14 +35,14 @@ class ThreadTimer final : public Timer {
   std::thread thread_;
 };
 
-// Calls when the test moves the clock there. Not thread-safe.
+// Calls when the test advances the clock. Not thread-safe.
 class VirtualTimer final : public Timer {
  public:
   explicit VirtualTimer(VirtualClock* clock) : clock_(clock) {}
   void at(TimePoint when, std::function<void()> f) override { due_.emplace(when, std::move(f)); }
 
   TimePoint next() const { return due_.empty() ? kNever : due_.begin()->first; }
-  // Moves the clock to the next call and makes it. False: there is none.
+  // Advances the clock to the next call and makes it. False: none.
   bool fire_next();
 
  private:

@@ -1,11 +1,11 @@
-// When each batch of a fake model was done, for measuring how long tokens take to their reader.
+// A trace of when the batches of a fake model end, to measure the latency of tokens to a client.
 //
-// A batch has a number, from 0 on; its answers are all the token 32 + number % 95, so that whoever
-// reads a token can tell its batch, and a file has a line "NUMBER NANOSECONDS" (CLOCK_MONOTONIC,
-// which all processes of a machine share) for each. That is unambiguous as long as no token takes
-// longer than 95 batches.
+// Batches are numbered from 0. All answers of a batch are the token 32 + number % 95, so a client
+// can tell the batch of a token. A file has a line "NUMBER NANOSECONDS" for each batch, on
+// CLOCK_MONOTONIC, which all processes of a machine share. Unambiguous if no token is delayed by 95
+// batches or more.
 //
-// begin() and done() may be called on different threads, each on one.
+// begin() and done() may run on two different threads.
 #pragma once
 
 #include <cstdint>

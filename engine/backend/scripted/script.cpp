@@ -10,7 +10,7 @@ namespace {
 using sampling::Purpose;
 using sampling::uniform;
 
-// u in [0, 1) as one of n.
+// Maps u in [0, 1) to one of n tokens.
 Token one_of(int n, double u) { return std::min(static_cast<Token>(u * n), n - 1); }
 
 }  // namespace

@@ -1,7 +1,7 @@
-// What a large and a small model answer where a benchmark says how often they agree.
+// Scripted answers of a large and a small model that agree at a given rate, for benchmarks.
 //
-// Every answer is a pure function of the script, the request (Warp::seed and choice) and the
-// position of the token: text that is decoded again, by whatever method, is the same text.
+// An answer is a pure function of the script, the request (Warp::seed and choice) and the position.
+// So every method decodes the same text.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@ namespace tandem {
 
 struct Script {
   uint64_t seed = 1;
-  int vocab_size = 2;    // answers are in [0, vocab_size). At least 2
-  double agreement = 1;  // share of the positions where small's token is large's own. [0, 1]
-  double foresight = 0;  // share of the other positions where small is unsure. [0, 1]
-  // Of a mask m_{i + 1} how often its candidate of each rank is large's token, at each position by
-  // itself: [i][rank], of which a mask's add up to at most 1. Beyond: never.
+  int vocab_size = 2;    // answers are in [0, vocab_size); at least 2
+  double agreement = 1;  // share of positions where the models' tokens are equal. [0, 1]
+  double foresight = 0;  // share of the others where the small model is unsure. [0, 1]
+  // Of mask m_{i + 1}: the probability that its candidate of each rank is the large model's token,
+  // independently at each position. [i][rank]; at most 1 per mask in total. Other masks: 0.
   std::vector<std::vector<double>> masks = {};
-  // How often an early layer's candidate of each rank is large's token: [rank], at most 1 together.
+  // The same for the candidates of an early layer. [rank]; at most 1 in total.
   std::vector<double> early = {};
 
-  // Small's confidence (largest probability) where it is sure and where it is not, and large's
-  // negative log-likelihood of its own token and of any other. Whatever thresholds are in use lie
-  // between: fallback_threshold, and a rollback_threshold that is under or over ln 2.
+  // The small model's confidence (largest probability) where it is sure and unsure, and the large
+  // model's negative log-likelihood of its own and of another token. Usual values of
+  // fallback_threshold and rollback_threshold are in between.
   static constexpr float kSure = 0.95F;
   static constexpr float kUnsure = 0.05F;
   static constexpr float kExpected = 0.05F;
@@ -40,10 +40,10 @@ class ScriptedText {
   Token large(int position) const;
   Token small(int position) const;
   bool agree(int position) const;
-  bool sure(int position) const;  // small: everywhere it agrees, and where it does not foresee
-  // The `top` best candidates of m_{mask + 1} for this position. REQUIRES: top < vocab_size.
+  bool sure(int position) const;  // the small model; always if it agrees
+  // The `top` best candidates of mask m_{mask + 1}. REQUIRES: top < vocab_size.
   std::vector<Token> candidates(int mask, int position, int top) const;
-  // The same of an early layer, whichever model has it.
+  // The same of an early layer of any model.
   std::vector<Token> early(int position, int top) const;
 
  private:

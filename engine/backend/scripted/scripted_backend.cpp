@@ -12,7 +12,7 @@
 namespace tandem {
 namespace {
 
-// In place of the ranked tokens that a row was read with.
+// Replaces the ranked tokens of a row.
 void put_best(const std::vector<Token>& best, Out* out, Readout* readout) {
   if (best.empty()) return;
   const auto first = static_cast<size_t>(out->top.data() - readout->ranked.data());
@@ -25,7 +25,7 @@ void put_best(const std::vector<Token>& best, Out* out, Readout* readout) {
 }  // namespace
 
 void ScriptedBackend::launch(const Batch& batch, Done done) {
-  // `done` of an earlier batch comes before this one reads its picks, so they are the script's.
+  // `done` of an earlier batch runs before this batch reads its picks, so they are scripted.
   const Batch* const same = &batch;  // stays alive until done
   real_->launch(batch, [this, same, done = std::move(done)](BatchResult result) {
     for (size_t i = 0; result.status.ok() && i < result.works.size(); ++i) {
@@ -72,7 +72,8 @@ absl::Status ScriptedBackend::rewrite(const Work& work, Readout& readout) const 
     const Read& read = work.pass->read[static_cast<size_t>(o.read)];
     if (read.hidden) continue;
     const ScriptedText text(script_, read.warp.seed, read.warp.choice);
-    const int next = positions[static_cast<size_t>(o.run_row)] + 1;  // whose token this row tells
+    const int next =
+        positions[static_cast<size_t>(o.run_row)] + 1;  // the position of the predicted token
     const bool large = is_large(work, read);
 
     Out& out = readout.row[i];
@@ -97,7 +98,7 @@ absl::Status ScriptedBackend::rewrite(const Work& work, Readout& readout) const 
       out.token = rejected ? -1 : out.argmax;
       const bool last = static_cast<size_t>(o.index) + 1 == read.rows.size();
       if (!rejected && !last) {
-        // The draft that this row judges is fed in the next one.
+        // The draft that this row judges is the input of the next row.
         const int added = work.first + o.run_row + 1 - work.frontier_rows();
         const In& in = work.pass->add.in[static_cast<size_t>(added)];
         Token draft = in.id;

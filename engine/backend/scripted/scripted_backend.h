@@ -1,23 +1,19 @@
-// A device whose models agree as often as a script says, each pass at its real cost.
+// A device with scripted answers and real costs, for benchmarks.
 //
-// How fast a pair decodes depends on how often its models agree, and models of random weights never
-// do. This backend runs every batch on a real device, waits for what comes out, and then puts the
-// script's answers in place of the picks: drawn tokens, argmax, confidences, likelihoods, what is
-// accepted of a draft, and the picks that later passes are fed with (kChosen). Copies, caches,
-// products and readouts happen as ever.
+// The speed of a pair of models depends on how often they agree; models with random weights never
+// do. This backend runs every batch on a real device, then replaces its results by the script's:
+// drawn tokens, argmax, confidences, likelihoods, accepted drafts, and picks of later passes
+// (kChosen). Copies, caches, matrix products and readouts are real.
 //
-// A pass that runs all layers of a large model answers as large; a pass of another model, or of
-// fewer layers, as small.
+// A pass through all layers of a large model gets the script's large answers. Passes of other
+// models or of fewer layers get its small ones. Candidates of mask rows, and ranked tokens of an
+// early layer or of a model with lower layers only, are right at the script's rates. A row of a
+// tree gets the large answer for its position, on any branch.
 //
-// Mask rows answer with candidates that are right as often as the script says, and a row of a tree
-// as large does there, whatever branch it lies on. Ranked tokens of an early layer, or of a model
-// that has but the lower layers, are right as often as the script says, too.
+// Greedy only. UNIMPLEMENTED: reads with a temperature, with Read::keep, with ranked tokens of a
+// large model's top layer, and judging in a pass that is not a chain.
 //
-// Greedy only. A read that draws with a temperature, keeps its distribution, wants ranked tokens of
-// a large model's top, or judges drafts in a pass that is no chain ends its request with
-// UNIMPLEMENTED.
-//
-// Threading: as Backend says; set_script() and add_large() while no batch is under way.
+// Threading: see Backend. set_script() and add_large() require that no batch is under way.
 #pragma once
 
 #include <set>
@@ -45,7 +41,7 @@ class ScriptedBackend final : public Backend {
  private:
   absl::Status rewrite(const Work& work, Readout& readout) const;
   absl::Status check(const Work& work) const;
-  // Does the read tell what the large model says?
+  // True: the read gets the large model's answers.
   bool is_large(const Work& work, const Read& read) const;
 
   Backend* const real_;

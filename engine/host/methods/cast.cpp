@@ -10,14 +10,78 @@
 namespace tandem {
 namespace {
 
-int64_t room_on(const LoadedModel& model, const RoleModel& role, int width, int extra) {
+absl::StatusOr<CastRole> role_of(const Deployment& deployment, const MethodEntry& entry,
+                                 const ModelInRole& wanted) {
+  const LoadedModel& model = *deployment.models.at(wanted.model);
+  CastRole role{wanted.role, model.id, wanted.to, wanted.frontier_rows};
+  role.prompt_only = wanted.prompt_only;
+  role.encodes = wanted.prompt_only && model.encoder != nullptr;
+  if (role.encodes) role.model = model.encoder->id;
+  if (wanted.adapter.empty()) return role;
+  const ModelShape& shape = adapter_owner(model, wanted);
+  if (const auto misfit = adapter_misfit(shape, wanted)) {
+    return out_of_range(entry.path(misfit->field), misfit->value, misfit->allowed);
+  }
+  (wanted.masks > 0 ? role.mask_adapter : role.adapter) = find_adapter(shape, wanted.adapter);
+  return role;
+}
+
+// A role whose model has an encoder reads its rows. Roles of one model share the encoder's role.
+void add_encoders(const Deployment& deployment, const std::vector<ModelInRole>& wanted,
+                  Cast* cast) {
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const LoadedModel* const encoder = deployment.models.at(wanted[i].model)->encoder;
+    if (encoder == nullptr || cast->roles[i].encodes) continue;
+    auto known = std::ranges::find(cast->roles, encoder->id, &CastRole::model);
+    if (known == cast->roles.end()) known = cast->roles.insert(known, encoder_role(encoder->id));
+    cast->memories.push_back(
+        {.reader = static_cast<int>(i), .encoder = static_cast<int>(known - cast->roles.begin())});
+  }
+}
+
+// Adds the edges of conditioned roles. An encoder takes the place of its decoder at both ends.
+// REQUIRES: encoders have been added.
+absl::Status add_conditioning(const Deployment& deployment, const MethodEntry& entry,
+                              const std::vector<ModelInRole>& wanted, Cast* cast) {
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (!wanted[i].conditioned_by) continue;
+    const auto found = std::ranges::find(cast->roles, *wanted[i].conditioned_by, &CastRole::role);
+    const auto from = static_cast<size_t>(found - cast->roles.begin());
+    CastRole& source = cast->roles[from];
+    const AdapterId id = std::exchange(cast->roles[i].adapter, AdapterId());
+    const AdapterShape& adapter =
+        adapter_owner(*deployment.models.at(wanted[i].model), wanted[i]).adapters[id.index()];
+    const int from_memory = cast->memory_of(from), to_memory = cast->memory_of(i);
+    const bool encoded = source.encodes || from_memory >= 0;
+    ConditioningEdge edge;
+    edge.from = from_memory >= 0 ? from_memory : static_cast<int>(from);
+    edge.to = to_memory >= 0 ? to_memory : static_cast<int>(i);
+    edge.layer = encoded ? 0 : adapter.layer;
+    edge.replace = adapter.replace;
+    edge.distinct_tokenizer = adapter.foreign;
+    cast->roles[static_cast<size_t>(edge.to)].adapter = id;
+    cast->conditioning.push_back(edge);
+    if (source.prompt_only && !encoded) {  // it runs no layers above those that are read
+      const int layers = deployment.large->shape.layers;
+      source.layers = adapter.layer < layers ? adapter.layer : 0;
+    }
+    if (!source.prompt_only && deployment.conditioned_only()) {
+      return not_offered(deployment, entry.path("speculative"), "true",
+                   "false (its models cannot be taken for each other)");
+    }
+  }
+  return absl::OkStatus();
+}
+
+int64_t replica_capacity(const LoadedModel& model, const CastRole& role, int width,
+                         int extra_rows) {
   const int64_t most = model.shape.max_positions;
-  const int64_t rows = std::min(most, model.pool.pages / width * model.pool.page_rows - extra);
   const int page_rows = model.pool.page_rows;
+  const int64_t rows = std::min(most, model.pool.pages / width * page_rows - extra_rows);
   if (role.frontier_pages(model.shape.layers, page_rows, rows) <= model.pool.frontier_pages) {
     return rows;
   }
-  return std::min(rows, model.pool.frontier_pages * page_rows - extra);
+  return std::min(rows, model.pool.frontier_pages * page_rows - extra_rows);
 }
 
 }  // namespace
@@ -30,80 +94,31 @@ absl::Status not_offered(const Deployment& deployment, absl::string_view field,
       "METHOD_NOT_OFFERED");
 }
 
-// Rows of text that each of `width` caches on this model may have, beside `extra` others, wherever
-// it runs. Admission counts the same.
-int64_t room_of(const LoadedModel& model, const RoleModel& role, int width, int extra) {
-  int64_t room = std::numeric_limits<int64_t>::max();
+absl::StatusOr<std::shared_ptr<const Cast>> cast_of(const Deployment& deployment,
+                                                    const MethodEntry& entry,
+                                                    const std::vector<ModelInRole>& wanted) {
+  auto cast = std::make_shared<Cast>();
+  for (const ModelInRole& model : wanted) {
+    TANDEM_ASSIGN_OR_RETURN(const CastRole role, role_of(deployment, entry, model));
+    cast->roles.push_back(role);
+  }
+  add_encoders(deployment, wanted, cast.get());
+  TANDEM_RETURN_IF_ERROR(add_conditioning(deployment, entry, wanted, cast.get()));
+  return cast;
+}
+
+int64_t text_capacity(const LoadedModel& model, const CastRole& role, int width, int extra_rows) {
+  int64_t rows = std::numeric_limits<int64_t>::max();
   for (const LoadedModel* m : model.instances()) {
-    room = std::min(room, room_on(*m, role, width, extra));
+    rows = std::min(rows, replica_capacity(*m, role, width, extra_rows));
   }
-  return room;
+  return rows;
 }
 
-// Whoever has an encoder reads what that leaves of the source: a role for each.
-void add_encoders(const Deployment& deployment, const std::vector<ModelInRole>& wanted,
-                  std::vector<RoleModel>* roles) {
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    const LoadedModel* const encoder = deployment.models.at(wanted[i].model)->encoder;
-    if (encoder == nullptr || (*roles)[i].sees_all) continue;
-    auto known = std::ranges::find(*roles, encoder->id, &RoleModel::model);
-    if (known == roles->end()) {
-      known = roles->insert(known, RoleModel{Role::kEncoder, encoder->id});
-    }
-    (*roles)[i].memory = static_cast<int>(known - roles->begin());
-  }
-}
-
-// What roles are fed with, by their adapters: an encoder in its decoder's place, and with the rows
-// of one likewise. REQUIRES: encoders are there.
-absl::Status feed_roles(const Deployment& deployment, const MethodEntry& entry,
-                        const std::vector<ModelInRole>& wanted, std::vector<RoleModel>* roles) {
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    if (!wanted[i].conditioned_by) continue;
-    const auto source = std::ranges::find(*roles, *wanted[i].conditioned_by, &RoleModel::role);
-    const AdapterId id = std::exchange((*roles)[i].adapter, AdapterId());
-    const AdapterShape& adapter =
-        adapter_owner(*deployment.models.at(wanted[i].model), wanted[i]).adapters[id.index()];
-    RoleModel& fed =
-        (*roles)[i].memory < 0 ? (*roles)[i] : (*roles)[static_cast<size_t>((*roles)[i].memory)];
-    const bool encoded = source->sees_all || source->memory >= 0;
-    fed.adapter = id;
-    fed.fed = {static_cast<int>(source - roles->begin()), encoded ? 0 : adapter.layer,
-               adapter.replace, adapter.foreign};
-    if (source->memory >= 0) fed.fed.role = source->memory;
-    if (source->prompt_only && !encoded) {
-      const int layers = deployment.large->shape.layers;
-      source->to = adapter.layer < layers ? adapter.layer : 0;
-    }
-    if (!source->prompt_only && deployment.conditioned_only()) {
-      return not_offered(deployment, entry.path("speculative"), "true",
-                         "false (its models cannot be taken for each other)");
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Rows of the prompt that a role may have that reads for another.
-int64_t room_to_read(const Deployment& deployment, const LoadedModel& model,
-                     const RoleModel& role) {
-  if (!role.sees_all) return room_of(model, role, 1, 0);
+int64_t prompt_capacity(const Deployment& deployment, const LoadedModel& model,
+                        const CastRole& role) {
+  if (!role.encodes) return text_capacity(model, role, 1, 0);
   return source_length_of(model, deployment.step_rows);
-}
-
-absl::StatusOr<RoleModel> role_of(const Deployment& deployment, const MethodEntry& entry,
-                                  const ModelInRole& wanted) {
-  const LoadedModel& model = *deployment.models.at(wanted.model);
-  RoleModel role{wanted.role, model.id, wanted.to, wanted.frontier_rows};
-  role.prompt_only = wanted.prompt_only;
-  role.sees_all = wanted.prompt_only && model.encoder != nullptr;
-  if (role.sees_all) role.model = model.encoder->id;
-  if (wanted.adapter.empty()) return role;
-  const ModelShape& shape = adapter_owner(model, wanted);
-  if (const auto misfit = adapter_misfit(shape, wanted)) {
-    return out_of_range(entry.path(misfit->field), misfit->value, misfit->allowed);
-  }
-  (wanted.masks > 0 ? role.masks : role.adapter) = find_adapter(shape, wanted.adapter);
-  return role;
 }
 
 }  // namespace tandem

@@ -1,7 +1,11 @@
-// Which models a method runs on, in which roles: from a method's needs to the roles of a sequence.
+// The cast of a deployment's method: its models in their roles, and the rows that pass between
+// them.
+//
+// Pure functions.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -9,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/host/deployment.h"
 #include "engine/host/methods/entry.h"
-#include "engine/sched/spec.h"
+#include "engine/pass/cast.h"
 
 namespace tandem {
 
@@ -17,23 +21,17 @@ namespace tandem {
 absl::Status not_offered(const Deployment& deployment, absl::string_view field,
                          absl::string_view value, absl::string_view offered);
 
-absl::StatusOr<RoleModel> role_of(const Deployment& deployment, const MethodEntry& entry,
-                                  const ModelInRole& wanted);
+// The roles of `wanted` in their order, then the encoders that they read. Errors: an adapter does
+// not have what the method needs, or the models cannot verify each other's tokens.
+absl::StatusOr<std::shared_ptr<const Cast>> cast_of(const Deployment& deployment,
+                                                    const MethodEntry& entry,
+                                                    const std::vector<ModelInRole>& wanted);
 
-// Adds a role for each encoder, which its decoder reads. `roles` has those of `wanted`, in their
-// order.
-void add_encoders(const Deployment& deployment, const std::vector<ModelInRole>& wanted,
-                  std::vector<RoleModel>* roles);
-
-// Connects roles with those whose hidden rows they are fed with. REQUIRES: encoders are there.
-absl::Status feed_roles(const Deployment& deployment, const MethodEntry& entry,
-                        const std::vector<ModelInRole>& wanted, std::vector<RoleModel>* roles);
-
-// Rows of text that each of `width` caches on this model may have, beside `extra` others, wherever
-// it runs. Admission counts the same.
-int64_t room_of(const LoadedModel& model, const RoleModel& role, int width, int extra);
-
-// Rows of the prompt that a role may have that reads for another.
-int64_t room_to_read(const Deployment& deployment, const LoadedModel& model, const RoleModel& role);
+// Rows of text that each of `width` caches of a role may have on any replica, besides `extra_rows`.
+// Admission counts in the same way.
+int64_t text_capacity(const LoadedModel& model, const CastRole& role, int width, int extra_rows);
+// Rows of the prompt that a role may have that runs nothing else.
+int64_t prompt_capacity(const Deployment& deployment, const LoadedModel& model,
+                        const CastRole& role);
 
 }  // namespace tandem

@@ -24,17 +24,15 @@ std::string default_of(const DeploymentConfig& config, const std::vector<Declare
 
 absl::Status compile_roles(const Deployment& d, const MethodEntry& entry, MethodVariant* out) {
   for (const ModelInRole& model : out->needs) {
-    TANDEM_ASSIGN_OR_RETURN(const RoleModel role, role_of(d, entry, model));
-    out->roles.push_back(role);
     if (model.conditioned_by) out->writer = model.model;
   }
-  add_encoders(d, out->needs, &out->roles);
-  TANDEM_RETURN_IF_ERROR(feed_roles(d, entry, out->needs, &out->roles));
+  TANDEM_ASSIGN_OR_RETURN(out->cast, cast_of(d, entry, out->needs));
   for (size_t i = 0; i < out->needs.size(); ++i) {
-    if (!out->roles[i].prompt_only) continue;
+    const CastRole& role = out->cast->roles[i];
+    if (!role.prompt_only) continue;
     const LoadedModel& model = *d.models.at(out->needs[i].model);
     out->reader = out->needs[i].model;
-    out->prompt_length = std::min(out->prompt_length, room_to_read(d, model, out->roles[i]));
+    out->prompt_length = std::min(out->prompt_length, prompt_capacity(d, model, role));
   }
   return absl::OkStatus();
 }
@@ -143,18 +141,18 @@ absl::StatusOr<MethodPlan> plan_choice(const Deployment& d, const MethodChoice& 
   plan.width = method->width();
   plan.extra_rows = method->extra_rows();
   if (choice.beams) plan_beams(d, *choice.beams, &plan);
-  plan.roles = std::move(variant.roles);
+  plan.cast = variant.cast;
   plan.prompt_length = variant.prompt_length;
   plan.reader = variant.reader;
   plan.writer = variant.writer;
   plan.context_length = std::numeric_limits<int64_t>::max();
   for (size_t i = 0; i < variant.needs.size(); ++i) {
     const LoadedModel& model = *d.models.at(variant.needs[i].model);
-    const RoleModel& role = plan.roles[i];
+    const CastRole& role = plan.cast->roles[i];
     if (!d.can_run(model)) plan.available = false;
     if (role.prompt_only) continue;
     plan.context_length =
-        std::min(plan.context_length, room_of(model, role, plan.width, plan.extra_rows));
+        std::min(plan.context_length, text_capacity(model, role, plan.width, plan.extra_rows));
   }
   return plan;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,7 @@ struct MethodPlan {
   std::string method;  // never kAuto
   Contract contract = Contract::kExact;
   std::function<Task<void>(Gen)> start;
-  std::vector<RoleModel> roles;  // large first
+  std::shared_ptr<const Cast> cast;  // large role first
   int width = 1;                 // SequenceSpec::width
   int extra_rows = 0;            // SequenceSpec::extra_rows
   int64_t context_length = 0;    // rows of text that each of its caches can hold
@@ -38,7 +39,7 @@ struct MethodPlan {
 struct MethodVariant {
   std::vector<ModelInRole> needs;
   absl::Status status;           // why requests cannot use it
-  std::vector<RoleModel> roles;  // of `needs` in their order, then encoders
+  std::shared_ptr<const Cast> cast;  // roles of `needs` in their order, then encoders
   int64_t prompt_length = std::numeric_limits<int64_t>::max();
   std::string reader, writer;
 };

@@ -88,7 +88,7 @@ class Ingress {
   std::mutex mutex_;  // guards the members down to quit_
   std::condition_variable changed_;
   Ledger ledger_;
-  Turns turns_;                                 // accounts with a queue
+  ServiceOrder turns_;                          // accounts with a queue
   std::unordered_map<Account*, Queue> queues_;  // without empty ones
   std::unordered_map<RequestId, Queue::iterator> waiting_;
   std::set<std::pair<TimePoint, RequestId>> expiries_;  // of waiting_

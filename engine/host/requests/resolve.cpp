@@ -57,10 +57,10 @@ absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, const M
 absl::Status set_prompt(const Deployment& d, const LoadedModel& model, TokenizedPrompt prompt,
                         SequenceSpec* spec) {
   spec->prompt = std::move(prompt.tokens);
-  spec->read = std::move(prompt.read);
-  spec->beside = std::move(prompt.beside);
+  spec->conditioning_tokens = std::move(prompt.read);
+  spec->alignment = std::move(prompt.alignment);
   if (model.encoder == nullptr) return absl::OkStatus();
-  spec->source = std::exchange(spec->prompt, {model.start_token});
+  spec->encoder_tokens = std::exchange(spec->prompt, {model.start_token});
   if (spec->prompt_tokens() <= d.source_length) return absl::OkStatus();
   return too_long(spec->prompt_tokens(),
                   absl::StrCat(d.source_length, " (what the encoder reads at once)"));
@@ -69,14 +69,16 @@ absl::Status set_prompt(const Deployment& d, const LoadedModel& model, Tokenized
 // Moves the plan's coroutine and roles into `spec`.
 absl::Status set_plan(MethodPlan* plan, SequenceSpec* spec) {
   spec->method = std::move(plan->start);
-  spec->roles = std::move(plan->roles);
+  spec->cast = std::move(plan->cast);
   spec->width = plan->width;
   spec->extra_rows = plan->extra_rows;
-  if (spec->read.empty() && std::ranges::any_of(spec->roles, &RoleModel::sees_all)) {
-    spec->read = spec->source.empty() ? spec->prompt : spec->source;
+  const bool encoded = std::ranges::any_of(
+      spec->roles(), [](const CastRole& r) { return r.encodes && r.role != Role::kEncoder; });
+  if (encoded && spec->conditioning_tokens.empty()) {
+    spec->conditioning_tokens = spec->encoder_tokens.empty() ? spec->prompt : spec->encoder_tokens;
   }
-  const auto read =
-      static_cast<int64_t>(spec->read.empty() ? spec->prompt.size() : spec->read.size());
+  const auto read = static_cast<int64_t>(
+      spec->conditioning_tokens.empty() ? spec->prompt.size() : spec->conditioning_tokens.size());
   if (read <= plan->prompt_length) return absl::OkStatus();
   return too_long(
       read, absl::StrCat(plan->prompt_length, " (context of ", plan->reader, ", which reads it)"));

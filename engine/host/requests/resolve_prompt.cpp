@@ -57,11 +57,11 @@ void truncate_start(int64_t tokens_left, TokenizedPrompt* prompt) {
   const int64_t drop = static_cast<int64_t>(prompt->tokens.size()) - tokens_left;
   if (drop <= 0) return;
   prompt->tokens.erase(prompt->tokens.begin(), prompt->tokens.begin() + drop);
-  if (prompt->beside.empty()) return;
-  prompt->beside.erase(prompt->beside.begin(), prompt->beside.begin() + drop);
-  const int unused = prompt->beside.front();
+  if (prompt->alignment.empty()) return;
+  prompt->alignment.erase(prompt->alignment.begin(), prompt->alignment.begin() + drop);
+  const int unused = prompt->alignment.front();
   prompt->read.erase(prompt->read.begin(), prompt->read.begin() + unused);
-  for (int& row : prompt->beside) row -= unused;
+  for (int& row : prompt->alignment) row -= unused;
 }
 
 // For a conditioned small model with a distinct tokenizer: in the large model's tokens, or in both
@@ -91,7 +91,7 @@ absl::StatusOr<TokenizedPrompt> tokenize_conditioned(const Deployment& d,
       render(d, own_template ? *d.small : *d.large, request.prompt, request.add_special_tokens));
   TANDEM_ASSIGN_OR_RETURN(out.read, encode(text, *d.large, d.vocab_size));
   TANDEM_ASSIGN_OR_RETURN(out.tokens, encode(text, *d.small, d.small_vocab_size));
-  out.beside =
+  out.alignment =
       align_tokens(text.text, *d.large->tokenizer, out.read, *d.small->tokenizer, out.tokens);
   return out;
 }

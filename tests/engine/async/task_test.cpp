@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-// Suspends for ever, or until somebody resumes `*where`.
+// Suspends until a test resumes `*where`.
 struct Park {
   std::coroutine_handle<>* where;
   bool await_ready() const { return false; }

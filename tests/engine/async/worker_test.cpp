@@ -93,7 +93,7 @@ TEST(Worker, SetsUpAndTearsDownOnItsThreads) {
   EXPECT_EQ(set_up.size(), 3U);
 }
 
-// What a job holds may post as it goes: it is gone before the next one begins, and no lock is held.
+// Destructors of a job's captures may post: they run before the next job, without a lock.
 TEST(Worker, AJobIsDestroyedWhenItIsDone) {
   std::vector<int> order;
   {

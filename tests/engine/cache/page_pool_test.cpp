@@ -24,21 +24,21 @@ TEST(PagePool, APageIsFreeWhenItsLastOwnerGoes) {
   pool.share(page);
   pool.share(page);
   EXPECT_EQ(pool.owners(page), 3);
-  EXPECT_FALSE(pool.give_back(page));
-  EXPECT_FALSE(pool.give_back(page));
+  EXPECT_FALSE(pool.release(page));
+  EXPECT_FALSE(pool.release(page));
   EXPECT_EQ(pool.free(), 1);
-  EXPECT_TRUE(pool.give_back(page));
+  EXPECT_TRUE(pool.release(page));
   EXPECT_EQ(pool.free(), 2);
 }
 
 TEST(PagePool, APageThatOnlyTheIndexKeepsIsCached) {
   PagePool pool(3);
   const PageId page = pool.take();
-  pool.keep(page);
+  pool.add_to_index(page);
   EXPECT_EQ(pool.owners(page), 2);
   EXPECT_EQ(pool.used(), 1);
   EXPECT_EQ(pool.cached(), 0);
-  EXPECT_FALSE(pool.give_back(page));
+  EXPECT_FALSE(pool.release(page));
   EXPECT_EQ(pool.used(), 0);
   EXPECT_EQ(pool.cached(), 1);
   EXPECT_EQ(pool.free(), 2);
@@ -46,9 +46,9 @@ TEST(PagePool, APageThatOnlyTheIndexKeepsIsCached) {
   pool.share(page);  // somebody uses it again
   EXPECT_EQ(pool.used(), 1);
   EXPECT_EQ(pool.cached(), 0);
-  EXPECT_FALSE(pool.drop(page));
+  EXPECT_FALSE(pool.remove_from_index(page));
   EXPECT_EQ(pool.owners(page), 1);
-  EXPECT_TRUE(pool.give_back(page));
+  EXPECT_TRUE(pool.release(page));
   EXPECT_EQ(pool.free(), 3);
 }
 
@@ -58,7 +58,7 @@ TEST(PagePool, APinnedPageIsNobodyElses) {
   pool.pin(owned);
   pool.pin(owned);
   EXPECT_EQ(pool.pinned(), 1);
-  EXPECT_FALSE(pool.give_back(owned));
+  EXPECT_FALSE(pool.release(owned));
   EXPECT_EQ(pool.used(), 1);
   EXPECT_EQ(pool.available(), 1);
   EXPECT_FALSE(pool.unpin(owned));
@@ -67,8 +67,8 @@ TEST(PagePool, APinnedPageIsNobodyElses) {
   EXPECT_EQ(pool.pinned(), 0);
 
   const PageId cached = pool.take();
-  pool.keep(cached);
-  pool.give_back(cached);
+  pool.add_to_index(cached);
+  pool.release(cached);
   EXPECT_EQ(pool.cached(), 1);
   pool.pin(cached);
   EXPECT_EQ(pool.cached(), 0) << "it is not to be given up";
@@ -76,7 +76,7 @@ TEST(PagePool, APinnedPageIsNobodyElses) {
   EXPECT_FALSE(pool.unpin(cached));
   EXPECT_EQ(pool.cached(), 1);
   pool.pin(cached);
-  EXPECT_FALSE(pool.drop(cached));
+  EXPECT_FALSE(pool.remove_from_index(cached));
   EXPECT_TRUE(pool.unpin(cached));
   EXPECT_EQ(pool.free(), 2);
 }
@@ -86,34 +86,33 @@ TEST(PagePool, TheOldestIsTheOneCachedForLongest) {
   std::vector<PageId> pages;
   for (int i = 0; i < 4; ++i) {
     pages.push_back(pool.take());
-    pool.keep(pages.back());
+    pool.add_to_index(pages.back());
   }
-  for (const int i : {2, 0, 3}) pool.give_back(pages[static_cast<size_t>(i)]);
+  for (const int i : {2, 0, 3}) pool.release(pages[static_cast<size_t>(i)]);
   EXPECT_EQ(pool.oldest(), pages[2]);
   pool.share(pages[2]);
   EXPECT_EQ(pool.oldest(), pages[0]);
-  pool.give_back(pages[2]);  // cached again, and the youngest now
-  EXPECT_TRUE(pool.drop(pages[0]));
+  pool.release(pages[2]);  // cached again, and the youngest now
+  EXPECT_TRUE(pool.remove_from_index(pages[0]));
   EXPECT_EQ(pool.oldest(), pages[3]);
-  EXPECT_TRUE(pool.drop(pages[3]));
+  EXPECT_TRUE(pool.remove_from_index(pages[3]));
   EXPECT_EQ(pool.oldest(), pages[2]);
   EXPECT_EQ(pool.free() + pool.cached() + pool.used(), pool.total());
 }
 
 TEST(PagePoolDeathTest, BooksThatDoNotAddUp) {
   PagePool pool(1);
-  EXPECT_DEATH(pool.give_back(PageId(0)), "broken invariant");
+  EXPECT_DEATH(pool.release(PageId(0)), "broken invariant");
   EXPECT_DEATH(pool.share(PageId(0)), "broken invariant");
   const PageId page = pool.take();
   EXPECT_DEATH(pool.take(), "broken invariant");
-  pool.keep(page);
-  EXPECT_DEATH(pool.keep(page), "broken invariant");
-  pool.give_back(page);
-  EXPECT_DEATH(pool.give_back(page), "broken invariant")
-      << "what the index owns is not ours to give";
-  pool.drop(page);
-  EXPECT_DEATH(pool.drop(page), "broken invariant");
-  EXPECT_DEATH(pool.give_back(page), "broken invariant");
+  pool.add_to_index(page);
+  EXPECT_DEATH(pool.add_to_index(page), "broken invariant");
+  pool.release(page);
+  EXPECT_DEATH(pool.release(page), "broken invariant") << "what the index owns is not ours to give";
+  pool.remove_from_index(page);
+  EXPECT_DEATH(pool.remove_from_index(page), "broken invariant");
+  EXPECT_DEATH(pool.release(page), "broken invariant");
 }
 
 }  // namespace

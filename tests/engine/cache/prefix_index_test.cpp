@@ -25,7 +25,7 @@ struct Fixture {
     give_back(pages);
     return pages;
   }
-  // Likewise, and goes on.
+  // Likewise, but does not end.
   std::vector<PageId> run(const Tokens& tokens, const PrefixRoot& root = {}) {
     std::vector<PageId> pages = index.find(root, tokens, 100);
     for (const PageId page : pages) pool.share(page);
@@ -40,11 +40,11 @@ struct Fixture {
   }
   // From the end on, as sequences do.
   void give_back(const std::vector<PageId>& pages) {
-    for (size_t i = pages.size(); i-- > 0;) pool.give_back(pages[i]);
+    for (size_t i = pages.size(); i-- > 0;) pool.release(pages[i]);
   }
-  std::vector<PageId> give_up() {
+  std::vector<PageId> evict_oldest() {
     std::vector<PageId> freed;
-    index.give_up(&freed);
+    index.evict_oldest(&freed);
     return freed;
   }
   size_t known(const Tokens& tokens, const PrefixRoot& root = {}) const {
@@ -86,8 +86,8 @@ TEST(PrefixIndex, RowsThatAreKnownKeepTheirPage) {
   const auto first = f.leave({1, 2});
   const PageId second = f.pool.take();
   EXPECT_EQ(f.index.insert({}, PageId(), Tokens{1, 2}, second), first[0]);
-  EXPECT_FALSE(f.pool.kept(second));
-  f.pool.give_back(second);
+  EXPECT_FALSE(f.pool.indexed(second));
+  f.pool.release(second);
   EXPECT_EQ(f.index.size(), 1U);
 }
 
@@ -129,7 +129,7 @@ TEST(PrefixIndex, ACollisionIsNotAHit) {
   }
   // Different roots collide as well, as all pages have one hash.
   EXPECT_EQ(f.known({0, 0}, {"salt", AdapterId(), ""}), 0U);
-  while (f.pool.cached() > 0) f.give_up();
+  while (f.pool.cached() > 0) f.evict_oldest();
   EXPECT_EQ(f.index.size(), 0U);
 }
 
@@ -143,7 +143,7 @@ uint64_t recording(uint64_t before, std::span<const Token> tokens) {
   return PrefixIndex::hash(before, tokens);
 }
 
-// What a chain's hashes are cannot be told from its tokens.
+// Hashes of a chain cannot be predicted from its tokens.
 TEST(PrefixIndex, HashesBeginAnywhere) {
   for (int i = 0; i < 5; ++i) {
     Fixture f(16, &recording);
@@ -156,13 +156,13 @@ TEST(PrefixIndex, HashesBeginAnywhere) {
 TEST(PrefixIndex, GivesUpTheLongestUnusedFromTheEndOfItsChain) {
   Fixture f;
   const auto a = f.leave({1, 1, 2, 2, 3, 3}), b = f.leave({4, 4, 5, 5});
-  EXPECT_EQ(f.give_up(), std::vector<PageId>{a[2]});
+  EXPECT_EQ(f.evict_oldest(), std::vector<PageId>{a[2]});
   EXPECT_EQ(f.known({1, 1, 2, 2, 3, 3}), 2U) << "a part of the chain stays of use";
   f.leave({1, 1, 2, 2});  // used again
-  EXPECT_EQ(f.give_up(), std::vector<PageId>{b[1]});
-  EXPECT_EQ(f.give_up(), std::vector<PageId>{b[0]});
-  EXPECT_EQ(f.give_up(), std::vector<PageId>{a[1]});
-  EXPECT_EQ(f.give_up(), std::vector<PageId>{a[0]});
+  EXPECT_EQ(f.evict_oldest(), std::vector<PageId>{b[1]});
+  EXPECT_EQ(f.evict_oldest(), std::vector<PageId>{b[0]});
+  EXPECT_EQ(f.evict_oldest(), std::vector<PageId>{a[1]});
+  EXPECT_EQ(f.evict_oldest(), std::vector<PageId>{a[0]});
   EXPECT_EQ(f.pool.free(), f.pool.total());
 }
 
@@ -171,25 +171,25 @@ TEST(PrefixIndex, WhatIsUsedIsNotGivenUp) {
   const auto kept = f.run({1, 1, 2, 2});
   const auto gone = f.leave({1, 1, 2, 2, 3, 3});
   EXPECT_EQ(f.pool.cached(), 1);
-  EXPECT_EQ(f.give_up(), std::vector<PageId>{gone[2]});
+  EXPECT_EQ(f.evict_oldest(), std::vector<PageId>{gone[2]});
   EXPECT_EQ(f.pool.cached(), 0);
   EXPECT_EQ(f.known({1, 1, 2, 2}), 2U);
   f.give_back(kept);
   EXPECT_EQ(f.pool.cached(), 2);
 }
 
-// A fork may hold the end of a chain whose beginning it has pages of its own for.
+// A fork may share the end of a chain but own its beginning.
 TEST(PrefixIndex, APageTakesThoseBehindItAlong) {
   Fixture f;
   const auto chain = f.run({1, 1, 2, 2, 3, 3});
-  f.pool.give_back(chain[0]);
-  f.pool.give_back(chain[2]);
+  f.pool.release(chain[0]);
+  f.pool.release(chain[2]);
   EXPECT_EQ(f.pool.cached(), 2);
-  EXPECT_EQ(f.give_up(), (std::vector<PageId>{chain[2], chain[0]}));
+  EXPECT_EQ(f.evict_oldest(), (std::vector<PageId>{chain[2], chain[0]}));
   EXPECT_EQ(f.index.size(), 0U);
   EXPECT_EQ(f.pool.owners(chain[1]), 1) << "its user's alone now";
   EXPECT_EQ(f.index.insert({}, chain[0], Tokens{2, 2}, chain[1]), PageId()) << "behind the unknown";
-  f.pool.give_back(chain[1]);
+  f.pool.release(chain[1]);
   EXPECT_EQ(f.pool.free(), f.pool.total());
 }
 
@@ -214,7 +214,7 @@ TEST(PrefixIndex, ItsVersionTellsOfEveryChange) {
   EXPECT_NE(one, empty);
   f.leave({1, 1});
   EXPECT_EQ(f.index.version(), one) << "nothing new";
-  f.give_up();
+  f.evict_oldest();
   EXPECT_NE(f.index.version(), one);
 }
 
@@ -227,7 +227,7 @@ TEST(PrefixIndexDeathTest, BooksThatDoNotAddUp) {
   EXPECT_DEATH(f.index.insert({"salt", AdapterId(), ""}, pages[0], Tokens{2, 2}, page),
                "broken invariant")
       << "across roots";
-  f.pool.give_back(page);
+  f.pool.release(page);
   f.give_back(pages);
 }
 

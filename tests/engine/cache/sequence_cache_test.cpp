@@ -1,8 +1,7 @@
-// Sequence caches against a model that keeps every row's content in a list: whatever is done to the
-// books, executing the emitted moves on a memory leaves each row's content in its slot. A row's
-// content follows from its tokens and all before, as keys and values do, so a page that comes from
-// the prefix index has to hold what the model says. What the index knows is modelled by a map from
-// tokens to pages.
+// Compares sequence caches with a model that lists the content of every row: after all operations,
+// executing the logged moves leaves each row's content in its slot. A row's content depends on its
+// token and all earlier ones, as keys and values do, so shared pages are checked too. A map from
+// tokens to pages models the prefix index.
 #include "engine/cache/sequence_cache.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +21,7 @@ constexpr int kRowsOfAPage = 4;
 constexpr int kPages = 18;
 using Tokens = std::vector<Token>;
 
-// What a row holds: an identity, and the layers that it has done.
+// The content of a row: an identity, and the layers done.
 struct Content {
   uint64_t id = 0;
   int layers = 0;
@@ -68,7 +67,7 @@ struct World {
   std::map<Tokens, PageId> published;
 };
 
-// A cache, and what it must hold.
+// A cache and its expected content.
 struct Model {
   std::unique_ptr<SequenceCache> cache;
   Tokens text;  // what its sequence comes to
@@ -122,14 +121,14 @@ void check(World& w, const std::vector<Model>& all) {
     ASSERT_EQ(w.pools.kv.owners(page), owners + (w.pools.prefixes.knows(page) ? 1 : 0));
   }
   for (const PageId page : w.pools.prefixes.pages()) {
-    EXPECT_EQ(w.pools.kv.kept(page), true);
+    EXPECT_EQ(w.pools.kv.indexed(page), true);
   }
   ASSERT_EQ(w.pools.kv.used(), static_cast<int64_t>(kv.size()));
   ASSERT_EQ(w.pools.frontier.used(), frontier_pages);
   std::vector<const SequenceCache*> caches;
   for (const Model& m : all) {
     caches.push_back(m.cache.get());
-    for (size_t r = 0; r < m.rows.size(); ++r) ASSERT_EQ(m.cache->fed()[r], m.rows[r].token);
+    for (size_t r = 0; r < m.rows.size(); ++r) ASSERT_EQ(m.cache->inputs()[r], m.rows[r].token);
   }
   ASSERT_EQ(w.pools.check(caches), "");
   std::erase_if(w.published, [&](const auto& p) { return !w.pools.prefixes.knows(p.second); });
@@ -139,7 +138,7 @@ void check(World& w, const std::vector<Model>& all) {
 class Walk {
  public:
   explicit Walk(uint64_t seed) : rng_(seed), all_(3) {
-    // Texts that have more or less in common.
+    // Texts with common prefixes of various lengths.
     Tokens text(48);
     for (const size_t same : {0, 13, 25}) {
       for (size_t i = same; i < text.size(); ++i) text[i] = static_cast<Token>(below(3));
@@ -187,7 +186,7 @@ class Walk {
         adopt(m);
         break;
       default:
-        settle(m);
+        commit_tree(m);
         if (below(6) == 0) {
           m.cache->clear();
           m.rows.clear();
@@ -211,17 +210,17 @@ class Walk {
     return m;
   }
 
-  void settle(Model& m) {
-    m.cache->settle();
+  void commit_tree(Model& m) {
+    m.cache->commit_tree();
     if (m.tree.empty()) return;
-    // Up to and with the first row that has not exactly one child.
+    // Up to and including the first row without exactly one child.
     size_t stay = 0;
     while (std::count(m.tree.begin(), m.tree.end(), static_cast<Row>(stay) - 1) == 1) ++stay;
     m.rows.resize(m.rows.size() - m.tree.size() + stay);
     m.tree.clear();
   }
 
-  // reserve() takes exactly what need() told.
+  // reserve() takes exactly the pages that need() returned.
   bool reserve(Model& m, int total, int to) {
     const PageNeed need = m.cache->need(total, to);
     const int64_t kv = w_.pools.kv.available(), frontier = w_.pools.frontier.available();
@@ -231,7 +230,7 @@ class Walk {
     const bool takes_back =
         cut < pages.size() && std::any_of(
                                   pages.begin() + static_cast<ptrdiff_t>(cut), pages.end(),
-                                  [&](PageId page) { return w_.pools.kv.kept(page); });
+                                  [&](PageId page) { return w_.pools.kv.indexed(page); });
     const bool needs_cached = need.kv > w_.pools.kv.free();
     const size_t known = w_.pools.prefixes.size();
     m.cache->reserve(total, to);
@@ -245,7 +244,7 @@ class Walk {
     return true;
   }
   void append(Model& m) {
-    settle(m);
+    commit_tree(m);
     const int to = below(2) ? kLayers : 1 + static_cast<int>(below(kLayers));
     const int n = static_cast<int>(below(7));
     if (m.rows.size() + static_cast<size_t>(n) > 40) return truncate(m);
@@ -265,7 +264,7 @@ class Walk {
       tree.add(token_in(token), parent);
     }
     m.cache->append(to, tree);
-    // The device: rows that were behind come to `to`, and new ones are there.
+    // The device: frontier rows and new rows do layers up to `to`.
     for (Content& c : m.rows) c.layers = std::max(c.layers, to);
     m.rows.insert(m.rows.end(), added.begin(), added.end());
     for (size_t r = 0; r < m.rows.size(); ++r) {
@@ -290,7 +289,7 @@ class Walk {
          r = m.tree[static_cast<size_t>(r)]) {
       path.insert(path.begin(), r);
     }
-    m.cache->keep(path);
+    m.cache->retain(path);
     const size_t begin = m.rows.size() - m.tree.size();
     std::vector<Content> kept;
     for (const Row r : path) kept.push_back(m.rows[begin + static_cast<size_t>(r)]);
@@ -300,7 +299,7 @@ class Walk {
   }
 
   void truncate(Model& m) {
-    settle(m);
+    commit_tree(m);
     const auto at_most = static_cast<int>(below(45));
     const int reserved = m.cache->reserved_rows();
     m.cache->truncate(at_most);
@@ -309,7 +308,7 @@ class Walk {
   }
 
   void fork(Model& m) {
-    settle(m);
+    commit_tree(m);
     Model& other = all_[below(all_.size())];
     if (&other == &m) return;
     const int64_t used = w_.pools.kv.used();
@@ -321,12 +320,12 @@ class Walk {
     EXPECT_LE(w_.pools.kv.used(), used) << "a fork takes no pages";
   }
 
-  // Appends what another cache has at the same rows.
+  // Appends the same rows of another cache.
   void copy(Model& m) {
-    settle(m);
+    commit_tree(m);
     Model& other = all_[below(all_.size())];
     if (&other == &m) return;
-    settle(other);
+    commit_tree(other);
     const int begin = static_cast<int>(m.rows.size()), end = static_cast<int>(other.rows.size());
     if (begin >= end) return;
     const auto last = static_cast<size_t>(begin) - 1;
@@ -340,12 +339,12 @@ class Walk {
     m.rows.insert(m.rows.end(), other.rows.begin() + begin, other.rows.end());
   }
 
-  // Its rows become known as far as they are its text's and have done all layers.
+  // Publishes rows that are of its text and have done all layers.
   void publish(Model& m) {
-    settle(m);
+    commit_tree(m);
     const size_t final_tokens = below(4) ? m.text.size() : below(m.text.size());
     const uint64_t before = m.cache->pools()->prefixes.version();
-    const bool news = m.cache->has_news(final_tokens);
+    const bool news = m.cache->can_publish(final_tokens);
     m.cache->publish({}, std::span<const Token>(m.text).first(final_tokens));
     if (!news) EXPECT_EQ(m.cache->pools()->prefixes.version(), before);
     for (size_t n = kRowsOfAPage; n <= std::min(final_tokens, m.rows.size()); n += kRowsOfAPage) {
@@ -359,7 +358,7 @@ class Walk {
     }
   }
 
-  // A sequence ends. Another one's cache takes over the longest known beginning of its text.
+  // A sequence ends. The cache of another one adopts the longest known prefix of its text.
   void adopt(Model& m) {
     if (below(4)) publish(m);
     m.cache->clear();
@@ -422,7 +421,7 @@ TEST(SequenceCache, AnUnsettledTreeKeepsItsUnbranchedPrefix) {
     one.cache.reserve(8, kLayers);
     one.append(kLayers, parents);
     EXPECT_EQ(one.cache.rows(), static_cast<int>(parents.size()));
-    one.cache.settle();
+    one.cache.commit_tree();
     EXPECT_EQ(one.cache.rows(), stay);
   }
 }
@@ -463,7 +462,7 @@ TEST(SequenceCache, PassesHaveTheirTurns) {
   EXPECT_TRUE(one.cache.idle());
 }
 
-// A device reads the page table where it lies.
+// Devices read the page table in place.
 TEST(SequenceCache, ATableUnderAPassStaysWhereItIs) {
   One one;
   one.cache.reserve(3, kLayers);
@@ -499,7 +498,7 @@ std::vector<std::pair<int, TicketId>> chosen_rows(const SequenceCache& cache) {
   return rows;
 }
 
-Tokens fed(const SequenceCache& cache) { return {cache.fed().begin(), cache.fed().end()}; }
+Tokens fed(const SequenceCache& cache) { return {cache.inputs().begin(), cache.inputs().end()}; }
 
 using Chosen = std::vector<std::pair<int, TicketId>>;
 
@@ -511,14 +510,14 @@ TEST(SequenceCache, TellsWhatItsRowsWereFed) {
   one.cache.append(kLayers, first);
   EXPECT_EQ(fed(one.cache), (Tokens{5, -1, 6, -1}));
   EXPECT_EQ(chosen_rows(one.cache), (Chosen{{1, 70}, {3, 71}}));
-  one.cache.know(Tokens{5, 8, 6});
+  one.cache.resolve_inputs(Tokens{5, 8, 6});
   EXPECT_EQ(fed(one.cache), (Tokens{5, 8, 6, -1})) << "row 3 is not final yet";
   EXPECT_EQ(chosen_rows(one.cache), (Chosen{{3, 71}}));
   one.cache.truncate(3);
   EXPECT_EQ(fed(one.cache), (Tokens{5, 8, 6}));
   EXPECT_EQ(chosen_rows(one.cache), Chosen());
 
-  // A tree, of which the path 0, 2, 5 stays; its rows bring along what they were fed.
+  // A tree whose path 0, 2, 5 is retained; its rows keep their inputs.
   Tree tree;
   tree.add(token_in(1), -1);
   tree.add(token_in(2), 0);
@@ -528,7 +527,7 @@ TEST(SequenceCache, TellsWhatItsRowsWereFed) {
   tree.add(chosen_in(74), 2);
   one.cache.append(kLayers, tree);
   EXPECT_EQ(fed(one.cache), (Tokens{5, 8, 6, 1, 2, -1, -2, -1, -1}));
-  one.cache.keep(std::vector<Row>{0, 2, 5});
+  one.cache.retain(std::vector<Row>{0, 2, 5});
   EXPECT_EQ(fed(one.cache), (Tokens{5, 8, 6, 1, -1, -1}));
   EXPECT_EQ(chosen_rows(one.cache), (Chosen{{4, 72}, {5, 74}}));
 
@@ -540,7 +539,7 @@ TEST(SequenceCache, TellsWhatItsRowsWereFed) {
   copy.copy_from(one.cache, 0, 6);
   EXPECT_EQ(fed(copy), fed(one.cache));
   EXPECT_EQ(chosen_rows(copy), chosen_rows(one.cache));
-  one.cache.know(Tokens{5, 8, 6, 1, 9, 3, 4});
+  one.cache.resolve_inputs(Tokens{5, 8, 6, 1, 9, 3, 4});
   EXPECT_EQ(fed(one.cache), (Tokens{5, 8, 6, 1, 9, 3}));
   EXPECT_EQ(chosen_rows(fork), (Chosen{{4, 72}})) << "the others learn it at rounds of their own";
   one.cache.clear();
@@ -549,7 +548,7 @@ TEST(SequenceCache, TellsWhatItsRowsWereFed) {
 
 // --- The prefix index
 
-// A cache of which `tokens` were fed, in one pass that is done.
+// A cache with the inputs `tokens`, from one completed pass.
 void feed(SequenceCache& cache, const Tokens& tokens, int to = kLayers) {
   Tree tree;
   for (const Token t : tokens) tree.chain(token_in(t));
@@ -596,7 +595,7 @@ TEST(SequenceCache, WhatIsSharedIsCopiedBeforeItIsWritten) {
   EXPECT_EQ(two.w.pools.prefixes.size(), 3U);
 }
 
-// The last user of a published page that it has cut needs no copy, and so no page, to go on.
+// The last user of a published page can overwrite it after a truncation, without a copy.
 TEST(SequenceCache, ACutPageThatNobodyElseUsesIsTakenBack) {
   Two two;
   feed(two.a, kText);
@@ -727,7 +726,7 @@ TEST(SequenceCache, PublishesWhatIsFinalAndInMemory) {
          c.reserve(4, kLayers);
          c.append(kLayers, tree);
          c.passes_done();
-         c.know(kText);
+         c.resolve_inputs(kText);
        },
        1},
   };
@@ -749,7 +748,7 @@ TEST(SequenceCache, AnEmbeddingStaysPrivateWhereItMoves) {
   two.a.reserve(5, kLayers);
   two.a.append(kLayers, tree);
   two.a.passes_done();
-  two.a.keep(std::vector<Row>{4});
+  two.a.retain(std::vector<Row>{4});
   feed(two.a, {2, 3, 4});
   EXPECT_EQ(fed(two.a), (Tokens{1, 2, 3, 4}));
   two.a.publish({}, kText);
@@ -770,16 +769,16 @@ TEST(SequenceCache, GoesOnPublishingWhereTheIndexForgot) {
 TEST(SequenceCache, ThereIsNewsWhereAPageIsFullOrForgotten) {
   Two two;
   feed(two.a, {1, 2, 3, 4, 5, 6, 7});
-  EXPECT_FALSE(two.a.has_news(3)) << "not final";
-  EXPECT_TRUE(two.a.has_news(4));
+  EXPECT_FALSE(two.a.can_publish(3)) << "not final";
+  EXPECT_TRUE(two.a.can_publish(4));
   two.a.publish({}, kText);
-  EXPECT_FALSE(two.a.has_news(kText.size()));
+  EXPECT_FALSE(two.a.can_publish(kText.size()));
   feed(two.a, {8});
-  EXPECT_FALSE(two.a.has_news(7)) << "not final";
-  EXPECT_TRUE(two.a.has_news(8));
+  EXPECT_FALSE(two.a.can_publish(7)) << "not final";
+  EXPECT_TRUE(two.a.can_publish(8));
   two.a.publish({}, kText);
   two.w.pools.drop_prefixes();
-  EXPECT_TRUE(two.a.has_news(8));
+  EXPECT_TRUE(two.a.can_publish(8));
 }
 
 TEST(SequenceCache, ACachedPageIsGivenUpForANewOne) {
@@ -803,7 +802,7 @@ TEST(SequenceCache, SwitchedOffNothingIsKnown) {
   ModelPools pools(ModelId(0), World::shape(), {kRowsOfAPage, kPages, kPages}, &log, false);
   SequenceCache a(CacheId(0), &pools), b(CacheId(1), &pools);
   feed(a, kText);
-  EXPECT_FALSE(a.has_news(kText.size()));
+  EXPECT_FALSE(a.can_publish(kText.size()));
   a.publish({}, kText);
   EXPECT_EQ(b.adopt({}, kText, 10), 0);
   a.clear();
@@ -819,8 +818,8 @@ TEST(ModelPools, ARecountFindsWhatIsWrong) {
   EXPECT_NE(two.w.pools.check({}), "") << "pages that no cache owns";
   two.w.pools.kv.share(two.a.pages()[0]);
   EXPECT_NE(two.w.pools.check(caches), "") << "an owner too many";
-  two.w.pools.kv.give_back(two.a.pages()[0]);
-  two.w.pools.kv.give_back(two.a.pages()[2]);
+  two.w.pools.kv.release(two.a.pages()[0]);
+  two.w.pools.kv.release(two.a.pages()[2]);
   EXPECT_NE(two.w.pools.check(caches), "") << "a used page among the free ones";
   EXPECT_EQ(two.w.pools.kv.take(), two.a.pages()[2]);
   EXPECT_EQ(two.w.pools.check(caches), "");
@@ -833,9 +832,9 @@ TEST(SequenceCacheDeathTest, BooksThatDoNotAddUp) {
   EXPECT_DEATH(one.append(2, {-1}), "broken invariant") << "no frontier page";
   one.append(kLayers, {-1, 0, 0});
   EXPECT_DEATH(one.append(kLayers, {-1}), "broken invariant") << "on an unsettled tree";
-  EXPECT_DEATH(one.cache.keep(std::vector<Row>{1, 0}), "broken invariant");
-  EXPECT_DEATH(one.cache.keep(std::vector<Row>{0, 7}), "broken invariant");
-  one.cache.settle();
+  EXPECT_DEATH(one.cache.retain(std::vector<Row>{1, 0}), "broken invariant");
+  EXPECT_DEATH(one.cache.retain(std::vector<Row>{0, 7}), "broken invariant");
+  one.cache.commit_tree();
   SequenceCache fork(CacheId(1), &one.w.pools);
   fork.fork_from(one.cache);
   EXPECT_DEATH(one.append(kLayers, {-1}), "broken invariant") << "a page with two owners";

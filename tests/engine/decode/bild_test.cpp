@@ -26,13 +26,13 @@ BildParams random_bild(Rng& rng) {
   return a;
 }
 
-void use_bild(SequenceSpec& s, BildParams a, std::vector<RoleModel> roles) {
-  s.roles = std::move(roles);
-  if (s.roles[1].to > 0) a.num_masks.reset();  // early exit has none
+void use_bild(SequenceSpec& s, BildParams a, std::vector<CastRole> roles) {
+  if (roles[1].layers > 0) a.num_masks.reset();  // early exit has none
   if (a.num_masks) {
-    s.roles[1].masks = kAdapter;
+    roles[1].mask_adapter = kAdapter;
     s.extra_rows = masked_draft_rows(*a.num_masks);
   }
+  s.cast = make_cast(std::move(roles));
   s.method = [a](Gen g) { return bild(g, a); };
 }
 
@@ -149,7 +149,7 @@ int differences(uint64_t seed, const BildParams& a, float temperature, int n, bo
     SequenceSpec ar = box.spec(s.prompt, s.stops.max_new_tokens);
     ar.warp = s.warp;
     ar.stops.eos = s.stops.eos;
-    ar.roles = {{Role::kLarge, ModelId(ar_model), 0}};
+    ar.cast = make_cast({{Role::kLarge, ModelId(ar_model), 0}});
     use_bild(s, a, two_models());
     auto first = box.submit(std::move(s));
     all.emplace_back(std::move(first), box.submit(std::move(ar)));
@@ -500,7 +500,7 @@ TEST(Bild, EarlyExitComesBackInChunks) {
       const reference::Model large(box.config(0)), small(box.config(0), 2);
       auto expected = reference::bild(large, small, s.prompt, s.warp, a, {}, 40);
       use_bild(s, a, early_exit(2));
-      s.roles.back().frontier_rows = longest_small_run(a) + 1;
+      edit_cast(s).roles.back().frontier_rows = longest_small_run(a) + 1;
       all.emplace_back(box.submit(std::move(s)), std::move(expected));
     }
     box.pump();

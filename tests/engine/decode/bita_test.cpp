@@ -31,9 +31,9 @@ BitaParams random_bita(Rng& rng) {
 }
 
 void use_bita(SequenceSpec& s, const BitaParams& a) {
-  RoleModel large{Role::kLarge, ModelId(0), 0};
-  large.masks = kAdapter;
-  s.roles = {large};
+  CastRole large{Role::kLarge, ModelId(0), 0};
+  large.mask_adapter = kAdapter;
+  s.cast = make_cast({large});
   s.extra_rows = bita_tree_rows(a.tree, a.num_masks, a.num_candidates);
   s.method = [a](Gen g) { return bita(g, a); };
 }

@@ -55,7 +55,9 @@ TEST(ContractCaches, RowsGoOnFromWhereTheyStopped) {
     Box box{o};
     Answers out;
     const std::vector<Token> p = {1, 2, 3, 4, 5, 6};
-    const auto r = run(box, box.spec(p, 1), [&out](Gen g) { return climb(g, &out); });
+    SequenceSpec s = box.spec(p, 1);
+    add_stages(s, ModelId(0), {1, 3});
+    const auto r = run(box, std::move(s), [&out](Gen g) { return climb(g, &out); });
     box.pump();
     ASSERT_TRUE(r->ok()) << r->end.status;
     const auto answer = [&](const std::vector<Token>& more, int layers) {
@@ -141,9 +143,10 @@ TEST(ContractCaches, CopiesBetweenDevicesAreInOrder) {
       Box box{o};
       Answers out;
       SequenceSpec s = box.spec({1, 2, 3, 4, 5, 6}, 1);
-      s.roles.push_back({Role::kWorker, ModelId(1), 0});
+      edit_cast(s).roles.push_back({Role::kWorker, ModelId(1), 0});
+      for (const int model : {0, 1}) add_stages(s, ModelId(model), {to});
       SequenceSpec busy = box.spec({1}, 8);  // keeps the worker's device busy
-      busy.roles = {{Role::kLarge, ModelId(1), 0}};
+      busy.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
       const auto other = box.submit(std::move(busy));
       const auto r = run(box, std::move(s), [&out, to](Gen g) { return hand_over(g, to, &out); });
       box.pump();
@@ -175,7 +178,7 @@ Task<void> exchange(Gen g, Answers* out) {
       p.stage = s;
       for (Token t : {10, 11, 12}) p.add.add(token_in(t), -1);
       Readout r = co_await g.submit(std::move(p));
-      g.keep(s.cache, std::vector<Row>{s.cache == a.cache ? 2 : 1});
+      g.retain(s.cache, std::vector<Row>{s.cache == a.cache ? 2 : 1});
     }
     g.truncate(b.cache, n);
     g.copy(a.cache, n, n + 1, b.cache);
@@ -198,7 +201,7 @@ TEST(ContractCaches, CopiesInBothDirections) {
   Box box{o};
   Answers out;
   SequenceSpec s = box.spec({1, 2, 3}, 1);
-  s.roles.push_back({Role::kWorker, ModelId(1), 0});
+  edit_cast(s).roles.push_back({Role::kWorker, ModelId(1), 0});
   const auto r = run(box, std::move(s), [&out](Gen g) { return exchange(g, &out); });
   box.pump();
   ASSERT_TRUE(r->ok());

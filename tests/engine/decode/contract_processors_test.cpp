@@ -14,7 +14,7 @@ using Method = std::function<Task<void>(Gen)>;
 constexpr int kAnswer = 14;
 
 // Runs `n` random prompts under random processors at once.
-void expect_reference(const BoxOptions& options, const std::vector<RoleModel>& roles, uint64_t seed,
+void expect_reference(const BoxOptions& options, const std::vector<CastRole>& roles, uint64_t seed,
                       float temperature, const Method& method, int64_t* preemptions = nullptr) {
   Box box{options};
   std::mt19937_64 rng(seed);
@@ -27,7 +27,7 @@ void expect_reference(const BoxOptions& options, const std::vector<RoleModel>& r
     s.warp.temperature = temperature;
     s.warp.seed = rng();
     s.warp.processors = random_processors(rng, s, vocab);
-    s.roles = roles;
+    s.cast = make_cast(roles);
     s.method = method;
     expected.push_back(
         reference::autoregressive(box.config(), s.prompt, s.warp, s.stops.eos, kAnswer));
@@ -120,7 +120,7 @@ TEST(ContractProcessors, SampledDraftsOfTheSameModelAreAllAccepted) {
     s.warp.typical_p = 0.9F;
     s.warp.seed = seed;
     s.warp.processors = random_processors(rng, s);
-    s.roles = two_models();
+    s.cast = make_cast(two_models());
     s.method = [&stats](Gen g) { return speculative(g, 3, &stats); };
     const auto r = box.submit(std::move(s));
     box.pump();

@@ -42,7 +42,7 @@ TEST(ContractRounds, EarlyExitNeedsItsPagesOnce) {
   Box box{o};
   SketchStats stats;
   SequenceSpec s = box.spec({1, 2, 3, 4}, 12);  // 4 + 12 + a run of 4
-  s.roles = early_exit(2);
+  s.cast = make_cast(early_exit(2));
   s.method = [&stats](Gen g) { return bild(g, {4, 0, 0.69F}, &stats); };
   const auto r = box.submit(std::move(s));
   box.pump();
@@ -138,7 +138,7 @@ TEST(ContractRounds, TicketsThatNobodyAwaitsLeaveNothing) {
     std::vector<std::shared_ptr<Recorder>> all;
     const auto submit = [&](int i, int n) {
       SequenceSpec s = box.spec({i, 2, 3, 4, 5, 6, 7, 8}, n);
-      s.roles = two_models();
+      s.cast = make_cast(two_models());
       s.method = careless;
       all.push_back(box.submit(std::move(s)));
     };
@@ -158,7 +158,7 @@ TEST(ContractRounds, TicketsThatNobodyAwaitsLeaveNothing) {
     SequenceSpec flush = box.spec({1}, 1);
     box.submit(std::move(flush));
     SequenceSpec flush_small = box.spec({1}, 1);
-    flush_small.roles = {{Role::kLarge, ModelId(1), 0}};
+    flush_small.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
     box.submit(std::move(flush_small));
     box.pump();
     EXPECT_EQ(box.values.size(), 0U) << "seed " << seed;

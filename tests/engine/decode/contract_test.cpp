@@ -12,7 +12,7 @@ constexpr int kLength = 14;
 using Method = std::function<Task<void>(Gen)>;
 
 // Runs `n` random prompts at once, by `method` and by autoregressive decoding; they must agree.
-void expect_equals_ar(const BoxOptions& options, const std::vector<RoleModel>& roles, uint64_t seed,
+void expect_equals_ar(const BoxOptions& options, const std::vector<CastRole>& roles, uint64_t seed,
                       float temperature, const Method& method, int n = 6) {
   Box box{options};
   std::mt19937_64 rng(seed);
@@ -29,7 +29,7 @@ void expect_equals_ar(const BoxOptions& options, const std::vector<RoleModel>& r
       s.warp.seed = seed + static_cast<uint64_t>(i);
       if (&r == &both[0]) {
         s.method = method;
-        s.roles = roles;
+        s.cast = make_cast(roles);
       }
       r = box.submit(std::move(s));
     }
@@ -114,7 +114,7 @@ TEST(Contract, SampledDraftsOfTheSameModelAreAllAccepted) {
     SequenceSpec s = box.spec({1, 2, 3}, 12);
     s.warp.temperature = 1;
     s.warp.seed = seed;
-    s.roles = two_models();
+    s.cast = make_cast(two_models());
     s.method = [&stats](Gen g) { return speculative(g, 3, &stats); };
     const auto r = box.submit(std::move(s));
     box.pump();
@@ -135,7 +135,7 @@ TEST(Contract, SampledSpeculativeDependsOnTheSeedAlone) {
       SequenceSpec s = box.spec({static_cast<Token>(i), 2, 3}, 16);
       s.warp.temperature = 1.5F;
       s.warp.seed = i;
-      s.roles = two_models();
+      s.cast = make_cast(two_models());
       s.method = [&stats](Gen g) { return speculative(g, 3, &stats); };
       all.push_back(box.submit(std::move(s)));
     }

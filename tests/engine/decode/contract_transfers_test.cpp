@@ -17,7 +17,7 @@ BoxOptions main_and_worker(int layers, bool retains_top_hidden = false) {
 
 SequenceSpec with_worker(Box& box, std::vector<Token> prompt) {
   SequenceSpec s = box.spec(std::move(prompt), 1);
-  s.roles.push_back({Role::kWorker, ModelId(1), 0});
+  edit_cast(s).roles.push_back({Role::kWorker, ModelId(1), 0});
   return s;
 }
 
@@ -137,7 +137,7 @@ TEST(ContractTransfers, PagesOfACopyComeBackWhenItIsMade) {
   o.models[1].config.pass_seconds = 1;
   Box box{o};
   SequenceSpec busy = box.spec({1}, 2);
-  busy.roles = {{Role::kLarge, ModelId(1), 0}};
+  busy.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
   const auto other = box.submit(std::move(busy));
   SequenceSpec s = with_worker(box, std::vector<Token>(16, 3));
   s.stops.max_new_tokens = 0;
@@ -169,7 +169,7 @@ TEST(ContractTransfers, ALostWorkerGivesPagesBack) {
     return Fault{absl::UnavailableError("gone"), {}, Duration(1'000'000'000)};
   });
   SequenceSpec busy = box.spec({1}, 2);
-  busy.roles = {{Role::kLarge, ModelId(1), 0}};
+  busy.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
   box.submit(std::move(busy));
   SequenceSpec s = with_worker(box, std::vector<Token>(16, 3));
   s.method = hand_over_and_end;

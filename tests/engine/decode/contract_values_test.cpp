@@ -1,5 +1,5 @@
-// Hidden rows that a pass leaves and a later one is fed with: names, waiting, and their number.
-#include "tests/engine/decode/sketches_values.h"
+// Hidden rows that a pass leaves as inputs of a later one: names, waiting, and their number.
+#include "engine/decode/llm_to_slm.h"
 #include "tests/engine/sched/kit.h"
 
 namespace tandem::test {
@@ -7,12 +7,25 @@ namespace {
 
 using Answers = std::vector<Token>;
 
-Token best(const FakeModelConfig& model, const std::vector<uint64_t>& inputs) {
-  const std::vector<float> l = fake::logits_after_inputs(model, inputs, model.layers);
-  return static_cast<Token>(std::ranges::max_element(l) - l.begin());
+// LLM-to-SLM: the greedy answer of `small`, whose prompt rows are conditioned on hidden rows after
+// layer `at` of the large model.
+Answers conditioned_answer(const FakeModelConfig& small, int at, const std::vector<Token>& prompt,
+                           int max_new_tokens) {
+  std::vector<uint64_t> tokens, inputs;
+  for (const Token t : prompt) {
+    tokens.push_back(fake::token_input(t));
+    inputs.push_back(fake::embed_input(AdapterId(0), fake::chain(tokens), at, t));
+  }
+  Answers answer;
+  while (static_cast<int>(answer.size()) < max_new_tokens) {
+    const std::vector<float> l = fake::logits_after_inputs(small, inputs, small.layers);
+    answer.push_back(static_cast<Token>(std::ranges::max_element(l) - l.begin()));
+    inputs.push_back(fake::token_input(answer.back()));
+  }
+  return answer;
 }
 
-// Large and small, with room for so many hidden rows of each.
+// A large and a small model with `values` places for hidden rows each.
 BoxOptions pair_with_values(int small_device, int64_t values) {
   BoxOptions o;
   o.models.resize(2);
@@ -22,14 +35,18 @@ BoxOptions pair_with_values(int small_device, int64_t values) {
   return o;
 }
 
-SequenceSpec embedding(Box& box, std::vector<Token> prompt, int max_new_tokens, int at = 3) {
+SequenceSpec conditioned(Box& box, std::vector<Token> prompt, int max_new_tokens, int at = 3) {
   SequenceSpec s = box.spec(std::move(prompt), max_new_tokens);
-  s.roles.push_back({Role::kSmall, ModelId(1), 0});
-  s.method = [at](Gen g) { return embedded(g, at); };
+  Cast& cast = edit_cast(s);
+  cast.roles.push_back({Role::kSmall, ModelId(1)});
+  cast.roles[0].prompt_only = true;
+  cast.roles[1].adapter = AdapterId(0);
+  cast.conditioning = {{.from = 0, .to = 1, .layer = at}};
+  s.method = [](Gen g) { return llm_to_slm(g, {}); };
   return s;
 }
 
-TEST(ContractValues, APromptsRowsFeedAnotherModel) {
+TEST(ContractValues, APromptsRowsConditionAnotherModel) {
   for (const int device : {0, 1}) {
     for (const int chunk : {1, 3, 100}) {
       for (const int at : {1, 4}) {
@@ -37,10 +54,10 @@ TEST(ContractValues, APromptsRowsFeedAnotherModel) {
         o.limits.prefill_chunk_rows = chunk;
         Box box{o};
         const std::vector<Token> prompt = {5, 6, 7, 8, 9, 10};
-        const auto r = box.submit(embedding(box, prompt, 7, at));
+        const auto r = box.submit(conditioned(box, prompt, 7, at));
         box.pump();
         ASSERT_TRUE(r->ok()) << r->end.status;
-        EXPECT_EQ(r->tokens, embedded_answer(box.config(1), at, prompt, {}, 7));
+        EXPECT_EQ(r->tokens, conditioned_answer(box.config(1), at, prompt, 7));
         EXPECT_EQ(r->end.stats.large_passes, 1);
         box.expect_idle();
       }
@@ -60,8 +77,8 @@ TEST(ContractValues, EvictionsChangeNothing) {
     std::vector<Answers> expected;
     for (int i = 0; i < 4; ++i) {
       const std::vector<Token> prompt = random_prompt(rng, 1, 10);
-      all.push_back(box.submit(embedding(box, prompt, 12)));
-      expected.push_back(embedded_answer(box.config(1), 3, prompt, {}, 12));
+      all.push_back(box.submit(conditioned(box, prompt, 12)));
+      expected.push_back(conditioned_answer(box.config(1), 3, prompt, 12));
     }
     box.pump();
     for (size_t i = 0; i < all.size(); ++i) {
@@ -74,72 +91,25 @@ TEST(ContractValues, EvictionsChangeNothing) {
   EXPECT_GT(preempted, 20);
 }
 
-// Room for one prompt's rows at a time: others wait for it. More than there are can never be had.
+// There are places for one prompt's rows at a time, so others wait. A longer prompt is refused.
 TEST(ContractValues, TheirNumberIsBounded) {
   Box box{pair_with_values(0, 8)};
   std::vector<std::shared_ptr<Recorder>> all;
   for (int i = 0; i < 5; ++i) {
-    all.push_back(box.submit(embedding(box, std::vector<Token>(7, 3 + i), 5)));
+    all.push_back(box.submit(conditioned(box, std::vector<Token>(7, 3 + i), 5)));
   }
   int64_t most = 0;
   while (box.tick()) most = std::max(most, box.pools(0).values.used());
   for (const auto& r : all) EXPECT_TRUE(r->ok()) << r->end.status;
   EXPECT_EQ(most, 7);
-  const auto large = box.submit(embedding(box, std::vector<Token>(9, 1), 5));
-  box.pump();
-  EXPECT_EQ(large->end.status.code(), absl::StatusCode::kResourceExhausted);
-  SequenceSpec known = embedding(box, std::vector<Token>(9, 1), 5);
-  known.roles[0].hidden = 9;
-  const auto refused = box.submit(std::move(known));
+  const auto refused = box.submit(conditioned(box, std::vector<Token>(9, 1), 5));
   box.pump();
   EXPECT_EQ(refused->end.status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(refused->admitted, 0);
   box.expect_idle();
 }
 
-// Every row that decodes is fed with the row of the other model's last token, and in its place.
-Task<void> both_look(Gen g, int rounds) {
-  const Stage L = g.stage(Role::kLarge), S = g.stage(Role::kSmall);
-  for (int i = 0; i < rounds; ++i) {
-    co_await g.round({{L, g.missing(L), 0, 1}, {S, g.missing(S)}});
-    Pass p = g.catch_up(L);
-    Read left;
-    left.rows = last_rows(1, p.add.size());
-    left.hidden = true;
-    p.reading(std::move(left));
-    const Ticket large = g.submit(std::move(p));
-    Pass q;
-    q.stage = S;
-    q.add.chain(large.embedded(0, -1, true));
-    q.reading(g.draw({0}));
-    Readout r = co_await g.submit(std::move(q));
-    if (g.emit(g.emitted(r.row[0]))) co_return;
-  }
-}
-
-TEST(ContractValues, DecodedRowsAreFedToo) {
-  for (const int device : {0, 1}) {
-    Box box{pair_with_values(device, 2)};
-    SequenceSpec s = box.spec({1}, 6);
-    s.roles.push_back({Role::kSmall, ModelId(1), 0});
-    s.method = [](Gen g) { return both_look(g, 100); };
-    const auto r = box.submit(std::move(s));
-    box.pump();
-    ASSERT_TRUE(r->ok());
-    std::vector<uint64_t> tokens, inputs;
-    Token next = 1;
-    for (const Token got : r->tokens) {
-      tokens.push_back(fake::token_input(next));
-      inputs.push_back(fake::embed_input(AdapterId(), fake::chain(tokens), 4, -1));
-      next = best(box.config(1), inputs);
-      EXPECT_EQ(got, next);
-    }
-    EXPECT_EQ(r->tokens.size(), 6U);
-    box.expect_idle();
-  }
-}
-
-// A pass that fails leaves nothing; what is behind it fails with it, and nobody else.
+// A pass that fails leaves no rows. The pass that needs them fails too; other requests do not.
 TEST(ContractValues, AFailedPassLeavesNothing) {
   for (const int device : {0, 1}) {
     for (int n = 1; n < 8; ++n) {
@@ -151,8 +121,8 @@ TEST(ContractValues, AFailedPassLeavesNothing) {
           return Fault{{}, {0}, {}};
         });
       }
-      const auto a = box.submit(embedding(box, {1, 2, 3}, 4));
-      const auto b = box.submit(embedding(box, {4, 5, 6}, 4));
+      const auto a = box.submit(conditioned(box, {1, 2, 3}, 4));
+      const auto b = box.submit(conditioned(box, {4, 5, 6}, 4));
       box.pump();
       EXPECT_EQ(a->ends, 1);
       EXPECT_TRUE(b->ok()) << b->end.status;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,14 @@
 namespace tandem::test {
 
 using Answers = std::vector<Token>;
+
+// Adds stages below the top of `model`, which passes of `s` may run to.
+inline void add_stages(SequenceSpec& s, ModelId model, std::initializer_list<int> depths) {
+  std::vector<CastRole>& roles = edit_cast(s).roles;
+  const auto played = std::ranges::find(roles, model, &CastRole::model);
+  const Role role = played->role;
+  for (const int layers : depths) roles.push_back({role, model, layers});
+}
 
 // The most probable token behind `tokens` by the model's first `layers` layers.
 inline Token best(const FakeModelConfig& model, const std::vector<Token>& tokens, int layers) {

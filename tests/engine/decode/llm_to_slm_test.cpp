@@ -45,7 +45,7 @@ Fusion random_fusion(Rng& rng, const Box& box) {
   f.adapter = chance(rng, 20) ? AdapterId() : AdapterId(between(rng, 0, 1));
   f.at = between(rng, 1, box.config(0).layers);
   f.replace = chance(rng, 50);
-  f.foreign = f.replace && chance(rng, 50);
+  f.distinct_tokenizer = f.replace && chance(rng, 50);
   return f;
 }
 
@@ -60,7 +60,7 @@ Pair random_pair_of(Rng& rng, const Box& box, const Tokens& prompt, int most) {
   const Tokens& fed = p.into_encoder ? p.source : prompt;
   if (p.from_encoder) {
     p.f.at = box.config(2).layers;
-    p.f.reader_sees_all = true;
+    p.f.encoded = true;
     p.f.read = fed;
   }
   if (chance(rng, 50) || (p.from_encoder && static_cast<int>(fed.size()) > longest)) {
@@ -68,35 +68,38 @@ Pair random_pair_of(Rng& rng, const Box& box, const Tokens& prompt, int most) {
     int row = 0;
     for (size_t i = 0; i < fed.size(); ++i) {
       row = between(rng, row, static_cast<int>(p.f.read.size()) - 1);
-      p.f.beside.push_back(row);
+      p.f.alignment.push_back(row);
     }
   }
   return p;
 }
 
-// The large model runs no further than it is read.
-std::vector<RoleModel> roles_of(const Pair& p) {
+// The large model runs no layers above those that are read.
+Cast cast_of(const Pair& p) {
   const Fusion& f = p.f;
-  std::vector<RoleModel> roles = two_models();
-  roles[0].to = p.from_encoder ? 0 : f.at;
-  roles[0].prompt_only = true;
-  roles[0].sees_all = p.from_encoder;
-  if (p.from_encoder) roles[0].model = ModelId(2);
+  Cast cast{.roles = two_models()};
+  cast.roles[0].layers = p.from_encoder ? 0 : f.at;
+  cast.roles[0].prompt_only = true;
+  cast.roles[0].encodes = p.from_encoder;
+  if (p.from_encoder) cast.roles[0].model = ModelId(2);
   if (p.into_encoder) {
-    roles[1].memory = 2;
-    roles.push_back({Role::kEncoder, ModelId(3)});
+    cast.memories = {{.reader = 1, .encoder = 2}};
+    cast.roles.push_back(encoder_role(ModelId(3)));
   }
-  roles.back().adapter = f.adapter;
-  roles.back().fed = {
-      .role = 0, .at = p.from_encoder ? 0 : f.at, .replace = f.replace, .foreign = f.foreign};
-  return roles;
+  cast.roles.back().adapter = f.adapter;
+  cast.conditioning = {{.from = 0,
+                        .to = p.into_encoder ? 2 : 1,
+                        .layer = p.from_encoder ? 0 : f.at,
+                        .replace = f.replace,
+                        .distinct_tokenizer = f.distinct_tokenizer}};
+  return cast;
 }
 
 void use_pair(SequenceSpec& s, const Pair& p) {
-  s.roles = roles_of(p);
-  s.source = p.source;
-  s.read = p.f.read;
-  s.beside = p.f.beside;
+  s.cast = std::make_shared<const Cast>(cast_of(p));
+  s.encoder_tokens = p.source;
+  s.conditioning_tokens = p.f.read;
+  s.alignment = p.f.alignment;
   s.method = [](Gen g) { return llm_to_slm(g, {}); };
 }
 
@@ -169,9 +172,9 @@ TEST(LlmToSlm, BeamsEqualTheReference) {
       use_pair(s, p);
       s.width = a.width;
       s.method = [a](Gen g) { return beam(g, a); };
-      Tokens expected = reference::beam(reference::told(box.config(1), p.f, s.prompt, p.source),
-                                        p.source.empty() ? Tokens() : s.prompt, a, s.stops.eos,
-                                        s.stops.max_new_tokens);
+      Tokens expected = reference::beam(
+          reference::conditioned(box.config(1), p.f, s.prompt, p.source),
+          p.source.empty() ? Tokens() : s.prompt, a, s.stops.eos, s.stops.max_new_tokens);
       all.emplace_back(box.submit(std::move(s)), std::move(expected));
     }
     box.pump();
@@ -200,9 +203,10 @@ TEST(LlmToSlm, PrefixesOfAFedMemoryAreItsOwn) {
     p.source = p.f.read = source;
     use_pair(s, p);
     if (!told) {
-      s.read.clear();
-      s.roles = {{Role::kLarge, ModelId(1)}, {Role::kEncoder, ModelId(3)}};
-      s.roles[0].memory = 1;
+      s.conditioning_tokens.clear();
+      s.cast = std::make_shared<const Cast>(
+          Cast{.roles = {{Role::kLarge, ModelId(1)}, encoder_role(ModelId(3))},
+               .memories = {{.reader = 0, .encoder = 1}}});
       s.method = autoregressive;
     }
     const auto r = box.submit(std::move(s));
@@ -272,23 +276,23 @@ TEST(LlmToSlm, ConditionedDraftsAreExact) {
     for (int i = 0; i < 6; ++i) {
       SequenceSpec s = random_spec(box, rng, chance(rng, 50));
       const Fusion f = random_fusion(rng, box);
-      s.roles = two_models();
-      RoleModel::Fed fed{.role = 0, .at = f.at, .replace = f.replace};
-      if (chance(rng, 50)) {  // what the encoders say is read by their decoders, too
-        s.source = random_tokens(rng, box, std::min(kLongestRead, options.limits.step_rows));
-        s.roles.push_back({Role::kEncoder, ModelId(2)});
-        s.roles.push_back({Role::kEncoder, ModelId(3)});
-        s.roles[0].memory = 2;
-        s.roles[1].memory = 3;
-        fed = {.role = 2, .replace = f.replace};
+      Cast cast{.roles = two_models()};
+      ConditioningEdge edge{.from = 0, .to = 1, .layer = f.at, .replace = f.replace};
+      if (chance(rng, 50)) {  // the encoders' decoders read their rows, too
+        s.encoder_tokens =
+            random_tokens(rng, box, std::min(kLongestRead, options.limits.step_rows));
+        cast.roles.push_back(encoder_role(ModelId(2)));
+        cast.roles.push_back(encoder_role(ModelId(3)));
+        cast.memories = {{.reader = 0, .encoder = 2}, {.reader = 1, .encoder = 3}};
+        edge = {.from = 2, .to = 3, .replace = f.replace};
       }
-      RoleModel& told = s.roles[s.source.empty() ? 1 : 3];
-      told.adapter = f.adapter;
-      told.fed = fed;
+      cast.roles[static_cast<size_t>(edge.to)].adapter = f.adapter;
+      cast.conditioning = {edge};
+      s.cast = std::make_shared<const Cast>(std::move(cast));
       const LlmToSlmParams a{.speculative = true, .draft_tokens = between(rng, 1, 5)};
       s.method = [a](Gen g) { return llm_to_slm(g, a); };
       Tokens expected = reference::autoregressive(box.config(0), s.prompt, s.warp, s.stops.eos,
-                                                  s.stops.max_new_tokens, s.source);
+                                                  s.stops.max_new_tokens, s.encoder_tokens);
       all.emplace_back(box.submit(std::move(s)), std::move(expected));
     }
     box.pump();

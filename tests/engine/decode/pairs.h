@@ -10,11 +10,11 @@ namespace tandem::test {
 inline const AdapterId kAdapter(3);  // of masks: fake devices know those of any
 
 // Model 0 is large, model 1 small.
-inline std::vector<RoleModel> two_models() {
+inline std::vector<CastRole> two_models() {
   return {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(1), 0}};
 }
 // The first `layers` layers of the large model are the small one.
-inline std::vector<RoleModel> early_exit(int layers) {
+inline std::vector<CastRole> early_exit(int layers) {
   return {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(0), layers}};
 }
 

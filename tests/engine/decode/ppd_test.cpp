@@ -29,8 +29,10 @@ BoxOptions devices_of(const FakeModelConfig& main, const Pipeline& p) {
 }
 
 void use_pipeline(SequenceSpec& s, const Pipeline& p) {
-  s.roles = {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(0), p.exit, 2}};
-  for (int w = 1; w <= p.params.workers; ++w) s.roles.push_back({Role::kWorker, ModelId(w), 0});
+  std::vector<CastRole> roles = {{Role::kLarge, ModelId(0), 0},
+                                 {Role::kSmall, ModelId(0), p.exit, 2}};
+  for (int w = 1; w <= p.params.workers; ++w) roles.push_back({Role::kWorker, ModelId(w), 0});
+  s.cast = make_cast(std::move(roles));
   s.extra_rows = p.params.candidates;
   s.method = [a = p.params](Gen g) { return ppd(g, a); };
 }
@@ -360,7 +362,7 @@ TEST(Ppd, AWorkersDeviceServesOthersToo) {
     const Tokens prompt = {t, 2, 0};
     SequenceSpec s = box.spec(prompt, 30), other = box.spec(prompt, 30);
     use_pipeline(s, p);
-    other.roles = {{Role::kLarge, ModelId(2), 0}};
+    other.cast = make_cast({{Role::kLarge, ModelId(2), 0}});
     all.emplace_back(box.submit(std::move(s)), box.greedy(prompt, 30));
     all.emplace_back(box.submit(std::move(other)), box.greedy(prompt, 30, 2));
   }

@@ -44,7 +44,7 @@ inline Task<void> speculative(Gen g, int gamma, SketchStats* stats) {
   }
 }
 
-// The adapter is the role's (RoleModel::masks), or none: the fake device knows masks of any.
+// The adapter is the role's (CastRole::mask_adapter), or none: the fake device knows masks of any.
 inline Task<void> bita(Gen g, BitaParams params, SketchStats* stats) {
   co_await tandem::bita(g, params);
   stats->accepted += static_cast<int>(g.stats().small_tokens);

@@ -25,13 +25,15 @@ BoxOptions pair_with_encoders(uint64_t seed, int64_t pages) {
 }
 
 SequenceSpec with_source(SequenceSpec s, std::vector<Token> source, bool small) {
-  s.source = std::move(source);
-  s.roles = {{Role::kLarge, ModelId(0)}, {Role::kEncoder, ModelId(2)}};
-  s.roles[0].memory = 1;
-  if (!small) return s;
-  s.roles.push_back({Role::kSmall, ModelId(1)});
-  s.roles.push_back({Role::kEncoder, ModelId(3)});
-  s.roles[2].memory = 3;
+  s.encoder_tokens = std::move(source);
+  Cast cast{.roles = {{Role::kLarge, ModelId(0)}, encoder_role(ModelId(2))},
+            .memories = {{.reader = 0, .encoder = 1}}};
+  if (small) {
+    cast.roles.push_back({Role::kSmall, ModelId(1)});
+    cast.roles.push_back(encoder_role(ModelId(3)));
+    cast.memories.push_back({.reader = 2, .encoder = 3});
+  }
+  s.cast = std::make_shared<const Cast>(std::move(cast));
   return s;
 }
 

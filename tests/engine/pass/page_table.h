@@ -1,4 +1,4 @@
-// Page tables for works that a test makes by hand. They live as long as the test program.
+// Page tables for handmade works. They live as long as the test program.
 #pragma once
 
 #include <deque>

@@ -506,7 +506,8 @@ class Speculation {
   Speculation(const Model& target, const Model& draft, Warp warp, bool match = false)
       : target_(target), draft_(draft), warp_(warp), match_(match), reader_(&store_) {}
 
-  void round(std::vector<Token>& seq, size_t gamma, bool one_hot = false) {
+  // `greedy_drafts`: the drafts are the argmax. REQUIRES: then `match`.
+  void round(std::vector<Token>& seq, size_t gamma, bool greedy_drafts = false) {
     const int start = static_cast<int>(seq.size());
     std::vector<Token> y = seq;
     DistRef against;
@@ -516,7 +517,7 @@ class Speculation {
       Read read = read_of(1);
       read.warp = warp_;
       read.draw = true;
-      read.keep = !one_hot && !match_;
+      read.keep = !match_;
       read.round_start = start;
       pass.reading(read);
       Work work = work_of(pass, next_++);
@@ -526,10 +527,10 @@ class Speculation {
       std::vector<float> row = draft_(y);
       EXPECT_TRUE(reader_.read(work.outputs[0], row, static_cast<int>(y.size())).ok());
       Readout readout = reader_.take();
-      y.push_back(one_hot ? readout.row[0].argmax : readout.row[0].token);
+      y.push_back(greedy_drafts ? readout.row[0].argmax : readout.row[0].token);
     }
-    against.ticket = one_hot ? kOneHot : tickets[0];
-    if (!one_hot) against.more.assign(tickets.begin() + 1, tickets.end());
+    against.ticket = tickets[0];
+    against.more.assign(tickets.begin() + 1, tickets.end());
 
     Pass pass;
     Read read = read_of(gamma + 1);
@@ -578,13 +579,13 @@ class Speculation {
 };
 
 // How often speculation yields each text of 3 tokens, numbered in order, of kDraws seeds.
-std::vector<int64_t> count_texts(const Model& target, const Model& draft, Warp warp, bool one_hot) {
+std::vector<int64_t> count_texts(const Model& target, const Model& draft, Warp warp) {
   const size_t n = kVocab;
   std::vector<int64_t> counts(n * n * n);
   for (warp.seed = 0; warp.seed < test::kDraws; ++warp.seed) {
     Speculation s(target, draft, warp);
     std::vector<Token> seq;
-    while (seq.size() < 3) s.round(seq, 2, one_hot);
+    while (seq.size() < 3) s.round(seq, 2);
     size_t text = 0;
     for (size_t i = 0; i < 3; ++i) text = text * n + static_cast<size_t>(seq[i]);
     ++counts[text];
@@ -609,10 +610,7 @@ TEST(RowReader, ChainsFollowTheWarpedTarget) {
       }
     }
   }
-  for (const bool one_hot : {false, true}) {
-    const auto counts = count_texts(target, draft, warp, one_hot);
-    EXPECT_GT(testing::chi_square_p(counts, joint), 1e-4) << one_hot;
-  }
+  EXPECT_GT(testing::chi_square_p(count_texts(target, draft, warp), joint), 1e-4);
 }
 
 // p and q go through the same processors, and each draft counts the drafts before it.
@@ -655,11 +653,9 @@ TEST(RowReader, ChainsFollowTheProcessedTarget) {
   const auto forgetful =
       joint_of([](const std::vector<Token>& seq) { return std::vector<Token>(seq.size(), -1); });
   warp.processors = std::make_shared<const Processors>(p);
-  for (const bool one_hot : {false, true}) {
-    const auto counts = count_texts(target, draft, warp, one_hot);
-    EXPECT_GT(testing::chi_square_p(counts, joint), 1e-4) << one_hot;
-    EXPECT_LT(testing::chi_square_p(counts, forgetful), 1e-6) << one_hot;
-  }
+  const auto counts = count_texts(target, draft, warp);
+  EXPECT_GT(testing::chi_square_p(counts, joint), 1e-4);
+  EXPECT_LT(testing::chi_square_p(counts, forgetful), 1e-6);
 }
 
 TEST(RowReader, GreedyChainsAreTheTargetsOwnTokens) {
@@ -689,13 +685,13 @@ TEST(RowReader, MatchedChainsAreTheTargetsOwnDraws) {
     const bool same = warp.seed % 4 == 0;
     const Model target(1);
     const Model draft(same ? 1 : 2);
-    for (const bool one_hot : {false, true}) {
+    for (const bool greedy_drafts : {false, true}) {
       Speculation s(target, draft, warp, /*match=*/true);
       std::vector<Token> seq;
       std::vector<Token> expected;
       while (seq.size() < 8) {
-        s.round(seq, 3, one_hot);
-        if (same && !one_hot) EXPECT_EQ(s.last().accepted, 3);
+        s.round(seq, 3, greedy_drafts);
+        if (same && !greedy_drafts) EXPECT_EQ(s.last().accepted, 3);
         ++rounds;
         accepted += s.last().accepted;
       }

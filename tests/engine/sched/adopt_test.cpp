@@ -1,5 +1,4 @@
-// Choices that begin with the prompt rows of the first one: shared, in all caches, and each choice
-// as if it were alone.
+// Choices share the prompt rows of the first one in all caches, and their answers do not change.
 #include "engine/decode/autoregressive.h"
 #include "tests/engine/decode/sketches.h"
 #include "tests/engine/sched/kit.h"
@@ -24,7 +23,7 @@ SequenceSpec request(Box& box, const Method& method, int prompt, int tokens) {
   std::mt19937_64 rng(static_cast<uint64_t>(prompt));
   SequenceSpec s = box.spec(random_prompt(rng, prompt, prompt), tokens);
   s.method = method;
-  s.roles.push_back({Role::kSmall, ModelId(1), 0});
+  edit_cast(s).roles.push_back({Role::kSmall, ModelId(1), 0});
   s.warp.temperature = 1.1F;
   s.warp.seed = 5;
   return s;
@@ -73,8 +72,7 @@ TEST(TakeOver, EveryMethodsChoicesAreAsAlone) {
   }
 }
 
-// Two tokens of each of four choices, behind a prompt that each model runs once, but for its last
-// row.
+// Four choices of two tokens each. Each model runs the prompt once, except its last row.
 TEST(TakeOver, ThePromptRunsOnceInEveryCache) {
   SketchStats stats;
   for (const int prompt : {1, 2, 4, 5, 8, 13}) {
@@ -97,8 +95,8 @@ TEST(TakeOver, ThePromptRunsOnceInEveryCache) {
   }
 }
 
-// The small model's prompt is still under way when the large one's answer ends the first choice:
-// the others take what is in memory, and run the rest.
+// The first choice ends while the small model's prompt is under way: the others share the rows in
+// memory and run the rest.
 TEST(TakeOver, WhatIsUnderWayIsNotTaken) {
   SketchStats stats;
   const auto method = [&stats](Gen g) { return bild(g, {3, 0.1F, 0.69F}, &stats); };
@@ -125,7 +123,7 @@ TEST(TakeOver, ThePromptsPagesAreSharedWhileItLasts) {
   box.expect_idle();
 }
 
-// A leader that lost its rows has nothing to give: the others run the prompt themselves.
+// If the first choice was preempted, the others run the prompt themselves.
 TEST(TakeOver, AnEvictedLeaderLeavesThePromptToTheOthers) {
   int64_t preemptions = 0;
   for (uint64_t seed = 0; seed < 40; ++seed) {
@@ -150,8 +148,7 @@ TEST(TakeOver, AnEvictedLeaderLeavesThePromptToTheOthers) {
   EXPECT_GT(preemptions, 20);
 }
 
-// Rows that a method wants to run itself are not taken over; it has room for them, in each stage of
-// the cache.
+// Rows from Need::reads_from on are not shared; each stage of the cache has capacity for them.
 Task<void> own_rows(Gen g, int from, std::vector<int>* rows) {
   const Stage L = g.stage(Role::kLarge), early{L.cache, 2};
   co_await g.round({{early, g.missing(early), from}, {L, g.missing(L) + 5, from}});

@@ -103,7 +103,7 @@ TEST(Batcher, AChunkIsNoLongerThanItsLimit) {
   EXPECT_EQ(picked[1].count, 256);
 }
 
-// Nobody stands in line where there is room for all: they go as they came.
+// If all passes fit, they keep their order.
 TEST(Batcher, AllThatFitGo) {
   std::vector<Candidate> all;
   for (int i = 0; i < 8; ++i)
@@ -154,7 +154,7 @@ TEST(Batcher, EveryBatchIsLegal) {
   }
 }
 
-// However unlucky the mix, and while younger work keeps coming, everything runs some day.
+// Every pass runs eventually, for random mixes and while younger passes keep coming.
 TEST(Batcher, NothingStarves) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Random r(seed);

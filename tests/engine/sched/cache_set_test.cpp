@@ -1,4 +1,4 @@
-// Which caches a sequence has, and what part each plays.
+// The caches of a sequence, and their roles.
 #include "engine/sched/cache_set.h"
 
 #include <gtest/gtest.h>
@@ -10,14 +10,14 @@ namespace {
 
 const std::vector<Token> kCached = {1, 2, 3, 4, 5, 6};
 
-SequenceSpec spec(std::vector<RoleModel> roles) {
+SequenceSpec spec(std::vector<CastRole> roles) {
   SequenceSpec s;
   s.prompt = kCached;
-  s.roles = std::move(roles);
+  s.cast = make_cast(std::move(roles));
   return s;
 }
 
-// As a pass of all layers that is over.
+// Runs a pass through all layers.
 void run(SequenceCache* cache, std::span<const Token> tokens, int to = 4) {
   Tree rows;
   for (const Token t : tokens) rows.chain(token_in(t));
@@ -42,8 +42,8 @@ TEST(CacheSet, AModelHasOneCacheWhateverItsRoles) {
   const SequenceCache& shared = *caches.find(large.cache);
   EXPECT_EQ(caches.role_of(shared, 4), Role::kLarge);
   EXPECT_EQ(caches.role_of(shared, 2), Role::kSmall);
-  EXPECT_TRUE(caches.runs_tokens(large.cache));
-  EXPECT_FALSE(caches.runs_tokens(caches.stage(Role::kWorker, 0).cache));
+  EXPECT_TRUE(caches.runs_sequence(large.cache));
+  EXPECT_FALSE(caches.runs_sequence(caches.stage(Role::kWorker, 0).cache));
 }
 
 TEST(CacheSet, AForkPlaysThePartOfItsOriginAndCanBeDropped) {
@@ -67,6 +67,15 @@ TEST(CacheSet, AForkPlaysThePartOfItsOriginAndCanBeDropped) {
   EXPECT_FALSE(caches.holds_pages());
 }
 
+TEST(CacheSetDeathTest, APassToALayerOfNoRoleIsABug) {
+  QuietHost host(QuietHost::Models(1));
+  const SequenceSpec s = spec({{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(0), 2}});
+  CacheSet caches(&s, &host);
+  caches.open();
+  const SequenceCache& cache = *caches.find(caches.stage(Role::kLarge, 0).cache);
+  EXPECT_DEATH(static_cast<void>(caches.role_of(cache, 3)), "no role runs to this layer");
+}
+
 TEST(CacheSet, AFollowerGetsAllRowsOfThePromptButTheLast) {
   QuietHost host(QuietHost::Models(1));
   const SequenceSpec s = spec({{Role::kLarge, ModelId(0), 0}});
@@ -77,8 +86,8 @@ TEST(CacheSet, AFollowerGetsAllRowsOfThePromptButTheLast) {
   follower.adopt(leader);
   const CacheId mine = follower.stage(Role::kLarge, 0).cache;
   EXPECT_EQ(follower.find(mine)->rows(), 5);
-  EXPECT_TRUE(follower.forget_taken_over(mine));
-  EXPECT_FALSE(follower.forget_taken_over(mine)) << "once";
+  EXPECT_TRUE(follower.take_adopted(mine));
+  EXPECT_FALSE(follower.take_adopted(mine)) << "once";
 }
 
 TEST(CacheSet, SequencesOfOneSaltFindEachOthersPages) {

@@ -105,11 +105,11 @@ TEST(Ledger, MemoryIsBounded) {
   EXPECT_EQ(ledger.size(), 0U) << "nobody is left to be fair to";
 }
 
-TEST(Turns, TheLeastServedIsFirstWhateverWasCharged) {
+TEST(ServiceOrder, TheLeastServedIsFirstWhateverWasCharged) {
   Ledger ledger(weights(1, 1));
   std::mt19937_64 rng(1);
   std::vector<Account*> all;
-  Turns turns;
+  ServiceOrder turns;
   for (int i = 0; i < 20; ++i) {
     all.push_back(ledger.open("c" + std::to_string(i)));
     turns.add(all.back());

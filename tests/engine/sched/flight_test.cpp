@@ -1,4 +1,4 @@
-// From a pass to works and back: chunks, frontiers, trees, and answers that do not show the cut.
+// Lowering of passes to works: chunks, frontiers, trees, and reassembled answers.
 #include "engine/sched/flight.h"
 
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ TEST(Flight, ReadsThatBelongTogetherAreNotCut) {
   EXPECT_EQ(Bench().fly(std::move(kept)).splittable, 5);
   Pass judged = chain(8);
   judged.reading(reading({4, 5, 6, 7}));
-  judged.read[0].against.ticket = kOneHot;
+  judged.read[0].against.ticket = 7;
   EXPECT_EQ(Bench().fly(std::move(judged)).splittable, 4);
   Pass matched = chain(8);
   matched.reading(reading({4, 5, 6, 7}));
@@ -212,7 +212,7 @@ TEST(Flight, BringsWhatTheRowsBeforeWereFed) {
   EXPECT_EQ(lower(f, 2).history, (std::vector<Token>{0, 1, 2, -1, -2, 0, 1}))
       << "the first chunk is history to the second";
 
-  // A pass behind it, submitted before either has run.
+  // A later pass, submitted before either has run.
   EXPECT_EQ(lower(bench.fly(counting(chain(1))), 1).history,
             (std::vector<Token>{0, 1, 2, -1, -2, 0, 1, 2, 3}));
   EXPECT_EQ(lower(f, 2).history.size(), 7U) << "what comes later is not";
@@ -229,7 +229,7 @@ TEST(Flight, BringsNoHistoryWhereNothingCountsIt) {
   EXPECT_TRUE(lower(bench.fly(std::move(p)), 1).history.empty());
 }
 
-// The device's answer to output `out`: made from its number alone.
+// The answer to output `out`, a function of its number.
 Readout answer(const Work& w) {
   Readout r;
   std::vector<size_t> begin;

@@ -73,7 +73,7 @@ SequenceSpec Box::spec(std::vector<Token> prompt, int max_new_tokens) {
   s.id = ++last_id;
   s.prompt = std::move(prompt);
   s.method = autoregressive;
-  s.roles = {{Role::kLarge, ModelId(0), 0}};
+  s.cast = make_cast({{Role::kLarge, ModelId(0), 0}});
   s.stops.max_new_tokens = max_new_tokens;
   s.submitted = clock.now();
   s.series = &metrics.series.front();

@@ -1,4 +1,4 @@
-// An engine in a box: the real loop over fake devices on virtual time, and listeners that record.
+// Test kit: the real loop on fake devices in virtual time, and recording listeners.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,14 @@
 
 namespace tandem::test {
 
-// Records what one sequence hears, and that it hears it in a legal order.
+// Gives the spec a cast of its own, to be changed.
+inline Cast& edit_cast(SequenceSpec& spec) {
+  const auto copy = std::make_shared<Cast>(*spec.cast);
+  spec.cast = copy;
+  return *copy;
+}
+
+// Records the events of one sequence, and checks their order.
 class Recorder final : public SequenceListener {
  public:
   void on_admitted() override;
@@ -52,14 +59,13 @@ class Box {
   explicit Box(BoxOptions options);
   ~Box();  // a test may stop halfway
 
-  // A request for the autoregressive method; `spec` is its to change.
+  // A request for the autoregressive method, to be changed by the test.
   SequenceSpec spec(std::vector<Token> prompt, int max_new_tokens);
   std::shared_ptr<Recorder> submit(SequenceSpec s);
-  // The same with `n` choices; warp.choice tells them apart.
+  // The same with `n` choices, which differ in warp.choice.
   std::vector<std::shared_ptr<Recorder>> submit(const SequenceSpec& s, int n);
 
-  // Does one thing: a step of the loop, or when that has nothing to do, what comes next in time.
-  // False: nothing will ever happen.
+  // Runs a step of the loop, or else the next timed event. False: none is left.
   bool tick();
   void pump();
   template <class Condition>
@@ -76,7 +82,7 @@ class Box {
   const ModelPools& pools(int model = 0) const { return loop->model_pools(ModelId(model)); }
   std::vector<Token> greedy(const std::vector<Token>& prompt, int n, int model = 0) const;
   int64_t used_pages() const;
-  // Nothing runs, nothing is held.
+  // Expects that nothing runs and no memory is used.
   void expect_idle() const;
 
   VirtualClock clock;
@@ -92,8 +98,8 @@ class Box {
   const BoxOptions options_;
 };
 
-// Processors that change much of what the fake model says, as a request with `spec`'s prompt and
-// ends has them.
+// Processors with strong effects on the fake model, for a request with `spec`'s prompt and end
+// tokens.
 std::shared_ptr<const Processors> random_processors(std::mt19937_64& rng, const SequenceSpec& spec,
                                                     int vocab = 40);
 

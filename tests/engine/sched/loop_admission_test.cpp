@@ -1,4 +1,4 @@
-// Who is let in, in which order, and who is refused.
+// Order of admission, and refusals.
 #include "engine/base/status.h"
 #include "tests/engine/sched/kit.h"
 
@@ -67,8 +67,7 @@ TEST(LoopAdmission, ByPriorityThenInOrder) {
   EXPECT_EQ(order, (std::vector<size_t>{2, 4, 3, 0, 1, 5}));
 }
 
-// The first that waits for pages of one model holds up nobody who wants none of them; but nobody
-// who wants some overtakes it.
+// A request that waits for pages of one model blocks later requests for that model only.
 TEST(LoopAdmission, WhoWaitsForPagesHoldsUpOnlyItsOwnPool) {
   BoxOptions o;
   o.models.resize(2);
@@ -79,10 +78,10 @@ TEST(LoopAdmission, WhoWaitsForPagesHoldsUpOnlyItsOwnPool) {
   const auto head = box.submit(box.spec(std::vector<Token>(12, 2), 4));
   const auto behind = box.submit(box.spec({3}, 4));  // there would be room for it
   SequenceSpec elsewhere = box.spec({4}, 4);
-  elsewhere.roles = {{Role::kLarge, ModelId(1), 0}};
+  elsewhere.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
   const auto other = box.submit(std::move(elsewhere));
   SequenceSpec in_both = box.spec({5}, 4);
-  in_both.roles.push_back({Role::kSmall, ModelId(1), 0});
+  edit_cast(in_both).roles.push_back({Role::kSmall, ModelId(1), 0});
   const auto both = box.submit(std::move(in_both));
   box.loop->step();
   EXPECT_EQ(head->admitted, 0);
@@ -94,7 +93,7 @@ TEST(LoopAdmission, WhoWaitsForPagesHoldsUpOnlyItsOwnPool) {
   box.expect_idle();
 }
 
-// Slots belong to all models together: who needs several is not overtaken for ever.
+// Slots are common to all models: a request that needs several is not overtaken forever.
 TEST(LoopAdmission, SlotsAreNotTakenFromWhoWaitsForSeveral) {
   BoxOptions o;
   o.models.resize(2);
@@ -105,23 +104,24 @@ TEST(LoopAdmission, SlotsAreNotTakenFromWhoWaitsForSeveral) {
   box.loop->step();
   const auto group = box.submit(box.spec({2}, 4), 4);
   SequenceSpec single = box.spec({3}, 4);
-  single.roles = {{Role::kLarge, ModelId(1), 0}};
+  single.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
   const auto late = box.submit(std::move(single));
   ASSERT_TRUE(box.pump_until([&] { return late->admitted == 1; }));
   EXPECT_EQ(group[0]->admitted, 1);
   box.pump();
 }
 
-// What is accepted comes to its end; what could not is refused, and blocks nobody.
+// Requests that can never fit are refused and do not block others.
 TEST(LoopAdmission, WhatCanNeverFitIsRefused) {
   BoxOptions o;
   o.models.resize(2);
   o.models[0].pool = {4, 10, 5};  // 40 rows, 20 between layers
   o.models[1].pool = {4, 5, 5};   // 20 rows
   Box box{o};
-  const auto with = [&](int prompt, int tokens, std::vector<RoleModel> more, int extra) {
+  const auto with = [&](int prompt, int tokens, std::vector<CastRole> more, int extra) {
     SequenceSpec s = box.spec(std::vector<Token>(static_cast<size_t>(prompt), 1), tokens);
-    s.roles.insert(s.roles.end(), more.begin(), more.end());
+    auto& roles = edit_cast(s).roles;
+    roles.insert(roles.end(), more.begin(), more.end());
     s.extra_rows = extra;
     const auto r = box.submit(std::move(s));
     box.pump();
@@ -161,7 +161,7 @@ TEST(LoopAdmission, ADeadlineEndsTheWaitAtItsVeryMoment) {
   EXPECT_EQ(r->end.stats.queue_seconds, 12.345);
 }
 
-// The hint is the queue's length over the rate at which it went lately.
+// The retry delay is the queue's length over its recent rate.
 TEST(LoopAdmission, ARefusalSaysWhenToTryAgain) {
   BoxOptions o;
   o.limits.max_running = 1;

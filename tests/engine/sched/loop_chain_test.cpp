@@ -1,5 +1,5 @@
-// Passes that follow on passes under way go behind them at once: a chain of drafts is one turn of
-// the loop. And what becomes of the later ones when an earlier one fails.
+// Passes that depend on passes under way are launched behind them: a chain of drafts takes one step
+// of the loop. Also failures of earlier passes.
 #include <deque>
 
 #include "engine/decode/speculative.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kDrafts = 4;
 
-// Two equal models, so that all drafts are kept, on one device or on two.
+// Two equal models, so that all drafts are accepted, on one device or on two.
 BoxOptions equal_pair(int small_device = 0) {
   BoxOptions o;
   o.models.resize(2);
@@ -41,7 +41,7 @@ struct ChainBox : Box {
   // First token and rounds of kDrafts drafts and a bonus.
   SequenceSpec drafting(std::vector<Token> prompt, int rounds, float temperature = 0) {
     SequenceSpec s = spec(std::move(prompt), 1 + rounds * (kDrafts + 1));
-    s.roles = {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(1), 0}};
+    s.cast = make_cast({{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(1), 0}});
     s.warp.temperature = temperature;
     s.warp.seed = 5;
     SpeculativeParams a;
@@ -62,7 +62,7 @@ struct ChainBox : Box {
   std::function<Fault(size_t device, const Batch&)> faults;
 };
 
-// What each step launched that launched anything.
+// The launches of each step with launches.
 std::vector<int> launches(ChainBox& box) {
   std::vector<int> all;
   for (bool more = true; more;) {
@@ -107,7 +107,7 @@ TEST(LoopChain, AVerificationElsewhereWaitsForItsDrafts) {
             (std::vector<int>{kDrafts, 1, kDrafts, 1, kDrafts, 1}));
 }
 
-// Two that draft stay together, and a third one could join them at the next batch but one.
+// Two drafting sequences share batches; a third one can join at the batch after the next.
 TEST(LoopChain, ChainsOfSeveralSequencesShareBatches) {
   ChainBox box{equal_pair()};
   size_t deepest = 0;
@@ -175,8 +175,8 @@ struct Outcome {
   size_t behind = 0;  // batches that were under way behind the one that was struck, at most
 };
 
-// Of one that drafts, beside one that does not; what `strike` does befalls the n-th batch, and with
-// `on` all later ones.
+// A drafting sequence beside another one. `strike` changes the n-th batch, and with `on` all later
+// ones.
 Outcome struck(int n, int small_device, const std::function<Fault(const Batch&)>& strike,
                bool on = false) {
   ChainBox box{equal_pair(small_device)};
@@ -267,7 +267,7 @@ TEST(LoopChain, PagesStayUntilAllOfACancelledChainIsDone) {
   box.expect_idle();
 }
 
-// The clock of a device runs anew with each batch that becomes its oldest.
+// The age restarts with each batch that becomes the oldest.
 TEST(LoopChain, ADeviceTellsHowLongItHasBeenAtItsOldestBatch) {
   ChainBox box{equal_pair(1)};
   const auto at = [&](int device) { return box.loop->at_one_batch(DeviceId(device)); };

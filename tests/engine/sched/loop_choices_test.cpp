@@ -23,7 +23,7 @@ std::vector<Token> alone(uint32_t choice, int tokens) {
 }
 
 TEST(LoopChoices, EachIsAsAlone) {
-  for (const int64_t pages : {256, 9}) {  // with room, and with eviction
+  for (const int64_t pages : {256, 9}) {  // without and with preemption
     BoxOptions o;
     o.limits.prefill_chunk_rows = 4;
     o.models[0].pool.pages = pages;
@@ -46,7 +46,7 @@ TEST(LoopChoices, GreedyOnesAreEqual) {
   for (const auto& r : all) EXPECT_EQ(r->tokens, box.greedy(kLongPrompt, 9));
 }
 
-// The first choice may be done before the others begin.
+// The first choice may end before the others start.
 TEST(LoopChoices, OfOneTokenEach) {
   Box box{BoxOptions()};
   const auto all = box.submit(sampled(box, kLongPrompt, 1), 4);

@@ -1,4 +1,4 @@
-// How requests end early, and what an end leaves behind. (Every state and cause:
+// Early ends of requests, and their cleanup. (Every state and cause:
 // loop_states_test.cpp.)
 #include "tests/engine/sched/kit.h"
 
@@ -36,7 +36,7 @@ TEST(LoopEnd, ADeadlineThatHasPassedIsNotAdmitted) {
   box.expect_idle();
 }
 
-// The answer and the cancel come in one step: the waiter that the answer made ready is forgotten.
+// The answer and the cancellation arrive in one step: the ready waiter is not resumed.
 TEST(LoopEnd, ACancelRightBehindTheAnswer) {
   Box box{BoxOptions()};
   const auto r = box.submit(box.spec({1, 2}, 20));
@@ -50,7 +50,7 @@ TEST(LoopEnd, ACancelRightBehindTheAnswer) {
   box.expect_idle();
 }
 
-// Timers go with their requests: thousands of finished ones leave nothing behind to wake up for.
+// Ended requests leave no timers.
 TEST(LoopEnd, FinishedRequestsLeaveNoTimers) {
   Box box{BoxOptions()};
   SequenceSpec s = box.spec({1}, 2);

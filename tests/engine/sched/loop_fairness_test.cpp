@@ -1,5 +1,5 @@
-// Clients get equal service while they have something waiting (invariant 11 of the simulator's):
-// when they are admitted, and in each step.
+// Clients with waiting requests get equal service (invariant 11 of the simulator), at admission and
+// in each batch.
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -9,7 +9,7 @@
 namespace tandem::test {
 namespace {
 
-// A device whose passes cost about the same whatever is in them, as they do on a GPU.
+// A device whose pass time hardly depends on the rows, as on a GPU.
 BoxOptions flat_device(int max_running, int step_rows) {
   BoxOptions o;
   o.models[0].config.pass_seconds = 0.01;
@@ -26,7 +26,7 @@ struct Times {
   double queue = 0, first = 0, total = 0;  // seconds
 };
 
-// One request, when it comes `after` so many of a crowd's 64 have ended (-1: there is no crowd).
+// A request that arrives after `after` of a crowd's 64 requests have ended (-1: no crowd).
 Times one_request(const BoxOptions& options, int after, const std::string& client) {
   Box box{options};
   std::mt19937_64 rng(7);
@@ -81,7 +81,7 @@ TEST(LoopFairness, OneRequestBesideABacklogOf64WaitsAtMostTwiceAsLong) {
   EXPECT_GT(worst_unfair, 2) << "else the table shows nothing";
 }
 
-// What a client was served, from outside: weighted as the loop's defaults do.
+// A client's service as seen by listeners, with the loop's default weights.
 double service(const std::vector<std::shared_ptr<Recorder>>& all,
                const std::vector<int64_t>& prompts) {
   double sum = 0;
@@ -123,7 +123,7 @@ double largest_difference(uint64_t seed, bool fair) {
 }
 
 TEST(LoopFairness, ServiceOfClientsThatWaitDiffersByABound) {
-  // Theorem 4.4 of the paper: 2 max(longest prompt, 2 * tokens that the running ones may make).
+  // Theorem 4.4 of the paper: 2 max(longest prompt, 2 * tokens of the running requests).
   constexpr double kBound = 2 * std::max(20, 2 * 4 * 30);
   for (uint64_t seed = 0; seed < 10; ++seed) EXPECT_LE(largest_difference(seed, true), kBound);
   EXPECT_GT(largest_difference(0, false), kBound) << "one line for all does not keep it";
@@ -147,7 +147,7 @@ TEST(LoopFairness, WeightsDivideService) {
   EXPECT_NEAR(static_cast<double>(ended[1]) / static_cast<double>(ended[0]), 3, 0.3);
 }
 
-// Many sequences against few, all running, where a step has room for four.
+// Many running sequences against few; a batch has room for four.
 TEST(LoopFairness, AStepIsDividedToo) {
   Box box{flat_device(256, 4)};
   std::vector<std::shared_ptr<Recorder>> many, few;
@@ -163,7 +163,7 @@ TEST(LoopFairness, AStepIsDividedToo) {
     return std::all_of(many.begin(), many.end(), started) &&
            std::all_of(few.begin(), few.end(), started);
   }));
-  // What "many" had to itself while its thirty prompts came in is made good first.
+  // The service that "many" had alone during its thirty prompts is compensated first.
   ASSERT_TRUE(box.pump_until([&] { return service(few, two) >= service(many, two); }));
   int64_t checked = 0;
   for (; box.tick() && std::none_of(few.begin(), few.end(), done); ++checked) {
@@ -189,7 +189,7 @@ TEST(LoopFairness, FirstInFirstOutWithinAClient) {
   }
 }
 
-// Invariant 10: what runs makes progress within a bound, whatever comes after it.
+// Invariant 10: running requests make progress within a bound, whatever arrives later.
 TEST(LoopFairness, WhatRunsGoesOnWithinAFewSteps) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     BoxOptions o = flat_device(12, 6);

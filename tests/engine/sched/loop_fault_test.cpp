@@ -1,4 +1,4 @@
-// What goes wrong on a device ends exactly the requests concerned.
+// Device faults end exactly the affected requests.
 #include <set>
 
 #include "tests/engine/sched/kit.h"
@@ -13,7 +13,7 @@ struct Fleet {
       all.push_back(box.submit(box.spec(prompts.back(), 10)));
     }
   }
-  // Requests `hit` failed with `code`, and the others did not notice.
+  // Requests `hit` failed with `code`; the others were not affected.
   void expect(Box& box, const std::set<int>& hit, absl::StatusCode code) {
     box.pump();
     for (int i = 0; i < static_cast<int>(all.size()); ++i) {

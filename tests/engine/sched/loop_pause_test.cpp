@@ -1,5 +1,5 @@
-// Requests whose readers are slow: they stand still, give their pages to others, and go on with the
-// same output.
+// Requests with slow readers: they are held, lose their pages to others, and resume with the same
+// output.
 #include "tests/engine/sched/kit.h"
 
 namespace tandem::test {
@@ -50,7 +50,7 @@ TEST(LoopPause, GivesItsPagesBackAfterAWhile) {
   box.expect_idle();
 }
 
-// Both kinds of others: who runs and needs more pages, and who waits to be let in.
+// Both kinds of competitors: running requests that need pages, and waiting ones.
 TEST(LoopPause, GivesItsPagesToWhoeverNeedsThem) {
   for (const bool admitted : {true, false}) {
     BoxOptions o;
@@ -108,7 +108,7 @@ TEST(LoopPause, AReaderThatNeverReadsEndsTheRequestInTheEnd) {
   box.pump();
   EXPECT_EQ(r->end.status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(r->end.status.message(),
-            "the client reads too slowly: what it was sent lies unread for 50 s "
+            "the client reads too slowly: sent data was unread for 50 s "
             "(limits.stalled_stream_seconds)");
   EXPECT_EQ(seconds(box.clock.now() - paused), 50);
   EXPECT_EQ(box.metrics.requests_paused.value(), 0);
@@ -151,7 +151,7 @@ TEST(LoopPause, PausesAllChoices) {
   box.expect_idle();
 }
 
-// Pausing and resuming at random, with too few pages: nothing is lost, doubled or changed.
+// Random pauses and resumes with too few pages: output is complete and unchanged.
 TEST(LoopPause, AtRandom) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     BoxOptions o;

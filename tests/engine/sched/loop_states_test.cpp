@@ -1,5 +1,5 @@
-// Every state that a request can be in, and everything that can end it there: it ends once, with
-// the right status; its pages and coroutines go; others do not notice.
+// Every state of a request with every cause of an end: it ends once with the right status, its
+// pages and coroutines are released, and other requests are not affected.
 #include <functional>
 #include <string>
 
@@ -77,7 +77,7 @@ class EndsEarly : public testing::TestWithParam<Case> {
     if (GetParam().by == By::kTimeLimit) s.time_limit = box.clock.now() + kMuchLater;
     return s;
   }
-  // Brings the victim to its state.
+  // Brings the request to its state.
   static bool arrive(Box& box, const Recorder& r, RequestId id, In in) {
     int batches = 0;
     switch (in) {
@@ -115,7 +115,7 @@ class EndsEarly : public testing::TestWithParam<Case> {
         f.status = status;
         return f;
       });
-      // The batch under way is well; the next one fails.
+      // The batch under way succeeds; the next one fails.
       for (int done = 0; done < 2;) {
         while (box.loop->step()) {
         }
@@ -214,7 +214,7 @@ TEST_P(EndsEarly, OnceAndOthersGoOn) {
   EXPECT_EQ(box.metrics.requests_paused.value(), 0);
   EXPECT_EQ(box.metrics.series.front().requests_running.value(), 0);
   box.expect_idle();
-  // Who comes next is served, unless there is nothing left to serve it.
+  // The next request is served, unless the device is lost.
   const auto next = box.submit(box.spec(prompt, 2));
   box.pump();
   EXPECT_EQ(next->end.status.code(),
@@ -260,17 +260,17 @@ std::vector<Case> all_cases() {
 }
 INSTANTIATE_TEST_SUITE_P(All, EndsEarly, testing::ValuesIn(all_cases()), case_name);
 
-// A lost device ends what it has to do with, and nothing else; copies that another device waits for
-// do not come, and it goes on.
+// A lost device ends only the requests that use it. Another device abandons copies that it waits
+// for.
 TEST(LoopStates, ALostDeviceTakesOnlyItsOwn) {
   BoxOptions o;
   o.models.resize(2);
   o.models[1].device = 1;
   Box box{o};
   SequenceSpec there = box.spec({1, 2}, 20);
-  there.roles = {{Role::kLarge, ModelId(1), 0}};
+  there.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
   SequenceSpec both = box.spec({1, 2}, 20);
-  both.roles.push_back({Role::kSmall, ModelId(1), 0});
+  edit_cast(both).roles.push_back({Role::kSmall, ModelId(1), 0});
   const auto a = box.submit(box.spec({1, 2}, 20));
   const auto b = box.submit(std::move(there));
   const auto c = box.submit(std::move(both));
@@ -286,7 +286,7 @@ TEST(LoopStates, ALostDeviceTakesOnlyItsOwn) {
   EXPECT_EQ(b->tokens, box.greedy({1, 2}, 20, 1));
   const auto refused = box.submit(box.spec({1, 2}, 2));
   SequenceSpec fine = box.spec({1, 2}, 2);
-  fine.roles = {{Role::kLarge, ModelId(1), 0}};
+  fine.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
   const auto served = box.submit(std::move(fine));
   box.pump();
   EXPECT_TRUE(absl::IsUnavailable(refused->end.status));

@@ -1,4 +1,4 @@
-// What a request gets from the loop when all goes well.
+// Requests without faults.
 #include "engine/sched/loop.h"
 
 #include "tests/engine/sched/kit.h"
@@ -91,7 +91,7 @@ TEST(Loop, EndsWhereTheRulesSay) {
   std::mt19937_64 rng(5);
   const auto prompt = random_prompt(rng, 5, 5);
   const auto known = box.greedy(prompt, 10);
-  // The first appearance of the token at 4 is where it ends.
+  // It ends at the first occurrence of the token at index 4.
   const auto first = std::find(known.begin(), known.end(), known[4]);
   const std::vector<Token> before(known.begin(), first);
   SequenceSpec eos = box.spec(prompt, 10);
@@ -201,7 +201,7 @@ TEST(Loop, LanesCycleIndependently) {
   o.models[0].config.pass_seconds = 1.0;  // a slow device and a quick one
   Box box{o};
   SequenceSpec quick = box.spec({1, 2}, 20);
-  quick.roles = {{Role::kLarge, ModelId(1), 0}};
+  quick.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
   const auto slow = box.submit(box.spec({1, 2}, 3));
   const auto fast = box.submit(std::move(quick));
   ASSERT_TRUE(box.pump_until([&] { return fast->ends == 1; }));
@@ -211,7 +211,7 @@ TEST(Loop, LanesCycleIndependently) {
   EXPECT_EQ(slow->tokens, box.greedy({1, 2}, 3));
 }
 
-// A model whose pages are contended does not hold up requests of another one.
+// Contended pages of one model do not block requests of another.
 TEST(Loop, PoolsCycleIndependently) {
   BoxOptions o;
   o.models.resize(2);
@@ -223,7 +223,7 @@ TEST(Loop, PoolsCycleIndependently) {
   for (const Token t : {1, 2, 3}) contended.push_back(box.submit(box.spec({t, 2, 3}, 28)));
   ASSERT_TRUE(box.pump_until([&] { return box.metrics.preemptions.value() > 0; }));
   SequenceSpec other = box.spec({1, 2}, 20);
-  other.roles = {{Role::kLarge, ModelId(1), 0}};
+  other.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
   const TimePoint start = box.clock.now();
   const auto fast = box.submit(std::move(other));
   ASSERT_TRUE(box.pump_until([&] { return fast->ends == 1; }));

@@ -1,5 +1,5 @@
-// The same loop on real threads, for TSan: one runs it, one is the devices' timer, several submit
-// pause and cancel.
+// The loop on real threads, for TSan: one runs it, one is the devices' timer, several submit, pause
+// and cancel.
 #include <chrono>
 #include <future>
 #include <thread>
@@ -16,7 +16,7 @@ class Latch final : public SequenceListener {
   void on_tokens(std::span<Emitted> more) override {
     for (const Emitted& e : more) tokens_.push_back(e.token);
   }
-  // A status of its own: TSan does not see all that abseil does to count a shared one's owners.
+  // A separate status: TSan does not understand abseil's reference counts of shared ones.
   void on_end(const SequenceEnd& end) override {
     done_.set_value({absl::Status(end.status.code(), end.status.message()), tokens_});
   }
@@ -58,7 +58,7 @@ TEST(LoopThreads, ManyClientsOneLoop) {
           s.id = static_cast<RequestId>(c * kEach + i + 1);
           s.prompt = random_prompt(rng, 1, 20);
           s.method = autoregressive;
-          s.roles = {{Role::kLarge, ModelId(static_cast<int64_t>(rng() % 2)), 0}};
+          s.cast = make_cast({{Role::kLarge, ModelId(static_cast<int64_t>(rng() % 2)), 0}});
           s.stops.max_new_tokens = 8;
           s.submitted = clock.now();
           s.client = std::to_string(c);
@@ -95,7 +95,7 @@ TEST(LoopThreads, ManyClientsOneLoop) {
   EXPECT_GT(answered, 0);
 }
 
-// Health is asked from other threads: at any time, and by whoever has heard of the loss.
+// Other threads read the health at any time, also after they were notified of the loss.
 TEST(LoopThreads, ALostDeviceIsKnownOutside) {
   SteadyClock clock;
   ValueStore values;
@@ -125,7 +125,7 @@ TEST(LoopThreads, ALostDeviceIsKnownOutside) {
     s.id = static_cast<RequestId>(model) + 1;
     s.prompt = {1, 2};
     s.method = autoregressive;
-    s.roles = {{Role::kLarge, ModelId(model), 0}};
+    s.cast = make_cast({{Role::kLarge, ModelId(model), 0}});
     s.stops.max_new_tokens = 8;
     s.submitted = clock.now();
     const auto latch = std::make_shared<Latch>();

@@ -1,4 +1,4 @@
-// Who gets pages, who gives them back for it, and that all come to theirs.
+// Order of service, preemption, and progress of all sequences.
 #include "engine/sched/page_queue.h"
 
 #include "tests/engine/decode/sketches.h"
@@ -9,8 +9,8 @@ namespace {
 
 // --- Needs of several caches
 
-// Two forks of a cache whose last page is half full, which each go on: one of them copies the page,
-// and the other, alone with it then, goes on in place.
+// Two forks that share a half-full last page and continue: one copies the page, the other then owns
+// it alone and writes in place.
 Task<void> forks(Gen g, int* granted) {
   const Stage a = g.stage(Role::kLarge);
   co_await g.round({{a, g.missing(a)}});
@@ -55,9 +55,9 @@ TEST(PageQueue, ARoundGetsAllItsPagesOrNone) {
   o.models[1].pool.pages = 5;
   Box box{o};
   SequenceSpec large = box.spec({1, 2, 3, 4}, 30), pair = box.spec({5, 6, 7, 8}, 8);
-  large.roles = {{Role::kLarge, ModelId(1), 0}};
+  large.cast = make_cast({{Role::kLarge, ModelId(1), 0}});
   large.stops.max_new_tokens = 12;
-  pair.roles.push_back({Role::kSmall, ModelId(1), 0});
+  edit_cast(pair).roles.push_back({Role::kSmall, ModelId(1), 0});
   SketchStats stats;
   pair.method = [&stats](Gen g) { return bild(g, {3, 0.1F, 0.69F}, &stats); };
   const auto a = box.submit(std::move(large));
@@ -72,7 +72,7 @@ TEST(PageQueue, ARoundGetsAllItsPagesOrNone) {
   box.expect_idle();
 }
 
-// Each of two requests could hold the pool that the other one lacks, for ever.
+// Two requests could deadlock, each with the pages that the other needs.
 TEST(PageQueue, RequestsWithTwoCachesDoNotBlockEachOther) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     std::mt19937_64 rng(seed);
@@ -94,8 +94,8 @@ TEST(PageQueue, RequestsWithTwoCachesDoNotBlockEachOther) {
       SequenceSpec s = box.spec(prompt, 20);
       s.priority = static_cast<int>(rng() % 3);
       const bool swapped = i % 2 > 0;  // its large model is the other one's small one
-      s.roles = {{Role::kLarge, ModelId(swapped ? 1 : 0), 0},
-                 {Role::kSmall, ModelId(swapped ? 0 : 1), 0}};
+      s.cast = make_cast({{Role::kLarge, ModelId(swapped ? 1 : 0), 0},
+                          {Role::kSmall, ModelId(swapped ? 0 : 1), 0}});
       if (rng() % 2) {
         s.method = [&stats](Gen g) { return bild(g, {3, 0.1F, 0.69F}, &stats); };
       } else {
@@ -119,8 +119,8 @@ TEST(PageQueue, RequestsWithTwoCachesDoNotBlockEachOther) {
 
 // --- Victims
 
-// Three requests fill the pool with equally many rows and want another page at the same time.
-// Which of them were evicted?
+// Three requests fill the pool equally and need another page at the same time. Returns which were
+// preempted.
 std::vector<bool> victims(Preemption policy, const std::vector<int>& priorities) {
   BoxOptions o;
   o.limits.preemption = policy;
@@ -134,14 +134,14 @@ std::vector<bool> victims(Preemption policy, const std::vector<int>& priorities)
     all.push_back(box.submit(std::move(s)));
   }
   box.pump();
-  std::vector<bool> evicted;
+  std::vector<bool> preempted;
   for (size_t i = 0; i < all.size(); ++i) {
     EXPECT_EQ(all[i]->tokens, box.greedy({static_cast<Token>(i), 1, 2, 3, 4, 5, 6}, 9));
     EXPECT_LE(all[i]->end.stats.preemptions, 1);
-    evicted.push_back(all[i]->end.stats.preemptions > 0);
+    preempted.push_back(all[i]->end.stats.preemptions > 0);
   }
   box.expect_idle();
-  return evicted;
+  return preempted;
 }
 
 TEST(PageQueue, TheVictimIsWhomThePolicyNames) {
@@ -157,7 +157,7 @@ TEST(PageQueue, TheVictimIsWhomThePolicyNames) {
 
 // --- Rows between two layers
 
-// Runs its prompt halfway, then the rest of the layers.
+// Runs its prompt through half of the layers, then the rest.
 Task<void> in_two_steps(Gen g) {
   const Stage S = g.stage(Role::kSmall), L = g.stage(Role::kLarge);
   co_await g.round({{S, g.missing(S)}, {L, g.missing(L)}});
@@ -168,7 +168,7 @@ Task<void> in_two_steps(Gen g) {
   g.emit(g.emitted(r.row[0]));
 }
 
-// What lacks is memory between two layers: whoever has none of it keeps its pages.
+// Frontier pages are short: sequences without any are not preempted.
 TEST(PageQueue, OnlyWhoHoldsWhatLacksGivesItUp) {
   BoxOptions o;
   o.models[0].pool = {4, 64, 3};  // of two that one of them wants
@@ -181,7 +181,7 @@ TEST(PageQueue, OnlyWhoHoldsWhatLacksGivesItUp) {
   std::vector<std::shared_ptr<Recorder>> both;
   for (int i = 0; i < 2; ++i) {
     SequenceSpec s = box.spec({1, 2, 3, 4, 5, 6, 7, 8}, 1);
-    s.roles.push_back({Role::kSmall, ModelId(0), 2});
+    edit_cast(s).roles.push_back({Role::kSmall, ModelId(0), 2});
     s.method = in_two_steps;
     both.push_back(box.submit(std::move(s)));
   }
@@ -196,8 +196,8 @@ TEST(PageQueue, OnlyWhoHoldsWhatLacksGivesItUp) {
 
 // --- Shared pages
 
-// Runs as the loop would, but for the devices: passes are done at once, and nobody is resumed.
-class Desk final : public RunHost {
+// A loop without devices: passes complete at once, and coroutines are not resumed.
+class Desk final : public LoopServices {
  public:
   explicit Desk(int64_t pages) : pools_(ModelId(0), shape(), {4, pages, pages}, &log_) {}
   ~Desk() override {
@@ -210,27 +210,27 @@ class Desk final : public RunHost {
   DeviceId device_of(ModelId) const override { return DeviceId(0); }
   CacheId new_cache_id() override { return CacheId(next_++); }
   TicketId new_ticket_id() override { return static_cast<TicketId>(++next_); }
-  bool ask_pages(SequenceRun* run) override { return queue.ask(run); }
+  bool request_pages(SequenceRun* run) override { return queue.request(run); }
   void enqueue(PassFlight* flight) override { flight->sequence->flight_done(*flight); }
   void prefix_looked_up(int64_t, int64_t) override {}
   void tokens_emitted(SequenceRun*, int64_t) override {}
   int64_t begin(std::shared_ptr<Transfer>) override { return 0; }
 
-  // A sequence that runs its prompt and then wants `more` rows.
+  // A sequence that runs its prompt and then needs `more` rows.
   SequenceRun* add(int priority, std::vector<Token> prompt, int more) {
     SequenceSpec s;
     s.id = runs.size() + 1;
     s.prompt = std::move(prompt);
-    s.roles = {{Role::kLarge, ModelId(0), 0}};
+    s.cast = make_cast({{Role::kLarge, ModelId(0), 0}});
     s.priority = priority;
     s.method = [more](Gen g) { return runs_and_wants(g, more); };
-    RunHost* const host = this;
+    LoopServices* const host = this;
     runs.push_back(std::make_unique<SequenceRun>(std::move(s), runs.size(), host));
     runs.back()->enter(SequenceRun::kRunning);
     begin_.push_back(runs.back()->start());
     return runs.back().get();
   }
-  // True: it has got what it wants.
+  // True: its round was granted.
   bool go(SequenceRun* run) {
     begin_[run->id() - 1].resume();
     return run->state() == SequenceRun::kRunning;
@@ -292,7 +292,7 @@ TEST(PageQueue, WhoseGoingMakesNoRoomStays) {
   ASSERT_EQ(desk.kv().available(), 0);
   const PageQueue::Served served = desk.serve();
   EXPECT_EQ(served.granted, std::vector<SequenceRun*>{first});
-  EXPECT_EQ(served.evicted, 1);
+  EXPECT_EQ(served.preempted, 1);
   EXPECT_EQ(own->accounts().stats().preemptions, 1);
   EXPECT_EQ(follower->accounts().stats().preemptions, 0) << "the leader would keep its pages";
   EXPECT_TRUE(served.hopeless.empty());
@@ -313,11 +313,11 @@ TEST(PageQueue, ThoseWhoShareGoTogether) {
   ASSERT_EQ(desk.kv().available(), 0);
   const PageQueue::Served served = desk.serve();
   EXPECT_EQ(served.granted, std::vector<SequenceRun*>{first});
-  EXPECT_EQ(served.evicted, 2);
+  EXPECT_EQ(served.preempted, 2);
   EXPECT_EQ(leader->accounts().stats().preemptions + follower->accounts().stats().preemptions, 2);
 }
 
-// All that the first one lacks is its own already: that others share it changes nothing.
+// The head shares all pages with others: preempting them frees nothing.
 TEST(PageQueue, NobodyIsEvictedForTheHopeless) {
   Desk desk(3);
   SequenceRun* leader = desk.add(1, kNine, 4 * 4);
@@ -327,7 +327,7 @@ TEST(PageQueue, NobodyIsEvictedForTheHopeless) {
   EXPECT_FALSE(desk.go(follower));
   const PageQueue::Served served = desk.serve();
   EXPECT_EQ(served.hopeless, std::vector<SequenceRun*>{leader});
-  EXPECT_EQ(served.evicted, 0);
+  EXPECT_EQ(served.preempted, 0);
 }
 
 }  // namespace

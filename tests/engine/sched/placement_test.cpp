@@ -9,7 +9,7 @@
 namespace tandem::test {
 namespace {
 
-// Models 0, 1, ... on device 0 and of each a replica on device 1, behind them all.
+// Models 0, 1, ... on device 0, then a replica of each on device 1.
 BoxOptions on_two_devices(size_t models = 1) {
   BoxOptions o;
   o.models.resize(models);
@@ -21,7 +21,7 @@ BoxOptions on_two_devices(size_t models = 1) {
   return o;
 }
 
-// Who ran where.
+// Records the devices of each request.
 struct Placed {
   explicit Placed(const BoxOptions& options) : box(options) {
     for (size_t d = 0; d < box.backends.size(); ++d) {
@@ -36,7 +36,7 @@ struct Placed {
   std::shared_ptr<Recorder> submit(const std::vector<Token>& prompt, int max_new_tokens = 4) {
     return box.submit(box.spec(prompt, max_new_tokens));
   }
-  // Runs alone, and where.
+  // Runs a request alone and returns its device.
   size_t device_of(const std::vector<Token>& prompt) {
     EXPECT_TRUE((submit(prompt), box.pump(), true));
     return *devices.at(box.last_id).begin();
@@ -116,7 +116,7 @@ TEST(Placement, ModelsOfARequestLieTogetherWhereNothingSpeaksAgainst) {
   std::swap(o.models[1].device, o.models[3].device);  // the small one's first is on device 1
   Placed p{o};
   SequenceSpec s = p.box.spec(prompt_of(9), 8);
-  s.roles.push_back({Role::kSmall, ModelId(1), 0});
+  edit_cast(s).roles.push_back({Role::kSmall, ModelId(1), 0});
   s.method = [](Gen g) { return speculative(g, {}); };
   p.box.submit(std::move(s));
   p.box.pump();
@@ -129,9 +129,9 @@ TEST(Placement, AnEncoderIsWhereItsReaderIs) {
   std::set<size_t> used;
   for (int i = 0; i < 4; ++i) {
     SequenceSpec s = p.box.spec({1}, 6);
-    s.source = prompt_of(6, i);
-    s.roles.push_back({Role::kEncoder, ModelId(1), 0});
-    s.roles[0].memory = 1;
+    s.encoder_tokens = prompt_of(6, i);
+    edit_cast(s).roles.push_back(encoder_role(ModelId(1)));
+    edit_cast(s).memories = {{.reader = 0, .encoder = 1}};
     p.box.submit(std::move(s));
   }
   p.box.pump();
@@ -154,7 +154,7 @@ TEST(Placement, AllChoicesOfARequestStayTogether) {
   EXPECT_EQ(p.devices[4], std::set<size_t>{1});
 }
 
-// Evicted and resumed, with caches of two models, each sequence stays where it was.
+// Sequences with two models stay on their devices after preemption.
 TEST(Placement, IsForGood) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     std::mt19937_64 rng(seed);
@@ -170,7 +170,7 @@ TEST(Placement, IsForGood) {
     std::vector<std::pair<std::vector<Token>, std::shared_ptr<Recorder>>> all;
     for (int i = 0; i < 12; ++i) {
       SequenceSpec s = p.box.spec(random_prompt(rng, 4, 20), 20);
-      s.roles.push_back({Role::kSmall, ModelId(1), 0});
+      edit_cast(s).roles.push_back({Role::kSmall, ModelId(1), 0});
       s.method = [](Gen g) { return speculative(g, {}); };
       const std::vector<Token> prompt = s.prompt;
       all.emplace_back(prompt, p.box.submit(std::move(s)));
@@ -178,7 +178,7 @@ TEST(Placement, IsForGood) {
     while (p.box.tick()) {
       p.box.loop->visit([&](const SequenceRun& run) {
         for (size_t i = 0; run.spec().placed && i < 2; ++i) {
-          models[run.id()][i].insert(run.spec().roles[i].model);
+          models[run.id()][i].insert(run.spec().roles()[i].model);
         }
       });
     }
@@ -204,7 +204,7 @@ TEST(Placement, ALostReplicaEndsItsOwnRequestsOnly) {
     EXPECT_EQ(all[i]->end.status.code(),
               there ? absl::StatusCode::kUnavailable : absl::StatusCode::kOk);
   }
-  // New ones go to the other, also one whose prefix the lost one knows.
+  // New requests use the other device, even if the lost one has their prefix.
   for (int i = 0; i < 4; ++i) EXPECT_EQ(p.device_of(prompt_of(10, i)), 0U);
   p.lost = {0, 1};
   for (int i = 0; i < 2; ++i) {
@@ -241,7 +241,7 @@ TEST(Placement, WhoNamesAReplicaOrIsPlacedHasNoChoice) {
   Placed p{on_two_devices()};
   for (int i = 0; i < 2; ++i) {
     SequenceSpec s = p.box.spec(prompt_of(9, i), 3);
-    s.roles[0].model = ModelId(1);
+    edit_cast(s).roles[0].model = ModelId(1);
     p.box.submit(std::move(s));
   }
   for (int i = 0; i < 2; ++i) {

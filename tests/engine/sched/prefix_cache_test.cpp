@@ -1,5 +1,5 @@
-// Rows that one sequence has run serve another, or the same one after an eviction; and nobody's
-// answer shows it. The fake devices check that each page holds the rows of whoever reads it.
+// Sequences share rows, also with themselves after preemption, and answers do not change. Fake
+// devices check that each page holds the rows that its readers expect.
 #include <limits>
 
 #include "engine/decode/score.h"
@@ -73,7 +73,7 @@ TEST(LoopPrefix, TheLastTokensRowAlwaysRuns) {
   }
 }
 
-// The next turn of a conversation begins with the answer of the one before.
+// The next turn of a conversation starts with the previous prompt and answer.
 TEST(LoopPrefix, AnswersAreFoundAgainToo) {
   Box box{BoxOptions()};
   const auto prompt = text(5, 10);
@@ -182,7 +182,7 @@ TEST(LoopPrefix, WhatACancelledRequestHasRunIsFound) {
   EXPECT_EQ(b->tokens, box.greedy(again, 2));
 }
 
-// Scoring reads rows, so those run; what lies before them need not.
+// Scoring reads rows, which must run; earlier rows may be shared.
 TEST(LoopPrefix, ScoredRowsRun) {
   const auto prompt = text(12, 22);
   for (const int begin : {1, 2, 9, 10, 21}) {
@@ -245,7 +245,7 @@ TEST(LoopPrefix, CachedPagesMakeRoomForNewRows) {
   }
 }
 
-// Admission counts what is shared: the second of two needs room only for its own rows.
+// Admission counts shared pages once: the second request needs pages for its own rows only.
 TEST(LoopPrefix, AdmissionCountsWhatIsShared) {
   BoxOptions o;
   o.models[0].pool.pages = 14;
@@ -267,7 +267,7 @@ struct Course {
   int64_t rows = 0, preemptions = 0;
 };
 
-// A request of low priority is evicted by one that ends soon, and goes on where it stopped.
+// A low-priority request is preempted by a short one, then resumes where it stopped.
 Course interrupted(bool prefix_cache) {
   BoxOptions o;
   o.models[0].pool.pages = 14;
@@ -302,8 +302,8 @@ struct Mix {
   int64_t hits = 0, preemptions = 0;
 };
 
-// Several methods over two models, prompts that begin alike, little memory: nobody's answer
-// changes, and the books are right at every step.
+// Several methods on two models with common prefixes and little memory: answers do not change, and
+// page counts are right at every step.
 Mix mixed(uint64_t seed) {
   std::mt19937_64 rng(seed);
   BoxOptions o;
@@ -326,13 +326,13 @@ Mix mixed(uint64_t seed) {
     prompt = joined(prompt, random_prompt(rng, 1, 8));
     SequenceSpec s = box.spec(prompt, 1 + static_cast<int>(rng() % 10));
     s.priority = static_cast<int>(rng() % 2);
-    s.roles.push_back({Role::kSmall, ModelId(1), 0});
+    edit_cast(s).roles.push_back({Role::kSmall, ModelId(1), 0});
     switch (rng() % 5) {
       case 0:
         s.method = [&stats](Gen g) { return bild(g, {4, 0.1F, 0.69F}, &stats); };
         break;
       case 1:
-        s.roles[1] = {Role::kSmall, ModelId(0), 2};  // early exit
+        edit_cast(s).roles[1] = {Role::kSmall, ModelId(0), 2};  // early exit
         s.method = [&stats](Gen g) { return bild(g, {4, 0.1F, 0.69F}, &stats); };
         break;
       case 2:

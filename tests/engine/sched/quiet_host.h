@@ -1,4 +1,5 @@
-// A loop that grants what fits and whose devices are done at once: for a sequence's parts alone.
+// A minimal loop for tests of a sequence's parts: grants pages if they fit; passes complete at
+// once.
 #pragma once
 
 #include <deque>
@@ -9,12 +10,13 @@
 
 namespace tandem::test {
 
-class QuietHost final : public RunHost {
+class QuietHost final : public LoopServices {
  public:
   // Each model: four layers, pages of four rows.
   struct Model {
     int64_t pages = 8;
     int64_t frontier_pages = 8;
+    int64_t values = 8;
   };
   using Models = std::vector<Model>;
   explicit QuietHost(const Models& models) {
@@ -22,7 +24,7 @@ class QuietHost final : public RunHost {
     shape.layers = 4;
     for (const Model& m : models) {
       const ModelId id(static_cast<int64_t>(pools_.size()));
-      pools_.emplace_back(id, shape, PoolSize{4, m.pages, m.frontier_pages}, &moves);
+      pools_.emplace_back(id, shape, PoolSize{4, m.pages, m.frontier_pages, m.values}, &moves);
     }
   }
 
@@ -31,7 +33,7 @@ class QuietHost final : public RunHost {
   DeviceId device_of(ModelId) const override { return DeviceId(0); }
   CacheId new_cache_id() override { return CacheId(next_++); }
   TicketId new_ticket_id() override { return static_cast<TicketId>(++next_); }
-  bool ask_pages(SequenceRun* run) override {
+  bool request_pages(SequenceRun* run) override {
     run->adopt();
     if (!run->can_grant()) return false;
     run->grant();

@@ -1,4 +1,4 @@
-// What requests leave in the accounts, whatever becomes of them.
+// Accounts and metrics of requests, for all kinds of ends.
 #include "engine/sched/request_book.h"
 
 #include <gtest/gtest.h>

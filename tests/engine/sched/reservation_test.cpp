@@ -1,4 +1,4 @@
-// What a round wants, and that it gets all of it or nothing.
+// A round gets everything that it needs, or nothing.
 #include "engine/sched/reservation.h"
 
 #include <gtest/gtest.h>
@@ -10,19 +10,19 @@ namespace {
 
 const std::vector<Token> kPrompt = {1, 2, 3, 4, 5, 6};
 
-SequenceSpec spec_of(std::vector<RoleModel> roles) {
+SequenceSpec spec_of(std::vector<CastRole> roles) {
   SequenceSpec spec;
   spec.prompt = kPrompt;
-  spec.roles = std::move(roles);
+  spec.cast = make_cast(std::move(roles));
   return spec;
 }
 
 struct Round {
-  Round(const std::vector<QuietHost::Model>& models, std::vector<RoleModel> roles)
+  Round(const std::vector<QuietHost::Model>& models, std::vector<CastRole> roles)
       : host(models), spec(spec_of(std::move(roles))) {
     caches.open();
   }
-  void want(std::vector<Need> needs) { reservation.want(needs, spec.prompt); }
+  void begin(std::vector<Need> needs) { reservation.begin_round(needs, spec.prompt); }
   bool grant() {
     if (!reservation.can_grant()) return false;
     reservation.grant(&host);
@@ -40,11 +40,11 @@ struct Round {
 TEST(Reservation, AllCachesOrNone) {
   Round r({{4, 0}, {1, 0}}, {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(1), 0}});
   const Stage large = r.caches.stage(Role::kLarge, 0), small = r.caches.stage(Role::kSmall, 0);
-  r.want({{large, 6}, {small, 6}});
+  r.begin({{large, 6}, {small, 6}});
   std::vector<const PagePool*> lacking;
   EXPECT_FALSE(r.reservation.can_grant(&lacking));
   EXPECT_EQ(lacking, std::vector<const PagePool*>{&r.host.pools(ModelId(1))->kv});
-  r.want({{large, 6}, {small, 4}});
+  r.begin({{large, 6}, {small, 4}});
   EXPECT_TRUE(r.grant());
   EXPECT_EQ(r.used(0), 2);
   EXPECT_EQ(r.used(1), 1);
@@ -52,7 +52,7 @@ TEST(Reservation, AllCachesOrNone) {
 
 TEST(Reservation, TwoStagesOfOneCacheShareItsPages) {
   Round r({{2, 2}}, {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(0), 2}});
-  r.want({{r.caches.stage(Role::kSmall, 0), 5}, {r.caches.stage(Role::kLarge, 0), 6}});
+  r.begin({{r.caches.stage(Role::kSmall, 0), 5}, {r.caches.stage(Role::kLarge, 0), 6}});
   EXPECT_TRUE(r.grant());
   EXPECT_EQ(r.used(0), 2);
   EXPECT_EQ(r.used_frontier(0), 2);
@@ -61,10 +61,10 @@ TEST(Reservation, TwoStagesOfOneCacheShareItsPages) {
 TEST(Reservation, WhatTheLastRoundDidNotUseGoesBack) {
   Round r({{4, 0}}, {{Role::kLarge, ModelId(0), 0}});
   const Stage large = r.caches.stage(Role::kLarge, 0);
-  r.want({{large, 16}});
+  r.begin({{large, 16}});
   ASSERT_TRUE(r.grant());
   EXPECT_EQ(r.used(0), 4);
-  r.want({{large, 2}});
+  r.begin({{large, 2}});
   EXPECT_EQ(r.used(0), 0);
   EXPECT_TRUE(r.grant());
   EXPECT_EQ(r.used(0), 1);
@@ -86,7 +86,7 @@ TEST(Reservation, AnotherSequencesPagesAreFoundOnce) {
   EXPECT_EQ(r.reservation.first_pages(0, *r.host.pools(ModelId(0)), kPrompt), 1) << "of two";
   EXPECT_EQ(r.reservation.known_rows(0, *r.host.pools(ModelId(0)), kPrompt), 4);
   const Stage large = r.caches.stage(Role::kLarge, 0);
-  r.want({{large, 6}});
+  r.begin({{large, 6}});
   r.reservation.adopt(kPrompt);
   EXPECT_EQ(r.caches.find(large.cache)->rows(), 4);
   EXPECT_TRUE(r.grant());

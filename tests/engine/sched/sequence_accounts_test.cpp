@@ -1,4 +1,4 @@
-// Moments and sums: what a sequence's end and its method's series say of it.
+// Timestamps and sums in a sequence's end and its method's metrics.
 #include "engine/sched/sequence_accounts.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Which tokens become final, and why there are no more.
+// Final tokens and stop conditions.
 #include "engine/sched/sequence_output.h"
 
 #include <gtest/gtest.h>

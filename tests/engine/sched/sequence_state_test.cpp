@@ -1,4 +1,4 @@
-// What may follow what, and that nothing else does.
+// All transitions of sequence states.
 #include "engine/sched/sequence_state.h"
 
 #include <gtest/gtest.h>

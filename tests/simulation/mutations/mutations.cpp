@@ -17,17 +17,17 @@
 namespace tandem::simulation {
 namespace {
 
-// Two of three from the first on, every third one with sources and replicas.
+// Two of three count from the first seed; every third one has sources and replicas.
 uint64_t hunting_seed(uint64_t i) { return i % 3 == 2 ? kFirstWithReplicas + i / 3 : i - i / 3; }
 
-// The child: prints "seed message" on `out` when a seed breaks.
+// The child process: prints "seed message" on `out` when a seed fails.
 [[noreturn]] void look(Mutation mutation, uint64_t seeds, int out) {
   active_mutation = mutation;
-  dup2(out, STDERR_FILENO);  // what a check says before it stops the process
+  dup2(out, STDERR_FILENO);  // messages of checks that abort
   for (uint64_t i = 0; i < seeds; ++i) {
     const uint64_t seed = hunting_seed(i);
     dprintf(out, "\n%lu ", static_cast<unsigned long>(seed));
-    alarm(5);  // a seed that never ends is a broken one, too
+    alarm(5);  // a seed that does not end has failed, too
     Report report;
     try {
       report = simulate(seed);
@@ -39,7 +39,7 @@ uint64_t hunting_seed(uint64_t i) { return i % 3 == 2 ? kFirstWithReplicas + i /
       dprintf(out, "%s", report.broken.front().c_str());
       _exit(1);
     }
-    // The same seed must give the same.
+    // The same seed must give the same trace.
     if (i < 40 && simulate(seed).trace != report.trace) {
       dprintf(out, "two runs of the seed differ");
       _exit(1);
@@ -69,14 +69,14 @@ Hunt hunt(const NamedMutation& mutation, uint64_t seeds) {
     look(mutation.mutation, seeds, pipe_ends[1]);
   }
   close(pipe_ends[1]);
-  // Only what comes after the last line's begin matters.
+  // Only the last line matters.
   std::string last;
   char buffer[4096];
   for (ssize_t n; (n = read(pipe_ends[0], buffer, sizeof buffer)) > 0;) {
     last.append(buffer, static_cast<size_t>(n));
     const size_t line = last.rfind("\n", last.size() - 1);
     size_t begin = line;
-    // A check's own message may have several lines: keep from the last seed's number on.
+    // A check's message may have several lines: keep everything from the last seed number on.
     const auto number = [&](size_t at) {
       return at + 1 < last.size() && last[at + 1] >= '0' && last[at + 1] <= '9';
     };

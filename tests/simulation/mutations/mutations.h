@@ -1,4 +1,4 @@
-// Which mutations the simulation detects (engine/base/mutation.h).
+// Measures which mutations (engine/base/mutation.h) the simulation detects.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@ namespace tandem::simulation {
 struct NamedMutation {
   Mutation mutation;
   const char* name;
-  int invariant;  // of docs/reliability.md, that it breaks
+  int invariant;  // that it breaks, of docs/reliability.md
   const char* what;
 };
 const std::vector<NamedMutation>& mutations();
 
 struct Hunt {
   bool caught = false;
-  uint64_t seed = 0;    // that caught it
-  std::string message;  // of the invariant, or of the device or check that stopped the process
+  uint64_t seed = 0;    // that detected it
+  std::string message;  // of the invariant, or of the device or check that aborted
 };
-// Runs so many seeds, with replicas and without, with the mutation active, in a process of its own until one of
-// them breaks.
+// Runs seeds, with and without replicas, with the mutation active, in a child process until one
+// fails.
 Hunt hunt(const NamedMutation& mutation, uint64_t seeds);
 
 }  // namespace tandem::simulation

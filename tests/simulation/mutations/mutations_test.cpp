@@ -1,6 +1,5 @@
-// Every mutation must be caught by the simulation: at least 95 % of them, and two for each
-// invariant. TANDEM_BUG=name hunts one; TANDEM_BUG_TABLE=file writes the table of
-// docs/reliability.md.
+// The simulation must detect at least 95 % of the mutations, and two per invariant. TANDEM_BUG=name
+// runs one; TANDEM_BUG_TABLE=file writes the table of docs/reliability.md.
 #include "tests/simulation/mutations/mutations.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +16,7 @@ namespace {
 
 constexpr uint64_t kSeeds = 3000;
 
-// One line, without paths and without what a table cannot hold.
+// One line without paths and table delimiters.
 std::string one_line(std::string text) {
   for (char& c : text) {
     if (c == '\n' || c == '|') c = ' ';
@@ -43,7 +42,8 @@ TEST(Mutations, AreCaught) {
   size_t hunted = 0, caught = 0;
   std::map<int, int> per_invariant;
   std::string table =
-      "| mutation | breaks | what it does | caught by seed | what was seen |\n|---|--:|---|--:|---|\n";
+      "| mutation | breaks | what it does | caught by seed | what was seen "
+      "|\n|---|--:|---|--:|---|\n";
   for (const NamedMutation& mutation : mutations()) {
     if (only && std::string(only) != mutation.name) continue;
     ++hunted;
@@ -55,9 +55,10 @@ TEST(Mutations, AreCaught) {
         result.caught
             ? ("seed " + std::to_string(result.seed) + ": " + one_line(result.message)).c_str()
             : "NOT CAUGHT");
-    table += std::string("| ") + mutation.name + " | " + std::to_string(mutation.invariant) + " | " +
-             mutation.what + " | " + (result.caught ? std::to_string(result.seed) : "not caught") +
-             " | " + one_line(result.message) + " |\n";
+    table += std::string("| ") + mutation.name + " | " + std::to_string(mutation.invariant) +
+             " | " + mutation.what + " | " +
+             (result.caught ? std::to_string(result.seed) : "not caught") + " | " +
+             one_line(result.message) + " |\n";
   }
   std::printf("%zu of %zu mutations detected\n", caught, hunted);
   if (const char* file = std::getenv("TANDEM_BUG_TABLE")) std::ofstream(file) << table;

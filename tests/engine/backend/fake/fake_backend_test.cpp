@@ -1,5 +1,4 @@
-// The fake device answers in closed form, and finds whatever is wrong with the memory that it
-// reads.
+// The fake device answers in closed form, and detects invalid memory accesses.
 #include "engine/backend/fake/fake_backend.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +34,7 @@ class FakeBackendTest : public testing::Test {
     if (!tokens.empty()) p.reading({.rows = {static_cast<Row>(tokens.size()) - 1}, .draw = true});
     return p;
   }
-  // All of `p` behind `past` rows, in pages 0, 1, ...
+  // All of `p` after `past` rows, in pages 0, 1, ...
   static Work work(const Pass& p, int past, std::vector<int> frontier = {}) {
     Work w;
     w.pass = &p;
@@ -71,7 +70,7 @@ class FakeBackendTest : public testing::Test {
     p.read[0] = {.rows = {1}, .hidden = true};
     return p;
   }
-  // A row behind them that is fed with output `out` of pass `ticket`, which lies in `value`.
+  // A row after them whose input is output `out` of pass `ticket`, at place `value`.
   Work fed(PageId value, TicketId ticket = 1, int out = 0) {
     Pass& p = fed_.emplace_back();
     p.stage.to = kLayers;
@@ -121,7 +120,7 @@ TEST_F(FakeBackendTest, TakesItsTime) {
   EXPECT_EQ(clock_.now(), TimePoint(r.busy));
 }
 
-// What measures delivery relies on: answers name their batch, and the file says when that was done.
+// Latency measurements rely on this: answers name their batch, and the file has its end time.
 TEST_F(FakeBackendTest, TracedAnswersAreTheNumbersOfBatches) {
   const test::TempDir folder;
   const std::string path = folder.path() + "/trace";
@@ -155,7 +154,7 @@ TEST_F(FakeBackendTest, TracedAnswersAreTheNumbersOfBatches) {
   EXPECT_FALSE(BatchTrace::open(folder.path() + "/none/trace").ok());
 }
 
-// Benchmarks leave the checks out, with answers that depend on no memory.
+// Benchmarks disable the checks; answers then do not depend on memory.
 TEST_F(FakeBackendTest, LooksAtThePastUnlessItIsTold) {
   const test::TempDir folder;
   FakeModelConfig config = config_;
@@ -359,7 +358,7 @@ TEST_F(FakeBackendDeathTest, FindsHiddenRowsThatAreNotWhatTheyAreNamed) {
   EXPECT_DEATH(run(fed(PageId(1))), "never left, or is forgotten");
   EXPECT_DEATH(run(fed(PageId(2), 1, 1)), "of another pass or output");
   EXPECT_DEATH(run(fed(PageId(2), 9)), "of another pass or output");
-  EXPECT_DEATH(run(fed(PageId())), "lies nowhere");
+  EXPECT_DEATH(run(fed(PageId())), "without a place");
   EXPECT_DEATH(run(fed(PageId(2)), {freed(Store::kValue, 2)}), "never left, or is forgotten");
 }
 

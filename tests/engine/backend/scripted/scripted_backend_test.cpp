@@ -35,7 +35,7 @@ class Heard final : public SequenceListener {
   SequenceEnd end;
 };
 
-// The loop over a scripted device around a fake one, which checks that caches are read as written.
+// The loop on a scripted device around a fake one, which checks memory accesses.
 class ScriptedBackendTest : public testing::Test {
  protected:
   ScriptedBackendTest()
@@ -55,7 +55,7 @@ class ScriptedBackendTest : public testing::Test {
     return {{ModelId(0), DeviceId(0)}, {ModelId(1), DeviceId(0)}};
   }
 
-  // early_exit: small is the lower half of large.
+  // early_exit: the small model is the lower half of the large one.
   std::shared_ptr<Heard> run(std::function<Task<void>(Gen)> method, int tokens = 200,
                              bool early_exit = false, float temperature = 0) {
     auto heard = std::make_shared<Heard>();
@@ -64,9 +64,9 @@ class ScriptedBackendTest : public testing::Test {
     spec.prompt = {5, 4, 3, 2, 1};
     spec.method = std::move(method);
     spec.extra_rows = 64;
-    spec.roles = {{Role::kLarge, ModelId(0), 0},
-                  {Role::kSmall, ModelId(early_exit ? 0 : 1), early_exit ? 2 : 0}};
-    spec.roles[0].masks = AdapterId(0);
+    CastRole large{Role::kLarge, ModelId(0)};
+    large.mask_adapter = AdapterId(0);
+    spec.cast = make_cast({large, {Role::kSmall, ModelId(early_exit ? 0 : 1), early_exit ? 2 : 0}});
     spec.stops.max_new_tokens = tokens;
     spec.warp.seed = kSeed;
     spec.warp.temperature = temperature;
@@ -146,7 +146,7 @@ TEST_F(ScriptedBackendTest, SpeculativeTextIsTheSameAndDraftsAreKeptAsTheScriptS
 
 TEST_F(ScriptedBackendTest, DraftsThatTheHostSeesAreTheSame) {
   set_script(0.8);
-  // Not chained on the device: every draft is awaited.
+  // Drafts are not chained on the device; each is awaited.
   const auto heard = run(speculative_of({.draft_tokens = 4, .min_draft_probability = 0.01F}));
   EXPECT_EQ(heard->tokens, larges(200));
   EXPECT_EQ(heard->end.stats.accept_lengths, accept_lengths(200, 4));
@@ -215,7 +215,7 @@ TEST_F(ScriptedBackendTest, MasksForeseeAsOftenAsTheScriptSays) {
               0.12);
 }
 
-// Main and a worker, each on a scripted device of its own.
+// The large model and a worker, each on its own scripted device.
 TEST(ScriptedDevices, EarlyLayersProposeAsOftenAsTheScriptSays) {
   FakeMemory memory;
   ValueStore values;
@@ -246,9 +246,9 @@ TEST(ScriptedDevices, EarlyLayersProposeAsOftenAsTheScriptSays) {
     spec.prompt = {5, 4, 3, 2, 1};
     spec.method = [k](Gen g) { return ppd(g, {.candidates = k, .workers = 1}); };
     spec.extra_rows = k;
-    spec.roles = {{Role::kLarge, ModelId(0), 0},
-                  {Role::kSmall, ModelId(0), config.layers, 2},
-                  {Role::kWorker, ModelId(1), 0}};
+    spec.cast = make_cast({{Role::kLarge, ModelId(0), 0},
+                           {Role::kSmall, ModelId(0), config.layers, 2},
+                           {Role::kWorker, ModelId(1), 0}});
     spec.stops.max_new_tokens = 100;
     spec.warp.seed = kSeed;
     spec.listener = heard;

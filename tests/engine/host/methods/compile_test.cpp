@@ -85,16 +85,16 @@ TEST_F(CompiledMethods, BothValuesOfASwitchAreCompiled) {
   compile_methods(declared_methods(config), &d);
   const CompiledMethod& bild = d.compiled.at("bild");
   ASSERT_EQ(bild.variants.size(), 2U);
-  EXPECT_EQ(bild.variants[0].roles[1].model, small_.id);
-  EXPECT_EQ(bild.variants[1].roles[1].model, large_.id);
+  EXPECT_EQ(bild.variants[0].cast->roles[1].model, small_.id);
+  EXPECT_EQ(bild.variants[1].cast->roles[1].model, large_.id);
   const auto small_of = [&](const Settings& parameters) {
     const auto plan = plan_choice(d, {bild.entry, parameters}, true);
     EXPECT_TRUE(plan.ok()) << plan.status();
-    return plan->roles[1];
+    return plan->cast->roles[1];
   };
   EXPECT_EQ(small_of({}).model, small_.id);
   EXPECT_EQ(small_of({{"early_exit", true}}).model, large_.id);
-  EXPECT_EQ(small_of({{"early_exit", true}}).to, 2);
+  EXPECT_EQ(small_of({{"early_exit", true}}).layers, 2);
   // Other parameters change the roles too; these are compiled for the request.
   EXPECT_EQ(small_of({{"early_exit", true}, {"max_small_run", int64_t{7}}}).frontier_rows, 8);
   EXPECT_EQ(bild.variants.size(), 2U);
@@ -111,7 +111,7 @@ TEST_F(CompiledMethods, ParametersChangeTheMasksOfARole) {
   const auto masks_of = [&](const Settings& parameters) {
     const auto plan = plan_choice(d, {entry, parameters}, true);
     EXPECT_TRUE(plan.ok()) << plan.status();
-    return plan->roles[1].masks;
+    return plan->cast->roles[1].mask_adapter;
   };
   EXPECT_EQ(masks_of({}), AdapterId(0));
   EXPECT_FALSE(masks_of({{"num_masks", int64_t{0}}}).valid());
@@ -140,7 +140,7 @@ TEST_F(CompiledMethods, AConditionedPairOffersOnlyThat) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->reader, "large");
   EXPECT_EQ(plan->writer, "small");
-  EXPECT_EQ(plan->roles[0].to, 2);
+  EXPECT_EQ(plan->cast->roles[0].layers, 2);
   const auto verified = plan_choice(d, {entry, {{"speculative", true}}}, true);
   EXPECT_EQ(verified.status().code(), absl::StatusCode::kFailedPrecondition);
 }

@@ -84,8 +84,8 @@ std::vector<std::string> names(const std::vector<MethodInfo>& methods) {
 
 std::vector<std::pair<Role, int>> roles(const MethodPlan& plan) {
   std::vector<std::pair<Role, int>> out;
-  for (const RoleModel& r : plan.roles) {
-    out.emplace_back(r.role, r.to == 0 ? static_cast<int>(r.model.index()) : 100 + r.to);
+  for (const CastRole& r : plan.cast->roles) {
+    out.emplace_back(r.role, r.layers == 0 ? static_cast<int>(r.model.index()) : 100 + r.layers);
   }
   return out;
 }
@@ -235,7 +235,7 @@ TEST_F(Plans, ModelsInTheirRoles) {
   EXPECT_THAT(of(ngram({})), ElementsAre(large));
   EXPECT_THAT(of(bild({})), ElementsAre(large, small));
   EXPECT_THAT(of(bild({{"early_exit", true}})), ElementsAre(large, lower));
-  EXPECT_EQ(plan_method(d, bild({{"early_exit", true}}), true, 1)->roles[1].model, large_.id);
+  EXPECT_EQ(plan_method(d, bild({{"early_exit", true}}), true, 1)->cast->roles[1].model, large_.id);
 }
 
 TEST_F(Plans, ExactIsReportedOnlyIfItHolds) {
@@ -394,7 +394,7 @@ TEST_F(Plans, AnEntryDescribesAMethodCompletely) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->extra_rows, 9);
   EXPECT_EQ(plan->contract, Contract::kExact);
-  EXPECT_EQ(plan->roles[0].adapter, AdapterId(1));
+  EXPECT_EQ(plan->cast->roles[0].adapter, AdapterId(1));
   EXPECT_EQ(plan->context_length, 512) << "positions are not taken by rows of a tree";
   large_.pool.pages = 10;
   EXPECT_EQ(plan_method(d, asking("tree", {{"nodes", 9}}), true, 1)->context_length, 151);
@@ -493,7 +493,7 @@ TEST_F(Plans, EarlyExitHasTheContextOfItsModel) {
   EXPECT_EQ(plan_method(d, request, true, 300)->method, "bild");
   const auto plan = plan_method(d, bild({}), true, 300);
   EXPECT_EQ(plan->context_length, 512);
-  EXPECT_EQ(plan->roles[1].frontier_rows, 11);
+  EXPECT_EQ(plan->cast->roles[1].frontier_rows, 11);
   // A run that does not fit the frontier.
   EXPECT_EQ(plan_method(d, bild({{"max_small_run", int64_t{64}}}), true, 300)->context_length, 32);
 }

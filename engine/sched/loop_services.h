@@ -1,4 +1,4 @@
-// What a sequence asks of the loop.
+// Services that the loop provides to its sequences.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,21 @@ namespace tandem {
 
 class SequenceRun;
 
-class RunHost {
+class LoopServices {
  public:
-  virtual ~RunHost() = default;
-  virtual TimePoint now() const = 0;  // one moment for all that happens in a step
+  virtual ~LoopServices() = default;
+  virtual TimePoint now() const = 0;  // constant during a step
   virtual ModelPools* pools(ModelId model) = 0;
   virtual DeviceId device_of(ModelId model) const = 0;
   virtual CacheId new_cache_id() = 0;
   virtual TicketId new_ticket_id() = 0;
-  // True: what the run's reservation wants was granted at once.
-  virtual bool ask_pages(SequenceRun* run) = 0;
+  // True: the pages that the run's reservation requires were granted at once.
+  virtual bool request_pages(SequenceRun* run) = 0;
   virtual void enqueue(PassFlight* flight) = 0;
-  // A cache of `rows` rows to be was looked up in its prefix index, and `found` of them were there.
+  // Counts a prefix look-up for `rows` rows that found `found` of them.
   virtual void prefix_looked_up(int64_t rows, int64_t found) = 0;
   virtual void tokens_emitted(SequenceRun* run, int64_t count) = 0;
-  // Has its moves made as soon as the rows that they read are there. Returns the bytes that come
-  // from another device.
+  // Makes its moves when the rows that they read are there. Returns the bytes from other devices.
   virtual int64_t begin(std::shared_ptr<Transfer> transfer) = 0;
 };
 
