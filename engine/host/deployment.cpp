@@ -6,8 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
-#include "engine/decode/bita_budget.h"
-#include "engine/decode/steering.h"
+#include "engine/decode/pacing/acceptance_stats.h"
 #include "engine/host/methods.h"
 #include "engine/host/methods/registry.h"
 #include "engine/text/merge_order.h"
@@ -278,8 +277,7 @@ absl::StatusOr<std::vector<Deployment>> make_deployments(
       d.small = d.models[c.small] = &models.at(c.small);
       TANDEM_RETURN_IF_ERROR(join(&d));
     }
-    d.draft_lore = std::make_shared<DraftLore>();
-    d.bita_lore = std::make_shared<BitaLore>();
+    d.acceptance_stats = std::make_shared<AcceptanceStats>();
     if (d.small) d.draft_vocabulary = draft_vocabulary_of(d.small->shape, *d.small->tokenizer);
     d.early_vocabulary = draft_vocabulary_of(d.large->shape, *d.large->tokenizer);
     d.vocab_size = named_tokens(*d.large);

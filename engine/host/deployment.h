@@ -21,8 +21,7 @@
 
 namespace tandem {
 
-struct BitaLore;   // engine/decode/bita_budget.h
-struct DraftLore;  // engine/decode/steering.h
+struct AcceptanceStats;  // engine/decode/pacing/acceptance_stats.h
 
 // A loaded model, with what its directory says about text and generation. An encoder is one too,
 // with nothing of these.
@@ -81,8 +80,7 @@ struct Deployment {
   int draft_vocabulary = 0;
   // Likewise what an early layer of the large model proposes.
   int early_vocabulary = 0;
-  std::shared_ptr<DraftLore> draft_lore;
-  std::shared_ptr<BitaLore> bita_lore;
+  std::shared_ptr<AcceptanceStats> acceptance_stats;  // of its requests
   // The method in which the small model writes what the large one has read, where the two cannot be
   // taken for each other: they have different tokens, or one has an encoder. Then this and
   // autoregressive decoding are all that is offered. Empty: they can.

@@ -119,8 +119,7 @@ MethodModels models_of(const Deployment& d) {
           .by_name = &d.models,
           .draft_vocabulary = d.draft_vocabulary,
           .early_vocabulary = d.early_vocabulary,
-          .draft_lore = d.draft_lore,
-          .bita_lore = d.bita_lore};
+          .acceptance_stats = d.acceptance_stats};
 }
 
 namespace {

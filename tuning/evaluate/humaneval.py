@@ -107,7 +107,7 @@ WAYS = (
     Way("small model alone", "Autoregressive", "small"),
     speculative("speculative, γ 4, all of 152k drafted", draft_tokens=4, draft_vocabulary=0),
     speculative("speculative, γ 4", draft_tokens=4),
-    speculative("speculative, adaptive, γ 8", draft_tokens=8, adaptive=True),
+    speculative("speculative, adaptive, γ 8", draft_tokens=8, pace="PACE_ADAPTIVE"),
     speculative("speculative, γ 8 while sure", draft_tokens=8, min_draft_probability=0.5),
     speculative("speculative, γ 8 while sure", 1, draft_tokens=8, min_draft_probability=0.5),
     Way("n-grams, γ 4", "Ngram", parameters={"draft_tokens": 4}, promises_exact=True),

@@ -31,9 +31,8 @@
 
 namespace tandem {
 
-struct BitaLore;     // engine/decode/bita_budget.h
-struct DraftLore;    // engine/decode/steering.h
-struct LoadedModel;  // deployment.h
+struct AcceptanceStats;  // engine/decode/pacing/acceptance_stats.h
+struct LoadedModel;      // deployment.h
 
 // A model of the configuration in a role, the large one first.
 struct ModelInRole {
@@ -73,10 +72,9 @@ struct MethodModels {
   std::string small_name;             // likewise; empty: there is none
   bool share_tokens = true;           // the same token behind each id
   const std::map<std::string, const LoadedModel*>* by_name = nullptr;
-  int draft_vocabulary = 0;                    // Deployment::draft_vocabulary
-  int early_vocabulary = 0;                    // Deployment::early_vocabulary
-  std::shared_ptr<DraftLore> draft_lore = {};  // of the deployment's requests
-  std::shared_ptr<BitaLore> bita_lore = {};    // likewise
+  int draft_vocabulary = 0;                                // Deployment::draft_vocabulary
+  int early_vocabulary = 0;                                // Deployment::early_vocabulary
+  std::shared_ptr<AcceptanceStats> acceptance_stats = {};  // of the deployment's requests
 };
 // Invalid: the model has no adapter of this name.
 AdapterId find_adapter(const ModelShape& model, const std::string& name);

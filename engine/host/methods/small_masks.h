@@ -1,10 +1,9 @@
-// Masks of a small model that foresee what it will say (engine/decode/masked_draft.h), as the
-// methods have them in which it writes.
+// Mask tokens of a small model (engine/decode/draft_pass.h), for the methods in which it drafts.
 #pragma once
 
 #include <string>
 
-#include "engine/decode/masked_draft.h"
+#include "engine/decode/draft_pass.h"
 #include "engine/host/methods/entry.h"
 
 namespace tandem {
@@ -15,7 +14,7 @@ int small_masks(const P& a) {
   return a.num_masks.value_or(a.adapter.empty() ? 0 : 1);
 }
 
-// What its small model, the second of `needs`, has to have for them.
+// Adds them to the small model, the second of `needs`.
 template <class P>
 void need_small_masks(const P& a, MethodNeeds* needs) {
   const int masks = small_masks(a);

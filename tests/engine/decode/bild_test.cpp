@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/decode/masked_draft.h"
+#include "engine/decode/draft_pass.h"
 #include "tests/engine/decode/method_checks.h"
 #include "tests/reference/autoregressive.h"
 #include "tests/sanitized.h"
@@ -31,7 +31,7 @@ void use_bild(SequenceSpec& s, BildParams a, std::vector<RoleModel> roles) {
   if (s.roles[1].to > 0) a.num_masks.reset();  // early exit has none
   if (a.num_masks) {
     s.roles[1].masks = kAdapter;
-    s.extra_rows = masked_draft_rows(*a.num_masks);
+    s.extra_rows = parallel_draft_rows(*a.num_masks);
   }
   s.method = [a](Gen g) { return bild(g, a); };
 }
