@@ -179,8 +179,8 @@ int longest_small_run(const BildParams& a) {
 Task<void> bild(Gen g, BildParams a) {
   const Policy policy(a, g.warp().greedy());
   const Stage S = g.stage(Role::kSmall), L = g.stage(Role::kLarge);
-  std::vector<Stage> with_prompt{S};
-  bool ended = co_await first_token(g, std::move(with_prompt));
+  std::vector<Stage> others{S};
+  bool ended = co_await first_token(g, std::move(others));
   while (!ended) {
     SmallRun run = co_await small_run(g, policy);
     if (run.ended) co_return;

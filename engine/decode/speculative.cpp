@@ -226,9 +226,9 @@ class DraftPolicy {
 Task<void> speculative(Gen g, SpeculativeParams a) {
   const Stage D = g.stage(Role::kSmall);
   DraftPolicy policy(g, a);
-  std::vector<Stage> with_prompt;
-  if (policy.drafts_at_once()) with_prompt.push_back(D);
-  bool ended = co_await first_token(g, std::move(with_prompt));
+  std::vector<Stage> others;
+  if (policy.drafts_at_once()) others.push_back(D);
+  bool ended = co_await first_token(g, std::move(others));
   while (!ended) {
     policy.begin_round();
     co_await g.round(policy.needs());
