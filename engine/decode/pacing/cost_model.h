@@ -31,7 +31,7 @@ class CostModel {
   double per_row() const;  // the slope of the line
   double line(int rows) const { return plain() + rows * per_row(); }
   double curve(int rows) const;
-  // The curve is extrapolated beyond this size only for the line's sake: do not try such sizes yet.
+  // The largest size worth trying: beyond it the curve is extrapolated too far.
   int reach() const;
   bool known(int rows) const;
   // Tokens lost: tokens that plain rounds would have made in this time, minus `tokens`.

@@ -15,7 +15,7 @@ TEST(CostModel, IsWhatWasSeenOfEachSize) {
   for (int i = 0; i < 40; ++i) cost.observe(3, 11);
   ASSERT_TRUE(cost.known());
   EXPECT_NEAR(cost.curve(3), 11, 0.1);
-  EXPECT_NEAR(cost.curve(12), 14, 0.3) << "of sizes that nobody saw, as those that were";
+  EXPECT_NEAR(cost.curve(12), 14, 0.3) << "sizes without observations are extrapolated";
   for (int i = 0; i < 40; ++i) cost.observe(12, 22);
   EXPECT_NEAR(cost.curve(12), 22, 0.1);
   EXPECT_NEAR(cost.curve(3), 11, 0.4);

@@ -280,14 +280,14 @@ TEST(DraftStopping, NeverMoreThanItMay) {
   }
 }
 
-// A small model with a mask, which foresees `foreseen` of its tokens and is sure of 0.6 of them;
-// a guess that is judged is then the large model's token as often as the small one's own would be.
+// A small model with a mask, which predicts `predicted` of its tokens, with confidence 0.6;
+// a verified parallel draft is accepted as often as the small model's own token would be.
 struct Masked {
   double seconds = 0;
   int tokens = 0, guesses = 0, judged_guesses = 0;
 };
 
-Masked steer_masked(double foreseen, Costs costs, bool masks, int rounds) {
+Masked steer_masked(double predicted, Costs costs, bool masks, int rounds) {
   std::mt19937_64 rng(5);
   const auto chance = [&](double p) { return static_cast<double>(rng() >> 11) * 0x1p-53 < p; };
   DraftStopping stopping(12, nullptr, masks);
@@ -304,7 +304,7 @@ Masked steer_masked(double foreseen, Costs costs, bool masks, int rounds) {
         if (on) kept.push_back(chance(0.9));
       }
       guess = masks;
-      right = masks && chance(foreseen);
+      right = masks && chance(predicted);
       m.guesses += masks;
     }
     if (on && guess && stopping.add_parallel(0.6F)) {
@@ -322,9 +322,9 @@ Masked steer_masked(double foreseen, Costs costs, bool masks, int rounds) {
   return m;
 }
 
-TEST(DraftStopping, WhatMasksForeseeSparesPasses) {
-  const auto pace = [](double foreseen, Costs costs, bool masks) {
-    const Masked m = steer_masked(foreseen, costs, masks, 3000);
+TEST(DraftStopping, ParallelDraftsSavePasses) {
+  const auto pace = [](double predicted, Costs costs, bool masks) {
+    const Masked m = steer_masked(predicted, costs, masks, 3000);
     return m.tokens / m.seconds;
   };
   for (const Costs costs : {Costs{0.3, 0.03}, Costs{0.15, 0.05}, Costs{0.5, 0.02}}) {
@@ -336,9 +336,9 @@ TEST(DraftStopping, WhatMasksForeseeSparesPasses) {
 }
 
 // As drafts that nothing was paid for yet, but their rows.
-TEST(DraftStopping, GuessesAreJudgedWhereTheyAreWorthTheirRows) {
-  const auto share = [](double foreseen, double row) {
-    const Masked m = steer_masked(foreseen, {0.3, row}, true, 1000);
+TEST(DraftStopping, ParallelDraftsAreVerifiedIfWorthTheirRows) {
+  const auto share = [](double predicted, double row) {
+    const Masked m = steer_masked(predicted, {0.3, row}, true, 1000);
     return static_cast<double>(m.judged_guesses) / 1000;
   };
   EXPECT_GT(share(0.6, 0.03), 0.8);
@@ -346,7 +346,7 @@ TEST(DraftStopping, GuessesAreJudgedWhereTheyAreWorthTheirRows) {
   EXPECT_LT(share(0.3, 0.6), 0.2);
 }
 
-TEST(DraftStopping, AGuessThatIsLessSureThanARequestAllowsIsNotJudged) {
+TEST(DraftStopping, ParallelDraftsBelowTheRequestsProbabilityAreNotVerified) {
   DraftStopping stopping(8, nullptr, true);
   stopping.begin_round();
   EXPECT_FALSE(stopping.add_parallel(0.4F, 0.5F));

@@ -7,7 +7,7 @@
 namespace tandem {
 namespace {
 
-TEST(MaskAcceptance, AreWhatWasSeenAndAtFirstAGuess) {
+TEST(MaskAcceptance, BeginsWithAPriorAndFollowsObservations) {
   MaskAcceptance hits(3, 4);
   EXPECT_DOUBLE_EQ(hits.rate(0, 0), MaskAcceptance::kFirst);
   EXPECT_LT(hits.rate(1, 0), hits.rate(0, 0));
@@ -15,7 +15,7 @@ TEST(MaskAcceptance, AreWhatWasSeenAndAtFirstAGuess) {
   for (int i = 0; i < 400; ++i) hits.observe(0, i % 4 == 0 ? 2 : -1, 4);
   EXPECT_NEAR(hits.rate(0, 2), 0.25, 0.03);
   EXPECT_NEAR(hits.rate(0, 0), 0, 0.03);
-  EXPECT_LT(hits.rate(2, 0), 0.05) << "of masks that nobody saw, it is as of those before them";
+  EXPECT_LT(hits.rate(2, 0), 0.05) << "masks without observations follow the one before them";
   for (int i = 0; i < 400; ++i) hits.observe(2, 0, 4);
   EXPECT_GT(hits.rate(2, 0), 0.9);
   hits.discount();
@@ -31,7 +31,7 @@ TEST(MaskAcceptance, BeginWithWhatOthersKnow) {
   EXPECT_NEAR(hits.rate(0, 1), 0, 0.01);
   EXPECT_NEAR(hits.rate(0, 2),
               MaskAcceptance::kFirst * MaskAcceptance::kNextRank * MaskAcceptance::kNextRank, 1e-9)
-      << "nobody looked at the third candidate";
+      << "the third candidate has no observations";
   for (int i = 0; i < 100; ++i) hits.observe(0, 0, 3);
   EXPECT_GT(hits.rate(0, 0), 0.85);
   for (int i = 0; i < 400; ++i) others.observe(1, 2, 3);

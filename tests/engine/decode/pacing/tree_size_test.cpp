@@ -98,7 +98,7 @@ TEST(TreeSize, ANewRequestBeginsWithWhatOthersLearnt) {
   auto stats = std::make_shared<AcceptanceStats>();
   {
     TreeSize first(Kind::kEfficient, 3, 5, Pace::kFastest, stats);
-    EXPECT_LT(play(first, kTrained, dear, 200).speed, 0.97) << "somebody has to try";
+    EXPECT_LT(play(first, kTrained, dear, 200).speed, 0.97) << "the first request explores";
   }
   for (int i = 0; i < 5; ++i) {
     TreeSize next(Kind::kEfficient, 3, 5, Pace::kFastest, stats);
@@ -273,7 +273,7 @@ TEST(TreeSize, DearRowsAreFew) {
 TEST(TreeSize, FollowsWhatChanges) {
   TreeSize size(Kind::kEfficient, 3, 5, Pace::kFastest);
   EXPECT_GT(speed_of(size, kBlind, 0.02, 600), 0.9);
-  EXPECT_GT(speed_of(size, kTrained, 0.005, 3000), 1.5) << "masks foresee from here on";
+  EXPECT_GT(speed_of(size, kTrained, 0.005, 3000), 1.5) << "masks predict from here on";
   EXPECT_GT(speed_of(size, kTrained, 0.6, 1000), 0.9) << "and here rows cost more";
 }
 
