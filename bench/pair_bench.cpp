@@ -118,9 +118,9 @@ absl::StatusOr<std::vector<Method>> methods(const std::string& gammas) {
     found.push_back(
         {absl::StrCat("speculative, γ ", gamma), [a](Gen g) { return speculative(g, a); }});
   }
-  const SpeculativeParams steered{.draft_tokens = longest, .adaptive = true};
+  const SpeculativeParams adaptive{.draft_tokens = longest, .pace = Pace::kAdaptive};
   found.push_back({absl::StrCat("speculative, adaptive, γ up to ", longest),
-                   [steered](Gen g) { return speculative(g, steered); }});
+                   [adaptive](Gen g) { return speculative(g, adaptive); }});
   const BildParams exact{
       .fallback_threshold = 0.6F, .rollback_threshold = 0.69F, .max_small_run = longest};
   found.push_back({absl::StrCat("BiLD, α_RB 0.69, runs up to ", longest),
@@ -133,14 +133,14 @@ constexpr int kMasks = 3, kCandidates = 5;  // of the largest tree
 // BiTA with trees of every kind, and with as much of the largest as pays.
 std::vector<Method> methods_with_masks() {
   std::vector<Method> found;
-  const auto add = [&](const std::string& name, BitaTreeKind kind, int candidates, bool budget) {
-    const BitaParams a{kMasks, candidates, kind, budget};
+  const auto add = [&](const std::string& name, BitaTreeKind kind, int candidates, Pace pace) {
+    const BitaParams a{kMasks, candidates, kind, pace};
     found.push_back({absl::StrCat("BiTA, ", name), [a](Gen g) { return bita(g, a); }});
   };
-  add("chain", BitaTreeKind::kChain, 1, false);
-  add("spine, k 2", BitaTreeKind::kSpine, 2, false);
-  add("efficient, k 5", BitaTreeKind::kEfficient, kCandidates, false);
-  add("adaptive rows", BitaTreeKind::kEfficient, kCandidates, true);
+  add("chain", BitaTreeKind::kChain, 1, Pace::kFixed);
+  add("spine, k 2", BitaTreeKind::kSpine, 2, Pace::kFixed);
+  add("efficient, k 5", BitaTreeKind::kEfficient, kCandidates, Pace::kFixed);
+  add("as many rows as pay", BitaTreeKind::kEfficient, kCandidates, Pace::kFastest);
   return found;
 }
 

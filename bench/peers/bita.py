@@ -79,7 +79,7 @@ class Way:
 
 def tree(name: str, kind: str, masks: int, candidates: int) -> Way:
     parameters = {"num_masks": masks, "num_candidates": candidates, "tree": kind}
-    return Way(f"BiTA, {name}", "Bita", parameters | {"only_if_faster": False})
+    return Way(f"BiTA, {name}", "Bita", parameters | {"pace": "PACE_FIXED"})
 
 
 AR = Way("autoregressive", "Autoregressive")

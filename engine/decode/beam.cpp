@@ -7,12 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "engine/base/check.h"
-
 namespace tandem {
 namespace {
 
-// A token of some hypotheses, and the one before it. They share their beginnings.
+// A token of one or more hypotheses, and the token before it. Hypotheses share prefixes.
 struct Node {
   int before = -1;
   Emitted token;
@@ -20,8 +18,8 @@ struct Node {
 
 struct Beam {
   Stage stage;
-  std::vector<Token> tokens;  // behind the prompt
-  int node = -1;              // of the last one
+  std::vector<Token> tokens;  // after the prompt
+  int node = -1;              // of the last token
   double sum = 0;             // of log p
 };
 
@@ -36,7 +34,7 @@ struct Candidate {
   double sum = 0;
 };
 
-// Candidates of a beam: ranks [0, n) of its row's `top`.
+// A beam's candidates are ranks [0, n) of its row's `top`.
 Read ranked(Gen g, const Pass& pass, int n) {
   Read read = g.draw(last_rows(1, pass.add.size()));
   read.warp.temperature = 0;  // log p is not warped
@@ -65,8 +63,8 @@ std::vector<Candidate> best_of(const std::vector<Beam>& beams, const std::vector
   return all;
 }
 
-// Gives each beam of `next` (in which `stage` is still its parent's) a cache with its parent's
-// rows. The first child of a parent takes the parent's own.
+// Gives each beam of `next`, whose stage is still its parent's, a cache with its parent's rows. The
+// first child of a parent takes the parent's cache, others a fork of it.
 void assign_caches(Gen g, CacheId root, const std::vector<Beam>& beams, std::vector<Beam>& next) {
   std::vector<CacheId> taken;
   for (Beam& child : next) {
@@ -92,14 +90,15 @@ void assign_caches(Gen g, CacheId root, const std::vector<Beam>& beams, std::vec
 
 Task<void> beam(Gen g, BeamParams a) {
   const auto width = static_cast<size_t>(a.width);
-  // So many that `width` of them go on even if each end token is among every beam's best.
+  // Enough that `width` of them stay open even if each end token is among every beam's best.
   const size_t candidates = width * static_cast<size_t>(std::max(2, 1 + g.end_tokens()));
-  const int shown = g.draw({}).top;  // what the request wants to see beside each token
+  const int shown = g.draw({}).top;  // alternatives in the response
   const bool raw = g.draw({}).raw_logprob;
   std::vector<Node> nodes;
   std::vector<Beam> beams(1);
   const Stage root = beams[0].stage = g.stage(a.writer);
   std::vector<Finished> finished;  // at most `width`, best first
+  int open = -1;                   // the best open hypothesis
   for (double length = 1; !beams.empty(); ++length) {
     Needs needs;
     for (const Beam& b : beams) {
@@ -110,7 +109,7 @@ Task<void> beam(Gen g, BeamParams a) {
     for (const Beam& b : beams) {
       Pass p = g.catch_up(b.stage, b.tokens);
       p.reading(ranked(g, p, static_cast<int>(candidates)));
-      if (raw) {  // the same tokens, to be shown
+      if (raw) {  // the same tokens, for the response
         Read read = p.read[0];
         read.raw_logprob = true;
         p.reading(std::move(read));
@@ -123,7 +122,7 @@ Task<void> beam(Gen g, BeamParams a) {
       rows.push_back(std::move(r));
     }
 
-    // Its rows have been read; the large model has no part in what follows.
+    // The writer has read its rows; the large model is not needed any more.
     if (a.writer != Role::kLarge) g.truncate(g.stage(Role::kLarge).cache, 0);
 
     std::vector<Beam> next;
@@ -135,7 +134,7 @@ Task<void> beam(Gen g, BeamParams a) {
       std::vector<Token> tokens = parent.tokens;
       tokens.push_back(top[c.rank].token);
       const bool ends = g.ends(tokens);
-      // Only the `width` best may end; those behind them are there to go on.
+      // Only the `width` best may end; the others are there to stay open.
       if (ends ? i >= width : next.size() == width) continue;
       const int node = static_cast<int>(nodes.size());
       Node& n = nodes.emplace_back();
@@ -154,22 +153,24 @@ Task<void> beam(Gen g, BeamParams a) {
     }
     finished.resize(std::min(finished.size(), width));
 
-    // Can the best open one still beat the worst finished one?
+    // The best open hypothesis cannot beat the worst finished one.
     if (finished.size() == width && !next.empty() &&
         next[0].sum / std::pow(length, double{a.length_penalty}) <= finished.back().score) {
       break;
     }
     assign_caches(g, root.cache, beams, next);
+    if (!next.empty()) open = next[0].node;
     beams = std::move(next);
   }
 
-  TANDEM_CHECK(!finished.empty());
+  // None is finished if all continuations are banned.
   std::vector<Emitted> out;
-  for (int n = finished[0].node; n >= 0; n = nodes[static_cast<size_t>(n)].before) {
+  for (int n = finished.empty() ? open : finished[0].node; n >= 0;
+       n = nodes[static_cast<size_t>(n)].before) {
     out.push_back(std::move(nodes[static_cast<size_t>(n)].token));
   }
   std::reverse(out.begin(), out.end());
-  g.emit(std::move(out));
+  if (!out.empty()) g.emit(std::move(out));
 }
 
 }  // namespace tandem

@@ -1,9 +1,9 @@
-// BiLD, the big-little decoder (Kim et al. 2023, "Speculative Decoding with Big
-// Little Decoder"). A small model runs on its own; it falls back to the large one where it is not
-// sure (equation 2), and the large one rolls it back where it strays (equation 3).
+// BiLD, the big-little decoder: METHODS section 2 (Kim et al. 2023, "Speculative Decoding with Big
+// Little Decoder"). A small model drafts, falls back to the large one where its confidence is low
+// (equation 2), and is rolled back where the large one disagrees (equation 3).
 //
-// Early exit (section 4.4): the roles kSmall and kLarge are stages of one cache. Then verification
-// continues small's rows from their hidden states and runs the upper layers only.
+// Early exit (section 4.4): the roles kSmall and kLarge are stages of one cache. Verification then
+// continues the small model's rows from their hidden states and runs only the upper layers.
 #pragma once
 
 #include <cstddef>
@@ -15,46 +15,45 @@
 
 namespace tandem {
 
-// The longest run of small tokens. Large verifies a run in one pass: so many rows and answers have
-// to fit into a batch, and with early exit they lie between two layers until then.
+// The longest run of small tokens. One pass of the large model verifies a run, so its rows must fit
+// into a batch. With early exit they lie between two layers until then.
 inline constexpr int kLongestRun = 256;
 
 struct BildParams {
-  // alpha_FB: small's proposal is dropped where its largest probability is below. [0, 2]; 0: never,
+  // alpha_FB: falls back where the small model's largest probability is below. [0, 2]; 0: never,
   // above 1: always.
   float fallback_threshold = 0.6F;
-  // alpha_RB: a small token goes where its cross-entropy under large is above (nats). [0, +inf];
-  // +inf: never.
+  // alpha_RB: rolls back a small token whose cross-entropy under the large model is above (nats).
+  // [0, +inf]; +inf: never.
   float rollback_threshold = 5;
-  int max_small_run = 10;  // small tokens between two large passes; 0, or above: kLongestRun
-  bool verify_eos = true;  // off: an end token of small's ends the request unchecked
-  // Masks of the small model that foresee what it will say, so that its passes say several tokens
-  // (masked_draft.h). Whatever they are, its tokens are the same. Unset: 1 where the deployment
-  // names an adapter; none with early exit.
+  int max_small_run = 10;  // small tokens between two large passes; 0 or above kLongestRun: that
+  bool verify_eos = true;  // false: an end token of the small model ends the request unverified
+  // Mask tokens of the small model, so that one pass produces several tokens (draft_pass.h). They
+  // do not change its tokens. Unset: 1 where the deployment names an adapter; none with early exit.
   std::optional<int> num_masks;
-  std::string adapter;        // where the masks are, by the name that the deployment knows
-  std::optional<int> window;  // ablation: runs of just so many tokens, instead of fallback. [1, ..)
+  std::string adapter;        // of the mask tokens, by the deployment's name for it
+  std::optional<int> window;  // ablation: runs of this length instead of fallback. [1, ..)
 };
 
-// Its own figures: places in MethodStats::own.
+// Places in MethodStats::own.
 struct BildFigures {
-  static constexpr size_t kFallbacks = 0;         // small dropped its proposal
-  static constexpr size_t kForcedCalls = 1;       // a small run reached max_small_run
-  static constexpr size_t kRollbacks = 2;         // large replaced a small token
-  static constexpr size_t kRolledBackTokens = 3;  // small tokens dropped, the replaced one included
+  static constexpr size_t kFallbacks = 0;    // the small model fell back
+  static constexpr size_t kForcedCalls = 1;  // a small run reached max_small_run
+  static constexpr size_t kRollbacks = 2;    // the large model replaced a small token
+  static constexpr size_t kRolledBackTokens =
+      3;  // small tokens dropped, including the replaced one
 };
 
-// Is the output large's own? See docs/decoding_methods.md. Else it is LOSSY.
+// Whether the output is the large model's own (METHODS section 2, "Contract"). Else it is LOSSY.
 //
 // Greedy with verify_eos and alpha_RB < ln 2: a token that is not large's argmax has at most half
-// of the probability, p(token) <= p(argmax) and both <= 1 together, so its cross-entropy is at
-// least ln 2 > alpha_RB, and it is rolled back. What stays, and what large puts in its place, is
-// large's argmax.
-// alpha_FB > 1 without a window: no probability reaches it, every token is drawn by large as AR
-// draws it. Sampled too.
+// of the probability. Its cross-entropy is at least ln 2 > alpha_RB, so it is rolled back. Accepted
+// tokens and replacements are the large model's argmax.
+// alpha_FB > 1 without a window: no probability reaches it, so the large model draws every token,
+// also when sampling.
 bool bild_is_exact(const BildParams& a, bool greedy);
 
-// Small tokens between two large passes, at most.
+// The most small tokens between two large passes.
 int longest_small_run(const BildParams& a);
 
 Task<void> bild(Gen g, BildParams a);

@@ -1,7 +1,7 @@
-// Bi-directional tuning, BiTA: arXiv 2401.12522. One model drafts and verifies
-// itself in the same pass. Mask rows, fed with learned inputs behind the text, foresee the tokens
-// after the next one; what they see most likely is the tree that the next pass verifies, with masks
-// of its own on the nodes, so that wherever it ends the next tree is known.
+// Bi-directional tuning, BiTA: arXiv 2401.12522, METHODS section 3. One model drafts and verifies
+// in the same pass. Mask tokens behind the text, with learned embeddings, predict the tokens after
+// the next one. Their best tokens form the tree that the next pass verifies. Nodes of the tree have
+// masks, too, so the next tree is known wherever verification ends.
 #pragma once
 
 #include <memory>
@@ -10,26 +10,25 @@
 #include "engine/async/task.h"
 #include "engine/decode/bita_tree.h"
 #include "engine/decode/gen.h"
+#include "engine/decode/pacing/pace.h"
 
 namespace tandem {
 
-struct BitaLore;  // engine/decode/bita_budget.h
+struct AcceptanceStats;
 
 struct BitaParams {
   int num_masks = 3;       // M of the adapter's masks. [1, 16]
   int num_candidates = 5;  // k: a mask's best tokens. [1, 16]
   BitaTreeKind tree = BitaTreeKind::kEfficient;
-  // As much of the tree as makes tokens fastest, by what masks foresee and what rows cost
-  // (engine/decode/bita_budget.h); else all of it in every round.
-  bool only_if_faster = true;
-  std::string adapter;  // where the masks are, by the name that the deployment knows
-  // What other requests have learnt about trees that pay; null: none has.
-  std::shared_ptr<BitaLore> lore = {};
+  // kFixed: the whole tree in every round. kFastest: the part of it that makes tokens fastest
+  // (engine/decode/pacing/tree_size.h).
+  Pace pace = Pace::kFastest;
+  std::string adapter;  // of the mask tokens, by the deployment's name for it
+  std::shared_ptr<AcceptanceStats> stats = {};  // shared by the deployment's requests; may be null
 };
 
-// EXACT: each row that is not a mask draws as autoregressive decoding does, and a node stays if it
-// is what its parent draws.
-// REQUIRES: Role::kLarge with masks (CastRole::mask_adapter).
+// EXACT: each row that is not a mask draws as autoregressive decoding does, and a node is accepted
+// if its parent draws it. REQUIRES: Role::kLarge with masks (CastRole::mask_adapter).
 Task<void> bita(Gen g, BitaParams a);
 
 }  // namespace tandem

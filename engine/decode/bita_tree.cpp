@@ -9,7 +9,7 @@ bool is_chain(BitaTreeKind kind) {
   return kind == BitaTreeKind::kChain || kind == BitaTreeKind::kStraightforward;
 }
 
-// Children of a node (or the root) at `depth`, and of which rank it is.
+// The number of children of a node (or the root) at `depth` with this rank.
 int children(BitaTreeKind kind, int depth, int rank, int candidates) {
   if (kind == BitaTreeKind::kFull) return candidates;
   if (rank > 0) return 0;
@@ -37,7 +37,7 @@ BitaTree BitaTree::clipped(const std::vector<int>& candidates, int remaining) co
   };
   BitaTree out;
   out.root_masks = useful(root_masks, 0);
-  std::vector<int> number(nodes.size(), size());  // in `out`; size(): left out
+  std::vector<int> number(nodes.size(), size());  // in `out`; size(): dropped
   for (int i = 0; i < size(); ++i) {
     Node node = at(i);
     if (node.depth > deepest || node.rank >= candidates[static_cast<size_t>(node.depth) - 1]) {
@@ -56,7 +56,7 @@ BitaTree BitaTree::clipped(const std::vector<int>& candidates, int remaining) co
 
 int bita_tree_rows(BitaTreeKind kind, int masks, int candidates) {
   constexpr int64_t kMost = 1 << 30;
-  // Nodes whose rank is not the best of their parent's are alike.
+  // All nodes of a depth with rank > 0 have as many children.
   int64_t best = 1, others = 0, rows = masks;
   for (int depth = 0; depth < masks; ++depth) {
     const int64_t of_best = children(kind, depth, 0, candidates);

@@ -1,12 +1,12 @@
-// Among which of a vocabulary's ids tokens are proposed.
+// The vocabulary ids among which tokens are drafted.
 #pragma once
 
 #include "engine/pass/pass.h"
 
 namespace tandem {
 
-// Warp::vocab of proposals that are to be ids below `draft_vocabulary` (0: any): more than the
-// request may ban, so that one is left.
+// Warp::vocab of drafts with ids below `draft_vocabulary` (0: all). At least one id more than the
+// request may ban.
 int draft_ids(const Warp& warp, int draft_vocabulary);
 
 }  // namespace tandem

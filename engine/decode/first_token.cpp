@@ -2,17 +2,17 @@
 
 namespace tandem {
 
-Task<bool> first_token(Gen g, std::vector<Stage> beside) {
+Task<bool> first_token(Gen g, std::vector<Stage> others) {
   const Stage L = g.stage(Role::kLarge);
-  std::erase_if(beside, [&](Stage s) { return s.cache == L.cache; });  // early exit
-  if (g.remaining() == 1) beside.clear();
+  std::erase_if(others, [&](Stage s) { return s.cache == L.cache; });  // early exit
+  if (g.remaining() == 1) others.clear();
   Needs needs{{L, g.missing(L)}};
-  for (const Stage s : beside) needs.push_back({s, g.missing(s)});
+  for (const Stage s : others) needs.push_back({s, g.missing(s)});
   co_await g.round(std::move(needs));
   Pass prompt = g.catch_up(L);
   prompt.reading(g.draw(last_rows(1, prompt.add.size())));
   Ticket prefill = g.submit(std::move(prompt));
-  for (const Stage s : beside) g.submit(g.catch_up(s));  // nobody waits for it
+  for (const Stage s : others) g.submit(g.catch_up(s));  // not awaited
   Readout r = co_await prefill;
   co_return g.emit(g.emitted(r.row[0]));
 }

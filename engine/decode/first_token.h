@@ -1,4 +1,4 @@
-// How methods with several models begin: the large one's first token.
+// The first round of methods with several models: the large model's first token.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,9 @@
 
 namespace tandem {
 
-// Prefills the large model and, beside it, the stages in `beside`; emits the first token, which is
-// AR's own. True: it ended the request. `beside` may still be filling then: whoever submits a pass
-// there comes after it.
-Task<bool> first_token(Gen g, std::vector<Stage> beside);
+// Prefills the large model and concurrently `others`, and emits the first token, which is that of
+// autoregressive decoding. Returns whether it ended the request. The prefill of `others` may still
+// be running then; later passes on them run after it.
+Task<bool> first_token(Gen g, std::vector<Stage> others);
 
 }  // namespace tandem

@@ -7,14 +7,14 @@
 namespace tandem {
 namespace {
 
-Task<void> small_writes(Gen g) {
+Task<void> small_generates(Gen g) {
   const Stage L = g.stage(Role::kLarge), S = g.stage(Role::kSmall);
   for (;;) {
     co_await g.round({{S, g.missing(S)}});
-    Pass p = g.catch_up(S);  // at first: H of the prompt, and from it the rows of x
+    Pass p = g.catch_up(S);  // at first computes H and Z of the prompt
     p.reading(g.draw(last_rows(1, p.add.size())));
     Readout r = co_await g.submit(std::move(p));
-    g.truncate(L.cache, 0);  // H has been read; the large model has no part in what follows
+    g.truncate(L.cache, 0);  // not needed after H
     if (g.emit(g.emitted(r.row[0], {Source::kSmall, Source::kSmall}))) co_return;
   }
 }
@@ -22,8 +22,8 @@ Task<void> small_writes(Gen g) {
 }  // namespace
 
 Task<void> llm_to_slm(Gen g, LlmToSlmParams a) {
-  if (!a.speculative) return small_writes(g);
-  // The prompt's pass of the large model leaves H as it goes: each model reads the prompt once.
+  if (!a.speculative) return small_generates(g);
+  // The large model's pass over the prompt leaves H, too, so each model computes the prompt once.
   SpeculativeParams drafts;
   drafts.draft_tokens = a.draft_tokens;
   return speculative(g, drafts);

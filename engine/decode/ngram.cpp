@@ -5,15 +5,15 @@
 #include <vector>
 
 #include "engine/decode/first_token.h"
-#include "engine/decode/judge.h"
 #include "engine/decode/ngram_index.h"
-#include "engine/decode/payoff.h"
+#include "engine/decode/pacing/draft_length.h"
+#include "engine/decode/verification.h"
 
 namespace tandem {
 namespace {
 
-// What followed last time; nothing behind a token that would end the request.
-Drafts lookup(Gen g, NgramIndex& ngrams, int gamma) {
+// What followed the same suffix before, up to a token that would end the request.
+Drafts look_up(Gen g, NgramIndex& ngrams, int gamma) {
   Drafts drafts;
   std::vector<Token> x;
   for (const Token t : ngrams.propose(g.seq(), gamma)) {
@@ -29,20 +29,17 @@ Drafts lookup(Gen g, NgramIndex& ngrams, int gamma) {
 Task<void> ngram(Gen g, NgramParams a) {
   const Stage T = g.stage(Role::kLarge);
   NgramIndex ngrams(a.max_ngram);
-  Pace pace(a.draft_tokens, a.adaptive);
-  Payoff payoff(a.draft_tokens, a.adaptive);
+  DraftLength length(a.pace, a.draft_tokens);
   bool ended = co_await first_token(g, {});
   while (!ended) {
-    const int wanted = a.only_if_faster ? payoff.gamma() : pace.gamma();
-    const int gamma = std::min(wanted, g.remaining() - 1);
+    const int gamma = std::min(length.gamma(), g.remaining() - 1);
     const double before = g.stats().share_seconds;
     co_await g.round({{T, g.missing(T) + gamma}});
-    Drafts drafts = lookup(g, ngrams, gamma);
+    Drafts drafts = look_up(g, ngrams, gamma);
     const int drafted = drafts.size();
-    const Judged judged = co_await judge(g, std::move(drafts), Source::kNgram);
-    pace.saw(drafted, judged.accepted);
-    payoff.saw(drafted, judged.accepted, g.stats().share_seconds - before);
-    ended = judged.ended;
+    const Verified verified = co_await verify_drafts(g, std::move(drafts), Source::kNgram);
+    length.observe(drafted, verified.accepted, g.stats().share_seconds - before);
+    ended = verified.ended;
   }
 }
 

@@ -16,7 +16,7 @@ NgramIndex::Gram NgramIndex::last(std::span<const Token> text, int n) {
 void NgramIndex::enter(std::span<const Token> text, size_t at, bool older) {
   const int longest = std::min(max_n_, static_cast<int>(at));
   for (int k = 1; k <= longest; ++k) {
-    size_t& after = after_[last(text.first(at), k)];  // 0: not there, as nothing precedes token 0
+    size_t& after = after_[last(text.first(at), k)];  // 0: absent, as no gram precedes token 0
     if (after == 0 || !older) after = at;
   }
 }
@@ -33,7 +33,7 @@ NgramIndex::Found NgramIndex::look_up(std::span<const Token> text, std::span<con
                                       int n) {
   TANDEM_CHECK(text.size() >= end_);
   if (end_ == 0) begin_ = end_ = text.size();
-  // Only grams with a token behind them: the suffix of the text does not find itself.
+  // Only grams followed by a token, so that the suffix of the text does not find itself.
   for (; end_ < text.size(); ++end_) enter(text, end_, /*older=*/false);
   for (size_t i = 0; i < kSlice && begin_ > 0; ++i) enter(text, --begin_, /*older=*/true);
   Found result;

@@ -7,7 +7,7 @@ Task<void> score(Gen g, int begin, int top, std::vector<Scored>* out) {
   const auto n = static_cast<int>(g.seq().size());
   co_await g.round({{L, g.missing(L), begin - 1}});
   Pass p = g.catch_up(L);
-  const int first = n - static_cast<int>(p.add.size());  // rows before were there already
+  const int first = n - static_cast<int>(p.add.size());  // earlier rows are cached
   Read read;
   read.warp.vocab = g.warp().vocab;
   read.top = top;

@@ -9,12 +9,12 @@
 namespace tandem {
 
 struct Scored {
-  float logprob = kUnset;   // of token i given the tokens before it; natural log, before processors
-  std::vector<Ranked> top;  // the best tokens in its place
+  float logprob = kUnset;   // of token i given those before it; natural log, before processors
+  std::vector<Ranked> top;  // the best tokens at this position
 };
 
-// Scores tokens [begin, seq.size()) of the sequence, 1 <= begin. `out` outlives the task and gets
-// one entry for each.
+// Scores tokens [begin, seq.size()) of the sequence, one entry of `out` each. REQUIRES: begin >= 1;
+// `out` outlives the task.
 Task<void> score(Gen g, int begin, int top, std::vector<Scored>* out);
 
 }  // namespace tandem

@@ -1,48 +1,52 @@
 #include "engine/decode/speculative.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "engine/decode/draft_ids.h"
+#include "engine/decode/draft_pass.h"
 #include "engine/decode/first_token.h"
-#include "engine/decode/judge.h"
-#include "engine/decode/masked_draft.h"
 #include "engine/decode/ngram_index.h"
-#include "engine/decode/payoff.h"
-#include "engine/decode/steering.h"
+#include "engine/decode/pacing/draft_length.h"
+#include "engine/decode/pacing/draft_stopping.h"
+#include "engine/decode/verification.h"
 
 namespace tandem {
 namespace {
 
-// How the drafts of a request are made.
-struct Draft {
+// How the small model drafts.
+struct Drafter {
   Stage stage;
   bool by_ratio = false;
   float min_probability = 0;
   int vocab = 0;  // Warp::vocab
-  int masks = 0;  // that hang on each row that draws; none where by_ratio
+  int masks = 0;  // mask tokens behind each row that draws; 0 if by_ratio
+
+  // Pages for the small model's rows of a round.
+  Need need(Gen g, int gamma) const {
+    return {stage, g.missing(stage) + gamma - 1 + parallel_draft_rows(masks)};
+  }
+  // Draws by the large model's race, or independently for the ratio rule.
+  Read read(Gen g) const {
+    Read read;
+    read.warp = g.warp();
+    read.warp.vocab = vocab;
+    read.draw = true;
+    read.keep = by_ratio;
+    read.round_start = static_cast<int>(g.seq().size());
+    return read;
+  }
 };
 
-// Draws from the draft's rows: by the target's own race, or for the ratio rule apart from it.
-Read draft_read(Gen g, const Draft& d) {
-  Read read;
-  read.warp = g.warp();
-  read.warp.vocab = d.vocab;
-  read.draw = true;
-  read.keep = d.by_ratio;
-  read.round_start = static_cast<int>(g.seq().size());
-  return read;
-}
-
-// Each draft is fed to the next pass by its device, where all of them lie in line: the loop neither
-// sees one nor waits for one.
-Drafts chained_drafts(Gen g, Draft d, int gamma) {
+// A chain of passes. The device feeds each draft to the next pass, so the loop waits for none.
+Drafts chained_drafts(Gen g, Drafter d, int gamma) {
   Drafts drafts;
-  if (gamma == 0) return drafts;  // there is no room on it in this round
+  if (gamma == 0) return drafts;  // the round has no pages for the small model
   Pass p = g.catch_up(d.stage);
   for (int i = 0; i < gamma; ++i) {
-    Read read = draft_read(g, d);
+    Read read = d.read(g);
     read.rows = last_rows(1, p.add.size());
     p.reading(std::move(read));
     p.share = true;
@@ -55,170 +59,185 @@ Drafts chained_drafts(Gen g, Draft d, int gamma) {
   return drafts;
 }
 
-// Drafts of a round as they come.
-struct Run {
+// The drafts of a round, read token by token.
+struct DraftRun {
   std::vector<Token> x;
   Drafts drafts;
-  std::vector<Proposal> guesses;  // of what comes behind x
+  std::vector<DraftToken> parallel;  // what may follow x
 
   int room(int gamma) const { return gamma - drafts.size(); }
-  Task<DraftPass> pass(Gen g, const Draft& d, int gamma) {
-    return draft_pass(g, d.stage, draft_read(g, d), d.masks, &x, room(gamma), &guesses);
+  Task<DraftPass> pass(Gen g, const Drafter& d, int gamma) {
+    return draft_pass(g, d.stage, d.read(g), d.masks, &x, room(gamma), &parallel);
   }
-  // False: nothing may come behind it.
+  // False: the token would end the request.
   bool add(Gen g, Token token, Provenance by, TicketId dist = 0) {
     x.push_back(token);
     drafts.add(token_in(token), dist);
     drafts.by.push_back(by);
     return !g.ends(x);
   }
+  bool add_parallel(Gen g, size_t i) {
+    const Provenance by{Source::kMask, Source::kLarge, false, static_cast<int>(i)};
+    return add(g, parallel[i].token, by);
+  }
 };
 
-// What a mask guessed and nobody said.
-Provenance by_mask(size_t i) { return {Source::kMask, Source::kLarge, false, static_cast<int>(i)}; }
-
-// Stops before the first row of q that is not sure. That looks at the row alone and never at what
-// is drawn from it: under the ratio rule, to drop a token for its own probability would bias the
-// output (docs/architecture.md, deviations). What masks still guess then is judged too, as far as
-// they are sure.
-Task<Drafts> awaited_drafts(Gen g, Draft d, int gamma) {
-  Run run;
-  while (static_cast<int>(run.guesses.size()) < run.room(gamma)) {
+// Stops before the first row of q below min_probability. That condition never depends on the drawn
+// token: under the ratio rule, dropping a token for its own probability would bias the output
+// (METHODS 1). The last parallel tokens are verified, too, as far as they reach min_probability.
+Task<Drafts> confident_drafts(Gen g, Drafter d, int gamma) {
+  DraftRun run;
+  while (static_cast<int>(run.parallel.size()) < run.room(gamma)) {
     const DraftPass pass = co_await run.pass(g, d, gamma);
-    for (const Proposal& said : pass.said) {
-      if (said.probability < d.min_probability) co_return std::move(run.drafts);
-      const bool on = run.add(g, said.token, {Source::kSmall}, d.by_ratio ? pass.ticket : 0);
-      if (!on) co_return std::move(run.drafts);
+    for (const DraftToken& t : pass.tokens) {
+      if (t.probability < d.min_probability) co_return std::move(run.drafts);
+      const bool more = run.add(g, t.token, {Source::kSmall}, d.by_ratio ? pass.ticket : 0);
+      if (!more) co_return std::move(run.drafts);
     }
   }
-  for (size_t i = 0; i < run.guesses.size(); ++i) {
-    if (run.guesses[i].probability < d.min_probability) break;
-    if (!run.add(g, run.guesses[i].token, by_mask(i))) break;
+  for (size_t i = 0; i < run.parallel.size(); ++i) {
+    if (run.parallel[i].probability < d.min_probability) break;
+    if (!run.add_parallel(g, i)) break;
   }
   co_return std::move(run.drafts);
 }
 
-Task<Drafts> drafts_of(Gen g, Draft d, int gamma) {
-  if (d.min_probability <= 0 && d.masks == 0) co_return chained_drafts(g, d, gamma);
-  Drafts drafts = co_await awaited_drafts(g, d, gamma);
-  co_return drafts;
-}
-
-Need room_for(Gen g, const Draft& d, int gamma) {
-  return {d.stage, g.missing(d.stage) + gamma - 1 + masked_draft_rows(d.masks)};
-}
-
-// Each draft as long as it pays: looked up, what the small model says, or at last what its masks
-// guess.
-Task<Drafts> paying_drafts(Gen g, Draft d, Steering* steering, NgramIndex* ngrams, int gamma) {
-  Run run;
+// Stops where one more draft does not pay. Each is looked up, the small model's, or at the end a
+// parallel token.
+Task<Drafts> paying_drafts(Gen g, Drafter d, DraftStopping* stopping, NgramIndex* ngrams,
+                           int gamma) {
+  DraftRun run;
   while (run.room(gamma) > 0) {
     const NgramIndex::Found found = ngrams->look_up(g.seq(), run.x, 1);
     const int rows = g.missing(d.stage) + static_cast<int>(run.x.size());
-    const float guess = run.guesses.empty() ? 0 : run.guesses[0].probability;
-    const Steering::Next next = steering->next(found.matched, rows, guess);
-    if (next == Steering::Next::kStop) break;
-    if (next == Steering::Next::kLookup) {
-      run.guesses.clear();
-      steering->looked_up(found.matched);
+    const float parallel = run.parallel.empty() ? 0 : run.parallel[0].probability;
+    const DraftStopping::Next next = stopping->next(found.matched, rows, parallel);
+    if (next == DraftStopping::Next::kStop) break;
+    if (next == DraftStopping::Next::kLookup) {
+      run.parallel.clear();
+      stopping->add_lookup(found.matched);
       if (!run.add(g, found.tokens.front(), {Source::kNgram})) co_return std::move(run.drafts);
       continue;
     }
     const double before = g.stats().share_seconds;
     const DraftPass pass = co_await run.pass(g, d, gamma);
-    steering->passed(rows, g.stats().share_seconds - before);
-    for (const Proposal& said : pass.said) {
-      if (!steering->drafted(said.probability, d.min_probability)) co_return std::move(run.drafts);
-      if (!run.add(g, said.token, {Source::kSmall})) co_return std::move(run.drafts);
+    stopping->observe_pass(rows, g.stats().share_seconds - before);
+    for (const DraftToken& t : pass.tokens) {
+      if (!stopping->add_small(t.probability, d.min_probability)) co_return std::move(run.drafts);
+      if (!run.add(g, t.token, {Source::kSmall})) co_return std::move(run.drafts);
     }
   }
-  for (size_t i = 0; i < run.guesses.size() && run.room(gamma) > 0; ++i) {
-    if (!steering->guessed(run.guesses[i].probability, d.min_probability)) break;
-    if (!run.add(g, run.guesses[i].token, by_mask(i))) break;
+  for (size_t i = 0; i < run.parallel.size() && run.room(gamma) > 0; ++i) {
+    if (!stopping->add_parallel(run.parallel[i].probability, d.min_probability)) break;
+    if (!run.add_parallel(g, i)) break;
   }
   co_return std::move(run.drafts);
 }
 
-// Drafts as far as they pay, exact ones. Alone each is decided on by itself. In company requests
-// keep step with each other, for their passes to share batches: then a round has a number of drafts
-// that is set before it.
-Task<void> steered(Gen g, Draft draft, SpeculativeParams a) {
-  const Stage T = g.stage(Role::kLarge), D = draft.stage;
-  Steering steering(a.draft_tokens, a.lore, draft.masks > 0);
-  Payoff payoff(a.draft_tokens, /*adaptive=*/true);
-  NgramIndex ngrams(kMaxNgram);
-  std::vector<Stage> beside;
-  steering.begin();
-  if (steering.may_draft()) beside.push_back(D);
-  bool ended = co_await first_token(g, std::move(beside));
-  while (!ended) {
-    const bool alone = steering.alone();
-    if (alone) steering.begin();
-    const int gamma = std::min(alone ? a.draft_tokens : payoff.gamma(), g.remaining() - 1);
-    const double start = g.stats().share_seconds;
-    const int behind = g.missing(D);
-    Needs needs{{T, g.missing(T) + gamma}};
-    Draft made = draft;
-    if (!alone) made.masks = 0;  // whose rows are dear in full batches
-    const bool small = gamma > 0 && (!alone || steering.may_draft());
-    if (small) needs.push_back(room_for(g, made, gamma));
-    co_await g.round(std::move(needs));
-
-    Drafts drafts;
-    if (alone) {
-      Drafts paying = co_await paying_drafts(g, made, &steering, &ngrams, gamma);
-      drafts = std::move(paying);
-    } else {
-      Drafts sure = co_await drafts_of(g, made, gamma);
-      drafts = std::move(sure);
+// The pace of a request: how many drafts a round has, and how they are made.
+//
+// With Pace::kFastest, a single request decides draft by draft. Concurrent requests choose the
+// length before the round, so that their passes share batches, and use no mask tokens, whose rows
+// are dear in full batches.
+class DraftPolicy {
+ public:
+  DraftPolicy(Gen g, const SpeculativeParams& a)
+      : g_(g),
+        most_(a.draft_tokens),
+        large_(g.stage(Role::kLarge)),
+        small_(drafter_of(g, a)),
+        length_(a.pace == Pace::kFastest && small_.by_ratio ? Pace::kAdaptive : a.pace, most_),
+        ngrams_(kMaxNgram) {
+    if (a.pace == Pace::kFastest && !small_.by_ratio) {
+      stopping_.emplace(most_, a.stats, small_.masks > 0);
+      stopping_->begin_round();
     }
-    const int drafted = drafts.size(), rows = g.missing(T) + drafted;
-    const double before = g.stats().share_seconds;
-    const Judged judged = co_await judge(g, std::move(drafts), Source::kSmall);
-    const double after = g.stats().share_seconds;
-    if (alone) {
-      steering.judged(judged.accepted, rows, after - before);
-    } else {
-      payoff.saw(drafted, judged.accepted, after - start, behind);
-    }
-    ended = judged.ended;
-    if (!ended) g.truncate(D.cache, static_cast<int>(g.seq().size()) - 1);
   }
-}
+
+  // The small model reads the prompt together with the large one.
+  bool drafts_at_once() const { return !stopping_ || stopping_->may_draft(); }
+
+  void begin_round() {
+    by_draft_ = stopping_ && stopping_->single_request();
+    if (by_draft_) stopping_->begin_round();
+    // The large model adds a token of its own, so the last token needs no draft.
+    gamma_ = std::min(by_draft_ ? most_ : length_.gamma(), g_.remaining() - 1);
+    drafter_ = small_;
+    if (stopping_ && !by_draft_) drafter_.masks = 0;
+    behind_ = g_.missing(small_.stage);
+    start_ = g_.stats().share_seconds;
+  }
+  Needs needs() const {
+    Needs needs{{large_, g_.missing(large_) + gamma_}};
+    const bool small = gamma_ > 0 && (!by_draft_ || stopping_->may_draft());
+    if (small) needs.push_back(drafter_.need(g_, gamma_));
+    return needs;
+  }
+  Task<Drafts> draft() {
+    if (by_draft_) return paying_drafts(g_, drafter_, &*stopping_, &ngrams_, gamma_);
+    if (drafter_.min_probability > 0 || drafter_.masks > 0) {
+      return confident_drafts(g_, drafter_, gamma_);
+    }
+    return at_once(chained_drafts(g_, drafter_, gamma_));
+  }
+  // Call it before verification and after.
+  void drafted(const Drafts& drafts) {
+    drafted_ = drafts.size();
+    verified_rows_ = g_.missing(large_) + drafted_;
+    verification_ = g_.stats().share_seconds;
+  }
+  void end_round(int accepted) {
+    const double now = g_.stats().share_seconds;
+    if (by_draft_) {
+      stopping_->end_round(accepted, verified_rows_, now - verification_);
+    } else {
+      length_.observe(drafted_, accepted, now - start_, behind_);
+    }
+  }
+
+ private:
+  static Drafter drafter_of(Gen g, const SpeculativeParams& a) {
+    const bool by_ratio = !speculative_is_exact(a, g.warp().greedy());
+    return {g.stage(Role::kSmall), by_ratio, a.min_draft_probability,
+            draft_ids(g.warp(), a.draft_vocabulary.value_or(0)),
+            by_ratio ? 0 : a.num_masks.value_or(0)};
+  }
+  static Task<Drafts> at_once(Drafts drafts) { co_return drafts; }
+
+  Gen g_;
+  const int most_;
+  const Stage large_;
+  const Drafter small_;
+  DraftLength length_;
+  std::optional<DraftStopping> stopping_;  // with Pace::kFastest
+  NgramIndex ngrams_;
+
+  // This round.
+  bool by_draft_ = false;
+  int gamma_ = 0;
+  Drafter drafter_;
+  int behind_ = 0;  // rows that the small model lacked
+  int drafted_ = 0, verified_rows_ = 0;
+  double start_ = 0, verification_ = 0;  // share_seconds
+};
 
 }  // namespace
 
 Task<void> speculative(Gen g, SpeculativeParams a) {
-  const Stage T = g.stage(Role::kLarge), D = g.stage(Role::kSmall);
-  const bool by_ratio = !speculative_is_exact(a, g.warp().greedy());
-  Pace pace(a.draft_tokens, a.adaptive);
-  const Draft draft{D, by_ratio, a.min_draft_probability,
-                    draft_ids(g.warp(), a.draft_vocabulary.value_or(0)),
-                    by_ratio ? 0 : a.num_masks.value_or(0)};
-  const bool paid = a.only_if_faster && !by_ratio;
-  if (paid && a.adaptive) {
-    co_await steered(g, draft, std::move(a));
-    co_return;
-  }
-  Payoff payoff(a.draft_tokens, a.adaptive);
-  std::vector<Stage> beside{D};
-  bool ended = co_await first_token(g, std::move(beside));
+  const Stage D = g.stage(Role::kSmall);
+  DraftPolicy policy(g, a);
+  std::vector<Stage> others;
+  if (policy.drafts_at_once()) others.push_back(D);
+  bool ended = co_await first_token(g, std::move(others));
   while (!ended) {
-    // The target adds a token of its own, so the last one that is wanted needs no draft.
-    const int gamma = std::min(paid ? payoff.gamma() : pace.gamma(), g.remaining() - 1);
-    const double before = g.stats().share_seconds;
-    const int behind = g.missing(D);
-    Needs needs{{T, g.missing(T) + gamma}};
-    if (gamma > 0) needs.push_back(room_for(g, draft, gamma));
-    co_await g.round(std::move(needs));
-
-    Drafts drafts = co_await drafts_of(g, draft, gamma);
-    const int drafted = drafts.size();
-    const Judged judged = co_await judge(g, std::move(drafts), Source::kSmall);
-    pace.saw(drafted, judged.accepted);
-    payoff.saw(drafted, judged.accepted, g.stats().share_seconds - before, behind);
-    ended = judged.ended;
-    // One short of it when all drafts stayed.
+    policy.begin_round();
+    co_await g.round(policy.needs());
+    Drafts drafts = co_await policy.draft();
+    policy.drafted(drafts);
+    const Verified verified = co_await verify_drafts(g, std::move(drafts), Source::kSmall);
+    policy.end_round(verified.accepted);
+    ended = verified.ended;
+    // Rolls back the rejected drafts. If all were accepted, the small model lacks the last one.
     if (!ended) g.truncate(D.cache, static_cast<int>(g.seq().size()) - 1);
   }
 }

@@ -7,8 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
-#include "engine/decode/bita_budget.h"
-#include "engine/decode/steering.h"
+#include "engine/decode/pacing/acceptance_stats.h"
 #include "engine/host/methods/declare.h"
 #include "engine/host/models/pair.h"
 
@@ -154,8 +153,7 @@ absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
     d.small = d.models[config.small] = &models.at(config.small);
     TANDEM_RETURN_IF_ERROR(join_pair(declared, &d));
   }
-  d.draft_lore = std::make_shared<DraftLore>();
-  d.bita_lore = std::make_shared<BitaLore>();
+  d.acceptance_stats = std::make_shared<AcceptanceStats>();
   set_vocabularies(&d);
   TANDEM_RETURN_IF_ERROR(add_models(models, declared, &d));
   TANDEM_RETURN_IF_ERROR(check_methods(declared, d));

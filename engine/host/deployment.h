@@ -19,8 +19,7 @@
 
 namespace tandem {
 
-struct BitaLore;   // engine/decode/bita_budget.h
-struct DraftLore;  // engine/decode/steering.h
+struct AcceptanceStats;  // engine/decode/pacing/acceptance_stats.h
 
 // How a small model that cannot draft for the large one uses it: the large model's hidden states of
 // the prompt condition the small one, which answers in its own tokens (llm_to_slm).
@@ -46,8 +45,7 @@ struct Deployment {
   int small_vocab_size = 0;  // likewise of the small model
   int draft_vocabulary = 0;  // default for drafts of the small model (draft_vocabulary_of)
   int early_vocabulary = 0;  // default for tokens that an early layer of the large model proposes
-  std::shared_ptr<DraftLore> draft_lore;  // shared by the deployment's requests
-  std::shared_ptr<BitaLore> bita_lore;    // likewise
+  std::shared_ptr<AcceptanceStats> acceptance_stats;  // shared by the deployment's requests
   bool share_tokens = true;               // large and small model mean the same token by each id
   // Set if large and small model have different tokens, or only one has an encoder. Then only this
   // method and autoregressive decoding are offered.

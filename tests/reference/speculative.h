@@ -16,7 +16,7 @@ struct Drafting : SpeculativeParams {
   AdapterId by_adapter;  // its masks
 
   bool by_lookup() const { return max_ngram > 0; }
-  NgramParams ngram() const { return {draft_tokens, max_ngram, adaptive}; }
+  NgramParams ngram() const { return {draft_tokens, max_ngram, pace}; }
 };
 
 struct Speculated {
@@ -103,10 +103,11 @@ inline Speculated speculative(const Model& target, const Model& draft, const Tok
   out.push(Row(target, out.seq).draw(w));  // the first token is the target's own
   while (!out.ended) {
     const int start = static_cast<int>(out.seq.size());
-    const int pace =
-        a.adaptive ? std::clamp(static_cast<int>(std::floor(average + 1.5)), 1, a.draft_tokens)
-                   : a.draft_tokens;
-    const int gamma = std::min(pace, out.remaining() - 1);
+    const int length =
+        a.pace == Pace::kAdaptive
+            ? std::clamp(static_cast<int>(std::floor(average + 1.5)), 1, a.draft_tokens)
+            : a.draft_tokens;
+    const int gamma = std::min(length, out.remaining() - 1);
     Tokens x = lookup ? prompt_lookup(out.seq, a.max_ngram, gamma) : Tokens();
     const bool masked = !lookup && !by_ratio && a.num_masks.value_or(0) > 0;
     if (masked && gamma > 0) x = masked_drafts(draft, out, w, a, gamma, &result.draft_passes);
@@ -155,7 +156,7 @@ inline Speculated speculative(const Model& target, const Model& draft, const Tok
     }
     const int drafted = static_cast<int>(x.size());
     result.stats.count_verification(drafted, useful);
-    const bool says_nothing = accepted == drafted && drafted < pace;
+    const bool says_nothing = accepted == drafted && drafted < length;
     if (!says_nothing) average += 0.25 * (accepted - average);
   }
   result.tokens = out.tokens;

@@ -139,7 +139,7 @@ def test_parameters_of_methods(tandem, field, allowed, values):
         ("--method=autoregressive",),
         ("--method=autoregressive", "--set", "beam.width=3"),
         ("--method=speculative",),
-        ("--set", "speculative={adaptive: true min_draft_probability: 0.1}"),
+        ("--set", "speculative={pace: PACE_ADAPTIVE min_draft_probability: 0.1}"),
         ("--method=ngram",),
         ("--method=bild",),
         ("--set", "bild={fallback_threshold: 0 rollback_threshold: inf verify_eos: false}"),

@@ -153,11 +153,11 @@ TEST(RequestFromProto, MethodsParametersAreWhatWasSetAndNothingElse) {
                                         {"early_exit", true},
                                         {"window", 3}}));
   const auto speculative = translate(
-      "speculative { draft_tokens: 7 adaptive: false min_draft_probability: 0 "
+      "speculative { draft_tokens: 7 pace: PACE_FIXED min_draft_probability: 0 "
       "acceptance: ACCEPTANCE_RATIO }");
   ASSERT_TRUE(speculative.ok()) << speculative.status();
   EXPECT_EQ(speculative->parameters, (Settings{{"draft_tokens", 7},
-                                               {"adaptive", false},
+                                               {"pace", "PACE_FIXED"},
                                                {"min_draft_probability", 0.0},
                                                {"acceptance", "ACCEPTANCE_RATIO"}}));
   EXPECT_EQ(translate("bild {}")->parameters, Settings());
@@ -207,8 +207,8 @@ TEST(RequestFromProto, BoundsAreInclusive) {
            "bild { fallback_threshold: 2 rollback_threshold: 0 max_small_run: 4096 window: 1 }",
            "speculative { draft_tokens: 64 min_draft_probability: 1 num_masks: 16 }",
            "speculative { num_masks: 0 }",
-           "ngram { draft_tokens: 64 max_ngram: 4 adaptive: true }",
-           "bita { num_masks: 16 num_candidates: 1 tree: TREE_FULL only_if_faster: false }",
+           "ngram { draft_tokens: 64 max_ngram: 4 pace: PACE_ADAPTIVE }",
+           "bita { num_masks: 16 num_candidates: 1 tree: TREE_FULL pace: PACE_FIXED }",
            "ppd { num_candidates: 16 draft_vocabulary: 0 }",
            "llm_to_slm { draft_tokens: 1 }",
        }) {
@@ -272,6 +272,10 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
       {"speculative { draft_tokens: 65 }", "speculative.draft_tokens: 65; allowed: [1, 64]"},
       {"speculative { draft_tokens: 1000000 }",
        "speculative.draft_tokens: 1000000; allowed: [1, 64]"},
+      {"speculative { pace: 4 }",
+       "speculative.pace: 4; allowed: PACE_FIXED, PACE_ADAPTIVE, PACE_FASTEST"},
+      {"bita { pace: PACE_ADAPTIVE }",
+       "bita.pace: PACE_ADAPTIVE; allowed: PACE_FIXED, PACE_FASTEST"},
       {"speculative { acceptance: 3 }",
        "speculative.acceptance: 3; allowed: ACCEPTANCE_MATCH, ACCEPTANCE_RATIO"},
       {"speculative { min_draft_probability: nan }",

@@ -49,7 +49,7 @@ std::shared_ptr<const Processors> make_processors(Random& r, const Request& q) {
 
 void choose_parameters(Random& r, Request& q) {
   q.ngram.draft_tokens = q.speculative.draft_tokens = r.between(1, 4);
-  q.ngram.adaptive = q.speculative.adaptive = r.one_in(2);
+  q.ngram.pace = q.speculative.pace = r.one_in(2) ? Pace::kAdaptive : Pace::kFixed;
   if (r.one_in(2)) q.speculative.min_draft_probability = r.uniform(0, 0.6F);
   q.bild.fallback_threshold = r.uniform(0, 1.1F);
   q.bild.rollback_threshold = 0.69F;  // EXACT when greedy: the answer of autoregressive decoding
@@ -73,7 +73,7 @@ BitaParams make_bita(Random& r) {
     a.num_candidates = r.between(1, 3);
     a.tree = static_cast<BitaTreeKind>(r.below(6));
   } while (bita_tree_rows(a.tree, a.num_masks, a.num_candidates) > kMaxTree);
-  a.only_if_faster = r.one_in(2);
+  a.pace = r.one_in(2) ? Pace::kFastest : Pace::kFixed;
   return a;
 }
 

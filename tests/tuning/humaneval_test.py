@@ -68,7 +68,8 @@ def test_requests_carry_the_way_the_seed_and_the_contract(messages):
         assert exact == way.promises_exact
     adaptive = next(way for way in WAYS if "adaptive" in way.name)
     drafts = humaneval.request_of(client, adaptive, DOUBLE, 9, 0)
-    assert drafts.speculative.draft_tokens == 8 and drafts.speculative.adaptive
+    assert drafts.speculative.draft_tokens == 8
+    assert drafts.speculative.pace == messages.PACE_ADAPTIVE
 
 
 def test_ways_are_judged_on_the_same_problems_and_held_against_ar(messages):

@@ -53,7 +53,7 @@ def configurations(quick: bool = False) -> list[Configuration]:
                 found.append(bild("BiLD", pair, rollback, fallback_threshold=fallback))
         for gamma in [3] if quick else [2, 3, 5]:
             found.append(speculative("speculative", pair, draft_tokens=gamma))
-        found.append(speculative("speculative", pair, draft_tokens=8, adaptive=True))
+        found.append(speculative("speculative", pair, draft_tokens=8, pace="PACE_ADAPTIVE"))
     return found
 
 
@@ -61,7 +61,7 @@ def exact_ones() -> list[Configuration]:
     found = []
     for pair in DOCSTRING_PAIRS:
         found.append(speculative("speculative", pair, draft_tokens=4))
-        found.append(speculative("speculative", pair, draft_tokens=8, adaptive=True))
+        found.append(speculative("speculative", pair, draft_tokens=8, pace="PACE_ADAPTIVE"))
         for fallback in (0.2, 0.6):
             found.append(bild("BiLD", pair, EXACT_ROLLBACK, fallback_threshold=fallback))
     return found

@@ -47,7 +47,7 @@ class Configuration:
             for name, value in self.parameters.items()
             if name in names
         ]
-        return ", ".join(["adaptive"] * self.parameters.get("adaptive", False) + shown)
+        return ", ".join(["adaptive"] * (self.parameters.get("pace") == "PACE_ADAPTIVE") + shown)
 
 
 AR = Configuration("autoregressive", "code", "Autoregressive", promises_exact=True)
@@ -84,7 +84,7 @@ def configurations(quick: bool = False) -> list[Configuration]:
                 found.append(bild("BiLD", pair, rollback, fallback_threshold=fallback))
         for gamma in drafts:
             found.append(speculative("speculative", pair, draft_tokens=gamma))
-        found.append(speculative("speculative", pair, draft_tokens=8, adaptive=True))
+        found.append(speculative("speculative", pair, draft_tokens=8, pace="PACE_ADAPTIVE"))
     for gamma in drafts[1:] or drafts:
         found.append(ngram(draft_tokens=gamma))
     # Figure 5 of the paper has its ablations on the aligned model.
@@ -103,7 +103,7 @@ def exact_ones(quick: bool = False) -> list[Configuration]:
     found = []
     for pair in PAIRS:
         found.append(speculative("speculative", pair, draft_tokens=4))
-        found.append(speculative("speculative", pair, draft_tokens=8, adaptive=True))
+        found.append(speculative("speculative", pair, draft_tokens=8, pace="PACE_ADAPTIVE"))
         for fallback in [0.6] if quick else [0.2, 0.6]:
             found.append(bild("BiLD", pair, EXACT_ROLLBACK, fallback_threshold=fallback))
     found.append(ngram(draft_tokens=4))

@@ -11,7 +11,7 @@ namespace {
 
 struct Params : BildParams {
   bool early_exit = false;   // the small model is the lower layers of the large one
-  int early_exit_layer = 0;  // how many layers those are; 0: none
+  int early_exit_layer = 0;  // layers [0, this); 0: none
 };
 
 MethodNeeds needs_of(const Params& a, const DeploymentConfig& d) {
@@ -48,32 +48,35 @@ const MethodEntry& bild_entry() {
       .requirement = "a `small` model or `bild.early_exit_layer`",
       .drafts = true,
       // In the order of BildFigures.
-      .counters = {{"fallbacks",
-                    "Times the small model's best token was below the fallback threshold."},
-                   {"forced_calls", "Times a run of the small model reached its longest length."},
+      .counters = {{"fallbacks", "Times the small model fell back to the large one."},
+                   {"forced_calls", "Times a run of the small model reached max_small_run."},
                    {"rollbacks", "Times the large model replaced a token of the small one."},
-                   {"rolled_back_tokens", "Tokens of the small model that rollbacks dropped."}},
+                   {"rolled_back_tokens", "Tokens of the small model dropped by rollbacks."}},
       .stricter = {{{"rollback_threshold", 0.69}, {"verify_eos", true}},  // below ln 2
                    {{"fallback_threshold", 1.01}}},
       .variant = "early_exit",
       .fields =
           Fields<P>()
               .add("fallback_threshold", &P::fallback_threshold, {0, 2},
-                   "the large model takes over if the small one's best token is less likely")
-              .add("rollback_threshold", &P::rollback_threshold, {0, kInf},
-                   "a small token is rolled back if the large model's -log p of it is above (nats)")
+                   "falls back to the large model below this probability of the small model's best "
+                   "token")
+              .add(
+                  "rollback_threshold", &P::rollback_threshold, {0, kInf},
+                  "rolls back a small token if the large model's -log p of it is above this (nats)")
               .add("max_small_run", &P::max_small_run, {0, 4096},
                    "small tokens between two large passes; 0 or above 256: 256")
               .add("verify_eos", &P::verify_eos,
-                   "the large model verifies end tokens of the small one")
+                   "the large model verifies an end token of the small one")
               .add("num_masks", &P::num_masks, {0, 16},
-                   "parallel draft tokens in each pass of the small model")
-              .add("adapter", &P::adapter, "masks: an extra of the small model", By::kDeployment)
+                   "parallel draft tokens: mask tokens of the small model in each of its passes")
+              .add("adapter", &P::adapter, "mask tokens: one of the small model's `extras`",
+                   By::kDeployment)
               .add("early_exit", &P::early_exit,
                    "the small model is the lower layers of the large one", By::kRequest)
-              .add("window", &P::window, {1, 64}, "fixed run length, for ablations", By::kRequest)
+              .add("window", &P::window, {1, 64}, "runs of exactly this length, for ablations",
+                   By::kRequest)
               .add("early_exit_layer", &P::early_exit_layer, {1, 1023},
-                   "layers of the large model that may serve as the small one", By::kDeployment),
+                   "layers of the large model that serve as the small one", By::kDeployment),
       .defaults =
           [](const DeploymentConfig& d) {
             P a;
@@ -87,7 +90,8 @@ const MethodEntry& bild_entry() {
           [](const P& a, bool greedy) {
             return bild_is_exact(a, greedy) ? Contract::kExact : Contract::kLossy;
           },
-      .extra_rows = [](const P& a) { return a.early_exit ? 0 : masked_draft_rows(small_masks(a)); },
+      .extra_rows =
+          [](const P& a) { return a.early_exit ? 0 : parallel_draft_rows(small_masks(a)); },
       .start = bild,
   });
   return *kEntry;

@@ -36,9 +36,8 @@ const MethodEntry& bita_entry() {
       .requirement = "`bita.adapter`, masks among the large model's extras",
       .drafts = true,
       .fields = Fields<P>()
-                    .add("num_masks", &P::num_masks, {1, 16}, "tokens that are foreseen in a round")
-                    .add("num_candidates", &P::num_candidates, {1, 16},
-                         "a mask's best tokens that are tried")
+                    .add("num_masks", &P::num_masks, {1, 16}, "tokens predicted in a round")
+                    .add("num_candidates", &P::num_candidates, {1, 16}, "candidates per mask token")
                     .add("tree", &P::tree,
                          {{"TREE_EFFICIENT", BitaTreeKind::kEfficient},
                           {"TREE_SPINE", BitaTreeKind::kSpine},
@@ -46,13 +45,14 @@ const MethodEntry& bita_entry() {
                           {"TREE_FULL", BitaTreeKind::kFull},
                           {"TREE_CHAIN", BitaTreeKind::kChain},
                           {"TREE_STRAIGHTFORWARD", BitaTreeKind::kStraightforward}},
-                         "which candidates are tried together, and where masks hang")
-                    .add("only_if_faster", &P::only_if_faster,
-                         "no more masks, candidates and rows than make it faster")
-                    .add("adapter", &P::adapter, "masks: an extra of the large model",
+                         "shape of the candidate tree, and which of its nodes have masks")
+                    .add("pace", &P::pace,
+                         {{"PACE_FIXED", Pace::kFixed}, {"PACE_FASTEST", Pace::kFastest}},
+                         "which part of the tree: always all of it, or the fastest")
+                    .add("adapter", &P::adapter, "mask tokens: one of the large model's `extras`",
                          Field::By::kDeployment),
       .needs = needs_of,
-      .bind = [](const Deployment& d, P* a) { a->lore = d.bita_lore; },
+      .bind = [](const Deployment& d, P* a) { a->stats = d.acceptance_stats; },
       .contract = [](const P&, bool) { return Contract::kExact; },
       .extra_rows =
           [](const P& a) { return bita_tree_rows(a.tree, a.num_masks, a.num_candidates); },

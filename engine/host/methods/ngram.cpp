@@ -10,14 +10,17 @@ const MethodEntry& ngram_entry() {
   static const auto* const kEntry = make_entry<P>({
       .name = "ngram",
       .drafts = true,
-      .automatic = {{"draft_tokens", int64_t{8}}, {"adaptive", true}, {"only_if_faster", true}},
+      .automatic = {{"draft_tokens", int64_t{8}}, {"pace", std::string("PACE_FASTEST")}},
       .fields =
           Fields<P>()
-              .add("draft_tokens", &P::draft_tokens, {1, 64}, "drafts in a round, at most")
+              .add("draft_tokens", &P::draft_tokens, {1, 64}, "draft tokens in a round, at most")
               .add("max_ngram", &P::max_ngram, {1, kMaxNgram},
                    "the longest suffix of the text that is looked up")
-              .add("adaptive", &P::adaptive, "steer draft_tokens by what is kept")
-              .add("only_if_faster", &P::only_if_faster, "drafts as far as they make it faster"),
+              .add("pace", &P::pace,
+                   {{"PACE_FIXED", Pace::kFixed},
+                    {"PACE_ADAPTIVE", Pace::kAdaptive},
+                    {"PACE_FASTEST", Pace::kFastest}},
+                   "how many drafts: always draft_tokens, after the accept length, or the fastest"),
       .needs = [](const P&, const DeploymentConfig& d) { return MethodNeeds{{of_large(d)}, {}}; },
       .contract = [](const P&, bool) { return Contract::kExact; },
       .start = ngram,

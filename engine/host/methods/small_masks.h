@@ -1,10 +1,10 @@
-// Parallel draft tokens of the small model (engine/decode/masked_draft.h): parameters that the
+// Parallel draft tokens of the small model (engine/decode/draft_pass.h): parameters that the
 // methods which draft with it share.
 #pragma once
 
 #include <string>
 
-#include "engine/decode/masked_draft.h"
+#include "engine/decode/draft_pass.h"
 #include "engine/host/methods/entry.h"
 
 namespace tandem {

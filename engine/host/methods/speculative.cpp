@@ -12,24 +12,27 @@ const MethodEntry& speculative_entry() {
       .requirement = "a `small` model",
       .drafts = true,
       .stricter = {{{"acceptance", std::string("ACCEPTANCE_MATCH")}}},
-      .automatic = {{"draft_tokens", int64_t{12}}, {"adaptive", true}, {"only_if_faster", true}},
+      .automatic = {{"draft_tokens", int64_t{12}}, {"pace", std::string("PACE_FASTEST")}},
       .fields =
           Fields<P>()
-              .add("draft_tokens", &P::draft_tokens, {1, 64}, "drafts in a round")
-              .add("adaptive", &P::adaptive, "steer draft_tokens by what is kept")
-              .add("only_if_faster", &P::only_if_faster, "drafts as far as they make it faster")
+              .add("draft_tokens", &P::draft_tokens, {1, 64}, "draft tokens in a round, at most")
+              .add("pace", &P::pace,
+                   {{"PACE_FIXED", Pace::kFixed},
+                    {"PACE_ADAPTIVE", Pace::kAdaptive},
+                    {"PACE_FASTEST", Pace::kFastest}},
+                   "how many drafts: always draft_tokens, after the accept length, or the fastest")
               .add("min_draft_probability", &P::min_draft_probability, {0, 1},
-                   "drafting stops before a token that is less likely than this")
+                   "drafting stops below this probability")
               .add("num_masks", &P::num_masks, {0, 16},
-                   "tokens that the small model's masks foresee in each of its passes")
-              .add("adapter", &P::adapter, "masks: an extra of the small model",
+                   "parallel draft tokens: mask tokens of the small model in each of its passes")
+              .add("adapter", &P::adapter, "mask tokens: one of the small model's `extras`",
                    Field::By::kDeployment)
               .add("draft_vocabulary", &P::draft_vocabulary, {0, 1 << 24},
-                   "only ids below this are drafted; 0: all; unset: what suits the models")
+                   "only ids below this are drafted; 0: all; unset: chosen by the models")
               .add("acceptance", &P::acceptance,
                    {{"ACCEPTANCE_MATCH", P::Acceptance::kMatch},
                     {"ACCEPTANCE_RATIO", P::Acceptance::kRatio}},
-                   "which drafts stay when tokens are sampled"),
+                   "which draft tokens are accepted when sampling"),
       .needs =
           [](const P& a, const DeploymentConfig& d) {
             MethodNeeds needs{{of_large(d), of_small(d)}, {}};
@@ -44,13 +47,13 @@ const MethodEntry& speculative_entry() {
               a->draft_vocabulary = d.draft_vocabulary;
             }
             a->num_masks = small_masks(*a);
-            a->lore = d.draft_lore;
+            a->stats = d.acceptance_stats;
           },
       .contract =
           [](const P& a, bool greedy) {
             return speculative_is_exact(a, greedy) ? Contract::kExact : Contract::kDistribution;
           },
-      .extra_rows = [](const P& a) { return masked_draft_rows(small_masks(a)); },
+      .extra_rows = [](const P& a) { return parallel_draft_rows(small_masks(a)); },
       .start = speculative,
   });
   return *kEntry;

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/decode/masked_draft.h"
+#include "engine/decode/draft_pass.h"
 #include "tests/engine/decode/method_checks.h"
 #include "tests/reference/autoregressive.h"
 #include "tests/sanitized.h"
@@ -26,13 +26,13 @@ BildParams random_bild(Rng& rng) {
   return a;
 }
 
-void use_bild(SequenceSpec& s, BildParams a, std::vector<CastRole> roles) {
-  if (roles[1].layers > 0) a.num_masks.reset();  // early exit has none
+void use_bild(SequenceSpec& s, BildParams a, std::vector<RoleModel> roles) {
+  s.roles = std::move(roles);
+  if (s.roles[1].to > 0) a.num_masks.reset();  // early exit has none
   if (a.num_masks) {
-    roles[1].mask_adapter = kAdapter;
-    s.extra_rows = masked_draft_rows(*a.num_masks);
+    s.roles[1].masks = kAdapter;
+    s.extra_rows = parallel_draft_rows(*a.num_masks);
   }
-  s.cast = make_cast(std::move(roles));
   s.method = [a](Gen g) { return bild(g, a); };
 }
 
@@ -133,7 +133,7 @@ TEST(Bild, EvictionsChangeNothing) {
   EXPECT_GT(bild_against_the_reference(20000, 200, /*tight=*/true, true).sum.preemptions, 200);
 }
 
-// --- docs/reliability.md, oracles 2 to 4, against autoregressive decoding itself
+// --- METHODS F.2 to F.4, against autoregressive decoding itself
 
 // `n` prompts by BiLD and by autoregressive decoding of model `ar_model`: how many differ?
 int differences(uint64_t seed, const BildParams& a, float temperature, int n, bool same = false,

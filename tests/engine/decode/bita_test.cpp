@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "engine/decode/bita_budget.h"
+#include "engine/decode/pacing/acceptance_stats.h"
 #include "tests/engine/decode/method_checks.h"
 #include "tests/reference/autoregressive.h"
 #include "tests/reference/bita.h"
@@ -16,7 +16,7 @@ constexpr int kMostRows = 40;  // of a tree
 
 BitaParams fixed_tree() {
   BitaParams a;
-  a.only_if_faster = false;
+  a.pace = Pace::kFixed;
   return a;
 }
 
@@ -127,7 +127,7 @@ TEST(Bita, SampledTokensAreThoseOfAr) {
         do {
           a = random_bita(rng);
         } while (bita_tree_rows(a.tree, a.num_masks, a.num_candidates) > 6);
-        a.only_if_faster = chance(rng, 50);
+        if (chance(rng, 50)) a.pace = Pace::kFastest;
         use_bita(s, a);
       },
       [&](const MethodStats& stats) { accepted += stats.small_tokens; });
@@ -207,7 +207,7 @@ TEST(Bita, TheBudgetOfRowsChangesNoToken) {
       Tokens expected = reference::autoregressive(box.config(), s.prompt, s.warp, s.stops.eos,
                                                   s.stops.max_new_tokens);
       BitaParams a = random_bita(rng);
-      a.only_if_faster = true;
+      a.pace = Pace::kFastest;
       use_bita(s, a);
       all.emplace_back(box.submit(std::move(s)), std::move(expected));
     }
@@ -282,7 +282,7 @@ TEST(Bita, WhereTreesDoNotPayALaterRequestHasNone) {
   o.models[0].pool = {16, 400, 0};
   Box box{o};
   BitaParams a;
-  a.lore = std::make_shared<BitaLore>();
+  a.stats = std::make_shared<AcceptanceStats>();
   const auto drafts = [&](int tokens) {
     SequenceSpec s = box.spec({3, 1, 2}, tokens);
     use_bita(s, a);
@@ -293,7 +293,7 @@ TEST(Bita, WhereTreesDoNotPayALaterRequestHasNone) {
   };
   EXPECT_GT(drafts(100), 0) << "somebody has to try";
   EXPECT_EQ(drafts(20), 0);
-  a.lore = nullptr;
+  a.stats = nullptr;
   EXPECT_GT(drafts(20), 0);
 }
 

@@ -160,7 +160,7 @@ TEST(Contract, TreesAreArGreedyAndSampled) {
     BoxOptions o = pair_of(seed, 0);
     o.models[0].config.vocab_size = 8;  // so that guesses are right now and then
     expect_equals_ar(o, {{Role::kLarge, ModelId(0), 0}}, seed, seed % 2 ? 0.9F : 0,
-                     [&stats, M, k, tree](Gen g) { return bita(g, {M, k, tree, false}, &stats); });
+                     [&stats, M, k, tree](Gen g) { return bita(g, {M, k, tree, Pace::kFixed}, &stats); });
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(stats.accepted, 500);

@@ -1,8 +1,8 @@
 #include "tests/reference/speculative.h"
 
-#include "engine/decode/masked_draft.h"
+#include "engine/decode/draft_pass.h"
 #include "engine/decode/ngram_index.h"
-#include "engine/decode/steering.h"
+#include "engine/decode/pacing/acceptance_stats.h"
 #include "tests/engine/decode/method_checks.h"
 #include "tests/reference/autoregressive.h"
 #include "tests/sanitized.h"
@@ -19,7 +19,7 @@ Drafting random_drafting(Rng& rng) {
   Drafting a;
   if (chance(rng, 25)) a.max_ngram = between(rng, 1, kMaxNgram);
   a.draft_tokens = between(rng, 1, 7);
-  a.adaptive = chance(rng, 40);
+  if (chance(rng, 40)) a.pace = Pace::kAdaptive;
   if (chance(rng, 40)) a.min_draft_probability = fraction(rng);
   if (chance(rng, 40)) a.acceptance = Acceptance::kRatio;
   if (chance(rng, 30)) a.draft_vocabulary = between(rng, 1, 12);
@@ -31,20 +31,20 @@ Drafting random_drafting(Rng& rng) {
 // The same, where nobody asks how many drafts there are: they may be made as far as they pay.
 Drafting random_or_paying(Rng& rng) {
   Drafting a = random_drafting(rng);
-  a.only_if_faster = chance(rng, 50);
+  if (chance(rng, 50)) a.pace = Pace::kFastest;
   return a;
 }
 
 void use_drafting(SequenceSpec& s, const Drafting& a) {
-  s.cast = make_cast(two_models());
+  s.roles = two_models();
   s.method = [p = SpeculativeParams(a)](Gen g) { return speculative(g, p); };
   if (a.num_masks.value_or(0) > 0) {
-    edit_cast(s).roles[1].mask_adapter = a.by_adapter;
-    s.extra_rows = masked_draft_rows(*a.num_masks);
+    s.roles[1].masks = a.by_adapter;
+    s.extra_rows = parallel_draft_rows(*a.num_masks);
   }
   if (!a.by_lookup()) return;
   s.extra_rows = 0;
-  s.cast = make_cast({two_models().front()});
+  s.roles.pop_back();
   s.method = [p = a.ngram()](Gen g) { return ngram(g, p); };
 }
 
@@ -114,8 +114,7 @@ TEST(Speculative, EvictionsChangeNothing) {
   EXPECT_GT(seen.preempted, 200);
 }
 
-// docs/reliability.md, oracle 4, and the papers' own sanity check: p == q accepts whatever is
-// drawn.
+// METHODS F.4, and the papers' own sanity check: p == q accepts whatever is drawn.
 TEST(Speculative, AModelAcceptsAllOfItsOwnDrafts) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     Rng rng(seed);
@@ -155,11 +154,11 @@ TEST(Speculative, StopsWhereAutoregressiveDecodingStops) {
         a.draft_tokens = 5;
         a.min_draft_probability = least;
         expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use_drafting(s, a); });
-        a.adaptive = a.only_if_faster = true;
+        a.pace = Pace::kFastest;
         expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use_drafting(s, a); });
         a.num_masks = 2;
         expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use_drafting(s, a); });
-        a.adaptive = a.only_if_faster = false;
+        a.pace = Pace::kFixed;
         expect_stops_where_ar_does(o, [&](SequenceSpec& s) { use_drafting(s, a); });
       }
     }
@@ -346,8 +345,8 @@ TEST(Speculative, DoesNotWaitForASmallModelThatReadsThePrompt) {
     o.models[1].config.row_seconds = o.models[0].config.pass_seconds / 3;
     Box box{o};
     SpeculativeParams a;
-    a.adaptive = a.only_if_faster = true;
-    a.lore = std::make_shared<DraftLore>();
+    a.pace = Pace::kFastest;
+    a.stats = std::make_shared<AcceptanceStats>();
     for (int i = 0; i < 20; ++i) {
       SequenceSpec s = box.spec({}, 20);
       for (int row = 0; row < 60; ++row) s.prompt.push_back((row * row + i) % 3 % 2);
@@ -376,7 +375,7 @@ TEST(Speculative, AdaptsToTheAcceptLength) {
     Box box{o};
     Drafting a;
     a.draft_tokens = 8;
-    a.adaptive = true;
+    a.pace = Pace::kAdaptive;
     SequenceSpec s = box.spec({1, 2, 3}, 100);
     use_drafting(s, a);
     const auto r = box.submit(std::move(s));
@@ -440,8 +439,8 @@ TEST(Speculative, AsManyDraftsAsPay) {
   for (const Costs& costs : all) {
     for (const int streams : {1, 8}) {
       Drafting paying = drafts;
-      paying.adaptive = paying.only_if_faster = true;
-      paying.lore = std::make_shared<DraftLore>();
+      paying.pace = Pace::kFastest;
+      paying.stats = std::make_shared<AcceptanceStats>();
       const double never = seconds_of(costs, streams, nullptr);
       const double always = seconds_of(costs, streams, &drafts);
       const double best = std::min(never, always);
@@ -464,8 +463,8 @@ TEST(Speculative, LogProbabilitiesAreTheTargets) {
   }
 }
 
-// --- docs/reliability.md, oracle 7: the joint distribution of the first three tokens, by the ratio
-// rule (and of n-grams, which need none).
+// --- METHODS F.7: the joint distribution of the first three tokens, by the ratio rule (and of
+// n-grams, which need none).
 
 struct Setting {
   const char* name;
@@ -481,7 +480,7 @@ std::vector<Setting> settings() {
   all[0].warp.temperature = 1.3F;
   all[1].name = "confident drafts, adaptive, nucleus";
   all[1].params.min_draft_probability = 0.55F;
-  all[1].params.adaptive = true;
+  all[1].params.pace = Pace::kAdaptive;
   all[1].warp.temperature = 2;
   all[1].warp.top_p = 0.85F;
   all[2].name = "n-gram drafts";

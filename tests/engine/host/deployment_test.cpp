@@ -179,7 +179,7 @@ TEST_F(Deployments, DraftsAreAmongFrequentTokensIfThatSavesMuch) {
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_EQ(made->front().draft_vocabulary, 0);
   EXPECT_EQ(made->front().early_vocabulary, 0);
-  EXPECT_NE(made->front().draft_lore, nullptr) << "requests learn from each other";
+  EXPECT_NE(made->front().acceptance_stats, nullptr) << "requests share their statistics";
 }
 
 }  // namespace

@@ -112,9 +112,9 @@ class EncoderDecoderPairs : public ::testing::TestWithParam<int> {
         {{"rollback_threshold", 0.69}, {"fallback_threshold", 0.0}, {"max_small_run", int64_t{0}}});
     way("bild, early exit", "bild",
         {{"rollback_threshold", 0.5}, {"fallback_threshold", 0.05}, {"early_exit", true}});
-    way("bita", "bita", {{"only_if_faster", false}});
+    way("bita", "bita", {{"pace", std::string("PACE_FIXED")}});
     way("bita, a full tree", "bita",
-        {{"only_if_faster", false},
+        {{"pace", std::string("PACE_FIXED")},
          {"tree", std::string("TREE_FULL")},
          {"num_candidates", int64_t{3}}});
     return ways;

@@ -134,7 +134,7 @@ class Families {
     if (method == "bild") {
       r.parameters = {{"fallback_threshold", 0.1}, {"rollback_threshold", 0.69}};
     }
-    if (method == "bita") r.parameters = {{"only_if_faster", false}};
+    if (method == "bita") r.parameters = {{"pace", std::string("PACE_FIXED")}};
     if (temperature > 0) return asked;
     r.require_contract = Contract::kExact;
     asked.known = served.golden.greedy(prompt);

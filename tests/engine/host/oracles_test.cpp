@@ -134,7 +134,9 @@ std::vector<Way> exact_ways() {
   std::vector<Way> ways;
   for (const char* small : {"same", "near", "other"}) {
     ways.push_back({"speculative", small, {{"draft_tokens", int64_t{5}}}});
-    ways.push_back({"speculative", small, {{"draft_tokens", int64_t{8}}, {"adaptive", true}}});
+    ways.push_back({"speculative",
+                    small,
+                    {{"draft_tokens", int64_t{8}}, {"pace", std::string("PACE_ADAPTIVE")}}});
     ways.push_back({"speculative", small, {{"draft_vocabulary", int64_t{40}}}});
     ways.push_back({"bild", small, {{"fallback_threshold", 1.5}}});
     ways.push_back({"bild", small, verified, /*when_sampled=*/false});
@@ -143,7 +145,7 @@ std::vector<Way> exact_ways() {
   ways.push_back({"speculative", "masked", {{"draft_tokens", int64_t{5}}}});
   ways.push_back(
       {"speculative", "masked", {{"draft_tokens", int64_t{7}}, {"num_masks", int64_t{3}}}});
-  ways.push_back({"speculative", "masked", {{"adaptive", true}, {"only_if_faster", true}}});
+  ways.push_back({"speculative", "masked", {{"pace", std::string("PACE_FASTEST")}}});
   ways.push_back({"auto", "masked", {}});
   ways.push_back({"bild", "masked", verified, /*when_sampled=*/false});
   ways.push_back({"ngram", "early", {{"draft_tokens", int64_t{4}}}});
@@ -157,7 +159,7 @@ std::vector<Way> exact_ways() {
                     {{"tree", std::string(tree)},
                      {"num_masks", int64_t{3}},
                      {"num_candidates", int64_t{4}},
-                     {"only_if_faster", false}}});
+                     {"pace", std::string("PACE_FIXED")}}});
   }
   ways.push_back({"bild",
                   "early",

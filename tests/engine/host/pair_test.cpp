@@ -104,11 +104,11 @@ GenerateRequest mixed(int i) {
       break;
     case 2:
       r.method = "ngram";
-      set_setting(&r.parameters, "adaptive", i % 16 == 2);
+      set_setting(&r.parameters, "pace", i % 16 == 2 ? "PACE_ADAPTIVE" : "PACE_FIXED");
       break;
     case 3:
       r.method = "speculative";
-      set_setting(&r.parameters, "adaptive", true);
+      set_setting(&r.parameters, "pace", "PACE_ADAPTIVE");
       set_setting(&r.parameters, "min_draft_probability", 0.05);
       if (i % 16 == 11) set_setting(&r.parameters, "acceptance", "ACCEPTANCE_RATIO");
       break;
@@ -164,7 +164,8 @@ TEST_P(Pairs, ExactMethodsAreExact) {
   way("speculative", "speculative", [](auto&) {});
   way("eight drafts", "speculative",
       [](auto& r) { set_setting(&r.parameters, "draft_tokens", 8); });
-  way("adaptive", "speculative", [](auto& r) { set_setting(&r.parameters, "adaptive", true); });
+  way("adaptive", "speculative",
+      [](auto& r) { set_setting(&r.parameters, "pace", "PACE_ADAPTIVE"); });
   way("sure drafts", "speculative",
       [](auto& r) { set_setting(&r.parameters, "min_draft_probability", 0.3); });
   way("n-grams", "ngram", [](auto&) {});
@@ -210,7 +211,7 @@ TEST_P(Pairs, SampledExactMethodsAreExact) {
       [](auto& r) { set_setting(&r.parameters, "draft_tokens", 8); });
   way("sure drafts, adaptive", "speculative", [](auto& r) {
     set_setting(&r.parameters, "min_draft_probability", 0.2);
-    set_setting(&r.parameters, "adaptive", true);
+    set_setting(&r.parameters, "pace", "PACE_ADAPTIVE");
   });
   way("n-grams", "ngram", [](auto&) {});
   way("bild, always falls back", "bild",

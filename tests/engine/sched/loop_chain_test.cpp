@@ -46,7 +46,6 @@ struct ChainBox : Box {
     s.warp.seed = 5;
     SpeculativeParams a;
     a.draft_tokens = kDrafts;
-    a.adaptive = false;
     s.method = [a](Gen g) { return speculative(g, a); };
     return s;
   }

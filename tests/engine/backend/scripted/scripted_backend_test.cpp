@@ -201,7 +201,7 @@ TEST_F(ScriptedBackendTest, LowerLayersAnswerAsSmall) {
 TEST_F(ScriptedBackendTest, MasksForeseeAsOftenAsTheScriptSays) {
   set_script(0);
   const auto tokens_per_pass = [&](BitaTreeKind kind) {
-    const BitaParams a{3, 3, kind, /*only_if_faster=*/false};
+    const BitaParams a{3, 3, kind, Pace::kFixed};
     const auto heard = run([a](Gen g) { return bita(g, a); }, 800);
     EXPECT_TRUE(heard->end.status.ok()) << heard->end.status;
     EXPECT_EQ(heard->tokens, larges(800));

@@ -154,7 +154,7 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
       models { name: "l" fake {} } models { name: "s" fake {} }
       deployments {
         name: "pair" large: "l" small: "s" default_method: METHOD_BILD
-        speculative { draft_tokens: 9 adaptive: true min_draft_probability: 0.25
+        speculative { draft_tokens: 9 pace: PACE_ADAPTIVE min_draft_probability: 0.25
                       acceptance: ACCEPTANCE_RATIO draft_vocabulary: 16384 adapter: "masks"
                       num_masks: 2 }
         ngram { max_ngram: 2 }
@@ -170,7 +170,7 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   EXPECT_EQ(pair.default_method, "bild");
   EXPECT_EQ(pair.methods.at("speculative"), (Settings{{"draft_tokens", 9},
-                                                      {"adaptive", true},
+                                                      {"pace", "PACE_ADAPTIVE"},
                                                       {"min_draft_probability", 0.25},
                                                       {"acceptance", "ACCEPTANCE_RATIO"},
                                                       {"draft_vocabulary", 16384},
@@ -190,15 +190,12 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
     return find_method(method)->with(pair_without_settings(), {})->settings();
   };
   EXPECT_EQ(defaults("speculative"), (Settings{{"draft_tokens", 4},
-                                               {"adaptive", false},
-                                               {"only_if_faster", false},
+                                               {"pace", "PACE_FIXED"},
                                                {"min_draft_probability", 0.0},
                                                {"adapter", ""},
                                                {"acceptance", "ACCEPTANCE_MATCH"}}));
-  EXPECT_EQ(
-      defaults("ngram"),
-      (Settings{
-          {"draft_tokens", 4}, {"max_ngram", 3}, {"adaptive", false}, {"only_if_faster", false}}));
+  EXPECT_EQ(defaults("ngram"),
+            (Settings{{"draft_tokens", 4}, {"max_ngram", 3}, {"pace", "PACE_FIXED"}}));
   EXPECT_EQ(defaults("bild"), (Settings{{"fallback_threshold", 0.6},
                                         {"rollback_threshold", 5.0},
                                         {"max_small_run", 10},

@@ -110,7 +110,7 @@ TEST_P(Bita, EveryTreeGivesTheTokensOfAr) {
         r.parameters = {{"tree", std::string(tree)},
                         {"num_candidates", int64_t{candidates}},
                         {"num_masks", num_masks},
-                        {"only_if_faster", i % 3 == 0}};
+                        {"pace", std::string(i % 3 == 0 ? "PACE_FASTEST" : "PACE_FIXED")}};
         engine->submit(r, sent.bita);
       }
     }

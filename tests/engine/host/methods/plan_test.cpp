@@ -168,8 +168,7 @@ TEST_F(Plans, OffersHaveTheContractAndParametersOfARequestWithoutParameters) {
   EXPECT_EQ(speculative.greedy, Contract::kExact);
   EXPECT_EQ(speculative.sampled, Contract::kExact);
   EXPECT_EQ(speculative.parameters, (Settings{{"draft_tokens", 4},
-                                              {"adaptive", false},
-                                              {"only_if_faster", false},
+                                              {"pace", "PACE_FIXED"},
                                               {"min_draft_probability", 0.0},
                                               {"adapter", ""},
                                               {"acceptance", "ACCEPTANCE_MATCH"}}));

@@ -1,4 +1,4 @@
-#include "engine/decode/steering.h"
+#include "engine/decode/pacing/draft_stopping.h"
 
 #include <gtest/gtest.h>
 
@@ -81,23 +81,23 @@ struct Counts {
   int passes = 0, rounds = 0;
 };
 
-void steer(Steering& steering, const Places& text, Costs costs, Counts* counts) {
+void steer(DraftStopping& stopping, const Places& text, Costs costs, Counts* counts) {
   for (size_t at = 0; at < text.size(); ++counts->rounds) {
-    steering.begin();
+    stopping.begin_round();
     std::vector<Place> drafts;
-    while (at + drafts.size() < text.size() && steering.next(0, 1) == Steering::Next::kSmall) {
+    while (at + drafts.size() < text.size() && stopping.next(0, 1) == DraftStopping::Next::kSmall) {
       counts->seconds += costs.small;
       ++counts->passes;
       const Place& place = text[at + drafts.size()];
-      steering.passed(1, costs.small);
-      if (!steering.drafted(place.sure)) break;
+      stopping.observe_pass(1, costs.small);
+      if (!stopping.add_small(place.sure)) break;
       drafts.push_back(place);
     }
     size_t kept = 0;
     while (kept < drafts.size() && drafts[kept].right) ++kept;
     const double pass = 1 + costs.row * static_cast<double>(drafts.size());
     counts->seconds += pass;
-    steering.judged(static_cast<int>(kept), static_cast<int>(drafts.size()) + 1, pass);
+    stopping.end_round(static_cast<int>(kept), static_cast<int>(drafts.size()) + 1, pass);
     at += kept + 1;
   }
 }
@@ -119,35 +119,35 @@ constexpr int kRequests = 10, kLength = 300;
 
 // A request may bar drafts that the small model is not sure of. Where it is never sure, its passes
 // are in vain, and become rare.
-TEST(Steering, DraftsThatAreBarredAreNotAskedForAgainAndAgain) {
-  auto lore = std::make_shared<DraftLore>();
-  Steering steering(8, lore);
+TEST(DraftStopping, DraftsThatAreBarredAreNotAskedForAgainAndAgain) {
+  auto stats = std::make_shared<AcceptanceStats>();
+  DraftStopping stopping(8, stats);
   int passes = 0, late = 0;
   for (int round = 0; round < 600; ++round) {
-    steering.begin();
-    if (steering.next(0, 1) == Steering::Next::kSmall) {
-      steering.passed(1, 0.3);
-      EXPECT_FALSE(steering.drafted(0.2F, /*least=*/0.5F));
+    stopping.begin_round();
+    if (stopping.next(0, 1) == DraftStopping::Next::kSmall) {
+      stopping.observe_pass(1, 0.3);
+      EXPECT_FALSE(stopping.add_small(0.2F, /*least=*/0.5F));
       ++passes;
       if (round >= 300) ++late;
     }
-    steering.judged(0, 1, 1);
+    stopping.end_round(0, 1, 1);
   }
   EXPECT_GT(passes, 0);
   EXPECT_LT(late, 30);
 }
 
 // The best is chosen with hindsight, for each profile and each cost.
-TEST(Steering, IsNearlyAsFastAsTheBestFixedSettingForEachProfile) {
+TEST(DraftStopping, IsNearlyAsFastAsTheBestFixedSettingForEachProfile) {
   for (const Profile& profile : kProfiles) {
     for (const Costs& costs : kCosts) {
-      auto lore = std::make_shared<DraftLore>();
+      auto stats = std::make_shared<AcceptanceStats>();
       Counts counts;
       Places all;
       for (uint64_t request = 0; request < kRequests; ++request) {
         const Places text = text_of(profile, request, kLength);
-        Steering steering(8, lore);
-        steer(steering, text, costs, &counts);
+        DraftStopping stopping(8, stats);
+        steer(stopping, text, costs, &counts);
         all.insert(all.end(), text.begin(), text.end());
       }
       EXPECT_LT(counts.seconds, best_fixed(all, costs) / 0.94)
@@ -156,37 +156,37 @@ TEST(Steering, IsNearlyAsFastAsTheBestFixedSettingForEachProfile) {
   }
 }
 
-TEST(Steering, WhereDraftsFailItIsAtMostTwoPercentSlowerThanWithout) {
+TEST(DraftStopping, WhereDraftsFailItIsAtMostTwoPercentSlowerThanWithout) {
   for (const double small : {0.05, 0.27, 0.6, 1.5}) {
-    auto lore = std::make_shared<DraftLore>();
+    auto stats = std::make_shared<AcceptanceStats>();
     Counts counts;
     for (uint64_t request = 0; request < kRequests; ++request) {
-      Steering steering(8, lore);
-      steer(steering, text_of(kProfiles[6], request, kLength), {small, 0.05}, &counts);
+      DraftStopping stopping(8, stats);
+      steer(stopping, text_of(kProfiles[6], request, kLength), {small, 0.05}, &counts);
     }
     EXPECT_LT(counts.seconds, 1.02 * kRequests * kLength) << small;
   }
 }
 
 // One that learns alone has less time for it.
-TEST(Steering, ARequestAloneLosesLittleToo) {
+TEST(DraftStopping, ARequestAloneLosesLittleToo) {
   for (const Profile& profile : kProfiles) {
     const Places text = text_of(profile, 1, 600);
     Counts counts;
-    Steering steering(8, nullptr);
-    steer(steering, text, {0.27, 0.05}, &counts);
+    DraftStopping stopping(8, nullptr);
+    steer(stopping, text, {0.27, 0.05}, &counts);
     EXPECT_LT(counts.seconds, best_fixed(text, {0.27, 0.05}) / 0.9) << profile.name;
   }
 }
 
-TEST(Steering, FollowsTextsThatChange) {
-  auto lore = std::make_shared<DraftLore>();
+TEST(DraftStopping, FollowsTextsThatChange) {
+  auto stats = std::make_shared<AcceptanceStats>();
   const Costs costs{0.27, 0.05};
   const auto run = [&](const Profile& profile, int requests) {
     Counts counts;
     for (int i = 0; i < requests; ++i) {
-      Steering steering(8, lore);
-      steer(steering, text_of(profile, static_cast<uint64_t>(i), kLength), costs, &counts);
+      DraftStopping stopping(8, stats);
+      steer(stopping, text_of(profile, static_cast<uint64_t>(i), kLength), costs, &counts);
     }
     return counts.seconds / (requests * kLength);
   };
@@ -196,13 +196,13 @@ TEST(Steering, FollowsTextsThatChange) {
 }
 
 // Costs change with the batches: what a draft costs in company is not what it costs alone.
-TEST(Steering, FollowsCostsThatChange) {
-  auto lore = std::make_shared<DraftLore>();
+TEST(DraftStopping, FollowsCostsThatChange) {
+  auto stats = std::make_shared<AcceptanceStats>();
   const auto passes = [&](Costs costs) {
     Counts counts;
     for (uint64_t i = 0; i < 5; ++i) {
-      Steering steering(8, lore);
-      steer(steering, text_of(kProfiles[2], i, kLength), costs, &counts);
+      DraftStopping stopping(8, stats);
+      steer(stopping, text_of(kProfiles[2], i, kLength), costs, &counts);
     }
     return static_cast<double>(counts.passes) / counts.rounds;
   };
@@ -211,31 +211,31 @@ TEST(Steering, FollowsCostsThatChange) {
   EXPECT_GT(passes({0.2, 0.02}), 0.5);
 }
 
-TEST(Steering, CopiesAreTakenWhereTheyAreKept) {
+TEST(DraftStopping, CopiesAreTakenWhereTheyAreKept) {
   for (const bool good : {true, false}) {
-    Steering steering(8, nullptr);
+    DraftStopping stopping(8, nullptr);
     int copies = 0, small = 0;
     for (int round = 0; round < 200; ++round) {
-      steering.begin();
+      stopping.begin_round();
       std::vector<bool> kept;
       for (;;) {
-        const Steering::Next next = steering.next(3, 1);
-        if (next == Steering::Next::kStop) break;
-        const bool copy = next == Steering::Next::kLookup;
+        const DraftStopping::Next next = stopping.next(3, 1);
+        if (next == DraftStopping::Next::kStop) break;
+        const bool copy = next == DraftStopping::Next::kLookup;
         ++(copy ? copies : small);
         kept.push_back(copy ? good : round % 8 != 0);
         if (copy) {
-          steering.looked_up(3);
+          stopping.add_lookup(3);
         } else {
-          steering.passed(1, 0.3);
-          if (steering.drafted(0.9F)) continue;
+          stopping.observe_pass(1, 0.3);
+          if (stopping.add_small(0.9F)) continue;
           kept.pop_back();
           break;
         }
       }
       const auto failed = std::find(kept.begin(), kept.end(), false);
       const auto rows = static_cast<int>(kept.size()) + 1;
-      steering.judged(static_cast<int>(failed - kept.begin()), rows, 1 + 0.05 * (rows - 1));
+      stopping.end_round(static_cast<int>(failed - kept.begin()), rows, 1 + 0.05 * (rows - 1));
     }
     if (good) {
       EXPECT_GT(copies, 10 * small);
@@ -246,68 +246,68 @@ TEST(Steering, CopiesAreTakenWhereTheyAreKept) {
 }
 
 // A small model that has all to catch up reads no prompt where its drafts do not pay.
-TEST(Steering, WhereDraftsDoNotPayTheNextRequestBeginsWithout) {
-  auto lore = std::make_shared<DraftLore>();
+TEST(DraftStopping, WhereDraftsDoNotPayTheNextRequestBeginsWithout) {
+  auto stats = std::make_shared<AcceptanceStats>();
   Counts counts;
   {
-    Steering steering(8, lore);
-    steer(steering, text_of(kProfiles[6], 0, kLength), {0.6, 0.1}, &counts);
+    DraftStopping stopping(8, stats);
+    steer(stopping, text_of(kProfiles[6], 0, kLength), {0.6, 0.1}, &counts);
   }
-  Steering next(8, lore);
-  next.begin();
+  DraftStopping next(8, stats);
+  next.begin_round();
   EXPECT_FALSE(next.may_draft());
-  EXPECT_EQ(next.next(0, 1), Steering::Next::kStop);
+  EXPECT_EQ(next.next(0, 1), DraftStopping::Next::kStop);
 }
 
-TEST(Steering, WhereNothingCostsTimeItDrafts) {
-  Steering steering(8, nullptr);
+TEST(DraftStopping, WhereNothingCostsTimeItDrafts) {
+  DraftStopping stopping(8, nullptr);
   Counts counts;
-  steer(steering, text_of(kProfiles[5], 0, 2000), {0, 0}, &counts);
+  steer(stopping, text_of(kProfiles[5], 0, 2000), {0, 0}, &counts);
   EXPECT_GT(counts.passes, 1500);
 }
 
-TEST(Steering, NeverMoreThanItMay) {
-  Steering steering(3, nullptr);
+TEST(DraftStopping, NeverMoreThanItMay) {
+  DraftStopping stopping(3, nullptr);
   for (int round = 0; round < 100; ++round) {
-    steering.begin();
+    stopping.begin_round();
     int drafts = 0;
-    while (steering.next(0, 1) == Steering::Next::kSmall) {
-      steering.passed(1, 0.01);
-      drafts += steering.drafted(0.99F);
+    while (stopping.next(0, 1) == DraftStopping::Next::kSmall) {
+      stopping.observe_pass(1, 0.01);
+      drafts += stopping.add_small(0.99F);
     }
     EXPECT_LE(drafts, 3);
-    steering.judged(drafts, drafts + 1, 1);
+    stopping.end_round(drafts, drafts + 1, 1);
   }
 }
 
-// A small model with a mask, which foresees `foreseen` of its tokens and is sure of 0.6 of them;
-// a guess that is judged is then the large model's token as often as the small one's own would be.
+// A small model with a mask, which predicts `predicted` of its tokens, with confidence 0.6;
+// a verified parallel draft is accepted as often as the small model's own token would be.
 struct Masked {
   double seconds = 0;
   int tokens = 0, guesses = 0, judged_guesses = 0;
 };
 
-Masked steer_masked(double foreseen, Costs costs, bool masks, int rounds) {
+Masked steer_masked(double predicted, Costs costs, bool masks, int rounds) {
   std::mt19937_64 rng(5);
   const auto chance = [&](double p) { return static_cast<double>(rng() >> 11) * 0x1p-53 < p; };
-  Steering steering(12, nullptr, masks);
+  DraftStopping stopping(12, nullptr, masks);
   Masked m;
   for (int round = 0; round < rounds; ++round) {
-    steering.begin();
+    stopping.begin_round();
     std::vector<bool> kept;
     bool on = true, guess = false, right = false;
-    while (on && steering.next(0, 1, guess ? 0.6F : 0) == Steering::Next::kSmall) {
+    while (on && stopping.next(0, 1, guess ? 0.6F : 0) == DraftStopping::Next::kSmall) {
       m.seconds += costs.small;
-      steering.passed(1, costs.small);
+      stopping.observe_pass(1, costs.small);
       for (bool says = true; says && on; says = std::exchange(right, false)) {
-        on = steering.drafted(0.9F);
+        on = stopping.add_small(0.9F);
         if (on) kept.push_back(chance(0.9));
       }
       guess = masks;
-      right = masks && chance(foreseen);
+      right = masks && chance(predicted);
       m.guesses += masks;
     }
-    if (on && guess && steering.guessed(0.6F)) {
+    if (on && guess && stopping.add_parallel(0.6F)) {
       ++m.judged_guesses;
       kept.push_back(right && chance(0.9));
     }
@@ -316,15 +316,15 @@ Masked steer_masked(double foreseen, Costs costs, bool masks, int rounds) {
     const auto rows = static_cast<int>(kept.size()) + 1;
     const double pass = 1 + costs.row * (rows - 1);
     m.seconds += pass;
-    steering.judged(accepted, rows, pass);
+    stopping.end_round(accepted, rows, pass);
     m.tokens += accepted + 1;
   }
   return m;
 }
 
-TEST(Steering, WhatMasksForeseeSparesPasses) {
-  const auto pace = [](double foreseen, Costs costs, bool masks) {
-    const Masked m = steer_masked(foreseen, costs, masks, 3000);
+TEST(DraftStopping, ParallelDraftsSavePasses) {
+  const auto pace = [](double predicted, Costs costs, bool masks) {
+    const Masked m = steer_masked(predicted, costs, masks, 3000);
     return m.tokens / m.seconds;
   };
   for (const Costs costs : {Costs{0.3, 0.03}, Costs{0.15, 0.05}, Costs{0.5, 0.02}}) {
@@ -336,9 +336,9 @@ TEST(Steering, WhatMasksForeseeSparesPasses) {
 }
 
 // As drafts that nothing was paid for yet, but their rows.
-TEST(Steering, GuessesAreJudgedWhereTheyAreWorthTheirRows) {
-  const auto share = [](double foreseen, double row) {
-    const Masked m = steer_masked(foreseen, {0.3, row}, true, 1000);
+TEST(DraftStopping, ParallelDraftsAreVerifiedIfWorthTheirRows) {
+  const auto share = [](double predicted, double row) {
+    const Masked m = steer_masked(predicted, {0.3, row}, true, 1000);
     return static_cast<double>(m.judged_guesses) / 1000;
   };
   EXPECT_GT(share(0.6, 0.03), 0.8);
@@ -346,11 +346,11 @@ TEST(Steering, GuessesAreJudgedWhereTheyAreWorthTheirRows) {
   EXPECT_LT(share(0.3, 0.6), 0.2);
 }
 
-TEST(Steering, AGuessThatIsLessSureThanARequestAllowsIsNotJudged) {
-  Steering steering(8, nullptr, true);
-  steering.begin();
-  EXPECT_FALSE(steering.guessed(0.4F, 0.5F));
-  EXPECT_TRUE(steering.guessed(0.6F, 0.5F));
+TEST(DraftStopping, ParallelDraftsBelowTheRequestsProbabilityAreNotVerified) {
+  DraftStopping stopping(8, nullptr, true);
+  stopping.begin_round();
+  EXPECT_FALSE(stopping.add_parallel(0.4F, 0.5F));
+  EXPECT_TRUE(stopping.add_parallel(0.6F, 0.5F));
 }
 
 }  // namespace

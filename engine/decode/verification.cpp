@@ -1,7 +1,5 @@
-#include "engine/decode/judge.h"
+#include "engine/decode/verification.h"
 
-#include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace tandem {
@@ -16,12 +14,12 @@ void Drafts::add(In token, TicketId dist) {
   }
 }
 
-Task<Judged> judge(Gen g, Drafts drafts, Source drafter) {
+Task<Verified> verify_drafts(Gen g, Drafts drafts, Source drafter) {
   const Stage T = g.stage(Role::kLarge);
-  // Judged on the device (sampling/accept.h). Exactly: x_i stays if p_i's own draw is x_i; that
-  // draw stands in place of the first that does not, and p_{gamma+1} draws after the last. By
-  // ratio: x_i stays with probability min(1, p_i(x_i) / q_i(x_i)); in place of the first that does
-  // not, a draw from norm(max(0, p_i - q_i)).
+  // The device decides (sampling/accept.h). Match: x_i is accepted if p_i draws x_i. The draw
+  // replaces the first rejected draft, and p_{gamma+1} draws after the last one. Ratio: x_i is
+  // accepted with probability min(1, p_i(x_i) / q_i(x_i)). A draw from norm(max(0, p_i - q_i))
+  // replaces the first rejected draft.
   Pass pass = g.catch_up(T);
   for (const In& x : drafts.x) pass.add.chain(x);
   Read read = g.draw(last_rows(drafts.x.size() + 1, pass.add.size()));
@@ -41,21 +39,10 @@ Task<Judged> judge(Gen g, Drafts drafts, Source drafter) {
                           {Source::kLarge, Source::kLarge, rejected}));
   const int64_t before = g.stats().small_tokens;
   const bool ended = g.emit(std::move(out));
-  // Of accepted drafts those count that are output: nothing does behind an end.
+  // Accepted drafts behind the end of the request do not count.
   g.stats().count_verification(drafts.size(), g.stats().small_tokens - before);
   if (!ended) g.truncate(T.cache, static_cast<int>(g.seq().size()) - 1);
-  co_return Judged{r.accepted, ended};
-}
-
-int Pace::gamma() const {
-  if (!adaptive_) return most_;
-  return std::clamp(1 + static_cast<int>(std::lround(mean_)), 1, most_);
-}
-
-void Pace::saw(int drafted, int accepted) {
-  // A run that something else cut short, and that was good as far as it went, tells nothing.
-  if (accepted == drafted && drafted < gamma()) return;
-  mean_ += kWeight * (accepted - mean_);
+  co_return Verified{r.accepted, ended};
 }
 
 }  // namespace tandem
