@@ -21,7 +21,7 @@
 #include "engine/base/version.h"
 #include "engine/host/engine.h"
 #include "engine/host/models.h"
-#include "server/log.h"
+#include "server/observe/log.h"
 #include "server/options.h"
 #include "server/server.h"
 

@@ -14,8 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
-#include "server/log.h"
-#include "server/process_stats.h"
+#include "server/observe/log.h"
+#include "server/observe/process_stats.h"
 
 namespace tandem {
 namespace {
@@ -23,7 +23,7 @@ namespace {
 // After the engine has ended all requests, their last messages still have to leave.
 constexpr auto kFlushTime = std::chrono::seconds(3);
 
-// Calls of streams that each thread waits for besides its part of those that the gate lets in.
+// Calls of streams that each thread waits for besides its part of those that the limiter lets in.
 constexpr int64_t kSpare = 16;
 
 // How often connections that have come to have no calls are closed in a drain.
@@ -35,7 +35,7 @@ int milliseconds(Duration d) {
 }
 
 // What gRPC reads of a connection at once. All calls in it exist before any is counted
-// (UnheardCalls), and the smallest takes 15 bytes of it and some 15 KB of memory.
+// (PendingCalls), and the smallest takes 15 bytes of it and some 15 KB of memory.
 constexpr int kReadBytes = 8 << 10;
 
 // Bounds on what one peer can make the server hold. gRPC's own defaults have none for most.
@@ -139,7 +139,7 @@ absl::Status Server::listen() {
                                        [this] { health_.changed(); });
   if (config.http != "off") {
     const auto ready = [this] {
-      return state_.ready() ? HttpAnswer{200, "ready\n"} : HttpAnswer{503, "not ready\n"};
+      return state_.ready() ? HttpResponse{200, "ready\n"} : HttpResponse{503, "not ready\n"};
     };
     TANDEM_ASSIGN_OR_RETURN(
         http_, HttpEndpoint::start(config.http, {[this] { return exposition(collector_); }, ready,
@@ -174,15 +174,15 @@ absl::Status Server::start_grpc() {
   grpc::ServerBuilder builder;
   if (config.use_tls) {
     TANDEM_RETURN_IF_ERROR(check_tls(config.tls));
-    tls_ = std::make_unique<TlsCredentials>(config.tls, &gate_);
+    tls_ = std::make_unique<TlsCredentials>(config.tls, &limiter_);
   }
   connections_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      config.use_tls ? tls_->credentials() : plain_credentials(&gate_));
+      config.use_tls ? tls_->credentials() : plain_credentials(&limiter_));
   set_limits(config, &builder);
   for (RawService* service :
        std::initializer_list<RawService*>{&generation_, &models_, &health_, &reflection_}) {
-    service->enter_through(&gate_);
+    service->set_limiter(&limiter_);
     builder.RegisterService(service);
   }
   for (auto& arrivals : arrivals_) {
@@ -195,7 +195,7 @@ absl::Status Server::start_grpc() {
   }
   streams_->start();
   const int64_t threads = std::ssize(arrivals_);
-  const int64_t of_each = (gate_.calls().bounds().ceiling() + threads - 1) / threads;
+  const int64_t of_each = (limiter_.calls().bounds().max_total() + threads - 1) / threads;
   for (const auto& arrivals : arrivals_) {
     arrivals->start();
     generation_.serve_streams(*arrivals, *streams_, of_each + kSpare);
@@ -218,22 +218,22 @@ void Server::attach(Engine* engine) {
   health_.changed();
 }
 
-HttpAnswer Server::alive() const {
-  if (state_.past_help()) return {503, "every model's device is lost\n"};
+HttpResponse Server::alive() const {
+  if (state_.all_devices_lost()) return {503, "every model's device is lost\n"};
   const std::string trouble = monitor_->trouble();
   if (!trouble.empty()) return {503, trouble + "\n"};
   return {200, "ok\n"};
 }
 
 std::vector<prometheus::MetricFamily> Server::edge_metrics() const {
-  EdgeNumbers now;
+  EdgeStats now;
   now.connections = static_cast<int64_t>(acceptor_->open());
   now.connections_refused = acceptor_->refused();
   now.open_calls = state_.calls.open();
-  now.unheard_calls = gate_.calls().unheard();
-  now.unheard_given_up = gate_.calls().given_up();
-  now.calls_refused = state_.calls.refused() + state_.open_to_all.refused() +
-                      state_.reflections.refused() + gate_.calls().refused();
+  now.pending_calls = limiter_.calls().pending();
+  now.pending_calls_expired = limiter_.calls().expired();
+  now.calls_refused = state_.calls.refused() + state_.health_calls.refused() +
+                      state_.reflection_calls.refused() + limiter_.calls().refused();
   if (openai_ != nullptr) {
     now.connections += static_cast<int64_t>(openai_->acceptor().open());
     now.connections_refused += openai_->acceptor().refused();
@@ -295,7 +295,7 @@ void Server::drain() {
     std::thread goodbye([this, over = ended.get_future()] {
       do {
         // Of calls that are still on their way to a service nobody knows whose they are.
-        if (gate_.calls().unheard() == 0) send_idle_away();
+        if (limiter_.calls().pending() == 0) close_idle_connections();
       } while (over.wait_for(kGoodbyes) != std::future_status::ready);
     });
     engine->shutdown(end);
@@ -307,13 +307,13 @@ void Server::drain() {
   while (state_.calls.open() > 0 && std::chrono::steady_clock::now() < flushed) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  send_idle_away();
+  close_idle_connections();
   close(flushed);
 }
 
-void Server::send_idle_away() {
-  acceptor_->send_away([this](const std::string& peer) {
-    return !state_.calls.any_of(peer) && !state_.open_to_all.any_of(peer);
+void Server::close_idle_connections() {
+  acceptor_->close_idle([this](const std::string& peer) {
+    return !state_.calls.any_of(peer) && !state_.health_calls.any_of(peer);
   });
 }
 

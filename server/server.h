@@ -24,20 +24,20 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/call_gate.h"
-#include "server/call_thread.h"
-#include "server/collector.h"
 #include "server/edge/acceptor.h"
 #include "server/edge/http_endpoint.h"
-#include "server/generation_service.h"
-#include "server/health_service.h"
-#include "server/models_service.h"
-#include "server/monitor.h"
-#include "server/openai_api.h"
-#include "server/reflection_service.h"
+#include "server/grpc/call_limiter.h"
+#include "server/grpc/call_thread.h"
+#include "server/grpc/generation_service.h"
+#include "server/grpc/models_service.h"
+#include "server/grpc/reflection_service.h"
+#include "server/grpc/tls.h"
+#include "server/health/health_service.h"
+#include "server/http/openai_api.h"
+#include "server/observe/collector.h"
+#include "server/observe/monitor.h"
+#include "server/observe/span_exporter.h"
 #include "server/server_state.h"
-#include "server/span_exporter.h"
-#include "server/tls.h"
 
 namespace tandem {
 
@@ -45,9 +45,9 @@ class Server {
  public:
   // Calls on their way from gRPC to a service: in all, and in reserve for connections with few.
   // Each is waited for, which takes some 4 KiB.
-  static constexpr int64_t kUnheardCalls = 2048;
-  static constexpr int64_t kUnheardOfItsOwn = 8;
-  static constexpr int64_t kUnheardReserve = 256;
+  static constexpr int64_t kMaxPendingCalls = 2048;
+  static constexpr int64_t kPendingReserveThreshold = 8;
+  static constexpr int64_t kPendingReserve = 256;
 
   // What start() would say of the files that `config` names; listens nowhere.
   static absl::Status check(const ServerConfig& config);
@@ -71,25 +71,26 @@ class Server {
   absl::Status listen();
   absl::Status start_grpc();
   std::vector<prometheus::MetricFamily> edge_metrics() const;
-  HttpAnswer alive() const;
+  HttpResponse alive() const;
   void start_spans();
-  void send_idle_away();
+  void close_idle_connections();
   void close(TimePoint deadline);
 
   ServerState state_;
   const SteadyClock clock_;
   // Before what gRPC serves: its calls ask it until the last of them has ended.
-  CallGate gate_{{std::min<int64_t>(state_.config.max_open_calls, kUnheardCalls),
-                  state_.config.max_concurrent_streams, kUnheardOfItsOwn, kUnheardReserve},
-                 &clock_};
+  CallLimiter limiter_{
+      {std::min<int64_t>(state_.config.max_open_calls, kMaxPendingCalls),
+       state_.config.max_concurrent_streams, kPendingReserveThreshold, kPendingReserve},
+      &clock_};
   std::unique_ptr<SpanExporter> spans_;  // of calls, which tell it of their ends
   GenerationService generation_{state_};
   ModelsService models_{state_};
-  HealthService health_{[this] { return state_.services(); }, &state_.open_to_all};
+  HealthService health_{[this] { return state_.services(); }, &state_.health_calls};
   ReflectionService reflection_{
       {"tandem.v1.Generation", "tandem.v1.Models", "grpc.health.v1.Health",
        "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"},
-      &state_.reflections};
+      &state_.reflection_calls};
   Collector collector_{state_, [this] { return edge_metrics(); }};
   std::unique_ptr<TlsCredentials> tls_;
   std::unique_ptr<Acceptor> acceptor_;

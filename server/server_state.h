@@ -48,12 +48,12 @@ class ServerState {
                   [this](const std::string& peer) { close_connection(peer); }};
   // Of health, which needs no credentials. Apart, so that neither takes the other's
   // places.
-  OpenCalls open_to_all{{/*total=*/512, /*per_connection=*/128},
-                        [this](const std::string& peer) { close_connection(peer); }};
+  OpenCalls health_calls{{/*total=*/512, /*per_connection=*/128},
+                         [this](const std::string& peer) { close_connection(peer); }};
 
   // Of reflection, likewise.
-  OpenCalls reflections{{/*total=*/64, /*per_connection=*/16},
-                        [this](const std::string& peer) { close_connection(peer); }};
+  OpenCalls reflection_calls{{/*total=*/64, /*per_connection=*/16},
+                             [this](const std::string& peer) { close_connection(peer); }};
 
   // Hears of every call that has ended; null: nobody does. Set before calls come. Must not block.
   std::function<void(const CallInfo&, const CallSummary&, const absl::Status&)> call_ended;
@@ -95,7 +95,7 @@ class ServerState {
   }
   bool ready() const { return services().at(""); }
   // Every model is on a device that is lost: only a new start helps.
-  bool past_help() const {
+  bool all_devices_lost() const {
     return !ready() && engine.load() != nullptr && !draining.load() && !stuck.load();
   }
 

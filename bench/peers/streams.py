@@ -273,7 +273,7 @@ again when it has ended.
   which with the loop's time between two passes makes about the tick. {checks}
 - **The bare streamer** (`bench/bare_streamer.cpp`) fills one message per token and writes it with gRPC's
   callback API, from one thread, with nothing else to do. That API hands every write that is done to a
-  thread of gRPC's; Tandem starts writes and takes their ends on one thread (`server/call_thread.h`).
+  thread of gRPC's; Tandem starts writes and takes their ends on one thread (`server/grpc/call_thread.h`).
   How often threads must be woken differs from turn to turn, so look at the ranges beside the medians.
 - **Delay** is the time from the end of a device's pass (for the bare streamer: from its tick) to the
   moment when the reader has the parsed message. The server writes down the former on the machine's

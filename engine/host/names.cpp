@@ -1,19 +1,18 @@
+#include "engine/base/enum_names.h"
 #include "engine/host/request.h"
 
 namespace tandem {
+namespace {
 
-const char* contract_name(Contract c) {
-  switch (c) {
-    case Contract::kAny:
-      return "ANY";
-    case Contract::kLossy:
-      return "LOSSY";
-    case Contract::kDistribution:
-      return "DISTRIBUTION";
-    case Contract::kExact:
-      return "EXACT";
-  }
-  return "?";
-}
+constexpr auto kContractNames = enum_names<Contract>({
+    {Contract::kAny, "ANY"},
+    {Contract::kLossy, "LOSSY"},
+    {Contract::kDistribution, "DISTRIBUTION"},
+    {Contract::kExact, "EXACT"},
+});
+
+}  // namespace
+
+const char* contract_name(Contract c) { return kContractNames[c].data(); }
 
 }  // namespace tandem

@@ -59,7 +59,7 @@ void Acceptor::stop() {
   listener_.sockets.clear();
 }
 
-Duration Acceptor::since_turn() const { return Duration(now() - turn_.load()); }
+Duration Acceptor::since_last_poll() const { return Duration(now() - turn_.load()); }
 
 void Acceptor::run() {
   std::vector<pollfd> polled = {{stop_.fd(), POLLIN, 0}};
@@ -80,9 +80,9 @@ void Acceptor::take_from(int socket) {
       std::chrono::duration_cast<std::chrono::milliseconds>(user_timeout_).count());
   for (int i = 0; i < kTakenATurn; ++i) {
     Fd fd;
-    const Taker::Result result = taker_.take(socket, &fd);
-    if (result == Taker::Result::kNone) return;
-    if (result == Taker::Result::kDropped) {
+    const SocketAcceptor::Result result = socket_acceptor_.take(socket, &fd);
+    if (result == SocketAcceptor::Result::kNone) return;
+    if (result == SocketAcceptor::Result::kDropped) {
       refused_.fetch_add(1, std::memory_order_relaxed);
       continue;
     }
@@ -142,7 +142,7 @@ void Acceptor::close_connection(const std::string& peer) {
   }
 }
 
-void Acceptor::send_away(const std::function<bool(const std::string& peer)>& idle) {
+void Acceptor::close_idle(const std::function<bool(const std::string& peer)>& idle) {
   const std::lock_guard lock(mutex_);
   for (const Open& open : open_) {
     if (!open.host.empty() && idle(open.peer)) end(open, end_of_file);

@@ -46,13 +46,13 @@ class Acceptor {
   // Sends an end of file to the peers of whom `idle` says that they have no call: they close, and
   // connect elsewhere. A call that they send meanwhile fails with UNAVAILABLE there. Not for unix
   // sockets, whose peers have no names. Thread-safe.
-  void send_away(const std::function<bool(const std::string& peer)>& idle);
+  void close_idle(const std::function<bool(const std::string& peer)>& idle);
 
   // Thread-safe:
   size_t open() const { return open_count_.load(std::memory_order_relaxed); }
   int64_t refused() const { return refused_.load(std::memory_order_relaxed); }
   // How long ago the thread last came round; it does every second.
-  Duration since_turn() const;
+  Duration since_last_poll() const;
 
  private:
   struct Open {
@@ -72,7 +72,7 @@ class Acceptor {
   const Bounds bounds_;
   const Duration user_timeout_;
   Handle handle_;
-  Taker taker_;
+  SocketAcceptor socket_acceptor_;
   WakeUp stop_;
   std::mutex mutex_;        // guards open_
   std::vector<Open> open_;  // oldest first

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/edge/http_status.h"
 
 namespace tandem {
 namespace {
@@ -18,25 +19,8 @@ constexpr Duration kAnswerTime = std::chrono::seconds(5);
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
 
-const char* reason(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 400:
-      return "Bad Request";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 431:
-      return "Request Header Fields Too Large";
-    default:
-      return "Service Unavailable";
-  }
-}
-
 std::string head(int status, size_t length, absl::string_view type) {
-  return absl::StrCat("HTTP/1.1 ", status, " ", reason(status), "\r\nContent-Type: ", type,
+  return absl::StrCat("HTTP/1.1 ", status, " ", http_reason(status), "\r\nContent-Type: ", type,
                       "\r\nContent-Length: ", length,
                       "\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n");
 }
@@ -183,9 +167,9 @@ void HttpEndpoint::take_connections() {
     // So many a turn: those that are here already have their turns too.
     for (size_t i = 0; i < kMaxConnections; ++i) {
       Fd fd;
-      const Taker::Result result = taker_.take(socket.get(), &fd);
-      if (result == Taker::Result::kNone) break;
-      if (result == Taker::Result::kDropped) continue;
+      const SocketAcceptor::Result result = socket_acceptor_.take(socket.get(), &fd);
+      if (result == SocketAcceptor::Result::kNone) break;
+      if (result == SocketAcceptor::Result::kDropped) continue;
       if (connections_.size() >= kMaxConnections) make_room();
       connections_.push_back(std::make_unique<Connection>(std::move(fd)));
       serve(*connections_.back());  // most requests are here already
@@ -233,10 +217,10 @@ void HttpEndpoint::answer(Connection& connection, absl::string_view bytes) {
   if (request.status == 0) return;
   connection.head_only = request.head_only;
   if (request.status != 200) {
-    return connection.answer(request.status, absl::StrCat(reason(request.status), "\n"));
+    return connection.answer(request.status, absl::StrCat(http_reason(request.status), "\n"));
   }
   if (request.path == "/healthz" || request.path == "/readyz") {
-    const HttpAnswer said = request.path == "/healthz" ? handlers_.alive() : handlers_.ready();
+    const HttpResponse said = request.path == "/healthz" ? handlers_.alive() : handlers_.ready();
     return connection.answer(said.status, said.body);
   }
   if (request.path != "/metrics") {

@@ -23,7 +23,7 @@
 
 namespace tandem {
 
-struct HttpAnswer {
+struct HttpResponse {
   int status = 200;
   std::string body;
 };
@@ -32,8 +32,8 @@ class HttpEndpoint {
  public:
   struct Handlers {
     std::function<std::string()> metrics;  // text exposition format; may take a while
-    std::function<HttpAnswer()> ready;     // quick: all connections wait for it
-    std::function<HttpAnswer()> alive;     // likewise
+    std::function<HttpResponse()> ready;   // quick: all connections wait for it
+    std::function<HttpResponse()> alive;   // likewise
   };
   static constexpr size_t kMaxRequest = 8 << 10;
   static constexpr size_t kMaxConnections = 64;
@@ -62,7 +62,7 @@ class HttpEndpoint {
 
   const Listener listener_;
   const Handlers handlers_;
-  Taker taker_;
+  SocketAcceptor socket_acceptor_;
   WakeUp wake_;
   std::vector<std::unique_ptr<Connection>> connections_;  // oldest first; polling thread
   uint64_t asked_ = 0;                                    // for metrics so far; polling thread

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/edge/acceptor.h"
+#include "server/edge/http_status.h"
 
 namespace tandem {
 namespace {
@@ -24,49 +25,6 @@ constexpr Duration kLingerTime = std::chrono::seconds(2);
 constexpr size_t kLingerBytes = 1 << 20;
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
-
-const char* reason(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 400:
-      return "Bad Request";
-    case 401:
-      return "Unauthorized";
-    case 403:
-      return "Forbidden";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 408:
-      return "Request Timeout";
-    case 413:
-      return "Content Too Large";
-    case 415:
-      return "Unsupported Media Type";
-    case 417:
-      return "Expectation Failed";
-    case 429:
-      return "Too Many Requests";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 499:
-      return "Client Closed Request";
-    case 500:
-      return "Internal Server Error";
-    case 501:
-      return "Not Implemented";
-    case 503:
-      return "Service Unavailable";
-    case 504:
-      return "Gateway Timeout";
-    case 505:
-      return "HTTP Version Not Supported";
-    default:
-      return "Error";
-  }
-}
 
 std::string peer_at(int fd) {
   sockaddr_storage name = {};
@@ -89,7 +47,7 @@ struct HttpConnection {
         born(now()) {}
 
   void send_error(int status, const std::string& body) {
-    out += absl::StrCat("HTTP/1.1 ", status, " ", reason(status),
+    out += absl::StrCat("HTTP/1.1 ", status, " ", http_reason(status),
                         "\r\nContent-Type: application/json\r\nContent-Length: ", body.size(),
                         status == 429 ? "\r\nRetry-After: 1" : "", "\r\nConnection: close\r\n\r\n",
                         body);
@@ -131,7 +89,7 @@ void HttpExchange::begin(int status, const HttpHeaders& headers) {
   if (connection_ == nullptr) return;
   HttpConnection& c = *connection_;
   if (server_.drained_ || now() - c.born > server_.bounds_.age) c.keep_alive = false;
-  absl::StrAppend(&c.out, "HTTP/1.1 ", status, " ", reason(status), "\r\n");
+  absl::StrAppend(&c.out, "HTTP/1.1 ", status, " ", http_reason(status), "\r\n");
   bool sized = false;
   for (const auto& [name, value] : headers) {
     absl::StrAppend(&c.out, name, ": ", value, "\r\n");
@@ -156,7 +114,7 @@ void HttpExchange::answer(int status, const HttpHeaders& headers, absl::string_v
 
 void HttpExchange::put(absl::string_view bytes, bool last) {
   if (connection_ == nullptr) {
-    server_.tellings_.push_back({shared_from_this(), /*written=*/true, /*ok=*/false});
+    server_.notifications_.push_back({shared_from_this(), /*written=*/true, /*ok=*/false});
     return;
   }
   HttpConnection& c = *connection_;
@@ -212,7 +170,7 @@ void HttpServer::run() {
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.fd(), &own);  // data.ptr stays null
   std::array<epoll_event, kMaxEvents> events;
   while (take_what_came()) {
-    const bool busy = !tellings_.empty() || !next_.empty();
+    const bool busy = !notifications_.empty() || !next_.empty();
     int wait = connections_.empty() ? -1 : static_cast<int>(kSweep.count());
     if (stopped_) wait = kWhileStopping;
     {
@@ -236,7 +194,7 @@ void HttpServer::run() {
     for (HttpConnection* const c : std::exchange(next_, {})) {
       if (c->state == HttpConnection::State::kReading) use(*c, std::exchange(c->in, {}));
     }
-    tell();
+    notify_listeners();
     sweep();
     dead_.clear();  // no event, and nothing in next_, names them any more
   }
@@ -361,17 +319,17 @@ void HttpServer::refuse(HttpConnection& c, int status) {
 void HttpServer::hold(HttpConnection& c, size_t bytes) {
   held_ += bytes - c.held;
   if (!c.host.empty()) {
-    const auto of_host = held_of_.try_emplace(c.host, 0).first;
+    const auto of_host = held_by_host_.try_emplace(c.host, 0).first;
     of_host->second += bytes - c.held;
-    if (of_host->second == 0) held_of_.erase(of_host);
+    if (of_host->second == 0) held_by_host_.erase(of_host);
   }
   c.held = bytes;
 }
 
 bool HttpServer::holds_too_much(const HttpConnection& c) const {
-  const auto of_host = held_of_.find(c.host);
+  const auto of_host = held_by_host_.find(c.host);
   return held_ > bounds_.held_bytes ||
-         (of_host != held_of_.end() && of_host->second > part_of_one_host(bounds_.held_bytes));
+         (of_host != held_by_host_.end() && of_host->second > host_share(bounds_.held_bytes));
 }
 
 void HttpServer::put(HttpConnection& c, bool last) {
@@ -395,7 +353,7 @@ void HttpServer::flush(HttpConnection& c) {
   c.sent = 0;
   if (c.state != HttpConnection::State::kAnswering) return watch(c);  // it was 100 Continue
   c.deadline = kNever;
-  if (!std::exchange(c.told, true)) tellings_.push_back({c.exchange, true, true});
+  if (!std::exchange(c.told, true)) notifications_.push_back({c.exchange, true, true});
   c.ended ? answered(c) : watch(c);
 }
 
@@ -431,8 +389,8 @@ void HttpServer::close(HttpConnection& c) {
   hold(c, 0);
   if (c.exchange != nullptr) {
     c.exchange->connection_ = nullptr;
-    if (!c.told) tellings_.push_back({c.exchange, true, false});
-    tellings_.push_back({std::move(c.exchange), false, false});
+    if (!c.told) notifications_.push_back({c.exchange, true, false});
+    notifications_.push_back({std::move(c.exchange), false, false});
   }
   std::erase(next_, &c);
   const auto it = connections_.find(&c);
@@ -440,8 +398,8 @@ void HttpServer::close(HttpConnection& c) {
   connections_.erase(it);
 }
 
-void HttpServer::tell() {
-  for (const Telling& t : std::exchange(tellings_, {})) {
+void HttpServer::notify_listeners() {
+  for (const Notification& t : std::exchange(notifications_, {})) {
     if (t.exchange == nullptr || t.exchange->listener_ == nullptr) continue;
     t.written ? t.exchange->listener_->written(t.ok) : t.exchange->listener_->closed();
   }

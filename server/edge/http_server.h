@@ -80,7 +80,7 @@ class HttpServer {
     size_t connections = 2048;  // beyond: 429
     size_t head_bytes = 8 << 10;
     size_t body_bytes = 4 << 20;
-    // Of requests, all together; of one host's, part_of_one_host(). Beyond: 429.
+    // Of requests, all together; of one host's, host_share(). Beyond: 429.
     size_t held_bytes = 1 << 30;
     Duration head_time = std::chrono::seconds(10);
     Duration body_time = std::chrono::seconds(60);
@@ -123,7 +123,7 @@ class HttpServer {
  private:
   friend class HttpExchange;
   using Connections = absl::flat_hash_map<HttpConnection*, std::unique_ptr<HttpConnection>>;
-  struct Telling {  // for a listener
+  struct Notification {  // for a listener
     std::shared_ptr<HttpExchange> exchange;
     bool written, ok;
   };
@@ -144,7 +144,7 @@ class HttpServer {
   void answered(HttpConnection& c);
   void close(HttpConnection& c);
   void watch(HttpConnection& c);
-  void tell();
+  void notify_listeners();
   void sweep();
 
   const Bounds bounds_;
@@ -156,10 +156,10 @@ class HttpServer {
   // The server's thread:
   Connections connections_;
   std::vector<std::unique_ptr<HttpConnection>> dead_;
-  std::vector<Telling> tellings_;
+  std::vector<Notification> notifications_;
   std::vector<HttpConnection*> next_;  // may have a further request already
   size_t held_ = 0;
-  absl::flat_hash_map<std::string, size_t> held_of_;  // by host
+  absl::flat_hash_map<std::string, size_t> held_by_host_;  // by host
   bool drained_ = false;
   bool stopped_ = false;
   TimePoint swept_;

@@ -8,7 +8,7 @@ namespace tandem {
 
 absl::Status OpenCalls::enter(const std::string& peer) {
   const std::string host = host_of(peer);
-  const int64_t per_host = part_of_one_host(bounds_.total);
+  const int64_t per_host = host_share(bounds_.total);
   std::string why;
   bool close = false;
   {

@@ -21,7 +21,7 @@ class OpenCalls {
     // Connections with more than twice as many are closed: a client that keeps to the protocol has
     // no more than these open, and some that have ended and are not counted out yet.
     int64_t per_connection;
-  };  // Of one host's connections: part_of_one_host(total).
+  };  // Of one host's connections: host_share(total).
   // `close` closes the connection of this peer (as gRPC names it).
   OpenCalls(Bounds bounds, std::function<void(const std::string& peer)> close)
       : bounds_(bounds), close_(std::move(close)) {}

@@ -20,7 +20,7 @@ std::string host_of(absl::string_view peer);
 // Of `total` places, so many may be one host's: a quarter is left to others, and at least one where
 // there are two.
 template <class Number>
-constexpr Number part_of_one_host(Number total) {
+constexpr Number host_share(Number total) {
   const Number others = total < 4 ? 1 : total / 4;
   return total > 1 ? total - others : total;
 }

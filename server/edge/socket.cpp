@@ -152,9 +152,9 @@ absl::StatusOr<Listener> listen_on(const std::string& field, const std::string& 
   return out;
 }
 
-Taker::Taker() : spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
+SocketAcceptor::SocketAcceptor() : spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
 
-Taker::Result Taker::take(int listener, Fd* out) {
+SocketAcceptor::Result SocketAcceptor::take(int listener, Fd* out) {
   const auto accepted = [listener] {
     return Fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   };

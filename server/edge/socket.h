@@ -45,9 +45,9 @@ absl::StatusOr<Listener> listen_on(const std::string& field, const std::string& 
 
 // Takes connections. One that finds no descriptor left is closed at once, with the help of a
 // descriptor kept for that, so that the backlog never stands and the poll loop never spins.
-class Taker {
+class SocketAcceptor {
  public:
-  Taker();
+  SocketAcceptor();
 
   enum class Result { kTaken, kNone, kDropped };
   // The next connection that waits at `listener`, not blocking. kDropped: there was one, and no

@@ -14,7 +14,7 @@ namespace tandem {
 bool is_fault(const absl::Status& status);
 
 // `status`; of a fault no more than that it is one, and the request id. The detail is for the log.
-absl::Status told_status(const absl::Status& status, const std::string& request_id);
+absl::Status client_status(const absl::Status& status, const std::string& request_id);
 
 // "INVALID_ARGUMENT"
 const char* code_name(absl::StatusCode code);

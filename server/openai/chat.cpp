@@ -12,7 +12,7 @@
 namespace tandem::openai {
 namespace {
 
-// As server/chat_json.cpp, which sees only what was made of them here.
+// As server/grpc/chat_json.cpp, which sees only what was made of them here.
 constexpr size_t kMaxMessages = 4096;
 constexpr size_t kMaxTools = 1024;
 

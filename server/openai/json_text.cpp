@@ -3,8 +3,19 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/enum_names.h"
+
 namespace tandem::openai {
 namespace {
+
+constexpr auto kKindNames = enum_names<JsonKind>({
+    {JsonKind::kNull, "null"},
+    {JsonKind::kBool, "a boolean"},
+    {JsonKind::kNumber, "a number"},
+    {JsonKind::kString, "a string"},
+    {JsonKind::kArray, "an array"},
+    {JsonKind::kObject, "an object"},
+});
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
@@ -62,23 +73,7 @@ class Cursor {
 
 }  // namespace
 
-const char* kind_name(JsonKind kind) {
-  switch (kind) {
-    case JsonKind::kNull:
-      return "null";
-    case JsonKind::kBool:
-      return "a boolean";
-    case JsonKind::kNumber:
-      return "a number";
-    case JsonKind::kString:
-      return "a string";
-    case JsonKind::kArray:
-      return "an array";
-    case JsonKind::kObject:
-      return "an object";
-  }
-  return "";
-}
+const char* kind_name(JsonKind kind) { return kKindNames[kind].data(); }
 
 bool is_json(absl::string_view text) {
   return nlohmann::json::accept(text.data(), text.data() + text.size());

@@ -1,6 +1,6 @@
 // From OpenAI's JSON to the messages of our own API, which then go the way of any request. What our
 // API cannot do is refused here, by name; ranges are checked where they are for all
-// (server/request_from_proto.h), and renamed() turns what is said of them into OpenAI's names.
+// (server/grpc/request_from_proto.h), and renamed() turns what is said of them into OpenAI's names.
 //
 // docs/openai.md has all fields. Pure functions; errors are INVALID_ARGUMENT and quote no texts.
 #pragma once

@@ -12,7 +12,7 @@
 #include "engine/text/utf8.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
-#include "server/response_to_proto.h"
+#include "server/grpc/response_to_proto.h"
 #include "tandem/v1/generation.grpc.pb.h"
 #include "tandem/v1/models.grpc.pb.h"
 #include "tests/server/server_harness.h"
