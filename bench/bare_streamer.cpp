@@ -25,6 +25,7 @@
 
 #include "engine/backend/fake/trace.h"
 #include "engine/base/flags.h"
+#include "rpc/event_engine.h"
 #include "tandem/v1/generation.grpc.pb.h"
 
 namespace tandem {
@@ -210,5 +211,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n%s", rest.status().ToString().c_str(), flags.help().c_str());
     return 2;
   }
+  tandem::retain_event_engine();
   return tandem::run(options);
 }

@@ -26,6 +26,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/flags.h"
+#include "rpc/event_engine.h"
 #include "tandem/v1/generation.grpc.pb.h"
 
 namespace tandem {
@@ -185,5 +186,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n%s", rest.status().ToString().c_str(), flags.help().c_str());
     return 2;
   }
+  tandem::retain_event_engine();
   return tandem::run(options);
 }

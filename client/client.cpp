@@ -7,14 +7,15 @@
 
 #include <array>
 #include <fstream>
-#include <mutex>
 #include <set>
 #include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/mutex.h"
 #include "engine/base/status.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "rpc/event_engine.h"
 #include "tandem/v1/generation.grpc.pb.h"
 #include "tandem/v1/models.grpc.pb.h"
 
@@ -53,18 +54,18 @@ struct Client::Impl {
   std::unique_ptr<v1::Models::Stub> models;
   std::unique_ptr<grpc::health::v1::Health::Stub> health;
 
-  std::mutex mutex;  // guards what follows
-  std::set<grpc::ClientContext*> streams;
+  Mutex mutex;
+  std::set<grpc::ClientContext*> streams ABSL_GUARDED_BY(mutex);
 
   // A stream that cancel() knows of.
   class Cancellable {
    public:
     Cancellable(Impl* impl, grpc::ClientContext* context) : impl_(impl), context_(context) {
-      const std::lock_guard lock(impl_->mutex);
+      const MutexLock lock(&impl_->mutex);
       impl_->streams.insert(context_);
     }
     ~Cancellable() {
-      const std::lock_guard lock(impl_->mutex);
+      const MutexLock lock(&impl_->mutex);
       impl_->streams.erase(context_);
     }
     Cancellable(const Cancellable&) = delete;
@@ -117,6 +118,7 @@ Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
+  retain_event_engine();
   auto impl = std::make_unique<Impl>();
   TANDEM_ASSIGN_OR_RETURN(const auto creds, credentials(options));
   grpc::ChannelArguments arguments;
@@ -150,7 +152,7 @@ absl::Status Client::generate(const v1::GenerateRequest& request,
 }
 
 void Client::cancel() {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(&impl_->mutex);
   for (grpc::ClientContext* context : impl_->streams) context->TryCancel();
 }
 

@@ -8,16 +8,15 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/mutex.h"
 #include "engine/base/version.h"
 #include "engine/host/engine.h"
 #include "engine/host/models.h"
@@ -51,12 +50,13 @@ class Signals {
 
   // From here on the first SIGTERM or SIGINT ends wait(); before, it ends the process at once.
   void arm() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     armed_ = true;
   }
   Wish wait() {
-    std::unique_lock lock(mutex_);
-    wished_.wait(lock, [this] { return drain_ || reload_; });
+    MutexLock lock(&mutex_);
+    wished_.wait(lock,
+                 [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return drain_ || reload_; });
     if (drain_) return Wish::kDrain;
     reload_ = false;
     return Wish::kReload;
@@ -68,7 +68,7 @@ class Signals {
       int number = 0;
       sigwait(&set_, &number);
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(&mutex_);
         if (number == SIGHUP) {
           reload_ = true;
         } else {
@@ -83,11 +83,11 @@ class Signals {
   }
 
   sigset_t set_;
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable wished_;
-  bool armed_ = false;
-  bool reload_ = false;
-  bool drain_ = false;
+  Mutex mutex_;
+  CondVar wished_;
+  bool armed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reload_ ABSL_GUARDED_BY(mutex_) = false;
+  bool drain_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 // Ends the process when `limit` has passed, whatever still hangs: a device, a library, a thread.

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
+#include "rpc/event_engine.h"
 #include "server/observe/log.h"
 #include "server/observe/process_stats.h"
 
@@ -24,7 +25,7 @@ namespace {
 constexpr auto kFlushTime = std::chrono::seconds(3);
 
 // Calls of streams that each thread waits for besides its part of those that the limiter lets in.
-constexpr int64_t kSpare = 16;
+constexpr int64_t kSpareCalls = 16;
 
 // How often connections that have come to have no calls are closed in a drain.
 constexpr auto kGoodbyes = std::chrono::milliseconds(50);
@@ -101,6 +102,7 @@ size_t max_connections(const ServerConfig& config) {
 Server::Server(ServerConfig config) : state_(std::move(config)) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::start(ServerConfig config) {
+  retain_event_engine();
   std::unique_ptr<Server> server(new Server(std::move(config)));
   const std::string& tokens = server->state_.config.bearer_token_file;
   if (!tokens.empty()) {
@@ -198,7 +200,7 @@ absl::Status Server::start_grpc() {
   const int64_t of_each = (limiter_.calls().bounds().max_total() + threads - 1) / threads;
   for (const auto& arrivals : arrivals_) {
     arrivals->start();
-    generation_.serve_streams(*arrivals, *streams_, of_each + kSpare);
+    generation_.serve_streams(*arrivals, *streams_, of_each + kSpareCalls);
   }
   acceptor_->start([this](int socket, int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;

@@ -9,11 +9,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "engine/base/mutex.h"
 #include "engine/base/stats.h"
 #include "engine/base/status.h"
 #include "engine/host/engine.h"
@@ -60,11 +60,11 @@ class ServerState {
 
   // Who may call; may be replaced at any time.
   std::shared_ptr<const Authenticator> authenticator() const {
-    const std::lock_guard lock(auth_mutex_);
+    const MutexLock lock(&auth_mutex_);
     return auth_;
   }
   void authenticate_by(Authenticator next) {
-    const std::lock_guard lock(auth_mutex_);
+    const MutexLock lock(&auth_mutex_);
     auth_ = std::make_shared<const Authenticator>(std::move(next));
   }
 
@@ -106,9 +106,9 @@ class ServerState {
   }
 
  private:
-  mutable std::mutex auth_mutex_;
-  std::shared_ptr<const Authenticator> auth_ =
-      std::make_shared<const Authenticator>();  // guarded by auth_mutex_
+  mutable Mutex auth_mutex_;
+  std::shared_ptr<const Authenticator> auth_ ABSL_GUARDED_BY(auth_mutex_) =
+      std::make_shared<const Authenticator>();
 };
 
 }  // namespace tandem

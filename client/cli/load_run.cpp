@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <semaphore>
 #include <thread>
+
+#include "engine/base/mutex.h"
 
 namespace tandem::cli {
 namespace {
@@ -38,7 +39,7 @@ std::vector<Sample> open_loop(const Clock& clock, const std::vector<Duration>& a
   std::vector<Sample> samples(arrivals.size());
   std::counting_semaphore<kMostAtOnce> places(kMostAtOnce);
   std::vector<std::thread> requests;  // no more than there are places
-  std::mutex mutex;
+  Mutex mutex;
   std::vector<size_t> ended;  // of requests
   const TimePoint begin = clock.now();
   for (size_t i = 0; i < arrivals.size(); ++i) {
@@ -49,7 +50,7 @@ std::vector<Sample> open_loop(const Clock& clock, const std::vector<Duration>& a
     places.acquire();
     size_t at = requests.size();
     {
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(&mutex);
       if (!ended.empty()) {
         at = ended.back();
         ended.pop_back();
@@ -60,7 +61,7 @@ std::vector<Sample> open_loop(const Clock& clock, const std::vector<Duration>& a
     requests[at] = std::thread([&, i, at] {
       send(static_cast<int>(i), begin, &samples[i]);
       {
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(&mutex);
         ended.push_back(at);
       }
       places.release();

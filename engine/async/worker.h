@@ -2,15 +2,14 @@
 // text, requests of the OpenAI door.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "engine/base/mutex.h"
 
 namespace tandem {
 
@@ -34,7 +33,7 @@ class Worker {
   // Does what has been posted, also by those jobs, then ends.
   ~Worker() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       ending_ = true;
     }
     filled_.notify_all();
@@ -46,7 +45,7 @@ class Worker {
   // Thread-safe, and a job may post; never waits for one.
   void post(Job job) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       jobs_.push_back(std::move(job));
     }
     filled_.notify_one();
@@ -55,9 +54,11 @@ class Worker {
  private:
   void work() {
     std::deque<Job> taken;
-    std::unique_lock lock(mutex_);
+    MutexLock lock(&mutex_);
     for (;;) {
-      filled_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
+      filled_.wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return ending_ || !jobs_.empty();
+      });
       if (jobs_.empty()) return;
       if (alone_) {
         taken.swap(jobs_);  // nobody else would begin them sooner
@@ -72,10 +73,10 @@ class Worker {
   }
 
   const bool alone_;  // there is one thread
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable filled_;
-  std::deque<Job> jobs_;
-  bool ending_ = false;
+  Mutex mutex_;
+  CondVar filled_;
+  std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;  // last: they use the rest
 };
 

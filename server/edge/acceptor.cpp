@@ -99,7 +99,7 @@ void Acceptor::take_from(int socket) {
       setsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof(milliseconds));
     }
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       open_.push_back({fd.get(), cookie_of(fd.get()), peer_of(name), std::move(host)});
       open_count_.store(open_.size(), std::memory_order_relaxed);
     }
@@ -109,7 +109,7 @@ void Acceptor::take_from(int socket) {
 
 bool Acceptor::has_room(const std::string& host) {
   const auto count = [&] {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     const auto of_host = static_cast<size_t>(std::count_if(
         open_.begin(), open_.end(), [&](const Open& open) { return open.host == host; }));
     return open_.size() < bounds_.connections && (host.empty() || of_host < bounds_.per_host);
@@ -123,7 +123,7 @@ void Acceptor::forget_closed() {
   const TimePoint at = std::chrono::steady_clock::now();
   if (at < swept_ + kBetweenSweeps) return;  // a flood of connections must not cost a sweep each
   swept_ = at;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   std::erase_if(open_, [](const Open& open) { return cookie_of(open.fd) != open.cookie; });
   open_count_.store(open_.size(), std::memory_order_relaxed);
 }
@@ -136,14 +136,14 @@ void Acceptor::end(const Open& open, void (*how)(int fd)) {
 }
 
 void Acceptor::close_connection(const std::string& peer) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   for (const Open& open : open_) {
     if (open.peer == peer) end(open, drop);
   }
 }
 
 void Acceptor::close_idle(const std::function<bool(const std::string& peer)>& idle) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   for (const Open& open : open_) {
     if (!open.host.empty() && idle(open.peer)) end(open, end_of_file);
   }

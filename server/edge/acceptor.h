@@ -10,13 +10,13 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/base/clock.h"
+#include "engine/base/mutex.h"
 #include "server/edge/peer.h"
 #include "server/edge/socket.h"
 
@@ -74,8 +74,8 @@ class Acceptor {
   Handle handle_;
   SocketAcceptor socket_acceptor_;
   WakeUp stop_;
-  std::mutex mutex_;        // guards open_
-  std::vector<Open> open_;  // oldest first
+  Mutex mutex_;
+  std::vector<Open> open_ ABSL_GUARDED_BY(mutex_);  // oldest first
   std::atomic<size_t> open_count_{0};
   std::atomic<int64_t> refused_{0};
   std::atomic<int64_t> turn_{0};  // nanoseconds of the steady clock

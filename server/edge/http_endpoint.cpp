@@ -114,7 +114,7 @@ HttpEndpoint::HttpEndpoint(Listener listener, Handlers handlers)
 
 HttpEndpoint::~HttpEndpoint() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -147,7 +147,7 @@ void HttpEndpoint::run() {
     poll(polled.data(), polled.size(), wait);
     if (polled[0].revents != 0) {
       wake_.clear();
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       if (stopping_) return;
     }
     for (size_t i = first; i < polled.size(); ++i) {
@@ -232,7 +232,7 @@ void HttpEndpoint::answer(Connection& connection, absl::string_view bytes) {
   connection.deadline = now() + kAnswerTime;
   connection.ticket = ++asked_;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     wanted_ = asked_;
   }
   changed_.notify_one();
@@ -248,7 +248,7 @@ void HttpEndpoint::give_metrics() {
   std::shared_ptr<const std::string> metrics;
   uint64_t rendered = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     metrics = metrics_;
     rendered = rendered_;
   }
@@ -259,9 +259,11 @@ void HttpEndpoint::give_metrics() {
 }
 
 void HttpEndpoint::render() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(&mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || wanted_ > rendered_; });
+    changed_.wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopping_ || wanted_ > rendered_;
+    });
     if (stopping_) return;
     const uint64_t wanted = wanted_;
     lock.unlock();

@@ -8,10 +8,8 @@
 // start() and the destructor belong to one thread.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/clock.h"
+#include "engine/base/mutex.h"
 #include "server/edge/socket.h"
 
 namespace tandem {
@@ -67,12 +66,12 @@ class HttpEndpoint {
   std::vector<std::unique_ptr<Connection>> connections_;  // oldest first; polling thread
   uint64_t asked_ = 0;                                    // for metrics so far; polling thread
 
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  bool stopping_ = false;
-  uint64_t wanted_ = 0;    // asked_ as the renderer knows it
-  uint64_t rendered_ = 0;  // wanted_ when rendering of metrics_ began
-  std::shared_ptr<const std::string> metrics_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t wanted_ ABSL_GUARDED_BY(mutex_) = 0;    // asked_ as the renderer knows it
+  uint64_t rendered_ ABSL_GUARDED_BY(mutex_) = 0;  // wanted_ when rendering of metrics_ began
+  std::shared_ptr<const std::string> metrics_ ABSL_GUARDED_BY(mutex_);
 
   std::thread poller_, renderer_;  // last: they use the rest
 };

@@ -138,19 +138,19 @@ HttpServer::HttpServer(Bounds bounds, Handlers handlers)
 HttpServer::~HttpServer() { stop(); }
 
 void HttpServer::take(int fd) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   accepted_.emplace_back(fd);
   if (std::exchange(sleeping_, false)) wake_.wake();
 }
 
 void HttpServer::post(Work* work) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   posted_.push_back(work);
   if (std::exchange(sleeping_, false)) wake_.wake();
 }
 
 void HttpServer::drain() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   draining_ = true;
   if (std::exchange(sleeping_, false)) wake_.wake();
 }
@@ -158,7 +158,7 @@ void HttpServer::drain() {
 void HttpServer::stop() {
   if (!thread_.joinable()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     stopping_ = true;
   }
   wake_.wake();
@@ -174,13 +174,13 @@ void HttpServer::run() {
     int wait = connections_.empty() ? -1 : static_cast<int>(kSweep.count());
     if (stopped_) wait = kWhileStopping;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       sleeping_ = !busy && accepted_.empty() && posted_.empty();
       if (!sleeping_) wait = 0;
     }
     const int n = epoll_wait(epoll_.get(), events.data(), kMaxEvents, wait);
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       sleeping_ = false;
     }
     for (int i = 0; i < n; ++i) {
@@ -206,7 +206,7 @@ bool HttpServer::take_what_came() {
   bool stopping = false;
   bool drain = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     accepted.swap(accepted_);
     posted.swap(posted_);
     stopping = stopping_;

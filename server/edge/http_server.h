@@ -13,7 +13,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,6 +21,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/clock.h"
+#include "engine/base/mutex.h"
 #include "server/edge/http_reader.h"
 #include "server/edge/socket.h"
 
@@ -164,12 +164,12 @@ class HttpServer {
   bool stopped_ = false;
   TimePoint swept_;
 
-  std::mutex mutex_;  // guards what follows
-  std::vector<Fd> accepted_;
-  std::vector<Work*> posted_;
-  bool sleeping_ = false;
-  bool draining_ = false;
-  bool stopping_ = false;
+  Mutex mutex_;
+  std::vector<Fd> accepted_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Work*> posted_ ABSL_GUARDED_BY(mutex_);
+  bool sleeping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;  // last: it uses the rest
 };

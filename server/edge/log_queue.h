@@ -6,14 +6,13 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include "engine/base/clock.h"
+#include "engine/base/mutex.h"
 #include "server/edge/socket.h"
 
 namespace tandem {
@@ -45,13 +44,13 @@ class LogQueue {
   WakeUp stop_;
   std::atomic<int64_t> dropped_{0};
 
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable more_, less_;
-  std::deque<std::string> lines_;
-  size_t bytes_ = 0;      // of lines_
-  int64_t told_ = 0;      // of dropped_, in notes
-  bool writing_ = false;  // a line that is no more in lines_
-  bool stopping_ = false;
+  Mutex mutex_;
+  CondVar more_, less_;
+  std::deque<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // of lines_
+  int64_t told_ ABSL_GUARDED_BY(mutex_) = 0;      // of dropped_, in notes
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;  // a line that is no more in lines_
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;  // last: it uses the rest
 };

@@ -12,7 +12,7 @@ absl::Status OpenCalls::enter(const std::string& peer) {
   std::string why;
   bool close = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     int64_t& of_peer = by_peer_[peer];
     int64_t& of_host = by_host_[host];
     if (of_peer >= 2 * bounds_.per_connection) {
@@ -41,24 +41,24 @@ absl::Status OpenCalls::enter(const std::string& peer) {
 
 void OpenCalls::leave(const std::string& peer) {
   const std::string host = host_of(peer);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   --open_;
   if (const auto it = by_peer_.find(peer); --it->second == 0) by_peer_.erase(it);
   if (const auto it = by_host_.find(host); --it->second == 0) by_host_.erase(it);
 }
 
 int64_t OpenCalls::open() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   return open_;
 }
 
 bool OpenCalls::any_of(const std::string& peer) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   return by_peer_.contains(peer);
 }
 
 int64_t OpenCalls::refused() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   return refused_;
 }
 

@@ -6,11 +6,11 @@
 
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "engine/base/mutex.h"
 
 namespace tandem {
 
@@ -37,10 +37,11 @@ class OpenCalls {
  private:
   const Bounds bounds_;
   const std::function<void(const std::string&)> close_;
-  mutable std::mutex mutex_;  // guards what follows
-  int64_t open_ = 0;
-  int64_t refused_ = 0;
-  absl::flat_hash_map<std::string, int64_t> by_peer_, by_host_;
+  mutable Mutex mutex_;
+  int64_t open_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t refused_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<std::string, int64_t> by_peer_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, int64_t> by_host_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem

@@ -3,7 +3,7 @@
 namespace tandem {
 
 bool PendingCalls::admit(const void* connection) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   expire();
   Counts& calls = by_connection_[connection];
   if (calls.all() < bounds_.per_connection &&
@@ -19,7 +19,7 @@ bool PendingCalls::admit(const void* connection) {
 }
 
 void PendingCalls::received(const void* connection) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   const auto it = by_connection_.find(connection);
   if (it == by_connection_.end()) return;
   --pending_;
@@ -44,18 +44,18 @@ void PendingCalls::expire() const {
 }
 
 int64_t PendingCalls::pending() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   expire();
   return pending_;
 }
 
 int64_t PendingCalls::refused() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   return refused_;
 }
 
 int64_t PendingCalls::expired() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   expire();
   return expired_;
 }

@@ -12,10 +12,10 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 
 #include "absl/container/flat_hash_map.h"
 #include "engine/base/clock.h"
+#include "engine/base/mutex.h"
 
 namespace tandem {
 
@@ -57,17 +57,17 @@ class PendingCalls {
     int64_t before = 0, since = 0;
     int64_t all() const { return before + since; }
   };
-  void expire() const;
+  void expire() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Bounds bounds_;
   const Clock* const clock_;
-  mutable std::mutex mutex_;  // guards what follows
-  int64_t refused_ = 0;
+  mutable Mutex mutex_;
+  int64_t refused_ ABSL_GUARDED_BY(mutex_) = 0;
   // Whoever looks, places that are too old are gone.
-  mutable TimePoint next_expiry_;  // next
-  mutable int64_t pending_ = 0;
-  mutable int64_t expired_ = 0;
-  mutable absl::flat_hash_map<const void*, Counts> by_connection_;
+  mutable TimePoint next_expiry_ ABSL_GUARDED_BY(mutex_);  // next
+  mutable int64_t pending_ ABSL_GUARDED_BY(mutex_) = 0;
+  mutable int64_t expired_ ABSL_GUARDED_BY(mutex_) = 0;
+  mutable absl::flat_hash_map<const void*, Counts> by_connection_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem

@@ -16,12 +16,12 @@
 #include <atomic>
 #include <cassert>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/base/mutex.h"
 
 namespace tandem {
 
@@ -50,7 +50,7 @@ class StreamPort {
 };
 
 // `PostWhileWorking` plants a bug that was once there, for the search to find.
-template <class Item, class Mutex = std::mutex, bool PostWhileWorking = false>
+template <class Item, class M = Mutex, bool PostWhileWorking = false>
 class StreamOut {
  public:
   // `port` outlives it.
@@ -62,10 +62,10 @@ class StreamOut {
   void attach() {
     bool cancel = false;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       attached_ = true;
       cancel = cancel_wanted_;
-      steer_locked();
+      update_pause_locked();
     }
     if (cancel) port_.cancel();
   }
@@ -73,25 +73,25 @@ class StreamOut {
   // So many tokens are on their way to put(). Takes the lock only where there is something to tell.
   void made(int64_t tokens) {
     if (unread_tokens_.fetch_add(tokens) + tokens <= limits_.unread_tokens) return;
-    const std::lock_guard lock(mutex_);
-    steer_locked();
+    const MutexLock lock(&mutex_);
+    update_pause_locked();
   }
 
   // Tokens that were made, and of which nobody will read anything.
   void skip(int64_t tokens) {
     unread_tokens_.fetch_sub(tokens);
-    const std::lock_guard lock(mutex_);
-    steer_locked();
+    const MutexLock lock(&mutex_);
+    update_pause_locked();
   }
 
   void put(Item item) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     put_locked(std::move(item));
   }
 
   // The stream ends with `status`, after `last` if there is one, and all that was put before.
   void end(absl::Status status, std::optional<Item> last = std::nullopt) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     assert(!end_.has_value());
     end_ = std::move(status);
     if (last.has_value()) {
@@ -106,9 +106,10 @@ class StreamOut {
   // Starts the next operation if none is in flight: a write, or the end.
   void work() {
     std::optional<Item> next;
-    bool last = false;  // nothing comes after `next`
+    bool last = false;    // nothing follows `next`
+    absl::Status status;  // if there is no `next`
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       posted_ = false;
       if (writing_ || finish_sent_ || (queue_.empty() && !end_.has_value())) return;
       if (!queue_.empty()) {
@@ -118,24 +119,25 @@ class StreamOut {
         unread_tokens_.fetch_sub(next->tokens());
         last = queue_.empty() && end_.has_value() && end_->ok();
       }
+      if (!next.has_value()) status = *end_;
       finish_sent_ = !next.has_value() || last;
       writing_ = !finish_sent_;
-      steer_locked();
+      update_pause_locked();
     }
-    if (!next.has_value()) return port_.finish(*end_);
+    if (!next.has_value()) return port_.finish(status);
     last ? port_.write_last(*std::move(next)) : port_.write(*std::move(next));
   }
 
   void written(bool ok) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       assert(!posted_);  // nobody posts while a write is in flight
       writing_ = false;
       if (!ok) {  // the client is gone; over() follows, and the engine's last event ends the call
         queue_.clear();
         unread_bytes_ = 0;
         unread_tokens_.store(0);
-        steer_locked();
+        update_pause_locked();
       }
       if (queue_.empty() && !end_.has_value()) return;
       // As work() comes now: posted besides, it might come once the call is over.
@@ -154,7 +156,7 @@ class StreamOut {
     is_over_ = true;
     if (cancel) {
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(&mutex_);
         cancel_wanted_ = true;
         cancel = attached_;
       }
@@ -164,7 +166,7 @@ class StreamOut {
   }
 
  private:
-  void put_locked(Item item) {
+  void put_locked(Item item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     unread_bytes_ += item.bytes();
     // Joins the last one of its choice; choices may overtake each other.
     const auto earlier = std::find_if(queue_.rbegin(), queue_.rend(), [&](const Item& waiting) {
@@ -175,20 +177,20 @@ class StreamOut {
     } else {
       queue_.push_back(std::move(item));
     }
-    steer_locked();
+    update_pause_locked();
     wake_locked();
   }
 
-  void wake_locked() {
+  void wake_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (posted_ || writing_ || finish_sent_) return;
     posted_ = true;
     port_.post();
   }
 
   // Tells the engine to wait for the reader, or to go on.
-  void steer_locked() {
+  void update_pause_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!attached_ || end_.has_value()) return;
-    const auto over = [&](int64_t part) {
+    const auto over = [&](int64_t part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return unread_bytes_ > limits_.unread_bytes / part ||
              unread_tokens_.load() > limits_.unread_tokens / part;
     };
@@ -205,16 +207,16 @@ class StreamOut {
   StreamPort<Item>& port_;
   std::atomic<int64_t> unread_tokens_{0};  // made by the engine, and not handed to the port
 
-  Mutex mutex_;  // guards what follows
-  bool attached_ = false;
-  std::vector<Item> queue_;   // a few: what is of one choice is joined
-  int64_t unread_bytes_ = 0;  // in queue_
-  bool paused_ = false;
-  bool posted_ = false;  // work() will come
-  bool writing_ = false;
-  std::optional<absl::Status> end_;  // no items are taken once set
-  bool finish_sent_ = false;
-  bool cancel_wanted_ = false;
+  M mutex_;
+  bool attached_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Item> queue_ ABSL_GUARDED_BY(mutex_);   // a few: what is of one choice is joined
+  int64_t unread_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in queue_
+  bool paused_ ABSL_GUARDED_BY(mutex_) = false;
+  bool posted_ ABSL_GUARDED_BY(mutex_) = false;  // work() will come
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // no items are taken once set
+  bool finish_sent_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancel_wanted_ ABSL_GUARDED_BY(mutex_) = false;
 
   bool is_finished_ = false;  // the call's thread
   bool is_over_ = false;      // likewise

@@ -9,8 +9,9 @@
 //   bool take(Event)    does what the event is for; false: it is the one of wake()
 #pragma once
 
-#include <mutex>
 #include <vector>
+
+#include "engine/base/mutex.h"
 
 namespace tandem {
 
@@ -24,7 +25,7 @@ class PostedWork {
 };
 
 // `FallAsleepLate` plants a bug for the search to find.
-template <class Queue, class Mutex = std::mutex, bool FallAsleepLate = false>
+template <class Queue, class M = Mutex, bool FallAsleepLate = false>
 class WorkLoop {
  public:
   // `queue` outlives it.
@@ -33,7 +34,7 @@ class WorkLoop {
   // REQUIRES: `work` is not waiting already, and lives until it is done. Thread-safe.
   void post(PostedWork* work) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       posted_.push_back(work);
       if (!sleeping_ || woken_) return;
       woken_ = true;
@@ -47,7 +48,7 @@ class WorkLoop {
     typename Queue::Event event{};
     for (;;) {
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(&mutex_);
         due.swap(posted_);
         if (!FallAsleepLate) sleeping_ = due.empty();
       }
@@ -72,15 +73,15 @@ class WorkLoop {
     if (!queue_.take(event)) set(&woken_, false);
   }
   void set(bool* flag, bool value) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     *flag = value;
   }
 
   Queue& queue_;
-  Mutex mutex_;  // guards what follows
-  std::vector<PostedWork*> posted_;
-  bool sleeping_ = false;  // looks at posted_ only when it is woken
-  bool woken_ = false;     // an event of wake() is on its way
+  M mutex_;
+  std::vector<PostedWork*> posted_ ABSL_GUARDED_BY(mutex_);
+  bool sleeping_ ABSL_GUARDED_BY(mutex_) = false;  // looks at posted_ only when it is woken
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;     // an event of wake() is on its way
 };
 
 }  // namespace tandem

@@ -8,8 +8,8 @@ void CallThread::start() {
 
 void CallThread::stop() {
   {
-    std::unique_lock lock(mutex_);
-    none_.wait(lock, [this] { return calls_ == 0; });
+    MutexLock lock(&mutex_);
+    none_.wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_ == 0; });
   }
   if (!thread_.joinable()) return;
   queue_->Shutdown();
@@ -17,12 +17,12 @@ void CallThread::stop() {
 }
 
 void CallThread::enter() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   ++calls_;
 }
 
 void CallThread::leave() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (--calls_ == 0) none_.notify_all();
 }
 

@@ -10,13 +10,12 @@
 #include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <utility>
 
+#include "engine/base/mutex.h"
 #include "server/edge/work_loop.h"
 
 namespace tandem {
@@ -76,9 +75,9 @@ class CallThread {
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   Events events_;
   WorkLoop<Events> loop_;
-  std::mutex mutex_;
-  int64_t calls_ = 0;  // guarded by mutex_
-  std::condition_variable none_;
+  Mutex mutex_;
+  int64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  CondVar none_;
   std::thread thread_;
 };
 

@@ -5,9 +5,10 @@
 #include <grpcpp/server_builder.h>
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
+
+#include "engine/base/mutex.h"
 
 namespace tandem {
 
@@ -41,7 +42,7 @@ class TlsCredentials::Fetcher {
   explicit Fetcher(TlsConfig config) : config_(std::move(config)) {}
 
   void replace(TlsConfig config) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     config_ = std::move(config);
     fresh_ = true;
   }
@@ -53,7 +54,7 @@ class TlsCredentials::Fetcher {
 
  private:
   grpc_ssl_certificate_config_reload_status fetch_to(grpc_ssl_server_certificate_config** out) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (!fresh_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     fresh_ = false;
     const grpc_ssl_pem_key_cert_pair pair = {config_.key.c_str(), config_.certificate.c_str()};
@@ -63,9 +64,9 @@ class TlsCredentials::Fetcher {
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
   }
 
-  std::mutex mutex_;
-  TlsConfig config_;   // guarded by mutex_
-  bool fresh_ = true;  // guarded by mutex_: gRPC has not seen it
+  Mutex mutex_;
+  TlsConfig config_ ABSL_GUARDED_BY(mutex_);
+  bool fresh_ ABSL_GUARDED_BY(mutex_) = true;  // gRPC has not seen it
 };
 
 namespace {

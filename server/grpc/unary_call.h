@@ -10,12 +10,12 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/mutex.h"
 #include "engine/base/status.h"
 #include "server/grpc/call_info.h"
 #include "server/grpc/complete_response.h"
@@ -52,7 +52,7 @@ class UnaryCall final : public RawReactor {
   // `stop` is called when the client goes away, at once if it already has. It must not block.
   void on_cancel(std::function<void()> stop) {
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       if (!cancelled_) {
         if (!finished_) stop_ = std::move(stop);
         return;
@@ -86,7 +86,7 @@ class UnaryCall final : public RawReactor {
 
   void end(const absl::Status& status, const grpc::ByteBuffer& answer) {
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       if (finished_) return;
       finished_ = true;
       stop_ = nullptr;
@@ -110,7 +110,7 @@ class UnaryCall final : public RawReactor {
 
   // From here on what produces the answer is to stop: what is returned does that, if it is set.
   std::function<void()> take_stop() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     cancelled_ = true;
     return std::exchange(stop_, nullptr);
   }
@@ -131,10 +131,10 @@ class UnaryCall final : public RawReactor {
   grpc::ByteBuffer request_;  // until it is read
   grpc::ByteBuffer response_;
   std::shared_ptr<UnaryCall> self_;
-  std::mutex mutex_;
-  bool finished_ = false;       // guarded by mutex_
-  bool cancelled_ = false;      // guarded by mutex_
-  std::function<void()> stop_;  // guarded by mutex_
+  Mutex mutex_;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::function<void()> stop_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem

@@ -126,13 +126,13 @@ class HealthService::WatchCall final : public Call, public std::enable_shared_fr
   }
 
   void update(const std::map<std::string, bool>& services) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     wanted_ = status_of(services, name_);
     pump_locked();
   }
 
   void end(grpc::Status status) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (!end_.has_value()) end_ = std::move(status);
     pump_locked();
   }
@@ -147,7 +147,7 @@ class HealthService::WatchCall final : public Call, public std::enable_shared_fr
   void refuse(const absl::Status& status) override { end(to_grpc(status, "")); }
 
   void OnWriteDone(bool ok) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     writing_ = false;
     if (!ok && !end_.has_value()) end_ = grpc::Status::CANCELLED;
     pump_locked();
@@ -161,8 +161,7 @@ class HealthService::WatchCall final : public Call, public std::enable_shared_fr
     service.forget(last);
   }
 
-  // REQUIRES: mutex_ is held.
-  void pump_locked() {
+  void pump_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (writing_ || finished_) return;
     if (end_.has_value()) {
       finished_ = true;
@@ -177,13 +176,13 @@ class HealthService::WatchCall final : public Call, public std::enable_shared_fr
 
   std::shared_ptr<WatchCall> self_;
   std::string name_;  // of what is watched; set before others know of the call
-  std::mutex mutex_;
-  std::optional<Serving> wanted_;
-  std::optional<Serving> written_;
-  std::optional<grpc::Status> end_;
-  grpc::ByteBuffer message_;
-  bool writing_ = false;
-  bool finished_ = false;
+  Mutex mutex_;
+  std::optional<Serving> wanted_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Serving> written_ ABSL_GUARDED_BY(mutex_);
+  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
+  grpc::ByteBuffer message_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 HealthService::HealthService(std::function<std::map<std::string, bool>()> services,
@@ -201,13 +200,13 @@ HealthService::HealthService(std::function<std::map<std::string, bool>()> servic
 HealthService::~HealthService() = default;
 
 void HealthService::changed() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   const auto services = services_();  // under the lock: the last one to ask is the last to tell
   for (const auto& watch : watches_) watch->update(services);
 }
 
 void HealthService::end_watches() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   ended_ = true;
   for (const auto& watch : watches_) {
     watch->end(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down"));
@@ -215,7 +214,7 @@ void HealthService::end_watches() {
 }
 
 absl::Status HealthService::begin(const std::shared_ptr<WatchCall>& watch) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (ended_) return absl::UnavailableError("the server is shutting down");
   const std::string& host = watch->host();
   const auto of_host = std::count_if(watches_.begin(), watches_.end(), [&](const auto& other) {
@@ -232,7 +231,7 @@ absl::Status HealthService::begin(const std::shared_ptr<WatchCall>& watch) {
 }
 
 void HealthService::forget(const std::shared_ptr<WatchCall>& watch) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   watches_.erase(watch);
 }
 

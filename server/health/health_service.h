@@ -9,10 +9,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 
+#include "engine/base/mutex.h"
 #include "grpc/health/v1/health.pb.h"
 #include "server/edge/open_calls.h"
 #include "server/grpc/raw_service.h"
@@ -44,9 +44,9 @@ class HealthService final : public RawService {
 
   const std::function<std::map<std::string, bool>()> services_;
   OpenCalls& calls_;
-  std::mutex mutex_;
-  std::set<std::shared_ptr<WatchCall>> watches_;  // guarded by mutex_
-  bool ended_ = false;                            // guarded by mutex_
+  Mutex mutex_;
+  std::set<std::shared_ptr<WatchCall>> watches_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace tandem

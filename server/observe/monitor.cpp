@@ -81,7 +81,7 @@ Monitor::~Monitor() { stop(); }
 void Monitor::stop() {
   if (!thread_.joinable()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     stopping_ = true;
   }
   stopped_.notify_all();
@@ -90,13 +90,14 @@ void Monitor::stop() {
 }
 
 std::string Monitor::trouble() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   return trouble_;
 }
 
 void Monitor::run() {
-  std::unique_lock lock(mutex_);
-  while (!stopped_.wait_for(lock, kEvery, [this] { return stopping_; })) {
+  MutexLock lock(&mutex_);
+  while (!stopped_.wait_for(lock, kEvery,
+                            [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; })) {
     lock.unlock();
     probe_->ask();
     std::string trouble = look();

@@ -8,14 +8,13 @@
 
 #include <grpcpp/server.h>
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include "engine/base/clock.h"
+#include "engine/base/mutex.h"
 #include "server/edge/acceptor.h"
 #include "server/http/openai_api.h"
 #include "server/server_state.h"
@@ -46,10 +45,10 @@ class Monitor {
   const std::function<void()> changed_;
   std::unique_ptr<Probe> probe_;
 
-  mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable stopped_;
-  bool stopping_ = false;
-  std::string trouble_;
+  mutable Mutex mutex_;
+  CondVar stopped_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string trouble_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;  // last: it uses the rest
 };

@@ -56,7 +56,7 @@ SpanExporter::SpanExporter(Options options, CallSpans spans, std::unique_ptr<Spa
 void SpanExporter::add(EndedCall call) {
   size_t waiting = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (stopping_ || waiting_.size() >= options_.max_calls) {
       dropped_.fetch_add(1);
       return;
@@ -71,7 +71,7 @@ void SpanExporter::add(EndedCall call) {
 void SpanExporter::stop() {
   if (!thread_.joinable()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     stopping_ = true;
   }
   wake_.notify_one();
@@ -87,22 +87,25 @@ void SpanExporter::run() {
     if (batch.resource_spans(0).scope_spans(0).spans_size() == 0) continue;  // none is sampled
     if (!send(batch, static_cast<int64_t>(calls.size())) && is_stopping()) break;
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   dropped_.fetch_add(static_cast<int64_t>(waiting_.size()));
   waiting_.clear();
 }
 
 bool SpanExporter::is_stopping() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   return stopping_;
 }
 
 // Empty: nothing comes any more.
 std::deque<EndedCall> SpanExporter::take_batch() {
-  std::unique_lock lock(mutex_);
-  wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
-  wake_.wait_for(lock, options_.every,
-                 [this] { return stopping_ || waiting_.size() >= options_.batch_calls; });
+  MutexLock lock(&mutex_);
+  wake_.wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || !waiting_.empty();
+  });
+  wake_.wait_for(lock, options_.every, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || waiting_.size() >= options_.batch_calls;
+  });
   if (waiting_.size() <= options_.batch_calls) return std::exchange(waiting_, {});
   std::deque<EndedCall> out;
   const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(options_.batch_calls);
@@ -147,8 +150,8 @@ bool SpanExporter::send(const SpanBatch& batch, int64_t calls) {
 }
 
 void SpanExporter::pause(Duration d) {
-  std::unique_lock lock(mutex_);
-  wake_.wait_for(lock, d, [this] { return stopping_; });
+  MutexLock lock(&mutex_);
+  wake_.wait_for(lock, d, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; });
 }
 
 }  // namespace tandem

@@ -6,17 +6,16 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "engine/base/clock.h"
+#include "engine/base/mutex.h"
 #include "opentelemetry/proto/collector/trace/v1/trace_service.pb.h"
 #include "server/observe/call_spans.h"
 
@@ -73,10 +72,10 @@ class SpanExporter {
   std::atomic<int64_t> exported_{0};
   std::atomic<int64_t> dropped_{0};
 
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable wake_;
-  std::deque<EndedCall> waiting_;
-  bool stopping_ = false;
+  Mutex mutex_;
+  CondVar wake_;
+  std::deque<EndedCall> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;  // last: it uses the rest
 };

@@ -7,11 +7,11 @@
 #include <grpcpp/security/credentials.h>
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "engine/base/mutex.h"
 #include "server/observe/span_exporter.h"
 
 namespace tandem {
@@ -43,7 +43,7 @@ class GrpcSpanSender final : public SpanSender {
   absl::Status send(const SpanBatch& batch, Duration limit) override {
     grpc::ClientContext context;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       if (hurried_) {
         limit = std::min<Duration>(limit, kHurried);
       } else {
@@ -58,14 +58,14 @@ class GrpcSpanSender final : public SpanSender {
         google::protobuf::MessageLite, google::protobuf::MessageLite>(channel_.get(), export_,
                                                                       &context, batch, &answer);
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       context_ = nullptr;
     }
     return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   }
 
   void hurry() override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     hurried_ = true;
     if (context_ != nullptr) context_->TryCancel();
   }
@@ -73,9 +73,9 @@ class GrpcSpanSender final : public SpanSender {
  private:
   const std::shared_ptr<grpc::Channel> channel_;
   const grpc::internal::RpcMethod export_;
-  std::mutex mutex_;                        // guards what follows
-  grpc::ClientContext* context_ = nullptr;  // of the call that waits
-  bool hurried_ = false;
+  Mutex mutex_;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the call that waits
+  bool hurried_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace
