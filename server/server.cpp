@@ -21,25 +21,25 @@
 namespace tandem {
 namespace {
 
-// After the engine has ended all requests, their last messages still have to leave.
+// Time for the last messages after the engine has ended all requests.
 constexpr auto kFlushTime = std::chrono::seconds(3);
 
-// Calls of streams that each thread waits for besides its part of those that the limiter lets in.
+// Streaming calls that each thread awaits in addition to its share of the limiter's total.
 constexpr int64_t kSpareCalls = 16;
 
-// How often connections that have come to have no calls are closed in a drain.
-constexpr auto kGoodbyes = std::chrono::milliseconds(50);
+// How often a drain closes idle connections.
+constexpr auto kCloseIdleInterval = std::chrono::milliseconds(50);
 
 int milliseconds(Duration d) {
   return static_cast<int>(std::min<int64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(d).count(), 2147483647));
 }
 
-// What gRPC reads of a connection at once. All calls in it exist before any is counted
-// (PendingCalls), and the smallest takes 15 bytes of it and some 15 KB of memory.
+// The size of one read of a connection. All calls in it exist before any is counted (PendingCalls);
+// the smallest takes 15 bytes of input and about 15 KB of memory.
 constexpr int kReadBytes = 8 << 10;
 
-// Bounds on what one peer can make the server hold. gRPC's own defaults have none for most.
+// Limits the memory that a peer can use. Most of gRPC's defaults are unlimited.
 void set_limits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(config.max_receive_bytes);
   const auto set = [builder](const char* name, int value) {
@@ -55,8 +55,8 @@ void set_limits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   set(GRPC_ARG_MAX_CONNECTION_AGE_MS, milliseconds(config.max_connection_age));
   set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, milliseconds(config.handshake_timeout));
   set(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadBytes);
-  // What the limits above do not cover: all connections together, and what a client sends before it
-  // has acknowledged them.
+  // Covers what the limits above do not: the total of all connections, and input that a client
+  // sends before it has acknowledged the limits.
   grpc::ResourceQuota quota("server");
   quota.Resize(static_cast<size_t>(config.max_transport_bytes));
   builder->SetResourceQuota(quota);
@@ -67,11 +67,11 @@ void warn_about_exposure(const ServerConfig& config) {
     log_warn("exposed", {{"listen", config.listen},
                          {"advice", config.bearer_token_file.empty()
                                         ? "reachable from other machines without TLS"
-                                        : "tokens travel in the clear without server.tls"}});
+                                        : "tokens are sent unencrypted without server.tls"}});
   }
   if (!config.openai.empty() && !is_loopback(config.openai)) {
-    log_warn("exposed", {{"openai", config.openai},
-                         {"advice", "plain HTTP: a proxy in front has to have TLS"}});
+    log_warn("exposed",
+             {{"openai", config.openai}, {"advice", "plain HTTP; use a proxy with TLS"}});
   }
   if (config.http != "off" && !is_loopback(config.http)) {
     log_warn("exposed",
@@ -82,19 +82,20 @@ void warn_about_exposure(const ServerConfig& config) {
 // Descriptors that are not connections: models, logs, devices, the HTTP port.
 constexpr rlim_t kOtherFiles = 256;
 
-// As many connections as are asked for, but no more than there are descriptors.
+// The configured number of connections, limited by the available file descriptors.
 size_t max_connections(const ServerConfig& config) {
   rlimit files = {};
   getrlimit(RLIMIT_NOFILE, &files);
-  const rlim_t room = files.rlim_cur > 2 * kOtherFiles ? files.rlim_cur - kOtherFiles
-                                                       : std::max<rlim_t>(1, files.rlim_cur / 2);
-  const rlim_t each = config.openai.empty() ? room : room / 2;  // of two doors
-  const auto asked = static_cast<rlim_t>(config.max_connections);
-  if (each < asked) {
+  const rlim_t available = files.rlim_cur > 2 * kOtherFiles
+                               ? files.rlim_cur - kOtherFiles
+                               : std::max<rlim_t>(1, files.rlim_cur / 2);
+  const rlim_t each = config.openai.empty() ? available : available / 2;  // gRPC, HTTP
+  const auto configured = static_cast<rlim_t>(config.max_connections);
+  if (each < configured) {
     log_warn("few_files", {{"file_limit", static_cast<uint64_t>(files.rlim_cur)},
                            {"max_connections", static_cast<uint64_t>(each)}});
   }
-  return static_cast<size_t>(std::min(asked, each));
+  return static_cast<size_t>(std::min(configured, each));
 }
 
 }  // namespace
@@ -274,17 +275,17 @@ void Server::reload() {
                         {"certificates", config.use_tls ? "read" : "none"}});
   } else {
     log_error("reload", {{"error", read.message(), LogField::kMaxMessage},
-                         {"advice", "what could not be read stays as it was"}});
+                         {"advice", "unreadable files keep their old values"}});
   }
 }
 
-// gRPC's own way is to say GOAWAY to all when its server shuts down. But then it cancels the calls
-// that cross that on their way, and nobody retries CANCELLED. So until the last call has ended new
-// ones are refused with UNAVAILABLE, and connections without calls are closed.
+// gRPC's own shutdown sends GOAWAY and then cancels calls that cross it, and clients do not retry
+// CANCELLED. So until the last call has ended, new calls get UNAVAILABLE and idle connections are
+// closed.
 void Server::drain() {
   Engine* const engine = state_.engine.load();
   state_.draining.store(true);
-  if (engine != nullptr) engine->start_drain();  // who hears of it is refused from here on
+  if (engine != nullptr) engine->start_drain();  // rejects new requests
   health_.changed();
   monitor_->stop();
   acceptor_->stop();
@@ -294,15 +295,15 @@ void Server::drain() {
     log_info("drain", {{"live_requests", engine->live_requests()},
                        {"grace_seconds", seconds(state_.config.grace)}});
     std::promise<void> ended;
-    std::thread goodbye([this, over = ended.get_future()] {
+    std::thread closer([this, over = ended.get_future()] {
       do {
-        // Of calls that are still on their way to a service nobody knows whose they are.
+        // The connection of a call that no service has received is unknown.
         if (limiter_.calls().pending() == 0) close_idle_connections();
-      } while (over.wait_for(kGoodbyes) != std::future_status::ready);
+      } while (over.wait_for(kCloseIdleInterval) != std::future_status::ready);
     });
     engine->shutdown(end);
     ended.set_value();
-    goodbye.join();
+    closer.join();
   }
   health_.end_watches();
   const TimePoint flushed = std::chrono::steady_clock::now() + kFlushTime;
@@ -315,11 +316,11 @@ void Server::drain() {
 
 void Server::close_idle_connections() {
   acceptor_->close_idle([this](const std::string& peer) {
-    return !state_.calls.any_of(peer) && !state_.health_calls.any_of(peer);
+    return !state_.calls.has_any(peer) && !state_.health_calls.has_any(peer);
   });
 }
 
-// What has been closed already is left alone.
+// Skips what is already closed.
 void Server::close(TimePoint deadline) {
   state_.draining.store(true);
   if (monitor_ != nullptr) monitor_->stop();
@@ -333,7 +334,7 @@ void Server::close(TimePoint deadline) {
     streams_->stop();
     grpc_.reset();
   }
-  if (spans_ != nullptr) spans_->stop();  // every call has ended
+  if (spans_ != nullptr) spans_->stop();  // all calls have ended
 }
 
 Server::~Server() {

@@ -15,7 +15,7 @@ namespace tandem {
 namespace {
 
 constexpr Duration kRequestTime = std::chrono::seconds(2);
-constexpr Duration kAnswerTime = std::chrono::seconds(5);
+constexpr Duration kResponseTime = std::chrono::seconds(5);
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
 
@@ -59,14 +59,14 @@ struct HttpEndpoint::Connection {
     out = std::move(first);
     body = head_only ? nullptr : std::move(rest);
     state = State::kWriting;
-    deadline = now() + kAnswerTime;
+    deadline = now() + kResponseTime;
     flush();
   }
-  void answer(int status, const std::string& text) {
+  void respond(int status, const std::string& text) {
     write(absl::StrCat(head(status, text.size(), "text/plain"), head_only ? "" : text));
   }
 
-  // Sends what the socket takes.
+  // Sends as much as the socket accepts.
   void flush() {
     while (state == State::kWriting) {
       const bool in_head = sent < out.size();
@@ -92,10 +92,10 @@ struct HttpEndpoint::Connection {
   State state = State::kReading;
   bool head_only = false;
   bool scrape = false;
-  uint64_t ticket = 0;  // kWaiting: for metrics made after this one was asked for
+  uint64_t ticket = 0;  // kWaiting: the scrape's number
   std::string in;       // at most kMaxRequest
   std::string out;
-  std::shared_ptr<const std::string> body;  // behind `out`
+  std::shared_ptr<const std::string> body;  // follows `out`
   size_t sent = 0;                          // of both
 };
 
@@ -154,7 +154,7 @@ void HttpEndpoint::run() {
       if (polled[i].revents != 0) serve(*connections_[i - first]);
     }
     take_connections();
-    give_metrics();
+    send_metrics();
     const TimePoint at = now();
     std::erase_if(connections_, [at](const auto& c) {
       return c->state == Connection::State::kDone || c->deadline <= at;
@@ -164,20 +164,20 @@ void HttpEndpoint::run() {
 
 void HttpEndpoint::take_connections() {
   for (const Fd& socket : listener_.sockets) {
-    // So many a turn: those that are here already have their turns too.
+    // Bounded per poll, so that open connections are served too.
     for (size_t i = 0; i < kMaxConnections; ++i) {
       Fd fd;
-      const SocketAcceptor::Result result = socket_acceptor_.take(socket.get(), &fd);
+      const SocketAcceptor::Result result = socket_acceptor_.accept(socket.get(), &fd);
       if (result == SocketAcceptor::Result::kNone) break;
       if (result == SocketAcceptor::Result::kDropped) continue;
-      if (connections_.size() >= kMaxConnections) make_room();
+      if (connections_.size() >= kMaxConnections) evict_oldest();
       connections_.push_back(std::make_unique<Connection>(std::move(fd)));
-      serve(*connections_.back());  // most requests are here already
+      serve(*connections_.back());  // most requests have already arrived
     }
   }
 }
 
-void HttpEndpoint::make_room() {
+void HttpEndpoint::evict_oldest() {
   auto oldest = std::find_if(connections_.begin(), connections_.end(), [](const auto& c) {
     return c->state == Connection::State::kReading || c->state == Connection::State::kDone;
   });
@@ -189,7 +189,7 @@ void HttpEndpoint::serve(Connection& connection) {
   switch (connection.state) {
     case Connection::State::kReading:
       return read_request(connection);
-    case Connection::State::kWaiting:  // the client has gone
+    case Connection::State::kWaiting:  // the client has disconnected
       connection.state = Connection::State::kDone;
       return;
     case Connection::State::kWriting:
@@ -209,27 +209,28 @@ void HttpEndpoint::read_request(Connection& connection) {
     return;
   }
   connection.in.append(bytes, static_cast<size_t>(n));
-  answer(connection, connection.in);
+  respond(connection, connection.in);
 }
 
-void HttpEndpoint::answer(Connection& connection, absl::string_view bytes) {
+void HttpEndpoint::respond(Connection& connection, absl::string_view bytes) {
   const HttpRequest request = parse_http_request(bytes);
   if (request.status == 0) return;
   connection.head_only = request.head_only;
   if (request.status != 200) {
-    return connection.answer(request.status, absl::StrCat(http_reason(request.status), "\n"));
+    return connection.respond(request.status, absl::StrCat(http_reason(request.status), "\n"));
   }
   if (request.path == "/healthz" || request.path == "/readyz") {
-    const HttpResponse said = request.path == "/healthz" ? handlers_.alive() : handlers_.ready();
-    return connection.answer(said.status, said.body);
+    const HttpResponse response =
+        request.path == "/healthz" ? handlers_.alive() : handlers_.ready();
+    return connection.respond(response.status, response.body);
   }
   if (request.path != "/metrics") {
-    return connection.answer(404, "not found; there are /metrics, /healthz and /readyz\n");
+    return connection.respond(404, "not found; available: /metrics, /healthz, /readyz\n");
   }
-  if (scrapes() >= kMaxScrapes) return connection.answer(503, "too many scrapes at once\n");
+  if (scrapes() >= kMaxScrapes) return connection.respond(503, "too many scrapes at once\n");
   connection.scrape = true;
   connection.state = Connection::State::kWaiting;
-  connection.deadline = now() + kAnswerTime;
+  connection.deadline = now() + kResponseTime;
   connection.ticket = ++asked_;
   {
     const MutexLock lock(&mutex_);
@@ -243,8 +244,8 @@ size_t HttpEndpoint::scrapes() const {
                                            [](const auto& c) { return c->scrape; }));
 }
 
-// Whoever waits gets metrics that were made after he asked.
-void HttpEndpoint::give_metrics() {
+// A scrape gets metrics whose rendering began after it.
+void HttpEndpoint::send_metrics() {
   std::shared_ptr<const std::string> metrics;
   uint64_t rendered = 0;
   {

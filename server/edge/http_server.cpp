@@ -17,7 +17,7 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kPiece = 64 << 10;  // read at once
+constexpr size_t kPiece = 64 << 10;  // per read
 constexpr size_t kMaxEvents = 256;
 constexpr auto kSweep = std::chrono::milliseconds(250);
 constexpr int kWhileStopping = 10;  // milliseconds
@@ -37,7 +37,7 @@ std::string peer_at(int fd) {
 }  // namespace
 
 struct HttpConnection {
-  enum class State { kReading, kAnswering, kLingering, kClosed };
+  enum class State { kReading, kResponding, kLingering, kClosed };
 
   HttpConnection(Fd f, HttpReader::Limits limits)
       : fd(std::move(f)),
@@ -56,21 +56,21 @@ struct HttpConnection {
 
   Fd fd;
   const std::string peer, host;
-  bool too_many = false;  // came when there were enough already
+  bool too_many = false;  // above the connection limit
   State state = State::kReading;
   HttpReader reader;
-  size_t held = 0;  // counted of the reader
-  std::string in;   // came behind the request that is being answered
+  size_t held = 0;  // the counted bytes of the reader
+  std::string in;   // input that follows the current request
   std::string out;
   size_t sent = 0;  // of `out`
   bool keep_alive = true;
   bool in_chunks = true;
-  bool told = true;    // false: the listener waits for written()
-  bool ended = false;  // nothing follows `out`
+  bool notified = true;  // false: written() is due
+  bool ended = false;    // `out` ends the response
   std::shared_ptr<HttpExchange> exchange;
   const TimePoint born;
   TimePoint deadline = kNever;
-  size_t lingered = 0;   // bytes thrown away
+  size_t lingered = 0;   // discarded bytes
   uint32_t watched = 0;  // events
 };
 
@@ -95,7 +95,7 @@ void HttpExchange::begin(int status, const HttpHeaders& headers) {
     absl::StrAppend(&c.out, name, ": ", value, "\r\n");
     sized = sized || name == "Content-Length";
   }
-  if (!sized && !c.in_chunks) c.keep_alive = false;  // the end of the connection is the answer's
+  if (!sized && !c.in_chunks) c.keep_alive = false;  // the end of the connection ends the response
   c.in_chunks = !sized && c.in_chunks;
   if (c.in_chunks) absl::StrAppend(&c.out, "Transfer-Encoding: chunked\r\n");
   absl::StrAppend(&c.out, c.keep_alive ? "\r\n" : "Connection: close\r\n\r\n");
@@ -105,7 +105,7 @@ void HttpExchange::write(absl::string_view bytes) { put(bytes, false); }
 
 void HttpExchange::end(absl::string_view last_bytes) { put(last_bytes, true); }
 
-void HttpExchange::answer(int status, const HttpHeaders& headers, absl::string_view body) {
+void HttpExchange::respond(int status, const HttpHeaders& headers, absl::string_view body) {
   HttpHeaders all = headers;
   all.emplace_back("Content-Length", absl::StrCat(body.size()));
   begin(status, all);
@@ -137,7 +137,7 @@ HttpServer::HttpServer(Bounds bounds, Handlers handlers)
 
 HttpServer::~HttpServer() { stop(); }
 
-void HttpServer::take(int fd) {
+void HttpServer::add_connection(int fd) {
   const MutexLock lock(&mutex_);
   accepted_.emplace_back(fd);
   if (std::exchange(sleeping_, false)) wake_.wake();
@@ -169,7 +169,7 @@ void HttpServer::run() {
   epoll_event own = {EPOLLIN, {}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.fd(), &own);  // data.ptr stays null
   std::array<epoll_event, kMaxEvents> events;
-  while (take_what_came()) {
+  while (process_queues()) {
     const bool busy = !notifications_.empty() || !next_.empty();
     int wait = connections_.empty() ? -1 : static_cast<int>(kSweep.count());
     if (stopped_) wait = kWhileStopping;
@@ -192,15 +192,15 @@ void HttpServer::run() {
       }
     }
     for (HttpConnection* const c : std::exchange(next_, {})) {
-      if (c->state == HttpConnection::State::kReading) use(*c, std::exchange(c->in, {}));
+      if (c->state == HttpConnection::State::kReading) parse(*c, std::exchange(c->in, {}));
     }
     notify_listeners();
     sweep();
-    dead_.clear();  // no event, and nothing in next_, names them any more
+    dead_.clear();  // neither an event nor next_ refers to them any more
   }
 }
 
-bool HttpServer::take_what_came() {
+bool HttpServer::process_queues() {
   std::vector<Fd> accepted;
   std::vector<Work*> posted;
   bool stopping = false;
@@ -236,7 +236,7 @@ void HttpServer::admit(Fd fd) {
   connections_.emplace(&c, std::move(made));
   c.too_many = connections_.size() > bounds_.connections;
   c.deadline = now() + bounds_.head_time;
-  // What a reader does not read waits here, where it is counted, and not in the kernel.
+  // Unsent bytes wait here, where they are counted, and not in the kernel.
   const int unsent = 128 << 10;
   setsockopt(c.fd.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
   epoll_event event = {c.watched = EPOLLIN | EPOLLRDHUP, {.ptr = &c}};
@@ -249,7 +249,7 @@ void HttpServer::on_events(HttpConnection& c, uint32_t events) {
   if ((events & EPOLLIN) != 0) {
     c.state == HttpConnection::State::kLingering ? linger(c) : read(c);
   } else if ((events & EPOLLRDHUP) != 0) {
-    return close(c);  // who sends no more reads no more, as far as we know
+    return close(c);  // a half-closed connection counts as closed
   }
   if ((events & EPOLLOUT) != 0 && c.state != HttpConnection::State::kClosed) flush(c);
 }
@@ -259,11 +259,11 @@ void HttpServer::read(HttpConnection& c) {
   const ssize_t n = recv(c.fd.get(), piece.data(), piece.size(), MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (n <= 0) return close(c);
-  use(c, {piece.data(), static_cast<size_t>(n)});
+  parse(c, {piece.data(), static_cast<size_t>(n)});
 }
 
-// What comes after a refused request is thrown away for a while: closed with bytes unread, the
-// kernel would reset the connection, and the client might never see the answer.
+// Discards input after a rejected request for a while. If the connection were closed with unread
+// bytes, the kernel would reset it, and the client might not receive the response.
 void HttpServer::linger(HttpConnection& c) {
   std::array<char, 4096> piece;
   const ssize_t n = recv(c.fd.get(), piece.data(), piece.size(), MSG_DONTWAIT);
@@ -272,15 +272,15 @@ void HttpServer::linger(HttpConnection& c) {
   if (n <= 0 || c.lingered > kLingerBytes) close(c);
 }
 
-void HttpServer::use(HttpConnection& c, absl::string_view bytes) {
+void HttpServer::parse(HttpConnection& c, absl::string_view bytes) {
   if (bytes.empty()) return;
   const bool had_begun = c.reader.begun();
   const HttpReader::State before = c.reader.state();
-  const size_t taken = c.reader.feed(bytes);
+  const size_t taken = c.reader.consume(bytes);
   const HttpReader::State after = c.reader.state();
   hold(c, c.reader.held_bytes());
   if (after == HttpReader::State::kRefused) return refuse(c, c.reader.refusal());
-  if (holds_too_much(c)) return refuse(c, 429);
+  if (exceeds_memory(c)) return refuse(c, 429);
   if (after == HttpReader::State::kWhole) {
     c.in.assign(bytes.data() + taken, bytes.size() - taken);
     return dispatch(c);
@@ -296,7 +296,7 @@ void HttpServer::use(HttpConnection& c, absl::string_view bytes) {
 void HttpServer::dispatch(HttpConnection& c) {
   if (c.too_many) return refuse(c, 429);
   HttpMessage message = c.reader.take();
-  c.state = HttpConnection::State::kAnswering;
+  c.state = HttpConnection::State::kResponding;
   c.deadline = kNever;
   c.keep_alive = message.keep_alive;
   c.in_chunks = message.in_chunks;
@@ -307,15 +307,15 @@ void HttpServer::dispatch(HttpConnection& c) {
 }
 
 void HttpServer::refuse(HttpConnection& c, int status) {
-  c.reader.take();  // no longer counted, so no longer kept
-  c.state = HttpConnection::State::kAnswering;
+  c.reader.take();  // drops bytes that are no longer counted
+  c.state = HttpConnection::State::kResponding;
   c.send_error(status, handlers_.error(status));
   c.ended = true;
   c.in.clear();
   flush(c);
 }
 
-// The bytes count until the request is answered: its call may hold them so long.
+// The bytes count until the response ends, because the call may hold them until then.
 void HttpServer::hold(HttpConnection& c, size_t bytes) {
   held_ += bytes - c.held;
   if (!c.host.empty()) {
@@ -326,14 +326,14 @@ void HttpServer::hold(HttpConnection& c, size_t bytes) {
   c.held = bytes;
 }
 
-bool HttpServer::holds_too_much(const HttpConnection& c) const {
+bool HttpServer::exceeds_memory(const HttpConnection& c) const {
   const auto of_host = held_by_host_.find(c.host);
   return held_ > bounds_.held_bytes ||
          (of_host != held_by_host_.end() && of_host->second > host_share(bounds_.held_bytes));
 }
 
 void HttpServer::put(HttpConnection& c, bool last) {
-  c.told = false;
+  c.notified = false;
   c.ended = last;
   flush(c);
 }
@@ -351,13 +351,14 @@ void HttpServer::flush(HttpConnection& c) {
   c.out.clear();
   if (c.out.capacity() > kPiece) c.out.shrink_to_fit();
   c.sent = 0;
-  if (c.state != HttpConnection::State::kAnswering) return watch(c);  // it was 100 Continue
+  if (c.state != HttpConnection::State::kResponding)
+    return watch(c);  // "100 Continue" has been sent
   c.deadline = kNever;
-  if (!std::exchange(c.told, true)) notifications_.push_back({c.exchange, true, true});
-  c.ended ? answered(c) : watch(c);
+  if (!std::exchange(c.notified, true)) notifications_.push_back({c.exchange, true, true});
+  c.ended ? end_exchange(c) : watch(c);
 }
 
-void HttpServer::answered(HttpConnection& c) {
+void HttpServer::end_exchange(HttpConnection& c) {
   if (c.exchange != nullptr) std::exchange(c.exchange, nullptr)->connection_ = nullptr;
   hold(c, 0);
   if (!c.keep_alive) {
@@ -372,10 +373,10 @@ void HttpServer::answered(HttpConnection& c) {
   watch(c);
 }
 
-// What is of interest now: requests where one is read, and always whether the client is there.
+// Updates the events to poll for: input while reading, and always a disconnect.
 void HttpServer::watch(HttpConnection& c) {
   uint32_t events = c.state == HttpConnection::State::kLingering ? 0 : EPOLLRDHUP;
-  if (c.state != HttpConnection::State::kAnswering) events |= EPOLLIN;
+  if (c.state != HttpConnection::State::kResponding) events |= EPOLLIN;
   if (c.sent < c.out.size()) events |= EPOLLOUT;
   if (events == c.watched) return;
   epoll_event event = {c.watched = events, {.ptr = &c}};
@@ -389,7 +390,7 @@ void HttpServer::close(HttpConnection& c) {
   hold(c, 0);
   if (c.exchange != nullptr) {
     c.exchange->connection_ = nullptr;
-    if (!c.told) notifications_.push_back({c.exchange, true, false});
+    if (!c.notified) notifications_.push_back({c.exchange, true, false});
     notifications_.push_back({std::move(c.exchange), false, false});
   }
   std::erase(next_, &c);

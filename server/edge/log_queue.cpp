@@ -51,8 +51,8 @@ void LogQueue::run() {
     });
     if (lines_.empty()) return;
     std::string line;
-    const int64_t dropped = dropped_.load(std::memory_order_relaxed) - told_;
-    told_ += dropped;
+    const int64_t dropped = dropped_.load(std::memory_order_relaxed) - reported_;
+    reported_ += dropped;
     if (dropped > 0) {
       line = note_(dropped);
     } else {
@@ -65,17 +65,17 @@ void LogQueue::run() {
     const bool written = write_out(line);
     lock.lock();
     writing_ = false;
-    if (!written && dropped == 0) {  // closed, or its disk is full: nobody would read a note either
+    if (!written && dropped == 0) {  // closed, or the disk is full; a note would fail too
       dropped_.fetch_add(1, std::memory_order_relaxed);
-      ++told_;
+      ++reported_;
     }
     if (lines_.empty()) less_.notify_all();
     if (!written && stopping_) return;
   }
 }
 
-// A pipe that polls as writable has room for PIPE_BUF bytes, so a write of as many does not block,
-// and a thread that polls can be told to stop.
+// A pipe that polls as writable accepts PIPE_BUF bytes without blocking. Polling also lets the
+// destructor stop the thread.
 bool LogQueue::write_out(const std::string& line) {
   const std::string whole = line + "\n";
   size_t done = 0;

@@ -17,13 +17,13 @@ absl::Status OpenCalls::enter(const std::string& peer) {
     int64_t& of_host = by_host_[host];
     if (of_peer >= 2 * bounds_.per_connection) {
       close = true;
-      why = absl::StrCat("more calls on one connection than it may have open: ",
-                         bounds_.per_connection, " (server.max_concurrent_streams)");
+      why = absl::StrCat("too many open calls on one connection: limit ", bounds_.per_connection,
+                         " (server.max_concurrent_streams)");
     } else if (open_ >= bounds_.total) {
-      why = absl::StrCat("too many calls are open: ", bounds_.total,
+      why = absl::StrCat("too many open calls: limit ", bounds_.total,
                          " (server.max_open_calls); try again later");
     } else if (!host.empty() && of_host >= per_host) {
-      why = absl::StrCat("too many calls of one host are open: ", per_host,
+      why = absl::StrCat("too many open calls of one host: limit ", per_host,
                          " (three quarters of server.max_open_calls); try again later");
     } else {
       ++of_peer;
@@ -52,7 +52,7 @@ int64_t OpenCalls::open() const {
   return open_;
 }
 
-bool OpenCalls::any_of(const std::string& peer) const {
+bool OpenCalls::has_any(const std::string& peer) const {
   const MutexLock lock(&mutex_);
   return by_peer_.contains(peer);
 }

@@ -30,7 +30,7 @@ void PendingCalls::received(const void* connection) {
 void PendingCalls::expire() const {
   const TimePoint now = clock_->now();
   if (now < next_expiry_) return;
-  const bool both = now - next_expiry_ >= kExpiry;  // nothing was made for two turns
+  const bool both = now - next_expiry_ >= kExpiry;  // nothing was admitted for two periods
   next_expiry_ = now + kExpiry;
   for (auto it = by_connection_.begin(); it != by_connection_.end();) {
     Counts& calls = it->second;

@@ -1,12 +1,11 @@
-// Counts calls that gRPC has made and that no service has heard of yet, by connection.
+// Limits the calls, per connection and in total, that gRPC has created and no service has received.
 //
-// gRPC makes a call of every header that it reads, and tells a service on another thread. One that
-// a client sends on and on, before it has acknowledged any limit, is read as fast as it comes, so
-// calls would gather between the two threads. These are refused where they are made.
+// gRPC creates a call for every header that it reads and notifies a service on another thread. A
+// client that sends headers without end, before it has acknowledged any limit, would accumulate
+// calls between the two threads. The excess is rejected on the reading thread.
 //
-// Not every call that is made is ever heard of: one that waits in gRPC for a service that is ready
-// for it, and is cancelled or meets its deadline there, just ends. So places last for a time.
-// (Where as many calls are waited for as are let in, Bounds::max_total(), none has to wait there.)
+// A call that is cancelled or expires in gRPC's own queue is never received, so entries expire.
+// (If services await Bounds::max_total() calls, gRPC queues none.)
 //
 // Thread-safe.
 #pragma once
@@ -24,35 +23,35 @@ class PendingCalls {
   struct Bounds {
     int64_t total;
     int64_t per_connection;
-    // When these are taken there are `reserve` more, for connections that have fewer than
-    // `reserve_threshold`: so that one is not shut out by a few that have many.
+    // At the total, `reserve` more are admitted on connections with fewer than `reserve_threshold`,
+    // so that a few busy connections cannot exclude the others.
     int64_t reserve_threshold = 0;
     int64_t reserve = 0;
 
-    // There are never more, of however many connections.
+    // The most calls on any number of connections.
     int64_t max_total() const { return total + reserve; }
   };
-  // A call that nobody has heard of for this long, or twice as long at most, ended pending.
+  // An entry expires after this time, or at most twice this time.
   static constexpr Duration kExpiry = std::chrono::seconds(30);
 
-  // `clock` outlives it.
+  // `clock` outlives this.
   PendingCalls(Bounds bounds, const Clock* clock)
       : bounds_(bounds), clock_(clock), next_expiry_(clock->now() + kExpiry) {}
 
-  // A call was made; false: it is one too many, and is to be refused at once. `connection` names
-  // one while it has calls.
+  // Counts a new call. False: it exceeds a limit and must be rejected. `connection` identifies the
+  // connection while it has calls.
   bool admit(const void* connection);
-  // A service knows of a call that was made.
+  // A service has received an admitted call.
   void received(const void* connection);
 
   const Bounds& bounds() const { return bounds_; }
 
   int64_t pending() const;
-  int64_t refused() const;  // since the start
-  int64_t expired() const;  // likewise: places of calls that were never heard of
+  int64_t refused() const;  // since start
+  int64_t expired() const;  // the same: entries of calls that were never received
 
  private:
-  // Calls of a connection, by whether they were made since the last turn.
+  // Calls of a connection, created before or since the last expiry.
   struct Counts {
     int64_t before = 0, since = 0;
     int64_t all() const { return before + since; }
@@ -63,8 +62,8 @@ class PendingCalls {
   const Clock* const clock_;
   mutable Mutex mutex_;
   int64_t refused_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Whoever looks, places that are too old are gone.
-  mutable TimePoint next_expiry_ ABSL_GUARDED_BY(mutex_);  // next
+  // Mutable: reading the counts expires old entries first.
+  mutable TimePoint next_expiry_ ABSL_GUARDED_BY(mutex_);
   mutable int64_t pending_ ABSL_GUARDED_BY(mutex_) = 0;
   mutable int64_t expired_ ABSL_GUARDED_BY(mutex_) = 0;
   mutable absl::flat_hash_map<const void*, Counts> by_connection_ ABSL_GUARDED_BY(mutex_);

@@ -58,7 +58,6 @@ int64_t retry_after_ms(const absl::Status& status) {
   return ms;
 }
 
-// Where nobody gave a reason, the fields are wrong or the code says it all.
 std::string reason_of(const absl::Status& status) {
   const auto payload = status.GetPayload(kReasonPayload);
   if (payload.has_value()) return std::string(*payload);

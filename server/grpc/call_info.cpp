@@ -12,9 +12,9 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kMaxModelName = 64;  // longer ones are no models
+constexpr size_t kMaxModelName = 64;  // in the log
 
-// How much earlier than the engine gRPC may find that a deadline has passed.
+// gRPC may notice a passed deadline this much earlier than the engine.
 constexpr auto kDeadlineSlack = std::chrono::milliseconds(10);
 
 // version-trace-parent-flags, all lower-case hexadecimal: 00-32 digits-16 digits-2 digits.
@@ -28,10 +28,10 @@ bool is_traceparent(absl::string_view text) {
   return true;
 }
 
-// The deadline on our clock. gRPC's is on the wall clock.
+// Converts gRPC's deadline, on the wall clock, to the steady clock.
 TimePoint steady_deadline(std::chrono::system_clock::time_point deadline, TimePoint now) {
   const auto wall = std::chrono::system_clock::now();
-  // A call without a deadline has the far future; a sum with it would overflow.
+  // Without a deadline, gRPC's is in the far future, and a sum with it would overflow.
   if (deadline - wall > std::chrono::hours(24 * 365)) return kNever;
   return now + std::chrono::duration_cast<Duration>(deadline - wall);
 }
@@ -44,7 +44,7 @@ CallInfo begun(const char* method, const std::string& peer, absl::string_view tr
   info.peer = peer;
   info.request_id = make_request_id();
   if (is_traceparent(traceparent)) info.traceparent = std::string(traceparent);
-  info.admitted = client.status();
+  info.authenticated = client.status();
   info.client = client.ok() ? *std::move(client) : host_of_peer(peer);
   return info;
 }
@@ -121,7 +121,7 @@ void end_call(ServerState& state, const CallInfo& info, const absl::Status& stat
 }
 
 absl::Status no_request() {
-  return absl::CancelledError("the client sent no request, or went away");
+  return absl::CancelledError("the client sent no request, or disconnected");
 }
 
 bool deadline_imminent(const CallInfo& info) {

@@ -1,7 +1,7 @@
-// What is kept of a request while it runs, whichever door it came by: for the engine, for the last
-// words of its answer, and for its line in the log.
+// The state of a Generate request that gRPC and the OpenAI-compatible API share: its checked form,
+// and the figures for its last message and its log line.
 //
-// One event at a time: those of the engine, or the end of a request that never reached it.
+// Not thread-safe: the engine's events arrive one at a time.
 #pragma once
 
 #include <optional>
@@ -20,12 +20,12 @@ namespace tandem {
 struct CheckedRequest {
   Engine* engine = nullptr;
   GenerateRequest request;
-  bool with_tokens = false;  // in the answer
-  TokenBytes token_bytes;    // empty: without their texts
+  bool with_tokens = false;  // in the response
+  TokenBytes token_bytes;    // empty: without token texts
 };
 
-// Checks all of `message` that needs no model, and says in `info` and `summary` what there is to
-// say of it. When this is OK the request is submitted.
+// Checks everything of `message` that needs no model, and fills `info` and `summary`. If it is OK,
+// the request must be submitted.
 absl::StatusOr<CheckedRequest> check_request(const v1::GenerateRequest& message,
                                              const ServerState& state, CallInfo* info,
                                              CallSummary* summary);
@@ -38,15 +38,15 @@ class CallRecord {
   CallInfo info;
   CallSummary summary;
 
-  // As check_request().
+  // The same as check_request().
   absl::StatusOr<CheckedRequest> check(const v1::GenerateRequest& message);
 
-  // What the client is told of events.
+  // Events of the engine; on_finished() returns the message for the client.
   void on_chunk(const Chunk& event);
   v1::Finished on_finished(const Finished& event);
   bool all_finished() const { return choices_ == 0; }
 
-  // The call ends with `status`: logged and counted. False: it had ended already.
+  // Ends the call: logs and counts it. False if it has already ended.
   bool end(const absl::Status& status);
 
  private:

@@ -1,9 +1,9 @@
-// A thread with a gRPC completion queue of its own, on which streaming calls are served.
+// A thread with its own gRPC completion queue, which serves streaming calls.
 //
-// gRPC's callbacks, which all other calls use, wake one of gRPC's threads for every write that is
-// done. A step of the engine has a token for each of a thousand streams, and so many switches
-// between threads would cost more than the writes. Here one thread starts all writes that are due,
-// then takes what is done, and sleeps when neither is left.
+// gRPC's callbacks, which serve all other calls, wake a thread for every completed write. One step
+// of the engine yields a token for each of a thousand streams, and that many thread switches would
+// cost more than the writes. This thread starts all due writes, handles completions, and then
+// sleeps.
 #pragma once
 
 #include <grpc/support/time.h>
@@ -22,35 +22,35 @@ namespace tandem {
 
 class CallThread {
  public:
-  // What an operation on queue() is named by: `then` is called when it is done, with `ok` as gRPC
-  // means it for the operation. Outlives the operation.
+  // The tag of an operation on queue(): `then` is called when it completes, with gRPC's `ok`.
+  // Outlives the operation.
   struct Completion {
     void (*then)(void* whom, bool ok);
     void* whom;
   };
   using Work = PostedWork;
 
-  // Works from start() on, which comes after the server's start.
+  // The thread runs from start() on. REQUIRES: the server has started.
   explicit CallThread(std::unique_ptr<grpc::ServerCompletionQueue> queue)
       : queue_(std::move(queue)), events_{queue_.get(), {}}, loop_(&events_) {}
   ~CallThread() { stop(); }
   void start();
-  // Waits for every enter() to have its leave(), then for what is still on the queue. After the
-  // server's Shutdown(). Does nothing the second time.
+  // Waits until every enter() has its leave() and the queue is empty. REQUIRES: the server has been
+  // shut down. Does nothing the second time.
   void stop();
 
   grpc::ServerCompletionQueue* queue() const { return queue_.get(); }
 
-  // Calls `work->work()` soon, on the thread. REQUIRES: it is not waiting already, and lives until
-  // then; a call has entered and does not leave before this returns. Thread-safe; never blocks.
+  // Calls `work->work()` soon on the thread. REQUIRES: `work` is not queued, and lives until then;
+  // a call has entered and does not leave before this returns. Thread-safe; does not block.
   void post(Work* work) { loop_.post(work); }
 
-  // A call that will start operations on queue() yet. Thread-safe.
+  // Registers a call that will start operations on queue(). Thread-safe.
   void enter();
   void leave();
 
  private:
-  // gRPC's queue, with an alarm to wake its thread.
+  // gRPC's queue, with an alarm that wakes its thread.
   struct Events {
     struct Event {
       void* tag;
@@ -62,7 +62,7 @@ class CallThread {
              grpc::CompletionQueue::GOT_EVENT;
     }
     void wake() { alarm.Set(queue, gpr_time_0(GPR_CLOCK_MONOTONIC), &alarm); }
-    bool take(const Event& event) {
+    bool handle(const Event& event) {
       if (event.tag == &alarm) return false;
       const auto* done = static_cast<const Completion*>(event.tag);
       done->then(done->whom, event.ok);

@@ -16,10 +16,10 @@ namespace {
 
 constexpr int kMaxMessages = 4096;
 constexpr int kMaxTools = 1024;
-// Of all objects that are JSON: they are parsed on the thread on which calls arrive.
+// Of all JSON objects together, because they are parsed on the thread that accepts calls.
 constexpr size_t kMaxJsonBytes = 256 << 10;
 
-// Does not recurse, so depth is harmless here; the template's own reader bounds it.
+// Does not recurse, so deep nesting is harmless here. The template engine limits it.
 bool check_object(absl::string_view field, const std::string& text, Violations* wrong) {
   const absl::string_view trimmed = absl::StripAsciiWhitespace(text);
   if (!trimmed.empty() && trimmed.front() == '{' && nlohmann::json::accept(text)) return true;
@@ -28,7 +28,7 @@ bool check_object(absl::string_view field, const std::string& text, Violations* 
   return false;
 }
 
-// `text` is valid UTF-8: protobuf has seen to that.
+// REQUIRES: `text` is valid UTF-8, which protobuf ensures.
 std::string json_string(const std::string& text) { return nlohmann::json(text).dump(); }
 
 // The members of an object, without its braces.
@@ -39,9 +39,9 @@ absl::string_view members_of(absl::string_view object) {
 
 std::string message_json(const v1::ChatMessage& in, const std::string& field, Violations* wrong) {
   if (in.role().empty()) {
-    wrong->add(
-        out_of_range(absl::StrCat(field, ".role"), "\"\"",
-                     "\"system\", \"user\", \"assistant\", \"tool\" or what the template knows"));
+    wrong->add(out_of_range(
+        absl::StrCat(field, ".role"), "\"\"",
+        "\"system\", \"user\", \"assistant\", \"tool\" or another role of the template"));
   }
   std::string out = absl::StrCat("{\"role\":", json_string(in.role()),
                                  ",\"content\":", json_string(in.content()));
@@ -79,7 +79,7 @@ size_t json_bytes(const v1::Chat& in) {
 ChatPrompt chat_prompt_from(const v1::Chat& in, Violations* wrong) {
   ChatPrompt out;
   if (const size_t bytes = json_bytes(in); bytes > kMaxJsonBytes) {
-    wrong->add(out_of_range("chat", absl::StrCat(bytes, " bytes of JSON in all"),
+    wrong->add(out_of_range("chat", absl::StrCat(bytes, " bytes of JSON"),
                             absl::StrCat("at most ", kMaxJsonBytes)));
     return out;
   }

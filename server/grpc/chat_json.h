@@ -1,8 +1,8 @@
-// A chat as the JSON that templates take. Tools, tool calls and extra members go through as the
-// client wrote them, because a template may print them.
+// Converts a chat to the JSON that chat templates read. Tools, tool calls and extra members keep
+// the client's formatting, because a template may print them.
 //
-// Pure functions. What is wrong goes into `wrong`, by field and without quoting contents;
-// the result is then of no use.
+// Pure functions. Errors go into `wrong`, by field and without quoting contents; the result is then
+// unusable.
 #pragma once
 
 #include "engine/base/violations.h"

@@ -1,4 +1,4 @@
-// A request's events as one answer.
+// Builds the response of Complete from the events of a request.
 #pragma once
 
 #include <cstddef>
@@ -13,24 +13,24 @@
 
 namespace tandem {
 
-// RESOURCE_EXHAUSTED where an answer of so many bytes is more than one may have.
-inline absl::Status check_answer_size(size_t bytes, int most) {
+// RESOURCE_EXHAUSTED if a response of this size exceeds the limit.
+inline absl::Status check_response_size(size_t bytes, int most) {
   if (bytes <= static_cast<size_t>(most)) return absl::OkStatus();
   return with_reason(
       absl::ResourceExhaustedError(absl::StrCat(
-          "answer: more than ", most, " bytes; allowed: at most that (server.max_send_bytes); ",
-          "ask for a stream, for fewer choices or for less about each token")),
+          "response: more than ", most, " bytes; allowed: at most that (server.max_send_bytes); ",
+          "use a stream, fewer choices or fewer token details")),
       "ANSWER_TOO_LARGE");
 }
 
 class CompleteResponseBuilder {
  public:
   CompleteResponseBuilder() = default;
-  // Without `with_tokens` there are only texts. `token_bytes` as for token_to_proto.
+  // Without `with_tokens` the response has texts only. `token_bytes`: see token_to_proto().
   CompleteResponseBuilder(bool with_tokens, TokenBytes token_bytes)
       : with_tokens_(with_tokens), token_bytes_(std::move(token_bytes)) {}
 
-  void add(const Started& event) { *answer_.mutable_started() = started_to_proto(event); }
+  void add(const Started& event) { *response_.mutable_started() = started_to_proto(event); }
   void add(const Chunk& event) {
     v1::Choice* const choice = choice_at(event.index);
     choice->mutable_text()->append(event.text);
@@ -47,20 +47,20 @@ class CompleteResponseBuilder {
     *choice->mutable_finished() = std::move(event);
   }
 
-  const v1::CompleteResponse& answer() const { return answer_; }
-  size_t bytes() const { return bytes_; }  // of it, but for a few of each message in it
+  const v1::CompleteResponse& response() const { return response_; }
+  size_t bytes() const { return bytes_; }  // approximate size
 
  private:
   v1::Choice* choice_at(int index) {
-    while (answer_.choices_size() <= index) {
-      answer_.add_choices()->set_index(answer_.choices_size() - 1);
+    while (response_.choices_size() <= index) {
+      response_.add_choices()->set_index(response_.choices_size() - 1);
     }
-    return answer_.mutable_choices(index);
+    return response_.mutable_choices(index);
   }
 
   bool with_tokens_ = false;
   TokenBytes token_bytes_;
-  v1::CompleteResponse answer_;
+  v1::CompleteResponse response_;
   size_t bytes_ = 0;
 };
 

@@ -9,10 +9,10 @@
 namespace tandem {
 namespace {
 
-// A joined message stays far below the 4 MiB that clients accept by default.
+// Merged messages stay far below the default 4 MiB limit of clients.
 constexpr int64_t kMaxJoinedBytes = 256 << 10;
 
-// The completion that calls `Method` of `call`.
+// A completion that calls `Method` of `call`.
 template <void (GenerateCall::*Method)(bool)>
 CallThread::Completion completion(GenerateCall* call) {
   return {[](void* whom, bool ok) { (static_cast<GenerateCall*>(whom)->*Method)(ok); }, call};
@@ -20,11 +20,11 @@ CallThread::Completion completion(GenerateCall* call) {
 
 }  // namespace
 
-// What the engine sees of the call.
+// Forwards the engine's events to the call.
 class GenerateCall::StreamSink final : public Sink {
  public:
   explicit StreamSink(std::shared_ptr<GenerateCall> call) : call_(std::move(call)) {}
-  void made(int64_t tokens) override { call_->out_.made(tokens); }
+  void made(int64_t tokens) override { call_->out_.produced(tokens); }
   void started(const Started& event) override { call_->on_started(event); }
   void chunk(Chunk event) override { call_->on_chunk(std::move(event)); }
   void finished(const Finished& event) override { call_->on_finished(event); }
@@ -43,7 +43,7 @@ GenerateCall::GenerateCall(ServerState& state, RawService::AsyncMethod method, C
       read_(completion<&GenerateCall::read>(this)),
       written_(completion<&GenerateCall::written>(this)),
       finished_(completion<&GenerateCall::finished>(this)),
-      over_(completion<&GenerateCall::over>(this)),
+      done_(completion<&GenerateCall::done>(this)),
       out_({state.config.max_unread_bytes, state.config.max_unread_tokens, kMaxJoinedBytes}, this),
       record_(state) {}
 
@@ -52,11 +52,11 @@ void GenerateCall::accept(ServerState& state, RawService::AsyncMethod method, Ca
   const std::shared_ptr<GenerateCall> call(new GenerateCall(state, method, arrivals, streams));
   call->self_ = call;
   arrivals.enter();
-  call->context_.AsyncNotifyWhenDone(&call->over_);
+  call->context_.AsyncNotifyWhenDone(&call->done_);
   method.await(&call->arrived_, &call->context_, &call->writer_, streams, arrivals);
 }
 
-// --- Thread for arrivals
+// --- Arrivals thread
 
 void GenerateCall::arrived(bool ok) {
   CallThread& arrivals = arrivals_;
@@ -64,29 +64,29 @@ void GenerateCall::arrived(bool ok) {
     self_.reset();  // the server is closing; may destroy *this
     return arrivals.leave();
   }
-  const std::shared_ptr<GenerateCall> call = self_;  // may be over before this returns
+  const std::shared_ptr<GenerateCall> call = self_;  // may end before this returns
   streams_.enter();
   accept(record_.state, method_, arrivals_, streams_);
   record_.info = begin_call("Generate", record_.state, context_);
   const absl::Status entered = record_.state.calls.enter(record_.info.peer);
   entered_ = entered.ok();
-  if (entered.ok()) return writer_.Read(&request_, &read_);  // parse() leaves the thread
+  if (entered.ok()) return writer_.Read(&request_, &read_);  // parse() calls leave()
   on_failed(entered);
   arrivals.leave();
 }
 
 void GenerateCall::parse() {
-  const std::shared_ptr<GenerateCall> call = self_;  // may be over before this returns
+  const std::shared_ptr<GenerateCall> call = self_;  // may end before this returns
   const absl::Status status = submit();
   if (!status.ok()) on_failed(status);
   arrivals_.leave();
 }
 
 absl::Status GenerateCall::submit() {
-  TANDEM_RETURN_IF_ERROR(record_.info.admitted);
+  TANDEM_RETURN_IF_ERROR(record_.info.authenticated);
   v1::GenerateRequest message;
   const absl::Status parsed = parse_message(request_, &message);
-  request_.Clear();  // it holds the memory that its bytes were received in
+  request_.Clear();  // frees the receive buffer
   TANDEM_RETURN_IF_ERROR(parsed);
   TANDEM_ASSIGN_OR_RETURN(CheckedRequest checked, record_.check(message));
   engine_ = checked.engine;
@@ -98,7 +98,7 @@ absl::Status GenerateCall::submit() {
   return absl::OkStatus();
 }
 
-// --- From the engine
+// --- Events of the engine
 
 void GenerateCall::on_started(const Started& event) {
   v1::GenerateResponse message;
@@ -109,7 +109,7 @@ void GenerateCall::on_started(const Started& event) {
 void GenerateCall::on_chunk(Chunk event) {
   record_.on_chunk(event);
   PendingChunk chunk(std::move(event), with_tokens_, token_bytes_);
-  if (chunk.empty()) {  // as part of a character, where only text is wanted
+  if (chunk.empty()) {  // such as part of a character, if only text is requested
     out_.skip(static_cast<int64_t>(chunk.tokens()));
   } else {
     out_.put(StreamItem(std::move(chunk)));
@@ -121,7 +121,7 @@ void GenerateCall::on_finished(const Finished& event) {
   *message.mutable_finished() = record_.on_finished(event);
   StreamItem item(to_buffer(message), 0);
   if (!record_.all_finished()) return out_.put(std::move(item));
-  end(absl::OkStatus(), std::move(item));  // the end goes with the last message
+  end(absl::OkStatus(), std::move(item));  // sent with the last message
 }
 
 void GenerateCall::on_failed(const absl::Status& status) {
@@ -129,12 +129,12 @@ void GenerateCall::on_failed(const absl::Status& status) {
                   : classify_cancellation(status, record_.info));
 }
 
-// Logged before the client can know of it.
+// Logs before the client can see the end.
 void GenerateCall::end(const absl::Status& status, std::optional<StreamItem> last) {
   if (record_.end(status)) out_.end(status, std::move(last));
 }
 
-// --- Thread for streams
+// --- Streams thread
 
 void GenerateCall::read(bool ok) {
   if (ok) return arrivals_.post(&parse_);
@@ -152,7 +152,7 @@ void GenerateCall::finish(const absl::Status& status) {
   writer_.Finish(to_grpc(status, record_.info.request_id), &finished_);
 }
 
-void GenerateCall::over(bool) { out_.over(context_.IsCancelled() && !deadline_imminent(context_)); }
+void GenerateCall::done(bool) { out_.done(context_.IsCancelled() && !deadline_imminent(context_)); }
 
 void GenerateCall::release() {
   if (entered_) record_.state.calls.leave(record_.info.peer);

@@ -1,12 +1,11 @@
-// A streaming Generate call: what StreamOut decides, done with gRPC.
+// A streaming Generate call: performs the decisions of StreamOut with gRPC.
 //
-// Life: waits for a client (accept()), on a thread for arrivals. When one has come, its request
-// is read; that and all other operations end on the thread for streams, but the request is parsed
-// on its thread for arrivals, where a long one holds up no stream. Owned by itself until its last
-// operation is done, and by the sink until its last event.
+// The object waits for a call on an arrivals thread (accept()). All other operations complete on
+// the streams thread, but the request is parsed on the arrivals thread, where a long request delays
+// no stream. The object owns itself until its last operation has completed; the sink shares it
+// until the request's last event.
 //
-// Of the engine, pause() and resume() are called under the stream's lock, so that they come to it
-// in order.
+// Engine::pause() and resume() are called under the stream's lock, so they arrive in order.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -26,11 +25,11 @@
 
 namespace tandem {
 
-// What goes to the client in one message.
+// One message to the client.
 class StreamItem {
  public:
   explicit StreamItem(PendingChunk chunk) : chunk_(std::move(chunk)), index_(chunk_.index()) {}
-  // An event that is no chunk; `bytes`: about, as it counts for a slow reader.
+  // An event other than a chunk. `bytes`: approximate size, for the limits of a slow reader.
   StreamItem(const grpc::ByteBuffer& event, int64_t bytes) : event_(event), bytes_(bytes) {}
 
   int index() const { return index_; }
@@ -43,7 +42,7 @@ class StreamItem {
   grpc::ByteBuffer to_buffer() const { return index_ < 0 ? event_ : chunk_.to_buffer(); }
 
  private:
-  static constexpr int64_t kOverhead = 32;  // of a chunk, about, on the wire and in the queue
+  static constexpr int64_t kOverhead = 32;  // approximate, per chunk, on the wire and in the queue
   PendingChunk chunk_;
   grpc::ByteBuffer event_;
   int index_ = -1;
@@ -53,14 +52,14 @@ class StreamItem {
 class GenerateCall final : public std::enable_shared_from_this<GenerateCall>,
                            private StreamPort<StreamItem> {
  public:
-  // Waits for the next client; when it has come, another call waits in this one's place. Whatever
-  // is wrong with the request ends the call. Everything outlives it.
+  // Waits for the next call; each arrival starts another accept(). An invalid request ends the call
+  // with its status. All arguments outlive the call.
   static void accept(ServerState& state, RawService::AsyncMethod method, CallThread& arrivals,
                      CallThread& streams);
 
  private:
   class StreamSink;
-  // Calls a method of the call on a thread.
+  // Runs a member function of the call on a thread.
   struct Step final : CallThread::Work {
     Step(GenerateCall* c, void (GenerateCall::*m)()) : call(c), method(m) {}
     void work() override { (call->*method)(); }
@@ -71,26 +70,26 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall>,
   GenerateCall(ServerState& state, RawService::AsyncMethod method, CallThread& arrivals,
                CallThread& streams);
 
-  // Thread for arrivals.
+  // On the arrivals thread:
   void arrived(bool ok);
   void parse();
   absl::Status submit();
 
-  // From the engine.
+  // Events of the engine:
   void on_started(const Started& event);
   void on_chunk(Chunk event);
   void on_finished(const Finished& event);
   void on_failed(const absl::Status& status);
   void end(const absl::Status& status, std::optional<StreamItem> last = std::nullopt);
 
-  // Thread for streams.
+  // On the streams thread:
   void read(bool ok);
   void work() { out_.work(); }
   void written(bool ok) { out_.written(ok); }
   void finished(bool) { out_.finished(); }
-  void over(bool ok);  // by Finish, or because the client is gone
+  void done(bool ok);  // by Finish() or by a disconnect
 
-  // What the stream wants done.
+  // StreamPort:
   void post() override { streams_.post(&work_); }
   void pause() override { engine_->pause(id_); }
   void resume() override { engine_->resume(id_); }
@@ -103,19 +102,20 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall>,
   const RawService::AsyncMethod method_;
   CallThread& arrivals_;
   CallThread& streams_;
-  std::shared_ptr<GenerateCall> self_;  // until over, finished and let go of
+  std::shared_ptr<GenerateCall> self_;  // until released
   grpc::ServerContext context_;
-  grpc::ByteBuffer request_;  // until it is read
+  grpc::ByteBuffer request_;  // until it is parsed
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> writer_{&context_};
   RawService::Arrival arrived_;
-  CallThread::Completion read_, written_, finished_, over_;
+  CallThread::Completion read_, written_, finished_, done_;
   Step parse_{this, &GenerateCall::parse};
   Step work_{this, &GenerateCall::work};
   StreamOut<StreamItem> out_;
-  bool entered_ = false;  // in state_.calls
+  bool entered_ = false;  // counted in state.calls
 
-  CallRecord record_;       // its `info` is set before anything is started
-  TokenBytes token_bytes_;  // set before the sink starts, as are these
+  CallRecord record_;  // its `info` is set before any operation starts
+                       // Set before the sink starts:
+  TokenBytes token_bytes_;
   bool with_tokens_ = false;
   Engine* engine_ = nullptr;
   RequestId id_ = 0;  // set before out_.attach()

@@ -17,24 +17,24 @@ namespace {
 
 using Call = std::shared_ptr<UnaryCall>;
 
-// What every unary method begins with.
+// The common first steps of the unary methods.
 template <class Request>
 absl::StatusOr<Engine*> open(UnaryCall& call, ServerState& state, const grpc::ByteBuffer& bytes,
                              Request* request) {
-  TANDEM_RETURN_IF_ERROR(call.info.admitted);
+  TANDEM_RETURN_IF_ERROR(call.info.authenticated);
   TANDEM_RETURN_IF_ERROR(parse_message(bytes, request));
   call.summary.model = request->model();
   return state.ready_engine();
 }
 
-// Takes the client's request id where there is one.
+// Adopts the client's request id, if any.
 absl::Status adopt_request_id(UnaryCall& call, const std::string& id) {
   TANDEM_RETURN_IF_ERROR(check_request_id(id));
   if (!id.empty()) call.info.request_id = id;
   return absl::OkStatus();
 }
 
-// Gathers a request's events into one answer. The engine calls one at a time.
+// Collects the events of a request into one response. The engine sends one event at a time.
 class CompleteSink final : public Sink {
  public:
   CompleteSink(Call call, const CheckedRequest& checked)
@@ -48,21 +48,21 @@ class CompleteSink final : public Sink {
     if (!event.tokens.empty() && first_token_seconds_ == 0) {
       first_token_seconds_ = seconds(std::chrono::steady_clock::now() - call_->info.arrived);
     }
-    if (expired_) return;
+    if (too_long_) return;
     response_.add(event);
     const absl::Status fits = call_->check_size(response_.bytes());
     if (fits.ok()) return;
-    expired_ = true;
+    too_long_ = true;
     response_ = {};
-    call_->give_up(fits);
+    call_->abort(fits);
   }
 
   void finished(const Finished& event) override {
-    if (expired_) return;
+    if (too_long_) return;
     response_.add(finished_to_proto(event, first_token_seconds_));
     call_->summary.add(event);
     call_->summary.first_token_seconds = first_token_seconds_;
-    if (--choices_ == 0) call_->finish(response_.answer());
+    if (--choices_ == 0) call_->finish(response_.response());
   }
 
   void failed(const absl::Status& status) override {
@@ -72,13 +72,13 @@ class CompleteSink final : public Sink {
  private:
   const Call call_;
   CompleteResponseBuilder response_;
-  int64_t choices_;  // that have not ended
-  bool expired_ = false;
+  int64_t choices_;  // not yet finished
+  bool too_long_ = false;
   double first_token_seconds_ = 0;
 };
 
 absl::Status start_complete(const Call& call, ServerState& state, const grpc::ByteBuffer& bytes) {
-  TANDEM_RETURN_IF_ERROR(call->info.admitted);
+  TANDEM_RETURN_IF_ERROR(call->info.authenticated);
   v1::GenerateRequest message;
   TANDEM_RETURN_IF_ERROR(parse_message(bytes, &message));
   TANDEM_ASSIGN_OR_RETURN(CheckedRequest checked,

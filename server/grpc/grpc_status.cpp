@@ -10,12 +10,12 @@
 namespace tandem {
 namespace {
 
-// Messages travel percent-encoded, in up to three bytes for one, and once more in the details, in
-// base64; the fields' descriptions say it all again. Clients take 8 KiB of it, all together.
+// The message is sent percent-encoded (up to three bytes per byte) and again in the details, in
+// base64, which also hold the field descriptions. Clients accept 8 KiB in total.
 constexpr size_t kMaxMessage = 1100;
 constexpr size_t kMaxPart = 400;
 
-// A serialized google.rpc.Status: what went wrong, in a form for programs.
+// A serialized google.rpc.Status, the machine-readable form.
 std::string details(const absl::Status& status, const std::string& message,
                     const std::string& request_id) {
   google::rpc::Status out;
@@ -54,11 +54,11 @@ std::string details(const absl::Status& status, const std::string& message,
 
 grpc::Status to_grpc(const absl::Status& status, const std::string& request_id) {
   if (status.ok()) return grpc::Status::OK;
-  const absl::Status told = client_status(status, request_id);
-  const std::string message =
-      bounded_text(absl::string_view(told.message().data(), told.message().size()), kMaxMessage);
-  return grpc::Status(static_cast<grpc::StatusCode>(told.code()), message,
-                      details(told, message, request_id));
+  const absl::Status visible = client_status(status, request_id);
+  const std::string message = bounded_text(
+      absl::string_view(visible.message().data(), visible.message().size()), kMaxMessage);
+  return grpc::Status(static_cast<grpc::StatusCode>(visible.code()), message,
+                      details(visible, message, request_id));
 }
 
 }  // namespace tandem

@@ -1,8 +1,8 @@
-// From the engine's absl::Status to what a client sees.
+// Converts an absl::Status to the gRPC status for the client.
 //
-// INTERNAL, UNKNOWN and DATA_LOSS become INTERNAL with a generic text and the request id: the
-// detail is for the log. Every error carries a google.rpc.ErrorInfo in its details: a reason for
-// programs, and the request id; INVALID_ARGUMENT also a BadRequest with all wrong fields, and
+// INTERNAL, UNKNOWN and DATA_LOSS become INTERNAL with a generic message and the request id; the
+// log has the details. Every error carries a google.rpc.ErrorInfo with a machine-readable reason
+// and the request id. INVALID_ARGUMENT also has a BadRequest with all invalid fields,
 // RESOURCE_EXHAUSTED a RetryInfo. Pure functions.
 #pragma once
 

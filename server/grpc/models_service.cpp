@@ -16,14 +16,14 @@ namespace {
 
 constexpr int kMaxPage = 1000;
 
-// Descriptions stay readable while the server drains: clients still hold streams to explain.
+// Descriptions stay available during a drain, for clients with open streams.
 absl::StatusOr<const Engine*> loaded_engine(const ServerState& state) {
   const Engine* const engine = state.engine.load();
   if (engine == nullptr) return not_ready();
   return engine;
 }
 
-// A page token is the name of the first model of the next page: it holds whatever the pages' sizes.
+// A page token is the name of the next page's first model, so it is valid for any page size.
 absl::StatusOr<v1::ListModelsResponse> page_of(const std::vector<DeploymentInfo>& all,
                                                const v1::ListModelsRequest& request) {
   if (request.page_size() < 0) return out_of_range("page_size", request.page_size(), "at least 0");
@@ -35,7 +35,7 @@ absl::StatusOr<v1::ListModelsResponse> page_of(const std::vector<DeploymentInfo>
     });
     if (next == all.end()) {
       return out_of_range("page_token", quote_value(request.page_token()),
-                          "the last answer's next_page_token");
+                          "next_page_token of the previous response");
     }
   }
   v1::ListModelsResponse answer;
@@ -49,7 +49,7 @@ absl::StatusOr<v1::ListModelsResponse> page_of(const std::vector<DeploymentInfo>
 
 absl::StatusOr<v1::ListModelsResponse> list_models(UnaryCall& call, const ServerState& state,
                                                    const grpc::ByteBuffer& bytes) {
-  TANDEM_RETURN_IF_ERROR(call.info.admitted);
+  TANDEM_RETURN_IF_ERROR(call.info.authenticated);
   v1::ListModelsRequest request;
   TANDEM_RETURN_IF_ERROR(parse_message(bytes, &request));
   TANDEM_ASSIGN_OR_RETURN(const Engine* const engine, loaded_engine(state));
@@ -58,7 +58,7 @@ absl::StatusOr<v1::ListModelsResponse> list_models(UnaryCall& call, const Server
 
 absl::StatusOr<v1::Model> get_model(UnaryCall& call, const ServerState& state,
                                     const grpc::ByteBuffer& bytes) {
-  TANDEM_RETURN_IF_ERROR(call.info.admitted);
+  TANDEM_RETURN_IF_ERROR(call.info.authenticated);
   v1::GetModelRequest request;
   TANDEM_RETURN_IF_ERROR(parse_message(bytes, &request));
   call.summary.model = request.model();

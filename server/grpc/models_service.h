@@ -1,4 +1,4 @@
-// tandem.v1.Models: what is served.
+// tandem.v1.Models: describes the models of the server.
 #pragma once
 
 #include "server/grpc/raw_service.h"

@@ -14,7 +14,7 @@ using Wire = google::protobuf::internal::WireFormatLite;
 
 uint32_t tag(int field) { return Wire::MakeTag(field, Wire::WIRETYPE_LENGTH_DELIMITED); }
 
-// Of a field with `length` bytes.
+// The size of a field with `length` bytes.
 size_t field_size(int field, size_t length) {
   return CodedOutputStream::VarintSize32(tag(field)) +
          CodedOutputStream::VarintSize32(static_cast<uint32_t>(length)) + length;
@@ -31,7 +31,7 @@ uint8_t* write_head(int field, size_t length, uint8_t* out) {
 PendingChunk::PendingChunk(Chunk chunk, bool with_tokens, const TokenBytes& token_bytes)
     : index_(chunk.index), count_(chunk.tokens.size()), text_(std::move(chunk.text)) {
   if (!with_tokens) return;
-  thread_local v1::Token token;  // its memory serves them all
+  thread_local v1::Token token;  // reused
   for (const TokenInfo& info : chunk.tokens) {
     token.Clear();
     token_to_proto(info, token_bytes, &token);
@@ -59,7 +59,7 @@ grpc::ByteBuffer PendingChunk::to_buffer() const {
       text_.empty() ? 0 : field_size(v1::Chunk::kTextFieldNumber, text_.size());
   const size_t length = index_size + text_size + tokens_.size();
   grpc::Slice slice(field_size(v1::GenerateResponse::kChunkFieldNumber, length));
-  auto* out = const_cast<uint8_t*>(slice.begin());  // nobody else has it yet
+  auto* out = const_cast<uint8_t*>(slice.begin());  // not yet shared
   out = write_head(v1::GenerateResponse::kChunkFieldNumber, length, out);
   if (index_ != 0) out = Wire::WriteInt32ToArray(v1::Chunk::kIndexFieldNumber, index_, out);
   if (!text_.empty()) {

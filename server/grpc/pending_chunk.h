@@ -1,5 +1,5 @@
-// A chunk on its way to the client, in the form in which it waits: its text, and its tokens as they
-// go over the wire. So a stream that waits holds no message, and chunks join by appending.
+// A chunk that waits to be sent: its text, and its tokens in wire format. A waiting stream thus
+// holds no protobuf messages, and chunks are merged by appending.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -15,18 +15,16 @@ namespace tandem {
 class PendingChunk {
  public:
   PendingChunk() = default;
-  // Without `with_tokens` they are only counted. `token_bytes` as for token_to_proto.
+  // Without `with_tokens` the tokens are only counted. `token_bytes`: see token_to_proto().
   PendingChunk(Chunk chunk, bool with_tokens, const TokenBytes& token_bytes);
 
-  // REQUIRES: of the same choice.
+  // REQUIRES: `later` is of the same choice.
   void append(const PendingChunk& later);
 
   int index() const { return index_; }
   size_t tokens() const { return count_; }
-  bool empty() const {
-    return text_.empty() && tokens_.empty();
-  }  // nothing that anybody would read
-  size_t bytes() const { return text_.size() + tokens_.size(); }  // about, on the wire
+  bool empty() const { return text_.empty() && tokens_.empty(); }
+  size_t bytes() const { return text_.size() + tokens_.size(); }  // approximate wire size
 
   // A v1::GenerateResponse with a v1::Chunk.
   grpc::ByteBuffer to_buffer() const;

@@ -1,7 +1,7 @@
-// Messages to and from gRPC's byte buffers.
+// Converts messages to and from gRPC's byte buffers.
 //
-// The services take raw buffers: gRPC answers a request that protobuf cannot read (broken bytes, or
-// a string that is not UTF-8) with an empty UNIMPLEMENTED, and a client deserves to be told.
+// The services read raw buffers, because gRPC replies to a request that protobuf cannot parse
+// (malformed bytes, a string that is not UTF-8) with UNIMPLEMENTED and no message.
 #pragma once
 
 #include <grpcpp/impl/codegen/proto_utils.h>
@@ -15,7 +15,7 @@
 
 namespace tandem {
 
-// INVALID_ARGUMENT when `buffer` does not hold a Message.
+// INVALID_ARGUMENT if `buffer` does not hold a Message.
 template <class Message>
 absl::Status parse_message(const grpc::ByteBuffer& buffer, Message* out) {
   grpc::ByteBuffer copy(buffer);  // shares the bytes; reading consumes the handle
@@ -33,7 +33,7 @@ template <class Message>
 grpc::ByteBuffer to_buffer(const Message& message) {
   grpc::ByteBuffer buffer;
   bool own = false;
-  // Fails only when memory does.
+  // Fails only without memory.
   (void)grpc::GenericSerialize<grpc::ProtoBufferWriter, Message>(message, &buffer, &own);
   return buffer;
 }

@@ -30,7 +30,7 @@ void not_found(const char* what, ServerReflectionResponse* out) {
   error->set_error_message(std::string(what) + ": unknown");
 }
 
-// `file` and all that it imports, each once.
+// `file` and its transitive imports, each once.
 void add_files(const FileDescriptor* file, std::set<std::string>* seen,
                ServerReflectionResponse* out) {
   if (!seen->insert(file->name()).second) return;
@@ -65,7 +65,7 @@ void list_extensions(const std::string& type, ServerReflectionResponse* out) {
 
 }  // namespace
 
-// One stream: a request, its answer, the next request. Owned by itself until OnDone.
+// One stream of alternating requests and responses. Owns itself until OnDone().
 class ReflectionService::Call final : public RawReactor {
  public:
   Call(ReflectionService* service, std::string peer) : service_(*service), peer_(std::move(peer)) {}
@@ -79,7 +79,7 @@ class ReflectionService::Call final : public RawReactor {
 
  private:
   void OnReadDone(bool ok) override {
-    if (!ok) return Finish(grpc::Status::OK);  // the client has no more
+    if (!ok) return Finish(grpc::Status::OK);  // no further request
     if (request_.Length() > kMaxRequest) {
       return Finish(to_grpc(out_of_range("request", absl::StrCat(request_.Length(), " bytes"),
                                          absl::StrCat("at most ", kMaxRequest)),
@@ -110,7 +110,7 @@ class ReflectionService::Call final : public RawReactor {
 
 ReflectionService::ReflectionService(std::vector<std::string> services, OpenCalls* calls)
     : services_(std::move(services)), calls_(*calls) {
-  // So that it is linked in, and can be described.
+  // Links the v1alpha proto, so that it can be described.
   (void)grpc::reflection::v1alpha::ServerReflectionRequest::descriptor();
   for (const char* path : {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
                            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"}) {
@@ -150,7 +150,8 @@ ServerReflectionResponse ReflectionService::answer(const ServerReflectionRequest
     case ServerReflectionRequest::MESSAGE_REQUEST_NOT_SET:
       out.mutable_error_response()->set_error_code(
           static_cast<int>(grpc::StatusCode::INVALID_ARGUMENT));
-      out.mutable_error_response()->set_error_message("message_request: none; allowed: one of it");
+      out.mutable_error_response()->set_error_message(
+          "message_request: none; allowed: one of its fields");
   }
   return out;
 }

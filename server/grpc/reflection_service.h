@@ -1,9 +1,9 @@
-// grpc.reflection.v1.ServerReflection, and v1alpha, which is the same on the wire: what the
-// server's protos say, for tools such as grpcurl. (gRPC 1.51 brings v1alpha only, with a thread for
-// each call, and newer tools ask for v1.)
+// grpc.reflection.v1.ServerReflection, and v1alpha, which has the same wire format: describes the
+// server's protos to tools such as grpcurl. (gRPC 1.51 has v1alpha only, with a thread per call;
+// newer tools use v1.)
 //
-// Needs no credentials, so it is bounded: in calls (ServerState::reflection_calls), and in what a
-// request may hold. Takes no thread. Thread-safe.
+// Needs no credentials, so calls (ServerState::reflection_calls) and request sizes are limited.
+// Uses no thread of its own. Thread-safe.
 #pragma once
 
 #include <string>
@@ -19,11 +19,11 @@ class ReflectionService final : public RawService {
  public:
   static constexpr size_t kMaxRequest = 4096;  // bytes
 
-  // `services`: full names of what is served; what is described is all that is linked in. `calls`
+  // `services`: full names of the services to list. Every linked proto can be described. `calls`
   // outlives this.
   ReflectionService(std::vector<std::string> services, OpenCalls* calls);
 
-  // The answer to one request of a stream.
+  // The response to one request of a stream.
   grpc::reflection::v1::ServerReflectionResponse answer(
       const grpc::reflection::v1::ServerReflectionRequest& request) const;
 

@@ -46,13 +46,12 @@ absl::Status not_offered(absl::string_view field, const Value& value, const Allo
   return out_of_range(field, value, absl::StrCat(neutral, " (not offered by this version)"));
 }
 
-// What is wrong goes into `wrong`, all of it, and what is made of the rest is thrown away.
+// All errors go into `wrong`; the result is then discarded.
 #define TANDEM_CHECK_SET(in, field, min, max) \
   if ((in).has_##field()) wrong->add(in_range(#field, (in).field(), min, max))
 
-// The method, and its parameters into `out`: whatever message the oneof has. Ranges are checked
-// here too, so that a bad field is refused before anything is tokenized; a method that this version
-// does not have is the engine's to refuse, which knows what is offered.
+// The method and its parameters, from the message of the oneof. Ranges are checked here so that an
+// invalid field is rejected before tokenization. The engine rejects methods that are not offered.
 void method_from(const v1::GenerateRequest& in, GenerateRequest* out, Violations* wrong) {
   const auto* const oneof = v1::GenerateRequest::descriptor()->FindOneofByName("method");
   const auto* const field = in.GetReflection()->GetOneofFieldDescriptor(in, oneof);
@@ -73,7 +72,7 @@ Contract contract_from(const v1::GenerateRequest& in, Violations* wrong) {
   return contract.value_or(Contract::kAny);
 }
 
-// Token ids go on as they are: only the engine knows the vocabulary.
+// Token ids are not checked: only the engine knows the vocabulary.
 std::vector<Token> tokens_from(const v1::TokenIds& in) {
   return std::vector<Token>(in.ids().begin(), in.ids().end());
 }
@@ -119,7 +118,7 @@ void check_offered(const v1::GenerateRequest& in, Violations* wrong) {
   }
 }
 
-// Of lists of tokens.
+// The length of a token list.
 absl::Status check_length(absl::string_view field, int entries) {
   if (entries <= kMaxTokenList) return absl::OkStatus();
   return out_of_range(field, absl::StrCat(entries, " of them"),
@@ -149,7 +148,7 @@ SamplingFields sampling_from(const v1::GenerateRequest& in, Violations* wrong) {
   if (in.has_repetition_penalty()) out.repetition_penalty = in.repetition_penalty();
   if (in.has_presence_penalty()) out.presence_penalty = in.presence_penalty();
   if (in.has_frequency_penalty()) out.frequency_penalty = in.frequency_penalty();
-  // Entries are checked where the vocabulary is known. A map has no order of its own; errors do.
+  // The engine checks the entries. Sorted, because a map has no order and errors name entries.
   out.logit_bias.assign(in.logit_bias().begin(), in.logit_bias().end());
   std::sort(out.logit_bias.begin(), out.logit_bias.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -192,7 +191,7 @@ StoppingFields stopping_from(const v1::GenerateRequest& in, Violations* wrong) {
     const absl::Status status =
         in_range("time_limit_seconds", in.time_limit_seconds(), 0.0, kMaxTimeLimit, true);
     wrong->add(status);
-    // Only a number in its range fits a Duration.
+    // A number out of range may not fit a Duration.
     if (status.ok()) {
       out.time_limit = std::chrono::duration_cast<Duration>(
           std::chrono::duration<double>(in.time_limit_seconds()));
@@ -233,7 +232,7 @@ absl::Status check_request_id(const std::string& id) {
 
 absl::Status check_model_name(const std::string& name) {
   if (!name.empty()) return absl::OkStatus();
-  return out_of_range("model", "\"\"", "a name that Models.ListModels gives");
+  return out_of_range("model", "\"\"", "a name from Models.ListModels");
 }
 
 absl::StatusOr<GenerateRequest> generate_request_from(const v1::GenerateRequest& in) {
@@ -297,7 +296,7 @@ absl::StatusOr<TokenizeRequest> tokenize_request_from(const v1::TokenizeRequest&
   out.model = in.model();
   if (in.has_add_special_tokens()) out.add_special_tokens = in.add_special_tokens();
   switch (in.prompt_case()) {
-    case v1::TokenizeRequest::kText:  // an empty text has no tokens, or only special ones
+    case v1::TokenizeRequest::kText:  // may be empty
       out.prompt = in.text();
       break;
     case v1::TokenizeRequest::kChat:

@@ -1,10 +1,9 @@
-// From the wire to the engine's terms. Every field is checked here that can be checked without the
-// model: presence, number ranges, NaN, lengths, and that nothing is set which this version does not
-// offer. The engine checks what needs the model: token ids, lengths in tokens, methods.
+// Converts API requests to engine requests. Checks everything that does not need the model:
+// presence, ranges, NaN, lengths, and fields that this version does not support. The engine checks
+// the rest: token ids, lengths in tokens, methods.
 //
-// Errors are INVALID_ARGUMENT with all wrong fields at once (engine/base/violations.h), each
-// "field: value; allowed: range". They never quote prompts.
-// Pure functions.
+// Errors are INVALID_ARGUMENT with all invalid fields at once (engine/base/violations.h), each
+// "field: value; allowed: range". They never quote prompts. Pure functions.
 #pragma once
 
 #include <string>
@@ -16,12 +15,12 @@
 
 namespace tandem {
 
-// Leaves `client` and `deadline` to the caller. `request_id` may stay empty.
+// The caller sets `client` and `deadline`. `request_id` may be empty.
 absl::StatusOr<GenerateRequest> generate_request_from(const v1::GenerateRequest& in);
 absl::StatusOr<ScoreRequest> score_request_from(const v1::ScoreRequest& in);
 absl::StatusOr<TokenizeRequest> tokenize_request_from(const v1::TokenizeRequest& in);
 
-// What of the tokens goes back: their list at all, and with it their texts and bytes.
+// Whether the response lists tokens, and whether with their texts and bytes.
 bool wants_tokens(const v1::GenerateRequest& in);
 bool wants_token_texts(const v1::GenerateRequest& in);
 

@@ -14,7 +14,7 @@
 namespace tandem {
 namespace {
 
-// Counts on the wire are 32 bits wide.
+// Counts in the API have 32 bits.
 int32_t narrow(int64_t n) {
   return static_cast<int32_t>(std::clamp<int64_t>(n, 0, std::numeric_limits<int32_t>::max()));
 }
@@ -61,7 +61,7 @@ void stats_to_proto(const std::string& method, const MethodStats& in, int64_t co
   out->set_preemptions(narrow(in.preemptions));
 }
 
-// What a request leaves unset, in the message that it would be set in.
+// The defaults of unset parameters, in the method's own message.
 void defaults_to_proto(const MethodInfo& in, v1::OfferedMethod* out) {
   const auto* const field = v1::OfferedMethod::descriptor()->FindFieldByName(in.method);
   if (!field || !field->message_type()) return;

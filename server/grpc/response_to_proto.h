@@ -1,4 +1,4 @@
-// From the engine's terms to the wire. Pure functions.
+// Converts the engine's results to API messages. Pure functions.
 #pragma once
 
 #include <functional>
@@ -15,17 +15,17 @@ v1::Contract contract_to_proto(Contract contract);
 v1::FinishReason finish_reason_to_proto(FinishReason reason);
 v1::Source source_to_proto(Source source);
 
-// The bytes of one token, valid UTF-8 or not. Empty function: tokens go without texts and bytes.
+// The bytes of a token, not necessarily valid UTF-8. Empty function: no texts and bytes.
 using TokenBytes = std::function<std::string(Token)>;
 
 void token_to_proto(const TokenInfo& in, const TokenBytes& bytes_of, v1::Token* out);
 v1::Started started_to_proto(const Started& in);
-// `time_to_first_token`: seconds; 0 when there was none.
+// `time_to_first_token`: seconds; 0 without tokens.
 v1::Finished finished_to_proto(const Finished& in, double time_to_first_token);
 void usage_to_proto(const Usage& in, v1::Usage* out);
 v1::Model model_to_proto(const DeploymentInfo& in);
 
-// `text` with every ill-formed piece replaced by U+FFFD.
+// `text` with ill-formed sequences replaced by U+FFFD.
 std::string to_valid_utf8(std::string text);
 
 }  // namespace tandem

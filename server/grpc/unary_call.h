@@ -1,8 +1,8 @@
-// A call with one answer.
+// A call with one response.
 //
-// Owned by shared_ptr: gRPC holds the object through `self_` until OnDone, and whoever produces the
-// answer (an engine thread, a text thread) holds it too, so neither can be left with a dead object.
-// finish() may come from any thread, once; what comes later is ignored.
+// Shared ownership: gRPC holds the object through `self_` until OnDone(), and the producer of the
+// response (an engine thread, a text thread) holds it too. finish(), fail() and abort() may be
+// called on any thread; the first one counts.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -27,11 +27,12 @@ namespace tandem {
 
 class UnaryCall final : public RawReactor {
  public:
-  // Produces the answer to a request, now or later; an error is the answer. Thread-safe.
+  // Starts to produce the response. An error is the response. Thread-safe.
   using Start = std::function<absl::Status(const std::shared_ptr<UnaryCall>& call,
                                            ServerState& state, const grpc::ByteBuffer& request)>;
 
-  // For a call whose headers have come; reads its request and starts. `state` outlives it.
+  // Begins a call whose headers have arrived: reads the request and calls `start`. `state` outlives
+  // the call.
   static UnaryCall* begin(const char* method, ServerState& state,
                           grpc::CallbackServerContext* context, Start start) {
     const std::shared_ptr<UnaryCall> call(new UnaryCall(method, state, *context, std::move(start)));
@@ -46,10 +47,11 @@ class UnaryCall final : public RawReactor {
     return call.get();
   }
 
-  CallInfo info;        // set before the answer's producer starts
-  CallSummary summary;  // likewise
+  // Set before the producer starts:
+  CallInfo info;
+  CallSummary summary;
 
-  // `stop` is called when the client goes away, at once if it already has. It must not block.
+  // `stop` is called when the client disconnects, at once if it already has. It must not block.
   void on_cancel(std::function<void()> stop) {
     {
       const MutexLock lock(&mutex_);
@@ -67,16 +69,16 @@ class UnaryCall final : public RawReactor {
     end(check_size(answer.Length()), answer);
   }
   void fail(const absl::Status& status) { end(status, {}); }
-  // Fails, and stops what produces the answer.
-  void give_up(const absl::Status& status) {
+  // Fails and stops the producer.
+  void abort(const absl::Status& status) {
     const std::function<void()> stop = take_stop();
     fail(status);
     if (stop) stop();
   }
 
-  // RESOURCE_EXHAUSTED where an answer of so many bytes is more than one may have.
+  // RESOURCE_EXHAUSTED if a response of this size exceeds the limit.
   absl::Status check_size(size_t bytes) const {
-    return check_answer_size(bytes, state_.config.max_send_bytes);
+    return check_response_size(bytes, state_.config.max_send_bytes);
   }
 
  private:
@@ -104,11 +106,11 @@ class UnaryCall final : public RawReactor {
     const std::shared_ptr<UnaryCall> call = self_;
     if (!ok) return fail(classify_cancellation(no_request(), info));
     const absl::Status status = start_(call, state_, request_);
-    request_.Clear();  // it holds the memory that its bytes were received in
+    request_.Clear();  // frees the receive buffer
     if (!status.ok()) fail(status);
   }
 
-  // From here on what produces the answer is to stop: what is returned does that, if it is set.
+  // Marks the call cancelled. Returns the function that stops the producer, or null.
   std::function<void()> take_stop() {
     const MutexLock lock(&mutex_);
     cancelled_ = true;
@@ -128,7 +130,7 @@ class UnaryCall final : public RawReactor {
   ServerState& state_;
   const Start start_;
   bool entered_ = false;
-  grpc::ByteBuffer request_;  // until it is read
+  grpc::ByteBuffer request_;  // until it is parsed
   grpc::ByteBuffer response_;
   std::shared_ptr<UnaryCall> self_;
   Mutex mutex_;

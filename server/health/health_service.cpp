@@ -18,7 +18,7 @@ using Serving = HealthCheckResponse::ServingStatus;
 
 namespace {
 
-// SERVICE_UNKNOWN: there is no such service (now).
+// SERVICE_UNKNOWN if there is currently no such service.
 Serving status_of(const std::map<std::string, bool>& services, const std::string& name) {
   const auto it = services.find(name);
   if (it == services.end()) return HealthCheckResponse::SERVICE_UNKNOWN;
@@ -26,7 +26,7 @@ Serving status_of(const std::map<std::string, bool>& services, const std::string
 }
 
 absl::Status unknown_service() {
-  // Names of models are not for everybody.
+  // The message does not list the models: the call needs no credentials.
   return absl::NotFoundError(
       "service: unknown; allowed: \"\", \"tandem.v1.Generation\", \"tandem.v1.Models\", "
       "\"tandem.v1.Generation/\" and the name of a model");
@@ -40,7 +40,7 @@ grpc::ByteBuffer answer(Serving status) {
 
 }  // namespace
 
-// What checks and watches have in common: counted in, and the name of the service read.
+// The common part of checks and watches: counts the call and reads the name of the service.
 class HealthService::Call : public RawReactor {
  public:
   Call(HealthService* owner, std::string peer)
@@ -48,7 +48,7 @@ class HealthService::Call : public RawReactor {
 
   const std::string& host() const { return host_; }
 
-  // After the object is owned.
+  // REQUIRES: the object is owned.
   void start() {
     const absl::Status entered = service.calls_.enter(peer_);
     entered_ = entered.ok();
@@ -60,7 +60,7 @@ class HealthService::Call : public RawReactor {
   }
 
  protected:
-  virtual void asked(const std::string& name) = 0;
+  virtual void on_request(const std::string& name) = 0;
   virtual void refuse(const absl::Status& status) = 0;
 
   // For OnDone.
@@ -81,7 +81,7 @@ class HealthService::Call : public RawReactor {
       return refuse(out_of_range("service", absl::StrCat(message.service().size(), " bytes"),
                                  absl::StrCat("at most ", kMaxName)));
     }
-    asked(message.service());
+    on_request(message.service());
   }
 
   static absl::Status no_message() { return absl::CancelledError("the client sent no request"); }
@@ -91,13 +91,13 @@ class HealthService::Call : public RawReactor {
   grpc::ByteBuffer request_;
 };
 
-// Owned by itself until OnDone.
+// Owns itself until OnDone().
 class HealthService::CheckCall final : public Call {
  public:
   using Call::Call;
 
  private:
-  void asked(const std::string& name) override {
+  void on_request(const std::string& name) override {
     const Serving status = status_of(service.services_(), name);
     if (status == HealthCheckResponse::SERVICE_UNKNOWN) return refuse(unknown_service());
     response_ = answer(status);
@@ -112,8 +112,8 @@ class HealthService::CheckCall final : public Call {
   grpc::ByteBuffer response_;
 };
 
-// One Watch stream: writes the latest status, one write in flight. Owned by itself until OnDone,
-// and by the service's set.
+// A Watch stream: sends the latest status, with one write in flight. Owned by itself until
+// OnDone(), and by the service's set.
 class HealthService::WatchCall final : public Call, public std::enable_shared_from_this<WatchCall> {
  public:
   using Call::Call;
@@ -138,7 +138,7 @@ class HealthService::WatchCall final : public Call, public std::enable_shared_fr
   }
 
  private:
-  void asked(const std::string& name) override {
+  void on_request(const std::string& name) override {
     name_ = name;
     const absl::Status begun = service.begin(shared_from_this());
     if (!begun.ok()) refuse(begun);
@@ -175,7 +175,7 @@ class HealthService::WatchCall final : public Call, public std::enable_shared_fr
   }
 
   std::shared_ptr<WatchCall> self_;
-  std::string name_;  // of what is watched; set before others know of the call
+  std::string name_;  // of the watched service; set before the call is shared
   Mutex mutex_;
   std::optional<Serving> wanted_ ABSL_GUARDED_BY(mutex_);
   std::optional<Serving> written_ ABSL_GUARDED_BY(mutex_);
@@ -201,7 +201,7 @@ HealthService::~HealthService() = default;
 
 void HealthService::changed() {
   const MutexLock lock(&mutex_);
-  const auto services = services_();  // under the lock: the last one to ask is the last to tell
+  const auto services = services_();  // under the lock, so that the last query is also sent last
   for (const auto& watch : watches_) watch->update(services);
 }
 
@@ -221,9 +221,9 @@ absl::Status HealthService::begin(const std::shared_ptr<WatchCall>& watch) {
     return !host.empty() && other->host() == host;
   });
   if (std::ssize(watches_) >= kMaxWatches || of_host >= host_share(kMaxWatches)) {
-    return absl::ResourceExhaustedError(absl::StrCat("too many watch health: ", kMaxWatches,
+    return absl::ResourceExhaustedError(absl::StrCat("too many health watches: limit ", kMaxWatches,
                                                      " (of one host ", host_share(kMaxWatches),
-                                                     "); Check needs no place"));
+                                                     "); use Check instead"));
   }
   watches_.insert(watch);
   watch->update(services_());

@@ -1,9 +1,8 @@
-// grpc.health.v1.Health, per service. (gRPC's built-in one has no descriptor, so that reflection
+// grpc.health.v1.Health, per service. (gRPC's built-in service has no descriptor, so reflection
 // lists it and clients cannot call it.)
 //
-// Which services there are, and which are served, is asked anew for every check; watches hear of it
-// when changed() says so. Needs no credentials, so it is bounded: in calls
-// (ServerState::health_calls), watches, and the length of names. Thread-safe.
+// Each check queries the current services; watches are updated by changed(). Needs no credentials,
+// so calls (ServerState::health_calls), watches and the length of names are limited. Thread-safe.
 #pragma once
 
 #include <functional>
@@ -21,17 +20,17 @@ namespace tandem {
 
 class HealthService final : public RawService {
  public:
-  static constexpr size_t kMaxName = 128;  // bytes of a service's name
-  static constexpr int kMaxWatches = 128;  // of one host: host_share()
+  static constexpr size_t kMaxName = 128;  // bytes of a service name
+  static constexpr int kMaxWatches = 128;  // per host: host_share()
 
-  // `services`: whether it is served, by name. Thread-safe, and outlives this, as does `calls`.
+  // `services`: name -> whether it is served. Thread-safe; outlives this, as does `calls`.
   HealthService(std::function<std::map<std::string, bool>()> services, OpenCalls* calls);
   ~HealthService() override;
 
-  // Lets watches know what `services` says now.
+  // Updates all watches from `services`.
   void changed();
 
-  // Ends all watches, and those to come, with UNAVAILABLE, so that they do not hold up a shutdown.
+  // Ends all current and future watches with UNAVAILABLE, so that they do not delay a shutdown.
   void end_watches();
 
  private:

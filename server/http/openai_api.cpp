@@ -25,23 +25,24 @@ namespace {
 constexpr size_t kMaxMessage = 4000;
 constexpr char kModels[] = "/v1/models";
 
-// An answer that was made on another thread.
-class Answer final : public HttpServer::Work {
+// Sends a response that another thread made.
+class PostedResponse final : public HttpServer::Work {
  public:
   static void post(HttpServer& server, std::shared_ptr<HttpExchange> exchange, int status,
                    HttpHeaders headers, std::string body) {
-    const std::shared_ptr<Answer> answer(
-        new Answer(std::move(exchange), status, std::move(headers), std::move(body)));
-    answer->self_ = answer;
-    server.post(answer.get());
+    const std::shared_ptr<PostedResponse> response(
+        new PostedResponse(std::move(exchange), status, std::move(headers), std::move(body)));
+    response->self_ = response;
+    server.post(response.get());
   }
   void work() override {
-    const std::shared_ptr<Answer> last = std::move(self_);
-    exchange_->answer(status_, headers_, body_);
+    const std::shared_ptr<PostedResponse> last = std::move(self_);
+    exchange_->respond(status_, headers_, body_);
   }
 
  private:
-  Answer(std::shared_ptr<HttpExchange> exchange, int status, HttpHeaders headers, std::string body)
+  PostedResponse(std::shared_ptr<HttpExchange> exchange, int status, HttpHeaders headers,
+                 std::string body)
       : exchange_(std::move(exchange)),
         status_(status),
         headers_(std::move(headers)),
@@ -51,10 +52,10 @@ class Answer final : public HttpServer::Work {
   const int status_;
   const HttpHeaders headers_;
   const std::string body_;
-  std::shared_ptr<Answer> self_;  // until it is given
+  std::shared_ptr<PostedResponse> self_;  // until it is sent
 };
 
-// "a%2Fb" -> "a/b". What is no escape stays.
+// "a%2Fb" -> "a/b". Other text is unchanged.
 std::string unescaped(absl::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -89,17 +90,17 @@ void refuse(HttpExchange& exchange, const absl::Status& status, int http_status,
             HttpHeaders headers = {}) {
   OpenAiError error = openai_error(status, "");
   for (auto& header : headers) error.headers.push_back(std::move(header));
-  exchange.answer(http_status, error.headers, error.body);
+  exchange.respond(http_status, error.headers, error.body);
 }
 
-// Other types may be sent by any page in a browser on this machine; this one may not.
+// Any page in a browser on this machine may send other types, but not this one.
 bool is_json_type(const std::string& type) {
   return absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(type.substr(0, type.find(';'))),
                                 "application/json");
 }
 
-// Is a Host header one that a browser sends to this machine's own names? A page can have its own
-// name lead here, but cannot call itself by another.
+// Whether a Host header names this machine. Protects against DNS rebinding: a page's own host name
+// may resolve to this machine, but a browser sends that name in Host.
 bool is_local_name(absl::string_view host) {
   host = host.substr(0, host.rfind(']') == host.npos ? host.rfind(':') : host.rfind(']') + 1);
   const bool digits = host.find_first_not_of("0123456789.") == host.npos;
@@ -111,8 +112,7 @@ HttpServer::Bounds bounds_of(const ServerConfig& config, size_t connections) {
   out.connections = connections;
   out.head_bytes = static_cast<size_t>(config.max_metadata_bytes);
   out.held_bytes = static_cast<size_t>(config.max_transport_bytes);
-  // What with its head is more than one host may ever hold would be told to come again (429), for
-  // ever.
+  // A request above one host's share would get 429 for ever.
   out.body_bytes = std::min(static_cast<size_t>(config.max_receive_bytes),
                             host_share(out.held_bytes) - out.head_bytes);
   out.head_time = config.handshake_timeout;
@@ -124,21 +124,21 @@ HttpServer::Bounds bounds_of(const ServerConfig& config, size_t connections) {
 }  // namespace
 
 OpenAiError openai_error(const absl::Status& status, const std::string& request_id) {
-  const absl::Status told = client_status(status, request_id);
+  const absl::Status visible = client_status(status, request_id);
   OpenAiError out;
-  out.status = openai::http_status(told);
+  out.status = openai::http_status(visible);
   out.headers = {{"Content-Type", "application/json"}};
   if (!request_id.empty()) out.headers.emplace_back("X-Request-Id", request_id);
   if (out.status == 429 || out.status == 503) {
-    const int64_t wait = retry_after_ms(told);
+    const int64_t wait = retry_after_ms(visible);
     out.headers.emplace_back("Retry-After",
                              absl::StrCat(std::max<int64_t>(1, (wait + 999) / 1000)));
-    out.headers.emplace_back("Retry-After-Ms", absl::StrCat(wait));  // OpenAI's clients know it
+    out.headers.emplace_back("Retry-After-Ms", absl::StrCat(wait));  // used by OpenAI's clients
   }
   if (out.status == 401) out.headers.emplace_back("WWW-Authenticate", "Bearer");
-  const std::string message =
-      bounded_text(absl::string_view(told.message().data(), told.message().size()), kMaxMessage);
-  out.body = openai::error_json(told, message);
+  const std::string message = bounded_text(
+      absl::string_view(visible.message().data(), visible.message().size()), kMaxMessage);
+  out.body = openai::error_json(visible, message);
   return out;
 }
 
@@ -149,7 +149,7 @@ absl::StatusOr<std::unique_ptr<OpenAiApi>> OpenAiApi::start(const std::string& a
   return std::unique_ptr<OpenAiApi>(new OpenAiApi(std::move(listener), bounds, state));
 }
 
-// A few connections above the bound are taken to be told so.
+// Accepts a few connections above the limit, to reject them with 429.
 OpenAiApi::OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& state)
     : state_(state),
       started_(std::chrono::duration_cast<std::chrono::seconds>(
@@ -161,7 +161,7 @@ OpenAiApi::OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& st
       acceptor_(
           std::move(listener), {bounds.connections + 64, bounds.per_host},
           std::max<Duration>(state.config.keepalive_timeout, HttpServer::Bounds().stall_time)) {
-  acceptor_.start([this](int, int fd) { http_.take(fd); });
+  acceptor_.start([this](int, int fd) { http_.add_connection(fd); });
 }
 
 void OpenAiApi::on_request(const std::shared_ptr<HttpExchange>& exchange) {
@@ -169,12 +169,13 @@ void OpenAiApi::on_request(const std::shared_ptr<HttpExchange>& exchange) {
   const ServerConfig& config = state_.config;
   if (const std::string host = message.header("host");
       config.bearer_token_file.empty() && is_loopback(config.openai) && !is_local_name(host)) {
-    return refuse(*exchange,
-                  with_reason(out_of_range("Host", quote_value(host),
-                                           "localhost, 127.0.0.1 or [::1], where no token is asked "
-                                           "for and only this machine is served"),
-                              "UNKNOWN_HOST"),
-                  403);
+    return refuse(
+        *exchange,
+        with_reason(out_of_range("Host", quote_value(host),
+                                 "localhost, 127.0.0.1 or [::1], because the server listens "
+                                 "only locally and needs no token"),
+                    "UNKNOWN_HOST"),
+        403);
   }
   const bool chat = message.path == "/v1/chat/completions";
   const bool models =
@@ -183,7 +184,7 @@ void OpenAiApi::on_request(const std::shared_ptr<HttpExchange>& exchange) {
     return refuse(*exchange,
                   with_reason(absl::NotFoundError(absl::StrCat(
                                   quote_value(message.path),
-                                  ": unknown; there are GET /v1/models, POST /v1/completions and "
+                                  ": unknown; allowed: GET /v1/models, POST /v1/completions, "
                                   "POST /v1/chat/completions")),
                               "UNKNOWN_URL"),
                   404);
@@ -210,22 +211,23 @@ void OpenAiApi::list_models(const std::shared_ptr<HttpExchange>& exchange) {
       begin_call("openai/models", state_, exchange->peer, exchange->message.header("authorization"),
                  exchange->message.header("traceparent"));
   worker_.post([this, exchange, info = std::move(info)] {
-    const auto made = info.admitted.ok() ? models_answer(state_, exchange->message.path, started_)
-                                         : absl::StatusOr<std::string>(info.admitted);
+    const auto made = info.authenticated.ok()
+                          ? models_answer(state_, exchange->message.path, started_)
+                          : absl::StatusOr<std::string>(info.authenticated);
     end_call(state_, info, made.status(), {});
     OpenAiError error;
     if (!made.ok()) error = openai_error(made.status(), info.request_id);
-    Answer::post(http_, exchange, made.ok() ? 200 : error.status,
-                 made.ok() ? HttpHeaders{{"Content-Type", "application/json"},
-                                         {"X-Request-Id", info.request_id}}
-                           : error.headers,
-                 made.ok() ? *made : error.body);
+    PostedResponse::post(http_, exchange, made.ok() ? 200 : error.status,
+                         made.ok() ? HttpHeaders{{"Content-Type", "application/json"},
+                                                 {"X-Request-Id", info.request_id}}
+                                   : error.headers,
+                         made.ok() ? *made : error.body);
   });
 }
 
-Duration OpenAiApi::look() {
+Duration OpenAiApi::stalled_for() {
   const Duration longest =
-      std::max({http_pulse_.pulse.owed(), worker_pulse_.owed(), acceptor_.since_last_poll()});
+      std::max({http_pulse_.pulse.overdue(), worker_pulse_.overdue(), acceptor_.since_last_poll()});
   http_pulse_.pulse.ask([this] { http_.post(&http_pulse_); });
   worker_pulse_.ask([this] { worker_.post([this] { worker_pulse_.beat(); }); });
   return longest;

@@ -1,8 +1,8 @@
-// The OpenAI door: GET /v1/models, POST /v1/completions and /v1/chat/completions, over plain HTTP
-// on a listener of its own. Requests become messages of our own API (openai/request.h) and go the
-// way of gRPC's; docs/openai.md says what becomes of each field.
+// The OpenAI-compatible HTTP API: GET /v1/models, POST /v1/completions and /v1/chat/completions,
+// over plain HTTP on its own port. Requests are converted to tandem.v1 messages (openai/request.h)
+// and then handled like those of gRPC. docs/openai.md lists all fields.
 //
-// start() and close() belong to one thread.
+// start() and close() are called on one thread.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ namespace tandem {
 
 class OpenAiApi {
  public:
-  // Binds `address`. `state` outlives the door.
+  // Binds `address`. `state` outlives this.
   static absl::StatusOr<std::unique_ptr<OpenAiApi>> start(const std::string& address,
                                                           Acceptor::Bounds bounds,
                                                           ServerState& state);
@@ -29,13 +29,13 @@ class OpenAiApi {
   const std::string& address() const { return acceptor_.address(); }  // with the bound port
   const Acceptor& acceptor() const { return acceptor_; }
 
-  // How long a thread of the door has not come to what it was asked last time; asks again. Zero:
-  // all do. For one thread, before close().
-  Duration look();
+  // The longest time that one of its threads has made no progress; zero: all do. Call regularly on
+  // one thread, before close().
+  Duration stalled_for();
 
-  // No connection is accepted, and those without calls are closed; the rest end with their answers.
+  // Stops accepting, closes idle connections, and closes the others after their responses.
   void drain();
-  // Closes what is left, and waits for the calls to end.
+  // Closes all connections and waits for their calls to end.
   void close();
 
  private:
@@ -52,12 +52,12 @@ class OpenAiApi {
   const int64_t started_;  // seconds since 1970
   HttpPulse http_pulse_;
   Pulse worker_pulse_;
-  Worker worker_;  // reads requests, describes models
+  Worker worker_;  // parses requests, describes models
   HttpServer http_;
   Acceptor acceptor_;
 };
 
-// An error as a whole answer.
+// An error as a complete response.
 struct OpenAiError {
   int status;
   HttpHeaders headers;

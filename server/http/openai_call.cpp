@@ -27,15 +27,15 @@ void OpenAiItem::append(const OpenAiItem& later) {
   count += later.count;
   text += later.text;
   listed.insert(listed.end(), later.listed.begin(), later.listed.end());
-  token_bytes += kOverhead + later.token_bytes;  // so that bytes() stays the sum of both
+  token_bytes += kOverhead + later.token_bytes;  // keeps bytes() the sum of both
 }
 
-// What the engine sees of the call.
+// Forwards the engine's events to the call.
 class OpenAiCall::EngineSink final : public Sink {
  public:
   explicit EngineSink(std::shared_ptr<OpenAiCall> call) : call_(std::move(call)) {}
   void made(int64_t tokens) override {
-    if (call_->stream_) call_->out_.made(tokens);
+    if (call_->stream_) call_->out_.produced(tokens);
   }
   void started(const Started& event) override { call_->on_started(event); }
   void chunk(Chunk event) override { call_->on_chunk(std::move(event)); }
@@ -72,7 +72,7 @@ void OpenAiCall::start(openai::Kind kind, ServerState& state, HttpServer& server
   worker.post([call] { call->parse(); });
 }
 
-// --- The worker's thread
+// --- Worker's thread
 
 void OpenAiCall::parse() {
   const absl::Status status = submit();
@@ -80,7 +80,7 @@ void OpenAiCall::parse() {
 }
 
 absl::Status OpenAiCall::submit() {
-  TANDEM_RETURN_IF_ERROR(record_.info.admitted);
+  TANDEM_RETURN_IF_ERROR(record_.info.authenticated);
   auto read = openai::request_from(kind_, exchange_->message.body);
   exchange_->message.body = {};
   if (!read.ok()) return read.status();
@@ -106,7 +106,7 @@ absl::Status OpenAiCall::submit() {
   return absl::OkStatus();
 }
 
-// --- From the engine
+// --- Events of the engine
 
 void OpenAiCall::on_started(const Started& event) {
   if (!stream_) return answer_->started(started_to_proto(event));
@@ -117,7 +117,7 @@ void OpenAiCall::on_started(const Started& event) {
 
 void OpenAiCall::on_chunk(Chunk event) {
   record_.on_chunk(event);
-  if (gave_up_) return;
+  if (too_long_) return;
   OpenAiItem item;
   item.choice = event.index;
   item.count = static_cast<int64_t>(event.tokens.size());
@@ -126,23 +126,23 @@ void OpenAiCall::on_chunk(Chunk event) {
     token_to_proto(event.tokens[i], token_bytes_, &item.listed.emplace_back());
     item.token_bytes += static_cast<int64_t>(item.listed.back().ByteSizeLong());
   }
-  if (!stream_) return gather(item);
+  if (!stream_) return add_to_answer(item);
   if (item.text.empty() && item.listed.empty()) return out_.skip(item.count);
   out_.put(std::move(item));
 }
 
-void OpenAiCall::gather(const OpenAiItem& item) {
+void OpenAiCall::add_to_answer(const OpenAiItem& item) {
   answer_->chunk(item.choice, item.text, item.listed);
   const absl::Status fits =
-      check_answer_size(answer_->bytes(), record_.state.config.max_send_bytes);
+      check_response_size(answer_->bytes(), record_.state.config.max_send_bytes);
   if (fits.ok()) return;
-  gave_up_ = true;
+  too_long_ = true;
   answer_.reset();
   on_failed(fits);
 }
 
 void OpenAiCall::on_finished(const Finished& event) {
-  if (gave_up_) return;
+  if (too_long_) return;
   const v1::Finished finished = record_.on_finished(event);
   OpenAiItem item;
   if (stream_) {
@@ -154,7 +154,7 @@ void OpenAiCall::on_finished(const Finished& event) {
     if (!record_.all_finished()) return;
     item.text = answer_->json();
     const absl::Status fits =
-        check_answer_size(item.text.size(), record_.state.config.max_send_bytes);
+        check_response_size(item.text.size(), record_.state.config.max_send_bytes);
     if (!fits.ok()) return on_failed(fits);
   }
   end(absl::OkStatus(), std::move(item));  // the end goes with the last of it
@@ -170,13 +170,13 @@ void OpenAiCall::end(const absl::Status& status, std::optional<OpenAiItem> last)
   if (record_.end(status)) out_.end(status, std::move(last));
 }
 
-// --- The server's thread
+// --- HTTP server's thread
 
 std::string OpenAiCall::render(const OpenAiItem& item) {
   return item.choice < 0 ? item.text : events_->chunk(item.choice, item.text, item.listed);
 }
 
-// Before the first event, which may be the last.
+// Called before the first event, which may also be the last.
 void OpenAiCall::begin_stream() {
   if (exchange_->begun()) return;
   exchange_->begin(200, {{"Content-Type", "text/event-stream; charset=utf-8"},
@@ -196,7 +196,7 @@ void OpenAiCall::write_last(OpenAiItem item) {
     begin_stream();
     return exchange_->end(render(item));
   }
-  exchange_->answer(
+  exchange_->respond(
       200, {{"Content-Type", "application/json"}, {"X-Request-Id", record_.info.request_id}},
       item.text);
 }
@@ -204,22 +204,22 @@ void OpenAiCall::write_last(OpenAiItem item) {
 void OpenAiCall::finish(const absl::Status& status) {
   finishing_ = true;
   const OpenAiError error = openai_error(status, record_.info.request_id);
-  if (!exchange_->begun()) return exchange_->answer(error.status, error.headers, error.body);
+  if (!exchange_->begun()) return exchange_->respond(error.status, error.headers, error.body);
   exchange_->end(openai::Events::error(error.body));
 }
 
 void OpenAiCall::written(bool ok) {
   if (!finishing_) return out_.written(ok);
-  const bool over = std::exchange(over_, true);
-  const std::shared_ptr<OpenAiCall> call = self_;  // may be over before this returns
+  const bool done = std::exchange(done_, true);
+  const std::shared_ptr<OpenAiCall> call = self_;  // may end before this returns
   out_.finished();
-  if (!over) out_.over(/*cancel=*/gave_up_);
+  if (!done) out_.done(/*cancel=*/too_long_);
 }
 
 void OpenAiCall::closed() {
-  if (std::exchange(over_, true)) return;
+  if (std::exchange(done_, true)) return;
   const std::shared_ptr<OpenAiCall> call = self_;
-  out_.over(/*cancel=*/true);
+  out_.done(/*cancel=*/true);
 }
 
 void OpenAiCall::release() {

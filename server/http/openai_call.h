@@ -1,9 +1,9 @@
-// A completion asked for through the OpenAI door: what StreamOut decides, done with HTTP. An answer
-// that is not streamed is a stream of one item.
+// A completion of the OpenAI-compatible API: performs the decisions of StreamOut over HTTP. A
+// response that is not streamed is a stream of one item.
 //
-// Life: begins with a whole request, on the HTTP server's thread; the request is read on the door's
-// worker, where a long one holds up no stream. Owned by itself until its answer is on its way, and
-// by the sink until its last event.
+// Starts with a complete request on the HTTP server's thread. The request is parsed on a worker,
+// where a long request delays no stream. The object owns itself until its response is sent; the
+// sink shares it until the request's last event.
 #pragma once
 
 #include <memory>
@@ -21,12 +21,12 @@
 
 namespace tandem {
 
-// What goes to the client in one piece: part of a choice, or an event or answer as it is.
+// One unit of output: part of a choice, or an event or response in its final form.
 struct OpenAiItem {
   int choice = -1;
-  int64_t count = 0;  // of tokens
+  int64_t count = 0;  // tokens
   std::string text;
-  std::vector<v1::Token> listed;  // where their log-probabilities are wanted
+  std::vector<v1::Token> listed;  // if log-probabilities are requested
   int64_t token_bytes = 0;
 
   int index() const { return choice; }
@@ -34,14 +34,14 @@ struct OpenAiItem {
   int64_t bytes() const { return kOverhead + static_cast<int64_t>(text.size()) + token_bytes; }
   void append(const OpenAiItem& later);
 
-  static constexpr int64_t kOverhead = 256;  // of an event, about
+  static constexpr int64_t kOverhead = 256;  // approximate, per event
 };
 
 class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
                          private StreamPort<OpenAiItem>,
                          private HttpExchange::Listener {
  public:
-  // On the server's thread. Everything outlives the call.
+  // On the HTTP server's thread. All arguments outlive the call.
   static void start(openai::Kind kind, ServerState& state, HttpServer& server, Worker& worker,
                     std::shared_ptr<HttpExchange> exchange);
 
@@ -56,25 +56,25 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   OpenAiCall(openai::Kind kind, ServerState& state, HttpServer& server,
              std::shared_ptr<HttpExchange> exchange);
 
-  // The worker's thread.
+  // On the worker's thread:
   void parse();
   absl::Status submit();
 
-  // From the engine.
+  // Events of the engine:
   void on_started(const Started& event);
   void on_chunk(Chunk event);
-  void gather(const OpenAiItem& item);
+  void add_to_answer(const OpenAiItem& item);
   void on_finished(const Finished& event);
   void on_failed(const absl::Status& status);
   void end(const absl::Status& status, std::optional<OpenAiItem> last = std::nullopt);
 
-  // The server's thread, as what follows.
+  // On the HTTP server's thread, as all below:
   void written(bool ok) override;
   void closed() override;
   std::string render(const OpenAiItem& item);
   void begin_stream();
 
-  // What the stream wants done.
+  // StreamPort:
   void post() override { server_.post(&turn_); }
   void pause() override { engine_->pause(id_); }
   void resume() override { engine_->resume(id_); }
@@ -88,22 +88,22 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   HttpServer& server_;
   const std::shared_ptr<HttpExchange> exchange_;
   const int64_t created_;
-  std::shared_ptr<OpenAiCall> self_;  // until let go of
+  std::shared_ptr<OpenAiCall> self_;  // until released
   Turn turn_{this};
   StreamOut<OpenAiItem> out_;
-  bool entered_ = false;    // in the count of calls
-  bool finishing_ = false;  // the server's thread: the answer's end is on its way
-  bool over_ = false;       // likewise: and `out_` knows
+  bool entered_ = false;    // counted in state.calls
+  bool finishing_ = false;  // on the server's thread: the end of the response is being sent
+  bool done_ = false;       // the same: and `out_` has been notified
 
   CallRecord record_;
   // Set before the sink starts:
   bool stream_ = false;
-  std::string max_tokens_ = "max_tokens";  // as the client named it
-  TokenBytes token_bytes_;                 // where log-probabilities are wanted
+  std::string max_tokens_ = "max_tokens";  // the client's name of the field
+  TokenBytes token_bytes_;                 // if log-probabilities are requested
   openai::Head head_;
   std::optional<openai::Events> events_;
-  std::optional<openai::Answer> answer_;  // where it is no stream
-  bool gave_up_ = false;                  // the answer is too long, and the engine is still at it
+  std::optional<openai::Answer> answer_;  // unless streamed
+  bool too_long_ = false;                 // the response is too long, and the request still runs
   int choices_ = 1;
   Engine* engine_ = nullptr;
   RequestId id_ = 0;  // set before out_.attach()

@@ -24,7 +24,7 @@ bool all_zero(const std::string& bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](char c) { return c == 0; });
 }
 
-// "openai/chat/completions": the other door's.
+// Calls of the HTTP API have names like "openai/chat/completions".
 bool is_http(const CallInfo& info) { return absl::StartsWith(info.method, "openai/"); }
 
 void set_call_name(const CallInfo& info, Span* span) {
@@ -45,7 +45,7 @@ void set_call_name(const CallInfo& info, Span* span) {
   set_attribute("rpc.method", method, span);
 }
 
-// What is the server's fault, and not the caller's (OpenTelemetry's conventions for RPC).
+// Whether the error is the server's (OpenTelemetry's conventions for RPC).
 bool is_error(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kUnknown:
@@ -127,7 +127,7 @@ std::string CallSpans::random_bytes(size_t n) {
   return out;
 }
 
-// By the trace's id, as all who take part in it decide (TraceIdRatioBased).
+// Decides by the trace id, like every other participant of the trace (TraceIdRatioBased).
 bool CallSpans::keeps(const std::string& trace_id) const {
   uint64_t low = 0;
   for (size_t i = kTraceIdBytes - 8; i < kTraceIdBytes; ++i) {
@@ -159,7 +159,7 @@ std::vector<Span> CallSpans::of(const EndedCall& call, Duration unix_offset) {
   const CallWork& work = call.summary.work;
   if (!call.summary.reason.has_value()) return out;
 
-  // The engine's figures lead back from the end of its work.
+  // The engine reports durations. They are subtracted from the end of its work.
   const std::string above = out.front().span_id();
   const TimePoint first = std::max(call.info.arrived, work.ended - duration(work.decode_seconds));
   const TimePoint admitted = std::max(call.info.arrived, first - duration(work.prefill_seconds));

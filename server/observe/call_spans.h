@@ -1,7 +1,7 @@
-// A call as spans of OpenTelemetry: one for the call, below it its time in the queue, to the first
-// token and from there to the end, and one for each model that worked for it. Attributes have the
-// names of OpenTelemetry's conventions (rpc.*, http.*, gen_ai.*) where these have one, else
-// "tandem.". Neither prompts nor outputs, nor messages that might quote them.
+// Converts a call to OpenTelemetry spans: one for the call, with children for queueing, prefill,
+// decoding and each model. Attributes have the names of OpenTelemetry's conventions (rpc.*, http.*,
+// gen_ai.*) if there is one, else the prefix "tandem.". Spans contain neither prompts nor outputs,
+// nor messages that may quote them.
 #pragma once
 
 #include <functional>
@@ -19,16 +19,16 @@
 
 namespace tandem {
 
-// The caller's span, as W3C's trace context has it.
+// The caller's span, from a W3C trace context.
 struct TraceParent {
   std::string trace_id;  // 16 bytes
   std::string span_id;   // 8 bytes
   bool sampled = false;
 };
-// None: not well formed, or ids of zeros, which are invalid.
+// nullopt: malformed, or an id of zeros, which is invalid.
 std::optional<TraceParent> parse_traceparent(absl::string_view header);
 
-// A call that has ended. Cheap to make.
+// A call that has ended.
 struct EndedCall {
   CallInfo info;
   CallSummary summary;
@@ -36,15 +36,16 @@ struct EndedCall {
   TimePoint ended;
 };
 
-// The models of a deployment; empty: it is unknown.
+// The models of a deployment; empty if it is unknown.
 using ModelsOf = std::function<std::vector<ModelInDeployment>(const std::string& deployment)>;
 
 class CallSpans {
  public:
-  // Of the traces that begin here this share is kept, [0, 1]; a caller has decided for its own.
+  // `sample_ratio`: the share of new traces to keep, in [0, 1]. Callers decide for their own
+  // traces.
   CallSpans(double sample_ratio, ModelsOf models_of, uint64_t seed);
 
-  // `unix_offset`: what makes nanoseconds since 1970 of the steady clock's.
+  // `unix_offset`: the time from 1970 to the steady clock's epoch.
   std::vector<opentelemetry::proto::trace::v1::Span> of(const EndedCall& call,
                                                         Duration unix_offset);
 

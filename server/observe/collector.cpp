@@ -19,7 +19,7 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 using Labels = std::vector<ClientMetric::Label>;
 
-// One family, filled metric by metric.
+// A metric family under construction.
 class Family {
  public:
   Family(const std::string& name, const std::string& help, MetricType type) {
@@ -74,7 +74,7 @@ Labels with(Labels labels, const char* name, std::string value) {
   return labels;
 }
 
-// Families with a metric per (deployment, method), of all methods or of those that `has` names.
+// Families with a metric per (deployment, method), for the series that `has` accepts.
 class PerSeries {
  public:
   using Has = bool (*)(const Series&);
@@ -105,7 +105,7 @@ class PerSeries {
     }
     add(&family);
   }
-  // Nothing is said of a family that no series has.
+  // Omits a family without metrics.
   void add(Family* family) const {
     MetricFamily made = family->take();
     if (!made.metric.empty()) out_->push_back(std::move(made));
@@ -142,18 +142,15 @@ void add_request_families(const Metrics& metrics, const RefusedCalls& refused,
     out->push_back(family.take());
   };
   of_all("requests_tokenizing",
-         "Requests that are not with the scheduler yet: their prompts wait to "
-         "be tokenized, or are being.",
+         "Requests whose prompts wait for tokenization or are being tokenized.",
          metrics.requests_tokenizing);
-  of_all("waiting_bytes",
-         "Memory of requests before admission; limits.max_waiting_bytes bounds it.",
+  of_all("waiting_bytes", "Memory of requests before admission (limit: limits.max_waiting_bytes).",
          metrics.waiting_bytes);
-  of_all("requests_paused", "Requests that stand still until their clients read.",
-         metrics.requests_paused);
+  of_all("requests_paused", "Requests paused until their clients read.", metrics.requests_paused);
   per.counter("prompt_tokens_total", "Prompt tokens of admitted requests.", &Series::prompt_tokens);
   per.counter("generated_tokens_total", "Tokens generated.", &Series::generated_tokens);
   {
-    Family family("requests_total", "Requests that ended well, by finish reason.",
+    Family family("requests_total", "Requests that succeeded, by finish reason.",
                   MetricType::Counter);
     for (const Series& s : metrics.series) {
       for (int i = 0; i < kFinishReasons; ++i) {
@@ -165,20 +162,20 @@ void add_request_families(const Metrics& metrics, const RefusedCalls& refused,
     out->push_back(family.take());
   }
   {
-    // Calls that ended before a model and method were chosen have none in their labels.
+    // Calls that ended before a model and method were chosen have empty labels.
     Family family("requests_failed_total", "Requests that ended with an error, by gRPC status.",
                   MetricType::Counter);
     const auto add = [&](const Labels& labels, const auto& by_status) {
       for (int code = 1; code < kStatusCodes; ++code) {
         const auto status = static_cast<absl::StatusCode>(code);
         const int64_t value = by_status[static_cast<size_t>(code)].value();
-        // Codes that no path of ours ends with would only be noise at zero.
+        // Unexpected codes are omitted at zero.
         if (value > 0 || expected(status)) {
           family.counter(with(labels, "status", code_name(status)), value);
         }
       }
     };
-    std::array<Counter, kStatusCodes> early;  // refused by the server, or by the engine
+    std::array<Counter, kStatusCodes> early;  // rejected by the server or the engine
     for (size_t code = 0; code < early.size(); ++code) {
       early[code].add(refused.by_status[code].value() + metrics.refused[code].value());
     }
@@ -211,39 +208,38 @@ void add_request_families(const Metrics& metrics, const RefusedCalls& refused,
   per.histogram("request_prompt_tokens", "Prompt tokens of a request.", &Series::prompt_length);
   per.histogram("request_generated_tokens", "Tokens generated for a request's first choice.",
                 &Series::answer_length);
-  per.histogram("tokens_per_pass", "Tokens that one pass of the large model yielded.",
-                &Series::tokens_per_pass);
+  per.histogram("tokens_per_pass", "Tokens per pass of the large model.", &Series::tokens_per_pass);
 }
 
-// Of methods that verify drafts.
+// Families of methods that verify drafts.
 void add_draft_families(const Metrics& metrics, std::vector<MetricFamily>* out) {
   const PerSeries per(metrics, out, [](const Series& s) {
     const MethodEntry* const method = find_method(s.method);
     return method && method->drafts;
   });
-  per.counter("spec_decode_num_drafts_total", "Drafts that the large model looked at.",
+  per.counter("spec_decode_num_drafts_total", "Drafts that the large model verified.",
               &Series::drafts);
   per.counter("spec_decode_num_draft_tokens_total", "Tokens of these drafts.",
               &Series::draft_tokens);
-  per.counter("spec_decode_num_accepted_tokens_total", "Draft tokens that were kept.",
+  per.counter("spec_decode_num_accepted_tokens_total", "Draft tokens that were accepted.",
               &Series::accepted_tokens);
   {
     Family family("spec_decode_num_accepted_tokens_per_pos_total",
-                  "Drafts whose token at this position was kept.", MetricType::Counter);
+                  "Drafts whose token at this position was accepted.", MetricType::Counter);
     for (const Series& s : metrics.series) {
       if (!per.has(s)) continue;
       for (size_t i = 0; i < kDraftPositions; ++i) {
         const int64_t value = s.accepted_at[i].value();
-        if (i > 0 && value == 0) break;  // nor was any token behind it
+        if (i > 0 && value == 0) break;  // later positions are 0 too
         family.counter(with(of(s), "position", std::to_string(i)), value);
       }
     }
     per.add(&family);
   }
-  per.histogram("accept_length", "Tokens of a draft that were kept.", &Series::accept_length);
+  per.histogram("accept_length", "Accepted tokens of a draft.", &Series::accept_length);
 }
 
-// Of methods whose masks or candidates propose tokens.
+// The family of methods whose masks or candidates propose tokens.
 void add_proposer_family(const Metrics& metrics, std::vector<MetricFamily>* out) {
   const PerSeries per(metrics, out);
   Family family("proposed_tokens_total", "Final tokens that this mask or candidate proposed.",
@@ -257,7 +253,7 @@ void add_proposer_family(const Metrics& metrics, std::vector<MetricFamily>* out)
   per.add(&family);
 }
 
-// Of each method its own figures, as its entry names them: tandem_METHOD_NAME_total.
+// The counters of each method's entry: tandem_METHOD_NAME_total.
 void add_own_families(const Metrics& metrics, std::vector<MetricFamily>* out) {
   const PerSeries per(metrics, out);
   for (const MethodEntry* method : all_methods()) {
@@ -281,11 +277,10 @@ void add_model_families(const Metrics& metrics,
   };
   Family usage("kv_cache_usage_ratio", "KV pages in use, of all pages.", MetricType::Gauge);
   Family pages("kv_cache_pages", "KV pages, by state.", MetricType::Gauge);
-  Family memory("device_memory_bytes", "Memory held on a device, by what for.", MetricType::Gauge);
-  Family passes("passes_total", "Forward passes done, by the part that the model played.",
-                MetricType::Counter);
-  Family batches("batches_total", "Batches that were run.", MetricType::Counter);
-  Family rows("batch_rows", "Rows of the batches that were run.", MetricType::Histogram);
+  Family memory("device_memory_bytes", "Memory held on a device, by purpose.", MetricType::Gauge);
+  Family passes("passes_total", "Forward passes, by role of the model.", MetricType::Counter);
+  Family batches("batches_total", "Batches.", MetricType::Counter);
+  Family rows("batch_rows", "Rows per batch.", MetricType::Histogram);
   for (const ModelSeries& m : metrics.models) {
     const double total = m.kv_pages_total.value();
     const double used = m.kv_pages_used.value(), cached = m.kv_pages_cached.value();
@@ -316,8 +311,7 @@ void add_totals(const Metrics& metrics, std::vector<MetricFamily>* out) {
     family.counter({}, counter.value());
     out->push_back(family.take());
   };
-  add("preemptions_total", "Requests that gave their pages back to be resumed later.",
-      metrics.preemptions);
+  add("preemptions_total", "Requests preempted to free KV pages.", metrics.preemptions);
   add("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
       metrics.prefix_cache_queries);
   add("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
@@ -342,12 +336,11 @@ std::vector<MetricFamily> engine_families(
 }
 
 std::vector<MetricFamily> client_families(const std::map<std::string, ClientUse>& clients) {
-  Family open("client_open_requests", "Requests that a client has open.", MetricType::Gauge);
-  Family requests("client_requests_total", "Requests of a client that were let in.",
-                  MetricType::Counter);
-  Family tokens("client_tokens_total", "Tokens of a client's prompts and answers.",
+  Family open("client_open_requests", "Open requests of a client.", MetricType::Gauge);
+  Family requests("client_requests_total", "Admitted requests of a client.", MetricType::Counter);
+  Family tokens("client_tokens_total", "Prompt and output tokens of a client.",
                 MetricType::Counter);
-  Family refused("client_refused_total", "Requests refused because a client's quota was used up.",
+  Family refused("client_refused_total", "Requests rejected by a quota of a client.",
                  MetricType::Counter);
   for (const auto& [name, use] : clients) {
     const Labels client = {{"client", name}};
@@ -364,13 +357,13 @@ std::vector<MetricFamily> client_families(const std::map<std::string, ClientUse>
 }
 
 MetricFamily device_family(const std::vector<DeviceInfo>& devices) {
-  Family family("device_lost", "Whether the device failed for good.", MetricType::Gauge);
+  Family family("device_lost", "1 if the device has failed permanently.", MetricType::Gauge);
   for (const DeviceInfo& device : devices) family.gauge({{"device", device.name}}, device.lost);
   return family.take();
 }
 
 MetricFamily build_info_family() {
-  Family family("build_info", "What was built; always 1.", MetricType::Gauge);
+  Family family("build_info", "Version of the build; always 1.", MetricType::Gauge);
   family.gauge({{"version", kVersion},
                 {"commit", kCommit},
                 {"torch", kTorchVersion},
@@ -391,22 +384,24 @@ std::vector<MetricFamily> edge_families(const EdgeStats& now) {
     out.push_back(family.take());
   };
   add("connections", "Open gRPC connections.", MetricType::Gauge, now.connections);
-  add("connections_refused_total", "Connections closed at once: too many, or no file left.",
+  add("connections_refused_total", "Connections rejected: too many, or no file descriptor left.",
       MetricType::Counter, now.connections_refused);
-  add("open_calls", "Calls from their headers to their end.", MetricType::Gauge, now.open_calls);
-  add("pending_calls", "Calls that gRPC has made and no service has taken yet.", MetricType::Gauge,
-      now.pending_calls);
-  add("pending_calls_expired_total", "Places of such calls that were given back by time alone.",
-      MetricType::Counter, now.pending_calls_expired);
-  add("calls_refused_total", "Calls refused because too many were open.", MetricType::Counter,
+  add("open_calls", "Open calls, counted from their headers on.", MetricType::Gauge,
+      now.open_calls);
+  add("pending_calls", "Calls that gRPC has created and no service has received.",
+      MetricType::Gauge, now.pending_calls);
+  add("pending_calls_expired_total", "Calls that no service received in time.", MetricType::Counter,
+      now.pending_calls_expired);
+  add("calls_refused_total", "Calls rejected because too many were open.", MetricType::Counter,
       now.calls_refused);
-  add("log_dropped_total", "Log lines that were not written because nobody read the log.",
-      MetricType::Counter, now.log_lines_dropped);
-  add("spans_exported_total", "Spans that a collector took (server.otlp).", MetricType::Counter,
-      now.spans_exported);
-  add("traces_dropped_total", "Calls whose spans were dropped: the collector is slow or away.",
-      MetricType::Counter, now.traces_dropped);
-  add("stuck", "Whether a device, the loop or gRPC does not get on.", MetricType::Gauge,
+  add("log_dropped_total", "Log lines dropped because the log was not read.", MetricType::Counter,
+      now.log_lines_dropped);
+  add("spans_exported_total", "Spans delivered to the collector (server.otlp).",
+      MetricType::Counter, now.spans_exported);
+  add("traces_dropped_total",
+      "Calls whose spans were dropped: the collector is slow or unreachable.", MetricType::Counter,
+      now.traces_dropped);
+  add("stuck", "1 if a device, the loop or gRPC makes no progress.", MetricType::Gauge,
       now.stuck ? 1 : 0);
   return out;
 }

@@ -1,6 +1,5 @@
-// The engine's counters in Prometheus' terms: reads engine/sched/metrics.h when scraped and owns no
-// numbers of its own. Names, labels and buckets are those of the documentation (docs/), and
-// `promtool check metrics` has no complaint.
+// Converts the engine's counters (engine/sched/metrics.h) to Prometheus metrics at each scrape.
+// Names, labels and buckets are documented in docs/ and pass `promtool check metrics`.
 //
 // Thread-safe.
 #pragma once
@@ -23,8 +22,8 @@ class Collector final : public prometheus::Collectable {
  public:
   using Families = std::function<std::vector<prometheus::MetricFamily>()>;
 
-  // `state` outlives the collector. Before its engine is there, only build_info is given, and what
-  // `more` has.
+  // `state` outlives the collector. Before the engine is loaded, there are only build_info and
+  // `more`.
   explicit Collector(const ServerState& state, Families more = {})
       : state_(state), more_(std::move(more)) {}
 
@@ -35,7 +34,7 @@ class Collector final : public prometheus::Collectable {
   const Families more_;
 };
 
-// The parts of it, for tests. `roles`: (loaded model, role) of every deployment.
+// The parts, for tests. `roles`: (loaded model, role) of every deployment.
 std::vector<prometheus::MetricFamily> engine_families(
     const Metrics& metrics, const RefusedCalls& refused,
     const std::vector<std::pair<std::string, std::string>>& roles);
@@ -44,7 +43,7 @@ std::vector<prometheus::MetricFamily> client_families(
 prometheus::MetricFamily device_family(const std::vector<DeviceInfo>& devices);
 prometheus::MetricFamily build_info_family();
 
-// What happens before a call is one.
+// Figures of connections, calls and the log.
 struct EdgeStats {
   int64_t connections = 0;
   int64_t connections_refused = 0;
@@ -55,7 +54,7 @@ struct EdgeStats {
   int64_t log_lines_dropped = 0;
   bool stuck = false;
   int64_t spans_exported = 0;
-  int64_t traces_dropped = 0;  // calls of which no spans were sent
+  int64_t traces_dropped = 0;  // calls whose spans were not sent
 };
 std::vector<prometheus::MetricFamily> edge_families(const EdgeStats& now);
 

@@ -18,11 +18,11 @@
 namespace tandem {
 namespace {
 
-// About 30,000 lines that wait for their reader.
+// About 30,000 unread lines.
 constexpr size_t kMaxWaiting = 8 << 20;
 
-// What spdlog has put together goes to a LogQueue. Its own asynchronous logger counts messages and
-// not their bytes, and its thread would hang in write(2) when the log is not read.
+// Passes formatted lines to a LogQueue. spdlog's asynchronous logger limits messages, not bytes,
+// and its thread blocks in write(2) if the log is not read.
 class QueueSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit QueueSink(LogFormat format)
@@ -34,7 +34,7 @@ class QueueSink final : public spdlog::sinks::base_sink<std::mutex> {
     auto formatter =
         std::make_unique<spdlog::pattern_formatter>(spdlog::pattern_time_type::utc, "");
     formatter->add_flag<LevelName>('N').set_pattern(pattern);
-    of_notes_ = formatter->clone();
+    note_formatter_ = formatter->clone();
     set_formatter(std::move(formatter));
   }
 
@@ -71,11 +71,11 @@ class QueueSink final : public spdlog::sinks::base_sink<std::mutex> {
 
   std::string note(int64_t dropped) {
     const std::string text = log_line(format_, "log_dropped", {{"lines", dropped}});
-    return formatted(*of_notes_, {"", spdlog::level::warn, text});
+    return formatted(*note_formatter_, {"", spdlog::level::warn, text});
   }
 
   const LogFormat format_;
-  std::unique_ptr<spdlog::formatter> of_notes_;  // of the queue's thread alone
+  std::unique_ptr<spdlog::formatter> note_formatter_;  // used by the queue's thread only
   LogQueue queue_;
 };
 
@@ -92,7 +92,7 @@ void write(spdlog::level::level_enum level, absl::string_view event, const LogFi
   the_log->logger.log(level, log_line(the_log->sink->format(), event, fields));
 }
 
-// Protobuf complains on stderr about messages that it cannot read.
+// Protobuf's default handler writes to stderr.
 void on_protobuf_log(google::protobuf::LogLevel level, const char* /*file*/, int /*line*/,
                      const std::string& message) {
   if (level == google::protobuf::LOGLEVEL_FATAL) {
@@ -115,7 +115,7 @@ void on_grpc_log(gpr_log_func_args* args) {
 
 LogField::LogField(absl::string_view k, absl::string_view v, size_t max)
     : key(k), value(v.substr(0, max)), cut(v.size() > max) {
-  // Not in the middle of a character.
+  // Truncate at a character boundary.
   while (cut && !value.empty() && (static_cast<unsigned char>(v[value.size()]) & 0xC0) == 0x80) {
     value.pop_back();
   }

@@ -4,9 +4,9 @@
 //   ts=2026-01-31T12:00:00.123Z level=info event=request request_id=... status=OK seconds=0.12
 //   {"ts":"2026-01-31T12:00:00.123Z","level":"info","event":"request","request_id":"...",...}
 //
-// Values are escaped and cut, so that nothing that a client sent can forge a line, turn its
-// direction or fill a disk. Logging never blocks: a thread writes, and when the log is not read,
-// lines are dropped and counted. Prompts and outputs are never logged. Thread-safe.
+// Values are escaped and truncated, so that client input can neither forge a line, nor change the
+// text direction, nor fill a disk. Logging does not block: a thread writes, and if the log is not
+// read, lines are dropped and counted. Prompts and outputs are never logged. Thread-safe.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ namespace tandem {
 
 struct LogField {
   static constexpr size_t kMaxValue = 256;
-  static constexpr size_t kMaxMessage = 4000;  // of what the server itself has to say
+  static constexpr size_t kMaxMessage = 4000;  // for the server's own messages
 
   template <class Number>
     requires std::is_arithmetic_v<Number>
@@ -29,7 +29,7 @@ struct LogField {
   LogField(absl::string_view k, absl::string_view v, size_t max = kMaxValue);
 
   absl::string_view key;
-  std::string value;  // at most so much of it
+  std::string value;  // truncated to `max`
   bool number = false;
   bool cut = false;
 };
@@ -40,10 +40,10 @@ enum class LogFormat { kText, kJson };
 // `level`: "debug", "info", "warn" or "error". Called once, before other threads log.
 void set_up_log(const std::string& level, LogFormat format = LogFormat::kText);
 
-// Waits until the log is written, but no longer than `limit`.
+// Waits until the log is written, at most `limit`.
 void flush_log(Duration limit);
 
-// Lines that were not written because nobody read the log.
+// Lines dropped because the log was not read.
 int64_t log_lines_dropped();
 
 void log_debug(absl::string_view event, const LogFields& fields = {});
@@ -51,7 +51,7 @@ void log_info(absl::string_view event, const LogFields& fields = {});
 void log_warn(absl::string_view event, const LogFields& fields = {});
 void log_error(absl::string_view event, const LogFields& fields = {});
 
-// `event=... key=value ...` or `"event":"...","key":"value",...`, as logged behind time and level.
+// `event=... key=value ...` or `"event":"...","key":"value",...`, without time and level.
 std::string log_line(LogFormat format, absl::string_view event, const LogFields& fields);
 
 }  // namespace tandem

@@ -15,10 +15,10 @@
 namespace tandem {
 namespace {
 
-constexpr auto kEvery = std::chrono::seconds(1);
-// gRPC, the acceptor and the OpenAI door answer within milliseconds; on a machine with much to do,
+constexpr auto kInterval = std::chrono::seconds(1);
+// gRPC, the acceptor and the HTTP API respond within milliseconds, on a busy machine within
 // seconds.
-constexpr Duration kEdgeTime = std::chrono::seconds(10);
+constexpr Duration kMaxDelay = std::chrono::seconds(10);
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
 
@@ -28,32 +28,32 @@ std::string late(const std::string& what, Duration since) {
 
 }  // namespace
 
-// A client of the server in its own process.
+// A client in the same process.
 class Monitor::Probe {
  public:
-  // Connected from the start: later there may be no file for it.
+  // Connects at once: later there may be no file descriptor left.
   explicit Probe(grpc::Server* server) : server_(server) { connect(); }
 
-  // Asks and waits for the answer.
-  void ask() {
+  // Sends a check and waits for the response.
+  void check() {
     if (stub_ == nullptr && !connect()) return;
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kEvery);
+    context.set_deadline(std::chrono::system_clock::now() + kInterval);
     const grpc::health::v1::HealthCheckRequest request;
     grpc::health::v1::HealthCheckResponse response;
     const grpc::Status status = stub_->Check(&context, request, &response);
-    // Whatever it says, it has answered. A refusal is one.
+    // Any other status is a response, even a refusal.
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) return;
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
       stub_.reset();
     } else {
-      answered_ = now();
+      responded_ = now();
     }
   }
-  Duration since_answer() const { return now() - answered_; }
+  Duration since_response() const { return now() - responded_; }
 
  private:
-  // False: no file is left. gRPC ends the process when it is given none.
+  // False: no file descriptor is left. gRPC would abort the process.
   bool connect() {
     int ends[2] = {-1, -1};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return false;
@@ -64,7 +64,7 @@ class Monitor::Probe {
 
   grpc::Server* const server_;
   std::unique_ptr<grpc::health::v1::Health::Stub> stub_;
-  TimePoint answered_ = now();
+  TimePoint responded_ = now();
 };
 
 Monitor::Monitor(ServerState* state, grpc::Server* server, const Acceptor* acceptor,
@@ -86,7 +86,7 @@ void Monitor::stop() {
   }
   stopped_.notify_all();
   thread_.join();
-  probe_.reset();  // its connection
+  probe_.reset();  // closes its connection
 }
 
 std::string Monitor::trouble() const {
@@ -96,15 +96,15 @@ std::string Monitor::trouble() const {
 
 void Monitor::run() {
   MutexLock lock(&mutex_);
-  while (!stopped_.wait_for(lock, kEvery,
+  while (!stopped_.wait_for(lock, kInterval,
                             [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; })) {
     lock.unlock();
-    probe_->ask();
-    std::string trouble = look();
+    probe_->check();
+    std::string trouble = find_trouble();
     const bool stuck = !trouble.empty();
     const bool changed = state_.stuck.exchange(stuck) != stuck;
     if (changed && stuck) log_error("stuck", {{"what", trouble}});
-    if (changed && !stuck) log_info("gets_on_again");
+    if (changed && !stuck) log_info("unstuck");
     lock.lock();
     trouble_ = std::move(trouble);
     lock.unlock();
@@ -113,16 +113,16 @@ void Monitor::run() {
   }
 }
 
-std::string Monitor::look() {
-  if (probe_->since_answer() > kEdgeTime) {
-    return late("the gRPC server has not answered", probe_->since_answer());
+std::string Monitor::find_trouble() {
+  if (probe_->since_response() > kMaxDelay) {
+    return late("the gRPC server has not responded", probe_->since_response());
   }
-  if (acceptor_.since_last_poll() > kEdgeTime) {
+  if (acceptor_.since_last_poll() > kMaxDelay) {
     return late("no connection has been accepted", acceptor_.since_last_poll());
   }
-  if (const Duration owed = openai_ == nullptr ? Duration::zero() : openai_->look();
-      owed > kEdgeTime) {
-    return late("the OpenAI door has not answered", owed);
+  if (const Duration stalled = openai_ == nullptr ? Duration::zero() : openai_->stalled_for();
+      stalled > kMaxDelay) {
+    return late("the OpenAI-compatible API has not responded", stalled);
   }
   const Engine* const engine = state_.engine.load();
   if (engine == nullptr) return "";

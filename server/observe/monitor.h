@@ -1,9 +1,9 @@
-// Asks once a second whether the server gets on, and says so: in ServerState::stuck, in the log,
-// and to whoever watches health.
+// A watchdog: checks once a second whether the server makes progress. Reports to
+// ServerState::stuck, to the log and to health watches.
 //
-// It asks its own gRPC server for its health over a connection of its own, which needs neither the
-// port nor TLS; the acceptor whether its thread still comes round; the OpenAI door whether its
-// threads do; the engine how long its loop and its devices have been at what they do.
+// It calls the gRPC health service over a connection of its own, which needs neither the port nor
+// TLS. It checks the threads of the acceptor and of the OpenAI-compatible API, and how long the
+// engine's loop and devices have been busy with one step.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -23,21 +23,21 @@ namespace tandem {
 
 class Monitor {
  public:
-  // `changed` is called, on the monitor's thread, when `state.stuck` has changed. All outlive it,
-  // or at least its stop(). `openai` may be null.
+  // `changed` is called on the monitor's thread when `state.stuck` has changed. All arguments
+  // outlive this, or at least stop(). `openai` may be null.
   Monitor(ServerState* state, grpc::Server* server, const Acceptor* acceptor, OpenAiApi* openai,
           std::function<void()> changed);
   ~Monitor();
-  // Before the server shuts down. Does nothing the second time.
+  // Call before the server shuts down. Does nothing the second time.
   void stop();
 
-  // What does not get on, for people; empty: everything does.
+  // Describes the component that makes no progress; empty: all do.
   std::string trouble() const;
 
  private:
   class Probe;
   void run();
-  std::string look();
+  std::string find_trouble();
 
   ServerState& state_;
   const Acceptor& acceptor_;
@@ -50,7 +50,7 @@ class Monitor {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::string trouble_ ABSL_GUARDED_BY(mutex_);
 
-  std::thread thread_;  // last: it uses the rest
+  std::thread thread_;  // last: it uses the other members
 };
 
 }  // namespace tandem

@@ -33,8 +33,8 @@ int64_t number(absl::string_view text) {
   return absl::SimpleAtoi(text, &value) ? value : 0;
 }
 
-// proc(5): of /proc/PID/stat the fields after the second, the program's name, which may hold
-// anything, so that what is there called (N) is [N - 3] here.
+// The fields of /proc/PID/stat after the program's name, which may contain anything. Field (N) of
+// proc(5) is [N - 3] here.
 std::vector<std::string> stat_fields(const std::string& stat) {
   const size_t end_of_name = stat.rfind(") ");
   if (end_of_name == std::string::npos) return {};

@@ -1,4 +1,4 @@
-// What the process takes of the machine, in Prometheus' standard names (process_*).
+// Resource use of the process, under Prometheus' standard names (process_*).
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -20,7 +20,7 @@ struct ProcessStats {
   int64_t max_fds = 0;
 };
 
-// From `proc`, a proc file system; nullopt where it is none.
+// `proc`: a proc file system. nullopt if it is none.
 std::optional<ProcessStats> read_process(const std::string& proc = "/proc");
 
 std::vector<prometheus::MetricFamily> process_families(const ProcessStats& now);

@@ -22,8 +22,8 @@ std::string host_name() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
-// What OTLP says may be tried again.
-bool may_try_again(const absl::Status& status) {
+// Whether OTLP allows a retry.
+bool is_retryable(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kCancelled:
     case absl::StatusCode::kDeadlineExceeded:
@@ -64,7 +64,7 @@ void SpanExporter::add(EndedCall call) {
     waiting_.push_back(std::move(call));
     waiting = waiting_.size();
   }
-  // The first one starts the wait for a batch, and a full batch ends it.
+  // The first call starts the wait for a batch; a full batch ends it.
   if (waiting == 1 || waiting == options_.batch_calls) wake_.notify_one();
 }
 
@@ -84,7 +84,7 @@ void SpanExporter::run() {
     const std::deque<EndedCall> calls = take_batch();
     if (calls.empty()) break;
     const SpanBatch batch = batch_of(calls);
-    if (batch.resource_spans(0).scope_spans(0).spans_size() == 0) continue;  // none is sampled
+    if (batch.resource_spans(0).scope_spans(0).spans_size() == 0) continue;  // no call is sampled
     if (!send(batch, static_cast<int64_t>(calls.size())) && is_stopping()) break;
   }
   const MutexLock lock(&mutex_);
@@ -97,7 +97,7 @@ bool SpanExporter::is_stopping() {
   return stopping_;
 }
 
-// Empty: nothing comes any more.
+// Empty: stop() has been called and the queue is empty.
 std::deque<EndedCall> SpanExporter::take_batch() {
   MutexLock lock(&mutex_);
   wake_.wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -126,7 +126,7 @@ SpanBatch SpanExporter::batch_of(const std::deque<EndedCall>& calls) {
   return out;
 }
 
-// False: the collector has not taken it.
+// False: the batch was not delivered.
 bool SpanExporter::send(const SpanBatch& batch, int64_t calls) {
   Duration between = options_.first_pause;
   for (int left = options_.tries; left > 0; --left) {
@@ -135,13 +135,13 @@ bool SpanExporter::send(const SpanBatch& batch, int64_t calls) {
         sender_->send(batch, last ? options_.last_send_time : options_.send_time);
     if (sent.ok()) {
       exported_.fetch_add(batch.resource_spans(0).scope_spans(0).spans_size());
-      if (std::exchange(away_, false)) log_info("otlp", {{"collector", "is back"}});
+      if (std::exchange(unreachable_, false)) log_info("otlp", {{"collector", "reachable"}});
       return true;
     }
-    if (!std::exchange(away_, true)) {
+    if (!std::exchange(unreachable_, true)) {
       log_warn("otlp", {{"error", sent.message(), LogField::kMaxMessage}});
     }
-    if (last || !may_try_again(sent) || left == 1) break;
+    if (last || !is_retryable(sent) || left == 1) break;
     pause(between);
     between *= 2;
   }

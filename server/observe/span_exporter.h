@@ -1,6 +1,6 @@
-// Sends spans of calls to a collector, on a thread of its own. Whoever ends a call hands it over
-// and goes on: when the collector is slow or away, calls wait here up to a bound, and what is
-// beyond it is dropped and counted.
+// Sends the spans of calls to an OTLP collector, on a thread of its own. add() does not block.
+// While the collector is slow or unreachable, calls are queued up to a limit; the excess is dropped
+// and counted.
 //
 // Thread-safe.
 #pragma once
@@ -26,9 +26,9 @@ using SpanBatch = opentelemetry::proto::collector::trace::v1::ExportTraceService
 class SpanSender {
  public:
   virtual ~SpanSender() = default;
-  // Waits for the collector's answer, but no longer than `limit`.
+  // Waits for the collector's response, at most `limit`.
   virtual absl::Status send(const SpanBatch& batch, Duration limit) = 0;
-  // Ends a send() that waits, and keeps later ones short. From another thread.
+  // Ends a waiting send() and shortens later ones. Called on another thread.
   virtual void hurry() = 0;
 };
 
@@ -36,24 +36,24 @@ class SpanExporter {
  public:
   struct Options {
     std::string service_name = "tandem";
-    size_t max_calls = 2048;  // that wait
+    size_t max_calls = 2048;  // queued
     size_t batch_calls = 256;
-    Duration every = std::chrono::seconds(1);  // a batch that is not full leaves after this
+    Duration every = std::chrono::seconds(1);  // maximum age of a batch that is not full
     Duration send_time = std::chrono::seconds(10);
-    Duration last_send_time = std::chrono::seconds(1);  // while the server ends
-    int tries = 5;                                      // of a batch that may be tried again
-    Duration first_pause = std::chrono::seconds(1);     // between two tries, then twice as long
+    Duration last_send_time = std::chrono::seconds(1);  // during shutdown
+    int tries = 5;                                      // per batch, if the error is retryable
+    Duration first_pause = std::chrono::seconds(1);     // between tries; doubles
   };
 
   SpanExporter(Options options, CallSpans spans, std::unique_ptr<SpanSender> sender);
-  ~SpanExporter() { stop(); }  // may take last_send_time
+  ~SpanExporter() { stop(); }  // may take Options::last_send_time
 
-  // Never blocks.
+  // Does not block.
   void add(EndedCall call);
-  // Sends what is there, as far as the collector takes it at once, and nothing after it.
+  // Sends the queued calls once, without retries. Later calls are dropped.
   void stop();
 
-  int64_t exported() const { return exported_.load(); }  // spans, since the start
+  int64_t exported() const { return exported_.load(); }  // spans, since start
   int64_t dropped() const { return dropped_.load(); }    // calls
 
  private:
@@ -67,8 +67,8 @@ class SpanExporter {
   const Options options_;
   CallSpans spans_;
   const std::unique_ptr<SpanSender> sender_;
-  SpanBatch empty_;  // with what all batches begin with
-  bool away_ = false;
+  SpanBatch empty_;  // the resource and scope of every batch
+  bool unreachable_ = false;
   std::atomic<int64_t> exported_{0};
   std::atomic<int64_t> dropped_{0};
 
@@ -77,7 +77,7 @@ class SpanExporter {
   std::deque<EndedCall> waiting_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::thread thread_;  // last: it uses the rest
+  std::thread thread_;  // last: it uses the other members
 };
 
 // Over gRPC to `endpoint`: "HOST:PORT" or "http://HOST:PORT", or "https://HOST:PORT" with TLS.

@@ -1,4 +1,4 @@
-// The gRPC half of span_exporter.h.
+// The gRPC client of span_exporter.h.
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr char kExport[] = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 constexpr int kMaxReconnectMs = 10000;
-constexpr auto kHurried = std::chrono::seconds(1);
+constexpr auto kHurriedLimit = std::chrono::seconds(1);
 
 std::shared_ptr<grpc::Channel> channel_to(absl::string_view endpoint) {
   const bool tls = absl::ConsumePrefix(&endpoint, "https://");
@@ -27,7 +27,8 @@ std::shared_ptr<grpc::Channel> channel_to(absl::string_view endpoint) {
   absl::ConsumeSuffix(&endpoint, "/");
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMs);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // named by address, as servers are
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY,
+                   0);  // the endpoint is an address, not a URL behind a web proxy
   return grpc::CreateCustomChannel(std::string(endpoint),
                                    tls ? grpc::SslCredentials(grpc::SslCredentialsOptions())
                                        : grpc::InsecureChannelCredentials(),
@@ -45,7 +46,7 @@ class GrpcSpanSender final : public SpanSender {
     {
       const MutexLock lock(&mutex_);
       if (hurried_) {
-        limit = std::min<Duration>(limit, kHurried);
+        limit = std::min<Duration>(limit, kHurriedLimit);
       } else {
         context_ = &context;
       }
@@ -74,7 +75,7 @@ class GrpcSpanSender final : public SpanSender {
   const std::shared_ptr<grpc::Channel> channel_;
   const grpc::internal::RpcMethod export_;
   Mutex mutex_;
-  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the call that waits
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the waiting call
   bool hurried_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -37,7 +37,7 @@ TEST(OpenCalls, LeavesSomeToOtherHosts) {
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("of one host are open: 6"));
   EXPECT_TRUE(calls.enter("ipv4:10.0.0.8:1").ok());
   EXPECT_TRUE(calls.enter("unix:").ok()) << "such peers are as many as they are";
-  EXPECT_FALSE(calls.any_of("ipv4:10.0.0.7:2000"));
+  EXPECT_FALSE(calls.has_any("ipv4:10.0.0.7:2000"));
   calls.leave("ipv4:10.0.0.7:1000");
   EXPECT_TRUE(calls.enter("ipv4:10.0.0.7:2000").ok());
 }
