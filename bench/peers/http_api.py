@@ -67,7 +67,7 @@ def turn(args, door: str, own: bool, streams: int, pass_seconds: float) -> Turn:
         flags = ["--listen=127.0.0.1:0", "--http=127.0.0.1:0", "--grace-seconds=1"]
         with running([*command, *flags, "--log-level=warn"], folder) as (process, _):
             ports = dict(line.split("=", 1) for line in (folder / "ports").read_text().splitlines())
-            load = [args.binaries / "http_load", f"--door={door}", f"--address={ports[door]}"]
+            load = [args.binaries / "http_load", f"--api={door}", f"--address={ports[door]}"]
             load += [f"--streams={streams}", f"--connections={streams if own else 1}"]
             load += [f"--new-tokens={args.new_tokens}", f"--seconds={args.seconds}"]
             with subprocess.Popen(load, stdout=subprocess.PIPE, text=True) as readers:

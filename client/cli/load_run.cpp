@@ -10,8 +10,8 @@
 namespace tandem::cli {
 namespace {
 
-// Requests under way at once, a thread each. In an open loop what is due beyond them waits here,
-// and its latency counts on.
+// The most concurrent requests, each with a thread. In an open loop further requests wait, and the
+// wait counts as latency.
 constexpr int kMostAtOnce = 4096;
 
 }  // namespace
@@ -38,7 +38,7 @@ std::vector<Sample> open_loop(const Clock& clock, const std::vector<Duration>& a
                               const Send& send) {
   std::vector<Sample> samples(arrivals.size());
   std::counting_semaphore<kMostAtOnce> places(kMostAtOnce);
-  std::vector<std::thread> requests;  // no more than there are places
+  std::vector<std::thread> requests;  // at most kMostAtOnce
   Mutex mutex;
   std::vector<size_t> ended;  // of requests
   const TimePoint begin = clock.now();

@@ -337,7 +337,7 @@ TEST(Server, ModelsComeInPages) {
   }
   EXPECT_EQ(list(-1, "", &page).error_message(), "page_size: -1; allowed: at least 0");
   EXPECT_EQ(list(1, "gone", &page).error_message(),
-            "page_token: \"gone\"; allowed: the last answer's next_page_token");
+            "page_token: \"gone\"; allowed: next_page_token of the previous response");
 }
 
 // What only the model can tell comes at once too, with a reason for programs.

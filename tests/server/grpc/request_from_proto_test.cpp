@@ -389,7 +389,7 @@ TEST(RequestFromProto, Prompts) {
   const auto message = [](const char* fields) {
     return std::string(generate_request_from(proto(fields)).status().message());
   };
-  EXPECT_EQ(message("text: \"p\""), "model: \"\"; allowed: a name that Models.ListModels gives");
+  EXPECT_EQ(message("text: \"p\""), "model: \"\"; allowed: a name from Models.ListModels");
   EXPECT_EQ(message("model: \"m\""), "prompt: none; allowed: one of text, token_ids, chat");
   EXPECT_EQ(message("model: \"m\" text: \"\""), "text: empty; allowed: at least one character");
   EXPECT_EQ(message("model: \"m\" token_ids {}"), "token_ids: empty; allowed: at least one id");

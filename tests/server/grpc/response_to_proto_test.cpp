@@ -129,5 +129,11 @@ TEST(ResponseToProto, EveryEnumValueBeginsWithItsEnumsName) {
   }
 }
 
+TEST(Utf8, IsMadeValid) {
+  EXPECT_EQ(to_valid_utf8("aé"), "aé");
+  EXPECT_EQ(to_valid_utf8("a\xff"), "a\xEF\xBF\xBD");
+  EXPECT_EQ(to_valid_utf8("\xc3"), "\xEF\xBF\xBD");
+}
+
 }  // namespace
 }  // namespace tandem

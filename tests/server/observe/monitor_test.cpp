@@ -77,7 +77,7 @@ TEST(Monitor, OutlivesALackOfFiles) {
     trouble = first_trouble(&state, server.get(), idle);
   }
   // The second where the first look came late: a probe without files hears nothing, either.
-  EXPECT_THAT(trouble, AnyOf(StartsWith(kIdle), StartsWith("the gRPC server has not answered")));
+  EXPECT_THAT(trouble, AnyOf(StartsWith(kIdle), StartsWith("the gRPC server has not responded")));
   server->Shutdown();
 }
 

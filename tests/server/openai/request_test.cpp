@@ -133,7 +133,7 @@ TEST(OpenAiRequest, TheExtensionChoosesTheMethod) {
   EXPECT_THAT(wrong_completion(R"("tandem":{"contract":"best"})"), HasSubstr("tandem.contract"));
   EXPECT_THAT(wrong_completion(R"("tandem":{"max_new_tokens":3})"),
               HasSubstr("tandem.max_new_tokens: set; allowed: unset; max_tokens"));
-  EXPECT_THAT(wrong_completion(R"("tandem":{"return_tokens":true})"), HasSubstr("gRPC has this"));
+  EXPECT_THAT(wrong_completion(R"("tandem":{"return_tokens":true})"), HasSubstr("over gRPC only"));
   EXPECT_THAT(wrong_completion(R"("tandem":{"bild":{"rollback":1}})"), HasSubstr("tandem: "));
   EXPECT_THAT(wrong_completion(R"("tandem":{"bild":{},"ngram":{}})"), HasSubstr("tandem: "));
   EXPECT_THAT(wrong_completion(R"("tandem":"bild")"),
