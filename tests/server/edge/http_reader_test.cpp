@@ -21,9 +21,9 @@ struct Read {
 Read read(const std::string& bytes) {
   HttpReader whole(kLimits);
   HttpReader pieces(kLimits);
-  const size_t taken = whole.feed(bytes);
+  const size_t taken = whole.consume(bytes);
   size_t in_pieces = 0;
-  for (const char c : bytes) in_pieces += pieces.feed({&c, 1});
+  for (const char c : bytes) in_pieces += pieces.consume({&c, 1});
   EXPECT_EQ(whole.state(), pieces.state()) << bytes;
   EXPECT_EQ(whole.refusal(), pieces.refusal()) << bytes;
   if (whole.state() == State::kWhole) EXPECT_EQ(taken, in_pieces) << bytes;

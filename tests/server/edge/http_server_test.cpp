@@ -74,7 +74,7 @@ struct Site {
                              [](int status) { return "error " + std::to_string(status); }});
     acceptor = std::make_unique<Acceptor>(*listen_on("test", "127.0.0.1:0"),
                                           Acceptor::Bounds{1000, 1000}, std::chrono::seconds(20));
-    acceptor->start([this](int, int fd) { server->take(fd); });
+    acceptor->start([this](int, int fd) { server->add_connection(fd); });
   }
   void on_request(const std::shared_ptr<HttpExchange>& e) {
     if (e->message.path == "/echo") return e->respond(200, kText, e->message.body);
