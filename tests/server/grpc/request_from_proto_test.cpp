@@ -477,7 +477,7 @@ TEST(ChatFromProto, IsBoundedBeforeItIsParsed) {
               testing::HasSubstr("chat.tools[0]: not a JSON object"));
   in.mutable_chat()->set_template_args("{" + std::string(1024, ' ') + "}");
   EXPECT_EQ(std::string(tokenize_request_from(in).status().message()),
-            "chat: 262155 bytes of JSON in all; allowed: at most 262144");
+            "chat: 262155 bytes of JSON; allowed: at most 262144");
 }
 
 TEST(TokenizeRequestFromProto, Fields) {
