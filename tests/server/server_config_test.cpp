@@ -67,8 +67,7 @@ TEST(ServerConfig, Errors) {
       {"max_receive_bytes: 1", "f:1: server.max_receive_bytes: 1; allowed: [1024, 1073741824]"},
       {"log_level: \"all\"", "f:1: server.log_level: \"all\"; allowed: debug, info, warn, error"},
       {"tls { certificate: \"/nonexistent\" }",
-       "f:1: server.tls.certificate: \"/nonexistent\"; allowed: a readable file that is not "
-       "empty"},
+       "f:1: server.tls.certificate: \"/nonexistent\"; allowed: a readable, non-empty file"},
   };
   for (const auto& c : cases) {
     EXPECT_EQ(std::string(settings(c.text).status().message()), c.message);
