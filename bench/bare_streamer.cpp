@@ -1,13 +1,14 @@
-// The least that a server of tandem.v1.Generation.Generate can do, as a yardstick for ours: gRPC's
-// callback API, and a chunk of one token for every stream at every tick of one thread.
+// A minimal server of tandem.v1.Generation.Generate, as a lower bound for the cost of streaming:
+// gRPC's callback API, and a chunk of one token for every stream at every tick of one thread.
 //
 //   build/release/bin/bare_streamer --port-file=P --trace-file=T [--tick-seconds=0.02]
 //                                   [--max-streams=N]
 //
-// It does for each token what nobody can leave out: fills a message, serializes it, starts a write.
-// It has no queue, no limits, no text. What it sends is as large as what tandem-server sends for
-// one token, and a tick is traced as the fake device traces a batch (engine/backend/fake/trace.h).
-// A stream whose last write has not ended misses the tick; how many did is said at the end.
+// For each token it does only the unavoidable work: it fills a message, serializes it and starts a
+// write. It has no queue, no limits and no text. Its messages are as large as tandem-server's
+// messages of one token, and ticks are traced like batches of the fake device
+// (engine/backend/fake/trace.h). A stream whose last write is still in flight misses the tick; the
+// number of missed ticks is printed at the end.
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
 
@@ -25,6 +26,7 @@
 
 #include "engine/backend/fake/trace.h"
 #include "engine/base/flags.h"
+#include "rpc/event_engine.h"
 #include "tandem/v1/generation.grpc.pb.h"
 
 namespace tandem {
@@ -39,7 +41,7 @@ struct Options {
 
 class Stream;
 
-// All streams, and the thread that gives each of them a token at every tick.
+// All streams, and the thread that sends each of them a token at every tick.
 class Ticker {
  public:
   Ticker(Duration period, std::unique_ptr<BatchTrace> trace)
@@ -61,10 +63,10 @@ class Ticker {
   const std::unique_ptr<BatchTrace> trace_;
   std::atomic<bool> stop_{false};
   std::atomic<int64_t> missed_{0};
-  std::vector<std::shared_ptr<Stream>> streams_;  // the thread's own
+  std::vector<std::shared_ptr<Stream>> streams_;  // used by the thread only
   std::mutex mutex_;
   std::vector<std::shared_ptr<Stream>> joining_;  // guarded by mutex_
-  std::thread thread_;                            // last: it uses the rest
+  std::thread thread_;                            // last: it uses the other members
 };
 
 class Stream final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
@@ -82,7 +84,7 @@ class Stream final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
   }
 
   enum Outcome { kSent, kMissed, kOver };
-  // Ticker's thread only.
+  // On the ticker's thread only.
   Outcome tick(Token token) {
     if (gone_.load(std::memory_order_acquire)) {
       Finish(grpc::Status::CANCELLED);
@@ -95,7 +97,7 @@ class Stream final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
       return kOver;
     }
     --left_;
-    // The message and what is in it are used again: nothing is allocated for a token.
+    // The message is reused: a token allocates nothing.
     v1::Chunk* const chunk = message_.mutable_chunk();
     if (chunk->tokens_size() == 0) {
       v1::Token* const made = chunk->add_tokens();
@@ -116,8 +118,8 @@ class Stream final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
   void OnCancel() override { gone_.store(true, std::memory_order_release); }
   void OnDone() override { const std::shared_ptr<Stream> last = std::move(self_); }
 
-  std::shared_ptr<Stream> self_;  // gRPC's, until OnDone
-  std::atomic<bool> busy_{true};  // a write is in flight: at first, that of `started`
+  std::shared_ptr<Stream> self_;  // gRPC's reference, until OnDone()
+  std::atomic<bool> busy_{true};  // a write is in flight, first that of `started`
   std::atomic<bool> gone_{false};
   int64_t left_;
   v1::GenerateResponse message_;
@@ -166,7 +168,7 @@ int run(const Options& options) {
     std::fprintf(stderr, "bare_streamer: %s\n", trace.status().ToString().c_str());
     return 1;
   }
-  sigset_t ends;  // blocked before there are threads, so that all of them leave it to us
+  sigset_t ends;  // blocked before any thread starts, so that all threads inherit the mask
   sigemptyset(&ends);
   sigaddset(&ends, SIGTERM);
   sigaddset(&ends, SIGINT);
@@ -210,5 +212,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n%s", rest.status().ToString().c_str(), flags.help().c_str());
     return 2;
   }
+  tandem::retain_event_engine();
   return tandem::run(options);
 }

@@ -1,4 +1,4 @@
-// What a draw costs: a row of logits of a large vocabulary, its warpers, its race.
+// The cost of drawing a token: a row of logits of a large vocabulary, its warpers, its race.
 #include <benchmark/benchmark.h>
 
 #include <random>
@@ -10,7 +10,7 @@
 namespace tandem::sampling {
 namespace {
 
-constexpr size_t kVocab = 152'064;  // Qwen 2's
+constexpr size_t kVocab = 152'064;  // of Qwen 2
 
 std::vector<float> logits() {
   std::mt19937 rng(1);

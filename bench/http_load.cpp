@@ -1,14 +1,13 @@
-// Readers of many streams at once through either door of a server, as light as they can be: what is
-// measured is the server. bench/peers/http_api.py runs it, and takes the server's own count of
-// tokens.
+// Many concurrent readers of streams through either API of a server, with minimal work of their
+// own. bench/peers/http_api.py runs it and uses the server's own token count.
 //
-//   build/release/bin/http_load --door=grpc|openai --address=HOST:PORT [--streams=64]
+//   build/release/bin/http_load --api=grpc|openai --address=HOST:PORT [--streams=64]
 //                               [--connections=1] [--new-tokens=256] [--warm-up=2] [--seconds=5]
 //
-// A stream that has ended begins again; the first ones are cut to different lengths, so that ends
-// are spread evenly. "begin" and "end" are printed when the measured time starts and ends; the last
-// line is "messages N failed M": events with text in between. OpenAI's streams have a connection
-// each, kept alive; gRPC's share --connections.
+// A finished stream starts over. The first streams have different lengths, so that ends are spread
+// evenly. "begin" and "end" are printed when the measured time starts and ends; the last line is
+// "messages N failed M": events with text. OpenAI streams have one kept-alive connection each; gRPC
+// streams share --connections.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>
@@ -33,13 +32,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/flags.h"
+#include "rpc/event_engine.h"
 #include "tandem/v1/generation.grpc.pb.h"
 
 namespace tandem {
 namespace {
 
 struct Options {
-  std::optional<std::string> door, address;
+  std::optional<std::string> api, address;
   std::optional<double> streams, connections, new_tokens, warm_up, seconds;
 };
 
@@ -59,10 +59,10 @@ struct Counts {
   }
 };
 
-// Prompts of their own, so that nobody shares pages.
+// Distinct prompts, so that streams share no pages.
 std::string prompt_of(int number) { return absl::StrCat(absl::Hex(number, absl::kZeroPad16)); }
 
-// The first request of a stream is a part of the others.
+// The first request of a stream is shorter than the others.
 int first_length(int number, int streams, int new_tokens) {
   return 1 + static_cast<int>(int64_t{new_tokens} * number / streams);
 }
@@ -119,7 +119,7 @@ class GrpcStream final : public grpc::ClientReadReactor<v1::GenerateResponse> {
   bool is_done_ = false;
 };
 
-// --- OpenAI's
+// --- OpenAI-compatible API
 
 class HttpStream {
  public:
@@ -149,7 +149,7 @@ class HttpStream {
   bool take(Counts* counts) {
     const ssize_t n = read(fd_, buffer_.data(), buffer_.size());
     if (n <= 0) return false;
-    // The end of the last piece may be the beginning of an event.
+    // A piece may end within an event.
     tail_.append(buffer_.data(), static_cast<size_t>(n));
     int64_t events = 0;
     bool done = false;
@@ -176,7 +176,7 @@ class HttpStream {
   std::string tail_;
 };
 
-// One thread reads all of them.
+// One thread reads all streams.
 void read_all(Counts* counts, std::vector<std::unique_ptr<HttpStream>>* streams) {
   const int epoll = epoll_create1(0);
   for (auto& stream : *streams) {
@@ -212,7 +212,7 @@ void measure(const Options& options, Counts* counts) {
   wait(options.seconds.value_or(5));
   counts->recording.store(false);
   say("end");
-  wait(0.3);  // whoever listens looks at the server with all streams open
+  wait(0.3);  // time for the caller to read the server's metrics with all streams open
   counts->stopping.store(true);
 }
 
@@ -221,11 +221,11 @@ int run(const Options& options) {
   const int new_tokens = static_cast<int>(options.new_tokens.value_or(256));
   const int connections = static_cast<int>(options.connections.value_or(1));
   Counts counts;
-  if (*options.door == "grpc") {
+  if (*options.api == "grpc") {
     std::vector<std::shared_ptr<v1::Generation::Stub>> stubs;
     for (int i = 0; i < connections; ++i) {
       grpc::ChannelArguments arguments;
-      arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection each
+      arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // one connection per channel
       stubs.push_back(v1::Generation::NewStub(grpc::CreateCustomChannel(
           *options.address, grpc::InsecureChannelCredentials(), arguments)));
     }
@@ -270,18 +270,21 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   tandem::Options options;
   tandem::Flags flags;
-  flags.text("door", "WHICH", "grpc or openai", &options.door);
-  flags.text("address", "HOST:PORT", "the door's", &options.address);
-  flags.number("streams", "N", "at once; default 64", 1, 1e5, &options.streams);
-  flags.number("connections", "N", "of gRPC; default 1", 1, 1e5, &options.connections);
-  flags.number("new-tokens", "N", "of a request; default 256", 1, 1e6, &options.new_tokens);
-  flags.number("warm-up", "SECONDS", "default 2", 0, 3600, &options.warm_up);
-  flags.number("seconds", "SECONDS", "that are measured; default 5", 0.1, 3600, &options.seconds);
+  flags.text("api", "API", "grpc or openai", &options.api);
+  flags.text("address", "HOST:PORT", "address of that API", &options.address);
+  flags.number("streams", "N", "concurrent streams (default 64)", 1, 1e5, &options.streams);
+  flags.number("connections", "N", "connections, gRPC only (default 1)", 1, 1e5,
+               &options.connections);
+  flags.number("new-tokens", "N", "tokens per request (default 256)", 1, 1e6, &options.new_tokens);
+  flags.number("warm-up", "SECONDS", "time before the measurement (default 2)", 0, 3600,
+               &options.warm_up);
+  flags.number("seconds", "SECONDS", "measured time (default 5)", 0.1, 3600, &options.seconds);
   const auto rest = flags.parse(std::vector<std::string>(argv + 1, argv + argc));
-  if (!rest.ok() || !rest->empty() || !options.address || !options.door ||
-      (*options.door != "grpc" && *options.door != "openai")) {
+  if (!rest.ok() || !rest->empty() || !options.address || !options.api ||
+      (*options.api != "grpc" && *options.api != "openai")) {
     std::fprintf(stderr, "%s\n%s", rest.status().ToString().c_str(), flags.help().c_str());
     return 2;
   }
+  tandem::retain_event_engine();
   return tandem::run(options);
 }

@@ -1,14 +1,15 @@
-// What the loop costs for each token: a round of many sequences, with a device that takes no time.
+// The cost of the scheduler's loop per token: a round of many sequences on a device that takes no
+// time.
 //
 //   scripts/build release bench_loop && build/release/bin/bench_loop
 //
 // One iteration is one round: every sequence draws a token, emits it, reserves, submits its next
-// pass, and all passes are batched, lowered and launched. The device answers at once with a
-// constant, so all that is measured is the scheduler's own work on its one thread. Sequences have
-// prompts of their own, so that none shares pages with another, and start over when they have grown
-// from 7/8 to 9/8 of `context` rows; their prefills are not counted.
+// pass, and all passes are batched, lowered and launched. The device returns a constant at once, so
+// only the scheduler's single thread is measured. Sequences have distinct prompts, so they share no
+// pages. They start over after growing from 7/8 to 9/8 of `context` rows; their prefills are not
+// measured.
 //
-// per_token: time. allocations: calls of operator new for each token.
+// per_token: time. allocations: calls of operator new per token.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -22,7 +23,7 @@
 #include "engine/sched/loop.h"
 
 namespace {
-int64_t allocations = 0;  // on the one thread that there is
+int64_t allocations = 0;  // single-threaded
 }
 
 void* operator new(size_t size) {
@@ -39,7 +40,7 @@ namespace {
 constexpr Token kAnswer = 7;
 constexpr int kPageRows = 16;
 
-// Answers every output with the same token, when the benchmark says so.
+// Returns the same token for every output, when the benchmark completes a batch.
 class IdleBackend final : public Backend {
  public:
   explicit IdleBackend(int64_t pages) {
@@ -90,19 +91,20 @@ void round_of_sequences(benchmark::State& state) {
   const int prompt = context - context / 8, rounds_each = context / 4;
   SteadyClock clock;
   Metrics metrics;
-  // Room for all at their longest, and as much again for the prefix cache.
+  // Capacity for all sequences at full length, and the same for the prefix cache.
   IdleBackend backend(int64_t{2} * sequences * (context + context / 4) / kPageRows);
   LoopOptions options;
   options.limits.max_running = sequences;
   options.limits.max_waiting = sequences;
   options.limits.max_waiting_tokens = int64_t{1} << 40;
-  options.limits.step_rows = sequences * context;  // all prefills at once: then all go in step
+  options.limits.step_rows =
+      sequences * context;  // all prefills in one step, so that all sequences stay in step
   options.limits.prefill_chunk_rows = context;
   metrics.series.emplace_back();
   Loop loop(options, &clock, {&backend}, {{ModelId(0), DeviceId(0)}}, &metrics);
   const auto listener = std::make_shared<CountingListener>();
   RequestId id = 0;
-  // All of them, up to their first tokens.
+  // Runs all sequences up to their first tokens.
   const auto start = [&] {
     while (loop.live() > 0) {
       if (!loop.step()) backend.finish();
@@ -110,7 +112,7 @@ void round_of_sequences(benchmark::State& state) {
     for (int i = 0; i < sequences; ++i) {
       SequenceSpec spec;
       spec.id = ++id;
-      for (int k = 0; k < prompt; ++k) {  // the id in base 16, over and over
+      for (int k = 0; k < prompt; ++k) {  // the id in base 16, repeated
         spec.prompt.push_back(static_cast<Token>(id >> (4 * (k % 8)) & 15));
       }
       spec.method = autoregressive;

@@ -1,14 +1,14 @@
-// How fast a pair decodes when its models agree as often as asked, beside what its passes allow.
+// Measures the decoding speed of a model pair whose models agree at a given rate, next to the bound
+// from the times of its passes.
 //
 //   bench_pair --large DIRECTORY --small DIRECTORY --agreement 0.7,0.8,0.9
 //              [--masks ADAPTER --mask-rates 0.5:0.1,0.4:0.1]
 //
-// Both models run on one CPU device through the real loop; a scripted device between the two
-// decides what they answer (engine/backend/scripted). Autoregressive decoding and the methods take
-// turns; every answer must be the same. Prints one JSON object: of each method its turns with the
-// seconds from the first token to the last, what was accepted, and how many passes of each size it
-// took; and of each size of pass the mean time that the device spent on it.
-// bench/peers/pair.py makes a page of it.
+// Both models run on one CPU device through the real loop. A scripted device in between replaces
+// their results (engine/backend/scripted). Autoregressive decoding and the methods take turns and
+// must produce the same tokens. Prints one JSON object: for each method its turns with the seconds
+// from the first to the last token, the accepted tokens, and the passes by size; and for each pass
+// size the mean device time. bench/peers/pair.py renders it.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -47,10 +47,10 @@ namespace {
 constexpr ModelId kLarge{0}, kSmall{1};
 constexpr int kPageRows = 16;
 
-// A batch of one work, by its model and rows.
+// A batch with one pass, by model and rows.
 using PassSize = std::pair<ModelId, int>;
 
-// Counts the batches that pass by, and how long the device spent on each.
+// Counts batches and their device times.
 class Counter final : public Backend {
  public:
   explicit Counter(Backend* device) : device_(device) {}
@@ -71,7 +71,7 @@ class Counter final : public Backend {
     });
   }
 
-  // Passes since the last call, one after the other.
+  // Passes since the last call, in order.
   std::vector<PassSize> take_passes() {
     const std::lock_guard lock(mutex_);
     return std::exchange(order_, {});
@@ -103,7 +103,7 @@ struct Method {
   std::function<Task<void>(Gen)> make;
 };
 
-// gammas: draft tokens of a round.
+// gammas: draft tokens per round.
 absl::StatusOr<std::vector<Method>> methods(const std::string& gammas) {
   std::vector<Method> found;
   int longest = 1;
@@ -130,7 +130,7 @@ absl::StatusOr<std::vector<Method>> methods(const std::string& gammas) {
 
 constexpr int kMasks = 3, kCandidates = 5;  // of the largest tree
 
-// BiTA with trees of every kind, and with as much of the largest as pays.
+// BiTA with trees of every kind, and with the adaptive part of the largest.
 std::vector<Method> methods_with_masks() {
   std::vector<Method> found;
   const auto add = [&](const std::string& name, BitaTreeKind kind, int candidates, Pace pace) {
@@ -144,7 +144,7 @@ std::vector<Method> methods_with_masks() {
   return found;
 }
 
-// By mask the rates of its candidates.
+// The rates of each mask's candidates.
 absl::StatusOr<std::vector<std::vector<double>>> mask_rates(const std::string& value) {
   std::vector<std::vector<double>> found;
   for (const absl::string_view mask : absl::StrSplit(value, ',')) {
@@ -154,7 +154,8 @@ absl::StatusOr<std::vector<std::vector<double>>> mask_rates(const std::string& v
   return found;
 }
 
-// How many of each size, but for each model's first one of a prompt: a tree may have as many rows.
+// The number of passes by size, without each model's first pass of a prompt: a tree may have as
+// many rows.
 std::map<PassSize, int> passes_behind(int prompt_tokens, const std::vector<PassSize>& all) {
   std::map<PassSize, int> counts;
   std::vector<ModelId> begun;
@@ -175,7 +176,7 @@ struct Turn {
   double all_seconds = 0;     // with the prompt
   std::vector<int64_t> accept_lengths;
   int64_t fallbacks = 0, rollbacks = 0;
-  std::map<PassSize, int> passes;  // but for the prompts'
+  std::map<PassSize, int> passes;  // without prompt passes
 };
 
 class Pair {
@@ -227,7 +228,7 @@ class Pair {
                            .foresight = foresight,
                            .masks = masks});
   }
-  // seed: of the request; the same one gives the same text whatever the method.
+  // seed: of the request; a seed gives the same text with every method.
   absl::StatusOr<Turn> run(const Method& method, uint64_t seed, int prompt_tokens, int new_tokens,
                            std::vector<Token>* tokens) {
     const auto answer = std::make_shared<Answer>();
@@ -242,7 +243,7 @@ class Pair {
     spec.extra_rows = bita_tree_rows(BitaTreeKind::kEfficient, kMasks, kCandidates);
     spec.stops.max_new_tokens = new_tokens;
     spec.warp.seed = seed;
-    spec.prefix_cache = false;  // or the first of a turn would pay for the others' prompt
+    spec.prefix_cache = false;  // otherwise the first method of a turn would prefill for the others
     spec.submitted = clock_.now();
     spec.listener = answer;
     counter_->take_passes();
@@ -265,7 +266,7 @@ class Pair {
   int64_t parameters(ModelId model) const { return device_->shape(model).parameters; }
 
  private:
-  // Destroyed from the last to the first.
+  // Destroyed in reverse order.
   SteadyClock clock_;
   Metrics metrics_;
   std::shared_ptr<TorchShared> shared_;
@@ -326,7 +327,7 @@ absl::Status bench(const Options& o) {
 
   std::vector<Token> heard;
   pair->set_script(agreements.front(), foresight, masks);
-  for (const Method& m : contenders) {  // buffers grow, pages are touched
+  for (const Method& m : contenders) {  // warm-up: buffers grow, pages are touched
     TANDEM_ASSIGN_OR_RETURN(const Turn warm, pair->run(m, 1, prompt, std::min(tokens, 32), &heard));
     (void)warm;
   }
@@ -341,7 +342,7 @@ absl::Status bench(const Options& o) {
       ++seed;
       std::vector<Token> expected;
       for (size_t i = 0; i < contenders.size(); ++i) {
-        // Everybody goes first once; autoregressive text is known without being heard first.
+        // Each method goes first once; the reference text is known from the warm-up.
         const size_t m = (i + static_cast<size_t>(turn)) % contenders.size();
         TANDEM_ASSIGN_OR_RETURN(const Turn done,
                                 pair->run(contenders[m], seed, prompt, tokens, &heard));

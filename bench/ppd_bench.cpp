@@ -1,31 +1,32 @@
-// How long PPD's tokens take on two processors, beside what Theorem 4.1 says of the same layers.
+// Measures PPD on two processors, next to the prediction of Theorem 4.1 for the same layers.
 //
 //   bench_ppd --model DIRECTORY --exit-layers 15,22 --candidates 1,3 --rates
 //   0.4:0.1:0.05,0.6:0.1:0.05
 //
-// Three CPU devices, their threads pinned: cpu:0 (the first processor) has the whole model, cpu:1
-// (the second) its lower layers for a worker, cpu:2 (both) the whole model once more, for
-// autoregressive decoding on as many processors. A scripted device before each decides what is
-// answered (engine/backend/scripted), so that an early layer's candidates are right as often as
-// asked; passes, copies and readouts are real. All take turns and must give the same text:
+// Three CPU devices with pinned threads: cpu:0 (the first processor) has the whole model, cpu:1
+// (the second) its lower layers for a worker, cpu:2 (both) the whole model again, for
+// autoregressive decoding on the same number of processors. A scripted device in front of each
+// replaces the results (engine/backend/scripted), so that an early layer's candidates are right at
+// the given rates. Passes, copies and readouts are real. The modes take turns and must produce the
+// same text:
 //
-//   ar          autoregressive, on cpu:0 alone
+//   ar          autoregressive, on cpu:0
 //   ar_both     the same on cpu:2
-//   ar_beside   the same on cpu:0, while a worker's layers decode something else on cpu:1
-//   lower_beside  so does a model of the layers below the early one: what is missing to ar_beside
-//               are the times of the layers above it
-//   phases_beside  autoregressive in two passes with the early layer read between them: PPD's main
-//               without workers
-//   lower, phases  the same two by themselves
+//   ar_beside   the same on cpu:0, while a worker's layers decode another text on cpu:1
+//   lower_beside  the same with only the layers below the early one; the difference to ar_beside is
+//   the
+//               time of the layers above it
+//   phases_beside  autoregressive in two passes with the early layer read in between: PPD's main
+//               sequence without workers
+//   lower, phases  the last two without load on cpu:1
 //   ppd         with one worker, which runs all candidates as rows of one pass
 //
-// The last two of them with each of --draft-vocabularies: so many of the output matrix's rows an
-// early layer is read with.
+// The last two modes run with each of --draft-vocabularies: the number of rows of the output matrix
+// that an early layer is read with.
 //
-// Prints one JSON object: of each its turns with the seconds from the first token to the last,
-// those of each round, by what the round before it was (a match or not), those of PPD's phases, and
-// PPD's counts.
-// bench/peers/ppd.py makes a page of it.
+// Prints one JSON object: for each mode its turns with the seconds from the first to the last
+// token, the seconds of each round by the result of the previous round (match or not), the times of
+// PPD's phases, and PPD's counts. bench/peers/ppd.py renders it.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -59,21 +60,21 @@ namespace {
 constexpr ModelId kWhole{0}, kWholeOnBoth{1};
 constexpr DeviceId kMain{0}, kBeside{1}, kBoth{2};
 constexpr int kPageRows = 16;
-constexpr int kLongest = 2048;  // rows of the request that keeps cpu:1 busy
+constexpr int kLongest = 2048;  // rows of the request that loads cpu:1
 
 struct Options {
   std::optional<std::string> model, exit_layers, candidates, draft_vocabularies, rates, dtype;
   std::optional<double> prompt_tokens, new_tokens, turns;
 };
 
-// An early layer, with the models that have the layers below it and as many as lie above it.
+// An early layer, with models of the layers below it and of as many layers as lie above it.
 struct Exit {
   int layer = 0;
-  std::vector<std::vector<double>> rates;  // of its candidates, by draft vocabulary and rank
+  std::vector<std::vector<double>> rates;  // candidate rates, by draft vocabulary and rank
   ModelId lower, worker;
 };
 
-// PPD's main by itself.
+// PPD's main sequence without workers.
 Task<void> two_phases(Gen g, int draft_vocabulary) {
   const Stage M = g.stage(Role::kLarge), E = g.stage(Role::kSmall);
   for (;;) {
@@ -101,9 +102,9 @@ struct Contender {
   const Exit* exit = nullptr;
   int candidates = 0;
   ModelId model = kWhole;
-  bool beside = false;  // something else decodes on cpu:1 meanwhile
+  bool beside = false;  // another text is decoded on cpu:1 meanwhile
   int draft_vocabulary = 0;
-  std::vector<double> rates = {};  // of candidates, by rank
+  std::vector<double> rates = {};  // candidate rates, by rank
 
   bool is_phases() const { return name == "phases" || name == "phases_beside"; }
   std::function<Task<void>(Gen)> method() const {
@@ -117,13 +118,13 @@ struct Contender {
   }
 };
 
-// Rounds at an answer's beginning, while a worker reads the prompt, that are not typical.
+// Initial rounds, while a worker prefills, which are not typical.
 constexpr size_t kBeginning = 3;
 
 struct Turn {
   double seconds = 0;  // first token to last
   MethodStats stats;
-  // Seconds of rounds, without those at the beginning and the last, which starts no workers.
+  // Seconds of rounds, without the initial ones and the last, which starts no workers.
   std::vector<double> after_miss, after_match;
 };
 
@@ -170,7 +171,7 @@ class Rig {
     if (!thread_.joinable()) return;
     loop_->quit();
     thread_.join();
-    // The last request may have left a worker at work.
+    // A worker may still run after the last request.
     while (loop_->device_busy()) {
       if (!loop_->step()) std::this_thread::yield();
     }
@@ -228,7 +229,7 @@ class Rig {
     return absl::OkStatus();
   }
 
-  // layers 0: all, and what it says is what large models say.
+  // layers 0: all layers, with the results of the large model.
   absl::Status add_model(const Options& o, DeviceId device, int layers) {
     const ModelId id(static_cast<int64_t>(models_.size()));
     TorchDevice& on = *devices_[device.index()];
@@ -270,7 +271,7 @@ class Rig {
     return answer;
   }
 
-  // Destroyed from the last to the first.
+  // Destroyed in reverse order.
   SteadyClock clock_;
   Metrics metrics_;
   std::shared_ptr<TorchShared> shared_;
@@ -296,7 +297,7 @@ absl::StatusOr<std::vector<int>> parse_numbers(const char* flag, const std::stri
   return found;
 }
 
-// One for all, or one for each early layer with each draft vocabulary.
+// One list for all, or one for each early layer and draft vocabulary.
 absl::StatusOr<std::vector<Exit>> parse_exits(const Options& o, size_t vocabularies) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<int> layers,
                           parse_numbers("--exit-layers", o.exit_layers.value_or(""), 1, 1023));
@@ -380,7 +381,7 @@ absl::Status bench(const Options& o) {
   const std::vector<Contender> contenders = contenders_of(exits, ks, vocabularies);
 
   std::vector<std::vector<std::string>> lines(contenders.size());
-  for (int turn = -1; turn < turns; ++turn) {  // the first one warms up, and does not count
+  for (int turn = -1; turn < turns; ++turn) {  // the first turn is a warm-up
     std::vector<Token> expected, heard;
     for (size_t i = 0; i < contenders.size(); ++i) {
       const size_t c = (i + static_cast<size_t>(turn + 1)) % contenders.size();

@@ -1,10 +1,10 @@
-// What a token costs on its way from the loop to a sink: handed over, decoded, delivered.
+// The cost of a token between the loop and a sink: handover, decoding, delivery.
 //
 //   scripts/build release bench_stream && build/release/bin/bench_stream
 //
-// One iteration is one step of the loop: every stream gets one token, and all are delivered before
-// the next step. `loop_side` is what on_tokens() costs the loop for each token, `text_side` what
-// the text threads spend on it; both are processor time, so waiting for each other is not in them.
+// One iteration is one step of the loop: every stream gets one token, and all tokens are delivered
+// before the next step. `loop_side` is the time of on_tokens() per token on the loop's thread,
+// `text_side` the time on the text threads. Both are processor time and exclude waiting.
 #include <benchmark/benchmark.h>
 #include <time.h>
 
@@ -31,7 +31,7 @@ double cpu_seconds(clockid_t clock) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Counts what comes, and can wait for it.
+// Counts deliveries and waits for them.
 class Count {
  public:
   void add(int64_t n) {

@@ -1,12 +1,11 @@
-// A client whose own work is small beside the server's, for measurements on one machine.
+// A client with little work of its own, for measurements of a server on the same machine.
 //
 //   bench_client --server 127.0.0.1:50051 --model code-large
 //
-// Each line of the input is a number of new tokens and prompts of token ids, "64;1,2,3;4,5,6". All
-// prompts are decoded at once, greedily and past any end of text, each as a stream of its own. The
-// answer is a line of the seconds from the first call until the last end, and the new tokens of
-// each prompt: "0.125;7,8;9,10"; or "error: ..." and what went wrong. Nothing may come from a
-// prefix cache. bench/peers/engines.py asks it.
+// Each input line holds a number of new tokens and prompts of token ids: "64;1,2,3;4,5,6". All
+// prompts are decoded at once as separate streams, greedily and past any end of text, without the
+// prefix cache. The output line holds the seconds from the first call to the last end and the new
+// tokens of each prompt: "0.125;7,8;9,10", or "error: ...". bench/peers/engines.py runs it.
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -51,7 +50,7 @@ struct Stream {
   }
 };
 
-// Of one line of the input.
+// One line of input.
 absl::StatusOr<std::vector<Stream>> read(const std::string& model, const std::string& line) {
   const std::vector<std::string> parts = absl::StrSplit(line, ';');
   int32_t new_tokens = 0;

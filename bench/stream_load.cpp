@@ -1,12 +1,12 @@
-// A crowd of readers: so many streams at once of a server of tandem.v1.Generation.Generate, for so
-// long. When each token came is written to a file; bench/peers/streams.py makes sense of it.
+// Many concurrent readers of tandem.v1.Generation.Generate. Writes the arrival time of every token
+// to a file for bench/peers/streams.py.
 //
 //   build/release/bin/stream_load --server=HOST:PORT --output=FILE [--streams=1000] [--channels=4]
 //                                 [--new-tokens=256] [--warm-up=5] [--seconds=20]
 //
-// A stream that has all its tokens starts over. The first ones are cut to different lengths, so
-// that later beginnings and ends are spread evenly. "begin" and "end" are printed when the measured
-// time starts and ends, with all streams open; the last line is "tokens N failed M".
+// A finished stream starts over. The first streams have different lengths, so that later starts and
+// ends are spread evenly. "begin" and "end" are printed when the measured time starts and ends,
+// with all streams open; the last line is "tokens N failed M".
 //
 // Output: records of int64 arrival (CLOCK_MONOTONIC nanoseconds), int32 token, int32 stream.
 #include <grpcpp/grpcpp.h>
@@ -26,6 +26,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/flags.h"
+#include "rpc/event_engine.h"
 #include "tandem/v1/generation.grpc.pb.h"
 
 namespace tandem {
@@ -43,7 +44,7 @@ struct Record {
 };
 static_assert(sizeof(Record) == 16);
 
-// What the streams share.
+// State shared by the streams.
 struct Crowd {
   std::atomic<bool> recording{false};
   std::atomic<bool> stopping{false};
@@ -53,7 +54,7 @@ struct Crowd {
   int open = 0;  // guarded by mutex
 };
 
-// One request after the other. gRPC runs its reactions one at a time.
+// Sends one request after another. gRPC runs the reactions of a call one at a time.
 class Reader final : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
   Reader(Crowd* crowd, v1::Generation::Stub* stub, int32_t number, int new_tokens, size_t expected)
@@ -64,7 +65,7 @@ class Reader final : public grpc::ClientReadReactor<v1::GenerateResponse> {
     request_.set_ignore_eos(true);
     request_.set_return_tokens(true);
     request_.mutable_autoregressive();
-    // Prompts of their own, so that nobody shares pages.
+    // Distinct prompts, so that streams share no pages.
     for (int i = 0; i < 16; ++i)
       request_.mutable_token_ids()->add_ids((number >> (i % 4 * 4)) & 15);
   }
@@ -97,7 +98,7 @@ class Reader final : public grpc::ClientReadReactor<v1::GenerateResponse> {
       }
       if (status.ok()) return start(new_tokens_);
     }
-    // Notified under the lock: nobody waits any more after the last one.
+    // Notified under the lock, because the waiter may destroy it afterwards.
     const std::lock_guard lock(crowd_->mutex);
     --crowd_->open;
     crowd_->fewer.notify_one();
@@ -128,13 +129,13 @@ int run(const Options& options) {
   std::vector<std::unique_ptr<v1::Generation::Stub>> stubs;
   for (int i = 0; i < channels; ++i) {
     grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection each
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // one connection per channel
     stubs.push_back(v1::Generation::NewStub(
         grpc::CreateCustomChannel(*options.server, grpc::InsecureChannelCredentials(), arguments)));
   }
   Crowd crowd;
   crowd.open = streams;
-  // At most 64 tokens a second are expected: nothing grows while it is measured.
+  // Sized for 64 tokens per second, so that nothing grows while measuring.
   const auto expected = static_cast<size_t>(options.seconds.value_or(20) * 64);
   std::vector<std::unique_ptr<Reader>> readers;
   for (int i = 0; i < streams; ++i) {
@@ -148,7 +149,7 @@ int run(const Options& options) {
   sleep(options.seconds.value_or(20));
   crowd.recording.store(false);
   say("end");
-  sleep(0.5);  // whoever listens looks at the server with all streams open
+  sleep(0.5);  // time for the caller to read the server's metrics with all streams open
   crowd.stopping.store(true);
   for (const auto& reader : readers) reader->cancel();
   {
@@ -173,17 +174,19 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   tandem::Options options;
   tandem::Flags flags;
-  flags.text("server", "HOST:PORT", "the server's address", &options.server);
-  flags.text("output", "FILE", "where the records go", &options.output);
-  flags.number("streams", "N", "at once; default 1000", 1, 1e6, &options.streams);
-  flags.number("channels", "N", "connections; default 4", 1, 1000, &options.channels);
-  flags.number("new-tokens", "N", "of a request; default 256", 1, 1e6, &options.new_tokens);
-  flags.number("warm-up", "SECONDS", "default 5", 0, 3600, &options.warm_up);
-  flags.number("seconds", "SECONDS", "that are measured; default 20", 0.1, 3600, &options.seconds);
+  flags.text("server", "HOST:PORT", "server address", &options.server);
+  flags.text("output", "FILE", "file for the records", &options.output);
+  flags.number("streams", "N", "concurrent streams (default 1000)", 1, 1e6, &options.streams);
+  flags.number("channels", "N", "connections (default 4)", 1, 1000, &options.channels);
+  flags.number("new-tokens", "N", "tokens per request (default 256)", 1, 1e6, &options.new_tokens);
+  flags.number("warm-up", "SECONDS", "time before the measurement (default 5)", 0, 3600,
+               &options.warm_up);
+  flags.number("seconds", "SECONDS", "measured time (default 20)", 0.1, 3600, &options.seconds);
   const auto rest = flags.parse(std::vector<std::string>(argv + 1, argv + argc));
   if (!rest.ok() || !rest->empty() || !options.server || !options.output) {
     std::fprintf(stderr, "%s\n%s", rest.status().ToString().c_str(), flags.help().c_str());
     return 2;
   }
+  tandem::retain_event_engine();
   return tandem::run(options);
 }

@@ -1,4 +1,4 @@
-// What a token costs on its way to text: decoding and matching stop strings, off the loop.
+// The cost of converting a token to text, off the loop: decoding and matching of stop strings.
 #include <benchmark/benchmark.h>
 
 #include <string>

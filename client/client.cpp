@@ -7,21 +7,22 @@
 
 #include <array>
 #include <fstream>
-#include <mutex>
 #include <set>
 #include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/mutex.h"
 #include "engine/base/status.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "rpc/event_engine.h"
 #include "tandem/v1/generation.grpc.pb.h"
 #include "tandem/v1/models.grpc.pb.h"
 
 namespace tandem {
 namespace {
 
-// Answers may be long; what a server may send us is bounded by our own request.
+// Responses may be long; their length is bounded by the request.
 constexpr int kMaxReceiveBytes = 256 << 20;
 
 absl::StatusOr<std::string> read_file(const std::string& path) {
@@ -53,18 +54,18 @@ struct Client::Impl {
   std::unique_ptr<v1::Models::Stub> models;
   std::unique_ptr<grpc::health::v1::Health::Stub> health;
 
-  std::mutex mutex;  // guards what follows
-  std::set<grpc::ClientContext*> streams;
+  Mutex mutex;
+  std::set<grpc::ClientContext*> streams ABSL_GUARDED_BY(mutex);
 
-  // A stream that cancel() knows of.
+  // Registers a stream for cancel().
   class Cancellable {
    public:
     Cancellable(Impl* impl, grpc::ClientContext* context) : impl_(impl), context_(context) {
-      const std::lock_guard lock(impl_->mutex);
+      const MutexLock lock(&impl_->mutex);
       impl_->streams.insert(context_);
     }
     ~Cancellable() {
-      const std::lock_guard lock(impl_->mutex);
+      const MutexLock lock(&impl_->mutex);
       impl_->streams.erase(context_);
     }
     Cancellable(const Cancellable&) = delete;
@@ -90,7 +91,7 @@ struct Client::Impl {
   absl::Status status_of(const grpc::Status& status) const {
     if (status.ok()) return absl::OkStatus();
     const auto code = static_cast<absl::StatusCode>(status.error_code());
-    // gRPC's own words for "nobody listens there" name everything but the address that was meant.
+    // gRPC's message does not contain the requested address.
     if (code == absl::StatusCode::kUnavailable &&
         status.error_message().find("failed to connect") != std::string::npos) {
       return absl::Status(
@@ -117,11 +118,12 @@ Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
+  retain_event_engine();
   auto impl = std::make_unique<Impl>();
   TANDEM_ASSIGN_OR_RETURN(const auto creds, credentials(options));
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxReceiveBytes);
-  // Servers are named by address, not by way of a proxy meant for the web.
+  // The server is addressed directly, not through a web proxy.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   impl->channel = grpc::CreateCustomChannel(options.server, creds, arguments);
   impl->generation = v1::Generation::NewStub(impl->channel);
@@ -135,7 +137,7 @@ absl::Status Client::generate(const v1::GenerateRequest& request,
                               const std::function<bool(const v1::GenerateResponse&)>& on_event) {
   grpc::ClientContext context;
   impl_->prepare(&context);
-  const Impl::Cancellable here(impl_.get(), &context);
+  const Impl::Cancellable cancellable(impl_.get(), &context);
   const auto reader = impl_->generation->Generate(&context, request);
   v1::GenerateResponse event;
   while (reader->Read(&event)) {
@@ -144,13 +146,13 @@ absl::Status Client::generate(const v1::GenerateRequest& request,
       break;
     }
   }
-  while (reader->Read(&event)) {  // after a cancel: what was on its way
+  while (reader->Read(&event)) {  // discards messages after a cancel
   }
   return impl_->status_of(reader->Finish());
 }
 
 void Client::cancel() {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(&impl_->mutex);
   for (grpc::ClientContext* context : impl_->streams) context->TryCancel();
 }
 
@@ -200,7 +202,7 @@ absl::StatusOr<std::string> Client::health(const std::string& service) {
 }
 
 const char* status_name(absl::StatusCode code) {
-  // absl's own names are gRPC's.
+  // Abseil's names are gRPC's.
   static const auto* const kNames = [] {
     auto* all = new std::array<std::string, 17>();
     for (size_t i = 0; i < all->size(); ++i) {

@@ -9,8 +9,7 @@
 //     return true;
 //   });
 //
-// Thread-safe: calls may run at once. A connection is made at the first call and again when it
-// breaks.
+// Thread-safe: calls may run concurrently. Connects at the first call and reconnects when needed.
 #pragma once
 
 #include <functional>
@@ -38,15 +37,15 @@ struct ClientOptions {
 
 class Client {
  public:
-  // Errors name the file that cannot be read.
+  // Errors name the unreadable file.
   static absl::StatusOr<std::unique_ptr<Client>> connect(ClientOptions options);
   ~Client();
 
-  // `on_event` sees every message in order, on this thread; returning false cancels the call, which
-  // then ends with CANCELLED.
+  // `on_event` is called on this thread for every message, in order. If it returns false, the call
+  // is cancelled and ends with CANCELLED.
   absl::Status generate(const v1::GenerateRequest& request,
                         const std::function<bool(const v1::GenerateResponse&)>& on_event);
-  // Ends the calls of generate() that are under way with CANCELLED.
+  // Ends all running generate() calls with CANCELLED.
   void cancel();
 
   absl::StatusOr<v1::CompleteResponse> complete(const v1::GenerateRequest& request);
@@ -57,8 +56,8 @@ class Client {
   absl::StatusOr<v1::ListModelsResponse> models();
   absl::StatusOr<v1::Model> model(const std::string& name);
 
-  // "SERVING", "NOT_SERVING"; `service`: empty for the server as a whole,
-  // "tandem.v1.Generation/NAME" for a model.
+  // "SERVING" or "NOT_SERVING". `service`: empty for the server, "tandem.v1.Generation/NAME" for a
+  // model.
   absl::StatusOr<std::string> health(const std::string& service = "");
 
  private:

@@ -1,4 +1,4 @@
-// Names of enum values for people: without the prefix that the proto style asks for.
+// Short names of proto enum values, without the prefix of the proto style.
 #pragma once
 
 #include <google/protobuf/descriptor.h>
@@ -7,11 +7,10 @@
 
 namespace tandem {
 
-// "EOS" of FINISH_REASON_EOS, "CHAIN" of TREE_CHAIN: the prefix is the zero value's name without
-// UNSPECIFIED.
+// "EOS" for FINISH_REASON_EOS. The prefix is the zero value's name without UNSPECIFIED.
 std::string short_name(const google::protobuf::EnumValueDescriptor* value);
 
-// By its short or its full name; null when there is none.
+// Finds a value by its short or full name; null if there is none.
 const google::protobuf::EnumValueDescriptor* find_value(
     const google::protobuf::EnumDescriptor* type, const std::string& name);
 

@@ -2,9 +2,9 @@
 // "require_contract=EXACT", "chat.messages[0].role=user", "logit_bias.5=1.5".
 //
 // A repeated number takes "1,2,3" and appends; a repeated string appends one. A message takes
-// protobuf text format: "bild={rollback_threshold: 0.69}". Enum values go with or without their
-// prefix: CONTRACT_EXACT, EXACT. Errors are INVALID_ARGUMENT and name the
-// path, the value and what is allowed. Pure functions.
+// protobuf text format: "bild={rollback_threshold: 0.69}". Enum values may omit their prefix:
+// CONTRACT_EXACT, EXACT. Errors are INVALID_ARGUMENT and name the path, the value and the allowed
+// values. Pure functions.
 #pragma once
 
 #include <google/protobuf/message.h>

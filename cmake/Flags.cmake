@@ -1,4 +1,4 @@
-# Compiler, linker, warnings, sanitizers and the precompiled header of the torch-free rooms.
+# Compiler, linker, warnings, sanitizers and the precompiled header of the torch-free modules.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -25,9 +25,10 @@ if(TANDEM_SANITIZE)
   add_link_options(-fsanitize=${TANDEM_SANITIZE})
 endif()
 
-# Linked privately by every target with code of ours; generated code goes without.
+# Linked privately by every target with our own code, not by generated code.
 add_library(tandem_warnings INTERFACE)
 target_compile_options(tandem_warnings INTERFACE
-  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wno-missing-field-initializers>")
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wno-missing-field-initializers>"
+  "$<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wthread-safety>")  # engine/base/mutex.h
 
 find_package(Threads REQUIRED)

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMinTokenBytes = 16;
 
-// Takes the same time wherever the two differ.
+// Takes the same time wherever the texts differ.
 bool equal_secrets(absl::string_view a, absl::string_view b) {
   unsigned char difference = a.size() == b.size() ? 0 : 1;
   for (size_t i = 0; i < a.size(); ++i) {

@@ -1,5 +1,5 @@
-// Who calls: a bearer token or a client certificate where they are asked for, else the peer's
-// address. The name is what fairness between clients goes by.
+// Identifies the client of a call: by bearer token or client certificate if required, else by the
+// peer's address. Fair scheduling and quotas use the name.
 //
 // Immutable after load(); thread-safe.
 #pragma once
@@ -17,21 +17,21 @@ namespace tandem {
 
 class Authenticator {
  public:
-  Authenticator() = default;  // lets everyone in
+  Authenticator() = default;  // accepts every client
 
   // One `NAME TOKEN` or `TOKEN` per line; blank lines and lines that begin with # are skipped.
   static absl::StatusOr<Authenticator> load(const std::string& token_file);
   static absl::StatusOr<Authenticator> parse(absl::string_view text, absl::string_view file_name);
 
-  // UNAUTHENTICATED without a token where one is needed, PERMISSION_DENIED for a wrong one.
+  // UNAUTHENTICATED without a required token, PERMISSION_DENIED with an unknown one.
   absl::StatusOr<std::string> identify(const grpc::ServerContextBase& context) const;
 
-  // As above where there is no TLS: by the value of the header or metadata `authorization`, and the
-  // peer as gRPC names it.
+  // The same without TLS, from the value of the `authorization` header and the peer in gRPC's
+  // notation.
   absl::StatusOr<std::string> identify(absl::string_view authorization,
                                        const std::string& peer) const;
 
-  // As above, on the value of the `authorization` metadata. Empty: there was none.
+  // Checks the value of `authorization`; empty if the call has none.
   absl::StatusOr<std::string> check(absl::string_view authorization) const;
 
  private:
@@ -39,7 +39,7 @@ class Authenticator {
   bool required_ = false;
 };
 
-// "ipv4:10.0.0.7:41234" -> "10.0.0.7": one host is one client, whatever its connections.
+// "ipv4:10.0.0.7:41234" -> "10.0.0.7": all connections of a host are one client.
 std::string host_of_peer(const std::string& peer);
 
 }  // namespace tandem

@@ -1,45 +1,44 @@
-// tandem-server: reads the command line, loads the models, serves until a signal, drains.
+// tandem-server: parses the command line, loads the models, serves until a signal, drains.
 //
-// Exit status: 0 after a drain, or when --check found nothing; 1 when it cannot start, or is asked
-// twice to end; 2 for a wrong command line; 3 when the drain did not end in its time.
+// Exit status: 0 after a drain or a successful --check, 1 if the server cannot start or gets a
+// second signal, 2 for a wrong command line, 3 if the drain exceeds its time.
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/mutex.h"
 #include "engine/base/version.h"
 #include "engine/host/engine.h"
 #include "engine/host/models/models.h"
-#include "server/log.h"
+#include "server/observe/log.h"
 #include "server/options.h"
 #include "server/server.h"
 
 namespace tandem {
 namespace {
 
-constexpr int kCannotStart = 1;  // and: asked twice to end
+constexpr int kCannotStart = 1;  // and: second signal
 constexpr int kWrongCommandLine = 2;
 constexpr int kDrainCutOff = 3;
 
-// The drain has its grace, then the last messages leave, then what is left is cut off.
+// Time after the grace period for the last messages, before the process ends.
 constexpr auto kAfterGrace = std::chrono::seconds(5);
 
-// Turns signals into values, on a thread of its own, which does nothing that could keep it. Made
-// before any other thread, which then inherits the mask.
+// Converts signals to values, on a thread that never blocks elsewhere. Created before any other
+// thread, so that all threads inherit the signal mask.
 class Signals {
  public:
-  enum class Wish { kReload, kDrain };
+  enum class Request { kReload, kDrain };
 
   Signals() {
     sigemptyset(&set_);
@@ -49,17 +48,18 @@ class Signals {
     std::thread([this] { run(); }).detach();
   }
 
-  // From here on the first SIGTERM or SIGINT ends wait(); before, it ends the process at once.
+  // From here on the first SIGTERM or SIGINT ends wait(). Before, it ends the process.
   void arm() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     armed_ = true;
   }
-  Wish wait() {
-    std::unique_lock lock(mutex_);
-    wished_.wait(lock, [this] { return drain_ || reload_; });
-    if (drain_) return Wish::kDrain;
+  Request wait() {
+    MutexLock lock(&mutex_);
+    changed_.wait(lock,
+                  [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return drain_ || reload_; });
+    if (drain_) return Request::kDrain;
     reload_ = false;
-    return Wish::kReload;
+    return Request::kReload;
   }
 
  private:
@@ -68,29 +68,29 @@ class Signals {
       int number = 0;
       sigwait(&set_, &number);
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(&mutex_);
         if (number == SIGHUP) {
           reload_ = true;
         } else {
-          if (!armed_) _exit(0);            // nothing is served yet
-          if (drain_) _exit(kCannotStart);  // asked twice: no more grace
+          if (!armed_) _exit(0);            // not serving yet
+          if (drain_) _exit(kCannotStart);  // second signal: no more grace
           drain_ = true;
         }
       }
-      wished_.notify_all();
+      changed_.notify_all();
       log_info("signal", {{"number", number}});
     }
   }
 
   sigset_t set_;
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable wished_;
-  bool armed_ = false;
-  bool reload_ = false;
-  bool drain_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  bool armed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reload_ ABSL_GUARDED_BY(mutex_) = false;
+  bool drain_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Ends the process when `limit` has passed, whatever still hangs: a device, a library, a thread.
+// Ends the process after `limit`, even if a device, a library or a thread hangs.
 void end_after(Duration limit) {
   std::thread([limit] {
     std::this_thread::sleep_for(limit);
@@ -100,7 +100,7 @@ void end_after(Duration limit) {
   }).detach();
 }
 
-// Connections are files, and the usual soft limit of 1024 is for programs that use select().
+// Connections use file descriptors. The usual soft limit of 1024 exists for select().
 void raise_file_limit() {
   rlimit files = {};
   if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
@@ -108,14 +108,14 @@ void raise_file_limit() {
   setrlimit(RLIMIT_NOFILE, &files);
 }
 
-// gRPC 1.51 heeds its bound on what it reads at once (Server, kReadBytes) only without this way of
-// its own of reading. Before any other thread. What an operator has set stays.
+// gRPC 1.51 honours the limit on read sizes (server.cpp, kReadBytes) only without this experiment.
+// Called before any other thread exists. Keeps a value from the environment.
 void set_up_grpc() { setenv("GRPC_EXPERIMENTS", "-tcp_read_chunks", /*replace=*/0); }
 
-// Written beside and renamed, so that a reader never sees half of it. What lies beside is replaced,
-// not followed, should it be a link.
+// Writes a temporary file and renames it, so that readers see a complete file. An existing
+// temporary file is replaced; links are not followed.
 bool write_port_file(const std::string& path, const Server& server) {
-  const std::string beside = path + ".tmp";
+  const std::string temporary = path + ".tmp";
   std::string text = absl::StrCat("grpc=", server.grpc_address(), "\n");
   if (!server.http_address().empty()) {
     absl::StrAppend(&text, "http=", server.http_address(), "\n");
@@ -123,12 +123,13 @@ bool write_port_file(const std::string& path, const Server& server) {
   if (!server.openai_address().empty()) {
     absl::StrAppend(&text, "openai=", server.openai_address(), "\n");
   }
-  unlink(beside.c_str());
-  const int fd = open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  unlink(temporary.c_str());
+  const int fd =
+      open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (fd < 0) return false;
   const bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   if (close(fd) != 0 || !written) return false;
-  return std::rename(beside.c_str(), path.c_str()) == 0;
+  return std::rename(temporary.c_str(), path.c_str()) == 0;
 }
 
 int fail(const absl::Status& status) {
@@ -136,13 +137,13 @@ int fail(const absl::Status& status) {
   return kCannotStart;
 }
 
-// What run() would stumble over before it reads weights.
+// Reports the errors that run() would find before it reads weights.
 int check(const Options& options) {
   const auto configuration = configure(options);
   if (!configuration.ok()) return fail(configuration.status());
   if (const auto status = Server::check(configuration->server); !status.ok()) return fail(status);
   if (const auto status = check_files(configuration->engine); !status.ok()) return fail(status);
-  std::printf("nothing wrong; models: %zu, deployments: %zu (weights were not read)\n",
+  std::printf("no errors; models: %zu, deployments: %zu (weights were not read)\n",
               configuration->engine.models.size(), configuration->engine.deployments.size());
   return 0;
 }
@@ -157,7 +158,7 @@ int run(const Options& options) {
   if (!configuration.ok()) return fail(configuration.status());
 
   raise_file_limit();
-  std::unique_ptr<Engine> engine;  // outlives the server, however this ends
+  std::unique_ptr<Engine> engine;  // outlives the server on every path
   auto server = Server::start(configuration->server);
   if (!server.ok()) return fail(server.status());
   LogFields listening = {{"version", kVersion},
@@ -181,15 +182,15 @@ int run(const Options& options) {
   }
   log_info("ready", {{"grpc", (*server)->grpc_address()}, {"http", (*server)->http_address()}});
 
-  while (signals.wait() == Signals::Wish::kReload) (*server)->reload();
+  while (signals.wait() == Signals::Request::kReload) (*server)->reload();
   end_after(configuration->server.grace + kAfterGrace);
   (*server)->drain();
   server->reset();
   engine.reset();
   log_info("stopped");
   flush_log(std::chrono::seconds(1));
-  // Not by return: LibTorch would take its tables apart, which takes longer than all of the above,
-  // and threads that run until the process ends would see it.
+  // Not a return: destroying LibTorch's static tables takes longer than the whole shutdown, and
+  // detached threads still run.
   _exit(0);
 }
 

@@ -8,78 +8,55 @@
 namespace tandem {
 namespace {
 
+// A flag that sets a text.
+void add_text(Flags* flags, const char* name, const char* value, const char* help,
+              std::string* to) {
+  flags->add(name, value, help, [to](absl::string_view text) {
+    *to = std::string(text);
+    return absl::OkStatus();
+  });
+}
+
 // The flags of `options`, which outlives them.
 Flags flags_of(Options* options) {
   Flags flags;
-  flags.section("What to serve (one of --config and --model)");
+  ModelFlags* const models = &options->models;
+  flags.section("Models (one of --config and --model)");
   flags.text("config", "FILE", "deployment file (schema: proto/tandem/config/v1)",
              &options->config);
-  flags.texts("model", "NAME=PATH",
-              "a Hugging Face directory or a GGUF file, served as NAME; repeatable",
-              &options->models.models);
-  flags.add("small", "DIRECTORY", "a small model that decodes in tandem with the one of --model",
-            [options](absl::string_view value) {
-              options->models.small = std::string(value);
-              return absl::OkStatus();
-            });
-  flags.add("small-masks", "DIRECTORY",
-            "masks that foresee what the small model will say (tuning/bita.py),\nso that it "
-            "drafts faster",
-            [options](absl::string_view value) {
-              options->models.small_masks = std::string(value);
-              return absl::OkStatus();
-            });
-  flags.add("device", "DEVICE", "of the --model models: cpu:0 (default), cuda:0, ...",
-            [options](absl::string_view value) {
-              options->models.device = std::string(value);
-              return absl::OkStatus();
-            });
-  flags.add(
-      "dtype", "TYPE",
-      "weights of the --model models: auto (default), fp32, bf16, fp16, int8, int4, fp64, stored",
-      [options](absl::string_view value) {
-        options->models.dtype = std::string(value);
-        return absl::OkStatus();
-      });
-  flags.add("cpu-kernels", "WHICH",
-            "of CPU devices with --model: own (default), aten (LibTorch's, a reference)",
-            [options](absl::string_view value) {
-              options->models.cpu_kernels = std::string(value);
-              return absl::OkStatus();
-            });
-  flags.section("Where (port 0: a free one; these override the file)");
-  flags.text("listen", "HOST:PORT", "gRPC; default 127.0.0.1:50051", &options->listen);
-  flags.text("http", "HOST:PORT",
-             "/metrics, /healthz, /readyz; default 127.0.0.1:9400;\n\"off\": none", &options->http);
-  flags.text("openai", "HOST:PORT",
-             "also OpenAI's API: /v1/chat/completions, /v1/completions,\n/v1/models; default: none",
-             &options->openai);
-  flags.text(
-      "otlp", "HOST:PORT",
-      "a collector that spans of calls are sent to (OpenTelemetry,\nOTLP over gRPC); default: "
-      "none",
-      &options->otlp);
-  flags.text("port-file", "FILE",
-             "once ready, the addresses are written here:\nlines grpc=HOST:PORT, http=HOST:PORT, "
-             "openai=HOST:PORT",
+  flags.texts("model", "NAME=PATH", "serve a Hugging Face directory or GGUF file; repeatable",
+              &models->models);
+  add_text(&flags, "small", "PATH", "small model that drafts for the model of --model",
+           &models->small);
+  add_text(&flags, "small-masks", "DIRECTORY",
+           "trained mask tokens of the small model (tuning/bita.py)", &models->small_masks);
+  add_text(&flags, "device", "DEVICE", "device of --model: cpu:0, cuda:0, ... (default cpu:0)",
+           &models->device);
+  add_text(&flags, "dtype", "TYPE",
+           "weights of --model: auto, fp32, bf16, fp16, int8, int4, fp64,\nstored (default auto)",
+           &models->dtype);
+  add_text(&flags, "cpu-kernels", "KERNELS",
+           "CPU kernels of --model: own, aten (LibTorch's; default own)", &models->cpu_kernels);
+  flags.section("Addresses (override the file; port 0: any free port)");
+  flags.text("listen", "HOST:PORT", "gRPC (default 127.0.0.1:50051)", &options->listen);
+  flags.text("http", "HOST:PORT", "/metrics, /healthz, /readyz; off (default 127.0.0.1:9400)",
+             &options->http);
+  flags.text("openai", "HOST:PORT", "OpenAI-compatible HTTP API (default off)", &options->openai);
+  flags.text("otlp", "HOST:PORT", "OpenTelemetry collector for spans, OTLP over gRPC (default off)",
+             &options->otlp);
+  flags.text("port-file", "FILE", "write the bound addresses to FILE once ready",
              &options->port_file);
-  flags.section("How");
-  flags.number("grace-seconds", "SECONDS",
-               "streams may finish for so long after SIGTERM; default 30", 0, 86400,
-               &options->grace_seconds);
-  flags.text("log-level", "LEVEL", "debug, info (default), warn, error", &options->log_level);
-  flags.text("log-format", "FORMAT", "text (default), json", &options->log_format);
-  flags.toggle(
-      "insecure",
-      "calls may come from other machines without TLS: a proxy\nin front has it, or nobody "
-      "listens in",
-      &options->insecure);
-  flags.toggle("check",
-               "say what is wrong with flags, configuration, the files that it names and the\n"
-               "models' small files, and exit; reads no weights, and serves nothing",
+  flags.section("Operation (override the file)");
+  flags.number("grace-seconds", "SECONDS", "time for streams to finish after SIGTERM (default 30)",
+               0, 86400, &options->grace_seconds);
+  flags.text("log-level", "LEVEL", "debug, info, warn, error (default info)", &options->log_level);
+  flags.text("log-format", "FORMAT", "text, json (default text)", &options->log_format);
+  flags.toggle("insecure", "allow calls from other machines without TLS", &options->insecure);
+  flags.section("Other");
+  flags.toggle("check", "check flags, configuration and files, then exit; reads no weights",
                &options->check);
   flags.toggle("version", "print the version and exit", &options->version);
-  flags.toggle("help", "print this and exit", &options->help);
+  flags.toggle("help", "print this help and exit", &options->help);
   return flags;
 }
 
@@ -88,16 +65,16 @@ Flags flags_of(Options* options) {
 std::string options_help() {
   Options unused;
   return absl::StrCat(
-      "tandem-server: serves language models over gRPC, and OpenAI's HTTP API with --openai.\n\n"
-      "  tandem-server --config deploy/demo.textproto\n"
-      "  tandem-server --model NAME=PATH [--model ...] [--device cpu:0] [--dtype fp32]\n"
-      "  tandem-server --model NAME=PATH --small PATH\n"
-      "  tandem-server --config FILE --check\n\n"
-      "SIGTERM or SIGINT drains: running streams finish within the grace time, then exit 0.\n"
-      "SIGHUP reads tokens and certificates again.\n"
-      "Exit status: 0 drained, or nothing wrong; 1 cannot start, or asked twice to end;\n"
-      "2 wrong command line; "
-      "3 the drain did not end in its time.\n",
+      "tandem-server: serves language models over gRPC, and over HTTP with --openai.\n\n"
+      "Usage: tandem-server --model NAME=PATH [flags]\n"
+      "       tandem-server --config FILE [flags]\n\n"
+      "  tandem-server --model chat=model.gguf --small small.gguf --openai 127.0.0.1:8000\n"
+      "  tandem-server --model code=models/code-large --device cpu:0 --dtype fp32\n"
+      "  tandem-server --config deploy/demo.textproto --check\n\n"
+      "Signals: SIGTERM and SIGINT drain: running streams may finish within the grace time.\n"
+      "SIGHUP reads tokens and certificates again.\n\n"
+      "Exit status: 0 drained, or --check found no error; 1 cannot start, or a second signal;\n"
+      "2 wrong command line; 3 the drain exceeded its time.\n",
       flags_of(&unused).help());
 }
 

@@ -1,4 +1,4 @@
-// The command line of tandem-server, and the configuration that it and the deployment file make.
+// The command line of tandem-server, and the configuration from it and the deployment file.
 #pragma once
 
 #include <optional>
@@ -29,8 +29,8 @@ struct Options {
   bool check = false;
 };
 
-// `args` without the program's name. INVALID_ARGUMENT names the flag, the value and what is
-// allowed.
+// `args` without the program's name. INVALID_ARGUMENT names the flag, its value and the allowed
+// values.
 absl::StatusOr<Options> parse_options(const std::vector<std::string>& args);
 std::string options_help();
 
@@ -38,7 +38,7 @@ struct Configuration {
   EngineConfig engine;
   ServerConfig server;
 };
-// The file's, or the flags' models, with the other flags on top.
+// The models of the file or of the flags, with the other flags as overrides.
 absl::StatusOr<Configuration> configure(const Options& options);
 
 }  // namespace tandem

@@ -14,31 +14,32 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
-#include "server/log.h"
-#include "server/process_stats.h"
+#include "rpc/event_engine.h"
+#include "server/observe/log.h"
+#include "server/observe/process_stats.h"
 
 namespace tandem {
 namespace {
 
-// After the engine has ended all requests, their last messages still have to leave.
+// Time for the last messages after the engine has ended all requests.
 constexpr auto kFlushTime = std::chrono::seconds(3);
 
-// Calls of streams that each thread waits for besides its part of those that the gate lets in.
-constexpr int64_t kSpare = 16;
+// Streaming calls that each thread awaits in addition to its share of the limiter's total.
+constexpr int64_t kSpareCalls = 16;
 
-// How often connections that have come to have no calls are closed in a drain.
-constexpr auto kGoodbyes = std::chrono::milliseconds(50);
+// How often a drain closes idle connections.
+constexpr auto kCloseIdleInterval = std::chrono::milliseconds(50);
 
 int milliseconds(Duration d) {
   return static_cast<int>(std::min<int64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(d).count(), 2147483647));
 }
 
-// What gRPC reads of a connection at once. All calls in it exist before any is counted
-// (UnheardCalls), and the smallest takes 15 bytes of it and some 15 KB of memory.
+// The size of one read of a connection. All calls in it exist before any is counted (PendingCalls);
+// the smallest takes 15 bytes of input and about 15 KB of memory.
 constexpr int kReadBytes = 8 << 10;
 
-// Bounds on what one peer can make the server hold. gRPC's own defaults have none for most.
+// Limits the memory that a peer can use. Most of gRPC's defaults are unlimited.
 void set_limits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(config.max_receive_bytes);
   const auto set = [builder](const char* name, int value) {
@@ -54,8 +55,8 @@ void set_limits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   set(GRPC_ARG_MAX_CONNECTION_AGE_MS, milliseconds(config.max_connection_age));
   set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, milliseconds(config.handshake_timeout));
   set(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadBytes);
-  // What the limits above do not cover: all connections together, and what a client sends before it
-  // has acknowledged them.
+  // Covers what the limits above do not: the total of all connections, and input that a client
+  // sends before it has acknowledged the limits.
   grpc::ResourceQuota quota("server");
   quota.Resize(static_cast<size_t>(config.max_transport_bytes));
   builder->SetResourceQuota(quota);
@@ -66,11 +67,11 @@ void warn_about_exposure(const ServerConfig& config) {
     log_warn("exposed", {{"listen", config.listen},
                          {"advice", config.bearer_token_file.empty()
                                         ? "reachable from other machines without TLS"
-                                        : "tokens travel in the clear without server.tls"}});
+                                        : "tokens are sent unencrypted without server.tls"}});
   }
   if (!config.openai.empty() && !is_loopback(config.openai)) {
-    log_warn("exposed", {{"openai", config.openai},
-                         {"advice", "plain HTTP: a proxy in front has to have TLS"}});
+    log_warn("exposed",
+             {{"openai", config.openai}, {"advice", "plain HTTP; use a proxy with TLS"}});
   }
   if (config.http != "off" && !is_loopback(config.http)) {
     log_warn("exposed",
@@ -81,19 +82,20 @@ void warn_about_exposure(const ServerConfig& config) {
 // Descriptors that are not connections: models, logs, devices, the HTTP port.
 constexpr rlim_t kOtherFiles = 256;
 
-// As many connections as are asked for, but no more than there are descriptors.
+// The configured number of connections, limited by the available file descriptors.
 size_t max_connections(const ServerConfig& config) {
   rlimit files = {};
   getrlimit(RLIMIT_NOFILE, &files);
-  const rlim_t room = files.rlim_cur > 2 * kOtherFiles ? files.rlim_cur - kOtherFiles
-                                                       : std::max<rlim_t>(1, files.rlim_cur / 2);
-  const rlim_t each = config.openai.empty() ? room : room / 2;  // of two doors
-  const auto asked = static_cast<rlim_t>(config.max_connections);
-  if (each < asked) {
+  const rlim_t available = files.rlim_cur > 2 * kOtherFiles
+                               ? files.rlim_cur - kOtherFiles
+                               : std::max<rlim_t>(1, files.rlim_cur / 2);
+  const rlim_t each = config.openai.empty() ? available : available / 2;  // gRPC, HTTP
+  const auto configured = static_cast<rlim_t>(config.max_connections);
+  if (each < configured) {
     log_warn("few_files", {{"file_limit", static_cast<uint64_t>(files.rlim_cur)},
                            {"max_connections", static_cast<uint64_t>(each)}});
   }
-  return static_cast<size_t>(std::min(asked, each));
+  return static_cast<size_t>(std::min(configured, each));
 }
 
 }  // namespace
@@ -101,6 +103,7 @@ size_t max_connections(const ServerConfig& config) {
 Server::Server(ServerConfig config) : state_(std::move(config)) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::start(ServerConfig config) {
+  retain_event_engine();
   std::unique_ptr<Server> server(new Server(std::move(config)));
   const std::string& tokens = server->state_.config.bearer_token_file;
   if (!tokens.empty()) {
@@ -139,7 +142,7 @@ absl::Status Server::listen() {
                                        [this] { health_.changed(); });
   if (config.http != "off") {
     const auto ready = [this] {
-      return state_.ready() ? HttpAnswer{200, "ready\n"} : HttpAnswer{503, "not ready\n"};
+      return state_.ready() ? HttpResponse{200, "ready\n"} : HttpResponse{503, "not ready\n"};
     };
     TANDEM_ASSIGN_OR_RETURN(
         http_, HttpEndpoint::start(config.http, {[this] { return exposition(collector_); }, ready,
@@ -174,15 +177,15 @@ absl::Status Server::start_grpc() {
   grpc::ServerBuilder builder;
   if (config.use_tls) {
     TANDEM_RETURN_IF_ERROR(check_tls(config.tls));
-    tls_ = std::make_unique<TlsCredentials>(config.tls, &gate_);
+    tls_ = std::make_unique<TlsCredentials>(config.tls, &limiter_);
   }
   connections_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      config.use_tls ? tls_->credentials() : plain_credentials(&gate_));
+      config.use_tls ? tls_->credentials() : plain_credentials(&limiter_));
   set_limits(config, &builder);
   for (RawService* service :
        std::initializer_list<RawService*>{&generation_, &models_, &health_, &reflection_}) {
-    service->enter_through(&gate_);
+    service->set_limiter(&limiter_);
     builder.RegisterService(service);
   }
   for (auto& arrivals : arrivals_) {
@@ -195,10 +198,10 @@ absl::Status Server::start_grpc() {
   }
   streams_->start();
   const int64_t threads = std::ssize(arrivals_);
-  const int64_t of_each = (gate_.calls().bounds().ceiling() + threads - 1) / threads;
+  const int64_t of_each = (limiter_.calls().bounds().max_total() + threads - 1) / threads;
   for (const auto& arrivals : arrivals_) {
     arrivals->start();
-    generation_.serve_streams(*arrivals, *streams_, of_each + kSpare);
+    generation_.serve_streams(*arrivals, *streams_, of_each + kSpareCalls);
   }
   acceptor_->start([this](int socket, int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
@@ -218,22 +221,22 @@ void Server::attach(Engine* engine) {
   health_.changed();
 }
 
-HttpAnswer Server::alive() const {
-  if (state_.past_help()) return {503, "every model's device is lost\n"};
+HttpResponse Server::alive() const {
+  if (state_.all_devices_lost()) return {503, "every model's device is lost\n"};
   const std::string trouble = monitor_->trouble();
   if (!trouble.empty()) return {503, trouble + "\n"};
   return {200, "ok\n"};
 }
 
 std::vector<prometheus::MetricFamily> Server::edge_metrics() const {
-  EdgeNumbers now;
+  EdgeStats now;
   now.connections = static_cast<int64_t>(acceptor_->open());
   now.connections_refused = acceptor_->refused();
   now.open_calls = state_.calls.open();
-  now.unheard_calls = gate_.calls().unheard();
-  now.unheard_given_up = gate_.calls().given_up();
-  now.calls_refused = state_.calls.refused() + state_.open_to_all.refused() +
-                      state_.reflections.refused() + gate_.calls().refused();
+  now.pending_calls = limiter_.calls().pending();
+  now.pending_calls_expired = limiter_.calls().expired();
+  now.calls_refused = state_.calls.refused() + state_.health_calls.refused() +
+                      state_.reflection_calls.refused() + limiter_.calls().refused();
   if (openai_ != nullptr) {
     now.connections += static_cast<int64_t>(openai_->acceptor().open());
     now.connections_refused += openai_->acceptor().refused();
@@ -272,17 +275,17 @@ void Server::reload() {
                         {"certificates", config.use_tls ? "read" : "none"}});
   } else {
     log_error("reload", {{"error", read.message(), LogField::kMaxMessage},
-                         {"advice", "what could not be read stays as it was"}});
+                         {"advice", "unreadable files keep their old values"}});
   }
 }
 
-// gRPC's own way is to say GOAWAY to all when its server shuts down. But then it cancels the calls
-// that cross that on their way, and nobody retries CANCELLED. So until the last call has ended new
-// ones are refused with UNAVAILABLE, and connections without calls are closed.
+// gRPC's own shutdown sends GOAWAY and then cancels calls that cross it, and clients do not retry
+// CANCELLED. So until the last call has ended, new calls get UNAVAILABLE and idle connections are
+// closed.
 void Server::drain() {
   Engine* const engine = state_.engine.load();
   state_.draining.store(true);
-  if (engine != nullptr) engine->start_drain();  // who hears of it is refused from here on
+  if (engine != nullptr) engine->start_drain();  // rejects new requests
   health_.changed();
   monitor_->stop();
   acceptor_->stop();
@@ -292,32 +295,32 @@ void Server::drain() {
     log_info("drain", {{"live_requests", engine->live_requests()},
                        {"grace_seconds", seconds(state_.config.grace)}});
     std::promise<void> ended;
-    std::thread goodbye([this, over = ended.get_future()] {
+    std::thread closer([this, over = ended.get_future()] {
       do {
-        // Of calls that are still on their way to a service nobody knows whose they are.
-        if (gate_.calls().unheard() == 0) send_idle_away();
-      } while (over.wait_for(kGoodbyes) != std::future_status::ready);
+        // The connection of a call that no service has received is unknown.
+        if (limiter_.calls().pending() == 0) close_idle_connections();
+      } while (over.wait_for(kCloseIdleInterval) != std::future_status::ready);
     });
     engine->shutdown(end);
     ended.set_value();
-    goodbye.join();
+    closer.join();
   }
   health_.end_watches();
   const TimePoint flushed = std::chrono::steady_clock::now() + kFlushTime;
   while (state_.calls.open() > 0 && std::chrono::steady_clock::now() < flushed) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  send_idle_away();
+  close_idle_connections();
   close(flushed);
 }
 
-void Server::send_idle_away() {
-  acceptor_->send_away([this](const std::string& peer) {
-    return !state_.calls.any_of(peer) && !state_.open_to_all.any_of(peer);
+void Server::close_idle_connections() {
+  acceptor_->close_idle([this](const std::string& peer) {
+    return !state_.calls.has_any(peer) && !state_.health_calls.has_any(peer);
   });
 }
 
-// What has been closed already is left alone.
+// Skips what is already closed.
 void Server::close(TimePoint deadline) {
   state_.draining.store(true);
   if (monitor_ != nullptr) monitor_->stop();
@@ -331,7 +334,7 @@ void Server::close(TimePoint deadline) {
     streams_->stop();
     grpc_.reset();
   }
-  if (spans_ != nullptr) spans_->stop();  // every call has ended
+  if (spans_ != nullptr) spans_->stop();  // all calls have ended
 }
 
 Server::~Server() {

@@ -1,17 +1,18 @@
-// The server: ports, services, and the order in which they come up and go down.
+// The server: ports, services, and the order of startup and shutdown.
 //
-//   start()   binds all ports. Health says NOT_SERVING, /readyz 503, calls get UNAVAILABLE.
+//   start()   binds all ports. Health is NOT_SERVING, /readyz returns 503, calls get UNAVAILABLE.
 //   attach()  the engine is loaded and warm: calls are served.
-//   A device that is lost takes its models with it: their health says NOT_SERVING, and when none is
-//             left, so does the server's, and /readyz and /healthz say 503. So they do while a
-//             device, the loop or gRPC does not get on (monitor.h).
-//   reload()  tokens and certificates are read again.
-//   drain()   readiness off; no connection is accepted, and those without calls are closed; new
-//             calls get UNAVAILABLE; streams finish within the grace time, and what is left then
-//             gets UNAVAILABLE; ports close.
+//   reload()  reads tokens and certificates again.
+//   drain()   turns readiness off, stops accepting, closes idle connections. New calls get
+//   UNAVAILABLE.
+//             Streams may finish within the grace time; the rest get UNAVAILABLE. Ports close.
 //
-// start(), attach(), reload() and drain() belong to one thread. Everything else happens on gRPC's
-// and the endpoint's threads, through ServerState.
+// A lost device makes the health of its models NOT_SERVING. Without any model left, the server is
+// NOT_SERVING too, and /readyz and /healthz return 503. The same holds while a device, the loop or
+// gRPC makes no progress (observe/monitor.h).
+//
+// start(), attach(), reload() and drain() are called on one thread. Everything else runs on the
+// threads of gRPC and of the endpoints, through ServerState.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -24,78 +25,79 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/call_gate.h"
-#include "server/call_thread.h"
-#include "server/collector.h"
 #include "server/edge/acceptor.h"
 #include "server/edge/http_endpoint.h"
-#include "server/generation_service.h"
-#include "server/health_service.h"
-#include "server/models_service.h"
-#include "server/monitor.h"
-#include "server/openai_api.h"
-#include "server/reflection_service.h"
+#include "server/grpc/call_limiter.h"
+#include "server/grpc/call_thread.h"
+#include "server/grpc/generation_service.h"
+#include "server/grpc/models_service.h"
+#include "server/grpc/reflection_service.h"
+#include "server/grpc/tls.h"
+#include "server/health/health_service.h"
+#include "server/http/openai_api.h"
+#include "server/observe/collector.h"
+#include "server/observe/monitor.h"
+#include "server/observe/span_exporter.h"
 #include "server/server_state.h"
-#include "server/span_exporter.h"
-#include "server/tls.h"
 
 namespace tandem {
 
 class Server {
  public:
-  // Calls on their way from gRPC to a service: in all, and in reserve for connections with few.
-  // Each is waited for, which takes some 4 KiB.
-  static constexpr int64_t kUnheardCalls = 2048;
-  static constexpr int64_t kUnheardOfItsOwn = 8;
-  static constexpr int64_t kUnheardReserve = 256;
+  // Limits of calls that no service has received yet. Each admitted Generate call is awaited, which
+  // takes about 4 KiB.
+  static constexpr int64_t kMaxPendingCalls = 2048;
+  static constexpr int64_t kPendingReserveThreshold = 8;
+  static constexpr int64_t kPendingReserve = 256;
 
-  // What start() would say of the files that `config` names; listens nowhere.
+  // Checks the files that `config` names, like start(), without listening.
   static absl::Status check(const ServerConfig& config);
 
   // Errors name the address or the file.
   static absl::StatusOr<std::unique_ptr<Server>> start(ServerConfig config);
-  ~Server();  // closes at once what drain() has not closed
+  ~Server();  // closes everything that drain() has not closed
 
   // `engine` outlives the server.
   void attach(Engine* engine);
-  // What cannot be read stays as it is; the log says so.
+  // Keeps the old values of files that cannot be read, and logs that.
   void reload();
   void drain();
 
   const std::string& grpc_address() const { return grpc_address_; }      // with the bound port
-  const std::string& http_address() const { return http_address_; }      // empty: none
-  const std::string& openai_address() const { return openai_address_; }  // likewise
+  const std::string& http_address() const { return http_address_; }      // empty: off
+  const std::string& openai_address() const { return openai_address_; }  // the same
 
  private:
   explicit Server(ServerConfig config);
   absl::Status listen();
   absl::Status start_grpc();
   std::vector<prometheus::MetricFamily> edge_metrics() const;
-  HttpAnswer alive() const;
+  HttpResponse alive() const;
   void start_spans();
-  void send_idle_away();
+  void close_idle_connections();
   void close(TimePoint deadline);
 
   ServerState state_;
   const SteadyClock clock_;
-  // Before what gRPC serves: its calls ask it until the last of them has ended.
-  CallGate gate_{{std::min<int64_t>(state_.config.max_open_calls, kUnheardCalls),
-                  state_.config.max_concurrent_streams, kUnheardOfItsOwn, kUnheardReserve},
-                 &clock_};
-  std::unique_ptr<SpanExporter> spans_;  // of calls, which tell it of their ends
+  // Declared before the services: their calls use it until the last one has ended.
+  CallLimiter limiter_{
+      {std::min<int64_t>(state_.config.max_open_calls, kMaxPendingCalls),
+       state_.config.max_concurrent_streams, kPendingReserveThreshold, kPendingReserve},
+      &clock_};
+  std::unique_ptr<SpanExporter> spans_;  // receives every ended call
   GenerationService generation_{state_};
   ModelsService models_{state_};
-  HealthService health_{[this] { return state_.services(); }, &state_.open_to_all};
+  HealthService health_{[this] { return state_.services(); }, &state_.health_calls};
   ReflectionService reflection_{
       {"tandem.v1.Generation", "tandem.v1.Models", "grpc.health.v1.Health",
        "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"},
-      &state_.reflections};
+      &state_.reflection_calls};
   Collector collector_{state_, [this] { return edge_metrics(); }};
   std::unique_ptr<TlsCredentials> tls_;
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections_;
-  // Of streaming calls. gRPC reads connections on whatever thread waits for it, and one that reads
-  // what a client sends without end takes no calls meanwhile; so there are two.
+  // Threads of streaming calls. gRPC reads connections on threads that wait in a queue. A thread
+  // that reads an endless input accepts no calls meanwhile, so there are two.
   std::array<std::unique_ptr<CallThread>, 2> arrivals_;
   std::unique_ptr<CallThread> streams_;
   std::unique_ptr<grpc::Server> grpc_;

@@ -21,44 +21,43 @@ Duration from_seconds(double value) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
 }
 
-// How an error about a field and its value is said.
-using Complain = std::function<absl::Status(absl::string_view field, absl::string_view value,
-                                            absl::string_view allowed)>;
+// Makes the error for a field and its value.
+using MakeError = std::function<absl::Status(absl::string_view field, absl::string_view value,
+                                             absl::string_view allowed)>;
 
 absl::StatusOr<std::string> read_file(absl::string_view field, const std::string& path,
-                                      const Complain& complain) {
+                                      const MakeError& make_error) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
   if (!in || text.str().empty()) {
-    return complain(field, quote_value(path), "a readable file that is not empty");
+    return make_error(field, quote_value(path), "a readable, non-empty file");
   }
   return text.str();
 }
 
-// The OpenAI door has no TLS, and so no client certificates.
+// The OpenAI-compatible API has no TLS, and so no client certificates.
 absl::Status check_openai(const ServerConfig& config) {
   if (!config.insecure && !is_loopback(config.openai)) {
-    return out_of_range("server.openai", quote_value(config.openai),
-                        "an address of this machine alone, or --insecure (server.insecure) where a "
-                        "proxy in front has TLS");
+    return out_of_range(
+        "server.openai", quote_value(config.openai),
+        "a loopback address, or --insecure (server.insecure) behind a proxy with TLS");
   }
   if (!config.tls.client_ca.empty() && config.bearer_token_file.empty()) {
     return out_of_range("server.openai", quote_value(config.openai),
-                        "unset with server.tls.client_ca, unless server.bearer_token_file says who "
-                        "may call there");
+                        "unset with server.tls.client_ca, unless server.bearer_token_file is set");
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<TlsConfig> read_tls(const TlsFiles& files, const Complain& complain) {
+absl::StatusOr<TlsConfig> read_tls(const TlsFiles& files, const MakeError& make_error) {
   TlsConfig out;
   TANDEM_ASSIGN_OR_RETURN(out.certificate,
-                          read_file("server.tls.certificate", files.certificate, complain));
-  TANDEM_ASSIGN_OR_RETURN(out.key, read_file("server.tls.key", files.key, complain));
+                          read_file("server.tls.certificate", files.certificate, make_error));
+  TANDEM_ASSIGN_OR_RETURN(out.key, read_file("server.tls.key", files.key, make_error));
   if (!files.client_ca.empty()) {
     TANDEM_ASSIGN_OR_RETURN(out.client_ca,
-                            read_file("server.tls.client_ca", files.client_ca, complain));
+                            read_file("server.tls.client_ca", files.client_ca, make_error));
   }
   return out;
 }
@@ -95,8 +94,8 @@ absl::Status check_exposure(const ServerConfig& config) {
   if (!config.openai.empty()) TANDEM_RETURN_IF_ERROR(check_openai(config));
   if (config.use_tls || config.insecure || is_loopback(config.listen)) return absl::OkStatus();
   return out_of_range("server.listen", quote_value(config.listen),
-                      "an address of this machine alone, or server.tls, or --insecure "
-                      "(server.insecure) where a proxy in front has TLS");
+                      "a loopback address, or server.tls, or --insecure (server.insecure) behind a "
+                      "proxy with TLS");
 }
 
 absl::Status check_address(absl::string_view field, const std::string& address) {

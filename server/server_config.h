@@ -1,7 +1,6 @@
-// How the server listens, whom it lets in and what it bounds: plain values, validated.
-//
-// They come from the `server` section of the deployment file (proto/tandem/config/v1, which has the
-// ranges), with flags on top.
+// The server's configuration: addresses, authentication, limits. Plain validated values from the
+// `server` section of the deployment file (proto/tandem/config/v1 has the ranges), overridden by
+// flags.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +36,7 @@ struct OtlpConfig {
 struct ServerConfig {
   std::string listen = "127.0.0.1:50051";
   std::string http = "127.0.0.1:9400";  // "off": none
-  std::string openai;                   // empty: no such door
+  std::string openai;                   // empty: off
   OtlpConfig otlp;
   Duration grace = std::chrono::seconds(30);
   std::string log_level = "info";
@@ -45,12 +44,12 @@ struct ServerConfig {
 
   bool use_tls = false;
   TlsConfig tls;
-  TlsFiles tls_files;             // where it came from
-  bool insecure = false;          // plaintext may leave the machine
+  TlsFiles tls_files;             // the paths of `tls`
+  bool insecure = false;          // allows plaintext from other machines
   std::string bearer_token_file;  // empty: no tokens
 
   int max_receive_bytes = 4 << 20;
-  int max_send_bytes = 4 << 20;  // of an answer that is not a stream
+  int max_send_bytes = 4 << 20;  // of a response that is not streamed
   int max_metadata_bytes = 8 << 10;
   int max_concurrent_streams = 1024;  // per connection
   Duration keepalive = std::chrono::seconds(60);
@@ -59,7 +58,7 @@ struct ServerConfig {
   Duration max_connection_idle = std::chrono::seconds(3600);
   Duration max_connection_age = std::chrono::seconds(450);
   Duration handshake_timeout = std::chrono::seconds(20);
-  // A stream of which more lies unread is paused.
+  // A stream with more unread output is paused.
   int64_t max_unread_bytes = 64 << 10;
   int64_t max_unread_tokens = 256;
   int max_connections = 2048;
@@ -75,14 +74,14 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file);
 // "HOST:PORT" with a port in [0, 65535], or "unix:PATH"; the error names what is allowed.
 absl::Status check_address(absl::string_view field, const std::string& address);
 
-// As check_address() of what stands behind "http://" or "https://", or of all of it.
+// The same with an optional "http://" or "https://" prefix.
 absl::Status check_endpoint(absl::string_view field, const std::string& endpoint);
 
-// INVALID_ARGUMENT where calls would come from other machines without TLS, and nobody has said that
-// they may; or without the credentials that gRPC asks for.
+// INVALID_ARGUMENT if other machines could call without TLS and `insecure` is not set, or could
+// call the HTTP API without the credentials that gRPC requires.
 absl::Status check_exposure(const ServerConfig& config);
 
-// Whether only this machine can reach `address`.
+// Whether `address` is reachable from this machine only.
 bool is_loopback(const std::string& address);
 
 }  // namespace tandem

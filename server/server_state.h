@@ -1,5 +1,5 @@
-// What all calls share. The server binds its port before models are loaded, so the engine arrives
-// later; until then calls get UNAVAILABLE.
+// The state shared by all calls. The server binds its ports before the models are loaded; until
+// then calls get UNAVAILABLE.
 //
 // Thread-safe.
 #pragma once
@@ -9,11 +9,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "engine/base/mutex.h"
 #include "engine/base/stats.h"
 #include "engine/base/status.h"
 #include "engine/host/engine.h"
@@ -30,7 +30,7 @@ inline absl::Status not_ready() {
   return with_reason(absl::UnavailableError("not ready: models are loading"), "NOT_READY");
 }
 
-// Calls that ended before the engine saw them.
+// Calls that ended before they reached the engine.
 struct RefusedCalls {
   std::array<Counter, kStatusCodes> by_status;
 };
@@ -42,41 +42,40 @@ class ServerState {
   const ServerConfig config;
   RefusedCalls refused;
 
-  // Closes the connection of a peer that breaks the protocol's bounds. Set before calls come.
+  // Closes the connection of a peer that exceeds the protocol's limits. Set before calls arrive.
   std::function<void(const std::string& peer)> close_connection = [](const std::string&) {};
   OpenCalls calls{{config.max_open_calls, config.max_concurrent_streams},
                   [this](const std::string& peer) { close_connection(peer); }};
-  // Of health, which needs no credentials. Apart, so that neither takes the other's
-  // places.
-  OpenCalls open_to_all{{/*total=*/512, /*per_connection=*/128},
-                        [this](const std::string& peer) { close_connection(peer); }};
+  // Calls of health need no credentials, so they have a limit of their own.
+  OpenCalls health_calls{{/*total=*/512, /*per_connection=*/128},
+                         [this](const std::string& peer) { close_connection(peer); }};
 
-  // Of reflection, likewise.
-  OpenCalls reflections{{/*total=*/64, /*per_connection=*/16},
-                        [this](const std::string& peer) { close_connection(peer); }};
+  // The same for reflection.
+  OpenCalls reflection_calls{{/*total=*/64, /*per_connection=*/16},
+                             [this](const std::string& peer) { close_connection(peer); }};
 
-  // Hears of every call that has ended; null: nobody does. Set before calls come. Must not block.
+  // Called at the end of every call; may be null. Set before calls arrive. Must not block.
   std::function<void(const CallInfo&, const CallSummary&, const absl::Status&)> call_ended;
 
-  // Who may call; may be replaced at any time.
+  // Authenticates clients. May be replaced at any time.
   std::shared_ptr<const Authenticator> authenticator() const {
-    const std::lock_guard lock(auth_mutex_);
+    const MutexLock lock(&auth_mutex_);
     return auth_;
   }
   void authenticate_by(Authenticator next) {
-    const std::lock_guard lock(auth_mutex_);
+    const MutexLock lock(&auth_mutex_);
     auth_ = std::make_shared<const Authenticator>(std::move(next));
   }
 
   // Null while models load. Set once; the engine outlives all calls.
   std::atomic<Engine*> engine{nullptr};
-  std::atomic<bool> draining{false};  // the engine itself refuses what comes then
-  // Something does not get on: a device, the loop, gRPC. Said in the log; see Monitor.
+  std::atomic<bool> draining{false};  // the engine rejects new requests
+  // A device, the loop or gRPC makes no progress (Monitor).
   std::atomic<bool> stuck{false};
 
-  // What grpc.health.v1 knows, and whether it is served: the server as a whole (""), the services,
-  // and each model as "tandem.v1.Generation/NAME". The whole and Generation are served while any
-  // model is; Models describes them even then.
+  // The services of grpc.health.v1 and whether they are served: the server (""), each service, and
+  // each model as "tandem.v1.Generation/NAME". The server and Generation are served while any model
+  // is. Models is served until a drain.
   std::map<std::string, bool> services() const {
     const Engine* const loaded = engine.load();
     const bool open = loaded != nullptr && !draining.load() && !stuck.load();
@@ -94,8 +93,8 @@ class ServerState {
     return served;
   }
   bool ready() const { return services().at(""); }
-  // Every model is on a device that is lost: only a new start helps.
-  bool past_help() const {
+  // Every model is on a lost device; only a restart helps.
+  bool all_devices_lost() const {
     return !ready() && engine.load() != nullptr && !draining.load() && !stuck.load();
   }
 
@@ -106,9 +105,9 @@ class ServerState {
   }
 
  private:
-  mutable std::mutex auth_mutex_;
-  std::shared_ptr<const Authenticator> auth_ =
-      std::make_shared<const Authenticator>();  // guarded by auth_mutex_
+  mutable Mutex auth_mutex_;
+  std::shared_ptr<const Authenticator> auth_ ABSL_GUARDED_BY(auth_mutex_) =
+      std::make_shared<const Authenticator>();
 };
 
 }  // namespace tandem

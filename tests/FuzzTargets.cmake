@@ -25,13 +25,13 @@ file(GLOB parts CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/engine/host/config/*.cpp $
 foreach(part deployment models/alignment models/loaded_model models/pair requests/request)
   list(APPEND parts ${CMAKE_SOURCE_DIR}/engine/host/${part}.cpp)
 endforeach()
-add_library(tandem_fuzzed_parts STATIC ${parts} ${CMAKE_SOURCE_DIR}/server/request_from_proto.cpp ${CMAKE_SOURCE_DIR}/server/chat_json.cpp)
+add_library(tandem_fuzzed_parts STATIC ${parts} ${CMAKE_SOURCE_DIR}/server/grpc/request_from_proto.cpp ${CMAKE_SOURCE_DIR}/server/grpc/chat_json.cpp)
 tandem_own(tandem_fuzzed_parts)
 tandem_fuzzed(tandem_fuzzed_parts)
 target_link_libraries(tandem_fuzzed_parts PUBLIC tandem::sched tandem::text tandem::config_proto tandem::proto)
 target_precompile_headers(tandem_fuzzed_parts REUSE_FROM tandem_pch)
 tandem_fuzz(config engine/host/fuzz/config_fuzz.cpp SEEDS engine/host/fuzz/seeds/* DEPS tandem_fuzzed_parts)
-tandem_fuzz(request server/fuzz/request_fuzz.cpp SEEDS server/fuzz/seeds/* DEPS tandem_fuzzed_parts)
+tandem_fuzz(request server/grpc/fuzz/request_fuzz.cpp SEEDS server/grpc/fuzz/seeds/* DEPS tandem_fuzzed_parts)
 
 tandem_fuzz(http_reader server/edge/fuzz/http_reader_fuzz.cpp
   SEEDS server/edge/fuzz/seeds/* DEPS tandem::edge)

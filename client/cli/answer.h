@@ -1,4 +1,4 @@
-// What the messages of a stream add up to, as JSON and in one line for a person.
+// Collects the messages of a stream, and prints them as JSON or as one line of statistics.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace tandem::cli {
 
 struct AnswerChoice {
   std::string text;
-  std::vector<v1::Token> tokens;  // where the request asked for them
+  std::vector<v1::Token> tokens;  // if requested
   v1::Finished finished;
 };
 
@@ -26,7 +26,7 @@ class Answer {
   const AnswerChoice& first() const { return choices_[0]; }
   bool has_text() const;
 
-  // One choice: one flat object. Several: what they share, and `choices`.
+  // One choice: one flat object. Several: the common members, and `choices`.
   Json json() const;
 
   // "[EOS, bild, EXACT: 64 tokens in 17 large and 60 small passes, 3.76 a large pass; ...; first
@@ -40,7 +40,7 @@ class Answer {
   std::vector<AnswerChoice> choices_;
 };
 
-// Tokens a second after the first one; 0 for what came in one piece.
+// Tokens per second after the first one; 0 if all tokens came in one message.
 double decode_rate(const v1::Finished& finished);
 
 }  // namespace tandem::cli

@@ -27,57 +27,59 @@ namespace tandem::cli {
 namespace {
 
 constexpr char kBenchIntro[] =
-    "tandem bench: latencies, throughput and goodput of a server under a load.\n\n"
+    "tandem bench: measures latency, throughput and goodput of a server under load.\n\n"
+    "Usage: tandem bench [PROMPT] [flags]\n\n"
     "  tandem bench --concurrency 1,4,16 --requests 64\n"
     "  tandem bench --rate 2,4,8 --limit-first 0.5 --limit-between 0.05 --html report.html\n"
     "  tandem bench --prompts questions.txt --method bild --rate inf --requests 100\n\n"
-    "Closed loop (--concurrency): so many requests at once, each sent when one has ended. Open "
-    "loop\n"
-    "(--rate): Poisson arrivals, whatever became of those before. Several levels run one after "
-    "the\n"
-    "other. Without a prompt each request has --prompt-tokens random tokens of its own, so that "
-    "no\n"
-    "prefix is shared; the end of the text is then passed over, so that answers are of one "
-    "length.\n"
-    "Exit status: 0 fine, 1 no request ended well, 2 wrong usage.\n";
+    "Closed loop (--concurrency): a fixed number of requests at once; each is sent when another\n"
+    "ends. Open loop (--rate): Poisson arrivals, independent of earlier requests. Levels run one\n"
+    "after the other. Without a prompt, every request has --prompt-tokens random tokens, so no\n"
+    "prefix is shared; the end-of-text token is then ignored, so all outputs have one length.\n\n"
+    "Exit status: 0 success, 1 no request succeeded, 2 wrong usage.\n";
 
 constexpr int kPromptTokens = 128;
 constexpr int kNewTokens = 64;
 
 struct BenchFlags {
-  std::optional<std::string> rate, concurrency, prompts, format, json_file, html_file;
+  std::optional<std::string> rate, concurrency, prompts, json_file, html_file;
   std::optional<double> requests, prompt_tokens, load_seed, warm_up;
   Limits limits;
 
-  void add_to(Flags* flags) {
+  void add_to(CommandLine* line) {
+    Flags* const flags = &line->flags;
     flags->section("Load");
-    flags->text("concurrency", "LEVELS", "requests at once, as 1,4,16; default: 1", &concurrency);
-    flags->text("rate", "LEVELS", "requests a second, as 0.5,2", &rate);
-    flags->number("requests", "N", "of each level; default: 64", 1, 1e6, &requests);
-    flags->number("prompt-tokens", "N", "of random prompts; default: 128", 1, 1e6, &prompt_tokens);
-    flags->text("prompts", "FILE", "prompts, one a line, in turn", &prompts);
-    flags->number("load-seed", "N", "of arrivals and random prompts; default: 0", 0, 0x1p53,
+    flags->text("concurrency", "LEVELS", "requests at once, as in 1,4,16 (default 1)",
+                &concurrency);
+    flags->text("rate", "LEVELS", "requests per second, as in 0.5,2; inf: all at once", &rate);
+    flags->number("requests", "N", "requests per level (default 64)", 1, 1e6, &requests);
+    flags->number("prompt-tokens", "N", "length of random prompts (default 128)", 1, 1e6,
+                  &prompt_tokens);
+    flags->text("prompts", "FILE", "prompts, one per line, used in turn", &prompts);
+    flags->number("load-seed", "N", "seed of arrivals and random prompts (default 0)", 0, 0x1p53,
                   &load_seed);
-    flags->number("warm-up", "N", "requests before that do not count; default: 2", 0, 1000,
+    flags->number("warm-up", "N", "unmeasured requests before the first level (default 2)", 0, 1000,
                   &warm_up);
-    flags->section("Limits of the goodput");
-    flags->number("limit-first", "SECONDS", "to the first token", 0, 1e6, &limits.first_seconds);
-    flags->number("limit-between", "SECONDS", "between tokens, a request's mean", 0, 1e6,
+    flags->section("Goodput (requests within these limits)");
+    flags->number("limit-first", "SECONDS", "time to the first token (default none)", 0, 1e6,
+                  &limits.first_seconds);
+    flags->number("limit-between", "SECONDS", "mean time between tokens (default none)", 0, 1e6,
                   &limits.between_seconds);
-    flags->number("limit-whole", "SECONDS", "to the end", 0, 1e6, &limits.whole_seconds);
-    flags->section("Report");
-    flags->text("format", "FORMAT", "text (default), json", &format);
-    flags->text("json", "FILE", "the figures, with the curves of all percentiles", &json_file);
-    flags->text("html", "FILE", "a page with the curves", &html_file);
+    flags->number("limit-whole", "SECONDS", "time to the end (default none)", 0, 1e6,
+                  &limits.whole_seconds);
+    flags->section("Output");
+    line->add_format();
+    flags->text("json", "FILE", "write the figures with all percentiles to FILE", &json_file);
+    flags->text("html", "FILE", "write a page with charts to FILE", &html_file);
   }
   int count() const { return static_cast<int>(requests.value_or(64)); }
   uint64_t seed() const { return static_cast<uint64_t>(load_seed.value_or(0)); }
 };
 
-// What each request of a level is.
+// Makes the requests of all levels.
 class Requests {
  public:
-  // `common`: all but the prompt, unless the user gave one.
+  // `common`: the request without a prompt, unless the user gave one.
   static absl::StatusOr<Requests> make(const BenchFlags& flags, v1::GenerateRequest common,
                                        int vocabulary, int count) {
     Requests out;
@@ -91,7 +93,7 @@ class Requests {
       if (!common.has_max_new_tokens()) common.set_max_new_tokens(kNewTokens);
       if (!common.has_ignore_eos()) common.set_ignore_eos(true);
     }
-    common.set_return_tokens(true);  // so that tokens can be counted as they come
+    common.set_return_tokens(true);  // to count tokens as they arrive
     out.common_ = std::move(common);
     return out;
   }
@@ -136,7 +138,7 @@ absl::StatusOr<std::vector<Level>> measure(const BenchFlags& flags, Client* clie
   const SteadyClock clock;
   const int count = flags.count();
   const int warm_up = static_cast<int>(flags.warm_up.value_or(2));
-  // No prompt is sent twice: the cache knows none.
+  // No prompt is sent twice, so the prefix cache has none of them.
   TANDEM_ASSIGN_OR_RETURN(const Requests requests,
                           Requests::make(flags, common, vocabulary,
                                          warm_up + count * static_cast<int>(offered.size())));
@@ -160,7 +162,7 @@ absl::StatusOr<std::vector<Level>> measure(const BenchFlags& flags, Client* clie
 int save(const std::string& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary);
   out << text;
-  if (out.flush()) return kFine;
+  if (out.flush()) return kSuccess;
   std::fprintf(stderr, "tandem bench: cannot write %s\n", path.c_str());
   return kFailed;
 }
@@ -171,77 +173,72 @@ std::vector<std::pair<std::string, std::string>> facts_of(const BenchFlags& flag
       {"model", request.model()},
       {"method",
        request.method_case() == v1::GenerateRequest::METHOD_NOT_SET
-           ? "the deployment's own"
+           ? "the deployment's default"
            : request.GetReflection()
                  ->GetOneofFieldDescriptor(
                      request, v1::GenerateRequest::descriptor()->FindOneofByName("method"))
                  ->name()},
-      {"requests of a level", absl::StrCat(flags.count())},
-      {"seed of the load", absl::StrCat(flags.seed())},
+      {"requests per level", absl::StrCat(flags.count())},
+      {"load seed", absl::StrCat(flags.seed())},
       {"tandem", absl::StrCat(kVersion, *kCommit ? " " : "", kCommit)}};
   const auto limit = [&out](const char* name, const std::optional<double>& seconds) {
     if (seconds.has_value()) out.emplace_back(name, absl::StrCat(*seconds, " s"));
   };
-  limit("limit to the first token", flags.limits.first_seconds);
-  limit("limit between tokens", flags.limits.between_seconds);
-  limit("limit of the whole", flags.limits.whole_seconds);
+  limit("limit of the time to the first token", flags.limits.first_seconds);
+  limit("limit of the time between tokens", flags.limits.between_seconds);
+  limit("limit of the whole request", flags.limits.whole_seconds);
   return out;
 }
 
-}  // namespace
-
-int bench_command(const Args& args) {
+absl::StatusOr<int> run_bench(CommandLine& line) {
   RequestFlags request_flags;
   BenchFlags bench;
-  Connection connection;
-  Flags flags;
-  bench.add_to(&flags);
-  request_flags.add_to(&flags);
-  connection.add_to(&flags);
-  const auto rest = flags.parse(args);
-  if (!rest.ok()) return wrong_usage("bench", rest.status());
-  if (connection.help) return print_help(kBenchIntro, flags);
-  if (const auto status = request_flags.take_arguments(*rest); !status.ok()) {
-    return wrong_usage("bench", status);
-  }
+  bench.add_to(&line);
+  request_flags.add_to(&line.flags);
+  TANDEM_ASSIGN_OR_RETURN(const bool go, line.parse(CommandLine::kAnyNumber));
+  if (!go) return kSuccess;
+  TANDEM_RETURN_IF_ERROR(request_flags.take_arguments(line.arguments()));
   if (bench.rate.has_value() && bench.concurrency.has_value()) {
-    return wrong_usage("bench", out_of_range("--rate and --concurrency", "both", "one of them"));
+    return out_of_range("--rate and --concurrency", "both", "one of them");
   }
-  const auto json = wants_json(bench.format);
-  if (!json.ok()) return wrong_usage("bench", json.status());
-  auto request =
-      request_flags.has_prompt() ? request_flags.request() : request_flags.request_without_prompt();
-  if (!request.ok()) return wrong_usage("bench", request.status());
-  const auto client = connection.connect();
-  if (!client.ok()) return wrong_usage("bench", client.status());
-  if (const int end = name_model(**client, "bench", request->mutable_model())) return end;
-  const auto model = (*client)->model(request->model());
-  if (!model.ok()) return request_failed(model.status());
+  TANDEM_ASSIGN_OR_RETURN(v1::GenerateRequest request,
+                          request_flags.has_prompt() ? request_flags.request()
+                                                     : request_flags.request_without_prompt());
+  TANDEM_RETURN_IF_ERROR(line.connect(request.mutable_model()));
+  TANDEM_ASSIGN_OR_RETURN(const v1::Model model, from_server(line.client().model(request.model())));
 
-  const auto levels = measure(bench, client->get(), *request, model->limits().vocab_size());
-  if (!levels.ok()) return wrong_usage("bench", levels.status());
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<Level> levels,
+                          measure(bench, &line.client(), request, model.limits().vocab_size()));
   Json out;
-  for (const auto& [name, value] : facts_of(bench, *request)) out[name] = value;
+  for (const auto& [name, value] : facts_of(bench, request)) out[name] = value;
   out["levels"] = Json::array();
   size_t done = 0;
-  for (const Level& level : *levels) {
+  for (const Level& level : levels) {
     out["levels"].push_back(to_json(level));
     done += level.done;
   }
-  write_out(*json ? dump(out) + "\n" : load_table(*levels, bench.limits));
-  int status = done > 0 ? kFine : kFailed;
-  if (bench.json_file && save(*bench.json_file, dump(out, true) + "\n") != kFine) status = kFailed;
-  if (bench.html_file) {
-    const std::string page = report_page(facts_of(bench, *request), *levels, bench.limits);
-    if (save(*bench.html_file, page) != kFine) status = kFailed;
+  write_out(line.json() ? dump(out) + "\n" : load_table(levels, bench.limits));
+  int status = done > 0 ? kSuccess : kFailed;
+  if (bench.json_file && save(*bench.json_file, dump(out, true) + "\n") != kSuccess) {
+    status = kFailed;
   }
-  for (const Level& level : *levels) {
+  if (bench.html_file) {
+    const std::string page = report_page(facts_of(bench, request), levels, bench.limits);
+    if (save(*bench.html_file, page) != kSuccess) status = kFailed;
+  }
+  for (const Level& level : levels) {
     for (const auto& [name, count] : level.errors) {
       std::fprintf(stderr, "%s %g: %zu requests ended with %s\n", level.load.c_str(), level.offered,
                    count, name.c_str());
     }
   }
   return status;
+}
+
+}  // namespace
+
+Command bench_command() {
+  return {"bench", "measure latency and throughput under load", kBenchIntro, run_bench};
 }
 
 }  // namespace tandem::cli

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdio>
 #include <iostream>
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -15,61 +14,62 @@
 #include "client/cli/interrupts.h"
 #include "client/cli/provenance.h"
 #include "client/cli/request_flags.h"
-#include "engine/base/quote.h"
+#include "engine/base/mutex.h"
 #include "engine/base/status.h"
 
 namespace tandem::cli {
 namespace {
 
 constexpr char kChatIntro[] =
-    "tandem chat: a conversation in the terminal. It remembers what was said.\n\n"
+    "tandem chat: a conversation with a model, in the terminal.\n\n"
+    "Usage: tandem chat [flags]\n\n"
     "  tandem chat --system 'You are brief.' --temperature 0.7\n"
     "  tandem chat --model coder --method bild\n\n"
-    "Ctrl-C ends the answer, Ctrl-D the program. /help lists the commands.\n"
-    "Exit status: 0 fine, 1 the last request failed, 2 wrong usage.\n";
+    "Ctrl-C stops the answer, Ctrl-D ends the program, /help lists the commands.\n\n"
+    "Exit status: 0 success, 1 the last request failed, 2 wrong usage.\n";
 
-constexpr int kInterrupted = 130;  // as shells say of SIGINT
+constexpr int kInterrupted = 130;  // the exit status that shells give SIGINT
 
-// The program from its first question to its last.
-class Chatter {
+// A conversation, from the first line of input to the last.
+class ChatSession {
  public:
-  // `request`: all but the prompt.
-  Chatter(Client* client, v1::GenerateRequest request, std::string system, bool colours)
+  // `request` has no prompt yet.
+  ChatSession(Client* client, v1::GenerateRequest request, std::string system, bool colours)
       : client_(client),
         request_(std::move(request)),
         conversation_(std::move(system)),
         colours_(colours),
-        asks_(isatty(STDIN_FILENO) == 1) {
+        interactive_(isatty(STDIN_FILENO) == 1) {
     if (colours_) request_.set_return_token_texts(true);
   }
 
   int run() {
-    if (asks_) {
-      std::fprintf(stderr, "%s  (/help: what else there is)\n", request_.model().c_str());
+    if (interactive_) {
+      std::fprintf(stderr, "%s  (/help lists the commands)\n", request_.model().c_str());
     }
     std::string line;
     while (read(&line)) {
-      const ChatLine asked = parse_chat_line(line);
-      if (asked.wish == ChatLine::Wish::kExit) return status_;
-      do_as(asked);
+      const ChatLine input = parse_chat_line(line);
+      if (input.action == ChatLine::Action::kExit) return status_;
+      execute(input);
     }
-    if (asks_) write_out("\n");
+    if (interactive_) write_out("\n");
     return status_;
   }
 
-  // Ctrl-C, on another thread.
+  // Ctrl-C. Called on another thread.
   void interrupt() {
     if (answering_.load()) {
       client_->cancel();
     } else {
-      write_out("\n(Ctrl-D or /exit ends)\n");
+      write_out("\n(Ctrl-D or /exit ends the program)\n");
       prompt();
     }
   }
 
  private:
   void prompt() const {
-    if (asks_) write_out(colours_ ? "\x1b[1m> \x1b[0m" : "> ");
+    if (interactive_) write_out(colours_ ? "\x1b[1m> \x1b[0m" : "> ");
   }
 
   bool read(std::string* line) const {
@@ -83,37 +83,37 @@ class Chatter {
     return true;
   }
 
-  void do_as(const ChatLine& asked) {
-    switch (asked.wish) {
-      case ChatLine::Wish::kSay:
-        conversation_.say(asked.text);
+  void execute(const ChatLine& input) {
+    switch (input.action) {
+      case ChatLine::Action::kAsk:
+        conversation_.add_question(input.text);
         return answer();
-      case ChatLine::Wish::kRetry:
-        if (conversation_.take_back()) return answer();
-        return tell("nothing was answered yet");
-      case ChatLine::Wish::kHelp:
+      case ChatLine::Action::kRetry:
+        if (conversation_.remove_answer()) return answer();
+        return print_note("there is no answer yet");
+      case ChatLine::Action::kHelp:
         std::fputs(chat_help().c_str(), stderr);
         return;
-      case ChatLine::Wish::kReset:
+      case ChatLine::Action::kReset:
         conversation_.reset();
-        return tell("forgotten");
-      case ChatLine::Wish::kSystem:
-        conversation_.set_system(asked.text);
+        return print_note("conversation cleared");
+      case ChatLine::Action::kSystem:
+        conversation_.set_system(input.text);
         return;
-      case ChatLine::Wish::kMethod:
-        if (const auto set = choose_method(asked.text, &request_); !set.ok()) {
-          tell(std::string(set.message()));
+      case ChatLine::Action::kMethod:
+        if (const auto set = choose_method(input.text, &request_); !set.ok()) {
+          print_note(std::string(set.message()));
         }
         return;
-      case ChatLine::Wish::kUnknown:
-        return tell(absl::StrCat("no command /", asked.text, "; /help lists them"));
-      case ChatLine::Wish::kNothing:
-      case ChatLine::Wish::kExit:
+      case ChatLine::Action::kUnknown:
+        return print_note(absl::StrCat("no command /", input.text, "; /help lists them"));
+      case ChatLine::Action::kNothing:
+      case ChatLine::Action::kExit:
         return;
     }
   }
 
-  void tell(const std::string& line) const {
+  void print_note(const std::string& line) const {
     std::fprintf(stderr, colours_ ? "\x1b[2m%s\x1b[0m\n" : "%s\n", line.c_str());
   }
 
@@ -131,68 +131,60 @@ class Chatter {
     });
     answering_.store(false);
     if (answer.has_text()) write_out("\n");
-    const bool broken_off = absl::IsCancelled(ended);
+    const bool interrupted = absl::IsCancelled(ended);
     if (ended.ok() || answer.has_text()) {
-      conversation_.answered(answer.first().text);
+      conversation_.add_answer(answer.first().text);
     } else {
-      conversation_.failed();
+      conversation_.remove_question();
     }
-    status_ = ended.ok() || broken_off ? kFine : request_failed(ended);
-    if (ended.ok()) tell(answer.footer());
-    if (broken_off) tell("[broken off]");
+    status_ = ended.ok() || interrupted ? kSuccess : request_failed(ended);
+    if (ended.ok()) print_note(answer.footer());
+    if (interrupted) print_note("[interrupted]");
   }
 
   Client* const client_;
   v1::GenerateRequest request_;
   Conversation conversation_;
   const bool colours_;
-  const bool asks_;  // somebody sits there
+  const bool interactive_;  // input is a terminal
   std::atomic<bool> answering_{false};
-  int status_ = kFine;
+  int status_ = kSuccess;
 };
+
+absl::StatusOr<int> run_chat(CommandLine& line) {
+  RequestFlags request_flags;
+  request_flags.add_to(&line.flags, /*prompts=*/false);
+  line.flags.section("Output");
+  line.add_color(
+      "color tokens by the model that proposed them: auto, always, never (default auto)");
+  TANDEM_ASSIGN_OR_RETURN(const bool go, line.parse());
+  if (!go) return kSuccess;
+  TANDEM_ASSIGN_OR_RETURN(v1::GenerateRequest request, request_flags.request_without_prompt());
+
+  struct {
+    Mutex mutex;
+    ChatSession* session ABSL_GUARDED_BY(mutex) = nullptr;
+  } running;
+  const Interrupts interrupts([&running] {
+    const MutexLock lock(&running.mutex);
+    if (running.session == nullptr) _exit(kInterrupted);  // still connecting
+    running.session->interrupt();
+  });
+  TANDEM_RETURN_IF_ERROR(line.connect(request.mutable_model()));
+  ChatSession session(&line.client(), std::move(request), request_flags.system.value_or(""),
+                      line.colours());
+  const auto set_session = [&running](ChatSession* to) {
+    const MutexLock lock(&running.mutex);
+    running.session = to;
+  };
+  set_session(&session);
+  const int status = session.run();
+  set_session(nullptr);
+  return status;
+}
 
 }  // namespace
 
-int chat_command(const Args& args) {
-  RequestFlags request_flags;
-  Connection connection;
-  std::optional<std::string> color;
-  Flags flags;
-  request_flags.add_to(&flags, /*prompts=*/false);
-  flags.section("Printing");
-  flags.text("color", "WHEN", "tokens in colours by what proposed them: always, never, auto",
-             &color);
-  connection.add_to(&flags);
-  const auto rest = flags.parse(args);
-  if (!rest.ok()) return wrong_usage("chat", rest.status());
-  if (connection.help) return print_help(kChatIntro, flags);
-  if (!rest->empty()) {
-    return wrong_usage("chat", out_of_range("argument", quote_value(rest->front()), "flags only"));
-  }
-  const auto colours = wants_colours(color);
-  if (!colours.ok()) return wrong_usage("chat", colours.status());
-  auto request = request_flags.request_without_prompt();
-  if (!request.ok()) return wrong_usage("chat", request.status());
-
-  std::mutex mutex;
-  Chatter* running = nullptr;  // guarded by it
-  const Interrupts interrupts([&mutex, &running] {
-    const std::lock_guard lock(mutex);
-    if (running == nullptr) _exit(kInterrupted);  // it only connects yet
-    running->interrupt();
-  });
-  const auto client = connection.connect();
-  if (!client.ok()) return wrong_usage("chat", client.status());
-  if (const int end = name_model(**client, "chat", request->mutable_model())) return end;
-  Chatter one(client->get(), *std::move(request), request_flags.system.value_or(""), *colours);
-  const auto runs = [&mutex, &running](Chatter* what) {
-    const std::lock_guard lock(mutex);
-    running = what;
-  };
-  runs(&one);
-  const int status = one.run();
-  runs(nullptr);
-  return status;
-}
+Command chat_command() { return {"chat", "talk to a model in the terminal", kChatIntro, run_chat}; }
 
 }  // namespace tandem::cli

@@ -1,4 +1,4 @@
-// The commands of `tandem`.
+// All commands of `tandem`.
 #pragma once
 
 #include "absl/types/span.h"
@@ -6,15 +6,9 @@
 
 namespace tandem::cli {
 
-struct Command {
-  const char* name;
-  const char* summary;
-  int (*run)(const Args&);
-};
-
 absl::Span<const Command> commands();
 
-// Null: there is none of that name.
+// Null if there is no such command.
 const Command* find_command(absl::string_view name);
 
 }  // namespace tandem::cli

@@ -18,20 +18,20 @@ namespace tandem::cli {
 namespace {
 
 constexpr char kCompareIntro[] =
-    "tandem compare [PROMPT]: decodes one prompt by several methods, one after the other, and "
-    "shows\n"
-    "where the answers differ from the first and how long each took.\n\n"
+    "tandem compare: decodes one prompt with several methods, one after the other.\n"
+    "Shows where each output differs from the first, and how long each method took.\n\n"
+    "Usage: tandem compare [PROMPT] [flags]\n\n"
     "  tandem compare 'def fib(n):' --max-new-tokens 64\n"
-    "  tandem compare 'def fib(n):' --methods autoregressive,bild --set "
-    "bild.rollback_threshold=0.69\n\n"
-    "Parameters of a method (--set METHOD.FIELD=VALUE) go to that method alone. Sampling has a "
-    "seed\n"
-    "(--seed, else 0), so that methods whose contract is EXACT give the same tokens.\n"
-    "Exit status: 0 fine, 1 a request failed, 2 wrong usage.\n";
+    "  tandem compare 'def fib(n):' --methods autoregressive,bild \\\n"
+    "      --set bild.rollback_threshold=0.69\n\n"
+    "--set METHOD.FIELD=VALUE applies to that method only. Sampling uses --seed (default 0), so\n"
+    "methods with the EXACT contract produce the same tokens. A method that fails is shown with\n"
+    "its error; the others still run.\n\n"
+    "Exit status: 0 success, 1 a request failed, 2 wrong usage.\n";
 
-// Those that the model offers, autoregressive decoding first: the others are compared with it.
-absl::StatusOr<std::vector<std::string>> offered(Client* client, const std::string& model) {
-  TANDEM_ASSIGN_OR_RETURN(const v1::Model described, client->model(model));
+// The methods that the model offers, autoregressive decoding first: the baseline.
+absl::StatusOr<std::vector<std::string>> offered(Client& client, const std::string& model) {
+  TANDEM_ASSIGN_OR_RETURN(const v1::Model described, from_server(client.model(model)));
   std::vector<std::string> out = {"autoregressive"};
   for (const v1::OfferedMethod& one : described.methods()) {
     if (method_text(one.method()) != out.front()) out.push_back(method_text(one.method()));
@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<std::string>> offered(Client* client, const std::stri
   return out;
 }
 
-// `flags` for one method: without the parameters of others, which would choose these.
+// `flags` for one method. A parameter of another method would select that method.
 RequestFlags flags_for(const std::string& method, const RequestFlags& flags) {
   RequestFlags out = flags;
   out.method = method;
@@ -59,89 +59,96 @@ void put_prompt_of(const v1::GenerateRequest& from, v1::GenerateRequest* to) {
   if (from.has_chat()) *to->mutable_chat() = from.chat();
 }
 
-void print(const Compared& one, const Compared& first, bool colours) {
-  const std::vector<DiffPiece> pieces = diff(pieces_of(first.answer), pieces_of(one.answer));
+void print(const Compared& one, const Compared* baseline, bool colours) {
+  const auto title = [&](const std::string& text) {
+    write_out(absl::StrCat(colours ? "\x1b[1m" : "== ", text, colours ? "\x1b[0m" : "", "\n"));
+  };
+  if (!one.status.ok()) {
+    return title(absl::StrCat(one.method, ": ", status_name(one.status.code()), ": ",
+                              one.status.message(), "\n"));
+  }
+  const std::vector<DiffPiece> pieces = diff(pieces_of(baseline->answer), pieces_of(one.answer));
   const auto others = std::count_if(pieces.begin(), pieces.end(), [](const DiffPiece& piece) {
     return piece.kind != DiffPiece::Kind::kSame;
   });
-  const std::string title =
-      &one == &first ? one.method
-                     : absl::StrCat(one.method, ": ",
-                                    others == 0 ? "the same, token for token"
-                                                : absl::StrCat("differs in ", others, " places"));
-  write_out(absl::StrCat(colours ? "\x1b[1m" : "== ", title, colours ? "\x1b[0m" : "", "\n"));
-  if (&one == &first || others > 0) write_out(show(pieces, colours) + "\n");
+  const bool is_baseline = &one == baseline;
+  title(is_baseline ? one.method
+                    : absl::StrCat(one.method, ": ",
+                                   others == 0 ? "the same, token for token"
+                                               : absl::StrCat("differs in ", others, " places")));
+  if (is_baseline || others > 0) write_out(show(pieces, colours) + "\n");
   write_out("\n");
 }
 
-}  // namespace
-
-int compare_command(const Args& args) {
-  RequestFlags request_flags;
-  Connection connection;
-  std::optional<std::string> format, color, methods;
-  Flags flags;
-  flags.section("Comparison");
-  flags.text("methods", "NAMES", "with commas; default: all that the model offers", &methods);
-  flags.text("format", "FORMAT", "text (default), json", &format);
-  flags.text("color", "WHEN", "always, never, auto (default: on a terminal, without NO_COLOR)",
-             &color);
-  request_flags.add_to(&flags);
-  connection.add_to(&flags);
-  const auto rest = flags.parse(args);
-  if (!rest.ok()) return wrong_usage("compare", rest.status());
-  if (connection.help) return print_help(kCompareIntro, flags);
-  if (const auto status = request_flags.take_arguments(*rest); !status.ok()) {
-    return wrong_usage("compare", status);
+// The requests, one for each method. Wrong usage is found before the first one is sent.
+absl::StatusOr<std::vector<v1::GenerateRequest>> requests_of(
+    const std::vector<std::string>& methods, const RequestFlags& flags,
+    const v1::GenerateRequest& prompt) {
+  std::vector<v1::GenerateRequest> out;
+  for (const std::string& method : methods) {
+    TANDEM_ASSIGN_OR_RETURN(v1::GenerateRequest request,
+                            flags_for(method, flags).request_without_prompt());
+    request.set_model(prompt.model());
+    put_prompt_of(prompt, &request);
+    request.set_n(1);
+    request.set_return_token_texts(true);
+    request.set_return_tokens(true);
+    if (!request.has_seed()) request.set_seed(0);
+    out.push_back(std::move(request));
   }
-  const auto json = wants_json(format);
-  if (!json.ok()) return wrong_usage("compare", json.status());
-  const auto colours = wants_colours(color);
-  if (!colours.ok()) return wrong_usage("compare", colours.status());
+  return out;
+}
+
+absl::StatusOr<int> run_compare(CommandLine& line) {
+  RequestFlags request_flags;
+  std::optional<std::string> methods;
+  line.flags.section("Comparison");
+  line.flags.text("methods", "NAMES", "methods, as in bild,ngram (default all that are offered)",
+                  &methods);
+  line.add_format();
+  line.add_color("color the differences: auto, always, never (default auto)");
+  request_flags.add_to(&line.flags);
+  TANDEM_ASSIGN_OR_RETURN(const bool go, line.parse(CommandLine::kAnyNumber));
+  if (!go) return kSuccess;
+  TANDEM_RETURN_IF_ERROR(request_flags.take_arguments(line.arguments()));
   if (request_flags.method.has_value()) {
-    return wrong_usage("compare", out_of_range("--method", *request_flags.method, "--methods"));
+    return out_of_range("--method", *request_flags.method, "--methods");
   }
   request_flags.reads_input = isatty(STDIN_FILENO) == 0;
-  auto whole = request_flags.request();  // standard input can be read once
-  if (!whole.ok()) return wrong_usage("compare", whole.status());
-  const auto client = connection.connect();
-  if (!client.ok()) return wrong_usage("compare", client.status());
-  if (const int end = name_model(**client, "compare", whole->mutable_model())) return end;
-
+  TANDEM_ASSIGN_OR_RETURN(v1::GenerateRequest prompt, request_flags.request());
+  TANDEM_RETURN_IF_ERROR(line.connect(prompt.mutable_model()));
   std::vector<std::string> names;
   if (methods.has_value()) {
     names = absl::StrSplit(*methods, ',', absl::SkipEmpty());
   } else {
-    auto all = offered(client->get(), whole->model());
-    if (!all.ok()) return request_failed(all.status());
-    names = *std::move(all);
+    TANDEM_ASSIGN_OR_RETURN(names, offered(line.client(), prompt.model()));
   }
+  if (names.empty()) return out_of_range("--methods", "none", "names with commas");
+  TANDEM_ASSIGN_OR_RETURN(const auto requests, requests_of(names, request_flags, prompt));
 
   std::vector<Compared> done;
-  for (const std::string& name : names) {
-    auto request = flags_for(name, request_flags).request_without_prompt();
-    if (!request.ok()) return wrong_usage("compare", request.status());
-    request->set_model(whole->model());
-    put_prompt_of(*whole, &*request);
-    request->set_n(1);
-    request->set_return_token_texts(true);
-    request->set_return_tokens(true);
-    if (!request->has_seed()) request->set_seed(0);
-    Compared one{name, Answer()};
-    const absl::Status ended =
-        (*client)->generate(*request, [&one](const v1::GenerateResponse& event) {
-          one.answer.add(event);
-          return true;
-        });
-    if (!ended.ok()) return request_failed(annotate(ended, name));
-    done.push_back(std::move(one));
-    if (!*json) print(done.back(), done.front(), *colours);
+  done.reserve(names.size());  // `baseline` points into it
+  const Compared* baseline = nullptr;
+  bool failed = false;
+  for (size_t i = 0; i < names.size(); ++i) {
+    Compared& one = done.emplace_back(Compared{names[i], Answer(), absl::OkStatus()});
+    one.status = line.client().generate(requests[i], [&one](const v1::GenerateResponse& event) {
+      one.answer.add(event);
+      return true;
+    });
+    failed = failed || !one.status.ok();
+    if (one.status.ok() && baseline == nullptr) baseline = &one;
+    if (!line.json()) print(one, baseline, line.colours());
+    if (!one.status.ok()) request_failed(annotate(one.status, one.method));
   }
-  if (done.empty()) {
-    return wrong_usage("compare", out_of_range("--methods", "none", "names with commas"));
-  }
-  write_out(*json ? dump(comparison_json(done)) + "\n" : comparison_table(done));
-  return kFine;
+  write_out(line.json() ? dump(comparison_json(done)) + "\n" : comparison_table(done));
+  return failed ? kFailed : kSuccess;
+}
+
+}  // namespace
+
+Command compare_command() {
+  return {"compare", "decode one prompt with several methods", kCompareIntro, run_compare};
 }
 
 }  // namespace tandem::cli

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/client.h"
 
 namespace tandem::cli {
 namespace {
@@ -38,6 +39,13 @@ Row row_of(const Compared& one, const Compared& first) {
       finish_reason_text(finished.finish_reason())};
 }
 
+// The first method that succeeded; null if none did.
+const Compared* baseline_of(const std::vector<Compared>& all) {
+  const auto found =
+      std::find_if(all.begin(), all.end(), [](const Compared& one) { return one.status.ok(); });
+  return found == all.end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 std::vector<std::string> pieces_of(const Answer& answer) {
@@ -49,9 +57,13 @@ std::vector<std::string> pieces_of(const Answer& answer) {
 }
 
 std::string comparison_table(const std::vector<Compared>& all) {
+  const Compared* const baseline = baseline_of(all);
   std::vector<Row> rows = {{"method", "contract", "tokens", "large passes", "small passes",
                             "tokens/pass", "first token", "then/s", "times", "ended by"}};
-  for (const Compared& one : all) rows.push_back(row_of(one, all.front()));
+  for (const Compared& one : all) {
+    rows.push_back(one.status.ok() ? row_of(one, *baseline)
+                                   : Row{one.method, status_name(one.status.code())});
+  }
   std::array<size_t, kColumns> widths = {};
   for (const Row& row : rows) {
     for (size_t i = 0; i < kColumns; ++i) widths[i] = std::max(widths[i], row[i].size());
@@ -69,14 +81,20 @@ std::string comparison_table(const std::vector<Compared>& all) {
 
 Json comparison_json(const std::vector<Compared>& all) {
   Json out;
-  out["prompt_tokens"] = all.front().answer.started().prompt_tokens();
+  const Compared* const baseline = baseline_of(all);
+  out["prompt_tokens"] = baseline == nullptr ? 0 : baseline->answer.started().prompt_tokens();
   out["answers"] = Json::array();
   for (const Compared& one : all) {
     Json answer;
     answer["asked"] = one.method;
-    answer["same"] = same(one, all.front());
-    answer["speed_up"] = speed_up(one, all.front());
-    answer.update(one.answer.json());
+    if (one.status.ok()) {
+      answer["same"] = same(one, *baseline);
+      answer["speed_up"] = speed_up(one, *baseline);
+      answer.update(one.answer.json());
+    } else {
+      answer["error"] = {{"status", status_name(one.status.code())},
+                         {"message", std::string(one.status.message())}};
+    }
     out["answers"].push_back(std::move(answer));
   }
   return out;

@@ -1,9 +1,10 @@
-// What several methods made of one prompt, side by side. Pure functions of what the server said.
+// Compares the outputs of several methods for one prompt. Pure functions of the server's responses.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "client/cli/answer.h"
 #include "client/cli/json.h"
 #include "client/cli/text_diff.h"
@@ -11,18 +12,21 @@
 namespace tandem::cli {
 
 struct Compared {
-  std::string method;  // as it was asked for
-  Answer answer;
+  std::string method;  // as requested
+  Answer answer;       // incomplete if the request failed
+  absl::Status status;
 };
 
-// Token texts, of which the answer's own text is made; the ids where the server gave no texts.
+// The text of each token, or its id where the server sent no text.
 std::vector<std::string> pieces_of(const Answer& answer);
 
-// One line for each: contract, tokens, passes, tokens a pass, time to the first token, tokens a
-// second after it, how many times the first one's rate that is, and how it ended.
+// One line per method: contract, tokens, passes, tokens per pass, time to the first token, tokens
+// per second after it, the speed-up over the baseline, and the finish reason. The baseline is the
+// first method that succeeded. A method that failed has its status in place of the figures.
 std::string comparison_table(const std::vector<Compared>& all);
 
-// {"prompt_tokens", "answers": [{"asked", "same", "speed_up", and the fields of `generate`}]}
+// {"prompt_tokens", "answers": [{"asked", "same", "speed_up", and the fields of `generate`}]}. A
+// method that failed has {"asked", "error": {"status", "message"}}.
 Json comparison_json(const std::vector<Compared>& all);
 
 }  // namespace tandem::cli

@@ -13,11 +13,12 @@ namespace tandem::cli {
 namespace {
 
 constexpr char kCompletionIntro[] =
-    "tandem completion SHELL: prints a script that completes commands, flags and values.\n\n"
-    "  eval \"$(tandem completion bash)\"                          in ~/.bashrc\n"
-    "  tandem completion zsh > \"${fpath[1]}/_tandem\"             once\n";
+    "tandem completion: prints a script that completes commands, flags and values in a shell.\n\n"
+    "Usage: tandem completion bash|zsh\n\n"
+    "  eval \"$(tandem completion bash)\"                          (in ~/.bashrc)\n"
+    "  tandem completion zsh > \"${fpath[1]}/_tandem\"             (once)\n";
 
-// What flags take, for both shells: a case's patterns and words. @METHODS@ is replaced.
+// Values of flags, as branches of a shell's `case`. @METHODS@ is replaced.
 constexpr char kValues[] = R"sh(    --format) values='text json' ;;
     --color) values='auto always never' ;;
     --method|--methods) values='@METHODS@' ;;
@@ -28,7 +29,7 @@ constexpr char kValues[] = R"sh(    --format) values='text json' ;;
 constexpr char kBash[] = R"sh(# bash completion of tandem: eval "$(tandem completion bash)"
 _tandem() {
   local program=$1 current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} values=
-  # --flag=value stands in three words.
+  # bash splits --flag=value into three words.
   if [ "$before" = = ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
   if [ "$current" = = ]; then before=${COMP_WORDS[COMP_CWORD-1]} current=; fi
   COMPREPLY=()
@@ -92,20 +93,22 @@ std::string completion_script(absl::string_view shell, absl::Span<const Command>
   return "";
 }
 
-int completion_command(const Args& args) {
-  Flags flags;
-  bool help = false;
-  flags.toggle("help", "print this and exit", &help);
-  const auto rest = flags.parse(args);
-  if (!rest.ok()) return wrong_usage("completion", rest.status());
-  if (help) return print_help(kCompletionIntro, flags);
-  const std::string shell = rest->size() == 1 ? rest->front() : "";
+namespace {
+
+absl::StatusOr<int> run_completion(CommandLine& line) {
+  TANDEM_ASSIGN_OR_RETURN(const bool go, line.parse(CommandLine::kAnyNumber, /*offline=*/true));
+  if (!go) return kSuccess;
+  const std::string shell = line.arguments().size() == 1 ? line.arguments().front() : "";
   const std::string script = completion_script(shell, commands());
-  if (script.empty()) {
-    return wrong_usage("completion", out_of_range("SHELL", quote_value(shell), "bash, zsh"));
-  }
+  if (script.empty()) return out_of_range("SHELL", quote_value(shell), "bash, zsh");
   std::fputs(script.c_str(), stdout);
-  return kFine;
+  return kSuccess;
+}
+
+}  // namespace
+
+Command completion_command() {
+  return {"completion", "print a completion script for a shell", kCompletionIntro, run_completion};
 }
 
 }  // namespace tandem::cli

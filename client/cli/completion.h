@@ -1,5 +1,5 @@
-// Scripts that complete `tandem` in a shell. Flags are asked of `tandem COMMAND --help` when the
-// key is pressed, so that they are those of the program that is installed.
+// Scripts that complete `tandem` in a shell. They read the flags from `tandem COMMAND --help` at
+// each completion, so the flags are those of the installed program.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace tandem::cli {
 
-// `shell`: "bash" or "zsh". Empty for another.
+// `shell`: "bash" or "zsh". Empty for any other shell.
 std::string completion_script(absl::string_view shell, absl::Span<const Command> commands);
 
 }  // namespace tandem::cli

@@ -12,16 +12,17 @@ struct Known {
   const char* name;
   const char* argument;
   const char* help;
-  ChatLine::Wish wish;
+  ChatLine::Action action;
 };
 constexpr Known kKnown[] = {
-    {"exit", "", "ends the program, as Ctrl-D does", ChatLine::Wish::kExit},
-    {"quit", "", "", ChatLine::Wish::kExit},
-    {"help", "", "this", ChatLine::Wish::kHelp},
-    {"reset", "", "forgets what was said", ChatLine::Wish::kReset},
-    {"retry", "", "answers again", ChatLine::Wish::kRetry},
-    {"system", "TEXT", "another system message; without a text none", ChatLine::Wish::kSystem},
-    {"method", "NAME", "decodes by another method from here on", ChatLine::Wish::kMethod},
+    {"exit", "", "end the program (also Ctrl-D)", ChatLine::Action::kExit},
+    {"quit", "", "", ChatLine::Action::kExit},
+    {"help", "", "list the commands", ChatLine::Action::kHelp},
+    {"reset", "", "forget the conversation", ChatLine::Action::kReset},
+    {"retry", "", "answer the last question again", ChatLine::Action::kRetry},
+    {"system", "TEXT", "set the system message; without TEXT: remove it",
+     ChatLine::Action::kSystem},
+    {"method", "NAME", "use another decoding method", ChatLine::Action::kMethod},
 };
 
 }  // namespace
@@ -29,16 +30,17 @@ constexpr Known kKnown[] = {
 ChatLine parse_chat_line(absl::string_view line) {
   const absl::string_view text = absl::StripAsciiWhitespace(line);
   if (text.empty()) return {};
-  if (text[0] != '/') return {ChatLine::Wish::kSay, std::string(text)};
-  if (text.size() > 1 && text[1] == '/') return {ChatLine::Wish::kSay, std::string(text.substr(1))};
+  if (text[0] != '/') return {ChatLine::Action::kAsk, std::string(text)};
+  if (text.size() > 1 && text[1] == '/')
+    return {ChatLine::Action::kAsk, std::string(text.substr(1))};
   const size_t space = text.find(' ');
   const absl::string_view name = text.substr(1, space == text.npos ? text.npos : space - 1);
   for (const Known& known : kKnown) {
     if (name != known.name) continue;
     const absl::string_view rest = space == text.npos ? "" : text.substr(space);
-    return {known.wish, std::string(absl::StripAsciiWhitespace(rest))};
+    return {known.action, std::string(absl::StripAsciiWhitespace(rest))};
   }
-  return {ChatLine::Wish::kUnknown, std::string(name)};
+  return {ChatLine::Action::kUnknown, std::string(name)};
 }
 
 std::string chat_help() {
@@ -49,21 +51,21 @@ std::string chat_help() {
         absl::StrCat("/", known.name, *known.argument ? " " : "", known.argument);
     absl::StrAppend(&out, "  ", left, std::string(16 - left.size(), ' '), known.help, "\n");
   }
-  absl::StrAppend(&out,
-                  "A line that ends with \\ goes on in the next one. Ctrl-C ends the answer.\n");
+  absl::StrAppend(
+      &out, "A line that ends with \\ continues on the next line. Ctrl-C stops the answer.\n");
   return out;
 }
 
-void Conversation::say(std::string text) { turns_.push_back({true, std::move(text)}); }
+void Conversation::add_question(std::string text) { turns_.push_back({true, std::move(text)}); }
 
-void Conversation::answered(std::string text) { turns_.push_back({false, std::move(text)}); }
+void Conversation::add_answer(std::string text) { turns_.push_back({false, std::move(text)}); }
 
-void Conversation::failed() {
-  if (!turns_.empty() && turns_.back().users) turns_.pop_back();
+void Conversation::remove_question() {
+  if (!turns_.empty() && turns_.back().is_question) turns_.pop_back();
 }
 
-bool Conversation::take_back() {
-  if (turns_.empty() || turns_.back().users) return false;
+bool Conversation::remove_answer() {
+  if (turns_.empty() || turns_.back().is_question) return false;
   turns_.pop_back();
   return true;
 }
@@ -76,7 +78,7 @@ v1::Chat Conversation::chat() const {
     message->set_content(text);
   };
   if (!system_.empty()) add("system", system_);
-  for (const Turn& turn : turns_) add(turn.users ? "user" : "assistant", turn.text);
+  for (const Turn& turn : turns_) add(turn.is_question ? "user" : "assistant", turn.text);
   return out;
 }
 

@@ -1,4 +1,4 @@
-// What `tandem chat` knows without a terminal: what a line asks for, and the messages so far.
+// The parts of `tandem chat` that need no terminal: parsing of lines, and the messages so far.
 #pragma once
 
 #include <string>
@@ -10,37 +10,36 @@
 namespace tandem::cli {
 
 struct ChatLine {
-  enum class Wish { kNothing, kSay, kExit, kHelp, kReset, kSystem, kMethod, kRetry, kUnknown };
-  Wish wish = Wish::kNothing;
-  std::string text;  // what is said, or what follows the command
+  enum class Action { kNothing, kAsk, kExit, kHelp, kReset, kSystem, kMethod, kRetry, kUnknown };
+  Action action = Action::kNothing;
+  std::string text;  // the question, or the argument of the command
 };
-// A line that begins with "/" is a command; with "//" it is said, less one of them.
+// A line that begins with "/" is a command. "//" begins a question with one slash.
 ChatLine parse_chat_line(absl::string_view line);
 
-// The commands, a line each.
+// The commands, one per line.
 std::string chat_help();
 
 class Conversation {
  public:
   explicit Conversation(std::string system = "") : system_(std::move(system)) {}
 
-  void say(std::string text);
-  // The model's answer to what was said last, also one that was broken off.
-  void answered(std::string text);
-  // Nothing came: what was said last is forgotten, so that the next try does not follow on it.
-  void failed();
-  // Forgets the last answer, so that what was said before it can be asked again. False: there is
-  // none.
-  bool take_back();
+  void add_question(std::string text);
+  // The model's answer to the last question, complete or interrupted.
+  void add_answer(std::string text);
+  // Removes the last question, after a request without an answer.
+  void remove_question();
+  // Removes the last answer, for a retry. False if there is none.
+  bool remove_answer();
   void reset() { turns_.clear(); }
   void set_system(std::string text) { system_ = std::move(text); }
 
-  // For the template, with the system's message first where there is one.
+  // All messages; the system message, if any, comes first.
   v1::Chat chat() const;
 
  private:
   struct Turn {
-    bool users = false;
+    bool is_question = false;
     std::string text;
   };
   std::string system_;

@@ -11,7 +11,7 @@ Interrupts::Interrupts(std::function<void()> pressed) {
   sigset_t watched;
   sigemptyset(&watched);
   sigaddset(&watched, SIGINT);
-  sigaddset(&watched, SIGUSR1);  // of our own, to end the thread
+  sigaddset(&watched, SIGUSR1);  // sent by the destructor to end the thread
   pthread_sigmask(SIG_BLOCK, &watched, nullptr);
   thread_ = std::thread([watched, pressed = std::move(pressed)] {
     for (int number = 0;;) {

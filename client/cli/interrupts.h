@@ -1,4 +1,4 @@
-// Ctrl-C as a call on a thread of its own, instead of the program's end.
+// Handles Ctrl-C by a callback on a thread of its own.
 #pragma once
 
 #include <functional>
@@ -6,8 +6,8 @@
 
 namespace tandem::cli {
 
-// From its making to its end SIGINT calls `pressed`. Made before other threads, which then leave
-// the signal to it.
+// SIGINT calls `pressed` during this object's lifetime. REQUIRES: created before other threads,
+// which inherit the signal mask.
 class Interrupts {
  public:
   explicit Interrupts(std::function<void()> pressed);

@@ -1,8 +1,7 @@
-// Answers as JSON: every field by its proto name, numbers as numbers.
+// Converts messages to JSON: fields by their proto names, numbers as numbers.
 //
-// Enum values are written without their prefix; methods and sources as they are asked for ("bild",
-// "large"), contracts, finish reasons and the rest in capitals ("EXACT", "EOS"). Bytes are arrays
-// of numbers. Pure functions.
+// Enum values have no prefix: methods and sources in lower case ("bild", "large"), all others in
+// upper case ("EXACT", "EOS"). Bytes are arrays of numbers. Pure functions.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -15,11 +14,11 @@ namespace tandem::cli {
 
 using Json = nlohmann::ordered_json;
 
-// All fields, also those at zero; unset `optional` fields and unset messages are left out.
+// All fields, including zeros. Omits unset `optional` fields and messages.
 Json to_json(const google::protobuf::Message& message);
 
-// {"id", "provenance": {"proposed", "confirmed", and where it is so "corrected": true, "index"},
-// and with token texts or logprobs "text", "bytes", "logprob", "top_logprobs"}
+// {"id", "provenance": {"proposed", "confirmed", optional "corrected": true, "index"}, and if
+// requested "text", "bytes", "logprob", "top_logprobs"}
 Json token_to_json(const v1::Token& token);
 
 // The name of an enum value, as above.

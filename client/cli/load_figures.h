@@ -1,5 +1,4 @@
-// What a load made of a server: percentiles, throughput, goodput. Pure functions of what was seen
-// when.
+// The results of a load test: percentiles, throughput, goodput. Pure functions of the samples.
 #pragma once
 
 #include <map>
@@ -12,28 +11,29 @@
 
 namespace tandem::cli {
 
-// One request, in times since the load's beginning.
+// One request, in times since the start of the load.
 struct Sample {
   // A message with tokens.
   struct Message {
     Duration at{0};
     int tokens = 0;
   };
-  Duration due{0};  // when it was to be sent; latencies count from here, so that a client that is
-                    // late itself hides nothing
+  Duration due{0};  // planned send time; latencies count from here, so that a late client does not
+                    // hide waiting times
   Duration end{0};
   std::vector<Message> messages;
   int prompt_tokens = 0;
-  std::string error;  // the status' name; empty: it ended well
+  std::string error;  // the name of the status; empty if it succeeded
 
   int tokens() const;
   std::optional<Duration> first() const;  // from `due` to the first token
-  // Each token after the first message: the time since the message before it, divided among the
-  // message's tokens, so that methods that yield several at once are not flattered.
+  // For each token after the first message: the time since the previous message, divided by the
+  // tokens of its message, so that methods with several tokens per message are comparable.
   std::vector<double> between() const;  // seconds
 };
 
-// The p-th percentile, [0, 100], of ascending values, linear between neighbours. REQUIRES: any.
+// The p-th percentile, [0, 100], of ascending values, interpolated linearly.
+// REQUIRES: not empty.
 double percentile(const std::vector<double>& sorted, double p);
 
 struct Spread {
@@ -43,7 +43,7 @@ struct Spread {
 };
 Spread spread_of(std::vector<double> values);
 
-// What is asked of a request that counts for the goodput.
+// The limits that a request must meet to count for the goodput.
 struct Limits {
   std::optional<double> first_seconds, between_seconds, whole_seconds;
   bool any() const { return first_seconds || between_seconds || whole_seconds; }
@@ -57,8 +57,8 @@ struct Level {
   size_t sent = 0, done = 0;
   std::map<std::string, size_t> errors;  // by status
   double requests_per_second = 0, tokens_per_second = 0, prompt_tokens_per_second = 0;
-  // Requests a second that ended well within all limits (between: by the request's mean), and their
-  // part of all that were sent.
+  // Successful requests per second within all limits (between: by the request's mean), and their
+  // share of all requests.
   double goodput = 0, within = 0;
   Spread first, between, whole;  // seconds
 };
@@ -67,7 +67,7 @@ Level level_of(std::string load, double offered, const std::vector<Sample>& samp
 
 Json to_json(const Level& level);
 
-// A table for a person, a line for each level.
+// A text table with one line per level.
 std::string load_table(const std::vector<Level>& levels, const Limits& limits);
 
 }  // namespace tandem::cli

@@ -11,7 +11,7 @@
 namespace tandem::cli {
 namespace {
 
-// In [0, 1). The library's distributions differ between machines; this does not.
+// Uniform in [0, 1). The standard distributions differ between implementations; this does not.
 double uniform(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
 
 }  // namespace
@@ -31,7 +31,7 @@ std::vector<std::vector<int32_t>> random_prompts(int count, int tokens, int voca
                                                  uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto base = static_cast<size_t>(vocabulary);
-  int digits = 1;  // ids that say which prompt it is
+  int digits = 1;  // ids that encode the prompt's number
   for (size_t most = static_cast<size_t>(count) / base; most > 0; most /= base) ++digits;
   std::vector<std::vector<int32_t>> out(static_cast<size_t>(count));
   for (size_t i = 0; i < out.size(); ++i) {

@@ -1,4 +1,4 @@
-// When `tandem bench` sends what. Pure functions: the same seed plans the same load.
+// Plans the load of `tandem bench`. Pure functions: the same seed gives the same load.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,11 @@
 
 namespace tandem::cli {
 
-// `count` arrivals of a Poisson process, as times since its beginning, ascending.
+// `count` arrivals of a Poisson process, as ascending times since its start.
 // REQUIRES: per_second > 0; infinity: all at once.
 std::vector<Duration> poisson_arrivals(double per_second, int count, uint64_t seed);
 
-// Prompts of `tokens` ids each, in [0, vocabulary): no two begin alike, so that no prefix is
-// shared.
+// Prompts of `tokens` ids in [0, vocabulary). All have distinct beginnings, so no prefix is shared.
 std::vector<std::vector<int32_t>> random_prompts(int count, int tokens, int vocabulary,
                                                  uint64_t seed);
 

@@ -11,7 +11,7 @@
 namespace tandem::cli {
 namespace {
 
-// Of a chart, in pixels: the plot lies within the margins.
+// The size and margins of a chart, in pixels.
 constexpr double kWidth = 560, kHeight = 300, kLeft = 60, kRight = 16, kTop = 28, kBottom = 44;
 constexpr std::array kColours = {"#4269d0", "#efb118", "#ff725c", "#6cc5b0",
                                  "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5"};
@@ -53,7 +53,7 @@ Chart curve_of(const char* title, const std::vector<Level>& levels, Spread Level
   return out;
 }
 
-// Something of a level over what was offered.
+// A value of each level over the offered load.
 template <class Value>
 Chart::Line over_load(const char* name, const std::vector<Level>& levels, Value value) {
   Chart::Line line{name, {}};
@@ -64,7 +64,8 @@ Chart::Line over_load(const char* name, const std::vector<Level>& levels, Value 
 
 Chart latency_over_load(const char* title, const std::vector<Level>& levels,
                         Spread Level::* spread) {
-  const std::string x = levels.front().load == "rate" ? "requests a second" : "requests at once";
+  const std::string x =
+      levels.front().load == "rate" ? "requests per second" : "concurrent requests";
   return {title,
           x,
           "ms",
@@ -76,15 +77,16 @@ Chart latency_over_load(const char* title, const std::vector<Level>& levels,
 std::vector<Chart> charts_of(const std::vector<Level>& levels, const Limits& limits) {
   std::vector<Chart> out;
   if (levels.size() > 1) {
-    const std::string x = levels.front().load == "rate" ? "requests a second" : "requests at once";
+    const std::string x =
+        levels.front().load == "rate" ? "requests per second" : "concurrent requests";
     out.push_back(
-        {"Throughput", x, "tokens a second", {over_load("generated", levels, [](const Level& l) {
+        {"Throughput", x, "tokens per second", {over_load("generated", levels, [](const Level& l) {
            return l.tokens_per_second;
          })}});
     out.push_back(
-        {"Requests that ended well",
+        {"Successful requests",
          x,
-         "requests a second",
+         "requests per second",
          {over_load("all", levels, [](const Level& l) { return l.requests_per_second; })}});
     if (limits.any()) {
       out.back().lines.push_back(
@@ -186,7 +188,7 @@ std::string svg(const Chart& chart) {
       absl::StrAppendFormat(&out, "%.1f,%.1f ", at_x(x), at_y(y));
     }
     out += "\"/>\n";
-    // Few points: seen as such.
+    // Marks the points if there are few.
     for (size_t p = 0; p < line.points.size() && line.points.size() <= 20; ++p) {
       absl::StrAppendFormat(&out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>",
                             at_x(line.points[p].first), at_y(line.points[p].second), colour);

@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <semaphore>
 #include <thread>
+
+#include "engine/base/mutex.h"
 
 namespace tandem::cli {
 namespace {
 
-// Requests under way at once, a thread each. In an open loop what is due beyond them waits here,
-// and its latency counts on.
+// The most concurrent requests, each with a thread. In an open loop further requests wait, and the
+// wait counts as latency.
 constexpr int kMostAtOnce = 4096;
 
 }  // namespace
@@ -37,8 +38,8 @@ std::vector<Sample> open_loop(const Clock& clock, const std::vector<Duration>& a
                               const Send& send) {
   std::vector<Sample> samples(arrivals.size());
   std::counting_semaphore<kMostAtOnce> places(kMostAtOnce);
-  std::vector<std::thread> requests;  // no more than there are places
-  std::mutex mutex;
+  std::vector<std::thread> requests;  // at most kMostAtOnce
+  Mutex mutex;
   std::vector<size_t> ended;  // of requests
   const TimePoint begin = clock.now();
   for (size_t i = 0; i < arrivals.size(); ++i) {
@@ -49,7 +50,7 @@ std::vector<Sample> open_loop(const Clock& clock, const std::vector<Duration>& a
     places.acquire();
     size_t at = requests.size();
     {
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(&mutex);
       if (!ended.empty()) {
         at = ended.back();
         ended.pop_back();
@@ -60,7 +61,7 @@ std::vector<Sample> open_loop(const Clock& clock, const std::vector<Duration>& a
     requests[at] = std::thread([&, i, at] {
       send(static_cast<int>(i), begin, &samples[i]);
       {
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(&mutex);
         ended.push_back(at);
       }
       places.release();

@@ -1,4 +1,4 @@
-// Sends a load and says what happened when. Blocks until the last request has ended.
+// Runs a load and records its samples. Blocks until the last request has ended.
 #pragma once
 
 #include <functional>
@@ -9,15 +9,15 @@
 
 namespace tandem::cli {
 
-// Sends request `index` and fills everything of the sample but `due`, in times since `begin` of
-// `clock`. Called on many threads at once.
+// Sends request `index` and fills the sample except `due`, in times since `begin` of `clock`.
+// Called on many threads concurrently.
 using Send = std::function<void(int index, TimePoint begin, Sample* sample)>;
 
-// As long as `count` lasts, each of `concurrency` senders sends its next request when the one
-// before it has ended; that is when it is due.
+// Each of `concurrency` senders sends its next request when the previous one has ended, up to
+// `count` requests in total. A request is due when it is sent.
 std::vector<Sample> closed_loop(const Clock& clock, int count, int concurrency, const Send& send);
 
-// Sends each when it is due, whatever became of those before it.
+// Sends each request at its arrival time, independent of earlier requests.
 std::vector<Sample> open_loop(const Clock& clock, const std::vector<Duration>& arrivals,
                               const Send& send);
 

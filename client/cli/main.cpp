@@ -1,4 +1,4 @@
-// `tandem`: the command line of a Tandem server's clients.
+// `tandem`: the command-line client of a Tandem server.
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -9,43 +9,52 @@
 
 namespace {
 
+using tandem::cli::Command;
+
 void usage(std::FILE* to) {
-  std::fputs("tandem COMMAND [flags]: asks a Tandem server.\n\nCommands:\n", to);
-  for (const tandem::cli::Command& command : tandem::cli::commands()) {
+  std::fputs(
+      "tandem: command-line client of a Tandem server.\n\n"
+      "Usage: tandem COMMAND [flags]\n\n"
+      "  tandem generate 'def fib(n):' --max-new-tokens 64\n"
+      "  tandem chat\n"
+      "  tandem models --server 127.0.0.1:50051\n\n"
+      "Commands:\n",
+      to);
+  for (const Command& command : tandem::cli::commands()) {
     std::fprintf(to, "  %-12s %s\n", command.name, command.summary);
   }
   std::fputs(
-      "\n`tandem COMMAND --help` lists the flags of each. The server is --server, else\n"
-      "$TANDEM_SERVER, else 127.0.0.1:50051; $TANDEM_TOKEN is sent as bearer token.\n"
-      "Exit status: 0 fine, 1 the request failed, 2 wrong usage.\n",
+      "\n`tandem COMMAND --help` lists the flags of a command.\n\n"
+      "Environment:\n"
+      "  TANDEM_SERVER  server address, if --server is not given (default 127.0.0.1:50051)\n"
+      "  TANDEM_TOKEN   bearer token\n\n"
+      "Exit status: 0 success, 1 the request failed, 2 wrong usage.\n",
       to);
 }
 
-int no_such_command(const std::string& name) {
+int unknown_command(const std::string& name) {
   std::vector<std::string> names;
-  for (const tandem::cli::Command& command : tandem::cli::commands()) {
-    names.emplace_back(command.name);
-  }
-  const std::string meant = tandem::nearest(name, names);
+  for (const Command& command : tandem::cli::commands()) names.emplace_back(command.name);
+  const std::string similar = tandem::nearest(name, names);
   std::fprintf(stderr, "tandem: no command \"%s\"%s See tandem --help.\n", name.c_str(),
-               meant.empty() ? "." : ("; did you mean " + meant + "?").c_str());
+               similar.empty() ? "." : ("; did you mean " + similar + "?").c_str());
   return tandem::cli::kUsage;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_DFL);  // `tandem generate | head` ends with head
+  std::signal(SIGPIPE, SIG_DFL);  // `tandem generate | head` ends when head does
   const std::string name = argc > 1 ? argv[1] : "";
   if (name == "--help" || name == "-h" || name == "help") {
     usage(stdout);
-    return tandem::cli::kFine;
+    return tandem::cli::kSuccess;
   }
-  if (name == "--version") return tandem::cli::version_command({});
-  if (const auto* command = tandem::cli::find_command(name)) {
-    return command->run(tandem::cli::Args(argv + 2, argv + argc));
+  const auto* const command = tandem::cli::find_command(name == "--version" ? "version" : name);
+  if (command != nullptr) {
+    return tandem::cli::run_command(*command, tandem::cli::Args(argv + 2, argv + argc));
   }
-  if (!name.empty()) return no_such_command(name);
+  if (!name.empty()) return unknown_command(name);
   usage(stderr);
   return tandem::cli::kUsage;
 }

@@ -10,7 +10,7 @@
 namespace tandem::cli {
 namespace {
 
-constexpr size_t kLook = 16;  // tokens in line that may be next
+constexpr size_t kLook = 16;  // pending tokens to search for
 constexpr size_t kGap = 8;    // bytes that may come before a token: a space, parts of a character
 constexpr char kPlain[] = "\x1b[0m", kDim[] = "\x1b[2m";
 
@@ -94,7 +94,7 @@ std::string Painter::paint(const v1::Chunk& chunk) {
     rest.remove_prefix(end);
     waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(used));
   }
-  // Texts that will never be found do not pile up.
+  // Drops texts that were not found.
   if (waiting_.size() > kLook) waiting_.erase(waiting_.begin(), waiting_.end() - kLook);
   return out + painted(run, colour_of(last_));
 }

@@ -1,5 +1,5 @@
-// Who wrote what, for a person to see: tokens in colours by what proposed and confirmed them, and
-// what a method did in one line. Pure functions of what the server said.
+// Colors tokens by the model that proposed and confirmed them, and summarizes a method's statistics
+// in one line. Pure functions of the server's responses.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,24 @@
 namespace tandem::cli {
 
 enum class Origin : uint8_t {
-  kLarge,      // the large model's own: no colour
-  kSmall,      // the small model's, kept by the large one
-  kUnchecked,  // the small model's, and nobody looked at it
-  kNgram,      // found in the text so far, and kept
-  kMask1,      // the first mask's, kept
-  kMask2,      // the second's
-  kMask3,      // that of a later one
-  kOther,      // an early head's, kept
-  kCorrected,  // the large model's, in place of a proposal that it dropped
+  kLarge,      // proposed by the large model: no color
+  kSmall,      // proposed by the small model, accepted by the large one
+  kUnchecked,  // proposed by the small model, not verified
+  kNgram,      // an n-gram of earlier text, accepted
+  kMask1,      // proposed by the first mask, accepted
+  kMask2,      // by the second mask
+  kMask3,      // by a later mask
+  kOther,      // by an early head, accepted
+  kCorrected,  // by the large model, in place of a rejected proposal
 };
 Origin origin_of(const v1::Token& token);
 
-// Colours a stream's text. Tokens need their own texts (GenerateRequest.return_token_texts) and are
-// found by them; where that is not possible (a character of several tokens, text that was held
-// back) a neighbour's colour is taken. The text itself is never changed.
+// Colors the text of a stream. Needs token texts (GenerateRequest.return_token_texts) to locate
+// tokens in the text. Where that fails (a character of several tokens, delayed text), the color of
+// a neighbouring token is used. The text itself is not changed.
 class Painter {
  public:
-  // The chunk's text with escape sequences; the last one always takes the colour off.
+  // The chunk's text with escape sequences, which always end with a reset.
   std::string paint(const v1::Chunk& chunk);
 
  private:
@@ -37,17 +37,16 @@ class Painter {
     std::string text;
     Origin origin = Origin::kLarge;
   };
-  std::deque<Piece> waiting_;  // tokens whose text has not come yet
+  std::deque<Piece> waiting_;  // tokens whose text has not arrived
   Origin last_ = Origin::kLarge;
 };
 
-// "small, kept 71 %  large 24 %  corrected 5 %", each in its colour where `colours`; what did not
-// occur is left out. Of LLM-to-SLM, who read comes first: "prompt, read by large", as dim as an
-// echoed prompt.
+// "small, kept 71 %  large 24 %  corrected 5 %", in color if `colours`; omits origins without
+// tokens. For LLM-to-SLM it begins with "prompt, read by large", dimmed like an echoed prompt.
 std::string legend(v1::Method method, const std::vector<v1::Token>& tokens, bool colours);
 
-// "12 fallbacks, 3 rollbacks of 5 tokens, 2.50 of 4.00 draft tokens kept"; empty for a method that
-// drafts nothing and has one model.
+// "12 fallbacks, 3 rollbacks of 5 tokens, 2.50 of 4.00 draft tokens kept"; empty for a method with
+// one model and no drafts.
 std::string method_figures(v1::Method method, const v1::MethodStats& stats);
 
 }  // namespace tandem::cli

@@ -24,46 +24,48 @@ struct Described {
   const char* help;
 };
 
-// What the help says of a field. A field that is missing here is a flag all the same.
+// Help texts of fields. A field without one is still a flag.
 const std::map<std::string, Described>& descriptions() {
   static const auto* const kAll = new std::map<std::string, Described>{
-      {"request_id", {"ID", "appears in the answer and the server's logs"}},
-      {"add_special_tokens", {"", "to a text prompt, as tokenizer.json says; default true"}},
-      {"truncate_prompt_tokens", {"N", "keep the last N prompt tokens"}},
-      {"require_contract", {"C", "ANY (default), LOSSY, DISTRIBUTION, EXACT"}},
-      {"temperature", {"X", "[0, 100]; 0: greedy; default: the model's, else greedy"}},
-      {"top_k", {"N", "0: off"}},
-      {"top_p", {"X", "(0, 1]; 1: off"}},
-      {"min_p", {"X", "[0, 1]; 0: off"}},
-      {"typical_p", {"X", "(0, 1]; 1: off"}},
-      {"repetition_penalty", {"X", "of tokens that occurred; [0.01, 100]; 1: off"}},
-      {"presence_penalty", {"X", "of output tokens, once; [-2, 2]; 0: off"}},
-      {"frequency_penalty", {"X", "of output tokens, each time; [-2, 2]; 0: off"}},
-      {"logit_bias", {"ID=X", "add X in [-100, 100] to this token's logit; repeatable"}},
-      {"bad_token_ids", {"IDS", "never draw these, as 1,2,3"}},
-      {"seed", {"N", "the same seed gives the same tokens"}},
-      {"n", {"N", "as many choices, [1, 16]; printed one after the other at the end"}},
+      {"request_id", {"ID", "id for the response and the server's logs"}},
+      {"add_special_tokens",
+       {"", "add the tokenizer's special tokens to a text prompt (default true)"}},
+      {"truncate_prompt_tokens", {"N", "use the last N prompt tokens only"}},
+      {"require_contract",
+       {"C", "required guarantee: ANY, LOSSY, DISTRIBUTION, EXACT (default ANY)"}},
+      {"temperature", {"X", "[0, 100]; 0: greedy (default the model's, else 0)"}},
+      {"top_k", {"N", "sample from the N most likely tokens; 0: off"}},
+      {"top_p", {"X", "sample from the top probability mass, (0, 1]; 1: off"}},
+      {"min_p", {"X", "minimum probability relative to the best, [0, 1]; 0: off"}},
+      {"typical_p", {"X", "locally typical sampling, (0, 1]; 1: off"}},
+      {"repetition_penalty", {"X", "penalty of tokens that occurred, [0.01, 100]; 1: off"}},
+      {"presence_penalty", {"X", "penalty of output tokens, once, [-2, 2]; 0: off"}},
+      {"frequency_penalty", {"X", "penalty of output tokens, per occurrence, [-2, 2]; 0: off"}},
+      {"logit_bias", {"ID=X", "add X in [-100, 100] to the logit of a token; repeatable"}},
+      {"bad_token_ids", {"IDS", "tokens to exclude, as in 1,2,3"}},
+      {"seed", {"N", "seed of sampling (default random)"}},
+      {"n", {"N", "number of choices, [1, 16], printed at the end (default 1)"}},
       {"max_new_tokens", {"N", "stop after N tokens"}},
-      {"min_new_tokens", {"N", "do not end the text before N tokens"}},
+      {"min_new_tokens", {"N", "do not end before N tokens"}},
       {"stop_sequences", {"TEXT", "stop at TEXT; repeatable"}},
-      {"stop_token_ids", {"IDS", "stop at these, as 1,2,3"}},
-      {"include_stop_sequence", {"", "in the text"}},
-      {"ignore_eos", {"", "go on after the end of the text"}},
-      {"time_limit_seconds", {"X", "end with the text so far and TIME_LIMIT"}},
-      {"skip_special_tokens", {"", "in the text; default true"}},
-      {"logprobs", {"", "of the chosen tokens"}},
-      {"top_logprobs", {"N", "of the N best, at most 20"}},
-      {"raw_logprobs", {"", "as the model gives them, before sampling parameters"}},
-      {"include_eos_token", {"", "among the tokens"}},
-      {"return_tokens", {"", "ids and provenance; always with --format json"}},
-      {"return_token_texts", {"", "each token's own text and bytes"}},
-      {"priority", {"N", "larger runs earlier; [-100, 100]"}},
+      {"stop_token_ids", {"IDS", "tokens to stop at, as in 1,2,3"}},
+      {"include_stop_sequence", {"", "include the stop sequence in the text"}},
+      {"ignore_eos", {"", "continue after the end-of-text token"}},
+      {"time_limit_seconds", {"X", "stop after this time with TIME_LIMIT"}},
+      {"skip_special_tokens", {"", "leave special tokens out of the text (default true)"}},
+      {"logprobs", {"", "return log-probabilities of the chosen tokens"}},
+      {"top_logprobs", {"N", "also of the N best tokens, at most 20"}},
+      {"raw_logprobs", {"", "log-probabilities before sampling parameters"}},
+      {"include_eos_token", {"", "include the end-of-text token in the tokens"}},
+      {"return_tokens", {"", "return token ids and provenance (always with --format json)"}},
+      {"return_token_texts", {"", "return the text and bytes of each token"}},
+      {"priority", {"N", "scheduling priority, [-100, 100]; larger runs earlier (default 0)"}},
   };
   return *kAll;
 }
 
-// What other programs call it.
-constexpr std::pair<const char*, const char*> kUsualNames[] = {
+// Names of these flags in other programs.
+constexpr std::pair<const char*, const char*> kOtherNames[] = {
     {"max-tokens", "max-new-tokens"},
     {"max-completion-tokens", "max-new-tokens"},
     {"n-predict", "max-new-tokens"},
@@ -104,7 +106,7 @@ absl::Status put_prompt(const RequestFlags& flags, v1::GenerateRequest* request)
     TANDEM_ASSIGN_OR_RETURN(const std::string text, read_input(*flags.chat));
     TANDEM_ASSIGN_OR_RETURN(*request->mutable_chat(), chat_from_json(text, *flags.chat));
   }
-  // --set can give one too.
+  // --set may have set a prompt.
   if (request->prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET && flags.reads_input) {
     TANDEM_ASSIGN_OR_RETURN(const std::string text, read_input("-"));
     if (!text.empty()) request->set_text(text);
@@ -115,7 +117,7 @@ absl::Status put_prompt(const RequestFlags& flags, v1::GenerateRequest* request)
   return absl::OkStatus();
 }
 
-// The prompt as what the user says after a system's message.
+// Makes the prompt a user message after a system message.
 absl::Status put_system(const std::string& system, v1::GenerateRequest* request) {
   if (request->has_token_ids()) {
     return out_of_range("--system", quote_value(system), "with a text or chat messages");
@@ -145,29 +147,24 @@ std::vector<std::string> method_names() {
 }
 
 void RequestFlags::add_prompts(Flags* flags) {
-  flags->text("prompt", "TEXT", "the prompt", &prompt);
-  flags->text("prompt-file", "FILE", "the prompt from a file; -: standard input", &prompt_file);
-  flags->text("token-ids", "IDS", "the prompt as token ids: 1,2,3", &token_ids);
-  flags->text("chat", "FILE",
-              "the prompt as chat messages, in JSON:\n"
-              "[{\"role\": \"user\", \"content\": \"Hello\"}], or an object with messages,\n"
-              "tools, template_args, add_generation_prompt",
+  flags->text("prompt", "TEXT", "prompt", &prompt);
+  flags->text("prompt-file", "FILE", "prompt from a file; -: standard input", &prompt_file);
+  flags->text("token-ids", "IDS", "prompt as token ids, as in 1,2,3", &token_ids);
+  flags->text("chat", "FILE", "prompt as chat messages, a JSON file (see docs/command_line.md)",
               &chat);
 }
 
 void RequestFlags::add_to(Flags* flags, bool prompts) {
   flags->section("Request");
-  flags->text("model", "NAME", "what to ask; default: the one that is served", &model);
+  flags->text("model", "NAME", "model (default the only model of the server)", &model);
   flags->text("method", "NAME", absl::StrJoin(method_names(), ", "), &method);
   if (prompts) add_prompts(flags);
-  flags->text("system", "TEXT", "a system message; the prompt is then what the user says", &system);
+  flags->text("system", "TEXT", "system message; the prompt becomes a user message", &system);
   flags->texts("set", "FIELD=VALUE",
-               "any field by its path in proto/tandem/v1/generation.proto:\n"
-               "--set bild.rollback_threshold=0.69 --set require_contract=EXACT",
-               &sets);
+               "set any field of GenerateRequest by its proto path; repeatable", &sets);
 
-  for (const auto& [usual, ours] : kUsualNames) flags->also_known(usual, ours);
-  flags->section("Sampling, stopping, output (all fields of GenerateRequest)");
+  for (const auto& [usual, ours] : kOtherNames) flags->also_known(usual, ours);
+  flags->section("Fields of the request (defaults: the server's, unless noted)");
   const auto* const type = v1::GenerateRequest::descriptor();
   for (int i = 0; i < type->field_count(); ++i) {
     const FieldDescriptor* const field = type->field(i);
@@ -176,7 +173,7 @@ void RequestFlags::add_to(Flags* flags, bool prompts) {
     if (in_oneof || (is_message && !field->is_map()) || field->name() == "model") continue;
     const auto described = descriptions().find(field->name());
     const bool known = described != descriptions().end();
-    const std::string help = known ? described->second.help : "not offered by this version";
+    const std::string help = known ? described->second.help : "not supported by this version";
     const std::string flag = absl::StrReplaceAll(field->name(), {{"_", "-"}});
     if (field->is_map()) {
       flags->add(flag, known ? described->second.value : "KEY=VALUE", help,
@@ -199,7 +196,7 @@ void RequestFlags::add_to(Flags* flags, bool prompts) {
     } else {
       flags->add(flag, known ? described->second.value : "VALUE", help,
                  [this, field](absl::string_view value) {
-                   // Tried at once, so that an error names the flag's own value.
+                   // Checked at once, so that an error names the flag's value.
                    v1::GenerateRequest scratch;
                    TANDEM_RETURN_IF_ERROR(set_field(&scratch, field->name(), value));
                    fields.emplace_back(field->name(), std::string(value));

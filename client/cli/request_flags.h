@@ -1,5 +1,6 @@
-// The fields of GenerateRequest as flags, made from its descriptor: `--max-new-tokens 64` for
-// max_new_tokens, so that a new scalar field is a flag at once. Also what the prompt is.
+// Flags for the fields of GenerateRequest, generated from its descriptor: `--max-new-tokens 64`
+// sets max_new_tokens. A new scalar field becomes a flag automatically. Also the flags of the
+// prompt.
 #pragma once
 
 #include <optional>
@@ -14,21 +15,22 @@ namespace tandem::cli {
 
 struct RequestFlags {
   std::optional<std::string> model;
-  std::optional<std::string> method;  // name of a field of the oneof `method`
+  std::optional<std::string> method;  // a field of the oneof `method`
   std::vector<std::string> sets;      // "FIELD=VALUE"
   std::optional<std::string> prompt, prompt_file, token_ids, chat;
-  std::optional<std::string> system;  // a message before the prompt, which is then a chat
-  bool reads_input = false;           // standard input is the prompt where no other is given
+  std::optional<std::string> system;  // a system message; makes the prompt a chat
+  bool reads_input = false;           // without a prompt, standard input is the prompt
   std::vector<std::pair<std::string, std::string>> fields;  // proto path, value
 
-  // Without `prompts` those that give one are left out, but for --system.
+  // `prompts`: also add the flags of the prompt other than --system.
   void add_to(Flags* flags, bool prompts = true);
 
-  // A prompt that stands alone, without --prompt; "-" is standard input.
+  // Whether a flag or an argument gives a prompt.
   bool has_prompt() const { return prompt || prompt_file || token_ids || chat; }
+  // Takes a prompt without --prompt; "-" is standard input.
   absl::Status take_arguments(const std::vector<std::string>& arguments);
 
-  // Everything above as a request, whose model may have no name yet. Errors are wrong usage.
+  // The request; its model may be unset. Errors are wrong usage.
   absl::StatusOr<v1::GenerateRequest> request() const;
   absl::StatusOr<v1::GenerateRequest> request_without_prompt() const;
 
@@ -36,10 +38,10 @@ struct RequestFlags {
   void add_prompts(Flags* flags);
 };
 
-// The error names what is offered.
+// The error lists all methods.
 absl::Status choose_method(const std::string& name, v1::GenerateRequest* request);
 
-// Of the oneof `method`: "auto", "autoregressive", ...
+// The fields of the oneof `method`: "auto", "autoregressive", ...
 std::vector<std::string> method_names();
 
 // A chat file: a JSON array of messages, or an object {"messages", "tools", "template_args",

@@ -9,7 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/command.h"
 #include "client/cli/json.h"
-#include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/base/version.h"
 
@@ -17,15 +16,18 @@ namespace tandem::cli {
 namespace {
 
 constexpr char kModelsIntro[] =
-    "tandem models: what the server serves: names, methods with their contracts, limits.\n\n"
+    "tandem models: lists the models of the server, with their decoding methods and limits.\n\n"
+    "Usage: tandem models [NAME] [flags]\n\n"
     "  tandem models\n"
     "  tandem models code --format json\n";
 constexpr char kHealthIntro[] =
-    "tandem health: prints SERVING and ends with 0, or what else the server says and ends with "
-    "1.\n\n"
+    "tandem health: prints the health status of the server, of a service or of a model.\n\n"
+    "Usage: tandem health [flags]\n\n"
     "  tandem health\n"
     "  tandem health --service tandem.v1.Generation\n"
-    "  tandem health --service tandem.v1.Generation/code     the model \"code\"\n";
+    "  tandem health --service tandem.v1.Generation/code     (the model \"code\")\n\n"
+    "Exit status: 0 SERVING, 1 any other status or no answer, 2 wrong usage.\n";
+constexpr char kVersionIntro[] = "tandem version: prints the version of this program.\n";
 
 std::string count(double n) {
   if (n >= 1e9) return absl::StrFormat("%.1fG", n / 1e9);
@@ -59,77 +61,72 @@ void print_model(const v1::Model& model) {
               model.limits().max_new_tokens(), model.has_chat_template() ? ", chat" : "");
 }
 
+absl::StatusOr<int> run_models(CommandLine& line) {
+  bool names = false;
+  line.flags.section("Output");
+  line.add_format();
+  line.flags.toggle("names", "print only the names, one per line", &names);
+  TANDEM_ASSIGN_OR_RETURN(const bool go, line.parse(/*max_arguments=*/1));
+  if (!go) return kSuccess;
+  TANDEM_RETURN_IF_ERROR(line.connect());
+
+  if (!line.arguments().empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const v1::Model model,
+                            from_server(line.client().model(line.arguments()[0])));
+    if (line.json()) {
+      std::printf("%s\n", dump(to_json(model)).c_str());
+    } else {
+      print_model(model);
+    }
+    return kSuccess;
+  }
+  TANDEM_ASSIGN_OR_RETURN(const v1::ListModelsResponse served, from_server(line.client().models()));
+  if (line.json() && !names) {
+    std::printf("%s\n", dump(to_json(served)).c_str());
+    return kSuccess;
+  }
+  for (const v1::Model& model : served.models()) {
+    if (names) {
+      std::printf("%s\n", model.name().c_str());
+    } else {
+      print_model(model);
+    }
+  }
+  return kSuccess;
+}
+
+absl::StatusOr<int> run_health(CommandLine& line) {
+  std::optional<std::string> service;
+  line.flags.section("Request");
+  line.flags.text("service", "NAME", "service or model to check (default the whole server)",
+                  &service);
+  TANDEM_ASSIGN_OR_RETURN(const bool go, line.parse());
+  if (!go) return kSuccess;
+  TANDEM_RETURN_IF_ERROR(line.connect());
+  TANDEM_ASSIGN_OR_RETURN(const std::string health,
+                          from_server(line.client().health(service.value_or(""))));
+  std::printf("%s\n", health.c_str());
+  return health == "SERVING" ? kSuccess : kFailed;
+}
+
+absl::StatusOr<int> run_version(CommandLine& line) {
+  TANDEM_ASSIGN_OR_RETURN(const bool go, line.parse(CommandLine::kAnyNumber, /*offline=*/true));
+  if (go) std::printf("tandem %s%s%s\n", kVersion, *kCommit ? " " : "", kCommit);
+  return kSuccess;
+}
+
 }  // namespace
 
-int models_command(const Args& args) {
-  Connection connection;
-  std::optional<std::string> format;
-  Flags flags;
-  flags.section("Printing");
-  bool names = false;
-  flags.text("format", "FORMAT", "text (default), json", &format);
-  flags.toggle("names", "names alone, one on a line", &names);
-  connection.add_to(&flags);
-  const auto rest = flags.parse(args);
-  if (!rest.ok()) return wrong_usage("models", rest.status());
-  if (connection.help) return print_help(kModelsIntro, flags);
-  if (rest->size() > 1) {
-    return wrong_usage("models", out_of_range("argument", quote_value((*rest)[1]), "one name"));
-  }
-  const auto json = wants_json(format);
-  if (!json.ok()) return wrong_usage("models", json.status());
-  const auto client = connection.connect();
-  if (!client.ok()) return wrong_usage("models", client.status());
-
-  if (rest->size() == 1) {
-    const auto model = (*client)->model((*rest)[0]);
-    if (!model.ok()) return request_failed(model.status());
-    if (*json) {
-      std::printf("%s\n", dump(to_json(*model)).c_str());
-    } else {
-      print_model(*model);
-    }
-    return kFine;
-  }
-  const auto answer = (*client)->models();
-  if (!answer.ok()) return request_failed(answer.status());
-  if (names) {
-    for (const v1::Model& model : answer->models()) std::printf("%s\n", model.name().c_str());
-    return kFine;
-  }
-  if (*json) {
-    std::printf("%s\n", dump(to_json(*answer)).c_str());
-    return kFine;
-  }
-  for (const v1::Model& model : answer->models()) print_model(model);
-  return kFine;
+Command models_command() {
+  return {"models", "list the models of the server", kModelsIntro, run_models};
 }
 
-int health_command(const Args& args) {
-  Connection connection;
-  std::optional<std::string> service;
-  Flags flags;
-  flags.section("What");
-  flags.text("service", "NAME", "tandem.v1.Generation, tandem.v1.Models; default: the server",
-             &service);
-  connection.add_to(&flags);
-  const auto rest = flags.parse(args);
-  if (!rest.ok()) return wrong_usage("health", rest.status());
-  if (connection.help) return print_help(kHealthIntro, flags);
-  if (!rest->empty()) {
-    return wrong_usage("health", out_of_range("argument", quote_value((*rest)[0]), "flags only"));
-  }
-  const auto client = connection.connect();
-  if (!client.ok()) return wrong_usage("health", client.status());
-  const auto health = (*client)->health(service.value_or(""));
-  if (!health.ok()) return request_failed(health.status());
-  std::printf("%s\n", health->c_str());
-  return *health == "SERVING" ? kFine : kFailed;
+Command health_command() {
+  return {"health", "print the health status of the server", kHealthIntro, run_health};
 }
 
-int version_command(const Args& /*args*/) {
-  std::printf("tandem %s%s%s\n", kVersion, *kCommit ? " " : "", kCommit);
-  return kFine;
+Command version_command() {
+  return {"version", "print the version of this program", kVersionIntro, run_version};
 }
 
 }  // namespace tandem::cli

@@ -10,14 +10,14 @@ namespace {
 
 using Kind = DiffPiece::Kind;
 
-constexpr size_t kCells = 16 << 20;  // of the table: 4096 tokens against as many
+constexpr size_t kCells = 16 << 20;  // of the table: 4096 by 4096 tokens
 
 void add(std::vector<DiffPiece>* pieces, Kind kind, const std::string& text) {
   if (pieces->empty() || pieces->back().kind != kind) pieces->push_back({kind, ""});
   pieces->back().text += text;
 }
 
-// The middles, between what is common at both ends.
+// The parts between the common beginning and end.
 struct Middle {
   const std::vector<std::string>& first;
   const std::vector<std::string>& second;
@@ -30,7 +30,8 @@ struct Middle {
     size_t i = 0, j = 0;
     if (height() * width() <= kCells) {
       const size_t row = width() + 1;
-      std::vector<int> common((height() + 1) * row);  // [i, j]: of what follows
+      std::vector<int> common((height() + 1) *
+                              row);  // [i, j]: length of the common subsequence from here on
       for (size_t a = height(); a-- > 0;) {
         for (size_t b = width(); b-- > 0;) {
           common[a * row + b] = first[begin + a] == second[begin + b]

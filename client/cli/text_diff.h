@@ -1,4 +1,4 @@
-// Where two texts differ, token by token.
+// Token-by-token differences of two texts.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace tandem::cli {
 
-// A stretch of tokens. `text` stands in the second text, unless it is `missing` there.
+// A run of tokens. `text` is part of the second text, unless the kind is kMissing.
 struct DiffPiece {
   enum class Kind { kSame, kAdded, kMissing };
   Kind kind = Kind::kSame;
@@ -14,13 +14,13 @@ struct DiffPiece {
   friend bool operator==(const DiffPiece&, const DiffPiece&) = default;
 };
 
-// By a longest common subsequence. Texts of more than some thousand tokens between their common
-// beginning and end differ there as a whole.
+// Uses a longest common subsequence. If more than a few thousand tokens lie between the common
+// beginning and end, that part is reported as different as a whole.
 std::vector<DiffPiece> diff(const std::vector<std::string>& first,
                             const std::vector<std::string>& second);
 
-// With escape sequences where `colours`: added green, missing red and struck through; else {+...+}
-// and [-...-], as in `git diff --word-diff`.
+// With `colours`: added text is green, missing text red and struck through. Else {+...+} and
+// [-...-], as in `git diff --word-diff`.
 std::string show(const std::vector<DiffPiece>& pieces, bool colours);
 
 }  // namespace tandem::cli

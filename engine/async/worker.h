@@ -1,15 +1,14 @@
 // Worker threads with a job queue: for devices, text, and requests of the OpenAI-compatible API.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "engine/base/mutex.h"
 
 namespace tandem {
 
@@ -33,7 +32,7 @@ class Worker {
   // Runs all posted jobs, and those that they post, then ends.
   ~Worker() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       ending_ = true;
     }
     filled_.notify_all();
@@ -45,7 +44,7 @@ class Worker {
   // Thread-safe, also from a job. Does not wait.
   void post(Job job) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       jobs_.push_back(std::move(job));
     }
     filled_.notify_one();
@@ -54,9 +53,11 @@ class Worker {
  private:
   void work() {
     std::deque<Job> taken;
-    std::unique_lock lock(mutex_);
+    MutexLock lock(&mutex_);
     for (;;) {
-      filled_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
+      filled_.wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return ending_ || !jobs_.empty();
+      });
       if (jobs_.empty()) return;
       if (alone_) {
         taken.swap(jobs_);  // no other thread could start them sooner
@@ -71,11 +72,11 @@ class Worker {
   }
 
   const bool alone_;  // there is one thread
-  std::mutex mutex_;  // guards jobs_ and ending_
-  std::condition_variable filled_;
-  std::deque<Job> jobs_;
-  bool ending_ = false;
-  std::vector<std::thread> threads_;  // last, as they use the other members
+  Mutex mutex_;
+  CondVar filled_;
+  std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;  // last: they use the rest
 };
 
 }  // namespace tandem

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/enum_names.h"
 #include "engine/base/settings.h"
 
 namespace tandem {
@@ -22,27 +23,17 @@ namespace tandem {
 // file's dtype on CUDA.
 enum class DType { kAuto, kFloat32, kBFloat16, kFloat16, kFloat64, kInt8, kInt4, kStored };
 
-inline const char* dtype_name(DType dtype) {
-  switch (dtype) {
-    case DType::kAuto:
-      return "auto";
-    case DType::kFloat32:
-      return "fp32";
-    case DType::kBFloat16:
-      return "bf16";
-    case DType::kFloat16:
-      return "fp16";
-    case DType::kFloat64:
-      return "fp64";
-    case DType::kInt8:
-      return "int8";
-    case DType::kInt4:
-      return "int4";
-    case DType::kStored:
-      return "stored";
-  }
-  return "";
-}
+inline constexpr auto kDTypeNames = enum_names<DType>({
+    {DType::kAuto, "auto"},
+    {DType::kFloat32, "fp32"},
+    {DType::kBFloat16, "bf16"},
+    {DType::kFloat16, "fp16"},
+    {DType::kFloat64, "fp64"},
+    {DType::kInt8, "int8"},
+    {DType::kInt4, "int4"},
+    {DType::kStored, "stored"},
+});
+inline const char* dtype_name(DType dtype) { return kDTypeNames[dtype].data(); }
 
 enum class CpuKernels { kOwn, kAten };  // kAten: LibTorch's operators, a reference for tests
 

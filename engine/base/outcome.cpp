@@ -1,39 +1,31 @@
 #include "engine/base/outcome.h"
 
+#include "engine/base/enum_names.h"
+
 namespace tandem {
+namespace {
 
-const char* source_name(Source s) {
-  switch (s) {
-    case Source::kLarge:
-      return "large";
-    case Source::kSmall:
-      return "small";
-    case Source::kMask:
-      return "mask";
-    case Source::kEarlyHead:
-      return "early_head";
-    case Source::kNgram:
-      return "ngram";
-  }
-  return "?";
-}
+constexpr auto kSourceNames = enum_names<Source>({
+    {Source::kLarge, "large"},
+    {Source::kSmall, "small"},
+    {Source::kMask, "mask"},
+    {Source::kEarlyHead, "early_head"},
+    {Source::kNgram, "ngram"},
+});
 
-const char* finish_reason_name(FinishReason r) {
-  switch (r) {
-    case FinishReason::kEos:
-      return "EOS";
-    case FinishReason::kStopSequence:
-      return "STOP_SEQUENCE";
-    case FinishReason::kStopToken:
-      return "STOP_TOKEN";
-    case FinishReason::kMaxTokens:
-      return "MAX_TOKENS";
-    case FinishReason::kTimeLimit:
-      return "TIME_LIMIT";
-    case FinishReason::kCancelled:
-      return "CANCELLED";
-  }
-  return "?";
-}
+constexpr auto kFinishReasonNames = enum_names<FinishReason>({
+    {FinishReason::kEos, "EOS"},
+    {FinishReason::kStopSequence, "STOP_SEQUENCE"},
+    {FinishReason::kStopToken, "STOP_TOKEN"},
+    {FinishReason::kMaxTokens, "MAX_TOKENS"},
+    {FinishReason::kTimeLimit, "TIME_LIMIT"},
+    {FinishReason::kCancelled, "CANCELLED"},
+});
+
+}  // namespace
+
+const char* source_name(Source s) { return kSourceNames[s].data(); }
+
+const char* finish_reason_name(FinishReason r) { return kFinishReasonNames[r].data(); }
 
 }  // namespace tandem

@@ -2,21 +2,21 @@
 
 #include <algorithm>
 
-namespace tandem {
+#include "engine/base/enum_names.h"
 
-const char* role_name(Role r) {
-  switch (r) {
-    case Role::kLarge:
-      return "large";
-    case Role::kSmall:
-      return "small";
-    case Role::kEncoder:
-      return "encoder";
-    case Role::kWorker:
-      return "worker";
-  }
-  return "?";
-}
+namespace tandem {
+namespace {
+
+constexpr auto kRoleNames = enum_names<Role>({
+    {Role::kLarge, "large"},
+    {Role::kSmall, "small"},
+    {Role::kEncoder, "encoder"},
+    {Role::kWorker, "worker"},
+});
+
+}  // namespace
+
+const char* role_name(Role r) { return kRoleNames[r].data(); }
 
 Pass Gen::catch_up(Stage stage, int upto) const {
   const auto& seq = s_->tokens();

@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-
 namespace tandem {
 
 void ValueStore::put_picks(TicketId ticket, std::vector<Picks> picks) {
   if (picks.empty()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   Entry& entry = entries_[ticket];
   for (Picks& p : picks) {
     const auto old = std::find_if(entry.picks.begin(), entry.picks.end(),
@@ -24,7 +23,7 @@ void ValueStore::put_picks(TicketId ticket, std::vector<Picks> picks) {
 
 void ValueStore::put_dist(TicketId ticket, int out, Distribution probs) {
   auto dist = std::make_shared<const Distribution>(std::move(probs));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   Entry& entry = entries_[ticket];
   const auto old = std::find_if(entry.dists.begin(), entry.dists.end(),
                                 [&](const auto& d) { return d.first == out; });
@@ -38,7 +37,7 @@ void ValueStore::put_dist(TicketId ticket, int out, Distribution probs) {
 
 absl::StatusOr<Token> ValueStore::pick(const ValueRef& ref, int rank) const {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (const auto it = entries_.find(ref.ticket); it != entries_.end()) {
       for (const Picks& p : it->second.picks) {
         if (p.out != ref.out) continue;
@@ -58,7 +57,7 @@ absl::StatusOr<Token> ValueStore::pick(const ValueRef& ref, int rank) const {
 absl::StatusOr<std::shared_ptr<const Distribution>> ValueStore::dist(TicketId ticket,
                                                                      int out) const {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (const auto it = entries_.find(ticket); it != entries_.end()) {
       for (const auto& [index, dist] : it->second.dists) {
         if (index == out) return dist;
@@ -74,7 +73,7 @@ void ValueStore::forget(TicketId ticket) { forget(std::span(&ticket, 1)); }
 void ValueStore::forget(std::span<const TicketId> tickets) {
   if (tickets.empty() || size() == 0) return;
   std::vector<Entry> dropped;  // freed after the lock is given up
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   for (const TicketId ticket : tickets) {
     const auto it = entries_.find(ticket);
     if (it == entries_.end()) continue;

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/base/ids.h"
+#include "engine/base/mutex.h"
 #include "engine/pass/pass.h"
 
 namespace tandem {
@@ -58,9 +58,9 @@ class ValueStore {
     std::vector<std::pair<int, std::shared_ptr<const Distribution>>> dists;  // by output
   };
 
-  mutable std::mutex mutex_;
-  absl::flat_hash_map<TicketId, Entry> entries_;  // guarded by mutex_
-  std::atomic<size_t> size_{0};                   // entries_.size(), written under mutex_
+  mutable Mutex mutex_;
+  absl::flat_hash_map<TicketId, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<size_t> size_{0};  // entries_.size(), written under mutex_
 };
 
 }  // namespace tandem

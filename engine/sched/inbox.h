@@ -3,8 +3,6 @@
 // post() and quit() are thread-safe; take() and wait() are for the loop thread.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -12,6 +10,7 @@
 #include "absl/status/status.h"
 #include "engine/base/clock.h"
 #include "engine/base/ids.h"
+#include "engine/base/mutex.h"
 #include "engine/pass/backend.h"
 #include "engine/sched/spec.h"
 
@@ -36,25 +35,27 @@ class Inbox {
 
   // Notifies under the lock: the loop may be destroyed once it has the message.
   void post(Message message) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     messages_.push_back(std::move(message));
     filled_.notify_one();
   }
   void quit() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     quit_ = true;
     filled_.notify_one();
   }
 
   // All messages, in order.
   std::vector<Message> take() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     return std::exchange(messages_, {});
   }
   // Sleeps until a message arrives or `clock` reaches `until`. False: quit() was called.
   bool wait(TimePoint until, const Clock& clock) {
-    std::unique_lock lock(mutex_);
-    const auto filled = [this] { return quit_ || !messages_.empty(); };
+    MutexLock lock(&mutex_);
+    const auto filled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return quit_ || !messages_.empty();
+    };
     if (until == kNever) {
       filled_.wait(lock, filled);
     } else if (const TimePoint now = clock.now(); now < until) {
@@ -64,10 +65,10 @@ class Inbox {
   }
 
  private:
-  std::mutex mutex_;  // guards the rest
-  std::condition_variable filled_;
-  std::vector<Message> messages_;
-  bool quit_ = false;
+  Mutex mutex_;
+  CondVar filled_;
+  std::vector<Message> messages_ ABSL_GUARDED_BY(mutex_);
+  bool quit_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace tandem

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/base/enum_names.h"
+
 namespace tandem {
 
 const std::vector<double> kFirstTokenBuckets = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,
@@ -34,36 +36,26 @@ void Series::add_method_stats(const MethodStats& stats) {
   }
 }
 
-const char* reject_reason_name(RejectReason r) {
-  switch (r) {
-    case RejectReason::kQueueFull:
-      return "queue_full";
-    case RejectReason::kQueueTokens:
-      return "queue_tokens";
-    case RejectReason::kQueueBytes:
-      return "queue_bytes";
-    case RejectReason::kQueueClient:
-      return "queue_client";
-    case RejectReason::kQueueTime:
-      return "queue_time";
-    case RejectReason::kTooLarge:
-      return "too_large";
-    case RejectReason::kInvalid:
-      return "invalid";
-    case RejectReason::kDraining:
-      return "draining";
-    case RejectReason::kDeviceLost:
-      return "device_lost";
-    case RejectReason::kPriority:
-      return "priority";
-    case RejectReason::kQuotaOpen:
-      return "quota_open_requests";
-    case RejectReason::kQuotaRequests:
-      return "quota_requests";
-    case RejectReason::kQuotaTokens:
-      return "quota_tokens";
-  }
-  return "?";
-}
+namespace {
+
+constexpr auto kRejectReasonNames = enum_names<RejectReason>({
+    {RejectReason::kQueueFull, "queue_full"},
+    {RejectReason::kQueueTokens, "queue_tokens"},
+    {RejectReason::kQueueBytes, "queue_bytes"},
+    {RejectReason::kQueueClient, "queue_client"},
+    {RejectReason::kQueueTime, "queue_time"},
+    {RejectReason::kTooLarge, "too_large"},
+    {RejectReason::kInvalid, "invalid"},
+    {RejectReason::kDraining, "draining"},
+    {RejectReason::kDeviceLost, "device_lost"},
+    {RejectReason::kPriority, "priority"},
+    {RejectReason::kQuotaOpen, "quota_open_requests"},
+    {RejectReason::kQuotaRequests, "quota_requests"},
+    {RejectReason::kQuotaTokens, "quota_tokens"},
+});
+
+}  // namespace
+
+const char* reject_reason_name(RejectReason r) { return kRejectReasonNames[r].data(); }
 
 }  // namespace tandem

@@ -1,26 +1,23 @@
 #include "engine/sched/sequence_state.h"
 
 #include "engine/base/check.h"
+#include "engine/base/enum_names.h"
 
 namespace tandem {
+namespace {
 
-const char* state_name(SequenceState state) {
-  switch (state) {
-    case SequenceState::kWaiting:
-      return "waiting";
-    case SequenceState::kFollowing:
-      return "following";
-    case SequenceState::kRunning:
-      return "running";
-    case SequenceState::kPaused:
-      return "paused";
-    case SequenceState::kHeld:
-      return "held";
-    case SequenceState::kEnding:
-      return "ending";
-  }
-  return "?";
-}
+constexpr auto kStateNames = enum_names<SequenceState>({
+    {SequenceState::kWaiting, "waiting"},
+    {SequenceState::kFollowing, "following"},
+    {SequenceState::kRunning, "running"},
+    {SequenceState::kPaused, "paused"},
+    {SequenceState::kHeld, "held"},
+    {SequenceState::kEnding, "ending"},
+});
+
+}  // namespace
+
+const char* state_name(SequenceState state) { return kStateNames[state].data(); }
 
 bool may_follow(SequenceState before, SequenceState next) {
   using enum SequenceState;

@@ -1,22 +1,22 @@
-// Accepts connections in gRPC's place and hands them over. gRPC 1.51 stops accepting for ever when
-// it once finds no file descriptor left (CVE-2023-4785), and bounds connections neither in all nor
-// by peer; this does.
+// Accepts connections and passes them to gRPC or to the HTTP server. gRPC 1.51 stops accepting for
+// good after it runs out of file descriptors (CVE-2023-4785), and limits connections neither in
+// total nor per host.
 //
-// What has been handed over belongs to gRPC, which says nothing when it closes it. So a connection
-// counts as open as long as its descriptor still names the same socket, which the socket's cookie
-// tells (SO_COOKIE: never used twice).
+// An accepted connection belongs to its receiver, which does not report its end. A connection
+// counts as open while its descriptor still refers to the same socket, identified by SO_COOKIE (a
+// cookie is never reused).
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/base/clock.h"
+#include "engine/base/mutex.h"
 #include "server/edge/peer.h"
 #include "server/edge/socket.h"
 
@@ -26,7 +26,7 @@ class Acceptor {
  public:
   struct Bounds {
     size_t connections;
-    size_t per_host;  // from one address; IPv6: from one /64 network. Not for unix sockets
+    size_t per_host;  // per address; IPv6: per /64 network. Ignored for unix sockets
   };
   // Takes ownership of `fd`.
   using Handle = std::function<void(int listener, int fd)>;
@@ -35,51 +35,51 @@ class Acceptor {
   ~Acceptor() { stop(); }
 
   const std::string& address() const { return listener_.address; }
-  // What comes before is accepted now. `handle` is called on the acceptor's thread.
+  // Connections that are already waiting are accepted. `handle` is called on the acceptor's thread.
   void start(Handle handle);
-  // Closes the listening sockets; what has been handed over stays. Once.
+  // Closes the listening sockets, not the accepted connections. Call once.
   void stop();
 
-  // Ends the connection of a peer as gRPC names it ("ipv4:10.0.0.7:41234"), and drops what it has
-  // sent and nobody has read yet. Thread-safe.
+  // Closes the connection of a peer, in gRPC's notation ("ipv4:10.0.0.7:41234"), and drops its
+  // unread input. Thread-safe.
   void close_connection(const std::string& peer);
-  // Sends an end of file to the peers of whom `idle` says that they have no call: they close, and
-  // connect elsewhere. A call that they send meanwhile fails with UNAVAILABLE there. Not for unix
+  // Sends an end of file to the peers for which `idle` is true, so that they close and reconnect
+  // elsewhere. A call that such a peer sends meanwhile fails there with UNAVAILABLE. Skips unix
   // sockets, whose peers have no names. Thread-safe.
-  void send_away(const std::function<bool(const std::string& peer)>& idle);
+  void close_idle(const std::function<bool(const std::string& peer)>& idle);
 
   // Thread-safe:
   size_t open() const { return open_count_.load(std::memory_order_relaxed); }
   int64_t refused() const { return refused_.load(std::memory_order_relaxed); }
-  // How long ago the thread last came round; it does every second.
-  Duration since_turn() const;
+  // Time since the last poll of the thread, which polls every second.
+  Duration since_last_poll() const;
 
  private:
   struct Open {
     int fd;
     uint64_t cookie;
-    std::string peer;  // as gRPC names it; empty for unix sockets
+    std::string peer;  // in gRPC's notation; empty for unix sockets
     std::string host;
   };
 
   void run();
-  void take_from(int socket);
-  bool has_room(const std::string& host);
-  void forget_closed();
+  void accept_from(int socket);
+  bool has_capacity(const std::string& host);
+  void remove_closed();
   static void end(const Open& open, void (*how)(int fd));
 
   Listener listener_;
   const Bounds bounds_;
   const Duration user_timeout_;
   Handle handle_;
-  Taker taker_;
+  SocketAcceptor socket_acceptor_;
   WakeUp stop_;
-  std::mutex mutex_;        // guards open_
-  std::vector<Open> open_;  // oldest first
+  Mutex mutex_;
+  std::vector<Open> open_ ABSL_GUARDED_BY(mutex_);  // oldest first
   std::atomic<size_t> open_count_{0};
   std::atomic<int64_t> refused_{0};
-  std::atomic<int64_t> turn_{0};  // nanoseconds of the steady clock
-  TimePoint swept_;               // own thread
+  std::atomic<int64_t> last_poll_{0};  // nanoseconds of the steady clock
+  TimePoint swept_;                    // own thread
   std::thread thread_;
 };
 

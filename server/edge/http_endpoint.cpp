@@ -9,34 +9,18 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/edge/http_status.h"
 
 namespace tandem {
 namespace {
 
 constexpr Duration kRequestTime = std::chrono::seconds(2);
-constexpr Duration kAnswerTime = std::chrono::seconds(5);
+constexpr Duration kResponseTime = std::chrono::seconds(5);
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
 
-const char* reason(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 400:
-      return "Bad Request";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 431:
-      return "Request Header Fields Too Large";
-    default:
-      return "Service Unavailable";
-  }
-}
-
 std::string head(int status, size_t length, absl::string_view type) {
-  return absl::StrCat("HTTP/1.1 ", status, " ", reason(status), "\r\nContent-Type: ", type,
+  return absl::StrCat("HTTP/1.1 ", status, " ", http_reason(status), "\r\nContent-Type: ", type,
                       "\r\nContent-Length: ", length,
                       "\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n");
 }
@@ -75,14 +59,14 @@ struct HttpEndpoint::Connection {
     out = std::move(first);
     body = head_only ? nullptr : std::move(rest);
     state = State::kWriting;
-    deadline = now() + kAnswerTime;
+    deadline = now() + kResponseTime;
     flush();
   }
-  void answer(int status, const std::string& text) {
+  void respond(int status, const std::string& text) {
     write(absl::StrCat(head(status, text.size(), "text/plain"), head_only ? "" : text));
   }
 
-  // Sends what the socket takes.
+  // Sends as much as the socket accepts.
   void flush() {
     while (state == State::kWriting) {
       const bool in_head = sent < out.size();
@@ -108,10 +92,10 @@ struct HttpEndpoint::Connection {
   State state = State::kReading;
   bool head_only = false;
   bool scrape = false;
-  uint64_t ticket = 0;  // kWaiting: for metrics made after this one was asked for
+  uint64_t ticket = 0;  // kWaiting: the scrape's number
   std::string in;       // at most kMaxRequest
   std::string out;
-  std::shared_ptr<const std::string> body;  // behind `out`
+  std::shared_ptr<const std::string> body;  // follows `out`
   size_t sent = 0;                          // of both
 };
 
@@ -130,7 +114,7 @@ HttpEndpoint::HttpEndpoint(Listener listener, Handlers handlers)
 
 HttpEndpoint::~HttpEndpoint() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -163,14 +147,14 @@ void HttpEndpoint::run() {
     poll(polled.data(), polled.size(), wait);
     if (polled[0].revents != 0) {
       wake_.clear();
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       if (stopping_) return;
     }
     for (size_t i = first; i < polled.size(); ++i) {
       if (polled[i].revents != 0) serve(*connections_[i - first]);
     }
     take_connections();
-    give_metrics();
+    send_metrics();
     const TimePoint at = now();
     std::erase_if(connections_, [at](const auto& c) {
       return c->state == Connection::State::kDone || c->deadline <= at;
@@ -180,20 +164,20 @@ void HttpEndpoint::run() {
 
 void HttpEndpoint::take_connections() {
   for (const Fd& socket : listener_.sockets) {
-    // So many a turn: those that are here already have their turns too.
+    // Bounded per poll, so that open connections are served too.
     for (size_t i = 0; i < kMaxConnections; ++i) {
       Fd fd;
-      const Taker::Result result = taker_.take(socket.get(), &fd);
-      if (result == Taker::Result::kNone) break;
-      if (result == Taker::Result::kDropped) continue;
-      if (connections_.size() >= kMaxConnections) make_room();
+      const SocketAcceptor::Result result = socket_acceptor_.accept(socket.get(), &fd);
+      if (result == SocketAcceptor::Result::kNone) break;
+      if (result == SocketAcceptor::Result::kDropped) continue;
+      if (connections_.size() >= kMaxConnections) evict_oldest();
       connections_.push_back(std::make_unique<Connection>(std::move(fd)));
-      serve(*connections_.back());  // most requests are here already
+      serve(*connections_.back());  // most requests have already arrived
     }
   }
 }
 
-void HttpEndpoint::make_room() {
+void HttpEndpoint::evict_oldest() {
   auto oldest = std::find_if(connections_.begin(), connections_.end(), [](const auto& c) {
     return c->state == Connection::State::kReading || c->state == Connection::State::kDone;
   });
@@ -205,7 +189,7 @@ void HttpEndpoint::serve(Connection& connection) {
   switch (connection.state) {
     case Connection::State::kReading:
       return read_request(connection);
-    case Connection::State::kWaiting:  // the client has gone
+    case Connection::State::kWaiting:  // the client has disconnected
       connection.state = Connection::State::kDone;
       return;
     case Connection::State::kWriting:
@@ -225,30 +209,31 @@ void HttpEndpoint::read_request(Connection& connection) {
     return;
   }
   connection.in.append(bytes, static_cast<size_t>(n));
-  answer(connection, connection.in);
+  respond(connection, connection.in);
 }
 
-void HttpEndpoint::answer(Connection& connection, absl::string_view bytes) {
+void HttpEndpoint::respond(Connection& connection, absl::string_view bytes) {
   const HttpRequest request = parse_http_request(bytes);
   if (request.status == 0) return;
   connection.head_only = request.head_only;
   if (request.status != 200) {
-    return connection.answer(request.status, absl::StrCat(reason(request.status), "\n"));
+    return connection.respond(request.status, absl::StrCat(http_reason(request.status), "\n"));
   }
   if (request.path == "/healthz" || request.path == "/readyz") {
-    const HttpAnswer said = request.path == "/healthz" ? handlers_.alive() : handlers_.ready();
-    return connection.answer(said.status, said.body);
+    const HttpResponse response =
+        request.path == "/healthz" ? handlers_.alive() : handlers_.ready();
+    return connection.respond(response.status, response.body);
   }
   if (request.path != "/metrics") {
-    return connection.answer(404, "not found; there are /metrics, /healthz and /readyz\n");
+    return connection.respond(404, "not found; available: /metrics, /healthz, /readyz\n");
   }
-  if (scrapes() >= kMaxScrapes) return connection.answer(503, "too many scrapes at once\n");
+  if (scrapes() >= kMaxScrapes) return connection.respond(503, "too many scrapes at once\n");
   connection.scrape = true;
   connection.state = Connection::State::kWaiting;
-  connection.deadline = now() + kAnswerTime;
+  connection.deadline = now() + kResponseTime;
   connection.ticket = ++asked_;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     wanted_ = asked_;
   }
   changed_.notify_one();
@@ -259,12 +244,12 @@ size_t HttpEndpoint::scrapes() const {
                                            [](const auto& c) { return c->scrape; }));
 }
 
-// Whoever waits gets metrics that were made after he asked.
-void HttpEndpoint::give_metrics() {
+// A scrape gets metrics whose rendering began after it.
+void HttpEndpoint::send_metrics() {
   std::shared_ptr<const std::string> metrics;
   uint64_t rendered = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     metrics = metrics_;
     rendered = rendered_;
   }
@@ -275,9 +260,11 @@ void HttpEndpoint::give_metrics() {
 }
 
 void HttpEndpoint::render() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(&mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || wanted_ > rendered_; });
+    changed_.wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopping_ || wanted_ > rendered_;
+    });
     if (stopping_) return;
     const uint64_t wanted = wanted_;
     lock.unlock();

@@ -1,17 +1,15 @@
 // GET /metrics, /healthz and /readyz for scrapers and orchestrators.
 //
-// Whoever is slow, silent or fat holds up nobody: one thread polls all connections, a request has 8
-// KiB and two seconds, an answer five more, and when all places are taken the connection that has
-// been without a whole request for longest gives up its own. One request per connection. /metrics
-// is made on a thread of its own, once for all who wait for it, and few may wait.
+// A slow client does not delay others. One thread polls all connections. A request has 8 KiB and 2
+// s, a response 5 s more. At the connection limit, the oldest connection without a complete request
+// is closed. One request per connection. /metrics is rendered on a second thread, once for all
+// waiting scrapes, whose number is limited.
 //
-// start() and the destructor belong to one thread.
+// start() and the destructor are called on one thread.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,11 +17,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/clock.h"
+#include "engine/base/mutex.h"
 #include "server/edge/socket.h"
 
 namespace tandem {
 
-struct HttpAnswer {
+struct HttpResponse {
   int status = 200;
   std::string body;
 };
@@ -31,20 +30,20 @@ struct HttpAnswer {
 class HttpEndpoint {
  public:
   struct Handlers {
-    std::function<std::string()> metrics;  // text exposition format; may take a while
-    std::function<HttpAnswer()> ready;     // quick: all connections wait for it
-    std::function<HttpAnswer()> alive;     // likewise
+    std::function<std::string()> metrics;  // text exposition format; may be slow
+    std::function<HttpResponse()> ready;   // must be fast: it delays all connections
+    std::function<HttpResponse()> alive;   // the same
   };
   static constexpr size_t kMaxRequest = 8 << 10;
   static constexpr size_t kMaxConnections = 64;
-  static constexpr size_t kMaxScrapes = 8;  // connections that wait for metrics, or read them
+  static constexpr size_t kMaxScrapes = 8;  // connections that wait for or receive metrics
 
-  // Binds `address` ("HOST:PORT", port 0: a free one) and serves at once.
+  // Binds `address` ("HOST:PORT"; port 0: any free port) and starts to serve.
   static absl::StatusOr<std::unique_ptr<HttpEndpoint>> start(const std::string& address,
                                                              Handlers handlers);
-  ~HttpEndpoint();  // stops
+  ~HttpEndpoint();
 
-  const std::string& address() const { return listener_.address; }  // with the port that was bound
+  const std::string& address() const { return listener_.address; }  // with the bound port
 
  private:
   struct Connection;
@@ -53,36 +52,36 @@ class HttpEndpoint {
   void run();
   void render();
   void take_connections();
-  void make_room();
+  void evict_oldest();
   void serve(Connection& connection);
   void read_request(Connection& connection);
-  void answer(Connection& connection, absl::string_view request);
-  void give_metrics();
+  void respond(Connection& connection, absl::string_view request);
+  void send_metrics();
   size_t scrapes() const;
 
   const Listener listener_;
   const Handlers handlers_;
-  Taker taker_;
+  SocketAcceptor socket_acceptor_;
   WakeUp wake_;
   std::vector<std::unique_ptr<Connection>> connections_;  // oldest first; polling thread
-  uint64_t asked_ = 0;                                    // for metrics so far; polling thread
+  uint64_t asked_ = 0;                                    // scrapes so far; polling thread
 
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  bool stopping_ = false;
-  uint64_t wanted_ = 0;    // asked_ as the renderer knows it
-  uint64_t rendered_ = 0;  // wanted_ when rendering of metrics_ began
-  std::shared_ptr<const std::string> metrics_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t wanted_ ABSL_GUARDED_BY(mutex_) = 0;    // the renderer's copy of asked_
+  uint64_t rendered_ ABSL_GUARDED_BY(mutex_) = 0;  // wanted_ when the rendering of metrics_ began
+  std::shared_ptr<const std::string> metrics_ ABSL_GUARDED_BY(mutex_);
 
-  std::thread poller_, renderer_;  // last: they use the rest
+  std::thread poller_, renderer_;  // last: they use the other members
 };
 
-// The path of a request's first lines, without its query, when it is a GET or HEAD.
-// `status`: 0 while the head is not whole, 200, or the error that it deserves.
+// The parsed head of a request.
+// `status`: 0 while the head is incomplete, 200 for a GET or HEAD, else the error to return.
 struct HttpRequest {
   int status = 0;
   bool head_only = false;
-  absl::string_view path;  // in `bytes`
+  absl::string_view path;  // without the query; refers to `bytes`
 };
 HttpRequest parse_http_request(absl::string_view bytes);
 

@@ -12,7 +12,7 @@ namespace tandem {
 namespace {
 
 constexpr size_t kMaxMethod = 32;
-constexpr size_t kMaxChunkLine = 128;  // with its extension, which nobody reads
+constexpr size_t kMaxChunkLine = 128;  // with its extension, which is ignored
 constexpr size_t kMaxHeaders = 100;
 
 bool is_token_character(char c) {
@@ -35,7 +35,7 @@ bool all_digits(absl::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
 }
 
-// Whether a list header ("close, te") has this word.
+// Whether a list header ("close, te") contains the word.
 bool has_word(absl::string_view list, absl::string_view word) {
   for (const absl::string_view part : absl::StrSplit(list, ',')) {
     if (absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(part), word)) return true;
@@ -72,18 +72,18 @@ HttpMessage HttpReader::take() {
   return whole;
 }
 
-size_t HttpReader::feed(absl::string_view bytes) {
+size_t HttpReader::consume(absl::string_view bytes) {
   size_t taken = 0;
   while (taken < bytes.size() && state_ != State::kWhole && state_ != State::kRefused) {
     const absl::string_view rest = bytes.substr(taken);
     const bool in_body = part_ == Part::kSized || part_ == Part::kChunk;
-    taken += in_body ? feed_body(rest) : feed_line(rest);
+    taken += in_body ? read_body(rest) : read_line(rest);
   }
   return taken;
 }
 
-// Up to the end of the line. Lines have to end with CRLF, and hold no CR else.
-size_t HttpReader::feed_line(absl::string_view bytes) {
+// Reads to the end of the line. A line must end with CRLF and contain no other CR.
+size_t HttpReader::read_line(absl::string_view bytes) {
   const size_t newline = bytes.find('\n');
   const size_t length = newline == absl::string_view::npos ? bytes.size() : newline + 1;
   const bool chunk = part_ == Part::kChunkSize || part_ == Part::kChunkEnd;
@@ -122,7 +122,7 @@ void HttpReader::on_line(absl::string_view line) {
       if (!line.empty()) return refuse(400);
       part_ = Part::kChunkSize;
       return;
-    case Part::kTrailer:  // read, and not used
+    case Part::kTrailer:  // ignored
       if (line.empty()) state_ = State::kWhole;
       return;
     case Part::kSized:
@@ -155,7 +155,7 @@ void HttpReader::on_header(absl::string_view line) {
   message_.headers.emplace_back(absl::AsciiStrToLower(line.substr(0, colon)), std::string(value));
 }
 
-// All headers are there: how long is the body?
+// All headers have been read. Determines the length of the body.
 void HttpReader::on_head() {
   const auto count = [this](absl::string_view name) {
     return std::count_if(message_.headers.begin(), message_.headers.end(),
@@ -204,8 +204,8 @@ void HttpReader::on_chunk_size(absl::string_view line) {
   part_ = left_ == 0 ? Part::kTrailer : Part::kChunk;
 }
 
-// Memory for `more` bytes of the body: twice what has come, but never for more than may come. (A
-// string that has any would at least double it.)
+// Reserves memory for `more` bytes of the body: at least doubles, but never exceeds what may
+// follow. (std::string would exceed it.)
 void HttpReader::grow_body(size_t more) {
   std::string& body = message_.body;
   const size_t size = body.size() + more;
@@ -217,7 +217,7 @@ void HttpReader::grow_body(size_t more) {
   body.swap(grown);
 }
 
-size_t HttpReader::feed_body(absl::string_view bytes) {
+size_t HttpReader::read_body(absl::string_view bytes) {
   const size_t length = std::min(left_, bytes.size());
   grow_body(length);
   message_.body.append(bytes.data(), length);

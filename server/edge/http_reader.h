@@ -1,6 +1,6 @@
-// Reads HTTP/1.1 requests (RFC 9112) out of a connection's bytes. Strict, because what two programs
-// read differently is how requests are smuggled past a proxy: lines end with CRLF, lengths are
-// given once, and what is doubtful is refused. Bounded: it holds no more than its limits.
+// Parses HTTP/1.1 requests (RFC 9112) from a connection's bytes. Strict, because parsers that
+// disagree allow requests to be smuggled past a proxy: lines end with CRLF, a length is given once,
+// ambiguous input is rejected. Holds no more bytes than its limits.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,9 @@ struct HttpMessage {
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
   std::string body;
   bool keep_alive = true;  // the connection may serve another request
-  bool in_chunks = true;   // the client knows chunked answers (HTTP/1.1)
+  bool in_chunks = true;   // the client accepts chunked responses (HTTP/1.1)
 
-  // Values of headers that come more than once, joined with ", ". Empty: none.
+  // Repeated headers are joined with ", ". Empty if the header is absent.
   std::string header(absl::string_view lower_case_name) const;
 };
 
@@ -34,34 +34,34 @@ class HttpReader {
 
   explicit HttpReader(Limits limits) : limits_(limits) {}
 
-  // Takes bytes until the request is whole or refused; gives how many of them.
-  size_t feed(absl::string_view bytes);
+  // Consumes bytes until the request is complete or rejected. Returns the number consumed.
+  size_t consume(absl::string_view bytes);
 
   State state() const { return state_; }
-  // kRefused: the status that the request deserves.
+  // kRefused: the status to respond with.
   int refusal() const { return refusal_; }
-  // Anything of a request has come.
+  // Whether any byte of a request has arrived.
   bool begun() const { return state_ != State::kHead || !line_.empty() || head_bytes_ > 0; }
-  // The client waits for "100 Continue" before it sends the body; true once.
+  // Whether the client waits for "100 Continue" before it sends the body. True once per request.
   bool take_expectation() { return std::exchange(expects_, false) && state_ == State::kBody; }
-  // At most Limits' together.
+  // At most the sum of the limits.
   size_t held_bytes() const { return head_bytes_ + message_.body.capacity(); }
 
-  // kWhole: the request, and reads the next one from here on.
+  // REQUIRES: kWhole. Returns the request and starts the next one.
   HttpMessage take();
 
  private:
-  // What the next bytes are.
+  // The kind of the next bytes.
   enum class Part { kLine, kHeader, kSized, kChunkSize, kChunk, kChunkEnd, kTrailer };
 
-  size_t feed_line(absl::string_view bytes);
+  size_t read_line(absl::string_view bytes);
   void on_line(absl::string_view line);
   void on_request_line(absl::string_view line);
   void on_header(absl::string_view line);
   void on_head();
   void on_chunk_size(absl::string_view line);
   void grow_body(size_t more);
-  size_t feed_body(absl::string_view bytes);
+  size_t read_body(absl::string_view bytes);
   void refuse(int status);
 
   const Limits limits_;
@@ -70,7 +70,7 @@ class HttpReader {
   int refusal_ = 0;
   std::string line_;       // so far, without its CRLF
   size_t head_bytes_ = 0;  // of lines of this request
-  size_t left_ = 0;        // of the body, or of its chunk
+  size_t left_ = 0;        // bytes left of the body or chunk
   bool expects_ = false;
   HttpMessage message_;
 };

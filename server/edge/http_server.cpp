@@ -12,11 +12,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/edge/acceptor.h"
+#include "server/edge/http_status.h"
 
 namespace tandem {
 namespace {
 
-constexpr size_t kPiece = 64 << 10;  // read at once
+constexpr size_t kPiece = 64 << 10;  // per read
 constexpr size_t kMaxEvents = 256;
 constexpr auto kSweep = std::chrono::milliseconds(250);
 constexpr int kWhileStopping = 10;  // milliseconds
@@ -24,49 +25,6 @@ constexpr Duration kLingerTime = std::chrono::seconds(2);
 constexpr size_t kLingerBytes = 1 << 20;
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
-
-const char* reason(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 400:
-      return "Bad Request";
-    case 401:
-      return "Unauthorized";
-    case 403:
-      return "Forbidden";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 408:
-      return "Request Timeout";
-    case 413:
-      return "Content Too Large";
-    case 415:
-      return "Unsupported Media Type";
-    case 417:
-      return "Expectation Failed";
-    case 429:
-      return "Too Many Requests";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 499:
-      return "Client Closed Request";
-    case 500:
-      return "Internal Server Error";
-    case 501:
-      return "Not Implemented";
-    case 503:
-      return "Service Unavailable";
-    case 504:
-      return "Gateway Timeout";
-    case 505:
-      return "HTTP Version Not Supported";
-    default:
-      return "Error";
-  }
-}
 
 std::string peer_at(int fd) {
   sockaddr_storage name = {};
@@ -79,7 +37,7 @@ std::string peer_at(int fd) {
 }  // namespace
 
 struct HttpConnection {
-  enum class State { kReading, kAnswering, kLingering, kClosed };
+  enum class State { kReading, kResponding, kLingering, kClosed };
 
   HttpConnection(Fd f, HttpReader::Limits limits)
       : fd(std::move(f)),
@@ -89,7 +47,7 @@ struct HttpConnection {
         born(now()) {}
 
   void send_error(int status, const std::string& body) {
-    out += absl::StrCat("HTTP/1.1 ", status, " ", reason(status),
+    out += absl::StrCat("HTTP/1.1 ", status, " ", http_reason(status),
                         "\r\nContent-Type: application/json\r\nContent-Length: ", body.size(),
                         status == 429 ? "\r\nRetry-After: 1" : "", "\r\nConnection: close\r\n\r\n",
                         body);
@@ -98,21 +56,21 @@ struct HttpConnection {
 
   Fd fd;
   const std::string peer, host;
-  bool too_many = false;  // came when there were enough already
+  bool too_many = false;  // above the connection limit
   State state = State::kReading;
   HttpReader reader;
-  size_t held = 0;  // counted of the reader
-  std::string in;   // came behind the request that is being answered
+  size_t held = 0;  // the counted bytes of the reader
+  std::string in;   // input that follows the current request
   std::string out;
   size_t sent = 0;  // of `out`
   bool keep_alive = true;
   bool in_chunks = true;
-  bool told = true;    // false: the listener waits for written()
-  bool ended = false;  // nothing follows `out`
+  bool notified = true;  // false: written() is due
+  bool ended = false;    // `out` ends the response
   std::shared_ptr<HttpExchange> exchange;
   const TimePoint born;
   TimePoint deadline = kNever;
-  size_t lingered = 0;   // bytes thrown away
+  size_t lingered = 0;   // discarded bytes
   uint32_t watched = 0;  // events
 };
 
@@ -131,13 +89,13 @@ void HttpExchange::begin(int status, const HttpHeaders& headers) {
   if (connection_ == nullptr) return;
   HttpConnection& c = *connection_;
   if (server_.drained_ || now() - c.born > server_.bounds_.age) c.keep_alive = false;
-  absl::StrAppend(&c.out, "HTTP/1.1 ", status, " ", reason(status), "\r\n");
+  absl::StrAppend(&c.out, "HTTP/1.1 ", status, " ", http_reason(status), "\r\n");
   bool sized = false;
   for (const auto& [name, value] : headers) {
     absl::StrAppend(&c.out, name, ": ", value, "\r\n");
     sized = sized || name == "Content-Length";
   }
-  if (!sized && !c.in_chunks) c.keep_alive = false;  // the end of the connection is the answer's
+  if (!sized && !c.in_chunks) c.keep_alive = false;  // the end of the connection ends the response
   c.in_chunks = !sized && c.in_chunks;
   if (c.in_chunks) absl::StrAppend(&c.out, "Transfer-Encoding: chunked\r\n");
   absl::StrAppend(&c.out, c.keep_alive ? "\r\n" : "Connection: close\r\n\r\n");
@@ -147,7 +105,7 @@ void HttpExchange::write(absl::string_view bytes) { put(bytes, false); }
 
 void HttpExchange::end(absl::string_view last_bytes) { put(last_bytes, true); }
 
-void HttpExchange::answer(int status, const HttpHeaders& headers, absl::string_view body) {
+void HttpExchange::respond(int status, const HttpHeaders& headers, absl::string_view body) {
   HttpHeaders all = headers;
   all.emplace_back("Content-Length", absl::StrCat(body.size()));
   begin(status, all);
@@ -156,7 +114,7 @@ void HttpExchange::answer(int status, const HttpHeaders& headers, absl::string_v
 
 void HttpExchange::put(absl::string_view bytes, bool last) {
   if (connection_ == nullptr) {
-    server_.tellings_.push_back({shared_from_this(), /*written=*/true, /*ok=*/false});
+    server_.notifications_.push_back({shared_from_this(), /*written=*/true, /*ok=*/false});
     return;
   }
   HttpConnection& c = *connection_;
@@ -179,20 +137,20 @@ HttpServer::HttpServer(Bounds bounds, Handlers handlers)
 
 HttpServer::~HttpServer() { stop(); }
 
-void HttpServer::take(int fd) {
-  const std::lock_guard lock(mutex_);
+void HttpServer::add_connection(int fd) {
+  const MutexLock lock(&mutex_);
   accepted_.emplace_back(fd);
   if (std::exchange(sleeping_, false)) wake_.wake();
 }
 
 void HttpServer::post(Work* work) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   posted_.push_back(work);
   if (std::exchange(sleeping_, false)) wake_.wake();
 }
 
 void HttpServer::drain() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   draining_ = true;
   if (std::exchange(sleeping_, false)) wake_.wake();
 }
@@ -200,7 +158,7 @@ void HttpServer::drain() {
 void HttpServer::stop() {
   if (!thread_.joinable()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     stopping_ = true;
   }
   wake_.wake();
@@ -211,18 +169,18 @@ void HttpServer::run() {
   epoll_event own = {EPOLLIN, {}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.fd(), &own);  // data.ptr stays null
   std::array<epoll_event, kMaxEvents> events;
-  while (take_what_came()) {
-    const bool busy = !tellings_.empty() || !next_.empty();
+  while (process_queues()) {
+    const bool busy = !notifications_.empty() || !next_.empty();
     int wait = connections_.empty() ? -1 : static_cast<int>(kSweep.count());
     if (stopped_) wait = kWhileStopping;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       sleeping_ = !busy && accepted_.empty() && posted_.empty();
       if (!sleeping_) wait = 0;
     }
     const int n = epoll_wait(epoll_.get(), events.data(), kMaxEvents, wait);
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       sleeping_ = false;
     }
     for (int i = 0; i < n; ++i) {
@@ -234,21 +192,21 @@ void HttpServer::run() {
       }
     }
     for (HttpConnection* const c : std::exchange(next_, {})) {
-      if (c->state == HttpConnection::State::kReading) use(*c, std::exchange(c->in, {}));
+      if (c->state == HttpConnection::State::kReading) parse(*c, std::exchange(c->in, {}));
     }
-    tell();
+    notify_listeners();
     sweep();
-    dead_.clear();  // no event, and nothing in next_, names them any more
+    dead_.clear();  // neither an event nor next_ refers to them any more
   }
 }
 
-bool HttpServer::take_what_came() {
+bool HttpServer::process_queues() {
   std::vector<Fd> accepted;
   std::vector<Work*> posted;
   bool stopping = false;
   bool drain = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     accepted.swap(accepted_);
     posted.swap(posted_);
     stopping = stopping_;
@@ -278,7 +236,7 @@ void HttpServer::admit(Fd fd) {
   connections_.emplace(&c, std::move(made));
   c.too_many = connections_.size() > bounds_.connections;
   c.deadline = now() + bounds_.head_time;
-  // What a reader does not read waits here, where it is counted, and not in the kernel.
+  // Unsent bytes wait here, where they are counted, and not in the kernel.
   const int unsent = 128 << 10;
   setsockopt(c.fd.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
   epoll_event event = {c.watched = EPOLLIN | EPOLLRDHUP, {.ptr = &c}};
@@ -291,7 +249,7 @@ void HttpServer::on_events(HttpConnection& c, uint32_t events) {
   if ((events & EPOLLIN) != 0) {
     c.state == HttpConnection::State::kLingering ? linger(c) : read(c);
   } else if ((events & EPOLLRDHUP) != 0) {
-    return close(c);  // who sends no more reads no more, as far as we know
+    return close(c);  // a half-closed connection counts as closed
   }
   if ((events & EPOLLOUT) != 0 && c.state != HttpConnection::State::kClosed) flush(c);
 }
@@ -301,11 +259,11 @@ void HttpServer::read(HttpConnection& c) {
   const ssize_t n = recv(c.fd.get(), piece.data(), piece.size(), MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (n <= 0) return close(c);
-  use(c, {piece.data(), static_cast<size_t>(n)});
+  parse(c, {piece.data(), static_cast<size_t>(n)});
 }
 
-// What comes after a refused request is thrown away for a while: closed with bytes unread, the
-// kernel would reset the connection, and the client might never see the answer.
+// Discards input after a rejected request for a while. If the connection were closed with unread
+// bytes, the kernel would reset it, and the client might not receive the response.
 void HttpServer::linger(HttpConnection& c) {
   std::array<char, 4096> piece;
   const ssize_t n = recv(c.fd.get(), piece.data(), piece.size(), MSG_DONTWAIT);
@@ -314,15 +272,15 @@ void HttpServer::linger(HttpConnection& c) {
   if (n <= 0 || c.lingered > kLingerBytes) close(c);
 }
 
-void HttpServer::use(HttpConnection& c, absl::string_view bytes) {
+void HttpServer::parse(HttpConnection& c, absl::string_view bytes) {
   if (bytes.empty()) return;
   const bool had_begun = c.reader.begun();
   const HttpReader::State before = c.reader.state();
-  const size_t taken = c.reader.feed(bytes);
+  const size_t taken = c.reader.consume(bytes);
   const HttpReader::State after = c.reader.state();
   hold(c, c.reader.held_bytes());
   if (after == HttpReader::State::kRefused) return refuse(c, c.reader.refusal());
-  if (holds_too_much(c)) return refuse(c, 429);
+  if (exceeds_memory(c)) return refuse(c, 429);
   if (after == HttpReader::State::kWhole) {
     c.in.assign(bytes.data() + taken, bytes.size() - taken);
     return dispatch(c);
@@ -338,7 +296,7 @@ void HttpServer::use(HttpConnection& c, absl::string_view bytes) {
 void HttpServer::dispatch(HttpConnection& c) {
   if (c.too_many) return refuse(c, 429);
   HttpMessage message = c.reader.take();
-  c.state = HttpConnection::State::kAnswering;
+  c.state = HttpConnection::State::kResponding;
   c.deadline = kNever;
   c.keep_alive = message.keep_alive;
   c.in_chunks = message.in_chunks;
@@ -349,33 +307,33 @@ void HttpServer::dispatch(HttpConnection& c) {
 }
 
 void HttpServer::refuse(HttpConnection& c, int status) {
-  c.reader.take();  // no longer counted, so no longer kept
-  c.state = HttpConnection::State::kAnswering;
+  c.reader.take();  // drops bytes that are no longer counted
+  c.state = HttpConnection::State::kResponding;
   c.send_error(status, handlers_.error(status));
   c.ended = true;
   c.in.clear();
   flush(c);
 }
 
-// The bytes count until the request is answered: its call may hold them so long.
+// The bytes count until the response ends, because the call may hold them until then.
 void HttpServer::hold(HttpConnection& c, size_t bytes) {
   held_ += bytes - c.held;
   if (!c.host.empty()) {
-    const auto of_host = held_of_.try_emplace(c.host, 0).first;
+    const auto of_host = held_by_host_.try_emplace(c.host, 0).first;
     of_host->second += bytes - c.held;
-    if (of_host->second == 0) held_of_.erase(of_host);
+    if (of_host->second == 0) held_by_host_.erase(of_host);
   }
   c.held = bytes;
 }
 
-bool HttpServer::holds_too_much(const HttpConnection& c) const {
-  const auto of_host = held_of_.find(c.host);
+bool HttpServer::exceeds_memory(const HttpConnection& c) const {
+  const auto of_host = held_by_host_.find(c.host);
   return held_ > bounds_.held_bytes ||
-         (of_host != held_of_.end() && of_host->second > part_of_one_host(bounds_.held_bytes));
+         (of_host != held_by_host_.end() && of_host->second > host_share(bounds_.held_bytes));
 }
 
 void HttpServer::put(HttpConnection& c, bool last) {
-  c.told = false;
+  c.notified = false;
   c.ended = last;
   flush(c);
 }
@@ -393,13 +351,14 @@ void HttpServer::flush(HttpConnection& c) {
   c.out.clear();
   if (c.out.capacity() > kPiece) c.out.shrink_to_fit();
   c.sent = 0;
-  if (c.state != HttpConnection::State::kAnswering) return watch(c);  // it was 100 Continue
+  if (c.state != HttpConnection::State::kResponding)
+    return watch(c);  // "100 Continue" has been sent
   c.deadline = kNever;
-  if (!std::exchange(c.told, true)) tellings_.push_back({c.exchange, true, true});
-  c.ended ? answered(c) : watch(c);
+  if (!std::exchange(c.notified, true)) notifications_.push_back({c.exchange, true, true});
+  c.ended ? end_exchange(c) : watch(c);
 }
 
-void HttpServer::answered(HttpConnection& c) {
+void HttpServer::end_exchange(HttpConnection& c) {
   if (c.exchange != nullptr) std::exchange(c.exchange, nullptr)->connection_ = nullptr;
   hold(c, 0);
   if (!c.keep_alive) {
@@ -414,10 +373,10 @@ void HttpServer::answered(HttpConnection& c) {
   watch(c);
 }
 
-// What is of interest now: requests where one is read, and always whether the client is there.
+// Updates the events to poll for: input while reading, and always a disconnect.
 void HttpServer::watch(HttpConnection& c) {
   uint32_t events = c.state == HttpConnection::State::kLingering ? 0 : EPOLLRDHUP;
-  if (c.state != HttpConnection::State::kAnswering) events |= EPOLLIN;
+  if (c.state != HttpConnection::State::kResponding) events |= EPOLLIN;
   if (c.sent < c.out.size()) events |= EPOLLOUT;
   if (events == c.watched) return;
   epoll_event event = {c.watched = events, {.ptr = &c}};
@@ -431,8 +390,8 @@ void HttpServer::close(HttpConnection& c) {
   hold(c, 0);
   if (c.exchange != nullptr) {
     c.exchange->connection_ = nullptr;
-    if (!c.told) tellings_.push_back({c.exchange, true, false});
-    tellings_.push_back({std::move(c.exchange), false, false});
+    if (!c.notified) notifications_.push_back({c.exchange, true, false});
+    notifications_.push_back({std::move(c.exchange), false, false});
   }
   std::erase(next_, &c);
   const auto it = connections_.find(&c);
@@ -440,8 +399,8 @@ void HttpServer::close(HttpConnection& c) {
   connections_.erase(it);
 }
 
-void HttpServer::tell() {
-  for (const Telling& t : std::exchange(tellings_, {})) {
+void HttpServer::notify_listeners() {
+  for (const Notification& t : std::exchange(notifications_, {})) {
     if (t.exchange == nullptr || t.exchange->listener_ == nullptr) continue;
     t.written ? t.exchange->listener_->written(t.ok) : t.exchange->listener_->closed();
   }

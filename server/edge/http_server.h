@@ -1,19 +1,18 @@
-// An HTTP/1.1 server for answers that take their time: one thread polls all connections, reads
-// their requests and writes what the calls say, which never blocks it. A connection serves one
-// request after the other.
+// An HTTP/1.1 server for slow responses. One thread polls all connections, parses requests and
+// writes responses; calls produce them on other threads. A connection serves one request after
+// another.
 //
-// Whoever is slow, silent or fat holds up nobody: requests are bounded in bytes, each and all
-// together, and in time; whoever reads nothing for too long is cut off. A connection that closes is
-// told to its call. Connections beyond the bound are answered 429, and closed.
+// A slow client does not delay others. Requests are limited in bytes (each and in total) and in
+// time. A client that stops reading is disconnected. A disconnect is reported to its call.
+// Connections above the limit get 429 and are closed.
 //
-// Connections come accepted (edge/acceptor.h bounds them once more, by host). Plain HTTP: a proxy
-// in front has TLS.
+// Connections are accepted elsewhere (edge/acceptor.h, which also limits them per host). Plain
+// HTTP: TLS needs a proxy.
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,6 +21,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/clock.h"
+#include "engine/base/mutex.h"
 #include "server/edge/http_reader.h"
 #include "server/edge/socket.h"
 
@@ -31,15 +31,15 @@ class HttpServer;
 struct HttpConnection;
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
-// A request and the way back to who sent it. All of it belongs to the server's thread but `message`
-// and `peer`, which nobody else touches.
+// A request and its response. Belongs to the server's thread, except `message` and `peer`, which
+// the server does not touch after dispatch.
 class HttpExchange : public std::enable_shared_from_this<HttpExchange> {
  public:
   class Listener {
    public:
-    // What write() or end() gave is on its way; false: the client is gone.
+    // The bytes of write() or end() have been sent; false: the client has disconnected.
     virtual void written(bool ok) = 0;
-    // The client is gone before the answer was whole. After a written(false), where one was due.
+    // The client disconnected before the response was complete. Follows written(false), if due.
     virtual void closed() = 0;
 
    protected:
@@ -50,18 +50,19 @@ class HttpExchange : public std::enable_shared_from_this<HttpExchange> {
   ~HttpExchange();
 
   HttpMessage message;
-  const std::string peer;  // as gRPC names it: "ipv4:10.0.0.7:41234"
+  const std::string peer;  // in gRPC's notation: "ipv4:10.0.0.7:41234"
 
-  // Who is told; null: nobody. Calls come from the server's loop, never from within these.
+  // Null removes the listener. It is called by the server's loop, never from within these
+  // functions.
   void listen(Listener* listener) { listener_ = listener; }
 
-  // An answer in pieces: begin(), each write() once the one before is written, end(). Nothing of it
-  // reaches a client that is gone, but each write is told.
+  // A streamed response: begin(), write() after each written(), end(). After a disconnect nothing
+  // is sent, but every write is still reported.
   void begin(int status, const HttpHeaders& headers);
   void write(absl::string_view bytes);
   void end(absl::string_view last_bytes = "");
-  // A whole answer.
-  void answer(int status, const HttpHeaders& headers, absl::string_view body);
+  // A complete response.
+  void respond(int status, const HttpHeaders& headers, absl::string_view body);
   bool begun() const { return begun_; }
 
  private:
@@ -69,7 +70,7 @@ class HttpExchange : public std::enable_shared_from_this<HttpExchange> {
   void put(absl::string_view bytes, bool last);
 
   HttpServer& server_;
-  HttpConnection* connection_;  // null: closed, or answered
+  HttpConnection* connection_;  // null after the response or a disconnect
   Listener* listener_ = nullptr;
   bool begun_ = false;
 };
@@ -80,15 +81,16 @@ class HttpServer {
     size_t connections = 2048;  // beyond: 429
     size_t head_bytes = 8 << 10;
     size_t body_bytes = 4 << 20;
-    // Of requests, all together; of one host's, part_of_one_host(). Beyond: 429.
+    // Of all requests; per host: host_share(). Beyond: 429.
     size_t held_bytes = 1 << 30;
     Duration head_time = std::chrono::seconds(10);
     Duration body_time = std::chrono::seconds(60);
-    Duration idle_time = std::chrono::seconds(60);   // between two requests
-    Duration stall_time = std::chrono::seconds(60);  // an answer of which nothing is read
-    Duration age = std::chrono::seconds(450);        // then a connection serves no other request
+    Duration idle_time = std::chrono::seconds(60);   // between requests
+    Duration stall_time = std::chrono::seconds(60);  // a response that the client does not read
+    Duration age =
+        std::chrono::seconds(450);  // after which a connection accepts no further request
   };
-  // Something to be done on the server's thread.
+  // A task for the server's thread.
   class Work {
    public:
     virtual void work() = 0;
@@ -97,54 +99,54 @@ class HttpServer {
     ~Work() = default;
   };
   struct Handlers {
-    // A whole request. On the server's thread, so it must be quick.
+    // A complete request. Called on the server's thread; must not block.
     std::function<void(std::shared_ptr<HttpExchange>)> request;
-    // The body (JSON) of an error that the server finds by itself.
+    // The body (JSON) of an error that the HTTP server detects.
     std::function<std::string(int status)> error;
   };
 
   HttpServer(Bounds bounds, Handlers handlers);
-  ~HttpServer();  // stops
+  ~HttpServer();
 
-  // A connection that was accepted; does not block. Thread-safe.
-  void take(int fd);
-  // Calls `work->work()` soon. REQUIRES: it is not waiting already, and lives until then, as does
-  // an exchange. Thread-safe; never blocks.
+  // Adds an accepted connection; does not block. Thread-safe.
+  void add_connection(int fd);
+  // Calls `work->work()` soon. REQUIRES: `work` is not queued, and lives until then, as does an
+  // exchange. Thread-safe; does not block.
   void post(Work* work);
 
-  // Connections without a request are closed, the others after their answer. Thread-safe.
+  // Closes idle connections now and the others after their response. Thread-safe.
   void drain();
-  // Closes all connections, and waits for the exchanges to be let go of. Once.
+  // Closes all connections and waits until all exchanges are released. Call once.
   void stop();
 
   // Thread-safe:
-  int64_t exchanges() const { return exchanges_.load(); }  // not let go of
+  int64_t exchanges() const { return exchanges_.load(); }  // not yet released
 
  private:
   friend class HttpExchange;
   using Connections = absl::flat_hash_map<HttpConnection*, std::unique_ptr<HttpConnection>>;
-  struct Telling {  // for a listener
+  struct Notification {  // for a listener
     std::shared_ptr<HttpExchange> exchange;
     bool written, ok;
   };
 
   void run();
-  bool take_what_came();  // false: it is over
+  bool process_queues();  // false: the loop ends
   void admit(Fd fd);
   void on_events(HttpConnection& c, uint32_t events);
   void read(HttpConnection& c);
   void linger(HttpConnection& c);
-  void use(HttpConnection& c, absl::string_view bytes);
+  void parse(HttpConnection& c, absl::string_view bytes);
   void dispatch(HttpConnection& c);
   void refuse(HttpConnection& c, int status);
   void hold(HttpConnection& c, size_t bytes);
-  bool holds_too_much(const HttpConnection& c) const;
+  bool exceeds_memory(const HttpConnection& c) const;
   void put(HttpConnection& c, bool last);
   void flush(HttpConnection& c);
-  void answered(HttpConnection& c);
+  void end_exchange(HttpConnection& c);
   void close(HttpConnection& c);
   void watch(HttpConnection& c);
-  void tell();
+  void notify_listeners();
   void sweep();
 
   const Bounds bounds_;
@@ -156,22 +158,22 @@ class HttpServer {
   // The server's thread:
   Connections connections_;
   std::vector<std::unique_ptr<HttpConnection>> dead_;
-  std::vector<Telling> tellings_;
-  std::vector<HttpConnection*> next_;  // may have a further request already
+  std::vector<Notification> notifications_;
+  std::vector<HttpConnection*> next_;  // with input that may hold another request
   size_t held_ = 0;
-  absl::flat_hash_map<std::string, size_t> held_of_;  // by host
+  absl::flat_hash_map<std::string, size_t> held_by_host_;  // by host
   bool drained_ = false;
   bool stopped_ = false;
   TimePoint swept_;
 
-  std::mutex mutex_;  // guards what follows
-  std::vector<Fd> accepted_;
-  std::vector<Work*> posted_;
-  bool sleeping_ = false;
-  bool draining_ = false;
-  bool stopping_ = false;
+  Mutex mutex_;
+  std::vector<Fd> accepted_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Work*> posted_ ABSL_GUARDED_BY(mutex_);
+  bool sleeping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::thread thread_;  // last: it uses the rest
+  std::thread thread_;  // last: it uses the other members
 };
 
 }  // namespace tandem

@@ -15,7 +15,7 @@ LogQueue::LogQueue(int fd, size_t max_bytes, std::function<std::string(int64_t)>
 
 LogQueue::~LogQueue() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     stopping_ = true;
   }
   more_.notify_all();
@@ -25,7 +25,7 @@ LogQueue::~LogQueue() {
 
 void LogQueue::write(std::string line) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (bytes_ + line.size() > max_bytes_) {
       dropped_.fetch_add(1, std::memory_order_relaxed);
       return;
@@ -37,18 +37,22 @@ void LogQueue::write(std::string line) {
 }
 
 bool LogQueue::flush(Duration limit) {
-  std::unique_lock lock(mutex_);
-  return less_.wait_for(lock, limit, [this] { return lines_.empty() && !writing_; });
+  MutexLock lock(&mutex_);
+  return less_.wait_for(lock, limit, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return lines_.empty() && !writing_;
+  });
 }
 
 void LogQueue::run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(&mutex_);
   for (;;) {
-    more_.wait(lock, [this] { return stopping_ || !lines_.empty(); });
+    more_.wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopping_ || !lines_.empty();
+    });
     if (lines_.empty()) return;
     std::string line;
-    const int64_t dropped = dropped_.load(std::memory_order_relaxed) - told_;
-    told_ += dropped;
+    const int64_t dropped = dropped_.load(std::memory_order_relaxed) - reported_;
+    reported_ += dropped;
     if (dropped > 0) {
       line = note_(dropped);
     } else {
@@ -61,17 +65,17 @@ void LogQueue::run() {
     const bool written = write_out(line);
     lock.lock();
     writing_ = false;
-    if (!written && dropped == 0) {  // closed, or its disk is full: nobody would read a note either
+    if (!written && dropped == 0) {  // closed, or the disk is full; a note would fail too
       dropped_.fetch_add(1, std::memory_order_relaxed);
-      ++told_;
+      ++reported_;
     }
     if (lines_.empty()) less_.notify_all();
     if (!written && stopping_) return;
   }
 }
 
-// A pipe that polls as writable has room for PIPE_BUF bytes, so a write of as many does not block,
-// and a thread that polls can be told to stop.
+// A pipe that polls as writable accepts PIPE_BUF bytes without blocking. Polling also lets the
+// destructor stop the thread.
 bool LogQueue::write_out(const std::string& line) {
   const std::string whole = line + "\n";
   size_t done = 0;

@@ -1,29 +1,27 @@
-// Lines on their way to the log. Whoever logs hands a line over and goes on; a thread writes. When
-// nobody reads the log (a full pipe, a stopped collector) lines are dropped and counted, and
-// nothing else happens.
+// An asynchronous log writer: callers enqueue lines, a thread writes them. If the log is not read
+// (a full pipe, a stopped collector), lines are dropped and counted.
 //
 // Thread-safe.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include "engine/base/clock.h"
+#include "engine/base/mutex.h"
 #include "server/edge/socket.h"
 
 namespace tandem {
 
 class LogQueue {
  public:
-  // Writes to `fd`, which it does not own, and holds at most `max_bytes`. `note` makes the line
-  // that says how many were dropped, when writing goes on.
+  // Writes to `fd`, which it does not own, and queues at most `max_bytes`. `note` makes the line
+  // that reports dropped lines once writing resumes.
   LogQueue(int fd, size_t max_bytes, std::function<std::string(int64_t dropped)> note);
-  // Writes what can be written at once.
+  // Writes what can be written without waiting.
   ~LogQueue();
 
   // `line` without its newline. Never blocks.
@@ -31,7 +29,7 @@ class LogQueue {
 
   int64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }  // since the start
 
-  // Waits until everything is written, but no longer than `limit`. False: something is left.
+  // Waits until all lines are written, at most `limit`. False if lines are left.
   bool flush(Duration limit);
 
  private:
@@ -45,15 +43,15 @@ class LogQueue {
   WakeUp stop_;
   std::atomic<int64_t> dropped_{0};
 
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable more_, less_;
-  std::deque<std::string> lines_;
-  size_t bytes_ = 0;      // of lines_
-  int64_t told_ = 0;      // of dropped_, in notes
-  bool writing_ = false;  // a line that is no more in lines_
-  bool stopping_ = false;
+  Mutex mutex_;
+  CondVar more_, less_;
+  std::deque<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // of lines_
+  int64_t reported_ ABSL_GUARDED_BY(mutex_) = 0;  // dropped lines that notes have reported
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;  // a line that has left lines_
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::thread thread_;  // last: it uses the rest
+  std::thread thread_;  // last: it uses the other members
 };
 
 }  // namespace tandem

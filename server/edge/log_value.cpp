@@ -9,7 +9,7 @@
 namespace tandem {
 namespace {
 
-// Takes a character from the front of `text`; U+FFFD, and one byte, where there is none.
+// Removes the first character of `text`. If it is ill-formed, removes one byte and returns U+FFFD.
 char32_t take_character(absl::string_view* text) {
   const auto byte = [&](size_t i) {
     return static_cast<uint32_t>(static_cast<unsigned char>((*text)[i]));
@@ -34,8 +34,7 @@ char32_t take_character(absl::string_view* text) {
   return static_cast<char32_t>(code);
 }
 
-// Control characters, line and paragraph separators, marks and overrides of direction, and the byte
-// order mark.
+// Control characters, line and paragraph separators, direction marks and the byte order mark.
 bool is_hidden(char32_t c) {
   return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x61C || (c >= 0x200B && c <= 0x200F) ||
          (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF;

@@ -1,4 +1,4 @@
-// A value as the log shows it: on one line, with nothing in it that forges or hides anything.
+// Escapes values for the log: one line, with nothing that forges or hides text.
 #pragma once
 
 #include <string>
@@ -7,15 +7,14 @@
 
 namespace tandem {
 
-// In double quotes, as a JSON string: quotes, backslashes, control characters, and characters that
-// break lines or turn the direction of writing (U+2028, U+202E, ...) escaped, ill-formed UTF-8 as
-// U+FFFD. With "..." at its end where `cut`.
+// A JSON string. Escapes quotes, backslashes, control characters, line separators and marks of text
+// direction (U+2028, U+202E, ...). Ill-formed UTF-8 becomes U+FFFD. Ends with "..." if `cut`.
 std::string log_quoted(absl::string_view value, bool cut);
 
-// The value itself where it is one plain word, else as above.
+// The value itself if it is one plain word, else log_quoted().
 std::string log_text(absl::string_view value, bool cut);
 
-// Whether JSON knows this number: no inf, no nan.
+// Whether the text is a JSON number (not inf or nan).
 bool is_json_number(absl::string_view value);
 
 }  // namespace tandem

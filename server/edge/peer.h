@@ -1,4 +1,4 @@
-// Names of those who connect.
+// Names of peers and hosts.
 #pragma once
 
 #include <sys/socket.h>
@@ -9,18 +9,18 @@
 
 namespace tandem {
 
-// As gRPC names it: "ipv4:10.0.0.7:41234", "ipv6:%5B2001:db8::1%5D:41234"; IPv4 in IPv6 is IPv4.
-// Empty for others.
+// In gRPC's notation: "ipv4:10.0.0.7:41234", "ipv6:%5B2001:db8::1%5D:41234"; an IPv4-mapped address
+// is IPv4. Empty for unix sockets.
 std::string peer_of(const sockaddr_storage& address);
-// The part that counts as one client: "10.0.0.7", "2001:db8::/64".
+// The part that counts as one host: "10.0.0.7", "2001:db8::/64".
 std::string host_of(const sockaddr_storage& address);
-// Of a peer's name as gRPC has it. Empty for unix sockets, whose peers have none.
+// The host of a peer in gRPC's notation. Empty for unix sockets.
 std::string host_of(absl::string_view peer);
 
-// Of `total` places, so many may be one host's: a quarter is left to others, and at least one where
-// there are two.
+// The share of `total` that one host may use: three quarters, and at least one less than a total of
+// two or more.
 template <class Number>
-constexpr Number part_of_one_host(Number total) {
+constexpr Number host_share(Number total) {
   const Number others = total < 4 ? 1 : total / 4;
   return total > 1 ? total - others : total;
 }

@@ -1,4 +1,4 @@
-// Whether a thread that does one thing after the other still comes to what is asked of it.
+// Measures whether a work queue's thread still makes progress.
 #pragma once
 
 #include <atomic>
@@ -7,26 +7,26 @@
 
 namespace tandem {
 
-// ask() and owed() belong to the thread that watches, beat() to the one that is watched.
+// ask() and overdue() are called on the watching thread, beat() on the watched one.
 class Pulse {
  public:
-  // Calls `post`, which has the watched thread call beat() soon; not while that is owed already.
+  // Calls `post`, which makes the watched thread call beat() soon, unless a beat is still pending.
   template <class Post>
   void ask(Post post) {
-    if (owes_.load()) return;
+    if (pending_.load()) return;
     asked_ = std::chrono::steady_clock::now();
-    owes_.store(true);
+    pending_.store(true);
     post();
   }
-  void beat() { owes_.store(false); }
+  void beat() { pending_.store(false); }
 
-  // Since when the thread has not come to it; zero: it has.
-  Duration owed() const {
-    return owes_.load() ? std::chrono::steady_clock::now() - asked_ : Duration::zero();
+  // Time since the pending request; zero if none is pending.
+  Duration overdue() const {
+    return pending_.load() ? std::chrono::steady_clock::now() - asked_ : Duration::zero();
   }
 
  private:
-  std::atomic<bool> owes_{false};
+  std::atomic<bool> pending_{false};
   TimePoint asked_;
 };
 

@@ -42,9 +42,10 @@ Fd bound(const sockaddr* address, socklen_t length) {
   const int yes = 1;
   const int no = 0;
   if (family != AF_UNIX) {
-    // Without SO_REUSEPORT: a second server on the port would take half of the calls, silently.
+    // No SO_REUSEPORT: a second server on the port would silently get half of the calls.
     setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));  // accepted ones inherit it
+    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes,
+               sizeof(yes));  // accepted sockets inherit it
   }
   if (family == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
   if (bind(fd.get(), address, length) != 0 || listen(fd.get(), kBacklog) != 0) {
@@ -89,7 +90,7 @@ void set_port(sockaddr* address, int port) {
   }
 }
 
-// All addresses of this machine, of both kinds.
+// All IPv4 and IPv6 addresses of this machine.
 bool is_wildcard(absl::string_view host) { return host == "0.0.0.0" || host == "::"; }
 
 absl::StatusOr<Listener> listen_everywhere(const std::string& field, const std::string& host,
@@ -125,7 +126,7 @@ absl::StatusOr<Listener> listen_on(const std::string& field, const std::string& 
     return out_of_range(field, address, "HOST:PORT");
   }
   const std::string host = address.substr(0, colon);
-  absl::string_view bare = host;  // [::1] is written without its brackets in a socket address
+  absl::string_view bare = host;  // an IPv6 host is bracketed, a socket address is not
   if (absl::ConsumePrefix(&bare, "[")) absl::ConsumeSuffix(&bare, "]");
   if (is_wildcard(bare)) return listen_everywhere(field, host, port);
 
@@ -140,7 +141,7 @@ absl::StatusOr<Listener> listen_on(const std::string& field, const std::string& 
     set_port(a->ai_addr, port);
     Fd fd = bound(a->ai_addr, a->ai_addrlen);
     if (!fd.valid()) {
-      // A name may stand for an address of a kind that the machine lacks.
+      // The machine may lack the address family.
       if (errno == EAFNOSUPPORT || errno == EADDRNOTAVAIL) continue;
       return cannot(field, absl::StrCat(host, ":", port), last_error());
     }
@@ -152,23 +153,23 @@ absl::StatusOr<Listener> listen_on(const std::string& field, const std::string& 
   return out;
 }
 
-Taker::Taker() : spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
+SocketAcceptor::SocketAcceptor() : spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
 
-Taker::Result Taker::take(int listener, Fd* out) {
+SocketAcceptor::Result SocketAcceptor::accept(int listener, Fd* out) {
   const auto accepted = [listener] {
     return Fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   };
   *out = accepted();
-  if (out->valid()) return Result::kTaken;
+  if (out->valid()) return Result::kAccepted;
   if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) {
-    // Gone before it was taken: there may be more.
+    // The connection ended before it was accepted; there may be more.
     return errno == ECONNABORTED || errno == EINTR || errno == EPROTO ? Result::kDropped
                                                                       : Result::kNone;
   }
   spare_.reset();
   const Result result = accepted().valid() ? Result::kDropped : Result::kNone;
   spare_ = Fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  // Another thread was faster: polling would find the same connection again, without rest.
+  // Still no descriptor: polling would report the same connection at once, in a busy loop.
   if (result == Result::kNone) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return result;
 }
@@ -177,7 +178,7 @@ WakeUp::WakeUp() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
 void WakeUp::wake() {
   const uint64_t one = 1;
-  (void)!write(fd_.get(), &one, sizeof(one));  // full: it is awake
+  (void)!write(fd_.get(), &one, sizeof(one));  // a full counter means that it is awake
 }
 
 void WakeUp::clear() {

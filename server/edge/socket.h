@@ -1,4 +1,4 @@
-// Listening sockets, and accepting from them in a way that running out of descriptors does not end.
+// Listening sockets, and an accept that survives running out of file descriptors.
 #pragma once
 
 #include <optional>
@@ -35,35 +35,35 @@ class Fd {
 };
 
 struct Listener {
-  std::vector<Fd> sockets;  // one for each address that the name stands for
-  std::string address;      // as asked for, with the port that was bound
+  std::vector<Fd> sockets;  // one for each address of the host name
+  std::string address;      // as requested, with the bound port
 };
 
-// Binds "HOST:PORT" (port 0: a free one; a wildcard host: IPv6 and IPv4) or "unix:PATH" (a socket
-// that lies there is replaced). The sockets do not block. `field` is what errors name.
+// Binds "HOST:PORT" (port 0: any free port; a wildcard host: IPv6 and IPv4) or "unix:PATH"
+// (replaces an existing socket). The sockets are non-blocking. Errors name `field`.
 absl::StatusOr<Listener> listen_on(const std::string& field, const std::string& address);
 
-// Takes connections. One that finds no descriptor left is closed at once, with the help of a
-// descriptor kept for that, so that the backlog never stands and the poll loop never spins.
-class Taker {
+// Accepts connections. If no descriptor is left, it frees a reserved one to accept and close the
+// connection, so that the backlog drains and the poll loop does not spin.
+class SocketAcceptor {
  public:
-  Taker();
+  SocketAcceptor();
 
-  enum class Result { kTaken, kNone, kDropped };
-  // The next connection that waits at `listener`, not blocking. kDropped: there was one, and no
-  // descriptor for it.
-  Result take(int listener, Fd* out);
+  enum class Result { kAccepted, kNone, kDropped };
+  // Accepts the next waiting connection of `listener`; does not block. kDropped: there was one but
+  // no descriptor for it.
+  Result accept(int listener, Fd* out);
 
  private:
   Fd spare_;
 };
 
-// Wakes a thread that polls.
+// Wakes a polling thread.
 class WakeUp {
  public:
   WakeUp();
   void wake();   // from any thread
-  void clear();  // on the thread that polls
+  void clear();  // on the polling thread
   int fd() const { return fd_.get(); }
 
  private:

@@ -3,48 +3,38 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/enum_names.h"
 #include "engine/base/status.h"
 #include "engine/base/violations.h"
 
 namespace tandem {
+namespace {
+
+constexpr auto kCodeNames = enum_names<absl::StatusCode>({
+    {absl::StatusCode::kOk, "OK"},
+    {absl::StatusCode::kCancelled, "CANCELLED"},
+    {absl::StatusCode::kUnknown, "UNKNOWN"},
+    {absl::StatusCode::kInvalidArgument, "INVALID_ARGUMENT"},
+    {absl::StatusCode::kDeadlineExceeded, "DEADLINE_EXCEEDED"},
+    {absl::StatusCode::kNotFound, "NOT_FOUND"},
+    {absl::StatusCode::kAlreadyExists, "ALREADY_EXISTS"},
+    {absl::StatusCode::kPermissionDenied, "PERMISSION_DENIED"},
+    {absl::StatusCode::kResourceExhausted, "RESOURCE_EXHAUSTED"},
+    {absl::StatusCode::kFailedPrecondition, "FAILED_PRECONDITION"},
+    {absl::StatusCode::kAborted, "ABORTED"},
+    {absl::StatusCode::kOutOfRange, "OUT_OF_RANGE"},
+    {absl::StatusCode::kUnimplemented, "UNIMPLEMENTED"},
+    {absl::StatusCode::kInternal, "INTERNAL"},
+    {absl::StatusCode::kUnavailable, "UNAVAILABLE"},
+    {absl::StatusCode::kDataLoss, "DATA_LOSS"},
+    {absl::StatusCode::kUnauthenticated, "UNAUTHENTICATED"},
+});
+
+}  // namespace
 
 const char* code_name(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kOk:
-      return "OK";
-    case absl::StatusCode::kCancelled:
-      return "CANCELLED";
-    case absl::StatusCode::kInvalidArgument:
-      return "INVALID_ARGUMENT";
-    case absl::StatusCode::kDeadlineExceeded:
-      return "DEADLINE_EXCEEDED";
-    case absl::StatusCode::kNotFound:
-      return "NOT_FOUND";
-    case absl::StatusCode::kAlreadyExists:
-      return "ALREADY_EXISTS";
-    case absl::StatusCode::kPermissionDenied:
-      return "PERMISSION_DENIED";
-    case absl::StatusCode::kResourceExhausted:
-      return "RESOURCE_EXHAUSTED";
-    case absl::StatusCode::kFailedPrecondition:
-      return "FAILED_PRECONDITION";
-    case absl::StatusCode::kAborted:
-      return "ABORTED";
-    case absl::StatusCode::kOutOfRange:
-      return "OUT_OF_RANGE";
-    case absl::StatusCode::kUnimplemented:
-      return "UNIMPLEMENTED";
-    case absl::StatusCode::kInternal:
-      return "INTERNAL";
-    case absl::StatusCode::kUnavailable:
-      return "UNAVAILABLE";
-    case absl::StatusCode::kDataLoss:
-      return "DATA_LOSS";
-    case absl::StatusCode::kUnauthenticated:
-      return "UNAUTHENTICATED";
-    default:
-      return "UNKNOWN";
-  }
+  const bool known = static_cast<size_t>(code) < kCodeNames.size();
+  return kCodeNames[known ? code : absl::StatusCode::kUnknown].data();
 }
 
 bool is_fault(const absl::Status& status) {
@@ -68,14 +58,13 @@ int64_t retry_after_ms(const absl::Status& status) {
   return ms;
 }
 
-// Where nobody gave a reason, the fields are wrong or the code says it all.
 std::string reason_of(const absl::Status& status) {
   const auto payload = status.GetPayload(kReasonPayload);
   if (payload.has_value()) return std::string(*payload);
   return violations_of(status).empty() ? code_name(status.code()) : "INVALID_FIELD";
 }
 
-absl::Status told_status(const absl::Status& status, const std::string& request_id) {
+absl::Status client_status(const absl::Status& status, const std::string& request_id) {
   if (!is_fault(status)) return status;
   return absl::InternalError(absl::StrCat("internal error; request id ", request_id));
 }

@@ -1,5 +1,4 @@
-// What a client may know of an absl::Status, whichever door it came by: the words that gRPC's
-// errors and HTTP's have in common. Pure functions.
+// The parts of an absl::Status that clients may see, over gRPC and over HTTP. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -10,23 +9,22 @@
 
 namespace tandem {
 
-// Whether the cause is a fault of ours that the log should show in full.
+// Whether the status is an internal fault, which the log shows in full.
 bool is_fault(const absl::Status& status);
 
-// `status`; of a fault no more than that it is one, and the request id. The detail is for the log.
-absl::Status told_status(const absl::Status& status, const std::string& request_id);
+// `status`, or for a fault an INTERNAL error with the request id only. The log has the details.
+absl::Status client_status(const absl::Status& status, const std::string& request_id);
 
 // "INVALID_ARGUMENT"
 const char* code_name(absl::StatusCode code);
 
-// Reason for programs: "QUEUE_FULL" (docs/grpc_api.md, "Errors"). Without one of its own a status
-// has INVALID_FIELD, if fields are wrong, or the name of its code.
+// The reason of docs/api.md, such as "QUEUE_FULL". Without one: "INVALID_FIELD" or the code's name.
 std::string reason_of(const absl::Status& status);
 
-// Of RESOURCE_EXHAUSTED: milliseconds until it may be worth trying again.
+// The delay before a retry of RESOURCE_EXHAUSTED, in milliseconds.
 int64_t retry_after_ms(const absl::Status& status);
 
-// At most so many bytes of it, and "..." where it is cut; whole characters.
+// At most `most` bytes of whole characters, then "..." if the text is longer.
 std::string bounded_text(absl::string_view text, size_t most);
 
 }  // namespace tandem

@@ -1,27 +1,27 @@
-// What a streaming call says, and when: the state of one stream between the engine, which makes
-// items of it on its threads, and the call's own thread, which has one operation in flight at a
-// time. Knows nothing of gRPC, so that tests can search through every order of events.
+// The output state machine of a streaming call. The engine produces items on its threads; the
+// call's thread has one operation in flight at a time. Independent of gRPC, so that tests can try
+// every order of events.
 //
-// While a write is in flight, further items of the same choice are joined into one, so a slow
-// reader costs messages, not memory. When more of the stream is on its way to the client than the
-// limits allow, the engine is told to pause; it goes on when less than half is.
+// While a write is in flight, items of the same choice are merged, so a slow reader gets fewer
+// messages. If more than the limits is unread, the engine pauses the request; it resumes below half
+// of the limits.
 //
-//   engine:         attach   made ... put ... end
-//   call's thread:  work (posted by any of these), written, finished, over
+//   engine:         attach   produced ... put ... end
+//   call's thread:  work (posted by any of these), written, finished, done
 //
-// Item: index() (its choice; negative: joined with nothing), tokens(), bytes(), append(Item).
+// Item: index() (the choice; negative: never merged), tokens(), bytes(), append(Item).
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cassert>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/base/mutex.h"
 
 namespace tandem {
 
@@ -31,67 +31,68 @@ struct StreamLimits {
   int64_t joined_bytes;  // of one message
 };
 
-// What a stream does. Calls from under the stream's lock must not block, nor call the stream.
+// The operations of a stream. Those called under the stream's lock must neither block nor call the
+// stream.
 template <class Item>
 class StreamPort {
  public:
-  virtual void post() = 0;   // has work() called, soon, on the call's thread; under the lock
-  virtual void pause() = 0;  // under the lock, and so in order with resume()
+  virtual void post() = 0;   // calls work() soon on the call's thread; called under the lock
+  virtual void pause() = 0;  // called under the lock, so in order with resume()
   virtual void resume() = 0;
   virtual void cancel() = 0;
-  // On the call's thread. Their ends are told by written() and finished().
+  // On the call's thread. Completion is reported by written() and finished().
   virtual void write(Item item) = 0;
   virtual void write_last(Item item) = 0;  // and finishes with OK
   virtual void finish(const absl::Status& status) = 0;
-  virtual void release() = 0;  // nothing of the stream is used any more; may destroy it
+  virtual void release() = 0;  // the stream is no longer used; may destroy it
 
  protected:
   ~StreamPort() = default;
 };
 
-// `PostWhileWorking` plants a bug that was once there, for the search to find.
-template <class Item, class Mutex = std::mutex, bool PostWhileWorking = false>
+// `PostWhileWorking` restores a former bug, which the search of the test must find.
+template <class Item, class M = Mutex, bool PostWhileWorking = false>
 class StreamOut {
  public:
-  // `port` outlives it.
+  // `port` outlives this.
   StreamOut(const StreamLimits& limits, StreamPort<Item>* port) : limits_(limits), port_(*port) {}
 
   // --- Engine. One event at a time, and none after end().
 
-  // The engine knows the request: pause(), resume() and cancel() reach it from here on.
+  // The request is submitted: pause(), resume() and cancel() take effect from here on.
   void attach() {
     bool cancel = false;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       attached_ = true;
       cancel = cancel_wanted_;
-      steer_locked();
+      update_pause_locked();
     }
     if (cancel) port_.cancel();
   }
 
-  // So many tokens are on their way to put(). Takes the lock only where there is something to tell.
-  void made(int64_t tokens) {
+  // Counts tokens that will arrive by put(). Takes the lock only above the limit.
+  void produced(int64_t tokens) {
     if (unread_tokens_.fetch_add(tokens) + tokens <= limits_.unread_tokens) return;
-    const std::lock_guard lock(mutex_);
-    steer_locked();
+    const MutexLock lock(&mutex_);
+    update_pause_locked();
   }
 
-  // Tokens that were made, and of which nobody will read anything.
+  // Produced tokens that are not sent.
   void skip(int64_t tokens) {
     unread_tokens_.fetch_sub(tokens);
-    const std::lock_guard lock(mutex_);
-    steer_locked();
+    const MutexLock lock(&mutex_);
+    update_pause_locked();
   }
 
   void put(Item item) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     put_locked(std::move(item));
   }
 
-  // The stream ends with `status`, after `last` if there is one, and all that was put before.
+  // The stream ends with `status`, after all earlier items and `last`.
   void end(absl::Status status, std::optional<Item> last = std::nullopt) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     assert(!end_.has_value());
     end_ = std::move(status);
     if (last.has_value()) {
@@ -106,9 +107,10 @@ class StreamOut {
   // Starts the next operation if none is in flight: a write, or the end.
   void work() {
     std::optional<Item> next;
-    bool last = false;  // nothing comes after `next`
+    bool last = false;    // nothing follows `next`
+    absl::Status status;  // if there is no `next`
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       posted_ = false;
       if (writing_ || finish_sent_ || (queue_.empty() && !end_.has_value())) return;
       if (!queue_.empty()) {
@@ -118,27 +120,28 @@ class StreamOut {
         unread_tokens_.fetch_sub(next->tokens());
         last = queue_.empty() && end_.has_value() && end_->ok();
       }
+      if (!next.has_value()) status = *end_;
       finish_sent_ = !next.has_value() || last;
       writing_ = !finish_sent_;
-      steer_locked();
+      update_pause_locked();
     }
-    if (!next.has_value()) return port_.finish(*end_);
+    if (!next.has_value()) return port_.finish(status);
     last ? port_.write_last(*std::move(next)) : port_.write(*std::move(next));
   }
 
   void written(bool ok) {
     {
-      const std::lock_guard lock(mutex_);
-      assert(!posted_);  // nobody posts while a write is in flight
+      const MutexLock lock(&mutex_);
+      assert(!posted_);  // work() is not posted while a write is in flight
       writing_ = false;
-      if (!ok) {  // the client is gone; over() follows, and the engine's last event ends the call
+      if (!ok) {  // disconnected; done() follows, and the engine's last event ends the call
         queue_.clear();
         unread_bytes_ = 0;
         unread_tokens_.store(0);
-        steer_locked();
+        update_pause_locked();
       }
       if (queue_.empty() && !end_.has_value()) return;
-      // As work() comes now: posted besides, it might come once the call is over.
+      // work() runs now. If it were also posted, it could run after the call's end.
       if constexpr (!PostWhileWorking) posted_ = true;
     }
     work();
@@ -146,15 +149,15 @@ class StreamOut {
 
   void finished() {
     is_finished_ = true;
-    if (is_over_) port_.release();
+    if (is_done_) port_.release();
   }
 
-  // The call is over: by finish(), or because the client is gone. `cancel`: the engine must hear.
-  void over(bool cancel) {
-    is_over_ = true;
+  // The call has ended, by finish() or by a disconnect. `cancel`: cancel the request.
+  void done(bool cancel) {
+    is_done_ = true;
     if (cancel) {
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(&mutex_);
         cancel_wanted_ = true;
         cancel = attached_;
       }
@@ -164,9 +167,9 @@ class StreamOut {
   }
 
  private:
-  void put_locked(Item item) {
+  void put_locked(Item item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     unread_bytes_ += item.bytes();
-    // Joins the last one of its choice; choices may overtake each other.
+    // Merges with the last item of the same choice. Choices may overtake each other.
     const auto earlier = std::find_if(queue_.rbegin(), queue_.rend(), [&](const Item& waiting) {
       return waiting.index() >= 0 && waiting.index() == item.index();
     });
@@ -175,27 +178,27 @@ class StreamOut {
     } else {
       queue_.push_back(std::move(item));
     }
-    steer_locked();
+    update_pause_locked();
     wake_locked();
   }
 
-  void wake_locked() {
+  void wake_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (posted_ || writing_ || finish_sent_) return;
     posted_ = true;
     port_.post();
   }
 
-  // Tells the engine to wait for the reader, or to go on.
-  void steer_locked() {
+  // Pauses or resumes the request.
+  void update_pause_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!attached_ || end_.has_value()) return;
-    const auto over = [&](int64_t part) {
+    const auto exceeds = [&](int64_t part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return unread_bytes_ > limits_.unread_bytes / part ||
              unread_tokens_.load() > limits_.unread_tokens / part;
     };
-    if (!paused_ && over(1)) {
+    if (!paused_ && exceeds(1)) {
       paused_ = true;
       port_.pause();
-    } else if (paused_ && !over(2)) {
+    } else if (paused_ && !exceeds(2)) {
       paused_ = false;
       port_.resume();
     }
@@ -203,21 +206,22 @@ class StreamOut {
 
   const StreamLimits limits_;
   StreamPort<Item>& port_;
-  std::atomic<int64_t> unread_tokens_{0};  // made by the engine, and not handed to the port
+  std::atomic<int64_t> unread_tokens_{0};  // produced and not yet passed to the port
 
-  Mutex mutex_;  // guards what follows
-  bool attached_ = false;
-  std::vector<Item> queue_;   // a few: what is of one choice is joined
-  int64_t unread_bytes_ = 0;  // in queue_
-  bool paused_ = false;
-  bool posted_ = false;  // work() will come
-  bool writing_ = false;
-  std::optional<absl::Status> end_;  // no items are taken once set
-  bool finish_sent_ = false;
-  bool cancel_wanted_ = false;
+  M mutex_;
+  bool attached_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Item> queue_ ABSL_GUARDED_BY(mutex_);   // short: items of one choice are merged
+  int64_t unread_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in queue_
+  bool paused_ ABSL_GUARDED_BY(mutex_) = false;
+  bool posted_ ABSL_GUARDED_BY(mutex_) = false;  // work() is posted
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // no items are taken once set
+  bool finish_sent_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancel_wanted_ ABSL_GUARDED_BY(mutex_) = false;
 
-  bool is_finished_ = false;  // the call's thread
-  bool is_over_ = false;      // likewise
+  // On the call's thread:
+  bool is_finished_ = false;
+  bool is_done_ = false;
 };
 
 }  // namespace tandem

@@ -1,20 +1,21 @@
-// A thread that takes events from a queue, and does what is posted to it meanwhile. It sleeps in
-// the queue, so whoever posts has to wake it there, with an event; and only once, and only where it
-// sleeps, since that costs more than what is posted.
+// The loop of a thread that handles the events of a queue and work posted by other threads. The
+// thread sleeps in the queue, so post() wakes it with an event: only if it sleeps, and only once,
+// because an event costs more than the work.
 //
-// Queue, of events of type Queue::Event:
-//   bool wait(Event*)   the next event, when there is one; false: there will be none any more
-//   bool poll(Event*)   the next event if there is one
-//   void wake()         puts an event there; not called again before it has been taken
-//   bool take(Event)    does what the event is for; false: it is the one of wake()
+// Queue, with events of type Queue::Event:
+//   bool wait(Event*)     waits for the next event; false: the queue has ended
+//   bool poll(Event*)     the next event, if there is one
+//   void wake()           adds an event; not called again before that event is handled
+//   bool handle(Event)    handles the event; false: it is the event of wake()
 #pragma once
 
-#include <mutex>
 #include <vector>
+
+#include "engine/base/mutex.h"
 
 namespace tandem {
 
-// Something to be done on the thread.
+// A task for the thread.
 class PostedWork {
  public:
   virtual void work() = 0;
@@ -23,17 +24,17 @@ class PostedWork {
   ~PostedWork() = default;
 };
 
-// `FallAsleepLate` plants a bug for the search to find.
-template <class Queue, class Mutex = std::mutex, bool FallAsleepLate = false>
+// `FallAsleepLate` adds a bug that the search of the test must find.
+template <class Queue, class M = Mutex, bool FallAsleepLate = false>
 class WorkLoop {
  public:
-  // `queue` outlives it.
+  // `queue` outlives this.
   explicit WorkLoop(Queue* queue) : queue_(*queue) {}
 
-  // REQUIRES: `work` is not waiting already, and lives until it is done. Thread-safe.
+  // REQUIRES: `work` is not queued, and lives until it has run. Thread-safe.
   void post(PostedWork* work) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       posted_.push_back(work);
       if (!sleeping_ || woken_) return;
       woken_ = true;
@@ -41,13 +42,13 @@ class WorkLoop {
     queue_.wake();
   }
 
-  // The thread's own: until wait() says that nothing comes any more.
+  // Runs on the thread until the queue ends.
   void run() {
     std::vector<PostedWork*> due;
     typename Queue::Event event{};
     for (;;) {
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(&mutex_);
         due.swap(posted_);
         if (!FallAsleepLate) sleeping_ = due.empty();
       }
@@ -55,32 +56,32 @@ class WorkLoop {
         if (FallAsleepLate) set(&sleeping_, true);
         if (!queue_.wait(&event)) return;
         set(&sleeping_, false);
-        take(event);
+        handle(event);
       }
       for (PostedWork* work : due) work->work();
       due.clear();
-      // So many: what has been posted meanwhile has its turn too.
-      for (int taken = 0; taken < kTakenATurn && queue_.poll(&event); ++taken) take(event);
+      // Bounded, so that work posted meanwhile runs too.
+      for (int taken = 0; taken < kMaxEventsPerTurn && queue_.poll(&event); ++taken) handle(event);
     }
   }
 
  private:
-  static constexpr int kTakenATurn = 256;
+  static constexpr int kMaxEventsPerTurn = 256;
 
   template <class Event>
-  void take(const Event& event) {
-    if (!queue_.take(event)) set(&woken_, false);
+  void handle(const Event& event) {
+    if (!queue_.handle(event)) set(&woken_, false);
   }
   void set(bool* flag, bool value) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     *flag = value;
   }
 
   Queue& queue_;
-  Mutex mutex_;  // guards what follows
-  std::vector<PostedWork*> posted_;
-  bool sleeping_ = false;  // looks at posted_ only when it is woken
-  bool woken_ = false;     // an event of wake() is on its way
+  M mutex_;
+  std::vector<PostedWork*> posted_ ABSL_GUARDED_BY(mutex_);
+  bool sleeping_ ABSL_GUARDED_BY(mutex_) = false;  // reads posted_ only after an event
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;     // the event of wake() is pending
 };
 
 }  // namespace tandem

@@ -28,7 +28,7 @@ const char* reason(v1::FinishReason reason) {
   }
 }
 
-// --- Parts of answers
+// --- Parts of responses
 
 const char* object_of(Kind kind, bool stream) {
   if (kind == Kind::kCompletion) return "text_completion";
@@ -57,7 +57,7 @@ std::string usage_json(const v1::Usage& usage) {
       ",\"prompt_tokens_details\":{\"cached_tokens\":", usage.cached_tokens(), "}}");
 }
 
-// The seed as a string: it has 64 bits, and JavaScript's numbers have 53.
+// The seed is a string, because it has 64 bits and JavaScript's numbers have 53.
 std::string tandem_json(const v1::Started& started, const v1::Finished& finished) {
   return absl::StrCat(
       "{\"method\":\"", word(v1::Method_Name(started.method()), "METHOD_"), "\",\"contract\":\"",
@@ -180,7 +180,7 @@ std::string model_json(const v1::Model& model, int64_t created) {
   options.preserve_proto_field_names = true;
   options.always_print_primitive_fields = true;
   std::string all;
-  // It fails for what is not UTF-8, which names are.
+  // Fails only for text that is not UTF-8; names are UTF-8.
   if (!google::protobuf::util::MessageToJsonString(model, &all, options).ok()) all = "{}";
   return absl::StrCat("{\"id\":", json_string(model.name()),
                       ",\"object\":\"model\",\"created\":", created,

@@ -1,4 +1,4 @@
-// From the messages of our own API to OpenAI's JSON: whole answers, the events of streams, models.
+// Converts tandem.v1 messages to OpenAI's JSON: complete responses, stream events, models.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace tandem::openai {
 
-// What all of a request's answers begin with.
+// The common head of a request's responses.
 struct Head {
   Kind kind = Kind::kCompletion;
   std::string request_id;
@@ -22,17 +22,17 @@ struct Head {
   bool logprobs = false;
 };
 
-// A whole answer. Its JSON is made as its parts come, so that its size is known all the time.
+// A complete response. The JSON is built as the parts arrive, so its size is always known.
 class Answer {
  public:
   Answer(Head head, int choices);
 
   void started(const v1::Started& event) { started_ = event; }
-  // `tokens`: of the text, with texts and bytes, where the request wants their logprobs.
+  // `tokens`: the tokens of the text with texts and bytes, if logprobs are requested.
   void chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens);
   void finished(const v1::Finished& event);
 
-  // Of the texts and logprobs in it so far.
+  // The size of its texts and logprobs so far.
   size_t bytes() const { return bytes_; }
   // REQUIRES: every choice has finished.
   std::string json() const;
@@ -50,17 +50,17 @@ class Answer {
   size_t bytes_ = 0;
 };
 
-// The server-sent events of one stream, in their order.
+// The server-sent events of one stream, in order.
 class Events {
  public:
   Events(Head head, bool include_usage);
 
-  // Chats: an event for each choice.
+  // Chats only: one event for each choice.
   std::string started(const v1::Started& event, int choices);
-  // `tokens`: of the text, with texts and bytes, where the request wants their logprobs.
+  // `tokens`: the tokens of the text with texts and bytes, if logprobs are requested.
   std::string chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens);
   std::string finished(const v1::Finished& event);
-  std::string end() const;  // usage where it is wanted, then [DONE]
+  std::string end() const;  // usage if requested, then [DONE]
   static std::string error(const std::string& json);
 
  private:
@@ -68,14 +68,14 @@ class Events {
 
   const Head head_;
   const bool include_usage_;
-  const std::string opening_;  // of each event's JSON, up to the choices
-  const std::string ending_;   // of each event of a choice, behind "]"
+  const std::string opening_;  // start of each event's JSON, up to the choices
+  const std::string ending_;   // end of each event of a choice, after "]"
   v1::Started started_;
   v1::Usage usage_;
   std::vector<Logprobs> logprobs_;  // by choice
 };
 
-// `created`: seconds since 1970, when the server had its models.
+// `created`: the server's start, in seconds since 1970.
 std::string model_json(const v1::Model& model, int64_t created);
 std::string models_json(const std::vector<v1::Model>& models, int64_t created);
 

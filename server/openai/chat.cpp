@@ -1,4 +1,4 @@
-// The messages of a chat completion, and what else its template prints.
+// The messages of a chat completion, and other input of its template.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -12,11 +12,11 @@
 namespace tandem::openai {
 namespace {
 
-// As server/chat_json.cpp, which sees only what was made of them here.
+// The same limits as server/grpc/chat_json.cpp, checked here before the conversion.
 constexpr size_t kMaxMessages = 4096;
 constexpr size_t kMaxTools = 1024;
 
-// A string; or parts of type "text", which become lines.
+// A string, or parts of type "text", which are joined by newlines.
 std::string content_from(Fields* in, Violations* wrong) {
   const auto content = in->any("content");
   if (!content.has_value()) return "";
@@ -37,7 +37,8 @@ std::string content_from(Fields* in, Violations* wrong) {
     Fields fields(part, path + ".", wrong);
     const std::string type = fields.string("type").value_or("");
     if (type != "text") {
-      wrong->add(out_of_range(path + ".type", "another", "\"text\" (no others are offered)"));
+      wrong->add(
+          out_of_range(path + ".type", "another type", "\"text\" (others are not supported)"));
       return "";
     }
     absl::StrAppend(&text, index > 1 ? "\n" : "", fields.string("text").value_or(""));
@@ -46,7 +47,7 @@ std::string content_from(Fields* in, Violations* wrong) {
   return text;
 }
 
-// Clients send the arguments of a call as a string of JSON; templates want the JSON itself.
+// Clients send the arguments of a call as JSON in a string; templates need the JSON itself.
 std::string function_of(absl::string_view function, const std::string& path, Violations* wrong) {
   std::string out = "{";
   for (const auto& [name, value] : members_of(function)) {
@@ -55,7 +56,7 @@ std::string function_of(absl::string_view function, const std::string& path, Vio
       given = string_of(value);
       if (given.empty()) given = "{}";
       if (!is_json(given) || kind_of(given) != JsonKind::kObject) {
-        wrong->add(out_of_range(path + ".arguments", "a string that is no JSON object",
+        wrong->add(out_of_range(path + ".arguments", "a string that is not a JSON object",
                                 "a JSON object in a string"));
         given = "{}";
       }
@@ -83,7 +84,7 @@ void message_from(absl::string_view object, const std::string& path, v1::ChatMes
                   Violations* wrong) {
   Fields in(object, path + ".", wrong);
   const std::string role = in.string("role").value_or("");
-  out->set_role(role == "developer" ? "system" : role);  // templates know no developers
+  out->set_role(role == "developer" ? "system" : role);  // templates have no developer role
   out->set_content(content_from(&in, wrong));
   out->set_name(in.string("name").value_or(""));
   out->set_tool_call_id(in.string("tool_call_id").value_or(""));
@@ -94,7 +95,7 @@ void message_from(absl::string_view object, const std::string& path, v1::ChatMes
   }
   in.refuse("audio");
   in.refuse("function_call");
-  in.ignore("refusal");  // of answers that are sent back
+  in.ignore("refusal");  // from responses that are sent back
   in.ignore("annotations");
   const std::string extra = in.rest();
   if (!extra.empty()) out->set_extra("{" + extra + "}");
@@ -106,8 +107,8 @@ void tools_from(Fields* in, v1::Chat* out, Violations* wrong) {
   in->only("parallel_tool_calls", "true");
   if (choice.has_value() && *choice != "\"auto\"" && *choice != "\"none\"") {
     wrong->add(out_of_range("tool_choice",
-                            kind_of(*choice) == JsonKind::kString ? "another" : "an object",
-                            "\"auto\", \"none\" (no others are offered)"));
+                            kind_of(*choice) == JsonKind::kString ? "another value" : "an object",
+                            "\"auto\", \"none\" (others are not supported)"));
   }
   if (choice == "\"none\"") return;
   if (tools.size() > kMaxTools) {

@@ -18,7 +18,7 @@ std::string json(const std::string& message, const char* type, const std::string
                       ",\"code\":", code.empty() ? "null" : json_string(code), "}}");
 }
 
-// The words of OpenAI's API.
+// Error types of OpenAI's API.
 const char* type_of(int status) {
   switch (status) {
     case 401:
@@ -35,16 +35,16 @@ const char* type_of(int status) {
 const char* meaning(int status) {
   switch (status) {
     case 408:
-      return "the request did not come in time";
+      return "the request did not arrive in time";
     case 413:
-      return "the body is longer than this server takes (server.max_receive_bytes, and three "
-             "quarters of max_transport_bytes)";
+      return "the body is too long; allowed: server.max_receive_bytes, and three quarters of "
+             "server.max_transport_bytes";
     case 417:
       return "Expect: allowed: 100-continue";
     case 429:
-      return "too many connections, or too much is waiting to be read; try again later";
+      return "too many connections or unread requests; try again later";
     case 431:
-      return "the head is longer than this server takes (server.max_metadata_bytes)";
+      return "the headers are too long; allowed: server.max_metadata_bytes";
     case 501:
       return "Transfer-Encoding: allowed: chunked";
     case 505:
@@ -70,7 +70,7 @@ int http_status(const absl::Status& status) {
       return reason_of(status) == "CREDENTIALS_UNKNOWN" ? 401 : 403;
     case absl::StatusCode::kNotFound:
       return 404;
-    case absl::StatusCode::kResourceExhausted:  // the same again would be too long again
+    case absl::StatusCode::kResourceExhausted:  // a retry would be too large again
       return reason_of(status) == "ANSWER_TOO_LARGE" ? 400 : 429;
     case absl::StatusCode::kCancelled:
       return 499;
@@ -88,7 +88,7 @@ int http_status(const absl::Status& status) {
 std::string error_json(const absl::Status& status, const std::string& message) {
   const std::vector<Violation> wrong = violations_of(status);
   const int http = http_status(status);
-  // In lower case the reasons are OpenAI's codes, where it has one for the case.
+  // Reasons are named so that in lower case they match OpenAI's codes, where there are any.
   std::string code = absl::AsciiStrToLower(reason_of(status));
   if (http == 401) code = "invalid_api_key";
   const std::string param = code == "model_not_found" ? "model"

@@ -1,5 +1,5 @@
-// Errors as OpenAI's clients know them: an HTTP status and {"error": {message, type, param, code}}.
-// The message is ours. Pure functions.
+// Errors in OpenAI's format: an HTTP status and {"error": {message, type, param, code}}. Pure
+// functions.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace tandem::openai {
 
-// 400 for what is wrong with a request, 401 for its credentials, 429 for what is worth another try.
+// 400: invalid request; 401: invalid credentials; 429: overload, retry later; and so on.
 int http_status(const absl::Status& status);
 
-// `message`: what the client may know (server/status_text.h). `param` is the first wrong field,
-// `code` the reason of docs/grpc_api.md.
+// `message`: the text for the client (server/edge/status_text.h). `param` is the first invalid
+// field, `code` the reason of docs/api.md.
 std::string error_json(const absl::Status& status, const std::string& message);
-// For what the HTTP server itself refuses.
+// For errors that the HTTP server detects.
 std::string error_json(int http_status);
 
 }  // namespace tandem::openai

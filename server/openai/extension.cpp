@@ -1,5 +1,5 @@
-// What OpenAI has no name for: the decoding method and its parameters, the contract, and sampling
-// beyond OpenAI's, as protobuf's JSON form of GenerateRequest has them.
+// The member "tandem": the decoding method and its parameters, the contract, and sampling
+// parameters that OpenAI lacks, in protobuf's JSON form of GenerateRequest.
 //
 //   "tandem": {"method": "bild", "contract": "exact", "top_k": 40}
 //   "tandem": {"bild": {"rollback_threshold": 0.69}, "require_contract": "CONTRACT_EXACT"}
@@ -22,9 +22,9 @@ namespace tandem::openai {
 namespace {
 
 constexpr size_t kMaxBytes = 64 << 10;
-constexpr size_t kMaxTold = 200;
+constexpr size_t kMaxErrorText = 200;
 
-// Those that have a name of OpenAI's.
+// Fields with an OpenAI name.
 constexpr std::array<std::pair<absl::string_view, absl::string_view>, 16> kNamed = {{
     {"model", "model"},
     {"text", "prompt"},
@@ -43,8 +43,8 @@ constexpr std::array<std::pair<absl::string_view, absl::string_view>, 16> kNamed
     {"top_logprobs", "top_logprobs"},
     {"json_schema", "response_format"},
 }};
-// Those whose result no answer here has a place for.
-constexpr std::array<absl::string_view, 2> kNoPlace = {"return_tokens", "return_token_texts"};
+// Fields whose result OpenAI's responses cannot hold.
+constexpr std::array<absl::string_view, 2> kGrpcOnly = {"return_tokens", "return_token_texts"};
 
 void check_names(const v1::GenerateRequest& set, Violations* wrong) {
   std::vector<const google::protobuf::FieldDescriptor*> fields;
@@ -53,11 +53,12 @@ void check_names(const v1::GenerateRequest& set, Violations* wrong) {
     for (const auto& [ours, theirs] : kNamed) {
       if (field->name() != ours) continue;
       wrong->add(out_of_range(absl::StrCat("tandem.", ours), "set",
-                              absl::StrCat("unset; ", theirs, " stands beside \"tandem\"")));
+                              absl::StrCat("unset; use ", theirs, " outside \"tandem\"")));
     }
-    for (const absl::string_view name : kNoPlace) {
+    for (const absl::string_view name : kGrpcOnly) {
       if (field->name() != name) continue;
-      wrong->add(out_of_range(absl::StrCat("tandem.", name), "set", "unset; gRPC has this"));
+      wrong->add(
+          out_of_range(absl::StrCat("tandem.", name), "set", "unset; available over gRPC only"));
     }
   }
 }
@@ -71,12 +72,13 @@ void method_from(const std::string& name, v1::GenerateRequest* out, Violations* 
     names.push_back(field->name());
     if (name != field->name()) continue;
     if (given != nullptr && given != field) {
-      return wrong->add(out_of_range("tandem.method", name, given->name() + ", as beside it"));
+      return wrong->add(
+          out_of_range("tandem.method", name, given->name() + ", whose parameters are set"));
     }
     out->GetReflection()->MutableMessage(out, field);
     return;
   }
-  wrong->add(out_of_range("tandem.method", "another", absl::StrJoin(names, ", ")));
+  wrong->add(out_of_range("tandem.method", "another method", absl::StrJoin(names, ", ")));
 }
 
 void contract_from(const std::string& name, v1::GenerateRequest* out, Violations* wrong) {
@@ -84,7 +86,8 @@ void contract_from(const std::string& name, v1::GenerateRequest* out, Violations
   if (v1::Contract_Parse("CONTRACT_" + absl::AsciiStrToUpper(name), &contract)) {
     return out->set_require_contract(contract);
   }
-  wrong->add(out_of_range("tandem.contract", "another", "any, lossy, distribution, exact"));
+  wrong->add(
+      out_of_range("tandem.contract", "another contract", "any, lossy, distribution, exact"));
 }
 
 }  // namespace
@@ -105,7 +108,7 @@ void extension_from(absl::string_view object, v1::GenerateRequest* out, Violatio
       if (static_cast<unsigned char>(c) < 0x20) c = ' ';
     }
     out->Clear();
-    return wrong->add(wrong_field("tandem", why.substr(0, kMaxTold)));
+    return wrong->add(wrong_field("tandem", why.substr(0, kMaxErrorText)));
   }
   check_names(*out, wrong);
   if (method.has_value()) method_from(*method, out, wrong);

@@ -41,7 +41,7 @@ Fields::Fields(absl::string_view object, std::string path, Violations* wrong)
 }
 
 std::string Fields::path(absl::string_view name) const {
-  // Names that are ours are short; a client's own are shown as a value is.
+  // Known names are short; other names are quoted like values.
   const bool plain = name.size() <= kShown && std::all_of(name.begin(), name.end(), [](char c) {
                        return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
                      });
@@ -54,7 +54,7 @@ std::optional<absl::string_view> Fields::any(absl::string_view name) {
                        [](const Entry& e, absl::string_view n) { return e.member.name < n; });
   if (at == entries_.end() || at->member.name != name) return std::nullopt;
   for (auto same = at; same != entries_.end() && same->member.name == name; ++same) {
-    same->asked = true;
+    same->read = true;
   }
   if (kind_of(at->member.value) == JsonKind::kNull) return std::nullopt;
   return at->member.value;
@@ -100,7 +100,7 @@ std::optional<uint64_t> Fields::unsigned_integer(absl::string_view name) {
                                                   : std::nullopt;
   if (!number.has_value()) {
     wrong_.add(out_of_range(path(name), kind == JsonKind::kNumber ? shown(*value) : kind_name(kind),
-                            "an integer in [0, 2^64-1]; as a string, too"));
+                            "an integer in [0, 2^64-1], also as a string"));
   }
   return number;
 }
@@ -121,23 +121,24 @@ void Fields::only(absl::string_view name, absl::string_view neutral) {
   const auto value = any(name);
   if (!value.has_value() || *value == neutral) return;
   const JsonKind kind = kind_of(*value);
-  const bool tells = kind == JsonKind::kNumber || kind == JsonKind::kBool;
-  wrong_.add(out_of_range(path(name), tells ? shown(*value) : kind_name(kind),
+  const bool is_short = kind == JsonKind::kNumber || kind == JsonKind::kBool;
+  wrong_.add(out_of_range(path(name), is_short ? shown(*value) : kind_name(kind),
                           absl::StrCat(neutral.empty() ? "" : absl::StrCat(neutral, " or "),
-                                       "unset (not offered by this server)")));
+                                       "unset (not supported by this server)")));
 }
 
 void Fields::end() {
   for (const Entry& entry : entries_) {
-    if (entry.asked || kind_of(entry.member.value) == JsonKind::kNull) continue;
-    wrong_.add(wrong_field(path(entry.member.name), "unknown field; docs/http_api.md lists all"));
+    if (entry.read || kind_of(entry.member.value) == JsonKind::kNull) continue;
+    wrong_.add(
+        wrong_field(path(entry.member.name), "unknown field; docs/http_api.md lists all fields"));
   }
 }
 
 std::string Fields::rest() {
   std::string out;
   for (const Entry& entry : entries_) {
-    if (entry.asked || kind_of(entry.member.value) == JsonKind::kNull) continue;
+    if (entry.read || kind_of(entry.member.value) == JsonKind::kNull) continue;
     absl::StrAppend(&out, out.empty() ? "" : ",", json_string(entry.member.name), ":",
                     entry.member.value);
   }

@@ -1,5 +1,5 @@
-// The members of a JSON object, taken one by one by their names and types. What is of another type,
-// comes twice, or is left over goes into `wrong` by name, never quoting texts.
+// Reads the members of a JSON object by name and type. Members with a wrong type, duplicates and
+// unknown members are reported in `wrong` by name, without quoting texts.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +15,29 @@ namespace tandem::openai {
 
 class Fields {
  public:
-  // REQUIRES: `object` is a JSON object, and outlives this. `path` is put before the names in
-  // errors: "messages[0].".
+  // REQUIRES: `object` is a JSON object and outlives this. `path` is the prefix of names in errors:
+  // "messages[0].".
   Fields(absl::string_view object, std::string path, Violations* wrong);
 
-  // What is missing or null is nullopt, as is what is not of the type.
+  // nullopt if the member is missing, null or of another type.
   std::optional<absl::string_view> any(absl::string_view name);
   std::optional<absl::string_view> of_kind(absl::string_view name, JsonKind kind);
   std::optional<bool> boolean(absl::string_view name);
   std::optional<double> number(absl::string_view name);
   std::optional<int32_t> integer(absl::string_view name);
-  std::optional<uint64_t> unsigned_integer(absl::string_view name);  // or one in a string
+  std::optional<uint64_t> unsigned_integer(absl::string_view name);  // or in a string
   std::optional<std::string> string(absl::string_view name);
   std::vector<absl::string_view> array(absl::string_view name);
 
-  // Means nothing to this server, and may be there.
+  // Accepts a member without effect.
   void ignore(absl::string_view name) { any(name); }
-  // May be there only as `neutral`, which is JSON without spaces ("false"), if at all.
+  // Accepts a member only if it equals `neutral`, JSON without spaces ("false").
   void only(absl::string_view name, absl::string_view neutral);
-  // May not be there.
+  // Rejects a member.
   void refuse(absl::string_view name) { only(name, ""); }
-  // Members that nobody has asked for are wrong.
+  // Rejects all members that have not been read.
   void end();
-  // Or they are taken as they are: `"name":value,...`.
+  // Returns these instead: `"name":value,...`.
   std::string rest();
 
   // "messages[0].content"
@@ -46,7 +46,7 @@ class Fields {
  private:
   struct Entry {
     JsonMember member;
-    bool asked = false;
+    bool read = false;
   };
 
   const std::string path_;
@@ -54,7 +54,7 @@ class Fields {
   std::vector<Entry> entries_;  // by name
 };
 
-// A number as errors show it: no more than one is long.
+// A number for an error message, truncated to a reasonable length.
 std::string shown(absl::string_view number);
 
 }  // namespace tandem::openai

@@ -3,23 +3,34 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/enum_names.h"
+
 namespace tandem::openai {
 namespace {
 
+constexpr auto kKindNames = enum_names<JsonKind>({
+    {JsonKind::kNull, "null"},
+    {JsonKind::kBool, "a boolean"},
+    {JsonKind::kNumber, "a number"},
+    {JsonKind::kString, "a string"},
+    {JsonKind::kArray, "an array"},
+    {JsonKind::kObject, "an object"},
+});
+
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-// A place in text that is JSON.
+// A position in well-formed JSON.
 class Cursor {
  public:
   explicit Cursor(absl::string_view text) : text_(text) { skip_spaces(); }
 
   bool at(char c) const { return at_ < text_.size() && text_[at_] == c; }
-  // Over a character and the space behind it.
+  // Skips a character and the space after it.
   void step() {
     ++at_;
     skip_spaces();
   }
-  // The value here; goes behind it.
+  // Returns the value at the position and moves past it.
   absl::string_view value() {
     const size_t from = at_;
     size_t depth = 0;
@@ -62,23 +73,7 @@ class Cursor {
 
 }  // namespace
 
-const char* kind_name(JsonKind kind) {
-  switch (kind) {
-    case JsonKind::kNull:
-      return "null";
-    case JsonKind::kBool:
-      return "a boolean";
-    case JsonKind::kNumber:
-      return "a number";
-    case JsonKind::kString:
-      return "a string";
-    case JsonKind::kArray:
-      return "an array";
-    case JsonKind::kObject:
-      return "an object";
-  }
-  return "";
-}
+const char* kind_name(JsonKind kind) { return kKindNames[kind].data(); }
 
 bool is_json(absl::string_view text) {
   return nlohmann::json::accept(text.data(), text.data() + text.size());
@@ -133,7 +128,7 @@ std::string string_of(absl::string_view string) {
 }
 
 void append_json_string(absl::string_view text, std::string* out) {
-  // Most text is ASCII, and most of that stands for itself: the rest is for the library.
+  // Fast path: most text is ASCII without characters to escape.
   const auto is_plain = [](char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; };
   if (std::all_of(text.begin(), text.end(), is_plain)) {
     out->push_back('"');

@@ -37,7 +37,7 @@ void append_members(const Token& token, std::string* out) {
   out->push_back(']');
 }
 
-// As completions name a token: its text, or the bytes of what is not text on its own.
+// The name of a token in completions: its text, or its bytes if they are not valid text.
 template <class Token>
 std::string token_name(const Token& token) {
   if (token.text().find("\xEF\xBF\xBD") == std::string::npos) return token.text();

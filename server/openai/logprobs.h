@@ -1,5 +1,5 @@
-// Log-probabilities as OpenAI's JSON has them: for chats a list of tokens, for completions four
-// lists. The text is made as tokens come.
+// Log-probabilities in OpenAI's JSON: a list of tokens for chats, four lists for completions. The
+// text is built token by token.
 #pragma once
 
 #include <array>
@@ -26,15 +26,15 @@ class Logprobs {
 
   // The value of "logprobs" for the tokens since clear().
   void append_to(std::string* out) const;
-  void clear();  // text offsets go on
+  void clear();  // text offsets continue
 
  private:
   void add_to_chat(const v1::Token& token);
   void add_to_completion(const v1::Token& token);
 
   Kind kind_;
-  std::array<std::string, 4> lists_;  // of chats one is used
-  int64_t offset_ = 0;                // of completions: characters so far
+  std::array<std::string, 4> lists_;  // chats use one
+  int64_t offset_ = 0;                // completions: characters so far
 };
 
 }  // namespace tandem::openai

@@ -15,7 +15,7 @@ namespace {
 
 bool is_kind(absl::string_view value, JsonKind kind) { return kind_of(value) == kind; }
 
-// Ids as they are: only the engine knows the vocabulary.
+// Ids are not checked: only the engine knows the vocabulary.
 void token_ids_from(const std::vector<absl::string_view>& ids, v1::TokenIds* out,
                     Violations* wrong) {
   for (const absl::string_view text : ids) {
@@ -80,7 +80,8 @@ void logit_bias_from(Fields* in, v1::GenerateRequest* out, Violations* wrong) {
     double number = 0;
     if (!absl::SimpleAtoi(name, &id) || !is_kind(value, JsonKind::kNumber) ||
         !absl::SimpleAtod(value, &number)) {
-      return wrong->add(out_of_range("logit_bias", "another entry", "{\"TOKEN_ID\": NUMBER, ...}"));
+      return wrong->add(
+          out_of_range("logit_bias", "an invalid entry", "{\"TOKEN_ID\": NUMBER, ...}"));
     }
     (*out->mutable_logit_bias())[id] = number;
   }
@@ -133,13 +134,14 @@ void completion_from(Fields* in, v1::GenerateRequest* out, Violations* wrong) {
   const auto best_of = in->integer("best_of");
   const int n = out->has_n() ? out->n() : 1;
   if (best_of.has_value() && *best_of != n) {
-    wrong->add(out_of_range("best_of", *best_of, absl::StrCat(n, ", as n (not offered)")));
+    wrong->add(
+        out_of_range("best_of", *best_of, absl::StrCat(n, ", the value of n (not supported)")));
   }
   in->only("echo", "false");
   in->only("suffix", "\"\"");
 }
 
-// {"type": "text"}, or what our API calls a constraint.
+// {"type": "text"}, or a constraint of tandem.v1.
 void response_format_from(Fields* in, v1::GenerateRequest* out, Violations* wrong) {
   const auto format = in->of_kind("response_format", JsonKind::kObject);
   if (!format.has_value()) return;
@@ -150,7 +152,7 @@ void response_format_from(Fields* in, v1::GenerateRequest* out, Violations* wron
   if (type == "text") return;
   if (type == "json_object") return out->set_json_schema("{\"type\":\"object\"}");
   if (type != "json_schema" || !schema.has_value()) {
-    return wrong->add(out_of_range("response_format.type", "another", "text"));
+    return wrong->add(out_of_range("response_format.type", "another type", "text"));
   }
   Fields of_schema(*schema, "response_format.json_schema.", wrong);
   of_schema.ignore("name");
@@ -173,8 +175,8 @@ void chat_completion_from(Fields* in, v1::GenerateRequest* out, Violations* wron
     const bool array = is_kind(*list, JsonKind::kArray);
     const auto elements = array ? elements_of(*list) : std::vector<absl::string_view>{};
     if (elements != std::vector<absl::string_view>{"\"text\""}) {
-      wrong->add(out_of_range("modalities", array ? "others" : kind_name(kind_of(*list)),
-                              "[\"text\"] or unset (not offered by this server)"));
+      wrong->add(out_of_range("modalities", array ? "another list" : kind_name(kind_of(*list)),
+                              "[\"text\"] or unset (others are not supported)"));
     }
   }
   in->only("store", "false");
@@ -189,7 +191,7 @@ void chat_completion_from(Fields* in, v1::GenerateRequest* out, Violations* wron
   }
 }
 
-// By our names, OpenAI's. A field of ours that is in neither table came in "tandem".
+// Names of tandem.v1 and of OpenAI. A field in neither table came from the member "tandem".
 struct Renaming {
   absl::string_view ours, completion, chat;
 };
@@ -236,7 +238,7 @@ std::string new_name(absl::string_view field, Kind kind, absl::string_view max_t
 
 absl::StatusOr<Request> request_from(Kind kind, const std::string& body) {
   if (!is_json(body) || !is_kind(body, JsonKind::kObject)) {
-    return out_of_range("body", absl::StrCat(body.size(), " bytes that are no JSON object"),
+    return out_of_range("body", absl::StrCat(body.size(), " bytes that are not a JSON object"),
                         "one JSON object");
   }
   Request out;
@@ -267,11 +269,12 @@ absl::Status renamed(const absl::Status& status, Kind kind, absl::string_view ma
   for (const Violation& v : violations) {
     out.add(wrong_field(new_name(v.field, kind, max_tokens), v.description));
   }
-  absl::Status told = out.status();
+  absl::Status out_status = out.status();
   status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
-    if (!told.GetPayload(type).has_value()) told.SetPayload(type, payload);  // the reason
+    if (!out_status.GetPayload(type).has_value())
+      out_status.SetPayload(type, payload);  // such as the reason
   });
-  return told;
+  return out_status;
 }
 
 }  // namespace tandem::openai

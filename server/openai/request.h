@@ -1,8 +1,8 @@
-// From OpenAI's JSON to the messages of our own API, which then go the way of any request. What our
-// API cannot do is refused here, by name; ranges are checked where they are for all
-// (server/request_from_proto.h), and renamed() turns what is said of them into OpenAI's names.
+// Converts OpenAI's JSON to tandem.v1 messages, which are then handled like any request. Rejects
+// unsupported fields by name. Ranges are checked in server/grpc/request_from_proto.h; renamed()
+// translates the names in those errors to OpenAI's.
 //
-// docs/http_api.md has all fields. Pure functions; errors are INVALID_ARGUMENT and quote no texts.
+// docs/http_api.md lists all fields. Pure functions; errors are INVALID_ARGUMENT and quote no texts.
 #pragma once
 
 #include <string>
@@ -21,20 +21,20 @@ struct Request {
   Kind kind = Kind::kCompletion;
   v1::GenerateRequest message;
   bool stream = false;
-  bool include_usage = false;             // of a stream
-  std::string max_tokens = "max_tokens";  // by which of its names it was given
+  bool include_usage = false;             // only for streams
+  std::string max_tokens = "max_tokens";  // the name that the client used
 };
 
 absl::StatusOr<Request> request_from(Kind kind, const std::string& body);
 
-// `status`, of a request of this kind, with OpenAI's names of the fields.
+// `status` with OpenAI's names of the fields, for a request of this kind.
 absl::Status renamed(const absl::Status& status, Kind kind, absl::string_view max_tokens);
 
-// Parts of it:
-// `messages` and what templates print, of a chat.
+// The parts of request_from().
+// `messages` and the other input of the chat template.
 class Fields;
 void chat_from(Fields* in, v1::Chat* out, Violations* wrong);
-// The member "tandem": fields of GenerateRequest that OpenAI has no name for.
+// The member "tandem": fields of GenerateRequest without an OpenAI equivalent.
 void extension_from(absl::string_view object, v1::GenerateRequest* out, Violations* wrong);
 
 }  // namespace tandem::openai

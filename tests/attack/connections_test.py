@@ -99,7 +99,7 @@ def test_calls_that_end_at_once(attack, call):
         target.assert_no_call_is_left()
         heard, lost = (
             target.metric(f"tandem_{what}_total")
-            for what in ("requests_failed", "unheard_calls_given_up")
+            for what in ("requests_failed", "pending_calls_expired")
         )
         # A share, and not a number: how many end between gate and service is the machine's affair. If
         # gRPC had to queue calls, most of those that were let in would be lost.

@@ -212,14 +212,14 @@ class Target:
         self.until(quiet, "no request and no page in use")
 
     def assert_no_call_is_left(self):
-        """Nor the place of one: one that ended unheard comes back in a minute."""
+        """Nor the place of one: one that ended before a service received it comes back in a minute."""
 
         def none():
-            open_calls, unheard = (
-                self.metric(f"tandem_{kind}_calls") for kind in ("open", "unheard")
+            open_calls, pending = (
+                self.metric(f"tandem_{kind}_calls") for kind in ("open", "pending")
             )
             # Those of whoever else is served meanwhile come and go.
-            return open_calls <= 2 and unheard == 0
+            return open_calls <= 2 and pending == 0
 
         self.until(none, "no call is left, and no place", 120)
 

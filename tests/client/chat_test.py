@@ -176,11 +176,11 @@ def test_ctrl_c_ends_the_answer_and_not_the_program(binaries, played):
         terminal.type(b"long\n")
         terminal.read_until(b"a beginning")
         terminal.type(b"\x03")
-        terminal.read_until(b"[broken off]")
+        terminal.read_until(b"[interrupted]")
         assert played.cancelled.wait(60), "the server goes on"
         terminal.read_until(b"> ")
         terminal.type(b"half a line\x03")
-        terminal.read_until(b"(Ctrl-D or /exit ends)")
+        terminal.read_until(b"(Ctrl-D or /exit ends the program)")
         terminal.type_until(b"next\n", b"\n2")
         assert played.asked[1][2] == [
             ("user", "long"),

@@ -262,7 +262,7 @@ def test_deadline(tandem):
 @pytest.mark.parametrize(
     "args, message",
     [
-        ((), "tandem COMMAND"),
+        ((), "tandem: command-line client"),
         (("dance",), 'tandem: no command "dance"'),
         (("generate", "--nope"), "tandem generate: --nope: no such flag"),
         (("generate", "--model=fake"), "tandem generate: prompt: none"),

@@ -77,6 +77,26 @@ def test_compare_shows_what_differs(tandem):
     assert first["stats"]["large_passes"] > second["stats"]["large_passes"]
 
 
+def test_compare_shows_a_method_that_fails_and_goes_on(tandem):
+    args = ("compare", "ab", "--model=pair", "--max-new-tokens=8", "--ignore-eos")
+    args += ("--methods=bita,autoregressive,speculative",)
+    run = tandem(*args)
+    assert run.returncode == 1
+    text = run.stdout.decode()
+    assert "== bita: " in text
+    assert "== autoregressive\n" in text
+    assert "== speculative: the same, token for token\n" in text
+    table = text[text.index("\nmethod ") + 1 :].splitlines()
+    assert [line.split()[0] for line in table[1:4]] == ["bita", "autoregressive", "speculative"]
+    assert run.stderr.decode().count("\n") == 1
+    run = tandem(*args, "--format=json")
+    assert run.returncode == 1
+    first, second, third = json.loads(run.stdout)["answers"]
+    assert first["asked"] == "bita"
+    assert set(first["error"]) == {"status", "message"}
+    assert (second["same"], third["same"]) == (True, True)
+
+
 def test_compare_asks_for_a_method_by_methods(tandem):
     run = tandem("compare", "ab", "--model=pair", "--method=bild")
     assert run.returncode == 2

@@ -29,7 +29,7 @@ def test_nothing_wrong(check, tmp_path):
         f'models {{ name: "m" path: "{ROOT}/models/code-small" }}', f"--port-file={port_file}"
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout == "nothing wrong; models: 1, deployments: 1 (weights were not read)\n"
+    assert run.stdout == "no errors; models: 1, deployments: 1 (weights were not read)\n"
     assert not port_file.exists(), "nothing is served"
 
 

@@ -11,7 +11,7 @@
 #include "client/client.h"
 #include "engine/host/config/config.h"
 #include "engine/host/engine.h"
-#include "server/log.h"
+#include "server/observe/log.h"
 #include "server/server.h"
 
 namespace tandem {

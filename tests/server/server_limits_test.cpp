@@ -66,7 +66,7 @@ TEST(ServerLimits, AnAnswerThatGrowsTooLargeIsGivenUp) {
   const absl::Status status = h.client->complete(request).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("answer: more than 20000 bytes; allowed: at most that"));
+              HasSubstr("response: more than 20000 bytes; allowed: at most that"));
   EXPECT_TRUE(eventually([&] { return h.engine->live_requests() == 0; }));
   int64_t generated = 0;
   for (const Series& s : h.engine->metrics().series) generated += s.generated_tokens.value();

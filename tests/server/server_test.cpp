@@ -12,7 +12,7 @@
 #include "engine/text/utf8.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
-#include "server/response_to_proto.h"
+#include "server/grpc/response_to_proto.h"
 #include "tandem/v1/generation.grpc.pb.h"
 #include "tandem/v1/models.grpc.pb.h"
 #include "tests/server/server_harness.h"
@@ -337,7 +337,7 @@ TEST(Server, ModelsComeInPages) {
   }
   EXPECT_EQ(list(-1, "", &page).error_message(), "page_size: -1; allowed: at least 0");
   EXPECT_EQ(list(1, "gone", &page).error_message(),
-            "page_token: \"gone\"; allowed: the last answer's next_page_token");
+            "page_token: \"gone\"; allowed: next_page_token of the previous response");
 }
 
 // What only the model can tell comes at once too, with a reason for programs.

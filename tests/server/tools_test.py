@@ -129,7 +129,7 @@ def test_promtool_accepts_the_metrics(server, grpcurl, tool):
 
 
 def test_promtool_accepts_the_golden_metrics(tool):
-    golden = Path(__file__).parent / "data" / "metrics.txt"
+    golden = Path(__file__).parent / "observe/data/metrics.txt"
     done = subprocess.run(
         [tool("promtool"), "check", "metrics"],
         input=golden.read_bytes(),

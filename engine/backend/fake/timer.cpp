@@ -8,7 +8,7 @@ ThreadTimer::ThreadTimer() : thread_([this] { run(); }) {}
 
 ThreadTimer::~ThreadTimer() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     stop_ = true;
   }
   changed_.notify_one();
@@ -17,14 +17,14 @@ ThreadTimer::~ThreadTimer() {
 
 void ThreadTimer::at(TimePoint when, std::function<void()> f) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     due_.emplace(when, std::move(f));
   }
   changed_.notify_one();
 }
 
 void ThreadTimer::run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(&mutex_);
   for (;;) {
     if (due_.empty()) {
       if (stop_) return;

@@ -1,13 +1,12 @@
 // Timers of fake devices: a thread in real time, or virtual time advanced by tests.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <thread>
 
 #include "engine/base/clock.h"
+#include "engine/base/mutex.h"
 
 namespace tandem {
 
@@ -28,10 +27,10 @@ class ThreadTimer final : public Timer {
  private:
   void run();
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::multimap<TimePoint, std::function<void()>> due_;  // guarded by mutex_
-  bool stop_ = false;                                    // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  std::multimap<TimePoint, std::function<void()>> due_ ABSL_GUARDED_BY(mutex_);
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

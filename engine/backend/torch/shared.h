@@ -4,7 +4,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "engine/backend/torch/queue/queue.h"
 #include "engine/base/config.h"
 #include "engine/base/ids.h"
+#include "engine/base/mutex.h"
 #include "engine/sampling/value_store.h"
 
 namespace tandem {
@@ -32,22 +32,22 @@ class TorchShared {
   // Pools by model, for moves between devices. A pool stays until its device is destroyed, which
   // must be after the last batch of every device.
   void add_pool(ModelId model, KvPool* pool) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     pools_[model] = pool;
   }
   void remove_pool(ModelId model) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     pools_.erase(model);
   }
   KvPool* pool(ModelId model) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     const auto it = pools_.find(model);
     return it == pools_.end() ? nullptr : it->second;
   }
 
   // CUDA devices that were there before this one. index: which is there from now on
   std::set<int> cuda_devices_before(int index) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     std::set<int> before = cuda_devices_;
     before.erase(index);
     cuda_devices_.insert(index);
@@ -57,22 +57,22 @@ class TorchShared {
   // Weights that several device queues of one device read. `key` says where they come from, how
   // they are kept and on which device; null: nobody has them any more.
   std::shared_ptr<const DecoderWeights> weights(const std::string& key) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     const auto it = weights_.find(key);
     return it == weights_.end() ? nullptr : it->second.lock();
   }
   void keep_weights(const std::string& key, const std::shared_ptr<const DecoderWeights>& weights) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     weights_[key] = weights;
   }
 
  private:
   const MakeQueue make_queue_;
   ValueStore values_;
-  mutable std::mutex mutex_;
-  std::map<ModelId, KvPool*> pools_;                                    // guarded by mutex_
-  std::map<std::string, std::weak_ptr<const DecoderWeights>> weights_;  // guarded by mutex_
-  std::set<int> cuda_devices_;                                          // guarded by mutex_
+  mutable Mutex mutex_;
+  std::map<ModelId, KvPool*> pools_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::weak_ptr<const DecoderWeights>> weights_ ABSL_GUARDED_BY(mutex_);
+  std::set<int> cuda_devices_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem

@@ -1,20 +1,20 @@
 #include "engine/host/requests/request.h"
 
-namespace tandem {
+#include "engine/base/enum_names.h"
 
-const char* contract_name(Contract c) {
-  switch (c) {
-    case Contract::kAny:
-      return "ANY";
-    case Contract::kLossy:
-      return "LOSSY";
-    case Contract::kDistribution:
-      return "DISTRIBUTION";
-    case Contract::kExact:
-      return "EXACT";
-  }
-  return "?";
-}
+namespace tandem {
+namespace {
+
+constexpr auto kContractNames = enum_names<Contract>({
+    {Contract::kAny, "ANY"},
+    {Contract::kLossy, "LOSSY"},
+    {Contract::kDistribution, "DISTRIBUTION"},
+    {Contract::kExact, "EXACT"},
+});
+
+}  // namespace
+
+const char* contract_name(Contract c) { return kContractNames[c].data(); }
 
 bool searches_beams(const GenerateRequest& request) {
   const SettingValue* width = find_setting(request.beam, "width");

@@ -5,25 +5,25 @@
 namespace tandem::cli {
 namespace {
 
-using Wish = ChatLine::Wish;
+using Action = ChatLine::Action;
 
 TEST(ChatLine, IsSaidOrIsACommand) {
-  const auto is = [](const char* line, Wish wish, const std::string& text) {
+  const auto is = [](const char* line, Action action, const std::string& text) {
     const ChatLine parsed = parse_chat_line(line);
-    EXPECT_EQ(parsed.wish, wish) << line;
+    EXPECT_EQ(parsed.action, action) << line;
     EXPECT_EQ(parsed.text, text) << line;
   };
-  is("  hello there ", Wish::kSay, "hello there");
-  is("", Wish::kNothing, "");
-  is("   ", Wish::kNothing, "");
-  is("/exit", Wish::kExit, "");
-  is("/quit", Wish::kExit, "");
-  is("/system  Be brief. ", Wish::kSystem, "Be brief.");
-  is("/system", Wish::kSystem, "");
-  is("/method bild", Wish::kMethod, "bild");
-  is("//etc/passwd", Wish::kSay, "/etc/passwd");
-  is("/nope x", Wish::kUnknown, "nope");
-  is("/", Wish::kUnknown, "");
+  is("  hello there ", Action::kAsk, "hello there");
+  is("", Action::kNothing, "");
+  is("   ", Action::kNothing, "");
+  is("/exit", Action::kExit, "");
+  is("/quit", Action::kExit, "");
+  is("/system  Be brief. ", Action::kSystem, "Be brief.");
+  is("/system", Action::kSystem, "");
+  is("/method bild", Action::kMethod, "bild");
+  is("//etc/passwd", Action::kAsk, "/etc/passwd");
+  is("/nope x", Action::kUnknown, "nope");
+  is("/", Action::kUnknown, "");
 }
 
 TEST(ChatLine, HelpNamesEveryCommand) {
@@ -43,9 +43,9 @@ std::string shown(const Conversation& conversation) {
 
 TEST(Conversation, RemembersWhatWasSaid) {
   Conversation c("S");
-  c.say("a");
-  c.answered("A");
-  c.say("b");
+  c.add_question("a");
+  c.add_answer("A");
+  c.add_question("b");
   EXPECT_EQ(shown(c), "system:S user:a assistant:A user:b ");
   c.set_system("");
   EXPECT_EQ(shown(c), "user:a assistant:A user:b ");
@@ -55,22 +55,22 @@ TEST(Conversation, RemembersWhatWasSaid) {
 
 TEST(Conversation, ForgetsWhatGotNoAnswer) {
   Conversation c;
-  c.say("a");
-  c.failed();
-  c.say("b");
+  c.add_question("a");
+  c.remove_question();
+  c.add_question("b");
   EXPECT_EQ(shown(c), "user:b ") << "turns go on alternating";
-  c.answered("B");
-  c.failed();
+  c.add_answer("B");
+  c.remove_question();
   EXPECT_EQ(shown(c), "user:b assistant:B ");
 }
 
 TEST(Conversation, TakesTheLastAnswerBack) {
   Conversation c;
-  EXPECT_FALSE(c.take_back());
-  c.say("a");
-  EXPECT_FALSE(c.take_back());
-  c.answered("A");
-  EXPECT_TRUE(c.take_back());
+  EXPECT_FALSE(c.remove_answer());
+  c.add_question("a");
+  EXPECT_FALSE(c.remove_answer());
+  c.add_answer("A");
+  EXPECT_TRUE(c.remove_answer());
   EXPECT_EQ(shown(c), "user:a ");
 }
 

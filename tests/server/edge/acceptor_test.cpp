@@ -129,7 +129,7 @@ TEST(Acceptor, SendsIdlePeersAway) {
   sockaddr_storage name = {};
   socklen_t length = sizeof(name);
   getsockname(busy.get(), reinterpret_cast<sockaddr*>(&name), &length);
-  holder.acceptor.send_away([&](const std::string& peer) { return peer != peer_of(name); });
+  holder.acceptor.close_idle([&](const std::string& peer) { return peer != peer_of(name); });
   EXPECT_EQ(read_all(idle), "");
   pollfd polled = {busy.get(), POLLIN, 0};
   EXPECT_EQ(poll(&polled, 1, 0), 0) << "still open";

@@ -24,8 +24,8 @@ std::unique_ptr<HttpEndpoint> endpoint(std::function<std::string()> metrics = []
   return std::string("m 1\n");
 }) {
   auto started = HttpEndpoint::start(
-      "127.0.0.1:0", {std::move(metrics), [] { return HttpAnswer{503, "not yet\n"}; },
-                      [] { return HttpAnswer{200, "ok\n"}; }});
+      "127.0.0.1:0", {std::move(metrics), [] { return HttpResponse{503, "not yet\n"}; },
+                      [] { return HttpResponse{200, "ok\n"}; }});
   EXPECT_TRUE(started.ok()) << started.status();
   return *std::move(started);
 }

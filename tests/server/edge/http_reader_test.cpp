@@ -21,9 +21,9 @@ struct Read {
 Read read(const std::string& bytes) {
   HttpReader whole(kLimits);
   HttpReader pieces(kLimits);
-  const size_t taken = whole.feed(bytes);
+  const size_t taken = whole.consume(bytes);
   size_t in_pieces = 0;
-  for (const char c : bytes) in_pieces += pieces.feed({&c, 1});
+  for (const char c : bytes) in_pieces += pieces.consume({&c, 1});
   EXPECT_EQ(whole.state(), pieces.state()) << bytes;
   EXPECT_EQ(whole.refusal(), pieces.refusal()) << bytes;
   if (whole.state() == State::kWhole) EXPECT_EQ(taken, in_pieces) << bytes;
@@ -69,21 +69,21 @@ TEST(HttpReader, ReadsWhatHasNoBody) {
 TEST(HttpReader, ReadsOneRequestAfterTheOther) {
   HttpReader reader(kLimits);
   std::string bytes = post("Content-Length: 1\r\n", "a") + post("Content-Length: 2\r\n", "bc");
-  bytes.erase(0, reader.feed(bytes));
+  bytes.erase(0, reader.consume(bytes));
   ASSERT_EQ(reader.state(), State::kWhole);
   EXPECT_EQ(reader.take().body, "a");
   EXPECT_FALSE(reader.begun());
-  EXPECT_EQ(reader.feed(bytes), bytes.size());
+  EXPECT_EQ(reader.consume(bytes), bytes.size());
   EXPECT_EQ(reader.take().body, "bc");
 }
 
 TEST(HttpReader, SaysWhoWaitsForContinue) {
   HttpReader reader(kLimits);
-  reader.feed(post("Expect: 100-Continue\r\nContent-Length: 1\r\n"));
+  reader.consume(post("Expect: 100-Continue\r\nContent-Length: 1\r\n"));
   EXPECT_EQ(reader.state(), State::kBody);
   EXPECT_TRUE(reader.take_expectation());
   EXPECT_FALSE(reader.take_expectation());
-  reader.feed("x");
+  reader.consume("x");
   EXPECT_EQ(reader.state(), State::kWhole);
 }
 
@@ -147,10 +147,10 @@ TEST(HttpReader, HoldsNoMoreThanMayCome) {
   for (const std::string& start :
        {post("Content-Length: 80\r\n"), post("Transfer-Encoding: chunked\r\n", "50\r\n")}) {
     HttpReader reader(kLimits);
-    reader.feed(start);
+    reader.consume(start);
     const size_t most = start.find("80") != start.npos ? kBody : kLimits.body_bytes;
     for (size_t i = 0; i < kBody; ++i) {
-      reader.feed("x");
+      reader.consume("x");
       ASSERT_LE(reader.held_bytes(), start.size() + most) << i;
     }
   }

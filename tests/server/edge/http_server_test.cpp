@@ -74,10 +74,10 @@ struct Site {
                              [](int status) { return "error " + std::to_string(status); }});
     acceptor = std::make_unique<Acceptor>(*listen_on("test", "127.0.0.1:0"),
                                           Acceptor::Bounds{1000, 1000}, std::chrono::seconds(20));
-    acceptor->start([this](int, int fd) { server->take(fd); });
+    acceptor->start([this](int, int fd) { server->add_connection(fd); });
   }
   void on_request(const std::shared_ptr<HttpExchange>& e) {
-    if (e->message.path == "/echo") return e->answer(200, kText, e->message.body);
+    if (e->message.path == "/echo") return e->respond(200, kText, e->message.body);
     if (e->message.path == "/wait") {
       call = std::make_unique<Call>(e, 2);
       return came.set_value();
@@ -211,17 +211,17 @@ TEST(HttpServer, OwesItsPulseWhileItHangs) {
   const auto ask = [&] { beat.pulse.ask([&] { site.server->post(&beat); }); };
   ask();
   beat.beaten.get_future().wait();
-  EXPECT_EQ(beat.pulse.owed(), Duration::zero());
+  EXPECT_EQ(beat.pulse.overdue(), Duration::zero());
 
   beat.beaten = {};
   site.server->post(&hang);
   hang.begun.get_future().wait();
   ask();
   ask();  // it waits already: posted once
-  while (beat.pulse.owed() == Duration::zero()) std::this_thread::yield();
+  while (beat.pulse.overdue() == Duration::zero()) std::this_thread::yield();
   hang.go.set_value();
   beat.beaten.get_future().wait();
-  EXPECT_EQ(beat.pulse.owed(), Duration::zero());
+  EXPECT_EQ(beat.pulse.overdue(), Duration::zero());
 }
 
 TEST(HttpServer, DrainEndsConnectionsWithTheirAnswers) {

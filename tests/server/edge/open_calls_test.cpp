@@ -34,10 +34,11 @@ TEST(OpenCalls, LeavesSomeToOtherHosts) {
   }
   const absl::Status refused = calls.enter("ipv4:10.0.0.7:2000");
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("of one host are open: 6"));
+  EXPECT_THAT(std::string(refused.message()),
+              testing::HasSubstr("open calls of one host: limit 6"));
   EXPECT_TRUE(calls.enter("ipv4:10.0.0.8:1").ok());
   EXPECT_TRUE(calls.enter("unix:").ok()) << "such peers are as many as they are";
-  EXPECT_FALSE(calls.any_of("ipv4:10.0.0.7:2000"));
+  EXPECT_FALSE(calls.has_any("ipv4:10.0.0.7:2000"));
   calls.leave("ipv4:10.0.0.7:1000");
   EXPECT_TRUE(calls.enter("ipv4:10.0.0.7:2000").ok());
 }

@@ -31,15 +31,15 @@ TEST(Peer, HostsOfNames) {
 }
 
 TEST(Peer, OneHostLeavesAQuarterToOthers) {
-  EXPECT_EQ(part_of_one_host(128), 96);
-  EXPECT_EQ(part_of_one_host(4), 3);
-  EXPECT_EQ(part_of_one_host(5), 4);
+  EXPECT_EQ(host_share(128), 96);
+  EXPECT_EQ(host_share(4), 3);
+  EXPECT_EQ(host_share(5), 4);
   // Of few, one is left; the only one is whoever's comes first.
-  EXPECT_EQ(part_of_one_host(3), 2);
-  EXPECT_EQ(part_of_one_host(2), 1);
-  EXPECT_EQ(part_of_one_host(1), 1);
-  EXPECT_EQ(part_of_one_host(0), 0);
-  EXPECT_EQ(part_of_one_host(uint64_t{1} << 40), 3 * (uint64_t{1} << 38));
+  EXPECT_EQ(host_share(3), 2);
+  EXPECT_EQ(host_share(2), 1);
+  EXPECT_EQ(host_share(1), 1);
+  EXPECT_EQ(host_share(0), 0);
+  EXPECT_EQ(host_share(uint64_t{1} << 40), 3 * (uint64_t{1} << 38));
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+
 namespace tandem::test {
 
 // Decisions in the order in which they are asked for: those of a prefix, then zeros. next() moves
@@ -31,9 +33,9 @@ class Schedule {
 };
 
 // Where a thread lets go of it, others may come.
-struct SearchMutex {
-  void lock() { ++locked; }
-  void unlock() {
+struct ABSL_LOCKABLE SearchMutex {
+  void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { ++locked; }
+  void unlock() ABSL_UNLOCK_FUNCTION() {
     --locked;
     if (between) between();
   }

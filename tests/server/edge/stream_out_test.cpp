@@ -96,7 +96,7 @@ class StreamWorld final : private StreamPort<Item> {
       can.push_back([this] {
         over_ = true;
         over_sent_ = gone_;
-        on_call([this] { out_.over(gone_); });
+        on_call([this] { out_.done(gone_); });
       });
     }
     if (can.empty()) return false;
@@ -125,7 +125,7 @@ class StreamWorld final : private StreamPort<Item> {
     const std::string text(1, static_cast<char>('a' + event_));
     switch (event) {
       case 'm':
-        return out_.made(2);
+        return out_.produced(2);
       case 'c':
         made_ += text;
         return out_.put(Item(text));
@@ -289,7 +289,7 @@ class CallThreadDouble final : public StreamPort<Item> {
   }
   void finish(const absl::Status&) override {
     later([this] { out.finished(); });
-    later([this] { out.over(false); });
+    later([this] { out.done(false); });
   }
   void release() override { released_ = true; }
 
@@ -310,7 +310,7 @@ TEST(StreamOut, TwoThreads) {
     for (int i = 0; i < 50; ++i) {
       const std::string text(static_cast<size_t>(1 + (i + round) % 3),
                              static_cast<char>('a' + i % 26));
-      call.out.made(static_cast<int64_t>(text.size()));
+      call.out.produced(static_cast<int64_t>(text.size()));
       call.out.put(Item(text, 0));
       made += text;
       if (i % 10 == 9) call.wait_until_resumed();

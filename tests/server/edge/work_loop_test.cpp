@@ -60,7 +60,7 @@ class World {
     ++wakes_;  // comes when the schedule says
     check(wakes_ == 1 && !wake_there_, "woken twice");
   }
-  bool take(const Event& event) {
+  bool handle(const Event& event) {
     taken_ += event == Event::kOther ? 1 : 0;
     return event == Event::kOther;
   }
@@ -180,7 +180,7 @@ class RealQueue {
     return pop_locked(event);
   }
   void wake() { put(0); }
-  bool take(Event event) {
+  bool handle(Event event) {
     taken += event;
     return event != 0;
   }

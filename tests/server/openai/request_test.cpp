@@ -127,13 +127,13 @@ TEST(OpenAiRequest, TheExtensionChoosesTheMethod) {
             ignore_eos: true)");
   EXPECT_THAT(
       wrong_completion(R"("tandem":{"method":"bold"})"),
-      HasSubstr("tandem.method: another; allowed: auto, autoregressive, speculative, bild"));
+      HasSubstr("tandem.method: another method; allowed: auto, autoregressive, speculative, bild"));
   EXPECT_THAT(wrong_completion(R"("tandem":{"method":"bild","ngram":{}})"),
               HasSubstr("tandem.method: bild; allowed: ngram"));
   EXPECT_THAT(wrong_completion(R"("tandem":{"contract":"best"})"), HasSubstr("tandem.contract"));
   EXPECT_THAT(wrong_completion(R"("tandem":{"max_new_tokens":3})"),
-              HasSubstr("tandem.max_new_tokens: set; allowed: unset; max_tokens"));
-  EXPECT_THAT(wrong_completion(R"("tandem":{"return_tokens":true})"), HasSubstr("gRPC has this"));
+              HasSubstr("tandem.max_new_tokens: set; allowed: unset; use max_tokens"));
+  EXPECT_THAT(wrong_completion(R"("tandem":{"return_tokens":true})"), HasSubstr("over gRPC only"));
   EXPECT_THAT(wrong_completion(R"("tandem":{"bild":{"rollback":1}})"), HasSubstr("tandem: "));
   EXPECT_THAT(wrong_completion(R"("tandem":{"bild":{},"ngram":{}})"), HasSubstr("tandem: "));
   EXPECT_THAT(wrong_completion(R"("tandem":"bild")"),
@@ -191,9 +191,9 @@ TEST(OpenAiRequest, RefusesByNameWhatIsOfAnotherType) {
   EXPECT_THAT(messages("[1]"), HasSubstr("messages[0]: a number"));
   EXPECT_THAT(
       messages(R"([{"role":"user","content":[{"type":"image_url","image_url":"SECRET"}]}])"),
-      HasSubstr("messages[0].content[0].type: another; allowed: \"text\""));
+      HasSubstr("messages[0].content[0].type: another type; allowed: \"text\""));
   EXPECT_THAT(messages(R"([{"role":"a","tool_calls":[{"function":{"arguments":"SECRET"}}]}])"),
-              HasSubstr("messages[0].tool_calls[0].function.arguments: a string that is no JSON"));
+              HasSubstr("messages[0].tool_calls[0].function.arguments: a string that is not a JSON"));
   for (const char* body : {"", "[]", "{", "null", "{\"model\":\"\xFF\"}"}) {
     const auto out = request_from(Kind::kChat, body);
     EXPECT_THAT(std::string(out.status().message()), HasSubstr("body: ")) << body;

@@ -27,11 +27,11 @@ void check_whole(const HttpMessage& m) {
 void run(const std::string& bytes, size_t piece) {
   HttpReader whole(kLimits);
   HttpReader pieces(kLimits);
-  const size_t taken = whole.feed(bytes);
+  const size_t taken = whole.consume(bytes);
   size_t in_pieces = 0;
   while (in_pieces < bytes.size()) {
     const size_t took =
-        pieces.feed({bytes.data() + in_pieces, std::min(piece, bytes.size() - in_pieces)});
+        pieces.consume({bytes.data() + in_pieces, std::min(piece, bytes.size() - in_pieces)});
     in_pieces += took;
     if (took == 0) break;
   }

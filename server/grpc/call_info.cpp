@@ -1,0 +1,144 @@
+#include "server/grpc/call_info.h"
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "server/edge/status_text.h"
+#include "server/observe/log.h"
+
+namespace tandem {
+namespace {
+
+constexpr size_t kMaxModelName = 64;  // in the log
+
+// gRPC may notice a passed deadline this much earlier than the engine.
+constexpr auto kDeadlineSlack = std::chrono::milliseconds(10);
+
+// version-trace-parent-flags, all lower-case hexadecimal: 00-32 digits-16 digits-2 digits.
+bool is_traceparent(absl::string_view text) {
+  if (text.size() != 55) return false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool dash = i == 2 || i == 35 || i == 52;
+    if (dash != (text[i] == '-')) return false;
+    if (!dash && !absl::ascii_isxdigit(static_cast<unsigned char>(text[i]))) return false;
+  }
+  return true;
+}
+
+// Converts gRPC's deadline, on the wall clock, to the steady clock.
+TimePoint steady_deadline(std::chrono::system_clock::time_point deadline, TimePoint now) {
+  const auto wall = std::chrono::system_clock::now();
+  // Without a deadline, gRPC's is in the far future, and a sum with it would overflow.
+  if (deadline - wall > std::chrono::hours(24 * 365)) return kNever;
+  return now + std::chrono::duration_cast<Duration>(deadline - wall);
+}
+
+CallInfo begun(const char* method, const std::string& peer, absl::string_view traceparent,
+               absl::StatusOr<std::string> client) {
+  CallInfo info;
+  info.method = method;
+  info.arrived = std::chrono::steady_clock::now();
+  info.peer = peer;
+  info.request_id = make_request_id();
+  if (is_traceparent(traceparent)) info.traceparent = std::string(traceparent);
+  info.authenticated = client.status();
+  info.client = client.ok() ? *std::move(client) : host_of_peer(peer);
+  return info;
+}
+
+}  // namespace
+
+std::string make_request_id() {
+  static const uint64_t kStart = [] {
+    std::random_device device;
+    return (uint64_t{device()} << 32) | device();
+  }();
+  static std::atomic<uint64_t> next{0};
+  // An odd factor permutes the 64-bit numbers: ids look random and do not repeat.
+  const uint64_t id = kStart + (next.fetch_add(1) + 1) * 0x9E3779B97F4A7C15ull;
+  return absl::StrCat("req-", absl::Hex(id, absl::kZeroPad16));
+}
+
+CallInfo begin_call(const char* method, const ServerState& state,
+                    const grpc::ServerContextBase& context) {
+  const auto& metadata = context.client_metadata();
+  const auto trace = metadata.find("traceparent");
+  CallInfo info =
+      begun(method, context.peer(),
+            trace == metadata.end() ? absl::string_view()
+                                    : absl::string_view(trace->second.data(), trace->second.size()),
+            state.authenticator()->identify(context));
+  info.deadline = steady_deadline(context.deadline(), info.arrived);
+  return info;
+}
+
+CallInfo begin_call(const char* method, const ServerState& state, const std::string& peer,
+                    absl::string_view authorization, absl::string_view traceparent) {
+  return begun(method, peer, traceparent, state.authenticator()->identify(authorization, peer));
+}
+
+void CallSummary::add(const Finished& choice) {
+  if (!reason.has_value() || choice.index == 0) {
+    reason = choice.reason;
+    const MethodStats& stats = choice.stats;
+    work = {choice.method,        stats.queue_seconds, stats.prefill_seconds,
+            stats.decode_seconds, stats.large_passes,  stats.small_passes,
+            stats.large_seconds,  stats.small_seconds, std::chrono::steady_clock::now()};
+  }
+  prompt_tokens = choice.usage.prompt_tokens;
+  completion_tokens += choice.usage.completion_tokens;
+}
+
+void end_call(ServerState& state, const CallInfo& info, const absl::Status& status,
+              const CallSummary& summary) {
+  if (!status.ok() && !summary.reached_engine) {
+    const auto code = std::clamp(static_cast<int>(status.code()), 0, kStatusCodes - 1);
+    state.refused.by_status[static_cast<size_t>(code)].add();
+  }
+  if (state.call_ended) state.call_ended(info, summary, status);
+  LogFields fields = {{"method", info.method},
+                      {"request_id", info.request_id},
+                      {"client", info.client},
+                      {"model", summary.model, kMaxModelName},
+                      {"status", code_name(status.code())},
+                      {"seconds", seconds(std::chrono::steady_clock::now() - info.arrived)}};
+  if (!info.traceparent.empty()) fields.emplace_back("traceparent", info.traceparent);
+  if (summary.reason.has_value()) {
+    fields.emplace_back("finish_reason", finish_reason_name(*summary.reason));
+    fields.emplace_back("prompt_tokens", summary.prompt_tokens);
+    fields.emplace_back("completion_tokens", summary.completion_tokens);
+    fields.emplace_back("first_token_seconds", summary.first_token_seconds);
+  }
+  if (is_fault(status)) {
+    fields.emplace_back("error", status.message(), LogField::kMaxMessage);
+    log_error("call", fields);
+  } else {
+    log_info("call", fields);
+  }
+}
+
+absl::Status no_request() {
+  return absl::CancelledError("the client sent no request, or disconnected");
+}
+
+bool deadline_imminent(const CallInfo& info) {
+  return info.deadline != kNever &&
+         std::chrono::steady_clock::now() + kDeadlineSlack >= info.deadline;
+}
+
+bool deadline_imminent(const grpc::ServerContextBase& context) {
+  return std::chrono::system_clock::now() + kDeadlineSlack >= context.deadline();
+}
+
+absl::Status classify_cancellation(const absl::Status& status, const CallInfo& info) {
+  if (status.code() != absl::StatusCode::kCancelled || info.deadline == kNever ||
+      std::chrono::steady_clock::now() < info.deadline) {
+    return status;
+  }
+  return absl::DeadlineExceededError("the call's deadline passed");
+}
+
+}  // namespace tandem

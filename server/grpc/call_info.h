@@ -1,0 +1,80 @@
+// The facts of a call that are known before its message is parsed: client, arrival, deadline, ids.
+// Also the log line of a finished call.
+#pragma once
+
+#include <grpcpp/server_context.h>
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "engine/base/clock.h"
+#include "engine/host/requests/request.h"
+#include "server/server_state.h"
+
+namespace tandem {
+
+struct CallInfo {
+  const char* method = "";  // "Generate", ...
+  std::string client;
+  std::string peer;
+  std::string traceparent;  // W3C trace context from the client, if well formed
+  std::string request_id;   // the client's, else generated
+  TimePoint arrived;
+  TimePoint deadline = kNever;
+  absl::Status authenticated;  // if not OK, the call ends with it
+};
+
+CallInfo begin_call(const char* method, const ServerState& state,
+                    const grpc::ServerContextBase& context);
+// The same for HTTP: `peer` in gRPC's notation, and the values of two headers.
+CallInfo begin_call(const char* method, const ServerState& state, const std::string& peer,
+                    absl::string_view authorization, absl::string_view traceparent);
+
+// "req-" and 16 hexadecimal digits; unique for all practical purposes.
+std::string make_request_id();
+
+// The engine's figures of a finished request, for its first choice.
+struct CallWork {
+  std::string method;
+  double queue_seconds = 0;
+  double prefill_seconds = 0;
+  double decode_seconds = 0;
+  int64_t large_passes = 0;
+  int64_t small_passes = 0;
+  double large_seconds = 0;  // time in batches
+  double small_seconds = 0;
+  TimePoint ended;
+};
+
+struct CallSummary {
+  std::string model;
+  std::optional<FinishReason> reason;  // of the first choice
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;  // of all choices
+  double first_token_seconds = 0;
+  bool reached_engine = false;
+  CallWork work;
+
+  void add(const Finished& choice);
+};
+
+// Logs one line: INFO, or ERROR with the full status for an internal fault. Counts a call that did
+// not reach the engine, and calls state.call_ended.
+void end_call(ServerState& state, const CallInfo& info, const absl::Status& status,
+              const CallSummary& summary);
+
+// The status of a call whose client sent no request.
+absl::Status no_request();
+
+// Whether the call is about to reach its deadline. gRPC cancels such a call. The engine knows the
+// deadline too and ends the request with the right status, so the server must not cancel it.
+bool deadline_imminent(const CallInfo& info);
+bool deadline_imminent(const grpc::ServerContextBase& context);
+
+// gRPC reports a passed deadline and a disconnect alike, as CANCELLED. Returns DEADLINE_EXCEEDED
+// for the former, else `status`.
+absl::Status classify_cancellation(const absl::Status& status, const CallInfo& info);
+
+}  // namespace tandem

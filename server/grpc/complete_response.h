@@ -1,0 +1,67 @@
+// Builds the response of Complete from the events of a request.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "engine/base/status.h"
+#include "engine/host/requests/request.h"
+#include "server/grpc/response_to_proto.h"
+#include "tandem/v1/generation.pb.h"
+
+namespace tandem {
+
+// RESOURCE_EXHAUSTED if a response of this size exceeds the limit.
+inline absl::Status check_response_size(size_t bytes, int most) {
+  if (bytes <= static_cast<size_t>(most)) return absl::OkStatus();
+  return with_reason(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "response: more than ", most, " bytes; allowed: at most that (server.max_send_bytes); ",
+          "use a stream, fewer choices or fewer token details")),
+      "ANSWER_TOO_LARGE");
+}
+
+class CompleteResponseBuilder {
+ public:
+  CompleteResponseBuilder() = default;
+  // Without `with_tokens` the response has texts only. `token_bytes`: see token_to_proto().
+  CompleteResponseBuilder(bool with_tokens, TokenBytes token_bytes)
+      : with_tokens_(with_tokens), token_bytes_(std::move(token_bytes)) {}
+
+  void add(const Started& event) { *response_.mutable_started() = started_to_proto(event); }
+  void add(const Chunk& event) {
+    v1::Choice* const choice = choice_at(event.index);
+    choice->mutable_text()->append(event.text);
+    bytes_ += event.text.size();
+    if (!with_tokens_) return;
+    for (const TokenInfo& token : event.tokens) {
+      v1::Token* const added = choice->add_tokens();
+      token_to_proto(token, token_bytes_, added);
+      bytes_ += added->ByteSizeLong();
+    }
+  }
+  void add(v1::Finished event) {
+    v1::Choice* const choice = choice_at(event.index());
+    *choice->mutable_finished() = std::move(event);
+  }
+
+  const v1::CompleteResponse& response() const { return response_; }
+  size_t bytes() const { return bytes_; }  // approximate size
+
+ private:
+  v1::Choice* choice_at(int index) {
+    while (response_.choices_size() <= index) {
+      response_.add_choices()->set_index(response_.choices_size() - 1);
+    }
+    return response_.mutable_choices(index);
+  }
+
+  bool with_tokens_ = false;
+  TokenBytes token_bytes_;
+  v1::CompleteResponse response_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,34 @@
+// The engine's enumerators and those of the API, in both directions.
+#pragma once
+
+#include "engine/base/enum_names.h"
+#include "engine/host/request.h"
+#include "tandem/v1/generation.pb.h"
+
+namespace tandem {
+
+inline constexpr auto kProtoContracts = enum_table<Contract, v1::Contract>({
+    {Contract::kAny, v1::CONTRACT_ANY},
+    {Contract::kLossy, v1::CONTRACT_LOSSY},
+    {Contract::kDistribution, v1::CONTRACT_DISTRIBUTION},
+    {Contract::kExact, v1::CONTRACT_EXACT},
+});
+
+inline constexpr auto kProtoFinishReasons = enum_table<FinishReason, v1::FinishReason>({
+    {FinishReason::kEos, v1::FINISH_REASON_EOS},
+    {FinishReason::kStopSequence, v1::FINISH_REASON_STOP_SEQUENCE},
+    {FinishReason::kStopToken, v1::FINISH_REASON_STOP_TOKEN},
+    {FinishReason::kMaxTokens, v1::FINISH_REASON_MAX_TOKENS},
+    {FinishReason::kTimeLimit, v1::FINISH_REASON_TIME_LIMIT},
+    {FinishReason::kCancelled, v1::FINISH_REASON_CANCELLED},
+});
+
+inline constexpr auto kProtoSources = enum_table<Source, v1::Source>({
+    {Source::kLarge, v1::SOURCE_LARGE},
+    {Source::kSmall, v1::SOURCE_SMALL},
+    {Source::kMask, v1::SOURCE_MASK},
+    {Source::kEarlyHead, v1::SOURCE_EARLY_HEAD},
+    {Source::kNgram, v1::SOURCE_NGRAM},
+});
+
+}  // namespace tandem

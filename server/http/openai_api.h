@@ -1,0 +1,68 @@
+// The OpenAI-compatible HTTP API: GET /v1/models, POST /v1/completions and /v1/chat/completions,
+// over plain HTTP on its own port. Requests are converted to tandem.v1 messages (openai/request.h)
+// and then handled like those of gRPC. docs/http_api.md lists all fields.
+//
+// start() and close() are called on one thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/async/worker.h"
+#include "server/edge/acceptor.h"
+#include "server/edge/http_server.h"
+#include "server/edge/pulse.h"
+#include "server/server_state.h"
+
+namespace tandem {
+
+class OpenAiApi {
+ public:
+  // Binds `address`. `state` outlives this.
+  static absl::StatusOr<std::unique_ptr<OpenAiApi>> start(const std::string& address,
+                                                          Acceptor::Bounds bounds,
+                                                          ServerState& state);
+  ~OpenAiApi() { close(); }
+
+  const std::string& address() const { return acceptor_.address(); }  // with the bound port
+  const Acceptor& acceptor() const { return acceptor_; }
+
+  // The longest time that one of its threads has made no progress; zero: all do. Call regularly on
+  // one thread, before close().
+  Duration stalled_for();
+
+  // Stops accepting, closes idle connections, and closes the others after their responses.
+  void drain();
+  // Closes all connections and waits for their calls to end.
+  void close();
+
+ private:
+  OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& state);
+  void on_request(const std::shared_ptr<HttpExchange>& exchange);
+  void list_models(const std::shared_ptr<HttpExchange>& exchange);
+
+  struct HttpPulse final : HttpServer::Work {
+    void work() override { pulse.beat(); }
+    Pulse pulse;
+  };
+
+  ServerState& state_;
+  const int64_t started_;  // seconds since 1970
+  HttpPulse http_pulse_;
+  Pulse worker_pulse_;
+  Worker worker_;  // parses requests, describes models
+  HttpServer http_;
+  Acceptor acceptor_;
+};
+
+// An error as a complete response.
+struct OpenAiError {
+  int status;
+  HttpHeaders headers;
+  std::string body;
+};
+OpenAiError openai_error(const absl::Status& status, const std::string& request_id);
+
+}  // namespace tandem

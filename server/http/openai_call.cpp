@@ -1,0 +1,231 @@
+#include "server/http/openai_call.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/status.h"
+#include "server/http/openai_api.h"
+
+namespace tandem {
+namespace {
+
+constexpr int64_t kMaxJoinedBytes = 256 << 10;
+
+const char* name_of(openai::Kind kind) {
+  return kind == openai::Kind::kChat ? "openai/chat/completions" : "openai/completions";
+}
+
+int64_t unix_time() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+void OpenAiItem::append(const OpenAiItem& later) {
+  count += later.count;
+  text += later.text;
+  listed.insert(listed.end(), later.listed.begin(), later.listed.end());
+  token_bytes += kOverhead + later.token_bytes;  // keeps bytes() the sum of both
+}
+
+// Forwards the engine's events to the call.
+class OpenAiCall::EngineSink final : public Sink {
+ public:
+  explicit EngineSink(std::shared_ptr<OpenAiCall> call) : call_(std::move(call)) {}
+  void made(int64_t tokens) override {
+    if (call_->stream_) call_->out_.produced(tokens);
+  }
+  void started(const Started& event) override { call_->on_started(event); }
+  void chunk(Chunk event) override { call_->on_chunk(std::move(event)); }
+  void finished(const Finished& event) override { call_->on_finished(event); }
+  void failed(const absl::Status& status) override {
+    call_->on_failed(openai::renamed(status, call_->kind_, call_->max_tokens_));
+  }
+
+ private:
+  const std::shared_ptr<OpenAiCall> call_;
+};
+
+OpenAiCall::OpenAiCall(openai::Kind kind, ServerState& state, HttpServer& server,
+                       std::shared_ptr<HttpExchange> exchange)
+    : kind_(kind),
+      server_(server),
+      exchange_(std::move(exchange)),
+      created_(unix_time()),
+      out_({state.config.max_unread_bytes, state.config.max_unread_tokens, kMaxJoinedBytes}, this),
+      record_(state) {}
+
+void OpenAiCall::start(openai::Kind kind, ServerState& state, HttpServer& server, Worker& worker,
+                       std::shared_ptr<HttpExchange> exchange) {
+  const std::shared_ptr<OpenAiCall> call(new OpenAiCall(kind, state, server, std::move(exchange)));
+  call->self_ = call;
+  const HttpExchange& from = *call->exchange_;
+  call->record_.info =
+      begin_call(name_of(kind), state, from.peer, from.message.header("authorization"),
+                 from.message.header("traceparent"));
+  call->exchange_->listen(call.get());
+  const absl::Status entered = state.calls.enter(from.peer);
+  call->entered_ = entered.ok();
+  if (!entered.ok()) return call->on_failed(entered);
+  worker.post([call] { call->parse(); });
+}
+
+// --- Worker's thread
+
+void OpenAiCall::parse() {
+  const absl::Status status = submit();
+  if (!status.ok()) on_failed(status);
+}
+
+absl::Status OpenAiCall::submit() {
+  TANDEM_RETURN_IF_ERROR(record_.info.authenticated);
+  auto read = openai::request_from(kind_, exchange_->message.body);
+  exchange_->message.body = {};
+  if (!read.ok()) return read.status();
+  openai::Request& request = *read;
+  max_tokens_ = request.max_tokens;
+  auto checked = record_.check(request.message);
+  if (!checked.ok()) return openai::renamed(checked.status(), kind_, max_tokens_);
+
+  stream_ = request.stream;
+  head_ = {kind_, record_.info.request_id, created_, checked->request.model,
+           /*logprobs=*/checked->token_bytes != nullptr};
+  choices_ = static_cast<int>(checked->request.n);
+  token_bytes_ = checked->token_bytes;
+  if (stream_) {
+    events_.emplace(head_, request.include_usage);
+  } else {
+    answer_.emplace(head_, choices_);
+  }
+  engine_ = checked->engine;
+  id_ = engine_->submit(std::move(checked->request),
+                        std::make_shared<EngineSink>(shared_from_this()));
+  out_.attach();
+  return absl::OkStatus();
+}
+
+// --- Events of the engine
+
+void OpenAiCall::on_started(const Started& event) {
+  if (!stream_) return answer_->started(started_to_proto(event));
+  OpenAiItem item;
+  item.text = events_->started(started_to_proto(event), choices_);
+  if (!item.text.empty()) out_.put(std::move(item));
+}
+
+void OpenAiCall::on_chunk(Chunk event) {
+  record_.on_chunk(event);
+  if (too_long_) return;
+  OpenAiItem item;
+  item.choice = event.index;
+  item.count = static_cast<int64_t>(event.tokens.size());
+  item.text = std::move(event.text);
+  for (size_t i = 0; token_bytes_ != nullptr && i < event.tokens.size(); ++i) {
+    token_to_proto(event.tokens[i], token_bytes_, &item.listed.emplace_back());
+    item.token_bytes += static_cast<int64_t>(item.listed.back().ByteSizeLong());
+  }
+  if (!stream_) return add_to_answer(item);
+  if (item.text.empty() && item.listed.empty()) return out_.skip(item.count);
+  out_.put(std::move(item));
+}
+
+void OpenAiCall::add_to_answer(const OpenAiItem& item) {
+  answer_->chunk(item.choice, item.text, item.listed);
+  const absl::Status fits =
+      check_response_size(answer_->bytes(), record_.state.config.max_send_bytes);
+  if (fits.ok()) return;
+  too_long_ = true;
+  answer_.reset();
+  on_failed(fits);
+}
+
+void OpenAiCall::on_finished(const Finished& event) {
+  if (too_long_) return;
+  const v1::Finished finished = record_.on_finished(event);
+  OpenAiItem item;
+  if (stream_) {
+    item.text = events_->finished(finished);
+    if (!record_.all_finished()) return out_.put(std::move(item));
+    item.text += events_->end();
+  } else {
+    answer_->finished(finished);
+    if (!record_.all_finished()) return;
+    item.text = answer_->json();
+    const absl::Status fits =
+        check_response_size(item.text.size(), record_.state.config.max_send_bytes);
+    if (!fits.ok()) return on_failed(fits);
+  }
+  end(absl::OkStatus(), std::move(item));  // the end goes with the last of it
+}
+
+void OpenAiCall::on_failed(const absl::Status& status) {
+  end(status.ok() ? absl::InternalError("failed with OK")
+                  : classify_cancellation(status, record_.info));
+}
+
+// Logged before the client can know of it.
+void OpenAiCall::end(const absl::Status& status, std::optional<OpenAiItem> last) {
+  if (record_.end(status)) out_.end(status, std::move(last));
+}
+
+// --- HTTP server's thread
+
+std::string OpenAiCall::render(const OpenAiItem& item) {
+  return item.choice < 0 ? item.text : events_->chunk(item.choice, item.text, item.listed);
+}
+
+// Called before the first event, which may also be the last.
+void OpenAiCall::begin_stream() {
+  if (exchange_->begun()) return;
+  exchange_->begin(200, {{"Content-Type", "text/event-stream; charset=utf-8"},
+                         {"Cache-Control", "no-cache"},
+                         {"X-Accel-Buffering", "no"},
+                         {"X-Request-Id", record_.info.request_id}});
+}
+
+void OpenAiCall::write(OpenAiItem item) {
+  begin_stream();
+  exchange_->write(render(item));
+}
+
+void OpenAiCall::write_last(OpenAiItem item) {
+  finishing_ = true;
+  if (stream_) {
+    begin_stream();
+    return exchange_->end(render(item));
+  }
+  exchange_->respond(
+      200, {{"Content-Type", "application/json"}, {"X-Request-Id", record_.info.request_id}},
+      item.text);
+}
+
+void OpenAiCall::finish(const absl::Status& status) {
+  finishing_ = true;
+  const OpenAiError error = openai_error(status, record_.info.request_id);
+  if (!exchange_->begun()) return exchange_->respond(error.status, error.headers, error.body);
+  exchange_->end(openai::Events::error(error.body));
+}
+
+void OpenAiCall::written(bool ok) {
+  if (!finishing_) return out_.written(ok);
+  const bool done = std::exchange(done_, true);
+  const std::shared_ptr<OpenAiCall> call = self_;  // may end before this returns
+  out_.finished();
+  if (!done) out_.done(/*cancel=*/too_long_);
+}
+
+void OpenAiCall::closed() {
+  if (std::exchange(done_, true)) return;
+  const std::shared_ptr<OpenAiCall> call = self_;
+  out_.done(/*cancel=*/true);
+}
+
+void OpenAiCall::release() {
+  exchange_->listen(nullptr);
+  if (entered_) record_.state.calls.leave(record_.info.peer);
+  self_.reset();
+}
+
+}  // namespace tandem

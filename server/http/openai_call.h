@@ -1,0 +1,112 @@
+// A completion of the OpenAI-compatible API: performs the decisions of StreamOut over HTTP. A
+// response that is not streamed is a stream of one item.
+//
+// Starts with a complete request on the HTTP server's thread. The request is parsed on a worker,
+// where a long request delays no stream. The object owns itself until its response is sent; the
+// sink shares it until the request's last event.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/async/worker.h"
+#include "server/edge/http_server.h"
+#include "server/edge/stream_out.h"
+#include "server/grpc/call_record.h"
+#include "server/grpc/complete_response.h"
+#include "server/openai/answer.h"
+#include "server/openai/request.h"
+
+namespace tandem {
+
+// One unit of output: part of a choice, or an event or response in its final form.
+struct OpenAiItem {
+  int choice = -1;
+  int64_t count = 0;  // tokens
+  std::string text;
+  std::vector<v1::Token> listed;  // if log-probabilities are requested
+  int64_t token_bytes = 0;
+
+  int index() const { return choice; }
+  int64_t tokens() const { return count; }
+  int64_t bytes() const { return kOverhead + static_cast<int64_t>(text.size()) + token_bytes; }
+  void append(const OpenAiItem& later);
+
+  static constexpr int64_t kOverhead = 256;  // approximate, per event
+};
+
+class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
+                         private StreamPort<OpenAiItem>,
+                         private HttpExchange::Listener {
+ public:
+  // On the HTTP server's thread. All arguments outlive the call.
+  static void start(openai::Kind kind, ServerState& state, HttpServer& server, Worker& worker,
+                    std::shared_ptr<HttpExchange> exchange);
+
+ private:
+  class EngineSink;
+  struct Turn final : HttpServer::Work {
+    explicit Turn(OpenAiCall* c) : call(c) {}
+    void work() override { call->out_.work(); }
+    OpenAiCall* const call;
+  };
+
+  OpenAiCall(openai::Kind kind, ServerState& state, HttpServer& server,
+             std::shared_ptr<HttpExchange> exchange);
+
+  // On the worker's thread:
+  void parse();
+  absl::Status submit();
+
+  // Events of the engine:
+  void on_started(const Started& event);
+  void on_chunk(Chunk event);
+  void add_to_answer(const OpenAiItem& item);
+  void on_finished(const Finished& event);
+  void on_failed(const absl::Status& status);
+  void end(const absl::Status& status, std::optional<OpenAiItem> last = std::nullopt);
+
+  // On the HTTP server's thread, as all below:
+  void written(bool ok) override;
+  void closed() override;
+  std::string render(const OpenAiItem& item);
+  void begin_stream();
+
+  // StreamPort:
+  void post() override { server_.post(&turn_); }
+  void pause() override { engine_->pause(id_); }
+  void resume() override { engine_->resume(id_); }
+  void cancel() override { engine_->cancel(id_); }
+  void write(OpenAiItem item) override;
+  void write_last(OpenAiItem item) override;
+  void finish(const absl::Status& status) override;
+  void release() override;
+
+  const openai::Kind kind_;
+  HttpServer& server_;
+  const std::shared_ptr<HttpExchange> exchange_;
+  const int64_t created_;
+  std::shared_ptr<OpenAiCall> self_;  // until released
+  Turn turn_{this};
+  StreamOut<OpenAiItem> out_;
+  bool entered_ = false;    // counted in state.calls
+  bool finishing_ = false;  // on the server's thread: the end of the response is being sent
+  bool done_ = false;       // the same: and `out_` has been notified
+
+  CallRecord record_;
+  // Set before the sink starts:
+  bool stream_ = false;
+  std::string max_tokens_ = "max_tokens";  // the client's name of the field
+  TokenBytes token_bytes_;                 // if log-probabilities are requested
+  openai::Head head_;
+  std::optional<openai::Events> events_;
+  std::optional<openai::Answer> answer_;  // unless streamed
+  bool too_long_ = false;                 // the response is too long, and the request still runs
+  int choices_ = 1;
+  Engine* engine_ = nullptr;
+  RequestId id_ = 0;  // set before out_.attach()
+};
+
+}  // namespace tandem

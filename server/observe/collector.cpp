@@ -1,0 +1,436 @@
+#include "server/observe/collector.h"
+
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "engine/base/version.h"
+#include "engine/host/methods/registry.h"
+#include "engine/host/requests/request.h"
+#include "server/edge/status_text.h"
+
+namespace tandem {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+// A metric family under construction.
+class Family {
+ public:
+  Family(const std::string& name, const std::string& help, MetricType type) {
+    family_.name = "tandem_" + name;
+    family_.help = help;
+    family_.type = type;
+  }
+
+  void counter(Labels labels, int64_t value) {
+    counter(std::move(labels), static_cast<double>(value));
+  }
+  void counter(Labels labels, double value) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    metric.counter.value = value;
+    family_.metric.push_back(std::move(metric));
+  }
+
+  void gauge(Labels labels, double value) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    metric.gauge.value = value;
+    family_.metric.push_back(std::move(metric));
+  }
+
+  void histogram(Labels labels, const Histogram& from) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    uint64_t total = 0;
+    const std::vector<double>& bounds = from.bounds();
+    for (size_t i = 0; i <= bounds.size(); ++i) {
+      total += static_cast<uint64_t>(from.count(i));
+      const double bound = i < bounds.size() ? bounds[i] : std::numeric_limits<double>::infinity();
+      metric.histogram.bucket.push_back({total, bound});
+    }
+    metric.histogram.sample_count = total;
+    metric.histogram.sample_sum = from.sum();
+    family_.metric.push_back(std::move(metric));
+  }
+
+  MetricFamily take() { return std::move(family_); }
+
+ private:
+  MetricFamily family_;
+};
+
+Labels of(const Series& series) { return {{"model", series.model}, {"method", series.method}}; }
+Labels of(const ModelSeries& model) { return {{"model", model.model}, {"device", model.device}}; }
+
+Labels with(Labels labels, const char* name, std::string value) {
+  labels.push_back({name, std::move(value)});
+  return labels;
+}
+
+// Families with a metric per (deployment, method), for the series that `has` accepts.
+class PerSeries {
+ public:
+  using Has = bool (*)(const Series&);
+  PerSeries(
+      const Metrics& metrics, std::vector<MetricFamily>* out,
+      Has has = [](const Series&) { return true; })
+      : metrics_(metrics), out_(out), has_(has) {}
+
+  bool has(const Series& s) const { return has_(s); }
+  void counter(const char* name, const char* help, Counter Series::* member) const {
+    Family family(name, help, MetricType::Counter);
+    for (const Series& s : metrics_.series) {
+      if (has_(s)) family.counter(of(s), (s.*member).value());
+    }
+    add(&family);
+  }
+  void gauge(const char* name, const char* help, Gauge Series::* member) const {
+    Family family(name, help, MetricType::Gauge);
+    for (const Series& s : metrics_.series) {
+      if (has_(s)) family.gauge(of(s), (s.*member).value());
+    }
+    add(&family);
+  }
+  void histogram(const char* name, const char* help, Histogram Series::* member) const {
+    Family family(name, help, MetricType::Histogram);
+    for (const Series& s : metrics_.series) {
+      if (has_(s)) family.histogram(of(s), s.*member);
+    }
+    add(&family);
+  }
+  // Omits a family without metrics.
+  void add(Family* family) const {
+    MetricFamily made = family->take();
+    if (!made.metric.empty()) out_->push_back(std::move(made));
+  }
+
+ private:
+  const Metrics& metrics_;
+  std::vector<MetricFamily>* const out_;
+  const Has has_;
+};
+
+bool expected(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kDataLoss:
+      return false;
+    default:
+      return true;
+  }
+}
+
+void add_request_families(const Metrics& metrics, const RefusedCalls& refused,
+                          std::vector<MetricFamily>* out) {
+  const PerSeries per(metrics, out);
+  per.gauge("requests_running", "Requests admitted and not yet ended.", &Series::requests_running);
+  per.gauge("requests_waiting", "Requests queued before admission.", &Series::requests_waiting);
+  const auto of_all = [out](const char* name, const char* help, const Gauge& gauge) {
+    Family family(name, help, MetricType::Gauge);
+    family.gauge({}, gauge.value());
+    out->push_back(family.take());
+  };
+  of_all("requests_tokenizing",
+         "Requests whose prompts wait for tokenization or are being tokenized.",
+         metrics.requests_tokenizing);
+  of_all("waiting_bytes", "Memory of requests before admission (limit: limits.max_waiting_bytes).",
+         metrics.waiting_bytes);
+  of_all("requests_paused", "Requests paused until their clients read.", metrics.requests_paused);
+  per.counter("prompt_tokens_total", "Prompt tokens of admitted requests.", &Series::prompt_tokens);
+  per.counter("generated_tokens_total", "Tokens generated.", &Series::generated_tokens);
+  {
+    Family family("requests_total", "Requests that succeeded, by finish reason.",
+                  MetricType::Counter);
+    for (const Series& s : metrics.series) {
+      for (int i = 0; i < kFinishReasons; ++i) {
+        family.counter(with(of(s), "finish_reason",
+                            std::string(finish_reason_name(static_cast<FinishReason>(i)))),
+                       s.finished[static_cast<size_t>(i)].value());
+      }
+    }
+    out->push_back(family.take());
+  }
+  {
+    // Calls that ended before a model and method were chosen have empty labels.
+    Family family("requests_failed_total", "Requests that ended with an error, by gRPC status.",
+                  MetricType::Counter);
+    const auto add = [&](const Labels& labels, const auto& by_status) {
+      for (int code = 1; code < kStatusCodes; ++code) {
+        const auto status = static_cast<absl::StatusCode>(code);
+        const int64_t value = by_status[static_cast<size_t>(code)].value();
+        // Unexpected codes are omitted at zero.
+        if (value > 0 || expected(status)) {
+          family.counter(with(labels, "status", code_name(status)), value);
+        }
+      }
+    };
+    std::array<Counter, kStatusCodes> early;  // rejected by the server or the engine
+    for (size_t code = 0; code < early.size(); ++code) {
+      early[code].add(refused.by_status[code].value() + metrics.refused[code].value());
+    }
+    add({{"model", ""}, {"method", ""}}, early);
+    for (const Series& s : metrics.series) add(of(s), s.failed);
+    out->push_back(family.take());
+  }
+  {
+    Family family("requests_rejected_total", "Requests refused before admission, by reason.",
+                  MetricType::Counter);
+    for (int i = 0; i < kRejectReasons; ++i) {
+      const auto reason = static_cast<RejectReason>(i);
+      int64_t value = metrics.rejected[static_cast<size_t>(i)].value();
+      if (reason == RejectReason::kInvalid) {
+        value += refused.by_status[static_cast<size_t>(absl::StatusCode::kInvalidArgument)].value();
+      }
+      family.counter({{"reason", reject_reason_name(reason)}}, value);
+    }
+    out->push_back(family.take());
+  }
+  per.histogram("time_to_first_token_seconds", "From arrival to the first token.",
+                &Series::time_to_first_token);
+  per.histogram("inter_token_latency_seconds", "Between tokens of a request.",
+                &Series::inter_token_latency);
+  per.histogram("request_queue_seconds", "From arrival to admission.", &Series::queue_time);
+  per.histogram("request_prefill_seconds", "From admission to the first token.",
+                &Series::prefill_time);
+  per.histogram("request_decode_seconds", "From the first token to the end.", &Series::decode_time);
+  per.histogram("e2e_request_latency_seconds", "From arrival to the end.", &Series::e2e_latency);
+  per.histogram("request_prompt_tokens", "Prompt tokens of a request.", &Series::prompt_length);
+  per.histogram("request_generated_tokens", "Tokens generated for a request's first choice.",
+                &Series::answer_length);
+  per.histogram("tokens_per_pass", "Tokens per pass of the large model.", &Series::tokens_per_pass);
+}
+
+// Families of methods that verify drafts.
+void add_draft_families(const Metrics& metrics, std::vector<MetricFamily>* out) {
+  const PerSeries per(metrics, out, [](const Series& s) {
+    const MethodEntry* const method = find_method(s.method);
+    return method && method->drafts;
+  });
+  per.counter("spec_decode_num_drafts_total", "Drafts that the large model verified.",
+              &Series::drafts);
+  per.counter("spec_decode_num_draft_tokens_total", "Tokens of these drafts.",
+              &Series::draft_tokens);
+  per.counter("spec_decode_num_accepted_tokens_total", "Draft tokens that were accepted.",
+              &Series::accepted_tokens);
+  {
+    Family family("spec_decode_num_accepted_tokens_per_pos_total",
+                  "Drafts whose token at this position was accepted.", MetricType::Counter);
+    for (const Series& s : metrics.series) {
+      if (!per.has(s)) continue;
+      for (size_t i = 0; i < kDraftPositions; ++i) {
+        const int64_t value = s.accepted_at[i].value();
+        if (i > 0 && value == 0) break;  // later positions are 0 too
+        family.counter(with(of(s), "position", std::to_string(i)), value);
+      }
+    }
+    per.add(&family);
+  }
+  per.histogram("accept_length", "Accepted tokens of a draft.", &Series::accept_length);
+}
+
+// The family of methods whose masks or candidates propose tokens.
+void add_proposer_family(const Metrics& metrics, std::vector<MetricFamily>* out) {
+  const PerSeries per(metrics, out);
+  Family family("proposed_tokens_total", "Final tokens that this mask or candidate proposed.",
+                MetricType::Counter);
+  for (const Series& s : metrics.series) {
+    for (size_t i = 0; i < kProposers; ++i) {
+      const int64_t value = s.proposed_by[i].value();
+      if (value > 0) family.counter(with(of(s), "index", std::to_string(i)), value);
+    }
+  }
+  per.add(&family);
+}
+
+// The counters of each method's entry: tandem_METHOD_NAME_total.
+void add_own_families(const Metrics& metrics, std::vector<MetricFamily>* out) {
+  const PerSeries per(metrics, out);
+  for (const MethodEntry* method : all_methods()) {
+    for (size_t i = 0; i < method->counters.size(); ++i) {
+      const MethodCounter& counter = method->counters[i];
+      Family family(method->name + "_" + counter.name + "_total", counter.help,
+                    MetricType::Counter);
+      for (const Series& s : metrics.series) {
+        if (s.method == method->name) family.counter(of(s), counter.reported(s.own[i].value()));
+      }
+      per.add(&family);
+    }
+  }
+}
+
+void add_model_families(const Metrics& metrics,
+                        const std::vector<std::pair<std::string, std::string>>& roles,
+                        std::vector<MetricFamily>* out) {
+  const auto serves_as = [&](const std::string& model, const std::string& role) {
+    return std::find(roles.begin(), roles.end(), std::pair(model, role)) != roles.end();
+  };
+  Family usage("kv_cache_usage_ratio", "KV pages in use, of all pages.", MetricType::Gauge);
+  Family pages("kv_cache_pages", "KV pages, by state.", MetricType::Gauge);
+  Family memory("device_memory_bytes", "Memory held on a device, by purpose.", MetricType::Gauge);
+  Family passes("passes_total", "Forward passes, by role of the model.", MetricType::Counter);
+  Family batches("batches_total", "Batches.", MetricType::Counter);
+  Family rows("batch_rows", "Rows per batch.", MetricType::Histogram);
+  for (const ModelSeries& m : metrics.models) {
+    const double total = m.kv_pages_total.value();
+    const double used = m.kv_pages_used.value(), cached = m.kv_pages_cached.value();
+    usage.gauge(of(m), total > 0 ? used / total : 0);
+    pages.gauge(with(of(m), "state", "used"), used);
+    pages.gauge(with(of(m), "state", "cached"), cached);
+    pages.gauge(with(of(m), "state", "free"), total - used - cached);
+    memory.gauge(with(of(m), "kind", "weights"), m.weight_bytes.value());
+    memory.gauge(with(of(m), "kind", "kv_cache"), m.kv_bytes.value());
+    for (size_t r = 0; r < kRoles; ++r) {
+      const std::string role = role_name(static_cast<Role>(r));
+      const int64_t value = m.passes[r].value();
+      if (value > 0 || serves_as(m.model, role)) {
+        passes.counter({{"model", m.model}, {"role", role}}, value);
+      }
+    }
+    batches.counter(of(m), m.batches.value());
+    rows.histogram(of(m), m.batch_rows);
+  }
+  for (Family* family : {&usage, &pages, &memory, &passes, &batches, &rows}) {
+    out->push_back(family->take());
+  }
+}
+
+void add_totals(const Metrics& metrics, std::vector<MetricFamily>* out) {
+  const auto add = [&](const char* name, const char* help, const Counter& counter) {
+    Family family(name, help, MetricType::Counter);
+    family.counter({}, counter.value());
+    out->push_back(family.take());
+  };
+  add("preemptions_total", "Requests preempted to free KV pages.", metrics.preemptions);
+  add("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+      metrics.prefix_cache_queries);
+  add("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+      metrics.prefix_cache_hits);
+  add("device_copy_bytes_total", "Bytes of rows copied between devices or device queues.",
+      metrics.device_copy_bytes);
+}
+
+}  // namespace
+
+std::vector<MetricFamily> engine_families(
+    const Metrics& metrics, const RefusedCalls& refused,
+    const std::vector<std::pair<std::string, std::string>>& roles) {
+  std::vector<MetricFamily> out;
+  add_request_families(metrics, refused, &out);
+  add_draft_families(metrics, &out);
+  add_proposer_family(metrics, &out);
+  add_own_families(metrics, &out);
+  add_model_families(metrics, roles, &out);
+  add_totals(metrics, &out);
+  return out;
+}
+
+std::vector<MetricFamily> client_families(const std::map<std::string, ClientUse>& clients) {
+  Family open("client_open_requests", "Open requests of a client.", MetricType::Gauge);
+  Family requests("client_requests_total", "Admitted requests of a client.", MetricType::Counter);
+  Family tokens("client_tokens_total", "Prompt and output tokens of a client.",
+                MetricType::Counter);
+  Family refused("client_refused_total", "Requests rejected by a quota of a client.",
+                 MetricType::Counter);
+  for (const auto& [name, use] : clients) {
+    const Labels client = {{"client", name}};
+    open.gauge(client, use.open.value());
+    requests.counter(client, use.requests.value());
+    tokens.counter(client, use.tokens.value());
+    for (const RejectReason quota :
+         {RejectReason::kQuotaOpen, RejectReason::kQuotaRequests, RejectReason::kQuotaTokens}) {
+      refused.counter(with(client, "reason", reject_reason_name(quota)),
+                      use.refused[static_cast<size_t>(quota)].value());
+    }
+  }
+  return {open.take(), requests.take(), tokens.take(), refused.take()};
+}
+
+MetricFamily device_family(const std::vector<DeviceInfo>& devices) {
+  Family family("device_lost", "1 if the device has failed permanently.", MetricType::Gauge);
+  for (const DeviceInfo& device : devices) family.gauge({{"device", device.name}}, device.lost);
+  return family.take();
+}
+
+MetricFamily build_info_family() {
+  Family family("build_info", "Version of the build; always 1.", MetricType::Gauge);
+  family.gauge({{"version", kVersion},
+                {"commit", kCommit},
+                {"torch", kTorchVersion},
+                {"cuda", kCudaVersion}},
+               1);
+  return family.take();
+}
+
+std::vector<MetricFamily> edge_families(const EdgeStats& now) {
+  std::vector<MetricFamily> out;
+  const auto add = [&out](const char* name, const char* help, MetricType type, int64_t value) {
+    Family family(name, help, type);
+    if (type == MetricType::Counter) {
+      family.counter({}, value);
+    } else {
+      family.gauge({}, static_cast<double>(value));
+    }
+    out.push_back(family.take());
+  };
+  add("connections", "Open gRPC connections.", MetricType::Gauge, now.connections);
+  add("connections_refused_total", "Connections rejected: too many, or no file descriptor left.",
+      MetricType::Counter, now.connections_refused);
+  add("open_calls", "Open calls, counted from their headers on.", MetricType::Gauge,
+      now.open_calls);
+  add("pending_calls", "Calls that gRPC has created and no service has received.",
+      MetricType::Gauge, now.pending_calls);
+  add("pending_calls_expired_total", "Calls that no service received in time.", MetricType::Counter,
+      now.pending_calls_expired);
+  add("calls_refused_total", "Calls rejected because too many were open.", MetricType::Counter,
+      now.calls_refused);
+  add("log_dropped_total", "Log lines dropped because the log was not read.", MetricType::Counter,
+      now.log_lines_dropped);
+  add("spans_exported_total", "Spans delivered to the collector (server.otlp).",
+      MetricType::Counter, now.spans_exported);
+  add("traces_dropped_total",
+      "Calls whose spans were dropped: the collector is slow or unreachable.", MetricType::Counter,
+      now.traces_dropped);
+  add("stuck", "1 if a device, the loop or gRPC makes no progress.", MetricType::Gauge,
+      now.stuck ? 1 : 0);
+  return out;
+}
+
+std::vector<MetricFamily> Collector::Collect() const {
+  std::vector<MetricFamily> out;
+  const Engine* const engine = state_.engine.load();
+  if (engine != nullptr) {
+    std::vector<std::pair<std::string, std::string>> roles;
+    for (const DeploymentInfo& deployment : engine->deployments()) {
+      for (const ModelInDeployment& model : deployment.models) {
+        roles.emplace_back(model.name, model.role);
+      }
+    }
+    out = engine_families(engine->metrics(), state_.refused, roles);
+    for (MetricFamily& family : client_families(engine->client_uses())) {
+      out.push_back(std::move(family));
+    }
+    out.push_back(device_family(engine->devices()));
+  }
+  out.push_back(build_info_family());
+  if (more_) {
+    for (MetricFamily& family : more_()) out.push_back(std::move(family));
+  }
+  return out;
+}
+
+std::string exposition(const prometheus::Collectable& collectable) {
+  return prometheus::TextSerializer().Serialize(collectable.Collect());
+}
+
+}  // namespace tandem

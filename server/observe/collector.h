@@ -1,0 +1,64 @@
+// Converts the engine's counters (engine/sched/metrics.h) to Prometheus metrics at each scrape.
+// Names, labels and buckets are documented in docs/ and pass `promtool check metrics`.
+//
+// Thread-safe.
+#pragma once
+
+#include <prometheus/collectable.h>
+#include <prometheus/metric_family.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/host/requests/quotas.h"
+#include "server/server_state.h"
+
+namespace tandem {
+
+class Collector final : public prometheus::Collectable {
+ public:
+  using Families = std::function<std::vector<prometheus::MetricFamily>()>;
+
+  // `state` outlives the collector. Before the engine is loaded, there are only build_info and
+  // `more`.
+  explicit Collector(const ServerState& state, Families more = {})
+      : state_(state), more_(std::move(more)) {}
+
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  const ServerState& state_;
+  const Families more_;
+};
+
+// The parts, for tests. `roles`: (loaded model, role) of every deployment.
+std::vector<prometheus::MetricFamily> engine_families(
+    const Metrics& metrics, const RefusedCalls& refused,
+    const std::vector<std::pair<std::string, std::string>>& roles);
+std::vector<prometheus::MetricFamily> client_families(
+    const std::map<std::string, ClientUse>& clients);
+prometheus::MetricFamily device_family(const std::vector<DeviceInfo>& devices);
+prometheus::MetricFamily build_info_family();
+
+// Figures of connections, calls and the log.
+struct EdgeStats {
+  int64_t connections = 0;
+  int64_t connections_refused = 0;
+  int64_t open_calls = 0;
+  int64_t pending_calls = 0;
+  int64_t pending_calls_expired = 0;
+  int64_t calls_refused = 0;
+  int64_t log_lines_dropped = 0;
+  bool stuck = false;
+  int64_t spans_exported = 0;
+  int64_t traces_dropped = 0;  // calls whose spans were not sent
+};
+std::vector<prometheus::MetricFamily> edge_families(const EdgeStats& now);
+
+// Text exposition format 0.0.4.
+std::string exposition(const prometheus::Collectable& collectable);
+
+}  // namespace tandem

@@ -1,0 +1,40 @@
+#include "server/auth.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace tandem {
+namespace {
+
+TEST(Authenticator, Tokens) {
+  const auto auth =
+      Authenticator::parse("# people\nann 0123456789abcdef\n\n  fedcba9876543210xyz  \n", "tokens");
+  ASSERT_TRUE(auth.ok()) << auth.status();
+  EXPECT_EQ(*auth->check("Bearer 0123456789abcdef"), "ann");
+  EXPECT_EQ(*auth->check("bearer fedcba9876543210xyz"), "token-4");
+  EXPECT_EQ(auth->check("").status().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(auth->check("Basic 0123456789abcdef").status().code(),
+            absl::StatusCode::kUnauthenticated);
+  for (const char* wrong : {"Bearer 0123456789abcdee", "Bearer 0123456789abcdef0",
+                            "Bearer 0123456789abcde", "Bearer ", "Bearer ann"}) {
+    EXPECT_EQ(auth->check(wrong).status().code(), absl::StatusCode::kPermissionDenied) << wrong;
+  }
+}
+
+TEST(Authenticator, BadFilesAreRefusedWithoutQuotingSecrets) {
+  EXPECT_EQ(std::string(Authenticator::parse("ann tooshort", "f").status().message()),
+            "f:1: allowed: NAME TOKEN or TOKEN, with a token of at least 16 characters");
+  EXPECT_FALSE(Authenticator::parse("a b 0123456789abcdef", "f").ok());
+  EXPECT_FALSE(Authenticator::parse("# none\n", "f").ok());
+  EXPECT_FALSE(Authenticator::load("/nonexistent").ok());
+}
+
+TEST(Authenticator, OneHostIsOneClient) {
+  EXPECT_EQ(host_of_peer("ipv4:10.0.0.7:41234"), "10.0.0.7");
+  EXPECT_EQ(host_of_peer("ipv6:%5B2001:db8::1%5D:5000"), "2001:db8::/64");
+  EXPECT_EQ(host_of_peer("unix:/tmp/x"), "unix:/tmp/x");
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,124 @@
+#include "server/server_config.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/temp_dir.h"
+
+namespace tandem {
+namespace {
+
+absl::StatusOr<ServerConfig> settings(const std::string& text) {
+  const auto file = ConfigFile::parse("server { " + text + " }", "f");
+  EXPECT_TRUE(file.ok()) << file.status();
+  return server_config(*file);
+}
+
+TEST(ServerConfig, ReadsEveryField) {
+  const auto config = settings(
+      "listen: \"[::1]:5\" http: \"off\" grace_seconds: 1.5 log_level: \"debug\" "
+      "bearer_token_file: \"/t\" max_receive_bytes: 1024 max_metadata_bytes: 2048 "
+      "max_concurrent_streams: 3 keepalive_seconds: 4 keepalive_timeout_seconds: 5 "
+      "min_client_ping_seconds: 6 max_connection_idle_seconds: 7 max_connection_age_seconds: 8 "
+      "handshake_timeout_seconds: 9 max_unread_bytes: 5000 max_unread_tokens: 10 "
+      "log_format: \"json\" openai: \"unix:/o\" insecure: true max_connections: 11 "
+      "max_connections_per_host: 12 max_open_calls: 13 max_transport_bytes: 16777216 "
+      "stuck_seconds: 14 max_send_bytes: 1025");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->listen, "[::1]:5");
+  EXPECT_EQ(config->http, "off");
+  EXPECT_EQ(config->grace, std::chrono::milliseconds(1500));
+  EXPECT_EQ(config->bearer_token_file, "/t");
+  EXPECT_EQ(config->max_receive_bytes, 1024);
+  EXPECT_EQ(config->max_metadata_bytes, 2048);
+  EXPECT_EQ(config->max_concurrent_streams, 3);
+  EXPECT_EQ(config->keepalive, std::chrono::seconds(4));
+  EXPECT_EQ(config->keepalive_timeout, std::chrono::seconds(5));
+  EXPECT_EQ(config->min_client_ping, std::chrono::seconds(6));
+  EXPECT_EQ(config->max_connection_idle, std::chrono::seconds(7));
+  EXPECT_EQ(config->max_connection_age, std::chrono::seconds(8));
+  EXPECT_EQ(config->handshake_timeout, std::chrono::seconds(9));
+  EXPECT_EQ(config->max_unread_bytes, 5000);
+  EXPECT_EQ(config->max_unread_tokens, 10);
+  EXPECT_EQ(config->log_format, "json");
+  EXPECT_TRUE(config->insecure);
+  EXPECT_EQ(config->openai, "unix:/o");
+  EXPECT_EQ(config->max_connections, 11);
+  EXPECT_EQ(config->max_connections_per_host, 12);
+  EXPECT_EQ(config->max_open_calls, 13);
+  EXPECT_EQ(config->max_transport_bytes, 16777216);
+  EXPECT_EQ(config->stuck, std::chrono::seconds(14));
+  EXPECT_EQ(config->max_send_bytes, 1025);
+}
+
+TEST(ServerConfig, Errors) {
+  const struct {
+    const char* text;
+    const char* message;
+  } cases[] = {
+      {"listen: \"nowhere\"",
+       "f:1: server.listen: \"nowhere\"; allowed: HOST:PORT with a port in [0, 65535]"},
+      {"http: \"unix:/x\"",
+       "f:1: server.http: \"unix:/x\"; allowed: HOST:PORT with a port in [0, 65535], or \"off\""},
+      {"openai: \"off\"",
+       "f:1: server.openai: \"off\"; allowed: HOST:PORT with a port in [0, 65535]"},
+      {"grace_seconds: nan", "f:1: server.grace_seconds: nan; allowed: [0, 86400]"},
+      {"max_receive_bytes: 1", "f:1: server.max_receive_bytes: 1; allowed: [1024, 1073741824]"},
+      {"log_level: \"all\"", "f:1: server.log_level: \"all\"; allowed: debug, info, warn, error"},
+      {"tls { certificate: \"/nonexistent\" }",
+       "f:1: server.tls.certificate: \"/nonexistent\"; allowed: a readable, non-empty file"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_EQ(std::string(settings(c.text).status().message()), c.message);
+  }
+}
+
+// Plaintext calls from other machines must be allowed explicitly.
+TEST(ServerConfig, Exposure) {
+  ServerConfig config;
+  config.listen = "0.0.0.0:50051";
+  EXPECT_EQ(std::string(check_exposure(config).message()),
+            "server.listen: \"0.0.0.0:50051\"; allowed: a loopback address, or server.tls, "
+            "or --insecure (server.insecure) behind a proxy with TLS");
+  config.insecure = true;
+  EXPECT_TRUE(check_exposure(config).ok());
+  config.insecure = false;
+  config.use_tls = true;
+  EXPECT_TRUE(check_exposure(config).ok());
+  config.use_tls = false;
+  config.listen = "127.0.0.1:50051";
+  EXPECT_TRUE(check_exposure(config).ok());
+}
+
+// The OpenAI-compatible API has neither TLS nor client certificates.
+TEST(ServerConfig, ExposureOfTheOpenAiApi) {
+  ServerConfig config;
+  config.use_tls = true;
+  config.openai = "127.0.0.1:8000";
+  EXPECT_TRUE(check_exposure(config).ok());
+  config.openai = "0.0.0.0:8000";
+  EXPECT_EQ(std::string(check_exposure(config).message()),
+            "server.openai: \"0.0.0.0:8000\"; allowed: a loopback address, or --insecure "
+            "(server.insecure) behind a proxy with TLS");
+  config.insecure = true;
+  EXPECT_TRUE(check_exposure(config).ok());
+  config.tls.client_ca = "a certificate";
+  EXPECT_EQ(std::string(check_exposure(config).message()),
+            "server.openai: \"0.0.0.0:8000\"; allowed: unset with server.tls.client_ca, unless "
+            "server.bearer_token_file is set");
+  config.bearer_token_file = "tokens";
+  EXPECT_TRUE(check_exposure(config).ok());
+}
+
+TEST(ServerConfig, Loopback) {
+  for (const char* yes : {"127.0.0.1:1", "localhost:1", "[::1]:1", "unix:/x"}) {
+    EXPECT_TRUE(is_loopback(yes)) << yes;
+  }
+  for (const char* no : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1"}) {
+    EXPECT_FALSE(is_loopback(no)) << no;
+  }
+}
+
+}  // namespace
+}  // namespace tandem
