@@ -12,6 +12,7 @@
 #include "client/cli/json.h"
 #include "client/set_field.h"
 #include "engine/base/quote.h"
+#include "engine/base/sampling_params.h"
 #include "engine/base/status.h"
 
 namespace tandem::cli {
@@ -20,45 +21,46 @@ namespace {
 using google::protobuf::FieldDescriptor;
 
 struct Described {
-  const char* value;
-  const char* help;
+  std::string value;
+  std::string help;
 };
 
-// What the help says of a field. A field that is missing here is a flag all the same.
+// Help texts by field. Fields without one are flags too.
 const std::map<std::string, Described>& descriptions() {
-  static const auto* const kAll = new std::map<std::string, Described>{
-      {"request_id", {"ID", "appears in the answer and the server's logs"}},
-      {"add_special_tokens", {"", "to a text prompt, as tokenizer.json says; default true"}},
-      {"truncate_prompt_tokens", {"N", "keep the last N prompt tokens"}},
-      {"require_contract", {"C", "ANY (default), LOSSY, DISTRIBUTION, EXACT"}},
-      {"temperature", {"X", "[0, 100]; 0: greedy; default: the model's, else greedy"}},
-      {"top_k", {"N", "0: off"}},
-      {"top_p", {"X", "(0, 1]; 1: off"}},
-      {"min_p", {"X", "[0, 1]; 0: off"}},
-      {"typical_p", {"X", "(0, 1]; 1: off"}},
-      {"repetition_penalty", {"X", "of tokens that occurred; [0.01, 100]; 1: off"}},
-      {"presence_penalty", {"X", "of output tokens, once; [-2, 2]; 0: off"}},
-      {"frequency_penalty", {"X", "of output tokens, each time; [-2, 2]; 0: off"}},
-      {"logit_bias", {"ID=X", "add X in [-100, 100] to this token's logit; repeatable"}},
-      {"bad_token_ids", {"IDS", "never draw these, as 1,2,3"}},
-      {"seed", {"N", "the same seed gives the same tokens"}},
-      {"n", {"N", "as many choices, [1, 16]; printed one after the other at the end"}},
-      {"max_new_tokens", {"N", "stop after N tokens"}},
-      {"min_new_tokens", {"N", "do not end the text before N tokens"}},
-      {"stop_sequences", {"TEXT", "stop at TEXT; repeatable"}},
-      {"stop_token_ids", {"IDS", "stop at these, as 1,2,3"}},
-      {"include_stop_sequence", {"", "in the text"}},
-      {"ignore_eos", {"", "go on after the end of the text"}},
-      {"time_limit_seconds", {"X", "end with the text so far and TIME_LIMIT"}},
-      {"skip_special_tokens", {"", "in the text; default true"}},
-      {"logprobs", {"", "of the chosen tokens"}},
-      {"top_logprobs", {"N", "of the N best, at most 20"}},
-      {"raw_logprobs", {"", "as the model gives them, before sampling parameters"}},
-      {"include_eos_token", {"", "among the tokens"}},
-      {"return_tokens", {"", "ids and provenance; always with --format json"}},
-      {"return_token_texts", {"", "each token's own text and bytes"}},
-      {"priority", {"N", "larger runs earlier; [-100, 100]"}},
-  };
+  static const auto* const kAll = [] {
+    auto* const all = new std::map<std::string, Described>{
+        {"request_id", {"ID", "appears in the answer and the server's logs"}},
+        {"add_special_tokens", {"", "to a text prompt, as tokenizer.json says; default true"}},
+        {"truncate_prompt_tokens", {"N", "keep the last N prompt tokens"}},
+        {"require_contract", {"C", "ANY (default), LOSSY, DISTRIBUTION, EXACT"}},
+        {"logit_bias", {"ID=X", "add X in [-100, 100] to this token's logit; repeatable"}},
+        {"bad_token_ids", {"IDS", "never draw these, as 1,2,3"}},
+        {"seed", {"N", "the same seed gives the same tokens"}},
+        {"n", {"N", "as many choices, [1, 16]; printed one after the other at the end"}},
+        {"max_new_tokens", {"N", "stop after N tokens"}},
+        {"min_new_tokens", {"N", "do not end the text before N tokens"}},
+        {"stop_sequences", {"TEXT", "stop at TEXT; repeatable"}},
+        {"stop_token_ids", {"IDS", "stop at these, as 1,2,3"}},
+        {"include_stop_sequence", {"", "in the text"}},
+        {"ignore_eos", {"", "go on after the end of the text"}},
+        {"time_limit_seconds", {"X", "end with the text so far and TIME_LIMIT"}},
+        {"skip_special_tokens", {"", "in the text; default true"}},
+        {"logprobs", {"", "of the chosen tokens"}},
+        {"top_logprobs", {"N", "of the N best, at most 20"}},
+        {"raw_logprobs", {"", "as the model gives them, before sampling parameters"}},
+        {"include_eos_token", {"", "among the tokens"}},
+        {"return_tokens", {"", "ids and provenance; always with --format json"}},
+        {"return_token_texts", {"", "each token's own text and bytes"}},
+        {"priority", {"N", "larger runs earlier; [-100, 100]"}},
+    };
+    for (const SamplingParameter& p : kSamplingParameters) {
+      const std::string effect = *p.help ? absl::StrCat(p.help, "; ") : "";
+      all->insert({p.name,
+                   {p.integer ? "N" : "X",
+                    absl::StrCat(effect, p.allowed(), "; ", p.off, ": ", p.off_means)}});
+    }
+    return all;
+  }();
   return *kAll;
 }
 

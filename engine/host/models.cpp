@@ -106,18 +106,11 @@ std::vector<DeviceConfig> with_teams(const EngineConfig& config) {
 }
 
 #ifdef TANDEM_WITH_TORCH
-// Transformers does not ban what ends a text, whatever the file says.
-sampling::Params params_of(const GenerationDefaults& defaults, const std::vector<Token>& eos) {
-  sampling::Params params;
-  params.temperature = defaults.temperature;
-  params.top_k = defaults.top_k;
-  params.top_p = defaults.top_p;
-  params.min_p = defaults.min_p;
-  params.typical_p = defaults.typical_p;
-  params.repetition_penalty = defaults.repetition_penalty;
-  for (const Token id : defaults.bad_token_ids) {
-    if (std::find(eos.begin(), eos.end(), id) == eos.end()) params.bad_token_ids.push_back(id);
-  }
+// As in Transformers, bad_words_ids does not ban end-of-sequence tokens.
+SamplingParams params_of(const GenerationDefaults& defaults, const std::vector<Token>& eos) {
+  SamplingParams params = defaults.sampling;
+  std::erase_if(params.bad_token_ids,
+                [&](int64_t id) { return std::find(eos.begin(), eos.end(), id) != eos.end(); });
   return params;
 }
 #endif

@@ -11,6 +11,8 @@
 #include "engine/host/methods.h"
 #include "engine/host/request_size.h"
 #include "engine/sampling/params.h"
+#include "engine/sampling/processors.h"
+#include "engine/sampling/warp.h"
 #include "engine/text/stop_matcher.h"
 #include "engine/text/stream_decoder.h"
 
@@ -61,27 +63,15 @@ Writer writer_of(const Deployment& d, const GenerateRequest& request) {
   return {*d.large, d.vocab_size};
 }
 
-// What the request says, and where it is silent the model.
-absl::StatusOr<sampling::Params> resolve_params(const Writer& writer,
-                                                const SamplingFields& fields) {
-  sampling::Params p = writer.model.defaults;
-  p.temperature = fields.temperature.value_or(p.temperature);
-  p.top_k = fields.top_k.value_or(p.top_k);
-  p.top_p = fields.top_p.value_or(p.top_p);
-  p.min_p = fields.min_p.value_or(p.min_p);
-  p.typical_p = fields.typical_p.value_or(p.typical_p);
-  p.repetition_penalty = fields.repetition_penalty.value_or(p.repetition_penalty);
-  p.presence_penalty = fields.presence_penalty.value_or(p.presence_penalty);
-  p.frequency_penalty = fields.frequency_penalty.value_or(p.frequency_penalty);
-  if (!fields.logit_bias.empty()) p.logit_bias = fields.logit_bias;
-  if (!fields.bad_token_ids.empty()) p.bad_token_ids = fields.bad_token_ids;
+absl::StatusOr<SamplingParams> resolve_params(const Writer& writer, const SamplingFields& fields) {
+  SamplingParams p = resolve_sampling(fields, writer.model.defaults);
   TANDEM_RETURN_IF_ERROR(sampling::validate(p, writer.vocab_size));
   return p;
 }
 
 // Null where they change nothing.
 absl::StatusOr<std::shared_ptr<const Processors>> resolve_processors(
-    const Writer& writer, const sampling::Params& params, const StopRules& stops,
+    const Writer& writer, const SamplingParams& params, const StopRules& stops,
     int64_t prompt_tokens, const std::optional<int64_t>& min_new_tokens) {
   Processors p = sampling::processors_of(params);
   const int64_t max = stops.max_new_tokens;
@@ -306,7 +296,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
 
   // What stands on its own is looked at before what needs it, so that all that is wrong is told.
   Violations wrong;
-  const absl::StatusOr<sampling::Params> resolved_params = resolve_params(writer, request.sampling);
+  const absl::StatusOr<SamplingParams> resolved_params = resolve_params(writer, request.sampling);
   wrong.add(resolved_params.status());
   absl::StatusOr<Cut> prompt = cut_prompt(deployment, request);
   wrong.add(prompt.status());
@@ -320,7 +310,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   }
   TANDEM_RETURN_IF_ERROR(wrong.status());
 
-  const sampling::Params& params = *resolved_params;
+  const SamplingParams& params = *resolved_params;
   spec.prompt = std::move(prompt->tokens);
   resolved.tokenizer = model.tokenizer;
   resolved.context = std::move(prompt->context);

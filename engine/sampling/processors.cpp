@@ -1,8 +1,29 @@
 #include "engine/sampling/processors.h"
 
 #include <limits>
+#include <map>
+#include <optional>
 
 namespace tandem::sampling {
+
+Processors processors_of(const SamplingParams& params) {
+  Processors out;
+  const auto set = [](const std::optional<double>& from, float* to) {
+    if (from) *to = static_cast<float>(*from);
+  };
+  set(params.repetition_penalty, &out.repetition_penalty);
+  set(params.presence_penalty, &out.presence_penalty);
+  set(params.frequency_penalty, &out.frequency_penalty);
+  std::map<Token, float> bias;
+  for (const auto& [id, value] : params.logit_bias) {
+    if (value != 0) bias[static_cast<Token>(id)] = static_cast<float>(value);
+  }
+  for (const int64_t id : params.bad_token_ids) {
+    bias[static_cast<Token>(id)] = -std::numeric_limits<float>::infinity();
+  }
+  out.bias.assign(bias.begin(), bias.end());
+  return out;
+}
 
 void TokenCounts::clear(int prompt_tokens) {
   for (const Count& c : counts_) index_[static_cast<size_t>(c.token)] = -1;

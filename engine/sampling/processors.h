@@ -26,9 +26,14 @@
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/base/sampling_params.h"
 #include "engine/pass/pass.h"
 
 namespace tandem::sampling {
+
+// The processors' parameters; min_new_tokens, ends and prompt_tokens stay unset. Unset fields are
+// off. REQUIRES: validate() (params.h) accepts `params`.
+Processors processors_of(const SamplingParams& params);
 
 // How often each token occurs on the path from a sequence's first row to some row of it. The path
 // is a stack, so a tree is walked without counting its trunk again. Keeps its memory when cleared.

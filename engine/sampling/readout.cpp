@@ -24,11 +24,6 @@ bool wants_warped(const Read& read) {
          (read.logprob && !read.raw_logprob && (read.top > 0 || !read.score.empty()));
 }
 
-// Between the logits and what is drawn from.
-bool cuts(const Warp& warp) {
-  return warp.top_k > 0 || warp.top_p < 1 || warp.min_p > 0 || warp.typical_p < 1;
-}
-
 // Of a draw that no draft is judged by.
 Purpose purpose_of(const Read& read, const Pass& pass) {
   const bool draft = mutated(Mutation::kDraftsApart) && pass.share;
@@ -193,7 +188,7 @@ bool RowReader::can_ask(const Read& read) {
   const Warp& warp = read.warp;
   if (warp.processors != nullptr || read.keep || read.top > kAnsweredTop) return false;
   if (warp.greedy() || !wants_warped(read)) return true;
-  return !cuts(warp) && (read.match || !read.against.valid());
+  return !warp.truncates() && (read.match || !read.against.valid());
 }
 
 RowQuestion RowReader::question(const Work& work, const Work::Output& output, int position,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <optional>
 
 #include "engine/sampling/lanes.h"
 
@@ -221,6 +222,19 @@ void keep_typical(const Warp& warp, std::span<const float> logits, Warped& kept,
 }
 
 }  // namespace
+
+Warp warp_of(const SamplingParams& params) {
+  Warp warp;
+  const auto set = []<class T>(const std::optional<double>& from, T* to) {
+    if (from) *to = static_cast<T>(*from);
+  };
+  set(params.temperature, &warp.temperature);
+  set(params.top_k, &warp.top_k);
+  set(params.top_p, &warp.top_p);
+  set(params.min_p, &warp.min_p);
+  set(params.typical_p, &warp.typical_p);
+  return warp;
+}
 
 Scan scan(std::span<const float> logits) {
   const size_t size = logits.size();

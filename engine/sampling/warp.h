@@ -14,9 +14,14 @@
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/base/sampling_params.h"
 #include "engine/pass/pass.h"
 
 namespace tandem::sampling {
+
+// The warpers' parameters; processors, vocab, seed and choice stay unset. Unset fields are off.
+// REQUIRES: validate() (params.h) accepts `params`.
+Warp warp_of(const SamplingParams& params);
 
 // One look at a row.
 struct Scan {

@@ -101,6 +101,18 @@ TEST(RequestFlags, EveryScalarFieldHasAFlag) {
   }
 }
 
+TEST(RequestFlags, HelpStatesRangesAndDefaults) {
+  RequestFlags request_flags;
+  Flags flags;
+  request_flags.add_to(&flags);
+  const std::string help = flags.help();
+  for (const SamplingParameter& p : kSamplingParameters) {
+    EXPECT_NE(help.find(p.allowed() + "; " + (p.off == 0 ? "0: " : "1: ")), std::string::npos)
+        << p.name;
+  }
+  EXPECT_NE(help.find("for output tokens, once; [-2, 2]; 0: off"), std::string::npos) << help;
+}
+
 TEST(RequestFlags, MethodsAndTheirParameters) {
   EXPECT_EQ(request({"--model=m", "--prompt=p", "--method=bild"})->method_case(),
             v1::GenerateRequest::kBild);
