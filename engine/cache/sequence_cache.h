@@ -153,6 +153,9 @@ class SequenceCache {
   std::span<const Token> fed() const { return fed_; }
   // The rows whose token the host does not know, ascending, with what was fed instead.
   std::span<const std::pair<int, In>> chosen() const { return chosen_; }
+  // Token counts of the rows, for passes with penalties. Made at the first call; a device updates
+  // it while it runs works of this cache.
+  const std::shared_ptr<TokenHistory>& token_history();
   // The sequence's tokens are known up to here, so what was chosen on a device is known as well.
   void know(std::span<const Token> tokens);
   // Those of the pages that other caches own as well and that reserve(total, ..) copies.
@@ -178,6 +181,7 @@ class SequenceCache {
   void release(Store store, PageId page) { pools_->release(store, page); }
   void move_row(int from, int to);
   void cut_inputs(int rows);
+  void cut_history(int rows);
   bool transfers_allow(int past, std::span<const int> frontier, bool saves) const;
   Transfer* on_its_way() const;
   void follow_transfers(Transfer& transfer, bool writes);
@@ -196,6 +200,7 @@ class SequenceCache {
   std::vector<int> frontier_;  // layers done by each row after them
   std::vector<Token> fed_;     // by row
   std::vector<std::pair<int, In>> chosen_;
+  std::shared_ptr<TokenHistory> history_;  // null until a pass counts tokens
   std::vector<PageId> pages_;
   std::vector<std::vector<PageId>> outgrown_;  // what pages_ was, while passes may read it there
   std::vector<PageId> frontier_pages_;         // by row / page_rows, invalid where none is needed

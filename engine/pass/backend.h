@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -65,6 +66,8 @@ struct ModelShape {
   std::vector<HeadShape> heads;  // beside its own
   std::vector<AdapterShape> adapters;
 };
+
+class TokenHistory;  // token_history.h
 
 // Sizes of a model's pools, in pages of `page_rows` rows.
 struct PoolSize {
@@ -132,9 +135,12 @@ struct Work {
   int memory_rows = 0;
   bool last = true;  // the chunk that ends the pass
 
-  // What rows [0, n) of the cache were fed, where a read's processors count tokens
-  // (Processors::counts_tokens()); else empty. -1: a kChosen input, to be found by its row in
-  // `history_chosen` (ascending); -2: no token (a mask).
+  // For outputs whose processors count tokens (Processors::counts_tokens()); else null and empty.
+  // `history` is the tokens of cache rows [history_begin, n), which covers all rows that
+  // `token_history` does not know. -1: a kChosen input, listed by row in `history_chosen`
+  // (ascending); -2: no token (a mask).
+  std::shared_ptr<TokenHistory> token_history;
+  int history_begin = 0;
   std::vector<Token> history;
   std::vector<std::pair<int, In>> history_chosen;
 

@@ -20,47 +20,18 @@
 // nothing else, and once rejected it never was.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <span>
-#include <vector>
 
 #include "engine/base/ids.h"
 #include "engine/base/sampling_params.h"
 #include "engine/pass/pass.h"
+#include "engine/pass/token_history.h"
 
 namespace tandem::sampling {
 
 // The processors' parameters; min_new_tokens, ends and prompt_tokens stay unset. Unset fields are
 // off. REQUIRES: validate() (params.h) accepts `params`.
 Processors processors_of(const SamplingParams& params);
-
-// How often each token occurs on the path from a sequence's first row to some row of it. The path
-// is a stack, so a tree is walked without counting its trunk again. Keeps its memory when cleared.
-class TokenCounts {
- public:
-  struct Count {
-    Token token;
-    int all;     // times on the path
-    int output;  // of them behind the prompt
-  };
-
-  // An empty path; rows [0, prompt_tokens) of it are going to be the prompt.
-  void clear(int prompt_tokens);
-  // Adds the row at position rows(). t < 0: it has no token (a mask).
-  void push(Token t);
-  void pop();  // the last row
-
-  int rows() const { return static_cast<int>(path_.size()); }
-  int prompt_tokens() const { return prompt_tokens_; }
-  std::span<const Count> counts() const { return counts_; }  // distinct tokens, by first occurrence
-
- private:
-  int prompt_tokens_ = 0;
-  std::vector<Token> path_;
-  std::vector<Count> counts_;
-  std::vector<int32_t> index_;  // by token: into counts_; -1: not there
-};
 
 // Changes the logits of the row that ends the path in `seen`.
 // seen: of use where processors.counts_tokens(). position: of the row. logits: [vocab]; tokens

@@ -42,6 +42,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/pass/backend.h"
 #include "engine/pass/pass.h"
+#include "engine/pass/token_history.h"
 #include "engine/sampling/processors.h"
 #include "engine/sampling/random.h"
 #include "engine/sampling/row_answer.h"
@@ -93,6 +94,7 @@ class RowReader {
  private:
   absl::Status count(const Processors& processors, const Work::Output& output, int position);
   absl::Status begin_counts(int prompt_tokens);
+  TokenHistory& history() { return work_->token_history ? *work_->token_history : own_history_; }
   Token draw(const Read& read, sampling::Purpose purpose, int position, Token argmax) const;
   // A row behind the first rejected draft: its Out is unset.
   bool left_out(const Read& read);
@@ -108,12 +110,12 @@ class RowReader {
   std::vector<size_t> top_end_;  // by output: past its last in readout_.ranked; see take()
   bool rejected_ = false;        // the chain that is judged has ended
 
-  // What rows were fed, as far as processors count it.
-  bool counting_ = false;       // the rest is of this work
-  std::vector<Token> fed_;      // by row of the cache, the added ones behind; < 0: no token
-  sampling::TokenCounts seen_;  // of the past and the rows of path_
-  std::vector<int> path_;       // run rows, each an ancestor of the next
-  std::vector<int> climbed_;    // scratch
+  // Token counts for penalties. path_ lies in counts() on top of the work's past.
+  bool counting_ = false;          // the rest is of this work
+  TokenHistory own_history_;       // for works that bring none
+  std::vector<Token> run_tokens_;  // by run row; < 0: no token
+  std::vector<int> path_;          // run rows, each an ancestor of the next
+  std::vector<int> climbed_;       // scratch
 
   // Of the row in hand.
   std::vector<float> raw_;  // the logits before processors, where both are asked for

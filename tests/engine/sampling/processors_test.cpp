@@ -127,36 +127,5 @@ TEST(Processors, TokensBeyondTheVocabularyAreLeftAlone) {
   EXPECT_EQ(apply(p, {8, 1}, {4, 4}), (std::vector<float>{4, 1}));
 }
 
-// Any walk over a tree counts what a recount of the path does, and leaves nothing behind.
-TEST(TokenCounts, FollowAnyPath) {
-  std::mt19937 rng(2);
-  TokenCounts counts;
-  for (int round = 0; round < 50; ++round) {
-    const int prompt = static_cast<int>(rng() % 6);
-    counts.clear(prompt);
-    std::vector<Token> path;
-    for (int step = 0; step < 300; ++step) {
-      if (path.empty() || rng() % 5 < 3) {
-        path.push_back(rng() % 6 ? static_cast<Token>(rng() % 9) : -1);
-        counts.push(path.back());
-      } else {
-        path.pop_back();
-        counts.pop();
-      }
-      ASSERT_EQ(counts.rows(), static_cast<int>(path.size()));
-      std::map<Token, std::pair<int, int>> expected;
-      for (size_t i = 0; i < path.size(); ++i) {
-        if (path[i] < 0) continue;
-        ++expected[path[i]].first;
-        expected[path[i]].second += static_cast<int>(i) >= prompt ? 1 : 0;
-      }
-      std::map<Token, std::pair<int, int>> got;
-      for (const TokenCounts::Count& c : counts.counts()) got[c.token] = {c.all, c.output};
-      ASSERT_EQ(got, expected);
-      ASSERT_EQ(counts.counts().size(), expected.size());
-    }
-  }
-}
-
 }  // namespace
 }  // namespace tandem::sampling

@@ -334,6 +334,88 @@ TEST(RowReader, AHistoryThatLacksRowsIsNotGuessed) {
             "pass 3, read 0, row 0 (position 5): it sees 3 rows");
 }
 
+// A sequence of passes over one cache, as the loop makes them: rows are appended, drafts rejected,
+// the cache is truncated or lost and refilled, and some passes fail before they run. Each pass is
+// answered with the counts of the passes before it, and by a recount of its whole history.
+TEST(RowReader, KeptCountsEqualARecount) {
+  std::mt19937 rng(7);
+  ValueStore store;
+  RowReader kept(&store), recounting(&store), other(&store);
+  TicketId ticket = 0;
+  for (int round = 0; round < 40; ++round) {
+    const auto history = std::make_shared<TokenHistory>();
+    const std::shared_ptr<const Processors> processors = random_processors(40, rng);
+    std::vector<Token> text;  // by row of the cache; -2: no token
+    size_t unknown = 0;       // its last rows, whose tokens only the store knows
+    for (int step = 0; step < 60; ++step) {
+      if (rng() % 6 == 0) {  // truncated, or preempted: lost and appended again by the next pass
+        const size_t rows = rng() % 8 == 0 ? 0 : rng() % (text.size() + 1);
+        text.resize(rows);
+        unknown = std::min(unknown, rows);
+        history->truncate(static_cast<int>(rows));
+      }
+      Pass pass;
+      const int added = 1 + static_cast<int>(rng() % 5);
+      std::vector<Token> tokens;
+      for (int i = 0; i < added; ++i) {
+        tokens.push_back(rng() % 7 ? static_cast<Token>(rng() % 40) : -2);
+        In in = token_in(tokens.back());
+        if (tokens.back() < 0) in.kind = In::kMask;
+        pass.add.add(in,
+                     rng() % 2 ? i - 1 : static_cast<Row>(rng() % static_cast<size_t>(i + 1)) - 1);
+      }
+      Read read;
+      for (Row i = 0; i < added; ++i) read.rows.push_back(i);
+      read.warp.processors = processors;
+      pass.reading(read);
+      Work work = work_of(pass, ++ticket);
+      const auto frontier = static_cast<int>(rng() % (std::min<size_t>(text.size(), 3) + 1));
+      work.past = static_cast<int>(text.size()) - frontier;
+      work.frontier.assign(static_cast<size_t>(frontier), 1);
+      work.count = added;
+      for (Work::Output& o : work.outputs) o.run_row += frontier;
+      work.history = text;
+      for (size_t row = text.size() - unknown; row < text.size(); ++row) {
+        if (text[row] < 0) continue;
+        In in;
+        in.kind = In::kChosen;
+        in.id = kDrawn;
+        in.ref = {.ticket = 1'000'000 + static_cast<TicketId>(row)};
+        store.put_picks(in.ref.ticket, {{0, text[row], {}}});
+        work.history[row] = -1;
+        work.history_chosen.emplace_back(static_cast<int>(row), in);
+      }
+      Work incremental = work;
+      incremental.token_history = history;
+      incremental.history_begin = history->known();
+      incremental.history.erase(incremental.history.begin(),
+                                incremental.history.begin() + history->known());
+      std::erase_if(incremental.history_chosen,
+                    [&](const auto& chosen) { return chosen.first < incremental.history_begin; });
+      const std::vector<int> position = run_positions(work);
+      RowReader& reader = rng() % 2 ? kept : other;  // devices read on several threads
+      reader.begin(incremental);
+      recounting.begin(work);
+      const bool fails = rng() % 8 == 0;
+      for (const Work::Output& o : work.outputs) {
+        std::vector<float> a = random_logits(40, rng), b = a;
+        const int at = position[static_cast<size_t>(o.run_row)];
+        if (fails && o.index > 0) break;
+        ASSERT_TRUE(reader.read(o, a, at).ok());
+        ASSERT_TRUE(recounting.read(o, b, at).ok());
+        ASSERT_EQ(a, b) << round << " " << step;
+      }
+      if (!fails && rng() % 3 > 0) {  // rows of a chain stay
+        for (int i = 0; i < added && pass.add.parent[static_cast<size_t>(i)] == i - 1; ++i) {
+          text.push_back(tokens[static_cast<size_t>(i)]);
+          ++unknown;
+        }
+      }
+      if (rng() % 4 == 0) unknown = 0;
+    }
+  }
+}
+
 TEST(RowReader, PaddingIsNotThere) {
   ValueStore store;
   RowReader reader(&store);
