@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/sampling_params.h"
 #include "engine/base/violations.h"
 #include "engine/host/methods/registry.h"
 #include "engine/host/settings_proto.h"

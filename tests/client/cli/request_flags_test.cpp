@@ -4,6 +4,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/json.h"
+#include "engine/base/sampling_params.h"
 
 namespace tandem::cli {
 namespace {
