@@ -24,7 +24,7 @@ bool wants_warped(const Read& read) {
          (read.logprob && !read.raw_logprob && (read.top > 0 || !read.score.empty()));
 }
 
-// Of a draw that no draft is judged by.
+// Of a draw by a read that does not judge.
 Purpose purpose_of(const Read& read, const Pass& pass) {
   const bool draft = mutated(Mutation::kDraftsApart) && pass.share;
   return read.keep || read.tentative || draft ? Purpose::kDraft : Purpose::kToken;
@@ -136,7 +136,7 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
   float raw_max = 0;
   double raw_log_sum = 0;
   if (wants_raw) {
-    // A NaN here would have been one in `logits` too: processors keep them.
+    // Processors preserve NaN, so `raw` has none here.
     raw_max = warp.processors ? sampling::scan(raw).max : scan.max;
     raw_log_sum = sampling::log_normalizer(raw, raw_max);
   }
@@ -200,7 +200,7 @@ RowQuestion RowReader::question(const Work& work, const Work::Output& output, in
   q.top = read.top;
   if (static_cast<size_t>(output.index) < read.score.size()) {
     const Token scored = read.score[static_cast<size_t>(output.index)];
-    q.scored = scored < q.vocab ? std::max(scored, -1) : -1;  // others are refused when it is read
+    q.scored = scored < q.vocab ? std::max(scored, -1) : -1;  // read() refuses others
   }
   const bool greedy = warp.greedy();
   const bool sums =
@@ -261,7 +261,7 @@ absl::Status RowReader::read(const Work::Output& output, const RowAnswer& a, int
     out.token = own;
   }
   if (!read.logprob) return absl::OkStatus();
-  // What a verdict shows is what was drawn, accepted or not.
+  // The logprob is that of the token drawn here, also after a rejection.
   if (out.token >= 0) {
     out.logprob = logprob(out.token, greedy ? a.max : a.drawn_logit);
   } else if (scores) {
@@ -341,7 +341,7 @@ absl::Status RowReader::begin_counts(int prompt_tokens) {
   return absl::OkStatus();
 }
 
-// From the weights that are left; greedy: the argmax.
+// Draws from scratch_.weight; greedy: the argmax.
 Token RowReader::draw(const Read& read, Purpose purpose, int position, Token argmax) const {
   if (read.warp.greedy()) return argmax;
   return sampling::race(scratch_.weight, key_of(read, purpose, position));

@@ -73,7 +73,7 @@ void ValueStore::forget(TicketId ticket) { forget(std::span(&ticket, 1)); }
 
 void ValueStore::forget(std::span<const TicketId> tickets) {
   if (tickets.empty() || size() == 0) return;
-  std::vector<Entry> dropped;  // freed after the lock is given up
+  std::vector<Entry> dropped;  // freed after the lock is released
   const std::lock_guard lock(mutex_);
   for (const TicketId ticket : tickets) {
     const auto it = entries_.find(ticket);
