@@ -6,7 +6,8 @@
 //   1. a field of v1.GenerateRequest of the same name (proto/tandem/v1/generation.proto),
 //   2. a member of SamplingParams and a row of kSamplingParameters (here),
 //   3. a member of Warp or Processors (engine/pass/pass.h), its conversion and its effect
-//      (engine/sampling/warp or engine/sampling/processors),
+//      (engine/sampling/warp or engine/sampling/processors); a warper that cuts tokens also in
+//      Warp::truncates(),
 //   4. the Python client's type hint (client/python/tandem_client/request.py).
 #pragma once
 
@@ -22,7 +23,7 @@
 
 namespace tandem {
 
-// What a client or a model sets. Doubles and wide integers, so that checks see the value as sent.
+// Values of a client or a model; unset: not given. Doubles, so that checks see the value as sent.
 struct SamplingParams {
   std::optional<double> temperature;
   std::optional<double> top_k;

@@ -116,7 +116,7 @@ TEST(Params, BecomeProcessors) {
   EXPECT_EQ(out.bias, bias);
 }
 
-TEST(Params, OneTokenIsLeft) {
+TEST(Params, BansMustLeaveAToken) {
   Processors p;
   const auto banned = static_cast<float>(-kInf);
   p.bias = {{0, banned}, {1, banned}, {2, -100}};

@@ -30,7 +30,7 @@ std::vector<float> apply(const Processors& p, const std::vector<Token>& path,
   return logits;
 }
 
-// All that a processor does, in numbers that can be checked by hand.
+// Each processor, in numbers that can be checked by hand.
 TEST(Processors, EachByHand) {
   const std::vector<float> logits = {4, -4, 2, 0, 1};
   Processors p;
@@ -65,7 +65,7 @@ TEST(Processors, EachByHand) {
   EXPECT_EQ(apply(p, {0, 1}, logits)[0], 4);
 }
 
-// Bias goes before the penalty, as in Transformers: it decides the sign.
+// Bias precedes the penalty, as in Transformers: it decides the sign.
 TEST(Processors, OrderMatters) {
   Processors p;
   p.bias = {{0, -3}};
@@ -103,7 +103,7 @@ TEST(Processors, EqualBruteForce) {
   }
 }
 
-// What is wrong with the model's own logits is found, banned or not.
+// Invalid logits of the model are detected, also for banned tokens.
 TEST(Processors, BansHideNothing) {
   Processors p;
   p.bias = {{0, -kInf}};
@@ -116,8 +116,8 @@ TEST(Processors, BansHideNothing) {
   EXPECT_TRUE(scan(apply(p, {}, {1, 1, 2})).valid);
 }
 
-// A small model's tokens, and those of a padded embedding, may have no logit.
-TEST(Processors, TokensBeyondTheVocabularyAreLeftAlone) {
+// Tokens of other models and of padded embeddings may have no logit.
+TEST(Processors, TokensBeyondTheVocabularyAreIgnored) {
   Processors p;
   p.repetition_penalty = 2;
   p.presence_penalty = 1;

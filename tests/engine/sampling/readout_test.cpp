@@ -71,7 +71,7 @@ Warp random_warp(std::mt19937& rng) {
   return w;
 }
 
-// Of a request with few tokens more than it bans.
+// Processors of a request.
 std::shared_ptr<const Processors> random_processors(size_t vocab, std::mt19937& rng) {
   const auto token = [&] { return static_cast<Token>(rng() % vocab); };
   Processors p;
@@ -88,8 +88,8 @@ std::shared_ptr<const Processors> random_processors(size_t vocab, std::mt19937& 
   return std::make_shared<const Processors>(std::move(p));
 }
 
-// Rows for a work to run: a past, a frontier and a tree, of which some tokens are known to the
-// store alone and some rows have none. The answers' processors see them.
+// Rows of a work: a past, a frontier and a tree. Only the store knows some of the tokens, and some
+// rows have none. Processors count them.
 struct Rows {
   Rows(Pass& pass, size_t vocab, ValueStore& store, std::mt19937& rng) {
     const int before = static_cast<int>(rng() % 12);
@@ -133,7 +133,7 @@ struct Rows {
       o.run_row = frontier + read.rows[static_cast<size_t>(o.index)];
     }
   }
-  // Tokens up to run row j, which sees itself.
+  // Tokens up to and including run row j.
   std::vector<Token> path(const Work& work, int j) const {
     std::vector<Token> up;
     for (; j >= 0; j = parent_run_row(work, j))
@@ -150,7 +150,7 @@ struct Rows {
   std::vector<std::pair<int, In>> chosen;
 };
 
-// The token that the race gives, in double precision, or -1 where two are too near to tell.
+// The winner of the race, in double precision; -1: too close to decide.
 Token expected_draw(const std::vector<double>& p, sampling::RaceKey key) {
   Token first = -1;
   double least = INFINITY, second = INFINITY;
@@ -297,7 +297,7 @@ TEST(RowReader, EveryFieldEqualsBruteForce) {
   EXPECT_GT(draws, 200);
 }
 
-TEST(RowReader, AHistoryThatLacksRowsIsNotGuessed) {
+TEST(RowReader, HistoriesMustBeComplete) {
   ValueStore store;
   RowReader reader(&store);
   Pass pass;
@@ -328,7 +328,7 @@ TEST(RowReader, AHistoryThatLacksRowsIsNotGuessed) {
   reader.begin(work);
   EXPECT_TRUE(reader.read(work.outputs[0], row, 2).ok());
   EXPECT_EQ(row, (std::vector<float>{1, 1}));
-  // A row that is not where it says cannot count what is before it.
+  // A wrong position is an error: the counts are of another number of rows.
   reader.begin(work);
   EXPECT_EQ(reader.read(work.outputs[0], row, 5).message(),
             "pass 3, read 0, row 0 (position 5): it sees 3 rows");
@@ -416,7 +416,7 @@ TEST(RowReader, KeptCountsEqualARecount) {
   }
 }
 
-TEST(RowReader, PaddingIsNotThere) {
+TEST(RowReader, PaddingIsIgnored) {
   ValueStore store;
   RowReader reader(&store);
   Pass pass;
@@ -565,8 +565,8 @@ struct Model {
   std::vector<std::vector<float>> rows;
 };
 
-// The rows of a sequence: one without a token, then its tokens', so that the logits after n tokens
-// are those of row n. The last `added` of them are what a pass adds.
+// Appends the rows of a sequence: one without a token, then one per token, so that the logits after
+// n tokens are those of row n. The pass adds the last `added` rows.
 void feed(const std::vector<Token>& tokens, size_t added, Pass& pass, Work& work) {
   std::vector<Token> rows = {-2};
   rows.insert(rows.end(), tokens.begin(), tokens.end());
@@ -581,8 +581,8 @@ void feed(const std::vector<Token>& tokens, size_t added, Pass& pass, Work& work
   }
 }
 
-// One round as the speculative method makes it: gamma draft passes (that keep, for the ratio rule),
-// one that verifies.
+// One round of the speculative method: gamma draft passes, which keep distributions for the ratio
+// rule, and one pass that verifies.
 class Speculation {
  public:
   Speculation(const Model& target, const Model& draft, Warp warp, bool match = false)
@@ -659,7 +659,7 @@ class Speculation {
   Readout last_;
 };
 
-// How often speculation yields each text of 3 tokens, numbered in order, of kDraws seeds.
+// Counts of each text of 3 tokens from speculation with kDraws seeds.
 std::vector<int64_t> count_texts(const Model& target, const Model& draft, Warp warp, bool one_hot) {
   const size_t n = kVocab;
   std::vector<int64_t> counts(n * n * n);
@@ -697,7 +697,7 @@ TEST(RowReader, ChainsFollowTheWarpedTarget) {
   }
 }
 
-// p and q go through the same processors, and each draft counts the drafts before it.
+// p and q have the same processors, and each draft counts the drafts before it.
 TEST(RowReader, ChainsFollowTheProcessedTarget) {
   const Model target(1);
   const Model draft(2);
@@ -713,7 +713,7 @@ TEST(RowReader, ChainsFollowTheProcessedTarget) {
   p.ends = {3};
   p.min_new_tokens = 1;
   const auto n = static_cast<Token>(kVocab);
-  // Probabilities of all texts of 3 tokens, with what has been counted of the tokens before.
+  // Probabilities of all texts of 3 tokens, with penalties for the tokens before.
   const auto joint_of = [&](const auto& counted) {
     std::vector<double> joint;
     const auto next = [&](const std::vector<Token>& seq, Token t) {
@@ -733,7 +733,7 @@ TEST(RowReader, ChainsFollowTheProcessedTarget) {
     return joint;
   };
   const auto joint = joint_of([](std::vector<Token> seq) { return seq; });
-  // What it would be if the first two tokens' own drafts were never counted.
+  // The distribution if the drafts of the first two tokens did not count.
   const auto forgetful =
       joint_of([](const std::vector<Token>& seq) { return std::vector<Token>(seq.size(), -1); });
   warp.processors = std::make_shared<const Processors>(p);
@@ -761,7 +761,7 @@ TEST(RowReader, GreedyChainsAreTheTargetsOwnTokens) {
   }
 }
 
-// Judged by match, a chain is what its target draws alone, and a model's own drafts all stay.
+// Judged by match, a chain equals the target's own draws, and its own drafts are all accepted.
 TEST(RowReader, MatchedChainsAreTheTargetsOwnDraws) {
   Warp warp;
   warp.temperature = 1.1f;
@@ -796,7 +796,7 @@ TEST(RowReader, MatchedChainsAreTheTargetsOwnDraws) {
   EXPECT_GT(accepted, rounds / 2);
 }
 
-TEST(RowReader, NothingIsReadBehindARejectedDraft) {
+TEST(RowReader, SkipsRowsBehindARejectedDraft) {
   RowReader reader(nullptr);
   Pass pass;
   Read read = read_of(3);
@@ -818,7 +818,7 @@ TEST(RowReader, NothingIsReadBehindARejectedDraft) {
   EXPECT_TRUE(readout.row[2].top.empty());
 }
 
-// A draft equal to the target is accepted whole, and the bonus is AR's token there.
+// A draft equal to the target's tokens is fully accepted, and the bonus is AR's token.
 TEST(RowReader, TheBonusIsTheTokenThatArDraws) {
   const Model model(5);
   Warp warp;

@@ -1,7 +1,7 @@
 // Processors and warpers together, in their order, against Transformers (processor_goldens.py).
 //
-// TANDEM_PROCESSOR_GOLDEN names another file of that format, TANDEM_PROCESSOR_GOLDEN_ROWS how many
-// rows it must have of each kind: transformers_test.py makes thousands.
+// TANDEM_PROCESSOR_GOLDEN: another file of that format. TANDEM_PROCESSOR_GOLDEN_ROWS: least number
+// of rows of each kind; transformers_test.py makes thousands.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -70,7 +70,7 @@ Case parse_case(std::istream& in) {
   return c;
 }
 
-TEST(Transformers, ProcessorsAndWarpersAreItsOwn) {
+TEST(Transformers, ProcessorsAndWarpersAreEqual) {
   const char* const other = std::getenv("TANDEM_PROCESSOR_GOLDEN");
   const char* const rows = std::getenv("TANDEM_PROCESSOR_GOLDEN_ROWS");
   std::ifstream file(other ? other
