@@ -12,6 +12,7 @@
 #include "client/cli/json.h"
 #include "client/set_field.h"
 #include "engine/base/quote.h"
+#include "engine/base/sampling_params.h"
 #include "engine/base/status.h"
 
 namespace tandem::cli {
@@ -20,27 +21,20 @@ namespace {
 using google::protobuf::FieldDescriptor;
 
 struct Described {
-  const char* value;
-  const char* help;
+  std::string value;
+  std::string help;
 };
 
 // Help texts of fields. A field without one is still a flag.
 const std::map<std::string, Described>& descriptions() {
-  static const auto* const kAll = new std::map<std::string, Described>{
+  static const auto* const kAll = [] {
+    auto* const all = new std::map<std::string, Described>{
       {"request_id", {"ID", "id for the response and the server's logs"}},
       {"add_special_tokens",
        {"", "add the tokenizer's special tokens to a text prompt (default true)"}},
       {"truncate_prompt_tokens", {"N", "use the last N prompt tokens only"}},
       {"require_contract",
        {"C", "required guarantee: ANY, LOSSY, DISTRIBUTION, EXACT (default ANY)"}},
-      {"temperature", {"X", "[0, 100]; 0: greedy (default the model's, else 0)"}},
-      {"top_k", {"N", "sample from the N most likely tokens; 0: off"}},
-      {"top_p", {"X", "sample from the top probability mass, (0, 1]; 1: off"}},
-      {"min_p", {"X", "minimum probability relative to the best, [0, 1]; 0: off"}},
-      {"typical_p", {"X", "locally typical sampling, (0, 1]; 1: off"}},
-      {"repetition_penalty", {"X", "penalty of tokens that occurred, [0.01, 100]; 1: off"}},
-      {"presence_penalty", {"X", "penalty of output tokens, once, [-2, 2]; 0: off"}},
-      {"frequency_penalty", {"X", "penalty of output tokens, per occurrence, [-2, 2]; 0: off"}},
       {"logit_bias", {"ID=X", "add X in [-100, 100] to the logit of a token; repeatable"}},
       {"bad_token_ids", {"IDS", "tokens to exclude, as in 1,2,3"}},
       {"seed", {"N", "seed of sampling (default random)"}},
@@ -61,6 +55,14 @@ const std::map<std::string, Described>& descriptions() {
       {"return_token_texts", {"", "return the text and bytes of each token"}},
       {"priority", {"N", "scheduling priority, [-100, 100]; larger runs earlier (default 0)"}},
   };
+    for (const SamplingParameter& p : kSamplingParameters) {
+      const std::string effect = *p.help ? absl::StrCat(p.help, "; ") : "";
+      all->insert({p.name,
+                   {p.integer ? "N" : "X",
+                    absl::StrCat(effect, p.allowed(), "; ", p.off, ": ", p.off_means)}});
+    }
+    return all;
+  }();
   return *kAll;
 }
 

@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mutation.h"
+#include "engine/pass/token_history.h"
 
 namespace tandem {
 namespace {
@@ -165,6 +166,9 @@ void SequenceCache::retain(std::span<const Row> path) {
     chosen.emplace_back(tree_begin_ + static_cast<int>(at - path.begin()), in);
   }
   chosen_ = std::move(chosen);
+  size_t unmoved = 0;
+  while (unmoved < path.size() && path[unmoved] == static_cast<Row>(unmoved)) ++unmoved;
+  cut_history(tree_begin_ + static_cast<int>(unmoved));
   for (size_t i = 0; i < path.size(); ++i) {
     TANDEM_CHECK(path[i] >= static_cast<Row>(i) && tree_begin_ + path[i] < rows());
     TANDEM_CHECK(i == 0 || path[i] > path[i - 1]);
@@ -207,11 +211,27 @@ void SequenceCache::resolve_inputs(std::span<const Token> tokens) {
 void SequenceCache::cut_inputs(int rows) {
   if (mutated(Mutation::kCountRejected) && rows > 0) return;
   inputs_.resize(static_cast<size_t>(rows));
+  cut_history(rows);
   done_ = std::min(done_, full_);
   top_from_ = std::min(top_from_, full_);
   published_ = std::min(published_, full_ / pools_->page_rows);
   if (private_ >= rows) private_ = kNone;
   while (!chosen_.empty() && chosen_.back().first >= rows) chosen_.pop_back();
+}
+
+const std::shared_ptr<TokenHistory>& SequenceCache::token_history() {
+  if (!history_) history_ = std::make_shared<TokenHistory>();
+  return history_;
+}
+
+// With a pass under way the device may be using the history: later passes then start a new one.
+void SequenceCache::cut_history(int rows) {
+  if (!history_) return;
+  if (idle()) {
+    history_->truncate(rows);
+  } else {
+    history_.reset();
+  }
 }
 
 void SequenceCache::release_unused() {
@@ -281,6 +301,7 @@ void SequenceCache::fork_from(SequenceCache& other, int at_most) {
   published_ = other.published_;
   inputs_ = other.inputs_;
   chosen_ = other.chosen_;
+  if (other.history_ && other.idle()) history_ = std::make_shared<TokenHistory>(*other.history_);
   cut_inputs(full_);
   const auto pages = static_cast<size_t>(page_count(full_));
   pages_.assign(other.pages_.begin(), other.pages_.begin() + static_cast<ptrdiff_t>(pages));

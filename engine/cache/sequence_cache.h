@@ -156,6 +156,9 @@ class SequenceCache {
   std::span<const std::pair<int, In>> chosen() const { return chosen_; }
   // `tokens` are the sequence's first tokens: fills in the inputs of chosen rows among them.
   void resolve_inputs(std::span<const Token> tokens);
+  // Token counts of the rows, for passes with penalties. Made at the first call; a device updates
+  // it while it runs works of this cache.
+  const std::shared_ptr<TokenHistory>& token_history();
 
  private:
   int page_count(int rows) const { return (rows + pools_->page_rows - 1) / pools_->page_rows; }
@@ -174,6 +177,7 @@ class SequenceCache {
   void release(Store store, PageId page) { pools_->release(store, page); }
   void move_row(int from, int to);
   void cut_inputs(int rows);
+  void cut_history(int rows);
   void copy_state(const SequenceCache& other, int row);
   void emit(Store store, const ModelPools& source, PageId from, int from_slot, PageId to,
             int to_slot, int rows, int layers);
@@ -189,6 +193,7 @@ class SequenceCache {
   std::vector<int> frontier_;  // by row from full_ on: layers done
   std::vector<Token> inputs_;  // by row
   std::vector<std::pair<int, In>> chosen_;
+  std::shared_ptr<TokenHistory> history_;  // null until a pass counts tokens
   std::vector<PageId> pages_;
   std::vector<std::vector<PageId>> outgrown_;  // former pages_, which passes may still read
   std::vector<PageId> frontier_pages_;         // by row / page_rows; invalid: none needed

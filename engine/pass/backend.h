@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -63,6 +64,8 @@ struct ModelShape {
   std::vector<HeadShape> heads;  // besides its own
   std::vector<AdapterShape> adapters;
 };
+
+class TokenHistory;  // token_history.h
 
 // Sizes of a model's pools, in pages of `page_rows` rows.
 struct PoolSize {
@@ -130,9 +133,12 @@ struct Work {
   int memory_rows = 0;
   bool last = true;  // the chunk that ends the pass
 
-  // The input tokens of cache rows [0, n), if a read's processors count tokens
-  // (Processors::counts_tokens()); else empty. -1: a kChosen input, listed by row in
-  // `history_chosen` (ascending); kNoToken: a mask.
+  // For outputs whose processors count tokens (Processors::counts_tokens()); else null and empty.
+  // `history` is the input tokens of cache rows [history_begin, n), which covers all rows that
+  // `token_history` lacks. -1: a kChosen input, listed by row in `history_chosen` (ascending);
+  // kNoToken: a mask.
+  std::shared_ptr<TokenHistory> token_history;
+  int history_begin = 0;
   std::vector<Token> history;
   std::vector<std::pair<int, In>> history_chosen;
 

@@ -110,6 +110,8 @@ struct Warp {
   uint32_t choice = 0;
 
   bool greedy() const { return temperature <= 0; }
+  // Some tokens may get probability 0.
+  bool truncates() const { return top_k > 0 || top_p < 1 || min_p > 0 || typical_p < 1; }
   friend bool operator==(const Warp&, const Warp&) = default;
 };
 

@@ -1,8 +1,7 @@
-// Loops over a row that compilers turn into vector code without being allowed to reorder sums.
+// Loops over a row that compilers vectorize although sums may not be reordered.
 //
-// A row is cut into blocks, a block into kLanes interleaved lanes; partial results stay apart until
-// the block's end and are then joined in order. So the result depends on the row alone, and not on
-// the width of the machine's registers.
+// A row is cut into blocks, and a block into kLanes interleaved lanes. Partial sums per lane are
+// added in order at the end of each block. So the result does not depend on the register width.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +49,7 @@ double block_sum(size_t begin, size_t end, Value value) {
   return total;
 }
 
-// Sum of value(i) for i in [0, size). `value` may write what it computes.
+// Sum of value(i) for i in [0, size). `value` may store its results.
 template <class Value>
 double row_sum(size_t size, Value value) {
   double total = 0;

@@ -8,13 +8,13 @@ namespace tandem::sampling {
 namespace {
 
 constexpr float kScale = 0x1p64f;  // keeps quotients of the smallest weights normal numbers
-constexpr size_t kGroup = 64;      // tokens that are looked at together
+constexpr size_t kGroup = 64;      // tokens per call of may_win()
 
 float unit(uint32_t word) { return (static_cast<float>(word) + 0.5f) * 0x1p-32f; }
 
-// Could a token of [begin, end) beat `best`? E > u up to rounding, so one with w / u below it
-// cannot; what may is settled by a closer look. Vector code, and seldom true: of n tokens in any
-// order about ln(n) beat all before them.
+// Whether a token of [begin, end) may beat `best`: a cheap, vectorized upper bound. E > u up to
+// rounding, so tokens with w / u below `best` cannot. Of n tokens in any order, about ln(n) beat
+// all before them, so it is rarely true.
 bool may_win(const float* weight, size_t begin, size_t end, RaceKey key, float best) {
   const float bar = best * (0.9999f / kScale);
   uint32_t any = 0;

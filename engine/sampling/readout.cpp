@@ -24,12 +24,7 @@ bool wants_warped(const Read& read) {
          (read.logprob && !read.raw_logprob && (read.top > 0 || !read.score.empty()));
 }
 
-// Between the logits and what is drawn from.
-bool cuts(const Warp& warp) {
-  return warp.top_k > 0 || warp.top_p < 1 || warp.min_p > 0 || warp.typical_p < 1;
-}
-
-// Of a draw that no draft is judged by.
+// Of a draw by a read that does not judge.
 Purpose purpose_of(const Read& read, const Pass& pass) {
   const bool draft = mutated(Mutation::kDraftsApart) && pass.share;
   return read.keep || read.tentative || draft ? Purpose::kDraft : Purpose::kToken;
@@ -109,7 +104,7 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
     if (processors->counts_tokens()) {
       TANDEM_RETURN_IF_ERROR(count(*processors, output, position));
     }
-    sampling::apply_processors(*processors, seen_, position, logits);
+    sampling::apply_processors(*processors, history().counts(), position, logits);
   }
   const sampling::Scan scan = sampling::scan(logits);
   if (!scan.valid) {
@@ -141,7 +136,7 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
   float raw_max = 0;
   double raw_log_sum = 0;
   if (wants_raw) {
-    // A NaN here would have been one in `logits` too: processors keep them.
+    // Processors preserve NaN, so `raw` has none here.
     raw_max = warp.processors ? sampling::scan(raw).max : scan.max;
     raw_log_sum = sampling::log_normalizer(raw, raw_max);
   }
@@ -193,7 +188,7 @@ bool RowReader::can_ask(const Read& read) {
   const Warp& warp = read.warp;
   if (warp.processors != nullptr || read.keep || read.top > kAnsweredTop) return false;
   if (warp.greedy() || !wants_warped(read)) return true;
-  return !cuts(warp) && (read.match || !read.against.valid());
+  return !warp.truncates() && (read.match || !read.against.valid());
 }
 
 RowQuestion RowReader::question(const Work& work, const Work::Output& output, int position,
@@ -205,7 +200,7 @@ RowQuestion RowReader::question(const Work& work, const Work::Output& output, in
   q.top = read.top;
   if (static_cast<size_t>(output.index) < read.score.size()) {
     const Token scored = read.score[static_cast<size_t>(output.index)];
-    q.scored = scored < q.vocab ? std::max(scored, -1) : -1;  // others are refused when it is read
+    q.scored = scored < q.vocab ? std::max(scored, -1) : -1;  // read() refuses others
   }
   const bool greedy = warp.greedy();
   const bool sums =
@@ -266,7 +261,7 @@ absl::Status RowReader::read(const Work::Output& output, const RowAnswer& a, int
     out.token = own;
   }
   if (!read.logprob) return absl::OkStatus();
-  // What a verdict shows is what was drawn, accepted or not.
+  // The logprob is that of the token drawn here, also after a rejection.
   if (out.token >= 0) {
     out.logprob = logprob(out.token, greedy ? a.max : a.drawn_logit);
   } else if (scores) {
@@ -281,58 +276,72 @@ void RowReader::skip() {
   top_end_.push_back(readout_.ranked.size());
 }
 
-// Makes seen_ that of the output's row: the cache's past, its ancestors among the run rows, itself.
+// Makes the counts those of the output's row: the past, its ancestors among the run rows, itself.
 absl::Status RowReader::count(const Processors& processors, const Work::Output& output,
                               int position) {
-  if (!counting_ || seen_.prompt_tokens() != processors.prompt_tokens) {
+  if (!counting_ || history().counts().prompt_tokens() != processors.prompt_tokens) {
     TANDEM_RETURN_IF_ERROR(begin_counts(processors.prompt_tokens));
   }
-  // Parents come before their children. So on the way up, what is left of the last path and lies
-  // behind the row in hand is on another branch.
+  TokenCounts& counts = history().counts();
+  // Parents precede their children. So what remains of the last path behind the current row is on
+  // another branch.
   climbed_.clear();
   for (int j = output.run_row;; j = parent_run_row(*work_, j)) {
-    for (; !path_.empty() && path_.back() > j; path_.pop_back()) seen_.pop();
+    for (; !path_.empty() && path_.back() > j; path_.pop_back()) counts.pop();
     if (j < 0 || (!path_.empty() && path_.back() == j)) break;
     climbed_.push_back(j);
   }
   for (size_t i = climbed_.size(); i-- > 0;) {
     path_.push_back(climbed_[i]);
-    seen_.push(fed_[static_cast<size_t>(work_->past + climbed_[i])]);
+    counts.push(run_tokens_[static_cast<size_t>(climbed_[i])]);
   }
-  if (seen_.rows() != position + 1) {
-    return fail(output, position, absl::StrCat("it sees ", seen_.rows(), " rows"));
+  if (counts.rows() != position + 1) {
+    return fail(output, position, absl::StrCat("it sees ", counts.rows(), " rows"));
   }
   return absl::OkStatus();
 }
 
+// Adds the rows that the history lacks, and counts the work's past.
 absl::Status RowReader::begin_counts(int prompt_tokens) {
   counting_ = false;
   const Work& work = *work_;
-  if (static_cast<int>(work.history.size()) != work.rows_before()) {
-    return absl::InternalError(absl::StrCat("pass ", work.ticket, ": the history has ",
-                                            work.history.size(), " rows, the cache ",
-                                            work.rows_before()));
+  TokenHistory& history = this->history();
+  if (!work.token_history) history.truncate(0);
+  const int n = work.rows_before();
+  const int known = history.known();
+  const int end = work.history_begin + static_cast<int>(work.history.size());
+  if (end != n || work.history_begin > known) {
+    return absl::InternalError(
+        absl::StrCat("pass ", work.ticket, ": the history has ",
+                     end != n ? absl::StrCat(end, " rows, the cache ", n)
+                              : absl::StrCat("no rows from ", known, " to ", work.history_begin)));
   }
-  fed_.assign(work.history.begin(), work.history.end());
-  for (const auto& [row, in] : work.history_chosen) {
-    TANDEM_ASSIGN_OR_RETURN(fed_[static_cast<size_t>(row)], store_->pick(in.ref, in.id));
+  auto chosen = work.history_chosen.begin();
+  for (int row = known; row < n; ++row) {
+    Token token = work.history[static_cast<size_t>(row - work.history_begin)];
+    while (chosen != work.history_chosen.end() && chosen->first < row) ++chosen;
+    if (chosen != work.history_chosen.end() && chosen->first == row) {
+      TANDEM_ASSIGN_OR_RETURN(token, store_->pick(chosen->second.ref, chosen->second.id));
+    }
+    history.append(token);
   }
+  run_tokens_.clear();
+  for (int row = work.past; row < n; ++row) run_tokens_.push_back(history.token(row));
   for (int i = work.first; i < work.first + work.count; ++i) {
     const In& in = work.pass->add.in[static_cast<size_t>(i)];
     Token token = in.kind == In::kMask ? -1 : in.id;
     if (in.kind == In::kChosen) {
       TANDEM_ASSIGN_OR_RETURN(token, store_->pick(in.ref, in.id));
     }
-    fed_.push_back(token);
+    run_tokens_.push_back(token);
   }
-  seen_.clear(prompt_tokens);
+  history.count(work.past, prompt_tokens);
   path_.clear();
-  for (int row = 0; row < work.past; ++row) seen_.push(fed_[static_cast<size_t>(row)]);
   counting_ = true;
   return absl::OkStatus();
 }
 
-// From the weights that are left; greedy: the argmax.
+// Draws from scratch_.weight; greedy: the argmax.
 Token RowReader::draw(const Read& read, Purpose purpose, int position, Token argmax) const {
   if (read.warp.greedy()) return argmax;
   return sampling::race(scratch_.weight, key_of(read, purpose, position));

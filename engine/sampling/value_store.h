@@ -1,10 +1,11 @@
-// What passes leave for later passes: picks (kChosen inputs) and kept distributions (`against`).
+// Values that passes leave for later passes: picks (kChosen inputs) and kept distributions
+// (`against`).
 //
-// A pass is named by its ticket, one of its outputs by its index into the whole pass's
-// Readout::row. A pass that is split over chunks puts its outputs piece by piece.
+// A ticket names a pass, and an index into the pass's Readout::row one of its outputs. A pass that
+// is split into chunks adds its outputs chunk by chunk.
 //
-// Threading: safe from any thread; one store serves all CPU devices of a process, so that a draft
-// on one device is read on another. While it is empty, forget() and size() take no lock.
+// Threading: thread-safe. One store serves all CPU devices of a process, so that a draft made on
+// one device can be read on another. While the store is empty, forget() and size() take no lock.
 #pragma once
 
 #include <atomic>
@@ -23,10 +24,10 @@
 
 namespace tandem {
 
-// What may be named of one output: its drawn token, and its ranked ones.
+// Tokens of one output that later passes may name.
 struct Picks {
   int out = 0;                // index into Readout::row of the whole pass
-  Token token = -1;           // drawn; -1: Read::draw was not asked for
+  Token token = -1;           // drawn; -1: Read::draw was not set
   std::vector<Token> ranked;  // best first
 };
 
@@ -34,19 +35,19 @@ using Distribution = std::vector<float>;  // probabilities [vocab]
 
 class ValueStore {
  public:
-  // Adds to what `ticket` has, replacing outputs that are there.
+  // Adds to the outputs of `ticket`, and replaces those that exist.
   void put_picks(TicketId ticket, std::vector<Picks> picks);
   // probs: [vocab], sums to 1.
   void put_dist(TicketId ticket, int out, Distribution probs);
 
   // The drawn token (rank kDrawn) or the ranked one (0: best) of output ref.out of ref.ticket.
-  // INTERNAL where no such pick was put: a method named a pass that does not share.
+  // INTERNAL if there is no such pick: a method named a pass that does not share.
   absl::StatusOr<Token> pick(const ValueRef& ref, int rank) const;
 
-  // INTERNAL where none was kept. The distribution outlives forget() for whoever holds it.
+  // INTERNAL if none was kept. The pointer stays valid after forget().
   absl::StatusOr<std::shared_ptr<const Distribution>> dist(TicketId ticket, int out) const;
 
-  // Drops everything of these tickets; unknown ones are fine.
+  // Drops the values of these tickets. Unknown tickets are ignored.
   void forget(TicketId ticket);
   void forget(std::span<const TicketId> tickets);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <optional>
 
 #include "engine/sampling/lanes.h"
 
@@ -20,9 +21,9 @@ bool best_first(const Scratch::Candidate& a, const Scratch::Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-// Puts into scratch.candidate every token that can be among the n largest logits, ties included;
-// weights are not set. The n-th largest of the blocks' maxima is a bound from below on the n-th
-// largest logit, and few tokens lie above it.
+// Fills scratch.candidate with every token that can be among the n largest logits, ties included.
+// Weights are not set. The n-th largest block maximum is a lower bound of the n-th largest logit,
+// and few tokens lie above it.
 void gather_best(std::span<const float> logits, size_t n, Scratch& scratch) {
   const size_t size = logits.size();
   std::vector<float>& block_max = scratch.block_max;
@@ -74,8 +75,8 @@ float kth_largest(std::span<const float> logits, size_t k, Scratch& scratch) {
   return nth->logit;
 }
 
-// The first candidate, in `order`, up to which the weights sum to `target` or more, `before` being
-// the weight of what comes before all candidates; the last one if none is. REQUIRES: there is one.
+// The first candidate in `order` at which the running sum of weights reaches `target`, else the
+// last. The sum starts at `before`. REQUIRES: there is a candidate.
 template <class Order>
 Scratch::Candidate crossing(std::vector<Scratch::Candidate>& c, double before, double target,
                             Order order) {
@@ -96,12 +97,12 @@ Scratch::Candidate crossing(std::vector<Scratch::Candidate>& c, double before, d
   return *begin;
 }
 
-// How often an interval is halved by a fast look at every token before what lies inside is sorted
-// by slow ones.
+// Number of bisection steps over the whole row (vectorized) before the remaining interval is sorted
+// (slow).
 int halvings(size_t vocab) { return vocab < 1024 ? 0 : vocab < 16384 ? 4 : 8; }
 
-// The last token that top_p keeps: the last one, best first, before which the weights sum to less
-// than p * total. Looks among the logits from `cut` on.
+// The last token that top_p keeps: the last one, best first, whose predecessors weigh less than
+// p * total. Considers logits of at least `cut`.
 Scratch::Candidate nucleus_end(const Warp& warp, std::span<const float> logits, float max,
                                float cut, double total, Scratch& scratch) {
   const double p = warp.top_p;
@@ -109,9 +110,9 @@ Scratch::Candidate nucleus_end(const Warp& warp, std::span<const float> logits, 
   const float* weight = scratch.weight.data();
   const size_t size = logits.size();
 
-  // It lies in [low, high), and `before` is the weight from `high` on. Tokens of weight
-  // (1 - p) * total / vocab and less are cut, whatever else there is: together they do not weigh
-  // more than (1 - p) * total. (With some slack for the rounding of this bound.)
+  // It lies in [low, high), and `before` is the weight from `high` on. Tokens of weight at most
+  // (1 - p) * total / vocab are always cut: together they weigh at most (1 - p) * total. The bound
+  // has some slack for rounding.
   const double bound = std::log((1 - p) * total / static_cast<double>(size)) - 1e-3;
   const double reach = bound * std::max(warp.temperature, kLeastTemperature);
   constexpr float kLowest = std::numeric_limits<float>::lowest();
@@ -123,7 +124,7 @@ Scratch::Candidate nucleus_end(const Warp& warp, std::span<const float> logits, 
   for (int i = warp.top_k > 0 ? 0 : halvings(size); i > 0; --i) {
     const float middle = low + (std::min(high, max) - low) / 2;
     const double above = row_sum(size, [=](size_t j) {
-      const float w = weight[j];  // loaded in any case, or the loop is no vector code
+      const float w = weight[j];  // loaded unconditionally, so that the loop vectorizes
       return logits[j] >= middle ? w : 0.0f;
     });
     if (above >= target) {
@@ -143,7 +144,7 @@ Scratch::Candidate nucleus_end(const Warp& warp, std::span<const float> logits, 
   return crossing(c, before, target, best_first);
 }
 
-// Leaves the weights of survivors only. Returns their sum.
+// Sets the weights of cut tokens to 0. Returns the sum of the others.
 double cut_weights(std::span<const float> logits, const Warped& kept, float* weight) {
   const float cut = kept.cut;
   const Token cut_id = kept.cut_id;
@@ -156,15 +157,15 @@ double cut_weights(std::span<const float> logits, const Warped& kept, float* wei
   });
 }
 
-// Narrows the range of survivors to those that typical_p keeps. With s = (logit - max) /
-// temperature, a token's log-probability is s - log(total), whose mean is that of s less the same:
-// so it is the distance of s from its mean that counts.
+// Narrows the survivors to those that typical_p keeps. With s = (logit - max) / temperature, a
+// token's log-probability is s - log(total). So its distance from the mean log-probability is that
+// of s from the mean of s.
 void keep_typical(const Warp& warp, std::span<const float> logits, Warped& kept, Scratch& scratch) {
   const size_t size = logits.size();
   const float* weight = scratch.weight.data();
   const float max = kept.max;
   const double inverse = kept.inverse_temperature;
-  // Below -87 a weight is 0, and 0 * -Inf would be NaN.
+  // Weights below exp(-87) are 0, and 0 * -Inf would be NaN.
   const double mean = row_sum(size,
                               [=](size_t i) {
                                 const double s = static_cast<double>(logits[i] - max) * inverse;
@@ -175,7 +176,7 @@ void keep_typical(const Warp& warp, std::span<const float> logits, Warped& kept,
     return std::abs(static_cast<double>(logit - max) * inverse - mean);
   };
 
-  // The distance up to which tokens stay lies in (low, high]; `before` is the weight up to low.
+  // Tokens survive up to a distance in (low, high]; `before` is the weight up to low.
   const double target = double{warp.typical_p} * kept.total;
   double low = -1;
   double high = 100;
@@ -221,6 +222,19 @@ void keep_typical(const Warp& warp, std::span<const float> logits, Warped& kept,
 }
 
 }  // namespace
+
+Warp warp_of(const SamplingParams& params) {
+  Warp warp;
+  const auto set = []<class T>(const std::optional<double>& from, T* to) {
+    if (from) *to = static_cast<T>(*from);
+  };
+  set(params.temperature, &warp.temperature);
+  set(params.top_k, &warp.top_k);
+  set(params.top_p, &warp.top_p);
+  set(params.min_p, &warp.min_p);
+  set(params.typical_p, &warp.typical_p);
+  return warp;
+}
 
 Scan scan(std::span<const float> logits) {
   const size_t size = logits.size();
@@ -285,7 +299,7 @@ Warped warp(const Warp& warp, std::span<const float> logits, const Scan& scan, S
   result.inverse_temperature = sampling::inverse_temperature(warp);
 
   if (warp.top_k > 0 && static_cast<size_t>(warp.top_k) < size) {
-    // On the logits themselves: dividing them by a temperature could only make ties of neighbours.
+    // On undivided logits: division by the temperature could only add ties.
     result.cut = kth_largest(logits, static_cast<size_t>(warp.top_k), scratch);
   }
 

@@ -1,12 +1,12 @@
-// From logits to the distribution that is drawn from.
+// From logits to the distribution that tokens are drawn from.
 //
 // The warpers are those of Transformers (generation/logits_process.py), in its order: temperature,
-// top_k, top_p, min_p, typical_p. What survives them is a range in one fixed order of the tokens
-// (by logit, ties by id), so a few numbers describe it whatever the vocabulary (Warped): all but
-// typical_p cut below a threshold, and typical_p keeps those nearest to some log-probability, which
-// may cut above one as well. Logits processors come before all this (processors.h).
+// top_k, top_p, min_p, typical_p. The surviving tokens form a range in one fixed order (by logit,
+// ties by id), so a few numbers describe them for any vocabulary (Warped). All warpers but
+// typical_p cut below a threshold. typical_p keeps the tokens nearest to a log-probability, which
+// may also cut above one. Logits processors come before (processors.h).
 //
-// Pure functions on spans; a Scratch keeps its memory between calls and belongs to one thread.
+// Pure functions on spans. A Scratch retains its memory between calls and belongs to one thread.
 #pragma once
 
 #include <limits>
@@ -14,15 +14,20 @@
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/base/sampling_params.h"
 #include "engine/pass/pass.h"
 
 namespace tandem::sampling {
 
-// One look at a row.
+// The warpers' parameters; processors, vocab, seed and choice stay unset. Unset fields are off.
+// REQUIRES: validate() (params.h) accepts `params`.
+Warp warp_of(const SamplingParams& params);
+
+// Result of one pass over a row.
 struct Scan {
   float max = 0;
   Token argmax = -1;   // lowest id of the maximum
-  bool valid = false;  // no NaN, no +Inf, and not all -Inf; else the rest means nothing
+  bool valid = false;  // no NaN, no +Inf, not all -Inf; if false, max and argmax are undefined
 };
 Scan scan(std::span<const float> logits);
 
@@ -38,7 +43,7 @@ struct Scratch {
   std::vector<float> block_max, sorted;
 };
 
-// The outcome of the warpers. A token survives if its logit is at most `ceiling`, and above `cut`
+// Result of the warpers. A token survives if its logit is at most `ceiling`, and either above `cut`
 // or equal to it with an id of at most `cut_id`.
 struct Warped {
   float max = 0;  // largest logit
@@ -57,21 +62,20 @@ struct Warped {
   float logprob(Token id, float logit) const;
 };
 
-// What logits are multiplied by; finite.
+// The factor of logits; finite.
 float inverse_temperature(const Warp& warp);
 
-// Warps the row and leaves exp((logit - max) / temperature) of the survivors, 0 elsewhere, in
-// scratch.weight. REQUIRES: warp is not greedy, params.h accepts it, and scan(logits) is valid.
+// Writes exp((logit - max) / temperature) of the survivors, and 0 elsewhere, to scratch.weight.
+// REQUIRES: warp is not greedy, params.h accepts it, and scan(logits) is valid.
 //   temperature  divides
-//   top_k        keeps every token that is not below the k-th largest logit, so more in a tie
-//   top_p        keeps the most probable tokens as long as those before them sum to less than p:
-//                the one that crosses p is in, and so is always one. Of a tie at the end the lowest
-//                ids stay (Transformers keeps as many, but leaves open which)
+//   top_k        keeps tokens not below the k-th largest logit; more than k in a tie
+//   top_p        keeps the most probable tokens while those before them sum to less than p. The
+//                token that crosses p is kept, so at least one is. Of a tie at the end, the lowest
+//                ids stay (Transformers keeps as many, but does not define which)
 //   min_p        keeps tokens with at least min_p times the largest probability
-//   typical_p    keeps the tokens whose log-probability is nearest to its mean, the negative
-//   entropy
-//                of what the others left, until they sum to p or more; all of a tie in distance
-//                (Meister et al. 2022, "Locally typical sampling"). The best token may go
+//   typical_p    keeps the tokens whose log-probability is nearest to its mean (the negative
+//                entropy after the other warpers) until they sum to p; all of a tie in distance
+//                (Meister et al. 2022, "Locally typical sampling"). May drop the best token
 Warped warp(const Warp& warp, std::span<const float> logits, const Scan& scan, Scratch& scratch);
 
 // The same as probabilities. probs: [vocab], may be `logits` itself. Greedy: one-hot on the argmax.

@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mutation.h"
+#include "engine/pass/token_history.h"
 
 namespace tandem {
 namespace {
@@ -34,10 +35,27 @@ int splittable_rows(const Pass& pass) {
   return best;
 }
 
-bool counts_tokens(const Pass& pass) {
-  return std::any_of(pass.read.begin(), pass.read.end(), [](const Read& r) {
-    return r.warp.processors && r.warp.processors->counts_tokens();
+// Gives the work what its outputs with penalties need: the tokens of rows not counted before.
+void lower_history(const PassFlight& flight, Work* work) {
+  work->token_history.reset();
+  work->history_begin = 0;
+  work->history.clear();
+  work->history_chosen.clear();
+  const bool counts = std::ranges::any_of(work->outputs, [&](const Work::Output& output) {
+    const Warp& warp = flight.pass.read[static_cast<size_t>(output.read)].warp;
+    return warp.processors && warp.processors->counts_tokens();
   });
+  if (!counts) return;
+  const int n = work->rows_before();
+  work->token_history = flight.cache->token_history();
+  work->history_begin = std::min(work->token_history->known(), n);
+  const auto inputs =
+      flight.cache->inputs().subspan(static_cast<size_t>(work->history_begin),
+                                     static_cast<size_t>(n - work->history_begin));
+  work->history.assign(inputs.begin(), inputs.end());
+  for (const auto& [row, in] : flight.cache->chosen()) {
+    if (row >= work->history_begin && row < n) work->history_chosen.emplace_back(row, in);
+  }
 }
 
 }  // namespace
@@ -136,16 +154,6 @@ void lower(const PassFlight& flight, int count, Work* to) {
   work.memory_rows = memory ? memory->rows() : 0;
   work.memory_pages.clear();
   if (memory) work.memory_pages.assign(memory->pages().begin(), memory->pages().end());
-  work.history.clear();
-  work.history_chosen.clear();
-  if (counts_tokens(pass)) {
-    const int n = work.rows_before();
-    const auto inputs = cache.inputs().first(static_cast<size_t>(n));
-    work.history.assign(inputs.begin(), inputs.end());
-    for (const auto& [row, in] : cache.chosen()) {
-      if (row < n) work.history_chosen.emplace_back(row, in);
-    }
-  }
   work.embeds.clear();
   if (flight.linked) {
     for (const Work::Embed& e : flight.embeds) {
@@ -169,6 +177,7 @@ void lower(const PassFlight& flight, int count, Work* to) {
       work.outputs.push_back(output);
     }
   }
+  lower_history(flight, &work);
 }
 
 void absorb(PassFlight& flight, const Work& work, Readout chunk) {

@@ -16,8 +16,7 @@ using text_internal::take_string;
 
 namespace {
 
-// Python's datetime.now().strftime(format): the C library's, but that microseconds are known and
-// the time zone is not.
+// Python's datetime.now().strftime(format): as in C, plus %f for microseconds. %z and %Z are empty.
 std::string python_strftime(std::string_view format, absl::Time now, absl::TimeZone zone) {
   std::string c_format;
   for (size_t i = 0; i < format.size(); ++i) {

@@ -17,21 +17,21 @@ auto characters(std::string_view text) {
 }  // namespace
 
 bool merges_in_order(const Tokenizer& tokenizer) {
-  constexpr int kLooked = 1000;
-  constexpr double kNearly = 0.95;
+  constexpr int kSampled = 1000;
+  constexpr double kLeastShare = 0.95;
   const int size = tokenizer.vocab_size();
-  int looked = 0, merged = 0;
-  const int step = std::max(1, size / kLooked);
+  int sampled = 0, merged = 0;
+  const int step = std::max(1, size / kSampled);
   for (Token t = 0; t < size; t += step) {
     const std::string text = tokenizer.token_text(t);
-    // A single character may have its place anywhere.
+    // Single characters may have any id.
     const auto earlier = [&](std::string_view part) {
       if (characters(part) == 1) return true;
       const std::optional<Token> id = tokenizer.token_id(part);
       return id && *id < t;
     };
     if (tokenizer.is_special(t) || characters(text) < 2) continue;
-    ++looked;
+    ++sampled;
     for (size_t i = 1; i < text.size(); ++i) {
       if (!begins_character(text[i])) continue;
       const std::string_view all = text;
@@ -40,7 +40,7 @@ bool merges_in_order(const Tokenizer& tokenizer) {
       break;
     }
   }
-  return looked > 0 && merged >= kNearly * looked;
+  return sampled > 0 && merged >= kLeastShare * sampled;
 }
 
 }  // namespace tandem

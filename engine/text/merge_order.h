@@ -1,12 +1,12 @@
-// Do a vocabulary's frequent tokens come first?
+// Tells whether the frequent tokens of a vocabulary have the lowest ids.
 #pragma once
 
 #include "engine/text/tokenizer.h"
 
 namespace tandem {
 
-// Do ids follow the order in which tokens were merged, so that the frequent ones come first? Looks
-// at a thousand of them: nearly each must be two earlier ones in a row.
+// True if ids follow the order of merges, as in BPE, so that frequent tokens have low ids. Samples
+// 1,000 tokens: 95 % must be the concatenation of two tokens with lower ids.
 bool merges_in_order(const Tokenizer& tokenizer);
 
 }  // namespace tandem

@@ -1,4 +1,4 @@
-// Results of the Rust library as C++ values: takes ownership of what the C ABI returns.
+// Converts results of the Rust library to C++ values and takes ownership of them.
 //
 // Threading: functions are pure.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace tandem::text_internal {
 
-// Takes the text of `bytes` and frees them.
+// Copies the text of `bytes` and frees them.
 inline std::string take_string(TandemBytes bytes) {
   std::string text(reinterpret_cast<const char*>(bytes.data), bytes.size);
   tandem_bytes_free(bytes);

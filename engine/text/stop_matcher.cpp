@@ -35,9 +35,9 @@ class StopAutomaton {
   std::array<uint32_t, 256> root_children_{};  // 0: none
 };
 
-// Sorted, the stops that share a prefix are neighbours, so a trie is built level by level: each
-// node owns a range of stops, and its children are the subranges with the same next byte. Breadth
-// first, so that a node's fail target (which is shallower) is finished before it.
+// Builds the trie level by level. In sorted order, stops with the same prefix are adjacent: each
+// node owns a range of stops, and its children own the subranges with the same next byte.
+// Breadth-first order completes a node's fail target, which is shallower, before the node.
 StopAutomaton::StopAutomaton(const std::vector<std::string>& stops) {
   std::vector<uint32_t> order(stops.size());
   std::iota(order.begin(), order.end(), 0u);

@@ -1,17 +1,16 @@
-// StopMatcher: finds stop strings in text that arrives in pieces, across their borders.
+// StopMatcher: finds stop strings in streamed text, also across chunk borders.
 //
-// An Aho-Corasick automaton over bytes. Its state is the longest end of the text that begins some
-// stop string: exactly that much is held back, everything before it can be sent. Cost is linear in
-// the text, whatever the number of stop strings; memory is linear in their total length.
+// An Aho-Corasick automaton over bytes. Its state is the longest suffix of the text that is a
+// prefix of a stop string: exactly this suffix is held back, and everything before it is released.
+// The cost is linear in the text, for any number of stop strings; memory is linear in their total
+// length.
 //
-// Which match wins: the one that ends first in the text, and of several that end at the same byte
-// the longest (its text is the one that must not be shown).
+// The match that ends first wins; of matches that end at the same byte, the longest.
 //
-// Everybody who looks for the same stop strings shares them, and the automaton, which never
-// changes; it is built when the first text comes, so what only waits costs no more than its
-// strings.
+// Requests with the same stop strings can share StopStrings and its automaton, which is built at
+// the first text. So waiting requests cost only their strings.
 //
-// Threading: a matcher belongs to one thread at a time, StopStrings to all.
+// Threading: a matcher belongs to one thread at a time; StopStrings is thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -28,16 +27,16 @@ namespace tandem {
 
 class StopAutomaton;
 
-// What to look for. Immutable.
+// The stop strings of a request. Immutable.
 class StopStrings {
  public:
-  // `stops` are UTF-8; empty ones never match. Of equal ones the first is reported.
+  // stops: UTF-8. Empty strings never match. Of equal strings, the first is reported.
   explicit StopStrings(std::vector<std::string> stops = {});
   ~StopStrings();
 
   const std::string& at(size_t index) const { return stops_.at(index); }
-  bool any() const { return any_; }        // there is one that can match
-  const StopAutomaton& automaton() const;  // built when it is first asked for
+  bool any() const { return any_; }        // at least one string can match
+  const StopAutomaton& automaton() const;  // built at the first call
 
  private:
   const std::vector<std::string> stops_;
@@ -48,17 +47,18 @@ class StopStrings {
 
 class StopMatcher {
  public:
-  // With `include_stop` the stop string itself is released too.
+  // include_stop: releases the stop string too.
   StopMatcher(std::shared_ptr<const StopStrings> stops, bool include_stop)
       : stops_(std::move(stops)), include_stop_(include_stop) {}
   StopMatcher(std::vector<std::string> stops, bool include_stop)
       : StopMatcher(std::make_shared<const StopStrings>(std::move(stops)), include_stop) {}
 
-  // Takes the next piece of text and appends to `releasable` what can be sent. Returns the index of
-  // the stop string that matched; from then on nothing is released and the index is returned again.
+  // Reads the next piece of text and appends the text that can be sent to `releasable`. Returns the
+  // index of the stop string that matched. After a match, further calls release nothing and return
+  // the same index.
   std::optional<size_t> push(std::string_view text, std::string& releasable);
 
-  // The text has ended: appends what was held back (nothing after a match).
+  // Ends the text and appends the held text. After a match there is none.
   void finish(std::string& releasable);
 
   // The stop string that matched, if any.
@@ -68,7 +68,7 @@ class StopMatcher {
   std::shared_ptr<const StopStrings> stops_;
   bool include_stop_;
   uint32_t state_ = 0;
-  std::string held_;  // as long as the state is deep
+  std::string held_;  // as long as the depth of the state
   std::optional<size_t> matched_;
 };
 

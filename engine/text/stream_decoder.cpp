@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-// kOpaque: the window is cut once it ends in whole characters, and in any case at this length.
+// kOpaque: the window is cut when it ends in complete characters, or at this length.
 constexpr size_t kMaxWindow = 64;
 
 bool ends_with_replacement(std::string_view text) {
@@ -73,7 +73,7 @@ void StreamDecoder::push_byte(char byte, std::string& out) {
   run_invalid_ = !bytes_.push_byte(byte, ignored);
   if (bytes_.at_boundary()) run_whole_ = run_.size();
   if (!run_invalid_) return;
-  // No later byte can repair the run: all its bytes are U+FFFD, and those to come.
+  // The run is invalid: each of its bytes, and each later one, is U+FFFD.
   for (size_t i = run_given_; i < run_.size(); ++i) append_stripped(kReplacementCharacter, out);
   run_.clear();
   run_given_ = run_whole_ = 0;
@@ -112,8 +112,8 @@ std::string StreamDecoder::decode_window(size_t begin, size_t end) const {
 
 namespace {
 
-// Appends what stands behind `before`, the text of fewer tokens. That need not be how `after`
-// begins; half a character is never sent.
+// Appends the part of `after` behind the length of `before`, the text of fewer tokens, from the
+// next character boundary on. `before` need not be a prefix of `after`.
 void append_behind(const std::string& before, const std::string& after, std::string& out) {
   size_t at = before.size();
   while (at < after.size() && (static_cast<uint8_t>(after[at]) & 0xC0) == 0x80) ++at;

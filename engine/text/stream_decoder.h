@@ -1,18 +1,16 @@
-// StreamDecoder: text of a growing token sequence, one token at a time.
+// StreamDecoder: incremental decoding, one token at a time.
 //
-// The pieces handed out, one after another, are decode(context + tokens) without decode(context),
-// and each is valid UTF-8: a character whose bytes have not all arrived is held back. A token costs
-// the size of its own text, whatever came before.
+// The concatenated output is decode(context + tokens) without decode(context). Each piece is valid
+// UTF-8: a character with missing bytes is held back. The cost per token depends only on its text.
 //   * Byte-level vocabularies: at most three bytes are held.
-//   * Byte fallback: a run of byte tokens is text only if all of it is valid UTF-8 (else each byte
+//   * Byte fallback: a run of byte tokens is text only if all of it is valid UTF-8, else each byte
 //   is
-//     U+FFFD), so a run is held until a token that is no byte ends it or it can no longer be valid.
+//     U+FFFD. So a run is held until a token that is no byte ends it, or until it is invalid.
 //   * WordPiece, Metaspace and vocabularies without a decoder: nothing is held.
-//   * Other decoders: the library decodes a window of a few tokens; exact where a token's text
-//   depends
-//     on its predecessor only.
-// Exception: `clean_up_tokenization_spaces` (which Transformers applies to the finished text of
-// vocabularies that are not BPE) is not applied: it would rewrite text that was already sent.
+//   * Other decoders: the library decodes a window of a few tokens. Exact if a token's text depends
+//     only on its predecessor.
+// Exception: `clean_up_tokenization_spaces`, which Transformers applies to finished text of non-BPE
+// vocabularies, is not applied. It would change text that was already sent.
 //
 // Threading: one thread at a time; the tokenizer is shared.
 #pragma once
@@ -31,18 +29,16 @@ namespace tandem {
 
 class StreamDecoder {
  public:
-  // `context` is the end of the prompt (a few tokens are enough, empty is allowed): it decides
-  // whether a leading space is kept, and a character begun there is finished by the first tokens
-  // pushed.
+  // context: the end of the prompt; a few tokens suffice, and it may be empty. It decides about a
+  // leading space, and the first tokens may complete a character begun there.
   StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens,
                 absl::Span<const Token> context = {});
 
-  // Appends to `out` the text that `token` completes; may be nothing. A token outside the
-  // vocabulary adds nothing, like a hole in it.
+  // Appends the text that `token` completes to `out`. Ids that name no token add nothing.
   void push(Token token, std::string& out);
 
-  // Appends what is held, as decode() gives it: U+FFFD for a character that never became whole.
-  // Call once, at the end.
+  // Appends the held text as decode() does: U+FFFD for an incomplete character. Call once, at the
+  // end.
   void finish(std::string& out);
 
  private:
@@ -58,17 +54,17 @@ class StreamDecoder {
   const bool skip_special_tokens_;
   bool fresh_ = true;  // no token pushed since the context
 
-  Utf8Assembler bytes_;  // kBytes: the character in progress; kPieces: checks the byte run
+  Utf8Assembler bytes_;  // kBytes: the current character; kPieces: checks the byte run
 
   // kPieces
   bool first_ = true;         // no token seen yet
-  size_t strip_left_ = 0;     // leading characters still to be removed
-  std::string run_;           // bytes of the run in progress
-  size_t run_given_ = 0;      // of those, how many belong to the context's text
-  size_t run_whole_ = 0;      // length of the run's prefix of complete characters
-  bool run_invalid_ = false;  // the run can no longer become valid UTF-8
+  size_t strip_left_ = 0;     // leading characters still to remove
+  std::string run_;           // bytes of the current run
+  size_t run_given_ = 0;      // leading bytes that belong to the context
+  size_t run_whole_ = 0;      // length of its prefix of complete characters
+  bool run_invalid_ = false;  // no later byte can make the run valid UTF-8
 
-  // kOpaque: window_[0, read_) has been handed out.
+  // kOpaque: the text of window_[0, read_) was output.
   std::vector<Token> window_;
   size_t read_ = 0;
 };

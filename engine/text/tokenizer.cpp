@@ -35,7 +35,7 @@ std::string utf8_of(uint32_t code_point) {
   return {static_cast<char>(0xF0 | (code_point >> 18)), tail(12), tail(6), tail(0)};
 }
 
-// A file on which the library gives up by a panic: it is the file's fault.
+// A panic of the library while it loads a file means that the file is invalid.
 absl::Status load_error(TandemCode code, TandemBytes error, const std::string& file) {
   absl::Status status = take_status(code, error);
   if (absl::IsInternal(status)) {
@@ -93,7 +93,7 @@ absl::Status Tokenizer::describe() {
   }
   vocab_size_ = static_cast<int>(vocab_size);
 
-  // The post-processor has ids of its own in the file, and adds the same ones to every text.
+  // The post-processor adds the same ids, given in the file, to every text.
   if (const auto added = encode("", true); added.ok()) {
     for (const Token id : *added) {
       if (id >= 0 && id < vocab_size_) continue;

@@ -17,7 +17,7 @@ size_t valid_utf8_prefix(std::string_view text) {
       length = 2;
     } else if (lead >= 0xE0 && lead <= 0xEF) {
       length = 3;
-      if (lead == 0xE0) low = 0xA0;   // no longer forms than needed
+      if (lead == 0xE0) low = 0xA0;   // no overlong forms
       if (lead == 0xED) high = 0x9F;  // no surrogates
     } else if (lead >= 0xF0 && lead <= 0xF4) {
       length = 4;

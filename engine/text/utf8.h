@@ -1,7 +1,7 @@
-// UTF-8: checking, and assembling characters from bytes that arrive in pieces.
+// UTF-8: validation, and assembling characters from streamed bytes.
 //
-// Ill-formed input is replaced as the WHATWG and Unicode recommend and as Rust's `from_utf8_lossy`
-// does: one U+FFFD for each maximal prefix of a character that cannot be continued.
+// Ill-formed input is replaced as WHATWG and Unicode recommend and as Rust's `from_utf8_lossy`
+// does: one U+FFFD per maximal prefix of a character that cannot be continued.
 //
 // Threading: functions are pure; a Utf8Assembler belongs to one thread at a time.
 #pragma once
@@ -15,23 +15,23 @@ namespace tandem {
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
 
-// Length in bytes of the longest prefix of `text` that is valid UTF-8; text.size() if all of it is.
+// Bytes of the longest prefix of `text` that is valid UTF-8.
 size_t valid_utf8_prefix(std::string_view text);
 
 class Utf8Assembler {
  public:
-  // Whether no character is in progress.
+  // No character is incomplete.
   bool at_boundary() const { return size_ == 0; }
 
-  // Appends to `out` every character that `bytes` completes, U+FFFD for what is ill-formed.
+  // Appends each character that `bytes` completes, and U+FFFD for ill-formed input, to `out`.
   void push(std::string_view bytes, std::string& out) {
     for (const char byte : bytes) push_byte(byte, out);
   }
 
-  // As push(), for one byte. False where something ill-formed was replaced.
+  // As push(), for one byte. False if ill-formed input was replaced.
   bool push_byte(char byte, std::string& out);
 
-  // Appends U+FFFD if a character is in progress, and forgets it.
+  // Appends U+FFFD for an incomplete character and drops it.
   void finish(std::string& out);
 
   void clear() { size_ = 0; }
@@ -39,10 +39,10 @@ class Utf8Assembler {
  private:
   bool start(uint8_t byte, std::string& out);
 
-  char held_[4] = {};  // bytes of the character in progress
+  char held_[4] = {};  // bytes of the incomplete character
   uint8_t size_ = 0;
   uint8_t needed_ = 0;                // bytes still missing
-  uint8_t low_ = 0x80, high_ = 0xBF;  // range of the next one
+  uint8_t low_ = 0x80, high_ = 0xBF;  // range of the next byte
 };
 
 }  // namespace tandem

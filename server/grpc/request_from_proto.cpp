@@ -12,6 +12,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/quote.h"
+#include "engine/base/sampling_params.h"
 #include "engine/base/status.h"
 #include "engine/base/violations.h"
 #include "engine/host/methods/plan.h"
@@ -31,7 +32,6 @@ constexpr int kMaxTopLogprobs = 20;
 constexpr int kMaxPriority = 100;
 constexpr int kMaxChoices = 16;
 constexpr double kMaxTimeLimit = 86400;
-constexpr double kMaxTemperature = 100;
 
 // [min, max], or (min, max] when `open`. False for NaN.
 template <class Number>
@@ -127,27 +127,18 @@ absl::Status check_length(absl::string_view field, int entries) {
 
 SamplingFields sampling_from(const v1::GenerateRequest& in, Violations* wrong) {
   SamplingFields out;
-  TANDEM_CHECK_SET(in, temperature, 0.0, kMaxTemperature);
-  TANDEM_CHECK_SET(in, top_k, 0, kMaxInt32);
-  if (in.has_top_p()) wrong->add(in_range("top_p", in.top_p(), 0.0, 1.0, true));
-  TANDEM_CHECK_SET(in, min_p, 0.0, 1.0);
-  if (in.has_typical_p()) {
-    wrong->add(in_range("typical_p", in.typical_p(), 0.0, 1.0, true));
+  const auto* const type = v1::GenerateRequest::descriptor();
+  const auto* const reflection = v1::GenerateRequest::GetReflection();
+  for (const SamplingParameter& p : kSamplingParameters) {
+    const auto* const field = type->FindFieldByName(p.name);
+    if (!reflection->HasField(in, field)) continue;
+    const double value =
+        p.integer ? reflection->GetInt32(in, field) : reflection->GetDouble(in, field);
+    wrong->add(p.check(value));
+    out.*p.member = value + 0.0;  // -0 becomes 0
   }
-  TANDEM_CHECK_SET(in, repetition_penalty, 0.01, 100.0);
-  TANDEM_CHECK_SET(in, presence_penalty, -2.0, 2.0);
-  TANDEM_CHECK_SET(in, frequency_penalty, -2.0, 2.0);
   wrong->add(check_length("logit_bias", static_cast<int>(in.logit_bias().size())));
   wrong->add(check_length("bad_token_ids", in.bad_token_ids_size()));
-  // `+ 0.0` makes -0 a plain zero.
-  if (in.has_temperature()) out.temperature = in.temperature() + 0.0;
-  if (in.has_top_k()) out.top_k = in.top_k();
-  if (in.has_top_p()) out.top_p = in.top_p();
-  if (in.has_min_p()) out.min_p = in.min_p() + 0.0;
-  if (in.has_typical_p()) out.typical_p = in.typical_p();
-  if (in.has_repetition_penalty()) out.repetition_penalty = in.repetition_penalty();
-  if (in.has_presence_penalty()) out.presence_penalty = in.presence_penalty();
-  if (in.has_frequency_penalty()) out.frequency_penalty = in.frequency_penalty();
   // The engine checks the entries. Sorted, because a map has no order and errors name entries.
   out.logit_bias.assign(in.logit_bias().begin(), in.logit_bias().end());
   std::sort(out.logit_bias.begin(), out.logit_bias.end(),

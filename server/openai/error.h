@@ -12,7 +12,7 @@ namespace tandem::openai {
 int http_status(const absl::Status& status);
 
 // `message`: the text for the client (server/edge/status_text.h). `param` is the first invalid
-// field, `code` the reason of docs/api.md.
+// field, `code` the reason of docs/grpc_api.md.
 std::string error_json(const absl::Status& status, const std::string& message);
 // For errors that the HTTP server detects.
 std::string error_json(int http_status);

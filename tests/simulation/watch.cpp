@@ -54,10 +54,12 @@ void Watch::on_batch(int device, const Batch& batch) {
     if (it->second->request().kind == MethodKind::kBeam) continue;  // hypotheses are not final
     const std::vector<Token>& prompt = client.request().prompt;
     const size_t final_rows = prompt.size() + client.tokens().size();
-    for (size_t i = 0; i < std::min(final_rows, w.history.size()); ++i) {
-      const Token want = i < prompt.size() ? prompt[i] : client.tokens()[i - prompt.size()];
+    for (size_t i = 0; i < w.history.size(); ++i) {
+      const size_t row = static_cast<size_t>(w.history_begin) + i;
+      if (row >= final_rows) break;
+      const Token want = row < prompt.size() ? prompt[row] : client.tokens()[row - prompt.size()];
       if (w.history[i] != want && w.history[i] != -1) {
-        world_->broken(absl::StrCat("a pass counts ", w.history[i], " as token ", i));
+        world_->broken(absl::StrCat("a pass counts ", w.history[i], " as token ", row));
       }
     }
   }

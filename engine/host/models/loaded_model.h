@@ -10,7 +10,7 @@
 #include "engine/base/config.h"
 #include "engine/base/ids.h"
 #include "engine/pass/backend.h"
-#include "engine/sampling/params.h"
+#include "engine/base/sampling_params.h"
 #include "engine/text/chat_template.h"
 #include "engine/text/tokenizer.h"
 
@@ -25,7 +25,7 @@ struct LoadedModel {
   PoolSize pool;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat;
-  sampling::Params defaults;  // generation_config.json
+  SamplingParams defaults;  // generation_config.json or GGUF metadata
   int64_t default_min_new_tokens = 0;
   std::optional<int64_t> default_max_new_tokens;
   std::vector<Token> eos;

@@ -16,17 +16,10 @@ namespace tandem {
 namespace {
 
 // Like Transformers, never bans an end token, whatever the file lists.
-sampling::Params params_of(const GenerationDefaults& defaults, const std::vector<Token>& eos) {
-  sampling::Params params;
-  params.temperature = defaults.temperature;
-  params.top_k = defaults.top_k;
-  params.top_p = defaults.top_p;
-  params.min_p = defaults.min_p;
-  params.typical_p = defaults.typical_p;
-  params.repetition_penalty = defaults.repetition_penalty;
-  for (const Token id : defaults.bad_token_ids) {
-    if (std::find(eos.begin(), eos.end(), id) == eos.end()) params.bad_token_ids.push_back(id);
-  }
+SamplingParams params_of(const GenerationDefaults& defaults, const std::vector<Token>& eos) {
+  SamplingParams params = defaults.sampling;
+  std::erase_if(params.bad_token_ids,
+                [&](int64_t id) { return std::find(eos.begin(), eos.end(), id) != eos.end(); });
   return params;
 }
 

@@ -16,6 +16,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/ids.h"
 #include "engine/base/outcome.h"
+#include "engine/base/sampling_params.h"
 #include "engine/base/settings.h"
 
 namespace tandem {
@@ -36,19 +37,10 @@ struct ChatPrompt {
 };
 using Prompt = std::variant<std::string, std::vector<Token>, ChatPrompt>;
 
-// Unset fields follow the model's generation_config.json, then greedy decoding.
-struct SamplingFields {
-  std::optional<double> temperature;
-  std::optional<int64_t> top_k;
-  std::optional<double> top_p;
-  std::optional<double> min_p;
-  std::optional<double> typical_p;
-  std::optional<double> repetition_penalty;
-  std::optional<double> presence_penalty;
-  std::optional<double> frequency_penalty;
-  std::vector<std::pair<int64_t, double>> logit_bias;  // token, bias
-  std::vector<int64_t> bad_token_ids;                  // never drawn
-  std::optional<uint64_t> seed;                        // unset: the engine draws one and reports it
+// Unset fields take the value of the model's generation_config.json or GGUF metadata, then the
+// default.
+struct SamplingFields : SamplingParams {
+  std::optional<uint64_t> seed;  // unset: drawn by the engine and reported
 };
 
 struct StoppingFields {

@@ -95,7 +95,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
 
   // Independent fields first, so that one error reports all that are wrong.
   Violations wrong;
-  const absl::StatusOr<sampling::Params> params = resolve_params(writer, request.sampling);
+  const absl::StatusOr<SamplingParams> params = resolve_params(writer, request.sampling);
   wrong.add(params.status());
   absl::StatusOr<TokenizedPrompt> prompt = tokenize_prompt(deployment, request);
   wrong.add(prompt.status());

@@ -5,28 +5,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
+#include "engine/sampling/processors.h"
 
 namespace tandem {
 
-absl::StatusOr<sampling::Params> resolve_params(const Writer& writer,
-                                                const SamplingFields& fields) {
-  sampling::Params p = writer.model.defaults;
-  p.temperature = fields.temperature.value_or(p.temperature);
-  p.top_k = fields.top_k.value_or(p.top_k);
-  p.top_p = fields.top_p.value_or(p.top_p);
-  p.min_p = fields.min_p.value_or(p.min_p);
-  p.typical_p = fields.typical_p.value_or(p.typical_p);
-  p.repetition_penalty = fields.repetition_penalty.value_or(p.repetition_penalty);
-  p.presence_penalty = fields.presence_penalty.value_or(p.presence_penalty);
-  p.frequency_penalty = fields.frequency_penalty.value_or(p.frequency_penalty);
-  if (!fields.logit_bias.empty()) p.logit_bias = fields.logit_bias;
-  if (!fields.bad_token_ids.empty()) p.bad_token_ids = fields.bad_token_ids;
+absl::StatusOr<SamplingParams> resolve_params(const Writer& writer, const SamplingFields& fields) {
+  SamplingParams p = resolve_sampling(fields, writer.model.defaults);
   TANDEM_RETURN_IF_ERROR(sampling::validate(p, writer.vocab_size));
   return p;
 }
 
 absl::StatusOr<std::shared_ptr<const Processors>> resolve_processors(
-    const Writer& writer, const sampling::Params& params, const StopRules& stops,
+    const Writer& writer, const SamplingParams& params, const StopRules& stops,
     int64_t prompt_tokens, const std::optional<int64_t>& min_new_tokens) {
   Processors p = sampling::processors_of(params);
   const int64_t max = stops.max_new_tokens;

@@ -21,11 +21,11 @@ struct Writer {
   int vocab_size;  // ids that may be drawn
 };
 
-absl::StatusOr<sampling::Params> resolve_params(const Writer& writer, const SamplingFields& fields);
+absl::StatusOr<SamplingParams> resolve_params(const Writer& writer, const SamplingFields& fields);
 
 // Null if they change nothing.
 absl::StatusOr<std::shared_ptr<const Processors>> resolve_processors(
-    const Writer& writer, const sampling::Params& params, const StopRules& stops,
+    const Writer& writer, const SamplingParams& params, const StopRules& stops,
     int64_t prompt_tokens, const std::optional<int64_t>& min_new_tokens);
 
 std::vector<Token> resolve_stop_tokens(const std::vector<int64_t>& ids, int vocab_size,

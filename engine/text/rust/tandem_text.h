@@ -1,11 +1,13 @@
 /* C ABI of the Rust crate in this folder: tokenizers and chat templates.
  *
- * Ownership. A TandemBytes or TandemIds that a function fills belongs to the caller, who returns it
- * with its free function; freeing an empty one (all zero) is allowed. Handles are returned with
- * their own free function. Everything passed in is borrowed for the call only. Errors. A function
- * that returns TandemCode fills `error` with a UTF-8 message unless it returns TANDEM_OK; its other
- * results are then untouched. No panic crosses this border. Threads. A handle may be used from any
- * number of threads at once, but not while it is freed.
+ * Ownership. The caller owns each TandemBytes or TandemIds that a function fills, and frees it with
+ * its free function; freeing an empty one (all zero) is allowed. Handles have their own free
+ * functions. Arguments are borrowed for the call.
+ *
+ * Errors. A function that returns TandemCode fills `error` with a UTF-8 message unless it returns
+ * TANDEM_OK; other results are then unchanged. No panic leaves the library.
+ *
+ * Threads. Handles are thread-safe, but must not be used while they are freed.
  */
 #pragma once
 
@@ -42,11 +44,11 @@ typedef struct TandemIds {
 void tandem_bytes_free(TandemBytes bytes);
 void tandem_ids_free(TandemIds ids);
 
-/* Tokenizers. `directory` is UTF-8, not terminated. */
+/* Tokenizers. `directory` is UTF-8, not NUL-terminated. */
 TandemCode tandem_tokenizer_load(const char* directory, size_t directory_size,
                                  TandemTokenizer** tokenizer, TandemBytes* error);
-/* From the texts of tokenizer.json and tokenizer_config.json; `name` stands for them in messages.
- */
+/* From the texts of tokenizer.json and tokenizer_config.json. `name` replaces the file names in
+ * messages. */
 TandemCode tandem_tokenizer_parse(const char* name, size_t name_size, const char* json,
                                   size_t json_size, const char* config, size_t config_size,
                                   TandemTokenizer** tokenizer, TandemBytes* error);
@@ -54,7 +56,7 @@ TandemCode tandem_tokenizer_parse(const char* name, size_t name_size, const char
 TandemCode tandem_tokenizer_bytes(TandemTokenizer** tokenizer, TandemBytes* error);
 void tandem_tokenizer_free(TandemTokenizer* tokenizer);
 
-/* `special_text`: 0 as the model is configured, 1 parse special tokens, 2 treat them as plain text.
+/* `special_text`: 0 as the model is configured, 1 parse special tokens, 2 read them as plain text.
  * `text` must be UTF-8. */
 TandemCode tandem_tokenizer_encode(const TandemTokenizer* tokenizer, const char* text,
                                    size_t text_size, int add_special_tokens, int special_text,
@@ -65,14 +67,14 @@ TandemCode tandem_tokenizer_decode(const TandemTokenizer* tokenizer, const uint3
 
 /* Largest id + 1. */
 size_t tandem_tokenizer_vocab_size(const TandemTokenizer* tokenizer);
-/* Empty where the id names no token. */
+/* Empty for unused ids. */
 TandemBytes tandem_tokenizer_token_text(const TandemTokenizer* tokenizer, uint32_t id);
-/* -1 where there is no such token. */
+/* -1: no such token. */
 int64_t tandem_tokenizer_token_id(const TandemTokenizer* tokenizer, const char* text,
                                   size_t text_size);
 
-/* Columns of engine/text/piece_table.h, one row per id; `first_end` is empty where first pieces are
- * the same as the others. */
+/* Columns of engine/text/piece_table.h, one row per id. `first_end` is empty if first pieces equal
+ * the others. */
 typedef struct TandemPieces {
   uint32_t kind;       /* 0 opaque, 1 bytes, 2 pieces */
   uint32_t strip_char; /* code point */
@@ -88,9 +90,8 @@ TandemCode tandem_tokenizer_pieces(const TandemTokenizer* tokenizer, TandemPiece
 
 /* Chat templates. */
 
-/* Writes the current time in `format` (strftime) to `out` and returns its size; 0 where it does not
- * fit into `capacity` or is empty. Called on another thread than the one that renders, while that
- * waits. */
+/* Writes the current time in `format` (strftime) to `out` and returns its size; 0 if it is empty or
+ * does not fit into `capacity`. Called on another thread while the rendering thread waits. */
 typedef size_t (*TandemStrftime)(void* context, const char* format, size_t format_size, char* out,
                                  size_t capacity);
 
@@ -99,19 +100,19 @@ typedef struct TandemTemplateLimits {
   size_t max_output_bytes; /* of the rendered text */
 } TandemTemplateLimits;
 
-/* Sets `*chat_template` to NULL where the directory has no template. */
+/* Sets `*chat_template` to NULL if the directory has no template. */
 TandemCode tandem_template_load(const char* directory, size_t directory_size,
                                 TandemTemplateLimits limits, TandemStrftime strftime_now,
                                 void* strftime_context, TandemTemplate** chat_template,
                                 TandemBytes* error);
-/* The same of the text of a tokenizer_config.json; `name` stands for it in messages. */
+/* From the text of a tokenizer_config.json. `name` replaces the file name in messages. */
 TandemCode tandem_template_parse(const char* name, size_t name_size, const char* config,
                                  size_t config_size, TandemTemplateLimits limits,
                                  TandemStrftime strftime_now, void* strftime_context,
                                  TandemTemplate** chat_template, TandemBytes* error);
 void tandem_template_free(TandemTemplate* chat_template);
 
-/* The JSON texts must be UTF-8; empty means "none given". */
+/* The JSON texts must be UTF-8; empty: not given. */
 TandemCode tandem_template_render(const TandemTemplate* chat_template, const char* messages,
                                   size_t messages_size, const char* tools, size_t tools_size,
                                   const char* extra, size_t extra_size, int add_generation_prompt,

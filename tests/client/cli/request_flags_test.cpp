@@ -4,6 +4,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/json.h"
+#include "engine/base/sampling_params.h"
 
 namespace tandem::cli {
 namespace {
@@ -99,6 +100,18 @@ TEST(RequestFlags, EveryScalarFieldHasAFlag) {
                            "--require-contract"}) {
     EXPECT_NE(help.find(flag), std::string::npos) << flag;
   }
+}
+
+TEST(RequestFlags, HelpStatesRangesAndDefaults) {
+  RequestFlags request_flags;
+  Flags flags;
+  request_flags.add_to(&flags);
+  const std::string help = flags.help();
+  for (const SamplingParameter& p : kSamplingParameters) {
+    EXPECT_NE(help.find(p.allowed() + "; " + (p.off == 0 ? "0: " : "1: ")), std::string::npos)
+        << p.name;
+  }
+  EXPECT_NE(help.find("for output tokens, once; [-2, 2]; 0: off"), std::string::npos) << help;
 }
 
 TEST(RequestFlags, MethodsAndTheirParameters) {

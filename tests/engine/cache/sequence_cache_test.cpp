@@ -13,6 +13,8 @@
 #include <random>
 #include <set>
 
+#include "engine/pass/token_history.h"
+
 namespace tandem {
 namespace {
 
@@ -501,6 +503,59 @@ std::vector<std::pair<int, TicketId>> chosen_rows(const SequenceCache& cache) {
 Tokens fed(const SequenceCache& cache) { return {cache.inputs().begin(), cache.inputs().end()}; }
 
 using Chosen = std::vector<std::pair<int, TicketId>>;
+
+TEST(SequenceCache, RowsThatGoLeaveTheTokenHistory) {
+  One one;
+  one.cache.reserve(20, kLayers);
+  const auto append = [&](int rows) {
+    Tree tree;
+    for (int i = 0; i < rows; ++i) tree.chain(token_in(i));
+    one.cache.append(kLayers, tree);
+  };
+  // As a device that has run all passes.
+  const auto count_all = [&](SequenceCache& cache) {
+    TokenHistory& history = *cache.token_history();
+    for (int row = history.known(); row < cache.rows(); ++row)
+      history.append(cache.inputs()[static_cast<size_t>(row)]);
+    return &history;
+  };
+  append(6);
+  EXPECT_EQ(one.cache.token_history()->known(), 0);
+  const TokenHistory* const history = count_all(one.cache);
+  one.cache.truncate(4);
+  EXPECT_EQ(history->known(), 4);
+
+  Tree tree;
+  tree.add(token_in(10), -1);
+  tree.add(token_in(11), 0);
+  tree.add(token_in(12), 0);
+  one.cache.append(kLayers, tree);
+  count_all(one.cache);
+  one.cache.keep(std::vector<Row>{0, 2});
+  EXPECT_EQ(history->known(), 5) << "row 5 has another token now";
+  EXPECT_EQ(one.cache.inputs()[5], 12);
+  count_all(one.cache);
+
+  SequenceCache fork(CacheId(1), &one.w.pools);
+  fork.fork_from(one.cache, 5);
+  EXPECT_EQ(fork.token_history()->known(), 5) << "a fork has counts of its own";
+  EXPECT_NE(fork.token_history().get(), history);
+  fork.truncate(1);
+  EXPECT_EQ(history->known(), 6);
+  one.cache.clear();
+  EXPECT_EQ(history->known(), 0);
+
+  // A pass under way may use the history, so it is not changed.
+  one.cache.reserve(20, kLayers);
+  append(6);
+  const std::shared_ptr<TokenHistory> used = one.cache.token_history();
+  count_all(one.cache);
+  one.cache.begin_pass();
+  one.cache.truncate(2);
+  EXPECT_EQ(used->known(), 6);
+  one.cache.end_pass();
+  EXPECT_NE(one.cache.token_history(), used);
+}
 
 TEST(SequenceCache, TellsWhatItsRowsWereFed) {
   One one;

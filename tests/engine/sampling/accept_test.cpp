@@ -43,7 +43,7 @@ class Table {
 enum class Draft { kTable, kOneHot };
 enum class OnRejection { kResidual, kTarget };  // kTarget is the mistake the test must see
 
-// Speculative sampling from the empty sequence until kTokens tokens are there.
+// Speculative sampling from the empty sequence up to kTokens tokens.
 std::vector<Token> speculate(Table& target, Table& draft, uint64_t seed, size_t gamma, Draft kind,
                              OnRejection on_rejection) {
   std::vector<Token> seq;
@@ -111,8 +111,8 @@ TEST(Speculative, JointDistributionIsTheTargets) {
   }
 }
 
-// Negative control: drawing from p after a rejection must be seen.
-TEST(Speculative, ResamplingFromTheTargetIsSeen) {
+// Negative control: the test detects draws from p after a rejection.
+TEST(Speculative, DetectsResamplingFromTheTarget) {
   EXPECT_LT(joint_p(1, 2, Draft::kTable, OnRejection::kTarget), 1e-10);
   EXPECT_LT(joint_p(1, 3, Draft::kOneHot, OnRejection::kTarget), 1e-10);
 }

@@ -1,4 +1,4 @@
-// Readouts of a device's answers about rows beside those of the rows themselves: bit for bit.
+// Readouts from a device's answers equal those from the rows, bit for bit.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -55,7 +55,7 @@ struct Case {
     for (int i = 0; i < static_cast<int>(rows.size()); ++i) work.outputs.push_back({0, i, i, i});
   }
 
-  // The readout, or what went wrong, by rows or by answers about them.
+  // The readout or error, from rows or from answers.
   absl::StatusOr<Readout> read_by(bool answers) {
     RowReader reader(nullptr);
     reader.begin(work);
@@ -96,7 +96,7 @@ Read random_read(size_t rows, std::mt19937& rng) {
   return read;
 }
 
-TEST(RowAnswer, SaysWhatTheRowDoes) {
+TEST(RowAnswer, EqualsTheRow) {
   std::mt19937 rng(5);
   for (int i = 0; i < 400; ++i) {
     const Read read = random_read(2, rng);
@@ -116,7 +116,7 @@ TEST(RowAnswer, JudgesDraftsAlike) {
     Read read = random_read(4, rng);
     read.match = true;
     Case c(read, rng);
-    // Drafts are what the rows themselves draw, up to one that is not.
+    // Drafts equal the draws of the rows, up to one that differs.
     c.drafts = {0, 0, 0, -1};
     for (size_t row = 0; row < 3; ++row) {
       const auto drawn = c.read_by(false);
@@ -158,7 +158,7 @@ TEST(RowAnswer, FailsWhereTheRowDoes) {
   EXPECT_FALSE(chain.read_by(true).ok());
 }
 
-TEST(RowAnswer, IsNotAskedForWhatItCannotSay) {
+TEST(RowAnswer, CanAskOnlyForSupportedReads) {
   Read read;
   EXPECT_TRUE(RowReader::can_ask(read));
   Read keeps = read;

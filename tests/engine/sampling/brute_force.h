@@ -1,4 +1,4 @@
-// What engine/sampling computes, written again in double and with full sorts and counts.
+// Reference of engine/sampling, in double precision with full sorts and counts.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,8 @@ inline std::vector<double> softmax(const std::vector<double>& x) {
   return p;
 }
 
-// The logits after `path` (the tokens of all rows up to the one that is read; < 0: none) as a
-// request's processors leave them, in the order that processors.h documents.
+// The logits after the processors, in the order of processors.h. path: the tokens of all rows up to
+// the one that is read; < 0: none.
 inline std::vector<double> processed(const Processors& p, const std::vector<Token>& path,
                                      std::span<const float> logits) {
   std::vector<double> x(logits.begin(), logits.end());
@@ -88,7 +88,7 @@ inline std::vector<double> warped_probs(const Warp& warp, std::vector<double> x)
       up_to += order[++last].second;
     }
     for (size_t i = 0; i < x.size(); ++i) {
-      // Equal logits are equally far, whatever the last bits say.
+      // Equal logits have equal distances, despite rounding.
       if (distance(i) > order[last].first + 1e-12) x[i] = -INFINITY;
     }
     p = softmax(x);

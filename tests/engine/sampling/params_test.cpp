@@ -8,8 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "engine/sampling/processors.h"
+#include "engine/sampling/warp.h"
+
 namespace tandem::sampling {
 namespace {
+
+using Params = SamplingParams;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -21,7 +26,7 @@ void expect_refused(const absl::Status& status, const std::string& field) {
 
 constexpr int kVocab = 50;
 
-absl::Status validate(double temperature, int64_t top_k, double top_p, double min_p) {
+absl::Status validate(double temperature, double top_k, double top_p, double min_p) {
   Params p;
   p.temperature = temperature;
   p.top_k = top_k;
@@ -30,7 +35,7 @@ absl::Status validate(double temperature, int64_t top_k, double top_p, double mi
   return sampling::validate(p, kVocab);
 }
 
-absl::Status validate(double Params::* field, double value) {
+absl::Status validate(std::optional<double> Params::* field, double value) {
   Params p;
   p.*field = value;
   return sampling::validate(p, kVocab);
@@ -43,7 +48,7 @@ TEST(Params, Ranges) {
   for (const double x : {-1e-9, 100.1, kNan, kInf, -kInf}) {
     expect_refused(validate(x, 0, 1, 0), "temperature");
   }
-  for (const int64_t x : {int64_t{-1}, int64_t{2147483648}}) {
+  for (const double x : {-1.0, 2147483648.0, 1.5, kNan, kInf}) {
     expect_refused(validate(1, x, 1, 0), "top_k");
   }
   for (const double x : {0.0, -0.5, 1.0001, kNan, kInf}) {
@@ -55,7 +60,7 @@ TEST(Params, Ranges) {
 TEST(Params, RangesOfProcessors) {
   const struct {
     const char* name;
-    double Params::* field;
+    std::optional<double> Params::* field;
     std::vector<double> good, bad;
   } cases[] = {
       {"typical_p", &Params::typical_p, {1e-9, 0.5, 1}, {0, -0.1, 1.001, kNan, kInf}},
@@ -111,7 +116,7 @@ TEST(Params, BecomeProcessors) {
   EXPECT_EQ(out.bias, bias);
 }
 
-TEST(Params, OneTokenIsLeft) {
+TEST(Params, BansMustLeaveAToken) {
   Processors p;
   const auto banned = static_cast<float>(-kInf);
   p.bias = {{0, banned}, {1, banned}, {2, -100}};
@@ -126,6 +131,23 @@ TEST(Params, OneTokenIsLeft) {
   p.bias[2].second = banned;
   EXPECT_EQ(check_bans(p, 3).message(),
             "bad_token_ids: all 3 tokens of the vocabulary; allowed: at least one token is left");
+}
+
+TEST(Params, EveryRowReachesThePass) {
+  EXPECT_TRUE(sampling::validate({}, kVocab).ok()) << "unset fields are valid";
+  EXPECT_EQ(warp_of({}), Warp());
+  EXPECT_EQ(processors_of({}), Processors());
+  for (const SamplingParameter& row : kSamplingParameters) {
+    EXPECT_EQ(find_sampling_parameter(row.name), &row);
+    Params p;
+    p.*row.member = row.off;
+    EXPECT_EQ(warp_of(p), Warp()) << row.name << ": off is not Warp's default";
+    EXPECT_EQ(processors_of(p), Processors()) << row.name << ": off is not Processors' default";
+    p.*row.member = row.off == row.max ? (row.min + row.max) / 2 : row.max;
+    EXPECT_EQ(warp_of(p) != Warp(), row.warper) << row.name;
+    EXPECT_EQ(processors_of(p) != Processors(), !row.warper) << row.name;
+  }
+  EXPECT_EQ(find_sampling_parameter("seed"), nullptr);
 }
 
 TEST(Params, MessageNamesFieldValueAndRange) {

@@ -14,7 +14,7 @@ namespace {
 
 double u_of(uint32_t word) { return (word + 0.5) * 0x1p-32; }
 
-// The winner by the definition, in double precision; -1 where two are too near to tell.
+// The winner by definition, in double precision; -1: too close to decide.
 Token winner(const std::vector<float>& weights, RaceKey key) {
   Token first = -1;
   double least = INFINITY, second = INFINITY;
@@ -59,7 +59,7 @@ TEST(Exponential, IsTheLogarithmToThreeUlps) {
   EXPECT_LT(worst, 3);
 }
 
-// The bits that numpy gives when told the same operations in the same order.
+// The bits of numpy for the same operations in the same order.
 TEST(Exponential, Goldens) {
   EXPECT_EQ(exponential(0), 0x1p-33F);
   EXPECT_EQ(exponential(0x12345678), 0x1.2e256ap-4F);
@@ -69,7 +69,7 @@ TEST(Exponential, Goldens) {
   EXPECT_EQ(exponential(0xffffffff), 0x1.6dfb52p+4F);
 }
 
-TEST(Race, IsWonByWhoArrivesFirst) {
+TEST(Race, DrawsTheFirstToArrive) {
   std::mt19937 rng(2);
   int told = 0;
   for (int i = 0; i < 4000; ++i) {
@@ -84,7 +84,7 @@ TEST(Race, IsWonByWhoArrivesFirst) {
   EXPECT_GT(told, 3000);
 }
 
-TEST(Race, OnlyWeightsRun) {
+TEST(Race, NeverDrawsWeightZero) {
   EXPECT_EQ(race(std::vector<float>(), {1, 2}), -1);
   EXPECT_EQ(race(std::vector<float>(200), {1, 2}), -1);
   std::vector<float> one(200);
@@ -94,8 +94,8 @@ TEST(Race, OnlyWeightsRun) {
   }
 }
 
-// A scale of all weights changes nothing: they need not sum to 1.
-TEST(Race, TakesWeightsAsTheyCome) {
+// Scaling all weights changes nothing: they need not sum to 1.
+TEST(Race, NeedsNoNormalization) {
   std::mt19937 rng(3);
   for (int i = 0; i < 500; ++i) {
     std::vector<float> w = some_weights(300, 2, 1, rng);
@@ -106,8 +106,8 @@ TEST(Race, TakesWeightsAsTheyCome) {
   }
 }
 
-// Joint frequencies of three draws in a row, along positions and along seeds, with tokens far
-// apart; and the test can tell a distribution that is not the one.
+// Joint frequencies of three consecutive draws, along positions and along seeds, with distant
+// tokens. The test detects another distribution.
 TEST(Race, DrawsAreDistributedAsTheWeightsAndIndependent) {
   const std::vector<double> p = {0.4, 0.05, 0.3, 0.25};
   for (const size_t stride : {1u, 64u, 1000u}) {
@@ -137,7 +137,7 @@ TEST(Race, DrawsAreDistributedAsTheWeightsAndIndependent) {
   }
 }
 
-// Over a large vocabulary: the tail is drawn as often as it weighs.
+// Large vocabulary: the tail is drawn according to its weight.
 TEST(Race, LargeVocabulariesAreDrawnEvenly) {
   constexpr size_t kVocab = 20'000, kCells = 100;
   const std::vector<float> w(kVocab, 1e-3F);
@@ -149,8 +149,8 @@ TEST(Race, LargeVocabulariesAreDrawnEvenly) {
   EXPECT_GT(testing::chi_square_p(counts, even), 1e-4);
 }
 
-// Two distributions under one key give the same token as often as promised.
-TEST(Race, CouplesWhatIsDrawnUnderOneKey) {
+// Two distributions under one key give the same token at least as often as the bound.
+TEST(Race, CouplesDrawsUnderOneKey) {
   std::mt19937 rng(4);
   for (int i = 0; i < 10; ++i) {
     std::vector<float> p = some_weights(50, 1, 1, rng), q = p;
@@ -172,9 +172,9 @@ TEST(Race, CouplesWhatIsDrawnUnderOneKey) {
   }
 }
 
-// What is close in a hash's input is far in its output: pairs of tokens, at one key and at
-// neighbouring ones.
-TEST(Race, NumbersOfNearTokensAreIndependent) {
+// Close inputs of the hash have independent outputs: pairs of tokens, under one key and under
+// neighbouring keys.
+TEST(Race, HashesOfNearTokensAreIndependent) {
   constexpr size_t kSide = 16;
   const std::vector<double> even(kSide * kSide, 1.0 / (kSide * kSide));
   for (const uint32_t apart : {1u, 2u, 16u, 64u, 4096u, 100'000u}) {

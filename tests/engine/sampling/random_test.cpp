@@ -45,7 +45,7 @@ TEST(Uniform, IsAFunctionOfItsKeyAlone) {
   EXPECT_EQ(seen.size(), keys);
 }
 
-TEST(Uniform, OnlyATokenForgetsItsRound) {
+TEST(Uniform, OnlyTokensIgnoreTheRound) {
   EXPECT_EQ(uniform(5, 1, Purpose::kToken, 9, 4), uniform(5, 1, Purpose::kToken, 9, 8));
   EXPECT_EQ(race_key(5, 1, Purpose::kToken, 9, 4), race_key(5, 1, Purpose::kToken, 9, 8));
   for (const Purpose purpose : {Purpose::kDraft, Purpose::kAccept, Purpose::kResidual}) {
@@ -57,7 +57,7 @@ TEST(Uniform, OnlyATokenForgetsItsRound) {
 TEST(Uniform, FillsItsRangeEvenly) {
   constexpr size_t kCells = 64;
   const std::vector<double> even(kCells, 1.0 / kCells);
-  // Along positions, and along seeds: what one request draws, and what many draw at one place.
+  // Along positions (one request), and along seeds (many requests at one position).
   for (const bool along_seeds : {false, true}) {
     std::vector<int64_t> counts(kCells);
     for (int i = 0; i < 200000; ++i) {

@@ -71,7 +71,7 @@ Warp random_warp(std::mt19937& rng) {
   return w;
 }
 
-// Of a request with few tokens more than it bans.
+// Processors of a request.
 std::shared_ptr<const Processors> random_processors(size_t vocab, std::mt19937& rng) {
   const auto token = [&] { return static_cast<Token>(rng() % vocab); };
   Processors p;
@@ -88,8 +88,8 @@ std::shared_ptr<const Processors> random_processors(size_t vocab, std::mt19937& 
   return std::make_shared<const Processors>(std::move(p));
 }
 
-// Rows for a work to run: a past, a frontier and a tree, of which some tokens are known to the
-// store alone and some rows have none. The answers' processors see them.
+// Rows of a work: a past, a frontier and a tree. Only the store knows some of the tokens, and some
+// rows have none. Processors count them.
 struct Rows {
   Rows(Pass& pass, size_t vocab, ValueStore& store, std::mt19937& rng) {
     const int before = static_cast<int>(rng() % 12);
@@ -133,7 +133,7 @@ struct Rows {
       o.run_row = frontier + read.rows[static_cast<size_t>(o.index)];
     }
   }
-  // Tokens up to run row j, which sees itself.
+  // Tokens up to and including run row j.
   std::vector<Token> path(const Work& work, int j) const {
     std::vector<Token> up;
     for (; j >= 0; j = parent_run_row(work, j))
@@ -150,7 +150,7 @@ struct Rows {
   std::vector<std::pair<int, In>> chosen;
 };
 
-// The token that the race gives, in double precision, or -1 where two are too near to tell.
+// The winner of the race, in double precision; -1: too close to decide.
 Token expected_draw(const std::vector<double>& p, sampling::RaceKey key) {
   Token first = -1;
   double least = INFINITY, second = INFINITY;
@@ -297,7 +297,7 @@ TEST(RowReader, EveryFieldEqualsBruteForce) {
   EXPECT_GT(draws, 200);
 }
 
-TEST(RowReader, AHistoryThatLacksRowsIsNotGuessed) {
+TEST(RowReader, HistoriesMustBeComplete) {
   ValueStore store;
   RowReader reader(&store);
   Pass pass;
@@ -328,13 +328,95 @@ TEST(RowReader, AHistoryThatLacksRowsIsNotGuessed) {
   reader.begin(work);
   EXPECT_TRUE(reader.read(work.outputs[0], row, 2).ok());
   EXPECT_EQ(row, (std::vector<float>{1, 1}));
-  // A row that is not where it says cannot count what is before it.
+  // A wrong position is an error: the counts are of another number of rows.
   reader.begin(work);
   EXPECT_EQ(reader.read(work.outputs[0], row, 5).message(),
             "pass 3, read 0, row 0 (position 5): it sees 3 rows");
 }
 
-TEST(RowReader, PaddingIsNotThere) {
+// A sequence of passes over one cache, as the loop makes them: rows are appended, drafts rejected,
+// the cache is truncated or lost and refilled, and some passes fail before they run. Each pass is
+// answered with the counts of the passes before it, and by a recount of its whole history.
+TEST(RowReader, KeptCountsEqualARecount) {
+  std::mt19937 rng(7);
+  ValueStore store;
+  RowReader kept(&store), recounting(&store), other(&store);
+  TicketId ticket = 0;
+  for (int round = 0; round < 40; ++round) {
+    const auto history = std::make_shared<TokenHistory>();
+    const std::shared_ptr<const Processors> processors = random_processors(40, rng);
+    std::vector<Token> text;  // by row of the cache; -2: no token
+    size_t unknown = 0;       // its last rows, whose tokens only the store knows
+    for (int step = 0; step < 60; ++step) {
+      if (rng() % 6 == 0) {  // truncated, or preempted: lost and appended again by the next pass
+        const size_t rows = rng() % 8 == 0 ? 0 : rng() % (text.size() + 1);
+        text.resize(rows);
+        unknown = std::min(unknown, rows);
+        history->truncate(static_cast<int>(rows));
+      }
+      Pass pass;
+      const int added = 1 + static_cast<int>(rng() % 5);
+      std::vector<Token> tokens;
+      for (int i = 0; i < added; ++i) {
+        tokens.push_back(rng() % 7 ? static_cast<Token>(rng() % 40) : -2);
+        In in = token_in(tokens.back());
+        if (tokens.back() < 0) in.kind = In::kMask;
+        pass.add.add(in,
+                     rng() % 2 ? i - 1 : static_cast<Row>(rng() % static_cast<size_t>(i + 1)) - 1);
+      }
+      Read read;
+      for (Row i = 0; i < added; ++i) read.rows.push_back(i);
+      read.warp.processors = processors;
+      pass.reading(read);
+      Work work = work_of(pass, ++ticket);
+      const auto frontier = static_cast<int>(rng() % (std::min<size_t>(text.size(), 3) + 1));
+      work.past = static_cast<int>(text.size()) - frontier;
+      work.frontier.assign(static_cast<size_t>(frontier), 1);
+      work.count = added;
+      for (Work::Output& o : work.outputs) o.run_row += frontier;
+      work.history = text;
+      for (size_t row = text.size() - unknown; row < text.size(); ++row) {
+        if (text[row] < 0) continue;
+        In in;
+        in.kind = In::kChosen;
+        in.id = kDrawn;
+        in.ref = {.ticket = 1'000'000 + static_cast<TicketId>(row)};
+        store.put_picks(in.ref.ticket, {{0, text[row], {}}});
+        work.history[row] = -1;
+        work.history_chosen.emplace_back(static_cast<int>(row), in);
+      }
+      Work incremental = work;
+      incremental.token_history = history;
+      incremental.history_begin = history->known();
+      incremental.history.erase(incremental.history.begin(),
+                                incremental.history.begin() + history->known());
+      std::erase_if(incremental.history_chosen,
+                    [&](const auto& chosen) { return chosen.first < incremental.history_begin; });
+      const std::vector<int> position = run_positions(work);
+      RowReader& reader = rng() % 2 ? kept : other;  // devices read on several threads
+      reader.begin(incremental);
+      recounting.begin(work);
+      const bool fails = rng() % 8 == 0;
+      for (const Work::Output& o : work.outputs) {
+        std::vector<float> a = random_logits(40, rng), b = a;
+        const int at = position[static_cast<size_t>(o.run_row)];
+        if (fails && o.index > 0) break;
+        ASSERT_TRUE(reader.read(o, a, at).ok());
+        ASSERT_TRUE(recounting.read(o, b, at).ok());
+        ASSERT_EQ(a, b) << round << " " << step;
+      }
+      if (!fails && rng() % 3 > 0) {  // rows of a chain stay
+        for (int i = 0; i < added && pass.add.parent[static_cast<size_t>(i)] == i - 1; ++i) {
+          text.push_back(tokens[static_cast<size_t>(i)]);
+          ++unknown;
+        }
+      }
+      if (rng() % 4 == 0) unknown = 0;
+    }
+  }
+}
+
+TEST(RowReader, PaddingIsIgnored) {
   ValueStore store;
   RowReader reader(&store);
   Pass pass;
@@ -483,8 +565,8 @@ struct Model {
   std::vector<std::vector<float>> rows;
 };
 
-// The rows of a sequence: one without a token, then its tokens', so that the logits after n tokens
-// are those of row n. The last `added` of them are what a pass adds.
+// Appends the rows of a sequence: one without a token, then one per token, so that the logits after
+// n tokens are those of row n. The pass adds the last `added` rows.
 void feed(const std::vector<Token>& tokens, size_t added, Pass& pass, Work& work) {
   std::vector<Token> rows = {-2};
   rows.insert(rows.end(), tokens.begin(), tokens.end());
@@ -499,8 +581,8 @@ void feed(const std::vector<Token>& tokens, size_t added, Pass& pass, Work& work
   }
 }
 
-// One round as the speculative method makes it: gamma draft passes (that keep, for the ratio rule),
-// one that verifies.
+// One round of the speculative method: gamma draft passes, which keep distributions for the ratio
+// rule, and one pass that verifies.
 class Speculation {
  public:
   Speculation(const Model& target, const Model& draft, Warp warp, bool match = false)
@@ -613,7 +695,7 @@ TEST(RowReader, ChainsFollowTheWarpedTarget) {
   EXPECT_GT(testing::chi_square_p(count_texts(target, draft, warp), joint), 1e-4);
 }
 
-// p and q go through the same processors, and each draft counts the drafts before it.
+// p and q have the same processors, and each draft counts the drafts before it.
 TEST(RowReader, ChainsFollowTheProcessedTarget) {
   const Model target(1);
   const Model draft(2);
@@ -629,7 +711,7 @@ TEST(RowReader, ChainsFollowTheProcessedTarget) {
   p.ends = {3};
   p.min_new_tokens = 1;
   const auto n = static_cast<Token>(kVocab);
-  // Probabilities of all texts of 3 tokens, with what has been counted of the tokens before.
+  // Probabilities of all texts of 3 tokens, with penalties for the tokens before.
   const auto joint_of = [&](const auto& counted) {
     std::vector<double> joint;
     const auto next = [&](const std::vector<Token>& seq, Token t) {
@@ -649,7 +731,7 @@ TEST(RowReader, ChainsFollowTheProcessedTarget) {
     return joint;
   };
   const auto joint = joint_of([](std::vector<Token> seq) { return seq; });
-  // What it would be if the first two tokens' own drafts were never counted.
+  // The distribution if the drafts of the first two tokens did not count.
   const auto forgetful =
       joint_of([](const std::vector<Token>& seq) { return std::vector<Token>(seq.size(), -1); });
   warp.processors = std::make_shared<const Processors>(p);
@@ -675,7 +757,7 @@ TEST(RowReader, GreedyChainsAreTheTargetsOwnTokens) {
   }
 }
 
-// Judged by match, a chain is what its target draws alone, and a model's own drafts all stay.
+// Judged by match, a chain equals the target's own draws, and its own drafts are all accepted.
 TEST(RowReader, MatchedChainsAreTheTargetsOwnDraws) {
   Warp warp;
   warp.temperature = 1.1f;
@@ -710,7 +792,7 @@ TEST(RowReader, MatchedChainsAreTheTargetsOwnDraws) {
   EXPECT_GT(accepted, rounds / 2);
 }
 
-TEST(RowReader, NothingIsReadBehindARejectedDraft) {
+TEST(RowReader, SkipsRowsBehindARejectedDraft) {
   RowReader reader(nullptr);
   Pass pass;
   Read read = read_of(3);
@@ -732,7 +814,7 @@ TEST(RowReader, NothingIsReadBehindARejectedDraft) {
   EXPECT_TRUE(readout.row[2].top.empty());
 }
 
-// A draft equal to the target is accepted whole, and the bonus is AR's token there.
+// A draft equal to the target's tokens is fully accepted, and the bonus is AR's token.
 TEST(RowReader, TheBonusIsTheTokenThatArDraws) {
   const Model model(5);
   Warp warp;

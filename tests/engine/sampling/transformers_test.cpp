@@ -1,7 +1,7 @@
 // Processors and warpers together, in their order, against Transformers (processor_goldens.py).
 //
-// TANDEM_PROCESSOR_GOLDEN names another file of that format, TANDEM_PROCESSOR_GOLDEN_ROWS how many
-// rows it must have of each kind: transformers_test.py makes thousands.
+// TANDEM_PROCESSOR_GOLDEN: another file of that format. TANDEM_PROCESSOR_GOLDEN_ROWS: least number
+// of rows of each kind; transformers_test.py makes thousands.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,26 +33,16 @@ std::vector<std::string> split(const std::string& text, char at) {
 
 struct Case {
   std::string kind;
-  Params params;
+  SamplingParams params;
   int64_t min_new_tokens = 0;
   std::vector<Token> ends;
   std::vector<double> expected;
 };
 
 void set(Case& c, const std::string& field, const std::string& value) {
-  Params& p = c.params;
-  const std::map<std::string, double Params::*> numbers = {
-      {"temperature", &Params::temperature},
-      {"top_p", &Params::top_p},
-      {"min_p", &Params::min_p},
-      {"typical_p", &Params::typical_p},
-      {"repetition_penalty", &Params::repetition_penalty},
-      {"presence_penalty", &Params::presence_penalty},
-      {"frequency_penalty", &Params::frequency_penalty}};
-  if (const auto at = numbers.find(field); at != numbers.end()) {
-    p.*at->second = number(value);
-  } else if (field == "top_k") {
-    p.top_k = std::stoll(value);
+  SamplingParams& p = c.params;
+  if (const SamplingParameter* const row = find_sampling_parameter(field)) {
+    p.*row->member = number(value);
   } else if (field == "min_new_tokens") {
     c.min_new_tokens = std::stoll(value);
   } else if (field == "logit_bias") {
@@ -80,7 +70,7 @@ Case parse_case(std::istream& in) {
   return c;
 }
 
-TEST(Transformers, ProcessorsAndWarpersAreItsOwn) {
+TEST(Transformers, ProcessorsAndWarpersAreEqual) {
   const char* const other = std::getenv("TANDEM_PROCESSOR_GOLDEN");
   const char* const rows = std::getenv("TANDEM_PROCESSOR_GOLDEN_ROWS");
   std::ifstream file(other ? other

@@ -42,7 +42,7 @@ TEST(ValueStore, BadReferencesAreInternalErrors) {
   EXPECT_EQ(store.dist(9, 0).status().code(), absl::StatusCode::kInternal);
 }
 
-TEST(ValueStore, ForgetDropsAllOfATicketButNotWhatIsHeld) {
+TEST(ValueStore, ForgetKeepsDistributionsInUse) {
   ValueStore store;
   store.forget(3);
   store.put_dist(3, 0, {0.25f, 0.75f});
@@ -60,7 +60,7 @@ TEST(ValueStore, ForgetDropsAllOfATicketButNotWhatIsHeld) {
   EXPECT_EQ(store.size(), 0u);
 }
 
-// Lanes of several devices put, read and forget at once; the sanitizers watch.
+// Threads of several devices put, read and forget concurrently, for the sanitizers.
 TEST(ValueStore, ManyThreads) {
   ValueStore store;
   store.put_picks(1, {{0, 99, {}}});  // read by all

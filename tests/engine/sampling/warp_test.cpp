@@ -48,7 +48,7 @@ Warp warp_of(float temperature, int top_k = 0, float top_p = 1, float min_p = 0)
   return w;
 }
 
-// make_goldens.py: each warper and their combinations, in Transformers itself.
+// make_goldens.py runs each warper and their combinations in Transformers.
 TEST(Warp, EqualsTransformers) {
   std::ifstream file(TANDEM_SOURCE_DIR "/tests/engine/sampling/warp_golden.txt");
   ASSERT_TRUE(file.is_open());
@@ -168,7 +168,7 @@ TEST(Warp, TypicalTiesAndExtremes) {
   EXPECT_EQ(probs_of(typical(1, 1e-9f), {3, -kInf}), (std::vector<float>{1, 0}));
   EXPECT_EQ(probs_of(typical(1e-44f, 0.5f), {1, 3, 2}), (std::vector<float>{0, 1, 0}));
   EXPECT_EQ(probs_of(typical(1, 0.5f), {3e38f, -3e38f, -kInf}), (std::vector<float>{1, 0, 0}));
-  // One token of 0.4 and 99 that share the rest: these are nearer to the entropy.
+  // One token of 0.4, and 99 that share the rest and are nearer to the entropy.
   std::vector<float> row(100, 0.0f);
   row[0] = std::log(0.4f / 0.6f * 99);
   const std::vector<float> probs = probs_of(typical(1, 0.3f), row);
@@ -205,7 +205,7 @@ TEST(Scan, FindsTheFirstMaximum) {
   EXPECT_EQ(scan(std::vector<float>{-0.0f, 0.0f}).argmax, 0);
 }
 
-TEST(Scan, RefusesWhatIsNoDistribution) {
+TEST(Scan, RefusesInvalidRows) {
   for (const size_t vocab : {1u, 7u, 40u, 1024u, 3000u}) {
     for (const float bad : {kNan, -kNan, kInf}) {
       for (const size_t at : {size_t{0}, vocab / 2, vocab - 1}) {
@@ -278,13 +278,13 @@ TEST(Draw, FollowsTheWarpedDistribution) {
       ++counts[static_cast<size_t>(race(scratch.weight, key))];
     }
     EXPECT_GT(testing::chi_square_p(counts, warped_probs(w, logits)), 1e-4) << round;
-    // The test can tell: another temperature is refused.
+    // Negative control: another temperature.
     EXPECT_LT(testing::chi_square_p(counts, warped_probs(warp_of(0.5f), logits)), 1e-6) << round;
   }
 }
 
-// And tells the right order of warpers from a wrong one: top_p cuts what temperature left.
-TEST(Draw, TellsTheOrderOfWarpers) {
+// Negative control for the order of warpers: top_p applies after temperature.
+TEST(Draw, DetectsAWrongOrderOfWarpers) {
   const std::vector<float> logits = {3, 2.2f, 1.5f, 1, 0.4f, 0, -0.5f, -1, -1.2f, -2};
   const Warp right = warp_of(1.8f, 0, 0.85f);
   Scratch scratch;

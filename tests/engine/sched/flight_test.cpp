@@ -8,6 +8,8 @@
 
 #include "engine/backend/fake/model.h"
 #include "engine/pass/rows.h"
+#include "engine/pass/token_history.h"
+#include "engine/sampling/readout.h"
 
 namespace tandem {
 namespace {
@@ -182,15 +184,16 @@ TEST(Flight, WhatItAwaitsAndLeaves) {
   EXPECT_TRUE(bench.fly(std::move(kept)).leaves_values);
 }
 
-Pass counting(Pass p) {
+Pass counting(Pass p, RowList rows = {}) {
   Processors processors;
   processors.repetition_penalty = 2;
-  Read r = reading({static_cast<Row>(p.add.size()) - 1});
+  if (rows.empty()) rows = {static_cast<Row>(p.add.size()) - 1};
+  Read r = reading(std::move(rows));
   r.warp.processors = std::make_shared<Processors>(processors);
   return std::move(p.reading(std::move(r)));
 }
 
-TEST(Flight, BringsWhatTheRowsBeforeWereFed) {
+TEST(Flight, BringsTheTokensOfTheRowsBefore) {
   Bench bench;
   Pass past = chain(3);
   In in;
@@ -201,9 +204,10 @@ TEST(Flight, BringsWhatTheRowsBeforeWereFed) {
   past.add.chain(in);
   bench.fly(std::move(past));
 
-  PassFlight& f = bench.fly(counting(chain(4)));
+  PassFlight& f = bench.fly(counting(chain(4), {1, 3}));
   const Work first = lower(f, 2);
   EXPECT_EQ(first.history, (std::vector<Token>{0, 1, 2, -1, -2}));
+  EXPECT_EQ(first.history_begin, 0);
   ASSERT_EQ(first.history_chosen.size(), 1U);
   EXPECT_EQ(first.history_chosen[0].first, 3);
   EXPECT_EQ(first.history_chosen[0].second.ref.ticket, 3U);
@@ -216,6 +220,49 @@ TEST(Flight, BringsWhatTheRowsBeforeWereFed) {
   EXPECT_EQ(lower(bench.fly(counting(chain(1))), 1).history,
             (std::vector<Token>{0, 1, 2, -1, -2, 0, 1, 2, 3}));
   EXPECT_EQ(lower(f, 2).history.size(), 7U) << "what comes later is not";
+
+  // Rows that the device knows already are not brought again.
+  for (const Token t : {0, 1, 2, 9, -2}) first.token_history->append(t);
+  const Work second = lower(f, 2);
+  EXPECT_EQ(second.token_history, first.token_history);
+  EXPECT_EQ(second.history_begin, 5);
+  EXPECT_EQ(second.history, (std::vector<Token>{0, 1}));
+  EXPECT_TRUE(second.history_chosen.empty());
+}
+
+TEST(Flight, AChunkWithoutOutputsBringsNoHistory) {
+  Bench bench;
+  PassFlight& f = bench.fly(counting(chain(4)));
+  const Work first = lower(f, 2);
+  EXPECT_TRUE(first.history.empty());
+  EXPECT_EQ(first.token_history, nullptr);
+  f.begun = true;
+  f.started = 2;
+  EXPECT_EQ(lower(f, 2).history, (std::vector<Token>{0, 1}));
+}
+
+// Steps of decoding with a penalty, each with drafts that are rejected: the copies for a pass and
+// the counting of its answers are bounded by its rows, whatever the length of the text.
+TEST(Flight, PenaltiesCostAsMuchAsThePassHasRows) {
+  constexpr int kDrafts = 3;
+  for (const int prompt : {8, 120}) {
+    Bench bench;
+    RowReader reader(nullptr);
+    bench.fly(chain(prompt));
+    for (int step = 0; step < 60; ++step) {
+      const Work work = lower(bench.fly(counting(chain(1 + kDrafts))), 1 + kDrafts);
+      const int64_t before = work.token_history->counts().updates();
+      std::vector<float> logits(200, 1.0F);
+      reader.begin(work);
+      ASSERT_TRUE(reader.read(work.outputs[0], logits, work.past + kDrafts).ok());
+      const int64_t updates = work.token_history->counts().updates() - before;
+      if (step > 0) {
+        EXPECT_LE(work.history.size(), 1U) << prompt << " " << step;
+        EXPECT_LE(updates, 1 + 2 * (1 + kDrafts)) << prompt << " " << step;
+      }
+      bench.cache.truncate(prompt + step + 1);
+    }
+  }
 }
 
 TEST(Flight, BringsNoHistoryWhereNothingCountsIt) {

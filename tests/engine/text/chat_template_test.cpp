@@ -1,4 +1,4 @@
-// ChatTemplate against Transformers' apply_chat_template, and against templates that misbehave.
+// ChatTemplate against Transformers' apply_chat_template, and with hostile templates.
 #include "engine/text/chat_template.h"
 
 #include <gmock/gmock.h>
@@ -124,7 +124,7 @@ TEST(ChatTemplate, ErrorsNameTheTemplate) {
   }
 }
 
-// Each of these ends quickly with INVALID_ARGUMENT that names the template, and leaves it usable.
+// Each fails quickly with INVALID_ARGUMENT naming the template, which stays usable.
 TEST(ChatTemplate, RunawaysAreBounded) {
   const std::pair<const char*, const char*> cases[] = {
       {"{% for i in range(1000000000) %}x{% endfor %}", "range"},
@@ -163,7 +163,7 @@ TEST(ChatTemplate, LimitsAreOptions) {
   EXPECT_FALSE(render("{{ 'x' * 101 }}", options).ok());
 }
 
-TEST(ChatTemplate, ARenderThatEatsMemoryFailsAlone) {
+TEST(ChatTemplate, OnlyTheRenderOverItsMemoryFails) {
   const auto chat_template = make(
       "{% if messages | length > 1 %}{% set ns = namespace(s='x') %}{% for i in range(99) %}"
       "{% set ns.s = ns.s ~ ns.s %}{% endfor %}{% endif %}ok");

@@ -1,4 +1,4 @@
-// Tokenizer files and texts that must be refused, or survived, without harm.
+// Invalid tokenizer files and texts are refused or handled safely.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -81,8 +81,8 @@ TEST(HostileFiles, BrokenTokenizers) {
   }
 }
 
-// Its ids stand in the file a second time, and need not be the vocabulary's.
-TEST(HostileFiles, APostProcessorThatAddsTokensOfItsOwn) {
+// The post-processor repeats ids in the file, which may differ from the vocabulary's.
+TEST(HostileFiles, PostProcessorWithOtherTokens) {
   json file = small_file();
   const auto status_with = [&](int id) {
     file["post_processor"] = {
@@ -127,7 +127,7 @@ TEST(HostileFiles, BrokenConfigurations) {
 
 class HostileTexts : public ::testing::TestWithParam<std::string> {};
 
-// ctest's limit ends what would take the square of their lengths.
+// A quadratic algorithm would exceed ctest's time limit.
 TEST_P(HostileTexts, LongRunsInSensibleTime) {
   const auto tokenizer = test::golden_tokenizer(GetParam());
   constexpr size_t kThousand = test::kSanitized ? 100 : 1000;

@@ -11,8 +11,8 @@
 namespace tandem {
 namespace {
 
-// BPE over a, b, c and d, each token made of two earlier ones; ids in that order, or as `order`
-// says.
+// BPE over a, b, c and d, with each token merged from two earlier ones; ids in that order or in
+// `order`.
 std::shared_ptr<const Tokenizer> merged(size_t tokens, bool shuffled) {
   std::mt19937 rng(3);
   std::vector<std::string> made = {"a", "b", "c", "d"};
@@ -36,7 +36,7 @@ std::shared_ptr<const Tokenizer> merged(size_t tokens, bool shuffled) {
   return tokenizer.ok() ? *tokenizer : nullptr;
 }
 
-TEST(MergeOrder, IsSeen) {
+TEST(MergeOrder, IsDetected) {
   const auto in_order = merged(600, false), shuffled = merged(600, true);
   ASSERT_NE(in_order, nullptr);
   ASSERT_NE(shuffled, nullptr);
@@ -44,9 +44,7 @@ TEST(MergeOrder, IsSeen) {
   EXPECT_FALSE(merges_in_order(*shuffled));
 }
 
-TEST(MergeOrder, WhereNothingIsMergedThereIsNone) {
-  EXPECT_FALSE(merges_in_order(*Tokenizer::bytes()));
-}
+TEST(MergeOrder, NeedsMerges) { EXPECT_FALSE(merges_in_order(*Tokenizer::bytes())); }
 
 }  // namespace
 }  // namespace tandem

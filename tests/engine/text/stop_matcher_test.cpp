@@ -1,4 +1,4 @@
-// StopMatcher against a plain search, with every way to cut the text.
+// StopMatcher against a plain search, for all ways to cut the text.
 #include "engine/text/stop_matcher.h"
 
 #include <gtest/gtest.h>
@@ -121,8 +121,7 @@ TEST(StopMatcher, ManyLongStops) {
 }
 
 TEST(StopMatcher, DeepFailureChains) {
-  // Every prefix of a^n fails to the next shorter: the case where a careless automaton is
-  // quadratic.
+  // Each prefix of a^n fails to the next shorter one: a naive automaton is quadratic here.
   std::vector<std::string> stops;
   for (int n = 1; n <= 300; ++n) stops.push_back(std::string(static_cast<size_t>(n), 'a') + "b");
   StopMatcher matcher(stops, false);

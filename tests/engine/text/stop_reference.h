@@ -1,4 +1,4 @@
-// What StopMatcher must find, by definition: a plain search.
+// Reference of StopMatcher: a plain search.
 #pragma once
 
 #include <optional>

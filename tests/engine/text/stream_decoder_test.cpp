@@ -1,4 +1,4 @@
-// StreamDecoder: token by token it gives what the whole decode gives, in valid UTF-8 pieces.
+// StreamDecoder: its pieces are valid UTF-8 and concatenate to the whole decode.
 #include "engine/text/stream_decoder.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,8 @@ namespace {
 using nlohmann::json;
 using Ids = std::vector<Token>;
 
-// Text of `ids` token by token, each piece checked; `pieces` counts those that are not empty.
+// Text of `ids`, decoded token by token with each piece checked. pieces: number of non-empty
+// pieces.
 std::string stream(const std::shared_ptr<const Tokenizer>& tokenizer, const Ids& ids, bool skip,
                    const Ids& context = {}, int* pieces = nullptr) {
   StreamDecoder decoder(tokenizer, skip, context);
@@ -34,7 +35,7 @@ std::string stream(const std::shared_ptr<const Tokenizer>& tokenizer, const Ids&
   return text;
 }
 
-// Decode without the clean-up of spaces, which streams do not have (see stream_decoder.h).
+// Decodes without clean-up of spaces, as streams do (stream_decoder.h).
 std::shared_ptr<const Tokenizer> plain_tokenizer(const std::string& name) {
   if (name != "bert") return test::golden_tokenizer(name);
   test::TemporaryModel model;
@@ -88,7 +89,7 @@ TEST_P(StreamGoldens, ContextIsTakenOff) {
       const Ids rest(ids.begin() + static_cast<ptrdiff_t>(cut), ids.end());
       const std::string before = *tokenizer_->decode(context, false);
       const std::string all = *tokenizer_->decode(ids, false);
-      // Where the cut falls into a character the texts differ at its place; elsewhere not.
+      // Texts differ only at a character that the cut divides.
       if (all.substr(0, before.size()) != before) continue;
       if (before.ends_with(kReplacementCharacter)) continue;
       ASSERT_EQ(stream(tokenizer_, rest, false, context), all.substr(before.size())) << cut;
@@ -125,7 +126,7 @@ TEST_P(StreamGoldens, TokensOutsideTheVocabularyAddNothing) {
 INSTANTIATE_TEST_SUITE_P(All, StreamGoldens, ::testing::ValuesIn(test::tokenizer_names()),
                          [](const auto& name) { return name.param; });
 
-// The library decodes windows of such a vocabulary, and what a window says may change behind it.
+// For such vocabularies the library decodes windows, whose text may change with later tokens.
 TEST(StreamDecoder, PiecesOfOtherDecodersAreUtf8Too) {
   json vocab;
   for (const char* token : {"<0xE6>", "<0x97>", "<0xA5>", "<0xC3>", "<0xA9>", "a", " "}) {
@@ -157,7 +158,7 @@ TEST(StreamDecoder, PiecesOfOtherDecodersAreUtf8Too) {
 
 TEST(StreamDecoder, HoldsAnUnfinishedCharacter) {
   const auto tokenizer = test::golden_tokenizer("gpt2");
-  // U+1FAE0, which no training text holds: one token for each of its four bytes.
+  // U+1FAE0 is in no training text: one token for each of its four bytes.
   const Ids ids = *tokenizer->encode("🫠", false);
   ASSERT_GE(ids.size(), 2u);
   StreamDecoder decoder(tokenizer, true);
@@ -217,7 +218,7 @@ TEST(StreamDecoder, ACharacterBegunInThePromptIsFinished) {
   }
 }
 
-// Decoders that the table does not cover go through the library.
+// The library decodes what the table does not cover.
 TEST(StreamDecoder, OtherDecoders) {
   const json base = {{"version", "1.0"}, {"added_tokens", json::array()}};
   const auto load = [&](json decoder) {
@@ -242,8 +243,8 @@ TEST(StreamDecoder, OtherDecoders) {
   }
 }
 
-// Not an assertion on time (machines differ) but on growth: a long stream costs as much per token
-// as a short one. Prints what it measures.
+// Checks growth, not time: a token of a long stream costs as much as one of a short stream. Prints
+// the measurements.
 TEST(StreamDecoder, CostIsLinear) {
   for (const std::string& name : test::tokenizer_names()) {
     const auto tokenizer = test::golden_tokenizer(name);

@@ -45,7 +45,7 @@ inline std::shared_ptr<const Tokenizer> golden_tokenizer(const std::string& name
   return entry;
 }
 
-// A model's directory that is removed with the object.
+// A temporary model directory, removed with the object.
 class TemporaryModel {
  public:
   TemporaryModel& write(const std::string& name, std::string_view text) {

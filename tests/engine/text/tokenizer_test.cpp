@@ -16,7 +16,7 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using Ids = std::vector<Token>;
 
-// How a text of goldens.json reads: null stands for "as given".
+// A text of goldens.json; null: the text as given.
 std::string text_or(const json& value, const std::string& given) {
   return value.is_null() ? given : value.get<std::string>();
 }
@@ -73,7 +73,7 @@ TEST_P(TokenizerGoldens, DecodesAsTransformers) {
   }
 }
 
-// Exact also where a character is spread over several tokens.
+// Exact also for a character that spans several tokens.
 TEST_P(TokenizerGoldens, BytesOfTokensSpellTheText) {
   if (tokenizer_->pieces().kind() != PieceKind::kBytes) return;
   int split = 0;
@@ -165,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(All, TokenizerGoldens, ::testing::ValuesIn(test::tokeni
                          [](const auto& name) { return name.param; });
 
 TEST(TokenizerLoad, TakesTokensFromTheConfiguration) {
-  // tokenizer.json of llama2 knows neither; Transformers adds them in this order.
+  // tokenizer.json of llama2 has neither; Transformers adds them in this order.
   const auto tokenizer = test::golden_tokenizer("llama2");
   const json file = test::read_json(test::data_path("tokenizers/llama2/tokenizer.json"));
   const int base = static_cast<int>(file["model"]["vocab"].size());

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/sampling_params.h"
 #include "engine/base/violations.h"
 #include "engine/host/config/settings_proto.h"
 #include "engine/host/methods/registry.h"
@@ -37,6 +38,25 @@ std::string error(const std::string& fields) {
   if (result.ok()) return "no error";
   EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << fields;
   return std::string(result.status().message());
+}
+
+// Each row of kSamplingParameters is a field of its type with presence, checked against its range.
+TEST(RequestFromProto, EverySamplingParameterOfTheTable) {
+  using google::protobuf::FieldDescriptor;
+  for (const SamplingParameter& p : kSamplingParameters) {
+    const auto* const field = v1::GenerateRequest::descriptor()->FindFieldByName(p.name);
+    ASSERT_NE(field, nullptr) << p.name;
+    EXPECT_TRUE(field->has_presence()) << p.name;
+    EXPECT_EQ(field->cpp_type(),
+              p.integer ? FieldDescriptor::CPPTYPE_INT32 : FieldDescriptor::CPPTYPE_DOUBLE)
+        << p.name;
+    const std::string set = std::string(p.name) + ": ";
+    const auto good = translate(set + (p.integer ? "7" : "0.5"));
+    ASSERT_TRUE(good.ok()) << good.status();
+    EXPECT_EQ(good->sampling.*p.member, p.integer ? 7 : 0.5) << p.name;
+    EXPECT_EQ(error(set + "-3"), set + "-3; allowed: " + p.allowed());
+    if (!p.integer) EXPECT_EQ(error(set + "nan"), set + "nan; allowed: " + p.allowed());
+  }
 }
 
 TEST(RequestFromProto, DefaultsAreLeftToTheEngine) {

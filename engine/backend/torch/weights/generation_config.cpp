@@ -18,43 +18,30 @@ using nlohmann::json;
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
-// Read below, or without influence on which tokens come out.
-constexpr std::array kKnown{"do_sample",
-                            "temperature",
-                            "top_k",
-                            "top_p",
-                            "min_p",
-                            "typical_p",
-                            "repetition_penalty",
-                            "min_new_tokens",
-                            "bad_words_ids",
-                            "max_new_tokens",
-                            "eos_token_id",
-                            "bos_token_id",
-                            "pad_token_id",
-                            "_from_model_config",
-                            "transformers_version",
-                            "use_cache",
-                            "output_attentions",
-                            "output_hidden_states",
-                            "output_scores",
-                            "output_logits",
-                            "return_dict_in_generate",
-                            "return_legacy_cache",
-                            "cache_implementation",
-                            "cache_config",
-                            "low_memory",
-                            "disable_compile",
-                            "trust_remote_code",
-                            "chat_format"};
+// Read below, or without influence on the tokens. Sampling parameters are in kSamplingParameters.
+constexpr std::array kKnown{
+    "do_sample",           "min_new_tokens",       "bad_words_ids",
+    "max_new_tokens",      "eos_token_id",         "bos_token_id",
+    "pad_token_id",        "_from_model_config",   "transformers_version",
+    "use_cache",           "output_attentions",    "output_hidden_states",
+    "output_scores",       "output_logits",        "return_dict_in_generate",
+    "return_legacy_cache", "cache_implementation", "cache_config",
+    "low_memory",          "disable_compile",      "trust_remote_code",
+    "chat_format"};
 
-// Values at which a field does nothing.
+bool is_known(const std::string& field) {
+  const SamplingParameter* const row = find_sampling_parameter(field);
+  if (row != nullptr && row->in_generation_config) return true;
+  return std::find(kKnown.begin(), kKnown.end(), field) != kKnown.end();
+}
+
+// Values without effect.
 bool does_nothing(const std::string& field, const json& value) {
   if (value.is_null() || value == json(false) || value == json::array() ||
       value == json::object()) {
     return true;
   }
-  if (field == "max_length") return value == json(20);  // Transformers' default, never meant
+  if (field == "max_length") return value == json(20);  // Transformers' default
   constexpr std::array kOnes{
       "encoder_repetition_penalty", "length_penalty", "num_beams", "num_beam_groups",
       "num_return_sequences",       "top_h"};
@@ -62,7 +49,8 @@ bool does_nothing(const std::string& field, const json& value) {
   return value.is_number() && value.get<double>() == (one ? 1.0 : 0.0);
 }
 
-// bad_words_ids is a list of lists of token ids; where such a list has one, that token is banned.
+// bad_words_ids is a list of lists of token ids. Lists of one token ban it; longer lists have no
+// effect here.
 void read_bad_words(JsonFields& fields, GenerationDefaults& defaults) {
   const json* words = fields.find("bad_words_ids");
   if (words == nullptr) return;
@@ -78,7 +66,7 @@ void read_bad_words(JsonFields& fields, GenerationDefaults& defaults) {
   json longer = json::array();
   for (const json& word : *words) {
     if (word.size() == 1) {
-      defaults.bad_token_ids.push_back(word[0].get<Token>());
+      defaults.sampling.bad_token_ids.push_back(word[0].get<Token>());
     } else {
       longer.push_back(word);
     }
@@ -97,20 +85,14 @@ absl::StatusOr<GenerationDefaults> parse_generation_config(const std::string& te
   JsonFields fields(object, absl::StrCat(name, ": "));
   GenerationDefaults defaults;
   const bool sample = fields.boolean("do_sample", false);
-  const double temperature = fields.number("temperature", 1.0, 0, 1e4);
-  const int64_t top_k = fields.integer("top_k", 50, 0, kMaxInt);
-  const double top_p = fields.number("top_p", 1.0, 0, 1);
-  const double min_p = fields.number("min_p", 0.0, 0, 1);
-  const double typical_p = fields.number("typical_p", 1.0, 0, 1);
-  if (sample) {
-    defaults.temperature = static_cast<float>(temperature);
-    defaults.top_k = static_cast<int>(top_k);
-    defaults.top_p = static_cast<float>(top_p);
-    defaults.min_p = static_cast<float>(min_p);
-    defaults.typical_p = static_cast<float>(typical_p);
+  for (const SamplingParameter& p : kSamplingParameters) {
+    if (!p.in_generation_config) continue;
+    const double value = p.integer ? static_cast<double>(fields.integer(
+                                         p.name, static_cast<int64_t>(p.file_default),
+                                         static_cast<int64_t>(p.min), static_cast<int64_t>(p.max)))
+                                   : fields.number(p.name, p.file_default, p.min, p.file_max);
+    if (sample || !p.warper) defaults.sampling.*p.member = value;
   }
-  defaults.repetition_penalty =
-      static_cast<float>(fields.number("repetition_penalty", 1.0, 0.01, 100));
   defaults.min_new_tokens = fields.integer("min_new_tokens", 0, 0, kMaxInt);
   read_bad_words(fields, defaults);
   if (fields.find("max_new_tokens") != nullptr) {
@@ -120,8 +102,7 @@ absl::StatusOr<GenerationDefaults> parse_generation_config(const std::string& te
   TANDEM_RETURN_IF_ERROR(fields.status());
 
   for (const auto& [field, value] : object.items()) {
-    const bool known = std::find(kKnown.begin(), kKnown.end(), field) != kKnown.end();
-    if (!known && !does_nothing(field, value)) {
+    if (!is_known(field) && !does_nothing(field, value)) {
       defaults.not_applied.push_back(absl::StrCat(field, ": ", value_text(value)));
     }
   }

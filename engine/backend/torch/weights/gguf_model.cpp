@@ -19,6 +19,7 @@
 #include "engine/backend/torch/weights/gguf_names.h"
 #include "engine/backend/torch/weights/hf_fields.h"
 #include "engine/base/quote.h"
+#include "engine/base/sampling_params.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -327,29 +328,18 @@ absl::StatusOr<std::string> gguf_config_json(const Gguf& gguf, absl::string_view
 absl::StatusOr<std::string> gguf_generation_json(const Gguf& gguf, absl::string_view name) {
   GgufFields fields(gguf, name);
   json config = {{"eos_token_id", ending_tokens(fields)}};
-  struct Key {
-    const char *gguf, *hf;
-    double max;
-  };
-  constexpr std::array<Key, 3> kNumbers{{{"general.sampling.temp", "temperature", 1e4},
-                                         {"general.sampling.top_p", "top_p", 1},
-                                         {"general.sampling.min_p", "min_p", 1}}};
-  for (const Key& key : kNumbers) {
-    if (!fields.present(key.gguf)) continue;
-    config[key.hf] = fields.number(key.gguf, std::nullopt, 0, key.max);
-    config["do_sample"] = true;
+  for (const SamplingParameter& p : kSamplingParameters) {
+    if (p.gguf == nullptr || !fields.present(p.gguf)) continue;
+    if (p.integer) {  // some files write -1 for off
+      config[p.name] = std::max<int64_t>(
+          0, fields.integer(p.gguf, std::nullopt, -1, static_cast<int64_t>(p.max)));
+    } else {
+      config[p.name] = fields.number(p.gguf, std::nullopt, p.min, p.file_max);
+    }
+    if (p.warper) config["do_sample"] = true;
   }
-  if (fields.present("general.sampling.top_k")) {
-    config["top_k"] =
-        std::max<int64_t>(0, fields.integer("general.sampling.top_k", std::nullopt, -1, INT32_MAX));
-    config["do_sample"] = true;
-  }
-  // Where the file samples, Transformers' top 50 is not what its silence means.
+  // Transformers' default for an absent top_k, 50, does not apply to GGUF files.
   if (config.contains("do_sample") && !config.contains("top_k")) config["top_k"] = 0;
-  if (fields.present("general.sampling.penalty_repeat")) {
-    config["repetition_penalty"] =
-        fields.number("general.sampling.penalty_repeat", std::nullopt, 0.01, 100);
-  }
   TANDEM_RETURN_IF_ERROR(fields.status());
   return config.dump();
 }

@@ -1,16 +1,15 @@
-//! Runs a job with limits on the memory that it may hold.
+//! Runs a job with limits on its memory.
 //!
-//! A template can make much of little: nested JSON with indents, a string joined to itself. A job has a
-//! thread, a stack and a heap of its own. Where it makes things it looks at `check()`, and at
-//! `check_text()` before it makes a large text, and ends by itself with an error.
+//! Small templates can produce large values: indented nested JSON, a string repeated by itself. So each job
+//! has its own thread, stack and heap. It calls `check()` where it makes values, and `check_text()` before it
+//! makes a large text, and fails with an error beyond the soft limit.
 //!
-//! What a program of nothing but operators does between two such looks cannot be ended like that: an
-//! allocation cannot fail cleanly in Rust (unwinding out of an allocator is undefined, failing aborts the
-//! process). So there is a hard limit besides. A job that asks for more is left where it stands, as a
-//! coroutine that is never resumed: its thread goes back to its own stack and ends, and the job's stack and
-//! heap, of which nobody else knows anything, are given back whole.
+//! A program of operators only can allocate much between two such calls. An allocation cannot fail cleanly
+//! in Rust (unwinding out of an allocator is undefined behaviour, failure aborts the process). So there is
+//! also a hard limit. A job that exceeds it is abandoned like a coroutine that is never resumed: its thread
+//! switches back to its own stack and ends, and the job's stack and heap are unmapped as a whole.
 //!
-//! For that a job must hold no lock that outlives it while it takes memory.
+//! REQUIRES: a job holds no lock that outlives it while it allocates.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, UnsafeCell};
@@ -27,11 +26,11 @@ const PAGE_BYTES: usize = 4 << 10;
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The job wanted more memory than allowed.
+    /// The job exceeded its hard limit.
     Memory,
     /// The job panicked, with this message.
     Panic(String),
-    /// No thread, or no room for its heap.
+    /// The thread or the heap could not be created.
     Thread(String),
 }
 
@@ -39,13 +38,13 @@ pub enum Failure {
 pub struct Bounds {
     /// Memory beyond which `check()` fails.
     pub soft: usize,
-    /// Memory beyond which the job is left.
+    /// Memory beyond which the job is abandoned.
     pub hard: usize,
     /// Bytes of a single text.
     pub text: usize,
 }
 
-/// What a job of bounded size made too large.
+/// The limit that a job exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Excess {
     Memory,
@@ -54,28 +53,28 @@ pub enum Excess {
 
 /// Stack and heap of one job, used by its thread alone.
 struct Heap {
-    /// The stack, which grows down to a page that nobody may touch, and behind it the heap.
+    /// A guard page, the stack, which grows down to it, and the heap.
     mapped: NonNull<u8>,
     memory: NonNull<u8>,
     size: usize,
     free: UnsafeCell<Tlsf<'static, u32, u32, 32, 32>>,
     bounds: Bounds,
-    /// Bytes that the job holds.
+    /// Allocated bytes of the job.
     held: Cell<usize>,
-    /// Whether new memory comes from here; what lies here is given back here in any case.
+    /// Whether new blocks come from this heap. Its blocks are freed here in any case.
     open: Cell<bool>,
-    /// Where the thread goes on when the job has ended, or is left.
+    /// Where the thread resumes when the job has ended or is abandoned.
     back: UnsafeCell<libc::ucontext_t>,
 }
 
-// SAFETY: one thread at a time uses it.
+// SAFETY: used by one thread at a time.
 unsafe impl Sync for Heap {}
 
 impl Heap {
     fn new(bounds: Bounds) -> io::Result<Box<Self>> {
         let size = (bounds.hard + bounds.hard / 4).next_multiple_of(PAGE_BYTES); // for gaps and headers
-        // SAFETY: a mapping of its own, of which pages are real once they are written. Few of them are,
-        // so none should be huge.
+        // SAFETY: a new mapping, whose pages become resident when written. Few of them are, so none
+        // should be huge pages.
         let mapped = unsafe {
             let mapped = libc::mmap(
                 ptr::null_mut(),
@@ -114,7 +113,7 @@ impl Heap {
         (memory as usize).wrapping_sub(self.memory.as_ptr() as usize) < self.size
     }
 
-    /// Memory, or the end of the job that asks.
+    /// Allocates, or abandons the job.
     unsafe fn take(&self, layout: Layout) -> *mut u8 {
         let held = self.held.get().saturating_add(layout.size());
         if held <= self.bounds.hard {
@@ -131,10 +130,10 @@ impl Heap {
         self.held.set(self.held.get() - layout.size());
     }
 
-    /// Likewise for a block that changes its size.
+    /// Reallocates, or abandons the job.
     unsafe fn resize(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let held = (self.held.get() - layout.size()).saturating_add(size);
-        // Both blocks exist while one is copied into the other.
+        // Both blocks exist during the copy.
         if held.saturating_add(layout.size()) <= self.bounds.hard || size <= layout.size() {
             let resized = Layout::from_size_align_unchecked(size, layout.align());
             if let Some(moved) =
@@ -149,7 +148,7 @@ impl Heap {
 }
 
 impl Heap {
-    /// Calls `entry` on the stack that is here. Returns when it does, or when it is left.
+    /// Calls `entry` on the job's stack. Returns when it returns or is abandoned.
     unsafe fn run(&self, entry: extern "C" fn()) {
         let mut job = std::mem::zeroed::<libc::ucontext_t>();
         libc::getcontext(&mut job);
@@ -160,7 +159,7 @@ impl Heap {
         libc::swapcontext(self.back.get(), &job);
     }
 
-    /// Leaves the job that calls this where it stands.
+    /// Abandons the calling job.
     unsafe fn leave(&self) -> ! {
         self.open.set(false);
         libc::setcontext(self.back.get());
@@ -176,9 +175,9 @@ impl Drop for Heap {
 }
 
 thread_local! {
-    /// Of the job on this thread; null where there is none. Outlives the thread.
+    /// The heap of the job on this thread; null: no job. Outlives the thread.
     static HEAP: Cell<*const Heap> = const { Cell::new(ptr::null()) };
-    /// What runs on its stack.
+    /// The task that runs on its stack.
     static TASK: Cell<*mut ()> = const { Cell::new(ptr::null_mut()) };
     static CATCHING: Cell<bool> = const { Cell::new(false) };
 }
@@ -193,7 +192,7 @@ fn open_heap() -> Option<&'static Heap> {
     heap().filter(|heap| heap.open.get())
 }
 
-/// Whether the job on this thread holds too much memory. Always fine where there is none.
+/// Fails if the job on this thread exceeds its soft limit. Without a job, always succeeds.
 pub fn check() -> Result<(), Excess> {
     match open_heap() {
         Some(heap) if heap.held.get() > heap.bounds.soft => Err(Excess::Memory),
@@ -201,7 +200,7 @@ pub fn check() -> Result<(), Excess> {
     }
 }
 
-/// Whether the job on this thread may make a text of so many bytes.
+/// Fails if the job on this thread may not make a text of `bytes`.
 pub fn check_text(bytes: usize) -> Result<(), Excess> {
     match open_heap() {
         Some(heap) if bytes > heap.bounds.text => Err(Excess::Text),
@@ -214,8 +213,8 @@ struct JobAllocator;
 #[global_allocator]
 static ALLOCATOR: JobAllocator = JobAllocator;
 
-// SAFETY: a block belongs to the heap in whose range it lies, or to the system; every request goes to
-// the one that it belongs to, unchanged.
+// SAFETY: a block belongs to the heap whose range contains it, else to the system. Every request is passed
+// unchanged to its owner.
 unsafe impl GlobalAlloc for JobAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match open_heap() {
@@ -250,14 +249,14 @@ unsafe impl GlobalAlloc for JobAllocator {
     }
 }
 
-/// What a job is given, and what it leaves.
+/// Input and result of a job.
 struct Task<F, T> {
     job: Option<F>,
     result: Option<Result<T, String>>,
 }
 
 extern "C" fn run_task<F: FnOnce() -> T, T: Clone>() {
-    // SAFETY: run_on() has set it, and looks at the task when this is over.
+    // SAFETY: run_on() has set it, and reads the task afterwards.
     let task = unsafe { &mut *TASK.with(Cell::get).cast::<Task<F, T>>() };
     if let (Some(heap), Some(job)) = (heap(), task.job.take()) {
         heap.open.set(true);
@@ -267,23 +266,23 @@ extern "C" fn run_task<F: FnOnce() -> T, T: Clone>() {
     }
 }
 
-/// The job's result; None where it was left.
+/// The job's result; None: it was abandoned.
 fn run_on<F: FnOnce() -> T, T: Clone>(heap: &Heap, job: F) -> Option<Result<T, String>> {
     let task = UnsafeCell::new(Task { job: Some(job), result: None });
     HEAP.with(|cell| cell.set(heap));
     TASK.with(|cell| cell.set(task.get().cast()));
-    // SAFETY: this thread has no other job, and ends soon; what the job holds is never used again.
+    // SAFETY: this thread has no other job and ends soon; the memory of the job is not used again.
     unsafe { heap.run(run_task::<F, T>) };
     task.into_inner().result
 }
 
-/// Runs `job` on a thread of its own, with so much memory at a time beyond what exists, and waits for it.
+/// Runs `job` on a new thread within `bounds`, which apply to memory allocated by the job, and waits for it.
 pub fn run<T: Clone + Send>(bounds: Bounds, job: impl FnOnce() -> T + Send) -> Result<T, Failure> {
     install_hook(); // not on the job's heap
     let failed = |error: io::Error| Failure::Thread(error.to_string());
     let heap = Heap::new(bounds).map_err(failed)?;
     let heap = &*heap;
-    // A thread of its own, since what the job has set for its thread is left with it.
+    // A new thread, because an abandoned job leaves its thread-local state behind.
     let result = thread::scope(|scope| {
         let thread = thread::Builder::new().name("template".to_string());
         let handle = thread.spawn_scoped(scope, move || run_on(heap, job)).map_err(failed)?;
@@ -308,7 +307,7 @@ fn install_hook() {
     });
 }
 
-/// Runs `job`; a panic becomes its message and is not printed.
+/// Runs `job`; a panic becomes an error with its message and is not printed.
 pub fn catch<T>(job: impl FnOnce() -> T) -> Result<T, String> {
     install_hook();
     let before = CATCHING.with(|cell| cell.replace(true));
@@ -320,7 +319,7 @@ pub fn catch<T>(job: impl FnOnce() -> T) -> Result<T, String> {
             .map(|text| text.to_string())
             .or_else(|| payload.downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "unknown panic".to_string());
-        // A payload may panic again when it is dropped.
+        // Dropping the payload may panic again.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
         message
     })

@@ -1,6 +1,6 @@
-//! How byte-level vocabularies spell bytes.
+//! Spelling of bytes in byte-level vocabularies.
 
-/// GPT-2's alphabet: printable Latin-1 stands for itself, the other 68 bytes for U+0100 and up.
+/// GPT-2's alphabet: printable Latin-1 characters map to themselves, the other 68 bytes to U+0100 and up.
 pub fn byte_alphabet() -> Vec<Option<u8>> {
     let mut alphabet = vec![None; 0x144];
     let mut next = 0x100;

@@ -1,4 +1,4 @@
-//! The crate's error: a code of the C ABI and a message for people.
+//! The crate's error: a code of the C ABI and a message for users.
 
 use std::fmt;
 

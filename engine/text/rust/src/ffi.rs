@@ -1,4 +1,4 @@
-//! The C ABI of `tandem_text.h`. Every function catches panics; memory changes owner only as the header says.
+//! The C ABI of `tandem_text.h`. Every function catches panics. The header defines the ownership of memory.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
@@ -48,7 +48,7 @@ impl From<Vec<u32>> for TandemIds {
 }
 
 /// # Safety
-/// `bytes` is zero or was made by this library and not freed.
+/// `bytes` is zero, or was returned by this library and not freed.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_bytes_free(bytes: TandemBytes) {
     if !bytes.data.is_null() {
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn tandem_bytes_free(bytes: TandemBytes) {
 }
 
 /// # Safety
-/// `ids` is zero or was made by this library and not freed.
+/// `ids` is zero, or was returned by this library and not freed.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_ids_free(ids: TandemIds) {
     if !ids.data.is_null() {
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn tandem_ids_free(ids: TandemIds) {
     }
 }
 
-/// Runs `job`; 0 and its value through `store`, or a code and a message in `error`.
+/// Runs `job`. Returns 0 and passes its value to `store`, or returns a code and writes a message to `error`.
 unsafe fn guarded<T>(
     error: *mut TandemBytes,
     store: impl FnOnce(T),
@@ -96,7 +96,7 @@ unsafe fn text<'a>(what: &str, data: *const c_char, size: usize) -> Result<&'a s
 }
 
 /// # Safety
-/// As the header says.
+/// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_tokenizer_load(
     directory: *const c_char,
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn tandem_tokenizer_load(
 }
 
 /// # Safety
-/// As the header says.
+/// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_tokenizer_parse(
     name: *const c_char,
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn tandem_tokenizer_parse(
 }
 
 /// # Safety
-/// As the header says.
+/// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_tokenizer_bytes(
     tokenizer: *mut *mut Tokenizer,
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn tandem_tokenizer_bytes(
 }
 
 /// # Safety
-/// As the header says.
+/// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_tokenizer_free(tokenizer: *mut Tokenizer) {
     if !tokenizer.is_null() {
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn tandem_tokenizer_free(tokenizer: *mut Tokenizer) {
 }
 
 /// # Safety
-/// As the header says.
+/// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_tokenizer_encode(
     tokenizer: *const Tokenizer,
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn tandem_tokenizer_encode(
 }
 
 /// # Safety
-/// As the header says.
+/// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_tokenizer_decode(
     tokenizer: *const Tokenizer,
@@ -208,14 +208,14 @@ pub unsafe extern "C" fn tandem_tokenizer_decode(
 }
 
 /// # Safety
-/// As the header says.
+/// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_tokenizer_vocab_size(tokenizer: *const Tokenizer) -> usize {
     (*tokenizer).vocab_size()
 }
 
 /// # Safety
-/// As the header says.
+/// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_tokenizer_token_text(
     tokenizer: *const Tokenizer,
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn tandem_tokenizer_token_text(
 }
 
 /// # Safety
-/// As the header says.
+/// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_tokenizer_token_id(
     tokenizer: *const Tokenizer,
@@ -254,7 +254,7 @@ pub struct TandemPieces {
 }
 
 /// # Safety
-/// As the header says.
+/// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_tokenizer_pieces(
     tokenizer: *const Tokenizer,
@@ -295,7 +295,7 @@ struct Clock {
     context: *mut c_void,
 }
 
-// SAFETY: the header asks for a function that may be called from any thread.
+// SAFETY: the header requires a function that may be called from any thread.
 unsafe impl Send for Clock {}
 unsafe impl Sync for Clock {}
 
@@ -305,7 +305,7 @@ impl Clock {
             return Some(String::new());
         }
         let mut out = vec![0u8; 4096];
-        // SAFETY: both buffers live through the call and their sizes are given.
+        // SAFETY: both buffers outlive the call, and their sizes are passed.
         let size = unsafe {
             (self.call)(
                 self.context,
@@ -324,7 +324,7 @@ impl Clock {
 }
 
 /// # Safety
-/// As the header says.
+/// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_template_load(
     directory: *const c_char,
@@ -350,7 +350,7 @@ pub unsafe extern "C" fn tandem_template_load(
 }
 
 /// # Safety
-/// As the header says.
+/// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_template_parse(
     name: *const c_char,
@@ -380,7 +380,7 @@ pub unsafe extern "C" fn tandem_template_parse(
 }
 
 /// # Safety
-/// As the header says.
+/// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_template_free(chat_template: *mut Template) {
     if !chat_template.is_null() {
@@ -389,7 +389,7 @@ pub unsafe extern "C" fn tandem_template_free(chat_template: *mut Template) {
 }
 
 /// # Safety
-/// As the header says.
+/// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_template_render(
     chat_template: *const Template,

@@ -1,9 +1,8 @@
 //! Tokenizers and chat templates for engine/text, behind the C ABI of `tandem_text.h`.
 //!
-//! `model_files` reads what lies beside a model, `tokenizer` and `pieces` turn text into ids and back,
-//! `template` renders conversations with the help of `python` (what Python does with values) and
-//! `bounded` (memory limits, with heaps of their own), and `ffi` is the border to C. The latter two alone have
-//! raw pointers.
+//! `model_files` reads the small files of a model. `tokenizer` and `pieces` convert text to ids and back.
+//! `template` renders conversations; `python` formats values as Python does, and `bounded` limits memory with
+//! separate heaps. `ffi` is the C interface. Only `bounded` and `ffi` use raw pointers.
 
 pub mod bounded;
 pub mod byte_alphabet;

@@ -1,4 +1,4 @@
-//! Python's methods and Jinja2's filters and tests, where minijinja has none or differs.
+//! Python's methods and Jinja2's filters and tests that minijinja lacks or defines differently.
 
 use std::borrow::Cow;
 
@@ -34,7 +34,7 @@ pub fn install(env: &mut Environment<'static>) {
             },
         }
     });
-    // In Python strings and mappings have a length and can be indexed and iterated over.
+    // In Python, strings and mappings have a length, and can be indexed and iterated.
     env.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Iterable | ValueKind::Map)
     });
@@ -86,8 +86,8 @@ fn join(
     Ok(out)
 }
 
-/// Filters of minijinja whose output may be much longer than what goes in: it is measured before it
-/// is made.
+/// Checks the output size of minijinja's filters whose output may be much longer than their input, before
+/// they run.
 fn bound_filters(env: &mut Environment<'static>) {
     guard(env, "replace", Value::from_function(filters::replace), |args| match args {
         [text, from, to, ..] => replaced(&str_of(text)?, &str_of(from)?, str_of(to)?.len()),
@@ -115,7 +115,7 @@ fn bound_filters(env: &mut Environment<'static>) {
     }
 }
 
-/// Replaces a filter by one that first asks whether a text of `bytes` may be made.
+/// Replaces a filter by one that first checks its output size, `bytes`.
 fn guard(
     env: &mut Environment<'static>,
     name: &'static str,
@@ -135,7 +135,7 @@ fn str_of(value: &Value) -> Result<Cow<'_, str>, Error> {
     }
 }
 
-/// An argument by place or by name. Named ones come last, in one value.
+/// An argument by position or by name. Named arguments come last, in one value.
 fn argument(args: &[Value], place: usize, name: &str) -> Option<Value> {
     let named = args.last().filter(|last| last.is_kwargs())?.get_attr(name).ok();
     match args.get(place) {
@@ -149,7 +149,7 @@ fn replaced(text: &str, from: &str, to: usize) -> Result<usize, Error> {
     Ok(text.len().saturating_add(times.saturating_mul(to)))
 }
 
-/// All numbers in a format may be widths, and all arguments may be written wherever one is.
+/// Upper bound of a formatted text: each number may be a width, and each argument may be used anywhere.
 fn formatted(args: &[Value]) -> Result<usize, Error> {
     let Some((format, args)) = args.split_first() else { return Ok(0) };
     let format = str_of(format)?;
@@ -185,7 +185,7 @@ fn call_method(state: &State, value: &Value, method: &str, args: &[Value]) -> Re
     }
 }
 
-/// Of what a method makes, where that may be much longer than what goes in.
+/// Upper bound of a method's output, if it may be much longer than its input.
 fn method_size(value: &Value, method: &str, args: &[Value]) -> Result<usize, Error> {
     let Some(text) = value.as_str() else { return Ok(0) };
     match (method, args) {
@@ -242,7 +242,7 @@ fn strip<'a>(text: &'a str, chars: Option<&str>, left: bool, right: bool) -> &'a
     }
 }
 
-/// Index in characters of byte offset `at`, -1 for none.
+/// Character index of byte offset `at`; -1: none.
 fn char_index(text: &str, at: Option<usize>) -> i64 {
     at.map_or(-1, |at| text[..at].chars().count() as i64)
 }

@@ -1,5 +1,5 @@
-//! The small files beside a model: `tokenizer_config.json`, `special_tokens_map.json`,
-//! `added_tokens.json`. Their meaning follows Transformers' `PreTrainedTokenizerBase._from_pretrained`.
+//! The small files of a model: `tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`.
+//! They are read as Transformers' `PreTrainedTokenizerBase._from_pretrained` does.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,24 +10,24 @@ use tokenizers::AddedToken;
 
 use crate::error::{Error, Result};
 
-/// Names that every tokenizer class knows, in the order in which Transformers lists them.
+/// Names of all tokenizer classes, in the order of Transformers.
 const NAMED_TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// What the files say about special and added tokens.
+/// Special and added tokens of the files.
 #[derive(Default)]
 pub struct ModelFiles {
     pub config: Map<String, Value>,
     pub config_path: PathBuf,
-    /// Special tokens by name (`bos_token`, ...), also those only this model has (`image_token`).
+    /// Special tokens by name (`bos_token`, ...), including model-specific names (`image_token`).
     pub named: Vec<(String, AddedToken)>,
-    /// Special tokens without a name of their own.
+    /// Special tokens without a name.
     pub extra: Vec<AddedToken>,
     /// Added tokens by id, ascending.
     pub added: Vec<(u64, AddedToken)>,
 }
 
-/// Reads a file; None where there is no such file.
+/// Reads a file; None: it does not exist.
 pub fn read_optional(path: &Path) -> Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -36,7 +36,7 @@ pub fn read_optional(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Reads a JSON object; None where there is no such file.
+/// Reads a JSON object; None: the file does not exist.
 pub fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
     let Some(bytes) = read_optional(path)? else { return Ok(None) };
     match serde_json::from_slice(&bytes) {
@@ -84,8 +84,8 @@ impl ModelFiles {
         Ok(files)
     }
 
-    /// What the text of a `tokenizer_config.json` says that lies beside no other file; `name` stands
-    /// for it in messages.
+    /// From the text of a `tokenizer_config.json` without other files. `name` replaces the file name in
+    /// messages.
     pub fn from_config(name: &str, config: &str) -> Result<Self> {
         let config = match serde_json::from_str(config) {
             Ok(Value::Object(object)) => object,
@@ -126,7 +126,7 @@ impl ModelFiles {
             }
             self.named.push((name, token));
         }
-        // Named tokens may also be given together.
+        // Named tokens may also be grouped.
         for key in ["extra_special_tokens", "model_specific_special_tokens"] {
             let Some(Value::Object(entries)) = self.config.get(key) else { continue };
             for (name, value) in entries {
@@ -152,8 +152,8 @@ impl ModelFiles {
         Ok(())
     }
 
-    /// `added_tokens.json` of old models: text to id. Only read where the configuration lists no
-    /// added tokens itself.
+    /// `added_tokens.json` of old models: text to id. Read only if the configuration lists no added
+    /// tokens.
     fn read_legacy_added(&mut self, directory: &Path) -> Result<()> {
         if self.config.contains_key("added_tokens_decoder") {
             return Ok(());
@@ -171,7 +171,7 @@ impl ModelFiles {
     }
 }
 
-/// A token given as text or as an object with `content` and flags.
+/// A token, given as text or as an object with `content` and flags.
 fn added_token(value: &Value, special: Option<bool>, field: &str) -> Result<AddedToken> {
     match value {
         Value::String(content) => Ok(AddedToken::from(content.clone(), special.unwrap_or(false))),

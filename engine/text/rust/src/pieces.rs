@@ -1,5 +1,5 @@
-//! What each token adds to decoded text, for decoders where that can be tabulated.
-//! See `engine/text/piece_table.h`, whose columns these are.
+//! The text that each token adds when decoded, for decoders that allow a table.
+//! See `engine/text/piece_table.h` for its columns.
 
 use tokenizers::{Decoder, DecoderWrapper};
 
@@ -28,12 +28,12 @@ pub struct Pieces {
     pub first_end: Vec<u32>,
 }
 
-/// A decoder taken apart into what the table needs.
+/// The parts of a decoder that the table needs.
 enum Shape<'a> {
     Opaque,
     Bytes,
-    /// `steps` act on each token by itself, then `byte_fallback`, then the whole text loses up to
-    /// `strip.1` leading characters `strip.0`.
+    /// `steps` apply per token, then `byte_fallback`. Then up to `strip.1` leading characters `strip.0` of
+    /// the whole text are removed.
     Pieces { steps: Vec<&'a DecoderWrapper>, byte_fallback: bool, strip: Option<(char, usize)> },
     /// No decoder: tokens joined by spaces.
     Joined,
@@ -89,7 +89,7 @@ impl Pieces {
                                 first = as_first.into_bytes();
                                 flags |= WHOLE;
                             }
-                            // A byte in one place and text in another: no decoder in use does this.
+                            // A byte at one position and text at another: no known decoder does this.
                             _ => return Ok(Pieces::opaque(tokenizer)),
                         }
                     }
@@ -138,7 +138,7 @@ fn shape_of(decoder: &DecoderWrapper) -> Shape<'_> {
             DecoderWrapper::Metaspace(_) | DecoderWrapper::WordPiece(_) | DecoderWrapper::Replace(_) => {
                 steps.push(*step)
             }
-            // Stripping an end fails in the library on short tokens, so leave those to it.
+            // The library fails to strip the ends of short tokens, so it decodes these itself.
             DecoderWrapper::Strip(strip) if strip.stop == 0 => steps.push(*step),
             _ => break,
         }
@@ -183,7 +183,7 @@ fn apply(steps: &[&DecoderWrapper], tokens: Vec<String>) -> Result<String> {
     Ok(tokens.into_iter().next_back().unwrap_or_default())
 }
 
-/// The byte that a token like `<0x0A>` stands for, as the library's ByteFallback reads it.
+/// The byte of a token like `<0x0A>`, as the library's ByteFallback reads it.
 fn byte_of(token: &str) -> Option<u8> {
     if token.len() == 6 && token.starts_with("<0x") && token.ends_with('>') {
         token.get(3..5).and_then(|digits| u8::from_str_radix(digits, 16).ok())
@@ -192,7 +192,7 @@ fn byte_of(token: &str) -> Option<u8> {
     }
 }
 
-/// Bytes of a token spelled in GPT-2's byte alphabet; the token itself where it is not.
+/// Bytes of a token in GPT-2's byte alphabet; the token itself if it has other characters.
 fn byte_level(token: &str, alphabet: &[Option<u8>]) -> Vec<u8> {
     token
         .chars()

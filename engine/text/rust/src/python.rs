@@ -1,4 +1,4 @@
-//! What Python does with values, for templates written for it: `str()`, `repr()` and `json.dumps`.
+//! Python's `str()`, `repr()` and `json.dumps`, for templates.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use crate::bounded;
 /// Nested containers deeper than this are an error (JSON input is limited to 128 levels).
 const MAX_DEPTH: usize = 256;
 
-/// Fails where a text of so many bytes is more than a render may make, or the render holds too much.
+/// Fails if a render may not make a text of this size, or holds too much memory.
 pub fn check_size(bytes: usize) -> Result<(), Error> {
     bounded::check_text(bytes).map_err(|excess| match excess {
         bounded::Excess::Text => Error::new(ErrorKind::WriteFailure, "too long"),
@@ -18,10 +18,10 @@ pub fn check_size(bytes: usize) -> Result<(), Error> {
     })
 }
 
-/// The detail of errors that say so.
+/// The detail of such errors.
 pub const TOO_MUCH_MEMORY: &str = "too much memory";
 
-/// Python's `str(value)` as Jinja prints it: undefined is nothing.
+/// Python's `str(value)` as Jinja prints it: undefined values are empty.
 pub fn to_str(value: &Value) -> Result<String, Error> {
     if let Some(text) = value.as_str() {
         return Ok(text.to_string());
@@ -83,7 +83,7 @@ fn write_number(value: &Value, out: &mut String, specials: [&str; 3]) {
     }
 }
 
-/// Python's `repr(float)`: the shortest digits that read back the same, exponents below -4 and from 16.
+/// Python's `repr(float)`: the shortest digits that parse to the same value; exponents below -4 and from 16.
 fn float_repr(number: f64, specials: [&str; 3]) -> String {
     if number.is_nan() {
         return specials[2].to_string();
@@ -135,7 +135,7 @@ fn write_string_repr(text: &str, out: &mut String) {
     out.push(quote);
 }
 
-/// Python's `str.isprintable`, but for code points without a meaning yet.
+/// Python's `str.isprintable`, except for unassigned code points.
 fn is_printable(c: char) -> bool {
     !matches!(c as u32,
         0x00..=0x1F | 0x7F..=0xA0 | 0xAD | 0x600..=0x605 | 0x61C | 0x6DD | 0x70F | 0x890..=0x891

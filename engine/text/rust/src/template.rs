@@ -1,4 +1,4 @@
-//! Chat templates as Transformers' `apply_chat_template` renders them. See `engine/text/chat_template.h`.
+//! Chat templates, rendered as Transformers' `apply_chat_template` does. See `engine/text/chat_template.h`.
 
 use std::fs;
 use std::io;
@@ -17,9 +17,9 @@ use crate::python;
 const MAX_SOURCE_BYTES: usize = 8 << 20;
 /// Memory of a render beyond its input and output.
 const BASE_MEMORY_BYTES: usize = 64 << 20;
-/// What operators may take between two looks at the memory: more than the longest repeated text.
+/// Memory that operators may allocate between two checks: more than the longest repeated text.
 const OPERATOR_MEMORY_BYTES: usize = 256 << 20;
-/// Of messages, tools and arguments together, and their arrays and objects in one another.
+/// Limits of messages, tools and arguments together: bytes, and nesting of arrays and objects.
 const MAX_INPUT_BYTES: usize = 8 << 20;
 const MAX_INPUT_DEPTH: usize = 64;
 
@@ -49,14 +49,14 @@ pub struct Limits {
     pub max_output_bytes: usize,
 }
 
-/// Formats the current time; None where that is not possible.
+/// Formats the current time; None: not possible.
 pub type Strftime = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// Name ("default", "tool_use", ...), text and file of a template.
 type Source = (String, String, PathBuf);
 
 self_cell::self_cell!(
-    /// Templates, and what they were compiled to.
+    /// Templates with their compiled form.
     struct Compiled {
         owner: Vec<Source>,
         #[covariant]
@@ -72,14 +72,14 @@ pub struct Template {
 }
 
 impl Template {
-    /// The template of a model; None where it has none.
+    /// The template of a model; None: it has none.
     pub fn load(directory: &Path, limits: Limits, strftime: Strftime) -> Result<Option<Self>> {
         let files = ModelFiles::read(directory)?;
         let sources = read_sources(directory, &files)?;
         Self::new(files, sources, limits, strftime)
     }
 
-    /// The same from the text of a `tokenizer_config.json`; `name` stands for it in messages.
+    /// From the text of a `tokenizer_config.json`. `name` replaces the file name in messages.
     pub fn parse(
         name: &str,
         config: &str,
@@ -109,7 +109,7 @@ impl Template {
             for (name, text, path) in sources {
                 if text.len() > MAX_SOURCE_BYTES {
                     return Err(Error::invalid(format!(
-                        "chat template {}: has {} bytes, allowed are {MAX_SOURCE_BYTES}",
+                        "chat template {}: {} bytes; allowed: at most {MAX_SOURCE_BYTES}",
                         path.display(),
                         text.len()
                     )));
@@ -133,7 +133,7 @@ impl Template {
         let input = messages.len() + tools.len() + extra.len();
         if input > MAX_INPUT_BYTES {
             return Err(Error::invalid(format!(
-                "messages, tools and template arguments: {input} bytes, allowed are {MAX_INPUT_BYTES}"
+                "messages, tools and template arguments: {input} bytes; allowed: at most {MAX_INPUT_BYTES}"
             )));
         }
         let messages = parse_messages(messages)?;
@@ -230,7 +230,7 @@ fn describe(path: &Path, error: &minijinja::Error) -> Error {
     Error::invalid(message)
 }
 
-/// Collects what a template writes, up to a limit.
+/// Collects the output of a template, up to a limit.
 struct Limited {
     bytes: Vec<u8>,
     limit: usize,
@@ -270,13 +270,13 @@ fn environment<'a>(fuel: u64, strftime: Strftime) -> Environment<'a> {
     });
     env.add_function("strftime_now", move |format: &str| {
         strftime(format).ok_or_else(|| {
-            minijinja::Error::new(ErrorKind::InvalidOperation, "strftime_now: the format does not work")
+            minijinja::Error::new(ErrorKind::InvalidOperation, "strftime_now: invalid format")
         })
     });
     env
 }
 
-/// The templates as Transformers finds them.
+/// The templates, searched as in Transformers.
 fn read_sources(directory: &Path, files: &ModelFiles) -> Result<Vec<Source>> {
     let mut paths = vec![("default".to_string(), directory.join("chat_template.jinja"))];
     if let Ok(entries) = fs::read_dir(directory.join("additional_chat_templates")) {
@@ -337,8 +337,8 @@ fn config_sources(files: &ModelFiles) -> Result<Vec<Source>> {
     Ok(sources)
 }
 
-/// Replaces Transformers' `{% generation %}` blocks, which mark a span and print what is in them, by
-/// `{% with %}` blocks, which do the latter.
+/// Replaces Transformers' `{% generation %}` blocks, which mark and print their content, by `{% with %}`
+/// blocks, which only print it.
 pub fn plain_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -367,7 +367,7 @@ pub fn plain_generation_tags(source: &str) -> String {
     out
 }
 
-/// Arrays and objects in one another, at the deepest; `text` need not be JSON.
+/// Nesting depth of arrays and objects. `text` need not be valid JSON.
 fn depth_of(text: &str) -> usize {
     let (mut depth, mut deepest, mut in_string, mut escaped) = (0usize, 0usize, false, false);
     for byte in text.bytes() {
@@ -390,13 +390,13 @@ fn parse(argument: &str, text: &str) -> Result<Json> {
     let depth = depth_of(text);
     if depth > MAX_INPUT_DEPTH {
         return Err(Error::invalid(format!(
-            "{argument}: {depth} arrays and objects in one another, allowed are {MAX_INPUT_DEPTH}"
+            "{argument}: nesting depth {depth}; allowed: at most {MAX_INPUT_DEPTH}"
         )));
     }
     serde_json::from_str(text).map_err(|error| Error::invalid(format!("{argument}: {error}")))
 }
 
-/// The conversation as templates see it: no null fields, reasoning under all of its names.
+/// The conversation for templates: without null fields, with the reasoning under all of its names.
 fn parse_messages(text: &str) -> Result<Json> {
     let Json::Array(messages) = parse("messages", text)? else {
         return Err(Error::invalid("messages: must be an array of objects"));

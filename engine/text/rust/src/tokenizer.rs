@@ -1,4 +1,4 @@
-//! A `tokenizer.json` with what Transformers adds around it. See `engine/text/tokenizer.h`.
+//! A `tokenizer.json`, extended as Transformers does. See `engine/text/tokenizer.h`.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use crate::byte_alphabet::byte_alphabet;
 use crate::error::{Error, Result};
 use crate::model_files::{read_optional, ModelFiles};
 
-/// What to do with text that spells a special token.
+/// Treatment of text that spells a special token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpecialText {
     AsConfigured,
@@ -19,14 +19,14 @@ pub enum SpecialText {
 
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// `inner` with the other setting of `encode_special_tokens`; made when first asked for.
+    /// `inner` with the other setting of `encode_special_tokens`, made at first use.
     other: OnceLock<tokenizers::Tokenizer>,
     clean_up_spaces: bool,
     vocab_size: usize,
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` and the small files beside it.
+    /// Reads `tokenizer.json` and the other tokenizer files of the directory.
     pub fn load(directory: &Path) -> Result<Self> {
         let path = directory.join("tokenizer.json");
         let bytes = read_optional(&path)?.ok_or_else(|| {
@@ -38,8 +38,8 @@ impl Tokenizer {
             .map_err(|error| Error { message: format!("{}: {error}", path.display()), ..error })
     }
 
-    /// The same from the texts of `tokenizer.json` and `tokenizer_config.json`; `name` stands for both
-    /// in messages.
+    /// From the texts of `tokenizer.json` and `tokenizer_config.json`. `name` replaces the file names in
+    /// messages.
     pub fn parse(name: &str, json: &str, config: &str) -> Result<Self> {
         let context = |error: Error| Error { message: format!("{name}: {error}"), ..error };
         let inner = tokenizers::Tokenizer::from_bytes(json)
@@ -47,7 +47,7 @@ impl Tokenizer {
         Self::new(inner, &ModelFiles::from_config(name, config)?).map_err(context)
     }
 
-    /// Bytes as tokens 0 to 255 and `<|endoftext|>` as 256: for models that have no directory.
+    /// Bytes as tokens 0 to 255 and `<|endoftext|>` as 256, for models without files.
     pub fn bytes() -> Result<Self> {
         let mut vocab = serde_json::Map::new();
         for (code, byte) in byte_alphabet().iter().enumerate() {
@@ -74,7 +74,7 @@ impl Tokenizer {
         inner.with_truncation(None).map_err(|error| Error::internal(error.to_string()))?;
         inner.set_encode_special_tokens(files.flag("split_special_tokens"));
 
-        // The same tokens in the same order as Transformers adds them: ids depend on it.
+        // Same tokens and order as in Transformers: ids depend on it.
         let mut tokens: Vec<AddedToken> = files.added.iter().map(|(_, t)| t.clone()).collect();
         let known = inner.get_added_vocabulary().get_vocab().clone();
         for token in files.named.iter().map(|(_, token)| token).chain(&files.extra) {
@@ -97,7 +97,7 @@ impl Tokenizer {
         let clean_up_spaces = files.flag("clean_up_tokenization_spaces") && (!is_bpe || force);
         let vocab = inner.get_vocab(true);
         let vocab_size = vocab.values().max().map_or(0, |id| *id as usize + 1);
-        // Ids are indices of tables here and rows of an embedding in the model.
+        // Ids index tables here and the embedding rows of the model.
         if vocab_size > 4 * (vocab.len() + 100_000) {
             return Err(Error::invalid(format!(
                 "the largest token id is {}, but there are only {} tokens",
@@ -137,7 +137,7 @@ impl Tokenizer {
             .filter(|token| !skip_special || !self.is_special(token))
             .collect();
         if tokens.is_empty() {
-            return Ok(String::new()); // some decoders fail on nothing
+            return Ok(String::new()); // some decoders fail on empty input
         }
         let text = match self.inner.get_decoder() {
             Some(decoder) => decoder

@@ -1,4 +1,4 @@
-//! What the C++ tests cannot reach: limits of memory, panics, and helpers of the templates.
+//! Tests out of reach of C++: memory limits, panics, and helpers of templates.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use tandem_text::error::Code;
 use tandem_text::template::{plain_generation_tags, Limits, Template};
 use tandem_text::tokenizer::{SpecialText, Tokenizer};
 
-/// A directory of this test process, removed with the value.
+/// A temporary directory, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -50,7 +50,7 @@ fn bounded_memory_counts_what_is_held_at_a_time() {
     assert_eq!(run(BOUNDS, churn), Ok(500_000_000));
     let hoard = || (0..1000).map(|i| vec![i as u8; 500_000]).collect::<Vec<_>>().len();
     assert_eq!(run(BOUNDS, hoard), Err(Failure::Memory));
-    // This thread has no limit, before or after.
+    // This thread has no limit.
     assert_eq!(vec![1u8; 10 << 20].len(), 10 << 20);
 }
 
@@ -66,7 +66,7 @@ fn bounded_jobs_may_look_at_what_they_hold() {
     assert_eq!(run(BOUNDS, hoard), Ok((5, Ok(()), 100_000, Err(Excess::Memory))));
     assert_eq!(run(BOUNDS, || check_text(1000)), Ok(Ok(())));
     assert_eq!(run(BOUNDS, || check_text(1001)), Ok(Err(Excess::Text)));
-    assert_eq!(check_text(1 << 40), Ok(())); // nothing is bounded here
+    assert_eq!(check_text(1 << 40), Ok(())); // no limits here
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn no_input_makes_a_template_too_large() {
         ("{% set x = a.replace('x', a) %}", long.as_str(), "more than 1000 bytes"),
         ("{% set x = '%0100000000d' | format(b) %}", long.as_str(), "more than 1000 bytes"),
         ("{% set x = '{:>100000000}'.format(a) %}", long.as_str(), "more than 1000 bytes"),
-        ("{{ a }}", deep(64).as_str(), "allowed are 64"),
+        ("{{ a }}", deep(64).as_str(), "allowed: at most 64"),
     ] {
         let t = template("large", source, 1_000_000);
         for _ in 0..5 {
@@ -145,14 +145,14 @@ fn no_input_makes_a_template_too_large() {
     assert_eq!(t.render("[{}]", "", r#"{"a": "[[[[\"[["}"#, false).unwrap(), "7");
 }
 
-/// Of the process: threads, and resident bytes.
+/// Threads and resident bytes of the process.
 fn footprint() -> (usize, usize) {
     let threads = fs::read_dir("/proc/self/task").unwrap().count();
     let pages = fs::read_to_string("/proc/self/statm").unwrap();
     (threads, pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() << 12)
 }
 
-/// Operators alone make memory between two looks at it: the render ends, and nothing of it is left.
+/// Operators allocate between two checks: the render fails, and its thread and memory are freed.
 #[test]
 fn templates_of_operators_fail_alone() {
     let join = "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s OP ns.s %}{% endfor %}";
@@ -174,7 +174,7 @@ fn templates_of_operators_fail_alone() {
             }
         }
         let after = footprint();
-        // Other tests of this process run meanwhile, on a thread each.
+        // Other tests of this process run at the same time, one thread each.
         assert!(after.0 <= before.0 + 8, "{name}: {before:?} {after:?}");
         assert!(after.1 <= before.1 + (64 << 20), "{name}: {before:?} {after:?}");
     }

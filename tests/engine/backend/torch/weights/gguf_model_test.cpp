@@ -160,16 +160,16 @@ TEST(GgufGeneration, SamplingAndEndings) {
   GgufBuilder b = tiny_gguf().set("tokenizer.ggml.eot_token_id", 3u);
   auto defaults = load_generation_config(dir.write("m.gguf", b.file()));
   ASSERT_TRUE(defaults.ok()) << defaults.status();
-  EXPECT_EQ(defaults->temperature, 0);
+  EXPECT_EQ(resolve_sampling({}, defaults->sampling).temperature, 0);
   EXPECT_THAT(defaults->eos_token_ids, ElementsAre(0, 3, 5));
   b.set("general.sampling.temp", 0.5f).set("general.sampling.top_p", 0.75f);
   b.set("general.sampling.penalty_repeat", 1.25f);
   defaults = load_generation_config(dir.write("m.gguf", b.file()));
   ASSERT_TRUE(defaults.ok()) << defaults.status();
-  EXPECT_EQ(defaults->temperature, 0.5f);
-  EXPECT_EQ(defaults->top_p, 0.75f);
-  EXPECT_EQ(defaults->top_k, 0);
-  EXPECT_EQ(defaults->repetition_penalty, 1.25f);
+  EXPECT_EQ(defaults->sampling.temperature, 0.5);
+  EXPECT_EQ(defaults->sampling.top_p, 0.75);
+  EXPECT_EQ(defaults->sampling.top_k, 0);
+  EXPECT_EQ(defaults->sampling.repetition_penalty, 1.25);
 }
 
 std::vector<float> values_of(const Checkpoint& checkpoint, const std::string& name) {
