@@ -152,34 +152,43 @@ int64_t packed_numbers(int64_t outs, int64_t in, at::ScalarType, bool) { return 
 
 at::Tensor pack(const at::Tensor& weights, bool) { return weights.clone(); }
 
-// p: a PackedProduct or a BlockProduct
-template <class Product>
-void multiply(at::Tensor& out, const at::Tensor& x, const at::Tensor& weights, const Product& p) {
-  if (p.norm != nullptr) norm(*p.normed, x, *p.norm);
-  const at::Tensor& rows = p.norm != nullptr ? *p.normed : x;
-  const std::optional<at::Tensor> bias = p.bias.defined() ? std::optional(p.bias) : std::nullopt;
-  const at::Tensor y = at::linear(rows, weights, bias);
-  switch (p.then) {
+void linear(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight,
+            const at::Tensor& bias) {
+  out.copy_(at::linear(x, weight, bias));
+}
+
+void add_linear(at::Tensor& residual, const at::Tensor& x, const at::Tensor& weight,
+                const at::Tensor& bias, at::Tensor& /*scratch*/) {
+  residual.add_(at::linear(x, weight, bias));
+}
+
+void multiply(at::Tensor& out, const LinearInput& input, const at::Tensor& weights,
+              const Epilogue& e) {
+  if (input.norm != nullptr) norm(*input.normed, input.x, *input.norm);
+  const at::Tensor& rows = input.norm != nullptr ? *input.normed : input.x;
+  const at::Tensor y = at::linear(rows, weights, e.bias);
+  switch (e.then) {
     case ProductThen::kStore:
       out.copy_(y);
       break;
     case ProductThen::kActivate:
-      out.copy_(activated(y, p.activation));
+      out.copy_(activated(y, e.activation));
       break;
     case ProductThen::kAdd:
       out.add_(y);
       break;
     case ProductThen::kGate:
-      gate(out, y, p.activation);
+      gate(out, y, e.activation);
       break;
   }
 }
 
-void packed_product(at::Tensor& out, const at::Tensor& x, const PackedProduct& p) {
-  multiply(out, x, p.weights, p);
+void packed_product(at::Tensor& out, const LinearInput& x, const at::Tensor& weights,
+                    int64_t /*outs*/, const Epilogue& e) {
+  multiply(out, x, weights, e);
 }
 
-// Blocks are their numbers here, [outs, in] fp32.
+// Blocks are decoded to [outs, in] fp32.
 BlockMatrix pack_blocks(const cpu::QuantizedMatrix& m, size_t segment, at::Device) {
   const cpu::QuantizedMatrix::Segment& s = m.segments()[segment];
   at::Tensor all = at::empty({s.outs, m.in()}, at::kFloat);
@@ -188,10 +197,11 @@ BlockMatrix pack_blocks(const cpu::QuantizedMatrix& m, size_t segment, at::Devic
   return {all, s.format, s.outs, m.in(), m.layout() == cpu::Layout::kPairs};
 }
 
-void block_product(at::Tensor& out, const at::Tensor& x, const BlockProduct& p) {
-  std::vector<at::Tensor> parts;
-  for (const BlockMatrix& part : p.parts) parts.push_back(part.data);
-  multiply(out, x, at::cat(parts), p);
+void block_product(at::Tensor& out, const LinearInput& x, const std::vector<BlockMatrix>& parts,
+                   const Epilogue& e) {
+  std::vector<at::Tensor> numbers;
+  for (const BlockMatrix& part : parts) numbers.push_back(part.data);
+  multiply(out, x, at::cat(numbers), e);
 }
 
 void unpack_blocks(at::Tensor& to, const BlockMatrix& m, const int32_t* rows) {
@@ -213,6 +223,8 @@ const Ops& aten_ops() {
     some.attention = attention;
     some.gate = gate;
     some.activate = activate;
+    some.linear = linear;
+    some.add_linear = add_linear;
     some.packed_numbers = packed_numbers;
     some.pack = pack;
     some.packed_product = packed_product;

@@ -8,8 +8,7 @@
 // Each device has one thread, its device queue, which runs batches in launch order and calls
 // `done`. On CPU the device queue's kernels and products use a team of DeviceConfig::threads
 // threads of the device queue's own: several CPU devices do not share threads, so their counts
-// should add up to the machine's. For tests, the variable TANDEM_CPU_TARGET in the environment
-// forces one of cpu/targets.h.
+// should add up to the machine's.
 //
 // Exceptions of LibTorch do not leave this class: at loading they become the returned status, in a
 // batch BatchResult::status (RESOURCE_EXHAUSTED for memory, UNAVAILABLE for a lost device, INTERNAL
@@ -90,13 +89,6 @@ class TorchDevice final : public Backend {
 
  private:
   struct Impl;
-  // path: of weights that other device queues of the device may share; empty: none.
-  absl::Status load_shared(ModelId model, const std::string& name, const DecoderConfig& config,
-                           bool tied, const TensorSource& source, const std::string& path,
-                           DType dtype, int page_rows, DType kv_dtype,
-                           const std::vector<LayerShard>& shards);
-  absl::Status load_extra(ModelId model, const std::string& name, const ExtraConfig& extra,
-                          const DecoderConfig& base, const std::string& fingerprint);
   explicit TorchDevice(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

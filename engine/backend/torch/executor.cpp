@@ -56,7 +56,7 @@ Executor::Executor(Model& model, const ModelShape& shape, ModelExtras& extras, c
       pool_of_(std::move(pool_of)),
       device_queue_(pool.device_queue),
       device_(pool.keys.device()),
-      ops_(ops_of(device_)),
+      ops_(pool.platform->ops()),
       shape_(shape),
       staging_(queue_of(device_queue_)),
       readback_(queue_of(device_queue_)),

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/backend/torch/platform.h"
 #include "engine/backend/torch/queue/queue.h"
 #include "engine/pass/backend.h"
 
@@ -28,6 +29,7 @@ struct KvGeometry {
 };
 
 struct KvPool {
+  const Platform* platform;
   KvGeometry geometry;
   PoolSize size;
   const DeviceQueue* device_queue;

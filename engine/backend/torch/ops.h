@@ -1,7 +1,7 @@
-// The operations between products, for whichever device the tensors lie on.
+// The operations of a forward pass: one table of functions per platform.
 //
-// Tensors of rows are contiguous. Index arrays and RowViews lie on the tensors' device. Types: see
-// cpu/elementwise.h; residual streams `x` and norms are of type R, all else of type T.
+// Tensors of rows are contiguous. Index arrays and RowViews are on the tensors' device. Types: see
+// cpu/elementwise.h; residual streams `x` and norms are of type R, everything else of type T.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,6 @@
 #include "engine/backend/torch/cpu/quantized_matrix.h"
 #include "engine/backend/torch/kinds.h"
 #include "engine/backend/torch/row_view.h"
-#include "engine/base/config.h"
 #include "engine/sampling/row_answer.h"
 
 namespace tandem {
@@ -64,40 +63,35 @@ class Rope {
 };
 
 inline constexpr int kMostAnsweredVocab = 1 << 18;
-inline constexpr int kMostPackedRows = 16;
+inline constexpr int kMostPackedRows = 16;  // of Ops::packed_product()
+inline constexpr int kMostBlockRows = 64;   // of Ops::block_product()
 
-// A product of up to kMostPackedRows rows with weights that Ops::pack() has packed.
-struct PackedProduct {
-  const at::Tensor& weights;
-  int64_t outs = 0;
-  const at::Tensor& bias;        // [outs] or undefined
-  const Norm* norm = nullptr;    // of x, which is of type R then; null: none
+// The rows that a product reads: x, or its norm.
+struct LinearInput {
+  const at::Tensor& x;           // [rows, in] of type T; of type R with a norm
+  const Norm* norm = nullptr;    // [in], of type R; null: none
   at::Tensor* normed = nullptr;  // scratch with a norm: [rows, in] of type T
-  ProductThen then = ProductThen::kStore;
-  Activation activation = Activation::kSilu;
-  int64_t first = 0;  // only the first so many columns of out are wanted; 0: all
+
+  LinearInput(const at::Tensor& rows) : x(rows) {}  // NOLINT(google-explicit-constructor)
+  LinearInput(const at::Tensor& residual, const Norm& n, at::Tensor& scratch)
+      : x(residual), norm(n.kind == NormKind::kNone ? nullptr : &n), normed(&scratch) {}
 };
 
-inline constexpr int kMostBlockRows = 64;
+// What follows a product y = x W^T.
+struct Epilogue {
+  const at::Tensor& bias;  // [outs], added to y; or undefined
+  ProductThen then = ProductThen::kStore;
+  Activation activation = Activation::kSilu;  // of kActivate and kGate
+  int64_t first = 0;  // only the first `first` columns of out are needed; 0: all
+};
 
-// A matrix in blocks of one type, as Ops::pack_blocks() has it.
+// A matrix in blocks of one type, as Ops::pack_blocks() returns it.
 struct BlockMatrix {
   at::Tensor data;
   cpu::QuantFormat format{};
   int64_t outs = 0;
   int64_t in = 0;
   bool pairs = false;  // as packed_numbers()
-};
-
-// A product of up to kMostBlockRows rows with weights that Ops::pack_blocks() has packed.
-struct BlockProduct {
-  const std::vector<BlockMatrix>& parts;  // of which the columns stand side by side
-  const at::Tensor& bias;                 // this and the rest as of PackedProduct
-  const Norm* norm = nullptr;
-  at::Tensor* normed = nullptr;
-  ProductThen then = ProductThen::kStore;
-  Activation activation = Activation::kSilu;
-  int64_t first = 0;
 };
 
 // A device's operations: one table each.
@@ -149,31 +143,41 @@ struct Ops {
   // x = act(x)
   void (*activate)(at::Tensor& x, Activation activation);
 
-  // Where there are products of few rows that read weights packed. Numbers that a matrix takes
-  // then; 0: there is none for it. pairs: for ProductThen::kGate alone
-  int64_t (*packed_numbers)(int64_t outs, int64_t in, at::ScalarType type, bool pairs) = nullptr;
-  // weights: [outs, in] of which packed_numbers() is not 0
-  at::Tensor (*pack)(const at::Tensor& weights, bool pairs) = nullptr;
-  // out: [rows, outs], if gated [rows, outs / 2], of type T or fp32; of kAdd of type R. Each row's
-  // bits are the same for every number of rows.
-  void (*packed_product)(at::Tensor& out, const at::Tensor& x, const PackedProduct& p) = nullptr;
+  // LibTorch's products of any number of rows. Null: the platform multiplies packed matrices only.
+  // weight: [outs, in] and bias: [outs] or undefined, of type T.
+  // out = x W^T + bias. out: of x's type or fp32; fp32 sums are not rounded to x's type first.
+  void (*linear)(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight,
+                 const at::Tensor& bias) = nullptr;
+  // residual += x W^T + bias. scratch: [rows, outs] of type T, used if residual has another type.
+  void (*add_linear)(at::Tensor& residual, const at::Tensor& x, const at::Tensor& weight,
+                     const at::Tensor& bias, at::Tensor& scratch) = nullptr;
 
-  // Where there are products with weights in blocks of which the CPU's own are not: one segment of
-  // such a matrix, in the device's memory.
+  // Products of up to kMostPackedRows rows with a packed copy of the weights; null: there are none.
+  // The elements of the packed copy; 0: the matrix has no such product. pairs: for
+  // ProductThen::kGate only
+  int64_t (*packed_numbers)(int64_t outs, int64_t in, at::ScalarType type, bool pairs) = nullptr;
+  // weights: [outs, in]. REQUIRES: packed_numbers() > 0
+  at::Tensor (*pack)(const at::Tensor& weights, bool pairs) = nullptr;
+  // weights: of pack(). out: [rows, outs], [rows, outs / 2] of kGate; of type T or fp32, of kAdd of
+  // type R. A row's bits do not depend on the number of rows.
+  void (*packed_product)(at::Tensor& out, const LinearInput& x, const at::Tensor& weights,
+                         int64_t outs, const Epilogue& e) = nullptr;
+
+  // Products of up to kMostBlockRows rows with weights in blocks; null: there are none, or they are
+  // cpu::product(). One segment of such a matrix, copied to the device.
   BlockMatrix (*pack_blocks)(const cpu::QuantizedMatrix& m, size_t segment,
                              at::Device device) = nullptr;
-  // out: as packed_product(). Each row's bits are the same for every number of rows.
-  void (*block_product)(at::Tensor& out, const at::Tensor& x, const BlockProduct& p) = nullptr;
-  // to[r] = row rows[r] of the matrix where that is not negative; rows null: all. to: [rows or
-  // outs, in] fp32 or of type T. Numbers that the file says, rounded to that type.
+  // parts: matrices whose columns are concatenated. out: as packed_product(). A row's bits do not
+  // depend on the number of rows.
+  void (*block_product)(at::Tensor& out, const LinearInput& x,
+                        const std::vector<BlockMatrix>& parts, const Epilogue& e) = nullptr;
+  // to[r] = row rows[r] of the matrix if that is not negative; rows null: all. to: [rows or outs,
+  // in], fp32 or of type T: the decoded values, rounded to that type.
   void (*unpack_blocks)(at::Tensor& to, const BlockMatrix& m, const int32_t* rows) = nullptr;
 };
 
 const Ops& cpu_ops();   // of cpu/
-const Ops& aten_ops();  // on a CPU in LibTorch's operators: the reference of cpu/ in tests, and
-                        // with CpuKernels::kAten. Slow, and without promises about bits.
-
-// The table of a device, and on a CPU of the kernels that are asked for.
-const Ops& ops_of(at::Device device, CpuKernels kernels = CpuKernels::kOwn);
+const Ops& aten_ops();  // a CPU in LibTorch's operators: the reference for cpu/ in tests, and
+                        // CpuKernels::kAten. Slow; bits depend on the batch.
 
 }  // namespace tandem

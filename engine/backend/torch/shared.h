@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -45,34 +46,55 @@ class TorchShared {
     return it == pools_.end() ? nullptr : it->second;
   }
 
-  // CUDA devices that were there before this one. index: which is there from now on
-  std::set<int> cuda_devices_before(int index) {
+  // The GPUs opened before this one, which is among them for later calls.
+  std::set<int> devices_before(int index) {
     const std::lock_guard lock(mutex_);
-    std::set<int> before = cuda_devices_;
+    std::set<int> before = gpus_;
     before.erase(index);
-    cuda_devices_.insert(index);
+    gpus_.insert(index);
     return before;
   }
 
-  // Weights that several device queues of one device read. `key` says where they come from, how
-  // they are kept and on which device; null: nobody has them any more.
-  std::shared_ptr<const DecoderWeights> weights(const std::string& key) const {
+  // Weights that several device queues of one device read.
+  struct Weights {
+    std::shared_ptr<const DecoderWeights> weights;  // null: none are loaded
+    std::string device;                             // DeviceConfig::name() of the queue that loaded
+    std::optional<bool> packed_products;            // DeviceConfig::packed_products of that queue
+  };
+  // key: file, type and device.
+  Weights weights(const std::string& key) const {
     const std::lock_guard lock(mutex_);
     const auto it = weights_.find(key);
-    return it == weights_.end() ? nullptr : it->second.lock();
+    if (it == weights_.end()) return {};
+    return {it->second.weights.lock(), it->second.device, it->second.packed_products};
   }
-  void keep_weights(const std::string& key, const std::shared_ptr<const DecoderWeights>& weights) {
+  void share_weights(const std::string& key, const std::shared_ptr<const DecoderWeights>& weights,
+                     std::string device, std::optional<bool> packed_products) {
     const std::lock_guard lock(mutex_);
-    weights_[key] = weights;
+    weights_[key] = {weights, std::move(device), packed_products};
+  }
+
+  // The target of cpu/targets.h that all devices use: of the first call. The result is that target.
+  std::string agree_on_cpu_target(const std::string& target) {
+    const std::lock_guard lock(mutex_);
+    if (!cpu_target_.has_value()) cpu_target_ = target;
+    return *cpu_target_;
   }
 
  private:
+  struct SharedWeights {
+    std::weak_ptr<const DecoderWeights> weights;
+    std::string device;
+    std::optional<bool> packed_products;
+  };
+
   const MakeQueue make_queue_;
   ValueStore values_;
   mutable std::mutex mutex_;
-  std::map<ModelId, KvPool*> pools_;                                    // guarded by mutex_
-  std::map<std::string, std::weak_ptr<const DecoderWeights>> weights_;  // guarded by mutex_
-  std::set<int> cuda_devices_;                                          // guarded by mutex_
+  std::map<ModelId, KvPool*> pools_;              // guarded by mutex_
+  std::map<std::string, SharedWeights> weights_;  // guarded by mutex_
+  std::optional<std::string> cpu_target_;         // guarded by mutex_
+  std::set<int> gpus_;                            // guarded by mutex_
 };
 
 }  // namespace tandem

@@ -44,7 +44,7 @@ StepGraphs::StepGraphs(Model& model, const ModelShape& shape, const KvPool& pool
       shape_(shape),
       pool_(pool),
       device_queue_(*pool.device_queue),
-      ops_(ops_of(pool.keys.device())),
+      ops_(pool.platform->ops()),
       scratch_(scratch),
       answer_cache_(kept),
       buffers_(buffers),

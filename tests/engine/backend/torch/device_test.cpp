@@ -4,10 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <optional>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "engine/backend/torch/cpu/targets.h"
 #include "tests/engine/backend/torch/driver.h"
 
 namespace tandem {
@@ -284,6 +288,37 @@ TEST(TorchDevice, PacksWeightsThatFitIfNothingIsConfigured) {
   EXPECT_EQ(*device_with(std::nullopt)->pack_weights(bytes - 1), 0);
   EXPECT_EQ(*device_with(true)->pack_weights(2 * bytes), 0) << "packed at load";
   EXPECT_EQ(*device_with(false)->pack_weights(2 * bytes), 0);
+}
+
+TEST(TorchDevice, CpuTargetIsTheSameForAllDevices) {
+  const std::string best = cpu::target();
+  const absl::Cleanup reset = [] { static_cast<void>(cpu::force_target("")); };
+  const auto create = [](const std::string& target, const std::shared_ptr<TorchShared>& shared) {
+    return TorchDevice::create({.threads = 1, .cpu_target = target}, shared).status();
+  };
+  const auto shared = std::make_shared<TorchShared>();
+  EXPECT_TRUE(create("EMU128", shared).ok());
+  EXPECT_EQ(cpu::target(), "EMU128");
+  EXPECT_TRUE(create("EMU128", shared).ok());
+  for (const char* other : {"", "AVX2"}) {
+    const absl::Status refused = create(other, shared);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(refused.message(), absl::StrCat("cpu:0.cpu_target: ", *other == 0 ? "unset" : other,
+                                              "; allowed: EMU128, as on other devices"));
+  }
+  EXPECT_EQ(cpu::target(), "EMU128");
+
+  EXPECT_THAT(std::string(create("MMX", std::make_shared<TorchShared>()).message()),
+              testing::StartsWith("cpu_target: target: MMX; allowed: "));
+  EXPECT_EQ(cpu::target(), best);
+}
+
+TEST(TorchDevice, ReadsNoCpuTargetFromTheEnvironment) {
+  const std::string best = cpu::target();
+  setenv("TANDEM_CPU_TARGET", "EMU128", /*replace=*/1);
+  const absl::Cleanup reset = [] { unsetenv("TANDEM_CPU_TARGET"); };
+  EXPECT_TRUE(TorchDevice::create({.threads = 1}, std::make_shared<TorchShared>()).ok());
+  EXPECT_EQ(cpu::target(), best);
 }
 
 TEST(TorchDevice, ShapeSaysWhatWasLoaded) {
