@@ -59,7 +59,7 @@ TorchDevice::Impl::Impl(const DeviceConfig& c, const Platform& p, std::shared_pt
 
 int64_t TorchDevice::Impl::scratch_pages(const LoadedModel& loaded) const {
   const bool replays =
-      queue != nullptr && config.graphs && StepGraphs::fit(*loaded.model, loaded.shape);
+      queue != nullptr && config.graphs && StepGraphs::supports(*loaded.model, loaded.shape);
   return replays ? StepGraphs::scratch_pages(loaded.size.page_rows) : 0;
 }
 

@@ -43,7 +43,7 @@ KvPool::KvPool(const KvGeometry& g, const PoolSize& s, at::Device device, int64_
   const auto rows = kv.dtype(g.hidden_type);
   frontier = make({s.frontier_pages * s.page_rows, g.hidden_size}, rows, queue);
   hidden = make({s.values, g.hidden_size}, rows, queue);
-  left_by = std::make_unique<std::atomic<TicketId>[]>(static_cast<size_t>(s.values));
+  written_by = std::make_unique<std::atomic<TicketId>[]>(static_cast<size_t>(s.values));
 }
 
 at::Tensor KvPool::frontier_rows(int64_t page, int slot, int rows) const {

@@ -41,7 +41,7 @@ struct KvPool {
   // Rows that passes leave for others, and which pass left each; 0: none. A pass on another device
   // queue reads a row only when the batch that left it is done.
   at::Tensor hidden;  // [PoolSize::values, hidden_size]
-  std::unique_ptr<std::atomic<TicketId>[]> left_by;
+  std::unique_ptr<std::atomic<TicketId>[]> written_by;
 
   // Of the device queue that runs the model, which outlives it; null: the host's. Zeros, when the
   // device queue has come there: a kernel that takes whole pages multiplies what no row has written

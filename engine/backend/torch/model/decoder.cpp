@@ -40,8 +40,8 @@ void Decoder::embed(at::Tensor& x, const int32_t* token, const int32_t* position
   if (weights_.positions.defined()) ops_.add_positions(x, weights_.positions, token, position);
 }
 
-void Decoder::place_fed(at::Tensor& x, const int32_t* fed, const int32_t* position) {
-  if (weights_.positions.defined()) ops_.add_positions(x, weights_.positions, fed, position);
+void Decoder::add_positions(at::Tensor& x, const int32_t* replaced, const int32_t* position) {
+  if (weights_.positions.defined()) ops_.add_positions(x, weights_.positions, replaced, position);
 }
 
 void Decoder::run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,

@@ -36,7 +36,7 @@ class Decoder final : public Model {
   const ModelShape& shape() const override { return shape_; }
   void embed(at::Tensor& x, const int32_t* token, const int32_t* position,
              int max_position) override;
-  void place_fed(at::Tensor& x, const int32_t* fed, const int32_t* position) override;
+  void add_positions(at::Tensor& x, const int32_t* replaced, const int32_t* position) override;
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
            const Memory& memory) override;
   void head(at::Tensor& logits, const at::Tensor& hidden, int ids) override;

@@ -236,10 +236,10 @@ TEST_F(TorchValues, AnswersAndRowsOfOnePass) {
 // A row is named by the pass that left it: its place may have been another's before.
 TEST_F(TorchValues, WhatWasNotLeftIsRefusedAlone) {
   const TicketId by = leave(main, text, 3);
-  const auto status = [&](const Work::Embed& place, TicketId left_by) {
+  const auto status = [&](const Work::Embed& place, TicketId written_by) {
     Pass pass;
     pass.stage.to = 6;
-    pass.add.chain(embedded(left_by, 0, -1, true));
+    pass.add.chain(embedded(written_by, 0, -1, true));
     pass = reading_last(std::move(pass));
     const Pass beside = reading_last(chain_pass(6, text));
     Sequence s = other.sequence(), t = other.sequence();
@@ -254,7 +254,7 @@ TEST_F(TorchValues, WhatWasNotLeftIsRefusedAlone) {
   };
   EXPECT_TRUE(status({0, main.model(), PageId(0)}, by).ok());
   EXPECT_THAT(std::string(status({0, main.model(), PageId(0)}, by + 1000).message()),
-              HasSubstr("has left none there"));
+              HasSubstr("has not written it"));
   EXPECT_FALSE(status({0, main.model(), PageId(5)}, by).ok()) << "nobody's";
   EXPECT_FALSE(status({0, main.model(), PageId(16)}, by).ok()) << "beyond the pool";
   EXPECT_FALSE(status({0, ModelId(12345), PageId(0)}, by).ok()) << "an unknown model";
@@ -356,7 +356,7 @@ class TorchAdapters : public testing::Test {
   void put(const Driver& to, const at::Tensor& rows, TicketId by) const {
     KvPool* const pool = shared->pool(to.model());
     std::memcpy(pool->hidden.mutable_data_ptr(), rows.const_data_ptr(), rows.nbytes());
-    for (int64_t i = 0; i < rows.size(0); ++i) pool->left_by[static_cast<size_t>(i)] = by;
+    for (int64_t i = 0; i < rows.size(0); ++i) pool->written_by[static_cast<size_t>(i)] = by;
   }
   static void expect_near(const Rows& got, const Rows& want) {
     ASSERT_EQ(got.size(), want.size());
