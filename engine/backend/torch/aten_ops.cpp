@@ -1,5 +1,4 @@
-// The operations of ops.h on a CPU in LibTorch's operators: what the kernels in cpu/ are held
-// against.
+// The operations of ops.h on a CPU, in LibTorch's operators: the reference for the kernels in cpu/.
 #include <ATen/TensorIndexing.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -53,7 +52,7 @@ at::Tensor seen(const LayerKv& kv, bool keys, const RowView& rows, int r) {
       .repeat_interleave(kv.heads / kv.kv_heads, 0);
 }
 
-// What row r's scores get, [heads, 1, keys], in the order of seen().
+// The bias of row r's scores, [heads, 1, keys], in the order of seen().
 std::optional<at::Tensor> bias_of(const DistanceBias& bias, const RowView& rows, int r) {
   if (!bias.table.defined()) return std::nullopt;
   std::vector<int64_t> column;
@@ -215,7 +214,7 @@ void unpack_blocks(at::Tensor& to, const BlockMatrix& m, const int32_t* rows) {
 
 const Ops& aten_ops() {
   static const Ops ops = [] {
-    Ops some = cpu_ops();  // what only copies or scales stays
+    Ops some = cpu_ops();  // operations that only copy or scale
     some.norm = norm;
     some.add_norm = add_norm;
     some.norm_heads = norm_heads;

@@ -9,7 +9,7 @@ namespace {
 
 int64_t bytes_of(at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); }
 
-// Zeros on a queue; the host's memory is untouched until it is used.
+// Zeroed by the queue, if there is one. The host's memory is untouched until used.
 at::Tensor make(at::IntArrayRef shape, const at::TensorOptions& options, Queue* queue) {
   at::Tensor all = empty_on(queue, shape, options);
   if (queue != nullptr) queue->zero(all.mutable_data_ptr(), all.nbytes());

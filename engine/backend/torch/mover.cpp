@@ -39,7 +39,7 @@ absl::Status check_move(const Move& m, const KvPool& from, const KvPool& to) {
   return absl::OkStatus();
 }
 
-// Between devices that do not read each other's memory: by LibTorch's copies.
+// Moves between devices that do not read each other's memory, by LibTorch's copies.
 void copy_between(const RowMove& m, Store store, const KvPool& from, const KvPool& to) {
   if (store == Store::kFrontier) {
     to.frontier_rows(m.to_page, m.to_slot, m.rows)

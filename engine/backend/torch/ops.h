@@ -16,7 +16,7 @@
 
 namespace tandem {
 
-// One layer's attention: heads, and its part of the pages.
+// Heads and pages of one layer's attention.
 struct LayerKv {
   int heads = 0;
   int kv_heads = 0;
@@ -25,10 +25,10 @@ struct LayerKv {
   const at::Tensor& values;  // as KvPool::layer_values
 };
 
-// Added to scores by distance: head h and a key that stands d rows behind the query (before it: d
-// < 0) get table[h, before + clamp(d, -before, after)].
+// Added to attention scores: head h and a key d rows after the query (d < 0: before it) get
+// table[h, before + clamp(d, -before, after)].
 struct DistanceBias {
-  at::Tensor table;  // [heads, before + 1 + after] of type R; undefined: nothing is added
+  at::Tensor table;  // [heads, before + 1 + after] of type R; undefined: none
   int before = 0;
   int after = 0;
 };
@@ -40,16 +40,16 @@ struct Norm {
   double eps = 0;
 };
 
-// Angles of the rotary embedding: position * inverse_frequency[i] in float32, as Transformers has
-// it; their cosines and sines are computed once per position on CPU, in the kernel on CUDA.
+// Angles of the rotary embedding: position * inverse_frequency[i] in fp32, as in Transformers.
+// Their cosines and sines are tabulated by position on CPU, and computed in the kernel on CUDA.
 class Rope {
  public:
-  Rope() = default;  // nothing is rotated
+  Rope() = default;  // no rotation
   // type: of the residual stream; factor: of cosines and sines
   Rope(std::vector<float> inverse_frequencies, at::ScalarType type, at::Device device,
        double factor = 1);
 
-  // To be called before a batch with positions up to this one.
+  // Extends the tables. REQUIRES: called before a batch with positions up to max_position
   void reach(int max_position);
 
   at::Tensor inverse_frequencies;  // [head_dim / 2] fp32, on the device; undefined: no rotation
@@ -94,7 +94,7 @@ struct BlockMatrix {
   bool pairs = false;  // as packed_numbers()
 };
 
-// A device's operations: one table each.
+// The operations of a platform.
 struct Ops {
   // x[r] = table[token[r]] where token[r] >= 0. x: [rows, hidden], table: [vocab, hidden]
   void (*embed)(at::Tensor& x, const at::Tensor& table, const int32_t* token);
@@ -116,15 +116,15 @@ struct Ops {
   // x += norm(y). [rows, width]
   void (*add_norm)(at::Tensor& x, const at::Tensor& y, const Norm& norm);
 
-  // Norms heads [first, first + heads) of head_dim numbers in every row of x, in place.
+  // Normalizes heads [first, first + heads) of head_dim values in every row of x, in place.
   void (*norm_heads)(at::Tensor& x, int first, int heads, int head_dim, const Norm& norm);
 
-  // qkv: [rows, (heads + 2 kv_heads) * head_dim]: queries rotated in place, rotated keys and values
-  // stored at the rows' slots. heads may be 0: keys and values alone.
+  // qkv: [rows, (heads + 2 kv_heads) * head_dim]. Rotates queries in place, and stores rotated keys
+  // and values at the rows' slots. heads may be 0: only keys and values.
   void (*rope_and_store)(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, const Rope& rope);
 
-  // qkv: [rows, heads * head_dim or more], queries first; out: [rows, heads * head_dim]. rows may
-  // be of the keys' cache and another than the queries' own (cross-attention): all dense then.
+  // qkv: [rows, heads * head_dim or more], queries first; out: [rows, heads * head_dim]. For
+  // cross-attention, rows are those of the keys' cache, all dense.
   void (*attention)(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, const LayerKv& kv,
                     double scale, const DistanceBias& bias);
 
@@ -135,10 +135,10 @@ struct Ops {
   // device. A vocabulary has at most kMostAnsweredVocab tokens.
   void (*answer_rows)(const at::Tensor& logits, const RowQuestion* questions, RowAnswer* answers);
 
-  // to[r] = the token chosen[r] of the answers that are kept, or where it names none, token[r]. -1:
-  // an answer that is not valid. [rows] each, on the device
+  // to[r] = the token that chosen[r] names in the cached answers; token[r] if it names none; -1 if
+  // the answer is not valid. [rows] each, on the device
   void (*choose)(int32_t* to, const int32_t* token, const ChosenToken* chosen, int64_t rows,
-                 const RowAnswer* kept);
+                 const RowAnswer* cached);
 
   // x = act(x)
   void (*activate)(at::Tensor& x, Activation activation);

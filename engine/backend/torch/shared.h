@@ -1,4 +1,4 @@
-// What the devices of one process share.
+// State that the devices of one process share.
 #pragma once
 
 #include <functional>
@@ -23,15 +23,15 @@ struct KvPool;
 // Thread-safe. Outlives the devices.
 class TorchShared {
  public:
-  // Makes a device's queue in place of the device's own: tests have one for CPU devices.
+  // Makes the queue of a device in place of Platform::open_queue(), for tests on CPU devices.
   using MakeQueue = std::function<std::unique_ptr<Queue>(const DeviceConfig&)>;
   explicit TorchShared(MakeQueue make_queue = {}) : make_queue_(std::move(make_queue)) {}
 
   const MakeQueue& make_queue() const { return make_queue_; }
   ValueStore& values() { return values_; }
 
-  // Pools by model, for moves between devices. A pool stays until its device is destroyed, which
-  // must be after the last batch of every device.
+  // Pools by model, for moves between devices. A pool is valid until its device is destroyed, after
+  // the last batch of every device.
   void add_pool(ModelId model, KvPool* pool) {
     const std::lock_guard lock(mutex_);
     pools_[model] = pool;

@@ -11,7 +11,7 @@ namespace {
 
 static_assert(kMostProductRows == kMostPackedRows);
 
-// Calls f.operator()<T>() for weights that there are products for.
+// Calls f.operator()<T>() for the type of packed weights.
 template <class F>
 void for_packed(const at::Tensor& t, const F& f) {
   if (t.scalar_type() == at::kHalf) {

@@ -24,7 +24,7 @@ Decoder::Decoder(std::string name, const DecoderConfig& c,
   shape_.layers = c.layers;
   shape_.hidden_size = c.hidden_size;
   shape_.max_positions = c.max_positions;
-  // Where some layers see everything, all rows stay.
+  // With full-attention layers, no row can be dropped.
   shape_.window = c.full_layers.empty() ? c.window : 0;
   shape_.reads_memory = c.has_cross_attention();
   shape_.weight_bytes = weights_.bytes(c.layers);
