@@ -280,15 +280,15 @@ absl::Status TorchDevice::load_encoder(ModelId encoder, ModelId decoder) try {
   impl_->complete(loaded, whole.size.page_rows);
   loaded.shape.fingerprint = whole.shape.fingerprint;
   // Another model's rows condition the encoder; mask tokens stay with the decoder.
-  std::vector<Adapter> kept;
+  std::vector<Adapter> others;
   std::vector<AdapterShape> shapes;
   for (size_t i = 0; i < whole.extras.adapters.size(); ++i) {
     Adapter& adapter = whole.extras.adapters[i];
     const bool projects = adapter.projector.has_value();
-    (projects ? loaded.extras.adapters : kept).push_back(std::move(adapter));
+    (projects ? loaded.extras.adapters : others).push_back(std::move(adapter));
     (projects ? loaded.shape.adapters : shapes).push_back(whole.shape.adapters[i]);
   }
-  whole.extras.adapters = std::move(kept);
+  whole.extras.adapters = std::move(others);
   whole.shape.adapters = std::move(shapes);
   return absl::OkStatus();
 } catch (...) {
