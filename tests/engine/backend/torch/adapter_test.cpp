@@ -1,4 +1,4 @@
-// Trained heads and layer ranges on a device: what reads of them answer.
+// Reads through early heads and of layer ranges on a device.
 #include "engine/backend/torch/adapter.h"
 
 #include <gmock/gmock.h>
@@ -140,7 +140,7 @@ TEST_F(Heads, ALayerRangeAnswersAsTheWholeDoesThere) {
 }
 
 // Three device queues on one device, the last with fewer layers, and another device.
-TEST_F(Heads, LanesOfADeviceShareWeights) {
+TEST_F(Heads, QueuesOfADeviceShareWeights) {
   auto shared = test_shared();
   std::vector<std::unique_ptr<TorchDevice>> devices;
   std::vector<std::string> said;
@@ -162,7 +162,7 @@ TEST_F(Heads, LanesOfADeviceShareWeights) {
   EXPECT_THAT(said[3], testing::Not(shares));
 }
 
-// A device queue with other packed_products would silently get those of the first.
+// Otherwise the second device queue's packed_products would be ignored.
 TEST_F(Heads, SharedWeightsArePackedAlike) {
   for (const std::optional<bool> packed : {std::optional<bool>(), std::optional(true)}) {
     const auto shared = test_shared();

@@ -1,4 +1,4 @@
-// What batches carry beside rows: values left on the device, moves, and faults of one work.
+// Batches on a device: values stored there, moves, and faults of one work.
 #include "engine/backend/torch/device.h"
 
 #include <gmock/gmock.h>
@@ -155,7 +155,7 @@ TEST(TorchDevice, FaultsStayWithTheirWork) {
     EXPECT_EQ(results[i].status.code(), codes[i]) << i << ": " << results[i].status;
     if (codes[i] == absl::StatusCode::kOk) expect_rows(logprobs(results[i].readout), want);
   }
-  // Pages that held NaN serve others.
+  // Pages that held NaN are used again.
   d.release(sequences[0]);
   Sequence next = d.sequence();
   expect_rows(logprobs(d.run(next, good)), want);
@@ -182,7 +182,7 @@ TEST(TorchDevice, BatchesRunInLaunchOrder) {
   Driver d(tiny_model());
   Sequence s = d.sequence();
   const auto text = random_tokens(6, 64, 6);
-  // Launched together: each needs the rows of the one before.
+  // Launched together: each needs the rows of the previous one.
   std::vector<Pass> passes;
   for (size_t i = 0; i < 6; ++i) passes.push_back(reading_last(chain_pass(6, {&text[i], 1})));
   std::vector<Batch> batches(6);
@@ -220,7 +220,7 @@ TEST(TorchDevice, BatchesRunInLaunchOrder) {
   expect_rows(last, want);
 }
 
-// A team of threads, and rows that come together by chance, change no bit.
+// Neither threads nor the other rows of a batch change a bit.
 TEST(TorchDevice, ThreadsChangeNothing) {
   TinyModel tiny = tiny_model();
   tiny.dtype = DType::kFloat32;
@@ -239,7 +239,7 @@ TEST(TorchDevice, UnknownDevicesAndModelsAreStatuses) {
   const auto shared = std::make_shared<TorchShared>();
   const auto cuda = TorchDevice::create({.kind = DeviceKind::kCuda, .index = 99}, shared);
   EXPECT_EQ(cuda.status().code(), absl::StatusCode::kNotFound);
-  // Without a device, in the driver's words.
+  // Without a device, with the driver's message.
   EXPECT_THAT(std::string(cuda.status().message()),
               testing::MatchesRegex("device: cuda:99; allowed: .*(this build has no CUDA|CUDA "
                                     "devices of this machine: ([1-9].*|0 \\(.+\\)))\\)?"));
