@@ -199,7 +199,7 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   const std::vector<std::string> args(argv + 1, argv + argc);
-  const auto options = tandem::parse_options(args);
+  auto options = tandem::parse_options(args);
   if (!options.ok()) {
     std::fprintf(stderr, "tandem-server: %s\n", std::string(options.status().message()).c_str());
     return tandem::kWrongCommandLine;
@@ -213,5 +213,6 @@ int main(int argc, char** argv) {
                 tandem::kCommit, *tandem::kTorchVersion ? ", torch " : "", tandem::kTorchVersion);
     return 0;
   }
+  if (const char* target = std::getenv("TANDEM_CPU_TARGET")) options->cpu_target = target;
   return options->check ? tandem::check(*options) : tandem::run(*options);
 }

@@ -127,6 +127,7 @@ absl::StatusOr<Configuration> configure(const Options& options) {
   } else {
     TANDEM_ASSIGN_OR_RETURN(out.engine, from_models(options.models));
   }
+  for (DeviceConfig& device : out.engine.devices) device.cpu_target = options.cpu_target;
   if (options.listen.has_value()) out.server.listen = *options.listen;
   if (options.http.has_value()) out.server.http = *options.http;
   if (options.openai.has_value()) out.server.openai = *options.openai;

@@ -27,6 +27,8 @@ struct Options {
   bool help = false;
   bool version = false;
   bool check = false;
+  // DeviceConfig::cpu_target of all devices: TANDEM_CPU_TARGET of the environment (main.cpp).
+  std::string cpu_target;
 };
 
 // `args` without the program's name. INVALID_ARGUMENT names the flag, its value and the allowed

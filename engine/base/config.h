@@ -55,6 +55,9 @@ struct DeviceConfig {
   // Unset: if it takes at most half of the memory that weights and KV pools leave free.
   std::optional<bool> packed_products = std::nullopt;
   bool graphs = true;  // CUDA only: steps of few rows are captured once and replayed
+  // The vector instruction set of the CPU's kernels (engine/backend/torch/cpu/targets.h), the same
+  // for all devices of a process; empty: the best that the machine has. For tests and measurements.
+  std::string cpu_target;
 
   std::string name() const {
     return (kind == DeviceKind::kCpu ? "cpu:" : "cuda:") + std::to_string(index) +

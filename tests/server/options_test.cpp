@@ -51,6 +51,11 @@ TEST(Options, FlagsOverrideTheFile) {
   EXPECT_EQ(over->server.grace, std::chrono::milliseconds(500));
   EXPECT_EQ(over->server.log_level, "warn");
   EXPECT_EQ(over->engine.models[0].name, "m");
+  ASSERT_FALSE(plain->engine.devices.empty());
+  EXPECT_EQ(plain->engine.devices[0].cpu_target, "");
+  Options with_target = *parse_options({"--config", path});
+  with_target.cpu_target = "AVX2";
+  EXPECT_EQ(configure(with_target)->engine.devices[0].cpu_target, "AVX2");
 }
 
 TEST(Options, HelpNamesEveryFlag) {

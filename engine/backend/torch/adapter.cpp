@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-// A matrix [out, in] of a file that has passed its checks.
+// A matrix [out, in] of a file that passed its checks.
 LinearSpec spec_of(const AdapterFile& file, const char* name, bool bias) {
   const std::vector<int64_t>& shape = file.tensors.find(std::string(name) + ".weight")->shape;
   return {{name}, {shape[0]}, shape[1], bias};

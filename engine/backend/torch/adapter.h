@@ -1,7 +1,7 @@
-// What adapters and heads of a model hold, as weights on its device (weights/adapter_file.h).
+// The weights of a model's adapters and early heads (weights/adapter_file.h), on its device.
 //
-// Numbers are of the residual stream's type. AdapterId and HeadId count from 0, each kind for
-// itself, in the order of ModelConfig::extras.
+// Values have the residual stream's type. AdapterId and HeadId each count from 0, in the order of
+// ModelConfig::extras.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,8 +16,7 @@
 
 namespace tandem {
 
-// Reads rows after layers [0, layer) as if they were the top's: the model's final norm and output
-// matrix get h + up (down h).
+// Reads rows after layers [0, layer): the model's final norm and output matrix get h + up (down h).
 class EarlyHead {
  public:
   static absl::StatusOr<EarlyHead> load(const AdapterFile& file, const WeightStore& store);
@@ -32,12 +31,12 @@ class EarlyHead {
   RowBuffer inner_, scratch_;
 };
 
-// Hidden rows of another model as inputs of this one: Linear, ReLU, Linear.
+// Maps hidden rows of another model to inputs of this one: Linear, ReLU, Linear.
 class Projector {
  public:
   static absl::StatusOr<Projector> load(const AdapterFile& file, const WeightStore& store);
 
-  int source() const { return source_; }  // width of the rows that go in
+  int source() const { return source_; }  // width of the input rows
   // out: [n, hidden], rows: [n, source]
   void project(at::Tensor& out, const at::Tensor& rows);
 
@@ -48,18 +47,19 @@ class Projector {
 };
 
 struct Adapter {
-  // Inputs of mask rows (In::kMask): row i is mask i. [M, hidden]; undefined: none
+  // Embeddings of mask tokens (In::kMask), [M, hidden]; undefined: none
   at::Tensor masks;
-  // What mask rows see before the context. [layers, P, kv_heads, head_dim]; undefined: none
+  // Prompt keys and values that mask rows see besides the context, [layers, P, kv_heads, head_dim];
+  // undefined: none
   at::Tensor prompt_keys, prompt_values;
-  std::optional<Projector> projector;  // of In::kEmbed
+  std::optional<Projector> projector;  // for In::kEmbed
 };
 
 struct ModelExtras {
   std::vector<EarlyHead> heads;   // by HeadId
   std::vector<Adapter> adapters;  // by AdapterId
 
-  // Adds what the file holds, in fp32 (fp64 beside fp64 weights). Errors as load_matrix().
+  // Loads the file's adapter or head in fp32 (fp64 with fp64 weights). Errors as load_matrix().
   absl::Status add(const AdapterFile& file, WeightStore store);
 };
 

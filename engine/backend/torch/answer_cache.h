@@ -1,5 +1,5 @@
-// Answers of batches that are under way, kept on the device: what batches behind them are fed with
-// before the host has seen any of it. One for a device queue; its thread's.
+// Answers of batches in flight, cached on the device: later batches read their tokens from there,
+// before the host has read the answers. One per device queue, used by its thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,13 +18,13 @@ namespace tandem {
 
 class AnswerCache {
  public:
-  // Batches whose answers may be kept at a time, and rows of each that are read.
+  // The most batches with cached answers at a time, and the most reads of each.
   static constexpr int kMostBatches = 16;
   static constexpr int kMostReads = 64;
-  // A place for answers that nobody will name.
+  // The place of answers that no batch will read.
   static constexpr int64_t kNowhere = int64_t{kMostBatches} * kMostReads;
 
-  // What is kept in which place. Names are known until the batch is forgotten.
+  // The cached answers of a batch. They can be found until the batch is forgotten.
   struct Batch {
     std::vector<int64_t> places;                  // by head input
     std::vector<std::pair<TicketId, int>> names;  // ticket and output
@@ -35,27 +35,27 @@ class AnswerCache {
   // [places] RowAnswer, on the device
   const at::Tensor& answers() const { return answers_; }
 
-  // Places for a batch's answers, all nowhere but those that add() names.
+  // A batch's places: all kNowhere, except those that add() assigns.
   Batch begin(int reads);
-  // Head input `i` of the batch is output `out` of the work's pass, about the first `vocab` tokens.
+  // Head input `i` of the batch is output `out` of the work's pass, over the first `vocab` tokens.
   void add(Batch& batch, int i, const Work& work, const Work::Output& out, int vocab);
   void forget(const Batch& batch);
 
-  // Whether the work's picks may be named at all (Pass::share), by `out`.
-  static bool keeps(const Work& work, const Work::Output& out);
+  // Whether later passes may name the output's choice (Pass::share).
+  static bool caches(const Work& work, const Work::Output& out);
 
-  // The token that a kChosen input names, if it is kept and one of a vocabulary of `vocab`.
+  // The token that a kChosen input names, if it is cached and in a vocabulary of `vocab`.
   std::optional<ChosenToken> find(const In& in, int vocab) const;
 
  private:
-  struct Kept {
+  struct Entry {
     int32_t place = 0;
     bool greedy = false;
     bool draws = false;
-    int vocab = 0;  // tokens that the answer is about
-    int top = 0;    // of them ranked
+    int vocab = 0;  // tokens that the answer covers
+    int top = 0;    // ranked tokens of the answer
   };
-  std::map<std::pair<TicketId, int>, Kept> kept_;
+  std::map<std::pair<TicketId, int>, Entry> entries_;
   int64_t next_ = 0;
   at::Tensor answers_;
 };

@@ -1,5 +1,4 @@
-// The operations of ops.h on a CPU in LibTorch's operators: what the kernels in cpu/ are held
-// against.
+// The operations of ops.h on a CPU, in LibTorch's operators: the reference for the kernels in cpu/.
 #include <ATen/TensorIndexing.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -53,7 +52,7 @@ at::Tensor seen(const LayerKv& kv, bool keys, const RowView& rows, int r) {
       .repeat_interleave(kv.heads / kv.kv_heads, 0);
 }
 
-// What row r's scores get, [heads, 1, keys], in the order of seen().
+// The bias of row r's scores, [heads, 1, keys], in the order of seen().
 std::optional<at::Tensor> bias_of(const DistanceBias& bias, const RowView& rows, int r) {
   if (!bias.table.defined()) return std::nullopt;
   std::vector<int64_t> column;
@@ -152,34 +151,43 @@ int64_t packed_numbers(int64_t outs, int64_t in, at::ScalarType, bool) { return 
 
 at::Tensor pack(const at::Tensor& weights, bool) { return weights.clone(); }
 
-// p: a PackedProduct or a BlockProduct
-template <class Product>
-void multiply(at::Tensor& out, const at::Tensor& x, const at::Tensor& weights, const Product& p) {
-  if (p.norm != nullptr) norm(*p.normed, x, *p.norm);
-  const at::Tensor& rows = p.norm != nullptr ? *p.normed : x;
-  const std::optional<at::Tensor> bias = p.bias.defined() ? std::optional(p.bias) : std::nullopt;
-  const at::Tensor y = at::linear(rows, weights, bias);
-  switch (p.then) {
+void linear(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight,
+            const at::Tensor& bias) {
+  out.copy_(at::linear(x, weight, bias));
+}
+
+void add_linear(at::Tensor& residual, const at::Tensor& x, const at::Tensor& weight,
+                const at::Tensor& bias, at::Tensor& /*scratch*/) {
+  residual.add_(at::linear(x, weight, bias));
+}
+
+void multiply(at::Tensor& out, const LinearInput& input, const at::Tensor& weights,
+              const Epilogue& e) {
+  if (input.norm != nullptr) norm(*input.normed, input.x, *input.norm);
+  const at::Tensor& rows = input.norm != nullptr ? *input.normed : input.x;
+  const at::Tensor y = at::linear(rows, weights, e.bias);
+  switch (e.then) {
     case ProductThen::kStore:
       out.copy_(y);
       break;
     case ProductThen::kActivate:
-      out.copy_(activated(y, p.activation));
+      out.copy_(activated(y, e.activation));
       break;
     case ProductThen::kAdd:
       out.add_(y);
       break;
     case ProductThen::kGate:
-      gate(out, y, p.activation);
+      gate(out, y, e.activation);
       break;
   }
 }
 
-void packed_product(at::Tensor& out, const at::Tensor& x, const PackedProduct& p) {
-  multiply(out, x, p.weights, p);
+void packed_product(at::Tensor& out, const LinearInput& x, const at::Tensor& weights,
+                    int64_t /*outs*/, const Epilogue& e) {
+  multiply(out, x, weights, e);
 }
 
-// Blocks are their numbers here, [outs, in] fp32.
+// Blocks are decoded to [outs, in] fp32.
 BlockMatrix pack_blocks(const cpu::QuantizedMatrix& m, size_t segment, at::Device) {
   const cpu::QuantizedMatrix::Segment& s = m.segments()[segment];
   at::Tensor all = at::empty({s.outs, m.in()}, at::kFloat);
@@ -188,10 +196,11 @@ BlockMatrix pack_blocks(const cpu::QuantizedMatrix& m, size_t segment, at::Devic
   return {all, s.format, s.outs, m.in(), m.layout() == cpu::Layout::kPairs};
 }
 
-void block_product(at::Tensor& out, const at::Tensor& x, const BlockProduct& p) {
-  std::vector<at::Tensor> parts;
-  for (const BlockMatrix& part : p.parts) parts.push_back(part.data);
-  multiply(out, x, at::cat(parts), p);
+void block_product(at::Tensor& out, const LinearInput& x, const std::vector<BlockMatrix>& parts,
+                   const Epilogue& e) {
+  std::vector<at::Tensor> numbers;
+  for (const BlockMatrix& part : parts) numbers.push_back(part.data);
+  multiply(out, x, at::cat(numbers), e);
 }
 
 void unpack_blocks(at::Tensor& to, const BlockMatrix& m, const int32_t* rows) {
@@ -205,7 +214,7 @@ void unpack_blocks(at::Tensor& to, const BlockMatrix& m, const int32_t* rows) {
 
 const Ops& aten_ops() {
   static const Ops ops = [] {
-    Ops some = cpu_ops();  // what only copies or scales stays
+    Ops some = cpu_ops();  // operations that only copy or scale
     some.norm = norm;
     some.add_norm = add_norm;
     some.norm_heads = norm_heads;
@@ -213,6 +222,8 @@ const Ops& aten_ops() {
     some.attention = attention;
     some.gate = gate;
     some.activate = activate;
+    some.linear = linear;
+    some.add_linear = add_linear;
     some.packed_numbers = packed_numbers;
     some.pack = pack;
     some.packed_product = packed_product;

@@ -11,10 +11,10 @@
 namespace tandem {
 namespace {
 
-// Codes of cudaError_t (CUDA 13's driver_types.h), which a build without CUDA does not know.
+// Codes of cudaError_t (CUDA 13's driver_types.h), for builds without CUDA's headers.
 constexpr int kMemoryAllocation = 2;
 
-// After these every call fails until the process ends, or the device is not there at all.
+// After these errors every call fails until the process ends, or there is no device.
 bool loses_device(int code) {
   switch (code) {
     case 46:   // cudaErrorDevicesUnavailable
@@ -41,8 +41,8 @@ bool loses_device(int code) {
   }
 }
 
-// Of errors that have neither a type nor a code of their own: the host's allocator and cuBLAS,
-// which cannot make its handle either where memory is short.
+// Recognizes shortages without an own type or code by their text: those of the host's allocator,
+// and of cuBLAS, which cannot make its handle either when memory is short.
 bool is_shortage(const std::string& what) {
   for (const char* words : {"not enough memory", "allocate memory", "CUBLAS_STATUS_ALLOC_FAILED",
                             "CUBLAS_STATUS_NOT_INITIALIZED"}) {

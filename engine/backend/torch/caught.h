@@ -1,4 +1,4 @@
-// What LibTorch and CUDA throw, as statuses.
+// Exceptions of LibTorch and CUDA as statuses.
 #pragma once
 
 #include "absl/status/status.h"
@@ -6,9 +6,9 @@
 
 namespace tandem {
 
-// What is being thrown, as a status; to be called in a catch block. By the errors' types and codes:
-// RESOURCE_EXHAUSTED: a shortage of the host's memory or the device's, which loses nothing;
-// UNAVAILABLE: the device is lost to this process; INTERNAL: all else.
+// The current exception as a status; REQUIRES: called in a catch block. RESOURCE_EXHAUSTED: the
+// host or the device is out of memory, and nothing is lost. UNAVAILABLE: the device is lost to this
+// process. INTERNAL: other errors. doing: the message's prefix
 absl::Status caught(absl::string_view doing);
 
 }  // namespace tandem

@@ -149,11 +149,11 @@ void answer_rows(const at::Tensor& logits, const RowQuestion* questions, RowAnsw
 }
 
 void choose(int32_t* to, const int32_t* token, const ChosenToken* chosen, int64_t rows,
-            const RowAnswer* kept) {
+            const RowAnswer* cached) {
   for (int64_t r = 0; r < rows; ++r) {
     to[r] = token[r];
     if (chosen[r].answer < 0) continue;
-    const RowAnswer& a = kept[chosen[r].answer];
+    const RowAnswer& a = cached[chosen[r].answer];
     const int32_t which = chosen[r].which;
     to[r] = a.valid == 0                    ? -1
             : which == ChosenToken::kArgmax ? a.argmax

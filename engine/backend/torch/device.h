@@ -1,19 +1,17 @@
 // A device that runs models with LibTorch: cpu:i or cuda:i. No LibTorch header is needed to use it.
 //
-//   auto device = TorchDevice::create(config, shared);  // one per device
-//   device->load(id, model_config, progress);           // weights: from here on shape(id)
-//   device->allocate_pools(id, size);                   // as many pages as the host decides
+//   auto device = TorchDevice::create(config, shared);  // one per device queue
+//   device->load(id, model_config, progress);           // then shape(id) is valid
+//   device->allocate_pools(id, size);
 //   device->launch(batch, done);
 //
-// Each device has one thread, its device queue, which runs batches in launch order and calls
-// `done`. On CPU the device queue's kernels and products use a team of DeviceConfig::threads
-// threads of the device queue's own: several CPU devices do not share threads, so their counts
-// should add up to the machine's. For tests, the variable TANDEM_CPU_TARGET in the environment
-// forces one of cpu/targets.h.
+// Each device queue has one thread, which runs batches in launch order and calls `done`. On CPU its
+// kernels and products use a team of DeviceConfig::threads threads. CPU devices do not share
+// threads, so their counts should add up to the machine's cores.
 //
-// Exceptions of LibTorch do not leave this class: at loading they become the returned status, in a
-// batch BatchResult::status (RESOURCE_EXHAUSTED for memory, UNAVAILABLE for a lost device, INTERNAL
-// for others).
+// LibTorch's exceptions do not leave this class. While loading they become the returned status, in
+// a batch BatchResult::status: RESOURCE_EXHAUSTED for memory, UNAVAILABLE for a lost device,
+// INTERNAL for others.
 #pragma once
 
 #include <cstdint>
@@ -40,63 +38,57 @@ class TorchDevice final : public Backend {
   using Progress = std::function<void(absl::string_view line)>;
 
   // Makes a CUDA device's context. NOT_FOUND: no such CUDA device, or a build without CUDA.
-  // FAILED_PRECONDITION: one that this build has no machine code for. Others: as the device says.
+  // FAILED_PRECONDITION: a device or driver that this build does not support. INVALID_ARGUMENT: a
+  // cpu_target that the machine does not have, or other than that of devices in `shared`. Other
+  // errors are the device's.
   static absl::StatusOr<std::unique_ptr<TorchDevice>> create(const DeviceConfig& config,
                                                              std::shared_ptr<TorchShared> shared);
-  ~TorchDevice() override;  // after the last batch of all devices that share is done
+  ~TorchDevice() override;  // REQUIRES: no batch of a device in `shared` is in flight
 
-  // Loads the weights of config.path, of the layers that config names, converted to config.dtype,
-  // into memory of the device, and with them the model's extras. `model`
-  // is new, and unique among the devices that share. One line of progress per model, begun with its
-  // name. Errors name the file or field. Not while batches are in flight.
-  // shards: of the devices that config.shards names; this one is the first.
+  // Loads the weights of config.path into the device's memory: the layers that config names,
+  // converted to config.dtype, and the model's extras. Weights are shared with other queues of the
+  // device; INVALID_ARGUMENT if these have another DeviceConfig::packed_products. `model` is new,
+  // and unique among the devices in `shared`. Reports one line of progress, which starts with the
+  // model's name. Errors name the file or field. REQUIRES: no batch is in flight
+  // shards: the devices that config.shards names; this one is the first.
   absl::Status load(ModelId model, const ModelConfig& config, const Progress& progress = {},
                     const std::vector<DeviceConfig>& shards = {});
 
-  // The same of weights that are not in a Hugging Face directory. tied: the head is the
-  // embedding. kv_dtype: as ModelConfig::kv_dtype.
-  // shards: of its layers; empty: all are this device's.
+  // Loads weights from `source`, which are not shared. tied: the head is the embedding. kv_dtype:
+  // as ModelConfig::kv_dtype. shards: of its layers; empty: all are on this device.
   absl::Status load_decoder(ModelId model, const std::string& name, const DecoderConfig& config,
                             bool tied, const TensorSource& source, DType dtype, int page_rows = 16,
                             DType kv_dtype = DType::kAuto,
                             const std::vector<LayerShard>& shards = {});
 
-  // The encoder of a loaded model that reads a memory (ModelShape::reads_memory), as a model of its
-  // own, whose caches passes of `decoder` then name as their memories. It takes over the decoder's
+  // Adds the encoder of a loaded encoder-decoder model (ModelShape::reads_memory) as a separate
+  // model, whose caches are the memories of the decoder's passes. It takes the decoder's
   // projectors.
   absl::Status load_encoder(ModelId encoder, ModelId decoder);
 
-  // To be called once for each model before its first batch; size.page_rows is the page_rows of its
-  // ModelConfig. RESOURCE_EXHAUSTED: not enough memory.
+  // REQUIRES: called once for each model, before its first batch; size.page_rows is
+  // ModelConfig::page_rows. RESOURCE_EXHAUSTED: not enough memory.
   absl::Status allocate_pools(ModelId model, const PoolSize& size);
 
-  // Keeps a second copy of weights, packed for products of few rows, model by model where it fits
-  // into `most` bytes; those of a device with DeviceConfig::packed_products were decided on at
-  // load. Bytes that it took. Not while batches are in flight.
+  // Adds packed copies of weights for products of few rows: of each model whose copy fits into what
+  // is left of `most` bytes. With DeviceConfig::packed_products, load() has decided already.
+  // Returns the bytes of the copies. REQUIRES: no batch is in flight
   absl::StatusOr<int64_t> pack_weights(int64_t most);
 
-  // What allocate_pools() takes besides the pages that it is asked for: those of rows that fill up
-  // steps (StepGraphs). REQUIRES: loaded.
+  // Bytes that allocate_pools() takes besides the requested pages: scratch of StepGraphs. REQUIRES:
+  // loaded
   int64_t scratch_bytes(ModelId model) const;
 
-  // Memory that is free now on the device: what weights have left over for pools.
+  // Free memory of the device.
   int64_t free_bytes() const;
 
-  // Sizes of a model's pages for shape().page_bytes are known after load(); pool() after
-  // allocate_pools(). REQUIRES: loaded.
+  // pool(): valid after allocate_pools(). REQUIRES: loaded
   const ModelShape& shape(ModelId model) const override;
   const PoolSize& pool(ModelId model) const override;
   void launch(const Batch& batch, Done done) override;
 
  private:
   struct Impl;
-  // path: of weights that other device queues of the device may share; empty: none.
-  absl::Status load_shared(ModelId model, const std::string& name, const DecoderConfig& config,
-                           bool tied, const TensorSource& source, const std::string& path,
-                           DType dtype, int page_rows, DType kv_dtype,
-                           const std::vector<LayerShard>& shards);
-  absl::Status load_extra(ModelId model, const std::string& name, const ExtraConfig& extra,
-                          const DecoderConfig& base, const std::string& fingerprint);
   explicit TorchDevice(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -1,4 +1,4 @@
-// Kinds of what stands between the products of a model.
+// Kinds of norms, activations and epilogues.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ enum class Activation : uint8_t {
   kRelu,      // max(x, 0)
 };
 
-// What becomes of a product y.
+// The epilogue of a product y.
 enum class ProductThen : uint8_t {
   kStore,     // out = y
   kActivate,  // out = act(y)

@@ -9,7 +9,7 @@ namespace {
 
 int64_t bytes_of(at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); }
 
-// Zeros on a queue; the host's memory is untouched until it is used.
+// Zeroed by the queue, if there is one. The host's memory is untouched until used.
 at::Tensor make(at::IntArrayRef shape, const at::TensorOptions& options, Queue* queue) {
   at::Tensor all = empty_on(queue, shape, options);
   if (queue != nullptr) queue->zero(all.mutable_data_ptr(), all.nbytes());
@@ -28,13 +28,14 @@ int64_t KvGeometry::frontier_page_bytes(int page_rows) const {
 
 KvPool::KvPool(const KvGeometry& g, const PoolSize& s, at::Device device, int64_t more_pages,
                const DeviceQueue* own)
-    : geometry(g), size(s), device_queue(own) {
+    : platform(&platform_of(device)), geometry(g), size(s), device_queue(own) {
   const auto kv = at::TensorOptions().dtype(g.kv_type).device(device);
   const int64_t all = s.pages + more_pages;
   Queue* const queue = queue_of(device_queue);
   values = make({g.layers, all, g.kv_heads, s.page_rows, g.head_dim}, kv, queue);
-  keys = device.is_cpu() ? make({g.layers, all, g.kv_heads, g.head_dim, s.page_rows}, kv, queue)
-                         : make(values.sizes(), kv, queue);
+  keys = platform->keys_by_dimension()
+             ? make({g.layers, all, g.kv_heads, g.head_dim, s.page_rows}, kv, queue)
+             : make(values.sizes(), kv, queue);
   for (int i = 0; i < g.layers; ++i) {
     layer_keys.push_back(keys.select(0, i));
     layer_values.push_back(values.select(0, i));
@@ -42,7 +43,7 @@ KvPool::KvPool(const KvGeometry& g, const PoolSize& s, at::Device device, int64_
   const auto rows = kv.dtype(g.hidden_type);
   frontier = make({s.frontier_pages * s.page_rows, g.hidden_size}, rows, queue);
   hidden = make({s.values, g.hidden_size}, rows, queue);
-  left_by = std::make_unique<std::atomic<TicketId>[]>(static_cast<size_t>(s.values));
+  written_by = std::make_unique<std::atomic<TicketId>[]>(static_cast<size_t>(s.values));
 }
 
 at::Tensor KvPool::frontier_rows(int64_t page, int slot, int rows) const {
@@ -51,7 +52,7 @@ at::Tensor KvPool::frontier_rows(int64_t page, int slot, int rows) const {
 
 at::Tensor KvPool::kv_rows(bool of_keys, int64_t page, int slot, int rows, int layers) const {
   at::Tensor pages = (of_keys ? keys : values).narrow(0, 0, layers).select(1, page);
-  if (of_keys && pages.is_cpu()) pages = pages.transpose(2, 3);
+  if (of_keys && platform->keys_by_dimension()) pages = pages.transpose(2, 3);
   return pages.narrow(2, slot, rows);
 }
 

@@ -1,4 +1,4 @@
-// The bytes of one model's cache on one device: KV pages of all layers, and frontier rows.
+// The memory of one model's cache on one device: KV pages of all layers, and frontier rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,12 +8,13 @@
 #include <memory>
 #include <vector>
 
+#include "engine/backend/torch/platform.h"
 #include "engine/backend/torch/queue/queue.h"
 #include "engine/pass/backend.h"
 
 namespace tandem {
 
-// What a pool must know of its model.
+// The properties of a model that a pool depends on.
 struct KvGeometry {
   int layers = 0;
   int kv_heads = 0;
@@ -28,24 +29,24 @@ struct KvGeometry {
 };
 
 struct KvPool {
+  const Platform* platform;
   KvGeometry geometry;
   PoolSize size;
   const DeviceQueue* device_queue;
-  // [layers, pages, kv_heads, page_rows, head_dim], keys after RoPE; on CPU the last two dimensions
-  // of keys are the other way round (cpu/kv.h).
+  // [layers, pages, kv_heads, page_rows, head_dim], keys after RoPE. With
+  // Platform::keys_by_dimension() the last two dimensions of keys are swapped (cpu/kv.h).
   at::Tensor keys, values;
   std::vector<at::Tensor> layer_keys, layer_values;  // the same by layer
   at::Tensor frontier;                               // [frontier_pages * page_rows, hidden_size]
-  // Rows that passes leave for others, and which pass left each; 0: none. A pass on another device
-  // queue reads a row only when the batch that left it is done.
+  // Hidden rows that passes write for other passes, and the pass that wrote each; 0: none. A pass
+  // on another device queue reads a row only after the batch that wrote it is done.
   at::Tensor hidden;  // [PoolSize::values, hidden_size]
-  std::unique_ptr<std::atomic<TicketId>[]> left_by;
+  std::unique_ptr<std::atomic<TicketId>[]> written_by;
 
-  // Of the device queue that runs the model, which outlives it; null: the host's. Zeros, when the
-  // device queue has come there: a kernel that takes whole pages multiplies what no row has written
-  // by a weight of 0, and NaN stays NaN. In the host's memory nothing is touched until it is used.
-  // more_pages: of prompts and scratch, behind those of `size`, which the scheduler knows. Throws
-  // c10::OutOfMemoryError.
+  // Memory of the device queue that runs the model and outlives this; null: the host's, whose pages
+  // are untouched until used. Zeroed on the queue: kernels that read whole pages multiply unwritten
+  // rows by a weight of 0, and 0 * NaN is NaN. more_pages: of prompts and scratch, after those of
+  // `size`, which the scheduler manages. Throws c10::OutOfMemoryError.
   KvPool(const KvGeometry& geometry, const PoolSize& size, at::Device device,
          int64_t more_pages = 0, const DeviceQueue* device_queue = nullptr);
 
@@ -53,13 +54,13 @@ struct KvPool {
   at::Tensor frontier_rows(int64_t page, int slot, int rows) const;  // [rows, hidden_size]
   // [layers, kv_heads, rows, head_dim]
   at::Tensor kv_rows(bool of_keys, int64_t page, int slot, int rows, int layers) const;
-  // Writes rows into pages `first` and behind it, on the device queue. keys, values: [layers or
-  // more, rows, kv_heads, head_dim]
+  // Writes rows to the pages from `first` on, on the device queue. keys, values: [layers or more,
+  // rows, kv_heads, head_dim]
   void fill(int64_t first, const at::Tensor& row_keys, const at::Tensor& row_values);
 };
 
-// Where the prompts of a model's adapter lie: the first of their pages, behind the scheduler's.
-// adapter: one behind the last one for the end of all.
+// The first page of the prompts of a model's adapter, which follow the scheduler's pages. adapter:
+// the number of adapters for the end of all prompts.
 int64_t first_prompt_page(const ModelShape& shape, const PoolSize& size, size_t adapter);
 
 }  // namespace tandem

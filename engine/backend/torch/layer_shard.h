@@ -1,12 +1,12 @@
-// A part of a model's layers, and the threads that run it.
+// A range of a model's layers, and the threads that run it.
 #pragma once
 
 namespace tandem {
 
 struct LayerShard {
-  int end = 0;  // its layers end before this one, and begin where those of the last shard end
-  // The team that the device queue hands them to, as cpu::set_team_size(); of the first shard not
-  // used: it runs on the device queue itself.
+  int end = 0;  // the first layer after this shard; it begins at the end of the previous one
+  // The shard's team, as cpu::set_team_size(). Not used by the first shard, which runs on the
+  // device queue's thread.
   int threads = 1;
   int first_cpu = -1;
 };

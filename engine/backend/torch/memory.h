@@ -1,4 +1,4 @@
-// How much memory is free, and for what.
+// Free memory, and its use for packed weights.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,23 @@
 
 namespace tandem {
 
-// What can be allocated without swapping: the kernel's estimate, or what the control group (a
-// container's limit) leaves if that is less. 0 if neither can be read.
+// Bytes that can be allocated without swapping: the kernel's estimate, or the rest of the control
+// group's limit if that is less. 0: neither can be read.
 int64_t free_host_bytes();
 
-// Gives the system back what the process has freed and its allocator keeps: after loading, tens of
-// MB that files and tokenizers took on the way.
+// Returns freed memory from the allocator to the system: after loading, tens of MB.
 void return_freed_memory();
 
-// A device queue whose weights may be kept a second time, packed, if there is memory for it.
+// A device queue whose weights get a packed copy if there is memory for it.
 struct PackableDevice {
-  int gpu = 0;  // device queues of one GPU have one memory
+  int gpu = 0;  // its memory is shared by all its device queues
   std::function<int64_t()> free_bytes;
-  // Packs what takes at most so many bytes. Bytes that it took
+  // Packs copies of at most `most` bytes. Returns their bytes.
   std::function<absl::StatusOr<int64_t>(int64_t most)> pack;
 };
 
-// To be called when weights and pools of all device queues are there: of what these leave over,
-// half is for packed weights, of all device queues of a GPU together.
+// Packs weights in half of the memory that is free on each GPU, for all its device queues together.
+// REQUIRES: weights and pools of all device queues are allocated
 absl::Status pack_in_turn(const std::vector<PackableDevice>& device_queues);
 
 }  // namespace tandem

@@ -3,18 +3,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
-#ifdef TANDEM_CUDA
-#include "engine/backend/torch/cuda/kernels.h"
-#endif
 
 namespace tandem {
 namespace {
-
-int64_t bytes_of(at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); }
 
 absl::Status check_place(const Move::Place& place, const Move& move, const KvPool& pool) {
   const int64_t pages = move.store == Store::kKv ? pool.size.pages : pool.size.frontier_pages;
@@ -45,43 +39,7 @@ absl::Status check_move(const Move& m, const KvPool& from, const KvPool& to) {
   return absl::OkStatus();
 }
 
-// Within the host's memory; from and to may overlap in the same page.
-void move_on_host(const RowMove& m, Store store, const KvPool& from, const KvPool& to) {
-  if (store == Store::kFrontier) {
-    const int64_t row = from.geometry.hidden_size * bytes_of(from.geometry.hidden_type);
-    const auto* f = static_cast<const std::byte*>(from.frontier.const_data_ptr());
-    auto* t = static_cast<std::byte*>(to.frontier.mutable_data_ptr());
-    std::memmove(t + (m.to_page * to.size.page_rows + m.to_slot) * row,
-                 f + (m.from_page * from.size.page_rows + m.from_slot) * row,
-                 static_cast<size_t>(m.rows * row));
-    return;
-  }
-  const KvGeometry& g = to.geometry;
-  const int64_t element = bytes_of(g.kv_type);
-  const auto block = [&](const KvPool& pool, bool keys, int64_t of, int64_t layer, int64_t head) {
-    const int64_t page = layer * pool.pages() + of;
-    return static_cast<std::byte*>((keys ? pool.keys : pool.values).mutable_data_ptr()) +
-           (page * g.kv_heads + head) * pool.size.page_rows * g.head_dim * element;
-  };
-  for (int64_t layer = 0; layer < m.layers; ++layer) {
-    for (int64_t head = 0; head < g.kv_heads; ++head) {
-      const int64_t row = g.head_dim * element;
-      std::memmove(block(to, false, m.to_page, layer, head) + m.to_slot * row,
-                   block(from, false, m.from_page, layer, head) + m.from_slot * row,
-                   static_cast<size_t>(m.rows * row));
-      // Keys lie by dimension.
-      const int64_t from_row = from.size.page_rows * element;
-      const int64_t to_row = to.size.page_rows * element;
-      const std::byte* f = block(from, true, m.from_page, layer, head) + m.from_slot * element;
-      std::byte* t = block(to, true, m.to_page, layer, head) + m.to_slot * element;
-      for (int i = 0; i < g.head_dim; ++i, f += from_row, t += to_row) {
-        std::memmove(t, f, static_cast<size_t>(m.rows * element));
-      }
-    }
-  }
-}
-
-// Between devices that do not read each other's memory: by LibTorch's copies.
+// Moves between devices that do not read each other's memory, by LibTorch's copies.
 void copy_between(const RowMove& m, Store store, const KvPool& from, const KvPool& to) {
   if (store == Store::kFrontier) {
     to.frontier_rows(m.to_page, m.to_slot, m.rows)
@@ -138,17 +96,10 @@ absl::Status Mover::put(std::span<const Move> moves, const PoolOf& pool_of) {
     const RowMove* const placed = all + run.first;
     const RowMove* const here = list_.data() + run.first;
     launch(device_queue_, [run, reads, placed, here] {
-      for (int i = 0; reads && run.to->keys.is_cpu() && i < run.n; ++i) {
-        move_on_host(placed[i], run.store, *run.from, *run.to);
+      if (reads) {
+        return run.to->platform->move_rows(placed, run.n, run.store, *run.from, *run.to);
       }
-#ifdef TANDEM_CUDA
-      if (reads && run.to->keys.is_cuda()) {
-        cuda::move_rows(placed, run.n, run.store, *run.from, *run.to);
-      }
-#endif
-      for (int i = 0; !reads && i < run.n; ++i) {
-        copy_between(here[i], run.store, *run.from, *run.to);
-      }
+      for (int i = 0; i < run.n; ++i) copy_between(here[i], run.store, *run.from, *run.to);
     });
   }
   return absl::OkStatus();

@@ -1,4 +1,4 @@
-// Moves of a batch: rows between pages of a pool, of pools of a device, and of several devices.
+// Moves of a batch: rows between pages of one pool, of pools of one device, or of several devices.
 #pragma once
 
 #include <functional>
@@ -14,26 +14,26 @@
 
 namespace tandem {
 
-// Of one device queue.
+// One per device queue, used by its thread.
 class Mover {
  public:
-  // Finds a model's pool; null: unknown.
+  // The pool of a model; null: unknown.
   using PoolOf = std::function<const KvPool*(ModelId)>;
 
-  // device queue: null: the host's. Outlives this.
+  // device_queue: outlives this; null: the host's
   explicit Mover(const DeviceQueue* device_queue)
       : device_queue_(device_queue), staging_(queue_of(device_queue)) {}
 
-  // Puts moves on the device queue, in their order: one copy of the list of all, and a launch for
-  // those of one kind that stand together. The last call's are done by then.
+  // Puts moves on the device queue, in order: one copy of the whole list, then a launch per run of
+  // moves of one kind. REQUIRES: the moves of the last call are done
   //
-  // A `from` of another device is read as it lies there, behind the batches of its device queue.
-  // Nothing may write those rows before this device queue's batch is done. INTERNAL: a move that
-  // leaves its page, or between pools of different geometry; nothing is moved.
+  // Rows of another device are read in place, after the batches of its device queue. They must not
+  // be written before this device queue's batch is done. INTERNAL: a move beyond its page, or
+  // between pools of different geometry; nothing is moved.
   absl::Status put(std::span<const Move> moves, const PoolOf& pool_of);
 
  private:
-  // Neighbours of one kind: [first, first + n) of the list.
+  // Consecutive moves of one kind: [first, first + n) of the list.
   struct Run {
     Store store = Store::kKv;
     const KvPool* from = nullptr;

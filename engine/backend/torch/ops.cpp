@@ -1,15 +1,11 @@
 #include "engine/backend/torch/ops.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
-#ifdef TANDEM_CUDA
-#include "engine/backend/torch/cuda/kernels.h"
-#endif
 
 namespace tandem {
 
@@ -42,14 +38,6 @@ void Rope::reach(int max_position) {
     fill(static_cast<float*>(cosine.mutable_data_ptr()),
          static_cast<float*>(sine.mutable_data_ptr()));
   }
-}
-
-const Ops& ops_of(at::Device device, CpuKernels kernels) {
-#ifdef TANDEM_CUDA
-  if (device.is_cuda()) return cuda::ops();
-#endif
-  TORCH_CHECK(device.is_cpu(), "no operations on ", device);
-  return kernels == CpuKernels::kAten ? aten_ops() : cpu_ops();
 }
 
 }  // namespace tandem

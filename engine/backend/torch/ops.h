@@ -1,7 +1,7 @@
-// The operations between products, for whichever device the tensors lie on.
+// The operations of a forward pass: one table of functions per platform.
 //
-// Tensors of rows are contiguous. Index arrays and RowViews lie on the tensors' device. Types: see
-// cpu/elementwise.h; residual streams `x` and norms are of type R, all else of type T.
+// Tensors of rows are contiguous. Index arrays and RowViews are on the tensors' device. Types: see
+// cpu/elementwise.h; residual streams `x` and norms are of type R, everything else of type T.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,12 +12,11 @@
 #include "engine/backend/torch/cpu/quantized_matrix.h"
 #include "engine/backend/torch/kinds.h"
 #include "engine/backend/torch/row_view.h"
-#include "engine/base/config.h"
 #include "engine/sampling/row_answer.h"
 
 namespace tandem {
 
-// One layer's attention: heads, and its part of the pages.
+// Heads and pages of one layer's attention.
 struct LayerKv {
   int heads = 0;
   int kv_heads = 0;
@@ -26,10 +25,10 @@ struct LayerKv {
   const at::Tensor& values;  // as KvPool::layer_values
 };
 
-// Added to scores by distance: head h and a key that stands d rows behind the query (before it: d
-// < 0) get table[h, before + clamp(d, -before, after)].
+// Added to attention scores: head h and a key d rows after the query (d < 0: before it) get
+// table[h, before + clamp(d, -before, after)].
 struct DistanceBias {
-  at::Tensor table;  // [heads, before + 1 + after] of type R; undefined: nothing is added
+  at::Tensor table;  // [heads, before + 1 + after] of type R; undefined: none
   int before = 0;
   int after = 0;
 };
@@ -41,16 +40,16 @@ struct Norm {
   double eps = 0;
 };
 
-// Angles of the rotary embedding: position * inverse_frequency[i] in float32, as Transformers has
-// it; their cosines and sines are computed once per position on CPU, in the kernel on CUDA.
+// Angles of the rotary embedding: position * inverse_frequency[i] in fp32, as in Transformers.
+// Their cosines and sines are tabulated by position on CPU, and computed in the kernel on CUDA.
 class Rope {
  public:
-  Rope() = default;  // nothing is rotated
+  Rope() = default;  // no rotation
   // type: of the residual stream; factor: of cosines and sines
   Rope(std::vector<float> inverse_frequencies, at::ScalarType type, at::Device device,
        double factor = 1);
 
-  // To be called before a batch with positions up to this one.
+  // Extends the tables. REQUIRES: called before a batch with positions up to max_position
   void reach(int max_position);
 
   at::Tensor inverse_frequencies;  // [head_dim / 2] fp32, on the device; undefined: no rotation
@@ -64,23 +63,29 @@ class Rope {
 };
 
 inline constexpr int kMostAnsweredVocab = 1 << 18;
-inline constexpr int kMostPackedRows = 16;
+inline constexpr int kMostPackedRows = 16;  // of Ops::packed_product()
+inline constexpr int kMostBlockRows = 64;   // of Ops::block_product()
 
-// A product of up to kMostPackedRows rows with weights that Ops::pack() has packed.
-struct PackedProduct {
-  const at::Tensor& weights;
-  int64_t outs = 0;
-  const at::Tensor& bias;        // [outs] or undefined
-  const Norm* norm = nullptr;    // of x, which is of type R then; null: none
+// The rows that a product reads: x, or its norm.
+struct LinearInput {
+  const at::Tensor& x;           // [rows, in] of type T; of type R with a norm
+  const Norm* norm = nullptr;    // [in], of type R; null: none
   at::Tensor* normed = nullptr;  // scratch with a norm: [rows, in] of type T
-  ProductThen then = ProductThen::kStore;
-  Activation activation = Activation::kSilu;
-  int64_t first = 0;  // only the first so many columns of out are wanted; 0: all
+
+  LinearInput(const at::Tensor& rows) : x(rows) {}  // NOLINT(google-explicit-constructor)
+  LinearInput(const at::Tensor& residual, const Norm& n, at::Tensor& scratch)
+      : x(residual), norm(n.kind == NormKind::kNone ? nullptr : &n), normed(&scratch) {}
 };
 
-inline constexpr int kMostBlockRows = 64;
+// What follows a product y = x W^T.
+struct Epilogue {
+  const at::Tensor& bias;  // [outs], added to y; or undefined
+  ProductThen then = ProductThen::kStore;
+  Activation activation = Activation::kSilu;  // of kActivate and kGate
+  int64_t first = 0;  // only the first `first` columns of out are needed; 0: all
+};
 
-// A matrix in blocks of one type, as Ops::pack_blocks() has it.
+// A matrix in blocks of one type, as Ops::pack_blocks() returns it.
 struct BlockMatrix {
   at::Tensor data;
   cpu::QuantFormat format{};
@@ -89,18 +94,7 @@ struct BlockMatrix {
   bool pairs = false;  // as packed_numbers()
 };
 
-// A product of up to kMostBlockRows rows with weights that Ops::pack_blocks() has packed.
-struct BlockProduct {
-  const std::vector<BlockMatrix>& parts;  // of which the columns stand side by side
-  const at::Tensor& bias;                 // this and the rest as of PackedProduct
-  const Norm* norm = nullptr;
-  at::Tensor* normed = nullptr;
-  ProductThen then = ProductThen::kStore;
-  Activation activation = Activation::kSilu;
-  int64_t first = 0;
-};
-
-// A device's operations: one table each.
+// The operations of a platform.
 struct Ops {
   // x[r] = table[token[r]] where token[r] >= 0. x: [rows, hidden], table: [vocab, hidden]
   void (*embed)(at::Tensor& x, const at::Tensor& table, const int32_t* token);
@@ -122,15 +116,15 @@ struct Ops {
   // x += norm(y). [rows, width]
   void (*add_norm)(at::Tensor& x, const at::Tensor& y, const Norm& norm);
 
-  // Norms heads [first, first + heads) of head_dim numbers in every row of x, in place.
+  // Normalizes heads [first, first + heads) of head_dim values in every row of x, in place.
   void (*norm_heads)(at::Tensor& x, int first, int heads, int head_dim, const Norm& norm);
 
-  // qkv: [rows, (heads + 2 kv_heads) * head_dim]: queries rotated in place, rotated keys and values
-  // stored at the rows' slots. heads may be 0: keys and values alone.
+  // qkv: [rows, (heads + 2 kv_heads) * head_dim]. Rotates queries in place, and stores rotated keys
+  // and values at the rows' slots. heads may be 0: only keys and values.
   void (*rope_and_store)(at::Tensor& qkv, const RowView& rows, const LayerKv& kv, const Rope& rope);
 
-  // qkv: [rows, heads * head_dim or more], queries first; out: [rows, heads * head_dim]. rows may
-  // be of the keys' cache and another than the queries' own (cross-attention): all dense then.
+  // qkv: [rows, heads * head_dim or more], queries first; out: [rows, heads * head_dim]. For
+  // cross-attention, rows are those of the keys' cache, all dense.
   void (*attention)(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, const LayerKv& kv,
                     double scale, const DistanceBias& bias);
 
@@ -141,39 +135,49 @@ struct Ops {
   // device. A vocabulary has at most kMostAnsweredVocab tokens.
   void (*answer_rows)(const at::Tensor& logits, const RowQuestion* questions, RowAnswer* answers);
 
-  // to[r] = the token chosen[r] of the answers that are kept, or where it names none, token[r]. -1:
-  // an answer that is not valid. [rows] each, on the device
+  // to[r] = the token that chosen[r] names in the cached answers; token[r] if it names none; -1 if
+  // the answer is not valid. [rows] each, on the device
   void (*choose)(int32_t* to, const int32_t* token, const ChosenToken* chosen, int64_t rows,
-                 const RowAnswer* kept);
+                 const RowAnswer* cached);
 
   // x = act(x)
   void (*activate)(at::Tensor& x, Activation activation);
 
-  // Where there are products of few rows that read weights packed. Numbers that a matrix takes
-  // then; 0: there is none for it. pairs: for ProductThen::kGate alone
-  int64_t (*packed_numbers)(int64_t outs, int64_t in, at::ScalarType type, bool pairs) = nullptr;
-  // weights: [outs, in] of which packed_numbers() is not 0
-  at::Tensor (*pack)(const at::Tensor& weights, bool pairs) = nullptr;
-  // out: [rows, outs], if gated [rows, outs / 2], of type T or fp32; of kAdd of type R. Each row's
-  // bits are the same for every number of rows.
-  void (*packed_product)(at::Tensor& out, const at::Tensor& x, const PackedProduct& p) = nullptr;
+  // LibTorch's products of any number of rows. Null: the platform multiplies packed matrices only.
+  // weight: [outs, in] and bias: [outs] or undefined, of type T.
+  // out = x W^T + bias. out: of x's type or fp32; fp32 sums are not rounded to x's type first.
+  void (*linear)(at::Tensor& out, const at::Tensor& x, const at::Tensor& weight,
+                 const at::Tensor& bias) = nullptr;
+  // residual += x W^T + bias. scratch: [rows, outs] of type T, used if residual has another type.
+  void (*add_linear)(at::Tensor& residual, const at::Tensor& x, const at::Tensor& weight,
+                     const at::Tensor& bias, at::Tensor& scratch) = nullptr;
 
-  // Where there are products with weights in blocks of which the CPU's own are not: one segment of
-  // such a matrix, in the device's memory.
+  // Products of up to kMostPackedRows rows with a packed copy of the weights; null: there are none.
+  // The elements of the packed copy; 0: the matrix has no such product. pairs: for
+  // ProductThen::kGate only
+  int64_t (*packed_numbers)(int64_t outs, int64_t in, at::ScalarType type, bool pairs) = nullptr;
+  // weights: [outs, in]. REQUIRES: packed_numbers() > 0
+  at::Tensor (*pack)(const at::Tensor& weights, bool pairs) = nullptr;
+  // weights: of pack(). out: [rows, outs], [rows, outs / 2] of kGate; of type T or fp32, of kAdd of
+  // type R. A row's bits do not depend on the number of rows.
+  void (*packed_product)(at::Tensor& out, const LinearInput& x, const at::Tensor& weights,
+                         int64_t outs, const Epilogue& e) = nullptr;
+
+  // Products of up to kMostBlockRows rows with weights in blocks; null: there are none, or they are
+  // cpu::product(). One segment of such a matrix, copied to the device.
   BlockMatrix (*pack_blocks)(const cpu::QuantizedMatrix& m, size_t segment,
                              at::Device device) = nullptr;
-  // out: as packed_product(). Each row's bits are the same for every number of rows.
-  void (*block_product)(at::Tensor& out, const at::Tensor& x, const BlockProduct& p) = nullptr;
-  // to[r] = row rows[r] of the matrix where that is not negative; rows null: all. to: [rows or
-  // outs, in] fp32 or of type T. Numbers that the file says, rounded to that type.
+  // parts: matrices whose columns are concatenated. out: as packed_product(). A row's bits do not
+  // depend on the number of rows.
+  void (*block_product)(at::Tensor& out, const LinearInput& x,
+                        const std::vector<BlockMatrix>& parts, const Epilogue& e) = nullptr;
+  // to[r] = row rows[r] of the matrix if that is not negative; rows null: all. to: [rows or outs,
+  // in], fp32 or of type T: the decoded values, rounded to that type.
   void (*unpack_blocks)(at::Tensor& to, const BlockMatrix& m, const int32_t* rows) = nullptr;
 };
 
 const Ops& cpu_ops();   // of cpu/
-const Ops& aten_ops();  // on a CPU in LibTorch's operators: the reference of cpu/ in tests, and
-                        // with CpuKernels::kAten. Slow, and without promises about bits.
-
-// The table of a device, and on a CPU of the kernels that are asked for.
-const Ops& ops_of(at::Device device, CpuKernels kernels = CpuKernels::kOwn);
+const Ops& aten_ops();  // a CPU in LibTorch's operators: the reference for cpu/ in tests, and
+                        // CpuKernels::kAten. Slow; bits depend on the batch.
 
 }  // namespace tandem

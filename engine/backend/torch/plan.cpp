@@ -11,7 +11,7 @@
 namespace tandem {
 namespace {
 
-absl::Status bad_books(absl::string_view what, int64_t value, int64_t limit) {
+absl::Status out_of_bounds(absl::string_view what, int64_t value, int64_t limit) {
   return absl::InternalError(absl::StrCat(what, ": ", value, "; limit: ", limit));
 }
 
@@ -20,12 +20,12 @@ absl::Status check_pages(std::span<const PageId> pages, int first, int rows, int
   if (rows <= first) return absl::OkStatus();
   const int last = (rows - 1) / page_rows;
   if (static_cast<size_t>(last) >= pages.size()) {
-    return bad_books(absl::StrCat(what, " needed beyond the table"), last,
-                     static_cast<int64_t>(pages.size()));
+    return out_of_bounds(absl::StrCat(what, " beyond the page table"), last,
+                         static_cast<int64_t>(pages.size()));
   }
   for (int i = first / page_rows; i <= last; ++i) {
     const PageId page = pages[static_cast<size_t>(i)];
-    if (!page.valid() || page.value >= count) return bad_books(what, page.value, count);
+    if (!page.valid() || page.value >= count) return out_of_bounds(what, page.value, count);
   }
   return absl::OkStatus();
 }
@@ -35,7 +35,7 @@ absl::Status check_head(const Read& read, int to, const ModelShape& shape) {
   if (!read.head.valid() || read.head.index() >= shape.heads.size()) {
     return out_of_range("head", read.head.value,
                         shape.heads.empty()
-                            ? "the model's own: no other is loaded"
+                            ? "the model's own: no early head is loaded"
                             : absl::StrCat("the model's own, 0 to ", shape.heads.size() - 1));
   }
   const HeadShape& head = shape.heads[read.head.index()];
@@ -53,13 +53,13 @@ int64_t slot_of(std::span<const PageId> pages, int row, int page_rows) {
 
 void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& pool,
                  const ValueStore& store, const WidthOf& width_of, const MemoryOf& memory_of,
-                 const KeptOf& kept_of) {
+                 const CachedOf& cached_of) {
   items.assign(batch.works.size(), {});
   token.clear();
   chosen.clear();
   masks.clear();
   embedded.clear();
-  fed.clear();
+  replaced.clear();
   columns.clear();
   extra.clear();
   pages.clear();
@@ -78,7 +78,7 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
     item.first_row = rows();
     item.first_read = reads;
     item.status = check(work, shape, pool, memory_of);
-    if (item.status.ok()) item.status = resolve_inputs(work, shape, store, width_of, kept_of);
+    if (item.status.ok()) item.status = resolve_inputs(work, shape, store, width_of, cached_of);
     if (!item.status.ok()) continue;
     add_rows(work, shape, pool);
     if (shape.encodes) {
@@ -91,11 +91,11 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
     add_reads(work, item);
   }
   if (!chosen.empty()) chosen.resize(token.size());
-  mark_fed();
+  mark_replaced();
   cut_segments();
 }
 
-void Plan::settle(const Batch& batch, const ValueStore& store) {
+void Plan::resolve_chosen(const Batch& batch, const ValueStore& store) {
   if (chosen.empty()) return;
   for (size_t w = 0; w < items.size(); ++w) {
     const Work& work = batch.works[w];
@@ -111,10 +111,10 @@ void Plan::settle(const Batch& batch, const ValueStore& store) {
   }
 }
 
-void Plan::mark_fed() {
+void Plan::mark_replaced() {
   const auto mark = [this](const RowCopies& copies) {
-    if (fed.empty()) fed.assign(token.size(), -1);
-    for (const int64_t row : copies.to) fed[static_cast<size_t>(row)] = 0;
+    if (replaced.empty()) replaced.assign(token.size(), -1);
+    for (const int64_t row : copies.to) replaced[static_cast<size_t>(row)] = 0;
   };
   for (const MaskRows& m : masks) mark(m.copies);
   for (const EmbeddedRows& e : embedded) {
@@ -122,7 +122,7 @@ void Plan::mark_fed() {
   }
 }
 
-// An encoder's passes are whole, and those of a decoder that reads its rows say where they are.
+// Checks that an encoder's pass is whole, and that a pass with cross-attention names its memory.
 absl::Status Plan::check_memory(const Work& work, const ModelShape& shape,
                                 const MemoryOf& memory_of) {
   const Pass& pass = *work.pass;
@@ -134,7 +134,8 @@ absl::Status Plan::check_memory(const Work& work, const ModelShape& shape,
   }
   const bool whole = work.rows_before() == 0 && work.first == 0 && work.to == shape.layers &&
                      static_cast<size_t>(work.count) == pass.add.size();
-  if (shape.encodes && !whole) return bad_books("rows of an encoder's pass", work.count, work.to);
+  if (shape.encodes && !whole)
+    return out_of_bounds("rows of an encoder's pass", work.count, work.to);
   const bool reads = pass.memory.valid() || work.memory_rows > 0;
   if (reads != shape.reads_memory) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -144,7 +145,7 @@ absl::Status Plan::check_memory(const Work& work, const ModelShape& shape,
   if (!reads) return absl::OkStatus();
   const PoolSize* const pool = memory_of(work.memory_model);
   if (pool == nullptr || work.memory_rows < 1 || (memory.valid() && memory != work.memory_model)) {
-    return bad_books("encoder of a pass", work.memory_model.value, memory.value);
+    return out_of_bounds("encoder of a pass", work.memory_model.value, memory.value);
   }
   TANDEM_RETURN_IF_ERROR(check_pages(work.memory_pages, 0, work.memory_rows, pool->page_rows,
                                      pool->pages, "memory page"));
@@ -161,20 +162,21 @@ absl::Status Plan::check(const Work& work, const ModelShape& shape, const PoolSi
                         shape.adapters.empty() ? "none: no adapter of this model is loaded"
                                                : absl::StrCat("0 to ", shape.adapters.size() - 1));
   }
-  if (work.to < 1 || work.to > shape.layers) return bad_books("layer", work.to, shape.layers);
+  if (work.to < 1 || work.to > shape.layers) return out_of_bounds("layer", work.to, shape.layers);
   if (work.past < 0 || work.first < 0 || work.count < 0 ||
       static_cast<size_t>(work.first + work.count) > pass.add.size() ||
       pass.add.parent.size() != pass.add.in.size()) {
-    return bad_books("added row", work.first + work.count, static_cast<int64_t>(pass.add.size()));
+    return out_of_bounds("added row", work.first + work.count,
+                         static_cast<int64_t>(pass.add.size()));
   }
   for (int i = work.first; i < work.first + work.count; ++i) {
     const Row parent = pass.add.parent[static_cast<size_t>(i)];
-    if (parent < -1 || parent >= i) return bad_books("parent", parent, i);
+    if (parent < -1 || parent >= i) return out_of_bounds("parent", parent, i);
   }
   for (size_t i = 0; i < work.frontier.size(); ++i) {
     const int done = work.frontier[i];
     if (done < 1 || done >= work.to || (i > 0 && done > work.frontier[i - 1])) {
-      return bad_books("layers done by a frontier row", done, work.to);
+      return out_of_bounds("layers done by a frontier row", done, work.to);
     }
   }
   const int rows_after = work.past + work.run_rows();
@@ -195,10 +197,10 @@ absl::Status Plan::check_outputs(const Work& work, const ModelShape& shape,
   const Pass& pass = *work.pass;
   for (const Work::Output& o : work.outputs) {
     if (o.read < 0 || static_cast<size_t>(o.read) >= pass.read.size()) {
-      return bad_books("read", o.read, static_cast<int64_t>(pass.read.size()));
+      return out_of_bounds("read", o.read, static_cast<int64_t>(pass.read.size()));
     }
     if (o.run_row < 0 || o.run_row >= work.run_rows()) {
-      return bad_books("read row", o.run_row, work.run_rows());
+      return out_of_bounds("read row", o.run_row, work.run_rows());
     }
     const Read& read = pass.read[static_cast<size_t>(o.read)];
     const int done =
@@ -208,13 +210,13 @@ absl::Status Plan::check_outputs(const Work& work, const ModelShape& shape,
     }
     TANDEM_RETURN_IF_ERROR(check_head(read, work.to, shape));
     if (read.hidden && (!o.value.valid() || o.value.value >= pool.values)) {
-      return bad_books("place of a hidden row", o.value.value, pool.values);
+      return out_of_bounds("place of a hidden row", o.value.value, pool.values);
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Plan::feed_mask(const Pass& pass, int mask, int row, const ModelShape& shape) {
+absl::Status Plan::add_mask_input(const Pass& pass, int mask, int row, const ModelShape& shape) {
   const int masks = pass.adapter.valid() ? shape.adapters[pass.adapter.index()].masks : 0;
   if (mask < 0 || mask >= masks) {
     return out_of_range(
@@ -226,8 +228,8 @@ absl::Status Plan::feed_mask(const Pass& pass, int mask, int row, const ModelSha
   return absl::OkStatus();
 }
 
-absl::Status Plan::feed_embedded(const Work& work, const In& in, const Work::Embed& place, int row,
-                                 const ModelShape& shape, const WidthOf& width_of) {
+absl::Status Plan::add_embedded_input(const Work& work, const In& in, const Work::Embed& place,
+                                      int row, const ModelShape& shape, const WidthOf& width_of) {
   TANDEM_ASSIGN_OR_RETURN(const int width, width_of(place, in.ref.ticket));
   const AdapterId adapter = work.pass->adapter;
   const int source = adapter.valid() ? shape.adapters[adapter.index()].source : 0;
@@ -249,7 +251,7 @@ absl::Status Plan::feed_embedded(const Work& work, const In& in, const Work::Emb
 
 absl::Status Plan::resolve_inputs(const Work& work, const ModelShape& shape,
                                   const ValueStore& store, const WidthOf& width_of,
-                                  const KeptOf& kept_of) {
+                                  const CachedOf& cached_of) {
   tokens_.clear();
   work_chosen_.clear();
   work_masks_.clear();
@@ -261,19 +263,21 @@ absl::Status Plan::resolve_inputs(const Work& work, const ModelShape& shape,
     Token t = in.id;
     if (in.kind == In::kChosen) {
       absl::StatusOr<Token> pick = store.pick(in.ref, in.id);
-      const std::optional<ChosenToken> kept = pick.ok() || !kept_of ? std::nullopt : kept_of(in);
-      if (kept) {
-        work_chosen_.emplace_back(row, *kept);
+      const std::optional<ChosenToken> cached =
+          pick.ok() || !cached_of ? std::nullopt : cached_of(in);
+      if (cached) {
+        work_chosen_.emplace_back(row, *cached);
         pick = Token{0};
       }
       TANDEM_ASSIGN_OR_RETURN(t, pick);
     } else if (in.kind == In::kMask) {
-      TANDEM_RETURN_IF_ERROR(feed_mask(*work.pass, in.id, row, shape));
+      TANDEM_RETURN_IF_ERROR(add_mask_input(*work.pass, in.id, row, shape));
     } else if (in.kind == In::kEmbed) {
       if (embeds >= work.embeds.size() || work.embeds[embeds].row != i) {
-        return bad_books("embedded rows without a place", i, static_cast<int64_t>(embeds));
+        return out_of_bounds("embedded row without a place", i, static_cast<int64_t>(embeds));
       }
-      TANDEM_RETURN_IF_ERROR(feed_embedded(work, in, work.embeds[embeds++], row, shape, width_of));
+      TANDEM_RETURN_IF_ERROR(
+          add_embedded_input(work, in, work.embeds[embeds++], row, shape, width_of));
     }
     if (in.kind == In::kMask || (in.kind == In::kEmbed && in.ref.replace)) {
       t = -1;
@@ -282,16 +286,16 @@ absl::Status Plan::resolve_inputs(const Work& work, const ModelShape& shape,
     }
     tokens_.push_back(t);
   }
-  // Positions grow along the tree, so the deepest row decides.
+  // Positions grow along the tree.
   position_ = run_positions(work);
   for (const int p : position_) {
-    if (p >= shape.max_positions) return bad_books("position", p, shape.max_positions);
+    if (p >= shape.max_positions) return out_of_bounds("position", p, shape.max_positions);
   }
   return absl::OkStatus();
 }
 
-// Moves copies of one work to the batch's, with batch rows instead of its run rows.
-void Plan::add_fed() {
+// Adds the inputs of one work to the batch's, by batch row instead of run row.
+void Plan::add_inputs() {
   const auto add = [this](const RowCopies& from, RowCopies& to) {
     for (size_t i = 0; i < from.to.size(); ++i) to.add(from.from[i], rows() + from.to[i]);
   };
@@ -324,7 +328,7 @@ void Plan::add_rows(const Work& work, const ModelShape& shape, const PoolSize& p
     }
     for (int i = 0; i < shape.adapters[adapter].prompt_rows; ++i) prompts_.push_back(first + i);
   }
-  add_fed();
+  add_inputs();
   for (const auto& [row, from] : work_chosen_) {
     const size_t at = token.size() + static_cast<size_t>(row);
     if (chosen.size() <= at) chosen.resize(at + 1);
@@ -341,9 +345,9 @@ void Plan::add_rows(const Work& work, const ModelShape& shape, const PoolSize& p
   }
 }
 
-// A row sees what its parent sees, and itself. While parents are the rows before, that is a range
-// of cache rows; from the first branch on, rows are listed. A mask row sees its adapter's prompts
-// besides, and nobody who follows it does for that.
+// A row sees the rows that its parent sees, and itself. Along a chain that is a range of cache
+// rows; from the first branch on, rows are listed. A mask row also sees its adapter's prompts,
+// which its descendants do not inherit.
 void Plan::add_visibility(const Work& work, const ModelShape& shape) {
   const auto n = static_cast<size_t>(work.run_rows());
   const size_t first = columns.position.size() - n;
@@ -361,7 +365,7 @@ void Plan::add_visibility(const Work& work, const ModelShape& shape) {
     } else {
       path.push_back(self);
     }
-    // Positions along the path go up by one, and a dense row's position is its number.
+    // Positions grow by one along the path; a dense row's position is its number.
     const int position = columns.position[first + j];
     const int oldest = shape.window > 0 ? std::max(0, position - shape.window + 1) : 0;
     const size_t depth = path.size();
@@ -378,7 +382,7 @@ void Plan::add_visibility(const Work& work, const ModelShape& shape) {
   }
 }
 
-// Every row of the pass, which are the cache's first.
+// Every row sees all rows of the pass, which are the first of the cache.
 void Plan::see_all(const Work& work) {
   for (int j = 0; j < work.run_rows(); ++j) {
     columns.first_key.push_back(0);
@@ -424,7 +428,7 @@ void Plan::add_reads(const Work& work, Item& item) {
                               [](const Capture& a, int b) { return a.at < b; });
     if (c == captures.end() || c->at != layer) c = captures.insert(c, {layer, {}, {}});
     if (read.hidden) {
-      c->left.add(item.first_row + o.run_row, o.value.value);
+      c->stored.add(item.first_row + o.run_row, o.value.value);
       continue;
     }
     c->copies.add(item.first_row + o.run_row, reads++);
@@ -450,7 +454,7 @@ std::vector<ReadBlock> Plan::read_blocks(const Batch& batch, int most) const {
   return blocks;
 }
 
-// Pieces of one work. Outputs that are hidden rows go with those before them.
+// Adds the pieces of one work. Outputs that are hidden rows go with the output before them.
 void Plan::cut_reads(const Work& work, size_t w, int most, std::vector<ReadBlock>* blocks) const {
   ReadBlock piece{w, w + 1, 0, 0, items[w].first_read, 0};
   for (const Work::Output& o : work.outputs) {
@@ -468,7 +472,7 @@ void Plan::cut_reads(const Work& work, size_t w, int most, std::vector<ReadBlock
 }
 
 void Plan::cut_segments() {
-  // Between two neighbouring borders the set of running rows does not change, and nothing is read.
+  // Between two neighbouring borders the same rows run, and nothing is read.
   borders_.clear();
   borders_.insert(borders_.end(), from_.begin(), from_.end());
   borders_.insert(borders_.end(), to_.begin(), to_.end());
@@ -496,21 +500,21 @@ void Plan::cut_segments() {
 }
 
 size_t Plan::array_bytes() const {
-  constexpr size_t kAlign = 16;  // what a staging area may lose per array
+  constexpr size_t kAlign = 16;  // bytes that alignment may cost per array
   const auto columns_bytes = [](const RowColumns& c) {
     return static_cast<size_t>(c.rows()) * (9 * sizeof(int32_t) + sizeof(int64_t)) + 10 * kAlign;
   };
   const auto copies_bytes = [](const RowCopies& c) {
     return c.from.size() * 2 * sizeof(int64_t) + 2 * kAlign;
   };
-  size_t n =
-      (token.size() + extra.size() + pages.size() + zeros.size() + fed.size()) * sizeof(int32_t) +
-      5 * kAlign;
+  size_t n = (token.size() + extra.size() + pages.size() + zeros.size() + replaced.size()) *
+                 sizeof(int32_t) +
+             5 * kAlign;
   n += columns_bytes(columns) + copies_bytes(load) + copies_bytes(save);
   for (const Segment& s : segments) {
     n += columns_bytes(s.columns) + s.index.size() * sizeof(int64_t) + kAlign;
   }
-  for (const Capture& c : captures) n += copies_bytes(c.copies) + copies_bytes(c.left);
+  for (const Capture& c : captures) n += copies_bytes(c.copies) + copies_bytes(c.stored);
   for (const MaskRows& m : masks) n += copies_bytes(m.copies);
   for (const EmbeddedRows& e : embedded) n += copies_bytes(e.copies) + kAlign;
   for (const HeadReads& h : heads) n += h.reads.size() * sizeof(int64_t) + kAlign;

@@ -1,8 +1,8 @@
-// A batch written out as arrays: which rows run which layers, what they see, what is read of them.
+// A batch as arrays: which rows run which layers, which keys they see, and what is read from them.
 //
-// Pure bookkeeping on the host, without tensors. The run rows of all works are put one after the
-// other ("batch rows"). A work that cannot run gets a status and contributes no rows; the others do
-// not notice.
+// Bookkeeping on the host, without tensors. The run rows of all works are concatenated ("batch
+// rows"). A work that cannot run gets a status and contributes no rows; other works are not
+// affected.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,16 @@
 
 namespace tandem {
 
-// Layers [from, to) with the same rows running in all of them.
+// Layers [from, to) that the same rows run.
 struct Segment {
   int from = 0;
   int to = 0;
   bool all = true;             // every batch row runs; else:
   std::vector<int64_t> index;  // the batch rows that run, ascending
-  RowColumns columns;          // theirs
+  RowColumns columns;          // of these rows
 };
 
-// Row from[i] of one array of hidden states goes to row to[i] of another.
+// Copies row from[i] of one array of hidden states to row to[i] of another.
 struct RowCopies {
   std::vector<int64_t> from, to;
 
@@ -45,93 +45,91 @@ struct RowCopies {
   }
 };
 
-// Hidden states that are read: batch rows after layers [0, at), to inputs of the head, and to the
-// places of hidden rows that the pass leaves.
+// Hidden states read after layers [0, at).
 struct Capture {
   int at = 0;
-  RowCopies copies;
-  RowCopies left;
+  RowCopies copies;  // batch row to head input
+  RowCopies stored;  // batch row to place in KvPool::hidden
 };
 
-// Inputs of the head that a trained head changes first.
+// Head inputs that an early head transforms first.
 struct HeadReads {
   HeadId head;
   std::vector<int64_t> reads;
 };
 
-// Batch rows that are fed with an adapter's masks: mask copies.from[i] to row copies.to[i].
+// Batch rows whose input is a mask token of an adapter: token copies.from[i] to row copies.to[i].
 struct MaskRows {
   AdapterId adapter;
   RowCopies copies;
 };
 
-// Batch rows that are fed with hidden rows of `model`, through the adapter's projector, or bare.
+// Batch rows conditioned on hidden rows of `model`, through the adapter's projector if it has one.
 struct EmbeddedRows {
-  AdapterId adapter;  // invalid: bare
+  AdapterId adapter;  // invalid: no projector
   ModelId model;
-  bool replace = true;  // else they are added to the tokens' embeddings
-  RowCopies copies;     // place in the model's pool to batch row
+  bool replace = true;  // false: they are added to the tokens' embeddings
+  RowCopies copies;     // place in KvPool::hidden of `model` to batch row
 };
 
-// Head inputs [first, first + count), those of outputs [from, to) of works [begin, end).
+// Head inputs [first, first + count): of outputs [from, to) of works [begin, end).
 struct ReadBlock {
   size_t begin = 0, end = 0;
-  size_t from = 0, to = 0;  // kAllOutputs, unless it is a piece of one work
+  size_t from = 0, to = 0;  // to: kAllOutputs, unless the block is a piece of one work
   int first = 0, count = 0;
 };
 inline constexpr size_t kAllOutputs = std::numeric_limits<size_t>::max();
 
 class Plan {
  public:
-  // Width of a hidden row that lies where `place` says, if pass `left_by` has left it there; else
-  // INTERNAL.
-  using WidthOf = std::function<absl::StatusOr<int>(const Work::Embed& place, TicketId left_by)>;
+  // The width of the hidden row at `place`. INTERNAL: pass `written_by` has not written it.
+  using WidthOf = std::function<absl::StatusOr<int>(const Work::Embed& place, TicketId written_by)>;
 
-  // Pools of an encoder whose rows this model can read; null: it cannot.
+  // The pool of an encoder whose rows this model can read; null: it cannot.
   using MemoryOf = std::function<const PoolSize*(ModelId encoder)>;
 
-  // What the device has of a kChosen input that the host has not seen yet; none: the same as it.
-  using KeptOf = std::function<std::optional<ChosenToken>(const In& in)>;
+  // The cached answer on the device that a kChosen input names; none: it is not cached.
+  using CachedOf = std::function<std::optional<ChosenToken>(const In& in)>;
 
-  // Rebuilds the plan, keeping the memory of the last one. `store` resolves kChosen inputs, and
-  // where it has none, kept_of.
+  // Builds the plan of a batch in the memory of the last one. kChosen inputs are looked up in
+  // `store`, then by cached_of.
   void build(const Batch& batch, const ModelShape& shape, const PoolSize& pool,
              const ValueStore& store, const WidthOf& width_of, const MemoryOf& memory_of,
-             const KeptOf& kept_of = {});
+             const CachedOf& cached_of = {});
 
-  // The tokens of rows that kept_of knew, once the host has seen them. A work whose tokens are not
+  // Sets the tokens of rows that cached_of resolved, from `store`. A work whose tokens are not
   // there gets a status.
-  void settle(const Batch& batch, const ValueStore& store);
+  void resolve_chosen(const Batch& batch, const ValueStore& store);
 
   struct Item {
     absl::Status status;
     int first_row = 0;   // batch row of run row 0
     int first_read = 0;  // its first head input
-    int reads = 0;       // its head inputs: one for each output that is not a hidden row
+    int reads = 0;       // its head inputs: one per output that is not a hidden row
   };
   std::vector<Item> items;          // by Batch::works
   std::vector<Token> token;         // [rows]; -1 for frontier rows, masks and replaced embeddings
-  std::vector<ChosenToken> chosen;  // [rows]: what the device has of their tokens; empty: nothing
-  std::vector<MaskRows> masks;      // one for each adapter
-  std::vector<EmbeddedRows> embedded;  // likewise, and for each model and way
-  std::vector<int32_t> fed;  // [rows]: 0 for masks and replaced embeddings, else -1; empty: none is
-  RowColumns columns;        // [rows]
-  std::vector<int32_t> extra;  // cache rows
-  std::vector<int32_t> pages;  // all page tables, each with its prompts' pages behind it; memories'
-  ModelId memory;              // the encoder whose rows are read; invalid: none are
-  std::vector<int32_t> zeros;  // [rows], where a memory is read
-  RowCopies load;              // frontier slot (page * page_rows + slot in it) to batch row
+  std::vector<ChosenToken> chosen;  // [rows]: tokens in cached answers; empty: none
+  std::vector<MaskRows> masks;      // one per adapter
+  std::vector<EmbeddedRows> embedded;  // one per adapter, model and value of `replace`
+  std::vector<int32_t> replaced;  // [rows]: 0 for masks and replaced embeddings, else -1; or empty
+  RowColumns columns;             // [rows]
+  std::vector<int32_t> extra;     // cache rows
+  std::vector<int32_t> pages;  // page tables, each followed by its prompts' pages; memories' tables
+  ModelId memory;              // the encoder whose rows are read; invalid: none
+  std::vector<int32_t> zeros;  // [rows], if a memory is read
+  RowCopies load;              // frontier slot (page * page_rows + slot in page) to batch row
   RowCopies save;              // batch row to frontier slot
-  std::vector<Segment> segments;  // ascending; every row in those of the layers that it runs
+  std::vector<Segment> segments;  // ascending
   std::vector<Capture> captures;  // ascending, one per `at`
   int reads = 0;                  // head inputs
-  std::vector<HeadReads> heads;   // one per head that is read
+  std::vector<HeadReads> heads;   // one per early head
 
   int rows() const { return static_cast<int>(token.size()); }
-  size_t array_bytes() const;  // of all arrays that kernels read, at least
+  size_t array_bytes() const;  // an upper bound for the arrays that kernels read, with alignment
 
-  // Which head inputs are read together: whole works, or pieces of one that has more of them than
-  // `most` (at least 1). Each work is in one or more, in order.
+  // Blocks of at most `most` (1 or more) head inputs: whole works, or pieces of a work that has
+  // more. Ordered by work.
   std::vector<ReadBlock> read_blocks(const Batch& batch, int most) const;
 
  private:
@@ -140,12 +138,12 @@ class Plan {
   absl::Status check_memory(const Work& work, const ModelShape& shape, const MemoryOf& memory_of);
   absl::Status check_outputs(const Work& work, const ModelShape& shape, const PoolSize& pool) const;
   absl::Status resolve_inputs(const Work& work, const ModelShape& shape, const ValueStore& store,
-                              const WidthOf& width_of, const KeptOf& kept_of);
-  absl::Status feed_mask(const Pass& pass, int mask, int row, const ModelShape& shape);
-  absl::Status feed_embedded(const Work& work, const In& in, const Work::Embed& place, int row,
-                             const ModelShape& shape, const WidthOf& width_of);
-  void add_fed();
-  void mark_fed();
+                              const WidthOf& width_of, const CachedOf& cached_of);
+  absl::Status add_mask_input(const Pass& pass, int mask, int row, const ModelShape& shape);
+  absl::Status add_embedded_input(const Work& work, const In& in, const Work::Embed& place, int row,
+                                  const ModelShape& shape, const WidthOf& width_of);
+  void add_inputs();
+  void mark_replaced();
   void add_rows(const Work& work, const ModelShape& shape, const PoolSize& pool);
   void add_visibility(const Work& work, const ModelShape& shape);
   void see_all(const Work& work);
@@ -155,15 +153,16 @@ class Plan {
   void cut_segments();
   void cut_reads(const Work& work, size_t w, int most, std::vector<ReadBlock>* blocks) const;
 
-  std::vector<int32_t> from_, to_;  // [rows] layers that the row runs
+  std::vector<int32_t> from_, to_;  // [rows] the layers that a row runs
   std::vector<int32_t> borders_;
-  std::vector<Token> tokens_;                             // scratch: of one work's added rows
-  std::vector<std::pair<int, ChosenToken>> work_chosen_;  // scratch: likewise, by run row
-  std::vector<MaskRows> work_masks_;                      // scratch: of one work, by run row
-  std::vector<EmbeddedRows> work_embedded_;               // scratch: likewise
-  std::vector<int> position_;     // scratch: positions of one work's run rows
-  std::vector<int32_t> prompts_;  // scratch: cache rows that one work's mask rows see as well
-  std::vector<std::vector<int32_t>> path_;  // scratch: by run row, its extra rows before the window
+  // Scratch of one work.
+  std::vector<Token> tokens_;                             // by added row
+  std::vector<std::pair<int, ChosenToken>> work_chosen_;  // with the run row
+  std::vector<MaskRows> work_masks_;                      // by run row
+  std::vector<EmbeddedRows> work_embedded_;               // by run row
+  std::vector<int> position_;                             // by run row
+  std::vector<int32_t> prompts_;            // cache rows of prompts, which mask rows see
+  std::vector<std::vector<int32_t>> path_;  // by run row: its extra rows, before the window
 };
 
 }  // namespace tandem

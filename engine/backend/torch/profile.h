@@ -1,11 +1,11 @@
-// Where the time of a step goes: a stopwatch per kind of work, for measurements.
+// The time of a step by kind of work, for measurements.
 //
 //   StepProfile::start();
 //   ... batches ...
 //   const StepProfile::Times times = StepProfile::stop();
 //
-// Compiled in always; while it is off a section costs one load. Times are the device queue's own: a
-// section lasts until its parallel loops are done. Of sections within each other the outermost
+// Always compiled in; while off, a section costs one load. Times are those of the device queue's
+// thread: a section lasts until its parallel loops are done. Of nested sections only the outermost
 // counts.
 #pragma once
 
@@ -21,10 +21,10 @@ class StepProfile {
  public:
   enum Part : uint8_t {
     kPlan,        // works to arrays
-    kEmbed,       // embedding, and rows to and from the frontier and the head
+    kEmbed,       // embedding, and copies of rows
     kNorm,        // between products
     kProduct,     // of the layers
-    kRope,        // rotary embedding, and keys and values to their pages
+    kRope,        // rotary embedding, and storing keys and values
     kAttention,   //
     kActivation,  // SwiGLU
     kHead,        // final norm and product with the vocabulary
@@ -37,7 +37,7 @@ class StepProfile {
 
   using Times = std::array<std::chrono::nanoseconds, kParts>;
 
-  // From here on sections of all threads are counted, from zero.
+  // Resets the times and starts counting sections of all threads.
   static void start() {
     for (auto& t : total_) t = 0;
     on_.store(true);

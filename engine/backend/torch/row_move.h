@@ -1,11 +1,11 @@
-// A move of rows between pages as kernels read it.
+// A move of rows between pages, in the form that kernels read.
 #pragma once
 
 #include <cstdint>
 
 namespace tandem {
 
-// `rows` rows from from_slot on to those from to_slot on, of the first `layers` layers.
+// Moves `rows` rows, starting at from_slot and to_slot, of the first `layers` layers.
 struct RowMove {
   int64_t from_page, to_page;
   int32_t from_slot, to_slot;

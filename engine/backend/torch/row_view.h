@@ -1,4 +1,4 @@
-// What kernels know of the rows they run: positions, where their keys go and which keys they see.
+// The rows of a launch for kernels: positions, slots of their keys, and the keys that they see.
 #pragma once
 
 #include <algorithm>
@@ -9,34 +9,33 @@ namespace tandem {
 
 // Arrays lie in memory of the device that runs the kernel.
 //
-// A row sees the cache rows [first_key, dense_end) of its sequence and then the cache rows
-// extra[extra_begin .. extra_end), all ascending, itself included. Keys of rows that run are
-// stored before attention, so past rows and rows of the same batch are read alike. A layer with a
-// window narrower than the rows were planned for sees the last `window` of them.
-// A mask row's last extra rows are its adapter's prompts: they have no positions, and no window
-// cuts them off.
+// A row sees the cache rows [first_key, dense_end) of its sequence, then the cache rows
+// extra[extra_begin .. extra_end), both ascending and with the row itself. Keys are stored before
+// attention, so past rows and rows of the same batch are read alike. A layer whose window is
+// narrower than the plan's sees the last `window` of these rows. A mask row's last extra rows are
+// its adapter's prompts, which have no positions and are not limited by a window.
 struct RowView {
   int rows = 0;
   int page_rows = 0;
   const int32_t* position = nullptr;     // [rows]
-  const int64_t* slot = nullptr;         // [rows] page * page_rows + slot in it: its own K and V
-  const int32_t* table = nullptr;        // [rows] where its sequence's page table starts in pages
+  const int64_t* slot = nullptr;         // [rows] page * page_rows + slot in page: its own K and V
+  const int32_t* table = nullptr;        // [rows] start of its sequence's page table in pages
   const int32_t* first_key = nullptr;    // [rows]
   const int32_t* dense_end = nullptr;    // [rows]
   const int32_t* extra_begin = nullptr;  // [rows]
   const int32_t* extra_end = nullptr;    // [rows]
-  const int32_t* prompts = nullptr;  // [rows] prompts among its extra rows; null: nobody has any
+  const int32_t* prompts = nullptr;      // [rows] prompts among its extra rows; null: none
   const int32_t* extra = nullptr;
   const int32_t* pages = nullptr;
-  int window = 0;  // of the layer; 0: none but the plan's
+  int window = 0;  // of the layer; 0: the plan's
 
-  // For who cuts the work up, on the host:
-  int most_keys = 0;  // one more than the largest number of a key that is seen
+  // On the host, for splitting the work:
+  int most_keys = 0;  // one more than the largest number of a visible key
   int together = 1;   // neighbouring rows of one sequence, at most
 
   int prompt_rows(int r) const { return prompts == nullptr ? 0 : prompts[r]; }
-  // Keys are numbered in the order in which a row sees them: a dense one's number is its position,
-  // extra ones go on from there, one each, to this. On the host.
+  // The number of the last key. Keys are numbered in the order in which a row sees them: a dense
+  // key by its position, extra keys consecutively after that. On the host.
   int last_key(int r) const { return position[r] + prompt_rows(r); }
   // [first_dense, dense_end) and [first_extra, extra_end) within the window. On the host.
   int first_dense(int r) const {
@@ -53,7 +52,7 @@ struct RowView {
 struct RowColumns {
   std::vector<int32_t> position, table, first_key, dense_end, extra_begin, extra_end, prompts;
   std::vector<int64_t> slot;
-  // Of rows that read a memory: where its page table starts among all tables, and its rows.
+  // With cross-attention: the start of the memory's page table in pages, and the memory's rows.
   std::vector<int32_t> memory_table, memory_rows;
 
   int rows() const { return static_cast<int>(position.size()); }
@@ -67,7 +66,7 @@ struct RowColumns {
     }
     return most;
   }
-  // RowView::together, of rows with these page tables.
+  // RowView::together for rows with these page tables.
   static int together(const std::vector<int32_t>& tables) {
     int most = 1;
     for (size_t r = 0, first = 0; r < tables.size(); ++r) {

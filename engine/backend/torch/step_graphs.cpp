@@ -13,7 +13,7 @@
 namespace tandem {
 namespace {
 
-// What is staged at most: the staging area never moves.
+// The most that is staged, so that the staging area never moves.
 constexpr int kMostExtra = 2048;
 constexpr size_t kMostPages = 32768;
 constexpr size_t kStagingBytes =
@@ -21,16 +21,16 @@ constexpr size_t kStagingBytes =
     StepGraphs::kMostRows *
         (9 * sizeof(int32_t) + 3 * sizeof(int64_t) + sizeof(RowQuestion) + sizeof(ChosenToken)) +
     18 * size_t{16};
-static_assert(AnswerCache::kMostReads >= StepGraphs::kMostRows, "each batch has places of its own");
+static_assert(AnswerCache::kMostReads >= StepGraphs::kMostRows, "each batch has its own places");
 
 constexpr int kKeys = 256;        // the fewest; as attention cuts them
-constexpr int kMostRefusals = 4;  // of a shape, for want of memory
+constexpr int kMostRefusals = 4;  // of a shape, for lack of memory
 
-int filled_up(int n) { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(n))); }
+int padded_size(int n) { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(n))); }
 
-// The array with `n` elements, of which those behind its own are fill(i), i counting from 0.
+// The array with `n` elements: its own, then fill(0), fill(1), ...
 template <class T, class F>
-std::vector<T> filled(std::vector<T> array, int n, const F& fill) {
+std::vector<T> padded(std::vector<T> array, int n, const F& fill) {
   array.resize(std::min(array.size(), static_cast<size_t>(n)));
   for (T i = 0; array.size() < static_cast<size_t>(n); ++i) array.push_back(fill(i));
   return array;
@@ -39,46 +39,46 @@ std::vector<T> filled(std::vector<T> array, int n, const F& fill) {
 }  // namespace
 
 StepGraphs::StepGraphs(Model& model, const ModelShape& shape, const KvPool& pool, int64_t scratch,
-                       const AnswerCache& kept, const Buffers& buffers)
+                       const AnswerCache& answers, const Buffers& buffers)
     : model_(model),
       shape_(shape),
       pool_(pool),
       device_queue_(*pool.device_queue),
-      ops_(ops_of(pool.keys.device())),
+      ops_(pool.platform->ops()),
       scratch_(scratch),
-      answer_cache_(kept),
+      answer_cache_(answers),
       buffers_(buffers),
       staging_(queue_of(pool.device_queue),
                mutated(GraphMutation::kOneArea) ? 1 : AnswerCache::kMostBatches),
-      fed_(pool.device_queue->queue->device_memory(kMostRows * sizeof(int32_t))) {}
+      tokens_(pool.device_queue->queue->device_memory(kMostRows * sizeof(int32_t))) {}
 
-bool StepGraphs::fits(const Plan& plan) {
+bool StepGraphs::can_run(const Plan& plan) {
   if (plan.rows() == 0 || plan.rows() > kMostRows || plan.reads == 0 || plan.reads > kMostRows) {
     return false;
   }
-  const bool fed = !plan.fed.empty() || !plan.masks.empty() || !plan.embedded.empty();
+  const bool only_tokens = plan.replaced.empty() && plan.masks.empty() && plan.embedded.empty();
   const bool moves = plan.load.size() > 0 || plan.save.size() > 0;
-  if (fed || moves || plan.memory.valid() || !plan.heads.empty()) return false;
+  if (!only_tokens || moves || plan.memory.valid() || !plan.heads.empty()) return false;
   if (plan.segments.size() != 1 || plan.captures.size() != 1) return false;
   const Segment& layers = plan.segments.front();
   const Capture& read = plan.captures.front();
-  return layers.all && layers.from == 0 && read.at == layers.to && read.left.size() == 0 &&
+  return layers.all && layers.from == 0 && read.at == layers.to && read.stored.size() == 0 &&
          plan.extra.size() <= size_t{kMostExtra} && plan.pages.size() + kMostRows <= kMostPages;
 }
 
-StepGraphs::Shape StepGraphs::shape_of(const Plan& plan, int ids, bool answers, bool keeps) const {
+StepGraphs::Shape StepGraphs::shape_of(const Plan& plan, int ids, bool answers, bool caches) const {
   Shape s;
-  s.rows = filled_up(plan.rows());
+  s.rows = padded_size(plan.rows());
   if (mutated(GraphMutation::kRowsCut) && s.rows > plan.rows()) s.rows /= 2;
-  s.reads = filled_up(plan.reads);
-  s.keys = std::max(kKeys, filled_up(plan.columns.most_keys()));
-  s.together = filled_up(RowColumns::together(plan.columns.table));
+  s.reads = padded_size(plan.reads);
+  s.keys = std::max(kKeys, padded_size(plan.columns.most_keys()));
+  s.together = padded_size(RowColumns::together(plan.columns.table));
   s.extra = plan.extra.empty() ? 0 : kMostExtra;
   s.layers = plan.segments.front().to;
   s.ids = ids;
   s.answers = answers;
   s.chosen = !plan.chosen.empty() && !mutated(GraphMutation::kFedAsStaged);
-  s.keeps = keeps && !mutated(GraphMutation::kKeptNowhere);
+  s.caches = caches && !mutated(GraphMutation::kKeptNowhere);
   return s;
 }
 
@@ -95,35 +95,35 @@ RowView StepGraphs::stage_rows(const Plan& plan, const Shape& shape) {
   v.page_rows = pool_.size.page_rows;
   v.most_keys = shape.keys;
   v.together = shape.together;
-  v.position = staging_.place(filled(c.position, n, own));
-  v.slot = staging_.place(filled(c.slot, n, [&](int64_t i) { return first + i; }));
-  std::vector<int32_t> table = c.table;  // behind that of the scratch pages
+  v.position = staging_.place(padded(c.position, n, own));
+  v.slot = staging_.place(padded(c.slot, n, [&](int64_t i) { return first + i; }));
+  std::vector<int32_t> table = c.table;  // after that of the scratch pages
   for (int32_t& t : table) t += static_cast<int32_t>(pages);
-  v.table = staging_.place(filled(std::move(table), n, none));
-  v.first_key = staging_.place(filled(c.first_key, n, own));
-  v.dense_end = staging_.place(filled(c.dense_end, n, [](int32_t i) { return i + 1; }));
-  v.extra_begin = staging_.place(filled(c.extra_begin, n, none));
-  v.extra_end = staging_.place(filled(c.extra_end, n, none));
-  v.prompts = staging_.place(filled(c.prompts, n, none));
-  if (shape.extra > 0) v.extra = staging_.place(filled(plan.extra, shape.extra, none));
+  v.table = staging_.place(padded(std::move(table), n, none));
+  v.first_key = staging_.place(padded(c.first_key, n, own));
+  v.dense_end = staging_.place(padded(c.dense_end, n, [](int32_t i) { return i + 1; }));
+  v.extra_begin = staging_.place(padded(c.extra_begin, n, none));
+  v.extra_end = staging_.place(padded(c.extra_end, n, none));
+  v.prompts = staging_.place(padded(c.prompts, n, none));
+  if (shape.extra > 0) v.extra = staging_.place(padded(plan.extra, shape.extra, none));
   std::vector<int32_t> all(static_cast<size_t>(pages));
   std::iota(all.begin(), all.end(), static_cast<int32_t>(first / page_rows));
   all.insert(all.end(), plan.pages.begin(), plan.pages.end());
-  v.pages = staging_.place(all);  // last: only so many as there are go over
+  v.pages = staging_.place(all);  // last, so that only as many as there are are copied
   return v;
 }
 
 StepGraphs::Step StepGraphs::stage(const Plan& plan, const std::vector<RowQuestion>& questions,
-                                   const std::vector<int64_t>& keep, const Shape& shape) {
+                                   const std::vector<int64_t>& places, const Shape& shape) {
   Step step;
   step.shape = shape;
   staging_.begin(kStagingBytes);
-  const std::vector<Token> token = filled(plan.token, shape.rows, [](Token) { return 0; });
+  const std::vector<Token> token = padded(plan.token, shape.rows, [](Token) { return 0; });
   const bool moves = mutated(GraphMutation::kStagingMoves) && turn_++ % 3 == 1;
   step.token = staging_.place(moves ? std::vector<Token>(token.size()) : token);
   const int reads = std::max(shape.rows, shape.reads);
   step.read =
-      staging_.place(filled(plan.captures.front().copies.from, reads, [](int64_t) { return 0; }));
+      staging_.place(padded(plan.captures.front().copies.from, reads, [](int64_t) { return 0; }));
   std::vector<RowQuestion> asked = questions;
   asked.resize(static_cast<size_t>(reads), {.vocab = shape_.vocab_size});
   step.questions = staging_.place(asked);
@@ -131,13 +131,13 @@ StepGraphs::Step StepGraphs::stage(const Plan& plan, const std::vector<RowQuesti
     std::vector<ChosenToken> chosen = plan.chosen;
     chosen.resize(static_cast<size_t>(shape.rows));
     step.chosen = staging_.place(chosen);
-    step.fed = reinterpret_cast<int32_t*>(fed_.get());
+    step.tokens = reinterpret_cast<int32_t*>(tokens_.get());
   }
-  if (shape.keeps) {
-    step.keep =
-        staging_.place(filled(keep, shape.reads, [](int64_t) { return AnswerCache::kNowhere; }));
+  if (shape.caches) {
+    step.places =
+        staging_.place(padded(places, shape.reads, [](int64_t) { return AnswerCache::kNowhere; }));
   }
-  if (shape.chosen || shape.keeps) step.kept = answer_cache_.answers();
+  if (shape.chosen || shape.caches) step.cached = answer_cache_.answers();
   step.rows = stage_rows(plan, shape);
   if (moves) step.token = staging_.place(token);
   step.x = buffers_.x.rows(shape.rows);
@@ -147,7 +147,7 @@ StepGraphs::Step StepGraphs::stage(const Plan& plan, const std::vector<RowQuesti
   return step;
 }
 
-// Holds all that it names by value, and what outlives this object.
+// The launches of a step. They hold its tensors, and refer only to objects that outlive this one.
 std::function<void()> StepGraphs::work_of(Step step) const {
   return [&model = model_, &pool = pool_, &ops = ops_, step = std::move(step)] {
     at::Tensor x = step.x;
@@ -155,9 +155,9 @@ std::function<void()> StepGraphs::work_of(Step step) const {
     at::Tensor logits = step.logits;
     const int32_t* token = step.token;
     if (step.shape.chosen) {
-      ops.choose(step.fed, token, step.chosen, step.shape.rows,
-                 static_cast<const RowAnswer*>(step.kept.const_data_ptr()));
-      token = step.fed;
+      ops.choose(step.tokens, token, step.chosen, step.shape.rows,
+                 static_cast<const RowAnswer*>(step.cached.const_data_ptr()));
+      token = step.tokens;
     }
     model.embed(x, token, step.rows.position, step.shape.keys - 1);
     model.run(0, step.shape.layers, x, step.rows, pool, {});
@@ -166,66 +166,68 @@ std::function<void()> StepGraphs::work_of(Step step) const {
     if (!step.shape.answers) return;
     ops.answer_rows(logits, step.questions,
                     static_cast<RowAnswer*>(step.answers.mutable_data_ptr()));
-    at::Tensor kept = step.kept;
-    if (step.shape.keeps) ops.copy_rows(kept, step.keep, step.answers, nullptr, step.shape.reads);
+    at::Tensor cached = step.cached;
+    if (step.shape.caches) {
+      ops.copy_rows(cached, step.places, step.answers, nullptr, step.shape.reads);
+    }
   };
 }
 
-StepGraphs::Kept& StepGraphs::kept_of(const Shape& shape) {
-  const auto known = kept_.find(shape);
-  if (known != kept_.end()) return known->second;
-  if (kept_.size() >= kMostShapes) {
+StepGraphs::Entry& StepGraphs::entry_of(const Shape& shape) {
+  const auto known = entries_.find(shape);
+  if (known != entries_.end()) return known->second;
+  if (entries_.size() >= kMostShapes) {
     const auto oldest =
-        std::ranges::min_element(kept_, {}, [](const auto& k) { return k.second.met; });
-    given_up_.push_back(std::move(oldest->second.graph));
-    kept_.erase(oldest);
+        std::ranges::min_element(entries_, {}, [](const auto& e) { return e.second.last_step; });
+    retired_.push_back(std::move(oldest->second.graph));
+    entries_.erase(oldest);
   }
-  return kept_[shape];
+  return entries_[shape];
 }
 
-// A device that cannot keep it does without: what is launched instead says whether it is lost.
-void StepGraphs::capture(Kept& kept, const std::function<void()>& work) {
-  kept.launches = 0;
+// A refused capture is no error: the step is launched instead, which fails if the device is lost.
+void StepGraphs::capture(Entry& entry, const std::function<void()>& work) {
+  entry.launches = 0;
   const int64_t before = row_buffers_moved;
   try {
-    kept.graph = device_queue_.queue->capture(work);
+    entry.graph = device_queue_.queue->capture(work);
   } catch (...) {
-    refuse(kept, caught("steps are launched, not replayed, where a graph was refused"));
+    refuse(entry, caught("a graph was refused; its steps are launched, not replayed"));
   }
-  if (row_buffers_moved != before) kept.graph = nullptr;
+  if (row_buffers_moved != before) entry.graph = nullptr;
 }
 
-void StepGraphs::refuse(Kept& kept, const absl::Status& why) {
+void StepGraphs::refuse(Entry& entry, const absl::Status& why) {
   if (!std::exchange(warned_, true)) TORCH_WARN(std::string(why.message()));
-  kept.launches = kStepsBeforeRetry << (3 * kept.refusals);
-  kept.hopeless = ++kept.refusals == kMostRefusals || !absl::IsResourceExhausted(why);
+  entry.launches = kStepsBeforeRetry << (3 * entry.refusals);
+  entry.refused = ++entry.refusals == kMostRefusals || !absl::IsResourceExhausted(why);
 }
 
 void StepGraphs::run(const Plan& plan, const std::vector<RowQuestion>& questions, int ids,
-                     bool answers, const std::vector<int64_t>& keep) {
-  const Shape shape = shape_of(plan, ids, answers, !keep.empty());
-  const std::function<void()> work = work_of(stage(plan, questions, keep, shape));
+                     bool answers, const std::vector<int64_t>& places) {
+  const Shape shape = shape_of(plan, ids, answers, !places.empty());
+  const std::function<void()> work = work_of(stage(plan, questions, places, shape));
   if (moved_ != row_buffers_moved && !mutated(GraphMutation::kKeptWhenMoved)) {
-    for (auto& [key, kept] : kept_) given_up_.push_back(std::move(kept.graph));
-    kept_.clear();
+    for (auto& [key, entry] : entries_) retired_.push_back(std::move(entry.graph));
+    entries_.clear();
   }
   moved_ = row_buffers_moved;
   Shape key = shape;
   if (mutated(GraphMutation::kReadsOfTheFirst)) key.reads = 0;
   if (mutated(GraphMutation::kAnswersOfFirst)) key.answers = false;
   if (mutated(GraphMutation::kVocabOfTheFirst)) key.ids = 0;
-  Kept& kept = kept_of(key);
-  const bool late = mutated(GraphMutation::kStagedAfterwards) && kept.graph != nullptr;
+  Entry& entry = entry_of(key);
+  const bool late = mutated(GraphMutation::kStagedAfterwards) && entry.graph != nullptr;
   if (!late) staging_.upload();
-  const bool due = kept.met > 0 && kept.graph == nullptr && !kept.hopeless;
-  if (due && kept.launches-- == 0) capture(kept, work);
-  if (kept.graph != nullptr) {
-    device_queue_.queue->replay(*kept.graph);
+  const bool due = entry.last_step > 0 && entry.graph == nullptr && !entry.refused;
+  if (due && entry.launches-- == 0) capture(entry, work);
+  if (entry.graph != nullptr) {
+    device_queue_.queue->replay(*entry.graph);
   } else {
     device_queue_.queue->launch(work);
   }
   if (late) staging_.upload();
-  kept.met = ++steps_;
+  entry.last_step = ++steps_;
 }
 
 }  // namespace tandem

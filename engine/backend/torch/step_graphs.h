@@ -1,16 +1,15 @@
-// Decode steps of few rows as graphs (Queue::capture()): what a step launches is put together once
-// for each shape that it may have, and replayed from then on with other numbers in the same places.
+// Captures the decode steps of few rows as graphs (Queue::capture()), one per shape, and replays
+// them with new numbers at the same addresses.
 //
-// Rows, rows that are read and keys are filled up to the next of few sizes each, so that few shapes
-// are met. A row that fills up is one like others: token 0, in the scratch pages behind a pool's
-// own, which no sequence has, so it neither reads nor writes what is anybody's. A read that fills
-// up reads the first row once more, and nobody asks for it.
+// Rows, reads and keys are padded to a few sizes each, so that there are few shapes. Padding rows
+// read token 0 and write to scratch pages behind the pool's own, which no sequence owns. Padding
+// reads read the first row; their results are dropped.
 //
-// When a shape is met first it is launched as it is, filled up: kernels are loaded and buffers
-// grow. Met again it is captured. All that it reads of a batch lies in one staging area, whose
-// layout is the shape's. Graphs are given up when buffers have moved (row_buffers_moved), and that
-// of the shape that was not met for longest when there are too many. A shape that the device will
-// not capture is launched; where it was short of memory it is asked again, some steps later.
+// The first step of a shape is launched, padded: kernels are loaded and buffers grow. The second is
+// captured. All numbers that it reads are in one staging area, whose layout depends on the shape
+// alone. Graphs are retired when a buffer has moved (row_buffers_moved); with too many shapes, the
+// least recently used one is. A shape that the device refuses to capture is launched. If it was
+// short of memory, capture is tried again some steps later.
 #pragma once
 
 #include <compare>
@@ -32,21 +31,21 @@
 
 namespace tandem {
 
-// Mutations of the step graphs, inactive like those of base/mutation.h and in the same builds:
-// tests on lazy queues find each.
+// Mutations of the step graphs, in the same builds as those of base/mutation.h. Tests on lazy
+// queues detect each.
 enum class GraphMutation : uint8_t {
   kNone,
   kStagingMoves,      // every third step stages its tokens elsewhere
-  kRowsCut,           // rows are cut down to a size, not filled up
-  kNoScratch,         // rows that fill up lie in the first pages, which are somebody's
-  kKeptWhenMoved,     // graphs stay when buffers have moved
+  kRowsCut,           // rows are cut to a size, not padded
+  kNoScratch,         // padding rows write to the first pages, which sequences own
+  kKeptWhenMoved,     // graphs are not retired when buffers have moved
   kReadsOfTheFirst,   // one graph for all numbers of reads
   kAnswersOfFirst,    // one graph for answers and logits
-  kVocabOfTheFirst,   // one graph for all numbers of tokens that may be drawn
-  kStagedAfterwards,  // arrays go to the device behind the replay that reads them
-  kOneArea,           // all batches under way stage their arrays in one area of the host
-  kFedAsStaged,       // rows whose tokens the device has are fed what the host knows of them
-  kKeptNowhere,       // answers are kept where nobody finds them
+  kVocabOfTheFirst,   // one graph for all sizes of the vocabulary to draw from
+  kStagedAfterwards,  // arrays are copied to the device after the replay that reads them
+  kOneArea,           // all batches in flight stage their arrays in one area of the host
+  kFedAsStaged,       // rows with cached tokens run the token that the host staged
+  kKeptNowhere,       // answers are not cached
 };
 #ifdef TANDEM_MUTATIONS
 inline GraphMutation graph_mutation = GraphMutation::kNone;
@@ -55,16 +54,16 @@ inline bool mutated(GraphMutation mutation) { return graph_mutation == mutation;
 constexpr bool mutated(GraphMutation) { return false; }
 #endif
 
-// One device queue thread's, under InferenceMode, of one model.
+// Of one model, used by one device queue's thread, under InferenceMode.
 class StepGraphs {
  public:
   static constexpr int kMostRows = 64;  // of a step, and reads of it
   static constexpr size_t kMostShapes = 256;
-  // Steps of a shape that are launched after its first refusal for want of memory; eight times as
-  // many after each one that follows.
+  // Steps of a shape that are launched after its first refusal for lack of memory; eight times as
+  // many after each further one.
   static constexpr int kStepsBeforeRetry = 16;
 
-  // What a step writes, the executor's own.
+  // The executor's buffers that a step writes.
   struct Buffers {
     RowBuffer& x;        // [rows, hidden]
     RowBuffer& hidden;   // [reads, hidden]
@@ -72,80 +71,80 @@ class StepGraphs {
     RowBuffer& answers;  // [reads] RowAnswer
   };
 
-  // Pages of scratch that a pool must have, for rows that fill up.
+  // Scratch pages that a pool needs for padding rows.
   static int64_t scratch_pages(int page_rows) {
     return (kMostRows / 2 - 1 + page_rows - 1) / page_rows;
   }
-  // Whether steps of such a model may be replayed.
-  static bool fit(const Model& model, const ModelShape& shape) {
+  // Whether steps of such a model can be replayed.
+  static bool supports(const Model& model, const ModelShape& shape) {
     return model.can_be_captured() && !shape.encodes && !shape.reads_memory &&
            shape.max_positions >= kMostRows / 2;
   }
 
-  // All outlive this; the pool is on a device queue with a queue. scratch: the first of its scratch
-  // pages; kept: where answers are kept and looked for
+  // All outlive this; the pool's device queue is not null. scratch: the first of its scratch pages;
+  // answers: where answers are cached and found
   StepGraphs(Model& model, const ModelShape& shape, const KvPool& pool, int64_t scratch,
-             const AnswerCache& kept, const Buffers& buffers);
+             const AnswerCache& answers, const Buffers& buffers);
 
-  // Whether the plan is a step for a graph.
-  static bool fits(const Plan& plan);
+  // Whether the plan is a step that a graph can run.
+  static bool can_run(const Plan& plan);
 
-  // Puts the plan's rows on the queue, from tokens to logits of all that is read, [reads, vocab] of
-  // which the first `ids` columns are wanted, and to the answers if they will do. questions:
-  // [reads]; keep: [reads] where answers are kept besides, or empty. REQUIRES: fits(); fewer than
-  // AnswerCache::kMostBatches batches are under way
+  // Puts the plan's rows on the queue, from tokens to the logits of all reads, [reads, vocab], of
+  // which the first `ids` columns are needed, and to answers if these suffice. questions: [reads];
+  // places: [reads] places in the answer cache, or empty. REQUIRES: can_run(); fewer than
+  // AnswerCache::kMostBatches batches are in flight
   void run(const Plan& plan, const std::vector<RowQuestion>& questions, int ids, bool answers,
-           const std::vector<int64_t>& keep = {});
+           const std::vector<int64_t>& places = {});
 
-  // Lets graphs go that were given up. REQUIRES: all batches of the executor have ended
-  void let_go() { given_up_.clear(); }
+  // Destroys retired graphs. REQUIRES: all batches of the executor have ended
+  void release_retired() { retired_.clear(); }
 
  private:
-  // What is the same in all steps of one graph. Numbers are filled up.
+  // Equal in all steps of one graph. Numbers are padded.
   struct Shape {
     int rows = 0;
     int reads = 0;
     int keys = 0;      // RowView::most_keys
     int together = 0;  // RowView::together
-    int extra = 0;     // numbers of RowView::extra
+    int extra = 0;     // elements of RowView::extra
     int layers = 0;
     int ids = 0;
     bool answers = false;
-    bool chosen = false;  // some rows' tokens are of answers that are kept
-    bool keeps = false;   // answers are kept
+    bool chosen = false;  // some tokens are from cached answers
+    bool caches = false;  // answers are cached
 
     auto operator<=>(const Shape&) const = default;
   };
-  // What a step's launches name.
+  // The arguments of a step's launches.
   struct Step {
     const int32_t* token = nullptr;
     RowView rows;
     const int64_t* read = nullptr;  // [reads] the row
     const RowQuestion* questions = nullptr;
     const ChosenToken* chosen = nullptr;  // [rows]
-    const int64_t* keep = nullptr;        // [reads]
+    const int64_t* places = nullptr;      // [reads] in the answer cache
     Shape shape;
-    int32_t* fed = nullptr;  // [rows], of Shape::chosen: the tokens
+    int32_t* tokens = nullptr;  // [rows], of Shape::chosen: the resolved tokens
     at::Tensor x, hidden, logits;
-    at::Tensor answers;  // undefined: logits will do
-    at::Tensor kept;     // all that are kept
+    at::Tensor answers;  // undefined: logits are read
+    at::Tensor cached;   // AnswerCache::answers()
   };
-  struct Kept {
-    int64_t met = 0;   // the last step of this shape; 0: none
-    int launches = 0;  // to go before a capture is tried
+  struct Entry {
+    int64_t last_step = 0;  // of this shape; 0: none
+    int launches = 0;       // before the next capture
     int refusals = 0;
-    bool hopeless = false;  // no capture is tried any more
+    bool refused = false;  // capture is not tried again
     std::unique_ptr<Graph> graph;
   };
 
-  Shape shape_of(const Plan& plan, int ids, bool answers, bool keeps) const;
+  Shape shape_of(const Plan& plan, int ids, bool answers, bool caches) const;
   Step stage(const Plan& plan, const std::vector<RowQuestion>& questions,
-             const std::vector<int64_t>& keep, const Shape& shape);
+             const std::vector<int64_t>& places, const Shape& shape);
   RowView stage_rows(const Plan& plan, const Shape& shape);
   std::function<void()> work_of(Step step) const;
-  Kept& kept_of(const Shape& shape);
-  void capture(Kept& kept, const std::function<void()>& work);
-  void refuse(Kept& kept, const absl::Status& why);
+  Entry& entry_of(const Shape& shape);
+  void capture(Entry& entry, const std::function<void()>& work);
+  void refuse(Entry& entry, const absl::Status& why);
 
   Model& model_;
   const ModelShape& shape_;
@@ -156,13 +155,13 @@ class StepGraphs {
   const AnswerCache& answer_cache_;
   const Buffers buffers_;
   Staging staging_;
-  std::shared_ptr<std::byte> fed_;  // [kMostRows] int32_t
-  std::map<Shape, Kept> kept_;
-  std::vector<std::unique_ptr<Graph>> given_up_;  // which may be replayed at this moment
-  int64_t moved_ = 0;                             // row_buffers_moved, of kept_
+  std::shared_ptr<std::byte> tokens_;  // [kMostRows] int32_t
+  std::map<Shape, Entry> entries_;
+  std::vector<std::unique_ptr<Graph>> retired_;  // may still be running
+  int64_t moved_ = 0;                            // row_buffers_moved when entries_ were captured
   int64_t steps_ = 0;
-  bool warned_ = false;  // of a refusal
-  int turn_ = 0;
+  bool warned_ = false;  // about a refusal
+  int turn_ = 0;         // of GraphMutation::kStagingMoves
 };
 
 }  // namespace tandem

@@ -1,4 +1,4 @@
-// A tensor's numbers by its type: what the files of kernels share.
+// Typed access to tensors, for the files that call kernels.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,8 +6,8 @@
 
 namespace tandem {
 
-// Calls f.operator()<T, R>() for the type of products T and of the residual stream R that belongs
-// to it. BFloat16: how the device calls it.
+// Calls f.operator()<T, R>() for the type T of products and the type R of their residual stream.
+// BFloat16: the platform's type.
 template <class BFloat16, class F>
 void for_number_type(const at::Tensor& t, const F& f) {
   switch (t.scalar_type()) {
@@ -22,8 +22,8 @@ void for_number_type(const at::Tensor& t, const F& f) {
   }
 }
 
-// Null of an undefined tensor. (The library's symbols of const_data_ptr<T>() are mangled as GCC
-// does it: clang misses them.)
+// Null for an undefined tensor. (GCC's mangling of const_data_ptr<T>() in the library is not
+// clang's.)
 template <class T>
 T* data(at::Tensor& t) {
   return t.defined() ? static_cast<T*>(t.mutable_data_ptr()) : nullptr;

@@ -1,14 +1,14 @@
-// What a device can do, and how near its kernels come to it: ceilings of copies and reads, costs of
-// launches and waits, products of few rows, also of weights in blocks of 4 to 8 bits, attention.
-// One JSON object a line on stdout:
+// Measures a device's limits and how close its kernels come: bandwidth of copies and reads, latency
+// of launches and waits, products of few rows, also of weights in blocks of 4 to 8 bits, and
+// attention. Prints one JSON object per line:
 //
 //   {"name": "product.gate_up.rows_1", "value": 41.2, "unit": "us", "share": 0.83}
 //
-// share: of the time that reading its weights, or keys and values, takes at the rate that this run
-// read memory with. bits (products): whether each row's are those that it has alone. Products of
-// few rows of packed weights, where the device has them, are packed.gate_up.rows_1 and so on; of
-// weights in blocks blocks.q4_k.gate_up.rows_1, and blocks.q4_k.gate_up.difference how far they are
-// from the CPU's, relative to those: a product that is wrong ends the run with status 1.
+// share: the time to read the weights, or keys and values, at this run's memory bandwidth, divided
+// by the measured time. bits (products): whether each row's bits equal those of a batch of one.
+// Products with packed weights, if the device has them, are packed.gate_up.rows_1 and so on; with
+// weights in blocks, blocks.q4_k.gate_up.rows_1. blocks.q4_k.gate_up.difference is the relative
+// difference from the CPU's product; if it is too large, the exit status is 1.
 //
 //   build/cuda/bin/bench_device --device cuda:0
 #include <ATen/TensorOperators.h>
@@ -35,6 +35,7 @@
 #include "engine/backend/torch/model/linear.h"
 #include "engine/backend/torch/open_queue.h"
 #include "engine/backend/torch/ops.h"
+#include "engine/backend/torch/platform.h"
 #include "engine/backend/torch/row_view.h"
 #include "engine/base/check.h"
 #include "engine/base/device_name.h"
@@ -49,13 +50,14 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Of a Llama-2-7B, or small enough for a test of this program.
+// By default the shape of Llama-2-7B.
 struct Shape {
   int64_t hidden = 4096, inner = 11008, vocab = 32000, copy_bytes = int64_t{2} << 30;
   int heads = 32, kv_heads = 32, head_dim = 128, page_rows = 16;
   std::vector<int> contexts = {256, 2048};
 };
 
+// For tests of this program.
 Shape small_shape() {
   return {.hidden = 256,
           .inner = 512,
@@ -76,13 +78,9 @@ void put(const std::string& name, double value, const char* unit, const std::str
 class Bench {
  public:
   Bench(const DeviceConfig& config, const Shape& shape, double seconds)
-      : shape_(shape),
-        seconds_(seconds),
-        device_(config.kind == DeviceKind::kCpu
-                    ? at::Device(at::kCPU)
-                    : at::Device(at::kCUDA, static_cast<int8_t>(config.index))) {
+      : shape_(shape), seconds_(seconds), device_(platform_for(config).device(config.index)) {
     store_.device = device_;
-    store_.dtype = device_.is_cpu() ? DType::kFloat32 : DType::kBFloat16;
+    store_.dtype = *platform_for(config).weight_dtype(DType::kAuto, SafeDType::kBF16);
     absl::StatusOr<OpenedQueue> opened = open_queue(config, shared_);
     if (!opened.ok()) std::fprintf(stderr, "%s\n", opened.status().ToString().c_str());
     TANDEM_CHECK(opened.ok());
@@ -96,6 +94,12 @@ class Bench {
   bool wrong() const { return wrong_; }
 
  private:
+  static const Platform& platform_for(const DeviceConfig& config) {
+    const absl::StatusOr<const Platform*> platform = find_platform(config);
+    if (!platform.ok()) std::fprintf(stderr, "%s\n", platform.status().ToString().c_str());
+    TANDEM_CHECK(platform.ok());
+    return **platform;
+  }
   const DeviceQueue* device_queue() const { return device_queue_ ? &*device_queue_ : nullptr; }
   void wait() const {
     if (device_queue_) device_queue_->queue->synchronize();
@@ -107,10 +111,10 @@ class Bench {
   template <class T>
   at::Tensor on_device(const std::vector<T>& numbers, at::ScalarType type) const;
 
-  // Seconds of one call among many: the median of five turns.
+  // Seconds per call of queued calls: the median of five turns.
   double time(const std::function<void()>& work) const;
-  // The same where each call is waited for.
-  double time_alone(const std::function<void()>& work) const;
+  // Seconds per call, waiting for each call.
+  double time_each(const std::function<void()>& work) const;
   void copies_between_host_and_device() const;
   void product(const std::string& name, int64_t outs, int64_t in);
   void block_product(const RandomBlocks& type, const std::string& name, int64_t outs, int64_t in);
@@ -164,7 +168,7 @@ double Bench::time(const std::function<void()>& work) const {
   return each[2];
 }
 
-double Bench::time_alone(const std::function<void()>& work) const {
+double Bench::time_each(const std::function<void()>& work) const {
   std::vector<double> each;
   const auto begin = Clock::now();
   while (each.size() < 20 || (seconds_since(begin) < seconds_ && each.size() < 10000)) {
@@ -195,7 +199,7 @@ void Bench::ceilings() {
   put("copy", 2 * bytes / time([&] { to.copy_(from); }) / 1e9, "GB/s");
   at::Tensor one = at::zeros({1}, options);
   put("launch", 1e6 * time([&] { one.add_(1); }), "us");
-  put("round_trip", 1e6 * time_alone([&] { one.add_(1); }), "us");
+  put("round_trip", 1e6 * time_each([&] { one.add_(1); }), "us");
   if (device_queue_) copies_between_host_and_device();
 }
 
@@ -265,7 +269,7 @@ void Bench::block_product(const RandomBlocks& type, const std::string& name, int
   multiply(whole, linear, {1, 8, 16, 64});
 
   constexpr int64_t kRows = 16;
-  constexpr double kMost = 1e-3;  // what another order of sums in fp32 is far below
+  constexpr double kMost = 1e-3;  // far above the effect of another order of fp32 sums
   const at::Tensor x = random_rows({kRows, in}, 2);
   at::Tensor got = at::empty({kRows, outs}, at::TensorOptions().dtype(at::kFloat).device(device_));
   launch(device_queue(), [&] { linear.into(got, LinearInput(x)); });
@@ -276,7 +280,7 @@ void Bench::block_product(const RandomBlocks& type, const std::string& name, int
   const double off = (got.to(at::kCPU) - want).norm().item<float>() / norm;
   put(whole + ".difference", off, "of the CPU's");
   if (off <= kMost) return;
-  std::fprintf(stderr, "%s: %g from the CPU's product, relative to it; allowed: up to %g\n",
+  std::fprintf(stderr, "%s: %g from the CPU's product, relative; allowed: up to %g\n",
                whole.c_str(), off, kMost);
   wrong_ = true;
 }
@@ -298,9 +302,9 @@ void Bench::multiply(const std::string& name, const Linear& linear, const std::v
   const int64_t outs = linear.outs();
   const at::Tensor x = random_rows({rows.back(), linear.in()}, 2);
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device_);
-  std::vector<at::Tensor> alone;  // each row by itself
+  std::vector<at::Tensor> single;  // each row in a batch of one
   for (int64_t r = 0; r < rows.back(); ++r) {
-    at::Tensor& out = alone.emplace_back(at::empty({1, outs}, fp32));
+    at::Tensor& out = single.emplace_back(at::empty({1, outs}, fp32));
     const at::Tensor row = x.narrow(0, r, 1);
     launch(device_queue(), [&] { linear.into(out, LinearInput(row)); });
     wait();
@@ -311,7 +315,7 @@ void Bench::multiply(const std::string& name, const Linear& linear, const std::v
     const double took = time([&] { linear.into(out, LinearInput(some)); });
     bool same = true;
     for (int r = 0; r < n; ++r) {
-      same = same && out[r].cpu().equal(alone[static_cast<size_t>(r)][0].cpu());
+      same = same && out[r].cpu().equal(single[static_cast<size_t>(r)][0].cpu());
     }
     put(name + ".rows_" + std::to_string(n), 1e6 * took, "us",
         share(static_cast<double>(linear.bytes()), took) +
@@ -329,7 +333,7 @@ void Bench::products() {
   product("head", shape_.vocab, shape_.hidden);
 }
 
-// `rows` new rows of each of several sequences, the last of which sees `context` keys.
+// `rows_each` new rows of each sequence; the last row sees `context` keys.
 void Bench::attend(int sequences, int rows_each, int context) {
   const Shape& s = shape_;
   const int n = sequences * rows_each;
@@ -338,7 +342,7 @@ void Bench::attend(int sequences, int rows_each, int context) {
   RowColumns columns;
   std::vector<int32_t> tables(static_cast<size_t>(pages));
   for (size_t i = 0; i < tables.size(); ++i) {
-    tables[i] = static_cast<int32_t>(i * 61 % tables.size());  // 61: a prime; may repeat, no harm
+    tables[i] = static_cast<int32_t>(i * 61 % tables.size());  // repeats do no harm
   }
   for (int q = 0; q < sequences; ++q) {
     for (int r = 0; r < rows_each; ++r) {
@@ -352,10 +356,10 @@ void Bench::attend(int sequences, int rows_each, int context) {
       columns.prompts.push_back(0);
     }
   }
-  std::vector<at::Tensor> kept;
+  std::vector<at::Tensor> placed;
   const auto place = [&](const std::vector<int32_t>& numbers) {
-    kept.push_back(on_device(numbers, at::kInt));
-    return static_cast<const int32_t*>(kept.back().const_data_ptr());
+    placed.push_back(on_device(numbers, at::kInt));
+    return static_cast<const int32_t*>(placed.back().const_data_ptr());
   };
   RowView view;
   view.rows = n;
@@ -370,7 +374,7 @@ void Bench::attend(int sequences, int rows_each, int context) {
   view.pages = place(tables);
   view.most_keys = columns.most_keys();
   view.together = RowColumns::together(columns.table);
-  // As KvPool has them: on a CPU keys lie by dimension, which takes as many numbers.
+  // The size is that of KvPool's keys on every platform; their values do not matter.
   const at::Tensor keys = random_rows({pages, s.kv_heads, s.page_rows, s.head_dim}, 3);
   const at::Tensor values = random_rows({pages, s.kv_heads, s.page_rows, s.head_dim}, 4);
   const at::Tensor qkv = random_rows({n, int64_t{s.heads + 2 * s.kv_heads} * s.head_dim}, 5);
@@ -402,9 +406,9 @@ int run(const std::vector<std::string>& args) {
   Flags flags;
   flags.text("device", "NAME", "cpu:0 or cuda:0 (cpu:0)", &device);
   flags.texts("only", "NAME", "ceilings, products, blocks, attention; repeatable (all)", &only);
-  flags.number("seconds", "S", "time spent on each figure (0.2)", 0.0001, 600, &seconds);
+  flags.number("seconds", "S", "time per number (0.2)", 0.0001, 600, &seconds);
   flags.number("threads", "N", "of a CPU device (2)", 1, 1024, &threads);
-  flags.toggle("small", "shapes for a test of this program, not for figures", &small);
+  flags.toggle("small", "small shapes, to test this program", &small);
   flags.toggle("help", "this text", &help);
   const auto rest = flags.parse(args);
   const absl::StatusOr<DeviceConfig> named = parse_device(device.value_or("cpu:0"));
@@ -422,7 +426,7 @@ int run(const std::vector<std::string>& args) {
     return only.empty() || std::find(only.begin(), only.end(), name) != only.end();
   };
   Bench bench(*named, small ? small_shape() : Shape{}, seconds.value_or(0.2));
-  bench.ceilings();  // shares are of these
+  bench.ceilings();  // shares need the bandwidth
   if (wants("products")) bench.products();
   if (wants("blocks")) bench.blocks();
   if (wants("attention")) bench.attention();

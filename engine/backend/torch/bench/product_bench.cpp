@@ -1,12 +1,12 @@
-// The CPU's products beside LibTorch's: MKL through at::linear, and FBGEMM's for narrow weights.
-// Tables in Markdown on stdout.
+// Compares the CPU's products with LibTorch's: MKL through at::linear, and FBGEMM for narrow
+// weights. Prints Markdown tables.
 //
 //   build/release/bin/bench_products
 //
-// Weights come from memory: each product takes another copy of them, of which there are so many
-// that together they are eight times as large as the last cache (a shape whose weights fit into a
-// quarter of a second-level cache is measured there, with one copy). A probe reads memory in the
-// same run. Times are wall times of one product, activations prepared anew each time; medians.
+// Weights are read from memory: products cycle through copies that together are eight times as
+// large as the last-level cache. A shape whose weights fit into a quarter of a second-level cache
+// is measured there, with one copy. A probe measures the memory bandwidth in the same run. Times
+// are medians of wall times of one product, with the preparation of its activations.
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/ops/empty.h>
@@ -59,7 +59,7 @@ struct Settings {
   bool least = false;
 };
 
-// A product of some number of rows with one of the copies of a matrix.
+// A product of `rows` rows with copy `copy` of a matrix.
 using Product = std::function<void(size_t copy, int64_t rows)>;
 
 struct Contender {
@@ -68,7 +68,7 @@ struct Contender {
   std::function<Product(Shape shape, size_t copies)> make;
 };
 
-// Random activations and weights, the same for all; results go to one place.
+// Random activations and weights, shared by all contenders.
 struct Operands {
   at::Tensor x, out;
   at::Tensor weight;
@@ -107,8 +107,7 @@ Contender own(const char* name, cpu::WeightType type, double bytes,
           }};
 }
 
-// Blocks of a GGUF file's type. Random ones whose scales are finite: no byte has the exponent's
-// highest bit.
+// Random blocks of a GGUF type. Scales are finite: no byte has the highest bit of an exponent.
 Contender stored(const char* name, cpu::QuantType type, const std::shared_ptr<Operands>& operands) {
   const cpu::QuantFormat format = cpu::quant_format(type);
   const int block = format.file_block_bytes();
@@ -200,7 +199,7 @@ Microseconds typical(std::vector<Microseconds> times, bool least) {
 Microseconds measure(const Settings& s, const Product& product, size_t copies, int64_t rows) {
   std::vector<Microseconds> times;
   const auto start = std::chrono::steady_clock::now();
-  const int repeats = copies == 1 ? 16 : 1;  // in a cache, a product is too short for a clock
+  const int repeats = copies == 1 ? 16 : 1;  // a product in a cache is too short to time
   product(copies - 1, rows);
   for (size_t i = 0;; ++i) {
     const auto before = std::chrono::steady_clock::now();
@@ -214,12 +213,12 @@ Microseconds measure(const Settings& s, const Product& product, size_t copies, i
   }
 }
 
-// Bytes per microsecond that the team reads of so many bytes of memory.
+// Bytes per microsecond at which the team reads memory.
 double read_bandwidth(const Settings& s, size_t bytes) {
   using Line = uint64_t __attribute__((vector_size(32)));
-  static cpu::PackedMatrix memory;  // for its large pages
+  static cpu::PackedMatrix memory;  // for its huge pages
   constexpr int64_t kPart = 1 << 20;
-  constexpr int64_t kSlices = 16;  // one is timed at a time
+  constexpr int64_t kSlices = 16;  // each is timed
   const auto parts = static_cast<int64_t>(bytes) / (kPart * kSlices);
   if (memory.empty()) {
     memory = cpu::PackedMatrix(cpu::WeightType::kFloat, kSlices * parts * 256, 1024);
@@ -334,7 +333,8 @@ std::string processor() {
   return "unknown processor";
 }
 
-// Of one processor's last cache. (sysconf() takes all of a virtual machine's host for one.)
+// The size of one processor's last-level cache. (sysconf() reports that of a virtual machine's
+// host.)
 int64_t last_cache_bytes() {
   int64_t kib = 0;
   for (int i = 0;; ++i) {

@@ -1,5 +1,4 @@
-// Models of real shapes with random weights that exist in memory only: what they answer is noise,
-// what they cost is not.
+// Models of real shapes with random weights in memory, for timing.
 #pragma once
 
 #include <c10/util/Half.h>
@@ -19,7 +18,7 @@
 
 namespace tandem::bench {
 
-// Of models/code-large.
+// The shape of models/code-large.
 inline DecoderConfig code_large() {
   DecoderConfig c;
   c.model_type = "llama";
@@ -36,7 +35,7 @@ inline DecoderConfig code_large() {
   return c;
 }
 
-// 110 million parameters beside the vocabulary's.
+// A Llama of 110 million parameters without the embedding and head.
 inline DecoderConfig llama_110m() {
   DecoderConfig c = code_large();
   c.vocab_size = 32000;
@@ -49,8 +48,8 @@ inline DecoderConfig llama_110m() {
   return c;
 }
 
-// A type of blocks that products read, and two scales with which random codes are numbers between
-// -0.1 and 0.1: those that stand at BlockFormat::halves.
+// A block type with products, and the two scales (at BlockFormat::halves) that make random codes
+// values between -0.1 and 0.1.
 struct RandomBlocks {
   BlockType type;
   float scale, other;
@@ -62,12 +61,12 @@ inline constexpr RandomBlocks kRandomBlocks[] = {
     {BlockType::kQ5K, 5e-5f, 7.5e-4f}, {BlockType::kQ6K, 2e-5f, 0},
 };
 
-// "q4_k": as files name the type, in small letters.
+// The type's name in lower case: "q4_k".
 inline std::string block_name(const RandomBlocks& blocks) {
   return absl::AsciiStrToLower(find_block_format(static_cast<uint32_t>(blocks.type))->name);
 }
 
-// So many numbers, a multiple of the type's block.
+// Random blocks of `numbers` values, a multiple of the type's block.
 inline std::vector<std::byte> random_blocks(const RandomBlocks& blocks, int64_t numbers) {
   const BlockFormat& format = *find_block_format(static_cast<uint32_t>(blocks.type));
   std::vector<std::byte> all(static_cast<size_t>(numbers / format.values * format.bytes));
@@ -89,7 +88,7 @@ inline std::vector<std::byte> random_blocks(const RandomBlocks& blocks, int64_t 
 
 class RandomWeights {
  public:
-  // blocks: matrices are in blocks of this type. REQUIRES: fits(config, *blocks)
+  // blocks: the type of the matrices' blocks; null: fp32. REQUIRES: fits(config, *blocks)
   explicit RandomWeights(const DecoderConfig& config, const RandomBlocks* blocks = nullptr) {
     int64_t most = 0;
     for (const TensorSpec& spec : decoder_tensors(config, config.tie_word_embeddings)) {
@@ -101,7 +100,7 @@ class RandomWeights {
       most = std::max(most, n);
     }
     norm_.assign(static_cast<size_t>(config.hidden_size), 1);
-    // All tensors begin with the same numbers: what is loaded are copies.
+    // All tensors share the same values.
     if (blocks != nullptr) {
       blocks_ = random_blocks(*blocks, most);
     } else {
@@ -121,7 +120,7 @@ class RandomWeights {
     }
   }
 
-  // Whether the rows of all matrices are whole blocks, and there is nothing but these and norms.
+  // Whether all tensors are norms or matrices whose rows are whole blocks.
   static bool fits(const DecoderConfig& config, const RandomBlocks& blocks) {
     const int64_t values = find_block_format(static_cast<uint32_t>(blocks.type))->values;
     return std::ranges::all_of(decoder_tensors(config, config.tie_word_embeddings),

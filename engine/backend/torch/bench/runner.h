@@ -1,4 +1,4 @@
-// A device with one model, random or of a file, and batches of one shape, run over and over.
+// Runs batches of one shape repeatedly, on a device with one model: random or from a file.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ struct Options {
 
 class Runner {
  public:
-  // kv_rows: rows that all sequences of a batch may have together.
+  // kv_rows: the most rows of all sequences of a batch together.
   Runner(const DecoderConfig& config, const RandomWeights& weights, const Options& options,
          int64_t kv_rows, int index = 0)
       : device_(make_device(options, index)), page_rows_(options.page_rows) {
@@ -47,7 +47,7 @@ class Runner {
     begin(kv_rows);
   }
 
-  // The weights of a file or directory, in its own type where it has one.
+  // The weights of a file or directory, in the type of the file.
   Runner(const std::string& path, const Options& options, int64_t kv_rows)
       : device_(make_device(options, 0)), page_rows_(options.page_rows) {
     ModelConfig model;
@@ -61,13 +61,13 @@ class Runner {
     begin(kv_rows);
   }
 
-  // Every sequence has `past` rows and gets `rows` more, of which the last `reads` are read
-  // greedily; all of them by default.
+  // Every sequence has `past` rows and gets `rows` more. The last `reads` of them are read
+  // greedily; -1: all.
   void shape(int sequences, int past, int rows, int reads = -1) {
     shape(std::vector<int>(static_cast<size_t>(sequences), past), rows, reads);
   }
 
-  // The same of sequences that have unlike numbers of rows.
+  // As above, with a number of past rows per sequence.
   void shape(const std::vector<int>& pasts, int rows, int reads = -1) {
     const int first_read = reads < 0 ? 0 : rows - reads;
     pass_ = Pass();
@@ -92,7 +92,7 @@ class Runner {
       w.to = layers_;
       w.count = rows;
       w.past = past;
-      // Pages of neighbours in the table are not neighbours in memory, as in a server.
+      // As in a server, neighbours in the table are not neighbours in memory.
       const int64_t count = (past + rows + page_rows_ - 1) / page_rows_;
       std::vector<PageId>& table = tables_[s];
       for (int64_t i = 0; i < count; ++i) table.push_back(PageId((next++ * kPageStep) % pages_));
@@ -103,7 +103,7 @@ class Runner {
   }
 
   struct Time {
-    Seconds wall{};  // from launch() until the answer is here
+    Seconds wall{};  // from launch() to the result
     Seconds busy{};  // of the device queue
   };
   Time run() {
@@ -140,7 +140,7 @@ class Runner {
     layers_ = device_->shape(kModel).layers;
     vocab_ = device_->shape(kModel).vocab_size;
     pages_ = kv_rows / page_rows_ + 128;
-    if (pages_ % kPageStep == 0) ++pages_;  // then steps visit all pages
+    if (pages_ % kPageStep == 0) ++pages_;  // so that steps of kPageStep visit all pages
     TANDEM_CHECK(device_
                      ->allocate_pools(
                          kModel, {.page_rows = page_rows_, .pages = pages_, .frontier_pages = 1})
@@ -148,7 +148,7 @@ class Runner {
     fill_pages();
   }
 
-  // Real keys and values in all pages: one prompt's, copied.
+  // Fills all pages with copies of one prompt's keys and values.
   void fill_pages() {
     shape(1, 0, 16 * page_rows_);
     pages_of_prompt_ = tables_[0];

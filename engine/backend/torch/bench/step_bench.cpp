@@ -1,10 +1,9 @@
-// Where the time of a step goes, and how it grows: with the context, with sequences, with rows, and
-// with devices. Random weights or a file's; tables in Markdown on stdout, all numbers in a CSV
-// file.
+// Measures the time of a step by its parts, and by context, sequences, rows and devices. Weights
+// are random or a file's. Prints Markdown tables, and writes all numbers to a CSV file.
 //
 //   build/release/bin/bench_step --csv growth.csv
 //
-// Times are wall times, from launch() until the answer is there; medians.
+// Times are medians of wall times, from launch() to the result.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -31,8 +30,8 @@ namespace {
 
 struct Settings {
   Options options;
-  const RandomBlocks* blocks = nullptr;  // of random weights; null: they are numbers
-  double seconds = 1.5;                  // for one number
+  const RandomBlocks* blocks = nullptr;  // of random weights; null: not in blocks
+  double seconds = 1.5;                  // per number
   bool least = false;
   int most_context = 8192;
   std::vector<std::string> only;
@@ -41,7 +40,7 @@ struct Settings {
   bool wants(const char* table) const {
     return only.empty() || std::find(only.begin(), only.end(), table) != only.end();
   }
-  // Asked for by its name alone.
+  // Whether the table was requested by name.
   bool names(const char* table) const { return !only.empty() && wants(table); }
   void put(const char* table, const std::string& model, double x, double milliseconds) const {
     if (csv != nullptr)
@@ -52,23 +51,23 @@ struct Settings {
 struct Model {
   std::string name;
   DecoderConfig config;   // of random weights
-  std::string path = {};  // of real ones instead
+  std::string path = {};  // of a file's weights instead
 };
 
-// Tables of models with their weights.
+// The tables of models from files.
 constexpr std::string_view kOfFiles[] = {"step", "parts", "rows", "context", "sequences"};
 
 double milliseconds(Seconds s) { return s.count() * 1e3; }
 double microseconds(Seconds s) { return s.count() * 1e6; }
 
-// Of wall times, or of a part's: the median, or where others use the machine too the least.
+// The median, or the least on a machine with other load.
 Seconds typical(std::vector<Seconds> times, bool least) {
   const size_t at = least ? 0 : times.size() / 2;
   std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(at), times.end());
   return times[at];
 }
 
-// Repeats f for so long, at least five times.
+// Repeats f for `seconds`, at least five times.
 std::vector<Seconds> repeat(double seconds, const std::function<Seconds()>& f) {
   f();
   std::vector<Seconds> times;
@@ -83,13 +82,13 @@ Seconds step_time(const Settings& s, Runner& runner) {
   return typical(repeat(s.seconds, [&] { return runner.run().wall; }), s.least);
 }
 
-// A step's parts: those of the profile, the rest of the device queue's work, and the hand-over to
-// its thread and back.
+// The parts of a step: those of the profile, the rest of the device queue's time, and the thread
+// switches.
 struct Parts {
   static constexpr size_t kCount = StepProfile::kParts + 2;
   static std::string name(size_t i) {
     if (i < StepProfile::kParts) return std::string(StepProfile::kNames[i]);
-    return i == StepProfile::kParts ? "rest of the device queue" : "to the queue's thread and back";
+    return i == StepProfile::kParts ? "the rest of the device queue" : "thread switches";
   }
   static bool kernel(size_t i) { return i < StepProfile::kParts && i != StepProfile::kPlan; }
 
@@ -118,7 +117,7 @@ Parts profile(const Settings& s, Runner& runner) {
   return p;
 }
 
-// One sequence, one row: shares of the parts.
+// The shares of the parts for one sequence and one row.
 void step_table(const Settings& s, const Model& m, Runner& runner) {
   runner.shape(1, 256, 1);
   const Parts p = profile(s, runner);
@@ -135,7 +134,7 @@ void step_table(const Settings& s, const Model& m, Runner& runner) {
   std::printf("| **step** | %.1f | kernels %.1f %% |\n", p.wall, 100 * kernels / p.wall);
 }
 
-// The parts of steps of several rows beside those of one row.
+// The parts of steps of several rows, compared with one row.
 void parts_table(const Settings& s, const Model& m, Runner& runner) {
   struct Case {
     const char* name;
@@ -199,7 +198,7 @@ void sequences_table(const Settings& s, const Model& m, Runner& runner) {
   }
 }
 
-// Contexts of a batch of unlike sequences: spread evenly, the first of an eighth of the longest.
+// Contexts of a ragged batch: spread evenly, from an eighth of the longest.
 std::vector<int> ragged_contexts(const Settings& s) {
   constexpr int kSequences = 32;
   const int most = std::min(s.most_context, 2048);
@@ -236,7 +235,7 @@ void rows_table(const Settings& s, const Model& m, Runner& runner) {
   }
 }
 
-// Calls f(i) over and over in n threads at once; how often per second together.
+// Calls f(i) repeatedly in n threads. The result is the total number of calls per second.
 double rate(int n, double seconds, const std::function<void(int)>& f) {
   std::vector<std::thread> threads;
   std::vector<int64_t> calls(static_cast<size_t>(n));
@@ -264,8 +263,8 @@ double rate(int n, double seconds, const std::function<void(int)>& f) {
   return static_cast<double>(all) / took;
 }
 
-// Two devices of one thread each against what two threads are worth on this machine, measured with
-// a loop that reads as many bytes as the model's weights.
+// The scaling of two devices of one thread each, compared with that of a loop that reads as many
+// bytes as the model's weights.
 void devices_table(const Settings& s, const Model& m, const RandomWeights& weights) {
   Options one = s.options;
   one.threads = 1;
@@ -286,7 +285,7 @@ void devices_table(const Settings& s, const Model& m, const RandomWeights& weigh
     for (const float l : lane) sums[static_cast<size_t>(i) * 32] += l;
   };
   const auto step = [&](int i) { runners[static_cast<size_t>(i)]->run(); };
-  // In turns, so that whatever else the machine does meets all of them.
+  // Interleaved, so that other load on the machine affects all measurements alike.
   std::vector<double> device_scale, probe_scale;
   double device_one = 0;
   for (int i = 0; i < 5; ++i) {
@@ -341,8 +340,8 @@ void measure(const Settings& s, const Model& m) {
   std::fflush(stdout);
 }
 
-// Those of the built-in ones that are named, or all; or the shapes of folders, as NAME=FOLDER; or
-// models with their weights, as NAME=PATH.
+// The named built-in models, or all of them; or the shapes of folders, as NAME=FOLDER; or models
+// with weights, as NAME=PATH.
 absl::StatusOr<std::vector<Model>> choose_models(const std::vector<std::string>& names,
                                                  const std::vector<std::string>& folders,
                                                  const std::vector<std::string>& files) {
@@ -375,9 +374,9 @@ int run(const std::vector<std::string>& args) {
   bool help = false, no_graphs = false;
   Flags flags;
   flags.texts("model", "NAME", "code-large, llama-110m; several times for several (both)", &names);
-  flags.texts("shape", "NAME=FOLDER", "instead: that of FOLDER/config.json; repeatable", &folders);
-  flags.texts("file", "NAME=PATH", "instead: a GGUF file as it is, or a model's folder; repeatable",
-              &files);
+  flags.texts("shape", "NAME=FOLDER", "instead: the shape in FOLDER/config.json; repeatable",
+              &folders);
+  flags.texts("file", "NAME=PATH", "instead: a GGUF file or a model's folder; repeatable", &files);
   flags.texts("table", "NAME", "step, parts, rows, context, sequences, devices (these), ragged",
               &s.only);
   flags.text("csv", "FILE", "all numbers: table,model,x,milliseconds", &csv);
@@ -385,12 +384,12 @@ int run(const std::vector<std::string>& args) {
   flags.text("dtype", "TYPE", "fp32, bf16, fp16, int8, int4, or blocks: q4_0, .. q6_k (fp32)",
              &dtype);
   flags.text("kv-dtype", "TYPE", "of keys and values: fp32 or bf16 (fp32)", &kv_dtype);
-  flags.number("threads", "N", "of the device, where there is one (2)", 1, 1024, &threads);
+  flags.number("threads", "N", "of a CPU device (2)", 1, 1024, &threads);
   flags.number("page-rows", "N", "rows of a KV page (16)", 1, 1024, &page_rows);
   flags.number("most-context", "N", "of the table context (8192)", 64, 16384, &most_context);
   flags.number("seconds", "S", "time spent on each number (1.5)", 0.01, 600, &seconds);
-  flags.toggle("least", "least times instead of medians: for a machine that others use", &s.least);
-  flags.toggle("no-graphs", "on CUDA every kernel is launched, none replayed", &no_graphs);
+  flags.toggle("least", "least times instead of medians, for a machine with other load", &s.least);
+  flags.toggle("no-graphs", "on CUDA, launch every kernel instead of replaying graphs", &no_graphs);
   flags.toggle("help", "this text", &help);
   const auto rest = flags.parse(args);
   bool good = rest.ok() && rest->empty();
@@ -424,8 +423,7 @@ int run(const std::vector<std::string>& args) {
     return 2;
   }
   if (dtype && !files.empty()) {
-    std::fprintf(stderr, "--dtype: %s; allowed: not with --file, whose own type it is\n",
-                 dtype->c_str());
+    std::fprintf(stderr, "--dtype: %s; allowed: unset with --file\n", dtype->c_str());
     return 2;
   }
   s.seconds = seconds.value_or(s.seconds);
@@ -448,7 +446,7 @@ int run(const std::vector<std::string>& args) {
   }
   for (const Model& m : *models) {
     if (s.blocks == nullptr || RandomWeights::fits(m.config, *s.blocks)) continue;
-    std::fprintf(stderr, "--dtype: %s; allowed with %s: types of which its rows are whole blocks\n",
+    std::fprintf(stderr, "--dtype: %s; allowed with %s: types whose blocks divide its rows\n",
                  dtype->c_str(), m.name.c_str());
     return 2;
   }

@@ -25,7 +25,7 @@ void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, cons
     a.bias = {data<A>(bias.table), bias.before, bias.after};
     a.grid = attention_grid<T>(rows, kv.heads, kv.kv_heads);
     const int64_t parts = int64_t{rows.rows} * kv.heads * a.grid.splits;
-    at::Tensor memory;  // in order of the stream, like all of the caching allocator
+    at::Tensor memory;  // of the caching allocator, whose memory is ordered by the stream
     if (a.grid.splits > 1) {
       const auto type = std::is_same_v<A, double> ? at::kDouble : at::kFloat;
       memory = at::empty({parts * (kv.head_dim + 2)}, qkv.options().dtype(type));

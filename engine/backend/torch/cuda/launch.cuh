@@ -1,4 +1,4 @@
-// What the files of kernels share: types of tensors, the current stream.
+// Shared by the .cu files: types of tensors, the current stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@ namespace tandem::cuda {
 
 inline cudaStream_t stream() { return c10::cuda::getCurrentCUDAStream(); }
 
-// Calls f.operator()<T>() for the type of a tensor of products, and throws what a launch in it met.
+// Calls f.operator()<T>() for the type of a tensor, and throws the error of a launch in it.
 template <class F>
 void for_type(const at::Tensor& t, const F& f) {
   if (t.scalar_type() == at::kHalf) {

@@ -11,7 +11,7 @@ namespace {
 
 static_assert(kMostProductRows == kMostPackedRows);
 
-// Calls f.operator()<T>() for weights that there are products for.
+// Calls f.operator()<T>() for the type of packed weights.
 template <class F>
 void for_packed(const at::Tensor& t, const F& f) {
   if (t.scalar_type() == at::kHalf) {
@@ -38,42 +38,44 @@ at::Tensor pack(const at::Tensor& weights, bool pairs) {
   return packed;
 }
 
-bool folds(const PackedProduct& p, int64_t rows) {
-  return p.norm != nullptr && p.norm->kind == NormKind::kRms && rows <= kMostNormedRows;
+bool folds(const LinearInput& x, int64_t rows) {
+  return x.norm != nullptr && x.norm->kind == NormKind::kRms && rows <= kMostNormedRows;
 }
 
-void packed_product(at::Tensor& out, const at::Tensor& x, const PackedProduct& p) {
-  const int64_t rows = x.size(0);
-  const bool fold = folds(p, rows);
-  if (p.norm != nullptr && !fold) {
-    TORCH_CHECK(p.normed != nullptr, "a norm without a place for its rows");
-    ops().norm(*p.normed, x, *p.norm);
+void packed_product(at::Tensor& out, const LinearInput& input, const at::Tensor& weights,
+                    int64_t outs, const Epilogue& e) {
+  const int64_t rows = input.x.size(0);
+  const bool fold = folds(input, rows);
+  if (input.norm != nullptr && !fold) {
+    TORCH_CHECK(input.normed != nullptr, "a norm without scratch for its rows");
+    ops().norm(*input.normed, input.x, *input.norm);
   }
-  const at::Tensor& from = p.norm != nullptr && !fold ? *p.normed : x;
-  const bool gated = p.then == ProductThen::kGate;
-  for_packed(p.weights, [&]<class T>() {
+  const at::Tensor& from = input.norm != nullptr && !fold ? *input.normed : input.x;
+  const bool gated = e.then == ProductThen::kGate;
+  for_packed(weights, [&]<class T>() {
     ProductArguments<T> a;
-    a.shape = shape_of(p.outs, x.size(1), gated);
-    a.weights = data<T>(p.weights);
+    a.shape = shape_of(outs, input.x.size(1), gated);
+    a.weights = data<T>(weights);
     a.rows = static_cast<int>(rows);
     if (fold) {
       a.residual = data<float>(from);
-      a.norm = {false, data<float>(p.norm->weight), nullptr, static_cast<float>(p.norm->eps)};
+      a.norm = {false, data<float>(input.norm->weight), nullptr,
+                static_cast<float>(input.norm->eps)};
     } else {
-      TORCH_CHECK(from.scalar_type() == p.weights.scalar_type(), "packed products of ",
-                  p.weights.scalar_type(), " with rows of ", from.scalar_type());
+      TORCH_CHECK(from.scalar_type() == weights.scalar_type(), "packed products of ",
+                  weights.scalar_type(), " with rows of ", from.scalar_type());
       a.x = data<T>(from);
     }
-    a.bias = data<T>(p.bias);
-    a.then = p.then;
-    a.activation = p.activation;
-    a.end = p.first;
+    a.bias = data<T>(e.bias);
+    a.then = e.then;
+    a.activation = e.activation;
+    a.end = e.first;
     if (out.scalar_type() == at::kFloat) {
       a.sums = data<float>(out);
     } else {
       a.out = data<T>(out);
     }
-    // Four blocks to a multiprocessor, which is no less than run there at once.
+    // Four blocks per multiprocessor: at least as many as run there at once.
     cuda::product<T>(stream(), a,
                      int64_t{4} * at::cuda::getCurrentDeviceProperties()->multiProcessorCount);
   });

@@ -25,20 +25,23 @@ BlockMatrix pack_blocks(const cpu::QuantizedMatrix& m, size_t segment, at::Devic
   return {host.to(device), m.segments()[segment].format, shape.outs, shape.in, shape.pairs};
 }
 
-// Rows are rounded to 8 bits, sixteen at a time, and multiplied by each part.
-void block_product(at::Tensor& out, const at::Tensor& x, const tandem::BlockProduct& p) {
-  const bool fold = p.norm != nullptr && p.norm->kind == NormKind::kRms &&
+// Rounds rows to 8 bits, sixteen at a time, and multiplies them by each part.
+void block_product(at::Tensor& out, const LinearInput& input, const std::vector<BlockMatrix>& parts,
+                   const Epilogue& e) {
+  const at::Tensor& x = input.x;
+  const Norm* const norm_of_x = input.norm;
+  const bool fold = norm_of_x != nullptr && norm_of_x->kind == NormKind::kRms &&
                     x.scalar_type() == at::kFloat;  // of fp32 rows alone
-  if (p.norm != nullptr && !fold) {
-    TORCH_CHECK(p.normed != nullptr, "a norm without a place for its rows");
-    ops().norm(*p.normed, x, *p.norm);
+  if (norm_of_x != nullptr && !fold) {
+    TORCH_CHECK(input.normed != nullptr, "a norm without scratch for its rows");
+    ops().norm(*input.normed, x, *norm_of_x);
   }
-  const at::Tensor& from = p.norm != nullptr && !fold ? *p.normed : x;
+  const at::Tensor& from = norm_of_x != nullptr && !fold ? *input.normed : x;
   const bool narrow = from.scalar_type() == at::kBFloat16;
   TORCH_CHECK(narrow || from.scalar_type() == at::kFloat, "products of blocks with rows of ",
               from.scalar_type());
-  const int64_t in = p.parts.front().in;
-  const int64_t steps = shape_of(p.parts.front()).steps();
+  const int64_t in = parts.front().in;
+  const int64_t steps = shape_of(parts.front()).steps();
   const int64_t blocks = int64_t{4} * at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
   const auto bytes = [&](int64_t n) { return at::empty({n}, x.options().dtype(at::kByte)); };
   const int64_t rows = x.size(0), width = out.size(1);
@@ -53,23 +56,23 @@ void block_product(at::Tensor& out, const at::Tensor& x, const tandem::BlockProd
     } else {
       NormArguments<float> norm;
       if (fold) {
-        norm.weight = data<float>(p.norm->weight);
-        norm.eps = static_cast<float>(p.norm->eps);
+        norm.weight = data<float>(norm_of_x->weight);
+        norm.eps = static_cast<float>(norm_of_x->eps);
       }
       quantize_rows<float>(stream(), rounded, data<float>(from) + first * in, n, in, norm);
     }
     int64_t column = 0;
-    for (const BlockMatrix& part : p.parts) {
-      if (p.first > 0 && column >= p.first) break;
+    for (const BlockMatrix& part : parts) {
+      if (e.first > 0 && column >= e.first) break;
       BlockArguments<BFloat16> a;
       a.shape = shape_of(part);
       a.weights = data<uint4>(part.data);
       a.x = rounded;
       a.rows = n;
-      if (p.bias.defined()) a.bias = data<BFloat16>(p.bias) + column;
-      a.then = p.then;
-      a.activation = p.activation;
-      if (p.first > 0) a.end = std::min(p.first - column, a.shape.width());
+      if (e.bias.defined()) a.bias = data<BFloat16>(e.bias) + column;
+      a.then = e.then;
+      a.activation = e.activation;
+      if (e.first > 0) a.end = std::min(e.first - column, a.shape.width());
       a.stride = width;
       if (out.scalar_type() == at::kFloat) {
         a.sums = data<float>(out) + first * width + column;

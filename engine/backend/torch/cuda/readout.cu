@@ -15,8 +15,8 @@ void answer_rows(const at::Tensor& logits, const RowQuestion* questions, RowAnsw
 }
 
 void choose(int32_t* to, const int32_t* token, const ChosenToken* chosen, int64_t rows,
-            const RowAnswer* kept) {
-  cuda::choose(stream(), to, token, chosen, rows, kept);
+            const RowAnswer* cached) {
+  cuda::choose(stream(), to, token, chosen, rows, cached);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 

@@ -1,5 +1,4 @@
-// Why a device is not taken, from what the runtime says of the machine. Without CUDA's headers, so
-// that tests can say it too.
+// Error messages for devices that cannot be used. Without CUDA's headers, for tests.
 #pragma once
 
 #include <string>
@@ -9,21 +8,21 @@
 
 namespace tandem::cuda {
 
-// What there is to be said of device `device`.
+// The runtime's facts about device `device`.
 struct DeviceFacts {
   int device = 0;
-  int count = 0;            // of devices; where they could not be counted, 0 and:
-  std::string error;        // the runtime's words
-  bool old_driver = false;  // it says that the driver is too old for it
-  int driver = 0;   // what the driver is for, as CUDA numbers it (13000: 13.0); 0: there is none
-  int runtime = 0;  // what this build is for, likewise
+  int count = 0;             // of devices; 0 if they could not be counted:
+  std::string error;         // then the runtime's message
+  bool old_driver = false;   // the driver is too old for the runtime
+  int driver = 0;            // the CUDA version of the driver (13000: 13.0); 0: no driver
+  int runtime = 0;           // the CUDA version of this build
   bool has_code = true;      // this build has machine code for the device
-  int major = 0, minor = 0;  // its compute capability, where there is none
+  int major = 0, minor = 0;  // its compute capability, if there is no code
   std::string built_for;     // compute capabilities of this build
 };
 
-// NOT_FOUND: no such device; FAILED_PRECONDITION: a driver that is too old, or no machine code. OK:
-// it is taken.
+// NOT_FOUND: no such device. FAILED_PRECONDITION: the driver is too old, or there is no machine
+// code. OK: the device can be used.
 inline absl::Status refusal(const DeviceFacts& f) {
   const auto version = [](int v) { return absl::StrCat(v / 1000, ".", v % 1000 / 10); };
   const std::string field = absl::StrCat("device: cuda:", f.device, "; allowed: ");

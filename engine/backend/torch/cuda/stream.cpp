@@ -16,7 +16,7 @@ namespace {
 
 c10::DeviceIndex index_of(int device) { return static_cast<c10::DeviceIndex>(device); }
 
-// What there is to be said where devices cannot be counted. A driver of version 0 is none at all.
+// The facts if devices cannot be counted. A driver of version 0 means that there is no driver.
 DeviceFacts without_devices(int device, cudaError_t error) {
   static_cast<void>(cudaGetLastError());
   DeviceFacts f;
@@ -24,7 +24,7 @@ DeviceFacts without_devices(int device, cudaError_t error) {
   f.error = cudaGetErrorString(error);
   f.old_driver = error == cudaErrorInsufficientDriver;
   f.runtime = CUDART_VERSION;
-  // Where it fails, too, there is none. (Asking the runtime for its own version may fail then.)
+  // If this fails, there is no driver. The runtime may then fail to report even its own version.
   if (cudaDriverGetVersion(&f.driver) != cudaSuccess) f.driver = 0;
   static_cast<void>(cudaGetLastError());
   return f;

@@ -1,4 +1,4 @@
-// Devices and queues of CUDA, for the device queues.
+// CUDA devices and their streams, for CudaPlatform. Errors of a device are thrown.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,21 @@
 
 namespace tandem::cuda {
 
-// NOT_FOUND: no such device, with what the driver says where there is none at all.
-// FAILED_PRECONDITION: the driver is too old for this build, or this build has no machine code for
-// the device. Makes the device's context; throws where that fails.
+// Makes the device's context. NOT_FOUND: no such device. FAILED_PRECONDITION: the driver is too old
+// for this build, or this build has no machine code for the device.
 absl::Status check_device(int device);
 
-// INVALID_ARGUMENT: a shape that the kernels do not run.
+// INVALID_ARGUMENT: a shape that the kernels do not support.
 absl::Status check_shape(const DecoderConfig& config);
 
-// A stream for one device queue. Throws for errors of the device, like all that follows.
+// A new stream.
 std::unique_ptr<Queue> open_queue(int device);
 
 void synchronize(int device);  // all streams
 
 int64_t free_bytes(int device);
 
-// Whether kernels of `device` can read the memory of `other`; they may from here on.
+// Whether kernels of `device` can read the memory of `other`. Enables it if possible.
 bool reads_memory_of(int device, int other);
 
 }  // namespace tandem::cuda

@@ -1,4 +1,4 @@
-// A stream as a device queue's queue.
+// A CUDA stream as a command queue.
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
@@ -36,16 +36,16 @@ class StreamEvent final : public Event {
   cudaEvent_t event = nullptr;
 };
 
-// Held where graphs are begun, ended and destroyed, and nowhere else: LibTorch's generator of a
-// device keeps a set of them without a lock, and device queues of one GPU share it. What is
-// captured and what is replayed does not touch the set, so device queues capture side by side.
+// Guards the beginning, end and destruction of graphs: LibTorch's generator of a device keeps a set
+// of graphs without a lock, and device queues of one GPU share it. Capture and replay do not use
+// the set, so device queues capture concurrently.
 std::mutex& set_of_graphs() {
   static auto* const mutex = new std::mutex;
   return *mutex;
 }
 
-// What graphs that live at one time take memory from. LibTorch refuses the name once the last of
-// them is gone.
+// The memory pool of all graphs that live at one time. LibTorch refuses its id after the last of
+// them is destroyed.
 struct GraphMemory {
   const c10::MempoolId_t id = at::cuda::graph_pool_handle();
 };
@@ -82,8 +82,8 @@ class StreamGraph final : public Graph {
 
   void replay() { graph_->replay(); }
 
-  // After an error, from begin() on: the stream and LibTorch's allocators are to be used again.
-  // False: LibTorch could not end the capture.
+  // Ends a failed capture, so that the stream and LibTorch's allocators can be used again. False:
+  // LibTorch could not end it.
   bool abandon(const c10::cuda::CUDAStream& stream) noexcept {
     const std::lock_guard lock(set_of_graphs());
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -92,8 +92,8 @@ class StreamGraph final : public Graph {
     const bool ended = succeeds([&] { graph_->pool(); });
     if (!ended) {
       give_back(stream.device_index());
-      // A leak: LibTorch's generator may have this object in its set or not, and its destructor
-      // ends the process where it does not; an allocator that kept its filter asks it later.
+      // Leaked: the destructor ends the process if LibTorch's generator does not have the object in
+      // its set, and an allocator that still has its filter calls it later.
       static_cast<void>(graph_.release());
     }
     static_cast<void>(cudaGetLastError());
@@ -101,9 +101,9 @@ class StreamGraph final : public Graph {
   }
 
  private:
-  // capture_begin() hands both allocators a filter that names the graph. capture_end() takes it
-  // back only if the stream's capture ended well, ~CUDAGraph never. Where capture_begin() itself
-  // threw, an allocator that has the filter has counted the memory too.
+  // Removes the graph's filter from both allocators. capture_begin() sets it. capture_end() removes
+  // it only if the capture succeeded, ~CUDAGraph never. If capture_begin() itself threw, an
+  // allocator with the filter has also counted a use of the pool.
   void give_back(c10::DeviceIndex device) const noexcept {
     namespace caching = c10::cuda::CUDACachingAllocator;
     const c10::MempoolId_t id = memory_->id;
@@ -120,7 +120,7 @@ class StreamGraph final : public Graph {
   bool begun_ = false;
 };
 
-// A tensor's memory for as long as the pointer is kept.
+// A tensor's memory, owned by the pointer.
 std::shared_ptr<std::byte> memory_of(const at::Tensor& bytes) {
   return {static_cast<std::byte*>(bytes.mutable_data_ptr()), [bytes](std::byte*) {}};
 }
@@ -158,9 +158,9 @@ class StreamQueue final : public Queue {
     work();
   }
 
-  // Other device queues allocate meanwhile, so only this thread is held to what may be captured.
-  // Memory that is taken on the way is the graphs' own; they run one after the other and leave
-  // nothing there, so they share it. After a capture that LibTorch could not end there are no more.
+  // Other device queues allocate meanwhile, so capture mode restricts only this thread. Graphs
+  // share the memory that they allocate: they run one after the other and leave no results there.
+  // After a capture that LibTorch could not end, there are no more captures.
   std::unique_ptr<Graph> capture(std::function<void()> work) override {
     if (gave_up_) throw std::runtime_error("an earlier capture could not be ended");
     const c10::cuda::CUDAStreamGuard here(stream_);
@@ -214,7 +214,7 @@ class StreamQueue final : public Queue {
   }
 
   const c10::cuda::CUDAStream stream_;
-  std::weak_ptr<const GraphMemory> graph_memory_;  // of the graphs that there are
+  std::weak_ptr<const GraphMemory> graph_memory_;  // of living graphs
   bool gave_up_ = false;
 };
 
@@ -226,12 +226,12 @@ std::unique_ptr<Queue> open_queue(int device) {
   const c10::cuda::CUDAStream stream =
       c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index);
   stream.synchronize();
-  static std::once_flag asked;  // device queues that are there already launch meanwhile
+  static std::once_flag asked;  // other device queues may be launching
   std::call_once(asked, [] {
     const char* const overlap = std::getenv("TANDEM_CUDA_OVERLAP");
     if (overlap != nullptr) overlap_launches(std::string_view(overlap) != "0");
   });
-  // Sums of products stay in fp32.
+  // Products accumulate in fp32.
   at::globalContext().setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);
   at::globalContext().setAllowFP16ReductionCuBLAS(/*allow_reduced_precision=*/false);
   return std::make_unique<StreamQueue>(stream);

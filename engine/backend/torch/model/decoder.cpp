@@ -24,7 +24,7 @@ Decoder::Decoder(std::string name, const DecoderConfig& c,
   shape_.layers = c.layers;
   shape_.hidden_size = c.hidden_size;
   shape_.max_positions = c.max_positions;
-  // Where some layers see everything, all rows stay.
+  // With full-attention layers, no row can be dropped.
   shape_.window = c.full_layers.empty() ? c.window : 0;
   shape_.reads_memory = c.has_cross_attention();
   shape_.weight_bytes = weights_.bytes(c.layers);
@@ -40,8 +40,8 @@ void Decoder::embed(at::Tensor& x, const int32_t* token, const int32_t* position
   if (weights_.positions.defined()) ops_.add_positions(x, weights_.positions, token, position);
 }
 
-void Decoder::place_fed(at::Tensor& x, const int32_t* fed, const int32_t* position) {
-  if (weights_.positions.defined()) ops_.add_positions(x, weights_.positions, fed, position);
+void Decoder::add_positions(at::Tensor& x, const int32_t* replaced, const int32_t* position) {
+  if (weights_.positions.defined()) ops_.add_positions(x, weights_.positions, replaced, position);
 }
 
 void Decoder::run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,

@@ -1,5 +1,4 @@
-// A transformer's decoder: Llama, Mistral, Qwen, Gemma, GPT-2, Phi, Falcon, T5, and what is built
-// like them.
+// A transformer decoder: Llama, Mistral, Qwen, Gemma, GPT-2, Phi, Falcon, T5 and similar models.
 //
 //   x = embed(token) * scale (+ embed(position))
 //   each layer: x += o(attention(rope(norm(q)), rope(norm(k)), v of qkv(norm(x))))
@@ -8,8 +7,7 @@
 //               (in parallel blocks both read the same x)
 //   logits = head(norm(x))
 //
-// What of it a model has is said by DecoderConfig, kind by kind; o's and down's outputs go through
-// norms of their own where there are such (Gemma).
+// DecoderConfig selects the parts of a model. Gemma also normalizes the outputs of o and down.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,7 +24,7 @@
 
 namespace tandem {
 
-// Reads the first config.layers layers of weights that others may read too.
+// Uses the first config.layers layers of weights that other models may share.
 class Decoder final : public Model {
  public:
   Decoder(std::string name, const DecoderConfig& config,
@@ -36,13 +34,13 @@ class Decoder final : public Model {
   const ModelShape& shape() const override { return shape_; }
   void embed(at::Tensor& x, const int32_t* token, const int32_t* position,
              int max_position) override;
-  void place_fed(at::Tensor& x, const int32_t* fed, const int32_t* position) override;
+  void add_positions(at::Tensor& x, const int32_t* replaced, const int32_t* position) override;
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
            const Memory& memory) override;
   void head(at::Tensor& logits, const at::Tensor& hidden, int ids) override;
   int most_head_rows() const override { return weights_.head.most_rows(); }
   bool can_be_captured() const override { return true; }
-  // As embed() does, for one whose layers follow on another's.
+  // Prepares run() for positions up to max_position, like embed().
   void reach(int max_position) { runner_.reach(max_position); }
 
  private:

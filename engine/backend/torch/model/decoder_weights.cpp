@@ -128,25 +128,6 @@ int64_t sum_of(std::span<const DecoderWeights::Layer> layers, const F& of) {
   return n;
 }
 
-// In what an embedding is kept that is not tied to a head. Int8 and int4 are for products: a table
-// keeps the file's numbers.
-at::ScalarType embedding_type(const WeightStore& store, const DecoderConfig& c) {
-  if (!store.device.is_cpu()) return store.rows();
-  switch (store.dtype) {
-    case DType::kBFloat16:
-      return at::kBFloat16;
-    case DType::kFloat16:
-      return at::kHalf;
-    case DType::kInt8:
-    case DType::kInt4:
-      return c.dtype == SafeDType::kBF16  ? at::kBFloat16
-             : c.dtype == SafeDType::kF16 ? at::kHalf
-                                          : at::kFloat;
-    default:
-      return store.rows();
-  }
-}
-
 }  // namespace
 
 int64_t DecoderWeights::bytes(int first_layers) const {
@@ -234,8 +215,10 @@ absl::StatusOr<DecoderWeights> DecoderWeights::load(const DecoderConfig& c, bool
       TANDEM_ASSIGN_OR_RETURN(w.table, Linear::load(source, store, embedding_spec(c)));
       if (w.table.weight().defined()) w.embedding = std::exchange(w.table, {}).weight();
     } else {
-      TANDEM_ASSIGN_OR_RETURN(w.embedding, load_matrix(source, embedding_spec(c),
-                                                       embedding_type(store, c), store.device));
+      const at::ScalarType type =
+          store.platform().embedding_type(store.dtype, c.dtype.value_or(SafeDType::kF32));
+      TANDEM_ASSIGN_OR_RETURN(w.embedding,
+                              load_matrix(source, embedding_spec(c), type, store.device));
     }
     TANDEM_ASSIGN_OR_RETURN(w.head, Linear::load(source, store, head_spec(c)));
   }

@@ -1,4 +1,4 @@
-// The weights of a decoder, and of the encoder that it may have, as products and kernels read them.
+// The weights of a decoder and its encoder, if any, in the form that products and kernels read.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@
 
 namespace tandem {
 
-// Norms and the residual stream are fp32, with fp64 matrices fp64.
+// Norms are fp32; fp64 with fp64 matrices.
 struct DecoderWeights {
   struct Layer {
     Norm attention_norm;  // [hidden]
@@ -32,45 +32,44 @@ struct DecoderWeights {
     Norm mlp_output_norm;
   };
   WeightStore store;
-  bool tied = false;  // the head is the embedding
-  at::Tensor
-      embedding;  // [vocab, hidden]; undefined where it is the rows of a packed head or table
-  Linear table;   // of DType::kStored if not tied: the embedding in the file's blocks, or packed
-  at::Tensor positions;  // [max_positions, hidden], if they are learned
+  bool tied = false;     // the head is the embedding
+  at::Tensor embedding;  // [vocab, hidden]; undefined: the head or table is looked up instead
+  Linear table;          // DType::kStored, not tied: the embedding in the file's blocks, or packed
+  at::Tensor positions;  // [max_positions, hidden]; undefined: not learned
   std::vector<Layer> layers;
   DistanceBias distances;
   Norm final_norm;  // [hidden]
   Linear head;      // hidden -> vocab
 
-  // Of an encoder, which has the same embedding.
+  // An encoder, which shares the decoder's embedding.
   struct Encoder {
     std::vector<Layer> layers;
     DistanceBias distances;
     Norm final_norm;
-    std::vector<Linear> memory;  // by the decoder's layer: hidden -> its keys and values of a row
+    std::vector<Linear> memory;  // by the decoder's layer: hidden -> keys and values of a row
   };
-  std::unique_ptr<const Encoder> encoder;  // null: there is none
+  std::unique_ptr<const Encoder> encoder;  // null: none
 
-  // x[r] = embedding of token[r] where token[r] >= 0. x: [rows, hidden]
+  // x[r] = embedding of token[r] if token[r] >= 0. x: [rows, hidden]
   void embed(at::Tensor& x, const int32_t* token) const;
 
-  // With the first so many layers, and without an encoder.
+  // Of the first `first_layers` layers, without an encoder.
   int64_t bytes(int first_layers) const;
   int64_t parameters(int first_layers) const;
-  int64_t expanded_bytes() const;  // Linear::expanded_bytes(), an encoder's too
+  int64_t expanded_bytes() const;  // Linear::expanded_bytes() of all layers and the encoder
   int64_t encoder_bytes() const;
   int64_t encoder_parameters() const;
 
-  // The layers' matrices and the head's once more, packed for few rows; an encoder's are not. Bytes
-  // that it takes; 0: the device has no product of these.
+  // Copies of the layers' and the head's matrices packed for few rows, without the encoder's: the
+  // bytes they take, 0: the device has no such products; and making them.
   int64_t packed_bytes() const;
   void pack();
 
-  // Of layers that lie on several devices: those of one. The others' places in `layers` are empty,
-  // and only the first range has what lies before and behind the layers.
+  // The layers of one of several devices. Other elements of `layers` are empty. Only the first
+  // range has the embedding, final norm and head.
   struct Range {
     int begin = 0;
-    int end = -1;  // -1: after all layers
+    int end = -1;  // -1: all further layers
   };
   // Errors as load_matrix().
   static absl::StatusOr<DecoderWeights> load(const DecoderConfig& config, bool tied,

@@ -29,7 +29,7 @@ Encoder::Encoder(std::string name, const DecoderConfig& decoder,
   shape_.weight_bytes = shared_weights_->encoder_bytes();
   shape_.parameters = shared_weights_->encoder_parameters();
   normed_ = RowBuffer(config_.hidden_size, store.rows(), store.device);
-  left_ = RowBuffer(int64_t{2} * config_.kv_heads * config_.head_dim, store.rows(), store.device);
+  memory_ = RowBuffer(int64_t{2} * config_.kv_heads * config_.head_dim, store.rows(), store.device);
 }
 
 void Encoder::embed(at::Tensor& x, const int32_t* token, const int32_t* /*position*/,
@@ -41,8 +41,9 @@ void Encoder::embed(at::Tensor& x, const int32_t* token, const int32_t* /*positi
 void Encoder::run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
                   const Memory& memory) {
   TORCH_CHECK(from == 0 && to == geometry_.layers && memory.pool == nullptr,
-              "an encoder runs whole: layers ", from, " to ", to, " of ", geometry_.layers);
-  // Keys and values of a layer lie where those that are left for the decoder's first layer will.
+              "an encoder runs all layers, not ", from, " to ", to, " of ", geometry_.layers);
+  // Until the memory is written, the pages of the decoder's first layer hold the keys and values of
+  // the encoder's current layer.
   const LayerKv own{config_.heads, config_.kv_heads, config_.head_dim, pool.layer_keys[0],
                     pool.layer_values[0]};
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
@@ -50,21 +51,21 @@ void Encoder::run(int from, int to, at::Tensor& x, const RowView& rows, const Kv
                 nullptr);
   }
   const Ops& ops = shared_weights_->store.ops();
-  at::Tensor& left = left_.rows(rows.rows);
+  at::Tensor& kv_rows = memory_.rows(rows.rows);
   for (size_t i = 0; i < static_cast<size_t>(geometry_.layers); ++i) {
-    weights_.memory[i].into(left, {x, weights_.final_norm, normed_.rows(rows.rows)});
+    weights_.memory[i].into(kv_rows, {x, weights_.final_norm, normed_.rows(rows.rows)});
     const LayerKv kv{0, config_.kv_heads, config_.head_dim, pool.layer_keys[i],
                      pool.layer_values[i]};
-    ops.rope_and_store(left, rows, kv, Rope());
+    ops.rope_and_store(kv_rows, rows, kv, Rope());
   }
-  // What other models are fed with is what an encoder says: its rows behind the last norm.
+  // Encoder states that condition other models are the rows after the final norm.
   at::Tensor& normed = normed_.rows(rows.rows);
   ops.norm(normed, x, weights_.final_norm);
   x.copy_(normed);
 }
 
 void Encoder::head(at::Tensor& /*logits*/, const at::Tensor& /*hidden*/, int /*ids*/) {
-  TORCH_CHECK(false, "logits of an encoder, which has no head");
+  TORCH_CHECK(false, "an encoder has no head");
 }
 
 }  // namespace tandem

@@ -1,8 +1,9 @@
-// The encoder of T5 and its like: rows that all see each other, and what decoders read of them.
+// The encoder of T5 and similar models: all rows of a pass see each other.
 //
-// Its cache holds no keys and values of its own layers, which nobody needs once a pass is over, but
-// those that each layer of the decoder has of its last rows: the memory of cross-attention. So it
-// has the decoder's geometry, and to "run all layers" means all of its own, and what they leave.
+// Its cache holds the memory of cross-attention: the keys and values that each decoder layer
+// computes from the encoder's last rows. It therefore has the decoder's geometry. Keys and values
+// of the encoder's own layers are needed only during a pass. Running all layers means all of the
+// encoder's layers, then writing the memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +19,7 @@
 
 namespace tandem {
 
-// Of a decoder with the first config.layers layers of these weights.
+// Of a decoder that uses the first config.layers layers of these weights.
 class Encoder final : public Model {
  public:
   // REQUIRES: config.encoder, weights->encoder
@@ -29,10 +30,10 @@ class Encoder final : public Model {
   const ModelShape& shape() const override { return shape_; }
   void embed(at::Tensor& x, const int32_t* token, const int32_t* position,
              int max_position) override;
-  // All layers, of whole passes; x becomes what the last norm makes of it.
+  // Runs all layers of whole passes. x becomes the output of the final norm.
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
            const Memory& memory) override;
-  void head(at::Tensor& logits, const at::Tensor& hidden, int ids) override;  // throws: it has none
+  void head(at::Tensor& logits, const at::Tensor& hidden, int ids) override;  // throws: no head
 
  private:
   const DecoderConfig config_;  // the encoder's
@@ -42,7 +43,7 @@ class Encoder final : public Model {
   ModelShape shape_;
   LayerRunner runner_;
   RowBuffer normed_;  // [rows, hidden]
-  RowBuffer left_;    // [rows, 2 * kv_heads * head_dim]
+  RowBuffer memory_;  // [rows, 2 * kv_heads * head_dim]
 };
 
 }  // namespace tandem

@@ -1,4 +1,4 @@
-// The layers of one stack, a decoder's or an encoder's, one at a time.
+// Runs the layers of a decoder or an encoder.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,11 +20,12 @@ class LayerRunner {
  public:
   LayerRunner(const DecoderConfig& config, const WeightStore& store);
 
-  // To be called before a batch with positions up to this one.
+  // REQUIRES: called before a batch with positions up to max_position
   void reach(int max_position);
 
-  // Layer i, whose weights are l, of x: [rows, hidden], in place. own: where its keys and values
-  // go, and what each row sees of them; memory: what it sees of an encoder's; null: it has none.
+  // Runs layer i with weights l on x, [rows, hidden], in place. own: the cache of its keys and
+  // values, and the rows' view of it. memory: the rows' view of an encoder's; null: no
+  // cross-attention.
   void run(int i, const DecoderWeights::Layer& l, const DistanceBias& distances, at::Tensor& x,
            const SeenKv& own, const SeenKv* memory);
 
@@ -32,16 +33,16 @@ class LayerRunner {
   void attend(const DecoderWeights::Layer& l, const DistanceBias& distances, at::Tensor& x,
               const SeenKv& own, const Rope& rope);
   void attend_memory(const DecoderWeights::Layer& l, at::Tensor& x, const SeenKv& memory);
-  // inner_ = all of the MLP but its last product
+  // inner_ = the MLP without its down projection
   void feed_forward(const DecoderWeights::Layer& l, const at::Tensor& x);
   // x += norm(linear(input))
   void add_output(at::Tensor& x, const Linear& linear, const at::Tensor& input, const Norm& norm);
 
   const DecoderConfig config_;
   const Ops& ops_;
-  double scale_ = 0;  // of attention's scores
+  double scale_ = 0;  // of attention scores
   Rope rope_;
-  Rope local_rope_;  // of layers with a window, where it is another
+  Rope local_rope_;  // of layers with a window, if it differs
   // Activations between the products of a layer, by rows.
   RowBuffer normed_;     // [rows, hidden]
   RowBuffer qkv_;        // [rows, (heads + 2 kv_heads) * head_dim]

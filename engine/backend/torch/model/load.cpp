@@ -23,8 +23,8 @@
 namespace tandem {
 namespace {
 
-// Weights are streamed from memory once per batch: fewer, larger pages spare the processor
-// look-ups. Only a wish, and before the pages are touched.
+// Asks for huge pages. Weights are streamed from memory once per batch, so fewer pages save TLB
+// misses. REQUIRES: the pages are not touched yet
 void prefer_huge_pages(std::byte* data, size_t bytes) {
   constexpr uintptr_t kHuge = uintptr_t{2} << 20;
   const auto at = reinterpret_cast<uintptr_t>(data);
@@ -38,7 +38,7 @@ std::span<T> elements(std::byte* out, int64_t n) {
   return {reinterpret_cast<T*>(out), static_cast<size_t>(n)};
 }
 
-// n elements of `view` as `type`, from the first-th on.
+// Converts elements [first, first + n) of `view` to `type`.
 absl::Status convert(const TensorView& view, int64_t first, int64_t n, at::ScalarType type,
                      std::byte* out) {
   switch (type) {
@@ -53,7 +53,7 @@ absl::Status convert(const TensorView& view, int64_t first, int64_t n, at::Scala
   }
 }
 
-// Type of the numbers that PackedMatrix::pack takes.
+// The type of the input of PackedMatrix::pack().
 at::ScalarType source_type(cpu::WeightType type) {
   switch (type) {
     case cpu::WeightType::kDouble:
@@ -93,12 +93,13 @@ void transpose(std::byte* dst, const std::byte* src, int64_t in, int64_t out, si
   }
 }
 
-// Rows that lie one after the other in the file, up to `most`.
+// The most consecutive rows in the file, up to `most`.
 int64_t run_of(const LinearSpec& spec, int64_t most) {
   return spec.groups.groups > 0 ? spec.groups.head_dim : most;
 }
 
-// All rows of a layer's matrices, [out, in], in blocks: take(first row, rows, their bytes).
+// Calls take(first row, rows, their bytes) for all rows of a layer's matrices, [out, in], in
+// chunks.
 absl::Status each_rows(const TensorSource& source, const LinearSpec& spec, at::ScalarType type,
                        const std::function<void(int64_t, int64_t, const std::byte*)>& take) {
   constexpr int64_t kRows = 128;
@@ -138,8 +139,8 @@ absl::Status each_rows(const TensorSource& source, const LinearSpec& spec, at::S
   return absl::OkStatus();
 }
 
-// As what products take a tensor of blocks; none: they do not know its type, or it is not taken as
-// it lies.
+// The type of products for a tensor of blocks; none: there are none for its type, or it has to be
+// transformed.
 std::optional<cpu::QuantType> quant_type(const TensorView& view) {
   if (view.block == nullptr || view.less != 0) return std::nullopt;
   const Widening* wider = find_widening(view.block->type);
@@ -235,7 +236,7 @@ absl::StatusOr<cpu::QuantizedMatrix> load_quantized(const TensorSource& source,
     const int64_t blocks = spec.in / format.values;
     constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
     std::atomic<int64_t> broken = kNone;  // the first block whose scale is not finite
-    // Each row has bytes of its own.
+    // Rows do not share bytes.
     cpu::parallel_for(spec.outs[i], 8 * cpu::QuantizedMatrix::kUnit, [&](int64_t r, int64_t end) {
       std::vector<std::byte> wide(static_cast<size_t>(wider ? blocks * wider->bytes : 0));
       for (; r < end; ++r) {
@@ -277,7 +278,7 @@ absl::StatusOr<cpu::QuantizedMatrix> load_rounded(const TensorSource& source,
   std::atomic<int64_t> broken = -1;  // a row that cannot be rounded
   TANDEM_RETURN_IF_ERROR(
       each_rows(source, spec, at::kFloat, [&](int64_t first, int64_t rows, const std::byte* from) {
-        // Each row has bytes of its own.
+        // Rows do not share bytes.
         cpu::parallel_for(rows, cpu::QuantizedMatrix::kUnit, [&](int64_t r, int64_t end) {
           std::vector<std::byte> blocks(bytes);
           for (; r < end; ++r) {
@@ -291,11 +292,12 @@ absl::StatusOr<cpu::QuantizedMatrix> load_rounded(const TensorSource& source,
         });
       }));
   if (broken < 0) return packed;
-  size_t part = 0;  // that the row is of
+  size_t part = 0;  // of the row
   int64_t row = broken;
   while (row >= spec.outs[part]) row -= spec.outs[part++];
   return out_of_range(absl::StrCat(spec.names[part], ".weight: row ", row),
-                      "a number beyond fp16's 65504, or none", "finite numbers, for int4");
+                      "a number that is not finite or beyond 65504 (fp16)",
+                      "finite numbers, for int4");
 }
 
 absl::StatusOr<at::Tensor> load_bias(const TensorSource& source, const LinearSpec& spec,

@@ -70,8 +70,9 @@ void ShardedDecoder::embed(at::Tensor& x, const int32_t* token, const int32_t* p
   for (Part& part : parts_) part.decoder->reach(max_position);
 }
 
-void ShardedDecoder::place_fed(at::Tensor& x, const int32_t* fed, const int32_t* position) {
-  parts_.front().decoder->place_fed(x, fed, position);
+void ShardedDecoder::add_positions(at::Tensor& x, const int32_t* replaced,
+                                   const int32_t* position) {
+  parts_.front().decoder->add_positions(x, replaced, position);
 }
 
 void ShardedDecoder::run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,

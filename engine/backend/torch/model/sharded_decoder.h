@@ -1,14 +1,13 @@
-// A decoder whose layers lie on several devices, one range behind the other.
+// A decoder whose layers are split over several CPU devices (pipeline stages).
 //
-// The rows of a batch go through the first device's layers, then through the second's, and so on;
-// what lies before and behind the layers (embedding, heads) is with the first. All devices see one
-// pool: a page holds its rows for all layers, each device's part of which is written and read by
-// that device alone. So whatever a pass is (a prefill, a tree, rows that stop between two layers
-// and go on later), it is the same as on one device, bit for bit where kernels keep rows' bits.
+// The rows of a batch run through the first device's layers, then the second's, and so on. The
+// first device also has the embedding and the heads. All devices use one pool: a page holds its
+// rows for all layers, and each device reads and writes only its own layers. Any pass (a prefill, a
+// tree, rows that stop at a layer and continue later) therefore gives the same result as on one
+// device, bit for bit with batch-invariant kernels.
 //
-// A device's part runs on a thread of its own with the device's team, while the device queue waits:
-// a batch is on one device at a time. CPU devices only, which share the host's memory; so nothing
-// of a batch but its rows need be moved.
+// Each shard runs on its own thread, with the device's team, while the device queue waits: a batch
+// is on one device at a time. CPU devices share the host's memory, so no data is copied.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,20 +28,20 @@ namespace tandem {
 
 class ShardedDecoder final : public Model {
  public:
-  // Loads the weights of each shard on its team, as DecoderWeights::load(). REQUIRES: ends ascend,
-  // the last one is config.layers; no encoder.
+  // Loads each shard's weights on its team, as DecoderWeights::load(). REQUIRES: ends ascend, the
+  // last is config.layers; no encoder
   static absl::StatusOr<std::unique_ptr<ShardedDecoder>> load(
       const std::string& name, const DecoderConfig& config, bool tied, const TensorSource& source,
       const WeightStore& store, at::ScalarType kv_type, const std::vector<LayerShard>& shards);
 
-  // Of the first shard: with what lies before and behind the layers.
+  // Of the first shard, with the embedding and the heads.
   const std::shared_ptr<const DecoderWeights>& weights() const { return parts_.front().weights; }
 
   const KvGeometry& geometry() const override { return parts_.front().decoder->geometry(); }
   const ModelShape& shape() const override { return shape_; }
   void embed(at::Tensor& x, const int32_t* token, const int32_t* position,
              int max_position) override;
-  void place_fed(at::Tensor& x, const int32_t* fed, const int32_t* position) override;
+  void add_positions(at::Tensor& x, const int32_t* replaced, const int32_t* position) override;
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
            const Memory& memory) override;
   void head(at::Tensor& logits, const at::Tensor& hidden, int ids) override;
@@ -52,8 +51,8 @@ class ShardedDecoder final : public Model {
     int begin = 0, end = 0;  // layers
     std::shared_ptr<const DecoderWeights> weights;
     std::unique_ptr<Decoder> decoder;
-    std::unique_ptr<Worker> thread;  // null: the device queue itself
-    // On the part's thread, whose exceptions come back.
+    std::unique_ptr<Worker> thread;  // null: the device queue's thread
+    // Runs f on the part's thread, and rethrows its exceptions.
     void call(absl::FunctionRef<void()> f) const;
   };
   ShardedDecoder() = default;

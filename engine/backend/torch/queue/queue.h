@@ -1,12 +1,11 @@
-// What a device is asked to do while the host goes on: copies, launches, events and waits.
+// Command queues of devices: asynchronous copies, launches, events and waits.
 //
-// A device queue has one command queue. What is put on it happens later, in that order; queues know
-// nothing of each other but by events. On CUDA a queue is a stream (cuda/stream_queue.cpp). CPU
-// devices have none: their kernels read the host's memory, and all happens at once. Tests put
-// queues below CPU devices that do everything as late as they may
-// (tests/engine/backend/torch/queue/lazy_queue.h).
+// A device queue has one command queue, which executes its commands in order. Queues synchronize
+// with each other by events only. On CUDA a queue is a stream (cuda/stream_queue.cpp). CPU devices
+// have none: their kernels run at once, on the host's memory. Tests run CPU devices on queues that
+// execute every command as late as possible (tests/engine/backend/torch/queue/lazy_queue.h).
 //
-// Errors are thrown, like all of a device's; those of what happens later by later calls.
+// Errors are thrown; those of asynchronous commands by later calls.
 #pragma once
 
 #include <cstddef>
@@ -16,20 +15,20 @@
 
 namespace tandem {
 
-// A place in a queue: behind all that was on it when the event was last recorded; at first, none.
+// A position in a queue: after all commands queued when it was last recorded; at first, the start.
 class Event {
  public:
   virtual ~Event() = default;
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  virtual void synchronize() = 0;  // returns when the queue has come there
+  virtual void synchronize() = 0;  // returns when the queue has reached it
 
  protected:
   Event() = default;
 };
 
-// Work that was captured: what it launches, with the places and numbers that it named then.
+// Captured work: its launches, with their arguments.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -46,45 +45,44 @@ class Queue {
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  // Memory of the device, which the host does not look into. What was put on this queue before may
-  // still use it when it is given back.
+  // Device memory, which the host must not access. It may be released while commands queued earlier
+  // still use it.
   virtual std::shared_ptr<std::byte> device_memory(size_t bytes) = 0;
 
-  // The host's memory for copies. From a copy on until synchronize() the host neither writes what
-  // it reads, nor reads what it writes, nor gives either back.
+  // Host memory for copies (pinned on CUDA). From a copy until synchronize() the host must not
+  // write the source, read the destination or release either.
   virtual std::shared_ptr<std::byte> host_memory(size_t bytes) = 0;
 
-  // One of both is the device's.
+  // REQUIRES: `to` or `from` is device memory
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
-  virtual void zero(void* to, size_t bytes) = 0;  // of the device
+  virtual void zero(void* to, size_t bytes) = 0;  // device memory
 
-  // On CUDA `work` runs now and puts its kernels on the queue. It uses what it names when the queue
-  // comes there, and so nothing that may be changed or gone by then.
+  // Queues the kernels that `work` launches. On CUDA `work` runs now and its kernels run later:
+  // their arguments must stay valid and unchanged until then.
   virtual void launch(std::function<void()> work) = 0;
 
-  // Keeps what `work` launches, for replay(), and puts nothing on the queue. What it names must
-  // stay where it is for as long as there are replays. REQUIRES: work like it was launched before,
-  // so that it makes nothing for the first time: a device may refuse that here, by an error that is
-  // thrown.
+  // Records the kernels that `work` launches, for replay(), and queues nothing. Their arguments
+  // must stay at their addresses while there are replays. Throws if the device refuses. REQUIRES:
+  // the same work was launched before, so that it initializes nothing
   virtual std::unique_ptr<Graph> capture(std::function<void()> work) = 0;
-  // As launch() of the work that was captured. REQUIRES: of this queue; stays until that is done
+  // Queues the captured work. REQUIRES: the graph is of this queue, and lives until it has run
   virtual void replay(Graph& graph) = 0;
 
-  // Whether what is put here may read memory of the other's device where it lies.
+  // Whether kernels of this queue can read memory of the other queue's device.
   virtual bool reads(const Queue& other) const = 0;
 
   virtual std::unique_ptr<Event> event() = 0;
   virtual void record(Event& event) = 0;
-  // What is put here from now on comes after the place in another queue that `event` has now.
+  // Later commands of this queue run after the current position of `event`, of another queue.
   virtual void wait(const Event& event) = 0;
 
-  virtual void synchronize() = 0;  // returns when all has happened
+  virtual void synchronize() = 0;  // returns when all commands have run
 
  protected:
   Queue() = default;
 };
 
-// A command queue, and how far its batches have come, for others that read what they wrote.
+// A command queue, and the end of its last batch, for queues that read its results.
 struct DeviceQueue {
   explicit DeviceQueue(std::unique_ptr<Queue> own) : queue(std::move(own)), done(queue->event()) {}
 
@@ -98,7 +96,7 @@ struct DeviceQueue {
   const std::unique_ptr<Event> done;
 };
 
-// Those whose device queue is null happen at once, in the host's memory.
+// With a null device queue, commands run at once, on the host's memory.
 
 template <class Work>
 void launch(const DeviceQueue* device_queue, Work&& work) {
@@ -115,8 +113,8 @@ inline bool reads(const DeviceQueue* device_queue, const DeviceQueue* other) {
   return device_queue == other || device_queue->queue->reads(*other->queue);
 }
 
-// What `device_queue` does from here on comes after the batches of `other`: by the queues, or where
-// what is read goes through the host's memory, the host waits.
+// Later commands of `device_queue` run after the batches of `other`. If it cannot read the other
+// device's memory, so that rows are copied through the host, the host waits.
 inline void follow(const DeviceQueue* device_queue, const DeviceQueue* other) {
   if (other == nullptr || other == device_queue) return;
   if (reads(device_queue, other)) {

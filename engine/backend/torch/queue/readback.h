@@ -1,4 +1,4 @@
-// Numbers of the device where the host can read them.
+// Copies from the device to the host.
 #pragma once
 
 #include <bit>
@@ -13,11 +13,11 @@ class Readback {
  public:
   explicit Readback(Queue* queue) : queue_(queue) {}
 
-  // Copies from the device's memory to where the result says, until the next call: it is there
-  // after Queue::synchronize(). REQUIRES: a queue, which has come behind the last call.
+  // Queues a copy from device memory to the returned host memory, which is valid after
+  // Queue::synchronize(), until the next call. REQUIRES: a queue, which has finished the last copy
   std::byte* bring(const void* from, size_t bytes) {
     if (bytes > capacity_) {
-      capacity_ = 0;  // in case memory runs out below
+      capacity_ = 0;  // if the allocation throws
       host_ = nullptr;
       host_ = queue_->host_memory(std::bit_ceil(bytes));
       capacity_ = std::bit_ceil(bytes);

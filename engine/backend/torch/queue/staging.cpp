@@ -13,7 +13,7 @@ void Staging::begin(size_t bytes) {
   area_ = (area_ + 1) % areas_.size();
   if (bytes > capacity_) {
     const size_t size = std::max(bytes, 2 * capacity_);
-    capacity_ = 0;  // in case memory runs out below
+    capacity_ = 0;  // if an allocation throws
     for (auto& area : areas_) area = nullptr;
     device_ = nullptr;
     device_ = queue_->device_memory(size);

@@ -1,4 +1,4 @@
-// Host arrays where kernels can read them.
+// Copies host arrays to memory that kernels can read.
 #pragma once
 
 #include <cstddef>
@@ -9,20 +9,20 @@
 
 namespace tandem {
 
-// Without a queue the arrays themselves, which must outlive the batch. Else they are gathered in
-// host memory of a fixed place and go over in one copy.
+// Without a queue, kernels read the arrays themselves, which must outlive the batch. With one, the
+// arrays are gathered in a host area and copied at once.
 class Staging {
  public:
-  // areas: of the host, taken in turn, so that so many batches may be under way
+  // areas: of the host, used in turn: the number of batches that can be in flight
   explicit Staging(Queue* queue, int areas = 1)
       : queue_(queue), areas_(static_cast<size_t>(areas)) {}
 
-  // Starts a batch with arrays of at most `bytes` together; each may take up to 15 more.
-  // REQUIRES: the queue has come to the end of the batch that had this area before; of all, where
-  // `bytes` are more than ever.
+  // Starts a batch with arrays of at most `bytes` in total, including up to 15 per array for
+  // alignment. REQUIRES: the queue has finished the last batch in this area; all batches, if
+  // `bytes` grows
   void begin(size_t bytes);
 
-  // Where the kernels of this batch find the array; its contents are there after upload().
+  // The array for the kernels of this batch. Its contents are valid after upload().
   template <class T>
   const T* place(const std::vector<T>& array) {
     if (queue_ == nullptr || array.empty()) return array.data();
@@ -35,7 +35,7 @@ class Staging {
   const std::byte* place_bytes(const void* data, size_t bytes);
 
   Queue* queue_;
-  std::vector<std::shared_ptr<std::byte>> areas_;  // [capacity_] of the host; null: not needed yet
+  std::vector<std::shared_ptr<std::byte>> areas_;  // [capacity_] of the host; null: not used yet
   size_t area_ = 0;
   std::shared_ptr<std::byte> device_;  // [capacity_]
   size_t capacity_ = 0;

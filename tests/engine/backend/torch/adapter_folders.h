@@ -1,4 +1,4 @@
-// Folders with adapters and heads of a golden model, as a deployment names them.
+// Folders with adapters and heads of a golden model, as in a deployment.
 #pragma once
 
 #include <cstring>
@@ -57,7 +57,7 @@ class AdapterFolders {
   std::string path() const { return dir_.path(); }
 
   DecoderConfig base;
-  std::string fingerprint;  // what the folders say of the model
+  std::string fingerprint;  // of the model, in the folders
 
  private:
   const TempDir dir_;

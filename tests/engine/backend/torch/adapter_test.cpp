@@ -1,10 +1,14 @@
-// Trained heads and layer ranges on a device: what reads of them answer.
+// Reads through early heads and of layer ranges on a device.
 #include "engine/backend/torch/adapter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "tests/engine/backend/torch/adapter_folders.h"
 #include "tests/engine/backend/torch/driver.h"
@@ -136,7 +140,7 @@ TEST_F(Heads, ALayerRangeAnswersAsTheWholeDoesThere) {
 }
 
 // Three device queues on one device, the last with fewer layers, and another device.
-TEST_F(Heads, LanesOfADeviceShareWeights) {
+TEST_F(Heads, QueuesOfADeviceShareWeights) {
   auto shared = test_shared();
   std::vector<std::unique_ptr<TorchDevice>> devices;
   std::vector<std::string> said;
@@ -156,6 +160,27 @@ TEST_F(Heads, LanesOfADeviceShareWeights) {
   EXPECT_THAT(said[1], HasSubstr("on cpu:0/1 "));
   EXPECT_THAT(said[2], shares);
   EXPECT_THAT(said[3], testing::Not(shares));
+}
+
+// Otherwise the second device queue's packed_products would be ignored.
+TEST_F(Heads, SharedWeightsArePackedAlike) {
+  for (const std::optional<bool> packed : {std::optional<bool>(), std::optional(true)}) {
+    const auto shared = test_shared();
+    std::vector<std::unique_ptr<TorchDevice>> devices;
+    const auto load = [&](int queue, std::optional<bool> own) {
+      devices.push_back(*TorchDevice::create(
+          {.queue = queue, .threads = 1, .cpu_kernels = CpuKernels::kAten, .packed_products = own},
+          shared));
+      return devices.back()->load(ModelId(2100 + queue), model({}));
+    };
+    EXPECT_TRUE(load(0, packed).ok());
+    EXPECT_TRUE(load(1, packed).ok());
+    const absl::Status refused = load(2, false);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(refused.message(), std::string("cpu:0/2.packed_products: false; allowed: ") +
+                                     (packed.has_value() ? "true" : "unset") +
+                                     ", as on cpu:0, which shares the weights of llama2");
+  }
 }
 
 TEST_F(Heads, WhatDoesNotFitIsRefusedAtLoad) {

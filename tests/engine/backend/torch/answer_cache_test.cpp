@@ -1,5 +1,5 @@
-// Chains of drafts that stay on the device, on queues that are as late as a GPU's may be: each
-// draft is fed with the one before, and the host sees none before the last pass is launched.
+// Chains of drafts on lazy queues (queue/lazy_queue.h): each draft's input is the previous draft,
+// on the device, and the host reads none before the last pass is launched.
 #include "engine/backend/torch/answer_cache.h"
 
 #include <c10/util/Exception.h>
@@ -25,8 +25,7 @@ namespace {
 constexpr PoolSize kSize = {.page_rows = 4, .pages = 60, .frontier_pages = 4};
 constexpr int kDrafts = 3;
 constexpr int kRounds = 4;
-// In all rounds at least, and more but for those that launch a shape for the first time or behind
-// buffers that have moved.
+// The fewest replays of all rounds. The first rounds launch: shapes are new and buffers move.
 constexpr int kReplays = (kRounds - 2) * (kDrafts + 1);
 
 const TinyModel& tiny() {
@@ -46,7 +45,7 @@ In chosen(TicketId ticket, int rank = kDrawn) {
   return in;
 }
 
-// A draw that later passes are fed with.
+// A draw that later passes take as input.
 Pass draft(In in, float temperature) {
   Pass p;
   p.stage.to = 2;
@@ -175,8 +174,8 @@ TEST_F(ChainedDrafts, AreThoseThatTheHostHasSeen) {
   }
 }
 
-// The host comes to see the first draft when all passes of the round are with the device, each put
-// there by one replay, and waits once for each batch.
+// The host reads the first draft after all passes of the round are queued, each by one replay, and
+// waits once per batch.
 TEST_F(ChainedDrafts, AreAllReplayedBeforeTheHostSeesOne) {
   LazyDevices devices({});
   std::vector<std::array<int, kQueueCalls>> at;  // when each round's first draft is seen
@@ -195,7 +194,7 @@ TEST_F(ChainedDrafts, AreAllReplayedBeforeTheHostSeesOne) {
   }
 }
 
-// Of batches that are under way together each one's time begins where that of the one before ends.
+// The time of a batch begins at the end of the previous batch.
 TEST_F(ChainedDrafts, TimesDoNotOverlap) {
   LazyDevices devices({});
   Driver d(tiny(), shared_of(devices), 0, kSize);
@@ -226,7 +225,7 @@ TEST_F(ChainedDrafts, GoByTheHostWhereStepsAreNotReplayed) {
 
 TEST_F(ChainedDrafts, EveryCopyReplayAndWaitThatIsLeftOutIsSeen) {
   for (const QueueCall call : {QueueCall::kCopy, QueueCall::kReplay, QueueCall::kSynchronize}) {
-    // Behind pools and prompts, which the host waits for: nothing is read of them.
+    // The first waits are for pools and prompts, from which nothing is read.
     for (int n = call == QueueCall::kSynchronize ? 3 : 0; n < 12; ++n) {
       LazyDevices devices({});
       devices.skip(call, n);
@@ -236,8 +235,8 @@ TEST_F(ChainedDrafts, EveryCopyReplayAndWaitThatIsLeftOutIsSeen) {
   }
 }
 
-// A draft that names nothing, or a rank that was not asked for, fails by itself; so does what is
-// fed with it, and nobody else.
+// A draft that names nothing, or a rank that was not requested, fails alone, with the passes that
+// depend on it.
 TEST_F(ChainedDrafts, ThatNameNothingFailAlone) {
   LazyDevices devices({});
   Driver d(tiny(), shared_of(devices), 0, kSize);
@@ -262,8 +261,8 @@ TEST_F(ChainedDrafts, ThatNameNothingFailAlone) {
   }
 }
 
-// Of three batches under way the second meets an error of the device: the first one's answers were
-// there, and the others are lost with it, in order.
+// The second of three batches in flight meets a device error: the first batch succeeds, the third
+// fails with the second, in order.
 TEST_F(ChainedDrafts, ADeviceThatFailsBetweenThemEndsTheOthers) {
   LazyDevices devices({});
   Driver d(tiny(), shared_of(devices), 0, kSize);
@@ -285,8 +284,8 @@ TEST_F(ChainedDrafts, ADeviceThatFailsBetweenThemEndsTheOthers) {
   }
 }
 
-// A batch that finds no memory ends so, and those behind it, whether it is told when the batch is
-// launched or when it is waited for; the one before it does not notice.
+// A batch without memory fails, with the batches that follow it, whether the error is reported at
+// launch or at the wait. The batch before it succeeds.
 TEST_F(ChainedDrafts, AShortageEndsThoseBehindItAlone) {
   for (const QueueCall call : {QueueCall::kLaunch, QueueCall::kSynchronize}) {
     LazyDevices devices({});

@@ -1,13 +1,17 @@
-// What batches carry beside rows: values left on the device, moves, and faults of one work.
+// Batches on a device: values stored there, moves, and faults of one work.
 #include "engine/backend/torch/device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <optional>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "engine/backend/torch/cpu/targets.h"
 #include "tests/engine/backend/torch/driver.h"
 
 namespace tandem {
@@ -151,7 +155,7 @@ TEST(TorchDevice, FaultsStayWithTheirWork) {
     EXPECT_EQ(results[i].status.code(), codes[i]) << i << ": " << results[i].status;
     if (codes[i] == absl::StatusCode::kOk) expect_rows(logprobs(results[i].readout), want);
   }
-  // Pages that held NaN serve others.
+  // Pages that held NaN are used again.
   d.release(sequences[0]);
   Sequence next = d.sequence();
   expect_rows(logprobs(d.run(next, good)), want);
@@ -178,7 +182,7 @@ TEST(TorchDevice, BatchesRunInLaunchOrder) {
   Driver d(tiny_model());
   Sequence s = d.sequence();
   const auto text = random_tokens(6, 64, 6);
-  // Launched together: each needs the rows of the one before.
+  // Launched together: each needs the rows of the previous one.
   std::vector<Pass> passes;
   for (size_t i = 0; i < 6; ++i) passes.push_back(reading_last(chain_pass(6, {&text[i], 1})));
   std::vector<Batch> batches(6);
@@ -216,7 +220,7 @@ TEST(TorchDevice, BatchesRunInLaunchOrder) {
   expect_rows(last, want);
 }
 
-// A team of threads, and rows that come together by chance, change no bit.
+// Neither threads nor the other rows of a batch change a bit.
 TEST(TorchDevice, ThreadsChangeNothing) {
   TinyModel tiny = tiny_model();
   tiny.dtype = DType::kFloat32;
@@ -235,7 +239,7 @@ TEST(TorchDevice, UnknownDevicesAndModelsAreStatuses) {
   const auto shared = std::make_shared<TorchShared>();
   const auto cuda = TorchDevice::create({.kind = DeviceKind::kCuda, .index = 99}, shared);
   EXPECT_EQ(cuda.status().code(), absl::StatusCode::kNotFound);
-  // Without a device, in the driver's words.
+  // Without a device, with the driver's message.
   EXPECT_THAT(std::string(cuda.status().message()),
               testing::MatchesRegex("device: cuda:99; allowed: .*(this build has no CUDA|CUDA "
                                     "devices of this machine: ([1-9].*|0 \\(.+\\)))\\)?"));
@@ -284,6 +288,37 @@ TEST(TorchDevice, PacksWeightsThatFitIfNothingIsConfigured) {
   EXPECT_EQ(*device_with(std::nullopt)->pack_weights(bytes - 1), 0);
   EXPECT_EQ(*device_with(true)->pack_weights(2 * bytes), 0) << "packed at load";
   EXPECT_EQ(*device_with(false)->pack_weights(2 * bytes), 0);
+}
+
+TEST(TorchDevice, CpuTargetIsTheSameForAllDevices) {
+  const std::string best = cpu::target();
+  const absl::Cleanup reset = [] { static_cast<void>(cpu::force_target("")); };
+  const auto create = [](const std::string& target, const std::shared_ptr<TorchShared>& shared) {
+    return TorchDevice::create({.threads = 1, .cpu_target = target}, shared).status();
+  };
+  const auto shared = std::make_shared<TorchShared>();
+  EXPECT_TRUE(create("EMU128", shared).ok());
+  EXPECT_EQ(cpu::target(), "EMU128");
+  EXPECT_TRUE(create("EMU128", shared).ok());
+  for (const char* other : {"", "AVX2"}) {
+    const absl::Status refused = create(other, shared);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(refused.message(), absl::StrCat("cpu:0.cpu_target: ", *other == 0 ? "unset" : other,
+                                              "; allowed: EMU128, as on other devices"));
+  }
+  EXPECT_EQ(cpu::target(), "EMU128");
+
+  EXPECT_THAT(std::string(create("MMX", std::make_shared<TorchShared>()).message()),
+              testing::StartsWith("cpu_target: target: MMX; allowed: "));
+  EXPECT_EQ(cpu::target(), best);
+}
+
+TEST(TorchDevice, ReadsNoCpuTargetFromTheEnvironment) {
+  const std::string best = cpu::target();
+  setenv("TANDEM_CPU_TARGET", "EMU128", /*replace=*/1);
+  const absl::Cleanup reset = [] { unsetenv("TANDEM_CPU_TARGET"); };
+  EXPECT_TRUE(TorchDevice::create({.threads = 1}, std::make_shared<TorchShared>()).ok());
+  EXPECT_EQ(cpu::target(), best);
 }
 
 TEST(TorchDevice, ShapeSaysWhatWasLoaded) {

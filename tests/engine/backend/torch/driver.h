@@ -1,7 +1,7 @@
-// A scheduler in miniature, for tests: sequences whose page tables are kept by hand.
+// A minimal scheduler for tests: sequences with explicit page tables.
 //
-// Runs on test_device(). Pages are handed out in a shuffled order, so that a kernel which takes
-// rows for slots fails.
+// Runs on test_device(). Pages are allocated in shuffled order, so that a kernel that confuses rows
+// and slots fails.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// T5 and its like in the engine against Transformers: log-probabilities of all tokens within 1e-4
-// and the same greedy tokens, in fp32, however sources and rows come into batches.
+// T5 and similar models against Transformers: log-probabilities of all tokens within 1e-4 and equal
+// greedy tokens, in fp32, for any batching of sources and rows.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -136,7 +136,7 @@ TEST_P(EncoderDecoder, GreedyTokensAloneAndInMixedBatches) {
   }
 }
 
-// Drafts verified in a pass, and branches beside them: distances follow from depth, not from rows.
+// Trees with branches: distances follow from depth, not from rows.
 TEST_P(EncoderDecoder, BranchesOfATreeAreChains) {
   Driver driver(golden.directory(), /*page_rows=*/4);
   const int vocab = driver.shape().vocab_size;

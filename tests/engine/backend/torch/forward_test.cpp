@@ -1,6 +1,5 @@
-// A row's answers do not depend on how it came to run: alone or in a ragged batch, in one pass or
-// in chunks, through all layers at once or in stages. On the CPU they have the same bits, in every
-// precision.
+// A row's results do not depend on scheduling: a single request or a ragged batch, one pass or
+// chunks, all layers at once or in stages. On the CPU they are bit-identical, in every type.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -94,7 +93,7 @@ TEST_P(Forward, LongContextsToo) {
   }
 }
 
-// LibTorch's activations are fp32 whatever the weights are.
+// LibTorch's activations are fp32 for all weights.
 TEST_P(Forward, OwnKernelsAreCloseToLibTorchs) {
   Driver reference(tiny(), test_shared(), 0, {.page_rows = 4, .pages = 60, .frontier_pages = 1}, 1,
                    CpuKernels::kAten);
@@ -178,7 +177,7 @@ TEST(ForwardTypes, BFloat16RowsAreNearFloat64) {
   EXPECT_EQ(d16.shape().dtype, "bf16");
 }
 
-// Keys and values at half the size: near, and with the same promises.
+// BF16 keys and values: close results, equally batch-invariant.
 TEST(ForwardKv, BFloat16KeysAndValues) {
   TinyModel tiny = tiny_model();
   tiny.dtype = DType::kFloat32;

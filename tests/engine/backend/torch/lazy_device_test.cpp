@@ -1,5 +1,5 @@
-// Devices whose queues are as late as a GPU's may be (queue/lazy_queue.h): batches, moves between
-// devices and readouts as on CUDA, the kernels' arithmetic on the CPU.
+// Devices on lazy queues (queue/lazy_queue.h): batches, moves between devices and readouts as on
+// CUDA, with the CPU's kernels.
 #include <c10/util/Exception.h>
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
@@ -113,7 +113,7 @@ TEST_F(LazyDevice, AnswersAreTheSameInEveryOrder) {
   }
 }
 
-// As where peer access is refused: the host waits for the other device, and copies go by way of it.
+// Without peer access, the host waits for the other device and copies through its memory.
 TEST_F(LazyDevice, AnswersAreTheSameWithoutPeers) {
   for (uint64_t seed = 0; seed < 2; ++seed) {
     LazyDevices devices({.seed = seed, .eager = seed % 2 == 1, .peers = false});
@@ -123,8 +123,7 @@ TEST_F(LazyDevice, AnswersAreTheSameWithoutPeers) {
   }
 }
 
-// What reads ask for comes back as answers about rows where these will do, and as rows beside reads
-// that need them.
+// Reads get answers where these suffice, and logits otherwise.
 TEST_F(LazyDevice, ReadsAreAnsweredAsOnTheHost) {
   Read greedy;
   greedy.rows = {6};
@@ -201,7 +200,7 @@ Rows pulled(LazyDevices& devices, bool by_events) {
   return said;
 }
 
-TEST_F(LazyDevice, EventsKeepRowsInOrderThatNobodyWaitsFor) {
+TEST_F(LazyDevice, EventsOrderRowsWithoutWaits) {
   LazyDevices usual({});
   Rows want;
   {
@@ -219,7 +218,7 @@ TEST_F(LazyDevice, EventsKeepRowsInOrderThatNobodyWaitsFor) {
   EXPECT_TRUE(is_wrong([&] { return pulled(devices, false); }, want)) << "a missing event";
 }
 
-// Pages are given away when the batch that reads them is said to be done.
+// Pages are freed when the batch that reads them is reported as done.
 TEST_F(LazyDevice, ACopyOfFreedPagesIsSeen) {
   const auto copied = [](LazyDevices& devices, bool too_early) {
     const auto shared = shared_of(devices);
@@ -350,8 +349,8 @@ TEST_F(LazyDevice, ThatIsLostBetweenTwoBatchesHarmsNoOther) {
   }
 }
 
-// An illegal access is told by whatever is called next: any call of a batch, or the wait for it.
-TEST_F(LazyDevice, AnIllegalAccessIsALossWhereverItIsTold) {
+// An illegal access is reported by the next call: any call of a batch, or the wait for it.
+TEST_F(LazyDevice, AnIllegalAccessIsALossWhereverItIsReported) {
   test_device_graphs = false;  // replays: step_graphs_test.cpp
   const Pass pass = reading(text_pass(3, 5, 1), 1);
   for (const QueueCall call :
@@ -388,7 +387,7 @@ TEST_F(LazyDevice, WithoutItsQueueIsNotMade) {
   EXPECT_NE(busy.message().find("busy"), std::string::npos) << busy;
 }
 
-// A head in blocks is not unpacked for many rows: it takes them by 64, one of numbers all at once.
+// A head in blocks multiplies 64 rows at a time, instead of being unpacked; a dense head all rows.
 TEST_F(LazyDevice, RowsAreReadByAsManyAsTheHeadTakes) {
   DecoderConfig config = tiny_config();
   config.layers = 1;
@@ -419,7 +418,7 @@ TEST_F(LazyDevice, RowsAreReadByAsManyAsTheHeadTakes) {
   EXPECT_EQ(waits(DType::kInt4, 129), once + 2);
 }
 
-// Tensors of which one no longer finds room on the device.
+// Tensors of which the last does not fit into the device's memory.
 class TooMany final : public TensorSource {
  public:
   explicit TooMany(int room) : all_(tiny().tensors), room_(room) {}

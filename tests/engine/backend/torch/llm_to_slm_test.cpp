@@ -15,7 +15,7 @@ namespace {
 
 constexpr PoolSize kSize = {.page_rows = 4, .pages = 100, .frontier_pages = 50, .values = 128};
 
-// A pair by the name of its folder: the large model reads, the small one writes.
+// A pair by the name of its folder: the large model encodes, the small one decodes.
 struct Pair {
   const char *name, *large, *small;
 };

@@ -1,5 +1,5 @@
-// Mask rows and the prompts that they alone see, against what Transformers says of them
-// (make_mask_goldens.py), and what other rows notice of both: nothing.
+// Mask rows and their prompts against Transformers (make_mask_goldens.py). Other rows are
+// unaffected.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -68,7 +68,7 @@ class MaskRows : public testing::TestWithParam<const char*> {
 };
 
 // The whole text in one pass, and its last rows behind a cache: pages of any size.
-TEST_P(MaskRows, SayWhatTransformersSays) {
+TEST_P(MaskRows, EqualTransformers) {
   for (const int page_rows : {4, 16, 7}) {
     for (const size_t first : {size_t{0}, size_t{12}}) {
       Driver driver = golden_.load(page_rows);
@@ -99,9 +99,8 @@ TEST_P(MaskRows, SayWhatTransformersSays) {
   }
 }
 
-// docs/reliability.md, oracle 6, bit by bit and in every type: the rows beside them are what they
-// are without masks, and so is what they leave in the cache.
-TEST_P(MaskRows, ChangeNobodyElse) {
+// docs/reliability.md, oracle 6, bit by bit and in every type: mask rows change neither the other rows nor the cache.
+TEST_P(MaskRows, ChangeNoOtherRows) {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kInt8}) {
     Driver driver = golden_.load(16, dtype);
     const int vocab = driver.shape().vocab_size;

@@ -1,4 +1,4 @@
-// What is decided of a device's memory.
+// Use of free memory.
 #include "engine/backend/torch/memory.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ struct Machine {
   }
 };
 
-TEST(PackInTurn, AllLanesOfAGpuTakeHalfOfWhatIsLeftOver) {
+TEST(PackInTurn, AllQueuesOfAGpuShareHalfOfFreeMemory) {
   Machine m{.free = {{0, 101}, {1, 60}}};
   EXPECT_TRUE(pack_in_turn({m.device_queue(0, 30), m.device_queue(1, 31), m.device_queue(0, 21),
                             m.device_queue(0, 20)})

@@ -1,4 +1,4 @@
-// Our kernels against LibTorch's operators, in every type.
+// The CPU's kernels against LibTorch's operators, in every type.
 #include "engine/backend/torch/ops.h"
 
 #include <ATen/Parallel.h>

@@ -1,5 +1,5 @@
 // The golden models in the engine against Transformers: log-probabilities of all tokens within 1e-4
-// and the same greedy tokens, in fp32, however the rows come into batches.
+// and equal greedy tokens, in fp32, for any batching.
 #include <gtest/gtest.h>
 
 #include <algorithm>

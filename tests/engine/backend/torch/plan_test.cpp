@@ -1,4 +1,4 @@
-// The arrays that a batch becomes: visibility, segments, reads.
+// The arrays of a plan: visibility, segments, reads.
 #include "engine/backend/torch/plan.h"
 
 #include <gtest/gtest.h>
@@ -162,7 +162,7 @@ TEST_F(PlanTest, SegmentsFollowFrontiersAndReads) {
   EXPECT_EQ(plan.reads, 2);
 }
 
-TEST_F(PlanTest, BrokenBooksAreInternalAndStayAlone) {
+TEST_F(PlanTest, InvalidPagesAreInternalAndFailAlone) {
   const Pass good = chain_pass(8, std::vector<Token>{1});
   std::vector<Work> works(6, work(good, 2));
   works[1].pages = test::page_table(50, 1);
@@ -179,7 +179,7 @@ TEST_F(PlanTest, BrokenBooksAreInternalAndStayAlone) {
   EXPECT_EQ(plan.rows(), 1);
 }
 
-TEST_F(PlanTest, ReadsBelowWhatTheRowHasDoneAreRefused) {
+TEST_F(PlanTest, ReadsBelowTheRowsLayersAreRefused) {
   Pass pass = chain_pass(8, std::vector<Token>{});
   pass.reading({.rows = {-1}, .at = 3});
   Work w = work(pass, 1, {4});

@@ -1,4 +1,4 @@
-// Layers on several devices give the same bits as on one, whatever a pass is.
+// Layers on several devices give the same bits as on one, for all kinds of passes.
 #include "engine/backend/torch/model/sharded_decoder.h"
 
 #include <gmock/gmock.h>
@@ -108,8 +108,8 @@ TEST_F(ShardedDecoders, RowsMoveBetweenThemAndOneDevice) {
   expect_rows(follow(whole, back), want);
 }
 
-// Also where a position is added to what a row is fed with.
-TEST_F(ShardedDecoders, RowsOfAnotherModelAreFedAsOnOneDevice) {
+// Also with learned positions added to a row's input.
+TEST_F(ShardedDecoders, RowsOfAnotherModelConditionAsOnOneDevice) {
   const Golden golden("gpt2");
   const PoolSize size = {.page_rows = 4, .pages = 100, .frontier_pages = 0, .values = 16};
   ModelConfig config{.name = "golden", .path = golden.directory()};
@@ -188,7 +188,7 @@ TEST_F(ShardedDecoders, LayersMustBeAllOfTheModels) {
       testing::HasSubstr("models[m].shards: 2; allowed: none for a model with an encoder"));
 }
 
-// What a device's thread throws ends the batch, not the process.
+// An exception on a device's thread ends the batch, not the process.
 TEST_F(ShardedDecoders, AMissingTensorOfALaterShardIsNamed) {
   TinyModel m = tiny({{3}, {6}}, DType::kFloat32);
   m.tensors.erase("model.layers.5.self_attn.o_proj.weight");

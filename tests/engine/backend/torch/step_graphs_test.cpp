@@ -1,5 +1,5 @@
-// Steps that are captured and replayed, on queues that are as late as a GPU's may be: the answers
-// of a device without graphs, and every fault that is planted in them found.
+// Captured and replayed steps on lazy queues: the results equal those of a device without graphs,
+// and every mutation is detected.
 #include "engine/backend/torch/step_graphs.h"
 
 #include <c10/util/Exception.h>
@@ -156,8 +156,8 @@ TEST_F(StepGraph, AreNotMadeIfSwitchedOff) {
   EXPECT_EQ(calls(devices, QueueCall::kReplay), 0);
 }
 
-// Arrays go over, the graph runs, what is read comes back; marks for other device queues and for
-// the host.
+// One copy to the device, one replay, one copy back, and events for other device queues and the
+// host.
 TEST_F(StepGraph, AStepIsOneCopyOneReplayOneCopy) {
   LazyDevices devices({});
   Driver d(tiny(), shared_of(devices), 0, kSize);
@@ -233,7 +233,7 @@ TEST_F(StepGraph, AShortageOfMemoryIsTriedAgain) {
 }
 
 // Shapes of 1 to 8 rows and answers of 1 to 64 tokens, and then one more.
-TEST_F(StepGraph, TheShapeThatWasNotMetForLongestIsForgotten) {
+TEST_F(StepGraph, TheLeastRecentlyUsedShapeIsRetired) {
   LazyDevices devices({});
   Driver d(tiny(), shared_of(devices), 0, kSize);
   const auto meet = [&](int rows, int vocab) {
@@ -259,7 +259,7 @@ TEST_F(StepGraph, TheShapeThatWasNotMetForLongestIsForgotten) {
   EXPECT_FALSE(replayed(1, 2));
 }
 
-// An error in a replay is the batch's, and a device's own: the other one goes on.
+// An error in a replay ends the batch and loses its device, not the other one.
 TEST_F(StepGraph, AnIllegalAccessInAReplayLosesThatDeviceAlone) {
   LazyDevices devices({});
   const auto shared = shared_of(devices);

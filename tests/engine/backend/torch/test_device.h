@@ -1,5 +1,5 @@
-// The device that tests run on: the CPU, or what TANDEM_TEST_DEVICE in the environment names:
-// "cuda:1", or "lazy": the CPU behind queues that do everything as late as they may
+// The device of tests: the CPU, or the one that TANDEM_TEST_DEVICE in the environment names:
+// "cuda:1", or "lazy": the CPU behind queues that run commands as late as possible
 // (queue/lazy_queue.h).
 #pragma once
 
@@ -23,15 +23,14 @@ inline bool test_device_is_lazy() {
 // DeviceConfig::graphs of a test's devices.
 inline bool test_device_graphs = true;
 
-// What the devices of a test share.
+// State shared by the devices of a test.
 inline std::shared_ptr<TorchShared> test_shared() {
   if (!test_device_is_lazy()) return std::make_shared<TorchShared>();
   const auto devices = std::make_shared<LazyDevices>(LazyDevices::Options{.eager = true});
   return std::make_shared<TorchShared>([devices](const DeviceConfig&) { return devices->queue(); });
 }
 
-// Of a test's devices the index-th one: on CUDA a device queue of its own on the device that is
-// named.
+// The index-th device of a test; on CUDA, the index-th device queue of the named device.
 inline DeviceConfig test_device(int index = 0, int threads = 1,
                                 CpuKernels kernels = CpuKernels::kOwn) {
   const char* const name = std::getenv("TANDEM_TEST_DEVICE");
@@ -56,7 +55,7 @@ inline DeviceConfig test_device(int index = 0, int threads = 1,
   return device;
 }
 
-// Whether a row's bits depend on the rows beside it there (ModelShape::batch_invariant).
+// Whether that device's kernels are batch-invariant (ModelShape::batch_invariant).
 inline bool test_device_keeps_bits() { return test_device().kind == DeviceKind::kCpu; }
 
 }  // namespace tandem

@@ -1,4 +1,4 @@
-// Random models of the Llama family that exist in memory only.
+// Random models of the Llama family, in memory.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct TinyModel {
 // 64 tokens, hidden 32, 6 layers, 4 query heads of 8 on 2 kv heads.
 DecoderConfig tiny_config();
 
-// Weights of a size that makes answers lively: far from constant, rarely near ties.
+// Weights are scaled so that logits vary and are rarely near ties.
 TinyModel tiny_model(const DecoderConfig& config = tiny_config(), uint64_t seed = 1,
                      bool tied = false);
 

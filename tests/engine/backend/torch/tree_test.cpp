@@ -72,7 +72,7 @@ TEST_P(Tree, PathsAreChainsAndStayAfterCompaction) {
       for (const int r : path_to(t.pass, row)) chain.push_back(t.tokens[static_cast<size_t>(r)]);
       expect_row(got[static_cast<size_t>(row)], last_row(d, chain, 6));
     }
-    // Keep one path, then go on: as if only its tokens had ever been fed.
+    // Accept one path and continue: as if only its tokens had been run.
     const std::vector<int> kept =
         path_to(t.pass, static_cast<int>(random() % static_cast<uint32_t>(n)));
     for (const int r : kept) text.push_back(t.tokens[static_cast<size_t>(r)]);
@@ -91,8 +91,8 @@ INSTANTIATE_TEST_SUITE_P(Windows, Tree,
                          testing::Combine(testing::Values(0, 5, 16),
                                           testing::Values(DType::kFloat64, DType::kFloat32)));
 
-// An early-layer tree whose kept path is continued to the top, beside a chain in the same batch.
-TEST(TreeOfEarlyLayers, KeptPathGoesOnFromItsFrontier) {
+// An early-layer tree whose accepted path continues to the top, in a batch with a chain.
+TEST(TreeOfEarlyLayers, AcceptedPathContinuesFromItsFrontier) {
   Driver d(tiny_model());
   std::mt19937 random(6);
   for (int round = 0; round < 10; ++round) {

@@ -1,4 +1,4 @@
-// Hidden rows that passes leave, and rows that are fed with them or with an adapter's masks.
+// Hidden rows that passes store, and rows conditioned on them or on an adapter's mask tokens.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -137,7 +137,7 @@ class TorchValues : public testing::Test {
   const std::vector<Token> text;
 };
 
-TEST_F(TorchValues, ARowIsWhatALayerLeaves) {
+TEST_F(TorchValues, ARowIsTheOutputOfALayer) {
   leave(main, text, 3);
   const at::Tensor rows = left();
   leave(main, text, 3, 2);
@@ -151,7 +151,7 @@ TEST_F(TorchValues, ARowIsWhatALayerLeaves) {
   }
 }
 
-TEST_F(TorchValues, RowsAreFedInPlaceOfTokensOrBesideThem) {
+TEST_F(TorchValues, RowsReplaceTokensOrAreAddedToThem) {
   for (const int at : {3, kTop}) {
     const TicketId by = leave(main, text, at);
     const at::Tensor rows = left();
@@ -180,7 +180,8 @@ TEST_F(TorchValues, ATokensOwnEmbeddingIsTheToken) {
             answers(other, reading_last(chain_pass(6, text))));
 }
 
-// Rows that decode are fed too, beside sequences that decode tokens, and each sees its own past.
+// Conditioned rows that decode, in a batch with sequences that decode tokens: each sees its own
+// past.
 TEST_F(TorchValues, DecodedRowsAmongOthers) {
   const TicketId by = leave(main, text, 2);
   const at::Tensor rows = left();
@@ -233,13 +234,13 @@ TEST_F(TorchValues, AnswersAndRowsOfOnePass) {
   expect_row(got[6], want[1]);
 }
 
-// A row is named by the pass that left it: its place may have been another's before.
-TEST_F(TorchValues, WhatWasNotLeftIsRefusedAlone) {
+// A row is named by the pass that wrote it: its place may have held another row before.
+TEST_F(TorchValues, RowsThatWereNotWrittenAreRefusedAlone) {
   const TicketId by = leave(main, text, 3);
-  const auto status = [&](const Work::Embed& place, TicketId left_by) {
+  const auto status = [&](const Work::Embed& place, TicketId written_by) {
     Pass pass;
     pass.stage.to = 6;
-    pass.add.chain(embedded(left_by, 0, -1, true));
+    pass.add.chain(embedded(written_by, 0, -1, true));
     pass = reading_last(std::move(pass));
     const Pass beside = reading_last(chain_pass(6, text));
     Sequence s = other.sequence(), t = other.sequence();
@@ -254,12 +255,12 @@ TEST_F(TorchValues, WhatWasNotLeftIsRefusedAlone) {
   };
   EXPECT_TRUE(status({0, main.model(), PageId(0)}, by).ok());
   EXPECT_THAT(std::string(status({0, main.model(), PageId(0)}, by + 1000).message()),
-              HasSubstr("has left none there"));
+              HasSubstr("has not written it"));
   EXPECT_FALSE(status({0, main.model(), PageId(5)}, by).ok()) << "nobody's";
   EXPECT_FALSE(status({0, main.model(), PageId(16)}, by).ok()) << "beyond the pool";
   EXPECT_FALSE(status({0, ModelId(12345), PageId(0)}, by).ok()) << "an unknown model";
   EXPECT_FALSE(status({-1, main.model(), PageId(0)}, by).ok()) << "it lies nowhere";
-  // A pass that fails leaves nothing.
+  // A failed pass writes nothing.
   Pass failing = chain_pass(6, text);
   failing.reading(hidden_rows(1, 3)).reading(all_logprobs({0}, kVocab));
   failing.read[1].at = 5;
@@ -271,7 +272,7 @@ TEST_F(TorchValues, WhatWasNotLeftIsRefusedAlone) {
   EXPECT_FALSE(status({0, main.model(), PageId(0)}, failed).ok());
 }
 
-// More logits than are held at a time come in pieces, and are the same.
+// Logits beyond the buffer are computed in blocks, with equal results.
 TEST_F(TorchValues, ManyReadsOfOnePass) {
   DecoderConfig config = tiny_config();
   config.vocab_size = 50000;
@@ -356,7 +357,7 @@ class TorchAdapters : public testing::Test {
   void put(const Driver& to, const at::Tensor& rows, TicketId by) const {
     KvPool* const pool = shared->pool(to.model());
     std::memcpy(pool->hidden.mutable_data_ptr(), rows.const_data_ptr(), rows.nbytes());
-    for (int64_t i = 0; i < rows.size(0); ++i) pool->left_by[static_cast<size_t>(i)] = by;
+    for (int64_t i = 0; i < rows.size(0); ++i) pool->written_by[static_cast<size_t>(i)] = by;
   }
   static void expect_near(const Rows& got, const Rows& want) {
     ASSERT_EQ(got.size(), want.size());

@@ -1,6 +1,6 @@
-// Products of few rows go to weights that are packed for them, all others to the weights as they
-// are: here on a CPU in LibTorch's operators, on CUDA in the kernels that are tested by themselves.
-// Weights in blocks are read so by up to 64 rows, and unpacked for more.
+// Products of few rows use packed weights, others the plain weights: here on a CPU in LibTorch's
+// operators, on CUDA in kernels that have tests of their own. Products of up to 64 rows read
+// weights in blocks; larger ones unpack them.
 #include "engine/backend/torch/model/linear.h"
 
 #include <ATen/TensorOperators.h>
@@ -51,7 +51,7 @@ class FewRows : public testing::Test {
     view.bytes = n * sizeof(float);
   }
 
-  // Its weights are gone, but for those that are packed.
+  // All weights but the packed copy are zero.
   Linear packed_only(cpu::Layout layout = cpu::Layout::kInOrder) {
     Linear l = *Linear::load(TensorMap(tensors_), kStore, {{"w"}, {kOuts}, kIn, true}, layout);
     EXPECT_EQ(l.packed_bytes(), kOuts * kIn * 4);
@@ -112,13 +112,13 @@ TEST_F(FewRows, AndMoreReadTheOthers) {
   EXPECT_GT(bias.abs().sum().item<float>(), 0);
 }
 
-// The CPU's own products have the one copy that they need.
-TEST_F(FewRows, AreNoCaseOfTheCpusOwn) {
+// The CPU's own products need no second copy.
+TEST_F(FewRows, NeedNoCopyOnTheCpu) {
   const Linear own = *Linear::load(TensorMap(tensors_), WeightStore{}, {{"w"}, {kOuts}, kIn, true});
   EXPECT_EQ(own.packed_bytes(), 0);
 }
 
-// Blocks that products do not know are kept as blocks of another type that has the same values.
+// Blocks without a product are widened to a type that represents the same values.
 TEST(StoredBlocks, OfATypeThatAnotherHolds) {
   for (const BlockType type : {BlockType::kQ3K, BlockType::kIq4Nl, BlockType::kQ2K}) {
     const BlockFormat& format = *find_block_format(static_cast<uint32_t>(type));
@@ -148,7 +148,7 @@ TEST(StoredBlocks, OfATypeThatAnotherHolds) {
   }
 }
 
-// Matrices of a file in blocks, side by side, on the tests' device: as the numbers that they say.
+// A file's matrices in blocks, stacked, on the test device, compared with their decoded values.
 class InBlocks : public testing::Test {
  protected:
   static constexpr int64_t kWide = 96;
@@ -185,7 +185,7 @@ class InBlocks : public testing::Test {
     const WeightStore store{dtype, device_, CpuKernels::kAten};
     return *Linear::load(TensorMap(tensors_), store, spec, layout);
   }
-  // What a reference on the host computes in the same way.
+  // The reference, on the host.
   Linear host(const LinearSpec& spec) {
     return *Linear::load(TensorMap(tensors_),
                          {DType::kFloat32, at::Device(at::kCPU), CpuKernels::kAten}, spec);
@@ -280,7 +280,7 @@ TEST_F(InBlocks, AreLookedUp) {
   }
 }
 
-// In blocks of other types they are expanded, and that is said.
+// Blocks of other types are expanded, and reported.
 TEST_F(InBlocks, OfTypesWithoutProductsAreExpanded) {
   const LinearSpec spec{{"k"}, {16}, kWide, false};
   EXPECT_EQ(load(spec, DType::kStored).expanded_bytes(), 0);

@@ -1,19 +1,19 @@
-// Queues that do what they are asked as late as they may, for tests: below CPU devices, whose
-// kernels then run as a GPU's might.
+// Queues for tests that run commands as late as possible, under CPU devices, whose kernels then run
+// as asynchronously as a GPU's.
 //
 //   LazyDevices devices({.seed = 3});
 //   auto shared = std::make_shared<TorchShared>(devices.make_queue());
 //
-// Nothing that is put on a queue happens before somebody waits for it: then this queue goes on, and
-// of the others what its events ask for; with `eager`, others go on too, by chance. Memory of the
-// devices can be touched while a queue does something and at no other time: the process ends
-// (SIGSEGV, with a word about it). What the host must leave alone meanwhile is watched: what a copy
-// reads must be the same when it happens, and what it writes untouched.
+// A command runs only when the host waits for it: then this queue advances, and the other queues as
+// far as its events require; with `eager`, others also advance at random. Device memory is
+// accessible only while a queue runs a command; any other access ends the process (SIGSEGV, with a
+// message). Host memory of pending copies is checked: the source must not change, the destination
+// must not be written.
 //
 // What a graph launches it launches again as it was captured: work that looks up anything that has
 // changed since would hide what a device does, so it must hold all that it names by value.
 //
-// After the first such fault nothing happens any more, and who waits gets an exception.
+// After the first such fault no command runs, and waits throw.
 #pragma once
 
 #include <array>
@@ -80,7 +80,7 @@ class LazyDevices {
   // of that queue behind it.
   void fail(QueueCall call, int n, std::function<void()> error, bool for_ever = false);
 
-  // The first thing that the host did wrong; "": nothing.
+  // The host's first fault; "": none.
   std::string fault() const;
 
   // What lies in device memory, which the host must not read by itself.

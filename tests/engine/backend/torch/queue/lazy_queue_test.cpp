@@ -1,4 +1,4 @@
-// The tests' own queues: they are as late as they may be, and see what the host does wrong.
+// Lazy queues: they run commands as late as possible, and detect the host's faults.
 #include "tests/engine/backend/torch/queue/lazy_queue.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace tandem {
 namespace {
 
-TEST(LazyQueue, DoesNothingBeforeSomebodyWaits) {
+TEST(LazyQueue, RunsNothingBeforeAWait) {
   LazyDevices devices({});
   const auto queue = devices.queue();
   std::string done;
@@ -96,7 +96,7 @@ TEST(LazyQueue, SeesHostMemoryThatChangesTooEarly) {
   EXPECT_THROW(queue->synchronize(), std::runtime_error) << "nothing happens any more";
 }
 
-TEST(LazyQueue, SeesWhoWritesWhereACopyWill) {
+TEST(LazyQueue, SeesWritesToTheDestinationOfACopy) {
   LazyDevices devices({});
   const auto queue = devices.queue();
   const auto host = queue->host_memory(8);

@@ -1,5 +1,4 @@
-// Rows that go from one device queue to another: what orders them, and that nothing of it can be
-// left out.
+// Rows copied between device queues: every event and wait is needed for their order.
 #include "engine/backend/torch/queue/queue.h"
 
 #include <gtest/gtest.h>
@@ -88,7 +87,7 @@ std::vector<int32_t> pulled(LazyDevices& devices, Fault fault) {
   return main.read();
 }
 
-TEST(DeviceQueue, RowsGoFromLaneToLaneInOrder) {
+TEST(DeviceQueue, RowsMoveBetweenQueuesInOrder) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     for (const bool eager : {false, true}) {
       LazyDevices devices({.seed = seed, .eager = eager});
@@ -125,7 +124,7 @@ TEST(DeviceQueue, WithoutAQueueAllHappensAtOnce) {
   EXPECT_EQ(done, 2);
 }
 
-TEST(DeviceQueue, LanesHaveThreadsOfTheirOwn) {
+TEST(DeviceQueue, QueuesHaveTheirOwnThreads) {
   LazyDevices devices({.eager = true});
   Lane a(devices);
   Lane b(devices);

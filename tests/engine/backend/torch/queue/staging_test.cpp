@@ -24,7 +24,7 @@ TEST(Staging, WithoutAQueueArraysStayWhereTheyAre) {
   staging.upload();
 }
 
-// Batches of several sizes, each the sum of what kernels find at the places that they are told.
+// Batches of several sizes: kernels sum the arrays at the given addresses.
 std::vector<int64_t> sums_of_batches(LazyDevices& devices) {
   const DeviceQueue device_queue(devices.queue());
   Staging staging(device_queue.queue.get());

@@ -1,0 +1,72 @@
+#include "engine/backend/torch/block_reader.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "absl/strings/str_cat.h"
+#include "engine/backend/torch/cpu/parallel.h"
+#include "engine/backend/torch/profile.h"
+#include "engine/base/status.h"
+
+namespace tandem {
+
+void BlockReader::read(const Batch& batch, const Plan& plan, const ReadBlock& block,
+                       const HeadRows& rows, std::vector<WorkResult>& results) {
+  constexpr int64_t kParallelLogits = 65536;  // below, one thread is faster
+  const StepProfile::Section section(StepProfile::kReadout);
+  const auto count = static_cast<int64_t>(block.end - block.begin);
+  const int team = cpu::team_size();
+  const bool parallel =
+      rows.answers == nullptr && block.count * int64_t{vocab_size_} > kParallelLogits;
+  const int64_t grain = parallel ? (count + team - 1) / team : count;
+  while (static_cast<int64_t>(readers_.size()) < (count + grain - 1) / grain) {
+    readers_.emplace_back(&store_);
+  }
+  cpu::parallel_for(count, grain, [&](int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; ++i) {
+      const size_t w = block.begin + static_cast<size_t>(i);
+      if (!results[w].status.ok()) continue;
+      const int64_t offset = std::max(0, plan.items[w].first_read - block.first);
+      const HeadRows own = rows.answers != nullptr ? HeadRows{nullptr, rows.answers + offset}
+                                                   : HeadRows{rows.logits + offset * vocab_size_};
+      results[w].status =
+          read_work(batch.works[w], plan, plan.items[w], block, own,
+                    readers_[static_cast<size_t>(from / grain)], results[w].readout);
+    }
+  });
+}
+
+absl::Status BlockReader::read_work(const Work& work, const Plan& plan, const Plan::Item& item,
+                                    const ReadBlock& block, HeadRows rows, RowReader& reader,
+                                    Readout& readout) const try {
+  const auto vocab = static_cast<size_t>(vocab_size_);
+  if (block.from == 0) reader.begin(work);
+  const size_t end = std::min(block.to, work.outputs.size());
+  for (size_t i = block.from; i < end; ++i) {
+    const Work::Output& o = work.outputs[i];
+    const Read& read = work.pass->read[static_cast<size_t>(o.read)];
+    if (read.hidden) {
+      reader.skip();
+      continue;
+    }
+    const auto row = static_cast<size_t>(item.first_row + o.run_row);
+    // In a chain that is verified, a row judges the next row's token.
+    Token next_input = -1;
+    if (read.judges() && i + 1 < work.outputs.size() && work.outputs[i + 1].read == o.read) {
+      next_input = plan.token[static_cast<size_t>(item.first_row + work.outputs[i + 1].run_row)];
+    }
+    const int position = plan.columns.position[row];
+    if (rows.answers != nullptr) {
+      TANDEM_RETURN_IF_ERROR(reader.read(o, *rows.answers++, position, vocab_size_, next_input));
+    } else {
+      TANDEM_RETURN_IF_ERROR(reader.read(o, {rows.logits, vocab}, position, next_input));
+      rows.logits += vocab;
+    }
+  }
+  if (end == work.outputs.size()) readout = reader.take();
+  return absl::OkStatus();
+} catch (const std::exception& e) {
+  return absl::InternalError(absl::StrCat("reading logits: ", e.what()));
+}
+
+}  // namespace tandem

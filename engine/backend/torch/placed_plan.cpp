@@ -1,0 +1,84 @@
+#include "engine/backend/torch/placed_plan.h"
+
+#include <algorithm>
+
+namespace tandem {
+
+void PlacedPlan::place(const Plan& plan, const std::vector<RowQuestion>& asked, int page_rows,
+                       const KvPool* memory) {
+  staging_.begin(plan.array_bytes() + asked.size() * sizeof(RowQuestion) + 16);
+  views.clear();
+  memories.clear();
+  segment_rows.clear();
+  captures.clear();
+  stored.clear();
+  masks.clear();
+  embedded.clear();
+  head_reads.clear();
+  token = staging_.place(plan.token);
+  replaced = staging_.place(plan.replaced);
+  load = place(plan.load);
+  save = place(plan.save);
+  const int32_t* extra = staging_.place(plan.extra);
+  const int32_t* pages = staging_.place(plan.pages);
+  const RowView all = place(plan.columns, page_rows, extra, pages);
+  position = all.position;
+  const int32_t* zeros = staging_.place(plan.zeros);
+  for (const Segment& s : plan.segments) {
+    const RowColumns& columns = s.all ? plan.columns : s.columns;
+    const RowView& view = views.emplace_back(s.all ? all : place(columns, page_rows, extra, pages));
+    memories.push_back(place_memory(columns, view, zeros, memory));
+    segment_rows.push_back(s.all ? nullptr : staging_.place(s.index));
+  }
+  for (const Capture& c : plan.captures) {
+    captures.push_back(place(c.copies));
+    stored.push_back(place(c.stored));
+  }
+  for (const MaskRows& m : plan.masks) masks.push_back(place(m.copies));
+  for (const EmbeddedRows& e : plan.embedded) embedded.push_back(place(e.copies));
+  for (const HeadReads& h : plan.heads) head_reads.push_back(staging_.place(h.reads));
+  questions = staging_.place(asked);
+  staging_.upload();
+}
+
+PlacedCopies PlacedPlan::place(const RowCopies& copies) {
+  return {staging_.place(copies.from), staging_.place(copies.to), copies.size()};
+}
+
+RowView PlacedPlan::place(const RowColumns& c, int page_rows, const int32_t* extra,
+                          const int32_t* pages) {
+  RowView v;
+  v.rows = c.rows();
+  v.page_rows = page_rows;
+  v.position = staging_.place(c.position);
+  v.slot = staging_.place(c.slot);
+  v.table = staging_.place(c.table);
+  v.first_key = staging_.place(c.first_key);
+  v.dense_end = staging_.place(c.dense_end);
+  v.extra_begin = staging_.place(c.extra_begin);
+  v.extra_end = staging_.place(c.extra_end);
+  v.prompts = staging_.place(c.prompts);
+  v.extra = extra;
+  v.pages = pages;
+  v.most_keys = c.most_keys();
+  v.together = RowColumns::together(c.table);
+  return v;
+}
+
+Memory PlacedPlan::place_memory(const RowColumns& c, const RowView& own, const int32_t* zeros,
+                                const KvPool* pool) {
+  if (pool == nullptr) return {};
+  Memory memory{own, pool};
+  RowView& v = memory.rows;
+  v.page_rows = pool->size.page_rows;
+  v.slot = nullptr;
+  v.table = staging_.place(c.memory_table);
+  v.first_key = v.extra_begin = v.extra_end = zeros;
+  v.dense_end = staging_.place(c.memory_rows);
+  v.prompts = nullptr;
+  v.most_keys = *std::max_element(c.memory_rows.begin(), c.memory_rows.end());
+  v.together = RowColumns::together(c.memory_table);
+  return memory;
+}
+
+}  // namespace tandem
