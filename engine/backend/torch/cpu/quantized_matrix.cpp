@@ -11,7 +11,7 @@
 namespace tandem::cpu {
 namespace {
 
-// Of one column's 32 inputs, a byte each: eight in a word, the first in its lowest byte.
+// Codes of 32 inputs of one column, a byte each: eight per word, the first in the lowest byte.
 using Codes = std::array<uint64_t, 4>;
 static_assert(std::endian::native == std::endian::little);
 
@@ -24,22 +24,23 @@ T load(const std::byte* from) {
 uint8_t byte(const std::byte* from) { return static_cast<uint8_t>(*from); }
 float half(const std::byte* from) { return static_cast<float>(load<_Float16>(from)); }
 
-constexpr uint64_t kOnes = 0x0101010101010101;  // one in each byte
+constexpr uint64_t kOnes = 0x0101010101010101;  // 1 in each byte
 uint64_t low_halves(uint64_t bytes) { return bytes & 15 * kOnes; }
 
-// Bit i of `bits` as byte i.
+// Returns a word whose byte i is bit i of `bits`.
 uint64_t spread(uint8_t bits) {
   const uint64_t each = bits * kOnes & 0x8040201008040201;
   return (each + 127 * kOnes) >> 7 & kOnes;
 }
 
-// Codes of the g-th 32 inputs of a block as the file has it.
+// read_*: codes of the g-th 32 inputs of a block in the file's format.
 //
-// Types of 32 inputs: nibbles of the first 16 low, of the others high; the fifth bits are one word.
+// Formats with blocks of 32: inputs 0..15 in low nibbles, 16..31 in high nibbles, fifth bits in one
+// word before them.
 void read_small(const std::byte* block, int bits, int scales_bytes, Codes& codes) {
   const std::byte* at = block + scales_bytes;
   if (bits == 8) {
-    // Zero becomes 128.
+    // Signed to unsigned: 0 becomes 128.
     for (size_t i = 0; i < 4; ++i) codes[i] = load<uint64_t>(at + 8 * i) ^ 128 * kOnes;
     return;
   }
@@ -53,7 +54,7 @@ void read_small(const std::byte* block, int bits, int scales_bytes, Codes& codes
   for (size_t i = 0; bits == 5 && i < 4; ++i) codes[i] |= spread(byte(fifths + i)) << 4;
 }
 
-// Q4_K and Q5_K: d, dmin, 12 bytes of s and n, the fifth bits if there are, nibbles.
+// Q4_K, Q5_K: d, dmin, 12 bytes of s and n, fifth bits (Q5_K), nibbles.
 void read_two_levels(const std::byte* block, int bits, int g, Codes& codes) {
   const std::byte* fifths = block + 16;
   const std::byte* nibbles = block + (bits == 5 ? 48 : 16) + g / 2 * 32;
@@ -63,7 +64,7 @@ void read_two_levels(const std::byte* block, int bits, int g, Codes& codes) {
   }
 }
 
-// Q6_K: 128 bytes of low nibbles, 64 of upper twos, 16 scales, d.
+// Q6_K: 128 bytes of low nibbles, 64 bytes of upper bit pairs, 16 scales, d.
 void read_sixteens(const std::byte* block, int g, Codes& codes) {
   const std::byte* nibbles = block + g / 4 * 64 + g % 2 * 32;
   const std::byte* twos = block + 128 + g / 4 * 32;
@@ -86,7 +87,7 @@ void read_codes(const QuantFormat& f, const std::byte* block, int g, Codes& code
   }
 }
 
-// A column's codes of 32 inputs to a unit.
+// Stores the codes of 32 inputs of one column in a unit.
 void put_codes(uint8_t* unit, int bits, int column, const Codes& codes) {
   uint8_t* at = unit + static_cast<size_t>(column) * 4;
   const auto four = [&](size_t quad) {
@@ -122,8 +123,8 @@ void get_codes(const uint8_t* unit, int bits, int column, std::array<uint8_t, 32
   }
 }
 
-// s and n of Q4_K and Q5_K: of the first four 32s in bytes 0 to 7, of the others in the halves of
-// bytes 8 to 11 and the upper bits of the first eight.
+// Reads the 6-bit s and n of Q4_K and Q5_K. Groups 0..3 are in bytes 0..7. Groups 4..7 have their
+// low four bits in bytes 8..11 and their upper two in the upper bits of bytes 0..7.
 std::array<uint32_t, 16> read_sixes(const std::byte* from) {
   std::array<uint32_t, 16> sixes;
   for (size_t g = 0; g < 4; ++g) {
@@ -135,7 +136,7 @@ std::array<uint32_t, 16> read_sixes(const std::byte* from) {
   return sixes;
 }
 
-// The scales of one block of a column. to: the unit's, for the block's inputs
+// Stores the scales of one block of a column. to: the block's scales in the unit.
 void put_scales(std::byte* to, const QuantFormat& f, int column, const std::byte* block) {
   const auto at = static_cast<size_t>(column);
   const auto copy_half = [&](size_t place, size_t from) {
@@ -164,7 +165,7 @@ void put_scales(std::byte* to, const QuantFormat& f, int column, const std::byte
   }
 }
 
-// value = scale (q - zero) - less, of 16 inputs.
+// value = scale (q - zero) - less, for 16 inputs.
 struct Line {
   float scale, less;
 };
@@ -223,7 +224,7 @@ QuantFormat quant_format(QuantType type) {
 QuantizedMatrix::QuantizedMatrix(const std::vector<Part>& parts, int64_t in, Layout layout)
     : in_(in), layout_(layout) {
   TANDEM_CHECK(!parts.empty());
-  std::vector<Part> stretches = parts;  // what is a segment each
+  std::vector<Part> stretches = parts;  // one segment each
   if (layout == Layout::kPairs) {
     TANDEM_CHECK(parts.size() == 2 && parts[0].type == parts[1].type &&
                  parts[0].outs == parts[1].outs);
@@ -247,7 +248,7 @@ QuantizedMatrix::QuantizedMatrix(const std::vector<Part>& parts, int64_t in, Lay
     segments_.push_back(s);
   }
   data_ = allocate_weights(static_cast<size_t>(bytes_));
-  // What no row fills. The rest is touched first by those who fill it, all at once.
+  // Clear the padding. The rest is first touched by the threads that pack it.
   for (const Segment& s : segments_) {
     const int64_t side = layout == Layout::kPairs ? 2 * kUnit : kColumns;
     if (s.outs % side == 0) continue;
