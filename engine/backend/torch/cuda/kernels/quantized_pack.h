@@ -1,6 +1,6 @@
-// A quantized matrix as kernels/quantized.h reads it, of the CPU's (cpu/quantized_matrix.h): the
-// same numbers in another order; of two levels those of 6 bits in bytes, and codes of 5 bits in 6.
-// On the host, at load.
+// Conversion of quantized matrices from the CPU's layout (cpu/quantized_matrix.h) to that of
+// kernels/quantized.h, on the host at load. Values stay the same. The 6-bit factors of kTwoLevels
+// are widened to bytes, and 5-bit codes to 6 bits.
 #pragma once
 
 #include <cstddef>
@@ -26,13 +26,13 @@ inline BlockKind block_kind(const cpu::QuantFormat& f) {
   return BlockKind::kQ6K;
 }
 
-// Of one of a matrix's segments, which are a matrix each here.
+// Shape of one segment. Each segment becomes a matrix of its own.
 inline BlockShape block_shape(const cpu::QuantizedMatrix& m, size_t segment = 0) {
   const cpu::QuantizedMatrix::Segment& s = m.segments()[segment];
   return {s.outs, m.in(), m.layout() == cpu::Layout::kPairs, block_kind(s.format)};
 }
 
-// One unit of the CPU's: 16 outs, all inputs.
+// Reads one unit of the CPU's layout: 16 outs, all inputs.
 class UnitPacker {
  public:
   UnitPacker(const std::byte* unit, const cpu::QuantizedMatrix::Segment& segment)
@@ -41,7 +41,7 @@ class UnitPacker {
         f_(segment.format),
         layout_(layout_of(block_kind(f_))) {}
 
-  // Step `step`, of groups that there are; zeros behind them. to: step_words() * 16 bytes
+  // Writes step `step`; groups past the end are zero. to: step_words() * 16 bytes.
   void pack(std::byte* to, int step, int groups) const {
     std::memset(to, 0, static_cast<size_t>(layout_.step_words()) * 16);
     std::byte* const scales = to + layout_.code_words() * kWarp * 16;
@@ -78,11 +78,11 @@ class UnitPacker {
 
   const std::byte* codes(int group) const { return codes_ + int64_t{group} * f_.code_bytes(); }
 
-  // Four inputs of an out as the CPU has them: of less than 8 bits the low four of these inputs,
-  // and those of the ones 16 further on in the high halves.
+  // The i-th word of an out's codes in a group. 8 bits: inputs 4i .. 4i + 3. Otherwise the lower
+  // four bits of inputs 4i .. in low nibbles and of inputs 16 + 4i .. in high nibbles.
   uint32_t four(int group, int i, int out) const { return get(codes(group) + 64 * i + 4 * out); }
 
-  // What is above the low four bits of inputs 4 i .. 4 i + 3, two bits of each byte.
+  // Bits above the lower four of inputs 4i .. 4i + 3, in the two low bits of each byte.
   uint32_t upper(int group, int i, int out) const {
     const std::byte* const at = codes(group) + 256 + 4 * out;
     return f_.bits == 5 ? get(at) >> i & 0x01010101
@@ -104,7 +104,7 @@ class UnitPacker {
     put(to + 16 * (2 * kWarp + lane) + 4 * j, all);
   }
 
-  // Of outs g and g + 8, `at` bytes into the group's scales.
+  // Two fp16, of outs g and g + 8. at: offset in the block's scales.
   uint32_t halves(int group, int at, int g) const {
     const std::byte* const from = scales_ + int64_t{group} * f_.scale_bytes() + at;
     uint16_t two[2];
@@ -126,7 +126,7 @@ class UnitPacker {
     return halves(group, 0, g);
   }
 
-  // Number i of an out's sixteen of 6 bits.
+  // The i-th of an out's sixteen 6-bit numbers.
   uint32_t six(int group, int i, int out) const {
     const std::byte* const words = scales_ + int64_t{group / 8} * f_.scale_bytes() + 64 + 4 * out;
     const auto word = [&](int k) { return get(words + int64_t{64} * k); };
@@ -134,7 +134,7 @@ class UnitPacker {
     return word(0) >> 30 | word(1) >> 30 << 2 | word(2) >> 30 << 4;
   }
 
-  // The scale of a block's i-th 16 inputs.
+  // Scale of the i-th 16 inputs of a block.
   uint32_t sixteenth(int group, int i, int out) const {
     return static_cast<uint32_t>(
         scales_[int64_t{group / 8} * f_.scale_bytes() + int64_t{16} * i + out]);
@@ -146,7 +146,8 @@ class UnitPacker {
   const BlockLayout layout_;
 };
 
-// Tiles [begin, end) of a segment. to: [s.words() * 16] bytes, of all its tiles. s: block_shape()
+// Packs tiles [begin, end) of a segment. to: all tiles, s.words() * 16 bytes. s: from
+// block_shape().
 inline void pack_blocks(std::byte* to, const cpu::QuantizedMatrix& m, size_t segment,
                         const BlockShape& s, int64_t begin, int64_t end) {
   const cpu::QuantizedMatrix::Segment& from = m.segments()[segment];
