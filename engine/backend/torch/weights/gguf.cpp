@@ -15,17 +15,17 @@
 namespace tandem {
 namespace {
 
-constexpr uint64_t kMinEntry = 14;       // bytes of a key-value: empty key and 8-bit value
-constexpr uint64_t kMinTensor = 33;      // of a tensor's description
+constexpr uint64_t kMinEntry = 14;       // bytes of a key-value pair: empty key and 8-bit value
+constexpr uint64_t kMinTensor = 33;      // bytes of a tensor description
 constexpr uint64_t kMaxKey = 65535;      // bytes
-constexpr uint64_t kMaxTensorName = 63;  // bytes; ggml has room for as many
+constexpr uint64_t kMaxTensorName = 63;  // bytes; ggml's limit
 constexpr uint32_t kMaxDimensions = 4;
 constexpr uint64_t kMaxAlignment = 65536;
 constexpr const char* kAlignmentKey = "general.alignment";
 
 struct TypeInfo {
   const char* name;
-  size_t bytes;  // of a value; 0: not fixed
+  size_t bytes;  // per value; 0: variable
 };
 constexpr std::array<TypeInfo, 13> kTypes{{{"u8", 1},
                                            {"i8", 1},
@@ -42,13 +42,13 @@ constexpr std::array<TypeInfo, 13> kTypes{{{"u8", 1},
                                            {"f64", 8}}};
 const TypeInfo& info(GgufType type) { return kTypes[static_cast<size_t>(type)]; }
 
-// Names of keys and tensors are looked up and shown: no empty ones, no NUL, UTF-8.
+// Names of keys and tensors: UTF-8, not empty, without NUL.
 bool good_name(std::string_view name, uint64_t max) {
   return !name.empty() && name.size() <= max && name.find('\0') == std::string_view::npos &&
          is_utf8(name);
 }
 
-// Walks through the file. After an error, which says where it was, everything reads as zero.
+// Sequential reader. After the first error, which it records with its position, reads return zero.
 class Reader {
  public:
   Reader(std::span<const std::byte> file, absl::string_view name) : file_(file), name_(name) {}
@@ -58,7 +58,7 @@ class Reader {
   size_t at() const { return at_; }
   uint64_t left() const { return file_.size() - at_; }
 
-  // What the next errors are about: "key x", "tensor y".
+  // Context of the following errors: "key x", "tensor y".
   void about(std::string what) { about_ = std::move(what); }
 
   template <class Value>
@@ -94,7 +94,7 @@ class Reader {
     return {reinterpret_cast<const char*>(part.data()), part.size()};
   }
 
-  // A count of things that take at least `smallest` bytes each.
+  // A number of items that take at least `smallest` bytes each.
   uint64_t count(absl::string_view field, uint64_t smallest) {
     const auto value = number<uint64_t>(field);
     if (ok() && value > left() / smallest) {
@@ -122,7 +122,7 @@ void read_elements(Reader& in, GgufType type, uint64_t count) {
     for (uint64_t i = 0; i < count && in.ok(); ++i) in.text("length of a string");
     return;
   }
-  const auto data = in.bytes(count * info(type).bytes, "value");  // no overflow: Reader::count
+  const auto data = in.bytes(count * info(type).bytes, "value");  // no overflow: count()
   if (type != GgufType::kBool) return;
   const auto wrong = std::find_if(
       data.begin(), data.end(), [](std::byte b) { return b != std::byte{0} && b != std::byte{1}; });
@@ -165,7 +165,7 @@ struct Described {
   uint64_t bytes = 0;
 };
 
-// Bytes of the tensor; empty after an error.
+// Bytes of the tensor; nullopt after an error.
 std::optional<uint64_t> tensor_bytes(Reader& in, const GgufTensor& tensor) {
   const BlockFormat& format = *tensor.format;
   int64_t elements = 1, bytes = 0;
@@ -204,7 +204,7 @@ Described read_tensor(Reader& in, uint64_t i) {
     if (in.ok() && dimension < 1) in.refuse("dimension", dimension, "1 to 2^63 - 1");
     d.tensor.shape.push_back(dimension);
   }
-  std::reverse(d.tensor.shape.begin(), d.tensor.shape.end());  // the file has the innermost first
+  std::reverse(d.tensor.shape.begin(), d.tensor.shape.end());  // innermost first in the file
   const auto type = in.number<uint32_t>("type");
   d.offset = in.number<uint64_t>("offset");
   if (!in.ok()) return d;
@@ -234,8 +234,8 @@ uint64_t read_alignment(Reader& in, const Gguf& gguf) {
   return alignment;
 }
 
-// The zeros up to the next multiple of `alignment` after `begin`, where `next` counts from; at the
-// end of the file they may be missing.
+// Skips zeros up to the next multiple of `alignment`, counted from `begin`. At the end of the file
+// they may be missing.
 void skip_padding(Reader& in, uint64_t begin, uint64_t alignment) {
   const uint64_t used = (in.at() - begin) % alignment;
   const uint64_t wanted = used == 0 ? 0 : alignment - used;

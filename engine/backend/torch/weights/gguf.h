@@ -1,9 +1,9 @@
-// The GGUF format, versions 2 and 3: typed metadata, descriptions of tensors, tensor bytes.
-// (docs/reports/gguf.md of ggml, the format's home; block types are in gguf_blocks.h.)
+// The GGUF format, versions 2 and 3: typed metadata, tensor descriptions, tensor data.
+// (Specification: docs/gguf.md of ggml. Block types: gguf_blocks.h.)
 //
-// Nothing in a file is trusted. A file that parses describes tensors of known types that lie in it
-// one after the other, each padded to the file's alignment with zeros, with exactly the bytes that
-// their type and shape need, and nothing after the last.
+// Files are untrusted. A file that parses has tensors of known types, stored consecutively, each
+// with exactly the bytes of its type and shape, padded with zeros to the file's alignment. No data
+// follows the last tensor.
 #pragma once
 
 #include <cstddef>
@@ -38,12 +38,12 @@ enum class GgufType : uint32_t {  // as in the file
 
 const char* gguf_type_name(GgufType type);  // "u32"
 
-// A value of the metadata: a view into the file.
+// A metadata value: a view into the file.
 struct GgufValue {
   GgufType type = GgufType::kU8;
-  GgufType element = GgufType::kU8;  // of an array, never kArray
-  uint64_t count = 1;                // elements of an array
-  std::span<const std::byte> data;   // the elements; strings with their lengths before them
+  GgufType element = GgufType::kU8;  // element type of an array; never kArray
+  uint64_t count = 1;                // number of elements
+  std::span<const std::byte> data;   // the elements; strings are preceded by their lengths
 };
 
 struct GgufTensor {
@@ -57,15 +57,15 @@ struct Gguf {
   std::map<std::string, GgufTensor, std::less<>> tensors;
 };
 
-// Reads all but the tensors' bytes of `file`, the whole file; `name` stands for it in messages.
-// Errors are INVALID_ARGUMENT: "name: key or tensor: field: value; allowed: range". Memory and time
-// are linear in the length of metadata and descriptions, whatever counts they claim.
+// Parses everything except tensor data. file: the whole file; name: for messages. Errors are
+// INVALID_ARGUMENT: "name: key or tensor: field: value; allowed: range". Memory and time are linear
+// in the length of metadata and descriptions, regardless of the counts in the file.
 absl::StatusOr<Gguf> parse_gguf(std::span<const std::byte> file, absl::string_view name);
 
 // Well-formed UTF-8 (RFC 3629).
 bool is_utf8(std::string_view text);
 
-// As quote_value(), for bytes that may be anything.
+// quote_value() for arbitrary bytes.
 std::string quote_bytes(std::string_view bytes);
 
 }  // namespace tandem

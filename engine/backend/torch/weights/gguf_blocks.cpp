@@ -17,7 +17,7 @@ int low(const std::byte* at) { return u8(at) & 15; }
 int high(const std::byte* at) { return u8(at) >> 4; }
 int bits(const std::byte* at, int shift, int count) { return u8(at) >> shift & ((1 << count) - 1); }
 
-// Codes of "non-linear" 4-bit types.
+// Codebook of the non-linear 4-bit types.
 constexpr std::array<int, 16> kNonLinear{-127, -104, -83, -65, -49, -35, -22, -10,
                                          1,    13,   25,  38,  53,  69,  89,  113};
 
@@ -27,7 +27,7 @@ void decode_bf16(const std::byte* block, float* out) {
   *out = std::bit_cast<float>(uint32_t{load<uint16_t>(block)} << 16);
 }
 
-// d; 16 bytes, of which the low halves are inputs 0 to 15 and the high ones 16 to 31.
+// d; 16 bytes: low nibbles are elements 0..15, high nibbles 16..31.
 void decode_q4_0(const std::byte* block, float* out) {
   const float d = half(block);
   const std::byte* q = block + 2;
@@ -46,7 +46,7 @@ void decode_q4_1(const std::byte* block, float* out) {
   }
 }
 
-// The fifth bits are one little-endian word: bit i is input i's.
+// Fifth bits are in one little-endian word: bit i belongs to element i.
 int fifth(uint32_t word, int i) { return static_cast<int>(word >> i & 1) << 4; }
 
 void decode_q5_0(const std::byte* block, float* out) {
@@ -76,8 +76,8 @@ void decode_q8_0(const std::byte* block, float* out) {
   }
 }
 
-// 16 bytes of scale (low) and minimum (high) for 16 inputs each; 64 bytes, of which 32 hold inputs
-// l, l + 32, l + 64 and l + 96 from the low bits up; d, dmin.
+// 16 bytes of scale (low nibble) and minimum (high) per 16 elements; 64 bytes, each 32 of which
+// hold elements l, l + 32, l + 64 and l + 96 in ascending bit pairs; d, dmin.
 void decode_q2_k(const std::byte* block, float* out) {
   const std::byte* q = block + 16;
   const float d = half(block + 80), dmin = half(block + 82);
@@ -89,7 +89,8 @@ void decode_q2_k(const std::byte* block, float* out) {
   }
 }
 
-// Third bits (32 bytes: bit i / 32 of byte i % 32), low bits as above, 16 scales of 6 bits less 32.
+// 32 bytes of third bits (bit i / 32 of byte i % 32), low bits as in Q2_K, 16 scales of 6 bits,
+// offset 32.
 int q3_k_scale(const std::byte* block, int g) {
   const std::byte* scales = block + 96;
   return (bits(scales + g % 8, g / 8 * 4, 4) | bits(scales + 8 + g % 4, g / 4 * 2, 2) << 4) - 32;
@@ -106,8 +107,9 @@ void decode_q3_k(const std::byte* block, float* out) {
   }
 }
 
-// Scale and minimum of the g-th 32 inputs, 6 bits each: of the first four in bytes 0 to 7, of the
-// last four in the low and high halves of bytes 8 to 11 and the top bits of bytes 0 to 7.
+// 6-bit scale and minimum of the g-th 32 elements. Groups 0..3 are in bytes 0..7. Groups 4..7 have
+// their low four bits in the nibbles of bytes 8..11 and their upper two in the top bits of bytes
+// 0..7.
 struct ScaleAndMin {
   int scale, min;
 };
@@ -117,7 +119,7 @@ ScaleAndMin scale_and_min(const std::byte* packed, int g) {
           high(packed + g + 4) | bits(packed + g, 6, 2) << 4};
 }
 
-// 64 inputs lie in 32 bytes, the first 32 in the low halves.
+// Each 32 bytes hold 64 elements, the first 32 in low nibbles.
 int nibble(const std::byte* q, int i) { return bits(q + i / 64 * 32 + i % 32, i % 64 / 32 * 4, 4); }
 
 void decode_q4_k(const std::byte* block, float* out) {
@@ -131,7 +133,7 @@ void decode_q4_k(const std::byte* block, float* out) {
   }
 }
 
-// As above, with the fifth bits after the scales: bit i / 32 of byte i % 32.
+// As Q4_K, with the fifth bits after the scales: bit i / 32 of byte i % 32.
 void decode_q5_k(const std::byte* block, float* out) {
   const float d = half(block), dmin = half(block + 2);
   for (int g = 0; g < 8; ++g) {
@@ -144,8 +146,8 @@ void decode_q5_k(const std::byte* block, float* out) {
   }
 }
 
-// Of 128 inputs, 64 bytes hold l and l + 64 for the first 64 l, and 32 more the upper two bits of
-// l, l + 32, l + 64 and l + 96. Scales are signed bytes.
+// Per 128 elements: 64 bytes of low four bits (l and l + 64, l < 64), then 32 bytes of upper two
+// bits (l, l + 32, l + 64, l + 96). Scales are signed bytes.
 void decode_q6_k(const std::byte* block, float* out) {
   const std::byte *lows = block, *highs = block + 128, *scales = block + 192;
   const float d = half(block + 208);
@@ -169,7 +171,7 @@ void decode_iq4_nl(const std::byte* block, float* out) {
   decode_non_linear(half(block), block + 2, out);
 }
 
-// d, the upper two bits of 8 scales, the lower four, then 16 bytes for 32 inputs each.
+// d, upper two bits of 8 scales, their lower four bits, then 16 bytes per 32 elements.
 void decode_iq4_xs(const std::byte* block, float* out) {
   const float d = half(block);
   const int uppers = load<uint16_t>(block + 2);
@@ -179,7 +181,7 @@ void decode_iq4_xs(const std::byte* block, float* out) {
   }
 }
 
-// Q6_K's are d times a scale of 16, less 32.
+// Q6_K values are d * scale * (code - 32).
 void q3_k_to_q6_k(const std::byte* from, std::byte* to) {
   std::fill_n(to, 192, std::byte{0});
   for (int i = 0; i < 256; ++i) {
@@ -191,7 +193,7 @@ void q3_k_to_q6_k(const std::byte* from, std::byte* to) {
   std::memcpy(to + 208, from + 108, 2);
 }
 
-// Q8_0's codes are any byte.
+// Q8_0 codes are arbitrary bytes.
 void iq4_nl_to_q8_0(const std::byte* from, std::byte* to) {
   std::memcpy(to, from, 2);
   for (int i = 0; i < 16; ++i) {
@@ -224,7 +226,7 @@ constexpr std::array<BlockFormat, 15> kFormats{{
     {BlockType::kIq4Xs, "IQ4_XS", 256, 136, {0, -1}, decode_iq4_xs},
 }};
 
-// Names for messages about types that are not read. Null: no such type any more.
+// Names for messages about unsupported types. Null: removed from ggml.
 constexpr std::array<const char*, 41> kNames{
     "F32",     "F16",   "Q4_0",   "Q4_1",  nullptr, nullptr,  "Q5_0",  "Q5_1",    "Q8_0",
     "Q8_1",    "Q2_K",  "Q3_K",   "Q4_K",  "Q5_K",  "Q6_K",   "Q8_K",  "IQ2_XXS", "IQ2_XS",
@@ -248,7 +250,7 @@ const Widening* find_widening(BlockType type) {
 
 bool has_finite_scales(const BlockFormat& format, const std::byte* block) {
   return std::all_of(std::begin(format.halves), std::end(format.halves), [&](int at) {
-    constexpr uint16_t kExponent = 0x7c00;  // all ones: infinite, or no number
+    constexpr uint16_t kExponent = 0x7c00;  // exponent of infinity and NaN
     return at < 0 || (load<uint16_t>(block + at) & kExponent) != kExponent;
   });
 }

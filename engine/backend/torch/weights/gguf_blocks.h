@@ -1,7 +1,7 @@
-// How GGUF files pack the elements of a tensor: block types of ggml, and their values.
+// ggml's block types and their values.
 //
-// Every value is a product that fp32 holds exactly, plus at most one rounding (`d s q - dmin m`),
-// so whatever order computes it, the bits are those of ggml's and gguf-py's dequantization.
+// Every value is exact in fp32 or has one rounding (`d s q - dmin m`). Its bits therefore equal
+// those of ggml's and gguf-py's dequantization, whatever the order of evaluation.
 #pragma once
 
 #include <cstddef>
@@ -31,27 +31,27 @@ enum class BlockType : uint32_t {  // ggml's numbers
 struct BlockFormat {
   BlockType type;
   const char* name;  // "Q4_K"
-  int values;        // elements of a block; a row is a whole number of blocks
-  int bytes;         // of a block
-  int halves[2];     // where its fp16 scales lie; -1: there is none
-  // The values of one block. Any alignment.
+  int values;        // elements per block; rows consist of whole blocks
+  int bytes;         // per block
+  int halves[2];     // offsets of fp16 scales; -1: none
+  // Decodes one block. Any alignment.
   void (*decode)(const std::byte* block, float* values);
 };
 
-// Whether the scales of a block are finite numbers.
+// Whether a block's scales are finite.
 bool has_finite_scales(const BlockFormat& format, const std::byte* block);
 
-// A type that has the same values in blocks of another one, as many to a block, which take more
-// bytes: products know that one.
+// Lossless conversion of a type without product kernels to a larger type that has them. Blocks have
+// the same number of elements.
 struct Widening {
   BlockType to;
-  int bytes;  // of a block of it
+  int bytes;  // per block of the larger type
   // Any alignment.
   void (*block)(const std::byte* from, std::byte* to);
 };
 const Widening* find_widening(BlockType type);  // null: none
 
-// Null: not a type of weights, or one that is not read.
+// Null: unknown or unsupported type.
 const BlockFormat* find_block_format(uint32_t ggml_type);
 
 std::string ggml_type_text(uint32_t ggml_type);  // "IQ2_XS (17)", "99"

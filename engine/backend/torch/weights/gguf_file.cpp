@@ -23,7 +23,7 @@ bool is_bool(GgufType type) { return type == GgufType::kBool; }
 bool is_text(GgufType type) { return type == GgufType::kString; }
 bool is_f32(GgufType type) { return type == GgufType::kF32; }
 
-// Calls visit(value) with the i-th number, of its own type.
+// Calls visit(value) with the i-th number in its own type.
 template <class Visit>
 auto with_number(const GgufValue& value, uint64_t i, Visit visit) {
   const std::byte* at = value.data.data();
@@ -51,7 +51,7 @@ auto with_number(const GgufValue& value, uint64_t i, Visit visit) {
   }
 }
 
-// A u64 beyond int64 is none that anybody allows: it becomes the largest.
+// Values beyond int64 become the maximum, which is outside every allowed range.
 int64_t integer_at(const GgufValue& value, uint64_t i) {
   if (value.element == GgufType::kU64) {
     return static_cast<int64_t>(

@@ -53,8 +53,8 @@ std::vector<float> floats(const GgufTensor& tensor) {
   return all;
 }
 
-// Llama 3.1's frequencies come as what the plain ones are divided by. Its models all have these
-// three parameters, and the factor is the largest divisor; others are refused.
+// Llama 3.1's frequencies are stored as divisors of the plain ones. All such models have the same
+// three parameters, and the factor is the largest divisor. Other divisors are rejected.
 json llama3_rope(GgufFields& fields, const std::vector<float>& divisors, double theta) {
   RopeConfig rope;
   rope.theta = theta;
@@ -107,7 +107,7 @@ json read_rope(const Gguf& gguf, GgufFields& fields, const std::string& prefix, 
   return rope;
 }
 
-// Five local layers, then one that sees everything, unless the file has another rhythm.
+// Five local layers per global one, unless specified.
 void read_gemma3(GgufFields& fields, const std::string& prefix, const json& head_dim,
                  json& config) {
   config["sliding_window"] =
@@ -120,14 +120,14 @@ void read_gemma3(GgufFields& fields, const std::string& prefix, const json& head
   config["query_pre_attn_scalar"] = head_dim;
   const double cap = fields.number(prefix + "final_logit_softcapping", 0.0, 0, 1e6);
   if (cap != 0) config["final_logit_softcapping"] = cap;
-  // The 27B model divides by another number than the root of its heads' size, which no key names.
+  // The 27B model has another attention scale than 1 / sqrt(head_dim), which no key specifies.
   if (config["num_hidden_layers"] == 62) {
     config["query_pre_attn_scalar"] =
         config["hidden_size"].get<double>() / config["num_attention_heads"].get<double>();
   }
 }
 
-// In GPT-2's words.
+// Field names of GPT-2's config.json.
 void read_gpt2(json& config) {
   config["n_embd"] = config["hidden_size"];
   config["n_layer"] = config["num_hidden_layers"];
@@ -136,8 +136,8 @@ void read_gpt2(json& config) {
   config["n_inner"] = config["intermediate_size"];
 }
 
-// Every Falcon as one of the new decoder, of which the first ones are the case of one key head: the
-// converter puts queries, keys and values one after the other in all of them.
+// All Falcon models use new_decoder_architecture here: the converter orders queries, keys and
+// values consecutively, and models with one key head are a special case.
 void read_falcon(const Gguf& gguf, json& config) {
   config["new_decoder_architecture"] = true;
   config["num_ln_in_parallel_attn"] =
@@ -147,8 +147,8 @@ void read_falcon(const Gguf& gguf, json& config) {
   config["bias"] = find_tensor(gguf, "blk.0.attn_qkv.bias") != nullptr;
 }
 
-// In T5's words. What has a gate has it under GELU, and what has none is ReLU; distances from 128
-// on are alike. Files name neither: ggml knows no others.
+// Field names of T5's config.json. Gated models use GELU, others ReLU, and max_distance is 128:
+// ggml supports only these, and files do not specify them.
 void read_t5(const Gguf& gguf, GgufFields& fields, const std::string& prefix, json& config) {
   config["d_model"] = config["hidden_size"];
   config["d_kv"] = config["head_dim"];
@@ -170,7 +170,7 @@ void read_t5(const Gguf& gguf, GgufFields& fields, const std::string& prefix, js
   }
 }
 
-// LongRoPE's factors are tensors.
+// LongRoPE factors are stored as tensors.
 void read_phi3(const Gguf& gguf, GgufFields& fields, const std::string& prefix, int64_t head_dim,
                json& config) {
   if (fields.present(prefix + "attention.sliding_window")) {
@@ -200,7 +200,8 @@ void read_phi3(const Gguf& gguf, GgufFields& fields, const std::string& prefix, 
   config["rope_scaling"] = scaling;
 }
 
-// Vocabulary: rows of the embedding, which the tokens and the key, if there is one, must equal.
+// Vocabulary size: rows of the embedding. It must equal the number of tokens and the key, if
+// present.
 int64_t read_vocabulary(const Gguf& gguf, GgufFields& fields, const std::string& prefix) {
   const GgufTensor* embedding = find_tensor(gguf, "token_embd.weight");
   if (embedding == nullptr || embedding->shape.size() != 2) {
@@ -221,7 +222,7 @@ int64_t read_vocabulary(const Gguf& gguf, GgufFields& fields, const std::string&
   return rows;
 }
 
-// How ggml knows what ends a text where no key says so: control tokens of these spellings.
+// Spellings of control tokens that ggml treats as end of text if no key specifies it.
 constexpr std::array<std::string_view, 8> kEndings{
     "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|eom_id|>",
     "<|end|>",    "<EOT>",      "<|endoftext|>", "<|end_of_text|>"};
@@ -344,7 +345,7 @@ absl::StatusOr<std::string> gguf_generation_json(const Gguf& gguf, absl::string_
         std::max<int64_t>(0, fields.integer("general.sampling.top_k", std::nullopt, -1, INT32_MAX));
     config["do_sample"] = true;
   }
-  // Where the file samples, Transformers' top 50 is not what its silence means.
+  // If the file enables sampling, Transformers' default of top_k 50 does not apply.
   if (config.contains("do_sample") && !config.contains("top_k")) config["top_k"] = 0;
   if (fields.present("general.sampling.penalty_repeat")) {
     config["repetition_penalty"] =

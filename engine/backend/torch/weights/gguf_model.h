@@ -1,9 +1,9 @@
-// What a GGUF file says of its model, in the words of a Hugging Face directory: config.json,
-// generation_config.json, and names, rows and norms of tensors.
+// The model of a GGUF file in terms of a Hugging Face directory: config.json,
+// generation_config.json, and tensors by their Hugging Face names.
 //
-// ggml's converter renames tensors; permutes the rows of q and k of Llama's, so that neighbours are
-// rotated together; and adds 1 to Gemma's norms. Both are undone when elements are read
-// (TensorView), nothing is computed anew.
+// ggml's converter renames tensors, permutes the rows of Llama's q and k so that adjacent rows are
+// rotated together, and adds 1 to Gemma's norm weights. TensorView undoes the latter two on read;
+// no data is copied.
 #pragma once
 
 #include <map>
@@ -17,15 +17,14 @@
 
 namespace tandem {
 
-// Text of a config.json. Errors are INVALID_ARGUMENT: "name: key: value; allowed: range"; `name`
-// stands for the file.
+// Text of a config.json. Errors are INVALID_ARGUMENT: "name: key: value; allowed: range"; name: the
+// file.
 absl::StatusOr<std::string> gguf_config_json(const Gguf& gguf, absl::string_view name);
 
-// Text of a generation_config.json: general.sampling.*, and the tokens that end a text.
+// Text of a generation_config.json: general.sampling.* and the end-of-text tokens.
 absl::StatusOr<std::string> gguf_generation_json(const Gguf& gguf, absl::string_view name);
 
-// Views by the names that Transformers gives them. INVALID_ARGUMENT, naming the tensor: one that
-// belongs to no part of the model.
+// Tensors by Transformers' names. INVALID_ARGUMENT: a tensor that belongs to no part of the model.
 absl::StatusOr<std::map<std::string, TensorView>> gguf_tensors(const Gguf& gguf,
                                                                absl::string_view name);
 

@@ -23,12 +23,12 @@ namespace {
 
 using nlohmann::json;
 
-// How text is cut into words before merging.
+// Pre-tokenization before merging.
 enum class Words : uint8_t {
-  kByteLevel,  // GPT-2's expression, which is ByteLevel's own
-  kDigits,     // each digit alone, then that
+  kByteLevel,  // GPT-2's expression, the default of ByteLevel
+  kDigits,     // single digits, then kByteLevel
   kFalcon,
-  kSplit,  // by the expression
+  kSplit,  // by a regular expression
 };
 
 struct Pre {
@@ -36,8 +36,8 @@ struct Pre {
   Words words;
   const char* expression;
   bool nfc;
-  bool ignore_merges;  // words that are tokens are not built by merges
-  bool add_bos;        // unless the file says otherwise
+  bool ignore_merges;  // words in the vocabulary are not built by merges
+  bool add_bos;        // default
 };
 
 constexpr const char* kQwen2 =
@@ -121,7 +121,7 @@ json words_json(const Pre& pre) {
 
 using Merge = std::pair<std::string_view, std::string_view>;
 
-// "a b": none of the two has a space in it.
+// "a b"; neither token contains a space.
 std::vector<Merge> read_merges(GgufFields& fields, const GgufVocabulary& vocabulary) {
   std::vector<Merge> merges;
   const std::vector<std::string_view> texts = fields.texts("tokenizer.ggml.merges");
@@ -144,9 +144,9 @@ std::vector<Merge> read_merges(GgufFields& fields, const GgufVocabulary& vocabul
   return merges;
 }
 
-// The merges that a vocabulary with scores implies: each token of each two tokens that it consists
-// of, the best token first; among equal ones the longer halves, then the lower ids (Transformers'
-// generate_merges). `by_order`: Gemma's, whose scores say nothing.
+// Merges implied by a vocabulary with scores: every split of every token into two tokens, ordered
+// by the token's score; ties by the length of the halves (longer first), then by id (Transformers'
+// generate_merges). by_order: order by id, for Gemma, whose scores are not meaningful.
 std::vector<Merge> derive_merges(const GgufVocabulary& vocabulary, const std::vector<float>& scores,
                                  bool by_order) {
   struct Candidate {
@@ -164,7 +164,7 @@ std::vector<Merge> derive_merges(const GgufVocabulary& vocabulary, const std::ve
   for (uint32_t id = 0; id < vocabulary.tokens.size(); ++id) {
     if (!vocabulary.used(id)) continue;
     const std::string_view token = vocabulary.tokens[id];
-    cuts.clear();  // bytes at which characters begin
+    cuts.clear();  // byte offsets of characters
     for (size_t i = 1; i < token.size(); ++i) {
       if ((static_cast<uint8_t>(token[i]) & 0xc0) != 0x80) cuts.push_back(i);
     }
@@ -186,11 +186,11 @@ std::vector<Merge> derive_merges(const GgufVocabulary& vocabulary, const std::ve
   return merges;
 }
 
-// {"type":"BPE", ...}, written directly: it has up to a million strings.
+// {"type":"BPE", ...}, written directly because it has up to a million strings.
 std::string model_json(const json& settings, const GgufVocabulary& vocabulary,
                        const std::vector<Merge>& merges) {
   std::string out = settings.dump();
-  out.back() = ',';  // instead of the closing brace
+  out.back() = ',';  // replaces the closing brace
   out += "\"vocab\":{";
   bool first = true;
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
@@ -256,7 +256,7 @@ std::string sentencepiece_bpe(GgufFields& fields, const GgufVocabulary& vocabula
   return tokenizer_json_of(std::move(parts), model_json(settings, vocabulary, merges));
 }
 
-// Gemma's tokens of several spaces are spelled with real ones in the file.
+// Gemma's tokens of several spaces are stored with plain spaces.
 void respell_spaces(GgufVocabulary& vocabulary) {
   for (std::string& token : vocabulary.tokens) {
     if (token.empty() || token.find_first_not_of(' ') != std::string::npos) continue;
@@ -274,7 +274,7 @@ std::string config_json(GgufFields& fields, const Gguf& gguf, const GgufVocabula
   constexpr std::array<Named, 7> kNamed{{{"bos_token", "bos_token_id"},
                                          {"eos_token", "eos_token_id"},
                                          {"unk_token", "unknown_token_id"},
-                                         {"sep_token", "seperator_token_id"},  // ggml's spelling
+                                         {"sep_token", "seperator_token_id"},  // (sic)
                                          {"pad_token", "padding_token_id"},
                                          {"cls_token", "cls_token_id"},
                                          {"mask_token", "mask_token_id"}}};

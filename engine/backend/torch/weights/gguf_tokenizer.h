@@ -1,11 +1,13 @@
-// The tokenizer of a GGUF file as the JSON texts that the `tokenizers` library and Transformers
-// would have read beside the model.
+// Converts the tokenizer of a GGUF file to tokenizer.json and tokenizer_config.json, as read by the
+// `tokenizers` library and Transformers.
 //
-//   tokenizer.ggml.model "gpt2": byte-level BPE, cut into words as tokenizer.ggml.pre names it;
-//   "llama": SentencePiece's BPE, whose merges follow from the scores (of Gemma: from the order).
+//   tokenizer.ggml.model "gpt2": byte-level BPE, pre-tokenized as named by tokenizer.ggml.pre
+//   "llama": SentencePiece BPE. Merges are derived from the scores (Gemma: from the token order).
+//   "t5": SentencePiece unigram (gguf_unigram.h)
 //
-// Words are cut by the expressions of the original tokenizers, not by ggml's adaptations of them;
-// where a Transformers class normalizes and the file is silent (NFC for Qwen 2), so does this.
+// Pre-tokenization uses the regular expressions of the original tokenizers, not ggml's variants.
+// Where a Transformers class normalizes and the file does not specify it (NFC for Qwen 2), so does
+// the result.
 #pragma once
 
 #include <string>
@@ -18,11 +20,11 @@ namespace tandem {
 
 struct GgufTokenizer {
   std::string tokenizer_json;
-  std::string tokenizer_config_json;  // special tokens by name, chat templates
+  std::string tokenizer_config_json;  // names of special tokens, chat templates
 };
 
-// INVALID_ARGUMENT, "name: key: value; allowed: range": missing or contradictory keys, tokens that
-// occur twice, a kind of tokenizer that is not read. `name` stands for the file.
+// INVALID_ARGUMENT, "name: key: value; allowed: range": missing or contradictory keys, duplicate
+// tokens, or an unsupported kind of tokenizer. name: the file.
 absl::StatusOr<GgufTokenizer> gguf_tokenizer(const Gguf& gguf, absl::string_view name);
 
 }  // namespace tandem

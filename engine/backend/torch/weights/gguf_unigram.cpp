@@ -12,15 +12,15 @@ namespace {
 
 using nlohmann::json;
 
-// {"type":"Unigram", ...}. Tokens that are not in use keep their places under a name with a space
-// in it, which no text has once it is normalized.
+// {"type":"Unigram", ...}. Unused tokens keep their ids under a name that contains a space, which
+// normalized text never has.
 std::string model_json(const GgufVocabulary& v, const std::vector<float>& scores,
                        std::optional<size_t> unknown) {
   const bool bytes = std::ranges::find(v.types, GgufVocabulary::kByte) != v.types.end();
   json settings = {{"type", "Unigram"}, {"byte_fallback", bytes}};
   settings["unk_id"] = unknown ? json(*unknown) : json(nullptr);
   std::string out = settings.dump();
-  out.back() = ',';  // instead of the closing brace
+  out.back() = ',';  // replaces the closing brace
   out += "\"vocab\":[";
   for (size_t id = 0; id < v.tokens.size(); ++id) {
     out += id == 0 ? "[" : ",[";

@@ -1,4 +1,4 @@
-// SentencePiece's other kind of tokenizer: the likeliest pieces of a text (arXiv:1804.10959). T5's.
+// SentencePiece unigram tokenizers (arXiv:1804.10959), as used by T5.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace tandem {
 
-// tokenizer.json of a file whose tokenizer.ggml.model is "t5". Texts end with the end token unless
-// the file says otherwise. What is wrong is said by `fields`.
+// tokenizer.json of a file with tokenizer.ggml.model "t5". Texts get an end token unless the file
+// specifies otherwise. Errors are recorded in `fields`.
 std::string gguf_unigram(GgufFields& fields, const GgufVocabulary& vocabulary);
 
 }  // namespace tandem

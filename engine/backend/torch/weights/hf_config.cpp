@@ -18,11 +18,11 @@ namespace {
 
 using nlohmann::json;
 
-// Fields that change a model's results in architectures close to these, and the one value (besides
-// null) at which they change nothing.
+// Fields that change results in related architectures, with the only value (besides null) that has
+// no effect.
 struct Neutral {
   const char* field;
-  double value;  // false counts as 0 and true as 1
+  double value;  // false counts as 0, true as 1
 };
 constexpr std::array<Neutral, 20> kNeutral{{{"pretraining_tp", 1},
                                             {"partial_rotary_factor", 1},
@@ -130,7 +130,7 @@ absl::StatusOr<DecoderConfig> load_hf_config(const std::string& directory) {
     TANDEM_ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::open(directory));
     TANDEM_ASSIGN_OR_RETURN(const std::string text, gguf_config_json(gguf.content, directory));
     TANDEM_ASSIGN_OR_RETURN(DecoderConfig config, parse_hf_config(text, directory));
-    // ggml's converter turns GPT-2's matrices, and puts Falcon's queries, keys and values in order.
+    // ggml's converter transposes GPT-2's matrices and ungroups Falcon's queries, keys and values.
     config.names.transposed = config.names.grouped = false;
     return config;
   }

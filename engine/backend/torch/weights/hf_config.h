@@ -1,7 +1,7 @@
-// config.json of a Hugging Face directory, of the architectures in architectures/.
+// Reads config.json of the architectures in architectures/.
 //
-// Both spellings are read: Transformers 4 (rope_theta, rope_scaling, torch_dtype) and 5
-// (rope_parameters, dtype). What would change a result and is not implemented is refused by name.
+// Accepts the spellings of Transformers 4 (rope_theta, rope_scaling, torch_dtype) and 5
+// (rope_parameters, dtype). Unsupported settings that change results are rejected by name.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@
 
 namespace tandem {
 
-// Reads `directory`/config.json, or a GGUF file's metadata. NOT_FOUND: no such file;
-// INVALID_ARGUMENT: anything else, as "path: field: value; allowed: range".
+// Reads `directory`/config.json, or a GGUF file's metadata. NOT_FOUND: no such file.
+// INVALID_ARGUMENT: any other error, as "path: field: value; allowed: range".
 absl::StatusOr<DecoderConfig> load_hf_config(const std::string& directory);
 
-// The same for the text of a config.json; `name` stands for it in messages.
+// The same for the text of a config.json. name: the file, for messages.
 absl::StatusOr<DecoderConfig> parse_hf_config(const std::string& text, absl::string_view name);
 
 }  // namespace tandem

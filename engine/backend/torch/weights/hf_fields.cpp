@@ -29,7 +29,7 @@ const char* name_of(Activation activation) {
       ->first;
 }
 
-// By layer, whether it sees everything, from layer_types.
+// Per layer, from layer_types: whether it has global attention.
 std::vector<bool> read_layer_types(const HfFile& file, const json& types, int layers,
                                    bool windowed) {
   std::vector<bool> full;
@@ -112,7 +112,7 @@ void read_windows(const HfFile& file, const WindowDefaults& defaults, DecoderCon
   if (const json* types = fields.find("layer_types"); types != nullptr) {
     c.full_layers = read_layer_types(file, *types, c.layers, c.window > 0);
   } else if (c.window > 0 && defaults.asked_for) {
-    // The first max_window_layers layers see everything, those above through the window.
+    // The first max_window_layers layers have global attention, the others the window.
     const int64_t full = fields.integer("max_window_layers", 28, 0, kMaxPositions);
     for (int i = 0; i < c.layers; ++i) c.full_layers.push_back(i < full);
   } else if (c.window > 0 && defaults.full_every > 0) {

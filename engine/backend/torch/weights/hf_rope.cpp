@@ -16,14 +16,14 @@ using nlohmann::json;
 
 constexpr double kMaxFactor = 1e6;
 
-// What of the model a rotary object builds on.
+// Properties of the model that rotary parameters depend on.
 struct RopeModel {
-  double theta = 0;  // unless the object says otherwise
+  double theta = 0;  // default
   int64_t max_positions = 0;
   int head_dim = 0;
 };
 
-// One object of rotary parameters, of the type that it names.
+// One object of rotary parameters, read by its type.
 class RopeObject {
  public:
   RopeObject(const HfFile& file, const json& object, const std::string& source,
@@ -58,7 +58,7 @@ class RopeObject {
  private:
   static constexpr const char* kOriginal = "original_max_position_embeddings";
 
-  // A field that means nothing to us would change the model without notice.
+  // Unknown fields are rejected: they might change results.
   void expect_only(std::vector<const char*> known) {
     known.insert(known.end(), {"rope_type", "type", "rope_theta", "partial_rotary_factor"});
     for (const auto& [key, value] : object_.items()) {
@@ -68,7 +68,7 @@ class RopeObject {
     }
   }
 
-  // A field of this name beside the object overrides the one in it, as in Transformers.
+  // A field of this name outside the object takes precedence, as in Transformers.
   void read_original() {
     const int64_t own = inner_.integer(kOriginal, model_.max_positions, 1, kMaxPositions);
     rope_.original_max_positions = file_.fields.integer(kOriginal, own, 1, kMaxPositions);

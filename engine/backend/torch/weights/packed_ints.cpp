@@ -20,9 +20,9 @@ namespace {
 using nlohmann::json;
 using Method = PackedInts::Method;
 
-constexpr int64_t kBlockInputs = 32;  // inputs of a block of Q4_0: fp16 scale, then 16 bytes
+constexpr int64_t kBlockInputs = 32;  // inputs of a Q4_0 block: fp16 scale, then 16 bytes
 constexpr int64_t kBlockBytes = 18;
-constexpr int64_t kCodes = 8;  // of a word
+constexpr int64_t kCodes = 8;  // per word
 constexpr int64_t kMaxGroup = 1 << 20;
 
 // --- config.json
@@ -68,7 +68,7 @@ PackedInts read_compressed(JsonFields& own, const std::string& context) {
   if (scheme.text("type", "int") != "int") scheme.refuse("type", "int");
   if (!scheme.boolean("symmetric", true)) scheme.refuse("symmetric", "true");
   if (scheme.find("actorder") != nullptr && scheme.text("actorder", "") != "weight") {
-    scheme.refuse("actorder", "null, weight");  // of others the inputs are in another order
+    scheme.refuse("actorder", "null, weight");  // other values mean reordered inputs
   }
   const std::string strategy = scheme.text("strategy", "group");
   if (strategy == "group") {
@@ -84,7 +84,7 @@ PackedInts read_compressed(JsonFields& own, const std::string& context) {
 
 // --- Tensors
 
-// What a matrix consists of: codes by [input][output] or [output][input], scales likewise.
+// Parts of a matrix: codes by [input][output] or [output][input], scales likewise.
 struct Parts {
   const TensorView* codes = nullptr;
   const TensorView* scales = nullptr;
@@ -108,7 +108,7 @@ absl::Status wrong(const std::string& name, const TensorView& view, absl::string
                       allowed);
 }
 
-// dtype: none: a floating one.
+// dtype: nullopt: any floating type.
 absl::StatusOr<const TensorView*> take(const TensorSource& base, const std::string& name,
                                        std::optional<SafeDType> dtype,
                                        const std::vector<int64_t>& shape) {
@@ -122,7 +122,7 @@ absl::StatusOr<const TensorView*> take(const TensorSource& base, const std::stri
                             shape_text(shape)));
 }
 
-// Codes [rows, columns] of words; how many inputs and outputs that makes.
+// Codes as words [rows, columns], and the resulting numbers of inputs and outputs.
 absl::StatusOr<const TensorView*> take_codes(const TensorSource& base, const std::string& name) {
   const TensorView* const view = base.find(name);
   if (view->dtype == SafeDType::kI32 && view->shape.size() == 2 && view->elements() > 0) {
@@ -187,7 +187,7 @@ absl::StatusOr<Parts> compressed_parts(const TensorSource& base, const std::stri
                       shape_text({{parts.out, parts.in}}));
 }
 
-// All of them as fp16, in the file's order.
+// All scales as fp16, in file order.
 absl::StatusOr<std::vector<uint16_t>> scales_of(const TensorView& view, const std::string& stem) {
   const auto n = static_cast<size_t>(view.elements());
   std::vector<float> scales(n);
@@ -210,13 +210,12 @@ absl::StatusOr<std::vector<uint16_t>> scales_of(const TensorView& view, const st
   return halves;
 }
 
-// Eight codes of an output, from input 8 `at` on: the first in the lowest bits.
+// Eight codes of an output, inputs 8 at .. 8 at + 7, the first in the lowest bits.
 uint32_t codes(const Parts& p, int64_t out, int64_t at) {
   return word(*p.codes, p.by_input ? at * p.out + out : out * (p.in / kCodes) + at);
 }
 
-// [out][in / 32] blocks of Q4_0: inputs 0 to 15 in the low halves of the bytes, the rest in the
-// high ones.
+// Writes [out][in / 32] blocks of Q4_0: inputs 0..15 in low nibbles, 16..31 in high nibbles.
 void write_blocks(const Parts& p, const std::vector<uint16_t>& scales, std::byte* to) {
   for (int64_t out = 0; out < p.out; ++out) {
     for (int64_t first = 0; first < p.in; first += kBlockInputs) {

@@ -1,6 +1,6 @@
-// Checkpoints whose matrices are integers of 4 bits with a scale for a group of inputs, as GPTQ and
-// compressed-tensors (llm-compressor) write them: value = scale (q - 8). They are seen as blocks of
-// Q4_0 that have just these values (gguf_blocks.h), so whatever reads those reads them.
+// Checkpoints with 4-bit integer matrices and a scale per group of inputs, as written by GPTQ and
+// compressed-tensors (llm-compressor): value = scale (q - 8). They are converted, without loss, to
+// blocks of Q4_0 (gguf_blocks.h).
 #pragma once
 
 #include <cstddef>
@@ -21,23 +21,23 @@
 
 namespace tandem {
 
-// The field quantization_config of config.json, `file` in messages. None: absent, or refused, with
-// what is read.
+// Reads quantization_config of config.json. file: for messages. Nullopt if it is absent or
+// rejected; the error is then in `fields`.
 std::optional<PackedInts> read_packed_ints(JsonFields& fields, absl::string_view file);
 
-// A checkpoint with NAME.weight [out, in] in blocks of Q4_0 instead of
+// Presents NAME.weight [out, in] in blocks of Q4_0 in place of
 //
 //   GPTQ                NAME.qweight I32 [in / 8, out], .scales [groups, out], .qzeros I32
-//                       [groups, out / 8], .g_idx I32 [in]: rising, or absent
+//                       [groups, out / 8], .g_idx I32 [in]: ascending, or absent
 //   compressed-tensors  NAME.weight_packed I32 [out, in / 8], .weight_scale [out, groups],
 //                       .weight_shape I64 [2]
 //
-// and its other tensors as they are. The blocks are memory of its own, as much as the file's.
+// and passes other tensors through. The blocks are copies, of about the size of the file.
 class PackedIntSource final : public TensorSource {
  public:
-  // INVALID_ARGUMENT, naming the tensor: missing or misshapen parts; inputs or a group that are no
-  // multiple of 32; inputs in another order; zero points that differ from `zero`; a scale that fp16
-  // does not hold. `base` outlives it.
+  // INVALID_ARGUMENT, with the tensor: missing or misshapen parts; inputs or a group not a multiple
+  // of 32; reordered inputs; zero points other than `zero`; a scale that is not exact in fp16.
+  // REQUIRES: `base` outlives the source.
   static absl::StatusOr<PackedIntSource> make(const TensorSource& base, const PackedInts& ints);
 
   const TensorView* find(const std::string& name) const override;
@@ -51,8 +51,8 @@ class PackedIntSource final : public TensorSource {
 
   const TensorSource* base_;
   std::map<std::string, TensorView> blocks_;
-  std::vector<std::unique_ptr<std::byte[]>> memory_;  // of blocks_
-  std::set<std::string> parts_;                       // tensors of base_ that blocks_ stand for
+  std::vector<std::unique_ptr<std::byte[]>> memory_;  // holds blocks_
+  std::set<std::string> parts_;                       // tensors of base_ that blocks_ replace
 };
 
 }  // namespace tandem

@@ -13,9 +13,9 @@ namespace {
 
 constexpr size_t kBlock = 32;
 using Block = std::span<const float, kBlock>;
-using Codes = std::array<float, kBlock>;  // whole numbers
+using Codes = std::array<float, kBlock>;  // integers
 
-// Scale and minimum of value = scale * code + minimum.
+// value = scale * code + minimum.
 struct Line {
   float scale = 0;
   float minimum = 0;
@@ -36,7 +36,7 @@ struct Line {
   }
 };
 
-// Through the points (code, x) by least squares; `line` where all codes are the same.
+// Least squares fit through the points (code, x); returns `line` if all codes are equal.
 Line fit(Block x, const Codes& codes, const Line& line) {
   float n = 0, nn = 0, s = 0, ns = 0;
   for (size_t i = 0; i < kBlock; ++i) {
@@ -69,7 +69,7 @@ Line best_line(Block x) {
   return best;
 }
 
-// To fp16 and back: the number that the file has. False: it holds none.
+// Rounds to fp16 and stores it. False: overflow.
 bool round_half(float& number, std::byte* to) {
   if (!(std::fabs(number) <= 65504)) return false;
   uint16_t bits = 0;

@@ -1,4 +1,4 @@
-// Numbers rounded to blocks of 4 or 8 bits (gguf_blocks.h): what --dtype int4 does at load.
+// Quantization to blocks of 4 or 8 bits (gguf_blocks.h), for --dtype int4.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 
 namespace tandem {
 
-// A row of values as blocks of Q4_1 or Q8_0, at `to`. False: a value is not finite, or fp16 does
-// not hold a scale. REQUIRES: values.size() is a multiple of 32; `to` has a row's bytes.
+// Quantizes a row to blocks of Q4_1 or Q8_0 at `to`. False: a value is not finite, or a scale
+// overflows fp16. REQUIRES: values.size() is a multiple of 32; `to` has room for the row's blocks.
 //
-// Q4_1: scale and minimum are the least squares' for the best of some ways to divide the block's
-// range into 15 steps, as llama.cpp searches them. Q8_0: 127 is the largest magnitude.
+// Q4_1: scale and minimum by least squares for the best of several divisions of the range into 15
+// steps, as in llama.cpp. Q8_0: scale = max magnitude / 127.
 bool round_row(BlockType type, std::span<const float> values, std::byte* to);
 
 }  // namespace tandem

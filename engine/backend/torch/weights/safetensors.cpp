@@ -53,8 +53,8 @@ struct Entry {
   std::optional<std::vector<uint64_t>> offsets;
 };
 
-// Follows the header's JSON event by event: what does not fit ends the parse at once, so the header
-// is never held as a tree, and a key that comes twice is seen. A handler returns false to stop.
+// SAX handler for the header. Stops at the first violation, never builds a tree, and detects
+// duplicate keys. Handlers return false to stop.
 class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderReader(absl::string_view file) : file_(file) {}
@@ -233,13 +233,13 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   const std::string file_;
   Place place_ = Place::kStart;
   std::string key_;
-  std::set<std::string> names_;  // keys of the top object
+  std::set<std::string> names_;  // keys of the top-level object
   std::vector<Entry> entries_;
   std::map<std::string, std::string> metadata_;
   absl::Status status_;
 };
 
-// What the first bytes of a file of another kind look like.
+// A hint for files of other formats, from their first bytes.
 const char* hint(std::span<const std::byte> file) {
   const auto* c = reinterpret_cast<const unsigned char*>(file.data());
   if (c[0] == 'P' && c[1] == 'K') return " (a zip archive: a renamed PyTorch file?)";
@@ -250,7 +250,7 @@ const char* hint(std::span<const std::byte> file) {
   return "";
 }
 
-// Bytes of a tensor of this shape; nothing on overflow.
+// Bytes of a tensor of this shape; nullopt on overflow.
 std::optional<uint64_t> bytes_needed(SafeDType dtype, const std::vector<int64_t>& shape) {
   uint64_t bytes = safe_dtype_bytes(dtype);
   bool overflow = false;
@@ -327,7 +327,7 @@ absl::StatusOr<Safetensors> parse_safetensors(std::span<const std::byte> file,
     }
   }
 
-  // In the order of their bytes each tensor begins where the one before it ends.
+  // Sorted by offset, each tensor must begin where the previous one ends.
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return *a.offsets < *b.offsets; });
   uint64_t used = 0;

@@ -107,7 +107,8 @@ class Memory {
 // Runs the kernel for all threads of all blocks. Throws Fault.
 void run(const Geometry& geometry, const std::function<void()>& kernel);
 
-// Barrier of the running thread's block; shuffle of its warp. shuffle() returns lane `from`'s value.
+// Barrier of the running thread's block; shuffle of its warp. shuffle() returns lane `from`'s
+// value.
 void barrier(const std::source_location& where);
 uint64_t shuffle(unsigned mask, uint64_t value, int from, const std::source_location& where);
 

@@ -26,8 +26,8 @@ struct SharedArray {
   __device__ T& operator[](int i) { return data[i]; }
 };
 
-// p[i], for memory that is constant and read by one thread block only. Bypasses L1, which then keeps
-// data that is reused.
+// p[i], for memory that is constant and read by one thread block only. Bypasses L1, which then
+// keeps data that is reused.
 __device__ inline uint4 read_once(const uint4* p, int64_t i) {
   uint4 x;
   asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
