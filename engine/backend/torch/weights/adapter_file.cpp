@@ -50,7 +50,7 @@ absl::Status check_base(JsonFields& fields, const std::string& path, const Decod
         std::pair{"layers", base.layers}, std::pair{"heads", base.heads},
         std::pair{"kv_heads", base.kv_heads}, std::pair{"head_dim", base.head_dim}}) {
     const int64_t value = inner.integer(field, std::nullopt, 1, int64_t{1} << 31);
-    if (value != own) inner.refuse(field, absl::StrCat(own, ", as the model has it"));
+    if (value != own) inner.refuse(field, absl::StrCat(own, ", the model's value"));
   }
   const std::string of = inner.text("fingerprint", std::nullopt);
   if (of != fingerprint) {

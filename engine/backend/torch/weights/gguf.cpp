@@ -72,7 +72,7 @@ class Reader {
   std::span<const std::byte> bytes(uint64_t count, absl::string_view field) {
     if (count > left()) {
       refuse(field, absl::StrCat(count, " bytes"),
-             absl::StrCat("at most the ", left(), " that are left in the file"));
+             absl::StrCat("at most the ", left(), " left in the file"));
       return {};
     }
     const auto part = file_.subspan(at_, count);
@@ -98,7 +98,7 @@ class Reader {
   uint64_t count(absl::string_view field, uint64_t smallest) {
     const auto value = number<uint64_t>(field);
     if (ok() && value > left() / smallest) {
-      refuse(field, value, absl::StrCat("at most ", left() / smallest, " in what is left"));
+      refuse(field, value, absl::StrCat("at most ", left() / smallest, " in the rest of the file"));
     }
     return ok() ? value : 0;
   }
@@ -325,7 +325,7 @@ absl::StatusOr<Gguf> parse_gguf(std::span<const std::byte> file, absl::string_vi
   in.about("");
   if (in.ok() && tensors > in.left() / kMinTensor) {
     in.refuse("number of tensors", tensors,
-              absl::StrCat("at most ", in.left() / kMinTensor, " in what is left"));
+              absl::StrCat("at most ", in.left() / kMinTensor, " in the rest of the file"));
   }
   std::vector<Described> described;
   for (uint64_t i = 0; i < tensors && in.ok(); ++i) described.push_back(read_tensor(in, i));

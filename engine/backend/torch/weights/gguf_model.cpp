@@ -382,7 +382,7 @@ absl::StatusOr<std::map<std::string, TensorView>> gguf_tensors(const Gguf& gguf,
     if (hf.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": tensor ", quote_value(tensor_name),
                                                      " ", shape_text(tensor.shape),
-                                                     ": is no part of ", arch->name));
+                                                     ": belongs to no part of ", arch->name));
     }
     TensorView view = view_of(tensor);
     const int64_t of = absl::EndsWith(part, ".attn_q")   ? heads

@@ -136,7 +136,7 @@ std::vector<Merge> read_merges(GgufFields& fields, const GgufVocabulary& vocabul
         vocabulary.ids.contains(absl::StrCat(std::string(merge.first), std::string(merge.second)));
     if (!known) {
       fields.refuse(gguf_token_key("merges", i), quote_value({texts[i].data(), texts[i].size()}),
-                    "two tokens with a space between, that are a token together");
+                    "two tokens separated by a space, whose concatenation is a token");
       return {};
     }
     merges.push_back(merge);

@@ -24,7 +24,7 @@ std::string gguf_token_key(const char* key, size_t i) {
 GgufVocabulary GgufVocabulary::read(GgufFields& fields, bool byte_tokens) {
   GgufVocabulary v;
   const std::vector<std::string_view> tokens = fields.texts("tokenizer.ggml.tokens");
-  if (tokens.empty()) fields.refuse("tokenizer.ggml.tokens", "missing", "the tokens");
+  if (tokens.empty()) fields.refuse("tokenizer.ggml.tokens", "missing", "a list of tokens");
   v.tokens.assign(tokens.begin(), tokens.end());
   v.types = fields.integers("tokenizer.ggml.token_type");
   if (v.types.empty()) v.types.assign(tokens.size(), kNormal);
@@ -54,7 +54,7 @@ void GgufVocabulary::index(GgufFields& fields) {
     const auto [it, fresh] = ids.emplace(tokens[i], static_cast<uint32_t>(i));
     if (fresh) continue;
     return fields.refuse(gguf_token_key("tokens", i), quote_value(tokens[i]),
-                         absl::StrCat("another text than token ", it->second, " has"));
+                         absl::StrCat("a text other than that of token ", it->second));
   }
 }
 

@@ -47,7 +47,7 @@ absl::StatusOr<json> parse_json_object(const std::string& text, absl::string_vie
         break;
       case json::parse_event_t::key:
         if (!keys.back().insert(parsed.get<std::string>()).second) {
-          throw BadJson{absl::StrCat(value_text(parsed), ": comes twice; allowed: once")};
+          throw BadJson{absl::StrCat(value_text(parsed), ": duplicate key")};
         }
         break;
       default:

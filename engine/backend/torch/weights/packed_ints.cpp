@@ -156,14 +156,14 @@ absl::StatusOr<Parts> gptq_parts(const TensorSource& base, const std::string& st
   for (int64_t i = 0; i < zero->elements(); ++i) {
     if (word(*zero, i) == expected) continue;
     return out_of_range(absl::StrCat("tensor ", zeros, ": word ", i), word(*zero, i),
-                        absl::StrCat(expected, ", as sym says"));
+                        absl::StrCat(expected, ", as sym specifies"));
   }
   if (const std::string order = stem + ".g_idx"; base.find(order) != nullptr) {
     TANDEM_ASSIGN_OR_RETURN(const TensorView* at, take(base, order, SafeDType::kI32, {parts.in}));
     for (int64_t i = 0; i < parts.in; ++i) {
       if (word(*at, i) == i / parts.group) continue;
       return out_of_range(absl::StrCat("tensor ", order, ": number ", i), word(*at, i),
-                          absl::StrCat(i / parts.group, ": inputs in their order"));
+                          absl::StrCat(i / parts.group, ", inputs in order"));
     }
   }
   return parts;

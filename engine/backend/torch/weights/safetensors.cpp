@@ -199,9 +199,8 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     return absl::StrCat(file_, ": ", where, ": ", field);
   }
   absl::Status twice(absl::string_view what) const {
-    return absl::InvalidArgumentError(
-        absl::StrCat(place_ == Place::kTop ? absl::StrCat(file_, ": header: ") : "", what,
-                     ": comes twice; allowed: once"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        place_ == Place::kTop ? absl::StrCat(file_, ": header: ") : "", what, ": duplicate key"));
   }
   bool fail(absl::Status status) {
     status_ = std::move(status);
@@ -339,7 +338,7 @@ absl::StatusOr<Safetensors> parse_safetensors(std::span<const std::byte> file,
       return out_of_range(absl::StrCat(name, ": tensor ", quote_value(e.name), ": data_offsets"),
                           absl::StrCat("begin ", begin),
                           absl::StrCat(used, ", where ", before, " ends (",
-                                       begin < used ? "they overlap" : "there is a hole", ")"));
+                                       begin < used ? "they overlap" : "there is a gap", ")"));
     }
     used = (*e.offsets)[1];
   }

@@ -95,7 +95,7 @@ TEST(Checkpoint, IndexErrors) {
   EXPECT_THAT(with(R"({"weight_map": ["a"]})"), HasSubstr("weight_map: [\"a\"]"));
   EXPECT_THAT(with(R"({"weight_map": {"a": 1}})"), HasSubstr("weight_map: \"a\": 1; allowed"));
   EXPECT_THAT(with(R"({"weight_map": {"a": "x.safetensors", "a": "y.safetensors"}})"),
-              HasSubstr("\"a\": comes twice"));
+              HasSubstr("\"a\": duplicate key"));
   for (const char* name : {"../x.safetensors", "/etc/x.safetensors", "s/x.safetensors", "..", "",
                            "x.bin", ".safetensors", "s\\\\x.safetensors", "x\\u0000.safetensors"}) {
     const std::string text = with(std::string(R"({"weight_map": {"a": ")") + name + "\"}}");

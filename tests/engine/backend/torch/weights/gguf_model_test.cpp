@@ -225,7 +225,7 @@ TEST(GgufTensors, NamesThatBelongNowhere) {
         "blk.x.attn_q.weight", "v.blk.0.attn_q.weight", "blk.0.ssm_a.weight"}) {
     const Parsed p(tiny_gguf().tensor(name, {4}));
     EXPECT_THAT(std::string(gguf_tensors(p.gguf, "f").status().message()),
-                HasSubstr("is no part of LlamaForCausalLM"))
+                HasSubstr("belongs to no part of LlamaForCausalLM"))
         << name;
   }
   const Parsed odd(tiny_gguf().set("llama.attention.head_count", 4u));

@@ -129,19 +129,19 @@ TEST(GgufTokenizer, WhatIsWrongIsNamed) {
       {tiny_gguf().set("tokenizer.ggml.model", "bert"),
        "f: tokenizer.ggml.model: \"bert\"; allowed: gpt2, llama, t5"},
       {tiny_gguf().erase("tokenizer.ggml.tokens"),
-       "f: tokenizer.ggml.tokens: missing; allowed: the tokens"},
+       "f: tokenizer.ggml.tokens: missing; allowed: a list of tokens"},
       {tiny_gguf().set("tokenizer.ggml.token_type", std::vector<int32_t>{1}),
        "f: number of tokenizer.ggml.token_type: 1; allowed: 8, the number of tokens"},
       {tiny_gguf().set("tokenizer.ggml.token_type", std::vector<int32_t>{1, 1, 1, 1, 1, 1, 1, 7}),
        "f: tokenizer.ggml.token_type[7]: 7; allowed: 1 to 6"},
       {tiny_gguf().set("tokenizer.ggml.tokens", twice).set("tokenizer.ggml.merges", Texts{}),
-       "f: tokenizer.ggml.tokens[1]: \"a\"; allowed: another text than token 0 has"},
+       "f: tokenizer.ggml.tokens[1]: \"a\"; allowed: a text other than that of token 0"},
       {tiny_gguf().set("tokenizer.ggml.merges", Texts{"a b", "b a"}),
-       "f: tokenizer.ggml.merges[1]: \"b a\"; allowed: two tokens with a space between, that are a "
-       "token together"},
+       "f: tokenizer.ggml.merges[1]: \"b a\"; allowed: two tokens separated by a space, whose "
+       "concatenation is a token"},
       {tiny_gguf().set("tokenizer.ggml.merges", Texts{"ab"}),
-       "f: tokenizer.ggml.merges[0]: \"ab\"; allowed: two tokens with a space between, that are a "
-       "token together"},
+       "f: tokenizer.ggml.merges[0]: \"ab\"; allowed: two tokens separated by a space, whose "
+       "concatenation is a token"},
       {tiny_gguf().erase("tokenizer.ggml.merges"),
        "f: tokenizer.ggml.merges: missing; allowed: the merges of a byte-level vocabulary"},
       {tiny_gguf().set("tokenizer.ggml.add_bos_token", true),

@@ -523,7 +523,7 @@ TEST(HfConfig, Files) {
               HasSubstr("/config.json: not JSON at byte"));
   dir.write("config.json", "{\"vocab_size\":1,\"vocab_size\":2}");
   EXPECT_THAT(std::string(load_hf_config(dir.path()).status().message()),
-              HasSubstr("\"vocab_size\": comes twice"));
+              HasSubstr("\"vocab_size\": duplicate key"));
 }
 
 }  // namespace

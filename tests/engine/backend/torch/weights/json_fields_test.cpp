@@ -26,7 +26,7 @@ TEST(ParseJsonObject, Errors) {
   EXPECT_THAT(message(parse_json_object("[1]", "f").status()),
               HasSubstr("f: [1]; allowed: a JSON object"));
   EXPECT_THAT(message(parse_json_object("{\"a\":1,\"b\":{},\"a\":1}", "f").status()),
-              HasSubstr("f: \"a\": comes twice"));
+              HasSubstr("f: \"a\": duplicate key"));
   EXPECT_THAT(message(parse_json_object("{\"a\":" + std::string(1'000'000, '['), "f").status()),
               HasSubstr("f: nested deeper than 32"));
 }
