@@ -76,13 +76,13 @@ void read_sixteens(const std::byte* block, int g, Codes& codes) {
 
 void read_codes(const QuantFormat& f, const std::byte* block, int g, Codes& codes) {
   switch (f.scales) {
-    case Scales::kScale:
+    case QuantScales::kScale:
       return read_small(block, f.bits, 2, codes);
-    case Scales::kScaleAndMin:
+    case QuantScales::kScaleAndMin:
       return read_small(block, f.bits, 4, codes);
-    case Scales::kTwoLevels:
+    case QuantScales::kTwoLevels:
       return read_two_levels(block, f.bits, g, codes);
-    case Scales::kSixteens:
+    case QuantScales::kSixteens:
       return read_sixteens(block, g, codes);
   }
 }
@@ -143,12 +143,12 @@ void put_scales(std::byte* to, const QuantFormat& f, int column, const std::byte
     std::memcpy(to + place + 2 * at, block + from, 2);
   };
   switch (f.scales) {
-    case Scales::kScale:
+    case QuantScales::kScale:
       return copy_half(0, 0);
-    case Scales::kScaleAndMin:
+    case QuantScales::kScaleAndMin:
       copy_half(0, 0);
       return copy_half(32, 2);
-    case Scales::kTwoLevels: {
+    case QuantScales::kTwoLevels: {
       copy_half(0, 0);
       copy_half(32, 2);
       const std::array<uint32_t, 16> sixes = read_sixes(block + 4);
@@ -159,7 +159,7 @@ void put_scales(std::byte* to, const QuantFormat& f, int column, const std::byte
       }
       return;
     }
-    case Scales::kSixteens:
+    case QuantScales::kSixteens:
       for (size_t g = 0; g < 16; ++g) to[16 * g + at] = block[192 + g];
       return copy_half(256, 208);
   }
@@ -173,11 +173,11 @@ Line line_of(const std::byte* scales, const QuantFormat& f, int column, int sixt
   const auto at = static_cast<size_t>(column);
   const float d = half(scales + 2 * at);
   switch (f.scales) {
-    case Scales::kScale:
+    case QuantScales::kScale:
       return {d, 0};
-    case Scales::kScaleAndMin:
+    case QuantScales::kScaleAndMin:
       return {d, -half(scales + 32 + 2 * at)};
-    case Scales::kTwoLevels: {
+    case QuantScales::kTwoLevels: {
       const auto six = [&](int i) {
         const auto word = [&](int k) {
           return load<uint32_t>(scales + 64 + 64 * static_cast<size_t>(k) + 4 * at);
@@ -199,28 +199,6 @@ int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
 
-QuantFormat quant_format(QuantType type) {
-  switch (type) {
-    case QuantType::kQ40:
-      return {4, Scales::kScale, 8};
-    case QuantType::kQ41:
-      return {4, Scales::kScaleAndMin, 0};
-    case QuantType::kQ50:
-      return {5, Scales::kScale, 16};
-    case QuantType::kQ51:
-      return {5, Scales::kScaleAndMin, 0};
-    case QuantType::kQ80:
-      return {8, Scales::kScale, 128};
-    case QuantType::kQ4K:
-      return {4, Scales::kTwoLevels, 0};
-    case QuantType::kQ5K:
-      return {5, Scales::kTwoLevels, 0};
-    case QuantType::kQ6K:
-      break;
-  }
-  return {6, Scales::kSixteens, 32};
-}
-
 QuantizedMatrix::QuantizedMatrix(const std::vector<Part>& parts, int64_t in, Layout layout)
     : in_(in), layout_(layout) {
   TANDEM_CHECK(!parts.empty());
@@ -239,8 +217,8 @@ QuantizedMatrix::QuantizedMatrix(const std::vector<Part>& parts, int64_t in, Lay
     s.first_panel = panels_;
     const int64_t side = layout == Layout::kPairs ? 2 * kUnit : kColumns;
     s.panels = (part.outs + side - 1) / side;
-    s.codes_at = round_up(in / s.format.inputs() * s.format.scale_bytes(), 64);
-    s.unit_bytes = s.codes_at + in / 32 * s.format.code_bytes();
+    s.codes_at = round_up(in / s.format.inputs() * scale_bytes(s.format), 64);
+    s.unit_bytes = s.codes_at + in / 32 * code_bytes(s.format);
     s.at = bytes_;
     outs_ += s.outs;
     panels_ += s.panels;
@@ -278,9 +256,9 @@ void QuantizedMatrix::pack(int64_t row, const std::byte* blocks) {
   std::byte* unit = data_.get() + to.unit;
   auto* codes = reinterpret_cast<uint8_t*>(unit + to.segment->codes_at);
   Codes some;
-  for (int64_t block = 0; block < in_ / f.inputs(); ++block, blocks += f.file_block_bytes()) {
-    put_scales(unit + block * f.scale_bytes(), f, to.column, blocks);
-    for (int g = 0; g < f.inputs() / 32; ++g, codes += f.code_bytes()) {
+  for (int64_t block = 0; block < in_ / f.inputs(); ++block, blocks += f.block_bytes()) {
+    put_scales(unit + block * scale_bytes(f), f, to.column, blocks);
+    for (int g = 0; g < f.inputs() / 32; ++g, codes += code_bytes(f)) {
       read_codes(f, blocks, g, some);
       put_codes(codes, f.bits, to.column, some);
     }
@@ -296,10 +274,10 @@ void QuantizedMatrix::unpack(int64_t row, float* to) const {
   for (int64_t i = 0; i < in_; ++i) {
     if (i % 32 == 0) {
       get_codes(codes, f.bits, from.column, some);
-      codes += f.code_bytes();
+      codes += code_bytes(f);
     }
     const int sixteen = static_cast<int>(i % f.inputs() / 16);
-    const Line line = line_of(unit + i / f.inputs() * f.scale_bytes(), f, from.column, sixteen);
+    const Line line = line_of(unit + i / f.inputs() * scale_bytes(f), f, from.column, sixteen);
     to[i] = line.scale * static_cast<float>(some[static_cast<size_t>(i % 32)] - f.zero) - line.less;
   }
 }

@@ -36,36 +36,20 @@
 
 #include "engine/backend/torch/cpu/packed_matrix.h"
 #include "engine/backend/torch/cpu/weight_memory.h"
+#include "engine/backend/torch/quant_format.h"
 
 namespace tandem::cpu {
 
-enum class QuantType : uint8_t { kQ40, kQ41, kQ50, kQ51, kQ80, kQ4K, kQ5K, kQ6K };
-
-// How a type's scales lie.
-enum class Scales : uint8_t { kScale, kScaleAndMin, kTwoLevels, kSixteens };
-
-struct QuantFormat {
-  int bits;  // of a code
-  Scales scales;
-  int zero;  // the code of 0 where there is no minimum
-
-  int inputs() const {  // per block
-    return scales == Scales::kTwoLevels || scales == Scales::kSixteens ? 256 : 32;
-  }
-  // per block of a unit
-  int scale_bytes() const {
-    constexpr int kBytes[] = {32, 64, 256, 288};
-    return kBytes[static_cast<int>(scales)];
-  }
-  int code_bytes() const { return bits * 64; }  // per 32 inputs of a unit
-  int file_block_bytes() const { return (scale_bytes() + inputs() / 32 * code_bytes()) / 16; }
-};
-QuantFormat quant_format(QuantType type);
+using tandem::quant_format, tandem::QuantFormat, tandem::QuantScales, tandem::QuantType;
 
 class QuantizedMatrix {
  public:
   static constexpr int kUnit = 16;     // columns
   static constexpr int kColumns = 32;  // per panel: two units
+
+  // Bytes in a unit: scales of a block, and codes of 32 inputs.
+  static constexpr int scale_bytes(const QuantFormat& f) { return kUnit * f.scale_bytes(); }
+  static constexpr int code_bytes(const QuantFormat& f) { return kUnit * 32 * f.bits / 8; }
 
   // Adjacent rows of one type, such as q, k and v.
   struct Part {

@@ -109,21 +109,18 @@ struct Tile {
 };
 
 // Inlined into multiply() and multiply_vnni(), to be compiled with their target attributes.
-template <int Bits, Scales Kind, class Dot, int Rows>
+template <QuantType Type, class Dot, int Rows>
 HWY_INLINE void multiply_unit(const Tile& tile) {
-  constexpr QuantFormat kFormat{Bits, Kind, 0};
-  constexpr int kGroups = Kind == Scales::kTwoLevels || Kind == Scales::kSixteens ? 8 : 1;
-  constexpr size_t kScaleBytes = Kind == Scales::kScale         ? 32
-                                 : Kind == Scales::kScaleAndMin ? 64
-                                 : Kind == Scales::kTwoLevels   ? 256
-                                                                : 288;
-  constexpr int kZero = Kind == Scales::kScale      ? 1 << (Bits - 1)
-                        : Kind == Scales::kSixteens ? 32
-                                                    : 0;
-  constexpr bool kSixteens = Kind == Scales::kSixteens;
+  constexpr QuantFormat kFormat = quant_format(Type);
+  constexpr int kGroups = kFormat.inputs() / 32;  // per block
+  constexpr size_t kScaleBytes = QuantizedMatrix::scale_bytes(kFormat);
+  constexpr int kZero = kFormat.zero;
+  constexpr bool kSixteens = kFormat.scales == QuantScales::kSixteens;
+  constexpr bool kLess =
+      kFormat.scales == QuantScales::kScaleAndMin || kFormat.scales == QuantScales::kTwoLevels;
   // With few rows, two independent sums shorten the dependency chain.
   constexpr int kHalves = kSixteens || Rows <= 2 ? 2 : 1;
-  constexpr auto kCodeBytes = static_cast<size_t>(kFormat.bits) * 64;
+  constexpr size_t kCodeBytes = QuantizedMatrix::code_bytes(kFormat);
   const Floats d;
   const Ints di;
   FloatV total[kSlices][Rows];
@@ -155,7 +152,7 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
       HWY_UNROLL(kSlices)
       for (int s = 0; s < kSlices; ++s) {
         IntV low, high;
-        unpack<Bits>(codes + static_cast<size_t>(s * kLanes * 4), i, low, high);
+        unpack<kFormat.bits>(codes + static_cast<size_t>(s * kLanes * 4), i, low, high);
         const int32_t* four = x + i * Dot::kWords * Rows;
         HWY_UNROLL(Rows)
         for (int r = 0; r < Rows; ++r) {
@@ -172,7 +169,7 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
         scale = scale_of_sixteen(scales, s, 2 * g);
         other = scale_of_sixteen(scales, s, 2 * g + 1);
       } else {
-        load_scales<Kind>(scales, s, g, scale, less);
+        load_scales<kFormat.scales>(scales, s, g, scale, less);
       }
       HWY_UNROLL(Rows)
       for (int r = 0; r < Rows; ++r) {
@@ -186,7 +183,7 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
         IntV all = sum[0][s][r];
         if (kHalves == 2) all = hn::Add(all, sum[kHalves - 1][s][r]);
         total[s][r] = fused(hn::ConvertTo(d, all), hn::Mul(scale, dx), total[s][r]);
-        if constexpr (Kind == Scales::kScaleAndMin || Kind == Scales::kTwoLevels) {
+        if constexpr (kLess) {
           const auto dx_sum = hn::BitCast(d, hn::Set(di, after[3 * Rows + r]));
           total[s][r] = fused(hn::Neg(less), dx_sum, total[s][r]);
         }
@@ -214,46 +211,33 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
   }
 }
 
-template <int Bits, Scales Kind, int Rows>
+template <QuantType Type, int Rows>
 HWY_NOINLINE void multiply(const Tile& tile) {
-  multiply_unit<Bits, Kind, Portable, Rows>(tile);
+  multiply_unit<Type, Portable, Rows>(tile);
 }
 #if HWY_TARGET == HWY_AVX3
-template <int Bits, Scales Kind, int Rows>
+template <QuantType Type, int Rows>
 TANDEM_VNNI HWY_NOINLINE void multiply_vnni(const Tile& tile) {
-  multiply_unit<Bits, Kind, Vnni, Rows>(tile);
+  multiply_unit<Type, Vnni, Rows>(tile);
 }
 #endif
 
 using Multiply = void (*)(const Tile&);
 
-template <int Bits, Scales Kind, int... Rows>
+template <QuantType Type, int... Rows>
 Multiply pick_rows(int rows, std::integer_sequence<int, Rows...>) {
 #if HWY_TARGET == HWY_AVX3
-  static constexpr Multiply vnni[] = {&multiply_vnni<Bits, Kind, Rows + 1>...};
+  static constexpr Multiply vnni[] = {&multiply_vnni<Type, Rows + 1>...};
   if (use_vnni()) return vnni[rows - 1];
 #endif
-  static constexpr Multiply all[] = {&multiply<Bits, Kind, Rows + 1>...};
+  static constexpr Multiply all[] = {&multiply<Type, Rows + 1>...};
   return all[rows - 1];
 }
 
-Multiply pick(const QuantFormat& f, int rows) {
-  constexpr auto kAll = std::make_integer_sequence<int, kMostRows>();
-  switch (f.scales) {
-    case Scales::kScale:
-      return f.bits == 4   ? pick_rows<4, Scales::kScale>(rows, kAll)
-             : f.bits == 5 ? pick_rows<5, Scales::kScale>(rows, kAll)
-                           : pick_rows<8, Scales::kScale>(rows, kAll);
-    case Scales::kScaleAndMin:
-      return f.bits == 4 ? pick_rows<4, Scales::kScaleAndMin>(rows, kAll)
-                         : pick_rows<5, Scales::kScaleAndMin>(rows, kAll);
-    case Scales::kTwoLevels:
-      return f.bits == 4 ? pick_rows<4, Scales::kTwoLevels>(rows, kAll)
-                         : pick_rows<5, Scales::kTwoLevels>(rows, kAll);
-    case Scales::kSixteens:
-      break;
-  }
-  return pick_rows<6, Scales::kSixteens>(rows, kAll);
+Multiply pick(QuantType type, int rows) {
+  return for_quant_type(type, [&]<QuantType kType>() {
+    return pick_rows<kType>(rows, std::make_integer_sequence<int, kMostRows>());
+  });
 }
 
 // The first n numbers, then zeros.
@@ -317,7 +301,7 @@ void quantized_panels(const QuantTask& t, int64_t first_panel, int64_t end_panel
         const int64_t row = x.first_row(group);
         const auto rows = static_cast<int>(x.first_row(group + 1) - row);
         tile.x = reinterpret_cast<const int32_t*>(x.group(group));
-        const Multiply multiply = pick(s.format, rows);
+        const Multiply multiply = pick(s.format.type, rows);
         tile.unit = reinterpret_cast<const uint8_t*>(t.weights->panel(s, panel));
         tile.sums = sums;
         for (int u = 0; u < 2; ++u, tile.unit += s.unit_bytes, tile.sums += kUnit) multiply(tile);

@@ -111,13 +111,13 @@ HWY_INLINE FloatV six(const uint8_t* words, int i) {
 }
 
 // Scale and minimum (subtracted) of the g-th 32 inputs of a block. at: the block's scales.
-template <Scales Kind>
+template <QuantScales Kind>
 HWY_INLINE void load_scales(const uint8_t* at, int slice, int g, FloatV& scale, FloatV& less) {
   const size_t halves = 2 * static_cast<size_t>(kLanes * slice);
   scale = load_halves(at + halves);
-  if constexpr (Kind == Scales::kScaleAndMin) {
+  if constexpr (Kind == QuantScales::kScaleAndMin) {
     less = hn::Neg(load_halves(at + 32 + halves));
-  } else if constexpr (Kind == Scales::kTwoLevels) {
+  } else if constexpr (Kind == QuantScales::kTwoLevels) {
     const uint8_t* words = at + 64 + 2 * halves;
     scale = hn::Mul(scale, six(words, g));
     less = hn::Mul(load_halves(at + 32 + halves), six(words, 8 + g));

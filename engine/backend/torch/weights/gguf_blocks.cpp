@@ -209,22 +209,28 @@ constexpr Widening kQ3KToQ6K{BlockType::kQ6K, 210, q3_k_to_q6_k};
 constexpr Widening kIq4NlToQ80{BlockType::kQ80, 34, iq4_nl_to_q8_0};
 
 constexpr std::array<BlockFormat, 15> kFormats{{
-    {BlockType::kF32, "F32", 1, 4, {-1, -1}, decode_f32},
-    {BlockType::kF16, "F16", 1, 2, {-1, -1}, decode_f16},
-    {BlockType::kBF16, "BF16", 1, 2, {-1, -1}, decode_bf16},
-    {BlockType::kQ40, "Q4_0", 32, 18, {0, -1}, decode_q4_0},
-    {BlockType::kQ41, "Q4_1", 32, 20, {0, 2}, decode_q4_1},
-    {BlockType::kQ50, "Q5_0", 32, 22, {0, -1}, decode_q5_0},
-    {BlockType::kQ51, "Q5_1", 32, 24, {0, 2}, decode_q5_1},
-    {BlockType::kQ80, "Q8_0", 32, 34, {0, -1}, decode_q8_0},
-    {BlockType::kQ2K, "Q2_K", 256, 84, {80, 82}, decode_q2_k},
-    {BlockType::kQ3K, "Q3_K", 256, 110, {108, -1}, decode_q3_k},
-    {BlockType::kQ4K, "Q4_K", 256, 144, {0, 2}, decode_q4_k},
-    {BlockType::kQ5K, "Q5_K", 256, 176, {0, 2}, decode_q5_k},
-    {BlockType::kQ6K, "Q6_K", 256, 210, {208, -1}, decode_q6_k},
-    {BlockType::kIq4Nl, "IQ4_NL", 32, 18, {0, -1}, decode_iq4_nl},
-    {BlockType::kIq4Xs, "IQ4_XS", 256, 136, {0, -1}, decode_iq4_xs},
+    {BlockType::kF32, "F32", 1, 4, {-1, -1}, decode_f32, {}},
+    {BlockType::kF16, "F16", 1, 2, {-1, -1}, decode_f16, {}},
+    {BlockType::kBF16, "BF16", 1, 2, {-1, -1}, decode_bf16, {}},
+    {BlockType::kQ40, "Q4_0", 32, 18, {0, -1}, decode_q4_0, QuantType::kQ40},
+    {BlockType::kQ41, "Q4_1", 32, 20, {0, 2}, decode_q4_1, QuantType::kQ41},
+    {BlockType::kQ50, "Q5_0", 32, 22, {0, -1}, decode_q5_0, QuantType::kQ50},
+    {BlockType::kQ51, "Q5_1", 32, 24, {0, 2}, decode_q5_1, QuantType::kQ51},
+    {BlockType::kQ80, "Q8_0", 32, 34, {0, -1}, decode_q8_0, QuantType::kQ80},
+    {BlockType::kQ2K, "Q2_K", 256, 84, {80, 82}, decode_q2_k, {}},
+    {BlockType::kQ3K, "Q3_K", 256, 110, {108, -1}, decode_q3_k, {}},
+    {BlockType::kQ4K, "Q4_K", 256, 144, {0, 2}, decode_q4_k, QuantType::kQ4K},
+    {BlockType::kQ5K, "Q5_K", 256, 176, {0, 2}, decode_q5_k, QuantType::kQ5K},
+    {BlockType::kQ6K, "Q6_K", 256, 210, {208, -1}, decode_q6_k, QuantType::kQ6K},
+    {BlockType::kIq4Nl, "IQ4_NL", 32, 18, {0, -1}, decode_iq4_nl, {}},
+    {BlockType::kIq4Xs, "IQ4_XS", 256, 136, {0, -1}, decode_iq4_xs, {}},
 }};
+
+static_assert(std::all_of(kFormats.begin(), kFormats.end(), [](const BlockFormat& f) {
+  if (!f.quant) return true;
+  const QuantFormat q = quant_format(*f.quant);
+  return q.inputs() == f.values && q.block_bytes() == f.bytes;
+}));
 
 // Names for messages about unsupported types. Null: removed from ggml.
 constexpr std::array<const char*, 41> kNames{

@@ -6,7 +6,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+
+#include "engine/backend/torch/quant_format.h"
 
 namespace tandem {
 
@@ -36,6 +39,7 @@ struct BlockFormat {
   int halves[2];     // offsets of fp16 scales; -1: none
   // Decodes one block. Any alignment.
   void (*decode)(const std::byte* block, float* values);
+  std::optional<QuantType> quant;  // nullopt: no product kernels
 };
 
 // Whether a block's scales are finite.

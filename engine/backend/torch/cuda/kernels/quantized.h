@@ -19,59 +19,33 @@
 #include "engine/backend/torch/cuda/kernels/platform.h"
 #include "engine/backend/torch/cuda/kernels/product_end.h"
 #include "engine/backend/torch/kinds.h"
+#include "engine/backend/torch/quant_format.h"
 
 namespace tandem::cuda {
 
 inline constexpr int kGroupInputs = 32;
 inline constexpr int kStepGroups = 4;
 
-// As cpu::QuantType.
-enum class BlockKind : uint8_t { kQ40, kQ41, kQ50, kQ51, kQ80, kQ4K, kQ5K, kQ6K };
-
-// value = scale (q - zero) - less
-enum class BlockScales : uint8_t {
-  kScale,        // fp16 scale per 32 inputs
-  kScaleAndMin,  // fp16 scale and minimum per 32 inputs
-  kTwoLevels,    // fp16 d and dmin per 256 inputs, a 6-bit factor for each per 32
-  kSixteens,     // fp16 d per 256 inputs, a signed 8-bit factor per 16
-};
-
+// Device storage of a format.
 struct BlockLayout {
   int bits;  // stored per code: 4, 6 (for codes of 5 and 6 bits) or 8
-  BlockScales scales;
+  QuantScales scales;
   int zero;
 
   // 16-byte words per step of a tile.
   __host__ __device__ constexpr int code_words() const { return bits / 2; }
   __host__ __device__ constexpr int step_words() const {
     return code_words() * kWarp + 8 +
-           (scales == BlockScales::kScaleAndMin ? 8
-            : scales == BlockScales::kTwoLevels ? 4
-            : scales == BlockScales::kSixteens  ? 2
+           (scales == QuantScales::kScaleAndMin ? 8
+            : scales == QuantScales::kTwoLevels ? 4
+            : scales == QuantScales::kSixteens  ? 2
                                                 : 0);
   }
 };
 
-__host__ __device__ constexpr BlockLayout layout_of(BlockKind kind) {
-  switch (kind) {
-    case BlockKind::kQ40:
-      return {4, BlockScales::kScale, 8};
-    case BlockKind::kQ41:
-      return {4, BlockScales::kScaleAndMin, 0};
-    case BlockKind::kQ50:
-      return {6, BlockScales::kScale, 16};
-    case BlockKind::kQ51:
-      return {6, BlockScales::kScaleAndMin, 0};
-    case BlockKind::kQ80:
-      return {8, BlockScales::kScale, 128};
-    case BlockKind::kQ4K:
-      return {4, BlockScales::kTwoLevels, 0};
-    case BlockKind::kQ5K:
-      return {6, BlockScales::kTwoLevels, 0};
-    case BlockKind::kQ6K:
-      break;
-  }
-  return {6, BlockScales::kSixteens, 32};
+__host__ __device__ constexpr BlockLayout layout_of(QuantType type) {
+  const QuantFormat f = quant_format(type);
+  return {f.bits == 5 ? 6 : f.bits, f.scales, f.zero};
 }
 
 // Layout of a step (four groups of 32 inputs) of a tile (16 outs), in 16-byte words:
@@ -108,7 +82,7 @@ struct BlockShape {
   int64_t outs = 0;
   int64_t in = 0;      // a multiple of 32; kTwoLevels, kSixteens: of 256
   bool pairs = false;  // as in PackedShape
-  BlockKind kind = BlockKind::kQ40;
+  QuantType type = QuantType::kQ40;
 
   __host__ __device__ int64_t width() const { return pairs ? outs / 2 : outs; }
   __host__ __device__ int groups() const { return static_cast<int>(in / kGroupInputs); }
@@ -119,7 +93,7 @@ struct BlockShape {
     return (width() + outs_of_two - 1) / outs_of_two * 2;
   }
   __host__ __device__ int64_t words() const {
-    return tiles() * steps() * layout_of(kind).step_words();
+    return tiles() * steps() * layout_of(type).step_words();
   }
 
   // Matrix row of row r of a tile; >= outs: padding.
@@ -237,15 +211,15 @@ void quantize_rows(Stream stream, const BlockRows& to, Ptr<const From> x, int ro
 }
 
 // One lane's registers of a step of a tile.
-template <BlockKind kKind>
+template <QuantType kType>
 struct BlockStep {
-  static constexpr int kBits = layout_of(kKind).bits;
-  static constexpr BlockScales kScales = layout_of(kKind).scales;
-  static constexpr int kZero = layout_of(kKind).zero;
-  static constexpr int kCodeWords = layout_of(kKind).code_words();
-  static constexpr int kStepWords = layout_of(kKind).step_words();
+  static constexpr int kBits = layout_of(kType).bits;
+  static constexpr QuantScales kScales = layout_of(kType).scales;
+  static constexpr int kZero = layout_of(kType).zero;
+  static constexpr int kCodeWords = layout_of(kType).code_words();
+  static constexpr int kStepWords = layout_of(kType).step_words();
   static constexpr bool kLess =
-      kScales == BlockScales::kScaleAndMin || kScales == BlockScales::kTwoLevels;
+      kScales == QuantScales::kScaleAndMin || kScales == QuantScales::kTwoLevels;
 
   // Parameters of an out: value = scale (q - zero) - less.
   struct Line {
@@ -262,12 +236,12 @@ struct BlockStep {
     for (int i = 0; i < kCodeWords; ++i) packed[i] = read_once(from, i * kWarp + lane);
     scales = read_once(from, kCodeWords * kWarp + lane / 4);
     const Ptr<const uint32_t> more = words_of<uint32_t>(from) + (kCodeWords * kWarp + 8) * 4;
-    if constexpr (kScales == BlockScales::kScaleAndMin) {
+    if constexpr (kScales == QuantScales::kScaleAndMin) {
       minimums = read_once(from, kCodeWords * kWarp + 8 + lane / 4);
-    } else if constexpr (kScales == BlockScales::kTwoLevels) {
+    } else if constexpr (kScales == QuantScales::kTwoLevels) {
       levels[0] = more[lane / 4 * 2];
       levels[1] = more[lane / 4 * 2 + 1];
-    } else if constexpr (kScales == BlockScales::kSixteens) {
+    } else if constexpr (kScales == QuantScales::kSixteens) {
       levels[0] = more[lane / 4];
     }
   }
@@ -299,11 +273,11 @@ struct BlockStep {
   // Parameters of out g + 8 * which. Not for kSixteens.
   __device__ Line line(int j, int which) const {
     const uint32_t word = of_group(scales, j) >> (16 * which);
-    if constexpr (kScales == BlockScales::kTwoLevels) {
+    if constexpr (kScales == QuantScales::kTwoLevels) {
       const uint32_t both = levels[which];
       return {__fmul_rn(half(both), static_cast<float>(word & 255)),
               __fmul_rn(half(both >> 16), static_cast<float>(word >> 8 & 255))};
-    } else if constexpr (kScales == BlockScales::kScaleAndMin) {
+    } else if constexpr (kScales == QuantScales::kScaleAndMin) {
       return {half(word), -half(of_group(minimums, j) >> (16 * which))};
     } else {
       return {half(word), 0};
@@ -353,10 +327,10 @@ struct BlockArguments {
 };
 
 // The work of one thread block, as ProductBlock.
-template <class T, BlockKind kKind, int kTiles, int kRowTiles>
+template <class T, QuantType kType, int kTiles, int kRowTiles>
 class BlockProduct {
  public:
-  using Step = BlockStep<kKind>;
+  using Step = BlockStep<kType>;
   static constexpr int kStepWords = Step::kStepWords;
   static constexpr int kDepth = 8 / Step::kCodeWords / kTiles / kRowTiles > 0
                                     ? 8 / Step::kCodeWords / kTiles / kRowTiles
@@ -452,7 +426,7 @@ class BlockProduct {
   // rows: two GroupScale.
   __device__ static void add_group(float (&c)[4], const Step& w, int j, uint32_t x0, uint32_t x1,
                                    const uint4& rows) {
-    if constexpr (Step::kScales == BlockScales::kSixteens) {
+    if constexpr (Step::kScales == QuantScales::kSixteens) {
       add_sixteens(c, w, j, x0, x1, rows);
       return;
     }
@@ -497,42 +471,19 @@ class BlockProduct {
   const int warp_, lane_;
 };
 
-template <class T, BlockKind kKind, int kTiles, int kRowTiles>
+template <class T, QuantType kType, int kTiles, int kRowTiles>
 __global__ void block_product_kernel(const __grid_constant__ BlockArguments<T> a, int64_t groups) {
-  using Task = BlockProduct<T, kKind, kTiles, kRowTiles>;
+  using Task = BlockProduct<T, kType, kTiles, kRowTiles>;
   __shared__ typename Task::Shared shared;
   Task(a, shared).run(groups);
 }
 
-template <class T, BlockKind kKind, int kTiles, int kRowTiles>
+template <class T, QuantType kType, int kTiles, int kRowTiles>
 void launch_block_product(Stream stream, const BlockArguments<T>& a, int64_t most_blocks) {
   const int64_t outs = a.then == ProductThen::kGate ? kTileOuts : kTiles * kTileOuts;
   const int64_t groups = (a.columns() + outs - 1) / outs;
-  launch(stream, block_product_kernel<T, kKind, kTiles, kRowTiles>,
+  launch(stream, block_product_kernel<T, kType, kTiles, kRowTiles>,
          {kProductThreads, groups < most_blocks ? groups : most_blocks}, a, groups);
-}
-
-// Calls f.operator()<kind>().
-template <class F>
-void for_kind(BlockKind kind, const F& f) {
-  switch (kind) {
-    case BlockKind::kQ40:
-      return f.template operator()<BlockKind::kQ40>();
-    case BlockKind::kQ41:
-      return f.template operator()<BlockKind::kQ41>();
-    case BlockKind::kQ50:
-      return f.template operator()<BlockKind::kQ50>();
-    case BlockKind::kQ51:
-      return f.template operator()<BlockKind::kQ51>();
-    case BlockKind::kQ80:
-      return f.template operator()<BlockKind::kQ80>();
-    case BlockKind::kQ4K:
-      return f.template operator()<BlockKind::kQ4K>();
-    case BlockKind::kQ5K:
-      return f.template operator()<BlockKind::kQ5K>();
-    case BlockKind::kQ6K:
-      return f.template operator()<BlockKind::kQ6K>();
-  }
 }
 
 // a.x: from quantize_rows(). a.rows: 1 to kMostProductRows. most_blocks: as for product().
@@ -540,25 +491,25 @@ template <class T>
 void block_product(Stream stream, const BlockArguments<T>& a, int64_t most_blocks) {
   const bool gated = a.then == ProductThen::kGate;
   const bool many = a.rows > kTileRows;
-  const auto go = [&]<BlockKind kKind>() {
+  const auto go = [&]<QuantType kType>() {
     if (many) {
-      gated ? launch_block_product<T, kKind, 2, 2>(stream, a, most_blocks)
-            : launch_block_product<T, kKind, 1, 2>(stream, a, most_blocks);
+      gated ? launch_block_product<T, kType, 2, 2>(stream, a, most_blocks)
+            : launch_block_product<T, kType, 1, 2>(stream, a, most_blocks);
     } else {
-      gated ? launch_block_product<T, kKind, 2, 1>(stream, a, most_blocks)
-            : launch_block_product<T, kKind, 1, 1>(stream, a, most_blocks);
+      gated ? launch_block_product<T, kType, 2, 1>(stream, a, most_blocks)
+            : launch_block_product<T, kType, 1, 1>(stream, a, most_blocks);
     }
   };
-  for_kind(a.shape.kind, go);
+  for_quant_type(a.shape.type, go);
 }
 
 // One warp per step of a tile, or, with `rows`, per step of one of these rows. Negative rows are
 // skipped.
-template <class To, BlockKind kKind>
+template <class To, QuantType kType>
 __global__ void unpack_blocks_kernel(Ptr<To> to, Ptr<const uint4> weights, BlockShape s,
                                      Ptr<const int32_t> rows, int64_t n) {
   begin_launch();
-  using Step = BlockStep<kKind>;
+  using Step = BlockStep<kType>;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int64_t task = blockIdx.x * int64_t{kProductWarps} + threadIdx.x / kWarp;
   const int step = static_cast<int>(task % s.steps());
@@ -580,7 +531,7 @@ __global__ void unpack_blocks_kernel(Ptr<To> to, Ptr<const uint4> weights, Block
       const int64_t out = s.out_of(tile, lane / 4 + i % 2 * 8);
       if (some ? out != row : out >= s.outs) continue;
       float scale = 0, less = 0;
-      if constexpr (Step::kScales == BlockScales::kSixteens) {
+      if constexpr (Step::kScales == QuantScales::kSixteens) {
         scale = w.scale(j, i % 2, i / 2);
       } else {
         const auto line = w.line(j, i % 2);
@@ -607,8 +558,8 @@ void unpack_blocks(Stream stream, Ptr<To> to, Ptr<const uint4> weights, const Bl
                    Ptr<const int32_t> rows, int64_t n) {
   const int64_t all = rows == nullptr ? s.tiles() : n;
   const int64_t blocks = (all * s.steps() + kProductWarps - 1) / kProductWarps;
-  for_kind(s.kind, [&]<BlockKind kKind>() {
-    launch(stream, unpack_blocks_kernel<To, kKind>, {kProductThreads, blocks}, to, weights, s, rows,
+  for_quant_type(s.type, [&]<QuantType kType>() {
+    launch(stream, unpack_blocks_kernel<To, kType>, {kProductThreads, blocks}, to, weights, s, rows,
            all);
   });
 }

@@ -12,24 +12,10 @@
 
 namespace tandem::cuda {
 
-inline BlockKind block_kind(const cpu::QuantFormat& f) {
-  switch (f.scales) {
-    case cpu::Scales::kScale:
-      return f.bits == 4 ? BlockKind::kQ40 : f.bits == 5 ? BlockKind::kQ50 : BlockKind::kQ80;
-    case cpu::Scales::kScaleAndMin:
-      return f.bits == 4 ? BlockKind::kQ41 : BlockKind::kQ51;
-    case cpu::Scales::kTwoLevels:
-      return f.bits == 4 ? BlockKind::kQ4K : BlockKind::kQ5K;
-    case cpu::Scales::kSixteens:
-      break;
-  }
-  return BlockKind::kQ6K;
-}
-
 // Shape of one segment. Each segment becomes a matrix of its own.
 inline BlockShape block_shape(const cpu::QuantizedMatrix& m, size_t segment = 0) {
   const cpu::QuantizedMatrix::Segment& s = m.segments()[segment];
-  return {s.outs, m.in(), m.layout() == cpu::Layout::kPairs, block_kind(s.format)};
+  return {s.outs, m.in(), m.layout() == cpu::Layout::kPairs, s.format.type};
 }
 
 // Reads one unit of the CPU's layout: 16 outs, all inputs.
@@ -39,7 +25,7 @@ class UnitPacker {
       : scales_(unit),
         codes_(unit + segment.codes_at),
         f_(segment.format),
-        layout_(layout_of(block_kind(f_))) {}
+        layout_(layout_of(f_.type)) {}
 
   // Writes step `step`; groups past the end are zero. to: step_words() * 16 bytes.
   void pack(std::byte* to, int step, int groups) const {
@@ -51,18 +37,18 @@ class UnitPacker {
       for (int lane = 0; lane < kWarp; ++lane) pack_codes(to, group, j, lane);
       for (int g = 0; g < 8; ++g) {
         put(scales + 16 * g + 4 * j, scale_word(group, g));
-        if (layout_.scales == BlockScales::kScaleAndMin) {
+        if (layout_.scales == QuantScales::kScaleAndMin) {
           put(more + 16 * g + 4 * j, halves(group, 32, g));
         }
       }
     }
-    const std::byte* const block = scales_ + step / 2 * f_.scale_bytes();
+    const std::byte* const block = scales_ + step / 2 * cpu::QuantizedMatrix::scale_bytes(f_);
     for (int out = 0; out < kTileOuts; ++out) {
-      if (layout_.scales == BlockScales::kTwoLevels) {
+      if (layout_.scales == QuantScales::kTwoLevels) {
         std::byte* const at = more + 8 * (out % 8) + 4 * (out / 8);
         std::memcpy(at, block + 2 * out, 2);
         std::memcpy(at + 2, block + 32 + 2 * out, 2);
-      } else if (layout_.scales == BlockScales::kSixteens) {
+      } else if (layout_.scales == QuantScales::kSixteens) {
         std::memcpy(more + 4 * (out % 8) + 2 * (out / 8), block + 256 + 2 * out, 2);
       }
     }
@@ -76,7 +62,9 @@ class UnitPacker {
     return word;
   }
 
-  const std::byte* codes(int group) const { return codes_ + int64_t{group} * f_.code_bytes(); }
+  const std::byte* codes(int group) const {
+    return codes_ + int64_t{group} * cpu::QuantizedMatrix::code_bytes(f_);
+  }
 
   // The i-th word of an out's codes in a group. 8 bits: inputs 4i .. 4i + 3. Otherwise the lower
   // four bits of inputs 4i .. in low nibbles and of inputs 16 + 4i .. in high nibbles.
@@ -106,7 +94,8 @@ class UnitPacker {
 
   // Two fp16, of outs g and g + 8. at: offset in the block's scales.
   uint32_t halves(int group, int at, int g) const {
-    const std::byte* const from = scales_ + int64_t{group} * f_.scale_bytes() + at;
+    const std::byte* const from =
+        scales_ + int64_t{group} * cpu::QuantizedMatrix::scale_bytes(f_) + at;
     uint16_t two[2];
     std::memcpy(&two[0], from + 2 * g, 2);
     std::memcpy(&two[1], from + 2 * (g + 8), 2);
@@ -115,11 +104,11 @@ class UnitPacker {
 
   uint32_t scale_word(int group, int g) const {
     const int k = group % 8;
-    if (layout_.scales == BlockScales::kTwoLevels) {
+    if (layout_.scales == QuantScales::kTwoLevels) {
       return six(group, k, g) | six(group, 8 + k, g) << 8 | six(group, k, g + 8) << 16 |
              six(group, 8 + k, g + 8) << 24;
     }
-    if (layout_.scales == BlockScales::kSixteens) {
+    if (layout_.scales == QuantScales::kSixteens) {
       return sixteenth(group, 2 * k, g) | sixteenth(group, 2 * k + 1, g) << 8 |
              sixteenth(group, 2 * k, g + 8) << 16 | sixteenth(group, 2 * k + 1, g + 8) << 24;
     }
@@ -128,7 +117,8 @@ class UnitPacker {
 
   // The i-th of an out's sixteen 6-bit numbers.
   uint32_t six(int group, int i, int out) const {
-    const std::byte* const words = scales_ + int64_t{group / 8} * f_.scale_bytes() + 64 + 4 * out;
+    const std::byte* const words =
+        scales_ + int64_t{group / 8} * cpu::QuantizedMatrix::scale_bytes(f_) + 64 + 4 * out;
     const auto word = [&](int k) { return get(words + int64_t{64} * k); };
     if (i < 15) return word(i / 5) >> i % 5 * 6 & 63;
     return word(0) >> 30 | word(1) >> 30 << 2 | word(2) >> 30 << 4;
@@ -137,12 +127,13 @@ class UnitPacker {
   // Scale of the i-th 16 inputs of a block.
   uint32_t sixteenth(int group, int i, int out) const {
     return static_cast<uint32_t>(
-        scales_[int64_t{group / 8} * f_.scale_bytes() + int64_t{16} * i + out]);
+        scales_[int64_t{group / 8} * cpu::QuantizedMatrix::scale_bytes(f_) + int64_t{16} * i +
+                out]);
   }
 
   const std::byte* scales_;
   const std::byte* codes_;
-  const cpu::QuantFormat f_;
+  const QuantFormat f_;
   const BlockLayout layout_;
 };
 
@@ -151,7 +142,7 @@ class UnitPacker {
 inline void pack_blocks(std::byte* to, const cpu::QuantizedMatrix& m, size_t segment,
                         const BlockShape& s, int64_t begin, int64_t end) {
   const cpu::QuantizedMatrix::Segment& from = m.segments()[segment];
-  const int64_t step_bytes = int64_t{layout_of(s.kind).step_words()} * 16;
+  const int64_t step_bytes = int64_t{layout_of(s.type).step_words()} * 16;
   for (int64_t tile = begin; tile < end; ++tile) {
     const UnitPacker unit(m.panel(from, from.first_panel + tile / 2) + tile % 2 * from.unit_bytes,
                           from);

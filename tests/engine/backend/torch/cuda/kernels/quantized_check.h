@@ -231,11 +231,11 @@ class BlocksRig {
     std::vector<std::byte> all;
     for (int64_t block = 0; block < s.in / f.inputs(); ++block) {
       const size_t at = all.size();
-      for (int i = 0; i < f.file_block_bytes(); ++i) {
+      for (int i = 0; i < f.block_bytes(); ++i) {
         all.push_back(static_cast<std::byte>(random_() & 255));
       }
-      const bool two = f.scales == cpu::Scales::kTwoLevels || f.scales == cpu::Scales::kScaleAndMin;
-      const size_t halves = f.scales == cpu::Scales::kSixteens ? 208 : 0;
+      const bool two = f.scales == QuantScales::kTwoLevels || f.scales == QuantScales::kScaleAndMin;
+      const size_t halves = f.scales == QuantScales::kSixteens ? 208 : 0;
       for (size_t i = 0; i < (two ? 2 : 1); ++i) {
         const Half d(s.whole ? 0.5f : static_cast<float>(0.01 + 0.002 * std::abs(normal())));
         std::memcpy(all.data() + at + halves + 2 * i, &d.bits, 2);
@@ -300,14 +300,14 @@ class BlocksRig {
           const UnitLine& line = lines[static_cast<size_t>(g)];
           int q[2] = {};
           for (size_t i = 0; i < 32; ++i) q[i / 16] += (line.codes[i] - f.zero) * x.codes[i];
-          if (f.scales == cpu::Scales::kSixteens) {
+          if (f.scales == QuantScales::kSixteens) {
             const float two = std::fma(static_cast<float>(q[1]), line.scale[1],
                                        static_cast<float>(q[0]) * line.scale[0]);
             total = std::fma(two, x.scale, total);
             continue;
           }
           total = std::fma(static_cast<float>(q[0] + q[1]), line.scale[0] * x.scale, total);
-          if (f.scales != cpu::Scales::kScale) {
+          if (f.scales != QuantScales::kScale) {
             total =
                 std::fma(-line.less, x.scale * static_cast<float>(x.sums[0] + x.sums[1]), total);
           }
@@ -340,11 +340,12 @@ class BlocksRig {
     std::vector<UnitLine> all(static_cast<size_t>(device_shape.groups()));
     for (size_t g = 0; g < all.size(); ++g) {
       const auto block = g * 32 / static_cast<size_t>(f.inputs());
-      const std::byte* const scales = from + block * static_cast<size_t>(f.scale_bytes());
-      const bool sixteens = f.scales == cpu::Scales::kSixteens;
+      const std::byte* const scales =
+          from + block * static_cast<size_t>(cpu::QuantizedMatrix::scale_bytes(f));
+      const bool sixteens = f.scales == QuantScales::kSixteens;
       float scale = half(scales + (sixteens ? 256 : 0) + 2 * column);
-      if (f.scales == cpu::Scales::kScaleAndMin) all[g].less = -half(scales + 32 + 2 * column);
-      if (f.scales == cpu::Scales::kTwoLevels) {
+      if (f.scales == QuantScales::kScaleAndMin) all[g].less = -half(scales + 32 + 2 * column);
+      if (f.scales == QuantScales::kTwoLevels) {
         const auto six = [&](size_t n) {
           uint32_t w[3];
           for (size_t k = 0; k < 3; ++k) std::memcpy(&w[k], scales + 64 + 64 * k + 4 * column, 4);
@@ -359,7 +360,7 @@ class BlocksRig {
         all[g].scale[i] = sixteens ? scale * static_cast<float>(s8) : scale;
       }
       const std::byte* const codes =
-          from + segment.codes_at + static_cast<int64_t>(g) * f.code_bytes();
+          from + segment.codes_at + static_cast<int64_t>(g) * cpu::QuantizedMatrix::code_bytes(f);
       for (size_t k = 0; k < 32; ++k) {
         const size_t quad = f.bits == 8 ? k / 4 : k / 4 % 4;
         const auto byte = static_cast<int>(codes[64 * quad + 4 * column + k % 4]);

@@ -113,9 +113,9 @@ TEST_P(BlockProductKernel, TakesTheFilesBytes) {
   const BlocksShape s{.type = GetParam(), .outs = 64, .in = 512};
   const BlocksRig<BFloat16> rig(s, 1);
   const cpu::QuantFormat f = cpu::quant_format(GetParam());
-  const int64_t in_file = 64 * (512 / f.inputs()) * f.file_block_bytes();
-  const int64_t sixteenths = f.scales == cpu::Scales::kTwoLevels  ? 4
-                             : f.scales == cpu::Scales::kSixteens ? 1
+  const int64_t in_file = 64 * (512 / f.inputs()) * f.block_bytes();
+  const int64_t sixteenths = f.scales == QuantScales::kTwoLevels  ? 4
+                             : f.scales == QuantScales::kSixteens ? 1
                                                                   : 0;  // of a bit for each weight
   const int64_t more = 64 * 512 * (sixteenths + (f.bits == 5 ? 16 : 0)) / 16 / 8;
   EXPECT_EQ(rig.device_shape.words() * 16, in_file + more);
@@ -169,7 +169,7 @@ TEST(PackedBlocks, AreOfEachSegment) {
   }
   const BlockShape shape = block_shape(both, 1);
   EXPECT_EQ(shape.outs, 40);
-  EXPECT_EQ(shape.kind, BlockKind::kQ6K);
+  EXPECT_EQ(shape.type, QuantType::kQ6K);
   std::vector<std::byte> got(static_cast<size_t>(shape.words()) * 16), want(got.size());
   pack_blocks(got.data(), both, 1, shape, 0, shape.tiles());
   pack_blocks(want.data(), second, 0, block_shape(second), 0, shape.tiles());
