@@ -17,8 +17,9 @@ struct GgufArch {
   bool permuted = false;      // rows of q and k are permuted
   bool norms_plus_1 = false;  // Gemma; also has norms after attention and MLP
   bool rms = true;            // RMS norms; otherwise layer norms
-  // Names without ".weight" and ".bias". layer_parts: after hf_layer and the layer number.
-  std::span<const Part> parts, layer_parts;
+  // Names without ".weight" and ".bias". layer_parts: after hf_layer and the layer number;
+  // more_layer_parts is searched first.
+  std::span<const Part> parts, layer_parts, more_layer_parts;
   std::string_view hf_layer;
   std::string_view layer = "blk.";
   // The same for an encoder; empty: none.
