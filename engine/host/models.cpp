@@ -17,10 +17,10 @@
 #ifdef TANDEM_WITH_TORCH
 #include "engine/backend/torch/device.h"
 #include "engine/backend/torch/memory.h"
-#include "engine/backend/torch/weights/generation_config.h"
-#include "engine/backend/torch/weights/gguf_file.h"
-#include "engine/backend/torch/weights/gguf_tokenizer.h"
-#include "engine/backend/torch/weights/hf_config.h"
+#include "engine/backend/torch/weights/gguf/file.h"
+#include "engine/backend/torch/weights/gguf/tokenizer.h"
+#include "engine/backend/torch/weights/hf/config.h"
+#include "engine/backend/torch/weights/hf/generation_config.h"
 #endif
 
 namespace tandem {

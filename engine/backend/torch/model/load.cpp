@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/weights/convert.h"
-#include "engine/backend/torch/weights/gguf_blocks.h"
-#include "engine/backend/torch/weights/round_blocks.h"
+#include "engine/backend/torch/weights/gguf/blocks.h"
+#include "engine/backend/torch/weights/gguf/round_blocks.h"
 #include "engine/base/status.h"
 
 namespace tandem {

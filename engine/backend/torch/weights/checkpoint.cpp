@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "engine/backend/torch/weights/gguf_file.h"
-#include "engine/backend/torch/weights/gguf_model.h"
+#include "engine/backend/torch/weights/gguf/file.h"
+#include "engine/backend/torch/weights/gguf/model.h"
 #include "engine/backend/torch/weights/json_fields.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/backend/torch/weights/mapped_file.h"
-#include "engine/backend/torch/weights/safetensors.h"
+#include "engine/backend/torch/weights/safetensors/safetensors.h"
 #include "engine/backend/torch/weights/tensor_source.h"
 
 namespace tandem {

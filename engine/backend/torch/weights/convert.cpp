@@ -7,7 +7,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "engine/backend/torch/weights/gguf_blocks.h"
+#include "engine/backend/torch/weights/gguf/blocks.h"
 #include "engine/backend/torch/weights/load.h"
 #include "engine/base/status.h"
 

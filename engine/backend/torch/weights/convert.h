@@ -5,7 +5,7 @@
 #include <span>
 
 #include "absl/status/status.h"
-#include "engine/backend/torch/weights/safetensors.h"
+#include "engine/backend/torch/weights/safetensors/safetensors.h"
 
 namespace tandem {
 

@@ -19,7 +19,7 @@
 
 #include "engine/backend/torch/kinds.h"
 #include "engine/backend/torch/weights/rope_config.h"
-#include "engine/backend/torch/weights/safetensors.h"
+#include "engine/backend/torch/weights/safetensors/safetensors.h"
 #include "engine/base/ids.h"
 
 namespace tandem {
@@ -53,7 +53,7 @@ struct DecoderNames {
   std::string prefix;                // common optional prefix: "transformer."
 };
 
-// Matrices of 4-bit integers with scales (packed_ints.h).
+// Matrices of 4-bit integers with scales (safetensors/packed_ints.h).
 struct PackedInts {
   enum class Method : uint8_t { kGptq, kCompressedTensors };
   Method method = Method::kGptq;

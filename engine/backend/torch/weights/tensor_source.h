@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/backend/torch/weights/safetensors.h"
+#include "engine/backend/torch/weights/safetensors/safetensors.h"
 
 namespace tandem {
 

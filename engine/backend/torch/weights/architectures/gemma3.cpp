@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "engine/backend/torch/weights/architectures/architecture.h"
-#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/backend/torch/weights/hf/fields.h"
 #include "engine/base/status.h"
 
 namespace tandem {

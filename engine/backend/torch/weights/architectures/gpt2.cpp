@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/weights/architectures/architecture.h"
-#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/backend/torch/weights/hf/fields.h"
 #include "engine/base/status.h"
 
 namespace tandem {

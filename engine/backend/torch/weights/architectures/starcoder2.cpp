@@ -1,6 +1,6 @@
 // StarCoder 2: Llama with layer norms, biases and a plain MLP. Transformers: modeling_starcoder2.py
 #include "engine/backend/torch/weights/architectures/architecture.h"
-#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/backend/torch/weights/hf/fields.h"
 #include "engine/base/status.h"
 
 namespace tandem {

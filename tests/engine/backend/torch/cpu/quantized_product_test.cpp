@@ -11,7 +11,7 @@
 #include "engine/backend/torch/cpu/product.h"
 #include "engine/backend/torch/cpu/quantized_matrix.h"
 #include "engine/backend/torch/cpu/targets.h"
-#include "engine/backend/torch/weights/gguf_blocks.h"
+#include "engine/backend/torch/weights/gguf/blocks.h"
 
 namespace tandem::cpu {
 namespace {

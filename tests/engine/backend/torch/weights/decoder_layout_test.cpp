@@ -7,7 +7,7 @@
 
 #include "engine/backend/torch/weights/checkpoint.h"
 #include "engine/backend/torch/weights/convert.h"
-#include "engine/backend/torch/weights/hf_config.h"
+#include "engine/backend/torch/weights/hf/config.h"
 #include "engine/backend/torch/weights/mapped_file.h"
 #include "tests/engine/backend/torch/weights/files.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend/torch/weights/safetensors.h"
+#include "engine/backend/torch/weights/safetensors/safetensors.h"
 #include "tests/temp_dir.h"  // IWYU pragma: export
 
 namespace tandem::test {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "engine/backend/torch/weights/convert.h"
-#include "engine/backend/torch/weights/gguf.h"
-#include "engine/backend/torch/weights/gguf_model.h"
-#include "engine/backend/torch/weights/gguf_tokenizer.h"
-#include "tests/engine/backend/torch/weights/gguf_builder.h"
+#include "engine/backend/torch/weights/gguf/gguf.h"
+#include "engine/backend/torch/weights/gguf/model.h"
+#include "engine/backend/torch/weights/gguf/tokenizer.h"
+#include "tests/engine/backend/torch/weights/gguf/builder.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

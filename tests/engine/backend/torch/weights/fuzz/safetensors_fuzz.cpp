@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "engine/backend/torch/weights/safetensors.h"
+#include "engine/backend/torch/weights/safetensors/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {
