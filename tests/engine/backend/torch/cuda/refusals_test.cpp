@@ -5,7 +5,7 @@
 namespace tandem::cuda {
 namespace {
 
-// Of a machine with two devices that are taken.
+// A machine with two supported devices.
 DeviceFacts facts() {
   DeviceFacts f;
   f.device = 1;
@@ -32,7 +32,7 @@ TEST(DeviceRefusals, NoDeviceAndNoDriver) {
   EXPECT_EQ(refusal(f),
             absl::NotFoundError("device: cuda:1; allowed: CUDA devices of this machine: 0 (no "
                                 "CUDA-capable device is detected)"));
-  // Where there is no driver at all the runtime may call it too old.
+  // Without any driver the runtime may report that it is too old.
   f.old_driver = true;
   f.driver = 0;
   EXPECT_EQ(refusal(f),

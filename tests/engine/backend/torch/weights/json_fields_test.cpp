@@ -52,7 +52,7 @@ TEST(JsonFields, ReadsAndFallsBack) {
   EXPECT_TRUE(fields.status().ok()) << fields.status();
 }
 
-TEST(JsonFields, TheFirstErrorStays) {
+TEST(JsonFields, KeepsTheFirstError) {
   const json object = json::parse(R"({"i": 3.0, "x": "2"})");
   JsonFields fields(object, "f: ");
   fields.integer("i", 2, 1, 9);

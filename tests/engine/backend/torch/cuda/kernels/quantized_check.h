@@ -1,5 +1,5 @@
-// Products with weights in blocks on the emulated device: bit for bit as their order says, and
-// beside the CPU's.
+// Products with quantized weights on the emulated device: bit-identical to the documented order of
+// summation, and close to the CPU's result.
 #pragma once
 
 #include <cmath>
@@ -24,15 +24,15 @@ struct BlocksShape {
   ProductThen then = ProductThen::kStore;
   bool bias = false;
   bool whole = false;   // rows and scales whose sums are exact in any order
-  bool in_fp32 = true;  // of kStore: what comes out
-  int64_t first = 0;    // columns wanted; 0: all
-  int64_t blocks = 3;   // at most
+  bool in_fp32 = true;  // for kStore: the output type
+  int64_t first = 0;    // columns to compute; 0: all
+  int64_t blocks = 3;   // maximum
   Activation activation = Activation::kSilu;
-  bool normed = false;  // rows are fp32, and their norm is multiplied
-  int64_t beside = 0;   // columns of another matrix before this one's, of kStore and kAdd
+  bool normed = false;  // rows are fp32 and normalized first
+  int64_t beside = 0;   // preceding columns of another matrix, for kStore and kAdd
 };
 
-// Sixteen rows, a matrix, and any of these rows times it.
+// Sixteen rows, a matrix, and the product of any of the rows.
 template <class T>
 class BlocksRig {
  public:
@@ -49,7 +49,7 @@ class BlocksRig {
     for (int64_t i = 0; i < kMostProductRows * s.outs; ++i) residual_.push_back(rounded(normal()));
     device_shape = block_shape(matrix_);
     std::vector<std::byte> packed(static_cast<size_t>(device_shape.words()) * 16);
-    const int64_t half = device_shape.tiles() / 2;  // whoever packs shares tiles
+    const int64_t half = device_shape.tiles() / 2;  // packing may be divided by tiles
     pack_blocks(packed.data(), matrix_, 0, device_shape, half, device_shape.tiles());
     pack_blocks(packed.data(), matrix_, 0, device_shape, 0, half);
     std::vector<uint4> words(static_cast<size_t>(device_shape.words()));
@@ -61,7 +61,7 @@ class BlocksRig {
   int64_t columns() const { return s.first > 0 ? s.first : width(); }
   double& x(int64_t row, int64_t i) { return x_[static_cast<size_t>(row * s.in + i)]; }
 
-  // Rows as the device rounds them.
+  // Rows as quantized by the device.
   struct Rounded {
     DeviceArray<uint8_t> codes;
     DeviceArray<GroupScale> scales;
@@ -83,7 +83,7 @@ class BlocksRig {
     return r;
   }
 
-  // [rows, columns()], of these rows.
+  // [rows, columns()] for these rows.
   std::vector<float> run(const std::vector<int>& rows) const {
     const auto n = static_cast<int64_t>(rows.size());
     const Rounded from = rounded_rows(rows);
@@ -130,7 +130,7 @@ class BlocksRig {
     return all;
   }
 
-  // What run() is to give, to the bit: eight warps, steps of four groups in turn.
+  // Expected result of run(), bit for bit: eight warps take steps of four groups in turn.
   std::vector<float> wanted(const std::vector<int>& rows) const {
     std::vector<float> all;
     for (const int r : rows) {
@@ -154,7 +154,7 @@ class BlocksRig {
     return all;
   }
 
-  // The CPU's own products of the same numbers, [rows, columns()].
+  // The CPU's product of the same inputs, [rows, columns()].
   std::vector<float> on_cpu(const std::vector<int>& rows) const {
     const std::vector<double> in = taken(x_, rows, s.in);
     const std::vector<float> from(in.begin(), in.end()), b(bias_.begin(), bias_.end());
@@ -179,8 +179,7 @@ class BlocksRig {
     return some;
   }
 
-  // Rows of the matrix as numbers, all or those that are named, by the device and by the CPU: ""
-  // where they are the same.
+  // Unpacks all or selected rows on the device and the CPU. Returns "" if they are equal.
   template <class To>
   std::string unpacked(const std::vector<int>& rows = {}) const {
     const std::vector<int> every = first(static_cast<int>(s.outs));
@@ -220,7 +219,7 @@ class BlocksRig {
   double normal() { return std::normal_distribution<double>()(random_); }
   static double rounded(double x) { return static_cast<double>(static_cast<T>(x)); }
 
-  // Of whole rows each group has 127 somewhere, so that its scale is 1.
+  // Integer rows have 127 in each group, so that its scale is 1.
   double number(int64_t i) {
     if (!s.whole) return rounded(normal());
     return i % kGroupInputs == 5 ? 127 : static_cast<double>(random_() % 7) - 3;
@@ -253,7 +252,7 @@ class BlocksRig {
     return all;
   }
 
-  // A group's numbers of 8 bits, its scale and their sum.
+  // A group's int8 codes, scale and sums.
   struct Group {
     std::vector<int> codes;
     float scale = 1;
@@ -274,7 +273,7 @@ class BlocksRig {
     return g;
   }
 
-  // A row's numbers, or those of its norm.
+  // Values of a row, after the norm if any.
   std::vector<double> row_of(int64_t row) const {
     const std::vector<double> own = taken(x_, {static_cast<int>(row)}, s.in);
     if (!s.normed) return own;
@@ -284,9 +283,8 @@ class BlocksRig {
     return after.numbers();
   }
 
-  // A weight is d s q - dmin n. Of two inputs of a group follow what codes there are: the matrix
-  // says them as numbers, which are exact but for the last rounding, so lines are found from the
-  // blocks.
+  // A weight is d s q - dmin n. Codes are recovered from the unpacked values, which are exact
+  // except for the last rounding; scales are read from the blocks.
   float ordered(const std::vector<double>& row, int64_t out) const {
     const cpu::QuantFormat f = cpu::quant_format(s.type);
     const std::vector<UnitLine> lines = lines_of(out);
@@ -323,7 +321,7 @@ class BlocksRig {
     float scale[2] = {};  // of the first and of the last 16 inputs
     float less = 0;
   };
-  // Read from the CPU's order by its description, not by what packs it for the device.
+  // Reads the CPU's layout by its documentation, independently of the packer.
   std::vector<UnitLine> lines_of(int64_t out) const {
     const auto& segment = matrix_.segments().front();
     const int64_t side = device_shape.pairs ? out / width() : 0;
@@ -381,7 +379,7 @@ class BlocksRig {
   std::mt19937_64 random_;
 };
 
-// As check_product().
+// Like check_product().
 template <class T>
 std::string check_blocks(const BlocksShape& s, int rows, uint64_t seed) {
   const BlocksRig<T> rig(s, seed);
@@ -395,7 +393,7 @@ std::string check_blocks(const BlocksShape& s, int rows, uint64_t seed) {
   return compare(what, std::vector<double>(got.begin(), got.end()), cpu, 2 * tolerance<T>());
 }
 
-// As check_product_rows().
+// Like check_product_rows().
 template <class T>
 std::string check_blocks_rows(const BlocksShape& s, uint64_t seed, const std::vector<int>& counts) {
   const BlocksRig<T> rig(s, seed);
@@ -421,7 +419,7 @@ std::string check_blocks_rows(const BlocksShape& s, uint64_t seed, const std::ve
   return "";
 }
 
-// A row with a number that is none ends as one that is none, and no other does.
+// A row with NaN gives NaN, and other rows do not change.
 template <class T>
 std::string check_blocks_nan(const BlocksShape& s, uint64_t seed) {
   BlocksRig<T> rig(s, seed);

@@ -1,5 +1,5 @@
-// A GGUF file that parses describes bytes that are really there, and what is made of its metadata
-// is JSON or a refusal.
+// A GGUF file that parses describes bytes that exist, and its metadata converts to JSON or an
+// error.
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -76,8 +76,8 @@ const std::vector<std::string>& good_files() {
 
 }  // namespace
 
-// The input as a file; and as edits of a good one, so that most inputs come past the counts: the
-// first byte chooses the file, then four bytes each are a place (two), what to do and a value.
+// The input as a file, and as edits of a valid one, so that most inputs get past the counts: the
+// first byte selects the file, then every four bytes are an offset (two), an operation and a value.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   parse(tandem::fuzz::text_of(data, size));
   if (size == 0) return 0;

@@ -1,4 +1,4 @@
-// config.json and generation_config.json, well-formed or not.
+// Fuzzes config.json and generation_config.json.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -12,7 +12,7 @@
 namespace tandem {
 namespace {
 
-// Random blocks, with scales of every kind and extreme codes, and their values as gguf-py has them
+// Random blocks with all kinds of scales and extreme codes, against gguf-py's values
 // (make_goldens.py).
 class GgufBlocks : public testing::Test {
  protected:
@@ -30,7 +30,7 @@ class GgufBlocks : public testing::Test {
   std::map<std::string, TensorView> tensors_;
 };
 
-TEST_F(GgufBlocks, HaveTheReferencesValuesBitForBit) {
+TEST_F(GgufBlocks, MatchTheReferenceBitForBit) {
   int types = 0;
   for (uint32_t id = 0; id < 64; ++id) {
     const BlockFormat* format = find_block_format(id);
@@ -51,7 +51,7 @@ TEST_F(GgufBlocks, HaveTheReferencesValuesBitForBit) {
   EXPECT_EQ(types, 12);
 }
 
-TEST_F(GgufBlocks, HaveTheSameValuesInWiderOnes) {
+TEST_F(GgufBlocks, WideningIsLossless) {
   int types = 0;
   for (uint32_t id = 0; id < 64; ++id) {
     const BlockFormat* from = find_block_format(id);
@@ -75,7 +75,7 @@ TEST_F(GgufBlocks, HaveTheSameValuesInWiderOnes) {
   EXPECT_EQ(types, 2) << "Q3_K and IQ4_NL";
 }
 
-TEST_F(GgufBlocks, PartsOfATensorAreThoseOfTheWhole) {
+TEST_F(GgufBlocks, PartialReadsMatchFullReads) {
   TensorView view = tensors_.at("Q5_0.blocks");
   view.block = find_block_format(static_cast<uint32_t>(BlockType::kQ50));
   ASSERT_EQ(view.elements(), 33 * 32);
@@ -91,9 +91,9 @@ TEST_F(GgufBlocks, PartsOfATensorAreThoseOfTheWhole) {
   EXPECT_EQ(to_float(view, view.elements() - 1, too_many).code(), absl::StatusCode::kOutOfRange);
 }
 
-TEST(GgufBlock, RefusesScalesThatAreNotFinite) {
+TEST(GgufBlock, RejectsNonFiniteScales) {
   std::vector<std::byte> bytes(3 * 34);
-  bytes[2 * 34 + 1] = std::byte{0x7e};  // d of the last one: NaN
+  bytes[2 * 34 + 1] = std::byte{0x7e};  // d of the last block: NaN
   bytes[2 * 34 + 2] = std::byte{1};
   TensorView view{.shape = {3, 32}, .data = bytes.data(), .bytes = bytes.size()};
   view.block = find_block_format(static_cast<uint32_t>(BlockType::kQ80));

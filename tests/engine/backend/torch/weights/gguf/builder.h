@@ -1,4 +1,4 @@
-// GGUF files byte by byte, for tests: right ones, and wrong in one thing.
+// Builds GGUF files byte by byte for tests: valid ones, and ones with a single error.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ inline std::string gguf_string(const std::string& text) {
   return bytes_of<uint64_t>(text.size()) + text;
 }
 
-// Type and value, as they stand in the file after the key.
+// Type and value, as stored after the key.
 inline std::string gguf_type(GgufType type) { return bytes_of(static_cast<uint32_t>(type)); }
 inline std::string gguf_value(const std::string& text) {
   return gguf_type(GgufType::kString) + gguf_string(text);
@@ -65,8 +65,8 @@ struct GgufBuilder {
   uint64_t alignment = 32;
   std::vector<std::pair<std::string, std::string>> metadata;  // key; type and value
   std::vector<Tensor> tensors;
-  uint64_t more_entries = 0, more_tensors = 0;  // counts that are wrong
-  uint64_t more_offset = 0;                     // of the last tensor
+  uint64_t more_entries = 0, more_tensors = 0;  // added to the counts
+  uint64_t more_offset = 0;                     // added to the last tensor's offset
   std::string end;                              // bytes after the last tensor
 
   template <class T>
@@ -79,7 +79,7 @@ struct GgufBuilder {
     std::erase_if(metadata, [&](const auto& entry) { return entry.first == key; });
     return *this;
   }
-  // All zeros but for `data`, of F32.
+  // F32, all zero except `data`.
   GgufBuilder& tensor(const std::string& name, std::vector<int64_t> shape,
                       const std::vector<float>& values = {}) {
     int64_t elements = 1;
@@ -114,7 +114,7 @@ struct GgufBuilder {
   }
 };
 
-// A whole model of one layer and 8 tokens: hidden size 4, two heads of 2, one for keys and values.
+// A complete model: one layer, 8 tokens, hidden size 4, two heads of 2, one kv head.
 inline GgufBuilder tiny_gguf(const std::string& arch = "llama") {
   GgufBuilder b;
   b.set("general.architecture", arch);
@@ -122,7 +122,7 @@ inline GgufBuilder tiny_gguf(const std::string& arch = "llama") {
   b.set(arch + ".embedding_length", 4u).set(arch + ".feed_forward_length", 8u);
   b.set(arch + ".attention.head_count", 2u).set(arch + ".attention.head_count_kv", 1u);
   b.set(arch + ".attention.layer_norm_rms_epsilon", 1e-5f);
-  const int64_t d = arch == "llama" ? 2 : 4;  // others with long heads
+  const int64_t d = arch == "llama" ? 2 : 4;  // other architectures have longer heads
   if (d != 2) b.set(arch + ".attention.key_length", 4u).set(arch + ".attention.value_length", 4u);
   b.set("tokenizer.ggml.model", "gpt2").set("tokenizer.ggml.pre", "gpt-2");
   b.set("tokenizer.ggml.tokens", std::vector<std::string>{"<|endoftext|>", "a", "b", "ab", "\u0120",

@@ -28,7 +28,7 @@ std::string error(const std::string& file) {
   return std::string(parsed.status().message());
 }
 
-TEST(Gguf, ReadsWhatIsThere) {
+TEST(Gguf, ReadsMetadataAndTensors) {
   GgufBuilder b;
   b.set("s", "text").set("u", 7u).set("i", -7).set("f", 0.5f).set("b", true);
   b.set("texts", std::vector<std::string>{"", "x"}).set("ints", std::vector<int32_t>{1, -2});
@@ -58,7 +58,7 @@ TEST(Gguf, ReadsWhatIsThere) {
   }
 }
 
-TEST(Gguf, EveryCutIsRefused) {
+TEST(Gguf, EveryTruncationIsRejected) {
   const std::string file = test::tiny_gguf().file();
   ASSERT_TRUE(parse(file).ok());
   for (size_t n = 0; n < file.size(); ++n) {
@@ -135,7 +135,7 @@ TEST(Gguf, Tensors) {
   EXPECT_THAT(with({"t", {INT64_MAX, INT64_MAX}, 0, four}),
               HasSubstr("[9223372036854775807, 9223372036854775807]; allowed: a product"));
   EXPECT_THAT(with({"t", {INT64_MAX / 2}, 0, four}), HasSubstr("allowed: a size below 2^63 bytes"));
-  // 2^42 + 1 rows wrapped around in ggml (CVE-2026-33298).
+  // 2^42 + 1 rows overflowed in ggml (CVE-2026-33298).
   EXPECT_THAT(with({"t", {(int64_t{1} << 42) + 1, 1 << 10}, 0, four}),
               HasSubstr("tensor \"t\": size"));
   EXPECT_THAT(with({"t", {33}, 2, std::string(36, '\0')}),
@@ -146,7 +146,7 @@ TEST(Gguf, Tensors) {
   EXPECT_THAT(with({"t", {9}, 0, four}), HasSubstr("size: 36 bytes; allowed: at most the "));
 }
 
-TEST(Gguf, PlacesOfTensors) {
+TEST(Gguf, TensorOffsets) {
   GgufBuilder b;
   b.tensor("a", {1}).tensor("b", {1});
   for (const int64_t off : {-32, -31, 1, 32}) {
@@ -158,7 +158,7 @@ TEST(Gguf, PlacesOfTensors) {
   EXPECT_EQ(error(b.file()), "f.gguf: bytes after the last tensor: 1; allowed: none");
   b.end = "";
   std::string file = b.file();
-  file[file.size() - 40] = 'x';  // between the two
+  file[file.size() - 40] = 'x';  // between the two tensors
   EXPECT_THAT(error(file), HasSubstr("tensor \"a\": padding: other bytes; allowed: zeros"));
   b.tensors[1].name = "a";
   EXPECT_EQ(error(b.file()), "f.gguf: tensor \"a\": times: 2; allowed: 1");
@@ -204,7 +204,7 @@ TEST(GgufFields, NamesKeyValueAndRange) {
             "f: inf[1]: inf; allowed: finite numbers");
 }
 
-TEST(IsUtf8, AsTheStandardSays) {
+TEST(IsUtf8, FollowsTheStandard) {
   for (const char* good : {"", "a", "\u00e9", "\u20ac", "\U0001f600", "\ud7ff", "\ue000"}) {
     EXPECT_TRUE(is_utf8(good)) << good;
   }

@@ -1,5 +1,5 @@
-"""Makes tests/data/gguf/blocks.safetensors: random blocks of each type, and their values as gguf-py has
-them. Needs the package gguf (PIP_GOLDENS in scripts/versions.env).
+"""Makes tests/data/gguf/blocks.safetensors: random blocks of each type and their values from
+gguf-py. Needs the package gguf (PIP_GOLDENS in scripts/versions.env).
 
     python3 tests/engine/backend/torch/weights/gguf/make_goldens.py
 """

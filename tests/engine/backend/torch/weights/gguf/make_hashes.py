@@ -1,5 +1,5 @@
-"""Makes tests/data/gguf/real_models.json: of each model of scripts/models that is here, a hash of all its
-tensors' values as gguf-py has them, by block type. Needs the package gguf (scripts/versions.env).
+"""Makes tests/data/gguf/real_models.json: for each downloaded model of scripts/models, hashes of all
+tensor values from gguf-py, by block type. Needs the package gguf (scripts/versions.env).
 
     python3 tests/engine/backend/torch/weights/gguf/make_hashes.py
 """

@@ -60,7 +60,7 @@ TEST(GgufConfig, Llama) {
   EXPECT_EQ(config->rope.kind, RopeConfig::kLinear);
   EXPECT_EQ(config->rope.factor, 2);
   EXPECT_TRUE(config->tie_word_embeddings);
-  EXPECT_THAT(config->eos_token_ids, ElementsAre(0, 5));  // the key's, and a spelling
+  EXPECT_THAT(config->eos_token_ids, ElementsAre(0, 5));  // from the key, and by spelling
 }
 
 TEST(GgufConfig, OtherArchitectures) {
@@ -120,7 +120,7 @@ TEST(GgufConfig, Llama3FrequenciesAsDivisors) {
   EXPECT_THAT(config_error(with(8, 2)), HasSubstr("rope_freqs.weight[0]: 2; allowed: 1, as"));
 }
 
-TEST(GgufConfig, WhatIsWrongIsNamed) {
+TEST(GgufConfig, Errors) {
   const struct {
     GgufBuilder file;
     std::string message;
@@ -181,7 +181,7 @@ std::vector<float> values_of(const Checkpoint& checkpoint, const std::string& na
   return values;
 }
 
-// A layer with heads of 4 rows, numbered from 0, of one column.
+// A layer with heads of 4 rows of one column, numbered from 0.
 GgufBuilder numbered(const std::string& arch) {
   GgufBuilder b = tiny_gguf(arch);
   b.tensors.clear();
@@ -207,7 +207,7 @@ TEST(GgufTensors, UndoThePermutationOfLlamasHeads) {
   EXPECT_THAT(values_of(*qwen, layer + "q_proj.weight"), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-TEST(GgufTensors, GemmasNormsWithoutTheirOne) {
+TEST(GgufTensors, GemmaNormsSubtractOne) {
   const test::TempDir dir;
   const auto gemma = Checkpoint::open(dir.write("g.gguf", numbered("gemma3").file()));
   ASSERT_TRUE(gemma.ok()) << gemma.status();
@@ -219,7 +219,7 @@ TEST(GgufTensors, GemmasNormsWithoutTheirOne) {
               ElementsAre(1.5f));
 }
 
-TEST(GgufTensors, NamesThatBelongNowhere) {
+TEST(GgufTensors, UnknownNames) {
   for (const char* name :
        {"token_embd", "blk.0.attn_q", "blk.00.attn_q.weight", "blk..attn_q.weight",
         "blk.x.attn_q.weight", "v.blk.0.attn_q.weight", "blk.0.ssm_a.weight"}) {

@@ -1,5 +1,5 @@
-// The files of scripts/models, where they are: every value of every tensor is gguf-py's, bit for
-// bit. Without TANDEM_ALL_MODELS just the smallest file, so that it takes a second or two.
+// The model files of scripts/models, if present: every value of every tensor equals gguf-py's, bit
+// for bit. Only the smallest file, which takes a second or two, unless TANDEM_ALL_MODELS is set.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -28,7 +28,7 @@ std::filesystem::path models_folder() {
   return std::filesystem::path(home ? home : "/") / ".cache/tandem/models";
 }
 
-// As make_hashes.py has it.
+// As in make_hashes.py.
 uint64_t hash_of(const GgufTensor& tensor) {
   const auto values = static_cast<size_t>(tensor.format->values);
   const auto bytes = static_cast<size_t>(tensor.format->bytes);
@@ -47,7 +47,7 @@ uint64_t hash_of(const GgufTensor& tensor) {
   return sum;
 }
 
-TEST(GgufReal, EveryTensorHasTheReferencesValues) {
+TEST(GgufReal, EveryTensorMatchesTheReference) {
   std::ifstream file(std::string(TANDEM_SOURCE_DIR) + "/tests/data/gguf/real_models.json");
   const auto expected = nlohmann::json::parse(file);
   int compared = 0;

@@ -16,14 +16,14 @@ constexpr size_t kBlock = 32;
 std::vector<float> normal(size_t n, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<float> values(n);
-  for (float& v : values) {  // Irwin and Hall's sum: the same on every machine
+  for (float& v : values) {  // Irwin-Hall distribution: the same on every machine
     v = -6;
     for (int i = 0; i < 12; ++i) v += static_cast<float>(random()) / 0x1p32f;
   }
   return values;
 }
 
-// What the blocks say.
+// Values of the blocks.
 std::vector<float> rounded(BlockType type, const std::vector<float>& values) {
   const BlockFormat& format = *find_block_format(static_cast<uint32_t>(type));
   std::vector<std::byte> blocks(values.size() / kBlock * static_cast<size_t>(format.bytes));
@@ -41,7 +41,7 @@ double squares_apart(const std::vector<float>& a, const std::vector<float>& b) {
   return sum;
 }
 
-// The least and the greatest value are ends of the range: what ggml's own Q4_1 does.
+// Quantized with minimum and maximum as the ends of the range, as ggml's own Q4_1 does.
 std::vector<float> by_range(const std::vector<float>& values) {
   std::vector<float> to;
   for (size_t b = 0; b < values.size(); b += kBlock) {
@@ -53,7 +53,7 @@ std::vector<float> by_range(const std::vector<float>& values) {
   return to;
 }
 
-TEST(RoundBlocks, FourBitsAreNearerThanTheRangesOwnSteps) {
+TEST(RoundBlocks, FourBitsAreMoreAccurateThanMinMax) {
   const std::vector<float> values = normal(64 * kBlock, 1);
   const double ours = squares_apart(values, rounded(BlockType::kQ41, values));
   EXPECT_LT(ours, 0.97 * squares_apart(values, by_range(values)));
@@ -67,13 +67,13 @@ TEST(RoundBlocks, EightBitsAreWithinHalfAStep) {
     float most = 0;
     for (size_t i = b; i < b + kBlock; ++i) most = std::max(most, std::fabs(values[i]));
     for (size_t i = b; i < b + kBlock; ++i) {
-      // Half a step, and what the scale itself is rounded by, 127 times.
+      // Half a step, plus the rounding of the scale times 127.
       EXPECT_NEAR(back[i], values[i], most / 127 * 0.5 + most * 0x1p-11);
     }
   }
 }
 
-TEST(RoundBlocks, WhatBlocksHoldStaysAsItIs) {
+TEST(RoundBlocks, RepresentableValuesAreExact) {
   std::vector<float> values;
   for (size_t i = 0; i < kBlock; ++i) values.push_back(0.25f * static_cast<float>(i % 16) - 1.5f);
   EXPECT_EQ(rounded(BlockType::kQ41, values), values);
@@ -88,7 +88,7 @@ TEST(RoundBlocks, WhatBlocksHoldStaysAsItIs) {
   EXPECT_EQ(rounded(BlockType::kQ80, whole), whole);
 }
 
-TEST(RoundBlocks, WhatNoBlockHoldsIsRefused) {
+TEST(RoundBlocks, RejectsUnrepresentableValues) {
   std::vector<std::byte> to(34);
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -1e38f}) {

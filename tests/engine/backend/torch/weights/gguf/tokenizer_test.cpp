@@ -49,7 +49,7 @@ TEST(GgufTokenizer, ByteLevel) {
   EXPECT_EQ(t["added_tokens"][2]["special"], false);
 }
 
-TEST(GgufTokenizer, KindsOfWords) {
+TEST(GgufTokenizer, PreTokenizers) {
   const auto pre = [](const char* name) {
     return tokenizer_of(
         tiny_gguf().set("tokenizer.ggml.pre", name).set("tokenizer.ggml.bos_token_id", 1u));
@@ -111,7 +111,7 @@ TEST(GgufTokenizer, SpecialTokensAndTemplates) {
   EXPECT_FALSE(config_of(tiny_gguf()).contains("chat_template"));
 }
 
-TEST(GgufTokenizer, TextsOfEveryKindComeThrough) {
+TEST(GgufTokenizer, TextsAreEscaped) {
   const Texts tokens{"\"", "\\", std::string("\0", 1), "\n", "\x1f", "\u00e9", "\x7f", "x"};
   const json t = tokenizer_of(tiny_gguf()
                                   .set("tokenizer.ggml.tokens", tokens)
@@ -120,7 +120,7 @@ TEST(GgufTokenizer, TextsOfEveryKindComeThrough) {
   for (size_t i = 0; i < tokens.size(); ++i) EXPECT_EQ(t["model"]["vocab"][tokens[i]], i);
 }
 
-TEST(GgufTokenizer, WhatIsWrongIsNamed) {
+TEST(GgufTokenizer, Errors) {
   const Texts twice{"a", "a", "c", "d", "e", "f", "g", "h"};
   const struct {
     GgufBuilder file;

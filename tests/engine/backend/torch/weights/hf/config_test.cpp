@@ -158,7 +158,7 @@ TEST(HfConfig, Frequencies) {
   rope.kind = RopeConfig::kLinear;
   rope.factor = 4;
   EXPECT_THAT(rope_inverse_frequencies(rope, 4), ElementsAre(0.25f, FloatEq(0.0025f)));
-  // Waves of 6.3, 62.8 and 628 positions: kept, in between, stretched.
+  // Wavelengths of 6.3, 62.8 and 628 positions: kept, in between, scaled.
   rope = {RopeConfig::kLlama3, 1e3, 8, 1, 4, 100};
   const float wave = 6.2831855f / 0.1f, smooth = (100 / wave - 1) / 3;
   EXPECT_THAT(
@@ -166,7 +166,7 @@ TEST(HfConfig, Frequencies) {
       ElementsAre(1.0f, FloatEq((1 - smooth) * 0.1f / 8 + smooth * 0.1f), FloatEq(0.01f / 8)));
 }
 
-// What Transformers has for them is in golden models.
+// Transformers' values are tested by the golden models.
 TEST(HfConfig, RopeOfLongContexts) {
   const DecoderConfig dynamic = good({{"rope_scaling", {{"type", "dynamic"}, {"factor", 2}}}});
   EXPECT_EQ(dynamic.rope.kind, RopeConfig::kDefault);
@@ -411,7 +411,7 @@ TEST(HfConfig, T5) {
   EXPECT_EQ(later->output_scale, 1);
   EXPECT_FALSE(later->tie_word_embeddings);
   EXPECT_EQ(later->start_token, 7);
-  // As Transformers 5 writes it, whose heads are tied where files hold no other.
+  // Written by Transformers 5, which ties heads if the file has no other.
   EXPECT_EQ(read({{"tie_word_embeddings", true}, {"scale_decoder_outputs", false}})->output_scale,
             1);
   const auto mt5 = read({{"model_type", "mt5"}});
@@ -430,8 +430,8 @@ TEST(HfConfig, T5) {
   EXPECT_THAT(error({{"is_encoder_decoder", true}}), HasSubstr("allowed: false or null"));
 }
 
-// As T5Attention._relative_position_bucket has them.
-TEST(HfConfig, BucketsOfDistances) {
+// As T5Attention._relative_position_bucket computes them.
+TEST(HfConfig, DistanceBuckets) {
   constexpr int kDistances[] = {-200, -128, -127, -100, -64, -50, -33, -16, -15, -9,  -8, -7,
                                 -1,   0,    1,    7,    8,   9,   16,  40,  127, 128, 500};
   std::vector<int> both, before, narrow;
@@ -460,7 +460,7 @@ TEST(HfConfig, UnknownArchitectures) {
               HasSubstr("allowed: [\"MistralForCausalLM\"]"));
 }
 
-TEST(HfConfig, WhatWouldChangeResultsIsRefused) {
+TEST(HfConfig, RejectsUnsupportedSettings) {
   EXPECT_THAT(error({{"quantization_config", {{"quant_method", "awq"}}}}),
               HasSubstr("quantization_config: {\"quant_method\":\"awq\"}; allowed: none, or "
                         "quant_method gptq or compressed-tensors of 4 bits"));

@@ -26,7 +26,7 @@ using Method = PackedInts::Method;
 
 constexpr int64_t kIn = 128, kOut = 24, kGroup = 64;
 
-// A matrix: codes of 0 to 15, and a scale for each group of inputs.
+// A matrix: codes of 0 to 15, and a scale per group of inputs.
 int code(int64_t out, int64_t in) {
   return static_cast<int>((out * 7 + in * in * 5 + in / 9) % 16);
 }
@@ -37,7 +37,7 @@ float value(int64_t out, int64_t in) {
   return scale(out, in / kGroup) * static_cast<float>(code(out, in) - 8);
 }
 
-// Tensors in memory, to be changed before they are opened.
+// Tensors in memory, modified before they are opened.
 struct Tensors {
   std::deque<std::vector<std::byte>> bytes;
   std::map<std::string, TensorView> views;
@@ -56,7 +56,7 @@ struct Tensors {
 
 PackedInts ints_of(Method method) { return {.method = method, .group = kGroup, .zero = 7}; }
 
-// The matrix "a" as `method` writes it, and "b" which is not packed.
+// The matrix "a" in the layout of `method`, and "b", which is not packed.
 Tensors tensors_of(Method method) {
   const bool gptq = method == Method::kGptq;
   Tensors t;
@@ -124,7 +124,7 @@ TEST_P(PackedInt, ValuesAreScaleTimesCodeLessEight) {
   }
 }
 
-TEST_P(PackedInt, BrokenTensorsAreNamed) {
+TEST_P(PackedInt, MalformedTensorsAreNamed) {
   EXPECT_THAT(refusal([&](Tensors& t) { t.views.erase(scales()); }),
               HasSubstr("folder: tensor " + scales() + ": missing"));
   EXPECT_THAT(refusal([&](Tensors& t) { t.views[scales()].shape = {2}; }),
@@ -144,7 +144,7 @@ TEST_P(PackedInt, BrokenTensorsAreNamed) {
   EXPECT_THAT(refusal([](Tensors&) {}, other),
               HasSubstr("inputs of " + codes() +
                         ": 128; allowed: a multiple of 32, and of the group of 96"));
-  other.group = 0;  // one scale for all inputs: the file has more
+  other.group = 0;  // one scale for all inputs, but the file has more
   EXPECT_THAT(refusal([](Tensors&) {}, other), HasSubstr("tensor " + scales()));
 }
 
@@ -154,7 +154,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, PackedInt,
                            return info.param == Method::kGptq ? "Gptq" : "CompressedTensors";
                          });
 
-TEST(PackedInts, GptqWithZeroPointsOrAnotherOrderIsRefused) {
+TEST(PackedInts, RejectsGptqWithZeroPointsOrReordering) {
   const auto refusal = [](const char* name, size_t at, const PackedInts& ints) {
     Tensors t = tensors_of(Method::kGptq);
     auto* bytes = const_cast<std::byte*>(t.views.at(name).data);
@@ -172,7 +172,7 @@ TEST(PackedInts, GptqWithZeroPointsOrAnotherOrderIsRefused) {
               HasSubstr("allowed: 2290649224, as sym specifies"));
 }
 
-TEST(PackedInts, CompressedTensorsOfAnotherShapeAreRefused) {
+TEST(PackedInts, RejectsMisshapenCompressedTensors) {
   Tensors t = tensors_of(Method::kCompressedTensors);
   auto* bytes = const_cast<std::byte*>(t.views.at("a.weight_shape").data);
   bytes[8] = std::byte{127};

@@ -19,7 +19,7 @@ absl::StatusOr<Safetensors> parse(const std::string& file) {
   return parse_safetensors(std::as_bytes(std::span(file)), "m.safetensors");
 }
 
-// One tensor 'x' whose three fields are given as JSON, and this many data bytes.
+// One tensor 'x' with these fields in JSON, and this many data bytes.
 std::string one(const std::string& dtype, const std::string& shape, const std::string& offsets,
                 size_t data = 8) {
   return safetensors_file(
@@ -88,7 +88,7 @@ TEST(Safetensors, HeaderLength) {
               HasSubstr("header length: 3; allowed: at most 2, the bytes that follow it"));
 }
 
-TEST(Safetensors, FilesOfOtherKinds) {
+TEST(Safetensors, OtherFileFormats) {
   EXPECT_THAT(error(std::string("PK\x03\x04\0\0\0\0abc", 11)), HasSubstr("PyTorch"));
   EXPECT_THAT(error(std::string("\x80\x02\x8a\nl\xfc\x9c\x46 bc", 11)), HasSubstr("pickle"));
   EXPECT_THAT(error("version https://git-lfs.github.com/spec/v1\n"), HasSubstr("Git LFS"));
@@ -207,13 +207,13 @@ TEST(Safetensors, NamesInMessagesAreCutAndEscaped) {
   EXPECT_LT(message.size(), 250u);
 }
 
-TEST(Safetensors, EveryTruncationIsRefused) {
+TEST(Safetensors, EveryTruncationIsRejected) {
   const std::string file = test::safetensors_of({{"a", "F32", {3}}, {"b", "BF16", {2, 2}}}, 'd');
   ASSERT_TRUE(parse(file).ok());
   for (size_t n = 0; n < file.size(); ++n) EXPECT_FALSE(parse(file.substr(0, n)).ok()) << n;
 }
 
-// Looked up by name, each; ctest's limit ends what would take their square.
+// Each is looked up by name. Quadratic time would exceed ctest's limit.
 TEST(Safetensors, HundredThousandTensors) {
   std::vector<test::FileTensor> tensors;
   for (int i = 0; i < 100'000; ++i) tensors.push_back({"t" + std::to_string(i), "F32", {1}});
@@ -223,7 +223,7 @@ TEST(Safetensors, HundredThousandTensors) {
   EXPECT_EQ(parsed->tensors.size(), 100'000u);
 }
 
-TEST(Safetensors, ReadsWhatTheReferenceLibraryWrote) {
+TEST(Safetensors, ReadsFilesOfTheReferenceLibrary) {
   const auto file = MappedFile::open(std::string(TANDEM_SOURCE_DIR) +
                                      "/tests/data/golden_models/llama2/golden.safetensors");
   ASSERT_TRUE(file.ok()) << file.status();
